@@ -1,0 +1,14 @@
+// Module e2e tests the built binaries as black boxes.
+module durward.internal/deploy/e2e
+
+go 1.26.0
+
+replace (
+	durward.internal/proto => ../../proto
+	durward.internal/services/platform => ../../services/platform
+)
+
+require (
+	durward.internal/proto v0.0.0-00010101000000-000000000000
+	durward.internal/services/platform v0.0.0-00010101000000-000000000000
+)

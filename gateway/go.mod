@@ -1,0 +1,14 @@
+// Module gateway is the untrusted edge: MCP, no database, no secrets.
+module durward.internal/gateway
+
+go 1.26.0
+
+replace (
+	durward.internal/proto => ../proto
+	durward.internal/services/platform => ../services/platform
+)
+
+require (
+	durward.internal/proto v0.0.0-00010101000000-000000000000
+	durward.internal/services/platform v0.0.0-00010101000000-000000000000
+)

@@ -1,0 +1,262 @@
+// Package contract reads the tools that agents may call out of the compiled proto descriptors: names, tiers, schemas,
+// digests, and the strict decoding of arguments. Edge and sink link it, so that everything is checked twice from one
+// definition. It trusts the compiled contract and nothing that arrives.
+package contract
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/canonical"
+)
+
+// SourceNative is the source of every tool that the compiled contract defines.
+const SourceNative = "native"
+
+// Tool is one RPC that agents can call. It is immutable; the maps are shared and must not be changed.
+type Tool struct {
+	Name        string
+	Title       string
+	Description string
+	Tier        optionsv1.Tier
+	Idempotent  bool
+	// OpenResult: the result's shape is another tool's.
+	OpenResult bool
+	Source     string
+	// Method is the RPC; FullMethod its gRPC name, "/durward.executor.v1.ToolService/StartService".
+	Method     protoreflect.MethodDescriptor
+	FullMethod string
+	// Sink is the role that answers the RPC, from the RPC's package.
+	Sink optionsv1.Role
+	// DefinitionDigest is SHA-256 of the RFC 8785 form of Definition.
+	DefinitionDigest [32]byte
+	// InputSchema and ResultSchema are JSON Schema 2020-12 objects of the arguments and of the RPC's response.
+	InputSchema  map[string]any
+	ResultSchema map[string]any
+}
+
+// Ref names the tool so that no other definition can stand in for it.
+func (t Tool) Ref() *callv1.ToolRef {
+	return &callv1.ToolRef{Name: t.Name, Source: t.Source, DefinitionDigest: t.DefinitionDigest[:]}
+}
+
+// NewRequest returns an empty message of the tool's arguments.
+func (t Tool) NewRequest() proto.Message { return newMessage(t.Method.Input()) }
+
+// NewResponse returns an empty message of the tool's result.
+func (t Tool) NewResponse() proto.Message { return newMessage(t.Method.Output()) }
+
+// Definition is what agents and approvers see of a tool; its RFC 8785 form is what DefinitionDigest covers.
+func (t Tool) Definition() map[string]any {
+	return map[string]any{
+		"name":          t.Name,
+		"source":        t.Source,
+		"title":         t.Title,
+		"description":   t.Description,
+		"tier":          TierName(t.Tier),
+		"idempotent":    t.Idempotent,
+		"input_schema":  t.InputSchema,
+		"result_schema": t.ResultSchema,
+	}
+}
+
+// TierName is the word for a tier that people see: READ, WRITE, DESTRUCTIVE.
+func TierName(t optionsv1.Tier) string { return strings.TrimPrefix(t.String(), "TIER_") }
+
+// packages are the contracts that can hold tools, with the role that serves each. Listing their file descriptors links
+// them in.
+var packages = map[protoreflect.FullName]optionsv1.Role{
+	executorv1.File_durward_executor_v1_tools_proto.Package(): optionsv1.Role_ROLE_EXECUTOR,
+	vaultv1.File_durward_vault_v1_session_proto.Package():     optionsv1.Role_ROLE_VAULT,
+}
+
+// catalogue is derived once from the compiled descriptors, which never change.
+var catalogue = sync.OnceValue(func() []Tool {
+	var tools []Tool
+	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		sink, ok := packages[file.Package()]
+		if !ok {
+			return true
+		}
+		for i := range file.Services().Len() {
+			methods := file.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				if option := toolOption(methods.Get(j)); option != nil {
+					tools = append(tools, newTool(methods.Get(j), option, sink))
+				}
+			}
+		}
+		return true
+	})
+	slices.SortFunc(tools, func(a, b Tool) int { return strings.Compare(a.Name, b.Name) })
+	return tools
+})
+
+// Tools returns every tool of the compiled contract, sorted by name. The slice is the caller's.
+func Tools() []Tool { return slices.Clone(catalogue()) }
+
+// Lookup finds a tool by name.
+func Lookup(name string) (Tool, bool) {
+	i, ok := slices.BinarySearchFunc(catalogue(), name, func(t Tool, name string) int { return strings.Compare(t.Name, name) })
+	if !ok {
+		return Tool{}, false
+	}
+	return catalogue()[i], true
+}
+
+// ByMethod finds a tool by its gRPC name.
+func ByMethod(fullMethod string) (Tool, bool) {
+	for _, t := range catalogue() {
+		if t.FullMethod == fullMethod {
+			return t, true
+		}
+	}
+	return Tool{}, false
+}
+
+func toolOption(m protoreflect.MethodDescriptor) *optionsv1.Tool {
+	option, _ := proto.GetExtension(m.Options(), optionsv1.E_Tool).(*optionsv1.Tool)
+	if option.GetName() == "" {
+		return nil
+	}
+	return option
+}
+
+func newTool(m protoreflect.MethodDescriptor, option *optionsv1.Tool, sink optionsv1.Role) Tool {
+	t := Tool{
+		Name:        option.GetName(),
+		Title:       option.GetTitle(),
+		Description: option.GetDescription(),
+		Tier:        option.GetTier(),
+		Idempotent:  option.GetIdempotent(),
+		OpenResult:  option.GetOpenResult(),
+		Source:      SourceNative,
+		Method:      m,
+		FullMethod:  fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name()),
+		Sink:        sink,
+		InputSchema: inputSchema(m.Input()),
+	}
+	if t.OpenResult {
+		t.ResultSchema = map[string]any{"type": "object"}
+	} else {
+		t.ResultSchema = resultSchema(m.Output())
+	}
+	definition, err := canonical.Marshal(t.Definition())
+	if err != nil {
+		// The definition is made of strings, bools and maps of our own: this cannot depend on input.
+		panic(fmt.Sprintf("contract: tool %s has no canonical form: %v", t.Name, err))
+	}
+	t.DefinitionDigest = canonical.Digest(definition)
+	return t
+}
+
+func newMessage(d protoreflect.MessageDescriptor) proto.Message {
+	mt, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName())
+	if err != nil {
+		panic(fmt.Sprintf("contract: %s is not linked in: %v", d.FullName(), err))
+	}
+	return mt.New().Interface()
+}
+
+var canonicalJSON = protojson.MarshalOptions{UseProtoNames: true}
+
+// Canonical returns a message's RFC 8785 form: protojson with proto names, unset fields omitted. For a tool's request its
+// SHA-256 is the arguments digest.
+func Canonical(m proto.Message) ([]byte, error) {
+	raw, err := canonicalJSON.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", m.ProtoReflect().Descriptor().Name(), err)
+	}
+	return canonical.Transform(raw)
+}
+
+// Digest is SHA-256 of b; over Canonical(request) it is the arguments digest.
+func Digest(b []byte) [32]byte { return canonical.Digest(b) }
+
+// CanonicalArguments returns raw if it is a JSON object in its own RFC 8785 form, and an error otherwise.
+func CanonicalArguments(raw []byte) ([]byte, error) {
+	if err := canonical.Check(raw); err != nil {
+		return nil, err
+	}
+	if raw[0] != '{' {
+		return nil, canonical.ErrMalformed
+	}
+	return raw, nil
+}
+
+// Redact returns a copy of m in which every field marked sensitive is cleared, however deep.
+func Redact(m proto.Message) proto.Message {
+	out := proto.Clone(m)
+	redact(out.ProtoReflect())
+	return out
+}
+
+func redact(m protoreflect.Message) {
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case Sensitive(fd):
+			m.Clear(fd)
+		case fd.IsMap():
+			if fd.MapValue().Message() != nil {
+				v.Map().Range(func(_ protoreflect.MapKey, item protoreflect.Value) bool {
+					redact(item.Message())
+					return true
+				})
+			}
+		case fd.Message() != nil && fd.IsList():
+			for i := range v.List().Len() {
+				redact(v.List().Get(i).Message())
+			}
+		case fd.Message() != nil:
+			redact(v.Message())
+		}
+		return true
+	})
+}
+
+// Sensitive reports whether the field's value must never reach a log, a trace, a metric, an error or a record.
+func Sensitive(fd protoreflect.FieldDescriptor) bool {
+	sensitive, _ := proto.GetExtension(fd.Options(), optionsv1.E_Sensitive).(bool)
+	return sensitive
+}
+
+// OutsideFields returns the response fields of the tool whose text a program or a stranger wrote. A sink that cannot
+// tokenise must not serve a tool that has any.
+func (t Tool) OutsideFields() []string {
+	var out []string
+	walkFields(t.Method.Output(), func(path string, fd protoreflect.FieldDescriptor) {
+		origin, _ := proto.GetExtension(fd.Options(), optionsv1.E_Origin).(optionsv1.Origin)
+		if origin != optionsv1.Origin_ORIGIN_CATALOGUE {
+			out = append(out, path)
+		}
+	})
+	return out
+}
+
+// walkFields visits the fields of our own messages, depth first; messages of other packages (timestamps, grants) are
+// leaves.
+func walkFields(d protoreflect.MessageDescriptor, visit func(path string, fd protoreflect.FieldDescriptor)) {
+	var walk func(d protoreflect.MessageDescriptor, prefix string)
+	walk = func(d protoreflect.MessageDescriptor, prefix string) {
+		for i := range d.Fields().Len() {
+			fd := d.Fields().Get(i)
+			path := prefix + string(fd.Name())
+			visit(path, fd)
+			if sub := fd.Message(); sub != nil && !fd.IsMap() && sub.ParentFile().Package() == d.ParentFile().Package() {
+				walk(sub, path+".")
+			}
+		}
+	}
+	walk(d, "")
+}

@@ -1,0 +1,280 @@
+package contract
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/jsonschema-go/jsonschema"
+	"google.golang.org/protobuf/proto"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/fault"
+)
+
+var update = flag.Bool("update", false, "write the golden vectors anew")
+
+func lookup(t testing.TB, name string) Tool {
+	t.Helper()
+	tool, ok := Lookup(name)
+	if !ok {
+		t.Fatalf("the contract has no tool %s", name)
+	}
+	return tool
+}
+
+func TestContractLint(t *testing.T) {
+	for _, problem := range Lint() {
+		t.Error(problem)
+	}
+}
+
+func TestTools(t *testing.T) {
+	want := map[string]struct {
+		tier optionsv1.Tier
+		sink optionsv1.Role
+	}{
+		"gpu_status":     {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_EXECUTOR},
+		"list_services":  {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_EXECUTOR},
+		"service_info":   {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_EXECUTOR},
+		"start_service":  {optionsv1.Tier_TIER_WRITE, optionsv1.Role_ROLE_EXECUTOR},
+		"stop_service":   {optionsv1.Tier_TIER_WRITE, optionsv1.Role_ROLE_EXECUTOR},
+		"wait_operation": {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
+	}
+	tools := Tools()
+	if len(tools) != len(want) {
+		t.Errorf("%d tools, want %d", len(tools), len(want))
+	}
+	for _, tool := range tools {
+		w, ok := want[tool.Name]
+		if !ok || tool.Tier != w.tier || tool.Sink != w.sink || tool.Source != SourceNative {
+			t.Errorf("%s: tier %v, sink %v, source %s", tool.Name, tool.Tier, tool.Sink, tool.Source)
+		}
+		if again, ok := ByMethod(tool.FullMethod); !ok || again.Name != tool.Name {
+			t.Errorf("ByMethod(%s) = %s", tool.FullMethod, again.Name)
+		}
+	}
+	for _, name := range []string{"", "start", "startService", "zzz"} {
+		if _, ok := Lookup(name); ok {
+			t.Errorf("Lookup(%q) finds a tool", name)
+		}
+	}
+}
+
+// TestDefinitionsGolden pins every tool's definition, byte for byte: approvals are bound to its digest, so a change of
+// one must be meant.
+func TestDefinitionsGolden(t *testing.T) {
+	for _, tool := range Tools() {
+		got, err := canonical.Marshal(tool.Definition())
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join("testdata", tool.Name+".definition.json")
+		if *update {
+			if err := os.WriteFile(file, got, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), string(got)); diff != "" {
+			t.Errorf("%s (-golden +got):\n%s", file, diff)
+		}
+		if digest := canonical.Digest(got); digest != tool.DefinitionDigest {
+			t.Errorf("%s: the digest is not the definition's", tool.Name)
+		}
+	}
+}
+
+func TestSchemasCompileAndAgreeWithDecode(t *testing.T) {
+	for _, tool := range Tools() {
+		schema := compile(t, tool.InputSchema)
+		compile(t, tool.ResultSchema)
+		for _, raw := range []string{
+			`{}`, `{"service_id":"demo-chat"}`, `{"service_id":""}`, `{"service_id":"-x"}`, `{"service_id":5}`, `{"service_id":null}`,
+			`{"serviceId":"demo-chat"}`, `{"service_id":"demo-chat","x":1}`, `{"operation_id":"00112233445566778899aabbccddeeff"}`,
+			`{"operation_id":"00112233445566778899AABBCCDDEEFF"}`, `[]`, `"x"`,
+		} {
+			var value any
+			if err := json.Unmarshal([]byte(raw), &value); err != nil {
+				t.Fatal(err)
+			}
+			schemaErr := schema.Validate(value)
+			_, decodeErr := tool.Decode([]byte(raw))
+			if (schemaErr == nil) != (decodeErr == nil) {
+				t.Errorf("%s %s: schema says %v, Decode says %v", tool.Name, raw, schemaErr, decodeErr)
+			}
+		}
+	}
+}
+
+func compile(t *testing.T, schema map[string]any) *jsonschema.Resolved {
+	t.Helper()
+	raw, err := json.Marshal(schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s jsonschema.Schema
+	if err := json.Unmarshal(raw, &s); err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Resolve(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	tool := lookup(t, "start_service")
+	for name, tc := range map[string]struct {
+		raw   string
+		code  callv1.Code
+		field string
+	}{
+		"nothing":             {``, callv1.Code_CODE_INVALID_ARGUMENT, ""},
+		"null":                {`null`, callv1.Code_CODE_INVALID_ARGUMENT, ""},
+		"list":                {`[]`, callv1.Code_CODE_INVALID_ARGUMENT, ""},
+		"missing":             {`{}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id"},
+		"null value":          {`{"service_id":null}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id"},
+		"number":              {`{"service_id":3}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id"},
+		"object":              {`{"service_id":{}}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id"},
+		"empty":               {`{"service_id":""}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id"},
+		"camelCase":           {`{"serviceId":"demo-chat"}`, callv1.Code_CODE_INVALID_ARGUMENT, ""},
+		"case variant":        {`{"Service_id":"demo-chat"}`, callv1.Code_CODE_INVALID_ARGUMENT, ""},
+		"NUL suffix":          {`{"service_id\u0000":"demo-chat"}`, callv1.Code_CODE_INVALID_ARGUMENT, ""},
+		"unknown field":       {`{"service_id":"demo-chat","force":true}`, callv1.Code_CODE_INVALID_ARGUMENT, ""},
+		"duplicate key":       {`{"service_id":"demo-chat","service_id":"demo-embed"}`, callv1.Code_CODE_INVALID_ARGUMENT, ""},
+		"trailing data":       {`{"service_id":"demo-chat"}{}`, callv1.Code_CODE_INVALID_ARGUMENT, ""},
+		"shell":               {`{"service_id":"a;rm -rf /"}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id"},
+		"flag":                {`{"service_id":"--force"}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id"},
+		"host flag":           {`{"service_id":"-Hroot"}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id"},
+		"trailing newline":    {`{"service_id":"demo-chat\n"}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id"},
+		"path":                {`{"service_id":"a/../../etc"}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id"},
+		"65 characters":       {`{"service_id":"` + strings.Repeat("a", 65) + `"}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id"},
+		"Cyrillic look-alike": {`{"service_id":"demo-ch\u0430t"}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id"},
+		"2 MB":                {`{"service_id":"` + strings.Repeat("a", 2<<20) + `"}`, callv1.Code_CODE_TOO_LARGE, ""},
+		"too deep":            {`{"service_id":` + strings.Repeat("[", 60) + strings.Repeat("]", 60) + `}`, callv1.Code_CODE_INVALID_ARGUMENT, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, err := tool.Decode([]byte(tc.raw))
+			if err == nil {
+				t.Fatalf("Decode = %v", m)
+			}
+			f := fault.From(err)
+			if f.Code != tc.code || f.Field != tc.field {
+				t.Errorf("fault %v, field %q (%s), want %v, %q", f.Code, f.Field, f.Message, tc.code, tc.field)
+			}
+			for _, value := range []string{"rm -rf", "etc", "demo-embed", "aaaa"} {
+				if strings.Contains(f.Message, value) {
+					t.Errorf("the message repeats the value: %s", f.Message)
+				}
+			}
+		})
+	}
+	m, err := tool.Decode([]byte(` {"service_id": "demo\u002dchat"} `))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Canonical(m)
+	if err != nil || string(got) != `{"service_id":"demo-chat"}` {
+		t.Errorf("Canonical = %s, %v", got, err)
+	}
+}
+
+func TestUnknownFieldIsHinted(t *testing.T) {
+	_, err := lookup(t, "start_service").Decode([]byte(`{"serviceid":"demo-chat"}`))
+	if f := fault.From(err); len(f.DidYouMean) != 1 || f.DidYouMean[0] != "service_id" {
+		t.Errorf("did you mean %v, want service_id", f.DidYouMean)
+	}
+}
+
+func TestCanonicalArguments(t *testing.T) {
+	for _, raw := range []string{``, `null`, `[]`, `{ }`, `{"b":1,"a":1}`, `"x"`, `{"a":1.0}`} {
+		if _, err := CanonicalArguments([]byte(raw)); err == nil {
+			t.Errorf("CanonicalArguments(%s) = nil error", raw)
+		}
+	}
+	if got, err := CanonicalArguments([]byte(`{"service_id":"demo-chat"}`)); err != nil || len(got) == 0 {
+		t.Errorf("CanonicalArguments = %s, %v", got, err)
+	}
+}
+
+func TestUnsetAndEmptyDiffer(t *testing.T) {
+	unset, err := Canonical(&executorv1.StartServiceRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty, err := Canonical(&executorv1.StartServiceRequest{ServiceId: proto.String("")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Equal(unset, empty) {
+		t.Errorf("unset and empty are both %s", unset)
+	}
+}
+
+func TestRedact(t *testing.T) {
+	in := &vaultv1.OpenSessionRequest{Credential: "top secret", ClientName: "x"}
+	out := Redact(in).(*vaultv1.OpenSessionRequest)
+	if out.GetCredential() != "" || out.GetClientName() != "x" || in.GetCredential() == "" {
+		t.Errorf("Redact = %v", out)
+	}
+}
+
+// TestNoToolReturnsOutsideText holds until a sink can tokenise: see Tool.OutsideFields.
+func TestNoToolReturnsOutsideText(t *testing.T) {
+	for _, tool := range Tools() {
+		if tool.OpenResult {
+			continue // its response is for the gateway, which answers with the original tool's result
+		}
+		for _, field := range tool.OutsideFields() {
+			t.Errorf("%s returns %s, whose text comes from outside", tool.Name, field)
+		}
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	tool := lookup(b, "start_service")
+	raw := []byte(`{"service_id":"demo-chat"}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := tool.Decode(raw); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, s := range []string{`{"service_id":"demo-chat"}`, `{"service_id":null}`, `{"serviceId":"a"}`, `{"operation_id":"00112233445566778899aabbccddeeff"}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		for _, tool := range Tools() {
+			m, err := tool.Decode(raw)
+			if err != nil {
+				continue
+			}
+			// What the edge decided on is what the sink reads.
+			canon, err := Canonical(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := tool.Decode(canon)
+			if err != nil || !proto.Equal(m, again) {
+				t.Fatalf("%s: %q decodes to %v, its canonical form %s to %v, %v", tool.Name, raw, m, canon, again, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,193 @@
+package contract
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/fault"
+)
+
+// Decode reads a tool's arguments strictly: one JSON object, proto names alone, no unknown or duplicate key, no null, each
+// value of exactly the schema's type, every rule of the contract kept. The message that it returns is what is decided on
+// and forwarded. Errors are *fault.Error with the field at fault; none of them repeats a value.
+func (t Tool) Decode(raw []byte) (proto.Message, error) {
+	if err := canonical.Strict(raw); err != nil {
+		code := callv1.Code_CODE_INVALID_ARGUMENT
+		if errors.Is(err, canonical.ErrTooLarge) {
+			code = callv1.Code_CODE_TOO_LARGE
+		}
+		return nil, fault.New(code, "the arguments are refused: "+err.Error())
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var value any
+	if err := dec.Decode(&value); err != nil {
+		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "the arguments are not well-formed JSON", fault.WithCause(err))
+	}
+	if err := checkMessage(t.Method.Input(), value, ""); err != nil {
+		return nil, err
+	}
+	m := t.NewRequest()
+	if err := (protojson.UnmarshalOptions{}).Unmarshal(raw, m); err != nil {
+		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "the arguments do not fit the tool's schema", fault.WithCause(err))
+	}
+	if err := Validate(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// validator knows every tool's request. It is built once, from descriptors alone.
+var validator = sync.OnceValues(func() (protovalidate.Validator, error) {
+	var requests []proto.Message
+	for _, t := range catalogue() {
+		requests = append(requests, t.NewRequest())
+	}
+	return protovalidate.New(protovalidate.WithMessages(requests...), protovalidate.WithDisableLazy())
+})
+
+// Validate checks a tool's request against the contract's rules. Errors are *fault.Error.
+func Validate(m proto.Message) error {
+	v, err := validator()
+	if err != nil {
+		return fault.New(callv1.Code_CODE_INTERNAL, "internal error", fault.WithCause(err))
+	}
+	if err := v.Validate(m); err != nil {
+		return fault.Validation(err)
+	}
+	return nil
+}
+
+func invalid(field, format string, args ...any) error {
+	return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, fmt.Sprintf(format, args...), fault.WithField(field))
+}
+
+// checkMessage compares decoded JSON with the schema, since protojson takes "3" for 3, null for anything, camelCase names
+// and numbers for enums.
+func checkMessage(d protoreflect.MessageDescriptor, value any, path string) error {
+	object, ok := value.(map[string]any)
+	if !ok {
+		return invalid(path, "%s must be a JSON object", subject(path))
+	}
+	for key, item := range object {
+		fd := d.Fields().ByName(protoreflect.Name(key))
+		if fd == nil {
+			return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, unknownSentence(path), fault.WithField(path),
+				fault.WithSuggestions(config.Suggest(key, fieldNames(d))...))
+		}
+		if err := checkField(fd, item, join(path, key)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkField(fd protoreflect.FieldDescriptor, value any, path string) error {
+	switch {
+	case fd.IsMap():
+		object, ok := value.(map[string]any)
+		if !ok {
+			return invalid(path, "%s must be a JSON object", subject(path))
+		}
+		for _, item := range object {
+			if err := checkSingular(fd.MapValue(), item, path); err != nil {
+				return err
+			}
+		}
+		return nil
+	case fd.IsList():
+		list, ok := value.([]any)
+		if !ok {
+			return invalid(path, "%s must be a list", subject(path))
+		}
+		for _, item := range list {
+			if err := checkSingular(fd, item, path); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		return checkSingular(fd, value, path)
+	}
+}
+
+func checkSingular(fd protoreflect.FieldDescriptor, value any, path string) error {
+	switch fd.Kind() {
+	case protoreflect.MessageKind:
+		return checkMessage(fd.Message(), value, path)
+	case protoreflect.BoolKind:
+		if _, ok := value.(bool); !ok {
+			return invalid(path, "%s must be true or false", subject(path))
+		}
+	case protoreflect.StringKind:
+		if _, ok := value.(string); !ok {
+			return invalid(path, "%s must be a string", subject(path))
+		}
+	case protoreflect.EnumKind:
+		name, ok := value.(string)
+		if !ok {
+			return invalid(path, "%s must be one of the names in the schema", subject(path))
+		}
+		if v := fd.Enum().Values().ByName(protoreflect.Name(name)); v == nil || v.Number() == 0 {
+			return invalid(path, "%s must be one of the names in the schema", subject(path))
+		}
+	default:
+		number, ok := value.(json.Number)
+		if !ok || !plainInteger(string(number)) {
+			return invalid(path, "%s must be a whole number", subject(path))
+		}
+	}
+	return nil
+}
+
+// plainInteger reports whether s is an integer as people write it: no fraction, no exponent.
+func plainInteger(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (i > 0 || c != '-') {
+			return false
+		}
+	}
+	return s != "" && s != "-" && s != "-0"
+}
+
+func unknownSentence(path string) string {
+	if path == "" {
+		return "the arguments hold a field that this tool does not have"
+	}
+	return path + " holds a field that this tool does not have"
+}
+
+func subject(path string) string {
+	if path == "" {
+		return "the arguments"
+	}
+	return path
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+func fieldNames(d protoreflect.MessageDescriptor) []string {
+	var names []string
+	for i := range d.Fields().Len() {
+		names = append(names, string(d.Fields().Get(i).Name()))
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,225 @@
+package contract
+
+import (
+	"fmt"
+	"strings"
+
+	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+)
+
+// Dialect is the JSON Schema dialect of every schema here.
+const Dialect = "https://json-schema.org/draft/2020-12/schema"
+
+// inputSchema describes arguments: closed objects, every rule that JSON Schema can say.
+func inputSchema(d protoreflect.MessageDescriptor) map[string]any {
+	s := messageSchema(d, true)
+	s["$schema"] = Dialect
+	return s
+}
+
+// resultSchema describes a response as protojson writes it with default values: closed objects, shapes alone. It has no
+// $schema, since it is put inside the envelope's.
+func resultSchema(d protoreflect.MessageDescriptor) map[string]any { return messageSchema(d, false) }
+
+func messageSchema(d protoreflect.MessageDescriptor, input bool) map[string]any {
+	properties := map[string]any{}
+	var required []string
+	for i := range d.Fields().Len() {
+		fd := d.Fields().Get(i)
+		rules := fieldRules(fd)
+		p := fieldSchema(fd, rules, input)
+		if about, _ := proto.GetExtension(fd.Options(), optionsv1.E_About).(string); about != "" {
+			p["description"] = about
+		}
+		properties[string(fd.Name())] = p
+		if input && rules.GetRequired() {
+			required = append(required, string(fd.Name()))
+		}
+	}
+	s := map[string]any{"type": "object", "additionalProperties": false}
+	if len(properties) > 0 {
+		s["properties"] = properties
+	}
+	if len(required) > 0 {
+		s["required"] = required
+	}
+	return s
+}
+
+func fieldRules(fd protoreflect.FieldDescriptor) *validate.FieldRules {
+	rules, _ := proto.GetExtension(fd.Options(), validate.E_Field).(*validate.FieldRules)
+	return rules
+}
+
+func fieldSchema(fd protoreflect.FieldDescriptor, rules *validate.FieldRules, input bool) map[string]any {
+	switch {
+	case fd.IsMap():
+		s := map[string]any{
+			"type":                 "object",
+			"additionalProperties": singularSchema(fd.MapValue(), rules.GetMap().GetValues(), input),
+		}
+		if keys := singularSchema(fd.MapKey(), rules.GetMap().GetKeys(), input); len(keys) > 1 {
+			s["propertyNames"] = keys
+		}
+		if r := rules.GetMap(); r.HasMaxPairs() {
+			s["maxProperties"] = r.GetMaxPairs()
+		}
+		return s
+	case fd.IsList():
+		s := map[string]any{"type": "array", "items": singularSchema(fd, rules.GetRepeated().GetItems(), input)}
+		r := rules.GetRepeated()
+		if r.HasMinItems() {
+			s["minItems"] = r.GetMinItems()
+		}
+		if r.HasMaxItems() {
+			s["maxItems"] = r.GetMaxItems()
+		}
+		if r.GetUnique() {
+			s["uniqueItems"] = true
+		}
+		return s
+	default:
+		return singularSchema(fd, rules, input)
+	}
+}
+
+func singularSchema(fd protoreflect.FieldDescriptor, rules *validate.FieldRules, input bool) map[string]any {
+	switch fd.Kind() {
+	case protoreflect.BoolKind:
+		return map[string]any{"type": "boolean"}
+	case protoreflect.StringKind:
+		return stringSchema(rules.GetString())
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
+		s := map[string]any{"type": "integer"}
+		bounds(s, rules.GetInt32().ProtoReflect())
+		return s
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		s := map[string]any{"type": "integer", "minimum": 0}
+		bounds(s, rules.GetUint32().ProtoReflect())
+		return s
+	case protoreflect.EnumKind:
+		var names []any
+		for i := range fd.Enum().Values().Len() {
+			// In arguments the zero value means "unset", which is said by leaving the field out.
+			if v := fd.Enum().Values().Get(i); !input || v.Number() != 0 {
+				names = append(names, string(v.Name()))
+			}
+		}
+		return map[string]any{"type": "string", "enum": names}
+	case protoreflect.MessageKind:
+		return messageSchema(fd.Message(), input)
+	default:
+		// Lint refuses other kinds in tool messages; this is its last line.
+		panic(fmt.Sprintf("contract: %s has a kind that tools may not use", fd.FullName()))
+	}
+}
+
+func stringSchema(r *validate.StringRules) map[string]any {
+	s := map[string]any{"type": "string"}
+	if r.HasPattern() {
+		s["pattern"] = r.GetPattern()
+	}
+	if r.HasMinLen() {
+		s["minLength"] = r.GetMinLen()
+	}
+	if r.HasMaxLen() {
+		s["maxLength"] = r.GetMaxLen()
+	}
+	if r.HasConst() {
+		s["const"] = r.GetConst()
+	}
+	if len(r.GetIn()) > 0 {
+		s["enum"] = r.GetIn()
+	}
+	return s
+}
+
+// bounds copies gte, lte, gt and lt of any integer rule message.
+func bounds(s map[string]any, rules protoreflect.Message) {
+	if !rules.IsValid() {
+		return
+	}
+	for rule, keyword := range map[protoreflect.Name]string{
+		"gte": "minimum", "lte": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum",
+	} {
+		if fd := rules.Descriptor().Fields().ByName(rule); fd != nil && rules.Has(fd) {
+			s[keyword] = rules.Get(fd).Interface()
+		}
+	}
+}
+
+// Lint returns what is wrong with the contract's tools, a sentence each: what would make arguments ambiguous, a schema
+// unsayable, or a description too long for a model's economy. A test of the contract demands that it is empty.
+func Lint() []string {
+	var problems []string
+	for _, t := range Tools() {
+		complain := func(format string, args ...any) {
+			problems = append(problems, t.Name+": "+fmt.Sprintf(format, args...))
+		}
+		if t.Tier == optionsv1.Tier_TIER_UNSPECIFIED {
+			complain("has no tier")
+		}
+		if t.Title == "" {
+			complain("has no title")
+		}
+		if n := len([]rune(t.Description)); n == 0 || n > 600 {
+			complain("its description has %d characters, not 1 to 600", n)
+		}
+		if !strings.HasPrefix(t.Description, TierName(t.Tier)+":") {
+			complain("its description does not begin with its tier")
+		}
+		if t.Method.IsStreamingClient() || t.Method.IsStreamingServer() {
+			complain("is a stream")
+		}
+		seen := map[protoreflect.FullName]bool{}
+		var lint func(d protoreflect.MessageDescriptor)
+		lint = func(d protoreflect.MessageDescriptor) {
+			if seen[d.FullName()] {
+				complain("%s is recursive or used twice", d.FullName())
+				return
+			}
+			seen[d.FullName()] = true
+			if d.Oneofs().Len() > 0 {
+				for i := range d.Oneofs().Len() {
+					if !d.Oneofs().Get(i).IsSynthetic() {
+						complain("%s has a oneof", d.FullName())
+					}
+				}
+			}
+			for i := range d.Fields().Len() {
+				lintArgument(d.Fields().Get(i), complain, lint)
+			}
+		}
+		lint(t.Method.Input())
+	}
+	return problems
+}
+
+func lintArgument(fd protoreflect.FieldDescriptor, complain func(string, ...any), descend func(protoreflect.MessageDescriptor)) {
+	kind := fd
+	if fd.IsMap() {
+		kind = fd.MapValue()
+		if fd.MapKey().Kind() != protoreflect.StringKind {
+			complain("%s has keys that are not strings", fd.FullName())
+		}
+	}
+	switch kind.Kind() {
+	case protoreflect.BoolKind, protoreflect.StringKind, protoreflect.EnumKind,
+		protoreflect.Int32Kind, protoreflect.Uint32Kind, protoreflect.Sint32Kind, protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind:
+		if !fd.IsList() && !fd.IsMap() && !fd.HasOptionalKeyword() {
+			complain("%s is not optional, so that unset and zero look alike", fd.FullName())
+		}
+	case protoreflect.MessageKind:
+		if kind.Message().ParentFile().Package() != fd.ParentFile().Package() {
+			complain("%s is a %s, which has no canonical form", fd.FullName(), kind.Message().FullName())
+			return
+		}
+		descend(kind.Message())
+	default:
+		complain("%s is a %s, which has no canonical form", fd.FullName(), kind.Kind())
+	}
+}

@@ -1,0 +1,136 @@
+package proof
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/hex"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+)
+
+var (
+	key    = ed25519.NewKeyFromSeed(bytes.Repeat([]byte{9}, 32))
+	public = key.Public().(ed25519.PublicKey)
+)
+
+func call() Claim {
+	return Claim{Purpose: callv1.Proof_PURPOSE_CALL, Client: "claude-code", Session: "s-aaaa", Tool: "start_service",
+		ArgumentsDigest: bytes.Repeat([]byte{1}, 32), Counter: 7}
+}
+
+func open() Claim {
+	return Claim{Purpose: callv1.Proof_PURPOSE_OPEN, Client: "claude-code", Counter: 1 << 60, Time: 1795176000}
+}
+
+func renew() Claim {
+	return Claim{Purpose: callv1.Proof_PURPOSE_RENEW, Client: "claude-code", Session: "s-aaaa", Counter: 8}
+}
+
+func TestGoldenVectors(t *testing.T) {
+	var lines []string
+	for _, c := range []Claim{open(), renew(), call()} {
+		m, err := c.message()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := Sign(key, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, strings.TrimPrefix(string(m), domain)+" "+hex.EncodeToString(p.Signature))
+	}
+	want, err := os.ReadFile("testdata/golden.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(lines, "\n") + "\n"; got != string(want) {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+func TestVerifyRefuses(t *testing.T) {
+	for name, c := range map[string]Claim{"call": call(), "open": open(), "renew": renew()} {
+		p, err := Sign(key, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Verify(public, c, p); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for what, spoil := range map[string]func(*Claim, *callv1.Proof){
+			"client":   func(c *Claim, _ *callv1.Proof) { c.Client = "cursor" },
+			"session":  func(c *Claim, _ *callv1.Proof) { c.Session += "b" },
+			"tool":     func(c *Claim, _ *callv1.Proof) { c.Tool += "b" },
+			"digest":   func(c *Claim, _ *callv1.Proof) { c.ArgumentsDigest = bytes.Repeat([]byte{2}, 32) },
+			"purpose":  func(c *Claim, _ *callv1.Proof) { c.Purpose = c.Purpose%3 + 1 },
+			"counter":  func(_ *Claim, p *callv1.Proof) { p.Counter++ },
+			"time":     func(_ *Claim, p *callv1.Proof) { p.Time++ },
+			"relabel":  func(_ *Claim, p *callv1.Proof) { p.Purpose = p.Purpose%3 + 1 },
+			"bit":      func(_ *Claim, p *callv1.Proof) { p.Signature[5] ^= 1 },
+			"no bytes": func(_ *Claim, p *callv1.Proof) { p.Signature = nil },
+		} {
+			c2, p2 := c, proto.CloneOf(p)
+			spoil(&c2, p2)
+			if what == "time" && c.Purpose != callv1.Proof_PURPOSE_OPEN {
+				p2.Time = 5
+			}
+			if err := Verify(public, c2, p2); err == nil {
+				t.Errorf("%s with another %s verifies", name, what)
+			}
+		}
+		if err := Verify(public, c, nil); err == nil {
+			t.Error("no proof verifies")
+		}
+		if err := Verify(nil, c, p); err == nil {
+			t.Error("no key verifies")
+		}
+	}
+}
+
+func TestSignRefusesIncompleteClaims(t *testing.T) {
+	for name, c := range map[string]Claim{
+		"empty":                  {},
+		"call without session":   {Purpose: callv1.Proof_PURPOSE_CALL, Client: "c", Tool: "t", ArgumentsDigest: make([]byte, 32)},
+		"call without digest":    {Purpose: callv1.Proof_PURPOSE_CALL, Client: "c", Session: "s", Tool: "t"},
+		"renewal with a tool":    {Purpose: callv1.Proof_PURPOSE_RENEW, Client: "c", Session: "s", Tool: "t"},
+		"opening with a session": {Purpose: callv1.Proof_PURPOSE_OPEN, Client: "c", Session: "s", Time: 1},
+		"opening without time":   {Purpose: callv1.Proof_PURPOSE_OPEN, Client: "c"},
+	} {
+		if _, err := Sign(key, c); err == nil {
+			t.Errorf("%s is signed", name)
+		}
+	}
+}
+
+// TestWindowAgainstASet compares the window with the obvious set, for counters in any order.
+func TestWindowAgainstASet(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var w Window
+	seen := map[uint64]bool{}
+	newest := uint64(0)
+	for i := range 200_000 {
+		c := uint64(1)
+		switch rng.IntN(3) {
+		case 0:
+			c = newest + uint64(rng.IntN(3000))
+		case 1:
+			c = max(1, newest-min(newest, uint64(rng.IntN(1100))))
+		case 2:
+			c = newest + 1
+		}
+		want := c != 0 && !seen[c] && (c > newest || newest-c < windowSize)
+		if got := w.Accept(c); got != want {
+			t.Fatalf("step %d: Accept(%d) = %v, want %v (newest %d)", i, c, got, want, newest)
+		}
+		if want {
+			seen[c] = true
+			newest = max(newest, c)
+		}
+	}
+}

@@ -1,0 +1,429 @@
+// Package statement is what a human signs: the canonical JSON of what the operator's program displayed, under an SSH
+// signature (SSHSIG, namespace durward-approval) that `ssh-keygen -Y verify` verifies years later.
+//
+// The operator's program makes statements; the vault keeps them as evidence; a sink verifies them itself, against its own
+// allowed_signers, before it looks at the vault's signature. Nothing here trusts the vault.
+package statement
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hiddeco/sshsig"
+	"golang.org/x/crypto/ssh"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/trust"
+)
+
+// Namespace is the SSHSIG namespace of every statement.
+const Namespace = "durward-approval"
+
+// Type and Version begin every statement, so that no other signed JSON can be taken for one.
+const (
+	Type    = "durward.statement"
+	Version = 1
+)
+
+// Skew is how far a verifier's clock may be from the operator's.
+const Skew = 5 * time.Minute
+
+// Kind says what the human agreed to.
+type Kind string
+
+// The kinds of statement.
+const (
+	// KindApprove: one operation that an agent asked for, once.
+	KindApprove Kind = "approve"
+	// KindCommand: one call that the human makes, once.
+	KindCommand Kind = "command"
+	// KindScope: calls of these tools by this session, within pinned arguments, so many times, until then.
+	KindScope Kind = "scope"
+	// KindDangerous: WRITE and DESTRUCTIVE calls of this session without asking, until then (DNG-1).
+	KindDangerous Kind = "dangerous"
+	// KindResume: an end to a halt.
+	KindResume Kind = "resume"
+)
+
+// maxLife bounds how long each kind may stand.
+var maxLife = map[Kind]time.Duration{
+	KindApprove:   time.Hour,
+	KindCommand:   10 * time.Minute,
+	KindScope:     8 * time.Hour,
+	KindDangerous: 8 * time.Hour,
+	KindResume:    10 * time.Minute,
+}
+
+// Statement is the signed JSON object. Absent members are left out. Times are RFC 3339 in UTC with whole seconds;
+// digests are "sha256:<hex>".
+type Statement struct {
+	Type     string `json:"type"`
+	Version  int    `json:"version"`
+	Kind     Kind   `json:"kind"`
+	ID       string `json:"id"`
+	Operator string `json:"operator"`
+
+	IssuedAt  string `json:"issued_at"`
+	NotBefore string `json:"not_before"`
+	ExpiresAt string `json:"expires_at"`
+
+	// Epoch is the epoch that the statement holds in; for a resume, the epoch that it begins.
+	Epoch uint64 `json:"epoch"`
+	// Audience is the sink that may act on it (a SPIFFE ID); for a resume, the process that it wakes.
+	Audience string `json:"audience"`
+
+	Principal string `json:"principal,omitempty"`
+	Session   string `json:"session,omitempty"`
+	Channel   string `json:"channel,omitempty"`
+	Operation string `json:"operation,omitempty"`
+
+	// Tool, Tier and arguments: for approve and command.
+	Tool            *Tool           `json:"tool,omitempty"`
+	Tier            string          `json:"tier,omitempty"`
+	Arguments       json.RawMessage `json:"arguments,omitempty"`
+	ArgumentsDigest string          `json:"arguments_digest,omitempty"`
+	// Target is the human's name for what is acted on; SubjectDigest pins its definition.
+	Target        string   `json:"target,omitempty"`
+	SubjectDigest string   `json:"subject_digest,omitempty"`
+	Plan          []string `json:"plan,omitempty"`
+	// AgentReason is what the agent said it wants; it was displayed as untrusted.
+	AgentReason string `json:"agent_reason,omitempty"`
+
+	// For scope: the tools, the argument pointers (RFC 6901) that must have these values, those that may have any, and the
+	// definitions that may be acted on.
+	Tools          []Tool   `json:"tools,omitempty"`
+	Pinned         []Pin    `json:"pinned,omitempty"`
+	Free           []string `json:"free,omitempty"`
+	SubjectDigests []string `json:"subject_digests,omitempty"`
+
+	// Uses is how often it may be used: 1 for approve and command. Absent for dangerous and resume.
+	Uses int `json:"uses,omitempty"`
+}
+
+// Tool names a tool in a statement.
+type Tool struct {
+	Name             string `json:"name"`
+	Source           string `json:"source"`
+	DefinitionDigest string `json:"definition_digest"`
+}
+
+// Pin fixes one argument of a scope.
+type Pin struct {
+	Pointer string          `json:"pointer"`
+	Value   json.RawMessage `json:"value"`
+}
+
+// Reasons why a statement is refused; for records, not for callers.
+var (
+	ErrMalformed = errors.New("the statement is not a well-formed statement")
+	ErrSignature = errors.New("the statement's signature does not verify")
+	ErrOperator  = errors.New("the statement names another operator than the one who signed")
+	ErrTime      = errors.New("the statement is not valid at this time")
+	ErrCover     = errors.New("the statement is for something else")
+)
+
+// FormatTime writes a statement's time.
+func FormatTime(t time.Time) string { return t.UTC().Truncate(time.Second).Format(time.RFC3339) }
+
+func parseTime(s string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil || FormatTime(t) != s {
+		return time.Time{}, ErrMalformed
+	}
+	return t, nil
+}
+
+// ToolOf writes a ToolRef as statements hold it.
+func ToolOf(ref *callv1.ToolRef) Tool {
+	return Tool{Name: ref.GetName(), Source: ref.GetSource(), DefinitionDigest: canonical.FormatDigest(ref.GetDefinitionDigest())}
+}
+
+// ChannelName is the word for a channel in statements and on screens.
+func ChannelName(c callv1.Channel) string {
+	return strings.ToLower(strings.TrimPrefix(c.String(), "CHANNEL_"))
+}
+
+// Marshal checks the statement and returns the bytes that are displayed and signed: RFC 8785 JSON.
+func (s *Statement) Marshal() ([]byte, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	return canonical.Marshal(s)
+}
+
+// Parse reads what Marshal writes, and nothing else: Marshal(Parse(x)) == x, or an error.
+func Parse(raw []byte) (*Statement, error) {
+	var s Statement
+	if err := canonical.Unmarshal(raw, &s); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+// check holds a statement to its kind: what it must say, and what it must not.
+func (s *Statement) check() error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s", ErrMalformed, fmt.Sprintf(format, args...))
+	}
+	if s.Type != Type || s.Version != Version {
+		return bad("type or version is unknown")
+	}
+	life, ok := maxLife[s.Kind]
+	if !ok {
+		return bad("kind is unknown")
+	}
+	if len(s.ID) != 32 || s.Operator == "" || s.Epoch == 0 || s.Epoch >= 1<<53 || s.Audience == "" {
+		return bad("id, operator, epoch or audience is missing")
+	}
+	issued, err1 := parseTime(s.IssuedAt)
+	from, err2 := parseTime(s.NotBefore)
+	until, err3 := parseTime(s.ExpiresAt)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return bad("a time is not RFC 3339 in UTC with whole seconds")
+	}
+	if !from.Before(until) || until.Sub(issued) > life || from.Before(issued) {
+		return bad("it stands too long, or ends before it begins")
+	}
+	single := s.Tool != nil && s.Tier != "" && len(s.Arguments) > 0 && s.ArgumentsDigest != "" && s.SubjectDigest != "" &&
+		s.Operation != "" && s.Uses == 1
+	anySingle := s.Tool != nil || s.Tier != "" || len(s.Arguments) > 0 || s.ArgumentsDigest != "" || s.SubjectDigest != "" ||
+		s.Operation != "" || s.Target != "" || len(s.Plan) > 0 || s.AgentReason != ""
+	anyScope := len(s.Tools) > 0 || len(s.Pinned) > 0 || len(s.Free) > 0 || len(s.SubjectDigests) > 0
+	party := s.Principal != "" && s.Session != "" && s.Channel != ""
+	switch s.Kind {
+	case KindApprove, KindCommand:
+		if !single || anyScope || !party {
+			return bad("it must name one call, whole, and nothing else")
+		}
+		if s.Kind == KindCommand && s.Principal != CommandPrincipal(s.Operator) {
+			return bad("a command's principal is the operator who signs")
+		}
+		if err := canonical.Check(s.Arguments); err != nil || s.Arguments[0] != '{' {
+			return bad("arguments are not a canonical object")
+		}
+		sum := canonical.Digest(s.Arguments)
+		if canonical.FormatDigest(sum[:]) != s.ArgumentsDigest {
+			return bad("arguments and their digest disagree")
+		}
+		if _, err := canonical.ParseDigest(s.SubjectDigest); err != nil {
+			return bad("subject digest is not a digest")
+		}
+		return checkTool(*s.Tool)
+	case KindScope:
+		if anySingle || !party || len(s.Tools) == 0 || s.Uses < 1 || s.Uses > 1000 {
+			return bad("a scope names tools, uses (1 to 1000) and whose it is, and no single call")
+		}
+		return s.checkScope()
+	case KindDangerous:
+		if anySingle || anyScope || !party || s.Uses != 0 {
+			return bad("dangerous mode names a session and nothing else")
+		}
+	case KindResume:
+		if anySingle || anyScope || s.Uses != 0 || s.Principal != "" || s.Session != "" || s.Channel != "" {
+			return bad("a resume names an epoch and an audience and nothing else")
+		}
+	}
+	return nil
+}
+
+func (s *Statement) checkScope() error {
+	for _, t := range s.Tools {
+		if err := checkTool(t); err != nil {
+			return err
+		}
+	}
+	seen := map[string]bool{}
+	pointers := slices.Clone(s.Free)
+	for _, pin := range s.Pinned {
+		if err := canonical.Check(pin.Value); err != nil {
+			return fmt.Errorf("%w: a pinned value is not canonical", ErrMalformed)
+		}
+		pointers = append(pointers, pin.Pointer)
+	}
+	for _, p := range pointers {
+		if !strings.HasPrefix(p, "/") || strings.Contains(p[1:], "/") || seen[p] {
+			return fmt.Errorf("%w: an argument pointer does not name one argument once", ErrMalformed)
+		}
+		seen[p] = true
+	}
+	for _, d := range s.SubjectDigests {
+		if _, err := canonical.ParseDigest(d); err != nil {
+			return fmt.Errorf("%w: a subject digest is not a digest", ErrMalformed)
+		}
+	}
+	return nil
+}
+
+func checkTool(t Tool) error {
+	if _, err := canonical.ParseDigest(t.DefinitionDigest); err != nil || t.Name == "" || t.Source == "" {
+		return fmt.Errorf("%w: a tool is not named by name, source and definition", ErrMalformed)
+	}
+	return nil
+}
+
+// CommandPrincipal is the principal of a human's own commands.
+func CommandPrincipal(operator string) string { return "operator:" + operator }
+
+// Sign displays nothing: the caller shows s.Marshal() first. It returns the evidence that grants carry.
+func Sign(s *Statement, signer ssh.Signer) (*callv1.HumanStatement, error) {
+	raw, err := s.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	signature, err := sshsig.Sign(bytes.NewReader(raw), signer, sshsig.HashSHA512, Namespace)
+	if err != nil {
+		return nil, fmt.Errorf("sign: %w", err)
+	}
+	return &callv1.HumanStatement{Statement: raw, Signature: sshsig.Armor(signature)}, nil
+}
+
+// Verified is a statement whose signature, operator and time were found good.
+type Verified struct {
+	*Statement
+	// Digest is SHA-256 of the signed bytes: what uses are counted by.
+	Digest [32]byte
+	// Ends is when the statement expires, without skew.
+	Ends time.Time
+}
+
+// Verify checks the signature against the operators' keys at now, that the statement names the operator who signed, and
+// its times within skew of now.
+func Verify(h *callv1.HumanStatement, operators *trust.AllowedSigners, now time.Time, skew time.Duration) (*Verified, error) {
+	s, err := VerifySignature(h, operators, now)
+	if err != nil {
+		return nil, err
+	}
+	// check() parsed these before.
+	from, _ := parseTime(s.NotBefore)
+	until, _ := parseTime(s.ExpiresAt)
+	if now.Add(skew).Before(from) || !now.Add(-skew).Before(until) {
+		return nil, ErrTime
+	}
+	return &Verified{Statement: s, Digest: canonical.Digest(h.GetStatement()), Ends: until}, nil
+}
+
+// VerifySignature checks the signature against the operators' keys at a time, and that the statement names the operator
+// who signed. It does not judge the statement's own times: it is for verifying history.
+func VerifySignature(h *callv1.HumanStatement, operators *trust.AllowedSigners, at time.Time) (*Statement, error) {
+	signature, err := sshsig.Unarmor(h.GetSignature())
+	if err != nil {
+		return nil, ErrSignature
+	}
+	if signature.Namespace != Namespace || signature.HashAlgorithm != sshsig.HashSHA512 {
+		return nil, ErrSignature
+	}
+	signer, err := operators.Find(signature.PublicKey, Namespace, at)
+	if err != nil {
+		return nil, err
+	}
+	if err := sshsig.Verify(bytes.NewReader(h.GetStatement()), signature, signer.Key, sshsig.HashSHA512, Namespace); err != nil {
+		return nil, ErrSignature
+	}
+	s, err := Parse(h.GetStatement())
+	if err != nil {
+		return nil, err
+	}
+	if s.Operator != signer.Operator {
+		return nil, ErrOperator
+	}
+	return s, nil
+}
+
+// Covers reports whether the statement allows the call that a grant is for: nil, or ErrCover with what differs. tool is
+// the verifier's own definition, arguments the RFC 8785 form of what would be executed. Uses and halts are the caller's to
+// judge.
+func (v *Verified) Covers(g *callv1.Grant, tool *callv1.ToolRef, tier optionsv1.Tier, arguments []byte) error {
+	differs := func(what string) error { return fmt.Errorf("%w: %s", ErrCover, what) }
+	switch {
+	case v.Audience != g.GetAudience():
+		return differs("audience")
+	case v.Epoch != g.GetEpoch():
+		return differs("epoch")
+	case v.Principal != g.GetPrincipal():
+		return differs("principal")
+	case v.Session != g.GetSession():
+		return differs("session")
+	case v.Channel != ChannelName(g.GetChannel()):
+		return differs("channel")
+	}
+	sum := canonical.Digest(arguments)
+	if !bytes.Equal(sum[:], g.GetArgumentsDigest()) {
+		return differs("arguments digest")
+	}
+	own, granted := ToolOf(tool), ToolOf(g.GetTool())
+	if own != granted {
+		return differs("tool definition")
+	}
+	switch v.Kind {
+	case KindApprove, KindCommand:
+		switch {
+		case v.Operation != g.GetOperationId() || g.GetUse() != 1:
+			return differs("operation")
+		case *v.Tool != own:
+			return differs("tool")
+		case v.Tier != tierName(tier):
+			return differs("tier")
+		case !bytes.Equal(v.Arguments, arguments):
+			return differs("arguments")
+		case v.SubjectDigest != canonical.FormatDigest(g.GetSubjectDigest()):
+			return differs("subject")
+		}
+		return nil
+	case KindScope:
+		if !slices.Contains(v.Tools, own) {
+			return differs("tool")
+		}
+		if !slices.Contains(v.SubjectDigests, canonical.FormatDigest(g.GetSubjectDigest())) {
+			return differs("subject")
+		}
+		return v.coversArguments(arguments)
+	case KindDangerous:
+		if !g.GetDangerous() {
+			return differs("mode")
+		}
+		return nil
+	default:
+		return differs("kind")
+	}
+}
+
+// coversArguments holds every argument to a scope: pinned to its value, or free; an argument that is neither is refused,
+// and so is a pinned one that is absent.
+func (v *Verified) coversArguments(arguments []byte) error {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(arguments, &object); err != nil {
+		return fmt.Errorf("%w: arguments", ErrCover)
+	}
+	for _, pin := range v.Pinned {
+		key := unescapePointer(pin.Pointer)
+		value, ok := object[key]
+		if !ok || !bytes.Equal(value, pin.Value) {
+			return fmt.Errorf("%w: a pinned argument", ErrCover)
+		}
+		delete(object, key)
+	}
+	for _, p := range v.Free {
+		delete(object, unescapePointer(p))
+	}
+	if len(object) > 0 {
+		return fmt.Errorf("%w: an argument that is neither pinned nor free", ErrCover)
+	}
+	return nil
+}
+
+// unescapePointer turns a one-segment RFC 6901 pointer into its key: scopes pin whole arguments.
+func unescapePointer(p string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(strings.TrimPrefix(p, "/"), "~1", "/"), "~0", "~")
+}
+
+func tierName(t optionsv1.Tier) string { return strings.TrimPrefix(t.String(), "TIER_") }

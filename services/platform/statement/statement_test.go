@@ -1,0 +1,365 @@
+package statement
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hiddeco/sshsig"
+	"golang.org/x/crypto/ssh"
+	"google.golang.org/protobuf/proto"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/trust"
+)
+
+var update = flag.Bool("update", false, "write the golden vectors anew")
+
+var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func signer(t testing.TB, seed byte) ssh.Signer {
+	t.Helper()
+	s, err := ssh.NewSignerFromKey(ed25519.NewKeyFromSeed(bytes.Repeat([]byte{seed}, 32)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func operators(t testing.TB, lines ...string) *trust.AllowedSigners {
+	t.Helper()
+	a, err := trust.ParseAllowedSigners([]byte(strings.Join(lines, "\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+const arguments = `{"service_id":"demo-chat"}`
+
+func digest(b string) []byte {
+	d := canonical.Digest([]byte(b))
+	return d[:]
+}
+
+func toolRef() *callv1.ToolRef {
+	return &callv1.ToolRef{Name: "start_service", Source: "native", DefinitionDigest: digest("definition")}
+}
+
+func approve() *Statement {
+	tool := ToolOf(toolRef())
+	return &Statement{
+		Type: Type, Version: Version, Kind: KindApprove,
+		ID: "000102030405060708090a0b0c0d0e0f", Operator: "ada",
+		IssuedAt: FormatTime(now), NotBefore: FormatTime(now), ExpiresAt: FormatTime(now.Add(30 * time.Minute)),
+		Epoch: 3, Audience: "spiffe://durward.local/executor/local",
+		Principal: "claude-code", Session: "s-aaaa", Channel: "cli",
+		Operation: "ffeeddccbbaa99887766554433221100",
+		Tool:      &tool, Tier: "WRITE",
+		Arguments: json.RawMessage(arguments), ArgumentsDigest: canonical.FormatDigest(digest(arguments)),
+		Target: "service demo-chat", SubjectDigest: canonical.FormatDigest(digest("entry")),
+		Plan:        []string{"start demo-chat on port 7450"},
+		AgentReason: "the user \u202e asked <b>for</b> it",
+		Uses:        1,
+	}
+}
+
+func grantOf() *callv1.Grant {
+	return &callv1.Grant{
+		OperationId: "ffeeddccbbaa99887766554433221100", Use: 1, Principal: "claude-code", Session: "s-aaaa",
+		Channel: callv1.Channel_CHANNEL_CLI, Tool: toolRef(), ArgumentsDigest: digest(arguments),
+		SubjectDigest: digest("entry"), Audience: "spiffe://durward.local/executor/local", Epoch: 3,
+	}
+}
+
+func scope() *Statement {
+	s := approve()
+	s.Kind, s.Uses = KindScope, 5
+	s.Tools = []Tool{*s.Tool}
+	s.Pinned = []Pin{{Pointer: "/service_id", Value: json.RawMessage(`"demo-chat"`)}}
+	s.SubjectDigests = []string{s.SubjectDigest}
+	s.Operation, s.Tool, s.Tier, s.Arguments, s.ArgumentsDigest, s.SubjectDigest = "", nil, "", nil, "", ""
+	s.Target, s.Plan, s.AgentReason = "", nil, ""
+	return s
+}
+
+func TestGoldenVector(t *testing.T) {
+	for name, s := range map[string]*Statement{"approve": approve(), "scope": scope()} {
+		h, err := Sign(s, signer(t, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for suffix, got := range map[string][]byte{".json": h.Statement, ".json.sig": h.Signature} {
+			file := "testdata/" + name + suffix
+			if *update {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Errorf("%s (-golden +got):\n%s", file, diff)
+			}
+		}
+		back, err := Parse(h.Statement)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(s, back); diff != "" {
+			t.Errorf("%s after a round trip (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	good, err := approve().Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit := func(old, new string) string {
+		if !strings.Contains(string(good), old) {
+			t.Fatalf("the sample holds no %q", old)
+		}
+		return strings.Replace(string(good), old, new, 1)
+	}
+	for name, raw := range map[string]string{
+		"empty":                     "",
+		"another object":            `{}`,
+		"unknown field":             edit(`{"agent_reason"`, `{"a_new_field":1,"agent_reason"`),
+		"case variant":              edit(`"kind"`, `"Kind"`),
+		"null":                      edit(`"target":"service demo-chat"`, `"target":null`),
+		"space":                     edit(`,"kind"`, `, "kind"`),
+		"unknown version":           edit(`"version":1`, `"version":2`),
+		"unknown kind":              edit(`"kind":"approve"`, `"kind":"approve-all"`),
+		"arguments without digest":  edit(`demo-chat"},"arguments_digest"`, `demo-embed"},"arguments_digest"`),
+		"fraction of a second":      edit(`"issued_at":"2026-11-21T12:00:00Z"`, `"issued_at":"2026-11-21T12:00:00.5Z"`),
+		"local time":                edit(`"issued_at":"2026-11-21T12:00:00Z"`, `"issued_at":"2026-11-21T13:00:00+01:00"`),
+		"stands too long":           edit(`"expires_at":"2026-11-21T12:30:00Z"`, `"expires_at":"2026-11-22T12:30:00Z"`),
+		"begins before it was made": edit(`"not_before":"2026-11-21T12:00:00Z"`, `"not_before":"2026-11-21T11:00:00Z"`),
+		"two uses":                  edit(`"uses":1`, `"uses":2`),
+		"no uses":                   edit(`,"uses":1`, ``),
+		"epoch 0":                   edit(`"epoch":3`, `"epoch":0`),
+		"short tool digest":         edit(`"definition_digest":"sha256:`, `"definition_digest":"sha256:00`),
+		"approval with scope":       edit(`"tool":`, `"free":["/x"],"tool":`),
+	} {
+		if _, err := Parse([]byte(raw)); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: Parse = %v, want ErrMalformed", name, err)
+		}
+	}
+	for name, spoil := range map[string]func(*Statement){
+		"command of somebody else":  func(s *Statement) { s.Kind, s.Principal = KindCommand, "operator:eve" },
+		"dangerous with a tool":     func(s *Statement) { s.Kind = KindDangerous },
+		"resume with a session":     func(s *Statement) { s.Kind = KindResume },
+		"scope with one call":       func(s *Statement) { s.Kind = KindScope },
+		"deep pointer":              func(s *Statement) { *s = *scope(); s.Free = []string{"/a/b"} },
+		"pointer twice":             func(s *Statement) { *s = *scope(); s.Free = []string{"/service_id"} },
+		"scope of 1001 uses":        func(s *Statement) { *s = *scope(); s.Uses = 1001 },
+		"scope of nine hours":       func(s *Statement) { *s = *scope(); s.ExpiresAt = FormatTime(now.Add(9 * time.Hour)) },
+		"pinned value not JSON":     func(s *Statement) { *s = *scope(); s.Pinned[0].Value = json.RawMessage(`demo`) },
+		"arguments that are a list": func(s *Statement) { s.Arguments = json.RawMessage(`[]`) },
+	} {
+		s := approve()
+		spoil(s)
+		if _, err := s.Marshal(); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: Marshal = %v, want ErrMalformed", name, err)
+		}
+	}
+}
+
+func TestVerifyRefuses(t *testing.T) {
+	ada, eve := signer(t, 1), signer(t, 2)
+	line := trust.FormatSigner("ada", ada.PublicKey(), Namespace)
+	allowed := operators(t, line)
+	good, err := Sign(approve(), ada)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(good, allowed, now, Skew); err != nil {
+		t.Fatalf("a good statement: %v", err)
+	}
+	forged, _ := Sign(approve(), eve)
+	altered := proto.CloneOf(good)
+	altered.Statement = bytes.Replace(altered.Statement, []byte("demo-chat"), []byte("demo-evil"), 1)
+	otherNamespace, err := sshsig.Sign(bytes.NewReader(good.Statement), ada, sshsig.HashSHA512, "file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	otherHash, err := sshsig.Sign(bytes.NewReader(good.Statement), ada, sshsig.HashSHA256, Namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		h       *callv1.HumanStatement
+		allowed *trust.AllowedSigners
+		at      time.Time
+		want    error
+	}{
+		"unknown signer":      {forged, allowed, now, trust.ErrUnknownSigner},
+		"no operators":        {good, operators(t), now, trust.ErrUnknownSigner},
+		"altered":             {altered, allowed, now, ErrSignature},
+		"wrong namespace":     {&callv1.HumanStatement{Statement: good.Statement, Signature: sshsig.Armor(otherNamespace)}, allowed, now, ErrSignature},
+		"wrong hash":          {&callv1.HumanStatement{Statement: good.Statement, Signature: sshsig.Armor(otherHash)}, allowed, now, ErrSignature},
+		"no signature":        {&callv1.HumanStatement{Statement: good.Statement}, allowed, now, ErrSignature},
+		"nothing":             {nil, allowed, now, ErrSignature},
+		"key of another line": {good, operators(t, trust.FormatSigner("eve", ada.PublicKey(), Namespace)), now, ErrOperator},
+		"key for other use":   {good, operators(t, trust.FormatSigner("ada", ada.PublicKey(), "file")), now, trust.ErrUnknownSigner},
+		"key retired":         {good, operators(t, strings.Replace(line, " namespaces", ` valid-before="20261101Z",namespaces`, 1)), now, trust.ErrUnknownSigner},
+		"too early":           {good, allowed, now.Add(-Skew - time.Second), ErrTime},
+		"too late":            {good, allowed, now.Add(30*time.Minute + Skew), ErrTime},
+	} {
+		if _, err := Verify(tc.h, tc.allowed, tc.at, Skew); !errors.Is(err, tc.want) {
+			t.Errorf("%s: Verify = %v, want %v", name, err, tc.want)
+		}
+	}
+	for _, at := range []time.Time{now.Add(-Skew), now.Add(30*time.Minute + Skew - time.Second)} {
+		if _, err := Verify(good, allowed, at, Skew); err != nil {
+			t.Errorf("at %v: %v", at, err)
+		}
+	}
+}
+
+func verified(t *testing.T, s *Statement) *Verified {
+	t.Helper()
+	ada := signer(t, 1)
+	h, err := Sign(s, ada)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := Verify(h, operators(t, trust.FormatSigner("ada", ada.PublicKey(), Namespace)), now, Skew)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestCoversExactlyWhatWasShown(t *testing.T) {
+	tier := optionsv1.Tier_TIER_WRITE
+	for name, s := range map[string]*Statement{"approve": approve(), "scope": scope()} {
+		if err := verified(t, s).Covers(grantOf(), toolRef(), tier, []byte(arguments)); err != nil {
+			t.Fatalf("%s: its own call: %v", name, err)
+		}
+		for field, spoil := range map[string]func(*callv1.Grant){
+			"audience":         func(g *callv1.Grant) { g.Audience = "spiffe://durward.local/executor/other" },
+			"epoch":            func(g *callv1.Grant) { g.Epoch++ },
+			"principal":        func(g *callv1.Grant) { g.Principal = "cursor" },
+			"session":          func(g *callv1.Grant) { g.Session = "s-bbbb" },
+			"channel":          func(g *callv1.Grant) { g.Channel = callv1.Channel_CHANNEL_MESSAGING },
+			"arguments digest": func(g *callv1.Grant) { g.ArgumentsDigest = digest("other") },
+			"tool name":        func(g *callv1.Grant) { g.Tool.Name = "stop_service" },
+			"tool definition":  func(g *callv1.Grant) { g.Tool.DefinitionDigest = digest("other") },
+			"subject":          func(g *callv1.Grant) { g.SubjectDigest = digest("other") },
+			"no subject":       func(g *callv1.Grant) { g.SubjectDigest = nil },
+		} {
+			g := grantOf()
+			spoil(g)
+			if err := verified(t, s).Covers(g, toolRef(), tier, []byte(arguments)); !errors.Is(err, ErrCover) {
+				t.Errorf("%s, other %s: %v, want ErrCover", name, field, err)
+			}
+		}
+		other := grantOf()
+		other.ArgumentsDigest = digest(`{"service_id":"demo-embed"}`)
+		if err := verified(t, s).Covers(other, toolRef(), tier, []byte(`{"service_id":"demo-embed"}`)); !errors.Is(err, ErrCover) {
+			t.Errorf("%s, other arguments: %v, want ErrCover", name, err)
+		}
+		changed := toolRef()
+		changed.DefinitionDigest = digest("changed since")
+		if err := verified(t, s).Covers(grantOf(), changed, tier, []byte(arguments)); !errors.Is(err, ErrCover) {
+			t.Errorf("%s, tool changed since: %v, want ErrCover", name, err)
+		}
+	}
+	g := grantOf()
+	g.Use = 2
+	if err := verified(t, approve()).Covers(g, toolRef(), tier, []byte(arguments)); !errors.Is(err, ErrCover) {
+		t.Errorf("an approval's second use: %v", err)
+	}
+	g = grantOf()
+	g.OperationId = "00000000000000000000000000000000"
+	if err := verified(t, approve()).Covers(g, toolRef(), tier, []byte(arguments)); !errors.Is(err, ErrCover) {
+		t.Errorf("an approval for another operation: %v", err)
+	}
+	if err := verified(t, approve()).Covers(grantOf(), toolRef(), optionsv1.Tier_TIER_DESTRUCTIVE, []byte(arguments)); !errors.Is(err, ErrCover) {
+		t.Errorf("an approval that was shown another tier: %v", err)
+	}
+}
+
+func TestScopeLeavesNothingOpen(t *testing.T) {
+	free := scope()
+	free.Free = []string{"/wait"}
+	extra := `{"service_id":"demo-chat","wait":true}`
+	missing := `{"wait":true}`
+	stray := `{"force":true,"service_id":"demo-chat"}`
+	for args, want := range map[string]error{extra: nil, missing: ErrCover, stray: ErrCover} {
+		g := grantOf()
+		g.ArgumentsDigest = digest(args)
+		if err := verified(t, free).Covers(g, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(args)); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", args, err, want)
+		}
+	}
+}
+
+func TestDangerousAndResume(t *testing.T) {
+	d := approve()
+	d.Kind, d.Operation, d.Tool, d.Tier, d.Arguments, d.ArgumentsDigest = KindDangerous, "", nil, "", nil, ""
+	d.Target, d.SubjectDigest, d.Plan, d.AgentReason, d.Uses = "", "", nil, "", 0
+	g := grantOf()
+	if err := verified(t, d).Covers(g, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments)); !errors.Is(err, ErrCover) {
+		t.Errorf("dangerous mode covers a grant that does not say so: %v", err)
+	}
+	g.Dangerous = true
+	if err := verified(t, d).Covers(g, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments)); err != nil {
+		t.Errorf("dangerous mode: %v", err)
+	}
+	r := *d
+	r.Kind, r.Principal, r.Session, r.Channel = KindResume, "", "", ""
+	r.ExpiresAt = FormatTime(now.Add(5 * time.Minute))
+	if err := verified(t, &r).Covers(&callv1.Grant{Audience: r.Audience, Epoch: r.Epoch, ArgumentsDigest: digest(arguments)}, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments)); !errors.Is(err, ErrCover) {
+		t.Errorf("a resume covers a call: %v", err)
+	}
+}
+
+func BenchmarkVerify(b *testing.B) {
+	ada := signer(b, 1)
+	allowed := operators(b, trust.FormatSigner("ada", ada.PublicKey(), Namespace))
+	h, err := Sign(approve(), ada)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Verify(h, allowed, now, Skew); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []*Statement{approve(), scope()} {
+		raw, err := s.Marshal()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(raw)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		s, err := Parse(raw)
+		if err != nil {
+			return
+		}
+		again, err := s.Marshal()
+		if err != nil || !bytes.Equal(again, raw) {
+			t.Fatalf("Marshal(Parse(x)) = %q, %v, x = %q", again, err, raw)
+		}
+	})
+}

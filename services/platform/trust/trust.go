@@ -1,0 +1,355 @@
+// Package trust reads a process's trust/ folder: the roots that only a human (or the installer) writes and that no RPC
+// changes. It is linked by every process, in every zone; it trusts the folder's owner and nothing inside a message.
+//
+//	ca.pem               the certificate authorities of the trust domain (PEM bundle)
+//	grant_signers.yaml   the vault's grant-signing keys, each with its time: signers: [{kid, key, not_before, not_after}]
+//	allowed_signers      operators' signing keys, in OpenSSH's ALLOWED_SIGNERS format
+//	log_keys             audit's checkpoint keys, one sumdb/note verifier key a line
+//	revoked.yaml         identities that are no longer let in: revoked: [spiffe://…]
+//
+// The folder is read again whenever a file changes. A change that does not parse is not adopted: the last good snapshot
+// stays in force, and Err says what is wrong.
+package trust
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"golang.org/x/mod/sumdb/note"
+)
+
+// Names of the files in the folder.
+const (
+	FileCA             = "ca.pem"
+	FileGrantSigners   = "grant_signers.yaml"
+	FileAllowedSigners = "allowed_signers"
+	FileLogKeys        = "log_keys"
+	FileRevoked        = "revoked.yaml"
+)
+
+// maxFile bounds each file: trust is a handful of keys.
+const maxFile = 1 << 20
+
+// pollInterval is how soon a change is seen.
+const pollInterval = time.Second
+
+// GrantSigner is one of the vault's signing keys. The next key is everywhere before it signs.
+type GrantSigner struct {
+	KID       string
+	Key       ed25519.PublicKey
+	NotBefore time.Time
+	NotAfter  time.Time
+}
+
+// Snapshot is one consistent reading of the folder. It is immutable and safe for concurrent use.
+type Snapshot struct {
+	Bundle         []*x509.Certificate
+	GrantSigners   []GrantSigner
+	AllowedSigners *AllowedSigners
+	LogKeys        []note.Verifier
+	revoked        map[string]struct{}
+}
+
+// ErrUnknownKey is returned for a kid that is not trusted, or not at that time.
+var ErrUnknownKey = errors.New("the signing key is not trusted now")
+
+// GrantKey returns the grant-signing key with that kid, if it is trusted at now.
+func (s *Snapshot) GrantKey(kid string, now time.Time) (ed25519.PublicKey, error) {
+	for _, g := range s.GrantSigners {
+		if g.KID == kid && !now.Before(g.NotBefore) && now.Before(g.NotAfter) {
+			return g.Key, nil
+		}
+	}
+	return nil, ErrUnknownKey
+}
+
+// Revoked reports whether the identity (a SPIFFE ID) is no longer let in.
+func (s *Snapshot) Revoked(identity string) bool {
+	_, ok := s.revoked[identity]
+	return ok
+}
+
+// Verifier returns the log keys as sumdb/note wants them.
+func (s *Snapshot) Verifier() note.Verifiers { return note.VerifierList(s.LogKeys...) }
+
+// Folder watches one trust folder.
+type Folder struct {
+	dir     string
+	current atomic.Pointer[Snapshot]
+	failure atomic.Pointer[error]
+	stop    chan struct{}
+	stopped sync.WaitGroup
+	once    sync.Once
+}
+
+// Open reads the folder and watches it until Close. A folder that does not parse is an error: there is no way to start
+// without roots of trust.
+func Open(dir string) (*Folder, error) {
+	f := &Folder{dir: dir, stop: make(chan struct{})}
+	mark := f.stamp()
+	snapshot, err := Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	f.current.Store(snapshot)
+	f.stopped.Add(1)
+	go f.watch(mark)
+	return f, nil
+}
+
+// Current returns the newest good snapshot.
+func (f *Folder) Current() *Snapshot { return f.current.Load() }
+
+// Err returns what is wrong with the folder as it is now, or nil.
+func (f *Folder) Err() error {
+	if p := f.failure.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// GrantKey returns a grant-signing key of the newest good snapshot; it makes a Folder a grant.Keys.
+func (f *Folder) GrantKey(kid string, now time.Time) (ed25519.PublicKey, error) {
+	return f.Current().GrantKey(kid, now)
+}
+
+// Reload reads the folder now instead of within a second.
+func (f *Folder) Reload() error {
+	snapshot, err := Read(f.dir)
+	if err != nil {
+		f.failure.Store(&err)
+		return err
+	}
+	f.current.Store(snapshot)
+	f.failure.Store(nil)
+	return nil
+}
+
+// Close stops watching. The last snapshot stays readable.
+func (f *Folder) Close() {
+	f.once.Do(func() { close(f.stop) })
+	f.stopped.Wait()
+}
+
+func (f *Folder) watch(mark string) {
+	defer f.stopped.Done()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-f.stop:
+			return
+		case <-tick.C:
+			// The stamp is taken before reading, so that a change during the reading is seen at the next tick.
+			if next := f.stamp(); next != mark {
+				mark = next
+				_ = f.Reload() // kept for Err
+			}
+		}
+	}
+}
+
+// stamp is a cheap fingerprint of the files' identities, sizes and times.
+func (f *Folder) stamp() string {
+	var b strings.Builder
+	for _, name := range []string{FileCA, FileGrantSigners, FileAllowedSigners, FileLogKeys, FileRevoked} {
+		info, err := os.Stat(filepath.Join(f.dir, name))
+		if err != nil {
+			fmt.Fprintf(&b, "%s:-;", name)
+			continue
+		}
+		fmt.Fprintf(&b, "%s:%d:%d;", name, info.Size(), info.ModTime().UnixNano())
+	}
+	return b.String()
+}
+
+// Read reads a trust folder once.
+func Read(dir string) (*Snapshot, error) {
+	s := &Snapshot{revoked: map[string]struct{}{}}
+	ca, err := readFile(dir, FileCA)
+	if err != nil {
+		return nil, err
+	}
+	if s.Bundle, err = parseBundle(ca); err != nil {
+		return nil, fmt.Errorf("trust file %s: %w", FileCA, err)
+	}
+	signers, err := readFile(dir, FileGrantSigners)
+	if err != nil {
+		return nil, err
+	}
+	if s.GrantSigners, err = parseGrantSigners(signers); err != nil {
+		return nil, fmt.Errorf("trust file %s: %w", FileGrantSigners, err)
+	}
+	allowed, err := readFile(dir, FileAllowedSigners)
+	if err != nil {
+		return nil, err
+	}
+	if s.AllowedSigners, err = ParseAllowedSigners(allowed); err != nil {
+		return nil, fmt.Errorf("trust file %s: %w", FileAllowedSigners, err)
+	}
+	keys, err := readFile(dir, FileLogKeys)
+	if err != nil {
+		return nil, err
+	}
+	if s.LogKeys, err = parseLogKeys(keys); err != nil {
+		return nil, fmt.Errorf("trust file %s: %w", FileLogKeys, err)
+	}
+	revoked, err := readFile(dir, FileRevoked)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err == nil {
+		var doc struct {
+			Revoked []string `yaml:"revoked"`
+		}
+		if err := strictYAML(revoked, &doc); err != nil {
+			return nil, fmt.Errorf("trust file %s: %w", FileRevoked, err)
+		}
+		for _, id := range doc.Revoked {
+			s.revoked[id] = struct{}{}
+		}
+	}
+	return s, nil
+}
+
+func readFile(dir, name string) ([]byte, error) {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return nil, fmt.Errorf("trust file %s: %w", name, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("trust file %s: %w", name, err)
+	}
+	if info.Size() > maxFile {
+		return nil, fmt.Errorf("trust file %s: larger than 1 MB", name)
+	}
+	b := make([]byte, 0, info.Size())
+	buf := bytes.NewBuffer(b)
+	if _, err := buf.ReadFrom(f); err != nil {
+		return nil, fmt.Errorf("trust file %s: %w", name, err)
+	}
+	return buf.Bytes(), nil
+}
+
+func strictYAML(b []byte, into any) error {
+	if len(bytes.TrimSpace(b)) == 0 {
+		return nil
+	}
+	return yaml.NewDecoder(bytes.NewReader(b), yaml.Strict()).Decode(into)
+}
+
+func parseBundle(b []byte) ([]*x509.Certificate, error) {
+	var out []*x509.Certificate
+	for {
+		var block *pem.Block
+		if block, b = pem.Decode(b); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("holds a %q block; only certificates belong here", block.Type)
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		if !cert.IsCA {
+			return nil, errors.New("holds a certificate that is not an authority's")
+		}
+		out = append(out, cert)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("holds no certificate")
+	}
+	return out, nil
+}
+
+// grantSignersFile is grant_signers.yaml.
+type grantSignersFile struct {
+	Signers []struct {
+		KID       string `yaml:"kid"`
+		Key       string `yaml:"key"`
+		NotBefore string `yaml:"not_before"`
+		NotAfter  string `yaml:"not_after"`
+	} `yaml:"signers"`
+}
+
+func parseGrantSigners(b []byte) ([]GrantSigner, error) {
+	var doc grantSignersFile
+	if err := strictYAML(b, &doc); err != nil {
+		return nil, err
+	}
+	var out []GrantSigner
+	for _, s := range doc.Signers {
+		key, err := base64.StdEncoding.DecodeString(s.Key)
+		if err != nil || len(key) != ed25519.PublicKeySize {
+			return nil, fmt.Errorf("signer %q: key is not a base64 Ed25519 public key", s.KID)
+		}
+		from, err := time.Parse(time.RFC3339, s.NotBefore)
+		if err != nil {
+			return nil, fmt.Errorf("signer %q: not_before is not an RFC 3339 time", s.KID)
+		}
+		until, err := time.Parse(time.RFC3339, s.NotAfter)
+		if err != nil {
+			return nil, fmt.Errorf("signer %q: not_after is not an RFC 3339 time", s.KID)
+		}
+		if s.KID == "" || slices.ContainsFunc(out, func(g GrantSigner) bool { return g.KID == s.KID }) {
+			return nil, fmt.Errorf("signer %q: kid is empty or used twice", s.KID)
+		}
+		out = append(out, GrantSigner{KID: s.KID, Key: key, NotBefore: from, NotAfter: until})
+	}
+	if len(out) == 0 {
+		return nil, errors.New("names no signer")
+	}
+	return out, nil
+}
+
+// FormatGrantSigners writes grant_signers.yaml.
+func FormatGrantSigners(signers []GrantSigner) []byte {
+	var b bytes.Buffer
+	b.WriteString("# The vault's grant-signing keys. A new key stands here, everywhere, before it signs.\nsigners:\n")
+	for _, s := range signers {
+		fmt.Fprintf(&b, "  - kid: %q\n    key: %s\n    not_before: %q\n    not_after: %q\n", s.KID,
+			base64.StdEncoding.EncodeToString(s.Key), s.NotBefore.UTC().Format(time.RFC3339), s.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return b.Bytes()
+}
+
+func parseLogKeys(b []byte) ([]note.Verifier, error) {
+	var out []note.Verifier
+	lines := bufio.NewScanner(bytes.NewReader(b))
+	for lines.Scan() {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		v, err := note.NewVerifier(line)
+		if err != nil {
+			return nil, fmt.Errorf("not a verifier key: %w", err)
+		}
+		out = append(out, v)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if len(out) == 0 {
+		return nil, errors.New("names no key")
+	}
+	return out, nil
+}

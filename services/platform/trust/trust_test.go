@@ -1,0 +1,197 @@
+package trust
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/mod/sumdb/note"
+)
+
+var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func certificate(t *testing.T, isCA bool) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: now, NotAfter: now.AddDate(1, 0, 0),
+		IsCA: isCA, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func sshKey(t *testing.T) ssh.PublicKey {
+	t.Helper()
+	public, _, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ssh.NewPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// folder writes a good trust folder.
+func folder(t *testing.T) (dir string, write func(name, content string)) {
+	t.Helper()
+	dir = t.TempDir()
+	write = func(name, content string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	public, _, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, verifier, err := note.GenerateKey(rand.Reader, "durward.local/audit/main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(FileCA, string(certificate(t, true)))
+	write(FileGrantSigners, string(FormatGrantSigners([]GrantSigner{{KID: "k1", Key: public, NotBefore: now, NotAfter: now.Add(time.Hour)}})))
+	write(FileAllowedSigners, "# operators\n"+FormatSigner("ada", sshKey(t), "durward-approval")+"\n")
+	write(FileLogKeys, "# audit\n"+verifier+"\n")
+	write(FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/old\n")
+	return dir, write
+}
+
+func TestReadRefuses(t *testing.T) {
+	for name, tc := range map[string]struct{ file, content string }{
+		"no authority":              {FileCA, ""},
+		"a key in the bundle":       {FileCA, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"},
+		"a leaf in the bundle":      {FileCA, string(certificate(t, false))},
+		"no grant signer":           {FileGrantSigners, "signers: []\n"},
+		"unknown key in YAML":       {FileGrantSigners, "signers: []\nextra: 1\n"},
+		"short grant key":           {FileGrantSigners, "signers: [{kid: a, key: AAAA, not_before: 2026-01-01T00:00:00Z, not_after: 2027-01-01T00:00:00Z}]\n"},
+		"pattern as operator":       {FileAllowedSigners, "*@example.com " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
+		"two operators on a line":   {FileAllowedSigners, "ada,bob " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
+		"a signing authority":       {FileAllowedSigners, "ada cert-authority " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
+		"a key that needs no touch": {FileAllowedSigners, "ada no-touch-required " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
+		"a local time":              {FileAllowedSigners, `ada valid-before="20270101" ` + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
+		"no key on the line":        {FileAllowedSigners, "ada ssh-ed25519 nonsense\n"},
+		"no log key":                {FileLogKeys, "# none\n"},
+		"a log key that is none":    {FileLogKeys, "durward.local/audit/main+00000000+AAAA\n"},
+		"revoked, misspelt":         {FileRevoked, "revokd: []\n"},
+		"a huge file":               {FileLogKeys, strings.Repeat("#\n", maxFile)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, write := folder(t)
+			if _, err := Read(dir); err != nil {
+				t.Fatalf("before: %v", err)
+			}
+			write(tc.file, tc.content)
+			if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), tc.file) {
+				t.Errorf("Read = %v, want an error that names %s", err, tc.file)
+			}
+			if _, err := Open(dir); err == nil {
+				t.Error("Open starts without roots of trust")
+			}
+		})
+	}
+	dir, _ := folder(t)
+	if err := os.Remove(filepath.Join(dir, FileAllowedSigners)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(dir); err == nil {
+		t.Error("a folder without allowed_signers is read")
+	}
+}
+
+func TestGrantKeysHaveTheirTime(t *testing.T) {
+	dir, _ := folder(t)
+	s, err := Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		kid  string
+		at   time.Time
+		want error
+	}{
+		"unknown": {"k2", now, ErrUnknownKey},
+		"early":   {"k1", now.Add(-time.Second), ErrUnknownKey},
+		"late":    {"k1", now.Add(time.Hour), ErrUnknownKey},
+		"in time": {"k1", now, nil},
+	} {
+		if _, err := s.GrantKey(tc.kid, tc.at); !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v, want %v", name, err, tc.want)
+		}
+	}
+	if !s.Revoked("spiffe://durward.local/gateway/old") || s.Revoked("spiffe://durward.local/gateway/main") {
+		t.Error("the revoked list is not what the file says")
+	}
+}
+
+func TestFolderKeepsTheLastGoodSnapshot(t *testing.T) {
+	dir, write := folder(t)
+	f, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	bob := sshKey(t)
+	if _, err := f.Current().AllowedSigners.Find(bob, "durward-approval", now); !errors.Is(err, ErrUnknownSigner) {
+		t.Fatalf("bob before: %v", err)
+	}
+	write(FileAllowedSigners, "a line that is none\n")
+	if err := f.Reload(); err == nil || f.Err() == nil {
+		t.Fatal("a broken file is adopted")
+	}
+	if got := len(f.Current().AllowedSigners.All()); got != 1 {
+		t.Fatalf("after a broken file: %d operators, want the 1 from before", got)
+	}
+	write(FileAllowedSigners, FormatSigner("bob", bob, "durward-approval")+"\n")
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		if s, err := f.Current().AllowedSigners.Find(bob, "durward-approval", now); err == nil {
+			if s.Operator != "bob" || f.Err() != nil {
+				t.Errorf("operator %q, Err %v", s.Operator, f.Err())
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("a change is not adopted")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if _, err := f.Current().AllowedSigners.Find(bob, "file", now); !errors.Is(err, ErrUnknownSigner) {
+		t.Errorf("another namespace: %v", err)
+	}
+}
+
+func FuzzAllowedSigners(f *testing.F) {
+	f.Add("ada namespaces=\"durward-approval\" ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqkGvs7w5iVwQUAGbCVXzNpZo1v9JkZc7H0Qm3mZ0bq x")
+	f.Add("* ssh-ed25519 AAAA")
+	f.Fuzz(func(t *testing.T, text string) {
+		a, err := ParseAllowedSigners([]byte(text))
+		if err != nil {
+			return
+		}
+		for _, s := range a.All() {
+			if s.Operator == "" || strings.ContainsAny(s.Operator, "*?!, ") {
+				t.Fatalf("accepted operator %q", s.Operator)
+			}
+		}
+	})
+}
