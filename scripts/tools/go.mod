@@ -1,3 +1,4 @@
+// Module tools pins what generates code. It stands outside go.work, so that no product module is resolved with it.
 module durward.internal/scripts/tools
 
 go 1.26.7

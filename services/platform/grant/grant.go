@@ -5,7 +5,6 @@ package grant
 
 import (
 	"crypto/ed25519"
-	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -226,8 +225,7 @@ func checkTimes(t timestamps, life time.Duration) error {
 
 // NewID returns 128 random bits in hex: the id of a grant, a permit, an operation, a statement or a session.
 func NewID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	b := random128()
 	return hex.EncodeToString(b[:])
 }
 

@@ -1,0 +1,30 @@
+# An index; the work is in scripts/. `make` alone prints it.
+.DEFAULT_GOAL := help
+
+help: ## print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+run: ## build, make keys, start every process, print how to connect and approve
+	@scripts/run.sh
+test: ## every test that needs nothing but Go
+	@scripts/test.sh
+real: ## the suites against real parts (npm clients, ssh-keygen); installs what they need
+	@scripts/real.sh
+race: ## the unit tests under the race detector (needs a C compiler)
+	@scripts/race.sh
+drill: ## attacks: hostile gateway, vault and agent, each with its negative control
+	@scripts/drill.sh
+bench: ## benchmarks as ratios to named baselines, in one run
+	@scripts/bench.sh
+fuzz: ## each fuzz target for FUZZTIME (10s)
+	@scripts/fuzz.sh
+lint: ## contract, generated code, modules apart, golangci-lint
+	@scripts/lint.sh
+generate: ## generated code from proto/ and the tables of SECURITY.md
+	@scripts/generate.sh
+build: ## binaries into bin/
+	@scripts/build.sh
+clean: ## what the build made (state in ~/.durward stays)
+	@rm -rf bin .cache
+
+.PHONY: help run test real race drill bench fuzz lint generate build clean

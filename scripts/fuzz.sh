@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Runs every fuzz target for FUZZTIME each (10s unless told); crashes are written to testdata/ and fail.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+time=${FUZZTIME:-10s}
+grep -rlE '^func Fuzz' --include='*_test.go' services gateway | while read -r file; do
+  dir=$(dirname "$file")
+  grep -oE '^func Fuzz[A-Za-z0-9_]+' "$file" | cut -c6- | while read -r target; do
+    echo "fuzz: $dir $target $time"
+    (cd "$dir" && go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" . </dev/null)
+  done
+done

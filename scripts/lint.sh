@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# The contract, generated code, formatting, modules on their own, and golangci-lint.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH=$(scripts/tools.sh generate):$(scripts/tools.sh lint):$PATH
+root=$PWD
+step() { echo "lint: $*"; }
+
+step contract
+buf lint
+buf format --diff --exit-code >/dev/null || { echo "proto/ is not formatted: buf format -w" >&2; exit 1; }
+if git rev-parse -q --verify origin/main >/dev/null; then
+  buf breaking --against '.git#branch=origin/main' || exit 1
+fi
+scripts/generate.sh --check
+
+step formatting
+unformatted=$(git ls-files '*.go' | grep -v '^proto/gen/' | xargs gofmt -l)
+[ -z "$unformatted" ] || { echo "not gofmt-ed: $unformatted" >&2; exit 1; }
+
+# A module is a trust boundary: each must stand on its own go.mod, without the workspace.
+for module in $(scripts/modules.sh); do
+  step "$module alone"
+  (cd "$module" && GOWORK=off GOFLAGS=-mod=readonly CGO_ENABLED=0 go build ./... && GOWORK=off GOFLAGS=-mod=mod go mod tidy -diff >/dev/null) ||
+    { echo "$module does not stand alone: cd $module && GOWORK=off go mod tidy" >&2; exit 1; }
+done
+
+for module in $(scripts/modules.sh); do
+  [ "$module" = proto ] && continue
+  step "$module"
+  (cd "$module" && CGO_ENABLED=0 golangci-lint run --config "$root/.golangci.yml" ./...)
+done
+
+step shell
+for s in scripts/*.sh .ci/run; do bash -n "$s"; done

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Builds the pinned tools once into .cache/tools and prints that folder. $1 narrows it: "generate" or "lint".
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=$PWD/.cache/tools
+mkdir -p "$bin"
+install() { # MODULE_DIR: rebuilds only when its pins changed
+  local stamp
+  stamp=$bin/$(echo "$1" | tr / _).$(cat "$1/go.mod" "$1/go.sum" | sha256sum | cut -c1-16)
+  [ -e "$stamp" ] && return
+  (cd "$1" && GOWORK=off GOFLAGS=-mod=readonly CGO_ENABLED=0 GOBIN=$bin go install tool) >&2
+  touch "$stamp"
+}
+case "${1:-generate}" in
+  generate) install scripts/tools ;;
+  lint) install scripts/tools/lint ;;
+esac
+echo "$bin"

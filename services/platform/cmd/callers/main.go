@@ -1,0 +1,115 @@
+// Command callers writes the tables of SECURITY.md that the contract decides: who may call which RPC, and the tools that
+// agents see. -write replaces what stands between the markers of a file; -check fails if that would change it.
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
+)
+
+// files are the contracts, in the order of the tables.
+var files = []protoreflect.FileDescriptor{
+	vaultv1.File_durward_vault_v1_session_proto,
+	vaultv1.File_durward_vault_v1_redeem_proto,
+	vaultv1.File_durward_vault_v1_operator_proto,
+	executorv1.File_durward_executor_v1_tools_proto,
+	executorv1.File_durward_executor_v1_control_proto,
+	auditv1.File_durward_audit_v1_audit_proto,
+}
+
+func main() {
+	write := flag.String("write", "", "`file` whose tables are replaced")
+	check := flag.String("check", "", "`file` whose tables must be current")
+	flag.Parse()
+	if err := run(*write, *check); err != nil {
+		fmt.Fprintln(os.Stderr, "callers:", err)
+		os.Exit(1)
+	}
+}
+
+func run(write, check string) error {
+	tables := map[string]string{"callers": callers(), "tools": tools()}
+	file := write + check
+	if file == "" || write != "" && check != "" {
+		fmt.Print(tables["callers"], "\n", tables["tools"])
+		return nil
+	}
+	old, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	updated := old
+	for name, table := range tables {
+		if updated, err = replace(updated, name, table); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	switch {
+	case bytes.Equal(updated, old):
+		return nil
+	case check != "":
+		return fmt.Errorf("the tables of %s are not current: make generate", check)
+	default:
+		return os.WriteFile(write, updated, 0o644) //nolint:gosec // a document of the source tree
+	}
+}
+
+// replace puts a table between <!-- name:begin --> and <!-- name:end -->.
+func replace(text []byte, name, table string) ([]byte, error) {
+	begin, end := fmt.Sprintf("<!-- %s:begin -->\n", name), fmt.Sprintf("<!-- %s:end -->", name)
+	before, rest, ok1 := bytes.Cut(text, []byte(begin))
+	_, after, ok2 := bytes.Cut(rest, []byte(end))
+	if !ok1 || !ok2 {
+		return nil, fmt.Errorf("has no markers for %s", name)
+	}
+	return slices.Concat(before, []byte(begin+table+end), after), nil
+}
+
+func roleName(r optionsv1.Role) string { return strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_")) }
+
+func callers() string {
+	var b strings.Builder
+	b.WriteString("| process | RPC | who may call it |\n|---|---|---|\n")
+	for _, file := range files {
+		process := strings.Split(string(file.Package()), ".")[1]
+		for i := range file.Services().Len() {
+			service := file.Services().Get(i)
+			for j := range service.Methods().Len() {
+				method := service.Methods().Get(j)
+				roles, _ := proto.GetExtension(method.Options(), optionsv1.E_Callers).([]optionsv1.Role)
+				var names []string
+				for _, r := range roles {
+					names = append(names, roleName(r))
+				}
+				fmt.Fprintf(&b, "| %s | %s.%s | %s |\n", process, service.Name(), method.Name(), strings.Join(names, ", "))
+			}
+		}
+	}
+	return b.String()
+}
+
+func tools() string {
+	var b strings.Builder
+	b.WriteString("| tool | tier | answered by | what a call needs |\n|---|---|---|---|\n")
+	for _, t := range contract.Tools() {
+		needs := "a grant that carries a human's signed statement"
+		if t.Tier == optionsv1.Tier_TIER_READ {
+			needs = "the session's permit"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", t.Name, contract.TierName(t.Tier), roleName(t.Sink), needs)
+	}
+	return b.String()
+}

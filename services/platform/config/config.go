@@ -1,0 +1,212 @@
+// Package config reads a process's one YAML file strictly: an unknown key, a wrong type, a duplicate key or a second
+// document is refused with its place and the nearest known name. Every process links it. A configuration file is written
+// by a human and is trusted; the strictness is against mistakes, and so that a key that is not understood never passes
+// for one that is obeyed.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Default memory settings of a server process; see Common.
+const (
+	DefaultMemoryLimitMiB = 48
+	DefaultGOGC           = 800
+)
+
+// Common is what every server process's file has. Embed it with `yaml:",inline"`.
+type Common struct {
+	// Listen is where the process serves, "127.0.0.1:7431": gRPC, at the gateway MCP over HTTP. Required; loopback
+	// unless the command line says -dangerous-allow-remote.
+	Listen string `yaml:"listen"`
+	// HealthListen is where GET /health answers, "127.0.0.1:7441". Required; the same rule.
+	HealthListen string `yaml:"health_listen"`
+	// StateDir is the folder for everything the process writes. Required, absolute.
+	StateDir string `yaml:"state_dir"`
+	// TrustDir is the folder of trust roots, which the process only reads. Required, absolute.
+	TrustDir string `yaml:"trust_dir"`
+	// TLS names the process's own certificate and key. Required.
+	TLS TLS `yaml:"tls"`
+	// LogLevel is debug, info (the default), warn or error.
+	LogLevel string `yaml:"log_level"`
+	// MemoryLimitMiB is the Go runtime's soft memory limit in MiB; 0 means 48. Collections become frequent near it, so
+	// raise it for a process that serves very many sessions.
+	MemoryLimitMiB int `yaml:"memory_limit_mib"`
+	// GOGC is the garbage collector's target percentage; 0 means 800, which doubles throughput and is safe under a
+	// memory limit.
+	GOGC int `yaml:"gogc"`
+
+	// AllowRemote is set by -dangerous-allow-remote and by nothing else.
+	AllowRemote bool `yaml:"-"`
+}
+
+// TLS names a certificate chain and its private key, both PEM files with absolute paths.
+type TLS struct {
+	Certificate string `yaml:"certificate"`
+	Key         string `yaml:"key"`
+}
+
+// Peer is another process: where it is and who it must prove to be.
+type Peer struct {
+	// Address is host:port.
+	Address string `yaml:"address"`
+	// Identity is the whole SPIFFE ID that its certificate must carry, "spiffe://durward.local/audit/main".
+	Identity string `yaml:"identity"`
+}
+
+// Shared returns the common part, for packages that start processes.
+func (c *Common) Shared() *Common { return c }
+
+// Validate checks the common part. Every problem is reported, one a line, by its key.
+func (c Common) Validate() error {
+	problems := []error{
+		named("listen", CheckListen(c.Listen, c.AllowRemote)),
+		named("health_listen", CheckListen(c.HealthListen, c.AllowRemote)),
+		named("state_dir", checkFolder(c.StateDir)),
+		named("trust_dir", checkFolder(c.TrustDir)),
+		named("tls.certificate", checkAbsolute(c.TLS.Certificate)),
+		named("tls.key", checkAbsolute(c.TLS.Key)),
+	}
+	if c.Listen != "" && c.Listen == c.HealthListen {
+		problems = append(problems, errors.New("health_listen: is the same as listen"))
+	}
+	if !slices.Contains([]string{"", "debug", "info", "warn", "error"}, c.LogLevel) {
+		problems = append(problems, errors.New("log_level: must be debug, info, warn or error"))
+	}
+	if c.MemoryLimitMiB != 0 && (c.MemoryLimitMiB < 16 || c.MemoryLimitMiB > 1<<20) {
+		problems = append(problems, errors.New("memory_limit_mib: must be 0 (for the default) or 16 to 1048576"))
+	}
+	if c.GOGC < 0 || c.GOGC > 10000 {
+		problems = append(problems, errors.New("gogc: must be 0 (for the default) to 10000"))
+	}
+	return errors.Join(problems...)
+}
+
+// Validate checks that both parts are there and that the address can be dialled. Whether the identity is well formed is
+// for the identity package.
+func (p Peer) Validate() error {
+	var problems []error
+	if host, port, err := net.SplitHostPort(p.Address); err != nil || host == "" || port == "" || port == "0" {
+		problems = append(problems, errors.New("address: must be host:port"))
+	}
+	if !strings.HasPrefix(p.Identity, "spiffe://") {
+		problems = append(problems, errors.New("identity: must be a SPIFFE ID, spiffe://TRUST_DOMAIN/ROLE/INSTANCE"))
+	}
+	return errors.Join(problems...)
+}
+
+// CheckListen checks a listen address: an IP and a port, a loopback one unless allowRemote (NET-1).
+func CheckListen(addr string, allowRemote bool) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || port == "" {
+		return errors.New("must be an IP address and a port, like 127.0.0.1:7431")
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return errors.New("has no valid port")
+	}
+	// A name is not accepted: what it means is decided elsewhere, and can change.
+	ip := net.ParseIP(host)
+	if ip == nil {
+		return errors.New("must begin with an IP address, like 127.0.0.1")
+	}
+	if !ip.IsLoopback() && !allowRemote {
+		return errors.New("is not a loopback address; reaching this process from elsewhere takes -dangerous-allow-remote on the command line")
+	}
+	return nil
+}
+
+// StatePath resolves the path of a file or folder that a process is going to write, following every symbolic link on the
+// way, and returns it if it lies under the state folder, $HOME or the temporary folder (SEC-V4). The last parts need not
+// exist yet. stateDir may be empty.
+func StatePath(path, stateDir string) (string, error) {
+	if err := checkAbsolute(path); err != nil {
+		return "", fmt.Errorf("path %q %w", path, err)
+	}
+	resolved, err := resolve(path)
+	if err != nil {
+		return "", fmt.Errorf("path %q cannot be resolved: %w", path, err)
+	}
+	roots := []string{stateDir, os.TempDir()}
+	if home, err := os.UserHomeDir(); err == nil {
+		roots = append(roots, home)
+	}
+	for _, root := range roots {
+		if !filepath.IsAbs(root) {
+			continue
+		}
+		real, err := resolve(root)
+		if err != nil || real == string(filepath.Separator) {
+			continue // a root of everything restricts nothing
+		}
+		if within(real, resolved) {
+			return resolved, nil
+		}
+	}
+	return "", fmt.Errorf("path %q is not under the state folder, the home folder or the temporary folder", path)
+}
+
+// resolve follows the symbolic links of the longest part of path that exists.
+func resolve(path string) (string, error) {
+	path = filepath.Clean(path)
+	rest := ""
+	for {
+		real, err := filepath.EvalSymlinks(path)
+		if err == nil {
+			return filepath.Join(real, rest), nil
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			return "", err
+		}
+		// A dangling link exists though its target does not: writing would go where it points.
+		if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSymlink != 0 {
+			return "", errors.New("a symbolic link on the way points nowhere")
+		}
+		parent := filepath.Dir(path)
+		if parent == path {
+			return "", err
+		}
+		rest = filepath.Join(filepath.Base(path), rest)
+		path = parent
+	}
+}
+
+// within compares whole path elements, so that /state-old is not under /state.
+func within(root, path string) bool {
+	rel, err := filepath.Rel(root, path)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+func checkAbsolute(path string) error {
+	switch {
+	case path == "":
+		return errors.New("is required")
+	case !filepath.IsAbs(path):
+		return errors.New("must be an absolute path")
+	case filepath.Clean(path) != path:
+		return errors.New("must be written without . and .. and doubled or trailing slashes")
+	}
+	return nil
+}
+
+func checkFolder(path string) error {
+	if err := checkAbsolute(path); err != nil {
+		return err
+	}
+	if path == string(filepath.Separator) {
+		return errors.New("must not be the root folder")
+	}
+	return nil
+}
+
+func named(key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", key, err)
+}

@@ -1,0 +1,371 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"durward.internal/services/platform/clean"
+)
+
+const (
+	// maxFile bounds a file, in bytes.
+	maxFile = 1 << 20
+	// maxDepth bounds how deep values nest.
+	maxDepth = 32
+)
+
+// Load reads the YAML file at path into the struct that into points to. It refuses, with file:line:column: what is not
+// YAML or UTF-8, an empty file, more than 1 MB, a second document, unknown and duplicate keys, values of the wrong type,
+// anchors, aliases, merges and tags.
+func Load(path string, into any) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return err
+	} else if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: not a regular file", path)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return err
+	}
+	return Parse(path, data, into)
+}
+
+// Parse is Load for what has been read already; name stands in errors for the path.
+func Parse(name string, data []byte, into any) error {
+	target := reflect.ValueOf(into)
+	if target.Kind() != reflect.Pointer || target.IsNil() {
+		return errors.New("config: the target must be a pointer")
+	}
+	body, problem := document(data)
+	if problem == nil {
+		problem = check(body, target.Type().Elem(), "", 0)
+	}
+	if problem == nil {
+		problem = syntax(yaml.NewDecoder(strings.NewReader(""), yaml.Strict()).DecodeFromNode(body, into))
+	}
+	if problem == nil {
+		return nil
+	}
+	if problem.line == 0 {
+		return fmt.Errorf("%s: %s", name, problem.text)
+	}
+	return fmt.Errorf("%s:%d:%d: %s", name, problem.line, problem.column, problem.text)
+}
+
+// placed is what is wrong and where; line 0 means the whole file.
+type placed struct {
+	line, column int
+	text         string
+}
+
+func at(t *token.Token, format string, args ...any) *placed {
+	p := &placed{text: fmt.Sprintf(format, args...)}
+	if t != nil && t.Position != nil {
+		p.line, p.column = t.Position.Line, t.Position.Column
+	}
+	return p
+}
+
+// document parses data and returns the one document's body.
+func document(data []byte) (ast.Node, *placed) {
+	switch {
+	case len(data) > maxFile:
+		return nil, at(nil, "larger than 1 MB")
+	case !utf8.Valid(data):
+		return nil, at(nil, "not UTF-8 text")
+	}
+	if line, column := tooDeep(data); line > 0 {
+		return nil, &placed{line, column, fmt.Sprintf("nested deeper than %d levels", maxDepth)}
+	}
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		return nil, syntax(err)
+	}
+	var body ast.Node
+	for _, doc := range file.Docs {
+		if doc.Body == nil {
+			continue
+		}
+		if body != nil {
+			return nil, at(doc.Body.GetToken(), "a second document; a file holds one")
+		}
+		body = doc.Body
+	}
+	if body == nil || len(file.Docs) > 1 {
+		if body != nil {
+			return nil, at(nil, "more than one document; a file holds one")
+		}
+		return nil, at(nil, "the file is empty")
+	}
+	return body, nil
+}
+
+// tooDeep bounds flow nesting before the recursive parser sees it.
+func tooDeep(data []byte) (line, column int) {
+	line, column = 1, 0
+	depth := 0
+	for _, c := range data {
+		column++
+		switch c {
+		case '\n':
+			line, column = line+1, 0
+		case '[', '{':
+			depth++
+		case ']', '}':
+			depth = max(0, depth-1)
+		}
+		if depth > maxDepth*4 { // brackets in text and comments count too; the exact bound is checked on the tree
+			return line, column
+		}
+	}
+	return 0, 0
+}
+
+// syntax turns the YAML library's error into ours: its place, and its message without the library's drawing of the source.
+func syntax(err error) *placed {
+	if err == nil {
+		return nil
+	}
+	var located yaml.Error
+	if !errors.As(err, &located) {
+		return at(nil, "cannot be read: %s", clean.Line(err.Error(), 200))
+	}
+	var mismatch *yaml.TypeError
+	if errors.As(err, &mismatch) {
+		return at(mismatch.Token, "a value of the wrong type")
+	}
+	var overflow *yaml.OverflowError
+	if errors.As(err, &overflow) {
+		return at(overflow.Token, "a number that is out of range")
+	}
+	return at(located.GetToken(), "%s", clean.Line(located.GetMessage(), 200))
+}
+
+// check compares a node with the type that it is read into, so that errors name keys and not Go types, and so that the
+// library's readiness to convert is not relied on. path is the key's, dotted.
+func check(node ast.Node, t reflect.Type, path string, depth int) *placed {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if depth > maxDepth {
+		return at(node.GetToken(), "nested deeper than %d levels", maxDepth)
+	}
+	switch n := node.(type) {
+	case *ast.AnchorNode, *ast.AliasNode, *ast.MergeKeyNode:
+		return at(node.GetToken(), "anchors, aliases and merges are not accepted; write the value out")
+	case *ast.TagNode:
+		return at(node.GetToken(), "tags are not accepted")
+	case *ast.NullNode:
+		switch t.Kind() {
+		case reflect.Slice, reflect.Map, reflect.Struct, reflect.Interface:
+			if path != "" {
+				return nil
+			}
+		}
+		return at(node.GetToken(), "%s has no value", subject(path))
+	case *ast.MappingNode:
+		return checkMapping(n, t, path, depth)
+	case *ast.MappingValueNode:
+		return checkMapping(ast.Mapping(n.GetToken(), false, n), t, path, depth)
+	case *ast.SequenceNode:
+		if t.Kind() == reflect.Interface {
+			t = reflect.TypeFor[[]any]()
+		}
+		if t.Kind() != reflect.Slice && t.Kind() != reflect.Array || decodesItself(t) {
+			return wrongType(node, t, path, "a list")
+		}
+		for _, item := range n.Values {
+			if problem := check(item, t.Elem(), path, depth+1); problem != nil {
+				return problem
+			}
+		}
+		return nil
+	}
+	return checkScalar(node, t, path)
+}
+
+func checkMapping(n *ast.MappingNode, t reflect.Type, path string, depth int) *placed {
+	if t.Kind() == reflect.Interface {
+		t = reflect.TypeFor[map[string]any]()
+	}
+	if t.Kind() != reflect.Struct && t.Kind() != reflect.Map || decodesItself(t) {
+		return wrongType(n, t, path, "keys with values")
+	}
+	var fields map[string]reflect.Type
+	if t.Kind() == reflect.Struct {
+		fields = structFields(t)
+	}
+	seen := map[string]bool{}
+	for _, item := range n.Values {
+		switch item.Key.(type) {
+		case *ast.StringNode, *ast.IntegerNode, *ast.BoolNode, *ast.FloatNode:
+		case *ast.MergeKeyNode:
+			return at(item.Key.GetToken(), "anchors, aliases and merges are not accepted; write the value out")
+		default:
+			return at(item.Key.GetToken(), "a key that is not a plain name")
+		}
+		key := item.Key.GetToken().Value
+		if seen[key] {
+			return at(item.Key.GetToken(), "the key %s stands here twice", show(key))
+		}
+		seen[key] = true
+		child := join(path, key)
+		itemType := reflect.Type(nil)
+		if fields == nil {
+			itemType = t.Elem()
+		} else if itemType = fields[key]; itemType == nil {
+			return unknownKey(item.Key.GetToken(), key, path, fields)
+		}
+		if problem := check(item.Value, itemType, child, depth+1); problem != nil {
+			return problem
+		}
+	}
+	return nil
+}
+
+func unknownKey(t *token.Token, key, path string, fields map[string]reflect.Type) *placed {
+	where := ""
+	if path != "" {
+		where = " in " + clean.Line(path, 200)
+	}
+	var known []string
+	for name := range fields {
+		known = append(known, name)
+	}
+	hint := ""
+	if near := Suggest(key, known); len(near) > 0 {
+		hint = fmt.Sprintf(`; did you mean %q?`, near[0])
+	}
+	return at(t, "unknown key %s%s%s", show(key), where, hint)
+}
+
+func checkScalar(node ast.Node, t reflect.Type, path string) *placed {
+	if t.Kind() == reflect.Interface || decodesItself(t) {
+		return nil
+	}
+	ok := false
+	switch node.(type) {
+	case *ast.StringNode, *ast.LiteralNode:
+		ok = isText(node.GetToken().Value, t)
+	case *ast.IntegerNode:
+		switch t.Kind() {
+		case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8,
+			reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Float32, reflect.Float64:
+			ok = t != reflect.TypeFor[time.Duration]()
+		}
+	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		ok = t.Kind() == reflect.Float32 || t.Kind() == reflect.Float64
+	case *ast.BoolNode:
+		ok = t.Kind() == reflect.Bool
+	}
+	if !ok {
+		return wrongType(node, t, path, "")
+	}
+	return nil
+}
+
+// isText reports whether a text can be read into t.
+func isText(value string, t reflect.Type) bool {
+	switch t {
+	case reflect.TypeFor[time.Duration]():
+		_, err := time.ParseDuration(value)
+		return err == nil
+	case reflect.TypeFor[time.Time]():
+		_, err := time.Parse(time.RFC3339, value)
+		return err == nil
+	}
+	return t.Kind() == reflect.String
+}
+
+func wrongType(node ast.Node, t reflect.Type, path, found string) *placed {
+	want := "a value of another kind"
+	switch {
+	case t == reflect.TypeFor[time.Duration]():
+		want = `a length of time like "30s"`
+	case t == reflect.TypeFor[time.Time]():
+		want = "a time like 2026-01-31T12:00:00Z"
+	case t.Kind() == reflect.String:
+		want = "text (put it in quotes if it looks like a number)"
+	case t.Kind() == reflect.Bool:
+		want = "true or false"
+	case t.Kind() == reflect.Float32, t.Kind() == reflect.Float64:
+		want = "a number"
+	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64:
+		want = "a whole number"
+	case t.Kind() == reflect.Slice:
+		want = "a list"
+	case t.Kind() == reflect.Map, t.Kind() == reflect.Struct:
+		want = "keys with values"
+	}
+	if found != "" {
+		found = ", not " + found
+	}
+	return at(node.GetToken(), "%s must be %s%s", subject(path), want, found)
+}
+
+// decodesItself reports whether the type has its own idea of what its YAML looks like.
+func decodesItself(t reflect.Type) bool {
+	p := reflect.PointerTo(t)
+	return p.Implements(reflect.TypeFor[yaml.BytesUnmarshaler]()) || p.Implements(reflect.TypeFor[yaml.InterfaceUnmarshaler]()) ||
+		p.Implements(reflect.TypeFor[interface{ UnmarshalText([]byte) error }]()) && t != reflect.TypeFor[time.Time]()
+}
+
+// structFields returns the keys that a struct takes, with inlined structs' among them.
+func structFields(t reflect.Type) map[string]reflect.Type {
+	fields := map[string]reflect.Type{}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if !f.IsExported() {
+			continue
+		}
+		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		switch {
+		case name == "-":
+		case strings.Contains(options, "inline"):
+			inner := f.Type
+			for inner.Kind() == reflect.Pointer {
+				inner = inner.Elem()
+			}
+			for k, v := range structFields(inner) {
+				fields[k] = v
+			}
+		case name == "":
+			fields[strings.ToLower(f.Name)] = f.Type
+		default:
+			fields[name] = f.Type
+		}
+	}
+	return fields
+}
+
+func subject(path string) string {
+	if path == "" {
+		return "the file"
+	}
+	return clean.Line(path, 200)
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+func show(key string) string { return fmt.Sprintf("%q", clean.Line(key, 64)) }

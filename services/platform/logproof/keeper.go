@@ -1,0 +1,145 @@
+package logproof
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/mod/sumdb/note"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+)
+
+// CheckpointStore keeps one signed checkpoint.
+type CheckpointStore interface {
+	// LoadCheckpoint returns the saved checkpoint, or nil if there is none.
+	LoadCheckpoint(ctx context.Context) ([]byte, error)
+	// SaveCheckpoint replaces it.
+	SaveCheckpoint(ctx context.Context, checkpoint []byte) error
+}
+
+// KeeperConfig is what a Keeper needs.
+type KeeperConfig struct {
+	// Origin is the log's name, as Origin derives it from audit's identity.
+	Origin string
+	// Keys returns the log keys trusted now; it is asked at every check.
+	Keys func() []note.Verifier
+	// Store outlives the process. Without one the Keeper remembers as long as it lives.
+	Store CheckpointStore
+}
+
+// Keeper remembers the newest checkpoint that it verified and accepts only a log that extends it. It is safe for
+// concurrent use, but the answers of two requests that ran at once may be accepted in the wrong order, which looks like a
+// rollback: keep one request at a time in flight for each Keeper.
+type Keeper struct {
+	cfg  KeeperConfig
+	mu   sync.Mutex
+	held Checkpoint
+	raw  []byte
+}
+
+// NewKeeper loads the saved checkpoint. One that no trusted key signed is an error, and so is another log's: a human
+// decides what becomes of it.
+func NewKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
+	if cfg.Origin == "" || cfg.Keys == nil {
+		return nil, errors.New("a keeper needs the log's origin and keys")
+	}
+	k := &Keeper{cfg: cfg}
+	if cfg.Store == nil {
+		return k, nil
+	}
+	raw, err := cfg.Store.LoadCheckpoint(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("load the last checkpoint seen: %w", err)
+	}
+	if len(raw) == 0 {
+		return k, nil
+	}
+	if k.held, err = k.open(raw); err != nil {
+		return nil, fmt.Errorf("the last checkpoint seen: %w", err)
+	}
+	k.raw = raw
+	return k, nil
+}
+
+func (k *Keeper) open(raw []byte) (Checkpoint, error) {
+	c, err := OpenCheckpoint(raw, k.cfg.Keys())
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	if c.Origin != k.cfg.Origin {
+		return Checkpoint{}, fmt.Errorf("%w: %q, not %q", ErrOrigin, c.Origin, k.cfg.Origin)
+	}
+	return c, nil
+}
+
+// Held returns the newest verified checkpoint, zero before the first.
+func (k *Keeper) Held() Checkpoint {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.held
+}
+
+// Signed returns the newest verified checkpoint as audit signed it, nil before the first.
+func (k *Keeper) Signed() []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.raw)
+}
+
+// Accept checks audit's answer to an Append that named Held().Size as known: the checkpoint's signature and origin, that
+// it extends the held one, and every receipt's inclusion. Only then does it hold and save the new checkpoint. Errors:
+// ErrSignature, ErrFormat, ErrOrigin, ErrRollback, ErrFork, ErrInclusion, or the store's.
+func (k *Keeper) Accept(ctx context.Context, answer *auditv1.AppendResponse) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c, err := k.extends(answer.GetCheckpoint(), answer.GetConsistency())
+	if err != nil {
+		return err
+	}
+	for _, receipt := range answer.GetReceipts() {
+		// A receipt with a checkpoint of its own would be proved in a tree that nobody compared with the held one.
+		if !bytes.Equal(receipt.GetCheckpoint(), answer.GetCheckpoint()) {
+			return fmt.Errorf("%w: a receipt carries another checkpoint", ErrInclusion)
+		}
+		if err := verifyInclusion(receipt, c); err != nil {
+			return err
+		}
+	}
+	return k.hold(ctx, c, answer.GetCheckpoint())
+}
+
+// AcceptHead is Accept for an answer without receipts: GetHead's, or an export's first message.
+func (k *Keeper) AcceptHead(ctx context.Context, checkpoint []byte, consistency [][]byte) (Checkpoint, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c, err := k.extends(checkpoint, consistency)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	return c, k.hold(ctx, c, checkpoint)
+}
+
+func (k *Keeper) extends(raw []byte, proof [][]byte) (Checkpoint, error) {
+	c, err := k.open(raw)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	return c, VerifyConsistency(k.held, c, proof)
+}
+
+func (k *Keeper) hold(ctx context.Context, c Checkpoint, raw []byte) error {
+	if c == k.held {
+		return nil
+	}
+	if k.cfg.Store != nil {
+		if err := k.cfg.Store.SaveCheckpoint(ctx, raw); err != nil {
+			return fmt.Errorf("save the checkpoint: %w", err)
+		}
+	}
+	k.held, k.raw = c, slices.Clone(raw)
+	return nil
+}

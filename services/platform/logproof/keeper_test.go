@@ -1,0 +1,131 @@
+package logproof_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"golang.org/x/mod/sumdb/note"
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/logproof"
+)
+
+type memory struct {
+	saved []byte
+	fail  error
+}
+
+func (m *memory) LoadCheckpoint(context.Context) ([]byte, error) { return m.saved, nil }
+
+func (m *memory) SaveCheckpoint(_ context.Context, b []byte) error {
+	if m.fail != nil {
+		return m.fail
+	}
+	m.saved = b
+	return nil
+}
+
+func keeper(t *testing.T, f *fixture, store logproof.CheckpointStore) *logproof.Keeper {
+	t.Helper()
+	k, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{Origin: origin, Keys: func() []note.Verifier { return f.keys }, Store: store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// answer is what an honest log of that size says to a writer that knows a smaller one.
+func (f *fixture) answer(t *testing.T, size, known int, indexes ...int) *auditv1.AppendResponse {
+	t.Helper()
+	a := &auditv1.AppendResponse{Checkpoint: f.signed(t, size), Consistency: f.consistency(t, size, known)}
+	for _, i := range indexes {
+		a.Receipts = append(a.Receipts, f.receipt(t, size, i))
+	}
+	return a
+}
+
+func TestKeeperRefuses(t *testing.T) {
+	f := newFixture(t, records()...)
+	fork := newFixture(t, append(records()[1:], records()[0])...)
+	for _, tc := range []struct {
+		name   string
+		answer func() *auditv1.AppendResponse
+		want   error
+	}{
+		{"a shorter log", func() *auditv1.AppendResponse { return f.answer(t, 2, 0, 1) }, logproof.ErrRollback},
+		{"another history of the same size", func() *auditv1.AppendResponse { return fork.answer(t, 3, 0, 2) }, logproof.ErrFork},
+		{"another history that has grown", func() *auditv1.AppendResponse { return fork.answer(t, 5, 3, 4) }, logproof.ErrFork},
+		{"no consistency proof", func() *auditv1.AppendResponse { return f.answer(t, 5, 0, 4) }, logproof.ErrFork},
+		{"no signature", func() *auditv1.AppendResponse {
+			a := f.answer(t, 5, 3, 4)
+			a.Checkpoint = []byte(f.checkpoint(t, 5).Text())
+			return a
+		}, logproof.ErrFormat},
+		{"a receipt that proves nothing", func() *auditv1.AppendResponse {
+			a := f.answer(t, 5, 3, 4)
+			a.Receipts[0] = proto.CloneOf(a.GetReceipts()[0])
+			a.Receipts[0].Inclusion[0][0]++
+			return a
+		}, logproof.ErrInclusion},
+		{"a receipt from a tree of its own", func() *auditv1.AppendResponse {
+			a := f.answer(t, 5, 3, 4)
+			a.Receipts[0] = fork.receipt(t, 5, 4)
+			return a
+		}, logproof.ErrInclusion},
+	} {
+		store := &memory{saved: f.signed(t, 3)}
+		k := keeper(t, f, store)
+		if err := k.Accept(t.Context(), tc.answer()); !errors.Is(err, tc.want) {
+			t.Errorf("%s: error %v, want %v", tc.name, err, tc.want)
+		}
+		if k.Held() != f.checkpoint(t, 3) || string(store.saved) != string(f.signed(t, 3)) {
+			t.Errorf("%s: the held checkpoint moved", tc.name)
+		}
+	}
+}
+
+func TestKeeperFollows(t *testing.T) {
+	f := newFixture(t, records()...)
+	store := &memory{}
+	k := keeper(t, f, store)
+	for known, size := range []int{1, 2, 3, 4, 5} {
+		if err := k.Accept(t.Context(), f.answer(t, size, known, size-1)); err != nil {
+			t.Fatalf("size %d: %v", size, err)
+		}
+		if k.Held() != f.checkpoint(t, size) || string(store.saved) != string(k.Signed()) {
+			t.Fatalf("size %d is not held and saved", size)
+		}
+	}
+	if c, err := keeper(t, f, store).AcceptHead(t.Context(), f.signed(t, 5), nil); err != nil || c.Size != 5 {
+		t.Fatalf("the same head after a restart: %v", err)
+	}
+	store.fail = errors.New("disk full")
+	f.add(t, &auditv1.Record{Sequence: 6, Kind: auditv1.Kind_KIND_STARTED, Time: at(9)})
+	if err := k.Accept(t.Context(), f.answer(t, 6, 5, 5)); !errors.Is(err, store.fail) {
+		t.Fatalf("a checkpoint that cannot be saved: %v", err)
+	}
+	if k.Held().Size != 5 {
+		t.Fatal("a checkpoint is held that was not saved")
+	}
+}
+
+func TestKeeperRefusesWhatWasSaved(t *testing.T) {
+	f := newFixture(t, records()...)
+	for name, saved := range map[string][]byte{
+		"rubbish":  []byte("rubbish"),
+		"unsigned": []byte(f.checkpoint(t, 3).Text()),
+	} {
+		if _, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{
+			Origin: origin, Keys: func() []note.Verifier { return f.keys }, Store: &memory{saved: saved},
+		}); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if _, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{
+		Origin: "durward.local/audit/other", Keys: func() []note.Verifier { return f.keys }, Store: &memory{saved: f.signed(t, 3)},
+	}); !errors.Is(err, logproof.ErrOrigin) {
+		t.Errorf("another log's: %v", err)
+	}
+}

@@ -1,0 +1,200 @@
+// Package logproof holds the formats of the audit log and verifies what audit answers: leaves, body commitments, signed
+// checkpoints, inclusion and consistency proofs, and a Keeper that remembers the newest checkpoint it has seen.
+//
+// It is linked by audit, which writes these formats, and by everybody who checks it: sinks, the vault, the operator's
+// program. It trusts the log keys of the trust folder and its caller's own earlier checkpoint; it does not trust audit,
+// which may be down, restored from an old copy, or hostile.
+//
+// # Formats
+//
+// A leaf is the RFC 8785 JSON of one object. These members are always there:
+//
+//	version          1
+//	index            decimal string: the entry's place in the log, from 0
+//	writer           the writer's SPIFFE ID
+//	sequence         decimal string: the writer's own counter, from 1
+//	kind             the enum's proto name, "KIND_INTENT"
+//	time, logged_at  RFC 3339 in UTC with exactly nine fractional digits, "2026-01-02T03:04:05.000000006Z"
+//	body_commitment  "sha256:" + 64 hex digits
+//
+// request_id, operation_id, tool, tier and status are left out when unset. 64-bit numbers are strings because RFC 8785
+// numbers are doubles. The leaf's hash is RFC 6962's, SHA-256(0x00 + leaf).
+//
+// A body's commitment is SHA-256("durward.body.v1\0" + 32 bytes of salt + RFC 8785 of its protobuf JSON with proto names
+// and unset fields left out); an absent body counts as an empty one, "{}".
+//
+// A checkpoint is a C2SP tlog-checkpoint without extension lines: origin, size and base64 root hash, a line each, in a
+// signed note whose key is named like the origin (https://c2sp.org/tlog-checkpoint, https://c2sp.org/signed-note).
+package logproof
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"golang.org/x/mod/sumdb/tlog"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/canonical"
+)
+
+// SaltSize is the length of a body's salt in bytes.
+const SaltSize = 32
+
+const (
+	leafVersion = 1
+	bodyDomain  = "durward.body.v1\x00"
+	timeLayout  = "2006-01-02T15:04:05.000000000Z"
+)
+
+// Reasons why an entry does not stand.
+var (
+	// ErrIncomplete means that an entry or answer lacks a part that a leaf needs.
+	ErrIncomplete = errors.New("the log entry is incomplete")
+	// ErrEntry means that an entry's parts do not belong together.
+	ErrEntry = errors.New("the log entry does not match its leaf")
+)
+
+// leaf is the JSON object; its members' order is RFC 8785's business.
+type leaf struct {
+	Version        int    `json:"version"`
+	Index          string `json:"index"`
+	Writer         string `json:"writer"`
+	Sequence       string `json:"sequence"`
+	Kind           string `json:"kind"`
+	Time           string `json:"time"`
+	LoggedAt       string `json:"logged_at"`
+	RequestID      string `json:"request_id,omitempty"`
+	OperationID    string `json:"operation_id,omitempty"`
+	Tool           string `json:"tool,omitempty"`
+	Tier           string `json:"tier,omitempty"`
+	Status         string `json:"status,omitempty"`
+	BodyCommitment string `json:"body_commitment"`
+}
+
+// Leaf builds the leaf's bytes from the entry's index, writer, logged_at, body_commitment and its record's header. It reads
+// neither the body nor the entry's own leaf.
+func Leaf(entry *auditv1.Entry) ([]byte, error) {
+	r := entry.GetRecord()
+	if entry.GetWriter() == "" || r.GetSequence() == 0 || r.GetKind() == auditv1.Kind_KIND_UNSPECIFIED ||
+		len(entry.GetBodyCommitment()) != sha256.Size {
+		return nil, ErrIncomplete
+	}
+	written, err := formatTime(r.GetTime())
+	if err != nil {
+		return nil, err
+	}
+	logged, err := formatTime(entry.GetLoggedAt())
+	if err != nil {
+		return nil, err
+	}
+	l := leaf{
+		Version:        leafVersion,
+		Index:          strconv.FormatUint(entry.GetIndex(), 10),
+		Writer:         entry.GetWriter(),
+		Sequence:       strconv.FormatUint(r.GetSequence(), 10),
+		Kind:           r.GetKind().String(),
+		Time:           written,
+		LoggedAt:       logged,
+		RequestID:      r.GetRequestId(),
+		OperationID:    r.GetOperationId(),
+		Tool:           r.GetTool(),
+		BodyCommitment: canonical.FormatDigest(entry.GetBodyCommitment()),
+	}
+	if r.GetTier() != optionsv1.Tier_TIER_UNSPECIFIED {
+		l.Tier = r.GetTier().String()
+	}
+	if r.GetStatus() != auditv1.Status_STATUS_UNSPECIFIED {
+		l.Status = r.GetStatus().String()
+	}
+	b, err := canonical.Marshal(l)
+	if err != nil {
+		return nil, fmt.Errorf("leaf: %w", err)
+	}
+	return b, nil
+}
+
+func formatTime(ts *timestamppb.Timestamp) (string, error) {
+	if ts == nil {
+		return "", ErrIncomplete
+	}
+	if err := ts.CheckValid(); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrIncomplete, err)
+	}
+	return ts.AsTime().UTC().Format(timeLayout), nil
+}
+
+// LeafHash is the leaf's hash in the tree.
+func LeafHash(leaf []byte) [32]byte { return tlog.RecordHash(leaf) }
+
+// BodyCommitment hides body behind salt, which must be SaltSize random bytes; nil counts as an empty body.
+func BodyCommitment(salt []byte, body *auditv1.Body) ([32]byte, error) {
+	if len(salt) != SaltSize {
+		return [32]byte{}, fmt.Errorf("%w: the salt is not %d bytes", ErrIncomplete, SaltSize)
+	}
+	if body == nil {
+		body = &auditv1.Body{}
+	}
+	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(body)
+	if err != nil {
+		return [32]byte{}, fmt.Errorf("body: %w", err)
+	}
+	text, err := canonical.Transform(raw)
+	if err != nil {
+		return [32]byte{}, fmt.Errorf("body: %w", err)
+	}
+	h := sha256.New()
+	h.Write([]byte(bodyDomain))
+	h.Write(salt)
+	h.Write(text)
+	return [32]byte(h.Sum(nil)), nil
+}
+
+// Seal fills the entry's body_commitment, leaf and leaf_hash from its other fields.
+func Seal(entry *auditv1.Entry) error {
+	commitment, err := BodyCommitment(entry.GetSalt(), entry.GetRecord().GetBody())
+	if err != nil {
+		return err
+	}
+	entry.BodyCommitment = commitment[:]
+	if entry.Leaf, err = Leaf(entry); err != nil {
+		return err
+	}
+	hash := LeafHash(entry.Leaf)
+	entry.LeafHash = hash[:]
+	return nil
+}
+
+// VerifyEntry checks that an entry's parts belong together: header and leaf, leaf and hash, and, unless retention dropped
+// the body and its salt, body and commitment. That the entry is in the log is for a proof to show.
+func VerifyEntry(entry *auditv1.Entry) error {
+	if len(entry.GetSalt()) == 0 {
+		if entry.GetRecord().GetBody() != nil {
+			return fmt.Errorf("%w: a body without its salt", ErrEntry)
+		}
+	} else {
+		commitment, err := BodyCommitment(entry.GetSalt(), entry.GetRecord().GetBody())
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(commitment[:], entry.GetBodyCommitment()) {
+			return fmt.Errorf("%w: the body is not what was committed to", ErrEntry)
+		}
+	}
+	want, err := Leaf(entry)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(want, entry.GetLeaf()) {
+		return fmt.Errorf("%w: the header is not the leaf's", ErrEntry)
+	}
+	if hash := LeafHash(want); !bytes.Equal(hash[:], entry.GetLeafHash()) {
+		return fmt.Errorf("%w: the hash is not the leaf's", ErrEntry)
+	}
+	return nil
+}

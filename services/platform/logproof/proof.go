@@ -1,0 +1,195 @@
+package logproof
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+)
+
+// Reasons why a log is not what it was, or a record not in it.
+var (
+	// ErrRollback means that the log is shorter than it was: restored from an old copy, or rewritten.
+	ErrRollback = errors.New("the log is shorter than a checkpoint that was seen before")
+	// ErrFork means that the log does not extend what it was: its history was rewritten.
+	ErrFork = errors.New("the log does not extend a checkpoint that was seen before")
+	// ErrInclusion means that a record is not proved to be in the log.
+	ErrInclusion = errors.New("the record is not proved to be in the log")
+)
+
+// VerifyReceipt checks the receipt's checkpoint and that its leaf hash is in that tree, and returns the checkpoint. What
+// the leaf says is for VerifyEntry, or for VerifyPlacement on the writer's side.
+func VerifyReceipt(receipt *callv1.Receipt, keys []note.Verifier) (Checkpoint, error) {
+	c, err := OpenCheckpoint(receipt.GetCheckpoint(), keys)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	return c, verifyInclusion(receipt, c)
+}
+
+func verifyInclusion(receipt *callv1.Receipt, c Checkpoint) error {
+	hash, err := toHash(receipt.GetLeafHash())
+	if err != nil {
+		return ErrInclusion
+	}
+	proof, err := toHashes(receipt.GetInclusion())
+	if err != nil || receipt.GetIndex() >= c.Size {
+		return ErrInclusion
+	}
+	// The index is below the size, which parseCheckpoint holds below 2^63.
+	if err := tlog.CheckRecord(proof, int64(c.Size), c.Root, int64(receipt.GetIndex()), hash); err != nil { //nolint:gosec // see above
+		return fmt.Errorf("%w: %w", ErrInclusion, err)
+	}
+	return nil
+}
+
+// VerifyConsistency checks that the newer tree begins with the older one. A zero older checkpoint is extended by anything.
+// It returns ErrOrigin, ErrRollback or ErrFork.
+func VerifyConsistency(older, newer Checkpoint, proof [][]byte) error {
+	switch {
+	case older.IsZero():
+		return nil
+	case older.Origin != newer.Origin:
+		return ErrOrigin
+	case newer.Size < older.Size:
+		return fmt.Errorf("%w: %d entries, %d before", ErrRollback, newer.Size, older.Size)
+	case newer.Size == older.Size:
+		if newer.Root != older.Root {
+			return ErrFork
+		}
+		return nil
+	case older.Size == 0:
+		return nil
+	}
+	hashes, err := toHashes(proof)
+	if err != nil || newer.Size > math.MaxInt64 {
+		return ErrFork
+	}
+	if err := tlog.CheckTree(hashes, int64(newer.Size), newer.Root, int64(older.Size), older.Root); err != nil { //nolint:gosec // bounded above
+		return fmt.Errorf("%w: %w", ErrFork, err)
+	}
+	return nil
+}
+
+// VerifyPlacement checks that the receipt is for exactly this record of this writer, placed as the log says: it rebuilds
+// the leaf and compares hashes. It does not check the receipt's proof.
+func VerifyPlacement(writer string, record *auditv1.Record, placement *auditv1.Placement, receipt *callv1.Receipt) error {
+	entry := &auditv1.Entry{
+		Index: receipt.GetIndex(), Writer: writer, Record: record,
+		LoggedAt: placement.GetLoggedAt(), Salt: placement.GetSalt(),
+	}
+	if err := Seal(entry); err != nil {
+		return err
+	}
+	if !bytes.Equal(entry.LeafHash, receipt.GetLeafHash()) {
+		return fmt.Errorf("%w: the receipt is another record's", ErrInclusion)
+	}
+	return nil
+}
+
+func toHash(b []byte) (tlog.Hash, error) {
+	if len(b) != tlog.HashSize {
+		return tlog.Hash{}, ErrFormat
+	}
+	return tlog.Hash(b), nil
+}
+
+func toHashes(list [][]byte) ([]tlog.Hash, error) {
+	out := make([]tlog.Hash, len(list))
+	for i, b := range list {
+		h, err := toHash(b)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = h
+	}
+	return out, nil
+}
+
+// Replay verifies a whole log offline: every entry in order, then the checkpoint that they must add up to. It keeps a few
+// hashes and one number a writer. The zero value is ready; it is not safe for concurrent use.
+type Replay struct {
+	size    uint64
+	edge    []subtree // complete subtrees, largest first
+	last    map[string]uint64
+	earlier []Checkpoint // not reached yet, by size
+}
+
+type subtree struct {
+	level int
+	hash  tlog.Hash
+}
+
+// Expect makes the replay check a checkpoint that was seen before: when the log has grown to its size, its root must be
+// the replayed one. Call it before Add.
+func (r *Replay) Expect(c Checkpoint) { r.earlier = append(r.earlier, c) }
+
+// Add checks the next entry: its parts belong together, its index is the next one, its writer's sequence has no gap.
+func (r *Replay) Add(entry *auditv1.Entry) error {
+	if entry.GetIndex() != r.size {
+		return fmt.Errorf("%w: index %d where %d comes next", ErrEntry, entry.GetIndex(), r.size)
+	}
+	if err := VerifyEntry(entry); err != nil {
+		return fmt.Errorf("entry %d: %w", r.size, err)
+	}
+	if r.last == nil {
+		r.last = map[string]uint64{}
+	}
+	writer, sequence := entry.GetWriter(), entry.GetRecord().GetSequence()
+	if sequence != r.last[writer]+1 {
+		return fmt.Errorf("entry %d: %w: %s wrote %d after %d", r.size, ErrEntry, writer, sequence, r.last[writer])
+	}
+	r.last[writer] = sequence
+	node := subtree{hash: LeafHash(entry.GetLeaf())}
+	for n := len(r.edge); n > 0 && r.edge[n-1].level == node.level; n-- {
+		node = subtree{level: node.level + 1, hash: tlog.NodeHash(r.edge[n-1].hash, node.hash)}
+		r.edge = r.edge[:n-1]
+	}
+	r.edge = append(r.edge, node)
+	r.size++
+	for _, c := range r.earlier {
+		if c.Size == r.size && c.Root != r.Root() {
+			return fmt.Errorf("%w: at %d entries", ErrFork, c.Size)
+		}
+	}
+	return nil
+}
+
+// Size is how many entries were added.
+func (r *Replay) Size() uint64 { return r.size }
+
+// Root is the Merkle root of what was added.
+func (r *Replay) Root() [32]byte {
+	if len(r.edge) == 0 {
+		// RFC 6962: the hash of the empty string. TreeHash of no records reads nothing.
+		root, _ := tlog.TreeHash(0, nil)
+		return root
+	}
+	root := r.edge[len(r.edge)-1].hash
+	for i := len(r.edge) - 2; i >= 0; i-- {
+		root = tlog.NodeHash(r.edge[i].hash, root)
+	}
+	return root
+}
+
+// Finish checks that the entries add up to the checkpoint, and that every expected one was reached.
+func (r *Replay) Finish(c Checkpoint) error {
+	if c.Size != r.size || c.Root != r.Root() {
+		return fmt.Errorf("%w: %d entries do not add up to the checkpoint of %d", ErrFork, r.size, c.Size)
+	}
+	for _, earlier := range r.earlier {
+		if earlier.Size > r.size {
+			return fmt.Errorf("%w: %d entries, %d before", ErrRollback, r.size, earlier.Size)
+		}
+		if earlier.Origin != c.Origin {
+			return ErrOrigin
+		}
+	}
+	return nil
+}

@@ -1,0 +1,279 @@
+// Package pki is the built-in certificate authority of a trust domain. Only a human's process links it (durward up, the
+// renewal oneshot, tests): the authority's key is never behind an RPC. Who runs SPIRE or a company's authority instead
+// does not need it. It trusts the folder that holds the authority's key.
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"durward.internal/services/platform/identity"
+)
+
+const (
+	// LeafLife is how long a leaf certificate lives, and the most that Issue gives.
+	LeafLife = 24 * time.Hour
+	// RenewBefore is how long before its end a leaf is due for renewal.
+	RenewBefore = 8 * time.Hour
+	// authorityLife is how long the authority's own certificate lives.
+	authorityLife = 10 * 365 * 24 * time.Hour
+	// backdate lets peers whose clock is a little behind accept a new certificate.
+	backdate = time.Minute
+)
+
+// Names of the authority's files in its folder, and of a leaf's files in a role's.
+const (
+	FileCA          = "ca.pem"
+	FileCAKey       = "ca.key"
+	FileCertificate = "cert.pem"
+	FileKey         = "key.pem"
+)
+
+// CA is an authority for one trust domain. It is safe for concurrent use.
+type CA struct {
+	cert        *x509.Certificate
+	key         *ecdsa.PrivateKey
+	trustDomain string
+}
+
+// NewCA makes a new authority, ECDSA P-256, whose certificate is constrained to the trust domain.
+func NewCA(trustDomain string) (*CA, error) {
+	td, err := spiffeid.TrustDomainFromString(trustDomain)
+	if err != nil || td.Name() != trustDomain {
+		return nil, fmt.Errorf("%q is not a trust domain", trustDomain)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generate the authority's key: %w", err)
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber:          newSerial(),
+		Subject:               pkix.Name{CommonName: "Durward authority of " + trustDomain},
+		NotBefore:             now.Add(-backdate),
+		NotAfter:              now.Add(authorityLife),
+		URIs:                  []*url.URL{td.ID().URL()},
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+		MaxPathLenZero:        true,
+		PermittedURIDomains:   []string{trustDomain},
+
+		PermittedDNSDomainsCritical: true, // the name constraints as a whole
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("sign the authority's certificate: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("read the authority's certificate back: %w", err)
+	}
+	return &CA{cert: cert, key: key, trustDomain: trustDomain}, nil
+}
+
+// TrustDomain returns the domain that the authority is for.
+func (c *CA) TrustDomain() string { return c.trustDomain }
+
+// CertificatePEM returns the authority's certificate as trust/ca.pem holds it.
+func (c *CA) CertificatePEM() []byte { return encode("CERTIFICATE", c.cert.Raw) }
+
+// Issue makes a key and a certificate for an identity of the authority's trust domain. A ttl of 0 means LeafLife, which
+// is also the most; the certificate is valid from a minute ago. Both results are PEM; the key is ECDSA P-256 in PKCS #8.
+func (c *CA) Issue(id identity.ID, ttl time.Duration) (certPEM, keyPEM []byte, err error) {
+	switch {
+	case id.IsZero() || id.TrustDomain() != c.trustDomain:
+		return nil, nil, fmt.Errorf("the authority of %s issues nothing for %q", c.trustDomain, id)
+	case ttl == 0:
+		ttl = LeafLife
+	case ttl < 0 || ttl > LeafLife:
+		return nil, nil, fmt.Errorf("a certificate lives at most %s", LeafLife)
+	}
+	uri, err := url.Parse(id.String())
+	if err != nil {
+		return nil, nil, fmt.Errorf("identity: %w", err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("generate a key: %w", err)
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: newSerial(),
+		Subject:      pkix.Name{CommonName: identity.RoleName(id.Role()) + "/" + id.Instance()},
+		NotBefore:    now.Add(-backdate),
+		NotAfter:     now.Add(ttl),
+		URIs:         []*url.URL{uri},
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+
+		BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, c.cert, key.Public(), c.key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("sign a certificate: %w", err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode a key: %w", err)
+	}
+	return encode("CERTIFICATE", der), encode("PRIVATE KEY", keyDER), nil
+}
+
+// Write stores the authority as ca.pem and ca.key, 0600, in a folder that it makes 0700. It refuses to replace a key.
+func (c *CA) Write(dir string) error {
+	keyPath := filepath.Join(dir, FileCAKey)
+	if _, err := os.Lstat(keyPath); err == nil {
+		return fmt.Errorf("%s is there already", keyPath)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(c.key)
+	if err != nil {
+		return fmt.Errorf("encode the authority's key: %w", err)
+	}
+	if err := writeFile(keyPath, encode("PRIVATE KEY", der)); err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, FileCA), c.CertificatePEM())
+}
+
+// Load reads an authority that Write stored. A key file that others can read is refused.
+func Load(dir string) (*CA, error) {
+	certPEM, err := os.ReadFile(filepath.Join(dir, FileCA))
+	if err != nil {
+		return nil, fmt.Errorf("authority: %w", err)
+	}
+	keyPath := filepath.Join(dir, FileCAKey)
+	info, err := os.Stat(keyPath)
+	if err != nil {
+		return nil, fmt.Errorf("authority: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("authority: %s can be read by others; chmod 600 it, and ask whether it was", keyPath)
+	}
+	keyPEM, err := os.ReadFile(keyPath)
+	if err != nil {
+		return nil, fmt.Errorf("authority: %w", err)
+	}
+	return parse(certPEM, keyPEM)
+}
+
+func parse(certPEM, keyPEM []byte) (*CA, error) {
+	certBlock, _ := pem.Decode(certPEM)
+	keyBlock, _ := pem.Decode(keyPEM)
+	if certBlock == nil || keyBlock == nil {
+		return nil, errors.New("authority: the files hold no PEM")
+	}
+	cert, err := x509.ParseCertificate(certBlock.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("authority: %w", err)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(keyBlock.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("authority: %w", err)
+	}
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok || !key.PublicKey.Equal(cert.PublicKey) {
+		return nil, errors.New("authority: key and certificate do not belong together")
+	}
+	if !cert.IsCA || len(cert.URIs) != 1 {
+		return nil, errors.New("authority: the certificate is not an authority's for one trust domain")
+	}
+	td, err := spiffeid.TrustDomainFromURI(cert.URIs[0])
+	if err != nil {
+		return nil, fmt.Errorf("authority: %w", err)
+	}
+	if !time.Now().Before(cert.NotAfter) {
+		return nil, errors.New("authority: the certificate has expired")
+	}
+	return &CA{cert: cert, key: key, trustDomain: td.Name()}, nil
+}
+
+// WriteLeaf stores a leaf as cert.pem and key.pem, 0600, each replaced whole. Between the two a reader may find a pair
+// that does not fit; identity.Source then keeps the pair it has.
+func WriteLeaf(dir string, certPEM, keyPEM []byte) error {
+	if err := writeFile(filepath.Join(dir, FileKey), keyPEM); err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, FileCertificate), certPEM)
+}
+
+// Leaf is what a certificate file says.
+type Leaf struct {
+	ID                  identity.ID
+	NotBefore, NotAfter time.Time
+}
+
+// Due reports whether the leaf should be renewed at now.
+func (l Leaf) Due(now time.Time) bool { return now.Add(RenewBefore).After(l.NotAfter) }
+
+// ReadLeaf reads a certificate file; it does not judge the certificate.
+func ReadLeaf(path string) (Leaf, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return Leaf{}, fmt.Errorf("certificate: %w", err)
+	}
+	block, _ := pem.Decode(b)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return Leaf{}, fmt.Errorf("certificate: %s holds no certificate", path)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return Leaf{}, fmt.Errorf("certificate: %w", err)
+	}
+	if len(cert.URIs) != 1 {
+		return Leaf{}, fmt.Errorf("certificate: %s names no identity", path)
+	}
+	id, err := identity.Parse(cert.URIs[0].String())
+	if err != nil {
+		return Leaf{}, fmt.Errorf("certificate: %w", err)
+	}
+	return Leaf{ID: id, NotBefore: cert.NotBefore, NotAfter: cert.NotAfter}, nil
+}
+
+// newSerial returns 127 random bits, never 0.
+func newSerial() *big.Int {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	b[0] = b[0]&0x7F | 0x40
+	return new(big.Int).SetBytes(b[:])
+}
+
+func encode(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+// writeFile replaces path by a file of mode 0600, whole or not at all.
+func writeFile(path string, data []byte) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".new-*") // 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

@@ -1,0 +1,456 @@
+// Package recorder is how gateway, vault, executor and operator write to the audit log. It is linked into each of them; it
+// trusts the log keys of the trust folder and the checkpoint it kept, and believes audit only what it can verify: every
+// answer must extend the held checkpoint, and every receipt must be for exactly the record that was sent.
+//
+// There are three ways to record:
+//
+//   - Record, before an effect: returns a verified receipt, or an error after which the caller must not act.
+//   - Report, after an effect: the same, but a fact that has happened is not lost when audit does not answer: it goes to
+//     the spool and is delivered later.
+//   - Spool, for reads: returns at once. Within 20 ms the record is on a disk: audit's if audit answers, else ours.
+//
+// # Sequences
+//
+// The log demands that each writer number its records without gaps. One goroutine numbers records when it puts them in a
+// batch, and has one batch in flight. The authority on the last number is audit, asked at the start: a record that was
+// only in memory when the process died either is in audit, and then its number counts, or was never anywhere. What the
+// spool holds on disk carries the number under which it was sent; after a restart such a record is sent once more under
+// that number, which audit answers with the first receipt if it has it, and refuses otherwise.
+//
+// A batch whose fate is unknown (no answer, a broken connection, an answer that does not verify) is never changed: the same
+// records under the same numbers are sent until audit answers. Therefore a record whose caller gave up meanwhile may
+// still reach the log; a caller that was refused and told its client so should Report that nothing was done. A record
+// that was not sent yet when its caller gave up is dropped.
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"golang.org/x/mod/sumdb/note"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/trust"
+)
+
+// Bounds of the spool and of a batch.
+const (
+	// MaxSpooled and MaxAge are how much Spool takes while audit is away.
+	MaxSpooled = 10_000
+	MaxAge     = 5 * time.Minute
+	// MaxSpooledBytes bounds the spool's memory and file.
+	MaxSpooledBytes = 32 << 20
+	// DefaultTimeout is how long Record waits.
+	DefaultTimeout = 1500 * time.Millisecond
+
+	maxBatch      = 512
+	maxBatchBytes = 2 << 20
+	// linger is how long spooled records wait for company before they are sent, commitWithin how long they may be in
+	// memory alone.
+	linger       = 10 * time.Millisecond
+	commitWithin = 20 * time.Millisecond
+	// tidyWithin is how long deletions and the newest checkpoint may wait to be written.
+	tidyWithin = time.Second
+	// attempt bounds one request, so that a hung audit is noticed; keepWait how long Report waits for our own disk.
+	attempt    = 2 * time.Second
+	keepWait   = 2 * time.Second
+	minBackoff = 25 * time.Millisecond
+	maxBackoff = 250 * time.Millisecond
+	probeEvery = 5 * time.Second
+)
+
+// Config is what a Recorder needs. Client, Keeper and Writer are required.
+type Config struct {
+	Client auditv1.LogServiceClient
+	// Keeper must be used by this recorder alone.
+	Keeper *logproof.Keeper
+	// Writer is this process's own SPIFFE ID, which audit reads from the connection's certificate.
+	Writer string
+	// Store holds the spool; nil means memory. Close closes it.
+	Store  Store
+	Logger *slog.Logger
+	// Timeout is how long Record and Report wait for audit; 0 means DefaultTimeout.
+	Timeout time.Duration
+}
+
+// OpenConfig is Config for the ordinary case.
+type OpenConfig struct {
+	// Conn leads to audit; Audit is its SPIFFE ID, which names the log.
+	Conn  grpc.ClientConnInterface
+	Audit string
+	// Writer is this process's own SPIFFE ID.
+	Writer string
+	Trust  *trust.Folder
+	// StateDir gets the spool's file; empty means memory.
+	StateDir string
+	Logger   *slog.Logger
+}
+
+// Open makes store, keeper and recorder.
+func Open(ctx context.Context, cfg OpenConfig) (*Recorder, error) {
+	var store Store = NewMemoryStore()
+	if cfg.StateDir != "" {
+		disk, err := OpenStore(ctx, cfg.StateDir)
+		if err != nil {
+			return nil, err
+		}
+		store = disk
+	}
+	keeper, err := logproof.NewKeeper(ctx, logproof.KeeperConfig{
+		Origin: logproof.Origin(cfg.Audit), Keys: func() []note.Verifier { return cfg.Trust.Current().LogKeys }, Store: store,
+	})
+	if err == nil {
+		var r *Recorder
+		r, err = New(Config{Client: auditv1.NewLogServiceClient(cfg.Conn), Keeper: keeper, Writer: cfg.Writer, Store: store, Logger: cfg.Logger})
+		if err == nil {
+			return r, nil
+		}
+	}
+	return nil, errors.Join(err, store.Close())
+}
+
+// Recorder writes one process's records. It is safe for concurrent use.
+type Recorder struct {
+	cfg       Config
+	validator protovalidate.Validator
+	ctx       context.Context // ends with Close
+	stop      context.CancelFunc
+	running   sync.WaitGroup
+	wake      chan struct{} // to forward, holds at most one
+	dirty     chan struct{} // to flush, holds at most one
+
+	// storing is held around Store.Commit. It is taken before mu.
+	storing sync.Mutex
+
+	mu         sync.Mutex
+	queue      []*item // not sent yet, oldest first
+	flight     []*item // sent, or being sent; nil when nothing is
+	confirming bool    // the flight is one record of an earlier life, under its old number
+	next       uint64  // the next record's sequence; 0: audit must be asked
+	lastID     uint64
+	depth      int // durable items in queue and flight
+	bytes      int // theirs
+	removed    []uint64
+	tidySince  time.Time // since when removed or the checkpoint waits to be written; zero: nothing waits
+	reachable  bool
+	trouble    string // what was logged last
+	storeFault error
+	closing    bool
+}
+
+// item is one record on its way. Its fields are guarded by Recorder.mu, except record and size, which do not change.
+type item struct {
+	id       uint64
+	record   *auditv1.Record // without sequence
+	size     int
+	queued   time.Time
+	sequence uint64
+	// result gets one outcome; nil for spooled records.
+	result chan outcome
+	// report marks a fact that must not be dropped although its caller does not wait any more.
+	report bool
+	// gone: the caller was told that the record failed.
+	gone bool
+	// durable: counts in the spool and belongs in the store. writing: a Commit may be writing it. stored: it is there.
+	durable, writing, stored, done bool
+	// kept is told the result of the item's next Commit; nil when nobody waits for it.
+	kept chan error
+}
+
+type outcome struct {
+	receipt *callv1.Receipt
+	err     error
+	// final: audit refuses this record for good.
+	final bool
+}
+
+// New starts a recorder with what the store still holds. It does not wait for audit.
+func New(cfg Config) (*Recorder, error) {
+	if cfg.Client == nil || cfg.Keeper == nil || cfg.Writer == "" {
+		return nil, errors.New("a recorder needs a client, a keeper and its writer's identity")
+	}
+	if cfg.Store == nil {
+		cfg.Store = NewMemoryStore()
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = DefaultTimeout
+	}
+	validator, err := protovalidate.New(protovalidate.WithMessages(&auditv1.Record{}))
+	if err != nil {
+		return nil, err
+	}
+	r := &Recorder{cfg: cfg, validator: validator, wake: make(chan struct{}, 1), dirty: make(chan struct{}, 1)}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	rows, err := cfg.Store.Load(r.ctx)
+	if err != nil {
+		r.stop()
+		return nil, fmt.Errorf("load the audit spool: %w", err)
+	}
+	for _, row := range rows {
+		record := &auditv1.Record{}
+		if err := proto.Unmarshal(row.Record, record); err != nil {
+			r.stop()
+			return nil, fmt.Errorf("the audit spool holds a record that cannot be read: %w", err)
+		}
+		r.queue = append(r.queue, &item{
+			id: row.ID, record: record, size: len(row.Record), queued: row.Queued, sequence: row.Sequence, durable: true, stored: true,
+		})
+		r.lastID = row.ID
+		r.depth++
+		r.bytes += len(row.Record)
+	}
+	r.running.Add(2)
+	go r.forward()
+	go r.flush()
+	return r, nil
+}
+
+// Record returns when the record is durable in the log and that is proved. On an error (a *fault.Error, mostly
+// CODE_AUDIT_UNAVAILABLE) the caller must not act on the strength of the record. The record's sequence is ignored and its
+// time set if it has none; the message is not kept.
+func (r *Recorder) Record(ctx context.Context, record *auditv1.Record) (*callv1.Receipt, error) {
+	it, err := r.newItem(record)
+	if err != nil {
+		return nil, err
+	}
+	it.result = make(chan outcome, 1)
+	if err := r.enqueue(it, nil); err != nil {
+		return nil, err
+	}
+	out := r.wait(ctx, it)
+	return out.receipt, out.err
+}
+
+// Report records a fact that has already happened. It waits like Record; when audit does not answer in time the record
+// goes to the durable spool, limits or not, and Report returns nil and no error. An error means that it could not be kept
+// durably either; it is still in memory and tried again.
+func (r *Recorder) Report(ctx context.Context, record *auditv1.Record) (*callv1.Receipt, error) {
+	it, err := r.newItem(record)
+	if err != nil {
+		return nil, err
+	}
+	it.result = make(chan outcome, 1)
+	it.report = true
+	if err := r.enqueue(it, nil); err != nil {
+		return nil, err
+	}
+	out := r.wait(ctx, it)
+	if out.err == nil || out.final {
+		return out.receipt, out.err
+	}
+	r.mu.Lock()
+	if it.done {
+		r.mu.Unlock()
+		out = <-it.result
+		return out.receipt, out.err
+	}
+	if it.stored {
+		r.mu.Unlock()
+		return nil, nil
+	}
+	it.kept = make(chan error, 1)
+	r.makeDurable(it)
+	r.mu.Unlock()
+	signal(r.dirty)
+	patience := time.NewTimer(keepWait)
+	defer patience.Stop()
+	select {
+	case err = <-it.kept:
+	case <-patience.C:
+		err = errors.New("our own disk does not answer")
+	}
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return nil, nil
+}
+
+// Spool takes a record of a read. It returns at once; see the package comment for when the record is durable. It refuses
+// with CODE_AUDIT_UNAVAILABLE when the spool is full, its oldest record is over MaxAge old while audit is away, or the
+// record could go neither to audit nor to our own disk.
+func (r *Recorder) Spool(_ context.Context, record *auditv1.Record) error {
+	it, err := r.newItem(record)
+	if err != nil {
+		return err
+	}
+	return r.enqueue(it, r.room)
+}
+
+// Depth is how many spooled records wait for audit.
+func (r *Recorder) Depth() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.depth
+}
+
+// Reachable reports whether audit's newest answer came and stood up to verification; it is asked at least every 5 s.
+func (r *Recorder) Reachable() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reachable
+}
+
+// Checkpoint returns the newest checkpoint that was verified, as audit signed it; nil before the first.
+func (r *Recorder) Checkpoint() []byte { return r.cfg.Keeper.Signed() }
+
+// Close takes no more records, delivers what is left while audit answers and ctx lasts, writes the rest to the store and
+// closes it.
+func (r *Recorder) Close(ctx context.Context) error {
+	r.mu.Lock()
+	if r.closing {
+		r.mu.Unlock()
+		return nil
+	}
+	r.closing = true
+	r.mu.Unlock()
+	signal(r.wake)
+	tick := time.NewTicker(commitWithin / 4)
+	defer tick.Stop()
+	for r.delivering() && ctx.Err() == nil {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+	r.stop()
+	r.running.Wait()
+	r.mu.Lock()
+	for _, it := range slices.Concat(r.flight, r.queue) {
+		if it.report && !it.durable {
+			r.makeDurable(it)
+		}
+	}
+	r.mu.Unlock()
+	err := r.commit(context.WithoutCancel(ctx))
+	return errors.Join(err, r.cfg.Store.Close())
+}
+
+func (r *Recorder) delivering() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return (r.reachable || r.trouble == "") && len(r.queue)+len(r.flight) > 0
+}
+
+func unavailable(cause error) *fault.Error {
+	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "the audit log cannot record this now", fault.WithRetry(time.Second), fault.WithCause(cause))
+}
+
+func (r *Recorder) newItem(record *auditv1.Record) (*item, error) {
+	own := proto.CloneOf(record)
+	own.Sequence = 1 // any valid one: the real one is given when it is sent
+	if own.Time == nil {
+		own.Time = timestamppb.Now()
+	}
+	// Audit would refuse the record, and everything in its batch with it.
+	if err := r.validator.Validate(own); err != nil {
+		return nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("a record of kind %s breaks the contract: %w", own.GetKind(), err)))
+	}
+	own.Sequence = 0
+	return &item{record: own, size: proto.Size(own), queued: time.Now()}, nil
+}
+
+// enqueue adds the item; with a check it is a spooled one.
+func (r *Recorder) enqueue(it *item, check func(*item) error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closing {
+		return unavailable(errors.New("the recorder is closed"))
+	}
+	if check != nil {
+		if err := check(it); err != nil {
+			return unavailable(err)
+		}
+		r.makeDurable(it)
+	}
+	r.lastID++
+	it.id = r.lastID
+	r.queue = append(r.queue, it)
+	signal(r.wake)
+	if check != nil {
+		signal(r.dirty)
+	}
+	return nil
+}
+
+func (r *Recorder) room(it *item) error {
+	switch {
+	case r.depth >= MaxSpooled || r.bytes+it.size > MaxSpooledBytes:
+		return errors.New("the spool is full")
+	case !r.reachable && r.storeFault != nil:
+		return fmt.Errorf("audit is away and the spool cannot be written: %w", r.storeFault)
+	case !r.reachable:
+		if oldest := r.oldest(); oldest != nil && time.Since(oldest.queued) > MaxAge {
+			return errors.New("the spool's oldest record has waited too long")
+		}
+	}
+	return nil
+}
+
+func (r *Recorder) oldest() *item {
+	for _, list := range [][]*item{r.flight, r.queue} {
+		for _, it := range list {
+			if it.durable {
+				return it
+			}
+		}
+	}
+	return nil
+}
+
+func (r *Recorder) makeDurable(it *item) {
+	it.durable = true
+	r.depth++
+	r.bytes += it.size
+}
+
+// wait waits for the item's outcome. When it gives up, an item that was not sent is taken back, unless it is a report.
+func (r *Recorder) wait(ctx context.Context, it *item) outcome {
+	patience := time.NewTimer(r.cfg.Timeout)
+	defer patience.Stop()
+	var cause error
+	select {
+	case out := <-it.result:
+		return out
+	case <-ctx.Done():
+		cause = context.Cause(ctx)
+	case <-patience.C:
+		cause = errors.New("audit did not answer in time")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case out := <-it.result:
+		return out
+	default:
+	}
+	if !it.report {
+		it.gone = true
+		if i := slices.Index(r.queue, it); i >= 0 {
+			r.queue = slices.Delete(r.queue, i, i+1)
+		}
+	}
+	return outcome{err: unavailable(cause)}
+}
+
+// signal wakes a goroutine that waits on c, now or when it next looks.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

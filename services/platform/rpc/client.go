@@ -1,0 +1,146 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/identity"
+)
+
+// DefaultDeadline is given to a unary call whose context has none.
+const DefaultDeadline = 2 * time.Second
+
+// ClientConfig is what a connection needs; every field but Logger is required.
+type ClientConfig struct {
+	Identity *identity.Source
+	// Address is host:port.
+	Address string
+	// Server is the one identity that is accepted there.
+	Server identity.ID
+	Logger *slog.Logger
+}
+
+// Dial returns a connection that is made at the first call and made again by itself (waiting at most 1 s between tries).
+// A call fails at once while the server cannot be reached. Errors of calls are *fault.Error; the context's request id goes
+// with each call, a new one if it has none. The caller closes the connection.
+func Dial(cfg ClientConfig) (*grpc.ClientConn, error) {
+	if cfg.Identity == nil || cfg.Server.IsZero() || cfg.Address == "" {
+		return nil, errors.New("rpc: a connection needs an identity, an address and the server's identity")
+	}
+	c := &client{cfg: cfg}
+	return grpc.NewClient("passthrough:///"+cfg.Address,
+		grpc.WithTransportCredentials(credentials.NewTLS(cfg.Identity.ClientTLS(cfg.Server))),
+		// The environment must not be able to lead a connection elsewhere.
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		// A call that changes something is never repeated behind its caller's back.
+		grpc.WithDisableRetry(),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: DefaultDeadline,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 5 * time.Second}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes)),
+		grpc.WithMaxHeaderListSize(maxHeaderBytes),
+		grpc.WithUnaryInterceptor(c.unary),
+		grpc.WithStreamInterceptor(c.stream),
+	)
+}
+
+type client struct{ cfg ClientConfig }
+
+func (c *client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, DefaultDeadline)
+		defer cancel()
+	}
+	ctx = outgoing(ctx)
+	return c.convert(ctx, method, invoke(ctx, method, req, reply, cc, opts...))
+}
+
+func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	ctx = outgoing(ctx)
+	s, err := streamer(ctx, desc, cc, method, opts...)
+	if err != nil {
+		return nil, c.convert(ctx, method, err)
+	}
+	return &clientStream{ClientStream: s, client: c, method: method}, nil
+}
+
+// outgoing puts the request id into the call's metadata.
+func outgoing(ctx context.Context) context.Context {
+	id := RequestID(ctx)
+	if id == "" {
+		id = NewRequestID()
+	}
+	md, ok := metadata.FromOutgoingContext(ctx)
+	if ok {
+		md = md.Copy()
+	} else {
+		md = metadata.MD{}
+	}
+	md.Set(MetadataRequestID, id)
+	return metadata.NewOutgoingContext(ctx, md)
+}
+
+// convert makes a *fault.Error of a call's error. It returns error, not *fault.Error, so that success is a nil interface.
+func (c *client) convert(ctx context.Context, method string, err error) error {
+	if err == nil {
+		return nil
+	}
+	f := fault.From(err)
+	if f.Code == callv1.Code_CODE_UNAVAILABLE && !saysItself(err) && ctx.Err() == nil {
+		// Whoever reads it wants to know which process.
+		f = fault.New(f.Code, "the "+identity.RoleName(c.cfg.Server.Role())+" cannot be reached", fault.WithRetry(time.Second), fault.WithCause(err))
+	}
+	if c.cfg.Logger != nil {
+		c.cfg.Logger.DebugContext(ctx, "call to peer failed", "method", method, "server", c.cfg.Server, "fault", f)
+	}
+	return f
+}
+
+// saysItself reports whether the peer sent a fault, as against the transport having failed.
+func saysItself(err error) bool {
+	for _, detail := range status.Convert(err).Details() {
+		if _, ok := detail.(*callv1.Fault); ok {
+			return true
+		}
+	}
+	return false
+}
+
+type clientStream struct {
+	grpc.ClientStream
+	client *client
+	method string
+}
+
+func (s *clientStream) Header() (metadata.MD, error) {
+	md, err := s.ClientStream.Header()
+	return md, s.convert(err)
+}
+
+func (s *clientStream) CloseSend() error    { return s.convert(s.ClientStream.CloseSend()) }
+func (s *clientStream) SendMsg(m any) error { return s.convert(s.ClientStream.SendMsg(m)) }
+func (s *clientStream) RecvMsg(m any) error { return s.convert(s.ClientStream.RecvMsg(m)) }
+
+// convert leaves io.EOF, which says that a stream ended well.
+func (s *clientStream) convert(err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
+	return s.client.convert(s.Context(), s.method, err)
+}

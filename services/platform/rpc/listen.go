@@ -1,0 +1,115 @@
+package rpc
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
+)
+
+// Listen listens on a TCP address. It refuses one that is not loopback unless allowRemote (NET-1), and says who holds a
+// port that is taken, where /proc shows it. The caller closes the listener.
+func Listen(addr string, allowRemote bool) (net.Listener, error) {
+	if err := config.CheckListen(addr, allowRemote); err != nil {
+		return nil, fmt.Errorf("listen address %q %w", addr, err)
+	}
+	lis, err := net.Listen("tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%s is in use by %s", addr, holder(addr))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	return lis, nil
+}
+
+// holder names the process that listens on addr: "vault (pid 4711)". It reads /proc and does its best.
+func holder(addr string) string {
+	const unknown = "another process"
+	target, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return unknown
+	}
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		for _, inode := range listeners(table, target) {
+			if pid, name := socketOwner(inode); pid != "" {
+				return fmt.Sprintf("%s (pid %s)", clean.Line(name, 64), pid)
+			}
+		}
+	}
+	return unknown
+}
+
+// listeners returns the inodes of the sockets in a kernel table that would keep target from being bound.
+func listeners(table string, target netip.AddrPort) []string {
+	f, err := os.Open(table)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var inodes []string
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		// sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode
+		fields := strings.Fields(lines.Text())
+		const listening = "0A"
+		if len(fields) < 10 || fields[3] != listening {
+			continue
+		}
+		local, ok := parseProcAddr(fields[1])
+		if ok && local.Port() == target.Port() &&
+			(local.Addr() == target.Addr() || local.Addr().IsUnspecified() || target.Addr().IsUnspecified()) {
+			inodes = append(inodes, fields[9])
+		}
+	}
+	return inodes
+}
+
+// parseProcAddr reads "0100007F:1D07": 32-bit words in the machine's order (little-endian where we run), then the port.
+func parseProcAddr(s string) (netip.AddrPort, bool) {
+	host, portHex, ok := strings.Cut(s, ":")
+	port, err := strconv.ParseUint(portHex, 16, 16)
+	if !ok || err != nil || len(host) != 8 && len(host) != 32 {
+		return netip.AddrPort{}, false
+	}
+	raw := make([]byte, 0, 16)
+	for i := 0; i < len(host); i += 8 {
+		word, err := strconv.ParseUint(host[i:i+8], 16, 32)
+		if err != nil {
+			return netip.AddrPort{}, false
+		}
+		raw = append(raw, byte(word), byte(word>>8), byte(word>>16), byte(word>>24))
+	}
+	addr, ok := netip.AddrFromSlice(raw)
+	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), ok
+}
+
+// socketOwner finds a process that has the socket open, among those that we may look into.
+func socketOwner(inode string) (pid, name string) {
+	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil {
+		return "", ""
+	}
+	for _, link := range links {
+		target, err := os.Readlink(link)
+		if err != nil || target != "socket:["+inode+"]" {
+			continue
+		}
+		pid = strings.Split(link, "/")[2]
+		comm, err := os.ReadFile("/proc/" + pid + "/comm")
+		if err != nil {
+			return pid, "a process"
+		}
+		return pid, strings.TrimSpace(string(comm))
+	}
+	return "", ""
+}

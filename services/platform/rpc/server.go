@@ -1,0 +1,434 @@
+// Package rpc builds every gRPC server and client of Durward, so that there is one chain and no way round it. It is linked
+// by every process. A server trusts its compiled contract (who may call what, which input is valid) and what mutual TLS
+// proves of the peer; of the request it trusts nothing. A client trusts the one server identity that it was given.
+//
+// The chain, the same for unary calls, streams and methods that do not exist: recover → request id and log → caller →
+// unknown fields → contract rules → the service's own interceptors → handler. What comes back is always a fault with a
+// public half; the cause is logged here, once.
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/identity"
+)
+
+const (
+	// DefaultMessageBytes and MaxMessageBytes bound one message, in bytes.
+	DefaultMessageBytes = 4 << 20
+	MaxMessageBytes     = 16 << 20
+	// maxHeaderBytes leaves room for a grant with the human's statements.
+	maxHeaderBytes = 1 << 20
+	// maxStreams bounds the calls of one connection at a time.
+	maxStreams = 1024
+	// maxConnectionAge makes every peer prove itself again.
+	maxConnectionAge = time.Hour
+	connectionGrace  = time.Minute
+	// drainTime is how long calls may take to end once the server is told to.
+	drainTime = 5 * time.Second
+	// handshakeTime bounds TLS and HTTP/2 set-up.
+	handshakeTime = 5 * time.Second
+)
+
+// ServerConfig is what a server needs. Identity and Logger are required.
+type ServerConfig struct {
+	Identity *identity.Source
+	Logger   *slog.Logger
+	// Foreign names who may call the methods ("/package.Service/Method") of protos that are not ours and so carry no
+	// callers option.
+	Foreign map[string][]optionsv1.Role
+	// OnRefused is called for every call that the chain refuses before the service sees it, so that the service can
+	// record it. err.Cause says why; the caller is zero if it could not be told. It must not block for long.
+	OnRefused func(ctx context.Context, method string, caller identity.ID, err *fault.Error)
+	// Unary and Stream run after authorisation and validation, first to last.
+	Unary  []grpc.UnaryServerInterceptor
+	Stream []grpc.StreamServerInterceptor
+	// MaxMessageBytes bounds a request; 0 means 4 MB, more than 16 MB is cut to that.
+	MaxMessageBytes int
+}
+
+// Server is a gRPC server on which services are registered (it is a grpc.ServiceRegistrar) before Serve.
+type Server struct {
+	grpc.ServiceRegistrar
+	cfg       ServerConfig
+	grpc      *grpc.Server
+	callers   map[string][]optionsv1.Role // by full method; complete before the first connection
+	validator protovalidate.Validator
+	draining  context.Context
+}
+
+// NewServer returns a server without services. Mistakes in cfg are reported by Serve.
+func NewServer(cfg ServerConfig) *Server {
+	s := &Server{cfg: cfg, callers: map[string][]optionsv1.Role{}}
+	limit := cfg.MaxMessageBytes
+	if limit <= 0 {
+		limit = DefaultMessageBytes
+	}
+	opts := []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(append([]grpc.UnaryServerInterceptor{s.unary}, cfg.Unary...)...),
+		grpc.ChainStreamInterceptor(append([]grpc.StreamServerInterceptor{s.stream}, cfg.Stream...)...),
+		// Without it a method that does not exist would skip the chain, and whoever asks would learn that.
+		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return denied(errors.New("no such method")) }),
+		grpc.MaxRecvMsgSize(min(limit, MaxMessageBytes)),
+		grpc.MaxSendMsgSize(MaxMessageBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ConnectionTimeout(handshakeTime),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge: maxConnectionAge, MaxConnectionAgeGrace: connectionGrace,
+			Time: time.Minute, Timeout: 10 * time.Second,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+	}
+	if cfg.Identity != nil {
+		opts = append(opts, grpc.Creds(credentials.NewTLS(cfg.Identity.ServerTLS())))
+	}
+	s.grpc = grpc.NewServer(opts...)
+	s.ServiceRegistrar = s.grpc
+	return s
+}
+
+// Serve checks the server and serves on lis until ctx ends, then lets calls finish for at most 5 s (streams are told at
+// once) and returns nil. It refuses to start, naming them all, when a registered method has no callers or a request type
+// has a broken rule. It closes lis in every case.
+func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
+	if err := s.check(); err != nil {
+		return errors.Join(err, lis.Close())
+	}
+	draining, drain := context.WithCancel(context.WithoutCancel(ctx))
+	defer drain()
+	s.draining = draining
+
+	served := make(chan error, 1)
+	go func() { served <- s.grpc.Serve(lis) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	drain()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		s.grpc.GracefulStop()
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(drainTime):
+		s.cfg.Logger.WarnContext(ctx, "calls did not end in time and were cut off")
+		s.grpc.Stop()
+		<-stopped
+	}
+	<-served
+	return nil
+}
+
+// check reads the callers of every registered method and builds the validator.
+func (s *Server) check() error {
+	if s.cfg.Identity == nil || s.cfg.Logger == nil {
+		return errors.New("rpc: a server needs an identity and a logger")
+	}
+	var open []string
+	requests := map[protoreflect.FullName]proto.Message{}
+	for service, info := range s.grpc.GetServiceInfo() {
+		for _, method := range info.Methods {
+			full := "/" + service + "/" + method.Name
+			descriptor := findMethod(service, method.Name)
+			if descriptor == nil {
+				open = append(open, full)
+				continue
+			}
+			callers := callersOf(descriptor)
+			if len(callers) == 0 {
+				callers = known(s.cfg.Foreign[full])
+			}
+			if len(callers) == 0 {
+				open = append(open, full)
+				continue
+			}
+			s.callers[full] = callers
+			request, err := protoregistry.GlobalTypes.FindMessageByName(descriptor.Input().FullName())
+			if err != nil {
+				return fmt.Errorf("rpc: the request type of %s is not linked: %w", full, err)
+			}
+			requests[descriptor.Input().FullName()] = request.New().Interface()
+		}
+	}
+	if len(open) > 0 {
+		slices.Sort(open)
+		return fmt.Errorf("rpc: methods without callers: %s", strings.Join(open, ", "))
+	}
+	return s.buildValidator(requests)
+}
+
+// buildValidator compiles every rule now. protovalidate reports a broken one only when it is first used, so each type is
+// used once, on an empty message.
+func (s *Server) buildValidator(requests map[protoreflect.FullName]proto.Message) error {
+	var messages []proto.Message
+	for _, m := range requests {
+		messages = append(messages, m)
+	}
+	validator, err := protovalidate.New(protovalidate.WithMessages(messages...), protovalidate.WithDisableLazy())
+	if err != nil {
+		return fmt.Errorf("rpc: rules of the contract: %w", err)
+	}
+	var broken []error
+	for name, m := range requests {
+		var invalid *protovalidate.ValidationError
+		if err := validator.Validate(m); err != nil && !errors.As(err, &invalid) {
+			broken = append(broken, fmt.Errorf("rpc: rules of %s: %w", name, err))
+		}
+	}
+	s.validator = validator
+	return errors.Join(broken...)
+}
+
+func findMethod(service, method string) protoreflect.MethodDescriptor {
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
+	if err != nil {
+		return nil
+	}
+	sd, ok := d.(protoreflect.ServiceDescriptor)
+	if !ok {
+		return nil
+	}
+	return sd.Methods().ByName(protoreflect.Name(method))
+}
+
+func callersOf(m protoreflect.MethodDescriptor) []optionsv1.Role {
+	roles, _ := proto.GetExtension(m.Options(), optionsv1.E_Callers).([]optionsv1.Role)
+	return known(roles)
+}
+
+// known leaves out what is not the name of a role: nobody can be it.
+func known(roles []optionsv1.Role) []optionsv1.Role {
+	return slices.DeleteFunc(slices.Clone(roles), func(r optionsv1.Role) bool { return identity.RoleName(r) == "" })
+}
+
+// call is what the chain knows of one call.
+type call struct {
+	method  string
+	caller  identity.ID
+	started time.Time
+}
+
+// begin gives the call its request id and its caller.
+func (s *Server) begin(ctx context.Context, method string) (context.Context, call) {
+	id := ""
+	if values := metadata.ValueFromIncomingContext(ctx, MetadataRequestID); len(values) == 1 && ValidRequestID(values[0]) {
+		id = values[0]
+	} else {
+		id = NewRequestID()
+	}
+	c := call{method: method, started: time.Now()}
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && info.SPIFFEID != nil {
+			c.caller, _ = identity.Parse(info.SPIFFEID.String()) // a zero caller is refused
+		}
+	}
+	ctx = WithRequestID(ctx, id)
+	if !c.caller.IsZero() {
+		ctx = WithCaller(ctx, c.caller)
+	}
+	return ctx, c
+}
+
+// authorise lets in a caller whose role the method names. The trust folder is asked again on each call, since a
+// connection outlives a revocation.
+func (s *Server) authorise(c call) *fault.Error {
+	callers, exists := s.callers[c.method]
+	switch {
+	case c.caller.IsZero():
+		return denied(errors.New("the peer has no identity"))
+	case s.cfg.Identity.Revoked(c.caller):
+		return denied(errors.New("the caller's identity is revoked"))
+	case !exists:
+		return denied(errors.New("no such method"))
+	case !roleAllowed(callers, c.caller.Role()):
+		return denied(errors.New("the caller's role may not call this method"))
+	}
+	return nil
+}
+
+// denied is the one refusal that a caller ever sees; the reason is ours.
+func denied(reason error) *fault.Error {
+	return fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(reason))
+}
+
+// checkRequest refuses a message with a field that the contract does not name, or that breaks one of its rules.
+func (s *Server) checkRequest(m any) *fault.Error {
+	message, ok := m.(proto.Message)
+	if !ok {
+		return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("request is a %T", m)))
+	}
+	if path, found := unknownField(message.ProtoReflect(), ""); found {
+		subject := path
+		if subject == "" {
+			subject = "the request"
+		}
+		return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, subject+" holds a field that is not in the contract", fault.WithField(path))
+	}
+	if err := s.validator.Validate(message); err != nil {
+		return fault.Validation(err)
+	}
+	return nil
+}
+
+// unknownField finds the message that holds an unknown field, at any depth, and returns its path in proto names.
+func unknownField(m protoreflect.Message, path string) (string, bool) {
+	if len(m.GetUnknown()) > 0 {
+		return path, true
+	}
+	where, found := "", false
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		child := string(fd.Name())
+		if path != "" {
+			child = path + "." + child
+		}
+		switch {
+		case fd.IsMap():
+			if fd.MapValue().Message() == nil {
+				return true
+			}
+			v.Map().Range(func(_ protoreflect.MapKey, item protoreflect.Value) bool {
+				where, found = unknownField(item.Message(), child)
+				return !found
+			})
+		case fd.Message() == nil:
+		case fd.IsList():
+			for i := 0; i < v.List().Len() && !found; i++ {
+				where, found = unknownField(v.List().Get(i).Message(), child)
+			}
+		default:
+			where, found = unknownField(v.Message(), child)
+		}
+		return !found
+	})
+	return where, found
+}
+
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	ctx, c := s.begin(ctx, info.FullMethod)
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicked(p)
+		}
+		if err = s.end(ctx, c, err); err != nil {
+			resp = nil
+		}
+	}()
+	refused := s.authorise(c)
+	if refused == nil {
+		refused = s.checkRequest(req)
+	}
+	if refused != nil {
+		return nil, s.refuse(ctx, c, refused)
+	}
+	return handler(ctx, req)
+}
+
+func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	ctx, c := s.begin(ss.Context(), info.FullMethod)
+	// A stream ends when the server is told to stop; a unary call is left to finish.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.draining, cancel)()
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicked(p)
+		}
+		err = s.end(ctx, c, err)
+	}()
+	if refused := s.authorise(c); refused != nil {
+		return s.refuse(ctx, c, refused)
+	}
+	return handler(srv, &checkedStream{ServerStream: ss, ctx: ctx, server: s, call: c})
+}
+
+// checkedStream checks every message that arrives on a stream.
+type checkedStream struct {
+	grpc.ServerStream
+	ctx    context.Context
+	server *Server
+	call   call
+}
+
+func (s *checkedStream) Context() context.Context { return s.ctx }
+
+func (s *checkedStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	if refused := s.server.checkRequest(m); refused != nil {
+		return s.server.refuse(s.ctx, s.call, refused)
+	}
+	return nil
+}
+
+// refusal marks a fault that refuse has reported already.
+type refusal struct{ fault *fault.Error }
+
+func (r refusal) Error() string { return r.fault.Error() }
+func (r refusal) Unwrap() error { return r.fault }
+
+// refuse logs a refusal and tells the service of it.
+func (s *Server) refuse(ctx context.Context, c call, err *fault.Error) error {
+	s.cfg.Logger.WarnContext(ctx, "call refused", "method", c.method, "caller", c.caller, "fault", err)
+	if s.cfg.OnRefused != nil {
+		s.cfg.OnRefused(ctx, c.method, c.caller, err)
+	}
+	return refusal{err}
+}
+
+// panicError keeps a panic's stack for our log.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (p *panicError) Error() string { return fmt.Sprintf("panic: %v", p.value) }
+
+func panicked(value any) error { return &panicError{value, debug.Stack()} }
+
+// end turns a handler's error into the status that the peer sees, and logs it once.
+func (s *Server) end(ctx context.Context, c call, err error) error {
+	attrs := []any{"method", c.method, "caller", c.caller, "duration", time.Since(c.started)}
+	if err == nil {
+		s.cfg.Logger.DebugContext(ctx, "call", attrs...)
+		return nil
+	}
+	f := fault.From(err)
+	var reported refusal
+	var panicked *panicError
+	switch {
+	case errors.As(err, &reported):
+	case errors.As(err, &panicked):
+		s.cfg.Logger.ErrorContext(ctx, "call panicked", append(attrs, "fault", f, "stack", string(panicked.stack))...)
+	case f.Code == callv1.Code_CODE_INTERNAL:
+		s.cfg.Logger.ErrorContext(ctx, "call failed", append(attrs, "fault", f)...)
+	default:
+		s.cfg.Logger.DebugContext(ctx, "call", append(attrs, "fault", f)...)
+	}
+	return f.GRPCStatus(RequestID(ctx)).Err()
+}

@@ -1,0 +1,210 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/rpc"
+)
+
+// call is one call of a tool on its way through.
+type call struct {
+	tool      contract.Tool
+	request   proto.Message
+	requestID string
+	caller    identity.ID
+	began     time.Time
+	// who is what a verified grant or permit says; empty before.
+	who who
+	// grant and statement are set once verified.
+	grant     *callv1.Grant
+	statement *callv1.HumanStatement
+}
+
+// who is for whom a call is made, by a verified grant or permit.
+type who struct {
+	principal, session string
+	channel            callv1.Channel
+}
+
+func (a *Authority) newCall(ctx context.Context, tool contract.Tool, request proto.Message) *call {
+	caller, _ := rpc.Caller(ctx)
+	return &call{tool: tool, request: request, requestID: rpc.RequestID(ctx), caller: caller, began: a.cfg.Now()}
+}
+
+// notes is where a handler leaves what the reply says beside its response.
+type notes struct {
+	summary  string
+	warnings []string
+}
+
+type notesKey struct{}
+
+// Summarise sets the one line that says how the call went, from CATALOGUE text alone. Outside a tool's handler it does
+// nothing.
+func Summarise(ctx context.Context, line string) {
+	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
+		n.summary = clean.Line(line, 500)
+	}
+}
+
+// Warn adds a warning to the reply, from CATALOGUE text alone.
+func Warn(ctx context.Context, line string) {
+	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
+		n.warnings = append(n.warnings, clean.Line(line, 500))
+	}
+}
+
+// header returns the one value of a binary metadata key; none is nil, and more than one is an error.
+func header(ctx context.Context, key string) ([]byte, error) {
+	values := metadata.ValueFromIncomingContext(ctx, key)
+	switch len(values) {
+	case 0:
+		return nil, nil
+	case 1:
+		return []byte(values[0]), nil
+	default:
+		return nil, errors.New("the call carries " + key + " more than once")
+	}
+}
+
+// parse reads a message that travelled in metadata; it may hold no unknown fields.
+func parse(raw []byte, into proto.Message) error {
+	if err := proto.Unmarshal(raw, into); err != nil {
+		return errors.New("what the call carries is not a message of the contract")
+	}
+	if grant.HasUnknown(into) {
+		return grant.ErrUnknown
+	}
+	return nil
+}
+
+// Sentences that callers see: one for each code.
+const (
+	sayConflict    = "what the call acts on is not what was approved; ask again"
+	sayUnavailable = "the vault cannot be reached, so nothing was done"
+	sayAudit       = "nothing can be recorded, so nothing was done; an operator must bring the audit log back"
+	sayHalted      = "an operator halted all changes; nothing was done"
+	sayExpired     = "the approval has expired; ask again"
+	saySpent       = "the approval was used before, and nothing was done now; ask again"
+	sayUnknown     = "the process was interrupted while it did this; look at the state before you ask again"
+)
+
+func say(code callv1.Code) string {
+	switch code {
+	case callv1.Code_CODE_CONFLICT:
+		return sayConflict
+	case callv1.Code_CODE_UNAVAILABLE:
+		return sayUnavailable
+	case callv1.Code_CODE_AUDIT_UNAVAILABLE:
+		return sayAudit
+	case callv1.Code_CODE_HALTED:
+		return sayHalted
+	case callv1.Code_CODE_EXPIRED:
+		return sayExpired
+	case callv1.Code_CODE_ALREADY_SPENT:
+		return saySpent
+	case callv1.Code_CODE_UNKNOWN_OUTCOME:
+		return sayUnknown
+	case callv1.Code_CODE_DENIED:
+		return fault.NotAllowed
+	default:
+		return fault.Internal
+	}
+}
+
+// newFault is what callers see of a code, with the true cause for our own log.
+func newFault(code callv1.Code, cause error) *fault.Error {
+	opts := []fault.Option{fault.WithCause(cause)}
+	switch code {
+	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_AUDIT_UNAVAILABLE:
+		opts = append(opts, fault.WithRetry(time.Second))
+	}
+	return fault.New(code, say(code), opts...)
+}
+
+// refuse records why a call goes no further, and returns what the caller sees of it.
+func (a *Authority) refuse(ctx context.Context, c *call, code callv1.Code, cause error) error {
+	return a.refuseWith(ctx, c, newFault(code, cause))
+}
+
+// refuseWith is refuse for a fault that has its own sentence.
+func (a *Authority) refuseWith(ctx context.Context, c *call, f *fault.Error) error {
+	record := a.refusal(c, f)
+	// A caller that hangs up must not keep its refusal out of the log.
+	if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), record); err != nil {
+		a.cfg.Logger.ErrorContext(ctx, "a refusal could not be recorded", "tool", c.tool.Name, "reason", record.Body.Reason, "error", err)
+	}
+	return f
+}
+
+// refusal is the record of a refusal, with its true cause.
+func (a *Authority) refusal(c *call, f *fault.Error) *auditv1.Record {
+	record := a.record(auditv1.Kind_KIND_SINK_REFUSED, auditv1.Status_STATUS_DENIED, c)
+	record.Body.Action = "refuse " + codeName(f.Code)
+	record.Body.Reason = clean.Line(f.Message, 500)
+	if f.Cause != nil {
+		record.Body.Reason = clean.Line(f.Cause.Error(), 500)
+	}
+	return record
+}
+
+// record begins a record with what is known of the call.
+func (a *Authority) record(kind auditv1.Kind, status auditv1.Status, c *call) *auditv1.Record {
+	return &auditv1.Record{
+		Kind:        kind,
+		Time:        timestamppb.New(a.cfg.Now()),
+		RequestId:   c.requestID,
+		OperationId: c.grant.GetOperationId(),
+		Tool:        c.tool.Name,
+		Tier:        c.tool.Tier,
+		Status:      status,
+		Body: &auditv1.Body{
+			Principal: c.who.principal,
+			Session:   c.who.session,
+			Channel:   c.who.channel,
+			Source:    c.tool.Source,
+			Arguments: string(c.arguments()),
+			Confirmed: c.statement != nil,
+			Dangerous: c.grant.GetDangerous(),
+			Details:   map[string]string{"caller": c.caller.String()},
+		},
+	}
+}
+
+// arguments returns the redacted arguments as records hold them.
+func (c *call) arguments() []byte {
+	if c.request == nil {
+		return nil
+	}
+	if proto.Size(c.request) == 0 {
+		return []byte("{}")
+	}
+	raw, err := contract.Canonical(contract.Redact(c.request))
+	if err != nil {
+		return []byte("{}")
+	}
+	return raw
+}
+
+// setTrailer sends the outcome beside the reply. It fails only when the caller is gone.
+func setTrailer(ctx context.Context, o *callv1.Outcome) {
+	raw, err := proto.Marshal(o)
+	if err != nil {
+		return
+	}
+	_ = grpc.SetTrailer(ctx, metadata.Pairs(rpc.TrailerOutcome, string(raw)))
+}

@@ -1,0 +1,179 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
+)
+
+// adoptEpoch takes over a higher epoch from the vault, durably.
+func (a *Authority) adoptEpoch(ctx context.Context, c *call, epoch uint64) error {
+	if epoch <= a.Control().Epoch {
+		return nil
+	}
+	_, err := a.change(ctx, func(now Control) (Control, error) {
+		now.Epoch = max(now.Epoch, epoch)
+		return now, nil
+	})
+	if err != nil {
+		return a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)
+	}
+	return nil
+}
+
+// change replaces the control state, first on disk.
+func (a *Authority) change(ctx context.Context, next func(Control) (Control, error)) (Control, error) {
+	a.controlMu.Lock()
+	defer a.controlMu.Unlock()
+	before := a.Control()
+	after, err := next(before)
+	if err != nil || after == before {
+		return before, err
+	}
+	// A caller that hangs up does not leave the switch half thrown.
+	if err := a.cfg.Store.SetControl(context.WithoutCancel(ctx), after); err != nil {
+		return before, err
+	}
+	a.control.Store(&after)
+	return after, nil
+}
+
+// Halt stops every further change here, durably, and raises the epoch to at least atLeast and at least one more than it
+// was. It waits for no other process: the fact is spooled for audit. What runs keeps running.
+func (a *Authority) Halt(ctx context.Context, reason string, atLeast uint64) (uint64, error) {
+	after, err := a.change(ctx, func(now Control) (Control, error) {
+		return Control{Epoch: max(now.Epoch+1, atLeast), Halted: true}, nil
+	})
+	if err != nil {
+		return 0, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
+	}
+	a.spoolControl(ctx, auditv1.Kind_KIND_HALTED, clean.Line(reason, 500), after.Epoch, nil)
+	return after.Epoch, nil
+}
+
+// Resume ends a halt, on a human's statement that names this sink and an epoch above the current one.
+func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint64, error) {
+	deny := func(cause error) error {
+		a.spoolControl(ctx, auditv1.Kind_KIND_SINK_REFUSED, clean.Line("resume: "+cause.Error(), 500), a.Control().Epoch, nil)
+		return fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(cause))
+	}
+	v, err := statement.Verify(h, a.cfg.Trust.Current().AllowedSigners, a.cfg.Now(), Skew)
+	switch {
+	case err != nil:
+		return 0, deny(err)
+	case v.Kind != statement.KindResume:
+		return 0, deny(errors.New("the statement is not of kind resume"))
+	case v.Audience != a.self:
+		return 0, deny(errors.New("the statement wakes another process"))
+	}
+	after, err := a.change(ctx, func(now Control) (Control, error) {
+		if v.Epoch <= now.Epoch {
+			return now, errOldEpoch
+		}
+		return Control{Epoch: v.Epoch}, nil
+	})
+	switch {
+	case errors.Is(err, errOldEpoch):
+		return 0, deny(err)
+	case err != nil:
+		return 0, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
+	}
+	a.spoolControl(ctx, auditv1.Kind_KIND_RESUMED, "resumed by "+v.Operator, after.Epoch, h)
+	return after.Epoch, nil
+}
+
+var errOldEpoch = errors.New("the statement does not name an epoch above the current one")
+
+func (a *Authority) spoolControl(ctx context.Context, kind auditv1.Kind, summary string, epoch uint64, h *callv1.HumanStatement) {
+	caller, _ := rpc.Caller(ctx)
+	record := &auditv1.Record{
+		Kind:      kind,
+		Time:      timestamppb.New(a.cfg.Now()),
+		RequestId: rpc.RequestID(ctx),
+		Status:    auditv1.Status_STATUS_OK,
+		Body: &auditv1.Body{
+			Principal: statement.CommandPrincipal(caller.Instance()),
+			Summary:   summary,
+			Statement: h,
+			Details:   map[string]string{"epoch": fmt.Sprint(epoch), "caller": caller.String()},
+		},
+	}
+	if kind == auditv1.Kind_KIND_SINK_REFUSED {
+		record.Status, record.Body.Reason = auditv1.Status_STATUS_DENIED, summary
+	}
+	if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), record); err != nil {
+		a.cfg.Logger.ErrorContext(ctx, "a halt or resume could not be recorded", "kind", kind.String(), "error", err)
+	}
+}
+
+// Recover looks after calls that an earlier process began and did not end: it finds out what is there now, says so in the
+// log, and keeps that for whoever asks again. It is called once, before serving.
+func (a *Authority) Recover(ctx context.Context, finder Finder) error {
+	interrupted, err := a.cfg.Store.Interrupted(ctx)
+	if err != nil {
+		return err
+	}
+	for _, e := range interrupted {
+		found := finder.Found(ctx, e.Tool, e.Arguments)
+		record := &auditv1.Record{
+			Kind:        auditv1.Kind_KIND_RECOVERED,
+			Time:        timestamppb.New(a.cfg.Now()),
+			RequestId:   e.RequestID,
+			OperationId: e.Operation,
+			Tool:        e.Tool,
+			Status:      auditv1.Status_STATUS_UNKNOWN,
+			Body: &auditv1.Body{
+				Principal: e.Principal,
+				Session:   e.Session,
+				Channel:   e.Channel,
+				Arguments: string(e.Arguments),
+				Confirmed: e.Statement != nil,
+				Dangerous: e.Dangerous,
+				Summary:   "unknown: found " + found,
+			},
+		}
+		for _, t := range a.tools {
+			if t.Name == e.Tool {
+				record.Tier, record.Body.Source = t.Tier, t.Source
+			}
+		}
+		if err := a.cfg.Recorder.Spool(ctx, record); err != nil {
+			// It stays as it is: whoever asks again hears that the outcome is unknown, and the next start tries again.
+			a.cfg.Logger.ErrorContext(ctx, "an interrupted call could not be recorded", "operation", e.Operation, "error", err)
+			continue
+		}
+		outcome, err := proto.Marshal(&callv1.Outcome{OperationId: e.Operation, Summary: foundSentence(found)})
+		if err != nil {
+			return err
+		}
+		if err := a.cfg.Store.Finish(ctx, e.Key, &Result{State: StateUnknown, Found: found, Outcome: outcome}); err != nil {
+			return err
+		}
+		a.cfg.Logger.WarnContext(ctx, "a call was interrupted", "operation", e.Operation, "tool", e.Tool, "found", found)
+	}
+	return nil
+}
+
+func foundSentence(found string) string {
+	return "the process was interrupted while it did this; afterwards it was found " + found
+}
+
+// Unsettled counts the calls whose outcome the vault has not heard, or that have none.
+func (a *Authority) Unsettled(ctx context.Context) (int, error) {
+	waiting, err := a.cfg.Store.Unsettled(ctx)
+	if err != nil {
+		return 0, err
+	}
+	open, err := a.cfg.Store.Interrupted(ctx)
+	return len(waiting) + len(open), err
+}

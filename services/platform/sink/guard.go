@@ -1,0 +1,67 @@
+//go:build !weak
+
+package sink
+
+import (
+	"bytes"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
+)
+
+// The guards that stand between a call and its effect, one small function each, so that a drill can show what happens
+// without one: deploy/e2e builds the twins in guard_weak.go with a tag that no shipped build carries.
+
+func verifyGrant(signed *callv1.SignedGrant, keys grant.Keys, now time.Time) (*callv1.Grant, error) {
+	return grant.Verify(signed, keys, now)
+}
+
+func verifyPermit(signed *callv1.SignedPermit, keys grant.Keys, now time.Time) (*callv1.Permit, error) {
+	return grant.VerifyPermit(signed, keys, now)
+}
+
+// permitRequired reports whether a relayed read needs a permit or a grant.
+func permitRequired() bool { return true }
+
+// grantRequired reports whether a change needs a grant.
+func grantRequired() bool { return true }
+
+// permitInForce reports whether a permit is valid now, within permitSkew.
+func permitInForce(p *callv1.Permit, now time.Time) bool {
+	return !now.Add(permitSkew).Before(p.GetNotBefore().AsTime()) && now.Add(-permitSkew).Before(p.GetExpiresAt().AsTime())
+}
+
+// toolIs reports whether the granted tool is the one that is called, by its very definition.
+func toolIs(granted, own *callv1.ToolRef) bool { return proto.Equal(granted, own) }
+
+func audienceIs(named, self string) bool { return named == self }
+
+func epochHolds(granted, own uint64) bool { return granted >= own }
+
+func argumentsMatch(granted, own []byte) bool { return bytes.Equal(granted, own) }
+
+func subjectMatches(granted, own []byte) bool { return bytes.Equal(granted, own) }
+
+// spendKey names what can be spent once.
+func spendKey(g *callv1.Grant) string { return grant.SpendKey(g) }
+
+// statementRequired reports whether a call needs a human.
+func statementRequired(unattended bool) bool { return !unattended }
+
+func verifyStatement(h *callv1.HumanStatement, operators *trust.AllowedSigners, now time.Time) (*statement.Verified, error) {
+	return statement.Verify(h, operators, now, Skew)
+}
+
+// useOf returns the use of a statement that is counted; nil counts nothing.
+func useOf(u *Use) *Use { return u }
+
+// intentRequired reports whether nothing is done unless its record is proved to be in the log.
+func intentRequired() bool { return true }
+
+// redemptionRequired reports whether the vault must agree at the moment of use.
+func redemptionRequired() bool { return true }

@@ -1,0 +1,438 @@
+package sink
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
+)
+
+// answer is how a call ended: what the first caller and every later one are told.
+type answer struct {
+	response proto.Message
+	err      error
+	// outcome is nil for a call that was refused before anything was spent.
+	outcome *callv1.Outcome
+}
+
+// flight is one spend key on its way; later calls with the same key wait for it.
+type flight struct {
+	tool   string
+	digest []byte
+	done   chan struct{}
+	answer answer
+}
+
+// mutate lets a call have its effect at most once.
+func (a *Authority) mutate(ctx context.Context, c *call, handler grpc.UnaryHandler) (any, error) {
+	raw, err := header(ctx, rpc.MetadataGrant)
+	if err == nil && raw == nil {
+		if !grantRequired() {
+			return handler(ctx, c.request)
+		}
+		err = errors.New("a change without a grant")
+	}
+	if err != nil {
+		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
+	}
+	signed, err := a.acceptGrant(ctx, c, raw)
+	if err != nil {
+		return nil, err
+	}
+	key := spendKey(c.grant)
+	f, first := a.board(key, c)
+	if f == nil {
+		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the spend key is in use for another call"))
+	}
+	if first {
+		// From here on the caller only waits: hanging up neither hurries nor undoes what was begun.
+		go func() {
+			defer a.acting.Done()
+			f.answer = a.fly(context.WithoutCancel(ctx), ctx, key, c, signed, handler)
+			a.land(key, f)
+		}()
+	}
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	got := f.answer
+	if got.outcome != nil {
+		if !first {
+			got.outcome = proto.CloneOf(got.outcome)
+			got.outcome.Replayed = true
+		}
+		setTrailer(ctx, got.outcome)
+	}
+	if got.err != nil {
+		return nil, got.err
+	}
+	return got.response, nil
+}
+
+// board returns the flight of the key and whether the call is its first; nil if the flight is for another call.
+func (a *Authority) board(key string, c *call) (*flight, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if f, ok := a.flights[key]; ok {
+		if f.tool != c.tool.Name || !bytes.Equal(f.digest, c.grant.GetArgumentsDigest()) {
+			return nil, false
+		}
+		return f, false
+	}
+	f := &flight{tool: c.tool.Name, digest: c.grant.GetArgumentsDigest(), done: make(chan struct{})}
+	a.flights[key] = f
+	a.acting.Add(1)
+	return f, true
+}
+
+func (a *Authority) land(key string, f *flight) {
+	a.mu.Lock()
+	delete(a.flights, key)
+	a.mu.Unlock()
+	close(f.done)
+}
+
+// fly takes a verified grant to its outcome. ctx outlives the caller, whose own context only says whether anybody still
+// waits.
+func (a *Authority) fly(ctx, caller context.Context, key string, c *call, signed *callv1.SignedGrant, handler grpc.UnaryHandler) answer {
+	known, err := a.cfg.Store.Lookup(ctx, key)
+	if err != nil {
+		return answer{err: a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)}
+	}
+	if known != nil {
+		return a.replay(ctx, c, known)
+	}
+	use, err := a.convince(ctx, c)
+	if err != nil {
+		return answer{err: err}
+	}
+	if err := caller.Err(); err != nil {
+		return answer{err: err}
+	}
+	if err := a.redeem(ctx, c, signed); err != nil {
+		if fault.Is(err, callv1.Code_CODE_ALREADY_SPENT) {
+			a.release(ctx, c)
+		}
+		return answer{err: err}
+	}
+	if err := a.spend(ctx, key, c, use); err != nil {
+		return answer{err: err}
+	}
+	return a.act(ctx, key, c, handler)
+}
+
+// release tells the vault that a key which it spent, and which was never spent here, will have no outcome: the answer to
+// its redemption was lost.
+func (a *Authority) release(ctx context.Context, c *call) {
+	if err := a.settle(ctx, "", c.grant.GetOperationId(), c.grant.GetUse(), false); err != nil {
+		a.cfg.Logger.WarnContext(ctx, "the vault could not be told of a lost redemption", "operation", c.grant.GetOperationId(), "error", err)
+	}
+}
+
+// replay answers a key that was spent before. It has no effect.
+func (a *Authority) replay(ctx context.Context, c *call, e *Entry) answer {
+	if e.Tool != c.tool.Name || !bytes.Equal(e.ArgumentsDigest, c.grant.GetArgumentsDigest()) {
+		return answer{err: a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the spend key was used for another call"))}
+	}
+	outcome := &callv1.Outcome{}
+	if err := proto.Unmarshal(e.Outcome, outcome); err != nil {
+		return answer{err: a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)}
+	}
+	outcome.Replayed, outcome.OperationId = true, e.Operation
+	switch e.State {
+	case StateNotActed:
+		return answer{err: a.refuse(ctx, c, callv1.Code_CODE_ALREADY_SPENT, errors.New("spent but not acted")), outcome: outcome}
+	case StateUnknown, StateSpent:
+		f := fault.New(callv1.Code_CODE_UNKNOWN_OUTCOME, sayUnknown)
+		if e.Found != "" {
+			f.Message = foundSentence(e.Found)
+			outcome.Summary = f.Message
+		}
+		return answer{err: f, outcome: outcome}
+	}
+	if len(e.Fault) > 0 {
+		f := &callv1.Fault{}
+		if err := proto.Unmarshal(e.Fault, f); err != nil {
+			return answer{err: a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)}
+		}
+		return answer{err: fromProto(f), outcome: outcome}
+	}
+	response := c.tool.NewResponse()
+	if err := proto.Unmarshal(e.Response, response); err != nil {
+		return answer{err: a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)}
+	}
+	return answer{response: response, outcome: outcome}
+}
+
+func fromProto(f *callv1.Fault) *fault.Error {
+	var opts []fault.Option
+	if f.GetRetryable() {
+		opts = append(opts, fault.WithRetry(time.Duration(f.GetRetryAfterS())*time.Second))
+	}
+	return fault.New(f.GetCode(), f.GetMessage(), append(opts, fault.WithField(f.GetField()), fault.WithSuggestions(f.GetDidYouMean()...))...)
+}
+
+// convince checks what the call acts on and what a human said to it. It returns the statement's use, nil for what runs
+// unattended.
+func (a *Authority) convince(ctx context.Context, c *call) (*Use, error) {
+	subject, err := a.cfg.Subjects.Subject(ctx, c.tool, c.request)
+	if err != nil {
+		return nil, a.refuseWith(ctx, c, fault.From(err))
+	}
+	unattended := a.unattended(c.tool) && len(c.grant.GetStatements()) == 0
+	if !unattended || len(c.grant.GetSubjectDigest()) > 0 {
+		digest := sha256.Sum256(subject.GetEntry())
+		if !subjectMatches(c.grant.GetSubjectDigest(), digest[:]) {
+			return nil, a.refuse(ctx, c, callv1.Code_CODE_CONFLICT, errors.New("the subject is not what the grant names"))
+		}
+	}
+	if !statementRequired(unattended) {
+		return nil, nil
+	}
+	return a.human(ctx, c)
+}
+
+// human finds the statement that covers the call. Every statement of a grant must be genuine; one must cover.
+func (a *Authority) human(ctx context.Context, c *call) (*Use, error) {
+	arguments, err := contract.Canonical(c.request)
+	if err != nil {
+		return nil, a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)
+	}
+	var covering *statement.Verified
+	reason := errors.New("no human's statement")
+	for _, h := range c.grant.GetStatements() {
+		v, err := verifyStatement(h, a.cfg.Trust.Current().AllowedSigners, a.cfg.Now())
+		switch {
+		case errors.Is(err, statement.ErrTime):
+			return nil, a.refuse(ctx, c, callv1.Code_CODE_EXPIRED, err)
+		case err != nil:
+			return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
+		}
+		if err := v.Covers(c.grant, c.tool.Ref(), c.tool.Tier, arguments); err != nil {
+			reason = err
+			continue
+		}
+		if covering == nil {
+			covering, c.statement = v, h
+		}
+	}
+	if covering == nil {
+		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, reason)
+	}
+	// Until is later than Verify can accept the statement.
+	return useOf(&Use{Digest: covering.Digest, Limit: covering.Uses, Until: covering.Ends.Add(2 * Skew)}), nil
+}
+
+// spend writes down, in one transaction, that this call is going to act.
+func (a *Authority) spend(ctx context.Context, key string, c *call, use *Use) error {
+	if use != nil && use.Limit == 0 {
+		use = nil // a statement without a number of uses (dangerous mode) is bounded by its time alone
+	}
+	if a.Control().Halted {
+		a.release(ctx, c)
+		return a.refuse(ctx, c, callv1.Code_CODE_HALTED, errors.New("halted while the vault redeemed"))
+	}
+	now := a.cfg.Now()
+	err := a.cfg.Store.Spend(ctx, &Spend{
+		Key:             key,
+		Operation:       c.grant.GetOperationId(),
+		Use:             c.grant.GetUse(),
+		Tool:            c.tool.Name,
+		Arguments:       c.arguments(),
+		ArgumentsDigest: c.grant.GetArgumentsDigest(),
+		RequestID:       c.requestID,
+		Principal:       c.who.principal,
+		Session:         c.who.session,
+		Channel:         c.who.channel,
+		Dangerous:       c.grant.GetDangerous(),
+		At:              now,
+		Until:           now.Add(outcomeRetention),
+		Statement:       use,
+	})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrSpent), errors.Is(err, ErrUsedUp):
+		a.release(ctx, c)
+		return a.refuse(ctx, c, callv1.Code_CODE_ALREADY_SPENT, err)
+	default:
+		a.release(ctx, c)
+		return a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)
+	}
+}
+
+// act records the intent, lets the handler act, and records and keeps the outcome.
+func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.UnaryHandler) answer {
+	intent := a.record(auditv1.Kind_KIND_INTENT, auditv1.Status_STATUS_PENDING, c)
+	intent.Body.Statement = c.statement
+	receipt, err := a.recordNow(ctx, intent)
+	outcome := &callv1.Outcome{OperationId: c.grant.GetOperationId(), Receipt: receipt}
+	if err != nil && intentRequired() {
+		return a.notActed(ctx, key, c, outcome, callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
+	}
+
+	if a.Control().Halted {
+		return a.notActed(ctx, key, c, outcome, callv1.Code_CODE_HALTED, errors.New("halted while the intent was recorded"))
+	}
+
+	n := &notes{}
+	began := a.cfg.Now()
+	response, err := a.run(context.WithValue(ctx, notesKey{}, n), c, handler)
+	took := a.cfg.Now().Sub(began)
+
+	result := &Result{State: StateDone, OK: err == nil}
+	record := a.record(auditv1.Kind_KIND_OUTCOME, auditv1.Status_STATUS_OK, c)
+	record.Body.DurationMs = uint32(min(max(took.Milliseconds(), 0), 1<<32-1))
+	if err != nil {
+		f := fault.From(err)
+		record.Status = auditv1.Status_STATUS_ERROR
+		record.Body.Summary = f.Message
+		record.Body.Reason = codeName(f.Code)
+		outcome.Summary = f.Message
+		if result.Fault, err = proto.Marshal(f.Proto(c.requestID)); err != nil {
+			a.cfg.Logger.ErrorContext(ctx, "a failure could not be kept", "tool", c.tool.Name, "error", err)
+		}
+		response, err = nil, f
+	} else {
+		record.Body.Summary, outcome.Summary, outcome.Warnings = n.summary, n.summary, n.warnings
+		record.Body.ResultDigest, result.Response = a.digest(ctx, c, response)
+	}
+	// What was done is done: the record of it may wait, and then the reply says so.
+	later, rerr := a.reportNow(ctx, record)
+	switch {
+	case rerr != nil:
+		a.cfg.Logger.ErrorContext(ctx, "an outcome could not be recorded yet", "tool", c.tool.Name, "operation", c.grant.GetOperationId(), "error", rerr)
+		fallthrough
+	case later == nil:
+		outcome.Warnings = append(outcome.Warnings, "the audit log could not be reached; how the call ended is recorded later")
+	default:
+		outcome.Receipt = later
+	}
+	a.finish(ctx, key, c, result, outcome)
+	return answer{response: response, err: err, outcome: outcome}
+}
+
+// notActed ends a call that was spent and is not carried out. Its intent is in the log, or may reach it yet, so the log is
+// told, however late, that nothing was done.
+func (a *Authority) notActed(ctx context.Context, key string, c *call, outcome *callv1.Outcome, code callv1.Code, cause error) answer {
+	a.keep(ctx, key, c, &Result{State: StateNotActed}, outcome)
+	a.settleLater() // audit hangs; the vault may hang with it, and the caller should not
+	f := newFault(code, cause)
+	record := a.refusal(c, f)
+	record.Body.Reason = clean.Line("spent but not acted: "+cause.Error(), 500)
+	a.acting.Go(func() {
+		if _, err := a.cfg.Recorder.Report(ctx, record); err != nil {
+			a.cfg.Logger.ErrorContext(ctx, "that nothing was done could not be recorded yet", "tool", c.tool.Name, "error", err)
+		}
+	})
+	return answer{err: f, outcome: outcome}
+}
+
+// recordNow bounds how long an effect waits for the log.
+func (a *Authority) recordNow(ctx context.Context, record *auditv1.Record) (*callv1.Receipt, error) {
+	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
+	defer cancel()
+	return a.cfg.Recorder.Record(ctx, record)
+}
+
+func (a *Authority) reportNow(ctx context.Context, record *auditv1.Record) (*callv1.Receipt, error) {
+	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
+	defer cancel()
+	return a.cfg.Recorder.Report(ctx, record)
+}
+
+// run calls the handler. A panic in it is a failure whose effect is not known to the caller but is over.
+func (a *Authority) run(ctx context.Context, c *call, handler grpc.UnaryHandler) (response proto.Message, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			a.cfg.Logger.ErrorContext(ctx, "a tool's handler panicked", "tool", c.tool.Name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			response, err = nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal)
+		}
+	}()
+	got, err := handler(ctx, c.request)
+	if err != nil {
+		return nil, err
+	}
+	response, ok := got.(proto.Message)
+	if !ok {
+		return nil, errors.New("a tool's response is not a message")
+	}
+	return response, nil
+}
+
+// digest returns SHA-256 of the response's RFC 8785 form, and its wire form for a replay.
+func (a *Authority) digest(ctx context.Context, c *call, response proto.Message) (digest, wire []byte) {
+	wire, err := proto.Marshal(response)
+	if err == nil {
+		var form []byte
+		if form, err = contract.Canonical(response); err == nil {
+			sum := contract.Digest(form)
+			return sum[:], wire
+		}
+	}
+	a.cfg.Logger.ErrorContext(ctx, "a result could not be kept", "tool", c.tool.Name, "error", err)
+	return nil, wire
+}
+
+// keep writes down how the call ended.
+func (a *Authority) keep(ctx context.Context, key string, c *call, r *Result, outcome *callv1.Outcome) {
+	var err error
+	if r.Outcome, err = proto.Marshal(outcome); err == nil {
+		err = a.cfg.Store.Finish(ctx, key, r)
+	}
+	if err != nil {
+		// The key stays spent; a restart will find it interrupted.
+		a.cfg.Logger.ErrorContext(ctx, "an outcome could not be kept", "tool", c.tool.Name, "operation", c.grant.GetOperationId(), "error", err)
+	}
+}
+
+// finish keeps the outcome and tells the vault, side by side: the vault knows before the reply if it is quick to hear.
+func (a *Authority) finish(ctx context.Context, key string, c *call, r *Result, outcome *callv1.Outcome) {
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, settleWait)
+		defer cancel()
+		if err := a.settle(ctx, key, c.grant.GetOperationId(), c.grant.GetUse(), r.OK); err != nil {
+			a.settleLater()
+		}
+	})
+	a.keep(ctx, key, c, r, outcome)
+	telling.Wait()
+}
+
+// settleLater wakes Run.
+func (a *Authority) settleLater() {
+	select {
+	case a.nudge <- struct{}{}:
+	default:
+	}
+}
+
+func argumentsDigest(m proto.Message) ([]byte, error) {
+	form, err := contract.Canonical(m)
+	if err != nil {
+		return nil, err
+	}
+	sum := contract.Digest(form)
+	return sum[:], nil
+}
+
+func codeName(code callv1.Code) string { return strings.TrimPrefix(code.String(), "CODE_") }

@@ -1,0 +1,228 @@
+package sink
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
+)
+
+// read lets a READ call run: an operator's own, one under a permit, or one under a one-call grant. It is recorded in the
+// spool before it runs.
+func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler) (any, error) {
+	if err := a.admitRead(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := a.cfg.Recorder.Spool(ctx, a.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, c)); err != nil {
+		return nil, fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sayAudit, fault.WithCause(err))
+	}
+	n := &notes{}
+	response, err := handler(context.WithValue(ctx, notesKey{}, n), c.request)
+	if err == nil && (n.summary != "" || len(n.warnings) > 0) {
+		setTrailer(ctx, &callv1.Outcome{Summary: n.summary, Warnings: n.warnings})
+	}
+	return response, err
+}
+
+func (a *Authority) admitRead(ctx context.Context, c *call) error {
+	if c.caller.Role() == optionsv1.Role_ROLE_OPERATOR {
+		c.who = who{principal: statement.CommandPrincipal(c.caller.Instance()), channel: callv1.Channel_CHANNEL_CLI}
+		return nil
+	}
+	rawPermit, err := header(ctx, rpc.MetadataPermit)
+	if err != nil {
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
+	}
+	rawGrant, err := header(ctx, rpc.MetadataGrant)
+	if err != nil {
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
+	}
+	switch {
+	case rawGrant != nil:
+		return a.admitByGrant(ctx, c, rawGrant)
+	case rawPermit != nil:
+		if err := a.admitByPermit(c, rawPermit); err != nil {
+			return a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
+		}
+		return nil
+	case permitRequired():
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("a read without permit or grant"))
+	default:
+		return nil
+	}
+}
+
+func (a *Authority) admitByPermit(c *call, raw []byte) error {
+	p, err := a.permits.verified(raw, a.cfg.Trust, a.verifyPermit)
+	if err != nil {
+		return err
+	}
+	now := a.cfg.Now()
+	switch {
+	case !audienceIs(p.GetAudience(), a.self):
+		return errors.New("the permit is for another sink")
+	case !epochHolds(p.GetEpoch(), a.Control().Epoch):
+		return errors.New("the permit is of an older epoch")
+	case !permitInForce(p, now):
+		return errors.New("the permit is not valid at this time")
+	case !slices.Contains(p.GetTools(), c.tool.Name):
+		return errors.New("the permit does not name the tool")
+	}
+	c.who = who{principal: p.GetPrincipal(), session: p.GetSession(), channel: p.GetChannel()}
+	return nil
+}
+
+func (a *Authority) verifyPermit(raw []byte) (*callv1.Permit, error) {
+	signed := &callv1.SignedPermit{}
+	if err := parse(raw, signed); err != nil {
+		return nil, err
+	}
+	p, err := verifyPermit(signed, a.cfg.Trust, a.cfg.Now())
+	if err != nil {
+		return nil, fmt.Errorf("permit: %w", err)
+	}
+	return p, nil
+}
+
+// admitByGrant takes a one-call grant for a read. The vault spends it; nothing is kept here, since a read has no effect
+// that could happen twice.
+func (a *Authority) admitByGrant(ctx context.Context, c *call, raw []byte) error {
+	signed, err := a.acceptGrant(ctx, c, raw)
+	if err != nil {
+		return err
+	}
+	return a.redeem(ctx, c, signed)
+}
+
+// redeem asks the vault to spend the grant.
+func (a *Authority) redeem(ctx context.Context, c *call, signed *callv1.SignedGrant) error {
+	if !redemptionRequired() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, vaultTimeout)
+	defer cancel()
+	response, err := a.cfg.Vault.Redeem(ctx, &vaultv1.RedeemRequest{Grant: signed})
+	if err == nil {
+		return a.adoptEpoch(ctx, c, response.GetEpoch())
+	}
+	f := fault.From(err)
+	code := f.Code
+	switch code {
+	case callv1.Code_CODE_EXPIRED, callv1.Code_CODE_ALREADY_SPENT, callv1.Code_CODE_HALTED, callv1.Code_CODE_DENIED,
+		callv1.Code_CODE_AUDIT_UNAVAILABLE:
+	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_TIMEOUT, callv1.Code_CODE_INTERNAL:
+		code = callv1.Code_CODE_UNAVAILABLE
+	default:
+		code = callv1.Code_CODE_DENIED
+	}
+	return a.refuse(ctx, c, code, fmt.Errorf("the vault did not redeem: %s: %w", codeName(f.Code), f))
+}
+
+// permitCacheSize bounds how many verified permits are remembered. Each is renewed within a minute.
+const permitCacheSize = 1024
+
+// permitCache remembers verified permits by the digest of their bytes, so that a session's reads cost one signature check a
+// minute. A change of the trust folder empties it. The zero value is ready.
+type permitCache struct {
+	mu sync.Mutex
+	// snapshot is the trust that the permits were verified under.
+	snapshot *trust.Snapshot
+	// young and old are two generations: what is used moves to young, and old is dropped when young is full.
+	young, old map[[sha256.Size]byte]*callv1.Permit
+}
+
+func (p *permitCache) verified(raw []byte, folder *trust.Folder, verify func([]byte) (*callv1.Permit, error)) (*callv1.Permit, error) {
+	key := sha256.Sum256(raw)
+	now := folder.Current()
+	p.mu.Lock()
+	if p.snapshot != now {
+		p.snapshot, p.young, p.old = now, nil, nil
+	}
+	permit := p.young[key]
+	if permit == nil {
+		if permit = p.old[key]; permit != nil {
+			p.put(key, permit)
+		}
+	}
+	p.mu.Unlock()
+	if permit != nil {
+		return permit, nil
+	}
+	permit, err := verify(raw)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.snapshot == now {
+		p.put(key, permit)
+	}
+	return permit, nil
+}
+
+func (p *permitCache) put(key [sha256.Size]byte, permit *callv1.Permit) {
+	if p.young == nil || len(p.young) >= permitCacheSize/2 {
+		p.young, p.old = map[[sha256.Size]byte]*callv1.Permit{}, p.young
+	}
+	p.young[key] = permit
+}
+
+// acceptGrant verifies a grant offline, as far as it is this call's at this sink.
+func (a *Authority) acceptGrant(ctx context.Context, c *call, raw []byte) (*callv1.SignedGrant, error) {
+	signed := &callv1.SignedGrant{}
+	if err := parse(raw, signed); err != nil {
+		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
+	}
+	g, err := verifyGrant(signed, a.cfg.Trust, a.cfg.Now())
+	if err != nil {
+		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, fmt.Errorf("grant: %w", err))
+	}
+	if err := a.checkGrant(ctx, c, g); err != nil {
+		return nil, err
+	}
+	c.grant = g
+	c.who = who{principal: g.GetPrincipal(), session: g.GetSession(), channel: g.GetChannel()}
+	return signed, nil
+}
+
+func (a *Authority) checkGrant(ctx context.Context, c *call, g *callv1.Grant) error {
+	if !audienceIs(g.GetAudience(), a.self) {
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is for another sink"))
+	}
+	if c.tool.Tier != optionsv1.Tier_TIER_READ && a.Control().Halted {
+		return a.refuse(ctx, c, callv1.Code_CODE_HALTED, errors.New("halted"))
+	}
+	if !epochHolds(g.GetEpoch(), a.Control().Epoch) {
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is of an older epoch"))
+	}
+	if err := a.adoptEpoch(ctx, c, g.GetEpoch()); err != nil {
+		return err
+	}
+	if a.cfg.Now().Add(Skew).Before(g.GetNotBefore().AsTime()) {
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is not valid yet"))
+	}
+	if !toolIs(g.GetTool(), c.tool.Ref()) {
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is for another tool or another definition of it"))
+	}
+	digest, err := argumentsDigest(c.request)
+	if err != nil {
+		return a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)
+	}
+	if !argumentsMatch(g.GetArgumentsDigest(), digest) {
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is for other arguments"))
+	}
+	return nil
+}

@@ -1,0 +1,280 @@
+// Package sink is the discipline of every process where an effect happens (DESIGN.md "A mutation" 6): an interceptor that
+// convinces itself before a tool's handler runs, writes down what will be done, lets it be done once, and writes down how
+// it ended.
+//
+// It runs in the sinks. It trusts its own trust folder (the vault's grant keys, the operators' keys), its own clock and its
+// own store. It does not trust the gateway that relays a call, nor the vault alone: a mutation needs a human's statement,
+// which is checked here against the operators' keys. Whatever is refused is recorded with its true cause; the caller sees
+// one sentence for each code.
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/trust"
+)
+
+const (
+	// Skew is how far this clock may be from the vault's and the operators'.
+	Skew = 5 * time.Minute
+	// permitSkew is the same for permits, which live for a minute.
+	permitSkew = 30 * time.Second
+	// vaultTimeout bounds each call to the vault.
+	vaultTimeout = 2 * time.Second
+	// settleWait is how long a reply waits for the vault to hear of the outcome; after that it is told in the background.
+	settleWait = time.Second
+	// auditTimeout bounds each record that a call waits for.
+	auditTimeout = 1800 * time.Millisecond
+	// outcomeRetention is how long an outcome can be replayed.
+	outcomeRetention = 24 * time.Hour
+	// retryInterval is how often what could not be settled is tried again.
+	retryInterval = time.Second
+	// purgeInterval is how often what is past its time is dropped.
+	purgeInterval = 10 * time.Minute
+)
+
+// Recorder writes to the audit log. The platform's recorder is one.
+type Recorder interface {
+	// Record returns when the record is durable in the log and its receipt was verified.
+	Record(ctx context.Context, record *auditv1.Record) (*callv1.Receipt, error)
+	// Report is Record for what has happened already: if the log does not answer in time the record is kept in this process's
+	// own spool, however full, and there is no receipt and no error.
+	Report(ctx context.Context, record *auditv1.Record) (*callv1.Receipt, error)
+	// Spool takes a record that may reach the log later. It returns at once, and fails when the spool is full.
+	Spool(ctx context.Context, record *auditv1.Record) error
+}
+
+// Redeemer is what a sink needs of the vault; vaultv1.RedeemServiceClient is one.
+type Redeemer interface {
+	Redeem(ctx context.Context, in *vaultv1.RedeemRequest, opts ...grpc.CallOption) (*vaultv1.RedeemResponse, error)
+	Settle(ctx context.Context, in *vaultv1.SettleRequest, opts ...grpc.CallOption) (*vaultv1.SettleResponse, error)
+}
+
+// Subjects answers what a call would act on: the RFC 8785 JSON whose SHA-256 is the subject digest, as it is now. Errors
+// are faults for the caller (not found, for example).
+type Subjects interface {
+	Subject(ctx context.Context, tool contract.Tool, request proto.Message) (*callv1.Subject, error)
+}
+
+// Finder says, after a restart, what is true of a thing that an interrupted call acted on: "running", "stopped".
+type Finder interface {
+	Found(ctx context.Context, tool string, arguments []byte) string
+}
+
+// Config is what an Authority is made of. Everything but Unattended and Now is required.
+type Config struct {
+	// Self is this sink: the audience that grants and permits must name. Its role says which tools are served.
+	Self     identity.ID
+	Trust    *trust.Folder
+	Store    Store
+	Recorder Recorder
+	Vault    Redeemer
+	Subjects Subjects
+	Logger   *slog.Logger
+	// Unattended names tools beyond READ that run here without a human's statement: this sink's own file says so.
+	Unattended []string
+	// Now is the sink's clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// Authority decides, for one sink, whether a call may have its effect. It is safe for concurrent use.
+type Authority struct {
+	cfg     Config
+	self    string
+	tools   map[string]contract.Tool
+	permits permitCache
+	control atomic.Pointer[Control]
+	// controlMu orders changes of the control state; readers use the pointer.
+	controlMu sync.Mutex
+
+	mu      sync.Mutex
+	flights map[string]*flight
+	// settled are keys that the vault has heard of and that are not noted yet.
+	settled []string
+	// acting counts calls that were spent and have not been answered; Wait waits for them.
+	acting sync.WaitGroup
+	nudge  chan struct{}
+}
+
+// New checks the contract and reads the durable state. It refuses to serve a tool whose results hold text from outside,
+// since nothing tokenises them here.
+func New(ctx context.Context, cfg Config) (*Authority, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	a := &Authority{
+		cfg:     cfg,
+		self:    cfg.Self.String(),
+		tools:   map[string]contract.Tool{},
+		flights: map[string]*flight{},
+		nudge:   make(chan struct{}, 1),
+	}
+	for _, t := range contract.Tools() {
+		if t.Sink != cfg.Self.Role() {
+			continue
+		}
+		if err := checkOrigins(t); err != nil {
+			return nil, err
+		}
+		a.tools[t.FullMethod] = t
+	}
+	for _, name := range cfg.Unattended {
+		if t, ok := contract.Lookup(name); !ok || t.Sink != cfg.Self.Role() {
+			return nil, fmt.Errorf("unattended: %q is not a tool of this sink", name)
+		}
+	}
+	control, err := cfg.Store.Control(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a.control.Store(&control)
+	return a, nil
+}
+
+// checkOrigins holds a tool's response to what this sink can clean by itself.
+func checkOrigins(t contract.Tool) error {
+	if outside := t.OutsideFields(); len(outside) > 0 {
+		return fmt.Errorf("tool %s returns text from outside, which nothing here tokenises: %s", t.Name, strings.Join(outside, ", "))
+	}
+	return nil
+}
+
+// Control returns the epoch and whether the sink is halted.
+func (a *Authority) Control() Control { return *a.control.Load() }
+
+// Unary returns the interceptor. It runs after callers and requests were checked; methods that are no tools pass through.
+func (a *Authority) Unary() grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		tool, ok := a.tools[info.FullMethod]
+		if !ok {
+			return handler(ctx, request)
+		}
+		message, ok := request.(proto.Message)
+		if !ok {
+			return nil, errors.New("a tool's request is not a message")
+		}
+		c := a.newCall(ctx, tool, message)
+		if tool.Tier == optionsv1.Tier_TIER_READ {
+			return a.read(ctx, c, handler)
+		}
+		return a.mutate(ctx, c, handler)
+	}
+}
+
+// unattended reports whether a tool may run on a grant without a human's statement.
+func (a *Authority) unattended(t contract.Tool) bool {
+	return slices.Contains(a.cfg.Unattended, t.Name)
+}
+
+// Run settles what is not settled and drops what is past its time, until ctx ends.
+func (a *Authority) Run(ctx context.Context) {
+	retry, purge := time.NewTicker(retryInterval), time.NewTicker(purgeInterval)
+	defer retry.Stop()
+	defer purge.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-purge.C:
+			if err := a.cfg.Store.Purge(ctx, a.cfg.Now()); err != nil {
+				a.cfg.Logger.ErrorContext(ctx, "old spent keys could not be dropped", "error", err)
+			}
+		case <-a.nudge:
+			a.settleAll(ctx)
+		case <-retry.C:
+			a.settleAll(ctx)
+		}
+	}
+}
+
+// Wait returns when every call that was spent has been answered, or ctx ends.
+func (a *Authority) Wait(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		a.acting.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// settleAll tells the vault of every outcome that it has not heard, and notes those that it has.
+func (a *Authority) settleAll(ctx context.Context) {
+	a.noteSettled(ctx)
+	waiting, err := a.cfg.Store.Unsettled(ctx)
+	if err != nil {
+		a.cfg.Logger.ErrorContext(ctx, "unsettled operations could not be read", "error", err)
+		return
+	}
+	for _, e := range waiting {
+		if err := a.settle(ctx, e.Key, e.Operation, e.Use, e.OK); err != nil {
+			a.cfg.Logger.DebugContext(ctx, "an operation could not be settled yet", "operation", e.Operation, "error", err)
+			break
+		}
+	}
+	a.noteSettled(ctx)
+}
+
+// settle tells the vault. That it heard is written down later: telling it twice does no harm.
+func (a *Authority) settle(ctx context.Context, key, operation string, use uint32, ok bool) error {
+	ctx, cancel := context.WithTimeout(ctx, vaultTimeout)
+	defer cancel()
+	_, err := a.cfg.Vault.Settle(ctx, &vaultv1.SettleRequest{OperationId: operation, Use: use, Ok: ok})
+	// A vault that does not know the key (a new one, or one restored) never will.
+	if err != nil && !fault.Is(fault.From(err), callv1.Code_CODE_NOT_FOUND) {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.settled = append(a.settled, key)
+	return nil
+}
+
+func (a *Authority) noteSettled(ctx context.Context) {
+	a.mu.Lock()
+	keys := a.settled
+	a.settled = nil
+	a.mu.Unlock()
+	if len(keys) == 0 {
+		return
+	}
+	if err := a.cfg.Store.Settled(ctx, keys); err != nil {
+		a.cfg.Logger.ErrorContext(ctx, "settled operations could not be noted", "error", err)
+	}
+}
+
+// OnRefused records a call that the chain in front refused: another role, an unknown field, a broken rule. It is
+// rpc.ServerConfig's OnRefused.
+func (a *Authority) OnRefused(ctx context.Context, method string, caller identity.ID, f *fault.Error) {
+	c := &call{requestID: rpc.RequestID(ctx), caller: caller}
+	if t, ok := a.tools[method]; ok {
+		c.tool = t
+	}
+	record := a.refusal(c, f)
+	record.Body.Details["method"] = clean.Line(method, 200)
+	if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), record); err != nil {
+		a.cfg.Logger.ErrorContext(ctx, "a refusal could not be recorded", "method", record.Body.Details["method"], "error", err)
+	}
+}

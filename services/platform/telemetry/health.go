@@ -1,0 +1,109 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// Bounds of the health listener: one small question, one small answer.
+const (
+	healthTimeout     = 2 * time.Second
+	healthHeaderBytes = 4 << 10
+)
+
+// Health is the answer to GET /health.
+type Health struct {
+	// Status is "ok" or "unavailable".
+	Status  string `json:"status"`
+	Service string `json:"service"`
+	Version string `json:"version"`
+}
+
+// ServeHealth answers GET and HEAD /health on lis until ctx ends: 200 while ready returns nil, 503 otherwise. Why it is
+// not ready is not said: the listener knows nobody. ready may be nil; it must be quick and safe for concurrent use.
+// Host and Origin must name loopback, so that a page in a browser cannot ask through a name of its own (NET-1).
+func ServeHealth(ctx context.Context, lis net.Listener, service, version string, ready func() error) error {
+	srv := &http.Server{
+		Handler:           HealthHandler(service, version, ready),
+		ReadHeaderTimeout: healthTimeout,
+		ReadTimeout:       healthTimeout,
+		WriteTimeout:      healthTimeout,
+		IdleTimeout:       10 * healthTimeout,
+		MaxHeaderBytes:    healthHeaderBytes,
+		ErrorLog:          log.New(io.Discard, "", 0), // it repeats what strangers send
+	}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve health: %w", err)
+	}
+	return nil
+}
+
+// HealthHandler is ServeHealth's handler, for a process that has an HTTP server already.
+func HealthHandler(service, version string, ready func() error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		switch {
+		case !LocalRequest(r):
+			http.Error(w, "forbidden", http.StatusForbidden)
+			return
+		case r.URL.Path != "/health":
+			http.Error(w, "not found", http.StatusNotFound)
+			return
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+			return
+		}
+		answer := Health{Status: "ok", Service: service, Version: version}
+		code := http.StatusOK
+		if ready != nil && ready() != nil {
+			answer.Status, code = "unavailable", http.StatusServiceUnavailable
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(answer) // the peer may have gone
+	})
+}
+
+// LocalRequest reports whether a request's Host, and its Origin if it has one, name this machine's loopback: 127.0.0.1,
+// localhost or [::1], with any port.
+func LocalRequest(r *http.Request) bool {
+	if !localHost(r.Host) {
+		return false
+	}
+	origins := r.Header.Values("Origin")
+	if len(origins) == 0 {
+		return true
+	}
+	if len(origins) > 1 {
+		return false
+	}
+	u, err := url.Parse(origins[0])
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.User == nil && u.Path == "" && localHost(u.Host)
+}
+
+func localHost(hostport string) bool {
+	switch hostport {
+	case "127.0.0.1", "localhost", "[::1]":
+		return true
+	}
+	host, port, err := net.SplitHostPort(hostport)
+	if err != nil {
+		return false
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil || port == "" {
+		return false
+	}
+	return host == "127.0.0.1" || host == "localhost" || host == "::1"
+}
