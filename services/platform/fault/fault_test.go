@@ -19,16 +19,16 @@ import (
 	"durward.internal/services/platform/fault"
 )
 
-var secret = errors.New("open /var/lib/durward/state.db: SELECT password FROM keys")
+var errSecret = errors.New("open /var/lib/durward/state.db: SELECT password FROM keys")
 
 func TestFrom(t *testing.T) {
 	known := fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such service", fault.WithField("service_id"),
-		fault.WithSuggestions("a", "b", "c", "d", "e", "f"), fault.WithCause(secret))
+		fault.WithSuggestions("a", "b", "c", "d", "e", "f"), fault.WithCause(errSecret))
 	for name, tc := range map[string]struct {
 		err  error
 		want fault.Error
 	}{
-		"unknown error": {secret, fault.Error{Code: callv1.Code_CODE_INTERNAL, Message: "internal error"}},
+		"unknown error": {errSecret, fault.Error{Code: callv1.Code_CODE_INTERNAL, Message: "internal error"}},
 		"deadline":      {fmt.Errorf("x: %w", context.DeadlineExceeded), fault.Error{Code: callv1.Code_CODE_TIMEOUT, Message: "the call took too long", Retryable: true}},
 		"cancelled":     {context.Canceled, fault.Error{Code: callv1.Code_CODE_UNAVAILABLE, Message: "the call was cancelled", Retryable: true}},
 		"fault":         {known, fault.Error{Code: callv1.Code_CODE_NOT_FOUND, Message: "there is no such service", Field: "service_id", DidYouMean: []string{"a", "b", "c", "d", "e"}}},
@@ -49,7 +49,7 @@ func TestFrom(t *testing.T) {
 			if diff := cmp.Diff(tc.want, *got, cmpopts.IgnoreFields(fault.Error{}, "Cause")); diff != "" {
 				t.Error(diff)
 			}
-			if tc.err != error(known) && !errors.Is(got, tc.err) {
+			if !errors.Is(tc.err, known) && !errors.Is(got, tc.err) {
 				t.Errorf("the cause %v is lost", tc.err)
 			}
 		})
@@ -74,7 +74,7 @@ func TestStatusRoundTrip(t *testing.T) {
 			continue
 		}
 		sent := fault.New(callv1.Code(number), "a sentence", fault.WithField("tool.name"), fault.WithRetry(1500*time.Millisecond),
-			fault.WithSuggestions("one"), fault.WithCause(secret))
+			fault.WithSuggestions("one"), fault.WithCause(errSecret))
 		st := sent.GRPCStatus("r-1")
 		if st.Code() == codes.OK {
 			t.Errorf("%s has no gRPC code", name)
@@ -98,7 +98,7 @@ func TestStatusRoundTrip(t *testing.T) {
 
 func TestLogHasBothHalves(t *testing.T) {
 	var log bytes.Buffer
-	slog.New(slog.NewJSONHandler(&log, nil)).Error("x", "fault", fault.New(callv1.Code_CODE_FAILED, "public", fault.WithField("f"), fault.WithCause(secret)))
+	slog.New(slog.NewJSONHandler(&log, nil)).Error("x", "fault", fault.New(callv1.Code_CODE_FAILED, "public", fault.WithField("f"), fault.WithCause(errSecret)))
 	for _, want := range []string{"public", "SELECT password", "CODE_FAILED", `"field":"f"`} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log line lacks %q: %s", want, log.String())

@@ -184,7 +184,7 @@ func TestUnknownRoleIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13} //nolint:gosec // the attacker's side
+	client := &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13} // the attacker's side
 	_, serverErr, _ := handshake(t, kit.Identity(vault, "main").ServerTLS(), client)
 	if serverErr == nil || !errors.Is(serverErr, identity.ErrInvalid) {
 		t.Errorf("the server says %v", serverErr)

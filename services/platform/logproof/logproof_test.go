@@ -22,6 +22,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/logproof"
 )
 
@@ -181,12 +182,12 @@ type golden struct {
 }
 
 type goldenEntry struct {
-	Record         json.RawMessage `json:"record"`
-	Salt           []byte          `json:"salt"`
-	BodyCommitment []byte          `json:"body_commitment"`
-	Leaf           string          `json:"leaf"`
-	LeafHash       []byte          `json:"leaf_hash"`
-	Inclusion      [][]byte        `json:"inclusion_in_newest"`
+	Record         string   `json:"record"`
+	Salt           []byte   `json:"salt"`
+	BodyCommitment []byte   `json:"body_commitment"`
+	Leaf           string   `json:"leaf"`
+	LeafHash       []byte   `json:"leaf_hash"`
+	Inclusion      [][]byte `json:"inclusion_in_newest"`
 }
 
 type goldenHead struct {
@@ -207,12 +208,11 @@ func TestGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var compact bytes.Buffer
-		if err := json.Compact(&compact, record); err != nil {
+		if record, err = canonical.Transform(record); err != nil {
 			t.Fatal(err)
 		}
 		got.Entries = append(got.Entries, goldenEntry{
-			Record: compact.Bytes(), Salt: e.GetSalt(), BodyCommitment: e.GetBodyCommitment(), Leaf: string(e.GetLeaf()),
+			Record: string(record), Salt: e.GetSalt(), BodyCommitment: e.GetBodyCommitment(), Leaf: string(e.GetLeaf()),
 			LeafHash: e.GetLeafHash(), Inclusion: f.receipt(t, size, i).GetInclusion(),
 		})
 		got.Checkpoints = append(got.Checkpoints, goldenHead{Signed: string(f.signed(t, i+1)), Consistency: f.consistency(t, size, i+1)})
@@ -234,13 +234,6 @@ func TestGolden(t *testing.T) {
 	var want golden
 	if err := json.Unmarshal(b, &want); err != nil {
 		t.Fatal(err)
-	}
-	for i := range want.Entries {
-		var compact bytes.Buffer
-		if err := json.Compact(&compact, want.Entries[i].Record); err != nil {
-			t.Fatal(err)
-		}
-		want.Entries[i].Record = compact.Bytes()
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("formats changed (-want +got):\n%s", diff)

@@ -352,6 +352,9 @@ func unavailable(cause error) *fault.Error {
 
 func (r *Recorder) newItem(record *auditv1.Record) (*item, error) {
 	own := proto.CloneOf(record)
+	if own == nil {
+		own = &auditv1.Record{} // refused below
+	}
 	own.Sequence = 1 // any valid one: the real one is given when it is sent
 	if own.Time == nil {
 		own.Time = timestamppb.Now()

@@ -34,7 +34,7 @@ type ClientConfig struct {
 
 // Dial returns a connection that is made at the first call and made again by itself (waiting at most 1 s between tries).
 // A call fails at once while the server cannot be reached. Errors of calls are *fault.Error; the context's request id goes
-// with each call, a new one if it has none. The caller closes the connection.
+// with each call, a new one if it has none that is valid. The caller closes the connection.
 func Dial(cfg ClientConfig) (*grpc.ClientConn, error) {
 	if cfg.Identity == nil || cfg.Server.IsZero() || cfg.Address == "" {
 		return nil, errors.New("rpc: a connection needs an identity, an address and the server's identity")
@@ -83,7 +83,7 @@ func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 // outgoing puts the request id into the call's metadata.
 func outgoing(ctx context.Context) context.Context {
 	id := RequestID(ctx)
-	if id == "" {
+	if !ValidRequestID(id) {
 		id = NewRequestID()
 	}
 	md, ok := metadata.FromOutgoingContext(ctx)

@@ -137,10 +137,12 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	case <-stopped:
 	case <-time.After(drainTime):
 		s.cfg.Logger.WarnContext(ctx, "calls did not end in time and were cut off")
+		// GracefulStop goes on waiting for handlers that ignore their context; the process is about to end without them.
 		s.grpc.Stop()
-		<-stopped
 	}
-	<-served
+	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve: %w", err)
+	}
 	return nil
 }
 

@@ -1,0 +1,104 @@
+// Package drill attacks the built programs as somebody would who has taken over one of them, and counts what the attacks
+// achieve where it matters: services that start or stop, rows that appear in the stores, answers that disclose something.
+// A refusal on the way counts for nothing, good or bad.
+//
+// Each attack runs twice at the same time, in two installations: against the programs as they are shipped, where it must
+// have no effect, and against a build with the tag weak that lacks the guards which stand in its way, where it must have
+// one: else the attack would not have found a hole if there were one.
+//
+// The attacker has what the table "If X alone is hostile" of SECURITY.md gives him: the certificate and key of the process
+// that he took over, and whatever that process was told.
+package drill
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"durward.internal/deploy/e2e/harness"
+)
+
+// Line is one attack.
+type Line struct {
+	Name string
+	// Weaken are the guards that its control lacks, by process.
+	Weaken map[string]string
+	// attack returns how often it tried, and what it achieved. A control may stop at the first effect.
+	attack func(w *world) (trials, effects int)
+}
+
+// Result is how a line ended.
+type Result struct {
+	Trials, Effects int
+	// Control is what the same attack achieved without the guards.
+	Control int
+	// Took is how long the attack lasted, against the shipped programs.
+	Took time.Duration
+}
+
+func (r Result) ok() bool { return r.Trials > 0 && r.Effects == 0 && r.Control > 0 }
+
+// Format writes the line that the drill prints.
+func (l Line) Format(r Result) string {
+	control := "CAUGHT"
+	if r.Control == 0 {
+		control = "NOT CAUGHT"
+	}
+	return fmt.Sprintf("drill %s: %d trials, %d effects, control %s", l.Name, r.Trials, r.Effects, control)
+}
+
+// Lines are every attack, in an order in which one leaves nothing behind that is in the way of the next.
+func Lines() []Line {
+	var lines []Line
+	lines = append(lines, gatewayLines()...)
+	lines = append(lines, agentLines()...)
+	lines = append(lines, lateLines()...)
+	lines = append(lines, vaultLines()...)
+	return lines
+}
+
+// Run carries out the lines that are wanted, prints each, and fails the test when an attack had an effect or a control had
+// none.
+func Run(t *testing.T, wanted func(name string) bool, print func(line string)) {
+	results := map[string]*Result{}
+	var lines []Line
+	for _, l := range Lines() {
+		if wanted(l.Name) {
+			lines = append(lines, l)
+			results[l.Name] = &Result{}
+		}
+	}
+	// Compiled before the two worlds begin, so that both begin at once.
+	harness.Binaries(t, harness.Build{})
+	harness.Binaries(t, harness.Build{Weak: true})
+	t.Run("worlds", func(t *testing.T) {
+		t.Run("shipped", func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, false)
+			for _, l := range lines {
+				began := time.Now()
+				r := results[l.Name]
+				r.Trials, r.Effects = l.attack(w)
+				r.Took = time.Since(began)
+				t.Logf("%s: %d trials, %d effects, %s", l.Name, r.Trials, r.Effects, r.Took.Round(time.Millisecond))
+			}
+		})
+		t.Run("weak", func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, true)
+			for _, l := range lines {
+				began := time.Now()
+				w.weaken(l.Weaken)
+				_, results[l.Name].Control = l.attack(w)
+				t.Logf("%s without %v: %d effects, %s", l.Name, l.Weaken, results[l.Name].Control, time.Since(began).Round(time.Millisecond))
+			}
+		})
+	})
+	for _, l := range lines {
+		r := *results[l.Name]
+		print(l.Format(r))
+		if !r.ok() {
+			t.Errorf("%s", l.Format(r))
+		}
+	}
+}

@@ -1,0 +1,339 @@
+package harness
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+)
+
+// Names of the processes, in the order in which they start.
+const (
+	Audit    = "audit"
+	Vault    = "vault"
+	Executor = "executor"
+	Gateway  = "gateway"
+)
+
+// up is the name of `durward up` among the processes.
+const up = "up"
+
+// Roles returns the names of the processes, in the order in which they start.
+func Roles() []string { return []string{Audit, Vault, Executor, Gateway} }
+
+// Patience is how long anything that ought to happen at once may take on a busy machine.
+const Patience = 20 * time.Second
+
+// Options say how a Host is made.
+type Options struct {
+	Build Build
+	// Catalogue returns the executor's catalogue; nil means DemoCatalogue.
+	Catalogue func(h *Host) string
+	// HoldS is how many seconds the gateway holds a call that waits for a human; 0 means 2, so that tests need not wait.
+	HoldS int
+	// Flags are further command-line flags, by process.
+	Flags map[string][]string
+}
+
+// Host is one installation in a temporary folder, and its processes. It is for one test; its methods fail that test.
+type Host struct {
+	// Dir is the installation's folder; Bin the folder of the programs.
+	Dir, Bin string
+	// Operator is the operator's name.
+	Operator string
+
+	t         testing.TB
+	opts      Options
+	base      int
+	processes map[string]*Process
+	history   auditv1.HistoryServiceClient
+	vault     vaultv1.ControlServiceClient
+}
+
+// New makes an installation in development mode, by `durward up --prepare`, and starts nothing.
+func New(t testing.TB, opts Options) *Host {
+	t.Helper()
+	h := &Host{
+		Dir: filepath.Join(t.TempDir(), "home"), Bin: Binaries(t, opts.Build), Operator: "ada",
+		t: t, opts: opts, base: claimPorts(t), processes: map[string]*Process{},
+	}
+	t.Cleanup(h.close)
+	h.Durward("up", "--prepare", "--development", "--operator", h.Operator, "--base-port", strconv.Itoa(h.base))
+	catalogue := opts.Catalogue
+	if catalogue == nil {
+		catalogue = DemoCatalogue
+	}
+	h.WriteFile("config/catalogue.yaml", catalogue(h))
+	hold := opts.HoldS
+	if hold == 0 {
+		hold = 2
+	}
+	h.WriteFile("config/gateway.yaml", h.ReadFile("config/gateway.yaml")+fmt.Sprintf("\nhold_s: %d\n", hold))
+	return h
+}
+
+// Start makes an installation and starts all its processes.
+func Start(t testing.TB, opts Options) *Host {
+	t.Helper()
+	h := New(t, opts)
+	h.StartAll()
+	return h
+}
+
+// Path is a file of the installation.
+func (h *Host) Path(parts ...string) string {
+	return filepath.Join(append([]string{h.Dir}, parts...)...)
+}
+
+// WriteFile replaces a file of the installation, atomically, 0600.
+func (h *Host) WriteFile(name, content string) {
+	h.t.Helper()
+	path := h.Path(name)
+	if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// ReadFile returns a file of the installation.
+func (h *Host) ReadFile(name string) string {
+	h.t.Helper()
+	b, err := os.ReadFile(h.Path(name))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// Port returns a port for the n-th service, 0 to 7, that nobody else has.
+func (h *Host) Port(n int) int { return h.base + serviceOffset + n }
+
+// Address is where a process serves: gRPC, and MCP at the gateway.
+func (h *Host) Address(role string) string {
+	return h.at(map[string]int{Gateway: 0, Vault: 1, Executor: 2, Audit: 3}[role])
+}
+
+// HealthAddress is where a process's health listener is.
+func (h *Host) HealthAddress(role string) string {
+	return h.at(map[string]int{Gateway: 10, Vault: 11, Executor: 12, Audit: 13}[role])
+}
+
+func (h *Host) at(offset int) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(h.base+offset))
+}
+
+// MCPURL is where agents connect.
+func (h *Host) MCPURL() string { return "http://" + h.Address(Gateway) + "/mcp" }
+
+// StartAll starts every process in order and waits until each is healthy.
+func (h *Host) StartAll() {
+	h.t.Helper()
+	for _, role := range Roles() {
+		h.StartProcess(role)
+	}
+}
+
+// Up runs `durward up`, which runs the processes, and waits until it says where agents connect. Its screen is its log.
+func (h *Host) Up(flags ...string) *Process {
+	h.t.Helper()
+	log := h.Path("logs", "up.log")
+	if err := os.Remove(log); err != nil && !os.IsNotExist(err) {
+		h.t.Fatal(err)
+	}
+	args := append([]string{filepath.Join(h.Bin, "durward"), "--home", h.Dir, "up", "--development"}, flags...)
+	p := startProcess(h.t, "durward up", log, args)
+	h.processes[up] = p
+	Eventually(h.t, "durward up is ready", func() error {
+		if !p.Running() {
+			h.t.Fatalf("durward up ended: %v\n%s", p.Ended(), p.Log())
+		}
+		if !strings.Contains(p.Log(), h.MCPURL()) {
+			return fmt.Errorf("not yet\n%s", p.Log())
+		}
+		return nil
+	})
+	return p
+}
+
+// StartProcess starts one process and waits until it is healthy.
+func (h *Host) StartProcess(role string) *Process {
+	h.t.Helper()
+	p := h.Launch(role)
+	h.AwaitHealthy(role)
+	return p
+}
+
+// Launch starts one process and does not wait. A process of that name must not be running.
+func (h *Host) Launch(role string) *Process {
+	h.t.Helper()
+	return h.LaunchUnder(nil, role)
+}
+
+// LaunchUnder starts one process by another program, such as `prlimit --fsize=…`, which must become the process itself.
+func (h *Host) LaunchUnder(wrapper []string, role string) *Process {
+	h.t.Helper()
+	if old := h.processes[role]; old != nil && old.Running() {
+		h.t.Fatalf("%s is running already", role)
+	}
+	args := append(append([]string{}, wrapper...), filepath.Join(h.Bin, role), "-config", h.Path("config", role+".yaml"))
+	if role == Executor {
+		args = append(args, "-development")
+	}
+	args = append(args, h.opts.Flags[role]...)
+	p := startProcess(h.t, role, h.Path("logs", role+".log"), args)
+	h.processes[role] = p
+	return p
+}
+
+// SetFlags replaces the further command-line flags that a process gets from its next start on.
+func (h *Host) SetFlags(role string, flags ...string) {
+	set := maps.Clone(h.opts.Flags)
+	if set == nil {
+		set = map[string][]string{}
+	}
+	set[role] = flags
+	h.opts.Flags = set
+}
+
+// Process returns a process that was started.
+func (h *Host) Process(role string) *Process {
+	h.t.Helper()
+	p := h.processes[role]
+	if p == nil {
+		h.t.Fatalf("%s was never started", role)
+	}
+	return p
+}
+
+// Healthy reports whether a process answers that it is well.
+func (h *Host) Healthy(role string) bool {
+	ctx, cancel := context.WithTimeout(h.t.Context(), time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+h.HealthAddress(role)+"/health", nil)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	response, err := httpClient.Do(request)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}
+
+// httpClient keeps no connections, which would tell a stopped process from a hung one too late.
+var httpClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+// AwaitHealthy waits until a process answers that it is well, and fails the test when it ends before.
+func (h *Host) AwaitHealthy(role string) {
+	h.t.Helper()
+	p := h.Process(role)
+	Eventually(h.t, role+" is healthy", func() error {
+		if !p.Running() {
+			h.t.Fatalf("%s ended before it was healthy: %v\n%s", role, p.Ended(), p.Log())
+		}
+		if !h.Healthy(role) {
+			return fmt.Errorf("not yet\n%s", p.Log())
+		}
+		return nil
+	})
+}
+
+// Eventually waits until check returns nil, for at most Patience.
+func Eventually(t testing.TB, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(Patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %s: %v", what, Patience, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// close ends the processes, newest first, and then the services, which are made to outlive them.
+func (h *Host) close() {
+	roles := append([]string{up}, Roles()...)
+	for i := len(roles) - 1; i >= 0; i-- {
+		if p := h.processes[roles[i]]; p != nil {
+			p.end()
+			if h.t.Failed() {
+				h.t.Logf("the end of %s's log:\n%s", roles[i], p.Log())
+			}
+		}
+	}
+	h.KillServices()
+}
+
+// KillServices kills every program whose command line names a file of this installation: the services that it started.
+func (h *Host) KillServices() {
+	h.t.Helper()
+	for _, pid := range h.ServicePIDs() {
+		// Gone already is as good.
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// ServicePIDs returns the running services: programs other than Durward's whose command line names a file of this
+// installation.
+func (h *Host) ServicePIDs() []int {
+	h.t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err != nil || !strings.HasPrefix(string(cmdline), filepath.Join(h.Bin, "durward-demo")+"\x00") {
+			continue
+		}
+		if strings.Contains(string(cmdline), h.Dir+string(filepath.Separator)) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// Digest returns the SHA-256 of every file under folders of the installation, by name.
+func (h *Host) Digest(folders ...string) map[string]string {
+	h.t.Helper()
+	digests := map[string]string{}
+	for _, folder := range folders {
+		err := filepath.WalkDir(h.Path(folder), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			digests[strings.TrimPrefix(path, h.Dir)] = fmt.Sprintf("%x", sha256.Sum256(b))
+			return err
+		})
+		if err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	return digests
+}

@@ -1,0 +1,56 @@
+package harness
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// Ports are handed out in blocks below the range from which the kernel gives out ports by itself. A block is held by a lock
+// on a file, so that test processes that run at the same time never meet.
+const (
+	firstPort    = 20000
+	portsPerHost = 24
+	blocks       = 500
+	// serviceOffset is where a block's ports for services begin: 0 to 13 are the processes' own.
+	serviceOffset = 16
+)
+
+// claimPorts returns the first port of a free block, which stays claimed until the test ends.
+func claimPorts(t testing.TB) int {
+	t.Helper()
+	dir := filepath.Join(os.TempDir(), "durward-e2e-ports")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i := range blocks {
+		block := (i + os.Getpid()) % blocks
+		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprint(block)), os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		base := firstPort + block*portsPerHost
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil || !allFree(base) {
+			_ = f.Close()
+			continue
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		return base
+	}
+	t.Fatal("no block of ports is free")
+	return 0
+}
+
+func allFree(base int) bool {
+	for port := base; port < base+portsPerHost; port++ {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return false
+		}
+		_ = l.Close()
+	}
+	return true
+}

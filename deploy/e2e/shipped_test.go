@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"bytes"
+	"debug/buildinfo"
+	"debug/elf"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"durward.internal/deploy/e2e/harness"
+)
+
+// weakened are the programs that have guards to remove in a drill build.
+var weakened = []string{"vault", "executor"}
+
+// TestNoWeakSetting shows that no program as it is shipped has a setting, a symbol or a build tag of the drill's negative
+// controls, and that a drill build has: the test would notice.
+func TestNoWeakSetting(t *testing.T) {
+	for _, name := range harness.Programs() {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(harness.Binaries(t, harness.Build{}), name)
+			if flag, tag, symbol := weakness(t, path); flag || tag || symbol != "" {
+				t.Errorf("flag %t, tag %t, symbol %q", flag, tag, symbol)
+			}
+		})
+	}
+	for _, name := range weakened {
+		t.Run(name+" of the drill", func(t *testing.T) {
+			path := filepath.Join(harness.Binaries(t, harness.Build{Weak: true}), name)
+			if flag, tag, symbol := weakness(t, path); !flag || !tag || symbol == "" {
+				t.Errorf("flag %t, tag %t, symbol %q", flag, tag, symbol)
+			}
+		})
+	}
+}
+
+// weakness looks for the three signs of a drill build: the flag -weaken, the tag weak, and a symbol.
+func weakness(t *testing.T, path string) (flag, tag bool, symbol string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), path, "-weaken", "nothing").CombinedOutput()
+	if err == nil {
+		t.Fatalf("-weaken nothing is accepted: %s", out)
+	}
+	// The standard flag package, and the operator's command line, say so of a flag that is not there.
+	flag = !bytes.Contains(out, []byte("flag provided but not defined: -weaken")) && !bytes.Contains(out, []byte("unknown shorthand flag"))
+
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, setting := range info.Settings {
+		if setting.Key == "-tags" && slices.Contains(strings.Split(setting.Value, ","), "weak") {
+			tag = true
+		}
+	}
+
+	file, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	symbols, err := file.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range symbols {
+		if strings.HasPrefix(s.Name, "durward.internal/") && strings.Contains(strings.ToLower(s.Name), "weaken") {
+			symbol = s.Name
+		}
+	}
+	return flag, tag, symbol
+}
+
+// TestCheckAndVersion shows that every process checks its configuration and prints its version without starting.
+func TestCheckAndVersion(t *testing.T) {
+	h := harness.New(t, harness.Options{})
+	for _, role := range harness.Roles() {
+		t.Run(role, func(t *testing.T) {
+			path := filepath.Join(h.Bin, role)
+			config := h.Path("config", role+".yaml")
+			if out, err := exec.CommandContext(t.Context(), path, "-config", config, "-check").CombinedOutput(); err != nil {
+				t.Errorf("-check: %v\n%s", err, out)
+			}
+			if out, err := exec.CommandContext(t.Context(), path, "-version").Output(); err != nil || !strings.HasPrefix(string(out), role+" ") {
+				t.Errorf("-version: %v, %q", err, out)
+			}
+			good, err := os.ReadFile(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, change := range map[string]struct{ bad, want string }{
+				"unknown key":    {strings.Replace(string(good), "health_listen:", "health_listn:", 1), "health_listen"},
+				"not loopback":   {strings.Replace(string(good), "listen: 127.0.0.1:", "listen: 0.0.0.0:", 1), "-dangerous-allow-remote"},
+				"duplicate key":  {string(good) + "\nlog_level: info\n", "log_level"},
+				"no certificate": {strings.Replace(string(good), "certificate:", "certificates:", 1), "certificate"},
+			} {
+				bad := filepath.Join(t.TempDir(), "bad.yaml")
+				if err := os.WriteFile(bad, []byte(change.bad), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				out, err := exec.CommandContext(t.Context(), path, "-config", bad, "-check").CombinedOutput()
+				if err == nil || !strings.Contains(string(out), change.want) {
+					t.Errorf("%s: %v, want an error that says %q:\n%s", name, err, change.want, out)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,234 @@
+// Command gateway is the untrusted edge: agents speak MCP to it over HTTP, and it relays to the processes that decide and
+// act. It holds no secret beyond its own TLS key, no database, and no state but limits and sessions in memory.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/mcpserver"
+	"durward.internal/gateway/internal/refusal"
+	"durward.internal/gateway/internal/relay"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/trust"
+)
+
+// version is set by the linker.
+var version = "development"
+
+// settings is the gateway's file; deploy/config/gateway.yaml is the documented example.
+type settings struct {
+	config.Common `yaml:",inline"`
+	// Vault, Executor and Audit are the peers. Required.
+	Vault    config.Peer `yaml:"vault"`
+	Executor config.Peer `yaml:"executor"`
+	Audit    config.Peer `yaml:"audit"`
+	// AllowedHosts are further host names, without ports, that clients may address the gateway by. Default: loopback names alone.
+	AllowedHosts []string `yaml:"allowed_hosts"`
+	// AllowedOrigins are web origins whose pages may call the gateway, "https://console.example". Default: none.
+	AllowedOrigins []string `yaml:"allowed_origins"`
+	// HoldS is how many seconds a call waits for a human's decision before it answers pending_approval: 1 to 50, since
+	// clients give up at 60. Default 45.
+	HoldS int `yaml:"hold_s"`
+	// SessionIdleS is after how many idle seconds a client's session ends: 60 to 28800. Default 1800.
+	SessionIdleS int `yaml:"session_idle_s"`
+	// SessionsPerPrincipal is how many sessions a client keeps, 1 to 1024; a further one ends the one that has been idle
+	// longest. Default 32.
+	SessionsPerPrincipal int `yaml:"sessions_per_principal"`
+	// CallsPerPrincipal is how many tool calls of a client may be under way, 1 to 1024. Default 32.
+	CallsPerPrincipal int `yaml:"calls_per_principal"`
+}
+
+// Validate implements process.Settings. It also fills in the defaults.
+func (s *settings) Validate() error {
+	problems := []error{s.Common.Validate()}
+	for name, peer := range map[string]config.Peer{"vault": s.Vault, "executor": s.Executor, "audit": s.Audit} {
+		if err := peer.Validate(); err != nil {
+			problems = append(problems, fmt.Errorf("%s.%w", name, err))
+		} else if _, err := identity.Parse(peer.Identity); err != nil {
+			problems = append(problems, fmt.Errorf("%s.identity: %w", name, err))
+		}
+	}
+	for _, host := range s.AllowedHosts {
+		if host == "" || host != strings.ToLower(host) || strings.ContainsAny(host, ":/ *") {
+			problems = append(problems, fmt.Errorf("allowed_hosts: %q must be a host name in lower case, without port", host))
+		}
+	}
+	for _, origin := range s.AllowedOrigins {
+		if u, err := url.Parse(origin); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || origin != u.Scheme+"://"+u.Host {
+			problems = append(problems, fmt.Errorf("allowed_origins: %q must be scheme://host[:port]", origin))
+		}
+	}
+	for _, n := range []struct {
+		name               string
+		value              *int
+		standard, low, top int
+	}{
+		{"hold_s", &s.HoldS, 45, 1, 50},
+		{"session_idle_s", &s.SessionIdleS, 1800, 60, 28800},
+		{"sessions_per_principal", &s.SessionsPerPrincipal, 32, 1, 1024},
+		{"calls_per_principal", &s.CallsPerPrincipal, 32, 1, 1024},
+	} {
+		if *n.value == 0 {
+			*n.value = n.standard
+		}
+		if *n.value < n.low || *n.value > n.top {
+			problems = append(problems, fmt.Errorf("%s: must be %d to %d", n.name, n.low, n.top))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func main() {
+	s := new(settings)
+	os.Exit(process.Main(process.Program{
+		Name: "gateway", Version: version, Settings: s,
+		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, s, logger) },
+	}, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// Bounds of the HTTP server. There is no write timeout: an answer may take as long as a human.
+const (
+	headerTimeout = 5 * time.Second
+	bodyTimeout   = 15 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 16 << 10
+	drainTimeout  = 5 * time.Second
+)
+
+func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
+	roots, err := trust.Open(s.TrustDir)
+	if err != nil {
+		return err
+	}
+	defer roots.Close()
+	self, err := identity.Open(identity.Files{Certificate: s.TLS.Certificate, Key: s.TLS.Key}, roots)
+	if err != nil {
+		return err
+	}
+	defer self.Close()
+	dial := func(peer config.Peer) (*grpc.ClientConn, error) {
+		server, err := identity.Parse(peer.Identity)
+		if err != nil {
+			return nil, err
+		}
+		return rpc.Dial(rpc.ClientConfig{Identity: self, Address: peer.Address, Server: server, Logger: logger})
+	}
+	vault, err := dial(s.Vault)
+	if err != nil {
+		return err
+	}
+	defer vault.Close()
+	executor, err := dial(s.Executor)
+	if err != nil {
+		return err
+	}
+	defer executor.Close()
+	audit, err := dial(s.Audit)
+	if err != nil {
+		return err
+	}
+	defer audit.Close()
+
+	// Without a state folder the recorder keeps what waits for audit in memory.
+	records, err := recorder.Open(ctx, recorder.OpenConfig{
+		Conn: audit, Audit: s.Audit.Identity, Writer: self.ID().String(), Trust: roots, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	refusals, err := refusal.New(records, logger)
+	if err != nil {
+		return err
+	}
+	peers, err := relay.New(relay.Config{Vault: vault, Executor: executor, Logger: logger})
+	if err != nil {
+		return err
+	}
+	server, err := mcpserver.New(mcpserver.Config{
+		Relay: peers, Refusals: refusals, Logger: logger, Version: version,
+		Hold:              time.Duration(s.HoldS) * time.Second,
+		SessionTimeout:    time.Duration(s.SessionIdleS) * time.Second,
+		CallsPerPrincipal: s.CallsPerPrincipal,
+		Draining:          ctx.Done(),
+	})
+	if err != nil {
+		return err
+	}
+	edge, err := front.New(front.Config{
+		Sessions: peers, Stateful: server.Handler(), Refusals: refusals, Logger: logger,
+		Hosts: s.AllowedHosts, Origins: s.AllowedOrigins, SessionsPerPrincipal: s.SessionsPerPrincipal,
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := rpc.Listen(s.Listen, s.AllowRemote)
+	if err != nil {
+		return err
+	}
+	health, err := rpc.Listen(s.HealthListen, s.AllowRemote)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	logger.Info("serving", "mcp", "http://"+listener.Addr().String()+front.Path)
+
+	group, serving := errgroup.WithContext(ctx)
+	group.Go(func() error { return telemetry.ServeHealth(serving, health, "gateway", version, nil) })
+	group.Go(func() error { refusals.Run(serving, 10*time.Second); return nil })
+	group.Go(func() error { return serve(serving, listener, edge) })
+	err = group.Wait()
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer cancel()
+	return errors.Join(err, records.Close(drain))
+}
+
+// serve serves HTTP until ctx ends, then lets calls finish and ends every session.
+func serve(ctx context.Context, listener net.Listener, edge *front.Front) error {
+	web := &http.Server{
+		Handler:           edge,
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       bodyTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          log.New(io.Discard, "", 0), // it repeats what strangers send
+	}
+	var draining sync.WaitGroup
+	draining.Add(1)
+	stop := context.AfterFunc(ctx, func() {
+		defer draining.Done()
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		defer cancel()
+		if err := web.Shutdown(end); err != nil {
+			_ = web.Close() // what did not end in time is cut off
+		}
+		edge.Close(end)
+	})
+	if err := web.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if stop() {
+			draining.Done()
+		}
+		return fmt.Errorf("serve MCP: %w", err)
+	}
+	draining.Wait()
+	return nil
+}

@@ -1,0 +1,199 @@
+// Package envelope is the one shape in which every tool answers, whatever became of the call: done, waiting for a human,
+// running, denied, failed. It runs in the gateway, the untrusted edge. It holds public text alone: what goes in is already
+// the public half of an error, or a result that the sink tokenised; strings of results are cleaned here once more.
+//
+// The same JSON goes out as structuredContent and as text, since clients show the model one or the other, and one output
+// schema per tool accepts every status, since strict clients check even errors against it.
+package envelope
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+)
+
+// Status says what became of a call.
+type Status string
+
+// The statuses. Pending and running are not errors; denied is one, and not retryable.
+const (
+	OK              Status = "ok"
+	PendingApproval Status = "pending_approval"
+	Running         Status = "running"
+	Denied          Status = "denied"
+	Error           Status = "error"
+)
+
+// Reasons of a denial.
+const (
+	// UserRejected: a human looked at the request and said no.
+	UserRejected = "user_rejected"
+	// NotAvailable: policy does not let this client use the tool, or there is no such tool. The two look alike.
+	NotAvailable = "not_available"
+)
+
+// Envelope is what a tool answers. The order of its members is the order on the wire.
+type Envelope struct {
+	Status    Status `json:"status"`
+	Summary   string `json:"summary"`
+	RequestID string `json:"request_id"`
+	// OperationID is 32 hex digits: the vault's name for an asked-for mutation.
+	OperationID string `json:"operation_id,omitempty"`
+	// ExpiresAt is RFC 3339 in UTC, with whole seconds.
+	ExpiresAt string `json:"expires_at,omitempty"`
+	// TellUser is what the agent should say to its user.
+	TellUser string `json:"tell_user,omitempty"`
+	Next     *Next  `json:"next,omitempty"`
+	// Result is the tool's own result, as its schema says.
+	Result json.RawMessage `json:"result,omitempty"`
+	// Reason is why a call was denied: UserRejected or NotAvailable.
+	Reason string `json:"reason,omitempty"`
+	// Replayed: the outcome was recorded by an earlier call for the same operation.
+	Replayed bool     `json:"replayed,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+	Audit    *Audit   `json:"audit,omitempty"`
+	Error    *Failure `json:"error,omitempty"`
+}
+
+// Next is the call to make next.
+type Next struct {
+	Tool      string         `json:"tool"`
+	Arguments map[string]any `json:"arguments"`
+}
+
+// Audit says which of the human's settings an override of this session changed (CFG-2).
+type Audit struct {
+	SessionOverrides []string `json:"session_overrides"`
+	Persistent       bool     `json:"persistent"`
+	OverrideSource   string   `json:"override_source"`
+}
+
+// Failure is the public half of an error.
+type Failure struct {
+	// Code is a name of call.v1.Code without its prefix: INVALID_ARGUMENT.
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	// Field is the argument at fault.
+	Field       string   `json:"field,omitempty"`
+	Retryable   bool     `json:"retryable"`
+	RetryAfterS uint32   `json:"retry_after_s,omitempty"`
+	DidYouMean  []string `json:"did_you_mean,omitempty"`
+}
+
+// IsError reports whether clients should treat the answer as a failed call.
+func (e *Envelope) IsError() bool { return e.Status == Denied || e.Status == Error }
+
+// JSON returns the envelope's bytes, without HTML escaping, so that text and structured content read alike.
+func (e *Envelope) JSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.Grow(256 + len(e.Result))
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(e); err != nil {
+		return nil, fmt.Errorf("encode envelope: %w", err)
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// Time formats an instant for ExpiresAt; the zero time is left out.
+func Time(t time.Time) string {
+	if t.IsZero() || t.Unix() == 0 {
+		return ""
+	}
+	return t.UTC().Truncate(time.Second).Format(time.RFC3339)
+}
+
+// CodeName is a code as agents see it.
+func CodeName(code callv1.Code) string { return strings.TrimPrefix(code.String(), "CODE_") }
+
+// Fault makes an envelope of an error's public half.
+func Fault(requestID string, f *fault.Error) *Envelope {
+	p := f.Proto(requestID)
+	return &Envelope{
+		Status:    Error,
+		Summary:   sentence(p.GetMessage()),
+		RequestID: requestID,
+		Error: &Failure{
+			Code:        CodeName(p.GetCode()),
+			Message:     p.GetMessage(),
+			Field:       p.GetField(),
+			Retryable:   p.GetRetryable(),
+			RetryAfterS: p.GetRetryAfterS(),
+			DidYouMean:  p.GetDidYouMean(),
+		},
+	}
+}
+
+// sentence begins a fault's message with a capital and ends it with a full stop, for people.
+func sentence(s string) string {
+	if s == "" {
+		return s
+	}
+	if !strings.ContainsRune(".!?…", rune(s[len(s)-1])) {
+		s += "."
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+// Unavailable is the answer for a tool that this client may not use and for a tool that does not exist (ACL-3).
+func Unavailable(requestID string) *Envelope {
+	return &Envelope{
+		Status:    Denied,
+		Summary:   "This tool is not available to this client. Do not retry.",
+		RequestID: requestID,
+		Reason:    NotAvailable,
+	}
+}
+
+// Rejected is the answer when a human said no; words are the human's, cleaned, and may be empty.
+func Rejected(requestID, operationID, words string) *Envelope {
+	e := &Envelope{
+		Status:      Denied,
+		Summary:     "A human denied this request. Do not retry.",
+		RequestID:   requestID,
+		OperationID: operationID,
+		TellUser:    "The operator denied the request.",
+		Reason:      UserRejected,
+	}
+	if words != "" {
+		e.Summary = "A human denied this request: " + sentence(words) + " Do not retry."
+		e.TellUser = "The operator denied the request and said: " + sentence(words)
+	}
+	return e
+}
+
+// WaitTool is the tool that waits for an operation.
+const WaitTool = "wait_operation"
+
+// Pending is the answer while a human has not decided.
+func Pending(requestID, operationID string, expires time.Time) *Envelope {
+	return &Envelope{
+		Status:      PendingApproval,
+		Summary:     "A human must approve this before it runs. Nothing has happened yet.",
+		RequestID:   requestID,
+		OperationID: operationID,
+		ExpiresAt:   Time(expires),
+		TellUser:    "This needs your approval. Ask the operator to run: durward approvals",
+		Next:        wait(operationID),
+	}
+}
+
+// StillRunning is the answer when an approved operation takes longer than a call can be held.
+func StillRunning(requestID, operationID string) *Envelope {
+	return &Envelope{
+		Status:      Running,
+		Summary:     "The operation was approved and is still running.",
+		RequestID:   requestID,
+		OperationID: operationID,
+		Next:        wait(operationID),
+	}
+}
+
+func wait(operationID string) *Next {
+	return &Next{Tool: WaitTool, Arguments: map[string]any{"operation_id": operationID}}
+}

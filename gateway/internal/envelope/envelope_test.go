@@ -1,0 +1,185 @@
+package envelope
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/jsonschema-go/jsonschema"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+)
+
+var update = flag.Bool("update", false, "write the golden vectors")
+
+const (
+	request   = "r-aaaaaaaaaaaaaaaaaaaaaaaaaa"
+	operation = "00112233445566778899aabbccddeeff"
+)
+
+// The envelopes of every status, as they go over the wire: agents and other programs depend on these bytes.
+func TestGoldenVectors(t *testing.T) {
+	result := json.RawMessage(`{"service":{"service_id":"demo-chat"},"changed":true}`)
+	expires := time.Date(2026, 11, 21, 12, 30, 0, 999, time.FixedZone("east", 7200))
+	for name, e := range map[string]*Envelope{
+		"ok": {Status: OK, Summary: "Started demo-chat.", RequestID: request, OperationID: operation, Result: result},
+		"ok_with_everything": {Status: OK, Summary: "Started <demo-chat>.", RequestID: request, OperationID: operation, Result: result, Replayed: true,
+			Warnings: []string{"slow disk"}, Audit: &Audit{SessionOverrides: []string{"csp_override"}, OverrideSource: "session"}},
+		"pending_approval": Pending(request, operation, expires),
+		"pending_no_end":   Pending(request, operation, time.Time{}),
+		"running":          StillRunning(request, operation),
+		"denied_policy":    Unavailable(request),
+		"denied_human":     Rejected(request, operation, "not during the demo"),
+		"denied_silent":    Rejected(request, operation, ""),
+		"error": Fault(request, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such service", fault.WithField("service_id"),
+			fault.WithSuggestions("demo-chat"))),
+		"error_rate_limited": Fault(request, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded", fault.WithRetry(1500*time.Millisecond))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := e.JSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join("testdata", name+".json")
+			if *update {
+				if err := os.WriteFile(path, append(got, '\n'), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.TrimSpace(string(want)), string(got)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Each golden vector fits the output schema of the tool that could answer so, and nothing that is no envelope does.
+func TestSchemaTakesEveryStatus(t *testing.T) {
+	start, ok := contract.Lookup("start_service")
+	if !ok {
+		t.Fatal("no start_service")
+	}
+	schema := resolved(t, Schema(start.ResultSchema))
+	vectors, err := filepath.Glob("testdata/*.json")
+	if err != nil || len(vectors) < 10 {
+		t.Fatalf("%d vectors: %v", len(vectors), err)
+	}
+	for _, path := range vectors {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var v any
+		if err := json.Unmarshal(raw, &v); err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Validate(v); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	for name, raw := range map[string]string{
+		"another member":  `{"status":"ok","summary":"","request_id":"r","extra":1}`,
+		"another status":  `{"status":"fine","summary":"","request_id":"r"}`,
+		"no request id":   `{"status":"ok","summary":""}`,
+		"another result":  `{"status":"ok","summary":"","request_id":"r","result":{"x":1}}`,
+		"result no shape": `{"status":"ok","summary":"","request_id":"r","result":7}`,
+	} {
+		var v any
+		if err := json.Unmarshal([]byte(raw), &v); err != nil {
+			t.Fatal(err)
+		}
+		if schema.Validate(v) == nil {
+			t.Errorf("%s passes", name)
+		}
+	}
+}
+
+func resolved(t *testing.T, schema map[string]any) *jsonschema.Resolved {
+	t.Helper()
+	raw, err := json.Marshal(schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := new(jsonschema.Schema)
+	if err := json.Unmarshal(raw, s); err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Resolve(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestResultIsCleanedAndFitsItsSchema(t *testing.T) {
+	m := &executorv1.ListServicesResponse{Services: []*executorv1.ServiceSummary{
+		{ServiceId: "demo-chat", Name: "Demo\x1b[2J \u202echat\u200b", State: executorv1.ServiceState_SERVICE_STATE_RUNNING, Model: "[bold]m"},
+	}}
+	got, err := Result(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"services":[{"service_id":"demo-chat","name":"Demo chat","state":"SERVICE_STATE_RUNNING","model":"m","vram_mib":0}]}`
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	list, _ := contract.Lookup("list_services")
+	var v any
+	if err := json.Unmarshal(got, &v); err != nil {
+		t.Fatal(err)
+	}
+	if err := resolved(t, list.ResultSchema).Validate(v); err != nil {
+		t.Error(err)
+	}
+	// The same for a map, whose keys are text too.
+	body := map[string]any{}
+	if err := json.Unmarshal(mustResult(t), &body); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]any{"key": "value"}, body["details"]); diff != "" {
+		t.Errorf("map (-want +got):\n%s", diff)
+	}
+}
+
+// mustResult renders a message that has a map, which no tool's response has today.
+func mustResult(t *testing.T) []byte {
+	t.Helper()
+	raw, err := Result(&auditv1.Body{Details: map[string]string{"k\u200bey": "va\x07lue"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func TestEveryToolsEmptyResultFitsItsSchema(t *testing.T) {
+	for _, tool := range contract.Tools() {
+		got, err := Result(tool.NewResponse())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(got, []byte("null")) {
+			t.Errorf("%s: null in %s", tool.Name, got)
+		}
+		var v any
+		if err := json.Unmarshal(got, &v); err != nil {
+			t.Fatal(err)
+		}
+		if err := resolved(t, tool.ResultSchema).Validate(v); err != nil {
+			t.Errorf("%s: %v", tool.Name, err)
+		}
+	}
+}

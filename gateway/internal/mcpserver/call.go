@@ -1,0 +1,437 @@
+package mcpserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"google.golang.org/protobuf/proto"
+
+	"durward.internal/gateway/internal/envelope"
+	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/refusal"
+	"durward.internal/gateway/internal/relay"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/rpc"
+)
+
+// maxSummary and maxWarnings bound what a sink says about a call.
+const (
+	maxSummary  = 500
+	maxWarnings = 20
+)
+
+// patience is how long a wait goes on while the vault is away.
+const patience = 2 * time.Second
+
+// answer is an envelope with what goes into the reply's _meta beside it.
+type answer struct {
+	*envelope.Envelope
+	receipt *callv1.Receipt
+	// proof names the proof that the request lacked.
+	proof string
+}
+
+// call serves one tools/call of a tool that exists. It never returns an error: whatever happens is an envelope.
+func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, t tool) (*mcp.CallToolResult, error) {
+	began := time.Now()
+	call := callOf(req)
+	// The receiving middleware's context does not reach a handler's values through the SDK unchanged in every version.
+	ctx = rpc.WithRequestID(ctx, call.RequestID)
+	out, err := s.limited(ctx, req, call, t, began)
+	if err != nil {
+		out = s.failed(ctx, call, t, out, err)
+	}
+	s.conf.Logger.InfoContext(ctx, "tool call", "tool", t.Name, "principal", call.Session.Principal(), "session", call.Session.Ref(),
+		"status", string(out.Status), "operation", out.OperationID, "duration_ms", time.Since(began).Milliseconds())
+	return s.result(ctx, call, out)
+}
+
+// unknownTool answers like a denial of policy (ACL-3).
+func (s *Server) unknownTool(ctx context.Context, call *front.Call) (*mcp.CallToolResult, error) {
+	s.conf.Logger.InfoContext(ctx, "unknown tool", "principal", call.Session.Principal(), "session", call.Session.Ref())
+	s.conf.Refusals.Record(ctx, refusal.Event{
+		RequestID: call.RequestID, Code: callv1.Code_CODE_DENIED, Reason: "unknown tool",
+		Principal: call.Session.Principal(), Session: call.Session.Ref(),
+	})
+	return s.result(ctx, call, answer{Envelope: envelope.Unavailable(call.RequestID)})
+}
+
+// limited holds one of the principal's slots for the call.
+func (s *Server) limited(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t tool, began time.Time) (answer, error) {
+	principal := call.Session.Principal()
+	if !s.slots.take(principal) {
+		return answer{}, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded", fault.WithRetry(time.Second))
+	}
+	defer s.slots.free(principal)
+	request, reason, err := t.decode(req.Params.Arguments)
+	if err != nil {
+		s.recordRefused(ctx, call, t, err)
+		return answer{}, err
+	}
+	switch {
+	case t.FullMethod == vaultv1.ToolService_WaitOperation_FullMethodName:
+		return s.waitOperation(ctx, req, call, request, began)
+	case t.Tier == optionsv1.Tier_TIER_READ:
+		reply, err := s.conf.Relay.Read(ctx, call.Session, call.Caller, t.Tool, request)
+		if err != nil {
+			return answer{}, err
+		}
+		return done(call, t.Tool, reply, "")
+	default:
+		return s.mutate(ctx, req, call, t, request, reason, began)
+	}
+}
+
+// decode checks arguments against the contract, and takes the agent's reason out of them first.
+func (t tool) decode(raw json.RawMessage) (proto.Message, string, error) {
+	var reason string
+	if t.reason && bytes.Contains(raw, []byte(`"`+argReason+`"`)) {
+		var err error
+		if raw, reason, err = splitReason(raw); err != nil {
+			return nil, "", err
+		}
+	}
+	m, err := t.Decode(raw)
+	return m, reason, err
+}
+
+// splitReason takes the member "reason" out of an object, if it is there. Its input was scanned: keys are unique.
+func splitReason(raw json.RawMessage) (rest json.RawMessage, reason string, err error) {
+	invalid := func(sentence string) error {
+		return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, sentence, fault.WithField(argReason))
+	}
+	dec := jsontext.NewDecoder(bytes.NewReader(raw))
+	if t, err := dec.ReadToken(); err != nil || t.Kind() != jsontext.KindBeginObject {
+		return raw, "", nil // the contract says what is wrong with it
+	}
+	out := append(make([]byte, 0, len(raw)), '{')
+	for dec.PeekKind() == jsontext.KindString {
+		key, err := dec.ReadValue()
+		if err != nil {
+			return nil, "", invalid("the arguments are not well-formed JSON")
+		}
+		key = bytes.Clone(key) // the decoder's buffer is its own
+		value, err := dec.ReadValue()
+		if err != nil {
+			return nil, "", invalid("the arguments are not well-formed JSON")
+		}
+		if string(key) == `"`+argReason+`"` {
+			text, err := jsontext.AppendUnquote(nil, value)
+			if err != nil || value.Kind() != jsontext.KindString {
+				return nil, "", invalid("reason must be a string")
+			}
+			if reason = string(text); utf8.RuneCountInString(reason) > maxReason {
+				return nil, "", invalid("reason is too long, the most is 1000")
+			}
+			continue
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, key...), ':'), value...)
+	}
+	return append(out, '}'), clean.Block(reason, maxReason), nil
+}
+
+// mutate asks the vault for leave, waits for a human within bounds, and carries the call out.
+func (s *Server) mutate(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t tool, request proto.Message, reason string, began time.Time) (answer, error) {
+	arguments, err := contract.Canonical(request)
+	if err != nil {
+		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
+	}
+	decision, err := s.conf.Relay.Authorise(ctx, call.Session, call.Caller, t.Tool, arguments, reason)
+	if err != nil {
+		return answer{}, err
+	}
+	id := decision.GetOperationId()
+	switch decision.GetDecision() {
+	case vaultv1.AuthoriseResponse_DECISION_GRANTED:
+		return s.run(ctx, req, call, t.Tool, request, id, decision.GetGrant(), began)
+	case vaultv1.AuthoriseResponse_DECISION_PENDING:
+		return s.settle(ctx, req, call, id, decision.GetExpiresAt().AsTime(), began)
+	case vaultv1.AuthoriseResponse_DECISION_DENIED:
+		return answer{Envelope: envelope.Unavailable(call.RequestID)}, nil
+	default:
+		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("decision %v", decision.GetDecision())))
+	}
+}
+
+// waitOperation is the tool that an agent calls after pending_approval. Its answer is the original tool's.
+func (s *Server) waitOperation(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, request proto.Message, began time.Time) (answer, error) {
+	wait, ok := request.(*vaultv1.WaitOperationRequest)
+	if !ok {
+		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("request is a %T", request)))
+	}
+	return s.settle(ctx, req, call, wait.GetOperationId(), time.Time{}, began)
+}
+
+// settle waits for an operation within bounds, carries it out if a human approved it, and says how it stands.
+func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, id string, expires, began time.Time) (answer, error) {
+	state, err := s.await(ctx, req, call, id, began)
+	if err != nil {
+		f := fault.From(err)
+		if f.Code != callv1.Code_CODE_UNAVAILABLE && f.Code != callv1.Code_CODE_TIMEOUT {
+			return answer{}, err
+		}
+		// The operation is still there: the agent can come back for it.
+		out := envelope.Fault(call.RequestID, f)
+		out.OperationID, out.Next = id, envelope.Pending(call.RequestID, id, expires).Next
+		return answer{Envelope: out}, nil
+	}
+	switch state.GetState() {
+	case vaultv1.OperationState_OPERATION_STATE_PENDING:
+		if at := state.GetExpiresAt(); at != nil {
+			expires = at.AsTime()
+		}
+		return answer{Envelope: envelope.Pending(call.RequestID, id, expires)}, nil
+	case vaultv1.OperationState_OPERATION_STATE_DENIED:
+		return answer{Envelope: envelope.Rejected(call.RequestID, id, clean.Line(state.GetReason(), maxSummary))}, nil
+	case vaultv1.OperationState_OPERATION_STATE_EXPIRED:
+		out := envelope.Fault(call.RequestID, fault.New(callv1.Code_CODE_EXPIRED,
+			"nobody decided on the request in time, and nothing was done; ask again if it is still wanted"))
+		out.OperationID = id
+		return answer{Envelope: out}, nil
+	case vaultv1.OperationState_OPERATION_STATE_APPROVED, vaultv1.OperationState_OPERATION_STATE_RUNNING, vaultv1.OperationState_OPERATION_STATE_DONE:
+	default:
+		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("operation state %v", state.GetState())))
+	}
+	if state.GetGrant() == nil {
+		return answer{Envelope: envelope.StillRunning(call.RequestID, id)}, nil
+	}
+	t, ok := contract.Lookup(state.GetTool().GetName())
+	if !ok || !bytes.Equal(t.DefinitionDigest[:], state.GetTool().GetDefinitionDigest()) {
+		return answer{}, fault.New(callv1.Code_CODE_CONFLICT, "the tool is not what it was when the human was asked; ask again")
+	}
+	request, err := t.Decode(state.GetArguments())
+	if err != nil {
+		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
+	}
+	return s.run(ctx, req, call, t, request, id, state.GetGrant(), began)
+}
+
+// await asks the vault where an operation stands until it no longer needs a human. When the hold is over, the client has
+// left or the process stops, the answer is PENDING.
+func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, id string, began time.Time) (*vaultv1.WaitOperationResponse, error) {
+	until := began.Add(s.conf.Hold)
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	defer s.watchClient(ctx, req, call, "waiting for approval", cancel)()
+	pending := &vaultv1.WaitOperationResponse{State: vaultv1.OperationState_OPERATION_STATE_PENDING}
+	var failing time.Time
+	for {
+		// The vault answers at the end of its own hold; a second more lets that answer arrive.
+		attempt, stop := context.WithDeadline(context.WithoutCancel(ctx), until.Add(time.Second))
+		unlink := context.AfterFunc(ctx, func() {
+			if errors.Is(ctx.Err(), context.Canceled) {
+				stop()
+			}
+		})
+		state, err := s.conf.Relay.Wait(attempt, call.Session, call.Caller, id)
+		unlink()
+		stop()
+		pause := 50 * time.Millisecond
+		switch {
+		case errors.Is(ctx.Err(), context.Canceled):
+			return pending, nil // nobody waits: an approval that came just now is for whoever asks next
+		case err == nil && state.GetState() != vaultv1.OperationState_OPERATION_STATE_PENDING:
+			return state, nil
+		case err == nil:
+			pending, failing = state, time.Time{}
+		case ctx.Err() != nil:
+		case fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || fault.Is(err, callv1.Code_CODE_TIMEOUT):
+			if failing.IsZero() {
+				failing = time.Now()
+			}
+			if time.Since(failing) > patience {
+				return nil, err
+			}
+			pause = patience / 8
+		default:
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return pending, nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// run carries an operation out. A client that leaves, cancels or runs out of time does not stop it: the answer is then
+// that it is running.
+func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t contract.Tool, request proto.Message, id string, grant *callv1.SignedGrant, began time.Time) (answer, error) {
+	waiting, cancel := context.WithDeadline(ctx, began.Add(s.conf.Hold+runGrace))
+	defer cancel()
+	defer s.watchClient(waiting, req, call, "running", cancel)()
+	reply, err := s.conf.Relay.Run(waiting, t, request, id, grant)
+	switch {
+	case errors.Is(err, relay.ErrRunning):
+		return answer{Envelope: envelope.StillRunning(call.RequestID, id)}, nil
+	case err != nil:
+		out := answer{Envelope: envelope.Fault(call.RequestID, fault.From(err))}
+		out.OperationID = id
+		s.logFault(ctx, t, fault.From(err))
+		return out, nil
+	}
+	return done(call, t, reply, id)
+}
+
+// watchClient keeps the client informed while a call waits, and calls leave when there is nobody left to inform: the client
+// closed the request or the session, or the process is about to stop. What it returns ends the watch.
+func (s *Server) watchClient(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, message string, leave context.CancelFunc) func() {
+	token := req.Params.GetProgressToken()
+	stop := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for n := 1.0; ; n++ {
+			select {
+			case <-stop:
+				return
+			case <-call.Gone:
+				leave()
+				return
+			case <-call.Session.Done():
+				leave()
+				return
+			case <-s.conf.Draining:
+				leave()
+				return
+			case <-tick.C:
+			}
+			if token == nil {
+				continue
+			}
+			if err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: n, Message: message}); err != nil {
+				leave()
+				return
+			}
+		}
+	})
+	return func() {
+		close(stop)
+		watching.Wait()
+	}
+}
+
+// done makes the envelope of a sink's answer.
+func done(call *front.Call, t contract.Tool, reply relay.Reply, id string) (answer, error) {
+	result, err := envelope.Result(reply.Response)
+	if err != nil {
+		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
+	}
+	out := &envelope.Envelope{
+		Status:      envelope.OK,
+		Summary:     clean.Line(reply.Outcome.GetSummary(), maxSummary),
+		RequestID:   call.RequestID,
+		OperationID: id,
+		Result:      result,
+		Replayed:    reply.Outcome.GetReplayed(),
+	}
+	if out.Summary == "" {
+		out.Summary = t.Title + ": done."
+	}
+	for _, w := range reply.Outcome.GetWarnings()[:min(len(reply.Outcome.GetWarnings()), maxWarnings)] {
+		out.Warnings = append(out.Warnings, clean.Line(w, maxSummary))
+	}
+	return answer{Envelope: out, receipt: reply.Outcome.GetReceipt()}, nil
+}
+
+// failed makes the envelope of an error.
+func (s *Server) failed(ctx context.Context, call *front.Call, t tool, out answer, err error) answer {
+	f := fault.From(err)
+	s.logFault(ctx, t.Tool, f)
+	out.Envelope = envelope.Fault(call.RequestID, f)
+	if f.Code == callv1.Code_CODE_PROOF_REQUIRED {
+		purpose := callv1.Proof_PURPOSE_RENEW
+		if t.Tier != optionsv1.Tier_TIER_READ {
+			purpose = callv1.Proof_PURPOSE_CALL
+		}
+		var needed relay.ProofNeeded
+		if errors.As(err, &needed) {
+			purpose = needed.Purpose
+		}
+		out.proof = proofName(purpose)
+	}
+	return out
+}
+
+func (s *Server) logFault(ctx context.Context, t contract.Tool, f *fault.Error) {
+	s.conf.Logger.WarnContext(ctx, "tool call failed", "tool", t.Name, "fault", f)
+}
+
+// recordRefused writes down an input that never reached a decision.
+func (s *Server) recordRefused(ctx context.Context, call *front.Call, t tool, err error) {
+	f := fault.From(err)
+	s.conf.Refusals.Record(ctx, refusal.Event{
+		RequestID: call.RequestID, Code: f.Code, Reason: "arguments", Principal: call.Session.Principal(), Session: call.Session.Ref(),
+		Tool: t.Name, Tier: t.Tier, Field: f.Field,
+	})
+}
+
+// result writes an envelope as text and as structured content, byte for byte the same JSON.
+func (s *Server) result(ctx context.Context, call *front.Call, out answer) (*mcp.CallToolResult, error) {
+	raw, err := out.JSON()
+	if err != nil {
+		s.conf.Logger.ErrorContext(ctx, "encode an answer", "error", err)
+		return nil, internalError(call)
+	}
+	meta := mcp.Meta{metaRequestID: call.RequestID}
+	if out.OperationID != "" {
+		meta[metaOperationID] = out.OperationID
+	}
+	if out.receipt != nil {
+		meta[metaReceipt] = map[string]any{"index": out.receipt.GetIndex(), "checkpoint": string(out.receipt.GetCheckpoint())}
+	}
+	if call.Session.KeyBound() {
+		meta[metaSession] = call.Session.Ref()
+	}
+	if out.proof != "" {
+		meta[metaProofNeeded] = out.proof
+	}
+	return &mcp.CallToolResult{
+		Meta:              meta,
+		Content:           []mcp.Content{&mcp.TextContent{Text: string(raw)}},
+		StructuredContent: json.RawMessage(raw),
+		IsError:           out.IsError(),
+	}, nil
+}
+
+// slots bounds how many calls of one principal are under way.
+type slots struct {
+	most  int
+	mu    sync.Mutex
+	taken map[string]int
+}
+
+func (s *slots) take(principal string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken[principal] >= s.most {
+		return false
+	}
+	s.taken[principal]++
+	return true
+}
+
+func (s *slots) free(principal string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken[principal]--; s.taken[principal] == 0 {
+		delete(s.taken, principal)
+	}
+}

@@ -1,0 +1,728 @@
+package mcpserver_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/mcpserver"
+	"durward.internal/gateway/internal/refusal"
+	"durward.internal/gateway/internal/relay"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/rpc"
+)
+
+// Tokens of the test's clients.
+const (
+	tokenAgent  = "agent-token"
+	tokenOther  = "other-token"
+	tokenSigner = "signer-token"
+)
+
+// fakeVault opens sessions for known tokens, issues real signed permits, and decides as the test says.
+type fakeVault struct {
+	vaultv1.UnimplementedSessionServiceServer
+	vaultv1.UnimplementedAuthorityServiceServer
+	vaultv1.UnimplementedToolServiceServer
+
+	kit *platformtest.Kit
+	// decide answers Authorise; nil: pending.
+	decide func(*vaultv1.AuthoriseRequest) (*vaultv1.AuthoriseResponse, error)
+	// permitLife is how long permits last; 0: a minute.
+	permitLife time.Duration
+
+	mu         sync.Mutex
+	principals map[string]string // token -> principal
+	sessions   map[string]string // handle -> principal
+	operations map[string]*fakeOperation
+	asked      []*vaultv1.AuthoriseRequest
+	opened     int
+	renewed    int
+	closed     int
+	hang       chan struct{}
+	waiting    atomic.Int32
+}
+
+type fakeOperation struct {
+	state     vaultv1.OperationState
+	tool      *callv1.ToolRef
+	arguments []byte
+	reason    string
+	principal string
+	changed   chan struct{}
+}
+
+func newFakeVault(kit *platformtest.Kit) *fakeVault {
+	return &fakeVault{
+		kit:        kit,
+		principals: map[string]string{tokenAgent: "agent", tokenOther: "other", tokenSigner: "signer"},
+		sessions:   map[string]string{}, operations: map[string]*fakeOperation{},
+	}
+}
+
+func hexID() string {
+	b := make([]byte, 16)
+	_, _ = rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+func (v *fakeVault) blocked(ctx context.Context) error {
+	v.mu.Lock()
+	hang := v.hang
+	v.mu.Unlock()
+	if hang == nil {
+		return nil
+	}
+	select {
+	case <-hang:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (v *fakeVault) permits(principal string) ([]*vaultv1.AddressedPermit, error) {
+	life := v.permitLife
+	if life == 0 {
+		life = time.Minute
+	}
+	now := time.Now().Truncate(time.Second)
+	var out []*vaultv1.AddressedPermit
+	for role, tools := range map[optionsv1.Role][]string{
+		optionsv1.Role_ROLE_EXECUTOR: {"gpu_status", "list_services", "service_info"},
+		optionsv1.Role_ROLE_VAULT:    {"wait_operation"},
+	} {
+		p := &callv1.Permit{
+			Version: 1, Id: hexID(), Principal: principal, Session: "s-" + principal, Channel: callv1.Channel_CHANNEL_CLI, Tools: tools,
+			Audience: v.kit.ID(role, "main").String(), Epoch: 1,
+			IssuedAt: timestamppb.New(now), NotBefore: timestamppb.New(now), ExpiresAt: timestamppb.New(now.Add(life)),
+		}
+		signed, err := grant.SignPermit(v.kit.GrantKey, p)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, &vaultv1.AddressedPermit{Role: role, Audience: p.Audience, Permit: signed, ExpiresAt: p.ExpiresAt})
+	}
+	return out, nil
+}
+
+func (v *fakeVault) OpenSession(ctx context.Context, req *vaultv1.OpenSessionRequest) (*vaultv1.OpenSessionResponse, error) {
+	if err := v.blocked(ctx); err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	principal, ok := v.principals[req.GetCredential()]
+	if !ok {
+		return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "not allowed")
+	}
+	keyBound := principal == "signer"
+	if keyBound && req.GetProof() == nil {
+		return nil, fault.New(callv1.Code_CODE_PROOF_REQUIRED, "the client must sign this request")
+	}
+	v.opened++
+	handle := hexID()
+	v.sessions[handle] = principal
+	permits, err := v.permits(principal)
+	if err != nil {
+		return nil, err
+	}
+	return &vaultv1.OpenSessionResponse{
+		SessionId: handle, Session: "s-" + principal, Principal: principal, Channel: callv1.Channel_CHANNEL_CLI,
+		TierCeiling: optionsv1.Tier_TIER_DESTRUCTIVE, KeyBound: keyBound, Permits: permits,
+		ExpiresAt: timestamppb.New(time.Now().Add(8 * time.Hour)), IdleTimeoutS: 1800,
+	}, nil
+}
+
+func (v *fakeVault) RenewPermits(ctx context.Context, req *vaultv1.RenewPermitsRequest) (*vaultv1.RenewPermitsResponse, error) {
+	if err := v.blocked(ctx); err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	principal, ok := v.sessions[req.GetSessionId()]
+	if !ok {
+		return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; open another")
+	}
+	v.renewed++
+	permits, err := v.permits(principal)
+	if err != nil {
+		return nil, err
+	}
+	return &vaultv1.RenewPermitsResponse{Permits: permits}, nil
+}
+
+func (v *fakeVault) CloseSession(_ context.Context, req *vaultv1.CloseSessionRequest) (*vaultv1.CloseSessionResponse, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.sessions, req.GetSessionId())
+	v.closed++
+	return &vaultv1.CloseSessionResponse{}, nil
+}
+
+func (v *fakeVault) Authorise(ctx context.Context, req *vaultv1.AuthoriseRequest) (*vaultv1.AuthoriseResponse, error) {
+	if err := v.blocked(ctx); err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	principal, ok := v.sessions[req.GetSessionId()]
+	if !ok {
+		return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; open another")
+	}
+	if principal == "signer" && req.GetProof() == nil {
+		return nil, fault.New(callv1.Code_CODE_PROOF_REQUIRED, "the client must sign this request")
+	}
+	v.asked = append(v.asked, req)
+	if v.decide != nil {
+		return v.decide(req)
+	}
+	id := hexID()
+	v.operations[id] = &fakeOperation{
+		state: vaultv1.OperationState_OPERATION_STATE_PENDING, tool: req.GetTool(), arguments: req.GetArguments(),
+		principal: principal, changed: make(chan struct{}),
+	}
+	return &vaultv1.AuthoriseResponse{
+		Decision: vaultv1.AuthoriseResponse_DECISION_PENDING, OperationId: id,
+		ExpiresAt: timestamppb.New(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)),
+	}, nil
+}
+
+// set moves an operation on and wakes whoever waits for it.
+func (v *fakeVault) set(id string, state vaultv1.OperationState, reason string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	o := v.operations[id]
+	o.state, o.reason = state, reason
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// pending returns the id of the one operation that waits, once there is one.
+func (v *fakeVault) pending(t *testing.T) string {
+	t.Helper()
+	for range 500 {
+		v.mu.Lock()
+		for id, o := range v.operations {
+			if o.state == vaultv1.OperationState_OPERATION_STATE_PENDING {
+				v.mu.Unlock()
+				return id
+			}
+		}
+		v.mu.Unlock()
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatal("nothing was asked for")
+	return ""
+}
+
+func (v *fakeVault) WaitOperation(ctx context.Context, req *vaultv1.WaitOperationRequest) (*vaultv1.WaitOperationResponse, error) {
+	if err := v.blocked(ctx); err != nil {
+		return nil, err
+	}
+	v.waiting.Add(1)
+	defer v.waiting.Add(-1)
+	md, _ := metadata.FromIncomingContext(ctx)
+	principal, err := permitHolder(v.kit, md)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		v.mu.Lock()
+		o, ok := v.operations[req.GetOperationId()]
+		if !ok || o.principal != principal {
+			v.mu.Unlock()
+			return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such operation")
+		}
+		out := &vaultv1.WaitOperationResponse{
+			State: o.state, Tool: o.tool, Arguments: o.arguments, Reason: o.reason,
+			ExpiresAt: timestamppb.New(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)),
+		}
+		changed := o.changed
+		v.mu.Unlock()
+		switch out.State {
+		case vaultv1.OperationState_OPERATION_STATE_PENDING:
+		case vaultv1.OperationState_OPERATION_STATE_APPROVED, vaultv1.OperationState_OPERATION_STATE_RUNNING, vaultv1.OperationState_OPERATION_STATE_DONE:
+			out.Grant = &callv1.SignedGrant{Payload: []byte(req.GetOperationId()), Kid: "test", Signature: make([]byte, 64)}
+			return out, nil
+		default:
+			return out, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+			return out, nil
+		}
+	}
+}
+
+// deserted waits until nobody waits for an operation.
+func (v *fakeVault) deserted(t *testing.T) {
+	t.Helper()
+	for range 500 {
+		if v.waiting.Load() == 0 {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatal("somebody still waits")
+}
+
+func permitHolder(kit *platformtest.Kit, md metadata.MD) (string, error) {
+	values := md.Get(rpc.MetadataPermit)
+	if len(values) != 1 {
+		return "", fault.New(callv1.Code_CODE_UNAUTHENTICATED, "no permit")
+	}
+	signed := new(callv1.SignedPermit)
+	if err := proto.Unmarshal([]byte(values[0]), signed); err != nil {
+		return "", fault.New(callv1.Code_CODE_UNAUTHENTICATED, "no permit")
+	}
+	p, err := grant.VerifyPermit(signed, kit.Trust.Current(), time.Now())
+	if err != nil {
+		return "", fault.New(callv1.Code_CODE_UNAUTHENTICATED, "no permit", fault.WithCause(err))
+	}
+	return p.GetPrincipal(), nil
+}
+
+// fakeExecutor answers reads that come with a permit, and counts effects of calls that come with a grant.
+type fakeExecutor struct {
+	executorv1.UnimplementedToolServiceServer
+	kit     *platformtest.Kit
+	permits sync.Map
+
+	mu         sync.Mutex
+	effects    int
+	reads      int
+	requestIDs []string
+	// slow delays effects until it is closed.
+	slow chan struct{}
+	// cancelled counts reads whose caller went away.
+	cancelled atomic.Int32
+	fail      *fault.Error
+	name      string
+	spent     map[string]bool
+}
+
+func (e *fakeExecutor) GpuStatus(ctx context.Context, _ *executorv1.GpuStatusRequest) (*executorv1.GpuStatusResponse, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	permit := strings.Join(md.Get(rpc.MetadataPermit), "")
+	if _, known := e.permits.Load(permit); !known { // like a sink, which verifies a permit once
+		if _, err := permitHolder(e.kit, md); err != nil {
+			return nil, err
+		}
+		e.permits.Store(permit, true)
+	}
+	e.mu.Lock()
+	e.reads++
+	e.requestIDs = append(e.requestIDs, rpc.RequestID(ctx))
+	name, slow := e.name, e.slow
+	e.mu.Unlock()
+	if slow != nil {
+		select {
+		case <-slow:
+		case <-ctx.Done():
+			e.cancelled.Add(1)
+			return nil, ctx.Err()
+		}
+	}
+	return &executorv1.GpuStatusResponse{
+		Gpus:   []*executorv1.Gpu{{Index: 0, Uuid: "GPU-0", Name: name, Simulated: true, MemoryTotalMib: 24576, Services: []string{"demo-chat"}}},
+		Source: "simulated",
+	}, nil
+}
+
+func (e *fakeExecutor) ServiceInfo(_ context.Context, req *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+	if req.GetServiceId() != "demo-chat" {
+		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such service", fault.WithField("service_id"), fault.WithSuggestions("demo-chat"))
+	}
+	return &executorv1.ServiceInfoResponse{Service: &executorv1.ServiceDetail{ServiceId: "demo-chat"}}, nil
+}
+
+func (e *fakeExecutor) StartService(ctx context.Context, req *executorv1.StartServiceRequest) (*executorv1.StartServiceResponse, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	values := md.Get(rpc.MetadataGrant)
+	if len(values) != 1 {
+		return nil, fault.New(callv1.Code_CODE_DENIED, "not allowed")
+	}
+	signed := new(callv1.SignedGrant)
+	if err := proto.Unmarshal([]byte(values[0]), signed); err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	slow, fail := e.slow, e.fail
+	key := string(signed.GetPayload())
+	replayed := e.spent[key]
+	if fail == nil && !replayed {
+		e.effects++
+		if e.spent == nil {
+			e.spent = map[string]bool{}
+		}
+		e.spent[key] = true
+	}
+	e.mu.Unlock()
+	if slow != nil {
+		<-slow
+	}
+	if fail != nil {
+		return nil, fail
+	}
+	outcome, err := proto.Marshal(&callv1.Outcome{
+		Replayed: replayed, Summary: "Started " + req.GetServiceId() + ".", Warnings: []string{"slow disk\x1b[31m"},
+		Receipt:     &callv1.Receipt{Index: 7, Checkpoint: []byte("durward.local/audit/main\n8\nhash\n\n— sig\n")},
+		OperationId: key,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := grpc.SetTrailer(ctx, metadata.Pairs(rpc.TrailerOutcome, string(outcome))); err != nil {
+		return nil, err
+	}
+	return &executorv1.StartServiceResponse{
+		Service: &executorv1.ServiceDetail{ServiceId: req.GetServiceId(), State: executorv1.ServiceState_SERVICE_STATE_RUNNING}, Changed: true,
+	}, nil
+}
+
+func (e *fakeExecutor) count() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.effects
+}
+
+// fakeSpool keeps what was recorded.
+type fakeSpool struct {
+	mu      sync.Mutex
+	records []*auditv1.Record
+}
+
+func (s *fakeSpool) Spool(_ context.Context, r *auditv1.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records = append(s.records, r)
+	return nil
+}
+
+func (s *fakeSpool) find(requestID string) *auditv1.Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.records {
+		if r.GetRequestId() == requestID {
+			return r
+		}
+	}
+	return nil
+}
+
+// edge is a whole gateway over real HTTP, with fake peers behind real mutual TLS.
+type edge struct {
+	url      string
+	vault    *fakeVault
+	executor *fakeExecutor
+	spool    *fakeSpool
+	drain    func()
+}
+
+type edgeOptions struct {
+	hold         time.Duration
+	vaultDown    bool
+	executorDown bool
+	sessions     int
+	calls        int
+	decide       time.Duration
+}
+
+func newEdge(t testing.TB, opts edgeOptions) *edge {
+	t.Helper()
+	kit := platformtest.New(t)
+	e := &edge{vault: newFakeVault(kit), executor: &fakeExecutor{kit: kit, name: "Simulated GPU"}, spool: &fakeSpool{}}
+	gateway := kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")
+	dead := "127.0.0.1:1"
+	vaultAddr, executorAddr := dead, dead
+	if !opts.vaultDown {
+		vaultAddr = kit.Serve(t, optionsv1.Role_ROLE_VAULT, "main", func(r grpc.ServiceRegistrar) {
+			vaultv1.RegisterSessionServiceServer(r, e.vault)
+			vaultv1.RegisterAuthorityServiceServer(r, e.vault)
+			vaultv1.RegisterToolServiceServer(r, e.vault)
+		})
+	}
+	if !opts.executorDown {
+		executorAddr = kit.Serve(t, optionsv1.Role_ROLE_EXECUTOR, "local", func(r grpc.ServiceRegistrar) {
+			executorv1.RegisterToolServiceServer(r, e.executor)
+		})
+	}
+	logger := platformtest.Logger()
+	refusals, err := refusal.New(e.spool, logger)
+	must(t, err)
+	peers, err := relay.New(relay.Config{
+		Vault:         kit.Dial(t, gateway, vaultAddr, kit.ID(optionsv1.Role_ROLE_VAULT, "main")),
+		Executor:      kit.Dial(t, gateway, executorAddr, kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local")),
+		Logger:        logger,
+		DecideTimeout: opts.decide,
+	})
+	must(t, err)
+	draining := make(chan struct{})
+	e.drain = sync.OnceFunc(func() { close(draining) })
+	server, err := mcpserver.New(mcpserver.Config{
+		Relay: peers, Refusals: refusals, Logger: logger, Version: "test", Hold: orDefault(opts.hold, time.Second),
+		SessionTimeout: time.Minute, CallsPerPrincipal: orDefault(opts.calls, 8), Draining: draining,
+	})
+	must(t, err)
+	edge, err := front.New(front.Config{
+		Sessions: peers, Stateful: server.Handler(), Refusals: refusals, Logger: logger,
+		Hosts: []string{"gateway.example"}, Origins: []string{"https://console.example"}, SessionsPerPrincipal: orDefault(opts.sessions, 8),
+	})
+	must(t, err)
+	web := httptest.NewServer(edge)
+	t.Cleanup(func() {
+		e.drain()
+		edge.Close(context.Background())
+		web.Close()
+	})
+	e.url = web.URL + front.Path
+	return e
+}
+
+func orDefault[T comparable](v, standard T) T {
+	var zero T
+	if v == zero {
+		return standard
+	}
+	return v
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reply is what came back over HTTP.
+type reply struct {
+	status  int
+	header  http.Header
+	message struct {
+		ID     json.RawMessage `json:"id"`
+		Result json.RawMessage `json:"result"`
+		Error  *struct {
+			Code    int    `json:"code"`
+			Message string `json:"message"`
+			Data    struct {
+				Code      string   `json:"code"`
+				RequestID string   `json:"request_id"`
+				Supported []string `json:"supported"`
+			} `json:"data"`
+		} `json:"error"`
+	}
+	raw string
+}
+
+// request is one HTTP request of a test; the zero value is an authenticated POST.
+type request struct {
+	method  string
+	body    string
+	session string
+	token   string
+	host    string
+	query   string
+	header  map[string]string
+}
+
+func (e *edge) send(t testing.TB, r request) reply {
+	t.Helper()
+	out, err := e.try(context.Background(), r)
+	must(t, err)
+	return out
+}
+
+func (e *edge) try(ctx context.Context, r request) (reply, error) {
+	req, err := http.NewRequestWithContext(ctx, orDefault(r.method, http.MethodPost), e.url+r.query, strings.NewReader(r.body))
+	if err != nil {
+		return reply{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if token := orDefault(r.token, tokenAgent); token != "-" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	if r.session != "" {
+		req.Header.Set("Mcp-Session-Id", r.session)
+		req.Header.Set("Mcp-Protocol-Version", "2025-11-25")
+	}
+	req.Host = r.host
+	for k, v := range r.header {
+		req.Header.Set(k, v)
+		if v == "" {
+			req.Header.Del(k)
+		}
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return reply{}, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return reply{}, err
+	}
+	out := reply{status: resp.StatusCode, header: resp.Header, raw: string(raw)}
+	data := raw
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		// The answer is the last event; notifications come before it.
+		for line := range bytes.Lines(raw) {
+			if rest, ok := bytes.CutPrefix(line, []byte("data: ")); ok {
+				data = rest
+			}
+		}
+	}
+	if len(bytes.TrimSpace(data)) > 0 {
+		if err := json.Unmarshal(data, &out.message); err != nil {
+			return out, errors.New("not a JSON-RPC message: " + string(data))
+		}
+	}
+	return out, nil
+}
+
+const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"test","version":"1"}}}`
+
+// connect opens a session and returns its id.
+func (e *edge) connect(t testing.TB, token string) string {
+	t.Helper()
+	r := e.send(t, request{body: initialize, token: token})
+	if r.status != 200 || r.message.Error != nil {
+		t.Fatalf("initialize: %d %s", r.status, r.raw)
+	}
+	id := r.header.Get("Mcp-Session-Id")
+	if id == "" {
+		t.Fatal("initialize gave no session id")
+	}
+	note := e.send(t, request{body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`, token: token, session: id})
+	if note.status != http.StatusAccepted {
+		t.Fatalf("initialized: %d %s", note.status, note.raw)
+	}
+	return id
+}
+
+// toolResult is a tools/call result as clients see it.
+type toolResult struct {
+	Meta    map[string]any `json:"_meta"`
+	Content []struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	} `json:"content"`
+	Structured json.RawMessage `json:"structuredContent"`
+	IsError    bool            `json:"isError"`
+}
+
+// answer is an envelope as clients see it.
+type answer struct {
+	Status      string `json:"status"`
+	Summary     string `json:"summary"`
+	RequestID   string `json:"request_id"`
+	OperationID string `json:"operation_id"`
+	ExpiresAt   string `json:"expires_at"`
+	TellUser    string `json:"tell_user"`
+	Next        *struct {
+		Tool      string            `json:"tool"`
+		Arguments map[string]string `json:"arguments"`
+	} `json:"next"`
+	Result   json.RawMessage `json:"result"`
+	Reason   string          `json:"reason"`
+	Replayed bool            `json:"replayed"`
+	Warnings []string        `json:"warnings"`
+	Error    *struct {
+		Code       string   `json:"code"`
+		Message    string   `json:"message"`
+		Field      string   `json:"field"`
+		Retryable  bool     `json:"retryable"`
+		DidYouMean []string `json:"did_you_mean"`
+	} `json:"error"`
+	tool toolResult
+}
+
+// call calls a tool and checks what holds for every answer.
+func (e *edge) call(t testing.TB, session, name, arguments string) answer {
+	t.Helper()
+	r := e.send(t, request{session: session, body: toolCall(7, name, arguments)})
+	return decodeAnswer(t, r)
+}
+
+func toolCall(id int, name, arguments string) string {
+	n, _ := json.Marshal(name)
+	i, _ := json.Marshal(id)
+	return `{"jsonrpc":"2.0","id":` + string(i) + `,"method":"tools/call","params":{"name":` + string(n) + `,"arguments":` + arguments + `}}`
+}
+
+func decodeAnswer(t testing.TB, r reply) answer {
+	t.Helper()
+	if r.status != 200 || r.message.Error != nil {
+		t.Fatalf("tools/call: %d %s", r.status, r.raw)
+	}
+	var a answer
+	must(t, json.Unmarshal(r.message.Result, &a.tool))
+	must(t, json.Unmarshal(a.tool.Structured, &a))
+	if len(a.tool.Content) != 1 || a.tool.Content[0].Type != "text" {
+		t.Fatalf("content is not one text: %s", r.raw)
+	}
+	var text, structured any
+	must(t, json.Unmarshal([]byte(a.tool.Content[0].Text), &text))
+	must(t, json.Unmarshal(a.tool.Structured, &structured))
+	if a, b := mustJSON(t, text), mustJSON(t, structured); a != b {
+		t.Errorf("text and structured content differ:\n%s\n%s", a, b)
+	}
+	if want := slices.Contains([]string{"denied", "error"}, a.Status); a.tool.IsError != want {
+		t.Errorf("status %s has isError %t", a.Status, a.tool.IsError)
+	}
+	if !strings.HasPrefix(a.RequestID, "r-") || a.tool.Meta["durward/request_id"] != a.RequestID || r.header.Get("Durward-Request-Id") != a.RequestID {
+		t.Errorf("the request id is not one: %q, %v, %q", a.RequestID, a.tool.Meta["durward/request_id"], r.header.Get("Durward-Request-Id"))
+	}
+	return a
+}
+
+func mustJSON(t testing.TB, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	must(t, err)
+	return string(b)
+}
+
+// closedAtTheVault waits until the vault was told of n sessions' ends.
+func (e *edge) closedAtTheVault(t testing.TB, n int) {
+	t.Helper()
+	for range 200 {
+		e.vault.mu.Lock()
+		closed := e.vault.closed
+		e.vault.mu.Unlock()
+		if closed == n {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Errorf("the vault was not told of %d sessions' ends", n)
+}

@@ -1,0 +1,183 @@
+// Package relay speaks to the processes behind the gateway: sessions, permits, decisions and operations at the vault,
+// tools at the sinks. It runs in the untrusted edge and decides nothing: it passes on a client's credential and proofs,
+// and what the vault signed. Handles and permits stay in memory and are never logged.
+//
+// Everything is safe for concurrent use. Errors are *fault.Error.
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/rpc"
+)
+
+// Config is what New needs.
+type Config struct {
+	// Vault and Executor are connections that reconnect by themselves and fail at once while the peer is away.
+	Vault, Executor grpc.ClientConnInterface
+	Logger          *slog.Logger
+	// DecideTimeout bounds every call to the vault but the wait for an operation; 0: 1.9 s, so that an agent learns within
+	// 2 s that the vault is away.
+	DecideTimeout time.Duration
+	// ReadTimeout bounds a READ tool's call; 0: 15 s.
+	ReadTimeout time.Duration
+	// RunTimeout bounds the call that carries out a mutation; 0: 10 min.
+	RunTimeout time.Duration
+}
+
+// Relay is the gateway's side of the other processes.
+type Relay struct {
+	conf     Config
+	sessions vaultv1.SessionServiceClient
+	decide   vaultv1.AuthorityServiceClient
+	wait     vaultv1.ToolServiceClient
+	flights  flights
+}
+
+// New returns a Relay over the connections of conf.
+func New(conf Config) (*Relay, error) {
+	if conf.Vault == nil || conf.Executor == nil || conf.Logger == nil {
+		return nil, errors.New("relay: vault, executor and logger are required")
+	}
+	conf.DecideTimeout = orDefault(conf.DecideTimeout, 1900*time.Millisecond)
+	conf.ReadTimeout = orDefault(conf.ReadTimeout, 15*time.Second)
+	conf.RunTimeout = orDefault(conf.RunTimeout, 10*time.Minute)
+	return &Relay{
+		conf:     conf,
+		sessions: vaultv1.NewSessionServiceClient(conf.Vault),
+		decide:   vaultv1.NewAuthorityServiceClient(conf.Vault),
+		wait:     vaultv1.NewToolServiceClient(conf.Vault),
+	}, nil
+}
+
+func orDefault(d, standard time.Duration) time.Duration {
+	if d <= 0 {
+		return standard
+	}
+	return d
+}
+
+// Reply is a sink's answer: the tool's own response, and what the sink says about how the call went.
+type Reply struct {
+	Response proto.Message
+	Outcome  *callv1.Outcome
+}
+
+// Read calls a READ tool under the session's permit: one hop while the permit is warm.
+func (r *Relay) Read(ctx context.Context, s *Session, by Caller, tool contract.Tool, request proto.Message) (Reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.conf.ReadTimeout)
+	defer cancel()
+	permit, err := r.permit(ctx, s, by, tool.Sink, "")
+	if err != nil {
+		return Reply{}, err
+	}
+	reply, err := r.invoke(ctx, tool, request, rpc.MetadataPermit, permit)
+	if stalePermit(err) {
+		// A sink that restarted, or adopted a higher epoch, wants a fresh permit.
+		if permit, err = r.permit(ctx, s, by, tool.Sink, permit); err != nil {
+			return Reply{}, err
+		}
+		reply, err = r.invoke(ctx, tool, request, rpc.MetadataPermit, permit)
+	}
+	return reply, err
+}
+
+// stalePermit reports whether a fresh permit could change a sink's answer.
+func stalePermit(err error) bool {
+	return fault.Is(err, callv1.Code_CODE_EXPIRED) || fault.Is(err, callv1.Code_CODE_UNAUTHENTICATED)
+}
+
+// Authorise asks the vault for leave to make one call. arguments is the RFC 8785 form of the request.
+func (r *Relay) Authorise(ctx context.Context, s *Session, by Caller, tool contract.Tool, arguments []byte, reason string) (*vaultv1.AuthoriseResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.conf.DecideTimeout)
+	defer cancel()
+	var out *vaultv1.AuthoriseResponse
+	err := r.withSession(ctx, s, by, func(handle string) error {
+		var err error
+		out, err = r.decide.Authorise(ctx, &vaultv1.AuthoriseRequest{
+			SessionId: handle, Tool: tool.Ref(), Arguments: arguments, Proof: by.proof(callv1.Proof_PURPOSE_CALL), Reason: reason,
+		})
+		return err
+	})
+	return out, err
+}
+
+// Wait asks the vault once where an operation stands; the vault answers when that changes, or after a while of its own, or
+// shortly before ctx ends.
+func (r *Relay) Wait(ctx context.Context, s *Session, by Caller, operationID string) (*vaultv1.WaitOperationResponse, error) {
+	permit, err := r.permit(ctx, s, by, optionsv1.Role_ROLE_VAULT, "")
+	if err != nil {
+		return nil, err
+	}
+	out, err := r.waitOnce(ctx, permit, operationID)
+	if stalePermit(err) {
+		if permit, err = r.permit(ctx, s, by, optionsv1.Role_ROLE_VAULT, permit); err != nil {
+			return nil, err
+		}
+		out, err = r.waitOnce(ctx, permit, operationID)
+	}
+	return out, err
+}
+
+func (r *Relay) waitOnce(ctx context.Context, permit, operationID string) (*vaultv1.WaitOperationResponse, error) {
+	ctx = metadata.AppendToOutgoingContext(ctx, rpc.MetadataPermit, permit)
+	out, err := r.wait.WaitOperation(ctx, &vaultv1.WaitOperationRequest{OperationId: &operationID})
+	if err != nil {
+		return nil, fault.From(err)
+	}
+	return out, nil
+}
+
+// Run carries out an operation with its grant. The call to the sink outlives ctx, since a sink that has recorded an intent
+// finishes whoever waits: when ctx ends first, Run returns ErrRunning, and a later Run of the same operation joins the call
+// that is under way.
+func (r *Relay) Run(ctx context.Context, tool contract.Tool, request proto.Message, operationID string, signed *callv1.SignedGrant) (Reply, error) {
+	grant, err := proto.Marshal(signed)
+	if err != nil {
+		return Reply{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("encode grant: %w", err)))
+	}
+	return r.flights.do(ctx, operationID, func() (Reply, error) {
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.conf.RunTimeout)
+		defer cancel()
+		return r.invoke(detached, tool, request, rpc.MetadataGrant, string(grant))
+	})
+}
+
+// invoke calls a tool's RPC with one permission in the metadata.
+func (r *Relay) invoke(ctx context.Context, tool contract.Tool, request proto.Message, key, permission string) (Reply, error) {
+	var conn grpc.ClientConnInterface
+	switch tool.Sink {
+	case optionsv1.Role_ROLE_EXECUTOR:
+		conn = r.conf.Executor
+	case optionsv1.Role_ROLE_VAULT:
+		conn = r.conf.Vault
+	default:
+		return Reply{}, fault.New(callv1.Code_CODE_UNAVAILABLE, "the process that serves this tool is not connected")
+	}
+	response := tool.NewResponse()
+	var trailer metadata.MD
+	ctx = metadata.AppendToOutgoingContext(ctx, key, permission)
+	if err := conn.Invoke(ctx, tool.FullMethod, request, response, grpc.Trailer(&trailer)); err != nil {
+		return Reply{}, fault.From(err)
+	}
+	outcome := new(callv1.Outcome)
+	if values := trailer.Get(rpc.TrailerOutcome); len(values) == 1 {
+		if err := proto.Unmarshal([]byte(values[0]), outcome); err != nil {
+			return Reply{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("decode outcome: %w", err)))
+		}
+	}
+	return Reply{Response: response, Outcome: outcome}, nil
+}

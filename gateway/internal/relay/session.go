@@ -1,0 +1,242 @@
+package relay
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"google.golang.org/protobuf/proto"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/fault"
+)
+
+// renewBefore is how much life a permit must have left to be used without renewing it first.
+const renewBefore = 15 * time.Second
+
+// Caller is what one request of a client brought with it. It is not kept beyond the request.
+type Caller struct {
+	// Credential is the bearer token as the client sent it.
+	Credential string
+	// ClientName and ClientVersion are what the client calls itself: untrusted.
+	ClientName, ClientVersion string
+	// Proof is a key-bound client's signature, or nil.
+	Proof *callv1.Proof
+}
+
+// proof returns the caller's proof if it serves that purpose: the vault would count any other one as spent.
+func (c Caller) proof(purpose callv1.Proof_Purpose) *callv1.Proof {
+	if c.Proof.GetPurpose() != purpose {
+		return nil
+	}
+	return c.Proof
+}
+
+// Session is a principal's session at the vault, kept in memory for as long as the client's own session lasts.
+type Session struct {
+	principal                 string
+	keyBound                  bool
+	clientName, clientVersion string
+	ctx                       context.Context
+	end                       context.CancelFunc
+	state                     atomic.Pointer[state]
+	flight                    singleflight.Group
+}
+
+// state is one consistent view of a session; it is replaced, never changed.
+type state struct {
+	handle  string
+	ref     string
+	permits map[optionsv1.Role]permit
+}
+
+type permit struct {
+	// signed is the serialised SignedPermit, as it goes into call metadata.
+	signed  string
+	expires time.Time
+}
+
+// Principal is who the vault says the client is.
+func (s *Session) Principal() string { return s.principal }
+
+// KeyBound reports whether the client must sign what it asks for.
+func (s *Session) KeyBound() bool { return s.keyBound }
+
+// Ref is the session's public reference, "s-…". It changes when the vault lost the session and it was opened again.
+func (s *Session) Ref() string { return s.state.Load().ref }
+
+// Done is closed when the session ends at the gateway.
+func (s *Session) Done() <-chan struct{} { return s.ctx.Done() }
+
+// Open asks the vault for a session. A wrong credential is CODE_UNAUTHENTICATED.
+func (r *Relay) Open(ctx context.Context, by Caller) (*Session, error) {
+	by.ClientName, by.ClientVersion = clean.Line(by.ClientName, 128), clean.Line(by.ClientVersion, 64)
+	ctx, cancel := context.WithTimeout(ctx, r.conf.DecideTimeout)
+	defer cancel()
+	out, st, err := r.open(ctx, by)
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{
+		principal: out.GetPrincipal(), keyBound: out.GetKeyBound(),
+		clientName: by.ClientName, clientVersion: by.ClientVersion,
+	}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	s.state.Store(st)
+	return s, nil
+}
+
+func (r *Relay) open(ctx context.Context, by Caller) (*vaultv1.OpenSessionResponse, *state, error) {
+	out, err := r.sessions.OpenSession(ctx, &vaultv1.OpenSessionRequest{
+		Credential: by.Credential, ClientName: by.ClientName, ClientVersion: by.ClientVersion,
+		Proof: by.proof(callv1.Proof_PURPOSE_OPEN),
+	})
+	if err != nil {
+		return nil, nil, fault.From(err)
+	}
+	permits, err := addressed(out.GetPermits())
+	if err != nil {
+		return nil, nil, err
+	}
+	return out, &state{handle: out.GetSessionId(), ref: out.GetSession(), permits: permits}, nil
+}
+
+func addressed(list []*vaultv1.AddressedPermit) (map[optionsv1.Role]permit, error) {
+	out := make(map[optionsv1.Role]permit, len(list))
+	for _, p := range list {
+		raw, err := proto.Marshal(p.GetPermit())
+		if err != nil {
+			return nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
+		}
+		out[p.GetRole()] = permit{signed: string(raw), expires: p.GetExpiresAt().AsTime()}
+	}
+	return out, nil
+}
+
+// Close ends a session here and at the vault. The vault forgets it by itself if it cannot be told.
+func (r *Relay) Close(ctx context.Context, s *Session) {
+	if s.ctx.Err() != nil {
+		return
+	}
+	s.end()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.conf.DecideTimeout)
+	defer cancel()
+	if _, err := r.sessions.CloseSession(ctx, &vaultv1.CloseSessionRequest{SessionId: s.state.Load().handle}); err != nil {
+		r.conf.Logger.DebugContext(ctx, "the vault was not told that a session ended", "error", fault.From(err))
+	}
+}
+
+// permit returns the session's permit for a sink, renewed if it has little life left or is the stale one. Concurrent
+// callers share one renewal, which none of them can cancel for the others.
+func (r *Relay) permit(ctx context.Context, s *Session, by Caller, role optionsv1.Role, stale string) (string, error) {
+	current := s.state.Load().permits[role]
+	left := time.Until(current.expires)
+	if left > renewBefore && current.signed != stale {
+		return current.signed, nil
+	}
+	renewed := s.flight.DoChan("permits", func() (any, error) {
+		if p := s.state.Load().permits[role]; p.signed != stale && time.Until(p.expires) > renewBefore {
+			return nil, nil // somebody renewed it between our look and our turn
+		}
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.conf.DecideTimeout)
+		defer cancel()
+		return nil, r.renew(detached, s, by)
+	})
+	var err error
+	select {
+	case result := <-renewed:
+		err = result.Err
+	case <-ctx.Done():
+		err = fault.From(ctx.Err())
+	}
+	if err != nil {
+		if current.signed != "" && current.signed != stale && left > time.Second {
+			return current.signed, nil // still good for this call; the sink judges it
+		}
+		return "", err
+	}
+	fresh := s.state.Load().permits[role]
+	if fresh.signed == "" {
+		// The vault gives permits for the sinks that this client may read at.
+		return "", fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed)
+	}
+	return fresh.signed, nil
+}
+
+func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
+	before := s.state.Load()
+	return r.withSession(ctx, s, by, func(handle string) error {
+		if now := s.state.Load(); now != before {
+			return nil // opened again, with fresh permits
+		}
+		out, err := r.sessions.RenewPermits(ctx, &vaultv1.RenewPermitsRequest{
+			SessionId: handle, Proof: by.proof(callv1.Proof_PURPOSE_RENEW),
+		})
+		if err != nil {
+			return err
+		}
+		permits, err := addressed(out.GetPermits())
+		if err != nil {
+			return err
+		}
+		s.state.CompareAndSwap(before, &state{handle: before.handle, ref: before.ref, permits: permits})
+		return nil
+	})
+}
+
+// withSession calls fn with the session's handle. A vault that restarted knows the session no more: it is then opened
+// again with the credential of the current request, and fn called once more. A key-bound client has to prove that opening
+// too; without the proof the answer is CODE_PROOF_REQUIRED.
+func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(handle string) error) error {
+	lost := s.state.Load()
+	err := fault.From(fn(lost.handle))
+	if err == nil {
+		return nil
+	}
+	if err.Code != callv1.Code_CODE_UNAUTHENTICATED && err.Code != callv1.Code_CODE_NOT_FOUND {
+		return err
+	}
+	opened := <-s.flight.DoChan("open", func() (any, error) {
+		if s.state.Load() != lost {
+			return nil, nil
+		}
+		if s.keyBound && by.proof(callv1.Proof_PURPOSE_OPEN) == nil {
+			return nil, proofRequired(callv1.Proof_PURPOSE_OPEN)
+		}
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.conf.DecideTimeout)
+		defer cancel()
+		by.ClientName, by.ClientVersion = s.clientName, s.clientVersion
+		out, st, err := r.open(detached, by)
+		if err != nil {
+			return nil, err
+		}
+		if out.GetPrincipal() != s.principal {
+			// The credential names somebody else now: this session is not theirs.
+			return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; connect again")
+		}
+		s.state.Store(st)
+		r.conf.Logger.InfoContext(ctx, "session opened again at the vault", "principal", s.principal, "session", st.ref)
+		return nil, nil
+	})
+	if opened.Err != nil {
+		return opened.Err
+	}
+	if again := fn(s.state.Load().handle); again != nil {
+		return fault.From(again)
+	}
+	return nil
+}
+
+// ProofNeeded is the cause of a CODE_PROOF_REQUIRED that arises here; it says which proof the client should bring.
+type ProofNeeded struct{ Purpose callv1.Proof_Purpose }
+
+func (ProofNeeded) Error() string { return "a proof is required" }
+
+func proofRequired(purpose callv1.Proof_Purpose) error {
+	return fault.New(callv1.Code_CODE_PROOF_REQUIRED, "the client must sign this request",
+		fault.WithRetry(0), fault.WithCause(ProofNeeded{purpose}))
+}

@@ -1,0 +1,156 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/fault"
+)
+
+const (
+	defaultLimit = 50
+	// page bounds one read of the store and one message of a stream, in entries and bytes. A message stays below the
+	// 4 MB that a client accepts, since no entry is near 1 MB.
+	page      = 256
+	pageBytes = 2 << 20
+)
+
+type historyService struct {
+	auditv1.UnimplementedHistoryServiceServer
+	*Server
+}
+
+func (s historyService) SearchRecords(ctx context.Context, req *auditv1.SearchRecordsRequest) (*auditv1.SearchRecordsResponse, error) {
+	limit := int(req.GetLimit())
+	if limit == 0 {
+		limit = defaultLimit
+	}
+	q := store.Query{
+		RequestID: req.GetRequestId(), OperationID: req.GetOperationId(), Session: req.GetSession(), Principal: req.GetPrincipal(),
+		Tool: req.GetTool(), Tier: req.GetTier(), Kinds: req.GetKinds(), Statuses: req.GetStatuses(), Writer: req.GetWriter(), Before: req.GetBefore(),
+	}
+	var err error
+	if q.Since, err = moment(req.GetSince(), "since"); err != nil {
+		return nil, err
+	}
+	if q.Until, err = moment(req.GetUntil(), "until"); err != nil {
+		return nil, err
+	}
+	entries, err := s.cfg.Store.Search(ctx, q, limit+1, pageBytes)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	out := &auditv1.SearchRecordsResponse{Entries: entries}
+	if len(entries) > limit {
+		out.Entries = entries[:limit]
+	}
+	// Fewer than asked for may be all there are or all that fit into a message: ask again, and get none.
+	if n := len(out.Entries); n > 0 && out.Entries[n-1].GetIndex() > 0 && (len(entries) > limit || n < limit) {
+		out.NextBefore = out.Entries[n-1].GetIndex()
+	}
+	return out, nil
+}
+
+func moment(ts *timestamppb.Timestamp, field string) (time.Time, error) {
+	if ts == nil {
+		return time.Time{}, nil
+	}
+	if at := ts.AsTime(); ts.IsValid() && !at.Before(earliest) && at.Before(latest) {
+		return at, nil
+	}
+	return time.Time{}, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, field+" is not a time of this age", fault.WithField(field))
+}
+
+func (s historyService) GetRecord(ctx context.Context, req *auditv1.GetRecordRequest) (*auditv1.GetRecordResponse, error) {
+	entry, err := s.cfg.Store.Entry(ctx, req.GetIndex())
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, notFound()
+	case err != nil:
+		return nil, unreadable(err)
+	}
+	receipt, err := s.cfg.Log.Receipt(ctx, entry)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, notFound()
+	case err != nil:
+		return nil, err
+	}
+	return &auditv1.GetRecordResponse{Entry: entry, Receipt: receipt}, nil
+}
+
+func (s historyService) TailRecords(req *auditv1.TailRecordsRequest, stream grpc.ServerStreamingServer[auditv1.TailRecordsResponse]) error {
+	ctx := stream.Context()
+	next := req.GetFromIndex()
+	for {
+		size := s.cfg.Log.Size()
+		for next < size {
+			entries, err := s.cfg.Store.Range(ctx, next, size, page, pageBytes)
+			if err != nil {
+				return unreadable(err)
+			}
+			if len(entries) == 0 {
+				return unreadable(errors.New("entries are missing"))
+			}
+			for _, e := range entries {
+				if err := stream.Send(&auditv1.TailRecordsResponse{Entry: e}); err != nil {
+					return err
+				}
+				next = e.GetIndex() + 1
+			}
+		}
+		if req.GetNoFollow() {
+			return nil
+		}
+		select {
+		case <-s.cfg.Log.Grown(max(size, next)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s historyService) ExportLog(req *auditv1.ExportLogRequest, stream grpc.ServerStreamingServer[auditv1.ExportLogResponse]) error {
+	ctx := stream.Context()
+	size, checkpoint, consistency, err := s.cfg.Log.Export(ctx, req.GetKnownSize())
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&auditv1.ExportLogResponse{Checkpoint: checkpoint, Consistency: consistency}); err != nil {
+		return err
+	}
+	for next := req.GetFromIndex(); next < size; {
+		entries, err := s.cfg.Store.Range(ctx, next, size, page, pageBytes)
+		if err != nil {
+			return unreadable(err)
+		}
+		if len(entries) == 0 {
+			return unreadable(errors.New("entries are missing"))
+		}
+		if err := stream.Send(&auditv1.ExportLogResponse{Entries: entries}); err != nil {
+			return err
+		}
+		next = entries[len(entries)-1].GetIndex() + 1
+	}
+	return nil
+}
+
+func (s historyService) GetStatus(context.Context, *auditv1.GetStatusRequest) (*auditv1.GetStatusResponse, error) {
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(s.cfg.Store.Folder(), &disk); err != nil {
+		return nil, unreadable(err)
+	}
+	size, checkpoint := s.cfg.Log.Newest()
+	return &auditv1.GetStatusResponse{
+		Size: size, Checkpoint: checkpoint, Version: s.cfg.Version, StartedAt: timestamppb.New(s.started),
+		DatabaseBytes: s.cfg.Store.Bytes(), DiskFreeBytes: disk.Bavail * uint64(max(disk.Bsize, 0)),
+	}, nil
+}

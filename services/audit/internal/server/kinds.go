@@ -1,0 +1,44 @@
+package server
+
+import (
+	"slices"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+)
+
+// sinkKinds are what a process writes where effects happen.
+var sinkKinds = []auditv1.Kind{
+	auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_READ, auditv1.Kind_KIND_SINK_REFUSED, auditv1.Kind_KIND_RECOVERED,
+	// A sink is halted and resumed by itself, each time that the vault is.
+	auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED,
+}
+
+// kinds says what each role may write beside KIND_STARTED and KIND_STOPPED, which every role may. Whoever took over one
+// process cannot write another's part of a story: a gateway cannot claim an approval.
+var kinds = map[optionsv1.Role][]auditv1.Kind{
+	optionsv1.Role_ROLE_GATEWAY: {auditv1.Kind_KIND_REFUSED},
+	optionsv1.Role_ROLE_VAULT: {
+		auditv1.Kind_KIND_SESSION_OPENED, auditv1.Kind_KIND_SESSION_CLOSED, auditv1.Kind_KIND_AUTHENTICATION_FAILED,
+		auditv1.Kind_KIND_ASKED, auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_DENIED, auditv1.Kind_KIND_EXPIRED,
+		auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED, auditv1.Kind_KIND_PERMIT_ISSUED,
+		auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED,
+	},
+	optionsv1.Role_ROLE_EXECUTOR: sinkKinds,
+	optionsv1.Role_ROLE_EGRESS:   sinkKinds,
+	optionsv1.Role_ROLE_OPERATOR: {auditv1.Kind_KIND_CONFIG_CHANGED, auditv1.Kind_KIND_NOTE},
+	// Audit itself writes when it starts and stops.
+	optionsv1.Role_ROLE_AUDIT: nil,
+}
+
+// mayWrite reports whether a role writes records of that kind.
+func mayWrite(role optionsv1.Role, kind auditv1.Kind) bool {
+	own, known := kinds[role]
+	if !known {
+		return false
+	}
+	if !kindsKept() {
+		return true
+	}
+	return kind == auditv1.Kind_KIND_STARTED || kind == auditv1.Kind_KIND_STOPPED || slices.Contains(own, kind)
+}

@@ -1,0 +1,83 @@
+// Package server is audit's gRPC surface: LogService for whoever writes, HistoryService for operators. Who may call what is
+// the contract's business and checked before a handler runs; what a handler adds is that a role writes its own kinds of
+// records alone, under the identity of its certificate.
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/audit/internal/log"
+	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/identity"
+)
+
+// Config is what the services need; all of it is required.
+type Config struct {
+	Log     *log.Log
+	Store   *store.Store
+	Version string
+	// Identity is audit's own, under which it records its start and stop.
+	Identity identity.ID
+}
+
+// Server holds both services.
+type Server struct {
+	cfg     Config
+	started time.Time
+}
+
+// New returns the services.
+func New(cfg Config) (*Server, error) {
+	if cfg.Log == nil || cfg.Store == nil || cfg.Identity.IsZero() {
+		return nil, errors.New("audit's server needs a log, a store and its identity")
+	}
+	return &Server{cfg: cfg, started: time.Now()}, nil
+}
+
+// Register puts both services on a server.
+func (s *Server) Register(r grpc.ServiceRegistrar) {
+	auditv1.RegisterLogServiceServer(r, logService{Server: s})
+	auditv1.RegisterHistoryServiceServer(r, historyService{Server: s})
+}
+
+// RecordStart writes that this process started.
+func (s *Server) RecordStart(ctx context.Context) error {
+	return s.record(ctx, auditv1.Kind_KIND_STARTED)
+}
+
+// RecordStop writes that it stops.
+func (s *Server) RecordStop(ctx context.Context) error {
+	return s.record(ctx, auditv1.Kind_KIND_STOPPED)
+}
+
+func (s *Server) record(ctx context.Context, kind auditv1.Kind) error {
+	writer := s.cfg.Identity.String()
+	head, err := s.cfg.Log.Head(ctx, writer, 0)
+	if err != nil {
+		return err
+	}
+	_, err = s.cfg.Log.Append(ctx, writer, []*auditv1.Record{{
+		Sequence: head.GetLastSequence() + 1, Kind: kind, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK,
+		Body: &auditv1.Body{Details: map[string]string{"version": s.cfg.Version}},
+	}}, 0)
+	return err
+}
+
+func notFound() *fault.Error {
+	return fault.New(callv1.Code_CODE_NOT_FOUND, "the log has no such entry", fault.WithField("index"))
+}
+
+func unreadable(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "the audit log cannot be read now", fault.WithRetry(time.Second), fault.WithCause(err))
+}

@@ -1,0 +1,15 @@
+//go:build weak
+
+package main
+
+import (
+	"flag"
+	"strings"
+
+	"durward.internal/services/platform/sink"
+)
+
+// drillFlags lets a drill switch guards off, to show that its attack works without them.
+func drillFlags(flags *flag.FlagSet) {
+	flags.Func("weaken", "DRILL BUILD: switch off these `guards`, separated by commas: "+strings.Join(sink.Guards, ", "), sink.Weaken)
+}

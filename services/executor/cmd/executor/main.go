@@ -1,0 +1,220 @@
+// Command executor is the process that touches the host. It starts and stops services that a human wrote in its catalogue,
+// and acts only on a grant that it has verified itself, that the vault has redeemed, and whose intent is in the audit log.
+//
+// It trusts its configuration, its trust folder, the catalogue and the kernel. It dials vault and audit, and asks services
+// on loopback for their health.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/executor/internal/catalogue"
+	"durward.internal/services/executor/internal/driver/null"
+	driverprocess "durward.internal/services/executor/internal/driver/process"
+	"durward.internal/services/executor/internal/health"
+	"durward.internal/services/executor/internal/server"
+	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/executor/internal/store"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/trust"
+)
+
+// version is set by the build.
+var version = "development"
+
+// drainTime is how long a call that was begun may take to end when the process is told to. What it cuts off is found again
+// at the next start.
+const drainTime = 5 * time.Second
+
+func main() {
+	// Before anything is written or started: only this user may read it.
+	syscall.Umask(0o077)
+	cfg := &settings{}
+	os.Exit(process.Main(process.Program{
+		Name:     "executor",
+		Version:  version,
+		Settings: cfg,
+		Flags: func(flags *flag.FlagSet) {
+			flags.BoolVar(&cfg.development, "development", false, "let services without run_as run as this user")
+			drillFlags(flags)
+		},
+		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, cfg, logger) },
+	}, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run wires the process together and serves until ctx ends.
+func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
+	listener, err := rpc.Listen(cfg.Listen, cfg.AllowRemote)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	healthListener, err := rpc.Listen(cfg.HealthListen, cfg.AllowRemote)
+	if err != nil {
+		return err
+	}
+	defer healthListener.Close()
+
+	roots, err := trust.Open(cfg.TrustDir)
+	if err != nil {
+		return err
+	}
+	defer roots.Close()
+	self, err := identity.Open(identity.Files{Certificate: cfg.TLS.Certificate, Key: cfg.TLS.Key}, roots)
+	if err != nil {
+		return err
+	}
+	defer self.Close()
+	auditConn, err := dial(self, cfg.Audit, logger)
+	if err != nil {
+		return err
+	}
+	defer auditConn.Close()
+	vaultConn, err := dial(self, cfg.Vault, logger)
+	if err != nil {
+		return err
+	}
+	defer vaultConn.Close()
+	log, err := recorder.Open(ctx, recorder.OpenConfig{
+		Conn: auditConn, Audit: cfg.Audit.Identity, Writer: self.ID().String(), Trust: roots, StateDir: cfg.StateDir, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeLog(log)) }()
+
+	programs, err := programsDir(cfg.ProgramsDir)
+	if err != nil {
+		return err
+	}
+	source, err := catalogue.Open(cfg.Catalogue, catalogue.Options{ProgramsDir: programs, Development: cfg.development, UID: os.Getuid()}, logger)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	processes, err := driverprocess.New(driverprocess.Config{Dir: cfg.StateDir, Log: logger})
+	if err != nil {
+		return err
+	}
+	defer processes.Close()
+	services := service.New(service.Config{
+		Catalogue: source.Current,
+		Drivers:   map[string]service.Driver{catalogue.DriverProcess: processes, catalogue.DriverNull: &null.Driver{}},
+		Health:    health.New(),
+		Logger:    logger,
+	})
+	source.Veto(services.Accept)
+
+	memory, err := store.Open(ctx, cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, memory.Close()) }()
+	authority, err := sink.New(ctx, sink.Config{
+		Self: self.ID(), Trust: roots, Store: memory, Recorder: log, Vault: vaultv1.NewRedeemServiceClient(vaultConn),
+		Subjects: services, Logger: logger, Unattended: cfg.Unattended,
+	})
+	if err != nil {
+		return err
+	}
+	if err := authority.Recover(ctx, services); err != nil {
+		return err
+	}
+
+	srv := rpc.NewServer(rpc.ServerConfig{
+		Identity: self, Logger: logger, OnRefused: authority.OnRefused, Unary: []grpc.UnaryServerInterceptor{authority.Unary()},
+	})
+	executorv1.RegisterToolServiceServer(srv, server.NewTools(services))
+	executorv1.RegisterControlServiceServer(srv, server.NewControl(server.ControlConfig{
+		Self: self.ID().String(), Services: services, Authority: authority, Log: log, Version: version,
+		VaultReachable: func() bool {
+			vaultConn.Connect() // wakes a connection that went idle
+			return vaultConn.GetState() == connectivity.Ready
+		},
+	}))
+
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { authority.Run(background) })
+	running.Go(func() { services.Run(background) })
+	running.Go(func() {
+		if err := telemetry.ServeHealth(background, healthListener, "executor", version, func() error { return nil }); err != nil {
+			logger.Error("health is not served any more", "error", err)
+		}
+	})
+	spool(ctx, log, logger, auditv1.Kind_KIND_STARTED)
+	logger.Info("serving", "listen", cfg.Listen, "identity", self.ID(), "development", cfg.development, "services", len(services.All()))
+	err = srv.Serve(ctx, listener)
+
+	drained, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	authority.Wait(drained)
+	stop()
+	running.Wait()
+	spool(ctx, log, logger, auditv1.Kind_KIND_STOPPED)
+	return err
+}
+
+func dial(self *identity.Source, peer config.Peer, logger *slog.Logger) (*grpc.ClientConn, error) {
+	id, err := identity.Parse(peer.Identity)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := rpc.Dial(rpc.ClientConfig{Identity: self, Address: peer.Address, Server: id, Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	conn.Connect()
+	return conn, nil
+}
+
+// programsDir is the configured folder, or the one that this program is in.
+func programsDir(configured string) (string, error) {
+	if configured != "" {
+		return configured, nil
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("programs_dir: %w", err)
+	}
+	return filepath.Dir(program), nil
+}
+
+func spool(ctx context.Context, log *recorder.Recorder, logger *slog.Logger, kind auditv1.Kind) {
+	err := log.Spool(ctx, &auditv1.Record{
+		Kind: kind, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK,
+		Body: &auditv1.Body{Summary: "executor " + version},
+	})
+	if err != nil {
+		logger.Error("a start or stop could not be recorded", "kind", kind.String(), "error", err)
+	}
+}
+
+// closeLog gives waiting records a last chance to reach audit; the rest stays in the spool.
+func closeLog(log *recorder.Recorder) error {
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	return log.Close(ctx)
+}

@@ -1,0 +1,75 @@
+package catalogue
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+	"syscall"
+
+	"durward.internal/services/platform/canonical"
+)
+
+// ErrNoProgram is returned for a program file that is missing or not a regular file.
+var ErrNoProgram = errors.New("the program file is missing")
+
+// Programs computes digests of program files and remembers each until its file changes. It is safe for concurrent use.
+//
+// The digest binds an approval to the program's content at approval; the program is started by path right after the
+// comparison, so whoever may replace the file in that instant (its owner) can still do so.
+type Programs struct {
+	mu    sync.Mutex
+	known map[string]programDigest
+}
+
+type programDigest struct {
+	stamp  fileStamp
+	digest string
+}
+
+// fileStamp changes whenever a file's content can have changed; the change time cannot be set by its owner.
+type fileStamp struct {
+	device, inode uint64
+	size          int64
+	modified      syscall.Timespec
+	changed       syscall.Timespec
+}
+
+// Digest returns "sha256:…" of the file's content.
+func (p *Programs) Digest(file string) (string, error) {
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", ErrNoProgram
+	}
+	if err != nil {
+		return "", fmt.Errorf("program digest: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("program digest: %w", err)
+	}
+	sys, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.Mode().IsRegular() {
+		return "", ErrNoProgram
+	}
+	stamp := fileStamp{device: sys.Dev, inode: sys.Ino, size: sys.Size, modified: sys.Mtim, changed: sys.Ctim}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if known, ok := p.known[file]; ok && known.stamp == stamp {
+		return known.digest, nil
+	}
+	hash := sha256.New()
+	if _, err := io.Copy(hash, f); err != nil {
+		return "", fmt.Errorf("program digest: %w", err)
+	}
+	digest := canonical.FormatDigest(hash.Sum(nil))
+	if p.known == nil {
+		p.known = map[string]programDigest{}
+	}
+	p.known[file] = programDigest{stamp: stamp, digest: digest}
+	return digest, nil
+}

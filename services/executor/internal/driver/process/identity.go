@@ -1,0 +1,103 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// identity is a process and no other: pids are reused, pairs of pid and start time within one boot are not.
+type identity struct {
+	pid int
+	// start is field 22 of /proc/PID/stat, in clock ticks since boot.
+	start uint64
+}
+
+// alive reports whether that very process runs; a zombie does not.
+func alive(who identity) bool {
+	if who.pid <= 0 {
+		return false
+	}
+	st, err := stat(who.pid)
+	return err == nil && st.start == who.start && st.state != 'Z' && st.state != 'X'
+}
+
+// ticks is when a process started, in clock ticks since boot.
+func ticks(pid int) (uint64, error) {
+	st, err := stat(pid)
+	return st.start, err
+}
+
+type procStat struct {
+	state   byte
+	session int
+	start   uint64
+}
+
+var errStat = errors.New("/proc/PID/stat is not readable as the kernel writes it")
+
+func stat(pid int) (procStat, error) {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return procStat{}, err
+	}
+	return parseStat(raw)
+}
+
+// parseStat reads what follows the program's name, which may itself hold spaces and parentheses.
+func parseStat(raw []byte) (procStat, error) {
+	end := bytes.LastIndexByte(raw, ')')
+	if end < 0 {
+		return procStat{}, errStat
+	}
+	fields := strings.Fields(string(raw[end+1:]))
+	// fields[0] is field 3 (state), fields[3] is field 6 (session), fields[19] is field 22 (start time).
+	if len(fields) < 20 || len(fields[0]) != 1 {
+		return procStat{}, errStat
+	}
+	session, err := strconv.Atoi(fields[3])
+	if err != nil {
+		return procStat{}, errStat
+	}
+	start, err := strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		return procStat{}, errStat
+	}
+	return procStat{state: fields[0][0], session: session, start: start}, nil
+}
+
+// bootID names this boot of the kernel: start times of another one mean nothing.
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("process driver: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// findByLog finds the session leader that started at or after notBefore and writes to the log file: a program whose
+// starter was killed before it could note the pid.
+func findByLog(log string, notBefore uint64) (identity, bool) {
+	entries, err := filepath.Glob("/proc/[0-9]*/fd/1")
+	if err != nil {
+		return identity{}, false
+	}
+	for _, fd := range entries {
+		target, err := os.Readlink(fd)
+		if err != nil || target != log {
+			continue
+		}
+		pid, err := strconv.Atoi(strings.Split(fd, "/")[2])
+		if err != nil {
+			continue
+		}
+		if st, err := stat(pid); err == nil && st.session == pid && st.start >= notBefore && st.state != 'Z' {
+			return identity{pid: pid, start: st.start}, true
+		}
+	}
+	return identity{}, false
+}

@@ -1,0 +1,84 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"durward.internal/services/executor/internal/catalogue"
+)
+
+// openLog opens the service's log for appending, which is what lets it be emptied while the program writes.
+func (d *Driver) openLog(s *catalogue.Service) (*os.File, error) {
+	file := d.logFile(s.ID)
+	if err := boundLog(file, s.LogMaxBytes); err != nil {
+		return nil, fmt.Errorf("process driver: %w", err)
+	}
+	out, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("process driver: %w", err)
+	}
+	return out, nil
+}
+
+// boundLogs looks at every started service's log once a second.
+func (d *Driver) boundLogs() {
+	defer d.stopped.Done()
+	tick := time.NewTicker(logInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-d.stop:
+			return
+		case <-tick.C:
+		}
+		d.mu.Lock()
+		limits := make(map[string]int64, len(d.records))
+		for _, r := range d.records {
+			limits[r.Log] = r.LogMaxBytes
+		}
+		d.mu.Unlock()
+		for file, limit := range limits {
+			if err := boundLog(file, limit); err != nil {
+				d.log.Error("a service's log could not be bounded", "error", err)
+			}
+		}
+	}
+}
+
+// boundLog copies a log that is longer than limit to FILE.1, its last limit bytes, and empties it. What the program writes
+// between the copy and the emptying is lost.
+func boundLog(file string, limit int64) error {
+	info, err := os.Stat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Size() <= limit {
+		return nil
+	}
+	in, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	old, err := os.OpenFile(file+".1", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err := in.Seek(-limit, io.SeekEnd); err == nil {
+		_, err = io.Copy(old, io.LimitReader(in, limit))
+	}
+	if cerr := old.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	return os.Truncate(file, 0)
+}

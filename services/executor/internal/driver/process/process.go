@@ -1,0 +1,318 @@
+// Package process runs services as programs of the host, without any other manager: the embedded default.
+//
+// It runs in the executor and trusts the catalogue's entry alone. A program gets its argument vector as it stands (no
+// shell), a session and process group of its own, /dev/null, a bounded log, a small environment (ENV-1), and outside
+// development a user of its own. It outlives the executor and is found again by pid, start time and boot: a recycled pid
+// is never ours.
+//
+// The program writes to its log file itself, so that it survives us; while we run, a watcher copies a log that has grown
+// too long to ID.log.1 and empties it. While no executor runs, a log is not bounded. A program that leaves its process
+// group or daemonises is beyond this driver's reach; systemd and Docker hold such programs.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"durward.internal/services/executor/internal/catalogue"
+	"durward.internal/services/executor/internal/driver"
+)
+
+const (
+	pollInterval = 20 * time.Millisecond
+	// killPatience is how long a killed group may take to be gone (the kernel frees what it held).
+	killPatience = 5 * time.Second
+	logInterval  = time.Second
+)
+
+// Config is what a Driver needs.
+type Config struct {
+	// Dir is where records and logs of services are kept: Dir/run and Dir/logs.
+	Dir string
+	Log *slog.Logger
+}
+
+// Driver starts, finds and stops programs. It is safe for concurrent use; start and stop of one service must not overlap.
+type Driver struct {
+	runDir, logDir string
+	log            *slog.Logger
+	boot           string
+
+	mu      sync.Mutex
+	records map[string]*record
+
+	stop    chan struct{}
+	stopped sync.WaitGroup
+	once    sync.Once
+}
+
+// New reads the records of services that an earlier executor started, and finds those that still run.
+func New(cfg Config) (*Driver, error) {
+	d := &Driver{
+		runDir:  filepath.Join(cfg.Dir, "run"),
+		logDir:  filepath.Join(cfg.Dir, "logs"),
+		log:     cfg.Log,
+		records: map[string]*record{},
+		stop:    make(chan struct{}),
+	}
+	for _, dir := range []string{d.runDir, d.logDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("process driver: %w", err)
+		}
+	}
+	var err error
+	if d.boot, err = bootID(); err != nil {
+		return nil, err
+	}
+	if err := d.load(); err != nil {
+		return nil, err
+	}
+	d.stopped.Add(1)
+	go d.boundLogs()
+	return d, nil
+}
+
+// Close stops watching logs. It stops no service.
+func (d *Driver) Close() {
+	d.once.Do(func() { close(d.stop) })
+	d.stopped.Wait()
+}
+
+// Look reports what is true of a service at this moment.
+func (d *Driver) Look(s *catalogue.Service) driver.Sight {
+	d.mu.Lock()
+	r := d.records[s.ID]
+	d.mu.Unlock()
+	switch {
+	case r == nil:
+		return driver.Sight{State: driver.Stopped}
+	case r.Boot != d.boot:
+		return driver.Sight{State: driver.Stopped, Cause: driver.CauseRestarted}
+	case alive(r.identity()):
+		return driver.Sight{State: driver.Running, Since: r.StartedAt}
+	default:
+		return driver.Sight{State: driver.Ended, Cause: driver.CauseExited}
+	}
+}
+
+// Start starts the program of a service that is not running. It returns when the program runs, whether or not it is
+// healthy yet. Errors wrap one of the driver package's.
+func (d *Driver) Start(_ context.Context, s *catalogue.Service) error {
+	if info, err := os.Stat(s.Program()); err != nil || !info.Mode().IsRegular() {
+		return fmt.Errorf("%w: %s", driver.ErrProgramMissing, s.Program())
+	}
+	if err := driver.PortFree(s.Port); err != nil {
+		return fmt.Errorf("%w: %w", driver.ErrPortInUse, err)
+	}
+	cmd, err := command(s)
+	if err != nil {
+		return err
+	}
+	out, err := d.openLog(s)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
+
+	// The record stands before the program does, so that an executor that is killed in between finds the program again by
+	// its log file.
+	r := &record{ID: s.ID, Boot: d.boot, StartedAt: time.Now(), Log: out.Name(), LogMaxBytes: s.LogMaxBytes}
+	if r.NotBefore, err = ticks(os.Getpid()); err != nil {
+		return err
+	}
+	if err := d.save(r); err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		d.forget(s.ID)
+		switch {
+		case errors.Is(err, os.ErrPermission):
+			return fmt.Errorf("%w: %w", driver.ErrNotPermitted, err)
+		case errors.Is(err, os.ErrNotExist):
+			return fmt.Errorf("%w: %w", driver.ErrProgramMissing, err)
+		default:
+			return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
+		}
+	}
+	started := *r
+	started.PID = cmd.Process.Pid
+	// A program that ended at once is a zombie until the reaper below takes it, so its start time can be read.
+	if started.Start, err = ticks(started.PID); err == nil {
+		err = d.save(&started)
+	}
+	go d.reap(s.ID, cmd)
+	if err != nil {
+		_ = unix.Kill(-started.PID, unix.SIGKILL)
+		d.forget(s.ID)
+		return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
+	}
+	return nil
+}
+
+// reap waits for a child of ours. It clears the rest of the group while the leader is still a zombie, when its pid cannot
+// be anybody else's.
+func (d *Driver) reap(id string, cmd *exec.Cmd) {
+	pid := cmd.Process.Pid
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	_ = unix.Kill(-pid, unix.SIGKILL)
+	err := cmd.Wait()
+	d.log.Info("a service's program ended", "service", id, "pid", pid, "how", how(err))
+}
+
+func how(err error) string {
+	var exit *exec.ExitError
+	if err == nil {
+		return "exit status 0"
+	}
+	if errors.As(err, &exit) {
+		return exit.ProcessState.String()
+	}
+	return "unknown"
+}
+
+// Stop ends a service: SIGTERM to its group, SIGKILL after the entry's stop timeout. It reports whether anything ran.
+func (d *Driver) Stop(_ context.Context, s *catalogue.Service) (bool, error) {
+	d.mu.Lock()
+	r := d.records[s.ID]
+	d.mu.Unlock()
+	if r == nil {
+		return false, nil
+	}
+	who := r.identity()
+	if r.Boot != d.boot || !alive(who) {
+		d.forget(s.ID)
+		return false, nil
+	}
+	if err := unix.Kill(-who.pid, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
+		return false, fmt.Errorf("%w: %w", driver.ErrNotPermitted, err)
+	}
+	if !goneWithin(who, s.StopTimeout()) {
+		d.log.Warn("a service did not end in time and is killed", "service", s.ID, "pid", who.pid)
+		if alive(who) {
+			_ = unix.Kill(-who.pid, unix.SIGKILL)
+		}
+		if !goneWithin(who, killPatience) {
+			return false, fmt.Errorf("%w: pid %d", driver.ErrNotStopped, who.pid)
+		}
+	}
+	sweep(who)
+	d.forget(s.ID)
+	return true, nil
+}
+
+// goneWithin polls: the program may be the child of an executor that is no more.
+func goneWithin(who identity, patience time.Duration) bool {
+	for deadline := time.Now().Add(patience); alive(who); {
+		if time.Now().After(deadline) {
+			return false
+		}
+		time.Sleep(pollInterval)
+	}
+	return true
+}
+
+// sweep kills what is left of a group whose leader has ended. While a group has members, the kernel gives its number to no
+// new process; so either the members are ours, or a stranger with that very pid is alive, and then it is left alone.
+func sweep(who identity) {
+	if start, err := ticks(who.pid); err == nil && start != who.start {
+		return
+	}
+	_ = unix.Kill(-who.pid, unix.SIGKILL)
+}
+
+// command builds the child: argument vector, environment, session, user.
+func command(s *catalogue.Service) (*exec.Cmd, error) {
+	self, err := user.Current()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
+	}
+	as := self
+	if s.RunAs != "" {
+		if as, err = user.Lookup(s.RunAs); err != nil {
+			return nil, fmt.Errorf("%w: %w", driver.ErrNotPermitted, err)
+		}
+	}
+	cmd := &exec.Cmd{
+		Path:        s.Program(),
+		Args:        s.Argv,
+		Env:         environment(as, s.Environment),
+		Dir:         s.WorkingDir,
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if cmd.Dir == "" {
+		cmd.Dir = "/"
+		if info, err := os.Stat(as.HomeDir); err == nil && info.IsDir() {
+			cmd.Dir = as.HomeDir
+		}
+	}
+	if as.Uid != self.Uid {
+		if cmd.SysProcAttr.Credential, err = credential(as); err != nil {
+			return nil, fmt.Errorf("%w: %w", driver.ErrNotPermitted, err)
+		}
+	}
+	return cmd, nil
+}
+
+// environment is ENV-1's: six variables, and what the entry names.
+func environment(as *user.User, named map[string]string) []string {
+	env := map[string]string{
+		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME": as.HomeDir,
+		"TERM": "dumb",
+		"LANG": "C.UTF-8",
+		"USER": as.Username,
+	}
+	if tz := os.Getenv("TZ"); tz != "" {
+		env["TZ"] = tz
+	}
+	for key, value := range named {
+		env[key] = value
+	}
+	out := make([]string, 0, len(env))
+	for key, value := range env {
+		out = append(out, key+"="+value)
+	}
+	return out
+}
+
+func credential(as *user.User) (*syscall.Credential, error) {
+	uid, err := strconv.ParseUint(as.Uid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.ParseUint(as.Gid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := as.GroupIds()
+	if err != nil {
+		return nil, err
+	}
+	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	for _, id := range ids {
+		group, err := strconv.ParseUint(id, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		c.Groups = append(c.Groups, uint32(group))
+	}
+	return c, nil
+}

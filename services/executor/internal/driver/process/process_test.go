@@ -1,0 +1,456 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"durward.internal/services/executor/internal/catalogue"
+	"durward.internal/services/executor/internal/driver"
+)
+
+// The test binary plays the programs: which one is told by a variable that its catalogue entry names.
+const (
+	role    = "DEMO_ROLE"
+	roleArg = "DEMO_ARGUMENT"
+)
+
+func TestMain(m *testing.M) {
+	syscall.Umask(0o077)
+	arg := os.Getenv(roleArg)
+	switch os.Getenv(role) {
+	case "":
+		os.Exit(m.Run())
+	case "polite":
+		wait()
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+		ready(arg)
+		select {}
+	case "parent": // a child of its own that ignores SIGTERM
+		child := exec.Command(os.Args[0])
+		child.Env = append(os.Environ(), role+"=stubborn", roleArg+"="+arg)
+		if err := child.Start(); err != nil {
+			os.Exit(3)
+		}
+		wait()
+	case "report":
+		report(arg)
+		wait()
+	case "spam":
+		for {
+			fmt.Println(strings.Repeat("x", 1023))
+			time.Sleep(100 * time.Microsecond)
+		}
+	case "brief":
+		os.Exit(7)
+	case "executor": // starts a service and is killed
+		d, err := New(Config{Dir: arg, Log: slog.New(slog.DiscardHandler)})
+		if err == nil {
+			err = d.Start(context.Background(), entry("polite", ""))
+		}
+		if err != nil {
+			os.Exit(3)
+		}
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+	os.Exit(0)
+}
+
+func wait() {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGTERM)
+	<-c
+}
+
+func ready(file string) { _ = os.WriteFile(file, []byte(strconv.Itoa(os.Getpid())), 0o600) }
+
+type surroundings struct {
+	Environment []string
+	Dir         string
+	Args        []string
+	Session     int
+	Group       int
+	PID         int
+	Umask       int
+	Stdin       string
+	Stdout      string
+}
+
+func report(file string) {
+	dir, _ := os.Getwd()
+	session, _ := unix.Getsid(0)
+	umask := syscall.Umask(0)
+	stdin, _ := os.Readlink("/proc/self/fd/0")
+	stdout, _ := os.Readlink("/proc/self/fd/1")
+	raw, _ := json.Marshal(surroundings{
+		Environment: os.Environ(), Dir: dir, Args: os.Args, Session: session, Group: unix.Getpgrp(), PID: os.Getpid(), Umask: umask,
+		Stdin: stdin, Stdout: stdout,
+	})
+	_ = os.WriteFile(file+".new", raw, 0o600)
+	_ = os.Rename(file+".new", file)
+}
+
+func entry(program, arg string) *catalogue.Service {
+	return &catalogue.Service{
+		ID: "demo", Driver: catalogue.DriverProcess, Argv: []string{os.Args[0], "a b", "$HOME", "; rm -rf /"},
+		Environment: map[string]string{role: program, roleArg: arg}, StopTimeoutS: 1, LogMaxBytes: 64 << 10,
+	}
+}
+
+func open(t *testing.T, dir string) *Driver {
+	t.Helper()
+	d, err := New(Config{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d
+}
+
+// started starts a program and sees to it that nothing of it outlives the test.
+func started(t *testing.T, d *Driver, s *catalogue.Service) identity {
+	t.Helper()
+	if err := d.Start(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	return held(t, d, s.ID)
+}
+
+func held(t *testing.T, d *Driver, id string) identity {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.records[id] == nil {
+		t.Fatal("no record")
+	}
+	who := d.records[id].identity()
+	t.Cleanup(func() {
+		if alive(who) {
+			_ = unix.Kill(-who.pid, unix.SIGKILL)
+		}
+	})
+	return who
+}
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}
+
+func TestStartAndStop(t *testing.T) {
+	d, s := open(t, t.TempDir()), entry("polite", "")
+	if got := d.Look(s); got.State != driver.Stopped {
+		t.Fatalf("before the start: %v", got)
+	}
+	if changed, err := d.Stop(t.Context(), s); changed || err != nil {
+		t.Errorf("stopping what does not run: %v, %v", changed, err)
+	}
+	who := started(t, d, s)
+	if got := d.Look(s); got.State != driver.Running || got.Since.IsZero() {
+		t.Errorf("after the start: %v", got)
+	}
+	if changed, err := d.Stop(t.Context(), s); !changed || err != nil {
+		t.Errorf("stop: %v, %v", changed, err)
+	}
+	if alive(who) || d.Look(s).State != driver.Stopped {
+		t.Error("it still runs")
+	}
+}
+
+// TestSurroundings: ENV-1, literal arguments, own session, no input, private files.
+func TestSurroundings(t *testing.T) {
+	t.Setenv("SECRET_TOKEN", "must not be inherited")
+	t.Setenv("TZ", "Europe/Paris")
+	file, dir := filepath.Join(t.TempDir(), "report"), t.TempDir()
+	d, s := open(t, dir), entry("report", file)
+	s.WorkingDir = dir
+	started(t, d, s)
+	eventually(t, "the program reports", func() bool { _, err := os.Stat(file); return err == nil })
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got surroundings
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(got.Environment)
+	want := surroundings{
+		Environment: []string{
+			"DEMO_ARGUMENT=" + file, "DEMO_ROLE=report", "HOME=" + me.HomeDir, "LANG=C.UTF-8",
+			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TERM=dumb", "TZ=Europe/Paris", "USER=" + me.Username,
+		},
+		Dir: dir, Args: s.Argv, Session: got.PID, Group: got.PID, PID: got.PID, Umask: 0o077, Stdin: "/dev/null",
+		Stdout: filepath.Join(dir, "logs", "demo.log"),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("surroundings (-want +got):\n%s", diff)
+	}
+	if info, err := os.Stat(want.Stdout); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the log's mode: %v, %v", info, err)
+	}
+}
+
+func TestAStubbornProgramIsKilled(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ready")
+	d, s := open(t, t.TempDir()), entry("stubborn", file)
+	who := started(t, d, s)
+	eventually(t, "it ignores SIGTERM", func() bool { _, err := os.Stat(file); return err == nil })
+	if changed, err := d.Stop(t.Context(), s); !changed || err != nil {
+		t.Fatalf("stop: %v, %v", changed, err)
+	}
+	if alive(who) {
+		t.Error("it still runs")
+	}
+}
+
+func TestTheWholeGroupIsStopped(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ready")
+	d, s := open(t, t.TempDir()), entry("parent", file)
+	started(t, d, s)
+	var child int
+	eventually(t, "its child runs", func() bool {
+		raw, err := os.ReadFile(file)
+		child, _ = strconv.Atoi(string(raw))
+		return err == nil && child > 0
+	})
+	start, err := ticks(child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Stop(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its child ends with it", func() bool { return !alive(identity{child, start}) })
+}
+
+func TestAProgramThatEndsByItselfIsSeen(t *testing.T) {
+	dir := t.TempDir()
+	d, s := open(t, dir), entry("brief", "")
+	if err := d.Start(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its end is seen", func() bool { return d.Look(s).State == driver.Ended })
+	if got := d.Look(s).Cause; got != driver.CauseExited {
+		t.Errorf("cause is %q", got)
+	}
+	again := open(t, dir)
+	if got := again.Look(s); got.State != driver.Ended {
+		t.Errorf("another executor sees %v", got)
+	}
+	if changed, err := again.Stop(t.Context(), s); changed || err != nil || again.Look(s).State != driver.Stopped {
+		t.Errorf("stopping what ended: %v, %v", changed, err)
+	}
+}
+
+// TestOutlivingTheExecutor kills an executor with SIGKILL; the next one finds its program, and stops it.
+func TestOutlivingTheExecutor(t *testing.T) {
+	for _, window := range []bool{false, true} {
+		t.Run(fmt.Sprintf("killed before the pid was noted: %v", window), func(t *testing.T) {
+			dir, s := t.TempDir(), entry("polite", "")
+			executor := exec.Command(os.Args[0])
+			executor.Env = append(os.Environ(), role+"=executor", roleArg+"="+dir)
+			if err := executor.Run(); executor.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+				t.Fatalf("the executor was not killed: %v", err)
+			}
+			file := filepath.Join(dir, "run", "demo.json")
+			if window {
+				r, err := readRecord(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.PID, r.Start = 0, 0
+				write(t, file, r)
+			}
+			d := open(t, dir)
+			who := held(t, d, "demo")
+			if d.Look(s).State != driver.Running {
+				t.Fatal("the program was not found again")
+			}
+			if changed, err := d.Stop(t.Context(), s); !changed || err != nil || alive(who) {
+				t.Errorf("stop by another executor: %v, %v", changed, err)
+			}
+		})
+	}
+}
+
+func write(t *testing.T, file string, r *record) {
+	t.Helper()
+	raw, err := json.Marshal(r)
+	if err == nil {
+		err = os.WriteFile(file, raw, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestARecycledPIDIsNotOurs: a process with the noted pid and another start time, or of another boot, is left alone.
+func TestARecycledPIDIsNotOurs(t *testing.T) {
+	for name, bend := range map[string]func(r *record){
+		"another start": func(r *record) { r.Start++ },
+		"another boot":  func(r *record) { r.Boot = "another" },
+		"nobody left":   func(r *record) { r.PID, r.Start = 0, 0; r.NotBefore = 1 << 60 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, s := t.TempDir(), entry("polite", "")
+			d := open(t, dir)
+			who := started(t, d, s)
+			file := filepath.Join(dir, "run", "demo.json")
+			r, err := readRecord(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bend(r)
+			write(t, file, r)
+			next := open(t, dir)
+			if next.Look(s).State == driver.Running {
+				t.Error("a stranger passes for our program")
+			}
+			if changed, err := next.Stop(t.Context(), s); changed || err != nil {
+				t.Errorf("stop: %v, %v", changed, err)
+			}
+			if !alive(who) {
+				t.Error("a stranger was killed")
+			}
+		})
+	}
+}
+
+func TestADamagedRecordIsSetAside(t *testing.T) {
+	for name, raw := range map[string]string{
+		"cut": `{"id":"demo"`, "no boot": `{"id":"demo","pid":1,"start":5}`, "negative": `{"id":"demo","boot":"b","pid":-1,"start":5}`,
+		"another's": `{"id":"other","boot":"b","pid":1,"start":5}`, "unknown field": `{"id":"demo","boot":"b","sig":9}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.MkdirAll(filepath.Join(dir, "run"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(dir, "run", "demo.json")
+			if err := os.WriteFile(file, []byte(raw), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			d := open(t, dir)
+			if d.Look(entry("polite", "")).State != driver.Stopped {
+				t.Error("it was believed")
+			}
+			if _, err := os.Stat(file + ".damaged"); err != nil {
+				t.Error("it was not kept")
+			}
+		})
+	}
+}
+
+func TestWhatCannotStart(t *testing.T) {
+	d := open(t, t.TempDir())
+	missing := entry("polite", "")
+	missing.Argv = []string{"/nonexistent/program"}
+	if err := d.Start(t.Context(), missing); !errors.Is(err, driver.ErrProgramMissing) {
+		t.Errorf("missing program: %v", err)
+	}
+	stranger, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	busy := entry("polite", "")
+	busy.Port = uint32(stranger.Addr().(*net.TCPAddr).Port)
+	if err := d.Start(t.Context(), busy); !errors.Is(err, driver.ErrPortInUse) {
+		t.Errorf("busy port: %v", err)
+	}
+	text := entry("polite", "")
+	text.Argv = []string{filepath.Join(t.TempDir(), "text")}
+	if err := os.WriteFile(text.Argv[0], []byte("not a program"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Start(t.Context(), text); err == nil {
+		t.Error("a text file was started")
+	}
+	nobody := entry("polite", "")
+	nobody.RunAs = "no-such-user"
+	if err := d.Start(t.Context(), nobody); !errors.Is(err, driver.ErrNotPermitted) {
+		t.Errorf("unknown user: %v", err)
+	}
+	for _, s := range []*catalogue.Service{missing, busy, text, nobody} {
+		if got := d.Look(s).State; got != driver.Stopped {
+			t.Errorf("after a failed start: %v", got)
+		}
+	}
+}
+
+func TestLogsAreBounded(t *testing.T) {
+	d, s := open(t, t.TempDir()), entry("spam", "")
+	started(t, d, s)
+	file := d.logFile("demo")
+	eventually(t, "the old log is kept", func() bool { info, err := os.Stat(file + ".1"); return err == nil && info.Size() == s.LogMaxBytes })
+	if _, err := d.Stop(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if err := boundLog(file, s.LogMaxBytes); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(file)
+	if err != nil || info.Size() > s.LogMaxBytes {
+		t.Errorf("the log is %v, %v", info, err)
+	}
+	f, err := os.Open(file + ".1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if raw, err := io.ReadAll(f); err != nil || bytes.IndexByte(raw, 0) >= 0 {
+		t.Errorf("the old log holds holes: %v", err)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	fields := " 1 4242 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20"
+	for raw, want := range map[string]procStat{
+		"42 (plain) S" + fields:            {state: 'S', session: 3, start: 777},
+		"42 (a) R (b c) ) Z" + fields:      {state: 'Z', session: 3, start: 777},
+		"42 (new\nline) S" + fields + "\n": {state: 'S', session: 3, start: 777},
+	} {
+		got, err := parseStat([]byte(raw))
+		if err != nil || got != want {
+			t.Errorf("%q: %v, %v", raw, got, err)
+		}
+	}
+	for _, raw := range []string{"", "42", "42 (x", "42 (x)", "42 (x) S 1 2", "42 (x) SS" + fields, "42 (x) S 1 2 x 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20"} {
+		if got, err := parseStat([]byte(raw)); err == nil {
+			t.Errorf("%q passed as %v", raw, got)
+		}
+	}
+	me, err := stat(os.Getpid())
+	if err != nil || me.start == 0 || !alive(identity{os.Getpid(), me.start}) || alive(identity{os.Getpid(), me.start + 1}) {
+		t.Errorf("our own: %v, %v", me, err)
+	}
+}

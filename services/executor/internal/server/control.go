@@ -1,0 +1,183 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/executor/internal/catalogue"
+	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/sink"
+)
+
+// Log is what the control side tells of the audit log; the platform's recorder is one.
+type Log interface {
+	Reachable() bool
+	Depth() int
+	// Checkpoint is the newest one that was verified.
+	Checkpoint() []byte
+}
+
+// ControlConfig is what a Control is made of; everything is required.
+type ControlConfig struct {
+	// Self is this executor's SPIFFE ID.
+	Self      string
+	Services  *service.Manager
+	Authority *sink.Authority
+	Log       Log
+	// VaultReachable asks the vault's connection.
+	VaultReachable func() bool
+	Version        string
+}
+
+// Control implements executorv1.ControlServiceServer.
+type Control struct {
+	executorv1.UnimplementedControlServiceServer
+	cfg     ControlConfig
+	started time.Time
+}
+
+// NewControl returns the control side.
+func NewControl(cfg ControlConfig) *Control { return &Control{cfg: cfg, started: time.Now()} }
+
+// PreviewCall returns what a call would act on and do.
+func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequest) (*executorv1.PreviewCallResponse, error) {
+	tool, ok := contract.Lookup(r.GetTool().GetName())
+	if !ok || tool.Sink != optionsv1.Role_ROLE_EXECUTOR || r.GetTool().GetSource() != tool.Source ||
+		!bytes.Equal(r.GetTool().GetDefinitionDigest(), tool.DefinitionDigest[:]) {
+		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "this executor has no such tool, or another definition of it", fault.WithField("tool"))
+	}
+	arguments, err := contract.CanonicalArguments(r.GetArguments())
+	if err != nil {
+		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "the arguments are not in canonical form", fault.WithField("arguments"), fault.WithCause(err))
+	}
+	request, err := tool.Decode(arguments)
+	if err != nil {
+		return nil, err
+	}
+	subject, err := c.cfg.Services.Subject(ctx, tool, request)
+	if err != nil {
+		return nil, err
+	}
+	out := &executorv1.PreviewCallResponse{Subject: subject, Epoch: c.cfg.Authority.Control().Epoch, Audience: c.cfg.Self}
+	if named, ok := request.(interface{ GetServiceId() string }); ok {
+		s, err := c.cfg.Services.Find(named.GetServiceId())
+		if err != nil {
+			return nil, err
+		}
+		out.Plan = c.plan(tool.Name, s)
+	}
+	return out, nil
+}
+
+// plan says what the call would do, a step a line.
+func (c *Control) plan(tool string, s *catalogue.Service) []string {
+	v := c.cfg.Services.Look(s)
+	var lines []string
+	switch tool {
+	case "start_service":
+		if v.State == executorv1.ServiceState_SERVICE_STATE_RUNNING {
+			lines = append(lines, s.ID+" is running already: nothing changes")
+		}
+		lines = append(lines, "start "+s.ID+": "+describe(c.cfg.Services.Catalogue(), s))
+	case "stop_service":
+		if !v.Running() {
+			lines = append(lines, s.ID+" is not running: nothing changes")
+		}
+		lines = append(lines, fmt.Sprintf("stop %s: requests in flight end with it; it is killed after %d s", s.ID, s.StopTimeoutS))
+	default:
+		lines = append(lines, "look at "+s.ID)
+	}
+	return lines
+}
+
+// describe is one line for an approver; what is hostile in it is shown, not dropped.
+func describe(c *catalogue.Catalogue, s *catalogue.Service) string {
+	if s.Driver == catalogue.DriverNull {
+		return "null driver, does nothing"
+	}
+	as := s.RunAs
+	if as == "" {
+		as = "the executor's own user"
+	}
+	words := make([]string, len(s.Argv))
+	for i, a := range s.Argv {
+		words[i] = clean.Visible(a)
+		if strings.ContainsAny(a, " \t\"'") || a == "" {
+			words[i] = fmt.Sprintf("%q", a)
+		}
+	}
+	parts := []string{strings.Join(words, " ") + " as " + as, fmt.Sprintf("port %d", s.Port)}
+	for _, index := range s.GPUs {
+		label := ""
+		if gpu.Source(c) == gpu.SourceSimulated {
+			label = " (simulated)"
+		}
+		parts = append(parts, fmt.Sprintf("GPU %d%s", index, label))
+	}
+	if s.VRAMMiB > 0 {
+		parts = append(parts, fmt.Sprintf("%d MiB declared", s.VRAMMiB))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// GetStatus is deep health.
+func (c *Control) GetStatus(ctx context.Context, _ *executorv1.GetStatusRequest) (*executorv1.GetStatusResponse, error) {
+	now := c.cfg.Authority.Control()
+	unsettled, err := c.cfg.Authority.Unsettled(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cat := c.cfg.Services.Catalogue()
+	running := 0
+	for _, s := range cat.Services {
+		if c.cfg.Services.Look(s).Running() {
+			running++
+		}
+	}
+	return &executorv1.GetStatusResponse{
+		Halted:          now.Halted,
+		Epoch:           now.Epoch,
+		AuditReachable:  c.cfg.Log.Reachable(),
+		VaultReachable:  c.cfg.VaultReachable(),
+		SpooledRecords:  uint32(max(c.cfg.Log.Depth(), 0)),
+		ServicesRunning: uint32(running),
+		ServicesTotal:   uint32(len(cat.Services)),
+		CatalogueDigest: cat.Digest,
+		Version:         c.cfg.Version,
+		StartedAt:       timestamppb.New(c.started),
+		GpuSource:       gpu.Source(cat),
+		Gpus:            uint32(len(cat.GPUs)),
+		Checkpoint:      c.cfg.Log.Checkpoint(),
+		Unsettled:       uint32(unsettled),
+	}, nil
+}
+
+// Halt stops every further change, durably.
+func (c *Control) Halt(ctx context.Context, r *executorv1.HaltRequest) (*executorv1.HaltResponse, error) {
+	epoch, err := c.cfg.Authority.Halt(ctx, r.GetReason(), r.GetEpoch())
+	if err != nil {
+		return nil, err
+	}
+	return &executorv1.HaltResponse{Epoch: epoch}, nil
+}
+
+// Resume ends a halt, on a human's statement.
+func (c *Control) Resume(ctx context.Context, r *executorv1.ResumeRequest) (*executorv1.ResumeResponse, error) {
+	epoch, err := c.cfg.Authority.Resume(ctx, r.GetStatement())
+	if err != nil {
+		return nil, err
+	}
+	return &executorv1.ResumeResponse{Epoch: epoch}, nil
+}

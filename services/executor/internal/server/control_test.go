@@ -1,0 +1,242 @@
+package server_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"crypto/ed25519"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/executor/internal/store"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/sink"
+)
+
+func publicKey(k grant.Key) string {
+	return base64.StdEncoding.EncodeToString(k.Private.Public().(ed25519.PublicKey))
+}
+
+// TestMatrix calls every RPC as every role over real mutual TLS: the contract's callers get in, nobody else.
+func TestMatrix(t *testing.T) {
+	w := newWorld(t)
+	var methods []protoreflect.MethodDescriptor
+	protoregistry.GlobalFiles.RangeFilesByPackage("durward.executor.v1", func(fd protoreflect.FileDescriptor) bool {
+		for i := range fd.Services().Len() {
+			for j := range fd.Services().Get(i).Methods().Len() {
+				methods = append(methods, fd.Services().Get(i).Methods().Get(j))
+			}
+		}
+		return true
+	})
+	if len(methods) != 9 {
+		t.Fatalf("%d RPCs, want 9: look at the matrix again", len(methods))
+	}
+	for number := range optionsv1.Role_name {
+		role := optionsv1.Role(number)
+		if role == optionsv1.Role_ROLE_UNSPECIFIED {
+			continue
+		}
+		instance := "main"
+		if role == optionsv1.Role_ROLE_EXECUTOR {
+			instance = "other"
+		}
+		conn := w.dial(role, instance)
+		for _, m := range methods {
+			callers, _ := proto.GetExtension(m.Options(), optionsv1.E_Callers).([]optionsv1.Role)
+			allowed := false
+			for _, c := range callers {
+				allowed = allowed || c == role
+			}
+			name := "/" + string(m.Parent().FullName()) + "/" + string(m.Name())
+			err := conn.Invoke(t.Context(), name, dynamicpb.NewMessage(m.Input()), dynamicpb.NewMessage(m.Output()))
+			refused := false
+			select {
+			case f := <-w.refused:
+				refused = f.Code == denied
+			default:
+			}
+			if refused == allowed {
+				t.Errorf("%s as %s: refused %v, the contract allows %v (%v)", name, role, refused, allowed, err)
+			}
+		}
+	}
+	if w.driver.count() != 0 {
+		t.Error("the matrix had an effect")
+	}
+}
+
+func TestPreviewIsWhatTheSinkChecks(t *testing.T) {
+	w := newWorld(t)
+	tool, _ := contract.Lookup("start_service")
+	got, err := w.control.PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: tool.Ref(), Arguments: []byte(`{"service_id":"alpha"}`)})
+	w.must(err)
+	digest := sha256.Sum256(got.GetSubject().GetEntry())
+	if diff := cmp.Diff(w.ticket("alpha").grant.GetSubjectDigest(), digest[:]); diff != "" {
+		t.Errorf("preview's subject is not the sink's:\n%s", diff)
+	}
+	if got.GetEpoch() != 1 || got.GetAudience() != w.self.String() || got.GetSubject().GetLabel() != "service alpha" {
+		t.Errorf("preview is %v", got)
+	}
+	program, err := w.control.PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: tool.Ref(), Arguments: []byte(`{"service_id":"program"}`)})
+	w.must(err)
+	want := []string{`start program: /usr/bin/demo --flag "two words" as the executor's own user, port 17450, GPU 0 (simulated), 1024 MiB declared`}
+	if diff := cmp.Diff(want, program.GetPlan()); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+	for name, r := range map[string]*executorv1.PreviewCallRequest{
+		"not canonical":      {Tool: tool.Ref(), Arguments: []byte(`{ "service_id":"alpha"}`)},
+		"unknown field":      {Tool: tool.Ref(), Arguments: []byte(`{"service":"alpha"}`)},
+		"a shell":            {Tool: tool.Ref(), Arguments: []byte(`{"service_id":"a;rm -rf /"}`)},
+		"a newline":          {Tool: tool.Ref(), Arguments: []byte(`{"service_id":"alpha\n"}`)},
+		"unknown service":    {Tool: tool.Ref(), Arguments: []byte(`{"service_id":"gamma"}`)},
+		"another definition": {Tool: &callv1.ToolRef{Name: tool.Name, Source: tool.Source, DefinitionDigest: make([]byte, 32)}, Arguments: []byte(`{"service_id":"alpha"}`)},
+		"the vault's tool":   {Tool: &callv1.ToolRef{Name: "wait_operation", Source: "native", DefinitionDigest: make([]byte, 32)}, Arguments: []byte(`{}`)},
+	} {
+		if _, err := w.control.PreviewCall(t.Context(), r); err == nil {
+			t.Errorf("%s: previewed", name)
+		}
+	}
+}
+
+func TestServiceInfoAndGPU(t *testing.T) {
+	w := newWorld(t)
+	w.driver.running["alpha"] = true
+	var trailer metadata.MD
+	info, err := w.operator.ServiceInfo(t.Context(), &executorv1.ServiceInfoRequest{ServiceId: proto.String("alpha")}, grpc.Trailer(&trailer))
+	w.must(err)
+	if d := info.GetService(); d.GetDriver() != "null (does nothing, for measuring)" || d.GetModel() != "demo-one" || d.GetVramMib() != 6144 {
+		t.Errorf("info is %v", d)
+	}
+	if o := outcome(t, trailer); o.GetSummary() != "alpha is running" {
+		t.Errorf("summary is %q", o.GetSummary())
+	}
+	gpus, err := w.operator.GpuStatus(t.Context(), &executorv1.GpuStatusRequest{})
+	w.must(err)
+	if g := gpus.GetGpus()[0]; g.GetMemoryUsedMib() != 6144 || !cmp.Equal(g.GetServices(), []string{"alpha"}) {
+		t.Errorf("GPU is %v", g)
+	}
+	_, err = w.operator.ServiceInfo(t.Context(), &executorv1.ServiceInfoRequest{ServiceId: proto.String("--force")})
+	wantCode(t, err, callv1.Code_CODE_INVALID_ARGUMENT)
+
+	w.driver.running = map[string]bool{}
+	w.write("version: 1\nservices: [{id: alpha, driver: \"null\"}]\n")
+	w.must(w.source.Reload())
+	gpus, err = w.operator.GpuStatus(t.Context(), &executorv1.GpuStatusRequest{})
+	w.must(err)
+	if len(gpus.GetGpus()) != 0 || gpus.GetSource() != "none found" {
+		t.Errorf("without GPUs: %v", gpus)
+	}
+}
+
+func TestACatalogueThatDropsARunningServiceIsNotAdopted(t *testing.T) {
+	w := newWorld(t)
+	w.driver.running["beta"] = true
+	w.write("version: 1\nservices: [{id: alpha, driver: \"null\"}]\n")
+	if err := w.source.Reload(); err == nil || !strings.Contains(err.Error(), `"beta" runs`) {
+		t.Errorf("reload: %v", err)
+	}
+	if _, ok := w.source.Current().Lookup("beta"); !ok {
+		t.Error("the running service cannot be stopped any more")
+	}
+}
+
+// crashAt is set in a child of the test below: it spends a key as a sink does and is killed before any outcome.
+const crashAt = "DURWARD_TEST_CRASH_IN"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(crashAt); dir != "" {
+		s, err := store.Open(context.Background(), dir)
+		if err == nil {
+			err = s.Spend(context.Background(), interrupted())
+		}
+		if err != nil {
+			os.Stderr.WriteString(err.Error())
+			os.Exit(1)
+		}
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+	os.Exit(m.Run())
+}
+
+const crashedOperation = "00112233445566778899aabbccddeeff"
+
+func interrupted() *sink.Spend {
+	digest := contract.Digest([]byte(`{"service_id":"alpha"}`))
+	return &sink.Spend{
+		Key: crashedOperation + "/1", Operation: crashedOperation, Use: 1, Tool: "start_service", Arguments: []byte(`{"service_id":"alpha"}`),
+		ArgumentsDigest: digest[:], RequestID: "r-crash", Principal: "claude", Session: "s-test", Channel: callv1.Channel_CHANNEL_API,
+		At: time.Now(), Until: time.Now().Add(time.Hour), Statement: &sink.Use{Digest: [32]byte{1}, Limit: 1, Until: time.Now().Add(time.Hour)},
+	}
+}
+
+func TestWhatWasInterruptedIsFoundOutAndSaid(t *testing.T) {
+	dir := t.TempDir()
+	child := exec.Command(os.Args[0], "-test.run=^$")
+	child.Env = append(os.Environ(), crashAt+"="+dir)
+	if out, err := child.CombinedOutput(); err == nil || child.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Fatalf("the child was not killed: %v %s", err, out)
+	}
+	left, err := store.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer left.Close()
+	w := newWorld(t, func(c *sink.Config) { c.Store = left })
+	w.driver.running["alpha"] = true
+	w.must(w.authority.Recover(t.Context(), w.services))
+	r := w.log.last()
+	if r.GetKind() != auditv1.Kind_KIND_RECOVERED || r.GetStatus() != auditv1.Status_STATUS_UNKNOWN || r.GetRequestId() != "r-crash" ||
+		r.GetBody().GetSummary() != "unknown: found running" {
+		t.Errorf("record is %v", r)
+	}
+	tk := w.ticket("alpha")
+	tk.grant.OperationId, tk.statement.Operation = crashedOperation, crashedOperation
+	ctx := with(t.Context(), rpc.MetadataGrant, w.sign(tk))
+	_, err = w.gateway.StartService(ctx, start("alpha"))
+	if f := wantCode(t, err, callv1.Code_CODE_UNKNOWN_OUTCOME); !strings.HasSuffix(f.Message, "found running") {
+		t.Errorf("who asks again hears %q", f.Message)
+	}
+	if w.driver.count() != 0 || w.vault.redemptions() != 0 {
+		t.Error("a restart acted on what was interrupted")
+	}
+	// The vault is told in the background.
+	ctx, stop := context.WithCancel(t.Context())
+	go w.authority.Run(ctx)
+	defer stop()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		n, err := w.authority.Unsettled(t.Context())
+		w.must(err)
+		if n == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the interrupted call was not settled")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	w.vault.mu.Lock()
+	defer w.vault.mu.Unlock()
+	if ok, told := w.vault.settled[crashedOperation]; !told || ok {
+		t.Errorf("the vault was told %v, %v", told, ok)
+	}
+}

@@ -1,0 +1,416 @@
+package server_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/executor/internal/catalogue"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/server"
+	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/executor/internal/store"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/statement"
+)
+
+const catalogueText = `
+version: 1
+gpus: [{index: 0, name: Test GPU, memory_mib: 24576, simulated: true}]
+models: [{id: demo/one, served_name: demo-one}]
+services:
+  - {id: alpha, name: Alpha, driver: "null", model: demo/one, gpus: [0], vram_mib: 6144}
+  - {id: beta, name: Beta, driver: "null"}
+  - {id: program, name: Program, driver: process, argv: [/usr/bin/demo, --flag, "two words"], port: 17450, gpus: [0], vram_mib: 1024}
+`
+
+// effects is a driver that only counts.
+type effects struct {
+	mu             sync.Mutex
+	running        map[string]bool
+	starts, stops  int
+	entered, leave chan struct{} // if set, Start tells and waits
+	fail           error
+}
+
+func (e *effects) Look(s *catalogue.Service) driver.Sight {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running[s.ID] {
+		return driver.Sight{State: driver.Running, Since: time.Now()}
+	}
+	return driver.Sight{State: driver.Stopped}
+}
+
+func (e *effects) Start(_ context.Context, s *catalogue.Service) error {
+	if e.entered != nil {
+		e.entered <- struct{}{}
+		<-e.leave
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.fail != nil {
+		return e.fail
+	}
+	e.starts++
+	e.running[s.ID] = true
+	return nil
+}
+
+func (e *effects) Stop(_ context.Context, s *catalogue.Service) (bool, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	was := e.running[s.ID]
+	delete(e.running, s.ID)
+	if was {
+		e.stops++
+	}
+	return was, nil
+}
+
+func (e *effects) count() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.starts + e.stops
+}
+
+// healthy is a Checker that is always content.
+type healthy struct{}
+
+func (healthy) Check(context.Context, uint32, string, time.Duration) error { return nil }
+
+// log is an audit log in memory, which can be told to fail.
+type log struct {
+	mu      sync.Mutex
+	records []*auditv1.Record
+	down    bool
+	full    bool
+	// fails names kinds that cannot be recorded.
+	fails []auditv1.Kind
+}
+
+var errDown = errors.New("audit is down")
+
+func (l *log) Record(_ context.Context, r *auditv1.Record) (*callv1.Receipt, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.down || slices.Contains(l.fails, r.GetKind()) {
+		return nil, errDown
+	}
+	l.records = append(l.records, r)
+	return &callv1.Receipt{Index: uint64(len(l.records))}, nil
+}
+
+func (l *log) Report(ctx context.Context, r *auditv1.Record) (*callv1.Receipt, error) {
+	receipt, err := l.Record(ctx, r)
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.records = append(l.records, r)
+		return nil, nil
+	}
+	return receipt, nil
+}
+
+func (l *log) Spool(_ context.Context, r *auditv1.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.full {
+		return errDown
+	}
+	l.records = append(l.records, r)
+	return nil
+}
+
+func (l *log) Reachable() bool    { return !l.down }
+func (l *log) Depth() int         { return 0 }
+func (l *log) Checkpoint() []byte { return []byte("checkpoint") }
+
+func (l *log) set(change func(*log)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change(l)
+}
+
+func (l *log) kinds() []auditv1.Kind {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []auditv1.Kind
+	for _, r := range l.records {
+		out = append(out, r.GetKind())
+	}
+	return out
+}
+
+func (l *log) last() *auditv1.Record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.records) == 0 {
+		return nil
+	}
+	return l.records[len(l.records)-1]
+}
+
+// vault is a RedeemService that spends each key once.
+type vault struct {
+	vaultv1.UnimplementedRedeemServiceServer
+	mu       sync.Mutex
+	spent    map[string]bool
+	settled  map[string]bool
+	redeemed int
+	refuse   *fault.Error
+	epoch    uint64
+}
+
+func (v *vault) Redeem(_ context.Context, r *vaultv1.RedeemRequest) (*vaultv1.RedeemResponse, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.refuse != nil {
+		return nil, v.refuse
+	}
+	g := &callv1.Grant{}
+	if err := proto.Unmarshal(r.GetGrant().GetPayload(), g); err != nil {
+		return nil, err
+	}
+	if v.spent[grant.SpendKey(g)] {
+		return nil, fault.New(callv1.Code_CODE_ALREADY_SPENT, "the grant was spent already")
+	}
+	v.spent[grant.SpendKey(g)] = true
+	v.redeemed++
+	return &vaultv1.RedeemResponse{RedeemedAt: timestamppb.Now(), Epoch: max(v.epoch, g.GetEpoch())}, nil
+}
+
+func (v *vault) Settle(_ context.Context, r *vaultv1.SettleRequest) (*vaultv1.SettleResponse, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.settled[r.GetOperationId()] = r.GetOk()
+	return &vaultv1.SettleResponse{}, nil
+}
+
+func (v *vault) set(change func(*vault)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	change(v)
+}
+
+func (v *vault) redemptions() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.redeemed
+}
+
+// world is an executor with everything around it.
+type world struct {
+	t         *testing.T
+	kit       *platformtest.Kit
+	self      identity.ID
+	file      string
+	source    *catalogue.Source
+	driver    *effects
+	log       *log
+	vault     *vault
+	store     *store.Store
+	services  *service.Manager
+	authority *sink.Authority
+	gateway   executorv1.ToolServiceClient
+	operator  executorv1.ToolServiceClient
+	control   executorv1.ControlServiceClient
+	addr      string
+	refused   chan *fault.Error
+}
+
+func newWorld(t *testing.T, configure ...func(*sink.Config)) *world {
+	t.Helper()
+	w := &world{
+		t: t, kit: platformtest.New(t), driver: &effects{running: map[string]bool{}}, log: &log{},
+		vault:   &vault{spent: map[string]bool{}, settled: map[string]bool{}},
+		refused: make(chan *fault.Error, 100),
+	}
+	w.self = w.kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local")
+	w.file = filepath.Join(t.TempDir(), "catalogue.yaml")
+	w.write(catalogueText)
+	var err error
+	w.source, err = catalogue.Open(w.file, catalogue.Options{Development: true}, platformtest.Logger())
+	w.must(err)
+	t.Cleanup(w.source.Close)
+	w.services = service.New(service.Config{
+		Catalogue: w.source.Current,
+		Drivers:   map[string]service.Driver{catalogue.DriverNull: w.driver, catalogue.DriverProcess: w.driver},
+		Health:    healthy{},
+		Logger:    platformtest.Logger(),
+	})
+	w.source.Veto(w.services.Accept)
+	w.store, err = store.Open(t.Context(), t.TempDir())
+	w.must(err)
+	t.Cleanup(func() { w.must(w.store.Close()) })
+
+	vaultID := w.kit.ID(optionsv1.Role_ROLE_VAULT, "main")
+	vaultAddr := w.kit.Serve(t, optionsv1.Role_ROLE_VAULT, "main", func(r grpc.ServiceRegistrar) { vaultv1.RegisterRedeemServiceServer(r, w.vault) })
+	cfg := sink.Config{
+		Self: w.self, Trust: w.kit.Trust, Store: w.store, Recorder: w.log, Subjects: w.services, Logger: platformtest.Logger(),
+		Vault: vaultv1.NewRedeemServiceClient(w.kit.Dial(t, w.self, vaultAddr, vaultID)),
+	}
+	for _, c := range configure {
+		c(&cfg)
+	}
+	w.authority, err = sink.New(t.Context(), cfg)
+	w.must(err)
+	w.addr = w.kit.Serve(t, optionsv1.Role_ROLE_EXECUTOR, "local", func(r grpc.ServiceRegistrar) {
+		executorv1.RegisterToolServiceServer(r, server.NewTools(w.services))
+		executorv1.RegisterControlServiceServer(r, server.NewControl(server.ControlConfig{
+			Self: w.self.String(), Services: w.services, Authority: w.authority, Log: w.log,
+			VaultReachable: func() bool { return true }, Version: "test",
+		}))
+	}, func(cfg *rpc.ServerConfig) {
+		cfg.Unary = []grpc.UnaryServerInterceptor{w.authority.Unary()}
+		cfg.OnRefused = func(ctx context.Context, method string, caller identity.ID, f *fault.Error) {
+			w.authority.OnRefused(ctx, method, caller, f)
+			w.refused <- f
+		}
+	})
+	w.gateway = executorv1.NewToolServiceClient(w.dial(optionsv1.Role_ROLE_GATEWAY, "main"))
+	operator := w.dial(optionsv1.Role_ROLE_OPERATOR, platformtest.Operator)
+	w.operator, w.control = executorv1.NewToolServiceClient(operator), executorv1.NewControlServiceClient(operator)
+	return w
+}
+
+func (w *world) dial(role optionsv1.Role, instance string) *grpc.ClientConn {
+	return w.kit.Dial(w.t, w.kit.ID(role, instance), w.addr, w.self)
+}
+
+func (w *world) write(text string) {
+	w.t.Helper()
+	w.must(os.WriteFile(w.file, []byte(text), 0o600))
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func start(id string) *executorv1.StartServiceRequest {
+	return &executorv1.StartServiceRequest{ServiceId: proto.String(id)}
+}
+
+// ticket is everything that a genuine call needs, to be bent by a test before it is signed.
+type ticket struct {
+	grant     *callv1.Grant
+	statement *statement.Statement
+	signer    ssh.Signer
+	key       grant.Key
+}
+
+// ticket returns a genuine one for start_service with the id.
+func (w *world) ticket(id string) *ticket {
+	w.t.Helper()
+	return w.ticketFor("start_service", start(id))
+}
+
+func (w *world) ticketFor(name string, request proto.Message) *ticket {
+	w.t.Helper()
+	tool, ok := contract.Lookup(name)
+	if !ok {
+		w.t.Fatalf("no tool %s", name)
+	}
+	arguments, err := contract.Canonical(request)
+	w.must(err)
+	digest := contract.Digest(arguments)
+	var subject [32]byte
+	if s, err := w.services.Subject(w.t.Context(), tool, request); err == nil {
+		subject = sha256.Sum256(s.GetEntry())
+	}
+	now := time.Now()
+	epoch := w.authority.Control().Epoch
+	g := &callv1.Grant{
+		Version: grant.Version, Id: grant.NewID(), OperationId: grant.NewID(), Use: 1, Principal: "claude", Session: "s-test",
+		Channel: callv1.Channel_CHANNEL_API, Tool: tool.Ref(), ArgumentsDigest: digest[:], SubjectDigest: subject[:],
+		Audience: w.self.String(), PolicyDigest: make([]byte, 32), Epoch: epoch,
+		IssuedAt: timestamppb.New(now), NotBefore: timestamppb.New(now), ExpiresAt: timestamppb.New(now.Add(time.Minute)),
+	}
+	ref := statement.ToolOf(tool.Ref())
+	return &ticket{grant: g, key: w.kit.GrantKey, signer: w.kit.OperatorSigner, statement: &statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: statement.KindApprove, ID: grant.NewID(), Operator: platformtest.Operator,
+		IssuedAt: statement.FormatTime(now.Add(-time.Second)), NotBefore: statement.FormatTime(now.Add(-time.Second)),
+		ExpiresAt: statement.FormatTime(now.Add(10 * time.Minute)), Epoch: epoch, Audience: g.GetAudience(),
+		Principal: g.GetPrincipal(), Session: g.GetSession(), Channel: statement.ChannelName(g.GetChannel()), Operation: g.GetOperationId(),
+		Tool: &ref, Tier: contract.TierName(tool.Tier), Arguments: arguments, ArgumentsDigest: canonical.FormatDigest(digest[:]),
+		Target: "service", SubjectDigest: canonical.FormatDigest(subject[:]), Uses: 1,
+	}}
+}
+
+// sign makes what travels of a ticket.
+func (w *world) sign(t *ticket) *callv1.SignedGrant {
+	w.t.Helper()
+	if t.statement != nil {
+		h, err := statement.Sign(t.statement, t.signer)
+		w.must(err)
+		t.grant.Statements = append(t.grant.Statements, h)
+	}
+	signed, err := grant.Sign(t.key, t.grant)
+	w.must(err)
+	return signed
+}
+
+// with attaches messages to a call.
+func with(ctx context.Context, key string, messages ...proto.Message) context.Context {
+	for _, m := range messages {
+		raw, err := proto.Marshal(m)
+		if err != nil {
+			panic(err)
+		}
+		ctx = metadata.AppendToOutgoingContext(ctx, key, string(raw))
+	}
+	return ctx
+}
+
+// outcome reads the trailer.
+func outcome(t *testing.T, trailer metadata.MD) *callv1.Outcome {
+	t.Helper()
+	values := trailer.Get(rpc.TrailerOutcome)
+	if len(values) != 1 {
+		t.Fatalf("%d outcomes in the trailer, want 1", len(values))
+	}
+	o := &callv1.Outcome{}
+	if err := proto.Unmarshal([]byte(values[0]), o); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func wantCode(t *testing.T, err error, code callv1.Code) *fault.Error {
+	t.Helper()
+	var f *fault.Error
+	if !errors.As(err, &f) {
+		t.Fatalf("error is %v, want a fault %s", err, code)
+	}
+	if f.Code != code {
+		t.Fatalf("code is %s (%s), want %s", f.Code, f.Message, code)
+	}
+	return f
+}

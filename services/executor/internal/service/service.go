@@ -1,0 +1,394 @@
+// Package service is what the executor knows of services: the catalogue's entries, the drivers that run them, and the state
+// machine between. One service's starts and stops follow each other; different services do not wait for each other.
+//
+// It trusts the catalogue and its drivers. What a service itself says counts for nothing but its health.
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/catalogue"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+)
+
+const (
+	// healthInterval is how often running services are asked whether they answer.
+	healthInterval = 2 * time.Second
+	// maxChecks bounds health checks at a time.
+	maxChecks = 8
+	// startPoll and maxStartPoll are the pace at which a starting service is asked.
+	startPoll    = 25 * time.Millisecond
+	maxStartPoll = 250 * time.Millisecond
+)
+
+// Driver runs services of one kind.
+type Driver interface {
+	Look(s *catalogue.Service) driver.Sight
+	// Start returns when the service runs, healthy or not; errors wrap the driver package's.
+	Start(ctx context.Context, s *catalogue.Service) error
+	// Stop reports whether anything ran.
+	Stop(ctx context.Context, s *catalogue.Service) (bool, error)
+}
+
+// Checker asks whether a service answers; health.Checker is one.
+type Checker interface {
+	Check(ctx context.Context, port uint32, path string, timeout time.Duration) error
+}
+
+// Config is what a Manager is made of; everything is required.
+type Config struct {
+	// Catalogue returns the newest good one.
+	Catalogue func() *catalogue.Catalogue
+	// Drivers by the name that entries use.
+	Drivers map[string]Driver
+	Health  Checker
+	Logger  *slog.Logger
+}
+
+// Manager starts, stops and describes services. It is safe for concurrent use.
+type Manager struct {
+	cfg      Config
+	programs catalogue.Programs
+	mu       sync.Mutex
+	units    map[string]*unit
+}
+
+// New returns a Manager.
+func New(cfg Config) *Manager { return &Manager{cfg: cfg, units: map[string]*unit{}} }
+
+// unit is what is remembered of one service beside what its driver sees.
+type unit struct {
+	// turn holds one token: who has it may start and stop.
+	turn chan struct{}
+
+	mu      sync.Mutex
+	phase   executorv1.ServiceState // STARTING or STOPPING while that goes on
+	failure string                  // why the last start failed
+	healthy bool
+	checked bool
+}
+
+func (m *Manager) unit(id string) *unit {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u, ok := m.units[id]
+	if !ok {
+		u = &unit{turn: make(chan struct{}, 1)}
+		m.units[id] = u
+	}
+	return u
+}
+
+func (u *unit) set(change func(u *unit)) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	change(u)
+}
+
+// Find returns a catalogue entry, or a fault that offers the nearest ids.
+func (m *Manager) Find(id string) (*catalogue.Service, error) {
+	c := m.cfg.Catalogue()
+	if s, ok := c.Lookup(id); ok {
+		return s, nil
+	}
+	return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "no service has that id", fault.WithField("service_id"),
+		fault.WithSuggestions(c.Suggest(id)...))
+}
+
+// All returns the catalogue's entries in its order.
+func (m *Manager) All() []*catalogue.Service { return m.cfg.Catalogue().Services }
+
+// Catalogue returns the newest good catalogue.
+func (m *Manager) Catalogue() *catalogue.Catalogue { return m.cfg.Catalogue() }
+
+// View is what a service looks like now.
+type View struct {
+	State   executorv1.ServiceState
+	Healthy bool
+	// Since is when a running service was started.
+	Since time.Time
+	// Cause is one of the driver package's sentences, or "".
+	Cause string
+}
+
+// Running reports whether the service holds its resources.
+func (v View) Running() bool {
+	switch v.State {
+	case executorv1.ServiceState_SERVICE_STATE_RUNNING, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY,
+		executorv1.ServiceState_SERVICE_STATE_STARTING, executorv1.ServiceState_SERVICE_STATE_STOPPING:
+		return true
+	}
+	return false
+}
+
+// Look describes a service. It asks the driver; health is as of the last check, at most a few seconds ago.
+func (m *Manager) Look(s *catalogue.Service) View {
+	sight := m.cfg.Drivers[s.Driver].Look(s)
+	u := m.unit(s.ID)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.phase != executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED:
+		return View{State: u.phase, Since: sight.Since}
+	case sight.State == driver.Running && u.checked && !u.healthy:
+		return View{State: executorv1.ServiceState_SERVICE_STATE_UNHEALTHY, Since: sight.Since, Cause: driver.CauseUnhealthy}
+	case sight.State == driver.Running:
+		return View{State: executorv1.ServiceState_SERVICE_STATE_RUNNING, Healthy: u.healthy, Since: sight.Since}
+	case sight.State == driver.Ended:
+		return View{State: executorv1.ServiceState_SERVICE_STATE_FAILED, Cause: sight.Cause}
+	case u.failure != "":
+		return View{State: executorv1.ServiceState_SERVICE_STATE_FAILED, Cause: u.failure}
+	default:
+		return View{State: executorv1.ServiceState_SERVICE_STATE_STOPPED, Cause: sight.Cause}
+	}
+}
+
+// Start makes a service run and returns when it is healthy. It reports whether that changed anything. Errors are faults:
+// CODE_CONFLICT when a stranger holds the port, CODE_FAILED with a fixed cause otherwise; then the service is stopped again.
+func (m *Manager) Start(ctx context.Context, s *catalogue.Service) (bool, error) {
+	u := m.unit(s.ID)
+	if err := u.take(ctx); err != nil {
+		return false, err
+	}
+	defer u.release()
+	d := m.cfg.Drivers[s.Driver]
+	if d.Look(s).State == driver.Running {
+		m.check(ctx, s)
+		return false, nil
+	}
+	u.set(func(u *unit) {
+		u.phase, u.failure, u.healthy, u.checked = executorv1.ServiceState_SERVICE_STATE_STARTING, "", false, false
+	})
+	err := d.Start(ctx, s)
+	if err == nil {
+		err = m.awaitHealth(ctx, d, s)
+	}
+	cause := ""
+	if err != nil {
+		cause = causeOf(err)
+	}
+	u.set(func(u *unit) {
+		u.phase, u.failure = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, cause
+		u.healthy, u.checked = err == nil, err == nil
+	})
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, errEarly), !errors.Is(err, driver.ErrPortInUse):
+		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" did not start: "+cause, fault.WithCause(err))
+	default:
+		return false, fault.New(callv1.Code_CODE_CONFLICT, s.ID+" was not started: "+cause, fault.WithCause(err))
+	}
+}
+
+var (
+	errTimeout = errors.New(driver.CauseTimeout)
+	// errEarly marks a program that ended while it was starting.
+	errEarly = errors.New(driver.CauseExited)
+)
+
+func causeOf(err error) string {
+	switch {
+	case errors.Is(err, errTimeout):
+		return driver.CauseTimeout
+	case errors.Is(err, driver.ErrPortInUse):
+		return driver.CausePortInUse
+	case errors.Is(err, errEarly):
+		return driver.CauseExited
+	default:
+		return driver.Cause(err)
+	}
+}
+
+// awaitHealth waits until a started service answers. One that does not is stopped again.
+func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalogue.Service) error {
+	if s.Health == nil {
+		return nil
+	}
+	deadline := time.Now().Add(s.StartTimeout())
+	pause := startPoll
+	var last error
+	for {
+		if d.Look(s).State != driver.Running {
+			err := errEarly
+			if busy := driver.PortFree(s.Port); busy != nil {
+				err = fmt.Errorf("%w: %w", errEarly, driver.ErrPortInUse)
+			}
+			if _, serr := d.Stop(ctx, s); serr != nil {
+				m.cfg.Logger.ErrorContext(ctx, "what is left of a service could not be cleared", "service", s.ID, "error", serr)
+			}
+			return err
+		}
+		last = m.cfg.Health.Check(ctx, s.Port, s.Health.Path, healthTimeout(s))
+		// The answer counts only if our program is still there: it, and not a stranger, gave it.
+		if last == nil && d.Look(s).State == driver.Running {
+			return nil
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(pause)
+		pause = min(pause*2, maxStartPoll)
+	}
+	if _, err := d.Stop(ctx, s); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errTimeout, last)
+}
+
+// Stop makes a service not run. It reports whether that changed anything. Errors are faults.
+func (m *Manager) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
+	u := m.unit(s.ID)
+	if err := u.take(ctx); err != nil {
+		return false, err
+	}
+	defer u.release()
+	u.set(func(u *unit) { u.phase = executorv1.ServiceState_SERVICE_STATE_STOPPING })
+	changed, err := m.cfg.Drivers[s.Driver].Stop(ctx, s)
+	u.set(func(u *unit) {
+		u.phase = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
+		if err == nil {
+			u.failure, u.healthy, u.checked = "", false, false
+		}
+	})
+	if err != nil {
+		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" did not stop: "+driver.Cause(err), fault.WithCause(err))
+	}
+	return changed, nil
+}
+
+func (u *unit) take(ctx context.Context) error {
+	select {
+	case u.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (u *unit) release() { <-u.turn }
+
+// Run checks the health of running services until ctx ends.
+func (m *Manager) Run(ctx context.Context) {
+	tick := time.NewTicker(healthInterval)
+	defer tick.Stop()
+	for {
+		m.checkAll(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (m *Manager) checkAll(ctx context.Context) {
+	var checks sync.WaitGroup
+	slots := make(chan struct{}, maxChecks)
+	for _, s := range m.All() {
+		slots <- struct{}{}
+		checks.Go(func() {
+			defer func() { <-slots }()
+			m.check(ctx, s)
+		})
+	}
+	checks.Wait()
+}
+
+// check asks a running service whether it answers, and remembers it.
+func (m *Manager) check(ctx context.Context, s *catalogue.Service) {
+	d := m.cfg.Drivers[s.Driver]
+	if d.Look(s).State != driver.Running {
+		return
+	}
+	var err error
+	if s.Health != nil {
+		err = m.cfg.Health.Check(ctx, s.Port, s.Health.Path, healthTimeout(s))
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	m.unit(s.ID).set(func(u *unit) {
+		if u.phase == executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED {
+			u.healthy, u.checked = err == nil, true
+		}
+	})
+}
+
+func healthTimeout(s *catalogue.Service) time.Duration {
+	return time.Duration(s.Health.TimeoutS) * time.Second
+}
+
+// Accept vetoes a catalogue from which a running service is gone: nobody could stop it any more.
+func (m *Manager) Accept(next *catalogue.Catalogue) error {
+	for _, s := range m.All() {
+		if _, kept := next.Lookup(s.ID); !kept && m.Look(s).Running() {
+			return fmt.Errorf("service %q runs and cannot be removed; stop it first", s.ID)
+		}
+	}
+	return nil
+}
+
+// Subject returns what a call would act on, as it is now: the resolved catalogue entry with its program's digest. Tools
+// that act on no service have an empty one.
+func (m *Manager) Subject(_ context.Context, _ contract.Tool, request proto.Message) (*callv1.Subject, error) {
+	named, ok := request.(interface{ GetServiceId() string })
+	if !ok {
+		return &callv1.Subject{Label: "this host", Entry: []byte("{}")}, nil
+	}
+	s, err := m.Find(named.GetServiceId())
+	if err != nil {
+		return nil, err
+	}
+	entry, err := s.Subject(m.programDigest(s))
+	if err != nil {
+		return nil, err
+	}
+	return &callv1.Subject{Label: "service " + s.ID, Entry: entry}, nil
+}
+
+// programDigest is "" for a program that is missing or may not be read: starting it fails by itself, and stopping must not.
+func (m *Manager) programDigest(s *catalogue.Service) string {
+	if s.Program() == "" {
+		return ""
+	}
+	digest, err := m.programs.Digest(s.Program())
+	if err != nil {
+		m.cfg.Logger.Warn("a program has no digest", "service", s.ID, "error", err)
+		return ""
+	}
+	return digest
+}
+
+// Found says, after a restart, what is true of the service that an interrupted call acted on.
+func (m *Manager) Found(_ context.Context, _ string, arguments []byte) string {
+	var named struct {
+		ServiceID string `json:"service_id"`
+	}
+	if err := json.Unmarshal(arguments, &named); err != nil {
+		return "unknown"
+	}
+	s, err := m.Find(named.ServiceID)
+	if err != nil {
+		return "unknown"
+	}
+	return StateName(m.Look(s).State)
+}
+
+// StateName is the word for a state: "running".
+func StateName(state executorv1.ServiceState) string {
+	return strings.ToLower(strings.TrimPrefix(state.String(), "SERVICE_STATE_"))
+}

@@ -1,0 +1,19 @@
+// Command durward is the human's side of Durward: it runs the processes in the foreground, shows what waits for a person,
+// signs what that person allows, and verifies history. It holds no standing authority.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"durward.internal/services/operator/internal/command"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := command.Main(ctx, os.Args[1:], command.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv})
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,168 @@
+// Package approval makes what a human signs: it holds an operation against this program's own compiled contract and
+// against what the executor itself says of the target, computes every digest from what it shows, and lays the statement
+// out so that nothing in it can hide.
+//
+// It runs in the operator's process. It trusts the compiled contract and, for what a call would act on, the executor. The
+// vault, the gateway and the agent are not trusted: what they say is shown, and signed only where it was checked here.
+package approval
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/statement"
+)
+
+// Lifetimes of what a human signs.
+const (
+	maxApproval = 30 * time.Minute
+	commandLife = 5 * time.Minute
+	resumeLife  = 5 * time.Minute
+)
+
+// CommandSession stands in the place of a session in a human's own command, which has none.
+const CommandSession = "-"
+
+// Reasons why nothing is offered for signing.
+var (
+	// ErrTool means that the operation names a tool that this program does not know, or knows by another definition.
+	ErrTool = errors.New("it names a tool that this program does not know by that definition; is durward as new as the other processes?")
+	// ErrArguments means that the arguments are not the canonical form of valid arguments.
+	ErrArguments = errors.New("its arguments are not valid for the tool")
+	// ErrTarget means that the executor's answer does not belong to the operation.
+	ErrTarget = errors.New("what the executor says of the target does not belong to this operation")
+	// ErrEpoch means that there was a panic in between.
+	ErrEpoch = errors.New("it was asked for before the last halt and is void now")
+	// ErrExpired means that its time is over.
+	ErrExpired = errors.New("it has expired")
+)
+
+// Signer is who is going to sign.
+type Signer struct {
+	// Operator is the name in allowed_signers.
+	Operator string
+	// Executor is the identity that the answering executor proved.
+	Executor identity.ID
+	// Now is this machine's clock.
+	Now time.Time
+}
+
+// Call is one call of a tool, checked against the contract.
+type Call struct {
+	Tool contract.Tool
+	// Arguments are in RFC 8785 form.
+	Arguments []byte
+}
+
+// NewCall checks arguments against this program's own contract. They must be their own canonical form.
+func NewCall(name string, arguments []byte) (Call, error) {
+	tool, ok := contract.Lookup(name)
+	if !ok {
+		return Call{}, ErrTool
+	}
+	if _, err := contract.CanonicalArguments(arguments); err != nil {
+		return Call{}, fmt.Errorf("%w: %w", ErrArguments, err)
+	}
+	message, err := tool.Decode(arguments)
+	if err != nil {
+		return Call{}, fmt.Errorf("%w: %w", ErrArguments, err)
+	}
+	again, err := contract.Canonical(message)
+	if err != nil || !bytes.Equal(again, arguments) {
+		return Call{}, ErrArguments
+	}
+	return Call{Tool: tool, Arguments: arguments}, nil
+}
+
+// CallOf checks an operation of the vault's and returns its call.
+func CallOf(op *vaultv1.Operation) (Call, error) {
+	call, err := NewCall(op.GetTool().GetName(), op.GetArguments())
+	if err != nil {
+		return Call{}, err
+	}
+	if statement.ToolOf(call.Tool.Ref()) != statement.ToolOf(op.GetTool()) || call.Tool.Tier != op.GetTier() {
+		return Call{}, ErrTool
+	}
+	return call, nil
+}
+
+// single fills in what a statement about one call has.
+func (s Signer) single(kind statement.Kind, call Call, preview *executorv1.PreviewCallResponse, life time.Duration) (*statement.Statement, error) {
+	if preview.GetAudience() != s.Executor.String() {
+		return nil, ErrTarget
+	}
+	entry := preview.GetSubject().GetEntry()
+	if err := canonical.Check(entry); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTarget, err)
+	}
+	arguments, subject := canonical.Digest(call.Arguments), canonical.Digest(entry)
+	tool := statement.ToolOf(call.Tool.Ref())
+	return &statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: kind, ID: grant.NewID(), Operator: s.Operator,
+		IssuedAt: statement.FormatTime(s.Now), NotBefore: statement.FormatTime(s.Now),
+		ExpiresAt: statement.FormatTime(s.Now.Add(life)),
+		Audience:  preview.GetAudience(),
+		Tool:      &tool, Tier: contract.TierName(call.Tool.Tier),
+		Arguments: call.Arguments, ArgumentsDigest: canonical.FormatDigest(arguments[:]),
+		Target: preview.GetSubject().GetLabel(), SubjectDigest: canonical.FormatDigest(subject[:]), Plan: preview.GetPlan(),
+		Uses: 1,
+	}, nil
+}
+
+// Approve makes the statement that lets one operation run once. The operation is the vault's word and is held against the
+// contract; the preview is the executor's, for the same tool and arguments.
+func (s Signer) Approve(op *vaultv1.Operation, preview *executorv1.PreviewCallResponse) (*statement.Statement, error) {
+	call, err := CallOf(op)
+	if err != nil {
+		return nil, err
+	}
+	if op.GetAudience() != preview.GetAudience() {
+		return nil, ErrTarget
+	}
+	if preview.GetEpoch() > op.GetEpoch() {
+		return nil, ErrEpoch
+	}
+	life := min(op.GetExpiresAt().AsTime().Sub(s.Now), maxApproval)
+	if life <= time.Second {
+		return nil, ErrExpired
+	}
+	st, err := s.single(statement.KindApprove, call, preview, life)
+	if err != nil {
+		return nil, err
+	}
+	st.Epoch, st.Operation = op.GetEpoch(), op.GetOperationId()
+	st.Principal, st.Session, st.Channel = op.GetPrincipal(), op.GetSession(), statement.ChannelName(op.GetChannel())
+	st.AgentReason = op.GetAgentReason()
+	return st, nil
+}
+
+// Command makes the statement for a call of the human's own.
+func (s Signer) Command(call Call, preview *executorv1.PreviewCallResponse) (*statement.Statement, error) {
+	st, err := s.single(statement.KindCommand, call, preview, commandLife)
+	if err != nil {
+		return nil, err
+	}
+	st.Epoch, st.Operation = preview.GetEpoch(), grant.NewID()
+	st.Principal, st.Session = statement.CommandPrincipal(s.Operator), CommandSession
+	st.Channel = statement.ChannelName(callv1.Channel_CHANNEL_CLI)
+	return st, nil
+}
+
+// Resume makes the statement that ends a halt of one process; epoch is the one that it begins.
+func (s Signer) Resume(audience string, epoch uint64) *statement.Statement {
+	return &statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: statement.KindResume, ID: grant.NewID(), Operator: s.Operator,
+		IssuedAt: statement.FormatTime(s.Now), NotBefore: statement.FormatTime(s.Now),
+		ExpiresAt: statement.FormatTime(s.Now.Add(resumeLife)),
+		Epoch:     epoch, Audience: audience,
+	}
+}

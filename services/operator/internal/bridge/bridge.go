@@ -1,0 +1,531 @@
+// Package bridge is `durward mcp`: it lets an MCP client that speaks over standard input and output use the gateway's HTTP,
+// and signs for it. One bridge process is one session.
+//
+// It runs as the client's user, beside an agent that nobody trusts: it holds the client's token and key and no authority of
+// an operator. The gateway is not trusted either: what the client asks for is signed here, so that a gateway cannot ask in
+// its name. Messages are relayed as they are; only params._meta["durward/proof"] is set.
+package bridge
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Bounds.
+const (
+	// maxMessage bounds a message in either direction.
+	maxMessage = 4 << 20
+	// maxParallel bounds the requests under way.
+	maxParallel = 64
+	// refusedPatience is how long a gateway that is being restarted is waited for: a refused connection did nothing.
+	refusedPatience = 3 * time.Second
+	// drainPatience is how long requests may go on when the client closed its side.
+	drainPatience = 2 * time.Second
+	closePatience = time.Second
+)
+
+// JSON-RPC's error codes, and one of the server's own.
+const (
+	codeParse       = -32700
+	codeInvalid     = -32600
+	codeUnavailable = -32000
+)
+
+// Config is what a Bridge needs.
+type Config struct {
+	// Endpoint is the gateway's URL, http://127.0.0.1:7430/mcp.
+	Endpoint string
+	// Token is the client's bearer token.
+	Token string
+	// Client is the client's name; Key its key, or nil for a bearer client, whose requests are not signed.
+	Client string
+	Key    ed25519.PrivateKey
+	// In and Out are newline-delimited JSON-RPC.
+	In  io.Reader
+	Out io.Writer
+	// Report gets a line about trouble, for a person; never a token or a message's content.
+	Report func(line string)
+	// HTTP is the transport; nil for one that ignores proxies.
+	HTTP http.RoundTripper
+	Now  func() time.Time
+}
+
+// Bridge relays one session.
+type Bridge struct {
+	cfg    Config
+	http   *http.Client
+	prover *prover
+
+	writing sync.Mutex
+
+	// mu guards the session: it is opened again when the gateway lost it.
+	mu         sync.Mutex
+	session    string
+	protocol   string
+	initialize json.RawMessage
+	// opened counts openings, so that of several requests that found the session lost one opens it again.
+	opened int
+}
+
+// New returns a bridge.
+func New(cfg Config) (*Bridge, error) {
+	if cfg.Endpoint == "" || cfg.Token == "" || cfg.Client == "" || cfg.In == nil || cfg.Out == nil {
+		return nil, errors.New("the bridge needs an endpoint, a token, a client name and its streams")
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Report == nil {
+		cfg.Report = func(string) {}
+	}
+	if cfg.HTTP == nil {
+		// The token goes to the gateway alone, whatever the environment says of proxies.
+		cfg.HTTP = &http.Transport{Proxy: nil, MaxIdleConnsPerHost: maxParallel}
+	}
+	b := &Bridge{cfg: cfg, http: &http.Client{
+		Transport:     cfg.HTTP,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	b.prover = newProver(cfg.Client, cfg.Key, cfg.Now)
+	return b, nil
+}
+
+// message is what the bridge looks at in a JSON-RPC message.
+type message struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params"`
+	Result json.RawMessage `json:"result"`
+	Error  json.RawMessage `json:"error"`
+}
+
+func (m message) isRequest() bool { return m.Method != "" && len(m.ID) > 0 }
+
+// Run relays until the client closes its side or ctx ends; it then ends the session at the gateway.
+func (b *Bridge) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lines := make(chan []byte)
+	reading := make(chan error, 1)
+	go func() { reading <- read(ctx, b.cfg.In, lines) }()
+
+	var running sync.WaitGroup
+	slots := make(chan struct{}, maxParallel)
+	var end error
+	for end == nil {
+		select {
+		case <-ctx.Done():
+			end = ctx.Err()
+		case err := <-reading:
+			end = err
+		case line := <-lines:
+			b.accept(ctx, line, slots, &running)
+		}
+	}
+	done := make(chan struct{})
+	go func() { running.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	case <-time.After(drainPatience):
+	}
+	cancel()
+	<-done
+	b.close(context.WithoutCancel(ctx))
+	if errors.Is(end, io.EOF) || errors.Is(end, context.Canceled) {
+		return nil
+	}
+	return end
+}
+
+// read splits the input into lines.
+func read(ctx context.Context, in io.Reader, lines chan<- []byte) error {
+	scanner := bufio.NewScanner(in)
+	scanner.Buffer(nil, maxMessage)
+	for scanner.Scan() {
+		line := bytes.TrimSpace(scanner.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		select {
+		case lines <- bytes.Clone(line):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := scanner.Err(); err != nil {
+		return fmt.Errorf("read from the client: %w", err)
+	}
+	return io.EOF
+}
+
+// accept relays one message of the client's. The handshake is relayed before anything else is read; other messages go
+// beside each other.
+func (b *Bridge) accept(ctx context.Context, line []byte, slots chan struct{}, running *sync.WaitGroup) {
+	var m message
+	if err := json.Unmarshal(line, &m); err != nil {
+		code, text := codeParse, "the message is not JSON"
+		if json.Valid(line) {
+			code, text = codeInvalid, "the message is not one JSON-RPC object"
+		}
+		b.fail(json.RawMessage("null"), code, text)
+		return
+	}
+	switch m.Method {
+	case "initialize":
+		b.open(ctx, line, m)
+		return
+	case "notifications/initialized", "notifications/cancelled":
+		// In order, and at once: the first opens the session to requests, and the second overtakes what it cancels.
+		b.note(ctx, line)
+		return
+	}
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	running.Go(func() {
+		defer func() { <-slots }()
+		if m.isRequest() {
+			b.call(ctx, line, m)
+		} else {
+			b.note(ctx, line)
+		}
+	})
+}
+
+// note relays a message that gets no answer.
+func (b *Bridge) note(ctx context.Context, line []byte) {
+	response, err := b.post(ctx, line)
+	if err != nil {
+		b.cfg.Report("a notification was not delivered: " + err.Error())
+		return
+	}
+	b.discard(response)
+}
+
+func (b *Bridge) discard(response *http.Response) {
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxMessage)) // for the connection's sake
+	_ = response.Body.Close()
+}
+
+// open relays the client's handshake and remembers it, to open the session again when the gateway lost it.
+func (b *Bridge) open(ctx context.Context, line []byte, m message) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.initialize, b.session, b.protocol = bytes.Clone(line), "", ""
+	answer, err := b.handshake(ctx)
+	if err != nil {
+		b.failWith(m.ID, err)
+		return
+	}
+	b.write(answer)
+}
+
+// handshake sends the remembered initialize with a proof and takes up the session. The caller holds mu.
+func (b *Bridge) handshake(ctx context.Context) (answer []byte, err error) {
+	signed, err := b.prover.open(b.initialize)
+	if err != nil {
+		return nil, err
+	}
+	response, err := b.postWith(ctx, signed, "", "")
+	if err != nil {
+		return nil, err
+	}
+	defer b.discard(response)
+	var m message
+	if err := json.Unmarshal(b.initialize, &m); err != nil {
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	err = b.answers(response, m.ID, func(payload []byte) error {
+		answer = payload
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var reply struct {
+		Result struct {
+			Protocol string          `json:"protocolVersion"`
+			Meta     json.RawMessage `json:"_meta"`
+		} `json:"result"`
+	}
+	if err := json.Unmarshal(answer, &reply); err != nil {
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	if reply.Result.Protocol != "" {
+		b.session, b.protocol = response.Header.Get("Mcp-Session-Id"), reply.Result.Protocol
+		b.opened++
+		b.prover.opened(reply.Result.Meta)
+	}
+	return answer, nil
+}
+
+// reopen opens the session again after the gateway lost it; seen is the opening that the lost request belonged to.
+func (b *Bridge) reopen(ctx context.Context, seen int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.opened != seen {
+		return nil // another request did it meanwhile
+	}
+	if b.initialize == nil {
+		return errors.New("the client has not opened a session")
+	}
+	if _, err := b.handshake(ctx); err != nil {
+		return err
+	}
+	if b.opened == seen {
+		return errors.New("the gateway does not open the session again")
+	}
+	response, err := b.postWith(ctx, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`), b.session, b.protocol)
+	if err != nil {
+		return err
+	}
+	b.discard(response)
+	b.cfg.Report("the session was lost and has been opened again")
+	return nil
+}
+
+// maxTries bounds how often one request is sent: once, after the session was opened again, and with each proof that the
+// answer asked for.
+const maxTries = 5
+
+// call relays one request and its answer.
+func (b *Bridge) call(ctx context.Context, line []byte, m message) {
+	needed := ""
+	for try := 1; ; try++ {
+		b.mu.Lock()
+		seen := b.opened
+		b.mu.Unlock()
+		signed, err := b.prover.request(line, m, needed)
+		if err != nil {
+			b.fail(m.ID, codeInvalid, err.Error())
+			return
+		}
+		response, err := b.post(ctx, signed)
+		if errors.Is(err, errSession) && try < maxTries {
+			if err := b.reopen(ctx, seen); err != nil {
+				b.failWith(m.ID, err)
+				return
+			}
+			continue
+		}
+		if err != nil {
+			b.failWith(m.ID, err)
+			return
+		}
+		again := ""
+		err = b.answers(response, m.ID, func(payload []byte) error {
+			again = b.prover.answer(payload)
+			if again == "" || try >= maxTries {
+				again = ""
+				b.write(payload)
+			}
+			return nil
+		})
+		b.discard(response)
+		if err != nil {
+			if ctx.Err() == nil {
+				b.failWith(m.ID, err)
+			}
+			return
+		}
+		if again == "" {
+			return
+		}
+		needed = again
+	}
+}
+
+var errSession = errors.New("the session has ended")
+
+// post sends a message in the session.
+func (b *Bridge) post(ctx context.Context, body []byte) (*http.Response, error) {
+	b.mu.Lock()
+	session, protocol := b.session, b.protocol
+	b.mu.Unlock()
+	return b.postWith(ctx, body, session, protocol)
+}
+
+// postWith sends a message. A gateway that refuses connections is being restarted, and is tried again for a while.
+func (b *Bridge) postWith(ctx context.Context, body []byte, session, protocol string) (*http.Response, error) {
+	deadline := time.Now().Add(refusedPatience)
+	for wait := 50 * time.Millisecond; ; wait *= 2 {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, b.cfg.Endpoint, bytes.NewReader(body))
+		if err != nil {
+			return nil, fmt.Errorf("request: %w", err)
+		}
+		request.Header.Set("Content-Type", "application/json")
+		request.Header.Set("Accept", "application/json, text/event-stream")
+		b.identify(request, session, protocol)
+		response, err := b.http.Do(request)
+		if err == nil {
+			if response.StatusCode == http.StatusNotFound && session != "" {
+				b.discard(response)
+				return nil, errSession
+			}
+			return response, nil
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) || time.Now().Add(wait).After(deadline) {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (b *Bridge) identify(request *http.Request, session, protocol string) {
+	request.Header.Set("Authorization", "Bearer "+b.cfg.Token)
+	if session != "" {
+		request.Header.Set("Mcp-Session-Id", session)
+	}
+	if protocol != "" {
+		request.Header.Set("Mcp-Protocol-Version", protocol)
+	}
+}
+
+// answers reads a response to the request id: notifications are written at once, the answer goes to answer. A response
+// without one is an error.
+func (b *Bridge) answers(response *http.Response, id json.RawMessage, answer func(payload []byte) error) error {
+	kind, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
+	switch {
+	case strings.TrimSpace(kind) == "text/event-stream":
+		found := false
+		err := events(response.Body, func(data []byte) error {
+			if !isAnswer(data, id) {
+				b.write(data)
+				return nil
+			}
+			found = true
+			return answer(data)
+		})
+		if err == nil && !found {
+			err = errors.New("the gateway ended the answer before it was whole")
+		}
+		return err
+	case strings.TrimSpace(kind) == "application/json":
+		body, err := io.ReadAll(io.LimitReader(response.Body, maxMessage+1))
+		if err != nil {
+			return fmt.Errorf("read the answer: %w", err)
+		}
+		var compact bytes.Buffer
+		if len(body) > maxMessage || json.Compact(&compact, body) != nil {
+			return fmt.Errorf("the gateway answered %d with something that is not a message", response.StatusCode)
+		}
+		if isAnswer(compact.Bytes(), id) {
+			return answer(compact.Bytes())
+		}
+		var m message
+		if json.Unmarshal(compact.Bytes(), &m) == nil && len(m.Error) > 0 {
+			// Refused before its id was read.
+			return answer([]byte(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":` + string(m.Error) + `}`))
+		}
+		return fmt.Errorf("the gateway answered %d with something that is not an answer", response.StatusCode)
+	default:
+		return fmt.Errorf("the gateway answered %d without a message", response.StatusCode)
+	}
+}
+
+// isAnswer reports whether data answers the request id.
+func isAnswer(data []byte, id json.RawMessage) bool {
+	var m message
+	return json.Unmarshal(data, &m) == nil && m.Method == "" && bytes.Equal(m.ID, id) && (len(m.Result) > 0 || len(m.Error) > 0)
+}
+
+// events reads server-sent events and gives each one's data to take, on one line.
+func events(r io.Reader, take func(data []byte) error) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxMessage)
+	var data []byte
+	for lines.Scan() {
+		line := lines.Bytes()
+		switch {
+		case len(line) == 0:
+			if len(bytes.TrimSpace(data)) > 0 {
+				var compact bytes.Buffer
+				if json.Compact(&compact, data) != nil {
+					return errors.New("the gateway sent an event that is not a message")
+				}
+				if err := take(compact.Bytes()); err != nil {
+					return err
+				}
+			}
+			data = nil
+		case bytes.HasPrefix(line, []byte("data:")):
+			if len(data)+len(line) > maxMessage {
+				return errors.New("the gateway sent an event that is too large")
+			}
+			if data != nil {
+				data = append(data, '\n')
+			}
+			data = append(data, bytes.TrimPrefix(bytes.TrimPrefix(line, []byte("data:")), []byte(" "))...)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	return nil
+}
+
+// write sends one message to the client.
+func (b *Bridge) write(payload []byte) {
+	b.writing.Lock()
+	defer b.writing.Unlock()
+	// A client that no longer reads has closed its other side too, which ends the bridge.
+	_, _ = b.cfg.Out.Write(append(bytes.Clone(payload), '\n'))
+}
+
+func (b *Bridge) failWith(id json.RawMessage, err error) {
+	text := "Durward's gateway did not answer"
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		text = "Durward is not running. Ask the user to start it: durward up"
+	case errors.Is(err, errSession):
+		text = "the session has ended; connect again"
+	}
+	b.cfg.Report(text + ": " + err.Error())
+	b.fail(id, codeUnavailable, text)
+}
+
+func (b *Bridge) fail(id json.RawMessage, code int, text string) {
+	payload, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "error": map[string]any{"code": code, "message": text}})
+	if err != nil {
+		return // an id that came from JSON goes into JSON
+	}
+	b.write(payload)
+}
+
+// close ends the session at the gateway.
+func (b *Bridge) close(ctx context.Context) {
+	b.mu.Lock()
+	session, protocol := b.session, b.protocol
+	b.mu.Unlock()
+	if session == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, closePatience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodDelete, b.cfg.Endpoint, nil)
+	if err != nil {
+		return
+	}
+	b.identify(request, session, protocol)
+	if response, err := b.http.Do(request); err == nil {
+		b.discard(response)
+	}
+}

@@ -1,0 +1,97 @@
+package client
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/keys"
+)
+
+// Names of the files in a client's folder.
+const (
+	FileToken = "token"
+	FileKey   = "key"
+)
+
+// Credentials are what a client shows and signs with.
+type Credentials struct {
+	Token string
+	// Key is nil for a bearer client.
+	Key ed25519.PrivateKey
+}
+
+// Create makes a client: a token, and unless bearer a key, in 0600 files in folder, and its entry for clients.yaml, which
+// holds only the token's digest and the public key. An existing folder is refused.
+func Create(folder, name, channel, tier string, bearer bool) (Client, error) {
+	if err := CheckName(name); err != nil {
+		return Client{}, err
+	}
+	if _, err := os.Lstat(filepath.Join(folder, FileToken)); err == nil {
+		return Client{}, fmt.Errorf("%s holds a client's token already", folder)
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return Client{}, fmt.Errorf("client folder: %w", err)
+	}
+	token, digest := NewToken()
+	c := Client{ID: name, TokenSHA256: digest, Channel: channel, TierCeiling: tier}
+	if !bearer {
+		private, public, err := keys.Generate(name, nil)
+		if err != nil {
+			return Client{}, err
+		}
+		if err := home.WriteFile(filepath.Join(folder, FileKey), private, 0o600); err != nil {
+			return Client{}, err
+		}
+		c.Key = strings.TrimSpace(string(public))
+	}
+	return c, home.WriteFile(filepath.Join(folder, FileToken), []byte(token+"\n"), 0o600)
+}
+
+// Discard removes the files of a client that could not be entered.
+func Discard(folder string) error {
+	var problems []error
+	for _, name := range []string{FileToken, FileKey} {
+		if err := os.Remove(filepath.Join(folder, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(append(problems, os.Remove(folder))...)
+}
+
+// LoadCredentials reads a client's files. Files that others can read are refused.
+func LoadCredentials(folder string) (Credentials, error) {
+	token, err := readSecret(filepath.Join(folder, FileToken))
+	if err != nil {
+		return Credentials{}, err
+	}
+	c := Credentials{Token: strings.TrimSpace(string(token))}
+	keyFile := filepath.Join(folder, FileKey)
+	if _, err := readSecret(keyFile); errors.Is(err, os.ErrNotExist) {
+		return c, nil
+	} else if err != nil {
+		return Credentials{}, err
+	}
+	c.Key, err = keys.LoadEd25519(keyFile)
+	return c, err
+}
+
+func readSecret(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("client credentials: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("others can read %s: chmod 600 it, and make a new client if it was not yours alone", path)
+	}
+	b, err := os.ReadFile(path) //nolint:gosec // the client's own secret
+	if err != nil {
+		return nil, fmt.Errorf("client credentials: %w", err)
+	}
+	return bytes.Clone(b), nil
+}

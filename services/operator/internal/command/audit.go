@@ -1,0 +1,640 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/history"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
+)
+
+// exportPatience is how long reading the whole log may take.
+const exportPatience = 30 * time.Minute
+
+func (a *app) auditCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "What happened, and the proof of it",
+		Long: `Searches, shows and proves the audit log. The log is a Merkle tree with signed checkpoints: every use of
+these commands keeps the newest checkpoint, and a log that does not extend it is refused loudly.`,
+	}
+	cmd.AddCommand(a.auditSearchCommand(), a.auditShowCommand(), a.auditVerifyCommand(), a.auditTailCommand(), a.auditExportCommand())
+	return cmd
+}
+
+// openLog opens the operator's view of the log, sends what waited and keeps the newest checkpoint.
+func (a *app) openLog(ctx context.Context, s *session) (*history.Log, error) {
+	l, err := history.Open(ctx, history.Config{
+		Client: s.Audit.Log, Audit: s.cfg.Audit.Identity, Writer: s.Identity().String(), Trust: s.Trust, StateDir: s.cfg.StateDir, Now: a.now,
+	})
+	if err != nil {
+		return nil, proofProblem(err)
+	}
+	if err := l.Flush(ctx); err != nil {
+		return nil, errors.Join(proofProblem(err), l.Close())
+	}
+	if _, err := l.Keep(ctx); err != nil {
+		return nil, errors.Join(proofProblem(err), l.Close())
+	}
+	return l, nil
+}
+
+// proofProblem says what it means that the log does not prove itself.
+func proofProblem(err error) error {
+	const next = "Do not go on before you know why. Compare with a checkpoint or export that you kept elsewhere."
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, logproof.ErrRollback), errors.Is(err, logproof.ErrFork):
+		return failed(next, "THE LOG IS NOT WHAT IT WAS: %v", err)
+	case errors.Is(err, logproof.ErrSignature), errors.Is(err, logproof.ErrOrigin), errors.Is(err, logproof.ErrFormat),
+		errors.Is(err, logproof.ErrInclusion), errors.Is(err, logproof.ErrEntry):
+		return failed(next, "the log does not prove itself: %v", err)
+	default:
+		return err
+	}
+}
+
+// withLog connects, keeps the newest checkpoint and calls f.
+func (a *app) withLog(ctx context.Context, f func(context.Context, *session, *history.Log) error) error {
+	ctx, s, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	l, err := a.openLog(ctx, s)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(ctx, s, l), l.Close())
+}
+
+func (a *app) auditSearchCommand() *cobra.Command {
+	var q auditv1.SearchRecordsRequest
+	var tier, since, until string
+	var kinds, statuses []string
+	cmd := &cobra.Command{
+		Use:   "search",
+		Short: "Find records, newest first",
+		Example: `  durward audit search
+  durward audit search --tool start_service --since 24h
+  durward audit search --kind refused --kind denied
+  durward audit search --operation 0123456789abcdef0123456789abcdef --json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.fillSearch(&q, tier, kinds, statuses, since, until); err != nil {
+				return err
+			}
+			return a.withLog(cmd.Context(), func(ctx context.Context, s *session, _ *history.Log) error {
+				found, err := s.Audit.SearchRecords(ctx, &q)
+				if err != nil {
+					return err
+				}
+				return a.showSearch(found)
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&q.RequestId, "request", "", "request id, r-…")
+	flags.StringVar(&q.OperationId, "operation", "", "operation id")
+	flags.StringVar(&q.Session, "session", "", "session, s-…")
+	flags.StringVar(&q.Principal, "principal", "", "client, or operator:NAME")
+	flags.StringVar(&q.Tool, "tool", "", "tool")
+	flags.StringVar(&tier, "tier", "", "READ, WRITE or DESTRUCTIVE")
+	flags.StringSliceVar(&kinds, "kind", nil, "what happened: asked, approved, denied, intent, outcome, refused, …")
+	flags.StringSliceVar(&statuses, "status", nil, "ok, pending, denied, error, unknown")
+	flags.StringVar(&since, "since", "", "a time (2026-01-31T12:00:00Z) or how long ago (24h)")
+	flags.StringVar(&until, "until", "", "the same")
+	flags.StringVar(&q.Writer, "writer", "", "role or SPIFFE ID of who wrote it")
+	flags.Uint32Var(&q.Limit, "limit", 50, "at most so many, up to 1000")
+	return cmd
+}
+
+func (a *app) fillSearch(q *auditv1.SearchRecordsRequest, tier string, kinds, statuses []string, since, until string) error {
+	if tier != "" {
+		value, ok := optionsv1.Tier_value["TIER_"+strings.ToUpper(tier)]
+		if !ok || value == 0 {
+			return usage("Use READ, WRITE or DESTRUCTIVE.", "%q is not a tier", clean.Visible(tier))
+		}
+		q.Tier = optionsv1.Tier(value)
+	}
+	for _, name := range kinds {
+		value, ok := auditv1.Kind_value["KIND_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))]
+		if !ok || value == 0 {
+			return usage("Kinds: "+strings.Join(words(auditv1.Kind_name, "KIND_"), ", "), "%q is not a kind of record", clean.Visible(name))
+		}
+		q.Kinds = append(q.Kinds, auditv1.Kind(value))
+	}
+	for _, name := range statuses {
+		value, ok := auditv1.Status_value["STATUS_"+strings.ToUpper(name)]
+		if !ok || value == 0 {
+			return usage("Use "+strings.Join(words(auditv1.Status_name, "STATUS_"), ", ")+".", "%q is not a status", clean.Visible(name))
+		}
+		q.Statuses = append(q.Statuses, auditv1.Status(value))
+	}
+	var err error
+	if q.Since, err = a.parseTime("since", since); err != nil {
+		return err
+	}
+	q.Until, err = a.parseTime("until", until)
+	return err
+}
+
+// words lists an enum's names for people, without the zero value.
+func words(names map[int32]string, prefix string) []string {
+	var out []string
+	for value, name := range names {
+		if value != 0 {
+			out = append(out, strings.ToLower(strings.TrimPrefix(name, prefix)))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (a *app) parseTime(flag, s string) (*timestamppb.Timestamp, error) {
+	if s == "" {
+		return nil, nil
+	}
+	if ago, err := time.ParseDuration(s); err == nil {
+		return timestamppb.New(a.now().Add(-ago)), nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, s, time.Local); err == nil {
+			return timestamppb.New(t), nil
+		}
+	}
+	return nil, usage("Like 2026-01-31T12:00:00Z, 2026-01-31 or 24h.", "--%s %q is not a time", flag, clean.Visible(s))
+}
+
+func (a *app) showSearch(found *auditv1.SearchRecordsResponse) error {
+	if a.json {
+		return a.out.Message(found)
+	}
+	if len(found.GetEntries()) == 0 {
+		a.out.Printf("No record matches.\n")
+		return nil
+	}
+	rows := make([][]string, 0, len(found.GetEntries()))
+	for _, e := range found.GetEntries() {
+		rows = append(rows, []string{strconv.FormatUint(e.GetIndex(), 10), e.GetRecord().GetTime().AsTime().Local().Format(time.DateTime),
+			approval.Place(e.GetWriter()), kindWord(e), a.statusColour(e), clean.Line(e.GetRecord().GetTool(), 64),
+			clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(e.GetRecord().GetBody().GetSummary(), 80)})
+	}
+	a.out.Table([]string{"INDEX", "TIME", "WRITER", "KIND", "STATUS", "TOOL", "WHO", "SUMMARY"}, rows)
+	if found.GetNextBefore() > 0 {
+		a.out.Printf("%s\n", a.out.Dim("There are older ones: narrow the search, or raise --limit."))
+	}
+	return nil
+}
+
+func kindWord(e *auditv1.Entry) string {
+	return strings.ToLower(strings.TrimPrefix(e.GetRecord().GetKind().String(), "KIND_"))
+}
+
+func statusWord(e *auditv1.Entry) string {
+	if e.GetRecord().GetStatus() == auditv1.Status_STATUS_UNSPECIFIED {
+		return "-"
+	}
+	return strings.ToLower(strings.TrimPrefix(e.GetRecord().GetStatus().String(), "STATUS_"))
+}
+
+// statusColour makes denied, failed and destructive records stand out (AUD-3).
+func (a *app) statusColour(e *auditv1.Entry) string {
+	word := statusWord(e)
+	switch e.GetRecord().GetStatus() {
+	case auditv1.Status_STATUS_DENIED, auditv1.Status_STATUS_ERROR, auditv1.Status_STATUS_UNKNOWN:
+		return a.out.Red(word)
+	default:
+		if e.GetRecord().GetTier() == optionsv1.Tier_TIER_DESTRUCTIVE {
+			return a.out.Yellow(word)
+		}
+		return word
+	}
+}
+
+func (a *app) auditShowCommand() *cobra.Command {
+	var asStatement bool
+	var folder string
+	cmd := &cobra.Command{
+		Use:   "show REQUEST_ID|OPERATION_ID|INDEX",
+		Short: "Tell one story: every record of a request or operation, in order",
+		Long: `Shows everything that was recorded under a request id or an operation id, in order, one line a record, and
+what the human signed. With an index it shows that one record whole.
+
+With --statement it writes the signed statement of an operation as two files and prints the ssh-keygen
+command that verifies it, without Durward, years later.`,
+		Example: "  durward audit show 0123456789abcdef0123456789abcdef\n  durward audit show 42\n" +
+			"  durward audit show --statement 0123456789abcdef0123456789abcdef -o /tmp/evidence",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withLog(cmd.Context(), func(ctx context.Context, s *session, l *history.Log) error {
+				if asStatement {
+					return a.writeStatement(ctx, s, args[0], folder)
+				}
+				if index, err := strconv.ParseUint(args[0], 10, 64); err == nil && !approval.IsOperationID(args[0]) {
+					return a.showRecord(ctx, s, index)
+				}
+				return a.showStory(ctx, s, args[0])
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asStatement, "statement", false, "write the human's signed statement of an operation")
+	cmd.Flags().StringVarP(&folder, "output", "o", ".", "folder for --statement")
+	return cmd
+}
+
+// story returns every record of a request or operation, oldest first. A request leads to its operations, and an operation
+// to everything under its id.
+func (s *session) story(ctx context.Context, id string) ([]*auditv1.Entry, error) {
+	entries := map[uint64]*auditv1.Entry{}
+	search := func(q *auditv1.SearchRecordsRequest) error {
+		q.Limit = 1000
+		found, err := s.Audit.SearchRecords(ctx, q)
+		for _, e := range found.GetEntries() {
+			entries[e.GetIndex()] = e
+		}
+		return err
+	}
+	if approval.IsOperationID(id) {
+		if err := search(&auditv1.SearchRecordsRequest{OperationId: id}); err != nil {
+			return nil, err
+		}
+	} else {
+		if err := search(&auditv1.SearchRecordsRequest{RequestId: id}); err != nil {
+			return nil, err
+		}
+		operations := map[string]bool{}
+		for _, e := range entries {
+			if op := e.GetRecord().GetOperationId(); op != "" {
+				operations[op] = true
+			}
+		}
+		for op := range operations {
+			if err := search(&auditv1.SearchRecordsRequest{OperationId: op}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	indexes := make([]uint64, 0, len(entries))
+	for index := range entries {
+		indexes = append(indexes, index)
+	}
+	slices.Sort(indexes)
+	out := make([]*auditv1.Entry, len(indexes))
+	for i, index := range indexes {
+		out[i] = entries[index]
+	}
+	return out, nil
+}
+
+func (a *app) showStory(ctx context.Context, s *session, id string) error {
+	if !approval.IsOperationID(id) && !strings.HasPrefix(id, "r-") {
+		return usage("Find one: durward audit search", "%q is neither a request id (r-…), nor an operation id (32 hex digits), nor an index", clean.Visible(id))
+	}
+	entries, err := s.story(ctx, id)
+	if err != nil {
+		return err
+	}
+	if len(entries) == 0 {
+		return failed("Find one: durward audit search", "nothing is recorded under %s", id)
+	}
+	if a.json {
+		return a.out.Message(&auditv1.SearchRecordsResponse{Entries: entries})
+	}
+	for _, e := range entries {
+		a.out.Printf("%s\n", a.storyLine(e))
+	}
+	for _, e := range entries {
+		if evidence := e.GetRecord().GetBody().GetStatement(); evidence != nil {
+			a.showEvidence(s, e, evidence)
+			break
+		}
+	}
+	return nil
+}
+
+func (a *app) storyLine(e *auditv1.Entry) string {
+	body := e.GetRecord().GetBody()
+	line := fmt.Sprintf("%6d  %s  %-14s %-16s %-8s", e.GetIndex(), e.GetRecord().GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"),
+		approval.Place(e.GetWriter()), kindWord(e), a.statusColour(e))
+	for _, part := range []string{body.GetSummary(), body.GetAction(), body.GetReason()} {
+		if part = clean.Line(part, 500); part != "" {
+			return line + "  " + part
+		}
+	}
+	if tool := clean.Line(e.GetRecord().GetTool(), 64); tool != "" {
+		return line + "  " + tool
+	}
+	return line
+}
+
+// showEvidence prints what a human signed, and whether the signature stands.
+func (a *app) showEvidence(s *session, e *auditv1.Entry, evidence *callv1.HumanStatement) {
+	verdict := a.out.Green("the signature stands")
+	st, err := statement.VerifySignature(evidence, s.Trust.Current().AllowedSigners, e.GetLoggedAt().AsTime())
+	switch {
+	case errors.Is(err, trust.ErrUnknownSigner):
+		verdict = a.out.Yellow("its signer is not in allowed_signers now")
+	case err != nil:
+		verdict = a.out.Red("THE SIGNATURE DOES NOT STAND: " + clean.Line(err.Error(), 200))
+	default:
+		verdict += " (" + clean.Visible(st.Operator) + ")"
+	}
+	a.out.Printf("%s  %s\n", a.out.Bold("What the human signed:"), verdict)
+	for _, line := range approval.Lines(evidence.GetStatement()) {
+		a.out.Printf("  %s\n", line)
+	}
+	if op := e.GetRecord().GetOperationId(); op != "" {
+		a.out.Printf("%s\n", a.out.Dim("Verify it without Durward: durward audit show --statement "+op))
+	}
+}
+
+func (a *app) showRecord(ctx context.Context, s *session, index uint64) error {
+	response, err := s.Audit.GetRecord(ctx, &auditv1.GetRecordRequest{Index: index})
+	if err != nil {
+		return err
+	}
+	if response.GetEntry().GetIndex() != index {
+		return proofProblem(logproof.ErrInclusion)
+	}
+	if err := logproof.VerifyEntry(response.GetEntry()); err != nil {
+		return proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
+	}
+	at, err := logproof.VerifyReceipt(response.GetReceipt(), s.Trust.Current().LogKeys)
+	if err != nil {
+		return proofProblem(fmt.Errorf("%w: %w", logproof.ErrInclusion, err))
+	}
+	if response.GetReceipt().GetIndex() != index || string(response.GetReceipt().GetLeafHash()) != string(response.GetEntry().GetLeafHash()) {
+		return proofProblem(logproof.ErrInclusion)
+	}
+	if a.json {
+		return a.out.Message(response)
+	}
+	a.out.Printf("%s\n", a.storyLine(response.GetEntry()))
+	e := response.GetEntry()
+	for _, line := range [][2]string{
+		{"request", e.GetRecord().GetRequestId()}, {"operation", e.GetRecord().GetOperationId()}, {"tool", e.GetRecord().GetTool()},
+		{"who", e.GetRecord().GetBody().GetPrincipal()}, {"session", e.GetRecord().GetBody().GetSession()},
+		{"arguments", e.GetRecord().GetBody().GetArguments()}, {"action", e.GetRecord().GetBody().GetAction()},
+		{"reason", e.GetRecord().GetBody().GetReason()}, {"decided by", e.GetRecord().GetBody().GetDecisionSource()},
+	} {
+		if line[1] != "" {
+			a.out.Printf("  %-11s %s\n", line[0], clean.Visible(line[1]))
+		}
+	}
+	details := e.GetRecord().GetBody().GetDetails()
+	for _, name := range slices.Sorted(mapKeys(details)) {
+		a.out.Printf("  %-11s %s\n", clean.Visible(name), clean.Visible(details[name]))
+	}
+	a.out.Printf("  in the log of %d records that %s signed\n", at.Size, clean.Visible(at.Origin))
+	if evidence := e.GetRecord().GetBody().GetStatement(); evidence != nil {
+		a.showEvidence(s, e, evidence)
+	}
+	return nil
+}
+
+func mapKeys(m map[string]string) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for key := range m {
+			if !yield(key) {
+				return
+			}
+		}
+	}
+}
+
+// writeStatement writes an operation's signed statement so that ssh-keygen verifies it.
+func (a *app) writeStatement(ctx context.Context, s *session, id, folder string) error {
+	entries, err := s.story(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		evidence := e.GetRecord().GetBody().GetStatement()
+		if evidence == nil {
+			continue
+		}
+		st, err := statement.Parse(evidence.GetStatement())
+		if err != nil {
+			return failed("", "the recorded statement is not well-formed")
+		}
+		if folder, err = filepath.Abs(folder); err != nil {
+			return fmt.Errorf("output folder: %w", err)
+		}
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			return fmt.Errorf("output folder: %w", err)
+		}
+		file := filepath.Join(folder, "statement.json")
+		if err := home.WriteFile(file, evidence.GetStatement(), 0o600); err != nil {
+			return err
+		}
+		if err := home.WriteFile(file+".sig", evidence.GetSignature(), 0o600); err != nil {
+			return err
+		}
+		verify := fmt.Sprintf("ssh-keygen -Y verify -f %s -I %s -n %s -s %s < %s", shellWord(filepath.Join(s.cfg.TrustDir, trust.FileAllowedSigners)),
+			shellWord(st.Operator), statement.Namespace, shellWord(file+".sig"), shellWord(file))
+		if a.json {
+			return a.out.Value(map[string]string{"statement": file, "signature": file + ".sig", "operator": st.Operator, "verify": verify})
+		}
+		a.out.Printf("%s\n%s\n\nVerify it:\n  %s\n", file, file+".sig", verify)
+		return nil
+	}
+	return failed("Find one: durward audit search --kind approved", "no signed statement is recorded under %s", clean.Visible(id))
+}
+
+func (a *app) auditVerifyCommand() *cobra.Command {
+	var offline string
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Prove the whole log",
+		Long: `Reads every entry and proves the log: each leaf is rebuilt, each body is held to its commitment, the tree's
+root must be the one that the signed checkpoint names, the log must extend the checkpoint that this
+program kept before, and every human's signature must stand.
+
+With --offline it proves a file that "durward audit export" wrote, without any process running.`,
+		Example: "  durward audit verify\n  durward audit verify --offline log.jsonl",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if offline != "" {
+				return a.verifyFile(cmd.Context(), offline)
+			}
+			return a.withLog(cmd.Context(), func(ctx context.Context, s *session, l *history.Log) error {
+				ctx, cancel := context.WithTimeout(ctx, exportPatience)
+				defer cancel()
+				kept := l.Held()
+				stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{KnownSize: kept.Size})
+				if err != nil {
+					return err
+				}
+				report, err := l.Verify(ctx, stream)
+				if err != nil {
+					return proofProblem(err)
+				}
+				return a.showReport(report, checkpointPath(s.cfg))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&offline, "offline", "", "prove this exported file")
+	return cmd
+}
+
+func checkpointPath(cfg home.Config) string { return filepath.Join(cfg.StateDir, "checkpoint") }
+
+func (a *app) verifyFile(ctx context.Context, path string) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	roots, err := trust.Open(cfg.TrustDir)
+	if err != nil {
+		return err
+	}
+	defer roots.Close()
+	l, err := history.Open(ctx, history.Config{Audit: cfg.Audit.Identity, Trust: roots, StateDir: cfg.StateDir, Now: a.now})
+	if err != nil {
+		return proofProblem(err)
+	}
+	f, err := os.Open(path) //nolint:gosec // the file that the operator names
+	if err != nil {
+		return errors.Join(usage("", "the file cannot be opened: %v", err), l.Close())
+	}
+	report, err := history.VerifyFile(bufio.NewReader(f), history.NewVerifier(roots.Current(), l.Held()))
+	if err = errors.Join(err, f.Close(), l.Close()); err != nil {
+		return proofProblem(err)
+	}
+	return a.showReport(report, checkpointPath(cfg))
+}
+
+func (a *app) showReport(r history.Report, kept string) error {
+	if a.json {
+		return a.out.Value(r)
+	}
+	a.out.Printf("%s %d records, root %s, signed by %s, ", a.out.Green("✓"), r.Records, r.Root, clean.Visible(r.SignedBy))
+	if r.KeptSize == 0 {
+		a.out.Printf("nothing kept before to compare with\n")
+	} else {
+		a.out.Printf("consistent with the checkpoint kept at %s (%d records)\n", kept, r.KeptSize)
+	}
+	a.out.Printf("  %d signed statements", r.Statements)
+	if r.Unjudged > 0 {
+		a.out.Printf(", %s", a.out.Yellow(fmt.Sprintf("%d by signers that allowed_signers does not know", r.Unjudged)))
+	}
+	if r.Dropped > 0 {
+		a.out.Printf(", %d bodies dropped by retention", r.Dropped)
+	}
+	a.out.Printf("\n")
+	return nil
+}
+
+func (a *app) auditTailCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "tail",
+		Short:   "Show records as they are written",
+		Example: "  durward audit tail\n  durward audit tail --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, s, err := a.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			l, err := a.openLog(ctx, s)
+			if err != nil {
+				return err
+			}
+			size := l.Held().Size
+			// A tail lasts: other commands need the log meanwhile.
+			if err := l.Close(); err != nil {
+				return err
+			}
+			const before = 10
+			stream, err := s.Audit.TailRecords(ctx, &auditv1.TailRecordsRequest{FromIndex: size - min(size, before)})
+			if err != nil {
+				return err
+			}
+			for {
+				response, err := stream.Recv()
+				switch {
+				case ctx.Err() != nil:
+					return nil // Ctrl-C is how a tail ends
+				case errors.Is(err, io.EOF):
+					return unreachable("Start it again: durward audit tail", "audit ended the stream")
+				case err != nil:
+					return err
+				}
+				if err := logproof.VerifyEntry(response.GetEntry()); err != nil {
+					return proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
+				}
+				if a.json {
+					if err := history.WriteEntry(a.streams.Out, response.GetEntry()); err != nil {
+						return err
+					}
+					continue
+				}
+				a.out.Printf("%s\n", a.storyLine(response.GetEntry()))
+			}
+		},
+	}
+}
+
+func (a *app) auditExportCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "export FILE",
+		Short: "Write the whole log to a file that can be proved offline",
+		Long: `Writes the signed checkpoint and every entry as JSON lines, proving them on the way. Keep the file somewhere
+else: "durward audit verify --offline FILE" proves it, and a later log must extend it.`,
+		Example: "  durward audit export log.jsonl",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withLog(cmd.Context(), func(ctx context.Context, s *session, l *history.Log) error {
+				ctx, cancel := context.WithTimeout(ctx, exportPatience)
+				defer cancel()
+				return a.export(ctx, s, l, args[0])
+			})
+		},
+	}
+}
+
+func (a *app) export(ctx context.Context, s *session, l *history.Log, path string) (err error) {
+	stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{KnownSize: l.Held().Size})
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // the file that the operator names
+	if err != nil {
+		return usage("Name a file that is not there yet.", "the file cannot be made: %v", err)
+	}
+	w := bufio.NewWriter(f)
+	v := history.NewVerifier(s.Trust.Current(), l.Held())
+	err = history.Each(stream, func(checkpoint []byte, _ [][]byte) error {
+		return errors.Join(v.Head(checkpoint), history.WriteHead(w, checkpoint))
+	}, func(e *auditv1.Entry) error {
+		return errors.Join(v.Add(e), history.WriteEntry(w, e))
+	})
+	var report history.Report
+	if err == nil {
+		report, err = v.Finish()
+	}
+	if err = errors.Join(err, w.Flush(), f.Sync(), f.Close()); err != nil {
+		return proofProblem(err)
+	}
+	return a.showReport(report, checkpointPath(s.cfg))
+}

@@ -1,0 +1,73 @@
+package command
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/operator/internal/client"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/clean"
+)
+
+// completionPatience is how long a shell waits for a completion.
+const completionPatience = 500 * time.Millisecond
+
+// forCompletion calls f with connections, quickly and silently: a shell's line is no place for errors.
+func (a *app) forCompletion(cmd *cobra.Command, f func(context.Context, *session) error) {
+	// Persistent hooks do not run for completion.
+	at, err := home.At(a.homeDir)
+	if err != nil {
+		return
+	}
+	a.home = at
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
+	defer cancel()
+	ctx, s, err := a.connect(ctx)
+	if err != nil {
+		return
+	}
+	defer s.close()
+	_ = f(ctx, s) // an incomplete completion is a completion
+}
+
+// completeServices completes service ids.
+func (a *app) completeServices(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []string
+	a.forCompletion(cmd, func(ctx context.Context, s *session) error {
+		list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
+		for _, service := range list.GetServices() {
+			out = append(out, cobra.CompletionWithDesc(clean.Line(service.GetServiceId(), 64), clean.Line(service.GetName(), 64)))
+		}
+		return err
+	})
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeClients completes the names of clients that are let in.
+func (a *app) completeClients(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	at, err := home.At(a.homeDir)
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	cfg, err := at.Load()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	list, err := client.Read(cfg.Clients)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []string
+	for _, c := range list {
+		if !c.Revoked {
+			out = append(out, c.ID)
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,172 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
+)
+
+// runPatience is how long a start or stop may take: the catalogue allows an hour for a start.
+const runPatience = 70 * time.Minute
+
+// preview asks the executor itself what a call would act on and do.
+func (s *session) preview(ctx context.Context, ref *callv1.ToolRef, arguments []byte) (*executorv1.PreviewCallResponse, error) {
+	return s.Executor.PreviewCall(ctx, &executorv1.PreviewCallRequest{Tool: ref, Arguments: arguments})
+}
+
+// signer describes who signs. The executor's identity is the one that its certificate had to prove.
+func (a *app) signer(s *session) (approval.Signer, error) {
+	executor, err := identity.Parse(s.cfg.Executor.Identity)
+	if err != nil {
+		return approval.Signer{}, err
+	}
+	return approval.Signer{Operator: s.cfg.Operator, Executor: executor, Now: a.now()}, nil
+}
+
+// showStatement prints everything that is about to be signed: the target's own definition, whose digest the statement pins,
+// and the statement, whole.
+func (a *app) showStatement(st *statement.Statement, entry []byte) error {
+	raw, err := st.Marshal()
+	if err != nil {
+		return err
+	}
+	if entry != nil {
+		digest := canonical.Digest(entry)
+		a.out.Printf("%s\n", a.out.Bold("What it acts on, as the executor has it ("+canonical.FormatDigest(digest[:])+"):"))
+		for _, line := range approval.Lines(entry) {
+			a.out.Printf("  %s\n", line)
+		}
+	}
+	a.out.Printf("%s\n", a.out.Bold("The statement that you sign, whole:"))
+	for _, line := range approval.Lines(raw) {
+		a.out.Printf("  %s\n", line)
+	}
+	if st.Tier == contract.TierName(optionsv1.Tier_TIER_DESTRUCTIVE) {
+		a.out.Printf("%s\n", a.out.Red("DESTRUCTIVE: this takes something away and cannot simply be undone."))
+	}
+	return nil
+}
+
+// confirm asks a person, at the terminal. Without a terminal it refuses unless yes was given: what proves a human is the
+// key, never a terminal.
+func (a *app) confirm(question string, yes bool) error {
+	if yes {
+		return nil
+	}
+	if !output.IsTerminal(a.streams.In) {
+		return denied("At a terminal run the same command; in a script that a human started, add --yes.", "there is no terminal to ask at")
+	}
+	a.out.Printf("%s [y/N] ", question)
+	answer, err := bufio.NewReader(a.streams.In).ReadString('\n')
+	if err != nil && answer == "" {
+		a.out.Printf("\n")
+		return denied("", "nothing was signed")
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	default:
+		return denied("", "nothing was signed")
+	}
+}
+
+// sign opens the operator's key, for this one statement, and signs.
+func (a *app) sign(ctx context.Context, s *session, st *statement.Statement) (_ *callv1.HumanStatement, err error) {
+	source := keys.Source{File: s.cfg.SigningKey, AgentSocket: a.streams.Getenv("SSH_AUTH_SOCK"), Ask: keys.AskTerminal}
+	key, err := source.Open(ctx)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, failed("config/operator.yaml names it as signing_key.", "the signing key %s is missing", s.cfg.SigningKey)
+		}
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, key.Close()) }()
+	if key.Protection == "touch" {
+		a.out.Remark("Touch your security key.")
+	}
+	return statement.Sign(st, key)
+}
+
+// result is how a dispatched call ended.
+type result struct {
+	response proto.Message
+	outcome  *callv1.Outcome
+}
+
+// dispatch carries out a granted call at the executor.
+func (s *session) dispatch(ctx context.Context, call approval.Call, grant *callv1.SignedGrant) (result, error) {
+	request, err := call.Tool.Decode(call.Arguments)
+	if err != nil {
+		return result{}, err
+	}
+	signed, err := proto.Marshal(grant)
+	if err != nil {
+		return result{}, fmt.Errorf("encode the grant: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, rpc.MetadataGrant, string(signed)), runPatience)
+	defer cancel()
+	r := result{response: call.Tool.NewResponse(), outcome: &callv1.Outcome{}}
+	var trailer metadata.MD
+	err = s.Executor.Conn.Invoke(ctx, call.Tool.FullMethod, request, r.response, grpc.Trailer(&trailer))
+	if values := trailer.Get(rpc.TrailerOutcome); len(values) == 1 {
+		if unmarshalErr := proto.Unmarshal([]byte(values[0]), r.outcome); unmarshalErr != nil {
+			r.outcome = &callv1.Outcome{}
+		}
+	}
+	return r, err
+}
+
+// showResult prints how a call ended.
+func (a *app) showResult(r result, operationID string) error {
+	if a.json {
+		response, err := output.MessageJSON(r.response)
+		if err != nil {
+			return err
+		}
+		return a.out.Value(map[string]any{
+			"status": "ok", "operation_id": operationID, "request_id": a.requestID, "summary": clean.Line(r.outcome.GetSummary(), 500),
+			"replayed": r.outcome.GetReplayed(), "audit_index": r.outcome.GetReceipt().GetIndex(), "result": response,
+		})
+	}
+	summary := clean.Line(r.outcome.GetSummary(), 500)
+	if summary == "" {
+		summary = "done"
+	}
+	a.out.Printf("%s %s\n", a.out.Green("✓"), summary)
+	for _, warning := range r.outcome.GetWarnings() {
+		a.out.Printf("  %s\n", a.out.Yellow(clean.Line(warning, 500)))
+	}
+	if detail, ok := r.response.(interface{ GetService() *executorv1.ServiceDetail }); ok {
+		if url := detail.GetService().GetBaseUrl(); url != "" {
+			a.out.Printf("  %s  %s\n", stateWord(detail.GetService().GetState()), clean.Line(url, 256))
+		}
+	}
+	if r.outcome.GetReplayed() {
+		a.out.Printf("  It had been carried out before; this is what was recorded then.\n")
+	}
+	if r.outcome.GetReceipt() != nil {
+		a.out.Printf("  %s\n", a.out.Dim(fmt.Sprintf("recorded as %d; durward audit show %s", r.outcome.GetReceipt().GetIndex(), operationID)))
+	}
+	return nil
+}

@@ -1,0 +1,242 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/up"
+	"durward.internal/services/platform/clean"
+)
+
+// statusPatience bounds each question that status asks.
+const statusPatience = 2 * time.Second
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Whether every process is well, and what is pending",
+		Long: `Asks every process how it is: its health listener, and over the operator's own connection its deep status
+(halted, epoch, whether it reaches the others, what waits). It works when some or all of them are down.
+
+Exit code 3 when a process cannot be reached.`,
+		Example: "  durward status\n  durward status --json | jq .vault.pending",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.status(cmd.Context()) },
+	}
+}
+
+// processStatus is one process in --json. Field names are stable.
+type processStatus struct {
+	Role    string `json:"role"`
+	Health  string `json:"health"`
+	Version string `json:"version,omitempty"`
+	Address string `json:"health_address"`
+	Problem string `json:"problem,omitempty"`
+}
+
+// deep is what the processes' GetStatus RPCs answer; nil where one could not be had.
+type deep struct {
+	vault    *vaultv1.GetStatusResponse
+	executor *executorv1.GetStatusResponse
+	audit    *auditv1.GetStatusResponse
+	problems map[string]string
+}
+
+func (a *app) status(ctx context.Context) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	processes := a.health(ctx, cfg)
+	d := a.deepStatus(ctx)
+	for i := range processes {
+		processes[i].Problem = d.problems[processes[i].Role]
+	}
+	running, isRunning := a.home.RunningProcess()
+	if a.json {
+		err = a.statusJSON(processes, d, running, isRunning)
+	} else {
+		a.statusText(processes, d, running, isRunning)
+	}
+	if err != nil {
+		return err
+	}
+	for _, p := range processes {
+		if p.Health != "ok" || p.Problem != "" {
+			a.requestID = ""
+			return unreachable("Start it: durward up. Why it stopped: "+a.home.Log(p.Role), "%s is not well", p.Role)
+		}
+	}
+	return nil
+}
+
+// health asks the shallow health listeners, all at once.
+func (a *app) health(ctx context.Context, cfg home.Config) []processStatus {
+	client := &http.Client{Timeout: statusPatience, Transport: &http.Transport{DisableKeepAlives: true}}
+	out := make([]processStatus, len(home.Roles()))
+	var wait sync.WaitGroup
+	for i, role := range home.Roles() {
+		wait.Go(func() {
+			address := cfg.Health.Of(role)
+			ok, h := up.Healthy(ctx, client, address, role)
+			word := "ok"
+			switch {
+			case ok:
+			case h.Service == role:
+				word = clean.Line(h.Status, 32)
+			case h.Service != "":
+				word = "answered by " + clean.Line(h.Service, 32)
+			default:
+				word = "down"
+			}
+			out[i] = processStatus{Role: role, Health: word, Version: clean.Line(h.Version, 64), Address: address}
+		})
+	}
+	wait.Wait()
+	return out
+}
+
+// deepStatus asks the GetStatus RPCs, all at once.
+func (a *app) deepStatus(ctx context.Context) deep {
+	d := deep{problems: map[string]string{}}
+	ctx, s, err := a.connect(ctx)
+	if err != nil {
+		for _, role := range []string{"vault", "executor", "audit"} {
+			d.problems[role] = publicText(err)
+		}
+		return d
+	}
+	defer s.close()
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
+	var wait sync.WaitGroup
+	var vaultErr, executorErr, auditErr error
+	wait.Go(func() { d.vault, vaultErr = s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{}) })
+	wait.Go(func() { d.executor, executorErr = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}) })
+	wait.Go(func() { d.audit, auditErr = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{}) })
+	wait.Wait()
+	for role, err := range map[string]error{"vault": vaultErr, "executor": executorErr, "audit": auditErr} {
+		if err != nil {
+			d.problems[role] = publicText(err)
+		}
+	}
+	return d
+}
+
+func (a *app) statusJSON(processes []processStatus, d deep, running home.Process, isRunning bool) error {
+	value := map[string]any{"home": a.home.Dir, "processes": processes, "certificates": a.home.Certificates(), "running": isRunning}
+	if isRunning {
+		value["up"] = running
+	}
+	for name, message := range map[string]proto.Message{"vault": d.vault, "executor": d.executor, "audit": d.audit} {
+		if !message.ProtoReflect().IsValid() {
+			value[name] = nil
+			continue
+		}
+		b, err := output.MessageJSON(message)
+		if err != nil {
+			return err
+		}
+		value[name] = b
+	}
+	return a.out.Value(value)
+}
+
+func (a *app) statusText(processes []processStatus, d deep, running home.Process, isRunning bool) {
+	switch {
+	case isRunning && running.Development:
+		a.out.Printf("durward up runs as process %d, %s\n", running.PID, a.out.Yellow("DEVELOPMENT"))
+	case isRunning:
+		a.out.Printf("durward up runs as process %d\n", running.PID)
+	default:
+		a.out.Printf("durward up does not run for %s\n", a.home.Dir)
+	}
+	if d.vault.GetHalted() || d.executor.GetHalted() {
+		a.out.Printf("%s\n", a.out.Red("HALTED: nothing that changes anything runs. End it with: durward resume"))
+	}
+	rows := make([][]string, 0, len(processes))
+	for _, p := range processes {
+		word := a.out.Red(p.Health)
+		if p.Health == "ok" {
+			word = a.out.Green(p.Health)
+		}
+		detail := p.Problem
+		if detail == "" {
+			detail = d.detail(p.Role)
+		}
+		rows = append(rows, []string{p.Role, word, detail})
+	}
+	a.out.Table([]string{"PROCESS", "HEALTH", "DETAIL"}, rows)
+	if e := d.executor; e != nil {
+		a.out.Printf("services %d of %d running   GPUs %s\n", e.GetServicesRunning(), e.GetServicesTotal(),
+			gpuWords(e.GetGpuSource(), e.GetGpus(), a.home.IsExampleCatalogue(), driverFound()))
+	}
+	if d.vault != nil {
+		a.out.Printf("pending  %d   sessions %d   clients %d\n", d.vault.GetPending(), d.vault.GetSessions(), d.vault.GetClients())
+	}
+	now := a.now()
+	var soonest *home.Certificate
+	certificates := a.home.Certificates()
+	for i, c := range certificates {
+		if c.Problem != "" {
+			a.out.Printf("%s\n", a.out.Red("certificate of "+c.Role+": "+c.Problem))
+			continue
+		}
+		if soonest == nil || c.NotAfter.Before(soonest.NotAfter) {
+			soonest = &certificates[i]
+		}
+	}
+	if soonest != nil {
+		a.out.Printf("certs    the first (%s) expires in %s\n", soonest.Role, approval.Duration(soonest.NotAfter.Sub(now)))
+	}
+}
+
+// detail sums up a process's deep status in a line.
+func (d deep) detail(role string) string {
+	switch {
+	case role == "vault" && d.vault != nil:
+		return fmt.Sprintf("epoch %d%s%s%s", d.vault.GetEpoch(), word(d.vault.GetHalted(), ", halted"),
+			word(!d.vault.GetAuditReachable(), ", cannot reach audit"), spooled(d.vault.GetSpooledRecords()))
+	case role == "executor" && d.executor != nil:
+		return fmt.Sprintf("epoch %d%s%s%s%s%s", d.executor.GetEpoch(), word(d.executor.GetHalted(), ", halted"),
+			word(!d.executor.GetAuditReachable(), ", cannot reach audit"), word(!d.executor.GetVaultReachable(), ", cannot reach the vault"),
+			spooled(d.executor.GetSpooledRecords()), unsettled(d.executor.GetUnsettled()))
+	case role == "audit" && d.audit != nil:
+		return fmt.Sprintf("%d records, %d MiB, %d MiB free", d.audit.GetSize(), d.audit.GetDatabaseBytes()>>20, d.audit.GetDiskFreeBytes()>>20)
+	default:
+		return ""
+	}
+}
+
+func word(yes bool, text string) string {
+	if yes {
+		return text
+	}
+	return ""
+}
+
+func spooled(n uint32) string {
+	if n == 0 {
+		return ""
+	}
+	return ", " + strconv.FormatUint(uint64(n), 10) + " records wait for audit"
+}
+
+func unsettled(n uint32) string {
+	if n == 0 {
+		return ""
+	}
+	return ", " + strconv.FormatUint(uint64(n), 10) + " interrupted operations"
+}

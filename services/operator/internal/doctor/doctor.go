@@ -1,0 +1,307 @@
+// Package doctor looks for what makes an installation weaker than it should be, or keeps it from running, and says what to
+// do. It only looks. It runs in the operator's process.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/up"
+)
+
+// Level says how bad a finding is.
+type Level string
+
+// The levels. Only Bad makes the examination fail.
+const (
+	Good    Level = "ok"
+	Warning Level = "warning"
+	Bad     Level = "bad"
+)
+
+// Finding is one line.
+type Finding struct {
+	Level Level  `json:"level"`
+	Name  string `json:"name"`
+	Text  string `json:"text"`
+	// Do is what to do about it; empty when it is good.
+	Do string `json:"do,omitempty"`
+}
+
+// Config is what is examined.
+type Config struct {
+	Home     home.Home
+	Operator home.Config
+	// Development: one user for everything is meant so.
+	Development bool
+	// Bin is the folder of the programs.
+	Bin string
+	// Version asks a server program for its version line.
+	Version func(ctx context.Context, path string) (string, error)
+	// Own is this program's version.
+	Own string
+	// HTTP asks health listeners; its timeout is the patience.
+	HTTP *http.Client
+	Now  func() time.Time
+	// Root is the file system's root, "/" but in tests.
+	Root string
+}
+
+// Examine looks at everything and returns what it found, in a fixed order.
+func Examine(ctx context.Context, cfg Config) []Finding {
+	var out []Finding
+	for _, check := range []func(context.Context, Config) []Finding{groups, users, permissions, signingKey, processes, clocks, certificates, binaries, drivers} {
+		out = append(out, check(ctx, cfg)...)
+	}
+	return out
+}
+
+func good(name, format string, args ...any) Finding {
+	return Finding{Level: Good, Name: name, Text: fmt.Sprintf(format, args...)}
+}
+
+// groups: who is in docker or sudo is root in all but name, whatever the approvals say.
+func groups(context.Context, Config) []Finding {
+	u, err := user.Current()
+	if err != nil {
+		return []Finding{{Warning, "groups", "your groups cannot be read", "Look yourself: id"}}
+	}
+	if u.Uid == "0" {
+		return []Finding{{Warning, "groups", "you are root: so is every agent that runs as you", "Run agents as a user of their own."}}
+	}
+	ids, err := u.GroupIds()
+	if err != nil {
+		return []Finding{{Warning, "groups", "your groups cannot be read", "Look yourself: id"}}
+	}
+	var strong []string
+	for _, id := range ids {
+		if g, err := user.LookupGroupId(id); err == nil && slices.Contains([]string{"docker", "sudo", "wheel", "lxd", "podman", "libvirt"}, g.Name) {
+			strong = append(strong, g.Name)
+		}
+	}
+	if len(strong) > 0 {
+		return []Finding{{Warning, "groups", "you are in " + strings.Join(strong, ", ") + ": an agent that runs as you can become root without asking Durward",
+			"Run agents as a user of their own, without these groups."}}
+	}
+	return []Finding{good("groups", "you are in no group that amounts to root")}
+}
+
+// users: outside development an agent must not be the user that the processes run as.
+func users(_ context.Context, cfg Config) []Finding {
+	var same []string
+	for _, role := range home.Roles() {
+		if uid, ok := processUser(cfg, role); ok && uid == os.Getuid() {
+			same = append(same, role)
+		}
+	}
+	switch {
+	case len(same) == 0:
+		return []Finding{good("users", "no process of Durward runs as you")}
+	case cfg.Development:
+		return []Finding{{Warning, "users", "development: " + strings.Join(same, ", ") + " run as you; any program of yours can approve",
+			"For real use give each process a user of its own. See SECURITY.md."}}
+	default:
+		return []Finding{{Bad, "users", strings.Join(same, ", ") + " run as you: an agent that runs as you can do everything that they can",
+			"Give each process a user of its own. See SECURITY.md."}}
+	}
+}
+
+// processUser finds the user of a running process by its configuration file on the command line.
+func processUser(cfg Config, role string) (uid int, found bool) {
+	entries, err := os.ReadDir(filepath.Join(cfg.Root, "proc"))
+	if err != nil {
+		return 0, false
+	}
+	for _, entry := range entries {
+		if _, err := strconv.Atoi(entry.Name()); err != nil {
+			continue
+		}
+		line, err := os.ReadFile(filepath.Join(cfg.Root, "proc", entry.Name(), "cmdline"))
+		if err != nil || !strings.Contains(string(line), "\x00"+cfg.Home.Config(role)+"\x00") {
+			continue
+		}
+		info, err := entry.Info()
+		if err != nil {
+			continue
+		}
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+			return int(stat.Uid), true
+		}
+	}
+	return 0, false
+}
+
+// permissions: nothing in the home folder is anybody else's business.
+func permissions(_ context.Context, cfg Config) []Finding {
+	var open []string
+	err := filepath.WalkDir(cfg.Home.Dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		if info.Mode()&fs.ModeSymlink == 0 && info.Mode().Perm()&0o077 != 0 {
+			if name, err := filepath.Rel(cfg.Home.Dir, path); err == nil {
+				open = append(open, name)
+			}
+		}
+		// What services write lies in the executor's state; it is theirs.
+		if entry.IsDir() && path == cfg.Home.State("executor") {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return []Finding{{Bad, "permissions", "the home folder cannot be read whole", "chown -R it to yourself: " + cfg.Home.Dir}}
+	case len(open) > 0:
+		shown := open[:min(len(open), 3)]
+		return []Finding{{Bad, "permissions", fmt.Sprintf("others can read or write %d files or folders (%s)", len(open), strings.Join(shown, ", ")),
+			"chmod -R go= " + cfg.Home.Dir}}
+	default:
+		return []Finding{good("permissions", "nobody else can read or write %s", cfg.Home.Dir)}
+	}
+}
+
+func signingKey(_ context.Context, cfg Config) []Finding {
+	protected, err := keys.Protected(cfg.Operator.SigningKey)
+	switch {
+	case err != nil:
+		return []Finding{{Bad, "signing key", "it cannot be read: " + cfg.Operator.SigningKey, "Name another one as signing_key in config/operator.yaml."}}
+	case protected:
+		return []Finding{good("signing key", "it asks for a passphrase, or a device holds it")}
+	case cfg.Development:
+		return []Finding{{Warning, "signing key", "development: it has no passphrase", "For real use: ssh-keygen -p -f " + cfg.Operator.SigningKey}}
+	default:
+		return []Finding{{Bad, "signing key", "it has no passphrase: any program of yours can approve", "ssh-keygen -p -f " + cfg.Operator.SigningKey}}
+	}
+}
+
+func processes(ctx context.Context, cfg Config) []Finding {
+	var down, strangers []string
+	for _, role := range home.Roles() {
+		ok, h := up.Healthy(ctx, cfg.HTTP, cfg.Operator.Health.Of(role), role)
+		switch {
+		case ok:
+		case h.Service != "" && h.Service != role:
+			strangers = append(strangers, role+" ("+cfg.Operator.Health.Of(role)+")")
+		default:
+			down = append(down, role)
+		}
+	}
+	var out []Finding
+	if len(strangers) > 0 {
+		out = append(out, Finding{Bad, "ports", "another program answers on the port of " + strings.Join(strangers, ", "), "Stop it, or change the ports in config/."})
+	}
+	if len(down) > 0 {
+		out = append(out, Finding{Warning, "processes", strings.Join(down, ", ") + " do not answer that they are well", "durward status; durward up"})
+	}
+	if len(out) == 0 {
+		out = append(out, good("processes", "all four answer that they are well, on their own ports"))
+	}
+	return out
+}
+
+// maxSkew is what statements tolerate between the operator's clock and a sink's.
+const maxSkew = 5 * time.Minute
+
+// clocks compares this clock with each process's, by the Date of its health listener.
+func clocks(ctx context.Context, cfg Config) []Finding {
+	worst, where := time.Duration(0), ""
+	asked := 0
+	for _, role := range home.Roles() {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+cfg.Operator.Health.Of(role)+"/health", nil)
+		if err != nil {
+			continue
+		}
+		response, err := cfg.HTTP.Do(request)
+		if err != nil {
+			continue
+		}
+		date := response.Header.Get("Date")
+		if err := response.Body.Close(); err != nil {
+			continue
+		}
+		at, err := http.ParseTime(date)
+		if err != nil {
+			continue
+		}
+		asked++
+		if skew := cfg.Now().Sub(at).Abs(); skew > worst {
+			worst, where = skew, role
+		}
+	}
+	switch {
+	case asked == 0:
+		return []Finding{{Warning, "clock", "no process answers, so that clocks cannot be compared", "durward up"}}
+	case worst > maxSkew:
+		return []Finding{{Bad, "clock", fmt.Sprintf("the clock of %s differs by %s: signatures will not be accepted", where, worst.Round(time.Second)), "Set the clocks (chrony, systemd-timesyncd)."}}
+	case worst > 5*time.Second:
+		return []Finding{{Warning, "clock", fmt.Sprintf("the clock of %s differs by %s", where, worst.Round(time.Second)), "Set the clocks (chrony, systemd-timesyncd)."}}
+	default:
+		return []Finding{good("clock", "the processes' clocks agree with this one")}
+	}
+}
+
+func certificates(_ context.Context, cfg Config) []Finding {
+	now := cfg.Now()
+	var bad, late []string
+	for _, c := range cfg.Home.Certificates() {
+		switch {
+		case c.Problem != "" || !now.Before(c.NotAfter):
+			bad = append(bad, c.Role)
+		case now.After(c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)):
+			late = append(late, c.Role)
+		}
+	}
+	switch {
+	case len(bad) > 0:
+		return []Finding{{Bad, "certificates", "missing or expired: " + strings.Join(bad, ", "), "durward cert renew"}}
+	case len(late) > 0:
+		return []Finding{{Warning, "certificates", "due for renewal, and nobody renews them: " + strings.Join(late, ", "), "durward cert renew, or keep durward up running"}}
+	default:
+		return []Finding{good("certificates", "all are valid")}
+	}
+}
+
+func binaries(ctx context.Context, cfg Config) []Finding {
+	var missing, other []string
+	for _, role := range home.Roles() {
+		line, err := cfg.Version(ctx, filepath.Join(cfg.Bin, role))
+		switch {
+		case err != nil:
+			missing = append(missing, role)
+		case line != role+" "+cfg.Own:
+			other = append(other, line)
+		}
+	}
+	switch {
+	case len(missing) > 0:
+		return []Finding{{Bad, "programs", "missing or not working beside durward: " + strings.Join(missing, ", "), "make build"}}
+	case len(other) > 0:
+		return []Finding{{Warning, "programs", "of another version than durward " + cfg.Own + ": " + strings.Join(other, ", "), "Install all of one release."}}
+	default:
+		return []Finding{good("programs", "all four lie beside durward and are of its version")}
+	}
+}
+
+func drivers(_ context.Context, cfg Config) []Finding {
+	if _, err := os.Stat(filepath.Join(cfg.Root, "proc/driver/nvidia/version")); err == nil {
+		return []Finding{good("drivers", "the NVIDIA kernel driver is loaded")}
+	}
+	return []Finding{{Warning, "drivers", "no NVIDIA kernel driver is loaded: GPUs are those that the catalogue simulates", "Install the driver if this machine has NVIDIA GPUs."}}
+}

@@ -1,0 +1,234 @@
+// Package history is the operator's side of the audit log: it writes what the operator changed, keeps the newest checkpoint
+// that it verified, and proves a whole log against it.
+//
+// It runs in the operator's process. It trusts the log keys in the trust folder and its own kept checkpoint; audit's
+// answers are believed only as far as they are proved.
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/trust"
+)
+
+// Config is what a Log needs; everything is required.
+type Config struct {
+	Client auditv1.LogServiceClient
+	// Audit and Writer are SPIFFE IDs: the log's keeper, and who this program is.
+	Audit, Writer string
+	Trust         *trust.Folder
+	// StateDir keeps the checkpoint and what could not be sent yet.
+	StateDir string
+	Now      func() time.Time
+}
+
+// Log is the operator's view of the audit log. It holds a lock on its state folder, so that two commands do not write or
+// judge at once; Close gives it back.
+type Log struct {
+	cfg    Config
+	keeper *logproof.Keeper
+	lock   *os.File
+}
+
+const (
+	checkpointFile = "checkpoint"
+	unsentFile     = "unsent"
+	// lockPatience is how long a command waits for another to finish with the log.
+	lockPatience = 5 * time.Second
+	// maxUnsent bounds what waits for audit.
+	maxUnsent = 1000
+)
+
+// store keeps the checkpoint in a file.
+type store struct{ path string }
+
+func (s store) LoadCheckpoint(context.Context) ([]byte, error) {
+	b, err := os.ReadFile(s.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return b, err
+}
+
+func (s store) SaveCheckpoint(_ context.Context, checkpoint []byte) error {
+	return home.WriteFile(s.path, checkpoint, 0o600)
+}
+
+// Open prepares the log; it asks audit nothing yet.
+func Open(ctx context.Context, cfg Config) (*Log, error) {
+	lock, err := lockFolder(ctx, cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	keeper, err := logproof.NewKeeper(ctx, logproof.KeeperConfig{
+		Origin: logproof.Origin(cfg.Audit),
+		Keys:   func() []note.Verifier { return cfg.Trust.Current().LogKeys },
+		Store:  store{filepath.Join(cfg.StateDir, checkpointFile)},
+	})
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return &Log{cfg: cfg, keeper: keeper, lock: lock}, nil
+}
+
+// Close gives the lock back.
+func (l *Log) Close() error { return l.lock.Close() }
+
+func lockFolder(ctx context.Context, dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("operator state: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("operator state: %w", err)
+	}
+	deadline := time.After(lockPatience)
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) //nolint:gosec // a file descriptor fits an int
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("operator state: %w", err), f.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), f.Close())
+		case <-deadline:
+			return nil, errors.Join(errors.New("another durward command is busy with the audit log; try again"), f.Close())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Held is the newest checkpoint that was verified, zero before the first.
+func (l *Log) Held() logproof.Checkpoint { return l.keeper.Held() }
+
+// Signed is the same as audit signed it.
+func (l *Log) Signed() []byte { return l.keeper.Signed() }
+
+// Keep asks audit for its head and keeps it, if it extends what is held.
+func (l *Log) Keep(ctx context.Context) (lastSequence uint64, err error) {
+	head, err := l.cfg.Client.GetHead(ctx, &auditv1.GetHeadRequest{KnownSize: l.keeper.Held().Size})
+	if err != nil {
+		return 0, err
+	}
+	if _, err := l.keeper.AcceptHead(ctx, head.GetCheckpoint(), head.GetConsistency()); err != nil {
+		return 0, err
+	}
+	return head.GetLastSequence(), nil
+}
+
+// Write appends a record of the operator's, with what waited before it. What cannot be sent now is kept in the state folder
+// and goes with the next write; sent says whether it went. An answer that does not prove itself is an error.
+func (l *Log) Write(ctx context.Context, kind auditv1.Kind, requestID string, body *auditv1.Body) (sent bool, err error) {
+	waiting, err := l.unsent()
+	if err != nil {
+		return false, err
+	}
+	waiting = append(waiting, &auditv1.Record{
+		Kind: kind, Time: timestamppb.New(l.cfg.Now()), RequestId: requestID, Status: auditv1.Status_STATUS_OK, Body: body,
+	})
+	return l.send(ctx, waiting)
+}
+
+// Flush sends what waited.
+func (l *Log) Flush(ctx context.Context) error {
+	waiting, err := l.unsent()
+	if err != nil || len(waiting) == 0 {
+		return err
+	}
+	_, err = l.send(ctx, waiting)
+	return err
+}
+
+func (l *Log) send(ctx context.Context, records []*auditv1.Record) (bool, error) {
+	last, err := l.Keep(ctx)
+	if err != nil {
+		if isProof(err) {
+			return false, errors.Join(err, l.keepUnsent(records))
+		}
+		return false, l.keepUnsent(records)
+	}
+	for i, r := range records {
+		r.Sequence = last + 1 + uint64(i) //nolint:gosec // an index is not negative
+	}
+	answer, err := l.cfg.Client.Append(ctx, &auditv1.AppendRequest{Records: records, KnownSize: l.keeper.Held().Size})
+	if err != nil {
+		return false, l.keepUnsent(records)
+	}
+	if err := l.accept(ctx, records, answer); err != nil {
+		return false, err
+	}
+	return true, l.keepUnsent(nil)
+}
+
+// accept checks that the log took exactly these records.
+func (l *Log) accept(ctx context.Context, records []*auditv1.Record, answer *auditv1.AppendResponse) error {
+	if len(answer.GetReceipts()) != len(records) || len(answer.GetPlacements()) != len(records) {
+		return logproof.ErrInclusion
+	}
+	if err := l.keeper.Accept(ctx, answer); err != nil {
+		return err
+	}
+	for i, r := range records {
+		if err := logproof.VerifyPlacement(l.cfg.Writer, r, answer.GetPlacements()[i], answer.GetReceipts()[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isProof reports whether audit answered, and the answer was not what it has to be.
+func isProof(err error) bool {
+	return slices.ContainsFunc([]error{logproof.ErrSignature, logproof.ErrFormat, logproof.ErrOrigin, logproof.ErrRollback, logproof.ErrFork, logproof.ErrInclusion},
+		func(target error) bool { return errors.Is(err, target) })
+}
+
+// unsent reads what waits for audit.
+func (l *Log) unsent() ([]*auditv1.Record, error) {
+	b, err := os.ReadFile(filepath.Join(l.cfg.StateDir, unsentFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("records that wait for audit: %w", err)
+	}
+	var list auditv1.AppendRequest
+	if err := proto.Unmarshal(b, &list); err != nil {
+		return nil, errors.New("the records that wait for audit cannot be read")
+	}
+	return list.GetRecords(), nil
+}
+
+func (l *Log) keepUnsent(records []*auditv1.Record) error {
+	path := filepath.Join(l.cfg.StateDir, unsentFile)
+	if len(records) == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("records that wait for audit: %w", err)
+		}
+		return nil
+	}
+	if len(records) > maxUnsent {
+		return errors.New("too many changes wait to be recorded: start Durward first")
+	}
+	b, err := proto.Marshal(&auditv1.AppendRequest{Records: records})
+	if err != nil {
+		return fmt.Errorf("records that wait for audit: %w", err)
+	}
+	return home.WriteFile(path, b, 0o600)
+}

@@ -1,0 +1,218 @@
+package history
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/mod/sumdb/note"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
+)
+
+// Report is what a verification found.
+type Report struct {
+	Records    uint64 `json:"records"`
+	Root       string `json:"root"`
+	SignedBy   string `json:"signed_by"`
+	Statements int    `json:"statements"`
+	// Unjudged are statements whose signer is no longer, or not yet, in allowed_signers.
+	Unjudged int `json:"statements_of_unknown_signers"`
+	// Dropped are bodies that retention dropped; their commitments stay.
+	Dropped int `json:"bodies_dropped"`
+	// KeptSize is the size of the checkpoint that was kept before; 0 for none.
+	KeptSize uint64 `json:"kept_checkpoint_size"`
+}
+
+// Verifier proves a whole log: every leaf rebuilt, every body against its commitment, the tree against the signed
+// checkpoint and against the one kept before, every human's statement against its signature.
+type Verifier struct {
+	keys    []note.Verifier
+	allowed *trust.AllowedSigners
+	replay  logproof.Replay
+	head    logproof.Checkpoint
+	report  Report
+}
+
+// NewVerifier returns a verifier with the keys of a trust snapshot. earlier is the checkpoint kept before, or zero.
+func NewVerifier(roots *trust.Snapshot, earlier logproof.Checkpoint) *Verifier {
+	v := &Verifier{keys: roots.LogKeys, allowed: roots.AllowedSigners, report: Report{KeptSize: earlier.Size}}
+	if !earlier.IsZero() {
+		v.replay.Expect(earlier)
+	}
+	return v
+}
+
+// Head takes the signed checkpoint that the log must add up to.
+func (v *Verifier) Head(checkpoint []byte) error {
+	head, err := logproof.OpenCheckpoint(checkpoint, v.keys)
+	if err != nil {
+		return err
+	}
+	n, err := note.Open(checkpoint, note.VerifierList(v.keys...))
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	v.head = head
+	v.report.Records, v.report.Root = head.Size, fmt.Sprintf("%x", head.Root)
+	v.report.SignedBy = fmt.Sprintf("%s+%08x", n.Sigs[0].Name, n.Sigs[0].Hash)
+	return nil
+}
+
+// Add checks the next entry.
+func (v *Verifier) Add(entry *auditv1.Entry) error {
+	if v.head.IsZero() {
+		return errors.New("the log begins without a checkpoint")
+	}
+	if err := v.replay.Add(entry); err != nil {
+		return err
+	}
+	record := entry.GetRecord()
+	if record.GetBody() == nil {
+		v.report.Dropped++
+		return nil
+	}
+	evidence := record.GetBody().GetStatement()
+	if evidence == nil {
+		return nil
+	}
+	v.report.Statements++
+	st, err := statement.VerifySignature(evidence, v.allowed, entry.GetLoggedAt().AsTime())
+	switch {
+	case errors.Is(err, trust.ErrUnknownSigner):
+		v.report.Unjudged++
+		return nil
+	case err != nil:
+		return fmt.Errorf("entry %d: %w", entry.GetIndex(), err)
+	}
+	if id := record.GetOperationId(); id != "" && st.Operation != "" && st.Operation != id {
+		return fmt.Errorf("entry %d: the statement is about another operation", entry.GetIndex())
+	}
+	return nil
+}
+
+// Finish compares the whole with the checkpoint.
+func (v *Verifier) Finish() (Report, error) {
+	if v.head.IsZero() {
+		return Report{}, errors.New("the log holds no checkpoint")
+	}
+	if err := v.replay.Finish(v.head); err != nil {
+		return Report{}, err
+	}
+	return v.report, nil
+}
+
+// exporter is audit's ExportLog.
+type exporter interface {
+	Recv() (*auditv1.ExportLogResponse, error)
+}
+
+// Each reads an export: the checkpoint first, then every entry.
+func Each(stream exporter, head func(checkpoint []byte, consistency [][]byte) error, entry func(*auditv1.Entry) error) error {
+	for first := true; ; first = false {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if first {
+			if err := head(part.GetCheckpoint(), part.GetConsistency()); err != nil {
+				return err
+			}
+		}
+		for _, e := range part.GetEntries() {
+			if err := entry(e); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Verify proves the log as audit exports it and keeps its checkpoint.
+func (l *Log) Verify(ctx context.Context, stream exporter) (Report, error) {
+	v := NewVerifier(l.cfg.Trust.Current(), l.keeper.Held())
+	var raw []byte
+	var proof [][]byte
+	err := Each(stream, func(checkpoint []byte, consistency [][]byte) error {
+		raw, proof = checkpoint, consistency
+		return v.Head(checkpoint)
+	}, v.Add)
+	if err != nil {
+		return Report{}, err
+	}
+	report, err := v.Finish()
+	if err != nil {
+		return Report{}, err
+	}
+	if _, err := l.keeper.AcceptHead(ctx, raw, proof); err != nil {
+		return Report{}, err
+	}
+	return report, nil
+}
+
+// An exported file is JSON lines: the checkpoint as an object with the member "checkpoint", then an entry a line in
+// protobuf's JSON with proto names.
+
+// maxLine bounds a line of an exported file: a record with its statement and arguments.
+const maxLine = 4 << 20
+
+// WriteHead and WriteEntry write the lines of an exported file.
+func WriteHead(w io.Writer, checkpoint []byte) error {
+	return json.NewEncoder(w).Encode(map[string]string{"checkpoint": string(checkpoint)})
+}
+
+// WriteEntry writes one entry's line.
+func WriteEntry(w io.Writer, e *auditv1.Entry) error {
+	b, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("encode entry: %w", err)
+	}
+	var line bytes.Buffer
+	if err := json.Compact(&line, b); err != nil {
+		return fmt.Errorf("encode entry: %w", err)
+	}
+	line.WriteByte('\n')
+	_, err = w.Write(line.Bytes())
+	return err
+}
+
+// VerifyFile proves an exported file offline.
+func VerifyFile(r io.Reader, v *Verifier) (Report, error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxLine)
+	for first := true; lines.Scan(); first = false {
+		if first {
+			var head struct {
+				Checkpoint string `json:"checkpoint"`
+			}
+			if err := json.Unmarshal(lines.Bytes(), &head); err != nil {
+				return Report{}, errors.New("the file does not begin with a checkpoint")
+			}
+			if err := v.Head([]byte(head.Checkpoint)); err != nil {
+				return Report{}, err
+			}
+			continue
+		}
+		e := &auditv1.Entry{}
+		if err := protojson.Unmarshal(lines.Bytes(), e); err != nil {
+			return Report{}, fmt.Errorf("entry %d cannot be read", v.replay.Size())
+		}
+		if err := v.Add(e); err != nil {
+			return Report{}, err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return Report{}, fmt.Errorf("read the file: %w", err)
+	}
+	return v.Finish()
+}

@@ -1,0 +1,80 @@
+package home
+
+import (
+	"crypto/ed25519"
+	"fmt"
+	"time"
+
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/pki"
+)
+
+func publicHalf(key grant.Key) ed25519.PublicKey {
+	// ed25519.PrivateKey's public half is always an ed25519.PublicKey.
+	public, _ := key.Private.Public().(ed25519.PublicKey)
+	return public
+}
+
+// Certificate is the state of one leaf.
+type Certificate struct {
+	Role      string    `json:"role"`
+	Identity  string    `json:"identity"`
+	NotBefore time.Time `json:"not_before"`
+	NotAfter  time.Time `json:"not_after"`
+	// Problem says why the certificate cannot be read; the other fields but Role are zero then.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Certificates returns every leaf, in the order of the roles, the operator's last.
+func (h Home) Certificates() []Certificate {
+	var out []Certificate
+	for _, role := range append(Roles(), "operator") {
+		c := Certificate{Role: role}
+		leaf, err := pki.ReadLeaf(h.TLS(role, pki.FileCertificate))
+		if err != nil {
+			c.Problem = "it is missing or unreadable"
+		} else {
+			c.Identity, c.NotBefore, c.NotAfter = leaf.ID.String(), leaf.NotBefore.UTC(), leaf.NotAfter.UTC()
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// RenewCertificates issues a new leaf to every role whose leaf has reached half its life at now, or to all when all is set,
+// and returns the roles. The processes take them up by themselves.
+func (h Home) RenewCertificates(operator string, now time.Time, all bool) (renewed []string, err error) {
+	ca, err := pki.Load(h.PKI())
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range h.Certificates() {
+		id, err := processIdentity(c.Role, operator)
+		if err != nil {
+			return renewed, err
+		}
+		if !all && c.Problem == "" && c.Identity == id.String() && now.Before(halfLife(c)) {
+			continue
+		}
+		if err := h.issue(ca, c.Role, id); err != nil {
+			return renewed, err
+		}
+		renewed = append(renewed, c.Role)
+	}
+	return renewed, nil
+}
+
+// halfLife is when a leaf is due for renewal.
+func halfLife(c Certificate) time.Time { return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) / 2) }
+
+func (h Home) issue(ca *pki.CA, role string, id identity.ID) error {
+	certificate, key, err := ca.Issue(id, 0)
+	if err != nil {
+		return err
+	}
+	if err := pki.WriteLeaf(h.path("tls", role), certificate, key); err != nil {
+		return fmt.Errorf("certificate of %s: %w", role, err)
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package home
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/identity"
+)
+
+// Config is config/operator.yaml.
+type Config struct {
+	// Operator is the name in trust/allowed_signers under which this person signs. Required.
+	Operator string `yaml:"operator"`
+	// TrustDir is the folder of trust roots. Required, absolute.
+	TrustDir string `yaml:"trust_dir"`
+	// StateDir keeps the last checkpoint that was verified. Required, absolute.
+	StateDir string `yaml:"state_dir"`
+	// TLS is the certificate of spiffe://TRUST_DOMAIN/operator/OPERATOR. Required.
+	TLS config.TLS `yaml:"tls"`
+	// SigningKey is an OpenSSH private key file, or a .pub file whose private half ssh-agent holds. Required, absolute.
+	SigningKey string `yaml:"signing_key"`
+	// Clients is the vault's clients.yaml, for `durward client`. Required, absolute.
+	Clients string `yaml:"clients"`
+	// Vault, Executor and Audit are where the processes listen and who they must prove to be. Required.
+	Vault    config.Peer `yaml:"vault"`
+	Executor config.Peer `yaml:"executor"`
+	Audit    config.Peer `yaml:"audit"`
+	// MCPURL is where agents connect. Required.
+	MCPURL string `yaml:"mcp_url"`
+	// Health is each process's health listener, host:port. Required.
+	Health HealthAddresses `yaml:"health"`
+}
+
+// HealthAddresses are the processes' health listeners.
+type HealthAddresses struct {
+	Gateway  string `yaml:"gateway"`
+	Vault    string `yaml:"vault"`
+	Executor string `yaml:"executor"`
+	Audit    string `yaml:"audit"`
+}
+
+// Of returns the address of a role's health listener.
+func (h HealthAddresses) Of(role string) string {
+	return map[string]string{"gateway": h.Gateway, "vault": h.Vault, "executor": h.Executor, "audit": h.Audit}[role]
+}
+
+// Load reads and checks config/operator.yaml.
+func (h Home) Load() (Config, error) { return LoadConfig(h.Config("operator")) }
+
+// LoadConfig reads and checks an operator's configuration file.
+func LoadConfig(path string) (Config, error) {
+	var c Config
+	if err := config.Load(path, &c); err != nil {
+		return Config{}, err
+	}
+	if err := c.validate(); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+func (c Config) validate() error {
+	var problems []error
+	if !operatorPattern.MatchString(c.Operator) {
+		problems = append(problems, errors.New("operator: use a-z, 0-9, _ and -, at most 32"))
+	}
+	for name, path := range map[string]string{"trust_dir": c.TrustDir, "state_dir": c.StateDir, "tls.certificate": c.TLS.Certificate,
+		"tls.key": c.TLS.Key, "signing_key": c.SigningKey, "clients": c.Clients} {
+		if !filepath.IsAbs(path) {
+			problems = append(problems, fmt.Errorf("%s: must be an absolute path", name))
+		}
+	}
+	for name, peer := range map[string]config.Peer{"vault": c.Vault, "executor": c.Executor, "audit": c.Audit} {
+		if err := peer.Validate(); err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", name, err))
+		} else if _, err := identity.Parse(peer.Identity); err != nil {
+			problems = append(problems, fmt.Errorf("%s.identity: %w", name, err))
+		}
+	}
+	if u, err := url.Parse(c.MCPURL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		problems = append(problems, errors.New("mcp_url: must be a URL, http://127.0.0.1:7430/mcp"))
+	}
+	for _, role := range roles {
+		if err := config.CheckListen(c.Health.Of(role), true); err != nil {
+			problems = append(problems, fmt.Errorf("health.%s: %w", role, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// Listeners are the addresses that a process will take.
+type Listeners struct {
+	Listen       string `yaml:"listen"`
+	HealthListen string `yaml:"health_listen"`
+}

@@ -1,0 +1,215 @@
+// Package home is the folder of a Durward installation that one person runs: where everything lies, how it is made, and
+// how its files are changed without ever being half written.
+//
+// It runs in the operator's process, which owns the folder. It trusts the folder's owner; Init refuses a folder that
+// others may write to.
+package home
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Roles in the order in which they start; they stop in reverse.
+var roles = []string{"audit", "vault", "executor", "gateway"}
+
+// Roles returns the processes' names in the order in which they start.
+func Roles() []string { return append([]string(nil), roles...) }
+
+// Home names the files under one folder. The zero value is not usable; see At.
+type Home struct{ Dir string }
+
+// At returns the home in dir, or in ~/.durward when dir is empty. It creates nothing.
+func At(dir string) (Home, error) {
+	if dir == "" {
+		user, err := os.UserHomeDir()
+		if err != nil {
+			return Home{}, errors.New("no home folder is known for this user: give --home")
+		}
+		dir = filepath.Join(user, ".durward")
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return Home{}, fmt.Errorf("home folder: %w", err)
+	}
+	return Home{Dir: abs}, nil
+}
+
+func (h Home) path(parts ...string) string { return filepath.Join(append([]string{h.Dir}, parts...)...) }
+
+// Config is the configuration file of a process, or "clients", "catalogue", "operator".
+func (h Home) Config(name string) string { return h.path("config", name+".yaml") }
+
+// Trust is the folder of trust roots, or a file in it.
+func (h Home) Trust(parts ...string) string { return h.path(append([]string{"trust"}, parts...)...) }
+
+// PKI is the folder of the built-in certificate authority, or a file in it.
+func (h Home) PKI(parts ...string) string { return h.path(append([]string{"pki"}, parts...)...) }
+
+// Key is a file in keys/.
+func (h Home) Key(name string) string { return h.path("keys", name) }
+
+// TLS is the certificate or key file of a role.
+func (h Home) TLS(role, file string) string { return h.path("tls", role, file) }
+
+// State is the state folder of a role, or a file in it.
+func (h Home) State(role string, parts ...string) string {
+	return h.path(append([]string{"state", role}, parts...)...)
+}
+
+// Log is the log file of a role.
+func (h Home) Log(role string) string { return h.path("logs", role+".log") }
+
+// Client is the folder with a client's token and key, or a file in it.
+func (h Home) Client(name string, parts ...string) string {
+	return h.path(append([]string{"clients", name}, parts...)...)
+}
+
+func (h Home) run(name string) string { return h.path("run", name) }
+
+// Exists reports whether the home was made.
+func (h Home) Exists() bool {
+	_, err := os.Stat(h.Config("operator"))
+	return err == nil
+}
+
+// WriteFile replaces path atomically: a temporary file in the same folder is written, flushed to disk and renamed, and the
+// folder is flushed too. A reader sees the old content or the new.
+func WriteFile(path string, data []byte, perm fs.FileMode) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	temporary := f.Name()
+	err = func() error {
+		if err := f.Chmod(perm); err != nil {
+			return err
+		}
+		if _, err := f.Write(data); err != nil {
+			return err
+		}
+		return f.Sync()
+	}()
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", path, err), ignoreMissing(os.Remove(temporary)))
+	}
+	return syncFolder(dir)
+}
+
+// CreateFile writes a file that must not be there yet.
+func CreateFile(path string, data []byte, perm fs.FileMode) error {
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("write %s: %w", path, fs.ErrExist)
+	}
+	return WriteFile(path, data, perm)
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func syncFolder(dir string) error {
+	d, err := os.Open(dir) //nolint:gosec // the folder of a file that the caller names
+	if err != nil {
+		return fmt.Errorf("flush %s: %w", dir, err)
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// ErrLocked means that another process holds the lock.
+var ErrLocked = errors.New("locked by another process")
+
+// Lock takes an exclusive lock named name in run/ without waiting. It ends with release, or with the process.
+func (h Home) Lock(name string) (release func() error, err error) {
+	if err := os.MkdirAll(h.run(""), 0o700); err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	f, err := os.OpenFile(h.run(name+".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil { //nolint:gosec // a file descriptor fits an int
+		_ = f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, ErrLocked
+		}
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	return f.Close, nil
+}
+
+// Process names a running process so that a number used again by another is not taken for it.
+type Process struct {
+	PID int `json:"pid"`
+	// StartTime is field 22 of /proc/PID/stat: clock ticks since boot.
+	StartTime uint64 `json:"start_time"`
+	// Development says how it was started.
+	Development bool `json:"development"`
+}
+
+// Self describes this process.
+func Self(development bool) (Process, error) {
+	start, err := startTime(os.Getpid())
+	return Process{PID: os.Getpid(), StartTime: start, Development: development}, err
+}
+
+// Alive reports whether the process still runs.
+func (p Process) Alive() bool {
+	start, err := startTime(p.PID)
+	return err == nil && start == p.StartTime
+}
+
+// startTime reads when a process started. A zombie counts as gone.
+func startTime(pid int) (uint64, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, fmt.Errorf("process %d: %w", pid, err)
+	}
+	// The second field is the name in parentheses and may hold anything; the rest follows its last parenthesis.
+	text := string(b)
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	if len(fields) < 20 || fields[0] == "Z" {
+		return 0, fmt.Errorf("process %d: %w", pid, fs.ErrNotExist)
+	}
+	return strconv.ParseUint(fields[19], 10, 64)
+}
+
+// WriteProcess records the running `durward up`.
+func (h Home) WriteProcess(p Process) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("write process file: %w", err)
+	}
+	return WriteFile(h.run("up.json"), append(b, '\n'), 0o600)
+}
+
+// RunningProcess returns the running `durward up` of this home, and whether there is one.
+func (h Home) RunningProcess() (Process, bool) {
+	b, err := os.ReadFile(h.run("up.json"))
+	if err != nil {
+		return Process{}, false
+	}
+	var p Process
+	if json.Unmarshal(b, &p) != nil || p.PID <= 1 || !p.Alive() {
+		return Process{}, false
+	}
+	return p, true
+}
+
+// RemoveProcess forgets the running `durward up`.
+func (h Home) RemoveProcess() error { return ignoreMissing(os.Remove(h.run("up.json"))) }

@@ -1,0 +1,207 @@
+// Package keys finds and uses the operator's signing key: an OpenSSH private key file with or without a passphrase, or a
+// key that ssh-agent holds, FIDO2 sk- keys included, whose touch is the human.
+//
+// It runs in the operator's process. A passphrase is asked for at the terminal for each signature and kept by nobody; the
+// key, once unlocked, lives as long as the one command that uses it.
+package keys
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/agent"
+	"golang.org/x/term"
+)
+
+var (
+	// ErrNeedsHuman means that a passphrase is due and there is no terminal to ask for it at.
+	ErrNeedsHuman = errors.New("the signing key has a passphrase and there is no terminal to ask for it")
+	// ErrPassphrase means that the passphrase did not open the key.
+	ErrPassphrase = errors.New("the passphrase does not open the signing key")
+)
+
+// Asker asks a person for a passphrase. It returns ErrNeedsHuman where nobody can be asked.
+type Asker func(prompt string) ([]byte, error)
+
+// AskTerminal asks at the controlling terminal, whatever standard input is.
+func AskTerminal(prompt string) ([]byte, error) {
+	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err != nil {
+		return nil, ErrNeedsHuman
+	}
+	defer tty.Close()
+	if _, err := fmt.Fprint(tty, prompt); err != nil {
+		return nil, ErrNeedsHuman
+	}
+	passphrase, err := term.ReadPassword(int(tty.Fd())) //nolint:gosec // a file descriptor fits an int
+	_, _ = fmt.Fprintln(tty)
+	if err != nil {
+		return nil, fmt.Errorf("read the passphrase: %w", err)
+	}
+	return passphrase, nil
+}
+
+// Source says where the signing key is.
+type Source struct {
+	// File is a private key file, or a public key (.pub) whose private half ssh-agent holds.
+	File string
+	// AgentSocket is ssh-agent's socket; empty when there is none.
+	AgentSocket string
+	// Ask asks for the passphrase of a protected file.
+	Ask Asker
+}
+
+// Open returns a signer for one command. Close it afterwards.
+func (s Source) Open(ctx context.Context) (*Signer, error) {
+	raw, err := os.ReadFile(s.File)
+	if err != nil {
+		return nil, fmt.Errorf("signing key: %w", err)
+	}
+	if public, _, _, _, err := ssh.ParseAuthorizedKey(raw); err == nil {
+		return s.fromAgent(ctx, public)
+	}
+	key, err := ssh.ParsePrivateKey(raw)
+	if err == nil {
+		return &Signer{Signer: key, Protection: "none"}, nil
+	}
+	var missing *ssh.PassphraseMissingError
+	if !errors.As(err, &missing) {
+		// An sk- key's file holds only a handle: the device signs, through the agent.
+		if public, publicErr := readPublic(s.File + ".pub"); publicErr == nil {
+			return s.fromAgent(ctx, public)
+		}
+		return nil, errors.New("the signing key is not an OpenSSH private key that can be used here; load it into ssh-agent and name its .pub file")
+	}
+	if s.Ask == nil {
+		return nil, ErrNeedsHuman
+	}
+	passphrase, err := s.Ask("Passphrase for " + s.File + ": ")
+	if err != nil {
+		return nil, err
+	}
+	defer clear(passphrase)
+	key, err = ssh.ParsePrivateKeyWithPassphrase(raw, passphrase)
+	if err != nil {
+		return nil, ErrPassphrase
+	}
+	return &Signer{Signer: key, Protection: "passphrase"}, nil
+}
+
+func (s Source) fromAgent(ctx context.Context, public ssh.PublicKey) (*Signer, error) {
+	if s.AgentSocket == "" {
+		return nil, errors.New("the signing key is held by ssh-agent, and no agent runs: set SSH_AUTH_SOCK")
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", s.AgentSocket)
+	if err != nil {
+		return nil, errors.New("ssh-agent does not answer at SSH_AUTH_SOCK")
+	}
+	signers, err := agent.NewClient(conn).Signers()
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("ssh-agent: %w", err)
+	}
+	for _, candidate := range signers {
+		if bytes.Equal(candidate.PublicKey().Marshal(), public.Marshal()) {
+			protection := "agent"
+			if strings.HasPrefix(public.Type(), "sk-") {
+				protection = "touch"
+			}
+			return &Signer{Signer: candidate, Protection: protection, conn: conn}, nil
+		}
+	}
+	_ = conn.Close()
+	return nil, errors.New("ssh-agent does not hold the signing key: ssh-add it")
+}
+
+// Signer is an opened signing key.
+type Signer struct {
+	ssh.Signer
+	// Protection is "none", "passphrase", "agent" or "touch".
+	Protection string
+	conn       net.Conn
+}
+
+// Close ends the connection to the agent, if there is one.
+func (s *Signer) Close() error {
+	if s.conn == nil {
+		return nil
+	}
+	return s.conn.Close()
+}
+
+// Protected reports whether the private key file asks for a passphrase, or is not a private key file at all (an agent's).
+func Protected(file string) (bool, error) {
+	raw, err := os.ReadFile(file) //nolint:gosec // the operator's own key
+	if err != nil {
+		return false, fmt.Errorf("signing key: %w", err)
+	}
+	_, err = ssh.ParsePrivateKey(raw)
+	return err != nil, nil
+}
+
+// Generate makes an Ed25519 key pair in OpenSSH's formats. An empty passphrase leaves the private key unprotected.
+func Generate(comment string, passphrase []byte) (private, public []byte, err error) {
+	publicKey, privateKey, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("generate key: %w", err)
+	}
+	var block *pem.Block
+	if len(passphrase) > 0 {
+		block, err = ssh.MarshalPrivateKeyWithPassphrase(privateKey, comment, passphrase)
+	} else {
+		block, err = ssh.MarshalPrivateKey(privateKey, comment)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode key: %w", err)
+	}
+	sshKey, err := ssh.NewPublicKey(publicKey)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode key: %w", err)
+	}
+	line := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey)))
+	if comment != "" {
+		line += " " + comment
+	}
+	return pem.EncodeToMemory(block), []byte(line + "\n"), nil
+}
+
+// LoadEd25519 reads an unprotected Ed25519 private key file: a client's key.
+func LoadEd25519(file string) (ed25519.PrivateKey, error) {
+	raw, err := os.ReadFile(file) //nolint:gosec // the client's own key
+	if err != nil {
+		return nil, fmt.Errorf("client key: %w", err)
+	}
+	parsed, err := ssh.ParseRawPrivateKey(raw)
+	if err != nil {
+		return nil, errors.New("client key: not an unprotected OpenSSH private key")
+	}
+	key, ok := parsed.(*ed25519.PrivateKey)
+	if !ok {
+		return nil, errors.New("client key: not an Ed25519 key")
+	}
+	return *key, nil
+}
+
+func readPublic(file string) (ssh.PublicKey, error) {
+	raw, err := os.ReadFile(file) //nolint:gosec // a public key
+	if err != nil {
+		return nil, fmt.Errorf("public key: %w", err)
+	}
+	key, _, options, rest, err := ssh.ParseAuthorizedKey(raw)
+	if err != nil || len(options) > 0 || len(bytes.TrimSpace(rest)) > 0 {
+		return nil, errors.New("the file does not hold one OpenSSH public key")
+	}
+	return key, nil
+}
+
+// ReadPublic reads a file with one OpenSSH public key.
+func ReadPublic(file string) (ssh.PublicKey, error) { return readPublic(file) }

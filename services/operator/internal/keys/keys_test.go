@@ -1,0 +1,182 @@
+package keys
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/agent"
+)
+
+func writeKey(t *testing.T, passphrase string) (file string) {
+	t.Helper()
+	private, public, err := Generate("alice@durward", []byte(passphrase))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(t.TempDir(), "key")
+	for name, content := range map[string][]byte{file: private, file + ".pub": public} {
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return file
+}
+
+func answer(passphrase string) Asker {
+	return func(string) ([]byte, error) { return []byte(passphrase), nil }
+}
+
+func TestOpenRefuses(t *testing.T) {
+	protected := writeKey(t, "correct horse")
+	garbage := filepath.Join(t.TempDir(), "garbage")
+	if err := os.WriteFile(garbage, []byte("not a key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		source Source
+		want   error
+		text   string
+	}{
+		{"nobody to ask", Source{File: protected}, ErrNeedsHuman, ""},
+		{"no terminal", Source{File: protected, Ask: func(string) ([]byte, error) { return nil, ErrNeedsHuman }}, ErrNeedsHuman, ""},
+		{"wrong passphrase", Source{File: protected, Ask: answer("battery staple")}, ErrPassphrase, ""},
+		{"empty passphrase", Source{File: protected, Ask: answer("")}, ErrPassphrase, ""},
+		{"missing file", Source{File: garbage + "x"}, os.ErrNotExist, ""},
+		{"not a key", Source{File: garbage}, nil, "not an OpenSSH private key"},
+		{"public key without agent", Source{File: protected + ".pub"}, nil, "SSH_AUTH_SOCK"},
+		{"dead agent", Source{File: protected + ".pub", AgentSocket: garbage}, nil, "does not answer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			signer, err := c.source.Open(context.Background())
+			if err == nil {
+				t.Fatalf("opened a %s key", signer.Protection)
+			}
+			if c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("error %v", err)
+			}
+			if strings.Contains(err.Error(), "battery staple") {
+				t.Error("the error repeats the passphrase")
+			}
+		})
+	}
+}
+
+func TestOpenSigns(t *testing.T) {
+	protected, plain := writeKey(t, "correct horse"), writeKey(t, "")
+	asked := 0
+	for _, c := range []struct {
+		name, protection string
+		source           Source
+	}{
+		{"plain", "none", Source{File: plain}},
+		{"protected", "passphrase", Source{File: protected, Ask: func(prompt string) ([]byte, error) {
+			asked++
+			if !strings.Contains(prompt, protected) {
+				t.Errorf("prompt %q does not name the key", prompt)
+			}
+			return []byte("correct horse"), nil
+		}}},
+		{"agent", "agent", Source{File: plain + ".pub", AgentSocket: serveAgent(t, plain)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for range 2 {
+				signer, err := c.source.Open(context.Background())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if signer.Protection != c.protection {
+					t.Errorf("protection %q, want %q", signer.Protection, c.protection)
+				}
+				signature, err := signer.Sign(nil, []byte("message"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := signer.PublicKey().Verify([]byte("message"), signature); err != nil {
+					t.Error(err)
+				}
+				if err := signer.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	if asked != 2 {
+		t.Errorf("asked %d times for two signatures; each decision asks again", asked)
+	}
+	for file, want := range map[string]bool{protected: true, plain: false} {
+		if got, err := Protected(file); err != nil || got != want {
+			t.Errorf("Protected = %v, %v; want %v", got, err, want)
+		}
+	}
+}
+
+func TestAgentWithoutTheKey(t *testing.T) {
+	held, other := writeKey(t, ""), writeKey(t, "")
+	_, err := Source{File: other + ".pub", AgentSocket: serveAgent(t, held)}.Open(context.Background())
+	if err == nil || !strings.Contains(err.Error(), "does not hold") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestLoadEd25519(t *testing.T) {
+	if _, err := LoadEd25519(writeKey(t, "secret")); err == nil {
+		t.Error("a protected key was loaded without its passphrase")
+	}
+	file := writeKey(t, "")
+	key, err := LoadEd25519(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := ReadPublic(file + ".pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := ssh.NewSignerFromKey(key)
+	if err != nil || string(own.PublicKey().Marshal()) != string(public.Marshal()) {
+		t.Errorf("the halves do not belong together: %v", err)
+	}
+}
+
+func serveAgent(t *testing.T, file string) (socket string) {
+	t.Helper()
+	key, err := LoadEd25519(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyring := agent.NewKeyring()
+	if err := keyring.Add(agent.AddedKey{PrivateKey: &key}); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket = filepath.Join(dir, "s")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				// Ends with the client's connection.
+				_ = agent.ServeAgent(keyring, conn)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	return socket
+}

@@ -1,0 +1,121 @@
+// Package output writes what the durward command shows: aligned tables, JSON, and colours where a person looks.
+//
+// It runs in the operator's process and trusts nothing that it prints: text that came from another process is cleaned or
+// made visible by the caller (package clean) before it reaches a Printer.
+package output
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// Printer writes results to Out and remarks to Err. It is not safe for concurrent use.
+type Printer struct {
+	Out io.Writer
+	Err io.Writer
+	// JSON asks for machine-readable results on Out.
+	JSON    bool
+	colours bool
+}
+
+// New returns a printer. Colours are used only when out is a terminal, NO_COLOR is unset or empty and TERM is not "dumb".
+func New(out, errs io.Writer, jsonOut bool, getenv func(string) string) *Printer {
+	return &Printer{Out: out, Err: errs, JSON: jsonOut, colours: IsTerminal(out) && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"}
+}
+
+// IsTerminal reports whether w is a terminal.
+func IsTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a file descriptor fits an int
+}
+
+// Printf writes to Out; a failing write to a terminal or pipe has no better place to be reported.
+func (p *Printer) Printf(format string, args ...any) { _, _ = fmt.Fprintf(p.Out, format, args...) }
+
+// Remark writes a line to Err.
+func (p *Printer) Remark(format string, args ...any) { _, _ = fmt.Fprintf(p.Err, format+"\n", args...) }
+
+func (p *Printer) paint(code, s string) string {
+	if !p.colours || s == "" {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+// Green, Red, Yellow, Bold and Dim colour s where colours are used.
+func (p *Printer) Green(s string) string  { return p.paint("32", s) }
+func (p *Printer) Red(s string) string    { return p.paint("31", s) }
+func (p *Printer) Yellow(s string) string { return p.paint("33", s) }
+func (p *Printer) Bold(s string) string   { return p.paint("1", s) }
+func (p *Printer) Dim(s string) string    { return p.paint("2", s) }
+
+// Table writes rows under a header in aligned columns, two spaces apart. Widths count runes.
+func (p *Printer) Table(header []string, rows [][]string) {
+	widths := make([]int, len(header))
+	for _, row := range append([][]string{header}, rows...) {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	line := func(row []string) string {
+		var b strings.Builder
+		for i, cell := range row {
+			b.WriteString(cell)
+			if i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
+			}
+		}
+		return strings.TrimRight(b.String(), " ")
+	}
+	p.Printf("%s\n", p.Dim(line(header)))
+	for _, row := range rows {
+		p.Printf("%s\n", line(row))
+	}
+}
+
+// Value writes v as indented JSON.
+func (p *Printer) Value(v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode result: %w", err)
+	}
+	p.Printf("%s\n", b)
+	return nil
+}
+
+// Message writes m as indented JSON with proto names and every field present.
+func (p *Printer) Message(m proto.Message) error {
+	b, err := MessageJSON(m)
+	if err != nil {
+		return err
+	}
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, b, "", "  "); err != nil {
+		return fmt.Errorf("encode result: %w", err)
+	}
+	p.Printf("%s\n", indented.Bytes())
+	return nil
+}
+
+// MessageJSON returns m as compact JSON with proto names and every field present.
+func MessageJSON(m proto.Message) (json.RawMessage, error) {
+	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("encode result: %w", err)
+	}
+	var compact bytes.Buffer
+	// protojson varies its white space on purpose; what scripts read must not vary.
+	if err := json.Compact(&compact, b); err != nil {
+		return nil, fmt.Errorf("encode result: %w", err)
+	}
+	return compact.Bytes(), nil
+}

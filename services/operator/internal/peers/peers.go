@@ -1,0 +1,105 @@
+// Package peers connects the operator's program to Durward's processes over mutual TLS, with the operator's own
+// certificate. It trusts the trust folder; of the processes it believes only who their certificates say they are.
+package peers
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"google.golang.org/grpc"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/trust"
+)
+
+// Vault is the vault's side that faces the operator.
+type Vault struct {
+	vaultv1.ApprovalServiceClient
+	Control vaultv1.ControlServiceClient
+}
+
+// Executor is the executor's side that faces the operator.
+type Executor struct {
+	executorv1.ControlServiceClient
+	Tools executorv1.ToolServiceClient
+	Conn  grpc.ClientConnInterface
+}
+
+// Audit is audit's side that faces the operator.
+type Audit struct {
+	auditv1.HistoryServiceClient
+	Log auditv1.LogServiceClient
+}
+
+// Peers holds lazy connections to the processes: opening it dials nobody, and a process that is down fails only the calls
+// that need it. It is safe for concurrent use.
+type Peers struct {
+	Vault    Vault
+	Executor Executor
+	Audit    Audit
+	// Trust is the operator's own trust folder.
+	Trust *trust.Folder
+
+	source *identity.Source
+	conns  []io.Closer
+}
+
+// Open reads the operator's identity and trust folder and prepares the connections.
+func Open(cfg home.Config) (*Peers, error) {
+	folder, err := trust.Open(cfg.TrustDir)
+	if err != nil {
+		return nil, err
+	}
+	p := &Peers{Trust: folder}
+	p.source, err = identity.Open(identity.Files{Certificate: cfg.TLS.Certificate, Key: cfg.TLS.Key}, folder)
+	if err != nil {
+		folder.Close()
+		return nil, err
+	}
+	dial := func(peer config.Peer) grpc.ClientConnInterface {
+		if err != nil {
+			return nil
+		}
+		var server identity.ID
+		if server, err = identity.Parse(peer.Identity); err != nil {
+			return nil
+		}
+		var conn *grpc.ClientConn
+		conn, err = rpc.Dial(rpc.ClientConfig{Identity: p.source, Address: peer.Address, Server: server, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			return nil
+		}
+		p.conns = append(p.conns, conn)
+		return conn
+	}
+	vault, executor, audit := dial(cfg.Vault), dial(cfg.Executor), dial(cfg.Audit)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("connect: %w", err), p.Close())
+	}
+	p.Vault = Vault{vaultv1.NewApprovalServiceClient(vault), vaultv1.NewControlServiceClient(vault)}
+	p.Executor = Executor{executorv1.NewControlServiceClient(executor), executorv1.NewToolServiceClient(executor), executor}
+	p.Audit = Audit{auditv1.NewHistoryServiceClient(audit), auditv1.NewLogServiceClient(audit)}
+	return p, nil
+}
+
+// Identity is who the operator's program is.
+func (p *Peers) Identity() identity.ID { return p.source.ID() }
+
+// Close ends the connections and stops watching the trust folder.
+func (p *Peers) Close() error {
+	var problems []error
+	for _, conn := range p.conns {
+		problems = append(problems, conn.Close())
+	}
+	p.source.Close()
+	p.Trust.Close()
+	return errors.Join(problems...)
+}

@@ -1,0 +1,396 @@
+// Package up runs Durward's processes in the foreground of one terminal: it starts them in order, waits until each is
+// healthy, says when one dies and starts it again, and stops them in reverse order.
+//
+// It runs in the operator's process, as the operator's user. It gives the processes nothing but their configuration file
+// and a small environment; it trusts their binaries, which lie beside its own.
+package up
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Child is one process to run.
+type Child struct {
+	// Role is the process's name: "audit", "vault", "executor", "gateway".
+	Role string
+	// Path is the binary; Args are its arguments without the name.
+	Path string
+	Args []string
+	// Env is the whole environment.
+	Env []string
+	// Log is the file that its standard output and error are appended to.
+	Log string
+	// Health is the host:port of its health listener.
+	Health string
+}
+
+// Config says what to run and how patient to be. Zero durations get the defaults.
+type Config struct {
+	// Children start in this order and stop in reverse.
+	Children []Child
+	// Ready is called when a child answers that it is healthy for the first time.
+	Ready func(role string)
+	// Report is called, from any goroutine but never at once from two, with one or more lines about a child that died.
+	Report func(text string)
+	// StartTimeout is how long a child may take to become healthy; 20 s.
+	StartTimeout time.Duration
+	// StopTimeout is how long a child may take to drain before it is killed; 8 s.
+	StopTimeout time.Duration
+	// Backoff is the wait before the first restart; it doubles up to 16 times that; 500 ms.
+	Backoff time.Duration
+}
+
+// Restarts are limited so that a child that cannot live is not started without end.
+const (
+	maxRestarts   = 5
+	restartWindow = time.Minute
+	pollEvery     = 25 * time.Millisecond
+	logLines      = 12
+)
+
+// Supervisor runs the children of one Config once.
+type Supervisor struct {
+	cfg    Config
+	client *http.Client
+
+	reporting sync.Mutex
+}
+
+// New returns a supervisor.
+func New(cfg Config) (*Supervisor, error) {
+	if len(cfg.Children) == 0 {
+		return nil, errors.New("nothing to run")
+	}
+	for _, c := range cfg.Children {
+		if _, err := os.Stat(c.Path); err != nil {
+			return nil, fmt.Errorf("the program of %s is missing: %s (build it with: make build)", c.Role, c.Path)
+		}
+	}
+	if cfg.StartTimeout == 0 {
+		cfg.StartTimeout = 20 * time.Second
+	}
+	if cfg.StopTimeout == 0 {
+		cfg.StopTimeout = 8 * time.Second
+	}
+	if cfg.Backoff == 0 {
+		cfg.Backoff = 500 * time.Millisecond
+	}
+	if cfg.Ready == nil {
+		cfg.Ready = func(string) {}
+	}
+	if cfg.Report == nil {
+		cfg.Report = func(string) {}
+	}
+	return &Supervisor{cfg: cfg, client: &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil}}}, nil
+}
+
+// Run starts every child, calls healthy once all are, and keeps them running until ctx ends; then it stops them in reverse
+// order and returns nil. When a child cannot be started the others are stopped and the error says what it last logged.
+func (s *Supervisor) Run(ctx context.Context, healthy func()) error {
+	starter := newStarter()
+	defer starter.close()
+
+	var running []*process
+	defer func() {
+		for i := len(running) - 1; i >= 0; i-- {
+			running[i].stop(s.cfg.StopTimeout)
+		}
+	}()
+	for _, child := range s.cfg.Children {
+		p := &process{child: child, starter: starter}
+		if err := p.start(); err != nil {
+			return err
+		}
+		running = append(running, p)
+		if err := s.awaitHealth(ctx, p); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		s.cfg.Ready(child.Role)
+	}
+	healthy()
+
+	var keepers sync.WaitGroup
+	for _, p := range running {
+		keepers.Go(func() { s.keep(ctx, p) })
+	}
+	<-ctx.Done()
+	keepers.Wait()
+	return nil
+}
+
+// keep starts p again whenever it dies, until ctx ends.
+func (s *Supervisor) keep(ctx context.Context, p *process) {
+	var recent []time.Time
+	backoff := s.cfg.Backoff
+	for {
+		began := time.Now()
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.exited():
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > restartWindow {
+			backoff = s.cfg.Backoff
+		}
+		now := time.Now()
+		for len(recent) > 0 && now.Sub(recent[0]) > restartWindow {
+			recent = recent[1:]
+		}
+		wait := backoff
+		if len(recent) >= maxRestarts {
+			wait = max(wait, restartWindow-now.Sub(recent[0]))
+		}
+		s.report("%s", diedText(p, fmt.Sprintf("starting it again in %s", wait.Round(10*time.Millisecond))))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		backoff = min(2*backoff, 16*s.cfg.Backoff)
+		recent = append(recent, time.Now())
+		if err := p.start(); err != nil {
+			s.report("%s could not be started again: %v", p.child.Role, err)
+			continue
+		}
+		if err := s.awaitHealth(ctx, p); err == nil {
+			s.report("%s is running again", p.child.Role)
+		}
+	}
+}
+
+func (s *Supervisor) report(format string, args ...any) {
+	s.reporting.Lock()
+	defer s.reporting.Unlock()
+	s.cfg.Report(fmt.Sprintf(format, args...))
+}
+
+func diedText(p *process, then string) string {
+	text := fmt.Sprintf("%s stopped by itself (%s); %s", p.child.Role, p.result(), then)
+	if tail := Tail(p.child.Log, logLines); tail != "" {
+		text += "\n  its last log lines (" + p.child.Log + "):\n" + indent(tail)
+	}
+	return text
+}
+
+func indent(text string) string {
+	return "    " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n    ")
+}
+
+// awaitHealth waits until p answers that it is healthy.
+func (s *Supervisor) awaitHealth(ctx context.Context, p *process) error {
+	deadline := time.After(s.cfg.StartTimeout)
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		if ok, _ := Healthy(ctx, s.client, p.child.Health, p.child.Role); ok {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.exited():
+			return errors.New(diedText(p, "Durward did not start"))
+		case <-deadline:
+			text := fmt.Sprintf("%s was not ready within %s", p.child.Role, s.cfg.StartTimeout)
+			if tail := Tail(p.child.Log, logLines); tail != "" {
+				text += "\n  its last log lines (" + p.child.Log + "):\n" + indent(tail)
+			}
+			return errors.New(text)
+		case <-tick.C:
+		}
+	}
+}
+
+// Health is what a process's health listener answers.
+type Health struct {
+	Status  string `json:"status"`
+	Service string `json:"service"`
+	Version string `json:"version"`
+}
+
+// Healthy asks a health listener, and reports whether that very process answered that it is ok. The answer is zero when
+// nothing usable came back.
+func Healthy(ctx context.Context, client *http.Client, address, role string) (bool, Health) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/health", nil)
+	if err != nil {
+		return false, Health{}
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return false, Health{}
+	}
+	defer response.Body.Close()
+	var h Health
+	if err := json.NewDecoder(io.LimitReader(response.Body, 4096)).Decode(&h); err != nil {
+		return false, Health{}
+	}
+	return h.Status == "ok" && h.Service == role, h
+}
+
+// process is one child through all its lives.
+type process struct {
+	child   Child
+	starter *starter
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	done   chan struct{}
+	ending error
+}
+
+func (p *process) start() error {
+	if err := rotate(p.child.Log); err != nil {
+		return err
+	}
+	logFile, err := os.OpenFile(p.child.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("log file of %s: %w", p.child.Role, err)
+	}
+	// The child has its own descriptor once it is started.
+	defer logFile.Close()
+	cmd := exec.Command(p.child.Path, p.child.Args...) //nolint:gosec // the binaries beside our own
+	cmd.Env = p.child.Env
+	cmd.Stdout, cmd.Stderr = logFile, logFile
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		// A group of its own: Ctrl-C reaches this program alone, which then stops the children in order.
+		Setpgid: true,
+		// Should this program be killed outright, the children drain rather than stay behind unseen.
+		Pdeathsig: syscall.SIGTERM,
+	}
+	if err := p.starter.start(cmd); err != nil {
+		return fmt.Errorf("start %s: %w", p.child.Role, err)
+	}
+	done := make(chan struct{})
+	p.mu.Lock()
+	p.cmd, p.done, p.ending = cmd, done, nil
+	p.mu.Unlock()
+	go func() {
+		err := cmd.Wait()
+		p.mu.Lock()
+		p.ending = err
+		p.mu.Unlock()
+		close(done)
+	}()
+	return nil
+}
+
+func (p *process) exited() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.done
+}
+
+// result says how the last life ended.
+func (p *process) result() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ending == nil {
+		return "exit status 0"
+	}
+	return p.ending.Error()
+}
+
+// stop asks the process to drain and kills it when it takes longer than patience.
+func (p *process) stop(patience time.Duration) {
+	p.mu.Lock()
+	cmd, done := p.cmd, p.done
+	p.mu.Unlock()
+	if cmd == nil {
+		return
+	}
+	// A process that has already ended cannot be signalled, and need not be.
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-done:
+	case <-time.After(patience):
+		_ = cmd.Process.Kill()
+		<-done
+	}
+}
+
+// starter starts every child from one operating system thread that lives as long as the supervisor: the kernel sends the
+// parent-death signal when the starting thread ends, and Go ends threads as it pleases.
+type starter struct {
+	requests chan func()
+	ended    chan struct{}
+}
+
+func newStarter() *starter {
+	s := &starter{requests: make(chan func()), ended: make(chan struct{})}
+	go func() {
+		runtime.LockOSThread()
+		defer close(s.ended)
+		for f := range s.requests {
+			f()
+		}
+	}()
+	return s
+}
+
+func (s *starter) start(cmd *exec.Cmd) error {
+	result := make(chan error, 1)
+	s.requests <- func() { result <- cmd.Start() }
+	return <-result
+}
+
+func (s *starter) close() {
+	close(s.requests)
+	<-s.ended
+}
+
+// maxLog is how large a log file may be before it is put aside (one old file is kept).
+const maxLog = 10 << 20
+
+func rotate(path string) error {
+	info, err := os.Stat(path)
+	if err != nil || info.Size() < maxLog {
+		return nil //nolint:nilerr // no log file yet
+	}
+	if err := os.Rename(path, path+".1"); err != nil {
+		return fmt.Errorf("put aside the old log: %w", err)
+	}
+	return nil
+}
+
+// Tail returns the last n lines of a file, or "" when it cannot be read. It reads at most 64 KiB.
+func Tail(path string, n int) string {
+	f, err := os.Open(path) //nolint:gosec // a log file of ours
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	const most = 64 << 10
+	if info, err := f.Stat(); err == nil && info.Size() > most {
+		if _, err := f.Seek(-most, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	b, err := io.ReadAll(io.LimitReader(f, most))
+	if err != nil {
+		return ""
+	}
+	lines := bytes.Split(bytes.TrimRight(b, "\n"), []byte("\n"))
+	if len(lines) > n {
+		lines = lines[len(lines)-n:]
+	}
+	return string(bytes.Join(lines, []byte("\n")))
+}

@@ -1,0 +1,216 @@
+package up
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The test binary is also the child that the supervisor runs: DURWARD_TEST_CHILD names its behaviour.
+func TestMain(m *testing.M) {
+	if behaviour := os.Getenv("DURWARD_TEST_CHILD"); behaviour != "" {
+		child(behaviour, os.Args[1], os.Args[2], os.Args[3])
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func child(behaviour, role, address, journal string) {
+	note := func(what string) {
+		f, err := os.OpenFile(journal, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err == nil {
+			_, _ = fmt.Fprintf(f, "%s %s\n", role, what)
+			_ = f.Close()
+		}
+	}
+	note("start")
+	if behaviour == "broken" {
+		fmt.Fprintln(os.Stderr, "the configuration is wrong")
+		os.Exit(2)
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	go func() {
+		_ = http.ListenAndServe(address, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { //nolint:gosec // a test's child
+			if r.URL.Path == "/die" {
+				fmt.Fprintln(os.Stderr, "told to die")
+				os.Exit(7)
+			}
+			_ = json.NewEncoder(w).Encode(Health{Status: "ok", Service: role, Version: "test"})
+		}))
+	}()
+	<-stop
+	note("stop")
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+type scene struct {
+	dir, journal string
+	mu           sync.Mutex
+	reports      []string
+}
+
+func (s *scene) child(t *testing.T, role, behaviour string) Child {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := freeAddress(t)
+	return Child{Role: role, Path: self, Args: []string{role, address, s.journal}, Env: []string{"DURWARD_TEST_CHILD=" + behaviour},
+		Log: filepath.Join(s.dir, role+".log"), Health: address}
+}
+
+func (s *scene) report(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reports = append(s.reports, text)
+}
+
+func (s *scene) reported() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.reports, "\n")
+}
+
+func (s *scene) events(t *testing.T) string {
+	b, err := os.ReadFile(s.journal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(strings.Split(strings.TrimSpace(string(b)), "\n"), ", ")
+}
+
+func newScene(t *testing.T) *scene {
+	dir := t.TempDir()
+	return &scene{dir: dir, journal: filepath.Join(dir, "journal")}
+}
+
+func TestNewRefuses(t *testing.T) {
+	if _, err := New(Config{}); err == nil {
+		t.Error("a supervisor of nothing was made")
+	}
+	_, err := New(Config{Children: []Child{{Role: "audit", Path: filepath.Join(t.TempDir(), "audit")}}})
+	if err == nil || !strings.Contains(err.Error(), "make build") {
+		t.Errorf("missing program: %v", err)
+	}
+}
+
+func TestRunStopsTheOthersWhenOneCannotStart(t *testing.T) {
+	s := newScene(t)
+	supervisor, err := New(Config{Children: []Child{s.child(t, "audit", "good"), s.child(t, "vault", "broken")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = supervisor.Run(context.Background(), func() { t.Error("called healthy") })
+	if err == nil || !strings.Contains(err.Error(), "vault stopped by itself (exit status 2)") || !strings.Contains(err.Error(), "the configuration is wrong") {
+		t.Errorf("error %v", err)
+	}
+	if got, want := s.events(t), "audit start, vault start, audit stop"; got != want {
+		t.Errorf("events %q, want %q", got, want)
+	}
+}
+
+func TestRunInOrderAndRestart(t *testing.T) {
+	s := newScene(t)
+	children := []Child{s.child(t, "audit", "good"), s.child(t, "vault", "good"), s.child(t, "gateway", "good")}
+	var ready []string
+	supervisor, err := New(Config{Children: children, Ready: func(role string) { ready = append(ready, role) }, Report: s.report, Backoff: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	up := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() { ended <- supervisor.Run(ctx, func() { close(up) }) }()
+	select {
+	case <-up:
+	case err := <-ended:
+		t.Fatalf("ended early: %v", err)
+	}
+	if got := strings.Join(ready, " "); got != "audit vault gateway" {
+		t.Errorf("ready in order %q", got)
+	}
+
+	// The connection breaks as the child dies: there is no answer to read.
+	if response, err := http.Get("http://" + children[1].Health + "/die"); err == nil {
+		_ = response.Body.Close()
+	}
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(s.reported(), "vault is running again"); {
+		if time.Now().After(deadline) {
+			t.Fatalf("not restarted; reports: %s", s.reported())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	for _, want := range []string{"vault stopped by itself (exit status 7)", "told to die"} {
+		if !strings.Contains(s.reported(), want) {
+			t.Errorf("reports lack %q: %s", want, s.reported())
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	if got, want := s.events(t), "audit start, vault start, gateway start, vault start, gateway stop, vault stop, audit stop"; got != want {
+		t.Errorf("events %q\nwant   %q", got, want)
+	}
+}
+
+func TestHealthyWantsThatVeryProcess(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := `{"status":"ok","service":"vault"}`
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) }), ReadHeaderTimeout: time.Second}
+	go func() { _ = server.Serve(listener) }()
+	defer server.Close()
+	address := listener.Addr().String()
+	for _, c := range []struct {
+		answer string
+		want   bool
+	}{
+		{`{"status":"ok","service":"audit"}`, false},
+		{`{"status":"unavailable","service":"vault"}`, false},
+		{`hello`, false},
+		{``, false},
+		{`{"status":"ok","service":"vault","version":"1"}`, true},
+	} {
+		answer = c.answer
+		if got, _ := Healthy(context.Background(), http.DefaultClient, address, "vault"); got != c.want {
+			t.Errorf("%s: %v", c.answer, got)
+		}
+	}
+}
+
+func TestTail(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if got := Tail(path, 3); got != "" {
+		t.Errorf("missing file: %q", got)
+	}
+	if err := os.WriteFile(path, []byte("one\ntwo\nthree\nfour\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := Tail(path, 2); got != "three\nfour" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,157 @@
+package process_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"testing"
+
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/process"
+)
+
+type settings struct {
+	config.Common `yaml:",inline"`
+	Audit         config.Peer `yaml:"audit"`
+}
+
+func (s *settings) Validate() error { return errors.Join(s.Common.Validate(), s.Audit.Validate()) }
+
+func write(t *testing.T, more string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "x.yaml")
+	content := "listen: 127.0.0.1:7431\nhealth_listen: 127.0.0.1:7441\nstate_dir: /s\ntrust_dir: /t\ntls: {certificate: /c, key: /k}\n" +
+		"audit: {address: 127.0.0.1:7433, identity: spiffe://durward.local/audit/main}\n" + more
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// run starts a program and returns its code, outputs and whether Run was reached.
+func run(t *testing.T, fail error, args ...string) (code int, stdout, stderr string, ran *settings) {
+	t.Helper()
+	// Memory settings are the process's own; leave them as they were.
+	limit, percent := debug.SetMemoryLimit(-1), debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetMemoryLimit(limit); debug.SetGCPercent(percent) })
+	var out, errs bytes.Buffer
+	var cfg settings
+	var extra bool
+	code = process.Main(process.Program{
+		Name: "demo", Version: "v1.2.3", Settings: &cfg,
+		Flags: func(f *flag.FlagSet) { f.BoolVar(&extra, "development", false, "") },
+		Run: func(context.Context, *slog.Logger) error {
+			ran = &cfg
+			return fail
+		},
+	}, args, &out, &errs)
+	return code, out.String(), errs.String(), ran
+}
+
+func TestMainRefuses(t *testing.T) {
+	good := write(t, "")
+	for name, tc := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no file":             {nil, "-config FILE is required"},
+		"file not there":      {[]string{"-config", good + ".none"}, "no such file"},
+		"unknown flag":        {[]string{"-config", good, "-insecure"}, "-insecure"},
+		"argument":            {[]string{"-config", good, "serve"}, `unexpected argument "serve"`},
+		"unknown key":         {[]string{"-config", write(t, "log_levle: info\n")}, `did you mean "log_level"?`},
+		"bad value":           {[]string{"-check", "-config", write(t, "log_level: loud\n")}, "log_level: must be"},
+		"remote listener":     {[]string{"-check", "-config", replaced(t, "127.0.0.1:7431", "0.0.0.0:7431")}, "not a loopback address"},
+		"remote in the file":  {[]string{"-check", "-config", write(t, "allow_remote: true\n")}, "unknown key"},
+		"own part is invalid": {[]string{"-check", "-config", replaced(t, "spiffe://durward.local/audit/main", "audit")}, "identity: must be"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, _, stderr, ran := run(t, nil, tc.args...)
+			if code != process.ExitBadConfiguration || ran != nil || !strings.Contains(stderr, tc.says) {
+				t.Errorf("code %d, ran %v, says %q", code, ran != nil, stderr)
+			}
+		})
+	}
+}
+
+func replaced(t *testing.T, old, with string) string {
+	t.Helper()
+	path := write(t, "")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, bytes.Replace(b, []byte(old), []byte(with), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestMainRuns(t *testing.T) {
+	good := write(t, "")
+	if code, out, _, ran := run(t, nil, "-version"); code != 0 || out != "demo v1.2.3\n" || ran != nil {
+		t.Errorf("-version: %d %q", code, out)
+	}
+	if code, out, _, ran := run(t, nil, "-check", "-config", good); code != 0 || out != good+": ok\n" || ran != nil {
+		t.Errorf("-check: %d %q", code, out)
+	}
+	code, _, log, ran := run(t, nil, "-config", good, "-development")
+	if code != 0 || ran == nil || ran.AllowRemote || !strings.Contains(log, `"msg":"stopped"`) {
+		t.Errorf("run: %d %s", code, log)
+	}
+	code, _, log, _ = run(t, fmt.Errorf("listen: %w", syscall.EADDRINUSE), "-config", good)
+	if code != process.ExitFailure || strings.Count(log, "address already in use") != 1 {
+		t.Errorf("a failure: %d %s", code, log)
+	}
+	code, _, log, ran = run(t, nil, "-config", replaced(t, "127.0.0.1:7431", "0.0.0.0:7431"), "-dangerous-allow-remote")
+	if code != 0 || ran == nil || !ran.AllowRemote || !strings.Contains(log, "DANGEROUS") {
+		t.Errorf("remote: %d %s", code, log)
+	}
+	if code, _, usage, _ := run(t, nil, "-help"); code != 0 || !strings.Contains(usage, "-dangerous-allow-remote") || !strings.Contains(usage, "-development") {
+		t.Errorf("-help: %d %s", code, usage)
+	}
+}
+
+func TestMemory(t *testing.T) {
+	for more, want := range map[string][2]int64{
+		"":                                  {48 << 20, 800},
+		"memory_limit_mib: 64\ngogc: 200\n": {64 << 20, 200},
+	} {
+		limit, percent := debug.SetMemoryLimit(-1), debug.SetGCPercent(100)
+		var cfg settings
+		var got [2]int64
+		process.Main(process.Program{Name: "demo", Settings: &cfg, Run: func(context.Context, *slog.Logger) error {
+			got = [2]int64{debug.SetMemoryLimit(-1), int64(debug.SetGCPercent(100))}
+			return nil
+		}}, []string{"-config", write(t, more)}, &bytes.Buffer{}, &bytes.Buffer{})
+		debug.SetMemoryLimit(limit)
+		debug.SetGCPercent(percent)
+		if got != want {
+			t.Errorf("%q sets %v", more, got)
+		}
+	}
+}
+
+// Run's context ends when the process is asked to stop.
+func TestSignal(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		var cfg settings
+		code := process.Main(process.Program{Name: "demo", Settings: &cfg, Run: func(ctx context.Context, _ *slog.Logger) error {
+			if err := syscall.Kill(os.Getpid(), signal); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return nil
+		}}, []string{"-config", write(t, "")}, &bytes.Buffer{}, &bytes.Buffer{})
+		if code != 0 {
+			t.Errorf("%v: code %d", signal, code)
+		}
+	}
+}

@@ -1,0 +1,813 @@
+package rpc_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/dynamicpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/telemetry"
+)
+
+const (
+	gateway  = optionsv1.Role_ROLE_GATEWAY
+	vault    = optionsv1.Role_ROLE_VAULT
+	executor = optionsv1.Role_ROLE_EXECUTOR
+	operator = optionsv1.Role_ROLE_OPERATOR
+	audit    = optionsv1.Role_ROLE_AUDIT
+)
+
+// tools is an executor whose handlers the test chooses.
+type tools struct {
+	executorv1.UnimplementedToolServiceServer
+	info func(context.Context, *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error)
+}
+
+func (s *tools) ServiceInfo(ctx context.Context, r *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+	return s.info(ctx, r)
+}
+
+// log is an audit whose handlers the test chooses.
+type history struct {
+	auditv1.UnimplementedHistoryServiceServer
+	tail func(*auditv1.TailRecordsRequest, grpc.ServerStreamingServer[auditv1.TailRecordsResponse]) error
+}
+
+func (s *history) TailRecords(r *auditv1.TailRecordsRequest, stream grpc.ServerStreamingServer[auditv1.TailRecordsResponse]) error {
+	return s.tail(r, stream)
+}
+
+type logs struct {
+	auditv1.UnimplementedLogServiceServer
+	calls int
+}
+
+func (s *logs) Append(context.Context, *auditv1.AppendRequest) (*auditv1.AppendResponse, error) {
+	s.calls++
+	return &auditv1.AppendResponse{}, nil
+}
+
+// watch collects what a server logs and refuses.
+type watch struct {
+	mu       sync.Mutex
+	log      bytes.Buffer
+	refusals []string
+}
+
+func (w *watch) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(p)
+}
+
+func (w *watch) configure(t *testing.T) func(*rpc.ServerConfig) {
+	logger, err := telemetry.NewLogger(w, "test", "debug")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(c *rpc.ServerConfig) {
+		c.Logger = logger
+		c.OnRefused = func(ctx context.Context, method string, caller identity.ID, err *fault.Error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.refusals = append(w.refusals, fmt.Sprintf("%s %s %s %v", method, caller, err.Code, err.Cause))
+			if !rpc.ValidRequestID(rpc.RequestID(ctx)) {
+				t.Errorf("a refusal without a request id")
+			}
+		}
+	}
+}
+
+// lines returns the log's lines at a level.
+func (w *watch) lines(t *testing.T, level string) []map[string]any {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []map[string]any
+	for line := range strings.Lines(w.log.String()) {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("not JSON: %q", line)
+		}
+		if m["level"] == level {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func serviceID(id string) *executorv1.ServiceInfoRequest {
+	return &executorv1.ServiceInfoRequest{ServiceId: proto.String(id)}
+}
+
+// Every registered method, called by every role: only the callers that the contract names get to the handler, and every
+// refusal is the same to the one who is refused.
+func TestCallers(t *testing.T) {
+	kit := platformtest.New(t)
+	var w watch
+	addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) {
+		executorv1.RegisterToolServiceServer(r, executorv1.UnimplementedToolServiceServer{})
+		executorv1.RegisterControlServiceServer(r, executorv1.UnimplementedControlServiceServer{})
+		vaultv1.RegisterApprovalServiceServer(r, vaultv1.UnimplementedApprovalServiceServer{})
+		auditv1.RegisterLogServiceServer(r, auditv1.UnimplementedLogServiceServer{})
+		auditv1.RegisterHistoryServiceServer(r, auditv1.UnimplementedHistoryServiceServer{})
+	}, w.configure(t))
+
+	methods := map[string][]optionsv1.Role{
+		"/durward.executor.v1.NoService/NoMethod":   nil,
+		"/durward.executor.v1.ToolService/NoMethod": nil,
+		"/grpc.health.v1.Health/Check":              nil,
+	}
+	for _, service := range []string{"durward.executor.v1.ToolService", "durward.executor.v1.ControlService",
+		"durward.vault.v1.ApprovalService", "durward.audit.v1.LogService", "durward.audit.v1.HistoryService"} {
+		d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoName(service))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ms := serviceDescriptor(d).Methods()
+		for i := range ms.Len() {
+			roles, _ := proto.GetExtension(ms.Get(i).Options(), optionsv1.E_Callers).([]optionsv1.Role)
+			if len(roles) == 0 {
+				t.Errorf("%s.%s has no callers", service, ms.Get(i).Name())
+			}
+			methods["/"+service+"/"+string(ms.Get(i).Name())] = roles
+		}
+	}
+	refusals, reached := 0, 0
+	var sentence string
+	for number := range optionsv1.Role_name {
+		role := optionsv1.Role(number)
+		if role == optionsv1.Role_ROLE_UNSPECIFIED {
+			continue
+		}
+		conn := kit.Dial(t, kit.ID(role, "main"), addr, kit.ID(executor, "local"))
+		for method, callers := range methods {
+			for _, streaming := range []bool{false, true} {
+				err := invoke(t, conn, method, streaming)
+				allowed := false
+				for _, c := range callers {
+					allowed = allowed || c == role
+				}
+				if allowed {
+					reached++
+					// It went on to validation or to the (unimplemented) handler.
+					if err == nil || fault.Is(err, callv1.Code_CODE_DENIED) {
+						t.Errorf("%s may call %s and gets %v", role, method, err)
+					}
+					continue
+				}
+				refusals++
+				if !fault.Is(err, callv1.Code_CODE_DENIED) {
+					t.Errorf("%s may not call %s and gets %v", role, method, err)
+					continue
+				}
+				// Alike to the last bit but the request id.
+				st := status.Convert(errors.Unwrap(err)).Proto()
+				var f callv1.Fault
+				if err := st.GetDetails()[0].UnmarshalTo(&f); err != nil {
+					t.Fatal(err)
+				}
+				f.RequestId = ""
+				got := fmt.Sprint(st.GetCode(), st.GetMessage(), len(st.GetDetails()), &f)
+				if sentence == "" {
+					sentence = got
+				}
+				if got != sentence {
+					t.Errorf("a refusal that differs: %q, %q", got, sentence)
+				}
+			}
+		}
+	}
+	if !strings.Contains(sentence, "not allowed") || refusals < 100 || reached < 20 {
+		t.Errorf("%d refusals, %d reached, sentence %q", refusals, reached, sentence)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	denials := 0
+	for _, r := range w.refusals {
+		if strings.Contains(r, "CODE_DENIED") {
+			denials++
+		}
+	}
+	if denials != refusals {
+		t.Errorf("the service heard of %d of %d refusals", denials, refusals)
+	}
+}
+
+func invoke(t *testing.T, conn *grpc.ClientConn, method string, streaming bool) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	in, out := &healthpb.HealthCheckRequest{}, &healthpb.HealthCheckResponse{}
+	if !streaming {
+		return conn.Invoke(ctx, method, in, out)
+	}
+	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+	if err != nil {
+		return err
+	}
+	_ = s.SendMsg(in) // a refusal is read below
+	_ = s.CloseSend()
+	return s.RecvMsg(out)
+}
+
+func TestPeersWithoutIdentity(t *testing.T) {
+	kit, impostor := platformtest.New(t), platformtest.New(t)
+	called := false
+	addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) {
+		executorv1.RegisterToolServiceServer(r, &tools{info: func(context.Context, *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+			called = true
+			return &executorv1.ServiceInfoResponse{}, nil
+		}})
+	})
+	noCert := kit.Identity(gateway, "main").ClientTLS(kit.ID(executor, "local"))
+	noCert.GetClientCertificate = nil
+	foreign := impostor.Identity(gateway, "main").ClientTLS(kit.ID(executor, "local"))
+	foreign.VerifyPeerCertificate = nil
+	for name, creds := range map[string]credentials.TransportCredentials{
+		"plain text":        insecure.NewCredentials(),
+		"no certificate":    credentials.NewTLS(noCert),
+		"another authority": credentials.NewTLS(foreign),
+	} {
+		conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		if _, err := executorv1.NewToolServiceClient(conn).ServiceInfo(ctx, serviceID("a")); err == nil {
+			t.Errorf("%s: answered", name)
+		}
+		cancel()
+		_ = conn.Close()
+	}
+	// A client that dials the right address and finds another server says nothing to it.
+	wrong := kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(vault, "main"))
+	_, err := executorv1.NewToolServiceClient(wrong).ServiceInfo(t.Context(), serviceID("a"))
+	if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || err.Error() != "the vault cannot be reached" {
+		t.Errorf("the wrong server: %v", err)
+	}
+	if called {
+		t.Error("a handler ran")
+	}
+}
+
+// A revoked caller is refused on the connection it already has.
+func TestRevocationOnALiveConnection(t *testing.T) {
+	kit := platformtest.New(t)
+	addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) {
+		executorv1.RegisterToolServiceServer(r, &tools{info: func(context.Context, *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+			return &executorv1.ServiceInfoResponse{}, nil
+		}})
+	})
+	client := executorv1.NewToolServiceClient(kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local")))
+	if _, err := client.ServiceInfo(t.Context(), serviceID("a")); err != nil {
+		t.Fatal(err)
+	}
+	kit.Revoke(kit.ID(gateway, "main"))
+	if _, err := client.ServiceInfo(t.Context(), serviceID("a")); !fault.Is(err, callv1.Code_CODE_DENIED) {
+		t.Errorf("a revoked caller gets %v", err)
+	}
+}
+
+// What a handler's error carries inside never reaches the peer; what it says in public does.
+func TestFaultRoundTrip(t *testing.T) {
+	kit := platformtest.New(t)
+	inner := errors.New("open /var/lib/durward/executor.db: near SELECT: syntax error")
+	public := fault.New(callv1.Code_CODE_CONFLICT, "the service is being stopped", fault.WithField("service_id"),
+		fault.WithRetry(3*time.Second), fault.WithSuggestions("demo-chat"), fault.WithCause(inner))
+	failures := map[string]error{
+		"public":  public,
+		"wrapped": fmt.Errorf("start %w: %w", inner, public),
+		"private": inner,
+		"status":  status.Error(codes.NotFound, inner.Error()),
+		"timeout": fmt.Errorf("%w: %w", inner, context.DeadlineExceeded),
+	}
+	var w watch
+	addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) {
+		executorv1.RegisterToolServiceServer(r, &tools{info: func(ctx context.Context, m *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+			if m.GetServiceId() == "panic" {
+				panic(inner)
+			}
+			return &executorv1.ServiceInfoResponse{}, failures[m.GetServiceId()]
+		}})
+	}, w.configure(t))
+	client := executorv1.NewToolServiceClient(kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local")))
+	internal := fault.Error{Code: callv1.Code_CODE_INTERNAL, Message: "internal error"}
+	conflict := fault.Error{Code: callv1.Code_CODE_CONFLICT, Message: "the service is being stopped", Field: "service_id", Retryable: true, RetryAfter: 3 * time.Second, DidYouMean: []string{"demo-chat"}}
+	for name, want := range map[string]fault.Error{
+		"public": conflict, "wrapped": conflict, "private": internal, "status": internal, "panic": internal,
+		"timeout": {Code: callv1.Code_CODE_TIMEOUT, Message: "the call took too long", Retryable: true},
+	} {
+		_, err := client.ServiceInfo(rpc.WithRequestID(t.Context(), "r-"+name), serviceID(name))
+		var got *fault.Error
+		if !errors.As(err, &got) {
+			t.Fatalf("%s: a %T", name, err)
+		}
+		wire := fmt.Sprint(status.Convert(got.Cause).Proto())
+		if strings.Contains(wire, "SELECT") || strings.Contains(wire, "/var") || strings.Contains(wire, "goroutine") {
+			t.Errorf("%s: the peer sees %s", name, wire)
+		}
+		if !strings.Contains(wire, "r-"+name) {
+			t.Errorf("%s: no request id in %s", name, wire)
+		}
+		flat := *got
+		flat.Cause = nil
+		if diff := cmp.Diff(want, flat); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	// Our own log has the cause, once, and a panic's stack.
+	byRequest := map[string]int{}
+	for _, line := range w.lines(t, "ERROR") {
+		id, _ := line["request_id"].(string)
+		byRequest[id]++
+		if !strings.Contains(fmt.Sprint(line), "SELECT") {
+			t.Errorf("an error line without its cause: %v", line)
+		}
+		if _, has := line["stack"]; has != (id == "r-panic") {
+			t.Errorf("stack in %s: %v", id, has)
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"r-private": 1, "r-status": 1, "r-panic": 1}, byRequest); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRequestID(t *testing.T) {
+	kit := platformtest.New(t)
+	var seen string
+	var who identity.ID
+	addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) {
+		executorv1.RegisterToolServiceServer(r, &tools{info: func(ctx context.Context, _ *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+			seen = rpc.RequestID(ctx)
+			who, _ = rpc.Caller(ctx)
+			return &executorv1.ServiceInfoResponse{}, nil
+		}})
+	})
+	client := executorv1.NewToolServiceClient(kit.Dial(t, kit.ID(operator, "alice"), addr, kit.ID(executor, "local")))
+	call := func(ctx context.Context) string {
+		t.Helper()
+		if _, err := client.ServiceInfo(ctx, serviceID("a")); err != nil {
+			t.Fatal(err)
+		}
+		return seen
+	}
+	if got := call(rpc.WithRequestID(t.Context(), "r-given")); got != "r-given" {
+		t.Errorf("the given id became %q", got)
+	}
+	if who != kit.ID(operator, "alice") {
+		t.Errorf("the caller is %q", who)
+	}
+	if a, b := call(t.Context()), call(t.Context()); a == b || len(a) != 28 || !rpc.ValidRequestID(a) {
+		t.Errorf("new ids %q, %q", a, b)
+	}
+	for _, bad := range []string{"", "UPPER", "a b", "a\u202e", "a\n", strings.Repeat("a", 65)} {
+		if got := call(rpc.WithRequestID(t.Context(), bad)); got == bad || !rpc.ValidRequestID(got) {
+			t.Errorf("%q was sent as %q", bad, got)
+		}
+	}
+	twice := metadata.AppendToOutgoingContext(t.Context(), rpc.MetadataRequestID, "r-one", rpc.MetadataRequestID, "r-two")
+	if got := call(rpc.WithRequestID(twice, "r-three")); got != "r-three" {
+		t.Errorf("metadata won over the context: %q", got)
+	}
+
+	// A client that is not ours may send anything.
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(
+		kit.Identity(gateway, "main").ClientTLS(kit.ID(executor, "local")))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, ids := range [][]string{nil, {""}, {"UPPER"}, {"a b"}, {"../x"}, {strings.Repeat("a", 65)}, {"r_1"}, {"r-one", "r-two"}} {
+		ctx := metadata.NewOutgoingContext(t.Context(), metadata.MD{rpc.MetadataRequestID: ids})
+		if _, err := executorv1.NewToolServiceClient(conn).ServiceInfo(ctx, serviceID("a")); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(seen, "r-") || len(seen) != 28 {
+			t.Errorf("%q was taken over as %q", ids, seen)
+		}
+	}
+}
+
+func TestRequestsAreChecked(t *testing.T) {
+	kit := platformtest.New(t)
+	var w watch
+	service := &logs{}
+	addr := kit.Serve(t, audit, "main", func(r grpc.ServiceRegistrar) {
+		auditv1.RegisterLogServiceServer(r, service)
+		auditv1.RegisterHistoryServiceServer(r, &history{tail: func(*auditv1.TailRecordsRequest, grpc.ServerStreamingServer[auditv1.TailRecordsResponse]) error {
+			service.calls++
+			return nil
+		}})
+	}, w.configure(t))
+	client := auditv1.NewLogServiceClient(kit.Dial(t, kit.ID(vault, "main"), addr, kit.ID(audit, "main")))
+	request := func(change func(*auditv1.AppendRequest)) *auditv1.AppendRequest {
+		r := &auditv1.AppendRequest{Records: []*auditv1.Record{{Sequence: 1, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.Now(), Body: &auditv1.Body{
+			Statement: &callv1.HumanStatement{Statement: []byte("{}"), Signature: []byte("x")}, Details: map[string]string{"a": "b"}}}}}
+		change(r)
+		return r
+	}
+	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 5000, protowire.VarintType), 1)
+	for name, tc := range map[string]struct {
+		change      func(*auditv1.AppendRequest)
+		field, text string
+	}{
+		"unknown field":                 {func(r *auditv1.AppendRequest) { r.ProtoReflect().SetUnknown(unknown) }, "", "the request holds a field that is not in the contract"},
+		"unknown field, nested":         {func(r *auditv1.AppendRequest) { r.Records[0].Body.Statement.ProtoReflect().SetUnknown(unknown) }, "records.body.statement", "records.body.statement holds a field that is not in the contract"},
+		"unknown, in a well-known type": {func(r *auditv1.AppendRequest) { r.Records[0].Time.ProtoReflect().SetUnknown(unknown) }, "records.time", "records.time holds a field that is not in the contract"},
+		"rule":                          {func(r *auditv1.AppendRequest) { r.Records = nil }, "records", "records has too few entries, the least is 1"},
+		"rule, nested":                  {func(r *auditv1.AppendRequest) { r.Records[0].Body.Details["x"] = strings.Repeat("SECRET", 500) }, "records.body.details", "records.body.details is too long, the most is 1024"},
+	} {
+		_, err := client.Append(t.Context(), request(tc.change))
+		var f *fault.Error
+		if !errors.As(err, &f) || f.Code != callv1.Code_CODE_INVALID_ARGUMENT || f.Field != tc.field || f.Message != tc.text {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	// The same for a message on a stream.
+	stream, err := auditv1.NewHistoryServiceClient(kit.Dial(t, kit.ID(operator, "alice"), addr, kit.ID(audit, "main"))).
+		TailRecords(t.Context(), func() *auditv1.TailRecordsRequest {
+			r := &auditv1.TailRecordsRequest{}
+			r.ProtoReflect().SetUnknown(unknown)
+			return r
+		}())
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {
+		t.Errorf("a stream's message: %v", err)
+	}
+	if service.calls > 0 {
+		t.Errorf("%d handlers ran", service.calls)
+	}
+	if _, err := client.Append(t.Context(), request(func(*auditv1.AppendRequest) {})); err != nil || service.calls != 1 {
+		t.Errorf("a good request: %v", err)
+	}
+	if len(w.refusals) != 6 || len(w.lines(t, "WARN")) != 6 {
+		t.Errorf("recorded %v, logged %d", w.refusals, len(w.lines(t, "WARN")))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if strings.Contains(w.log.String(), "SECRET") {
+		t.Error("the log repeats a value")
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	kit := platformtest.New(t)
+	service := &logs{}
+	addr := kit.Serve(t, audit, "main", func(r grpc.ServiceRegistrar) { auditv1.RegisterLogServiceServer(r, service) },
+		func(c *rpc.ServerConfig) { c.MaxMessageBytes = 1000 })
+	client := auditv1.NewLogServiceClient(kit.Dial(t, kit.ID(vault, "main"), addr, kit.ID(audit, "main")))
+	_, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: []*auditv1.Record{{Sequence: 1, Kind: auditv1.Kind_KIND_NOTE,
+		Time: timestamppb.Now(), Body: &auditv1.Body{Arguments: strings.Repeat("x", 2000)}}}})
+	if !fault.Is(err, callv1.Code_CODE_TOO_LARGE) || service.calls > 0 {
+		t.Errorf("%v, %d calls", err, service.calls)
+	}
+}
+
+func TestInterceptorsRunAfterTheChecks(t *testing.T) {
+	kit := platformtest.New(t)
+	ran := 0
+	service := &logs{}
+	addr := kit.Serve(t, audit, "main", func(r grpc.ServiceRegistrar) { auditv1.RegisterLogServiceServer(r, service) }, func(c *rpc.ServerConfig) {
+		c.Unary = append(c.Unary, func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			ran++
+			if id, ok := rpc.Caller(ctx); !ok || id != kit.ID(vault, "main") {
+				t.Errorf("the caller is %q", id)
+			}
+			return nil, fault.New(callv1.Code_CODE_HALTED, "halted")
+		})
+	})
+	client := auditv1.NewLogServiceClient(kit.Dial(t, kit.ID(vault, "main"), addr, kit.ID(audit, "main")))
+	if _, err := client.Append(t.Context(), &auditv1.AppendRequest{}); !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) || ran != 0 {
+		t.Errorf("an invalid request: %v, ran %d", err, ran)
+	}
+	if _, err := client.GetHead(t.Context(), &auditv1.GetHeadRequest{}); !fault.Is(err, callv1.Code_CODE_HALTED) || ran != 1 {
+		t.Errorf("a valid request: %v, ran %d", err, ran)
+	}
+}
+
+func TestServeRefuses(t *testing.T) {
+	registerBroken(t)
+	kit := platformtest.New(t)
+	base := rpc.ServerConfig{Identity: kit.Identity(executor, "local"), Logger: platformtest.Logger()}
+	for name, tc := range map[string]struct {
+		cfg      rpc.ServerConfig
+		register func(grpc.ServiceRegistrar)
+		says     []string
+	}{
+		"no identity": {rpc.ServerConfig{Logger: base.Logger}, nil, []string{"needs an identity"}},
+		"no logger":   {rpc.ServerConfig{Identity: base.Identity}, nil, []string{"needs an identity and a logger"}},
+		"foreign services without callers": {base, func(r grpc.ServiceRegistrar) {
+			executorv1.RegisterToolServiceServer(r, executorv1.UnimplementedToolServiceServer{})
+			healthpb.RegisterHealthServer(r, health.NewServer())
+		}, []string{"methods without callers: /grpc.health.v1.Health/Check, /grpc.health.v1.Health/List, /grpc.health.v1.Health/Watch"}},
+		"foreign, partly named": {rpc.ServerConfig{Identity: base.Identity, Logger: base.Logger, Foreign: map[string][]optionsv1.Role{
+			"/grpc.health.v1.Health/Check": {operator}, "/grpc.health.v1.Health/List": {}, "/grpc.health.v1.Health/Watch": {optionsv1.Role_ROLE_UNSPECIFIED, 77}}},
+			func(r grpc.ServiceRegistrar) { healthpb.RegisterHealthServer(r, health.NewServer()) },
+			[]string{"without callers: /grpc.health.v1.Health/List, /grpc.health.v1.Health/Watch"}},
+		"our own without callers, or unknown": {base, func(r grpc.ServiceRegistrar) { registerService(r, "rpctest.OpenService", "Do", "Gone") },
+			[]string{"/rpctest.OpenService/Do", "/rpctest.OpenService/Gone"}},
+		"no descriptor at all": {base, func(r grpc.ServiceRegistrar) { registerService(r, "nowhere.Service", "Do") }, []string{"/nowhere.Service/Do"}},
+		"a broken rule":        {base, func(r grpc.ServiceRegistrar) { registerService(r, "rpctest.BrokenService", "Do") }, []string{"rules of rpctest.Broken"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := rpc.NewServer(tc.cfg)
+			if tc.register != nil {
+				tc.register(server)
+			}
+			lis, err := rpc.Listen("127.0.0.1:0", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			err = server.Serve(ctx, lis)
+			if err == nil {
+				t.Fatal("it served")
+			}
+			for _, want := range tc.says {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("says %q, not %q", err, want)
+				}
+			}
+			if _, err := lis.Accept(); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("the listener is open: %v", err)
+			}
+		})
+	}
+}
+
+func TestForeign(t *testing.T) {
+	kit := platformtest.New(t)
+	addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) { healthpb.RegisterHealthServer(r, health.NewServer()) }, func(c *rpc.ServerConfig) {
+		c.Foreign = map[string][]optionsv1.Role{"/grpc.health.v1.Health/Check": {operator}, "/grpc.health.v1.Health/List": {operator}, "/grpc.health.v1.Health/Watch": {operator}}
+	})
+	call := func(role optionsv1.Role) error {
+		_, err := healthpb.NewHealthClient(kit.Dial(t, kit.ID(role, "main"), addr, kit.ID(executor, "local"))).Check(t.Context(), &healthpb.HealthCheckRequest{})
+		return err
+	}
+	if err := call(operator); err != nil {
+		t.Error(err)
+	}
+	if err := call(gateway); !fault.Is(err, callv1.Code_CODE_DENIED) {
+		t.Errorf("the gateway gets %v", err)
+	}
+}
+
+// A server that is told to stop lets a call finish, ends streams, and takes no new calls.
+func TestDrain(t *testing.T) {
+	kit := platformtest.New(t)
+	entered, release, streaming := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	server := rpc.NewServer(rpc.ServerConfig{Identity: kit.Identity(executor, "local"), Logger: platformtest.Logger()})
+	executorv1.RegisterToolServiceServer(server, &tools{info: func(ctx context.Context, _ *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+		close(entered)
+		<-release
+		return &executorv1.ServiceInfoResponse{}, ctx.Err()
+	}})
+	auditv1.RegisterHistoryServiceServer(server, &history{tail: func(_ *auditv1.TailRecordsRequest, s grpc.ServerStreamingServer[auditv1.TailRecordsResponse]) error {
+		close(streaming)
+		<-s.Context().Done()
+		return s.Context().Err()
+	}})
+	lis, err := rpc.Listen("127.0.0.1:0", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, lis) }()
+	conn := kit.Dial(t, kit.ID(operator, "alice"), lis.Addr().String(), kit.ID(executor, "local"))
+	answered, ended := make(chan error, 1), make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		_, err := executorv1.NewToolServiceClient(conn).ServiceInfo(ctx, serviceID("a"))
+		answered <- err
+	}()
+	go func() {
+		s, err := auditv1.NewHistoryServiceClient(conn).TailRecords(context.Background(), &auditv1.TailRecordsRequest{})
+		if err == nil {
+			_, err = s.Recv()
+		}
+		ended <- err
+	}()
+	<-entered
+	<-streaming
+	stop()
+	if err := <-ended; err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("the stream ended with %v", err)
+	}
+	close(release)
+	if err := <-answered; err != nil {
+		t.Errorf("the call that was running: %v", err)
+	}
+	if err := <-served; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+	if _, err := executorv1.NewToolServiceClient(conn).ServiceInfo(t.Context(), serviceID("a")); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) {
+		t.Errorf("a new call: %v", err)
+	}
+}
+
+// A handler that ignores everything holds the server up for 5 s and no longer.
+func TestDrainIsBounded(t *testing.T) {
+	t.Parallel()
+	kit := platformtest.New(t)
+	entered, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	server := rpc.NewServer(rpc.ServerConfig{Identity: kit.Identity(executor, "local"), Logger: platformtest.Logger()})
+	executorv1.RegisterToolServiceServer(server, &tools{info: func(context.Context, *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+		close(entered)
+		<-release
+		return nil, nil
+	}})
+	lis, err := rpc.Listen("127.0.0.1:0", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, lis) }()
+	conn := kit.Dial(t, kit.ID(gateway, "main"), lis.Addr().String(), kit.ID(executor, "local"))
+	go func() { _, _ = executorv1.NewToolServiceClient(conn).ServiceInfo(t.Context(), serviceID("a")) }()
+	<-entered
+	stop()
+	select {
+	case err := <-served:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(8 * time.Second):
+		t.Error("still serving after 8 s")
+	}
+}
+
+// A connection outlives its server and finds the next one by itself; meanwhile calls fail at once.
+func TestReconnect(t *testing.T) {
+	kit := platformtest.New(t)
+	serve := func(lis net.Listener) func() {
+		server := rpc.NewServer(rpc.ServerConfig{Identity: kit.Identity(executor, "local"), Logger: slog.New(slog.DiscardHandler)})
+		executorv1.RegisterToolServiceServer(server, &tools{info: func(context.Context, *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+			return &executorv1.ServiceInfoResponse{}, nil
+		}})
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(ctx, lis) }()
+		return func() { stop(); <-served }
+	}
+	lis, err := rpc.Listen("127.0.0.1:0", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := lis.Addr().String()
+	stop := serve(lis)
+	client := executorv1.NewToolServiceClient(kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local")))
+	if _, err := client.ServiceInfo(t.Context(), serviceID("a")); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	start := time.Now()
+	_, err = client.ServiceInfo(t.Context(), serviceID("a"))
+	if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || err.Error() != "the executor cannot be reached" || time.Since(start) > 2*time.Second {
+		t.Errorf("without a server: %v after %s", err, time.Since(start))
+	}
+	if lis, err = rpc.Listen(addr, false); err != nil {
+		t.Fatal(err)
+	}
+	defer serve(lis)()
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if _, err = client.ServiceInfo(t.Context(), serviceID("a")); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not found again in 5 s: %v", err)
+		}
+	}
+}
+
+// A call without a deadline gets one.
+func TestDefaultDeadline(t *testing.T) {
+	kit := platformtest.New(t)
+	addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) {
+		executorv1.RegisterToolServiceServer(r, &tools{info: func(ctx context.Context, _ *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+			deadline, ok := ctx.Deadline()
+			if !ok || time.Until(deadline) > rpc.DefaultDeadline {
+				t.Errorf("deadline %v, %v", deadline, ok)
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}})
+	})
+	client := executorv1.NewToolServiceClient(kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local")))
+	start := time.Now()
+	_, err := client.ServiceInfo(context.Background(), serviceID("a"))
+	if err == nil || time.Since(start) > 2*rpc.DefaultDeadline {
+		t.Errorf("%v after %s", err, time.Since(start))
+	}
+	if !fault.Is(err, callv1.Code_CODE_TIMEOUT) && !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) {
+		t.Errorf("the code is %v", fault.From(err).Code)
+	}
+}
+
+func TestDialRefuses(t *testing.T) {
+	kit := platformtest.New(t)
+	good := rpc.ClientConfig{Identity: kit.Identity(gateway, "main"), Address: "127.0.0.1:1", Server: kit.ID(vault, "main")}
+	for name, spoil := range map[string]func(*rpc.ClientConfig){
+		"no identity": func(c *rpc.ClientConfig) { c.Identity = nil },
+		"no address":  func(c *rpc.ClientConfig) { c.Address = "" },
+		"any server":  func(c *rpc.ClientConfig) { c.Server = identity.ID{} },
+	} {
+		cfg := good
+		spoil(&cfg)
+		if _, err := rpc.Dial(cfg); err == nil {
+			t.Errorf("%s: a connection", name)
+		}
+	}
+}
+
+// registerBroken links a contract with a service whose method has no callers and one whose request has a broken rule.
+var registerBroken = func() func(t *testing.T) {
+	var once sync.Once
+	return func(t *testing.T) {
+		t.Helper()
+		once.Do(func() {
+			rules := &descriptorpb.FieldOptions{}
+			proto.SetExtension(rules, validate.E_Field, &validate.FieldRules{Type: &validate.FieldRules_String_{String_: &validate.StringRules{Pattern: proto.String("(")}}})
+			callers := &descriptorpb.MethodOptions{}
+			proto.SetExtension(callers, optionsv1.E_Callers, []optionsv1.Role{gateway})
+			method := func(in string, options *descriptorpb.MethodOptions) []*descriptorpb.MethodDescriptorProto {
+				return []*descriptorpb.MethodDescriptorProto{{Name: proto.String("Do"), InputType: proto.String(in), OutputType: proto.String(in), Options: options}}
+			}
+			file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
+				Name: proto.String("rpctest/broken.proto"), Package: proto.String("rpctest"), Syntax: proto.String("proto3"),
+				Dependency: []string{"buf/validate/validate.proto", "durward/options/v1/options.proto"},
+				MessageType: []*descriptorpb.DescriptorProto{
+					{Name: proto.String("Fine")},
+					{Name: proto.String("Broken"), Field: []*descriptorpb.FieldDescriptorProto{{
+						Name: proto.String("a"), Number: proto.Int32(1), Type: descriptorpb.FieldDescriptorProto_TYPE_STRING.Enum(),
+						Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(), Options: rules}}},
+				},
+				Service: []*descriptorpb.ServiceDescriptorProto{
+					{Name: proto.String("OpenService"), Method: method(".rpctest.Fine", nil)},
+					{Name: proto.String("BrokenService"), Method: method(".rpctest.Broken", callers)},
+				},
+			}, protoregistry.GlobalFiles)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := protoregistry.GlobalFiles.RegisterFile(file); err != nil {
+				t.Fatal(err)
+			}
+			for i := range file.Messages().Len() {
+				if err := protoregistry.GlobalTypes.RegisterMessage(dynamicpb.NewMessageType(file.Messages().Get(i))); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}()
+
+func registerService(r grpc.ServiceRegistrar, service string, methods ...string) {
+	desc := &grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil)}
+	for _, m := range methods {
+		desc.Methods = append(desc.Methods, grpc.MethodDesc{MethodName: m})
+	}
+	r.RegisterService(desc, nil)
+}

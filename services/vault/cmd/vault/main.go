@@ -1,0 +1,177 @@
+// Command vault authenticates clients, decides, queues approvals and signs grants. It listens for the gateway, the sinks
+// and operators' programs, and dials audit alone. It never touches the host.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/trust"
+	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/halt"
+	"durward.internal/services/vault/internal/issuer"
+	"durward.internal/services/vault/internal/journal"
+	"durward.internal/services/vault/internal/operation"
+	"durward.internal/services/vault/internal/policy"
+	"durward.internal/services/vault/internal/server"
+	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/settings"
+	"durward.internal/services/vault/internal/store"
+)
+
+// version is set by the linker.
+var version = "development"
+
+// closing is how long the last records may take to reach audit.
+const closing = 2 * time.Second
+
+func main() {
+	var s settings.Settings
+	os.Exit(process.Main(process.Program{
+		Name: "vault", Version: version, Settings: &s, Flags: guardFlags,
+		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, &s, logger) },
+	}, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err error) {
+	roots, err := trust.Open(s.TrustDir)
+	if err != nil {
+		return fmt.Errorf("trust folder: %w", err)
+	}
+	defer roots.Close()
+	self, err := identity.Open(identity.Files{Certificate: s.TLS.Certificate, Key: s.TLS.Key}, roots)
+	if err != nil {
+		return err
+	}
+	defer self.Close()
+	key, err := grant.LoadKey(s.GrantKey)
+	if err != nil {
+		return err
+	}
+	if key.KID != s.KID {
+		return fmt.Errorf("grant key: the file holds the key %q, and kid says %q", key.KID, s.KID)
+	}
+	issue, err := issuer.New(issuer.Config{Key: key, Keys: roots, Now: time.Now})
+	if err != nil {
+		return err
+	}
+	registry, err := clients.Open(s.ClientsFile)
+	if err != nil {
+		return err
+	}
+	defer registry.Close()
+
+	db, err := database.Open(ctx, database.Config{
+		Path: filepath.Join(s.StateDir, "vault.db"), StateDir: s.StateDir, Migrations: store.Migrations(), Service: "the vault",
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	state := store.New(db)
+
+	audit, err := s.AuditID()
+	if err != nil {
+		return err
+	}
+	conn, err := rpc.Dial(rpc.ClientConfig{Identity: self, Address: s.Audit.Address, Server: audit, Logger: logger})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	records, err := recorder.Open(ctx, recorder.OpenConfig{
+		Conn: conn, Audit: audit.String(), Writer: self.ID().String(), Trust: roots, StateDir: s.StateDir, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+		defer cancel()
+		err = errors.Join(err, records.Close(last))
+	}()
+	log := journal.New(records, time.Now, logger)
+
+	operators := func() *trust.AllowedSigners { return roots.Current().AllowedSigners }
+	control, err := halt.New(ctx, state)
+	if err != nil {
+		return err
+	}
+	queue, err := operation.New(ctx, operation.Config{
+		Store: state, Journal: log, Issuer: issue, Halt: control, Operators: operators, Now: time.Now, Logger: logger,
+		PendingCap: s.Limits.Pending,
+	})
+	if err != nil {
+		return err
+	}
+	rules, err := policy.NewTiers()
+	if err != nil {
+		return err
+	}
+	sinks, err := s.SinkIDs()
+	if err != nil {
+		return err
+	}
+	vault, err := server.New(server.Config{
+		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: session.New(time.Now, s.Limits.Sessions), Policy: rules,
+		Queue: queue, Issuer: issue, Halt: control, Journal: log, Audit: records, Operators: operators, Now: time.Now,
+		Logger: logger, Version: version,
+	})
+	if err != nil {
+		return err
+	}
+	grpc := rpc.NewServer(rpc.ServerConfig{Identity: self, Logger: logger, OnRefused: vault.Refused})
+	vault.Register(grpc)
+	return serve(ctx, s, grpc, vault, log, func() error { return errors.Join(roots.Err(), self.Err(), registry.Err(), log.Check()) })
+}
+
+// serve listens, runs and drains.
+func serve(ctx context.Context, s *settings.Settings, grpc *rpc.Server, vault *server.Server, log *journal.Journal, ready func() error) error {
+	listener, err := rpc.Listen(s.Listen, s.AllowRemote)
+	if err != nil {
+		return err
+	}
+	health, err := rpc.Listen(s.HealthListen, s.AllowRemote)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	log.Note(ctx, journal.Process(auditv1.Kind_KIND_STARTED, version))
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var running sync.WaitGroup
+	failures := make(chan error, 2)
+	for _, f := range []func() error{
+		func() error { return grpc.Serve(ctx, listener) },
+		func() error { return telemetry.ServeHealth(ctx, health, "vault", version, ready) },
+		func() error { vault.Run(ctx); return nil },
+	} {
+		running.Go(func() {
+			if err := f(); err != nil {
+				failures <- err
+				stop() // one without the other is no vault
+			}
+		})
+	}
+	running.Wait()
+	close(failures)
+	log.Note(context.WithoutCancel(ctx), journal.Process(auditv1.Kind_KIND_STOPPED, version))
+	var errs []error
+	for err := range failures {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,315 @@
+// Package clients reads clients.yaml: who may connect, with what credential, up to which tier. A human owns the file; no
+// RPC writes it. It is read again within a second of a change; a file that does not parse changes nothing, and Err says
+// what is wrong with it.
+//
+// It trusts the file and nothing of a credential that arrives.
+package clients
+
+import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/config"
+)
+
+// Defaults and bounds of a client's limits.
+const (
+	DefaultSessions = 64
+	DefaultPending  = 5
+	maxClients      = 1000
+	maxAgents       = 64
+)
+
+// pollInterval is how soon a change is seen.
+const pollInterval = time.Second
+
+// Client is one entry of the file. It is immutable.
+type Client struct {
+	ID string
+	// Token is the SHA-256 of the bearer token.
+	Token [sha256.Size]byte
+	// Key makes the client key-bound; nil otherwise.
+	Key ed25519.PublicKey
+	// Channel, and for a messaging channel its name.
+	Channel     callv1.Channel
+	ChannelName string
+	Ceiling     optionsv1.Tier
+	// Sessions and Pending are the most that the client may have open, and waiting for a human.
+	Sessions, Pending int
+	Agents            []string
+	Revoked           bool
+}
+
+// KeyBound reports whether the client must sign its requests.
+func (c *Client) KeyBound() bool { return c.Key != nil }
+
+// SameCredential reports whether the client is still let in with what it was let in with before.
+func (c *Client) SameCredential(before *Client) bool {
+	return !c.Revoked && c.Token == before.Token && string(c.Key) == string(before.Key) && c.Channel == before.Channel
+}
+
+// entry is a client as the file writes it. deploy/config/clients.yaml says what each field means.
+type entry struct {
+	ID          string   `yaml:"id"`
+	TokenSHA256 string   `yaml:"token_sha256"`
+	Key         string   `yaml:"key"`
+	Channel     string   `yaml:"channel"`
+	TierCeiling string   `yaml:"tier_ceiling"`
+	Limits      limits   `yaml:"limits"`
+	Agents      []string `yaml:"agents"`
+	Revoked     bool     `yaml:"revoked"`
+}
+
+type limits struct {
+	Sessions int `yaml:"sessions"`
+	Pending  int `yaml:"pending"`
+}
+
+type document struct {
+	Clients []entry `yaml:"clients"`
+}
+
+// Go's $ without (?m) is the end of the text: a trailing newline does not pass.
+var (
+	idPattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+	namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
+)
+
+// Registry is the file as it was last good. It is safe for concurrent use.
+type Registry struct {
+	path    string
+	current atomic.Pointer[[]*Client]
+	failure atomic.Pointer[error]
+	stop    chan struct{}
+	stopped sync.WaitGroup
+	once    sync.Once
+}
+
+// Open reads the file and watches it until Close.
+func Open(path string) (*Registry, error) {
+	r := &Registry{path: path, stop: make(chan struct{})}
+	mark := r.stamp()
+	list, err := Read(path)
+	if err != nil {
+		return nil, err
+	}
+	r.current.Store(&list)
+	r.stopped.Add(1)
+	go r.watch(mark)
+	return r, nil
+}
+
+// Close ends the watch.
+func (r *Registry) Close() {
+	r.once.Do(func() { close(r.stop) })
+	r.stopped.Wait()
+}
+
+// Reload reads the file now instead of within a second.
+func (r *Registry) Reload() error {
+	list, err := Read(r.path)
+	if err != nil {
+		r.failure.Store(&err)
+		return err
+	}
+	r.current.Store(&list)
+	r.failure.Store(nil)
+	return nil
+}
+
+// Err returns what is wrong with the file as it is now, or nil.
+func (r *Registry) Err() error {
+	if p := r.failure.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Count returns how many clients are let in.
+func (r *Registry) Count() int {
+	n := 0
+	for _, c := range *r.current.Load() {
+		if !c.Revoked {
+			n++
+		}
+	}
+	return n
+}
+
+// Authenticate returns the client whose token it is. It does the same work whoever asks: the token is hashed and compared
+// with every client's.
+func (r *Registry) Authenticate(token string) (*Client, bool) {
+	digest := sha256.Sum256([]byte(token))
+	var found *Client
+	for _, c := range *r.current.Load() {
+		if subtle.ConstantTimeCompare(digest[:], c.Token[:]) == 1 {
+			found = c
+		}
+	}
+	if found == nil || found.Revoked {
+		return nil, false
+	}
+	return found, true
+}
+
+// Lookup finds a client that is let in by its id.
+func (r *Registry) Lookup(id string) (*Client, bool) {
+	for _, c := range *r.current.Load() {
+		if c.ID == id && !c.Revoked {
+			return c, true
+		}
+	}
+	return nil, false
+}
+
+type stamp struct {
+	modified time.Time
+	size     int64
+}
+
+func (r *Registry) stamp() stamp {
+	info, err := os.Stat(r.path)
+	if err != nil {
+		return stamp{}
+	}
+	return stamp{info.ModTime(), info.Size()}
+}
+
+func (r *Registry) watch(seen stamp) {
+	defer r.stopped.Done()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-r.stop:
+			return
+		case <-tick.C:
+			if now := r.stamp(); now != seen {
+				seen = now
+				_ = r.Reload() // Err keeps it
+			}
+		}
+	}
+}
+
+// Read parses the file. Errors name the client and say what is wrong, and never repeat a credential.
+func Read(path string) ([]*Client, error) {
+	var doc document
+	if err := config.Load(path, &doc); err != nil {
+		return nil, err
+	}
+	if len(doc.Clients) > maxClients {
+		return nil, fmt.Errorf("clients: more than %d clients", maxClients)
+	}
+	out := make([]*Client, 0, len(doc.Clients))
+	ids, tokens := map[string]bool{}, map[[sha256.Size]byte]bool{}
+	for i, e := range doc.Clients {
+		c, err := e.client()
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("clients[%d]: %w", i, err)
+		case ids[c.ID]:
+			return nil, fmt.Errorf("clients[%d]: the id %q is used twice", i, c.ID)
+		case tokens[c.Token]:
+			return nil, fmt.Errorf("clients[%d]: %q has another client's token", i, c.ID)
+		}
+		ids[c.ID], tokens[c.Token] = true, true
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+func (e entry) client() (*Client, error) {
+	if !idPattern.MatchString(e.ID) {
+		return nil, errors.New("id must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit")
+	}
+	c := &Client{ID: e.ID, Revoked: e.Revoked, Sessions: e.Limits.Sessions, Pending: e.Limits.Pending, Agents: e.Agents}
+	token, err := hex.DecodeString(e.TokenSHA256)
+	if err != nil || len(token) != sha256.Size || strings.ToLower(e.TokenSHA256) != e.TokenSHA256 {
+		return nil, fmt.Errorf("%s: token_sha256 must be 64 lower-case hex digits", e.ID)
+	}
+	c.Token = [sha256.Size]byte(token)
+	if c.Key, err = parseKey(e.Key); err != nil {
+		return nil, fmt.Errorf("%s: %w", e.ID, err)
+	}
+	if c.Channel, c.ChannelName, err = parseChannel(e.Channel); err != nil {
+		return nil, fmt.Errorf("%s: %w", e.ID, err)
+	}
+	switch e.TierCeiling {
+	case "READ":
+		c.Ceiling = optionsv1.Tier_TIER_READ
+	case "WRITE":
+		c.Ceiling = optionsv1.Tier_TIER_WRITE
+	case "DESTRUCTIVE":
+		c.Ceiling = optionsv1.Tier_TIER_DESTRUCTIVE
+	default:
+		return nil, fmt.Errorf("%s: tier_ceiling must be READ, WRITE or DESTRUCTIVE", e.ID)
+	}
+	if c.Sessions == 0 {
+		c.Sessions = DefaultSessions
+	}
+	if c.Pending == 0 {
+		c.Pending = DefaultPending
+	}
+	if c.Sessions < 1 || c.Sessions > 1024 || c.Pending < 1 || c.Pending > 50 {
+		return nil, fmt.Errorf("%s: limits must be sessions 1 to 1024 and pending 1 to 50", e.ID)
+	}
+	if len(c.Agents) > maxAgents {
+		return nil, fmt.Errorf("%s: more than %d agents", e.ID, maxAgents)
+	}
+	for _, agent := range c.Agents {
+		if !namePattern.MatchString(agent) {
+			return nil, fmt.Errorf("%s: an agent's name is 1 to 64 letters, digits, _ . and -", e.ID)
+		}
+	}
+	return c, nil
+}
+
+func parseKey(line string) (ed25519.PublicKey, error) {
+	if line == "" {
+		return nil, nil
+	}
+	wrong := errors.New("key must be one ssh-ed25519 public key line")
+	parsed, _, options, rest, err := ssh.ParseAuthorizedKey([]byte(line))
+	if err != nil || len(options) > 0 || len(strings.TrimSpace(string(rest))) > 0 || parsed.Type() != ssh.KeyAlgoED25519 {
+		return nil, wrong
+	}
+	wrapped, ok := parsed.(ssh.CryptoPublicKey)
+	if !ok {
+		return nil, wrong
+	}
+	key, ok := wrapped.CryptoPublicKey().(ed25519.PublicKey)
+	if !ok {
+		return nil, wrong
+	}
+	return key, nil
+}
+
+func parseChannel(s string) (callv1.Channel, string, error) {
+	switch s {
+	case "cli":
+		return callv1.Channel_CHANNEL_CLI, "", nil
+	case "desktop_ui":
+		return callv1.Channel_CHANNEL_DESKTOP_UI, "", nil
+	case "api":
+		return callv1.Channel_CHANNEL_API, "", nil
+	}
+	if name, ok := strings.CutPrefix(s, "messaging:"); ok && namePattern.MatchString(name) {
+		return callv1.Channel_CHANNEL_MESSAGING, name, nil
+	}
+	return 0, "", errors.New("channel must be cli, desktop_ui, api or messaging:NAME")
+}

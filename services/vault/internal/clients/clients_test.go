@@ -1,0 +1,198 @@
+package clients
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+)
+
+const edKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl laptop"
+
+func digest(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+func one(lines ...string) string {
+	fields := map[string]string{
+		"id": "claude", "token_sha256": digest("t"), "channel": "cli", "tier_ceiling": "WRITE",
+	}
+	var extra []string
+	for _, line := range lines {
+		if key, value, _ := strings.Cut(line, ": "); fields[key] != "" {
+			fields[key] = value
+		} else {
+			extra = append(extra, line)
+		}
+	}
+	var b strings.Builder
+	b.WriteString("clients:\n  - id: " + fields["id"] + "\n")
+	for _, key := range []string{"token_sha256", "channel", "tier_ceiling"} {
+		if fields[key] != `""` {
+			fmt.Fprintf(&b, "    %s: %s\n", key, fields[key])
+		}
+	}
+	for _, line := range extra {
+		b.WriteString("    " + line + "\n")
+	}
+	return b.String()
+}
+
+func write(t testing.TB, path, text string) string {
+	t.Helper()
+	if path == "" {
+		path = filepath.Join(t.TempDir(), "clients.yaml")
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestReadRefuses(t *testing.T) {
+	for name, text := range map[string]string{
+		"unknown field":              one("tokn: x"),
+		"id in upper case":           one("id: Claude"),
+		"id with a colon":            one(`id: "operator:alice"`),
+		"id with a newline":          one(`id: "claude\n"`),
+		"id of 65":                   one("id: " + strings.Repeat("a", 65)),
+		"id that begins with a dash": one(`id: "-a"`),
+		"no id":                      one(`id: ""`),
+		"no token":                   one(`token_sha256: ""`),
+		"token itself":               one("token_sha256: secret"),
+		"token in upper case":        one("token_sha256: " + strings.ToUpper(digest("t"))),
+		"token too short":            one("token_sha256: " + digest("t")[2:]),
+		"no channel":                 one(`channel: ""`),
+		"unknown channel":            one("channel: pigeon"),
+		"messaging without a name":   one(`channel: "messaging:"`),
+		"messaging with a bad name":  one(`channel: "messaging:a b"`),
+		"no ceiling":                 one(`tier_ceiling: ""`),
+		"unknown ceiling":            one("tier_ceiling: DENIED"),
+		"ceiling in lower case":      one("tier_ceiling: write"),
+		"key that is none":           one("key: secret"),
+		"key of another kind":        one("key: ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBEmKSENjQEezOmxkZMy7opKgwFB9nkt5YRrYMjNuG5N87uRgg6CLrbo5wAdT/y6v0mKV0U2w0WZ2YB/++Tpockg="),
+		"two keys":                   one(`key: "` + edKey + `\n` + edKey + `"`),
+		"key with options":           one(`key: 'command="x" ` + edKey + `'`),
+		"negative limit":             one("limits: {sessions: -1}"),
+		"too many pending":           one("limits: {pending: 51}"),
+		"agent with a space":         one("agents: [a b]"),
+		"two of one id":              one() + strings.TrimPrefix(one("token_sha256: "+digest("u")), "clients:\n"),
+		"two of one token":           one() + strings.TrimPrefix(one("id: other"), "clients:\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			list, err := Read(write(t, "", text))
+			if err == nil {
+				t.Fatalf("accepted as %+v", list[0])
+			}
+			if strings.Contains(err.Error(), digest("t")) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("the error repeats a credential: %v", err)
+			}
+		})
+	}
+}
+
+func TestRead(t *testing.T) {
+	list, err := Read(write(t, "", one("channel: messaging:signal", "tier_ceiling: DESTRUCTIVE", "key: "+edKey, "agents: [a, b]",
+		"limits: {sessions: 3, pending: 2}")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := list[0]
+	if c.ID != "claude" || c.Channel != callv1.Channel_CHANNEL_MESSAGING || c.ChannelName != "signal" || !c.KeyBound() ||
+		c.Ceiling != optionsv1.Tier_TIER_DESTRUCTIVE || c.Sessions != 3 || c.Pending != 2 || len(c.Agents) != 2 || len(c.Key) != 32 {
+		t.Errorf("%+v", c)
+	}
+	list, err = Read(write(t, "", one()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := list[0]; c.KeyBound() || c.Sessions != DefaultSessions || c.Pending != DefaultPending {
+		t.Errorf("defaults %+v", c)
+	}
+}
+
+func TestAuthenticate(t *testing.T) {
+	text := one() + strings.TrimPrefix(one("id: gone", "token_sha256: "+digest("g"), "revoked: true"), "clients:\n")
+	r, err := Open(write(t, "", text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for _, token := range []string{"", "T", "t ", "t\n", "claude", digest("t"), "g"} {
+		if c, ok := r.Authenticate(token); ok {
+			t.Errorf("%q lets in %s", token, c.ID)
+		}
+	}
+	if c, ok := r.Authenticate("t"); !ok || c.ID != "claude" {
+		t.Error("the token does not let its client in")
+	}
+	if _, ok := r.Lookup("gone"); ok {
+		t.Error("a revoked client is let in by its id")
+	}
+	if r.Count() != 1 {
+		t.Errorf("count %d", r.Count())
+	}
+}
+
+func TestHotReloadKeepsTheLastGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := write(t, "", one())
+		r, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		write(t, path, one("token_sha256: "+digest("newer")+"\n    agents: [x]"))
+		time.Sleep(2 * pollInterval)
+		if _, ok := r.Authenticate("newer"); !ok {
+			t.Fatalf("the change is not seen: %v", r.Err())
+		}
+		write(t, path, "clients: [oops")
+		time.Sleep(2 * pollInterval)
+		if _, ok := r.Authenticate("newer"); !ok || r.Err() == nil {
+			t.Errorf("a broken file: let in %v, error %v", ok, r.Err())
+		}
+		write(t, path, "clients: []\n")
+		time.Sleep(2 * pollInterval)
+		if _, ok := r.Authenticate("newer"); ok || r.Err() != nil {
+			t.Errorf("an emptied file: let in %v, error %v", ok, r.Err())
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * pollInterval)
+		if r.Err() == nil {
+			t.Error("a missing file is no error")
+		}
+	})
+}
+
+func TestSameCredential(t *testing.T) {
+	before := &Client{ID: "a", Token: sha256.Sum256([]byte("t")), Channel: callv1.Channel_CHANNEL_CLI}
+	for name, change := range map[string]func(*Client){
+		"revoked":         func(c *Client) { c.Revoked = true },
+		"another token":   func(c *Client) { c.Token[0]++ },
+		"a key now":       func(c *Client) { c.Key = make([]byte, 32) },
+		"another channel": func(c *Client) { c.Channel = callv1.Channel_CHANNEL_API },
+	} {
+		now := *before
+		change(&now)
+		if now.SameCredential(before) {
+			t.Errorf("%s: still let in", name)
+		}
+	}
+	now := *before
+	now.Ceiling, now.Agents = optionsv1.Tier_TIER_READ, []string{"x"}
+	if !now.SameCredential(before) {
+		t.Error("another ceiling ends the session")
+	}
+}

@@ -1,0 +1,119 @@
+// Package halt is the vault's switch: the epoch, and whether an operator has halted everything. It is durable, and
+// what passes through Within is on one side of a halt or the other, never across it.
+//
+// Halting needs no statement, since stopping is always safe; resuming does, and the server checks it.
+package halt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/vault/internal/store"
+)
+
+// Switch holds the epoch and the halt. It is safe for concurrent use.
+type Switch struct {
+	store *store.Store
+	mu    sync.RWMutex
+	now   store.Control
+}
+
+// New reads the switch's position from the store: a restart does not end a halt.
+func New(ctx context.Context, s *store.Store) (*Switch, error) {
+	control, err := s.Control(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("halt: %w", err)
+	}
+	return &Switch{store: s, now: control}, nil
+}
+
+// Now returns the epoch and the halt as they are.
+func (s *Switch) Now() store.Control {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.now
+}
+
+// Check returns CODE_HALTED during a halt.
+func (s *Switch) Check() error {
+	if s.Now().Halted {
+		return errHalted()
+	}
+	return nil
+}
+
+// Within runs f if nothing is halted and epoch is the current one; a halt waits for f. f must not wait for other
+// processes. Errors: f's, CODE_HALTED, CODE_EXPIRED for another epoch.
+func (s *Switch) Within(epoch uint64, f func() error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	switch {
+	case s.now.Halted:
+		return errHalted()
+	case s.now.Epoch != epoch:
+		return fault.New(callv1.Code_CODE_EXPIRED, "this was asked for before an operator's halt; ask again")
+	default:
+		return f()
+	}
+}
+
+// Halt stops every grant and raises the epoch. Halting what is halted raises it again: whoever panics is never told that
+// it was not needed.
+func (s *Switch) Halt(ctx context.Context, by, reason string, at time.Time) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := store.Control{Epoch: s.now.Epoch + 1, Halted: true, Reason: reason, ChangedBy: by, ChangedAt: at}
+	if err := s.store.SetControl(ctx, next, nil); err != nil {
+		// In force at once all the same: a disk that refuses is no reason to go on granting.
+		s.now = next
+		return 0, fmt.Errorf("halt: %w", err)
+	}
+	s.now = next
+	return next.Epoch, nil
+}
+
+// MayResume reports why a resume at that epoch would fail now: CODE_CONFLICT when nothing is halted or the epoch is not above
+// the current one.
+func (s *Switch) MayResume(epoch uint64) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.mayResumeLocked(epoch)
+}
+
+func (s *Switch) mayResumeLocked(epoch uint64) error {
+	if !s.now.Halted {
+		return fault.New(callv1.Code_CODE_CONFLICT, "nothing is halted")
+	}
+	if epoch <= s.now.Epoch {
+		return fault.New(callv1.Code_CODE_CONFLICT, "the statement names an epoch that is not above the current one")
+	}
+	return nil
+}
+
+// Resume ends a halt at an epoch above the current one, and uses up the statement that says so. Errors: CODE_CONFLICT when
+// nothing is halted or the epoch is not higher, store.ErrStatementUsed.
+func (s *Switch) Resume(ctx context.Context, epoch uint64, used store.UsedStatement, at time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.mayResumeLocked(epoch); err != nil {
+		return err
+	}
+	next := store.Control{Epoch: epoch, ChangedBy: used.Operator, ChangedAt: at}
+	if err := s.store.SetControl(ctx, next, &used); err != nil {
+		if errors.Is(err, store.ErrStatementUsed) {
+			return err
+		}
+		return fmt.Errorf("resume: %w", err)
+	}
+	s.now = next
+	return nil
+}
+
+func errHalted() error {
+	return fault.New(callv1.Code_CODE_HALTED, "an operator has halted everything; reading goes on")
+}

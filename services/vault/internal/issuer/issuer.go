@@ -1,0 +1,142 @@
+// Package issuer signs the vault's grants and permits and reads them back. It holds the grant-signing key, the one thing
+// that makes this process the vault. Sinks check a human's statement before they check this signature, so that the key
+// alone starts nothing that a human must agree to.
+package issuer
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/vault/internal/store"
+)
+
+// Config is what an Issuer needs.
+type Config struct {
+	Key grant.Key
+	// Keys are the signers that sinks trust: the key's public half must be among them.
+	Keys grant.Keys
+	// Now is the vault's clock, the only one that judges a grant's expiry.
+	Now func() time.Time
+}
+
+// Issuer signs. It is safe for concurrent use.
+type Issuer struct {
+	key  grant.Key
+	keys grant.Keys
+	now  func() time.Time
+}
+
+// New refuses a key that the trust folder does not know: no sink would accept what it signs.
+func New(c Config) (*Issuer, error) {
+	public, err := c.Keys.GrantKey(c.Key.KID, c.Now())
+	if err != nil {
+		return nil, fmt.Errorf("grant key %q is not in force in grant_signers.yaml: %w", c.Key.KID, err)
+	}
+	if !public.Equal(c.Key.Private.Public()) {
+		return nil, fmt.Errorf("grant key %q in grant_signers.yaml is another key", c.Key.KID)
+	}
+	return &Issuer{key: c.Key, keys: c.Keys, now: c.Now}, nil
+}
+
+// Grant signs permission for one use of an operation, for 60 seconds from now: a live call asks. Every issue has an id of
+// its own and the same spend key.
+func (i *Issuer) Grant(o *store.Operation, use uint32) (*callv1.SignedGrant, *callv1.Grant, error) {
+	now := i.now()
+	g := &callv1.Grant{
+		Version:         grant.Version,
+		Id:              grant.NewID(),
+		OperationId:     o.ID,
+		Use:             use,
+		Principal:       o.Principal,
+		Session:         o.Session,
+		Channel:         o.Channel,
+		Tool:            o.ToolRef(),
+		ArgumentsDigest: o.ArgumentsDigest,
+		SubjectDigest:   o.SubjectDigest,
+		Audience:        o.Audience,
+		PolicyDigest:    o.PolicyDigest,
+		Epoch:           o.Epoch,
+		IssuedAt:        timestamppb.New(now),
+		NotBefore:       timestamppb.New(now),
+		ExpiresAt:       timestamppb.New(now.Add(grant.MaxGrantLife)),
+	}
+	if s := o.HumanStatement(); s != nil {
+		g.Statements = []*callv1.HumanStatement{s}
+	}
+	signed, err := grant.Sign(i.key, g)
+	if err != nil {
+		return nil, nil, fmt.Errorf("sign grant: %w", err)
+	}
+	return signed, g, nil
+}
+
+// Scope is what a permit is for.
+type Scope struct {
+	Principal string
+	Session   string
+	Channel   callv1.Channel
+	// Tools are names of READ tools, sorted.
+	Tools    []string
+	Audience string
+	Epoch    uint64
+}
+
+// Permit signs permission for a session's reads at one sink, for 60 seconds.
+func (i *Issuer) Permit(s Scope) (*callv1.SignedPermit, time.Time, error) {
+	now := i.now()
+	until := now.Add(grant.MaxPermitLife)
+	signed, err := grant.SignPermit(i.key, &callv1.Permit{
+		Version:   grant.Version,
+		Id:        grant.NewID(),
+		Principal: s.Principal,
+		Session:   s.Session,
+		Channel:   s.Channel,
+		Tools:     s.Tools,
+		Audience:  s.Audience,
+		Epoch:     s.Epoch,
+		IssuedAt:  timestamppb.New(now),
+		NotBefore: timestamppb.New(now),
+		ExpiresAt: timestamppb.New(until),
+	})
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("sign permit: %w", err)
+	}
+	return signed, until, nil
+}
+
+// ErrExpired is returned for what is past its end, or before its beginning, by the vault's clock.
+var ErrExpired = errors.New("it is not in force now")
+
+// OpenGrant verifies a grant that this vault signed, with its present or a previous key, and judges its time.
+func (i *Issuer) OpenGrant(signed *callv1.SignedGrant) (*callv1.Grant, error) {
+	g, err := grant.Verify(signed, i.keys, i.now())
+	if err != nil {
+		return nil, err
+	}
+	if !i.inForce(g.GetNotBefore(), g.GetExpiresAt()) {
+		return nil, ErrExpired
+	}
+	return g, nil
+}
+
+// OpenPermit verifies a permit that this vault signed, and judges its time.
+func (i *Issuer) OpenPermit(signed *callv1.SignedPermit) (*callv1.Permit, error) {
+	p, err := grant.VerifyPermit(signed, i.keys, i.now())
+	if err != nil {
+		return nil, err
+	}
+	if !i.inForce(p.GetNotBefore(), p.GetExpiresAt()) {
+		return nil, ErrExpired
+	}
+	return p, nil
+}
+
+func (i *Issuer) inForce(from, until *timestamppb.Timestamp) bool {
+	now := i.now()
+	return !now.Before(from.AsTime()) && now.Before(until.AsTime())
+}

@@ -1,0 +1,155 @@
+// Package journal writes the vault's records. What gives somebody power is recorded synchronously, before it takes effect:
+// asking, approving, redeeming. What takes power away, or gives none by itself (a session, a permit, a denial, the issue
+// of a grant, which is worth nothing until it is redeemed), goes to the vault's own durable spool and follows.
+package journal
+
+import (
+	"context"
+	"encoding/hex"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/vault/internal/store"
+)
+
+// patience is how long a synchronous record may take, and whatever waits for one: who asked is answered within 2 s.
+const patience = 1500 * time.Millisecond
+
+// WithPatience bounds a call that records synchronously. When its time is over, context.Cause is CODE_AUDIT_UNAVAILABLE.
+func WithPatience(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, patience, unavailable(context.DeadlineExceeded))
+}
+
+// maxArguments is the longest text that a record's arguments may be.
+const maxArguments = 65536
+
+// Recorder is what the journal needs of the platform's recorder.
+type Recorder interface {
+	// Record returns when the record is in the log and the log's answer was verified.
+	Record(context.Context, *auditv1.Record) (*callv1.Receipt, error)
+	// Spool keeps the record until the log takes it; it fails when the spool is full.
+	Spool(context.Context, *auditv1.Record) error
+	// Reachable reports whether the log took or answered the last thing that it was asked.
+	Reachable() bool
+}
+
+// Journal writes records. It is safe for concurrent use.
+type Journal struct {
+	recorder Recorder
+	now      func() time.Time
+	logger   *slog.Logger
+}
+
+// New makes a journal.
+func New(recorder Recorder, now func() time.Time, logger *slog.Logger) *Journal {
+	return &Journal{recorder: recorder, now: now, logger: logger}
+}
+
+// Check returns CODE_AUDIT_UNAVAILABLE when nothing can be recorded synchronously now.
+func (j *Journal) Check() error {
+	if !j.recorder.Reachable() {
+		return unavailable(nil)
+	}
+	return nil
+}
+
+// Must records before something takes effect; CODE_AUDIT_UNAVAILABLE within 1.5 s, and then it must not.
+func (j *Journal) Must(ctx context.Context, r *auditv1.Record) error {
+	ctx, cancel := WithPatience(ctx)
+	defer cancel()
+	if _, err := j.recorder.Record(ctx, j.complete(ctx, r)); err != nil {
+		return unavailable(err)
+	}
+	return nil
+}
+
+// Follow spools a record; CODE_AUDIT_UNAVAILABLE when the spool is full.
+func (j *Journal) Follow(ctx context.Context, r *auditv1.Record) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if err := j.recorder.Spool(ctx, j.complete(ctx, r)); err != nil {
+		return unavailable(err)
+	}
+	return nil
+}
+
+// Note spools a record of something that happens whether or not it can be recorded: a refusal, an end. A failure is
+// logged.
+func (j *Journal) Note(ctx context.Context, r *auditv1.Record) {
+	if err := j.Follow(ctx, r); err != nil {
+		j.logger.ErrorContext(ctx, "a record could not be spooled", "kind", r.GetKind().String(), "cause", fault.From(err).Cause)
+	}
+}
+
+func (j *Journal) complete(ctx context.Context, r *auditv1.Record) *auditv1.Record {
+	r.Time = timestamppb.New(j.now())
+	if r.RequestId == "" {
+		r.RequestId = rpc.RequestID(ctx)
+	}
+	if r.Body == nil {
+		r.Body = &auditv1.Body{}
+	}
+	r.Body.Reason = clean.Line(r.Body.Reason, 500)
+	r.Body.Summary = clean.Line(r.Body.Summary, 500)
+	r.Body.DecisionSource = clean.Line(r.Body.DecisionSource, 256)
+	return r
+}
+
+func unavailable(cause error) error {
+	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "nothing can be recorded now, therefore nothing is done",
+		fault.WithCause(cause), fault.WithRetry(5*time.Second))
+}
+
+// Operation begins a record about an operation.
+func Operation(kind auditv1.Kind, status auditv1.Status, o *store.Operation) *auditv1.Record {
+	r := &auditv1.Record{
+		Kind: kind, Status: status, OperationId: o.ID, Tool: o.ToolName, Tier: o.Tier,
+		Body: &auditv1.Body{
+			Principal: o.Principal, Session: o.Session, Channel: o.Channel, Source: o.ToolSource, ParentRequestId: o.RequestID,
+			Details: map[string]string{
+				"arguments_digest": "sha256:" + hex.EncodeToString(o.ArgumentsDigest),
+				"audience":         o.Audience,
+				"epoch":            strconv.FormatUint(o.Epoch, 10),
+			},
+		},
+	}
+	return r
+}
+
+// Arguments returns arguments as records hold them: RFC 8785 JSON without sensitive values, or nothing when they are too
+// long for a record; their digest is always there.
+func Arguments(arguments proto.Message) (string, error) {
+	raw, err := contract.Canonical(contract.Redact(arguments))
+	if err != nil {
+		return "", err
+	}
+	if len(raw) > maxArguments {
+		return "", nil
+	}
+	return string(raw), nil
+}
+
+// Session begins a record about a session.
+func Session(kind auditv1.Kind, status auditv1.Status, principal, session string, channel callv1.Channel) *auditv1.Record {
+	return &auditv1.Record{Kind: kind, Status: status, Tier: optionsv1.Tier_TIER_UNSPECIFIED, Body: &auditv1.Body{
+		Principal: principal, Session: session, Channel: channel,
+	}}
+}
+
+// Process begins a record about this process.
+func Process(kind auditv1.Kind, version string) *auditv1.Record {
+	return &auditv1.Record{Kind: kind, Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{
+		Action: "process", Details: map[string]string{"version": version},
+	}}
+}

@@ -1,0 +1,138 @@
+package operation
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/vault/internal/journal"
+	"durward.internal/services/vault/internal/store"
+)
+
+// Request is a mutation that a principal asks for. The operation is complete but for what the queue gives it: id, state,
+// epoch and times.
+type Request struct {
+	Operation store.Operation
+	// Arguments are the decoded form of Operation.Arguments, for the record.
+	Arguments proto.Message
+	// PendingLimit is how many operations the principal may have waiting.
+	PendingLimit int
+	// Rule is the policy's rule that asks.
+	Rule string
+}
+
+// Ask returns the operation of the request: a new one that waits, or the identical one that is pending, approved or running
+// already (joined). A new one is recorded before it exists. Errors: CODE_TOO_MANY_PENDING, CODE_AUDIT_UNAVAILABLE,
+// CODE_HALTED.
+func (q *Queue) Ask(ctx context.Context, r Request) (_ *store.Operation, joined bool, _ error) {
+	// An operation's arguments, tool definition and principal make identical requests one.
+	key := r.Operation.Principal + "\x00" + hex.EncodeToString(r.Operation.ToolDigest) +
+		hex.EncodeToString(r.Operation.ArgumentsDigest)
+	ctx, cancel := journal.WithPatience(ctx)
+	defer cancel()
+	for {
+		control := q.Halt.Now()
+		if err := q.Halt.Check(); err != nil {
+			return nil, false, err
+		}
+		q.mu.Lock()
+		if e := q.identicalLocked(&r.Operation, control.Epoch); e != nil {
+			e.op.Joined++
+			o := e.op
+			q.mu.Unlock()
+			record := journal.Operation(auditv1.Kind_KIND_ASKED, auditv1.Status_STATUS_PENDING, &o)
+			record.Body.Action = "joined"
+			record.Body.DecisionSource = r.Rule
+			if err := q.Journal.Follow(ctx, record); err != nil {
+				return nil, false, err
+			}
+			return &o, true, nil
+		}
+		if other, ok := q.busy[key]; ok {
+			q.mu.Unlock()
+			select {
+			case <-other.done:
+				continue
+			case <-ctx.Done():
+				return nil, false, context.Cause(ctx)
+			}
+		}
+		all, own := q.pendingLocked(r.Operation.Principal)
+		if own >= r.PendingLimit || all >= q.PendingCap {
+			q.mu.Unlock()
+			return nil, false, fault.New(callv1.Code_CODE_TOO_MANY_PENDING, "too many operations wait for a human already",
+				fault.WithRetry(time.Minute))
+		}
+		q.busy[key] = busy{principal: r.Operation.Principal, done: make(chan struct{})}
+		q.mu.Unlock()
+		o, err := q.ask(ctx, r, control.Epoch)
+		q.mu.Lock()
+		if err == nil {
+			q.publishLocked(&entry{op: *o, changed: make(chan struct{})})
+		}
+		q.releaseLocked(key)
+		q.mu.Unlock()
+		return o, false, err
+	}
+}
+
+func (q *Queue) ask(ctx context.Context, r Request, epoch uint64) (*store.Operation, error) {
+	o := r.Operation
+	now := q.Now()
+	o.ID, o.State, o.Epoch, o.AskedAt = grant.NewID(), pending, epoch, now
+	// Whole seconds, as a statement writes them.
+	o.ExpiresAt = now.Add(Life).Truncate(time.Second)
+	arguments, err := journal.Arguments(r.Arguments)
+	if err != nil {
+		return nil, err
+	}
+	record := journal.Operation(auditv1.Kind_KIND_ASKED, auditv1.Status_STATUS_PENDING, &o)
+	record.Body.Arguments = arguments
+	record.Body.Reason = o.AgentReason
+	record.Body.DecisionSource = r.Rule
+	record.Body.Action = "ask"
+	if err := q.Journal.Must(ctx, record); err != nil {
+		return nil, err
+	}
+	err = q.Halt.Within(epoch, func() error { return q.Store.Insert(context.WithoutCancel(ctx), &o) })
+	if err != nil {
+		return nil, err
+	}
+	return &o, nil
+}
+
+// identicalLocked finds the operation that an identical request joins.
+func (q *Queue) identicalLocked(want *store.Operation, epoch uint64) *entry {
+	now := q.Now()
+	for _, e := range q.live {
+		if e.op.Principal != want.Principal || e.op.Epoch != epoch || !bytes.Equal(e.op.ToolDigest, want.ToolDigest) ||
+			!bytes.Equal(e.op.ArgumentsDigest, want.ArgumentsDigest) {
+			continue
+		}
+		switch e.op.State {
+		case pending, approved:
+			if now.Before(e.op.ExpiresAt) {
+				return e
+			}
+		case running:
+			if now.Sub(e.op.RedeemedAt) < JoinRunning {
+				return e
+			}
+		}
+	}
+	return nil
+}
+
+func (q *Queue) releaseLocked(key string) {
+	if b, ok := q.busy[key]; ok {
+		delete(q.busy, key)
+		close(b.done)
+	}
+}

@@ -1,0 +1,266 @@
+package operation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/journal"
+	"durward.internal/services/vault/internal/store"
+)
+
+// CommandSession stands for a session in a human's own command, which has none.
+const CommandSession = "-"
+
+// Approve lets a pending operation run once, if the statement is a human's, signed, of kind "approve" and for exactly this
+// operation. caller is the identity that brought it. The approval is recorded before it takes effect. Errors:
+// CODE_NOT_FOUND, CODE_CONFLICT, CODE_EXPIRED, CODE_DENIED, CODE_HALTED, CODE_AUDIT_UNAVAILABLE.
+func (q *Queue) Approve(ctx context.Context, id string, h *callv1.HumanStatement, caller string) (*vaultv1.Operation, error) {
+	e, err := q.claim(id)
+	if err != nil {
+		return nil, err
+	}
+	o, err := q.approve(ctx, e.op, h, caller)
+	return q.settleClaim(e, o, err)
+}
+
+func (q *Queue) approve(ctx context.Context, o store.Operation, h *callv1.HumanStatement, caller string) (*store.Operation, error) {
+	if err := q.Halt.Within(o.Epoch, func() error { return nil }); err != nil {
+		return nil, err
+	}
+	v, err := q.approval(&o, h)
+	if v, err = humanAgreed(h, v, err); err != nil {
+		q.refuseStatement(ctx, &o, caller, err)
+		return nil, fault.New(callv1.Code_CODE_DENIED, "the statement does not approve this operation", fault.WithCause(err))
+	}
+	// Statement.check parsed the digest before; a statement without one approves nothing at a sink.
+	o.SubjectDigest, _ = canonical.ParseDigest(v.SubjectDigest)
+	o.State, o.DecidedAt, o.DecidedBy = approved, q.Now(), v.Operator
+	o.Statement, o.Signature = h.GetStatement(), h.GetSignature()
+	if v.Ends.Before(o.ExpiresAt) {
+		o.ExpiresAt = v.Ends // the sink judges the statement's end as well
+	}
+	record := journal.Operation(auditv1.Kind_KIND_APPROVED, auditv1.Status_STATUS_OK, &o)
+	decision(record, h, v, caller)
+	if err := q.Journal.Must(ctx, record); err != nil {
+		return nil, err
+	}
+	err = q.Halt.Within(o.Epoch, func() error {
+		return q.Store.Approve(context.WithoutCancel(ctx), &o, store.UsedStatement{
+			Digest: v.Digest[:], OperationID: o.ID, Kind: string(v.Kind), Operator: v.Operator, UsedAt: o.DecidedAt,
+		})
+	})
+	if errors.Is(err, store.ErrStatementUsed) {
+		return nil, errStatementUsed(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &o, nil
+}
+
+// approval verifies a statement and holds it to the operation, field by field: what a sink will do with the grant.
+func (q *Queue) approval(o *store.Operation, h *callv1.HumanStatement) (*statement.Verified, error) {
+	v, err := statement.Verify(h, q.Operators(), q.Now(), statement.Skew)
+	if err != nil {
+		return nil, err
+	}
+	if v.Kind != statement.KindApprove {
+		return nil, fmt.Errorf("%w: it is of kind %s", statement.ErrCover, v.Kind)
+	}
+	subject, err := canonical.ParseDigest(v.SubjectDigest)
+	if err != nil {
+		return nil, err
+	}
+	err = v.Covers(&callv1.Grant{
+		OperationId: o.ID, Use: 1, Principal: o.Principal, Session: o.Session, Channel: o.Channel, Tool: o.ToolRef(),
+		ArgumentsDigest: o.ArgumentsDigest, SubjectDigest: subject, Audience: o.Audience, Epoch: o.Epoch,
+	}, o.ToolRef(), o.Tier, o.Arguments)
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// Deny ends a pending operation with the operator's words. It needs no statement: refusing is always safe, with or without
+// audit, and during a halt.
+func (q *Queue) Deny(ctx context.Context, id, reason, caller string) (*vaultv1.Operation, error) {
+	e, err := q.claim(id)
+	if err != nil {
+		return nil, err
+	}
+	o := e.op
+	o.State, o.DecidedAt, o.DecidedBy, o.DecisionReason = denied, q.Now(), caller, reason
+	if err := q.Store.End(context.WithoutCancel(ctx), pending, &o); err != nil {
+		return q.settleClaim(e, nil, err)
+	}
+	record := journal.Operation(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, &o)
+	record.Body.Action, record.Body.Reason, record.Body.DecisionSource = "deny", reason, caller
+	q.Journal.Note(ctx, record)
+	return q.settleClaim(e, &o, nil)
+}
+
+// claim reserves a pending operation for one decision.
+func (q *Queue) claim(id string) (*entry, error) {
+	q.mu.Lock()
+	e, ok := q.live[id]
+	if ok {
+		defer q.mu.Unlock()
+		switch {
+		case e.op.State != pending || e.claimed:
+			return nil, inState(e.op.State)
+		case !q.Now().Before(e.op.ExpiresAt):
+			return nil, inState(expired)
+		}
+		e.claimed = true
+		return e, nil
+	}
+	q.mu.Unlock()
+	o, err := q.Store.Operation(context.Background(), id)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, errNotFound()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nil, inState(o.State)
+}
+
+// settleClaim ends a claim: with the changed operation, or with the error that left it as it was.
+func (q *Queue) settleClaim(e *entry, o *store.Operation, err error) (*vaultv1.Operation, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e.claimed = false
+	if err != nil {
+		return nil, err
+	}
+	joined := e.op.Joined // requests may have joined meanwhile
+	e.op = *o
+	e.op.Joined = joined
+	q.publishLocked(e)
+	return Proto(&e.op, e.waiters), nil
+}
+
+// Command turns a human's own command, a statement of kind "command", into an operation that is approved already.
+// template holds what the contract and the configuration say of the call: tool, tier, audience, policy digest, channel.
+// arguments is the decoded form. Errors: CODE_DENIED, CODE_ALREADY_SPENT, CODE_HALTED, CODE_EXPIRED,
+// CODE_AUDIT_UNAVAILABLE.
+func (q *Queue) Command(ctx context.Context, template store.Operation, arguments proto.Message, h *callv1.HumanStatement,
+	v *statement.Verified, caller string,
+) (*store.Operation, error) {
+	ctx, cancel := journal.WithPatience(ctx)
+	defer cancel()
+	o := template
+	now := q.Now()
+	o.ID, o.State, o.Session, o.Principal = v.Operation, approved, CommandSession, v.Principal
+	o.Epoch, o.AskedAt, o.DecidedAt, o.DecidedBy = v.Epoch, now, now, v.Operator
+	o.ExpiresAt = v.Ends
+	if latest := now.Add(Life).Truncate(time.Second); latest.Before(o.ExpiresAt) {
+		o.ExpiresAt = latest
+	}
+	o.Statement, o.Signature = h.GetStatement(), h.GetSignature()
+	var err error
+	if o.SubjectDigest, err = canonical.ParseDigest(v.SubjectDigest); err != nil {
+		return nil, refusedCommand(err)
+	}
+	err = v.Covers(&callv1.Grant{
+		OperationId: o.ID, Use: 1, Principal: o.Principal, Session: o.Session, Channel: o.Channel, Tool: o.ToolRef(),
+		ArgumentsDigest: o.ArgumentsDigest, SubjectDigest: o.SubjectDigest, Audience: o.Audience, Epoch: o.Epoch,
+	}, o.ToolRef(), o.Tier, o.Arguments)
+	if err != nil {
+		q.refuseStatement(ctx, &o, caller, err)
+		return nil, refusedCommand(err)
+	}
+	release, err := q.reserve(ctx, "command\x00"+o.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	// Before anything is recorded, so that a replay does not look like an approval.
+	if _, err := q.Store.Operation(ctx, o.ID); !errors.Is(err, store.ErrNotFound) {
+		return nil, errStatementUsed(err)
+	}
+	if err := q.Halt.Within(o.Epoch, func() error { return nil }); err != nil {
+		return nil, err
+	}
+	record := journal.Operation(auditv1.Kind_KIND_APPROVED, auditv1.Status_STATUS_OK, &o)
+	if record.Body.Arguments, err = journal.Arguments(arguments); err != nil {
+		return nil, err
+	}
+	decision(record, h, v, caller)
+	if err := q.Journal.Must(ctx, record); err != nil {
+		return nil, err
+	}
+	err = q.Halt.Within(o.Epoch, func() error {
+		return q.Store.InsertCommand(context.WithoutCancel(ctx), &o, store.UsedStatement{
+			Digest: v.Digest[:], OperationID: o.ID, Kind: string(v.Kind), Operator: v.Operator, UsedAt: now,
+		})
+	})
+	if errors.Is(err, store.ErrStatementUsed) {
+		return nil, errStatementUsed(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	q.mu.Lock()
+	q.publishLocked(&entry{op: o, changed: make(chan struct{})})
+	q.mu.Unlock()
+	return &o, nil
+}
+
+// reserve makes its caller the only one that works on the key until it calls the function that it gets.
+func (q *Queue) reserve(ctx context.Context, key string) (release func(), _ error) {
+	for {
+		q.mu.Lock()
+		other, taken := q.busy[key]
+		if !taken {
+			q.busy[key] = busy{done: make(chan struct{})}
+			q.mu.Unlock()
+			return func() {
+				q.mu.Lock()
+				defer q.mu.Unlock()
+				q.releaseLocked(key)
+			}, nil
+		}
+		q.mu.Unlock()
+		select {
+		case <-other.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func decision(r *auditv1.Record, h *callv1.HumanStatement, v *statement.Verified, caller string) {
+	r.Body.Action = string(v.Kind)
+	r.Body.Confirmed = true
+	r.Body.Statement = h
+	r.Body.DecisionSource = v.Operator
+	r.Body.Details["caller"] = caller
+	r.Body.Details["statement"] = v.ID
+	r.Body.Details["subject_digest"] = v.SubjectDigest
+}
+
+// refuseStatement records a statement that was not accepted, with the reason that its bearer is not told.
+func (q *Queue) refuseStatement(ctx context.Context, o *store.Operation, caller string, cause error) {
+	record := journal.Operation(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, o)
+	record.Body.Action, record.Body.Reason, record.Body.DecisionSource = "statement-refused", cause.Error(), caller
+	q.Journal.Note(ctx, record)
+}
+
+func refusedCommand(cause error) error {
+	return fault.New(callv1.Code_CODE_DENIED, "the statement does not allow this command", fault.WithCause(cause))
+}
+
+func errStatementUsed(cause error) error {
+	return fault.New(callv1.Code_CODE_ALREADY_SPENT, "this statement was used before; sign another", fault.WithCause(cause))
+}

@@ -1,0 +1,326 @@
+// Package operation is the vault's queue of asked-for mutations, from request to outcome: who may have how many waiting,
+// which identical requests are one, what a human decided, which grant may leave, and that a spend key is redeemed once.
+//
+// It is the heart of the vault. It trusts its caller, the server, to have authenticated whoever asks and validated what is
+// asked; it checks by itself everything that a human's statement says. It is not trusted alone: the sink verifies the same
+// statement again.
+//
+// Life of an operation:
+//
+//	PENDING ──approve──▶ APPROVED ──redeem──▶ RUNNING ──settle──▶ DONE
+//	   └─deny─▶ DENIED      └──────────┐
+//	   └─30 min after it was asked─────┴─▶ EXPIRED
+//
+// The 30 minutes cover both waiting and use: an approval that no live call came for by then is void. A resume after a halt
+// voids whatever was asked for before the halt.
+//
+// Order of a change: recorded where it gives power, then durable, then visible. What is live is kept in memory beside the
+// store, so that a waiting call costs no query.
+package operation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"sync"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/trust"
+	"durward.internal/services/vault/internal/halt"
+	"durward.internal/services/vault/internal/issuer"
+	"durward.internal/services/vault/internal/journal"
+	"durward.internal/services/vault/internal/store"
+)
+
+// Times of an operation.
+const (
+	// Life is how long an operation may wait for a human and then for a live call, from when it was asked for.
+	Life = 30 * time.Minute
+	// JoinRunning is how long a redeemed operation that nobody settled is still joined by identical requests.
+	JoinRunning = 10 * time.Minute
+	// DefaultPendingCap is how many operations may wait in all.
+	DefaultPendingCap = 50
+	// maxLive bounds what is read back after a restart.
+	maxLive = 10000
+)
+
+// Short names for the states.
+const (
+	pending  = vaultv1.OperationState_OPERATION_STATE_PENDING
+	approved = vaultv1.OperationState_OPERATION_STATE_APPROVED
+	running  = vaultv1.OperationState_OPERATION_STATE_RUNNING
+	done     = vaultv1.OperationState_OPERATION_STATE_DONE
+	denied   = vaultv1.OperationState_OPERATION_STATE_DENIED
+	expired  = vaultv1.OperationState_OPERATION_STATE_EXPIRED
+)
+
+// Config is what a Queue needs.
+type Config struct {
+	Store   *store.Store
+	Journal *journal.Journal
+	Issuer  *issuer.Issuer
+	Halt    *halt.Switch
+	// Operators are the keys that a statement may be signed with, as they are now.
+	Operators func() *trust.AllowedSigners
+	// Now is the vault's clock.
+	Now    func() time.Time
+	Logger *slog.Logger
+	// PendingCap is how many operations may wait in all; 0 means DefaultPendingCap.
+	PendingCap int
+}
+
+// Queue holds the operations. It is safe for concurrent use.
+type Queue struct {
+	Config
+
+	mu   sync.Mutex
+	live map[string]*entry
+	// busy holds what one call works on while others must wait: a request being recorded, a spend key being redeemed. Its
+	// channel is closed when that ends.
+	busy     map[string]busy
+	watchers map[*watcher]struct{}
+}
+
+type busy struct {
+	principal string // of a request that will be pending; empty otherwise
+	done      chan struct{}
+}
+
+// entry is an operation that is pending, approved or running.
+type entry struct {
+	op store.Operation
+	// changed is closed, and replaced, at each change.
+	changed chan struct{}
+	waiters uint32
+	// claimed: one call is changing it; nobody else may.
+	claimed bool
+}
+
+var idPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
+
+// IsID reports whether s can be an operation's id: 128 bits in hex.
+func IsID(s string) bool { return idPattern.MatchString(s) }
+
+// New reads the live operations back: they survive a restart.
+func New(ctx context.Context, c Config) (*Queue, error) {
+	if c.PendingCap == 0 {
+		c.PendingCap = DefaultPendingCap
+	}
+	q := &Queue{Config: c, live: map[string]*entry{}, busy: map[string]busy{}, watchers: map[*watcher]struct{}{}}
+	ops, err := c.Store.Operations(ctx, maxLive, pending, approved, running)
+	if err != nil {
+		return nil, fmt.Errorf("operations: %w", err)
+	}
+	for _, o := range ops {
+		if o.State != running || c.Now().Sub(o.RedeemedAt) < JoinRunning {
+			q.live[o.ID] = &entry{op: *o, changed: make(chan struct{})}
+		}
+	}
+	return q, nil
+}
+
+// PendingCount returns how many operations wait for a human.
+func (q *Queue) PendingCount() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n, _ := q.pendingLocked("")
+	return n
+}
+
+// pendingLocked counts what waits, in all and of one principal, with what is about to.
+func (q *Queue) pendingLocked(principal string) (all, own int) {
+	count := func(p string) {
+		all++
+		if p == principal {
+			own++
+		}
+	}
+	for _, e := range q.live {
+		if e.op.State == pending {
+			count(e.op.Principal)
+		}
+	}
+	for _, b := range q.busy {
+		if b.principal != "" {
+			count(b.principal)
+		}
+	}
+	return all, own
+}
+
+// publishLocked makes a change of a live operation visible, and drops it from memory when it is over.
+func (q *Queue) publishLocked(e *entry) {
+	switch e.op.State {
+	case pending, approved, running:
+		q.live[e.op.ID] = e
+	default:
+		delete(q.live, e.op.ID)
+	}
+	close(e.changed)
+	e.changed = make(chan struct{})
+	for w := range q.watchers {
+		w.touch(e.op, e.waiters)
+	}
+}
+
+// Lookup returns an operation with the number of calls that wait for it; CODE_NOT_FOUND.
+func (q *Queue) Lookup(ctx context.Context, id string) (*store.Operation, uint32, error) {
+	q.mu.Lock()
+	if e, ok := q.live[id]; ok {
+		defer q.mu.Unlock()
+		o := e.op
+		return &o, e.waiters, nil
+	}
+	q.mu.Unlock()
+	o, err := q.Store.Operation(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, 0, errNotFound()
+	}
+	return o, 0, err
+}
+
+// List returns the newest operations in those states (none named: those that wait), newest first.
+func (q *Queue) List(ctx context.Context, limit int, states ...vaultv1.OperationState) ([]*vaultv1.Operation, error) {
+	if len(states) == 0 {
+		states = []vaultv1.OperationState{pending}
+	}
+	ops, err := q.Store.Operations(ctx, limit, states...)
+	if err != nil {
+		return nil, err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out := make([]*vaultv1.Operation, 0, len(ops))
+	for _, o := range ops {
+		var waiters uint32
+		if e, ok := q.live[o.ID]; ok && e.op.State == o.State {
+			o.Joined, waiters = e.op.Joined, e.waiters
+		}
+		out = append(out, Proto(o, waiters))
+	}
+	return out, nil
+}
+
+// Wait returns the operation as soon as it no longer waits for a human, or when hold is over, or the caller goes away (then
+// ctx's error). An operation of another principal is CODE_NOT_FOUND, exactly as one that never was.
+func (q *Queue) Wait(ctx context.Context, id, principal string, hold time.Duration) (*store.Operation, error) {
+	o, _, err := q.Lookup(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if !ownedBy(o, principal) {
+		return nil, errNotFound()
+	}
+	timer := time.NewTimer(hold)
+	defer timer.Stop()
+	for over := false; ; {
+		q.mu.Lock()
+		e, ok := q.live[id]
+		if !ok {
+			q.mu.Unlock()
+			o, _, err := q.Lookup(ctx, id)
+			return o, err
+		}
+		if e.op.State != pending || over || !q.Now().Before(e.op.ExpiresAt) || mayRun(e.op.State) {
+			o := e.op
+			q.mu.Unlock()
+			return q.judged(&o), nil
+		}
+		e.waiters++
+		changed := e.changed
+		q.mu.Unlock()
+		var gone error
+		select {
+		case <-changed:
+		case <-timer.C:
+			over = true
+		case <-ctx.Done():
+			gone = ctx.Err()
+		}
+		q.mu.Lock()
+		e.waiters--
+		q.mu.Unlock()
+		if gone != nil {
+			return nil, gone
+		}
+	}
+}
+
+// judged shows an operation that is past its end as expired, in the second before Sweep makes it so.
+func (q *Queue) judged(o *store.Operation) *store.Operation {
+	if (o.State == pending || o.State == approved) && !q.Now().Before(o.ExpiresAt) {
+		o.State = expired
+	}
+	return o
+}
+
+// MayRun reports whether a grant may be issued for the operation.
+func MayRun(o *store.Operation) bool { return mayRun(o.State) }
+
+// Issue signs the grant of an operation that a human approved, for the live call that asks. The issue is recorded in the
+// spool, in order before the redemption that it allows: a grant is worth nothing before that. Errors: CODE_HALTED,
+// CODE_AUDIT_UNAVAILABLE, CODE_EXPIRED, CODE_CONFLICT.
+func (q *Queue) Issue(ctx context.Context, o *store.Operation) (*callv1.SignedGrant, error) {
+	if !mayRun(o.State) {
+		return nil, fault.New(callv1.Code_CODE_CONFLICT, "nobody has approved this operation")
+	}
+	if o.State == approved && !q.Now().Before(o.ExpiresAt) {
+		return nil, errExpired()
+	}
+	return q.issue(ctx, o)
+}
+
+// IssueRead signs a one-call grant for a READ tool: no human, no stored operation.
+func (q *Queue) IssueRead(ctx context.Context, o *store.Operation) (*callv1.SignedGrant, error) {
+	return q.issue(ctx, o)
+}
+
+func (q *Queue) issue(ctx context.Context, o *store.Operation) (*callv1.SignedGrant, error) {
+	if err := q.Journal.Check(); err != nil {
+		return nil, err
+	}
+	var signed *callv1.SignedGrant
+	var g *callv1.Grant
+	err := q.Halt.Within(o.Epoch, func() (err error) {
+		signed, g, err = q.Issuer.Grant(o, 1)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r := journal.Operation(auditv1.Kind_KIND_GRANTED, auditv1.Status_STATUS_OK, o)
+	r.Body.Details["grant"] = g.GetId()
+	r.Body.Confirmed = len(g.GetStatements()) > 0
+	r.Body.Action = "grant"
+	if err := q.Journal.Follow(ctx, r); err != nil {
+		return nil, err
+	}
+	return signed, nil
+}
+
+func errNotFound() error {
+	return fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such operation")
+}
+
+func errExpired() error {
+	return fault.New(callv1.Code_CODE_EXPIRED, "the operation expired before anybody came for it; ask again")
+}
+
+// inState is why an operation cannot be decided on any more.
+func inState(state vaultv1.OperationState) error {
+	sentence := map[vaultv1.OperationState]string{
+		pending:  "somebody else is deciding on this operation at this moment",
+		approved: "this operation is approved already",
+		running:  "this operation is running already",
+		done:     "this operation is done already",
+		denied:   "this operation was denied already",
+		expired:  "this operation has expired",
+	}[state]
+	return fault.New(callv1.Code_CODE_CONFLICT, sentence)
+}

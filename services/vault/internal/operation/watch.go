@@ -1,0 +1,168 @@
+package operation
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/vault/internal/journal"
+	"durward.internal/services/vault/internal/store"
+)
+
+// maxWatchers bounds how many operators' programs watch at once.
+const maxWatchers = 64
+
+// Kept is how long an operation that is over is remembered.
+const Kept = 7 * 24 * time.Hour
+
+// watcher gathers changes for one operator's program. A slow one gets fewer, newer states, and holds nobody up.
+type watcher struct {
+	changed map[string]*vaultv1.Operation // under Queue.mu
+	order   []string
+	signal  chan struct{}
+}
+
+func (w *watcher) touch(o store.Operation, waiters uint32) {
+	if _, known := w.changed[o.ID]; !known {
+		w.order = append(w.order, o.ID)
+	}
+	w.changed[o.ID] = Proto(&o, waiters)
+	select {
+	case w.signal <- struct{}{}:
+	default:
+	}
+}
+
+// Watch sends every operation that waits, oldest first, then each change, until ctx ends or send fails.
+func (q *Queue) Watch(ctx context.Context, send func(*vaultv1.Operation) error) error {
+	w := &watcher{changed: map[string]*vaultv1.Operation{}, signal: make(chan struct{}, 1)}
+	q.mu.Lock()
+	if len(q.watchers) >= maxWatchers {
+		q.mu.Unlock()
+		return fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many programs watch already", fault.WithRetry(time.Minute))
+	}
+	var waiting []*entry
+	for _, e := range q.live {
+		if e.op.State == pending {
+			waiting = append(waiting, e)
+		}
+	}
+	slices.SortFunc(waiting, func(a, b *entry) int {
+		if c := a.op.AskedAt.Compare(b.op.AskedAt); c != 0 {
+			return c
+		}
+		return strings.Compare(a.op.ID, b.op.ID)
+	})
+	for _, e := range waiting {
+		w.touch(e.op, e.waiters)
+	}
+	q.watchers[w] = struct{}{}
+	q.mu.Unlock()
+	defer func() {
+		q.mu.Lock()
+		delete(q.watchers, w)
+		q.mu.Unlock()
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-w.signal:
+		}
+		q.mu.Lock()
+		order, changed := w.order, w.changed
+		w.order, w.changed = nil, map[string]*vaultv1.Operation{}
+		q.mu.Unlock()
+		for _, id := range order {
+			if err := send(changed[id]); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Sweep expires what is past its end or of an epoch that is over, and forgets redeemed operations that nobody settled.
+// It is to be called every second, and after a resume.
+func (q *Queue) Sweep(ctx context.Context) error {
+	now, control := q.Now(), q.Halt.Now()
+	over := map[vaultv1.OperationState][]*entry{}
+	q.mu.Lock()
+	for _, e := range q.live {
+		switch e.op.State {
+		case pending, approved:
+			voided := !control.Halted && e.op.Epoch != control.Epoch
+			if (voided || !now.Before(e.op.ExpiresAt)) && !e.claimed {
+				e.claimed = true
+				over[e.op.State] = append(over[e.op.State], e)
+			}
+		case running:
+			if now.Sub(e.op.RedeemedAt) >= JoinRunning {
+				delete(q.live, e.op.ID)
+			}
+		}
+	}
+	q.mu.Unlock()
+	var errs []error
+	for from, entries := range over {
+		errs = append(errs, q.expire(ctx, from, entries, now))
+	}
+	return errors.Join(errs...)
+}
+
+func (q *Queue) expire(ctx context.Context, from vaultv1.OperationState, entries []*entry, now time.Time) error {
+	ended := make([]*store.Operation, len(entries))
+	for i, e := range entries {
+		o := e.op
+		o.State, o.DecidedAt, o.DecisionReason = expired, now, "nobody decided in time"
+		if from == approved {
+			o.DecisionReason = "nobody came for the approval in time"
+			o.DecidedAt = e.op.DecidedAt
+		}
+		if now.Before(o.ExpiresAt) {
+			o.DecisionReason = "it was asked for before an operator's halt"
+		}
+		ended[i] = &o
+	}
+	if err := q.Store.End(ctx, from, ended...); err != nil {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		for _, e := range entries {
+			e.claimed = false // the next sweep tries again
+		}
+		return err
+	}
+	for i, e := range entries {
+		record := journal.Operation(auditv1.Kind_KIND_EXPIRED, auditv1.Status_STATUS_DENIED, ended[i])
+		record.Body.Action, record.Body.Reason = "expire", ended[i].DecisionReason
+		record.RequestId = ended[i].RequestID
+		q.Journal.Note(ctx, record)
+		_, _ = q.settleClaim(e, ended[i], nil)
+	}
+	return nil
+}
+
+// Prune forgets operations that were asked for longer than Kept ago.
+func (q *Queue) Prune(ctx context.Context) error { return q.Store.Prune(ctx, q.Now().Add(-Kept)) }
+
+// Proto writes an operation as operators see it.
+func Proto(o *store.Operation, waiters uint32) *vaultv1.Operation {
+	out := &vaultv1.Operation{
+		OperationId: o.ID, State: o.State, Principal: o.Principal, Session: o.Session, Channel: o.Channel,
+		ClientName: o.ClientName, KeyBound: o.KeyBound, Tool: o.ToolRef(), Tier: o.Tier, Arguments: o.Arguments,
+		AgentReason: o.AgentReason, Audience: o.Audience, Epoch: o.Epoch, AskedAt: timestamppb.New(o.AskedAt),
+		ExpiresAt: timestamppb.New(o.ExpiresAt), DecidedBy: o.DecidedBy, DecisionReason: o.DecisionReason,
+		RequestId: o.RequestID, Waiters: waiters, Joined: o.Joined, Statement: o.HumanStatement(),
+	}
+	if !o.DecidedAt.IsZero() {
+		out.DecidedAt = timestamppb.New(o.DecidedAt)
+	}
+	return out
+}

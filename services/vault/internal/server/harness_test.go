@@ -1,0 +1,441 @@
+package server
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"golang.org/x/crypto/ssh"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/proof"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
+	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/halt"
+	"durward.internal/services/vault/internal/issuer"
+	"durward.internal/services/vault/internal/journal"
+	"durward.internal/services/vault/internal/operation"
+	"durward.internal/services/vault/internal/policy"
+	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/store"
+)
+
+// fakeAudit is a recorder that keeps what it is given, if the contract allows it, and can be down or hung.
+type fakeAudit struct {
+	t       *testing.T
+	mu      sync.Mutex
+	records []*auditv1.Record
+	down    bool // refuses at once and says so
+	hung    bool // looks reachable and never answers
+	full    bool // and the spool is full
+}
+
+func (f *fakeAudit) Record(ctx context.Context, r *auditv1.Record) (*callv1.Receipt, error) {
+	f.mu.Lock()
+	hung, down := f.hung, f.down
+	f.mu.Unlock()
+	if hung {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if down {
+		return nil, errors.New("audit is down")
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.keep(r)
+	return &callv1.Receipt{Index: uint64(len(f.records))}, nil
+}
+
+func (f *fakeAudit) Spool(_ context.Context, r *auditv1.Record) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.full {
+		return errors.New("the spool is full")
+	}
+	f.keep(r)
+	return nil
+}
+
+func (f *fakeAudit) keep(r *auditv1.Record) {
+	r = proto.CloneOf(r)
+	r.Sequence = uint64(len(f.records)) + 1
+	if err := protovalidate.Validate(r); err != nil {
+		f.t.Errorf("audit would refuse this record of %s: %v", r.GetKind(), err)
+	}
+	f.records = append(f.records, r)
+}
+
+func (f *fakeAudit) Reachable() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.down
+}
+
+func (f *fakeAudit) Depth() int         { return 0 }
+func (f *fakeAudit) Checkpoint() []byte { return []byte("checkpoint") }
+
+func (f *fakeAudit) set(change func(*fakeAudit)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f)
+}
+
+// of returns the records of a kind.
+func (f *fakeAudit) of(kind auditv1.Kind) []*auditv1.Record {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []*auditv1.Record
+	for _, r := range f.records {
+		if r.GetKind() == kind {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// clock stands still unless it is moved.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// Clients of the test vault: a bearer client, another one, one that may only read, one that is key-bound, one with small
+// limits.
+const (
+	bearer   = "bearer"
+	other    = "other"
+	reader   = "reader"
+	bound    = "bound"
+	small    = "small"
+	gateway  = optionsv1.Role_ROLE_GATEWAY
+	executor = optionsv1.Role_ROLE_EXECUTOR
+	egress   = optionsv1.Role_ROLE_EGRESS
+	operator = optionsv1.Role_ROLE_OPERATOR
+)
+
+func token(client string) string { return "token-of-" + client }
+
+func tokenDigest(client string) string {
+	sum := sha256.Sum256([]byte(token(client)))
+	return hex.EncodeToString(sum[:])
+}
+
+// vault is a running vault with everything that a test wants to reach around it.
+type vault struct {
+	*platformtest.Kit
+	t         *testing.T
+	clock     *clock
+	audit     *fakeAudit
+	server    *Server
+	addr      string
+	self      identity.ID
+	clientKey ed25519.PrivateKey
+	clients   string // path
+	stop      func()
+}
+
+func newVault(t *testing.T, options ...func(*Config, *operation.Config)) *vault {
+	t.Helper()
+	v := &vault{Kit: platformtest.New(t), t: t, clock: &clock{now: time.Now()}, audit: &fakeAudit{t: t}}
+	v.self = v.ID(optionsv1.Role_ROLE_VAULT, "main")
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	v.must(err)
+	v.clientKey = key
+	public, err := ssh.NewPublicKey(key.Public())
+	v.must(err)
+	var b strings.Builder
+	b.WriteString("clients:\n")
+	for _, c := range []struct{ id, ceiling, extra string }{
+		{bearer, "WRITE", ""}, {other, "WRITE", ""}, {reader, "READ", ""},
+		{bound, "WRITE", "    key: " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(public))) + "\n"},
+		{small, "WRITE", "    limits: {sessions: 2, pending: 1}\n"},
+	} {
+		fmt.Fprintf(&b, "  - id: %s\n    token_sha256: %s\n    channel: cli\n    tier_ceiling: %s\n%s", c.id, tokenDigest(c.id), c.ceiling, c.extra)
+	}
+	v.clients = filepath.Join(v.Dir, "clients.yaml")
+	v.must(os.WriteFile(v.clients, []byte(b.String()), 0o600))
+	v.start(options...)
+	return v
+}
+
+// start builds the vault on the state that is there; restart stops it first.
+func (v *vault) start(options ...func(*Config, *operation.Config)) {
+	v.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	db, err := database.Open(ctx, database.Config{
+		Path: filepath.Join(v.Dir, "vault.db"), StateDir: v.Dir, Migrations: store.Migrations(), Service: "the vault",
+	})
+	v.must(err)
+	registry, err := clients.Open(v.clients)
+	v.must(err)
+	issue, err := issuer.New(issuer.Config{Key: v.GrantKey, Keys: v.Trust, Now: v.clock.Now})
+	v.must(err)
+	state := store.New(db)
+	control, err := halt.New(ctx, state)
+	v.must(err)
+	log := journal.New(v.audit, v.clock.Now, platformtest.Logger())
+	operators := func() *trust.AllowedSigners { return v.Trust.Current().AllowedSigners }
+	rules, err := policy.NewTiers()
+	v.must(err)
+	queue := operation.Config{
+		Store: state, Journal: log, Issuer: issue, Halt: control, Operators: operators, Now: v.clock.Now, Logger: platformtest.Logger(),
+	}
+	config := Config{
+		Self: v.self, Sinks: []identity.ID{v.ID(executor, "local")}, Clients: registry, Policy: rules, Issuer: issue,
+		Sessions: session.New(v.clock.Now, 0), Halt: control, Journal: log, Audit: v.audit, Operators: operators,
+		Now: v.clock.Now, Logger: platformtest.Logger(), Version: "test",
+	}
+	for _, option := range options {
+		option(&config, &queue)
+	}
+	config.Queue, err = operation.New(ctx, queue)
+	v.must(err)
+	v.server, err = New(config)
+	v.must(err)
+	grpcServer := rpc.NewServer(rpc.ServerConfig{
+		Identity: v.Identity(optionsv1.Role_ROLE_VAULT, "main"), Logger: platformtest.Logger(), OnRefused: v.server.Refused,
+	})
+	v.server.Register(grpcServer)
+	listener, err := rpc.Listen("127.0.0.1:0", false)
+	v.must(err)
+	v.addr = listener.Addr().String()
+	served := make(chan error, 1)
+	go func() { served <- grpcServer.Serve(ctx, listener) }()
+	v.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-served; err != nil {
+			v.t.Errorf("serve: %v", err)
+		}
+		registry.Close()
+		if err := db.Close(); err != nil {
+			v.t.Errorf("close: %v", err)
+		}
+	})
+	v.t.Cleanup(v.stop)
+}
+
+func (v *vault) restart(options ...func(*Config, *operation.Config)) {
+	v.t.Helper()
+	v.stop()
+	v.start(options...)
+}
+
+func (v *vault) must(err error) {
+	v.t.Helper()
+	if err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+func (v *vault) as(role optionsv1.Role, instance string) *grpc.ClientConn {
+	v.t.Helper()
+	return v.Dial(v.t, v.ID(role, instance), v.addr, v.self)
+}
+
+func (v *vault) sessions() vaultv1.SessionServiceClient {
+	return vaultv1.NewSessionServiceClient(v.as(gateway, "main"))
+}
+func (v *vault) authority() vaultv1.AuthorityServiceClient {
+	return vaultv1.NewAuthorityServiceClient(v.as(gateway, "main"))
+}
+func (v *vault) tools() vaultv1.ToolServiceClient {
+	return vaultv1.NewToolServiceClient(v.as(gateway, "main"))
+}
+func (v *vault) sink() vaultv1.RedeemServiceClient {
+	return vaultv1.NewRedeemServiceClient(v.as(executor, "local"))
+}
+func (v *vault) approvals() vaultv1.ApprovalServiceClient {
+	return vaultv1.NewApprovalServiceClient(v.as(operator, platformtest.Operator))
+}
+func (v *vault) control() vaultv1.ControlServiceClient {
+	return vaultv1.NewControlServiceClient(v.as(operator, platformtest.Operator))
+}
+
+// open opens a bearer client's session.
+func (v *vault) open(client string) *vaultv1.OpenSessionResponse {
+	v.t.Helper()
+	resp, err := v.sessions().OpenSession(v.t.Context(), &vaultv1.OpenSessionRequest{Credential: token(client), ClientName: "test"})
+	v.must(err)
+	return resp
+}
+
+// openProof is a key-bound client's opening.
+func (v *vault) openProof(counter uint64, at time.Time) *callv1.Proof {
+	v.t.Helper()
+	p, err := proof.Sign(v.clientKey, proof.Claim{Purpose: callv1.Proof_PURPOSE_OPEN, Client: bound, Counter: counter, Time: at.Unix()})
+	v.must(err)
+	return p
+}
+
+func arguments(service string) []byte { return []byte(`{"service_id":"` + service + `"}`) }
+
+func toolRef(name string) *callv1.ToolRef {
+	tool, ok := contract.Lookup(name)
+	if !ok {
+		panic("no tool " + name)
+	}
+	return tool.Ref()
+}
+
+func request(sessionID, tool, service string) *vaultv1.AuthoriseRequest {
+	return &vaultv1.AuthoriseRequest{SessionId: sessionID, Tool: toolRef(tool), Arguments: arguments(service)}
+}
+
+// ask asks for a start and returns the answer.
+func (v *vault) ask(sessionID, service string) *vaultv1.AuthoriseResponse {
+	v.t.Helper()
+	resp, err := v.authority().Authorise(v.t.Context(), request(sessionID, "start_service", service))
+	v.must(err)
+	return resp
+}
+
+// operation shows an operation as operators see it.
+func (v *vault) operation(id string) *vaultv1.Operation {
+	v.t.Helper()
+	resp, err := v.approvals().ListOperations(v.t.Context(), &vaultv1.ListOperationsRequest{
+		States: []vaultv1.OperationState{1, 2, 3, 4, 5, 6}, Limit: 1000,
+	})
+	v.must(err)
+	for _, o := range resp.GetOperations() {
+		if o.GetOperationId() == id {
+			return o
+		}
+	}
+	v.t.Fatalf("operation %s is not listed", id)
+	return nil
+}
+
+// subject stands for what the operator's program fetched from the executor.
+var subject = func() string {
+	d := canonical.Digest([]byte("the catalogue entry"))
+	return canonical.FormatDigest(d[:])
+}()
+
+// statementFor is what an honest operator's program makes of an operation.
+func (v *vault) statementFor(o *vaultv1.Operation) *statement.Statement {
+	tool := statement.ToolOf(o.GetTool())
+	digest := canonical.Digest(o.GetArguments())
+	return &statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: statement.KindApprove, ID: grant.NewID(), Operator: platformtest.Operator,
+		IssuedAt: statement.FormatTime(v.clock.Now()), NotBefore: statement.FormatTime(v.clock.Now()),
+		ExpiresAt: statement.FormatTime(o.GetExpiresAt().AsTime()), Epoch: o.GetEpoch(), Audience: o.GetAudience(),
+		Principal: o.GetPrincipal(), Session: o.GetSession(), Channel: statement.ChannelName(o.GetChannel()),
+		Operation: o.GetOperationId(), Tool: &tool, Tier: contract.TierName(o.GetTier()), Arguments: o.GetArguments(),
+		ArgumentsDigest: canonical.FormatDigest(digest[:]), Target: "service", SubjectDigest: subject, Uses: 1,
+	}
+}
+
+func (v *vault) sign(s *statement.Statement) *callv1.HumanStatement {
+	v.t.Helper()
+	h, err := statement.Sign(s, v.OperatorSigner)
+	v.must(err)
+	return h
+}
+
+func (v *vault) approve(id string) *vaultv1.Operation {
+	v.t.Helper()
+	resp, err := v.approvals().ApproveOperation(v.t.Context(), &vaultv1.ApproveOperationRequest{
+		OperationId: id, Statement: v.sign(v.statementFor(v.operation(id))),
+	})
+	v.must(err)
+	return resp.GetOperation()
+}
+
+// permitFor picks the permit for a role out of a session's.
+func permitFor(role optionsv1.Role, permits []*vaultv1.AddressedPermit) *callv1.SignedPermit {
+	for _, p := range permits {
+		if p.GetRole() == role {
+			return p.GetPermit()
+		}
+	}
+	return nil
+}
+
+func withPermit(ctx context.Context, p *callv1.SignedPermit) context.Context {
+	raw, err := proto.Marshal(p)
+	if err != nil {
+		panic(err)
+	}
+	return metadata.AppendToOutgoingContext(ctx, rpc.MetadataPermit, string(raw))
+}
+
+// wait calls wait_operation for at most hold.
+func (v *vault) wait(opened *vaultv1.OpenSessionResponse, id string, hold time.Duration) (*vaultv1.WaitOperationResponse, error) {
+	ctx, cancel := context.WithTimeout(v.t.Context(), hold+holdSpare)
+	defer cancel()
+	return v.tools().WaitOperation(withPermit(ctx, permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())),
+		&vaultv1.WaitOperationRequest{OperationId: &id})
+}
+
+// granted asks, approves and fetches the grant of one start.
+func (v *vault) granted(client, service string) (*vaultv1.OpenSessionResponse, string, *callv1.SignedGrant) {
+	v.t.Helper()
+	opened := v.open(client)
+	id := v.ask(opened.GetSessionId(), service).GetOperationId()
+	v.approve(id)
+	resp, err := v.wait(opened, id, time.Second)
+	v.must(err)
+	if resp.GetGrant() == nil {
+		v.t.Fatalf("no grant in state %s", resp.GetState())
+	}
+	return opened, id, resp.GetGrant()
+}
+
+func (v *vault) redeem(g *callv1.SignedGrant) error {
+	_, err := v.sink().Redeem(v.t.Context(), &vaultv1.RedeemRequest{Grant: g})
+	return err
+}
+
+// wantCode fails unless err is a fault of that code (CODE_UNSPECIFIED: no error), and returns the fault.
+func wantCode(t *testing.T, err error, code callv1.Code) *fault.Error {
+	t.Helper()
+	if code == callv1.Code_CODE_UNSPECIFIED {
+		if err != nil {
+			t.Fatalf("error %v (%v)", err, fault.From(err).Code)
+		}
+		return nil
+	}
+	if !fault.Is(err, code) {
+		t.Fatalf("error %v, want %s", err, code)
+	}
+	return fault.From(err)
+}

@@ -1,0 +1,902 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/operation"
+)
+
+func operationDigest(arguments []byte) []byte {
+	d := contract.Digest(arguments)
+	return d[:]
+}
+
+const (
+	pending  = vaultv1.OperationState_OPERATION_STATE_PENDING
+	approved = vaultv1.OperationState_OPERATION_STATE_APPROVED
+	running  = vaultv1.OperationState_OPERATION_STATE_RUNNING
+	done     = vaultv1.OperationState_OPERATION_STATE_DONE
+	refused  = vaultv1.OperationState_OPERATION_STATE_DENIED
+	expired  = vaultv1.OperationState_OPERATION_STATE_EXPIRED
+)
+
+func TestAuthoriseRefuses(t *testing.T) {
+	v := newVault(t)
+	opened, low := v.open(bearer), v.open(reader)
+	altered := toolRef("start_service")
+	altered.DefinitionDigest = operationDigest([]byte("another definition"))
+	elsewhere := toolRef("start_service")
+	elsewhere.Source = "mcp:evil"
+	unknown := toolRef("start_service")
+	unknown.Name = "format_disk"
+	for name, c := range map[string]struct {
+		req  *vaultv1.AuthoriseRequest
+		rule string // denied by this rule
+		code callv1.Code
+	}{
+		"unknown session":    {request(strings.Repeat("0", 32), "start_service", "a"), "", callv1.Code_CODE_UNAUTHENTICATED},
+		"unknown tool":       {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: unknown, Arguments: arguments("a")}, "unknown-tool", 0},
+		"another definition": {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: altered, Arguments: arguments("a")}, "unknown-tool", 0},
+		"another source":     {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: elsewhere, Arguments: arguments("a")}, "unknown-tool", 0},
+		"the vault's own":    {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: toolRef("wait_operation"), Arguments: []byte(`{}`)}, "unknown-tool", 0},
+		"above the ceiling":  {request(low.GetSessionId(), "start_service", "a"), "above-ceiling", 0},
+		"spaces":             {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: toolRef("start_service"), Arguments: []byte(`{ "service_id":"a"}`)}, "", callv1.Code_CODE_INVALID_ARGUMENT},
+		"escapes":            {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: toolRef("start_service"), Arguments: []byte(`{"service_id":"\u0061"}`)}, "", callv1.Code_CODE_INVALID_ARGUMENT},
+		"twice":              {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: toolRef("start_service"), Arguments: []byte(`{"service_id":"a","service_id":"b"}`)}, "", callv1.Code_CODE_INVALID_ARGUMENT},
+		"missing":            {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: toolRef("start_service"), Arguments: []byte(`{}`)}, "", callv1.Code_CODE_INVALID_ARGUMENT},
+		"unknown argument":   {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: toolRef("start_service"), Arguments: []byte(`{"confirm":true,"service_id":"a"}`)}, "", callv1.Code_CODE_INVALID_ARGUMENT},
+		"injection":          {request(opened.GetSessionId(), "start_service", "a;rm -rf /"), "", callv1.Code_CODE_INVALID_ARGUMENT},
+		"option":             {request(opened.GetSessionId(), "start_service", "--force"), "", callv1.Code_CODE_INVALID_ARGUMENT},
+		"newline":            {request(opened.GetSessionId(), "start_service", `a\n`), "", callv1.Code_CODE_INVALID_ARGUMENT},
+		"65 characters":      {request(opened.GetSessionId(), "start_service", strings.Repeat("a", 65)), "", callv1.Code_CODE_INVALID_ARGUMENT},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp, err := v.authority().Authorise(t.Context(), c.req)
+			if c.rule == "" {
+				wantCode(t, err, c.code)
+				return
+			}
+			v.must(err)
+			if resp.GetDecision() != vaultv1.AuthoriseResponse_DECISION_DENIED || resp.GetRule() != c.rule ||
+				resp.GetOperationId() != "" || resp.GetGrant() != nil {
+				t.Errorf("%v", resp)
+			}
+		})
+	}
+	if n := v.server.Queue.PendingCount(); n != 0 {
+		t.Errorf("%d operations wait for what was refused", n)
+	}
+	if n := len(v.audit.of(auditv1.Kind_KIND_DENIED)); n != 5 {
+		t.Errorf("%d denials recorded, want 5", n)
+	}
+}
+
+func TestReadIsGrantedOnce(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(reader)
+	resp, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "service_info", "a"))
+	v.must(err)
+	if resp.GetDecision() != vaultv1.AuthoriseResponse_DECISION_GRANTED || resp.GetGrant() == nil {
+		t.Fatalf("%v", resp)
+	}
+	g, err := grant.Verify(resp.GetGrant(), v.Trust, v.clock.Now())
+	v.must(err)
+	if len(g.GetStatements()) != 0 || g.GetPrincipal() != reader || g.GetSession() != opened.GetSession() ||
+		g.GetAudience() != v.ID(executor, "local").String() || string(g.GetArgumentsDigest()) != string(operationDigest(arguments("a"))) {
+		t.Errorf("grant %v", g)
+	}
+	v.must(v.redeem(resp.GetGrant()))
+	wantCode(t, v.redeem(resp.GetGrant()), callv1.Code_CODE_ALREADY_SPENT)
+}
+
+// The main job: ask, look, approve, wait, redeem, settle, and the records that tell of it.
+func TestApprovedOperation(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	req := request(opened.GetSessionId(), "start_service", "demo-chat")
+	req.Reason = "the user \x1b[1masked"
+	asked, err := v.authority().Authorise(t.Context(), req)
+	v.must(err)
+	if asked.GetDecision() != vaultv1.AuthoriseResponse_DECISION_PENDING || asked.GetGrant() != nil || asked.GetRule() != "mutations-ask" {
+		t.Fatalf("%v", asked)
+	}
+	id := asked.GetOperationId()
+	shown := v.operation(id)
+	if shown.GetState() != pending || shown.GetAgentReason() != "the user asked" || string(shown.GetArguments()) != string(arguments("demo-chat")) ||
+		shown.GetTier() != optionsv1.Tier_TIER_WRITE || shown.GetAudience() != v.ID(executor, "local").String() || shown.GetEpoch() != 1 ||
+		shown.GetExpiresAt().AsTime().Sub(v.clock.Now()) > operation.Life || shown.GetClientName() != "test" || shown.GetKeyBound() {
+		t.Errorf("shown as %v", shown)
+	}
+
+	answer := make(chan *vaultv1.WaitOperationResponse, 1)
+	go func() {
+		resp, err := v.wait(opened, id, 20*time.Second)
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- resp
+	}()
+	for v.operation(id).GetWaiters() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if got := v.approve(id); got.GetState() != approved || got.GetDecidedBy() != platformtest.Operator || got.GetStatement() == nil {
+		t.Errorf("approved as %v", got)
+	}
+	resp := <-answer
+	g, err := grant.Verify(resp.GetGrant(), v.Trust, v.clock.Now())
+	v.must(err)
+	wanted := canonicalDigest(t, subject)
+	if resp.GetState() != approved || string(resp.GetArguments()) != string(arguments("demo-chat")) || g.GetOperationId() != id ||
+		g.GetUse() != 1 || len(g.GetStatements()) != 1 || string(g.GetSubjectDigest()) != string(wanted) || g.GetEpoch() != 1 ||
+		!g.GetExpiresAt().AsTime().Equal(v.clock.Now().Add(time.Minute)) {
+		t.Errorf("grant %v", g)
+	}
+	verified, err := statement.Verify(g.GetStatements()[0], v.Trust.Current().AllowedSigners, v.clock.Now(), statement.Skew)
+	v.must(err)
+	// What the sink will check.
+	v.must(verified.Covers(g, toolRef("start_service"), optionsv1.Tier_TIER_WRITE, arguments("demo-chat")))
+
+	// Another issue has another id and the same spend key.
+	again, err := v.wait(opened, id, 0)
+	v.must(err)
+	g2, err := grant.Verify(again.GetGrant(), v.Trust, v.clock.Now())
+	v.must(err)
+	if g2.GetId() == g.GetId() || grant.SpendKey(g2) != grant.SpendKey(g) {
+		t.Errorf("ids %s and %s, spend keys %s and %s", g.GetId(), g2.GetId(), grant.SpendKey(g), grant.SpendKey(g2))
+	}
+	v.must(v.redeem(resp.GetGrant()))
+	if got := v.operation(id).GetState(); got != running {
+		t.Errorf("state %s", got)
+	}
+	wantCode(t, v.redeem(again.GetGrant()), callv1.Code_CODE_ALREADY_SPENT)
+
+	// An identical request joins what runs, and gets the same spend key.
+	joined := v.ask(opened.GetSessionId(), "demo-chat")
+	if !joined.GetJoined() || joined.GetOperationId() != id || joined.GetDecision() != vaultv1.AuthoriseResponse_DECISION_GRANTED {
+		t.Errorf("%v", joined)
+	}
+	settle := &vaultv1.SettleRequest{OperationId: id, Use: 1, Ok: true}
+	for range 2 {
+		_, err = v.sink().Settle(t.Context(), settle)
+		v.must(err)
+	}
+	if got := v.operation(id).GetState(); got != done {
+		t.Errorf("state %s", got)
+	}
+	after, err := v.wait(opened, id, time.Minute)
+	v.must(err)
+	if after.GetState() != done || after.GetGrant() == nil {
+		t.Errorf("after it was done: %v", after)
+	}
+	if next := v.ask(opened.GetSessionId(), "demo-chat"); next.GetJoined() || next.GetOperationId() == id ||
+		next.GetDecision() != vaultv1.AuthoriseResponse_DECISION_PENDING {
+		t.Errorf("the next identical request is no new operation: %v", next)
+	}
+
+	for kind, n := range map[auditv1.Kind]int{
+		auditv1.Kind_KIND_ASKED: 3, auditv1.Kind_KIND_APPROVED: 1, auditv1.Kind_KIND_GRANTED: 4, auditv1.Kind_KIND_REDEEMED: 1,
+	} {
+		if got := len(v.audit.of(kind)); got != n {
+			t.Errorf("%d records of %s, want %d", got, kind, n)
+		}
+	}
+	approval := v.audit.of(auditv1.Kind_KIND_APPROVED)[0]
+	if !proto.Equal(approval.GetBody().GetStatement(), g.GetStatements()[0]) || !approval.GetBody().GetConfirmed() || approval.GetOperationId() != id {
+		t.Errorf("approval recorded as %v", approval)
+	}
+	if first := v.audit.of(auditv1.Kind_KIND_ASKED)[0]; first.GetBody().GetArguments() != string(arguments("demo-chat")) {
+		t.Errorf("arguments recorded as %q", first.GetBody().GetArguments())
+	}
+}
+
+func canonicalDigest(t *testing.T, s string) []byte {
+	t.Helper()
+	d, err := canonical.ParseDigest(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestApproveRefuses(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	id := v.ask(opened.GetSessionId(), "a").GetOperationId()
+	theirs := v.ask(v.open(other).GetSessionId(), "b").GetOperationId()
+	stranger := platformtest.New(t)
+	past := v.clock.Now().Add(-time.Hour)
+	for name, c := range map[string]struct {
+		change func(*statement.Statement)
+		sign   func(*statement.Statement) *callv1.HumanStatement
+	}{
+		"a stranger's key": {sign: func(s *statement.Statement) *callv1.HumanStatement {
+			h, err := statement.Sign(s, stranger.OperatorSigner)
+			v.must(err)
+			return h
+		}},
+		"altered after signing": {sign: func(s *statement.Statement) *callv1.HumanStatement {
+			h := v.sign(s)
+			h.Statement = []byte(strings.Replace(string(h.Statement), platformtest.Operator, "mallory", 1))
+			return h
+		}},
+		"no signature": {sign: func(s *statement.Statement) *callv1.HumanStatement {
+			h := v.sign(s)
+			h.Signature = []byte("x")
+			return h
+		}},
+		"another operator":   {change: func(s *statement.Statement) { s.Operator = "mallory" }},
+		"another operation":  {change: func(s *statement.Statement) { s.Operation = theirs }},
+		"another principal":  {change: func(s *statement.Statement) { s.Principal = other }},
+		"another session":    {change: func(s *statement.Statement) { s.Session = "s-other" }},
+		"another channel":    {change: func(s *statement.Statement) { s.Channel = "api" }},
+		"another audience":   {change: func(s *statement.Statement) { s.Audience = v.ID(executor, "other").String() }},
+		"another epoch":      {change: func(s *statement.Statement) { s.Epoch = 2 }},
+		"another tier":       {change: func(s *statement.Statement) { s.Tier = "READ" }},
+		"another tool":       {change: func(s *statement.Statement) { tool := statement.ToolOf(toolRef("stop_service")); s.Tool = &tool }},
+		"another definition": {change: func(s *statement.Statement) { s.Tool.DefinitionDigest = subject }},
+		"other arguments": {change: func(s *statement.Statement) {
+			s.Arguments = arguments("b")
+			s.ArgumentsDigest = canonical.FormatDigest(operationDigest(s.Arguments))
+		}},
+		"expired": {change: func(s *statement.Statement) {
+			s.IssuedAt, s.NotBefore = statement.FormatTime(past), statement.FormatTime(past)
+			s.ExpiresAt = statement.FormatTime(past.Add(10 * time.Minute))
+		}},
+		"not yet": {change: func(s *statement.Statement) {
+			later := v.clock.Now().Add(10 * time.Minute)
+			s.IssuedAt, s.NotBefore = statement.FormatTime(later), statement.FormatTime(later)
+		}},
+		"a resume": {change: func(s *statement.Statement) {
+			*s = statement.Statement{
+				Type: s.Type, Version: s.Version, Kind: statement.KindResume, ID: s.ID, Operator: s.Operator, IssuedAt: s.IssuedAt,
+				NotBefore: s.NotBefore, ExpiresAt: statement.FormatTime(v.clock.Now().Add(5 * time.Minute)), Epoch: s.Epoch, Audience: s.Audience,
+			}
+		}},
+		"a scope": {change: func(s *statement.Statement) {
+			*s = statement.Statement{
+				Type: s.Type, Version: s.Version, Kind: statement.KindScope, ID: s.ID, Operator: s.Operator, IssuedAt: s.IssuedAt,
+				NotBefore: s.NotBefore, ExpiresAt: s.ExpiresAt, Epoch: s.Epoch, Audience: s.Audience, Principal: s.Principal,
+				Session: s.Session, Channel: s.Channel, Tools: []statement.Tool{*s.Tool}, Free: []string{"/service_id"},
+				SubjectDigests: []string{subject}, Uses: 10,
+			}
+		}},
+		"a command": {change: func(s *statement.Statement) {
+			s.Kind, s.Principal = statement.KindCommand, statement.CommandPrincipal(s.Operator)
+			s.ExpiresAt = statement.FormatTime(v.clock.Now().Add(5 * time.Minute))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := v.statementFor(v.operation(id))
+			if c.change != nil {
+				c.change(s)
+			}
+			sign := c.sign
+			if sign == nil {
+				sign = v.sign
+			}
+			_, err := v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{OperationId: id, Statement: sign(s)})
+			f := wantCode(t, err, callv1.Code_CODE_DENIED)
+			if f.Message != "the statement does not approve this operation" {
+				t.Errorf("message %q", f.Message)
+			}
+		})
+	}
+	if got := v.operation(id).GetState(); got != pending {
+		t.Errorf("after all that the operation is %s", got)
+	}
+	if n := len(v.audit.of(auditv1.Kind_KIND_APPROVED)); n != 0 {
+		t.Errorf("%d approvals recorded", n)
+	}
+	_, err := v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{
+		OperationId: strings.Repeat("0", 32), Statement: v.sign(v.statementFor(v.operation(id))),
+	})
+	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+
+	v.approve(id)
+	_, err = v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{
+		OperationId: id, Statement: v.sign(v.statementFor(v.operation(id))),
+	})
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+	_, err = v.approvals().DenyOperation(t.Context(), &vaultv1.DenyOperationRequest{OperationId: id})
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+}
+
+func TestDeny(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	id := v.ask(opened.GetSessionId(), "a").GetOperationId()
+	_, err := v.approvals().ClaimOperation(t.Context(), &vaultv1.ClaimOperationRequest{OperationId: id})
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+	v.audit.set(func(f *fakeAudit) { f.down, f.full = true, true }) // refusing is always possible
+	resp, err := v.approvals().DenyOperation(t.Context(), &vaultv1.DenyOperationRequest{OperationId: id, Reason: "not\x1b[2J now"})
+	v.must(err)
+	if o := resp.GetOperation(); o.GetState() != refused || o.GetDecisionReason() != "not now" || o.GetDecidedBy() != v.ID(operator, platformtest.Operator).String() {
+		t.Errorf("%v", o)
+	}
+	waited, err := v.wait(opened, id, time.Minute)
+	v.must(err)
+	if waited.GetState() != refused || waited.GetReason() != "not now" || waited.GetGrant() != nil {
+		t.Errorf("%v", waited)
+	}
+	_, err = v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{
+		OperationId: id, Statement: v.sign(v.statementFor(v.operation(id))),
+	})
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+}
+
+func TestCoalescingAndCaps(t *testing.T) {
+	v := newVault(t, func(_ *Config, c *operation.Config) { c.PendingCap = 7 })
+	one, two, theirs := v.open(bearer), v.open(bearer), v.open(other)
+	first := v.ask(one.GetSessionId(), "s0")
+	if joined := v.ask(two.GetSessionId(), "s0"); !joined.GetJoined() || joined.GetOperationId() != first.GetOperationId() {
+		t.Errorf("the same request of another session: %v", joined)
+	}
+	if n := v.operation(first.GetOperationId()).GetJoined(); n != 1 {
+		t.Errorf("joined %d", n)
+	}
+	if alone := v.ask(theirs.GetSessionId(), "s0"); alone.GetJoined() {
+		t.Errorf("joined another principal's operation: %v", alone)
+	}
+	stop, err := v.authority().Authorise(t.Context(), request(one.GetSessionId(), "stop_service", "s0"))
+	v.must(err)
+	if stop.GetJoined() {
+		t.Error("stopping joined starting")
+	}
+	for i := range 3 {
+		v.ask(one.GetSessionId(), fmt.Sprintf("s%d", i+1))
+	}
+	_, err = v.authority().Authorise(t.Context(), request(two.GetSessionId(), "start_service", "s9"))
+	wantCode(t, err, callv1.Code_CODE_TOO_MANY_PENDING)
+	v.ask(one.GetSessionId(), "s1") // joining is no new one
+	v.ask(theirs.GetSessionId(), "s1")
+	_, err = v.authority().Authorise(t.Context(), request(theirs.GetSessionId(), "start_service", "s2"))
+	wantCode(t, err, callv1.Code_CODE_TOO_MANY_PENDING) // 7 in all
+	if n := v.server.Queue.PendingCount(); n != 7 {
+		t.Errorf("%d wait", n)
+	}
+	low := v.open(small)
+	_, err = v.authority().Authorise(t.Context(), request(low.GetSessionId(), "start_service", "s0"))
+	wantCode(t, err, callv1.Code_CODE_TOO_MANY_PENDING)
+}
+
+// Identical requests at one moment are one operation, and different ones at one moment keep the cap.
+func TestConcurrentAsking(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	client := v.authority()
+	var same sync.Map
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			resp, err := client.Authorise(t.Context(), request(opened.GetSessionId(), "start_service", "same"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			same.Store(resp.GetOperationId(), true)
+		})
+	}
+	wg.Wait()
+	n := 0
+	same.Range(func(any, any) bool { n++; return true })
+	if n != 1 {
+		t.Errorf("%d operations of one request", n)
+	}
+	var accepted atomic.Int32
+	for i := range 50 {
+		wg.Go(func() {
+			_, err := client.Authorise(t.Context(), request(opened.GetSessionId(), "start_service", fmt.Sprintf("s%d", i)))
+			if err == nil {
+				accepted.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if accepted.Load() != 4 || v.server.Queue.PendingCount() != 5 {
+		t.Errorf("%d accepted, %d wait; want 4 and 5", accepted.Load(), v.server.Queue.PendingCount())
+	}
+}
+
+func TestRedeemRefuses(t *testing.T) {
+	v := newVault(t)
+	_, _, good := v.granted(bearer, "a")
+	g, err := grant.Verify(good, v.Trust, v.clock.Now())
+	v.must(err)
+	forgedKey, err := grant.GenerateKey("test")
+	v.must(err)
+	sign := func(key grant.Key, change func(*callv1.Grant)) *callv1.SignedGrant {
+		c := proto.CloneOf(g)
+		change(c)
+		signed, err := grant.Sign(key, c)
+		v.must(err)
+		return signed
+	}
+	flipped := proto.CloneOf(good)
+	flipped.Payload[len(flipped.Payload)-1] ^= 1
+	for name, c := range map[string]struct {
+		grant *callv1.SignedGrant
+		code  callv1.Code
+	}{
+		"forged":            {sign(forgedKey, func(*callv1.Grant) {}), callv1.Code_CODE_DENIED},
+		"altered":           {flipped, callv1.Code_CODE_DENIED},
+		"unknown kid":       {&callv1.SignedGrant{Payload: good.GetPayload(), Kid: "other", Signature: good.GetSignature()}, callv1.Code_CODE_DENIED},
+		"another audience":  {sign(v.GrantKey, func(g *callv1.Grant) { g.Audience = v.ID(executor, "other").String() }), callv1.Code_CODE_DENIED},
+		"unknown operation": {sign(v.GrantKey, func(g *callv1.Grant) { g.OperationId = grant.NewID() }), callv1.Code_CODE_DENIED},
+		"another epoch":     {sign(v.GrantKey, func(g *callv1.Grant) { g.Epoch = 2 }), callv1.Code_CODE_EXPIRED},
+		"not yet": {sign(v.GrantKey, func(g *callv1.Grant) {
+			g.NotBefore = timestamppb.New(v.clock.Now().Add(time.Second))
+		}), callv1.Code_CODE_EXPIRED},
+		"expired": {sign(v.GrantKey, func(g *callv1.Grant) {
+			g.IssuedAt = timestamppb.New(v.clock.Now().Add(-time.Minute))
+			g.NotBefore, g.ExpiresAt = g.IssuedAt, timestamppb.New(v.clock.Now())
+		}), callv1.Code_CODE_EXPIRED},
+	} {
+		t.Run(name, func(t *testing.T) { wantCode(t, v.redeem(c.grant), c.code) })
+	}
+	t.Run("another sink", func(t *testing.T) {
+		for _, conn := range []vaultv1.RedeemServiceClient{
+			vaultv1.NewRedeemServiceClient(v.as(executor, "other")), vaultv1.NewRedeemServiceClient(v.as(egress, "main")),
+		} {
+			_, err := conn.Redeem(t.Context(), &vaultv1.RedeemRequest{Grant: good})
+			wantCode(t, err, callv1.Code_CODE_DENIED)
+		}
+	})
+	if n := len(v.audit.of(auditv1.Kind_KIND_REDEEMED)); n != 0 {
+		t.Errorf("%d redemptions recorded", n)
+	}
+	v.must(v.redeem(good))
+	_, err = vaultv1.NewRedeemServiceClient(v.as(executor, "other")).Settle(t.Context(), &vaultv1.SettleRequest{OperationId: g.GetOperationId(), Use: 1})
+	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+}
+
+func TestThousandParallelRedemptions(t *testing.T) {
+	v := newVault(t)
+	_, id, g := v.granted(bearer, "a")
+	client := v.sink()
+	var ok, spent atomic.Int32
+	var wg sync.WaitGroup
+	for range 1000 {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := client.Redeem(ctx, &vaultv1.RedeemRequest{Grant: g})
+			switch {
+			case err == nil:
+				ok.Add(1)
+			case fault.Is(err, callv1.Code_CODE_ALREADY_SPENT):
+				spent.Add(1)
+			default:
+				// Whoever waited too long for the others is told that it may not act.
+				wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
+			}
+		})
+	}
+	wg.Wait()
+	if ok.Load() != 1 {
+		t.Errorf("%d redeemed, %d were told that it was spent", ok.Load(), spent.Load())
+	}
+	if n := len(v.audit.of(auditv1.Kind_KIND_REDEEMED)); n != 1 {
+		t.Errorf("%d redemptions recorded", n)
+	}
+	v.restart()
+	wantCode(t, v.redeem(g), callv1.Code_CODE_ALREADY_SPENT)
+	if got := v.operation(id).GetState(); got != running {
+		t.Errorf("after a restart the operation is %s", got)
+	}
+}
+
+func TestExpiry(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	waiting := v.ask(opened.GetSessionId(), "a").GetOperationId()
+	late := v.sign(v.statementFor(v.operation(waiting)))
+	unused := v.ask(opened.GetSessionId(), "b").GetOperationId()
+	v.approve(unused)
+	lost := v.ask(opened.GetSessionId(), "c").GetOperationId()
+	v.approve(lost)
+	resp, err := v.wait(opened, lost, 0)
+	v.must(err)
+	v.must(v.redeem(resp.GetGrant()))
+
+	v.clock.advance(operation.JoinRunning - time.Second)
+	if joined := v.ask(opened.GetSessionId(), "c"); !joined.GetJoined() {
+		t.Errorf("not joined to what runs: %v", joined)
+	}
+	v.clock.advance(2 * time.Second)
+	if joined := v.ask(opened.GetSessionId(), "c"); joined.GetJoined() {
+		t.Errorf("still joined to what nobody settled: %v", joined)
+	}
+	v.clock.advance(operation.Life - operation.JoinRunning)
+	opened = v.open(bearer) // permits are over too
+	for _, id := range []string{waiting, unused} {
+		resp, err := v.wait(opened, id, time.Minute)
+		v.must(err)
+		if resp.GetState() != expired || resp.GetGrant() != nil {
+			t.Errorf("before the sweep %v", resp)
+		}
+		_, err = v.approvals().ClaimOperation(t.Context(), &vaultv1.ClaimOperationRequest{OperationId: id})
+		if err == nil {
+			t.Error("claimed what has expired")
+		}
+	}
+	_, err = v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{
+		OperationId: waiting, Statement: late,
+	})
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+	v.must(v.server.Sweep(t.Context()))
+	for _, id := range []string{waiting, unused} {
+		if got := v.operation(id).GetState(); got != expired {
+			t.Errorf("after the sweep %s", got)
+		}
+	}
+	if n := len(v.audit.of(auditv1.Kind_KIND_EXPIRED)); n != 2 {
+		t.Errorf("%d recorded as expired, want 2", n)
+	}
+	if again := v.ask(opened.GetSessionId(), "a"); again.GetJoined() {
+		t.Errorf("joined what has expired: %v", again)
+	}
+	v.clock.advance(operation.Kept + time.Hour)
+	v.must(v.server.Sweep(t.Context()))
+	v.must(v.server.Queue.Prune(t.Context()))
+	list, err := v.approvals().ListOperations(t.Context(), &vaultv1.ListOperationsRequest{States: []vaultv1.OperationState{1, 2, 3, 4, 5, 6}})
+	v.must(err)
+	if n := len(list.GetOperations()); n != 0 {
+		t.Errorf("%d operations are remembered after %s", n, operation.Kept)
+	}
+}
+
+// A grant that was issued in time is worth nothing once the approval is over.
+func TestApprovalEndsBetweenIssueAndRedemption(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	id := v.ask(opened.GetSessionId(), "a").GetOperationId()
+	v.approve(id)
+	v.clock.advance(operation.Life - 10*time.Second)
+	resp, err := v.approvals().ClaimOperation(t.Context(), &vaultv1.ClaimOperationRequest{OperationId: id})
+	v.must(err)
+	v.clock.advance(20 * time.Second)
+	wantCode(t, v.redeem(resp.GetGrant()), callv1.Code_CODE_EXPIRED)
+	v.must(v.server.Sweep(t.Context()))
+	wantCode(t, v.redeem(resp.GetGrant()), callv1.Code_CODE_EXPIRED)
+}
+
+func TestRestartKeepsOperations(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	waiting := v.ask(opened.GetSessionId(), "a").GetOperationId()
+	agreed := v.ask(opened.GetSessionId(), "b").GetOperationId()
+	v.approve(agreed)
+	v.restart()
+	if got := v.operation(waiting); got.GetState() != pending || string(got.GetArguments()) != string(arguments("a")) {
+		t.Errorf("%v", got)
+	}
+	opened = v.open(bearer)
+	if joined := v.ask(opened.GetSessionId(), "a"); joined.GetOperationId() != waiting || !joined.GetJoined() {
+		t.Errorf("%v", joined)
+	}
+	resp, err := v.wait(opened, agreed, 0)
+	v.must(err)
+	v.must(v.redeem(resp.GetGrant()))
+	v.approve(waiting)
+}
+
+// While audit is away nothing that gives power goes on, and everybody hears so within 2 s.
+func TestAuditAway(t *testing.T) {
+	for _, how := range []string{"down", "hung"} {
+		t.Run(how, func(t *testing.T) {
+			v := newVault(t)
+			opened, id, g := v.granted(bearer, "a")
+			waiting := v.ask(opened.GetSessionId(), "b").GetOperationId()
+			h := v.sign(v.statementFor(v.operation(waiting)))
+			v.audit.set(func(f *fakeAudit) { f.down, f.hung = how == "down", how == "hung" })
+			calls := map[string]func() error{
+				"ask": func() error {
+					_, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", "c"))
+					return err
+				},
+				"ask the same at the same time": func() error {
+					errs := make(chan error, 2)
+					for range 2 {
+						go func() {
+							_, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", "d"))
+							errs <- err
+						}()
+					}
+					if err := <-errs; err == nil {
+						return nil
+					}
+					return <-errs
+				},
+				"approve": func() error {
+					_, err := v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{OperationId: waiting, Statement: h})
+					return err
+				},
+				"redeem": func() error { return v.redeem(g) },
+			}
+			if how == "down" {
+				calls["issue"] = func() error { _, err := v.wait(opened, id, time.Second); return err }
+			}
+			for name, call := range calls {
+				t.Run(name, func(t *testing.T) {
+					started := time.Now()
+					wantCode(t, call(), callv1.Code_CODE_AUDIT_UNAVAILABLE)
+					if took := time.Since(started); took > 2*time.Second {
+						t.Errorf("it took %s", took)
+					}
+				})
+			}
+			if o := v.operation(waiting); o.GetState() != pending {
+				t.Errorf("state %s", o.GetState())
+			}
+			if n := v.server.Queue.PendingCount(); n != 1 {
+				t.Errorf("%d operations wait", n)
+			}
+			v.audit.set(func(f *fakeAudit) { f.down, f.hung = false, false })
+			v.must(v.redeem(g)) // nothing was spent meanwhile
+			v.approve(waiting)
+		})
+	}
+}
+
+func TestWaitEndsWithItsCaller(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	id := v.ask(opened.GetSessionId(), "a").GetOperationId()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		ctx, stop := context.WithTimeout(withPermit(ctx, permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())), time.Minute)
+		defer stop()
+		_, _ = v.tools().WaitOperation(ctx, &vaultv1.WaitOperationRequest{OperationId: &id})
+	}()
+	for v.operation(id).GetWaiters() != 1 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	<-ended
+	for v.operation(id).GetWaiters() != 0 {
+		time.Sleep(time.Millisecond)
+	}
+	// A call of its own deadline is answered before it.
+	started := time.Now()
+	resp, err := v.wait(opened, id, 300*time.Millisecond)
+	v.must(err)
+	if resp.GetState() != pending || time.Since(started) < 250*time.Millisecond {
+		t.Errorf("%v after %s", resp, time.Since(started))
+	}
+}
+
+func TestWatchOperations(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	first := v.ask(opened.GetSessionId(), "a").GetOperationId()
+	stream, err := v.approvals().WatchOperations(t.Context(), &vaultv1.WatchOperationsRequest{})
+	v.must(err)
+	next := func() (string, vaultv1.OperationState) {
+		resp, err := stream.Recv()
+		v.must(err)
+		return resp.GetOperation().GetOperationId(), resp.GetOperation().GetState()
+	}
+	if id, state := next(); id != first || state != pending {
+		t.Errorf("first %s %s", id, state)
+	}
+	second := v.ask(opened.GetSessionId(), "b").GetOperationId()
+	if id, state := next(); id != second || state != pending {
+		t.Errorf("second %s %s", id, state)
+	}
+	v.approve(first)
+	if id, state := next(); id != first || state != approved {
+		t.Errorf("approval %s %s", id, state)
+	}
+}
+
+// command is a human's own signed start.
+func (v *vault) command(service string, change func(*statement.Statement)) *callv1.HumanStatement {
+	v.t.Helper()
+	s := v.statementFor(&vaultv1.Operation{
+		OperationId: grant.NewID(), Principal: statement.CommandPrincipal(platformtest.Operator), Session: "-",
+		Channel: callv1.Channel_CHANNEL_CLI, Tool: toolRef("start_service"), Tier: optionsv1.Tier_TIER_WRITE,
+		Arguments: arguments(service), Audience: v.ID(executor, "local").String(), Epoch: 1,
+		ExpiresAt: timestamppb.New(v.clock.Now().Add(5 * time.Minute)),
+	})
+	s.Kind = statement.KindCommand
+	change(s)
+	return v.sign(s)
+}
+
+func TestGrantCommand(t *testing.T) {
+	v := newVault(t)
+	client := v.approvals()
+	for name, c := range map[string]struct {
+		change func(*statement.Statement)
+		code   callv1.Code
+	}{
+		"approve":             {func(s *statement.Statement) { s.Kind = statement.KindApprove }, callv1.Code_CODE_DENIED},
+		"unknown tool":        {func(s *statement.Statement) { s.Tool.Name = "format_disk" }, callv1.Code_CODE_DENIED},
+		"another definition":  {func(s *statement.Statement) { s.Tool.DefinitionDigest = subject }, callv1.Code_CODE_DENIED},
+		"another audience":    {func(s *statement.Statement) { s.Audience = v.ID(executor, "other").String() }, callv1.Code_CODE_DENIED},
+		"a session":           {func(s *statement.Statement) { s.Session = "s-other" }, callv1.Code_CODE_DENIED},
+		"another channel":     {func(s *statement.Statement) { s.Channel = "api" }, callv1.Code_CODE_DENIED},
+		"another tier":        {func(s *statement.Statement) { s.Tier = "READ" }, callv1.Code_CODE_DENIED},
+		"not an operation id": {func(s *statement.Statement) { s.Operation = "K7F3" }, callv1.Code_CODE_DENIED},
+		"another epoch":       {func(s *statement.Statement) { s.Epoch = 2 }, callv1.Code_CODE_EXPIRED},
+		"bad arguments": {func(s *statement.Statement) {
+			s.Arguments = []byte(`{"service_id":"--force"}`)
+			s.ArgumentsDigest = canonical.FormatDigest(operationDigest(s.Arguments))
+		}, callv1.Code_CODE_INVALID_ARGUMENT},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := client.GrantCommand(t.Context(), &vaultv1.GrantCommandRequest{Statement: v.command("a", c.change)})
+			wantCode(t, err, c.code)
+		})
+	}
+	if n := len(v.audit.of(auditv1.Kind_KIND_APPROVED)); n != 0 {
+		t.Errorf("%d approvals recorded", n)
+	}
+	h := v.command("a", func(*statement.Statement) {})
+	resp, err := client.GrantCommand(t.Context(), &vaultv1.GrantCommandRequest{Statement: h})
+	v.must(err)
+	g, err := grant.Verify(resp.GetGrant(), v.Trust, v.clock.Now())
+	v.must(err)
+	if g.GetPrincipal() != "operator:alice" || g.GetSession() != "-" || g.GetOperationId() != resp.GetOperationId() {
+		t.Errorf("grant %v", g)
+	}
+	verified, err := statement.Verify(h, v.Trust.Current().AllowedSigners, v.clock.Now(), statement.Skew)
+	v.must(err)
+	v.must(verified.Covers(g, toolRef("start_service"), optionsv1.Tier_TIER_WRITE, arguments("a")))
+	if o := v.operation(resp.GetOperationId()); o.GetState() != approved || o.GetDecidedBy() != platformtest.Operator {
+		t.Errorf("%v", o)
+	}
+	_, err = client.GrantCommand(t.Context(), &vaultv1.GrantCommandRequest{Statement: h})
+	wantCode(t, err, callv1.Code_CODE_ALREADY_SPENT)
+	v.must(v.redeem(resp.GetGrant()))
+	if n := len(v.audit.of(auditv1.Kind_KIND_APPROVED)); n != 1 {
+		t.Errorf("%d approvals recorded", n)
+	}
+}
+
+func (v *vault) resumption(change func(*statement.Statement)) *callv1.HumanStatement {
+	v.t.Helper()
+	now := v.clock.Now()
+	s := &statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: statement.KindResume, ID: grant.NewID(), Operator: platformtest.Operator,
+		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(5 * time.Minute)),
+		Epoch: 3, Audience: v.self.String(),
+	}
+	change(s)
+	return v.sign(s)
+}
+
+func TestHaltAndResume(t *testing.T) {
+	v := newVault(t)
+	opened, id, g := v.granted(bearer, "a")
+	waiting := v.ask(opened.GetSessionId(), "b").GetOperationId()
+	v.audit.set(func(f *fakeAudit) { f.hung = true })
+	started := time.Now()
+	halted, err := v.control().Halt(t.Context(), &vaultv1.HaltRequest{Reason: "smoke"})
+	v.must(err)
+	if took := time.Since(started); took > time.Second || halted.GetEpoch() != 2 {
+		t.Errorf("epoch %d after %s", halted.GetEpoch(), took)
+	}
+	v.audit.set(func(f *fakeAudit) { f.hung = false })
+
+	for _, when := range []string{"at once", "after a restart"} {
+		t.Run(when, func(t *testing.T) {
+			if when == "after a restart" {
+				v.restart()
+				opened = v.open(bearer)
+			} else {
+				_, err := v.wait(opened, id, 0)
+				wantCode(t, err, callv1.Code_CODE_EXPIRED) // the permit is of the epoch before
+				renewed, err := v.sessions().RenewPermits(t.Context(), &vaultv1.RenewPermitsRequest{SessionId: opened.GetSessionId()})
+				v.must(err)
+				opened.Permits = renewed.GetPermits()
+			}
+			wantCode(t, v.redeem(g), callv1.Code_CODE_HALTED)
+			_, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", "c"))
+			wantCode(t, err, callv1.Code_CODE_HALTED)
+			_, err = v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "service_info", "c"))
+			wantCode(t, err, callv1.Code_CODE_HALTED)
+			_, err = v.wait(opened, id, 0)
+			wantCode(t, err, callv1.Code_CODE_HALTED)
+			_, err = v.approvals().ClaimOperation(t.Context(), &vaultv1.ClaimOperationRequest{OperationId: id})
+			wantCode(t, err, callv1.Code_CODE_HALTED)
+			_, err = v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{
+				OperationId: waiting, Statement: v.sign(v.statementFor(v.operation(waiting))),
+			})
+			wantCode(t, err, callv1.Code_CODE_HALTED)
+			_, err = v.approvals().GrantCommand(t.Context(), &vaultv1.GrantCommandRequest{Statement: v.command("a", func(*statement.Statement) {})})
+			wantCode(t, err, callv1.Code_CODE_HALTED)
+			if o := v.operation(waiting); o.GetState() != pending {
+				t.Errorf("what waits is %s", o.GetState())
+			}
+			status, err := v.control().GetStatus(t.Context(), &vaultv1.GetStatusRequest{})
+			v.must(err)
+			if !status.GetHalted() || status.GetEpoch() != 2 || status.GetPending() != 1 {
+				t.Errorf("%v", status)
+			}
+		})
+	}
+	for name, c := range map[string]struct {
+		change func(*statement.Statement)
+		code   callv1.Code
+	}{
+		"the current epoch": {func(s *statement.Statement) { s.Epoch = 2 }, callv1.Code_CODE_CONFLICT},
+		"another process":   {func(s *statement.Statement) { s.Audience = v.ID(executor, "local").String() }, callv1.Code_CODE_DENIED},
+		"another domain":    {func(s *statement.Statement) { s.Audience = "spiffe://elsewhere" }, callv1.Code_CODE_DENIED},
+		"expired": {func(s *statement.Statement) {
+			past := v.clock.Now().Add(-time.Hour)
+			s.IssuedAt, s.NotBefore, s.ExpiresAt = statement.FormatTime(past), statement.FormatTime(past), statement.FormatTime(past.Add(time.Minute))
+		}, callv1.Code_CODE_DENIED},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := v.control().Resume(t.Context(), &vaultv1.ResumeRequest{Statement: v.resumption(c.change)})
+			wantCode(t, err, c.code)
+		})
+	}
+	t.Run("an approval", func(t *testing.T) {
+		_, err := v.control().Resume(t.Context(), &vaultv1.ResumeRequest{Statement: v.sign(v.statementFor(v.operation(waiting)))})
+		wantCode(t, err, callv1.Code_CODE_DENIED)
+	})
+	if n := len(v.audit.of(auditv1.Kind_KIND_RESUMED)); n != 0 {
+		t.Errorf("%d resumptions recorded", n)
+	}
+	h := v.resumption(func(s *statement.Statement) { s.Audience = "spiffe://" + v.TrustDomain })
+	resumed, err := v.control().Resume(t.Context(), &vaultv1.ResumeRequest{Statement: h})
+	v.must(err)
+	if resumed.GetEpoch() != 3 {
+		t.Errorf("epoch %d", resumed.GetEpoch())
+	}
+	_, err = v.control().Resume(t.Context(), &vaultv1.ResumeRequest{Statement: h})
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+	// What was asked for before is void, and what is asked for now is new.
+	wantCode(t, v.redeem(g), callv1.Code_CODE_EXPIRED)
+	for _, old := range []string{id, waiting} {
+		if got := v.operation(old).GetState(); got != expired {
+			t.Errorf("from before the halt: %s", got)
+		}
+	}
+	if next := v.ask(opened.GetSessionId(), "b"); next.GetJoined() || v.operation(next.GetOperationId()).GetEpoch() != 3 {
+		t.Errorf("%v", next)
+	}
+}
+
+func TestRecordsHoldNoHandles(t *testing.T) {
+	v := newVault(t)
+	opened, _, g := v.granted(bearer, "a")
+	v.must(v.redeem(g))
+	for _, kind := range []auditv1.Kind{20, 23, 24, 27, 28} {
+		records := v.audit.of(kind)
+		if len(records) == 0 {
+			t.Errorf("no record of %s", kind)
+		}
+		for _, r := range records {
+			raw, err := json.Marshal(r)
+			v.must(err)
+			if strings.Contains(string(raw), opened.GetSessionId()) || r.GetRequestId() == "" || r.GetTime() == nil {
+				t.Errorf("record %s", raw)
+			}
+		}
+	}
+}

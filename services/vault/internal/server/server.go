@@ -1,0 +1,166 @@
+// Package server is the vault's RPCs, one file per group of callers. A handler authenticates, decides, acts and replies,
+// and is short; what it decides with is in the packages beside it.
+//
+// The gateway relays credentials, handles and proofs: nothing that it says about a principal, a session or a channel is
+// believed. Those come from the session, from a permit or a grant that this vault signed, or from a statement that a human
+// signed.
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/trust"
+	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/halt"
+	"durward.internal/services/vault/internal/issuer"
+	"durward.internal/services/vault/internal/journal"
+	"durward.internal/services/vault/internal/operation"
+	"durward.internal/services/vault/internal/policy"
+	"durward.internal/services/vault/internal/session"
+)
+
+// Audit is what the vault needs to know of its recorder beside writing.
+type Audit interface {
+	Reachable() bool
+	Depth() int
+	Checkpoint() []byte
+}
+
+// Config is what a Server needs; everything is required.
+type Config struct {
+	// Self is the vault's own identity: the audience of permits for its own tools.
+	Self identity.ID
+	// Sinks are the identities that grants and permits may name beside Self, one a role.
+	Sinks     []identity.ID
+	Clients   *clients.Registry
+	Sessions  *session.Table
+	Policy    policy.Decider
+	Queue     *operation.Queue
+	Issuer    *issuer.Issuer
+	Halt      *halt.Switch
+	Journal   *journal.Journal
+	Audit     Audit
+	Operators func() *trust.AllowedSigners
+	// Now is the vault's clock.
+	Now     func() time.Time
+	Logger  *slog.Logger
+	Version string
+}
+
+// Server answers the vault's RPCs. It is safe for concurrent use.
+type Server struct {
+	Config
+	sinks    map[optionsv1.Role]identity.ID
+	started  time.Time
+	failures throttle
+	refusals throttle
+}
+
+// New checks that there is one sink a role.
+func New(c Config) (*Server, error) {
+	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now()}
+	for _, id := range append([]identity.ID{c.Self}, c.Sinks...) {
+		if _, twice := s.sinks[id.Role()]; twice {
+			return nil, errors.New("sinks: two have the role " + identity.RoleName(id.Role()))
+		}
+		s.sinks[id.Role()] = id
+	}
+	return s, nil
+}
+
+// Register adds every service of the vault to a gRPC server.
+func (s *Server) Register(r grpc.ServiceRegistrar) {
+	vaultv1.RegisterSessionServiceServer(r, &sessionService{Server: s})
+	vaultv1.RegisterAuthorityServiceServer(r, &authorityService{Server: s})
+	vaultv1.RegisterToolServiceServer(r, &toolService{Server: s})
+	vaultv1.RegisterRedeemServiceServer(r, &redeemService{Server: s})
+	vaultv1.RegisterApprovalServiceServer(r, &approvalService{Server: s})
+	vaultv1.RegisterControlServiceServer(r, &controlService{Server: s})
+}
+
+// Times of Run.
+const (
+	sweepEvery = time.Second
+	pruneEvery = time.Hour
+)
+
+// Run expires sessions and operations until ctx ends.
+func (s *Server) Run(ctx context.Context) {
+	sweep, prune := time.NewTicker(sweepEvery), time.NewTicker(pruneEvery)
+	defer sweep.Stop()
+	defer prune.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case <-sweep.C:
+			err = s.Sweep(ctx)
+		case <-prune.C:
+			err = s.Queue.Prune(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			s.Logger.ErrorContext(ctx, "what is over could not be put away", "error", err)
+		}
+	}
+}
+
+// Sweep ends sessions and operations that are over. Run calls it every second.
+func (s *Server) Sweep(ctx context.Context) error {
+	for _, ended := range s.Sessions.Sweep(s.stillLetIn) {
+		r := journal.Session(auditv1.Kind_KIND_SESSION_CLOSED, auditv1.Status_STATUS_OK, ended.Principal, ended.Ref, ended.Client.Channel)
+		r.Body.Action = "expired"
+		s.Journal.Note(ctx, r)
+	}
+	return s.Queue.Sweep(ctx)
+}
+
+// Refused records what the chain refused before a handler saw it; a flood becomes a count.
+func (s *Server) Refused(ctx context.Context, method string, caller identity.ID, err *fault.Error) {
+	ok, suppressed := s.refusals.allow(s.Now())
+	if !ok {
+		return
+	}
+	r := &auditv1.Record{
+		Kind: auditv1.Kind_KIND_DENIED, Status: auditv1.Status_STATUS_DENIED,
+		Body: &auditv1.Body{Action: "rpc-refused", Summary: method, DecisionSource: caller.String(), Reason: err.Message},
+	}
+	if caller.IsZero() {
+		r.Kind = auditv1.Kind_KIND_AUTHENTICATION_FAILED
+	}
+	if err.Cause != nil {
+		r.Body.Reason = err.Cause.Error()
+	}
+	note(r, suppressed)
+	s.Journal.Note(ctx, r)
+}
+
+// caller is the identity on the connection; the chain lets nobody in without.
+func caller(ctx context.Context) identity.ID {
+	id, _ := rpc.Caller(ctx)
+	return id
+}
+
+func denied(cause string) error {
+	return fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(errors.New(cause)))
+}
+
+// note says in a record how many like it were left out.
+func note(r *auditv1.Record, suppressed int) {
+	if suppressed > 0 {
+		r.Body.Details = map[string]string{"suppressed": strconv.Itoa(suppressed)}
+	}
+}

@@ -1,0 +1,101 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"errors"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/vault/internal/issuer"
+	"durward.internal/services/vault/internal/operation"
+)
+
+// How long WaitOperation holds a call, and how much of the caller's own time it leaves.
+const (
+	maxHold   = 45 * time.Second
+	holdSpare = 500 * time.Millisecond
+)
+
+// toolService answers the vault's own tools, as a sink: against a permit.
+type toolService struct {
+	vaultv1.UnimplementedToolServiceServer
+	*Server
+}
+
+// WaitOperation waits for a human's decision, for the principal of the permit alone. With an operation that may run it
+// returns the grant: the call that waits is the live call.
+func (s *toolService) WaitOperation(ctx context.Context, req *vaultv1.WaitOperationRequest) (*vaultv1.WaitOperationResponse, error) {
+	permit, err := s.permit(ctx, vaultv1.ToolService_WaitOperation_FullMethodName)
+	if err != nil {
+		return nil, err
+	}
+	hold := maxHold
+	if deadline, ok := ctx.Deadline(); ok {
+		hold = max(0, min(hold, time.Until(deadline)-holdSpare))
+	}
+	op, err := s.Queue.Wait(ctx, req.GetOperationId(), permit.GetPrincipal(), hold)
+	if err != nil {
+		return nil, err
+	}
+	resp := &vaultv1.WaitOperationResponse{
+		State: op.State, Tool: op.ToolRef(), Arguments: op.Arguments, ExpiresAt: timestamppb.New(op.ExpiresAt),
+	}
+	if op.State == vaultv1.OperationState_OPERATION_STATE_DENIED {
+		resp.Reason = op.DecisionReason
+	}
+	if !operation.MayRun(op) {
+		return resp, nil
+	}
+	resp.Grant, err = s.Queue.Issue(ctx, op)
+	if fault.Is(err, callv1.Code_CODE_EXPIRED) && op.State != vaultv1.OperationState_OPERATION_STATE_APPROVED {
+		return resp, nil // it ran in an epoch that is over: what became of it stands, and nothing more is granted
+	}
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// permit verifies the permit that came with a call of one of the vault's own tools.
+func (s *Server) permit(ctx context.Context, method string) (*callv1.Permit, error) {
+	values := metadata.ValueFromIncomingContext(ctx, rpc.MetadataPermit)
+	if len(values) != 1 {
+		return nil, denied("there is no permit, or more than one")
+	}
+	signed := &callv1.SignedPermit{}
+	if err := proto.Unmarshal([]byte(values[0]), signed); err != nil {
+		return nil, denied("the permit cannot be read")
+	}
+	permit, err := s.Issuer.OpenPermit(signed)
+	if errors.Is(err, issuer.ErrExpired) {
+		return nil, expiredPermit()
+	}
+	if err != nil {
+		return nil, fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(err))
+	}
+	tool, ok := contract.ByMethod(method)
+	if !ok || permit.GetAudience() != s.Self.String() || !slices.Contains(permit.GetTools(), tool.Name) {
+		return nil, denied("the permit is for something else")
+	}
+	if permit.GetEpoch() != s.Halt.Now().Epoch {
+		return nil, expiredPermit()
+	}
+	if _, ok := s.Clients.Lookup(permit.GetPrincipal()); !ok {
+		return nil, denied("the client is not let in any more")
+	}
+	return permit, nil
+}
+
+func expiredPermit() error {
+	return fault.New(callv1.Code_CODE_EXPIRED, "the permit has expired; renew it", fault.WithRetry(0))
+}

@@ -1,0 +1,69 @@
+package settings
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"durward.internal/services/platform/config"
+	"durward.internal/services/vault/internal/clients"
+)
+
+const (
+	example        = "../../../../deploy/config/vault.yaml"
+	exampleClients = "../../../../deploy/config/clients.yaml"
+)
+
+func TestValidateRefuses(t *testing.T) {
+	good, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, old, new, want string }{
+		{"unknown key", "kid:", "kdi:", `"kdi"`},
+		{"remote listener", "listen: 127.0.0.1:7431", "listen: 0.0.0.0:7431", "listen"},
+		{"no clients file", "clients_file: /etc/durward/clients.yaml", "clients_file: \"\"", "clients_file"},
+		{"relative grant key", "grant_key: /etc", "grant_key: etc", "grant_key"},
+		{"no kid", "kid: grant-1", "kid: \"\"", "kid"},
+		{"no audit", "address: 127.0.0.1:7433", "address: \"\"", "audit"},
+		{"audit of another role", "durward.local/audit/main", "durward.local/vault/main", "audit.identity"},
+		{"sink of another role", "durward.local/executor/local", "durward.local/egress/main", "sinks[0].identity"},
+		{"sink that is no sink", "role: executor", "role: gateway", "sinks[0].role"},
+		{"sink without identity", "spiffe://durward.local/executor/local", "executor", "sinks[0].identity"},
+		{"two sinks of a role", "limits:", "  - {role: executor, identity: \"spiffe://durward.local/executor/two\"}\nlimits:", "sinks[1].role"},
+		{"too many sessions", "sessions: 0", "sessions: 65537", "limits.sessions"},
+		{"negative pending", "pending: 0", "pending: -1", "limits.pending"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			text := strings.Replace(string(good), c.old, c.new, 1)
+			if text == string(good) {
+				t.Fatalf("the example does not hold %q", c.old)
+			}
+			var s Settings
+			err := config.Parse("vault.yaml", []byte(text), &s)
+			if err == nil {
+				err = s.Validate()
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want one about %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestShippedExamples(t *testing.T) {
+	var s Settings
+	if err := config.Load(example, &s); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Validate(); err != nil {
+		t.Error(err)
+	}
+	list, err := clients.Read(exampleClients)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != 2 || !list[0].KeyBound() || list[1].KeyBound() {
+		t.Errorf("clients %+v", list)
+	}
+}
