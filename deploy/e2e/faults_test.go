@@ -80,12 +80,8 @@ func TestVaultDown(t *testing.T) {
 			h.Approve(approved.OperationID)
 
 			back := away(h)
-			code := callv1.Code_CODE_UNAVAILABLE
-			if name == "hung" {
-				code = callv1.Code_CODE_TIMEOUT
-			}
-			promptly(t, agent, "stop_service", demo, code)
-			promptly(t, agent, "start_service", demo, code)
+			promptly(t, agent, "stop_service", demo, callv1.Code_CODE_UNAVAILABLE)
+			promptly(t, agent, "start_service", demo, callv1.Code_CODE_UNAVAILABLE)
 			if e := agent.Call("gpu_status", nil); e.Status != "ok" {
 				t.Errorf("a read under its permit: %s", e.Raw)
 			}
@@ -242,21 +238,13 @@ func TestExecutorKilled(t *testing.T) {
 			then(h)
 
 			h.StartProcess(harness.Executor)
-			story := h.Story(asked.RequestID, harness.OfKind(auditv1.Kind_KIND_INTENT))
-			if got := story[len(story)-1].GetRecord(); got.GetOperationId() != asked.OperationID {
-				t.Errorf("the intent is of operation %q", got.GetOperationId())
+			recovered := recordOf(t, h, asked.OperationID, auditv1.Kind_KIND_RECOVERED)
+			if recovered.GetStatus() != auditv1.Status_STATUS_UNKNOWN || recovered.GetBody().GetSummary() != "unknown: found "+found {
+				t.Errorf("recovered: %s, %q", recovered.GetStatus(), recovered.GetBody().GetSummary())
 			}
-			harness.Eventually(t, "the recovery is recorded", func() error {
-				for _, e := range h.Records(&auditv1.SearchRecordsRequest{OperationId: asked.OperationID}) {
-					if r := e.GetRecord(); r.GetKind() == auditv1.Kind_KIND_RECOVERED {
-						if r.GetStatus() != auditv1.Status_STATUS_UNKNOWN || !strings.Contains(r.GetBody().GetSummary(), "unknown: found "+found) {
-							t.Fatalf("recovered: %s, %q", r.GetStatus(), r.GetBody().GetSummary())
-						}
-						return nil
-					}
-				}
-				return fmt.Errorf("no KIND_RECOVERED")
-			})
+			if intent := recordOf(t, h, asked.OperationID, auditv1.Kind_KIND_INTENT); intent.GetRequestId() != recovered.GetRequestId() {
+				t.Errorf("the recovery is of request %s, the intent of %s", recovered.GetRequestId(), intent.GetRequestId())
+			}
 			// The operation is over: the agent learns that nobody knows, and nothing starts again.
 			e := agent.Call("wait_operation", asked.Next.Arguments)
 			if e.Status != "error" || e.Error == nil || e.Error.Code != "UNKNOWN_OUTCOME" && e.Error.Code != "ALREADY_SPENT" {
@@ -267,6 +255,21 @@ func TestExecutorKilled(t *testing.T) {
 			}
 		})
 	}
+}
+
+// recordOf waits for an operation's record of one kind.
+func recordOf(t *testing.T, h *harness.Host, operationID string, kind auditv1.Kind) *auditv1.Record {
+	t.Helper()
+	var record *auditv1.Record
+	harness.Eventually(t, "a record "+kind.String(), func() error {
+		entries := h.Records(&auditv1.SearchRecordsRequest{OperationId: operationID, Kinds: []auditv1.Kind{kind}})
+		if len(entries) != 1 {
+			return fmt.Errorf("%d records", len(entries))
+		}
+		record = entries[0].GetRecord()
+		return nil
+	})
+	return record
 }
 
 // TestRestarts: every process may be killed and started again, in any order; the others find it again by themselves.

@@ -12,6 +12,8 @@ package drill
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,8 +34,6 @@ type Result struct {
 	Trials, Effects int
 	// Control is what the same attack achieved without the guards.
 	Control int
-	// Took is how long the attack lasted, against the shipped programs.
-	Took time.Duration
 }
 
 func (r Result) ok() bool { return r.Trials > 0 && r.Effects == 0 && r.Control > 0 }
@@ -57,48 +57,63 @@ func Lines() []Line {
 	return lines
 }
 
-// Run carries out the lines that are wanted, prints each, and fails the test when an attack had an effect or a control had
-// none.
+// Run carries out the lines that are wanted, prints each when both its worlds are through with it, and fails the test when
+// an attack had an effect or a control had none.
 func Run(t *testing.T, wanted func(name string) bool, print func(line string)) {
-	results := map[string]*Result{}
-	var lines []Line
-	for _, l := range Lines() {
-		if wanted(l.Name) {
-			lines = append(lines, l)
-			results[l.Name] = &Result{}
-		}
-	}
+	lines := slices.DeleteFunc(Lines(), func(l Line) bool { return !wanted(l.Name) })
 	// Compiled before the two worlds begin, so that both begin at once.
 	harness.Binaries(t, harness.Build{})
 	harness.Binaries(t, harness.Build{Weak: true})
+	board := board{results: make([]Result, len(lines)), halves: make([]int, len(lines)), lines: lines, print: print}
 	t.Run("worlds", func(t *testing.T) {
 		t.Run("shipped", func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, false)
-			for _, l := range lines {
+			for i, l := range lines {
 				began := time.Now()
-				r := results[l.Name]
-				r.Trials, r.Effects = l.attack(w)
-				r.Took = time.Since(began)
-				t.Logf("%s: %d trials, %d effects, %s", l.Name, r.Trials, r.Effects, r.Took.Round(time.Millisecond))
+				trials, effects := l.attack(w)
+				t.Logf("%s: %d trials, %d effects, %s", l.Name, trials, effects, time.Since(began).Round(time.Millisecond))
+				// A world in which nothing works any more would withstand everything.
+				w.settle()
+				board.note(i, func(r *Result) { r.Trials, r.Effects = trials, effects })
 			}
 		})
 		t.Run("weak", func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, true)
-			for _, l := range lines {
+			for i, l := range lines {
 				began := time.Now()
 				w.weaken(l.Weaken)
-				_, results[l.Name].Control = l.attack(w)
-				t.Logf("%s without %v: %d effects, %s", l.Name, l.Weaken, results[l.Name].Control, time.Since(began).Round(time.Millisecond))
+				_, effects := l.attack(w)
+				t.Logf("%s without %v: %d effects, %s", l.Name, l.Weaken, effects, time.Since(began).Round(time.Millisecond))
+				board.note(i, func(r *Result) { r.Control = effects })
 			}
 		})
 	})
-	for _, l := range lines {
-		r := *results[l.Name]
-		print(l.Format(r))
-		if !r.ok() {
-			t.Errorf("%s", l.Format(r))
+	for i, r := range board.results {
+		if board.halves[i] != 2 {
+			t.Errorf("drill %s: not carried out", lines[i].Name)
+		} else if !r.ok() {
+			t.Errorf("%s", lines[i].Format(r))
 		}
+	}
+}
+
+// board collects results of the two worlds.
+type board struct {
+	mu      sync.Mutex
+	lines   []Line
+	results []Result
+	// halves counts the worlds that are through with a line.
+	halves []int
+	print  func(line string)
+}
+
+func (b *board) note(i int, set func(*Result)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	set(&b.results[i])
+	if b.halves[i]++; b.halves[i] == 2 {
+		b.print(b.lines[i].Format(b.results[i]))
 	}
 }

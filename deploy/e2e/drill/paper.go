@@ -1,8 +1,11 @@
 package drill
 
 import (
+	"bytes"
+	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/pem"
 	"log/slog"
 	"testing"
 	"time"
@@ -12,13 +15,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"bytes"
-	"context"
-
+	"durward.internal/deploy/e2e/harness"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/deploy/e2e/harness"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/grant"
@@ -28,7 +28,8 @@ import (
 
 // What passes for permission: statements that the operator or somebody else signs, and grants that the vault's key signs.
 
-func strangerKey(t *testing.T) ssh.Signer {
+// newKey makes a key that nobody trusts, and its file.
+func newKey(t *testing.T) (ssh.Signer, []byte) {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -38,7 +39,11 @@ func strangerKey(t *testing.T) ssh.Signer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return signer
+	block, err := ssh.MarshalPrivateKey(key, "drill")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signer, pem.EncodeToMemory(block)
 }
 
 // newStatement writes a statement about one call by its preview; who it is for is left to the caller.

@@ -23,10 +23,10 @@ import (
 	"google.golang.org/protobuf/proto"
 	_ "modernc.org/sqlite" // the stores are read as files, past the processes that own them
 
+	"durward.internal/deploy/e2e/harness"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/deploy/e2e/harness"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
@@ -81,7 +81,7 @@ func newWorld(t *testing.T, weak bool) *world {
 	w.must(err)
 	w.signer, err = ssh.ParsePrivateKey(raw)
 	w.must(err)
-	w.other = strangerKey(t)
+	w.other, _ = newKey(t)
 	w.vaultKey, err = grant.LoadKey(w.h.Path("keys", "grant.key"))
 	w.must(err)
 

@@ -19,15 +19,16 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"durward.internal/gateway/internal/front"
 	"durward.internal/gateway/internal/mcpserver"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/process"
-	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/platform/trust"
@@ -116,7 +117,7 @@ const (
 	drainTimeout  = 5 * time.Second
 )
 
-func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
+func run(ctx context.Context, s *settings, logger *slog.Logger) error {
 	roots, err := trust.Open(s.TrustDir)
 	if err != nil {
 		return err
@@ -127,6 +128,8 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	defer self.Close()
+	process.Watch(ctx, logger, "trust folder", roots.Err)
+	process.Watch(ctx, logger, "certificate", self.Err)
 	dial := func(peer config.Peer) (*grpc.ClientConn, error) {
 		server, err := identity.Parse(peer.Identity)
 		if err != nil {
@@ -150,10 +153,7 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	}
 	defer audit.Close()
 
-	// Without a state folder the recorder keeps what waits for audit in memory.
-	records, err := recorder.Open(ctx, recorder.OpenConfig{
-		Conn: audit, Audit: s.Audit.Identity, Writer: self.ID().String(), Trust: roots, Logger: logger,
-	})
+	records, err := refusal.NewLog(auditv1.NewLogServiceClient(audit), logger)
 	if err != nil {
 		return err
 	}
@@ -192,14 +192,30 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	}
 	logger.Info("serving", "mcp", "http://"+listener.Addr().String()+front.Path)
 
+	note(ctx, records, logger, auditv1.Kind_KIND_STARTED)
 	group, serving := errgroup.WithContext(ctx)
 	group.Go(func() error { return telemetry.ServeHealth(serving, health, "gateway", version, nil) })
 	group.Go(func() error { refusals.Run(serving, 10*time.Second); return nil })
 	group.Go(func() error { return serve(serving, listener, edge) })
+	// Records are delivered for as long as anything can still be refused.
+	delivering, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var delivered sync.WaitGroup
+	delivered.Go(func() { records.Run(delivering) })
 	err = group.Wait()
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-	defer cancel()
-	return errors.Join(err, records.Close(drain))
+	note(ctx, records, logger, auditv1.Kind_KIND_STOPPED)
+	stop()
+	delivered.Wait()
+	return err
+}
+
+// note records that the process starts or stops.
+func note(ctx context.Context, records *refusal.Log, logger *slog.Logger, kind auditv1.Kind) {
+	record := &auditv1.Record{
+		Kind: kind, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{Summary: "gateway " + version},
+	}
+	if err := records.Spool(ctx, record); err != nil {
+		logger.WarnContext(ctx, "a start or stop was not recorded", "error", err)
+	}
 }
 
 // serve serves HTTP until ctx ends, then lets calls finish and ends every session.

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
@@ -108,6 +110,17 @@ func Time(t time.Time) string {
 	return t.UTC().Truncate(time.Second).Format(time.RFC3339)
 }
 
+// meanwhile is what a person can do about errors that are not the agent's.
+var meanwhile = map[callv1.Code]string{
+	callv1.Code_CODE_AUDIT_UNAVAILABLE: "Nothing is changed while Durward cannot record it. Ask the operator to run: durward status",
+	callv1.Code_CODE_UNAVAILABLE:       "A part of Durward does not answer. Ask the operator to run: durward status",
+	callv1.Code_CODE_TIMEOUT:           "A part of Durward does not answer in time. Ask the operator to run: durward status",
+	callv1.Code_CODE_HALTED:            "An operator halted every change. Only the operator can end that, with: durward resume",
+	callv1.Code_CODE_TOO_MANY_PENDING:  "Too many requests wait for a decision. Ask the operator to run: durward approvals",
+	callv1.Code_CODE_UNKNOWN_OUTCOME:   "It is not known whether this was done. Ask the operator to run: durward status",
+	callv1.Code_CODE_INTERNAL:          "This is a mistake in Durward. Give the operator the request id.",
+}
+
 // CodeName is a code as agents see it.
 func CodeName(code callv1.Code) string { return strings.TrimPrefix(code.String(), "CODE_") }
 
@@ -116,8 +129,9 @@ func Fault(requestID string, f *fault.Error) *Envelope {
 	p := f.Proto(requestID)
 	return &Envelope{
 		Status:    Error,
-		Summary:   sentence(p.GetMessage()),
+		Summary:   Sentence(p.GetMessage()),
 		RequestID: requestID,
+		TellUser:  meanwhile[f.Code],
 		Error: &Failure{
 			Code:        CodeName(p.GetCode()),
 			Message:     p.GetMessage(),
@@ -129,15 +143,16 @@ func Fault(requestID string, f *fault.Error) *Envelope {
 	}
 }
 
-// sentence begins a fault's message with a capital and ends it with a full stop, for people.
-func sentence(s string) string {
-	if s == "" {
+// Sentence begins a fault's message with a capital and ends it with a full stop, for people.
+func Sentence(s string) string {
+	first, size := utf8.DecodeRuneInString(s)
+	if size == 0 {
 		return s
 	}
-	if !strings.ContainsRune(".!?…", rune(s[len(s)-1])) {
+	if last, _ := utf8.DecodeLastRuneInString(s); !strings.ContainsRune(".!?…", last) {
 		s += "."
 	}
-	return strings.ToUpper(s[:1]) + s[1:]
+	return string(unicode.ToUpper(first)) + s[size:]
 }
 
 // Unavailable is the answer for a tool that this client may not use and for a tool that does not exist (ACL-3).
@@ -161,8 +176,8 @@ func Rejected(requestID, operationID, words string) *Envelope {
 		Reason:      UserRejected,
 	}
 	if words != "" {
-		e.Summary = "A human denied this request: " + sentence(words) + " Do not retry."
-		e.TellUser = "The operator denied the request and said: " + sentence(words)
+		e.Summary = "A human denied this request: " + Sentence(words) + " Do not retry."
+		e.TellUser = "The operator denied the request and said: " + Sentence(words)
 	}
 	return e
 }

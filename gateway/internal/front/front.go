@@ -23,6 +23,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -199,7 +200,26 @@ func (f *Front) serve(w http.ResponseWriter, r *http.Request, requestID string) 
 	}
 }
 
+// post serves one message. A request for a session is judged before its body is read: strangers get as far as a handshake.
 func (f *Front) post(w http.ResponseWriter, r *http.Request, requestID, token string) *refused {
+	id := r.Header.Get(headerSession)
+	if id == "" {
+		return f.message(w, r, requestID, token, nil)
+	}
+	e := f.table.acquire(id, sha256.Sum256([]byte(token)))
+	if e == nil {
+		return &refused{status: http.StatusNotFound, code: callv1.Code_CODE_NOT_FOUND, reason: "session", message: sentenceSession}
+	}
+	defer f.table.release(e)
+	no := f.message(w, r, requestID, token, e)
+	if no != nil {
+		no.session = e.relay
+	}
+	return no
+}
+
+// message reads, decodes and forwards the message of a request; e is its session, nil at a handshake.
+func (f *Front) message(w http.ResponseWriter, r *http.Request, requestID, token string, e *entry) *refused {
 	if no := checkMedia(r.Header); no != nil {
 		return no
 	}
@@ -227,20 +247,14 @@ func (f *Front) post(w http.ResponseWriter, r *http.Request, requestID, token st
 		Gone:      r.Context().Done(),
 		front:     f,
 	}
-	id := r.Header.Get(headerSession)
-	if id == "" {
-		if frame.Method != methodInitialize {
-			return &refused{status: http.StatusBadRequest, id: frame.ID, rpc: rpcInvalidRequest, code: callv1.Code_CODE_UNAUTHENTICATED,
-				reason: "no session", message: "Start a session with initialize, and send its Mcp-Session-Id from then on."}
-		}
+	handshake := frame.Method == methodInitialize
+	switch {
+	case e == nil && handshake:
 		return f.open(w, r, call, frame)
-	}
-	e := f.table.acquire(id, sha256.Sum256([]byte(token)))
-	if e == nil {
-		return &refused{status: http.StatusNotFound, code: callv1.Code_CODE_NOT_FOUND, reason: "session", message: sentenceSession}
-	}
-	defer f.table.release(e)
-	if frame.Method == methodInitialize {
+	case e == nil:
+		return &refused{status: http.StatusBadRequest, id: frame.ID, rpc: rpcInvalidRequest, code: callv1.Code_CODE_UNAUTHENTICATED,
+			reason: "no session", message: "Start a session with initialize, and send its Mcp-Session-Id from then on."}
+	case handshake:
 		return &refused{status: http.StatusOK, id: frame.ID, rpc: rpcInvalidRequest, code: callv1.Code_CODE_INVALID_ARGUMENT,
 			reason: "frame", message: "This session is initialised already."}
 	}
@@ -280,7 +294,7 @@ func (f *Front) open(w http.ResponseWriter, r *http.Request, call *Call, frame *
 // openRefused turns the vault's answer to a credential into the client's. Only a wrong credential is an HTTP error, since
 // clients show the sentence of a JSON-RPC error and hide the body of a 503.
 func openRefused(id jsontext.Value, err *fault.Error) *refused {
-	out := &refused{status: http.StatusOK, id: id, rpc: rpcServer, code: err.Code, reason: "session not opened", message: sentence(err.Message),
+	out := &refused{status: http.StatusOK, id: id, rpc: rpcServer, code: err.Code, reason: "session not opened", message: envelope.Sentence(err.Message),
 		retryable: err.Retryable, cause: err}
 	switch err.Code {
 	case callv1.Code_CODE_UNAUTHENTICATED, callv1.Code_CODE_DENIED, callv1.Code_CODE_INVALID_ARGUMENT:

@@ -14,6 +14,7 @@ import (
 
 	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/refusal"
+	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
 )
@@ -31,6 +32,8 @@ type refused struct {
 	retryable bool
 	data      map[string]any
 	cause     *fault.Error
+	// session is the caller's, where it is known.
+	session *relay.Session
 	// quiet refusals are part of the protocol's ordinary course and are not recorded.
 	quiet bool
 }
@@ -44,7 +47,11 @@ func (f *Front) refuse(w http.ResponseWriter, r *http.Request, requestID string,
 		f.conf.Logger.InfoContext(r.Context(), "refused", "reason", no.reason, "code", code, "http_status", no.status)
 	}
 	if !no.quiet {
-		f.conf.Refusals.Record(r.Context(), refusal.Event{RequestID: requestID, Code: no.code, Reason: no.reason})
+		event := refusal.Event{RequestID: requestID, Code: no.code, Reason: no.reason}
+		if no.session != nil {
+			event.Principal, event.Session = no.session.Principal(), no.session.Ref()
+		}
+		f.conf.Refusals.Record(r.Context(), event)
 	}
 	data := map[string]any{"code": code, "request_id": requestID}
 	if no.retryable {
@@ -78,14 +85,6 @@ func (f *Front) refuse(w http.ResponseWriter, r *http.Request, requestID string,
 	if _, err := w.Write(body); err != nil {
 		f.conf.Logger.DebugContext(r.Context(), "the client left before its answer", "error", err)
 	}
-}
-
-// sentence begins a fault's message with a capital and ends it with a full stop.
-func sentence(s string) string {
-	if s == "" {
-		return s
-	}
-	return strings.ToUpper(s[:1]) + strings.TrimSuffix(s[1:], ".") + "."
 }
 
 // allowedHost reports whether a Host header names this machine's loopback or a configured name: a page that rebinds its

@@ -42,6 +42,8 @@ type answer struct {
 	receipt *callv1.Receipt
 	// proof names the proof that the request lacked.
 	proof string
+	// fault is for the log.
+	fault *fault.Error
 }
 
 // call serves one tools/call of a tool that exists. It never returns an error: whatever happens is an envelope.
@@ -52,10 +54,14 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, t tool) (*m
 	ctx = rpc.WithRequestID(ctx, call.RequestID)
 	out, err := s.limited(ctx, req, call, t, began)
 	if err != nil {
-		out = s.failed(ctx, call, t, out, err)
+		out = failed(call, t, err)
 	}
-	s.conf.Logger.InfoContext(ctx, "tool call", "tool", t.Name, "principal", call.Session.Principal(), "session", call.Session.Ref(),
-		"status", string(out.Status), "operation", out.OperationID, "duration_ms", time.Since(began).Milliseconds())
+	attributes := []any{"tool", t.Name, "principal", call.Session.Principal(), "session", call.Session.Ref(),
+		"status", string(out.Status), "operation", out.OperationID, "duration_ms", time.Since(began).Milliseconds()}
+	if out.fault != nil {
+		attributes = append(attributes, "fault", out.fault)
+	}
+	s.conf.Logger.InfoContext(ctx, "tool call", attributes...)
 	return s.result(ctx, call, out)
 }
 
@@ -183,13 +189,13 @@ func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *fro
 	state, err := s.await(ctx, req, call, id, began)
 	if err != nil {
 		f := fault.From(err)
-		if f.Code != callv1.Code_CODE_UNAVAILABLE && f.Code != callv1.Code_CODE_TIMEOUT {
+		if !f.Retryable || f.Code == callv1.Code_CODE_PROOF_REQUIRED {
 			return answer{}, err
 		}
 		// The operation is still there: the agent can come back for it.
 		out := envelope.Fault(call.RequestID, f)
 		out.OperationID, out.Next = id, envelope.Pending(call.RequestID, id, expires).Next
-		return answer{Envelope: out}, nil
+		return answer{Envelope: out, fault: f}, nil
 	}
 	switch state.GetState() {
 	case vaultv1.OperationState_OPERATION_STATE_PENDING:
@@ -281,9 +287,8 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *front.
 	case errors.Is(err, relay.ErrRunning):
 		return answer{Envelope: envelope.StillRunning(call.RequestID, id)}, nil
 	case err != nil:
-		out := answer{Envelope: envelope.Fault(call.RequestID, fault.From(err))}
+		out := answer{Envelope: envelope.Fault(call.RequestID, fault.From(err)), fault: fault.From(err)}
 		out.OperationID = id
-		s.logFault(ctx, t, fault.From(err))
 		return out, nil
 	}
 	return done(call, t, reply, id)
@@ -351,12 +356,14 @@ func done(call *front.Call, t contract.Tool, reply relay.Reply, id string) (answ
 	return answer{Envelope: out, receipt: reply.Outcome.GetReceipt()}, nil
 }
 
-// failed makes the envelope of an error.
-func (s *Server) failed(ctx context.Context, call *front.Call, t tool, out answer, err error) answer {
+// failed makes the answer of an error.
+func failed(call *front.Call, t tool, err error) answer {
 	f := fault.From(err)
-	s.logFault(ctx, t.Tool, f)
-	out.Envelope = envelope.Fault(call.RequestID, f)
-	if f.Code == callv1.Code_CODE_PROOF_REQUIRED {
+	out := answer{Envelope: envelope.Fault(call.RequestID, f), fault: f}
+	switch f.Code {
+	case callv1.Code_CODE_DENIED:
+		out.Envelope = envelope.Unavailable(call.RequestID) // denials look alike
+	case callv1.Code_CODE_PROOF_REQUIRED:
 		purpose := callv1.Proof_PURPOSE_RENEW
 		if t.Tier != optionsv1.Tier_TIER_READ {
 			purpose = callv1.Proof_PURPOSE_CALL
@@ -368,10 +375,6 @@ func (s *Server) failed(ctx context.Context, call *front.Call, t tool, out answe
 		out.proof = proofName(purpose)
 	}
 	return out
-}
-
-func (s *Server) logFault(ctx context.Context, t contract.Tool, f *fault.Error) {
-	s.conf.Logger.WarnContext(ctx, "tool call failed", "tool", t.Name, "fault", f)
 }
 
 // recordRefused writes down an input that never reached a decision.

@@ -269,7 +269,7 @@ func (s *Server) initialize(ctx context.Context, next mcp.MethodHandler, method 
 	if r, ok := result.(*mcp.InitializeResult); ok {
 		r.Meta = mcp.Meta{metaRequestID: call.RequestID, metaSession: call.Session.Ref(), metaClient: call.Session.Principal()}
 	}
-	s.conf.Logger.InfoContext(ctx, "session opened", "principal", call.Session.Principal(), "session", call.Session.Ref(), "key_bound", call.Session.KeyBound())
+	s.conf.Logger.InfoContext(ctx, "session opened", "principal", call.Session.Principal(), "session", call.Session.Ref(), "signs", call.Session.KeyBound())
 	return result, nil
 }
 

@@ -85,8 +85,7 @@ func (r *Relay) Read(ctx context.Context, s *Session, by Caller, tool contract.T
 		return Reply{}, err
 	}
 	reply, err := r.invoke(ctx, tool, request, rpc.MetadataPermit, permit)
-	if stalePermit(err) {
-		// A sink that restarted, or adopted a higher epoch, wants a fresh permit.
+	if s.stale(tool.Sink, permit, err) {
 		if permit, err = r.permit(ctx, s, by, tool.Sink, permit); err != nil {
 			return Reply{}, err
 		}
@@ -95,9 +94,12 @@ func (r *Relay) Read(ctx context.Context, s *Session, by Caller, tool contract.T
 	return reply, err
 }
 
-// stalePermit reports whether a fresh permit could change a sink's answer.
-func stalePermit(err error) bool {
-	return fault.Is(err, callv1.Code_CODE_EXPIRED) || fault.Is(err, callv1.Code_CODE_UNAUTHENTICATED)
+// late tells a peer that let our time run out from one that is not there: what it was asked for may still happen.
+func late(ctx context.Context, err error) error {
+	if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	return fault.New(callv1.Code_CODE_TIMEOUT, fault.From(err).Message, fault.WithRetry(time.Second), fault.WithCause(err))
 }
 
 // Authorise asks the vault for leave to make one call. arguments is the RFC 8785 form of the request.
@@ -110,7 +112,7 @@ func (r *Relay) Authorise(ctx context.Context, s *Session, by Caller, tool contr
 		out, err = r.decide.Authorise(ctx, &vaultv1.AuthoriseRequest{
 			SessionId: handle, Tool: tool.Ref(), Arguments: arguments, Proof: by.proof(callv1.Proof_PURPOSE_CALL), Reason: reason,
 		})
-		return err
+		return late(ctx, err)
 	})
 	return out, err
 }
@@ -123,7 +125,7 @@ func (r *Relay) Wait(ctx context.Context, s *Session, by Caller, operationID str
 		return nil, err
 	}
 	out, err := r.waitOnce(ctx, permit, operationID)
-	if stalePermit(err) {
+	if s.stale(optionsv1.Role_ROLE_VAULT, permit, err) {
 		if permit, err = r.permit(ctx, s, by, optionsv1.Role_ROLE_VAULT, permit); err != nil {
 			return nil, err
 		}
@@ -171,7 +173,7 @@ func (r *Relay) invoke(ctx context.Context, tool contract.Tool, request proto.Me
 	var trailer metadata.MD
 	ctx = metadata.AppendToOutgoingContext(ctx, key, permission)
 	if err := conn.Invoke(ctx, tool.FullMethod, request, response, grpc.Trailer(&trailer)); err != nil {
-		return Reply{}, fault.From(err)
+		return Reply{}, fault.From(late(ctx, err))
 	}
 	outcome := new(callv1.Outcome)
 	if values := trailer.Get(rpc.TrailerOutcome); len(values) == 1 {

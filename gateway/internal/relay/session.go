@@ -57,6 +57,7 @@ type state struct {
 type permit struct {
 	// signed is the serialised SignedPermit, as it goes into call metadata.
 	signed  string
+	got     time.Time
 	expires time.Time
 }
 
@@ -96,7 +97,7 @@ func (r *Relay) open(ctx context.Context, by Caller) (*vaultv1.OpenSessionRespon
 		Proof: by.proof(callv1.Proof_PURPOSE_OPEN),
 	})
 	if err != nil {
-		return nil, nil, fault.From(err)
+		return nil, nil, fault.From(late(ctx, err))
 	}
 	permits, err := addressed(out.GetPermits())
 	if err != nil {
@@ -112,7 +113,7 @@ func addressed(list []*vaultv1.AddressedPermit) (map[optionsv1.Role]permit, erro
 		if err != nil {
 			return nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 		}
-		out[p.GetRole()] = permit{signed: string(raw), expires: p.GetExpiresAt().AsTime()}
+		out[p.GetRole()] = permit{signed: string(raw), got: time.Now(), expires: p.GetExpiresAt().AsTime()}
 	}
 	return out, nil
 }
@@ -129,6 +130,23 @@ func (r *Relay) Close(ctx context.Context, s *Session) {
 		r.conf.Logger.DebugContext(ctx, "the vault was not told that a session ended", "error", fault.From(err))
 	}
 }
+
+// stale reports whether a fresh permit could change a sink's answer to a call that used this one: the sink found it too
+// old, or refuses it for a reason that it keeps to itself, as after a halt, whose epoch makes older permits void.
+func (s *Session) stale(role optionsv1.Role, used string, err error) bool {
+	switch {
+	case fault.Is(err, callv1.Code_CODE_EXPIRED), fault.Is(err, callv1.Code_CODE_UNAUTHENTICATED):
+		return true
+	case fault.Is(err, callv1.Code_CODE_DENIED):
+		p := s.state.Load().permits[role]
+		return p.signed != used || time.Since(p.got) > fresh
+	default:
+		return false
+	}
+}
+
+// fresh is how old a permit may be to be taken as refused for good.
+const fresh = 2 * time.Second
 
 // permit returns the session's permit for a sink, renewed if it has little life left or is the stale one. Concurrent
 // callers share one renewal, which none of them can cancel for the others.
@@ -177,7 +195,7 @@ func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
 			SessionId: handle, Proof: by.proof(callv1.Proof_PURPOSE_RENEW),
 		})
 		if err != nil {
-			return err
+			return late(ctx, err)
 		}
 		permits, err := addressed(out.GetPermits())
 		if err != nil {

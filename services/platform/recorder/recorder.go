@@ -263,14 +263,15 @@ func (r *Recorder) Report(ctx context.Context, record *auditv1.Record) (*callv1.
 		r.mu.Unlock()
 		return nil, nil
 	}
-	it.kept = make(chan error, 1)
+	kept := make(chan error, 1)
+	it.kept = kept
 	r.makeDurable(it)
 	r.mu.Unlock()
 	signal(r.dirty)
 	patience := time.NewTimer(keepWait)
 	defer patience.Stop()
 	select {
-	case err = <-it.kept:
+	case err = <-kept:
 	case <-patience.C:
 		err = errors.New("our own disk does not answer")
 	}

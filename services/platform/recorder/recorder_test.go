@@ -197,6 +197,24 @@ func (a *audit) Append(ctx context.Context, req *auditv1.AppendRequest, _ ...grp
 	return out, nil
 }
 
+func (a *audit) size() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.entries)
+}
+
+func (a *audit) requests() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.appends
+}
+
+func (a *audit) id(index int) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.entries[index].GetRecord().GetRequestId()
+}
+
 // holds checks that the log's records are exactly these, by request id, numbered without gaps.
 func (a *audit) holds(t testing.TB, want ...string) {
 	t.Helper()
@@ -273,6 +291,12 @@ func (s *store) fail(err error) {
 	s.err = err
 }
 
+func (s *store) committed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.commits
+}
+
 func (s *store) count(t testing.TB) int {
 	t.Helper()
 	rows, err := s.Load(context.Background())
@@ -347,7 +371,9 @@ func TestRecordAfterRollback(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		entries, hashes := a.entries, a.hashes
+		var entries []*auditv1.Entry
+		var hashes []tlog.Hash
+		a.set(func() { entries, hashes = a.entries, a.hashes })
 		a.set(func() { a.entries, a.hashes = entries[:1], hashes[:1] })
 		began := time.Now()
 		_, err := r.Record(t.Context(), record("r-3"))
@@ -375,7 +401,7 @@ func TestKeptCheckpoint(t *testing.T) {
 			}
 		}
 		stop(t, r)
-		a.entries, a.hashes = a.entries[:1], a.hashes[:1]
+		a.set(func() { a.entries, a.hashes = a.entries[:1], a.hashes[:1] })
 		r = start(t, a, s)
 		began := time.Now()
 		_, err := r.Record(t.Context(), record("r-3"))
@@ -387,7 +413,7 @@ func TestKeptCheckpoint(t *testing.T) {
 func TestRecordsShareBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAudit(t)
-		a.delay = 10 * time.Millisecond
+		a.set(func() { a.delay = 10 * time.Millisecond })
 		r := start(t, a, newStore())
 		var running sync.WaitGroup
 		for i := range 200 {
@@ -398,12 +424,12 @@ func TestRecordsShareBatches(t *testing.T) {
 			})
 		}
 		running.Wait()
-		if a.appends > 3 {
-			t.Errorf("%d requests for 200 records", a.appends)
+		if a.requests() > 3 {
+			t.Errorf("%d requests for 200 records", a.requests())
 		}
 		stop(t, r)
-		if len(a.entries) != 200 {
-			t.Errorf("%d entries", len(a.entries))
+		if a.size() != 200 {
+			t.Errorf("%d entries", a.size())
 		}
 	})
 }
@@ -412,7 +438,7 @@ func TestRecordsShareBatches(t *testing.T) {
 func TestGivenUpBeforeSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAudit(t)
-		a.delay = 200 * time.Millisecond
+		a.set(func() { a.delay = 200 * time.Millisecond })
 		r := start(t, a, newStore())
 		time.Sleep(time.Second)
 		var running sync.WaitGroup
@@ -461,10 +487,10 @@ func TestReport(t *testing.T) {
 		}
 		s.fail(nil)
 		crash(r) // r-3 reaches the disk with the flusher's next try, or is lost with the process; here it was told so
-		a.down = false
+		a.set(func() { a.down = false })
 		r = start(t, a, s)
 		stop(t, r)
-		if len(a.entries) < 2 || a.entries[1].GetRecord().GetRequestId() != "r-2" {
+		if a.size() < 2 || a.id(1) != "r-2" {
 			t.Errorf("r-2 is not in the log")
 		}
 	})
@@ -475,18 +501,18 @@ func TestSpool(t *testing.T) {
 		a, s := newAudit(t), newStore()
 		r := start(t, a, s)
 		time.Sleep(3 * tidyWithin / 2)
-		commits := s.commits
+		commits := s.committed()
 		for i := range 20 {
 			if err := r.Spool(t.Context(), record(fmt.Sprint("r-", i))); err != nil {
 				t.Fatal(err)
 			}
 		}
 		time.Sleep(linger + time.Millisecond)
-		if len(a.entries) != 20 || a.appends != 1 || r.Depth() != 0 {
-			t.Errorf("%d entries in %d requests, depth %d; want 20 in 1, 0", len(a.entries), a.appends, r.Depth())
+		if a.size() != 20 || a.requests() != 1 || r.Depth() != 0 {
+			t.Errorf("%d entries in %d requests, depth %d; want 20 in 1, 0", a.size(), a.requests(), r.Depth())
 		}
-		if s.commits != commits {
-			t.Errorf("%d commits to our own disk although audit's had everything", s.commits-commits)
+		if s.committed() != commits {
+			t.Errorf("%d commits to our own disk although audit's had everything", s.committed()-commits)
 		}
 		stop(t, r)
 	})
@@ -510,8 +536,8 @@ func TestRecordCarriesTheSpool(t *testing.T) {
 		if took := time.Since(began); took >= linger {
 			t.Errorf("Record waited %v for the spool's company", took)
 		}
-		if a.appends != 1 {
-			t.Errorf("%d requests", a.appends)
+		if a.requests() != 1 {
+			t.Errorf("%d requests", a.requests())
 		}
 		a.holds(t, "r-1", "r-2", "r-3")
 		stop(t, r)
@@ -541,7 +567,7 @@ func TestSpoolOutage(t *testing.T) {
 		wantUnavailable(t, r.Spool(t.Context(), record("r-too-late")), time.Now(), 0)
 		// The process is killed, and started again while audit is back.
 		crash(r)
-		a.down = false
+		a.set(func() { a.down = false })
 		r = start(t, a, s)
 		if r.Depth() != 51 {
 			t.Errorf("depth %d after the restart", r.Depth())
@@ -550,8 +576,8 @@ func TestSpoolOutage(t *testing.T) {
 			t.Error(err)
 		}
 		stop(t, r)
-		if n := s.count(t); n != 0 || len(a.entries) != 52 {
-			t.Errorf("%d rows left, %d entries; want 0, 52", n, len(a.entries))
+		if n := s.count(t); n != 0 || a.size() != 52 {
+			t.Errorf("%d rows left, %d entries; want 0, 52", n, a.size())
 		}
 	})
 }
@@ -559,7 +585,7 @@ func TestSpoolOutage(t *testing.T) {
 func TestSpoolIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAudit(t), newStore()
-		a.down = true
+		a.set(func() { a.down = true })
 		r := start(t, a, s)
 		for i := range MaxSpooled {
 			if err := r.Spool(t.Context(), record("r")); err != nil {
@@ -569,11 +595,11 @@ func TestSpoolIsFull(t *testing.T) {
 		wantUnavailable(t, r.Spool(t.Context(), record("r")), time.Now(), 0)
 		a.set(func() { a.down = false })
 		time.Sleep(10 * time.Second)
-		if r.Depth() != 0 || len(a.entries) != MaxSpooled {
-			t.Errorf("depth %d, %d entries", r.Depth(), len(a.entries))
+		if r.Depth() != 0 || a.size() != MaxSpooled {
+			t.Errorf("depth %d, %d entries", r.Depth(), a.size())
 		}
-		if a.appends > MaxSpooled/maxBatch+10 {
-			t.Errorf("%d requests", a.appends)
+		if a.requests() > MaxSpooled/maxBatch+10 {
+			t.Errorf("%d requests", a.requests())
 		}
 		stop(t, r)
 	})
@@ -582,7 +608,7 @@ func TestSpoolIsFull(t *testing.T) {
 func TestSpoolBytesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAudit(t)
-		a.down = true
+		a.set(func() { a.down = true })
 		r := start(t, a, newStore())
 		big := record("r")
 		big.Body.Arguments = string(make([]byte, 60_000))
@@ -649,7 +675,7 @@ func TestCrashWithAnUnknownFate(t *testing.T) {
 				if err != nil || len(rows) != 3 || rows[2].Sequence != 4 {
 					t.Fatalf("rows %v, %v", rows, err)
 				}
-				a.deaf, a.hang = false, false
+				a.set(func() { a.deaf, a.hang = false, false })
 				r = start(t, a, s)
 				if _, err := r.Record(t.Context(), record("r-4")); err != nil {
 					t.Error(err)
@@ -668,7 +694,7 @@ func TestCrashWithAnUnknownFate(t *testing.T) {
 func TestCrashWhileNumbering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAudit(t), newStore()
-		a.down = true
+		a.set(func() { a.down = true })
 		r := start(t, a, s)
 		for _, id := range []string{"r-1", "r-2"} {
 			if err := r.Spool(t.Context(), record(id)); err != nil {
@@ -679,7 +705,7 @@ func TestCrashWhileNumbering(t *testing.T) {
 		a.set(func() { a.down, a.deaf = false, true })
 		time.Sleep(time.Second)
 		crash(r)
-		a.deaf = false
+		a.set(func() { a.deaf = false })
 		r = start(t, a, s)
 		if _, err := r.Record(t.Context(), record("r-3")); err != nil {
 			t.Error(err)
@@ -693,8 +719,8 @@ func TestCrashWhileNumbering(t *testing.T) {
 func TestPoison(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAudit(t), newStore()
-		a.refuse = func(r *auditv1.Record) bool { return r.GetRequestId() == "r-bad" }
-		a.down = true
+		a.set(func() { a.refuse = func(r *auditv1.Record) bool { return r.GetRequestId() == "r-bad" } })
+		a.set(func() { a.down = true })
 		r := start(t, a, s)
 		for _, id := range []string{"r-1", "r-2", "r-bad", "r-3", "r-bad", "r-4", "r-5"} {
 			if err := r.Spool(t.Context(), record(id)); err != nil {
@@ -762,8 +788,8 @@ func TestInvalidRecordsAreOurMistake(t *testing.T) {
 			}
 		}
 		stop(t, r)
-		if len(a.entries) != 0 {
-			t.Errorf("%d entries", len(a.entries))
+		if a.size() != 0 {
+			t.Errorf("%d entries", a.size())
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -77,7 +78,7 @@ func OpenStore(ctx context.Context, stateDir string) (*SQLStore, error) {
 func (s *SQLStore) LoadCheckpoint(ctx context.Context) ([]byte, error) {
 	var note []byte
 	err := s.db.QueryRowContext(ctx, `SELECT note FROM checkpoint WHERE only = 1`).Scan(&note)
-	if err == sql.ErrNoRows { //nolint:errorlint // database/sql returns it bare
+	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
 	return note, err

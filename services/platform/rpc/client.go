@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
@@ -102,9 +103,13 @@ func (c *client) convert(ctx context.Context, method string, err error) error {
 		return nil
 	}
 	f := fault.From(err)
-	if f.Code == callv1.Code_CODE_UNAVAILABLE && !saysItself(err) && ctx.Err() == nil {
+	if f.Code == callv1.Code_CODE_UNAVAILABLE && !saysItself(err) && !errors.Is(ctx.Err(), context.Canceled) {
 		// Whoever reads it wants to know which process.
-		f = fault.New(f.Code, "the "+identity.RoleName(c.cfg.Server.Role())+" cannot be reached", fault.WithRetry(time.Second), fault.WithCause(err))
+		problem := " cannot be reached"
+		if status.Code(err) == codes.DeadlineExceeded {
+			problem = " did not answer in time"
+		}
+		f = fault.New(f.Code, "the "+identity.RoleName(c.cfg.Server.Role())+problem, fault.WithRetry(time.Second), fault.WithCause(err))
 	}
 	if c.cfg.Logger != nil {
 		c.cfg.Logger.DebugContext(ctx, "call to peer failed", "method", method, "server", c.cfg.Server, "fault", f)

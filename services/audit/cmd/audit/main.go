@@ -65,6 +65,8 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) error {
 		return err
 	}
 	defer self.Close()
+	process.Watch(ctx, logger, "trust folder", roots.Err)
+	process.Watch(ctx, logger, "certificate", self.Err)
 	signer, err := log.LoadSigner(s.LogKey)
 	if err != nil {
 		return err

@@ -134,6 +134,9 @@ func (l *Log) load(ctx context.Context) error {
 			return errors.New("the stored log has entries and no checkpoint: it was damaged or altered; restore it from a backup")
 		}
 		h.Root, _ = tlog.TreeHash(0, nil) // the empty tree's root reads nothing
+		if h.signed, err = logproof.SignCheckpoint(h.Checkpoint, l.cfg.Signer); err != nil {
+			return err
+		}
 	} else {
 		if h.Checkpoint, err = logproof.OpenCheckpoint(stored.Checkpoint, l.cfg.Keys()); err != nil {
 			return fmt.Errorf("the stored log's newest checkpoint is not signed by a key in the trust folder's log_keys: %w", err)
@@ -180,7 +183,7 @@ func (l *Log) load(ctx context.Context) error {
 // Size is how many entries the log holds.
 func (l *Log) Size() uint64 { return l.head.Load().Size }
 
-// Newest returns the size and the signed checkpoint that belong together; nil for an empty log.
+// Newest returns the size and the signed checkpoint that belong together.
 func (l *Log) Newest() (size uint64, checkpoint []byte) {
 	h := l.head.Load()
 	return h.Size, h.signed

@@ -566,7 +566,9 @@ func (r *rig) concurrent(random *rand.Rand) {
 	}
 	var running sync.WaitGroup
 	for i := range calls {
-		running.Go(func() { calls[i].answer, calls[i].err = r.log.Append(r.t.Context(), calls[i].writer, calls[i].records, 0) })
+		running.Go(func() {
+			calls[i].answer, calls[i].err = r.log.Append(r.t.Context(), calls[i].writer, calls[i].records, 0)
+		})
 	}
 	running.Wait()
 	for _, c := range calls {

@@ -87,6 +87,8 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	defer self.Close()
+	process.Watch(ctx, logger, "trust folder", roots.Err)
+	process.Watch(ctx, logger, "certificate", self.Err)
 	auditConn, err := dial(self, cfg.Audit, logger)
 	if err != nil {
 		return err

@@ -36,6 +36,7 @@ const (
 	CauseRestarted      = "the host was restarted"
 	CausePortInUse      = "another program listens on the service's port"
 	CauseTimeout        = "the service did not become healthy in time"
+	CauseStopped        = "it was stopped while it was starting"
 	CauseProgramMissing = "the program file is missing"
 	CauseNotPermitted   = "the executor may not run the program as its user"
 	CauseNotStarted     = "the program could not be started"

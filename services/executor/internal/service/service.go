@@ -79,6 +79,8 @@ type unit struct {
 	failure string                  // why the last start failed
 	healthy bool
 	checked bool
+	// abandon ends the start that is under way; nil when there is none.
+	abandon context.CancelCauseFunc
 }
 
 func (m *Manager) unit(id string) *unit {
@@ -169,19 +171,22 @@ func (m *Manager) Start(ctx context.Context, s *catalogue.Service) (bool, error)
 		m.check(ctx, s)
 		return false, nil
 	}
+	waiting, abandon := context.WithCancelCause(ctx)
+	defer abandon(nil)
 	u.set(func(u *unit) {
 		u.phase, u.failure, u.healthy, u.checked = executorv1.ServiceState_SERVICE_STATE_STARTING, "", false, false
+		u.abandon = abandon
 	})
 	err := d.Start(ctx, s)
 	if err == nil {
-		err = m.awaitHealth(ctx, d, s)
+		err = m.awaitHealth(waiting, d, s)
 	}
 	cause := ""
 	if err != nil {
 		cause = causeOf(err)
 	}
 	u.set(func(u *unit) {
-		u.phase, u.failure = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, cause
+		u.phase, u.failure, u.abandon = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, cause, nil
 		u.healthy, u.checked = err == nil, err == nil
 	})
 	switch {
@@ -198,12 +203,16 @@ var (
 	errTimeout = errors.New(driver.CauseTimeout)
 	// errEarly marks a program that ended while it was starting.
 	errEarly = errors.New(driver.CauseExited)
+	// errStopped ends a start because somebody wants the service stopped.
+	errStopped = errors.New(driver.CauseStopped)
 )
 
 func causeOf(err error) string {
 	switch {
 	case errors.Is(err, errTimeout):
 		return driver.CauseTimeout
+	case errors.Is(err, errStopped):
+		return driver.CauseStopped
 	case errors.Is(err, driver.ErrPortInUse):
 		return driver.CausePortInUse
 	case errors.Is(err, errEarly):
@@ -240,18 +249,31 @@ func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalogue.Servic
 		if time.Now().After(deadline) || ctx.Err() != nil {
 			break
 		}
-		time.Sleep(pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
 		pause = min(pause*2, maxStartPoll)
 	}
-	if _, err := d.Stop(ctx, s); err != nil {
+	if _, err := d.Stop(context.WithoutCancel(ctx), s); err != nil {
 		return err
+	}
+	if errors.Is(context.Cause(ctx), errStopped) {
+		return errStopped
 	}
 	return fmt.Errorf("%w: %w", errTimeout, last)
 }
 
-// Stop makes a service not run. It reports whether that changed anything. Errors are faults.
+// Stop makes a service not run, and ends a start that is still waiting for it to be healthy. It reports whether that
+// changed anything. Errors are faults.
 func (m *Manager) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
 	u := m.unit(s.ID)
+	abandoned := false
+	u.set(func(u *unit) {
+		if abandoned = u.abandon != nil; abandoned {
+			u.abandon(errStopped)
+		}
+	})
 	if err := u.take(ctx); err != nil {
 		return false, err
 	}
@@ -267,7 +289,7 @@ func (m *Manager) Stop(ctx context.Context, s *catalogue.Service) (bool, error) 
 	if err != nil {
 		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" did not stop: "+driver.Cause(err), fault.WithCause(err))
 	}
-	return changed, nil
+	return changed || abandoned, nil
 }
 
 func (u *unit) take(ctx context.Context) error {
@@ -373,7 +395,8 @@ func (m *Manager) programDigest(s *catalogue.Service) string {
 	return digest
 }
 
-// Found says, after a restart, what is true of the service that an interrupted call acted on.
+// Found says, after a restart, what is true of the service that an interrupted call acted on: "running", "stopped", or
+// "unknown" where the catalogue has it no more.
 func (m *Manager) Found(_ context.Context, _ string, arguments []byte) string {
 	var named struct {
 		ServiceID string `json:"service_id"`
@@ -385,7 +408,10 @@ func (m *Manager) Found(_ context.Context, _ string, arguments []byte) string {
 	if err != nil {
 		return "unknown"
 	}
-	return StateName(m.Look(s).State)
+	if m.Look(s).Running() {
+		return "running"
+	}
+	return "stopped"
 }
 
 // StateName is the word for a state: "running".

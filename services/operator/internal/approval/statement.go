@@ -41,7 +41,7 @@ var (
 	// ErrTarget means that the executor's answer does not belong to the operation.
 	ErrTarget = errors.New("what the executor says of the target does not belong to this operation")
 	// ErrEpoch means that there was a panic in between.
-	ErrEpoch = errors.New("it was asked for before the last halt and is void now")
+	ErrEpoch = errors.New("a halt lies between: what was asked for before it is void, and vault and executor must be resumed together (durward resume)")
 	// ErrExpired means that its time is over.
 	ErrExpired = errors.New("it has expired")
 )
@@ -145,13 +145,17 @@ func (s Signer) Approve(op *vaultv1.Operation, preview *executorv1.PreviewCallRe
 	return st, nil
 }
 
-// Command makes the statement for a call of the human's own.
-func (s Signer) Command(call Call, preview *executorv1.PreviewCallResponse) (*statement.Statement, error) {
+// Command makes the statement for a call of the human's own. epoch is the vault's: a sink that is behind adopts it with the
+// grant, and one that is ahead would refuse.
+func (s Signer) Command(call Call, preview *executorv1.PreviewCallResponse, epoch uint64) (*statement.Statement, error) {
+	if preview.GetEpoch() > epoch {
+		return nil, ErrEpoch
+	}
 	st, err := s.single(statement.KindCommand, call, preview, commandLife)
 	if err != nil {
 		return nil, err
 	}
-	st.Epoch, st.Operation = preview.GetEpoch(), grant.NewID()
+	st.Epoch, st.Operation = epoch, grant.NewID()
 	st.Principal, st.Session = statement.CommandPrincipal(s.Operator), CommandSession
 	st.Channel = statement.ChannelName(callv1.Channel_CHANNEL_CLI)
 	return st, nil

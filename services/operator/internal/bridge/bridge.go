@@ -20,6 +20,9 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/contract"
 )
 
 // Bounds.
@@ -228,7 +231,7 @@ func (b *Bridge) open(ctx context.Context, line []byte, m message) {
 	b.initialize, b.session, b.protocol = bytes.Clone(line), "", ""
 	answer, err := b.handshake(ctx)
 	if err != nil {
-		b.failWith(m.ID, err)
+		b.failWith(ctx, m.ID, err)
 		return
 	}
 	b.write(answer)
@@ -317,13 +320,16 @@ func (b *Bridge) call(ctx context.Context, line []byte, m message) {
 		response, err := b.post(ctx, signed)
 		if errors.Is(err, errSession) && try < maxTries {
 			if err := b.reopen(ctx, seen); err != nil {
-				b.failWith(m.ID, err)
+				b.failWith(ctx, m.ID, err)
 				return
 			}
 			continue
 		}
 		if err != nil {
-			b.failWith(m.ID, err)
+			if b.repeat(ctx, m, err, try) {
+				continue
+			}
+			b.failWith(ctx, m.ID, err)
 			return
 		}
 		again := ""
@@ -337,9 +343,10 @@ func (b *Bridge) call(ctx context.Context, line []byte, m message) {
 		})
 		b.discard(response)
 		if err != nil {
-			if ctx.Err() == nil {
-				b.failWith(m.ID, err)
+			if b.repeat(ctx, m, err, try) {
+				continue
 			}
+			b.failWith(ctx, m.ID, err)
 			return
 		}
 		if again == "" {
@@ -348,6 +355,42 @@ func (b *Bridge) call(ctx context.Context, line []byte, m message) {
 		needed = again
 	}
 }
+
+// repeatPause is the wait before a request is sent again to a gateway that went away.
+const repeatPause = 200 * time.Millisecond
+
+// repeat reports whether a request that the gateway did not answer may be sent again, after a pause: one that only looks,
+// and whose connection broke. What changes something is never repeated behind the client's back.
+func (b *Bridge) repeat(ctx context.Context, m message, err error, try int) bool {
+	broken := errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errCut)
+	if !broken || try >= maxTries || !looksOnly(m) {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(repeatPause):
+		return true
+	}
+}
+
+// looksOnly reports whether a request changes nothing.
+func looksOnly(m message) bool {
+	if m.Method != "tools/call" {
+		return true
+	}
+	var params struct {
+		Name string `json:"name"`
+	}
+	if json.Unmarshal(m.Params, &params) != nil {
+		return false
+	}
+	tool, known := contract.Lookup(params.Name)
+	return known && tool.Tier == optionsv1.Tier_TIER_READ
+}
+
+// errCut means that an answer ended before it was whole.
+var errCut = errors.New("the gateway ended the answer before it was whole")
 
 var errSession = errors.New("the session has ended")
 
@@ -415,7 +458,7 @@ func (b *Bridge) answers(response *http.Response, id json.RawMessage, answer fun
 			return answer(data)
 		})
 		if err == nil && !found {
-			err = errors.New("the gateway ended the answer before it was whole")
+			err = errCut
 		}
 		return err
 	case strings.TrimSpace(kind) == "application/json":
@@ -490,7 +533,10 @@ func (b *Bridge) write(payload []byte) {
 	_, _ = b.cfg.Out.Write(append(bytes.Clone(payload), '\n'))
 }
 
-func (b *Bridge) failWith(id json.RawMessage, err error) {
+func (b *Bridge) failWith(ctx context.Context, id json.RawMessage, err error) {
+	if ctx.Err() != nil {
+		return // the client has left
+	}
 	text := "Durward's gateway did not answer"
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/history"
@@ -148,7 +149,8 @@ func (a *app) addClient(ctx context.Context, cfg home.Config, name, channel, tie
 	if err := client.CheckName(name); err != nil {
 		return usage("", "%v", err)
 	}
-	return a.changeFile(ctx, cfg, cfg.Clients, "client add "+name, func(before []byte) ([]byte, error) {
+	counted := a.countClients(ctx)
+	err := a.changeFile(ctx, cfg, cfg.Clients, "client add "+name, func(before []byte) ([]byte, error) {
 		// A trial with a digest of nothing: files are made only for a client that can be entered.
 		trial := client.Client{ID: name, TokenSHA256: strings.Repeat("0", 64), Channel: channel, TierCeiling: tier}
 		if _, err := client.Add(before, trial); err != nil {
@@ -165,6 +167,31 @@ func (a *app) addClient(ctx context.Context, cfg home.Config, name, channel, tie
 		}
 		return after, nil
 	})
+	if err != nil {
+		return err
+	}
+	// The vault looks at the file every second: who connects right after this command should be let in.
+	for deadline := time.Now().Add(takeUpPatience); counted >= 0 && a.countClients(ctx) == counted && time.Now().Before(deadline); {
+		time.Sleep(50 * time.Millisecond)
+	}
+	return nil
+}
+
+// takeUpPatience is how long a new client is waited for at the vault.
+const takeUpPatience = 2 * time.Second
+
+// countClients returns how many clients the vault lets in, or -1 when it cannot be asked.
+func (a *app) countClients(ctx context.Context) int {
+	ctx, s, err := a.connect(ctx)
+	if err != nil {
+		return -1
+	}
+	defer s.close()
+	status, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+	if err != nil {
+		return -1
+	}
+	return int(status.GetClients())
 }
 
 func clientProblem(err error, name, file string) error {
@@ -625,4 +652,3 @@ func programVersion(ctx context.Context, path string) (string, error) {
 	}
 	return clean.Line(string(b), 100), nil
 }
-

@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/statement"
@@ -109,7 +110,7 @@ func (a *app) auditSearchCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.showSearch(found)
+				return a.showSearch(found, q.GetLimit())
 			})
 		},
 	}
@@ -186,7 +187,7 @@ func (a *app) parseTime(flag, s string) (*timestamppb.Timestamp, error) {
 	return nil, usage("Like 2026-01-31T12:00:00Z, 2026-01-31 or 24h.", "--%s %q is not a time", flag, clean.Visible(s))
 }
 
-func (a *app) showSearch(found *auditv1.SearchRecordsResponse) error {
+func (a *app) showSearch(found *auditv1.SearchRecordsResponse, limit uint32) error {
 	if a.json {
 		return a.out.Message(found)
 	}
@@ -201,7 +202,7 @@ func (a *app) showSearch(found *auditv1.SearchRecordsResponse) error {
 			clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(e.GetRecord().GetBody().GetSummary(), 80)})
 	}
 	a.out.Table([]string{"INDEX", "TIME", "WRITER", "KIND", "STATUS", "TOOL", "WHO", "SUMMARY"}, rows)
-	if found.GetNextBefore() > 0 {
+	if found.GetNextBefore() > 0 && len(found.GetEntries()) >= int(limit) {
 		a.out.Printf("%s\n", a.out.Dim("There are older ones: narrow the search, or raise --limit."))
 	}
 	return nil
@@ -335,8 +336,8 @@ func (a *app) showStory(ctx context.Context, s *session, id string) error {
 
 func (a *app) storyLine(e *auditv1.Entry) string {
 	body := e.GetRecord().GetBody()
-	line := fmt.Sprintf("%6d  %s  %-14s %-16s %-8s", e.GetIndex(), e.GetRecord().GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"),
-		approval.Place(e.GetWriter()), kindWord(e), a.statusColour(e))
+	line := fmt.Sprintf("%6d  %s  %-14s  %-16s  %s", e.GetIndex(), e.GetRecord().GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"),
+		approval.Place(e.GetWriter()), kindWord(e), output.Pad(a.statusColour(e), 7))
 	for _, part := range []string{body.GetSummary(), body.GetAction(), body.GetReason()} {
 		if part = clean.Line(part, 500); part != "" {
 			return line + "  " + part
@@ -517,7 +518,7 @@ func (a *app) verifyFile(ctx context.Context, path string) error {
 	if err != nil {
 		return errors.Join(usage("", "the file cannot be opened: %v", err), l.Close())
 	}
-	report, err := history.VerifyFile(bufio.NewReader(f), history.NewVerifier(roots.Current(), l.Held()))
+	report, err := history.VerifyFile(bufio.NewReader(f), l.Verifier())
 	if err = errors.Join(err, f.Close(), l.Close()); err != nil {
 		return proofProblem(err)
 	}
@@ -623,7 +624,7 @@ func (a *app) export(ctx context.Context, s *session, l *history.Log, path strin
 		return usage("Name a file that is not there yet.", "the file cannot be made: %v", err)
 	}
 	w := bufio.NewWriter(f)
-	v := history.NewVerifier(s.Trust.Current(), l.Held())
+	v := l.Verifier()
 	err = history.Each(stream, func(checkpoint []byte, _ [][]byte) error {
 		return errors.Join(v.Head(checkpoint), history.WriteHead(w, checkpoint))
 	}, func(e *auditv1.Entry) error {

@@ -157,7 +157,9 @@ func (a *app) showResult(r result, operationID string) error {
 	for _, warning := range r.outcome.GetWarnings() {
 		a.out.Printf("  %s\n", a.out.Yellow(clean.Line(warning, 500)))
 	}
-	if detail, ok := r.response.(interface{ GetService() *executorv1.ServiceDetail }); ok {
+	if detail, ok := r.response.(interface {
+		GetService() *executorv1.ServiceDetail
+	}); ok {
 		if url := detail.GetService().GetBaseUrl(); url != "" {
 			a.out.Printf("  %s  %s\n", stateWord(detail.GetService().GetState()), clean.Line(url, 256))
 		}

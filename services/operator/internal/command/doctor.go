@@ -29,7 +29,7 @@ Exit code 1 when anything is ✗.`,
 			}
 			running, _ := a.home.RunningProcess()
 			findings := doctor.Examine(cmd.Context(), doctor.Config{
-				Home: a.home, Operator: cfg, Development: running.Development, Bin: bin, Version: programVersion, Own: version(),
+				Home: a.home, Operator: cfg, Development: running.Development, Bin: bin, Version: programVersion, Own: a.streams.Version,
 				HTTP: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}, Now: a.now, Root: "/",
 			})
 			bad := 0

@@ -102,7 +102,11 @@ func (a *app) reportHalt(results []haltResult, done, next string) error {
 			continue
 		}
 		if r.OK {
-			a.out.Printf("%s %-8s %s, epoch %d  %s\n", a.out.Green("✓"), r.Process, done, r.Epoch, a.out.Dim(fmt.Sprintf("(%d ms)", r.took.Milliseconds())))
+			took := ""
+			if r.took > 0 {
+				took = a.out.Dim(fmt.Sprintf("  (%d ms)", r.took.Milliseconds()))
+			}
+			a.out.Printf("%s %-8s %s, epoch %d%s\n", a.out.Green("✓"), r.Process, done, r.Epoch, took)
 		} else {
 			a.out.Printf("%s %-8s %s\n", a.out.Red("✗"), r.Process, r.Problem)
 		}
@@ -141,12 +145,29 @@ func (a *app) resume(ctx context.Context, yes bool) error {
 	if err != nil {
 		return err
 	}
-	if !vault.GetHalted() && !executor.GetHalted() && vault.GetEpoch() == executor.GetEpoch() {
+	// An executor that is behind takes up the vault's epoch with the next grant; one that is ahead refuses all of them.
+	if !vault.GetHalted() && !executor.GetHalted() && vault.GetEpoch() >= executor.GetEpoch() {
 		a.out.Printf("Nothing is halted.\n")
 		return nil
 	}
-	// Both begin the same new epoch, so that grants of the one hold at the other.
-	epoch := max(vault.GetEpoch(), executor.GetEpoch()) + 1
+	// A panic may have reached one of them alone. Both are halted, so that both begin the same new epoch.
+	epoch := max(vault.GetEpoch(), executor.GetEpoch())
+	const why = "resume: halted so that vault and executor begin the same epoch"
+	if !vault.GetHalted() {
+		response, err := s.Vault.Control.Halt(ctx, &vaultv1.HaltRequest{Reason: why})
+		if err != nil {
+			return err
+		}
+		epoch = max(epoch, response.GetEpoch())
+	}
+	if !executor.GetHalted() {
+		response, err := s.Executor.Halt(ctx, &executorv1.HaltRequest{Reason: why, Epoch: epoch})
+		if err != nil {
+			return err
+		}
+		epoch = max(epoch, response.GetEpoch())
+	}
+	epoch++
 	signer, err := a.signer(s)
 	if err != nil {
 		return err

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
 )
@@ -38,20 +38,13 @@ const (
 	exitDenied      = 4
 )
 
-// Version is what `durward version` says; releases set it when they are linked.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
-		return "development"
-	}
-	return info.Main.Version
-}
-
 // Streams are the program's surroundings.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
 	Getenv   func(string) string
+	// Version is this program's.
+	Version string
 }
 
 // app is one run of the command.
@@ -243,7 +236,7 @@ func checkArguments(cmd *cobra.Command) {
 	cmd.Args = func(c *cobra.Command, args []string) error {
 		if c.HasSubCommands() && len(args) > 0 {
 			next := "See: " + c.CommandPath() + " -h"
-			if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+			if near := config.Suggest(args[0], names(c)); len(near) > 0 {
 				next = "Did you mean " + strings.Join(near, ", ") + "?"
 			}
 			return usage(next, "%s has no command %q", c.CommandPath(), clean.Visible(args[0]))
@@ -261,15 +254,26 @@ func checkArguments(cmd *cobra.Command) {
 	}
 }
 
+// names lists a command's subcommands and their aliases.
+func names(c *cobra.Command) []string {
+	var out []string
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			out = append(append(out, sub.Name()), sub.Aliases...)
+		}
+	}
+	return out
+}
+
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		RunE: func(*cobra.Command, []string) error {
 			if a.json {
-				return a.out.Value(map[string]string{"version": version()})
+				return a.out.Value(map[string]string{"version": a.streams.Version})
 			}
-			a.out.Printf("durward %s\n", version())
+			a.out.Printf("durward %s\n", a.streams.Version)
 			return nil
 		},
 	}

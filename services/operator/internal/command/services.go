@@ -188,7 +188,11 @@ func (a *app) command(ctx context.Context, s *session, tool, serviceID string, y
 	if err != nil {
 		return err
 	}
-	st, err := signer.Command(call, preview)
+	vault, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+	if err != nil {
+		return err
+	}
+	st, err := signer.Command(call, preview, vault.GetEpoch())
 	if err != nil {
 		return denied("", "it cannot be signed: %v", err)
 	}

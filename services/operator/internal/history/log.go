@@ -42,6 +42,8 @@ type Log struct {
 	cfg    Config
 	keeper *logproof.Keeper
 	lock   *os.File
+	// before is what was held when the log was opened.
+	before logproof.Checkpoint
 }
 
 const (
@@ -82,7 +84,7 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	return &Log{cfg: cfg, keeper: keeper, lock: lock}, nil
+	return &Log{cfg: cfg, keeper: keeper, lock: lock, before: keeper.Held()}, nil
 }
 
 // Close gives the lock back.
@@ -118,8 +120,11 @@ func lockFolder(ctx context.Context, dir string) (*os.File, error) {
 // Held is the newest checkpoint that was verified, zero before the first.
 func (l *Log) Held() logproof.Checkpoint { return l.keeper.Held() }
 
-// Signed is the same as audit signed it.
-func (l *Log) Signed() []byte { return l.keeper.Signed() }
+// Verifier returns a verifier that holds a log against the checkpoint that was kept before this program started, and against
+// the newest one that it kept since.
+func (l *Log) Verifier() *Verifier {
+	return NewVerifier(l.cfg.Trust.Current(), l.before, l.keeper.Held())
+}
 
 // Keep asks audit for its head and keeps it, if it extends what is held.
 func (l *Log) Keep(ctx context.Context) (lastSequence uint64, err error) {
@@ -163,6 +168,11 @@ func (l *Log) send(ctx context.Context, records []*auditv1.Record) (bool, error)
 			return false, errors.Join(err, l.keepUnsent(records))
 		}
 		return false, l.keepUnsent(records)
+	}
+	// An append whose answer was lost may have been durable: what the log has is not written again.
+	records = slices.DeleteFunc(records, func(r *auditv1.Record) bool { return r.GetSequence() != 0 && r.GetSequence() <= last })
+	if len(records) == 0 {
+		return true, l.keepUnsent(nil)
 	}
 	for i, r := range records {
 		r.Sequence = last + 1 + uint64(i) //nolint:gosec // an index is not negative

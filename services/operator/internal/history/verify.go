@@ -42,11 +42,17 @@ type Verifier struct {
 	report  Report
 }
 
-// NewVerifier returns a verifier with the keys of a trust snapshot. earlier is the checkpoint kept before, or zero.
-func NewVerifier(roots *trust.Snapshot, earlier logproof.Checkpoint) *Verifier {
-	v := &Verifier{keys: roots.LogKeys, allowed: roots.AllowedSigners, report: Report{KeptSize: earlier.Size}}
-	if !earlier.IsZero() {
-		v.replay.Expect(earlier)
+// NewVerifier returns a verifier with the keys of a trust snapshot. earlier are checkpoints seen before; zero ones count for
+// nothing, and the report speaks of the first.
+func NewVerifier(roots *trust.Snapshot, earlier ...logproof.Checkpoint) *Verifier {
+	v := &Verifier{keys: roots.LogKeys, allowed: roots.AllowedSigners}
+	for i, c := range earlier {
+		if i == 0 {
+			v.report.KeptSize = c.Size
+		}
+		if !c.IsZero() {
+			v.replay.Expect(c)
+		}
 	}
 	return v
 }
@@ -76,7 +82,7 @@ func (v *Verifier) Add(entry *auditv1.Entry) error {
 		return err
 	}
 	record := entry.GetRecord()
-	if record.GetBody() == nil {
+	if len(entry.GetSalt()) == 0 {
 		v.report.Dropped++
 		return nil
 	}
@@ -140,7 +146,7 @@ func Each(stream exporter, head func(checkpoint []byte, consistency [][]byte) er
 
 // Verify proves the log as audit exports it and keeps its checkpoint.
 func (l *Log) Verify(ctx context.Context, stream exporter) (Report, error) {
-	v := NewVerifier(l.cfg.Trust.Current(), l.keeper.Held())
+	v := l.Verifier()
 	var raw []byte
 	var proof [][]byte
 	err := Each(stream, func(checkpoint []byte, consistency [][]byte) error {

@@ -42,7 +42,9 @@ func At(dir string) (Home, error) {
 	return Home{Dir: abs}, nil
 }
 
-func (h Home) path(parts ...string) string { return filepath.Join(append([]string{h.Dir}, parts...)...) }
+func (h Home) path(parts ...string) string {
+	return filepath.Join(append([]string{h.Dir}, parts...)...)
+}
 
 // Config is the configuration file of a process, or "clients", "catalogue", "operator".
 func (h Home) Config(name string) string { return h.path("config", name+".yaml") }

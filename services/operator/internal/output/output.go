@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -58,21 +59,29 @@ func (p *Printer) Yellow(s string) string { return p.paint("33", s) }
 func (p *Printer) Bold(s string) string   { return p.paint("1", s) }
 func (p *Printer) Dim(s string) string    { return p.paint("2", s) }
 
-// Table writes rows under a header in aligned columns, two spaces apart. Widths count runes.
+// width counts the characters of s that are seen; the printer's own colours are not.
+func width(s string) int { return utf8.RuneCountInString(colour.ReplaceAllString(s, "")) }
+
+var colour = regexp.MustCompile("\x1b\\[[0-9]*m")
+
+// Pad fills s up to n characters.
+func Pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-width(s))) }
+
+// Table writes rows under a header in aligned columns, two spaces apart.
 func (p *Printer) Table(header []string, rows [][]string) {
 	widths := make([]int, len(header))
 	for _, row := range append([][]string{header}, rows...) {
 		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			widths[i] = max(widths[i], width(cell))
 		}
 	}
 	line := func(row []string) string {
 		var b strings.Builder
 		for i, cell := range row {
-			b.WriteString(cell)
 			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
+				cell = Pad(cell, widths[i]+2)
 			}
+			b.WriteString(cell)
 		}
 		return strings.TrimRight(b.String(), " ")
 	}

@@ -78,7 +78,9 @@ func replace(text []byte, name, table string) ([]byte, error) {
 	return slices.Concat(before, []byte(begin+table+end), after), nil
 }
 
-func roleName(r optionsv1.Role) string { return strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_")) }
+func roleName(r optionsv1.Role) string {
+	return strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_"))
+}
 
 func callers() string {
 	var b strings.Builder

@@ -58,6 +58,8 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	defer self.Close()
+	process.Watch(ctx, logger, "trust folder", roots.Err)
+	process.Watch(ctx, logger, "certificate", self.Err)
 	key, err := grant.LoadKey(s.GrantKey)
 	if err != nil {
 		return err
@@ -74,6 +76,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	defer registry.Close()
+	process.Watch(ctx, logger, "clients file", registry.Err)
 
 	db, err := database.Open(ctx, database.Config{
 		Path: filepath.Join(s.StateDir, "vault.db"), StateDir: s.StateDir, Migrations: store.Migrations(), Service: "the vault",

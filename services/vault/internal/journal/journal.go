@@ -64,14 +64,25 @@ func (j *Journal) Check() error {
 	return nil
 }
 
-// Must records before something takes effect; CODE_AUDIT_UNAVAILABLE within 1.5 s, and then it must not.
+// Must records before something takes effect; CODE_AUDIT_UNAVAILABLE within 1.5 s, and then it must not. A record that was
+// given up may still reach the log: another follows it and says that nothing was done.
 func (j *Journal) Must(ctx context.Context, r *auditv1.Record) error {
-	ctx, cancel := WithPatience(ctx)
-	defer cancel()
-	if _, err := j.recorder.Record(ctx, j.complete(ctx, r)); err != nil {
-		return unavailable(err)
+	if err := j.Check(); err != nil {
+		return err
 	}
-	return nil
+	r = j.complete(ctx, r)
+	patient, cancel := WithPatience(ctx)
+	defer cancel()
+	_, err := j.recorder.Record(patient, r)
+	if err == nil {
+		return nil
+	}
+	given := proto.CloneOf(r)
+	given.Kind, given.Status = auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_ERROR
+	given.Body.Action, given.Body.Reason = r.GetBody().GetAction()+"-given-up", "it could not be recorded in time; nothing was done"
+	given.Body.Statement, given.Body.Arguments, given.Body.Confirmed = nil, "", false
+	j.Note(ctx, given)
+	return unavailable(err)
 }
 
 // Follow spools a record; CODE_AUDIT_UNAVAILABLE when the spool is full.

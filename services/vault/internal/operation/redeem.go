@@ -70,7 +70,12 @@ func (q *Queue) Redeem(ctx context.Context, signed *callv1.SignedGrant, sink str
 // or nothing for a one-call grant of a READ tool, which is not stored.
 func (q *Queue) claimRun(ctx context.Context, g *callv1.Grant) (*entry, error) {
 	q.mu.Lock()
-	if e, ok := q.live[g.GetOperationId()]; ok && mayRun(e.op.State) && e.op.State != running {
+	e, ok := q.live[g.GetOperationId()]
+	if ok && e.op.State == running && g.GetUse() == 1 && refuseSpent(store.ErrSpent) != nil {
+		q.mu.Unlock() // many may ask at once; this costs no query
+		return nil, errSpent(store.ErrSpent)
+	}
+	if ok && mayRun(e.op.State) && e.op.State != running {
 		defer q.mu.Unlock()
 		if e.claimed {
 			return nil, inState(pending)
@@ -99,8 +104,8 @@ func (q *Queue) claimRun(ctx context.Context, g *callv1.Grant) (*entry, error) {
 	case !errors.Is(err, store.ErrNotFound):
 		return nil, err
 	}
-	tool, ok := contract.Lookup(g.GetTool().GetName())
-	if !ok || tool.Tier != optionsv1.Tier_TIER_READ {
+	tool, known := contract.Lookup(g.GetTool().GetName())
+	if !known || tool.Tier != optionsv1.Tier_TIER_READ {
 		return nil, refusedGrant(errors.New("the grant's operation is not known here"))
 	}
 	return nil, nil

@@ -18,9 +18,11 @@ import (
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/proof"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/policy"
+	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/store"
 )
 
@@ -35,8 +37,16 @@ type authorityService struct {
 func (s *authorityService) Authorise(ctx context.Context, req *vaultv1.AuthoriseRequest) (*vaultv1.AuthoriseResponse, error) {
 	opened, client, err := s.session(ctx, req.GetSessionId())
 	if err != nil {
-		return nil, err
+		return nil, s.refused(ctx, "authorise-refused", req.GetTool().GetName(), nil, err)
 	}
+	resp, err := s.authorise(ctx, req, opened, client)
+	if err != nil {
+		return nil, s.refused(ctx, "authorise-refused", req.GetTool().GetName(), opened, err)
+	}
+	return resp, nil
+}
+
+func (s *authorityService) authorise(ctx context.Context, req *vaultv1.AuthoriseRequest, opened *session.Session, client *clients.Client) (*vaultv1.AuthoriseResponse, error) {
 	if err := s.Journal.Check(); err != nil {
 		return nil, err
 	}

@@ -103,5 +103,5 @@ func (s *Server) resumption(h *callv1.HumanStatement) (*statement.Verified, erro
 }
 
 func count(n int) uint32 {
-	return uint32(max(n, 0)) // #nosec G115 -- bounded by caps far below
+	return uint32(max(n, 0))
 }

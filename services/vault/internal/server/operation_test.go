@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -86,8 +87,12 @@ func TestAuthoriseRefuses(t *testing.T) {
 	if n := v.server.Queue.PendingCount(); n != 0 {
 		t.Errorf("%d operations wait for what was refused", n)
 	}
-	if n := len(v.audit.of(auditv1.Kind_KIND_DENIED)); n != 5 {
-		t.Errorf("%d denials recorded, want 5", n)
+	actions := map[string]int{}
+	for _, r := range v.audit.of(auditv1.Kind_KIND_DENIED) {
+		actions[r.GetBody().GetAction()]++
+	}
+	if diff := cmp.Diff(map[string]int{"policy": 5, "authorise-refused": 10}, actions); diff != "" {
+		t.Errorf("recorded (-want +got):\n%s", diff)
 	}
 }
 
@@ -485,9 +490,10 @@ func TestThousandParallelRedemptions(t *testing.T) {
 				ok.Add(1)
 			case fault.Is(err, callv1.Code_CODE_ALREADY_SPENT):
 				spent.Add(1)
+			case fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE), fault.Is(err, callv1.Code_CODE_TIMEOUT):
+				// Whoever waited too long for the others on a busy machine is told that it may not act.
 			default:
-				// Whoever waited too long for the others is told that it may not act.
-				wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
+				t.Error(err)
 			}
 		})
 	}
@@ -650,6 +656,16 @@ func TestAuditAway(t *testing.T) {
 			}
 			if n := v.server.Queue.PendingCount(); n != 1 {
 				t.Errorf("%d operations wait", n)
+			}
+			givenUp := map[string]bool{}
+			for _, r := range v.audit.of(auditv1.Kind_KIND_DENIED) {
+				givenUp[r.GetBody().GetAction()] = r.GetStatus() == auditv1.Status_STATUS_ERROR
+			}
+			// A record that was sent and not answered may reach the log: what follows it says that nothing was done.
+			for _, action := range []string{"ask-given-up", "approve-given-up", "redeem-given-up"} {
+				if givenUp[action] != (how == "hung") {
+					t.Errorf("%s recorded: %v", action, givenUp[action])
+				}
 			}
 			v.audit.set(func(f *fakeAudit) { f.down, f.hung = false, false })
 			v.must(v.redeem(g)) // nothing was spent meanwhile

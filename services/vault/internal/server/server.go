@@ -19,6 +19,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
@@ -141,11 +142,36 @@ func (s *Server) Refused(ctx context.Context, method string, caller identity.ID,
 	if caller.IsZero() {
 		r.Kind = auditv1.Kind_KIND_AUTHENTICATION_FAILED
 	}
-	if err.Cause != nil {
-		r.Body.Reason = err.Cause.Error()
+	if err.Code == callv1.Code_CODE_DENIED && err.Cause != nil {
+		r.Body.Reason = err.Cause.Error() // which of the reasons that look alike
 	}
 	note(r, suppressed)
 	s.Journal.Note(ctx, r)
+}
+
+// refused records an error of a handler that is a refusal, and returns it. What a flood repeats becomes a count.
+func (s *Server) refused(ctx context.Context, action, tool string, opened *session.Session, err error) error {
+	switch fault.From(err).Code {
+	case callv1.Code_CODE_INTERNAL, callv1.Code_CODE_TIMEOUT, callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_AUDIT_UNAVAILABLE:
+		return err // a failure of ours, which the log is told of
+	}
+	ok, suppressed := s.refusals.allow(s.Now())
+	if !ok {
+		return err
+	}
+	r := &auditv1.Record{
+		Kind: auditv1.Kind_KIND_DENIED, Status: auditv1.Status_STATUS_DENIED, Tool: clean.Line(tool, 128),
+		Body: &auditv1.Body{Action: action, Reason: fault.From(err).Message, DecisionSource: caller(ctx).String()},
+	}
+	if cause := fault.From(err).Cause; cause != nil && !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {
+		r.Body.Reason = cause.Error() // which of the reasons that look alike
+	}
+	if opened != nil {
+		r.Body.Principal, r.Body.Session, r.Body.Channel = opened.Principal, opened.Ref, opened.Client.Channel
+	}
+	note(r, suppressed)
+	s.Journal.Note(ctx, r)
+	return err
 }
 
 // caller is the identity on the connection; the chain lets nobody in without.

@@ -72,11 +72,11 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 func (s *sessionService) RenewPermits(ctx context.Context, req *vaultv1.RenewPermitsRequest) (*vaultv1.RenewPermitsResponse, error) {
 	opened, client, err := s.session(ctx, req.GetSessionId())
 	if err != nil {
-		return nil, err
+		return nil, s.refused(ctx, "renew-refused", "", nil, err)
 	}
 	claim := proof.Claim{Purpose: callv1.Proof_PURPOSE_RENEW, Client: client.ID, Session: opened.Ref}
 	if err := proven(opened, client, claim, req.GetProof()); err != nil {
-		return nil, err
+		return nil, s.refused(ctx, "renew-refused", "", opened, err)
 	}
 	permits, err := s.permits(ctx, opened, client)
 	if err != nil {

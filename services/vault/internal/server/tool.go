@@ -2,14 +2,13 @@ package server
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
-
-	"errors"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -26,6 +25,8 @@ const (
 	holdSpare = 500 * time.Millisecond
 )
 
+const waitOperation = "wait_operation"
+
 // toolService answers the vault's own tools, as a sink: against a permit.
 type toolService struct {
 	vaultv1.UnimplementedToolServiceServer
@@ -37,13 +38,16 @@ type toolService struct {
 func (s *toolService) WaitOperation(ctx context.Context, req *vaultv1.WaitOperationRequest) (*vaultv1.WaitOperationResponse, error) {
 	permit, err := s.permit(ctx, vaultv1.ToolService_WaitOperation_FullMethodName)
 	if err != nil {
-		return nil, err
+		return nil, s.refused(ctx, "permit-refused", waitOperation, nil, err)
 	}
 	hold := maxHold
 	if deadline, ok := ctx.Deadline(); ok {
 		hold = max(0, min(hold, time.Until(deadline)-holdSpare))
 	}
 	op, err := s.Queue.Wait(ctx, req.GetOperationId(), permit.GetPrincipal(), hold)
+	if fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
+		return nil, s.refused(ctx, "operation-not-theirs", waitOperation, nil, err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -145,7 +145,7 @@ func scan(row interface{ Scan(...any) error }) (*Operation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read operation: %w", err)
 	}
-	o.Epoch = uint64(epoch) // #nosec G115 -- written by this package from a uint64 that counts panics
+	o.Epoch = uint64(epoch)
 	o.AskedAt, o.ExpiresAt, o.DecidedAt = at(asked), at(expires), at(decided)
 	o.RedeemedAt, o.SettledAt = at(redeemed), at(settledAt)
 	return &o, nil
@@ -182,7 +182,7 @@ func insert(ctx context.Context, on execer, o *Operation) error {
 	_, err := on.ExecContext(ctx, `INSERT INTO operations (`+columns+`) VALUES (`+marks+`)`, // #nosec G202 -- constants
 		o.ID, o.State, o.Principal, o.Session, o.Channel, o.ClientName, o.KeyBound, o.ToolName, o.ToolSource,
 		blob(o.ToolDigest), o.Tier, blob(o.Arguments), blob(o.ArgumentsDigest), o.AgentReason, o.Audience,
-		int64(o.Epoch), // #nosec G115 -- counts panics
+		int64(o.Epoch),
 		blob(o.PolicyDigest), o.RequestID, nanos(o.AskedAt), nanos(o.ExpiresAt), nanos(o.DecidedAt), o.DecidedBy,
 		o.DecisionReason, blob(o.SubjectDigest), blob(o.Statement), blob(o.Signature), nanos(o.RedeemedAt),
 		nanos(o.SettledAt), o.SettledOK, o.Joined)
@@ -378,7 +378,7 @@ func (s *Store) Control(ctx context.Context) (Control, error) {
 	if err != nil {
 		return Control{}, fmt.Errorf("read epoch: %w", err)
 	}
-	c.Epoch, c.ChangedAt = uint64(epoch), at(when) // #nosec G115 -- counts panics
+	c.Epoch, c.ChangedAt = uint64(epoch), at(when)
 	return c, nil
 }
 
@@ -391,7 +391,7 @@ func (s *Store) SetControl(ctx context.Context, c Control, used *UsedStatement) 
 				return err
 			}
 		}
-		epoch := int64(c.Epoch) // #nosec G115 -- counts panics
+		epoch := int64(c.Epoch)
 		n, err := affected(tx.ExecContext(ctx, `UPDATE control SET epoch = ?, halted = ?, reason = ?, changed_by = ?,
 			changed_at = ? WHERE id = 1 AND epoch < ?`, epoch, c.Halted, c.Reason, c.ChangedBy, nanos(c.ChangedAt), epoch))
 		if err != nil {

@@ -1580,7 +1580,7 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"checkpoint\x18\x01 \x01(\fR\n" +
 	"checkpoint\x12 \n" +
 	"\vconsistency\x18\x02 \x03(\fR\vconsistency\x12#\n" +
-	"\rlast_sequence\x18\x03 \x01(\x04R\flastSequence\"\xa3\x04\n" +
+	"\rlast_sequence\x18\x03 \x01(\x04R\flastSequence\"\xb7\x04\n" +
 	"\x14SearchRecordsRequest\x12&\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\trequestId\x12*\n" +
@@ -1588,9 +1588,9 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\asession\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\asession\x12&\n" +
 	"\tprincipal\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tprincipal\x12\x1c\n" +
 	"\x04tool\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12,\n" +
-	"\x04tier\x18\x06 \x01(\x0e2\x18.durward.options.v1.TierR\x04tier\x12,\n" +
-	"\x05kinds\x18\a \x03(\x0e2\x16.durward.audit.v1.KindR\x05kinds\x124\n" +
-	"\bstatuses\x18\b \x03(\x0e2\x18.durward.audit.v1.StatusR\bstatuses\x120\n" +
+	"\x04tier\x18\x06 \x01(\x0e2\x18.durward.options.v1.TierR\x04tier\x126\n" +
+	"\x05kinds\x18\a \x03(\x0e2\x16.durward.audit.v1.KindB\b\xbaH\x05\x92\x01\x02\x10@R\x05kinds\x12>\n" +
+	"\bstatuses\x18\b \x03(\x0e2\x18.durward.audit.v1.StatusB\b\xbaH\x05\x92\x01\x02\x10\x10R\bstatuses\x120\n" +
 	"\x05since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12 \n" +

@@ -23,8 +23,12 @@ func alive(who identity) bool {
 		return false
 	}
 	st, err := stat(who.pid)
-	return err == nil && st.start == who.start && st.state != 'Z' && st.state != 'X'
+	return err == nil && st.start == who.start && st.runs()
 }
+
+// runs reports whether anything of the process still holds files and ports. A first thread that is a zombie says nothing
+// while others are on their way out.
+func (s procStat) runs() bool { return s.state != 'Z' && s.state != 'X' || s.threads > 1 }
 
 // ticks is when a process started, in clock ticks since boot.
 func ticks(pid int) (uint64, error) {
@@ -35,6 +39,7 @@ func ticks(pid int) (uint64, error) {
 type procStat struct {
 	state   byte
 	session int
+	threads int
 	start   uint64
 }
 
@@ -55,7 +60,8 @@ func parseStat(raw []byte) (procStat, error) {
 		return procStat{}, errStat
 	}
 	fields := strings.Fields(string(raw[end+1:]))
-	// fields[0] is field 3 (state), fields[3] is field 6 (session), fields[19] is field 22 (start time).
+	// fields[0] is field 3 (state), fields[3] is field 6 (session), fields[17] is field 20 (threads), fields[19] is
+	// field 22 (start time).
 	if len(fields) < 20 || len(fields[0]) != 1 {
 		return procStat{}, errStat
 	}
@@ -63,11 +69,15 @@ func parseStat(raw []byte) (procStat, error) {
 	if err != nil {
 		return procStat{}, errStat
 	}
+	threads, err := strconv.Atoi(fields[17])
+	if err != nil {
+		return procStat{}, errStat
+	}
 	start, err := strconv.ParseUint(fields[19], 10, 64)
 	if err != nil {
 		return procStat{}, errStat
 	}
-	return procStat{state: fields[0][0], session: session, start: start}, nil
+	return procStat{state: fields[0][0], session: session, threads: threads, start: start}, nil
 }
 
 // bootID names this boot of the kernel: start times of another one mean nothing.
@@ -95,7 +105,7 @@ func findByLog(log string, notBefore uint64) (identity, bool) {
 		if err != nil {
 			continue
 		}
-		if st, err := stat(pid); err == nil && st.session == pid && st.start >= notBefore && st.state != 'Z' {
+		if st, err := stat(pid); err == nil && st.session == pid && st.start >= notBefore && st.runs() {
 			return identity{pid: pid, start: st.start}, true
 		}
 	}

@@ -435,9 +435,9 @@ func TestLogsAreBounded(t *testing.T) {
 func TestParseStat(t *testing.T) {
 	fields := " 1 4242 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20"
 	for raw, want := range map[string]procStat{
-		"42 (plain) S" + fields:            {state: 'S', session: 3, start: 777},
-		"42 (a) R (b c) ) Z" + fields:      {state: 'Z', session: 3, start: 777},
-		"42 (new\nline) S" + fields + "\n": {state: 'S', session: 3, start: 777},
+		"42 (plain) S" + fields:            {state: 'S', session: 3, threads: 17, start: 777},
+		"42 (a) R (b c) ) Z" + fields:      {state: 'Z', session: 3, threads: 17, start: 777},
+		"42 (new\nline) S" + fields + "\n": {state: 'S', session: 3, threads: 17, start: 777},
 	} {
 		got, err := parseStat([]byte(raw))
 		if err != nil || got != want {
@@ -449,8 +449,36 @@ func TestParseStat(t *testing.T) {
 			t.Errorf("%q passed as %v", raw, got)
 		}
 	}
+	for _, ended := range []procStat{{state: 'Z', threads: 1}, {state: 'X'}, {state: 'Z'}} {
+		if ended.runs() {
+			t.Errorf("%+v passes for running", ended)
+		}
+	}
+	if !(procStat{state: 'Z', threads: 2}).runs() || !(procStat{state: 'S', threads: 1}).runs() {
+		t.Error("a process whose threads still run passes for ended")
+	}
 	me, err := stat(os.Getpid())
 	if err != nil || me.start == 0 || !alive(identity{os.Getpid(), me.start}) || alive(identity{os.Getpid(), me.start + 1}) {
 		t.Errorf("our own: %v, %v", me, err)
+	}
+}
+
+func TestRunAs(t *testing.T) {
+	nobody, err := user.Lookup("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := entry("polite", "")
+	s.RunAs = "nobody"
+	cmd, err := command(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := cmd.SysProcAttr.Credential
+	if c == nil || strconv.FormatUint(uint64(c.Uid), 10) != nobody.Uid || strconv.FormatUint(uint64(c.Gid), 10) != nobody.Gid || c.NoSetGroups {
+		t.Errorf("credentials are %+v, want those of %+v", c, nobody)
+	}
+	if !slices.Contains(cmd.Env, "USER=nobody") || !slices.Contains(cmd.Env, "HOME="+nobody.HomeDir) {
+		t.Errorf("environment is %v", cmd.Env)
 	}
 }

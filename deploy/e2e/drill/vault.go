@@ -1,0 +1,402 @@
+package drill
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"durward.internal/deploy/e2e/harness"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
+)
+
+// vaultLines are the attacks of somebody who has the vault: its certificate, the key that signs grants, every statement that
+// it ever saw, and a Redeem that says yes. He has a gateway that delivers what he signs.
+func vaultLines() []Line {
+	executor := func(guards string) map[string]string { return map[string]string{harness.Executor: guards} }
+	return []Line{
+		{"executor-without-vault", executor("redeem"), withoutVault},
+		{"vault-no-human", executor("statement"), noHuman},
+		{"vault-forged-statement", executor("statement"), forgedStatement},
+		{"vault-old-statement", executor("statement"), oldStatement},
+		{"vault-expired-statement", executor("statement"), expiredStatement},
+		{"vault-removed-operator", executor("statement"), removedOperator},
+		{"vault-scope-overuse", executor("uses"), scopeOveruse},
+		{"vault-spent-key", executor("spent,uses"), spentKey},
+		{"vault-changed-target", executor("subject,statement"), changedTarget},
+		{"audit-away", executor("intent"), auditAway},
+		{"vault-old-epoch", executor("epoch"), oldEpoch},
+	}
+}
+
+// withoutVault uses an approved grant while no vault can redeem it.
+func withoutVault(w *world) (trials, effects int) {
+	m := w.arrange()
+	g := w.approved(w.open(), "start_service", idle)
+	w.h.Process(harness.Vault).Kill()
+	for range 5 {
+		trials++
+		w.present(g, "start_service", idle)
+		if effects = w.effects(m); w.caught(effects) {
+			break
+		}
+	}
+	w.takeVault()
+	return trials, effects
+}
+
+// issue signs a grant with the vault's key and has it delivered.
+func (w *world) issue(g *callv1.Grant, tool, service string) {
+	w.present(w.vaultSigns(g), tool, service)
+}
+
+// noHuman issues grants without a human's statement, or with something in its place.
+func noHuman(w *world) (trials, effects int) {
+	w.takeVault()
+	m := w.arrange()
+	for _, a := range aims {
+		st := w.agentStatement(a.tool, a.service)
+		for _, statements := range [][]*callv1.HumanStatement{
+			nil,
+			{{Statement: []byte("{}"), Signature: []byte("none")}},
+			{{Statement: []byte("null"), Signature: []byte("none")}},
+		} {
+			for _, edit := range []func(*callv1.Grant){
+				func(*callv1.Grant) {},
+				func(g *callv1.Grant) { g.Dangerous = true },
+				func(g *callv1.Grant) { g.SubjectDigest = nil },
+				func(g *callv1.Grant) { g.Principal, g.Session = statement.CommandPrincipal(w.h.Operator), "-" },
+				func(g *callv1.Grant) { g.Channel = callv1.Channel_CHANNEL_CLI },
+				func(g *callv1.Grant) { g.Use = 1000 },
+				func(g *callv1.Grant) { g.Epoch += 3 },
+			} {
+				trials++
+				g := w.grantOf(st, a.tool, a.service, statements...)
+				g.OperationId = grant.NewID()
+				edit(g)
+				w.issue(g, a.tool, a.service)
+				if effects = w.effects(m); w.caught(effects) {
+					return trials, effects
+				}
+			}
+		}
+	}
+	return trials, effects
+}
+
+// forgedStatement issues grants with statements that the operator did not sign, or signed about something else, or for
+// another purpose.
+func forgedStatement(w *world) (trials, effects int) {
+	w.takeVault()
+	m := w.arrange()
+	good := w.agentStatement("start_service", idle)
+	for _, h := range w.badStatements(good) {
+		trials++
+		g := w.grantOf(good, "start_service", idle, h)
+		w.issue(g, "start_service", idle)
+		if effects = w.effects(m); w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// oldStatement takes what the operator once signed for another call.
+func oldStatement(w *world) (trials, effects int) {
+	w.takeVault()
+	m := w.arrange()
+	// Signed, carried out, over: a start of the spare service.
+	old := w.agentStatement("start_service", spare)
+	signed := w.sign(old, w.signer)
+	w.issue(w.grantOf(old, "start_service", spare, signed), "start_service", spare)
+	if w.effects(m) != 1 {
+		w.t.Fatal("a genuine statement had no effect, so an old one proves nothing")
+	}
+	w.kill(spare)
+	m = w.arrange()
+	for _, c := range []struct {
+		aim
+		edit func(*callv1.Grant)
+	}{
+		{aim{"start_service", spare}, func(g *callv1.Grant) { g.OperationId = grant.NewID() }},
+		{aim{"start_service", spare}, func(g *callv1.Grant) { g.Use = 2 }},
+		{aim{"start_service", spare}, func(g *callv1.Grant) { g.OperationId, g.Use = grant.NewID(), 7 }},
+		{aim{"start_service", spare}, func(g *callv1.Grant) { g.Session = "s-other" }},
+		{aim{"start_service", spare}, func(g *callv1.Grant) { g.Principal, g.OperationId = "agent-1", grant.NewID() }},
+		{aim{"start_service", spare}, func(g *callv1.Grant) { g.Channel, g.Dangerous = callv1.Channel_CHANNEL_CLI, true }},
+		{aim{"start_service", spare}, func(g *callv1.Grant) { g.Epoch += 5; g.OperationId = grant.NewID() }},
+		{aim{"start_service", idle}, func(g *callv1.Grant) { g.OperationId = grant.NewID() }},
+		{aim{"start_service", idle}, func(*callv1.Grant) {}},
+		{aim{"stop_service", victim}, func(g *callv1.Grant) { g.OperationId = grant.NewID() }},
+		{aim{"stop_service", victim}, func(*callv1.Grant) {}},
+	} {
+		// Everything but the statement is as the call needs it.
+		wanted := w.agentStatement(c.tool, c.service)
+		for _, statements := range [][]*callv1.HumanStatement{{signed}, {signed, signed}} {
+			trials++
+			g := w.grantOf(wanted, c.tool, c.service, statements...)
+			g.OperationId = old.Operation
+			c.edit(g)
+			w.issue(g, c.tool, c.service)
+			if effects = w.effects(m); w.caught(effects) {
+				return trials, effects
+			}
+		}
+	}
+	return trials, effects
+}
+
+// expiredStatement takes an approval that the operator gave long ago, or for later, and that was never used.
+func expiredStatement(w *world) (trials, effects int) {
+	w.takeVault()
+	m := w.arrange()
+	for _, window := range [][2]time.Duration{
+		{-30 * time.Minute, -6 * time.Minute}, {-59 * time.Minute, -10 * time.Minute}, {-48 * time.Hour, -47*time.Hour - 30*time.Minute},
+		{6 * time.Minute, 20 * time.Minute}, {24 * time.Hour, 24*time.Hour + 10*time.Minute},
+	} {
+		st := w.agentStatement("start_service", idle)
+		now := time.Now()
+		st.IssuedAt, st.NotBefore = statement.FormatTime(now.Add(window[0])), statement.FormatTime(now.Add(window[0]))
+		st.ExpiresAt = statement.FormatTime(now.Add(window[1]))
+		trials++
+		w.issue(w.grantOf(st, "start_service", idle, w.sign(st, w.signer)), "start_service", idle)
+		if effects = w.effects(m); w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// trustPatience is longer than any process takes to see a change of its trust folder.
+const trustPatience = 1300 * time.Millisecond
+
+// removedOperator takes fresh statements of an operator whose key a human has taken out of allowed_signers.
+func removedOperator(w *world) (trials, effects int) {
+	w.takeVault()
+	m := w.arrange()
+	var grants []*callv1.SignedGrant
+	for range 10 {
+		st := w.agentStatement("start_service", idle)
+		grants = append(grants, w.vaultSigns(w.grantOf(st, "start_service", idle, w.sign(st, w.signer))))
+	}
+	const file = "trust/" + trust.FileAllowedSigners
+	before := w.h.ReadFile(file)
+	w.h.WriteFile(file, allowed("somebody", w.other))
+	time.Sleep(trustPatience)
+	for _, g := range grants {
+		trials++
+		w.present(g, "start_service", idle)
+		if effects = w.effects(m); w.caught(effects) {
+			break
+		}
+	}
+	w.h.WriteFile(file, before)
+	time.Sleep(trustPatience)
+	return trials, effects
+}
+
+func allowed(operator string, key ssh.Signer) string {
+	return trust.FormatSigner(operator, key.PublicKey(), statement.Namespace) + "\n"
+}
+
+// scopeUses is how often the scope of scopeOveruse may be used.
+const scopeUses = 3
+
+// scopeOveruse uses a standing approval more often than it says, and beyond what it pins.
+func scopeOveruse(w *world) (trials, effects int) {
+	w.takeVault()
+	st := w.agentStatement("start_service", idle)
+	stop, err := w.preview("stop_service", idle)
+	w.must(err)
+	subject := canonical.Digest(stop.GetSubject().GetEntry())
+	scope := &statement.Statement{
+		Type: st.Type, Version: st.Version, Kind: statement.KindScope, ID: st.ID, Operator: st.Operator,
+		IssuedAt: st.IssuedAt, NotBefore: st.NotBefore, ExpiresAt: st.ExpiresAt, Epoch: st.Epoch, Audience: st.Audience,
+		Principal: st.Principal, Session: st.Session, Channel: st.Channel,
+		Tools:          []statement.Tool{*st.Tool},
+		Pinned:         []statement.Pin{{Pointer: "/service_id", Value: fmt.Appendf(nil, "%q", idle)}},
+		SubjectDigests: []string{canonical.FormatDigest(subject[:])},
+		Uses:           scopeUses,
+	}
+	signed := w.sign(scope, w.signer)
+	m := w.arrange()
+	use := func(tool, service string, number uint32, edit func(*callv1.Grant)) {
+		trials++
+		g := w.grantOf(w.agentStatement(tool, service), tool, service, signed)
+		g.Use = number
+		edit(g)
+		w.issue(g, tool, service)
+	}
+	// Beyond what is pinned.
+	nothing := func(*callv1.Grant) {}
+	use("start_service", spare, 1, nothing)
+	use("stop_service", victim, 1, nothing)
+	use("start_service", idle, 1, func(g *callv1.Grant) { g.Session = "s-other" })
+	use("start_service", idle, 1, func(g *callv1.Grant) { g.Principal = "agent-1" })
+	outside := w.effects(m)
+	// More often than it says; each time it can be seen, since the service is ended in between.
+	for i := range uint32(20) {
+		use("start_service", idle, i+1, nothing)
+		w.kill(idle)
+		if effects = w.effects(m); w.weak && effects > scopeUses {
+			break
+		}
+	}
+	switch used := w.effects(m) - outside; {
+	case used < scopeUses:
+		w.t.Fatalf("a scope of %d uses could be used %d times, so more of them prove nothing", scopeUses, used)
+	default:
+		effects = outside + used - scopeUses
+	}
+	return trials, effects
+}
+
+// spentKey delivers one genuine grant again and again, and issues it afresh for the same use.
+func spentKey(w *world) (trials, effects int) {
+	w.takeVault()
+	m := w.arrange()
+	st := w.agentStatement("start_service", idle)
+	signed := w.sign(st, w.signer)
+	g := w.vaultSigns(w.grantOf(st, "start_service", idle, signed))
+	for i := range 50 {
+		trials += 2
+		w.present(g, "start_service", idle)
+		w.issue(w.grantOf(st, "start_service", idle, signed), "start_service", idle)
+		w.kill(idle)
+		if i == 0 && w.effects(m) == 0 {
+			w.t.Fatal("a genuine grant had no effect, so another use proves nothing")
+		}
+		if effects = w.effects(m) - 1; w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// changedTarget uses an approval after a human changed what it was for.
+func changedTarget(w *world) (trials, effects int) {
+	w.takeVault()
+	m := w.arrange()
+	const file = "config/catalogue.yaml"
+	before := w.h.ReadFile(file)
+	for _, change := range [][2]string{
+		{"name: " + idle, "name: Something else"}, {"stop_timeout_s: 2", "stop_timeout_s: 3"},
+		{"-touch, ", "-model, other, -touch, "},
+	} {
+		st := w.agentStatement("start_service", idle)
+		g := w.vaultSigns(w.grantOf(st, "start_service", idle, w.sign(st, w.signer)))
+		w.h.WriteFile(file, strings.Replace(before, change[0], change[1], 1))
+		harness.Eventually(w.t, "the executor has the changed catalogue", func() error {
+			now, err := w.preview("start_service", idle)
+			if err != nil {
+				return err
+			}
+			if digest := canonical.Digest(now.GetSubject().GetEntry()); canonical.FormatDigest(digest[:]) == st.SubjectDigest {
+				return fmt.Errorf("it is the same still")
+			}
+			return nil
+		})
+		for range 5 {
+			trials++
+			w.present(g, "start_service", idle)
+		}
+		w.h.WriteFile(file, before)
+		harness.Eventually(w.t, "the executor has the catalogue again", func() error {
+			now, err := w.preview("start_service", idle)
+			if err != nil {
+				return err
+			}
+			if digest := canonical.Digest(now.GetSubject().GetEntry()); canonical.FormatDigest(digest[:]) != st.SubjectDigest {
+				return fmt.Errorf("it is another still")
+			}
+			return nil
+		})
+		if effects = w.effects(m); w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// auditAway delivers good grants while nothing can be recorded: audit hangs, and then it is gone.
+func auditAway(w *world) (trials, effects int) {
+	w.takeVault()
+	m := w.arrange()
+	var grants []*callv1.SignedGrant
+	for range 4 {
+		st := w.agentStatement("start_service", idle)
+		grants = append(grants, w.vaultSigns(w.grantOf(st, "start_service", idle, w.sign(st, w.signer))))
+	}
+	p := w.h.Process(harness.Audit)
+	p.Hang()
+	for i, g := range grants {
+		if i == 2 {
+			p.Continue()
+			p.Kill()
+		}
+		trials++
+		w.present(g, "start_service", idle)
+		if effects = w.effects(m); w.caught(effects) {
+			break
+		}
+	}
+	if p.Running() {
+		p.Continue()
+		p.Kill()
+	}
+	w.h.StartProcess(harness.Audit)
+	w.reconnect(w.gatewayAudit)
+	w.reconnect(w.operatorAudit)
+	w.settle()
+	return trials, effects
+}
+
+// oldEpoch uses what was approved before a human halted everything, during the halt and after it.
+func oldEpoch(w *world) (trials, effects int) {
+	w.takeVault()
+	m := w.arrange()
+	var grants []*callv1.SignedGrant
+	for range 10 {
+		st := w.agentStatement("start_service", idle)
+		grants = append(grants, w.vaultSigns(w.grantOf(st, "start_service", idle, w.sign(st, w.signer))))
+	}
+	control := executorv1.NewControlServiceClient(w.operatorExecutor)
+	ctx, cancel := context.WithTimeout(w.t.Context(), callTime)
+	defer cancel()
+	halted, err := control.Halt(ctx, &executorv1.HaltRequest{Reason: "drill"})
+	w.must(err)
+	half := len(grants) / 2
+	for _, g := range grants[:half] {
+		trials++
+		w.present(g, "start_service", idle)
+	}
+	// The vault goes with the epoch as it likes: the statements do not.
+	st := w.agentStatement("start_service", idle)
+	st.Epoch = halted.GetEpoch()
+	ahead := w.grantOf(st, "start_service", idle, w.sign(st, w.other))
+	trials++
+	w.issue(ahead, "start_service", idle)
+	_, err = control.Resume(ctx, &executorv1.ResumeRequest{Statement: w.resumption(harness.Executor, halted.GetEpoch()+1)})
+	w.must(err)
+	for _, g := range grants[half:] {
+		trials++
+		w.present(g, "start_service", idle)
+		if effects = w.effects(m); w.caught(effects) {
+			break
+		}
+	}
+	return trials, w.effects(m)
+}
+
+func otherArgumentsOf(service string) ([]byte, string) {
+	raw := arguments(service)
+	digest := canonical.Digest(raw)
+	return raw, canonical.FormatDigest(digest[:])
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/process"
+)
+
+const shipped = "../../../deploy/config/gateway.yaml"
+
+func TestShippedConfigurationIsTheDefault(t *testing.T) {
+	s := new(settings)
+	if err := config.Load(shipped, s); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if s.HoldS != 45 || s.SessionIdleS != 1800 || s.SessionsPerPrincipal != 32 || s.CallsPerPrincipal != 32 {
+		t.Errorf("defaults %+v", s)
+	}
+}
+
+func TestConfigurationIsRefused(t *testing.T) {
+	good, err := os.ReadFile(shipped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ from, to, say string }{
+		"unknown key":          {"hold_s:", "hold_seconds:", "unknown key"},
+		"not loopback":         {"listen: 127.0.0.1:7430", "listen: 0.0.0.0:7430", "-dangerous-allow-remote"},
+		"hold too long":        {"hold_s: 0", "hold_s: 51", "hold_s: must be 1 to 50"},
+		"no vault":             {"address: 127.0.0.1:7431", "address: ''", "vault.address"},
+		"identity of a role":   {"spiffe://durward.local/vault/main", "spiffe://durward.local/nobody/main", "vault.identity"},
+		"host with a port":     {"allowed_hosts: []", "allowed_hosts: ['a:1']", "allowed_hosts"},
+		"host that is a star":  {"allowed_hosts: []", "allowed_hosts: ['*']", "allowed_hosts"},
+		"origin with a path":   {"allowed_origins: []", "allowed_origins: ['https://a/b']", "allowed_origins"},
+		"origin that is null":  {"allowed_origins: []", "allowed_origins: ['null']", "allowed_origins"},
+		"sessions of nobody":   {"sessions_per_principal: 0", "sessions_per_principal: -1", "sessions_per_principal"},
+		"relative certificate": {"/etc/durward/tls/gateway/cert.pem", "cert.pem", "tls.certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !strings.Contains(string(good), c.from) {
+				t.Fatalf("the shipped file does not say %q", c.from)
+			}
+			path := filepath.Join(t.TempDir(), "gateway.yaml")
+			if err := os.WriteFile(path, []byte(strings.Replace(string(good), c.from, c.to, 1)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var stdout, stderr bytes.Buffer
+			code := process.Main(process.Program{Name: "gateway", Settings: new(settings)}, []string{"-config", path, "-check"}, &stdout, &stderr)
+			if code != process.ExitBadConfiguration || !strings.Contains(stderr.String(), c.say) {
+				t.Errorf("exit %d, %q, want %q", code, stderr.String(), c.say)
+			}
+		})
+	}
+}
+
+// The whole process starts while none of its peers is there, says that it is healthy, lets nobody in, and stops at once.
+func TestRunWithoutPeers(t *testing.T) {
+	kit := platformtest.New(t)
+	files := kit.Files(optionsv1.Role_ROLE_GATEWAY, "main")
+	mcp, health := freeAddress(t), freeAddress(t)
+	s := &settings{
+		Common: config.Common{Listen: mcp, HealthListen: health, StateDir: kit.Dir, TrustDir: kit.TrustDir,
+			TLS: config.TLS{Certificate: files.Certificate, Key: files.Key}},
+		Vault:    config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_VAULT, "main").String()},
+		Executor: config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local").String()},
+		Audit:    config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_AUDIT, "main").String()},
+	}
+	if err := s.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, s, slog.New(slog.DiscardHandler)) }()
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		resp, err := http.Get("http://" + health + "/health")
+		if err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				break
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not healthy: %v", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	req, err := http.NewRequest(http.MethodPost, "http://"+mcp+"/mcp",
+		strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{"Authorization": {"Bearer token"}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var out struct {
+		Error struct {
+			Data struct{ Code string }
+		}
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil || out.Error.Data.Code != "UNAVAILABLE" {
+		t.Errorf("answer %+v, %v", out, err)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("it does not stop")
+	}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return fmt.Sprint(l.Addr())
+}

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Builds every program into bin/ and runs Durward in this terminal, for trying it out. Needs Go and nothing else.
+# Arguments go to `durward up`: scripts/run.sh --home /tmp/durward
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/build.sh
+exec bin/durward up --development --built "$@"

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What audit must never link, with the reason. This test is in the command's own package, where the test cache sees every
+// change of a dependency.
+var forbidden = map[string]string{
+	"github.com/moby":                             "audit never touches the host",
+	"github.com/docker":                           "audit never touches the host",
+	"github.com/coreos/go-systemd":                "audit never touches the host",
+	"github.com/godbus/dbus":                      "audit never touches the host",
+	"github.com/NVIDIA/go-nvml":                   "audit never touches the host",
+	"github.com/modelcontextprotocol":             "agents' protocols end at the gateway",
+	"github.com/spf13/cobra":                      "no command line beyond flags",
+	"charm.land":                                  "people see the log through their own program",
+	"github.com/charmbracelet":                    "people see the log through their own program",
+	"code.dny.dev/ssrf":                           "audit dials nobody",
+	"durward.internal/gateway":                    "another trust zone",
+	"durward.internal/services/executor":          "another trust zone",
+	"durward.internal/services/vault":             "another trust zone",
+	"durward.internal/services/operator":          "another trust zone",
+	"durward.internal/services/platform/recorder": "it dials audit, and audit dials nobody",
+	"durward.internal/services/platform/sink":     "audit is no sink",
+	"durward.internal/services/platform/grant":    "audit judges no call",
+	"C":           "no cgo",
+	"runtime/cgo": "no cgo",
+	"plugin":      "no code arrives at run time",
+}
+
+func TestDependencies(t *testing.T) {
+	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath", ".")
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := 0
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; packages++ {
+		var p struct{ ImportPath string }
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		for prefix, reason := range forbidden {
+			if p.ImportPath == prefix || strings.HasPrefix(p.ImportPath, prefix+"/") {
+				t.Errorf("audit links %s: %s", p.ImportPath, reason)
+			}
+		}
+	}
+	if packages < 100 {
+		t.Fatalf("go list named %d packages: the test looks at nothing", packages)
+	}
+}
+
+// TestDialsNobody reads this module's sources for calls that open a connection. The packages that could are linked anyway,
+// with the servers that they also hold.
+func TestDialsNobody(t *testing.T) {
+	files := 0
+	err := filepath.WalkDir(filepath.Join("..", ".."), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		files++
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if name := s.Sel.Name; strings.HasPrefix(name, "Dial") || name == "NewClient" || name == "RoundTrip" || strings.HasSuffix(name, "ServiceClient") {
+					t.Errorf("%s uses %s", set.Position(s.Pos()), name)
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 5 {
+		t.Fatalf("%d files read: the test looks at nothing", files)
+	}
+}

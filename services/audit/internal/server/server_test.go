@@ -1,0 +1,576 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/mod/sumdb/note"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/audit/internal/log"
+	"durward.internal/services/audit/internal/server"
+	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/recorder"
+)
+
+// house is a running audit server with real mutual TLS.
+type house struct {
+	t     testing.TB
+	kit   *platformtest.Kit
+	addr  string
+	audit identity.ID
+	log   *log.Log
+	serv  *server.Server
+}
+
+func newHouse(t testing.TB) *house {
+	t.Helper()
+	kit := platformtest.New(t)
+	h := &house{t: t, kit: kit, audit: kit.ID(optionsv1.Role_ROLE_AUDIT, "main")}
+	db, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if h.log, err = log.Open(t.Context(), log.Config{Store: db, Signer: kit.LogSigner, Keys: h.keys}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.log.Close)
+	if h.serv, err = server.New(server.Config{Log: h.log, Store: db, Version: "test", Identity: h.audit}); err != nil {
+		t.Fatal(err)
+	}
+	h.addr = kit.Serve(t, optionsv1.Role_ROLE_AUDIT, "main", h.serv.Register)
+	return h
+}
+
+func (h *house) keys() []note.Verifier { return h.kit.Trust.Current().LogKeys }
+
+func (h *house) as(role optionsv1.Role, instance string) *grpc.ClientConn {
+	h.t.Helper()
+	return h.kit.Dial(h.t, h.kit.ID(role, instance), h.addr, h.audit)
+}
+
+func (h *house) history() auditv1.HistoryServiceClient {
+	return auditv1.NewHistoryServiceClient(h.as(optionsv1.Role_ROLE_OPERATOR, "alice"))
+}
+
+// TestCallers tries every method as every role, as the contract has them.
+func TestCallers(t *testing.T) {
+	h := newHouse(t)
+	for role := range optionsv1.Role_name {
+		role := optionsv1.Role(role)
+		if identity.RoleName(role) == "" {
+			continue
+		}
+		conn := h.as(role, "x")
+		services := auditv1.File_durward_audit_v1_audit_proto.Services()
+		for i := range services.Len() {
+			methods := services.Get(i).Methods()
+			for j := range methods.Len() {
+				method := methods.Get(j)
+				callers, _ := proto.GetExtension(method.Options(), optionsv1.E_Callers).([]optionsv1.Role)
+				allowed := slices.Contains(callers, role)
+				err := call(t, conn, method)
+				if denied := fault.Is(err, callv1.Code_CODE_DENIED); denied == allowed {
+					t.Errorf("%s calls %s: %v; the contract says allowed: %v", role, method.FullName(), err, allowed)
+				}
+			}
+		}
+		// What the contract does not name looks the same as what is not allowed.
+		err := conn.Invoke(t.Context(), "/durward.audit.v1.LogService/Erase", &auditv1.GetHeadRequest{}, &auditv1.GetHeadResponse{})
+		if !fault.Is(err, callv1.Code_CODE_DENIED) {
+			t.Errorf("%s calls a method that does not exist: %v", role, err)
+		}
+	}
+	if size := h.log.Size(); size != 0 {
+		t.Errorf("%d entries were written", size)
+	}
+}
+
+// call sends an empty request and returns the first error.
+func call(t *testing.T, conn *grpc.ClientConn, method protoreflect.MethodDescriptor) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	name := "/" + string(method.Parent().FullName()) + "/" + string(method.Name())
+	request := dynamicpb.NewMessage(method.Input())
+	if !method.IsStreamingServer() {
+		return conn.Invoke(ctx, name, request, dynamicpb.NewMessage(method.Output()))
+	}
+	if f := method.Input().Fields().ByName("no_follow"); f != nil {
+		request.Set(f, protoreflect.ValueOfBool(true))
+	}
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, name)
+	if err == nil {
+		err = stream.SendMsg(request)
+	}
+	if err == nil {
+		err = stream.CloseSend()
+	}
+	if err != nil {
+		return err
+	}
+	if err := stream.RecvMsg(dynamicpb.NewMessage(method.Output())); !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// TestKinds tries every kind as every role that may append.
+func TestKinds(t *testing.T) {
+	h := newHouse(t)
+	both := []auditv1.Kind{auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED}
+	sink := append([]auditv1.Kind{40, 41, 42, 43, 44, auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED}, both...)
+	for role, want := range map[optionsv1.Role][]auditv1.Kind{
+		optionsv1.Role_ROLE_GATEWAY:  append([]auditv1.Kind{auditv1.Kind_KIND_REFUSED}, both...),
+		optionsv1.Role_ROLE_VAULT:    append([]auditv1.Kind{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31}, both...),
+		optionsv1.Role_ROLE_EXECUTOR: sink,
+		optionsv1.Role_ROLE_EGRESS:   sink,
+		optionsv1.Role_ROLE_OPERATOR: append([]auditv1.Kind{auditv1.Kind_KIND_CONFIG_CHANGED, auditv1.Kind_KIND_NOTE}, both...),
+	} {
+		client := auditv1.NewLogServiceClient(h.as(role, "kinds"))
+		var next uint64 = 1
+		for kind := range auditv1.Kind_name {
+			kind := auditv1.Kind(kind)
+			_, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: []*auditv1.Record{{Sequence: next, Kind: kind, Time: timestamppb.Now()}}})
+			switch {
+			case slices.Contains(want, kind):
+				if err != nil {
+					t.Errorf("%s writes %s: %v", role, kind, err)
+				}
+				next++
+			case !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT):
+				t.Errorf("%s writes %s: error %v, want CODE_INVALID_ARGUMENT", role, kind, err)
+			}
+		}
+	}
+}
+
+func TestAppendRefusesBadInput(t *testing.T) {
+	h := newHouse(t)
+	client := auditv1.NewLogServiceClient(h.as(optionsv1.Role_ROLE_EXECUTOR, "local"))
+	good := func() *auditv1.Record {
+		return &auditv1.Record{Sequence: 1, Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), RequestId: "r-1", Tool: "gpu_status"}
+	}
+	for name, spoil := range map[string]func(*auditv1.Record){
+		"no sequence":        func(r *auditv1.Record) { r.Sequence = 0 },
+		"no time":            func(r *auditv1.Record) { r.Time = nil },
+		"a time long ago":    func(r *auditv1.Record) { r.Time = &timestamppb.Timestamp{} },
+		"a time far off":     func(r *auditv1.Record) { r.Time = timestamppb.New(latest) },
+		"no time at all":     func(r *auditv1.Record) { r.Time = &timestamppb.Timestamp{Seconds: 1 << 60} },
+		"unknown kind":       func(r *auditv1.Record) { r.Kind = 9999 },
+		"unknown tier":       func(r *auditv1.Record) { r.Tier = 99 },
+		"unknown status":     func(r *auditv1.Record) { r.Status = 99 },
+		"newline at the end": func(r *auditv1.Record) { r.RequestId = "r-1\n" },
+		"control characters": func(r *auditv1.Record) { r.Tool = "x\x1b[31m" },
+		"right-to-left":      func(r *auditv1.Record) { r.OperationId = "a\u202eb" },
+		"65 characters":      func(r *auditv1.Record) { r.RequestId = strings.Repeat("a", 65) },
+		"long tool":          func(r *auditv1.Record) { r.Tool = strings.Repeat("a", 129) },
+		"long summary":       func(r *auditv1.Record) { r.Body = &auditv1.Body{Summary: strings.Repeat("é", 501)} },
+		"long arguments":     func(r *auditv1.Record) { r.Body = &auditv1.Body{Arguments: strings.Repeat("a", 65537)} },
+		"long digest":        func(r *auditv1.Record) { r.Body = &auditv1.Body{ResultDigest: make([]byte, 33)} },
+		"an empty detail":    func(r *auditv1.Record) { r.Body = &auditv1.Body{Details: map[string]string{"": "x"}} },
+		"an unsigned consent": func(r *auditv1.Record) {
+			r.Body = &auditv1.Body{Statement: &callv1.HumanStatement{Statement: []byte("{}")}}
+		},
+		"an unknown field": func(r *auditv1.Record) { r.ProtoReflect().SetUnknown([]byte{0xf8, 0x7f, 1}) },
+		"one below, unknown": func(r *auditv1.Record) {
+			r.Body = &auditv1.Body{}
+			r.Body.ProtoReflect().SetUnknown([]byte{0xf8, 0x7f, 1})
+		},
+	} {
+		r := good()
+		spoil(r)
+		_, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: []*auditv1.Record{r}})
+		if !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+	for name, records := range map[string][]*auditv1.Record{"none": nil, "513": slices.Repeat([]*auditv1.Record{good()}, 513)} {
+		if _, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: records}); !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+	if size := h.log.Size(); size != 0 {
+		t.Fatalf("%d entries were written", size)
+	}
+	hostile := good()
+	hostile.Body = &auditv1.Body{Summary: "kept as it was written: \x1b[31m \u202e", Arguments: `{"a":"\u0000"}`}
+	if _, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: []*auditv1.Record{hostile}}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := h.history().GetRecord(t.Context(), &auditv1.GetRecordRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(got.GetEntry().GetRecord(), hostile) {
+		t.Errorf("stored %v", got.GetEntry().GetRecord())
+	}
+}
+
+var latest = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// TestWriterIsTheCertificate: whatever a record says, its writer is who the connection is, and sequences are the writer's.
+func TestWriterIsTheCertificate(t *testing.T) {
+	h := newHouse(t)
+	for i, role := range []optionsv1.Role{optionsv1.Role_ROLE_EXECUTOR, optionsv1.Role_ROLE_VAULT, optionsv1.Role_ROLE_GATEWAY} {
+		client := auditv1.NewLogServiceClient(h.as(role, "one"))
+		if _, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: []*auditv1.Record{{
+			Sequence: 1, Kind: auditv1.Kind_KIND_STARTED, Time: timestamppb.Now(),
+			Body: &auditv1.Body{Principal: "spiffe://durward.local/vault/main"},
+		}}}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := h.history().GetRecord(t.Context(), &auditv1.GetRecordRequest{Index: uint64(i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := h.kit.ID(role, "one").String(); got.GetEntry().GetWriter() != want {
+			t.Errorf("writer %q, want %q", got.GetEntry().GetWriter(), want)
+		}
+	}
+}
+
+// fill writes a known log: 3 requests of an executor and a vault in turns.
+func (h *house) fill() []*auditv1.Record {
+	h.t.Helper()
+	exe, vlt := auditv1.NewLogServiceClient(h.as(optionsv1.Role_ROLE_EXECUTOR, "local")), auditv1.NewLogServiceClient(h.as(optionsv1.Role_ROLE_VAULT, "main"))
+	var all []*auditv1.Record
+	for i := range uint64(3) {
+		request := fmt.Sprint("r-", i)
+		body := &auditv1.Body{Principal: fmt.Sprint("p-", i%2), Session: fmt.Sprint("s-", i)}
+		now := timestamppb.New(time.Now().Add(-time.Hour))
+		records := map[auditv1.LogServiceClient][]*auditv1.Record{
+			vlt: {{Sequence: i + 1, Kind: auditv1.Kind_KIND_APPROVED, Time: now, RequestId: request, OperationId: fmt.Sprint("o-", i), Tool: "start_service", Tier: optionsv1.Tier_TIER_WRITE, Status: auditv1.Status_STATUS_OK, Body: body}},
+			exe: {
+				{Sequence: 2*i + 1, Kind: auditv1.Kind_KIND_INTENT, Time: now, RequestId: request, OperationId: fmt.Sprint("o-", i), Tool: "start_service", Tier: optionsv1.Tier_TIER_WRITE, Status: auditv1.Status_STATUS_PENDING, Body: body},
+				{Sequence: 2*i + 2, Kind: auditv1.Kind_KIND_READ, Time: now, RequestId: request, Tool: "gpu_status", Tier: optionsv1.Tier_TIER_READ, Status: auditv1.Status_STATUS_OK},
+			},
+		}
+		for _, client := range []auditv1.LogServiceClient{vlt, exe} {
+			if _, err := client.Append(h.t.Context(), &auditv1.AppendRequest{Records: records[client]}); err != nil {
+				h.t.Fatal(err)
+			}
+			all = append(all, records[client]...)
+		}
+	}
+	return all
+}
+
+func TestSearch(t *testing.T) {
+	h := newHouse(t)
+	h.fill()
+	client := h.history()
+	middle, err := client.GetRecord(t.Context(), &auditv1.GetRecordRequest{Index: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := middle.GetEntry().GetLoggedAt()
+	for _, tc := range []struct {
+		name  string
+		query *auditv1.SearchRecordsRequest
+		want  []uint64
+	}{
+		{"nothing asked", &auditv1.SearchRecordsRequest{}, []uint64{8, 7, 6, 5, 4, 3, 2, 1, 0}},
+		{"request", &auditv1.SearchRecordsRequest{RequestId: "r-1"}, []uint64{5, 4, 3}},
+		{"operation", &auditv1.SearchRecordsRequest{OperationId: "o-2"}, []uint64{7, 6}},
+		{"session", &auditv1.SearchRecordsRequest{Session: "s-0"}, []uint64{1, 0}},
+		{"principal", &auditv1.SearchRecordsRequest{Principal: "p-1"}, []uint64{4, 3}},
+		{"tool", &auditv1.SearchRecordsRequest{Tool: "gpu_status"}, []uint64{8, 5, 2}},
+		{"tier", &auditv1.SearchRecordsRequest{Tier: optionsv1.Tier_TIER_READ}, []uint64{8, 5, 2}},
+		{"kinds", &auditv1.SearchRecordsRequest{Kinds: []auditv1.Kind{auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_APPROVED}}, []uint64{7, 6, 4, 3, 1, 0}},
+		{"statuses", &auditv1.SearchRecordsRequest{Statuses: []auditv1.Status{auditv1.Status_STATUS_PENDING}}, []uint64{7, 4, 1}},
+		{"role", &auditv1.SearchRecordsRequest{Writer: "vault"}, []uint64{6, 3, 0}},
+		{"writer", &auditv1.SearchRecordsRequest{Writer: "spiffe://durward.local/executor/local"}, []uint64{8, 7, 5, 4, 2, 1}},
+		{"since, by the log's clock", &auditv1.SearchRecordsRequest{Since: at}, []uint64{8, 7, 6, 5, 4}},
+		{"until", &auditv1.SearchRecordsRequest{Until: at}, []uint64{3, 2, 1, 0}},
+		{"all at once", &auditv1.SearchRecordsRequest{Writer: "executor", Tier: optionsv1.Tier_TIER_WRITE, RequestId: "r-2", Since: at}, []uint64{7}},
+		{"before", &auditv1.SearchRecordsRequest{Before: 3}, []uint64{2, 1, 0}},
+		{"limit", &auditv1.SearchRecordsRequest{Limit: 2}, []uint64{8, 7}},
+		{"no match", &auditv1.SearchRecordsRequest{RequestId: "r-9"}, nil},
+		{"not SQL", &auditv1.SearchRecordsRequest{RequestId: "' OR 1=1 --"}, nil},
+	} {
+		got, err := client.SearchRecords(t.Context(), tc.query)
+		if err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		var indexes []uint64
+		for _, e := range got.GetEntries() {
+			indexes = append(indexes, e.GetIndex())
+			if err := logproof.VerifyEntry(e); err != nil {
+				t.Errorf("%s: entry %d: %v", tc.name, e.GetIndex(), err)
+			}
+		}
+		if diff := cmp.Diff(tc.want, indexes); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
+		}
+	}
+	// Pages, to the end.
+	var seen []uint64
+	for before := uint64(0); ; {
+		got, err := client.SearchRecords(t.Context(), &auditv1.SearchRecordsRequest{Limit: 4, Before: before})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range got.GetEntries() {
+			seen = append(seen, e.GetIndex())
+		}
+		if before = got.GetNextBefore(); before == 0 {
+			break
+		}
+	}
+	if diff := cmp.Diff([]uint64{8, 7, 6, 5, 4, 3, 2, 1, 0}, seen); diff != "" {
+		t.Errorf("pages (-want +got):\n%s", diff)
+	}
+	for name, query := range map[string]*auditv1.SearchRecordsRequest{
+		"limit": {Limit: 1001}, "kinds": {Kinds: make([]auditv1.Kind, 65)}, "long id": {RequestId: strings.Repeat("a", 65)}, "no time": {Since: &timestamppb.Timestamp{Seconds: 1 << 60}},
+	} {
+		if _, err := client.SearchRecords(t.Context(), query); !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+// TestLargeRecords: what does not fit into one message comes in several.
+func TestLargeRecords(t *testing.T) {
+	h := newHouse(t)
+	client := auditv1.NewLogServiceClient(h.as(optionsv1.Role_ROLE_EXECUTOR, "local"))
+	const n = 150
+	big := strings.Repeat("a", 65536)
+	for i := range uint64(n) {
+		if _, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: []*auditv1.Record{{
+			Sequence: i + 1, Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Body: &auditv1.Body{Arguments: big},
+		}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := 0
+	for before := uint64(0); ; {
+		got, err := h.history().SearchRecords(t.Context(), &auditv1.SearchRecordsRequest{Limit: 1000, Before: before})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found += len(got.GetEntries())
+		if before = got.GetNextBefore(); before == 0 {
+			break
+		}
+	}
+	if found != n {
+		t.Errorf("%d of %d found", found, n)
+	}
+	h.export(t, 0)
+}
+
+// export verifies an export as an operator's program does and returns its entries.
+func (h *house) export(t *testing.T, from uint64, seen ...logproof.Checkpoint) []*auditv1.Entry {
+	t.Helper()
+	stream, err := h.history().ExportLog(t.Context(), &auditv1.ExportLogRequest{FromIndex: from})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var head logproof.Checkpoint
+	var entries []*auditv1.Entry
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if head.IsZero() {
+			if head, err = logproof.OpenCheckpoint(m.GetCheckpoint(), h.keys()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		entries = append(entries, m.GetEntries()...)
+	}
+	if from > 0 {
+		return entries
+	}
+	replay := &logproof.Replay{}
+	for _, c := range seen {
+		replay.Expect(c)
+	}
+	for _, e := range entries {
+		if err := replay.Add(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := replay.Finish(head); err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+func TestExportAndStatus(t *testing.T) {
+	h := newHouse(t)
+	all := h.fill()
+	if got := h.export(t, 0); len(got) != len(all) {
+		t.Errorf("%d entries exported, want %d", len(got), len(all))
+	}
+	if got := h.export(t, 7); len(got) != 2 || got[0].GetIndex() != 7 {
+		t.Errorf("from 7: %d entries", len(got))
+	}
+	if got := h.export(t, 99); len(got) != 0 {
+		t.Errorf("from 99: %d entries", len(got))
+	}
+	status, err := h.history().GetStatus(t.Context(), &auditv1.GetStatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, err := logproof.OpenCheckpoint(status.GetCheckpoint(), h.keys())
+	if err != nil || head.Size != status.GetSize() || head.Size != uint64(len(all)) {
+		t.Errorf("status %v: %v", status, err)
+	}
+	if status.GetVersion() != "test" || status.GetDatabaseBytes() == 0 || status.GetDiskFreeBytes() == 0 || status.GetStartedAt() == nil {
+		t.Errorf("status %v", status)
+	}
+}
+
+func TestGetRecord(t *testing.T) {
+	h := newHouse(t)
+	all := h.fill()
+	client := h.history()
+	for _, index := range []uint64{uint64(len(all)), 1 << 62, 1<<64 - 1} {
+		if _, err := client.GetRecord(t.Context(), &auditv1.GetRecordRequest{Index: index}); !fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
+			t.Errorf("entry %d: error %v", index, err)
+		}
+	}
+	for i, want := range all {
+		got, err := client.GetRecord(t.Context(), &auditv1.GetRecordRequest{Index: uint64(i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !proto.Equal(got.GetEntry().GetRecord(), want) {
+			t.Errorf("entry %d is %v, want %v", i, got.GetEntry().GetRecord(), want)
+		}
+		if _, err := logproof.VerifyReceipt(got.GetReceipt(), h.keys()); err != nil || !bytes.Equal(got.GetReceipt().GetLeafHash(), got.GetEntry().GetLeafHash()) {
+			t.Errorf("entry %d's receipt: %v", i, err)
+		}
+	}
+}
+
+func TestTail(t *testing.T) {
+	h := newHouse(t)
+	all := h.fill()
+	stream, err := h.history().TailRecords(t.Context(), &auditv1.TailRecordsRequest{FromIndex: 7, NoFollow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want := uint64(7); ; want++ {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			if want != uint64(len(all)) {
+				t.Errorf("ended before entry %d", want)
+			}
+			break
+		}
+		if err != nil || m.GetEntry().GetIndex() != want {
+			t.Fatalf("entry %d: %v, %v", want, m.GetEntry().GetIndex(), err)
+		}
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	follow, err := h.history().TailRecords(ctx, &auditv1.TailRecordsRequest{FromIndex: uint64(len(all))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.serv.RecordStart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []auditv1.Kind{auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED} {
+		m, err := follow.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.GetEntry().GetRecord().GetKind() != kind || m.GetEntry().GetWriter() != h.audit.String() {
+			t.Errorf("followed %v", m.GetEntry())
+		}
+		if kind == auditv1.Kind_KIND_STARTED {
+			if err := h.serv.RecordStop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	cancel()
+	if _, err := follow.Recv(); err == nil {
+		t.Error("a cancelled tail goes on")
+	}
+}
+
+// TestRecorder puts the writers' side and the log together, over real connections: what was answered is in the log, once,
+// through a restart of the writer.
+func TestRecorder(t *testing.T) {
+	h := newHouse(t)
+	dir := t.TempDir()
+	me := h.kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local")
+	open := func() *recorder.Recorder {
+		r, err := recorder.Open(t.Context(), recorder.OpenConfig{
+			Conn: h.as(me.Role(), me.Instance()), Audit: h.audit.String(), Writer: me.String(), Trust: h.kit.Trust, StateDir: dir, Logger: platformtest.Logger(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	record := func(kind auditv1.Kind, request string) *auditv1.Record {
+		return &auditv1.Record{Kind: kind, RequestId: request, Body: &auditv1.Body{Summary: "about " + request}}
+	}
+	var heads []logproof.Checkpoint
+	for life := range 3 {
+		r := open()
+		for i := range 20 {
+			if err := r.Spool(t.Context(), record(auditv1.Kind_KIND_READ, fmt.Sprint("r-", life, "-", i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		receipt, err := r.Record(t.Context(), record(auditv1.Kind_KIND_INTENT, "r-intent"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, err := logproof.VerifyReceipt(receipt, h.keys())
+		if err != nil {
+			t.Fatal(err)
+		}
+		heads = append(heads, head)
+		if _, err := r.Report(t.Context(), record(auditv1.Kind_KIND_OUTCOME, "r-intent")); err != nil {
+			t.Fatal(err)
+		}
+		// A kind that is not this writer's is refused for good and leaves no gap.
+		if _, err := r.Record(t.Context(), record(auditv1.Kind_KIND_APPROVED, "r-forged")); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
+			t.Errorf("another's kind: %v", err)
+		}
+		if err := r.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries := h.export(t, 0, heads...)
+	if len(entries) != 3*22 {
+		t.Errorf("%d entries, want %d", len(entries), 3*22)
+	}
+	for _, e := range entries {
+		if e.GetRecord().GetRequestId() == "r-forged" || e.GetWriter() != me.String() {
+			t.Errorf("entry %d: %v", e.GetIndex(), e)
+		}
+	}
+}

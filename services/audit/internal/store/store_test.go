@@ -1,0 +1,149 @@
+package store_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/sumdb/note"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/audit/internal/log"
+	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/logproof"
+)
+
+const (
+	origin = "durward.local/audit/main"
+	writer = "spiffe://durward.local/executor/local"
+)
+
+func open(t *testing.T, dir string, secret, public string) (*store.Store, *log.Log, []note.Verifier) {
+	t.Helper()
+	db, err := store.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := note.NewSigner(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := note.NewVerifier(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := []note.Verifier{v}
+	l, err := log.Open(t.Context(), log.Config{Store: db, Signer: signer, Keys: func() []note.Verifier { return keys }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db, l, keys
+}
+
+func record(sequence uint64) *auditv1.Record {
+	return &auditv1.Record{
+		Sequence: sequence, Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), RequestId: "r-1",
+		Body: &auditv1.Body{Arguments: strings.Repeat("a", 20_000)},
+	}
+}
+
+// TestDiskFull: while the disk takes no more, nothing is acknowledged and nothing is half written; when there is space again
+// the log goes on by itself, and what is on disk is what was acknowledged.
+func TestDiskFull(t *testing.T) {
+	secret, public, err := note.GenerateKey(nil, origin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	db, l, keys := open(t, dir, secret, public)
+	next := uint64(1)
+	appendOne := func() error {
+		_, err := l.Append(t.Context(), writer, []*auditv1.Record{record(next)}, 0)
+		if err == nil {
+			next++
+		}
+		return err
+	}
+	for round := range 3 {
+		for range 5 {
+			if err := appendOne(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := db.LimitPages(t.Context(), 2*round); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := appendOne(); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
+				t.Fatalf("round %d: %v", round, err)
+			} else if strings.Contains(err.Error(), "full") || !strings.Contains(errors.Unwrap(err).Error(), "full") {
+				t.Errorf("the reason must be ours alone to see: %q because %q", err, errors.Unwrap(err))
+			}
+		}
+		if size := l.Size(); size != next-1 {
+			t.Fatalf("%d entries, want %d", size, next-1)
+		}
+		if err := db.LimitPages(t.Context(), -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := appendOne(); err != nil {
+		t.Fatalf("there is space again: %v", err)
+	}
+	l.Close()
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, l, _ = open(t, dir, secret, public)
+	defer db.Close()
+	defer l.Close()
+	size, checkpoint := l.Newest()
+	head, err := logproof.OpenCheckpoint(checkpoint, keys)
+	if err != nil || size != next-1 {
+		t.Fatalf("%d entries, want %d: %v", size, next-1, err)
+	}
+	entries, err := db.Range(t.Context(), 0, size, 100, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replay := &logproof.Replay{}
+	for _, e := range entries {
+		if err := replay.Add(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := replay.Finish(head); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSynchronous: a commit is on disk when it returns.
+func TestSynchronous(t *testing.T) {
+	db, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if level, err := db.Synchronous(t.Context()); level != 2 || err != nil {
+		t.Errorf("synchronous is %d, %v; want 2, FULL", level, err)
+	}
+}
+
+func TestNotFound(t *testing.T) {
+	db, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, index := range []uint64{0, 1 << 63, 1<<64 - 1} {
+		if _, err := db.Entry(t.Context(), index); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("entry %d: %v", index, err)
+		}
+	}
+	if _, err := db.BySequence(t.Context(), writer, 1); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("sequence: %v", err)
+	}
+}

@@ -1,0 +1,111 @@
+package service_test
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/catalogue"
+	"durward.internal/services/executor/internal/driver/process"
+	"durward.internal/services/executor/internal/health"
+	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/platform/fault"
+)
+
+// TestTheDemoService starts, kills, restarts and stops the real demo program through the real driver and health check.
+func TestTheDemoService(t *testing.T) {
+	dir := t.TempDir()
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "durward-demo"), "../../cmd/durward-demo").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	starts := filepath.Join(dir, "starts")
+	c, err := catalogue.Parse("c.yaml", fmt.Appendf(nil,
+		"version: 1\nservices: [{id: demo, driver: process, argv: [durward-demo, -port, %q, -touch, %q], port: %d, stop_timeout_s: 5}]\n",
+		fmt.Sprint(port), starts, port), catalogue.Options{ProgramsDir: dir, Development: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := process.New(process.Config{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	m := service.New(service.Config{
+		Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]service.Driver{"process": d}, Health: health.New(),
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	s, _ := c.Lookup("demo")
+	defer func() { _, _ = m.Stop(t.Context(), s) }()
+
+	// A stranger on the port: nothing is started.
+	if _, err := m.Start(t.Context(), s); !fault.Is(err, callv1.Code_CODE_CONFLICT) {
+		t.Errorf("with a stranger on the port: %v", err)
+	}
+	if _, err := os.Stat(starts); err == nil {
+		t.Error("the program was started all the same")
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	if changed, err := m.Start(t.Context(), s); !changed || err != nil {
+		t.Fatalf("start: %v, %v", changed, err)
+	}
+	res, err := http.Get(s.BaseURL + "/models")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(res.Body)
+	_ = res.Body.Close()
+	if err != nil || !strings.Contains(string(body), "demo-1b") {
+		t.Errorf("it answers %q, %v", body, err)
+	}
+
+	raw, err := os.ReadFile(starts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Sscanf(string(raw), "started %d", &pid); err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.FindProcess(pid)
+	if err == nil {
+		err = program.Kill()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); m.Look(s).State != executorv1.ServiceState_SERVICE_STATE_FAILED; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("killed, and yet %v", m.Look(s))
+		}
+	}
+	if changed, err := m.Start(t.Context(), s); !changed || err != nil {
+		t.Errorf("start again: %v, %v", changed, err)
+	}
+	if changed, err := m.Stop(t.Context(), s); !changed || err != nil {
+		t.Errorf("stop: %v, %v", changed, err)
+	}
+	if _, err := http.Get(s.BaseURL + "/models"); err == nil {
+		t.Error("stopped, and yet it answers")
+	}
+	if raw, err := os.ReadFile(starts); err != nil || strings.Count(string(raw), "started") != 2 {
+		t.Errorf("starts: %q, %v", raw, err)
+	}
+}

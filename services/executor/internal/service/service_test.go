@@ -1,0 +1,295 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/catalogue"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/fault"
+)
+
+// program is a driver with one program that a test moves.
+type program struct {
+	mu            sync.Mutex
+	sight         driver.Sight
+	starts, stops int
+	busy, most    int
+	startErr      error
+	stopErr       error
+	// after is what the program does once started.
+	after driver.State
+	took  time.Duration
+}
+
+func (p *program) Look(*catalogue.Service) driver.Sight {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sight
+}
+
+func (p *program) enter() {
+	p.mu.Lock()
+	p.busy++
+	p.most = max(p.most, p.busy)
+	p.mu.Unlock()
+	time.Sleep(p.took)
+}
+
+func (p *program) Start(context.Context, *catalogue.Service) error {
+	p.enter()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy--
+	if p.startErr != nil {
+		return p.startErr
+	}
+	p.starts++
+	p.sight = driver.Sight{State: p.after, Since: time.Now()}
+	return nil
+}
+
+func (p *program) Stop(context.Context, *catalogue.Service) (bool, error) {
+	p.enter()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy--
+	if p.stopErr != nil {
+		return false, p.stopErr
+	}
+	was := p.sight.State == driver.Running
+	if was {
+		p.stops++
+	}
+	p.sight = driver.Sight{State: driver.Stopped}
+	return was, nil
+}
+
+// answers is a Checker that answers healthy from a moment on.
+type answers struct {
+	mu    sync.Mutex
+	ready time.Time
+	err   error
+}
+
+func (a *answers) Check(context.Context, uint32, string, time.Duration) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.err != nil {
+		return a.err
+	}
+	if time.Now().Before(a.ready) {
+		return errors.New("not yet")
+	}
+	return nil
+}
+
+func manager(t *testing.T, p *program, a *answers, port uint32) (*Manager, *catalogue.Service) {
+	t.Helper()
+	c, err := catalogue.Parse("c.yaml", []byte("version: 1\nservices: [{id: chat, driver: process, argv: [/usr/bin/true], port: 17999, start_timeout_s: 5}]\n"),
+		catalogue.Options{Development: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := c.Lookup("chat")
+	s.Port = port
+	return New(Config{
+		Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]Driver{"process": p}, Health: a, Logger: slog.New(slog.DiscardHandler),
+	}), s
+}
+
+func wantFault(t *testing.T, err error, code callv1.Code, sentence string) {
+	t.Helper()
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != code || f.Message != sentence {
+		t.Errorf("error is %v, want %s %q", err, code, sentence)
+	}
+}
+
+func TestStartWaitsForHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, a := &program{after: driver.Running}, &answers{ready: time.Now().Add(3 * time.Second)}
+		m, s := manager(t, p, a, 0)
+		done := make(chan error, 1)
+		go func() {
+			changed, err := m.Start(t.Context(), s)
+			if !changed {
+				err = errors.Join(err, errors.New("nothing was changed"))
+			}
+			done <- err
+		}()
+		time.Sleep(time.Second)
+		if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_STARTING || !v.Running() {
+			t.Errorf("meanwhile it is %v", v)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || !v.Healthy {
+			t.Errorf("then it is %v", v)
+		}
+		if changed, err := m.Start(t.Context(), s); changed || err != nil || p.starts != 1 {
+			t.Errorf("starting it again: %v, %v, %d starts", changed, err, p.starts)
+		}
+	})
+}
+
+func TestAStartThatFailsIsUndone(t *testing.T) {
+	t.Run("timeout", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p, a := &program{after: driver.Running}, &answers{ready: time.Now().Add(time.Hour)}
+			m, s := manager(t, p, a, 0)
+			_, err := m.Start(t.Context(), s)
+			wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: the service did not become healthy in time")
+			if v := m.Look(s); p.stops != 1 || v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != driver.CauseTimeout {
+				t.Errorf("%d stops, %v", p.stops, v)
+			}
+		})
+	})
+	t.Run("stopped meanwhile", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p, a := &program{after: driver.Running}, &answers{ready: time.Now().Add(time.Hour)}
+			m, s := manager(t, p, a, 0)
+			failed := make(chan error)
+			go func() {
+				_, err := m.Start(t.Context(), s)
+				failed <- err
+			}()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			stopped := make(chan bool)
+			go func() {
+				changed, err := m.Stop(t.Context(), s)
+				stopped <- changed && err == nil
+			}()
+			wantFault(t, <-failed, callv1.Code_CODE_FAILED, "chat did not start: it was stopped while it was starting")
+			if !<-stopped {
+				t.Error("the stop failed or says that it changed nothing")
+			}
+			if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+				t.Errorf("afterwards: %v", v)
+			}
+		})
+	})
+	t.Run("exit", func(t *testing.T) {
+		m, s := manager(t, &program{after: driver.Ended}, &answers{}, 0)
+		_, err := m.Start(t.Context(), s)
+		wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: the program ended by itself")
+	})
+	t.Run("exit because a stranger took the port", func(t *testing.T) {
+		stranger, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stranger.Close()
+		m, s := manager(t, &program{after: driver.Ended}, &answers{}, uint32(stranger.Addr().(*net.TCPAddr).Port))
+		_, err = m.Start(t.Context(), s)
+		wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: another program listens on the service's port")
+	})
+	t.Run("the port was taken before", func(t *testing.T) {
+		m, s := manager(t, &program{startErr: driver.ErrPortInUse}, &answers{}, 0)
+		_, err := m.Start(t.Context(), s)
+		wantFault(t, err, callv1.Code_CODE_CONFLICT, "chat was not started: another program listens on the service's port")
+	})
+	t.Run("no program", func(t *testing.T) {
+		m, s := manager(t, &program{startErr: driver.ErrProgramMissing}, &answers{}, 0)
+		_, err := m.Start(t.Context(), s)
+		wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: the program file is missing")
+	})
+	t.Run("an unexpected error stays inside", func(t *testing.T) {
+		m, s := manager(t, &program{startErr: errors.New("open /secret/path: denied")}, &answers{}, 0)
+		_, err := m.Start(t.Context(), s)
+		wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: the program could not be started")
+	})
+}
+
+func TestStop(t *testing.T) {
+	p := &program{sight: driver.Sight{State: driver.Running}, stopErr: driver.ErrNotStopped}
+	m, s := manager(t, p, &answers{}, 0)
+	_, err := m.Stop(t.Context(), s)
+	wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not stop: the program could not be ended")
+	p.stopErr = nil
+	if changed, err := m.Stop(t.Context(), s); !changed || err != nil {
+		t.Errorf("stop: %v, %v", changed, err)
+	}
+	if changed, err := m.Stop(t.Context(), s); changed || err != nil {
+		t.Errorf("stop again: %v, %v", changed, err)
+	}
+}
+
+func TestStartsAndStopsOfOneServiceFollowEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &program{after: driver.Running, took: time.Second}
+		m, s := manager(t, p, &answers{}, 0)
+		var calls sync.WaitGroup
+		for range 4 {
+			calls.Go(func() {
+				if _, err := m.Start(t.Context(), s); err != nil {
+					t.Error(err)
+				}
+			})
+			calls.Go(func() {
+				if _, err := m.Stop(t.Context(), s); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		calls.Wait()
+		if p.most != 1 {
+			t.Errorf("%d at a time", p.most)
+		}
+	})
+}
+
+func TestHealthIsWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, a := &program{sight: driver.Sight{State: driver.Running}}, &answers{}
+		m, s := manager(t, p, a, 0)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { m.Run(ctx); close(ended) }()
+		synctest.Wait()
+		if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || !v.Healthy {
+			t.Errorf("at first: %v", v)
+		}
+		a.mu.Lock()
+		a.err = errors.New("refused")
+		a.mu.Unlock()
+		time.Sleep(healthInterval + time.Second)
+		if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_UNHEALTHY || v.Cause != driver.CauseUnhealthy {
+			t.Errorf("then: %v", v)
+		}
+		p.mu.Lock()
+		p.sight = driver.Sight{State: driver.Ended, Cause: driver.CauseExited}
+		p.mu.Unlock()
+		if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != driver.CauseExited {
+			t.Errorf("in the end: %v", v)
+		}
+		stop()
+		<-ended
+	})
+}
+
+func TestFindAndFound(t *testing.T) {
+	p := &program{sight: driver.Sight{State: driver.Running}}
+	m, _ := manager(t, p, &answers{}, 0)
+	if _, err := m.Find("chatt"); err == nil || !strings.Contains(err.Error(), "no service") {
+		t.Errorf("find: %v", err)
+	}
+	for arguments, want := range map[string]string{
+		`{"service_id":"chat"}`: "running", `{"service_id":"gone"}`: "unknown", `not JSON`: "unknown",
+	} {
+		if got := m.Found(t.Context(), "start_service", []byte(arguments)); got != want {
+			t.Errorf("%s: %q", arguments, got)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"durward.internal/services/operator/internal/home"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"durward": main})
+}
+
+// TestScripts runs the transcripts of commands that need no running process.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("HOME", env.WorkDir)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			// makehome DIR makes a development installation of the operator alice on ports that nobody listens on.
+			"makehome": func(ts *testscript.TestScript, _ bool, args []string) {
+				h, err := home.At(ts.MkAbs(args[0]))
+				ts.Check(err)
+				_, err = h.Init(home.Options{Development: true, Operator: "alice", BasePort: 29430})
+				ts.Check(err)
+				_, err = h.RenewCertificates("alice", time.Now(), true)
+				ts.Check(err)
+			},
+			// finddurward sets DURWARD to the path that the program knows itself by.
+			"finddurward": func(ts *testscript.TestScript, _ bool, _ []string) {
+				path, err := exec.LookPath("durward")
+				for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
+					if info, statErr := os.Stat(filepath.Join(dir, "durward")); statErr == nil && !info.IsDir() {
+						path, err = filepath.Join(dir, "durward"), nil
+						break
+					}
+				}
+				ts.Check(err)
+				ts.Setenv("DURWARD", path)
+			},
+			// mode FILE 0600 checks permissions.
+			"mode": func(ts *testscript.TestScript, _ bool, args []string) {
+				info, err := os.Stat(ts.MkAbs(args[0]))
+				ts.Check(err)
+				want, err := strconv.ParseUint(args[1], 8, 32)
+				ts.Check(err)
+				if info.Mode().Perm() != os.FileMode(want) {
+					ts.Fatalf("%s has mode %o", args[0], info.Mode().Perm())
+				}
+			},
+			// occupy ADDRESS listens until the script ends.
+			"occupy": func(ts *testscript.TestScript, _ bool, args []string) {
+				l, err := net.Listen("tcp", args[0])
+				ts.Check(err)
+				ts.Defer(func() { _ = l.Close() })
+			},
+		},
+	})
+}

@@ -1,0 +1,248 @@
+package approval
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/statement"
+)
+
+const executorID = "spiffe://durward.local/executor/local"
+
+var testNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func signer(t *testing.T) Signer {
+	t.Helper()
+	id, err := identity.Parse(executorID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Signer{Operator: "alice", Executor: id, Now: testNow}
+}
+
+func operation(t *testing.T) *vaultv1.Operation {
+	t.Helper()
+	tool, ok := contract.Lookup("start_service")
+	if !ok {
+		t.Fatal("no start_service")
+	}
+	return &vaultv1.Operation{
+		OperationId: "0123456789abcdef0123456789abcdef", State: vaultv1.OperationState_OPERATION_STATE_PENDING,
+		Principal: "claude-code", Session: "s-abc", Channel: callv1.Channel_CHANNEL_CLI, Tool: tool.Ref(), Tier: tool.Tier,
+		Arguments: []byte(`{"service_id":"demo-chat"}`), AgentReason: "please \u202e", Audience: executorID, Epoch: 3,
+		AskedAt: timestamppb.New(testNow.Add(-40 * time.Second)), ExpiresAt: timestamppb.New(testNow.Add(29*time.Minute + 20*time.Second)),
+	}
+}
+
+func preview() *executorv1.PreviewCallResponse {
+	return &executorv1.PreviewCallResponse{
+		Subject: &callv1.Subject{Label: "service demo-chat", Entry: []byte(`{"argv":["/usr/bin/demo"],"id":"demo-chat"}`)},
+		Plan:    []string{"start demo-chat"}, Epoch: 3, Audience: executorID,
+	}
+}
+
+func TestApproveRefuses(t *testing.T) {
+	other, _ := contract.Lookup("stop_service")
+	for _, c := range []struct {
+		name   string
+		change func(*vaultv1.Operation, *executorv1.PreviewCallResponse)
+		want   error
+	}{
+		{"unknown tool", func(o *vaultv1.Operation, _ *executorv1.PreviewCallResponse) { o.Tool.Name = "format_disk" }, ErrTool},
+		{"another tool's definition", func(o *vaultv1.Operation, _ *executorv1.PreviewCallResponse) {
+			o.Tool.DefinitionDigest = other.DefinitionDigest[:]
+		}, ErrTool},
+		{"another source", func(o *vaultv1.Operation, _ *executorv1.PreviewCallResponse) { o.Tool.Source = "mcp:x" }, ErrTool},
+		{"a lower tier than the contract's", func(o *vaultv1.Operation, _ *executorv1.PreviewCallResponse) {
+			o.Tier = optionsv1.Tier_TIER_READ
+		}, ErrTool},
+		{"arguments not canonical", func(o *vaultv1.Operation, _ *executorv1.PreviewCallResponse) {
+			o.Arguments = []byte(`{"service_id": "demo-chat"}`)
+		}, ErrArguments},
+		{"arguments invalid", func(o *vaultv1.Operation, _ *executorv1.PreviewCallResponse) {
+			o.Arguments = []byte(`{"service_id":"a;rm -rf /"}`)
+		}, ErrArguments},
+		{"an argument that the tool does not have", func(o *vaultv1.Operation, _ *executorv1.PreviewCallResponse) {
+			o.Arguments = []byte(`{"force":true,"service_id":"demo-chat"}`)
+		}, ErrArguments},
+		{"the vault names another sink", func(o *vaultv1.Operation, _ *executorv1.PreviewCallResponse) {
+			o.Audience = "spiffe://durward.local/executor/other"
+		}, ErrTarget},
+		{"the executor claims to be another", func(o *vaultv1.Operation, p *executorv1.PreviewCallResponse) {
+			o.Audience, p.Audience = "spiffe://durward.local/executor/other", "spiffe://durward.local/executor/other"
+		}, ErrTarget},
+		{"an entry that is not canonical", func(_ *vaultv1.Operation, p *executorv1.PreviewCallResponse) {
+			p.Subject.Entry = []byte(`{"b":1,"a":2}`)
+		}, ErrTarget},
+		{"no entry", func(_ *vaultv1.Operation, p *executorv1.PreviewCallResponse) { p.Subject = nil }, ErrTarget},
+		{"asked for before a halt", func(_ *vaultv1.Operation, p *executorv1.PreviewCallResponse) { p.Epoch = 4 }, ErrEpoch},
+		{"expired", func(o *vaultv1.Operation, _ *executorv1.PreviewCallResponse) { o.ExpiresAt = timestamppb.New(testNow) }, ErrExpired},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			op, p := operation(t), preview()
+			c.change(op, p)
+			if st, err := signer(t).Approve(op, p); !errors.Is(err, c.want) {
+				t.Errorf("got %+v, %v; want %v", st, err, c.want)
+			}
+		})
+	}
+}
+
+// The digests are of what is shown, whatever the vault says, and the statement covers the grant that the vault would make.
+func TestApprove(t *testing.T) {
+	op, p := operation(t), preview()
+	st, err := signer(t).Approve(op, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := st.Marshal()
+	if err != nil {
+		t.Fatalf("the statement is not well-formed: %v", err)
+	}
+	parsed, err := statement.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	arguments, subject := canonical.Digest(op.GetArguments()), canonical.Digest(p.GetSubject().GetEntry())
+	verified := &statement.Verified{Statement: parsed}
+	grant := &callv1.Grant{
+		OperationId: op.GetOperationId(), Use: 1, Principal: op.GetPrincipal(), Session: op.GetSession(), Channel: op.GetChannel(),
+		Tool: op.GetTool(), ArgumentsDigest: arguments[:], SubjectDigest: subject[:], Audience: executorID, Epoch: 3,
+	}
+	tool, _ := contract.Lookup("start_service")
+	if err := verified.Covers(grant, tool.Ref(), tool.Tier, op.GetArguments()); err != nil {
+		t.Errorf("the statement does not cover its operation: %v", err)
+	}
+	for name, change := range map[string]func(*callv1.Grant){
+		"operation": func(g *callv1.Grant) { g.OperationId = strings.Repeat("f", 32) },
+		"second":    func(g *callv1.Grant) { g.Use = 2 },
+		"session":   func(g *callv1.Grant) { g.Session = "s-other" },
+		"subject":   func(g *callv1.Grant) { g.SubjectDigest = arguments[:] },
+	} {
+		other, ok := proto.Clone(grant).(*callv1.Grant)
+		if !ok {
+			t.Fatal("clone")
+		}
+		change(other)
+		if err := verified.Covers(other, tool.Ref(), tool.Tier, op.GetArguments()); err == nil {
+			t.Errorf("it covers another %s too", name)
+		}
+	}
+	if st.ExpiresAt != "2026-01-02T03:33:25Z" || st.AgentReason != op.GetAgentReason() || st.Operator != "alice" {
+		t.Errorf("statement %+v", st)
+	}
+}
+
+func TestCommand(t *testing.T) {
+	call, err := NewCall("stop_service", []byte(`{"service_id":"demo-chat"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := signer(t).Command(call, preview(), 2); !errors.Is(err, ErrEpoch) {
+		t.Errorf("an executor that is ahead: %v", err)
+	}
+	st, err := signer(t).Command(call, preview(), 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Marshal(); err != nil {
+		t.Errorf("not well-formed: %v", err)
+	}
+	if st.Principal != "operator:alice" || st.Epoch != 4 || st.Session != CommandSession || !IsOperationID(st.Operation) {
+		t.Errorf("statement %+v", st)
+	}
+	again, err := signer(t).Command(call, preview(), 4)
+	if err != nil || again.Operation == st.Operation || again.ID == st.ID {
+		t.Errorf("two commands share an operation: %v", err)
+	}
+}
+
+func TestResume(t *testing.T) {
+	st := signer(t).Resume(executorID, 9)
+	raw, err := st.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if parsed, err := statement.Parse(raw); err != nil || parsed.Kind != statement.KindResume || parsed.Epoch != 9 {
+		t.Errorf("%+v, %v", parsed, err)
+	}
+}
+
+// Nothing that an agent or a client says can hide, move the cursor, or look like the next line.
+func TestCardShowsHostileTextAsEscapes(t *testing.T) {
+	op := operation(t)
+	op.ClientName = "nice\x1b[2K\rDENY"
+	op.AgentReason = "line one\nK7F3  READ  harmless \u202eevil"
+	p := preview()
+	p.Plan = []string{"start \x1b[31mred"}
+	lines := Card{Number: "K7F3", Operation: op, Preview: p}.Lines(testNow)
+	text := strings.Join(lines, "\n")
+	if strings.ContainsAny(text, "\x1b\r\u202e") {
+		t.Errorf("hostile characters came through: %q", text)
+	}
+	if len(lines) != 4 {
+		t.Errorf("%d lines, want 4: %q", len(lines), lines)
+	}
+	for _, want := range []string{"K7F3  WRITE  start_service service_id=demo-chat  on executor/local", "asked 0:40 ago", "expires 29:20",
+		`\u{1B}[2K`, `agent says (untrusted): "line one\u{A}K7F3`, `\u{202E}`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in:\n%s", want, text)
+		}
+	}
+}
+
+func TestLinesAreWhole(t *testing.T) {
+	long := strings.Repeat("x", 100_000)
+	raw, err := json.Marshal(map[string]string{"a": long, "b": "\u2066\x00"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(Lines(raw), "\n")
+	if !strings.Contains(text, long) {
+		t.Error("a long value was cut")
+	}
+	if strings.ContainsRune(text, 0x2066) || !strings.Contains(text, `\u{2066}`) {
+		t.Error("a bidirectional control came through")
+	}
+	if got := Lines([]byte("not json\x1b")); len(got) != 1 || got[0] != `not json\u{1B}` {
+		t.Errorf("not JSON: %q", got)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	for in, want := range map[string]string{
+		`{}`:                           "",
+		`{"b":1,"a":"x"}`:              "a=x b=1",
+		`{"a":"two words"}`:            `a="two words"`,
+		`{"a":""}`:                     `a=""`,
+		`{"a":"x b=2"}`:                `a="x b=2"`,
+		"{\"a\":\"\u202e\"}":           `a="\u{202E}"`,
+		"no \x1b json":                 `no \u{1B} json`,
+		`{"list":["a"],"o":{"k":"v"}}`: `list=["a"] o={"k":"v"}`,
+	} {
+		if got := Arguments([]byte(in)); got != want {
+			t.Errorf("Arguments(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{-time.Second: "0:00", 40 * time.Second: "0:40", 29*time.Minute + 20*time.Second: "29:20", 25*time.Hour + 61*time.Second: "25:01:01"} {
+		if got := Duration(d); got != want {
+			t.Errorf("Duration(%s) = %s, want %s", d, got, want)
+		}
+	}
+}

@@ -1,0 +1,447 @@
+package bridge
+
+import (
+	"bufio"
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/proof"
+)
+
+const testToken = "durward_test-token"
+
+// gateway is a fake of the gateway's MCP side: it checks what a gateway and a vault would check, and is told what to answer.
+type gateway struct {
+	t      *testing.T
+	server *httptest.Server
+	public ed25519.PublicKey
+
+	mu      sync.Mutex
+	session int
+	// renamed counts how often the vault opened the session again.
+	renamed int
+	window  *proof.Window
+	seen    []string
+	answers func(w http.ResponseWriter, m message, purpose callv1.Proof_Purpose) bool
+}
+
+func newGateway(t *testing.T, public ed25519.PublicKey) *gateway {
+	g := &gateway{t: t, public: public}
+	g.server = httptest.NewServer(g)
+	t.Cleanup(g.server.Close)
+	return g
+}
+
+func (g *gateway) ref() string { return fmt.Sprintf("s-%d-%d", g.session, g.renamed) }
+
+func (g *gateway) log(format string, args ...any) {
+	g.seen = append(g.seen, fmt.Sprintf(format, args...))
+}
+
+func (g *gateway) events() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return strings.Join(g.seen, "\n")
+}
+
+// verify returns the purpose of the message's proof, which must be good for the session as it is.
+func (g *gateway) verify(m message) callv1.Proof_Purpose {
+	var params struct {
+		Name      string                     `json:"name"`
+		Arguments map[string]json.RawMessage `json:"arguments"`
+		Meta      map[string]json.RawMessage `json:"_meta"`
+	}
+	if len(m.Params) == 0 || json.Unmarshal(m.Params, &params) != nil || params.Meta[metaProof] == nil {
+		return callv1.Proof_PURPOSE_UNSPECIFIED
+	}
+	p := &callv1.Proof{}
+	if err := protojson.Unmarshal(params.Meta[metaProof], p); err != nil {
+		g.t.Errorf("proof: %v", err)
+		return callv1.Proof_PURPOSE_UNSPECIFIED
+	}
+	claim := proof.Claim{Purpose: p.GetPurpose(), Client: "tester"}
+	if p.GetPurpose() != callv1.Proof_PURPOSE_OPEN {
+		claim.Session = g.ref()
+		if !g.window.Accept(p.GetCounter()) {
+			g.t.Errorf("counter %d was used before", p.GetCounter())
+		}
+	}
+	if p.GetPurpose() == callv1.Proof_PURPOSE_CALL {
+		tool, _ := contract.Lookup(params.Name)
+		delete(params.Arguments, "reason")
+		raw, err := json.Marshal(params.Arguments)
+		if err != nil {
+			g.t.Error(err)
+		}
+		decoded, err := tool.Decode(raw)
+		if err != nil {
+			g.t.Error(err)
+		}
+		canonical, err := contract.Canonical(decoded)
+		if err != nil {
+			g.t.Error(err)
+		}
+		digest := contract.Digest(canonical)
+		claim.Tool, claim.ArgumentsDigest = tool.Name, digest[:]
+	}
+	if err := proof.Verify(g.public, claim, p); err != nil {
+		g.t.Errorf("a proof of purpose %s does not verify: %v", p.GetPurpose(), err)
+	}
+	return p.GetPurpose()
+}
+
+func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Authorization") != "Bearer "+testToken {
+		g.t.Errorf("Authorization %q", r.Header.Get("Authorization"))
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r.Method == http.MethodDelete {
+		g.log("DELETE %s", r.Header.Get("Mcp-Session-Id"))
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		g.t.Error(err)
+		return
+	}
+	var m message
+	if err := json.Unmarshal(body, &m); err != nil {
+		g.t.Errorf("%q: %v", body, err)
+		return
+	}
+	if m.Method == "initialize" {
+		g.session++
+		g.window = &proof.Window{}
+		purpose := g.verify(m)
+		g.log("initialize %s", purpose)
+		w.Header().Set("Mcp-Session-Id", fmt.Sprintf("id-%d", g.session))
+		writeJSON(w, m.ID, fmt.Sprintf(`{"protocolVersion":"2025-11-25","_meta":{"durward/session":%q}}`, g.ref()))
+		return
+	}
+	if got, want := r.Header.Get("Mcp-Session-Id"), fmt.Sprintf("id-%d", g.session); got != want {
+		g.log("404 %s", m.Method)
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	if got := r.Header.Get("Mcp-Protocol-Version"); got != "2025-11-25" {
+		g.t.Errorf("Mcp-Protocol-Version %q", got)
+	}
+	purpose := g.verify(m)
+	g.log("%s %s %s", m.Method, m.ID, purpose)
+	if !m.isRequest() {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	if g.answers != nil && g.answers(w, m, purpose) {
+		return
+	}
+	writeJSON(w, m.ID, `{"ok":true}`)
+}
+
+func writeJSON(w http.ResponseWriter, id json.RawMessage, result string) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = fmt.Fprintf(w, "{\"jsonrpc\":\"2.0\",\n\"id\":%s,\"result\":%s}", id, result)
+}
+
+// client drives a bridge over pipes.
+type client struct {
+	t   *testing.T
+	in  *io.PipeWriter
+	out *bufio.Reader
+	end chan error
+}
+
+func start(t *testing.T, g *gateway, key ed25519.PrivateKey, now func() time.Time) *client {
+	t.Helper()
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	b, err := New(Config{Endpoint: g.server.URL, Token: testToken, Client: "tester", Key: key, In: inR, Out: outW, Now: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{t: t, in: inW, out: bufio.NewReader(outR), end: make(chan error, 1)}
+	go func() { c.end <- b.Run(context.Background()) }()
+	return c
+}
+
+func (c *client) send(line string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *client) receive() string {
+	c.t.Helper()
+	line, err := c.out.ReadString('\n')
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return strings.TrimSuffix(line, "\n")
+}
+
+func (c *client) handshake() {
+	c.t.Helper()
+	c.send(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","_meta":{"x":1}}}`)
+	if got := c.receive(); !strings.Contains(got, `"id":0`) {
+		c.t.Fatalf("handshake: %s", got)
+	}
+	c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+}
+
+func (c *client) close() {
+	c.t.Helper()
+	if err := c.in.Close(); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := <-c.end; err != nil {
+		c.t.Errorf("Run = %v", err)
+	}
+}
+
+func testKey(t *testing.T) (ed25519.PublicKey, ed25519.PrivateKey) {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return public, private
+}
+
+func TestBadInput(t *testing.T) {
+	public, key := testKey(t)
+	c := start(t, newGateway(t, public), key, nil)
+	for _, in := range []struct{ line, want string }{
+		{`{"jsonrpc":"2.0",`, `{"error":{"code":-32700,"message":"the message is not JSON"},"id":null,"jsonrpc":"2.0"}`},
+		{`[{"jsonrpc":"2.0","id":1,"method":"ping"}]`, `{"error":{"code":-32600,"message":"the message is not one JSON-RPC object"},"id":null,"jsonrpc":"2.0"}`},
+	} {
+		c.send(in.line)
+		if got := c.receive(); got != in.want {
+			t.Errorf("%s: %s", in.line, got)
+		}
+	}
+	c.close()
+}
+
+func TestGatewayDown(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	g.server.Close()
+	c := start(t, g, key, nil)
+	c.send(`{"jsonrpc":"2.0","id":"a","method":"initialize","params":{}}`)
+	if got := c.receive(); !strings.Contains(got, "Durward is not running") || !strings.Contains(got, `"id":"a"`) || strings.Contains(got, "127.0.0.1") {
+		t.Errorf("answer %s", got)
+	}
+	c.close()
+}
+
+func TestProofs(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	now := time.Unix(1_800_000_000, 0)
+	c := start(t, g, key, func() time.Time { g.mu.Lock(); defer g.mu.Unlock(); return now })
+	c.handshake()
+	calls := []string{
+		`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"gpu_status"}}`,
+		`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"start_service","arguments":{"service_id":"demo","reason":"please"}}}`,
+		// A proof that the agent made up is taken away, and invalid arguments are the gateway's to refuse.
+		`{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"start_service","arguments":{"service_id":"--force"},"_meta":{"durward/proof":{"counter":"1"}}}}`,
+		`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"no_such_tool"}}`,
+	}
+	for _, line := range calls {
+		c.send(line)
+		c.receive()
+	}
+	g.mu.Lock()
+	now = now.Add(50 * time.Second)
+	g.mu.Unlock()
+	for id := 6; id < 8; id++ {
+		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"list_services"}}`, id))
+		c.receive()
+	}
+	c.close()
+	want := `initialize PURPOSE_OPEN
+notifications/initialized  PURPOSE_UNSPECIFIED
+tools/list 1 PURPOSE_UNSPECIFIED
+tools/call 2 PURPOSE_UNSPECIFIED
+tools/call 3 PURPOSE_CALL
+tools/call 4 PURPOSE_UNSPECIFIED
+tools/call 5 PURPOSE_UNSPECIFIED
+tools/call 6 PURPOSE_RENEW
+tools/call 7 PURPOSE_UNSPECIFIED
+DELETE id-1`
+	if got := g.events(); got != want {
+		t.Errorf("events:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+func TestBearerClientSignsNothing(t *testing.T) {
+	g := newGateway(t, nil)
+	c := start(t, g, nil, nil)
+	c.handshake()
+	c.send(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"start_service","arguments":{"service_id":"demo"}}}`)
+	c.receive()
+	c.close()
+	if got := g.events(); strings.Contains(got, "PURPOSE_OPEN") || strings.Contains(got, "PURPOSE_CALL") {
+		t.Errorf("events:\n%s", got)
+	}
+}
+
+// A vault that restarted asks for an opening first, then for the call's own proof, in a session with another name.
+func TestProofNeeded(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	lost := true
+	g.answers = func(w http.ResponseWriter, m message, purpose callv1.Proof_Purpose) bool {
+		needed := ""
+		switch {
+		case lost && purpose != callv1.Proof_PURPOSE_OPEN:
+			needed = needOpen
+		case purpose == callv1.Proof_PURPOSE_OPEN:
+			lost, needed = false, needCall
+			g.renamed++
+			g.window = &proof.Window{}
+		default:
+			return false
+		}
+		writeJSON(w, m.ID, fmt.Sprintf(`{"isError":true,"_meta":{"durward/proof_needed":%q,"durward/session":%q}}`, needed, g.ref()))
+		return true
+	}
+	c := start(t, g, key, nil)
+	c.handshake()
+	c.send(`{"jsonrpc":"2.0","id":"w","method":"tools/call","params":{"name":"stop_service","arguments":{"service_id":"demo"}}}`)
+	got := c.receive()
+	c.close()
+	want := "tools/call \"w\" PURPOSE_CALL\ntools/call \"w\" PURPOSE_OPEN\ntools/call \"w\" PURPOSE_CALL"
+	if events := g.events(); !strings.Contains(events, want) {
+		t.Errorf("events:\n%s", events)
+	}
+	if !strings.Contains(got, `"ok":true`) {
+		t.Errorf("answer %s", got)
+	}
+}
+
+func TestLostSessionIsOpenedAgain(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	c := start(t, g, key, nil)
+	c.handshake()
+	g.mu.Lock()
+	g.session += 10
+	g.mu.Unlock()
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gpu_status"}}`)
+	if got := c.receive(); !strings.Contains(got, `"ok":true`) {
+		t.Errorf("answer %s", got)
+	}
+	c.close()
+	want := "404 tools/call\ninitialize PURPOSE_OPEN\nnotifications/initialized  PURPOSE_UNSPECIFIED\ntools/call 1 PURPOSE_UNSPECIFIED"
+	if got := g.events(); !strings.Contains(got, want) {
+		t.Errorf("events:\n%s", got)
+	}
+}
+
+func TestStreamedAnswer(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	g.answers = func(w http.ResponseWriter, m message, _ callv1.Proof_Purpose) bool {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = fmt.Fprintf(w, ": hello\nid: 1\ndata: \n\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\ndata: \"method\":\"notifications/progress\"}\n\ndata:{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", m.ID)
+		return true
+	}
+	c := start(t, g, key, nil)
+	c.handshake()
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+	if got, want := c.receive(), `{"jsonrpc":"2.0","method":"notifications/progress"}`; got != want {
+		t.Errorf("got %s", got)
+	}
+	if got, want := c.receive(), `{"jsonrpc":"2.0","id":1,"result":{}}`; got != want {
+		t.Errorf("got %s", got)
+	}
+	c.close()
+}
+
+// A broken connection is no reason to repeat what changes something.
+func TestBrokenAnswer(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	broken := map[string]bool{}
+	g.answers = func(w http.ResponseWriter, m message, _ callv1.Proof_Purpose) bool {
+		if broken[string(m.ID)] {
+			return false
+		}
+		broken[string(m.ID)] = true
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, ": and then nothing\n\n")
+		return true
+	}
+	c := start(t, g, key, nil)
+	c.handshake()
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gpu_status"}}`)
+	if got := c.receive(); !strings.Contains(got, `"ok":true`) {
+		t.Errorf("a read was not repeated: %s", got)
+	}
+	c.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"start_service","arguments":{"service_id":"demo"}}}`)
+	if got := c.receive(); !strings.Contains(got, `"error"`) {
+		t.Errorf("answer %s", got)
+	}
+	c.close()
+	if n := strings.Count(g.events(), "tools/call 2"); n != 1 {
+		t.Errorf("a change was sent %d times", n)
+	}
+}
+
+func TestRefusedBeforeTheIDWasRead(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	g.answers = func(w http.ResponseWriter, _ message, _ callv1.Proof_Purpose) bool {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"No."}}`)
+		return true
+	}
+	c := start(t, g, key, nil)
+	c.handshake()
+	c.send(`{"jsonrpc":"2.0","id":7,"method":"ping"}`)
+	if got, want := c.receive(), `{"jsonrpc":"2.0","id":7,"error":{"code":-32600,"message":"No."}}`; got != want {
+		t.Errorf("got %s", got)
+	}
+	c.close()
+}
+
+func FuzzSetMeta(f *testing.F) {
+	f.Add(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":1e2}}}`)
+	f.Add(`{"method":"x","params":[]}`)
+	f.Add(`{}`)
+	f.Fuzz(func(t *testing.T, line string) {
+		out, err := setMeta([]byte(line), json.RawMessage(`{"counter":"1"}`))
+		if err != nil {
+			return
+		}
+		var m struct {
+			Params struct {
+				Meta map[string]json.RawMessage `json:"_meta"`
+			} `json:"params"`
+		}
+		if err := json.Unmarshal(out, &m); err != nil {
+			t.Fatalf("%q became %q: %v", line, out, err)
+		}
+		if string(m.Params.Meta[metaProof]) != `{"counter":"1"}` {
+			t.Fatalf("%q became %q, without the proof", line, out)
+		}
+	})
+}

@@ -1,0 +1,391 @@
+package history
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/statement"
+)
+
+const (
+	auditID = "spiffe://durward.local/audit/main"
+	writer  = "spiffe://durward.local/operator/alice"
+)
+
+var testNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// log is an audit log in memory, as honest as a test lets it be.
+type log struct {
+	auditv1.LogServiceClient
+	t       *testing.T
+	kit     *platformtest.Kit
+	entries []*auditv1.Entry
+	hashes  []tlog.Hash
+	down    bool
+	// mute makes Append durable and loses its answer.
+	mute bool
+	// lie changes an answer before it goes out.
+	lie func(*auditv1.AppendResponse)
+}
+
+func (l *log) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
+	out := make([]tlog.Hash, len(indexes))
+	for i, index := range indexes {
+		out[i] = l.hashes[index]
+	}
+	return out, nil
+}
+
+func (l *log) must(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *log) size() int64 { return int64(len(l.entries)) }
+
+func (l *log) add(record *auditv1.Record) (*callv1.Receipt, *auditv1.Placement) {
+	placed := &auditv1.Placement{LoggedAt: timestamppb.New(testNow.Add(time.Duration(l.size()) * time.Second)), Salt: bytes.Repeat([]byte{byte(l.size() + 1)}, logproof.SaltSize)}
+	cloned, ok := proto.Clone(record).(*auditv1.Record)
+	if !ok {
+		l.t.Fatal("clone")
+	}
+	e := &auditv1.Entry{Index: uint64(l.size()), Writer: writer, Record: cloned, LoggedAt: placed.LoggedAt, Salt: placed.Salt}
+	l.must(logproof.Seal(e))
+	stored, err := tlog.StoredHashes(l.size(), e.Leaf, l)
+	l.must(err)
+	l.hashes = append(l.hashes, stored...)
+	l.entries = append(l.entries, e)
+	return &callv1.Receipt{Index: e.Index, LeafHash: e.LeafHash}, placed
+}
+
+func (l *log) checkpoint() []byte {
+	root, err := tlog.TreeHash(l.size(), l)
+	l.must(err)
+	b, err := logproof.SignCheckpoint(logproof.Checkpoint{Origin: logproof.Origin(auditID), Size: uint64(l.size()), Root: root}, l.kit.LogSigner)
+	l.must(err)
+	return b
+}
+
+func (l *log) consistency(known uint64) [][]byte {
+	if known == 0 || int64(known) >= l.size() {
+		return nil
+	}
+	hashes, err := tlog.ProveTree(l.size(), int64(known), l)
+	l.must(err)
+	out := make([][]byte, len(hashes))
+	for i, h := range hashes {
+		out[i] = h[:]
+	}
+	return out
+}
+
+func (l *log) GetHead(_ context.Context, in *auditv1.GetHeadRequest, _ ...grpc.CallOption) (*auditv1.GetHeadResponse, error) {
+	if l.down {
+		return nil, errors.New("down")
+	}
+	return &auditv1.GetHeadResponse{Checkpoint: l.checkpoint(), Consistency: l.consistency(in.GetKnownSize()), LastSequence: uint64(l.size())}, nil
+}
+
+func (l *log) Append(_ context.Context, in *auditv1.AppendRequest, _ ...grpc.CallOption) (*auditv1.AppendResponse, error) {
+	if l.down {
+		return nil, errors.New("down")
+	}
+	out := &auditv1.AppendResponse{}
+	for _, r := range in.GetRecords() {
+		if want := uint64(l.size()) + 1; r.GetSequence() != want {
+			l.t.Errorf("sequence %d, want %d", r.GetSequence(), want)
+		}
+		receipt, placement := l.add(r)
+		out.Receipts, out.Placements = append(out.Receipts, receipt), append(out.Placements, placement)
+	}
+	out.Checkpoint, out.Consistency = l.checkpoint(), l.consistency(in.GetKnownSize())
+	for _, r := range out.GetReceipts() {
+		path, err := tlog.ProveRecord(l.size(), int64(r.GetIndex()), l)
+		l.must(err)
+		for _, h := range path {
+			r.Inclusion = append(r.Inclusion, h[:])
+		}
+		r.Checkpoint = out.Checkpoint
+	}
+	if l.lie != nil {
+		l.lie(out)
+	}
+	if l.mute {
+		return nil, errors.New("the answer was lost")
+	}
+	return out, nil
+}
+
+// export is ExportLog, two entries a message.
+type export struct {
+	parts []*auditv1.ExportLogResponse
+}
+
+func (e *export) Recv() (*auditv1.ExportLogResponse, error) {
+	if len(e.parts) == 0 {
+		return nil, io.EOF
+	}
+	part := e.parts[0]
+	e.parts = e.parts[1:]
+	return part, nil
+}
+
+func (l *log) export(known uint64) *export {
+	first := &auditv1.ExportLogResponse{Checkpoint: l.checkpoint(), Consistency: l.consistency(known)}
+	out := &export{parts: []*auditv1.ExportLogResponse{first}}
+	for i := 0; i < len(l.entries); i += 2 {
+		out.parts = append(out.parts, &auditv1.ExportLogResponse{Entries: l.entries[i:min(i+2, len(l.entries))]})
+	}
+	return out
+}
+
+func newLog(t *testing.T) *log {
+	return &log{t: t, kit: platformtest.New(t)}
+}
+
+func (l *log) open(dir string) *Log {
+	l.t.Helper()
+	opened, err := Open(context.Background(), Config{Client: l, Audit: auditID, Writer: writer, Trust: l.kit.Trust, StateDir: dir, Now: func() time.Time { return testNow }})
+	l.must(err)
+	return opened
+}
+
+func remark(text string) *auditv1.Body { return &auditv1.Body{Action: text, Summary: text} }
+
+func TestWriteWaitsForAudit(t *testing.T) {
+	l, dir := newLog(t), t.TempDir()
+	l.down = true
+	own := l.open(dir)
+	for _, text := range []string{"one", "two"} {
+		if sent, err := own.Write(context.Background(), auditv1.Kind_KIND_CONFIG_CHANGED, "r-1", remark(text)); sent || err != nil {
+			t.Fatalf("audit is down: %v, %v", sent, err)
+		}
+	}
+	l.must(own.Close())
+	l.down = false
+	own = l.open(dir)
+	sent, err := own.Write(context.Background(), auditv1.Kind_KIND_NOTE, "r-2", remark("three"))
+	if !sent || err != nil {
+		t.Fatalf("audit is up: %v, %v", sent, err)
+	}
+	var got []string
+	for _, e := range l.entries {
+		got = append(got, e.GetRecord().GetBody().GetAction())
+	}
+	if strings.Join(got, " ") != "one two three" {
+		t.Errorf("recorded %v", got)
+	}
+	if _, err := os.Stat(filepath.Join(dir, unsentFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("something still waits: %v", err)
+	}
+	if own.Held().Size != 3 {
+		t.Errorf("kept a checkpoint of %d", own.Held().Size)
+	}
+	l.must(own.Flush(context.Background()))
+	if len(l.entries) != 3 {
+		t.Error("a flush of nothing wrote something")
+	}
+	l.must(own.Close())
+}
+
+func TestLostAnswerIsNotWrittenTwice(t *testing.T) {
+	l, dir := newLog(t), t.TempDir()
+	own := l.open(dir)
+	l.mute = true
+	if sent, err := own.Write(context.Background(), auditv1.Kind_KIND_NOTE, "", remark("one")); sent || err != nil {
+		t.Fatalf("the answer was lost: %v, %v", sent, err)
+	}
+	l.mute = false
+	if sent, err := own.Write(context.Background(), auditv1.Kind_KIND_NOTE, "", remark("two")); !sent || err != nil {
+		t.Fatalf("%v, %v", sent, err)
+	}
+	if len(l.entries) != 2 {
+		t.Errorf("%d records of two writes", len(l.entries))
+	}
+	l.must(own.Close())
+}
+
+func TestWriteBelievesOnlyProofs(t *testing.T) {
+	for name, lie := range map[string]func(*auditv1.AppendResponse){
+		"another record's receipt": func(r *auditv1.AppendResponse) { r.Placements[0].Salt[0] ^= 1 },
+		"no receipt":               func(r *auditv1.AppendResponse) { r.Receipts, r.Placements = nil, nil },
+		"a path that leads elsewhere": func(r *auditv1.AppendResponse) {
+			r.Receipts[0].Inclusion = append(r.Receipts[0].Inclusion, make([]byte, 32))
+		},
+		"an unsigned checkpoint": func(r *auditv1.AppendResponse) { r.Checkpoint = []byte("durward.local/audit/main\n1\nx\n\n") },
+	} {
+		l, dir := newLog(t), t.TempDir()
+		l.add(&auditv1.Record{Sequence: 1, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow)})
+		l.lie = lie
+		own := l.open(dir)
+		if sent, err := own.Write(context.Background(), auditv1.Kind_KIND_NOTE, "", remark("x")); sent || err == nil {
+			t.Errorf("%s: %v, %v", name, sent, err)
+		}
+		l.must(own.Close())
+	}
+}
+
+func TestRollbackIsSeen(t *testing.T) {
+	l, dir := newLog(t), t.TempDir()
+	own := l.open(dir)
+	for i := range 3 {
+		if _, err := own.Write(context.Background(), auditv1.Kind_KIND_NOTE, "", remark(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.must(own.Close())
+
+	shorter := &log{t: t, kit: l.kit}
+	shorter.add(l.entries[0].GetRecord())
+	own = shorter.open(dir)
+	if _, err := own.Keep(context.Background()); !errors.Is(err, logproof.ErrRollback) {
+		t.Errorf("a log that was cut back: %v", err)
+	}
+	for i := range 5 {
+		shorter.add(&auditv1.Record{Sequence: uint64(i + 2), Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: remark("other")})
+	}
+	if _, err := own.Keep(context.Background()); !errors.Is(err, logproof.ErrFork) {
+		t.Errorf("a log that was rewritten: %v", err)
+	}
+	if _, err := own.Verify(context.Background(), shorter.export(3)); !errors.Is(err, logproof.ErrFork) {
+		t.Errorf("a log that was rewritten, exported: %v", err)
+	}
+	l.must(own.Close())
+}
+
+// signed is an approval's record with a real signature.
+func (l *log) signed(operation string) *auditv1.Record {
+	arguments := []byte(`{"service_id":"demo"}`)
+	sum := canonical.Digest(arguments)
+	digest := canonical.FormatDigest(sum[:])
+	st := &statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: statement.KindApprove, ID: strings.Repeat("a", 32), Operator: platformtest.Operator,
+		IssuedAt: statement.FormatTime(testNow), NotBefore: statement.FormatTime(testNow), ExpiresAt: statement.FormatTime(testNow.Add(time.Minute)),
+		Epoch: 1, Audience: "spiffe://durward.local/executor/local", Principal: "p", Session: "s-1", Channel: "cli", Operation: strings.Repeat("b", 32),
+		Tool: &statement.Tool{Name: "start_service", Source: "native", DefinitionDigest: digest}, Tier: "WRITE",
+		Arguments: arguments, ArgumentsDigest: digest, SubjectDigest: digest, Uses: 1,
+	}
+	evidence, err := statement.Sign(st, l.kit.OperatorSigner)
+	l.must(err)
+	return &auditv1.Record{Sequence: uint64(l.size()) + 1, Kind: auditv1.Kind_KIND_APPROVED, Time: timestamppb.New(testNow), OperationId: operation,
+		Tier: optionsv1.Tier_TIER_WRITE, Body: &auditv1.Body{Statement: evidence}}
+}
+
+func TestVerifyRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*log)
+		want   string
+	}{
+		{"a body that was changed", func(l *log) { l.entries[1].Record.Body.Summary = "nothing happened" }, "committed"},
+		{"a header that was changed", func(l *log) { l.entries[1].Record.Tool = "gpu_status" }, "header"},
+		{"an entry that was taken out", func(l *log) { l.entries = append(l.entries[:1], l.entries[2:]...) }, "index 2 where 1"},
+		{"a tail that was cut off", func(l *log) { l.entries = l.entries[:len(l.entries)-1] }, "do not add up"},
+		{"a signature by nobody", func(l *log) {
+			r := l.signed(strings.Repeat("b", 32))
+			r.Body.Statement.Signature = []byte("-----BEGIN SSH SIGNATURE-----\nAAAA\n-----END SSH SIGNATURE-----\n")
+			l.add(r)
+		}, "signature"},
+		{"a statement that was changed", func(l *log) {
+			r := l.signed(strings.Repeat("b", 32))
+			r.Body.Statement.Statement = bytes.Replace(r.Body.Statement.Statement, []byte("demo"), []byte("evil"), 1)
+			l.add(r)
+		}, "signature"},
+		{"a statement about another operation", func(l *log) { l.add(l.signed(strings.Repeat("c", 32))) }, "another operation"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := newLog(t)
+			for i := range 5 {
+				l.add(&auditv1.Record{Sequence: uint64(i + 1), Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: remark("x")})
+			}
+			size := l.size()
+			head := l.checkpoint()
+			c.change(l)
+			if l.size() > size {
+				head = l.checkpoint()
+			}
+			own := l.open(t.TempDir())
+			stream := &export{parts: []*auditv1.ExportLogResponse{{Checkpoint: head, Entries: l.entries}}}
+			report, err := own.Verify(context.Background(), stream)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %+v, %v; want an error with %q", report, err, c.want)
+			}
+			if own.Held().Size != 0 {
+				t.Error("the checkpoint of a log that does not stand was kept")
+			}
+			l.must(own.Close())
+		})
+	}
+}
+
+func TestVerify(t *testing.T) {
+	l, dir := newLog(t), t.TempDir()
+	for i := range 6 {
+		l.add(&auditv1.Record{Sequence: uint64(i + 1), Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: remark("x")})
+	}
+	own := l.open(dir)
+	if _, err := own.Keep(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	l.must(own.Close())
+	l.add(l.signed(strings.Repeat("b", 32)))
+	// Retention drops a body with its salt; the tree stays provable.
+	l.entries[2].Record.Body, l.entries[2].Salt = nil, nil
+
+	own = l.open(dir)
+	report, err := own.Verify(context.Background(), l.export(6))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report.Records != 7 || report.Statements != 1 || report.Unjudged != 0 || report.Dropped != 1 || report.KeptSize != 6 || len(report.Root) != 64 {
+		t.Errorf("report %+v", report)
+	}
+	if !strings.HasPrefix(report.SignedBy, "durward.local/audit/main+") || own.Held().Size != 7 {
+		t.Errorf("report %+v, held %d", report, own.Held().Size)
+	}
+	l.must(own.Close())
+
+	// The same as a file, offline.
+	var file bytes.Buffer
+	l.must(WriteHead(&file, l.checkpoint()))
+	for _, e := range l.entries {
+		l.must(WriteEntry(&file, e))
+	}
+	again, err := VerifyFile(bytes.NewReader(file.Bytes()), NewVerifier(l.kit.Trust.Current()))
+	if err != nil || again.Root != report.Root || again.Records != 7 {
+		t.Errorf("offline: %+v, %v", again, err)
+	}
+	lines := bytes.SplitAfter(file.Bytes(), []byte("\n"))
+	for name, content := range map[string][]byte{
+		"empty":          nil,
+		"no checkpoint":  bytes.Join(lines[1:], nil),
+		"a line missing": bytes.Join(slices.Delete(slices.Clone(lines), 3, 4), nil),
+		"garbage":        append(bytes.Clone(file.Bytes()), []byte("x\n")...),
+	} {
+		if report, err := VerifyFile(bytes.NewReader(content), NewVerifier(l.kit.Trust.Current())); err == nil {
+			t.Errorf("%s: %+v", name, report)
+		}
+	}
+}

@@ -1,0 +1,297 @@
+package home
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/trust"
+)
+
+func newHome(t *testing.T) Home {
+	t.Helper()
+	h, err := At(filepath.Join(t.TempDir(), "it's a home"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// tree returns every file with its content and mode.
+func tree(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		out[strings.TrimPrefix(path, dir)] = info.Mode().String() + "\n" + string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestInitRefuses(t *testing.T) {
+	open := newHome(t)
+	if err := os.MkdirAll(open.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open.Dir, 0o777); err != nil { //nolint:gosec // what is refused
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		home Home
+		opts Options
+		want string
+	}{
+		{"bad name", newHome(t), Options{Development: true, Operator: "Alice"}, "operator name"},
+		{"name with newline", newHome(t), Options{Development: true, Operator: "alice\n"}, "operator name"},
+		{"privileged ports", newHome(t), Options{Development: true, Operator: "alice", BasePort: 80}, "base port"},
+		{"ports beyond the last", newHome(t), Options{Development: true, Operator: "alice", BasePort: 65530}, "base port"},
+		{"others may write", open, Options{Development: true, Operator: "alice"}, "others may write"},
+		{"nobody to ask for a passphrase", newHome(t), Options{Operator: "alice"}, keys.ErrNeedsHuman.Error()},
+	} {
+		if _, err := c.home.Init(c.opts); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if c.home.Exists() {
+			t.Errorf("%s: the home counts as made", c.name)
+		}
+	}
+}
+
+func TestInitOnce(t *testing.T) {
+	h := newHome(t)
+	opts := Options{Development: true, Operator: "alice", BasePort: 8430}
+	made, err := h.Init(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(made) == 0 || !h.Exists() {
+		t.Fatalf("made %v", made)
+	}
+	if _, err := h.RenewCertificates("alice", time.Now(), false); err != nil {
+		t.Fatal(err)
+	}
+	before := tree(t, h.Dir)
+	for name, content := range before {
+		if !strings.HasPrefix(content, "-rw-------\n") {
+			t.Errorf("%s has mode %s", name, content[:10])
+		}
+	}
+	if made, err = h.Init(opts); err != nil || len(made) != 0 {
+		t.Errorf("a second Init made %v, %v", made, err)
+	}
+	if renewed, err := h.RenewCertificates("alice", time.Now(), false); err != nil || len(renewed) != 0 {
+		t.Errorf("fresh certificates were renewed: %v, %v", renewed, err)
+	}
+	if diff := cmp.Diff(before, tree(t, h.Dir)); diff != "" {
+		t.Errorf("a second Init changed something: %s", diff)
+	}
+
+	cfg, err := h.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Operator != "alice" || cfg.Vault.Address != "127.0.0.1:8431" || cfg.Health.Audit != "127.0.0.1:8443" || cfg.MCPURL != "http://127.0.0.1:8430/mcp" {
+		t.Errorf("configuration %+v", cfg)
+	}
+	// What every process will do first with its part of it.
+	folder, err := trust.Open(h.Trust())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Close()
+	for _, role := range append(Roles(), "operator") {
+		source, err := identity.Open(identity.Files{Certificate: h.TLS(role, "cert.pem"), Key: h.TLS(role, "key.pem")}, folder)
+		if err != nil {
+			t.Errorf("%s: %v", role, err)
+			continue
+		}
+		source.Close()
+	}
+	if signers := folder.Current().AllowedSigners.All(); len(signers) != 1 || signers[0].Operator != "alice" || !cmp.Equal(signers[0].Namespaces, []string{"durward-approval"}) {
+		t.Errorf("allowed signers %+v", signers)
+	}
+	if !h.IsExampleCatalogue() {
+		t.Error("the fresh catalogue is not the example")
+	}
+}
+
+func TestRenewAtHalfLife(t *testing.T) {
+	h := newHome(t)
+	if _, err := h.Init(Options{Development: true, Operator: "alice"}); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	if renewed, err := h.RenewCertificates("alice", now, false); err != nil || len(renewed) != 5 {
+		t.Fatalf("first issue: %v, %v", renewed, err)
+	}
+	for _, c := range []struct {
+		after time.Duration
+		want  int
+	}{{11 * time.Hour, 0}, {13 * time.Hour, 5}} {
+		renewed, err := h.RenewCertificates("alice", now.Add(c.after), false)
+		if err != nil || len(renewed) != c.want {
+			t.Errorf("after %s: %v, %v; want %d", c.after, renewed, err, c.want)
+		}
+	}
+	if renewed, err := h.RenewCertificates("bob", now, false); err != nil || !cmp.Equal(renewed, []string{"operator"}) {
+		t.Errorf("another operator: %v, %v", renewed, err)
+	}
+}
+
+// The example that up writes is the one that is documented, and every server's own tests load that one.
+func TestCatalogueIsTheDocumentedExample(t *testing.T) {
+	documented, err := os.ReadFile("../../../../deploy/config/catalogue.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	embedded, err := templates.ReadFile("templates/catalogue.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(documented, embedded) {
+		t.Error("templates/catalogue.yaml and deploy/config/catalogue.yaml differ: copy the one over the other")
+	}
+}
+
+func TestDocumentedOperatorConfig(t *testing.T) {
+	cfg, err := LoadConfig("../../../../deploy/config/operator.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Operator != "alice" {
+		t.Errorf("operator %q", cfg.Operator)
+	}
+}
+
+func TestLoadConfigRefuses(t *testing.T) {
+	good, err := os.ReadFile("../../../../deploy/config/operator.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string][3]string{
+		"unknown key":   {"operator: alice", "operater: alice", `did you mean "operator"`},
+		"relative path": {"/etc/durward/trust", "trust", "trust_dir"},
+		"not a SPIFFE":  {"spiffe://durward.local/vault/main", "spiffe://durward.local/vault", "vault.identity"},
+		"not a URL":     {"http://127.0.0.1:7430/mcp", "127.0.0.1:7430", "mcp_url"},
+		"no health":     {"gateway: 127.0.0.1:7440", "gateway: localhost", "health.gateway"},
+	} {
+		path := filepath.Join(t.TempDir(), "operator.yaml")
+		if err := os.WriteFile(path, bytes.Replace(good, []byte(c[0]), []byte(c[1]), 1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadConfig(path); err == nil || !strings.Contains(err.Error(), c[2]) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestWriteFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	if err := WriteFile(filepath.Join(dir, "missing", "f"), nil, 0o600); err == nil {
+		t.Error("wrote into a folder that is not there")
+	}
+	for _, content := range []string{"one", "two"} {
+		if err := WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != content {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if err := CreateFile(path, nil, 0o600); !errors.Is(err, os.ErrExist) {
+		t.Errorf("CreateFile over a file: %v", err)
+	}
+	// A target that cannot be replaced is left whole, with nothing beside it.
+	if err := os.MkdirAll(filepath.Join(dir, "folder", "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteFile(filepath.Join(dir, "folder"), []byte("x"), 0o600); err == nil {
+		t.Error("replaced a folder")
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func TestLock(t *testing.T) {
+	h := newHome(t)
+	release, err := h.Lock("up")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Lock("up"); !errors.Is(err, ErrLocked) {
+		t.Errorf("locked twice: %v", err)
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	release, err = h.Lock("up")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestProcess(t *testing.T) {
+	h := newHome(t)
+	if err := os.MkdirAll(h.run(""), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := h.RunningProcess(); ok {
+		t.Error("something runs in an empty home")
+	}
+	self, err := Self(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		p    Process
+		want bool
+	}{
+		{"another start", Process{PID: self.PID, StartTime: self.StartTime + 1}, false},
+		{"nobody", Process{PID: 1 << 30, StartTime: 1}, false},
+		{"init", Process{PID: 1}, false},
+		{"itself", self, true},
+	} {
+		if err := h.WriteProcess(c.p); err != nil {
+			t.Fatal(err)
+		}
+		if _, got := h.RunningProcess(); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+func TestOperatorName(t *testing.T) {
+	for in, want := range map[string]string{"": "operator", "Alice": "alice", "o'neil": "oneil", "__x": "x", "пётр": "operator", strings.Repeat("a", 50): strings.Repeat("a", 32)} {
+		got := OperatorName(in)
+		if got != want || !operatorPattern.MatchString(got) {
+			t.Errorf("OperatorName(%q) = %q, want %q", in, got, want)
+		}
+	}
+}

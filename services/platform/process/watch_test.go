@@ -1,0 +1,37 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestWatchSaysEachChangeOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		var failure error
+		ctx, cancel := context.WithCancel(t.Context())
+		Watch(ctx, slog.New(slog.NewTextHandler(&out, nil)), "trust folder", func() error { return failure })
+		step := func(err error) {
+			failure = err
+			time.Sleep(3 * watchInterval)
+			synctest.Wait()
+		}
+		step(nil)
+		step(errors.New("no key"))
+		step(nil)
+		cancel()
+		synctest.Wait()
+		if got := strings.Count(out.String(), "no key"); got != 1 {
+			t.Errorf("the failure is said %d times, want once:\n%s", got, out.String())
+		}
+		if got := strings.Count(out.String(), "taken up\""); got != 1 {
+			t.Errorf("its end is said %d times, want once:\n%s", got, out.String())
+		}
+	})
+}

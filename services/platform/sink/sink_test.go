@@ -1,0 +1,299 @@
+package sink
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/rpc"
+)
+
+// memory is a Store that forgets when the test ends.
+type memory struct {
+	control  Control
+	entries  map[string]*Entry
+	finished int
+}
+
+func (m *memory) Lookup(_ context.Context, key string) (*Entry, error) { return m.entries[key], nil }
+func (m *memory) Spend(_ context.Context, s *Spend) error {
+	m.entries[s.Key] = &Entry{Spend: *s, Result: Result{State: StateSpent}}
+	return nil
+}
+func (m *memory) Finish(_ context.Context, key string, r *Result) error {
+	m.finished++
+	m.entries[key].Result = *r
+	return nil
+}
+func (m *memory) Interrupted(context.Context) ([]*Entry, error) {
+	var out []*Entry
+	for _, e := range m.entries {
+		if e.State == StateSpent {
+			out = append(out, e)
+		}
+	}
+	return out, nil
+}
+func (m *memory) Unsettled(context.Context) ([]*Entry, error)   { return nil, nil }
+func (m *memory) Settled(context.Context, []string) error       { return nil }
+func (m *memory) Purge(context.Context, time.Time) error        { return nil }
+func (m *memory) Control(context.Context) (Control, error)      { return m.control, nil }
+func (m *memory) SetControl(_ context.Context, c Control) error { m.control = c; return nil }
+
+// notebook is a Recorder.
+type notebook struct {
+	records []*auditv1.Record
+	full    bool
+}
+
+func (n *notebook) Record(_ context.Context, r *auditv1.Record) (*callv1.Receipt, error) {
+	n.records = append(n.records, r)
+	return &callv1.Receipt{}, nil
+}
+func (n *notebook) Report(ctx context.Context, r *auditv1.Record) (*callv1.Receipt, error) {
+	return n.Record(ctx, r)
+}
+func (n *notebook) Spool(_ context.Context, r *auditv1.Record) error {
+	if n.full {
+		return errors.New("full")
+	}
+	n.records = append(n.records, r)
+	return nil
+}
+
+// willing is a Redeemer.
+type willing struct{ settle error }
+
+func (willing) Redeem(context.Context, *vaultv1.RedeemRequest, ...grpc.CallOption) (*vaultv1.RedeemResponse, error) {
+	return &vaultv1.RedeemResponse{}, nil
+}
+func (w willing) Settle(context.Context, *vaultv1.SettleRequest, ...grpc.CallOption) (*vaultv1.SettleResponse, error) {
+	return &vaultv1.SettleResponse{}, w.settle
+}
+
+// plain is a Subjects and a Finder.
+type plain struct{}
+
+func (plain) Subject(context.Context, contract.Tool, proto.Message) (*callv1.Subject, error) {
+	return &callv1.Subject{Entry: []byte("{}")}, nil
+}
+func (plain) Found(context.Context, string, []byte) string { return "stopped" }
+
+func newAuthority(t testing.TB, kit *platformtest.Kit, configure ...func(*Config)) (*Authority, *memory, *notebook) {
+	t.Helper()
+	store, log := &memory{control: Control{Epoch: 1}, entries: map[string]*Entry{}}, &notebook{}
+	cfg := Config{
+		Self: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"), Trust: kit.Trust, Store: store, Recorder: log, Vault: willing{},
+		Subjects: plain{}, Logger: platformtest.Logger(),
+	}
+	for _, c := range configure {
+		c(&cfg)
+	}
+	a, err := New(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, store, log
+}
+
+func TestATextFromOutsideIsNotServed(t *testing.T) {
+	method := vaultv1.File_durward_vault_v1_session_proto.Services().ByName("SessionService").Methods().ByName("OpenSession")
+	err := checkOrigins(contract.Tool{Name: "open_session", Method: method})
+	if err == nil || !strings.Contains(err.Error(), "session_id") {
+		t.Errorf("a tool whose result is text from outside is served: %v", err)
+	}
+	for _, tool := range contract.Tools() {
+		if tool.Sink == optionsv1.Role_ROLE_EXECUTOR {
+			if err := checkOrigins(tool); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func TestUnattendedNamesOwnToolsAlone(t *testing.T) {
+	kit := platformtest.New(t)
+	for _, name := range []string{"no_such_tool", "wait_operation", ""} {
+		_, err := New(t.Context(), Config{Self: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"), Store: &memory{}, Unattended: []string{name}})
+		if err == nil {
+			t.Errorf("%q may run unattended", name)
+		}
+	}
+}
+
+func TestPermitsAreRememberedWithinBounds(t *testing.T) {
+	kit := platformtest.New(t)
+	var cache permitCache
+	verified := 0
+	verify := func([]byte) (*callv1.Permit, error) { verified++; return &callv1.Permit{}, nil }
+	for i := range 3 * permitCacheSize {
+		hot := []byte("hot")
+		if _, err := cache.verified(hot, kit.Trust, verify); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cache.verified(fmt.Append(nil, i), kit.Trust, verify); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(cache.young) + len(cache.old); n > permitCacheSize {
+		t.Errorf("%d are remembered", n)
+	}
+	if verified != 3*permitCacheSize+1 {
+		t.Errorf("%d verifications, want one for the hot permit", verified)
+	}
+	bad := errors.New("bad")
+	if _, err := cache.verified([]byte("bad"), kit.Trust, func([]byte) (*callv1.Permit, error) { return nil, bad }); !errors.Is(err, bad) {
+		t.Errorf("error is %v", err)
+	}
+	if cache.young[sha256.Sum256([]byte("bad"))] != nil {
+		t.Error("a permit that did not verify is remembered")
+	}
+}
+
+func TestMetadataIsTakenOnce(t *testing.T) {
+	in := func(values ...string) context.Context {
+		md := metadata.MD{}
+		md.Append(rpc.MetadataGrant, values...)
+		return metadata.NewIncomingContext(t.Context(), md)
+	}
+	if raw, err := header(t.Context(), rpc.MetadataGrant); raw != nil || err != nil {
+		t.Errorf("none: %q, %v", raw, err)
+	}
+	if raw, err := header(in("one"), rpc.MetadataGrant); string(raw) != "one" || err != nil {
+		t.Errorf("one: %q, %v", raw, err)
+	}
+	if _, err := header(in("one", "one"), rpc.MetadataGrant); err == nil {
+		t.Error("two were taken")
+	}
+}
+
+func TestSentencesGiveNothingAway(t *testing.T) {
+	for number := range callv1.Code_name {
+		code := callv1.Code(number)
+		f := newFault(code, errors.New("open /etc/secret: no such file"))
+		if f.Message == "" || strings.Contains(f.Message, "/") || f.Cause == nil {
+			t.Errorf("%s says %q", code, f.Message)
+		}
+	}
+}
+
+func TestARefusalInFrontIsRecorded(t *testing.T) {
+	a, _, log := newAuthority(t, platformtest.New(t))
+	a.OnRefused(rpc.WithRequestID(t.Context(), "r-1"), "/durward.executor.v1.ToolService/StartService", identity.ID{},
+		fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(errors.New("no certificate"))))
+	r := log.records[0]
+	if r.GetKind() != auditv1.Kind_KIND_SINK_REFUSED || r.GetTool() != "start_service" || r.GetRequestId() != "r-1" || r.GetBody().GetReason() != "no certificate" {
+		t.Errorf("record is %v", r)
+	}
+}
+
+func TestAnInterruptedCallIsKeptUntilItIsRecorded(t *testing.T) {
+	a, store, log := newAuthority(t, platformtest.New(t))
+	if err := store.Spend(t.Context(), &Spend{Key: "op/1", Operation: "op", Use: 1, Tool: "start_service"}); err != nil {
+		t.Fatal(err)
+	}
+	log.full = true
+	if err := a.Recover(t.Context(), plain{}); err != nil || store.finished != 0 {
+		t.Errorf("recovered without a record: %v", err)
+	}
+	log.full = false
+	if err := a.Recover(t.Context(), plain{}); err != nil || store.entries["op/1"].State != StateUnknown || store.entries["op/1"].Found != "stopped" {
+		t.Errorf("recovery: %v, %v", err, store.entries["op/1"].Result)
+	}
+	if body := log.records[0].GetBody(); body.GetSummary() != "unknown: found stopped" {
+		t.Errorf("record is %v", body)
+	}
+}
+
+func TestAPanicInAHandlerIsAnOutcome(t *testing.T) {
+	a, _, _ := newAuthority(t, platformtest.New(t))
+	_, err := a.run(t.Context(), &call{}, func(context.Context, any) (any, error) { panic("/secret") })
+	if !fault.Is(err, callv1.Code_CODE_INTERNAL) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("error is %v", err)
+	}
+	if _, err := a.run(t.Context(), &call{}, func(context.Context, any) (any, error) { return "text", nil }); err == nil {
+		t.Error("a response that is no message passed")
+	}
+}
+
+func TestAVaultThatDoesNotKnowTheKeyIsNotAskedForever(t *testing.T) {
+	kit := platformtest.New(t)
+	for code, waits := range map[callv1.Code]bool{callv1.Code_CODE_NOT_FOUND: false, callv1.Code_CODE_UNAVAILABLE: true} {
+		a, _, _ := newAuthority(t, kit, func(c *Config) { c.Vault = willing{settle: fault.New(code, "no")} })
+		if err := a.settle(t.Context(), "op/1", "op", 1, true); (err != nil) != waits {
+			t.Errorf("%s: %v", code, err)
+		}
+	}
+}
+
+// FuzzGrant: no bytes that the vault did not sign are ever a grant, and none make the sink panic.
+func FuzzGrant(f *testing.F) {
+	kit := platformtest.New(f)
+	a, _, _ := newAuthority(f, kit)
+	tool, ok := contract.Lookup("start_service")
+	if !ok {
+		f.Fatal("no start_service")
+	}
+	f.Add([]byte{})
+	f.Add([]byte("\x0a\x02\x08\x01\x12\x04test\x1a\x40" + strings.Repeat("\x00", 64)))
+	f.Add(bytes.Repeat([]byte{0x0a, 0x00}, 100))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		c := &call{tool: tool, request: tool.NewRequest()}
+		if _, err := a.acceptGrant(context.Background(), c, raw); err == nil || c.grant != nil {
+			signed := &callv1.SignedGrant{}
+			_ = proto.Unmarshal(raw, signed)
+			if _, verr := grant.Verify(signed, kit.Trust, time.Now()); verr != nil {
+				t.Errorf("accepted %x", raw)
+			}
+		}
+	})
+}
+
+// BenchmarkRead is what the discipline adds to a hot read, without the log's own cost.
+func BenchmarkRead(b *testing.B) {
+	kit := platformtest.New(b)
+	a, _, log := newAuthority(b, kit)
+	now := time.Now()
+	signed, err := grant.SignPermit(kit.GrantKey, &callv1.Permit{
+		Version: grant.Version, Id: grant.NewID(), Principal: "claude", Session: "s-test", Channel: callv1.Channel_CHANNEL_API,
+		Tools: []string{"gpu_status"}, Audience: a.self, Epoch: 1,
+		IssuedAt: timestamppb.New(now), NotBefore: timestamppb.New(now), ExpiresAt: timestamppb.New(now.Add(time.Minute)),
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	raw, err := proto.Marshal(signed)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx := metadata.NewIncomingContext(rpc.WithCaller(b.Context(), kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")), metadata.Pairs(rpc.MetadataPermit, string(raw)))
+	intercept := a.Unary()
+	info := &grpc.UnaryServerInfo{FullMethod: "/durward.executor.v1.ToolService/GpuStatus"}
+	b.ReportAllocs()
+	for b.Loop() {
+		log.records = log.records[:0]
+		if _, err := intercept(ctx, &executorv1.GpuStatusRequest{}, info, func(context.Context, any) (any, error) { return &executorv1.GpuStatusResponse{}, nil }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/vault/internal/settings"
+)
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func configured(t *testing.T, kit *platformtest.Kit) *settings.Settings {
+	t.Helper()
+	files := kit.Files(optionsv1.Role_ROLE_VAULT, "main")
+	sum := sha256.Sum256([]byte("token"))
+	write := func(name, text string) string {
+		path := filepath.Join(kit.Dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	s := &settings.Settings{
+		Common: config.Common{
+			Listen: freePort(t), HealthListen: freePort(t), StateDir: filepath.Join(kit.Dir, "state"), TrustDir: kit.TrustDir,
+			TLS: config.TLS{Certificate: files.Certificate, Key: files.Key},
+		},
+		ClientsFile: write("clients.yaml", "clients:\n  - {id: a, channel: cli, tier_ceiling: READ, token_sha256: "+hex.EncodeToString(sum[:])+"}\n"),
+		GrantKey:    write("grant.key", string(kit.GrantKey.Format())),
+		KID:         kit.GrantKey.KID,
+		Audit:       config.Peer{Address: freePort(t), Identity: kit.ID(optionsv1.Role_ROLE_AUDIT, "main").String()},
+		Sinks:       []settings.Sink{{Role: "executor", Identity: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local").String()}},
+	}
+	if err := s.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// The wiring, twice on one state: it serves, says that it cannot work without audit, and stops when told.
+func TestRun(t *testing.T) {
+	kit := platformtest.New(t)
+	s := configured(t, kit)
+	for range 2 {
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- run(ctx, s, platformtest.Logger()) }()
+		operator := kit.ID(optionsv1.Role_ROLE_OPERATOR, "alice")
+		client := vaultv1.NewControlServiceClient(kit.Dial(t, operator, s.Listen, kit.ID(optionsv1.Role_ROLE_VAULT, "main")))
+		deadline := time.Now().Add(10 * time.Second)
+		status, err := client.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+		for err != nil && time.Now().Before(deadline) {
+			time.Sleep(10 * time.Millisecond)
+			status, err = client.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status.GetClients() != 1 || status.GetAuditReachable() || status.GetEpoch() != 1 || len(status.GetAudiences()) != 1 {
+			t.Errorf("status %v", status)
+		}
+		resp, err := http.Get("http://" + s.HealthListen + "/health")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || !strings.Contains(string(body), `"unavailable"`) {
+			t.Errorf("health without audit: %s, %v", body, err)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Fatalf("stopped with %v", err)
+		}
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*settings.Settings)
+		want   string
+	}{
+		"no trust folder":  {func(s *settings.Settings) { s.TrustDir += "x" }, "trust folder"},
+		"no grant key":     {func(s *settings.Settings) { s.GrantKey += "x" }, "grant key"},
+		"another kid":      {func(s *settings.Settings) { s.KID = "other" }, "kid"},
+		"no clients":       {func(s *settings.Settings) { s.ClientsFile += "x" }, "clients.yaml"},
+		"state elsewhere":  {func(s *settings.Settings) { s.StateDir = "/proc/durward" }, "the vault"},
+		"listener is busy": {func(s *settings.Settings) { s.HealthListen = s.Listen }, "127.0.0.1:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := configured(t, platformtest.New(t))
+			c.change(s)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			err := run(ctx, s, platformtest.Logger())
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want one about %q", err, c.want)
+			}
+		})
+	}
+}
