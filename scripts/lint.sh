@@ -31,5 +31,8 @@ for module in $(scripts/modules.sh); do
   (cd "$module" && CGO_ENABLED=0 golangci-lint run --config "$root/.golangci.yml" ./...)
 done
 
+step documents
+scripts/check-docs.sh
+
 step shell
 for s in scripts/*.sh .ci/run; do bash -n "$s"; done

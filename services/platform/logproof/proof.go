@@ -43,7 +43,7 @@ func verifyInclusion(receipt *callv1.Receipt, c Checkpoint) error {
 		return ErrInclusion
 	}
 	// The index is below the size, which parseCheckpoint holds below 2^63.
-	if err := tlog.CheckRecord(proof, int64(c.Size), c.Root, int64(receipt.GetIndex()), hash); err != nil { //nolint:gosec // see above
+	if err := tlog.CheckRecord(proof, int64(c.Size), c.Root, int64(receipt.GetIndex()), hash); err != nil {
 		return fmt.Errorf("%w: %w", ErrInclusion, err)
 	}
 	return nil
@@ -71,7 +71,7 @@ func VerifyConsistency(older, newer Checkpoint, proof [][]byte) error {
 	if err != nil || newer.Size > math.MaxInt64 {
 		return ErrFork
 	}
-	if err := tlog.CheckTree(hashes, int64(newer.Size), newer.Root, int64(older.Size), older.Root); err != nil { //nolint:gosec // bounded above
+	if err := tlog.CheckTree(hashes, int64(newer.Size), newer.Root, int64(older.Size), older.Root); err != nil {
 		return fmt.Errorf("%w: %w", ErrFork, err)
 	}
 	return nil

@@ -1,4 +1,4 @@
-// Package recorder is how gateway, vault, executor and operator write to the audit log. It is linked into each of them; it
+// Package recorder is how a process that runs for long writes to the audit log: the vault and every sink link it. It
 // trusts the log keys of the trust folder and the checkpoint it kept, and believes audit only what it can verify: every
 // answer must extend the held checkpoint, and every receipt must be for exactly the record that was sent.
 //

@@ -158,8 +158,8 @@ func (s *SQLStore) Commit(ctx context.Context, change Change) error {
 // Close closes the file.
 func (s *SQLStore) Close() error { return s.db.Close() }
 
-// MemoryStore is a Store that dies with the process: for tests, and for the gateway, which keeps nothing on a disk. What a
-// crash of the gateway loses is records of its own refusals, none of an effect.
+// MemoryStore is a Store that dies with the process: for tests, and for a process that keeps nothing on a disk and would
+// rather lose records of reads than have one.
 type MemoryStore struct {
 	mu         sync.Mutex
 	rows       map[uint64]Row

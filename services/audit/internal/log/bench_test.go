@@ -54,7 +54,7 @@ func BenchmarkAppend(b *testing.B) {
 		if _, err := bare.Write(bytes); err != nil {
 			b.Fatal(err)
 		}
-		if err := syscall.Fdatasync(int(bare.Fd())); err != nil { //nolint:gosec // a file descriptor
+		if err := syscall.Fdatasync(int(bare.Fd())); err != nil {
 			b.Fatal(err)
 		}
 		writes = append(writes, time.Since(started))

@@ -120,7 +120,7 @@ func TestKilled(t *testing.T) {
 	}
 	var all []told
 	for life := range 4 {
-		child := exec.Command(os.Args[0], "-crash.dir", dir) //nolint:gosec // this binary
+		child := exec.Command(os.Args[0], "-crash.dir", dir)
 		child.Stderr = os.Stderr
 		pipe, err := child.StdoutPipe()
 		if err != nil {
@@ -194,7 +194,7 @@ func verify(t *testing.T, db *store.Store, size uint64, checkpoint []byte, keys 
 		}
 		replay.Expect(c)
 	}
-	entries, err := db.Range(t.Context(), 0, size, int(size), 1<<30) //nolint:gosec // small
+	entries, err := db.Range(t.Context(), 0, size, int(size), 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestTornFiles(t *testing.T) {
 		return b
 	}
 	main, wal := read(""), read("-wal")
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's dice
+	random := rand.New(rand.NewPCG(1, 2))
 	sizes := map[uint64]bool{}
 	for range 25 {
 		// The schema's own transactions are at the beginning; a cut among them is an empty file.

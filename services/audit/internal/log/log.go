@@ -144,7 +144,7 @@ func (l *Log) load(ctx context.Context) error {
 		if h.Origin != l.cfg.Signer.Name() {
 			return fmt.Errorf("the stored log is %q, and this process is configured to write %q", h.Origin, l.cfg.Signer.Name())
 		}
-		size := int64(h.Size) //nolint:gosec // OpenCheckpoint bounds it
+		size := int64(h.Size)
 		if stored.Entries != size || stored.Hashes != tlog.StoredHashCount(size) {
 			return fmt.Errorf("the stored log has %d entries and its newest checkpoint says %d: it was damaged or altered; restore it from a backup", stored.Entries, size)
 		}
@@ -305,7 +305,7 @@ func (l *Log) Receipt(ctx context.Context, entry *auditv1.Entry) (*callv1.Receip
 
 func (l *Log) receipt(ctx context.Context, h *head, entry *auditv1.Entry) (*callv1.Receipt, error) {
 	// Sizes are bounded by OpenCheckpoint and indexes lie below them.
-	proof, err := tlog.ProveRecord(int64(h.Size), int64(entry.GetIndex()), l.reader(ctx, h)) //nolint:gosec // see above
+	proof, err := tlog.ProveRecord(int64(h.Size), int64(entry.GetIndex()), l.reader(ctx, h))
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -319,7 +319,7 @@ func (l *Log) consistency(ctx context.Context, h *head, known uint64) ([][]byte,
 	if known > h.Size {
 		return nil, fault.New(callv1.Code_CODE_CONFLICT, "the log is shorter than the tree that the caller has verified", fault.WithField("known_size"))
 	}
-	proof, err := tlog.ProveTree(int64(h.Size), int64(known), l.reader(ctx, h)) //nolint:gosec // see receipt
+	proof, err := tlog.ProveTree(int64(h.Size), int64(known), l.reader(ctx, h))
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -475,7 +475,7 @@ func roots(size uint64) []int64 {
 	var out []int64
 	for lo := uint64(0); lo < size; {
 		level := bits.Len64(size-lo) - 1
-		out = append(out, tlog.StoredHashIndex(level, int64(lo>>level))) //nolint:gosec // below a tree's size
+		out = append(out, tlog.StoredHashIndex(level, int64(lo>>level)))
 		lo += 1 << level
 	}
 	return out
@@ -556,7 +556,7 @@ func (l *Log) place(s *stage, writer string, record *auditv1.Record) (*auditv1.E
 	if err := logproof.Seal(e); err != nil {
 		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "a record cannot be put into canonical form", fault.WithField("records"), fault.WithCause(err))
 	}
-	n := int64(index) //nolint:gosec // bounded above
+	n := int64(index)
 	hashes, err := tlog.StoredHashesForRecordHash(n, tlog.Hash(e.GetLeafHash()), overlay{context.Background(), l.cfg.Store, s.recent})
 	if err != nil {
 		return nil, unavailable(err)
@@ -572,7 +572,7 @@ func (l *Log) place(s *stage, writer string, record *auditv1.Record) (*auditv1.E
 // undo takes back what was placed after the first n entries.
 func (s *stage) undo(n int) {
 	first := tlog.StoredHashIndex(0, int64(s.from))
-	keep := tlog.StoredHashIndex(0, int64(s.from)+int64(n)) - first //nolint:gosec // place bounds it
+	keep := tlog.StoredHashIndex(0, int64(s.from)+int64(n)) - first
 	for i := range s.hashes[keep:] {
 		delete(s.recent, first+keep+int64(i))
 	}
@@ -584,14 +584,14 @@ func (l *Log) transact(ctx context.Context, s *stage, h *head) (*head, error) {
 	next := &head{grown: make(chan struct{}), recent: s.recent}
 	next.Origin, next.Size = h.Origin, s.from+uint64(len(s.entries))
 	var err error
-	if next.Root, err = tlog.TreeHash(int64(next.Size), l.reader(ctx, next)); err != nil { //nolint:gosec // place bounds it
+	if next.Root, err = tlog.TreeHash(int64(next.Size), l.reader(ctx, next)); err != nil {
 		return nil, err
 	}
 	if next.signed, err = logproof.SignCheckpoint(next.Checkpoint, l.cfg.Signer); err != nil {
 		return nil, err
 	}
 	if err := l.cfg.Store.Commit(ctx, store.Batch{
-		Entries: s.entries, FirstHash: tlog.StoredHashIndex(0, int64(s.from)), Hashes: s.hashes, Checkpoint: next.signed, //nolint:gosec // see above
+		Entries: s.entries, FirstHash: tlog.StoredHashIndex(0, int64(s.from)), Hashes: s.hashes, Checkpoint: next.signed,
 	}); err != nil {
 		return nil, err
 	}

@@ -208,7 +208,7 @@ func (r *rig) check() {
 			r.t.Fatalf("from %d to %d: %v", c.Size, head.Size, err)
 		}
 	}
-	entries, err := r.db.Range(r.t.Context(), 0, size, int(size), 1<<30) //nolint:gosec // small
+	entries, err := r.db.Range(r.t.Context(), 0, size, int(size), 1<<30)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -503,7 +503,7 @@ func TestRandom(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			r := newRig(t)
-			random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's dice
+			random := rand.New(rand.NewPCG(seed, 1))
 			for step := range 60 {
 				writer := writers[random.IntN(len(writers))]
 				switch done := r.records[writer]; random.IntN(8) {

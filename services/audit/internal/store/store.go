@@ -135,7 +135,7 @@ func (s *Store) Head(ctx context.Context) (Head, error) {
 		if err := rows.Scan(&writer, &last); err != nil {
 			return Head{}, err
 		}
-		h.Last[writer] = uint64(last) //nolint:gosec // counted from 1 by the log
+		h.Last[writer] = uint64(last)
 	}
 	return h, rows.Err()
 }

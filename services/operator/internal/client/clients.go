@@ -84,7 +84,7 @@ func NewToken() (token, digest string) {
 
 // Read parses a clients.yaml.
 func Read(path string) ([]Client, error) {
-	raw, err := os.ReadFile(path) //nolint:gosec // the file that the operator's configuration names
+	raw, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("clients: %w", err)
 	}

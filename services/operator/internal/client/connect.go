@@ -6,7 +6,7 @@ import (
 )
 
 // TokenVariable is the environment variable that an HTTP client's configuration names in the token's place.
-const TokenVariable = "DURWARD_TOKEN"
+const TokenVariable = "DURWARD_TOKEN" //nolint:gosec // a variable's name, not a token
 
 // stdioServer and httpServer are an entry of mcpServers in Claude Code's configuration. Neither holds a secret.
 type stdioServer struct {

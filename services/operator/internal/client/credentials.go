@@ -89,7 +89,7 @@ func readSecret(path string) ([]byte, error) {
 	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("others can read %s: chmod 600 it, and make a new client if it was not yours alone", path)
 	}
-	b, err := os.ReadFile(path) //nolint:gosec // the client's own secret
+	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("client credentials: %w", err)
 	}

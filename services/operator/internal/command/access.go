@@ -42,7 +42,7 @@ func (a *app) changeFile(ctx context.Context, cfg home.Config, path, action stri
 		return err
 	}
 	defer func() { _ = release() }() // ends with this process at the latest
-	before, err := os.ReadFile(path) //nolint:gosec // a configuration file of this installation
+	before, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
@@ -333,7 +333,7 @@ func (a *app) connectClient(ctx context.Context, opts connectOptions) error {
 	if err != nil {
 		return err
 	}
-	before, err := os.ReadFile(path) //nolint:gosec // Claude Code's configuration
+	before, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("configuration of Claude Code: %w", err)
 	}
@@ -646,7 +646,7 @@ func (a *app) certStatus() error {
 func programVersion(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	b, err := exec.CommandContext(ctx, path, "-version").Output() //nolint:gosec // the binaries beside our own
+	b, err := exec.CommandContext(ctx, path, "-version").Output()
 	if err != nil {
 		return "", fmt.Errorf("run %s: %w", path, err)
 	}

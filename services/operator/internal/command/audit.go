@@ -514,7 +514,7 @@ func (a *app) verifyFile(ctx context.Context, path string) error {
 	if err != nil {
 		return proofProblem(err)
 	}
-	f, err := os.Open(path) //nolint:gosec // the file that the operator names
+	f, err := os.Open(path)
 	if err != nil {
 		return errors.Join(usage("", "the file cannot be opened: %v", err), l.Close())
 	}
@@ -619,7 +619,7 @@ func (a *app) export(ctx context.Context, s *session, l *history.Log, path strin
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // the file that the operator names
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return usage("Name a file that is not there yet.", "the file cannot be made: %v", err)
 	}

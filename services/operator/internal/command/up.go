@@ -260,7 +260,7 @@ func childEnvironment(getenv func(string) string) []string {
 
 // readListeners reads the two addresses out of a process's file; the process itself checks the rest.
 func readListeners(path string) (home.Listeners, error) {
-	raw, err := os.ReadFile(path) //nolint:gosec // a configuration file of this installation
+	raw, err := os.ReadFile(path)
 	if err != nil {
 		return home.Listeners{}, fmt.Errorf("configuration: %w", err)
 	}

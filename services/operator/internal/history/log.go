@@ -100,7 +100,7 @@ func lockFolder(ctx context.Context, dir string) (*os.File, error) {
 	}
 	deadline := time.After(lockPatience)
 	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) //nolint:gosec // a file descriptor fits an int
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return f, nil
 		}
@@ -175,7 +175,7 @@ func (l *Log) send(ctx context.Context, records []*auditv1.Record) (bool, error)
 		return true, l.keepUnsent(nil)
 	}
 	for i, r := range records {
-		r.Sequence = last + 1 + uint64(i) //nolint:gosec // an index is not negative
+		r.Sequence = last + 1 + uint64(i)
 	}
 	answer, err := l.cfg.Client.Append(ctx, &auditv1.AppendRequest{Records: records, KnownSize: l.keeper.Held().Size})
 	if err != nil {

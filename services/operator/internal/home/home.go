@@ -126,7 +126,7 @@ func ignoreMissing(err error) error {
 }
 
 func syncFolder(dir string) error {
-	d, err := os.Open(dir) //nolint:gosec // the folder of a file that the caller names
+	d, err := os.Open(dir)
 	if err != nil {
 		return fmt.Errorf("flush %s: %w", dir, err)
 	}
@@ -145,7 +145,7 @@ func (h Home) Lock(name string) (release func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil { //nolint:gosec // a file descriptor fits an int
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, ErrLocked

@@ -42,7 +42,7 @@ func AskTerminal(prompt string) ([]byte, error) {
 	if _, err := fmt.Fprint(tty, prompt); err != nil {
 		return nil, ErrNeedsHuman
 	}
-	passphrase, err := term.ReadPassword(int(tty.Fd())) //nolint:gosec // a file descriptor fits an int
+	passphrase, err := term.ReadPassword(int(tty.Fd()))
 	_, _ = fmt.Fprintln(tty)
 	if err != nil {
 		return nil, fmt.Errorf("read the passphrase: %w", err)
@@ -140,7 +140,7 @@ func (s *Signer) Close() error {
 
 // Protected reports whether the private key file asks for a passphrase, or is not a private key file at all (an agent's).
 func Protected(file string) (bool, error) {
-	raw, err := os.ReadFile(file) //nolint:gosec // the operator's own key
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		return false, fmt.Errorf("signing key: %w", err)
 	}
@@ -176,7 +176,7 @@ func Generate(comment string, passphrase []byte) (private, public []byte, err er
 
 // LoadEd25519 reads an unprotected Ed25519 private key file: a client's key.
 func LoadEd25519(file string) (ed25519.PrivateKey, error) {
-	raw, err := os.ReadFile(file) //nolint:gosec // the client's own key
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("client key: %w", err)
 	}
@@ -192,7 +192,7 @@ func LoadEd25519(file string) (ed25519.PrivateKey, error) {
 }
 
 func readPublic(file string) (ssh.PublicKey, error) {
-	raw, err := os.ReadFile(file) //nolint:gosec // a public key
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("public key: %w", err)
 	}

@@ -36,7 +36,7 @@ func New(out, errs io.Writer, jsonOut bool, getenv func(string) string) *Printer
 // IsTerminal reports whether w is a terminal.
 func IsTerminal(w any) bool {
 	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a file descriptor fits an int
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // Printf writes to Out; a failing write to a terminal or pipe has no better place to be reported.

@@ -267,7 +267,7 @@ func (p *process) start() error {
 	}
 	// The child has its own descriptor once it is started.
 	defer logFile.Close()
-	cmd := exec.Command(p.child.Path, p.child.Args...) //nolint:gosec // the binaries beside our own
+	cmd := exec.Command(p.child.Path, p.child.Args...)
 	cmd.Env = p.child.Env
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -363,7 +363,7 @@ const maxLog = 10 << 20
 func rotate(path string) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() < maxLog {
-		return nil //nolint:nilerr // no log file yet
+		return nil // no log file yet
 	}
 	if err := os.Rename(path, path+".1"); err != nil {
 		return fmt.Errorf("put aside the old log: %w", err)
@@ -373,7 +373,7 @@ func rotate(path string) error {
 
 // Tail returns the last n lines of a file, or "" when it cannot be read. It reads at most 64 KiB.
 func Tail(path string, n int) string {
-	f, err := os.Open(path) //nolint:gosec // a log file of ours
+	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}

@@ -41,7 +41,7 @@ func child(behaviour, role, address, journal string) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
 	go func() {
-		_ = http.ListenAndServe(address, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { //nolint:gosec // a test's child
+		_ = http.ListenAndServe(address, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/die" {
 				fmt.Fprintln(os.Stderr, "told to die")
 				os.Exit(7)
