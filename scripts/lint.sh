@@ -28,7 +28,7 @@ done
 for module in $(scripts/modules.sh); do
   [ "$module" = proto ] && continue
   step "$module"
-  (cd "$module" && CGO_ENABLED=0 golangci-lint run --config "$root/.golangci.yml" ./...)
+  (cd "$module" && CGO_ENABLED=0 golangci-lint run --allow-parallel-runners --config "$root/.golangci.yml" ./...)
 done
 
 step documents

@@ -76,7 +76,7 @@ func TestBadInput(t *testing.T) {
 			if e.Meta["durward/request_id"] != e.RequestID {
 				t.Errorf("_meta names the request %v, the envelope %s", e.Meta["durward/request_id"], e.RequestID)
 			}
-			refused(t, h, e.RequestID)
+			recordedAsRefused(t, h, e.RequestID)
 		})
 	}
 
@@ -110,7 +110,7 @@ func TestBadInput(t *testing.T) {
 			if leak := internals.FindString(answer.Body); leak != "" {
 				t.Errorf("the answer shows %q: %s", leak, answer.Body)
 			}
-			refused(t, h, data.RequestID)
+			recordedAsRefused(t, h, data.RequestID)
 		})
 	}
 
@@ -123,7 +123,7 @@ func TestBadInput(t *testing.T) {
 	if e := harness.CheckResult(t, nil, &result); e.Status != "denied" || e.Reason != "not_available" || strings.Contains(string(e.Raw), "format_disk") {
 		t.Errorf("unknown tool: %s", e.Raw)
 	} else {
-		refused(t, h, e.RequestID)
+		recordedAsRefused(t, h, e.RequestID)
 	}
 
 	if n := h.Starts(harness.DemoService); n != 0 {
@@ -138,8 +138,8 @@ func call(arguments string) string {
 	return `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"start_service","arguments":` + arguments + `}}`
 }
 
-// refused checks that a request was recorded as refused, by the edge or by a sink.
-func refused(t *testing.T, h *harness.Host, requestID string) {
+// recordedAsRefused checks that a request was recorded as refused, by the edge or by a sink.
+func recordedAsRefused(t *testing.T, h *harness.Host, requestID string) {
 	t.Helper()
 	h.Story(requestID, func(r *auditv1.Record) bool {
 		switch r.GetKind() {

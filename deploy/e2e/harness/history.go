@@ -46,7 +46,11 @@ func (h *Host) Story(requestID string, done func(*auditv1.Record) bool) []*audit
 				return nil
 			}
 		}
-		return fmt.Errorf("%d records, none of them the one", len(entries))
+		var kinds []string
+		for _, e := range entries {
+			kinds = append(kinds, e.GetRecord().GetKind().String()+" "+e.GetRecord().GetStatus().String())
+		}
+		return fmt.Errorf("the log holds %v", kinds)
 	})
 	return entries
 }

@@ -24,9 +24,7 @@ const (
 	noteCancelled     = "notifications/cancelled"
 	noteProgress      = "notifications/progress"
 	noteRootsChanged  = "notifications/roots/list_changed"
-	metaProof         = "durward/proof"
 	metaProgressToken = "progressToken"
-	metaProtocol      = "io.modelcontextprotocol/protocolVersion"
 )
 
 // Bounds on what a frame may name (WS-1). Protocol ids are short; the length of a tool's name is the SDK's.

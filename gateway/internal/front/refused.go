@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -41,11 +42,15 @@ type refused struct {
 // refuse answers with a JSON-RPC error and records the refusal.
 func (f *Front) refuse(w http.ResponseWriter, r *http.Request, requestID string, no *refused) {
 	code := envelope.CodeName(no.code)
-	if no.cause != nil {
-		f.conf.Logger.WarnContext(r.Context(), "refused", "reason", no.reason, "code", code, "http_status", no.status, "error", no.cause)
-	} else {
-		f.conf.Logger.InfoContext(r.Context(), "refused", "reason", no.reason, "code", code, "http_status", no.status)
+	attributes := []any{"reason", no.reason, "code", code, "http_status", no.status}
+	level := slog.LevelInfo
+	switch {
+	case no.cause != nil:
+		level, attributes = slog.LevelWarn, append(attributes, "fault", no.cause)
+	case no.quiet:
+		level = slog.LevelDebug
 	}
+	f.conf.Logger.Log(r.Context(), level, "refused", attributes...)
 	if !no.quiet {
 		event := refusal.Event{RequestID: requestID, Code: no.code, Reason: no.reason}
 		if no.session != nil {

@@ -24,7 +24,6 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
-	"durward.internal/services/platform/rpc"
 )
 
 // maxSummary and maxWarnings bound what a sink says about a call.
@@ -50,8 +49,6 @@ type answer struct {
 func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, t tool) (*mcp.CallToolResult, error) {
 	began := time.Now()
 	call := callOf(req)
-	// The receiving middleware's context does not reach a handler's values through the SDK unchanged in every version.
-	ctx = rpc.WithRequestID(ctx, call.RequestID)
 	out, err := s.limited(ctx, req, call, t, began)
 	if err != nil {
 		out = failed(call, t, err)

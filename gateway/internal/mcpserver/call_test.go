@@ -197,9 +197,6 @@ func TestWaitForNobodysOperation(t *testing.T) {
 }
 
 func TestRunningOutlivesTheCall(t *testing.T) {
-	if testing.Short() {
-		t.Log("this test waits for the grace of a running call")
-	}
 	e := newEdge(t, edgeOptions{hold: 5 * time.Second})
 	s := e.connect(t, tokenAgent)
 	e.executor.slow = make(chan struct{})
@@ -386,6 +383,32 @@ func TestVaultLosesItsSessions(t *testing.T) {
 	if a := e.call(t, s, "start_service", `{"service_id":"demo-chat"}`); a.Error == nil || a.Error.Code != "UNAUTHENTICATED" {
 		t.Errorf("answer %s", a.tool.Structured)
 	}
+}
+
+// A sink that adopted a higher epoch, or restarted, refuses permits that look fresh here: one renewal, one more try.
+func TestAPermitThatTheSinkFindsStale(t *testing.T) {
+	for _, code := range []callv1.Code{callv1.Code_CODE_EXPIRED, callv1.Code_CODE_UNAUTHENTICATED} {
+		t.Run(code.String(), func(t *testing.T) {
+			e := newEdge(t, edgeOptions{})
+			s := e.connect(t, tokenAgent)
+			e.executor.refuse = []*fault.Error{fault.New(code, "the permit has expired; renew it")}
+			if a := e.call(t, s, "gpu_status", `{}`); a.Status != "ok" || e.vault.renewed != 1 {
+				t.Errorf("%d renewals, answer %s", e.vault.renewed, a.tool.Structured)
+			}
+			e.executor.refuse = []*fault.Error{fault.New(code, "no"), fault.New(code, "no"), fault.New(code, "no")}
+			if a := e.call(t, s, "gpu_status", `{}`); a.Status != "error" || len(e.executor.refuse) != 1 {
+				t.Errorf("%d refusals are left, answer %s", len(e.executor.refuse), a.tool.Structured)
+			}
+		})
+	}
+	t.Run("denied for good", func(t *testing.T) {
+		e := newEdge(t, edgeOptions{})
+		s := e.connect(t, tokenAgent)
+		e.executor.refuse = []*fault.Error{fault.New(callv1.Code_CODE_DENIED, "not allowed")}
+		if a := e.call(t, s, "gpu_status", `{}`); a.Status != "denied" || a.Reason != "not_available" || e.vault.renewed != 0 {
+			t.Errorf("%d renewals, answer %s", e.vault.renewed, a.tool.Structured)
+		}
+	})
 }
 
 func TestPermitsAreRenewedOnce(t *testing.T) {

@@ -326,8 +326,10 @@ type fakeExecutor struct {
 	// cancelled counts reads whose caller went away.
 	cancelled atomic.Int32
 	fail      *fault.Error
-	name      string
-	spent     map[string]bool
+	// refuse is what the next reads answer.
+	refuse []*fault.Error
+	name   string
+	spent  map[string]bool
 }
 
 func (e *fakeExecutor) GpuStatus(ctx context.Context, _ *executorv1.GpuStatusRequest) (*executorv1.GpuStatusResponse, error) {
@@ -340,6 +342,12 @@ func (e *fakeExecutor) GpuStatus(ctx context.Context, _ *executorv1.GpuStatusReq
 		e.permits.Store(permit, true)
 	}
 	e.mu.Lock()
+	if len(e.refuse) > 0 {
+		refuse := e.refuse[0]
+		e.refuse = e.refuse[1:]
+		e.mu.Unlock()
+		return nil, refuse
+	}
 	e.reads++
 	e.requestIDs = append(e.requestIDs, rpc.RequestID(ctx))
 	name, slow := e.name, e.slow

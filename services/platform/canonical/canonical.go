@@ -15,7 +15,6 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/gowebpki/jcs"
 )
 
 // Bounds for JSON from outside (SEC-P1).
@@ -78,8 +77,8 @@ func Transform(raw []byte) ([]byte, error) {
 	if err := Strict(raw); err != nil {
 		return nil, err
 	}
-	out, err := jcs.Transform(raw)
-	if err != nil {
+	out := jsontext.Value(bytes.Clone(raw))
+	if err := out.Canonicalize(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	return out, nil

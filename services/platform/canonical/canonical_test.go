@@ -1,9 +1,12 @@
 package canonical
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/gowebpki/jcs"
 )
 
 func TestStrictRefuses(t *testing.T) {
@@ -107,8 +110,12 @@ func TestDigestText(t *testing.T) {
 	}
 }
 
+// FuzzCheck compares the transformation with the RFC's authors' own.
 func FuzzCheck(f *testing.F) {
-	for _, s := range []string{`{}`, `{"a":1}`, `{"b":[true,null,"x"]}`, `{"a":1,"a":1}`, "\"\\u0041\"", `1e400`} {
+	for _, s := range []string{
+		`{}`, `{"a":1}`, `{"b":[true,null,"x"]}`, `{"a":1,"a":1}`, "\"\\u0041\"", `1e400`, `{"\u20ac":1,"\r":2,"\ufb33":3,"1":4,"\ud83d\ude00":5,"\u0080":6,"\u00f6":7}`,
+		`[-0,0.1,1e21,1e-7,123456789012345678901234567890,9007199254740993]`, ` [ "\u2028\b\f\/" ] `,
+	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -118,6 +125,9 @@ func FuzzCheck(f *testing.F) {
 		}
 		if err := Check(out); err != nil {
 			t.Fatalf("Transform(%q) = %q, which is not canonical: %v", raw, out, err)
+		}
+		if want, err := jcs.Transform(raw); err == nil && !bytes.Equal(out, want) {
+			t.Fatalf("Transform(%q) = %q, jcs says %q", raw, out, want)
 		}
 	})
 }

@@ -300,7 +300,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 
 	result := &Result{State: StateDone, OK: err == nil}
 	record := a.record(auditv1.Kind_KIND_OUTCOME, auditv1.Status_STATUS_OK, c)
-	record.Body.DurationMs = uint32(min(max(took.Milliseconds(), 0), 1<<32-1))
+	record.Body.DurationMs = milliseconds(took)
 	if err != nil {
 		f := fault.From(err)
 		record.Status = auditv1.Status_STATUS_ERROR
@@ -357,6 +357,11 @@ func (a *Authority) reportNow(ctx context.Context, record *auditv1.Record) (*cal
 	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
 	defer cancel()
 	return a.cfg.Recorder.Report(ctx, record)
+}
+
+// milliseconds is a duration as records hold it.
+func milliseconds(d time.Duration) uint32 {
+	return uint32(min(max(d.Milliseconds(), 0), 1<<32-1)) //nolint:gosec // bounded on this line
 }
 
 // run calls the handler. A panic in it is a failure whose effect is not known to the caller but is over.

@@ -21,20 +21,29 @@ import (
 )
 
 // read lets a READ call run: an operator's own, one under a permit, or one under a one-call grant. It is recorded in the
-// spool before it runs.
+// spool with how it ended; a read has no effect, so one that cannot be recorded is simply not answered.
 func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler) (any, error) {
 	if err := a.admitRead(ctx, c); err != nil {
 		return nil, err
 	}
-	if err := a.cfg.Recorder.Spool(ctx, a.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, c)); err != nil {
+	n := &notes{}
+	response, err := a.run(context.WithValue(ctx, notesKey{}, n), c, handler)
+	record := a.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, c)
+	record.Body.Summary, record.Body.DurationMs = n.summary, milliseconds(a.cfg.Now().Sub(c.began))
+	if err != nil {
+		f := fault.From(err)
+		record.Status, record.Body.Summary, record.Body.Reason = auditv1.Status_STATUS_ERROR, f.Message, codeName(f.Code)
+	}
+	if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), record); err != nil {
 		return nil, fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sayAudit, fault.WithCause(err))
 	}
-	n := &notes{}
-	response, err := handler(context.WithValue(ctx, notesKey{}, n), c.request)
-	if err == nil && (n.summary != "" || len(n.warnings) > 0) {
+	if err != nil {
+		return nil, err
+	}
+	if n.summary != "" || len(n.warnings) > 0 {
 		setTrailer(ctx, &callv1.Outcome{Summary: n.summary, Warnings: n.warnings})
 	}
-	return response, err
+	return response, nil
 }
 
 func (a *Authority) admitRead(ctx context.Context, c *call) error {

@@ -82,7 +82,7 @@ func (s *Store) prepare(ctx context.Context) error {
 		{&s.updateWriter, s.db, `UPDATE writers SET last_sequence = ? WHERE id = ?`},
 		{&s.selectHash, s.reader, `SELECT hash FROM hashes WHERE idx = ?`},
 	} {
-		stmt, err := p.db.PrepareContext(ctx, p.text)
+		stmt, err := p.db.PrepareContext(ctx, p.text) //nolint:sqlclosecheck // lives as long as its database, which closes it
 		if err != nil {
 			return fmt.Errorf("audit database: %w", err)
 		}
@@ -181,7 +181,8 @@ func (s *Store) write(ctx context.Context, tx *sql.Tx, b Batch, added map[string
 		}
 		added[writer] = id
 	}
-	entry, body, hash := tx.StmtContext(ctx, s.insertEntry), tx.StmtContext(ctx, s.insertBody), tx.StmtContext(ctx, s.insertHash)
+	// The transaction's end closes the statements that are made for it.
+	entry, body, hash := tx.StmtContext(ctx, s.insertEntry), tx.StmtContext(ctx, s.insertBody), tx.StmtContext(ctx, s.insertHash) //nolint:sqlclosecheck // as said
 	for _, e := range b.Entries {
 		r := e.GetRecord()
 		raw, err := proto.Marshal(r.GetBody())
@@ -205,7 +206,7 @@ func (s *Store) write(ctx context.Context, tx *sql.Tx, b Batch, added map[string
 			return fmt.Errorf("write the tree: %w", err)
 		}
 	}
-	if _, err := tx.StmtContext(ctx, s.insertCheckpoint).ExecContext(ctx,
+	if _, err := tx.StmtContext(ctx, s.insertCheckpoint).ExecContext(ctx, //nolint:sqlclosecheck // the transaction's end closes it
 		b.Entries[len(b.Entries)-1].GetIndex()+1, b.Checkpoint); err != nil {
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}
@@ -214,7 +215,7 @@ func (s *Store) write(ctx context.Context, tx *sql.Tx, b Batch, added map[string
 
 func (s *Store) setLast(ctx context.Context, tx *sql.Tx, writer string, sequence uint64) (int64, error) {
 	if id, known := s.writers[writer]; known {
-		_, err := tx.StmtContext(ctx, s.updateWriter).ExecContext(ctx, sequence, id)
+		_, err := tx.StmtContext(ctx, s.updateWriter).ExecContext(ctx, sequence, id) //nolint:sqlclosecheck // the transaction's end closes it
 		return id, err
 	}
 	who, err := identity.Parse(writer)

@@ -267,7 +267,7 @@ func (p *process) start() error {
 	}
 	// The child has its own descriptor once it is started.
 	defer logFile.Close()
-	cmd := exec.Command(p.child.Path, p.child.Args...)
+	cmd := exec.Command(p.child.Path, p.child.Args...) //nolint:gosec // the binaries beside our own
 	cmd.Env = p.child.Env
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.SysProcAttr = &syscall.SysProcAttr{

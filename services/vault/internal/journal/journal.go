@@ -161,6 +161,6 @@ func Session(kind auditv1.Kind, status auditv1.Status, principal, session string
 // Process begins a record about this process.
 func Process(kind auditv1.Kind, version string) *auditv1.Record {
 	return &auditv1.Record{Kind: kind, Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{
-		Action: "process", Details: map[string]string{"version": version},
+		Action: "process", Summary: "vault " + version,
 	}}
 }

@@ -85,6 +85,9 @@ type Queue struct {
 	// channel is closed when that ends.
 	busy     map[string]busy
 	watchers map[*watcher]struct{}
+	// closing is closed by Close.
+	closing chan struct{}
+	once    sync.Once
 }
 
 type busy struct {
@@ -112,7 +115,8 @@ func New(ctx context.Context, c Config) (*Queue, error) {
 	if c.PendingCap == 0 {
 		c.PendingCap = DefaultPendingCap
 	}
-	q := &Queue{Config: c, live: map[string]*entry{}, busy: map[string]busy{}, watchers: map[*watcher]struct{}{}}
+	q := &Queue{Config: c, live: map[string]*entry{}, busy: map[string]busy{}, watchers: map[*watcher]struct{}{},
+		closing: make(chan struct{})}
 	ops, err := c.Store.Operations(ctx, maxLive, pending, approved, running)
 	if err != nil {
 		return nil, fmt.Errorf("operations: %w", err)
@@ -124,6 +128,9 @@ func New(ctx context.Context, c Config) (*Queue, error) {
 	}
 	return q, nil
 }
+
+// Close sends every waiting call home with the operation as it is, so that a process that stops need not wait for them.
+func (q *Queue) Close() { q.once.Do(func() { close(q.closing) }) }
 
 // PendingCount returns how many operations wait for a human.
 func (q *Queue) PendingCount() int {
@@ -239,6 +246,8 @@ func (q *Queue) Wait(ctx context.Context, id, principal string, hold time.Durati
 		select {
 		case <-changed:
 		case <-timer.C:
+			over = true
+		case <-q.closing:
 			over = true
 		case <-ctx.Done():
 			gone = ctx.Err()

@@ -701,6 +701,16 @@ func TestWaitEndsWithItsCaller(t *testing.T) {
 	if resp.GetState() != pending || time.Since(started) < 250*time.Millisecond {
 		t.Errorf("%v after %s", resp, time.Since(started))
 	}
+	// And so is everybody when the vault stops.
+	stopping, stop := context.WithCancel(t.Context())
+	stop()
+	v.server.Run(stopping)
+	started = time.Now()
+	resp, err = v.wait(opened, id, time.Minute)
+	v.must(err)
+	if resp.GetState() != pending || time.Since(started) > 10*time.Second {
+		t.Errorf("%v after %s", resp, time.Since(started))
+	}
 }
 
 func TestWatchOperations(t *testing.T) {

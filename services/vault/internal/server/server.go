@@ -98,7 +98,7 @@ const (
 	pruneEvery = time.Hour
 )
 
-// Run expires sessions and operations until ctx ends.
+// Run expires sessions and operations until ctx ends, and then sends waiting calls home.
 func (s *Server) Run(ctx context.Context) {
 	sweep, prune := time.NewTicker(sweepEvery), time.NewTicker(pruneEvery)
 	defer sweep.Stop()
@@ -107,6 +107,7 @@ func (s *Server) Run(ctx context.Context) {
 		var err error
 		select {
 		case <-ctx.Done():
+			s.Queue.Close()
 			return
 		case <-sweep.C:
 			err = s.Sweep(ctx)

@@ -71,7 +71,7 @@ func boundLog(file string, limit int64) error {
 	if err != nil {
 		return err
 	}
-	if _, err := in.Seek(-limit, io.SeekEnd); err == nil {
+	if _, err = in.Seek(-limit, io.SeekEnd); err == nil {
 		_, err = io.Copy(old, io.LimitReader(in, limit))
 	}
 	if cerr := old.Close(); err == nil {

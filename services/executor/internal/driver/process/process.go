@@ -183,7 +183,7 @@ func how(err error) string {
 		return "exit status 0"
 	}
 	if errors.As(err, &exit) {
-		return exit.ProcessState.String()
+		return exit.String()
 	}
 	return "unknown"
 }
