@@ -143,7 +143,8 @@ func Fault(requestID string, f *fault.Error) *Envelope {
 	}
 }
 
-// Sentence begins a fault's message with a capital and ends it with a full stop, for people.
+// Sentence begins a fault's message with a capital and ends it with a full stop, for people. The name of an argument
+// stays as it is.
 func Sentence(s string) string {
 	first, size := utf8.DecodeRuneInString(s)
 	if size == 0 {
@@ -151,6 +152,9 @@ func Sentence(s string) string {
 	}
 	if last, _ := utf8.DecodeLastRuneInString(s); !strings.ContainsRune(".!?…", last) {
 		s += "."
+	}
+	if word, _, _ := strings.Cut(s, " "); strings.ContainsAny(word, "_.") {
+		return s
 	}
 	return string(unicode.ToUpper(first)) + s[size:]
 }

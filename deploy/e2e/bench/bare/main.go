@@ -1,0 +1,62 @@
+// Command bare is the baseline of the benchmark: the official SDK's server over HTTP with nothing around it. It serves one
+// tool with the schemas, and the answer, that Durward's own has, and takes the same options and memory settings.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// tool is what is served: the definition from Durward's tools/list and the result of one call.
+type tool struct {
+	Definition mcp.Tool        `json:"definition"`
+	Text       string          `json:"text"`
+	Structured json.RawMessage `json:"structured"`
+}
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:0", "address")
+	file := flag.String("tool", "", "`file` with the tool")
+	memory := flag.Int64("memory-mib", 48, "soft memory limit")
+	gogc := flag.Int("gogc", 800, "garbage collector's target percentage")
+	flag.Parse()
+	debug.SetMemoryLimit(*memory << 20)
+	debug.SetGCPercent(*gogc)
+	if err := serve(*listen, *file); err != nil {
+		fmt.Fprintln(os.Stderr, "bare:", err)
+		os.Exit(1)
+	}
+}
+
+func serve(listen, file string) error {
+	raw, err := os.ReadFile(file) //nolint:gosec // named by whoever runs the benchmark
+	if err != nil {
+		return err
+	}
+	var t tool
+	if err := json.Unmarshal(raw, &t); err != nil {
+		return err
+	}
+	server := mcp.NewServer(&mcp.Implementation{Name: "bare", Version: "1"}, &mcp.ServerOptions{
+		Logger:       slog.New(slog.DiscardHandler),
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+	})
+	server.AddTool(&t.Definition, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: t.Text}}, StructuredContent: t.Structured}, nil
+	})
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
+		SessionTimeout: 30 * time.Minute, MaxRequestBodyBytes: 2 << 20, PropagateRequestCancellation: true,
+	})
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", handler)
+	return (&http.Server{Addr: listen, Handler: mux, ReadHeaderTimeout: 5 * time.Second}).ListenAndServe()
+}

@@ -1,0 +1,443 @@
+//go:build bench
+
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"durward.internal/deploy/e2e/harness"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/statement"
+)
+
+var (
+	rounds = flag.Int("rounds", 5, "interleaved rounds")
+	reads  = flag.Int("reads", 600, "reads a round with one client; four times as many with sixteen")
+	writes = flag.Int("writes", 150, "approved changes")
+	hold   = flag.Duration("hold", 0, "afterwards read with 16 clients for so long, for a profiler")
+)
+
+// Aims.
+const (
+	readAim, readMust = 2.0, 3.0
+	rateAim           = 0.7
+	fsyncAim          = 8
+	writeSlack        = 4 * time.Millisecond
+	startAim          = 2 * time.Second
+	memoryAim         = 200.0
+)
+
+const nullService = "bench"
+
+type suite struct {
+	*testing.T
+	h    *harness.Host
+	rows []row
+
+	token         string
+	disk          sample
+	signer        ssh.Signer
+	vault         *grpc.ClientConn
+	executor      *grpc.ClientConn
+	audit         *grpc.ClientConn
+	gatewayVault  *grpc.ClientConn
+	sessionHandle string
+}
+
+func TestBench(t *testing.T) {
+	s := &suite{T: t}
+	s.h = harness.New(t, harness.Options{Catalogue: catalogue})
+	s.token = s.h.AddClient("bench")
+	s.start()
+	s.h.StartAll()
+	s.people()
+	s.reads()
+	s.write()
+	s.append()
+	s.memory()
+	if *hold > 0 {
+		s.keepReading(*hold)
+	}
+	s.print()
+}
+
+func catalogue(*harness.Host) string {
+	return `version: 1
+gpus:
+  - {index: 0, name: Simulated 24 GB, memory_mib: 24576, simulated: true}
+  - {index: 1, name: Simulated 80 GB, memory_mib: 81920, simulated: true}
+services:
+  - {id: ` + nullService + `, name: Bench, driver: "null"}
+  - {id: other, name: Other, driver: "null", gpus: [0], vram_mib: 8192}
+`
+}
+
+func (s *suite) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *suite) row(r row) { s.rows = append(s.rows, r) }
+
+// start measures `durward up`, on a home that exists, until every process is healthy.
+func (s *suite) start() {
+	var took []time.Duration
+	for range 3 {
+		cmd := exec.Command(filepath.Join(s.h.Bin, "durward"), "--home", s.h.Dir, "up", "--development")
+		began := time.Now()
+		s.must(cmd.Start())
+		for _, role := range harness.Roles() {
+			for !s.h.Healthy(role) {
+				if time.Since(began) > harness.Patience {
+					s.Fatalf("%s is not healthy", role)
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		}
+		took = append(took, time.Since(began))
+		s.must(cmd.Process.Signal(syscall.SIGINT))
+		_ = cmd.Wait() // it is over
+	}
+	slices.Sort(took)
+	s.row(row{"start of all processes (durward up), median of 3", "", fmt.Sprintf("%.2f s", took[1].Seconds()), "", "<= 2 s", verdict(took[1] <= startAim)})
+}
+
+// people are the operator, and the gateway as it asks for an agent.
+func (s *suite) people() {
+	raw, err := os.ReadFile(s.h.Path("keys", "operator_ed25519"))
+	s.must(err)
+	s.signer, err = ssh.ParsePrivateKey(raw)
+	s.must(err)
+	s.vault, s.executor = s.h.DialAs(s.h.OperatorIdentity(), harness.Vault), s.h.DialAs(s.h.OperatorIdentity(), harness.Executor)
+	s.audit = s.h.DialAs(s.h.OperatorIdentity(), harness.Audit)
+	s.gatewayVault = s.h.DialAs(s.h.Identity(harness.Gateway), harness.Vault)
+	out, err := vaultv1.NewSessionServiceClient(s.gatewayVault).OpenSession(s.Context(), &vaultv1.OpenSessionRequest{Credential: s.token, ClientName: "bench"})
+	s.must(err)
+	s.sessionHandle = out.GetSessionId()
+}
+
+func (s *suite) clients(url, token string, n int) []*client {
+	s.Helper()
+	transport := &http.Transport{MaxIdleConnsPerHost: n, MaxConnsPerHost: n}
+	s.Cleanup(transport.CloseIdleConnections)
+	var out []*client
+	for range n {
+		c, err := newClient(s.Context(), transport, url, token)
+		s.must(err)
+		out = append(out, c)
+	}
+	return out
+}
+
+// readTool is the tool that reads call.
+const readTool = "list_services"
+
+// bare starts the baseline with the tool as Durward serves it, and returns its URL.
+func (s *suite) bare(c *client) string {
+	s.Helper()
+	list, err := c.post(s.Context(), []byte(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`))
+	s.must(err)
+	var tools struct {
+		Result struct {
+			Tools []map[string]any `json:"tools"`
+		} `json:"result"`
+	}
+	s.must(json.Unmarshal(message(list), &tools))
+	called, err := c.call(s.Context(), readTool, "{}")
+	s.must(err)
+	var result struct {
+		Result struct {
+			Content    []struct{ Text string } `json:"content"`
+			Structured json.RawMessage         `json:"structuredContent"`
+		} `json:"result"`
+	}
+	s.must(json.Unmarshal(called, &result))
+	served := map[string]any{"text": result.Result.Content[0].Text, "structured": result.Result.Structured}
+	for _, t := range tools.Result.Tools {
+		if t["name"] == readTool {
+			served["definition"] = t
+		}
+	}
+	file := filepath.Join(s.TempDir(), "tool.json")
+	s.must(os.WriteFile(file, []byte(quote(served)), 0o600))
+	program := filepath.Join(s.TempDir(), "bare")
+	build := exec.Command("go", "build", "-trimpath", "-o", program, "./bare")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		s.Fatalf("build the baseline: %v\n%s", err, out)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", s.h.Port(7))
+	cmd := exec.Command(program, "-listen", address, "-tool", file)
+	cmd.Stderr = os.Stderr
+	s.must(cmd.Start())
+	s.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	url := "http://" + address + "/mcp"
+	harness.Eventually(s, "the baseline answers", func() error {
+		_, err := newClient(s.Context(), http.DefaultTransport, url, "")
+		return err
+	})
+	return url
+}
+
+func message(a answer) []byte {
+	_, rest, found := strings.Cut(string(a.body), "data: ")
+	if !found {
+		return a.body
+	}
+	line, _, _ := strings.Cut(rest, "\n")
+	return []byte(line)
+}
+
+// reads measures a READ tool through the gateway beside the baseline.
+func (s *suite) reads() {
+	one := s.clients(s.h.MCPURL(), s.token, 1)
+	many := s.clients(s.h.MCPURL(), s.token, 16)
+	url := s.bare(one[0])
+	bareOne, bareMany := s.clients(url, "", 1), s.clients(url, "", 16)
+	call := func(c *client) error {
+		_, err := c.call(s.Context(), readTool, "{}")
+		return err
+	}
+	results := map[string][]sample{}
+	measureInto := func(name string, clients []*client, n int) {
+		r, err := measure(clients, n, call)
+		s.must(err)
+		results[name] = append(results[name], r)
+	}
+	for _, warm := range [][]*client{bareOne, one, bareMany, many} {
+		_, err := measure(warm, 320, call)
+		s.must(err)
+	}
+	for range *rounds {
+		measureInto("bare 1", bareOne, *reads)
+		measureInto("durward 1", one, *reads)
+		measureInto("bare 16", bareMany, *reads*4)
+		measureInto("durward 16", many, *reads*4)
+	}
+	b1, d1, b16, d16 := median(results["bare 1"]), median(results["durward 1"]), median(results["bare 16"]), median(results["durward 16"])
+	ratio := func(a, b time.Duration) float64 { return float64(a) / float64(b) }
+	times := func(r float64) string { return fmt.Sprintf("%.2f x", r) }
+	s.row(row{"read p50, 1 client", ms(b1.p50), ms(d1.p50), times(ratio(d1.p50, b1.p50)),
+		fmt.Sprintf("<= %g x (must: %g x)", readAim, readMust), verdict(ratio(d1.p50, b1.p50) <= readAim)})
+	s.row(row{"read p99, 1 client", ms(b1.p99), ms(d1.p99), times(ratio(d1.p99, b1.p99)), "", ""})
+	s.row(row{"reads/s, 1 client", fmt.Sprintf("%.0f", b1.rate), fmt.Sprintf("%.0f", d1.rate), times(d1.rate / b1.rate), "", ""})
+	s.row(row{"read p50, 16 clients", ms(b16.p50), ms(d16.p50), times(ratio(d16.p50, b16.p50)), "", ""})
+	s.row(row{"read p99, 16 clients", ms(b16.p99), ms(d16.p99), times(ratio(d16.p99, b16.p99)), "", ""})
+	s.row(row{"reads/s, 16 clients", fmt.Sprintf("%.0f", b16.rate), fmt.Sprintf("%.0f", d16.rate), times(d16.rate / b16.rate),
+		fmt.Sprintf(">= %g x", rateAim), verdict(d16.rate/b16.rate >= rateAim)})
+}
+
+// approved asks for a change and approves it, and returns the operation's id: what is left is the live call.
+func (s *suite) approved(tool string) string {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), 10*time.Second)
+	defer cancel()
+	t, _ := contract.Lookup(tool)
+	args := []byte(`{"service_id":"` + nullService + `"}`)
+	asked, err := vaultv1.NewAuthorityServiceClient(s.gatewayVault).Authorise(ctx, &vaultv1.AuthoriseRequest{
+		SessionId: s.sessionHandle, Tool: t.Ref(), Arguments: args,
+	})
+	s.must(err)
+	approvals := vaultv1.NewApprovalServiceClient(s.vault)
+	list, err := approvals.ListOperations(ctx, &vaultv1.ListOperationsRequest{})
+	s.must(err)
+	var op *vaultv1.Operation
+	for _, o := range list.GetOperations() {
+		if o.GetOperationId() == asked.GetOperationId() {
+			op = o
+		}
+	}
+	preview, err := executorv1.NewControlServiceClient(s.executor).PreviewCall(ctx, &executorv1.PreviewCallRequest{Tool: t.Ref(), Arguments: args})
+	s.must(err)
+	argsDigest, subject, now, ref := canonical.Digest(args), canonical.Digest(preview.GetSubject().GetEntry()), time.Now(), statement.ToolOf(t.Ref())
+	signed, err := statement.Sign(&statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: statement.KindApprove, ID: grant.NewID(), Operator: s.h.Operator,
+		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(5 * time.Minute)),
+		Epoch: op.GetEpoch(), Audience: preview.GetAudience(), Operation: op.GetOperationId(), Tool: &ref, Tier: contract.TierName(t.Tier),
+		Arguments: args, ArgumentsDigest: canonical.FormatDigest(argsDigest[:]), Target: preview.GetSubject().GetLabel(),
+		SubjectDigest: canonical.FormatDigest(subject[:]), Uses: 1,
+		Principal: op.GetPrincipal(), Session: op.GetSession(), Channel: statement.ChannelName(op.GetChannel()),
+	}, s.signer)
+	s.must(err)
+	_, err = approvals.ApproveOperation(ctx, &vaultv1.ApproveOperationRequest{OperationId: op.GetOperationId(), Statement: signed})
+	s.must(err)
+	return op.GetOperationId()
+}
+
+// window is the time of one live call.
+type window struct{ from, to time.Time }
+
+// live carries out n approved changes through the gateway and returns how long each live call took, and when.
+func (s *suite) live(c *client, n int, pause time.Duration) ([]time.Duration, []window) {
+	s.Helper()
+	var took []time.Duration
+	var windows []window
+	for i := range n {
+		id := s.approved([]string{"start_service", "stop_service"}[i%2])
+		time.Sleep(pause)
+		at := time.Now()
+		_, err := c.call(s.Context(), "wait_operation", `{"operation_id":"`+id+`"}`)
+		s.must(err)
+		took = append(took, time.Since(at))
+		time.Sleep(pause)
+		windows = append(windows, window{at, time.Now()})
+	}
+	return took, windows
+}
+
+// write measures the live call after an approval, and counts what it makes durable.
+func (s *suite) write() {
+	c := s.clients(s.h.MCPURL(), s.token, 1)[0]
+	s.live(c, 10, 0)
+	var took, bare []time.Duration
+	for range 5 {
+		block, err := disk(s.h.Path("state"), 4096, 100)
+		s.must(err)
+		bare = append(bare, block...)
+		part, _ := s.live(c, *writes/5, 0)
+		took = append(took, part...)
+	}
+	w := summarise(took)
+	s.disk = summarise(bare)
+	count, measured := s.fsyncs(c)
+	aim := fsyncAim*s.disk.p50 + writeSlack
+	s.row(row{"write + fdatasync of 4 kB, p50 (p99)", ms(s.disk.p50) + " (" + ms(s.disk.p99) + ")", "", "", "", ""})
+	s.row(row{"approved change, null driver, p50", ms(s.disk.p50), ms(w.p50), fmt.Sprintf("%.1f x", float64(w.p50)/float64(s.disk.p50)),
+		fmt.Sprintf("<= %d fsyncs + 4 ms = %s", fsyncAim, ms(aim)), verdict(w.p50 <= aim)})
+	s.row(row{"approved change, null driver, p99", ms(s.disk.p99), ms(w.p99), fmt.Sprintf("%.1f x", float64(w.p99)/float64(s.disk.p99)), "", ""})
+	if measured {
+		s.row(row{"fsyncs per approved change, all processes", "", fmt.Sprintf("%.1f", count), "", fmt.Sprintf("<= %d", fsyncAim), verdict(count <= fsyncAim+0.05)})
+	} else {
+		s.row(row{"fsyncs per approved change", "", "not measured (no strace)", "", fmt.Sprintf("<= %d", fsyncAim), ""})
+	}
+}
+
+// fsyncs counts, with strace, the fsync and fdatasync calls of all processes in the time of a live call and just after it.
+func (s *suite) fsyncs(c *client) (float64, bool) {
+	program, err := exec.LookPath("strace")
+	if err != nil {
+		return 0, false
+	}
+	out := filepath.Join(s.TempDir(), "strace")
+	args := []string{"-f", "-ttt", "-e", "trace=fsync,fdatasync", "-o", out}
+	for _, role := range harness.Roles() {
+		args = append(args, "-p", strconv.Itoa(s.h.Process(role).PID()))
+	}
+	cmd := exec.Command(program, args...)
+	s.must(cmd.Start())
+	time.Sleep(time.Second)
+	const n = 20
+	_, windows := s.live(c, n, 150*time.Millisecond)
+	s.must(cmd.Process.Signal(syscall.SIGINT))
+	_ = cmd.Wait() // it ends by the signal
+	f, err := os.Open(out)
+	s.must(err)
+	defer f.Close()
+	count := 0
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		// A call that was interrupted by another's line is written in two parts; the first counts.
+		if len(fields) < 3 || strings.Contains(lines.Text(), "resumed>") || !strings.Contains(fields[2], "sync(") {
+			continue
+		}
+		seconds, err := strconv.ParseFloat(fields[1], 64)
+		s.must(err)
+		at := time.Unix(0, int64(seconds*1e9))
+		for _, w := range windows {
+			if at.After(w.from) && at.Before(w.to) {
+				count++
+			}
+		}
+	}
+	return float64(count) / n, true
+}
+
+// append measures one record into the log.
+func (s *suite) append() {
+	log := auditv1.NewLogServiceClient(s.audit)
+	head, err := log.GetHead(s.Context(), &auditv1.GetHeadRequest{})
+	s.must(err)
+	next := head.GetLastSequence()
+	var took, bare []time.Duration
+	for range 5 {
+		block, err := disk(s.h.Path("state"), 4096, 100)
+		s.must(err)
+		bare = append(bare, block...)
+		for range 100 {
+			next++
+			at := time.Now()
+			_, err := log.Append(s.Context(), &auditv1.AppendRequest{Records: []*auditv1.Record{{
+				Sequence: next, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK,
+				Body: &auditv1.Body{Principal: "operator:bench", Summary: "bench"},
+			}}})
+			s.must(err)
+			took = append(took, time.Since(at))
+		}
+	}
+	a, b := summarise(took), summarise(bare)
+	s.row(row{"audit append over mutual TLS, p50", ms(b.p50), ms(a.p50), fmt.Sprintf("%.2f x", float64(a.p50)/float64(b.p50)), "", ""})
+	s.row(row{"audit append over mutual TLS, p99", ms(b.p99), ms(a.p99), fmt.Sprintf("%.2f x", float64(a.p99)/float64(b.p99)), "", ""})
+}
+
+// memory adds up what the processes hold after all this.
+func (s *suite) memory() {
+	total, each := 0.0, []string{}
+	for _, role := range harness.Roles() {
+		mib, err := memory(s.h.Process(role).PID(), "VmRSS")
+		s.must(err)
+		total += mib
+		each = append(each, fmt.Sprintf("%s %.0f", role, mib))
+	}
+	s.row(row{"resident memory after the load (" + strings.Join(each, ", ") + ")", "", fmt.Sprintf("%.0f MB", total), "",
+		fmt.Sprintf("<= %g MB", memoryAim), verdict(total <= memoryAim)})
+}
+
+func (s *suite) keepReading(d time.Duration) {
+	clients := s.clients(s.h.MCPURL(), s.token, 16)
+	until := time.Now().Add(d)
+	for time.Now().Before(until) {
+		_, err := measure(clients, 1600, func(c *client) error {
+			_, err := c.call(s.Context(), readTool, "{}")
+			return err
+		})
+		s.must(err)
+	}
+}
+
+func (s *suite) print() {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "what\tbaseline\treached\tratio\taim\tmet")
+	for _, r := range s.rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.what, r.baseline, r.reached, r.ratio, r.aim, r.met)
+	}
+	s.must(w.Flush())
+}
