@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -175,16 +174,12 @@ func secondStart(t *testing.T, h *harness.Host) {
 	h.Durward("down")
 	h.Process("up").AwaitEnd()
 
-	busy, err := net.Listen("tcp", h.Address(harness.Vault))
-	if err != nil {
-		t.Fatal(err)
+	holder := h.StartProcess(harness.Vault)
+	want := fmt.Sprintf("%s is in use by vault (pid %d)", h.Address(harness.Vault), holder.PID())
+	if out := h.Run("", "up", "--development"); out.Code == 0 || !strings.Contains(out.Stderr, want) {
+		t.Errorf("durward up with a busy port: status %d, want %q\n%s", out.Code, want, out.Stderr)
 	}
-	if out := h.Run("", "up", "--development"); out.Code == 0 || !strings.Contains(out.Stderr, "in use by") || !strings.Contains(out.Stderr, fmt.Sprintf("pid %d", os.Getpid())) {
-		t.Errorf("durward up with a busy port: status %d\n%s", out.Code, out.Stderr)
-	}
-	if err := busy.Close(); err != nil {
-		t.Fatal(err)
-	}
+	holder.Stop()
 
 	h.Up()
 	if diff := cmp.Diff(before, h.Digest("pki", "keys", "trust", "config")); diff != "" {

@@ -199,6 +199,29 @@ func memory(pid int, figure string) (float64, error) {
 	return 0, fmt.Errorf("no %s of process %d", figure, pid)
 }
 
+// processor returns the processor time that a process has used.
+func processor(pid int) (time.Duration, error) {
+	b, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "stat"))
+	if err != nil {
+		return 0, err
+	}
+	// The second field is the name in parentheses and may hold anything.
+	_, rest, _ := strings.Cut(string(b[bytes.LastIndexByte(b, ')'):]), " ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("process %d: its stat cannot be read", pid)
+	}
+	var user, system int64
+	if _, err := fmt.Sscan(fields[11], &user); err != nil {
+		return 0, err
+	}
+	if _, err := fmt.Sscan(fields[12], &system); err != nil {
+		return 0, err
+	}
+	const ticks = 100 // a second, on every Linux
+	return time.Duration(user+system) * time.Second / ticks, nil
+}
+
 // row is a line of the table.
 type row struct {
 	what, baseline, reached, ratio, aim string

@@ -237,11 +237,16 @@ func (s *suite) reads() {
 		_, err := measure(warm, 320, call)
 		s.must(err)
 	}
+	used := map[string]time.Duration{}
 	for range *rounds {
 		measureInto("bare 1", bareOne, *reads)
 		measureInto("durward 1", one, *reads)
 		measureInto("bare 16", bareMany, *reads*4)
+		before := s.processors()
 		measureInto("durward 16", many, *reads*4)
+		for role, t := range s.processors() {
+			used[role] += t - before[role]
+		}
 	}
 	b1, d1, b16, d16 := median(results["bare 1"]), median(results["durward 1"]), median(results["bare 16"]), median(results["durward 16"])
 	ratio := func(a, b time.Duration) float64 { return float64(a) / float64(b) }
@@ -254,6 +259,23 @@ func (s *suite) reads() {
 	s.row(row{"read p99, 16 clients", ms(b16.p99), ms(d16.p99), times(ratio(d16.p99, b16.p99)), "", ""})
 	s.row(row{"reads/s, 16 clients", fmt.Sprintf("%.0f", b16.rate), fmt.Sprintf("%.0f", d16.rate), times(d16.rate / b16.rate),
 		fmt.Sprintf(">= %g x", rateAim), verdict(d16.rate/b16.rate >= rateAim)})
+	var each []string
+	for _, role := range []string{harness.Gateway, harness.Executor, harness.Vault, harness.Audit} {
+		each = append(each, fmt.Sprintf("%s %d", role, used[role].Microseconds()/int64(*rounds**reads*4)))
+	}
+	s.row(row{"processor time of a read with 16 clients, in us", "", strings.Join(each, ", "), "", "", ""})
+}
+
+// processors returns the processor time that each process has used.
+func (s *suite) processors() map[string]time.Duration {
+	s.Helper()
+	out := map[string]time.Duration{}
+	for _, role := range harness.Roles() {
+		t, err := processor(s.h.Process(role).PID())
+		s.must(err)
+		out[role] = t
+	}
+	return out
 }
 
 // approved asks for a change and approves it, and returns the operation's id: what is left is the live call.

@@ -284,13 +284,19 @@ func (h *Host) close() {
 	h.KillServices()
 }
 
-// KillServices kills every program whose command line names a file of this installation: the services that it started.
+// KillServices kills the services that this installation started, and waits until they are gone.
 func (h *Host) KillServices() {
 	h.t.Helper()
 	for _, pid := range h.ServicePIDs() {
 		// Gone already is as good.
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
+	Eventually(h.t, "the services are gone", func() error {
+		if left := h.ServicePIDs(); len(left) > 0 {
+			return fmt.Errorf("still there: %v", left)
+		}
+		return nil
+	})
 }
 
 // ServicePIDs returns the running services: programs other than Durward's whose command line names a file of this
