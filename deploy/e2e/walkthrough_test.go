@@ -174,8 +174,8 @@ func secondStart(t *testing.T, h *harness.Host) {
 	h.Durward("down")
 	h.Process("up").AwaitEnd()
 
-	holder := h.StartProcess(harness.Vault)
-	want := fmt.Sprintf("%s is in use by vault (pid %d)", h.Address(harness.Vault), holder.PID())
+	holder := h.StartProcess(harness.Audit)
+	want := fmt.Sprintf("%s is in use by audit (pid %d)", h.Address(harness.Audit), holder.PID())
 	if out := h.Run("", "up", "--development"); out.Code == 0 || !strings.Contains(out.Stderr, want) {
 		t.Errorf("durward up with a busy port: status %d, want %q\n%s", out.Code, want, out.Stderr)
 	}

@@ -27,7 +27,7 @@ services:
   - id: %s
     name: Demo chat
     driver: process
-    argv: [durward-demo, -port, "%d", -model, demo, -touch, %s]
+    argv: [durward-demo, -port, "%d", -model, demo, -touch, %q]
     port: %d
     health: {path: /health}
     model: demo-model
@@ -36,7 +36,7 @@ services:
   - id: %s
     name: Slow starter
     driver: process
-    argv: [durward-demo, -port, "%d", -touch, %s, -delay, 1h]
+    argv: [durward-demo, -port, "%d", -touch, %q, -delay, 1h]
     port: %d
     health: {path: /health}
     start_timeout_s: 600

@@ -29,6 +29,7 @@ import (
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/platform/trust"
@@ -117,7 +118,10 @@ const (
 	drainTimeout  = 5 * time.Second
 )
 
-func run(ctx context.Context, s *settings, logger *slog.Logger) error {
+// deliverTimeout is how long the last records may take to reach audit.
+const deliverTimeout = 2 * time.Second
+
+func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	roots, err := trust.Open(s.TrustDir)
 	if err != nil {
 		return err
@@ -153,10 +157,18 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) error {
 	}
 	defer audit.Close()
 
-	records, err := refusal.NewLog(auditv1.NewLogServiceClient(audit), logger)
+	records, err := recorder.Open(ctx, recorder.OpenConfig{
+		Conn: audit, Audit: s.Audit.Identity, Writer: self.ID().String(), Trust: roots, MaxSpooled: refusal.MaxWaiting, Logger: logger,
+	})
 	if err != nil {
 		return err
 	}
+	// Last of all, so that records are delivered for as long as anything can still be refused.
+	defer func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), deliverTimeout)
+		defer cancel()
+		err = errors.Join(err, records.Close(last))
+	}()
 	refusals, err := refusal.New(records, logger)
 	if err != nil {
 		return err
@@ -197,19 +209,13 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) error {
 	group.Go(func() error { return telemetry.ServeHealth(serving, health, "gateway", version, nil) })
 	group.Go(func() error { refusals.Run(serving, 10*time.Second); return nil })
 	group.Go(func() error { return serve(serving, listener, edge) })
-	// Records are delivered for as long as anything can still be refused.
-	delivering, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var delivered sync.WaitGroup
-	delivered.Go(func() { records.Run(delivering) })
 	err = group.Wait()
 	note(ctx, records, logger, auditv1.Kind_KIND_STOPPED)
-	stop()
-	delivered.Wait()
 	return err
 }
 
 // note records that the process starts or stops.
-func note(ctx context.Context, records *refusal.Log, logger *slog.Logger, kind auditv1.Kind) {
+func note(ctx context.Context, records *recorder.Recorder, logger *slog.Logger, kind auditv1.Kind) {
 	record := &auditv1.Record{
 		Kind: kind, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{Summary: "gateway " + version},
 	}

@@ -401,11 +401,13 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *refused) {
 	tooLarge := &refused{status: http.StatusRequestEntityTooLarge, rpc: rpcInvalidRequest, code: callv1.Code_CODE_TOO_LARGE,
 		reason: "size", message: sentenceTooLarge}
 	if r.ContentLength > canonical.MaxBytes {
+		drain(r.Body)
 		return nil, tooLarge
 	}
 	body, err := readAll(http.MaxBytesReader(w, r.Body, canonical.MaxBytes), r.ContentLength)
 	if err != nil {
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
+			drain(r.Body)
 			return nil, tooLarge
 		}
 		return nil, &refused{status: http.StatusBadRequest, rpc: rpcParse, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "body",
@@ -417,3 +419,10 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *refused) {
 	}
 	return body, nil
 }
+
+// maxDrain is how much of a body that is too large is read and thrown away.
+const maxDrain = 8 << 20
+
+// drain lets a client finish sending what is refused, within bounds: one that is cut off while it writes sees a broken
+// connection and not why.
+func drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, maxDrain) }

@@ -2,7 +2,9 @@
 // the request id, with fixed words for the reason, and never a value that somebody sent. It runs in the untrusted edge, so
 // its records are hints for an operator and no evidence of what did not happen.
 //
-// Recording must not become a way to fill the log: beyond a rate, refusals are counted, and the count is logged.
+// Recording must not become a way to fill the log: beyond a rate, refusals are counted, and the count is logged. What waits
+// for audit waits in memory alone, since the gateway has no disk of its own. What is lost with the process is records of its
+// refusals, never of an effect.
 package refusal
 
 import (
@@ -26,7 +28,11 @@ const (
 	burst     = 200
 )
 
-// Spooler takes records that reach the log later. It returns at once, and fails when it holds too many.
+// MaxWaiting is how many records may wait for audit.
+const MaxWaiting = 1024
+
+// Spooler takes records that reach the log later, as platform/recorder does. It returns at once, and fails when it holds too
+// many.
 type Spooler interface {
 	Spool(ctx context.Context, record *auditv1.Record) error
 }

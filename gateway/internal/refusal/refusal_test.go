@@ -4,99 +4,101 @@ import (
 	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
-
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/recorder"
 )
 
-// fakeAudit is a log that demands sequences without gaps and answers a repeated record like the first time.
-type fakeAudit struct {
-	auditv1.LogServiceClient
-	mu      sync.Mutex
-	records []*auditv1.Record
-	// fail is what the next calls answer; with lose, Append has worked all the same.
-	fail  []error
-	lose  bool
-	calls int
+const (
+	origin = "durward.local/audit/main"
+	writer = "spiffe://durward.local/gateway/main"
+)
+
+// open returns the platform's recorder as the gateway's main makes it.
+func open(t *testing.T, audit *platformtest.AuditLog, logger *slog.Logger) *recorder.Recorder {
+	t.Helper()
+	keeper, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{Origin: origin, Keys: audit.Keys})
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, err := recorder.New(recorder.Config{Client: audit, Keeper: keeper, Writer: writer, MaxSpooled: MaxWaiting, Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return records
 }
 
-func (a *fakeAudit) GetHead(context.Context, *auditv1.GetHeadRequest, ...grpc.CallOption) (*auditv1.GetHeadResponse, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return &auditv1.GetHeadResponse{LastSequence: uint64(len(a.records))}, nil
-}
-
-func (a *fakeAudit) Append(_ context.Context, req *auditv1.AppendRequest, _ ...grpc.CallOption) (*auditv1.AppendResponse, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.calls++
-	var fail error
-	if len(a.fail) > 0 {
-		fail, a.fail = a.fail[0], a.fail[1:]
-		if !a.lose {
-			return nil, fail
-		}
+func end(t *testing.T, records *recorder.Recorder) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := records.Close(ctx); err != nil {
+		t.Error(err)
 	}
-	for _, r := range req.GetRecords() {
-		switch n := uint64(len(a.records)); {
-		case r.GetSequence() == n+1:
-			a.records = append(a.records, r)
-		case r.GetSequence() <= n && a.records[r.GetSequence()-1] == r:
-		default:
-			return nil, fault.New(callv1.Code_CODE_CONFLICT, "another sequence is next")
-		}
-	}
-	return &auditv1.AppendResponse{}, fail
 }
 
 func TestRecordsReachTheLogOnceAndInOrder(t *testing.T) {
-	away := fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "no")
-	for name, audit := range map[string]*fakeAudit{
-		"at once":                {},
-		"after an earlier life":  {records: []*auditv1.Record{{Sequence: 1}, {Sequence: 2}}},
-		"audit is away":          {fail: []error{away, away, away}},
-		"the answers get lost":   {fail: []error{away, away}, lose: true},
-		"a record that is wrong": {fail: []error{fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "no")}},
+	for name, c := range map[string]struct {
+		// earlier is how many records an earlier life of the process wrote.
+		earlier int
+		// manners are audit's when the records come; a while later they are good.
+		manners func(*platformtest.AuditLog)
+		// bad is a record that audit refuses for good.
+		bad string
+	}{
+		"at once":               {},
+		"after an earlier life": {earlier: 2},
+		"audit is away":         {manners: func(a *platformtest.AuditLog) { a.Down = true }},
+		"the answers get lost":  {manners: func(a *platformtest.AuditLog) { a.Deaf = true }},
+		"a record that is wrong": {bad: "r-bad", manners: func(a *platformtest.AuditLog) {
+			a.Refuse = func(r *auditv1.Record) bool { return r.GetRequestId() == "r-bad" }
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				before := len(audit.records)
-				log, err := NewLog(audit, slog.New(slog.DiscardHandler))
+				audit := platformtest.NewAuditLog(t, origin, writer)
+				if c.earlier > 0 {
+					former := open(t, audit, slog.New(slog.DiscardHandler))
+					for range c.earlier {
+						if err := former.Spool(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_REFUSED}); err != nil {
+							t.Fatal(err)
+						}
+					}
+					end(t, former)
+				}
+				if c.manners != nil {
+					audit.Set(func() { c.manners(audit) })
+				}
+				records := open(t, audit, slog.New(slog.DiscardHandler))
+				refusals, err := New(records, slog.New(slog.DiscardHandler))
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctx, cancel := context.WithCancel(t.Context())
-				var running sync.WaitGroup
-				running.Go(func() { log.Run(ctx) })
-				recorder, err := New(log, slog.New(slog.DiscardHandler))
-				if err != nil {
-					t.Fatal(err)
+				if c.bad != "" {
+					refusals.Record(t.Context(), Event{RequestID: c.bad})
 				}
-				first := 0
-				if name == "a record that is wrong" {
-					recorder.Record(ctx, Event{RequestID: "r-bad"})
-					time.Sleep(time.Second)
-					first = 1
+				for i := range 3 {
+					refusals.Record(t.Context(), Event{RequestID: "r-" + string(rune('a'+i)), Code: callv1.Code_CODE_DENIED, Reason: "origin", Field: "x"})
 				}
-				for i := first; i < 3; i++ {
-					recorder.Record(ctx, Event{RequestID: "r-" + string(rune('a'+i)), Code: callv1.Code_CODE_DENIED, Reason: "origin", Field: "x"})
-				}
+				time.Sleep(time.Second)
+				audit.Set(func() { audit.Down, audit.Deaf = false, false })
 				time.Sleep(10 * time.Second)
-				cancel()
-				running.Wait()
-				got := audit.records[before:]
-				if len(got) != 3-first {
+				end(t, records)
+				got := audit.Entries[c.earlier:]
+				if len(got) != 3 {
 					t.Fatalf("%d records", len(got))
 				}
-				for i, r := range got {
-					if r.GetSequence() != uint64(before+i+1) || r.GetKind() != auditv1.Kind_KIND_REFUSED || r.GetBody().GetReason() != "CODE_DENIED: origin" || r.GetBody().GetDetails()["field"] != "x" {
+				for i, e := range got {
+					r := e.GetRecord()
+					if r.GetSequence() != uint64(c.earlier+i+1) || r.GetRequestId() != "r-"+string(rune('a'+i)) || r.GetKind() != auditv1.Kind_KIND_REFUSED ||
+						r.GetBody().GetReason() != "CODE_DENIED: origin" || r.GetBody().GetDetails()["field"] != "x" {
 						t.Errorf("record %d: %v", i, r)
 					}
 				}
@@ -105,25 +107,37 @@ func TestRecordsReachTheLogOnceAndInOrder(t *testing.T) {
 	}
 }
 
+// The end waits for one try, and says what is lost.
 func TestEndWithoutAudit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		away := fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "no")
-		audit := &fakeAudit{fail: []error{away, away, away, away, away, away, away, away, away, away}}
-		var said strings.Builder
-		log, err := NewLog(audit, slog.New(slog.NewTextHandler(&said, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := log.Spool(t.Context(), &auditv1.Record{}); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		log.Run(ctx)
-		if audit.calls != 1 || !strings.Contains(said.String(), "count=1") {
-			t.Errorf("%d tries, log %q", audit.calls, said.String())
-		}
-	})
+	for name, c := range map[string]struct {
+		manners func(*platformtest.AuditLog)
+		tries   int
+		within  time.Duration
+	}{
+		"away":             {manners: func(a *platformtest.AuditLog) { a.Down = true }, within: 100 * time.Millisecond},
+		"hangs":            {manners: func(a *platformtest.AuditLog) { a.Hang = true }, within: 3 * time.Second},
+		"answers get lost": {manners: func(a *platformtest.AuditLog) { a.Deaf = true }, tries: 1, within: 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				audit := platformtest.NewAuditLog(t, origin, writer)
+				audit.Set(func() { c.manners(audit) })
+				var said strings.Builder
+				records := open(t, audit, slog.New(slog.NewTextHandler(&said, nil)))
+				if err := records.Spool(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_REFUSED}); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				end(t, records)
+				if took := time.Since(began); took > c.within {
+					t.Errorf("it ends after %v, want %v", took, c.within)
+				}
+				if audit.Requests() != c.tries || !strings.Contains(said.String(), "count=1") {
+					t.Errorf("%d tries, log %q", audit.Requests(), said.String())
+				}
+			})
+		})
+	}
 }
 
 // A flood fills neither memory nor the log, and what is left out is counted.
@@ -131,32 +145,33 @@ func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said strings.Builder
 		logger := slog.New(slog.NewTextHandler(&said, nil))
-		log, err := NewLog(&fakeAudit{}, logger)
-		if err != nil {
-			t.Fatal(err)
-		}
-		recorder, err := New(log, logger)
+		audit := platformtest.NewAuditLog(t, origin, writer)
+		audit.Set(func() { audit.Down = true })
+		records := open(t, audit, slog.New(slog.DiscardHandler))
+		defer end(t, records)
+		refusals, err := New(records, logger)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 5000 {
-			recorder.Record(t.Context(), Event{})
+			refusals.Record(t.Context(), Event{})
 		}
-		if len(log.queue) != burst {
-			t.Errorf("%d records are queued, want %d", len(log.queue), burst)
+		if n := records.Depth(); n != burst {
+			t.Errorf("%d records are queued, want %d", n, burst)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		recorder.Run(ctx, time.Second)
+		refusals.Run(ctx, time.Second)
 		if !strings.Contains(said.String(), "count=4800") {
 			t.Errorf("log %q", said.String())
 		}
-		for range maxWaiting - burst {
-			if err := log.Spool(t.Context(), &auditv1.Record{}); err != nil {
+		one := &auditv1.Record{Kind: auditv1.Kind_KIND_REFUSED}
+		for range MaxWaiting - burst {
+			if err := records.Spool(t.Context(), one); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := log.Spool(t.Context(), &auditv1.Record{}); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
+		if err := records.Spool(t.Context(), one); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
 			t.Errorf("one too many: %v", err)
 		}
 	})

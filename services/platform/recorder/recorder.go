@@ -1,5 +1,5 @@
-// Package recorder is how a process that runs for long writes to the audit log: the vault and every sink link it. It
-// trusts the log keys of the trust folder and the checkpoint it kept, and believes audit only what it can verify: every
+// Package recorder is how a process that runs for long writes to the audit log: the vault and every sink link it with
+// package spool under it, the gateway with memory alone. It trusts the log keys of the trust folder and the checkpoint it kept, and believes audit only what it can verify: every
 // answer must extend the held checkpoint, and every receipt must be for exactly the record that was sent.
 //
 // There are three ways to record:
@@ -7,7 +7,7 @@
 //   - Record, before an effect: returns a verified receipt, or an error after which the caller must not act.
 //   - Report, after an effect: the same, but a fact that has happened is not lost when audit does not answer: it goes to
 //     the spool and is delivered later.
-//   - Spool, for reads: returns at once. Within 20 ms the record is on a disk: audit's if audit answers, else ours.
+//   - Spool, for reads: returns at once. Within 100 ms the record is on a disk: audit's if audit answers, else ours.
 //
 // # Sequences
 //
@@ -59,8 +59,8 @@ const (
 	maxBatchBytes = 2 << 20
 	// linger is how long spooled records wait for company before they are sent, commitWithin how long they may be in
 	// memory alone.
-	linger       = 10 * time.Millisecond
-	commitWithin = 20 * time.Millisecond
+	linger       = 40 * time.Millisecond
+	commitWithin = 100 * time.Millisecond
 	// tidyWithin is how long deletions and the newest checkpoint may wait to be written.
 	tidyWithin = time.Second
 	// attempt bounds one request, so that a hung audit is noticed; keepWait how long Report waits for our own disk.
@@ -79,8 +79,10 @@ type Config struct {
 	// Writer is this process's own SPIFFE ID, which audit reads from the connection's certificate.
 	Writer string
 	// Store holds the spool; nil means memory. Close closes it.
-	Store  Store
-	Logger *slog.Logger
+	Store Store
+	// MaxSpooled is how many records Spool takes while audit is away; 0 means the constant, which is also the most.
+	MaxSpooled int
+	Logger     *slog.Logger
 	// Timeout is how long Record and Report wait for audit; 0 means DefaultTimeout.
 	Timeout time.Duration
 }
@@ -93,27 +95,27 @@ type OpenConfig struct {
 	// Writer is this process's own SPIFFE ID.
 	Writer string
 	Trust  *trust.Folder
-	// StateDir gets the spool's file; empty means memory.
-	StateDir string
-	Logger   *slog.Logger
+	// Store and MaxSpooled are as in Config. Open closes the store when it fails.
+	Store      Store
+	MaxSpooled int
+	Logger     *slog.Logger
 }
 
-// Open makes store, keeper and recorder.
+// Open makes keeper and recorder.
 func Open(ctx context.Context, cfg OpenConfig) (*Recorder, error) {
-	var store Store = NewMemoryStore()
-	if cfg.StateDir != "" {
-		disk, err := OpenStore(ctx, cfg.StateDir)
-		if err != nil {
-			return nil, err
-		}
-		store = disk
+	store := cfg.Store
+	if store == nil {
+		store = NewMemoryStore()
 	}
 	keeper, err := logproof.NewKeeper(ctx, logproof.KeeperConfig{
 		Origin: logproof.Origin(cfg.Audit), Keys: func() []note.Verifier { return cfg.Trust.Current().LogKeys }, Store: store,
 	})
 	if err == nil {
 		var r *Recorder
-		r, err = New(Config{Client: auditv1.NewLogServiceClient(cfg.Conn), Keeper: keeper, Writer: cfg.Writer, Store: store, Logger: cfg.Logger})
+		r, err = New(Config{
+			Client: auditv1.NewLogServiceClient(cfg.Conn), Keeper: keeper, Writer: cfg.Writer,
+			Store: store, MaxSpooled: cfg.MaxSpooled, Logger: cfg.Logger,
+		})
 		if err == nil {
 			return r, nil
 		}
@@ -183,6 +185,12 @@ func New(cfg Config) (*Recorder, error) {
 	}
 	if cfg.Store == nil {
 		cfg.Store = NewMemoryStore()
+	}
+	if cfg.MaxSpooled < 0 || cfg.MaxSpooled > MaxSpooled {
+		return nil, fmt.Errorf("a recorder spools 1 to %d records, not %d", MaxSpooled, cfg.MaxSpooled)
+	}
+	if cfg.MaxSpooled == 0 {
+		cfg.MaxSpooled = MaxSpooled
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -309,8 +317,8 @@ func (r *Recorder) Reachable() bool {
 // Checkpoint returns the newest checkpoint that was verified, as audit signed it; nil before the first.
 func (r *Recorder) Checkpoint() []byte { return r.cfg.Keeper.Signed() }
 
-// Close takes no more records, delivers what is left while audit answers and ctx lasts, writes the rest to the store and
-// closes it.
+// Close takes no more records, delivers what is left while audit answers and ctx lasts, writes the rest to the store, logs
+// how much that was, and closes the store. It ends soon after ctx does.
 func (r *Recorder) Close(ctx context.Context) error {
 	r.mu.Lock()
 	if r.closing {
@@ -336,7 +344,11 @@ func (r *Recorder) Close(ctx context.Context) error {
 			r.makeDurable(it)
 		}
 	}
+	left := r.depth
 	r.mu.Unlock()
+	if left > 0 {
+		r.cfg.Logger.Warn("records had not reached audit at the end: what is on a disk waits for the next start", "count", left)
+	}
 	err := r.commit(context.WithoutCancel(ctx))
 	return errors.Join(err, r.cfg.Store.Close())
 }
@@ -393,7 +405,7 @@ func (r *Recorder) enqueue(it *item, check func(*item) error) error {
 
 func (r *Recorder) room(it *item) error {
 	switch {
-	case r.depth >= MaxSpooled || r.bytes+it.size > MaxSpooledBytes:
+	case r.depth >= r.cfg.MaxSpooled || r.bytes+it.size > MaxSpooledBytes:
 		return errors.New("the spool is full")
 	case !r.reachable && r.storeFault != nil:
 		return fmt.Errorf("audit is away and the spool cannot be written: %w", r.storeFault)

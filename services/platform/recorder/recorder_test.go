@@ -1,26 +1,23 @@
 package recorder
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/platformtest"
 )
 
 const (
@@ -28,213 +25,14 @@ const (
 	writer = "spiffe://durward.local/executor/local"
 )
 
-// audit is a log in memory with the manners that a test gives it.
-type audit struct {
-	signer note.Signer
-	keys   []note.Verifier
-
-	mu      sync.Mutex
-	entries []*auditv1.Entry
-	hashes  []tlog.Hash
-	appends int // requests that came
-	// down refuses; hang accepts and never answers; deaf commits and never answers.
-	down, hang, deaf bool
-	// refuse makes it refuse records for good.
-	refuse func(*auditv1.Record) bool
-	// spoil alters answers.
-	spoil func(*auditv1.AppendResponse)
-	// delay is how long an answer takes.
-	delay time.Duration
-}
-
-func newAudit(t testing.TB) *audit {
+func newAudit(t testing.TB) *platformtest.AuditLog {
 	t.Helper()
-	secret, public, err := note.GenerateKey(nil, origin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &audit{}
-	if a.signer, err = note.NewSigner(secret); err != nil {
-		t.Fatal(err)
-	}
-	v, err := note.NewVerifier(public)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.keys = []note.Verifier{v}
-	return a
+	return platformtest.NewAuditLog(t, origin, writer)
 }
 
-func (a *audit) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
-	out := make([]tlog.Hash, len(indexes))
-	for i, index := range indexes {
-		out[i] = a.hashes[index]
-	}
-	return out, nil
-}
-
-func (a *audit) set(change func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	change()
-}
-
-// meet waits out what the test's manners ask for.
-func (a *audit) meet(ctx context.Context) error {
-	a.mu.Lock()
-	down, hang, delay := a.down, a.hang, a.delay
-	a.mu.Unlock()
-	if down {
-		return fault.New(callv1.Code_CODE_UNAVAILABLE, "a process of Durward cannot be reached")
-	}
-	if hang {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	time.Sleep(delay)
-	return nil
-}
-
-func (a *audit) head(known uint64) ([]byte, [][]byte, error) {
-	size := int64(len(a.entries))
-	root, err := tlog.TreeHash(size, a)
-	if err != nil {
-		return nil, nil, err
-	}
-	signed, err := logproof.SignCheckpoint(logproof.Checkpoint{Origin: origin, Size: uint64(size), Root: root}, a.signer)
-	if err != nil || known == 0 || int64(known) >= size {
-		return signed, nil, err
-	}
-	proof, err := tlog.ProveTree(size, int64(known), a)
-	return signed, raw(proof), err
-}
-
-func raw(hashes []tlog.Hash) [][]byte {
-	var out [][]byte
-	for i := range hashes {
-		out = append(out, hashes[i][:])
-	}
-	return out
-}
-
-func (a *audit) last() uint64 {
-	if n := len(a.entries); n > 0 {
-		return a.entries[n-1].GetRecord().GetSequence()
-	}
-	return 0
-}
-
-func (a *audit) GetHead(ctx context.Context, req *auditv1.GetHeadRequest, _ ...grpc.CallOption) (*auditv1.GetHeadResponse, error) {
-	if err := a.meet(ctx); err != nil {
-		return nil, err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	signed, proof, err := a.head(req.GetKnownSize())
-	return &auditv1.GetHeadResponse{Checkpoint: signed, Consistency: proof, LastSequence: a.last()}, err
-}
-
-func (a *audit) Append(ctx context.Context, req *auditv1.AppendRequest, _ ...grpc.CallOption) (*auditv1.AppendResponse, error) {
-	a.set(func() { a.appends++ })
-	if err := a.meet(ctx); err != nil {
-		return nil, err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	next := a.last() + 1
-	for _, r := range req.GetRecords() {
-		switch {
-		case a.refuse != nil && a.refuse(r):
-			return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "this process does not write records of that kind")
-		case r.GetSequence() == next:
-			next++
-		case r.GetSequence() > next:
-			return nil, fault.New(callv1.Code_CODE_CONFLICT, "the next sequence is another")
-		case r.GetSequence() <= a.last() && !proto.Equal(r, a.entries[r.GetSequence()-1].GetRecord()):
-			return nil, fault.New(callv1.Code_CODE_CONFLICT, "another record has the sequence")
-		}
-	}
-	out := &auditv1.AppendResponse{}
-	var placed []*auditv1.Entry
-	for _, r := range req.GetRecords() {
-		if r.GetSequence() > a.last() {
-			e := &auditv1.Entry{
-				Index: uint64(len(a.entries)), Writer: writer, Record: proto.CloneOf(r),
-				LoggedAt: timestamppb.Now(), Salt: make([]byte, logproof.SaltSize),
-			}
-			if err := logproof.Seal(e); err != nil {
-				return nil, err
-			}
-			hashes, err := tlog.StoredHashesForRecordHash(int64(len(a.entries)), tlog.Hash(e.GetLeafHash()), a)
-			if err != nil {
-				return nil, err
-			}
-			a.hashes, a.entries = append(a.hashes, hashes...), append(a.entries, e)
-		}
-		placed = append(placed, a.entries[r.GetSequence()-1])
-	}
-	var err error
-	if out.Checkpoint, out.Consistency, err = a.head(req.GetKnownSize()); err != nil {
-		return nil, err
-	}
-	for _, e := range placed {
-		proof, err := tlog.ProveRecord(int64(len(a.entries)), int64(e.GetIndex()), a)
-		if err != nil {
-			return nil, err
-		}
-		out.Receipts = append(out.Receipts, &callv1.Receipt{Index: e.GetIndex(), Checkpoint: out.GetCheckpoint(), LeafHash: e.GetLeafHash(), Inclusion: raw(proof)})
-		out.Placements = append(out.Placements, &auditv1.Placement{LoggedAt: e.GetLoggedAt(), Salt: bytes.Clone(e.GetSalt())})
-	}
-	if a.deaf {
-		a.mu.Unlock()
-		<-ctx.Done()
-		a.mu.Lock()
-		return nil, ctx.Err()
-	}
-	if a.spoil != nil {
-		a.spoil(out)
-	}
-	return out, nil
-}
-
-func (a *audit) size() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.entries)
-}
-
-func (a *audit) requests() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.appends
-}
-
-func (a *audit) id(index int) string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.entries[index].GetRecord().GetRequestId()
-}
-
-// holds checks that the log's records are exactly these, by request id, numbered without gaps.
-func (a *audit) holds(t testing.TB, want ...string) {
+func start(t testing.TB, a *platformtest.AuditLog, store Store) *Recorder {
 	t.Helper()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var got []string
-	for i, e := range a.entries {
-		if e.GetRecord().GetSequence() != uint64(i)+1 {
-			t.Errorf("entry %d has the sequence %d", i, e.GetRecord().GetSequence())
-		}
-		got = append(got, e.GetRecord().GetRequestId())
-	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("the log holds %v, want %v", got, want)
-	}
-}
-
-func start(t testing.TB, a *audit, store Store) *Recorder {
-	t.Helper()
-	keeper, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{Origin: origin, Keys: func() []note.Verifier { return a.keys }, Store: store})
+	keeper, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{Origin: origin, Keys: a.Keys, Store: store})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,21 +115,21 @@ func wantUnavailable(t testing.TB, err error, started time.Time, within time.Dur
 }
 
 func TestRecordRefusesWhenAudit(t *testing.T) {
-	for name, manners := range map[string]func(*audit){
-		"is down":                  func(a *audit) { a.down = true },
-		"hangs":                    func(a *audit) { a.hang = true },
-		"commits and is not heard": func(a *audit) { a.deaf = true },
-		"answers without receipts": func(a *audit) { a.spoil = func(r *auditv1.AppendResponse) { r.Receipts = nil } },
-		"gives another's receipt": func(a *audit) {
-			a.spoil = func(r *auditv1.AppendResponse) { r.Placements[0].Salt[0]++ }
+	for name, manners := range map[string]func(*platformtest.AuditLog){
+		"is down":                  func(a *platformtest.AuditLog) { a.Down = true },
+		"hangs":                    func(a *platformtest.AuditLog) { a.Hang = true },
+		"commits and is not heard": func(a *platformtest.AuditLog) { a.Deaf = true },
+		"answers without receipts": func(a *platformtest.AuditLog) { a.Spoil = func(r *auditv1.AppendResponse) { r.Receipts = nil } },
+		"gives another's receipt": func(a *platformtest.AuditLog) {
+			a.Spoil = func(r *auditv1.AppendResponse) { r.Placements[0].Salt[0]++ }
 		},
-		"proves nothing": func(a *audit) {
-			a.spoil = func(r *auditv1.AppendResponse) { r.Receipts[0].Index += 7 }
+		"proves nothing": func(a *platformtest.AuditLog) {
+			a.Spoil = func(r *auditv1.AppendResponse) { r.Receipts[0].Index += 7 }
 		},
-		"signs nothing": func(a *audit) {
-			a.spoil = func(r *auditv1.AppendResponse) { r.Checkpoint = r.GetCheckpoint()[:40] }
+		"signs nothing": func(a *platformtest.AuditLog) {
+			a.Spoil = func(r *auditv1.AppendResponse) { r.Checkpoint = r.GetCheckpoint()[:40] }
 		},
-		"is slow": func(a *audit) { a.delay = 1700 * time.Millisecond },
+		"is slow": func(a *platformtest.AuditLog) { a.Delay = 1700 * time.Millisecond },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -340,23 +138,23 @@ func TestRecordRefusesWhenAudit(t *testing.T) {
 				if _, err := r.Record(t.Context(), record("r-0")); err != nil {
 					t.Fatal(err)
 				}
-				a.set(func() { manners(a) })
+				a.Set(func() { manners(a) })
 				began := time.Now()
 				_, err := r.Record(t.Context(), record("r-1"))
 				wantUnavailable(t, err, began, DefaultTimeout)
 				// When audit is well again everything goes on, without a gap and without a second r-1.
-				a.set(func() { a.down, a.hang, a.deaf, a.spoil, a.delay = false, false, false, nil, 0 })
+				a.Set(func() { a.Down, a.Hang, a.Deaf, a.Spoil, a.Delay = false, false, false, nil, 0 })
 				time.Sleep(3 * time.Second)
 				receipt, err := r.Record(t.Context(), record("r-2"))
 				if err != nil {
 					t.Fatalf("afterwards: %v", err)
 				}
-				if _, err := logproof.VerifyReceipt(receipt, a.keys); err != nil {
+				if _, err := logproof.VerifyReceipt(receipt, a.Keys()); err != nil {
 					t.Errorf("receipt: %v", err)
 				}
 				stop(t, r)
 				// r-1 was sent, so its number stands and it is delivered, though its caller had given up.
-				a.holds(t, "r-0", "r-1", "r-2")
+				a.Holds(t, "r-0", "r-1", "r-2")
 			})
 		})
 	}
@@ -373,15 +171,15 @@ func TestRecordAfterRollback(t *testing.T) {
 		}
 		var entries []*auditv1.Entry
 		var hashes []tlog.Hash
-		a.set(func() { entries, hashes = a.entries, a.hashes })
-		a.set(func() { a.entries, a.hashes = entries[:1], hashes[:1] })
+		a.Set(func() { entries, hashes = a.Entries, a.Hashes })
+		a.Set(func() { a.Entries, a.Hashes = entries[:1], hashes[:1] })
 		began := time.Now()
 		_, err := r.Record(t.Context(), record("r-3"))
 		wantUnavailable(t, err, began, DefaultTimeout)
 		if r.Reachable() {
 			t.Error("a log that was rolled back counts as reachable")
 		}
-		a.set(func() { a.entries, a.hashes = entries, hashes })
+		a.Set(func() { a.Entries, a.Hashes = entries, hashes })
 		time.Sleep(time.Second)
 		if _, err := r.Record(t.Context(), record("r-4")); err != nil {
 			t.Errorf("the true log again: %v", err)
@@ -401,7 +199,7 @@ func TestKeptCheckpoint(t *testing.T) {
 			}
 		}
 		stop(t, r)
-		a.set(func() { a.entries, a.hashes = a.entries[:1], a.hashes[:1] })
+		a.Set(func() { a.Entries, a.Hashes = a.Entries[:1], a.Hashes[:1] })
 		r = start(t, a, s)
 		began := time.Now()
 		_, err := r.Record(t.Context(), record("r-3"))
@@ -413,7 +211,7 @@ func TestKeptCheckpoint(t *testing.T) {
 func TestRecordsShareBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAudit(t)
-		a.set(func() { a.delay = 10 * time.Millisecond })
+		a.Set(func() { a.Delay = 10 * time.Millisecond })
 		r := start(t, a, newStore())
 		var running sync.WaitGroup
 		for i := range 200 {
@@ -424,12 +222,12 @@ func TestRecordsShareBatches(t *testing.T) {
 			})
 		}
 		running.Wait()
-		if a.requests() > 3 {
-			t.Errorf("%d requests for 200 records", a.requests())
+		if a.Requests() > 3 {
+			t.Errorf("%d requests for 200 records", a.Requests())
 		}
 		stop(t, r)
-		if a.size() != 200 {
-			t.Errorf("%d entries", a.size())
+		if a.Size() != 200 {
+			t.Errorf("%d entries", a.Size())
 		}
 	})
 }
@@ -438,7 +236,7 @@ func TestRecordsShareBatches(t *testing.T) {
 func TestGivenUpBeforeSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAudit(t)
-		a.set(func() { a.delay = 200 * time.Millisecond })
+		a.Set(func() { a.Delay = 200 * time.Millisecond })
 		r := start(t, a, newStore())
 		time.Sleep(time.Second)
 		var running sync.WaitGroup
@@ -458,7 +256,7 @@ func TestGivenUpBeforeSent(t *testing.T) {
 			t.Error(err)
 		}
 		stop(t, r)
-		a.holds(t, "r-1", "r-3")
+		a.Holds(t, "r-1", "r-3")
 	})
 }
 
@@ -469,7 +267,7 @@ func TestReport(t *testing.T) {
 		if receipt, err := r.Report(t.Context(), record("r-1")); err != nil || receipt == nil {
 			t.Fatalf("%v, %v", receipt, err)
 		}
-		a.set(func() { a.down = true })
+		a.Set(func() { a.Down = true })
 		began := time.Now()
 		receipt, err := r.Report(t.Context(), record("r-2"))
 		if err != nil || receipt != nil {
@@ -487,10 +285,10 @@ func TestReport(t *testing.T) {
 		}
 		s.fail(nil)
 		crash(r) // r-3 reaches the disk with the flusher's next try, or is lost with the process; here it was told so
-		a.set(func() { a.down = false })
+		a.Set(func() { a.Down = false })
 		r = start(t, a, s)
 		stop(t, r)
-		if a.size() < 2 || a.id(1) != "r-2" {
+		if a.Size() < 2 || a.RequestID(1) != "r-2" {
 			t.Errorf("r-2 is not in the log")
 		}
 	})
@@ -508,8 +306,8 @@ func TestSpool(t *testing.T) {
 			}
 		}
 		time.Sleep(linger + time.Millisecond)
-		if a.size() != 20 || a.requests() != 1 || r.Depth() != 0 {
-			t.Errorf("%d entries in %d requests, depth %d; want 20 in 1, 0", a.size(), a.requests(), r.Depth())
+		if a.Size() != 20 || a.Requests() != 1 || r.Depth() != 0 {
+			t.Errorf("%d entries in %d requests, depth %d; want 20 in 1, 0", a.Size(), a.Requests(), r.Depth())
 		}
 		if s.committed() != commits {
 			t.Errorf("%d commits to our own disk although audit's had everything", s.committed()-commits)
@@ -536,10 +334,10 @@ func TestRecordCarriesTheSpool(t *testing.T) {
 		if took := time.Since(began); took >= linger {
 			t.Errorf("Record waited %v for the spool's company", took)
 		}
-		if a.requests() != 1 {
-			t.Errorf("%d requests", a.requests())
+		if a.Requests() != 1 {
+			t.Errorf("%d requests", a.Requests())
 		}
-		a.holds(t, "r-1", "r-2", "r-3")
+		a.Holds(t, "r-1", "r-2", "r-3")
 		stop(t, r)
 	})
 }
@@ -549,7 +347,7 @@ func TestSpoolOutage(t *testing.T) {
 		a, s := newAudit(t), newStore()
 		r := start(t, a, s)
 		time.Sleep(time.Second)
-		a.set(func() { a.down = true })
+		a.Set(func() { a.Down = true })
 		for i := range 50 {
 			if err := r.Spool(t.Context(), record(fmt.Sprint("r-", i))); err != nil {
 				t.Fatal(err)
@@ -567,7 +365,7 @@ func TestSpoolOutage(t *testing.T) {
 		wantUnavailable(t, r.Spool(t.Context(), record("r-too-late")), time.Now(), 0)
 		// The process is killed, and started again while audit is back.
 		crash(r)
-		a.set(func() { a.down = false })
+		a.Set(func() { a.Down = false })
 		r = start(t, a, s)
 		if r.Depth() != 51 {
 			t.Errorf("depth %d after the restart", r.Depth())
@@ -576,8 +374,8 @@ func TestSpoolOutage(t *testing.T) {
 			t.Error(err)
 		}
 		stop(t, r)
-		if n := s.count(t); n != 0 || a.size() != 52 {
-			t.Errorf("%d rows left, %d entries; want 0, 52", n, a.size())
+		if n := s.count(t); n != 0 || a.Size() != 52 {
+			t.Errorf("%d rows left, %d entries; want 0, 52", n, a.Size())
 		}
 	})
 }
@@ -585,7 +383,7 @@ func TestSpoolOutage(t *testing.T) {
 func TestSpoolIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAudit(t), newStore()
-		a.set(func() { a.down = true })
+		a.Set(func() { a.Down = true })
 		r := start(t, a, s)
 		for i := range MaxSpooled {
 			if err := r.Spool(t.Context(), record("r")); err != nil {
@@ -593,22 +391,54 @@ func TestSpoolIsFull(t *testing.T) {
 			}
 		}
 		wantUnavailable(t, r.Spool(t.Context(), record("r")), time.Now(), 0)
-		a.set(func() { a.down = false })
+		a.Set(func() { a.Down = false })
 		time.Sleep(10 * time.Second)
-		if r.Depth() != 0 || a.size() != MaxSpooled {
-			t.Errorf("depth %d, %d entries", r.Depth(), a.size())
+		if r.Depth() != 0 || a.Size() != MaxSpooled {
+			t.Errorf("depth %d, %d entries", r.Depth(), a.Size())
 		}
-		if a.requests() > MaxSpooled/maxBatch+10 {
-			t.Errorf("%d requests", a.requests())
+		if a.Requests() > MaxSpooled/maxBatch+10 {
+			t.Errorf("%d requests", a.Requests())
 		}
 		stop(t, r)
+	})
+}
+
+// TestSpoolOfASetSize: a process may want to hold less than the most.
+func TestSpoolOfASetSize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAudit(t)
+		a.Set(func() { a.Down = true })
+		keeper, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{Origin: origin, Keys: a.Keys})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int{-1, MaxSpooled + 1} {
+			if _, err := New(Config{Client: a, Keeper: keeper, Writer: writer, MaxSpooled: n}); err == nil {
+				t.Errorf("a spool of %d records was taken", n)
+			}
+		}
+		var said strings.Builder
+		r, err := New(Config{Client: a, Keeper: keeper, Writer: writer, MaxSpooled: 2, Logger: slog.New(slog.NewTextHandler(&said, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := r.Spool(t.Context(), record("r")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantUnavailable(t, r.Spool(t.Context(), record("r")), time.Now(), 0)
+		stop(t, r)
+		if !strings.Contains(said.String(), "count=2") {
+			t.Errorf("the end does not say what was left: %q", said.String())
+		}
 	})
 }
 
 func TestSpoolBytesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAudit(t)
-		a.set(func() { a.down = true })
+		a.Set(func() { a.Down = true })
 		r := start(t, a, newStore())
 		big := record("r")
 		big.Body.Arguments = string(make([]byte, 60_000))
@@ -635,8 +465,8 @@ func TestSpoolWithoutAuditOrDisk(t *testing.T) {
 			t.Errorf("audit is there: %v", err)
 		}
 		time.Sleep(time.Second)
-		a.holds(t, "r-1")
-		a.set(func() { a.down = true })
+		a.Holds(t, "r-1")
+		a.Set(func() { a.Down = true })
 		if err := r.Spool(t.Context(), record("r-2")); err != nil {
 			t.Errorf("not known to be away yet: %v", err)
 		}
@@ -647,7 +477,7 @@ func TestSpoolWithoutAuditOrDisk(t *testing.T) {
 		if err := r.Spool(t.Context(), record("r-4")); err != nil {
 			t.Errorf("the disk is back: %v", err)
 		}
-		a.set(func() { a.down = false })
+		a.Set(func() { a.Down = false })
 		stop(t, r)
 	})
 }
@@ -663,7 +493,7 @@ func TestCrashWithAnUnknownFate(t *testing.T) {
 				if _, err := r.Record(t.Context(), record("r-0")); err != nil {
 					t.Fatal(err)
 				}
-				a.set(func() { a.deaf, a.hang = taken, !taken })
+				a.Set(func() { a.Deaf, a.Hang = taken, !taken })
 				for _, id := range []string{"r-1", "r-2", "r-3"} {
 					if err := r.Spool(t.Context(), record(id)); err != nil {
 						t.Fatal(err)
@@ -675,13 +505,13 @@ func TestCrashWithAnUnknownFate(t *testing.T) {
 				if err != nil || len(rows) != 3 || rows[2].Sequence != 4 {
 					t.Fatalf("rows %v, %v", rows, err)
 				}
-				a.set(func() { a.deaf, a.hang = false, false })
+				a.Set(func() { a.Deaf, a.Hang = false, false })
 				r = start(t, a, s)
 				if _, err := r.Record(t.Context(), record("r-4")); err != nil {
 					t.Error(err)
 				}
 				stop(t, r)
-				a.holds(t, "r-0", "r-1", "r-2", "r-3", "r-4")
+				a.Holds(t, "r-0", "r-1", "r-2", "r-3", "r-4")
 				if s.count(t) != 0 {
 					t.Error("rows are left")
 				}
@@ -694,7 +524,7 @@ func TestCrashWithAnUnknownFate(t *testing.T) {
 func TestCrashWhileNumbering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAudit(t), newStore()
-		a.set(func() { a.down = true })
+		a.Set(func() { a.Down = true })
 		r := start(t, a, s)
 		for _, id := range []string{"r-1", "r-2"} {
 			if err := r.Spool(t.Context(), record(id)); err != nil {
@@ -702,16 +532,16 @@ func TestCrashWhileNumbering(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
-		a.set(func() { a.down, a.deaf = false, true })
+		a.Set(func() { a.Down, a.Deaf = false, true })
 		time.Sleep(time.Second)
 		crash(r)
-		a.set(func() { a.deaf = false })
+		a.Set(func() { a.Deaf = false })
 		r = start(t, a, s)
 		if _, err := r.Record(t.Context(), record("r-3")); err != nil {
 			t.Error(err)
 		}
 		stop(t, r)
-		a.holds(t, "r-1", "r-2", "r-3")
+		a.Holds(t, "r-1", "r-2", "r-3")
 	})
 }
 
@@ -719,8 +549,8 @@ func TestCrashWhileNumbering(t *testing.T) {
 func TestPoison(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAudit(t), newStore()
-		a.set(func() { a.refuse = func(r *auditv1.Record) bool { return r.GetRequestId() == "r-bad" } })
-		a.set(func() { a.down = true })
+		a.Set(func() { a.Refuse = func(r *auditv1.Record) bool { return r.GetRequestId() == "r-bad" } })
+		a.Set(func() { a.Down = true })
 		r := start(t, a, s)
 		for _, id := range []string{"r-1", "r-2", "r-bad", "r-3", "r-bad", "r-4", "r-5"} {
 			if err := r.Spool(t.Context(), record(id)); err != nil {
@@ -728,7 +558,7 @@ func TestPoison(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
-		a.set(func() { a.down = false })
+		a.Set(func() { a.Down = false })
 		time.Sleep(time.Second)
 		if _, err := r.Record(t.Context(), record("r-bad")); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
 			t.Errorf("error %v", err)
@@ -740,7 +570,7 @@ func TestPoison(t *testing.T) {
 			t.Error(err)
 		}
 		stop(t, r)
-		a.holds(t, "r-1", "r-2", "r-3", "r-4", "r-5", "r-6")
+		a.Holds(t, "r-1", "r-2", "r-3", "r-4", "r-5", "r-6")
 		if s.count(t) != 0 || r.Depth() != 0 {
 			t.Errorf("%d rows, depth %d left", s.count(t), r.Depth())
 		}
@@ -763,7 +593,7 @@ func TestAnotherWriterWithOurIdentity(t *testing.T) {
 		}
 		stop(t, first)
 		stop(t, second)
-		a.holds(t, "r-0", "r-1", "r-2", "r-3", "r-4", "r-5")
+		a.Holds(t, "r-0", "r-1", "r-2", "r-3", "r-4", "r-5")
 	})
 }
 
@@ -788,8 +618,8 @@ func TestInvalidRecordsAreOurMistake(t *testing.T) {
 			}
 		}
 		stop(t, r)
-		if a.size() != 0 {
-			t.Errorf("%d entries", a.size())
+		if a.Size() != 0 {
+			t.Errorf("%d entries", a.Size())
 		}
 	})
 }
@@ -803,87 +633,9 @@ func TestClosed(t *testing.T) {
 		}
 		stop(t, r)
 		stop(t, r)
-		a.holds(t, "r-1")
+		a.Holds(t, "r-1")
 		_, err := r.Record(t.Context(), record("r-2"))
 		wantUnavailable(t, err, time.Now(), 0)
 		wantUnavailable(t, r.Spool(t.Context(), record("r-2")), time.Now(), 0)
 	})
-}
-
-// TestSQLStore runs the spool's life on a real file.
-func TestSQLStore(t *testing.T) {
-	dir := t.TempDir()
-	open := func() *SQLStore {
-		s, err := OpenStore(t.Context(), dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
-	s := open()
-	if b, err := s.LoadCheckpoint(t.Context()); b != nil || err != nil {
-		t.Fatalf("%q, %v", b, err)
-	}
-	when := time.Unix(1_700_000_000, 5)
-	if err := s.SaveCheckpoint(t.Context(), []byte("one")); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Commit(t.Context(), Change{Add: []Row{{ID: 1, Queued: when, Record: []byte("a")}, {ID: 2, Queued: when, Record: []byte("b")}, {ID: 3, Sequence: 9, Queued: when, Record: []byte("c")}}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Commit(t.Context(), Change{Assign: map[uint64]uint64{1: 7, 99: 8}, Remove: []uint64{2, 98}}); err != nil {
-		t.Fatal(err)
-	}
-	// A change that fails halfway leaves nothing behind.
-	if err := s.Commit(t.Context(), Change{Remove: []uint64{1}, Add: []Row{{ID: 4, Queued: when, Record: []byte("d")}, {ID: 3, Queued: when, Record: []byte("c")}}}); err == nil {
-		t.Fatal("a row was added twice")
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s = open()
-	defer s.Close()
-	rows, err := s.Load(t.Context())
-	if err != nil || len(rows) != 2 || rows[0].Sequence != 7 || rows[1].ID != 3 || !rows[0].Queued.Equal(when) || string(rows[1].Record) != "c" {
-		t.Fatalf("rows %+v, %v", rows, err)
-	}
-	if b, err := s.LoadCheckpoint(t.Context()); string(b) != "one" || err != nil {
-		t.Fatalf("checkpoint %q, %v", b, err)
-	}
-	if _, err := OpenStore(t.Context(), filepath.Join("relative", "folder")); err == nil {
-		t.Error("a relative state folder was taken")
-	}
-}
-
-// TestOnDisk runs a recorder on a real file through an outage and a restart.
-func TestOnDisk(t *testing.T) {
-	dir, a := t.TempDir(), newAudit(t)
-	open := func() *Recorder {
-		s, err := OpenStore(t.Context(), dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return start(t, a, s)
-	}
-	a.set(func() { a.down = true })
-	r := open()
-	if err := r.Spool(t.Context(), record("r-1")); err != nil {
-		t.Fatal(err)
-	}
-	if receipt, err := r.Report(t.Context(), record("r-2")); receipt != nil || err != nil {
-		t.Fatalf("%v, %v", receipt, err)
-	}
-	stop(t, r)
-	a.set(func() { a.down = false })
-	r = open()
-	if _, err := r.Record(t.Context(), record("r-3")); err != nil {
-		t.Fatal(err)
-	}
-	stop(t, r)
-	a.holds(t, "r-1", "r-2", "r-3")
-	r = open()
-	if r.Depth() != 0 || r.cfg.Keeper.Held().Size != 3 {
-		t.Errorf("depth %d, checkpoint of %d", r.Depth(), r.cfg.Keeper.Held().Size)
-	}
-	stop(t, r)
 }

@@ -2,17 +2,10 @@ package recorder
 
 import (
 	"context"
-	"database/sql"
-	"embed"
-	"errors"
-	"fmt"
-	"io/fs"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
-	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/logproof"
 )
 
@@ -35,7 +28,7 @@ type Change struct {
 	Remove []uint64
 }
 
-// Store is where a recorder keeps spooled records. The recorder calls Commit from two goroutines, never at once.
+// Store is where a recorder keeps spooled records: a MemoryStore, or the one on a disk in package spool. The recorder calls Commit from two goroutines, never at once.
 type Store interface {
 	logproof.CheckpointStore
 	// Load returns every row, by ID.
@@ -44,119 +37,6 @@ type Store interface {
 	Commit(ctx context.Context, change Change) error
 	Close() error
 }
-
-// SpoolFile is the name of the spool in a process's state folder.
-const SpoolFile = "spool.db"
-
-//go:embed migrations/*.sql
-var migrations embed.FS
-
-// SQLStore is a Store in an SQLite file of its own. A saved checkpoint is kept in memory until the next Commit, so that
-// remembering it costs no fsync of its own; the recorder commits within a second.
-type SQLStore struct {
-	db      *sql.DB
-	mu      sync.Mutex
-	pending []byte
-}
-
-// OpenStore opens or makes the spool in the state folder.
-func OpenStore(ctx context.Context, stateDir string) (*SQLStore, error) {
-	schema, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return nil, err
-	}
-	db, err := database.Open(ctx, database.Config{
-		Path: filepath.Join(stateDir, SpoolFile), StateDir: stateDir, Migrations: schema, Service: "audit spool",
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &SQLStore{db: db}, nil
-}
-
-// LoadCheckpoint implements logproof.CheckpointStore.
-func (s *SQLStore) LoadCheckpoint(ctx context.Context) ([]byte, error) {
-	var note []byte
-	err := s.db.QueryRowContext(ctx, `SELECT note FROM checkpoint WHERE only = 1`).Scan(&note)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, nil
-	}
-	return note, err
-}
-
-// SaveCheckpoint implements logproof.CheckpointStore; see SQLStore for when it is durable.
-func (s *SQLStore) SaveCheckpoint(_ context.Context, checkpoint []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pending = slices.Clone(checkpoint)
-	return nil
-}
-
-// Load implements Store.
-func (s *SQLStore) Load(ctx context.Context) ([]Row, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT id, sequence, queued, record FROM spool ORDER BY id`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var out []Row
-	for rows.Next() {
-		var r Row
-		var queued int64
-		if err := rows.Scan(&r.ID, &r.Sequence, &queued, &r.Record); err != nil {
-			return nil, err
-		}
-		r.Queued = time.Unix(0, queued)
-		out = append(out, r)
-	}
-	return out, rows.Err()
-}
-
-// Commit implements Store.
-func (s *SQLStore) Commit(ctx context.Context, change Change) error {
-	s.mu.Lock()
-	checkpoint := s.pending
-	s.mu.Unlock()
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
-	for _, r := range change.Add {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO spool (id, sequence, queued, record) VALUES (?, ?, ?, ?)`,
-			r.ID, r.Sequence, r.Queued.UnixNano(), r.Record); err != nil {
-			return fmt.Errorf("add to the spool: %w", err)
-		}
-	}
-	for id, sequence := range change.Assign {
-		if _, err := tx.ExecContext(ctx, `UPDATE spool SET sequence = ? WHERE id = ?`, sequence, id); err != nil {
-			return fmt.Errorf("number the spool: %w", err)
-		}
-	}
-	for _, id := range change.Remove {
-		if _, err := tx.ExecContext(ctx, `DELETE FROM spool WHERE id = ?`, id); err != nil {
-			return fmt.Errorf("shorten the spool: %w", err)
-		}
-	}
-	if checkpoint != nil {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO checkpoint (only, note) VALUES (1, ?)
-			ON CONFLICT (only) DO UPDATE SET note = excluded.note`, checkpoint); err != nil {
-			return fmt.Errorf("keep the checkpoint: %w", err)
-		}
-	}
-	if err := tx.Commit(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if slices.Equal(s.pending, checkpoint) {
-		s.pending = nil
-	}
-	return nil
-}
-
-// Close closes the file.
-func (s *SQLStore) Close() error { return s.db.Close() }
 
 // MemoryStore is a Store that dies with the process: for tests, and for a process that keeps nothing on a disk and would
 // rather lose records of reads than have one.

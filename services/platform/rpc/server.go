@@ -42,6 +42,12 @@ const (
 	maxHeaderBytes = 1 << 20
 	// maxStreams bounds the calls of one connection at a time.
 	maxStreams = 1024
+	// streamWorkers is how many goroutines are kept for calls: a call's own would grow its stack each time anew. Further
+	// calls get further goroutines.
+	streamWorkers = 8
+	// windowBytes is how much a peer may send ahead, per call and connection. A fixed size turns off gRPC's estimator, which
+	// would answer every message with a ping.
+	windowBytes = 1 << 20
 	// maxConnectionAge makes every peer prove itself again.
 	maxConnectionAge = time.Hour
 	connectionGrace  = time.Minute
@@ -94,6 +100,9 @@ func NewServer(cfg ServerConfig) *Server {
 		grpc.MaxSendMsgSize(MaxMessageBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.NumStreamWorkers(streamWorkers),
+		grpc.InitialWindowSize(windowBytes),
+		grpc.InitialConnWindowSize(windowBytes),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge: maxConnectionAge, MaxConnectionAgeGrace: connectionGrace,

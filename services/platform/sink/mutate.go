@@ -282,6 +282,7 @@ func (a *Authority) spend(ctx context.Context, key string, c *call, use *Use) er
 // act records the intent, lets the handler act, and records and keeps the outcome.
 func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.UnaryHandler) answer {
 	intent := a.record(auditv1.Kind_KIND_INTENT, auditv1.Status_STATUS_PENDING, c)
+	intent.Body.Summary = "about to run"
 	intent.Body.Statement = c.statement
 	receipt, err := a.recordNow(ctx, intent)
 	outcome := &callv1.Outcome{OperationId: c.grant.GetOperationId(), Receipt: receipt}

@@ -1,5 +1,6 @@
 // Command bare is the baseline of the benchmark: the official SDK's server over HTTP with nothing around it. It serves one
-// tool with the schemas, and the answer, that Durward's own has, and takes the same options and memory settings.
+// tool with the schemas, and the answer, that Durward's own has, and takes the same options; it runs with Go's own memory
+// settings, or with Durward's.
 package main
 
 import (
@@ -26,10 +27,12 @@ type tool struct {
 func main() {
 	listen := flag.String("listen", "127.0.0.1:0", "address")
 	file := flag.String("tool", "", "`file` with the tool")
-	memory := flag.Int64("memory-mib", 48, "soft memory limit")
-	gogc := flag.Int("gogc", 800, "garbage collector's target percentage")
+	memory := flag.Int64("memory-mib", 0, "soft memory limit; 0: none")
+	gogc := flag.Int("gogc", 100, "garbage collector's target percentage")
 	flag.Parse()
-	debug.SetMemoryLimit(*memory << 20)
+	if *memory > 0 {
+		debug.SetMemoryLimit(*memory << 20)
+	}
 	debug.SetGCPercent(*gogc)
 	if err := serve(*listen, *file); err != nil {
 		fmt.Fprintln(os.Stderr, "bare:", err)

@@ -19,6 +19,7 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/recorder/spool"
 	"durward.internal/services/platform/rpc"
 )
 
@@ -68,8 +69,12 @@ func TestFaultsBetweenProcesses(t *testing.T) {
 	dir, old := t.TempDir(), t.TempDir()
 	addr, stop := serve(t, kit, dir, "127.0.0.1:0")
 	me, audit := kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"), kit.ID(optionsv1.Role_ROLE_AUDIT, "main")
+	waiting, err := spool.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	r, err := recorder.Open(t.Context(), recorder.OpenConfig{
-		Conn: kit.Dial(t, me, addr, audit), Audit: audit.String(), Writer: me.String(), Trust: kit.Trust, StateDir: t.TempDir(), Logger: platformtest.Logger(),
+		Conn: kit.Dial(t, me, addr, audit), Audit: audit.String(), Writer: me.String(), Trust: kit.Trust, Store: waiting, Logger: platformtest.Logger(),
 	})
 	if err != nil {
 		t.Fatal(err)

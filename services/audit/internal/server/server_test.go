@@ -30,6 +30,7 @@ import (
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/recorder/spool"
 )
 
 // house is a running audit server with real mutual TLS.
@@ -525,8 +526,12 @@ func TestRecorder(t *testing.T) {
 	dir := t.TempDir()
 	me := h.kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local")
 	open := func() *recorder.Recorder {
+		waiting, err := spool.Open(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
 		r, err := recorder.Open(t.Context(), recorder.OpenConfig{
-			Conn: h.as(me.Role(), me.Instance()), Audit: h.audit.String(), Writer: me.String(), Trust: h.kit.Trust, StateDir: dir, Logger: platformtest.Logger(),
+			Conn: h.as(me.Role(), me.Instance()), Audit: h.audit.String(), Writer: me.String(), Trust: h.kit.Trust, Store: waiting, Logger: platformtest.Logger(),
 		})
 		if err != nil {
 			t.Fatal(err)

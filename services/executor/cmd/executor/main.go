@@ -35,6 +35,7 @@ import (
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/recorder/spool"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/sink"
 	"durward.internal/services/platform/telemetry"
@@ -99,8 +100,12 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	defer vaultConn.Close()
+	waiting, err := spool.Open(ctx, cfg.StateDir)
+	if err != nil {
+		return err
+	}
 	log, err := recorder.Open(ctx, recorder.OpenConfig{
-		Conn: auditConn, Audit: cfg.Audit.Identity, Writer: self.ID().String(), Trust: roots, StateDir: cfg.StateDir, Logger: logger,
+		Conn: auditConn, Audit: cfg.Audit.Identity, Writer: self.ID().String(), Trust: roots, Store: waiting, Logger: logger,
 	})
 	if err != nil {
 		return err
@@ -166,7 +171,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 			logger.Error("health is not served any more", "error", err)
 		}
 	})
-	spool(ctx, log, logger, auditv1.Kind_KIND_STARTED)
+	note(ctx, log, logger, auditv1.Kind_KIND_STARTED)
 	logger.Info("serving", "listen", cfg.Listen, "identity", self.ID(), "development", cfg.development, "services", len(services.All()))
 	err = srv.Serve(ctx, listener)
 
@@ -175,7 +180,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	authority.Wait(drained)
 	stop()
 	running.Wait()
-	spool(ctx, log, logger, auditv1.Kind_KIND_STOPPED)
+	note(ctx, log, logger, auditv1.Kind_KIND_STOPPED)
 	return err
 }
 
@@ -204,7 +209,8 @@ func programsDir(configured string) (string, error) {
 	return filepath.Dir(program), nil
 }
 
-func spool(ctx context.Context, log *recorder.Recorder, logger *slog.Logger, kind auditv1.Kind) {
+// note records that the process starts or stops.
+func note(ctx context.Context, log *recorder.Recorder, logger *slog.Logger, kind auditv1.Kind) {
 	err := log.Spool(ctx, &auditv1.Record{
 		Kind: kind, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK,
 		Body: &auditv1.Body{Summary: "executor " + version},

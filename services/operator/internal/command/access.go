@@ -369,7 +369,7 @@ func (a *app) connectClient(ctx context.Context, opts connectOptions) error {
 	if known && bytes.Equal(before, after) {
 		return nil
 	}
-	if err := a.confirm("Make this change?", opts.yes); err != nil {
+	if err := a.confirm(ctx, "Make this change?", opts.yes); err != nil {
 		return err
 	}
 	if !known {

@@ -350,7 +350,7 @@ func (a *app) decide(ctx context.Context, s *session, op *vaultv1.Operation, cal
 			return nil, err
 		}
 	}
-	if err := a.confirm("Sign and approve?", yes); err != nil {
+	if err := a.confirm(ctx, "Sign and approve?", yes); err != nil {
 		return nil, err
 	}
 	signed, err := a.sign(ctx, s, st)

@@ -70,7 +70,7 @@ func (a *app) showStatement(st *statement.Statement, entry []byte) error {
 
 // confirm asks a person, at the terminal. Without a terminal it refuses unless yes was given: what proves a human is the
 // key, never a terminal.
-func (a *app) confirm(question string, yes bool) error {
+func (a *app) confirm(ctx context.Context, question string, yes bool) error {
 	if yes {
 		return nil
 	}
@@ -78,17 +78,23 @@ func (a *app) confirm(question string, yes bool) error {
 		return denied("At a terminal run the same command; in a script that a human started, add --yes.", "there is no terminal to ask at")
 	}
 	a.out.Printf("%s [y/N] ", question)
-	answer, err := bufio.NewReader(a.streams.In).ReadString('\n')
-	if err != nil && answer == "" {
+	answered := make(chan string, 1)
+	go func() {
+		// What cannot be read is not a yes.
+		answer, _ := bufio.NewReader(a.streams.In).ReadString('\n')
+		answered <- answer
+	}()
+	select {
+	case answer := <-answered:
+		switch strings.ToLower(strings.TrimSpace(answer)) {
+		case "y", "yes":
+			return nil
+		}
+	case <-ctx.Done():
+		// Ctrl-C; the reading goroutine ends with the program.
 		a.out.Printf("\n")
-		return denied("", "nothing was signed")
 	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return nil
-	default:
-		return denied("", "nothing was signed")
-	}
+	return denied("", "nothing was done")
 }
 
 // sign opens the operator's key, for this one statement, and signs.

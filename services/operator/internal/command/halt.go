@@ -193,7 +193,7 @@ func (a *app) resume(ctx context.Context, yes bool) error {
 				return err
 			}
 		}
-		if err := a.confirm("Sign and resume "+approval.Place(process.audience)+"?", yes); err != nil {
+		if err := a.confirm(ctx, "Sign and resume "+approval.Place(process.audience)+"?", yes); err != nil {
 			return err
 		}
 		signed, err := a.sign(ctx, s, st)

@@ -205,7 +205,7 @@ func (a *app) command(ctx context.Context, s *session, tool, serviceID string, y
 			return err
 		}
 	}
-	if err := a.confirm("Sign and do it?", yes); err != nil {
+	if err := a.confirm(ctx, "Sign and do it?", yes); err != nil {
 		return err
 	}
 	signed, err := a.sign(ctx, s, st)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -71,7 +72,7 @@ func (a *app) up(ctx context.Context, opts upOptions) error {
 	if opts.built {
 		a.tick("built", true)
 	}
-	cfg, err := a.prepare(opts)
+	cfg, err := a.prepare(ctx, opts)
 	if err != nil {
 		return a.endLine(opts.built, err)
 	}
@@ -85,11 +86,14 @@ func (a *app) up(ctx context.Context, opts upOptions) error {
 		return a.endLine(true, err)
 	}
 
-	supervisor, err := up.New(up.Config{
-		Children: children,
-		Ready:    func(role string) { a.tick(role, false) },
-		Report:   func(text string) { a.out.Remark("%s", a.out.Yellow(clean.Block(text, 8000))) },
-	})
+	// Certificates and processes are watched side by side.
+	var reporting sync.Mutex
+	report := func(text string) {
+		reporting.Lock()
+		defer reporting.Unlock()
+		a.out.Remark("%s", a.out.Yellow(clean.Block(text, 8000)))
+	}
+	supervisor, err := up.New(up.Config{Children: children, Ready: func(role string) { a.tick(role, false) }, Report: report})
 	if err != nil {
 		return a.endLine(true, failed("", "%s", err.Error()))
 	}
@@ -107,7 +111,7 @@ func (a *app) up(ctx context.Context, opts upOptions) error {
 	renewing := make(chan struct{})
 	go func() {
 		defer close(renewing)
-		a.keepCertificates(ctx, cfg.Operator)
+		a.keepCertificates(ctx, cfg.Operator, report)
 	}()
 	err = supervisor.Run(ctx, func() {
 		a.out.Printf("\n")
@@ -150,7 +154,7 @@ func (a *app) lockUp() (func() error, error) {
 }
 
 // prepare makes what is missing and issues certificates.
-func (a *app) prepare(opts upOptions) (home.Config, error) {
+func (a *app) prepare(ctx context.Context, opts upOptions) (home.Config, error) {
 	fresh := !a.home.Exists()
 	name := opts.operator
 	if name == "" {
@@ -171,7 +175,7 @@ func (a *app) prepare(opts upOptions) (home.Config, error) {
 	}
 	_, err := a.home.Init(home.Options{
 		Development: opts.development, Operator: name, BasePort: opts.basePort,
-		Passphrase: func() ([]byte, error) { return a.newPassphrase() },
+		Passphrase: func() ([]byte, error) { return a.newPassphrase(ctx) },
 	})
 	if err != nil {
 		return home.Config{}, err
@@ -196,9 +200,9 @@ func (a *app) prepare(opts upOptions) (home.Config, error) {
 	return cfg, nil
 }
 
-func (a *app) newPassphrase() ([]byte, error) {
+func (a *app) newPassphrase(ctx context.Context) ([]byte, error) {
 	for {
-		first, err := keys.AskTerminal("New passphrase for your signing key (at least 8 characters): ")
+		first, err := keys.AskTerminal(ctx, "New passphrase for your signing key (at least 8 characters): ")
 		if err != nil {
 			return nil, err
 		}
@@ -206,7 +210,7 @@ func (a *app) newPassphrase() ([]byte, error) {
 			a.out.Remark("That is shorter than 8 characters.")
 			continue
 		}
-		second, err := keys.AskTerminal("The same again: ")
+		second, err := keys.AskTerminal(ctx, "The same again: ")
 		if err != nil {
 			return nil, err
 		}
@@ -271,8 +275,8 @@ func readListeners(path string) (home.Listeners, error) {
 	return l, nil
 }
 
-// keepCertificates renews certificates at half their life until ctx ends.
-func (a *app) keepCertificates(ctx context.Context, operator string) {
+// keepCertificates renews certificates at half their life until ctx ends, and reports when it cannot.
+func (a *app) keepCertificates(ctx context.Context, operator string, report func(string)) {
 	tick := time.NewTicker(renewCheck)
 	defer tick.Stop()
 	for {
@@ -281,7 +285,7 @@ func (a *app) keepCertificates(ctx context.Context, operator string) {
 			return
 		case <-tick.C:
 			if _, err := a.home.RenewCertificates(operator, a.now(), false); err != nil {
-				a.out.Remark("%s", a.out.Red("certificates could not be renewed: "+clean.Line(err.Error(), 500)))
+				report("certificates could not be renewed: " + err.Error())
 			}
 		}
 	}
@@ -355,7 +359,7 @@ func gpuWords(source string, gpus uint32, example, driver bool) string {
 	case "nvml":
 		return fmt.Sprintf("%d × NVIDIA", gpus)
 	default:
-		return "none found (" + found + "; the catalogue simulates none)"
+		return "none (" + found + "; the catalogue simulates none)"
 	}
 }
 

@@ -333,7 +333,12 @@ func (m *maker) configs() error {
 		if !need {
 			continue
 		}
-		data, err := m.render(name)
+		from := name
+		if name == "catalogue" && !m.opts.Development {
+			// The example's services have no user of their own, which only a development executor accepts.
+			from = "catalogue-empty"
+		}
+		data, err := m.render(from)
 		if err != nil {
 			return err
 		}

@@ -29,25 +29,44 @@ var (
 	ErrPassphrase = errors.New("the passphrase does not open the signing key")
 )
 
-// Asker asks a person for a passphrase. It returns ErrNeedsHuman where nobody can be asked.
-type Asker func(prompt string) ([]byte, error)
+// Asker asks a person for a passphrase until ctx ends. It returns ErrNeedsHuman where nobody can be asked.
+type Asker func(ctx context.Context, prompt string) ([]byte, error)
 
-// AskTerminal asks at the controlling terminal, whatever standard input is.
-func AskTerminal(prompt string) ([]byte, error) {
+// AskTerminal asks at the controlling terminal, whatever standard input is. Ctrl-C, which ends ctx, ends the question.
+func AskTerminal(ctx context.Context, prompt string) ([]byte, error) {
 	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
 	if err != nil {
 		return nil, ErrNeedsHuman
 	}
 	defer tty.Close()
+	fd := int(tty.Fd())
+	before, err := term.GetState(fd)
+	if err != nil {
+		return nil, ErrNeedsHuman
+	}
 	if _, err := fmt.Fprint(tty, prompt); err != nil {
 		return nil, ErrNeedsHuman
 	}
-	passphrase, err := term.ReadPassword(int(tty.Fd()))
-	_, _ = fmt.Fprintln(tty)
-	if err != nil {
-		return nil, fmt.Errorf("read the passphrase: %w", err)
+	type answer struct {
+		passphrase []byte
+		err        error
 	}
-	return passphrase, nil
+	answered := make(chan answer, 1)
+	go func() {
+		passphrase, err := term.ReadPassword(fd)
+		answered <- answer{passphrase, err}
+	}()
+	select {
+	case a := <-answered:
+		_, _ = fmt.Fprintln(tty)
+		if a.err != nil {
+			return nil, fmt.Errorf("read the passphrase: %w", a.err)
+		}
+		return a.passphrase, nil
+	case <-ctx.Done():
+		// The reading goroutine ends with the program, which is about to; the terminal must show what is typed again.
+		return nil, errors.Join(ctx.Err(), term.Restore(fd, before))
+	}
 }
 
 // Source says where the signing key is.
@@ -84,7 +103,7 @@ func (s Source) Open(ctx context.Context) (*Signer, error) {
 	if s.Ask == nil {
 		return nil, ErrNeedsHuman
 	}
-	passphrase, err := s.Ask("Passphrase for " + s.File + ": ")
+	passphrase, err := s.Ask(ctx, "Passphrase for "+s.File+": ")
 	if err != nil {
 		return nil, err
 	}

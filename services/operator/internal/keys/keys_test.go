@@ -29,7 +29,7 @@ func writeKey(t *testing.T, passphrase string) (file string) {
 }
 
 func answer(passphrase string) Asker {
-	return func(string) ([]byte, error) { return []byte(passphrase), nil }
+	return func(context.Context, string) ([]byte, error) { return []byte(passphrase), nil }
 }
 
 func TestOpenRefuses(t *testing.T) {
@@ -45,7 +45,7 @@ func TestOpenRefuses(t *testing.T) {
 		text   string
 	}{
 		{"nobody to ask", Source{File: protected}, ErrNeedsHuman, ""},
-		{"no terminal", Source{File: protected, Ask: func(string) ([]byte, error) { return nil, ErrNeedsHuman }}, ErrNeedsHuman, ""},
+		{"no terminal", Source{File: protected, Ask: func(context.Context, string) ([]byte, error) { return nil, ErrNeedsHuman }}, ErrNeedsHuman, ""},
 		{"wrong passphrase", Source{File: protected, Ask: answer("battery staple")}, ErrPassphrase, ""},
 		{"empty passphrase", Source{File: protected, Ask: answer("")}, ErrPassphrase, ""},
 		{"missing file", Source{File: garbage + "x"}, os.ErrNotExist, ""},
@@ -76,7 +76,7 @@ func TestOpenSigns(t *testing.T) {
 		source           Source
 	}{
 		{"plain", "none", Source{File: plain}},
-		{"protected", "passphrase", Source{File: protected, Ask: func(prompt string) ([]byte, error) {
+		{"protected", "passphrase", Source{File: protected, Ask: func(_ context.Context, prompt string) ([]byte, error) {
 			asked++
 			if !strings.Contains(prompt, protected) {
 				t.Errorf("prompt %q does not name the key", prompt)

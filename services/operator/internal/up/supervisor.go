@@ -129,9 +129,28 @@ func (s *Supervisor) Run(ctx context.Context, healthy func()) error {
 	for _, p := range running {
 		keepers.Go(func() { s.keep(ctx, p) })
 	}
+	keepers.Go(func() { s.boundLogs(ctx) })
 	<-ctx.Done()
 	keepers.Wait()
 	return nil
+}
+
+// boundLogs keeps the log files from growing without end.
+func (s *Supervisor) boundLogs(ctx context.Context) {
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			for _, c := range s.cfg.Children {
+				if err := boundLog(c.Log, maxLog); err != nil {
+					s.report("the log of %s could not be cut: %v", c.Role, err)
+				}
+			}
+		}
+	}
 }
 
 // keep starts p again whenever it dies, until ctx ends.
@@ -258,7 +277,7 @@ type process struct {
 }
 
 func (p *process) start() error {
-	if err := rotate(p.child.Log); err != nil {
+	if err := boundLog(p.child.Log, maxLog); err != nil {
 		return err
 	}
 	logFile, err := os.OpenFile(p.child.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -360,15 +379,30 @@ func (s *starter) close() {
 // maxLog is how large a log file may be before it is put aside (one old file is kept).
 const maxLog = 10 << 20
 
-func rotate(path string) error {
+// boundLog puts a log that is larger than most aside, as PATH.1, and empties it. The process that writes it appends, and
+// goes on at the beginning; lines that it writes in between may be lost.
+func boundLog(path string, most int64) error {
 	info, err := os.Stat(path)
-	if err != nil || info.Size() < maxLog {
-		return nil // no log file yet
+	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() < most {
+		return nil
 	}
-	if err := os.Rename(path, path+".1"); err != nil {
-		return fmt.Errorf("put aside the old log: %w", err)
+	if err != nil {
+		return fmt.Errorf("log: %w", err)
 	}
-	return nil
+	from, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("log: %w", err)
+	}
+	defer from.Close()
+	to, err := os.OpenFile(path+".1", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("log: %w", err)
+	}
+	_, err = io.Copy(to, from)
+	if err = errors.Join(err, to.Close()); err != nil {
+		return fmt.Errorf("log: %w", err)
+	}
+	return os.Truncate(path, 0)
 }
 
 // Tail returns the last n lines of a file, or "" when it cannot be read. It reads at most 64 KiB.

@@ -214,3 +214,36 @@ func TestTail(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestBoundLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if err := boundLog(path, 10); err != nil {
+		t.Errorf("missing file: %v", err)
+	}
+	writer, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	for _, c := range []struct{ write, log, aside string }{
+		{"short", "short", ""},
+		{" and longer", "", "short and longer"},
+		{"next", "next", "short and longer"},
+	} {
+		if _, err := writer.WriteString(c.write); err != nil {
+			t.Fatal(err)
+		}
+		if err := boundLog(path, 10); err != nil {
+			t.Fatal(err)
+		}
+		log, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// There is none at first.
+		aside, _ := os.ReadFile(path + ".1")
+		if string(log) != c.log || string(aside) != c.aside {
+			t.Errorf("after %q: log %q, aside %q", c.write, log, aside)
+		}
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/recorder/spool"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/platform/trust"
@@ -96,8 +97,12 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	defer conn.Close()
+	waiting, err := spool.Open(ctx, s.StateDir)
+	if err != nil {
+		return err
+	}
 	records, err := recorder.Open(ctx, recorder.OpenConfig{
-		Conn: conn, Audit: audit.String(), Writer: self.ID().String(), Trust: roots, StateDir: s.StateDir, Logger: logger,
+		Conn: conn, Audit: audit.String(), Writer: self.ID().String(), Trust: roots, Store: waiting, Logger: logger,
 	})
 	if err != nil {
 		return err

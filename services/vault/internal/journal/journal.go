@@ -111,10 +111,33 @@ func (j *Journal) complete(ctx context.Context, r *auditv1.Record) *auditv1.Reco
 	if r.Body == nil {
 		r.Body = &auditv1.Body{}
 	}
+	if r.Body.Summary == "" {
+		r.Body.Summary = sentences[r.Body.Action]
+	}
 	r.Body.Reason = clean.Line(r.Body.Reason, 500)
 	r.Body.Summary = clean.Line(r.Body.Summary, 500)
 	r.Body.DecisionSource = clean.Line(r.Body.DecisionSource, 256)
 	return r
+}
+
+// sentences say what a record's action means, for whoever reads the story of an operation.
+var sentences = map[string]string{
+	"open":              "a session began",
+	"renew":             "the session's reads may go on",
+	"close":             "the session ended",
+	"ask":               "waits for a human",
+	"joined":            "asked for again while it waits or runs",
+	"policy":            "policy does not allow it",
+	"approve":           "a human approved it, once",
+	"command":           "a human's own command",
+	"deny":              "a human refused it",
+	"expire":            "nobody came for it in time",
+	"grant":             "a live call may carry it out",
+	"redeem":            "the sink took it up; the grant is spent",
+	"statement-refused": "a signed statement was not accepted",
+	"command-refused":   "a signed command was not accepted",
+	"halt":              "every change is halted",
+	"resume":            "changes may go on",
 }
 
 func unavailable(cause error) error {

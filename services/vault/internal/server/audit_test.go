@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/recorder/spool"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
 )
@@ -151,9 +152,11 @@ func (v *vault) recorded(addr string) {
 	v.t.Helper()
 	self := v.Identity(optionsv1.Role_ROLE_VAULT, "main")
 	audit := v.ID(optionsv1.Role_ROLE_AUDIT, "main")
+	waiting, err := spool.Open(v.t.Context(), filepath.Join(v.Dir, "recorder"))
+	v.must(err)
 	records, err := recorder.Open(v.t.Context(), recorder.OpenConfig{
 		Conn: v.Dial(v.t, self.ID(), addr, audit), Audit: audit.String(), Writer: self.ID().String(), Trust: v.Trust,
-		StateDir: filepath.Join(v.Dir, "recorder"), Logger: platformtest.Logger(),
+		Store: waiting, Logger: platformtest.Logger(),
 	})
 	v.must(err)
 	v.restart(func(c *Config, q *operation.Config) {

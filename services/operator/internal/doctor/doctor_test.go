@@ -1,0 +1,110 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"durward.internal/services/operator/internal/home"
+)
+
+// installation is a home whose four processes are one test server.
+func installation(t *testing.T, skew time.Duration) Config {
+	t.Helper()
+	h, err := home.At(filepath.Join(t.TempDir(), "h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Init(home.Options{Development: true, Operator: "alice"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.RenewCertificates("alice", time.Now(), true); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := h.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve := func(role string) string {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Date", time.Now().Add(skew).UTC().Format(http.TimeFormat))
+			_ = json.NewEncoder(w).Encode(map[string]string{"status": "ok", "service": role, "version": "1"})
+		}))
+		t.Cleanup(server.Close)
+		return strings.TrimPrefix(server.URL, "http://")
+	}
+	cfg.Health = home.HealthAddresses{Gateway: serve("gateway"), Vault: serve("vault"), Executor: serve("executor"), Audit: serve("audit")}
+	return Config{
+		Home: h, Operator: cfg, Development: true, Bin: "/bin", Own: "1", Root: t.TempDir(), Now: time.Now, HTTP: http.DefaultClient,
+		Version: func(_ context.Context, path string) (string, error) { return filepath.Base(path) + " 1", nil },
+	}
+}
+
+func level(t *testing.T, findings []Finding, name string) Finding {
+	t.Helper()
+	for _, f := range findings {
+		if f.Name == name {
+			return f
+		}
+	}
+	t.Fatalf("no finding %q in %+v", name, findings)
+	return Finding{}
+}
+
+func TestExamine(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*testing.T, *Config)
+		look   string
+		want   Level
+	}{
+		{"as made", func(*testing.T, *Config) {}, "permissions", Good},
+		{"as made", func(*testing.T, *Config) {}, "processes", Good},
+		{"as made", func(*testing.T, *Config) {}, "clock", Good},
+		{"as made", func(*testing.T, *Config) {}, "certificates", Good},
+		{"as made", func(*testing.T, *Config) {}, "programs", Good},
+		{"development's key", func(*testing.T, *Config) {}, "signing key", Warning},
+		{"the same key outside development", func(_ *testing.T, c *Config) { c.Development = false }, "signing key", Bad},
+		{"a key that others can read", func(t *testing.T, c *Config) {
+			if err := os.Chmod(c.Home.Key("grant.key"), 0o640); err != nil {
+				t.Fatal(err)
+			}
+		}, "permissions", Bad},
+		{"expired", func(_ *testing.T, c *Config) { c.Now = func() time.Time { return time.Now().Add(25 * time.Hour) } }, "certificates", Bad},
+		{"due", func(_ *testing.T, c *Config) { c.Now = func() time.Time { return time.Now().Add(20 * time.Hour) } }, "certificates", Warning},
+		{"a missing program", func(_ *testing.T, c *Config) {
+			c.Version = func(context.Context, string) (string, error) { return "", errors.New("no") }
+		}, "programs", Bad},
+		{"another version", func(_ *testing.T, c *Config) { c.Own = "2" }, "programs", Warning},
+		{"swapped ports", func(_ *testing.T, c *Config) { c.Operator.Health.Vault = c.Operator.Health.Audit }, "ports", Bad},
+		{"nobody there", func(_ *testing.T, c *Config) { c.Operator.Health.Vault = "127.0.0.1:1" }, "processes", Warning},
+		{"no driver", func(*testing.T, *Config) {}, "drivers", Warning},
+	} {
+		t.Run(c.name+", "+c.look, func(t *testing.T) {
+			cfg := installation(t, 0)
+			c.change(t, &cfg)
+			f := level(t, Examine(context.Background(), cfg), c.look)
+			if f.Level != c.want {
+				t.Errorf("%+v, want %s", f, c.want)
+			}
+			if f.Level != Good && f.Do == "" {
+				t.Errorf("%+v does not say what to do", f)
+			}
+		})
+	}
+}
+
+func TestClocksThatDiffer(t *testing.T) {
+	for skew, want := range map[time.Duration]Level{10 * time.Minute: Bad, -time.Minute: Warning} {
+		if f := level(t, clocks(context.Background(), installation(t, skew)), "clock"); f.Level != want {
+			t.Errorf("%s: %+v, want %s", skew, f, want)
+		}
+	}
+}

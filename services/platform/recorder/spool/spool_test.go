@@ -1,0 +1,112 @@
+package spool_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/recorder/spool"
+)
+
+// TestStore runs the spool's life on a real file.
+func TestStore(t *testing.T) {
+	dir := t.TempDir()
+	open := func() *spool.Store {
+		s, err := spool.Open(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := open()
+	if b, err := s.LoadCheckpoint(t.Context()); b != nil || err != nil {
+		t.Fatalf("%q, %v", b, err)
+	}
+	when := time.Unix(1_700_000_000, 5)
+	if err := s.SaveCheckpoint(t.Context(), []byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Commit(t.Context(), recorder.Change{Add: []recorder.Row{{ID: 1, Queued: when, Record: []byte("a")}, {ID: 2, Queued: when, Record: []byte("b")}, {ID: 3, Sequence: 9, Queued: when, Record: []byte("c")}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Commit(t.Context(), recorder.Change{Assign: map[uint64]uint64{1: 7, 99: 8}, Remove: []uint64{2, 98}}); err != nil {
+		t.Fatal(err)
+	}
+	// A change that fails halfway leaves nothing behind.
+	if err := s.Commit(t.Context(), recorder.Change{Remove: []uint64{1}, Add: []recorder.Row{{ID: 4, Queued: when, Record: []byte("d")}, {ID: 3, Queued: when, Record: []byte("c")}}}); err == nil {
+		t.Fatal("a row was added twice")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open()
+	defer s.Close()
+	rows, err := s.Load(t.Context())
+	if err != nil || len(rows) != 2 || rows[0].Sequence != 7 || rows[1].ID != 3 || !rows[0].Queued.Equal(when) || string(rows[1].Record) != "c" {
+		t.Fatalf("rows %+v, %v", rows, err)
+	}
+	if b, err := s.LoadCheckpoint(t.Context()); string(b) != "one" || err != nil {
+		t.Fatalf("checkpoint %q, %v", b, err)
+	}
+	if _, err := spool.Open(t.Context(), filepath.Join("relative", "folder")); err == nil {
+		t.Error("a relative state folder was taken")
+	}
+}
+
+// TestOnDisk runs a recorder on a real file through an outage and a restart.
+func TestOnDisk(t *testing.T) {
+	const origin, writer = "durward.local/audit/main", "spiffe://durward.local/executor/local"
+	dir, a := t.TempDir(), platformtest.NewAuditLog(t, origin, writer)
+	open := func() (*recorder.Recorder, *logproof.Keeper) {
+		s, err := spool.Open(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keeper, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{Origin: origin, Keys: a.Keys, Store: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := recorder.New(recorder.Config{Client: a, Keeper: keeper, Writer: writer, Store: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r, keeper
+	}
+	stop := func(r *recorder.Recorder) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := r.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	}
+	record := func(id string) *auditv1.Record {
+		return &auditv1.Record{Kind: auditv1.Kind_KIND_READ, RequestId: id, Body: &auditv1.Body{Summary: "about " + id}}
+	}
+	a.Set(func() { a.Down = true })
+	r, _ := open()
+	defer func() { stop(r) }()
+	if err := r.Spool(t.Context(), record("r-1")); err != nil {
+		t.Fatal(err)
+	}
+	if receipt, err := r.Report(t.Context(), record("r-2")); receipt != nil || err != nil {
+		t.Fatalf("%v, %v", receipt, err)
+	}
+	stop(r)
+	a.Set(func() { a.Down = false })
+	r, _ = open()
+	if _, err := r.Record(t.Context(), record("r-3")); err != nil {
+		t.Fatal(err)
+	}
+	stop(r)
+	a.Holds(t, "r-1", "r-2", "r-3")
+	var keeper *logproof.Keeper
+	if r, keeper = open(); r.Depth() != 0 || keeper.Held().Size != 3 {
+		t.Errorf("depth %d, checkpoint of %d", r.Depth(), keeper.Held().Size)
+	}
+}
