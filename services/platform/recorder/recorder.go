@@ -1,13 +1,15 @@
 // Package recorder is how a process that runs for long writes to the audit log: the vault and every sink link it with
-// package spool under it, the gateway with memory alone. It trusts the log keys of the trust folder and the checkpoint it kept, and believes audit only what it can verify: every
-// answer must extend the held checkpoint, and every receipt must be for exactly the record that was sent.
+// package spool under it, the gateway with memory alone. It trusts the log keys of the trust folder and the checkpoint it
+// kept, and believes audit only what it can verify: every answer must extend the held checkpoint, and every receipt must be
+// for exactly the record that was sent.
 //
 // There are three ways to record:
 //
 //   - Record, before an effect: returns a verified receipt, or an error after which the caller must not act.
 //   - Report, after an effect: the same, but a fact that has happened is not lost when audit does not answer: it goes to
 //     the spool and is delivered later.
-//   - Spool, for reads: returns at once. Within 100 ms the record is on a disk: audit's if audit answers, else ours.
+//   - Spool, for reads: returns at once. Within 100 ms the record is on a disk: audit's if audit answers, else ours,
+//     where there is one.
 //
 // # Sequences
 //
@@ -69,6 +71,9 @@ const (
 	minBackoff = 25 * time.Millisecond
 	maxBackoff = 250 * time.Millisecond
 	probeEvery = 5 * time.Second
+	// closePoll is how often Close looks whether everything is delivered; well under minBackoff, so that it sees a failure
+	// before the next try.
+	closePoll = 5 * time.Millisecond
 )
 
 // Config is what a Recorder needs. Client, Keeper and Writer are required.
@@ -328,7 +333,7 @@ func (r *Recorder) Close(ctx context.Context) error {
 	r.closing = true
 	r.mu.Unlock()
 	signal(r.wake)
-	tick := time.NewTicker(commitWithin / 4)
+	tick := time.NewTicker(closePoll)
 	defer tick.Stop()
 	for r.delivering() && ctx.Err() == nil {
 		select {
