@@ -1,13 +1,9 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
-	"io"
-	"os/exec"
-	"slices"
-	"strings"
 	"testing"
+
+	"durward.internal/services/platform/platformtest"
 )
 
 // What the gateway must never link, with the reason. This test is in the command's own package, where the test cache sees
@@ -33,45 +29,11 @@ var forbidden = map[string]string{
 	"github.com/coreos/go-systemd":                      "the gateway never touches the host",
 	"github.com/godbus/dbus":                            "the gateway never touches the host",
 	"github.com/NVIDIA/go-nvml":                         "the gateway never touches the host",
-	"C":                                                 "no cgo",
-	"runtime/cgo":                                       "no cgo",
-	"plugin":                                            "no code arrives at run time",
 }
 
 // execImporters may import os/exec: the SDK's transport for child processes is in its one package; nothing here uses it.
 var execImporters = []string{"github.com/modelcontextprotocol/go-sdk/mcp"}
 
 func TestDependencies(t *testing.T) {
-	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Imports", ".")
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	packages := 0
-	for dec := json.NewDecoder(strings.NewReader(string(out))); ; packages++ {
-		var p struct {
-			ImportPath string
-			Imports    []string
-		}
-		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		for prefix, reason := range forbidden {
-			if p.ImportPath == prefix || strings.HasPrefix(p.ImportPath, prefix+"/") {
-				t.Errorf("the gateway links %s: %s", p.ImportPath, reason)
-			}
-		}
-		if slices.Contains(p.Imports, "os/exec") && !slices.Contains(execImporters, p.ImportPath) {
-			t.Errorf("%s imports os/exec: the gateway starts no program", p.ImportPath)
-		}
-		if strings.HasSuffix(p.ImportPath, "platform/platformtest") {
-			t.Errorf("the gateway links %s, which is for tests", p.ImportPath)
-		}
-	}
-	if packages < 100 {
-		t.Errorf("only %d packages were listed", packages)
-	}
+	platformtest.Dependencies(t, forbidden, execImporters)
 }

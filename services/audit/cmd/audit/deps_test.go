@@ -1,17 +1,15 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io"
 	"io/fs"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"durward.internal/services/platform/platformtest"
 )
 
 // What audit must never link, with the reason. This test is in the command's own package, where the test cache sees every
@@ -34,35 +32,10 @@ var forbidden = map[string]string{
 	"durward.internal/services/platform/recorder": "it dials audit, and audit dials nobody",
 	"durward.internal/services/platform/sink":     "audit is no sink",
 	"durward.internal/services/platform/grant":    "audit judges no call",
-	"C":           "no cgo",
-	"runtime/cgo": "no cgo",
-	"plugin":      "no code arrives at run time",
 }
 
 func TestDependencies(t *testing.T) {
-	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath", ".")
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	packages := 0
-	for dec := json.NewDecoder(strings.NewReader(string(out))); ; packages++ {
-		var p struct{ ImportPath string }
-		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		for prefix, reason := range forbidden {
-			if p.ImportPath == prefix || strings.HasPrefix(p.ImportPath, prefix+"/") {
-				t.Errorf("audit links %s: %s", p.ImportPath, reason)
-			}
-		}
-	}
-	if packages < 100 {
-		t.Fatalf("go list named %d packages: the test looks at nothing", packages)
-	}
+	platformtest.Dependencies(t, forbidden, nil)
 }
 
 // TestDialsNobody reads this module's sources for calls that open a connection. The packages that could are linked anyway,

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
-	"io"
-	"os/exec"
-	"strings"
 	"testing"
+
+	"durward.internal/services/platform/platformtest"
 )
 
 // What the operator's program must never link, with the reason. This test is in the command's own package, where the test
@@ -28,33 +25,8 @@ var forbidden = map[string]string{
 	"durward.internal/services/executor":      "another trust zone",
 	"durward.internal/services/audit":         "another trust zone",
 	"durward.internal/services/platform/sink": "it is no sink",
-	"C":           "no cgo",
-	"runtime/cgo": "no cgo",
-	"plugin":      "no code arrives at run time",
 }
 
 func TestDependencies(t *testing.T) {
-	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath", ".")
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	packages := 0
-	for dec := json.NewDecoder(strings.NewReader(string(out))); ; packages++ {
-		var p struct{ ImportPath string }
-		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		for prefix, reason := range forbidden {
-			if p.ImportPath == prefix || strings.HasPrefix(p.ImportPath, prefix+"/") {
-				t.Errorf("durward links %s: %s", p.ImportPath, reason)
-			}
-		}
-	}
-	if packages < 100 {
-		t.Fatalf("go list named %d packages: the test looks at nothing", packages)
-	}
+	platformtest.Dependencies(t, forbidden, nil)
 }

@@ -78,7 +78,7 @@ func (a *app) up(ctx context.Context, opts upOptions) error {
 	}
 	a.tick("keys", !opts.built)
 	if opts.prepare {
-		a.out.Printf("\n")
+		a.out.Printf("\nReady in %s. Edit %s, then: durward up\n", a.home.Dir, filepath.Dir(a.home.Config("x")))
 		return nil
 	}
 	children, err := a.children(opts.development, bin)

@@ -1,0 +1,63 @@
+package platformtest
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// everywhere is what no program of ours links, with the reason.
+var everywhere = map[string]string{
+	"C":              "no cgo",
+	"runtime/cgo":    "no cgo",
+	"plugin":         "no code arrives at run time",
+	"net/http/pprof": "no debugging surface",
+	"expvar":         "no debugging surface",
+	"net/rpc":        "one kind of RPC",
+	"testing":        "tests stay out of the product",
+	"durward.internal/services/platform/platformtest": "tests stay out of the product",
+}
+
+// Dependencies fails the test if the command in whose folder it runs links a forbidden package, or a package below one;
+// the map's values say why. mayExec names the packages that may import os/exec; nil asks nothing of that.
+//
+// It must be called from a test in the command's own package main: elsewhere the test cache does not see a change of what
+// the command links.
+func Dependencies(t *testing.T, forbidden map[string]string, mayExec []string) {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Imports", ".")
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := 0
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; packages++ {
+		var p struct {
+			ImportPath string
+			Imports    []string
+		}
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		for _, list := range []map[string]string{everywhere, forbidden} {
+			for prefix, reason := range list {
+				if p.ImportPath == prefix || strings.HasPrefix(p.ImportPath, prefix+"/") {
+					t.Errorf("%s is linked: %s", p.ImportPath, reason)
+				}
+			}
+		}
+		if mayExec != nil && slices.Contains(p.Imports, "os/exec") && !slices.Contains(mayExec, p.ImportPath) {
+			t.Errorf("%s imports os/exec: this program starts no other", p.ImportPath)
+		}
+	}
+	if packages < 100 {
+		t.Fatalf("go list named %d packages: the test looks at nothing", packages)
+	}
+}
