@@ -54,9 +54,10 @@ func depth(raw []byte) int {
 	for i := 0; i < len(raw); i++ {
 		switch c := raw[i]; {
 		case inString:
-			if c == '\\' {
+			switch c {
+			case '\\':
 				i++
-			} else if c == '"' {
+			case '"':
 				inString = false
 			}
 		case c == '"':

@@ -27,9 +27,9 @@ func Watch(ctx context.Context, logger *slog.Logger, what string, failure func()
 			if err := failure(); err != nil {
 				now = err.Error()
 			}
-			switch {
-			case now == said:
-			case now == "":
+			switch now {
+			case said:
+			case "":
 				logger.Info("taken up", "what", what)
 			default:
 				logger.Error("not taken up: the last good state stays in use", "what", what, "error", now)

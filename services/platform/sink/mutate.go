@@ -362,7 +362,7 @@ func (a *Authority) reportNow(ctx context.Context, record *auditv1.Record) (*cal
 
 // milliseconds is a duration as records hold it.
 func milliseconds(d time.Duration) uint32 {
-	return uint32(min(max(d.Milliseconds(), 0), 1<<32-1)) //nolint:gosec // bounded on this line
+	return uint32(min(max(d.Milliseconds(), 0), 1<<32-1))
 }
 
 // run calls the handler. A panic in it is a failure whose effect is not known to the caller but is over.
