@@ -189,7 +189,8 @@ func fillDisk(t *testing.T, h *harness.Host, agent *harness.Client) (back func()
 	h.LaunchUnder([]string{"prlimit", fmt.Sprintf("--fsize=%d", largest+64<<10), "--"}, harness.Audit)
 	h.AwaitHealthy(harness.Audit)
 	for n := 0; ; n++ {
-		e := agent.Call("stop_service", map[string]any{"service_id": "filler", "reason": strings.Repeat("x", 900)})
+		agent.Call("list_services", nil)
+		e := agent.Call("stop_service", map[string]any{"service_id": harness.SlowService, "reason": strings.Repeat("x", 900)})
 		if e.Status == "error" && e.Error.Code == "AUDIT_UNAVAILABLE" {
 			break
 		}

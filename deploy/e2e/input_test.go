@@ -31,7 +31,8 @@ func TestBadInput(t *testing.T) {
 		// field is the argument at fault; hint something that the message or the suggestions must say.
 		field, hint string
 	}{
-		"unknown service":        {"service_info", `{"service_id":"demo-chat2"}`, callv1.Code_CODE_NOT_FOUND, "service_id", "demo-chat"},
+		"unknown service":        {"start_service", `{"service_id":"demo-chat2"}`, callv1.Code_CODE_NOT_FOUND, "service_id", "demo-chat"},
+		"unknown to read":        {"service_info", `{"service_id":"demo-chat2"}`, callv1.Code_CODE_NOT_FOUND, "service_id", "demo-chat"},
 		"no arguments":           {"start_service", `{}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id", ""},
 		"a number for a string":  {"start_service", `{"service_id":3}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id", "string"},
 		"null":                   {"start_service", `{"service_id":null}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id", ""},

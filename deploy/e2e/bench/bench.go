@@ -1,3 +1,5 @@
+//go:build bench
+
 // Package bench measures the built programs against named baselines in one run, and prints a table of what is aimed at and
 // what was reached: a read beside the bare SDK's server with the same tool, an approved change and an append to the log
 // beside a bare write and fdatasync on the same disk, the start of all processes, and their memory.
@@ -24,10 +26,8 @@ import (
 
 // client is an MCP client of the 2025 era over keep-alive HTTP that does as little as a client can.
 type client struct {
-	http               *http.Client
-	url, token, id     string
-	body               []byte
-	wanted, unexpected []byte
+	http           *http.Client
+	url, token, id string
 }
 
 // newClient initialises a session.

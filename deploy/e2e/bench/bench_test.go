@@ -373,8 +373,8 @@ func (s *suite) live(c *client, n int, pause time.Duration) ([]time.Duration, []
 		_, err := c.call(s.Context(), "wait_operation", `{"operation_id":"`+id+`"}`)
 		s.must(err)
 		took = append(took, time.Since(at))
+		windows = append(windows, window{at, time.Now().Add(pause / 2)})
 		time.Sleep(pause)
-		windows = append(windows, window{at, time.Now()})
 	}
 	return took, windows
 }
@@ -424,7 +424,7 @@ func (s *suite) fsyncs(c *client) (float64, bool) {
 	s.must(cmd.Start())
 	time.Sleep(time.Second)
 	const n = 20
-	_, windows := s.live(c, n, 150*time.Millisecond)
+	_, windows := s.live(c, n, 100*time.Millisecond)
 	s.must(cmd.Process.Signal(syscall.SIGINT))
 	_ = cmd.Wait() // it ends by the signal
 	f, err := os.Open(out)

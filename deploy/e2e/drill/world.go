@@ -2,6 +2,7 @@ package drill
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
@@ -53,7 +54,9 @@ type world struct {
 	// signer is the operator's key; other is a key that nobody trusts.
 	signer, other ssh.Signer
 	vaultKey      grant.Key
-	trust         *trust.Folder
+	// clientKey is the key-bound client's: the gateway sees what it signs, and never the key.
+	clientKey *ed25519.PrivateKey
+	trust     *trust.Folder
 
 	// The gateway's connections, with its real certificate and key, and the operator's.
 	gatewayVault, gatewayExecutor, gatewayAudit    *grpc.ClientConn
@@ -74,7 +77,11 @@ type world struct {
 func newWorld(t *testing.T, weak bool) *world {
 	w := &world{t: t, weak: weak, weakened: map[string]string{}}
 	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Catalogue: catalogue})
-	w.h.WriteFile("config/clients.yaml", clientsFile())
+	bound, boundFile := newKey(t)
+	parsed, err := ssh.ParseRawPrivateKey(boundFile)
+	w.must(err)
+	w.clientKey = parsed.(*ed25519.PrivateKey)
+	w.h.WriteFile("config/clients.yaml", clientsFile(strings.TrimSpace(string(ssh.MarshalAuthorizedKey(bound.PublicKey())))))
 	w.h.StartAll()
 	w.trust = w.h.Trust()
 	raw, err := os.ReadFile(w.h.Path("keys", "operator_ed25519"))
@@ -118,7 +125,13 @@ func catalogue(h *harness.Host) string {
 
 func token(n int) string { return fmt.Sprintf("drill-token-%04d", n) }
 
-func clientsFile() string {
+// boundToken is the token of the key-bound client, boundClient.
+const (
+	boundClient = "agent-bound"
+	boundToken  = "drill-token-bound"
+)
+
+func clientsFile(key string) string {
 	var b strings.Builder
 	b.WriteString("clients:\n")
 	for i := range clientCount {
@@ -126,6 +139,9 @@ func clientsFile() string {
 		fmt.Fprintf(&b, "  - {id: agent-%d, token_sha256: %s, channel: api, tier_ceiling: DESTRUCTIVE, limits: {pending: 50}}\n",
 			i, hex.EncodeToString(digest[:]))
 	}
+	digest := sha256.Sum256([]byte(boundToken))
+	fmt.Fprintf(&b, "  - {id: %s, token_sha256: %s, key: %s, channel: cli, tier_ceiling: DESTRUCTIVE}\n",
+		boundClient, hex.EncodeToString(digest[:]), key)
 	return b.String()
 }
 
@@ -384,7 +400,11 @@ func (w *world) authorise(handle, tool, service string, md ...string) (*vaultv1.
 // wait asks for an operation's grant under a permit.
 func (w *world) wait(permit, operation string, md ...string) (*vaultv1.WaitOperationResponse, error) {
 	// Just over what the vault keeps for itself, so that what is pending is answered at once.
-	ctx, cancel := w.ctx(600 * time.Millisecond)
+	return w.waitFor(600*time.Millisecond, permit, operation, md...)
+}
+
+func (w *world) waitFor(limit time.Duration, permit, operation string, md ...string) (*vaultv1.WaitOperationResponse, error) {
+	ctx, cancel := w.ctx(limit)
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, append([]string{rpc.MetadataPermit, permit}, md...)...)
 	return vaultv1.NewToolServiceClient(w.gatewayVault).WaitOperation(ctx, &vaultv1.WaitOperationRequest{OperationId: &operation})
@@ -395,7 +415,7 @@ func (w *world) approved(s *agentSession, tool, service string) *callv1.SignedGr
 	w.t.Helper()
 	id := w.ask(s, tool, service)
 	w.approve(id)
-	out, err := w.wait(s.permits["vault"], id)
+	out, err := w.waitFor(callTime, s.permits["vault"], id)
 	w.must(err)
 	if out.GetGrant() == nil {
 		w.t.Fatalf("an approved operation has no grant: %v", out.GetState())

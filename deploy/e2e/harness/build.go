@@ -97,7 +97,7 @@ func Binaries(t testing.TB, b Build) string {
 	}
 	release := lock(t, dir+".lock")
 	defer release()
-	args := []string{"build", "-o", dir + string(filepath.Separator)}
+	args := []string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}
 	cgo := "CGO_ENABLED=0"
 	if b.Weak {
 		args = append(args, "-tags", "weak")

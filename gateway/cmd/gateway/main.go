@@ -61,6 +61,10 @@ type settings struct {
 	CallsPerPrincipal int `yaml:"calls_per_principal"`
 }
 
+// memoryLimitMiB is the default soft memory limit: more than other processes', since the SDK allocates much for each message
+// and a small heap would be collected all the time.
+const memoryLimitMiB = 44
+
 // Validate implements process.Settings. It also fills in the defaults.
 func (s *settings) Validate() error {
 	problems := []error{s.Common.Validate()}
@@ -80,6 +84,9 @@ func (s *settings) Validate() error {
 		if u, err := url.Parse(origin); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || origin != u.Scheme+"://"+u.Host {
 			problems = append(problems, fmt.Errorf("allowed_origins: %q must be scheme://host[:port]", origin))
 		}
+	}
+	if s.MemoryLimitMiB == 0 {
+		s.MemoryLimitMiB = memoryLimitMiB
 	}
 	for _, n := range []struct {
 		name               string

@@ -155,7 +155,13 @@ func (s *Server) mutate(ctx context.Context, req *mcp.CallToolRequest, call *fro
 	if err != nil {
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 	}
-	decision, err := s.conf.Relay.Authorise(ctx, call.Session, call.Caller, t.Tool, arguments, reason)
+	deciding, cancel := context.WithTimeout(ctx, decideTimeout)
+	defer cancel()
+	if err := s.look(deciding, call, t, request); err != nil {
+		s.recordRefused(ctx, call, t, err)
+		return answer{}, err
+	}
+	decision, err := s.conf.Relay.Authorise(deciding, call.Session, call.Caller, t.Tool, arguments, reason)
 	if err != nil {
 		return answer{}, err
 	}

@@ -355,6 +355,11 @@ func TestSinkFaults(t *testing.T) {
 	if a.Error == nil || a.Error.Code != "NOT_FOUND" || a.Error.Field != "service_id" || len(a.Error.DidYouMean) != 1 || a.Error.DidYouMean[0] != "demo-chat" {
 		t.Errorf("answer %s", a.tool.Structured)
 	}
+	// Nobody is asked about what is not there.
+	a = e.call(t, s, "start_service", `{"service_id":"demo-caht"}`)
+	if a.Error == nil || a.Error.Code != "NOT_FOUND" || a.OperationID != "" || a.Error.Field != "service_id" || len(a.Error.DidYouMean) != 1 {
+		t.Errorf("answer %s", a.tool.Structured)
+	}
 	e.executor.fail = fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "nothing can be recorded, so nothing is done", fault.WithRetry(time.Second))
 	go func() { e.vault.set(e.vault.pending(t), vaultv1.OperationState_OPERATION_STATE_APPROVED, "") }()
 	a = e.call(t, s, "start_service", `{"service_id":"demo-chat"}`)

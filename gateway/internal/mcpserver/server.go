@@ -91,6 +91,8 @@ type tool struct {
 	contract.Tool
 	// reason: the tool takes the agent's reason beside its own arguments.
 	reason bool
+	// look is the READ tool that says whether what the arguments name is there; nil where there is none.
+	look *contract.Tool
 }
 
 // New returns a Server with every tool of the contract.
@@ -121,7 +123,7 @@ func New(conf Config) (*Server, error) {
 }
 
 func (s *Server) add(t contract.Tool) error {
-	served := tool{Tool: t, reason: t.Tier != optionsv1.Tier_TIER_READ}
+	served := tool{Tool: t, reason: t.Tier != optionsv1.Tier_TIER_READ, look: lookFor(t)}
 	input := t.InputSchema
 	if served.reason {
 		var err error

@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -94,9 +96,13 @@ func (r *Relay) Read(ctx context.Context, s *Session, by Caller, tool contract.T
 	return reply, err
 }
 
-// late tells a peer that let our time run out from one that is not there: what it was asked for may still happen.
+// late tells a peer that let our time run out from one that is not there: what it was asked for may still happen. The peer's
+// side of the connection keeps the deadline too, and may be the first to say so.
 func late(ctx context.Context, err error) error {
-	if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) {
+		return err
+	}
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) && status.Code(fault.From(err).Cause) != codes.DeadlineExceeded {
 		return err
 	}
 	return fault.New(callv1.Code_CODE_TIMEOUT, fault.From(err).Message, fault.WithRetry(time.Second), fault.WithCause(err))

@@ -121,7 +121,7 @@ func TestMainRuns(t *testing.T) {
 
 func TestMemory(t *testing.T) {
 	for more, want := range map[string][2]int64{
-		"":                                  {48 << 20, 800},
+		"":                                  {config.DefaultMemoryLimitMiB << 20, config.DefaultGOGC},
 		"memory_limit_mib: 64\ngogc: 200\n": {64 << 20, 200},
 	} {
 		limit, percent := debug.SetMemoryLimit(-1), debug.SetGCPercent(100)

@@ -21,7 +21,7 @@ import (
 // This file makes the negative controls of deploy/e2e: the vault without one of its guards. No product carries the tag.
 
 // Guards are the names that Weaken takes.
-var Guards = []string{"approval", "unapproved", "owner", "spent", rpc.GuardCallers, grant.GuardIDs}
+var Guards = []string{"approval", "unapproved", "owner", "spent", "proof", rpc.GuardCallers, grant.GuardIDs}
 
 // weakened is set once, from a flag, before anything is served.
 var weakened = map[string]bool{}
@@ -60,6 +60,9 @@ func mayRun(state vaultv1.OperationState) bool {
 	return weakened["unapproved"] || state == vaultv1.OperationState_OPERATION_STATE_APPROVED ||
 		state == vaultv1.OperationState_OPERATION_STATE_RUNNING || state == vaultv1.OperationState_OPERATION_STATE_DONE
 }
+
+// MustSign without "proof" believes whoever relays a key-bound client's token.
+func MustSign(keyBound bool) bool { return keyBound && !weakened["proof"] }
 
 // ownedBy without "owner" gives everybody everybody's operations.
 func ownedBy(o *store.Operation, principal string) bool {

@@ -18,6 +18,7 @@ import (
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
+	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/policy"
 	"durward.internal/services/vault/internal/session"
 )
@@ -34,7 +35,7 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 	if !ok {
 		return nil, s.notAuthenticated(ctx, "", errors.New("no client has this credential"))
 	}
-	if client.KeyBound() {
+	if operation.MustSign(client.KeyBound()) {
 		claim := proof.Claim{Purpose: callv1.Proof_PURPOSE_OPEN, Client: client.ID}
 		if err := proof.Verify(client.Key, claim, req.GetProof()); err != nil {
 			return nil, s.notAuthenticated(ctx, client.ID, err)
@@ -125,7 +126,7 @@ func (s *Server) stillLetIn(opened *session.Session) bool {
 
 // proven holds a key-bound client to its signature, and each counter to one use.
 func proven(opened *session.Session, client *clients.Client, claim proof.Claim, p *callv1.Proof) error {
-	if !client.KeyBound() {
+	if !operation.MustSign(client.KeyBound()) {
 		return nil
 	}
 	err := proof.Verify(client.Key, claim, p)

@@ -1,0 +1,221 @@
+package drill
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"durward.internal/deploy/e2e/harness"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
+)
+
+// ownApproval decides in the human's place. Its effects are decisions that the vault's store holds, and what they start.
+func ownApproval(w *world) (trials, effects int) {
+	return w.decide(w.gatewayVault, w.gatewayExecutor, true)
+}
+
+// decide tries to approve an agent's operation over a connection, with every statement but the operator's own. Denials count
+// where denial is not the caller's right.
+func (w *world) decide(vault, executor *grpc.ClientConn, mayNotDeny bool) (trials, effects int) {
+	m := w.arrange()
+	s := w.open()
+	id := w.ask(s, "start_service", idle)
+	op := w.operation(id)
+	good := w.statementFor(op)
+	approvals := vaultv1.NewApprovalServiceClient(vault)
+	decided := func() int {
+		return w.query(harness.Vault, `SELECT count(*) FROM operations WHERE operation_id = ? AND state != 1`, id) +
+			w.query(harness.Vault, `SELECT count(*) FROM operations WHERE principal = ? AND state != 5`, statement.CommandPrincipal("mallory")) +
+			w.effects(m)
+	}
+	ctx, cancel := w.ctx(2 * time.Minute)
+	defer cancel()
+	for _, h := range w.badStatements(good) {
+		trials += 3
+		_, _ = approvals.ApproveOperation(ctx, &vaultv1.ApproveOperationRequest{OperationId: id, Statement: h})
+		if out, err := approvals.ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: id}); err == nil {
+			_, _ = w.execute(executor, "start_service", idle, rpc.MetadataGrant, marshal(out.GetGrant()))
+		}
+		if out, err := approvals.GrantCommand(ctx, &vaultv1.GrantCommandRequest{Statement: h}); err == nil {
+			_, _ = w.execute(executor, "start_service", idle, rpc.MetadataGrant, marshal(out.GetGrant()))
+		}
+		if effects = decided(); w.caught(effects) {
+			return trials, effects
+		}
+	}
+	if mayNotDeny {
+		trials++
+		_, _ = approvals.DenyOperation(ctx, &vaultv1.DenyOperationRequest{OperationId: id, Reason: "mine"})
+	}
+	return trials, decided()
+}
+
+// everyRPC calls every method that is not the gateway's, of every process, with empty and with plausible requests. Its
+// effects are answers that disclose something, and every change of the vault's, the executor's and the log's state.
+func everyRPC(w *world) (trials, effects int) {
+	m := w.arrange()
+	s := w.open()
+	id := w.ask(s, "start_service", idle)
+	signed := w.sign(w.statementFor(w.operation(id)), w.other)
+	granted := w.readGrant(s)
+	state := func() int {
+		return w.query(harness.Vault, `SELECT epoch + halted FROM control`) + w.query(harness.Executor, `SELECT epoch + halted FROM control`) +
+			w.query(harness.Vault, `SELECT count(*) FROM operations WHERE state != 1`) + w.query(harness.Vault, `SELECT count(*) FROM statements`) +
+			w.query(harness.Vault, `SELECT count(*) FROM spent`)
+	}
+	before, answers := state(), 0
+	for _, process := range []struct {
+		conn  *grpc.ClientConn
+		files []protoreflect.FileDescriptor
+	}{
+		{w.gatewayVault, []protoreflect.FileDescriptor{vaultv1.File_durward_vault_v1_session_proto, vaultv1.File_durward_vault_v1_operator_proto, vaultv1.File_durward_vault_v1_redeem_proto}},
+		{w.gatewayExecutor, []protoreflect.FileDescriptor{executorv1.File_durward_executor_v1_control_proto, executorv1.File_durward_executor_v1_tools_proto}},
+		{w.gatewayAudit, []protoreflect.FileDescriptor{auditv1.File_durward_audit_v1_audit_proto}},
+	} {
+		for _, method := range foreignMethods(process.files) {
+			for _, request := range w.requests(method.Input(), id, signed, granted) {
+				for _, md := range [][]string{nil, {rpc.MetadataPermit, s.permits["executor"]}, {"durward-caller", w.h.OperatorIdentity().String()}} {
+					trials++
+					answers += w.probe(process.conn, method, request, md)
+				}
+			}
+		}
+		// What is not in the contract at all.
+		for _, unknown := range []string{
+			"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch",
+			"/durward.vault.v1.ApprovalService/ApproveAll", "/durward.executor.v1.ToolService/RunCommand", "/", "//", "/durward.executor.v1.ToolService/",
+		} {
+			trials++
+			ctx, cancel := w.ctx(2 * time.Second)
+			response := &vaultv1.GetStatusResponse{}
+			if err := process.conn.Invoke(ctx, unknown, &vaultv1.GetStatusRequest{}, response); err == nil {
+				answers++
+			}
+			cancel()
+		}
+	}
+	effects = answers + max(state()-before, 0) + w.effects(m)
+	w.resume()
+	return trials, effects
+}
+
+// foreignMethods are the methods that the contract does not give to the gateway.
+func foreignMethods(files []protoreflect.FileDescriptor) []protoreflect.MethodDescriptor {
+	var out []protoreflect.MethodDescriptor
+	for _, f := range files {
+		for i := range f.Services().Len() {
+			methods := f.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				if !gatewayMay(methods.Get(j)) {
+					out = append(out, methods.Get(j))
+				}
+			}
+		}
+	}
+	return out
+}
+
+// probe calls a method, as a stream where it is one, and returns 1 if anything came back.
+func (w *world) probe(conn *grpc.ClientConn, method protoreflect.MethodDescriptor, request proto.Message, md []string) int {
+	ctx, cancel := w.ctx(2 * time.Second)
+	defer cancel()
+	ctx = metadata.AppendToOutgoingContext(ctx, md...)
+	full := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
+	response := newMessage(method.Output())
+	if !method.IsStreamingServer() {
+		if err := conn.Invoke(ctx, full, request, response); err != nil {
+			return 0
+		}
+		return 1
+	}
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, full)
+	if err != nil {
+		return 0
+	}
+	if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) {
+		return 0
+	}
+	_ = stream.CloseSend() // what comes back says enough
+	if err := stream.RecvMsg(response); err != nil {
+		return 0
+	}
+	return 1
+}
+
+// resume ends the halts that an attack caused, and brings vault and executor to one epoch.
+func (w *world) resume() {
+	w.t.Helper()
+	epoch := 1 + max(w.query(harness.Vault, `SELECT epoch FROM control`), w.query(harness.Executor, `SELECT epoch FROM control`))
+	if w.query(harness.Vault, `SELECT halted FROM control`)+w.query(harness.Executor, `SELECT halted FROM control`) == 0 {
+		return
+	}
+	ctx, cancel := w.ctx(callTime)
+	defer cancel()
+	vault, executor := vaultv1.NewControlServiceClient(w.operatorVault), executorv1.NewControlServiceClient(w.operatorExecutor)
+	_, err := vault.Halt(ctx, &vaultv1.HaltRequest{Reason: "drill"})
+	w.must(err)
+	_, err = executor.Halt(ctx, &executorv1.HaltRequest{Reason: "drill"})
+	w.must(err)
+	epoch += 2
+	_, err = vault.Resume(ctx, &vaultv1.ResumeRequest{Statement: w.resumption(harness.Vault, uint64(epoch))})
+	w.must(err)
+	_, err = executor.Resume(ctx, &executorv1.ResumeRequest{Statement: w.resumption(harness.Executor, uint64(epoch))})
+	w.must(err)
+	w.settle()
+}
+
+func (w *world) resumption(role string, epoch uint64) *callv1.HumanStatement {
+	now := time.Now()
+	return w.sign(&statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: statement.KindResume, ID: grant.NewID(), Operator: w.h.Operator,
+		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(5 * time.Minute)),
+		Epoch: epoch, Audience: w.h.Identity(role).String(),
+	}, w.signer)
+}
+
+// forgedRecords writes what only others may write into the history. Its effects are such entries.
+func forgedRecords(w *world) (trials, effects int) {
+	forged := func() int {
+		return w.query(harness.Audit, `SELECT count(*) FROM entries JOIN writers ON writers.id = entries.writer
+			WHERE writers.role = 'gateway' AND kind NOT IN (?, ?, ?)`,
+			auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED, auditv1.Kind_KIND_REFUSED)
+	}
+	before := forged()
+	log := auditv1.NewLogServiceClient(w.gatewayAudit)
+	for value := range auditv1.Kind_name {
+		kind := auditv1.Kind(value)
+		if slices.Contains([]auditv1.Kind{auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED, auditv1.Kind_KIND_REFUSED}, kind) {
+			continue
+		}
+		for range 5 {
+			trials++
+			ctx, cancel := w.ctx(2 * time.Second)
+			head, err := log.GetHead(ctx, &auditv1.GetHeadRequest{})
+			w.must(err)
+			_, _ = log.Append(ctx, &auditv1.AppendRequest{Records: []*auditv1.Record{{
+				Sequence: head.GetLastSequence() + 1, Kind: kind, Time: timestamppb.Now(), OperationId: grant.NewID(), Tool: "start_service",
+				Status: auditv1.Status_STATUS_OK,
+				Body:   &auditv1.Body{Principal: statement.CommandPrincipal(w.h.Operator), Action: "approve", Confirmed: true},
+			}}})
+			cancel()
+			if effects = forged() - before; w.caught(effects) {
+				return trials, effects
+			}
+		}
+	}
+	return trials, forged() - before
+}
