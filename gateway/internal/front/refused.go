@@ -58,7 +58,12 @@ func (f *Front) refuse(w http.ResponseWriter, r *http.Request, requestID string,
 		}
 		f.conf.Refusals.Record(r.Context(), event)
 	}
-	data := map[string]any{"code": code, "request_id": requestID}
+	// The data is the envelope that a tool would have answered with, so that a client finds code, sentence and request id
+	// where it always does; the code stands outside as well, as JSON-RPC's own data does elsewhere.
+	data := map[string]any{
+		"status": envelope.Error, "summary": no.message, "code": code, "request_id": requestID,
+		"error": map[string]any{"code": code, "message": no.message, "retryable": no.retryable},
+	}
 	if no.retryable {
 		data["retryable"] = true
 	}
