@@ -535,7 +535,11 @@ func (a *app) showReport(r history.Report, kept string) error {
 	} else {
 		a.out.Printf("consistent with the checkpoint kept at %s (%d records)\n", kept, r.KeptSize)
 	}
-	a.out.Printf("  %d signed statements", r.Statements)
+	noun := "statements"
+	if r.Statements == 1 {
+		noun = "statement"
+	}
+	a.out.Printf("  %d signed %s", r.Statements, noun)
 	if r.Unjudged > 0 {
 		a.out.Printf(", %s", a.out.Yellow(fmt.Sprintf("%d by signers that allowed_signers does not know", r.Unjudged)))
 	}

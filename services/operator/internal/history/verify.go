@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,10 +21,11 @@ import (
 
 // Report is what a verification found.
 type Report struct {
-	Records    uint64 `json:"records"`
-	Root       string `json:"root"`
-	SignedBy   string `json:"signed_by"`
-	Statements int    `json:"statements"`
+	Records  uint64 `json:"records"`
+	Root     string `json:"root"`
+	SignedBy string `json:"signed_by"`
+	// Statements are counted once each, however many records carry them.
+	Statements int `json:"statements"`
 	// Unjudged are statements whose signer is no longer, or not yet, in allowed_signers.
 	Unjudged int `json:"statements_of_unknown_signers"`
 	// Dropped are bodies that retention dropped; their commitments stay.
@@ -40,12 +42,14 @@ type Verifier struct {
 	replay  logproof.Replay
 	head    logproof.Checkpoint
 	report  Report
+	// seen are the statements that were counted, by digest.
+	seen map[[sha256.Size]byte]bool
 }
 
 // NewVerifier returns a verifier with the keys of a trust snapshot. earlier are checkpoints seen before; zero ones count for
 // nothing, and the report speaks of the first.
 func NewVerifier(roots *trust.Snapshot, earlier ...logproof.Checkpoint) *Verifier {
-	v := &Verifier{keys: roots.LogKeys, allowed: roots.AllowedSigners}
+	v := &Verifier{keys: roots.LogKeys, allowed: roots.AllowedSigners, seen: map[[sha256.Size]byte]bool{}}
 	for i, c := range earlier {
 		if i == 0 {
 			v.report.KeptSize = c.Size
@@ -90,7 +94,11 @@ func (v *Verifier) Add(entry *auditv1.Entry) error {
 	if evidence == nil {
 		return nil
 	}
-	v.report.Statements++
+	if digest := sha256.Sum256(evidence.GetStatement()); !v.seen[digest] {
+		// An approval stands in the vault's record and again in the sink's.
+		v.seen[digest] = true
+		v.report.Statements++
+	}
 	st, err := statement.VerifySignature(evidence, v.allowed, entry.GetLoggedAt().AsTime())
 	switch {
 	case errors.Is(err, trust.ErrUnknownSigner):
