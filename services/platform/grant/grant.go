@@ -29,6 +29,9 @@ const (
 	MaxPermitLife = 60 * time.Second
 )
 
+// maxRequestID bounds the request id that a grant carries, in bytes.
+const maxRequestID = 64
+
 const (
 	grantDomain  = "durward.grant.v1\x00"
 	permitDomain = "durward.permit.v1\x00"
@@ -179,6 +182,9 @@ func checkGrant(g *callv1.Grant) error {
 	if !isHex128(g.GetId()) || !isHex128(g.GetOperationId()) || g.GetUse() == 0 || g.GetPrincipal() == "" ||
 		g.GetSession() == "" || g.GetChannel() == callv1.Channel_CHANNEL_UNSPECIFIED || g.GetTool().GetName() == "" ||
 		g.GetTool().GetSource() == "" || g.GetAudience() == "" || g.GetEpoch() == 0 {
+		return ErrIncomplete
+	}
+	if len(g.GetRequestId()) > maxRequestID {
 		return ErrIncomplete
 	}
 	for _, s := range g.GetStatements() {

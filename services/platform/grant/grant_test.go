@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +58,7 @@ func sampleGrant() *callv1.Grant {
 		NotBefore:       timestamppb.New(now),
 		ExpiresAt:       timestamppb.New(now.Add(60 * time.Second)),
 		Statements:      []*callv1.HumanStatement{{Statement: []byte(`{"a":1}`), Signature: []byte("sig")}},
+		RequestId:       "r-aaaaaaaaaaaaaaaaaaaaaaaaaa",
 	}
 }
 
@@ -217,6 +219,7 @@ func TestIncompleteIsRefusedOnBothSides(t *testing.T) {
 		"no expiry":              func(g *callv1.Grant) { g.ExpiresAt = nil },
 		"61 s":                   func(g *callv1.Grant) { g.ExpiresAt = timestamppb.New(now.Add(61 * time.Second)) },
 		"ends before it begins":  func(g *callv1.Grant) { g.NotBefore = timestamppb.New(now.Add(2 * time.Minute)) },
+		"endless request id":     func(g *callv1.Grant) { g.RequestId = strings.Repeat("r", 65) },
 		"empty statement":        func(g *callv1.Grant) { g.Statements[0].Statement = nil },
 		"statement, no evidence": func(g *callv1.Grant) { g.Statements[0].Signature = nil },
 	} {

@@ -180,7 +180,9 @@ func (a *Authority) record(kind auditv1.Kind, status auditv1.Status, c *call) *a
 			Arguments: string(c.arguments()),
 			Confirmed: c.statement != nil,
 			Dangerous: c.grant.GetDangerous(),
-			Details:   map[string]string{"caller": c.caller.String()},
+			// Who waits asks under a request id of its own; the story belongs to the request that began it.
+			ParentRequestId: c.grant.GetRequestId(),
+			Details:         map[string]string{"caller": c.caller.String()},
 		},
 	}
 }

@@ -274,7 +274,8 @@ func TestAnApprovedChangeHappensOnceAndIsReplayed(t *testing.T) {
 	form, err := contract.Canonical(first)
 	w.must(err)
 	digest := contract.Digest(form)
-	if !cmp.Equal(body.GetResultDigest(), digest[:]) || !body.GetConfirmed() || body.GetArguments() != `{"service_id":"alpha"}` {
+	if !cmp.Equal(body.GetResultDigest(), digest[:]) || !body.GetConfirmed() || body.GetArguments() != `{"service_id":"alpha"}` ||
+		body.GetParentRequestId() != "r-asked" {
 		t.Errorf("the outcome's record is %v", body)
 	}
 	if ok, told := w.vault.settled[o.GetOperationId()]; !told || !ok {

@@ -352,6 +352,7 @@ func (w *world) ticketFor(name string, request proto.Message) *ticket {
 		Channel: callv1.Channel_CHANNEL_API, Tool: tool.Ref(), ArgumentsDigest: digest[:], SubjectDigest: subject[:],
 		Audience: w.self.String(), PolicyDigest: make([]byte, 32), Epoch: epoch,
 		IssuedAt: timestamppb.New(now), NotBefore: timestamppb.New(now), ExpiresAt: timestamppb.New(now.Add(time.Minute)),
+		RequestId: "r-asked",
 	}
 	ref := statement.ToolOf(tool.Ref())
 	return &ticket{grant: g, key: w.kit.GrantKey, signer: w.kit.OperatorSigner, statement: &statement.Statement{

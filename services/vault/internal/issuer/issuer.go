@@ -60,6 +60,7 @@ func (i *Issuer) Grant(o *store.Operation, use uint32) (*callv1.SignedGrant, *ca
 		SubjectDigest:   o.SubjectDigest,
 		Audience:        o.Audience,
 		PolicyDigest:    o.PolicyDigest,
+		RequestId:       o.RequestID,
 		Epoch:           o.Epoch,
 		IssuedAt:        timestamppb.New(now),
 		NotBefore:       timestamppb.New(now),

@@ -464,8 +464,10 @@ type Grant struct {
 	// At most 60 s after a live call asked for the grant.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// The session was in dangerous mode (DNG-1).
-	Dangerous     bool              `protobuf:"varint,17,opt,name=dangerous,proto3" json:"dangerous,omitempty"`
-	Statements    []*HumanStatement `protobuf:"bytes,18,rep,name=statements,proto3" json:"statements,omitempty"`
+	Dangerous  bool              `protobuf:"varint,17,opt,name=dangerous,proto3" json:"dangerous,omitempty"`
+	Statements []*HumanStatement `protobuf:"bytes,18,rep,name=statements,proto3" json:"statements,omitempty"`
+	// The request that asked for the operation: the parent of every record that a later request adds to its story.
+	RequestId     string `protobuf:"bytes,19,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -624,6 +626,13 @@ func (x *Grant) GetStatements() []*HumanStatement {
 		return x.Statements
 	}
 	return nil
+}
+
+func (x *Grant) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
 }
 
 // SignedPermit lets one session's READ tools run at one sink. The signature covers "durward.permit.v1\0" + payload.
@@ -1206,7 +1215,7 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"\vSignedGrant\x12%\n" +
 	"\apayload\x18\x01 \x01(\fB\v\xbaH\bz\x06\x10\x01\x18\x80\x80\x10R\apayload\x12\x1b\n" +
 	"\x03kid\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03kid\x12%\n" +
-	"\tsignature\x18\x03 \x01(\fB\a\xbaH\x04z\x02h@R\tsignature\"\xb7\x05\n" +
+	"\tsignature\x18\x03 \x01(\fB\a\xbaH\x04z\x02h@R\tsignature\"\xd6\x05\n" +
 	"\x05Grant\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12!\n" +
@@ -1230,7 +1239,9 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"\tdangerous\x18\x11 \x01(\bR\tdangerous\x12?\n" +
 	"\n" +
 	"statements\x18\x12 \x03(\v2\x1f.durward.call.v1.HumanStatementR\n" +
-	"statements\"y\n" +
+	"statements\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x13 \x01(\tR\trequestId\"y\n" +
 	"\fSignedPermit\x12%\n" +
 	"\apayload\x18\x01 \x01(\fB\v\xbaH\bz\x06\x10\x01\x18\x80\x80\x04R\apayload\x12\x1b\n" +
 	"\x03kid\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03kid\x12%\n" +
