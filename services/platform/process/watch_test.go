@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,17 +15,23 @@ import (
 func TestWatchSaysEachChangeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		var failure error
+		var failure atomic.Value // of string
+		failure.Store("")
 		ctx, cancel := context.WithCancel(t.Context())
-		Watch(ctx, slog.New(slog.NewTextHandler(&out, nil)), "trust folder", func() error { return failure })
-		step := func(err error) {
-			failure = err
+		Watch(ctx, slog.New(slog.NewTextHandler(&out, nil)), "trust folder", func() error {
+			if s := failure.Load().(string); s != "" {
+				return errors.New(s)
+			}
+			return nil
+		})
+		step := func(now string) {
+			failure.Store(now)
 			time.Sleep(3 * watchInterval)
 			synctest.Wait()
 		}
-		step(nil)
-		step(errors.New("no key"))
-		step(nil)
+		step("")
+		step("no key")
+		step("")
 		cancel()
 		synctest.Wait()
 		if got := strings.Count(out.String(), "no key"); got != 1 {
