@@ -327,6 +327,37 @@ func TestRestarts(t *testing.T) {
 	h.Durward("audit", "verify")
 }
 
+// TestVaultRestartUnderABridge: a key-bound client's bridge proves its session to a vault that restarted by itself, in
+// the very second of the start too.
+func TestVaultRestartUnderABridge(t *testing.T) {
+	t.Parallel()
+	h := harness.Start(t, harness.Options{})
+	h.AddKeyBound("agent")
+	agent := h.ConnectStdio("agent")
+	for _, tool := range []string{"start_service", "stop_service"} {
+		h.Process(harness.Vault).Kill()
+		h.StartProcess(harness.Vault)
+		var asked harness.Envelope
+		harness.Eventually(t, "the vault is asked", func() error {
+			asked = agent.Call(tool, demo)
+			// What a restarting process says; a signature that is missing would be the bridge's fault.
+			if asked.Status == "error" && asked.Error.Retryable && asked.Error.Code != "PROOF_REQUIRED" {
+				return fmt.Errorf("%s", asked.Raw)
+			}
+			return nil
+		})
+		if asked.Status != "pending_approval" {
+			t.Fatalf("%s after a restart of the vault: %s", tool, asked.Raw)
+		}
+		h.Process(harness.Vault).Kill()
+		h.StartProcess(harness.Vault)
+		h.Approve(asked.OperationID)
+		if e := agent.Call("wait_operation", asked.Next.Arguments); e.Status != "ok" {
+			t.Errorf("wait_operation after a restart of the vault: %s", e.Raw)
+		}
+	}
+}
+
 // TestServiceSurvives: a service outlives the executor that started it, which finds it again and can stop it.
 func TestServiceSurvives(t *testing.T) {
 	t.Parallel()

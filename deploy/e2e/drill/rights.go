@@ -187,29 +187,36 @@ func (w *world) resumption(role string, epoch uint64) *callv1.HumanStatement {
 	}, w.signer)
 }
 
-// forgedRecords writes what only others may write into the history. Its effects are such entries.
+// forgedRecords writes what only others may write into the history: their kinds of records, and a human's consent in its own.
+// Its effects are such entries.
 func forgedRecords(w *world) (trials, effects int) {
+	const mark = "r-forged"
 	forged := func() int {
 		return w.query(harness.Audit, `SELECT count(*) FROM entries JOIN writers ON writers.id = entries.writer
-			WHERE writers.role = 'gateway' AND kind NOT IN (?, ?, ?)`,
-			auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED, auditv1.Kind_KIND_REFUSED)
+			WHERE writers.role = 'gateway' AND request_id = ?`, mark)
 	}
+	signed := w.sign(w.agentStatement("start_service", idle), w.signer)
+	unsigned := proto.CloneOf(signed)
+	unsigned.Signature = []byte("-----BEGIN SSH SIGNATURE-----\nAAAA\n-----END SSH SIGNATURE-----\n")
+	claims := []*auditv1.Body{{}, {Confirmed: true}, {Dangerous: true}, {Statement: signed}, {Statement: unsigned}}
+	own := []auditv1.Kind{auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED, auditv1.Kind_KIND_REFUSED}
 	before := forged()
 	log := auditv1.NewLogServiceClient(w.gatewayAudit)
 	for value := range auditv1.Kind_name {
 		kind := auditv1.Kind(value)
-		if slices.Contains([]auditv1.Kind{auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED, auditv1.Kind_KIND_REFUSED}, kind) {
-			continue
-		}
-		for range 5 {
+		for i, claim := range claims {
+			if i == 0 && slices.Contains(own, kind) {
+				continue
+			}
 			trials++
+			body := proto.CloneOf(claim)
+			body.Principal, body.Action = statement.CommandPrincipal(w.h.Operator), "approve"
 			ctx, cancel := w.ctx(2 * time.Second)
 			head, err := log.GetHead(ctx, &auditv1.GetHeadRequest{})
 			w.must(err)
 			_, _ = log.Append(ctx, &auditv1.AppendRequest{Records: []*auditv1.Record{{
-				Sequence: head.GetLastSequence() + 1, Kind: kind, Time: timestamppb.Now(), OperationId: grant.NewID(), Tool: "start_service",
-				Status: auditv1.Status_STATUS_OK,
-				Body:   &auditv1.Body{Principal: statement.CommandPrincipal(w.h.Operator), Action: "approve", Confirmed: true},
+				Sequence: head.GetLastSequence() + 1, Kind: kind, Time: timestamppb.Now(), RequestId: mark, OperationId: grant.NewID(),
+				Tool: "start_service", Status: auditv1.Status_STATUS_OK, Body: body,
 			}}})
 			cancel()
 			if effects = forged() - before; w.caught(effects) {

@@ -219,6 +219,7 @@ func unsignedClient(w *world) (trials, effects int) {
 	digest := canonical.Digest(arguments(spare))
 	call := proof.Claim{
 		Purpose: callv1.Proof_PURPOSE_CALL, Client: boundClient, Session: opened.GetSession(), Tool: "stop_service", ArgumentsDigest: digest[:], Counter: 1,
+		Time: time.Now().Unix(),
 	}
 	genuine := prove(*w.clientKey, call)
 	ask(opened.GetSessionId(), aim{"stop_service", spare}, genuine)
@@ -228,7 +229,7 @@ func unsignedClient(w *world) (trials, effects int) {
 	}
 	later := proto.CloneOf(genuine)
 	later.Counter = 2
-	renewal := prove(*w.clientKey, proof.Claim{Purpose: callv1.Proof_PURPOSE_RENEW, Client: boundClient, Session: opened.GetSession(), Counter: 3})
+	renewal := prove(*w.clientKey, proof.Claim{Purpose: callv1.Proof_PURPOSE_RENEW, Client: boundClient, Session: opened.GetSession(), Counter: 3, Time: time.Now().Unix()})
 	relabelled := proto.CloneOf(renewal)
 	relabelled.Purpose = callv1.Proof_PURPOSE_CALL
 	handles := []string{opened.GetSessionId()}

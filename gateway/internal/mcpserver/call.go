@@ -192,6 +192,11 @@ func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *fro
 	state, err := s.await(ctx, req, call, id, began)
 	if err != nil {
 		f := fault.From(err)
+		if f.Code == callv1.Code_CODE_PROOF_REQUIRED && !expires.IsZero() {
+			// It was asked for with the one proof that this request has. Waiting for it takes another, which wait_operation
+			// brings; the same call signed again would get no further.
+			return answer{Envelope: envelope.Pending(call.RequestID, id, expires)}, nil
+		}
 		if !f.Retryable || f.Code == callv1.Code_CODE_PROOF_REQUIRED {
 			return answer{}, err
 		}

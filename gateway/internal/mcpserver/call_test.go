@@ -488,6 +488,37 @@ func TestKeyBoundClientIsToldWhichProof(t *testing.T) {
 	}
 }
 
+// A call that changes something is asked for though the session's permits are over, which its proof cannot renew.
+func TestKeyBoundClientAsksAfterItsPermitsEnded(t *testing.T) {
+	e := newEdge(t, edgeOptions{hold: 200 * time.Millisecond})
+	e.vault.mu.Lock()
+	e.vault.permitLife = time.Millisecond
+	e.vault.mu.Unlock()
+	proof := func(purpose string) string {
+		return `"_meta":{"durward/proof":{"purpose":"` + purpose + `","counter":"1","time":"1","signature":"` + strings.Repeat("A", 86) + `=="}}`
+	}
+	r := e.send(t, request{token: tokenSigner, body: strings.Replace(initialize, `"params":{`, `"params":{`+proof("PURPOSE_OPEN")+`,`, 1)})
+	s := r.header.Get("Mcp-Session-Id")
+	time.Sleep(10 * time.Millisecond)
+	call := func(tool, arguments, purpose string) answer {
+		return decodeAnswer(t, e.send(t, request{session: s, token: tokenSigner,
+			body: `{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"` + tool + `","arguments":` + arguments + `,` + proof(purpose) + `}}`}))
+	}
+	asked := call("start_service", `{"service_id":"demo-chat"}`, "PURPOSE_CALL")
+	if asked.Status != "pending_approval" || asked.OperationID == "" || asked.tool.Meta["durward/proof_needed"] != nil {
+		t.Fatalf("asked: %s %v", asked.tool.Structured, asked.tool.Meta)
+	}
+	if a := call("wait_operation", `{"operation_id":"`+asked.OperationID+`"}`, "PURPOSE_CALL"); a.Error == nil || a.tool.Meta["durward/proof_needed"] != "renew" {
+		t.Errorf("waiting without a renewal: %s %v", a.tool.Structured, a.tool.Meta)
+	}
+	e.vault.mu.Lock()
+	e.vault.permitLife = time.Minute
+	e.vault.mu.Unlock()
+	if a := call("wait_operation", `{"operation_id":"`+asked.OperationID+`"}`, "PURPOSE_RENEW"); a.Status != "pending_approval" {
+		t.Errorf("waiting with one: %s", a.tool.Structured)
+	}
+}
+
 func TestCallsAtOnceAreCapped(t *testing.T) {
 	e := newEdge(t, edgeOptions{hold: 30 * time.Second, calls: 1})
 	s := e.connect(t, tokenAgent)

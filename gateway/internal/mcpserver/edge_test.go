@@ -169,6 +169,9 @@ func (v *fakeVault) RenewPermits(ctx context.Context, req *vaultv1.RenewPermitsR
 	if !ok {
 		return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; open another")
 	}
+	if principal == "signer" && req.GetProof() == nil {
+		return nil, fault.New(callv1.Code_CODE_PROOF_REQUIRED, "the client must sign this request")
+	}
 	v.renewed++
 	permits, err := v.permits(principal)
 	if err != nil {

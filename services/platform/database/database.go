@@ -80,6 +80,19 @@ func OpenReader(ctx context.Context, cfg Config) (*sql.DB, error) {
 	return db, nil
 }
 
+// Prepare prepares statements for as long as the database is open; its Close closes them. It is for what every call runs,
+// which SQLite would otherwise parse anew each time.
+func Prepare(ctx context.Context, db *sql.DB, texts map[**sql.Stmt]string) error {
+	for stmt, text := range texts {
+		prepared, err := db.PrepareContext(ctx, text)
+		if err != nil {
+			return fmt.Errorf("prepare a statement: %w", err)
+		}
+		*stmt = prepared
+	}
+	return nil
+}
+
 // prepare checks the path and makes the file 0600 before SQLite does (its -wal and -shm files take the file's mode).
 func prepare(cfg Config) (string, error) {
 	path, err := config.StatePath(cfg.Path, cfg.StateDir)

@@ -29,6 +29,10 @@ const (
 	MaxPermitLife = 60 * time.Second
 )
 
+// MaxEpoch is the highest epoch that a grant or a permit may name. A human's statement must be able to name the one above it, and
+// its numbers are JSON's, which end at 2^53-1.
+const MaxEpoch = 1<<53 - 2
+
 // maxRequestID bounds the request id that a grant carries, in bytes.
 const maxRequestID = 64
 
@@ -181,7 +185,7 @@ func checkGrant(g *callv1.Grant) error {
 	}
 	if !isHex128(g.GetId()) || !isHex128(g.GetOperationId()) || g.GetUse() == 0 || g.GetPrincipal() == "" ||
 		g.GetSession() == "" || g.GetChannel() == callv1.Channel_CHANNEL_UNSPECIFIED || g.GetTool().GetName() == "" ||
-		g.GetTool().GetSource() == "" || g.GetAudience() == "" || g.GetEpoch() == 0 {
+		g.GetTool().GetSource() == "" || g.GetAudience() == "" || !epochOK(g.GetEpoch()) {
 		return ErrIncomplete
 	}
 	if len(g.GetRequestId()) > maxRequestID {
@@ -199,7 +203,7 @@ func checkPermit(p *callv1.Permit) error {
 	if p.GetVersion() != Version {
 		return ErrVersion
 	}
-	if !isHex128(p.GetId()) || p.GetPrincipal() == "" || p.GetSession() == "" || p.GetAudience() == "" || p.GetEpoch() == 0 ||
+	if !isHex128(p.GetId()) || p.GetPrincipal() == "" || p.GetSession() == "" || p.GetAudience() == "" || !epochOK(p.GetEpoch()) ||
 		p.GetChannel() == callv1.Channel_CHANNEL_UNSPECIFIED {
 		return ErrIncomplete
 	}
@@ -210,6 +214,8 @@ func checkPermit(p *callv1.Permit) error {
 	}
 	return checkTimes(p, MaxPermitLife)
 }
+
+func epochOK(epoch uint64) bool { return epoch > 0 && epoch <= MaxEpoch }
 
 // timestamps is what a grant and a permit have in common.
 type timestamps interface {

@@ -216,6 +216,7 @@ func TestIncompleteIsRefusedOnBothSides(t *testing.T) {
 		"no policy digest":       func(g *callv1.Grant) { g.PolicyDigest = nil },
 		"no audience":            func(g *callv1.Grant) { g.Audience = "" },
 		"epoch 0":                func(g *callv1.Grant) { g.Epoch = 0 },
+		"epoch beyond the last":  func(g *callv1.Grant) { g.Epoch = 1<<53 - 1 },
 		"no expiry":              func(g *callv1.Grant) { g.ExpiresAt = nil },
 		"61 s":                   func(g *callv1.Grant) { g.ExpiresAt = timestamppb.New(now.Add(61 * time.Second)) },
 		"ends before it begins":  func(g *callv1.Grant) { g.NotBefore = timestamppb.New(now.Add(2 * time.Minute)) },
@@ -239,6 +240,16 @@ func TestIncompleteIsRefusedOnBothSides(t *testing.T) {
 	p.Tools = []string{"b", "a"}
 	if _, err := SignPermit(testKey, p); err == nil {
 		t.Error("a permit with unsorted tools is signed")
+	}
+	for epoch, ok := range map[uint64]bool{0: false, 1: true, MaxEpoch: true, MaxEpoch + 1: false, 1 << 63: false} {
+		p, g := samplePermit(), sampleGrant()
+		p.Epoch, g.Epoch = epoch, epoch
+		if _, err := SignPermit(testKey, p); (err == nil) != ok {
+			t.Errorf("a permit of epoch %d: %v", epoch, err)
+		}
+		if _, err := Sign(testKey, g); (err == nil) != ok {
+			t.Errorf("a grant of epoch %d: %v", epoch, err)
+		}
 	}
 }
 

@@ -3,11 +3,14 @@ package identity_test
 import (
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/trust"
 )
 
 func TestParseRefuses(t *testing.T) {
@@ -24,6 +27,28 @@ func TestParseRefuses(t *testing.T) {
 	} {
 		if id, err := identity.Parse(s); !errors.Is(err, identity.ErrInvalid) || !id.IsZero() {
 			t.Errorf("Parse(%q) = %v, %v", s, id, err)
+		}
+	}
+}
+
+// The list of revoked identities takes exactly what is an identity: an entry in another spelling would revoke nobody.
+func TestRevokedListTakesIdentitiesAlone(t *testing.T) {
+	kit := platformtest.New(t)
+	read := func(entry string) error {
+		kit.WriteTrust(trust.FileRevoked, []byte("revoked: ["+strconv.Quote(entry)+"]\n"))
+		_, err := trust.Read(kit.TrustDir)
+		return err
+	}
+	for role := range optionsv1.Role_name {
+		for _, s := range []string{
+			"spiffe://durward.local/" + identity.RoleName(optionsv1.Role(role)) + "/main", "spiffe://x.y/operator/Alice", "spiffe://durward.local/vault/-x",
+			"spiffe://durward.local/egress/" + strings.Repeat("a", 63), "spiffe://durward.local/vault/" + strings.Repeat("a", 64),
+			"spiffe://" + strings.Repeat("a", 256) + "/vault/main", "spiffe://durward.local/vault/..", "spiffe://durward.local/Vault/main",
+		} {
+			_, want := identity.Parse(s)
+			if err := read(s); (err == nil) != (want == nil) {
+				t.Errorf("%q: Parse says %v, the list %v", s, want, err)
+			}
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package proof is how a key-bound client shows that a request is its own, though it passes through a gateway that nobody
-// trusts: an Ed25519 signature over what it asks for and a counter. The stdio bridge signs; the vault verifies.
+// trusts: an Ed25519 signature over what it asks for, a counter and the time. The stdio bridge signs; the vault verifies.
 package proof
 
 import (
@@ -28,7 +28,7 @@ type Claim struct {
 	// ArgumentsDigest is SHA-256 of the arguments' RFC 8785 form.
 	ArgumentsDigest []byte
 	Counter         uint64
-	// Time is in Unix seconds, for PURPOSE_OPEN alone.
+	// Time is when the proof was made, in Unix seconds.
 	Time int64
 }
 
@@ -39,7 +39,7 @@ type signed struct {
 	Counter         string `json:"counter"`
 	Purpose         string `json:"purpose"`
 	Session         string `json:"session,omitempty"`
-	Time            string `json:"time,omitempty"`
+	Time            string `json:"time"`
 	Tool            string `json:"tool,omitempty"`
 }
 
@@ -50,18 +50,16 @@ func (c Claim) message() ([]byte, error) {
 		Counter: strconv.FormatUint(c.Counter, 10),
 		Purpose: strings.ToLower(strings.TrimPrefix(c.Purpose.String(), "PURPOSE_")),
 		Session: c.Session,
+		Time:    strconv.FormatInt(c.Time, 10),
 		Tool:    c.Tool,
 	}
 	open, call := c.Purpose == callv1.Proof_PURPOSE_OPEN, c.Purpose == callv1.Proof_PURPOSE_CALL
 	if c.Purpose == callv1.Proof_PURPOSE_UNSPECIFIED || c.Client == "" || open != (c.Session == "") ||
-		call != (c.Tool != "") || call != (len(c.ArgumentsDigest) == 32) || open != (c.Time != 0) {
+		call != (c.Tool != "") || call != (len(c.ArgumentsDigest) == 32) || c.Time <= 0 {
 		return nil, ErrInvalid
 	}
 	if call {
 		s.ArgumentsDigest = canonical.FormatDigest(c.ArgumentsDigest)
-	}
-	if open {
-		s.Time = strconv.FormatInt(c.Time, 10)
 	}
 	raw, err := canonical.Marshal(s)
 	if err != nil {
@@ -80,7 +78,7 @@ func Sign(key ed25519.PrivateKey, c Claim) (*callv1.Proof, error) {
 }
 
 // Verify checks a proof of a claim. The claim's purpose is what the verifier expects; its counter and time are taken from
-// the proof. Freshness (Window, the time of an opening) is the caller's to judge.
+// the proof. Freshness (Window, the time) is the caller's to judge.
 func Verify(key ed25519.PublicKey, c Claim, p *callv1.Proof) error {
 	if p == nil || p.GetPurpose() != c.Purpose || len(key) != ed25519.PublicKeySize {
 		return ErrInvalid

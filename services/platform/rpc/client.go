@@ -34,7 +34,8 @@ type ClientConfig struct {
 }
 
 // Dial returns a connection that is made at the first call and made again by itself (waiting at most 1 s between tries).
-// A call fails at once while the server cannot be reached. Errors of calls are *fault.Error; the context's request id goes
+// A call fails at once while the server cannot be reached, and is not sent once the trust folder lists the server as
+// revoked, whatever connection there is. Errors of calls are *fault.Error; the context's request id goes
 // with each call, a new one if it has none that is valid. The caller closes the connection.
 func Dial(cfg ClientConfig) (*grpc.ClientConn, error) {
 	if cfg.Identity == nil || cfg.Server.IsZero() || cfg.Address == "" {
@@ -70,11 +71,17 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 		ctx, cancel = context.WithTimeout(ctx, DefaultDeadline)
 		defer cancel()
 	}
+	if err := c.revoked(ctx, method); err != nil {
+		return err
+	}
 	ctx = outgoing(ctx)
 	return c.convert(ctx, method, invoke(ctx, method, req, reply, cc, opts...))
 }
 
 func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	if err := c.revoked(ctx, method); err != nil {
+		return nil, err
+	}
 	ctx = outgoing(ctx)
 	s, err := streamer(ctx, desc, cc, method, opts...)
 	if err != nil {
@@ -82,6 +89,18 @@ func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 	}
 	return &clientStream{ClientStream: s, client: c, method: method}, nil
 }
+
+// revoked returns a fault when the server is no longer let in. The trust folder is asked on each call, since a connection
+// outlives a revocation.
+func (c *client) revoked(ctx context.Context, method string) error {
+	if !c.cfg.Identity.Revoked(c.cfg.Server) {
+		return nil
+	}
+	return c.convert(ctx, method, fault.New(callv1.Code_CODE_UNAVAILABLE,
+		"the "+identity.RoleName(c.cfg.Server.Role())+" cannot be reached", fault.WithRetry(time.Second), fault.WithCause(errRevoked)))
+}
+
+var errRevoked = errors.New("the server's identity is revoked")
 
 // outgoing puts the request id into the call's metadata.
 func outgoing(ctx context.Context) context.Context {
@@ -105,7 +124,7 @@ func (c *client) convert(ctx context.Context, method string, err error) error {
 		return nil
 	}
 	f := fault.From(err)
-	if f.Code == callv1.Code_CODE_UNAVAILABLE && !saysItself(err) && !errors.Is(ctx.Err(), context.Canceled) {
+	if f.Code == callv1.Code_CODE_UNAVAILABLE && !saysItself(err) && !errors.Is(err, errRevoked) && !errors.Is(ctx.Err(), context.Canceled) {
 		// Whoever reads it wants to know which process.
 		problem := " cannot be reached"
 		if status.Code(err) == codes.DeadlineExceeded {
@@ -140,9 +159,23 @@ func (s *clientStream) Header() (metadata.MD, error) {
 	return md, s.convert(err)
 }
 
-func (s *clientStream) CloseSend() error    { return s.convert(s.ClientStream.CloseSend()) }
-func (s *clientStream) SendMsg(m any) error { return s.convert(s.ClientStream.SendMsg(m)) }
-func (s *clientStream) RecvMsg(m any) error { return s.convert(s.ClientStream.RecvMsg(m)) }
+func (s *clientStream) CloseSend() error { return s.convert(s.ClientStream.CloseSend()) }
+
+func (s *clientStream) SendMsg(m any) error {
+	if err := s.client.revoked(s.Context(), s.method); err != nil {
+		return err
+	}
+	return s.convert(s.ClientStream.SendMsg(m))
+}
+
+// RecvMsg drops what a server sends that was revoked while the stream was open.
+func (s *clientStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if refused := s.client.revoked(s.Context(), s.method); refused != nil {
+		return refused
+	}
+	return s.convert(err)
+}
 
 // convert leaves io.EOF, which says that a stream ended well.
 func (s *clientStream) convert(err error) error {

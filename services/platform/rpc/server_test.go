@@ -11,6 +11,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -301,6 +302,57 @@ func TestRevocationOnALiveConnection(t *testing.T) {
 	kit.Revoke(kit.ID(gateway, "main"))
 	if _, err := client.ServiceInfo(t.Context(), serviceID("a")); !fault.Is(err, callv1.Code_CODE_DENIED) {
 		t.Errorf("a revoked caller gets %v", err)
+	}
+}
+
+// Nothing more goes to a server that was revoked, nor is taken from it, on the connection that there is.
+func TestRevokedServerOnALiveConnection(t *testing.T) {
+	kit := platformtest.New(t)
+	var calls atomic.Int32
+	revoked := make(chan struct{})
+	addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) {
+		executorv1.RegisterToolServiceServer(r, &tools{info: func(context.Context, *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+			calls.Add(1)
+			return &executorv1.ServiceInfoResponse{}, nil
+		}})
+		auditv1.RegisterHistoryServiceServer(r, &history{tail: func(_ *auditv1.TailRecordsRequest, s grpc.ServerStreamingServer[auditv1.TailRecordsResponse]) error {
+			calls.Add(1)
+			if err := s.Send(&auditv1.TailRecordsResponse{}); err != nil {
+				return err
+			}
+			<-revoked
+			return s.Send(&auditv1.TailRecordsResponse{})
+		}})
+	})
+	conn := kit.Dial(t, kit.ID(operator, platformtest.Operator), addr, kit.ID(executor, "local"))
+	gatewayConn := kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local"))
+	client, tail := executorv1.NewToolServiceClient(gatewayConn), auditv1.NewHistoryServiceClient(conn)
+	if _, err := client.ServiceInfo(t.Context(), serviceID("a")); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := tail.TailRecords(t.Context(), &auditv1.TailRecordsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	kit.Revoke(kit.ID(executor, "local"))
+	close(revoked)
+	refused := func(what string, err error) {
+		t.Helper()
+		if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || err.Error() != "the executor cannot be reached" || !strings.Contains(fault.From(err).Cause.Error(), "revoked") {
+			t.Errorf("%s a revoked server: %v", what, err)
+		}
+	}
+	_, err = stream.Recv()
+	refused("a message of", err)
+	_, err = client.ServiceInfo(t.Context(), serviceID("a"))
+	refused("a call of", err)
+	_, err = tail.TailRecords(t.Context(), &auditv1.TailRecordsRequest{})
+	refused("a stream from", err)
+	if n := calls.Load(); n != 2 {
+		t.Errorf("the server saw %d calls, want the 2 from before", n)
 	}
 }
 

@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"time"
 
@@ -32,6 +33,8 @@ type call struct {
 	// grant and statement are set once verified.
 	grant     *callv1.Grant
 	statement *callv1.HumanStatement
+	// subject is the digest of what the call acts on, as it was when the statement was checked.
+	subject [sha256.Size]byte
 }
 
 // who is for whom a call is made, by a verified grant or permit.
@@ -49,6 +52,10 @@ func (a *Authority) newCall(ctx context.Context, tool contract.Tool, request pro
 type notes struct {
 	summary  string
 	warnings []string
+	// confirm is nil in a handler that may change nothing.
+	confirm func(ctx context.Context, begin func()) error
+	// begun: an effect was confirmed.
+	begun bool
 }
 
 type notesKey struct{}

@@ -12,14 +12,19 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
 )
 
 // adoptEpoch takes over a higher epoch from the vault, durably.
 func (a *Authority) adoptEpoch(ctx context.Context, c *call, epoch uint64) error {
-	if epoch <= a.Control().Epoch {
+	now := a.Control().Epoch
+	if epoch <= now {
 		return nil
+	}
+	if epoch > epochWithin(now) {
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the epoch is out of bounds"))
 	}
 	_, err := a.change(ctx, func(now Control) (Control, error) {
 		now.Epoch = max(now.Epoch, epoch)
@@ -48,20 +53,36 @@ func (a *Authority) change(ctx context.Context, next func(Control) (Control, err
 	return after, nil
 }
 
-// Halt stops every further change here, durably, and raises the epoch to at least atLeast and at least one more than it
-// was. It waits for no other process: the fact is spooled for audit. What runs keeps running.
+// maxEpochStep bounds how far anybody but a human's statement may raise the epoch at once: whoever could raise it to the end
+// would leave no epoch for a resume to name.
+const maxEpochStep = 1_000_000
+
+// epochWithin is the highest epoch that may follow now.
+func epochWithin(now uint64) uint64 { return min(now+maxEpochStep, grant.MaxEpoch) }
+
+// Halt stops every further change here, durably, and raises the epoch to at least one more than it was and, within
+// maxEpochStep, to atLeast. It waits for no other process: the fact is spooled for audit. What runs keeps running; an effect
+// that is beginning has begun when Halt returns, and none begins afterwards. An error says that the halt is not durable; it is
+// in force all the same.
 func (a *Authority) Halt(ctx context.Context, reason string, atLeast uint64) (uint64, error) {
-	after, err := a.change(ctx, func(now Control) (Control, error) {
-		return Control{Epoch: max(now.Epoch+1, atLeast), Halted: true}, nil
-	})
-	if err != nil {
-		return 0, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
-	}
+	a.controlMu.Lock()
+	now := a.Control()
+	after := Control{Epoch: max(now.Epoch+1, min(atLeast, epochWithin(now.Epoch))), Halted: true}
+	// In force at once: a disk that is slow or refuses is no reason to go on.
+	a.control.Store(&after)
+	err := a.cfg.Store.SetControl(context.WithoutCancel(ctx), after)
+	a.controlMu.Unlock()
 	a.spoolControl(ctx, auditv1.Kind_KIND_HALTED, clean.Line(reason, 500), after.Epoch, nil)
+	a.beginning.Lock()
+	defer a.beginning.Unlock()
+	if err != nil {
+		return 0, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("halted, but not durably: %w", err)))
+	}
 	return after.Epoch, nil
 }
 
-// Resume ends a halt, on a human's statement that names this sink and an epoch above the current one.
+// Resume ends a halt, on a human's statement that names this sink and an epoch above the current one. It is in the log before it
+// is in force: CODE_AUDIT_UNAVAILABLE, and the halt goes on, while nothing can be recorded.
 func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint64, error) {
 	deny := func(cause error) error {
 		a.spoolControl(ctx, auditv1.Kind_KIND_SINK_REFUSED, clean.Line("resume: "+cause.Error(), 500), a.Control().Epoch, nil)
@@ -75,6 +96,14 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 		return 0, deny(errors.New("the statement is not of kind resume"))
 	case v.Audience != a.self:
 		return 0, deny(errors.New("the statement wakes another process"))
+	case v.Epoch <= a.Control().Epoch:
+		return 0, deny(errOldEpoch)
+	case v.Epoch > grant.MaxEpoch:
+		return 0, deny(errors.New("the epoch is out of bounds"))
+	}
+	// Not under the lock: a halt waits for no other process.
+	if _, err := a.recordNow(ctx, a.controlRecord(ctx, auditv1.Kind_KIND_RESUMED, "resumed by "+v.Operator, v.Epoch, h)); err != nil {
+		return 0, newFault(callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
 	}
 	after, err := a.change(ctx, func(now Control) (Control, error) {
 		if v.Epoch <= now.Epoch {
@@ -86,15 +115,22 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 	case errors.Is(err, errOldEpoch):
 		return 0, deny(err)
 	case err != nil:
+		a.spoolControl(ctx, auditv1.Kind_KIND_SINK_REFUSED, "resume: it could not be written down, and the halt goes on", a.Control().Epoch, nil)
 		return 0, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 	}
-	a.spoolControl(ctx, auditv1.Kind_KIND_RESUMED, "resumed by "+v.Operator, after.Epoch, h)
 	return after.Epoch, nil
 }
 
 var errOldEpoch = errors.New("the statement does not name an epoch above the current one")
 
 func (a *Authority) spoolControl(ctx context.Context, kind auditv1.Kind, summary string, epoch uint64, h *callv1.HumanStatement) {
+	record := a.controlRecord(ctx, kind, summary, epoch, h)
+	if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), record); err != nil {
+		a.cfg.Logger.ErrorContext(ctx, "a halt or resume could not be recorded", "kind", kind.String(), "error", err)
+	}
+}
+
+func (a *Authority) controlRecord(ctx context.Context, kind auditv1.Kind, summary string, epoch uint64, h *callv1.HumanStatement) *auditv1.Record {
 	caller, _ := rpc.Caller(ctx)
 	record := &auditv1.Record{
 		Kind:      kind,
@@ -111,9 +147,7 @@ func (a *Authority) spoolControl(ctx context.Context, kind auditv1.Kind, summary
 	if kind == auditv1.Kind_KIND_SINK_REFUSED {
 		record.Status, record.Body.Reason = auditv1.Status_STATUS_DENIED, summary
 	}
-	if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), record); err != nil {
-		a.cfg.Logger.ErrorContext(ctx, "a halt or resume could not be recorded", "kind", kind.String(), "error", err)
-	}
+	return record
 }
 
 // Recover looks after calls that an earlier process began and did not end: it finds out what is there now, says so in the

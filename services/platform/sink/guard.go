@@ -4,6 +4,7 @@ package sink
 
 import (
 	"bytes"
+	"context"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -62,6 +63,12 @@ func useOf(u *Use) *Use { return u }
 
 // intentRequired reports whether nothing is done unless its record is proved to be in the log.
 func intentRequired() bool { return true }
+
+// confirmRequired reports whether what was checked when a call arrived is checked again when its effect begins.
+func confirmRequired() bool { return true }
+
+// ungranted is the context of a handler that runs without a grant; there is none.
+func ungranted(ctx context.Context) context.Context { return ctx }
 
 // redemptionRequired reports whether the vault must agree at the moment of use.
 func redemptionRequired() bool { return true }

@@ -10,8 +10,11 @@ import (
 
 // TestGuardsStand: in a build without the drill's tag every guard refuses what is off by a little.
 func TestGuardsStand(t *testing.T) {
-	if !permitRequired() || !grantRequired() || !statementRequired(false) || !redemptionRequired() || !intentRequired() {
+	if !permitRequired() || !grantRequired() || !statementRequired(false) || !redemptionRequired() || !intentRequired() || !confirmRequired() {
 		t.Error("something is not required")
+	}
+	if ctx := ungranted(t.Context()); ctx != t.Context() {
+		t.Error("a handler that runs without a grant may change something")
 	}
 	if statementRequired(true) {
 		t.Error("a tool that the sink lists needs a human all the same")

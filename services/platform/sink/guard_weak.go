@@ -4,6 +4,7 @@ package sink
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ import (
 // Guards are the names that Weaken takes: each switches one guard off.
 var Guards = []string{
 	"required", "grant", "permit", "in-force", "audience", "epoch", "tool", "arguments", "subject", "spent", "statement", "uses",
-	"intent", "redeem", rpc.GuardCallers,
+	"intent", "redeem", "confirm", rpc.GuardCallers,
 }
 
 var (
@@ -107,5 +108,14 @@ func useOf(u *Use) *Use {
 }
 
 func intentRequired() bool { return !weak("intent") }
+
+func confirmRequired() bool { return !weak("confirm") }
+
+func ungranted(ctx context.Context) context.Context {
+	return context.WithValue(ctx, notesKey{}, &notes{confirm: func(_ context.Context, begin func()) error {
+		begin()
+		return nil
+	}})
+}
 
 func redemptionRequired() bool { return !weak("redeem") }

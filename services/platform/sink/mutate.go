@@ -44,7 +44,7 @@ func (a *Authority) mutate(ctx context.Context, c *call, handler grpc.UnaryHandl
 	raw, err := header(ctx, rpc.MetadataGrant)
 	if err == nil && raw == nil {
 		if !grantRequired() {
-			return handler(ctx, c.request)
+			return handler(ungranted(ctx), c.request)
 		}
 		err = errors.New("a change without a grant")
 	}
@@ -197,10 +197,10 @@ func (a *Authority) convince(ctx context.Context, c *call) (*Use, error) {
 	if err != nil {
 		return nil, a.refuseWith(ctx, c, fault.From(err))
 	}
+	c.subject = sha256.Sum256(subject.GetEntry())
 	unattended := a.unattended(c.tool) && len(c.grant.GetStatements()) == 0
 	if !unattended || len(c.grant.GetSubjectDigest()) > 0 {
-		digest := sha256.Sum256(subject.GetEntry())
-		if !subjectMatches(c.grant.GetSubjectDigest(), digest[:]) {
+		if !subjectMatches(c.grant.GetSubjectDigest(), c.subject[:]) {
 			return nil, a.refuse(ctx, c, callv1.Code_CODE_CONFLICT, errors.New("the subject is not what the grant names"))
 		}
 	}
@@ -295,9 +295,19 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	}
 
 	n := &notes{}
+	n.confirm = func(ctx context.Context, begin func()) error { return a.confirm(ctx, c, n, begin) }
 	began := a.cfg.Now()
 	response, err := a.run(context.WithValue(ctx, notesKey{}, n), c, handler)
 	took := a.cfg.Now().Sub(began)
+	switch refused := (*refusal)(nil); {
+	case errors.As(err, &refused) && !n.begun:
+		return a.notActed(ctx, key, c, outcome, refused.code, refused.cause)
+	case err == nil && !n.begun:
+		// Whatever it did, nobody looked whether it still might.
+		a.cfg.Logger.ErrorContext(ctx, "A TOOL'S HANDLER NEVER CONFIRMED ITS CHANGE: this is a fault in the program; its answer is withheld",
+			"tool", c.tool.Name, "operation", c.grant.GetOperationId())
+		err = fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errUnconfirmed))
+	}
 
 	result := &Result{State: StateDone, OK: err == nil}
 	record := a.record(auditv1.Kind_KIND_OUTCOME, auditv1.Status_STATUS_OK, c)

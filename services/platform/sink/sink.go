@@ -106,6 +106,8 @@ type Authority struct {
 	control atomic.Pointer[Control]
 	// controlMu orders changes of the control state; readers use the pointer.
 	controlMu sync.Mutex
+	// beginning is held for reading while an effect begins, and for writing by a halt before it answers.
+	beginning sync.RWMutex
 
 	mu      sync.Mutex
 	flights map[string]*flight

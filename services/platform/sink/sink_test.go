@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -62,11 +63,14 @@ func (m *memory) SetControl(_ context.Context, c Control) error { m.control = c;
 
 // notebook is a Recorder.
 type notebook struct {
+	mu      sync.Mutex
 	records []*auditv1.Record
 	full    bool
 }
 
 func (n *notebook) Record(_ context.Context, r *auditv1.Record) (*callv1.Receipt, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.records = append(n.records, r)
 	return &callv1.Receipt{}, nil
 }
@@ -74,6 +78,8 @@ func (n *notebook) Report(ctx context.Context, r *auditv1.Record) (*callv1.Recei
 	return n.Record(ctx, r)
 }
 func (n *notebook) Spool(_ context.Context, r *auditv1.Record) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if n.full {
 		return errors.New("full")
 	}

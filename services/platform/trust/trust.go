@@ -5,7 +5,7 @@
 //	grant_signers.yaml   the vault's grant-signing keys, each with its time: signers: [{kid, key, not_before, not_after}]
 //	allowed_signers      operators' signing keys, in OpenSSH's ALLOWED_SIGNERS format
 //	log_keys             audit's checkpoint keys, one sumdb/note verifier key a line
-//	revoked.yaml         identities that are no longer let in: revoked: [spiffe://…]
+//	revoked.yaml         identities that are no longer let in: revoked: [spiffe://TRUST_DOMAIN/ROLE/INSTANCE, …]
 //
 // The folder is read again whenever a file changes. A change that does not parse is not adopted: the last good snapshot
 // stays in force, and Err says what is wrong.
@@ -23,6 +23,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -30,7 +31,10 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/mod/sumdb/note"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 )
 
 // Names of the files in the folder.
@@ -220,11 +224,28 @@ func Read(dir string) (*Snapshot, error) {
 		if err := strictYAML(revoked, &doc); err != nil {
 			return nil, fmt.Errorf("trust file %s: %w", FileRevoked, err)
 		}
-		for _, id := range doc.Revoked {
+		for i, id := range doc.Revoked {
+			if !isIdentity(id) {
+				return nil, fmt.Errorf("trust file %s: revoked[%d]: %q is not an identity of the form spiffe://TRUST_DOMAIN/ROLE/INSTANCE", FileRevoked, i, id)
+			}
 			s.revoked[id] = struct{}{}
 		}
 	}
 	return s, nil
+}
+
+var instancePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
+
+// isIdentity reports whether s is an identity in the one spelling that package identity (which imports this one) has for
+// it. An entry in any other spelling would revoke nobody.
+func isIdentity(s string) bool {
+	id, err := spiffeid.FromString(s)
+	if err != nil || id.String() != s || len(id.TrustDomain().Name()) > 255 {
+		return false
+	}
+	role, instance, ok := strings.Cut(strings.TrimPrefix(id.Path(), "/"), "/")
+	known := optionsv1.Role_value["ROLE_"+strings.ToUpper(role)] != int32(optionsv1.Role_ROLE_UNSPECIFIED)
+	return ok && known && role == strings.ToLower(role) && instancePattern.MatchString(instance)
 }
 
 func readFile(dir, name string) ([]byte, error) {

@@ -93,6 +93,18 @@ func TestReadRefuses(t *testing.T) {
 		"no log key":                {FileLogKeys, "# none\n"},
 		"a log key that is none":    {FileLogKeys, "durward.local/audit/main+00000000+AAAA\n"},
 		"revoked, misspelt":         {FileRevoked, "revokd: []\n"},
+		"revoked, no scheme":        {FileRevoked, "revoked:\n  - durward.local/gateway/old\n"},
+		"revoked, another scheme":   {FileRevoked, "revoked:\n  - https://durward.local/gateway/old\n"},
+		"revoked, upper case":       {FileRevoked, "revoked:\n  - spiffe://Durward.local/gateway/old\n"},
+		"revoked, no instance":      {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway\n"},
+		"revoked, slash at the end": {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/old/\n"},
+		"revoked, unknown role":     {FileRevoked, "revoked:\n  - spiffe://durward.local/gatway/old\n"},
+		"revoked, role's constant":  {FileRevoked, "revoked:\n  - spiffe://durward.local/GATEWAY/old\n"},
+		"revoked, no role":          {FileRevoked, "revoked:\n  - spiffe://durward.local/unspecified/old\n"},
+		"revoked, a pattern":        {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/*\n"},
+		"revoked, a space":          {FileRevoked, "revoked:\n  - 'spiffe://durward.local/gateway/old '\n"},
+		"revoked, one bad of two":   {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/old\n  - old\n"},
+		"revoked, an empty one":     {FileRevoked, "revoked: ['']\n"},
 		"a huge file":               {FileLogKeys, strings.Repeat("#\n", maxFile)},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,5 +2,5 @@
 
 package server
 
-// kindsKept reports whether each role writes its own kinds alone.
+// kindsKept reports whether each role writes its own kinds alone, and speaks of a human's consent only where it may.
 func kindsKept() bool { return true }

@@ -5,6 +5,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/logproof"
 )
 
 // sinkKinds are what a process writes where effects happen.
@@ -41,4 +42,13 @@ func mayWrite(role optionsv1.Role, kind auditv1.Kind) bool {
 		return true
 	}
 	return kind == auditv1.Kind_KIND_STARTED || kind == auditv1.Kind_KIND_STOPPED || slices.Contains(own, kind)
+}
+
+// maySay reports whether a role's record of that kind may say what its body says of a human's consent.
+func maySay(role optionsv1.Role, kind auditv1.Kind, body *auditv1.Body) bool {
+	if !kindsKept() {
+		return true
+	}
+	return (body.GetStatement() == nil || logproof.CarriesStatement(role, kind)) &&
+		(!body.GetConfirmed() && !body.GetDangerous() || logproof.CarriesConsent(role, kind))
 }

@@ -32,6 +32,9 @@ func (s logService) Append(ctx context.Context, req *auditv1.AppendRequest) (*au
 		if !mayWrite(writer.Role(), r.GetKind()) {
 			return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "this process does not write records of that kind", fault.WithField("records.kind"))
 		}
+		if !maySay(writer.Role(), r.GetKind(), r.GetBody()) {
+			return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "this process does not speak of a human's consent in records of that kind", fault.WithField("records.body"))
+		}
 		if at := r.GetTime().AsTime(); !r.GetTime().IsValid() || at.Before(earliest) || !at.Before(latest) {
 			return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "a record's time is not a time of this age", fault.WithField("records.time"))
 		}

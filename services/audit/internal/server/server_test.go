@@ -166,6 +166,50 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// TestConsent tries to speak of a human's consent in every record that a role may write.
+func TestConsent(t *testing.T) {
+	h := newHouse(t)
+	signed := &callv1.HumanStatement{Statement: []byte("{}"), Signature: []byte("x")}
+	sinkSays := map[string][]auditv1.Kind{
+		"statement": {auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_RESUMED},
+		"mark":      {auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_READ, auditv1.Kind_KIND_SINK_REFUSED, auditv1.Kind_KIND_RECOVERED},
+	}
+	for role, says := range map[optionsv1.Role]map[string][]auditv1.Kind{
+		optionsv1.Role_ROLE_GATEWAY: nil,
+		optionsv1.Role_ROLE_VAULT: {
+			"statement": {auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_RESUMED},
+			"mark":      {auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_DENIED, auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED, auditv1.Kind_KIND_RESUMED},
+		},
+		optionsv1.Role_ROLE_EXECUTOR: sinkSays,
+		optionsv1.Role_ROLE_EGRESS:   sinkSays,
+		optionsv1.Role_ROLE_OPERATOR: nil,
+	} {
+		client := auditv1.NewLogServiceClient(h.as(role, "consent"))
+		var next uint64 = 1
+		for value := range auditv1.Kind_name {
+			kind := auditv1.Kind(value)
+			for _, claim := range []struct {
+				what string
+				body *auditv1.Body
+			}{
+				{"statement", &auditv1.Body{Statement: signed}}, {"mark", &auditv1.Body{Confirmed: true}}, {"mark", &auditv1.Body{Dangerous: true}},
+			} {
+				_, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: []*auditv1.Record{{
+					Sequence: next, Kind: kind, Time: timestamppb.Now(), Body: claim.body,
+				}}})
+				if slices.Contains(says[claim.what], kind) {
+					if err != nil {
+						t.Errorf("%s writes %s with %v: %v", role, kind, claim.body, err)
+					}
+					next++
+				} else if !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {
+					t.Errorf("%s writes %s with %v: error %v, want CODE_INVALID_ARGUMENT", role, kind, claim.body, err)
+				}
+			}
+		}
+	}
+}
+
 func TestAppendRefusesBadInput(t *testing.T) {
 	h := newHouse(t)
 	client := auditv1.NewLogServiceClient(h.as(optionsv1.Role_ROLE_EXECUTOR, "local"))

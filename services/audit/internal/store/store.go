@@ -69,24 +69,17 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 }
 
 func (s *Store) prepare(ctx context.Context) error {
-	for _, p := range []struct {
-		stmt **sql.Stmt
-		db   *sql.DB
-		text string
-	}{
-		{&s.insertEntry, s.db, `INSERT INTO entries (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id,
-			tool, body_commitment, leaf) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
-		{&s.insertBody, s.db, `INSERT INTO bodies (idx, salt, session, principal, body) VALUES (?, ?, ?, ?, ?)`},
-		{&s.insertHash, s.db, `INSERT INTO hashes (idx, hash) VALUES (?, ?)`},
-		{&s.insertCheckpoint, s.db, `INSERT INTO checkpoints (size, note) VALUES (?, ?)`},
-		{&s.updateWriter, s.db, `UPDATE writers SET last_sequence = ? WHERE id = ?`},
-		{&s.selectHash, s.reader, `SELECT hash FROM hashes WHERE idx = ?`},
-	} {
-		stmt, err := p.db.PrepareContext(ctx, p.text) //nolint:sqlclosecheck // lives as long as its database, which closes it
-		if err != nil {
-			return fmt.Errorf("audit database: %w", err)
-		}
-		*p.stmt = stmt
+	if err := errors.Join(database.Prepare(ctx, s.db, map[**sql.Stmt]string{
+		&s.insertEntry: `INSERT INTO entries (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id,
+			tool, body_commitment, leaf) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		&s.insertBody:       `INSERT INTO bodies (idx, salt, session, principal, body) VALUES (?, ?, ?, ?, ?)`,
+		&s.insertHash:       `INSERT INTO hashes (idx, hash) VALUES (?, ?)`,
+		&s.insertCheckpoint: `INSERT INTO checkpoints (size, note) VALUES (?, ?)`,
+		&s.updateWriter:     `UPDATE writers SET last_sequence = ? WHERE id = ?`,
+	}), database.Prepare(ctx, s.reader, map[**sql.Stmt]string{
+		&s.selectHash: `SELECT hash FROM hashes WHERE idx = ?`,
+	})); err != nil {
+		return fmt.Errorf("audit database: %w", err)
 	}
 	return nil
 }

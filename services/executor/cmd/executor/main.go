@@ -130,6 +130,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		Catalogue: source.Current,
 		Drivers:   map[string]service.Driver{catalogue.DriverProcess: processes, catalogue.DriverNull: &null.Driver{}},
 		Health:    health.New(),
+		Confirm:   sink.Confirm,
 		Logger:    logger,
 	})
 	source.Veto(services.Accept)

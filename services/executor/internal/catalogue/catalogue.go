@@ -88,8 +88,11 @@ func (s *Service) ServedModel() string {
 	return s.Model.ServedName
 }
 
+// Unreadable stands in the place of the digest of a program file that is missing or may not be read.
+const Unreadable = "unreadable"
+
 // Subject returns the RFC 8785 JSON of the entry with the SHA-256 of its program file as it is now: the bytes whose
-// digest a human signs. programDigest is "" for a driver without a program.
+// digest a human signs. programDigest is "" for a driver without a program, and Unreadable for a program without a digest.
 func (s *Service) Subject(programDigest string) ([]byte, error) {
 	return canonical.Marshal(struct {
 		*Service

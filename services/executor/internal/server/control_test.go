@@ -99,9 +99,27 @@ func TestPreviewIsWhatTheSinkChecks(t *testing.T) {
 	}
 	program, err := w.control.PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: tool.Ref(), Arguments: []byte(`{"service_id":"program"}`)})
 	w.must(err)
-	want := []string{`start program: /usr/bin/demo --flag "two words" as the executor's own user, port 17450, GPU 0 (simulated), 1024 MiB declared`}
+	want := []string{`start program: /usr/bin/env --flag "two words" as the executor's own user, port 17450, GPU 0 (simulated), 1024 MiB declared`}
 	if diff := cmp.Diff(want, program.GetPlan()); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+	// Nobody can approve the start of a program that nobody knows; to stop it works all the same.
+	w.write(strings.Replace(catalogueText, "/usr/bin/env", "/usr/bin/no-such-program", 1))
+	w.must(w.source.Reload())
+	_, err = w.control.PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: tool.Ref(), Arguments: []byte(`{"service_id":"program"}`)})
+	if f := wantCode(t, err, callv1.Code_CODE_FAILED); f.Message != "program cannot be started: its program file is missing or cannot be read" {
+		t.Errorf("it says %q", f.Message)
+	}
+	_, err = w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(w.ticket("program"))), start("program"))
+	wantCode(t, err, callv1.Code_CODE_FAILED)
+	if w.vault.redemptions() != 0 || w.driver.count() != 0 {
+		t.Error("an approval was spent on a program that cannot be read")
+	}
+	stop, _ := contract.Lookup("stop_service")
+	stopped, err := w.control.PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: stop.Ref(), Arguments: []byte(`{"service_id":"program"}`)})
+	w.must(err)
+	if !strings.Contains(string(stopped.GetSubject().GetEntry()), `"program_sha256":"unreadable"`) {
+		t.Errorf("the entry is %s", stopped.GetSubject().GetEntry())
 	}
 	for name, r := range map[string]*executorv1.PreviewCallRequest{
 		"not canonical":      {Tool: tool.Ref(), Arguments: []byte(`{ "service_id":"alpha"}`)},

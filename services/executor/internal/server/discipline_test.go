@@ -5,8 +5,10 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/executor/internal/catalogue"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
@@ -488,9 +491,15 @@ func TestEpochIsAdoptedFromAGrantAndFromTheVault(t *testing.T) {
 	w := newWorld(t)
 	tk := w.ticket("alpha")
 	tk.grant.Epoch, tk.statement.Epoch = 7, 7
-	w.vault.set(func(v *vault) { v.epoch = 9 })
 	_, err := w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(tk)), start("alpha"))
 	w.must(err)
+	if now := w.authority.Control(); now.Epoch != 7 {
+		t.Errorf("epoch %d after the grant, want 7", now.Epoch)
+	}
+	// The vault raised it while it answered: what was granted before no longer holds.
+	w.vault.set(func(v *vault) { v.epoch = 9 })
+	_, err = w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(w.ticket("beta"))), start("beta"))
+	wantCode(t, err, expired)
 	status, err := w.control.GetStatus(t.Context(), &executorv1.GetStatusRequest{})
 	w.must(err)
 	if status.GetEpoch() != 9 || status.GetServicesRunning() != 1 || status.GetGpuSource() != "simulated" {
@@ -500,6 +509,155 @@ func TestEpochIsAdoptedFromAGrantAndFromTheVault(t *testing.T) {
 	w.must(err)
 	if durable.Epoch != 9 {
 		t.Errorf("epoch %d is on disk, want 9", durable.Epoch)
+	}
+}
+
+// TestNobodyRaisesTheEpochToItsEnd: else no statement could name an epoch above it, and the sink could never be woken.
+func TestNobodyRaisesTheEpochToItsEnd(t *testing.T) {
+	const step = 1_000_000
+	w := newWorld(t)
+	far := w.ticket("alpha")
+	far.grant.Epoch, far.statement.Epoch = 2+step, 2+step
+	_, err := w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(far)), start("alpha"))
+	wantCode(t, err, denied)
+	for _, epoch := range []uint64{2 + step, grant.MaxEpoch, grant.MaxEpoch + 1, 1 << 63} {
+		w.vault.set(func(v *vault) { v.epoch = epoch })
+		_, err := w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(w.ticket("alpha"))), start("alpha"))
+		wantCode(t, err, denied)
+	}
+	if now := w.authority.Control(); now.Epoch != 1 || w.driver.count() != 0 {
+		t.Errorf("epoch %d, %d effects", now.Epoch, w.driver.count())
+	}
+	_, err = w.control.Halt(t.Context(), &executorv1.HaltRequest{Epoch: grant.MaxEpoch + 1})
+	wantCode(t, err, callv1.Code_CODE_INVALID_ARGUMENT)
+	halted, err := w.control.Halt(t.Context(), &executorv1.HaltRequest{Epoch: grant.MaxEpoch})
+	w.must(err)
+	if halted.GetEpoch() != 1+step {
+		t.Errorf("a halt raised the epoch to %d", halted.GetEpoch())
+	}
+	h, err := statement.Sign(w.resumption(grant.MaxEpoch+1), w.kit.OperatorSigner)
+	w.must(err)
+	_, err = w.control.Resume(t.Context(), &executorv1.ResumeRequest{Statement: h})
+	wantCode(t, err, denied)
+	w.resume(2 + step)
+}
+
+// TestWhatWaitedForItsTurnIsCheckedAgain: one start is on its way and fails in the end, a second waits for it. What
+// happens meanwhile keeps the second from its effect, and the log says that it did nothing.
+func TestWhatWaitedForItsTurnIsCheckedAgain(t *testing.T) {
+	tests := []struct {
+		name      string
+		meanwhile func(w *world, later func(time.Duration))
+		code      callv1.Code
+		cause     string
+	}{
+		{"nothing", func(*world, func(time.Duration)) {}, 0, ""},
+		{"a halt", func(w *world, _ func(time.Duration)) { w.haltWhileBusy() }, callv1.Code_CODE_HALTED, "halted while"},
+		{"a halt that was ended again", func(w *world, _ func(time.Duration)) {
+			w.haltWhileBusy()
+			w.resume(3)
+		}, expired, "epoch was raised"},
+		{"a higher epoch", func(w *world, _ func(time.Duration)) {
+			tk := w.ticket("alpha")
+			tk.grant.Epoch, tk.statement = 2, nil
+			_, err := w.gateway.StartService(with(w.t.Context(), rpc.MetadataGrant, w.sign(tk)), start("alpha"))
+			wantCode(w.t, err, denied)
+		}, expired, "epoch was raised"},
+		{"the catalogue was edited", func(w *world, _ func(time.Duration)) {
+			w.write(strings.Replace(catalogueText, "name: Alpha", "name: Alpha two", 1))
+			w.must(w.source.Reload())
+		}, callv1.Code_CODE_CONFLICT, "subject changed"},
+		{"the service is gone from the catalogue", func(w *world, _ func(time.Duration)) {
+			w.source.Veto(func(*catalogue.Catalogue) error { return nil })
+			w.write(strings.Replace(catalogueText, "id: alpha", "id: gamma", 1))
+			w.must(w.source.Reload())
+		}, callv1.Code_CODE_CONFLICT, "subject is gone"},
+		{"the statement ended", func(_ *world, later func(time.Duration)) { later(16 * time.Minute) }, expired, "time"},
+		{"the operator is one no more", func(w *world, _ func(time.Duration)) {
+			w.kit.WriteTrust("allowed_signers", []byte("# nobody\n"))
+			w.must(w.kit.Trust.Reload())
+		}, denied, "not an operator"},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			var ahead atomic.Int64
+			w := newWorld(t, func(c *sink.Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } })
+			w.driver.entered, w.driver.leave, w.driver.failOnce = make(chan struct{}, 9), make(chan struct{}), driver.ErrNotStarted
+			call := func() <-chan error {
+				ended := make(chan error, 1)
+				ctx := with(t.Context(), rpc.MetadataGrant, w.sign(w.ticket("alpha")))
+				go func() {
+					_, err := w.gateway.StartService(ctx, start("alpha"))
+					ended <- err
+				}()
+				return ended
+			}
+			first := call()
+			<-w.driver.entered
+			second := call()
+			for deadline := time.Now().Add(10 * time.Second); len(w.log.kinds()) < 2; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("the second call has no intent")
+				}
+			}
+			time.Sleep(100 * time.Millisecond) // from its intent to the queue it waits for nobody
+			tc.meanwhile(w, func(d time.Duration) { ahead.Store(int64(d)) })
+			close(w.driver.leave)
+			wantCode(t, <-first, callv1.Code_CODE_FAILED)
+			err := <-second
+			w.authority.Wait(t.Context())
+			if tc.code == 0 {
+				w.must(err)
+				if w.driver.count() != 1 {
+					t.Errorf("%d effects, want 1", w.driver.count())
+				}
+				return
+			}
+			wantCode(t, err, tc.code)
+			if w.driver.count() != 0 {
+				t.Errorf("%d effects, want 0", w.driver.count())
+			}
+			w.log.mu.Lock()
+			defer w.log.mu.Unlock()
+			said := slices.ContainsFunc(w.log.records, func(r *auditv1.Record) bool {
+				return r.GetKind() == auditv1.Kind_KIND_SINK_REFUSED && strings.HasPrefix(r.GetBody().GetReason(), "spent but not acted: ") &&
+					strings.Contains(r.GetBody().GetReason(), tc.cause)
+			})
+			if !said {
+				t.Errorf("the log does not say that nothing was done because of %q: %v", tc.cause, w.log.records)
+			}
+		})
+	}
+}
+
+// haltWhileBusy halts while the driver is in the middle of a start. The halt is in force at once, though it answers only
+// when the start has begun.
+func (w *world) haltWhileBusy() {
+	w.t.Helper()
+	go func() { _, _ = w.authority.Halt(w.t.Context(), "panic", 0) }()
+	for deadline := time.Now().Add(10 * time.Second); !w.authority.Control().Halted; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.t.Fatal("not halted")
+		}
+	}
+}
+
+func TestResumeIsRecordedFirst(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.control.Halt(t.Context(), &executorv1.HaltRequest{})
+	w.must(err)
+	w.log.set(func(l *log) { l.down = true })
+	h, err := statement.Sign(w.resumption(3), w.kit.OperatorSigner)
+	w.must(err)
+	_, err = w.control.Resume(t.Context(), &executorv1.ResumeRequest{Statement: h})
+	wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
+	if now := w.authority.Control(); !now.Halted || now.Epoch != 2 {
+		t.Errorf("an unrecorded resume is in force: %v", now)
+	}
+	w.log.set(func(l *log) { l.down = false })
+	w.resume(3)
+	if r := w.log.last(); r.GetKind() != auditv1.Kind_KIND_RESUMED || r.GetBody().GetStatement() == nil {
+		t.Errorf("last record is %v", r)
 	}
 }
 
@@ -519,6 +677,7 @@ func TestHaltAndResume(t *testing.T) {
 	if !w.driver.running["alpha"] {
 		t.Error("a halt stopped a service")
 	}
+	w.log.set(func(l *log) { l.down = false })
 	if again, err := w.control.Halt(t.Context(), &executorv1.HaltRequest{}); err != nil || again.GetEpoch() != 6 {
 		t.Errorf("a second halt: %v, %v", again, err)
 	}

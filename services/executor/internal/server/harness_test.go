@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -45,7 +46,7 @@ models: [{id: demo/one, served_name: demo-one}]
 services:
   - {id: alpha, name: Alpha, driver: "null", model: demo/one, gpus: [0], vram_mib: 6144}
   - {id: beta, name: Beta, driver: "null"}
-  - {id: program, name: Program, driver: process, argv: [/usr/bin/demo, --flag, "two words"], port: 17450, gpus: [0], vram_mib: 1024}
+  - {id: program, name: Program, driver: process, argv: [/usr/bin/env, --flag, "two words"], port: 17450, gpus: [0], vram_mib: 1024}
 `
 
 // effects is a driver that only counts.
@@ -55,6 +56,7 @@ type effects struct {
 	starts, stops  int
 	entered, leave chan struct{} // if set, Start tells and waits
 	fail           error
+	failOnce       error
 }
 
 func (e *effects) Look(s *catalogue.Service) driver.Sight {
@@ -73,8 +75,9 @@ func (e *effects) Start(_ context.Context, s *catalogue.Service) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.fail != nil {
-		return e.fail
+	if err := cmp.Or(e.failOnce, e.fail); err != nil {
+		e.failOnce = nil
+		return err
 	}
 	e.starts++
 	e.running[s.ID] = true
@@ -261,6 +264,7 @@ func newWorld(t *testing.T, configure ...func(*sink.Config)) *world {
 		Catalogue: w.source.Current,
 		Drivers:   map[string]service.Driver{catalogue.DriverNull: w.driver, catalogue.DriverProcess: w.driver},
 		Health:    healthy{},
+		Confirm:   sink.Confirm,
 		Logger:    platformtest.Logger(),
 	})
 	w.source.Veto(w.services.Accept)

@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -47,7 +48,8 @@ func TestTheDemoService(t *testing.T) {
 	defer d.Close()
 	m := service.New(service.Config{
 		Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]service.Driver{"process": d}, Health: health.New(),
-		Logger: slog.New(slog.DiscardHandler),
+		Confirm: func(_ context.Context, begin func()) error { begin(); return nil },
+		Logger:  slog.New(slog.DiscardHandler),
 	})
 	s, _ := c.Lookup("demo")
 	defer func() { _, _ = m.Stop(t.Context(), s) }()

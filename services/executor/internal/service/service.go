@@ -18,6 +18,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/executor/internal/catalogue"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/platform/contract"
@@ -55,6 +56,9 @@ type Config struct {
 	// Drivers by the name that entries use.
 	Drivers map[string]Driver
 	Health  Checker
+	// Confirm runs begin, which starts or stops something, unless what was approved no longer holds; then its error is the
+	// call's. sink.Confirm is one.
+	Confirm func(ctx context.Context, begin func()) error
 	Logger  *slog.Logger
 }
 
@@ -159,25 +163,35 @@ func (m *Manager) Look(s *catalogue.Service) View {
 }
 
 // Start makes a service run and returns when it is healthy. It reports whether that changed anything. Errors are faults:
-// CODE_CONFLICT when a stranger holds the port, CODE_FAILED with a fixed cause otherwise; then the service is stopped again.
+// CODE_CONFLICT when a stranger holds the port or the service's turn does not come, CODE_FAILED with a fixed cause otherwise;
+// then the service is stopped again. What Confirm refuses is not begun.
 func (m *Manager) Start(ctx context.Context, s *catalogue.Service) (bool, error) {
 	u := m.unit(s.ID)
-	if err := u.take(ctx); err != nil {
+	if err := u.take(ctx, s); err != nil {
 		return false, err
 	}
 	defer u.release()
 	d := m.cfg.Drivers[s.Driver]
-	if d.Look(s).State == driver.Running {
+	waiting, abandon := context.WithCancelCause(ctx)
+	defer abandon(nil)
+	running := false
+	var err error
+	if refused := m.cfg.Confirm(ctx, func() {
+		if running = d.Look(s).State == driver.Running; running {
+			return
+		}
+		u.set(func(u *unit) {
+			u.phase, u.failure, u.healthy, u.checked = executorv1.ServiceState_SERVICE_STATE_STARTING, "", false, false
+			u.abandon = abandon
+		})
+		err = d.Start(ctx, s)
+	}); refused != nil {
+		return false, refused
+	}
+	if running {
 		m.check(ctx, s)
 		return false, nil
 	}
-	waiting, abandon := context.WithCancelCause(ctx)
-	defer abandon(nil)
-	u.set(func(u *unit) {
-		u.phase, u.failure, u.healthy, u.checked = executorv1.ServiceState_SERVICE_STATE_STARTING, "", false, false
-		u.abandon = abandon
-	})
-	err := d.Start(ctx, s)
 	if err == nil {
 		err = m.awaitHealth(waiting, d, s)
 	}
@@ -265,21 +279,40 @@ func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalogue.Servic
 }
 
 // Stop makes a service not run, and ends a start that is still waiting for it to be healthy. It reports whether that
-// changed anything. Errors are faults.
+// changed anything. Errors are faults; what Confirm refuses is not begun.
 func (m *Manager) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
 	u := m.unit(s.ID)
+	d := m.cfg.Drivers[s.Driver]
 	abandoned := false
-	u.set(func(u *unit) {
-		if abandoned = u.abandon != nil; abandoned {
-			u.abandon(errStopped)
+	if u.starting() {
+		if refused := m.cfg.Confirm(ctx, func() {
+			u.set(func(u *unit) {
+				if abandoned = u.abandon != nil; abandoned {
+					u.abandon(errStopped)
+				}
+			})
+		}); refused != nil {
+			return false, refused
 		}
-	})
-	if err := u.take(ctx); err != nil {
+	}
+	if err := u.take(ctx, s); err != nil {
 		return false, err
 	}
 	defer u.release()
-	u.set(func(u *unit) { u.phase = executorv1.ServiceState_SERVICE_STATE_STOPPING })
-	changed, err := m.cfg.Drivers[s.Driver].Stop(ctx, s)
+	// Ending a program takes as long as it takes, so only the decision is made while a halt would wait.
+	refused := m.cfg.Confirm(ctx, func() {
+		u.set(func(u *unit) { u.phase = executorv1.ServiceState_SERVICE_STATE_STOPPING })
+	})
+	switch {
+	case refused != nil && !abandoned:
+		return false, refused
+	case refused != nil && d.Look(s).State == driver.Running:
+		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" was stopped while it was starting, and another start came before the rest",
+			fault.WithCause(refused))
+	case refused != nil:
+		return true, nil
+	}
+	changed, err := d.Stop(ctx, s)
 	u.set(func(u *unit) {
 		u.phase = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
 		if err == nil {
@@ -292,10 +325,21 @@ func (m *Manager) Stop(ctx context.Context, s *catalogue.Service) (bool, error) 
 	return changed || abandoned, nil
 }
 
-func (u *unit) take(ctx context.Context) error {
+func (u *unit) starting() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.abandon != nil
+}
+
+// take waits for the service's turn, at most as long as one start or stop of it may last.
+func (u *unit) take(ctx context.Context, s *catalogue.Service) error {
+	patience := time.NewTimer(max(s.StartTimeout(), s.StopTimeout()))
+	defer patience.Stop()
 	select {
 	case u.turn <- struct{}{}:
 		return nil
+	case <-patience.C:
+		return fault.New(callv1.Code_CODE_CONFLICT, s.ID+" is in the middle of another change; look at it before you ask again")
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -365,8 +409,9 @@ func (m *Manager) Accept(next *catalogue.Catalogue) error {
 }
 
 // Subject returns what a call would act on, as it is now: the resolved catalogue entry with its program's digest. Tools
-// that act on no service have an empty one.
-func (m *Manager) Subject(_ context.Context, _ contract.Tool, request proto.Message) (*callv1.Subject, error) {
+// that act on no service have an empty one. A call that runs the program has no subject while the program cannot be read:
+// nobody can approve what nobody knows. To look at a service or to stop it must work all the same, and then the entry says so.
+func (m *Manager) Subject(_ context.Context, tool contract.Tool, request proto.Message) (*callv1.Subject, error) {
 	named, ok := request.(interface{ GetServiceId() string })
 	if !ok {
 		return &callv1.Subject{Label: "this host", Entry: []byte("{}")}, nil
@@ -375,24 +420,21 @@ func (m *Manager) Subject(_ context.Context, _ contract.Tool, request proto.Mess
 	if err != nil {
 		return nil, err
 	}
-	entry, err := s.Subject(m.programDigest(s))
+	digest := ""
+	if s.Program() != "" {
+		if digest, err = m.programs.Digest(s.Program()); err != nil {
+			m.cfg.Logger.Warn("a program has no digest", "service", s.ID, "error", err)
+			if tool.Tier != optionsv1.Tier_TIER_READ && tool.Name != "stop_service" {
+				return nil, fault.New(callv1.Code_CODE_FAILED, s.ID+" cannot be started: its program file is missing or cannot be read", fault.WithCause(err))
+			}
+			digest = catalogue.Unreadable
+		}
+	}
+	entry, err := s.Subject(digest)
 	if err != nil {
 		return nil, err
 	}
 	return &callv1.Subject{Label: "service " + s.ID, Entry: entry}, nil
-}
-
-// programDigest is "" for a program that is missing or may not be read: starting it fails by itself, and stopping must not.
-func (m *Manager) programDigest(s *catalogue.Service) string {
-	if s.Program() == "" {
-		return ""
-	}
-	digest, err := m.programs.Digest(s.Program())
-	if err != nil {
-		m.cfg.Logger.Warn("a program has no digest", "service", s.ID, "error", err)
-		return ""
-	}
-	return digest
 }
 
 // Found says, after a restart, what is true of the service that an interrupted call acted on: "running", "stopped", or

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,8 +104,14 @@ func manager(t *testing.T, p *program, a *answers, port uint32) (*Manager, *cata
 	s, _ := c.Lookup("chat")
 	s.Port = port
 	return New(Config{
-		Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]Driver{"process": p}, Health: a, Logger: slog.New(slog.DiscardHandler),
+		Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]Driver{"process": p}, Health: a, Confirm: willing, Logger: slog.New(slog.DiscardHandler),
 	}), s
+}
+
+// willing is a Confirm.
+func willing(_ context.Context, begin func()) error {
+	begin()
+	return nil
 }
 
 func wantFault(t *testing.T, err error, code callv1.Code, sentence string) {
@@ -248,6 +255,94 @@ func TestStartsAndStopsOfOneServiceFollowEachOther(t *testing.T) {
 			t.Errorf("%d at a time", p.most)
 		}
 	})
+}
+
+func TestATurnThatDoesNotCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &program{after: driver.Running, took: time.Hour}
+		m, s := manager(t, p, &answers{}, 0)
+		go func() { _, _ = m.Start(t.Context(), s) }()
+		synctest.Wait()
+		began := time.Now()
+		_, err := m.Start(t.Context(), s)
+		wantFault(t, err, callv1.Code_CODE_CONFLICT, "chat is in the middle of another change; look at it before you ask again")
+		if waited := time.Since(began); waited != max(s.StartTimeout(), s.StopTimeout()) {
+			t.Errorf("it waited %s", waited)
+		}
+		time.Sleep(2 * time.Hour)
+	})
+}
+
+// TestWhatIsNotConfirmedIsNotBegun: neither a start, nor a stop, nor the end of a start that waits for health.
+func TestWhatIsNotConfirmedIsNotBegun(t *testing.T) {
+	no := errors.New("halted")
+	synctest.Test(t, func(t *testing.T) {
+		p, a := &program{}, &answers{}
+		m, s := manager(t, p, a, 0)
+		var left atomic.Int32 // how many more are confirmed
+		m.cfg.Confirm = func(ctx context.Context, begin func()) error {
+			if left.Add(-1) < 0 {
+				return no
+			}
+			return willing(ctx, begin)
+		}
+		if changed, err := m.Start(t.Context(), s); !errors.Is(err, no) || changed || p.starts != 0 {
+			t.Errorf("start: %v, %v, %d starts", changed, err, p.starts)
+		}
+		if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+			t.Errorf("a start that was not begun leaves it %v", v)
+		}
+		p.after, a.ready = driver.Running, time.Now().Add(3*time.Second)
+		left.Store(1)
+		started := make(chan error, 1)
+		go func() {
+			_, err := m.Start(t.Context(), s)
+			started <- err
+		}()
+		time.Sleep(time.Second)
+		if _, err := m.Stop(t.Context(), s); !errors.Is(err, no) {
+			t.Errorf("stop of a start: %v", err)
+		}
+		if err := <-started; err != nil || p.stops != 0 {
+			t.Errorf("the start was ended by what was not confirmed: %v, %d stops", err, p.stops)
+		}
+		if _, err := m.Stop(t.Context(), s); !errors.Is(err, no) || p.stops != 0 || m.Look(s).State != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+			t.Errorf("stop: %v, %d stops, %v", err, p.stops, m.Look(s))
+		}
+	})
+}
+
+// TestAStopThatIsHaltedHalfWay: it has ended a start, and a halt keeps it from the rest; it says what it did.
+func TestAStopThatIsHaltedHalfWay(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &program{after: driver.Running}
+			m, s := manager(t, p, &answers{ready: time.Now().Add(4 * time.Second)}, 0)
+			confirmed := 0
+			m.cfg.Confirm = func(ctx context.Context, begin func()) error {
+				if confirmed++; confirmed == 3 {
+					if again {
+						_ = p.Start(ctx, s)
+					}
+					return errors.New("halted")
+				}
+				return willing(ctx, begin)
+			}
+			ended := make(chan error, 1)
+			go func() {
+				_, err := m.Start(t.Context(), s)
+				ended <- err
+			}()
+			time.Sleep(time.Second)
+			changed, err := m.Stop(t.Context(), s)
+			wantFault(t, <-ended, callv1.Code_CODE_FAILED, "chat did not start: it was stopped while it was starting")
+			if again {
+				wantFault(t, err, callv1.Code_CODE_FAILED, "chat was stopped while it was starting, and another start came before the rest")
+			} else if !changed || err != nil {
+				t.Errorf("stop: %v, %v", changed, err)
+			}
+		})
+	}
 }
 
 func TestHealthIsWatched(t *testing.T) {

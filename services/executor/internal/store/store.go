@@ -26,7 +26,11 @@ const File = "executor.db"
 var migrations embed.FS
 
 // Store implements sink.Store.
-type Store struct{ db *sql.DB }
+type Store struct {
+	db *sql.DB
+
+	lookup, use, spend, finish *sql.Stmt
+}
 
 var _ sink.Store = (*Store)(nil)
 
@@ -42,7 +46,11 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{db: db}, nil
+	s := &Store{db: db}
+	if err := s.prepare(ctx); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return s, nil
 }
 
 // Close closes the file.
@@ -51,9 +59,26 @@ func (s *Store) Close() error { return s.db.Close() }
 const columns = `key, operation, use, tool, arguments, arguments_digest, request_id, principal, session, channel, dangerous,
 	statement, spent_at, keep_until, state, ok, response, fault, outcome, found`
 
+// prepare is for what every call runs.
+func (s *Store) prepare(ctx context.Context) error {
+	if err := database.Prepare(ctx, s.db, map[**sql.Stmt]string{
+		&s.lookup: `SELECT ` + columns + ` FROM spent WHERE key = ?`,
+		&s.use: `INSERT INTO statement_use (digest, used, keep_until) VALUES (?, 1, ?)
+			ON CONFLICT (digest) DO UPDATE SET used = used + 1 RETURNING used`,
+		&s.spend: `INSERT INTO spent (key, operation, use, tool, arguments, arguments_digest, request_id, principal,
+			session, channel, dangerous, statement, spent_at, keep_until, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (key) DO NOTHING`,
+		&s.finish: `UPDATE spent SET state = ?, ok = ?, response = ?, fault = ?, outcome = ?, found = ?
+			WHERE key = ? AND state = ?`,
+	}); err != nil {
+		return fmt.Errorf("executor store: %w", err)
+	}
+	return nil
+}
+
 // Lookup implements sink.Store.
 func (s *Store) Lookup(ctx context.Context, key string) (*sink.Entry, error) {
-	found, err := s.query(ctx, `SELECT `+columns+` FROM spent WHERE key = ?`, key)
+	found, err := entries(s.lookup.QueryContext(ctx, key))
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
@@ -62,16 +87,16 @@ func (s *Store) Lookup(ctx context.Context, key string) (*sink.Entry, error) {
 
 // Interrupted implements sink.Store.
 func (s *Store) Interrupted(ctx context.Context) ([]*sink.Entry, error) {
-	return s.query(ctx, `SELECT `+columns+` FROM spent WHERE settled = 0 AND state = ? ORDER BY spent_at`, string(sink.StateSpent))
+	return entries(s.db.QueryContext(ctx, `SELECT `+columns+` FROM spent WHERE settled = 0 AND state = ? ORDER BY spent_at`, string(sink.StateSpent)))
 }
 
 // Unsettled implements sink.Store.
 func (s *Store) Unsettled(ctx context.Context) ([]*sink.Entry, error) {
-	return s.query(ctx, `SELECT `+columns+` FROM spent WHERE settled = 0 AND state IN ('done', 'not acted', 'unknown') ORDER BY spent_at LIMIT 1000`)
+	return entries(s.db.QueryContext(ctx, `SELECT `+columns+` FROM spent WHERE settled = 0 AND state IN ('done', 'not acted', 'unknown') ORDER BY spent_at LIMIT 1000`))
 }
 
-func (s *Store) query(ctx context.Context, query string, args ...any) ([]*sink.Entry, error) {
-	rows, err := s.db.QueryContext(ctx, query, args...)
+// entries reads the answer to a query for columns.
+func entries(rows *sql.Rows, err error) ([]*sink.Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("executor store: %w", err)
 	}
@@ -111,8 +136,8 @@ func (s *Store) Spend(ctx context.Context, p *sink.Spend) error {
 	if p.Statement != nil {
 		statement = p.Statement.Digest[:]
 		var used int
-		err := tx.QueryRowContext(ctx, `INSERT INTO statement_use (digest, used, keep_until) VALUES (?, 1, ?)
-			ON CONFLICT (digest) DO UPDATE SET used = used + 1 RETURNING used`, statement, p.Statement.Until.UnixNano()).Scan(&used)
+		// The transaction's end closes the statements that are made for it.
+		err := tx.StmtContext(ctx, s.use).QueryRowContext(ctx, statement, p.Statement.Until.UnixNano()).Scan(&used)
 		if err != nil {
 			return fmt.Errorf("executor store: %w", err)
 		}
@@ -120,9 +145,7 @@ func (s *Store) Spend(ctx context.Context, p *sink.Spend) error {
 			return sink.ErrUsedUp
 		}
 	}
-	done, err := tx.ExecContext(ctx, `INSERT INTO spent (key, operation, use, tool, arguments, arguments_digest, request_id, principal,
-		session, channel, dangerous, statement, spent_at, keep_until, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (key) DO NOTHING`,
+	done, err := tx.StmtContext(ctx, s.spend).ExecContext(ctx,
 		p.Key, p.Operation, p.Use, p.Tool, p.Arguments, p.ArgumentsDigest, p.RequestID, p.Principal, p.Session, int32(p.Channel),
 		p.Dangerous, statement, p.At.UnixNano(), p.Until.UnixNano(), string(sink.StateSpent))
 	if err != nil {
@@ -144,8 +167,7 @@ var ErrNotOpen = errors.New("executor store: the key is not waiting for an outco
 
 // Finish implements sink.Store.
 func (s *Store) Finish(ctx context.Context, key string, r *sink.Result) error {
-	done, err := s.db.ExecContext(ctx, `UPDATE spent SET state = ?, ok = ?, response = ?, fault = ?, outcome = ?, found = ?
-		WHERE key = ? AND state = ?`, string(r.State), r.OK, r.Response, r.Fault, r.Outcome, r.Found, key, string(sink.StateSpent))
+	done, err := s.finish.ExecContext(ctx, string(r.State), r.OK, r.Response, r.Fault, r.Outcome, r.Found, key, string(sink.StateSpent))
 	if err != nil {
 		return fmt.Errorf("executor store: %w", err)
 	}

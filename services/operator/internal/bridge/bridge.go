@@ -45,6 +45,11 @@ const (
 	codeUnavailable = -32000
 )
 
+// codeProofRequired is Durward's own code in an error's data.
+const codeProofRequired = "PROOF_REQUIRED"
+
+const methodCall = "tools/call"
+
 // Config is what a Bridge needs.
 type Config struct {
 	// Endpoint is the gateway's URL, http://127.0.0.1:7430/mcp.
@@ -237,43 +242,68 @@ func (b *Bridge) open(ctx context.Context, line []byte, m message) {
 	b.write(answer)
 }
 
-// handshake sends the remembered initialize with a proof and takes up the session. The caller holds mu.
+// handshake sends the remembered initialize with a proof and takes up the session; once more with a new proof when the
+// first was from before the vault's start. The caller holds mu.
 func (b *Bridge) handshake(ctx context.Context) (answer []byte, err error) {
+	answer, again, err := b.handshakeOnce(ctx)
+	if err != nil || !again || b.cfg.Key == nil || !b.pauseForOpening(ctx) {
+		return answer, err
+	}
+	answer, _, err = b.handshakeOnce(ctx)
+	return answer, err
+}
+
+// pauseForOpening waits until an opening can be dated after what happened before; false when ctx ended.
+func (b *Bridge) pauseForOpening(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(b.prover.untilNextSecond()):
+		return true
+	}
+}
+
+func (b *Bridge) handshakeOnce(ctx context.Context) (answer []byte, again bool, err error) {
 	signed, err := b.prover.open(b.initialize)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	response, err := b.postWith(ctx, signed, "", "")
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer b.discard(response)
 	var m message
 	if err := json.Unmarshal(b.initialize, &m); err != nil {
-		return nil, fmt.Errorf("handshake: %w", err)
+		return nil, false, fmt.Errorf("handshake: %w", err)
 	}
 	err = b.answers(response, m.ID, func(payload []byte) error {
 		answer = payload
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	var reply struct {
 		Result struct {
 			Protocol string          `json:"protocolVersion"`
 			Meta     json.RawMessage `json:"_meta"`
 		} `json:"result"`
+		Error struct {
+			Data struct {
+				Code string `json:"code"`
+			} `json:"data"`
+		} `json:"error"`
 	}
 	if err := json.Unmarshal(answer, &reply); err != nil {
-		return nil, fmt.Errorf("handshake: %w", err)
+		return nil, false, fmt.Errorf("handshake: %w", err)
 	}
 	if reply.Result.Protocol != "" {
 		b.session, b.protocol = response.Header.Get("Mcp-Session-Id"), reply.Result.Protocol
 		b.opened++
 		b.prover.opened(reply.Result.Meta)
 	}
-	return answer, nil
+	return answer, reply.Error.Data.Code == codeProofRequired, nil
 }
 
 // reopen opens the session again after the gateway lost it; seen is the opening that the lost request belonged to.
@@ -301,28 +331,36 @@ func (b *Bridge) reopen(ctx context.Context, seen int) error {
 	return nil
 }
 
-// maxTries bounds how often one request is sent: once, after the session was opened again, and with each proof that the
-// answer asked for.
+// maxTries bounds how often a request whose connection broke is sent.
 const maxTries = 5
 
-// call relays one request and its answer.
+// lostSession stands beside the names of the proofs that an answer can ask for.
+const lostSession = "session"
+
+// call relays one request and its answer. Whatever the gateway asks for is given at most once: the session opened again,
+// each proof signed again. A request whose connection broke goes out again as it was.
 func (b *Bridge) call(ctx context.Context, line []byte, m message) {
-	needed := ""
+	var sent request
+	needed, given := "", map[string]bool{}
 	for try := 1; ; try++ {
 		b.mu.Lock()
 		seen := b.opened
 		b.mu.Unlock()
-		signed, err := b.prover.request(line, m, needed)
-		if err != nil {
-			b.fail(m.ID, codeInvalid, err.Error())
-			return
+		if sent.body == nil {
+			var err error
+			if sent, err = b.prover.request(line, m, needed); err != nil {
+				b.fail(m.ID, codeInvalid, err.Error())
+				return
+			}
 		}
-		response, err := b.post(ctx, signed)
-		if errors.Is(err, errSession) && try < maxTries {
+		response, err := b.post(ctx, sent.body)
+		if errors.Is(err, errSession) && !given[lostSession] {
+			given[lostSession] = true
 			if err := b.reopen(ctx, seen); err != nil {
 				b.failWith(ctx, m.ID, err)
 				return
 			}
+			sent, needed = request{}, ""
 			continue
 		}
 		if err != nil {
@@ -334,8 +372,8 @@ func (b *Bridge) call(ctx context.Context, line []byte, m message) {
 		}
 		again := ""
 		err = b.answers(response, m.ID, func(payload []byte) error {
-			again = b.prover.answer(payload)
-			if again == "" || try >= maxTries {
+			again = b.prover.answer(payload, sent)
+			if again == "" || m.Method != methodCall || given[again] || !b.prover.may(again) {
 				again = ""
 				b.write(payload)
 			}
@@ -349,10 +387,10 @@ func (b *Bridge) call(ctx context.Context, line []byte, m message) {
 			b.failWith(ctx, m.ID, err)
 			return
 		}
-		if again == "" {
+		if again == "" || again == needOpen && !b.pauseForOpening(ctx) {
 			return
 		}
-		needed = again
+		needed, given[again], sent = again, true, request{}
 	}
 }
 
@@ -376,7 +414,7 @@ func (b *Bridge) repeat(ctx context.Context, m message, err error, try int) bool
 
 // looksOnly reports whether a request changes nothing.
 func looksOnly(m message) bool {
-	if m.Method != "tools/call" {
+	if m.Method != methodCall {
 		return true
 	}
 	var params struct {

@@ -35,6 +35,8 @@ type gateway struct {
 	renamed int
 	window  *proof.Window
 	seen    []string
+	// late is how many openings are refused as from before the vault's start.
+	late    int
 	answers func(w http.ResponseWriter, m message, purpose callv1.Proof_Purpose) bool
 }
 
@@ -71,6 +73,9 @@ func (g *gateway) verify(m message) callv1.Proof_Purpose {
 	if err := protojson.Unmarshal(params.Meta[metaProof], p); err != nil {
 		g.t.Errorf("proof: %v", err)
 		return callv1.Proof_PURPOSE_UNSPECIFIED
+	}
+	if p.GetTime() == 0 {
+		g.t.Errorf("a proof of purpose %s has no time", p.GetPurpose())
 	}
 	claim := proof.Claim{Purpose: p.GetPurpose(), Client: "tester"}
 	if p.GetPurpose() != callv1.Proof_PURPOSE_OPEN {
@@ -124,10 +129,16 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if m.Method == "initialize" {
-		g.session++
-		g.window = &proof.Window{}
 		purpose := g.verify(m)
 		g.log("initialize %s", purpose)
+		if g.late > 0 {
+			g.late--
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32001,"message":"sign","data":{"code":"PROOF_REQUIRED"}}}`, m.ID)
+			return
+		}
+		g.session++
+		g.window = &proof.Window{}
 		w.Header().Set("Mcp-Session-Id", fmt.Sprintf("id-%d", g.session))
 		writeJSON(w, m.ID, fmt.Sprintf(`{"protocolVersion":"2025-11-25","_meta":{"durward/session":%q}}`, g.ref()))
 		return
@@ -333,6 +344,121 @@ func TestProofNeeded(t *testing.T) {
 	}
 	if !strings.Contains(got, `"ok":true`) {
 		t.Errorf("answer %s", got)
+	}
+}
+
+// A gateway that asks for signatures without end gets one of each.
+func TestDemandsAreMetOnce(t *testing.T) {
+	for name, c := range map[string]struct{ needed, method, tool, want string }{
+		"a call's": {needCall, "tools/call", "start_service", "CALL CALL"},
+		"a renewal that is not due, and for a call before": {needRenew, "tools/call", "gpu_status", "UNSPECIFIED RENEW"},
+		"an opening":                    {needOpen, "tools/call", "gpu_status", "UNSPECIFIED OPEN"},
+		"a call's, for what only looks": {needCall, "tools/call", "gpu_status", "UNSPECIFIED UNSPECIFIED"},
+		"for what is no call":           {needOpen, "tools/list", "", "UNSPECIFIED"},
+		"what there is not":             {"grant", "tools/call", "gpu_status", "UNSPECIFIED"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			public, key := testKey(t)
+			g := newGateway(t, public)
+			var got []string
+			g.answers = func(w http.ResponseWriter, m message, purpose callv1.Proof_Purpose) bool {
+				got = append(got, strings.TrimPrefix(purpose.String(), "PURPOSE_"))
+				writeJSON(w, m.ID, fmt.Sprintf(`{"isError":true,"_meta":{"durward/proof_needed":%q}}`, c.needed))
+				return true
+			}
+			c1 := start(t, g, key, nil)
+			c1.handshake()
+			line := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{"name":%q,"arguments":{"service_id":"demo"}}}`, c.method, c.tool)
+			c1.send(line)
+			if answer := c1.receive(); !strings.Contains(answer, "proof_needed") {
+				t.Errorf("answer %s", answer)
+			}
+			g.mu.Lock()
+			if joined := strings.Join(got, " "); joined != c.want {
+				t.Errorf("signed %s, want %s", joined, c.want)
+			}
+			got = nil
+			g.mu.Unlock()
+			if c.needed == needRenew {
+				// The one that was signed early counts for the requests after it, too.
+				c1.send(line)
+				c1.receive()
+				g.mu.Lock()
+				if joined := strings.Join(got, " "); joined != "UNSPECIFIED" {
+					t.Errorf("then signed %s", joined)
+				}
+				g.mu.Unlock()
+			}
+			c1.close()
+		})
+	}
+	t.Run("a session that is always lost", func(t *testing.T) {
+		public, key := testKey(t)
+		g := newGateway(t, public)
+		c := start(t, g, key, nil)
+		c.handshake()
+		g.answers = func(w http.ResponseWriter, _ message, _ callv1.Proof_Purpose) bool {
+			w.WriteHeader(http.StatusNotFound)
+			return true
+		}
+		c.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gpu_status"}}`)
+		if got := c.receive(); !strings.Contains(got, "the session has ended") {
+			t.Errorf("answer %s", got)
+		}
+		c.close()
+		if n := strings.Count(g.events(), "initialize PURPOSE_OPEN"); n != 2 {
+			t.Errorf("%d handshakes, want 2:\n%s", n, g.events())
+		}
+	})
+}
+
+// While a renewal is due every read carries one, until one of them was answered well: several at once do not rely on each
+// other.
+func TestRenewalIsDueUntilItWasUsed(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	now := time.Unix(1_800_000_000, 0)
+	fail := true
+	g.answers = func(w http.ResponseWriter, m message, _ callv1.Proof_Purpose) bool {
+		if fail {
+			writeJSON(w, m.ID, `{"isError":true}`)
+		}
+		return fail
+	}
+	c := start(t, g, key, func() time.Time { g.mu.Lock(); defer g.mu.Unlock(); return now })
+	c.handshake()
+	g.mu.Lock()
+	now = now.Add(2 * time.Minute)
+	g.mu.Unlock()
+	for id := range 4 {
+		g.mu.Lock()
+		fail = id < 2
+		g.mu.Unlock()
+		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"gpu_status"}}`, id))
+		c.receive()
+	}
+	c.close()
+	want := "tools/call 0 PURPOSE_RENEW\ntools/call 1 PURPOSE_RENEW\ntools/call 2 PURPOSE_RENEW\ntools/call 3 PURPOSE_UNSPECIFIED"
+	if got := g.events(); !strings.Contains(got, want) {
+		t.Errorf("events:\n%s", got)
+	}
+}
+
+// An opening from before the vault's start is proved again, once, in a later second.
+func TestOpeningIsProvedAgain(t *testing.T) {
+	for late, want := range map[int]string{1: `"result"`, 2: "PROOF_REQUIRED"} {
+		public, key := testKey(t)
+		g := newGateway(t, public)
+		g.late = late
+		c := start(t, g, key, nil)
+		c.send(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		if got := c.receive(); !strings.Contains(got, want) {
+			t.Errorf("%d times late: %s", late, got)
+		}
+		c.close()
+		if n := strings.Count(g.events(), "initialize PURPOSE_OPEN"); n != 2 {
+			t.Errorf("%d times late: %d openings, want 2", late, n)
+		}
 	}
 }
 

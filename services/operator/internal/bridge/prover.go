@@ -32,10 +32,10 @@ const (
 )
 
 // Permits live 60 s, and the gateway renews one that has less than 15 s left with the proof of the request at hand. From
-// the 40th second on reads carry one; after the 46th it was certainly used.
+// the 40th second on reads carry one; after the 46th a gateway that answers has used it.
 const (
 	renewFrom = 40 * time.Second
-	renewed   = 46 * time.Second
+	usedFrom  = 46 * time.Second
 )
 
 // prover signs what the client asks for. Without a key it signs nothing. It is safe for concurrent use.
@@ -47,8 +47,10 @@ type prover struct {
 	mu      sync.Mutex
 	session string
 	counter uint64
-	// permits is when the session's permits were probably issued.
+	// permits is when the session's permits were issued, or earlier.
 	permits time.Time
+	// early: a renewal that was not due was signed since then, because an answer asked for it.
+	early bool
 }
 
 func newProver(client string, key ed25519.PrivateKey, now func() time.Time) *prover {
@@ -88,18 +90,26 @@ func (p *prover) opened(meta json.RawMessage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.session != m.Session {
-		p.session, p.counter, p.permits = m.Session, 0, p.now()
+		p.session, p.counter, p.permits, p.early = m.Session, 0, p.now(), false
 	}
 }
 
-// answer takes up what an answer's _meta says, and returns which proof the request lacked, or "".
-func (p *prover) answer(payload []byte) (needed string) {
+// answer takes up what an answer to the signed request says, and returns which proof the request lacked, or "".
+func (p *prover) answer(payload []byte, to request) (needed string) {
 	var reply struct {
 		Result struct {
-			Meta json.RawMessage `json:"_meta"`
+			Meta    json.RawMessage `json:"_meta"`
+			IsError bool            `json:"isError"`
 		} `json:"result"`
+		Error json.RawMessage `json:"error"`
 	}
-	if p.key == nil || json.Unmarshal(payload, &reply) != nil || len(reply.Result.Meta) == 0 {
+	if p.key == nil || json.Unmarshal(payload, &reply) != nil {
+		return ""
+	}
+	if len(reply.Error) == 0 && !reply.Result.IsError {
+		p.renewed(to)
+	}
+	if len(reply.Result.Meta) == 0 {
 		return ""
 	}
 	p.opened(reply.Result.Meta)
@@ -115,76 +125,119 @@ func (p *prover) answer(payload []byte) (needed string) {
 	}
 }
 
-// request signs a request as it needs: a call of a tool that changes something always, a read now and then, anything when
-// an answer asked for it.
-func (p *prover) request(line []byte, m message, needed string) ([]byte, error) {
+// request is a client's request as it goes to the gateway.
+type request struct {
+	body []byte
+	// session and renewal are set when it carries a renewal that a gateway that answers has used: for which session, and
+	// when it was signed.
+	session string
+	renewal time.Time
+}
+
+// request signs a request as it needs: a call of a tool that changes something always, a read when a renewal is due, either
+// as an answer asked for it, which the caller has checked with may.
+func (p *prover) request(line []byte, m message, needed string) (request, error) {
 	if p.key == nil {
-		return line, nil
+		return request{body: line}, nil
 	}
-	if m.Method != "tools/call" {
-		if needed == "" {
-			return withoutProof(line, m)
-		}
+	if m.Method != methodCall {
+		return unsigned(line, m)
 	}
 	var params struct {
 		Name      string          `json:"name"`
 		Arguments json.RawMessage `json:"arguments"`
 	}
 	if json.Unmarshal(m.Params, &params) != nil {
-		return withoutProof(line, m) // the gateway says what is wrong with it
+		return unsigned(line, m) // the gateway says what is wrong with it
 	}
 	tool, known := contract.Lookup(params.Name)
-	if needed == "" {
+	demanded, age := needed != "", p.age()
+	if !demanded {
 		switch {
 		case !known:
 		case tool.Tier != optionsv1.Tier_TIER_READ:
 			needed = needCall
-		case p.renewalDue():
+		case age >= renewFrom:
 			needed = needRenew
 		}
 	}
+	out := request{}
 	var signed *callv1.Proof
 	var err error
 	switch needed {
 	case needOpen:
 		signed, err = p.opening()
 	case needRenew:
-		signed, err = p.sign(proof.Claim{Purpose: callv1.Proof_PURPOSE_RENEW})
+		claim := p.claim(callv1.Proof_PURPOSE_RENEW)
+		if demanded || age >= usedFrom {
+			out.session, out.renewal = claim.Session, time.Unix(claim.Time, 0)
+		}
+		signed, err = proof.Sign(p.key, claim)
 	case needCall:
 		var digest []byte
-		if digest, err = argumentsDigest(tool, params.Arguments); err != nil {
-			return withoutProof(line, m) // invalid arguments: the gateway says what is wrong with them
+		if !known || tool.Tier == optionsv1.Tier_TIER_READ {
+			return unsigned(line, m)
 		}
-		signed, err = p.sign(proof.Claim{Purpose: callv1.Proof_PURPOSE_CALL, Tool: tool.Name, ArgumentsDigest: digest})
+		if digest, err = argumentsDigest(tool, params.Arguments); err != nil {
+			return unsigned(line, m) // invalid arguments: the gateway says what is wrong with them
+		}
+		claim := p.claim(callv1.Proof_PURPOSE_CALL)
+		claim.Tool, claim.ArgumentsDigest = tool.Name, digest
+		signed, err = proof.Sign(p.key, claim)
 	default:
-		return withoutProof(line, m)
+		return unsigned(line, m)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("sign the request: %w", err)
+		return request{}, fmt.Errorf("sign the request: %w", err)
 	}
-	return withProof(line, signed)
+	out.body, err = withProof(line, signed)
+	return out, err
 }
 
-// renewalDue reports whether the session's permits are about to end.
-func (p *prover) renewalDue() bool {
+// may reports whether a proof that an answer asked for may be signed. An answer is the gateway's word, which nobody has to
+// believe: a renewal is signed when it is due by this side's own clock, and once before, since a halt ends permits early.
+func (p *prover) may(needed string) bool {
+	if needed != needRenew || p.age() >= renewFrom {
+		return true
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	age := p.now().Sub(p.permits)
-	if age < renewFrom {
+	if p.early {
 		return false
 	}
-	if age >= renewed {
-		p.permits = p.now()
-	}
+	p.early = true
 	return true
 }
 
-func (p *prover) sign(c proof.Claim) (*callv1.Proof, error) {
+// age is how old the session's permits are at most.
+func (p *prover) age() time.Duration {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now().Sub(p.permits)
+}
+
+// renewed takes up that a renewal was used: the permits are no older than its signature.
+func (p *prover) renewed(by request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if by.session != "" && by.session == p.session && by.renewal.After(p.permits) {
+		p.permits, p.early = by.renewal, false
+	}
+}
+
+// claim begins a claim about the session, with a counter of its own.
+func (p *prover) claim(purpose callv1.Proof_Purpose) proof.Claim {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.counter++
-	c.Client, c.Session, c.Counter = p.client, p.session, p.counter
-	p.mu.Unlock()
-	return proof.Sign(p.key, c)
+	return proof.Claim{Purpose: purpose, Client: p.client, Session: p.session, Counter: p.counter, Time: p.now().Unix()}
+}
+
+// untilNextSecond is how long to wait for an opening to be dated after everything that happened before now: a vault takes
+// none from before its start, and proofs are dated in whole seconds.
+func (p *prover) untilNextSecond() time.Duration {
+	now := p.now()
+	return now.Truncate(time.Second).Add(time.Second).Sub(now)
 }
 
 // argReason is the argument in which an agent says what it wants; it is not part of what is decided on.
@@ -222,6 +275,11 @@ func withProof(line []byte, signed *callv1.Proof) ([]byte, error) {
 		return nil, fmt.Errorf("encode the proof: %w", err)
 	}
 	return setMeta(line, raw)
+}
+
+func unsigned(line []byte, m message) (request, error) {
+	body, err := withoutProof(line, m)
+	return request{body: body}, err
 }
 
 func withoutProof(line []byte, m message) ([]byte, error) {

@@ -177,11 +177,12 @@ func (a *app) listApprovals(ctx context.Context, s *session) error {
 }
 
 func (a *app) printCard(c approval.Card) {
+	out := a.display()
 	for i, line := range c.Lines(a.now()) {
 		if i == 0 {
-			line = a.out.Bold(line)
+			line = out.Bold(line)
 		}
-		a.out.Printf("%s\n", line)
+		out.Printf("%s\n", line)
 	}
 }
 
@@ -344,11 +345,9 @@ func (a *app) decide(ctx context.Context, s *session, op *vaultv1.Operation, cal
 	if err != nil {
 		return nil, denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
 	}
-	if !a.json {
-		a.printCard(approval.Card{Number: number, Operation: op, Preview: preview})
-		if err := a.showStatement(st, preview.GetSubject().GetEntry()); err != nil {
-			return nil, err
-		}
+	a.printCard(approval.Card{Number: number, Operation: op, Preview: preview})
+	if err := a.showStatement(st, preview.GetSubject().GetEntry()); err != nil {
+		return nil, err
 	}
 	if err := a.confirm(ctx, "Sign and approve?", yes); err != nil {
 		return nil, err

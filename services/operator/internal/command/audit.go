@@ -325,13 +325,26 @@ func (a *app) showStory(ctx context.Context, s *session, id string) error {
 	for _, e := range entries {
 		a.out.Printf("%s\n", a.storyLine(e))
 	}
-	for _, e := range entries {
-		if evidence := e.GetRecord().GetBody().GetStatement(); evidence != nil {
-			a.showEvidence(s, e, evidence)
-			break
-		}
+	if signed := signedEntries(entries); len(signed) > 0 {
+		a.showEvidence(s, signed[0], history.Evidence(signed[0]))
 	}
 	return nil
+}
+
+// signedEntries returns those of a story's entries that carry a human's statement: the vault's approvals first, which are
+// where a statement enters the story, and then the others in their order.
+func signedEntries(entries []*auditv1.Entry) []*auditv1.Entry {
+	var approvals, others []*auditv1.Entry
+	for _, e := range entries {
+		switch {
+		case history.Evidence(e) == nil:
+		case e.GetRecord().GetKind() == auditv1.Kind_KIND_APPROVED:
+			approvals = append(approvals, e)
+		default:
+			others = append(others, e)
+		}
+	}
+	return append(approvals, others...)
 }
 
 func (a *app) storyLine(e *auditv1.Entry) string {
@@ -408,7 +421,7 @@ func (a *app) showRecord(ctx context.Context, s *session, index uint64) error {
 		a.out.Printf("  %-11s %s\n", clean.Visible(name), clean.Visible(details[name]))
 	}
 	a.out.Printf("  in the log of %d records that %s signed\n", at.Size, clean.Visible(at.Origin))
-	if evidence := e.GetRecord().GetBody().GetStatement(); evidence != nil {
+	if evidence := history.Evidence(e); evidence != nil {
 		a.showEvidence(s, e, evidence)
 	}
 	return nil
@@ -430,14 +443,11 @@ func (a *app) writeStatement(ctx context.Context, s *session, id, folder string)
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		evidence := e.GetRecord().GetBody().GetStatement()
-		if evidence == nil {
-			continue
-		}
+	for _, e := range signedEntries(entries) {
+		evidence := history.Evidence(e)
 		st, err := statement.Parse(evidence.GetStatement())
 		if err != nil {
-			return failed("", "the recorded statement is not well-formed")
+			continue // verify reports it
 		}
 		if folder, err = filepath.Abs(folder); err != nil {
 			return fmt.Errorf("output folder: %w", err)
@@ -469,8 +479,9 @@ func (a *app) auditVerifyCommand() *cobra.Command {
 		Use:   "verify",
 		Short: "Prove the whole log",
 		Long: `Reads every entry and proves the log: each leaf is rebuilt, each body is held to its commitment, the tree's
-root must be the one that the signed checkpoint names, the log must extend the checkpoint that this
-program kept before, and every human's signature must stand.
+root must be the one that the signed checkpoint names, and the log must extend the checkpoint that this
+program kept before. Every human's signature must stand: one that does not is listed, the rest of the
+log is proved all the same, and the exit code is 1.
 
 With --offline it proves a file that "durward audit export" wrote, without any process running.`,
 		Example: "  durward audit verify\n  durward audit verify --offline log.jsonl",
@@ -527,7 +538,7 @@ func (a *app) verifyFile(ctx context.Context, path string) error {
 
 func (a *app) showReport(r history.Report, kept string) error {
 	if a.json {
-		return a.out.Value(r)
+		return errors.Join(a.out.Value(r), badStatements(r))
 	}
 	a.out.Printf("%s %d records, root %s, signed by %s, ", a.out.Green("✓"), r.Records, r.Root, clean.Visible(r.SignedBy))
 	if r.KeptSize == 0 {
@@ -547,7 +558,22 @@ func (a *app) showReport(r history.Report, kept string) error {
 		a.out.Printf(", %d bodies dropped by retention", r.Dropped)
 	}
 	a.out.Printf("\n")
-	return nil
+	for _, bad := range r.Bad {
+		a.out.Printf("%s record %d of %s: %s\n", a.out.Red("✗"), bad.Index, approval.Place(bad.Writer), clean.Visible(bad.Problem))
+	}
+	if more := r.BadStatements - len(r.Bad); more > 0 {
+		a.out.Printf("  and %d more\n", more)
+	}
+	return badStatements(r)
+}
+
+// badStatements is the error of a log that is whole and holds statements that no human signed.
+func badStatements(r history.Report) error {
+	if r.BadStatements == 0 {
+		return nil
+	}
+	return failed("Whoever wrote these records is not to be trusted. Look at one: durward audit show INDEX",
+		"the log is whole, and %d of its records claim a human's signature that does not stand", r.BadStatements)
 }
 
 func (a *app) auditTailCommand() *cobra.Command {

@@ -44,6 +44,15 @@ func (a *app) signer(s *session) (approval.Signer, error) {
 	return approval.Signer{Operator: s.cfg.Operator, Executor: executor, Now: a.now()}, nil
 }
 
+// display is where a person looks before signing: the results' own place, or standard error when the results are for a
+// program. Nothing is signed that was not shown.
+func (a *app) display() *output.Printer {
+	if !a.json {
+		return a.out
+	}
+	return output.New(a.streams.Err, a.streams.Err, false, a.streams.Getenv)
+}
+
 // showStatement prints everything that is about to be signed: the target's own definition, whose digest the statement pins,
 // and the statement, whole.
 func (a *app) showStatement(st *statement.Statement, entry []byte) error {
@@ -51,19 +60,20 @@ func (a *app) showStatement(st *statement.Statement, entry []byte) error {
 	if err != nil {
 		return err
 	}
+	out := a.display()
 	if entry != nil {
 		digest := canonical.Digest(entry)
-		a.out.Printf("%s\n", a.out.Bold("What it acts on, as the executor has it ("+canonical.FormatDigest(digest[:])+"):"))
+		out.Printf("%s\n", out.Bold("What it acts on, as the executor has it ("+canonical.FormatDigest(digest[:])+"):"))
 		for _, line := range approval.Lines(entry) {
-			a.out.Printf("  %s\n", line)
+			out.Printf("  %s\n", line)
 		}
 	}
-	a.out.Printf("%s\n", a.out.Bold("The statement that you sign, whole:"))
+	out.Printf("%s\n", out.Bold("The statement that you sign, whole:"))
 	for _, line := range approval.Lines(raw) {
-		a.out.Printf("  %s\n", line)
+		out.Printf("  %s\n", line)
 	}
 	if st.Tier == contract.TierName(optionsv1.Tier_TIER_DESTRUCTIVE) {
-		a.out.Printf("%s\n", a.out.Red("DESTRUCTIVE: this takes something away and cannot simply be undone."))
+		out.Printf("%s\n", out.Red("DESTRUCTIVE: this takes something away and cannot simply be undone."))
 	}
 	return nil
 }
@@ -77,7 +87,7 @@ func (a *app) confirm(ctx context.Context, question string, yes bool) error {
 	if !output.IsTerminal(a.streams.In) {
 		return denied("At a terminal run the same command; in a script that a human started, add --yes.", "there is no terminal to ask at")
 	}
-	a.out.Printf("%s [y/N] ", question)
+	a.display().Printf("%s [y/N] ", question)
 	answered := make(chan string, 1)
 	go func() {
 		// What cannot be read is not a yes.
@@ -92,7 +102,7 @@ func (a *app) confirm(ctx context.Context, question string, yes bool) error {
 		}
 	case <-ctx.Done():
 		// Ctrl-C; the reading goroutine ends with the program.
-		a.out.Printf("\n")
+		a.display().Printf("\n")
 	}
 	return denied("", "nothing was done")
 }

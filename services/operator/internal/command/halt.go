@@ -137,6 +137,11 @@ func (a *app) resume(ctx context.Context, yes bool) error {
 		return err
 	}
 	defer s.close()
+	return a.wake(ctx, s, yes)
+}
+
+// wake ends the halt of both processes.
+func (a *app) wake(ctx context.Context, s *session, yes bool) error {
 	vault, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
 	if err != nil {
 		return err
@@ -188,10 +193,8 @@ func (a *app) resume(ctx context.Context, yes bool) error {
 		}},
 	} {
 		st := signer.Resume(process.audience, epoch)
-		if !a.json {
-			if err := a.showStatement(st, nil); err != nil {
-				return err
-			}
+		if err := a.showStatement(st, nil); err != nil {
+			return err
 		}
 		if err := a.confirm(ctx, "Sign and resume "+approval.Place(process.audience)+"?", yes); err != nil {
 			return err

@@ -286,7 +286,8 @@ func exitCodesTopic() *cobra.Command {
 		Long: `What durward's exit codes mean:
 
   0  done
-  1  it was tried and failed; doctor found a ✗; verify found that the log is not what it was
+  1  it was tried and failed; doctor found a ✗; verify found that the log is not what it was, or
+     that a signature in it does not stand
   2  wrong usage or bad input; nothing was tried
   3  a process of Durward cannot be reached; see "durward status"
   4  denied, or a person is needed: no terminal to ask at, a wrong passphrase, a halt

@@ -196,14 +196,13 @@ func (a *app) command(ctx context.Context, s *session, tool, serviceID string, y
 	if err != nil {
 		return denied("", "it cannot be signed: %v", err)
 	}
-	if !a.json {
-		a.out.Printf("%s  %s %s  on %s\n", a.out.Bold(contract.TierName(call.Tool.Tier)), call.Tool.Name, approval.Arguments(call.Arguments), approval.Place(st.Audience))
-		for _, step := range preview.GetPlan() {
-			a.out.Printf("  %s\n", clean.Visible(step))
-		}
-		if err := a.showStatement(st, preview.GetSubject().GetEntry()); err != nil {
-			return err
-		}
+	out := a.display()
+	out.Printf("%s  %s %s  on %s\n", out.Bold(contract.TierName(call.Tool.Tier)), call.Tool.Name, approval.Arguments(call.Arguments), approval.Place(st.Audience))
+	for _, step := range preview.GetPlan() {
+		out.Printf("  %s\n", clean.Visible(step))
+	}
+	if err := a.showStatement(st, preview.GetSubject().GetEntry()); err != nil {
+		return err
 	}
 	if err := a.confirm(ctx, "Sign and do it?", yes); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/mod/sumdb/tlog"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -22,6 +23,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/statement"
@@ -46,6 +48,8 @@ type log struct {
 	mute bool
 	// lie changes an answer before it goes out.
 	lie func(*auditv1.AppendResponse)
+	// ahead is how far the head's last sequence is from the truth.
+	ahead uint64
 }
 
 func (l *log) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
@@ -66,12 +70,30 @@ func (l *log) must(err error) {
 func (l *log) size() int64 { return int64(len(l.entries)) }
 
 func (l *log) add(record *auditv1.Record) (*callv1.Receipt, *auditv1.Placement) {
+	return l.addBy(writer, record)
+}
+
+// own are the entries of the operator's.
+func (l *log) own() []*auditv1.Entry {
+	return slices.DeleteFunc(slices.Clone(l.entries), func(e *auditv1.Entry) bool { return e.GetWriter() != writer })
+}
+
+// addBy is add for another writer, whose next sequence it gives the record.
+func (l *log) addBy(who string, record *auditv1.Record) (*callv1.Receipt, *auditv1.Placement) {
+	if who != writer {
+		record.Sequence = 1
+		for _, e := range l.entries {
+			if e.GetWriter() == who {
+				record.Sequence++
+			}
+		}
+	}
 	placed := &auditv1.Placement{LoggedAt: timestamppb.New(testNow.Add(time.Duration(l.size()) * time.Second)), Salt: bytes.Repeat([]byte{byte(l.size() + 1)}, logproof.SaltSize)}
 	cloned, ok := proto.Clone(record).(*auditv1.Record)
 	if !ok {
 		l.t.Fatal("clone")
 	}
-	e := &auditv1.Entry{Index: uint64(l.size()), Writer: writer, Record: cloned, LoggedAt: placed.LoggedAt, Salt: placed.Salt}
+	e := &auditv1.Entry{Index: uint64(l.size()), Writer: who, Record: cloned, LoggedAt: placed.LoggedAt, Salt: placed.Salt}
 	l.must(logproof.Seal(e))
 	stored, err := tlog.StoredHashes(l.size(), e.Leaf, l)
 	l.must(err)
@@ -105,7 +127,7 @@ func (l *log) GetHead(_ context.Context, in *auditv1.GetHeadRequest, _ ...grpc.C
 	if l.down {
 		return nil, errors.New("down")
 	}
-	return &auditv1.GetHeadResponse{Checkpoint: l.checkpoint(), Consistency: l.consistency(in.GetKnownSize()), LastSequence: uint64(l.size())}, nil
+	return &auditv1.GetHeadResponse{Checkpoint: l.checkpoint(), Consistency: l.consistency(in.GetKnownSize()), LastSequence: uint64(len(l.own())) + l.ahead}, nil
 }
 
 func (l *log) Append(_ context.Context, in *auditv1.AppendRequest, _ ...grpc.CallOption) (*auditv1.AppendResponse, error) {
@@ -113,9 +135,19 @@ func (l *log) Append(_ context.Context, in *auditv1.AppendRequest, _ ...grpc.Cal
 		return nil, errors.New("down")
 	}
 	out := &auditv1.AppendResponse{}
+	own := l.own()
+	for i, r := range in.GetRecords() {
+		n := int(r.GetSequence())
+		if n < 1 || n > len(own)+1+i || n <= len(own) && !proto.Equal(own[n-1].GetRecord(), r) {
+			return nil, fault.New(callv1.Code_CODE_CONFLICT, "the sequence is taken, or leaves a gap")
+		}
+	}
 	for _, r := range in.GetRecords() {
-		if want := uint64(l.size()) + 1; r.GetSequence() != want {
-			l.t.Errorf("sequence %d, want %d", r.GetSequence(), want)
+		if n := int(r.GetSequence()); n <= len(own) {
+			e := own[n-1]
+			out.Receipts = append(out.Receipts, &callv1.Receipt{Index: e.GetIndex(), LeafHash: e.GetLeafHash()})
+			out.Placements = append(out.Placements, &auditv1.Placement{LoggedAt: e.GetLoggedAt(), Salt: e.GetSalt()})
+			continue
 		}
 		receipt, placement := l.add(r)
 		out.Receipts, out.Placements = append(out.Receipts, receipt), append(out.Placements, placement)
@@ -227,6 +259,65 @@ func TestLostAnswerIsNotWrittenTwice(t *testing.T) {
 	l.must(own.Close())
 }
 
+// TestNothingIsDroppedOnAuditsWord: only a receipt ends a record's waiting.
+func TestNothingIsDroppedOnAuditsWord(t *testing.T) {
+	l, dir := newLog(t), t.TempDir()
+	own := l.open(dir)
+	l.down = true
+	if sent, err := own.Write(context.Background(), auditv1.Kind_KIND_NOTE, "", remark("one")); sent || err != nil {
+		t.Fatalf("audit is down: %v, %v", sent, err)
+	}
+	// Audit refuses what was sent, and says afterwards that it has it.
+	l.down, l.ahead = false, 1
+	for _, text := range []string{"two", "three"} {
+		if sent, err := own.Write(context.Background(), auditv1.Kind_KIND_NOTE, "", remark(text)); sent || err != nil {
+			t.Fatalf("audit's numbers leave a gap: %v, %v", sent, err)
+		}
+		l.ahead = 9
+	}
+	l.ahead = 0
+	l.must(own.Flush(context.Background()))
+	l.wrote("one", "two", "three")
+
+	// What was sent and not proved waits as well.
+	l.lie = func(r *auditv1.AppendResponse) { r.Placements[0].Salt = bytes.Repeat([]byte{0xff}, logproof.SaltSize) }
+	if sent, err := own.Write(context.Background(), auditv1.Kind_KIND_NOTE, "", remark("four")); sent || err == nil {
+		t.Fatalf("an answer that proves nothing: %v, %v", sent, err)
+	}
+	if waiting, err := own.unsent(); err != nil || len(waiting) != 1 {
+		t.Fatalf("%d records wait, %v", len(waiting), err)
+	}
+	l.lie = nil
+	l.must(own.Flush(context.Background()))
+	l.wrote("one", "two", "three", "four")
+	l.must(own.Close())
+}
+
+// TestTakenNumbers: a record that was sent once and finds another under its number gets a new one.
+func TestTakenNumbers(t *testing.T) {
+	l, dir := newLog(t), t.TempDir()
+	own := l.open(dir)
+	l.must(own.keepUnsent([]*auditv1.Record{{Sequence: 1, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: remark("mine")}}))
+	l.add(&auditv1.Record{Sequence: 1, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: remark("from elsewhere")})
+	if sent, err := own.Write(context.Background(), auditv1.Kind_KIND_NOTE, "", remark("next")); !sent || err != nil {
+		t.Fatalf("%v, %v", sent, err)
+	}
+	l.wrote("from elsewhere", "mine", "next")
+	l.must(own.Close())
+}
+
+// wrote checks what the operator's records are, in order.
+func (l *log) wrote(want ...string) {
+	l.t.Helper()
+	var got []string
+	for _, e := range l.own() {
+		got = append(got, e.GetRecord().GetBody().GetAction())
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		l.t.Errorf("recorded (-want +got):\n%s", diff)
+	}
+}
+
 func TestWriteBelievesOnlyProofs(t *testing.T) {
 	for name, lie := range map[string]func(*auditv1.AppendResponse){
 		"another record's receipt": func(r *auditv1.AppendResponse) { r.Placements[0].Salt[0] ^= 1 },
@@ -303,29 +394,14 @@ func TestVerifyRefuses(t *testing.T) {
 		{"a header that was changed", func(l *log) { l.entries[1].Record.Tool = "gpu_status" }, "header"},
 		{"an entry that was taken out", func(l *log) { l.entries = append(l.entries[:1], l.entries[2:]...) }, "index 2 where 1"},
 		{"a tail that was cut off", func(l *log) { l.entries = l.entries[:len(l.entries)-1] }, "do not add up"},
-		{"a signature by nobody", func(l *log) {
-			r := l.signed(strings.Repeat("b", 32))
-			r.Body.Statement.Signature = []byte("-----BEGIN SSH SIGNATURE-----\nAAAA\n-----END SSH SIGNATURE-----\n")
-			l.add(r)
-		}, "signature"},
-		{"a statement that was changed", func(l *log) {
-			r := l.signed(strings.Repeat("b", 32))
-			r.Body.Statement.Statement = bytes.Replace(r.Body.Statement.Statement, []byte("demo"), []byte("evil"), 1)
-			l.add(r)
-		}, "signature"},
-		{"a statement about another operation", func(l *log) { l.add(l.signed(strings.Repeat("c", 32))) }, "another operation"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLog(t)
 			for i := range 5 {
 				l.add(&auditv1.Record{Sequence: uint64(i + 1), Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: remark("x")})
 			}
-			size := l.size()
 			head := l.checkpoint()
 			c.change(l)
-			if l.size() > size {
-				head = l.checkpoint()
-			}
 			own := l.open(t.TempDir())
 			stream := &export{parts: []*auditv1.ExportLogResponse{{Checkpoint: head, Entries: l.entries}}}
 			report, err := own.Verify(context.Background(), stream)
@@ -340,6 +416,57 @@ func TestVerifyRefuses(t *testing.T) {
 	}
 }
 
+// TestBadStatements: a statement that does not stand is reported, and the log is proved all the same. Where a writer has
+// none to give it means nothing.
+func TestBadStatements(t *testing.T) {
+	const vault, executor, gateway = "spiffe://durward.local/vault/main", "spiffe://durward.local/executor/local", "spiffe://durward.local/gateway/main"
+	l := newLog(t)
+	operation := strings.Repeat("b", 32)
+	unsigned := func(kind auditv1.Kind) *auditv1.Record {
+		r := l.signed(operation)
+		r.Kind, r.Body.Statement.Signature = kind, []byte("-----BEGIN SSH SIGNATURE-----\nAAAA\n-----END SSH SIGNATURE-----\n")
+		return r
+	}
+	l.addBy(gateway, unsigned(auditv1.Kind_KIND_REFUSED))
+	l.addBy(gateway, unsigned(auditv1.Kind_KIND_APPROVED)) // as an audit that took anything would
+	l.addBy(executor, unsigned(auditv1.Kind_KIND_OUTCOME))
+	l.addBy("nobody", unsigned(auditv1.Kind_KIND_APPROVED))
+	l.addBy(vault, l.signed(operation))
+	want := []BadStatement{{5, vault, "signature"}, {6, executor, "signature"}, {7, vault, "another operation"}}
+	l.addBy(vault, unsigned(auditv1.Kind_KIND_APPROVED))
+	changed := l.signed(operation)
+	changed.Kind = auditv1.Kind_KIND_INTENT
+	changed.Body.Statement.Statement = bytes.Replace(changed.Body.Statement.Statement, []byte("demo"), []byte("evil"), 1)
+	l.addBy(executor, changed)
+	l.addBy(vault, l.signed(strings.Repeat("c", 32)))
+
+	own := l.open(t.TempDir())
+	report, err := own.Verify(context.Background(), l.export(0))
+	if err != nil {
+		t.Fatalf("the log is whole: %v", err)
+	}
+	if report.Records != 8 || report.Statements != 1 || report.BadStatements != 3 || own.Held().Size != 8 {
+		t.Errorf("report %+v, held %d", report, own.Held().Size)
+	}
+	for i, bad := range report.Bad {
+		if i < len(want) && strings.Contains(bad.Problem, want[i].Problem) {
+			report.Bad[i].Problem = want[i].Problem
+		}
+	}
+	if diff := cmp.Diff(want, report.Bad); diff != "" {
+		t.Errorf("bad statements (-want +got):\n%s", diff)
+	}
+
+	for range 2 * maxBad {
+		l.addBy(vault, unsigned(auditv1.Kind_KIND_RESUMED))
+	}
+	report, err = own.Verify(context.Background(), l.export(8))
+	if err != nil || report.BadStatements != 3+2*maxBad || len(report.Bad) != maxBad {
+		t.Errorf("%d bad ones, %d listed, %v", report.BadStatements, len(report.Bad), err)
+	}
+	l.must(own.Close())
+}
+
 func TestVerify(t *testing.T) {
 	l, dir := newLog(t), t.TempDir()
 	for i := range 6 {
@@ -350,7 +477,7 @@ func TestVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.must(own.Close())
-	l.add(l.signed(strings.Repeat("b", 32)))
+	l.addBy("spiffe://durward.local/vault/main", l.signed(strings.Repeat("b", 32)))
 	// Retention drops a body with its salt; the tree stays provable.
 	l.entries[2].Record.Body, l.entries[2].Salt = nil, nil
 

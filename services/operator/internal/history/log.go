@@ -20,7 +20,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/trust"
 )
@@ -51,8 +53,8 @@ const (
 	unsentFile     = "unsent"
 	// lockPatience is how long a command waits for another to finish with the log.
 	lockPatience = 5 * time.Second
-	// maxUnsent bounds what waits for audit.
-	maxUnsent = 1000
+	// maxUnsent bounds what waits for audit: as many records as one append takes.
+	maxUnsent = 512
 )
 
 // store keeps the checkpoint in a file.
@@ -169,22 +171,32 @@ func (l *Log) send(ctx context.Context, records []*auditv1.Record) (bool, error)
 		}
 		return false, l.keepUnsent(records)
 	}
-	// An append whose answer was lost may have been durable: what the log has is not written again.
-	records = slices.DeleteFunc(records, func(r *auditv1.Record) bool { return r.GetSequence() != 0 && r.GetSequence() <= last })
-	if len(records) == 0 {
-		return true, l.keepUnsent(nil)
+	// An append whose answer was lost may have been durable. Such records go again under their old numbers: the log does
+	// not write them twice, and its receipt, not its last sequence, says that it has them. Where other records have those numbers they get new ones:
+	// twice is better than not at all.
+	first := records[0].GetSequence()
+	if first == 0 {
+		first = last + 1
 	}
-	for i, r := range records {
-		r.Sequence = last + 1 + uint64(i)
+	answer, err := l.append(ctx, records, first)
+	if fault.Is(err, callv1.Code_CODE_CONFLICT) && first != last+1 {
+		answer, err = l.append(ctx, records, last+1)
 	}
-	answer, err := l.cfg.Client.Append(ctx, &auditv1.AppendRequest{Records: records, KnownSize: l.keeper.Held().Size})
 	if err != nil {
 		return false, l.keepUnsent(records)
 	}
 	if err := l.accept(ctx, records, answer); err != nil {
-		return false, err
+		return false, errors.Join(err, l.keepUnsent(records))
 	}
 	return true, l.keepUnsent(nil)
+}
+
+// append sends the records, numbered from first on.
+func (l *Log) append(ctx context.Context, records []*auditv1.Record, first uint64) (*auditv1.AppendResponse, error) {
+	for i, r := range records {
+		r.Sequence = first + uint64(i)
+	}
+	return l.cfg.Client.Append(ctx, &auditv1.AppendRequest{Records: records, KnownSize: l.keeper.Held().Size})
 }
 
 // accept checks that the log took exactly these records.

@@ -14,6 +14,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
@@ -24,18 +27,43 @@ type Report struct {
 	Records  uint64 `json:"records"`
 	Root     string `json:"root"`
 	SignedBy string `json:"signed_by"`
-	// Statements are counted once each, however many records carry them.
+	// Statements are counted once each, however many records carry them; bad ones are not among them.
 	Statements int `json:"statements"`
 	// Unjudged are statements whose signer is no longer, or not yet, in allowed_signers.
 	Unjudged int `json:"statements_of_unknown_signers"`
+	// BadStatements counts the records whose statement does not stand: no human signed what they say. The log is whole all
+	// the same. Bad lists the first of them.
+	BadStatements int            `json:"bad_statements"`
+	Bad           []BadStatement `json:"bad,omitempty"`
 	// Dropped are bodies that retention dropped; their commitments stay.
 	Dropped int `json:"bodies_dropped"`
 	// KeptSize is the size of the checkpoint that was kept before; 0 for none.
 	KeptSize uint64 `json:"kept_checkpoint_size"`
 }
 
+// BadStatement is a record whose statement does not stand.
+type BadStatement struct {
+	Index   uint64 `json:"index"`
+	Writer  string `json:"writer"`
+	Problem string `json:"problem"`
+}
+
+// maxBad bounds the list of bad statements: a hostile writer can make any number of them.
+const maxBad = 20
+
+// Evidence returns the human's statement that an entry carries: nil for none, and for one in a record that has none to
+// carry, which is no evidence, whatever it says.
+func Evidence(e *auditv1.Entry) *callv1.HumanStatement {
+	writer, err := identity.Parse(e.GetWriter())
+	if err != nil || !logproof.CarriesStatement(writer.Role(), e.GetRecord().GetKind()) {
+		return nil
+	}
+	return e.GetRecord().GetBody().GetStatement()
+}
+
 // Verifier proves a whole log: every leaf rebuilt, every body against its commitment, the tree against the signed
-// checkpoint and against the one kept before, every human's statement against its signature.
+// checkpoint and against the one kept before. It judges every human's statement by its signature; one that does not stand
+// is reported, and the proof goes on.
 type Verifier struct {
 	keys    []note.Verifier
 	allowed *trust.AllowedSigners
@@ -85,32 +113,37 @@ func (v *Verifier) Add(entry *auditv1.Entry) error {
 	if err := v.replay.Add(entry); err != nil {
 		return err
 	}
-	record := entry.GetRecord()
 	if len(entry.GetSalt()) == 0 {
 		v.report.Dropped++
 		return nil
 	}
-	evidence := record.GetBody().GetStatement()
-	if evidence == nil {
-		return nil
+	if evidence := Evidence(entry); evidence != nil {
+		v.judge(entry, evidence)
+	}
+	return nil
+}
+
+// judge counts a statement among those that stand or those that do not.
+func (v *Verifier) judge(entry *auditv1.Entry, evidence *callv1.HumanStatement) {
+	st, err := statement.VerifySignature(evidence, v.allowed, entry.GetLoggedAt().AsTime())
+	if id := entry.GetRecord().GetOperationId(); err == nil && id != "" && st.Operation != "" && st.Operation != id {
+		err = errors.New("the statement is about another operation")
+	}
+	switch {
+	case errors.Is(err, trust.ErrUnknownSigner):
+		v.report.Unjudged++
+	case err != nil:
+		v.report.BadStatements++
+		if len(v.report.Bad) < maxBad {
+			v.report.Bad = append(v.report.Bad, BadStatement{entry.GetIndex(), entry.GetWriter(), clean.Line(err.Error(), 200)})
+		}
+		return
 	}
 	if digest := sha256.Sum256(evidence.GetStatement()); !v.seen[digest] {
 		// An approval stands in the vault's record and again in the sink's.
 		v.seen[digest] = true
 		v.report.Statements++
 	}
-	st, err := statement.VerifySignature(evidence, v.allowed, entry.GetLoggedAt().AsTime())
-	switch {
-	case errors.Is(err, trust.ErrUnknownSigner):
-		v.report.Unjudged++
-		return nil
-	case err != nil:
-		return fmt.Errorf("entry %d: %w", entry.GetIndex(), err)
-	}
-	if id := record.GetOperationId(); id != "" && st.Operation != "" && st.Operation != id {
-		return fmt.Errorf("entry %d: the statement is about another operation", entry.GetIndex())
-	}
-	return nil
 }
 
 // Finish compares the whole with the checkpoint.

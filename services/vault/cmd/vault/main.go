@@ -86,7 +86,10 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	state := store.New(db)
+	state, err := store.New(ctx, db)
+	if err != nil {
+		return err
+	}
 
 	audit, err := s.AuditID()
 	if err != nil {
@@ -120,7 +123,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	queue, err := operation.New(ctx, operation.Config{
-		Store: state, Journal: log, Issuer: issue, Halt: control, Operators: operators, Now: time.Now, Logger: logger,
+		Store: state, Journal: log, Issuer: issue, Halt: control, Operators: operators, LetIn: registry.LetIn, Now: time.Now, Logger: logger,
 		PendingCap: s.Limits.Pending,
 	})
 	if err != nil {

@@ -176,6 +176,12 @@ func (r *Registry) Lookup(id string) (*Client, bool) {
 	return nil, false
 }
 
+// LetIn reports whether there is a client of that id that is let in.
+func (r *Registry) LetIn(id string) bool {
+	_, ok := r.Lookup(id)
+	return ok
+}
+
 type stamp struct {
 	modified time.Time
 	size     int64

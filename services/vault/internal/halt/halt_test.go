@@ -23,7 +23,10 @@ func open(t *testing.T) (*Switch, *store.Store) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	s := store.New(db)
+	s, err := store.New(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return again(t, s), s
 }
 
@@ -120,7 +123,11 @@ func TestHaltIsInForceThoughTheDiskRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sw := again(t, store.New(db))
+	s, err := store.New(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sw := again(t, s)
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}

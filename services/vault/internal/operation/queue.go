@@ -12,7 +12,7 @@
 //	   └─30 min after it was asked─────┴─▶ EXPIRED
 //
 // The 30 minutes cover both waiting and use: an approval that no live call came for by then is void. A resume after a halt
-// voids whatever was asked for before the halt.
+// voids whatever was asked for before the halt. What a client waits for that is not let in any more expires at once.
 //
 // Order of a change: recorded where it gives power, then durable, then visible. What is live is kept in memory beside the
 // store, so that a waiting call costs no query.
@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/issuer"
@@ -68,6 +70,8 @@ type Config struct {
 	Halt    *halt.Switch
 	// Operators are the keys that a statement may be signed with, as they are now.
 	Operators func() *trust.AllowedSigners
+	// LetIn reports whether the client is still let in, by its name.
+	LetIn func(client string) bool
 	// Now is the vault's clock.
 	Now    func() time.Time
 	Logger *slog.Logger
@@ -274,7 +278,7 @@ func MayRun(o *store.Operation) bool { return mayRun(o.State) }
 
 // Issue signs the grant of an operation that a human approved, for the live call that asks. The issue is recorded in the
 // spool, in order before the redemption that it allows: a grant is worth nothing before that. Errors: CODE_HALTED,
-// CODE_AUDIT_UNAVAILABLE, CODE_EXPIRED, CODE_CONFLICT.
+// CODE_AUDIT_UNAVAILABLE, CODE_EXPIRED, CODE_CONFLICT, CODE_DENIED for a client that is gone.
 func (q *Queue) Issue(ctx context.Context, o *store.Operation) (*callv1.SignedGrant, error) {
 	if !mayRun(o.State) {
 		return nil, fault.New(callv1.Code_CODE_CONFLICT, "nobody has approved this operation")
@@ -291,6 +295,9 @@ func (q *Queue) IssueRead(ctx context.Context, o *store.Operation) (*callv1.Sign
 }
 
 func (q *Queue) issue(ctx context.Context, o *store.Operation) (*callv1.SignedGrant, error) {
+	if !q.letIn(o.Principal) {
+		return nil, fault.New(callv1.Code_CODE_DENIED, reasonGone, fault.WithCause(errGone))
+	}
 	if err := q.Journal.Check(); err != nil {
 		return nil, err
 	}
@@ -312,6 +319,16 @@ func (q *Queue) issue(ctx context.Context, o *store.Operation) (*callv1.SignedGr
 	}
 	return signed, nil
 }
+
+// letIn reports whether a principal may still have something done: an operator's statement says so itself, a client's
+// place in the configuration does.
+func (q *Queue) letIn(principal string) bool {
+	return strings.HasPrefix(principal, statement.CommandPrincipal("")) || q.LetIn(principal)
+}
+
+const reasonGone = "the client that asked for it is not let in any more"
+
+var errGone = errors.New(reasonGone)
 
 func errNotFound() error {
 	return fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such operation")

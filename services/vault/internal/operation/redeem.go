@@ -39,6 +39,9 @@ func (q *Queue) Redeem(ctx context.Context, signed *callv1.SignedGrant, sink str
 		err := errors.New("the grant is for another sink")
 		q.refuseGrant(ctx, g, sink, err)
 		return time.Time{}, refusedGrant(err)
+	case !q.letIn(g.GetPrincipal()):
+		q.refuseGrant(ctx, g, sink, errGone)
+		return time.Time{}, refusedGrant(errGone)
 	}
 	release, err := q.reserve(ctx, "redeem\x00"+grant.SpendKey(g))
 	if err != nil {

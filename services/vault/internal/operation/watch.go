@@ -89,8 +89,8 @@ func (q *Queue) Watch(ctx context.Context, send func(*vaultv1.Operation) error) 
 	}
 }
 
-// Sweep expires what is past its end or of an epoch that is over, and forgets redeemed operations that nobody settled.
-// It is to be called every second, and after a resume.
+// Sweep expires what is past its end, of an epoch that is over or of a client that is gone, and forgets redeemed
+// operations that nobody settled. It is to be called every second, and after a resume.
 func (q *Queue) Sweep(ctx context.Context) error {
 	now, control := q.Now(), q.Halt.Now()
 	over := map[vaultv1.OperationState][]*entry{}
@@ -99,7 +99,7 @@ func (q *Queue) Sweep(ctx context.Context) error {
 		switch e.op.State {
 		case pending, approved:
 			voided := !control.Halted && e.op.Epoch != control.Epoch
-			if (voided || !now.Before(e.op.ExpiresAt)) && !e.claimed {
+			if (voided || !now.Before(e.op.ExpiresAt) || !q.letIn(e.op.Principal)) && !e.claimed {
 				e.claimed = true
 				over[e.op.State] = append(over[e.op.State], e)
 			}
@@ -126,7 +126,11 @@ func (q *Queue) expire(ctx context.Context, from vaultv1.OperationState, entries
 			o.DecisionReason = "nobody came for the approval in time"
 			o.DecidedAt = e.op.DecidedAt
 		}
-		if now.Before(o.ExpiresAt) {
+		switch {
+		case !now.Before(o.ExpiresAt):
+		case !q.letIn(o.Principal):
+			o.DecisionReason = reasonGone
+		default:
 			o.DecisionReason = "it was asked for before an operator's halt"
 		}
 		ended[i] = &o

@@ -54,7 +54,7 @@ func (s *authorityService) authorise(ctx context.Context, req *vaultv1.Authorise
 	claim := proof.Claim{
 		Purpose: callv1.Proof_PURPOSE_CALL, Client: client.ID, Session: opened.Ref, Tool: req.GetTool().GetName(), ArgumentsDigest: digest[:],
 	}
-	if err := proven(opened, client, claim, req.GetProof()); err != nil {
+	if err := s.proven(opened, client, claim, req.GetProof()); err != nil {
 		return nil, err
 	}
 	policyDigest := s.Policy.Digest()

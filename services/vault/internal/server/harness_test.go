@@ -175,7 +175,7 @@ type vault struct {
 
 func newVault(t *testing.T, options ...func(*Config, *operation.Config)) *vault {
 	t.Helper()
-	v := &vault{Kit: platformtest.New(t), t: t, clock: &clock{now: time.Now()}, audit: &fakeAudit{t: t}}
+	v := &vault{Kit: platformtest.New(t), t: t, clock: &clock{now: time.Now().Truncate(time.Second)}, audit: &fakeAudit{t: t}}
 	v.self = v.ID(optionsv1.Role_ROLE_VAULT, "main")
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	v.must(err)
@@ -209,7 +209,8 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	v.must(err)
 	issue, err := issuer.New(issuer.Config{Key: v.GrantKey, Keys: v.Trust, Now: v.clock.Now})
 	v.must(err)
-	state := store.New(db)
+	state, err := store.New(ctx, db)
+	v.must(err)
 	control, err := halt.New(ctx, state)
 	v.must(err)
 	log := journal.New(v.audit, v.clock.Now, platformtest.Logger())
@@ -217,7 +218,8 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	rules, err := policy.NewTiers()
 	v.must(err)
 	queue := operation.Config{
-		Store: state, Journal: log, Issuer: issue, Halt: control, Operators: operators, Now: v.clock.Now, Logger: platformtest.Logger(),
+		Store: state, Journal: log, Issuer: issue, Halt: control, Operators: operators, LetIn: registry.LetIn,
+		Now: v.clock.Now, Logger: platformtest.Logger(),
 	}
 	config := Config{
 		Self: v.self, Sinks: []identity.ID{v.ID(executor, "local")}, Clients: registry, Policy: rules, Issuer: issue,
@@ -288,6 +290,28 @@ func (v *vault) approvals() vaultv1.ApprovalServiceClient {
 }
 func (v *vault) control() vaultv1.ControlServiceClient {
 	return vaultv1.NewControlServiceClient(v.as(operator, platformtest.Operator))
+}
+
+// revoke and changeToken change a client's entry in clients.yaml, at once.
+func (v *vault) revoke(client string) {
+	v.t.Helper()
+	v.rewrite("id: "+client+"\n", "id: "+client+"\n    revoked: true\n")
+}
+
+func (v *vault) changeToken(client string) {
+	v.t.Helper()
+	v.rewrite(tokenDigest(client), tokenDigest("new"))
+}
+
+func (v *vault) rewrite(before, after string) {
+	v.t.Helper()
+	b, err := os.ReadFile(v.clients)
+	v.must(err)
+	if !strings.Contains(string(b), before) {
+		v.t.Fatalf("clients.yaml has no %q", before)
+	}
+	v.must(os.WriteFile(v.clients, []byte(strings.Replace(string(b), before, after, 1)), 0o600))
+	v.must(v.server.Clients.Reload())
 }
 
 // open opens a bearer client's session.

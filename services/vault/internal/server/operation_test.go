@@ -586,6 +586,87 @@ func TestApprovalEndsBetweenIssueAndRedemption(t *testing.T) {
 	wantCode(t, v.redeem(resp.GetGrant()), callv1.Code_CODE_EXPIRED)
 }
 
+// A client that was shut out gets no grant that it waits for, redeems none that it has, and leaves nothing queued.
+func TestClientThatIsGone(t *testing.T) {
+	for name, leave := range map[string]func(*vault){
+		"revoked":       func(v *vault) { v.revoke(bearer) },
+		"token changed": func(v *vault) { v.changeToken(bearer) },
+	} {
+		t.Run("while its call is held, "+name, func(t *testing.T) {
+			v := newVault(t)
+			opened := v.open(bearer)
+			id := v.ask(opened.GetSessionId(), "a").GetOperationId()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := v.wait(opened, id, 20*time.Second)
+				ended <- err
+			}()
+			for v.operation(id).GetWaiters() == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			leave(v)
+			v.approve(id) // a human who did not know
+			wantCode(t, <-ended, callv1.Code_CODE_DENIED)
+			_, err := v.wait(opened, id, 0)
+			wantCode(t, err, callv1.Code_CODE_DENIED)
+			if n := len(v.audit.of(auditv1.Kind_KIND_GRANTED)); n != 0 {
+				t.Errorf("%d grants were issued", n)
+			}
+		})
+	}
+	t.Run("with a grant in hand", func(t *testing.T) {
+		v := newVault(t)
+		_, _, g := v.granted(bearer, "a")
+		look := v.open(bearer)
+		read, err := v.authority().Authorise(t.Context(), request(look.GetSessionId(), "service_info", "a"))
+		v.must(err)
+		v.revoke(bearer)
+		wantCode(t, v.redeem(g), callv1.Code_CODE_DENIED)
+		wantCode(t, v.redeem(read.GetGrant()), callv1.Code_CODE_DENIED)
+		if n := len(v.audit.of(auditv1.Kind_KIND_REDEEMED)); n != 0 {
+			t.Errorf("%d redemptions recorded", n)
+		}
+	})
+	t.Run("with operations in the queue", func(t *testing.T) {
+		v := newVault(t)
+		opened, others := v.open(bearer), v.open(other)
+		waiting := v.ask(opened.GetSessionId(), "a").GetOperationId()
+		unused := v.ask(opened.GetSessionId(), "b").GetOperationId()
+		v.approve(unused)
+		runs := v.ask(opened.GetSessionId(), "c").GetOperationId()
+		v.approve(runs)
+		resp, err := v.wait(opened, runs, 0)
+		v.must(err)
+		v.must(v.redeem(resp.GetGrant()))
+		kept := v.ask(others.GetSessionId(), "a").GetOperationId()
+		command, err := v.approvals().GrantCommand(t.Context(), &vaultv1.GrantCommandRequest{Statement: v.command("d", func(*statement.Statement) {})})
+		v.must(err)
+
+		v.revoke(bearer)
+		_, err = v.approvals().ClaimOperation(t.Context(), &vaultv1.ClaimOperationRequest{OperationId: unused})
+		wantCode(t, err, callv1.Code_CODE_DENIED)
+		v.must(v.server.Sweep(t.Context()))
+		want := map[string]vaultv1.OperationState{
+			waiting: expired, unused: expired, runs: running, kept: pending, command.GetOperationId(): approved,
+		}
+		for id, state := range want {
+			if got := v.operation(id); got.GetState() != state {
+				t.Errorf("operation of %s is %s, want %s", got.GetPrincipal(), got.GetState(), state)
+			}
+		}
+		for _, id := range []string{waiting, unused} {
+			if got := v.operation(id).GetDecisionReason(); got != "the client that asked for it is not let in any more" {
+				t.Errorf("the reason is %q", got)
+			}
+		}
+		if n := len(v.audit.of(auditv1.Kind_KIND_EXPIRED)); n != 2 {
+			t.Errorf("%d recorded as expired, want 2", n)
+		}
+		// What an operator signed does not hang on any client.
+		v.must(v.redeem(command.GetGrant()))
+	})
+}
+
 func TestRestartKeepsOperations(t *testing.T) {
 	v := newVault(t)
 	opened := v.open(bearer)

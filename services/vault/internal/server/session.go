@@ -29,7 +29,8 @@ type sessionService struct {
 	*Server
 }
 
-// OpenSession authenticates a client. Every failure looks the same.
+// OpenSession authenticates a client. Every failure looks the same, but for a client's own proof from before the vault
+// started: CODE_PROOF_REQUIRED.
 func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessionRequest) (*vaultv1.OpenSessionResponse, error) {
 	client, ok := s.Clients.Authenticate(req.GetCredential())
 	if !ok {
@@ -40,8 +41,13 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 		if err := proof.Verify(client.Key, claim, req.GetProof()); err != nil {
 			return nil, s.notAuthenticated(ctx, client.ID, err)
 		}
-		if !s.Sessions.Fresh(client.ID, req.GetProof()) {
-			return nil, s.notAuthenticated(ctx, client.ID, errors.New("the proof is old, or was used before"))
+		if err := s.Sessions.Fresh(client.ID, req.GetProof()); err != nil {
+			refusal := s.notAuthenticated(ctx, client.ID, err)
+			if errors.Is(err, session.ErrBeforeStart) {
+				// The key's holder alone gets here, and is told to prove it again.
+				refusal = proofRequired(err)
+			}
+			return nil, refusal
 		}
 	}
 	name := clean.Line(req.GetClientName()+" "+req.GetClientVersion(), 128)
@@ -76,7 +82,7 @@ func (s *sessionService) RenewPermits(ctx context.Context, req *vaultv1.RenewPer
 		return nil, s.refused(ctx, "renew-refused", "", nil, err)
 	}
 	claim := proof.Claim{Purpose: callv1.Proof_PURPOSE_RENEW, Client: client.ID, Session: opened.Ref}
-	if err := proven(opened, client, claim, req.GetProof()); err != nil {
+	if err := s.proven(opened, client, claim, req.GetProof()); err != nil {
 		return nil, s.refused(ctx, "renew-refused", "", opened, err)
 	}
 	permits, err := s.permits(ctx, opened, client)
@@ -124,19 +130,26 @@ func (s *Server) stillLetIn(opened *session.Session) bool {
 	return ok && client.SameCredential(opened.Client)
 }
 
-// proven holds a key-bound client to its signature, and each counter to one use.
-func proven(opened *session.Session, client *clients.Client, claim proof.Claim, p *callv1.Proof) error {
+// proven holds a key-bound client to its signature, made within session.Skew of now, and each counter to one use.
+func (s *Server) proven(opened *session.Session, client *clients.Client, claim proof.Claim, p *callv1.Proof) error {
 	if !operation.MustSign(client.KeyBound()) {
 		return nil
 	}
 	err := proof.Verify(client.Key, claim, p)
+	if err == nil {
+		err = s.Sessions.Timely(p)
+	}
 	if err == nil && !opened.Accept(p.GetCounter()) {
 		err = errors.New("the proof's counter was used before")
 	}
 	if err != nil {
-		return fault.New(callv1.Code_CODE_PROOF_REQUIRED, "this client must sign this request with its key", fault.WithCause(err))
+		return proofRequired(err)
 	}
 	return nil
+}
+
+func proofRequired(cause error) error {
+	return fault.New(callv1.Code_CODE_PROOF_REQUIRED, "this client must sign this request with its key", fault.WithCause(cause))
 }
 
 // notAuthenticated is the one answer to a credential that does not open a session; the record says why.

@@ -2,7 +2,6 @@ package server
 
 import (
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +32,7 @@ func TestOpenSessionFailuresAreAlike(t *testing.T) {
 		t.Fatal(err)
 	}
 	wrongPurpose, err := proof.Sign(v.clientKey, proof.Claim{
-		Purpose: callv1.Proof_PURPOSE_RENEW, Client: bound, Session: "s-x", Counter: 5,
+		Purpose: callv1.Proof_PURPOSE_RENEW, Client: bound, Session: "s-x", Counter: 5, Time: now.Unix(),
 	})
 	v.must(err)
 	for name, req := range map[string]*vaultv1.OpenSessionRequest{
@@ -116,20 +115,9 @@ func TestSessionEnds(t *testing.T) {
 			}
 			v.clock.advance(20 * time.Second)
 		},
-		"client revoked": func(v *vault, _ *vaultv1.OpenSessionResponse) {
-			b, err := os.ReadFile(v.clients)
-			v.must(err)
-			v.must(os.WriteFile(v.clients, []byte(strings.Replace(string(b), "id: bearer\n", "id: bearer\n    revoked: true\n", 1)), 0o600))
-			v.must(v.server.Clients.Reload())
-		},
-		"client's token changed": func(v *vault, _ *vaultv1.OpenSessionResponse) {
-			b, err := os.ReadFile(v.clients)
-			v.must(err)
-			b = []byte(strings.Replace(string(b), tokenDigest(bearer), tokenDigest("new"), 1))
-			v.must(os.WriteFile(v.clients, b, 0o600))
-			v.must(v.server.Clients.Reload())
-		},
-		"vault restarted": func(v *vault, _ *vaultv1.OpenSessionResponse) { v.restart() },
+		"client revoked":         func(v *vault, _ *vaultv1.OpenSessionResponse) { v.revoke(bearer) },
+		"client's token changed": func(v *vault, _ *vaultv1.OpenSessionResponse) { v.changeToken(bearer) },
+		"vault restarted":        func(v *vault, _ *vaultv1.OpenSessionResponse) { v.restart() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := newVault(t)
@@ -169,7 +157,7 @@ func TestKeyBoundClientSignsEachRequest(t *testing.T) {
 	call := func(change func(*proof.Claim)) *callv1.Proof {
 		c := proof.Claim{
 			Purpose: callv1.Proof_PURPOSE_CALL, Client: bound, Session: opened.GetSession(), Tool: "start_service",
-			ArgumentsDigest: digest, Counter: 10,
+			ArgumentsDigest: digest, Counter: 10, Time: v.clock.Now().Unix(),
 		}
 		change(&c)
 		p, err := proof.Sign(v.clientKey, c)
@@ -183,6 +171,8 @@ func TestKeyBoundClientSignsEachRequest(t *testing.T) {
 		"another session": call(func(c *proof.Claim) { c.Session = "s-other" }),
 		"another client":  call(func(c *proof.Claim) { c.Client = bearer }),
 		"an opening":      v.openProof(10, v.clock.Now()),
+		"121 s old":       call(func(c *proof.Claim) { c.Time -= 121 }),
+		"121 s ahead":     call(func(c *proof.Claim) { c.Time += 121 }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := request(opened.GetSessionId(), "start_service", "a")
@@ -200,10 +190,49 @@ func TestKeyBoundClientSignsEachRequest(t *testing.T) {
 
 	_, err = v.sessions().RenewPermits(t.Context(), &vaultv1.RenewPermitsRequest{SessionId: opened.GetSessionId()})
 	wantCode(t, err, callv1.Code_CODE_PROOF_REQUIRED)
-	renew, err := proof.Sign(v.clientKey, proof.Claim{Purpose: callv1.Proof_PURPOSE_RENEW, Client: bound, Session: opened.GetSession(), Counter: 11})
+	renewal := proof.Claim{
+		Purpose: callv1.Proof_PURPOSE_RENEW, Client: bound, Session: opened.GetSession(), Counter: 11, Time: v.clock.Now().Unix(),
+	}
+	renew, err := proof.Sign(v.clientKey, renewal)
 	v.must(err)
 	_, err = v.sessions().RenewPermits(t.Context(), &vaultv1.RenewPermitsRequest{SessionId: opened.GetSessionId(), Proof: renew})
 	v.must(err)
+
+	// Proofs that a relay kept are worth nothing two minutes later, though nobody used them.
+	renewal.Counter = 12
+	renew, err = proof.Sign(v.clientKey, renewal)
+	v.must(err)
+	kept := request(opened.GetSessionId(), "start_service", "a")
+	kept.Proof = call(func(c *proof.Claim) { c.Counter = 13 })
+	v.clock.advance(session.Skew + time.Second)
+	_, err = v.sessions().RenewPermits(t.Context(), &vaultv1.RenewPermitsRequest{SessionId: opened.GetSessionId(), Proof: renew})
+	wantCode(t, err, callv1.Code_CODE_PROOF_REQUIRED)
+	_, err = v.authority().Authorise(t.Context(), kept)
+	wantCode(t, err, callv1.Code_CODE_PROOF_REQUIRED)
+}
+
+// A vault that restarted has forgotten which openings were used: it takes none from before, and says that a new one will do.
+func TestOpeningsFromBeforeARestart(t *testing.T) {
+	v := newVault(t)
+	used, kept := v.openProof(1, v.clock.Now()), v.openProof(2, v.clock.Now())
+	open := func(p *callv1.Proof) error {
+		_, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: token(bound), Proof: p})
+		return err
+	}
+	v.must(open(used))
+	v.clock.advance(1500 * time.Millisecond)
+	v.restart()
+	wantCode(t, open(used), callv1.Code_CODE_PROOF_REQUIRED)
+	wantCode(t, open(kept), callv1.Code_CODE_PROOF_REQUIRED)
+	wantCode(t, open(v.openProof(3, v.clock.Now())), callv1.Code_CODE_PROOF_REQUIRED) // of the second of the start
+	forged := v.openProof(4, v.clock.Now().Add(-time.Second))
+	forged.Signature[0] ^= 1
+	wantCode(t, open(forged), callv1.Code_CODE_UNAUTHENTICATED)
+	if n := len(v.audit.of(auditv1.Kind_KIND_AUTHENTICATION_FAILED)); n != 4 {
+		t.Errorf("%d failures recorded, want 4", n)
+	}
+	v.clock.advance(500 * time.Millisecond)
+	v.must(open(v.openProof(5, v.clock.Now())))
 }
 
 func TestFloodOfFailuresIsCounted(t *testing.T) {

@@ -45,6 +45,10 @@ func (s *toolService) WaitOperation(ctx context.Context, req *vaultv1.WaitOperat
 		hold = max(0, min(hold, time.Until(deadline)-holdSpare))
 	}
 	op, err := s.Queue.Wait(ctx, req.GetOperationId(), permit.GetPrincipal(), hold)
+	if gone := s.holds(permit); gone != nil {
+		// The client was shut out while its call was held: it learns nothing more, and gets nothing.
+		return nil, s.refused(ctx, "permit-refused", waitOperation, nil, gone)
+	}
 	if fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
 		return nil, s.refused(ctx, "operation-not-theirs", waitOperation, nil, err)
 	}
@@ -94,10 +98,27 @@ func (s *Server) permit(ctx context.Context, method string) (*callv1.Permit, err
 	if permit.GetEpoch() != s.Halt.Now().Epoch {
 		return nil, expiredPermit()
 	}
-	if _, ok := s.Clients.Lookup(permit.GetPrincipal()); !ok {
-		return nil, denied("the client is not let in any more")
+	if err := s.holds(permit); err != nil {
+		return nil, err
 	}
 	return permit, nil
+}
+
+// holds checks that the client of a permit is still let in with the credential that its session was opened with, and that
+// the session is still open.
+func (s *Server) holds(permit *callv1.Permit) error {
+	client, ok := s.Clients.Lookup(permit.GetPrincipal())
+	if !ok {
+		return denied("the client is not let in any more")
+	}
+	opened, ok := s.Sessions.Live(permit.GetSession())
+	if !ok {
+		return expiredPermit()
+	}
+	if opened.Principal != client.ID || !client.SameCredential(opened.Client) {
+		return denied("the client's credential is another by now")
+	}
+	return nil
 }
 
 func expiredPermit() error {

@@ -6,6 +6,7 @@ package session
 import (
 	"crypto/sha256"
 	"encoding/base32"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -22,10 +23,19 @@ const (
 	IdleTimeout = 30 * time.Minute
 	MaxLife     = 8 * time.Hour
 	DefaultCap  = 4096
-	// OpenSkew is how far the time in a key-bound client's opening may be from the vault's.
+	// OpenSkew is how far the time in a key-bound client's opening may be from the vault's, and Skew in its other proofs.
 	OpenSkew = 5 * time.Minute
+	Skew     = 2 * time.Minute
 	// openMemory is how long an opening is remembered: both sides of OpenSkew.
 	openMemory = 2 * OpenSkew
+)
+
+// Why a proof is not fresh.
+var (
+	ErrTime = errors.New("the proof is of another time")
+	ErrUsed = errors.New("the proof was used before")
+	// ErrBeforeStart: the proof may have been used in an earlier life of the process, which forgot. A new one will do.
+	ErrBeforeStart = errors.New("the proof was made before the vault started")
 )
 
 // Session is one client's session. Its fields do not change.
@@ -52,11 +62,13 @@ func (s *Session) Accept(counter uint64) bool { return s.window.Accept(counter) 
 
 // Table holds all sessions. It is safe for concurrent use.
 type Table struct {
-	now func() time.Time
-	cap int
+	now     func() time.Time
+	started time.Time
+	cap     int
 
 	mu       sync.Mutex
 	sessions map[[sha256.Size]byte]*Session
+	refs     map[string]*Session
 	counts   map[string]int
 	openings map[opening]time.Time
 }
@@ -67,33 +79,49 @@ type opening struct {
 	time    int64
 }
 
-// New makes an empty table for at most most sessions in all; 0 means DefaultCap.
+// New makes an empty table for at most most sessions in all; 0 means DefaultCap. Openings from before now() are not fresh.
 func New(now func() time.Time, most int) *Table {
 	if most == 0 {
 		most = DefaultCap
 	}
 	return &Table{
-		now: now, cap: most, sessions: map[[sha256.Size]byte]*Session{}, counts: map[string]int{},
+		now: now, started: now(), cap: most, sessions: map[[sha256.Size]byte]*Session{}, refs: map[string]*Session{}, counts: map[string]int{},
 		openings: map[opening]time.Time{},
 	}
 }
 
-// Fresh reports whether a key-bound client's opening is of this time and was not used before, and remembers it. Call it
-// once the proof's signature was found good, so that strangers cannot fill the memory.
-func (t *Table) Fresh(client string, p *callv1.Proof) bool {
+// Fresh checks that a key-bound client's opening is of this time and was not used before, and remembers it. Call it once
+// the proof's signature was found good, so that strangers cannot fill the memory. Errors: ErrTime, ErrUsed,
+// ErrBeforeStart. A proof's time is in whole seconds: one of the second in which the process started is before it.
+func (t *Table) Fresh(client string, p *callv1.Proof) error {
 	now := t.now()
-	made := time.Unix(p.GetTime(), 0)
-	if made.Before(now.Add(-OpenSkew)) || made.After(now.Add(OpenSkew)) {
-		return false
+	if !near(now, p, OpenSkew) {
+		return ErrTime
+	}
+	if time.Unix(p.GetTime(), 0).Before(t.started) {
+		return ErrBeforeStart
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := opening{client, p.GetCounter(), p.GetTime()}
 	if _, seen := t.openings[key]; seen {
-		return false
+		return ErrUsed
 	}
 	t.openings[key] = now
-	return true
+	return nil
+}
+
+// Timely checks that a proof of what happens inside a session is of this time: ErrTime. That it is used once is Accept's.
+func (t *Table) Timely(p *callv1.Proof) error {
+	if !near(t.now(), p, Skew) {
+		return ErrTime
+	}
+	return nil
+}
+
+func near(now time.Time, p *callv1.Proof, skew time.Duration) bool {
+	made := time.Unix(p.GetTime(), 0)
+	return !made.Before(now.Add(-skew)) && !made.After(now.Add(skew))
 }
 
 // Open makes a session and returns it with its handle: 128 random bits in hex. CODE_RATE_LIMITED above the client's cap or
@@ -112,7 +140,7 @@ func (t *Table) Open(client *clients.Client, clientName string) (string, *Sessio
 		return "", nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many sessions are open",
 			fault.WithRetry(time.Minute))
 	}
-	t.sessions[handle] = s
+	t.sessions[handle], t.refs[s.Ref] = s, s
 	t.counts[client.ID]++
 	return id, s, nil
 }
@@ -130,6 +158,18 @@ func (t *Table) Find(id string) (*Session, error) {
 	}
 	s.used = now
 	return s, nil
+}
+
+// Live returns the session of that public reference, if it is open; it does not mark it used.
+func (t *Table) Live(ref string) (*Session, bool) {
+	now := t.now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s, ok := t.refs[ref]
+	if !ok || t.over(s, now) {
+		return nil, false
+	}
+	return s, true
 }
 
 // Close ends a session and returns it, or nil if the handle opens none.
@@ -179,6 +219,7 @@ func (t *Table) over(s *Session, now time.Time) bool {
 
 func (t *Table) remove(s *Session) {
 	delete(t.sessions, s.handle)
+	delete(t.refs, s.Ref)
 	if t.counts[s.Principal]--; t.counts[s.Principal] <= 0 {
 		delete(t.counts, s.Principal)
 	}

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -83,21 +84,70 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// A process that has just started remembers no opening, and so believes none that may be from before.
+func TestFreshnessEnds(t *testing.T) {
+	start := time.Unix(1_800_000_000, 300_000_000)
+	now := start
+	table := New(func() time.Time { return now }, 0)
+	at := func(d time.Duration) *callv1.Proof {
+		return &callv1.Proof{Counter: 1, Time: start.Truncate(time.Second).Add(d).Unix()}
+	}
+	for name, c := range map[string]struct {
+		now, made    time.Duration
+		open, inside error
+	}{
+		"a minute before the start":  {0, -time.Minute, ErrBeforeStart, nil},
+		"in the second of the start": {0, 0, ErrBeforeStart, nil},
+		"the second after it":        {0, time.Second, nil, nil},
+		"four minutes on":            {5 * time.Minute, time.Minute, nil, ErrTime},
+		"119 s on":                   {2 * time.Minute, 2 * time.Second, nil, nil},
+		"121 s ahead":                {0, 122 * time.Second, nil, ErrTime},
+		"six minutes on":             {7 * time.Minute, time.Minute, ErrTime, ErrTime},
+		"six minutes ahead":          {0, 6 * time.Minute, ErrTime, ErrTime},
+		"no time":                    {0, -start.Sub(time.Unix(0, 0)).Truncate(time.Second), ErrTime, ErrTime},
+	} {
+		now = start.Add(c.now)
+		if err := table.Fresh(name, at(c.made)); !errors.Is(err, c.open) {
+			t.Errorf("an opening, %s: %v, want %v", name, err, c.open)
+		}
+		if err := table.Timely(at(c.made)); !errors.Is(err, c.inside) {
+			t.Errorf("a proof, %s: %v, want %v", name, err, c.inside)
+		}
+	}
+}
+
+func TestLive(t *testing.T) {
+	now := time.Now()
+	table := New(func() time.Time { return now }, 0)
+	id, s, _ := table.Open(&clients.Client{ID: "a", Sessions: 3}, "")
+	if got, ok := table.Live(s.Ref); !ok || got != s {
+		t.Errorf("an open session: %v, %v", got, ok)
+	}
+	_, idle, _ := table.Open(&clients.Client{ID: "a", Sessions: 3}, "")
+	table.Close(id)
+	now = now.Add(IdleTimeout)
+	for _, ref := range []string{s.Ref, idle.Ref, id, ""} {
+		if _, ok := table.Live(ref); ok {
+			t.Errorf("%q is open", ref)
+		}
+	}
+}
+
 func TestFreshRemembersAsLongAsAProofIsOfItsTime(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	table := New(func() time.Time { return now }, 0)
 	keep := func(*Session) bool { return true }
 	future := &callv1.Proof{Counter: 1, Time: now.Add(OpenSkew).Unix()}
-	if !table.Fresh("a", future) || table.Fresh("a", future) {
-		t.Error("not accepted exactly once")
+	if first, second := table.Fresh("a", future), table.Fresh("a", future); first != nil || !errors.Is(second, ErrUsed) {
+		t.Errorf("not accepted exactly once: %v, %v", first, second)
 	}
-	if !table.Fresh("b", future) {
-		t.Error("another client's opening is taken for this one's")
+	if err := table.Fresh("b", future); err != nil {
+		t.Errorf("another client's opening is taken for this one's: %v", err)
 	}
 	for range 20 {
 		now = now.Add(30 * time.Second)
 		table.Sweep(keep)
-		if table.Fresh("a", future) {
+		if table.Fresh("a", future) == nil {
 			t.Fatalf("accepted again at %s", now)
 		}
 	}

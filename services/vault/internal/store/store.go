@@ -19,6 +19,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/database"
 )
 
 //go:embed migrations/*.sql
@@ -119,10 +120,27 @@ type Control struct {
 }
 
 // Store is the vault's database.
-type Store struct{ db *sql.DB }
+type Store struct {
+	db *sql.DB
+
+	spend, run, spent, settle *sql.Stmt
+}
 
 // New takes a database whose schema is Migrations'. The caller closes it.
-func New(db *sql.DB) *Store { return &Store{db: db} }
+func New(ctx context.Context, db *sql.DB) (*Store, error) {
+	s := &Store{db: db}
+	// What every redemption runs.
+	if err := database.Prepare(ctx, db, map[**sql.Stmt]string{
+		&s.spend: `INSERT INTO spent (operation_id, use, grant_id, audience, redeemed_at) VALUES (?, ?, ?, ?, ?)
+			ON CONFLICT DO NOTHING`,
+		&s.run:    `UPDATE operations SET state = ?, redeemed_at = ? WHERE operation_id = ? AND state = ?`,
+		&s.spent:  `SELECT grant_id, audience, redeemed_at FROM spent WHERE operation_id = ? AND use = ?`,
+		&s.settle: `UPDATE operations SET state = ?, settled_at = ?, settled_ok = ? WHERE operation_id = ? AND state = ?`,
+	}); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
 
 const columns = `operation_id, state, principal, session, channel, client_name, key_bound, tool_name, tool_source,
 	tool_digest, tier, arguments, arguments_digest, agent_reason, audience, epoch, policy_digest, request_id, asked_at,
@@ -282,8 +300,8 @@ func (s *Store) End(ctx context.Context, from vaultv1.OperationState, ended ...*
 // Spend redeems a spend key and moves its operation, if it has one, from approved to running; ErrSpent.
 func (s *Store) Spend(ctx context.Context, spend Spend) error {
 	return s.transact(ctx, func(tx *sql.Tx) error {
-		n, err := affected(tx.ExecContext(ctx, `INSERT INTO spent (operation_id, use, grant_id, audience, redeemed_at)
-			VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+		// The transaction's end closes the statements that are made for it.
+		n, err := affected(tx.StmtContext(ctx, s.spend).ExecContext(ctx,
 			spend.OperationID, spend.Use, spend.GrantID, spend.Audience, nanos(spend.At)))
 		if err != nil {
 			return fmt.Errorf("spend: %w", err)
@@ -291,7 +309,7 @@ func (s *Store) Spend(ctx context.Context, spend Spend) error {
 		if n == 0 {
 			return ErrSpent
 		}
-		_, err = tx.ExecContext(ctx, `UPDATE operations SET state = ?, redeemed_at = ? WHERE operation_id = ? AND state = ?`,
+		_, err = tx.StmtContext(ctx, s.run).ExecContext(ctx,
 			vaultv1.OperationState_OPERATION_STATE_RUNNING, nanos(spend.At), spend.OperationID,
 			vaultv1.OperationState_OPERATION_STATE_APPROVED)
 		if err != nil {
@@ -305,8 +323,7 @@ func (s *Store) Spend(ctx context.Context, spend Spend) error {
 func (s *Store) Spent(ctx context.Context, operationID string, useNumber uint32) (Spend, error) {
 	spend := Spend{OperationID: operationID, Use: useNumber}
 	var when int64
-	err := s.db.QueryRowContext(ctx, `SELECT grant_id, audience, redeemed_at FROM spent WHERE operation_id = ? AND use = ?`,
-		operationID, useNumber).Scan(&spend.GrantID, &spend.Audience, &when)
+	err := s.spent.QueryRowContext(ctx, operationID, useNumber).Scan(&spend.GrantID, &spend.Audience, &when)
 	if errors.Is(err, sql.ErrNoRows) {
 		return Spend{}, ErrNotFound
 	}
@@ -319,8 +336,7 @@ func (s *Store) Spent(ctx context.Context, operationID string, useNumber uint32)
 
 // Settle moves a running operation to done; ErrState when it is not running.
 func (s *Store) Settle(ctx context.Context, operationID string, ok bool, when time.Time) error {
-	n, err := affected(s.db.ExecContext(ctx, `UPDATE operations SET state = ?, settled_at = ?, settled_ok = ?
-		WHERE operation_id = ? AND state = ?`, vaultv1.OperationState_OPERATION_STATE_DONE, nanos(when), ok, operationID,
+	n, err := affected(s.settle.ExecContext(ctx, vaultv1.OperationState_OPERATION_STATE_DONE, nanos(when), ok, operationID,
 		vaultv1.OperationState_OPERATION_STATE_RUNNING))
 	if err != nil {
 		return fmt.Errorf("settle operation: %w", err)

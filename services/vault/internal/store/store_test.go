@@ -36,7 +36,11 @@ func open(t *testing.T) (*Store, *sql.DB) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return New(db), db
+	s, err := New(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, db
 }
 
 func full(id string) *Operation {

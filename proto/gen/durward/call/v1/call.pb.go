@@ -825,15 +825,17 @@ func (x *Permit) GetExpiresAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// Proof is a key-bound client's signature over {session, purpose, tool, arguments digest, counter}, checked by the vault.
-// The signature is Ed25519 over "durward.proof.v1\0" + the RFC 8785 form of
-// {"arguments_digest","client","counter","purpose","session","time","tool"} (absent members are left out).
+// Proof is a key-bound client's signature over {session, purpose, tool, arguments digest, counter, time}, checked by the
+// vault. The signature is Ed25519 over "durward.proof.v1\0" + the RFC 8785 form of
+// {"arguments_digest","client","counter","purpose","session","time","tool"}. Members that the purpose has no use for are
+// left out; client, counter, purpose and time are always there, the two numbers as strings.
 type Proof struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Purpose Proof_Purpose          `protobuf:"varint,1,opt,name=purpose,proto3,enum=durward.call.v1.Proof_Purpose" json:"purpose,omitempty"`
 	// Unique in its session; the vault accepts each once, within a window of 1,024 behind the newest.
 	Counter uint64 `protobuf:"varint,2,opt,name=counter,proto3" json:"counter,omitempty"`
-	// Unix seconds; the vault accepts ±5 min. For PURPOSE_OPEN alone.
+	// When it was made, in Unix seconds; required. The vault accepts ±120 s, for PURPOSE_OPEN ±5 min and nothing from
+	// before its own start, since it remembers no opening of an earlier life: then PROOF_REQUIRED, and a fresh one will do.
 	Time          int64  `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
 	Signature     []byte `protobuf:"bytes,4,opt,name=signature,proto3" json:"signature,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -340,6 +340,7 @@ type HaltRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Reason string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The vault's epoch after its own panic, where known; the executor's becomes at least this and at least one more than it was.
+	// A halt raises it by at most 1,000,000.
 	Epoch         uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -554,10 +555,10 @@ const file_durward_executor_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\r \x01(\fR\n" +
 	"checkpoint\x12\x1c\n" +
-	"\tunsettled\x18\x0e \x01(\rR\tunsettled\"E\n" +
+	"\tunsettled\x18\x0e \x01(\rR\tunsettled\"U\n" +
 	"\vHaltRequest\x12 \n" +
-	"\x06reason\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xf4\x03R\x06reason\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"$\n" +
+	"\x06reason\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xf4\x03R\x06reason\x12$\n" +
+	"\x05epoch\x18\x02 \x01(\x04B\x0e\xbaH\v2\t\x18\xfe\xff\xff\xff\xff\xff\xff\x0fR\x05epoch\"$\n" +
 	"\fHaltResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"V\n" +
 	"\rResumeRequest\x12E\n" +

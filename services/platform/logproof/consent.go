@@ -1,0 +1,43 @@
+package logproof
+
+import (
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+)
+
+// What a human agreed to stands in the records of those who verified it. Audit refuses it in any other record, and whoever
+// reads the log believes it in no other: a process that may write may not thereby speak of a human.
+
+// CarriesStatement reports whether a role's records of that kind carry what a human signed.
+func CarriesStatement(role optionsv1.Role, kind auditv1.Kind) bool {
+	switch role {
+	case optionsv1.Role_ROLE_VAULT:
+		return kind == auditv1.Kind_KIND_APPROVED || kind == auditv1.Kind_KIND_RESUMED
+	case optionsv1.Role_ROLE_EXECUTOR, optionsv1.Role_ROLE_EGRESS:
+		return kind == auditv1.Kind_KIND_INTENT || kind == auditv1.Kind_KIND_RESUMED
+	default:
+		return false
+	}
+}
+
+// CarriesConsent reports whether a role's records of that kind say that a human confirmed a call, or let calls run without
+// asking (the body's confirmed and dangerous).
+func CarriesConsent(role optionsv1.Role, kind auditv1.Kind) bool {
+	switch role {
+	case optionsv1.Role_ROLE_VAULT:
+		switch kind {
+		case auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED, auditv1.Kind_KIND_RESUMED,
+			// A redemption that was given up says what its grant was.
+			auditv1.Kind_KIND_DENIED:
+			return true
+		}
+	case optionsv1.Role_ROLE_EXECUTOR, optionsv1.Role_ROLE_EGRESS:
+		// Every record about a call says what its grant was: none may be lost because a vault made a strange one.
+		switch kind {
+		case auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_READ, auditv1.Kind_KIND_SINK_REFUSED,
+			auditv1.Kind_KIND_RECOVERED:
+			return true
+		}
+	}
+	return false
+}

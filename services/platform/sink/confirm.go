@@ -1,0 +1,91 @@
+package sink
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/statement"
+)
+
+// refusal is what Confirm returns when a call may not have its effect any more. A handler that returns it, wrapped or not, and
+// had nothing confirmed before, says that it did nothing.
+type refusal struct {
+	code  callv1.Code
+	cause error
+}
+
+func (r *refusal) Error() string { return say(r.code) }
+
+func (r *refusal) Unwrap() error { return r.cause }
+
+// As lets the refusal be seen as the fault that callers get, wherever it ends up.
+func (r *refusal) As(target any) bool {
+	f, ok := target.(**fault.Error)
+	if ok {
+		*f = newFault(r.code, r.cause)
+	}
+	return ok
+}
+
+// errUnconfirmed: a handler changed something, or said so, and never asked.
+var errUnconfirmed = errors.New("the tool's handler never confirmed its change")
+
+// Confirm is called by a tool's handler once nothing is left to wait for, immediately before it changes anything. It checks
+// again what may have changed while the call waited for its turn: that nothing is halted, that the grant's epoch still holds,
+// that the human's statement has not ended, and that what the call acts on is what was approved. If all holds it runs begin,
+// which must not wait for other processes: a halt that is asked for meanwhile answers when begin has returned.
+//
+// Otherwise begin is not run, and the handler returns the error as it is: CODE_HALTED, CODE_EXPIRED, CODE_CONFLICT,
+// CODE_DENIED. A handler that answers well and never confirmed is a fault in the program, and its answer is withheld. In a
+// context that is not a changing tool's, it refuses.
+func Confirm(ctx context.Context, begin func()) error {
+	n, ok := ctx.Value(notesKey{}).(*notes)
+	if !ok || n.confirm == nil {
+		return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errors.New("a change outside a tool that may change anything")))
+	}
+	return n.confirm(ctx, begin)
+}
+
+func (a *Authority) confirm(ctx context.Context, c *call, n *notes, begin func()) error {
+	if confirmRequired() {
+		// What may take a moment comes before the lock.
+		if r := a.stillApproved(ctx, c); r != nil {
+			return r
+		}
+		a.beginning.RLock()
+		defer a.beginning.RUnlock()
+		switch now := a.Control(); {
+		case now.Halted:
+			return &refusal{callv1.Code_CODE_HALTED, errors.New("halted while the call waited for its turn")}
+		case !epochHolds(c.grant.GetEpoch(), now.Epoch):
+			return &refusal{callv1.Code_CODE_EXPIRED, errors.New("the epoch was raised while the call waited for its turn")}
+		}
+	}
+	n.begun = true
+	begin()
+	return nil
+}
+
+// stillApproved checks the statement and the subject as they are now.
+func (a *Authority) stillApproved(ctx context.Context, c *call) *refusal {
+	if c.statement != nil {
+		switch _, err := verifyStatement(c.statement, a.cfg.Trust.Current().AllowedSigners, a.cfg.Now()); {
+		case errors.Is(err, statement.ErrTime):
+			return &refusal{callv1.Code_CODE_EXPIRED, fmt.Errorf("while the call waited for its turn: %w", err)}
+		case err != nil:
+			return &refusal{callv1.Code_CODE_DENIED, fmt.Errorf("while the call waited for its turn: %w", err)}
+		}
+	}
+	subject, err := a.cfg.Subjects.Subject(ctx, c.tool, c.request)
+	if err != nil {
+		return &refusal{callv1.Code_CODE_CONFLICT, fmt.Errorf("the subject is gone: %w", err)}
+	}
+	if digest := sha256.Sum256(subject.GetEntry()); !subjectMatches(c.subject[:], digest[:]) {
+		return &refusal{callv1.Code_CODE_CONFLICT, errors.New("the subject changed while the call waited for its turn")}
+	}
+	return nil
+}
