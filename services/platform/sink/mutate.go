@@ -142,7 +142,7 @@ func (a *Authority) fly(ctx, caller context.Context, key string, c *call, signed
 // release tells the vault that a key which it spent, and which was never spent here, will have no outcome: the answer to
 // its redemption was lost.
 func (a *Authority) release(ctx context.Context, c *call) {
-	if err := a.settle(ctx, "", c.grant.GetOperationId(), c.grant.GetUse(), false); err != nil {
+	if err := a.settle(ctx, c.grant.GetOperationId(), c.grant.GetUse(), false); err != nil {
 		a.cfg.Logger.WarnContext(ctx, "the vault could not be told of a lost redemption", "operation", c.grant.GetOperationId(), "error", err)
 	}
 }
@@ -423,15 +423,19 @@ func (a *Authority) keep(ctx context.Context, key string, c *call, r *Result, ou
 // finish keeps the outcome and tells the vault, side by side: the vault knows before the reply if it is quick to hear.
 func (a *Authority) finish(ctx context.Context, key string, c *call, r *Result, outcome *callv1.Outcome) {
 	var telling sync.WaitGroup
+	var untold error
 	telling.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, settleWait)
 		defer cancel()
-		if err := a.settle(ctx, key, c.grant.GetOperationId(), c.grant.GetUse(), r.OK); err != nil {
-			a.settleLater()
-		}
+		untold = a.settle(ctx, c.grant.GetOperationId(), c.grant.GetUse(), r.OK)
 	})
 	a.keep(ctx, key, c, r, outcome)
 	telling.Wait()
+	if untold != nil {
+		a.settleLater()
+		return
+	}
+	a.heard(key)
 }
 
 // settleLater wakes Run.

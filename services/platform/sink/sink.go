@@ -231,16 +231,17 @@ func (a *Authority) settleAll(ctx context.Context) {
 		return
 	}
 	for _, e := range waiting {
-		if err := a.settle(ctx, e.Key, e.Operation, e.Use, e.OK); err != nil {
+		if err := a.settle(ctx, e.Operation, e.Use, e.OK); err != nil {
 			a.cfg.Logger.DebugContext(ctx, "an operation could not be settled yet", "operation", e.Operation, "error", err)
 			break
 		}
+		a.heard(e.Key)
 	}
 	a.noteSettled(ctx)
 }
 
-// settle tells the vault. That it heard is written down later: telling it twice does no harm.
-func (a *Authority) settle(ctx context.Context, key, operation string, use uint32, ok bool) error {
+// settle tells the vault how an operation ended; telling it twice does no harm.
+func (a *Authority) settle(ctx context.Context, operation string, use uint32, ok bool) error {
 	ctx, cancel := context.WithTimeout(ctx, vaultTimeout)
 	defer cancel()
 	_, err := a.cfg.Vault.Settle(ctx, &vaultv1.SettleRequest{OperationId: operation, Use: use, Ok: ok})
@@ -248,10 +249,15 @@ func (a *Authority) settle(ctx context.Context, key, operation string, use uint3
 	if err != nil && !fault.Is(fault.From(err), callv1.Code_CODE_NOT_FOUND) {
 		return err
 	}
+	return nil
+}
+
+// heard remembers that the vault was told, to be written down later with others. The outcome must be kept by then: a key
+// that counts as settled is not looked after any more.
+func (a *Authority) heard(key string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.settled = append(a.settled, key)
-	return nil
 }
 
 func (a *Authority) noteSettled(ctx context.Context) {

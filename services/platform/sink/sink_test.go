@@ -246,7 +246,7 @@ func TestAVaultThatDoesNotKnowTheKeyIsNotAskedForever(t *testing.T) {
 	kit := platformtest.New(t)
 	for code, waits := range map[callv1.Code]bool{callv1.Code_CODE_NOT_FOUND: false, callv1.Code_CODE_UNAVAILABLE: true} {
 		a, _, _ := newAuthority(t, kit, func(c *Config) { c.Vault = willing{settle: fault.New(code, "no")} })
-		if err := a.settle(t.Context(), "op/1", "op", 1, true); (err != nil) != waits {
+		if err := a.settle(t.Context(), "op", 1, true); (err != nil) != waits {
 			t.Errorf("%s: %v", code, err)
 		}
 	}
