@@ -175,7 +175,7 @@ func (s *Store) write(ctx context.Context, tx *sql.Tx, b Batch, added map[string
 		added[writer] = id
 	}
 	// The transaction's end closes the statements that are made for it.
-	entry, body, hash := tx.StmtContext(ctx, s.insertEntry), tx.StmtContext(ctx, s.insertBody), tx.StmtContext(ctx, s.insertHash) //nolint:sqlclosecheck // as said
+	entry, body, hash := tx.StmtContext(ctx, s.insertEntry), tx.StmtContext(ctx, s.insertBody), tx.StmtContext(ctx, s.insertHash)
 	for _, e := range b.Entries {
 		r := e.GetRecord()
 		raw, err := proto.Marshal(r.GetBody())
@@ -199,7 +199,7 @@ func (s *Store) write(ctx context.Context, tx *sql.Tx, b Batch, added map[string
 			return fmt.Errorf("write the tree: %w", err)
 		}
 	}
-	if _, err := tx.StmtContext(ctx, s.insertCheckpoint).ExecContext(ctx, //nolint:sqlclosecheck // the transaction's end closes it
+	if _, err := tx.StmtContext(ctx, s.insertCheckpoint).ExecContext(ctx,
 		b.Entries[len(b.Entries)-1].GetIndex()+1, b.Checkpoint); err != nil {
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}
@@ -208,7 +208,7 @@ func (s *Store) write(ctx context.Context, tx *sql.Tx, b Batch, added map[string
 
 func (s *Store) setLast(ctx context.Context, tx *sql.Tx, writer string, sequence uint64) (int64, error) {
 	if id, known := s.writers[writer]; known {
-		_, err := tx.StmtContext(ctx, s.updateWriter).ExecContext(ctx, sequence, id) //nolint:sqlclosecheck // the transaction's end closes it
+		_, err := tx.StmtContext(ctx, s.updateWriter).ExecContext(ctx, sequence, id)
 		return id, err
 	}
 	who, err := identity.Parse(writer)
