@@ -32,7 +32,6 @@ import (
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry"
-	"durward.internal/services/platform/trust"
 )
 
 // version is set by the linker.
@@ -129,18 +128,11 @@ const (
 const deliverTimeout = 2 * time.Second
 
 func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
-	roots, err := trust.Open(s.TrustDir)
+	roots, self, closeIdentity, err := process.OpenIdentity(ctx, logger, s.Shared())
 	if err != nil {
 		return err
 	}
-	defer roots.Close()
-	self, err := identity.Open(identity.Files{Certificate: s.TLS.Certificate, Key: s.TLS.Key}, roots)
-	if err != nil {
-		return err
-	}
-	defer self.Close()
-	process.Watch(ctx, logger, "trust folder", roots.Err)
-	process.Watch(ctx, logger, "certificate", self.Err)
+	defer closeIdentity()
 	dial := func(peer config.Peer) (*grpc.ClientConn, error) {
 		server, err := identity.Parse(peer.Identity)
 		if err != nil {

@@ -121,9 +121,6 @@ var meanwhile = map[callv1.Code]string{
 	callv1.Code_CODE_INTERNAL:          "This is a mistake in Durward. Give the operator the request id.",
 }
 
-// CodeName is a code as agents see it.
-func CodeName(code callv1.Code) string { return strings.TrimPrefix(code.String(), "CODE_") }
-
 // Fault makes an envelope of an error's public half.
 func Fault(requestID string, f *fault.Error) *Envelope {
 	p := f.Proto(requestID)
@@ -133,7 +130,7 @@ func Fault(requestID string, f *fault.Error) *Envelope {
 		RequestID: requestID,
 		TellUser:  meanwhile[f.Code],
 		Error: &Failure{
-			Code:        CodeName(p.GetCode()),
+			Code:        fault.CodeName(p.GetCode()),
 			Message:     p.GetMessage(),
 			Field:       p.GetField(),
 			Retryable:   p.GetRetryable(),

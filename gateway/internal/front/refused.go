@@ -41,7 +41,7 @@ type refused struct {
 
 // refuse answers with a JSON-RPC error and records the refusal.
 func (f *Front) refuse(w http.ResponseWriter, r *http.Request, requestID string, no *refused) {
-	code := envelope.CodeName(no.code)
+	code := fault.CodeName(no.code)
 	attributes := []any{"reason", no.reason, "code", code, "http_status", no.status}
 	level := slog.LevelInfo
 	switch {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -131,7 +132,7 @@ func From(err error) *Error {
 func fromStatus(st *status.Status, err error) *Error {
 	for _, detail := range st.Details() {
 		if f, ok := detail.(*callv1.Fault); ok {
-			return fromProto(f, err)
+			return FromProto(f, err)
 		}
 	}
 	switch st.Code() {
@@ -148,9 +149,12 @@ func fromStatus(st *status.Status, err error) *Error {
 	}
 }
 
-// fromProto takes over a peer's fault. Its text comes from another zone: it is cleaned and bounded, and a code that this
-// version does not know is an internal error.
-func fromProto(f *callv1.Fault, err error) *Error {
+// CodeName is the stable name of a code as agents, operators and records see it: NOT_FOUND.
+func CodeName(code callv1.Code) string { return strings.TrimPrefix(code.String(), "CODE_") }
+
+// FromProto takes over a fault from the wire or from a store, with err, which may be nil, as its private cause. Its text
+// comes from another zone: it is cleaned and bounded, and a code that this version does not know is an internal error.
+func FromProto(f *callv1.Fault, err error) *Error {
 	if _, known := callv1.Code_name[int32(f.GetCode())]; !known || f.GetCode() == callv1.Code_CODE_UNSPECIFIED {
 		return New(callv1.Code_CODE_INTERNAL, Internal, WithCause(err))
 	}

@@ -161,7 +161,7 @@ func (a *Authority) refuseWith(ctx context.Context, c *call, f *fault.Error) err
 // refusal is the record of a refusal, with its true cause.
 func (a *Authority) refusal(c *call, f *fault.Error) *auditv1.Record {
 	record := a.record(auditv1.Kind_KIND_SINK_REFUSED, auditv1.Status_STATUS_DENIED, c)
-	record.Body.Action = "refuse " + codeName(f.Code)
+	record.Body.Action = "refuse " + fault.CodeName(f.Code)
 	record.Body.Reason = clean.Line(f.Message, 500)
 	if f.Cause != nil {
 		record.Body.Reason = clean.Line(f.Cause.Error(), 500)

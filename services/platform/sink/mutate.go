@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 
@@ -173,21 +172,13 @@ func (a *Authority) replay(ctx context.Context, c *call, e *Entry) answer {
 		if err := proto.Unmarshal(e.Fault, f); err != nil {
 			return answer{err: a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)}
 		}
-		return answer{err: fromProto(f), outcome: outcome}
+		return answer{err: fault.FromProto(f, nil), outcome: outcome}
 	}
 	response := c.tool.NewResponse()
 	if err := proto.Unmarshal(e.Response, response); err != nil {
 		return answer{err: a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)}
 	}
 	return answer{response: response, outcome: outcome}
-}
-
-func fromProto(f *callv1.Fault) *fault.Error {
-	var opts []fault.Option
-	if f.GetRetryable() {
-		opts = append(opts, fault.WithRetry(time.Duration(f.GetRetryAfterS())*time.Second))
-	}
-	return fault.New(f.GetCode(), f.GetMessage(), append(opts, fault.WithField(f.GetField()), fault.WithSuggestions(f.GetDidYouMean()...))...)
 }
 
 // convince checks what the call acts on and what a human said to it. It returns the statement's use, nil for what runs
@@ -316,7 +307,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 		f := fault.From(err)
 		record.Status = auditv1.Status_STATUS_ERROR
 		record.Body.Summary = f.Message
-		record.Body.Reason = codeName(f.Code)
+		record.Body.Reason = fault.CodeName(f.Code)
 		outcome.Summary = f.Message
 		if result.Fault, err = proto.Marshal(f.Proto(c.requestID)); err != nil {
 			a.cfg.Logger.ErrorContext(ctx, "a failure could not be kept", "tool", c.tool.Name, "error", err)
@@ -454,5 +445,3 @@ func argumentsDigest(m proto.Message) ([]byte, error) {
 	sum := contract.Digest(form)
 	return sum[:], nil
 }
-
-func codeName(code callv1.Code) string { return strings.TrimPrefix(code.String(), "CODE_") }

@@ -32,7 +32,7 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 	record.Body.Summary, record.Body.DurationMs = n.summary, milliseconds(a.cfg.Now().Sub(c.began))
 	if err != nil {
 		f := fault.From(err)
-		record.Status, record.Body.Summary, record.Body.Reason = auditv1.Status_STATUS_ERROR, f.Message, codeName(f.Code)
+		record.Status, record.Body.Summary, record.Body.Reason = auditv1.Status_STATUS_ERROR, f.Message, fault.CodeName(f.Code)
 	}
 	if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), record); err != nil {
 		return nil, fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sayAudit, fault.WithCause(err))
@@ -137,7 +137,7 @@ func (a *Authority) redeem(ctx context.Context, c *call, signed *callv1.SignedGr
 	default:
 		code = callv1.Code_CODE_DENIED
 	}
-	return a.refuse(ctx, c, code, fmt.Errorf("the vault did not redeem: %s: %w", codeName(f.Code), f))
+	return a.refuse(ctx, c, code, fmt.Errorf("the vault did not redeem: %s: %w", fault.CodeName(f.Code), f))
 }
 
 // permitCacheSize bounds how many verified permits are remembered. Each is renewed within a minute.

@@ -20,6 +20,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/trust"
 )
 
@@ -371,7 +372,7 @@ func (v *Verified) Covers(g *callv1.Grant, tool *callv1.ToolRef, tier optionsv1.
 			return differs("operation")
 		case *v.Tool != own:
 			return differs("tool")
-		case v.Tier != tierName(tier):
+		case v.Tier != contract.TierName(tier):
 			return differs("tier")
 		case !bytes.Equal(v.Arguments, arguments):
 			return differs("arguments")
@@ -425,5 +426,3 @@ func (v *Verified) coversArguments(arguments []byte) error {
 func unescapePointer(p string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(strings.TrimPrefix(p, "/"), "~1", "/"), "~0", "~")
 }
-
-func tierName(t optionsv1.Tier) string { return strings.TrimPrefix(t.String(), "TIER_") }

@@ -18,12 +18,10 @@ import (
 	"durward.internal/services/audit/internal/server"
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry"
-	"durward.internal/services/platform/trust"
 )
 
 // version is set by the linker.
@@ -55,18 +53,11 @@ func main() {
 }
 
 func run(ctx context.Context, s *settings, logger *slog.Logger) error {
-	roots, err := trust.Open(s.TrustDir)
+	roots, self, closeIdentity, err := process.OpenIdentity(ctx, logger, s.Shared())
 	if err != nil {
 		return err
 	}
-	defer roots.Close()
-	self, err := identity.Open(identity.Files{Certificate: s.TLS.Certificate, Key: s.TLS.Key}, roots)
-	if err != nil {
-		return err
-	}
-	defer self.Close()
-	process.Watch(ctx, logger, "trust folder", roots.Err)
-	process.Watch(ctx, logger, "certificate", self.Err)
+	defer closeIdentity()
 	signer, err := log.LoadSigner(s.LogKey)
 	if err != nil {
 		return err

@@ -39,7 +39,6 @@ import (
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/sink"
 	"durward.internal/services/platform/telemetry"
-	"durward.internal/services/platform/trust"
 )
 
 // version is set by the build.
@@ -78,18 +77,11 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	}
 	defer healthListener.Close()
 
-	roots, err := trust.Open(cfg.TrustDir)
+	roots, self, closeIdentity, err := process.OpenIdentity(ctx, logger, cfg.Shared())
 	if err != nil {
 		return err
 	}
-	defer roots.Close()
-	self, err := identity.Open(identity.Files{Certificate: cfg.TLS.Certificate, Key: cfg.TLS.Key}, roots)
-	if err != nil {
-		return err
-	}
-	defer self.Close()
-	process.Watch(ctx, logger, "trust folder", roots.Err)
-	process.Watch(ctx, logger, "certificate", self.Err)
+	defer closeIdentity()
 	auditConn, err := dial(self, cfg.Audit, logger)
 	if err != nil {
 		return err

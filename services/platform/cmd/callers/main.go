@@ -18,6 +18,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/identity"
 )
 
 // files are the contracts, in the order of the tables.
@@ -78,10 +79,6 @@ func replace(text []byte, name, table string) ([]byte, error) {
 	return slices.Concat(before, []byte(begin+table+end), after), nil
 }
 
-func roleName(r optionsv1.Role) string {
-	return strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_"))
-}
-
 func callers() string {
 	var b strings.Builder
 	b.WriteString("| process | RPC | who may call it |\n|---|---|---|\n")
@@ -94,7 +91,7 @@ func callers() string {
 				roles, _ := proto.GetExtension(method.Options(), optionsv1.E_Callers).([]optionsv1.Role)
 				var names []string
 				for _, r := range roles {
-					names = append(names, roleName(r))
+					names = append(names, identity.RoleName(r))
 				}
 				fmt.Fprintf(&b, "| %s | %s.%s | %s |\n", process, service.Name(), method.Name(), strings.Join(names, ", "))
 			}
@@ -111,7 +108,7 @@ func tools() string {
 		if t.Tier == optionsv1.Tier_TIER_READ {
 			needs = "the session's permit"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", t.Name, contract.TierName(t.Tier), roleName(t.Sink), needs)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", t.Name, contract.TierName(t.Tier), identity.RoleName(t.Sink), needs)
 	}
 	return b.String()
 }

@@ -15,7 +15,6 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/grant"
-	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/recorder/spool"
@@ -49,18 +48,11 @@ func main() {
 }
 
 func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err error) {
-	roots, err := trust.Open(s.TrustDir)
-	if err != nil {
-		return fmt.Errorf("trust folder: %w", err)
-	}
-	defer roots.Close()
-	self, err := identity.Open(identity.Files{Certificate: s.TLS.Certificate, Key: s.TLS.Key}, roots)
+	roots, self, closeIdentity, err := process.OpenIdentity(ctx, logger, s.Shared())
 	if err != nil {
 		return err
 	}
-	defer self.Close()
-	process.Watch(ctx, logger, "trust folder", roots.Err)
-	process.Watch(ctx, logger, "certificate", self.Err)
+	defer closeIdentity()
 	key, err := grant.LoadKey(s.GrantKey)
 	if err != nil {
 		return err
