@@ -875,6 +875,155 @@ func (x *WaitOperationResponse) GetReason() string {
 	return ""
 }
 
+type GetOperationRequest struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	OperationId *string                `protobuf:"bytes,1,opt,name=operation_id,json=operationId,proto3,oneof" json:"operation_id,omitempty"`
+	// The state that the caller knows: the answer waits until it is another.
+	KnownState *OperationState `protobuf:"varint,2,opt,name=known_state,json=knownState,proto3,enum=durward.vault.v1.OperationState,oneof" json:"known_state,omitempty"`
+	// How long to wait for a change. Without known_state it means nothing.
+	WaitS         *uint32 `protobuf:"varint,3,opt,name=wait_s,json=waitS,proto3,oneof" json:"wait_s,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOperationRequest) Reset() {
+	*x = GetOperationRequest{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOperationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOperationRequest) ProtoMessage() {}
+
+func (x *GetOperationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOperationRequest.ProtoReflect.Descriptor instead.
+func (*GetOperationRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *GetOperationRequest) GetOperationId() string {
+	if x != nil && x.OperationId != nil {
+		return *x.OperationId
+	}
+	return ""
+}
+
+func (x *GetOperationRequest) GetKnownState() OperationState {
+	if x != nil && x.KnownState != nil {
+		return *x.KnownState
+	}
+	return OperationState_OPERATION_STATE_UNSPECIFIED
+}
+
+func (x *GetOperationRequest) GetWaitS() uint32 {
+	if x != nil && x.WaitS != nil {
+		return *x.WaitS
+	}
+	return 0
+}
+
+// GetOperationResponse holds no grant: whoever reads it can carry nothing out.
+type GetOperationResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	State OperationState         `protobuf:"varint,1,opt,name=state,proto3,enum=durward.vault.v1.OperationState" json:"state,omitempty"`
+	Tool  *v1.ToolRef            `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
+	// RFC 8785 JSON, as the principal itself sent it.
+	Arguments []byte                 `protobuf:"bytes,3,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	AskedAt   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// With DENIED: the operator's own words, cleaned.
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOperationResponse) Reset() {
+	*x = GetOperationResponse{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOperationResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOperationResponse) ProtoMessage() {}
+
+func (x *GetOperationResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOperationResponse.ProtoReflect.Descriptor instead.
+func (*GetOperationResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *GetOperationResponse) GetState() OperationState {
+	if x != nil {
+		return x.State
+	}
+	return OperationState_OPERATION_STATE_UNSPECIFIED
+}
+
+func (x *GetOperationResponse) GetTool() *v1.ToolRef {
+	if x != nil {
+		return x.Tool
+	}
+	return nil
+}
+
+func (x *GetOperationResponse) GetArguments() []byte {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+func (x *GetOperationResponse) GetAskedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AskedAt
+	}
+	return nil
+}
+
+func (x *GetOperationResponse) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *GetOperationResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_durward_vault_v1_session_proto protoreflect.FileDescriptor
 
 const file_durward_vault_v1_session_proto_rawDesc = "" +
@@ -946,7 +1095,23 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x05grant\x18\x04 \x01(\v2\x1c.durward.call.v1.SignedGrantB\x04\x80\xbc\x18\x01R\x05grant\x12?\n" +
 	"\n" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampB\x04\x80\xbc\x18\x01R\texpiresAt\x12\x1c\n" +
-	"\x06reason\x18\x06 \x01(\tB\x04\x80\xbc\x18\x01R\x06reason*\xdc\x01\n" +
+	"\x06reason\x18\x06 \x01(\tB\x04\x80\xbc\x18\x01R\x06reason\"\xfa\x01\n" +
+	"\x13GetOperationRequest\x12@\n" +
+	"\foperation_id\x18\x01 \x01(\tB\x18\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{32}$H\x00R\voperationId\x88\x01\x01\x12P\n" +
+	"\vknown_state\x18\x02 \x01(\x0e2 .durward.vault.v1.OperationStateB\b\xbaH\x05\x82\x01\x02\x10\x01H\x01R\n" +
+	"knownState\x88\x01\x01\x12#\n" +
+	"\x06wait_s\x18\x03 \x01(\rB\a\xbaH\x04*\x02\x18-H\x02R\x05waitS\x88\x01\x01B\x0f\n" +
+	"\r_operation_idB\x0e\n" +
+	"\f_known_stateB\t\n" +
+	"\a_wait_s\"\xa4\x02\n" +
+	"\x14GetOperationResponse\x126\n" +
+	"\x05state\x18\x01 \x01(\x0e2 .durward.vault.v1.OperationStateR\x05state\x12,\n" +
+	"\x04tool\x18\x02 \x01(\v2\x18.durward.call.v1.ToolRefR\x04tool\x12\x1c\n" +
+	"\targuments\x18\x03 \x01(\fR\targuments\x125\n" +
+	"\basked_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\x129\n" +
+	"\n" +
+	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason*\xdc\x01\n" +
 	"\x0eOperationState\x12\x1f\n" +
 	"\x1bOPERATION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17OPERATION_STATE_PENDING\x10\x01\x12\x1c\n" +
@@ -963,7 +1128,9 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x05\xaa\xbb\x18\x01\x012\xc6\x03\n" +
 	"\vToolService\x12\xb6\x03\n" +
 	"\rWaitOperation\x12&.durward.vault.v1.WaitOperationRequest\x1a'.durward.vault.v1.WaitOperationResponse\"\xd3\x02\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xc9\x02\n" +
-	"\x0ewait_operation\x12\x15Wait for an operation\x1a\x9b\x02READ: runs without asking anyone. Waits up to 45 seconds for an operation that a human must approve. Once it is approved, runs it and returns the result of the original tool. Call it again while the status is pending_approval. A denied operation stays denied: stop and tell the user. \x010\x01B5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
+	"\x0ewait_operation\x12\x15Wait for an operation\x1a\x9b\x02READ: runs without asking anyone. Waits up to 45 seconds for an operation that a human must approve. Once it is approved, runs it and returns the result of the original tool. Call it again while the status is pending_approval. A denied operation stays denied: stop and tell the user. \x010\x012x\n" +
+	"\x10OperationService\x12d\n" +
+	"\fGetOperation\x12%.durward.vault.v1.GetOperationRequest\x1a&.durward.vault.v1.GetOperationResponse\"\x05\xaa\xbb\x18\x01\x01B5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
 
 var (
 	file_durward_vault_v1_session_proto_rawDescOnce sync.Once
@@ -978,7 +1145,7 @@ func file_durward_vault_v1_session_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_vault_v1_session_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_durward_vault_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_durward_vault_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_durward_vault_v1_session_proto_goTypes = []any{
 	(OperationState)(0),             // 0: durward.vault.v1.OperationState
 	(AuthoriseResponse_Decision)(0), // 1: durward.vault.v1.AuthoriseResponse.Decision
@@ -993,50 +1160,59 @@ var file_durward_vault_v1_session_proto_goTypes = []any{
 	(*AuthoriseResponse)(nil),       // 10: durward.vault.v1.AuthoriseResponse
 	(*WaitOperationRequest)(nil),    // 11: durward.vault.v1.WaitOperationRequest
 	(*WaitOperationResponse)(nil),   // 12: durward.vault.v1.WaitOperationResponse
-	(*v1.Proof)(nil),                // 13: durward.call.v1.Proof
-	(v1.Channel)(0),                 // 14: durward.call.v1.Channel
-	(v11.Tier)(0),                   // 15: durward.options.v1.Tier
-	(*timestamppb.Timestamp)(nil),   // 16: google.protobuf.Timestamp
-	(v11.Role)(0),                   // 17: durward.options.v1.Role
-	(*v1.SignedPermit)(nil),         // 18: durward.call.v1.SignedPermit
-	(*v1.ToolRef)(nil),              // 19: durward.call.v1.ToolRef
-	(*v1.SignedGrant)(nil),          // 20: durward.call.v1.SignedGrant
+	(*GetOperationRequest)(nil),     // 13: durward.vault.v1.GetOperationRequest
+	(*GetOperationResponse)(nil),    // 14: durward.vault.v1.GetOperationResponse
+	(*v1.Proof)(nil),                // 15: durward.call.v1.Proof
+	(v1.Channel)(0),                 // 16: durward.call.v1.Channel
+	(v11.Tier)(0),                   // 17: durward.options.v1.Tier
+	(*timestamppb.Timestamp)(nil),   // 18: google.protobuf.Timestamp
+	(v11.Role)(0),                   // 19: durward.options.v1.Role
+	(*v1.SignedPermit)(nil),         // 20: durward.call.v1.SignedPermit
+	(*v1.ToolRef)(nil),              // 21: durward.call.v1.ToolRef
+	(*v1.SignedGrant)(nil),          // 22: durward.call.v1.SignedGrant
 }
 var file_durward_vault_v1_session_proto_depIdxs = []int32{
-	13, // 0: durward.vault.v1.OpenSessionRequest.proof:type_name -> durward.call.v1.Proof
-	14, // 1: durward.vault.v1.OpenSessionResponse.channel:type_name -> durward.call.v1.Channel
-	15, // 2: durward.vault.v1.OpenSessionResponse.tier_ceiling:type_name -> durward.options.v1.Tier
+	15, // 0: durward.vault.v1.OpenSessionRequest.proof:type_name -> durward.call.v1.Proof
+	16, // 1: durward.vault.v1.OpenSessionResponse.channel:type_name -> durward.call.v1.Channel
+	17, // 2: durward.vault.v1.OpenSessionResponse.tier_ceiling:type_name -> durward.options.v1.Tier
 	4,  // 3: durward.vault.v1.OpenSessionResponse.permits:type_name -> durward.vault.v1.AddressedPermit
-	16, // 4: durward.vault.v1.OpenSessionResponse.expires_at:type_name -> google.protobuf.Timestamp
-	17, // 5: durward.vault.v1.AddressedPermit.role:type_name -> durward.options.v1.Role
-	18, // 6: durward.vault.v1.AddressedPermit.permit:type_name -> durward.call.v1.SignedPermit
-	16, // 7: durward.vault.v1.AddressedPermit.expires_at:type_name -> google.protobuf.Timestamp
-	13, // 8: durward.vault.v1.RenewPermitsRequest.proof:type_name -> durward.call.v1.Proof
+	18, // 4: durward.vault.v1.OpenSessionResponse.expires_at:type_name -> google.protobuf.Timestamp
+	19, // 5: durward.vault.v1.AddressedPermit.role:type_name -> durward.options.v1.Role
+	20, // 6: durward.vault.v1.AddressedPermit.permit:type_name -> durward.call.v1.SignedPermit
+	18, // 7: durward.vault.v1.AddressedPermit.expires_at:type_name -> google.protobuf.Timestamp
+	15, // 8: durward.vault.v1.RenewPermitsRequest.proof:type_name -> durward.call.v1.Proof
 	4,  // 9: durward.vault.v1.RenewPermitsResponse.permits:type_name -> durward.vault.v1.AddressedPermit
-	19, // 10: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
-	13, // 11: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
+	21, // 10: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
+	15, // 11: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
 	1,  // 12: durward.vault.v1.AuthoriseResponse.decision:type_name -> durward.vault.v1.AuthoriseResponse.Decision
-	20, // 13: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
-	16, // 14: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
+	22, // 13: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
+	18, // 14: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
 	0,  // 15: durward.vault.v1.WaitOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	19, // 16: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
-	20, // 17: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
-	16, // 18: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
-	2,  // 19: durward.vault.v1.SessionService.OpenSession:input_type -> durward.vault.v1.OpenSessionRequest
-	5,  // 20: durward.vault.v1.SessionService.RenewPermits:input_type -> durward.vault.v1.RenewPermitsRequest
-	7,  // 21: durward.vault.v1.SessionService.CloseSession:input_type -> durward.vault.v1.CloseSessionRequest
-	9,  // 22: durward.vault.v1.AuthorityService.Authorise:input_type -> durward.vault.v1.AuthoriseRequest
-	11, // 23: durward.vault.v1.ToolService.WaitOperation:input_type -> durward.vault.v1.WaitOperationRequest
-	3,  // 24: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
-	6,  // 25: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
-	8,  // 26: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
-	10, // 27: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
-	12, // 28: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
-	24, // [24:29] is the sub-list for method output_type
-	19, // [19:24] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	21, // 16: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	22, // 17: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
+	18, // 18: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 19: durward.vault.v1.GetOperationRequest.known_state:type_name -> durward.vault.v1.OperationState
+	0,  // 20: durward.vault.v1.GetOperationResponse.state:type_name -> durward.vault.v1.OperationState
+	21, // 21: durward.vault.v1.GetOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	18, // 22: durward.vault.v1.GetOperationResponse.asked_at:type_name -> google.protobuf.Timestamp
+	18, // 23: durward.vault.v1.GetOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	2,  // 24: durward.vault.v1.SessionService.OpenSession:input_type -> durward.vault.v1.OpenSessionRequest
+	5,  // 25: durward.vault.v1.SessionService.RenewPermits:input_type -> durward.vault.v1.RenewPermitsRequest
+	7,  // 26: durward.vault.v1.SessionService.CloseSession:input_type -> durward.vault.v1.CloseSessionRequest
+	9,  // 27: durward.vault.v1.AuthorityService.Authorise:input_type -> durward.vault.v1.AuthoriseRequest
+	11, // 28: durward.vault.v1.ToolService.WaitOperation:input_type -> durward.vault.v1.WaitOperationRequest
+	13, // 29: durward.vault.v1.OperationService.GetOperation:input_type -> durward.vault.v1.GetOperationRequest
+	3,  // 30: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
+	6,  // 31: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
+	8,  // 32: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
+	10, // 33: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
+	12, // 34: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
+	14, // 35: durward.vault.v1.OperationService.GetOperation:output_type -> durward.vault.v1.GetOperationResponse
+	30, // [30:36] is the sub-list for method output_type
+	24, // [24:30] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_session_proto_init() }
@@ -1045,15 +1221,16 @@ func file_durward_vault_v1_session_proto_init() {
 		return
 	}
 	file_durward_vault_v1_session_proto_msgTypes[9].OneofWrappers = []any{}
+	file_durward_vault_v1_session_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_session_proto_rawDesc), len(file_durward_vault_v1_session_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
-			NumServices:   3,
+			NumServices:   4,
 		},
 		GoTypes:           file_durward_vault_v1_session_proto_goTypes,
 		DependencyIndexes: file_durward_vault_v1_session_proto_depIdxs,
