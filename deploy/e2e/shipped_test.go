@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +16,7 @@ import (
 )
 
 // weakened are the programs that have guards to remove in a drill build.
-var weakened = []string{"vault", "executor"}
+var weakened = []string{"vault", "executor", "gateway"}
 
 // TestNoWeakSetting shows that no program as it is shipped has a setting, a symbol or a build tag of the drill's negative
 // controls, and that a drill build has: the test would notice.
@@ -48,16 +49,54 @@ func weakness(t *testing.T, path string) (flag, tag bool, symbol string) {
 	// The standard flag package, and the operator's command line, say so of a flag that is not there.
 	flag = !bytes.Contains(out, []byte("flag provided but not defined: -weaken")) && !bytes.Contains(out, []byte("unknown shorthand flag"))
 
+	tag = hasTag(t, path, "weak")
+	symbol = findSymbol(t, path, func(name string) bool {
+		return strings.HasPrefix(name, "durward.internal/") && strings.Contains(strings.ToLower(name), "weaken")
+	})
+	return flag, tag, symbol
+}
+
+// TestNoDiagnostics shows that no program as it is shipped has a build tag, a symbol or a word of what the conformance suite
+// looks for, and that the gateway which is built for it has: the test would notice.
+func TestNoDiagnostics(t *testing.T) {
+	check := func(t *testing.T, path string, want bool) {
+		program, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tag, word := hasTag(t, path, "conformance"), bytes.Contains(program, []byte("test_simple_text"))
+		symbol := findSymbol(t, path, func(name string) bool {
+			return strings.HasPrefix(name, "durward.internal/gateway/internal/diagnostic.")
+		})
+		if tag != want || word != want || (symbol != "") != want {
+			t.Errorf("tag %t, tool %t, symbol %q, want %t", tag, word, symbol, want)
+		}
+	}
+	for _, name := range harness.Programs() {
+		t.Run(name, func(t *testing.T) {
+			check(t, filepath.Join(harness.Binaries(t, harness.Build{}), name), false)
+		})
+	}
+	t.Run("gateway of the suite", func(t *testing.T) {
+		check(t, filepath.Join(harness.Binaries(t, harness.Build{Conformance: true}), harness.Gateway), true)
+	})
+}
+
+// hasTag reports whether a program was built with a tag.
+func hasTag(t *testing.T, path, tag string) bool {
+	t.Helper()
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, setting := range info.Settings {
-		if setting.Key == "-tags" && slices.Contains(strings.Split(setting.Value, ","), "weak") {
-			tag = true
-		}
-	}
+	return slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool {
+		return s.Key == "-tags" && slices.Contains(strings.Split(s.Value, ","), tag)
+	})
+}
 
+// findSymbol returns a symbol of a program whose name fits, or nothing.
+func findSymbol(t *testing.T, path string, fits func(name string) bool) string {
+	t.Helper()
 	file, err := elf.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -68,11 +107,11 @@ func weakness(t *testing.T, path string) (flag, tag bool, symbol string) {
 		t.Fatal(err)
 	}
 	for _, s := range symbols {
-		if strings.HasPrefix(s.Name, "durward.internal/") && strings.Contains(strings.ToLower(s.Name), "weaken") {
-			symbol = s.Name
+		if fits(s.Name) {
+			return s.Name
 		}
 	}
-	return flag, tag, symbol
+	return ""
 }
 
 // TestCheckAndVersion shows that every process checks its configuration and prints its version without starting.

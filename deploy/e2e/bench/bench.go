@@ -24,16 +24,40 @@ import (
 	"time"
 )
 
-// client is an MCP client of the 2025 era over keep-alive HTTP that does as little as a client can.
+// era is one of the two protocols, as a client speaks it.
+type era struct {
+	name string
+	// path is where the bare SDK serves it.
+	path string
+	// header and meta stand in every call; the stateless era has no session and says everything each time.
+	header map[string]string
+	meta   string
+}
+
+var (
+	sessions  = era{name: "sessions", path: "/mcp", header: map[string]string{"Mcp-Protocol-Version": "2025-11-25"}}
+	stateless = era{
+		name: "stateless", path: "/stateless",
+		header: map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call"},
+		meta: `,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},` +
+			`"io.modelcontextprotocol/clientCapabilities":{}}`,
+	}
+)
+
+// client is an MCP client over keep-alive HTTP that does as little as a client can.
 type client struct {
 	http           *http.Client
+	era            era
 	url, token, id string
 }
 
-// newClient initialises a session.
-func newClient(ctx context.Context, transport http.RoundTripper, url, token string) (*client, error) {
-	c := &client{http: &http.Client{Transport: transport, Timeout: time.Minute}, url: url, token: token}
-	response, err := c.post(ctx, []byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`))
+// newClient initialises a session, where the era has any.
+func newClient(ctx context.Context, transport http.RoundTripper, era era, url, token string) (*client, error) {
+	c := &client{http: &http.Client{Transport: transport, Timeout: time.Minute}, era: era, url: url, token: token}
+	if era.name == stateless.name {
+		return c, nil
+	}
+	response, err := c.post(ctx, "", []byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`))
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +65,7 @@ func newClient(ctx context.Context, transport http.RoundTripper, url, token stri
 	if c.id == "" {
 		return nil, fmt.Errorf("initialize: no session: %s", response.body)
 	}
-	if _, err := c.post(ctx, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)); err != nil {
+	if _, err := c.post(ctx, "", []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -52,7 +76,8 @@ type answer struct {
 	body   []byte
 }
 
-func (c *client) post(ctx context.Context, body []byte) (answer, error) {
+// post sends a message; name is the tool that it calls, if any.
+func (c *client) post(ctx context.Context, name string, body []byte) (answer, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
 		return answer{}, err
@@ -64,7 +89,12 @@ func (c *client) post(ctx context.Context, body []byte) (answer, error) {
 	}
 	if c.id != "" {
 		request.Header.Set("Mcp-Session-Id", c.id)
-		request.Header.Set("Mcp-Protocol-Version", "2025-11-25")
+	}
+	for k, v := range c.era.header {
+		request.Header.Set(k, v)
+	}
+	if c.era.meta != "" {
+		request.Header.Set("Mcp-Name", name)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
@@ -83,7 +113,7 @@ func (c *client) post(ctx context.Context, body []byte) (answer, error) {
 
 // call calls a tool and returns the JSON-RPC message; a result that is not "ok" is an error.
 func (c *client) call(ctx context.Context, tool, arguments string) ([]byte, error) {
-	a, err := c.post(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, tool, arguments))
+	a, err := c.post(ctx, tool, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":%q,"arguments":%s%s}}`, tool, arguments, c.era.meta))
 	if err != nil {
 		return nil, err
 	}

@@ -52,6 +52,7 @@ func Lines() []Line {
 	var lines []Line
 	lines = append(lines, gatewayLines()...)
 	lines = append(lines, agentLines()...)
+	lines = append(lines, edgeLines()...)
 	lines = append(lines, lateLines()...)
 	lines = append(lines, vaultLines()...)
 	return lines

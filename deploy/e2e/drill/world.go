@@ -44,7 +44,7 @@ const (
 )
 
 // clientCount is how many bearer clients there are: every attack gets some of its own.
-const clientCount = 120
+const clientCount = 150
 
 // world is one installation under attack, with everybody who takes part.
 type world struct {
@@ -76,7 +76,7 @@ type world struct {
 
 func newWorld(t *testing.T, weak bool) *world {
 	w := &world{t: t, weak: weak, weakened: map[string]string{}}
-	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Catalogue: catalogue})
+	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Catalogue: catalogue, Limits: limits})
 	bound, boundFile := newKey(t)
 	parsed, err := ssh.ParseRawPrivateKey(boundFile)
 	w.must(err)
@@ -106,6 +106,14 @@ func newWorld(t *testing.T, weak bool) *world {
 	w.stale.at = time.Now()
 	return w
 }
+
+// limits lift the gateway's rates, so that an attack is refused for what it is and not for how often it is tried. Those on
+// connections are an operator's.
+const (
+	many   = `{per_s: 100000, burst: 100000}`
+	limits = `{tools: ` + many + `, reads: ` + many + `, resources: ` + many + `, lists: ` + many + `, messages: ` + many +
+		`, strangers: ` + many + `, refusal_delay_ms: 1}`
+)
 
 func catalogue(h *harness.Host) string {
 	var b strings.Builder
@@ -214,24 +222,28 @@ func (w *world) awaitAll() {
 func (w *world) weaken(wanted map[string]string) {
 	w.t.Helper()
 	changed := false
-	for _, role := range []string{harness.Audit, harness.Vault, harness.Executor} {
+	for _, role := range []string{harness.Audit, harness.Vault, harness.Executor, harness.Gateway} {
 		if w.weakened[role] == wanted[role] {
 			continue
 		}
 		if w.fake != nil && role == harness.Vault {
 			continue // the real one is not running
 		}
-		var flags []string
-		if wanted[role] != "" {
-			flags = []string{"-weaken", wanted[role]}
-		}
-		w.restart(role, flags...)
 		w.weakened[role] = wanted[role]
+		w.restart(role, w.guards(role)...)
 		changed = true
 	}
 	if changed {
 		w.settle()
 	}
+}
+
+// guards are the flags with which a process lacks the guards that it should lack now.
+func (w *world) guards(role string) []string {
+	if w.weakened[role] == "" {
+		return nil
+	}
+	return []string{"-weaken", w.weakened[role]}
 }
 
 // settle waits until the whole chain works: a human's own command is carried out.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -20,19 +21,33 @@ import (
 type Build struct {
 	// Weak adds the tag under which the drill's negative controls are compiled.
 	Weak bool
+	// Conformance adds the tag under which the gateway has what the official conformance suite looks for.
+	Conformance bool
 	// Race adds the race detector, which needs a C compiler.
 	Race bool
 }
 
 func (b Build) name() string {
 	name := "plain"
-	if b.Weak {
-		name = "weak"
+	if tags := b.tags(); tags != "" {
+		name = tags
 	}
 	if b.Race {
 		name += "-race"
 	}
 	return name
+}
+
+// tags returns the build tags, separated by commas.
+func (b Build) tags() string {
+	var tags []string
+	if b.Weak {
+		tags = append(tags, "weak")
+	}
+	if b.Conformance {
+		tags = append(tags, "conformance")
+	}
+	return strings.Join(tags, ",")
 }
 
 // programs are the packages of every program, relative to the root of the repository.
@@ -99,8 +114,8 @@ func Binaries(t testing.TB, b Build) string {
 	defer release()
 	args := []string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}
 	cgo := "CGO_ENABLED=0"
-	if b.Weak {
-		args = append(args, "-tags", "weak")
+	if tags := b.tags(); tags != "" {
+		args = append(args, "-tags", tags)
 	}
 	if b.Race {
 		args, cgo = append(args, "-race"), "CGO_ENABLED=1"

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -42,8 +43,13 @@ type Options struct {
 	Build Build
 	// Catalogue returns the executor's catalogue; nil means DemoCatalogue.
 	Catalogue func(h *Host) string
+	// Limits is the gateway's `limits:` section, in YAML; empty means limits that no test reaches, and DefaultLimits those that
+	// an operator gets.
+	Limits string
 	// HoldS is how many seconds the gateway holds a call that waits for a human; 0 means 2, so that tests need not wait.
 	HoldS int
+	// Operator is the operator's name; empty means ada.
+	Operator string
 	// Flags are further command-line flags, by process.
 	Flags map[string][]string
 }
@@ -67,7 +73,7 @@ type Host struct {
 func New(t testing.TB, opts Options) *Host {
 	t.Helper()
 	h := &Host{
-		Dir: filepath.Join(t.TempDir(), "home"), Bin: Binaries(t, opts.Build), Operator: "ada",
+		Dir: filepath.Join(t.TempDir(), "home"), Bin: Binaries(t, opts.Build), Operator: cmp.Or(opts.Operator, "ada"),
 		t: t, opts: opts, base: claimPorts(t), processes: map[string]*Process{},
 	}
 	t.Cleanup(h.close)
@@ -81,8 +87,25 @@ func New(t testing.TB, opts Options) *Host {
 	if hold == 0 {
 		hold = 2
 	}
-	h.WriteFile("config/gateway.yaml", h.ReadFile("config/gateway.yaml")+fmt.Sprintf("\nhold_s: %d\n", hold))
+	h.WriteFile("config/gateway.yaml", h.ReadFile("config/gateway.yaml")+fmt.Sprintf("\nhold_s: %d\n%s", hold, opts.limits()))
 	return h
+}
+
+// DefaultLimits are the gateway's own limits, for Options.
+const DefaultLimits = "{}"
+
+// limits is the gateway's `limits:` section.
+func (o Options) limits() string {
+	if o.Limits != "" {
+		return "limits: " + o.Limits + "\n"
+	}
+	const lifted = "{per_s: 100000, burst: 100000}"
+	section := "limits: {requests_per_principal: 4096, connections: 8192, connections_per_principal: 4096, connections_of_strangers: 4096, " +
+		"strangers_at_once: 64, refusal_delay_ms: 1"
+	for _, bucket := range []string{"tools", "reads", "resources", "lists", "messages", "strangers"} {
+		section += ", " + bucket + ": " + lifted
+	}
+	return section + "}\n"
 }
 
 // Start makes an installation and starts all its processes.

@@ -3,6 +3,7 @@ package harness
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,15 +12,41 @@ import (
 	"time"
 )
 
-// RawSession is an MCP session of the 2025 era that sends whatever bytes it is given.
-type RawSession struct {
-	h         *Host
-	token, id string
+// Revisions of MCP as raw clients speak them: one of the era of sessions, and the stateless one.
+const (
+	SessionRevision   = "2025-11-25"
+	StatelessRevision = "2026-07-28"
+)
+
+// RawRequest is one HTTP request to the gateway, byte for byte as a test wants it. Content-Type and Accept are what MCP asks
+// for unless Header says otherwise.
+type RawRequest struct {
+	// Method is POST unless it says otherwise.
+	Method string
+	// Token goes into the Authorization header, unless it is empty.
+	Token string
+	// Host is what the request is addressed to, if not the gateway's own address.
+	Host string
+	// Header replaces headers; an empty value leaves one out.
+	Header map[string]string
+	Body   []byte
+}
+
+// With returns a copy of r with a header replaced; an empty value leaves it out.
+func (r RawRequest) With(name, value string) RawRequest {
+	header := map[string]string{}
+	for k, v := range r.Header {
+		header[k] = v
+	}
+	header[name] = value
+	r.Header = header
+	return r
 }
 
 // RawAnswer is what came back for one request.
 type RawAnswer struct {
 	HTTPStatus int
+	Header     http.Header
 	Body       string
 	// Result and Error are the JSON-RPC message's, where the body held one.
 	Result json.RawMessage
@@ -33,53 +60,49 @@ type RawError struct {
 	Data    json.RawMessage `json:"data"`
 }
 
-// ConnectRaw initialises a session over HTTP.
-func (h *Host) ConnectRaw(token string) *RawSession {
-	h.t.Helper()
-	s := &RawSession{h: h, token: token}
-	response := s.post([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`))
-	defer response.Body.Close()
-	if _, err := io.Copy(io.Discard, response.Body); err != nil {
-		h.t.Fatal(err)
-	}
-	s.id = response.Header.Get("Mcp-Session-Id")
-	if s.id == "" {
-		h.t.Fatalf("initialize: status %d and no session", response.StatusCode)
-	}
-	s.Send([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
-	return s
-}
+// rawClient opens a connection for each request, so that no request depends on what another did to its connection.
+var rawClient = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 
-func (s *RawSession) post(body []byte) *http.Response {
-	s.h.t.Helper()
-	request, err := http.NewRequestWithContext(s.h.t.Context(), http.MethodPost, s.h.MCPURL(), bytes.NewReader(body))
-	if err != nil {
-		s.h.t.Fatal(err)
+// HTTP is the request, to a URL.
+func (r RawRequest) HTTP(ctx context.Context, url string) (*http.Request, error) {
+	method := r.Method
+	if method == "" {
+		method = http.MethodPost
 	}
-	request.Header.Set("Authorization", "Bearer "+s.token)
+	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(r.Body))
+	if err != nil {
+		return nil, err
+	}
+	request.Host = r.Host
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "application/json, text/event-stream")
-	if s.id != "" {
-		request.Header.Set("Mcp-Session-Id", s.id)
-		request.Header.Set("Mcp-Protocol-Version", "2025-11-25")
+	if r.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+r.Token)
 	}
-	response, err := (&http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
-	if err != nil {
-		s.h.t.Fatalf("post: %v", err)
+	for name, value := range r.Header {
+		if request.Header.Set(name, value); value == "" {
+			request.Header.Del(name)
+		}
 	}
-	return response
+	return request, nil
 }
 
-// Send posts a body and returns the answer.
-func (s *RawSession) Send(body []byte) RawAnswer {
-	s.h.t.Helper()
-	response := s.post(body)
+// Raw sends a request to the gateway and returns the whole answer. It is safe for concurrent use.
+func (h *Host) Raw(ctx context.Context, r RawRequest) (RawAnswer, error) {
+	request, err := r.HTTP(ctx, h.MCPURL())
+	if err != nil {
+		return RawAnswer{}, err
+	}
+	response, err := rawClient.Do(request)
+	if err != nil {
+		return RawAnswer{}, err
+	}
 	defer response.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(response.Body, 8<<20))
 	if err != nil {
-		s.h.t.Fatalf("read the answer: %v", err)
+		return RawAnswer{}, err
 	}
-	a := RawAnswer{HTTPStatus: response.StatusCode, Body: string(raw)}
+	a := RawAnswer{HTTPStatus: response.StatusCode, Header: response.Header, Body: string(raw)}
 	message := raw
 	if strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream") {
 		message = lastEvent(raw)
@@ -91,13 +114,7 @@ func (s *RawSession) Send(body []byte) RawAnswer {
 	if json.Unmarshal(message, &m) == nil {
 		a.Result, a.Error = m.Result, m.Error
 	}
-	return a
-}
-
-// CallTool sends a tools/call with the arguments' bytes as they are.
-func (s *RawSession) CallTool(name, arguments string) RawAnswer {
-	s.h.t.Helper()
-	return s.Send(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, name, arguments))
+	return a, nil
 }
 
 // lastEvent returns the data of the last event that holds a response.
@@ -111,4 +128,99 @@ func lastEvent(stream []byte) []byte {
 		}
 	}
 	return last
+}
+
+// Stateless is a request of the stateless revision as a well-behaved client writes it. name is what Mcp-Name says, where the
+// method has one; params is a JSON object, to which _meta is added.
+func Stateless(token, method, name, params string) RawRequest {
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"` + StatelessRevision + `",` +
+		`"io.modelcontextprotocol/clientInfo":{"name":"raw","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
+	members := strings.TrimSuffix(strings.TrimPrefix(params, "{"), "}")
+	if members != "" {
+		members += ","
+	}
+	r := RawRequest{
+		Token:  token,
+		Header: map[string]string{"Mcp-Protocol-Version": StatelessRevision, "Mcp-Method": method},
+		Body:   fmt.Appendf(nil, `{"jsonrpc":"2.0","id":7,"method":%q,"params":{%s%s}}`, method, members, meta),
+	}
+	if name != "" {
+		r.Header["Mcp-Name"] = name
+	}
+	return r
+}
+
+// StatelessCall is a tools/call of the stateless revision.
+func StatelessCall(token, tool, arguments string) RawRequest {
+	return Stateless(token, "tools/call", tool, fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments))
+}
+
+// RawSession is an MCP session of the era of sessions that sends whatever bytes it is given.
+type RawSession struct {
+	// ID is the session's, as its headers name it.
+	ID string
+
+	h     *Host
+	token string
+}
+
+// ConnectRaw initialises a session over HTTP.
+func (h *Host) ConnectRaw(token string) *RawSession {
+	h.t.Helper()
+	s, err := h.TryConnectRaw(h.t.Context(), token)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return s
+}
+
+// TryConnectRaw is ConnectRaw for callers that expect the gateway to refuse, or call from another goroutine.
+func (h *Host) TryConnectRaw(ctx context.Context, token string) (*RawSession, error) {
+	s := &RawSession{h: h, token: token}
+	opened, err := h.Raw(ctx, s.Request([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"`+SessionRevision+
+		`","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`)))
+	if err != nil {
+		return nil, fmt.Errorf("initialize: %w", err)
+	}
+	if s.ID = opened.Header.Get("Mcp-Session-Id"); s.ID == "" {
+		return nil, fmt.Errorf("initialize: status %d and no session: %s", opened.HTTPStatus, opened.Body)
+	}
+	if _, err := h.Raw(ctx, s.Request([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))); err != nil {
+		return nil, fmt.Errorf("initialized: %w", err)
+	}
+	return s, nil
+}
+
+// Request is a request of the session with a body.
+func (s *RawSession) Request(body []byte) RawRequest {
+	r := RawRequest{Token: s.token, Body: body}
+	if s.ID != "" {
+		r.Header = map[string]string{"Mcp-Session-Id": s.ID, "Mcp-Protocol-Version": SessionRevision}
+	}
+	return r
+}
+
+// Call is a tools/call of the session, with the arguments' bytes as they are.
+func (s *RawSession) Call(tool, arguments string) RawRequest {
+	return s.Request(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, tool, arguments))
+}
+
+// Send posts a body and returns the answer.
+func (s *RawSession) Send(body []byte) RawAnswer {
+	s.h.t.Helper()
+	a, err := s.h.Raw(s.h.t.Context(), s.Request(body))
+	if err != nil {
+		s.h.t.Fatal(err)
+	}
+	return a
+}
+
+// CallTool sends a tools/call with the arguments' bytes as they are.
+func (s *RawSession) CallTool(name, arguments string) RawAnswer {
+	s.h.t.Helper()
+	a, err := s.h.Raw(s.h.t.Context(), s.Call(name, arguments))
+	if err != nil {
+		s.h.t.Fatal(err)
+	}
+	return a
 }

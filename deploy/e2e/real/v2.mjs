@@ -1,11 +1,15 @@
-// The TypeScript SDK of the 2026 era: @modelcontextprotocol/client. DURWARD_ERA is "legacy" (its default) or "auto".
+// The TypeScript SDK of the 2026 era: @modelcontextprotocol/client. DURWARD_ERA is "legacy" (its default), "auto" or "pin".
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 import { drive, target } from "./drive.mjs";
 
 const { url, requestInit, command, args } = target();
 const transport = url ? new StreamableHTTPClientTransport(url, { requestInit }) : new StdioClientTransport({ command, args });
-const options = process.env.DURWARD_ERA === "auto" ? { versionNegotiation: { mode: "auto" } } : {};
-await drive(new Client({ name: "typescript-v2", version: "1" }, options), transport, (client, name, input) =>
-  client.callTool({ name, arguments: input }),
-);
+const mode = { legacy: "legacy", auto: "auto", pin: { pin: "2026-07-28" } }[process.env.DURWARD_ERA];
+await drive(new Client({ name: "typescript-v2", version: "1" }, { versionNegotiation: { mode } }), transport, {
+  call: (client, params, options) => client.callTool(params, options),
+  subscribe: (client, uri) =>
+    client.getProtocolEra() === "modern" ? client.listen({ resourceSubscriptions: [uri] }) : client.subscribeResource({ uri }),
+  onUpdated: (client, tell) => client.setNotificationHandler("notifications/resources/updated", ({ params }) => tell(params.uri)),
+  revision: (client) => client.getNegotiatedProtocolVersion(),
+});

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +24,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/mcpserver"
+	"durward.internal/gateway/internal/metrics"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -44,6 +48,9 @@ type settings struct {
 	Vault    config.Peer `yaml:"vault"`
 	Executor config.Peer `yaml:"executor"`
 	Audit    config.Peer `yaml:"audit"`
+	// MCPTLS is the certificate and key that clients see: with it MCP is served over TLS 1.3 alone, and they are read again when
+	// they change. Required with -dangerous-allow-remote. Default: none, MCP is served in clear on loopback.
+	MCPTLS config.TLS `yaml:"mcp_tls"`
 	// AllowedHosts are further host names, without ports, that clients may address the gateway by. Default: loopback names alone.
 	AllowedHosts []string `yaml:"allowed_hosts"`
 	// AllowedOrigins are web origins whose pages may call the gateway, "https://console.example". Default: none.
@@ -58,6 +65,8 @@ type settings struct {
 	SessionsPerPrincipal int `yaml:"sessions_per_principal"`
 	// CallsPerPrincipal is how many tool calls of a client may be under way, 1 to 1024. Default 32.
 	CallsPerPrincipal int `yaml:"calls_per_principal"`
+	// Limits are how often a client may ask, and how much it may have open. Default: those of SEC-R2.
+	Limits limit.Config `yaml:"limits"`
 }
 
 // memoryLimitMiB is the default soft memory limit: more than other processes', since the SDK allocates much for each message
@@ -66,13 +75,19 @@ const memoryLimitMiB = 44
 
 // Validate implements process.Settings. It also fills in the defaults.
 func (s *settings) Validate() error {
-	problems := []error{s.Common.Validate()}
+	problems := []error{s.Common.Validate(), s.Limits.Validate()}
 	for name, peer := range map[string]config.Peer{"vault": s.Vault, "executor": s.Executor, "audit": s.Audit} {
 		if err := peer.Validate(); err != nil {
 			problems = append(problems, fmt.Errorf("%s.%w", name, err))
 		} else if _, err := identity.Parse(peer.Identity); err != nil {
 			problems = append(problems, fmt.Errorf("%s.identity: %w", name, err))
 		}
+	}
+	switch given := s.MCPTLS != (config.TLS{}); {
+	case given && (!filepath.IsAbs(s.MCPTLS.Certificate) || !filepath.IsAbs(s.MCPTLS.Key)):
+		problems = append(problems, errors.New("mcp_tls: takes a certificate and a key, both with absolute paths"))
+	case !given && s.AllowRemote:
+		problems = append(problems, errors.New("mcp_tls: is required with -dangerous-allow-remote, since tokens would cross the network in clear"))
 	}
 	for _, host := range s.AllowedHosts {
 		if host == "" || host != strings.ToLower(host) || strings.ContainsAny(host, ":/ *") {
@@ -110,7 +125,7 @@ func (s *settings) Validate() error {
 func main() {
 	s := new(settings)
 	os.Exit(process.Main(process.Program{
-		Name: "gateway", Version: version, Settings: s,
+		Name: "gateway", Version: version, Settings: s, Flags: guardFlags,
 		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, s, logger) },
 	}, os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -133,6 +148,14 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	defer closeIdentity()
+	seen, err := telemetry.Open(telemetry.Config{
+		Service: "gateway", Version: version, Settings: s.Telemetry, NotAfter: self.NotAfter, Methods: front.Methods(),
+	})
+	if err != nil {
+		return err
+	}
+	defer seen.Close()
+	shown := metrics.New(seen, front.Methods())
 	dial := func(peer config.Peer) (*grpc.ClientConn, error) {
 		server, err := identity.Parse(peer.Identity)
 		if err != nil {
@@ -158,10 +181,12 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 
 	records, err := recorder.Open(ctx, recorder.OpenConfig{
 		Conn: audit, Audit: s.Audit.Identity, Writer: self.ID().String(), Trust: roots, MaxSpooled: refusal.MaxWaiting, Logger: logger,
+		OnAppend: seen.ObserveAppend,
 	})
 	if err != nil {
 		return err
 	}
+	seen.WatchRecorder(records)
 	// Last of all, so that records are delivered for as long as anything can still be refused.
 	defer func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), deliverTimeout)
@@ -177,21 +202,31 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	server, err := mcpserver.New(mcpserver.Config{
-		Relay: peers, Refusals: refusals, Logger: logger, Version: version,
+		Relay: peers, Refusals: refusals, Metrics: shown, Logger: logger, Version: version,
 		Hold:              time.Duration(s.HoldS) * time.Second,
 		SessionTimeout:    time.Duration(s.SessionIdleS) * time.Second,
 		CallsPerPrincipal: s.CallsPerPrincipal,
+		Limits:            &s.Limits,
 		Draining:          ctx.Done(),
 	})
 	if err != nil {
 		return err
 	}
 	edge, err := front.New(front.Config{
-		Sessions: peers, Stateful: server.Handler(), Refusals: refusals, Logger: logger,
-		Hosts: s.AllowedHosts, Origins: s.AllowedOrigins, SessionsPerPrincipal: s.SessionsPerPrincipal,
+		Sessions: peers, Stateful: server.Handler(front.Stateful), Stateless: server.Handler(front.Stateless),
+		Refusals: refusals, Metrics: shown, Logger: logger, Hosts: s.AllowedHosts, Origins: s.AllowedOrigins,
+		SessionsPerPrincipal: s.SessionsPerPrincipal, SessionIdle: time.Duration(s.SessionIdleS) * time.Second,
+		Limits: s.Limits,
 	})
 	if err != nil {
 		return err
+	}
+	var certificate *front.Certificate
+	if s.MCPTLS != (config.TLS{}) {
+		if certificate, err = front.OpenCertificate(s.MCPTLS.Certificate, s.MCPTLS.Key); err != nil {
+			return err
+		}
+		process.Watch(ctx, logger, "certificate for MCP clients", certificate.Err)
 	}
 	listener, err := rpc.Listen(s.Listen, s.AllowRemote)
 	if err != nil {
@@ -201,13 +236,20 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	logger.Info("serving", "mcp", "http://"+listener.Addr().String()+front.Path)
+	conns := front.NewConns(s.Limits)
+	shown.Gauge("durward_gateway_connections", "Open connections of clients.", conns.Count)
+	shown.Gauge("durward_gateway_sessions", "Open sessions of clients, of both eras.", edge.Sessions)
+	scheme := "http://"
+	if certificate != nil {
+		scheme = "https://"
+	}
+	logger.Info("serving", "mcp", scheme+listener.Addr().String()+front.Path)
 
 	note(ctx, records, logger, auditv1.Kind_KIND_STARTED)
 	group, serving := errgroup.WithContext(ctx)
-	group.Go(func() error { return telemetry.ServeHealth(serving, health, "gateway", version, nil) })
+	group.Go(func() error { return seen.Serve(serving, health, nil) })
 	group.Go(func() error { refusals.Run(serving, 10*time.Second); return nil })
-	group.Go(func() error { return serve(serving, listener, edge) })
+	group.Go(func() error { return serve(serving, listener, certificate, edge, conns) })
 	err = group.Wait()
 	note(ctx, records, logger, auditv1.Kind_KIND_STOPPED)
 	return err
@@ -223,9 +265,17 @@ func note(ctx context.Context, records *recorder.Recorder, logger *slog.Logger, 
 	}
 }
 
-// serve serves HTTP until ctx ends, then lets calls finish and ends every session.
-func serve(ctx context.Context, listener net.Listener, edge *front.Front) error {
+// serve serves HTTP, over TLS where there is a certificate, until ctx ends; then it lets calls finish and ends every session.
+func serve(ctx context.Context, listener net.Listener, certificate *front.Certificate, edge *front.Front, conns *front.Conns) error {
+	listener = conns.Listen(listener)
+	if certificate != nil {
+		listener = tls.NewListener(listener, certificate.TLS())
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true) // one request at a time on a connection, so that what bounds connections bounds requests
 	web := &http.Server{
+		Protocols:         protocols,
+		ConnContext:       conns.Context,
 		Handler:           edge,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       bodyTimeout,
@@ -233,6 +283,7 @@ func serve(ctx context.Context, listener net.Listener, edge *front.Front) error 
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          log.New(io.Discard, "", 0), // it repeats what strangers send
 	}
+	web.RegisterOnShutdown(edge.EndStreams)
 	var draining sync.WaitGroup
 	draining.Add(1)
 	stop := context.AfterFunc(ctx, func() {

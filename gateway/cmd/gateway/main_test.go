@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -70,14 +72,82 @@ func TestConfigurationIsRefused(t *testing.T) {
 	}
 }
 
+// Reaching the gateway from elsewhere takes TLS, and says so.
+func TestRemoteListenerNeedsTLS(t *testing.T) {
+	good, err := os.ReadFile(shipped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := strings.Replace(strings.Replace(string(good), "  certificate: \"\"", "  certificate: /c.pem", 1), "  key: \"\"", "  key: /k.pem", 1)
+	half := strings.Replace(string(good), "  certificate: \"\"", "  certificate: /c.pem", 1)
+	if secret == string(good) || half == secret {
+		t.Fatal("the shipped file does not say mcp_tls")
+	}
+	remote := func(file string) string {
+		return strings.Replace(file, "listen: 127.0.0.1:7430", "listen: 0.0.0.0:7430", 1)
+	}
+	for name, c := range map[string]struct {
+		file string
+		flag bool
+		say  string
+	}{
+		"no flag":                    {remote(secret), false, "-dangerous-allow-remote"},
+		"no TLS":                     {remote(string(good)), true, "mcp_tls: is required"},
+		"no TLS, though on loopback": {string(good), true, "mcp_tls: is required"},
+		"no key":                     {remote(half), true, "mcp_tls: takes a certificate and a key"},
+		"both":                       {remote(secret), true, ""},
+		"TLS on loopback":            {secret, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "gateway.yaml")
+			if err := os.WriteFile(path, []byte(c.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args := []string{"-config", path, "-check"}
+			if c.flag {
+				args = append(args, "-dangerous-allow-remote")
+			}
+			var stdout, stderr bytes.Buffer
+			code := process.Main(process.Program{Name: "gateway", Settings: new(settings)}, args, &stdout, &stderr)
+			if (code == process.ExitOK) != (c.say == "") || !strings.Contains(stderr.String(), c.say) {
+				t.Errorf("exit %d, %q, want %q", code, stderr.String(), c.say)
+			}
+		})
+	}
+}
+
 // The whole process starts while none of its peers is there, says that it is healthy, lets nobody in, and stops at once.
 func TestRunWithoutPeers(t *testing.T) {
+	t.Run("in clear", func(t *testing.T) {
+		runWithoutPeers(t, config.TLS{}, "http://", http.DefaultTransport.(*http.Transport).Clone())
+	})
+	t.Run("over TLS", func(t *testing.T) {
+		files := platformtest.New(t).Files(optionsv1.Role_ROLE_GATEWAY, "web")
+		pair, err := tls.LoadX509KeyPair(files.Certificate, files.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := &http.Transport{TLSClientConfig: &tls.Config{
+			InsecureSkipVerify: true, //nolint:gosec // the certificate names no host; VerifyConnection compares it whole
+			VerifyConnection: func(state tls.ConnectionState) error {
+				if !state.PeerCertificates[0].Equal(pair.Leaf) || state.Version != tls.VersionTLS13 {
+					return errors.New("another certificate, or an older TLS")
+				}
+				return nil
+			},
+		}}
+		runWithoutPeers(t, config.TLS{Certificate: files.Certificate, Key: files.Key}, "https://", client)
+	})
+}
+
+func runWithoutPeers(t *testing.T, secret config.TLS, scheme string, transport *http.Transport) {
 	kit := platformtest.New(t)
 	files := kit.Files(optionsv1.Role_ROLE_GATEWAY, "main")
 	mcp, health := freeAddress(t), freeAddress(t)
 	s := &settings{
 		Common: config.Common{Listen: mcp, HealthListen: health, StateDir: kit.Dir, TrustDir: kit.TrustDir,
 			TLS: config.TLS{Certificate: files.Certificate, Key: files.Key}},
+		MCPTLS:   secret,
 		Vault:    config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_VAULT, "main").String()},
 		Executor: config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local").String()},
 		Audit:    config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_AUDIT, "main").String()},
@@ -102,13 +172,14 @@ func TestRunWithoutPeers(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	req, err := http.NewRequest(http.MethodPost, "http://"+mcp+"/mcp",
+	req, err := http.NewRequest(http.MethodPost, scheme+mcp+"/mcp",
 		strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header = http.Header{"Authorization": {"Bearer token"}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
-	resp, err := http.DefaultClient.Do(req)
+	client := &http.Client{Transport: transport}
+	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,6 +191,13 @@ func TestRunWithoutPeers(t *testing.T) {
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil || out.Error.Data.Code != "UNAVAILABLE" {
 		t.Errorf("answer %+v, %v", out, err)
+	}
+	client.CloseIdleConnections()
+	if clear, err := http.Post("http://"+mcp+"/mcp", "application/json", nil); scheme == "https://" && err == nil {
+		if clear.StatusCode != http.StatusBadRequest {
+			t.Errorf("in clear: %d", clear.StatusCode)
+		}
+		_ = clear.Body.Close()
 	}
 	http.DefaultClient.CloseIdleConnections()
 	cancel()

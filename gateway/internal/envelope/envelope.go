@@ -1,6 +1,7 @@
 // Package envelope is the one shape in which every tool answers, whatever became of the call: done, waiting for a human,
 // running, denied, failed. It runs in the gateway, the untrusted edge. It holds public text alone: what goes in is already
-// the public half of an error, or a result that the sink tokenised; strings of results are cleaned here once more.
+// the public half of an error, or a result that the sink tokenised; every string is cleaned here once more, and those of
+// results that come from outside are wrapped.
 //
 // The same JSON goes out as structuredContent and as text, since clients show the model one or the other, and one output
 // schema per tool accepts every status, since strict clients check even errors against it.
@@ -16,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
 )
 
@@ -90,16 +92,55 @@ type Failure struct {
 // IsError reports whether clients should treat the answer as a failed call.
 func (e *Envelope) IsError() bool { return e.Status == Denied || e.Status == Error }
 
-// JSON returns the envelope's bytes, without HTML escaping, so that text and structured content read alike.
+// JSON returns the envelope's bytes, cleaned, without HTML escaping, so that text and structured content read alike. Result
+// is taken as the function Result returned it.
 func (e *Envelope) JSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.Grow(256 + len(e.Result))
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(e); err != nil {
+	if err := enc.Encode(e.cleaned()); err != nil {
 		return nil, fmt.Errorf("encode envelope: %w", err)
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// cleaned returns a copy whose own texts are clean; what it shares with e is not changed.
+func (e *Envelope) cleaned() *Envelope {
+	c := *e
+	for _, s := range []*string{&c.Summary, &c.RequestID, &c.OperationID, &c.ExpiresAt, &c.TellUser, &c.Reason} {
+		*s = clean.Line(*s, maxText)
+	}
+	c.Warnings = lines(e.Warnings)
+	if e.Next != nil {
+		c.Next = &Next{Tool: clean.Line(e.Next.Tool, maxText), Arguments: make(map[string]any, len(e.Next.Arguments))}
+		for key, value := range e.Next.Arguments {
+			if text, ok := value.(string); ok {
+				value = clean.Line(text, maxText)
+			}
+			c.Next.Arguments[key] = value
+		}
+	}
+	if e.Audit != nil {
+		c.Audit = &Audit{SessionOverrides: lines(e.Audit.SessionOverrides), Persistent: e.Audit.Persistent, OverrideSource: clean.Line(e.Audit.OverrideSource, maxText)}
+	}
+	if e.Error != nil {
+		failure := *e.Error
+		failure.Message, failure.Field, failure.DidYouMean = clean.Sentence(failure.Message, maxText), clean.Name(failure.Field, maxText), lines(failure.DidYouMean)
+		c.Error = &failure
+	}
+	return &c
+}
+
+func lines(texts []string) []string {
+	if texts == nil {
+		return nil
+	}
+	out := make([]string, len(texts))
+	for i, s := range texts {
+		out[i] = clean.Line(s, maxText)
+	}
+	return out
 }
 
 // Time formats an instant for ExpiresAt; the zero time is left out.

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
 )
 
 // maxText bounds one string of a result, in characters.
@@ -17,10 +18,9 @@ const maxText = 200_000
 
 var resultJSON = protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}
 
-// Result returns a sink's response as compact JSON with proto names and default values. It cleans every string of m in
-// place first: the sink has done so too, and nothing is believed because of it.
+// Result returns a sink's response as compact JSON with proto names and default values, after Clean.
 func Result(m proto.Message) (json.RawMessage, error) {
-	cleanMessage(m.ProtoReflect())
+	Clean(m)
 	raw, err := resultJSON.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encode result: %w", err)
@@ -34,21 +34,45 @@ func Result(m proto.Message) (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// cleanMessage cleans strings, list items, and map keys and values, however deep.
-func cleanMessage(m protoreflect.Message) {
+// Clean cleans every string of a sink's response in place, however deep, map keys included, and wraps those that the
+// contract does not say are from the catalogue: the sink has done so too, and nothing is believed because of it. Calling it
+// again changes nothing. A field of another package's message, such as a timestamp, has the origin of the field that holds
+// the message.
+func Clean(m proto.Message) {
+	r := m.ProtoReflect()
+	cleaner{home: r.Descriptor().ParentFile().Package(), outside: true}.message(r)
+}
+
+// cleaner walks a message.
+type cleaner struct {
+	// home is the package whose options count.
+	home protoreflect.FullName
+	// outside is the origin of fields that have no options of ours.
+	outside bool
+}
+
+func (c cleaner) message(m protoreflect.Message) {
+	ours := m.Descriptor().ParentFile().Package() == c.home
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if fd.Kind() != protoreflect.StringKind && fd.Message() == nil {
+			return true
+		}
+		of := c
+		if ours {
+			of.outside = !contract.FromCatalogue(fd)
+		}
 		switch {
 		case fd.IsMap():
-			cleanMap(m, fd, v.Map())
+			of.entries(m, fd, v.Map())
 		case fd.IsList():
 			list := v.List()
 			for i := range list.Len() {
-				if item, changed := cleanValue(fd, list.Get(i)); changed {
+				if item, changed := of.value(fd, list.Get(i)); changed {
 					list.Set(i, item)
 				}
 			}
 		default:
-			if item, changed := cleanValue(fd, v); changed {
+			if item, changed := of.value(fd, v); changed {
 				m.Set(fd, item)
 			}
 		}
@@ -56,42 +80,35 @@ func cleanMessage(m protoreflect.Message) {
 	})
 }
 
-func cleanMap(m protoreflect.Message, fd protoreflect.FieldDescriptor, entries protoreflect.Map) {
+func (c cleaner) entries(m protoreflect.Message, fd protoreflect.FieldDescriptor, entries protoreflect.Map) {
 	fresh := m.NewField(fd)
 	entries.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
 		if fd.MapKey().Kind() == protoreflect.StringKind {
-			k = protoreflect.ValueOfString(clean.Line(k.String(), maxText)).MapKey()
+			key := clean.Line(k.String(), maxText)
+			if c.outside {
+				key = Outside(key)
+			}
+			k = protoreflect.ValueOfString(key).MapKey()
 		}
-		item, _ := cleanValue(fd.MapValue(), v)
+		item, _ := c.value(fd.MapValue(), v)
 		fresh.Map().Set(k, item)
 		return true
 	})
 	m.Set(fd, fresh)
 }
 
-// cleanValue returns v cleaned, and whether it has to be put back.
-func cleanValue(fd protoreflect.FieldDescriptor, v protoreflect.Value) (protoreflect.Value, bool) {
+// value returns v cleaned, and whether it has to be put back.
+func (c cleaner) value(fd protoreflect.FieldDescriptor, v protoreflect.Value) (protoreflect.Value, bool) {
 	switch fd.Kind() {
 	case protoreflect.StringKind:
 		s := v.String()
-		if plain(s) {
-			return v, false
-		}
 		cleaned := clean.Block(s, maxText)
+		if c.outside {
+			cleaned = Outside(s)
+		}
 		return protoreflect.ValueOfString(cleaned), cleaned != s
 	case protoreflect.MessageKind, protoreflect.GroupKind:
-		cleanMessage(v.Message())
+		c.message(v.Message())
 	}
 	return v, false
-}
-
-// plain reports whether nothing in s could need cleaning: printable ASCII without the end of a console tag. Almost every
-// string of a result is, and is then not copied.
-func plain(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c > '~' || c == ']' {
-			return false
-		}
-	}
-	return len(s) <= maxText
 }

@@ -12,49 +12,34 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"mime"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sync/singleflight"
 
 	"durward.internal/gateway/internal/envelope"
+	"durward.internal/gateway/internal/limit"
+	"durward.internal/gateway/internal/metrics"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/telemetry/span"
 )
 
 // Path is where MCP is served.
 const Path = "/mcp"
 
-// Headers of the protocol.
-const (
-	headerSession  = "Mcp-Session-Id"
-	headerProtocol = "Mcp-Protocol-Version"
-)
-
 // maxToken is the longest bearer token that the vault takes.
 const maxToken = 512
-
-// protocols are the revisions of the stateful era that are served, newest first.
-var protocols = []string{"2025-11-25", "2025-06-18"}
-
-// Protocols returns the revisions of the stateful era that are served, newest first.
-func Protocols() []string { return slices.Clone(protocols) }
-
-// SupportedProtocol reports whether a revision of the stateful era is served.
-func SupportedProtocol(version string) bool { return slices.Contains(protocols, version) }
-
-// modernEra is the first revision without sessions.
-const modernEra = "2026-07-28"
 
 // Sessions opens and closes sessions at the vault.
 type Sessions interface {
@@ -65,10 +50,12 @@ type Sessions interface {
 // Config is what New needs.
 type Config struct {
 	Sessions Sessions
-	// Stateful serves the messages of the 2025 era that passed; Of gives it the call that a request belongs to.
-	Stateful http.Handler
-	Refusals *refusal.Recorder
-	Logger   *slog.Logger
+	// Stateful and Stateless serve the messages of their era that passed; Of gives them the call that a request belongs to.
+	Stateful, Stateless http.Handler
+	Refusals            *refusal.Recorder
+	Logger              *slog.Logger
+	// Metrics counts and traces what passes; nil: nothing.
+	Metrics *metrics.Metrics
 	// Hosts are further names that a request may be addressed to, beside the loopback names, without ports.
 	Hosts []string
 	// Origins are web origins that browsers may call from, "https://console.example". None is allowed by default, but the
@@ -76,32 +63,68 @@ type Config struct {
 	Origins []string
 	// SessionsPerPrincipal is how many sessions one principal keeps: a further one ends the one that has been idle longest.
 	SessionsPerPrincipal int
+	// Limits bound what a client may ask. Zero values mean the defaults.
+	Limits limit.Config
+	// SessionIdle is after how long a session of the stateless era ends that nobody uses; the stateful handler sees to its own.
+	SessionIdle time.Duration
 }
 
 // Front is an http.Handler. It is safe for concurrent use.
 type Front struct {
-	conf   Config
-	table  *table
-	ending sync.WaitGroup
+	conf    Config
+	decoder decoder
+	limits  *limits
+	table   *table
+	opening singleflight.Group
+	// streams ends with the process's will to serve: standalone streams end with it.
+	streams    context.Context
+	endStreams context.CancelFunc
+	ending     sync.WaitGroup
 }
 
 // New returns a Front over the parts of conf.
 func New(conf Config) (*Front, error) {
-	if conf.Sessions == nil || conf.Stateful == nil || conf.Refusals == nil || conf.Logger == nil {
-		return nil, errors.New("front: sessions, stateful handler, refusals and logger are required")
+	if conf.Sessions == nil || conf.Stateful == nil || conf.Stateless == nil || conf.Refusals == nil || conf.Logger == nil {
+		return nil, errors.New("front: sessions, a handler for each era, refusals and logger are required")
 	}
-	if conf.SessionsPerPrincipal <= 0 {
-		return nil, errors.New("front: the number of sessions per principal must be positive")
+	if conf.SessionsPerPrincipal <= 0 || conf.SessionIdle <= 0 {
+		return nil, errors.New("front: the number of sessions per principal and their idle time must be positive")
 	}
-	return &Front{conf: conf, table: newTable(conf.SessionsPerPrincipal)}, nil
+	limits, err := newLimits(conf.Limits)
+	if err != nil {
+		return nil, fmt.Errorf("front: %w", err)
+	}
+	f := &Front{conf: conf, decoder: decoder{methods()}, limits: limits}
+	diagnosticMethods(f.decoder.methods)
+	f.streams, f.endStreams = context.WithCancel(context.Background())
+	f.table = newTable(conf.SessionsPerPrincipal, conf.SessionIdle, func(e *entry) { f.shut(context.Background(), e) })
+	return f, nil
 }
+
+// EndStreams ends the streams that no request waits for, so that a server that is told to stop need not wait for them. No
+// further one is opened.
+func (f *Front) EndStreams() { f.endStreams() }
+
+// Sessions is how many sessions of clients are open here, of both eras.
+func (f *Front) Sessions() int { return f.table.size() }
 
 // Close ends every session, here and at the vault, and returns when the vault was told.
 func (f *Front) Close(ctx context.Context) {
-	for _, e := range f.table.drain() {
+	f.endStreams()
+	for _, e := range f.table.close() {
 		f.shut(ctx, e)
 	}
 	f.ending.Wait()
+}
+
+// admit puts a session into the table, and ends the one that makes room for it.
+func (f *Front) admit(ctx context.Context, e *entry, k key, end func()) bool {
+	evicted, admitted := f.table.add(e, k, end)
+	if evicted != nil {
+		f.conf.Logger.InfoContext(ctx, "a principal's oldest idle session makes room", "principal", evicted.relay.Principal())
+		f.shut(ctx, evicted)
+	}
+	return admitted
 }
 
 // shut ends a session that is no longer in the table, without waiting for the calls that are under way.
@@ -110,46 +133,6 @@ func (f *Front) shut(ctx context.Context, e *entry) {
 		go e.end()
 	}
 	f.ending.Go(func() { f.conf.Sessions.Close(context.WithoutCancel(ctx), e.relay) })
-}
-
-// Call is what the front knows about one message that it let through.
-type Call struct {
-	RequestID string
-	// Session is the principal's session at the vault.
-	Session *relay.Session
-	// Caller is what this request brought with it.
-	Caller relay.Caller
-	// Gone is closed when the client's HTTP request ends.
-	Gone <-chan struct{}
-
-	entry *entry
-	front *Front
-}
-
-// Bind ties the session that a handshake opened to the id that the SDK gave it, and reports whether it is admitted. end
-// closes the SDK's side of the session. A principal at its cap loses the session that has been idle longest.
-func (c *Call) Bind(ctx context.Context, id string, end func()) bool {
-	evicted, admitted := c.front.table.add(c.entry, id, end)
-	if evicted != nil {
-		c.front.conf.Logger.InfoContext(ctx, "a principal's oldest idle session makes room", "principal", evicted.relay.Principal())
-		c.front.shut(ctx, evicted)
-	}
-	return admitted
-}
-
-// Unbind ends a session that was bound, when the SDK's side of it is gone. It may be called more than once.
-func (c *Call) Unbind(ctx context.Context) {
-	if c.front.table.remove(c.entry) {
-		c.front.shut(ctx, c.entry)
-	}
-}
-
-type callKey struct{}
-
-// Of returns the call that a request belongs to, or nil.
-func Of(ctx context.Context) *Call {
-	c, _ := ctx.Value(callKey{}).(*Call)
-	return c
 }
 
 // Sentences that stand in more than one place.
@@ -173,114 +156,144 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve handles one request, or says why it does not.
 func (f *Front) serve(w http.ResponseWriter, r *http.Request, requestID string) *refused {
-	switch {
-	case !f.allowedHost(r.Host):
-		return &refused{status: http.StatusForbidden, code: callv1.Code_CODE_DENIED, reason: "host",
-			message: "This server does not answer to that host name."}
-	case !f.allowedOrigin(r):
-		return &refused{status: http.StatusForbidden, code: callv1.Code_CODE_DENIED, reason: "origin",
-			message: "This server does not answer to web pages of that origin."}
-	case r.URL.Path != Path:
-		return &refused{status: http.StatusNotFound, code: callv1.Code_CODE_NOT_FOUND, reason: "path", message: "MCP is served at /mcp."}
+	token, no := f.approach(r)
+	if no != nil {
+		return f.limits.unasked(no)
 	}
-	token, ok := bearer(r.Header)
-	if !ok {
-		return &refused{status: http.StatusUnauthorized, code: callv1.Code_CODE_UNAUTHENTICATED, reason: "no token", message: sentenceToken}
+	by, no := f.limits.enter(r.Context(), token)
+	if no != nil {
+		return no
 	}
+	defer by.leave()
 	switch r.Method {
 	case http.MethodPost:
-		return f.post(w, r, requestID, token)
+		no = f.post(w, r, requestID, token, by.stranger())
+	case http.MethodGet:
+		no = f.stream(w, r, requestID, token)
 	case http.MethodDelete:
-		return f.delete(w, r, token)
+		no = f.delete(w, r, token)
 	default:
-		// No GET: the server has nothing to say outside a client's own requests, and a stream that hangs costs a connection.
-		w.Header().Set("Allow", "POST, DELETE")
-		return &refused{status: http.StatusMethodNotAllowed, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "method", quiet: r.Method == http.MethodGet,
-			message: "Only POST and DELETE are served here."}
+		no = notAllowed(w)
 	}
-}
-
-// post serves one message. A request for a session is judged before its body is read: strangers get as far as a handshake.
-func (f *Front) post(w http.ResponseWriter, r *http.Request, requestID, token string) *refused {
-	id := r.Header.Get(headerSession)
-	if id == "" {
-		return f.message(w, r, requestID, token, nil)
-	}
-	e := f.table.acquire(id, sha256.Sum256([]byte(token)))
-	if e == nil {
-		return &refused{status: http.StatusNotFound, code: callv1.Code_CODE_NOT_FOUND, reason: "session", message: sentenceSession}
-	}
-	defer f.table.release(e)
-	no := f.message(w, r, requestID, token, e)
-	if no != nil {
-		no.session = e.relay
+	if no != nil && by.stranger() {
+		no.slow = true
 	}
 	return no
 }
 
-// message reads, decodes and forwards the message of a request; e is its session, nil at a handshake.
-func (f *Front) message(w http.ResponseWriter, r *http.Request, requestID, token string, e *entry) *refused {
+// approach looks at what a request shows before anybody asks who is calling, and returns its token.
+func (f *Front) approach(r *http.Request) (string, *refused) {
+	switch {
+	case localRequired() && !f.allowedHost(r.Host):
+		return "", &refused{status: http.StatusForbidden, code: callv1.Code_CODE_DENIED, reason: "host",
+			message: "This server does not answer to that host name."}
+	case localRequired() && !f.allowedOrigin(r):
+		return "", &refused{status: http.StatusForbidden, code: callv1.Code_CODE_DENIED, reason: "origin",
+			message: "This server does not answer to web pages of that origin."}
+	case r.URL.Path != Path:
+		return "", &refused{status: http.StatusNotFound, code: callv1.Code_CODE_NOT_FOUND, reason: "path", message: "MCP is served at /mcp."}
+	}
+	token, ok := bearer(r.Header)
+	if !ok {
+		return "", &refused{status: http.StatusUnauthorized, code: callv1.Code_CODE_UNAUTHENTICATED, reason: "no token", message: sentenceToken}
+	}
+	return token, nil
+}
+
+func notAllowed(w http.ResponseWriter) *refused {
+	w.Header().Set("Allow", "POST, GET, DELETE")
+	return &refused{status: http.StatusMethodNotAllowed, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "method",
+		message: "POST is served here; GET and DELETE for a session."}
+}
+
+// post serves one message.
+func (f *Front) post(w http.ResponseWriter, r *http.Request, requestID, token string, stranger bool) *refused {
 	if no := checkMedia(r.Header); no != nil {
 		return no
 	}
-	body, no := readBody(w, r)
+	body, no := readBody(w, r, stranger)
 	if no != nil {
 		return no
 	}
-	frame, bad := decodeFrame(body)
+	frame, bad := f.decoder.decode(body, readHeaders(r.Header))
 	if bad != nil {
-		status := http.StatusBadRequest
-		if bad.code == callv1.Code_CODE_TOO_LARGE {
-			status = http.StatusRequestEntityTooLarge
-		}
-		if bad.id != nil {
-			status = http.StatusOK // a JSON-RPC answer to a JSON-RPC request
-		}
-		return &refused{status: status, id: bad.id, rpc: bad.rpc, code: bad.code, reason: "frame", message: bad.message}
-	}
-	if no := checkEra(r.Header, frame); no != nil {
+		no := badFrame(bad)
+		no.session = f.table.who(r.Header.Get(headerSession), sha256.Sum256([]byte(token)))
 		return no
 	}
 	call := &Call{
-		RequestID: requestID,
-		Caller:    relay.Caller{Credential: token, ClientName: frame.ClientName, ClientVersion: frame.ClientVersion, Proof: frame.Proof},
-		Gone:      r.Context().Done(),
-		front:     f,
+		Era: frame.Era, RequestID: requestID, ID: frame.ID,
+		Caller:       relay.Caller{Credential: token, ClientName: frame.ClientName, ClientVersion: frame.ClientVersion, Proof: frame.Proof},
+		Capabilities: frame.Capabilities, TraceParent: frame.TraceParent, TraceState: frame.TraceState,
+		Gone:  r.Context().Done(),
+		front: f,
 	}
-	handshake := frame.Method == methodInitialize
-	switch {
-	case e == nil && handshake:
+	ctx, seen := f.conf.Metrics.Begin(r.Context(), metrics.Message{
+		Method: frame.Method, Tool: frame.Tool, Era: frame.Era.String(), TraceParent: traceParent(r.Header, frame), RequestID: requestID,
+	})
+	defer seen.End()
+	r, call.Seen = r.WithContext(ctx), seen
+	if frame.Era == Stateless {
+		no = f.stateless(w, r, call, frame)
+	} else {
+		no = f.stateful(w, r, call, frame)
+	}
+	if no != nil {
+		seen.Refuse(no.code)
+	}
+	if no != nil && call.Session != nil {
+		no.session = call.Session
+	}
+	return no
+}
+
+// traceParent is the trace that a client says a message belongs to: in the message, or around it.
+func traceParent(h http.Header, frame *Frame) string {
+	if values := h.Values(span.Header); frame.TraceParent == "" && len(values) == 1 {
+		return values[0]
+	}
+	return frame.TraceParent
+}
+
+func badFrame(bad *frameError) *refused {
+	return &refused{status: bad.status(), id: bad.id, rpc: bad.rpc, code: bad.code, reason: "frame", message: bad.message, data: bad.data, quiet: bad.quiet}
+}
+
+// stateful serves a message of a session, or the handshake that opens one.
+func (f *Front) stateful(w http.ResponseWriter, r *http.Request, call *Call, frame *Frame) *refused {
+	id, handshake := r.Header.Get(headerSession), frame.Method == methodInitialize
+	if id == "" && handshake {
 		return f.open(w, r, call, frame)
-	case e == nil:
+	}
+	if id == "" {
 		return &refused{status: http.StatusBadRequest, id: frame.ID, rpc: rpcInvalidRequest, code: callv1.Code_CODE_UNAUTHENTICATED,
 			reason: "no session", message: "Start a session with initialize, and send its Mcp-Session-Id from then on."}
-	case handshake:
+	}
+	e := f.table.acquire(key{Stateful, id}, sha256.Sum256([]byte(call.Caller.Credential)))
+	if e == nil {
+		return noSession()
+	}
+	defer f.table.release(e)
+	call.Session, call.entry = e.relay, e
+	if handshake {
 		return &refused{status: http.StatusOK, id: frame.ID, rpc: rpcInvalidRequest, code: callv1.Code_CODE_INVALID_ARGUMENT,
 			reason: "frame", message: "This session is initialised already."}
-	}
-	call.Session, call.entry = e.relay, e
-	if frame.Body == nil {
-		w.WriteHeader(http.StatusAccepted)
-		return nil
 	}
 	f.forward(w, r, call, frame)
 	return nil
 }
 
+// noSession is the answer for a session that is not there and for one of somebody else.
+func noSession() *refused {
+	return &refused{status: http.StatusNotFound, code: callv1.Code_CODE_NOT_FOUND, reason: "session", message: sentenceSession}
+}
+
 // open serves a handshake: the vault judges the credential before the SDK hears of it.
 func (f *Front) open(w http.ResponseWriter, r *http.Request, call *Call, frame *Frame) *refused {
 	token := sha256.Sum256([]byte(call.Caller.Credential))
-	session, err := f.conf.Sessions.Open(r.Context(), call.Caller)
-	if fault.Is(err, callv1.Code_CODE_RATE_LIMITED) {
-		// The vault counts sessions too. Clients that never say goodbye make room for themselves.
-		if oldest := f.table.oldest(token); oldest != nil && f.table.remove(oldest) {
-			go oldest.end()
-			f.conf.Sessions.Close(r.Context(), oldest.relay)
-			session, err = f.conf.Sessions.Open(r.Context(), call.Caller)
-		}
-	}
+	session, err := f.openAtVault(r.Context(), call.Caller, token)
 	if err != nil {
-		return openRefused(frame.ID, fault.From(err))
+		return openRefused(frame, fault.From(err))
 	}
 	call.Session = session
 	call.entry = &entry{token: token, relay: session}
@@ -291,14 +304,93 @@ func (f *Front) open(w http.ResponseWriter, r *http.Request, call *Call, frame *
 	return nil
 }
 
+// openAtVault opens a session at the vault, which counts sessions too: clients that never say goodbye make room for
+// themselves.
+func (f *Front) openAtVault(ctx context.Context, by relay.Caller, token [sha256.Size]byte) (*relay.Session, error) {
+	return f.limits.opening(ctx, token, func() (*relay.Session, error) {
+		session, err := f.conf.Sessions.Open(ctx, by)
+		if fault.Is(err, callv1.Code_CODE_RATE_LIMITED) {
+			if oldest := f.table.oldest(token); oldest != nil && f.table.remove(oldest) {
+				if oldest.end != nil {
+					go oldest.end()
+				}
+				f.conf.Sessions.Close(ctx, oldest.relay)
+				session, err = f.conf.Sessions.Open(ctx, by)
+			}
+		}
+		return session, err
+	})
+}
+
+// stateless serves a message that stands for itself, in the session that the principal's program has at the vault.
+func (f *Front) stateless(w http.ResponseWriter, r *http.Request, call *Call, frame *Frame) *refused {
+	if frame.ID == nil {
+		w.WriteHeader(http.StatusAccepted)
+		return nil
+	}
+	e, err := f.ownSession(r.Context(), call.Caller, frame.Instance)
+	if err != nil {
+		return openRefused(frame, fault.From(err))
+	}
+	defer f.table.release(e)
+	call.Session, call.entry = e.relay, e
+	f.forward(w, r, call, frame)
+	return nil
+}
+
+// ownSession returns the session of the caller's program, opened at the vault on first need, once for requests that come
+// together. The caller of ownSession releases it.
+func (f *Front) ownSession(ctx context.Context, by relay.Caller, instance string) (*entry, error) {
+	token := sha256.Sum256([]byte(by.Credential))
+	k := statelessKey(token, instance)
+	for range 2 { // a session that is opened may be ended before it is used
+		if e := f.table.acquire(k, token); e != nil {
+			return e, nil
+		}
+		opened := f.opening.DoChan(k.id, func() (any, error) {
+			detached := context.WithoutCancel(ctx) // others wait for it too; the vault is asked within bounds
+			session, err := f.openAtVault(detached, by, token)
+			if err != nil {
+				return nil, err
+			}
+			if e := (&entry{token: token, relay: session}); !f.admit(detached, e, k, nil) {
+				f.shut(detached, e)
+				if f.table.has(k, token) {
+					return nil, nil // somebody was faster
+				}
+				return nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "too many sessions are busy", fault.WithRetry(time.Second))
+			}
+			return nil, nil
+		})
+		select {
+		case done := <-opened:
+			if done.Err != nil {
+				return nil, done.Err
+			}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "too many sessions are busy", fault.WithRetry(time.Second))
+}
+
 // openRefused turns the vault's answer to a credential into the client's. Only a wrong credential is an HTTP error, since
 // clients show the sentence of a JSON-RPC error and hide the body of a 503.
-func openRefused(id jsontext.Value, err *fault.Error) *refused {
-	out := &refused{status: http.StatusOK, id: id, rpc: rpcServer, code: err.Code, reason: "session not opened", message: envelope.Sentence(err.Message),
+func openRefused(frame *Frame, err *fault.Error) *refused {
+	out := &refused{status: http.StatusOK, id: frame.ID, rpc: rpcServer, code: err.Code, reason: "session not opened", message: envelope.Sentence(err.Message),
 		retryable: err.Retryable, cause: err}
+	out.tool = frame.Era == Stateless && frame.Method == methodCallTool
 	switch err.Code {
+	case callv1.Code_CODE_RATE_LIMITED:
+		out.message, out.retry, out.slow, out.often = err.Message, err.RetryAfter, true, true
+		if frame.Era == Stateless && !out.tool {
+			out.status = http.StatusTooManyRequests
+		}
+	case callv1.Code_CODE_PROOF_REQUIRED:
+		out.data = map[string]any{"proof_needed": "open"}
 	case callv1.Code_CODE_UNAUTHENTICATED, callv1.Code_CODE_DENIED, callv1.Code_CODE_INVALID_ARGUMENT:
 		out.status, out.message, out.code = http.StatusUnauthorized, sentenceWrong, callv1.Code_CODE_UNAUTHENTICATED
+		out.slow, out.often = true, true
 	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_TIMEOUT:
 		out.message = "Durward's vault cannot be reached, so nobody can be let in. Try again in a moment; the operator can look with: durward status"
 		out.retryable = true
@@ -309,9 +401,13 @@ func openRefused(id jsontext.Value, err *fault.Error) *refused {
 // delete ends a session. It does not wait for calls that are under way: they end with it.
 func (f *Front) delete(w http.ResponseWriter, r *http.Request, token string) *refused {
 	id := r.Header.Get(headerSession)
-	e := f.table.acquire(id, sha256.Sum256([]byte(token)))
+	if id == "" {
+		return notAllowed(w)
+	}
+	hash := sha256.Sum256([]byte(token))
+	e := f.table.acquire(key{Stateful, id}, hash)
 	if e == nil {
-		return &refused{status: http.StatusNotFound, code: callv1.Code_CODE_NOT_FOUND, reason: "session", message: sentenceSession}
+		return noSession()
 	}
 	f.table.release(e)
 	if f.table.remove(e) {
@@ -321,33 +417,63 @@ func (f *Front) delete(w http.ResponseWriter, r *http.Request, token string) *re
 	return nil
 }
 
+// stream opens the one standalone stream of a session, on which the server tells what it was asked to tell. It ends with the
+// session, and keeps none alive: what nobody asks anything of ends, whoever listens.
+func (f *Front) stream(w http.ResponseWriter, r *http.Request, requestID, token string) *refused {
+	id := r.Header.Get(headerSession)
+	if id == "" {
+		return notAllowed(w)
+	}
+	if _, streamOK := accepts(r.Header); !streamOK {
+		return &refused{status: http.StatusNotAcceptable, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "accept",
+			message: "The client must accept text/event-stream."}
+	}
+	if h := readHeaders(r.Header); !h.ofSession() {
+		return badFrame(unsupported(h.protocol...))
+	}
+	e, taken := f.table.stream(key{Stateful, id}, sha256.Sum256([]byte(token)))
+	switch {
+	case e == nil:
+		return noSession()
+	case taken:
+		return &refused{status: http.StatusConflict, code: callv1.Code_CODE_CONFLICT, reason: "stream", session: e.relay,
+			message: "This session has its stream already, and one is all it gets."}
+	}
+	defer f.table.endStream(e)
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(f.streams, cancel)()
+	go func() {
+		select {
+		case <-e.relay.Done():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	call := &Call{Era: Stateful, RequestID: requestID, Session: e.relay, Caller: relay.Caller{Credential: token}, Gone: ctx.Done(), entry: e, front: f}
+	f.forward(w, r.WithContext(ctx), call, &Frame{Era: Stateful})
+	return nil
+}
+
 // forward gives the rebuilt message to the SDK.
 func (f *Front) forward(w http.ResponseWriter, r *http.Request, call *Call, frame *Frame) {
+	if frame.Body == nil && r.Method == http.MethodPost {
+		w.WriteHeader(http.StatusAccepted) // there is nothing in it for us
+		return
+	}
+	if f.over(w, r, call, frame) {
+		return
+	}
+	header := forwarded(r, frame)
 	r = r.WithContext(context.WithValue(r.Context(), callKey{}, call))
+	r.Header = header
 	r.Body = io.NopCloser(newReader(frame.Body))
 	r.ContentLength = int64(len(frame.Body))
+	if frame.Era == Stateless {
+		f.conf.Stateless.ServeHTTP(w, r)
+		return
+	}
 	f.conf.Stateful.ServeHTTP(w, r)
-}
-
-// checkEra refuses revisions that are not served. A message that claims a revision of its own belongs to the stateless era.
-func checkEra(h http.Header, frame *Frame) *refused {
-	version := h.Get(headerProtocol)
-	if frame.Protocol == "" && (version == "" || SupportedProtocol(version) || frame.Method == methodInitialize) {
-		return nil
-	}
-	return &refused{status: http.StatusBadRequest, id: frame.ID, rpc: rpcUnsupportedVersion, code: callv1.Code_CODE_INVALID_ARGUMENT,
-		reason: "protocol version", quiet: frame.Protocol == modernEra, message: "This server speaks MCP 2025-11-25 and 2025-06-18.",
-		data: map[string]any{"supported": protocols, "requested": requested(frame.Protocol, version)}}
-}
-
-// requested repeats the revision that a client asked for only if it looks like one.
-func requested(claims ...string) string {
-	for _, c := range claims {
-		if _, err := time.Parse(time.DateOnly, c); err == nil {
-			return c
-		}
-	}
-	return "unknown"
 }
 
 // bearer returns the token of the one Authorization header, if it is well formed.
@@ -369,7 +495,7 @@ func bearer(h http.Header) (string, bool) {
 }
 
 func checkMedia(h http.Header) *refused {
-	if media, _, err := mime.ParseMediaType(h.Get("Content-Type")); err != nil || media != "application/json" {
+	if media, _, err := mime.ParseMediaType(h.Get("Content-Type")); mediaRequired() && (err != nil || media != "application/json") {
 		return &refused{status: http.StatusUnsupportedMediaType, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "content type",
 			message: "The Content-Type must be application/json."}
 	}
@@ -377,7 +503,15 @@ func checkMedia(h http.Header) *refused {
 		return &refused{status: http.StatusUnsupportedMediaType, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "content encoding",
 			message: "Compressed messages are not accepted."}
 	}
-	var jsonOK, streamOK bool
+	if jsonOK, streamOK := accepts(h); !jsonOK || !streamOK {
+		return &refused{status: http.StatusNotAcceptable, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "accept",
+			message: "The client must accept application/json and text/event-stream."}
+	}
+	return nil
+}
+
+// accepts reports which of the two media types a client takes.
+func accepts(h http.Header) (jsonOK, streamOK bool) {
 	for _, accept := range strings.Split(strings.Join(h.Values("Accept"), ","), ",") {
 		media, _, _ := strings.Cut(accept, ";")
 		switch strings.ToLower(strings.TrimSpace(media)) {
@@ -389,29 +523,28 @@ func checkMedia(h http.Header) *refused {
 			jsonOK, streamOK = true, true
 		}
 	}
-	if !jsonOK || !streamOK {
-		return &refused{status: http.StatusNotAcceptable, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "accept",
-			message: "The client must accept application/json and text/event-stream."}
-	}
-	return nil
+	return jsonOK, streamOK
 }
 
-// readBody reads at most the allowed size, whatever the headers claim.
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *refused) {
+// readBody reads at most the allowed size, whatever the headers claim, and no slower than it has to come.
+func readBody(w http.ResponseWriter, r *http.Request, stranger bool) ([]byte, *refused) {
 	tooLarge := &refused{status: http.StatusRequestEntityTooLarge, rpc: rpcInvalidRequest, code: callv1.Code_CODE_TOO_LARGE,
 		reason: "size", message: sentenceTooLarge}
-	if r.ContentLength > canonical.MaxBytes {
+	most := int64(canonical.MaxBytes)
+	if stranger {
+		most, tooLarge.message = maxFromStranger, "The first message with a token is larger than 64 kB."
+	}
+	if r.ContentLength > most {
 		drain(r.Body)
 		return nil, tooLarge
 	}
-	body, err := readAll(http.MaxBytesReader(w, r.Body, canonical.MaxBytes), r.ContentLength)
+	body, err := readAll(http.MaxBytesReader(w, newSteady(w, r.Body), most), r.ContentLength)
 	if err != nil {
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
 			drain(r.Body)
 			return nil, tooLarge
 		}
-		return nil, &refused{status: http.StatusBadRequest, rpc: rpcParse, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "body",
-			message: "The message could not be read."}
+		return nil, unread(err)
 	}
 	if len(body) == 0 {
 		return nil, &refused{status: http.StatusBadRequest, rpc: rpcParse, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "body",

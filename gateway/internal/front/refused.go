@@ -5,16 +5,12 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/url"
-	"slices"
-	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"durward.internal/gateway/internal/envelope"
-	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
@@ -35,6 +31,20 @@ type refused struct {
 	cause     *fault.Error
 	// session is the caller's, where it is known.
 	session *relay.Session
+	// tool: a tool was called, and answers itself where HTTP has nothing to say.
+	tool bool
+	// stateful: the answer is for a client of the stateful era.
+	stateful bool
+	// principal is whom the caller's token named, where no session is known.
+	principal string
+	// retry is after how long the same request may succeed; 0: nobody knows.
+	retry time.Duration
+	// slow refusals are held back for a while.
+	slow bool
+	// often: refusals of this kind come in floods, and are counted rather than recorded one by one.
+	often bool
+	// hangUp ends the connection with the answer.
+	hangUp bool
 	// quiet refusals are part of the protocol's ordinary course and are not recorded.
 	quiet bool
 }
@@ -45,49 +55,30 @@ func (f *Front) refuse(w http.ResponseWriter, r *http.Request, requestID string,
 	attributes := []any{"reason", no.reason, "code", code, "http_status", no.status}
 	level := slog.LevelInfo
 	switch {
+	case no.often:
+		level = slog.LevelDebug
 	case no.cause != nil:
 		level, attributes = slog.LevelWarn, append(attributes, "fault", no.cause)
 	case no.quiet:
 		level = slog.LevelDebug
 	}
 	f.conf.Logger.Log(r.Context(), level, "refused", attributes...)
+	f.conf.Metrics.Refused(no.reason)
 	if !no.quiet {
-		event := refusal.Event{RequestID: requestID, Code: no.code, Reason: no.reason}
-		if no.session != nil {
-			event.Principal, event.Session = no.session.Principal(), no.session.Ref()
-		}
-		f.conf.Refusals.Record(r.Context(), event)
+		f.note(r, requestID, no)
 	}
-	// The data is the envelope that a tool would have answered with, so that a client finds code, sentence and request id
-	// where it always does; the code stands outside as well, as JSON-RPC's own data does elsewhere.
-	data := map[string]any{
-		"status": envelope.Error, "summary": no.message, "code": code, "request_id": requestID,
-		"error": map[string]any{"code": code, "message": no.message, "retryable": no.retryable},
+	if no.slow {
+		f.limits.pause(r.Context())
 	}
-	if no.retryable {
-		data["retryable"] = true
+	if no.status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="durward"`)
 	}
-	for k, v := range no.data {
-		data[k] = v
-	}
-	rpc := no.rpc
-	if rpc == 0 {
-		rpc = rpcServer
-	}
-	id := json.RawMessage(no.id)
-	if id == nil {
-		id = json.RawMessage("null")
-	}
-	body, err := json.Marshal(map[string]any{
-		"jsonrpc": "2.0", "id": id, "error": map[string]any{"code": rpc, "message": no.message, "data": data},
-	})
+	no.header(w.Header())
+	body, err := no.answer(requestID)
 	if err != nil {
 		f.conf.Logger.ErrorContext(r.Context(), "encode a refusal", "error", err)
 		w.WriteHeader(http.StatusInternalServerError)
 		return
-	}
-	if no.status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="durward"`)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
@@ -97,37 +88,65 @@ func (f *Front) refuse(w http.ResponseWriter, r *http.Request, requestID string,
 	}
 }
 
-// allowedHost reports whether a Host header names this machine's loopback or a configured name: a page that rebinds its
-// DNS name to 127.0.0.1 still sends its own.
-func (f *Front) allowedHost(host string) bool {
-	name := host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		name = h
+// answer is the JSON-RPC message that says so: for a tool that was called the envelope, like whatever else may become of a
+// call, and an error for everything else.
+func (no *refused) answer(requestID string) ([]byte, error) {
+	id := json.RawMessage(no.id)
+	if id == nil {
+		id = json.RawMessage("null")
 	}
-	name = strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(name, "["), "]"))
-	if name == "localhost" || slices.Contains(f.conf.Hosts, name) {
-		return true
+	out := &envelope.Envelope{
+		Status: envelope.Error, Summary: no.message, RequestID: requestID,
+		Error: &envelope.Failure{Code: fault.CodeName(no.code), Message: no.message, Retryable: no.retryable},
 	}
-	ip := net.ParseIP(name)
-	return ip != nil && ip.IsLoopback()
+	if no.cause != nil {
+		out = envelope.Fault(requestID, no.cause)
+		out.Summary, out.Error.Message, out.Error.Code, out.Error.Retryable = no.message, no.message, fault.CodeName(no.code), no.retryable
+	}
+	if no.tool && no.status == http.StatusOK {
+		return no.result(id, out)
+	}
+	rpc := no.rpc
+	if rpc == 0 {
+		rpc = rpcServer
+	}
+	data := ErrorData(out)
+	for k, v := range no.data {
+		data[k] = v
+	}
+	return json.Marshal(map[string]any{
+		"jsonrpc": "2.0", "id": id, "error": map[string]any{"code": rpc, "message": no.message, "data": data},
+	})
 }
 
-// allowedOrigin reports whether a request comes from a program, from this server's own origin, or from a configured one.
-func (f *Front) allowedOrigin(r *http.Request) bool {
-	origins := r.Header.Values("Origin")
-	if len(origins) == 0 {
-		// Browsers that leave Origin out say where a request comes from in another header.
-		site := r.Header.Get("Sec-Fetch-Site")
-		return site == "" || site == "same-origin" || site == "none"
+// ErrorData is the data of a JSON-RPC error: the envelope that a tool would have answered with, so that a client finds code,
+// sentence and request id where it always does. The code stands outside as well, as JSON-RPC's own data does elsewhere.
+func ErrorData(e *envelope.Envelope) map[string]any {
+	data := map[string]any{"status": e.Status, "summary": e.Summary, "code": e.Error.Code, "request_id": e.RequestID, "error": e.Error}
+	if e.Error.Retryable {
+		data["retryable"] = true
 	}
-	if len(origins) != 1 {
-		return false
+	return data
+}
+
+// result is the answer of a tool that was never reached.
+func (no *refused) result(id json.RawMessage, out *envelope.Envelope) ([]byte, error) {
+	raw, err := out.JSON()
+	if err != nil {
+		return nil, err
 	}
-	if slices.Contains(f.conf.Origins, origins[0]) {
-		return true
+	meta := map[string]any{"durward/request_id": out.RequestID}
+	if no.code == callv1.Code_CODE_PROOF_REQUIRED {
+		meta["durward/proof_needed"] = "open"
 	}
-	u, err := url.Parse(origins[0])
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && strings.EqualFold(u.Host, r.Host)
+	result := map[string]any{
+		"isError": true, "_meta": meta, "structuredContent": json.RawMessage(raw),
+		"content": []any{map[string]any{"type": "text", "text": string(raw)}},
+	}
+	if !no.stateful {
+		result["resultType"] = "complete"
+	}
+	return json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "result": result})
 }
 
 func newReader(b []byte) io.Reader { return bytes.NewReader(b) }

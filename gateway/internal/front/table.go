@@ -9,43 +9,64 @@ import (
 	"durward.internal/gateway/internal/relay"
 )
 
-// entry is one client session: the SDK's id, the SHA-256 of the token that opened it, the vault's session.
+// key finds a session: by the id that the SDK gave it, or, in the stateless era, by its token and the client's instance.
+type key struct {
+	era Era
+	id  string
+}
+
+// statelessKey is the session of one program of a principal: instance is empty, or what the program calls itself.
+func statelessKey(token [sha256.Size]byte, instance string) key {
+	return key{Stateless, string(token[:]) + instance}
+}
+
+// entry is one client session: the SHA-256 of the token that opened it, and the vault's session.
 type entry struct {
 	token [sha256.Size]byte
 	relay *relay.Session
-	end   func()
+	// end closes the SDK's side; nil in the stateless era, which has none.
+	end func()
 
 	// Guarded by the table's mutex.
-	id       string
+	key      key
 	inflight int
 	used     time.Time
+	admitted bool
 	dead     bool
+	// streaming: the one standalone stream of the session is open.
+	streaming bool
+	// idle ends a stateless session that nobody used for long; the SDK ends the others.
+	idle *time.Timer
 }
 
-// table holds the sessions by the id that the SDK gave them.
+// table holds the sessions of both eras. It is safe for concurrent use.
 type table struct {
 	perPrincipal int
+	idleAfter    time.Duration
+	// expired is called for a session that was idle too long and is in the table no more.
+	expired func(*entry)
 
 	mu     sync.Mutex
-	byID   map[string]*entry
+	byKey  map[key]*entry
 	counts map[string]int
+	closed bool
 }
 
-func newTable(perPrincipal int) *table {
-	return &table{perPrincipal: perPrincipal, byID: map[string]*entry{}, counts: map[string]int{}}
+func newTable(perPrincipal int, idleAfter time.Duration, expired func(*entry)) *table {
+	return &table{perPrincipal: perPrincipal, idleAfter: idleAfter, expired: expired, byKey: map[key]*entry{}, counts: map[string]int{}}
 }
 
-// add admits a session under id, unless its handshake was abandoned. A principal at its cap loses the session that has
+// add admits a session under a key, unless its handshake was abandoned. A principal at its cap loses the session that has
 // been idle longest, which add returns; if none is idle, the new session is not admitted.
-func (t *table) add(e *entry, id string, end func()) (evicted *entry, admitted bool) {
+func (t *table) add(e *entry, k key, end func()) (evicted *entry, admitted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e.dead || e.id != "" || id == "" || t.byID[id] != nil {
+	if t.closed || e.dead || e.admitted || k.id == "" || t.byKey[k] != nil {
 		return nil, false
 	}
 	principal := e.relay.Principal()
 	if t.counts[principal] >= t.perPrincipal {
-		for _, other := range t.byID {
+		for _, other := range t.byKey {
 			if other.inflight == 0 && other.relay.Principal() == principal && (evicted == nil || other.used.Before(evicted.used)) {
 				evicted = other
 			}
@@ -55,9 +76,10 @@ func (t *table) add(e *entry, id string, end func()) (evicted *entry, admitted b
 		}
 		t.drop(evicted)
 	}
-	e.id, e.end, e.used = id, end, time.Now()
-	t.byID[id] = e
+	e.key, e.end, e.used, e.admitted = k, end, time.Now(), true
+	t.byKey[k] = e
 	t.counts[principal]++
+	t.watch(e)
 	return evicted, true
 }
 
@@ -66,24 +88,55 @@ func (t *table) add(e *entry, id string, end func()) (evicted *entry, admitted b
 func (t *table) abandon(e *entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e.id != "" {
+	if e.admitted {
 		return false
 	}
 	e.dead = true
 	return true
 }
 
-// acquire returns the session with that id if the token is the one that opened it, and nil otherwise. It is not evicted
-// until it is released.
-func (t *table) acquire(id string, token [sha256.Size]byte) *entry {
+// find returns the session with that key if the token is the one that opened it, and nil otherwise.
+func (t *table) find(k key, token [sha256.Size]byte) *entry {
+	e := t.byKey[k]
+	if e == nil || !sameToken(e.token, token) {
+		return nil
+	}
+	return e
+}
+
+// acquire is find, and what it returns is neither idle nor evicted until it is released.
+func (t *table) acquire(k key, token [sha256.Size]byte) *entry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.byID[id]
-	if e == nil || subtle.ConstantTimeCompare(e.token[:], token[:]) != 1 {
+	e := t.find(k, token)
+	if e == nil {
 		return nil
 	}
 	e.inflight++
+	if e.idle != nil {
+		e.idle.Stop()
+	}
 	return e
+}
+
+// has reports whether there is a session with that key and token.
+func (t *table) has(k key, token [sha256.Size]byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.find(k, token) != nil
+}
+
+// who returns the session that a request names, or that its principal has, so that a refusal can be put to somebody's account;
+// nil where nobody is known.
+func (t *table) who(id string, token [sha256.Size]byte) *relay.Session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, k := range []key{{Stateful, id}, statelessKey(token, "")} {
+		if e := t.find(k, token); e != nil {
+			return e.relay
+		}
+	}
+	return nil
 }
 
 func (t *table) release(e *entry) {
@@ -91,6 +144,52 @@ func (t *table) release(e *entry) {
 	defer t.mu.Unlock()
 	e.inflight--
 	e.used = time.Now()
+	t.watch(e)
+}
+
+// watch starts the clock of a stateless session that nobody uses.
+func (t *table) watch(e *entry) {
+	if e.key.era != Stateless || e.dead || e.inflight > 0 {
+		return
+	}
+	if e.idle != nil {
+		e.idle.Reset(t.idleAfter)
+		return
+	}
+	e.idle = time.AfterFunc(t.idleAfter, func() {
+		if t.expire(e) {
+			t.expired(e)
+		}
+	})
+}
+
+// expire takes e out of the table if it is idle still, and reports whether it did.
+func (t *table) expire(e *entry) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e.dead || e.inflight > 0 || time.Since(e.used) < t.idleAfter {
+		return false
+	}
+	t.drop(e)
+	return true
+}
+
+// stream opens the standalone stream of a session, which has one at a time: taken says that it is open already. A stream
+// keeps no session alive.
+func (t *table) stream(k key, token [sha256.Size]byte) (e *entry, taken bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e = t.find(k, token); e == nil {
+		return nil, false
+	}
+	taken, e.streaming = e.streaming, true
+	return e, taken
+}
+
+func (t *table) endStream(e *entry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.streaming = false
 }
 
 // oldest returns the session that this token opened and that has been idle longest, or nil.
@@ -98,7 +197,7 @@ func (t *table) oldest(token [sha256.Size]byte) *entry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var found *entry
-	for _, e := range t.byID {
+	for _, e := range t.byKey {
 		if e.inflight == 0 && subtle.ConstantTimeCompare(e.token[:], token[:]) == 1 && (found == nil || e.used.Before(found.used)) {
 			found = e
 		}
@@ -110,28 +209,39 @@ func (t *table) oldest(token [sha256.Size]byte) *entry {
 func (t *table) remove(e *entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e.dead || t.byID[e.id] != e {
+	if e.dead || !e.admitted {
 		return false
 	}
 	t.drop(e)
 	return true
 }
 
-// drain empties the table.
-func (t *table) drain() []*entry {
+// close empties the table, for good.
+func (t *table) close() []*entry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.closed = true
 	var all []*entry
-	for _, e := range t.byID {
+	for _, e := range t.byKey {
 		all = append(all, e)
 		t.drop(e)
 	}
 	return all
 }
 
+// size is how many sessions there are.
+func (t *table) size() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byKey)
+}
+
 func (t *table) drop(e *entry) {
 	e.dead = true
-	delete(t.byID, e.id)
+	if e.idle != nil {
+		e.idle.Stop()
+	}
+	delete(t.byKey, e.key)
 	principal := e.relay.Principal()
 	if t.counts[principal]--; t.counts[principal] == 0 {
 		delete(t.counts, principal)

@@ -24,6 +24,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/telemetry/span"
 )
 
 // maxSummary and maxWarnings bound what a sink says about a call.
@@ -34,6 +35,17 @@ const (
 
 // patience is how long a wait goes on while the vault is away.
 const patience = 2 * time.Second
+
+// bounds say how long a call is held.
+type bounds struct {
+	// decided is until when it waits for a human, done until when for what was approved.
+	decided, done time.Time
+}
+
+// held returns the bounds of a call that is held for its answer.
+func (s *Server) held(began time.Time) bounds {
+	return bounds{decided: began.Add(s.conf.Hold), done: began.Add(s.conf.Hold + runGrace)}
+}
 
 // answer is an envelope with what goes into the reply's _meta beside it.
 type answer struct {
@@ -49,7 +61,12 @@ type answer struct {
 func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, t tool) (*mcp.CallToolResult, error) {
 	began := time.Now()
 	call := callOf(req)
-	out, err := s.limited(ctx, req, call, t, began)
+	answered := call.Seen.Call(t.Name)
+	until := s.held(began)
+	if takesTasks(call, t) {
+		until = s.heldAsTask(began)
+	}
+	out, err := s.limited(ctx, req, call, t, until)
 	if err != nil {
 		out = failed(call, t, err)
 	}
@@ -59,34 +76,46 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, t tool) (*m
 		attributes = append(attributes, "fault", out.fault)
 	}
 	s.conf.Logger.InfoContext(ctx, "tool call", attributes...)
+	answered(string(out.Status))
+	s.leaveTask(ctx, call, t, out)
 	return s.result(ctx, call, out)
 }
 
 // unknownTool answers like a denial of policy (ACL-3).
-func (s *Server) unknownTool(ctx context.Context, call *front.Call) (*mcp.CallToolResult, error) {
+func (s *Server) unknownTool(ctx context.Context, call *front.Call) (mcp.Result, error) {
+	call.Seen.Call(span.Unknown)(string(envelope.Denied))
+	s.conf.Metrics.Refused("unknown tool")
 	s.conf.Logger.InfoContext(ctx, "unknown tool", "principal", call.Session.Principal(), "session", call.Session.Ref())
 	s.conf.Refusals.Record(ctx, refusal.Event{
 		RequestID: call.RequestID, Code: callv1.Code_CODE_DENIED, Reason: "unknown tool",
 		Principal: call.Session.Principal(), Session: call.Session.Ref(),
 	})
-	return s.result(ctx, call, answer{Envelope: envelope.Unavailable(call.RequestID)})
+	result, err := s.result(ctx, call, answer{Envelope: envelope.Unavailable(call.RequestID)})
+	if err != nil || call.Era == front.Stateful {
+		return result, err
+	}
+	return completed{result}, nil
 }
 
 // limited holds one of the principal's slots for the call.
-func (s *Server) limited(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t tool, began time.Time) (answer, error) {
+func (s *Server) limited(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t tool, until bounds) (answer, error) {
 	principal := call.Session.Principal()
 	if !s.slots.take(principal) {
+		s.conf.Metrics.Refused("limit: calls")
 		return answer{}, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded", fault.WithRetry(time.Second))
 	}
 	defer s.slots.free(principal)
-	request, reason, err := t.decode(req.Params.Arguments)
+	if err := s.screened(ctx, call, t, req.Params.Arguments); err != nil {
+		return answer{}, err
+	}
+	request, reason, err := t.decode(req.Params.Arguments, fromMessages(call))
 	if err != nil {
 		s.recordRefused(ctx, call, t, err)
 		return answer{}, err
 	}
 	switch {
 	case t.FullMethod == vaultv1.ToolService_WaitOperation_FullMethodName:
-		return s.waitOperation(ctx, req, call, request, began)
+		return s.waitOperation(ctx, req, call, request, until)
 	case t.Tier == optionsv1.Tier_TIER_READ:
 		reply, err := s.conf.Relay.Read(ctx, call.Session, call.Caller, t.Tool, request)
 		if err != nil {
@@ -94,24 +123,29 @@ func (s *Server) limited(ctx context.Context, req *mcp.CallToolRequest, call *fr
 		}
 		return done(call, t.Tool, reply, "")
 	default:
-		return s.mutate(ctx, req, call, t, request, reason, began)
+		return s.mutate(ctx, req, call, t, request, reason, until)
 	}
 }
 
-// decode checks arguments against the contract, and takes the agent's reason out of them first.
-func (t tool) decode(raw json.RawMessage) (proto.Message, string, error) {
+// decode checks arguments against the contract, and takes the agent's reason out of them first. A reason that is too long is
+// refused, or cut if the caller wants that.
+func (t tool) decode(raw json.RawMessage, cut bool) (proto.Message, string, error) {
 	var reason string
-	if t.reason && bytes.Contains(raw, []byte(`"`+argReason+`"`)) {
+	if t.reason {
 		var err error
 		if raw, reason, err = splitReason(raw); err != nil {
 			return nil, "", err
 		}
+		if !cut && utf8.RuneCountInString(reason) > maxReason {
+			return nil, "", fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "reason is too long, the most is 1000", fault.WithField(argReason))
+		}
+		reason = clean.Block(reason, maxReason)
 	}
 	m, err := t.Decode(raw)
 	return m, reason, err
 }
 
-// splitReason takes the member "reason" out of an object, if it is there. Its input was scanned: keys are unique.
+// splitReason takes the member "reason" out of an object, if it is there, as it was sent. Its input was scanned: keys are unique.
 func splitReason(raw json.RawMessage) (rest json.RawMessage, reason string, err error) {
 	invalid := func(sentence string) error {
 		return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, sentence, fault.WithField(argReason))
@@ -131,14 +165,12 @@ func splitReason(raw json.RawMessage) (rest json.RawMessage, reason string, err 
 		if err != nil {
 			return nil, "", invalid("the arguments are not well-formed JSON")
 		}
-		if string(key) == `"`+argReason+`"` {
+		if name, err := jsontext.AppendUnquote(nil, key); err == nil && string(name) == argReason {
 			text, err := jsontext.AppendUnquote(nil, value)
 			if err != nil || value.Kind() != jsontext.KindString {
 				return nil, "", invalid("reason must be a string")
 			}
-			if reason = string(text); utf8.RuneCountInString(reason) > maxReason {
-				return nil, "", invalid("reason is too long, the most is 1000")
-			}
+			reason = string(text)
 			continue
 		}
 		if len(out) > 1 {
@@ -146,11 +178,11 @@ func splitReason(raw json.RawMessage) (rest json.RawMessage, reason string, err 
 		}
 		out = append(append(append(out, key...), ':'), value...)
 	}
-	return append(out, '}'), clean.Block(reason, maxReason), nil
+	return append(out, '}'), reason, nil
 }
 
 // mutate asks the vault for leave, waits for a human within bounds, and carries the call out.
-func (s *Server) mutate(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t tool, request proto.Message, reason string, began time.Time) (answer, error) {
+func (s *Server) mutate(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t tool, request proto.Message, reason string, until bounds) (answer, error) {
 	arguments, err := contract.Canonical(request)
 	if err != nil {
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
@@ -168,9 +200,9 @@ func (s *Server) mutate(ctx context.Context, req *mcp.CallToolRequest, call *fro
 	id := decision.GetOperationId()
 	switch decision.GetDecision() {
 	case vaultv1.AuthoriseResponse_DECISION_GRANTED:
-		return s.run(ctx, req, call, t.Tool, request, id, decision.GetGrant(), began)
+		return s.run(ctx, req, call, t.Tool, request, id, decision.GetGrant(), until)
 	case vaultv1.AuthoriseResponse_DECISION_PENDING:
-		return s.settle(ctx, req, call, id, decision.GetExpiresAt().AsTime(), began)
+		return s.settle(ctx, req, call, id, decision.GetExpiresAt().AsTime(), until)
 	case vaultv1.AuthoriseResponse_DECISION_DENIED:
 		return answer{Envelope: envelope.Unavailable(call.RequestID)}, nil
 	default:
@@ -179,17 +211,17 @@ func (s *Server) mutate(ctx context.Context, req *mcp.CallToolRequest, call *fro
 }
 
 // waitOperation is the tool that an agent calls after pending_approval. Its answer is the original tool's.
-func (s *Server) waitOperation(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, request proto.Message, began time.Time) (answer, error) {
+func (s *Server) waitOperation(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, request proto.Message, until bounds) (answer, error) {
 	wait, ok := request.(*vaultv1.WaitOperationRequest)
 	if !ok {
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("request is a %T", request)))
 	}
-	return s.settle(ctx, req, call, wait.GetOperationId(), time.Time{}, began)
+	return s.settle(ctx, req, call, wait.GetOperationId(), time.Time{}, until)
 }
 
 // settle waits for an operation within bounds, carries it out if a human approved it, and says how it stands.
-func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, id string, expires, began time.Time) (answer, error) {
-	state, err := s.await(ctx, req, call, id, began)
+func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, id string, expires time.Time, until bounds) (answer, error) {
+	state, err := s.await(ctx, req, call, id, until.decided)
 	if err != nil {
 		f := fault.From(err)
 		if f.Code == callv1.Code_CODE_PROOF_REQUIRED && !expires.IsZero() {
@@ -233,15 +265,15 @@ func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *fro
 	if err != nil {
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 	}
-	return s.run(ctx, req, call, t, request, id, state.GetGrant(), began)
+	return s.run(ctx, req, call, t, request, id, state.GetGrant(), until)
 }
 
 // await asks the vault where an operation stands until it no longer needs a human. When the hold is over, the client has
 // left or the process stops, the answer is PENDING.
-func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, id string, began time.Time) (*vaultv1.WaitOperationResponse, error) {
-	until := began.Add(s.conf.Hold)
+func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, id string, until time.Time) (*vaultv1.WaitOperationResponse, error) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
+	defer s.conf.Metrics.Wait()()
 	defer s.watchClient(ctx, req, call, "waiting for approval", cancel)()
 	pending := &vaultv1.WaitOperationResponse{State: vaultv1.OperationState_OPERATION_STATE_PENDING}
 	var failing time.Time
@@ -286,8 +318,8 @@ func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, call *fron
 
 // run carries an operation out. A client that leaves, cancels or runs out of time does not stop it: the answer is then
 // that it is running.
-func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t contract.Tool, request proto.Message, id string, grant *callv1.SignedGrant, began time.Time) (answer, error) {
-	waiting, cancel := context.WithDeadline(ctx, began.Add(s.conf.Hold+runGrace))
+func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t contract.Tool, request proto.Message, id string, grant *callv1.SignedGrant, until bounds) (answer, error) {
+	waiting, cancel := context.WithDeadline(ctx, until.done)
 	defer cancel()
 	defer s.watchClient(waiting, req, call, "running", cancel)()
 	reply, err := s.conf.Relay.Run(waiting, t, request, id, grant)
@@ -372,22 +404,27 @@ func failed(call *front.Call, t tool, err error) answer {
 	case callv1.Code_CODE_DENIED:
 		out.Envelope = envelope.Unavailable(call.RequestID) // denials look alike
 	case callv1.Code_CODE_PROOF_REQUIRED:
-		purpose := callv1.Proof_PURPOSE_RENEW
+		otherwise := callv1.Proof_PURPOSE_RENEW
 		if t.Tier != optionsv1.Tier_TIER_READ {
-			purpose = callv1.Proof_PURPOSE_CALL
+			otherwise = callv1.Proof_PURPOSE_CALL
 		}
-		var needed relay.ProofNeeded
-		if errors.As(err, &needed) {
-			purpose = needed.Purpose
-		}
-		out.proof = proofName(purpose)
+		out.proof = proofNeeded(err, otherwise)
 	}
 	return out
+}
+
+// proofNeeded names the proof that a request lacked, by what the relay says, or else the other one.
+func proofNeeded(err error, otherwise callv1.Proof_Purpose) string {
+	if needed, ok := errors.AsType[relay.ProofNeeded](err); ok {
+		return proofName(needed.Purpose)
+	}
+	return proofName(otherwise)
 }
 
 // recordRefused writes down an input that never reached a decision.
 func (s *Server) recordRefused(ctx context.Context, call *front.Call, t tool, err error) {
 	f := fault.From(err)
+	s.conf.Metrics.Refused("arguments")
 	s.conf.Refusals.Record(ctx, refusal.Event{
 		RequestID: call.RequestID, Code: f.Code, Reason: "arguments", Principal: call.Session.Principal(), Session: call.Session.Ref(),
 		Tool: t.Name, Tier: t.Tier, Field: f.Field,
@@ -401,6 +438,16 @@ func (s *Server) result(ctx context.Context, call *front.Call, out answer) (*mcp
 		s.conf.Logger.ErrorContext(ctx, "encode an answer", "error", err)
 		return nil, internalError(call)
 	}
+	return &mcp.CallToolResult{
+		Meta:              metaOf(call, out),
+		Content:           []mcp.Content{&mcp.TextContent{Text: string(raw)}},
+		StructuredContent: json.RawMessage(raw),
+		IsError:           out.IsError(),
+	}, nil
+}
+
+// metaOf is what a reply's _meta says beside an answer.
+func metaOf(call *front.Call, out answer) mcp.Meta {
 	meta := mcp.Meta{metaRequestID: call.RequestID}
 	if out.OperationID != "" {
 		meta[metaOperationID] = out.OperationID
@@ -414,12 +461,7 @@ func (s *Server) result(ctx context.Context, call *front.Call, out answer) (*mcp
 	if out.proof != "" {
 		meta[metaProofNeeded] = out.proof
 	}
-	return &mcp.CallToolResult{
-		Meta:              meta,
-		Content:           []mcp.Content{&mcp.TextContent{Text: string(raw)}},
-		StructuredContent: json.RawMessage(raw),
-		IsError:           out.IsError(),
-	}, nil
+	return meta
 }
 
 // slots bounds how many calls of one principal are under way.

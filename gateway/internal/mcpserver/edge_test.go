@@ -42,6 +42,7 @@ const (
 	tokenAgent  = "agent-token"
 	tokenOther  = "other-token"
 	tokenSigner = "signer-token"
+	tokenChat   = "chat-token"
 )
 
 // fakeVault opens sessions for known tokens, issues real signed permits, and decides as the test says.
@@ -49,6 +50,7 @@ type fakeVault struct {
 	vaultv1.UnimplementedSessionServiceServer
 	vaultv1.UnimplementedAuthorityServiceServer
 	vaultv1.UnimplementedToolServiceServer
+	vaultv1.UnimplementedOperationServiceServer
 
 	kit *platformtest.Kit
 	// decide answers Authorise; nil: pending.
@@ -64,6 +66,7 @@ type fakeVault struct {
 	opened     int
 	renewed    int
 	closed     int
+	full       bool // as many sessions as the client may have
 	hang       chan struct{}
 	waiting    atomic.Int32
 }
@@ -80,7 +83,7 @@ type fakeOperation struct {
 func newFakeVault(kit *platformtest.Kit) *fakeVault {
 	return &fakeVault{
 		kit:        kit,
-		principals: map[string]string{tokenAgent: "agent", tokenOther: "other", tokenSigner: "signer"},
+		principals: map[string]string{tokenAgent: "agent", tokenOther: "other", tokenSigner: "signer", tokenChat: "chat"},
 		sessions:   map[string]string{}, operations: map[string]*fakeOperation{},
 	}
 }
@@ -145,6 +148,9 @@ func (v *fakeVault) OpenSession(ctx context.Context, req *vaultv1.OpenSessionReq
 	if keyBound && req.GetProof() == nil {
 		return nil, fault.New(callv1.Code_CODE_PROOF_REQUIRED, "the client must sign this request")
 	}
+	if v.full {
+		return nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "too many sessions", fault.WithRetry(time.Second))
+	}
 	v.opened++
 	handle := hexID()
 	v.sessions[handle] = principal
@@ -152,8 +158,12 @@ func (v *fakeVault) OpenSession(ctx context.Context, req *vaultv1.OpenSessionReq
 	if err != nil {
 		return nil, err
 	}
+	channel := callv1.Channel_CHANNEL_CLI
+	if principal == "chat" {
+		channel = callv1.Channel_CHANNEL_MESSAGING
+	}
 	return &vaultv1.OpenSessionResponse{
-		SessionId: handle, Session: "s-" + principal, Principal: principal, Channel: callv1.Channel_CHANNEL_CLI,
+		SessionId: handle, Session: "s-" + principal, Principal: principal, Channel: channel,
 		TierCeiling: optionsv1.Tier_TIER_DESTRUCTIVE, KeyBound: keyBound, Permits: permits,
 		ExpiresAt: timestamppb.New(time.Now().Add(8 * time.Hour)), IdleTimeoutS: 1800,
 	}, nil
@@ -317,6 +327,8 @@ func permitHolder(kit *platformtest.Kit, md metadata.MD) (string, error) {
 // fakeExecutor answers reads that come with a permit, and counts effects of calls that come with a grant.
 type fakeExecutor struct {
 	executorv1.UnimplementedToolServiceServer
+	executorv1.UnimplementedEventServiceServer
+	fakeEvents
 	kit     *platformtest.Kit
 	permits sync.Map
 
@@ -456,6 +468,7 @@ type edge struct {
 	vault    *fakeVault
 	executor *fakeExecutor
 	spool    *fakeSpool
+	front    *front.Front
 	drain    func()
 }
 
@@ -466,6 +479,7 @@ type edgeOptions struct {
 	sessions     int
 	calls        int
 	decide       time.Duration
+	idle         time.Duration
 }
 
 func newEdge(t testing.TB, opts edgeOptions) *edge {
@@ -480,11 +494,13 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 			vaultv1.RegisterSessionServiceServer(r, e.vault)
 			vaultv1.RegisterAuthorityServiceServer(r, e.vault)
 			vaultv1.RegisterToolServiceServer(r, e.vault)
+			vaultv1.RegisterOperationServiceServer(r, e.vault)
 		})
 	}
 	if !opts.executorDown {
 		executorAddr = kit.Serve(t, optionsv1.Role_ROLE_EXECUTOR, "local", func(r grpc.ServiceRegistrar) {
 			executorv1.RegisterToolServiceServer(r, e.executor)
+			executorv1.RegisterEventServiceServer(r, e.executor)
 		})
 	}
 	logger := platformtest.Logger()
@@ -501,14 +517,17 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	e.drain = sync.OnceFunc(func() { close(draining) })
 	server, err := mcpserver.New(mcpserver.Config{
 		Relay: peers, Refusals: refusals, Logger: logger, Version: "test", Hold: orDefault(opts.hold, time.Second),
-		SessionTimeout: time.Minute, CallsPerPrincipal: orDefault(opts.calls, 8), Draining: draining,
+		SessionTimeout: orDefault(opts.idle, time.Minute), CallsPerPrincipal: orDefault(opts.calls, 8), Draining: draining,
 	})
 	must(t, err)
 	edge, err := front.New(front.Config{
-		Sessions: peers, Stateful: server.Handler(), Refusals: refusals, Logger: logger,
-		Hosts: []string{"gateway.example"}, Origins: []string{"https://console.example"}, SessionsPerPrincipal: orDefault(opts.sessions, 8),
+		Sessions: peers, Stateful: server.Handler(front.Stateful), Stateless: server.Handler(front.Stateless),
+		Refusals: refusals, Logger: logger, Hosts: []string{"gateway.example"}, Origins: []string{"https://console.example"},
+		SessionsPerPrincipal: orDefault(opts.sessions, 8), SessionIdle: orDefault(opts.idle, time.Minute),
+		Limits: lifted(),
 	})
 	must(t, err)
+	e.front = edge
 	web := httptest.NewServer(edge)
 	t.Cleanup(func() {
 		e.drain()

@@ -13,7 +13,8 @@ func TestSplitReason(t *testing.T) {
 	for _, c := range []struct{ in, rest, reason string }{
 		{`{"service_id":"a","reason":"why"}`, `{"service_id":"a"}`, "why"},
 		{`{"reason":"why","service_id":"a"}`, `{"service_id":"a"}`, "why"},
-		{`{ "reason" : "a\u202eb\u001b[31m\nc" }`, `{}`, "ab\nc"},
+		{`{ "reason" : "a\u202eb\nc" }`, `{}`, "a\u202eb\nc"},
+		{`{"service_id":"a","r\u0065ason":"why"}`, `{"service_id":"a"}`, "why"},
 		{`{"service_id":"reason"}`, `{"service_id":"reason"}`, ""},
 		{`{"a":{"reason":"inner"}}`, `{"a":{"reason":"inner"}}`, ""},
 		{`["reason"]`, `["reason"]`, ""},
@@ -47,11 +48,7 @@ func FuzzSplitReason(f *testing.F) {
 		if json.Unmarshal(in, &before) != nil || json.Unmarshal(rest, &after) != nil {
 			t.Fatalf("%q became %q", in, rest)
 		}
-		if bytes.Contains(in, []byte(`"reason"`)) {
-			if _, still := after["reason"]; !still {
-				delete(before, "reason")
-			}
-		}
+		delete(before, "reason")
 		if !reflect.DeepEqual(before, after) {
 			t.Fatalf("%q became %q", in, rest)
 		}

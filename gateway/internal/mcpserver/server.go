@@ -13,21 +13,21 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/limit"
+	"durward.internal/gateway/internal/messaging"
+	"durward.internal/gateway/internal/metrics"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/contract"
-	"durward.internal/services/platform/rpc"
 )
 
 // Members of _meta that are ours.
@@ -46,6 +46,7 @@ const (
 const instructions = `Durward lets you look at and manage this GPU host. Every change is shown to a human first.
 
 - Look first: gpu_status, list_services and service_info run at once and change nothing.
+- Resources tell the same to read: durward://help explains, durward://config says what binds you, durward://services and durward://operations/{operation_id} can be watched.
 - WRITE and DESTRUCTIVE tools ask a human. Give a short "reason": the human sees it.
 - status "pending_approval" is not an error, and nothing has happened yet: tell the user what tell_user says, then call wait_operation with the operation_id, again while it stays pending. Do not send the request in another form.
 - status "running": call wait_operation for the result.
@@ -60,14 +61,18 @@ const instructions = `Durward lets you look at and manage this GPU host. Every c
 type Config struct {
 	Relay    *relay.Relay
 	Refusals *refusal.Recorder
-	Logger   *slog.Logger
-	Version  string
+	// Metrics counts and traces calls; nil: nothing.
+	Metrics *metrics.Metrics
+	Logger  *slog.Logger
+	Version string
 	// Hold is how long a call is held for a human's decision.
 	Hold time.Duration
 	// SessionTimeout is how long a client's session may be idle.
 	SessionTimeout time.Duration
 	// CallsPerPrincipal is how many tool calls of one principal may be under way.
 	CallsPerPrincipal int
+	// Limits are what the front allows a client, for durward://config to tell; nil: it tells nothing of them.
+	Limits *limit.Config
 	// Draining is closed when the process is about to stop: calls that wait for a human then end as pending.
 	Draining <-chan struct{}
 }
@@ -78,12 +83,19 @@ const runGrace = 10 * time.Second
 // progressEvery is how often a waiting client that asked for progress hears that we are still there.
 const progressEvery = 5 * time.Second
 
-// Server is the MCP server. It is safe for concurrent use.
+// Server is the MCP server of both eras. It is safe for concurrent use.
 type Server struct {
-	conf  Config
-	sdk   *mcp.Server
+	conf Config
+	// sdk are the SDK's servers, by era: the same tools and resources are on both.
+	sdk   [2]*mcp.Server
 	tools map[string]tool
 	slots slots
+	// resources are on both servers too.
+	resources *resources
+	// screen is for what comes from messaging channels.
+	screen *messaging.Screen
+	// diagnostics is empty in every shipped build.
+	diagnostics diagnostics
 }
 
 // tool is a tool of the contract as it is served.
@@ -103,38 +115,84 @@ func New(conf Config) (*Server, error) {
 	if conf.Hold <= 0 || conf.SessionTimeout <= 0 || conf.CallsPerPrincipal <= 0 {
 		return nil, errors.New("mcpserver: hold, session timeout and calls per principal must be positive")
 	}
-	s := &Server{conf: conf, tools: map[string]tool{}, slots: slots{most: conf.CallsPerPrincipal, taken: map[string]int{}}}
-	s.sdk = mcp.NewServer(
-		&mcp.Implementation{Name: "durward", Title: "Durward", Version: conf.Version},
-		&mcp.ServerOptions{
-			Instructions: instructions,
-			Logger:       slog.New(slog.DiscardHandler), // its texts repeat input; what matters is logged here
-			Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
-			// Only revisions with sessions: the stateless era is another handler's.
-			SupportedProtocolVersions: front.Protocols(),
-		})
+	s := &Server{conf: conf, tools: map[string]tool{}, slots: slots{most: conf.CallsPerPrincipal, taken: map[string]int{}}, screen: messaging.New()}
 	for _, t := range contract.Tools() {
-		if err := s.add(t); err != nil {
+		s.tools[t.Name] = tool{Tool: t, reason: t.Tier != optionsv1.Tier_TIER_READ, look: lookFor(t)}
+	}
+	var err error
+	if s.resources, err = newResources(conf); err != nil {
+		return nil, err
+	}
+	for _, era := range []front.Era{front.Stateful, front.Stateless} {
+		if err := s.serve(era); err != nil {
 			return nil, err
 		}
 	}
-	s.sdk.AddReceivingMiddleware(s.receive)
 	return s, nil
 }
 
-func (s *Server) add(t contract.Tool) error {
-	served := tool{Tool: t, reason: t.Tier != optionsv1.Tier_TIER_READ, look: lookFor(t)}
+// serve makes the SDK's server of one era and puts everything on it that is served.
+func (s *Server) serve(era front.Era) error {
+	capabilities := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}
+	if era == front.Stateless {
+		capabilities.AddExtension(extensionTasks, nil)
+	}
+	options := &mcp.ServerOptions{
+		Instructions:              instructions,
+		Logger:                    slog.New(slog.DiscardHandler), // its texts repeat input; what matters is logged here
+		Capabilities:              capabilities,
+		SupportedProtocolVersions: front.Protocols(era),
+		SetCacheable:              cacheable,
+	}
+	s.resources.options(options)
+	s.diagnostics.prepare(options)
+	sdk := mcp.NewServer(&mcp.Implementation{Name: "durward", Title: "Durward", Version: s.conf.Version}, options)
+	for _, t := range contract.Tools() {
+		if err := add(sdk, s, s.tools[t.Name]); err != nil {
+			return err
+		}
+	}
+	if era == front.Stateless {
+		if err := addTasks(sdk); err != nil {
+			return err
+		}
+	}
+	s.resources.register(sdk)
+	if err := s.diagnostics.register(sdk, era); err != nil {
+		return err
+	}
+	sdk.AddReceivingMiddleware(answering, s.receive(era))
+	sdk.AddSendingMiddleware(s.resources.outgoing(era), sending)
+	s.sdk[era] = sdk
+	return nil
+}
+
+// How long a client may keep what it was told. The lists change with the program alone.
+const (
+	listTTL = 10 * time.Minute
+	readTTL = 2 * time.Second
+)
+
+// cacheable says how long a result of the stateless era keeps, and for whom: for nobody but the client that asked.
+func cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable) {
+	ttl := listTTL
+	if _, ok := req.(*mcp.ReadResourceRequest); ok {
+		ttl = readTTL
+	}
+	c.TTLMs, c.CacheScope = int(ttl.Milliseconds()), "private"
+}
+
+func add(sdk *mcp.Server, s *Server, t tool) error {
 	input := t.InputSchema
-	if served.reason {
+	if t.reason {
 		var err error
 		if input, err = withReason(input); err != nil {
 			return fmt.Errorf("tool %s: %w", t.Name, err)
 		}
 	}
-	s.tools[t.Name] = served
 	closedWorld := false
 	destructive := t.Tier == optionsv1.Tier_TIER_DESTRUCTIVE
-	s.sdk.AddTool(&mcp.Tool{
+	sdk.AddTool(&mcp.Tool{
 		Name:         t.Name,
 		Title:        t.Title,
 		Description:  t.Description,
@@ -147,7 +205,7 @@ func (s *Server) add(t contract.Tool) error {
 			OpenWorldHint:   &closedWorld,
 		},
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		return s.call(ctx, req, served)
+		return s.call(ctx, req, t)
 	})
 	return nil
 }
@@ -177,9 +235,11 @@ func withReason(schema map[string]any) (map[string]any, error) {
 	return out, nil
 }
 
-// Handler returns the HTTP handler behind the front.
-func (s *Server) Handler() http.Handler {
-	streamable := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.sdk }, &mcp.StreamableHTTPOptions{
+// Handler returns the HTTP handler of one era behind the front. In the stateless one a request is cancelled when its client
+// closes it.
+func (s *Server) Handler(era front.Era) http.Handler {
+	streamable := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.sdk[era] }, &mcp.StreamableHTTPOptions{
+		Stateless:                    era == front.Stateless,
 		SessionTimeout:               s.conf.SessionTimeout,
 		MaxRequestBodyBytes:          2 << 20, // the front has bounded it already
 		PropagateRequestCancellation: true,
@@ -205,74 +265,6 @@ func callOf(req mcp.Request) *front.Call {
 		return call
 	}
 	return nil
-}
-
-// receive is around every message that the SDK handles.
-func (s *Server) receive(next mcp.MethodHandler) mcp.MethodHandler {
-	return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
-		call := callOf(req)
-		if call == nil {
-			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "Internal error."}
-		}
-		ctx = rpc.WithRequestID(ctx, call.RequestID)
-		defer func() {
-			if p := recover(); p != nil {
-				s.conf.Logger.ErrorContext(ctx, "panic", "method", method, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-				result, err = nil, internalError(call)
-			}
-		}()
-		switch method {
-		case "initialize":
-			return s.initialize(ctx, next, method, req, call)
-		case "tools/call":
-			if r, ok := req.(*mcp.CallToolRequest); ok {
-				if _, known := s.tools[r.Params.Name]; !known {
-					return s.unknownTool(ctx, call)
-				}
-			}
-		}
-		result, err = next(ctx, method, req)
-		if err != nil {
-			s.conf.Logger.WarnContext(ctx, "the SDK refused a message", "method", method, "error", err)
-			return nil, internalError(call)
-		}
-		return result, nil
-	}
-}
-
-func internalError(call *front.Call) error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "Internal error.",
-		Data: []byte(`{"code":"INTERNAL","request_id":"` + call.RequestID + `"}`)}
-}
-
-// initialize ends a handshake: the session that the front opened at the vault gets the SDK's id, and the client learns what
-// its proofs must name.
-func (s *Server) initialize(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call) (mcp.Result, error) {
-	result, err := next(ctx, method, req)
-	session, ok := req.GetSession().(*mcp.ServerSession)
-	if err != nil || !ok {
-		s.conf.Logger.WarnContext(ctx, "the SDK refused a handshake", "error", err)
-		return nil, internalError(call)
-	}
-	end := func() {
-		if err := session.Close(); err != nil {
-			s.conf.Logger.DebugContext(ctx, "closing a client's session", "error", err)
-		}
-	}
-	if !call.Bind(ctx, session.ID(), end) {
-		go end() // it waits for this very handler
-		return nil, &jsonrpc.Error{Code: -32000, Message: "Too many sessions are busy. End one, or try again later.",
-			Data: []byte(`{"code":"RATE_LIMITED","request_id":"` + call.RequestID + `"}`)}
-	}
-	go func() {
-		_ = session.Wait() // why it ended is logged by whoever ended it
-		call.Unbind(context.WithoutCancel(ctx))
-	}()
-	if r, ok := result.(*mcp.InitializeResult); ok {
-		r.Meta = mcp.Meta{metaRequestID: call.RequestID, metaSession: call.Session.Ref(), metaClient: call.Session.Principal()}
-	}
-	s.conf.Logger.InfoContext(ctx, "session opened", "principal", call.Session.Principal(), "session", call.Session.Ref(), "signs", call.Session.KeyBound())
-	return result, nil
 }
 
 // proofName is a proof's purpose as clients see it.

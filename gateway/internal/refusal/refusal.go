@@ -2,7 +2,8 @@
 // the request id, with fixed words for the reason, and never a value that somebody sent. It runs in the untrusted edge, so
 // its records are hints for an operator and no evidence of what did not happen.
 //
-// Recording must not become a way to fill the log: beyond a rate, refusals are counted, and the count is logged. What waits
+// Recording must not become a way to fill the log: refusals that come in floods make a record for the first and one a minute
+// that counts the others, and beyond a rate any refusal is only counted, and the count is logged. What waits
 // for audit waits in memory alone, since the gateway has no disk of its own. What is lost with the process is records of its
 // refusals, never of an effect.
 package refusal
@@ -11,6 +12,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +29,12 @@ import (
 const (
 	perSecond = 20
 	burst     = 200
+)
+
+// Bounds of what is counted together: for how long, and how many different counts there may be.
+const (
+	countFor  = time.Minute
+	maxCounts = 1024
 )
 
 // MaxWaiting is how many records may wait for audit.
@@ -50,6 +59,8 @@ type Event struct {
 	Tier optionsv1.Tier
 	// Field is the argument at fault, as the contract names it.
 	Field string
+	// Phrase is what a known phrase tries that was in a text, in one of our own words: "override".
+	Phrase string
 }
 
 // Recorder records refusals. It is safe for concurrent use and never blocks its caller.
@@ -58,6 +69,22 @@ type Recorder struct {
 	logger  *slog.Logger
 	limit   *rate.Limiter
 	dropped atomic.Uint64
+
+	mu     sync.Mutex
+	counts map[group]*count
+}
+
+// group is what is counted together.
+type group struct {
+	principal, reason string
+	code              callv1.Code
+}
+
+// count is how many refusals of a group there were since one was recorded.
+type count struct {
+	last  Event
+	more  uint64
+	since time.Time
 }
 
 // New returns a Recorder over spool.
@@ -65,12 +92,59 @@ func New(spool Spooler, logger *slog.Logger) (*Recorder, error) {
 	if spool == nil || logger == nil {
 		return nil, errors.New("refusal: spool and logger are required")
 	}
-	return &Recorder{spool: spool, logger: logger, limit: rate.NewLimiter(perSecond, burst)}, nil
+	return &Recorder{spool: spool, logger: logger, limit: rate.NewLimiter(perSecond, burst), counts: map[group]*count{}}, nil
+}
+
+// RecordOften takes a refusal of a kind that comes in floods: it records the first with a principal, reason and code, and
+// then, once a minute, how many more there were.
+func (r *Recorder) RecordOften(ctx context.Context, e Event) {
+	g := group{e.Principal, e.Reason, e.Code}
+	r.mu.Lock()
+	c := r.counts[g]
+	switch {
+	case c != nil:
+		c.last, c.more = e, c.more+1
+		r.mu.Unlock()
+		return
+	case len(r.counts) >= maxCounts:
+		r.mu.Unlock()
+		r.dropped.Add(1)
+		return
+	}
+	r.counts[g] = &count{last: e, since: time.Now()}
+	r.mu.Unlock()
+	r.record(ctx, e, 0)
+}
+
+// flush records what was counted for long enough, or everything at the end.
+func (r *Recorder) flush(ctx context.Context, end bool) {
+	var due []count
+	now := time.Now()
+	r.mu.Lock()
+	for g, c := range r.counts {
+		if !end && now.Sub(c.since) < countFor {
+			continue
+		}
+		if c.more == 0 {
+			delete(r.counts, g)
+			continue
+		}
+		due = append(due, *c)
+		c.more, c.since = 0, now
+	}
+	r.mu.Unlock()
+	for _, c := range due {
+		r.logger.InfoContext(ctx, "refused many times", "reason", c.last.Reason, "principal", c.last.Principal, "count", c.more)
+		r.record(ctx, c.last, c.more)
+	}
 }
 
 // Record takes one refusal.
-func (r *Recorder) Record(ctx context.Context, e Event) {
-	if !r.limit.Allow() {
+func (r *Recorder) Record(ctx context.Context, e Event) { r.record(ctx, e, 0) }
+
+// record writes one refusal down, or many that are like the last of them.
+func (r *Recorder) record(ctx context.Context, e Event, many uint64) {
+	if !r.limit.Allow() && rateRequired() {
 		r.dropped.Add(1)
 		return
 	}
@@ -88,8 +162,18 @@ func (r *Recorder) Record(ctx context.Context, e Event) {
 			Reason:    e.Code.String() + ": " + e.Reason,
 		},
 	}
+	details := map[string]string{}
 	if e.Field != "" {
-		record.Body.Details = map[string]string{"field": e.Field}
+		details["field"] = e.Field
+	}
+	if e.Phrase != "" {
+		details["phrase"] = e.Phrase
+	}
+	if many > 0 {
+		details["count"] = strconv.FormatUint(many, 10)
+	}
+	if len(details) > 0 {
+		record.Body.Details = details
 	}
 	if err := r.spool.Spool(context.WithoutCancel(ctx), record); err != nil {
 		r.dropped.Add(1)
@@ -97,7 +181,8 @@ func (r *Recorder) Record(ctx context.Context, e Event) {
 	}
 }
 
-// Run logs how many refusals went unrecorded, once every interval in which there were any, until ctx ends.
+// Run records what was counted, and logs how many refusals went unrecorded, once every interval in which there were any,
+// until ctx ends.
 func (r *Recorder) Run(ctx context.Context, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -106,6 +191,7 @@ func (r *Recorder) Run(ctx context.Context, interval time.Duration) {
 		case <-tick.C:
 		case <-ctx.Done():
 		}
+		r.flush(ctx, ctx.Err() != nil)
 		if n := r.dropped.Swap(0); n > 0 {
 			r.logger.WarnContext(ctx, "refusals were not recorded: too many, or audit is away", "count", n)
 		}

@@ -3,10 +3,13 @@ package refusal
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -173,6 +176,80 @@ func TestFlood(t *testing.T) {
 		}
 		if err := records.Spool(t.Context(), one); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
 			t.Errorf("one too many: %v", err)
+		}
+	})
+}
+
+// kept keeps records, as audit would.
+type kept struct{ list []*auditv1.Record }
+
+// Spool implements Spooler.
+func (k *kept) Spool(_ context.Context, r *auditv1.Record) error {
+	k.list = append(k.list, r)
+	return nil
+}
+
+// Refusals that come in floods make one record and, a minute later, one that counts the others.
+func TestFloodsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records := new(kept)
+		refusals, err := New(records, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			refusals.Run(ctx, 10*time.Second)
+		}()
+		limited := Event{RequestID: "r-1", Code: callv1.Code_CODE_RATE_LIMITED, Reason: "limit: reads", Principal: "ada"}
+		want := func(when string, counts ...string) {
+			t.Helper()
+			synctest.Wait()
+			var got []string
+			for _, r := range records.list {
+				got = append(got, r.GetBody().GetPrincipal()+" "+r.GetBody().GetReason()+" "+r.GetBody().GetDetails()["count"])
+			}
+			if diff := cmp.Diff(counts, got); diff != "" {
+				t.Errorf("%s: %s", when, diff)
+			}
+		}
+		for range 1000 {
+			refusals.RecordOften(ctx, limited)
+		}
+		first := "ada CODE_RATE_LIMITED: limit: reads "
+		want("at once", first)
+		other := limited
+		other.Principal = "grace"
+		refusals.RecordOften(ctx, other)
+		want("of another client", first, "grace CODE_RATE_LIMITED: limit: reads ")
+		time.Sleep(65 * time.Second)
+		want("a minute later", first, "grace CODE_RATE_LIMITED: limit: reads ", first+"999")
+		time.Sleep(5 * time.Minute)
+		if len(refusals.counts) != 0 || len(records.list) != 3 {
+			t.Errorf("after a rest %d counts are kept and there are %d records", len(refusals.counts), len(records.list))
+		}
+		refusals.RecordOften(ctx, limited)
+		refusals.RecordOften(ctx, limited)
+		cancel()
+		<-done
+		want("at the end", first, "grace CODE_RATE_LIMITED: limit: reads ", first+"999", first, first+"1")
+	})
+}
+
+// However many clients flood, what is kept to count them is bounded.
+func TestCountsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refusals, err := New(new(kept), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 10 * maxCounts {
+			refusals.RecordOften(t.Context(), Event{Principal: strconv.Itoa(i), Reason: "limit: reads"})
+		}
+		if n := len(refusals.counts); n != maxCounts {
+			t.Errorf("%d counts are kept", n)
 		}
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
@@ -46,6 +47,8 @@ type Relay struct {
 	sessions vaultv1.SessionServiceClient
 	decide   vaultv1.AuthorityServiceClient
 	wait     vaultv1.ToolServiceClient
+	stands   vaultv1.OperationServiceClient
+	events   executorv1.EventServiceClient
 	flights  flights
 }
 
@@ -62,6 +65,8 @@ func New(conf Config) (*Relay, error) {
 		sessions: vaultv1.NewSessionServiceClient(conf.Vault),
 		decide:   vaultv1.NewAuthorityServiceClient(conf.Vault),
 		wait:     vaultv1.NewToolServiceClient(conf.Vault),
+		stands:   vaultv1.NewOperationServiceClient(conf.Vault),
+		events:   executorv1.NewEventServiceClient(conf.Executor),
 	}, nil
 }
 

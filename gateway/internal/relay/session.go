@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,7 +21,7 @@ const renewBefore = 15 * time.Second
 
 // Caller is what one request of a client brought with it. It is not kept beyond the request.
 type Caller struct {
-	// Credential is the bearer token as the client sent it.
+	// Credential is the bearer token as the client sent it. Without one, what the vault knows no more stays lost.
 	Credential string
 	// ClientName and ClientVersion are what the client calls itself: untrusted.
 	ClientName, ClientVersion string
@@ -40,11 +41,39 @@ func (c Caller) proof(purpose callv1.Proof_Purpose) *callv1.Proof {
 type Session struct {
 	principal                 string
 	keyBound                  bool
+	channel                   callv1.Channel
+	ceiling                   optionsv1.Tier
 	clientName, clientVersion string
 	ctx                       context.Context
 	end                       context.CancelFunc
 	state                     atomic.Pointer[state]
 	flight                    singleflight.Group
+	renewed                   signal
+}
+
+// signal wakes everybody who waits for something to happen again. The zero value is ready.
+type signal struct {
+	mu sync.Mutex
+	ch chan struct{}
+}
+
+// wait returns a channel that is closed when it happens next.
+func (s *signal) wait() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ch == nil {
+		s.ch = make(chan struct{})
+	}
+	return s.ch
+}
+
+func (s *signal) raise() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ch != nil {
+		close(s.ch)
+		s.ch = nil
+	}
 }
 
 // state is one consistent view of a session; it is replaced, never changed.
@@ -52,6 +81,8 @@ type state struct {
 	handle  string
 	ref     string
 	permits map[optionsv1.Role]permit
+	expires time.Time
+	idle    time.Duration
 }
 
 type permit struct {
@@ -70,6 +101,27 @@ func (s *Session) KeyBound() bool { return s.keyBound }
 // Ref is the session's public reference, "s-…". It changes when the vault lost the session and it was opened again.
 func (s *Session) Ref() string { return s.state.Load().ref }
 
+// About is what the vault said of a session when it opened it.
+type About struct {
+	Principal, Ref string
+	Channel        callv1.Channel
+	// Ceiling is the highest tier that the client may ask for.
+	Ceiling  optionsv1.Tier
+	KeyBound bool
+	// ExpiresAt is when the session ends however busy it is, Idle after how long it ends when nobody uses it.
+	ExpiresAt time.Time
+	Idle      time.Duration
+}
+
+// About returns what the vault said of the session.
+func (s *Session) About() About {
+	now := s.state.Load()
+	return About{
+		Principal: s.principal, Ref: now.ref, Channel: s.channel, Ceiling: s.ceiling, KeyBound: s.keyBound,
+		ExpiresAt: now.expires, Idle: now.idle,
+	}
+}
+
 // Done is closed when the session ends at the gateway.
 func (s *Session) Done() <-chan struct{} { return s.ctx.Done() }
 
@@ -83,7 +135,7 @@ func (r *Relay) Open(ctx context.Context, by Caller) (*Session, error) {
 		return nil, err
 	}
 	s := &Session{
-		principal: out.GetPrincipal(), keyBound: out.GetKeyBound(),
+		principal: out.GetPrincipal(), keyBound: out.GetKeyBound(), channel: out.GetChannel(), ceiling: out.GetTierCeiling(),
 		clientName: by.ClientName, clientVersion: by.ClientVersion,
 	}
 	s.ctx, s.end = context.WithCancel(context.Background())
@@ -103,7 +155,10 @@ func (r *Relay) open(ctx context.Context, by Caller) (*vaultv1.OpenSessionRespon
 	if err != nil {
 		return nil, nil, err
 	}
-	return out, &state{handle: out.GetSessionId(), ref: out.GetSession(), permits: permits}, nil
+	return out, &state{
+		handle: out.GetSessionId(), ref: out.GetSession(), permits: permits,
+		expires: out.GetExpiresAt().AsTime(), idle: time.Duration(out.GetIdleTimeoutS()) * time.Second,
+	}, nil
 }
 
 func addressed(list []*vaultv1.AddressedPermit) (map[optionsv1.Role]permit, error) {
@@ -156,7 +211,12 @@ func (r *Relay) permit(ctx context.Context, s *Session, by Caller, role optionsv
 	if left > renewBefore && current.signed != stale {
 		return current.signed, nil
 	}
-	renewed := s.flight.DoChan("permits", func() (any, error) {
+	// Who brings no credential could not open a lost session again, and must not fail for those who could.
+	trip := "permits"
+	if by.Credential == "" {
+		trip = "permits without a credential"
+	}
+	renewed := s.flight.DoChan(trip, func() (any, error) {
 		if p := s.state.Load().permits[role]; p.signed != stale && time.Until(p.expires) > renewBefore {
 			return nil, nil // somebody renewed it between our look and our turn
 		}
@@ -201,7 +261,11 @@ func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
 		if err != nil {
 			return err
 		}
-		s.state.CompareAndSwap(before, &state{handle: before.handle, ref: before.ref, permits: permits})
+		renewed := *before
+		renewed.permits = permits
+		if s.state.CompareAndSwap(before, &renewed) {
+			s.renewed.raise()
+		}
 		return nil
 	})
 }
@@ -216,6 +280,9 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 		return nil
 	}
 	if err.Code != callv1.Code_CODE_UNAUTHENTICATED && err.Code != callv1.Code_CODE_NOT_FOUND {
+		return err
+	}
+	if by.Credential == "" {
 		return err
 	}
 	opened := <-s.flight.DoChan("open", func() (any, error) {
@@ -237,6 +304,7 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 			return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; connect again")
 		}
 		s.state.Store(st)
+		s.renewed.raise()
 		r.conf.Logger.InfoContext(ctx, "session opened again at the vault", "principal", s.principal, "session", st.ref)
 		return nil, nil
 	})

@@ -2,13 +2,15 @@
 // links it; it trusts nothing that it is given. Nothing here decides anything: a value that is decided on is validated by
 // the contract, and only what is shown is cleaned.
 //
-// What is removed (SEC-E1, SEC-E3): ANSI and OSC escape sequences, C0 and C1 controls, DEL, bidirectional overrides,
-// zero-width, tag and other invisible characters, private-use and non-characters, invalid UTF-8, and Rich console markup
-// such as [bold red].
+// What is removed (SEC-E1, SEC-E3): escape sequences and control strings in their 7-bit and 8-bit forms (ESC, CSI, OSC, DCS,
+// SOS, PM, APC), C0 and C1 controls, DEL, bidirectional overrides, zero-width, tag and other invisible characters,
+// private-use and non-characters, invalid UTF-8, and Rich console markup such as [bold red]. Text that has none of it is
+// returned as it is, without allocating.
 package clean
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -16,6 +18,9 @@ import (
 
 // ellipsis marks a cut text; it counts as one character.
 const ellipsis = '…'
+
+// Whole is the max of a text that is not cut.
+const Whole = math.MaxInt
 
 // Text returns s without hostile characters, at most max characters (runes) long. Line breaks, tabs and unusual spaces
 // become plain spaces. A text that is cut ends in "…". Text(Text(s)) == Text(s).
@@ -82,14 +87,18 @@ const (
 // scrub does the removing. Spaces are folded while writing, not afterwards, so that folding cannot bring together the
 // parts of a tag that was too long to be seen as one.
 func scrub(s string, as layout) string {
+	if wholesome(s, as) {
+		return s
+	}
 	out := make([]byte, 0, len(s))
 	unterminated := false // a search for the end of a control string failed: a later one would fail too
 	for i := 0; i < len(s); {
 		r, size := utf8.DecodeRuneInString(s[i:])
+		invalid := r == utf8.RuneError && size == 1
 		switch {
-		case r == utf8.RuneError && size == 1:
-		case r == 0x1B || r >= 0x80 && r <= 0x9F && r != 0x85:
+		case r == 0x1B, isC1(r), invalid && isC1(rune(s[i])):
 			size = escapeLength(s[i:], &unterminated)
+		case invalid:
 		case hostile(r):
 		case r == '\r' && strings.HasPrefix(s[i+1:], "\n"):
 		case as == asBlock && (r == '\n' || r == '\t'):
@@ -103,7 +112,7 @@ func scrub(s string, as layout) string {
 		default:
 			out = utf8.AppendRune(out, r)
 			if r == ']' {
-				out = dropMarkup(out)
+				out = out[:len(out)-markup(out)]
 			}
 		}
 		i += size
@@ -111,11 +120,35 @@ func scrub(s string, as layout) string {
 	return string(out)
 }
 
+// wholesome reports whether s is ASCII that scrub would leave as it is. Almost every text is.
+func wholesome(s string, as layout) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == ' ' && as == asLine && (i == 0 || s[i-1] == ' '):
+			return false
+		case c == ']':
+			if markup(s[max(0, i-maxMarkup-1):i+1]) > 0 {
+				return false
+			}
+		case as == asBlock && (c == '\n' || c == '\t'):
+		case c < ' ' || c > '~':
+			return false
+		}
+	}
+	return true
+}
+
+// isC1 reports whether r is a C1 control; NEL is a line break here.
+func isC1(r rune) bool { return r >= 0x80 && r <= 0x9F && r != 0x85 }
+
 // escapeLength returns how many bytes the escape sequence at the start of s takes (ECMA-48): a control sequence, a control
 // string with its terminator, or a shorter escape. Of a sequence that is not whole only the introducer is taken, so that
 // nothing readable vanishes behind it.
 func escapeLength(s string, unterminated *bool) int {
 	first, size := utf8.DecodeRuneInString(s)
+	if first == utf8.RuneError {
+		first = rune(s[0]) // a C1 control as a single byte, as terminals in an 8-bit mode take it
+	}
 	kind, body := first, size
 	if first == 0x1B {
 		if len(s) < 2 {
@@ -151,6 +184,8 @@ func escapeLength(s string, unterminated *bool) int {
 				return i + 1
 			case s[i] == 0x1B && i+1 < len(s) && s[i+1] == '\\', s[i] == 0xC2 && i+1 < len(s) && s[i+1] == 0x9C:
 				return i + 2
+			case s[i] == 0x9C && size == 1 && first != 0x1B: // ends what began with a single byte; elsewhere it is part of a character
+				return i + 1
 			}
 		}
 		*unterminated = true
@@ -172,46 +207,72 @@ func shortEscape(s string) int {
 	return 1
 }
 
-// maxMarkup bounds how far back a console tag is looked for.
+// maxMarkup bounds how long a console tag may be, in bytes without its closing bracket.
 const maxMarkup = 128
 
-// dropMarkup removes the Rich console tag that ends out, if one does. Looking at what was written, not at the input, also
-// catches tags that come together only when something between their parts was removed.
-func dropMarkup(out []byte) []byte {
-	from := max(0, len(out)-maxMarkup)
-	open := strings.LastIndexByte(string(out[from:]), '[')
-	if open < 0 || !isMarkup(string(out[from+open+1:len(out)-1])) {
-		return out
+// markup returns the length of the Rich console tag that ends text, 0 if none does. Looking at what was written, not at the
+// input, also catches tags that come together only when something between their parts was removed.
+func markup[T string | []byte](text T) int {
+	from := max(0, len(text)-maxMarkup-1)
+	open := -1
+	for i := len(text) - 2; i >= from && open < 0; i-- {
+		if text[i] == '[' {
+			open = i
+		}
 	}
-	return out[:from+open]
+	if open < 0 {
+		return 0
+	}
+	tag := text[open+1 : len(text)-1]
+	if len(tag) > 0 && len(tag) <= 2 && open > 0 && tag[0] != '/' && indexed(text[open-1]) {
+		return 0 // row[i], f(x)[b]: code, not [i]talics
+	}
+	if !isMarkup(string(tag)) {
+		return 0
+	}
+	return len(text) - open
+}
+
+// indexed reports whether a bracket behind c is read as an index.
+func indexed(c byte) bool {
+	return c == '_' || c == ')' || c == ']' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
 // isMarkup reports whether the inside of [...] is a tag of Rich's markup: a closing tag, a link or action, or styles and
-// colours alone. "[GPU 0]" and "[1, 2]" are not.
+// colours alone. "[GPU 0]", "[INFO]" and "[1, 2]" are not, nor are words that no style has by themselves: "[default]".
 func isMarkup(tag string) bool {
-	tag = strings.ToLower(strings.TrimSpace(tag))
-	if tag == "/" {
+	tag = strings.Trim(tag, " ")
+	if tag == "" || (tag[0] < 'a' || tag[0] > 'z') && tag[0] != '#' && tag[0] != '/' && tag[0] != '@' {
+		return false // Rich's own rule for how a tag begins
+	}
+	if tag == "/" || tag[0] == '@' && strings.ContainsAny(tag, "=(") || len(tag) >= 5 && strings.EqualFold(tag[:5], "link=") {
 		return true
 	}
-	if strings.HasPrefix(tag, "@") || strings.HasPrefix(tag, "link=") {
-		return true
-	}
-	words := strings.Fields(strings.TrimPrefix(tag, "/"))
-	if len(words) == 0 {
+	if strings.ContainsAny(tag, `-:;'"!?<>*\.=$`) {
 		return false
 	}
-	for _, word := range words {
-		if !isStyle(word) {
+	tag = strings.ToLower(tag)
+	inner, closing := strings.CutPrefix(tag, "/")
+	styles := 0
+	for word := range strings.FieldsSeq(inner) {
+		switch {
+		case word == "not" || word == "on" || word == "none" || word == "default" || word == "link":
+			if closing {
+				styles++
+			}
+		case isStyle(word):
+			styles++
+		default:
 			return false
 		}
 	}
-	return true
+	return styles > 0
 }
 
 func isStyle(word string) bool {
 	switch word {
 	case "bold", "b", "dim", "d", "italic", "i", "underline", "u", "underline2", "uu", "blink", "blink2", "reverse", "r",
-		"conceal", "c", "strike", "s", "overline", "o", "frame", "encircle", "not", "on", "none", "default", "link":
+		"conceal", "c", "strike", "s", "overline", "o", "frame", "encircle":
 		return true
 	}
 	if hex, ok := strings.CutPrefix(word, "#"); ok {

@@ -43,12 +43,26 @@ func TestText(t *testing.T) {
 		"soft hyphen, fillers":          {"a\u00adb\u3164c\u115fd\uffa0", "abcd"},
 		"private, non-character":        {"a\ue000b\U0010ffffc\ufdd0d", "abcd"},
 		"invalid UTF-8":                 {"a\xffb\xc3(c\xed\xa0\x80d", "ab(cd"},
-		"raw 8-bit CSI byte":            {"a\x9b31mb", "a31mb"},
+		"single-byte CSI":               {"a\x9b31mb", "ab"},
+		"single-byte OSC, ST":           {"a\x9d0;owned\x9cb", "ab"},
+		"single-byte DCS, BEL":          {"a\x90q\x07b", "ab"},
+		"single-byte DCS, no end":       {"a\x90q b", "aq b"},
+		"single-byte ST in an ESC form": {"a\x1b]0;t\x9c\u2713\x07b", "ab"},
+		"8-bit DCS, APC, PM, SOS":       {"\u0090a\u009c\u009fb\u009c\u009ec\u009c\u0098d\u009ce", "e"},
+		"7-bit begins, 8-bit ends":      {"a\x1bPq\u009cb", "ab"},
+		"8-bit begins, 7-bit ends":      {"a\u009d0;t\x1b\\b", "ab"},
+		"DCS, no end":                   {"a\x1bPq stays", "aq stays"},
+		"two ESC before CSI":            {"a\x1b\x1b\x1b[2Jb", "ab"},
+		"CSI, private and intermediate": {"a\x1b[?25l\x1b[1 qb", "ab"},
+		"CSI broken by a control":       {"a\x1b[3\x001mb", "a31mb"},
+		"lone ST":                       {"a\x1b\\\u009c\x9cb", "ab"},
 		"rich markup":                   {"[bold red]x[/bold red][link=http://e]y[/link][/]", "xy"},
 		"rich, colours":                 {"[#ff0000 on rgb(1,2,3)]x[bright_red]y[dark_orange3]z", "xyz"},
 		"rich, action":                  {"[@click=app.bell]x[/]", "x"},
 		"rich, split by ESC":            {"[bo\x1b[0mld]x", "x"},
 		"rich, nested":                  {"[[bold]bold]x", "x"},
+		"rich, abbreviated":             {"[b]x[/b] [i]y[/i], word[/u]", "x y, word"},
+		"rich, not a style":             {"[not bold]x[on red]y", "xy"},
 		"not markup":                    {"[GPU 0] a[1, 2] [] [x] [see note]", "[GPU 0] a[1, 2] [] [x] [see note]"},
 		"plain text of many scripts":    {"Müller 東京 Ω naïve שלום émoji 🚀", "Müller 東京 Ω naïve שלום émoji 🚀"},
 		"genuine replacement character": {"a\ufffdb", "a\ufffdb"},
@@ -58,6 +72,43 @@ func TestText(t *testing.T) {
 				t.Errorf("Text(%q) = %q, want %q", tc.in, got, tc.want)
 			}
 		})
+	}
+}
+
+// Text of everyday use comes out as it went in, and costs nothing where it is ASCII.
+func TestOrdinaryTextSurvives(t *testing.T) {
+	for name, in := range map[string]string{
+		"Go":             "func f(m map[string][]int) int {\n\treturn m[\"a\"][i] + row[b] + g()[0] // a[i][c]\n}",
+		"Python":         "x = data[1:]; y = data[-1]; print(f'{x[i]}')  # list[str]",
+		"Rust, C":        "let v: [u8; 4] = [0; 4]; *p = &arr[i << 2];",
+		"shell":          "if [ -f \"$file\" ] && [[ $x == y ]]; then echo ${list[@]}; fi | grep '[a-z]*' > out",
+		"JSON":           `{"list":[1,2,[3]],"s":["b","i",true,null],"path":"C:\\x"}`,
+		"Markdown":       "# Title\n\n- [ ] open\n- [x] done\n\n[link](https://example.com/a_b) **bold** `code` ![alt](x.png)\n\n[^1]: note",
+		"log lines":      "[INFO] ready\n[2026-11-21T12:00:00Z] [warn] 3 of 5\n[GPU 0] 24 GB (12 %)",
+		"ini, TOML":      "[default]\nregion = eu\n[none]\n[[services]]\nname = 'a'",
+		"a table":        "| id | state |\n|----|-------|\n| a  | ok    |",
+		"regex, glob":    `^[a-zA-Z0-9][a-zA-Z0-9_\-]{0,63}$ *.[ch] [!a-z]`,
+		"mention, slice": "[@alice] wrote xs[:n], ys[n:], zs[i:j]",
+		"link by name":   "see [link] and [on] and [not]",
+		"maths":          "a < b && b > c; x != y; 50 % 7; [0, 1)",
+		"HTML":           "<b>bold</b> <a href=\"/x\">y</a> &amp; &lt;",
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := clean.Block(in, 10_000); got != in {
+				t.Errorf("Block(%q) = %q", in, got)
+			}
+			if n := testing.AllocsPerRun(100, func() { clean.Block(in, 10_000) }); n != 0 {
+				t.Errorf("%v allocations", n)
+			}
+		})
+	}
+	for _, in := range []string{"Demo chat (24 GB), 2nd", "[INFO] x", "array[0] and a[i]"} {
+		if got := clean.Line(in, 100); got != in {
+			t.Errorf("Line(%q) = %q", in, got)
+		}
+		if n := testing.AllocsPerRun(100, func() { clean.Line(in, 100); clean.Text(in, 100) }); n != 0 {
+			t.Errorf("%q: %v allocations", in, n)
+		}
 	}
 }
 
@@ -134,6 +185,10 @@ func check(t *testing.T, in string) {
 			t.Fatalf("%s is not idempotent: %q, then %q", name, out, again)
 		}
 	}
+	sentence := clean.Sentence(in, limit)
+	if clean.Leaks(sentence) || clean.Sentence(sentence, limit) != sentence {
+		t.Fatalf("Sentence returned %q", sentence)
+	}
 	wholesome(t, clean.Visible(in), false)
 }
 
@@ -141,6 +196,8 @@ func FuzzText(f *testing.F) {
 	for _, seed := range []string{
 		"", "plain", "\x1b[31mred\x1b[0m", "\x1b]0;t\x07", "\x1b]unterminated", "\u202e\u200b\U000e0041", "[bold]x[/]", "[[b]b]",
 		"a\xff\xc3(", "[bold" + strings.Repeat(" ", 200) + "]", "[\x1b bold]", "\u009b1m\u009dx\u009c", "\r\n\r", "\ufdd0\U0001fffe",
+		"\x9b1m\x9dx\x9c", "a\x90\xc2\x9c", "a[b][i]x[/b]", "a[bold][i]", "[not b]", "[rgb(]1)]", "[@x=]", "see /etc/passwd, main.go:12",
+		"a [b]  [i] c", "[\u200bb]", "x[\x1b[mi]",
 	} {
 		f.Add(seed)
 	}

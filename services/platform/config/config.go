@@ -25,7 +25,7 @@ type Common struct {
 	// Listen is where the process serves, "127.0.0.1:7431": gRPC, at the gateway MCP over HTTP. Required; loopback
 	// unless the command line says -dangerous-allow-remote.
 	Listen string `yaml:"listen"`
-	// HealthListen is where GET /health answers, "127.0.0.1:7441". Required; the same rule.
+	// HealthListen is where GET /health, /metrics and /traces answer, "127.0.0.1:7441". Required; the same rule.
 	HealthListen string `yaml:"health_listen"`
 	// StateDir is the folder for everything the process writes. Required, absolute.
 	StateDir string `yaml:"state_dir"`
@@ -41,6 +41,8 @@ type Common struct {
 	// GOGC is the garbage collector's target percentage; 0 means 800, which doubles throughput and is safe under a
 	// memory limit.
 	GOGC int `yaml:"gogc"`
+	// Telemetry is what the process shows of itself beyond its log. Optional.
+	Telemetry Telemetry `yaml:"telemetry"`
 
 	// AllowRemote is set by -dangerous-allow-remote and by nothing else.
 	AllowRemote bool `yaml:"-"`
@@ -85,6 +87,7 @@ func (c Common) Validate() error {
 	if c.GOGC < 0 || c.GOGC > 10000 {
 		problems = append(problems, errors.New("gogc: must be 0 (for the default) to 10000"))
 	}
+	problems = append(problems, c.Telemetry.Validate())
 	return errors.Join(problems...)
 }
 
@@ -115,7 +118,7 @@ func CheckListen(addr string, allowRemote bool) error {
 	if ip == nil {
 		return errors.New("must begin with an IP address, like 127.0.0.1")
 	}
-	if !ip.IsLoopback() && !allowRemote {
+	if !ip.IsLoopback() && !remoteAllowed(allowRemote) {
 		return errors.New("is not a loopback address; reaching this process from elsewhere takes -dangerous-allow-remote on the command line")
 	}
 	return nil

@@ -125,6 +125,67 @@ func ByMethod(fullMethod string) (Tool, bool) {
 	return Tool{}, false
 }
 
+// PermitOf finds the tool whose permit an RPC takes: the tool itself, or the one that the RPC names.
+func PermitOf(fullMethod string) (Tool, bool) {
+	if t, ok := ByMethod(fullMethod); ok {
+		return t, true
+	}
+	service, method, _ := strings.Cut(strings.TrimPrefix(fullMethod, "/"), "/")
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service + "." + method))
+	if err != nil {
+		return Tool{}, false
+	}
+	m, ok := d.(protoreflect.MethodDescriptor)
+	if !ok {
+		return Tool{}, false
+	}
+	return underPermit(m)
+}
+
+// underPermit finds the tool that an RPC names: a READ tool of the same sink.
+func underPermit(m protoreflect.MethodDescriptor) (Tool, bool) {
+	name, _ := proto.GetExtension(m.Options(), optionsv1.E_Permit).(string)
+	t, ok := Lookup(name)
+	return t, ok && t.Tier == optionsv1.Tier_TIER_READ && t.Sink == packages[m.ParentFile().Package()]
+}
+
+// Streams returns the streaming RPCs of a sink that a gateway may call, by gRPC name, each with the READ tool whose permit it
+// takes. One that takes none is an error: nothing would judge who sees it.
+func Streams(sink optionsv1.Role) (map[string]Tool, error) {
+	out := map[string]Tool{}
+	var open []string
+	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		if role, ok := packages[file.Package()]; !ok || role != sink {
+			return true
+		}
+		for i := range file.Services().Len() {
+			methods := file.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				m := methods.Get(j)
+				callers, _ := proto.GetExtension(m.Options(), optionsv1.E_Callers).([]optionsv1.Role)
+				if !m.IsStreamingServer() && !m.IsStreamingClient() || !slices.Contains(callers, optionsv1.Role_ROLE_GATEWAY) {
+					continue
+				}
+				if t, ok := underPermit(m); ok {
+					out[fullMethod(m)] = t
+				} else {
+					open = append(open, fullMethod(m))
+				}
+			}
+		}
+		return true
+	})
+	if len(open) > 0 {
+		slices.Sort(open)
+		return nil, fmt.Errorf("contract: streams under no permit: %s", strings.Join(open, ", "))
+	}
+	return out, nil
+}
+
+func fullMethod(m protoreflect.MethodDescriptor) string {
+	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
+}
+
 func toolOption(m protoreflect.MethodDescriptor) *optionsv1.Tool {
 	option, _ := proto.GetExtension(m.Options(), optionsv1.E_Tool).(*optionsv1.Tool)
 	if option.GetName() == "" {
@@ -143,7 +204,7 @@ func newTool(m protoreflect.MethodDescriptor, option *optionsv1.Tool, sink optio
 		OpenResult:  option.GetOpenResult(),
 		Source:      SourceNative,
 		Method:      m,
-		FullMethod:  fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name()),
+		FullMethod:  fullMethod(m),
 		Sink:        sink,
 		InputSchema: inputSchema(m.Input()),
 	}
@@ -231,13 +292,19 @@ func Sensitive(fd protoreflect.FieldDescriptor) bool {
 	return sensitive
 }
 
+// FromCatalogue reports whether the contract says that a response field's text is ours or was written in the catalogue by a
+// human. Any other text is a program's or a stranger's.
+func FromCatalogue(fd protoreflect.FieldDescriptor) bool {
+	origin, _ := proto.GetExtension(fd.Options(), optionsv1.E_Origin).(optionsv1.Origin)
+	return origin == optionsv1.Origin_ORIGIN_CATALOGUE
+}
+
 // OutsideFields returns the response fields of the tool whose text a program or a stranger wrote. A sink that cannot
 // tokenise must not serve a tool that has any.
 func (t Tool) OutsideFields() []string {
 	var out []string
 	walkFields(t.Method.Output(), func(path string, fd protoreflect.FieldDescriptor) {
-		origin, _ := proto.GetExtension(fd.Options(), optionsv1.E_Origin).(optionsv1.Origin)
-		if origin != optionsv1.Origin_ORIGIN_CATALOGUE {
+		if !FromCatalogue(fd) {
 			out = append(out, path)
 		}
 	})

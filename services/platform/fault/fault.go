@@ -20,7 +20,7 @@ import (
 // Sentences that are the same wherever they are said.
 const (
 	// Internal is all that a caller learns of our own mistakes.
-	Internal = "internal error"
+	Internal = clean.Internal
 	// NotAllowed is all that a caller learns of a refusal: denials look alike, and like a thing that is not there.
 	NotAllowed = "not allowed"
 )
@@ -160,24 +160,25 @@ func FromProto(f *callv1.Fault, err error) *Error {
 	}
 	e := &Error{
 		Code:       f.GetCode(),
-		Message:    clean.Line(f.GetMessage(), maxMessage),
-		Field:      clean.Line(f.GetField(), maxField),
+		Message:    clean.Sentence(f.GetMessage(), maxMessage),
+		Field:      clean.Name(f.GetField(), maxField),
 		Retryable:  f.GetRetryable(),
 		RetryAfter: min(time.Duration(f.GetRetryAfterS())*time.Second, maxRetry),
 		Cause:      err,
 	}
 	for _, name := range f.GetDidYouMean()[:min(len(f.GetDidYouMean()), maxSuggestions)] {
-		e.DidYouMean = append(e.DidYouMean, clean.Line(name, maxField))
+		e.DidYouMean = append(e.DidYouMean, clean.Name(name, maxField))
 	}
 	return e
 }
 
-// Proto returns the public half as it goes over the wire.
+// Proto returns the public half as it goes over the wire. A message that looks as if it showed what is inside goes out as
+// Internal: a sentence is chosen with care, and this is for the day when one is not.
 func (e *Error) Proto(requestID string) *callv1.Fault {
 	return &callv1.Fault{
 		Code:        e.Code,
-		Message:     e.Message,
-		Field:       e.Field,
+		Message:     clean.Sentence(e.Message, maxMessage),
+		Field:       clean.Name(e.Field, maxField),
 		Retryable:   e.Retryable,
 		RetryAfterS: uint32((min(max(e.RetryAfter, 0), maxRetry) + time.Second - 1) / time.Second),
 		DidYouMean:  e.DidYouMean[:min(len(e.DidYouMean), maxSuggestions)],
@@ -187,8 +188,9 @@ func (e *Error) Proto(requestID string) *callv1.Fault {
 
 // GRPCStatus returns the public half as a gRPC status with a Fault as its detail. The cause's text is not in it.
 func (e *Error) GRPCStatus(requestID string) *status.Status {
-	st := status.New(grpcCode(e.Code), e.Message)
-	if detailed, err := st.WithDetails(e.Proto(requestID)); err == nil {
+	public := e.Proto(requestID)
+	st := status.New(grpcCode(e.Code), public.GetMessage())
+	if detailed, err := st.WithDetails(public); err == nil {
 		return detailed
 	}
 	return st // a Fault always marshals unless its text is not UTF-8; the code still says enough

@@ -7,12 +7,15 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/protobuf/proto"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/telemetry/span"
 )
 
 // forward is the one goroutine that numbers records and talks to audit.
@@ -177,7 +180,11 @@ func (r *Recorder) send(batch []*item) error {
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(r.ctx, attempt)
 	defer cancel()
+	ctx, appending := begin(ctx, batch)
+	began := time.Now()
 	answer, err := r.cfg.Client.Append(ctx, request)
+	r.cfg.OnAppend(time.Since(began))
+	span.End(appending, err)
 	if err != nil {
 		switch {
 		case fault.Is(err, callv1.Code_CODE_CONFLICT):
@@ -194,6 +201,26 @@ func (r *Recorder) send(batch []*item) error {
 	}
 	r.settle(batch, answer.GetReceipts())
 	return nil
+}
+
+// begin begins the span of a batch. It is in the trace of the first record that is traced, and points to the others'.
+func begin(ctx context.Context, batch []*item) (context.Context, trace.Span) {
+	var first trace.Span
+	var links []trace.Link
+	for _, it := range batch {
+		switch at := it.span.SpanContext(); {
+		case !at.IsSampled():
+		case first == nil:
+			first = it.span
+		case !at.Equal(first.SpanContext()):
+			links = append(links, trace.Link{SpanContext: at})
+		}
+	}
+	if first == nil {
+		return ctx, noop.Span{}
+	}
+	return span.Tracer(first.TracerProvider()).Start(trace.ContextWithSpan(ctx, first), span.Append,
+		trace.WithLinks(links...), trace.WithAttributes(span.Records.Int(len(batch))))
 }
 
 // numbered is the record with its sequence, sharing everything else with the original, which stays as it is.

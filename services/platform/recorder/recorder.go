@@ -35,6 +35,8 @@ import (
 	"time"
 
 	"buf.build/go/protovalidate"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	"golang.org/x/mod/sumdb/note"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -44,6 +46,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/telemetry/span"
 	"durward.internal/services/platform/trust"
 )
 
@@ -90,6 +93,8 @@ type Config struct {
 	Logger     *slog.Logger
 	// Timeout is how long Record and Report wait for audit; 0 means DefaultTimeout.
 	Timeout time.Duration
+	// OnAppend is told how long audit took for each batch, whatever it answered. It must be quick. Nil: nobody.
+	OnAppend func(took time.Duration)
 }
 
 // OpenConfig is Config for the ordinary case.
@@ -104,6 +109,8 @@ type OpenConfig struct {
 	Store      Store
 	MaxSpooled int
 	Logger     *slog.Logger
+	// OnAppend is as in Config.
+	OnAppend func(took time.Duration)
 }
 
 // Open makes keeper and recorder.
@@ -119,7 +126,7 @@ func Open(ctx context.Context, cfg OpenConfig) (*Recorder, error) {
 		var r *Recorder
 		r, err = New(Config{
 			Client: auditv1.NewLogServiceClient(cfg.Conn), Keeper: keeper, Writer: cfg.Writer,
-			Store: store, MaxSpooled: cfg.MaxSpooled, Logger: cfg.Logger,
+			Store: store, MaxSpooled: cfg.MaxSpooled, Logger: cfg.Logger, OnAppend: cfg.OnAppend,
 		})
 		if err == nil {
 			return r, nil
@@ -174,6 +181,8 @@ type item struct {
 	durable, writing, stored, done bool
 	// kept is told the result of the item's next Commit; nil when nobody waits for it.
 	kept chan error
+	// span is the span that the record belongs to; it does not change.
+	span trace.Span
 }
 
 type outcome struct {
@@ -203,6 +212,9 @@ func New(cfg Config) (*Recorder, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = DefaultTimeout
 	}
+	if cfg.OnAppend == nil {
+		cfg.OnAppend = func(time.Duration) {}
+	}
 	validator, err := protovalidate.New(protovalidate.WithMessages(&auditv1.Record{}))
 	if err != nil {
 		return nil, err
@@ -222,6 +234,7 @@ func New(cfg Config) (*Recorder, error) {
 		}
 		r.queue = append(r.queue, &item{
 			id: row.ID, record: record, size: len(row.Record), queued: row.Queued, sequence: row.Sequence, durable: true, stored: true,
+			span: noop.Span{},
 		})
 		r.lastID = row.ID
 		r.depth++
@@ -236,8 +249,10 @@ func New(cfg Config) (*Recorder, error) {
 // Record returns when the record is durable in the log and that is proved. On an error (a *fault.Error, mostly
 // CODE_AUDIT_UNAVAILABLE) the caller must not act on the strength of the record. The record's sequence is ignored and its
 // time set if it has none; the message is not kept.
-func (r *Recorder) Record(ctx context.Context, record *auditv1.Record) (*callv1.Receipt, error) {
-	it, err := r.newItem(record)
+func (r *Recorder) Record(ctx context.Context, record *auditv1.Record) (_ *callv1.Receipt, err error) {
+	ctx, waiting := span.Start(ctx, span.Record, trace.SpanKindInternal)
+	defer func() { span.End(waiting, err) }()
+	it, err := r.newItem(ctx, record)
 	if err != nil {
 		return nil, err
 	}
@@ -252,8 +267,10 @@ func (r *Recorder) Record(ctx context.Context, record *auditv1.Record) (*callv1.
 // Report records a fact that has already happened. It waits like Record; when audit does not answer in time the record
 // goes to the durable spool, limits or not, and Report returns nil and no error. An error means that it could not be kept
 // durably either; it is still in memory and tried again.
-func (r *Recorder) Report(ctx context.Context, record *auditv1.Record) (*callv1.Receipt, error) {
-	it, err := r.newItem(record)
+func (r *Recorder) Report(ctx context.Context, record *auditv1.Record) (_ *callv1.Receipt, err error) {
+	ctx, waiting := span.Start(ctx, span.Record, trace.SpanKindInternal)
+	defer func() { span.End(waiting, err) }()
+	it, err := r.newItem(ctx, record)
 	if err != nil {
 		return nil, err
 	}
@@ -297,8 +314,8 @@ func (r *Recorder) Report(ctx context.Context, record *auditv1.Record) (*callv1.
 // Spool takes a record of a read. It returns at once; see the package comment for when the record is durable. It refuses
 // with CODE_AUDIT_UNAVAILABLE when the spool is full, its oldest record is over MaxAge old while audit is away, or the
 // record could go neither to audit nor to our own disk.
-func (r *Recorder) Spool(_ context.Context, record *auditv1.Record) error {
-	it, err := r.newItem(record)
+func (r *Recorder) Spool(ctx context.Context, record *auditv1.Record) error {
+	it, err := r.newItem(ctx, record)
 	if err != nil {
 		return err
 	}
@@ -310,6 +327,16 @@ func (r *Recorder) Depth() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.depth
+}
+
+// Capacity is how many records the spool takes.
+func (r *Recorder) Capacity() int { return r.cfg.MaxSpooled }
+
+// Queued is how many records are on their way to audit, those of the spool among them.
+func (r *Recorder) Queued() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.queue) + len(r.flight)
 }
 
 // Reachable reports whether audit's newest answer came and stood up to verification; it is asked at least every 5 s.
@@ -368,7 +395,7 @@ func unavailable(cause error) *fault.Error {
 	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "the audit log cannot record this now", fault.WithRetry(time.Second), fault.WithCause(cause))
 }
 
-func (r *Recorder) newItem(record *auditv1.Record) (*item, error) {
+func (r *Recorder) newItem(ctx context.Context, record *auditv1.Record) (*item, error) {
 	own := proto.CloneOf(record)
 	if own == nil {
 		own = &auditv1.Record{} // refused below
@@ -382,7 +409,7 @@ func (r *Recorder) newItem(record *auditv1.Record) (*item, error) {
 		return nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("a record of kind %s breaks the contract: %w", own.GetKind(), err)))
 	}
 	own.Sequence = 0
-	return &item{record: own, size: proto.Size(own), queued: time.Now()}, nil
+	return &item{record: own, size: proto.Size(own), queued: time.Now(), span: trace.SpanFromContext(ctx)}, nil
 }
 
 // enqueue adds the item; with a check it is a spooled one.

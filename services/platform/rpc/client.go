@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -18,6 +19,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/telemetry/span"
 )
 
 // DefaultDeadline is given to a unary call whose context has none.
@@ -74,14 +76,27 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 	if err := c.revoked(ctx, method); err != nil {
 		return err
 	}
+	ctx, traced := c.trace(ctx, method)
 	ctx = outgoing(ctx)
-	return c.convert(ctx, method, invoke(ctx, method, req, reply, cc, opts...))
+	err := c.convert(ctx, method, invoke(ctx, method, req, reply, cc, opts...))
+	span.End(traced, err)
+	return err
+}
+
+// trace begins the span of a call, if the context is traced.
+func (c *client) trace(ctx context.Context, method string) (context.Context, trace.Span) {
+	ctx, traced := span.Start(ctx, spanName(method), trace.SpanKindClient)
+	if traced.IsRecording() {
+		traced.SetAttributes(span.Peer.String(identity.RoleName(c.cfg.Server.Role())))
+	}
+	return ctx, traced
 }
 
 func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if err := c.revoked(ctx, method); err != nil {
 		return nil, err
 	}
+	// The trace of a stream is its server's: how long somebody watched says little.
 	ctx = outgoing(ctx)
 	s, err := streamer(ctx, desc, cc, method, opts...)
 	if err != nil {
@@ -102,7 +117,7 @@ func (c *client) revoked(ctx context.Context, method string) error {
 
 var errRevoked = errors.New("the server's identity is revoked")
 
-// outgoing puts the request id into the call's metadata.
+// outgoing puts the request id, and the trace if there is one, into the call's metadata.
 func outgoing(ctx context.Context) context.Context {
 	id := RequestID(ctx)
 	if !ValidRequestID(id) {
@@ -115,6 +130,9 @@ func outgoing(ctx context.Context) context.Context {
 		md = metadata.MD{}
 	}
 	md.Set(MetadataRequestID, id)
+	if traceparent := span.Format(ctx); traceparent != "" {
+		md.Set(span.Header, traceparent)
+	}
 	return metadata.NewOutgoingContext(ctx, md)
 }
 

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"buf.build/go/protovalidate"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
@@ -32,6 +34,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/telemetry/span"
 )
 
 const (
@@ -70,6 +73,9 @@ type ServerConfig struct {
 	// Unary and Stream run after authorisation and validation, first to last.
 	Unary  []grpc.UnaryServerInterceptor
 	Stream []grpc.StreamServerInterceptor
+	// Tracer makes the spans of calls whose caller traces them, and of calls that change something though nobody traced
+	// them before. Nil: none.
+	Tracer trace.Tracer
 	// MaxMessageBytes bounds a request; 0 means 4 MB, more than 16 MB is cut to that.
 	MaxMessageBytes int
 }
@@ -80,13 +86,14 @@ type Server struct {
 	cfg       ServerConfig
 	grpc      *grpc.Server
 	callers   map[string][]optionsv1.Role // by full method; complete before the first connection
+	changes   map[string]bool             // the methods of tools beyond READ
 	validator protovalidate.Validator
 	draining  context.Context
 }
 
 // NewServer returns a server without services. Mistakes in cfg are reported by Serve.
 func NewServer(cfg ServerConfig) *Server {
-	s := &Server{cfg: cfg, callers: map[string][]optionsv1.Role{}}
+	s := &Server{cfg: cfg, callers: map[string][]optionsv1.Role{}, changes: map[string]bool{}}
 	limit := cfg.MaxMessageBytes
 	if limit <= 0 {
 		limit = DefaultMessageBytes
@@ -179,6 +186,9 @@ func (s *Server) check() error {
 				continue
 			}
 			s.callers[full] = callers
+			if tool, ok := proto.GetExtension(descriptor.Options(), optionsv1.E_Tool).(*optionsv1.Tool); ok {
+				s.changes[full] = tool.GetTier() > optionsv1.Tier_TIER_READ
+			}
 			request, err := protoregistry.GlobalTypes.FindMessageByName(descriptor.Input().FullName())
 			if err != nil {
 				return fmt.Errorf("rpc: the request type of %s is not linked: %w", full, err)
@@ -242,6 +252,7 @@ type call struct {
 	method  string
 	caller  identity.ID
 	started time.Time
+	span    trace.Span
 }
 
 // begin gives the call its request id and its caller.
@@ -262,8 +273,33 @@ func (s *Server) begin(ctx context.Context, method string) (context.Context, cal
 	if !c.caller.IsZero() {
 		ctx = WithCaller(ctx, c.caller)
 	}
+	ctx, c.span = s.trace(ctx, c, id)
 	return ctx, c
 }
+
+// trace begins the span of a call, if its caller traces it or it changes something.
+func (s *Server) trace(ctx context.Context, c call, requestID string) (context.Context, trace.Span) {
+	var remote trace.SpanContext
+	if values := metadata.ValueFromIncomingContext(ctx, span.Header); len(values) == 1 {
+		remote = span.Parse(values[0])
+	}
+	if s.cfg.Tracer == nil || !remote.IsSampled() && !s.changes[c.method] {
+		return ctx, noop.Span{}
+	}
+	name := span.Unknown
+	if _, known := s.callers[c.method]; known {
+		name = spanName(c.method)
+	}
+	if remote.IsValid() {
+		ctx = trace.ContextWithRemoteSpanContext(ctx, remote)
+	}
+	ctx, traced := s.cfg.Tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer))
+	traced.SetAttributes(span.RequestID.String(requestID), span.Peer.String(identity.RoleName(c.caller.Role())))
+	return ctx, traced
+}
+
+// spanName is a method as spans name it, without the leading slash.
+func spanName(method string) string { return strings.TrimPrefix(method, "/") }
 
 // authorise lets in a caller whose role the method names. The trust folder is asked again on each call, since a
 // connection outlives a revocation.
@@ -356,6 +392,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if refused != nil {
 		return nil, s.refuse(ctx, c, refused)
 	}
+	describe(c.span, req)
 	return handler(ctx, req)
 }
 
@@ -424,6 +461,7 @@ func panicked(value any) error { return &panicError{value, debug.Stack()} }
 
 // end turns a handler's error into the status that the peer sees, and logs it once.
 func (s *Server) end(ctx context.Context, c call, err error) error {
+	span.End(c.span, err)
 	attrs := []any{"method", c.method, "caller", c.caller, "duration", time.Since(c.started)}
 	if err == nil {
 		s.cfg.Logger.DebugContext(ctx, "call", attrs...)

@@ -50,6 +50,7 @@ func (a *Authority) change(ctx context.Context, next func(Control) (Control, err
 		return before, err
 	}
 	a.control.Store(&after)
+	a.streams.move()
 	return after, nil
 }
 
@@ -70,6 +71,7 @@ func (a *Authority) Halt(ctx context.Context, reason string, atLeast uint64) (ui
 	after := Control{Epoch: max(now.Epoch+1, min(atLeast, epochWithin(now.Epoch))), Halted: true}
 	// In force at once: a disk that is slow or refuses is no reason to go on.
 	a.control.Store(&after)
+	a.streams.move()
 	err := a.cfg.Store.SetControl(context.WithoutCancel(ctx), after)
 	a.controlMu.Unlock()
 	a.spoolControl(ctx, auditv1.Kind_KIND_HALTED, clean.Line(reason, 500), after.Epoch, nil)

@@ -23,7 +23,7 @@ import (
 // Guards are the names that Weaken takes: each switches one guard off.
 var Guards = []string{
 	"required", "grant", "permit", "in-force", "audience", "epoch", "tool", "arguments", "subject", "spent", "statement", "uses",
-	"intent", "redeem", "confirm", rpc.GuardCallers,
+	"intent", "redeem", "confirm", rpc.GuardCallers, rpc.GuardSpans,
 }
 
 var (
@@ -36,9 +36,12 @@ func Weaken(names string) error {
 	weakenedMu.Lock()
 	defer weakenedMu.Unlock()
 	for _, name := range strings.Split(names, ",") {
-		if name == rpc.GuardCallers {
+		switch {
+		case name == rpc.GuardCallers:
 			rpc.WeakenCallers()
-		} else if !slices.Contains(Guards, name) {
+		case name == rpc.GuardSpans:
+			rpc.WeakenSpans()
+		case !slices.Contains(Guards, name):
 			return fmt.Errorf("no guard is called %q; there are %s", name, strings.Join(Guards, ", "))
 		}
 		weakened[name] = true

@@ -63,7 +63,7 @@ func (a *Authority) admitRead(ctx context.Context, c *call) error {
 	case rawGrant != nil:
 		return a.admitByGrant(ctx, c, rawGrant)
 	case rawPermit != nil:
-		if err := a.admitByPermit(c, rawPermit); err != nil {
+		if _, err := a.admitByPermit(c, rawPermit); err != nil {
 			return a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
 		}
 		return nil
@@ -74,24 +74,24 @@ func (a *Authority) admitRead(ctx context.Context, c *call) error {
 	}
 }
 
-func (a *Authority) admitByPermit(c *call, raw []byte) error {
+func (a *Authority) admitByPermit(c *call, raw []byte) (*callv1.Permit, error) {
 	p, err := a.permits.verified(raw, a.cfg.Trust, a.verifyPermit)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	now := a.cfg.Now()
 	switch {
 	case !audienceIs(p.GetAudience(), a.self):
-		return errors.New("the permit is for another sink")
+		return nil, errors.New("the permit is for another sink")
 	case !epochHolds(p.GetEpoch(), a.Control().Epoch):
-		return errors.New("the permit is of an older epoch")
+		return nil, errors.New("the permit is of an older epoch")
 	case !permitInForce(p, now):
-		return errors.New("the permit is not valid at this time")
+		return nil, errors.New("the permit is not valid at this time")
 	case !slices.Contains(p.GetTools(), c.tool.Name):
-		return errors.New("the permit does not name the tool")
+		return nil, errors.New("the permit does not name the tool")
 	}
 	c.who = who{principal: p.GetPrincipal(), session: p.GetSession(), channel: p.GetChannel()}
-	return nil
+	return p, nil
 }
 
 func (a *Authority) verifyPermit(raw []byte) (*callv1.Permit, error) {

@@ -103,6 +103,7 @@ type Authority struct {
 	self    string
 	tools   map[string]contract.Tool
 	permits permitCache
+	streams streams
 	control atomic.Pointer[Control]
 	// controlMu orders changes of the control state; readers use the pointer.
 	controlMu sync.Mutex
@@ -124,8 +125,13 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	under, err := contract.Streams(cfg.Self.Role())
+	if err != nil {
+		return nil, err
+	}
 	a := &Authority{
 		cfg:     cfg,
+		streams: streams{under: under, open: map[string]int{}, moved: make(chan struct{})},
 		self:    cfg.Self.String(),
 		tools:   map[string]contract.Tool{},
 		flights: map[string]*flight{},
@@ -278,6 +284,8 @@ func (a *Authority) noteSettled(ctx context.Context) {
 func (a *Authority) OnRefused(ctx context.Context, method string, caller identity.ID, f *fault.Error) {
 	c := &call{requestID: rpc.RequestID(ctx), caller: caller}
 	if t, ok := a.tools[method]; ok {
+		c.tool = t
+	} else if t, ok := a.streams.under[method]; ok {
 		c.tool = t
 	}
 	record := a.refusal(c, f)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Bounds of the health listener: one small question, one small answer.
+// Bounds of the health listener: small questions.
 const (
 	healthTimeout     = 2 * time.Second
 	healthHeaderBytes = 4 << 10
@@ -27,12 +27,10 @@ type Health struct {
 	Version string `json:"version"`
 }
 
-// ServeHealth answers GET and HEAD /health on lis until ctx ends: 200 while ready returns nil, 503 otherwise. Why it is
-// not ready is not said: the listener knows nobody. ready may be nil; it must be quick and safe for concurrent use.
-// Host and Origin must name loopback, so that a page in a browser cannot ask through a name of its own (NET-1).
-func ServeHealth(ctx context.Context, lis net.Listener, service, version string, ready func() error) error {
+// ServeHealth serves HealthHandler's handler on lis until ctx ends.
+func ServeHealth(ctx context.Context, lis net.Listener, handler http.Handler) error {
 	srv := &http.Server{
-		Handler:           HealthHandler(service, version, ready),
+		Handler:           handler,
 		ReadHeaderTimeout: healthTimeout,
 		ReadTimeout:       healthTimeout,
 		WriteTimeout:      healthTimeout,
@@ -48,21 +46,27 @@ func ServeHealth(ctx context.Context, lis net.Listener, service, version string,
 	return nil
 }
 
-// HealthHandler is ServeHealth's handler, for a process that has an HTTP server already.
-func HealthHandler(service, version string, ready func() error) http.Handler {
+// HealthHandler answers GET and HEAD /health: 200 while ready returns nil, 503 otherwise. Why it is not ready is not said:
+// the listener knows nobody. ready may be nil; it must be quick and safe for concurrent use. pages answer GET and HEAD of
+// other paths. Host and Origin must name loopback, so that a page in a browser cannot ask through a name of its own (NET-1).
+func HealthHandler(service, version string, ready func() error, pages map[string]http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
+		page := pages[r.URL.Path]
 		switch {
-		case !LocalRequest(r):
+		case localRequired() && !LocalRequest(r):
 			http.Error(w, "forbidden", http.StatusForbidden)
 			return
-		case r.URL.Path != "/health":
+		case page == nil && r.URL.Path != "/health":
 			http.Error(w, "not found", http.StatusNotFound)
 			return
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")
 			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+			return
+		case page != nil:
+			page.ServeHTTP(w, r)
 			return
 		}
 		answer := Health{Status: "ok", Service: service, Version: version}

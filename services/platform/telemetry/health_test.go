@@ -18,7 +18,7 @@ import (
 )
 
 func TestHealthRefuses(t *testing.T) {
-	handler := telemetry.HealthHandler("vault", "v1", nil)
+	handler := telemetry.HealthHandler("vault", "v1", nil, map[string]http.Handler{"/metrics": http.NotFoundHandler()})
 	for name, tc := range map[string]struct {
 		method, path, host string
 		origin             []string
@@ -71,12 +71,12 @@ func TestServeHealth(t *testing.T) {
 	var down atomic.Bool
 	done := make(chan error, 1)
 	go func() {
-		done <- telemetry.ServeHealth(ctx, lis, "vault", "v1", func() error {
+		done <- telemetry.ServeHealth(ctx, lis, telemetry.HealthHandler("vault", "v1", func() error {
 			if down.Load() {
 				return errors.New("disk /var/lib is full")
 			}
 			return nil
-		})
+		}, nil))
 	}()
 	get := func(host, origin string) (int, string) {
 		t.Helper()

@@ -1,6 +1,7 @@
-// Package telemetry is what a process tells about itself: structured logs on stderr and GET /health on loopback. Every
-// process links it. It trusts its callers' messages and keys; of values it shows only what is plain, and never one whose
-// key says that it is secret (OUT-2).
+// Package telemetry is what a process tells about itself: structured logs on stderr, and on loopback GET /health, /metrics
+// and /traces. Every server process links it. It trusts its callers' messages and keys; of values it shows only what is
+// plain, never one whose key says that it is secret or names somebody, and in traces only what stands in a closed set
+// (OUT-2). It is never in the way: what it cannot deliver it drops and counts.
 package telemetry
 
 import (
@@ -10,15 +11,20 @@ import (
 	"io"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 
+	"go.opentelemetry.io/otel/trace"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
 )
 
 // Masked stands for a value that is not shown.
 const Masked = "[masked]"
 
-// NewLogger returns a logger of JSON lines with the service's name and, where the context has one, request_id. The level
+// NewLogger returns a logger of JSON lines with the service's name and, where the context has them, request_id and trace_id. The level
 // is debug, info, warn, error, or "" for info. Values under keys that name a secret are masked; messages, structs and maps
 // are left out whole, since what is in them cannot be judged by a key.
 func NewLogger(w io.Writer, service, level string) (*slog.Logger, error) {
@@ -50,7 +56,17 @@ func Secret(key string) bool {
 	return false
 }
 
+// personal are keys of names that people chose for themselves and their programs. Logs name sessions and requests; who
+// they were is in the audit log, which knows who may read it.
+var personal = []string{"principal", "operator", "client"}
+
 func replace(groups []string, a slog.Attr) slog.Attr {
+	if slices.Contains(personal, a.Key) {
+		return slog.Attr{}
+	}
+	if id, ok := a.Value.Any().(identity.ID); ok {
+		return slog.String(a.Key, nameless(id))
+	}
 	secret := Secret(a.Key)
 	for _, group := range groups {
 		secret = secret || Secret(group)
@@ -62,6 +78,14 @@ func replace(groups []string, a slog.Attr) slog.Attr {
 		return slog.String(a.Key, "[omitted]")
 	}
 	return a
+}
+
+// nameless is an identity without the name of a person: operators' programs carry theirs.
+func nameless(id identity.ID) string {
+	if id.Role() == optionsv1.Role_ROLE_OPERATOR {
+		return identity.RoleName(id.Role())
+	}
+	return id.String()
 }
 
 // plain reports whether a value is one fact with a text form of its own, or a list of such.
@@ -80,13 +104,16 @@ func plain(v any) bool {
 	}
 }
 
-// requestHandler adds the context's request id to every line.
+// requestHandler adds the context's request id to every line, and the trace's where there is one.
 type requestHandler struct{ slog.Handler }
 
 func (h requestHandler) Handle(ctx context.Context, r slog.Record) error {
 	if id := rpc.RequestID(ctx); id != "" {
 		r = r.Clone()
 		r.AddAttrs(slog.String("request_id", id))
+		if sampled := trace.SpanContextFromContext(ctx); sampled.IsSampled() {
+			r.AddAttrs(slog.String("trace_id", sampled.TraceID().String()))
+		}
 	}
 	return h.Handler.Handle(ctx, r)
 }

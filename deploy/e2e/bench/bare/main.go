@@ -1,6 +1,6 @@
-// Command bare is the baseline of the benchmark: the official SDK's server over HTTP with nothing around it. It serves one
-// tool with the schemas, and the answer, that Durward's own has, and takes the same options; it runs with Go's own memory
-// settings, or with Durward's.
+// Command bare is the baseline of the benchmark: the official SDK's server over HTTP with nothing around it, in both eras of
+// the protocol. It serves one tool with the schemas, and the answer, that Durward's own has, and takes the same options; it
+// runs with Go's own memory settings, or with Durward's.
 package main
 
 import (
@@ -56,10 +56,12 @@ func serve(listen, file string) error {
 	server.AddTool(&t.Definition, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: t.Text}}, StructuredContent: t.Structured}, nil
 	})
-	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
-		SessionTimeout: 30 * time.Minute, MaxRequestBodyBytes: 2 << 20, PropagateRequestCancellation: true,
-	})
+	// The SDK serves an era by a handler, not by what a request says, so each has a path of its own.
 	mux := http.NewServeMux()
-	mux.Handle("/mcp", handler)
+	for path, stateless := range map[string]bool{"/mcp": false, "/stateless": true} {
+		mux.Handle(path, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{
+			Stateless: stateless, SessionTimeout: 30 * time.Minute, MaxRequestBodyBytes: 2 << 20, PropagateRequestCancellation: true,
+		}))
+	}
 	return (&http.Server{Addr: listen, Handler: mux, ReadHeaderTimeout: 5 * time.Second}).ListenAndServe()
 }

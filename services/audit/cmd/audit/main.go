@@ -1,5 +1,6 @@
 // Command audit writes history: an append-only Merkle log with signed checkpoints, which every process of Durward must
-// reach before it acts and which nobody needs to believe. It dials nobody.
+// reach before it acts and which nobody needs to believe. It dials nobody but a collector of traces, where a human configured
+// one.
 package main
 
 import (
@@ -13,8 +14,10 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
 	"durward.internal/services/audit/internal/log"
+	"durward.internal/services/audit/internal/metrics"
 	"durward.internal/services/audit/internal/server"
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/config"
@@ -58,6 +61,11 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) error {
 		return err
 	}
 	defer closeIdentity()
+	seen, err := telemetry.Open(telemetry.Config{Service: "audit", Version: version, Settings: s.Telemetry, NotAfter: self.NotAfter})
+	if err != nil {
+		return err
+	}
+	defer seen.Close()
 	signer, err := log.LoadSigner(s.LogKey)
 	if err != nil {
 		return err
@@ -81,7 +89,10 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	rpcs := rpc.NewServer(rpc.ServerConfig{Identity: self, Logger: logger})
+	rpcs := rpc.NewServer(rpc.ServerConfig{
+		Identity: self, Logger: logger, Tracer: seen.Tracer(),
+		Unary: []grpc.UnaryServerInterceptor{metrics.New(seen.Metrics, history, db).Unary()},
+	})
 	services.Register(rpcs)
 	lis, err := rpc.Listen(s.Listen, s.AllowRemote)
 	if err != nil {
@@ -96,7 +107,7 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return rpcs.Serve(ctx, lis) })
-	group.Go(func() error { return telemetry.ServeHealth(ctx, health, "audit", version, history.Ready) })
+	group.Go(func() error { return seen.Serve(ctx, health, history.Ready) })
 	err = group.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

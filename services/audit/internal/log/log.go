@@ -23,6 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -32,6 +33,7 @@ import (
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/telemetry/span"
 )
 
 const (
@@ -226,7 +228,9 @@ type answer struct {
 // tree that the writer has verified. Faults: CODE_CONFLICT when a sequence leaves a gap or is taken by another record, or
 // when known is more than the log holds; CODE_AUDIT_UNAVAILABLE when the disk does not take it.
 func (l *Log) Append(ctx context.Context, writer string, records []*auditv1.Record, known uint64) (*auditv1.AppendResponse, error) {
+	ctx, committing := span.Start(ctx, span.Commit, trace.SpanKindInternal)
 	a, err := l.submit(ctx, &request{writer: writer, records: records, known: known, answer: make(chan answer, 1)})
+	span.End(committing, err)
 	if err != nil {
 		return nil, err
 	}

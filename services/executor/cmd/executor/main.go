@@ -28,6 +28,7 @@ import (
 	"durward.internal/services/executor/internal/driver/null"
 	driverprocess "durward.internal/services/executor/internal/driver/process"
 	"durward.internal/services/executor/internal/health"
+	"durward.internal/services/executor/internal/metrics"
 	"durward.internal/services/executor/internal/server"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
@@ -82,6 +83,11 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	defer closeIdentity()
+	seen, err := telemetry.Open(telemetry.Config{Service: "executor", Version: version, Settings: cfg.Telemetry, NotAfter: self.NotAfter})
+	if err != nil {
+		return err
+	}
+	defer seen.Close()
 	auditConn, err := dial(self, cfg.Audit, logger)
 	if err != nil {
 		return err
@@ -98,11 +104,13 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	}
 	log, err := recorder.Open(ctx, recorder.OpenConfig{
 		Conn: auditConn, Audit: cfg.Audit.Identity, Writer: self.ID().String(), Trust: roots, Store: waiting, Logger: logger,
+		OnAppend: seen.ObserveAppend,
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeLog(log)) }()
+	seen.WatchRecorder(log)
 
 	programs, err := programsDir(cfg.ProgramsDir)
 	if err != nil {
@@ -139,14 +147,18 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	seen.Halted(func() bool { return authority.Control().Halted })
 	if err := authority.Recover(ctx, services); err != nil {
 		return err
 	}
 
 	srv := rpc.NewServer(rpc.ServerConfig{
-		Identity: self, Logger: logger, OnRefused: authority.OnRefused, Unary: []grpc.UnaryServerInterceptor{authority.Unary()},
+		Identity: self, Logger: logger, OnRefused: authority.OnRefused, Tracer: seen.Tracer(),
+		Unary:  []grpc.UnaryServerInterceptor{metrics.New(seen.Metrics, services).Unary(), authority.Unary()},
+		Stream: []grpc.StreamServerInterceptor{authority.Stream()},
 	})
 	executorv1.RegisterToolServiceServer(srv, server.NewTools(services))
+	executorv1.RegisterEventServiceServer(srv, server.NewEvents(services))
 	executorv1.RegisterControlServiceServer(srv, server.NewControl(server.ControlConfig{
 		Self: self.ID().String(), Services: services, Authority: authority, Log: log, Version: version,
 		VaultReachable: func() bool {
@@ -160,7 +172,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	running.Go(func() { authority.Run(background) })
 	running.Go(func() { services.Run(background) })
 	running.Go(func() {
-		if err := telemetry.ServeHealth(background, healthListener, "executor", version, func() error { return nil }); err != nil {
+		if err := seen.Serve(background, healthListener, nil); err != nil {
 			logger.Error("health is not served any more", "error", err)
 		}
 	})

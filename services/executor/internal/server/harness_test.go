@@ -285,12 +285,14 @@ func newWorld(t *testing.T, configure ...func(*sink.Config)) *world {
 	w.must(err)
 	w.addr = w.kit.Serve(t, optionsv1.Role_ROLE_EXECUTOR, "local", func(r grpc.ServiceRegistrar) {
 		executorv1.RegisterToolServiceServer(r, server.NewTools(w.services))
+		executorv1.RegisterEventServiceServer(r, server.NewEvents(w.services))
 		executorv1.RegisterControlServiceServer(r, server.NewControl(server.ControlConfig{
 			Self: w.self.String(), Services: w.services, Authority: w.authority, Log: w.log,
 			VaultReachable: func() bool { return true }, Version: "test",
 		}))
 	}, func(cfg *rpc.ServerConfig) {
 		cfg.Unary = []grpc.UnaryServerInterceptor{w.authority.Unary()}
+		cfg.Stream = []grpc.StreamServerInterceptor{w.authority.Stream()}
 		cfg.OnRefused = func(ctx context.Context, method string, caller identity.ID, f *fault.Error) {
 			w.authority.OnRefused(ctx, method, caller, f)
 			w.refused <- f

@@ -68,6 +68,7 @@ type Manager struct {
 	programs catalogue.Programs
 	mu       sync.Mutex
 	units    map[string]*unit
+	watchers watchers
 }
 
 // New returns a Manager.
@@ -83,6 +84,10 @@ type unit struct {
 	failure string                  // why the last start failed
 	healthy bool
 	checked bool
+	// turns counts the changes of phase: what was seen before one says nothing of the time after it.
+	turns int
+	// told is the state that watchers were told last.
+	told executorv1.ServiceState
 	// abandon ends the start that is under way; nil when there is none.
 	abandon context.CancelCauseFunc
 }
@@ -98,10 +103,18 @@ func (m *Manager) unit(id string) *unit {
 	return u
 }
 
-func (u *unit) set(change func(u *unit)) {
+// set changes what is remembered of a service, and tells watchers what it looks like then.
+func (m *Manager) set(s *catalogue.Service, u *unit, change func(u *unit)) {
 	u.mu.Lock()
-	defer u.mu.Unlock()
 	change(u)
+	u.turns++
+	turn, resting := u.turns, u.phase == executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
+	u.mu.Unlock()
+	var sight driver.Sight // in the middle of a start or stop it does not matter
+	if resting {
+		sight = m.cfg.Drivers[s.Driver].Look(s)
+	}
+	m.tell(s, u, turn, sight)
 }
 
 // Find returns a catalogue entry, or a fault that offers the nearest ids.
@@ -146,6 +159,11 @@ func (m *Manager) Look(s *catalogue.Service) View {
 	u := m.unit(s.ID)
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	return u.view(sight)
+}
+
+// view is what a service looks like by what is remembered of it and what its driver sees. The unit is locked.
+func (u *unit) view(sight driver.Sight) View {
 	switch {
 	case u.phase != executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED:
 		return View{State: u.phase, Since: sight.Since}
@@ -180,11 +198,11 @@ func (m *Manager) Start(ctx context.Context, s *catalogue.Service) (bool, error)
 		if running = d.Look(s).State == driver.Running; running {
 			return
 		}
-		u.set(func(u *unit) {
+		m.set(s, u, func(u *unit) {
 			u.phase, u.failure, u.healthy, u.checked = executorv1.ServiceState_SERVICE_STATE_STARTING, "", false, false
 			u.abandon = abandon
 		})
-		err = d.Start(ctx, s)
+		err = start(ctx, d, s)
 	}); refused != nil {
 		return false, refused
 	}
@@ -199,7 +217,7 @@ func (m *Manager) Start(ctx context.Context, s *catalogue.Service) (bool, error)
 	if err != nil {
 		cause = causeOf(err)
 	}
-	u.set(func(u *unit) {
+	m.set(s, u, func(u *unit) {
 		u.phase, u.failure, u.abandon = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, cause, nil
 		u.healthy, u.checked = err == nil, err == nil
 	})
@@ -250,7 +268,7 @@ func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalogue.Servic
 			if busy := driver.PortFree(s.Port); busy != nil {
 				err = fmt.Errorf("%w: %w", errEarly, driver.ErrPortInUse)
 			}
-			if _, serr := d.Stop(ctx, s); serr != nil {
+			if _, serr := stop(ctx, d, s); serr != nil {
 				m.cfg.Logger.ErrorContext(ctx, "what is left of a service could not be cleared", "service", s.ID, "error", serr)
 			}
 			return err
@@ -269,7 +287,7 @@ func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalogue.Servic
 		}
 		pause = min(pause*2, maxStartPoll)
 	}
-	if _, err := d.Stop(context.WithoutCancel(ctx), s); err != nil {
+	if _, err := stop(context.WithoutCancel(ctx), d, s); err != nil {
 		return err
 	}
 	if errors.Is(context.Cause(ctx), errStopped) {
@@ -286,11 +304,7 @@ func (m *Manager) Stop(ctx context.Context, s *catalogue.Service) (bool, error) 
 	abandoned := false
 	if u.starting() {
 		if refused := m.cfg.Confirm(ctx, func() {
-			u.set(func(u *unit) {
-				if abandoned = u.abandon != nil; abandoned {
-					u.abandon(errStopped)
-				}
-			})
+			abandoned = u.stopStarting()
 		}); refused != nil {
 			return false, refused
 		}
@@ -301,7 +315,7 @@ func (m *Manager) Stop(ctx context.Context, s *catalogue.Service) (bool, error) 
 	defer u.release()
 	// Ending a program takes as long as it takes, so only the decision is made while a halt would wait.
 	refused := m.cfg.Confirm(ctx, func() {
-		u.set(func(u *unit) { u.phase = executorv1.ServiceState_SERVICE_STATE_STOPPING })
+		m.set(s, u, func(u *unit) { u.phase = executorv1.ServiceState_SERVICE_STATE_STOPPING })
 	})
 	switch {
 	case refused != nil && !abandoned:
@@ -312,8 +326,8 @@ func (m *Manager) Stop(ctx context.Context, s *catalogue.Service) (bool, error) 
 	case refused != nil:
 		return true, nil
 	}
-	changed, err := d.Stop(ctx, s)
-	u.set(func(u *unit) {
+	changed, err := stop(ctx, d, s)
+	m.set(s, u, func(u *unit) {
 		u.phase = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
 		if err == nil {
 			u.failure, u.healthy, u.checked = "", false, false
@@ -329,6 +343,17 @@ func (u *unit) starting() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.abandon != nil
+}
+
+// stopStarting ends the start that is under way, and reports whether there was one.
+func (u *unit) stopStarting() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.abandon == nil {
+		return false
+	}
+	u.abandon(errStopped)
+	return true
 }
 
 // take waits for the service's turn, at most as long as one start or stop of it may last.
@@ -372,12 +397,18 @@ func (m *Manager) checkAll(ctx context.Context) {
 		})
 	}
 	checks.Wait()
+	m.tellGone()
 }
 
-// check asks a running service whether it answers, and remembers it.
+// check asks a running service whether it answers, remembers it, and tells watchers of what changed by itself.
 func (m *Manager) check(ctx context.Context, s *catalogue.Service) {
-	d := m.cfg.Drivers[s.Driver]
-	if d.Look(s).State != driver.Running {
+	u := m.unit(s.ID)
+	u.mu.Lock()
+	turn := u.turns
+	u.mu.Unlock()
+	sight := m.cfg.Drivers[s.Driver].Look(s)
+	if sight.State != driver.Running {
+		m.tell(s, u, turn, sight)
 		return
 	}
 	var err error
@@ -387,11 +418,12 @@ func (m *Manager) check(ctx context.Context, s *catalogue.Service) {
 	if ctx.Err() != nil {
 		return
 	}
-	m.unit(s.ID).set(func(u *unit) {
-		if u.phase == executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED {
-			u.healthy, u.checked = err == nil, true
-		}
-	})
+	u.mu.Lock()
+	if u.phase == executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED && u.turns == turn {
+		u.healthy, u.checked = err == nil, true
+	}
+	u.mu.Unlock()
+	m.tell(s, u, turn, sight)
 }
 
 func healthTimeout(s *catalogue.Service) time.Duration {

@@ -1,9 +1,11 @@
 // Package bridge is `durward mcp`: it lets an MCP client that speaks over standard input and output use the gateway's HTTP,
-// and signs for it. One bridge process is one session.
+// and signs for it. A message that says its protocol revision itself, as they do from 2026-07-28 on, goes out as a request of
+// its own; every other one belongs to the session that initialize opened. Either way one bridge process is one session at
+// the vault.
 //
 // It runs as the client's user, beside an agent that nobody trusts: it holds the client's token and key and no authority of
 // an operator. The gateway is not trusted either: what the client asks for is signed here, so that a gateway cannot ask in
-// its name. Messages are relayed as they are; only params._meta["durward/proof"] is set.
+// its name. Messages are relayed as they are; only params._meta["durward/proof"] and ["durward/instance"] are set.
 package bridge
 
 import (
@@ -48,7 +50,17 @@ const (
 // codeProofRequired is Durward's own code in an error's data.
 const codeProofRequired = "PROOF_REQUIRED"
 
-const methodCall = "tools/call"
+// Methods that the bridge knows, and headers of the protocol.
+const (
+	methodCall        = "tools/call"
+	methodSubscribe   = "resources/subscribe"
+	methodUnsubscribe = "resources/unsubscribe"
+	noteInitialized   = "notifications/initialized"
+	noteCancelled     = "notifications/cancelled"
+
+	headerSession  = "Mcp-Session-Id"
+	headerProtocol = "Mcp-Protocol-Version"
+)
 
 // Config is what a Bridge needs.
 type Config struct {
@@ -69,11 +81,14 @@ type Config struct {
 	Now  func() time.Time
 }
 
-// Bridge relays one session.
+// Bridge relays what one client says.
 type Bridge struct {
-	cfg    Config
-	http   *http.Client
-	prover *prover
+	cfg  Config
+	http *http.Client
+	// prover signs in the session, stateless in requests of the stateless era.
+	prover, stateless *prover
+	// background is what goes on beside the client's requests.
+	background sync.WaitGroup
 
 	writing sync.Mutex
 
@@ -84,6 +99,10 @@ type Bridge struct {
 	initialize json.RawMessage
 	// opened counts openings, so that of several requests that found the session lost one opens it again.
 	opened int
+	// subscribed are the session's subscriptions: the requests for them by URI, to be sent again with it.
+	subscribed map[string][]byte
+	// cancels end stateless requests that are under way, by id.
+	cancels map[string]context.CancelFunc
 }
 
 // New returns a bridge.
@@ -101,12 +120,17 @@ func New(cfg Config) (*Bridge, error) {
 		// The token goes to the gateway alone, whatever the environment says of proxies.
 		cfg.HTTP = &http.Transport{Proxy: nil, MaxIdleConnsPerHost: maxParallel}
 	}
-	b := &Bridge{cfg: cfg, http: &http.Client{
-		Transport:     cfg.HTTP,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
-	b.prover = newProver(cfg.Client, cfg.Key, cfg.Now)
-	return b, nil
+	return &Bridge{
+		cfg: cfg,
+		http: &http.Client{
+			Transport:     cfg.HTTP,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		prover:     newProver(cfg.Client, cfg.Key, cfg.Now, ""),
+		stateless:  newProver(cfg.Client, cfg.Key, cfg.Now, newInstance()),
+		subscribed: map[string][]byte{},
+		cancels:    map[string]context.CancelFunc{},
+	}, nil
 }
 
 // message is what the bridge looks at in a JSON-RPC message.
@@ -150,6 +174,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	}
 	cancel()
 	<-done
+	b.background.Wait()
 	b.close(context.WithoutCancel(ctx))
 	if errors.Is(end, io.EOF) || errors.Is(end, context.Canceled) {
 		return nil
@@ -194,8 +219,13 @@ func (b *Bridge) accept(ctx context.Context, line []byte, slots chan struct{}, r
 	case "initialize":
 		b.open(ctx, line, m)
 		return
-	case "notifications/initialized", "notifications/cancelled":
-		// In order, and at once: the first opens the session to requests, and the second overtakes what it cancels.
+	case noteCancelled:
+		if b.cancel(m) {
+			return
+		}
+		fallthrough
+	case noteInitialized:
+		// In order, and at once: the one opens the session to requests, and the other overtakes what it cancels.
 		b.note(ctx, line)
 		return
 	}
@@ -204,8 +234,10 @@ func (b *Bridge) accept(ctx context.Context, line []byte, slots chan struct{}, r
 	case <-ctx.Done():
 		return
 	}
+	ctx, done := b.track(ctx, m)
 	running.Go(func() {
 		defer func() { <-slots }()
+		defer done()
 		if m.isRequest() {
 			b.call(ctx, line, m)
 		} else {
@@ -214,9 +246,13 @@ func (b *Bridge) accept(ctx context.Context, line []byte, slots chan struct{}, r
 	})
 }
 
-// note relays a message that gets no answer.
+// note relays a message that gets no answer, to the session: without one there is nobody whom it could tell something.
 func (b *Bridge) note(ctx context.Context, line []byte) {
-	response, err := b.post(ctx, line)
+	headers, _ := b.headers()
+	if headers.Get(headerSession) == "" {
+		return
+	}
+	response, err := b.post(ctx, line, headers)
 	if err != nil {
 		b.cfg.Report("a notification was not delivered: " + err.Error())
 		return
@@ -234,6 +270,7 @@ func (b *Bridge) open(ctx context.Context, line []byte, m message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.initialize, b.session, b.protocol = bytes.Clone(line), "", ""
+	clear(b.subscribed)
 	answer, err := b.handshake(ctx)
 	if err != nil {
 		b.failWith(ctx, m.ID, err)
@@ -268,7 +305,7 @@ func (b *Bridge) handshakeOnce(ctx context.Context) (answer []byte, again bool, 
 	if err != nil {
 		return nil, false, err
 	}
-	response, err := b.postWith(ctx, signed, "", "")
+	response, err := b.post(ctx, signed, nil)
 	if err != nil {
 		return nil, false, err
 	}
@@ -286,22 +323,22 @@ func (b *Bridge) handshakeOnce(ctx context.Context) (answer []byte, again bool, 
 	}
 	var reply struct {
 		Result struct {
-			Protocol string          `json:"protocolVersion"`
-			Meta     json.RawMessage `json:"_meta"`
+			Protocol string `json:"protocolVersion"`
+			Meta     facts  `json:"_meta"`
 		} `json:"result"`
 		Error struct {
-			Data struct {
-				Code string `json:"code"`
-			} `json:"data"`
+			Data facts `json:"data"`
 		} `json:"error"`
 	}
 	if err := json.Unmarshal(answer, &reply); err != nil {
 		return nil, false, fmt.Errorf("handshake: %w", err)
 	}
 	if reply.Result.Protocol != "" {
-		b.session, b.protocol = response.Header.Get("Mcp-Session-Id"), reply.Result.Protocol
+		b.session, b.protocol = response.Header.Get(headerSession), reply.Result.Protocol
 		b.opened++
-		b.prover.opened(reply.Result.Meta)
+		b.prover.opened(reply.Result.Meta.Session)
+		seen := b.opened
+		b.background.Go(func() { b.listen(ctx, seen) })
 	}
 	return answer, reply.Error.Data.Code == codeProofRequired, nil
 }
@@ -322,17 +359,27 @@ func (b *Bridge) reopen(ctx context.Context, seen int) error {
 	if b.opened == seen {
 		return errors.New("the gateway does not open the session again")
 	}
-	response, err := b.postWith(ctx, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`), b.session, b.protocol)
-	if err != nil {
-		return err
+	again := [][]byte{[]byte(`{"jsonrpc":"2.0","method":"` + noteInitialized + `"}`)}
+	for _, line := range b.subscribed {
+		again = append(again, line)
 	}
-	b.discard(response)
+	for _, line := range again {
+		response, err := b.post(ctx, line, sessionHeaders(b.session, b.protocol))
+		if err != nil {
+			return err
+		}
+		b.discard(response)
+	}
 	b.cfg.Report("the session was lost and has been opened again")
 	return nil
 }
 
-// maxTries bounds how often a request whose connection broke is sent.
-const maxTries = 5
+// maxTries bounds how often a request whose connection broke is sent. One that lasted, as the stream of a subscription does,
+// was no failed try.
+const (
+	maxTries = 5
+	lasting  = time.Minute
+)
 
 // lostSession stands beside the names of the proofs that an answer can ask for.
 const lostSession = "session"
@@ -342,18 +389,24 @@ const lostSession = "session"
 func (b *Bridge) call(ctx context.Context, line []byte, m message) {
 	var sent request
 	needed, given := "", map[string]bool{}
+	prover, own := b.prover, m.statelessHeaders()
+	if own != nil {
+		prover = b.stateless
+	}
 	for try := 1; ; try++ {
-		b.mu.Lock()
-		seen := b.opened
-		b.mu.Unlock()
+		began := time.Now()
+		headers, seen := b.headers()
+		if own != nil {
+			headers = own
+		}
 		if sent.body == nil {
 			var err error
-			if sent, err = b.prover.request(line, m, needed); err != nil {
+			if sent, err = prover.request(line, m, needed); err != nil {
 				b.fail(m.ID, codeInvalid, err.Error())
 				return
 			}
 		}
-		response, err := b.post(ctx, sent.body)
+		response, err := b.post(ctx, sent.body, headers)
 		if errors.Is(err, errSession) && !given[lostSession] {
 			given[lostSession] = true
 			if err := b.reopen(ctx, seen); err != nil {
@@ -372,15 +425,21 @@ func (b *Bridge) call(ctx context.Context, line []byte, m message) {
 		}
 		again := ""
 		err = b.answers(response, m.ID, func(payload []byte) error {
-			again = b.prover.answer(payload, sent)
-			if again == "" || m.Method != methodCall || given[again] || !b.prover.may(again) {
+			again = prover.answer(payload, sent)
+			if again == "" || !prover.answersDemands(m.Method) || given[again] || !prover.may(again) {
 				again = ""
+				if own == nil {
+					b.subscribe(m, line, payload)
+				}
 				b.write(payload)
 			}
 			return nil
 		})
 		b.discard(response)
 		if err != nil {
+			if time.Since(began) > lasting {
+				try = 1
+			}
 			if b.repeat(ctx, m, err, try) {
 				continue
 			}
@@ -432,28 +491,20 @@ var errCut = errors.New("the gateway ended the answer before it was whole")
 
 var errSession = errors.New("the session has ended")
 
-// post sends a message in the session.
-func (b *Bridge) post(ctx context.Context, body []byte) (*http.Response, error) {
+// headers are those of the session's messages, and how often it had been opened by then.
+func (b *Bridge) headers() (http.Header, int) {
 	b.mu.Lock()
-	session, protocol := b.session, b.protocol
-	b.mu.Unlock()
-	return b.postWith(ctx, body, session, protocol)
+	defer b.mu.Unlock()
+	return sessionHeaders(b.session, b.protocol), b.opened
 }
 
-// postWith sends a message. A gateway that refuses connections is being restarted, and is tried again for a while.
-func (b *Bridge) postWith(ctx context.Context, body []byte, session, protocol string) (*http.Response, error) {
+// post sends a message. A gateway that refuses connections is being restarted, and is tried again for a while.
+func (b *Bridge) post(ctx context.Context, body []byte, headers http.Header) (*http.Response, error) {
 	deadline := time.Now().Add(refusedPatience)
 	for wait := 50 * time.Millisecond; ; wait *= 2 {
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, b.cfg.Endpoint, bytes.NewReader(body))
-		if err != nil {
-			return nil, fmt.Errorf("request: %w", err)
-		}
-		request.Header.Set("Content-Type", "application/json")
-		request.Header.Set("Accept", "application/json, text/event-stream")
-		b.identify(request, session, protocol)
-		response, err := b.http.Do(request)
+		response, err := b.send(ctx, http.MethodPost, body, headers)
 		if err == nil {
-			if response.StatusCode == http.StatusNotFound && session != "" {
+			if response.StatusCode == http.StatusNotFound && headers.Get(headerSession) != "" {
 				b.discard(response)
 				return nil, errSession
 			}
@@ -470,14 +521,23 @@ func (b *Bridge) postWith(ctx context.Context, body []byte, session, protocol st
 	}
 }
 
-func (b *Bridge) identify(request *http.Request, session, protocol string) {
+// send makes one HTTP request with the client's token.
+func (b *Bridge) send(ctx context.Context, method string, body []byte, headers http.Header) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, b.cfg.Endpoint, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("request: %w", err)
+	}
+	if headers != nil {
+		request.Header = headers.Clone()
+	}
+	accept := "text/event-stream"
+	if method == http.MethodPost {
+		request.Header.Set("Content-Type", "application/json")
+		accept = "application/json, " + accept
+	}
+	request.Header.Set("Accept", accept)
 	request.Header.Set("Authorization", "Bearer "+b.cfg.Token)
-	if session != "" {
-		request.Header.Set("Mcp-Session-Id", session)
-	}
-	if protocol != "" {
-		request.Header.Set("Mcp-Protocol-Version", protocol)
-	}
+	return b.http.Do(request)
 }
 
 // answers reads a response to the request id: notifications are written at once, the answer goes to answer. A response
@@ -596,20 +656,13 @@ func (b *Bridge) fail(id json.RawMessage, code int, text string) {
 
 // close ends the session at the gateway.
 func (b *Bridge) close(ctx context.Context) {
-	b.mu.Lock()
-	session, protocol := b.session, b.protocol
-	b.mu.Unlock()
-	if session == "" {
+	headers, _ := b.headers()
+	if headers.Get(headerSession) == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, closePatience)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodDelete, b.cfg.Endpoint, nil)
-	if err != nil {
-		return
-	}
-	b.identify(request, session, protocol)
-	if response, err := b.http.Do(request); err == nil {
+	if response, err := b.send(ctx, http.MethodDelete, nil, headers); err == nil {
 		b.discard(response)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/proof"
 )
@@ -38,6 +39,12 @@ type gateway struct {
 	// late is how many openings are refused as from before the vault's start.
 	late    int
 	answers func(w http.ResponseWriter, m message, purpose callv1.Proof_Purpose) bool
+	// news is what a session's own stream brings; nil: there is none. asked counts who wanted it.
+	news  chan string
+	asked int
+	// instances are the names under which stateless requests came, and hung the ids of those whose client hung up.
+	instances map[string]bool
+	hung      chan string
 }
 
 func newGateway(t *testing.T, public ed25519.PublicKey) *gateway {
@@ -114,8 +121,12 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if r.Method == http.MethodDelete {
+	switch r.Method {
+	case http.MethodDelete:
 		g.log("DELETE %s", r.Header.Get("Mcp-Session-Id"))
+		return
+	case http.MethodGet:
+		g.listen(w, r)
 		return
 	}
 	body, err := io.ReadAll(r.Body)
@@ -126,6 +137,10 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var m message
 	if err := json.Unmarshal(body, &m); err != nil {
 		g.t.Errorf("%q: %v", body, err)
+		return
+	}
+	if r.Header.Get("Mcp-Method") != "" {
+		g.serveStateless(w, r, m)
 		return
 	}
 	if m.Method == "initialize" {
@@ -549,25 +564,35 @@ func TestRefusedBeforeTheIDWasRead(t *testing.T) {
 	c.close()
 }
 
+// What is written anew says what the client said, with the proof; what cannot be is left alone.
 func FuzzSetMeta(f *testing.F) {
 	f.Add(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":1e2}}}`)
+	f.Add(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","name":"y"}}`)
 	f.Add(`{"method":"x","params":[]}`)
+	f.Add(`{"method":"x","params":{"_meta":null}}`)
 	f.Add(`{}`)
 	f.Fuzz(func(t *testing.T, line string) {
-		out, err := setMeta([]byte(line), json.RawMessage(`{"counter":"1"}`))
+		out, err := setMeta([]byte(line), map[string]json.RawMessage{metaProof: json.RawMessage(`{"counter":"1"}`), metaInstance: nil})
 		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if string(out) == line {
 			return
 		}
-		var m struct {
-			Params struct {
-				Meta map[string]json.RawMessage `json:"_meta"`
-			} `json:"params"`
+		var before, after struct {
+			Params map[string]json.RawMessage `json:"params"`
 		}
-		if err := json.Unmarshal(out, &m); err != nil {
-			t.Fatalf("%q became %q: %v", line, out, err)
+		if canonical.Strict([]byte(line)) != nil || json.Unmarshal([]byte(line), &before) != nil || json.Unmarshal(out, &after) != nil {
+			t.Fatalf("%q became %q", line, out)
 		}
-		if string(m.Params.Meta[metaProof]) != `{"counter":"1"}` {
+		var meta map[string]json.RawMessage
+		if err := json.Unmarshal(after.Params["_meta"], &meta); err != nil || string(meta[metaProof]) != `{"counter":"1"}` {
 			t.Fatalf("%q became %q, without the proof", line, out)
+		}
+		delete(after.Params, "_meta")
+		delete(before.Params, "_meta")
+		if len(before.Params) != len(after.Params) {
+			t.Fatalf("%q became %q", line, out)
 		}
 	})
 }

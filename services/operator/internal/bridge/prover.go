@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"sync"
@@ -13,15 +14,16 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/proof"
 )
 
-// Members of _meta that client and gateway agree on.
+// Members of _meta, and of an error's data, that client and gateway agree on.
 const (
-	metaProof   = "durward/proof"
-	metaSession = "durward/session"
-	metaNeeded  = "durward/proof_needed"
+	metaProof    = "durward/proof"
+	metaInstance = "durward/instance"
+	metaNeeded   = "durward/proof_needed"
 )
 
 // Names of the purposes in _meta["durward/proof_needed"].
@@ -38,11 +40,15 @@ const (
 	usedFrom  = 46 * time.Second
 )
 
-// prover signs what the client asks for. Without a key it signs nothing. It is safe for concurrent use.
+// prover signs what the client asks for, in one session at the vault. Without a key it signs nothing. It is safe for
+// concurrent use.
 type prover struct {
 	client string
 	key    ed25519.PrivateKey
 	now    func() time.Time
+	// instance names this process in every request of the stateless era, whose first one opens the session at the vault; it is
+	// empty in the era of sessions, which initialize opens.
+	instance string
 
 	mu      sync.Mutex
 	session string
@@ -53,8 +59,15 @@ type prover struct {
 	early bool
 }
 
-func newProver(client string, key ed25519.PrivateKey, now func() time.Time) *prover {
-	return &prover{client: client, key: key, now: now}
+func newProver(client string, key ed25519.PrivateKey, now func() time.Time, instance string) *prover {
+	return &prover{client: client, key: key, now: now, instance: instance}
+}
+
+// newInstance names a process: 32 hex digits.
+func newInstance() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(b[:])
 }
 
 // open signs an opening and puts it into an initialize message.
@@ -66,7 +79,7 @@ func (p *prover) open(line []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return withProof(line, signed)
+	return p.with(line, signed)
 }
 
 func (p *prover) opening() (*callv1.Proof, error) {
@@ -79,18 +92,23 @@ func (p *prover) opening() (*callv1.Proof, error) {
 	})
 }
 
-// opened takes up a session from _meta.
-func (p *prover) opened(meta json.RawMessage) {
-	var m struct {
-		Session string `json:"durward/session"`
-	}
-	if json.Unmarshal(meta, &m) != nil || m.Session == "" {
+// facts are what an answer's _meta, or its error's data, says to the bridge.
+type facts struct {
+	Session string `json:"durward/session"`
+	Needed  string `json:"durward/proof_needed"`
+	// Code is an error's.
+	Code string `json:"code"`
+}
+
+// opened takes up a session.
+func (p *prover) opened(session string) {
+	if session == "" {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.session != m.Session {
-		p.session, p.counter, p.permits, p.early = m.Session, 0, p.now(), false
+	if p.session != session {
+		p.session, p.counter, p.permits, p.early = session, 0, p.now(), false
 	}
 }
 
@@ -98,28 +116,29 @@ func (p *prover) opened(meta json.RawMessage) {
 func (p *prover) answer(payload []byte, to request) (needed string) {
 	var reply struct {
 		Result struct {
-			Meta    json.RawMessage `json:"_meta"`
-			IsError bool            `json:"isError"`
+			Meta    facts `json:"_meta"`
+			IsError bool  `json:"isError"`
 		} `json:"result"`
-		Error json.RawMessage `json:"error"`
+		Error *struct {
+			Data facts `json:"data"`
+		} `json:"error"`
 	}
 	if p.key == nil || json.Unmarshal(payload, &reply) != nil {
 		return ""
 	}
-	if len(reply.Error) == 0 && !reply.Result.IsError {
+	said := reply.Result.Meta
+	if reply.Error != nil {
+		said = reply.Error.Data
+		if said.Needed == "" && said.Code == codeProofRequired {
+			said.Needed = needOpen // refused before there was a session to say more of
+		}
+	} else if !reply.Result.IsError {
 		p.renewed(to)
 	}
-	if len(reply.Result.Meta) == 0 {
-		return ""
-	}
-	p.opened(reply.Result.Meta)
-	var m map[string]json.RawMessage
-	if json.Unmarshal(reply.Result.Meta, &m) != nil || json.Unmarshal(m[metaNeeded], &needed) != nil {
-		return ""
-	}
-	switch needed {
+	p.opened(said.Session)
+	switch said.Needed {
 	case needOpen, needRenew, needCall:
-		return needed
+		return said.Needed
 	default:
 		return ""
 	}
@@ -134,30 +153,43 @@ type request struct {
 	renewal time.Time
 }
 
-// request signs a request as it needs: a call of a tool that changes something always, a read when a renewal is due, either
-// as an answer asked for it, which the caller has checked with may.
+// asksPermit reports whether the gateway answers a method with the help of the session's permits, as it does a tool that
+// looks.
+func asksPermit(method string) bool {
+	switch method {
+	case methodCall, "resources/list", "resources/read", "resources/subscribe", "completion/complete", "subscriptions/listen", "tasks/get":
+		return true
+	default:
+		return false
+	}
+}
+
+// request signs a request as it needs: a call of a tool that changes something always, what looks when a renewal is due, the
+// first of a stateless client with an opening; or as an answer asked for it, which the caller has checked with may.
 func (p *prover) request(line []byte, m message, needed string) (request, error) {
 	if p.key == nil {
-		return request{body: line}, nil
-	}
-	if m.Method != methodCall {
-		return unsigned(line, m)
+		return p.unsigned(line)
 	}
 	var params struct {
 		Name      string          `json:"name"`
 		Arguments json.RawMessage `json:"arguments"`
 	}
-	if json.Unmarshal(m.Params, &params) != nil {
-		return unsigned(line, m) // the gateway says what is wrong with it
+	var tool contract.Tool
+	known := false
+	if m.Method == methodCall {
+		if json.Unmarshal(m.Params, &params) != nil {
+			return p.unsigned(line) // the gateway says what is wrong with it
+		}
+		tool, known = contract.Lookup(params.Name)
 	}
-	tool, known := contract.Lookup(params.Name)
 	demanded, age := needed != "", p.age()
 	if !demanded {
 		switch {
-		case !known:
-		case tool.Tier != optionsv1.Tier_TIER_READ:
+		case p.instance != "" && !p.isOpen():
+			needed = needOpen
+		case known && tool.Tier != optionsv1.Tier_TIER_READ:
 			needed = needCall
-		case age >= renewFrom:
+		case age >= renewFrom && asksPermit(m.Method) && (known || m.Method != methodCall):
 			needed = needRenew
 		}
 	}
@@ -169,30 +201,33 @@ func (p *prover) request(line []byte, m message, needed string) (request, error)
 		signed, err = p.opening()
 	case needRenew:
 		claim := p.claim(callv1.Proof_PURPOSE_RENEW)
-		if demanded || age >= usedFrom {
+		if demanded || known && age >= usedFrom {
 			out.session, out.renewal = claim.Session, time.Unix(claim.Time, 0)
 		}
 		signed, err = proof.Sign(p.key, claim)
 	case needCall:
 		var digest []byte
 		if !known || tool.Tier == optionsv1.Tier_TIER_READ {
-			return unsigned(line, m)
+			return p.unsigned(line)
 		}
 		if digest, err = argumentsDigest(tool, params.Arguments); err != nil {
-			return unsigned(line, m) // invalid arguments: the gateway says what is wrong with them
+			return p.unsigned(line) // invalid arguments: the gateway says what is wrong with them
 		}
 		claim := p.claim(callv1.Proof_PURPOSE_CALL)
 		claim.Tool, claim.ArgumentsDigest = tool.Name, digest
 		signed, err = proof.Sign(p.key, claim)
 	default:
-		return unsigned(line, m)
+		return p.unsigned(line)
 	}
 	if err != nil {
 		return request{}, fmt.Errorf("sign the request: %w", err)
 	}
-	out.body, err = withProof(line, signed)
+	out.body, err = p.with(line, signed)
 	return out, err
 }
+
+// answersDemands reports whether a method's request is signed and sent again when its answer asks for a proof.
+func (p *prover) answersDemands(method string) bool { return p.instance != "" || asksPermit(method) }
 
 // may reports whether a proof that an answer asked for may be signed. An answer is the gateway's word, which nobody has to
 // believe: a renewal is signed when it is due by this side's own clock, and once before, since a halt ends permits early.
@@ -214,6 +249,12 @@ func (p *prover) age() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.now().Sub(p.permits)
+}
+
+func (p *prover) isOpen() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.session != ""
 }
 
 // renewed takes up that a renewal was used: the permits are no older than its signature.
@@ -268,63 +309,71 @@ func argumentsDigest(tool contract.Tool, raw json.RawMessage) ([]byte, error) {
 	return digest[:], nil
 }
 
-// withProof puts a proof into a message's params._meta, and withoutProof takes away one that the client made up.
-func withProof(line []byte, signed *callv1.Proof) ([]byte, error) {
+// with puts a proof, and the instance's name where there is one, into a message's params._meta.
+func (p *prover) with(line []byte, signed *callv1.Proof) ([]byte, error) {
 	raw, err := protojson.Marshal(signed)
 	if err != nil {
 		return nil, fmt.Errorf("encode the proof: %w", err)
 	}
-	return setMeta(line, raw)
+	return setMeta(line, map[string]json.RawMessage{metaProof: raw, metaInstance: p.name()})
 }
 
-func unsigned(line []byte, m message) (request, error) {
-	body, err := withoutProof(line, m)
+// unsigned takes away what the client made up.
+func (p *prover) unsigned(line []byte) (request, error) {
+	body, err := setMeta(line, map[string]json.RawMessage{metaProof: nil, metaInstance: p.name()})
 	return request{body: body}, err
 }
 
-func withoutProof(line []byte, m message) ([]byte, error) {
-	var params struct {
-		Meta map[string]json.RawMessage `json:"_meta"`
+// name is the instance's as JSON, nil where there is none.
+func (p *prover) name() json.RawMessage {
+	if p.instance == "" {
+		return nil
 	}
-	if json.Unmarshal(m.Params, &params) != nil || params.Meta[metaProof] == nil {
-		return line, nil
-	}
-	return setMeta(line, nil)
+	return json.RawMessage(`"` + p.instance + `"`)
 }
 
-// setMeta sets params._meta["durward/proof"], or removes it when value is nil. Everything else keeps its bytes.
-func setMeta(line []byte, value json.RawMessage) ([]byte, error) {
-	var m, params, meta map[string]json.RawMessage
-	if err := json.Unmarshal(line, &m); err != nil {
-		return nil, fmt.Errorf("message: %w", err)
+// setMeta sets members of params._meta, and removes those that are nil. Everything else keeps its bytes, and a message that
+// needs no change all of them. So does one that is not strict JSON, or has no room for _meta: written anew it would be
+// another one than the client sent, and the gateway says what is wrong with it.
+func setMeta(line []byte, members map[string]json.RawMessage) ([]byte, error) {
+	message, ok := object(line)
+	if !ok || canonical.Strict(line) != nil {
+		return line, nil
 	}
-	for _, part := range []struct {
-		raw  json.RawMessage
-		into *map[string]json.RawMessage
-	}{{m["params"], &params}, {nil, &meta}} {
-		raw := part.raw
-		if part.into == &meta {
-			raw = params["_meta"]
-		}
-		if len(raw) > 0 {
-			if err := json.Unmarshal(raw, part.into); err != nil {
-				return nil, fmt.Errorf("the message's params are not an object")
-			}
-		}
-		if *part.into == nil {
-			*part.into = map[string]json.RawMessage{}
+	params, ok := object(message["params"])
+	if !ok {
+		return line, nil
+	}
+	meta, ok := object(params["_meta"])
+	if !ok {
+		return line, nil
+	}
+	changed := false
+	for key, value := range members {
+		if value != nil {
+			meta[key], changed = value, true
+		} else if _, there := meta[key]; there {
+			delete(meta, key)
+			changed = true
 		}
 	}
-	delete(meta, metaProof)
-	if value != nil {
-		meta[metaProof] = value
+	if !changed {
+		return line, nil
 	}
 	var err error
 	if params["_meta"], err = json.Marshal(meta); err != nil {
 		return nil, fmt.Errorf("message: %w", err)
 	}
-	if m["params"], err = json.Marshal(params); err != nil {
+	if message["params"], err = json.Marshal(params); err != nil {
 		return nil, fmt.Errorf("message: %w", err)
 	}
-	return json.Marshal(m)
+	return json.Marshal(message)
+}
+
+// object reads a JSON object's members; what is absent has none.
+func object(raw json.RawMessage) (members map[string]json.RawMessage, ok bool) {
+	if len(raw) == 0 {
+		return map[string]json.RawMessage{}, true
+	}
+	return members, json.Unmarshal(raw, &members) == nil && members != nil
 }

@@ -27,6 +27,7 @@ var files = []protoreflect.FileDescriptor{
 	vaultv1.File_durward_vault_v1_redeem_proto,
 	vaultv1.File_durward_vault_v1_operator_proto,
 	executorv1.File_durward_executor_v1_tools_proto,
+	executorv1.File_durward_executor_v1_events_proto,
 	executorv1.File_durward_executor_v1_control_proto,
 	auditv1.File_durward_audit_v1_audit_proto,
 }

@@ -1,5 +1,6 @@
 // Command vault authenticates clients, decides, queues approvals and signs grants. It listens for the gateway, the sinks
-// and operators' programs, and dials audit alone. It never touches the host.
+// and operators' programs, and dials audit alone, and a collector of traces where a human configured one. It never touches
+// the host.
 package main
 
 import (
@@ -11,6 +12,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/database"
@@ -25,6 +28,7 @@ import (
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
+	"durward.internal/services/vault/internal/metrics"
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/policy"
 	"durward.internal/services/vault/internal/server"
@@ -53,6 +57,11 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	defer closeIdentity()
+	seen, err := telemetry.Open(telemetry.Config{Service: "vault", Version: version, Settings: s.Telemetry, NotAfter: self.NotAfter})
+	if err != nil {
+		return err
+	}
+	defer seen.Close()
 	key, err := grant.LoadKey(s.GrantKey)
 	if err != nil {
 		return err
@@ -98,6 +107,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	}
 	records, err := recorder.Open(ctx, recorder.OpenConfig{
 		Conn: conn, Audit: audit.String(), Writer: self.ID().String(), Trust: roots, Store: waiting, Logger: logger,
+		OnAppend: seen.ObserveAppend,
 	})
 	if err != nil {
 		return err
@@ -107,6 +117,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		defer cancel()
 		err = errors.Join(err, records.Close(last))
 	}()
+	seen.WatchRecorder(records)
 	log := journal.New(records, time.Now, logger)
 
 	operators := func() *trust.AllowedSigners { return roots.Current().AllowedSigners }
@@ -114,6 +125,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if err != nil {
 		return err
 	}
+	seen.Halted(func() bool { return control.Now().Halted })
 	queue, err := operation.New(ctx, operation.Config{
 		Store: state, Journal: log, Issuer: issue, Halt: control, Operators: operators, LetIn: registry.LetIn, Now: time.Now, Logger: logger,
 		PendingCap: s.Limits.Pending,
@@ -129,21 +141,25 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if err != nil {
 		return err
 	}
+	sessions := session.New(time.Now, s.Limits.Sessions)
 	vault, err := server.New(server.Config{
-		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: session.New(time.Now, s.Limits.Sessions), Policy: rules,
+		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Policy: rules,
 		Queue: queue, Issuer: issue, Halt: control, Journal: log, Audit: records, Operators: operators, Now: time.Now,
 		Logger: logger, Version: version,
 	})
 	if err != nil {
 		return err
 	}
-	grpc := rpc.NewServer(rpc.ServerConfig{Identity: self, Logger: logger, OnRefused: vault.Refused})
-	vault.Register(grpc)
-	return serve(ctx, s, grpc, vault, log, func() error { return errors.Join(roots.Err(), self.Err(), registry.Err(), log.Check()) })
+	services := rpc.NewServer(rpc.ServerConfig{
+		Identity: self, Logger: logger, OnRefused: vault.Refused, Tracer: seen.Tracer(),
+		Unary: []grpc.UnaryServerInterceptor{metrics.New(seen.Metrics, queue, sessions).Unary()},
+	})
+	vault.Register(services)
+	return serve(ctx, s, services, vault, log, seen, func() error { return errors.Join(roots.Err(), self.Err(), registry.Err(), log.Check()) })
 }
 
 // serve listens, runs and drains.
-func serve(ctx context.Context, s *settings.Settings, grpc *rpc.Server, vault *server.Server, log *journal.Journal, ready func() error) error {
+func serve(ctx context.Context, s *settings.Settings, services *rpc.Server, vault *server.Server, log *journal.Journal, seen *telemetry.Telemetry, ready func() error) error {
 	listener, err := rpc.Listen(s.Listen, s.AllowRemote)
 	if err != nil {
 		return err
@@ -158,8 +174,8 @@ func serve(ctx context.Context, s *settings.Settings, grpc *rpc.Server, vault *s
 	var running sync.WaitGroup
 	failures := make(chan error, 2)
 	for _, f := range []func() error{
-		func() error { return grpc.Serve(ctx, listener) },
-		func() error { return telemetry.ServeHealth(ctx, health, "vault", version, ready) },
+		func() error { return services.Serve(ctx, listener) },
+		func() error { return seen.Serve(ctx, health, ready) },
 		func() error { vault.Run(ctx); return nil },
 	} {
 		running.Go(func() {

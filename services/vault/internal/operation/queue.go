@@ -219,8 +219,22 @@ func (q *Queue) List(ctx context.Context, limit int, states ...vaultv1.Operation
 }
 
 // Wait returns the operation as soon as it no longer waits for a human, or when hold is over, or the caller goes away (then
-// ctx's error). An operation of another principal is CODE_NOT_FOUND, exactly as one that never was.
+// ctx's error). An operation of another principal is CODE_NOT_FOUND, exactly as one that never was. Operators are shown how
+// many calls wait: whoever waits here could carry the operation out.
 func (q *Queue) Wait(ctx context.Context, id, principal string, hold time.Duration) (*store.Operation, error) {
+	return q.await(ctx, id, principal, hold, 1, func(state vaultv1.OperationState) bool {
+		return state != pending || mayRun(state)
+	})
+}
+
+// Observe returns the operation as soon as its state is another than known, or as Wait does otherwise. Nobody is counted as
+// waiting. A state that is final is returned at once.
+func (q *Queue) Observe(ctx context.Context, id, principal string, known vaultv1.OperationState, hold time.Duration) (*store.Operation, error) {
+	return q.await(ctx, id, principal, hold, 0, func(state vaultv1.OperationState) bool { return state != known })
+}
+
+// await waits for a state that is enough, and counts the caller as so many waiters meanwhile.
+func (q *Queue) await(ctx context.Context, id, principal string, hold time.Duration, waiters uint32, enough func(vaultv1.OperationState) bool) (*store.Operation, error) {
 	o, _, err := q.Lookup(ctx, id)
 	if err != nil {
 		return nil, err
@@ -233,19 +247,23 @@ func (q *Queue) Wait(ctx context.Context, id, principal string, hold time.Durati
 	for over := false; ; {
 		q.mu.Lock()
 		e, ok := q.live[id]
-		if !ok {
-			q.mu.Unlock()
-			o, _, err := q.Lookup(ctx, id)
-			return o, err
-		}
-		if e.op.State != pending || over || !q.Now().Before(e.op.ExpiresAt) || mayRun(e.op.State) {
+		var changed chan struct{} // nil: what runs for so long that it is not kept in memory tells nobody of a change
+		if ok {
 			o := e.op
-			q.mu.Unlock()
-			return q.judged(&o), nil
+			if enough(o.State) || over || q.judged(&o).State != e.op.State {
+				q.mu.Unlock()
+				return q.judged(&o), nil
+			}
+			e.waiters += waiters
+			changed = e.changed
 		}
-		e.waiters++
-		changed := e.changed
 		q.mu.Unlock()
+		if !ok {
+			o, _, err := q.Lookup(ctx, id)
+			if err != nil || over || o.State != running || enough(o.State) {
+				return o, err
+			}
+		}
 		var gone error
 		select {
 		case <-changed:
@@ -256,9 +274,11 @@ func (q *Queue) Wait(ctx context.Context, id, principal string, hold time.Durati
 		case <-ctx.Done():
 			gone = ctx.Err()
 		}
-		q.mu.Lock()
-		e.waiters--
-		q.mu.Unlock()
+		if ok {
+			q.mu.Lock()
+			e.waiters -= waiters
+			q.mu.Unlock()
+		}
 		if gone != nil {
 			return nil, gone
 		}

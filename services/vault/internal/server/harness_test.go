@@ -282,6 +282,9 @@ func (v *vault) authority() vaultv1.AuthorityServiceClient {
 func (v *vault) tools() vaultv1.ToolServiceClient {
 	return vaultv1.NewToolServiceClient(v.as(gateway, "main"))
 }
+func (v *vault) operations() vaultv1.OperationServiceClient {
+	return vaultv1.NewOperationServiceClient(v.as(gateway, "main"))
+}
 func (v *vault) sink() vaultv1.RedeemServiceClient {
 	return vaultv1.NewRedeemServiceClient(v.as(executor, "local"))
 }
@@ -428,6 +431,17 @@ func (v *vault) wait(opened *vaultv1.OpenSessionResponse, id string, hold time.D
 	defer cancel()
 	return v.tools().WaitOperation(withPermit(ctx, permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())),
 		&vaultv1.WaitOperationRequest{OperationId: &id})
+}
+
+// look asks where an operation stands, at once or when it leaves one of the known states.
+func (v *vault) look(opened *vaultv1.OpenSessionResponse, id string, known ...vaultv1.OperationState) (*vaultv1.GetOperationResponse, error) {
+	ctx, cancel := context.WithTimeout(v.t.Context(), time.Minute)
+	defer cancel()
+	req := &vaultv1.GetOperationRequest{OperationId: &id}
+	if len(known) > 0 {
+		req.KnownState, req.WaitS = &known[0], proto.Uint32(45)
+	}
+	return v.operations().GetOperation(withPermit(ctx, permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())), req)
 }
 
 // granted asks, approves and fetches the grant of one start.

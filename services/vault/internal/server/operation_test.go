@@ -794,6 +794,143 @@ func TestWaitEndsWithItsCaller(t *testing.T) {
 	}
 }
 
+// Whoever looks at an operation sees each of its states as it comes, may carry out none of them, and does not count as
+// waiting.
+func TestGetOperation(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	id := v.ask(opened.GetSessionId(), "demo-chat").GetOperationId()
+	got, err := v.look(opened, id)
+	v.must(err)
+	if got.GetState() != pending || got.GetTool().GetName() != "start_service" || string(got.GetArguments()) != string(arguments("demo-chat")) ||
+		!got.GetAskedAt().AsTime().Equal(v.clock.Now()) || got.GetExpiresAt().AsTime().Sub(v.clock.Now()) > operation.Life || got.GetReason() != "" {
+		t.Errorf("shown as %v", got)
+	}
+	// follow looks until the state leaves the known one, and does what changes it once the look is on its way.
+	follow := func(known vaultv1.OperationState, change func()) *vaultv1.GetOperationResponse {
+		t.Helper()
+		answer := make(chan *vaultv1.GetOperationResponse, 1)
+		go func() {
+			resp, err := v.look(opened, id, known)
+			if err != nil {
+				t.Error(err)
+			}
+			answer <- resp
+		}()
+		select {
+		case early := <-answer:
+			t.Fatalf("%v, and nothing changed", early)
+		case <-time.After(100 * time.Millisecond):
+		}
+		if n := v.operation(id).GetWaiters(); n != 0 {
+			t.Errorf("%d wait, and nobody could carry it out", n)
+		}
+		change()
+		return <-answer
+	}
+	if got := follow(pending, func() { v.approve(id) }); got.GetState() != approved {
+		t.Errorf("after the approval %v", got)
+	}
+	var issued *callv1.SignedGrant
+	if got := follow(approved, func() {
+		resp, err := v.wait(opened, id, 0)
+		v.must(err)
+		issued = resp.GetGrant()
+		v.must(v.redeem(issued))
+	}); got.GetState() != running {
+		t.Errorf("after the redemption %v", got)
+	}
+	if got := follow(running, func() {
+		_, err := v.sink().Settle(t.Context(), &vaultv1.SettleRequest{OperationId: id, Use: 1, Ok: true})
+		v.must(err)
+	}); got.GetState() != done {
+		t.Errorf("after it was settled %v", got)
+	}
+	// What is final is told at once, and a state that is another than the known one too.
+	started := time.Now()
+	for _, known := range []vaultv1.OperationState{done, pending, 0} {
+		if got, err := v.look(opened, id, known); err != nil || got.GetState() != done {
+			t.Errorf("known %s: %v, %v", known, got, err)
+		}
+	}
+	if took := time.Since(started); took > 10*time.Second {
+		t.Errorf("a final state took %s", took)
+	}
+	if n := len(v.audit.of(auditv1.Kind_KIND_GRANTED)); n != 1 {
+		t.Errorf("%d grants were issued, want the one of wait_operation", n)
+	}
+
+	no := v.ask(opened.GetSessionId(), "other").GetOperationId()
+	_, err = v.approvals().DenyOperation(t.Context(), &vaultv1.DenyOperationRequest{OperationId: no, Reason: "not now"})
+	v.must(err)
+	if got, err := v.look(opened, no); err != nil || got.GetState() != refused || got.GetReason() != "not now" {
+		t.Errorf("denied: %v, %v", got, err)
+	}
+	late := v.ask(opened.GetSessionId(), "late").GetOperationId()
+	v.clock.advance(operation.Life)
+	if got, err := v.look(v.open(bearer), late, pending); err != nil || got.GetState() != expired {
+		t.Errorf("past its end, before the sweep: %v, %v", got, err)
+	}
+}
+
+// A look that is held ends with its wait, with the caller's own time, and when the client is shut out.
+func TestGetOperationIsHeldWithinBounds(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	id := v.ask(opened.GetSessionId(), "a").GetOperationId()
+	permit := permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())
+	known := pending
+	for name, c := range map[string]struct {
+		wait     uint32
+		deadline time.Duration
+		least    time.Duration
+	}{
+		"the caller's time": {45, time.Second, 400 * time.Millisecond},
+		"the wait":          {1, 20 * time.Second, 900 * time.Millisecond},
+		"no wait":           {0, 20 * time.Second, 0},
+	} {
+		ctx, cancel := context.WithTimeout(withPermit(t.Context(), permit), c.deadline)
+		started := time.Now()
+		got, err := v.operations().GetOperation(ctx, &vaultv1.GetOperationRequest{OperationId: &id, KnownState: &known, WaitS: &c.wait})
+		cancel()
+		if took := time.Since(started); err != nil || got.GetState() != pending || took < c.least || took > c.least+5*time.Second {
+			t.Errorf("%s: %v, %v after %s", name, got, err, took)
+		}
+	}
+	// Without a known state it is not held, whatever the wait.
+	started := time.Now()
+	if _, err := v.operations().GetOperation(withPermit(t.Context(), permit), &vaultv1.GetOperationRequest{OperationId: &id, WaitS: proto.Uint32(45)}); err != nil || time.Since(started) > time.Second {
+		t.Errorf("%v after %s", err, time.Since(started))
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := v.look(opened, id, pending)
+		ended <- err
+	}()
+	time.Sleep(100 * time.Millisecond)
+	v.revoke(bearer)
+	v.approve(id)
+	wantCode(t, <-ended, callv1.Code_CODE_DENIED)
+}
+
+// What runs for longer than it is kept in memory is looked at without haste.
+func TestGetOperationOfWhatNobodySettles(t *testing.T) {
+	v := newVault(t)
+	opened, id, g := v.granted(bearer, "a")
+	v.must(v.redeem(g))
+	v.clock.advance(operation.JoinRunning)
+	v.must(v.server.Sweep(t.Context()))
+	opened = v.open(bearer)
+	ctx, cancel := context.WithTimeout(withPermit(t.Context(), permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())), 10*time.Second)
+	defer cancel()
+	known := running
+	started := time.Now()
+	got, err := v.operations().GetOperation(ctx, &vaultv1.GetOperationRequest{OperationId: &id, KnownState: &known, WaitS: proto.Uint32(1)})
+	if took := time.Since(started); err != nil || got.GetState() != running || took < 900*time.Millisecond {
+		t.Errorf("%v, %v after %s", got, err, took)
+	}
+}
+
 func TestWatchOperations(t *testing.T) {
 	v := newVault(t)
 	opened := v.open(bearer)

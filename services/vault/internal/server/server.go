@@ -87,6 +87,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	vaultv1.RegisterSessionServiceServer(r, &sessionService{Server: s})
 	vaultv1.RegisterAuthorityServiceServer(r, &authorityService{Server: s})
 	vaultv1.RegisterToolServiceServer(r, &toolService{Server: s})
+	vaultv1.RegisterOperationServiceServer(r, &operationService{Server: s})
 	vaultv1.RegisterRedeemServiceServer(r, &redeemService{Server: s})
 	vaultv1.RegisterApprovalServiceServer(r, &approvalService{Server: s})
 	vaultv1.RegisterControlServiceServer(r, &controlService{Server: s})

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -302,6 +303,11 @@ func TestWaitOperationNeedsAPermit(t *testing.T) {
 	v.must(err)
 	forged, err := grant.SignPermit(forgedKey, p)
 	v.must(err)
+	both := func(ctx context.Context) []error {
+		_, waited := v.tools().WaitOperation(ctx, &vaultv1.WaitOperationRequest{OperationId: &id})
+		_, looked := v.operations().GetOperation(ctx, &vaultv1.GetOperationRequest{OperationId: &id})
+		return []error{waited, looked}
+	}
 	for name, c := range map[string]struct {
 		permit *callv1.SignedPermit
 		code   callv1.Code
@@ -320,30 +326,48 @@ func TestWaitOperationNeedsAPermit(t *testing.T) {
 			if c.permit != nil {
 				ctx = withPermit(ctx, c.permit)
 			}
-			_, err := v.tools().WaitOperation(ctx, &vaultv1.WaitOperationRequest{OperationId: &id})
-			wantCode(t, err, c.code)
+			for _, err := range both(ctx) {
+				wantCode(t, err, c.code)
+			}
 		})
 	}
 	t.Run("two", func(t *testing.T) {
-		_, err := v.tools().WaitOperation(withPermit(withPermit(t.Context(), good), good), &vaultv1.WaitOperationRequest{OperationId: &id})
-		wantCode(t, err, callv1.Code_CODE_DENIED)
+		for _, err := range both(withPermit(withPermit(t.Context(), good), good)) {
+			wantCode(t, err, callv1.Code_CODE_DENIED)
+		}
 	})
 	t.Run("not a permit", func(t *testing.T) {
-		ctx := metadata.AppendToOutgoingContext(t.Context(), rpc.MetadataPermit, "x")
-		_, err := v.tools().WaitOperation(ctx, &vaultv1.WaitOperationRequest{OperationId: &id})
-		wantCode(t, err, callv1.Code_CODE_DENIED)
+		for _, err := range both(metadata.AppendToOutgoingContext(t.Context(), rpc.MetadataPermit, "x")) {
+			wantCode(t, err, callv1.Code_CODE_DENIED)
+		}
 	})
 	t.Run("another principal's looks like none at all", func(t *testing.T) {
 		others := v.open(other)
 		_, theirs := v.wait(others, id, 0)
 		_, none := v.wait(others, strings.Repeat("0", 32), 0)
-		if theirs.Error() != none.Error() {
-			t.Errorf("%q and %q", theirs, none)
+		_, shown := v.look(others, id)
+		_, unknown := v.look(others, strings.Repeat("0", 32))
+		for _, err := range []error{none, shown, unknown} {
+			if theirs.Error() != err.Error() {
+				t.Errorf("%q and %q", theirs, err)
+			}
+		}
+	})
+	t.Run("closed session", func(t *testing.T) {
+		gone := v.open(bearer)
+		_, err := v.sessions().CloseSession(t.Context(), &vaultv1.CloseSessionRequest{SessionId: gone.GetSessionId()})
+		v.must(err)
+		for _, err := range both(withPermit(t.Context(), permitFor(optionsv1.Role_ROLE_VAULT, gone.GetPermits()))) {
+			wantCode(t, err, callv1.Code_CODE_EXPIRED)
 		}
 	})
 	t.Run("expired", func(t *testing.T) {
 		v.clock.advance(time.Minute)
-		_, err := v.tools().WaitOperation(withPermit(t.Context(), good), &vaultv1.WaitOperationRequest{OperationId: &id})
-		wantCode(t, err, callv1.Code_CODE_EXPIRED)
+		for _, err := range both(withPermit(t.Context(), good)) {
+			wantCode(t, err, callv1.Code_CODE_EXPIRED)
+		}
 	})
+	if n := len(v.audit.of(auditv1.Kind_KIND_DENIED)); n < 20 {
+		t.Errorf("%d refusals are recorded", n)
+	}
 }

@@ -141,9 +141,9 @@ const file_durward_executor_v1_events_proto_rawDesc = "" +
 	"\n" +
 	"service_id\x18\x01 \x01(\tR\tserviceId\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.durward.executor.v1.ServiceStateR\x05state\x12\x18\n" +
-	"\ainitial\x18\x03 \x01(\bR\ainitial2\x7f\n" +
-	"\fEventService\x12o\n" +
-	"\rWatchServices\x12).durward.executor.v1.WatchServicesRequest\x1a*.durward.executor.v1.WatchServicesResponse\"\x05\xaa\xbb\x18\x01\x010\x01B;Z9durward.internal/proto/gen/durward/executor/v1;executorv1b\x06proto3"
+	"\ainitial\x18\x03 \x01(\bR\ainitial2\x91\x01\n" +
+	"\fEventService\x12\x80\x01\n" +
+	"\rWatchServices\x12).durward.executor.v1.WatchServicesRequest\x1a*.durward.executor.v1.WatchServicesResponse\"\x16\xaa\xbb\x18\x01\x01\xba\xbb\x18\rlist_services0\x01B;Z9durward.internal/proto/gen/durward/executor/v1;executorv1b\x06proto3"
 
 var (
 	file_durward_executor_v1_events_proto_rawDescOnce sync.Once

@@ -306,6 +306,14 @@ var file_durward_options_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 		Filename:      "durward/options/v1/options.proto",
 	},
 	{
+		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
+		ExtensionType: (*string)(nil),
+		Field:         50103,
+		Name:          "durward.options.v1.permit",
+		Tag:           "bytes,50103,opt,name=permit",
+		Filename:      "durward/options/v1/options.proto",
+	},
+	{
 		ExtendedType:  (*descriptorpb.FieldOptions)(nil),
 		ExtensionType: (*bool)(nil),
 		Field:         50111,
@@ -341,6 +349,11 @@ var (
 	//
 	// optional durward.options.v1.Tool tool = 50102;
 	E_Tool = &file_durward_options_v1_options_proto_extTypes[1]
+	// For an RPC that is no tool and shows what a READ tool of the same sink shows, in another way: that tool's name. The RPC
+	// takes the tool's permit.
+	//
+	// optional string permit = 50103;
+	E_Permit = &file_durward_options_v1_options_proto_extTypes[2]
 )
 
 // Extension fields to descriptorpb.FieldOptions.
@@ -348,15 +361,15 @@ var (
 	// The value never reaches a log, a trace, a metric, an error or an audit record.
 	//
 	// optional bool sensitive = 50111;
-	E_Sensitive = &file_durward_options_v1_options_proto_extTypes[2]
+	E_Sensitive = &file_durward_options_v1_options_proto_extTypes[3]
 	// Where a response field's text comes from.
 	//
 	// optional durward.options.v1.Origin origin = 50112;
-	E_Origin = &file_durward_options_v1_options_proto_extTypes[3]
+	E_Origin = &file_durward_options_v1_options_proto_extTypes[4]
 	// What the field means, for JSON Schema (compiled descriptors keep no comments).
 	//
 	// optional string about = 50113;
-	E_About = &file_durward_options_v1_options_proto_extTypes[4]
+	E_About = &file_durward_options_v1_options_proto_extTypes[5]
 )
 
 var File_durward_options_v1_options_proto protoreflect.FileDescriptor
@@ -395,7 +408,8 @@ const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\x10ORIGIN_CATALOGUE\x10\x01\x12\x12\n" +
 	"\x0eORIGIN_OUTSIDE\x10\x02:T\n" +
 	"\acallers\x12\x1e.google.protobuf.MethodOptions\x18\xb5\x87\x03 \x03(\x0e2\x18.durward.options.v1.RoleR\acallers:N\n" +
-	"\x04tool\x12\x1e.google.protobuf.MethodOptions\x18\xb6\x87\x03 \x01(\v2\x18.durward.options.v1.ToolR\x04tool:=\n" +
+	"\x04tool\x12\x1e.google.protobuf.MethodOptions\x18\xb6\x87\x03 \x01(\v2\x18.durward.options.v1.ToolR\x04tool:8\n" +
+	"\x06permit\x12\x1e.google.protobuf.MethodOptions\x18\xb7\x87\x03 \x01(\tR\x06permit:=\n" +
 	"\tsensitive\x12\x1d.google.protobuf.FieldOptions\x18\xbf\x87\x03 \x01(\bR\tsensitive:S\n" +
 	"\x06origin\x12\x1d.google.protobuf.FieldOptions\x18\xc0\x87\x03 \x01(\x0e2\x1a.durward.options.v1.OriginR\x06origin:5\n" +
 	"\x05about\x12\x1d.google.protobuf.FieldOptions\x18\xc1\x87\x03 \x01(\tR\x05aboutB9Z7durward.internal/proto/gen/durward/options/v1;optionsv1b\x06proto3"
@@ -423,20 +437,21 @@ var file_durward_options_v1_options_proto_goTypes = []any{
 	(*descriptorpb.FieldOptions)(nil),  // 5: google.protobuf.FieldOptions
 }
 var file_durward_options_v1_options_proto_depIdxs = []int32{
-	1, // 0: durward.options.v1.Tool.tier:type_name -> durward.options.v1.Tier
-	4, // 1: durward.options.v1.callers:extendee -> google.protobuf.MethodOptions
-	4, // 2: durward.options.v1.tool:extendee -> google.protobuf.MethodOptions
-	5, // 3: durward.options.v1.sensitive:extendee -> google.protobuf.FieldOptions
-	5, // 4: durward.options.v1.origin:extendee -> google.protobuf.FieldOptions
-	5, // 5: durward.options.v1.about:extendee -> google.protobuf.FieldOptions
-	0, // 6: durward.options.v1.callers:type_name -> durward.options.v1.Role
-	3, // 7: durward.options.v1.tool:type_name -> durward.options.v1.Tool
-	2, // 8: durward.options.v1.origin:type_name -> durward.options.v1.Origin
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	6, // [6:9] is the sub-list for extension type_name
-	1, // [1:6] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	1,  // 0: durward.options.v1.Tool.tier:type_name -> durward.options.v1.Tier
+	4,  // 1: durward.options.v1.callers:extendee -> google.protobuf.MethodOptions
+	4,  // 2: durward.options.v1.tool:extendee -> google.protobuf.MethodOptions
+	4,  // 3: durward.options.v1.permit:extendee -> google.protobuf.MethodOptions
+	5,  // 4: durward.options.v1.sensitive:extendee -> google.protobuf.FieldOptions
+	5,  // 5: durward.options.v1.origin:extendee -> google.protobuf.FieldOptions
+	5,  // 6: durward.options.v1.about:extendee -> google.protobuf.FieldOptions
+	0,  // 7: durward.options.v1.callers:type_name -> durward.options.v1.Role
+	3,  // 8: durward.options.v1.tool:type_name -> durward.options.v1.Tool
+	2,  // 9: durward.options.v1.origin:type_name -> durward.options.v1.Origin
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	7,  // [7:10] is the sub-list for extension type_name
+	1,  // [1:7] is the sub-list for extension extendee
+	0,  // [0:1] is the sub-list for field type_name
 }
 
 func init() { file_durward_options_v1_options_proto_init() }
@@ -451,7 +466,7 @@ func file_durward_options_v1_options_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_options_v1_options_proto_rawDesc), len(file_durward_options_v1_options_proto_rawDesc)),
 			NumEnums:      3,
 			NumMessages:   1,
-			NumExtensions: 5,
+			NumExtensions: 6,
 			NumServices:   0,
 		},
 		GoTypes:           file_durward_options_v1_options_proto_goTypes,

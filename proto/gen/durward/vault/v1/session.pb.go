@@ -1128,9 +1128,9 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x05\xaa\xbb\x18\x01\x012\xc6\x03\n" +
 	"\vToolService\x12\xb6\x03\n" +
 	"\rWaitOperation\x12&.durward.vault.v1.WaitOperationRequest\x1a'.durward.vault.v1.WaitOperationResponse\"\xd3\x02\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xc9\x02\n" +
-	"\x0ewait_operation\x12\x15Wait for an operation\x1a\x9b\x02READ: runs without asking anyone. Waits up to 45 seconds for an operation that a human must approve. Once it is approved, runs it and returns the result of the original tool. Call it again while the status is pending_approval. A denied operation stays denied: stop and tell the user. \x010\x012x\n" +
-	"\x10OperationService\x12d\n" +
-	"\fGetOperation\x12%.durward.vault.v1.GetOperationRequest\x1a&.durward.vault.v1.GetOperationResponse\"\x05\xaa\xbb\x18\x01\x01B5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
+	"\x0ewait_operation\x12\x15Wait for an operation\x1a\x9b\x02READ: runs without asking anyone. Waits up to 45 seconds for an operation that a human must approve. Once it is approved, runs it and returns the result of the original tool. Call it again while the status is pending_approval. A denied operation stays denied: stop and tell the user. \x010\x012\x8a\x01\n" +
+	"\x10OperationService\x12v\n" +
+	"\fGetOperation\x12%.durward.vault.v1.GetOperationRequest\x1a&.durward.vault.v1.GetOperationResponse\"\x17\xaa\xbb\x18\x01\x01\xba\xbb\x18\x0ewait_operationB5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
 
 var (
 	file_durward_vault_v1_session_proto_rawDescOnce sync.Once

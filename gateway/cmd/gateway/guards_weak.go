@@ -1,0 +1,15 @@
+//go:build weak
+
+package main
+
+import (
+	"flag"
+	"fmt"
+
+	"durward.internal/gateway/internal/front"
+)
+
+// guardFlags adds -weaken, for the negative controls of deploy/e2e. No product carries the tag.
+func guardFlags(flags *flag.FlagSet) {
+	flags.Func("weaken", fmt.Sprintf("remove guards: %v", front.Guards), front.Weaken)
+}

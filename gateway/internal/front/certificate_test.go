@@ -1,0 +1,113 @@
+package front
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// writePair makes a self-signed certificate for localhost and returns it.
+func writePair(t *testing.T, dir string, serial int64, ends time.Time) *x509.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
+		NotBefore: ends.Add(-2 * time.Hour), NotAfter: ends, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: raw}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+func openPair(dir string) (*Certificate, error) {
+	return OpenCertificate(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+}
+
+func TestCertificatesThatAreNotOpened(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := openPair(dir); err == nil {
+		t.Error("no files")
+	}
+	writePair(t, dir, 1, time.Now().Add(-time.Minute))
+	if _, err := openPair(dir); err == nil {
+		t.Error("an expired certificate")
+	}
+	writePair(t, dir, 1, time.Now().Add(time.Hour))
+	other := t.TempDir()
+	writePair(t, other, 2, time.Now().Add(time.Hour))
+	if _, err := OpenCertificate(filepath.Join(dir, "cert.pem"), filepath.Join(other, "key.pem")); err == nil {
+		t.Error("a key of another certificate")
+	}
+}
+
+// A renewed pair is shown from the next connection on; a broken one is left, and said.
+func TestCertificateIsReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	first := writePair(t, dir, 1, time.Now().Add(time.Hour))
+	c, err := openPair(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second}
+	go func() { _ = web.Serve(tls.NewListener(l, c.TLS())) }()
+	t.Cleanup(func() { _ = web.Close() })
+	shown := func(root *x509.Certificate, most uint16) (int64, error) {
+		roots := x509.NewCertPool()
+		roots.AddCert(root)
+		conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: roots, ServerName: "localhost", MaxVersion: most})
+		if err != nil {
+			return 0, err
+		}
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64(), nil
+	}
+	if n, err := shown(first, 0); n != 1 || err != nil {
+		t.Errorf("certificate %d, %v", n, err)
+	}
+	if _, err := shown(first, tls.VersionTLS12); err == nil {
+		t.Error("TLS 1.2 is spoken")
+	}
+	second := writePair(t, dir, 22, time.Now().Add(time.Hour))
+	if n, err := shown(second, 0); n != 22 || err != nil {
+		t.Errorf("renewed: certificate %d, %v", n, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cert.pem"), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := shown(second, 0); n != 22 || err != nil || c.Err() == nil {
+		t.Errorf("broken: certificate %d, %v, says %v", n, err, c.Err())
+	}
+}

@@ -1,0 +1,227 @@
+package front
+
+import (
+	"container/list"
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"durward.internal/gateway/internal/limit"
+)
+
+// writeTimeout is how long one write to a client may take: one that does not read its answer loses the connection.
+const writeTimeout = 30 * time.Second
+
+// Conns bounds how many connections there are, in all, for each principal, and for those who have not shown an accepted
+// token. A connection that is one too many makes room by closing another instead of being turned away: strangers who hold
+// connections open push out each other, and never a client that works. It is safe for concurrent use.
+type Conns struct {
+	total, perPrincipal, ofStrangers int
+
+	mu  sync.Mutex
+	all int
+	// strangers are connections that have served no accepted client, oldest first.
+	strangers *list.List
+	// idle are connections of accepted clients that serve no request, the one that has been idle longest first.
+	idle   *list.List
+	counts map[string]int
+}
+
+// NewConns returns Conns with the bounds of conf, which must be valid.
+func NewConns(conf limit.Config) *Conns {
+	return &Conns{
+		total: conf.Connections, perPrincipal: conf.ConnectionsPerPrincipal, ofStrangers: conf.ConnectionsOfStrangers,
+		strangers: list.New(), idle: list.New(), counts: map[string]int{},
+	}
+}
+
+// Listen returns a listener whose connections are counted. For HTTP over TLS it stands below the TLS listener.
+func (c *Conns) Listen(l net.Listener) net.Listener { return counted(l, c) }
+
+// Count is how many connections there are.
+func (c *Conns) Count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all
+}
+
+// Context is for http.Server.ConnContext: it lets the front find the connection that a request came on.
+func (c *Conns) Context(ctx context.Context, nc net.Conn) context.Context {
+	if secure, ok := nc.(interface{ NetConn() net.Conn }); ok {
+		nc = secure.NetConn()
+	}
+	if mine, ok := nc.(*conn); ok {
+		return context.WithValue(ctx, connKey{}, mine)
+	}
+	return ctx
+}
+
+type connKey struct{}
+
+// connOf returns the counted connection that a request came on, or nil.
+func connOf(ctx context.Context) *conn {
+	c, _ := ctx.Value(connKey{}).(*conn)
+	return c
+}
+
+type listener struct {
+	net.Listener
+	conns *Conns
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		nc, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c := &conn{Conn: nc, conns: l.conns}
+		victim, admitted := l.conns.admit(c)
+		if victim != nil {
+			_ = victim.Conn.Close() // its server sees that, and says goodbye to nobody
+		}
+		if admitted {
+			return c, nil
+		}
+		_ = nc.Close() // every connection serves a client
+	}
+}
+
+// conn is one counted connection. It serves one request at a time: the server speaks HTTP/1.1.
+type conn struct {
+	net.Conn
+	conns *Conns
+
+	// Guarded by the mutex of conns.
+	in        *list.List
+	place     *list.Element
+	principal string
+	gone      bool
+}
+
+// Write gives every write its own time.
+func (c *conn) Write(b []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(b)
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.conns.mu.Lock()
+	c.conns.drop(c)
+	c.conns.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// admit counts a connection, and returns the one that has to be closed for it.
+func (c *Conns) admit(n *conn) (victim *conn, admitted bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.strangers.Len() >= c.ofStrangers, c.all >= c.total && c.strangers.Len() > 0:
+		victim = first(c.strangers)
+	case c.all >= c.total && c.idle.Len() > 0:
+		victim = first(c.idle)
+	case c.all >= c.total:
+		return nil, false
+	}
+	if victim != nil {
+		c.drop(victim)
+	}
+	c.all++
+	n.move(c.strangers)
+	return victim, true
+}
+
+func first(l *list.List) *conn {
+	c, _ := l.Front().Value.(*conn)
+	return c
+}
+
+// drop takes a connection out of the count. It may be called more than once. The caller holds the mutex.
+func (c *Conns) drop(n *conn) {
+	if n.gone {
+		return
+	}
+	n.gone = true
+	n.move(nil)
+	c.all--
+	c.disown(n)
+}
+
+// disown takes a connection from its principal. The caller holds the mutex.
+func (c *Conns) disown(n *conn) {
+	if n.principal == "" {
+		return
+	}
+	if c.counts[n.principal]--; c.counts[n.principal] == 0 {
+		delete(c.counts, n.principal)
+	}
+	n.principal = ""
+}
+
+// move puts a connection at the end of a list, or in none. The caller holds the mutex.
+func (c *conn) move(to *list.List) {
+	if c.place != nil {
+		c.in.Remove(c.place)
+	}
+	c.in, c.place = to, nil
+	if to != nil {
+		c.place = to.PushBack(c)
+	}
+}
+
+// serve begins a request of an accepted principal on the connection, which is its principal's from then on, and reports
+// whether that one may have it. A principal at its cap loses the connection that has been idle longest. If it may, done must
+// follow.
+func (c *conn) serve(principal string) (admitted bool) {
+	victim, admitted := c.conns.claim(c, principal)
+	if victim != nil {
+		_ = victim.Conn.Close()
+	}
+	return admitted
+}
+
+// done ends what serve began.
+func (c *conn) done() {
+	c.conns.mu.Lock()
+	defer c.conns.mu.Unlock()
+	if !c.gone {
+		c.move(c.conns.idle)
+	}
+}
+
+func (c *Conns) claim(n *conn, principal string) (victim *conn, admitted bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n.gone {
+		return nil, false
+	}
+	if n.principal != principal {
+		if c.counts[principal] >= c.perPrincipal {
+			if victim = c.idlest(principal); victim == nil {
+				return nil, false
+			}
+			c.drop(victim)
+		}
+		c.disown(n)
+		n.principal = principal
+		c.counts[principal]++
+	}
+	n.move(nil)
+	return victim, true
+}
+
+// idlest returns a principal's connection that has been idle longest, or nil. The caller holds the mutex.
+func (c *Conns) idlest(principal string) *conn {
+	for at := c.idle.Front(); at != nil; at = at.Next() {
+		if n, _ := at.Value.(*conn); n.principal == principal {
+			return n
+		}
+	}
+	return nil
+}

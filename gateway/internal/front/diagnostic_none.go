@@ -1,0 +1,14 @@
+//go:build !conformance
+
+package front
+
+import "github.com/go-json-experiment/json/jsontext"
+
+// The conformance suite needs methods, declared capabilities and answers to a server's requests that no shipped build takes.
+// They are in diagnostic.go, which only the tag conformance compiles.
+
+func diagnosticMethods(map[string]method) {}
+
+func diagnosticMeta(jsontext.Value) []byte { return nil }
+
+func diagnosticAnswer(_, _, _ jsontext.Value) *Frame { return nil }

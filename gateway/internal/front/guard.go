@@ -1,0 +1,32 @@
+//go:build !weak
+
+package front
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"net"
+)
+
+// The guards of the edge, one small function each, so that a drill can show what happens without one: deploy/e2e builds the
+// twins in guard_weak.go with a tag that no shipped build carries.
+
+// sameToken reports whether a session was opened with the token that is shown.
+func sameToken(opened, shown [sha256.Size]byte) bool {
+	return subtle.ConstantTimeCompare(opened[:], shown[:]) == 1
+}
+
+// localRequired reports whether Host and Origin must be this server's own, or configured.
+func localRequired() bool { return true }
+
+// mediaRequired reports whether a message must say that it is JSON.
+func mediaRequired() bool { return true }
+
+// headersRequired reports whether headers must say what the body says.
+func headersRequired() bool { return true }
+
+// asSent is the message that is read: the bytes that were sent.
+func asSent(body []byte) []byte { return body }
+
+// counted returns a listener whose connections are counted by c, and have deadlines.
+func counted(l net.Listener, c *Conns) net.Listener { return &listener{l, c} }

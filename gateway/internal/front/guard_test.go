@@ -1,0 +1,33 @@
+//go:build !weak
+
+package front
+
+import (
+	"crypto/sha256"
+	"net"
+	"testing"
+)
+
+// TestGuardsStand: in a build without the drill's tag every guard refuses what is off by a little.
+func TestGuardsStand(t *testing.T) {
+	if !localRequired() || !mediaRequired() || !headersRequired() {
+		t.Error("something is not required")
+	}
+	one := sha256.Sum256([]byte("token"))
+	other := one
+	other[31] ^= 1
+	if sameToken(one, other) || !sameToken(one, one) {
+		t.Error("tokens are compared too kindly")
+	}
+	if body := `{"Method":1,"method":2}`; string(asSent([]byte(body))) != body {
+		t.Error("a message is not read as it was sent")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, ok := counted(l, new(Conns)).(*listener); !ok {
+		t.Error("connections are not counted")
+	}
+}

@@ -1,0 +1,184 @@
+package front
+
+import (
+	"encoding/base64"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+)
+
+// Headers of the protocol.
+const (
+	headerSession  = "Mcp-Session-Id"
+	headerProtocol = "Mcp-Protocol-Version"
+	headerMethod   = "Mcp-Method"
+	headerName     = "Mcp-Name"
+	// prefixParam begins the headers that repeat single arguments. No tool of the contract asks for one; the SDK compares them
+	// with the body for a tool that does.
+	prefixParam = "Mcp-Param-"
+)
+
+// modernEra is the revision of the stateless era.
+const modernEra = "2026-07-28"
+
+// protocols are the revisions of the stateful era that are served, newest first.
+var protocols = []string{"2025-11-25", "2025-06-18"}
+
+// unsaid is the revision that the specification has a server assume where the header is missing and nothing else tells it
+// the revision. A session knows its own, so that a message which claims this one is taken like one without the header.
+const unsaid = "2025-03-26"
+
+// Protocols returns the revisions of an era that are served, newest first. The stateless era lists them all, since its
+// clients learn from it what else they could speak.
+func Protocols(era Era) []string {
+	if era == Stateless {
+		return append([]string{modernEra}, protocols...)
+	}
+	return slices.Clone(protocols)
+}
+
+// SupportedProtocol reports whether a revision of the stateful era is served.
+func SupportedProtocol(version string) bool { return slices.Contains(protocols, version) }
+
+// headers are what a request says about its body. They decide nothing that the body says itself: they are compared with it.
+type headers struct {
+	protocol, method, name []string
+	session                bool
+}
+
+func readHeaders(h http.Header) headers {
+	return headers{
+		protocol: h.Values(headerProtocol), method: h.Values(headerMethod), name: h.Values(headerName),
+		session: h.Get(headerSession) != "",
+	}
+}
+
+// modern reports whether the headers claim a revision without sessions.
+func (h headers) modern() bool {
+	return len(h.protocol) == 1 && isRevision(h.protocol[0]) && h.protocol[0] >= modernEra
+}
+
+// ofSession reports whether the headers claim nothing that a message of a session may not.
+func (h headers) ofSession() bool {
+	return len(h.protocol) == 0 || len(h.protocol) == 1 && (SupportedProtocol(h.protocol[0]) || h.protocol[0] == unsaid)
+}
+
+// isRevision reports whether a text has the form of a revision: a date.
+func isRevision(s string) bool {
+	_, err := time.Parse(time.DateOnly, s)
+	return err == nil
+}
+
+// era is the verdict on a message: the stateless era if the message says so itself, or if it says nothing and its headers
+// claim that era for something that has no session and is no handshake; what is wrong with it is then said in that era's way.
+func (h headers) era(f *Frame) Era {
+	if f.protocol != "" || h.modern() && !h.session && f.Method != methodInitialize {
+		return Stateless
+	}
+	return Stateful
+}
+
+// check compares the headers with the message, and refuses revisions that are not served.
+func (h headers) check(f *Frame) *frameError {
+	if f.Era == Stateful {
+		if f.Method == methodInitialize || h.ofSession() {
+			return nil
+		}
+		return unsupported(h.protocol...)
+	}
+	if f.ID == nil {
+		// Notifications carry no revision, and there is none in this era that says anything to us.
+		return h.mismatch(h.method, f.Method, headerMethod)
+	}
+	switch {
+	case f.protocol == "":
+		return invalidParams("The request lacks " + metaProtocol + " in params._meta.")
+	case len(h.protocol) != 1 || h.protocol[0] != f.protocol:
+		return h.mismatch(h.protocol, f.protocol, headerProtocol)
+	case f.protocol != modernEra:
+		return unsupported(f.protocol)
+	case !f.declared:
+		return invalidParams("The request lacks " + metaCapabilities + " in params._meta.")
+	}
+	return h.mismatch(h.method, f.Method, headerMethod)
+}
+
+// checkName compares the name in the headers with what the message is about.
+func (h headers) checkName(f *Frame, named bool) *frameError {
+	if f.Era != Stateless || !named {
+		return nil
+	}
+	return h.mismatch(h.name, f.Name, headerName)
+}
+
+// mismatch refuses a header that is not there once with the body's value.
+func (headers) mismatch(values []string, body, name string) *frameError {
+	if !headersRequired() || len(values) == 1 && (values[0] == body || plain(values[0]) == body) {
+		return nil
+	}
+	return &frameError{rpc: rpcHeaderMismatch, code: callv1.Code_CODE_INVALID_ARGUMENT,
+		message: "The header " + name + " must be there once and say what the body says."}
+}
+
+// plain undoes the encoding that clients use for what a header cannot carry: =?base64?…?=.
+func plain(value string) string {
+	encoded, begins := strings.CutPrefix(value, "=?base64?")
+	encoded, ends := strings.CutSuffix(encoded, "?=")
+	if !begins || !ends {
+		return value
+	}
+	decoded, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		return value
+	}
+	return string(decoded)
+}
+
+// versionPattern is what a revision may look like to be repeated: no text of somebody's own.
+var versionPattern = regexp.MustCompile(`^v?[0-9][0-9.-]{0,31}$`)
+
+// unsupported refuses a revision and names those that are served. It repeats what the client asked for only if that looks
+// like a revision.
+func unsupported(claims ...string) *frameError {
+	requested, quiet := "unknown", false
+	for _, c := range claims {
+		if versionPattern.MatchString(c) {
+			requested, quiet = c, isRevision(c) && c > modernEra // clients of a later revision ask so before they fall back
+			break
+		}
+	}
+	supported := Protocols(Stateless)
+	return &frameError{rpc: rpcUnsupportedVersion, code: callv1.Code_CODE_INVALID_ARGUMENT, quiet: quiet,
+		message: "This server speaks MCP " + strings.Join(supported[:len(supported)-1], ", ") + " and " + supported[len(supported)-1] + ".",
+		data:    map[string]any{"supported": supported, "requested": requested}}
+}
+
+// forwarded returns the headers that go on with a frame: none but those that were compared with it, and those that the SDK
+// needs and that the front has judged.
+func forwarded(r *http.Request, f *Frame) http.Header {
+	out := http.Header{
+		"Authorization": r.Header["Authorization"],
+		"Content-Type":  {"application/json"},
+		"Accept":        {"application/json, text/event-stream"},
+	}
+	if f.Era == Stateful {
+		if values := r.Header[headerSession]; len(values) == 1 {
+			out[headerSession] = values
+		}
+		if values := r.Header[headerProtocol]; len(values) == 1 && SupportedProtocol(values[0]) && f.Method != methodInitialize {
+			out[headerProtocol] = values
+		}
+		return out
+	}
+	out[headerProtocol], out[headerMethod], out[headerName] = []string{modernEra}, []string{f.Method}, []string{f.Name}
+	for name, values := range r.Header {
+		if strings.HasPrefix(name, prefixParam) {
+			out[name] = values
+		}
+	}
+	return out
+}

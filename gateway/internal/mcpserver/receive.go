@@ -1,0 +1,183 @@
+package mcpserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"durward.internal/gateway/internal/envelope"
+	"durward.internal/gateway/internal/front"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/rpc"
+)
+
+// receive is around every message that the SDK of one era handles.
+func (s *Server) receive(era front.Era) mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
+			call := callOf(req)
+			if call == nil || call.Era != era {
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "Internal error."}
+			}
+			ctx = call.Seen.Context(rpc.WithRequestID(ctx, call.RequestID))
+			defer func() {
+				if p := recover(); p != nil {
+					s.conf.Logger.ErrorContext(ctx, "panic", "method", method, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+					result, err = nil, internalError(call)
+				}
+			}()
+			if result, err = s.dispatch(ctx, next, method, req, call); err != nil {
+				return nil, s.public(ctx, method, call, err)
+			}
+			return result, nil
+		}
+	}
+}
+
+// dispatch gives a message to whatever serves its method: the SDK, for what is not here.
+func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call) (mcp.Result, error) {
+	if result, served, err := s.diagnose(ctx, next, method, req, call); served {
+		return result, err
+	}
+	switch method {
+	case "initialize":
+		return s.initialize(ctx, next, method, req, call)
+	case "server/discover":
+		return s.discover(ctx, next, method, req, call)
+	case "tools/call":
+		if r, ok := req.(*mcp.CallToolRequest); ok {
+			if _, known := s.tools[r.Params.Name]; !known {
+				return s.unknownTool(ctx, call)
+			}
+			return taskOr(ctx, next, method, req)
+		}
+	case methodGetTask, methodUpdateTask, methodCancelTask:
+		return s.task(ctx, method, req, call)
+	case methodReadResource, methodSubscribe, methodUnsubscribe, methodListen, methodComplete:
+		return s.resource(ctx, next, method, req, call)
+	}
+	return next(ctx, method, req)
+}
+
+// refusalError is an error of ours, fit for the client. Whatever else the SDK or a handler returns is not: it names types and
+// repeats input.
+type refusalError struct{ rpc *jsonrpc.Error }
+
+func (e *refusalError) Error() string { return e.rpc.Message }
+
+// refuse makes a JSON-RPC error of a fault, for every method but tools/call, which answers in the envelope.
+func refuse(call *front.Call, f *fault.Error) error {
+	code := int64(-32000)
+	switch {
+	case f.Code == callv1.Code_CODE_NOT_FOUND && call.Era == front.Stateful:
+		code = -32002 // what the older revisions call a resource that is not there
+	case f.Code == callv1.Code_CODE_NOT_FOUND, f.Code == callv1.Code_CODE_INVALID_ARGUMENT:
+		code = jsonrpc.CodeInvalidParams
+	case f.Code == callv1.Code_CODE_INTERNAL:
+		code = jsonrpc.CodeInternalError
+	}
+	return rpcError(call, code, f)
+}
+
+// rpcError is refuse with a JSON-RPC code of the caller's choice.
+func rpcError(call *front.Call, code int64, f *fault.Error) error {
+	out := envelope.Fault(call.RequestID, f)
+	said := front.ErrorData(out)
+	if f.Code == callv1.Code_CODE_PROOF_REQUIRED {
+		said[metaProofNeeded], said[metaSession] = proofNeeded(f, callv1.Proof_PURPOSE_RENEW), call.Session.Ref()
+	}
+	data, err := json.Marshal(said)
+	if err != nil {
+		return internalError(call)
+	}
+	return &refusalError{&jsonrpc.Error{Code: code, Message: out.Summary, Data: data}}
+}
+
+// public returns the error that the client sees.
+func (s *Server) public(ctx context.Context, method string, call *front.Call, err error) error {
+	if ours, ok := errors.AsType[*refusalError](err); ok {
+		return ours.rpc
+	}
+	s.conf.Logger.WarnContext(ctx, "the SDK refused a message", "method", method, "error", err)
+	return internalError(call).(*refusalError).rpc
+}
+
+func internalError(call *front.Call) error {
+	return &refusalError{&jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "Internal error.",
+		Data: []byte(`{"code":"INTERNAL","request_id":"` + call.RequestID + `"}`)}}
+}
+
+// completed is a tool's result that did not come through the SDK's own handling of tools, which says what kind of result it
+// is in the stateless era.
+type completed struct{ *mcp.CallToolResult }
+
+// MarshalJSON implements json.Marshaler.
+func (c completed) MarshalJSON() ([]byte, error) {
+	raw, err := json.Marshal(c.CallToolResult)
+	if err != nil {
+		return nil, err
+	}
+	return append([]byte(`{"resultType":"complete",`), raw[1:]...), nil
+}
+
+// discover tells a client of the stateless era what the server can do, and what its proofs must name.
+func (s *Server) discover(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call) (mcp.Result, error) {
+	result, err := next(ctx, method, req)
+	if err != nil {
+		return nil, err
+	}
+	result.SetMeta(map[string]any{metaRequestID: call.RequestID, metaSession: call.Session.Ref(), metaClient: call.Session.Principal()})
+	return result, nil
+}
+
+// listen serves a stream of notifications. It ends, with an answer, when the client closes it, when the session ends or the
+// process stops, and after as long as a session may be idle: whoever still listens asks again.
+func (s *Server) listen(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call) (mcp.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.conf.SessionTimeout)
+	defer cancel()
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-call.Gone:
+		case <-call.Session.Done():
+		case <-s.conf.Draining:
+		}
+		cancel()
+	}()
+	return next(ctx, method, req)
+}
+
+// initialize ends a handshake: the session that the front opened at the vault gets the SDK's id, and the client learns what
+// its proofs must name.
+func (s *Server) initialize(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call) (mcp.Result, error) {
+	result, err := next(ctx, method, req)
+	session, ok := req.GetSession().(*mcp.ServerSession)
+	if err != nil || !ok {
+		s.conf.Logger.WarnContext(ctx, "the SDK refused a handshake", "error", err)
+		return nil, internalError(call)
+	}
+	end := func() {
+		if err := session.Close(); err != nil {
+			s.conf.Logger.DebugContext(ctx, "closing a client's session", "error", err)
+		}
+	}
+	if !call.Bind(ctx, session.ID(), end) {
+		go end() // it waits for this very handler
+		return nil, refuse(call, fault.New(callv1.Code_CODE_RATE_LIMITED, "too many sessions are busy; end one, or try again later"))
+	}
+	go func() {
+		_ = session.Wait() // why it ended is logged by whoever ended it
+		call.Unbind(context.WithoutCancel(ctx))
+	}()
+	if r, ok := result.(*mcp.InitializeResult); ok {
+		r.Meta = mcp.Meta{metaRequestID: call.RequestID, metaSession: call.Session.Ref(), metaClient: call.Session.Principal()}
+	}
+	s.conf.Logger.InfoContext(ctx, "session opened", "principal", call.Session.Principal(), "session", call.Session.Ref(), "signs", call.Session.KeyBound())
+	return result, nil
+}

@@ -1,0 +1,343 @@
+package mcpserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/limit"
+	"durward.internal/gateway/internal/refusal"
+	"durward.internal/gateway/internal/resource"
+	"durward.internal/gateway/internal/subscription"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+)
+
+// Methods and notifications of resources.
+const (
+	methodReadResource = "resources/read"
+	methodSubscribe    = "resources/subscribe"
+	methodUnsubscribe  = "resources/unsubscribe"
+	methodListen       = "subscriptions/listen"
+	methodComplete     = "completion/complete"
+	noteUpdated        = "notifications/resources/updated"
+	noteAcknowledged   = "notifications/subscriptions/acknowledged"
+)
+
+// notifyTimeout bounds one notification. A client that does not read holds up nobody but itself.
+const notifyTimeout = 10 * time.Second
+
+// resources serves the book of resources, and the subscriptions to it.
+type resources struct {
+	book  *resource.Book
+	table *subscription.Table
+	// send sends a notification to one session, by era.
+	send [2]mcp.MethodHandler
+
+	mu sync.Mutex
+	// listeners are the sessions of the stateful era that are subscribed to something, acked the streams of the other era whose
+	// client does not yet know that it is: nothing may be told before.
+	listeners map[*mcp.ServerSession]*subscription.Listener
+	acked     map[*mcp.ServerSession]chan struct{}
+}
+
+func newResources(conf Config) (*resources, error) {
+	book, err := resource.New(conf.Relay, limitsOf(conf))
+	if err != nil {
+		return nil, err
+	}
+	table, err := subscription.New(conf.Relay)
+	if err != nil {
+		return nil, err
+	}
+	return &resources{
+		book: book, table: table, listeners: map[*mcp.ServerSession]*subscription.Listener{}, acked: map[*mcp.ServerSession]chan struct{}{},
+	}, nil
+}
+
+// limitsOf returns what durward://config tells of this gateway's limits.
+func limitsOf(conf Config) []resource.Bound {
+	rate := func(r limit.Rate) string { return fmt.Sprintf("%g a second, %d at once after a rest", r.PerS, r.Burst) }
+	out := []resource.Bound{
+		{Name: "a call is held for a human", Value: conf.Hold.String()},
+		{Name: "tool calls under way", Value: fmt.Sprint(conf.CallsPerPrincipal)},
+		{Name: "subscriptions", Value: fmt.Sprint(subscription.MaxURIs)},
+		{Name: "a session without use ends after", Value: conf.SessionTimeout.String()},
+	}
+	if l := conf.Limits; l != nil {
+		out = append(out,
+			resource.Bound{Name: "calls that change something or wait", Value: rate(l.Tools)},
+			resource.Bound{Name: "calls that read", Value: rate(l.Reads)},
+			resource.Bound{Name: "resources", Value: rate(l.Resources)},
+			resource.Bound{Name: "lists", Value: rate(l.Lists)},
+			resource.Bound{Name: "messages in all", Value: rate(l.Messages)},
+			resource.Bound{Name: "requests under way", Value: fmt.Sprint(l.RequestsPerPrincipal)},
+			resource.Bound{Name: "connections", Value: fmt.Sprint(l.ConnectionsPerPrincipal)},
+		)
+	}
+	return out
+}
+
+// options makes a server say that it has resources. The handlers decide nothing: what comes to them was judged in dispatch.
+func (r *resources) options(o *mcp.ServerOptions) {
+	o.Capabilities.Resources = &mcp.ResourceCapabilities{}
+	o.SubscribeHandler = func(context.Context, *mcp.SubscribeRequest) error { return nil }
+	o.UnsubscribeHandler = func(context.Context, *mcp.UnsubscribeRequest) error { return nil }
+	o.CompletionHandler = func(context.Context, *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+		return nil, errors.New("a completion that was not served before")
+	}
+}
+
+// register puts the lists of resources and templates on a server.
+func (r *resources) register(sdk *mcp.Server) {
+	annotations := func(priority float64) *mcp.Annotations {
+		return &mcp.Annotations{Audience: []mcp.Role{"assistant", "user"}, Priority: priority}
+	}
+	for _, e := range resource.Entries() {
+		sdk.AddResource(&mcp.Resource{
+			URI: e.URI.String(), Name: e.Name, Title: e.Title, Description: e.Description, MIMEType: e.URI.Format.MIME(),
+			Annotations: annotations(e.Priority),
+		}, r.read)
+	}
+	for _, t := range resource.Templates() {
+		sdk.AddResourceTemplate(&mcp.ResourceTemplate{
+			URITemplate: t.URI, Name: t.Name, Title: t.Title, Description: t.Description, MIMEType: resource.Markdown.MIME(),
+			Annotations: annotations(t.Priority),
+		}, r.read)
+	}
+}
+
+// outgoing is outermost around what a server sends by itself: it lets the subscriptions send through it, and sees when the
+// client of a stream was told that it is subscribed.
+func (r *resources) outgoing(era front.Era) mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		r.send[era] = next
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			result, err := next(ctx, method, req)
+			if session, ok := req.GetSession().(*mcp.ServerSession); ok && err == nil && method == noteAcknowledged {
+				r.acknowledged(session)
+			}
+			return result, err
+		}
+	}
+}
+
+func (r *resources) acknowledged(session *mcp.ServerSession) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ack, ok := r.acked[session]; ok {
+		close(ack)
+		delete(r.acked, session)
+	}
+}
+
+type uriKey struct{}
+
+// client is who reads, by the front's verdict.
+func client(call *front.Call) resource.Client {
+	return resource.Client{Session: call.Session, By: call.Caller, About: call.Session.About()}
+}
+
+// resource serves a message about resources.
+func (s *Server) resource(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call) (mcp.Result, error) {
+	var result mcp.Result
+	var err error
+	switch params := req.GetParams().(type) {
+	case *mcp.ReadResourceParams:
+		var uri resource.URI
+		if uri, err = parseURI(params.URI); err != nil {
+			break
+		}
+		// The SDK needs only to find the one handler that serves them all; which resource is read was decided here.
+		params.URI = resource.URI{Kind: resource.Help}.String()
+		result, err = next(context.WithValue(ctx, uriKey{}, uri), method, req)
+	case *mcp.CompleteParams:
+		result, err = s.resources.complete(ctx, call, params)
+	case *mcp.SubscribeParams:
+		if err = s.resources.subscribe(ctx, req, call, params.URI); err == nil {
+			result, err = next(ctx, method, req)
+		}
+	case *mcp.UnsubscribeParams:
+		var uri resource.URI
+		if uri, err = parseURI(params.URI); err == nil {
+			s.resources.unsubscribe(req, uri)
+			result, err = next(ctx, method, req)
+		}
+	case *mcp.SubscriptionsListenParams:
+		result, err = s.listenTo(ctx, next, method, req, call, params)
+	default:
+		err = fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("params are a %T", params)))
+	}
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		return nil, s.refuseResource(ctx, call, method, f)
+	}
+	return result, err
+}
+
+// refuseResource says why a message about resources gets no further, and records what never reached a sink.
+func (s *Server) refuseResource(ctx context.Context, call *front.Call, method string, f *fault.Error) error {
+	s.conf.Logger.InfoContext(ctx, "resource refused", "method", method, "principal", call.Session.Principal(), "session", call.Session.Ref(), "fault", f)
+	if errors.Is(f, resource.ErrURI) || f.Code == callv1.Code_CODE_INVALID_ARGUMENT {
+		s.conf.Refusals.Record(ctx, refusal.Event{
+			RequestID: call.RequestID, Code: f.Code, Reason: "resource", Principal: call.Session.Principal(), Session: call.Session.Ref(), Field: f.Field,
+		})
+	}
+	return refuse(call, f)
+}
+
+func parseURI(uri string) (resource.URI, error) {
+	u, err := resource.Parse(uri)
+	if err != nil {
+		return u, fault.New(callv1.Code_CODE_NOT_FOUND, err.Error(), fault.WithField("uri"), fault.WithCause(err))
+	}
+	return u, nil
+}
+
+// read is the handler of every resource: it reads the one that dispatch found in the request.
+func (r *resources) read(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	call := callOf(req)
+	uri, ok := ctx.Value(uriKey{}).(resource.URI)
+	if !ok || call == nil {
+		return nil, errors.New("a resource that dispatch did not see")
+	}
+	text, err := r.book.Read(ctx, client(call), uri)
+	if err != nil {
+		return nil, fault.From(err)
+	}
+	return &mcp.ReadResourceResult{
+		Meta:     mcp.Meta{metaRequestID: call.RequestID},
+		Contents: []*mcp.ResourceContents{{URI: uri.String(), MIMEType: uri.Format.MIME(), Text: text}},
+	}, nil
+}
+
+func (r *resources) complete(ctx context.Context, call *front.Call, params *mcp.CompleteParams) (mcp.Result, error) {
+	if params.Ref == nil || params.Ref.Type != "ref/resource" {
+		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "only arguments of resource templates are completed", fault.WithField("ref.type"))
+	}
+	values, total, err := r.book.Complete(ctx, client(call), params.Ref.URI, params.Argument.Name, params.Argument.Value)
+	if err != nil {
+		return nil, fault.From(err)
+	}
+	return &mcp.CompleteResult{
+		Meta:       mcp.Meta{metaRequestID: call.RequestID},
+		Completion: mcp.CompletionResultDetails{Values: append([]string{}, values...), Total: total, HasMore: total > len(values)},
+	}, nil
+}
+
+// subscribable reads a URI and judges it as a reader of the resource is judged, so that whoever may not look is not told of
+// changes either. The state is an operation's.
+func (r *resources) subscribable(ctx context.Context, call *front.Call, raw string) (resource.URI, vaultv1.OperationState, error) {
+	uri, err := parseURI(raw)
+	if err != nil {
+		return uri, 0, err
+	}
+	state, err := r.book.Probe(ctx, client(call), uri)
+	if err != nil {
+		return uri, 0, fault.From(err)
+	}
+	return uri, state, nil
+}
+
+// subscribe subscribes a session of the stateful era. Notifications go out on its standalone stream.
+func (r *resources) subscribe(ctx context.Context, req mcp.Request, call *front.Call, raw string) error {
+	uri, state, err := r.subscribable(ctx, call, raw)
+	if err != nil {
+		return err
+	}
+	session, ok := req.GetSession().(*mcp.ServerSession)
+	if !ok {
+		return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("the session is a %T", req.GetSession())))
+	}
+	r.mu.Lock()
+	l := r.listeners[session]
+	if l == nil {
+		l = r.table.Listen(call.Session, call.Session.Principal(), func(uri string) { r.notify(front.Stateful, session, uri, nil) })
+		r.listeners[session] = l
+		go func() {
+			_ = session.Wait() // why it ended is logged by whoever ended it
+			r.mu.Lock()
+			delete(r.listeners, session)
+			r.mu.Unlock()
+			l.Close()
+		}()
+	}
+	r.mu.Unlock()
+	return l.Add(uri, state)
+}
+
+func (r *resources) unsubscribe(req mcp.Request, uri resource.URI) {
+	session, _ := req.GetSession().(*mcp.ServerSession)
+	r.mu.Lock()
+	l := r.listeners[session]
+	r.mu.Unlock()
+	if l != nil {
+		l.Remove(uri)
+	}
+}
+
+// listenTo serves a stream of notifications of the stateless era. Every resource is judged before the client hears that it is
+// subscribed to any.
+func (s *Server) listenTo(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call, params *mcp.SubscriptionsListenParams) (mcp.Result, error) {
+	session, ok := req.GetSession().(*mcp.ServerSession)
+	if !ok || params.Notifications == nil || len(params.Notifications.ResourceSubscriptions) == 0 {
+		return s.listen(ctx, next, method, req, call)
+	}
+	r := s.resources
+	acked := make(chan struct{})
+	r.mu.Lock()
+	r.acked[session] = acked
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.acked, session)
+	}()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	meta := mcp.Meta{mcp.MetaKeySubscriptionID: requestID(call)}
+	l := r.table.Listen(call.Session, call.Session.Principal(), func(uri string) {
+		select {
+		case <-acked:
+			r.notify(front.Stateless, session, uri, meta)
+		case <-ctx.Done():
+		}
+	})
+	defer l.Close()
+	for _, raw := range params.Notifications.ResourceSubscriptions {
+		uri, state, err := r.subscribable(ctx, call, raw)
+		if err == nil {
+			err = l.Add(uri, state)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return s.listen(ctx, next, method, req, call)
+}
+
+// requestID is the JSON-RPC id of a request, as notifications repeat it.
+func requestID(call *front.Call) any {
+	var number int64
+	if json.Unmarshal(call.ID, &number) == nil {
+		return number
+	}
+	var text string
+	_ = json.Unmarshal(call.ID, &text) // the front let it through: it is one or the other
+	return text
+}
+
+// notify tells one session that a resource changed. A client that has no stream open, or does not read it, misses it.
+func (r *resources) notify(era front.Era, session *mcp.ServerSession, uri string, meta mcp.Meta) {
+	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
+	defer cancel()
+	_, _ = r.send[era](ctx, noteUpdated, &mcp.ServerRequest[*mcp.ResourceUpdatedNotificationParams]{
+		Session: session, Params: &mcp.ResourceUpdatedNotificationParams{Meta: meta, URI: uri},
+	})
+}

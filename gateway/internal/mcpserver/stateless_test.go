@@ -1,0 +1,434 @@
+package mcpserver_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+)
+
+// modernMeta is what every request of the stateless era says of its client.
+const modernMeta = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`
+
+// modernRequest is a request of the stateless era: members are those of params, but _meta; meta is more of that.
+func modernRequest(method, name, members, meta string) request {
+	if members != "" {
+		members += ","
+	}
+	if meta != "" {
+		meta = "," + meta
+	}
+	header := map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method}
+	if name != "" {
+		header["Mcp-Name"] = name
+	}
+	return request{header: header, body: `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + members + `"_meta":{` + modernMeta + meta + `}}}`}
+}
+
+func modernCall(name, arguments, meta string) request {
+	return modernRequest("tools/call", name, `"name":"`+name+`","arguments":`+arguments, meta)
+}
+
+// askModern sends a request of the stateless era with a token and checks what holds for every answer with a result.
+func (e *edge) askModern(t testing.TB, token string, r request) reply {
+	t.Helper()
+	r.token = token
+	out := e.send(t, r)
+	if out.message.Error == nil {
+		var result struct {
+			ResultType string `json:"resultType"`
+		}
+		must(t, json.Unmarshal(out.message.Result, &result))
+		if result.ResultType != "complete" || out.status != http.StatusOK {
+			t.Errorf("%d, resultType %q: %s", out.status, result.ResultType, out.raw)
+		}
+	}
+	if id := out.header.Get("Mcp-Session-Id"); id != "" {
+		t.Errorf("the stateless era has a session: %s", id)
+	}
+	return out
+}
+
+func TestStatelessDiscover(t *testing.T) {
+	e := newEdge(t, edgeOptions{})
+	r := e.askModern(t, tokenAgent, modernRequest("server/discover", "", "", ""))
+	var d struct {
+		Meta         map[string]any `json:"_meta"`
+		Versions     []string       `json:"supportedVersions"`
+		Capabilities map[string]any `json:"capabilities"`
+		Instructions string         `json:"instructions"`
+		TTL          int            `json:"ttlMs"`
+		Scope        string         `json:"cacheScope"`
+	}
+	must(t, json.Unmarshal(r.message.Result, &d))
+	if strings.Join(d.Versions, " ") != "2026-07-28 2025-11-25 2025-06-18" {
+		t.Errorf("versions %v", d.Versions)
+	}
+	if len(d.Instructions) == 0 || len([]rune(d.Instructions)) > 1500 || d.TTL < 60_000 || d.Scope != "private" {
+		t.Errorf("%d characters of instructions, kept %d ms, %s", len([]rune(d.Instructions)), d.TTL, d.Scope)
+	}
+	if d.Capabilities["tools"] == nil || d.Capabilities["logging"] != nil || d.Capabilities["prompts"] != nil || strings.Contains(string(r.message.Result), "listChanged") {
+		t.Errorf("capabilities %v", d.Capabilities)
+	}
+	if d.Meta["durward/session"] != "s-agent" || d.Meta["durward/client"] != "agent" || d.Meta["durward/request_id"] != r.header.Get("Durward-Request-Id") {
+		t.Errorf("meta %v", d.Meta)
+	}
+	list := e.askModern(t, tokenAgent, modernRequest("tools/list", "", "", ""))
+	var l struct {
+		Tools []json.RawMessage `json:"tools"`
+		TTL   int               `json:"ttlMs"`
+		Scope string            `json:"cacheScope"`
+	}
+	must(t, json.Unmarshal(list.message.Result, &l))
+	if len(l.Tools) != 6 || l.TTL < 60_000 || l.Scope != "private" || len(list.message.Result) > 16_000 {
+		t.Errorf("%d tools in %d bytes, kept %d ms, %s", len(l.Tools), len(list.message.Result), l.TTL, l.Scope)
+	}
+}
+
+// One vault session per principal, opened once, shared by requests that come together, told apart by instance, and nobody
+// else's whatever they claim.
+func TestStatelessSessions(t *testing.T) {
+	e := newEdge(t, edgeOptions{sessions: 4})
+	status := func(token, meta string) string {
+		t.Helper()
+		return decodeAnswer(t, e.askModern(t, token, modernCall("gpu_status", `{}`, meta))).Status
+	}
+	opened := func(want int) {
+		t.Helper()
+		e.vault.mu.Lock()
+		defer e.vault.mu.Unlock()
+		if e.vault.opened != want {
+			t.Errorf("%d sessions were opened, want %d", e.vault.opened, want)
+		}
+	}
+	var together sync.WaitGroup
+	for range 6 {
+		together.Go(func() {
+			if got := status(tokenAgent, ""); got != "ok" {
+				t.Errorf("status %s", got)
+			}
+		})
+	}
+	together.Wait()
+	opened(1)
+	const one, two = `"durward/instance":"00000000000000000000000000000001"`, `"durward/instance":"00000000000000000000000000000002"`
+	status(tokenAgent, one)
+	opened(2)
+	status(tokenAgent, one)
+	opened(2)
+	// The other principal names the same instance, and a session id that is not its own.
+	status(tokenOther, one)
+	opened(3)
+	legacy := e.connect(t, tokenAgent)
+	opened(4)
+	r := modernCall("gpu_status", `{}`, one)
+	r.session = legacy
+	if got := decodeAnswer(t, e.askModern(t, tokenOther, withHeader(r))); got.Status != "ok" {
+		t.Errorf("a session id of somebody else: %s", got.tool.Structured)
+	}
+	opened(4)
+	// A pending operation of one is nobody else's.
+	asked := decodeAnswer(t, e.askModern(t, tokenAgent, modernCall("start_service", `{"service_id":"demo-chat"}`, one)))
+	if asked.Status != "pending_approval" {
+		t.Fatalf("%s", asked.tool.Structured)
+	}
+	wait := modernCall("wait_operation", `{"operation_id":"`+asked.OperationID+`"}`, one)
+	if got := decodeAnswer(t, e.askModern(t, tokenOther, wait)); got.Error == nil || got.Error.Code != "NOT_FOUND" {
+		t.Errorf("another principal waits: %s", got.tool.Structured)
+	}
+	// The cap: the session that has been idle longest makes room.
+	status(tokenAgent, two)
+	status(tokenAgent, `"durward/instance":"00000000000000000000000000000003"`)
+	opened(6)
+	e.closedAtTheVault(t, 1)
+}
+
+// withHeader puts the session id among the headers without the older era's revision beside it.
+func withHeader(r request) request {
+	r.header["Mcp-Session-Id"] = r.session
+	r.session = ""
+	return r
+}
+
+func TestStatelessSessionsEndWhenIdle(t *testing.T) {
+	e := newEdge(t, edgeOptions{idle: 150 * time.Millisecond})
+	for range 3 {
+		if a := decodeAnswer(t, e.askModern(t, tokenAgent, modernCall("gpu_status", `{}`, ""))); a.Status != "ok" {
+			t.Fatalf("%s", a.tool.Structured)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if e.vault.opened != 1 {
+		t.Errorf("%d sessions", e.vault.opened)
+	}
+	e.closedAtTheVault(t, 1)
+	if a := decodeAnswer(t, e.askModern(t, tokenAgent, modernCall("gpu_status", `{}`, ""))); a.Status != "ok" || e.vault.opened != 2 {
+		t.Errorf("afterwards: %s, %d sessions", a.tool.Structured, e.vault.opened)
+	}
+}
+
+// A vault that restarted knows the session no more; a token that was revoked opens no other.
+func TestStatelessSessionsOfAVaultThatForgot(t *testing.T) {
+	e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond})
+	call := func() answer {
+		t.Helper()
+		return decodeAnswer(t, e.askModern(t, tokenAgent, modernCall("start_service", `{"service_id":"demo-chat"}`, "")))
+	}
+	call()
+	e.vault.mu.Lock()
+	clear(e.vault.sessions)
+	e.vault.mu.Unlock()
+	if a := call(); a.Status != "pending_approval" || e.vault.opened != 2 {
+		t.Errorf("%d sessions, %s", e.vault.opened, a.tool.Structured)
+	}
+	e.vault.mu.Lock()
+	clear(e.vault.sessions)
+	delete(e.vault.principals, tokenAgent)
+	e.vault.mu.Unlock()
+	if a := call(); a.Error == nil || a.Error.Code != "UNAUTHENTICATED" {
+		t.Errorf("revoked: %s", a.tool.Structured)
+	}
+}
+
+// What the front says before a session is open: HTTP has the word about credentials, a called tool answers in its envelope.
+func TestStatelessRefusals(t *testing.T) {
+	t.Run("wrong token", func(t *testing.T) {
+		e := newEdge(t, edgeOptions{})
+		for _, r := range []request{modernCall("gpu_status", `{}`, ""), modernRequest("server/discover", "", "", "")} {
+			out := e.askModern(t, "wrong", r)
+			if out.status != http.StatusUnauthorized || out.header.Get("WWW-Authenticate") == "" || out.message.Error.Data.Code != "UNAUTHENTICATED" || string(out.message.ID) != "7" {
+				t.Errorf("%d %s", out.status, out.raw)
+			}
+		}
+	})
+	t.Run("no vault", func(t *testing.T) {
+		e := newEdge(t, edgeOptions{vaultDown: true})
+		began := time.Now()
+		a := decodeAnswer(t, e.askModern(t, tokenAgent, modernCall("gpu_status", `{}`, "")))
+		if a.Error == nil || a.Error.Code != "UNAVAILABLE" || !a.Error.Retryable || !strings.Contains(a.Summary, "vault cannot be reached") {
+			t.Errorf("%s", a.tool.Structured)
+		}
+		if out := e.askModern(t, tokenAgent, modernRequest("tools/list", "", "", "")); out.message.Error == nil || out.message.Error.Data.Code != "UNAVAILABLE" {
+			t.Errorf("%d %s", out.status, out.raw)
+		}
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+	t.Run("no proof", func(t *testing.T) {
+		e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond})
+		proof := func(purpose string) string {
+			return `"durward/proof":{"purpose":"` + purpose + `","counter":"1","time":"1","signature":"` + strings.Repeat("A", 86) + `=="}`
+		}
+		a := decodeAnswer(t, e.askModern(t, tokenSigner, modernCall("gpu_status", `{}`, "")))
+		if a.Error == nil || a.Error.Code != "PROOF_REQUIRED" || a.tool.Meta["durward/proof_needed"] != "open" {
+			t.Errorf("%s %v", a.tool.Structured, a.tool.Meta)
+		}
+		if out := e.askModern(t, tokenSigner, modernRequest("server/discover", "", "", "")); out.message.Error == nil || out.message.Error.Data.Code != "PROOF_REQUIRED" {
+			t.Errorf("%d %s", out.status, out.raw)
+		}
+		if out := e.askModern(t, tokenSigner, modernRequest("server/discover", "", "", proof("PURPOSE_OPEN"))); out.message.Error != nil || e.vault.opened != 1 {
+			t.Errorf("%d sessions, %s", e.vault.opened, out.raw)
+		}
+		a = decodeAnswer(t, e.askModern(t, tokenSigner, modernCall("start_service", `{"service_id":"demo-chat"}`, "")))
+		if a.Error == nil || a.tool.Meta["durward/proof_needed"] != "call" || a.tool.Meta["durward/session"] != "s-signer" {
+			t.Errorf("%s %v", a.tool.Structured, a.tool.Meta)
+		}
+		if a = decodeAnswer(t, e.askModern(t, tokenSigner, modernCall("start_service", `{"service_id":"demo-chat"}`, proof("PURPOSE_CALL")))); a.Status != "pending_approval" {
+			t.Errorf("%s", a.tool.Structured)
+		}
+	})
+	t.Run("unknown tool", func(t *testing.T) {
+		e := newEdge(t, edgeOptions{})
+		if a := decodeAnswer(t, e.askModern(t, tokenAgent, modernCall("drop_tables", `{}`, ""))); a.Status != "denied" || a.Reason != "not_available" {
+			t.Errorf("%s", a.tool.Structured)
+		}
+	})
+	t.Run("notification", func(t *testing.T) {
+		e := newEdge(t, edgeOptions{})
+		r := request{header: map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "notifications/cancelled"},
+			body: `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`}
+		if out := e.send(t, r); out.status != http.StatusAccepted || out.raw != "" || e.vault.opened != 0 {
+			t.Errorf("%d %s", out.status, out.raw)
+		}
+	})
+}
+
+// In the stateless era the request is the call: whoever closes it has left.
+func TestStatelessClientThatLeaves(t *testing.T) {
+	e := newEdge(t, edgeOptions{hold: 30 * time.Second})
+	ctx, cut := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = e.try(ctx, modernCall("start_service", `{"service_id":"demo-chat"}`, "")) // it is cut off
+	}()
+	id := e.vault.pending(t)
+	cut()
+	<-ended
+	e.vault.deserted(t)
+	e.vault.set(id, vaultv1.OperationState_OPERATION_STATE_APPROVED, "")
+	if e.executor.count() != 0 {
+		t.Error("nobody waited, and it ran")
+	}
+	// A read is cancelled at the sink.
+	e.executor.mu.Lock()
+	e.executor.slow = make(chan struct{})
+	e.executor.mu.Unlock()
+	defer close(e.executor.slow)
+	ctx, cut = context.WithCancel(context.Background())
+	go func() { _, _ = e.try(ctx, modernCall("gpu_status", `{}`, "")) }()
+	for reads := 0; reads == 0; time.Sleep(5 * time.Millisecond) {
+		e.executor.mu.Lock()
+		reads = e.executor.reads
+		e.executor.mu.Unlock()
+	}
+	cut()
+	for range 400 {
+		if e.executor.cancelled.Load() == 1 {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Error("the executor was not told")
+}
+
+func TestStatelessProgress(t *testing.T) {
+	e := newEdge(t, edgeOptions{hold: 6 * time.Second})
+	r := e.askModern(t, tokenAgent, modernCall("start_service", `{"service_id":"demo-chat"}`, `"progressToken":"p1"`))
+	if !strings.Contains(r.raw, `"method":"notifications/progress"`) || !strings.Contains(r.raw, `"progressToken":"p1"`) {
+		t.Errorf("no progress in %s", r.raw)
+	}
+	if a := decodeAnswer(t, r); a.Status != "pending_approval" {
+		t.Errorf("answer %s", a.tool.Structured)
+	}
+}
+
+// Input that a client makes up approves nothing, in either era.
+func TestInputThatNobodyAskedFor(t *testing.T) {
+	e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond})
+	responses := `"name":"start_service","arguments":{"service_id":"demo-chat"},"inputResponses":{"approve":{"action":"accept","content":{"approved":true}}}`
+	if a := decodeAnswer(t, e.askModern(t, tokenAgent, modernRequest("tools/call", "start_service", responses, ""))); a.Status != "pending_approval" {
+		t.Errorf("responses: %s", a.tool.Structured)
+	}
+	r := e.askModern(t, tokenAgent, modernRequest("tools/call", "start_service", responses+`,"requestState":"approved"`, ""))
+	if r.status != http.StatusBadRequest || r.message.Error.Code != -32602 {
+		t.Errorf("a state: %d %s", r.status, r.raw)
+	}
+	s := e.connect(t, tokenAgent)
+	r = e.send(t, request{session: s, body: `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{` + responses + `}}`})
+	if r.message.Error == nil || r.message.Error.Code != -32602 {
+		t.Errorf("in the older era: %d %s", r.status, r.raw)
+	}
+	if e.executor.count() != 0 {
+		t.Errorf("%d effects", e.executor.count())
+	}
+}
+
+// The official client, in the era that it prefers by itself.
+func TestGoClientSpeaksTheStatelessEra(t *testing.T) {
+	e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond})
+	session := e.client(t, "")
+	if v := session.InitializeResult().ProtocolVersion; v != "2026-07-28" || session.ID() != "" {
+		t.Errorf("it speaks %s, in session %q", v, session.ID())
+	}
+	if _, err := session.CallTool(context.Background(), &mcp.CallToolParams{Name: "gpu_status"}); err != nil {
+		t.Error(err)
+	}
+	if e.vault.opened != 1 {
+		t.Errorf("%d sessions at the vault", e.vault.opened)
+	}
+}
+
+// The one standalone stream of a session: it opens for whoever opened the session, once, keeps nothing alive and ends with it.
+func TestStandaloneStream(t *testing.T) {
+	open := func(e *edge, session string) *http.Response {
+		t.Helper()
+		req, err := http.NewRequest(http.MethodGet, e.url, nil)
+		must(t, err)
+		req.Header.Set("Accept", "text/event-stream")
+		req.Header.Set("Authorization", "Bearer "+tokenAgent)
+		req.Header.Set("Mcp-Session-Id", session)
+		req.Header.Set("Mcp-Protocol-Version", "2025-11-25")
+		resp, err := http.DefaultClient.Do(req)
+		must(t, err)
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		return resp
+	}
+	ends := func(resp *http.Response) {
+		t.Helper()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+			}
+		}()
+		select {
+		case <-done:
+		case <-time.After(5 * time.Second):
+			t.Error("the stream goes on")
+		}
+	}
+	t.Run("with the session", func(t *testing.T) {
+		e := newEdge(t, edgeOptions{})
+		s := e.connect(t, tokenAgent)
+		stream := open(e, s)
+		if stream.StatusCode != http.StatusOK || !strings.HasPrefix(stream.Header.Get("Content-Type"), "text/event-stream") {
+			t.Fatalf("%d %v", stream.StatusCode, stream.Header)
+		}
+		if second := open(e, s); second.StatusCode != http.StatusConflict {
+			t.Errorf("a second stream: %d", second.StatusCode)
+		}
+		if a := e.call(t, s, "gpu_status", `{}`); a.Status != "ok" {
+			t.Errorf("a call beside it: %s", a.tool.Structured)
+		}
+		if r := e.send(t, request{method: http.MethodDelete, session: s}); r.status != http.StatusNoContent {
+			t.Fatalf("DELETE: %d", r.status)
+		}
+		ends(stream)
+	})
+	t.Run("with idleness", func(t *testing.T) {
+		e := newEdge(t, edgeOptions{idle: 200 * time.Millisecond})
+		ends(open(e, e.connect(t, tokenAgent)))
+		e.closedAtTheVault(t, 1)
+	})
+	t.Run("with its client", func(t *testing.T) {
+		e := newEdge(t, edgeOptions{})
+		s := e.connect(t, tokenAgent)
+		must(t, open(e, s).Body.Close())
+		for range 200 {
+			if again := open(e, s); again.StatusCode == http.StatusOK {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Error("no second stream after the first was closed")
+	})
+	t.Run("with the process", func(t *testing.T) {
+		e := newEdge(t, edgeOptions{})
+		stream := open(e, e.connect(t, tokenAgent))
+		e.front.EndStreams()
+		ends(stream)
+	})
+}
+
+func TestTooManyStatelessSessionsAtTheVault(t *testing.T) {
+	e := newEdge(t, edgeOptions{})
+	e.vault.mu.Lock()
+	e.vault.full = true
+	e.vault.mu.Unlock()
+	a := decodeAnswer(t, e.askModern(t, tokenAgent, modernCall("gpu_status", `{}`, "")))
+	if a.Error == nil || a.Error.Code != fault.CodeName(callv1.Code_CODE_RATE_LIMITED) || !a.Error.Retryable {
+		t.Errorf("%s", a.tool.Structured)
+	}
+}

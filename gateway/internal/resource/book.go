@@ -1,0 +1,367 @@
+package resource
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"durward.internal/gateway/internal/envelope"
+	"durward.internal/gateway/internal/relay"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+)
+
+// Relay is what resources are read through; relay.Relay is one.
+type Relay interface {
+	Read(ctx context.Context, s *relay.Session, by relay.Caller, tool contract.Tool, request proto.Message) (relay.Reply, error)
+	Operation(ctx context.Context, s *relay.Session, by relay.Caller, id string) (*vaultv1.GetOperationResponse, error)
+}
+
+// Bound is one number that binds a client, for durward://config.
+type Bound struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Client is who reads.
+type Client struct {
+	Session *relay.Session
+	By      relay.Caller
+	About   relay.About
+}
+
+// Book reads resources. It is immutable and safe for concurrent use.
+type Book struct {
+	relay  Relay
+	bounds []Bound
+	tools  map[string]contract.Tool
+}
+
+// New returns a Book. bounds are the limits that this gateway keeps for every client.
+func New(r Relay, bounds []Bound) (*Book, error) {
+	if r == nil {
+		return nil, errors.New("resource: a relay is required")
+	}
+	b := &Book{relay: r, bounds: bounds, tools: map[string]contract.Tool{}}
+	for _, name := range []string{toolGPU, toolServices, toolService} {
+		t, ok := contract.Lookup(name)
+		if !ok {
+			return nil, fmt.Errorf("resource: the contract has no tool %s", name)
+		}
+		b.tools[name] = t
+	}
+	return b, nil
+}
+
+// The READ tools behind the resources.
+const (
+	toolGPU      = "gpu_status"
+	toolServices = "list_services"
+	toolService  = "service_info"
+)
+
+// page is one resource's content in both forms: the value is its JSON.
+type page struct {
+	value    any
+	markdown func(*document)
+}
+
+// Read returns a resource's text. Errors are faults: those of the READ tool behind it, CODE_NOT_FOUND for what is not there.
+func (b *Book) Read(ctx context.Context, c Client, u URI) (string, error) {
+	p, err := b.page(ctx, c, u)
+	if err != nil {
+		return "", err
+	}
+	if u.Format == JSON {
+		raw, err := json.Marshal(p.value)
+		if err != nil {
+			return "", fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("encode a resource: %w", err)))
+		}
+		return string(raw), nil
+	}
+	var d document
+	p.markdown(&d)
+	return d.String(), nil
+}
+
+func (b *Book) page(ctx context.Context, c Client, u URI) (page, error) {
+	switch u.Kind {
+	case Help:
+		return help(), nil
+	case Config:
+		return config(c.About, b.bounds), nil
+	case GPU:
+		return b.gpu(ctx, c)
+	case Services:
+		return b.services(ctx, c)
+	case Service:
+		return b.service(ctx, c, u.ID)
+	case Operation:
+		return b.operation(ctx, c, u.ID)
+	default:
+		return page{}, fault.New(callv1.Code_CODE_NOT_FOUND, ErrURI.Error(), fault.WithField("uri"))
+	}
+}
+
+// look calls a READ tool and cleans its answer, in place and as JSON.
+func (b *Book) look(ctx context.Context, c Client, name string, request proto.Message) (proto.Message, json.RawMessage, error) {
+	reply, err := b.relay.Read(ctx, c.Session, c.By, b.tools[name], request)
+	if err != nil {
+		return nil, nil, err
+	}
+	// What is hidden is hidden from the cleaned text, so that nothing comes together when something is taken out.
+	if _, err = envelope.Result(reply.Response); err == nil {
+		hideIn(reply.Response.ProtoReflect())
+		var raw json.RawMessage
+		if raw, err = envelope.Result(reply.Response); err == nil {
+			return reply.Response, raw, nil
+		}
+	}
+	return nil, nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
+}
+
+func (b *Book) gpu(ctx context.Context, c Client) (page, error) {
+	m, raw, err := b.look(ctx, c, toolGPU, &executorv1.GpuStatusRequest{})
+	if err != nil {
+		return page{}, err
+	}
+	got, ok := m.(*executorv1.GpuStatusResponse)
+	if !ok {
+		return page{}, unexpected(m)
+	}
+	return page{raw, func(d *document) {
+		d.title("GPUs")
+		d.line("Source of the numbers: " + cell(got.GetSource()) + ".")
+		if len(got.GetGpus()) == 0 {
+			return
+		}
+		rows := [][]string{{"GPU", "name", "used MiB", "total MiB", "simulated", "running services"}}
+		for _, g := range got.GetGpus() {
+			rows = append(rows, []string{
+				fmt.Sprint(g.GetIndex()), g.GetName(), fmt.Sprint(g.GetMemoryUsedMib()), fmt.Sprint(g.GetMemoryTotalMib()),
+				yes(g.GetSimulated()), strings.Join(g.GetServices(), ", "),
+			})
+		}
+		d.table(rows)
+	}}, nil
+}
+
+func (b *Book) services(ctx context.Context, c Client) (page, error) {
+	got, raw, err := b.list(ctx, c)
+	if err != nil {
+		return page{}, err
+	}
+	return page{raw, func(d *document) {
+		d.title("Services")
+		if len(got.GetServices()) == 0 {
+			d.line("The catalogue of this host holds no service.")
+			return
+		}
+		rows := [][]string{{"service_id", "state", "model", "VRAM MiB", "name"}}
+		for _, s := range got.GetServices() {
+			rows = append(rows, []string{s.GetServiceId(), stateName(s.GetState()), s.GetModel(), fmt.Sprint(s.GetVramMib()), s.GetName()})
+		}
+		d.table(rows)
+		d.line("VRAM is declared, not measured. Details of one: " + Scheme + prefixService + "{service_id}")
+	}}, nil
+}
+
+func (b *Book) list(ctx context.Context, c Client) (*executorv1.ListServicesResponse, json.RawMessage, error) {
+	m, raw, err := b.look(ctx, c, toolServices, &executorv1.ListServicesRequest{})
+	if err != nil {
+		return nil, nil, err
+	}
+	got, ok := m.(*executorv1.ListServicesResponse)
+	if !ok {
+		return nil, nil, unexpected(m)
+	}
+	return got, raw, nil
+}
+
+func (b *Book) service(ctx context.Context, c Client, id string) (page, error) {
+	m, raw, err := b.look(ctx, c, toolService, &executorv1.ServiceInfoRequest{ServiceId: &id})
+	if err != nil {
+		return page{}, err
+	}
+	got, ok := m.(*executorv1.ServiceInfoResponse)
+	if !ok {
+		return page{}, unexpected(m)
+	}
+	s := got.GetService()
+	return page{raw, func(d *document) {
+		d.title("Service " + s.GetServiceId())
+		rows := [][]string{{"", ""}, {"state", stateName(s.GetState())}, {"healthy", yes(s.GetHealthy())}}
+		for _, row := range [][]string{
+			{"cause", s.GetCause()}, {"name", s.GetName()}, {"description", s.GetDescription()}, {"base_url", s.GetBaseUrl()},
+			{"model", s.GetModel()}, {"GPUs", strings.Trim(fmt.Sprint(s.GetGpus()), "[]")}, {"driver", s.GetDriver()},
+		} {
+			if row[1] != "" {
+				rows = append(rows, row)
+			}
+		}
+		rows = append(rows, []string{"VRAM MiB, declared", fmt.Sprint(s.GetVramMib())})
+		if s.GetUptimeS() > 0 {
+			rows = append(rows, []string{"running for", (time.Duration(s.GetUptimeS()) * time.Second).String()})
+		}
+		d.table(rows)
+	}}, nil
+}
+
+// operationPage is the JSON of durward://operations/{operation_id}.
+type operationPage struct {
+	OperationID string          `json:"operation_id"`
+	State       string          `json:"state"`
+	Tool        string          `json:"tool"`
+	Arguments   json.RawMessage `json:"arguments,omitempty"`
+	AskedAt     string          `json:"asked_at"`
+	ExpiresAt   string          `json:"expires_at"`
+	// Reason is what the operator said who denied it.
+	Reason string `json:"reason,omitempty"`
+	Next   string `json:"next"`
+}
+
+// next says what an agent does about an operation.
+var next = map[vaultv1.OperationState]string{
+	vaultv1.OperationState_OPERATION_STATE_PENDING:  "A human must decide, and nothing has happened yet. Ask the operator to run: durward approvals. Then call wait_operation.",
+	vaultv1.OperationState_OPERATION_STATE_APPROVED: "A human approved it. Call wait_operation: it then runs, once.",
+	vaultv1.OperationState_OPERATION_STATE_RUNNING:  "It was begun. Call wait_operation for the result.",
+	vaultv1.OperationState_OPERATION_STATE_DONE:     "It has ended. Call wait_operation for the result.",
+	vaultv1.OperationState_OPERATION_STATE_DENIED:   "A human denied it. Stop, and tell the user. Do not retry.",
+	vaultv1.OperationState_OPERATION_STATE_EXPIRED:  "Nobody decided or came for it in time, and nothing was done. Ask again if it is still wanted.",
+}
+
+func (b *Book) operation(ctx context.Context, c Client, id string) (page, error) {
+	got, err := b.relay.Operation(ctx, c.Session, c.By, id)
+	if err != nil {
+		return page{}, err
+	}
+	p := operationPage{
+		OperationID: id, State: got.GetState().String(), Tool: text(got.GetTool().GetName(), 64), Arguments: arguments(got),
+		AskedAt: envelope.Time(got.GetAskedAt().AsTime()), ExpiresAt: envelope.Time(got.GetExpiresAt().AsTime()),
+		Reason: text(got.GetReason(), maxReason), Next: next[got.GetState()],
+	}
+	return page{p, func(d *document) {
+		d.title("Operation " + id)
+		rows := [][]string{{"", ""}, {"state", shortState(got.GetState())}, {"tool", p.Tool}, {"arguments", string(p.Arguments)},
+			{"asked at", p.AskedAt}, {"expires at", p.ExpiresAt}}
+		if p.Reason != "" {
+			rows = append(rows, []string{"the operator said", p.Reason})
+		}
+		d.table(rows)
+		d.line(p.Next)
+	}}, nil
+}
+
+// maxReason is how much of an operator's words is shown, in characters, and maxArguments how long arguments may be to be shown,
+// in bytes.
+const (
+	maxReason    = 500
+	maxArguments = 4096
+)
+
+// arguments returns an operation's arguments as the contract reads them, without what is sensitive; nil for those of a tool
+// that this gateway does not know, and for those that would make the text too long.
+func arguments(got *vaultv1.GetOperationResponse) json.RawMessage {
+	t, ok := contract.Lookup(got.GetTool().GetName())
+	if !ok {
+		return nil
+	}
+	m, err := t.Decode(got.GetArguments())
+	if err != nil {
+		return nil
+	}
+	m = contract.Redact(m)
+	if _, err := envelope.Result(m); err != nil {
+		return nil
+	}
+	hideIn(m.ProtoReflect())
+	raw, err := contract.Canonical(m)
+	if err != nil || len(raw) > maxArguments {
+		return nil
+	}
+	return raw
+}
+
+// MaxCompletions is how many values a completion holds.
+const MaxCompletions = 100
+
+// Complete returns the values of a template's argument that begin with what is there already, at most MaxCompletions, and
+// how many there are in all. What nobody may guess, an operation's id, has none.
+func (b *Book) Complete(ctx context.Context, c Client, template, argument, prefix string) (values []string, total int, err error) {
+	i := slices.IndexFunc(Templates(), func(t Template) bool { return t.URI == template })
+	if i < 0 {
+		return nil, 0, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "there is no such resource template", fault.WithField("ref.uri"))
+	}
+	var all []string
+	switch {
+	case argument == argFormat:
+		all = []string{string(JSON)}
+	case argument == argServiceID && Templates()[i].Kind == Service:
+		if prefix != "" && !IsServiceID(prefix) {
+			return nil, 0, nil
+		}
+		list, _, err := b.list(ctx, c)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, s := range list.GetServices() {
+			all = append(all, s.GetServiceId())
+		}
+	case argument == argOperationID && Templates()[i].Kind == Operation:
+	default:
+		return nil, 0, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "the template has no such argument", fault.WithField("argument.name"))
+	}
+	for _, v := range all {
+		if strings.HasPrefix(v, prefix) {
+			values = append(values, v)
+		}
+	}
+	total = len(values)
+	return values[:min(total, MaxCompletions)], total, nil
+}
+
+func unexpected(m proto.Message) error {
+	return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("a READ tool answered with a %T", m)))
+}
+
+// text is a text of elsewhere on one line.
+func text(s string, most int) string { return clean.Line(hide(clean.Line(s, clean.Whole)), most) }
+
+func stateName(s executorv1.ServiceState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "SERVICE_STATE_"))
+}
+
+func shortState(s vaultv1.OperationState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "OPERATION_STATE_"))
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// Probe judges a client as a reader of a resource that it wants to be told about: CODE_INVALID_ARGUMENT for one that does not
+// change by itself, and Read's faults. For an operation it returns the state.
+func (b *Book) Probe(ctx context.Context, c Client, u URI) (vaultv1.OperationState, error) {
+	if !u.Changes() {
+		return 0, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "this resource does not change by itself", fault.WithField("uri"))
+	}
+	if u.Kind == Operation {
+		got, err := b.relay.Operation(ctx, c.Session, c.By, u.ID)
+		return got.GetState(), err
+	}
+	_, err := b.page(ctx, c, u)
+	return 0, err
+}

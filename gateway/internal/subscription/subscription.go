@@ -1,0 +1,245 @@
+// Package subscription tells clients that a resource changed, and never what it is now: whoever wants to know reads it, and
+// is judged then. It runs in the gateway, the untrusted edge.
+//
+// What changes is watched under the permit of the very session that subscribed, so that nobody hears of a change that its own
+// session might not look at. However many resources a session is subscribed to, it has one watch of the services and one of
+// each operation; they end with its last subscription to them.
+package subscription
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"durward.internal/gateway/internal/relay"
+	"durward.internal/gateway/internal/resource"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+)
+
+// MaxURIs is how many subscriptions one principal has at a time.
+const MaxURIs = 64
+
+// Watcher sees changes; relay.Relay is one. Its methods return when ctx or the session ends.
+type Watcher interface {
+	WatchServices(ctx context.Context, s *relay.Session, tell func(id string))
+	WatchOperation(ctx context.Context, s *relay.Session, id string, known vaultv1.OperationState, tell func())
+}
+
+// Table holds every subscription. It is safe for concurrent use.
+type Table struct {
+	watcher Watcher
+
+	mu sync.Mutex
+	// counts are subscriptions by principal.
+	counts  map[string]int
+	watches map[subject]*watch
+}
+
+// subject is what one watch is of: the services, or one operation.
+type subject struct {
+	session   *relay.Session
+	operation string
+}
+
+// watch is one running watch and who is told.
+type watch struct {
+	end       context.CancelFunc
+	listeners map[*Listener]int
+}
+
+// New returns a Table without subscriptions.
+func New(w Watcher) (*Table, error) {
+	if w == nil {
+		return nil, errors.New("subscription: a watcher is required")
+	}
+	return &Table{watcher: w, counts: map[string]int{}, watches: map[subject]*watch{}}, nil
+}
+
+// Listener is one client's end of its subscriptions: a session of the stateful era, or one stream of the other.
+type Listener struct {
+	table     *Table
+	session   *relay.Session
+	principal string
+	signal    chan struct{}
+	closed    chan struct{}
+
+	// Guarded by the table's mutex.
+	uris    map[resource.URI]bool
+	pending []resource.URI
+	over    bool
+}
+
+// Listen returns a Listener that calls notify, one call at a time, with each URI that changed. Changes that come together, or
+// while notify has not returned, are told once. It ends with Close, and with the session.
+func (t *Table) Listen(session *relay.Session, principal string, notify func(uri string)) *Listener {
+	l := &Listener{
+		table: t, session: session, principal: principal, signal: make(chan struct{}, 1), closed: make(chan struct{}),
+		uris: map[resource.URI]bool{},
+	}
+	go l.run(notify)
+	return l
+}
+
+// gather is how long a listener waits for further changes before it tells of the first.
+const gather = 50 * time.Millisecond
+
+func (l *Listener) run(notify func(uri string)) {
+	for {
+		select {
+		case <-l.closed:
+			return
+		case <-l.session.Done():
+			l.Close()
+			return
+		case <-l.signal:
+		}
+		select {
+		case <-l.closed:
+			return
+		case <-time.After(gather):
+		}
+		for _, uri := range l.take() {
+			notify(uri.String())
+		}
+	}
+}
+
+func (l *Listener) take() []resource.URI {
+	l.table.mu.Lock()
+	defer l.table.mu.Unlock()
+	out := l.pending
+	l.pending = nil
+	return out
+}
+
+// Add subscribes to a resource that changes; known is the state of an operation that the client has seen. Adding what is there
+// changes nothing. CODE_RATE_LIMITED above MaxURIs of the principal, CODE_UNAUTHENTICATED once the listener is closed.
+func (l *Listener) Add(uri resource.URI, known vaultv1.OperationState) error {
+	t := l.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case l.over:
+		return fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; connect again")
+	case l.uris[uri]:
+		return nil
+	case t.counts[l.principal] >= MaxURIs:
+		return fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: there are too many subscriptions; end one first")
+	}
+	t.counts[l.principal]++
+	l.uris[uri] = true
+	of := l.subject(uri)
+	w := t.watches[of]
+	if w == nil {
+		ctx, end := context.WithCancel(context.Background())
+		w = &watch{end: end, listeners: map[*Listener]int{}}
+		t.watches[of] = w
+		go t.follow(ctx, of, w, known)
+	}
+	w.listeners[l]++
+	return nil
+}
+
+func (l *Listener) subject(uri resource.URI) subject {
+	if uri.Kind == resource.Operation {
+		return subject{l.session, uri.ID}
+	}
+	return subject{session: l.session}
+}
+
+// follow runs one watch to its end.
+func (t *Table) follow(ctx context.Context, of subject, w *watch, known vaultv1.OperationState) {
+	defer w.end()
+	if of.operation == "" {
+		t.watcher.WatchServices(ctx, of.session, func(id string) { t.changed(w, id) })
+		return
+	}
+	t.watcher.WatchOperation(ctx, of.session, of.operation, known, func() { t.changed(w, of.operation) })
+}
+
+// changed marks what the change of one service or operation is seen in.
+func (t *Table) changed(w *watch, id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for l := range w.listeners {
+		for uri := range l.uris {
+			if t.watches[l.subject(uri)] == w && (uri.ID == "" || uri.ID == id) {
+				l.mark(uri)
+			}
+		}
+	}
+}
+
+// mark is called with the table locked.
+func (l *Listener) mark(uri resource.URI) {
+	for _, p := range l.pending {
+		if p == uri {
+			return
+		}
+	}
+	l.pending = append(l.pending, uri)
+	select {
+	case l.signal <- struct{}{}:
+	default:
+	}
+}
+
+// Remove ends one subscription; one that is not there is none the less ended.
+func (l *Listener) Remove(uri resource.URI) {
+	l.table.mu.Lock()
+	defer l.table.mu.Unlock()
+	l.remove(uri)
+}
+
+func (l *Listener) remove(uri resource.URI) {
+	t := l.table
+	if !l.uris[uri] {
+		return
+	}
+	delete(l.uris, uri)
+	for i, p := range l.pending {
+		if p == uri {
+			l.pending = append(l.pending[:i], l.pending[i+1:]...)
+			break
+		}
+	}
+	if t.counts[l.principal]--; t.counts[l.principal] == 0 {
+		delete(t.counts, l.principal)
+	}
+	of := l.subject(uri)
+	w := t.watches[of]
+	if w.listeners[l]--; w.listeners[l] == 0 {
+		delete(w.listeners, l)
+	}
+	if len(w.listeners) == 0 {
+		delete(t.watches, of)
+		w.end()
+	}
+}
+
+// Close ends the listener with all its subscriptions. It may be called more than once, and from notify.
+func (l *Listener) Close() {
+	l.table.mu.Lock()
+	defer l.table.mu.Unlock()
+	if l.over {
+		return
+	}
+	l.over = true
+	close(l.closed)
+	for uri := range l.uris {
+		l.remove(uri)
+	}
+}
+
+// Count returns how many subscriptions and watches there are.
+func (t *Table) Count() (subscriptions, watches int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range t.counts {
+		subscriptions += n
+	}
+	return subscriptions, len(t.watches)
+}

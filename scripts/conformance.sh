@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# The official MCP conformance suite against the built programs, every revision; prints a line for each scenario.
+# Arguments go to `go test`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/install-real.sh conformance
+CGO_ENABLED=0 go test -tags real -count=1 -v "$@" ./deploy/e2e/conformance/

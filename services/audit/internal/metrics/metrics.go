@@ -1,0 +1,103 @@
+// Package metrics is what audit shows of its work on its loopback listener. Its one label that comes from records is their
+// kind.
+package metrics
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/telemetry/span"
+)
+
+// Log is what is shown of the log.
+type Log interface {
+	Size() uint64
+	Ready() error
+}
+
+// Store is what is shown of the disk.
+type Store interface {
+	// Folder is where the log lies, Bytes what it takes.
+	Folder() string
+	Bytes() uint64
+}
+
+// Metrics counts appends. It is safe for concurrent use.
+type Metrics struct {
+	appends *prometheus.HistogramVec
+	records *prometheus.CounterVec
+}
+
+// New registers the metrics.
+func New(registry prometheus.Registerer, log Log, store Store) *Metrics {
+	m := &Metrics{
+		appends: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "durward_audit_append_duration_seconds", Help: "How long appends took until they were on disk, by status: ok or error.",
+			Buckets: telemetry.Latency,
+		}, []string{"status"}),
+		records: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "durward_audit_records_total", Help: "Records taken since the start, by kind. A batch that is sent again counts again.",
+		}, []string{"kind"}),
+	}
+	m.appends.WithLabelValues(span.OK)
+	gauge := func(name, help string, value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+	}
+	registry.MustRegister(m.appends, m.records,
+		gauge("durward_audit_log_records", "Records that the log holds.", func() float64 { return float64(log.Size()) }),
+		gauge("durward_audit_log_bytes", "What the log takes on disk.", func() float64 { return float64(store.Bytes()) }),
+		gauge("durward_audit_log_writable", "1 while the log's last transaction went well, else 0.", func() float64 {
+			if log.Ready() != nil {
+				return 0
+			}
+			return 1
+		}),
+		gauge("durward_audit_disk_free_bytes", "Space that is left where the log lies.", func() float64 {
+			disk := statfs(store.Folder())
+			return float64(disk.Bavail) * float64(disk.Bsize)
+		}),
+		gauge("durward_audit_disk_bytes", "Space in all where the log lies.", func() float64 {
+			disk := statfs(store.Folder())
+			return float64(disk.Blocks) * float64(disk.Bsize)
+		}),
+	)
+	return m
+}
+
+// statfs describes a folder's file system; one that cannot be asked has no space.
+func statfs(folder string) syscall.Statfs_t {
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(folder, &disk); err != nil {
+		return syscall.Statfs_t{}
+	}
+	return disk
+}
+
+// Unary returns the interceptor that measures appends.
+func (m *Metrics) Unary() grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		batch, ok := request.(*auditv1.AppendRequest)
+		if !ok {
+			return handler(ctx, request)
+		}
+		began := time.Now()
+		response, err := handler(ctx, request)
+		took := time.Since(began).Seconds()
+		if err != nil {
+			m.appends.WithLabelValues("error").Observe(took)
+			return response, err
+		}
+		m.appends.WithLabelValues(span.OK).Observe(took)
+		for _, r := range batch.GetRecords() {
+			m.records.WithLabelValues(strings.ToLower(strings.TrimPrefix(r.GetKind().String(), "KIND_"))).Inc()
+		}
+		return response, err
+	}
+}

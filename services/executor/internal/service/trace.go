@@ -1,0 +1,26 @@
+package service
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"durward.internal/services/executor/internal/catalogue"
+	"durward.internal/services/platform/telemetry/span"
+)
+
+// start is the driver's Start with its span: what touches the host.
+func start(ctx context.Context, d Driver, s *catalogue.Service) error {
+	ctx, traced := span.Start(ctx, span.DriverStart, trace.SpanKindInternal)
+	err := d.Start(ctx, s)
+	span.End(traced, err)
+	return err
+}
+
+// stop is the driver's Stop with its span.
+func stop(ctx context.Context, d Driver, s *catalogue.Service) (bool, error) {
+	ctx, traced := span.Start(ctx, span.DriverStop, trace.SpanKindInternal)
+	changed, err := d.Stop(ctx, s)
+	span.End(traced, err)
+	return changed, err
+}

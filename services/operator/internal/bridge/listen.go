@@ -1,0 +1,86 @@
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// listenPause and listenPauseMost bound the wait before the stream of a session is asked for again.
+const (
+	listenPause     = 200 * time.Millisecond
+	listenPauseMost = 10 * time.Second
+)
+
+func sessionHeaders(session, protocol string) http.Header {
+	headers := http.Header{}
+	if session != "" {
+		headers.Set(headerSession, session)
+	}
+	if protocol != "" {
+		headers.Set(headerProtocol, protocol)
+	}
+	return headers
+}
+
+// listen relays what the gateway says of its own accord, until the session that was opened as the seen-th ends or ctx does.
+// A gateway that has nothing to say so does not offer the stream.
+func (b *Bridge) listen(ctx context.Context, seen int) {
+	for pause := listenPause; ; pause = min(2*pause, listenPauseMost) {
+		headers, opened := b.headers()
+		if opened != seen || headers.Get(headerSession) == "" {
+			return
+		}
+		response, err := b.send(ctx, http.MethodGet, nil, headers)
+		if err == nil {
+			kind, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
+			switch {
+			case response.StatusCode == http.StatusOK && strings.TrimSpace(kind) == "text/event-stream":
+				pause = listenPause
+				_ = events(response.Body, func(data []byte) error { b.write(data); return nil }) // asked for again below
+			case response.StatusCode < http.StatusInternalServerError && response.StatusCode != http.StatusTooManyRequests:
+				b.discard(response)
+				if response.StatusCode == http.StatusNotFound && b.subscribes() && b.reopen(ctx, seen) != nil {
+					b.cfg.Report("the session was lost, and with it what the client subscribed to")
+				}
+				return
+			}
+			_ = response.Body.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// subscribe remembers the session's subscriptions by a request that was answered well.
+func (b *Bridge) subscribe(m message, line, answer []byte) {
+	if m.Method != methodSubscribe && m.Method != methodUnsubscribe {
+		return
+	}
+	var params struct {
+		URI string `json:"uri"`
+	}
+	var reply message
+	if json.Unmarshal(m.Params, &params) != nil || json.Unmarshal(answer, &reply) != nil || len(reply.Result) == 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if m.Method == methodSubscribe {
+		b.subscribed[params.URI] = bytes.Clone(line)
+	} else {
+		delete(b.subscribed, params.URI)
+	}
+}
+
+func (b *Bridge) subscribes() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.subscribed) > 0
+}

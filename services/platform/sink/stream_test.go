@@ -1,0 +1,246 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/rpc"
+)
+
+// wire is the transport's side of one stream.
+type wire struct {
+	grpc.ServerStream
+	ctx  context.Context
+	sent int
+}
+
+func (w *wire) Context() context.Context { return w.ctx }
+func (w *wire) RecvMsg(any) error        { return nil }
+func (w *wire) SendMsg(any) error        { w.sent++; return nil }
+
+// watching is a stream's handler, as generated code and a service make one: it sends until its context ends.
+func watching(seen func()) grpc.StreamHandler {
+	return func(_ any, ss grpc.ServerStream) error {
+		if err := ss.RecvMsg(&executorv1.WatchServicesRequest{}); err != nil {
+			return err
+		}
+		if err := Streaming(ss.Context()); err != nil {
+			return err
+		}
+		if err := ss.SendMsg(&executorv1.WatchServicesResponse{}); err != nil {
+			return err
+		}
+		seen()
+		<-ss.Context().Done()
+		if err := ss.SendMsg(&executorv1.WatchServicesResponse{}); err == nil {
+			return errors.New("a message went out after the end")
+		}
+		return ss.Context().Err()
+	}
+}
+
+var watchInfo = &grpc.StreamServerInfo{FullMethod: executorv1.EventService_WatchServices_FullMethodName, IsServerStream: true}
+
+func streamPermit(t testing.TB, kit *platformtest.Kit, change func(*callv1.Permit)) *callv1.SignedPermit {
+	t.Helper()
+	now := time.Now()
+	p := &callv1.Permit{
+		Version: grant.Version, Id: grant.NewID(), Principal: "claude", Session: "s-test", Channel: callv1.Channel_CHANNEL_API,
+		Tools: []string{"list_services"}, Audience: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local").String(), Epoch: 1,
+		IssuedAt: timestamppb.New(now), NotBefore: timestamppb.New(now), ExpiresAt: timestamppb.New(now.Add(time.Minute)),
+	}
+	change(p)
+	signed, err := grant.SignPermit(kit.GrantKey, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed
+}
+
+func streamContext(t testing.TB, kit *platformtest.Kit, permits ...*callv1.SignedPermit) context.Context {
+	t.Helper()
+	md := metadata.MD{}
+	for _, p := range permits {
+		raw, err := proto.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		md.Append(rpc.MetadataPermit, string(raw))
+	}
+	ctx := rpc.WithCaller(rpc.WithRequestID(t.Context(), "r-watch"), kit.ID(optionsv1.Role_ROLE_GATEWAY, "main"))
+	return metadata.NewIncomingContext(ctx, md)
+}
+
+func TestStreamsAreRefused(t *testing.T) {
+	kit := platformtest.New(t)
+	good := func(*callv1.Permit) {}
+	past := func(p *callv1.Permit) {
+		old := time.Now().Add(-2 * time.Minute)
+		p.IssuedAt, p.NotBefore, p.ExpiresAt = timestamppb.New(old), timestamppb.New(old), timestamppb.New(old.Add(time.Minute))
+	}
+	for name, c := range map[string]struct {
+		info    *grpc.StreamServerInfo
+		permits []*callv1.SignedPermit
+		epoch   uint64 // the sink's; 0 is 1
+		full    bool
+		code    callv1.Code
+		cause   string
+	}{
+		"none":            {code: callv1.Code_CODE_DENIED, cause: "without a permit"},
+		"two":             {permits: []*callv1.SignedPermit{streamPermit(t, kit, good), streamPermit(t, kit, good)}, code: callv1.Code_CODE_DENIED, cause: "more than once"},
+		"another tool":    {permits: []*callv1.SignedPermit{streamPermit(t, kit, func(p *callv1.Permit) { p.Tools = []string{"gpu_status"} })}, code: callv1.Code_CODE_DENIED, cause: "name the tool"},
+		"another sink":    {permits: []*callv1.SignedPermit{streamPermit(t, kit, func(p *callv1.Permit) { p.Audience = "spiffe://durward.local/executor/other" })}, code: callv1.Code_CODE_DENIED, cause: "another sink"},
+		"older epoch":     {permits: []*callv1.SignedPermit{streamPermit(t, kit, good)}, epoch: 2, code: callv1.Code_CODE_DENIED, cause: "epoch"},
+		"over":            {permits: []*callv1.SignedPermit{streamPermit(t, kit, past)}, code: callv1.Code_CODE_DENIED, cause: "time"},
+		"unknown stream":  {info: &grpc.StreamServerInfo{FullMethod: "/durward.executor.v1.EventService/WatchSecrets"}, permits: []*callv1.SignedPermit{streamPermit(t, kit, good)}, code: callv1.Code_CODE_DENIED, cause: "under no permit"},
+		"cannot be noted": {permits: []*callv1.SignedPermit{streamPermit(t, kit, good)}, full: true, code: callv1.Code_CODE_AUDIT_UNAVAILABLE},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, _, log := newAuthority(t, kit)
+			log.full = c.full
+			if c.epoch > 0 {
+				a.control.Store(&Control{Epoch: c.epoch})
+			}
+			info := c.info
+			if info == nil {
+				info = watchInfo
+			}
+			w := &wire{ctx: streamContext(t, kit, c.permits...)}
+			err := a.Stream()(nil, w, info, watching(func() { t.Error("it was served") }))
+			if !fault.Is(err, c.code) || w.sent != 0 {
+				t.Errorf("%v after %d messages, want %s", err, w.sent, c.code)
+			}
+			if c.full {
+				return
+			}
+			if len(log.records) != 1 || log.records[0].GetKind() != auditv1.Kind_KIND_SINK_REFUSED ||
+				!strings.Contains(log.records[0].GetBody().GetReason(), c.cause) || log.records[0].GetRequestId() != "r-watch" {
+				t.Errorf("recorded as %v", log.records)
+			}
+		})
+	}
+	t.Run("a handler that nothing admitted", func(t *testing.T) {
+		w := &wire{ctx: streamContext(t, kit)}
+		if err := watching(func() { t.Error("it was served") })(nil, w); !fault.Is(err, callv1.Code_CODE_INTERNAL) || w.sent != 0 {
+			t.Errorf("%v after %d messages", err, w.sent)
+		}
+	})
+	t.Run("an answer before the request", func(t *testing.T) {
+		a, _, _ := newAuthority(t, kit)
+		w := &wire{ctx: streamContext(t, kit, streamPermit(t, kit, good))}
+		err := a.Stream()(nil, w, watchInfo, func(_ any, ss grpc.ServerStream) error { return ss.SendMsg(&executorv1.WatchServicesResponse{}) })
+		if err == nil || w.sent != 0 {
+			t.Errorf("%v after %d messages", err, w.sent)
+		}
+	})
+}
+
+// A stream is recorded once and lasts as long as what let it in: the permit's own time, and its epoch.
+func TestAStreamEndsWithItsPermit(t *testing.T) {
+	kit := platformtest.New(t)
+	permit := streamPermit(t, kit, func(p *callv1.Permit) { p.Epoch = 5 })
+	for name, c := range map[string]struct {
+		then  func(t *testing.T, a *Authority)
+		lives bool
+		left  time.Duration
+	}{
+		"its time is over": {then: func(*testing.T, *Authority) { time.Sleep(2 * time.Minute) }},
+		"almost over":      {then: func(*testing.T, *Authority) { time.Sleep(50 * time.Second) }, lives: true},
+		"a halt raises the epoch beyond": {then: func(t *testing.T, a *Authority) {
+			if _, err := a.Halt(t.Context(), "drill", 6); err != nil {
+				t.Error(err)
+			}
+		}},
+		"a halt raises the epoch up to the permit's": {then: func(t *testing.T, a *Authority) {
+			if _, err := a.Halt(t.Context(), "drill", 5); err != nil {
+				t.Error(err)
+			}
+		}, lives: true},
+		"a grant brings a higher epoch": {then: func(t *testing.T, a *Authority) {
+			if err := a.adoptEpoch(t.Context(), &call{}, 7); err != nil {
+				t.Error(err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, _, log := newAuthority(t, kit, func(c *Config) {
+				began := time.Now() // of the world outside, in which the permit was signed
+				c.Now = func() time.Time { return began }
+			})
+			synctest.Test(t, func(t *testing.T) {
+				start, outside := time.Now(), a.cfg.Now()
+				a.cfg.Now = func() time.Time { return outside.Add(time.Since(start)) }
+				w := &wire{ctx: streamContext(t, kit, permit)}
+				began, ended := make(chan struct{}), make(chan error, 1)
+				a.streams.moved = make(chan struct{}) // of this bubble
+				go func() { ended <- a.Stream()(nil, w, watchInfo, watching(func() { close(began) })) }()
+				<-began
+				c.then(t, a)
+				synctest.Wait()
+				if c.lives {
+					select {
+					case err := <-ended:
+						t.Errorf("it ended: %v", err)
+					default:
+						time.Sleep(2 * time.Minute)
+					}
+				}
+				if err := <-ended; !fault.Is(err, callv1.Code_CODE_EXPIRED) || w.sent != 1 {
+					t.Errorf("%v after %d messages", err, w.sent)
+				}
+				var reads []*auditv1.Record
+				for _, r := range log.records {
+					if r.GetKind() == auditv1.Kind_KIND_READ {
+						reads = append(reads, r)
+					}
+				}
+				if len(reads) != 1 || reads[0].GetTool() != "list_services" || reads[0].GetBody().GetPrincipal() != "claude" ||
+					reads[0].GetBody().GetDetails()["method"] != watchInfo.FullMethod {
+					t.Errorf("recorded as %v", reads)
+				}
+			})
+		})
+	}
+}
+
+func TestStreamsAreCounted(t *testing.T) {
+	s := &streams{open: map[string]int{}, moved: make(chan struct{})}
+	var leave []func()
+	for range MaxPrincipalStreams {
+		leave = append(leave, s.admit("one"))
+	}
+	if s.admit("one") != nil {
+		t.Error("one principal has more than its share")
+	}
+	for i := len(leave); i < MaxStreams; i++ {
+		leave = append(leave, s.admit(string(rune('A'+i/MaxPrincipalStreams))))
+	}
+	if s.admit("another") != nil {
+		t.Error("there are more than in all")
+	}
+	for _, l := range leave {
+		if l == nil {
+			t.Fatal("a place within the bounds was refused")
+		}
+		l()
+	}
+	if len(s.open) != 0 || s.all != 0 {
+		t.Errorf("%v, %d in all, when all have left", s.open, s.all)
+	}
+}

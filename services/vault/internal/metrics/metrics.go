@@ -1,0 +1,108 @@
+// Package metrics is what the vault shows of its work on its loopback listener. Its labels are states, decisions and codes
+// of the contract: no principal, session or operator is in any of them.
+package metrics
+
+import (
+	"context"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/telemetry/span"
+	"durward.internal/services/vault/internal/operation"
+)
+
+// Queue is what is counted of the operations.
+type Queue interface{ Census() operation.Census }
+
+// Sessions is what is counted of the sessions.
+type Sessions interface{ Count() int }
+
+// Metrics counts the vault's decisions. It is safe for concurrent use.
+type Metrics struct {
+	authorisations, decisions, redemptions, openings *prometheus.CounterVec
+}
+
+// New registers the metrics.
+func New(registry prometheus.Registerer, queue Queue, sessions Sessions) *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		authorisations: counter("durward_vault_authorisations_total", "Calls judged, by the decision, or by the code of why there was none.", "decision"),
+		decisions:      counter("durward_vault_decisions_total", "What humans said to operations that waited, by what they said and whether it was accepted (ok) or why not.", "decision", "result"),
+		redemptions:    counter("durward_vault_redemptions_total", "Grants that sinks brought, by whether they were spent (ok) or why they were refused.", "result"),
+		openings:       counter("durward_vault_session_openings_total", "Sessions that clients asked for, by whether they got one (ok) or why not.", "result"),
+	}
+	registry.MustRegister(m.authorisations, m.decisions, m.redemptions, m.openings, &census{queue: queue, sessions: sessions})
+	// Counters that alerts look at are there from the start, or the first refusal would not show as an increase.
+	for _, result := range []string{span.OK, "DENIED", "EXPIRED", "ALREADY_SPENT"} {
+		m.redemptions.WithLabelValues(result)
+	}
+	return m
+}
+
+// Unary returns the interceptor that counts. It is the first after the checks of every call.
+func (m *Metrics) Unary() grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		response, err := handler(ctx, request)
+		switch info.FullMethod {
+		case vaultv1.AuthorityService_Authorise_FullMethodName:
+			decision := result(err)
+			if answer, ok := response.(*vaultv1.AuthoriseResponse); ok && err == nil {
+				decision = strings.ToLower(strings.TrimPrefix(answer.GetDecision().String(), "DECISION_"))
+			}
+			m.authorisations.WithLabelValues(decision).Inc()
+		case vaultv1.ApprovalService_ApproveOperation_FullMethodName:
+			m.decisions.WithLabelValues("approve", result(err)).Inc()
+		case vaultv1.ApprovalService_DenyOperation_FullMethodName:
+			m.decisions.WithLabelValues("deny", result(err)).Inc()
+		case vaultv1.ApprovalService_GrantCommand_FullMethodName:
+			m.decisions.WithLabelValues("command", result(err)).Inc()
+		case vaultv1.RedeemService_Redeem_FullMethodName:
+			m.redemptions.WithLabelValues(result(err)).Inc()
+		case vaultv1.SessionService_OpenSession_FullMethodName:
+			m.openings.WithLabelValues(result(err)).Inc()
+		}
+		return response, err
+	}
+}
+
+// result is the label of how a call went.
+func result(err error) string {
+	if err == nil {
+		return span.OK
+	}
+	return fault.CodeName(fault.From(err).Code)
+}
+
+var (
+	operations = prometheus.NewDesc("durward_vault_operations", "Operations that wait for a human, are approved, or run.", []string{"state"}, nil)
+	oldest     = prometheus.NewDesc("durward_vault_oldest_pending_age_seconds", "How long the longest-waiting operation has waited for a human; 0 when none waits.", nil, nil)
+	waiters    = prometheus.NewDesc("durward_vault_waits_held", "Calls that are held open for an operation.", nil, nil)
+	open       = prometheus.NewDesc("durward_vault_sessions", "Open sessions of clients.", nil, nil)
+)
+
+// census asks the queue and the table at each scrape.
+type census struct {
+	queue    Queue
+	sessions Sessions
+}
+
+// Describe implements prometheus.Collector.
+func (c *census) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, out) }
+
+// Collect implements prometheus.Collector.
+func (c *census) Collect(out chan<- prometheus.Metric) {
+	now := c.queue.Census()
+	for state, n := range now.States {
+		name := strings.ToLower(strings.TrimPrefix(state.String(), "OPERATION_STATE_"))
+		out <- prometheus.MustNewConstMetric(operations, prometheus.GaugeValue, float64(n), name)
+	}
+	out <- prometheus.MustNewConstMetric(oldest, prometheus.GaugeValue, now.Oldest.Seconds())
+	out <- prometheus.MustNewConstMetric(waiters, prometheus.GaugeValue, float64(now.Waiters))
+	out <- prometheus.MustNewConstMetric(open, prometheus.GaugeValue, float64(c.sessions.Count()))
+}
