@@ -3,11 +3,13 @@
 package conformance
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log"
+	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
@@ -118,21 +120,33 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// tokens is a proxy to target that adds a client's token to every request. Host and Origin arrive as they were sent.
-func tokens(t *testing.T, target, token string) *httputil.ReverseProxy {
+// tokens is a proxy to target that adds a client's token to every request. Host and Origin arrive as they were sent, and
+// every event at once.
+func tokens(t *testing.T, target, token string) http.Handler {
 	t.Helper()
 	to, err := url.Parse(target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &httputil.ReverseProxy{
-		FlushInterval: -1,                         // every event at once
+	proxy := &httputil.ReverseProxy{
+		FlushInterval: -1,
 		ErrorLog:      log.New(io.Discard, "", 0), // clients that leave before their answer
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = to.Scheme, to.Host
 			r.Out.Header.Set("Authorization", "Bearer "+token)
 		},
 	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The body is read first: once an answer begins, the server lets nobody read on, and the proxy would take that for a
+		// request that was cut off.
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		proxy.ServeHTTP(w, r)
+	})
 }
 
 // required returns the scenarios of the run's requirement set that count.

@@ -121,7 +121,7 @@ func guessedToken(w *world) (trials, effects int) {
 			trials++
 			a := w.raw(r)
 			if face(a) != face(reference[j]) {
-				w.t.Logf("%s %s is answered otherwise:\n%s\n%s", r.Method, r.Body, face(a), face(reference[j]))
+				w.t.Logf("%q at %s %s is answered otherwise:\n%s\n%s", guess, r.Method, r.Body, face(a), face(reference[j]))
 				effects++
 			}
 			if i == 0 {
@@ -166,12 +166,12 @@ func tokenGuesses(real string) []string {
 	out := []string{
 		real[:len(real)-1], real + "0", real + real, strings.ToUpper(real), real[1:], strings.Repeat("a", len(real)), "null", "undefined", "true",
 		"agent-0", hex.EncodeToString(digest[:]), "sha256:" + hex.EncodeToString(digest[:]), base64.StdEncoding.EncodeToString([]byte(real)),
-		"' OR '1'='1", "*", "%", "../" + real, strings.Repeat("A", 512),
+		"'OR'1'='1", "*", "%", "../" + real, strings.Repeat("A", 512),
 	}
 	for i := range real {
 		changed := []byte(real)
-		if changed[i]++; i == len(real)-1 || changed[i] > '~' {
-			changed[i] = '~' // the last digit's neighbours are other clients
+		if changed[i]++; real[i] >= '0' && real[i] <= '9' {
+			changed[i] = '~' // with another digit it would be another client's
 		}
 		out = append(out, string(changed))
 	}

@@ -108,10 +108,10 @@ func newWorld(t *testing.T, weak bool) *world {
 }
 
 // limits lift the gateway's rates, so that an attack is refused for what it is and not for how often it is tried. Those on
-// connections are an operator's.
+// lists and on connections are an operator's.
 const (
 	many   = `{per_s: 100000, burst: 100000}`
-	limits = `{tools: ` + many + `, reads: ` + many + `, resources: ` + many + `, lists: ` + many + `, messages: ` + many +
+	limits = `{tools: ` + many + `, reads: ` + many + `, resources: ` + many + `, messages: ` + many +
 		`, strangers: ` + many + `, refusal_delay_ms: 1}`
 )
 

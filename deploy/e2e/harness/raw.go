@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
 	"strings"
 	"time"
 )
@@ -160,42 +161,42 @@ type RawSession struct {
 	// ID is the session's, as its headers name it.
 	ID string
 
-	h     *Host
-	token string
+	h               *Host
+	token, revision string
 }
+
+// Handshake is the request with which a session of a revision begins.
+func Handshake(revision string) []byte {
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{},`+
+		`"clientInfo":{"name":"raw","version":"1"}}}`, revision)
+}
+
+// Initialized is the notification that ends a handshake.
+const Initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 
 // ConnectRaw initialises a session over HTTP.
 func (h *Host) ConnectRaw(token string) *RawSession {
 	h.t.Helper()
-	s, err := h.TryConnectRaw(h.t.Context(), token)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	return s
+	return h.ConnectRevision(token, SessionRevision)
 }
 
-// TryConnectRaw is ConnectRaw for callers that expect the gateway to refuse, or call from another goroutine.
-func (h *Host) TryConnectRaw(ctx context.Context, token string) (*RawSession, error) {
-	s := &RawSession{h: h, token: token}
-	opened, err := h.Raw(ctx, s.Request([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"`+SessionRevision+
-		`","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`)))
-	if err != nil {
-		return nil, fmt.Errorf("initialize: %w", err)
-	}
+// ConnectRevision is ConnectRaw with a revision of the era of sessions.
+func (h *Host) ConnectRevision(token, revision string) *RawSession {
+	h.t.Helper()
+	s := &RawSession{h: h, token: token, revision: revision}
+	opened := s.Send(Handshake(revision))
 	if s.ID = opened.Header.Get("Mcp-Session-Id"); s.ID == "" {
-		return nil, fmt.Errorf("initialize: status %d and no session: %s", opened.HTTPStatus, opened.Body)
+		h.t.Fatalf("initialize: status %d and no session: %s", opened.HTTPStatus, opened.Body)
 	}
-	if _, err := h.Raw(ctx, s.Request([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))); err != nil {
-		return nil, fmt.Errorf("initialized: %w", err)
-	}
-	return s, nil
+	s.Send([]byte(Initialized))
+	return s
 }
 
 // Request is a request of the session with a body.
 func (s *RawSession) Request(body []byte) RawRequest {
 	r := RawRequest{Token: s.token, Body: body}
 	if s.ID != "" {
-		r.Header = map[string]string{"Mcp-Session-Id": s.ID, "Mcp-Protocol-Version": SessionRevision}
+		r.Header = map[string]string{"Mcp-Session-Id": s.ID, "Mcp-Protocol-Version": s.revision}
 	}
 	return r
 }
@@ -223,4 +224,56 @@ func (s *RawSession) CallTool(name, arguments string) RawAnswer {
 		s.h.t.Fatal(err)
 	}
 	return a
+}
+
+// RawStdio is the stdio bridge of a client, fed with whatever lines a test writes. It is for one caller at a time.
+type RawStdio struct {
+	h     *Host
+	in    io.Writer
+	lines *bufio.Scanner
+}
+
+// StdioRaw starts the bridge of a client, until the test ends.
+func (h *Host) StdioRaw(client string) *RawStdio {
+	h.t.Helper()
+	line := h.StdioCommand(client)
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Env = environment()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait() // it ends with its input
+	})
+	s := &RawStdio{h: h, in: in, lines: bufio.NewScanner(out)}
+	s.lines.Buffer(nil, 8<<20)
+	return s
+}
+
+// Send writes a message, which must be one line, and returns the answer to the request with that id as JSON; a message
+// without an id is not answered.
+func (s *RawStdio) Send(message []byte, id string) (RawAnswer, error) {
+	if _, err := s.in.Write(append(bytes.TrimSpace(message), '\n')); err != nil || id == "" {
+		return RawAnswer{}, err
+	}
+	for s.lines.Scan() {
+		var m struct {
+			ID     json.RawMessage `json:"id"`
+			Result json.RawMessage `json:"result"`
+			Error  *RawError       `json:"error"`
+		}
+		if json.Unmarshal(s.lines.Bytes(), &m) == nil && (string(m.ID) == id || m.Error != nil && string(m.ID) == "null") {
+			return RawAnswer{Body: s.lines.Text(), Result: m.Result, Error: m.Error}, nil
+		}
+	}
+	return RawAnswer{}, fmt.Errorf("the bridge ended without an answer: %w", s.lines.Err())
 }

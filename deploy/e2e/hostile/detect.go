@@ -3,9 +3,12 @@ package hostile
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -25,7 +28,7 @@ const (
 var findings = []finding{escapes, hidden, paths, stacks, echoes}
 
 var (
-	absolute = regexp.MustCompile(`(?i)(?:^|[^\w/.:~-])~?/+(?:home|root|tmp|work|usr|var|proc|etc|opt|srv|mnt|run|dev|sys|bin|boot|lib\d*|users|private|data|state|logs?)(?:/|\b)|` +
+	absolute = regexp.MustCompile(`(?i)(?:^|[^\w/.:~])~?/+(?:home|root|tmp|work|usr|var|proc|etc|opt|srv|mnt|run|dev|sys|bin|boot|lib\d*|users|private|data|state|logs?)(?:/|\b)|` +
 		`(?:^|[^\w/.:~-])/[\w.@+-]+/[\w.@+-]+/|(?:^|[^a-z0-9])[a-z]:[\\/]+\w|\bfile:/|\\\\[\w.-]+\\\w|\.\./\.\.`)
 	internal = regexp.MustCompile(`goroutine \d|\.go:\d|\bpanic:|runtime error|nil pointer|\bdurward\.internal/|\b(?:github\.com|golang\.org|google\.golang\.org)/|` +
 		`\*[a-z]\w*\.[A-Z]\w*|\bmap\[string\]|<nil>|%!\w\(|\brpc error:|(?i:\bselect\b[^"]{1,80}\bfrom\b[^"]{1,80}\bwhere\b|sqlite|sqlstate|\bsyntax error (?:at|near)\b)|` +
@@ -66,10 +69,78 @@ func inspect(header http.Header, body []byte, sent string) map[finding]string {
 	if !whole || len(body) > 0 && len(messages(body)) == 0 {
 		inspectText(string(body), true, note)
 	}
-	if len(sent) >= 8 && bytes.Contains(body, []byte(sent)) {
-		note(echoes, sent)
+	if at := echo(body, sent); at >= 0 {
+		note(echoes, string(body[max(0, at-100):min(len(body), at+len(sent)+50)]))
 	}
 	return found
+}
+
+// minEcho is how long a string must be, in bytes, for its return not to be chance.
+const minEcho = 8
+
+func echo(body []byte, sent string) int {
+	if len(sent) < minEcho {
+		return -1
+	}
+	return bytes.Index(body, []byte(sent))
+}
+
+// inspector is inspect for many answers that differ in their request id alone. It is safe for concurrent use.
+type inspector struct {
+	mu   sync.Mutex
+	good map[string]bool
+}
+
+// maxRemembered bounds how many kinds of answers are remembered.
+const maxRemembered = 50_000
+
+func (i *inspector) inspect(header http.Header, body []byte, sent string) map[finding]string {
+	var kind strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(header)) {
+		if name != "Date" && name != "Content-Length" {
+			kind.WriteString(name + ": " + strings.Join(header[name], ", ") + "\n")
+		}
+	}
+	kind.Write(body)
+	same := withoutIDs(kind.String())
+	i.mu.Lock()
+	good := i.good[same]
+	i.mu.Unlock()
+	if good && echo(body, sent) < 0 {
+		return nil
+	}
+	found := inspect(header, body, sent)
+	if len(found) == 0 {
+		i.mu.Lock()
+		if i.good == nil || len(i.good) >= maxRemembered {
+			i.good = map[string]bool{}
+		}
+		i.good[same] = true
+		i.mu.Unlock()
+	}
+	return found
+}
+
+// idLength is that of a request id: "r-" and 26 characters.
+const idLength = 28
+
+// withoutIDs replaces every request id by one.
+func withoutIDs(s string) string {
+	var b strings.Builder
+	for {
+		at := strings.Index(s, "r-")
+		if at < 0 || at+idLength > len(s) {
+			b.WriteString(s)
+			return b.String()
+		}
+		b.WriteString(s[:at])
+		id := s[at : at+idLength]
+		s = s[at+2:]
+		if strings.Trim(id[2:], "abcdefghijklmnopqrstuvwxyz234567") == "" {
+			id, s = "r-", s[idLength-2:]
+		}
+		b.WriteString(id[:2])
+	}
 }
 
 // messages returns the JSON in a body: the data of its events, or all of it.

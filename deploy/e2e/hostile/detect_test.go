@@ -39,9 +39,12 @@ func TestPlantedAnswersAreFound(t *testing.T) {
 		"what was sent comes back": {`{"a":"there is no planted-string"}`, echoes},
 	} {
 		t.Run(name, func(t *testing.T) {
-			found := slices.Collect(maps.Keys(inspect(nil, []byte(tc.body), "planted-string")))
-			if !slices.Contains(found, tc.want) {
-				t.Errorf("found %v in %q, want %s", found, tc.body, tc.want)
+			remembers := &inspector{}
+			for range 2 {
+				found := slices.Collect(maps.Keys(remembers.inspect(nil, []byte(tc.body), "planted-string")))
+				if !slices.Contains(found, tc.want) {
+					t.Errorf("found %v in %q, want %s", found, tc.body, tc.want)
+				}
 			}
 		})
 	}
@@ -62,5 +65,28 @@ func TestOrdinaryAnswersPass(t *testing.T) {
 		if found := inspect(nil, []byte(body), ""); len(found) > 0 {
 			t.Errorf("%v in %s", found, body)
 		}
+	}
+}
+
+// An answer that is like a good one but for its request id is not looked at again; any other is.
+func TestInspectorRemembers(t *testing.T) {
+	i := &inspector{}
+	const id, other = "r-aaaaaaaaaaaaaaaaaaaaaaaaaa", "r-abcdefghijklmnopqrstuvwxyz"
+	good, again := `{"request_id":"`+id+`","message":"no"}`, `{"request_id":"`+other+`","message":"no"}`
+	for _, body := range []string{good, again} {
+		if found := i.inspect(nil, []byte(body), "something-sent"); len(found) > 0 || len(i.good) != 1 {
+			t.Errorf("%v, %d remembered", found, len(i.good))
+		}
+	}
+	for body, want := range map[string]finding{
+		`{"request_id":"` + id + `","message":"no /etc/passwd"}`: paths, `{"request_id":"r-/home/ada/aaaaaaaaaaaaaaaaa","message":"no"}`: paths,
+		`{"request_id":"` + id + `","message":"something-sent"}`: echoes,
+	} {
+		if found := i.inspect(nil, []byte(body), "something-sent"); found[want] == "" {
+			t.Errorf("%v in %s", found, body)
+		}
+	}
+	if found := i.inspect(nil, []byte(good), "\"message\""); found[echoes] == "" {
+		t.Error("an echo in a remembered answer is not found")
 	}
 }

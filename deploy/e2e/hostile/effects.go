@@ -85,9 +85,14 @@ func (w *world) look() {
 			continue
 		}
 		w.mu.Lock()
-		w.programs[strings.TrimRight(strings.ReplaceAll(string(line), "\x00", " "), " ")] = true
+		w.programs[words(line)] = true
 		w.mu.Unlock()
 	}
+}
+
+// words joins the words of a command line as the kernel keeps it.
+func words(line []byte) string {
+	return strings.TrimRight(strings.ReplaceAll(string(line), "\x00", " "), " ")
 }
 
 // files are the names of all files of the installation but those that the processes themselves keep, of the folder that the
@@ -142,11 +147,16 @@ func (w *world) count() effects {
 		w.t.Fatal(err)
 	}
 	e.files = append(e.files, temporary...)
+	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(w.h.Process(harness.Executor).PID()), "cmdline"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	own := words(line)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for program := range w.programs {
 		if !strings.HasPrefix(program, filepath.Join(w.h.Bin, "durward-demo")+" -port "+strconv.Itoa(w.h.Port(0))+" ") &&
-			program != filepath.Join(w.h.Bin, harness.Executor) { // a fork that has not yet become what it is to be
+			program != own { // a child of the executor that has not yet become what it is to be
 			e.programs = append(e.programs, program)
 		}
 	}

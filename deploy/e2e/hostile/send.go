@@ -35,6 +35,14 @@ type answer struct {
 	outcome string
 }
 
+// maxHeaders is what the gateway reads of headers; it may close the connection before a client has sent more than that.
+const maxHeaders = 16 << 10
+
+var tooLong = answer{outcome: "connection closed: headers too long"}
+
+// headers is how many bytes of a message are no body.
+func (m *message) headers() int { return len(m.bytes(true)) - len(m.body) }
+
 func (l *line) close() {
 	if l.conn != nil {
 		_ = l.conn.Close()
@@ -45,7 +53,11 @@ func (l *line) close() {
 // send sends a message and reads the answer. What would break the framing of the connection goes over one of its own.
 func (l *line) send(m *message) (answer, error) {
 	if m.breaks() {
-		return alone(l.address, m.bytes(true))
+		a, err := alone(l.address, m.bytes(true))
+		if err != nil && m.headers() > maxHeaders {
+			return tooLong, nil
+		}
+		return a, err
 	}
 	raw := m.bytes(false)
 	for fresh := false; ; fresh = true {
@@ -59,6 +71,9 @@ func (l *line) send(m *message) (answer, error) {
 		a, keep, err := l.exchange(raw)
 		if err != nil || !keep {
 			l.close()
+		}
+		if err != nil && fresh && m.headers() > maxHeaders {
+			return tooLong, nil
 		}
 		// A connection that the gateway closed between two requests is no answer.
 		if err == nil || fresh {

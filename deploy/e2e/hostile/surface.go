@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -144,7 +145,7 @@ func (g gateway) call(e era, c client, tool, arguments string) *message {
 // fillers are legal values of parameters that name nothing that is there.
 var fillers = map[string]string{"service_id": "no-such-service", "operation_id": strings.Repeat("0", 32), "reason": "because"}
 
-// toolSurfaces are the string parameters of every tool, as tools/list says: what agents may send.
+// toolSurfaces are the string parameters of every tool, as tools/list says: all of a tool's at once, and each among legal ones.
 func (g gateway) toolSurfaces(list json.RawMessage) ([]surface, error) {
 	var tools struct {
 		Tools []struct {
@@ -162,7 +163,19 @@ func (g gateway) toolSurfaces(list json.RawMessage) ([]surface, error) {
 	}
 	var out []surface
 	for _, tool := range tools.Tools {
-		for name, property := range tool.InputSchema.Properties {
+		names := slices.Sorted(maps.Keys(tool.InputSchema.Properties))
+		if len(names) == 0 {
+			continue
+		}
+		out = append(out, surface{name: tool.Name + ": " + strings.Join(names, ", "), eras: both, main: true, build: func(e era, c client, s string) *message {
+			var members []string
+			for _, name := range names {
+				members = append(members, quote(name)+":"+quote(s))
+			}
+			return g.call(e, c, tool.Name, `{`+strings.Join(members, ",")+`}`)
+		}})
+		for _, name := range names {
+			property := tool.InputSchema.Properties[name]
 			if property.Type != "string" {
 				return nil, fmt.Errorf("%s.%s is a %s: this suite knows how to send strings alone", tool.Name, name, property.Type)
 			}
@@ -176,12 +189,14 @@ func (g gateway) toolSurfaces(list json.RawMessage) ([]surface, error) {
 					others = join(others, quote(required)+":"+quote(filler))
 				}
 			}
-			out = append(out, surface{name: tool.Name + "." + name, eras: both, main: true, build: func(e era, c client, s string) *message {
+			if len(names) == 1 {
+				continue // it is the one above
+			}
+			out = append(out, surface{name: tool.Name + "." + name, eras: both, build: func(e era, c client, s string) *message {
 				return g.call(e, c, tool.Name, `{`+join(others, quote(name)+`:`+quote(s))+`}`)
 			}})
 		}
 	}
-	slices.SortFunc(out, func(a, b surface) int { return strings.Compare(a.name, b.name) })
 	return out, nil
 }
 
@@ -208,7 +223,6 @@ func (g gateway) otherSurfaces() []surface {
 			return m
 		}
 	}
-	// These go further: a trace crosses every process.
 	ignored := []string{"Traceparent", "Tracestate", "Baggage", "User-Agent", "Referer", "Cookie", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host",
 		"X-Http-Method-Override", "Accept-Language", "Last-Event-ID", "Mcp-Param-Service-Id"}
 	return []surface{
@@ -238,7 +252,14 @@ func (g gateway) otherSurfaces() []surface {
 		{name: "header Mcp-Method", eras: both, main: true, build: header("Mcp-Method")},
 		{name: "header Mcp-Name", eras: both, main: true, build: header("Mcp-Name")},
 		{name: "headers that decide nothing", eras: both, main: true, build: func(e era, c client, s string) *message {
-			m := g.call(e, c, "gpu_status", `{}`)
+			m := idle(e, c)
+			for _, name := range ignored {
+				m.set(name, s)
+			}
+			return m
+		}},
+		{name: "the same of a read", eras: both, build: func(e era, c client, s string) *message {
+			m := g.call(e, c, "gpu_status", `{}`) // a trace crosses every process
 			for _, name := range ignored {
 				m.set(name, s)
 			}

@@ -159,6 +159,7 @@ func (c *gosdk) Updated() string {
 
 // TestGoSDK runs the official Go SDK's client in both eras, over HTTP with a bearer token and through the bridge, which signs.
 func TestGoSDK(t *testing.T) {
+	t.Parallel()
 	var table results
 	t.Run("clients", func(t *testing.T) {
 		for _, revision := range []string{"2025-11-25", "2026-07-28"} {

@@ -79,6 +79,7 @@ func (i inspector) Call(tool string, arguments map[string]any) func() *mcp.CallT
 // TestInspector runs the MCP inspector's command line in the eras that it can be told to speak, over HTTP and stdio. Each call
 // is a connection of its own: operations belong to the principal.
 func TestInspector(t *testing.T) {
+	t.Parallel()
 	var table results
 	t.Run("clients", func(t *testing.T) {
 		for _, test := range []struct {

@@ -186,6 +186,7 @@ func (c *typescript) Updated() string {
 // TestTypeScript runs the two generations of the TypeScript SDK in every era that they speak, over HTTP with a bearer token
 // and through the bridge, which signs.
 func TestTypeScript(t *testing.T) {
+	t.Parallel()
 	const sessions, stateless = "2025-11-25", "2026-07-28"
 	var table results
 	t.Run("clients", func(t *testing.T) {

@@ -19,8 +19,6 @@ import (
 
 // asking are the tools that need something of the client first. They say what in their answer, as in 2026-07-28; clients of
 // older revisions are asked by the SDK, with requests of the server's own.
-//
-//nolint:staticcheck // SA1019: sampling and roots are deprecated, and what the suite asks for.
 func asking() []tool {
 	seal := newSeal()
 	sample := func(prompt string) *mcp.CreateMessageParams {
@@ -184,8 +182,6 @@ func accepted(responses mcp.InputResponseMap, key string) (map[string]any, bool)
 }
 
 // sampled returns the first text of what the client's model said.
-//
-//nolint:staticcheck // SA1019: sampling is deprecated, and what the suite asks for.
 func sampled(responses mcp.InputResponseMap, key string) (string, bool) {
 	said, ok := responses[key].(*mcp.CreateMessageWithToolsResult)
 	if !ok {
@@ -203,7 +199,6 @@ func describe(said *mcp.ElicitResult) string {
 	return fmt.Sprintf("action=%s, content=%s", said.Action, encode(said.Content))
 }
 
-//nolint:staticcheck // SA1019: roots are deprecated, and what the suite asks for.
 func describeRoots(roots *mcp.ListRootsResult) string {
 	uris := make([]string, 0, len(roots.Roots))
 	for _, r := range roots.Roots {

@@ -132,14 +132,11 @@ func answer(contents ...mcp.Content) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: contents}
 }
 
-//nolint:staticcheck // SA1019: the suite still tests the deprecated log messages.
 func log(ctx context.Context, req *mcp.CallToolRequest, line string) error {
 	return req.Session.Log(ctx, &mcp.LoggingMessageParams{Level: "info", Logger: "diagnostic", Data: line})
 }
 
 // needsSampling refuses clients that did not declare what it would need.
-//
-//nolint:staticcheck // SA1019: sampling is deprecated, and what the suite asks for here.
 func needsSampling(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	if declared := req.ClientCapabilities(); declared != nil && declared.Sampling != nil {
 		return answer(text("The client can sample.")), nil

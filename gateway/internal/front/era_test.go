@@ -216,52 +216,51 @@ func TestWhatARequestSaysOfItsClient(t *testing.T) {
 	}
 }
 
-// Keys that another reader would take for the protocol's are refused, in both eras, wherever keys are not a closed list.
+// Keys that another reader would take for the protocol's are refused, wherever keys are not a closed list and where they are.
 func TestLookalikes(t *testing.T) {
-	for name, key := range map[string]string{
-		"capital":        `"Name"`,
-		"all capitals":   `"NAME"`,
-		"NUL behind":     `"name\u0000"`,
-		"NUL before":     `"\u0000name"`,
-		"full width":     `"ｎame"`,
-		"zero width":     `"na\u200bme"`,
-		"right to left":  `"\u202ename"`,
-		"a soft hyphen":  `"na\u00adme"`,
-		"an accent":      `"name\u0301"`,
-		"space behind":   `"name "`,
-		"Kelvin's K":     `"\u212Bname"`,
-		"tab in between": `"na\tme"`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			if name == "Kelvin's K" {
-				key = `"progressTo\u212Aen"`
-			}
-			bodies := map[string]string{"call": `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gpu_status",` + key + `:"start_service"}}`}
-			swap := func(known string) string {
-				if name == "Kelvin's K" {
-					return key
-				}
-				plain := strings.NewReplacer("name", known, "NAME", strings.ToUpper(known), "Name", strings.ToUpper(known[:1])+known[1:],
-					"ｎame", "ｍ"+known[1:], `na\u200bme`, known[:2]+`\u200b`+known[2:], `na\u00adme`, known[:2]+`\u00ad`+known[2:], `na\tme`, known[:2]+`\t`+known[2:])
-				return plain.Replace(key)
-			}
-			bodies["envelope"] = `{"jsonrpc":"2.0","id":1,"method":"ping",` + swap("method") + `:"tools/list"}`
-			bodies["a token in _meta"] = `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{` + swap("progressToken") + `:1}}}`
-			if name == "full width" {
-				bodies["a token in _meta"] = strings.Replace(bodies["a token in _meta"], "ｍ", "ｐ", 1)
-			}
-			bodies["a handshake"] = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",` + swap("meta") + `:1,"clientInfo":{"name":"x",` + key + `:"y"}}}`
-			for where, body := range bodies {
-				if name == "Kelvin's K" && where != "a token in _meta" {
-					continue
-				}
-				if f, bad := (decoder{methods()}).decode([]byte(body), headers{session: true}); bad == nil {
-					t.Errorf("%s: forwards %s", where, f.Body)
-				}
-			}
-		})
+	insert := func(what string) func(string) string {
+		return func(known string) string { return known[:2] + what + known[2:] }
 	}
-	f, bad := decoder{methods()}.decode([]byte(`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"x/progress":1,"token":2}}}`), headers{session: true})
+	disguises := map[string]func(known string) string{
+		"capitals":          strings.ToUpper,
+		"one capital":       func(known string) string { return known[:1] + strings.ToUpper(known[1:2]) + known[2:] },
+		"NUL behind":        func(known string) string { return known + `\u0000` },
+		"NUL before":        func(known string) string { return `\u0000` + known },
+		"NUL inside":        insert(`\u0000`),
+		"space behind":      func(known string) string { return known + " " },
+		"tab inside":        insert(`\t`),
+		"zero width":        insert(`\u200b`),
+		"a soft hyphen":     insert(`\u00ad`),
+		"right to left":     func(known string) string { return `\u202e` + known },
+		"an accent":         func(known string) string { return known + `\u0301` },
+		"full width":        func(known string) string { return strings.NewReplacer("e", "ｅ", "a", "ａ").Replace(known) },
+		"the Kelvin sign":   func(known string) string { return strings.ReplaceAll(known, "k", "\u212a") },
+		"the long s":        func(known string) string { return strings.ReplaceAll(known, "s", "ſ") },
+		"letters in circle": func(known string) string { return strings.ReplaceAll(known, "e", "ⓔ") },
+	}
+	for where, place := range map[string]struct{ known, body string }{
+		"envelope":    {"method", `{"jsonrpc":"2.0","id":1,"method":"ping",KEY:"tools/list"}`},
+		"params":      {"_meta", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{KEY:{}}}`},
+		"a call":      {"name", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gpu_status",KEY:"start_service"}}`},
+		"_meta":       {"progressToken", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{KEY:1}}}`},
+		"the proof":   {"durward/proof", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{KEY:1}}}`},
+		"revision":    {"io.modelcontextprotocol/protocolVersion", `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{KEY:"2026-07-28"}}}`},
+		"a handshake": {"capabilities", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",KEY:{}}}`},
+		"its client":  {"version", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","clientInfo":{"name":"x",KEY:"y"}}}`},
+		"a cancel":    {"requestId", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,KEY:2}}`},
+	} {
+		for how, disguise := range disguises {
+			key := disguise(place.known)
+			if key == place.known {
+				continue // it has no such letter
+			}
+			body := strings.Replace(place.body, "KEY", `"`+key+`"`, 1)
+			if f, bad := (decoder{methods()}).decode([]byte(body), headers{session: true}); bad == nil {
+				t.Errorf("%s, %s: forwards %q", where, how, f.Body)
+			}
+		}
+	}
+	f, bad := decoder{methods()}.decode([]byte(`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"x/progress":1,"token":2,"Traceparents":3}}}`), headers{session: true})
 	if bad != nil || f.Body == nil {
 		t.Errorf("members of others: %v", bad)
 	}

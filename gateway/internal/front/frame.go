@@ -39,8 +39,6 @@ type Frame struct {
 	Name string
 	// Tool is the tool's name, for tools/call.
 	Tool string
-	// Protocol is the revision that the message itself claims (2026-07-28 and later), empty for older ones.
-	Protocol string
 	meta
 }
 
@@ -166,7 +164,6 @@ func (d decoder) decodeParams(f *Frame, params jsontext.Value, h headers) *frame
 	}
 	var err *frameError
 	f.meta, err = decodeMeta(params)
-	f.Protocol = f.meta.protocol
 	f.Era = h.era(f) // also of what is refused: each era has its own way to say so
 	if err != nil {
 		return err
@@ -183,9 +180,7 @@ func (d decoder) decodeParams(f *Frame, params jsontext.Value, h headers) *frame
 		return &frameError{rpc: rpcMethodNotFound, code: callv1.Code_CODE_NOT_FOUND, message: "This server does not offer that method."}
 	}
 	if m.tasks && !f.Capabilities.Tasks {
-		return &frameError{rpc: rpcMissingCapability, code: callv1.Code_CODE_INVALID_ARGUMENT,
-			message: "The request must declare the extension " + extensionTasks + " among its client capabilities.",
-			data:    map[string]any{"requiredCapabilities": map[string]any{"extensions": map[string]any{extensionTasks: map[string]any{}}}}}
+		return missingTasks()
 	}
 	members, err := m.decode(f, params)
 	if err != nil {
@@ -200,11 +195,18 @@ func (d decoder) decodeParams(f *Frame, params jsontext.Value, h headers) *frame
 	return nil
 }
 
+// missingTasks refuses what belongs to the tasks extension from a client that did not declare it.
+func missingTasks() *frameError {
+	return &frameError{rpc: rpcMissingCapability, code: callv1.Code_CODE_INVALID_ARGUMENT,
+		message: "The request must declare the extension " + extensionTasks + " among its client capabilities.",
+		data:    map[string]any{"requiredCapabilities": map[string]any{"extensions": map[string]any{extensionTasks: map[string]any{}}}}}
+}
+
 // build writes the message to forward, from values that were decoded above. members are those of params, but _meta.
 func (f *Frame) build(members []byte) []byte {
 	var about []byte
 	if f.ID != nil {
-		about = f.meta.forward(f.Era)
+		about = f.forward(f.Era)
 	}
 	b := make([]byte, 0, 96+len(f.ID)+len(f.Method)+len(members)+len(about))
 	b = append(b, `{"jsonrpc":"2.0","method":"`...)

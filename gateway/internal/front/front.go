@@ -218,7 +218,7 @@ func (f *Front) post(w http.ResponseWriter, r *http.Request, requestID, token st
 	frame, bad := f.decoder.decode(body, readHeaders(r.Header))
 	if bad != nil {
 		no := badFrame(bad)
-		no.session = f.table.who(r.Header.Get(headerSession), sha256.Sum256([]byte(token)))
+		no.session = f.table.who(sessionID(r.Header), sha256.Sum256([]byte(token)))
 		return no
 	}
 	call := &Call{
@@ -261,7 +261,7 @@ func badFrame(bad *frameError) *refused {
 
 // stateful serves a message of a session, or the handshake that opens one.
 func (f *Front) stateful(w http.ResponseWriter, r *http.Request, call *Call, frame *Frame) *refused {
-	id, handshake := r.Header.Get(headerSession), frame.Method == methodInitialize
+	id, handshake := sessionID(r.Header), frame.Method == methodInitialize
 	if id == "" && handshake {
 		return f.open(w, r, call, frame)
 	}
@@ -387,7 +387,7 @@ func openRefused(frame *Frame, err *fault.Error) *refused {
 			out.status = http.StatusTooManyRequests
 		}
 	case callv1.Code_CODE_PROOF_REQUIRED:
-		out.data = map[string]any{"proof_needed": "open"}
+		out.data = map[string]any{"durward/proof_needed": "open"}
 	case callv1.Code_CODE_UNAUTHENTICATED, callv1.Code_CODE_DENIED, callv1.Code_CODE_INVALID_ARGUMENT:
 		out.status, out.message, out.code = http.StatusUnauthorized, sentenceWrong, callv1.Code_CODE_UNAUTHENTICATED
 		out.slow, out.often = true, true
@@ -400,7 +400,7 @@ func openRefused(frame *Frame, err *fault.Error) *refused {
 
 // delete ends a session. It does not wait for calls that are under way: they end with it.
 func (f *Front) delete(w http.ResponseWriter, r *http.Request, token string) *refused {
-	id := r.Header.Get(headerSession)
+	id := sessionID(r.Header)
 	if id == "" {
 		return notAllowed(w)
 	}
@@ -420,7 +420,7 @@ func (f *Front) delete(w http.ResponseWriter, r *http.Request, token string) *re
 // stream opens the one standalone stream of a session, on which the server tells what it was asked to tell. It ends with the
 // session, and keeps none alive: what nobody asks anything of ends, whoever listens.
 func (f *Front) stream(w http.ResponseWriter, r *http.Request, requestID, token string) *refused {
-	id := r.Header.Get(headerSession)
+	id := sessionID(r.Header)
 	if id == "" {
 		return notAllowed(w)
 	}

@@ -53,9 +53,12 @@ type headers struct {
 func readHeaders(h http.Header) headers {
 	return headers{
 		protocol: h.Values(headerProtocol), method: h.Values(headerMethod), name: h.Values(headerName),
-		session: h.Get(headerSession) != "",
+		session: sessionID(h) != "",
 	}
 }
+
+// sessionID returns the session that a request names, or the empty string. Whoever names two names none that there is.
+func sessionID(h http.Header) string { return strings.Join(h.Values(headerSession), ",") }
 
 // modern reports whether the headers claim a revision without sessions.
 func (h headers) modern() bool {

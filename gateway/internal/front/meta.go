@@ -57,19 +57,15 @@ const (
 	maxTraceState    = 512
 )
 
-// decodeMeta reads params._meta. A member that only looks like one that is read is refused: somebody else might take it for
-// that one.
+// decodeMeta reads params._meta. A member of it that only looks like one that is read is refused: somebody else might take it
+// for that one. Whether something beside it looks like _meta is for the method's decoder, most of which take no other members.
 func decodeMeta(params jsontext.Value) (meta, *frameError) {
 	var p struct {
 		Meta jsontext.Value `json:"_meta"`
-		More jsontext.Value `json:",embed"`
 	}
 	var out meta
 	if json.Unmarshal(params, &p) != nil {
 		return out, invalidParams("The params must be a JSON object.")
-	}
-	if lookalike(p.More, "_meta") {
-		return out, invalidParams(sentenceLookalike)
 	}
 	if p.Meta == nil {
 		return out, nil

@@ -70,7 +70,16 @@ func methods() map[string]method {
 func Methods() []string { return slices.Sorted(maps.Keys(methods())) }
 
 // decodeNothing reads methods whose params say nothing to us.
-func decodeNothing(*Frame, jsontext.Value) ([]byte, *frameError) { return nil, nil }
+func decodeNothing(_ *Frame, params jsontext.Value) ([]byte, *frameError) {
+	var p struct {
+		Meta jsontext.Value `json:"_meta"`
+		More jsontext.Value `json:",embed"`
+	}
+	if json.Unmarshal(params, &p) != nil || lookalike(p.More, "_meta") {
+		return nil, invalidParams(sentenceLookalike)
+	}
+	return nil, nil
+}
 
 // decodeInitialize forwards a handshake without the client's capabilities: nothing here depends on them, and the SDK's
 // errors about them would name its types.
@@ -191,7 +200,7 @@ func decodeResource(f *Frame, params jsontext.Value) ([]byte, *frameError) {
 // maxSubscriptions is how many resources one stream may tell about.
 const maxSubscriptions = 64
 
-func decodeListen(_ *Frame, params jsontext.Value) ([]byte, *frameError) {
+func decodeListen(f *Frame, params jsontext.Value) ([]byte, *frameError) {
 	const sentence = "A subscriptions/listen request takes the notifications that it wants, at most 64 resources among them."
 	var p struct {
 		Notifications *struct {
@@ -199,12 +208,17 @@ func decodeListen(_ *Frame, params jsontext.Value) ([]byte, *frameError) {
 			Prompts       bool     `json:"promptsListChanged"`
 			Resources     bool     `json:"resourcesListChanged"`
 			Subscriptions []string `json:"resourceSubscriptions"`
+			// TaskIDs may be asked for by who takes tasks. They are polled here: the answer agrees to none.
+			TaskIDs []string `json:"taskIds"`
 		} `json:"notifications"`
 		Meta jsontext.Value `json:"_meta"`
 	}
 	if json.Unmarshal(params, &p, json.RejectUnknownMembers(true)) != nil || p.Notifications == nil ||
 		len(p.Notifications.Subscriptions) > maxSubscriptions {
 		return nil, invalidParams(sentence)
+	}
+	if p.Notifications.TaskIDs != nil && !f.Capabilities.Tasks {
+		return nil, missingTasks()
 	}
 	b := []byte(`"notifications":{"resourceSubscriptions":[`)
 	for i, uri := range p.Notifications.Subscriptions {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"sync"
 	"time"
 
@@ -149,9 +150,11 @@ func client(call *front.Call) resource.Client {
 func (s *Server) resource(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call) (mcp.Result, error) {
 	var result mcp.Result
 	var err error
+	var asked string
 	switch params := req.GetParams().(type) {
 	case *mcp.ReadResourceParams:
 		var uri resource.URI
+		asked = params.URI
 		if uri, err = parseURI(params.URI); err != nil {
 			break
 		}
@@ -176,7 +179,7 @@ func (s *Server) resource(ctx context.Context, next mcp.MethodHandler, method st
 		err = fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("params are a %T", params)))
 	}
 	if f, ok := errors.AsType[*fault.Error](err); ok {
-		return nil, s.refuseResource(ctx, call, method, f)
+		return nil, naming(asked, call, f, s.refuseResource(ctx, call, method, f))
 	}
 	return result, err
 }
@@ -190,6 +193,22 @@ func (s *Server) refuseResource(ctx context.Context, call *front.Call, method st
 		})
 	}
 	return refuse(call, f)
+}
+
+// repeatable is a text that can be repeated to whoever sent it as a URI: a scheme and one name, which is no path, no markup
+// and no sentence.
+var repeatable = regexp.MustCompile(`^[a-z]{1,16}://[A-Za-z0-9_-]{1,64}$`)
+
+// naming adds the URI of a resource that is not there to the refusal, as the stateless era has it.
+func naming(asked string, call *front.Call, f *fault.Error, refused error) error {
+	said, ok := errors.AsType[*refusalError](refused)
+	if !ok || call.Era != front.Stateless || f.Code != callv1.Code_CODE_NOT_FOUND {
+		return refused
+	}
+	if _, err := resource.Parse(asked); err == nil || repeatable.MatchString(asked) {
+		said.rpc.Data = append([]byte(`{"uri":"`+asked+`",`), said.rpc.Data[1:]...) // nothing in it needs escaping
+	}
+	return said
 }
 
 func parseURI(uri string) (resource.URI, error) {

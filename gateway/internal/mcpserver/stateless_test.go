@@ -153,6 +153,57 @@ func TestStatelessSessions(t *testing.T) {
 	e.closedAtTheVault(t, 1)
 }
 
+// What the protocol says about headers and bodies that disagree, seen over HTTP. Nothing of it reaches the SDK, the vault or a
+// sink, and each is recorded.
+func TestStatelessProbes(t *testing.T) {
+	e := newEdge(t, edgeOptions{})
+	call := func(change func(r *request)) request {
+		r := modernCall("gpu_status", `{}`, "")
+		change(&r)
+		return r
+	}
+	header := func(name, value string) func(r *request) { return func(r *request) { r.header[name] = value } }
+	body := func(from, to string) func(r *request) {
+		return func(r *request) { r.body = strings.Replace(r.body, from, to, 1) }
+	}
+	later := call(body("2026-07-28", "2099-01-01"))
+	later.header["Mcp-Protocol-Version"] = "2099-01-01"
+	for name, c := range map[string]struct {
+		r           request
+		status, rpc int
+		id          string
+	}{
+		"meta without header":        {call(header("Mcp-Protocol-Version", "")), 400, -32020, "7"},
+		"header without meta":        {call(body(modernMeta, "")), 400, -32602, "7"},
+		"header of another era":      {call(header("Mcp-Protocol-Version", "2025-11-25")), 400, -32020, "7"},
+		"a later revision":           {later, 400, -32022, "7"},
+		"no Mcp-Method":              {call(header("Mcp-Method", "")), 400, -32020, "7"},
+		"another Mcp-Method":         {call(header("Mcp-Method", "tools/list")), 400, -32020, "7"},
+		"no Mcp-Name":                {call(header("Mcp-Name", "")), 400, -32020, "7"},
+		"another Mcp-Name":           {call(header("Mcp-Name", "start_service")), 400, -32020, "7"},
+		"unknown method":             {modernRequest("tools/describe", "", "", ""), 404, -32601, "7"},
+		"a method of the older era":  {modernRequest("ping", "", "", ""), 404, -32601, "7"},
+		"a batch":                    {call(func(r *request) { r.body = "[" + r.body + "]" }), 400, -32600, "null"},
+		"bad arguments of the SDK's": {modernRequest("subscriptions/listen", "", `"notifications":[]`, ""), 400, -32602, "7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := e.send(t, c.r)
+			if out.status != c.status || out.message.Error == nil || out.message.Error.Code != c.rpc || string(out.message.ID) != c.id {
+				t.Fatalf("%d %s, want %d %d, id %s", out.status, out.raw, c.status, c.rpc, c.id)
+			}
+			if c.rpc == -32022 && strings.Join(out.message.Error.Data.Supported, " ") != "2026-07-28 2025-11-25 2025-06-18" {
+				t.Errorf("supported %v", out.message.Error.Data.Supported)
+			}
+			if rec := e.spool.find(out.message.Error.Data.RequestID); rec == nil && c.rpc != -32022 {
+				t.Error("it is not recorded") // clients of a later revision ask so before they fall back
+			}
+		})
+	}
+	if e.vault.opened != 0 || e.executor.reads != 0 {
+		t.Errorf("%d sessions, %d reads", e.vault.opened, e.executor.reads)
+	}
+}
+
 // withHeader puts the session id among the headers without the older era's revision beside it.
 func withHeader(r request) request {
 	r.header["Mcp-Session-Id"] = r.session
@@ -420,6 +471,24 @@ func TestStandaloneStream(t *testing.T) {
 		e.front.EndStreams()
 		ends(stream)
 	})
+}
+
+// Whoever names two sessions names none, also where both are their own.
+func TestTwoSessionsInOneRequest(t *testing.T) {
+	e := newEdge(t, edgeOptions{})
+	ids := []string{e.connect(t, tokenAgent), e.connect(t, tokenAgent)}
+	for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
+		req, err := http.NewRequest(method, e.url, strings.NewReader(`{"jsonrpc":"2.0","id":2,"method":"ping"}`))
+		must(t, err)
+		req.Header = http.Header{"Mcp-Session-Id": ids, "Authorization": {"Bearer " + tokenAgent}, "Content-Type": {"application/json"},
+			"Accept": {"application/json, text/event-stream"}}
+		resp, err := http.DefaultClient.Do(req)
+		must(t, err)
+		must(t, resp.Body.Close())
+		if resp.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %d", method, resp.StatusCode)
+		}
+	}
 }
 
 func TestTooManyStatelessSessionsAtTheVault(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/refusal"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -167,6 +168,10 @@ func (s *Server) task(ctx context.Context, method string, req mcp.Request, call 
 		return s.cancelTask(ctx, call, params.TaskID)
 	default:
 		// The same for every id: there is no task that asked for something.
+		s.conf.Refusals.Record(ctx, refusal.Event{
+			RequestID: call.RequestID, Code: callv1.Code_CODE_INVALID_ARGUMENT, Reason: "input for a task",
+			Principal: call.Session.Principal(), Session: call.Session.Ref(),
+		})
 		return nil, refuse(call, fault.New(callv1.Code_CODE_INVALID_ARGUMENT,
 			"the task asked for no input; what a client sends cannot approve anything"))
 	}

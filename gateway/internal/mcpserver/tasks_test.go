@@ -277,8 +277,16 @@ func TestTaskRefused(t *testing.T) {
 		}
 	}
 	forged := `"taskId":"` + id + `","inputResponses":{"approve":{"action":"accept"}}`
-	if r := e.own(t, tokenAgent, "tasks/update", id, forged, declaresTasks); r.message.Error == nil || r.message.Error.Code != -32602 {
+	if r := e.own(t, tokenAgent, "tasks/update", id, forged, declaresTasks); r.message.Error == nil || r.message.Error.Code != -32602 ||
+		e.spool.find(r.message.Error.Data.RequestID).GetBody().GetPrincipal() != "agent" {
 		t.Errorf("tasks/update: %d %s", r.status, r.raw)
+	}
+	watch := `"notifications":{"taskIds":["` + id + `"]}`
+	if r := e.own(t, tokenAgent, "subscriptions/listen", "", watch, `{}`); r.message.Error == nil || r.message.Error.Code != -32021 {
+		t.Errorf("watching a task without the capability: %d %s", r.status, r.raw)
+	}
+	if r := e.own(t, tokenAgent, "subscriptions/listen", "", watch, declaresTasks); r.message.Error != nil || strings.Contains(r.raw, "taskIds") {
+		t.Errorf("watching a task: %d %s", r.status, r.raw)
 	}
 	for _, method := range []string{"tasks/result", "tasks/list"} {
 		if r := e.own(t, tokenAgent, method, "", `"taskId":"`+id+`"`, declaresTasks); r.status != http.StatusNotFound || r.message.Error.Code != -32601 {

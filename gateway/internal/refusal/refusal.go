@@ -134,7 +134,7 @@ func (r *Recorder) flush(ctx context.Context, end bool) {
 	}
 	r.mu.Unlock()
 	for _, c := range due {
-		r.logger.InfoContext(ctx, "refused many times", "reason", c.last.Reason, "principal", c.last.Principal, "count", c.more)
+		r.logger.InfoContext(ctx, "refused many times", "reason", c.last.Reason, "count", c.more)
 		r.record(ctx, c.last, c.more)
 	}
 }

@@ -119,15 +119,12 @@ func (b *Book) look(ctx context.Context, c Client, name string, request proto.Me
 	if err != nil {
 		return nil, nil, err
 	}
-	// What is hidden is hidden from the cleaned text, so that nothing comes together when something is taken out.
-	if _, err = envelope.Result(reply.Response); err == nil {
-		hideIn(reply.Response.ProtoReflect())
-		var raw json.RawMessage
-		if raw, err = envelope.Result(reply.Response); err == nil {
-			return reply.Response, raw, nil
-		}
+	hideIn(reply.Response.ProtoReflect())
+	raw, err := envelope.Result(reply.Response)
+	if err != nil {
+		return nil, nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 	}
-	return nil, nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
+	return reply.Response, raw, nil
 }
 
 func (b *Book) gpu(ctx context.Context, c Client) (page, error) {
@@ -280,13 +277,12 @@ func arguments(got *vaultv1.GetOperationResponse) json.RawMessage {
 	if err != nil {
 		return nil
 	}
-	m = contract.Redact(m)
-	if _, err := envelope.Result(m); err != nil {
+	raw, err := contract.Canonical(contract.Redact(m))
+	var value any
+	if err != nil || len(raw) > maxArguments || json.Unmarshal(raw, &value) != nil {
 		return nil
 	}
-	hideIn(m.ProtoReflect())
-	raw, err := contract.Canonical(m)
-	if err != nil || len(raw) > maxArguments {
+	if raw, err = json.Marshal(hideInValue(value)); err != nil {
 		return nil
 	}
 	return raw
@@ -335,7 +331,7 @@ func unexpected(m proto.Message) error {
 }
 
 // text is a text of elsewhere on one line.
-func text(s string, most int) string { return clean.Line(hide(clean.Line(s, clean.Whole)), most) }
+func text(s string, most int) string { return clean.Line(block(s), most) }
 
 func stateName(s executorv1.ServiceState) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "SERVICE_STATE_"))

@@ -4,6 +4,8 @@ import (
 	"regexp"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"durward.internal/services/platform/clean"
 )
 
 // What a resource never shows (SEC-E2), even where a human wrote it into a name or a description of the catalogue, and what
@@ -38,8 +40,11 @@ func hide(s string) string {
 	return paths.ReplaceAllString(s, "${1}"+hiddenPath)
 }
 
-// hideIn does so with every string of a message, however deep. Messages with maps have none of them changed: no resource
-// shows one.
+// block is a text of elsewhere, cleaned and without what is hidden. It is cleaned first, so that nothing comes together when
+// something is taken out.
+func block(s string) string { return clean.Block(hide(clean.Block(s, clean.Whole)), clean.Whole) }
+
+// hideIn does so with every string of a message, however deep. Maps are emptied: no resource shows one.
 func hideIn(m protoreflect.Message) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
@@ -53,11 +58,30 @@ func hideIn(m protoreflect.Message) {
 			hideIn(v.Message())
 		case fd.Kind() == protoreflect.StringKind && fd.IsList():
 			for i := range v.List().Len() {
-				v.List().Set(i, protoreflect.ValueOfString(hide(v.List().Get(i).String())))
+				v.List().Set(i, protoreflect.ValueOfString(block(v.List().Get(i).String())))
 			}
 		case fd.Kind() == protoreflect.StringKind:
-			m.Set(fd, protoreflect.ValueOfString(hide(v.String())))
+			m.Set(fd, protoreflect.ValueOfString(block(v.String())))
 		}
 		return true
 	})
+}
+
+// hideInValue does so with every string of a JSON value, keys among them.
+func hideInValue(v any) any {
+	switch v := v.(type) {
+	case string:
+		return block(v)
+	case []any:
+		for i := range v {
+			v[i] = hideInValue(v[i])
+		}
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key, item := range v {
+			out[block(key)] = hideInValue(item)
+		}
+		return out
+	}
+	return v
 }

@@ -83,16 +83,32 @@ func (e *Error) Error() string { return e.Message }
 // Unwrap returns the private cause, for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// LogValue gives our log both halves.
+// LogValue gives our log the code and the private half. The sentence is left out: it may repeat what the caller sent, who
+// was told, and stands in the audit log under the request id (OUT-2).
 func (e *Error) LogValue() slog.Value {
-	attrs := []slog.Attr{slog.String("code", e.Code.String()), slog.String("message", e.Message)}
+	attrs := []slog.Attr{slog.String("code", e.Code.String())}
 	if e.Field != "" {
 		attrs = append(attrs, slog.String("field", e.Field))
 	}
-	if e.Cause != nil {
+	var inner *Error
+	switch {
+	case e.Cause == nil, fromPeer(e.Cause):
+	case errors.As(e.Cause, &inner):
+		attrs = append(attrs, slog.Any("cause", inner))
+	default:
 		attrs = append(attrs, slog.String("cause", e.Cause.Error()))
 	}
 	return slog.GroupValue(attrs...)
+}
+
+// fromPeer reports whether a cause is a status that carries another process's fault: its text is that process's sentence.
+func fromPeer(cause error) bool {
+	for _, detail := range status.Convert(cause).Details() {
+		if _, ok := detail.(*callv1.Fault); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // Is reports whether err is, or wraps, a fault with that code.

@@ -95,6 +95,21 @@ func TestLogger(t *testing.T) {
 	}
 }
 
+// Who somebody is stands in the audit log, not in ours.
+func TestLoggerNamesNobody(t *testing.T) {
+	alice, err := identity.New("durward.local", optionsv1.Role_ROLE_OPERATOR, "alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := lines(t, "", func(l *slog.Logger) {
+		l.With("principal", "alices-laptop").Info("call", "caller", alice, "client", "alice", "operator", "alice", "session", "s-1")
+	})
+	want := []map[string]any{{"level": "INFO", "msg": "call", "service": "vault", "caller": "operator", "session": "s-1"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestSecret(t *testing.T) {
 	for key, want := range map[string]bool{"AWS_SECRET_ACCESS_KEY": true, "GITHUB_TOKEN": true, "PGPASSWORD": true, "credentials": true, "PATH": false, "HOME": false, "kid": false} {
 		if telemetry.Secret(key) != want {

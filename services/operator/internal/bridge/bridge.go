@@ -47,8 +47,11 @@ const (
 	codeUnavailable = -32000
 )
 
-// codeProofRequired is Durward's own code in an error's data.
-const codeProofRequired = "PROOF_REQUIRED"
+// Durward's own codes in an error's data.
+const (
+	codeProofRequired   = "PROOF_REQUIRED"
+	codeUnauthenticated = "UNAUTHENTICATED"
+)
 
 // Methods that the bridge knows, and headers of the protocol.
 const (

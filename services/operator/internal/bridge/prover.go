@@ -40,6 +40,10 @@ const (
 	usedFrom  = 46 * time.Second
 )
 
+// idleFrom is after how long without a request the session of a stateless client is taken to be gone: a gateway ends it after
+// some time, and an opening that was not needed harms nothing.
+const idleFrom = 10 * time.Minute
+
 // prover signs what the client asks for, in one session at the vault. Without a key it signs nothing. It is safe for
 // concurrent use.
 type prover struct {
@@ -52,6 +56,8 @@ type prover struct {
 
 	mu      sync.Mutex
 	session string
+	// used is when a request was last signed, in the stateless era.
+	used    time.Time
 	counter uint64
 	// permits is when the session's permits were issued, or earlier.
 	permits time.Time
@@ -129,8 +135,9 @@ func (p *prover) answer(payload []byte, to request) (needed string) {
 	said := reply.Result.Meta
 	if reply.Error != nil {
 		said = reply.Error.Data
-		if said.Needed == "" && said.Code == codeProofRequired {
-			said.Needed = needOpen // refused before there was a session to say more of
+		if said.Needed == "" && (said.Code == codeProofRequired || said.Code == codeUnauthenticated && p.instance != "" && !to.opening) {
+			// Refused before there was a session to say more of: a gateway that lost it looks like one that never had it.
+			said.Needed = needOpen
 		}
 	} else if !reply.Result.IsError {
 		p.renewed(to)
@@ -151,6 +158,8 @@ type request struct {
 	// when it was signed.
 	session string
 	renewal time.Time
+	// opening: it carries one.
+	opening bool
 }
 
 // asksPermit reports whether the gateway answers a method with the help of the session's permits, as it does a tool that
@@ -182,10 +191,11 @@ func (p *prover) request(line []byte, m message, needed string) (request, error)
 		}
 		tool, known = contract.Lookup(params.Name)
 	}
+	now := p.now()
 	demanded, age := needed != "", p.age()
 	if !demanded {
 		switch {
-		case p.instance != "" && !p.isOpen():
+		case p.instance != "" && p.lapsed(now):
 			needed = needOpen
 		case known && tool.Tier != optionsv1.Tier_TIER_READ:
 			needed = needCall
@@ -198,6 +208,7 @@ func (p *prover) request(line []byte, m message, needed string) (request, error)
 	var err error
 	switch needed {
 	case needOpen:
+		out.opening = true
 		signed, err = p.opening()
 	case needRenew:
 		claim := p.claim(callv1.Proof_PURPOSE_RENEW)
@@ -251,10 +262,13 @@ func (p *prover) age() time.Duration {
 	return p.now().Sub(p.permits)
 }
 
-func (p *prover) isOpen() bool {
+// lapsed reports whether there is no session, or one that the gateway has likely ended, and takes now for its last use.
+func (p *prover) lapsed(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.session != ""
+	idle := now.Sub(p.used)
+	p.used = now
+	return p.session == "" || idle >= idleFrom
 }
 
 // renewed takes up that a renewal was used: the permits are no older than its signature.

@@ -119,28 +119,66 @@ tools/list 8 PURPOSE_UNSPECIFIED`
 	}
 }
 
-// A gateway that has no session for the client says so in an error, before there is a result to say it in.
+// A gateway that has no session for the client says so in an error, before there is a result to say it in: it wants another
+// proof than one from before the vault's start, and knows nobody who does not prove that.
 func TestStatelessOpeningIsProvedAgain(t *testing.T) {
 	public, key := testKey(t)
 	g := newGateway(t, public)
-	lost := true
-	g.answers = func(w http.ResponseWriter, m message, purpose callv1.Proof_Purpose) bool {
-		if !lost {
-			return false
+	refusals := []string{"PROOF_REQUIRED", "", "", "UNAUTHENTICATED", "", "UNAUTHENTICATED", "UNAUTHENTICATED"}
+	g.answers = func(w http.ResponseWriter, m message, _ callv1.Proof_Purpose) bool {
+		code := refusals[0]
+		if refusals = refusals[1:]; code == "" {
+			writeJSON(w, m.ID, fmt.Sprintf(`{"ok":true,"_meta":{"durward/session":%q}}`, g.ref()))
+			return true
 		}
-		lost = false
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"sign","data":{"code":"PROOF_REQUIRED"}}}`, m.ID)
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"no","data":{"code":%q}}}`, m.ID, code)
 		return true
 	}
-	c := start(t, g, key, nil)
-	c.send(modern(1, "server/discover", ""))
-	if got := c.receive(); !strings.Contains(got, `"ok":true`) {
-		t.Errorf("answer %s", got)
+	now := time.Unix(1_800_000_000, 0)
+	c := start(t, g, key, func() time.Time { g.mu.Lock(); defer g.mu.Unlock(); return now })
+	for _, want := range []string{`"ok":true`, `"ok":true`, `"ok":true`, "UNAUTHENTICATED"} {
+		c.send(modern(1, "tools/list", ""))
+		if got := c.receive(); !strings.Contains(got, want) {
+			t.Errorf("answer %s, want %s", got, want)
+		}
 	}
 	c.close()
-	if got, want := g.events(), "server/discover 1 PURPOSE_OPEN\nserver/discover 1 PURPOSE_OPEN"; got != want {
-		t.Errorf("events:\n%s", got)
+	want := `tools/list 1 PURPOSE_OPEN
+tools/list 1 PURPOSE_OPEN
+tools/list 1 PURPOSE_UNSPECIFIED
+tools/list 1 PURPOSE_UNSPECIFIED
+tools/list 1 PURPOSE_OPEN
+tools/list 1 PURPOSE_UNSPECIFIED
+tools/list 1 PURPOSE_OPEN`
+	if got := g.events(); got != want {
+		t.Errorf("events:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// A client that was silent for long opens again: the gateway has ended its session.
+func TestStatelessSilence(t *testing.T) {
+	_, key := testKey(t)
+	now := time.Unix(1_800_000_000, 0)
+	p := newProver("tester", key, func() time.Time { return now }, newInstance())
+	list := func() bool {
+		t.Helper()
+		got, err := p.request([]byte(modern(1, "tools/list", "")), message{Method: "tools/list"}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.answer([]byte(`{"result":{"_meta":{"durward/session":"s-1"}}}`), got)
+		return got.opening
+	}
+	for _, step := range []struct {
+		after   time.Duration
+		opening bool
+	}{{0, true}, {9 * time.Minute, false}, {9 * time.Minute, false}, {11 * time.Minute, true}, {0, false}} {
+		now = now.Add(step.after)
+		if got := list(); got != step.opening {
+			t.Errorf("after %v: opening %t", step.after, got)
+		}
 	}
 }
 

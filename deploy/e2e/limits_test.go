@@ -1,0 +1,161 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"durward.internal/deploy/e2e/harness"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+)
+
+// TestDefaultLimits: a client that asks too often is told so in the envelope, by every tool alike and in both eras, and when
+// to come back; the log holds one record of it and no flood; nobody else notices (SEC-R2, SEC-R3).
+func TestDefaultLimits(t *testing.T) {
+	t.Parallel()
+	h := harness.New(t, harness.Options{Limits: harness.DefaultLimits})
+	h.StartAll()
+	busy, quiet := h.AddClient("busy"), h.AddClient("quiet")
+	agent, other := h.Connect(busy), h.Connect(quiet)
+
+	var mu sync.Mutex
+	var over []harness.Envelope
+	served := 0
+	began := time.Now()
+	var flood sync.WaitGroup
+	for range 8 {
+		flood.Go(func() {
+			for time.Since(began) < 4*time.Second {
+				e, err := agent.TryCall(t.Context(), "gpu_status", nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				if e.Status == "ok" {
+					served++
+				} else {
+					over = append(over, e)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for time.Since(began) < 4*time.Second {
+		if e := other.Call("gpu_status", nil); e.Status != "ok" {
+			t.Errorf("another client: %s", e.Raw)
+		}
+		time.Sleep(250 * time.Millisecond)
+	}
+	flood.Wait()
+	if most := 20 + int(time.Since(began).Seconds()*10) + 1; served < 20 || served > most {
+		t.Errorf("%d calls were served in 4 s, want 20 to %d", served, most)
+	}
+	if len(over) == 0 {
+		t.Fatal("nothing was refused")
+	}
+	for _, e := range over {
+		if e.Status != "error" || e.Error.Code != "RATE_LIMITED" || e.Error.Message != "Rate limit exceeded" || !e.Error.Retryable || e.Error.RetryAfterS != 1 {
+			t.Fatalf("a refusal: %s", e.Raw)
+		}
+	}
+	// What changes something has a bucket of its own.
+	if e := agent.Call("start_service", map[string]any{"service_id": harness.DemoService}); e.Status != "pending_approval" {
+		t.Errorf("a change beside too many reads: %s", e.Raw)
+	}
+	modern := harness.StatelessCall(busy, "gpu_status", "{}")
+	if a := untilLimited(t, h, modern); a.HTTPStatus != http.StatusOK || !strings.Contains(string(a.Result), `"resultType":"complete"`) {
+		t.Errorf("the stateless era: %d %s", a.HTTPStatus, a.Body)
+	}
+	list := harness.Stateless(busy, "tools/list", "", "{}")
+	if a := untilLimited(t, h, list); a.HTTPStatus != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" {
+		t.Errorf("a list of the stateless era: %d %s", a.HTTPStatus, a.Body)
+	}
+
+	h.Story(over[0].RequestID, harness.OfKind(auditv1.Kind_KIND_REFUSED))
+	refused := 0
+	for _, e := range h.Records(nil) {
+		if strings.Contains(e.GetRecord().GetBody().GetReason(), "limit: reads") {
+			refused++
+			if p := e.GetRecord().GetBody().GetPrincipal(); p != "busy" {
+				t.Errorf("the record names %q", p)
+			}
+		}
+	}
+	if refused != 1 {
+		t.Errorf("%d records of too many reads within a minute, want 1", refused)
+	}
+}
+
+// untilLimited sends a request until the answer is that there were too many.
+func untilLimited(t *testing.T, h *harness.Host, r harness.RawRequest) harness.RawAnswer {
+	t.Helper()
+	for range 100 {
+		a, err := h.Raw(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(a.Body, "RATE_LIMITED") {
+			return a
+		}
+	}
+	t.Fatal("a hundred requests are not too many")
+	return harness.RawAnswer{}
+}
+
+// TestGuessingTokens: wrong answers are slow and few, and clients that were let in before notice nothing.
+func TestGuessingTokens(t *testing.T) {
+	t.Parallel()
+	h := harness.New(t, harness.Options{Limits: harness.DefaultLimits})
+	h.StartAll()
+	agent := h.Connect(h.AddClient("agent"))
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	answers := map[int]int{}
+	var guessing sync.WaitGroup
+	for i := range 16 {
+		guessing.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				began := time.Now()
+				a, err := h.Raw(t.Context(), harness.Stateless(fmt.Sprintf("guess-%d-%d", i, n), "tools/list", "", "{}"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				answers[a.HTTPStatus]++
+				mu.Unlock()
+				if took := time.Since(began); took < 200*time.Millisecond {
+					t.Errorf("a wrong token is answered after %v", took)
+				}
+			}
+		})
+	}
+	calls := 0
+	for ctx.Err() == nil {
+		if e := agent.Call("gpu_status", nil); e.Status != "ok" {
+			t.Errorf("the client that works: %s", e.Raw)
+		}
+		calls++
+		time.Sleep(200 * time.Millisecond)
+	}
+	guessing.Wait()
+	// Four seconds at ten a second, twenty at once, and who still waited.
+	if answers[http.StatusUnauthorized] == 0 || answers[http.StatusUnauthorized] > 75 || len(answers) > 2 || calls < 5 {
+		t.Errorf("answers by status: %v, beside %d calls", answers, calls)
+	}
+	refused := 0
+	for _, e := range h.Records(nil) {
+		if e.GetRecord().GetKind() == auditv1.Kind_KIND_REFUSED {
+			refused++
+		}
+	}
+	if refused > 5 {
+		t.Errorf("%d records of refusals: a flood fills the log", refused)
+	}
+}

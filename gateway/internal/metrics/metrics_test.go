@@ -1,0 +1,140 @@
+package metrics_test
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"durward.internal/gateway/internal/metrics"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/telemetry"
+)
+
+func open(t *testing.T, ratio float64) (*metrics.Metrics, func(path string) string) {
+	t.Helper()
+	methods := []string{"tools/call", "tools/list"}
+	seen, err := telemetry.Open(telemetry.Config{
+		Service: "gateway", Version: "v1", Settings: config.Telemetry{SampleRatio: &ratio}, NotAfter: time.Now, Methods: methods,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(seen.Close)
+	return metrics.New(seen, methods), func(path string) string {
+		r := httptest.NewRequest("GET", path, nil)
+		r.Host = "localhost"
+		w := httptest.NewRecorder()
+		seen.Handler(nil).ServeHTTP(w, r)
+		return w.Body.String()
+	}
+}
+
+// Whatever a client calls its method and tool, the labels and the spans are of the closed sets.
+func TestMadeUpNamesAreUnknown(t *testing.T) {
+	m, page := open(t, 1)
+	for _, msg := range []metrics.Message{
+		{Method: "notifications/alice", Era: "stateless"}, {Method: "tools/call", Tool: "alice", Era: "stateful"}, {Method: "alice", Tool: "alice", Era: "stateless"},
+	} {
+		ctx, r := m.Begin(t.Context(), msg)
+		if !trace.SpanContextFromContext(ctx).IsSampled() {
+			t.Errorf("%+v is not traced at a ratio of 1", msg)
+		}
+		if msg.Tool != "" {
+			r.Call(msg.Tool)("denied")
+		}
+		r.End()
+	}
+	m.Refused("host")
+	m.Refused("limit: reads")
+	text := page("/metrics")
+	for _, want := range []string{
+		`durward_gateway_requests_total{era="stateless",method="unknown",status="ok"} 1`,
+		`durward_gateway_requests_total{era="stateful",method="tools/call",status="denied"} 1`,
+		`durward_gateway_call_duration_seconds_count{status="denied",tool="unknown"} 2`,
+		`durward_gateway_refused_total{reason="host"} 1`, `durward_gateway_rate_limited_total{kind="reads"} 1`,
+		`durward_gateway_calls_in_flight 0`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	if all := text + page("/traces"); strings.Contains(all, "alice") {
+		t.Errorf("alice is shown: %s", all)
+	}
+}
+
+// What a client says of its trace decides where spans go, and nothing about whether there are any.
+func TestSampling(t *testing.T) {
+	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
+	m, page := open(t, 0)
+	for _, c := range []struct {
+		msg    metrics.Message
+		traced bool
+	}{
+		{metrics.Message{Method: "tools/list"}, false},
+		{metrics.Message{Method: "tools/list", TraceParent: "00-" + id + "-00f067aa0ba902b7-01"}, false},
+		{metrics.Message{Method: "tools/call", Tool: "gpu_status", TraceParent: "00-" + id + "-00f067aa0ba902b7-01"}, false},
+		{metrics.Message{Method: "tools/call", Tool: "alice", TraceParent: "00-" + id + "-00f067aa0ba902b7-01"}, false},
+		{metrics.Message{Method: "tools/call", Tool: "start_service"}, true},
+		{metrics.Message{Method: "tools/call", Tool: "wait_operation", TraceParent: "00-" + id + "-00f067aa0ba902b7-00"}, true},
+		{metrics.Message{Method: "tools/call", Tool: "stop_service", TraceParent: "nonsense"}, true},
+	} {
+		ctx, r := m.Begin(t.Context(), c.msg)
+		at := trace.SpanContextFromContext(ctx)
+		if at.IsSampled() != c.traced {
+			t.Errorf("%+v: traced is %t", c.msg, !c.traced)
+		}
+		if joined := at.TraceID().String() == id; joined != (c.traced && strings.Contains(c.msg.TraceParent, id)) {
+			t.Errorf("%+v is in the trace %s", c.msg, at.TraceID())
+		}
+		if inner := r.Context(t.Context()); !trace.SpanContextFromContext(inner).Equal(at) {
+			t.Errorf("%+v: a handler with a context of its own is elsewhere", c.msg)
+		}
+		r.Refuse(callv1.Code_CODE_RATE_LIMITED)
+		r.End()
+	}
+	var shown telemetry.Traces
+	if err := json.Unmarshal([]byte(page("/traces?trace_id="+id)), &shown); err != nil || len(shown.Spans) != 1 {
+		t.Fatalf("%v %+v", err, shown)
+	}
+	if s := shown.Spans[0]; s.ParentID != "00f067aa0ba902b7" || s.Name != "tools/call wait_operation" || s.Attributes["durward.status"] != "RATE_LIMITED" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Nobody has to watch.
+func TestNil(t *testing.T) {
+	var m *metrics.Metrics
+	ctx, r := m.Begin(t.Context(), metrics.Message{Method: "tools/call", Tool: "start_service"})
+	m.Refused("host")
+	m.Wait()()
+	r.Refuse(callv1.Code_CODE_DENIED)
+	r.Call("start_service")("ok")
+	r.End()
+	if ctx != t.Context() || r.Context(ctx) != ctx {
+		t.Error("nothing that watches leaves something in the context")
+	}
+}
+
+// BenchmarkRequest is what a read costs that is counted and not traced.
+func BenchmarkRequest(b *testing.B) {
+	ratio := 0.0
+	seen, err := telemetry.Open(telemetry.Config{Service: "gateway", Settings: config.Telemetry{SampleRatio: &ratio}, NotAfter: time.Now})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer seen.Close()
+	m := metrics.New(seen, []string{"tools/call"})
+	b.ReportAllocs()
+	for b.Loop() {
+		ctx, r := m.Begin(b.Context(), metrics.Message{Method: "tools/call", Tool: "gpu_status", Era: "stateful", RequestID: "r-1"})
+		r.Context(ctx)
+		r.Call("gpu_status")("ok")
+		r.End()
+	}
+}

@@ -1,0 +1,410 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/rpc"
+)
+
+// peers are vault and executor in memory. They keep time as the contract does: a permit lives for a minute, and a stream ends
+// with its permit.
+type peers struct {
+	mu       sync.Mutex
+	keyBound bool
+	permits  int
+	known    bool // the vault knows the session
+	opened   int
+	renewed  int
+	refused  int // renewals that were refused
+	streams  int // that were opened
+	open     int
+	away     bool
+	state    executorv1.ServiceState
+	stands   vaultv1.OperationState
+	looks    int
+	moved    chan struct{}
+}
+
+func newPeers() *peers {
+	return &peers{known: true, state: executorv1.ServiceState_SERVICE_STATE_STOPPED, stands: vaultv1.OperationState_OPERATION_STATE_PENDING, moved: make(chan struct{})}
+}
+
+func (p *peers) set(change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+	close(p.moved)
+	p.moved = make(chan struct{})
+}
+
+// issue makes permits whose payload is their end.
+func (p *peers) issue() []*vaultv1.AddressedPermit {
+	p.permits++
+	end := time.Now().Add(time.Minute)
+	var out []*vaultv1.AddressedPermit
+	for _, role := range []optionsv1.Role{optionsv1.Role_ROLE_EXECUTOR, optionsv1.Role_ROLE_VAULT} {
+		out = append(out, &vaultv1.AddressedPermit{Role: role, ExpiresAt: timestamppb.New(end), Permit: &callv1.SignedPermit{
+			Payload: fmt.Appendf(nil, "%d %d", p.permits, end.UnixNano()), Kid: "test",
+		}})
+	}
+	return out
+}
+
+// permitEnd judges the permit of a call.
+func permitEnd(ctx context.Context) (time.Time, error) {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	signed := &callv1.SignedPermit{}
+	if values := md.Get(rpc.MetadataPermit); len(values) != 1 || proto.Unmarshal([]byte(values[0]), signed) != nil {
+		return time.Time{}, fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed)
+	}
+	var number int
+	var end int64
+	if _, err := fmt.Sscanf(string(signed.GetPayload()), "%d %d", &number, &end); err != nil {
+		return time.Time{}, err
+	}
+	if at := time.Unix(0, end); time.Now().Before(at) {
+		return at, nil
+	}
+	return time.Time{}, errExpired()
+}
+
+func errExpired() error {
+	return fault.New(callv1.Code_CODE_EXPIRED, "the permit has expired; renew it")
+}
+
+func errLost() error {
+	return fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; open another")
+}
+
+func (p *peers) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch method {
+	case vaultv1.SessionService_OpenSession_FullMethodName:
+		if req := args.(*vaultv1.OpenSessionRequest); req.GetCredential() != "token" {
+			return fault.New(callv1.Code_CODE_UNAUTHENTICATED, "not allowed")
+		}
+		p.opened++
+		p.known = true
+		proto.Merge(reply.(proto.Message), &vaultv1.OpenSessionResponse{
+			SessionId: "handle", Session: "s-test", Principal: "agent", KeyBound: p.keyBound, Permits: p.issue(),
+		})
+	case vaultv1.SessionService_RenewPermits_FullMethodName:
+		switch {
+		case !p.known:
+			p.refused++
+			return errLost()
+		case p.keyBound && args.(*vaultv1.RenewPermitsRequest).GetProof() == nil:
+			p.refused++
+			return proofRequired(callv1.Proof_PURPOSE_RENEW)
+		}
+		p.renewed++
+		proto.Merge(reply.(proto.Message), &vaultv1.RenewPermitsResponse{Permits: p.issue()})
+	case vaultv1.OperationService_GetOperation_FullMethodName:
+		p.looks++
+		req := args.(*vaultv1.GetOperationRequest)
+		for req.KnownState != nil && p.stands == req.GetKnownState() {
+			if _, err := permitEnd(ctx); err != nil {
+				return err
+			}
+			moved := p.moved
+			p.mu.Unlock()
+			select {
+			case <-moved:
+			case <-ctx.Done():
+			case <-time.After(time.Duration(req.GetWaitS()) * time.Second):
+				p.mu.Lock()
+				proto.Merge(reply.(proto.Message), &vaultv1.GetOperationResponse{State: p.stands})
+				return nil
+			}
+			p.mu.Lock()
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+		if p.stands == vaultv1.OperationState_OPERATION_STATE_UNSPECIFIED {
+			return fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such operation")
+		}
+		proto.Merge(reply.(proto.Message), &vaultv1.GetOperationResponse{State: p.stands})
+	case vaultv1.SessionService_CloseSession_FullMethodName:
+	default:
+		return errors.New("unexpected " + method)
+	}
+	return nil
+}
+
+func (p *peers) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.streams++
+	if p.away {
+		return nil, fault.New(callv1.Code_CODE_UNAVAILABLE, "the executor cannot be reached")
+	}
+	end, err := permitEnd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.open++
+	return &memoryStream{ctx: ctx, peers: p, end: end}, nil
+}
+
+// memoryStream sends the state at first, and then each other one.
+type memoryStream struct {
+	grpc.ClientStream
+	ctx   context.Context
+	peers *peers
+	end   time.Time
+	sent  executorv1.ServiceState
+}
+
+func (s *memoryStream) SendMsg(any) error { return nil }
+func (s *memoryStream) CloseSend() error  { return nil }
+
+func (s *memoryStream) RecvMsg(m any) error {
+	p := s.peers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s.sent == p.state || p.away {
+		if p.away {
+			p.open--
+			return io.ErrUnexpectedEOF
+		}
+		moved := p.moved
+		p.mu.Unlock()
+		var err error
+		select {
+		case <-moved:
+		case <-s.ctx.Done():
+			err = s.ctx.Err()
+		case <-time.After(time.Until(s.end)):
+			err = errExpired()
+		}
+		p.mu.Lock()
+		if err != nil {
+			p.open--
+			return err
+		}
+	}
+	proto.Merge(m.(proto.Message), &executorv1.WatchServicesResponse{ServiceId: "demo-chat", State: p.state, Initial: s.sent == 0})
+	s.sent = p.state
+	return nil
+}
+
+// watchers is a session with one watch of the services.
+type watching struct {
+	*peers
+	relay   *Relay
+	session *Session
+	told    []string
+	ended   chan struct{}
+	stop    context.CancelFunc
+}
+
+func watchServices(t *testing.T, p *peers) *watching {
+	t.Helper()
+	r, err := New(Config{Vault: p, Executor: p, Logger: platformtest.Logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.Open(t.Context(), Caller{Credential: "token"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	w := &watching{peers: p, relay: r, session: s, ended: make(chan struct{}), stop: stop}
+	go func() {
+		defer close(w.ended)
+		r.WatchServices(ctx, s, func(id string) { w.told = append(w.told, id) })
+	}()
+	synctest.Wait()
+	return w
+}
+
+// move changes the state and lets everybody hear of it.
+func (w *watching) move(state executorv1.ServiceState) {
+	w.set(func() { w.state = state })
+	synctest.Wait()
+}
+
+func (w *watching) wantTold(t *testing.T, n int) {
+	t.Helper()
+	if want := slices.Repeat([]string{"demo-chat"}, n); len(w.told) != n || n > 0 && !cmp.Equal(want, w.told) {
+		t.Errorf("told of %v, want %d changes", w.told, n)
+	}
+}
+
+const (
+	stateRunning = executorv1.ServiceState_SERVICE_STATE_RUNNING
+	stateFailed  = executorv1.ServiceState_SERVICE_STATE_FAILED
+)
+
+// A watch goes on under one permit after another, tells each change once, and costs one stream a minute.
+func TestWatchServicesOutlivesItsPermits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchServices(t, newPeers())
+		w.wantTold(t, 0) // what is there is no change
+		w.move(stateRunning)
+		w.wantTold(t, 1)
+		time.Sleep(10*time.Minute + time.Second)
+		synctest.Wait()
+		w.wantTold(t, 1)
+		if w.streams < 10 || w.streams > 12 || w.renewed > 12 || w.open != 1 || w.opened != 1 {
+			t.Errorf("%d streams, %d of them open, %d renewals", w.streams, w.open, w.renewed)
+		}
+		w.move(stateFailed)
+		w.wantTold(t, 2)
+		w.relay.Close(t.Context(), w.session)
+		<-w.ended
+		if w.open != 0 {
+			t.Errorf("%d streams are open after the session's end", w.open)
+		}
+	})
+}
+
+// While the executor is away a watch asks less and less often, and tells afterwards what changed meanwhile.
+func TestWatchServicesWaitsForTheExecutor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchServices(t, newPeers())
+		w.set(func() { w.away = true })
+		time.Sleep(10 * time.Minute)
+		if w.streams < 10 || w.streams > 60 {
+			t.Errorf("the executor was asked %d times in 10 minutes", w.streams)
+		}
+		w.set(func() { w.away, w.state = false, stateRunning })
+		time.Sleep(2 * maxPause)
+		synctest.Wait()
+		w.wantTold(t, 1)
+		w.stop()
+		<-w.ended
+	})
+}
+
+// A key-bound client's watch lasts as long as the permit that the client signed for, asks the vault for nothing by itself, and
+// goes on when the client has signed for another.
+func TestWatchServicesOfAKeyBoundClientPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeers()
+		p.keyBound = true
+		w := watchServices(t, p)
+		time.Sleep(20 * time.Minute)
+		if w.streams != 1 || w.open != 0 || w.refused != 0 || w.renewed != 0 {
+			t.Errorf("%d streams, %d open, %d renewals and %d refused", w.streams, w.open, w.renewed, w.refused)
+		}
+		w.move(stateRunning)
+		w.wantTold(t, 0)
+		by := Caller{Credential: "token", Proof: &callv1.Proof{Purpose: callv1.Proof_PURPOSE_RENEW}}
+		if _, err := w.relay.permit(t.Context(), w.session, by, optionsv1.Role_ROLE_EXECUTOR, ""); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		w.wantTold(t, 1)
+		if w.open != 1 {
+			t.Errorf("%d streams are open", w.open)
+		}
+		w.stop()
+		<-w.ended
+	})
+}
+
+// A watch has no credential: what the vault has lost it cannot open again, and does not try. The next request does.
+func TestWatchServicesPausesWithoutASession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchServices(t, newPeers())
+		w.set(func() { w.known = false })
+		time.Sleep(10 * time.Minute)
+		if w.opened != 1 || w.refused != 1 || w.open != 0 {
+			t.Errorf("%d sessions opened, %d renewals refused, %d streams open", w.opened, w.refused, w.open)
+		}
+		w.move(stateRunning)
+		if _, err := w.relay.permit(t.Context(), w.session, Caller{Credential: "token"}, optionsv1.Role_ROLE_EXECUTOR, ""); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		w.wantTold(t, 1)
+		if w.opened != 2 {
+			t.Errorf("%d sessions opened", w.opened)
+		}
+		w.stop()
+		<-w.ended
+	})
+}
+
+func TestWatchOperation(t *testing.T) {
+	for name, c := range map[string]struct {
+		known vaultv1.OperationState
+		moves []vaultv1.OperationState
+		told  int
+		ends  bool
+	}{
+		"approved, run and done": {vaultv1.OperationState_OPERATION_STATE_PENDING, []vaultv1.OperationState{
+			vaultv1.OperationState_OPERATION_STATE_APPROVED, vaultv1.OperationState_OPERATION_STATE_RUNNING, vaultv1.OperationState_OPERATION_STATE_DONE}, 3, true},
+		"denied":                  {vaultv1.OperationState_OPERATION_STATE_PENDING, []vaultv1.OperationState{vaultv1.OperationState_OPERATION_STATE_DENIED}, 1, true},
+		"forgotten":               {vaultv1.OperationState_OPERATION_STATE_PENDING, []vaultv1.OperationState{vaultv1.OperationState_OPERATION_STATE_UNSPECIFIED}, 1, true},
+		"it stays":                {vaultv1.OperationState_OPERATION_STATE_PENDING, nil, 0, false},
+		"was final":               {vaultv1.OperationState_OPERATION_STATE_DONE, nil, 0, true},
+		"changed in the meantime": {vaultv1.OperationState_OPERATION_STATE_RUNNING, nil, 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPeers()
+				r, err := New(Config{Vault: p, Executor: p, Logger: platformtest.Logger()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := r.Open(t.Context(), Caller{Credential: "token"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				told, ended := 0, make(chan struct{})
+				go func() {
+					defer close(ended)
+					r.WatchOperation(t.Context(), s, "id", c.known, func() { told++ })
+				}()
+				time.Sleep(10 * time.Minute)
+				if p.looks > 20 {
+					t.Errorf("%d looks in 10 minutes", p.looks)
+				}
+				for _, state := range c.moves {
+					p.set(func() { p.stands = state })
+					synctest.Wait()
+					time.Sleep(time.Second)
+				}
+				select {
+				case <-ended:
+					if !c.ends {
+						t.Error("it ended")
+					}
+				default:
+					if c.ends {
+						t.Error("it goes on")
+					}
+				}
+				r.Close(t.Context(), s)
+				<-ended
+				if told != c.told {
+					t.Errorf("told %d times, want %d", told, c.told)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,347 @@
+package resource
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"durward.internal/gateway/internal/relay"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+)
+
+// host is a Relay over a catalogue that a test writes.
+type host struct {
+	gpus      []*executorv1.Gpu
+	services  []*executorv1.ServiceSummary
+	detail    *executorv1.ServiceDetail
+	operation *vaultv1.GetOperationResponse
+	err       error
+	read      []string
+}
+
+func (h *host) Read(_ context.Context, _ *relay.Session, _ relay.Caller, tool contract.Tool, request proto.Message) (relay.Reply, error) {
+	h.read = append(h.read, tool.Name)
+	if h.err != nil {
+		return relay.Reply{}, h.err
+	}
+	switch r := request.(type) {
+	case *executorv1.GpuStatusRequest:
+		return relay.Reply{Response: &executorv1.GpuStatusResponse{Gpus: clones(h.gpus), Source: "simulated"}}, nil
+	case *executorv1.ListServicesRequest:
+		return relay.Reply{Response: &executorv1.ListServicesResponse{Services: clones(h.services)}}, nil
+	case *executorv1.ServiceInfoRequest:
+		if h.detail == nil || r.GetServiceId() != h.detail.GetServiceId() {
+			return relay.Reply{}, fault.New(callv1.Code_CODE_NOT_FOUND, "no service has that id", fault.WithSuggestions("demo-chat"))
+		}
+		return relay.Reply{Response: &executorv1.ServiceInfoResponse{Service: proto.CloneOf(h.detail)}}, nil
+	default:
+		return relay.Reply{}, fmt.Errorf("unexpected %T", r)
+	}
+}
+
+func clones[M proto.Message](list []M) []M {
+	var out []M
+	for _, m := range list {
+		out = append(out, proto.CloneOf(m))
+	}
+	return out
+}
+
+func (h *host) Operation(_ context.Context, _ *relay.Session, _ relay.Caller, id string) (*vaultv1.GetOperationResponse, error) {
+	if h.operation == nil || id != operationID {
+		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such operation")
+	}
+	return proto.CloneOf(h.operation), nil
+}
+
+func ordinary() *host {
+	h := &host{
+		detail: &executorv1.ServiceDetail{
+			ServiceId: "demo-chat", Name: "Chat", Description: "Answers | politely", State: executorv1.ServiceState_SERVICE_STATE_RUNNING, Healthy: true,
+			Driver: "process", BaseUrl: "http://127.0.0.1:17450/v1", Model: "meta-llama/Llama-3.1-8B", Gpus: []uint32{0, 1}, VramMib: 16384, UptimeS: 3661,
+		},
+		operation: &vaultv1.GetOperationResponse{
+			State: vaultv1.OperationState_OPERATION_STATE_DENIED, Tool: &callv1.ToolRef{Name: "start_service"}, Arguments: []byte(`{"service_id":"demo-chat"}`),
+			AskedAt: timestamppb.New(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)), ExpiresAt: timestamppb.New(time.Date(2030, 1, 2, 3, 34, 5, 0, time.UTC)),
+			Reason: "not\x1b[2J now",
+		},
+	}
+	for i := range uint32(8) {
+		h.gpus = append(h.gpus, &executorv1.Gpu{Index: i, Uuid: fmt.Sprintf("GPU-%d", i), Name: "NVIDIA H100 80GB HBM3", MemoryTotalMib: 81559, Services: []string{"demo-chat"}})
+	}
+	for i := range 30 {
+		h.services = append(h.services, &executorv1.ServiceSummary{
+			ServiceId: fmt.Sprintf("service-%02d", i), Name: "A service of this host", State: executorv1.ServiceState_SERVICE_STATE_STOPPED,
+			Model: "meta-llama/Llama-3.1-8B", VramMib: 16384,
+		})
+	}
+	return h
+}
+
+var everything = []string{
+	"durward://help", "durward://gpu", "durward://services", "durward://services/demo-chat", "durward://config", "durward://operations/" + operationID,
+}
+
+func client() Client {
+	return Client{About: relay.About{
+		Principal: "agent", Ref: "s-test", Channel: callv1.Channel_CHANNEL_API, Ceiling: optionsv1.Tier_TIER_READ, KeyBound: true,
+		ExpiresAt: time.Date(2030, 1, 2, 11, 4, 5, 0, time.UTC), Idle: 30 * time.Minute,
+	}}
+}
+
+func book(t testing.TB, h *host) *Book {
+	t.Helper()
+	b, err := New(h, []Bound{{Name: "resources", Value: "10 a second"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func read(t testing.TB, b *Book, uri string) string {
+	t.Helper()
+	u, err := Parse(uri)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := b.Read(t.Context(), client(), u)
+	if err != nil {
+		t.Fatalf("%s: %v", uri, err)
+	}
+	return text
+}
+
+func TestReadRefuses(t *testing.T) {
+	h := ordinary()
+	b := book(t, h)
+	for uri, code := range map[URI]callv1.Code{
+		{}:                                     callv1.Code_CODE_NOT_FOUND,
+		{Kind: "modes"}:                        callv1.Code_CODE_NOT_FOUND,
+		{Kind: Service, ID: "nothing"}:         callv1.Code_CODE_NOT_FOUND,
+		{Kind: Operation, ID: operationID[1:]}: callv1.Code_CODE_NOT_FOUND,
+	} {
+		if text, err := b.Read(t.Context(), client(), uri); !fault.Is(err, code) || text != "" {
+			t.Errorf("%+v: %q, %v", uri, text, err)
+		}
+	}
+	h.err = fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed)
+	for _, uri := range everything[1:4] {
+		u, err := Parse(uri)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := b.Read(t.Context(), client(), u); !errors.Is(err, h.err) || text != "" {
+			t.Errorf("%s: %q, %v", uri, text, err)
+		}
+		if _, err := b.Probe(t.Context(), client(), u); !errors.Is(err, h.err) {
+			t.Errorf("%s may be subscribed to: %v", uri, err)
+		}
+	}
+}
+
+// Every resource has both forms, with the same data, within an agent's budget.
+func TestEverythingIsRead(t *testing.T) {
+	h := ordinary()
+	b := book(t, h)
+	for uri, wants := range map[string][]string{
+		"durward://help":                      {"wait_operation", "durward approvals", "durward://config"},
+		"durward://gpu":                       {"NVIDIA H100 80GB HBM3", "81559", "demo-chat", "simulated"},
+		"durward://services":                  {"service-29", "meta-llama/Llama-3.1-8B", "16384", "A service of this host"},
+		"durward://services/demo-chat":        {"http://127.0.0.1:17450/v1", "meta-llama/Llama-3.1-8B", "politely", "16384", "process"},
+		"durward://config":                    {"agent", "api", "READ", "s-test", "2030-01-02T11:04:05Z", "key-bound", "10 a second", "start_service", "not available", "durward client"},
+		"durward://operations/" + operationID: {"start_service", "demo-chat", "2030-01-02T03:04:05Z", "not now", "Do not retry"},
+	} {
+		for _, format := range []string{"", "?format=json"} {
+			text := read(t, b, uri+format)
+			if len(text) > 6000 {
+				t.Errorf("%s%s has %d bytes, at most 6,000 are wanted", uri, format, len(text))
+			}
+			for _, want := range wants {
+				if !strings.Contains(text, want) {
+					t.Errorf("%s%s does not say %q:\n%s", uri, format, want, text)
+				}
+			}
+			if clean.Block(text, clean.Whole) != text {
+				t.Errorf("%s%s is not clean", uri, format)
+			}
+			if format != "" && !json.Valid([]byte(text)) {
+				t.Errorf("%s is no JSON", uri)
+			}
+		}
+	}
+	if n := utf8.RuneCountInString(read(t, b, "durward://help")); n > 2500 {
+		t.Errorf("the help has %d characters", n)
+	}
+	if diff := cmp.Diff([]string{"gpu_status", "list_services", "service_info"}, distinct(h.read)); diff != "" {
+		t.Errorf("read through (-want +got):\n%s", diff)
+	}
+	if text := read(t, b, "durward://services/demo-chat"); !strings.Contains(text, `Answers \| politely`) {
+		t.Errorf("a cell is not escaped:\n%s", text)
+	}
+}
+
+func distinct(names []string) []string {
+	seen := map[string]bool{}
+	for _, name := range names {
+		seen[name] = true
+	}
+	var out []string
+	for _, name := range []string{"gpu_status", "list_services", "service_info"} {
+		if seen[name] {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// No resource shows a path, a value of the environment, a credential or a token, whoever wrote them into the catalogue, nor
+// brings anything that a terminal or a reader of Markdown would obey (SEC-E2, SEC-E3).
+func TestHostileCatalogue(t *testing.T) {
+	hostile := []string{
+		"/etc/shadow", "~/.ssh/id_ed25519", "/\u200betc/passwd", "/e\x1b[31mtc/hosts", "C:\\Windows\\System32", "file:///root/x",
+		"HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz", "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMIK7MDENG", "password: hunter2", "api\u200b_key=s3cr3tvalue",
+		"sk-proj-abcdefghijklmnopqrstuvwxyz0123", "Bearer abcdefghijklmnop", "-----BEGIN PRIVATE KEY-----\nMIIEabc\n-----END PRIVATE KEY-----",
+		"\u202egnp.exe", "\x1b]8;;http://evil.example\x07click\x1b]8;;\x07", "[bold]x[/bold]", "a | b | c\n| d |", "`rm`", "<script>", "[click](http://evil.example)",
+		"PATH=/usr/bin:/bin and HOME=/home/operator",
+	}
+	all := strings.Join(hostile, " ")
+	h := &host{
+		detail: &executorv1.ServiceDetail{ServiceId: "demo-chat", Name: all, Description: all, Driver: all, BaseUrl: "http://u:hunter2@127.0.0.1:1/v1", Model: all, Cause: all},
+		operation: &vaultv1.GetOperationResponse{
+			State: vaultv1.OperationState_OPERATION_STATE_DENIED, Tool: &callv1.ToolRef{Name: all}, Arguments: []byte(all), Reason: all,
+			AskedAt: timestamppb.Now(), ExpiresAt: timestamppb.Now(),
+		},
+	}
+	for _, text := range append(hostile, all) {
+		h.gpus = append(h.gpus, &executorv1.Gpu{Name: text, Uuid: text, Services: []string{text}})
+		h.services = append(h.services, &executorv1.ServiceSummary{ServiceId: "a", Name: text, Model: text})
+	}
+	b := book(t, h)
+	for _, uri := range everything[1:] {
+		for _, format := range []string{"", "?format=json"} {
+			text := read(t, b, uri+format)
+			for _, secret := range []string{
+				"/etc", "passwd", "shadow", ".ssh", "id_ed25519", "/hosts", "System32", "/root", "hf_abc", "wJalr", "hunter2", "s3cr3t", "sk-proj", "abcdefghijklmnop",
+				"MIIEabc", "/usr", "/home", "evil.example\x07", "\x1b", "\u202e", "\u200b", "[bold]",
+			} {
+				if strings.Contains(text, secret) {
+					t.Errorf("%s%s shows %q", uri, format, secret)
+				}
+			}
+			if format == "" {
+				for line := range strings.Lines(text) {
+					if strings.Contains(line, "<script>") && !strings.Contains(line, `\<script>`) || strings.HasPrefix(line, "| d |") || strings.Contains(line, " [click]") {
+						t.Errorf("%s: a line that Markdown obeys: %s", uri, line)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestConfigSaysWhatEachToolNeeds(t *testing.T) {
+	b := book(t, ordinary())
+	for ceiling, want := range map[optionsv1.Tier]string{
+		optionsv1.Tier_TIER_READ:        "is above this client's ceiling: not available",
+		optionsv1.Tier_TIER_WRITE:       "a human's approval of exactly this call",
+		optionsv1.Tier_TIER_DESTRUCTIVE: "a human's approval of exactly this call",
+	} {
+		c := client()
+		c.About.Ceiling, c.About.KeyBound = ceiling, false
+		text, err := b.Read(t.Context(), c, URI{Kind: Config, Format: JSON})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got configPage
+		if err := json.Unmarshal([]byte(text), &got); err != nil {
+			t.Fatal(err)
+		}
+		if got.Credential != "bearer" || got.IdleS != 1800 || len(got.Tools) != len(contract.Tools()) || len(got.Boundary) == 0 {
+			t.Errorf("%+v", got)
+		}
+		for _, tool := range got.Tools {
+			expected := want
+			if tool.Tier == "READ" {
+				expected = "runs at once"
+			}
+			if tool.Needs != expected {
+				t.Errorf("%s with ceiling %s: %s", tool.Tool, got.TierCeiling, tool.Needs)
+			}
+		}
+	}
+}
+
+// An operation's page says what to do in each state, and shows nothing that is not the contract's.
+func TestOperationPages(t *testing.T) {
+	h := ordinary()
+	b := book(t, h)
+	for number := range vaultv1.OperationState_name {
+		state := vaultv1.OperationState(number)
+		if state == vaultv1.OperationState_OPERATION_STATE_UNSPECIFIED {
+			continue
+		}
+		h.operation.State = state
+		u := URI{Kind: Operation, ID: operationID, Format: JSON}
+		var got operationPage
+		if err := json.Unmarshal([]byte(read(t, b, u.String())), &got); err != nil {
+			t.Fatal(err)
+		}
+		if got.State != state.String() || got.Next == "" || string(got.Arguments) != `{"service_id":"demo-chat"}` {
+			t.Errorf("%+v", got)
+		}
+		if probed, err := b.Probe(t.Context(), client(), u); err != nil || probed != state {
+			t.Errorf("probed as %s, %v", probed, err)
+		}
+	}
+	for name, bend := range map[string]func(*vaultv1.GetOperationResponse){
+		"a tool that is not known":   func(o *vaultv1.GetOperationResponse) { o.Tool.Name = "format_disk" },
+		"arguments that do not fit":  func(o *vaultv1.GetOperationResponse) { o.Arguments = []byte(`{"service_id":"/etc/passwd"}`) },
+		"arguments that are no JSON": func(o *vaultv1.GetOperationResponse) { o.Arguments = []byte(`/etc/passwd`) },
+	} {
+		other := ordinary()
+		bend(other.operation)
+		if text := read(t, book(t, other), "durward://operations/"+operationID+"?format=json"); strings.Contains(text, "arguments") {
+			t.Errorf("%s: %s", name, text)
+		}
+	}
+}
+
+func TestProbeTakesWhatChanges(t *testing.T) {
+	b := book(t, ordinary())
+	for _, uri := range everything {
+		u, err := Parse(uri)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = b.Probe(t.Context(), client(), u)
+		if u.Changes() != (err == nil) || err != nil && !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {
+			t.Errorf("%s: %v", uri, err)
+		}
+	}
+}
+
+func TestEmptyHost(t *testing.T) {
+	b := book(t, &host{})
+	for uri, want := range map[string]string{
+		"durward://services": "holds no service", "durward://gpu": "Source of the numbers", "durward://services?format=json": `{"services":[]}`,
+	} {
+		if text := read(t, b, uri); !strings.Contains(text, want) {
+			t.Errorf("%s: %s", uri, text)
+		}
+	}
+}

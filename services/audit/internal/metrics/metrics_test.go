@@ -1,0 +1,77 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+)
+
+type disk struct {
+	folder string
+	broken error
+}
+
+func (disk) Size() uint64     { return 12 }
+func (d disk) Ready() error   { return d.broken }
+func (disk) Bytes() uint64    { return 4096 }
+func (d disk) Folder() string { return d.folder }
+
+func TestAppends(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	here := disk{folder: t.TempDir()}
+	m := New(registry, here, here)
+	batch := &auditv1.AppendRequest{Records: []*auditv1.Record{{Kind: auditv1.Kind_KIND_READ}, {Kind: auditv1.Kind_KIND_READ}, {Kind: auditv1.Kind_KIND_INTENT}}}
+	full := errors.New("disk full")
+	for request, err := range map[any]error{batch: nil, &auditv1.AppendRequest{Records: batch.GetRecords()}: full, &auditv1.GetHeadRequest{}: full} {
+		if _, got := m.Unary()(t.Context(), request, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, err }); !errors.Is(got, err) {
+			t.Errorf("the error is changed to %v", got)
+		}
+	}
+	for kind, want := range map[string]float64{"read": 2, "intent": 1} {
+		if got := testutil.ToFloat64(m.records.WithLabelValues(kind)); got != want {
+			t.Errorf("%v records of kind %s", got, kind)
+		}
+	}
+	if n := testutil.CollectAndCount(m.appends); n != 2 {
+		t.Errorf("%d series of appends, want ok and error", n)
+	}
+	values := gauges(t, registry)
+	if values["durward_audit_log_records"] != 12 || values["durward_audit_log_bytes"] != 4096 || values["durward_audit_log_writable"] != 1 ||
+		values["durward_audit_disk_free_bytes"] <= 0 || values["durward_audit_disk_bytes"] < values["durward_audit_disk_free_bytes"] {
+		t.Errorf("%v", values)
+	}
+}
+
+// A disk that cannot be asked has no room, and a log that cannot be written says so: what alerts look for.
+func TestTrouble(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	gone := disk{folder: "/nowhere", broken: errors.New("read-only")}
+	New(registry, gone, gone)
+	values := gauges(t, registry)
+	if values["durward_audit_disk_free_bytes"] != 0 || values["durward_audit_log_writable"] != 0 {
+		t.Errorf("%v", values)
+	}
+}
+
+func gauges(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if m.GetGauge() != nil {
+				values[f.GetName()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	return values
+}
