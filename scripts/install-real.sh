@@ -1,19 +1,26 @@
 #!/usr/bin/env bash
-# Installs what the suites against real parts need beside Go: programs from npm and a Node.js for them, exactly as locked, and
-# ssh-keygen. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e; without any: all.
+# Installs what the suites against real parts need beside Go: programs from npm and a Node.js for them, exactly as locked,
+# ssh-keygen and promtool. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e whose
+# programs from npm are enough.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing() { echo "make real needs $1" >&2; exit 1; }
 
-if ! command -v ssh-keygen >/dev/null; then
-  { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; } || missing "ssh-keygen (Debian: openssh-client)"
-  echo "real: installing openssh-client"
-  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openssh-client; } >/dev/null
+# package PROGRAM NAME installs a Debian package for a program that is not there.
+package() {
+  ! command -v "$1" >/dev/null || return 0
+  { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; } || missing "$1 (Debian: $2)"
+  echo "real: installing $2"
+  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$2"; } >/dev/null
+}
+if [ $# = 0 ]; then
+  package ssh-keygen openssh-client
+  package promtool prometheus
+  set -- real conformance
 fi
 
 command -v npm >/dev/null || missing "npm"
 [ "$(uname -sm)" = "Linux x86_64" ] || missing "Linux on x86_64: the locked Node.js is built for it"
-[ $# -gt 0 ] || set -- real conformance
 for folder; do (
   cd "deploy/e2e/$folder"
   stamp=node_modules/.locked

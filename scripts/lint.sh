@@ -25,10 +25,14 @@ for module in $(scripts/modules.sh); do
     { echo "$module does not stand alone: cd $module && GOWORK=off go mod tidy" >&2; exit 1; }
 done
 
+# What a tag adds is in no ordinary build, so that a module with tagged files is looked at with its tags too.
 for module in $(scripts/modules.sh); do
   [ "$module" = proto ] && continue
-  step "$module"
-  (cd "$module" && CGO_ENABLED=0 golangci-lint run --allow-parallel-runners --config "$root/.golangci.yml" ./...)
+  tags=$(git grep -hE '^//go:build [a-z]+$' -- "$module/*.go" | cut -d' ' -f2 | sort -u | paste -sd,) || true
+  for build in "" ${tags:+"$tags"}; do
+    step "$module${build:+ with $build}"
+    (cd "$module" && CGO_ENABLED=0 golangci-lint run --allow-parallel-runners --config "$root/.golangci.yml" --build-tags "$build" ./...)
+  done
 done
 
 step documents

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -50,6 +51,11 @@ func (b bearerToken) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func connectReader(t testing.TB, h *harness.Host, token, revision string) *reader {
 	t.Helper()
+	return connectOver(t, revision, &mcp.StreamableClientTransport{Endpoint: h.MCPURL(), HTTPClient: &http.Client{Transport: bearerToken(token)}})
+}
+
+func connectOver(t testing.TB, revision string, transport mcp.Transport) *reader {
+	t.Helper()
 	r := &reader{t: t, told: map[string]int{}}
 	client := mcp.NewClient(&mcp.Implementation{Name: "e2e", Version: "1"}, &mcp.ClientOptions{
 		ResourceUpdatedHandler: func(_ context.Context, req *mcp.ResourceUpdatedNotificationRequest) {
@@ -58,9 +64,7 @@ func connectReader(t testing.TB, h *harness.Host, token, revision string) *reade
 			r.told[req.Params.URI]++
 		},
 	})
-	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{
-		Endpoint: h.MCPURL(), HTTPClient: &http.Client{Transport: bearerToken(token)},
-	}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+	session, err := client.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: revision})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,6 +223,36 @@ func TestResources(t *testing.T) {
 	}
 	if diff := cmp.Diff(2, h.Starts(harness.DemoService)); diff != "" {
 		t.Errorf("starts (-want +got):\n%s", diff)
+	}
+}
+
+// A key-bound client reads and is told through the bridge as over HTTP, in both eras.
+func TestResourcesThroughTheBridge(t *testing.T) {
+	h := harness.Start(t, harness.Options{})
+	h.AddKeyBound("agent")
+	for era, revision := range revisions {
+		t.Run(era, func(t *testing.T) {
+			line := h.StdioCommand("agent")
+			r := connectOver(t, revision, &mcp.CommandTransport{Command: exec.Command(line[0], line[1:]...)}) //nolint:gosec // our own program
+			for uri, want := range map[string]string{"durward://config": "key-bound", "durward://services?format=json": harness.DemoService} {
+				if text, err := r.read(uri); err != nil || !strings.Contains(text, want) {
+					t.Errorf("%s: %v: %s", uri, err, text)
+				}
+			}
+			if err := r.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "durward://services"}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second) // until the stream is open
+			for _, tool := range []string{"start_service", "stop_service"} {
+				r.forget()
+				asked := r.call(tool, map[string]any{"service_id": harness.DemoService})
+				h.Approve(asked.OperationID)
+				if done := r.call("wait_operation", asked.Next.Arguments); done.Status != "ok" {
+					t.Fatalf("%s: %s", tool, done.Raw)
+				}
+				r.await("durward://services")
+			}
+		})
 	}
 }
 

@@ -580,7 +580,7 @@ func TestMetrics(t *testing.T) {
 	want := map[string]map[string][]string{
 		harness.Gateway: {
 			"durward_gateway_requests_total": {"era", "method", "status"}, "durward_gateway_call_duration_seconds": {"status", "tool"},
-			"durward_gateway_refused_total": {"reason"}, "durward_gateway_sessions": nil, "durward_gateway_connections": nil,
+			"durward_gateway_refused_total": {"reason"}, "durward_gateway_sessions": nil, "durward_gateway_subscriptions": nil, "durward_gateway_connections": nil,
 			"durward_gateway_calls_in_flight": nil, "durward_gateway_waits_held": nil,
 		},
 		harness.Vault: {

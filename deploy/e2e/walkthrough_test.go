@@ -29,7 +29,7 @@ func TestWalkThrough(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := harness.New(t, harness.Options{})
+			h := harness.New(t, harness.Options{Limits: harness.DefaultLimits}) // ordinary work reaches none
 			h.Up()
 			walk(t, h, connect(h))
 		})

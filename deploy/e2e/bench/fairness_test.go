@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"durward.internal/deploy/e2e/harness"
@@ -33,17 +32,15 @@ const (
 	ownRateBeside = "{clients: {" + besideClient + ": {reads: {per_s: 40, burst: 40}, messages: {per_s: 80, burst: 80}}}}"
 )
 
-// TestFairness measures what one principal notices of another that asks for all it can, and what limits cost.
-func TestFairness(t *testing.T) {
-	s := &suite{T: t}
-	s.h = harness.New(t, harness.Options{Catalogue: catalogue, Limits: ownRateBeside})
+// limits measures what one principal notices of another that asks for all it can, and what limits cost.
+func (s *suite) limits() {
+	s.h = harness.New(s, harness.Options{Catalogue: catalogue, Limits: ownRateBeside})
 	beside, flood := s.h.AddClient(besideClient), s.h.AddClient(floodClient)
 	tokens := s.manyClients()
 	s.h.StartAll()
 	s.fairness(beside, flood)
 	s.crowd(tokens[:crowdClients])
 	s.manyPrincipals(append(tokens, beside, flood))
-	s.print()
 }
 
 // manyClients lets in many bearer clients, before the vault starts, and returns their tokens.

@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -160,8 +162,7 @@ func dawdle(ctx context.Context, address string, i int, token string) bool {
 		return false
 	}
 	_, err = bufio.NewReader(conn).ReadByte()
-	timeout, ok := err.(net.Error)
-	return ok && timeout.Timeout()
+	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // established reports whether the other side has neither closed nor reset a connection, without reading from it.

@@ -1,13 +1,13 @@
-// Package drill attacks the built programs as somebody would who has taken over one of them, and counts what the attacks
-// achieve where it matters: services that start or stop, rows that appear in the stores, answers that disclose something.
-// A refusal on the way counts for nothing, good or bad.
+// Package drill attacks the built programs as somebody would who has taken over one of them, or who has nothing but the
+// gateway's address, and counts what the attacks achieve where it matters: services that start or stop, rows that appear in the
+// stores, answers that disclose something, a client that is not served. A refusal on the way counts for nothing, good or bad.
 //
 // Each attack runs twice at the same time, in two installations: against the programs as they are shipped, where it must
 // have no effect, and against a build with the tag weak that lacks the guards which stand in its way, where it must have
 // one: else the attack would not have found a hole if there were one.
 //
 // The attacker has what the table "If X alone is hostile" of SECURITY.md gives him: the certificate and key of the process
-// that he took over, and whatever that process was told.
+// that he took over, and whatever that process was told. At the edge he has a token of his own, or none.
 package drill
 
 import (

@@ -24,9 +24,6 @@ const (
 	echoes  finding = "echoes"
 )
 
-// findings are all kinds, in the order of the report.
-var findings = []finding{escapes, hidden, paths, stacks, echoes}
-
 var (
 	absolute = regexp.MustCompile(`(?i)(?:^|[^\w/.:~])~?/+(?:home|root|tmp|work|usr|var|proc|etc|opt|srv|mnt|run|dev|sys|bin|boot|lib\d*|users|private|data|state|logs?)(?:/|\b)|` +
 		`(?:^|[^\w/.:~-])/[\w.@+-]+/[\w.@+-]+/|(?:^|[^a-z0-9])[a-z]:[\\/]+\w|\bfile:/|\\\\[\w.-]+\\\w|\.\./\.\.`)

@@ -39,6 +39,10 @@ type world struct {
 func watch(t *testing.T, h *harness.Host, allowed []string) *world {
 	w := &world{t: t, h: h, allowed: allowed, programs: map[string]bool{}, stop: make(chan struct{})}
 	w.before = w.files()
+	var daemons []int
+	for _, role := range harness.Roles() {
+		daemons = append(daemons, h.Process(role).PID())
+	}
 	w.watching.Go(func() {
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
@@ -47,19 +51,15 @@ func watch(t *testing.T, h *harness.Host, allowed []string) *world {
 			case <-w.stop:
 				return
 			case <-tick.C:
-				w.look()
+				w.look(daemons...)
 			}
 		}
 	})
 	return w
 }
 
-// look notes every program that descends from a process of the installation, by its command line.
-func (w *world) look() {
-	parents := map[int]bool{}
-	for _, role := range harness.Roles() {
-		parents[w.h.Process(role).PID()] = true
-	}
+// look notes every program that one of these processes started, by its command line.
+func (w *world) look(parents ...int) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return
@@ -77,7 +77,7 @@ func (w *world) look() {
 		if len(fields) < 2 {
 			continue
 		}
-		if parent, err := strconv.Atoi(fields[1]); err != nil || !parents[parent] {
+		if parent, err := strconv.Atoi(fields[1]); err != nil || !slices.Contains(parents, parent) {
 			continue
 		}
 		line, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))

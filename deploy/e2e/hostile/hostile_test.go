@@ -7,9 +7,12 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -28,6 +31,9 @@ var (
 	every   = flag.Int("every", 1, "take one string of the corpora in so many, for a quick look")
 	seed    = flag.Uint64("seed", 7430, "of the mutants")
 )
+
+// findings are all kinds, in the order of the report.
+var findings = []finding{escapes, hidden, paths, stacks, echoes}
 
 // workers send at the same time, each over a connection of its own; agents are the clients that they send as.
 const (
@@ -78,7 +84,7 @@ func TestHostile(t *testing.T) {
 			fmt.Printf("hostile: %6d strings of %s\n", from[name], name)
 		}
 	}
-	m := mutator{rand.New(rand.NewPCG(*seed, *seed)), pool} //nolint:gosec // the same ones every time, on purpose
+	m := mutator{rand.New(rand.NewPCG(*seed, *seed)), pool}
 	made := make([]string, *mutants)
 	for i := range made {
 		made[i] = m.next()
@@ -123,6 +129,7 @@ func TestHostile(t *testing.T) {
 		took = time.Since(began)
 		close(over)
 	}()
+	go r.progress(over)
 	friend.work(over)
 	<-over
 
@@ -157,7 +164,10 @@ func TestHostile(t *testing.T) {
 	}
 
 	clients[0].session = session(t, g, clients[0])
-	t.Run("control", func(t *testing.T) { plantedEffects(t, h, w) })
+	t.Run("control", func(t *testing.T) {
+		plantedEffects(t, h, w)
+		plantedAnswers(t, surfaces, own)
+	})
 	t.Run("JSON", func(t *testing.T) { testJSON(t, g, clients[0]) })
 	t.Run("schemas", func(t *testing.T) { testSchemas(t, g, clients[0], resultOf(t, list)) })
 	t.Run("URLs", func(t *testing.T) { testURLs(t, g, clients[0], allowed) })
@@ -263,7 +273,7 @@ func (r *run) plan(own, public, made []string) {
 		r.jobs = append(r.jobs, job{k, r.surfaces[k].eras[i/len(r.surfaces)%len(r.surfaces[k].eras)], text})
 	}
 	// Mixed, so that what is slow does not come all at once.
-	rand.New(rand.NewPCG(*seed, 1)).Shuffle(len(r.jobs), func(i, j int) { r.jobs[i], r.jobs[j] = r.jobs[j], r.jobs[i] }) //nolint:gosec // the same order every time
+	rand.New(rand.NewPCG(*seed, 1)).Shuffle(len(r.jobs), func(i, j int) { r.jobs[i], r.jobs[j] = r.jobs[j], r.jobs[i] })
 }
 
 // work sends until nothing is left.
@@ -281,14 +291,34 @@ func (r *run) work(c client) {
 		if s.guest {
 			from = r.guest
 		}
-		a, err := l.send(s.build(j.era, from, j.text))
+		var a answer
+		var err error
+		if m := s.build(j.era, from, j.text); s.streams {
+			a, err = alone(r.g.address, m.bytes(true))
+		} else {
+			a, err = l.send(m)
+		}
 		if err != nil {
-			text := fmt.Sprintf("%s (%s), %.200q: %v", s.name, j.era, j.text, err)
+			text := fmt.Sprintf("%s (%s), %d bytes, %.200q: %v", s.name, j.era, len(j.text), j.text, err)
 			r.brokenAt.CompareAndSwap(nil, &text)
 			r.broken.Add(1)
 			continue
 		}
 		r.note(s, j, a)
+	}
+}
+
+// progress says now and then how far the storm is.
+func (r *run) progress(over <-chan struct{}) {
+	for tick := time.NewTicker(30 * time.Second); ; {
+		select {
+		case <-over:
+			tick.Stop()
+			return
+		case <-tick.C:
+			done := min(int(r.next.Load()), len(r.jobs))
+			fmt.Printf("hostile: %d of %d requests (%d %%)\n", done, len(r.jobs), 100*done/len(r.jobs))
+		}
 	}
 }
 
@@ -309,7 +339,7 @@ func (r *run) note(s *surface, j job, a answer) {
 		delete(found, paths) // the client's own id comes back as it was sent
 		delete(found, stacks)
 	}
-	if repeated.MatchString(sent) && strings.Contains(a.outcome, "NOT_FOUND") {
+	if repeatedURI.MatchString(sent) && strings.Contains(a.outcome, "NOT_FOUND") || repeatedRevision.MatchString(sent) && strings.Contains(a.outcome, "-32022") {
 		delete(found, echoes)
 	}
 	if len(found) == 0 {
@@ -322,8 +352,12 @@ func (r *run) note(s *surface, j job, a answer) {
 	}
 }
 
-// repeated are the URIs that a refusal names, as the stateless era asks: a scheme and one plain name.
-var repeated = regexp.MustCompile(`^[a-z]{1,16}://[A-Za-z0-9_-]{1,64}$`)
+// What a refusal names because the protocol asks for it: the URI of a resource that is not there, if it is a scheme and one
+// plain name, and a revision that is not spoken, if it is digits and points.
+var (
+	repeatedURI      = regexp.MustCompile(`^[a-z]{1,16}://[A-Za-z0-9_-]{1,64}$`)
+	repeatedRevision = regexp.MustCompile(`^v?[0-9][0-9.-]{0,31}$`)
+)
 
 // ordinary are strings that answers hold whoever sends what.
 var ordinary = map[string]bool{
@@ -441,22 +475,60 @@ func (f *friend) change(tool string) {
 	}
 }
 
-// plantedEffects is the control of the counters: a file and a program that nobody asked for, and an approved call on a service
-// that is then taken out of the catalogue, must be found.
+// plantedEffects is the control of the counters: a file, a program, and calls on a service that is then taken for one outside
+// the catalogue must be found where the suite looks.
 func plantedEffects(t *testing.T, h *harness.Host, w *world) {
 	if err := os.WriteFile(h.Path(canary+"-planted"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.mu.Lock()
-	w.programs["/bin/sh -c planted"] = true
-	w.mu.Unlock()
+	planted := exec.CommandContext(t.Context(), "sleep", "60")
+	if err := planted.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.look(os.Getpid())
+	if err := planted.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = planted.Wait() // it was killed
 	out := w.count().outside(decoys)
-	for _, want := range []string{h.Path(canary + "-planted"), "/bin/sh -c planted", "start_service " + harness.DemoService} {
+	for _, want := range []string{h.Path(canary + "-planted"), "sleep 60", "start_service " + harness.DemoService} {
 		if !slices.Contains(out, want) {
 			t.Errorf("a planted effect was not found: %s", want)
 		}
 	}
 	fmt.Printf("hostile: control: CAUGHT %d planted effects\n", len(out))
+}
+
+// plantedAnswers is the control of the detectors: the same requests to a server that answers what no answer may show.
+func plantedAnswers(t *testing.T, surfaces []surface, own []string) {
+	var n atomic.Int64
+	weak := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body) // what cannot be read is not repeated
+		planted := []string{"\x1b[31mred", "\u202egnp", "open /etc/durward/x", "at main.go:12", string(body)}
+		answer, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 7, "error": map[string]any{"code": -1, "message": planted[int(n.Add(1))%len(planted)]}})
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(answer) // the suite may have gone
+	}))
+	defer weak.Close()
+	g := gateway{strings.TrimPrefix(weak.URL, "http://")}
+	r := &run{g: g, surfaces: surfaces, counts: make([]count, len(surfaces)), found: map[finding][]string{}}
+	for k, s := range surfaces {
+		if s.main {
+			for _, text := range own[:40] {
+				r.jobs = append(r.jobs, job{k, s.eras[0], text})
+			}
+		}
+	}
+	r.work(client{token: "x"})
+	for _, f := range findings {
+		if len(r.found[f]) == 0 {
+			t.Errorf("planted %s were not found", f)
+		}
+		fmt.Printf("hostile: control: CAUGHT %d planted answers with %s\n", len(r.found[f]), f)
+	}
 }
 
 // ok says whether an HTTP answer served what was asked.

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -38,8 +39,6 @@ type answer struct {
 // maxHeaders is what the gateway reads of headers; it may close the connection before a client has sent more than that.
 const maxHeaders = 16 << 10
 
-var tooLong = answer{outcome: "connection closed: headers too long"}
-
 // headers is how many bytes of a message are no body.
 func (m *message) headers() int { return len(m.bytes(true)) - len(m.body) }
 
@@ -54,33 +53,42 @@ func (l *line) close() {
 func (l *line) send(m *message) (answer, error) {
 	if m.breaks() {
 		a, err := alone(l.address, m.bytes(true))
-		if err != nil && m.headers() > maxHeaders {
-			return tooLong, nil
-		}
+		a.outcome = "a line break in a header: " + a.outcome
 		return a, err
 	}
 	raw := m.bytes(false)
-	for fresh := false; ; fresh = true {
-		if l.conn == nil {
+	for attempt := 0; ; attempt++ {
+		kept := l.conn != nil
+		if !kept {
 			conn, err := net.DialTimeout("tcp", l.address, patience)
 			if err != nil {
 				return answer{}, err
 			}
-			l.conn, l.r, fresh = conn, bufio.NewReaderSize(conn, 16<<10), true
+			l.conn, l.r = conn, bufio.NewReaderSize(conn, 16<<10)
 		}
 		a, keep, err := l.exchange(raw)
 		if err != nil || !keep {
 			l.close()
 		}
-		if err != nil && fresh && m.headers() > maxHeaders {
-			return tooLong, nil
-		}
-		// A connection that the gateway closed between two requests is no answer.
-		if err == nil || fresh {
+		reset := errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+		switch {
+		case err == nil:
+			return a, nil
+		case kept:
+			// A connection that the gateway closed between two requests is no answer.
+		case reset && m.headers() > maxHeaders:
+			return answer{outcome: "connection closed: headers too long"}, nil
+		case reset && attempt >= maxResets:
+			return answer{outcome: "connection closed"}, nil
+		case !reset:
 			return a, err
 		}
 	}
 }
+
+// maxResets is how often a request is sent again whose answer was lost: a server that refuses the headers closes without having
+// read the body, and on a busy machine the answer may be gone before it is read.
+const maxResets = 4
 
 func (l *line) exchange(raw []byte) (answer, bool, error) {
 	if err := l.conn.SetDeadline(time.Now().Add(patience)); err != nil {
@@ -141,15 +149,15 @@ func alone(address string, raw []byte) (answer, error) {
 		}
 		n, err := conn.Read(chunk)
 		out.Write(chunk[:n])
-		if errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) || err != nil && out.Len() > 0 {
-			break
+		if errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ECONNRESET) {
+			break // a reset, because there was more than the one request that was answered
 		}
 		if err != nil {
 			return answer{}, err
 		}
 	}
 	_, body, _ := bytes.Cut(out.Bytes(), []byte("\r\n\r\n"))
-	return answer{header: http.Header{"Raw": {strings.Map(printableLine, headOf(out.String()))}}, body: body, outcome: "a line break in a header: " + statusLine(out.String())}, nil
+	return answer{header: http.Header{"Raw": {strings.Map(printableLine, headOf(out.String()))}}, body: body, outcome: statusLine(out.String())}, nil
 }
 
 // printableLine keeps a block of headers as one line; what commands a terminal stays, to be found.

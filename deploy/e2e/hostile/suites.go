@@ -74,8 +74,7 @@ func testJSON(t *testing.T, g gateway, c client) {
 	slices.Sort(names)
 	for _, name := range names {
 		for _, e := range both {
-			asArgument := strings.Replace(g.call(e, c, "gpu_status", `{"x":`+files[name]+`}`).body, "\x00", "\x00", 1)
-			whole, within := refused(e, files[name]), refused(e, asArgument)
+			whole, within := refused(e, files[name]), refused(e, g.call(e, c, "gpu_status", `{"x":`+files[name]+`}`).body)
 			switch {
 			case duplicates(name):
 				if !whole || !within {
@@ -146,7 +145,7 @@ func testSchemas(t *testing.T, g gateway, c client, list json.RawMessage) {
 			t.Fatal(err)
 		}
 		for keyword := range used(t, tool.InputSchema) {
-			if !slices.Contains(append(keywords, "$schema", "description", "maxLength"), keyword) {
+			if keyword != "$schema" && keyword != "description" && !slices.Contains(keywords, keyword) {
 				t.Errorf("%s uses %s, which this test does not know", tool.Name, keyword)
 			}
 		}
@@ -339,7 +338,7 @@ func testURLs(t *testing.T, g gateway, c client, allowed []string) {
 		}
 		m = g.call(e, c, "gpu_status", `{}`)
 		m.host = authority(test.Input)
-		if send("Host", m) && (test.Failure || !local(test.Hostname)) {
+		if strings.HasPrefix(strings.ToLower(test.Input), "http") && send("Host", m) && (test.Failure || !local(test.Hostname)) {
 			t.Errorf("Host %q is accepted; the standard says that %q is at %q", m.host, test.Input, test.Host)
 		}
 		for _, uri := range []string{test.Input, "durward://" + strings.TrimPrefix(strings.TrimPrefix(test.Input, "http://"), "https://"), "durward://services/" + test.Input, "durward://services" + test.Pathname} {

@@ -77,7 +77,9 @@ type surface struct {
 	main bool
 	// guest: it opens sessions, with a client of its own.
 	guest bool
-	build func(e era, c client, s string) *message
+	// streams: the answer may be a stream that does not end by itself.
+	streams bool
+	build   func(e era, c client, s string) *message
 }
 
 // gateway knows how requests to it look.
@@ -300,6 +302,9 @@ func (g gateway) otherSurfaces() []surface {
 		}},
 		{name: "subscribed URI", eras: []era{sessions}, build: func(e era, c client, s string) *message {
 			return g.request(e, c, "resources/subscribe", part{params: `"uri":` + quote("durward://services/"+s)})
+		}},
+		{name: "listened URI", eras: []era{stateless}, streams: true, build: func(e era, c client, s string) *message {
+			return g.request(e, c, "subscriptions/listen", part{params: `"notifications":{"resourceSubscriptions":[` + quote("durward://services/"+s) + `]}`})
 		}},
 		{name: "task id", eras: []era{stateless}, build: func(e era, c client, s string) *message {
 			return g.request(e, c, "tasks/get", part{params: `"taskId":` + quote(s), name: s})

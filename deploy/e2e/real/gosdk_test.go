@@ -162,12 +162,12 @@ func TestGoSDK(t *testing.T) {
 	t.Parallel()
 	var table results
 	t.Run("clients", func(t *testing.T) {
-		for _, revision := range []string{"2025-11-25", "2026-07-28"} {
+		for _, revision := range []string{"2025-06-18", "2025-11-25", "2026-07-28"} {
 			for _, transport := range []string{"http", "stdio"} {
 				name := "go, " + revision + ", " + transport
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					h := harness.Start(t, harness.Options{HoldS: 1})
+					h := harness.Start(t, harness.Options{HoldS: 1, Limits: harness.DefaultLimits})
 					var way mcp.Transport
 					if transport == "stdio" {
 						h.AddKeyBound("agent")
@@ -186,4 +186,31 @@ func TestGoSDK(t *testing.T) {
 		}
 	})
 	t.Logf("\n%s", &table)
+}
+
+// TestNewsAfterPermitsEnded: a client that signs, waits for news and asks for nothing else hears them when the permits of its
+// session, which live for a minute, would have ended.
+func TestNewsAfterPermitsEnded(t *testing.T) {
+	t.Parallel()
+	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
+		t.Run(revision, func(t *testing.T) {
+			t.Parallel()
+			h := harness.Start(t, harness.Options{HoldS: 1, Limits: harness.DefaultLimits})
+			h.AddKeyBound("agent")
+			line := h.StdioCommand("agent")
+			c := startGo(t, &mcp.CommandTransport{Command: exec.Command(line[0], line[1:]...)}, revision)
+			service := "durward://services/" + harness.DemoService
+			c.Subscribe(service)
+			time.Sleep(65 * time.Second)
+			other := h.Connect(h.AddClient("other"))
+			asked := other.Call("start_service", demo)
+			h.Approve(asked.OperationID)
+			if e := other.Call("wait_operation", asked.Next.Arguments); e.Status != "ok" {
+				t.Fatalf("wait_operation: %s", e.Raw)
+			}
+			if uri := c.Updated(); uri != service {
+				t.Errorf("the client was told that %s changed, want %s", uri, service)
+			}
+		})
+	}
 }

@@ -95,7 +95,7 @@ func TestInspector(t *testing.T) {
 				name := "inspector " + test.era + ", " + test.revision + ", " + transport
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					h := harness.Start(t, harness.Options{HoldS: 1})
+					h := harness.Start(t, harness.Options{HoldS: 1, Limits: harness.DefaultLimits})
 					i := inspector{t: t, node: node(t), home: t.TempDir()}
 					if transport == "http" {
 						i.target = []string{h.MCPURL(), "--transport", "http", "--header", "Authorization: Bearer " + h.AddClient("agent")}

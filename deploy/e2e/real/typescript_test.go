@@ -204,7 +204,7 @@ func TestTypeScript(t *testing.T) {
 				name += ", " + test.revision + ", " + transport
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					h := harness.Start(t, harness.Options{HoldS: 1})
+					h := harness.Start(t, harness.Options{HoldS: 1, Limits: harness.DefaultLimits})
 					env := []string{"DURWARD_ERA=" + test.era}
 					target := []string{"http", h.MCPURL()}
 					if transport == "stdio" {

@@ -55,7 +55,7 @@ type settings struct {
 	AllowedHosts []string `yaml:"allowed_hosts"`
 	// AllowedOrigins are web origins whose pages may call the gateway, "https://console.example". Default: none.
 	AllowedOrigins []string `yaml:"allowed_origins"`
-	// HoldS is how many seconds a call waits for a human's decision before it answers pending_approval: 1 to 50, since
+	// HoldS is how many seconds a call waits for a human's decision before it answers pending_approval: 1 to 45, since
 	// clients give up at 60. Default 45.
 	HoldS int `yaml:"hold_s"`
 	// SessionIdleS is after how many idle seconds a client's session ends: 60 to 28800. Default 1800.
@@ -107,7 +107,7 @@ func (s *settings) Validate() error {
 		value              *int
 		standard, low, top int
 	}{
-		{"hold_s", &s.HoldS, 45, 1, 50},
+		{"hold_s", &s.HoldS, 45, 1, 45},
 		{"session_idle_s", &s.SessionIdleS, 1800, 60, 28800},
 		{"sessions_per_principal", &s.SessionsPerPrincipal, 32, 1, 1024},
 		{"calls_per_principal", &s.CallsPerPrincipal, 32, 1, 1024},
@@ -238,7 +238,9 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	}
 	conns := front.NewConns(s.Limits)
 	shown.Gauge("durward_gateway_connections", "Open connections of clients.", conns.Count)
+	shown.Gauge("durward_gateway_connections_limit", "How many connections there may be.", func() int { return s.Limits.Connections })
 	shown.Gauge("durward_gateway_sessions", "Open sessions of clients, of both eras.", edge.Sessions)
+	shown.Gauge("durward_gateway_subscriptions", "Subscriptions of clients to resources.", server.Subscriptions)
 	scheme := "http://"
 	if certificate != nil {
 		scheme = "https://"

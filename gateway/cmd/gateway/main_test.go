@@ -45,7 +45,7 @@ func TestConfigurationIsRefused(t *testing.T) {
 	for name, c := range map[string]struct{ from, to, say string }{
 		"unknown key":          {"hold_s:", "hold_seconds:", "unknown key"},
 		"not loopback":         {"listen: 127.0.0.1:7430", "listen: 0.0.0.0:7430", "-dangerous-allow-remote"},
-		"hold too long":        {"hold_s: 0", "hold_s: 51", "hold_s: must be 1 to 50"},
+		"hold too long":        {"hold_s: 0", "hold_s: 46", "hold_s: must be 1 to 45"},
 		"no vault":             {"address: 127.0.0.1:7431", "address: ''", "vault.address"},
 		"identity of a role":   {"spiffe://durward.local/vault/main", "spiffe://durward.local/nobody/main", "vault.identity"},
 		"host with a port":     {"allowed_hosts: []", "allowed_hosts: ['a:1']", "allowed_hosts"},

@@ -25,19 +25,17 @@ func asking() []tool {
 		return &mcp.CreateMessageParams{MaxTokens: 100, Messages: []*mcp.SamplingMessage{{Role: "user", Content: text(prompt)}}}
 	}
 	name := func() *mcp.ElicitParams { return form("What is your name?", "name", "string") }
-	confirm := func() *mcp.CallToolResult {
-		return ask("confirm", form("Please confirm", "ok", "boolean"))
-	}
 	confirmed := func(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		if req.Params.RequestState != "" && !seal.genuine(req.Params.RequestState) {
-			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "The requestState is not this server's."}
+		if req.Params.RequestState == "" {
+			return seal.ask("confirm", "confirm", form("Please confirm", "ok", "boolean")), nil
 		}
-		if _, ok := accepted(req.Params.InputResponses, "confirm"); ok && req.Params.RequestState != "" {
-			return answer(text("state-ok: confirmed")), nil
+		if !seal.genuine(req.Params.RequestState) {
+			return nil, foreignState()
 		}
-		out := confirm()
-		out.RequestState = seal.close("confirm")
-		return out, nil
+		if _, ok := accepted(req.Params.InputResponses, "confirm"); !ok {
+			return seal.ask("confirm", "confirm", form("Please confirm", "ok", "boolean")), nil
+		}
+		return answer(text("state-ok: confirmed")), nil
 	}
 	return []tool{
 		takes(does("test_sampling", "Has the client's model answer a prompt", func(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -106,23 +104,17 @@ func asking() []tool {
 		}),
 		does("test_input_required_result_multi_round", "Asks twice", func(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			state, ok := seal.open(req.Params.RequestState)
-			first, second := "", map[string]any(nil)
 			switch {
 			case req.Params.RequestState == "":
-				out := ask("step1", form("Step 1: What is your name?", "name", "string"))
-				out.RequestState = seal.close("step1")
-				return out, nil
+				return seal.ask("step1", "step1", form("Step 1: What is your name?", "name", "string")), nil
 			case !ok:
-				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "The requestState is not this server's."}
+				return nil, foreignState()
 			case state == "step1":
 				said, _ := accepted(req.Params.InputResponses, "step1")
-				out := ask("step2", form("Step 2: What is your favorite color?", "color", "string"))
-				out.RequestState = seal.close("step2 " + word(said["name"]))
-				return out, nil
+				return seal.ask("step2 "+word(said["name"]), "step2", form("Step 2: What is your favorite color?", "color", "string")), nil
 			default:
-				first = strings.TrimPrefix(state, "step2 ")
-				second, _ = accepted(req.Params.InputResponses, "step2")
-				return answer(text(first + " likes " + word(second["color"]))), nil
+				said, _ := accepted(req.Params.InputResponses, "step2")
+				return answer(text(strings.TrimPrefix(state, "step2 ") + " likes " + word(said["color"]))), nil
 			}
 		}),
 		does("test_input_required_result_capabilities", "Asks for what the client can give", func(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -225,6 +217,18 @@ func word(v any) string {
 type seal struct{ key []byte }
 
 func newSeal() seal { return seal{key: []byte(rand.Text())} }
+
+// ask asks for one input and gives out a state with it.
+func (s seal) ask(state, key string, request mcp.InputRequest) *mcp.CallToolResult {
+	out := ask(key, request)
+	out.RequestState = s.close(state)
+	return out
+}
+
+// foreignState refuses a state that this process did not give out, or that was changed since.
+func foreignState() error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "The requestState is not this server's."}
+}
 
 func (s seal) close(state string) string {
 	mac := hmac.New(sha256.New, s.key)

@@ -5,9 +5,9 @@
 // "conformance" alone, which no shipped program has; everything around it in such a build is the product.
 //
 // It trusts its caller, the suite, with nothing: it touches neither the vault nor the executor, and keeps no state but the
-// key of its request states and the calls that became tasks. What each fixture is called and answers is said by the descriptions of the suite's scenarios
-// (@modelcontextprotocol/conformance 0.2.0-alpha.12 and 0.1.16, and the everything-server in the conformance folder of the
-// official Go SDK v1.8.0, MIT).
+// key of its request states and the calls that became tasks. What each fixture is called and answers is said by the
+// descriptions of the suite's scenarios (@modelcontextprotocol/conformance 0.2.0-alpha.12 and 0.1.16, and the
+// everything-server in the conformance folder of the official Go SDK v1.8.0, MIT).
 package diagnostic
 
 import (

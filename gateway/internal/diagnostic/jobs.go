@@ -16,7 +16,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Jobs are the calls of the suite's tools that became tasks. The zero value has none. It is safe for concurrent use.
+// Jobs are the calls of the suite's tools that became tasks. The product's tasks are operations at the vault, which no tool of
+// the suite could be: what the suite sees of tasks is the product's reading of messages and form of answers, not its work.
+// The zero value has none. It is safe for concurrent use.
 type Jobs struct {
 	mu   sync.Mutex
 	byID map[string]*Job

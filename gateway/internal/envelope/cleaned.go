@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"unicode/utf8"
 
 	"durward.internal/services/platform/clean"
 )
@@ -141,7 +142,8 @@ func cleanedSlice(v reflect.Value, depth int) (reflect.Value, bool) {
 	return out, true
 }
 
-// cleanedJSON cleans the strings and keys of one JSON value. What is not JSON becomes null.
+// cleanedJSON cleans the strings and keys of one JSON value. What is not clean and no JSON either becomes null; what is clean
+// stays, and whoever encodes it finds out.
 func cleanedJSON(raw []byte) ([]byte, bool) {
 	if bytes.IndexByte(raw, '\\') < 0 {
 		if s := string(raw); clean.Block(s, clean.Whole) == s {
@@ -161,7 +163,7 @@ func cleanedJSON(raw []byte) ([]byte, bool) {
 		return []byte("null"), true
 	}
 	out, changed := cleaned(reflect.ValueOf(&v).Elem(), 0)
-	if !changed {
+	if !changed && utf8.Valid(raw) {
 		return raw, false
 	}
 	var b bytes.Buffer

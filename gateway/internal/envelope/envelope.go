@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -126,7 +127,7 @@ func (e *Envelope) cleaned() *Envelope {
 	}
 	if e.Error != nil {
 		failure := *e.Error
-		failure.Message, failure.Field, failure.DidYouMean = clean.Sentence(failure.Message, maxText), clean.Name(failure.Field, maxText), lines(failure.DidYouMean)
+		failure.Message, failure.Field, failure.DidYouMean = clean.Sentence(failure.Message, maxText), clean.Name(failure.Field, maxText), slices.DeleteFunc(lines(failure.DidYouMean), clean.Leaks)
 		c.Error = &failure
 	}
 	return &c

@@ -8,8 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"durward.internal/gateway/internal/limit"
@@ -215,4 +217,29 @@ func TestCapOfAPrincipal(t *testing.T) {
 	if len(conns.counts) != 0 {
 		t.Errorf("principals are left: %v", conns.counts)
 	}
+}
+
+// A client that does not read its answer loses its connection, and one that reads slowly does not.
+func TestClientsThatDoNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conns := NewConns(limit.Config{Connections: 16, ConnectionsOfStrangers: 16})
+		ours, theirs := net.Pipe()
+		c := &conn{Conn: ours, conns: conns}
+		go func() {
+			one := make([]byte, 1)
+			for range 10 {
+				time.Sleep(writeTimeout / 2)
+				_, _ = theirs.Read(one)
+			}
+		}()
+		for i := range 10 {
+			if _, err := c.Write([]byte("x")); err != nil {
+				t.Fatalf("byte %d: %v", i, err)
+			}
+		}
+		began := time.Now()
+		if _, err := c.Write([]byte("x")); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != writeTimeout {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
 }

@@ -1,11 +1,13 @@
-// Package front is the HTTP side of the gateway, the first thing that a stranger's bytes meet. It checks Host and Origin,
-// the method, the media types, the size, the JSON (strictly, once, the whole body), and who is calling; it keeps the table
-// of sessions; and it passes on a message that it rebuilt from the parts it understood. It trusts nothing that arrives, and
-// nothing that it refuses reaches the SDK.
+// Package front is the HTTP side of the gateway, the first thing that a stranger's bytes meet. It checks Host and Origin, how
+// much a caller asks, the method, the media types, the size, the JSON (strictly, once, the whole body), and who is calling; it
+// decides which era a message belongs to, from the body; it keeps the sessions of both eras; and it passes on a message that it
+// rebuilt from the parts it understood, with headers that it compared with them. It trusts nothing that arrives, and nothing
+// that it refuses reaches the SDK.
 //
-// A client authenticates with a bearer token in the Authorization header of every request, and nowhere else. The vault
-// judges the token when a session opens; later requests of that session must bring the same one, compared in constant time.
-// A session that is not there and a session of somebody else look alike.
+// A client authenticates with a bearer token in the Authorization header of every request, and nowhere else. In the stateful
+// era the vault judges the token when a handshake opens a session; later requests of that session must bring the same one,
+// compared in constant time. In the stateless era the first request of a token opens its session at the vault, and the token
+// alone finds it again. A session that is not there and a session of somebody else look alike.
 package front
 
 import (
@@ -29,7 +31,6 @@ import (
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry/span"
@@ -167,7 +168,7 @@ func (f *Front) serve(w http.ResponseWriter, r *http.Request, requestID string) 
 	defer by.leave()
 	switch r.Method {
 	case http.MethodPost:
-		no = f.post(w, r, requestID, token, by.stranger())
+		no = f.post(w, r, requestID, token, by)
 	case http.MethodGet:
 		no = f.stream(w, r, requestID, token)
 	case http.MethodDelete:
@@ -207,15 +208,16 @@ func notAllowed(w http.ResponseWriter) *refused {
 }
 
 // post serves one message.
-func (f *Front) post(w http.ResponseWriter, r *http.Request, requestID, token string, stranger bool) *refused {
+func (f *Front) post(w http.ResponseWriter, r *http.Request, requestID, token string, by visit) *refused {
 	if no := checkMedia(r.Header); no != nil {
 		return no
 	}
-	body, no := readBody(w, r, stranger)
+	body, done, no := f.limits.readBody(w, r, by)
 	if no != nil {
 		return no
 	}
 	frame, bad := f.decoder.decode(body, readHeaders(r.Header))
+	done()
 	if bad != nil {
 		no := badFrame(bad)
 		no.session = f.table.who(sessionID(r.Header), sha256.Sum256([]byte(token)))
@@ -378,7 +380,7 @@ func (f *Front) ownSession(ctx context.Context, by relay.Caller, instance string
 // clients show the sentence of a JSON-RPC error and hide the body of a 503.
 func openRefused(frame *Frame, err *fault.Error) *refused {
 	out := &refused{status: http.StatusOK, id: frame.ID, rpc: rpcServer, code: err.Code, reason: "session not opened", message: envelope.Sentence(err.Message),
-		retryable: err.Retryable, cause: err}
+		retryable: err.Retryable, retry: err.RetryAfter, cause: err}
 	out.tool = frame.Era == Stateless && frame.Method == methodCallTool
 	switch err.Code {
 	case callv1.Code_CODE_RATE_LIMITED:
@@ -525,37 +527,3 @@ func accepts(h http.Header) (jsonOK, streamOK bool) {
 	}
 	return jsonOK, streamOK
 }
-
-// readBody reads at most the allowed size, whatever the headers claim, and no slower than it has to come.
-func readBody(w http.ResponseWriter, r *http.Request, stranger bool) ([]byte, *refused) {
-	tooLarge := &refused{status: http.StatusRequestEntityTooLarge, rpc: rpcInvalidRequest, code: callv1.Code_CODE_TOO_LARGE,
-		reason: "size", message: sentenceTooLarge}
-	most := int64(canonical.MaxBytes)
-	if stranger {
-		most, tooLarge.message = maxFromStranger, "The first message with a token is larger than 64 kB."
-	}
-	if r.ContentLength > most {
-		drain(r.Body)
-		return nil, tooLarge
-	}
-	body, err := readAll(http.MaxBytesReader(w, newSteady(w, r.Body), most), r.ContentLength)
-	if err != nil {
-		if _, large := errors.AsType[*http.MaxBytesError](err); large {
-			drain(r.Body)
-			return nil, tooLarge
-		}
-		return nil, unread(err)
-	}
-	if len(body) == 0 {
-		return nil, &refused{status: http.StatusBadRequest, rpc: rpcParse, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "body",
-			message: "The message is empty."}
-	}
-	return body, nil
-}
-
-// maxDrain is how much of a body that is too large is read and thrown away.
-const maxDrain = 8 << 20
-
-// drain lets a client finish sending what is refused, within bounds: one that is cut off while it writes sees a broken
-// connection and not why.
-func drain(body io.Reader) { _, _ = io.CopyN(io.Discard, body, maxDrain) }

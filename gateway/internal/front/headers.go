@@ -95,32 +95,34 @@ func (h headers) check(f *Frame) *frameError {
 	}
 	if f.ID == nil {
 		// Notifications carry no revision, and there is none in this era that says anything to us.
-		return h.mismatch(h.method, f.Method, headerMethod)
+		return mismatch(headerMethod, f.Method, h.method)
 	}
-	switch {
-	case f.protocol == "":
+	if f.protocol == "" {
 		return invalidParams("The request lacks " + metaProtocol + " in params._meta.")
-	case len(h.protocol) != 1 || h.protocol[0] != f.protocol:
-		return h.mismatch(h.protocol, f.protocol, headerProtocol)
-	case f.protocol != modernEra:
+	}
+	if err := mismatch(headerProtocol, f.protocol, h.protocol); err != nil {
+		return err
+	}
+	if f.protocol != modernEra {
 		return unsupported(f.protocol)
-	case !f.declared:
+	}
+	if !f.declared {
 		return invalidParams("The request lacks " + metaCapabilities + " in params._meta.")
 	}
-	return h.mismatch(h.method, f.Method, headerMethod)
+	return mismatch(headerMethod, f.Method, h.method)
 }
 
-// checkName compares the name in the headers with what the message is about.
+// checkName compares the name in the headers with what the message is about. Names alone may be encoded.
 func (h headers) checkName(f *Frame, named bool) *frameError {
-	if f.Era != Stateless || !named {
+	if f.Era != Stateless || !named || len(h.name) == 1 && plain(h.name[0]) == f.Name {
 		return nil
 	}
-	return h.mismatch(h.name, f.Name, headerName)
+	return mismatch(headerName, f.Name, h.name)
 }
 
 // mismatch refuses a header that is not there once with the body's value.
-func (headers) mismatch(values []string, body, name string) *frameError {
-	if !headersRequired() || len(values) == 1 && (values[0] == body || plain(values[0]) == body) {
+func mismatch(name, body string, values []string) *frameError {
+	if !headersRequired() || len(values) == 1 && values[0] == body {
 		return nil
 	}
 	return &frameError{rpc: rpcHeaderMismatch, code: callv1.Code_CODE_INVALID_ARGUMENT,

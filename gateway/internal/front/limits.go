@@ -3,11 +3,8 @@ package front
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
-	"io"
 	"math"
 	"net/http"
-	"os"
 	"strconv"
 	"time"
 
@@ -58,9 +55,6 @@ type visit struct {
 
 func (v visit) stranger() bool { return v.principal == "" }
 
-// maxFromStranger is how large the message of somebody may be whom the vault has not accepted yet, in bytes.
-const maxFromStranger = 64 << 10
-
 // enter lets a request with a token in, before its body is read. If it may go on, leave must be called.
 func (l *limits) enter(ctx context.Context, token string) (visit, *refused) {
 	v := visit{token: sha256.Sum256([]byte(token)), leave: func() {}}
@@ -83,14 +77,14 @@ func (l *limits) enter(ctx context.Context, token string) (visit, *refused) {
 		}
 	}
 	retry := l.Take(v.principal, limit.Messages)
-	if retry == 0 && !l.Enter(v.principal) {
+	if retry == 0 && !l.Enter(v.principal, limit.Requests) {
 		return v, l.turnAway(v, overLimit(v.principal, "requests", time.Second))
 	}
 	if retry > 0 {
 		return v, l.turnAway(v, overLimit(v.principal, limit.Messages.String(), retry))
 	}
 	v.leave = func() {
-		l.Leave(v.principal)
+		l.Leave(v.principal, limit.Requests)
 		if c != nil {
 			c.done()
 		}
@@ -212,48 +206,6 @@ func (f *Front) note(r *http.Request, requestID string, no *refused) {
 		return
 	}
 	f.conf.Refusals.Record(r.Context(), event)
-}
-
-// A body has bodyGrace to begin with, and from then on must come at bodyRate bytes a second.
-const (
-	bodyGrace = 5 * time.Second
-	bodyRate  = 64 << 10
-)
-
-// steady reads a body that must keep coming: a client that trickles its message loses the connection.
-type steady struct {
-	body    io.ReadCloser
-	control *http.ResponseController
-	began   time.Time
-	read    int64
-}
-
-func newSteady(w http.ResponseWriter, body io.ReadCloser) *steady {
-	return &steady{body: body, control: http.NewResponseController(w), began: time.Now()}
-}
-
-// Read implements io.Reader.
-func (s *steady) Read(p []byte) (int, error) {
-	due := s.began.Add(bodyGrace + time.Duration(s.read)*time.Second/bodyRate)
-	if err := s.control.SetReadDeadline(due); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return 0, err
-	}
-	n, err := s.body.Read(p)
-	s.read += int64(n)
-	return n, err
-}
-
-// Close implements io.Closer.
-func (s *steady) Close() error { return s.body.Close() }
-
-// unread refuses a body that could not be read.
-func unread(err error) *refused {
-	no := &refused{status: http.StatusBadRequest, rpc: rpcParse, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "body",
-		message: "The message could not be read."}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		no.status, no.code, no.message, no.often = http.StatusRequestTimeout, callv1.Code_CODE_TIMEOUT, "The message came too slowly.", true
-	}
-	return no
 }
 
 // header says in HTTP's words when to come back, and whether on another connection.

@@ -488,6 +488,82 @@ func TestStrangersWithASessionAreSlow(t *testing.T) {
 	})
 }
 
+// A large message costs more of the bucket than a small one, announced or not, so that a flood of them is no more than one
+// of small ones.
+func TestLargeMessagesCostMore(t *testing.T) {
+	for name, length := range map[string]int64{"announced": 0, "not announced": -1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEdge(t, limit.Config{})
+				e.connect("good-ada")
+				post := func(size int) reply {
+					r := httptest.NewRequest(http.MethodPost, "http://127.0.0.1/mcp", strings.NewReader(strings.Repeat(" ", size)))
+					if length != 0 {
+						r.ContentLength = length
+					}
+					r.Header.Set("Content-Type", "application/json")
+					r.Header.Set("Accept", "*/*")
+					r.Header.Set("Authorization", "Bearer good-ada")
+					return e.do(r)
+				}
+				if a := post(1 << 20); a.Code != http.StatusBadRequest {
+					t.Fatalf("the first: %d %s", a.Code, a.Body)
+				}
+				if a := post(1 << 20); a.Code != http.StatusTooManyRequests || a.Header().Get("Retry-After") != "1" {
+					t.Errorf("the second: %d %s", a.Code, a.Body)
+				}
+				if a := post(1 << 10); a.Code != http.StatusBadRequest {
+					t.Errorf("a small one: %d %s", a.Code, a.Body)
+				}
+				var passed int
+				for began := time.Now(); time.Since(began) < 10*time.Second; {
+					if a := post(1 << 20); a.Code == http.StatusBadRequest {
+						passed++
+					}
+				}
+				// What is not announced is paid for as it comes, also when there is not enough for all of it.
+				if passed > 8 || passed == 0 && length == 0 {
+					t.Errorf("%d megabytes were read in ten seconds", passed)
+				}
+			})
+		})
+	}
+}
+
+// Of large messages two of a principal are in memory at a time.
+func TestLargeMessagesAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t, limit.Config{Rates: limit.Rates{Messages: limit.Rate{PerS: 1000, Burst: 1000}}})
+		e.connect("good-ada")
+		slow := func() int {
+			r := httptest.NewRequest(http.MethodPost, "http://127.0.0.1/mcp", &trickle{chunk: 64 << 10, every: 500 * time.Millisecond, left: 8})
+			r.ContentLength = 8 * 64 << 10
+			r.Header.Set("Content-Type", "application/json")
+			r.Header.Set("Accept", "*/*")
+			r.Header.Set("Authorization", "Bearer good-ada")
+			return e.do(r).Code
+		}
+		var mu sync.Mutex
+		answers := map[int]int{}
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				code := slow()
+				mu.Lock()
+				defer mu.Unlock()
+				answers[code]++
+			})
+		}
+		all.Wait()
+		if answers[http.StatusBadRequest] != 2 || answers[http.StatusTooManyRequests] != 3 {
+			t.Errorf("answers %v, want two that are read and three that are too many", answers)
+		}
+		if code := slow(); code != http.StatusBadRequest {
+			t.Errorf("afterwards: %d", code)
+		}
+	})
+}
+
 // A stranger's message is small.
 func TestStrangersMessagesAreSmall(t *testing.T) {
 	e := newEdge(t, limit.Config{RefusalDelayMS: 1})

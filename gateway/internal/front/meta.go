@@ -155,7 +155,7 @@ func (m *meta) setTrace(parent string, state *string) {
 func (m meta) forward(era Era) []byte {
 	var b []byte
 	if era == Stateless {
-		b = append(b, `"`+metaProtocol+`":"`+m.protocol+`",`...) // compared with a constant before: nothing to escape
+		b = append(b, `"`+metaProtocol+`":"`+modernEra+`",`...) // the one that is served
 		if m.diagnostic == nil {
 			b = append(b, `"`+metaCapabilities+`":{},`...)
 		}

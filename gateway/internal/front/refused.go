@@ -13,6 +13,7 @@ import (
 	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
 )
 
@@ -88,6 +89,9 @@ func (f *Front) refuse(w http.ResponseWriter, r *http.Request, requestID string,
 	}
 }
 
+// maxMessage bounds a refusal's sentence, in characters.
+const maxMessage = 500
+
 // answer is the JSON-RPC message that says so: for a tool that was called the envelope, like whatever else may become of a
 // call, and an error for everything else.
 func (no *refused) answer(requestID string) ([]byte, error) {
@@ -95,14 +99,12 @@ func (no *refused) answer(requestID string) ([]byte, error) {
 	if id == nil {
 		id = json.RawMessage("null")
 	}
-	out := &envelope.Envelope{
-		Status: envelope.Error, Summary: no.message, RequestID: requestID,
-		Error: &envelope.Failure{Code: fault.CodeName(no.code), Message: no.message, Retryable: no.retryable},
+	message := clean.Sentence(no.message, maxMessage)
+	f := fault.New(no.code, message)
+	if no.retryable {
+		f.Retryable, f.RetryAfter = true, no.retry
 	}
-	if no.cause != nil {
-		out = envelope.Fault(requestID, no.cause)
-		out.Summary, out.Error.Message, out.Error.Code, out.Error.Retryable = no.message, no.message, fault.CodeName(no.code), no.retryable
-	}
+	out := envelope.Fault(requestID, f) // of our words alone: nothing of a cause goes out
 	if no.tool && no.status == http.StatusOK {
 		return no.result(id, out)
 	}
@@ -114,9 +116,9 @@ func (no *refused) answer(requestID string) ([]byte, error) {
 	for k, v := range no.data {
 		data[k] = v
 	}
-	return json.Marshal(map[string]any{
-		"jsonrpc": "2.0", "id": id, "error": map[string]any{"code": rpc, "message": no.message, "data": data},
-	})
+	return json.Marshal(envelope.Cleaned(map[string]any{
+		"jsonrpc": "2.0", "id": id, "error": map[string]any{"code": rpc, "message": message, "data": data},
+	}))
 }
 
 // ErrorData is the data of a JSON-RPC error: the envelope that a tool would have answered with, so that a client finds code,
@@ -150,13 +152,3 @@ func (no *refused) result(id json.RawMessage, out *envelope.Envelope) ([]byte, e
 }
 
 func newReader(b []byte) io.Reader { return bytes.NewReader(b) }
-
-// readAll is io.ReadAll with room for the announced length.
-func readAll(r io.Reader, length int64) ([]byte, error) {
-	var b bytes.Buffer
-	if length > 0 {
-		b.Grow(int(length) + bytes.MinRead)
-	}
-	_, err := b.ReadFrom(r)
-	return b.Bytes(), err
-}

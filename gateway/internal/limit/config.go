@@ -25,7 +25,8 @@ type Rates struct {
 	Reads     Rate `yaml:"reads"`
 	Resources Rate `yaml:"resources"`
 	Lists     Rate `yaml:"lists"`
-	// Messages are all that a principal sends, malformed ones and notifications too. Default: 50 a second, burst 100.
+	// Messages are all that a principal sends, malformed ones and notifications too; one counts once, and once more for each
+	// 16 KiB of it. Default: 50 a second, burst 100.
 	Messages Rate `yaml:"messages"`
 }
 
@@ -68,7 +69,7 @@ func (c *Config) Of(principal string) Rates {
 // Validate fills in the defaults and reports every value that is out of bounds.
 func (c *Config) Validate() error {
 	ten := Rate{10, 20}
-	problems := c.Rates.validate("limits", Rates{Tools: ten, Reads: ten, Resources: ten, Lists: ten, Messages: Rate{50, 100}})
+	problems := c.validate("limits", Rates{Tools: ten, Reads: ten, Resources: ten, Lists: ten, Messages: Rate{50, 100}})
 	problems = append(problems, c.Strangers.validate("limits.strangers", ten)...)
 	clients := make(map[string]Rates, len(c.Clients))
 	for _, name := range slices.Sorted(maps.Keys(c.Clients)) {

@@ -54,8 +54,8 @@ type Limiter struct {
 
 // entry is one principal's. A bucket that is nil is full.
 type entry struct {
-	buckets  [kinds]*rate.Limiter
-	requests int
+	buckets [kinds]*rate.Limiter
+	taken   [slots]int
 }
 
 // New returns a Limiter with nothing in it. It validates conf.
@@ -76,6 +76,12 @@ func (l *Limiter) Config() Config { return l.conf }
 // Take takes one token of a principal's bucket. If there is none it takes nothing and returns after how long there is one;
 // 0 means that the request may go on.
 func (l *Limiter) Take(principal string, k Kind) (retry time.Duration) {
+	return l.TakeN(principal, k, 1)
+}
+
+// TakeN takes n tokens of a principal's bucket, or as many as it holds when it is full, if that is less. If there are not so
+// many it takes none and returns after how long there are.
+func (l *Limiter) TakeN(principal string, k Kind, n int) (retry time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,32 +95,46 @@ func (l *Limiter) Take(principal string, k Kind) (retry time.Duration) {
 		bucket = rate.NewLimiter(rate.Limit(r.PerS), r.Burst)
 		e.buckets[k] = bucket
 	}
-	// Asking for the time costs more than taking a token, and refusing must be cheaper still.
-	if bucket.AllowN(now, 1) {
+	n = min(n, bucket.Burst())
+	if bucket.AllowN(now, n) {
 		return 0
 	}
-	missing := 1 - bucket.TokensAt(now)
+	missing := float64(n) - bucket.TokensAt(now)
 	return max(time.Duration(missing/float64(bucket.Limit())*float64(time.Second)), time.Millisecond)
 }
 
-// Enter counts one more request of a principal as under way and reports whether it may be; if so, Leave must follow.
-func (l *Limiter) Enter(principal string) bool {
+// Slot is something of which a principal has a few at a time.
+type Slot int
+
+// The slots.
+const (
+	// Requests are HTTP requests under way: Config.RequestsPerPrincipal.
+	Requests Slot = iota
+	// LargeMessages are messages in memory that are not small: two.
+	LargeMessages
+	slots
+)
+
+const maxLargeMessages = 2
+
+// Enter takes one of a principal's slots and reports whether there was one; if so, Leave must follow.
+func (l *Limiter) Enter(principal string, s Slot) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entry(principal, time.Now())
-	if e == nil || e.requests >= l.conf.RequestsPerPrincipal {
+	if e == nil || e.taken[s] >= [slots]int{Requests: l.conf.RequestsPerPrincipal, LargeMessages: maxLargeMessages}[s] {
 		return false
 	}
-	e.requests++
+	e.taken[s]++
 	return true
 }
 
-// Leave ends what Enter began.
-func (l *Limiter) Leave(principal string) {
+// Leave gives back what Enter took.
+func (l *Limiter) Leave(principal string, s Slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e := l.byPrincipal[principal]; e != nil {
-		e.requests--
+		e.taken[s]--
 	}
 }
 
@@ -159,7 +179,7 @@ func (l *Limiter) sweep(now time.Time) {
 
 // fresh reports whether an entry is no different from a new one.
 func (e *entry) fresh(now time.Time) bool {
-	if e.requests > 0 {
+	if e.taken != [slots]int{} {
 		return false
 	}
 	for _, bucket := range e.buckets {

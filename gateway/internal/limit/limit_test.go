@@ -144,21 +144,51 @@ func TestRetryIsWhenItSays(t *testing.T) {
 func TestRequestsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, Config{RequestsPerPrincipal: 2})
-		if !l.Enter("ada") || !l.Enter("ada") || l.Enter("ada") {
-			t.Error("two may be under way, and no third")
+		entered := func(s Slot) (n int) {
+			for range 5 {
+				if l.Enter("ada", s) {
+					n++
+				}
+			}
+			return n
 		}
-		if !l.Enter("grace") {
+		if n := entered(Requests); n != 2 {
+			t.Errorf("%d requests may be under way, want 2", n)
+		}
+		if n := entered(LargeMessages); n != 2 {
+			t.Errorf("%d large messages may be in memory beside them, want 2", n)
+		}
+		if !l.Enter("grace", Requests) {
 			t.Error("another principal is kept out")
 		}
-		l.Leave("ada")
-		if !l.Enter("ada") {
+		l.Leave("ada", Requests)
+		if !l.Enter("ada", Requests) {
 			t.Error("there is room again")
 		}
 		// What is under way is not forgotten, however long it takes.
 		time.Sleep(time.Hour)
 		l.Take("somebody", Reads)
-		if l.Enter("ada") {
+		if l.Enter("ada", Requests) {
 			t.Error("a stream was forgotten")
+		}
+	})
+}
+
+// A larger message costs more, but never more than a full bucket.
+func TestTakeN(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, Config{})
+		if l.TakeN("ada", Messages, 60) != 0 {
+			t.Fatal("60 of 100")
+		}
+		if retry := l.TakeN("ada", Messages, 60); retry < 399*time.Millisecond || retry > 400*time.Millisecond {
+			t.Errorf("60 of 40: wait %v, want 400 ms", retry)
+		}
+		if l.TakeN("ada", Messages, 40) != 0 {
+			t.Error("what was refused was taken")
+		}
+		if retry := l.TakeN("ada", Messages, 1000); retry < 1999*time.Millisecond || retry > 2*time.Second {
+			t.Errorf("more than the bucket holds: wait %v, want 2 s", retry)
 		}
 	})
 }
@@ -198,7 +228,7 @@ func TestMorePrincipalsThanRoom(t *testing.T) {
 			}
 		}
 		for i := range 10_000 {
-			if l.Take(fmt.Sprint("q", i), Reads) == 0 || l.Enter(fmt.Sprint("q", i)) {
+			if l.Take(fmt.Sprint("q", i), Reads) == 0 || l.Enter(fmt.Sprint("q", i), Requests) {
 				t.Fatal("there was room for one too many")
 			}
 		}
@@ -220,8 +250,8 @@ func TestLimiterUnderConcurrency(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 200 {
-				if l.Enter("ada") {
-					l.Leave("ada")
+				if l.Enter("ada", Requests) {
+					l.Leave("ada", Requests)
 				}
 				if l.Take("ada", Reads) == 0 {
 					mu.Lock()

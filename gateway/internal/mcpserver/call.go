@@ -44,7 +44,7 @@ type bounds struct {
 
 // held returns the bounds of a call that is held for its answer.
 func (s *Server) held(began time.Time) bounds {
-	return bounds{decided: began.Add(s.conf.Hold), done: began.Add(s.conf.Hold + runGrace)}
+	return bounds{decided: began.Add(s.conf.Hold), done: began.Add(min(s.conf.Hold+runGrace, LongestHold))}
 }
 
 // answer is an envelope with what goes into the reply's _meta beside it.
@@ -399,6 +399,7 @@ func done(call *front.Call, t contract.Tool, reply relay.Reply, id string) (answ
 // failed makes the answer of an error.
 func failed(call *front.Call, t tool, err error) answer {
 	f := fault.From(err)
+	forget(call, f)
 	out := answer{Envelope: envelope.Fault(call.RequestID, f), fault: f}
 	switch f.Code {
 	case callv1.Code_CODE_DENIED:

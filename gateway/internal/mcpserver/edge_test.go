@@ -480,6 +480,8 @@ type edgeOptions struct {
 	calls        int
 	decide       time.Duration
 	idle         time.Duration
+	// wrap is around the connections to the peers; nil leaves them as they are.
+	wrap func(grpc.ClientConnInterface) grpc.ClientConnInterface
 }
 
 func newEdge(t testing.TB, opts edgeOptions) *edge {
@@ -506,9 +508,13 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	logger := platformtest.Logger()
 	refusals, err := refusal.New(e.spool, logger)
 	must(t, err)
+	wrap := opts.wrap
+	if wrap == nil {
+		wrap = func(conn grpc.ClientConnInterface) grpc.ClientConnInterface { return conn }
+	}
 	peers, err := relay.New(relay.Config{
-		Vault:         kit.Dial(t, gateway, vaultAddr, kit.ID(optionsv1.Role_ROLE_VAULT, "main")),
-		Executor:      kit.Dial(t, gateway, executorAddr, kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local")),
+		Vault:         wrap(kit.Dial(t, gateway, vaultAddr, kit.ID(optionsv1.Role_ROLE_VAULT, "main"))),
+		Executor:      wrap(kit.Dial(t, gateway, executorAddr, kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"))),
 		Logger:        logger,
 		DecideTimeout: opts.decide,
 	})
@@ -745,7 +751,7 @@ func mustJSON(t testing.TB, v any) string {
 // closedAtTheVault waits until the vault was told of n sessions' ends.
 func (e *edge) closedAtTheVault(t testing.TB, n int) {
 	t.Helper()
-	for range 200 {
+	for range 2000 {
 		e.vault.mu.Lock()
 		closed := e.vault.closed
 		e.vault.mu.Unlock()

@@ -29,7 +29,7 @@ func (s *Server) receive(era front.Era) mcp.Middleware {
 			defer func() {
 				if p := recover(); p != nil {
 					s.conf.Logger.ErrorContext(ctx, "panic", "method", method, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-					result, err = nil, internalError(call)
+					result, err = nil, internal(call)
 				}
 			}()
 			if result, err = s.dispatch(ctx, next, method, req, call); err != nil {
@@ -57,12 +57,28 @@ func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method st
 			}
 			return taskOr(ctx, next, method, req)
 		}
+	case "ping", "tools/list":
+		if err := s.renew(ctx, call); err != nil {
+			return nil, err
+		}
 	case methodGetTask, methodUpdateTask, methodCancelTask:
 		return s.task(ctx, method, req, call)
 	case methodReadResource, methodSubscribe, methodUnsubscribe, methodListen, methodComplete:
 		return s.resource(ctx, next, method, req, call)
 	}
 	return next(ctx, method, req)
+}
+
+// renew renews the session's permits for a request that brings a proof and asks for nothing that would use it: what a client
+// that signs subscribed to goes on under them.
+func (s *Server) renew(ctx context.Context, call *front.Call) error {
+	if call.Caller.Proof == nil {
+		return nil
+	}
+	if err := s.conf.Relay.Renew(ctx, call.Session, call.Caller); err != nil {
+		return refuse(call, fault.From(err))
+	}
+	return nil
 }
 
 // refusalError is an error of ours, fit for the client. Whatever else the SDK or a handler returns is not: it names types and
@@ -87,6 +103,7 @@ func refuse(call *front.Call, f *fault.Error) error {
 
 // rpcError is refuse with a JSON-RPC code of the caller's choice.
 func rpcError(call *front.Call, code int64, f *fault.Error) error {
+	forget(call, f)
 	out := envelope.Fault(call.RequestID, f)
 	said := front.ErrorData(out)
 	if f.Code == callv1.Code_CODE_PROOF_REQUIRED {
@@ -99,18 +116,28 @@ func rpcError(call *front.Call, code int64, f *fault.Error) error {
 	return &refusalError{&jsonrpc.Error{Code: code, Message: out.Summary, Data: data}}
 }
 
+// forget ends a stateless session that the vault accepts no more, as when its client was renamed or removed: the client's next
+// request opens another, or is told that its token is not known. In the stateful era that is the client's to do.
+func forget(call *front.Call, f *fault.Error) {
+	if call.Era == front.Stateless && f.Code == callv1.Code_CODE_UNAUTHENTICATED {
+		call.Unbind(context.Background())
+	}
+}
+
 // public returns the error that the client sees.
 func (s *Server) public(ctx context.Context, method string, call *front.Call, err error) error {
 	if ours, ok := errors.AsType[*refusalError](err); ok {
 		return ours.rpc
 	}
 	s.conf.Logger.WarnContext(ctx, "the SDK refused a message", "method", method, "error", err)
-	return internalError(call).(*refusalError).rpc
+	return internal(call)
 }
 
-func internalError(call *front.Call) error {
-	return &refusalError{&jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "Internal error.",
-		Data: []byte(`{"code":"INTERNAL","request_id":"` + call.RequestID + `"}`)}}
+func internalError(call *front.Call) error { return &refusalError{internal(call)} }
+
+func internal(call *front.Call) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "Internal error.",
+		Data: []byte(`{"code":"INTERNAL","request_id":"` + call.RequestID + `"}`)}
 }
 
 // completed is a tool's result that did not come through the SDK's own handling of tools, which says what kind of result it

@@ -18,6 +18,7 @@ import (
 	"durward.internal/gateway/internal/subscription"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
 )
 
@@ -50,7 +51,7 @@ type resources struct {
 }
 
 func newResources(conf Config) (*resources, error) {
-	book, err := resource.New(conf.Relay, limitsOf(conf))
+	book, err := resource.New(conf.Relay, conf.boundsOf)
 	if err != nil {
 		return nil, err
 	}
@@ -63,27 +64,31 @@ func newResources(conf Config) (*resources, error) {
 	}, nil
 }
 
-// limitsOf returns what durward://config tells of this gateway's limits.
-func limitsOf(conf Config) []resource.Bound {
+// Subscriptions returns how many subscriptions to resources there are.
+func (s *Server) Subscriptions() int { return s.resources.table.Count() }
+
+// boundsOf returns what durward://config tells a client of this gateway's limits.
+func (c Config) boundsOf(principal string) []resource.Bound {
 	rate := func(r limit.Rate) string { return fmt.Sprintf("%g a second, %d at once after a rest", r.PerS, r.Burst) }
 	out := []resource.Bound{
-		{Name: "a call is held for a human", Value: conf.Hold.String()},
-		{Name: "tool calls under way", Value: fmt.Sprint(conf.CallsPerPrincipal)},
+		{Name: "a call is held for a human", Value: c.Hold.String()},
+		{Name: "tool calls under way", Value: fmt.Sprint(c.CallsPerPrincipal)},
 		{Name: "subscriptions", Value: fmt.Sprint(subscription.MaxURIs)},
-		{Name: "a session without use ends after", Value: conf.SessionTimeout.String()},
+		{Name: "a session without use ends after", Value: c.SessionTimeout.String()},
 	}
-	if l := conf.Limits; l != nil {
-		out = append(out,
-			resource.Bound{Name: "calls that change something or wait", Value: rate(l.Tools)},
-			resource.Bound{Name: "calls that read", Value: rate(l.Reads)},
-			resource.Bound{Name: "resources", Value: rate(l.Resources)},
-			resource.Bound{Name: "lists", Value: rate(l.Lists)},
-			resource.Bound{Name: "messages in all", Value: rate(l.Messages)},
-			resource.Bound{Name: "requests under way", Value: fmt.Sprint(l.RequestsPerPrincipal)},
-			resource.Bound{Name: "connections", Value: fmt.Sprint(l.ConnectionsPerPrincipal)},
-		)
+	if c.Limits == nil {
+		return out
 	}
-	return out
+	rates := c.Limits.Of(principal)
+	return append(out,
+		resource.Bound{Name: "calls that change something or wait", Value: rate(rates.Tools)},
+		resource.Bound{Name: "calls that read", Value: rate(rates.Reads)},
+		resource.Bound{Name: "resources", Value: rate(rates.Resources)},
+		resource.Bound{Name: "lists", Value: rate(rates.Lists)},
+		resource.Bound{Name: "messages in all", Value: rate(rates.Messages)},
+		resource.Bound{Name: "requests under way", Value: fmt.Sprint(c.Limits.RequestsPerPrincipal)},
+		resource.Bound{Name: "connections", Value: fmt.Sprint(c.Limits.ConnectionsPerPrincipal)},
+	)
 }
 
 // options makes a server say that it has resources. The handlers decide nothing: what comes to them was judged in dispatch.
@@ -205,7 +210,7 @@ func naming(asked string, call *front.Call, f *fault.Error, refused error) error
 	if !ok || call.Era != front.Stateless || f.Code != callv1.Code_CODE_NOT_FOUND {
 		return refused
 	}
-	if _, err := resource.Parse(asked); err == nil || repeatable.MatchString(asked) {
+	if _, err := resource.Parse(asked); err == nil || repeatable.MatchString(asked) && !clean.Leaks(asked) {
 		said.rpc.Data = append([]byte(`{"uri":"`+asked+`",`), said.rpc.Data[1:]...) // nothing in it needs escaping
 	}
 	return said

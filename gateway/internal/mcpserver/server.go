@@ -77,8 +77,12 @@ type Config struct {
 	Draining <-chan struct{}
 }
 
-// runGrace is how long beyond Hold a call waits for an approved operation to finish: clients give up at 60 s.
+// runGrace is how long beyond Hold a call waits for an approved operation to finish, as long as that is no more than LongestHold
+// in all.
 const runGrace = 10 * time.Second
+
+// LongestHold is the most that any call is held, for a human or for what was approved: clients give up at 60 s.
+const LongestHold = 45 * time.Second
 
 // progressEvery is how often a waiting client that asked for progress hears that we are still there.
 const progressEvery = 5 * time.Second
@@ -114,6 +118,9 @@ func New(conf Config) (*Server, error) {
 	}
 	if conf.Hold <= 0 || conf.SessionTimeout <= 0 || conf.CallsPerPrincipal <= 0 {
 		return nil, errors.New("mcpserver: hold, session timeout and calls per principal must be positive")
+	}
+	if conf.Hold > LongestHold {
+		return nil, fmt.Errorf("mcpserver: a call is held for %v at most", LongestHold)
 	}
 	s := &Server{conf: conf, tools: map[string]tool{}, slots: slots{most: conf.CallsPerPrincipal, taken: map[string]int{}}, screen: messaging.New()}
 	for _, t := range contract.Tools() {

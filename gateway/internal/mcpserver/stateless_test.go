@@ -153,6 +153,43 @@ func TestStatelessSessions(t *testing.T) {
 	e.closedAtTheVault(t, 1)
 }
 
+// Every answer of the stateless era says what kind it is, and a list or a resource for how long it keeps, and for whom.
+func TestStatelessAnswersSayTheirKind(t *testing.T) {
+	e := newEdge(t, edgeOptions{})
+	for name, r := range map[string]request{
+		"tools/list":               modernRequest("tools/list", "", "", ""),
+		"resources/list":           modernRequest("resources/list", "", "", ""),
+		"resources/templates/list": modernRequest("resources/templates/list", "", "", ""),
+		"resources/read":           modernRequest("resources/read", "durward://help", `"uri":"durward://help"`, ""),
+		"server/discover":          modernRequest("server/discover", "", "", ""),
+	} {
+		out := e.askModern(t, tokenAgent, r)
+		var kept struct {
+			TTL   int    `json:"ttlMs"`
+			Scope string `json:"cacheScope"`
+		}
+		if out.message.Error != nil {
+			t.Errorf("%s: %s", name, out.raw)
+			continue
+		}
+		must(t, json.Unmarshal(out.message.Result, &kept))
+		if kept.TTL <= 0 || kept.Scope != "private" {
+			t.Errorf("%s is kept %d ms, %s", name, kept.TTL, kept.Scope)
+		}
+	}
+	for name, r := range map[string]request{
+		"an answer of a tool":     modernCall("gpu_status", `{}`, ""),
+		"arguments that are none": modernCall("service_info", `{"service_id":"--force"}`, ""),
+		"an unknown tool":         modernCall("drop_tables", `{}`, ""),
+		"a completion": modernRequest("completion/complete", "",
+			`"ref":{"type":"ref/resource","uri":"durward://services/{service_id}{?format}"},"argument":{"name":"service_id","value":"d"}`, ""),
+	} {
+		if out := e.askModern(t, tokenAgent, r); out.message.Error != nil {
+			t.Errorf("%s: %s", name, out.raw)
+		}
+	}
+}
+
 // What the protocol says about headers and bodies that disagree, seen over HTTP. Nothing of it reaches the SDK, the vault or a
 // sink, and each is recorded.
 func TestStatelessProbes(t *testing.T) {
@@ -212,19 +249,12 @@ func withHeader(r request) request {
 }
 
 func TestStatelessSessionsEndWhenIdle(t *testing.T) {
-	e := newEdge(t, edgeOptions{idle: 150 * time.Millisecond})
-	for range 3 {
-		if a := decodeAnswer(t, e.askModern(t, tokenAgent, modernCall("gpu_status", `{}`, ""))); a.Status != "ok" {
-			t.Fatalf("%s", a.tool.Structured)
+	e := newEdge(t, edgeOptions{idle: 100 * time.Millisecond})
+	for opened := 1; opened <= 2; opened++ {
+		if a := decodeAnswer(t, e.askModern(t, tokenAgent, modernCall("gpu_status", `{}`, ""))); a.Status != "ok" || e.vault.opened != opened {
+			t.Fatalf("%d sessions, %s", e.vault.opened, a.tool.Structured)
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	if e.vault.opened != 1 {
-		t.Errorf("%d sessions", e.vault.opened)
-	}
-	e.closedAtTheVault(t, 1)
-	if a := decodeAnswer(t, e.askModern(t, tokenAgent, modernCall("gpu_status", `{}`, ""))); a.Status != "ok" || e.vault.opened != 2 {
-		t.Errorf("afterwards: %s, %d sessions", a.tool.Structured, e.vault.opened)
+		e.closedAtTheVault(t, opened)
 	}
 }
 
@@ -242,12 +272,26 @@ func TestStatelessSessionsOfAVaultThatForgot(t *testing.T) {
 	if a := call(); a.Status != "pending_approval" || e.vault.opened != 2 {
 		t.Errorf("%d sessions, %s", e.vault.opened, a.tool.Structured)
 	}
+	// The client was renamed: its session is nobody's now, and the next one is the new name's.
+	e.vault.mu.Lock()
+	clear(e.vault.sessions)
+	e.vault.principals[tokenAgent] = "renamed"
+	e.vault.mu.Unlock()
+	if a := call(); a.Error == nil || a.Error.Code != "UNAUTHENTICATED" {
+		t.Errorf("renamed: %s", a.tool.Structured)
+	}
+	if a := call(); a.Status != "pending_approval" {
+		t.Errorf("renamed, again: %s", a.tool.Structured)
+	}
 	e.vault.mu.Lock()
 	clear(e.vault.sessions)
 	delete(e.vault.principals, tokenAgent)
 	e.vault.mu.Unlock()
 	if a := call(); a.Error == nil || a.Error.Code != "UNAUTHENTICATED" {
-		t.Errorf("revoked: %s", a.tool.Structured)
+		t.Errorf("removed: %s", a.tool.Structured)
+	}
+	if out := e.askModern(t, tokenAgent, modernCall("gpu_status", `{}`, "")); out.status != http.StatusUnauthorized {
+		t.Errorf("removed, again: %d %s", out.status, out.raw)
 	}
 }
 

@@ -116,16 +116,16 @@ func (m *Metrics) Begin(ctx context.Context, msg Message) (context.Context, *Req
 	if !slices.Contains(m.methods, msg.Method) {
 		r.method = span.Unknown
 	}
-	name := r.method
 	tool, known := contract.Lookup(msg.Tool)
+	if !changes(tool, known) && !m.seen.Sample() {
+		return ctx, r
+	}
+	name := r.method
 	if msg.Tool != "" {
 		if !known {
 			tool.Name = span.Unknown
 		}
 		name += " " + tool.Name
-	}
-	if !(known && changes(tool)) && !m.seen.Sample() {
-		return ctx, r
 	}
 	if remote := span.Parse(msg.TraceParent); remote.IsValid() {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, remote)
@@ -141,9 +141,10 @@ func (m *Metrics) Begin(ctx context.Context, msg Message) (context.Context, *Req
 	return ctx, r
 }
 
-// changes reports whether a call of the tool may have an effect: waiting for an operation carries it out.
-func changes(t contract.Tool) bool {
-	return t.Tier != optionsv1.Tier_TIER_READ || t.FullMethod == vaultv1.ToolService_WaitOperation_FullMethodName
+// changes reports whether a message is a call that may have an effect, of a tool that is known: waiting for an operation
+// carries it out.
+func changes(t contract.Tool, known bool) bool {
+	return known && (t.Tier != optionsv1.Tier_TIER_READ || t.FullMethod == vaultv1.ToolService_WaitOperation_FullMethodName)
 }
 
 // Context returns ctx with the request's span, for handlers whose context is not the HTTP request's.

@@ -245,6 +245,12 @@ func (r *Relay) permit(ctx context.Context, s *Session, by Caller, role optionsv
 	return fresh.signed, nil
 }
 
+// Renew renews the session's permits if they have little life left, for what goes on under them between requests.
+func (r *Relay) Renew(ctx context.Context, s *Session, by Caller) error {
+	_, err := r.permit(ctx, s, by, optionsv1.Role_ROLE_VAULT, "")
+	return err
+}
+
 func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
 	before := s.state.Load()
 	return r.withSession(ctx, s, by, func(handle string) error {

@@ -287,6 +287,7 @@ func TestWatchServicesWaitsForTheExecutor(t *testing.T) {
 		w := watchServices(t, newPeers())
 		w.set(func() { w.away = true })
 		time.Sleep(10 * time.Minute)
+		synctest.Wait()
 		if w.streams < 10 || w.streams > 60 {
 			t.Errorf("the executor was asked %d times in 10 minutes", w.streams)
 		}
@@ -307,6 +308,7 @@ func TestWatchServicesOfAKeyBoundClientPauses(t *testing.T) {
 		p.keyBound = true
 		w := watchServices(t, p)
 		time.Sleep(20 * time.Minute)
+		synctest.Wait()
 		if w.streams != 1 || w.open != 0 || w.refused != 0 || w.renewed != 0 {
 			t.Errorf("%d streams, %d open, %d renewals and %d refused", w.streams, w.open, w.renewed, w.refused)
 		}
@@ -332,6 +334,7 @@ func TestWatchServicesPausesWithoutASession(t *testing.T) {
 		w := watchServices(t, newPeers())
 		w.set(func() { w.known = false })
 		time.Sleep(10 * time.Minute)
+		synctest.Wait()
 		if w.opened != 1 || w.refused != 1 || w.open != 0 {
 			t.Errorf("%d sessions opened, %d renewals refused, %d streams open", w.opened, w.refused, w.open)
 		}
@@ -381,13 +384,14 @@ func TestWatchOperation(t *testing.T) {
 					r.WatchOperation(t.Context(), s, "id", c.known, func() { told++ })
 				}()
 				time.Sleep(10 * time.Minute)
+				synctest.Wait()
 				if p.looks > 20 {
 					t.Errorf("%d looks in 10 minutes", p.looks)
 				}
 				for _, state := range c.moves {
 					p.set(func() { p.stands = state })
-					synctest.Wait()
 					time.Sleep(time.Second)
+					synctest.Wait()
 				}
 				select {
 				case <-ended:

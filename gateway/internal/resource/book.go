@@ -43,14 +43,14 @@ type Client struct {
 // Book reads resources. It is immutable and safe for concurrent use.
 type Book struct {
 	relay  Relay
-	bounds []Bound
+	bounds func(principal string) []Bound
 	tools  map[string]contract.Tool
 }
 
-// New returns a Book. bounds are the limits that this gateway keeps for every client.
-func New(r Relay, bounds []Bound) (*Book, error) {
-	if r == nil {
-		return nil, errors.New("resource: a relay is required")
+// New returns a Book. bounds returns the limits that this gateway keeps for a client.
+func New(r Relay, bounds func(principal string) []Bound) (*Book, error) {
+	if r == nil || bounds == nil {
+		return nil, errors.New("resource: a relay and bounds are required")
 	}
 	b := &Book{relay: r, bounds: bounds, tools: map[string]contract.Tool{}}
 	for _, name := range []string{toolGPU, toolServices, toolService} {
@@ -99,7 +99,7 @@ func (b *Book) page(ctx context.Context, c Client, u URI) (page, error) {
 	case Help:
 		return help(), nil
 	case Config:
-		return config(c.About, b.bounds), nil
+		return config(c.About, b.bounds(c.About.Principal)), nil
 	case GPU:
 		return b.gpu(ctx, c)
 	case Services:

@@ -106,7 +106,9 @@ func client() Client {
 
 func book(t testing.TB, h *host) *Book {
 	t.Helper()
-	b, err := New(h, []Bound{{Name: "resources", Value: "10 a second"}})
+	b, err := New(h, func(principal string) []Bound {
+		return []Bound{{Name: "resources of " + principal, Value: "10 a second"}}
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +165,7 @@ func TestEverythingIsRead(t *testing.T) {
 		"durward://gpu":                       {"NVIDIA H100 80GB HBM3", "81559", "demo-chat", "simulated"},
 		"durward://services":                  {"service-29", "meta-llama/Llama-3.1-8B", "16384", "A service of this host"},
 		"durward://services/demo-chat":        {"http://127.0.0.1:17450/v1", "meta-llama/Llama-3.1-8B", "politely", "16384", "process"},
-		"durward://config":                    {"agent", "api", "READ", "s-test", "2030-01-02T11:04:05Z", "key-bound", "10 a second", "start_service", "not available", "durward client"},
+		"durward://config":                    {"agent", "api", "READ", "s-test", "2030-01-02T11:04:05Z", "key-bound", "resources of agent", "10 a second", "start_service", "not available", "durward client"},
 		"durward://operations/" + operationID: {"start_service", "demo-chat", "2030-01-02T03:04:05Z", "not now", "Do not retry"},
 	} {
 		for _, format := range []string{"", "?format=json"} {

@@ -7,32 +7,41 @@ import (
 )
 
 // document is Markdown as it is written: short, for a model.
-type document struct{ strings.Builder }
+type document struct{ text strings.Builder }
 
-func (d *document) title(s string) { d.WriteString("# " + cell(s) + "\n") }
+func (d *document) String() string { return d.text.String() }
 
-func (d *document) heading(s string) { d.WriteString("\n## " + s + "\n") }
+// write appends texts. A strings.Builder never fails.
+func (d *document) write(texts ...string) {
+	for _, t := range texts {
+		_, _ = d.text.WriteString(t)
+	}
+}
+
+func (d *document) title(s string) { d.write("# ", cell(s), "\n") }
+
+func (d *document) heading(s string) { d.write("\n## ", s, "\n") }
 
 // line writes a paragraph of our own.
-func (d *document) line(s string) { d.WriteString("\n" + s + "\n") }
+func (d *document) line(s string) { d.write("\n", s, "\n") }
 
 func (d *document) list(items []string) {
-	d.WriteString("\n")
+	d.write("\n")
 	for _, item := range items {
-		d.WriteString("- " + item + "\n")
+		d.write("- ", item, "\n")
 	}
 }
 
 // table writes rows, the first of which is the head. Cells are texts of elsewhere.
 func (d *document) table(rows [][]string) {
-	d.WriteString("\n")
+	d.write("\n")
 	for i, row := range rows {
 		for _, c := range row {
-			d.WriteString("| " + cell(c) + " ")
+			d.write("| ", cell(c), " ")
 		}
-		d.WriteString("|\n")
+		d.write("|\n")
 		if i == 0 {
-			d.WriteString(strings.Repeat("|---", len(row)) + "|\n")
+			d.write(strings.Repeat("|---", len(row)), "|\n")
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package resource
 
 import (
-	"slices"
 	"strings"
 
 	"durward.internal/gateway/internal/envelope"
@@ -136,7 +135,7 @@ func config(about relay.About, bounds []Bound) page {
 		Principal: text(about.Principal, 128), Channel: channelName(about.Channel), TierCeiling: contract.TierName(about.Ceiling),
 		Session: text(about.Ref, 64), ExpiresAt: envelope.Time(about.ExpiresAt), IdleS: int64(about.Idle.Seconds()),
 		Credential: "bearer", Means: "Whoever holds this client's token can act as it. A human can bind it to a key instead.",
-		Limits: slices.Clone(bounds), Boundary: boundary,
+		Limits: bounds, Boundary: boundary,
 	}
 	if about.KeyBound {
 		p.Credential = "key-bound"

@@ -234,12 +234,13 @@ func (l *Listener) Close() {
 	}
 }
 
-// Count returns how many subscriptions and watches there are.
-func (t *Table) Count() (subscriptions, watches int) {
+// Count returns how many subscriptions there are.
+func (t *Table) Count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	all := 0
 	for _, n := range t.counts {
-		subscriptions += n
+		all += n
 	}
-	return subscriptions, len(t.watches)
+	return all
 }

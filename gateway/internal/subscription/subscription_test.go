@@ -153,7 +153,7 @@ func TestListenersHearOfWhatTheyAskedFor(t *testing.T) {
 		w.add(a, "durward://services", "durward://services?format=json", "durward://gpu", "durward://services/chat", "durward://services/embed", "durward://operations/"+operationID)
 		w.add(b, "durward://services/chat", "durward://services/chat")
 		w.add(c, "durward://services")
-		if subscriptions, watches := w.table.Count(); subscriptions != 8 || watches != 3 || len(w.services) != 2 {
+		if subscriptions, watches := w.table.Count(), len(w.table.watches); subscriptions != 8 || watches != 3 || len(w.services) != 2 {
 			t.Errorf("%d subscriptions, %d watches", subscriptions, watches)
 		}
 		for range 100 {
@@ -199,7 +199,7 @@ func TestListenersHearOfWhatTheyAskedFor(t *testing.T) {
 		w.relay.Close(t.Context(), one)
 		w.relay.Close(t.Context(), two)
 		synctest.Wait()
-		if subscriptions, watches := w.table.Count(); subscriptions != 0 || watches != 0 || len(w.services) != 0 {
+		if subscriptions, watches := w.table.Count(), len(w.table.watches); subscriptions != 0 || watches != 0 || len(w.services) != 0 {
 			t.Errorf("after the sessions' end %d subscriptions, %d watches", subscriptions, watches)
 		}
 	})
@@ -250,7 +250,7 @@ func TestSubscriptionsAreCounted(t *testing.T) {
 		a.Close()
 		other.Close()
 		synctest.Wait()
-		if subscriptions, watches := w.table.Count(); subscriptions != 0 || watches != 0 || len(w.table.counts) != 0 {
+		if subscriptions, watches := w.table.Count(), len(w.table.watches); subscriptions != 0 || watches != 0 || len(w.table.counts) != 0 {
 			t.Errorf("%d subscriptions, %d watches are left", subscriptions, watches)
 		}
 	})

@@ -278,3 +278,27 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// An RPC that is no tool and shows what one shows takes that tool's permit; any other takes none.
+func TestPermitOf(t *testing.T) {
+	for method, want := range map[string]string{
+		"/durward.executor.v1.ToolService/GpuStatus":            "gpu_status",
+		"/durward.executor.v1.EventService/WatchServices":       "list_services",
+		"/durward.vault.v1.OperationService/GetOperation":       "wait_operation",
+		"/durward.vault.v1.SessionService/OpenSession":          "",
+		"/durward.vault.v1.ApprovalService/WatchOperations":     "",
+		"/durward.executor.v1.EventService/WatchSecrets":        "",
+		"/durward.executor.v1.EventService":                     "",
+		"durward.executor.v1.EventService.WatchServices":        "",
+		"/durward.executor.v1.WatchServicesRequest/service_ids": "",
+		"": "",
+	} {
+		if got, ok := PermitOf(method); got.Name != want || ok != (want != "") {
+			t.Errorf("%q takes the permit of %q, %v", method, got.Name, ok)
+		}
+	}
+	streams, err := Streams(optionsv1.Role_ROLE_EXECUTOR)
+	if err != nil || len(streams) != 1 || streams["/durward.executor.v1.EventService/WatchServices"].Name != "list_services" {
+		t.Errorf("the executor's streams are %v, %v", streams, err)
+	}
+}

@@ -113,8 +113,8 @@ func fromPeer(cause error) bool {
 
 // Is reports whether err is, or wraps, a fault with that code.
 func Is(err error, code callv1.Code) bool {
-	var e *Error
-	return errors.As(err, &e) && e.Code == code
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Code == code
 }
 
 // From makes a fault of any error; nil stays nil. A fault keeps its public half, with whatever was wrapped around it as
@@ -182,10 +182,19 @@ func FromProto(f *callv1.Fault, err error) *Error {
 		RetryAfter: min(time.Duration(f.GetRetryAfterS())*time.Second, maxRetry),
 		Cause:      err,
 	}
-	for _, name := range f.GetDidYouMean()[:min(len(f.GetDidYouMean()), maxSuggestions)] {
-		e.DidYouMean = append(e.DidYouMean, clean.Name(name, maxField))
-	}
+	e.DidYouMean = names(f.GetDidYouMean())
 	return e
+}
+
+// names are the first suggestions that can be shown.
+func names(suggested []string) []string {
+	var out []string
+	for _, name := range suggested[:min(len(suggested), maxSuggestions)] {
+		if name = clean.Name(name, maxField); name != "" {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // Proto returns the public half as it goes over the wire. A message that looks as if it showed what is inside goes out as
@@ -197,7 +206,7 @@ func (e *Error) Proto(requestID string) *callv1.Fault {
 		Field:       clean.Name(e.Field, maxField),
 		Retryable:   e.Retryable,
 		RetryAfterS: uint32((min(max(e.RetryAfter, 0), maxRetry) + time.Second - 1) / time.Second),
-		DidYouMean:  e.DidYouMean[:min(len(e.DidYouMean), maxSuggestions)],
+		DidYouMean:  names(e.DidYouMean),
 		RequestId:   requestID,
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
@@ -116,5 +117,22 @@ func TestLogHoldsNoSentence(t *testing.T) {
 		if !strings.Contains(log.String(), `"fault":`+c.want+"}") {
 			t.Errorf("%s is logged as %s, want %s", name, log.String(), c.want)
 		}
+	}
+}
+
+// A text that shows what is inside goes no further, whoever made it: neither out of this process nor on from a peer.
+func TestLeaksDoNotTravel(t *testing.T) {
+	const leak = "open /var/lib/durward/vault.db: no such file"
+	f := fault.New(callv1.Code_CODE_NOT_FOUND, leak, fault.WithField(leak), fault.WithSuggestions(leak, "demo-chat"), fault.WithCause(errors.New(leak)))
+	want := &callv1.Fault{Code: callv1.Code_CODE_NOT_FOUND, Message: fault.Internal, DidYouMean: []string{"demo-chat"}, RequestId: "r-1"}
+	if diff := cmp.Diff(want, f.Proto("r-1"), protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if st := f.GRPCStatus("r-1"); strings.Contains(st.String(), "/var/") || strings.Contains(fmt.Sprint(st.Details()), "/var/") {
+		t.Errorf("the status says %v %v", st, st.Details())
+	}
+	got := fault.FromProto(&callv1.Fault{Code: callv1.Code_CODE_NOT_FOUND, Message: leak, Field: leak, DidYouMean: []string{leak, "demo-chat"}}, nil)
+	if got.Message != fault.Internal || got.Field != "" || len(got.DidYouMean) != 1 {
+		t.Errorf("%+v", got)
 	}
 }

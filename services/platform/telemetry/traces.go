@@ -266,7 +266,7 @@ func show(s public) Span {
 		out.ParentID = s.Parent().SpanID().String()
 	}
 	for _, a := range s.Attributes() {
-		out.Attributes[string(a.Key)] = a.Value.Emit()
+		out.Attributes[string(a.Key)] = a.Value.String()
 	}
 	for _, l := range s.Links() {
 		out.Links = append(out.Links, l.SpanContext.TraceID().String()+"/"+l.SpanContext.SpanID().String())

@@ -191,6 +191,9 @@ func (l *Log) Newest() (size uint64, checkpoint []byte) {
 	return h.Size, h.signed
 }
 
+// Waiting is how many requests wait for the writer, and how many may.
+func (l *Log) Waiting() (now, most int) { return len(l.requests), cap(l.requests) }
+
 // Ready returns an error while the last transaction was one that failed.
 func (l *Log) Ready() error {
 	if l.broken.Load() {

@@ -20,6 +20,8 @@ import (
 type Log interface {
 	Size() uint64
 	Ready() error
+	// Waiting is how many requests wait to be written, and how many may.
+	Waiting() (now, most int)
 }
 
 // Store is what is shown of the disk.
@@ -52,6 +54,14 @@ func New(registry prometheus.Registerer, log Log, store Store) *Metrics {
 	}
 	registry.MustRegister(m.appends, m.records,
 		gauge("durward_audit_log_records", "Records that the log holds.", func() float64 { return float64(log.Size()) }),
+		gauge("durward_audit_requests_waiting", "Requests that wait for the one that writes.", func() float64 {
+			now, _ := log.Waiting()
+			return float64(now)
+		}),
+		gauge("durward_audit_requests_waiting_limit", "How many may wait before further ones are held back.", func() float64 {
+			_, most := log.Waiting()
+			return float64(most)
+		}),
 		gauge("durward_audit_log_bytes", "What the log takes on disk.", func() float64 { return float64(store.Bytes()) }),
 		gauge("durward_audit_log_writable", "1 while the log's last transaction went well, else 0.", func() float64 {
 			if log.Ready() != nil {

@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/platformtest"
 )
 
 type disk struct {
@@ -17,10 +17,11 @@ type disk struct {
 	broken error
 }
 
-func (disk) Size() uint64     { return 12 }
-func (d disk) Ready() error   { return d.broken }
-func (disk) Bytes() uint64    { return 4096 }
-func (d disk) Folder() string { return d.folder }
+func (disk) Size() uint64             { return 12 }
+func (disk) Waiting() (now, most int) { return 3, 256 }
+func (d disk) Ready() error           { return d.broken }
+func (disk) Bytes() uint64            { return 4096 }
+func (d disk) Folder() string         { return d.folder }
 
 func TestAppends(t *testing.T) {
 	registry := prometheus.NewRegistry()
@@ -33,16 +34,16 @@ func TestAppends(t *testing.T) {
 			t.Errorf("the error is changed to %v", got)
 		}
 	}
-	for kind, want := range map[string]float64{"read": 2, "intent": 1} {
-		if got := testutil.ToFloat64(m.records.WithLabelValues(kind)); got != want {
-			t.Errorf("%v records of kind %s", got, kind)
+	values := platformtest.Samples(t, registry)
+	for name, want := range map[string]float64{
+		`durward_audit_records_total{kind="read"}`: 2, `durward_audit_records_total{kind="intent"}`: 1,
+		`durward_audit_append_duration_seconds{status="ok"}`: 1, `durward_audit_append_duration_seconds{status="error"}`: 1,
+	} {
+		if values[name] != want {
+			t.Errorf("%s is %v, want %v", name, values[name], want)
 		}
 	}
-	if n := testutil.CollectAndCount(m.appends); n != 2 {
-		t.Errorf("%d series of appends, want ok and error", n)
-	}
-	values := gauges(t, registry)
-	if values["durward_audit_log_records"] != 12 || values["durward_audit_log_bytes"] != 4096 || values["durward_audit_log_writable"] != 1 ||
+	if values["durward_audit_log_records"] != 12 || values["durward_audit_requests_waiting"] != 3 || values["durward_audit_requests_waiting_limit"] != 256 || values["durward_audit_log_bytes"] != 4096 || values["durward_audit_log_writable"] != 1 ||
 		values["durward_audit_disk_free_bytes"] <= 0 || values["durward_audit_disk_bytes"] < values["durward_audit_disk_free_bytes"] {
 		t.Errorf("%v", values)
 	}
@@ -53,25 +54,8 @@ func TestTrouble(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	gone := disk{folder: "/nowhere", broken: errors.New("read-only")}
 	New(registry, gone, gone)
-	values := gauges(t, registry)
+	values := platformtest.Samples(t, registry)
 	if values["durward_audit_disk_free_bytes"] != 0 || values["durward_audit_log_writable"] != 0 {
 		t.Errorf("%v", values)
 	}
-}
-
-func gauges(t *testing.T, registry *prometheus.Registry) map[string]float64 {
-	t.Helper()
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	values := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			if m.GetGauge() != nil {
-				values[f.GetName()] = m.GetGauge().GetValue()
-			}
-		}
-	}
-	return values
 }

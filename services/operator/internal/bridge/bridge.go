@@ -58,6 +58,9 @@ const (
 	methodCall        = "tools/call"
 	methodSubscribe   = "resources/subscribe"
 	methodUnsubscribe = "resources/unsubscribe"
+	methodListen      = "subscriptions/listen"
+	methodListTools   = "tools/list"
+	methodPing        = "ping"
 	noteInitialized   = "notifications/initialized"
 	noteCancelled     = "notifications/cancelled"
 
@@ -104,8 +107,9 @@ type Bridge struct {
 	opened int
 	// subscribed are the session's subscriptions: the requests for them by URI, to be sent again with it.
 	subscribed map[string][]byte
-	// cancels end stateless requests that are under way, by id.
-	cancels map[string]context.CancelFunc
+	// cancels end stateless requests that are under way, by id; listening are the _meta of those that subscribe.
+	cancels   map[string]context.CancelFunc
+	listening map[string]json.RawMessage
 }
 
 // New returns a bridge.
@@ -133,6 +137,7 @@ func New(cfg Config) (*Bridge, error) {
 		stateless:  newProver(cfg.Client, cfg.Key, cfg.Now, newInstance()),
 		subscribed: map[string][]byte{},
 		cancels:    map[string]context.CancelFunc{},
+		listening:  map[string]json.RawMessage{},
 	}, nil
 }
 
@@ -155,6 +160,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	reading := make(chan error, 1)
 	go func() { reading <- read(ctx, b.cfg.In, lines) }()
 
+	b.background.Go(func() { b.keepWatching(ctx) })
 	var running sync.WaitGroup
 	slots := make(chan struct{}, maxParallel)
 	var end error
@@ -387,11 +393,19 @@ const (
 // lostSession stands beside the names of the proofs that an answer can ask for.
 const lostSession = "session"
 
-// call relays one request and its answer. Whatever the gateway asks for is given at most once: the session opened again,
-// each proof signed again. A request whose connection broke goes out again as it was.
+// call relays one request and its answer.
 func (b *Bridge) call(ctx context.Context, line []byte, m message) {
+	if err := b.exchange(ctx, line, m, "", b.write); err != nil {
+		b.failWith(ctx, m.ID, err)
+	}
+}
+
+// exchange sends one request, signed as it needs or as needed says, and gives its answer to take. Whatever the gateway asks for
+// is given at most once: the session opened again, each proof signed again. A request whose connection broke goes out again
+// as it was.
+func (b *Bridge) exchange(ctx context.Context, line []byte, m message, needed string, take func(answer []byte)) error {
 	var sent request
-	needed, given := "", map[string]bool{}
+	given := map[string]bool{}
 	prover, own := b.prover, m.statelessHeaders()
 	if own != nil {
 		prover = b.stateless
@@ -405,16 +419,14 @@ func (b *Bridge) call(ctx context.Context, line []byte, m message) {
 		if sent.body == nil {
 			var err error
 			if sent, err = prover.request(line, m, needed); err != nil {
-				b.fail(m.ID, codeInvalid, err.Error())
-				return
+				return err
 			}
 		}
 		response, err := b.post(ctx, sent.body, headers)
 		if errors.Is(err, errSession) && !given[lostSession] {
 			given[lostSession] = true
 			if err := b.reopen(ctx, seen); err != nil {
-				b.failWith(ctx, m.ID, err)
-				return
+				return err
 			}
 			sent, needed = request{}, ""
 			continue
@@ -423,8 +435,7 @@ func (b *Bridge) call(ctx context.Context, line []byte, m message) {
 			if b.repeat(ctx, m, err, try) {
 				continue
 			}
-			b.failWith(ctx, m.ID, err)
-			return
+			return err
 		}
 		again := ""
 		err = b.answers(response, m.ID, func(payload []byte) error {
@@ -434,7 +445,7 @@ func (b *Bridge) call(ctx context.Context, line []byte, m message) {
 				if own == nil {
 					b.subscribe(m, line, payload)
 				}
-				b.write(payload)
+				take(payload)
 			}
 			return nil
 		})
@@ -446,11 +457,10 @@ func (b *Bridge) call(ctx context.Context, line []byte, m message) {
 			if b.repeat(ctx, m, err, try) {
 				continue
 			}
-			b.failWith(ctx, m.ID, err)
-			return
+			return err
 		}
 		if again == "" || again == needOpen && !b.pauseForOpening(ctx) {
-			return
+			return nil
 		}
 		needed, given[again], sent = again, true, request{}
 	}

@@ -369,7 +369,7 @@ func TestDemandsAreMetOnce(t *testing.T) {
 		"a renewal that is not due, and for a call before": {needRenew, "tools/call", "gpu_status", "UNSPECIFIED RENEW"},
 		"an opening":                    {needOpen, "tools/call", "gpu_status", "UNSPECIFIED OPEN"},
 		"a call's, for what only looks": {needCall, "tools/call", "gpu_status", "UNSPECIFIED UNSPECIFIED"},
-		"for what is no call":           {needOpen, "tools/list", "", "UNSPECIFIED"},
+		"for what needs none":           {needOpen, "resources/templates/list", "", "UNSPECIFIED"},
 		"what there is not":             {"grant", "tools/call", "gpu_status", "UNSPECIFIED"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -570,6 +570,7 @@ func FuzzSetMeta(f *testing.F) {
 	f.Add(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","name":"y"}}`)
 	f.Add(`{"method":"x","params":[]}`)
 	f.Add(`{"method":"x","params":{"_meta":null}}`)
+	f.Add(`{"method":"x","pArAms":[]}`)
 	f.Add(`{}`)
 	f.Fuzz(func(t *testing.T, line string) {
 		out, err := setMeta([]byte(line), map[string]json.RawMessage{metaProof: json.RawMessage(`{"counter":"1"}`), metaInstance: nil})
@@ -579,19 +580,21 @@ func FuzzSetMeta(f *testing.F) {
 		if string(out) == line {
 			return
 		}
-		var before, after struct {
-			Params map[string]json.RawMessage `json:"params"`
+		var members [2]map[string]json.RawMessage
+		for i, raw := range [][]byte{[]byte(line), out} {
+			whole, isObject := object(raw)
+			params, hasParams := object(whole["params"])
+			if members[i] = params; !isObject || !hasParams || canonical.Strict(raw) != nil {
+				t.Fatalf("%q became %q", line, out)
+			}
 		}
-		if canonical.Strict([]byte(line)) != nil || json.Unmarshal([]byte(line), &before) != nil || json.Unmarshal(out, &after) != nil {
-			t.Fatalf("%q became %q", line, out)
-		}
-		var meta map[string]json.RawMessage
-		if err := json.Unmarshal(after.Params["_meta"], &meta); err != nil || string(meta[metaProof]) != `{"counter":"1"}` {
+		meta, _ := object(members[1]["_meta"])
+		if string(meta[metaProof]) != `{"counter":"1"}` {
 			t.Fatalf("%q became %q, without the proof", line, out)
 		}
-		delete(after.Params, "_meta")
-		delete(before.Params, "_meta")
-		if len(before.Params) != len(after.Params) {
+		delete(members[0], "_meta")
+		delete(members[1], "_meta")
+		if len(members[0]) != len(members[1]) {
 			t.Fatalf("%q became %q", line, out)
 		}
 	})

@@ -58,6 +58,69 @@ func (b *Bridge) listen(ctx context.Context, seen int) {
 	}
 }
 
+// watchTick is how often the permits behind subscriptions are looked at, and watchPause how long a renewal that came to nothing
+// is not tried again.
+const (
+	watchTick  = time.Second
+	watchPause = 10 * time.Second
+)
+
+// keepWatching signs renewals for as long as the client subscribes to something, where it asks for nothing else that would
+// carry them: the gateway watches under the session's permits, which a client that signs must renew itself.
+func (b *Bridge) keepWatching(ctx context.Context) {
+	if b.cfg.Key == nil {
+		return
+	}
+	tick := time.NewTicker(watchTick)
+	defer tick.Stop()
+	tried := map[*prover]time.Time{}
+	due := func(p *prover) bool {
+		now := b.cfg.Now()
+		if p.age() < usedFrom || now.Sub(tried[p]) < watchPause {
+			return false
+		}
+		tried[p] = now
+		return true
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		session, stateless := b.watched()
+		if session && due(b.prover) {
+			b.renew(ctx, methodPing, nil)
+		}
+		if stateless != nil && due(b.stateless) {
+			b.renew(ctx, methodListTools, stateless)
+		}
+	}
+}
+
+// watched reports whether there are subscriptions of the session, and the _meta of one of the stateless era.
+func (b *Bridge) watched() (session bool, stateless json.RawMessage) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, meta := range b.listening {
+		stateless = meta
+	}
+	return len(b.subscribed) > 0, stateless
+}
+
+// renew makes a request of the bridge's own that carries a renewal. What becomes of it is nobody's to know: the next one, or a
+// request of the client's, is as good.
+func (b *Bridge) renew(ctx context.Context, method string, meta json.RawMessage) {
+	m := message{ID: json.RawMessage(`"durward-renewal"`), Method: method, Params: json.RawMessage(`{}`)}
+	if meta != nil {
+		m.Params = json.RawMessage(`{"_meta":` + string(meta) + `}`)
+	}
+	line := []byte(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"method":"` + method + `","params":` + string(m.Params) + `}`)
+	if err := b.exchange(ctx, line, m, needRenew, func([]byte) {}); err != nil && ctx.Err() == nil {
+		b.cfg.Report("the permits behind a subscription were not renewed: " + err.Error())
+	}
+}
+
 // subscribe remembers the session's subscriptions by a request that was answered well.
 func (b *Bridge) subscribe(m message, line, answer []byte) {
 	if m.Method != methodSubscribe && m.Method != methodUnsubscribe {

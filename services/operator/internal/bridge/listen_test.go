@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 )
 
 // listen is the session's own stream; the caller holds mu.
@@ -94,5 +96,48 @@ func TestNoNews(t *testing.T) {
 	c.close()
 	if g.asked != 1 {
 		t.Errorf("the stream was asked for %d times, want 1", g.asked)
+	}
+}
+
+// A client that signs and waits for news renews the permits behind them without being asked for anything, once while they last.
+func TestRenewalsBehindSubscriptions(t *testing.T) {
+	for name, subscribe := range map[string]func(c *client){
+		"ping": func(c *client) {
+			c.handshake()
+			c.send(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"durward://services"}}`)
+		},
+		"tools/list": func(c *client) {
+			c.send(modern(1, methodCall, `"name":"gpu_status",`))
+			c.receive()
+			c.send(modern(2, methodListen, `"notifications":{},`))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			public, key := testKey(t)
+			g := newGateway(t, public)
+			g.hung = make(chan string, 1)
+			renewed := make(chan struct{}, 10)
+			g.answers = func(w http.ResponseWriter, m message, purpose callv1.Proof_Purpose) bool {
+				if string(m.ID) == `"durward-renewal"` {
+					renewed <- struct{}{}
+				}
+				writeJSON(w, m.ID, fmt.Sprintf(`{"_meta":{"durward/session":%q}}`, g.ref()))
+				return true
+			}
+			now := time.Unix(1_800_000_000, 0)
+			c := start(t, g, key, func() time.Time { g.mu.Lock(); defer g.mu.Unlock(); return now })
+			subscribe(c)
+			c.receive()
+			time.Sleep(watchTick + watchTick/2) // it is not due yet
+			g.mu.Lock()
+			now = now.Add(50 * time.Second)
+			g.mu.Unlock()
+			<-renewed
+			time.Sleep(2 * watchTick)
+			c.close()
+			if n := strings.Count(g.events(), name+` "durward-renewal" PURPOSE_RENEW`); n != 1 || strings.Count(g.events(), "durward-renewal") != 1 {
+				t.Errorf("events:\n%s", g.events())
+			}
+		})
 	}
 }

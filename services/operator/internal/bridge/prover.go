@@ -163,10 +163,10 @@ type request struct {
 }
 
 // asksPermit reports whether the gateway answers a method with the help of the session's permits, as it does a tool that
-// looks.
+// looks, or renews them where it is asked to.
 func asksPermit(method string) bool {
 	switch method {
-	case methodCall, "resources/list", "resources/read", "resources/subscribe", "completion/complete", "subscriptions/listen", "tasks/get":
+	case methodCall, "resources/list", "resources/read", methodSubscribe, "completion/complete", methodListen, "tasks/get", methodListTools, methodPing:
 		return true
 	default:
 		return false

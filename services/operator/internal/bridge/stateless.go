@@ -55,13 +55,17 @@ func (b *Bridge) track(ctx context.Context, m message) (context.Context, context
 	ctx, cancel := context.WithCancel(ctx)
 	id := string(m.ID)
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.cancels[id] = cancel
-	b.mu.Unlock()
+	if params, ok := object(m.Params); ok && m.Method == methodListen {
+		b.listening[id] = params["_meta"]
+	}
 	return ctx, func() {
 		cancel()
 		b.mu.Lock()
+		defer b.mu.Unlock()
 		delete(b.cancels, id)
-		b.mu.Unlock()
+		delete(b.listening, id)
 	}
 }
 

@@ -97,7 +97,7 @@ func TestStatelessProofs(t *testing.T) {
 	g.mu.Lock()
 	now = now.Add(50 * time.Second)
 	g.mu.Unlock()
-	for _, line := range []string{modern(7, "tasks/get", `"taskId":"00000000000000000000000000000000",`), modern(8, "tools/list", "")} {
+	for _, line := range []string{modern(7, "tasks/get", `"taskId":"00000000000000000000000000000000",`), modern(8, "resources/templates/list", "")} {
 		c.send(line)
 		c.receive()
 	}
@@ -110,7 +110,7 @@ tools/call 4 PURPOSE_CALL
 tasks/get 5 PURPOSE_UNSPECIFIED
 resources/read 6 PURPOSE_UNSPECIFIED
 tasks/get 7 PURPOSE_RENEW
-tools/list 8 PURPOSE_UNSPECIFIED`
+resources/templates/list 8 PURPOSE_UNSPECIFIED`
 	if got := g.events(); got != want {
 		t.Errorf("events:\n%s\nwant:\n%s", got, want)
 	}
@@ -261,4 +261,31 @@ func TestHeaderValue(t *testing.T) {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
+}
+
+// Whatever a message says, its headers are ones that HTTP carries, and say the same.
+func FuzzStatelessHeaders(f *testing.F) {
+	f.Add("tools/call", "start_service", "2026-07-28")
+	f.Add("resources/read", "durward://caf\u00e9\r\nX: y", "2026-07-28\n")
+	f.Add("tasks/get", "=?base64?YQ==?=", " ")
+	f.Fuzz(func(t *testing.T, method, name, protocol string) {
+		params, err := json.Marshal(map[string]any{
+			"name": name, "uri": name, "taskId": name, "_meta": map[string]any{"io.modelcontextprotocol/protocolVersion": protocol},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		headers := message{Method: method, Params: params}.statelessHeaders()
+		if (headers == nil) != (protocol == "") {
+			t.Fatalf("revision %q: headers %v", protocol, headers)
+		}
+		for header, values := range headers {
+			if len(values) != 1 || strings.ContainsFunc(values[0], func(c rune) bool { return c < ' ' || c > '~' }) {
+				t.Errorf("%s: %q", header, values)
+			}
+		}
+		if got, sent := headers.Get("Mcp-Name"), strings.ToValidUTF8(name, "\ufffd"); got != "" && got != headerValue(sent) {
+			t.Errorf("Mcp-Name %q for %q", got, sent)
+		}
+	})
 }

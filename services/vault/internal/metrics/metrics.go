@@ -82,6 +82,7 @@ func result(err error) string {
 var (
 	operations = prometheus.NewDesc("durward_vault_operations", "Operations that wait for a human, are approved, or run.", []string{"state"}, nil)
 	oldest     = prometheus.NewDesc("durward_vault_oldest_pending_age_seconds", "How long the longest-waiting operation has waited for a human; 0 when none waits.", nil, nil)
+	limit      = prometheus.NewDesc("durward_vault_pending_limit", "How many operations may wait for a human before further ones are refused.", nil, nil)
 	waiters    = prometheus.NewDesc("durward_vault_waits_held", "Calls that are held open for an operation.", nil, nil)
 	open       = prometheus.NewDesc("durward_vault_sessions", "Open sessions of clients.", nil, nil)
 )
@@ -103,6 +104,7 @@ func (c *census) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(operations, prometheus.GaugeValue, float64(n), name)
 	}
 	out <- prometheus.MustNewConstMetric(oldest, prometheus.GaugeValue, now.Oldest.Seconds())
+	out <- prometheus.MustNewConstMetric(limit, prometheus.GaugeValue, float64(now.PendingCap))
 	out <- prometheus.MustNewConstMetric(waiters, prometheus.GaugeValue, float64(now.Waiters))
 	out <- prometheus.MustNewConstMetric(open, prometheus.GaugeValue, float64(c.sessions.Count()))
 }

@@ -3,17 +3,17 @@ package metrics
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/vault/internal/operation"
 )
 
@@ -28,7 +28,7 @@ func (s sessions) Count() int { return int(s) }
 func TestCounts(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	m := New(registry, queue{
-		States: map[vaultv1.OperationState]int{vaultv1.OperationState_OPERATION_STATE_PENDING: 3}, Oldest: 90 * time.Second, Waiters: 2,
+		States: map[vaultv1.OperationState]int{vaultv1.OperationState_OPERATION_STATE_PENDING: 3}, Oldest: 90 * time.Second, Waiters: 2, PendingCap: 50,
 	}, sessions(7))
 	call := func(method string, response any, err error) {
 		t.Helper()
@@ -49,40 +49,25 @@ func TestCounts(t *testing.T) {
 	call(vaultv1.RedeemService_Redeem_FullMethodName, nil, errors.New("disk /home/alice is full"))
 	call(vaultv1.SessionService_OpenSession_FullMethodName, nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "no"))
 	call(vaultv1.ControlService_GetStatus_FullMethodName, nil, nil)
-	want := `
-# HELP durward_vault_authorisations_total Calls judged, by the decision, or by the code of why there was none.
-# TYPE durward_vault_authorisations_total counter
-durward_vault_authorisations_total{decision="DENIED"} 1
-durward_vault_authorisations_total{decision="pending"} 1
-# HELP durward_vault_decisions_total What humans said to operations that waited, by what they said and whether it was accepted (ok) or why not.
-# TYPE durward_vault_decisions_total counter
-durward_vault_decisions_total{decision="approve",result="ok"} 1
-durward_vault_decisions_total{decision="command",result="DENIED"} 1
-durward_vault_decisions_total{decision="deny",result="ok"} 1
-# HELP durward_vault_oldest_pending_age_seconds How long the longest-waiting operation has waited for a human; 0 when none waits.
-# TYPE durward_vault_oldest_pending_age_seconds gauge
-durward_vault_oldest_pending_age_seconds 90
-# HELP durward_vault_operations Operations that wait for a human, are approved, or run.
-# TYPE durward_vault_operations gauge
-durward_vault_operations{state="pending"} 3
-# HELP durward_vault_redemptions_total Grants that sinks brought, by whether they were spent (ok) or why they were refused.
-# TYPE durward_vault_redemptions_total counter
-durward_vault_redemptions_total{result="ALREADY_SPENT"} 0
-durward_vault_redemptions_total{result="DENIED"} 1
-durward_vault_redemptions_total{result="EXPIRED"} 0
-durward_vault_redemptions_total{result="INTERNAL"} 1
-durward_vault_redemptions_total{result="ok"} 1
-# HELP durward_vault_session_openings_total Sessions that clients asked for, by whether they got one (ok) or why not.
-# TYPE durward_vault_session_openings_total counter
-durward_vault_session_openings_total{result="UNAUTHENTICATED"} 1
-# HELP durward_vault_sessions Open sessions of clients.
-# TYPE durward_vault_sessions gauge
-durward_vault_sessions 7
-# HELP durward_vault_waits_held Calls that are held open for an operation.
-# TYPE durward_vault_waits_held gauge
-durward_vault_waits_held 2
-`
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
-		t.Error(err)
+	want := map[string]float64{
+		`durward_vault_authorisations_total{decision="DENIED"}`:             1,
+		`durward_vault_authorisations_total{decision="pending"}`:            1,
+		`durward_vault_decisions_total{decision="approve",result="ok"}`:     1,
+		`durward_vault_decisions_total{decision="command",result="DENIED"}`: 1,
+		`durward_vault_decisions_total{decision="deny",result="ok"}`:        1,
+		`durward_vault_oldest_pending_age_seconds`:                          90,
+		`durward_vault_pending_limit`:                                       50,
+		`durward_vault_operations{state="pending"}`:                         3,
+		`durward_vault_redemptions_total{result="ALREADY_SPENT"}`:           0,
+		`durward_vault_redemptions_total{result="DENIED"}`:                  1,
+		`durward_vault_redemptions_total{result="EXPIRED"}`:                 0,
+		`durward_vault_redemptions_total{result="INTERNAL"}`:                1,
+		`durward_vault_redemptions_total{result="ok"}`:                      1,
+		`durward_vault_session_openings_total{result="UNAUTHENTICATED"}`:    1,
+		`durward_vault_sessions`:                                            7,
+		`durward_vault_waits_held`:                                          2,
+	}
+	if diff := cmp.Diff(want, platformtest.Samples(t, registry)); diff != "" {
+		t.Errorf("shown (-want +got):\n%s", diff)
 	}
 }

@@ -14,12 +14,14 @@ type Census struct {
 	Oldest time.Duration
 	// Waiters is how many calls wait for an operation.
 	Waiters int
+	// PendingCap is how many operations may wait for a human.
+	PendingCap int
 }
 
 // Census counts what is live. It costs a walk over it and no query.
 func (q *Queue) Census() Census {
 	now := q.Now()
-	c := Census{States: map[vaultv1.OperationState]int{pending: 0, approved: 0, running: 0}}
+	c := Census{PendingCap: q.PendingCap, States: map[vaultv1.OperationState]int{pending: 0, approved: 0, running: 0}}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, e := range q.live {
