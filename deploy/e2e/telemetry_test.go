@@ -580,13 +580,13 @@ func TestMetrics(t *testing.T) {
 	want := map[string]map[string][]string{
 		harness.Gateway: {
 			"durward_gateway_requests_total": {"era", "method", "status"}, "durward_gateway_call_duration_seconds": {"status", "tool"},
-			"durward_gateway_refused_total": {"reason"}, "durward_gateway_sessions": nil, "durward_gateway_subscriptions": nil, "durward_gateway_connections": nil,
+			"durward_gateway_refused_total": {"reason"}, "durward_gateway_sessions": nil, "durward_gateway_subscriptions": nil, "durward_gateway_connections": nil, "durward_gateway_connections_limit": nil,
 			"durward_gateway_calls_in_flight": nil, "durward_gateway_waits_held": nil,
 		},
 		harness.Vault: {
 			"durward_vault_operations": {"state"}, "durward_vault_oldest_pending_age_seconds": nil, "durward_vault_authorisations_total": {"decision"},
 			"durward_vault_decisions_total": {"decision", "result"}, "durward_vault_redemptions_total": {"result"}, "durward_vault_sessions": nil,
-			"durward_vault_session_openings_total": {"result"}, "durward_vault_waits_held": nil, "durward_halted": nil,
+			"durward_vault_session_openings_total": {"result"}, "durward_vault_waits_held": nil, "durward_vault_pending_limit": nil, "durward_halted": nil,
 		},
 		harness.Executor: {
 			"durward_executor_call_duration_seconds": {"status", "tool"}, "durward_executor_refused_total": {"code", "permission"},
@@ -595,7 +595,7 @@ func TestMetrics(t *testing.T) {
 		},
 		harness.Audit: {
 			"durward_audit_append_duration_seconds": {"status"}, "durward_audit_records_total": {"kind"}, "durward_audit_log_records": nil,
-			"durward_audit_log_bytes": nil, "durward_audit_log_writable": nil, "durward_audit_disk_free_bytes": nil, "durward_audit_disk_bytes": nil,
+			"durward_audit_log_bytes": nil, "durward_audit_log_writable": nil, "durward_audit_requests_waiting": nil, "durward_audit_requests_waiting_limit": nil, "durward_audit_disk_free_bytes": nil, "durward_audit_disk_bytes": nil,
 		},
 	}
 	recorder := map[string][]string{

@@ -231,8 +231,8 @@ func (g gateway) otherSurfaces() []surface {
 		{name: "tool name", eras: both, main: true, build: func(e era, c client, s string) *message { return g.call(e, c, s, `{}`) }},
 		{name: "resource URI", eras: both, main: true, build: read("")},
 		{name: "URI of a service", eras: both, main: true, build: read("durward://services/")},
-		{name: "URI of an operation", eras: both, main: true, build: read("durward://operations/")},
-		{name: "completion value", eras: both, main: true, build: func(e era, c client, s string) *message {
+		{name: "URI of an operation", eras: both, build: read("durward://operations/")},
+		{name: "completion value", eras: both, build: func(e era, c client, s string) *message {
 			return g.request(e, c, "completion/complete", part{params: `"ref":{"type":"ref/resource","uri":"durward://services/{service_id}"},"argument":{"name":"service_id","value":` + quote(s) + `}`})
 		}},
 		{name: "completion reference", eras: both, build: func(e era, c client, s string) *message {
@@ -251,12 +251,16 @@ func (g gateway) otherSurfaces() []surface {
 		}},
 		{name: "header Origin", eras: both, main: true, build: header("Origin")},
 		{name: "header Mcp-Protocol-Version", eras: both, main: true, build: header("Mcp-Protocol-Version")},
-		{name: "header Mcp-Method", eras: both, main: true, build: header("Mcp-Method")},
-		{name: "header Mcp-Name", eras: both, main: true, build: header("Mcp-Name")},
+		{name: "header Mcp-Method", eras: []era{stateless}, main: true, build: header("Mcp-Method")},
+		{name: "header Mcp-Name", eras: []era{stateless}, main: true, build: header("Mcp-Name")},
 		{name: "headers that decide nothing", eras: both, main: true, build: func(e era, c client, s string) *message {
-			m := idle(e, c)
+			m := g.request(e, c, "no/such", part{})
 			for _, name := range ignored {
 				m.set(name, s)
+			}
+			if e == sessions {
+				m.set("Mcp-Method", s)
+				m.set("Mcp-Name", s)
 			}
 			return m
 		}},

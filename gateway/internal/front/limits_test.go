@@ -329,7 +329,7 @@ func TestFloodIsRecordedOnce(t *testing.T) {
 		var flood sync.WaitGroup
 		for range 8 {
 			flood.Go(func() {
-				for began := time.Now(); time.Since(began) < 3*time.Minute; {
+				for began := time.Now(); time.Since(began) < 90*time.Second; {
 					e.post("good-ada", session, call("gpu_status"))
 				}
 			})
@@ -346,15 +346,15 @@ func TestFloodIsRecordedOnce(t *testing.T) {
 				}
 			}
 		}
-		if reads < 4 || reads > 5 || counted != reads-1 {
+		if reads != 3 || counted != 2 {
 			t.Errorf("%d records, %d of them counts: %q", reads, counted, e.records.reasons())
 		}
-		if n := len(e.records.reasons()); n > 10 {
-			t.Errorf("%d records in three minutes", n)
+		if n := len(e.records.reasons()); n > 6 {
+			t.Errorf("%d records in a minute and a half", n)
 		}
 		// 8 clients that are held back for 200 ms cannot ask 45 times a second, and 10 a second are served.
-		if served := e.served.Load(); served < 1700 || served > 1900 {
-			t.Errorf("%d were served in three minutes, want 1,800", served)
+		if served := e.served.Load(); served < 880 || served > 930 {
+			t.Errorf("%d were served in a minute and a half, want 920", served)
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
-	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/telemetry/telemetrytest"
 )
 
 type disk struct {
@@ -34,7 +34,7 @@ func TestAppends(t *testing.T) {
 			t.Errorf("the error is changed to %v", got)
 		}
 	}
-	values := platformtest.Samples(t, registry)
+	values := telemetrytest.Samples(t, registry)
 	for name, want := range map[string]float64{
 		`durward_audit_records_total{kind="read"}`: 2, `durward_audit_records_total{kind="intent"}`: 1,
 		`durward_audit_append_duration_seconds{status="ok"}`: 1, `durward_audit_append_duration_seconds{status="error"}`: 1,
@@ -54,7 +54,7 @@ func TestTrouble(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	gone := disk{folder: "/nowhere", broken: errors.New("read-only")}
 	New(registry, gone, gone)
-	values := platformtest.Samples(t, registry)
+	values := telemetrytest.Samples(t, registry)
 	if values["durward_audit_disk_free_bytes"] != 0 || values["durward_audit_log_writable"] != 0 {
 		t.Errorf("%v", values)
 	}

@@ -14,8 +14,8 @@ import (
 	"durward.internal/services/executor/internal/catalogue"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/fault"
-	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/telemetry/telemetrytest"
 )
 
 // A call counts as denied where the sink was not convinced, by what it carried, and as an error where it failed.
@@ -27,7 +27,7 @@ func TestCalls(t *testing.T) {
 		t.Helper()
 		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(carries, "x"))
 		_, got := m.Unary()(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {
-			if n := platformtest.Samples(t, registry)[inFlight]; n != 1 && method != executorv1.ControlService_GetStatus_FullMethodName {
+			if n := telemetrytest.Samples(t, registry)[inFlight]; n != 1 && method != executorv1.ControlService_GetStatus_FullMethodName {
 				t.Errorf("%v calls are in flight", n)
 			}
 			return nil, err
@@ -44,7 +44,7 @@ func TestCalls(t *testing.T) {
 	call(executorv1.ToolService_GpuStatus_FullMethodName, "other", denied)
 	call(executorv1.ToolService_ServiceInfo_FullMethodName, rpc.MetadataPermit, fault.New(callv1.Code_CODE_NOT_FOUND, "no"))
 	call(executorv1.ControlService_GetStatus_FullMethodName, "other", denied)
-	shown := platformtest.Samples(t, registry)
+	shown := telemetrytest.Samples(t, registry)
 	for name, want := range map[string]float64{
 		`durward_executor_refused_total{code="DENIED",permission="grant"}`:             1,
 		`durward_executor_refused_total{code="ALREADY_SPENT",permission="grant"}`:      1,

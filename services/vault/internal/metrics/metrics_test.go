@@ -13,7 +13,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/fault"
-	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/telemetry/telemetrytest"
 	"durward.internal/services/vault/internal/operation"
 )
 
@@ -67,7 +67,7 @@ func TestCounts(t *testing.T) {
 		`durward_vault_sessions`:                                            7,
 		`durward_vault_waits_held`:                                          2,
 	}
-	if diff := cmp.Diff(want, platformtest.Samples(t, registry)); diff != "" {
+	if diff := cmp.Diff(want, telemetrytest.Samples(t, registry)); diff != "" {
 		t.Errorf("shown (-want +got):\n%s", diff)
 	}
 }

@@ -1,4 +1,6 @@
-package platformtest
+// Package telemetrytest reads metrics in tests. It is apart from platformtest, so that modules whose programs show no metrics
+// need not name the library that makes them.
+package telemetrytest
 
 import (
 	"testing"
