@@ -444,6 +444,9 @@ func driveBothEras(t *testing.T, h *harness.Host, token string) {
 		`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"gpu_status","` + canaryText + `":1}}`,
 		`{"jsonrpc":"2.0","id":9,"method":"resources/read","params":{"uri":"durward://services/` + canaryText + `"}}`,
 		`{"jsonrpc":"2.0","id":9,"method":"resources/read","params":{"uri":"file:///` + canaryText + `"}}`,
+		`{"jsonrpc":"2.0","id":9,"method":"resources/read","params":{"uri":"durward://services/` + canaryService + `"}}`,
+		`{"jsonrpc":"2.0","id":9,"method":"resources/subscribe","params":{"uri":"durward://services/` + canaryText + `"}}`,
+		`{"jsonrpc":"2.0","id":9,"method":"completion/complete","params":{"ref":{"type":"ref/resource","uri":"durward://services/{service_id}"},"argument":{"name":"service_id","value":"` + canaryText + `"}}}`,
 		`{"jsonrpc":"2.0","id":9,"method":"initialize","params":{"protocolVersion":"` + canaryText + `","capabilities":{},"clientInfo":{"name":"` + canaryText + `","version":"1"}}}`,
 		`{"` + canaryText, canaryText,
 	} {
@@ -451,6 +454,8 @@ func driveBothEras(t *testing.T, h *harness.Host, token string) {
 	}
 	for _, r := range []harness.RawRequest{
 		harness.Stateless(token, canaryText, "", `{}`), harness.Stateless(token, "resources/read", "durward://services/"+canaryText, `{"uri":"durward://services/`+canaryText+`"}`),
+		harness.Stateless(token, "tasks/get", canaryText, `{"taskId":"`+canaryText+`"}`),
+		harness.Stateless(token, "subscriptions/listen", "", `{"notifications":{"resourceSubscriptions":["durward://`+canaryText+`"]}}`),
 		harness.StatelessCall(token, canaryText, `{}`), harness.StatelessCall(token, "gpu_status", `{}`).With("Mcp-Name", canaryText),
 		harness.StatelessCall(token, "gpu_status", `{}`).With("Mcp-Method", canaryText),
 		harness.StatelessCall(token, "gpu_status", `{}`).With("Mcp-Protocol-Version", canaryText),

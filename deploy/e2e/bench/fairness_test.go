@@ -159,7 +159,7 @@ func (s *suite) fairness(beside, flood string) {
 	}
 	alone := map[string][]time.Duration{}
 	beside50, beside95 := map[string][]time.Duration{}, map[string][]time.Duration{}
-	pace := map[string][]float64{}
+	pace, used := map[string][]float64{}, map[string][]float64{}
 	s.steady(works) // warm
 	for range fairRounds {
 		for _, k := range kinds {
@@ -167,7 +167,9 @@ func (s *suite) fairness(beside, flood string) {
 			alone["p50 "+k.name], alone["p95 "+k.name] = append(alone["p50 "+k.name], share(took, 50)), append(alone["p95 "+k.name], share(took, 95))
 			stop := flooding(s.Context(), k.each)
 			time.Sleep(time.Second) // its burst is over
+			before := s.processors()[harness.Gateway]
 			took = s.steady(works)
+			used[k.name] = append(used[k.name], (s.processors()[harness.Gateway]-before).Seconds()/fairFor.Seconds())
 			began := time.Now()
 			answers, _ := stop()
 			pace[k.name] = append(pace[k.name], float64(answers)/(fairFor+time.Second+time.Since(began)).Seconds())
@@ -178,7 +180,9 @@ func (s *suite) fairness(beside, flood string) {
 		a50, a95 := middle(alone["p50 "+k.name]), middle(alone["p95 "+k.name])
 		b50, b95 := middle(beside50[k.name]), middle(beside95[k.name])
 		slices.Sort(pace[k.name])
-		what := fmt.Sprintf("%d calls/s beside a flood from %d connections (%s; it gets %.0f answers/s)", besideRate, floodAtOnce, k.name, pace[k.name][len(pace[k.name])/2])
+		slices.Sort(used[k.name])
+		what := fmt.Sprintf("%d calls/s beside a flood from %d connections (%s: %.0f answers/s, gateway %.0f %% of a processor)", besideRate, floodAtOnce,
+			k.name, pace[k.name][len(pace[k.name])/2], 100*used[k.name][len(used[k.name])/2])
 		ratio := float64(b95) / float64(a95)
 		s.row(row{what + ", p50", ms(a50), ms(b50), fmt.Sprintf("%.2f x", float64(b50)/float64(a50)), "", ""})
 		s.row(row{what + ", p95", ms(a95), ms(b95), fmt.Sprintf("%.2f x", ratio), fmt.Sprintf("<= %g x", fairnessAim), verdict(ratio <= fairnessAim)})

@@ -5,6 +5,7 @@ package hostile
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -361,9 +362,9 @@ func (r *run) note(s *surface, j job, a answer) {
 }
 
 // What a refusal names because the protocol asks for it: the URI of a resource that is not there, if it is a scheme and one
-// plain name, and a revision that is not spoken, if it is digits and points.
+// plain name or one of ours, and a revision that is not spoken, if it is digits and points.
 var (
-	repeatedURI      = regexp.MustCompile(`^[a-z]{1,16}://[A-Za-z0-9_-]{1,64}$`)
+	repeatedURI      = regexp.MustCompile(`^(?:[a-z]{1,16}://|durward://(?:services|operations)/)[A-Za-z0-9_-]{1,64}$`)
 	repeatedRevision = regexp.MustCompile(`^v?[0-9][0-9.-]{0,31}$`)
 )
 
@@ -493,7 +494,15 @@ func plantedEffects(t *testing.T, h *harness.Host, w *world) {
 	if err := planted.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w.look(os.Getpid())
+	harness.Eventually(t, "the planted program is seen", func() error {
+		w.look(os.Getpid())
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if !w.programs["sleep 60"] {
+			return errors.New("not yet")
+		}
+		return nil
+	})
 	if err := planted.Process.Kill(); err != nil {
 		t.Error(err)
 	}

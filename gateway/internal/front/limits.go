@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"time"
@@ -184,10 +185,11 @@ func (f *Front) over(w http.ResponseWriter, r *http.Request, call *Call, frame *
 	return true
 }
 
-// pause holds a refusal back, so that a client that asks again at once costs next to nothing. Those who wait are bounded by
-// their connections, each of which serves one request at a time.
+// pause holds a refusal back, so that a client that asks again at once costs next to nothing: for the delay and up to half of
+// it more, so that those who were refused together do not come back together. Those who wait are bounded by their
+// connections, each of which serves one request at a time.
 func (l *limits) pause(ctx context.Context) {
-	t := time.NewTimer(l.delay)
+	t := time.NewTimer(l.delay + rand.N(l.delay/2)) //nolint:gosec // it spreads, it hides nothing
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -53,8 +53,8 @@ type Config struct {
 	ConnectionsPerPrincipal int `yaml:"connections_per_principal"`
 	// ConnectionsOfStrangers is how many may be open that have served no accepted client, 1 to 65,536. Default 256.
 	ConnectionsOfStrangers int `yaml:"connections_of_strangers"`
-	// RefusalDelayMS is how many milliseconds a refusal for a limit or a token is held back, 1 to 2,000. Default 200: a client
-	// that asks again at once then costs next to nothing.
+	// RefusalDelayMS is how many milliseconds, and up to half as many more, a refusal for a limit or a token is held back, 1 to
+	// 2,000. Default 200: a client that asks again at once then costs next to nothing.
 	RefusalDelayMS int `yaml:"refusal_delay_ms"`
 }
 

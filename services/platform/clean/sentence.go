@@ -46,7 +46,7 @@ func Leaks(s string) bool {
 }
 
 // signs are the characters of which shaped needs one.
-const signs = `/\.:*[]{}<>%`
+const signs = `/\.:*[]{}<>%+`
 
 // shaped are leaks that punctuation gives away.
 var shaped = oneOf(
@@ -61,18 +61,18 @@ var shaped = oneOf(
 	`[\w/-]+\.(?:go|py|js|ts|c|cc|cpp|rs|java|rb|php|cs)(?::\d+|\b.{0,3}\bline \d+|\(\d+\))`,
 	`(?:^|[\s"'(/])[\w-]+\.go\b`,
 	// Stacks.
-	`goroutine \d+`, `\+0x[0-9a-f]+\b`, `(?m)^\s*at \S+\(.*:\d+`, `Traceback \(most recent`,
+	`\+0x[0-9a-f]+\b`, `(?m)^\s*at \S+\(.*:\d+`,
 	// Go's types, values and formatting.
 	`\*[a-z]\w*\.[A-Z]\w*`, `(?:^|[\s"'(&\[{])[a-z]\w*\.[A-Z]\w+`, `\bmap\[\w+\]`, `\[\]\*?[a-z]\w*`, `\b(?:interface|struct) ?\{`, `<nil>`, `%!\w\(`,
 	// Where packages live.
 	`durward\.internal/`, `\b(?:github\.com|gitlab\.com|golang\.org|google\.golang\.org|gopkg\.in|modernc\.org)/`,
 	// What libraries say.
-	`\brpc error:`, `\bdial (?:tcp|unix|udp)\b`, `\b(?:read|write) (?:tcp|unix|udp) `, `\bruntime error:`, `\bpq: `, `\b(?:json|proto|x509|tls|sql|yaml|http2?): `,
+	`\brpc error:`, `\bruntime error:`, `\bpq: `, `\b(?:json|proto|x509|tls|sql|yaml|http2?): `,
 )
 
 // worded are leaks in plain words.
 var worded = oneOf(
-	`\bpanic\b.*\b(?:recovered|goroutine|runtime)`, `nil pointer`, `index out of range`, `segmentation (?:fault|violation)`, `\bSIG[A-Z]{3,}\b`,
+	`\bgoroutine \d+`, `\bTraceback \(most recent`, `\b(?:dial|read|write) (?:tcp|unix|udp)\b`, `\bpanic\b.*\b(?:recovered|goroutine|runtime)`, `nil pointer`, `index out of range`, `segmentation (?:fault|violation)`, `\bSIG[A-Z]{3,}\b`,
 	`(?i)\bline \d+\b`, `\bcreated by \w`, `\b0x[0-9a-f]{8,16}\b`, `context (?:deadline exceeded|canceled)`, `connection refused`, `no such file or directory`, `permission denied`,
 	`(?i)\b(?:sqlite|sqlstate|postgres(?:ql)?|pgx)\b`, `(?i)\b(?:unique|foreign key|check|not null) constraint\b`, `(?i)\bno such (?:table|column)\b`, `database is locked`,
 	`\bSELECT\b.*\bFROM\b`, `(?i)\bselect\b.+\bfrom\b.+\b(?:where|limit|order by|group by|union|join)\b`, `(?i)\bselect \*`, `(?i)\binsert into \w`, `(?i)\bdelete from \w+ where\b`, `\bDELETE FROM\b`,

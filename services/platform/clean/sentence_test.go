@@ -18,7 +18,7 @@ func TestSentenceHidesWhatIsInside(t *testing.T) {
 		"stacks": {
 			"goroutine 12 [running]:", "main.main()\n\t/x/main.go:12 +0x1d", "server.go:204", "at foo (app.js:1:2)", `File "a.py", line 3`,
 			"Traceback (most recent call last):", "created by net/http", "panic: runtime error: index out of range [3]", "App.java:12",
-			"in handler.go", "address 0xc0000b2000", "line 12 of the file", "SIGSEGV",
+			"in handler.go", "address 0xc0000b2000", "line 12 of the file", "SIGSEGV", "goroutine 7", "main +0x1d",
 		},
 		"SQL": {
 			"SELECT id FROM sessions", "select * from x", "insert into operations values", "UPDATE clients SET a = 1", "delete from t where 1", "DROP TABLE x",
@@ -32,7 +32,7 @@ func TestSentenceHidesWhatIsInside(t *testing.T) {
 		},
 		"the words of libraries": {
 			"rpc error: code = Unavailable desc = x", "dial tcp 127.0.0.1:7431: connect: connection refused", "context deadline exceeded",
-			"read tcp 1.2.3.4:5: reset", "x509: certificate signed by unknown authority", "permission denied",
+			"read tcp 1.2.3.4:5: reset", "dial tcp failed", "x509: certificate signed by unknown authority", "permission denied",
 		},
 	} {
 		for _, text := range texts {
