@@ -97,6 +97,8 @@ func TestBadInput(t *testing.T) {
 	}
 	for name, test := range frames {
 		t.Run(name, func(t *testing.T) {
+			// Of the manner of messages the first of each client is recorded, and the others are counted.
+			session := h.ConnectRaw(h.AddClient("frames-" + strings.ToLower(strings.ReplaceAll(name, " ", "-"))))
 			answer := session.Send([]byte(test.body))
 			if answer.HTTPStatus != test.status || answer.Error == nil || answer.Error.Message == "" {
 				t.Fatalf("HTTP %d, want %d: %s", answer.HTTPStatus, test.status, answer.Body)

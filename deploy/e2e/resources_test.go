@@ -178,7 +178,7 @@ func TestResources(t *testing.T) {
 			r.await(watched...)
 			harness.Eventually(t, "the operation is shown as done", func() error {
 				text, err := r.read(operation + "?format=json")
-				if err != nil || !strings.Contains(text, `"OPERATION_STATE_DONE"`) {
+				if err != nil || !strings.Contains(text, `"state":"done"`) {
 					return fmt.Errorf("%w: %s", err, text)
 				}
 				return nil
@@ -233,7 +233,7 @@ func TestResourcesThroughTheBridge(t *testing.T) {
 	for era, revision := range revisions {
 		t.Run(era, func(t *testing.T) {
 			line := h.StdioCommand("agent")
-			r := connectOver(t, revision, &mcp.CommandTransport{Command: exec.Command(line[0], line[1:]...)}) //nolint:gosec // our own program
+			r := connectOver(t, revision, &mcp.CommandTransport{Command: exec.Command(line[0], line[1:]...)})
 			for uri, want := range map[string]string{"durward://config": "key-bound", "durward://services?format=json": harness.DemoService} {
 				if text, err := r.read(uri); err != nil || !strings.Contains(text, want) {
 					t.Errorf("%s: %v: %s", uri, err, text)

@@ -59,12 +59,15 @@ func weakness(t *testing.T, path string) (flag, tag bool, symbol string) {
 // TestNoDiagnostics shows that no program as it is shipped has a build tag, a symbol or a word of what the conformance suite
 // looks for, and that the gateway which is built for it has: the test would notice.
 func TestNoDiagnostics(t *testing.T) {
-	check := func(t *testing.T, path string, want bool) {
+	signs := func(t *testing.T, path string) (tag, word bool) {
 		program, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		tag, word := hasTag(t, path, "conformance"), bytes.Contains(program, []byte("test_simple_text"))
+		return hasTag(t, path, "conformance"), bytes.Contains(program, []byte("test_simple_text"))
+	}
+	check := func(t *testing.T, path string, want bool) {
+		tag, word := signs(t, path)
 		symbol := findSymbol(t, path, func(name string) bool {
 			return strings.HasPrefix(name, "durward.internal/gateway/internal/diagnostic.")
 		})
@@ -79,6 +82,20 @@ func TestNoDiagnostics(t *testing.T) {
 	}
 	t.Run("gateway of the suite", func(t *testing.T) {
 		check(t, filepath.Join(harness.Binaries(t, harness.Build{Conformance: true}), harness.Gateway), true)
+	})
+	t.Run("scripts/build.sh, told to by GOFLAGS", func(t *testing.T) {
+		dir := t.TempDir()
+		build := exec.CommandContext(t.Context(), filepath.Join(harness.Root(t), "scripts", "build.sh"), dir)
+		build.Env = append(os.Environ(), "GOFLAGS=-tags=conformance,weak")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for _, name := range harness.Programs() { // they are stripped of symbols
+			path := filepath.Join(dir, name)
+			if tag, word := signs(t, path); tag || word || hasTag(t, path, "weak") {
+				t.Errorf("%s: tag conformance %t, tool %t, tag weak %t", name, tag, word, hasTag(t, path, "weak"))
+			}
+		}
 	})
 }
 
@@ -131,17 +148,24 @@ func TestCheckAndVersion(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for name, change := range map[string]struct{ bad, want string }{
-				"unknown key":    {strings.Replace(string(good), "health_listen:", "health_listn:", 1), "health_listen"},
-				"not loopback":   {strings.Replace(string(good), "listen: 127.0.0.1:", "listen: 0.0.0.0:", 1), "-dangerous-allow-remote"},
-				"duplicate key":  {string(good) + "\nlog_level: info\n", "log_level"},
-				"no certificate": {strings.Replace(string(good), "certificate:", "certificates:", 1), "certificate"},
+			for name, change := range map[string]struct {
+				bad, want string
+				flags     []string
+			}{
+				"unknown key":  {strings.Replace(string(good), "health_listen:", "health_listn:", 1), "health_listen", nil},
+				"not loopback": {strings.Replace(string(good), "listen: 127.0.0.1:", "listen: 0.0.0.0:", 1), "-dangerous-allow-remote", nil},
+				"health beyond loopback": {
+					strings.Replace(string(good), "health_listen: 127.0.0.1:", "health_listen: 0.0.0.0:", 1),
+					"health_listen: is not a loopback address", []string{"-dangerous-allow-remote"},
+				},
+				"duplicate key":  {string(good) + "\nlog_level: info\n", "log_level", nil},
+				"no certificate": {strings.Replace(string(good), "certificate:", "certificates:", 1), "certificate", nil},
 			} {
 				bad := filepath.Join(t.TempDir(), "bad.yaml")
 				if err := os.WriteFile(bad, []byte(change.bad), 0o600); err != nil {
 					t.Fatal(err)
 				}
-				out, err := exec.CommandContext(t.Context(), path, "-config", bad, "-check").CombinedOutput()
+				out, err := exec.CommandContext(t.Context(), path, append(change.flags, "-config", bad, "-check")...).CombinedOutput()
 				if err == nil || !strings.Contains(string(out), change.want) {
 					t.Errorf("%s: %v, want an error that says %q:\n%s", name, err, change.want, out)
 				}

@@ -334,6 +334,10 @@ func TestNothingLeaks(t *testing.T) {
 	})
 }
 
+// programEnded finds the one place in a log that names a service: the executor says which program of its own catalogue ended,
+// whoever started it.
+var programEnded = regexp.MustCompile(`("msg":"a service's program ended","service":"executor",)"service_id":"[^"]*",`)
+
 // leaks drives an installation with canaries and returns what it found, and where.
 func leaks(t *testing.T, opts harness.Options) (found, places []string) {
 	t.Helper()
@@ -361,10 +365,7 @@ func leaks(t *testing.T, opts harness.Options) (found, places []string) {
 	}
 	for _, role := range slices.Backward(harness.Roles()) {
 		h.Process(role).Stop() // it sends its last spans
-		texts[role+" log"] = strings.Join(slices.DeleteFunc(strings.Split(h.ReadFile(filepath.Join("logs", role+".log")), "\n"), func(line string) bool {
-			// The executor names the services of its own catalogue when their programs end, whoever started them.
-			return role == harness.Executor && strings.Contains(line, `"msg":"a service's program ended"`)
-		}), "\n")
+		texts[role+" log"] = programEnded.ReplaceAllString(h.ReadFile(filepath.Join("logs", role+".log")), "$1")
 	}
 	texts["collector"] = spans.text()
 	for where, text := range texts {

@@ -63,8 +63,6 @@ type settings struct {
 	// SessionsPerPrincipal is how many sessions a client keeps, 1 to 1024; a further one ends the one that has been idle
 	// longest. Default 32.
 	SessionsPerPrincipal int `yaml:"sessions_per_principal"`
-	// CallsPerPrincipal is how many tool calls of a client may be under way, 1 to 1024. Default 32.
-	CallsPerPrincipal int `yaml:"calls_per_principal"`
 	// Limits are how often a client may ask, and how much it may have open. Default: those of SEC-R2.
 	Limits limit.Config `yaml:"limits"`
 }
@@ -110,7 +108,6 @@ func (s *settings) Validate() error {
 		{"hold_s", &s.HoldS, 45, 1, 45},
 		{"session_idle_s", &s.SessionIdleS, 1800, 60, 28800},
 		{"sessions_per_principal", &s.SessionsPerPrincipal, 32, 1, 1024},
-		{"calls_per_principal", &s.CallsPerPrincipal, 32, 1, 1024},
 	} {
 		if *n.value == 0 {
 			*n.value = n.standard
@@ -168,6 +165,11 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	defer vault.Close()
+	waits, err := dial(s.Vault)
+	if err != nil {
+		return err
+	}
+	defer waits.Close()
 	executor, err := dial(s.Executor)
 	if err != nil {
 		return err
@@ -197,17 +199,16 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	peers, err := relay.New(relay.Config{Vault: vault, Executor: executor, Logger: logger})
+	peers, err := relay.New(relay.Config{Vault: vault, Waits: waits, Executor: executor, Logger: logger})
 	if err != nil {
 		return err
 	}
 	server, err := mcpserver.New(mcpserver.Config{
 		Relay: peers, Refusals: refusals, Metrics: shown, Logger: logger, Version: version,
-		Hold:              time.Duration(s.HoldS) * time.Second,
-		SessionTimeout:    time.Duration(s.SessionIdleS) * time.Second,
-		CallsPerPrincipal: s.CallsPerPrincipal,
-		Limits:            &s.Limits,
-		Draining:          ctx.Done(),
+		Hold:           time.Duration(s.HoldS) * time.Second,
+		SessionTimeout: time.Duration(s.SessionIdleS) * time.Second,
+		Limits:         &s.Limits,
+		Draining:       ctx.Done(),
 	})
 	if err != nil {
 		return err
@@ -223,7 +224,7 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	}
 	var certificate *front.Certificate
 	if s.MCPTLS != (config.TLS{}) {
-		if certificate, err = front.OpenCertificate(s.MCPTLS.Certificate, s.MCPTLS.Key); err != nil {
+		if certificate, err = front.OpenCertificate(identity.Files(s.MCPTLS)); err != nil {
 			return err
 		}
 		process.Watch(ctx, logger, "certificate for MCP clients", certificate.Err)
@@ -232,7 +233,7 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	health, err := rpc.Listen(s.HealthListen, s.AllowRemote)
+	health, err := rpc.Listen(s.HealthListen, false)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -250,8 +251,12 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	note(ctx, records, logger, auditv1.Kind_KIND_STARTED)
 	group, serving := errgroup.WithContext(ctx)
 	group.Go(func() error { return seen.Serve(serving, health, nil) })
-	group.Go(func() error { refusals.Run(serving, 10*time.Second); return nil })
-	group.Go(func() error { return serve(serving, listener, certificate, edge, conns) })
+	recording, served := context.WithCancel(context.WithoutCancel(ctx)) // who drains may still be refused
+	group.Go(func() error { refusals.Run(recording, 10*time.Second); return nil })
+	group.Go(func() error {
+		defer served()
+		return serve(serving, listener, certificate, edge, conns)
+	})
 	err = group.Wait()
 	note(ctx, records, logger, auditv1.Kind_KIND_STOPPED)
 	return err

@@ -32,7 +32,7 @@ func TestShippedConfigurationIsTheDefault(t *testing.T) {
 	if err := s.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if s.HoldS != 45 || s.SessionIdleS != 1800 || s.SessionsPerPrincipal != 32 || s.CallsPerPrincipal != 32 {
+	if s.HoldS != 45 || s.SessionIdleS != 1800 || s.SessionsPerPrincipal != 32 || s.Limits.CallsPerPrincipal != 32 {
 		t.Errorf("defaults %+v", s)
 	}
 }
@@ -95,8 +95,11 @@ func TestRemoteListenerNeedsTLS(t *testing.T) {
 		"no TLS":                     {remote(string(good)), true, "mcp_tls: is required"},
 		"no TLS, though on loopback": {string(good), true, "mcp_tls: is required"},
 		"no key":                     {remote(half), true, "mcp_tls: takes a certificate and a key"},
-		"both":                       {remote(secret), true, ""},
-		"TLS on loopback":            {secret, false, ""},
+		"the health listener too": {
+			strings.Replace(remote(secret), "health_listen: 127.0.0.1:7440", "health_listen: 0.0.0.0:7440", 1), true, "health_listen: is not a loopback address",
+		},
+		"both":            {remote(secret), true, ""},
+		"TLS on loopback": {secret, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "gateway.yaml")

@@ -32,15 +32,15 @@ const (
 // intake reads the body of one message. It must keep coming, and is paid for: a client that trickles its message, or sends
 // more than it may, is refused in the middle of it.
 type intake struct {
-	limits  *limits
-	by      visit
-	body    io.ReadCloser
-	control *http.ResponseController
-	began   time.Time
-	read    int64
-	paid    int
-	large   bool
-	no      *refused
+	admission *admission
+	by        *visit
+	body      io.ReadCloser
+	control   *http.ResponseController
+	began     time.Time
+	read      int64
+	paid      int
+	large     bool
+	no        *refused
 }
 
 var errRefused = errors.New("refused")
@@ -69,7 +69,7 @@ func (in *intake) pay(size int64) *refused {
 		return nil
 	}
 	if size > largeBody && !in.large {
-		if in.large = in.limits.Enter(in.by.principal, limit.LargeMessages); !in.large {
+		if in.large = in.admission.Enter(in.by.principal, limit.LargeMessages); !in.large {
 			return overLimit(in.by.principal, "large messages", time.Second)
 		}
 	}
@@ -77,7 +77,7 @@ func (in *intake) pay(size int64) *refused {
 	if due <= 0 {
 		return nil
 	}
-	if retry := in.limits.TakeN(in.by.principal, limit.Messages, due); retry > 0 {
+	if retry := in.admission.TakeN(in.by.principal, limit.Messages, due); retry > 0 {
 		return overLimit(in.by.principal, limit.Messages.String(), retry)
 	}
 	in.paid += due
@@ -87,13 +87,13 @@ func (in *intake) pay(size int64) *refused {
 // done ends what reading began, when nothing refers to the body any more.
 func (in *intake) done() {
 	if in.large {
-		in.limits.Leave(in.by.principal, limit.LargeMessages)
+		in.admission.Leave(in.by.principal, limit.LargeMessages)
 	}
 }
 
 // readBody reads at most the allowed size, whatever the headers claim. The caller calls done when it has decoded the body.
-func (l *limits) readBody(w http.ResponseWriter, r *http.Request, by visit) (body []byte, done func(), no *refused) {
-	in := &intake{limits: l, by: by, body: r.Body, control: http.NewResponseController(w), began: time.Now()}
+func (a *admission) readBody(w http.ResponseWriter, r *http.Request, by *visit) (body []byte, done func(), no *refused) {
+	in := &intake{admission: a, by: by, body: r.Body, control: http.NewResponseController(w), began: time.Now()}
 	if body, no = in.all(w, r); no != nil {
 		in.done()
 		return nil, nil, no

@@ -5,6 +5,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/metrics"
 	"durward.internal/gateway/internal/relay"
 )
@@ -44,8 +45,6 @@ type Call struct {
 	// Caller is what this request brought with it.
 	Caller       relay.Caller
 	Capabilities Capabilities
-	// TraceParent and TraceState are the W3C trace context that the client gave, well formed, or empty.
-	TraceParent, TraceState string
 	// Gone is closed when the client's HTTP request ends.
 	Gone <-chan struct{}
 	// Seen is what is shown of the request; nil: nothing.
@@ -53,7 +52,15 @@ type Call struct {
 
 	entry *entry
 	front *Front
+	by    *visit
 }
+
+// Enter takes one of the principal's slots for tool calls under way and reports whether there was one; if so, Leave must
+// follow.
+func (c *Call) Enter() bool { return c.front.admission.Enter(c.Session.Principal(), limit.Calls) }
+
+// Leave gives back what Enter took.
+func (c *Call) Leave() { c.front.admission.Leave(c.Session.Principal(), limit.Calls) }
 
 // Bind ties the session that a handshake opened to the id that the SDK gave it, and reports whether it is admitted. end
 // closes the SDK's side of the session. A principal at its cap loses the session that has been idle longest.
@@ -66,6 +73,13 @@ func (c *Call) Unbind(ctx context.Context) {
 	if c.front.table.remove(c.entry) {
 		c.front.shut(ctx, c.entry)
 	}
+}
+
+// Forget ends a session that the vault accepts no more, as when its client was renamed or removed: its token is a stranger's
+// from now on.
+func (c *Call) Forget(ctx context.Context) {
+	c.front.admission.known.Forget(c.entry.token)
+	c.Unbind(ctx)
 }
 
 type callKey struct{}

@@ -13,8 +13,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"durward.internal/services/platform/identity"
 )
 
 // writePair makes a self-signed certificate for localhost and returns it.
@@ -49,7 +53,7 @@ func writePair(t *testing.T, dir string, serial int64, ends time.Time) *x509.Cer
 }
 
 func openPair(dir string) (*Certificate, error) {
-	return OpenCertificate(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+	return OpenCertificate(identity.Files{Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")})
 }
 
 func TestCertificatesThatAreNotOpened(t *testing.T) {
@@ -64,8 +68,23 @@ func TestCertificatesThatAreNotOpened(t *testing.T) {
 	writePair(t, dir, 1, time.Now().Add(time.Hour))
 	other := t.TempDir()
 	writePair(t, other, 2, time.Now().Add(time.Hour))
-	if _, err := OpenCertificate(filepath.Join(dir, "cert.pem"), filepath.Join(other, "key.pem")); err == nil {
+	if _, err := OpenCertificate(identity.Files{Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(other, "key.pem")}); err == nil {
 		t.Error("a key of another certificate")
+	}
+	if err := os.Truncate(filepath.Join(dir, "cert.pem"), 2<<20); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openPair(dir); err == nil || !strings.Contains(err.Error(), "regular file of at most 1 MB") {
+		t.Errorf("a file of 2 MB: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, "cert.pem")); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "cert.pem"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openPair(dir); err == nil || !strings.Contains(err.Error(), "regular file of at most 1 MB") {
+		t.Errorf("a named pipe, whose reading would never end: %v", err)
 	}
 }
 

@@ -4,6 +4,8 @@ package front
 
 import (
 	"bytes"
+	"net/http"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -120,6 +122,19 @@ func diagnosticMeta(about jsontext.Value) []byte {
 		out = append(append(out, `,"io.modelcontextprotocol/logLevel":`...), m.LogLevel...)
 	}
 	return out
+}
+
+// prefixParam begins the headers that repeat single arguments. No tool of the contract asks for one; one of the suite's does,
+// and the SDK compares them with the body.
+const prefixParam = "Mcp-Param-"
+
+// diagnosticHeaders forwards the headers that repeat arguments.
+func diagnosticHeaders(out, sent http.Header) {
+	for name, values := range sent {
+		if strings.HasPrefix(name, prefixParam) {
+			out[name] = values
+		}
+	}
 }
 
 // diagnosticAnswer forwards a client's answer to a request of the server's own, which the suite's tools send in the stateful

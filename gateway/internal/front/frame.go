@@ -39,6 +39,8 @@ type Frame struct {
 	Name string
 	// Tool is the tool's name, for tools/call.
 	Tool string
+	// Resources is how many resources a subscriptions/listen names.
+	Resources int
 	meta
 }
 
@@ -80,6 +82,7 @@ const (
 	rpcInvalidRequest     = -32600
 	rpcMethodNotFound     = -32601
 	rpcInvalidParams      = -32602
+	rpcInternal           = -32603
 	rpcServer             = -32000
 	rpcHeaderMismatch     = -32020
 	rpcMissingCapability  = -32021
@@ -125,7 +128,7 @@ func (d decoder) decode(body []byte, h headers) (*Frame, *frameError) {
 		return nil, invalidFrame(rpcInvalidRequest, "The message is not a JSON-RPC 2.0 request or notification.")
 	}
 	if m.ID != nil && !validID(m.ID) {
-		return nil, invalidFrame(rpcInvalidRequest, "The id must be a string of at most 64 characters or a whole number.")
+		return nil, invalidFrame(rpcInvalidRequest, "The id must be a string of at most 64 printable ASCII characters or a whole number of at most 15 characters.")
 	}
 	f := &Frame{ID: m.ID}
 	refuse := func(err *frameError) (*Frame, *frameError) {
@@ -259,7 +262,7 @@ func longText(raw []byte) bool {
 }
 
 // validID reports whether v is a short string or a whole number that every JSON implementation keeps exactly. It is sent back
-// as it came, so that a string must be plain: printable ASCII.
+// as it came, so that a string must be plain: printable ASCII, which counts as it is written.
 func validID(v jsontext.Value) bool {
 	switch v.Kind() {
 	case jsontext.KindString:

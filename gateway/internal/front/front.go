@@ -11,6 +11,7 @@
 package front
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -72,15 +74,19 @@ type Config struct {
 
 // Front is an http.Handler. It is safe for concurrent use.
 type Front struct {
-	conf    Config
-	decoder decoder
-	limits  *limits
-	table   *table
-	opening singleflight.Group
+	conf      Config
+	decoder   decoder
+	admission *admission
+	table     *table
+	opening   singleflight.Group
 	// streams ends with the process's will to serve: standalone streams end with it.
 	streams    context.Context
 	endStreams context.CancelFunc
-	ending     sync.WaitGroup
+
+	// ending are the sessions that the vault is being told of. closed is guarded by mu: nothing joins ending after it.
+	ending sync.WaitGroup
+	mu     sync.Mutex
+	closed bool
 }
 
 // New returns a Front over the parts of conf.
@@ -91,11 +97,11 @@ func New(conf Config) (*Front, error) {
 	if conf.SessionsPerPrincipal <= 0 || conf.SessionIdle <= 0 {
 		return nil, errors.New("front: the number of sessions per principal and their idle time must be positive")
 	}
-	limits, err := newLimits(conf.Limits)
+	admission, err := newAdmission(conf.Limits)
 	if err != nil {
 		return nil, fmt.Errorf("front: %w", err)
 	}
-	f := &Front{conf: conf, decoder: decoder{methods()}, limits: limits}
+	f := &Front{conf: conf, decoder: decoder{methods()}, admission: admission}
 	diagnosticMethods(f.decoder.methods)
 	f.streams, f.endStreams = context.WithCancel(context.Background())
 	f.table = newTable(conf.SessionsPerPrincipal, conf.SessionIdle, func(e *entry) { f.shut(context.Background(), e) })
@@ -115,6 +121,9 @@ func (f *Front) Close(ctx context.Context) {
 	for _, e := range f.table.close() {
 		f.shut(ctx, e)
 	}
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
 	f.ending.Wait()
 }
 
@@ -128,12 +137,22 @@ func (f *Front) admit(ctx context.Context, e *entry, k key, end func()) bool {
 	return admitted
 }
 
-// shut ends a session that is no longer in the table, without waiting for the calls that are under way.
+// shut ends a session that is no longer in the table, without waiting for the calls that are under way. Whoever ends one after
+// Close tells the vault itself: nobody waits for it any more.
 func (f *Front) shut(ctx context.Context, e *entry) {
 	if e.end != nil {
 		go e.end()
 	}
-	f.ending.Go(func() { f.conf.Sessions.Close(context.WithoutCancel(ctx), e.relay) })
+	tell := func() { f.conf.Sessions.Close(context.WithoutCancel(ctx), e.relay) }
+	f.mu.Lock()
+	closed := f.closed
+	if !closed {
+		f.ending.Go(tell)
+	}
+	f.mu.Unlock()
+	if closed {
+		tell()
+	}
 }
 
 // Sentences that stand in more than one place.
@@ -145,32 +164,74 @@ const (
 )
 
 // ServeHTTP implements http.Handler.
-func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *Front) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	requestID := rpc.NewRequestID()
 	r = r.WithContext(rpc.WithRequestID(r.Context(), requestID))
+	w := &answering{ResponseWriter: to}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Durward-Request-Id", requestID)
-	if no := f.serve(w, r, requestID); no != nil {
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
+			panic(p)
+		default:
+			f.panicked(w, r, requestID, p)
+		}
+	}()
+	token, no := f.approach(r)
+	if no != nil {
+		f.refuse(w, r, requestID, f.admission.unasked(no))
+		return
+	}
+	by, no := f.admission.enter(r.Context(), token)
+	defer by.leave() // when it is answered: what is held back takes room too
+	if no == nil {
+		no = f.serve(w, r, requestID, token, by)
+	}
+	if no != nil {
+		no.principal = by.principal
 		f.refuse(w, r, requestID, no)
 	}
 }
 
-// serve handles one request, or says why it does not.
-func (f *Front) serve(w http.ResponseWriter, r *http.Request, requestID string) *refused {
-	token, no := f.approach(r)
-	if no != nil {
-		return f.limits.unasked(no)
+// panicked says what happened, which net/http would keep to itself, and answers if nothing was answered yet.
+func (f *Front) panicked(w *answering, r *http.Request, requestID string, p any) {
+	f.conf.Logger.ErrorContext(r.Context(), "panic", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	if w.begun {
+		panic(http.ErrAbortHandler) // half an answer is not to look like a whole one
 	}
-	by, no := f.limits.enter(r.Context(), token)
-	if no != nil {
-		return no
-	}
-	defer by.leave()
+	f.refuse(w, r, requestID, &refused{status: http.StatusInternalServerError, rpc: rpcInternal, code: callv1.Code_CODE_INTERNAL, reason: "panic", message: fault.Internal})
+}
+
+// answering knows whether an answer has begun.
+type answering struct {
+	http.ResponseWriter
+	begun bool
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (a *answering) WriteHeader(status int) {
+	a.begun = true
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (a *answering) Write(b []byte) (int, error) {
+	a.begun = true
+	return a.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController, which finds there what else can be done with an answer.
+func (a *answering) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// serve handles one request that may go on, or says why it does not.
+func (f *Front) serve(w http.ResponseWriter, r *http.Request, requestID, token string, by *visit) (no *refused) {
 	switch r.Method {
 	case http.MethodPost:
 		no = f.post(w, r, requestID, token, by)
 	case http.MethodGet:
-		no = f.stream(w, r, requestID, token)
+		no = f.stream(w, r, requestID, token, by)
 	case http.MethodDelete:
 		no = f.delete(w, r, token)
 	default:
@@ -208,11 +269,11 @@ func notAllowed(w http.ResponseWriter) *refused {
 }
 
 // post serves one message.
-func (f *Front) post(w http.ResponseWriter, r *http.Request, requestID, token string, by visit) *refused {
+func (f *Front) post(w http.ResponseWriter, r *http.Request, requestID, token string, by *visit) *refused {
 	if no := checkMedia(r.Header); no != nil {
 		return no
 	}
-	body, done, no := f.limits.readBody(w, r, by)
+	body, done, no := f.admission.readBody(w, r, by)
 	if no != nil {
 		return no
 	}
@@ -226,15 +287,16 @@ func (f *Front) post(w http.ResponseWriter, r *http.Request, requestID, token st
 	call := &Call{
 		Era: frame.Era, RequestID: requestID, ID: frame.ID,
 		Caller:       relay.Caller{Credential: token, ClientName: frame.ClientName, ClientVersion: frame.ClientVersion, Proof: frame.Proof},
-		Capabilities: frame.Capabilities, TraceParent: frame.TraceParent, TraceState: frame.TraceState,
-		Gone:  r.Context().Done(),
-		front: f,
+		Capabilities: frame.Capabilities,
+		Gone:         r.Context().Done(),
+		front:        f,
+		by:           by,
 	}
-	ctx, seen := f.conf.Metrics.Begin(r.Context(), metrics.Message{
+	seen := f.conf.Metrics.Begin(metrics.Message{
 		Method: frame.Method, Tool: frame.Tool, Era: frame.Era.String(), TraceParent: traceParent(r.Header, frame), RequestID: requestID,
 	})
 	defer seen.End()
-	r, call.Seen = r.WithContext(ctx), seen
+	call.Seen = seen
 	if frame.Era == Stateless {
 		no = f.stateless(w, r, call, frame)
 	} else {
@@ -277,6 +339,10 @@ func (f *Front) stateful(w http.ResponseWriter, r *http.Request, call *Call, fra
 	}
 	defer f.table.release(e)
 	call.Session, call.entry = e.relay, e
+	if no := call.by.accepted(call.Session.Principal()); no != nil {
+		no.settle(frame, no.status)
+		return no
+	}
 	if handshake {
 		return &refused{status: http.StatusOK, id: frame.ID, rpc: rpcInvalidRequest, code: callv1.Code_CODE_INVALID_ARGUMENT,
 			reason: "frame", message: "This session is initialised already."}
@@ -299,6 +365,11 @@ func (f *Front) open(w http.ResponseWriter, r *http.Request, call *Call, frame *
 	}
 	call.Session = session
 	call.entry = &entry{token: token, relay: session}
+	if no := call.by.accepted(session.Principal()); no != nil {
+		f.shut(r.Context(), call.entry)
+		no.settle(frame, no.status)
+		return no
+	}
 	f.forward(w, r, call, frame)
 	if f.table.abandon(call.entry) {
 		f.shut(r.Context(), call.entry)
@@ -309,7 +380,7 @@ func (f *Front) open(w http.ResponseWriter, r *http.Request, call *Call, frame *
 // openAtVault opens a session at the vault, which counts sessions too: clients that never say goodbye make room for
 // themselves.
 func (f *Front) openAtVault(ctx context.Context, by relay.Caller, token [sha256.Size]byte) (*relay.Session, error) {
-	return f.limits.opening(ctx, token, func() (*relay.Session, error) {
+	return f.admission.opening(ctx, token, func() (*relay.Session, error) {
 		session, err := f.conf.Sessions.Open(ctx, by)
 		if fault.Is(err, callv1.Code_CODE_RATE_LIMITED) {
 			if oldest := f.table.oldest(token); oldest != nil && f.table.remove(oldest) {
@@ -336,6 +407,10 @@ func (f *Front) stateless(w http.ResponseWriter, r *http.Request, call *Call, fr
 	}
 	defer f.table.release(e)
 	call.Session, call.entry = e.relay, e
+	if no := call.by.accepted(call.Session.Principal()); no != nil {
+		no.settle(frame, no.status)
+		return no
+	}
 	f.forward(w, r, call, frame)
 	return nil
 }
@@ -350,19 +425,7 @@ func (f *Front) ownSession(ctx context.Context, by relay.Caller, instance string
 			return e, nil
 		}
 		opened := f.opening.DoChan(k.id, func() (any, error) {
-			detached := context.WithoutCancel(ctx) // others wait for it too; the vault is asked within bounds
-			session, err := f.openAtVault(detached, by, token)
-			if err != nil {
-				return nil, err
-			}
-			if e := (&entry{token: token, relay: session}); !f.admit(detached, e, k, nil) {
-				f.shut(detached, e)
-				if f.table.has(k, token) {
-					return nil, nil // somebody was faster
-				}
-				return nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "too many sessions are busy", fault.WithRetry(time.Second))
-			}
-			return nil, nil
+			return nil, f.openOwn(context.WithoutCancel(ctx), by, k, token) // others wait for it too; the vault is asked within bounds
 		})
 		select {
 		case done := <-opened:
@@ -373,25 +436,43 @@ func (f *Front) ownSession(ctx context.Context, by relay.Caller, instance string
 			return nil, ctx.Err()
 		}
 	}
-	return nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "too many sessions are busy", fault.WithRetry(time.Second))
+	return nil, tooBusy()
+}
+
+// openOwn opens the session of a key, unless somebody was faster.
+func (f *Front) openOwn(ctx context.Context, by relay.Caller, k key, token [sha256.Size]byte) error {
+	if f.table.has(k, token) {
+		return nil
+	}
+	session, err := f.openAtVault(ctx, by, token)
+	if err != nil {
+		return err
+	}
+	if e := (&entry{token: token, relay: session}); !f.admit(ctx, e, k, nil) {
+		f.shut(ctx, e)
+		return tooBusy()
+	}
+	return nil
+}
+
+func tooBusy() error {
+	return fault.New(callv1.Code_CODE_RATE_LIMITED, "too many sessions are busy", fault.WithRetry(time.Second))
 }
 
 // openRefused turns the vault's answer to a credential into the client's. Only a wrong credential is an HTTP error, since
 // clients show the sentence of a JSON-RPC error and hide the body of a 503.
 func openRefused(frame *Frame, err *fault.Error) *refused {
-	out := &refused{status: http.StatusOK, id: frame.ID, rpc: rpcServer, code: err.Code, reason: "session not opened", message: envelope.Sentence(err.Message),
+	out := &refused{rpc: rpcServer, code: err.Code, reason: "session not opened", message: envelope.Sentence(err.Message),
 		retryable: err.Retryable, retry: err.RetryAfter, cause: err}
-	out.tool = frame.Era == Stateless && frame.Method == methodCallTool
+	out.settle(frame, http.StatusOK)
 	switch err.Code {
 	case callv1.Code_CODE_RATE_LIMITED:
-		out.message, out.retry, out.slow, out.often = err.Message, err.RetryAfter, true, true
-		if frame.Era == Stateless && !out.tool {
-			out.status = http.StatusTooManyRequests
-		}
+		out.message, out.slow, out.often = err.Message, true, true
+		out.settle(frame, http.StatusTooManyRequests)
 	case callv1.Code_CODE_PROOF_REQUIRED:
 		out.data = map[string]any{"durward/proof_needed": "open"}
 	case callv1.Code_CODE_UNAUTHENTICATED, callv1.Code_CODE_DENIED, callv1.Code_CODE_INVALID_ARGUMENT:
-		out.status, out.message, out.code = http.StatusUnauthorized, sentenceWrong, callv1.Code_CODE_UNAUTHENTICATED
+		out.status, out.form, out.message, out.code = http.StatusUnauthorized, asError, sentenceWrong, callv1.Code_CODE_UNAUTHENTICATED
 		out.slow, out.often = true, true
 	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_TIMEOUT:
 		out.message = "Durward's vault cannot be reached, so nobody can be let in. Try again in a moment; the operator can look with: durward status"
@@ -421,7 +502,7 @@ func (f *Front) delete(w http.ResponseWriter, r *http.Request, token string) *re
 
 // stream opens the one standalone stream of a session, on which the server tells what it was asked to tell. It ends with the
 // session, and keeps none alive: what nobody asks anything of ends, whoever listens.
-func (f *Front) stream(w http.ResponseWriter, r *http.Request, requestID, token string) *refused {
+func (f *Front) stream(w http.ResponseWriter, r *http.Request, requestID, token string, by *visit) *refused {
 	id := sessionID(r.Header)
 	if id == "" {
 		return notAllowed(w)
@@ -442,6 +523,9 @@ func (f *Front) stream(w http.ResponseWriter, r *http.Request, requestID, token 
 			message: "This session has its stream already, and one is all it gets."}
 	}
 	defer f.table.endStream(e)
+	if no := by.accepted(e.relay.Principal()); no != nil {
+		return no
+	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(f.streams, cancel)()
@@ -467,9 +551,9 @@ func (f *Front) forward(w http.ResponseWriter, r *http.Request, call *Call, fram
 		return
 	}
 	header := forwarded(r, frame)
-	r = r.WithContext(context.WithValue(r.Context(), callKey{}, call))
+	r = r.WithContext(context.WithValue(call.Seen.Trace(r.Context()), callKey{}, call))
 	r.Header = header
-	r.Body = io.NopCloser(newReader(frame.Body))
+	r.Body = io.NopCloser(bytes.NewReader(frame.Body))
 	r.ContentLength = int64(len(frame.Body))
 	if frame.Era == Stateless {
 		f.conf.Stateless.ServeHTTP(w, r)

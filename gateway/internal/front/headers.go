@@ -17,9 +17,6 @@ const (
 	headerProtocol = "Mcp-Protocol-Version"
 	headerMethod   = "Mcp-Method"
 	headerName     = "Mcp-Name"
-	// prefixParam begins the headers that repeat single arguments. No tool of the contract asks for one; the SDK compares them
-	// with the body for a tool that does.
-	prefixParam = "Mcp-Param-"
 )
 
 // modernEra is the revision of the stateless era.
@@ -180,10 +177,6 @@ func forwarded(r *http.Request, f *Frame) http.Header {
 		return out
 	}
 	out[headerProtocol], out[headerMethod], out[headerName] = []string{modernEra}, []string{f.Method}, []string{f.Name}
-	for name, values := range r.Header {
-		if strings.HasPrefix(name, prefixParam) {
-			out[name] = values
-		}
-	}
+	diagnosticHeaders(out, r.Header)
 	return out
 }

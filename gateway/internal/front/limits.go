@@ -3,16 +3,13 @@ package front
 import (
 	"context"
 	"crypto/sha256"
-	"math"
 	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"durward.internal/gateway/internal/limit"
-	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -24,78 +21,103 @@ import (
 // sentenceRate is what every client over a limit is told, in the words of SEC-R2.
 const sentenceRate = "Rate limit exceeded"
 
-// limits is what the front knows about how much its callers may ask of it.
-type limits struct {
+// admission decides who comes in, and how much of it.
+type admission struct {
 	*limit.Limiter
 	known *limit.Known
 	gate  *limit.Gate
-	// outside counts what is refused before anybody asks who is calling.
-	outside *rate.Limiter
+	// unnamed counts what is refused before anybody asks who is calling, at the rate of strangers.
+	unnamed *rate.Limiter
 	delay   time.Duration
 }
 
-func newLimits(conf limit.Config) (*limits, error) {
+func newAdmission(conf limit.Config) (*admission, error) {
 	l, err := limit.New(conf)
 	if err != nil {
 		return nil, err
 	}
 	conf = l.Config()
-	return &limits{
+	return &admission{
 		Limiter: l, known: limit.NewKnown(conf.Principals), gate: limit.NewGate(conf), delay: conf.RefusalDelay(),
-		outside: rate.NewLimiter(rate.Limit(conf.Strangers.PerS), conf.Strangers.Burst),
+		unnamed: rate.NewLimiter(rate.Limit(conf.Strangers.PerS), conf.Strangers.Burst),
 	}, nil
 }
 
-// visit is one HTTP request that may go on.
+// visit is one HTTP request with a token. It is used by the goroutine that serves the request alone.
 type visit struct {
+	limiter *limit.Limiter
+	// conn is what the request came on; nil where connections are not counted.
+	conn  *conn
 	token [sha256.Size]byte
-	// principal is whom the token named when the vault last accepted it; empty for strangers.
+	// principal is whom the token names, as the vault said last; empty for strangers.
 	principal string
-	leave     func()
+	// serving: conn serves the principal. entered: the request is one of the principal's that are under way.
+	serving, entered bool
 }
 
-func (v visit) stranger() bool { return v.principal == "" }
+func (v *visit) stranger() bool { return v.principal == "" }
 
-// enter lets a request with a token in, before its body is read. If it may go on, leave must be called.
-func (l *limits) enter(ctx context.Context, token string) (visit, *refused) {
-	v := visit{token: sha256.Sum256([]byte(token)), leave: func() {}}
-	var known bool
-	if v.principal, known = l.known.Principal(v.token); !known {
-		if l.gate.Wait(ctx) != nil {
+// enter lets a request with a token in, before its body is read. Whether it may go on or not, leave must be called when it is
+// answered.
+func (a *admission) enter(ctx context.Context, token string) (*visit, *refused) {
+	v := &visit{limiter: a.Limiter, conn: connOf(ctx), token: sha256.Sum256([]byte(token))}
+	principal, known := a.known.Principal(v.token)
+	if !known {
+		if a.gate.Wait(ctx) != nil {
 			return v, overLimit("", "strangers", time.Second)
 		}
 		return v, nil
 	}
-	c := connOf(ctx)
-	if c != nil && !c.serve(v.principal) {
-		no := overLimit(v.principal, "connections", time.Second)
-		no.hangUp = true
+	if no := v.connect(principal); no != nil {
 		return v, no
 	}
-	v.leave = func() {
-		if c != nil {
-			c.done()
-		}
+	if retry := a.Take(principal, limit.Messages); retry > 0 {
+		return v, overLimit(principal, limit.Messages.String(), retry)
 	}
-	retry := l.Take(v.principal, limit.Messages)
-	if retry == 0 && !l.Enter(v.principal, limit.Requests) {
-		return v, l.turnAway(v, overLimit(v.principal, "requests", time.Second))
-	}
-	if retry > 0 {
-		return v, l.turnAway(v, overLimit(v.principal, limit.Messages.String(), retry))
-	}
-	v.leave = func() {
-		l.Leave(v.principal, limit.Requests)
-		if c != nil {
-			c.done()
-		}
-	}
-	return v, nil
+	return v, v.begin()
 }
 
-func (l *limits) turnAway(v visit, no *refused) *refused {
-	v.leave()
-	return no
+// accepted puts a stranger's visit, whose token the vault has accepted by now, to its principal's account.
+func (v *visit) accepted(principal string) *refused {
+	if !v.stranger() {
+		return nil
+	}
+	if no := v.connect(principal); no != nil {
+		return no
+	}
+	return v.begin()
+}
+
+// connect says whom the visit's connection serves.
+func (v *visit) connect(principal string) *refused {
+	v.principal = principal
+	if v.conn == nil {
+		return nil
+	}
+	if v.serving = v.conn.serve(principal); !v.serving {
+		no := overLimit(principal, "connections", time.Second)
+		no.hangUp = true
+		return no
+	}
+	return nil
+}
+
+// begin counts the visit as one of its principal's.
+func (v *visit) begin() *refused {
+	if v.entered = v.limiter.Enter(v.principal, limit.Requests); !v.entered {
+		return overLimit(v.principal, "requests", time.Second)
+	}
+	return nil
+}
+
+// leave ends what the visit began.
+func (v *visit) leave() {
+	if v.entered {
+		v.limiter.Leave(v.principal, limit.Requests)
+	}
+	if v.serving {
+		v.conn.done()
+	}
 }
 
 // overLimit refuses what is too much, of a principal where one is known.
@@ -107,14 +129,14 @@ func overLimit(principal, what string, retry time.Duration) *refused {
 
 // opening is around the vault's verdict on a credential: strangers wait their turn, and the verdict is remembered. The
 // error is CODE_RATE_LIMITED if it is not asked for.
-func (l *limits) opening(ctx context.Context, token [sha256.Size]byte, open func() (*relay.Session, error)) (*relay.Session, error) {
-	principal, known := l.known.Principal(token)
+func (a *admission) opening(ctx context.Context, token [sha256.Size]byte, open func() (*relay.Session, error)) (*relay.Session, error) {
+	principal, known := a.known.Principal(token)
 	if known {
-		if retry := l.Take(principal, limit.Lists); retry > 0 {
+		if retry := a.Take(principal, limit.Lists); retry > 0 {
 			return nil, fault.New(callv1.Code_CODE_RATE_LIMITED, sentenceRate, fault.WithRetry(retry))
 		}
 	} else {
-		leave, err := l.gate.Enter(ctx)
+		leave, err := a.gate.Enter(ctx)
 		if err != nil {
 			return nil, fault.New(callv1.Code_CODE_RATE_LIMITED, sentenceRate, fault.WithRetry(time.Second))
 		}
@@ -123,16 +145,16 @@ func (l *limits) opening(ctx context.Context, token [sha256.Size]byte, open func
 	session, err := open()
 	switch {
 	case err == nil:
-		l.known.Remember(token, session.Principal())
+		a.known.Remember(token, session.Principal())
 	case fault.Is(err, callv1.Code_CODE_UNAUTHENTICATED):
-		l.known.Forget(token)
+		a.known.Forget(token)
 	}
 	return session, err
 }
 
 // unasked marks a refusal that came before anybody asked who is calling: a crowd of them is answered slowly.
-func (l *limits) unasked(no *refused) *refused {
-	if !l.outside.Allow() {
+func (a *admission) unasked(no *refused) *refused {
+	if !a.unnamed.Allow() {
 		no.slow, no.often = true, true
 	}
 	return no
@@ -162,24 +184,21 @@ func kindOf(frame *Frame) (limit.Kind, bool) {
 	}
 }
 
-// over reports whether a message is more than its principal may send of its kind, and if so answers it. A tool answers for
-// itself. For everything else the stateless era has HTTP's word for it; of clients of the other era nothing but a JSON-RPC
-// answer to their request reaches anybody.
+// over reports whether a message is more than its principal may send of its kind, and if so answers it.
 func (f *Front) over(w http.ResponseWriter, r *http.Request, call *Call, frame *Frame) bool {
 	kind, counted := kindOf(frame)
 	if !counted {
 		return false
 	}
 	principal := call.Session.Principal()
-	retry := f.limits.Take(principal, kind)
+	// A stream costs what its subscriptions would cost one by one.
+	retry := f.admission.TakeN(principal, kind, max(1, frame.Resources))
 	if retry == 0 {
 		return false
 	}
 	no := overLimit(principal, kind.String(), retry)
-	no.id, no.session, no.tool, no.stateful = frame.ID, call.Session, frame.Method == methodCallTool, call.Era == Stateful
-	if no.tool || no.stateful {
-		no.status = http.StatusOK
-	}
+	no.session = call.Session
+	no.settle(frame, no.status)
 	call.Seen.Refuse(no.code)
 	f.refuse(w, r, call.RequestID, no)
 	return true
@@ -188,34 +207,11 @@ func (f *Front) over(w http.ResponseWriter, r *http.Request, call *Call, frame *
 // pause holds a refusal back, so that a client that asks again at once costs next to nothing: for the delay and up to half of
 // it more, so that those who were refused together do not come back together. Those who wait are bounded by their
 // connections, each of which serves one request at a time.
-func (l *limits) pause(ctx context.Context) {
-	t := time.NewTimer(l.delay + rand.N(l.delay/2)) //nolint:gosec // it spreads, it hides nothing
+func (a *admission) pause(ctx context.Context) {
+	t := time.NewTimer(a.delay + rand.N(a.delay/2)) //nolint:gosec // it spreads, it hides nothing
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-ctx.Done():
-	}
-}
-
-// note writes a refusal down: each by itself, or the first and then how many there were, for refusals that come in floods.
-func (f *Front) note(r *http.Request, requestID string, no *refused) {
-	event := refusal.Event{RequestID: requestID, Code: no.code, Reason: no.reason, Principal: no.principal}
-	if no.session != nil {
-		event.Principal, event.Session = no.session.Principal(), no.session.Ref()
-	}
-	if no.often {
-		f.conf.Refusals.RecordOften(r.Context(), event)
-		return
-	}
-	f.conf.Refusals.Record(r.Context(), event)
-}
-
-// header says in HTTP's words when to come back, and whether on another connection.
-func (no *refused) header(h http.Header) {
-	if no.retry > 0 {
-		h.Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(no.retry.Seconds())))))
-	}
-	if no.hangUp {
-		h.Set("Connection", "close")
 	}
 }

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,10 +35,15 @@ type vault struct {
 	asked, most atomic.Int32
 	inside      atomic.Int32
 	revoked     atomic.Bool
+	opened      atomic.Int32
+	closed      atomic.Int32
 }
 
 // Invoke implements grpc.ClientConnInterface.
 func (v *vault) Invoke(_ context.Context, method string, in, out any, _ ...grpc.CallOption) error {
+	if _, ends := in.(*vaultv1.CloseSessionRequest); ends {
+		v.closed.Add(1)
+	}
 	request, ok := in.(*vaultv1.OpenSessionRequest)
 	if !ok {
 		return nil
@@ -56,6 +62,7 @@ func (v *vault) Invoke(_ context.Context, method string, in, out any, _ ...grpc.
 	if !ok {
 		return errors.New("unexpected response of " + method)
 	}
+	v.opened.Add(1)
 	response.SessionId, response.Session, response.Principal = "h-"+principal, "s-"+principal, principal
 	return nil
 }
@@ -93,12 +100,14 @@ func (s *spool) reasons() []string {
 	return out
 }
 
-// edge is a front with fakes around it. Both eras answer 200 at once, or when release is closed for tools named "hold".
+// edge is a front with fakes around it. Both eras answer 200 at once, or when release is closed for tools named "hold"; they
+// panic for those named "panic", "half" in the middle of an answer and "abort" as handlers do that give up.
 type edge struct {
 	t       *testing.T
 	front   *Front
 	vault   *vault
 	records *spool
+	log     *bytes.Buffer
 	refused *refusal.Recorder
 	served  atomic.Int32
 	release chan struct{}
@@ -106,13 +115,13 @@ type edge struct {
 
 func newEdge(t *testing.T, conf limit.Config) *edge {
 	t.Helper()
-	e := &edge{t: t, vault: new(vault), records: new(spool), release: make(chan struct{})}
-	logger := slog.New(slog.DiscardHandler)
+	e := &edge{t: t, vault: new(vault), records: new(spool), log: new(bytes.Buffer), release: make(chan struct{})}
+	logger := slog.New(slog.NewJSONHandler(e.log, nil))
 	var err error
 	if e.refused, err = refusal.New(e.records, logger); err != nil {
 		t.Fatal(err)
 	}
-	peers, err := relay.New(relay.Config{Vault: e.vault, Executor: e.vault, Logger: logger})
+	peers, err := relay.New(relay.Config{Vault: e.vault, Waits: e.vault, Executor: e.vault, Logger: logger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,6 +139,15 @@ func newEdge(t *testing.T, conf limit.Config) *edge {
 		}
 		if strings.Contains(string(body), `"hold"`) {
 			<-e.release
+		}
+		switch {
+		case strings.Contains(string(body), `"panic"`):
+			panic("the secret of a handler")
+		case strings.Contains(string(body), `"half"`):
+			_, _ = w.Write([]byte("{"))
+			panic("in the middle")
+		case strings.Contains(string(body), `"abort"`):
+			panic(http.ErrAbortHandler)
 		}
 	})
 	e.front, err = New(Config{
@@ -203,6 +221,16 @@ func (e *edge) stateless(token, method, name, params string) reply {
 		r.Header.Set("Mcp-Name", name)
 	}
 	return e.do(r)
+}
+
+// listen asks for a stream about so many resources.
+func (e *edge) listen(token string, resources int) reply {
+	e.t.Helper()
+	var uris []string
+	for i := range resources {
+		uris = append(uris, fmt.Sprintf("%q", fmt.Sprintf("durward://services/s%d", i)))
+	}
+	return e.stateless(token, "subscriptions/listen", "", `"notifications":{"resourceSubscriptions":[`+strings.Join(uris, ",")+`]}`)
 }
 
 func call(tool string) string {
@@ -281,6 +309,8 @@ func TestRateLimits(t *testing.T) {
 		"modern reads": {func(e *edge, _ string) reply {
 			return e.stateless("good-ada", "tools/call", "gpu_status", `"name":"gpu_status","arguments":{}`)
 		}, 20, 200, true},
+		// A stream about ten resources costs what ten subscriptions cost.
+		"streams":      {func(e *edge, _ string) reply { return e.listen("good-ada", 10) }, 2, 429, false},
 		"modern lists": {func(e *edge, _ string) reply { return e.stateless("good-ada", "tools/list", "", "") }, 19, 429, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -460,7 +490,7 @@ func TestUnknownAndRevokedLookAlike(t *testing.T) {
 		if revoked.Code != http.StatusUnauthorized || strip(revoked) != strip(unknown) || !slow(revoked) || !slow(unknown) {
 			t.Errorf("revoked\n%s\nunknown\n%s", strip(revoked), strip(unknown))
 		}
-		if _, known := e.front.limits.known.Principal([32]byte{}); known {
+		if _, known := e.front.admission.known.Principal([32]byte{}); known {
 			t.Error("an unknown token is known")
 		}
 		for range 20 {

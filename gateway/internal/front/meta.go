@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/telemetry/span"
 )
 
 // Members of params._meta that are read; all else in it is dropped.
@@ -33,8 +34,9 @@ type meta struct {
 	Proof *callv1.Proof
 	// Instance tells programs of one principal apart in the stateless era: 32 hex digits, or empty.
 	Instance string
-	// TraceParent and TraceState are a well-formed W3C trace context, or empty.
-	TraceParent, TraceState string
+	// TraceParent is the W3C trace context that the client gave, well formed, or empty. What stands beside it in that
+	// context, tracestate and baggage, goes no further.
+	TraceParent string
 
 	progressToken jsontext.Value
 	protocol      string
@@ -45,17 +47,7 @@ type meta struct {
 
 const sentenceMeta = "The _meta member of params is not what the protocol describes."
 
-var (
-	instancePattern    = regexp.MustCompile(`^[0-9a-f]{32}$`)
-	traceParentPattern = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
-	traceStatePattern  = regexp.MustCompile(`^` + traceStateMember + `(,[ \t]*` + traceStateMember + `)*$`)
-)
-
-// Of the W3C's trace context: one member of a tracestate, and the length that everybody is asked to pass on.
-const (
-	traceStateMember = `[a-z0-9][a-z0-9_*/@-]*=[!-+\--<>-~ ]*[!-+\--<>-~]`
-	maxTraceState    = 512
-)
+var instancePattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 // decodeMeta reads params._meta. A member of it that only looks like one that is read is refused: somebody else might take it
 // for that one. Whether something beside it looks like _meta is for the method's decoder, most of which take no other members.
@@ -104,7 +96,7 @@ func decodeMeta(params jsontext.Value) (meta, *frameError) {
 		out.protocol = *m.Protocol
 	}
 	if m.ProgressToken != nil && !validID(m.ProgressToken) {
-		return out, invalidParams("The progressToken must be a string of at most 64 characters or a whole number.")
+		return out, invalidParams("The progressToken must be a string of at most 64 printable ASCII characters or a whole number of at most 15 characters.")
 	}
 	out.progressToken = m.ProgressToken
 	if m.Client != nil {
@@ -131,23 +123,11 @@ func decodeMeta(params jsontext.Value) (meta, *frameError) {
 		}
 		out.Instance = *m.Instance
 	}
-	if m.TraceParent != nil {
-		out.setTrace(*m.TraceParent, m.TraceState)
+	if m.TraceParent != nil && span.Parse(*m.TraceParent).IsValid() {
+		out.TraceParent = *m.TraceParent // any other is left out, as the W3C asks of whoever cannot read one
 	}
 	out.diagnostic = diagnosticMeta(p.Meta)
 	return out, nil
-}
-
-// setTrace keeps a trace context that is well formed. Any other is left out, as the W3C asks of whoever cannot read one.
-func (m *meta) setTrace(parent string, state *string) {
-	const none = "00000000000000000000000000000000"
-	if !traceParentPattern.MatchString(parent) || parent[3:35] == none || parent[36:52] == none[:16] {
-		return
-	}
-	m.TraceParent = parent
-	if state != nil && len(*state) <= maxTraceState && traceStatePattern.MatchString(*state) {
-		m.TraceState = *state
-	}
 }
 
 // forward writes the members of _meta that the SDK needs. What the client can do is left out: nothing that is served depends
@@ -172,11 +152,14 @@ func (m meta) forward(era Era) []byte {
 	return b[:max(0, len(b)-1)]
 }
 
-const sentenceLookalike = "The message has a key that looks like one of the protocol's, and is not: keys are written exactly."
+const sentenceLookalike = "The message has a key that looks like one of the protocol's, and is not, or one of more than 256 bytes: keys are written exactly."
+
+// maxKey is how long a key may be that is compared with known ones, in bytes: folding costs.
+const maxKey = 256
 
 // lookalike reports whether an object has a key that another parser, or a careless reader, would take for a known one:
 // equal to it but for case, compatibility forms of Unicode, and characters that nobody sees. rest are the members that are
-// not known, nil if there are none.
+// not known, nil if there are none. A key that is too long to be looked at counts as one.
 func lookalike(rest jsontext.Value, known ...string) bool {
 	if rest == nil {
 		return false
@@ -186,6 +169,9 @@ func lookalike(rest jsontext.Value, known ...string) bool {
 		return true
 	}
 	for name := range members {
+		if len(name) > maxKey {
+			return true
+		}
 		folded := fold(name)
 		for _, k := range known {
 			if strings.EqualFold(folded, k) {

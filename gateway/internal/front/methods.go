@@ -1,6 +1,7 @@
 package front
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"durward.internal/gateway/internal/subscription"
 )
 
 // Methods that are decided on by name somewhere.
@@ -197,11 +200,12 @@ func decodeResource(f *Frame, params jsontext.Value) ([]byte, *frameError) {
 	return member(nil, "uri", p.URI), nil
 }
 
-// maxSubscriptions is how many resources one stream may tell about.
-const maxSubscriptions = 64
+// sentenceListen is what is wrong with a subscriptions/listen request that cannot be read.
+var sentenceListen = fmt.Sprintf("A subscriptions/listen request takes the notifications that it wants, at most %d resources among them, each once.",
+	subscription.MaxURIs)
 
+// decodeListen reads a request for a stream of notifications. Each resource has one spelling, so that none is there twice.
 func decodeListen(f *Frame, params jsontext.Value) ([]byte, *frameError) {
-	const sentence = "A subscriptions/listen request takes the notifications that it wants, at most 64 resources among them."
 	var p struct {
 		Notifications *struct {
 			Tools         bool     `json:"toolsListChanged"`
@@ -214,22 +218,23 @@ func decodeListen(f *Frame, params jsontext.Value) ([]byte, *frameError) {
 		Meta jsontext.Value `json:"_meta"`
 	}
 	if json.Unmarshal(params, &p, json.RejectUnknownMembers(true)) != nil || p.Notifications == nil ||
-		len(p.Notifications.Subscriptions) > maxSubscriptions {
-		return nil, invalidParams(sentence)
+		len(p.Notifications.Subscriptions) > subscription.MaxURIs {
+		return nil, invalidParams(sentenceListen)
 	}
 	if p.Notifications.TaskIDs != nil && !f.Capabilities.Tasks {
 		return nil, missingTasks()
 	}
 	b := []byte(`"notifications":{"resourceSubscriptions":[`)
 	for i, uri := range p.Notifications.Subscriptions {
-		if !bounded(uri, maxURI) {
-			return nil, invalidParams(sentence)
+		if !bounded(uri, maxURI) || slices.Contains(p.Notifications.Subscriptions[:i], uri) {
+			return nil, invalidParams(sentenceListen)
 		}
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = quote(b, uri)
 	}
+	f.Resources = len(p.Notifications.Subscriptions)
 	b = append(b, ']')
 	for _, want := range []struct {
 		name string

@@ -1,16 +1,17 @@
 package front
 
 import (
-	"bytes"
 	"encoding/json"
-	"io"
 	"log/slog"
+	"math"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"durward.internal/gateway/internal/envelope"
+	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/clean"
@@ -32,17 +33,14 @@ type refused struct {
 	cause     *fault.Error
 	// session is the caller's, where it is known.
 	session *relay.Session
-	// tool: a tool was called, and answers itself where HTTP has nothing to say.
-	tool bool
-	// stateful: the answer is for a client of the stateful era.
-	stateful bool
+	form    form
 	// principal is whom the caller's token named, where no session is known.
 	principal string
 	// retry is after how long the same request may succeed; 0: nobody knows.
 	retry time.Duration
 	// slow refusals are held back for a while.
 	slow bool
-	// often: refusals of this kind come in floods, and are counted rather than recorded one by one.
+	// often: refusals of this kind come in floods, and are not worth a line in the log each.
 	often bool
 	// hangUp ends the connection with the answer.
 	hangUp bool
@@ -50,7 +48,32 @@ type refused struct {
 	quiet bool
 }
 
-// refuse answers with a JSON-RPC error and records the refusal.
+// form is what an answer says no with.
+type form int
+
+const (
+	// asError is a JSON-RPC error.
+	asError form = iota
+	// asResult is what a tool that was called answers, in the stateful era; in the stateless one a result says its kind.
+	asResult
+	asStatelessResult
+)
+
+// settle says how a message is answered that was understood: a tool answers for itself. For everything else the stateless era
+// has HTTP's word for it, status; of clients of the other era nothing but a JSON-RPC answer to their request reaches anybody.
+func (no *refused) settle(frame *Frame, status int) {
+	no.id, no.status, no.form = frame.ID, http.StatusOK, asError
+	switch {
+	case frame.Method == methodCallTool && frame.Era == Stateful:
+		no.form = asResult
+	case frame.Method == methodCallTool:
+		no.form = asStatelessResult
+	case frame.Era == Stateless:
+		no.status = status
+	}
+}
+
+// refuse answers with a refusal and records it.
 func (f *Front) refuse(w http.ResponseWriter, r *http.Request, requestID string, no *refused) {
 	code := fault.CodeName(no.code)
 	attributes := []any{"reason", no.reason, "code", code, "http_status", no.status}
@@ -69,7 +92,7 @@ func (f *Front) refuse(w http.ResponseWriter, r *http.Request, requestID string,
 		f.note(r, requestID, no)
 	}
 	if no.slow {
-		f.limits.pause(r.Context())
+		f.admission.pause(r.Context())
 	}
 	if no.status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="durward"`)
@@ -105,7 +128,7 @@ func (no *refused) answer(requestID string) ([]byte, error) {
 		f.Retryable, f.RetryAfter = true, no.retry
 	}
 	out := envelope.Fault(requestID, f) // of our words alone: nothing of a cause goes out
-	if no.tool && no.status == http.StatusOK {
+	if no.form != asError {
 		return no.result(id, out)
 	}
 	rpc := no.rpc
@@ -145,10 +168,28 @@ func (no *refused) result(id json.RawMessage, out *envelope.Envelope) ([]byte, e
 		"isError": true, "_meta": meta, "structuredContent": json.RawMessage(raw),
 		"content": []any{map[string]any{"type": "text", "text": string(raw)}},
 	}
-	if !no.stateful {
+	if no.form == asStatelessResult {
 		result["resultType"] = "complete"
 	}
 	return json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "result": result})
 }
 
-func newReader(b []byte) io.Reader { return bytes.NewReader(b) }
+// note writes a refusal down: the first of its principal and kind, and then how many there were. What is refused here is the
+// manner of a message and not what it says, so that one stands for all of them.
+func (f *Front) note(r *http.Request, requestID string, no *refused) {
+	event := refusal.Event{RequestID: requestID, Code: no.code, Reason: no.reason, Principal: no.principal}
+	if no.session != nil {
+		event.Principal, event.Session = no.session.Principal(), no.session.Ref()
+	}
+	f.conf.Refusals.RecordOften(r.Context(), event)
+}
+
+// header says in HTTP's words when to come back, and whether on another connection.
+func (no *refused) header(h http.Header) {
+	if no.retry > 0 {
+		h.Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(no.retry.Seconds())))))
+	}
+	if no.hangUp {
+		h.Set("Connection", "close")
+	}
+}

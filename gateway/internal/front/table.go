@@ -2,7 +2,6 @@ package front
 
 import (
 	"crypto/sha256"
-	"crypto/subtle"
 	"sync"
 	"time"
 
@@ -198,7 +197,7 @@ func (t *table) oldest(token [sha256.Size]byte) *entry {
 	defer t.mu.Unlock()
 	var found *entry
 	for _, e := range t.byKey {
-		if e.inflight == 0 && subtle.ConstantTimeCompare(e.token[:], token[:]) == 1 && (found == nil || e.used.Before(found.used)) {
+		if e.inflight == 0 && sameToken(e.token, token) && (found == nil || e.used.Before(found.used)) {
 			found = e
 		}
 	}

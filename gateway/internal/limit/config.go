@@ -37,7 +37,8 @@ type Config struct {
 	// Clients are principals with buckets of their own; what is 0 there is as for all.
 	Clients map[string]Rates `yaml:"clients"`
 	// Strangers are requests with a token that the vault has not yet accepted while this process runs, from everybody
-	// together. Default: 10 a second, burst 20.
+	// together. What shows no token, or comes for another host or path, is answered at once as often as this too, and beyond
+	// it slowly. Default: 10 a second, burst 20.
 	Strangers Rate `yaml:"strangers"`
 	// StrangersAtOnce is how many of them may be before the vault at a time, 1 to 64. Default 4.
 	StrangersAtOnce int `yaml:"strangers_at_once"`
@@ -46,6 +47,8 @@ type Config struct {
 	// RequestsPerPrincipal is how many HTTP requests of a principal may be under way, streams among them, 1 to 4,096.
 	// Default 64.
 	RequestsPerPrincipal int `yaml:"requests_per_principal"`
+	// CallsPerPrincipal is how many tool calls of a principal may be under way, 1 to 1,024. Default 32.
+	CallsPerPrincipal int `yaml:"calls_per_principal"`
 	// Connections is how many connections there may be, 16 to 65,536. Default 1,024. At the cap the oldest one that has
 	// served no accepted client makes room.
 	Connections int `yaml:"connections"`
@@ -86,6 +89,7 @@ func (c *Config) Validate() error {
 		{"strangers_at_once", &c.StrangersAtOnce, 4, 1, 64},
 		{"principals", &c.Principals, 4096, 16, 1 << 16},
 		{"requests_per_principal", &c.RequestsPerPrincipal, 64, 1, 4096},
+		{"calls_per_principal", &c.CallsPerPrincipal, 32, 1, 1024},
 		{"connections", &c.Connections, 1024, 16, 1 << 16},
 		{"connections_per_principal", &c.ConnectionsPerPrincipal, 64, 1, 1 << 16},
 		{"connections_of_strangers", &c.ConnectionsOfStrangers, 256, 1, 1 << 16},

@@ -112,6 +112,8 @@ const (
 	Requests Slot = iota
 	// LargeMessages are messages in memory that are not small: two.
 	LargeMessages
+	// Calls are tool calls under way: Config.CallsPerPrincipal.
+	Calls
 	slots
 )
 
@@ -122,7 +124,7 @@ func (l *Limiter) Enter(principal string, s Slot) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entry(principal, time.Now())
-	if e == nil || e.taken[s] >= [slots]int{Requests: l.conf.RequestsPerPrincipal, LargeMessages: maxLargeMessages}[s] {
+	if e == nil || e.taken[s] >= [slots]int{Requests: l.conf.RequestsPerPrincipal, LargeMessages: maxLargeMessages, Calls: l.conf.CallsPerPrincipal}[s] {
 		return false
 	}
 	e.taken[s]++

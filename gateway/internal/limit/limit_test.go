@@ -53,7 +53,7 @@ func TestDefaults(t *testing.T) {
 		Rates:     Rates{Tools: ten, Reads: ten, Resources: ten, Lists: ten, Messages: Rate{PerS: 50, Burst: 100}},
 		Clients:   map[string]Rates{},
 		Strangers: ten, StrangersAtOnce: 4,
-		Principals: 4096, RequestsPerPrincipal: 64, Connections: 1024, ConnectionsPerPrincipal: 64, ConnectionsOfStrangers: 256,
+		Principals: 4096, RequestsPerPrincipal: 64, CallsPerPrincipal: 32, Connections: 1024, ConnectionsPerPrincipal: 64, ConnectionsOfStrangers: 256,
 		RefusalDelayMS: 200,
 	}
 	if diff := cmp.Diff(want, newLimiter(t, Config{}).Config()); diff != "" {

@@ -99,18 +99,17 @@ func (s *Server) unknownTool(ctx context.Context, call *front.Call) (mcp.Result,
 
 // limited holds one of the principal's slots for the call.
 func (s *Server) limited(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t tool, until bounds) (answer, error) {
-	principal := call.Session.Principal()
-	if !s.slots.take(principal) {
+	if !call.Enter() {
 		s.conf.Metrics.Refused("limit: calls")
 		return answer{}, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded", fault.WithRetry(time.Second))
 	}
-	defer s.slots.free(principal)
-	if err := s.screened(ctx, call, t, req.Params.Arguments); err != nil {
-		return answer{}, err
-	}
+	defer call.Leave()
 	request, reason, err := t.decode(req.Params.Arguments, fromMessages(call))
 	if err != nil {
 		s.recordRefused(ctx, call, t, err)
+		return answer{}, err
+	}
+	if err := s.screened(ctx, call, t, req.Params.Arguments); err != nil {
 		return answer{}, err
 	}
 	switch {
@@ -259,7 +258,9 @@ func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *fro
 	}
 	t, ok := contract.Lookup(state.GetTool().GetName())
 	if !ok || !bytes.Equal(t.DefinitionDigest[:], state.GetTool().GetDefinitionDigest()) {
-		return answer{}, fault.New(callv1.Code_CODE_CONFLICT, "the tool is not what it was when the human was asked; ask again")
+		out := envelope.Fault(call.RequestID, fault.New(callv1.Code_CODE_CONFLICT, "the tool is not what it was when the human was asked; ask again"))
+		out.OperationID = id
+		return answer{Envelope: out}, nil
 	}
 	request, err := t.Decode(state.GetArguments())
 	if err != nil {
@@ -373,9 +374,9 @@ func (s *Server) watchClient(ctx context.Context, req *mcp.CallToolRequest, call
 	}
 }
 
-// done makes the envelope of a sink's answer.
+// done makes the envelope of a sink's answer, which it leaves as it is: callers that were joined share one.
 func done(call *front.Call, t contract.Tool, reply relay.Reply, id string) (answer, error) {
-	result, err := envelope.Result(reply.Response)
+	result, err := envelope.Result(proto.Clone(reply.Response))
 	if err != nil {
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 	}
@@ -463,29 +464,4 @@ func metaOf(call *front.Call, out answer) mcp.Meta {
 		meta[metaProofNeeded] = out.proof
 	}
 	return meta
-}
-
-// slots bounds how many calls of one principal are under way.
-type slots struct {
-	most  int
-	mu    sync.Mutex
-	taken map[string]int
-}
-
-func (s *slots) take(principal string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.taken[principal] >= s.most {
-		return false
-	}
-	s.taken[principal]++
-	return true
-}
-
-func (s *slots) free(principal string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.taken[principal]--; s.taken[principal] == 0 {
-		delete(s.taken, principal)
-	}
 }

@@ -265,6 +265,40 @@ func TestClientThatLeavesEndsTheWait(t *testing.T) {
 	}
 }
 
+// Callers that wait for one operation get one answer of the sink, which each of them cleans for itself (with -race: none
+// touches another's).
+func TestJoinedCallersCleanOneAnswer(t *testing.T) {
+	e := newEdge(t, edgeOptions{hold: 300 * time.Millisecond})
+	s := e.connect(t, tokenAgent)
+	asked := e.call(t, s, "start_service", `{"service_id":"demo-chat"}`)
+	e.executor.mu.Lock()
+	e.executor.name, e.executor.slow = "Chat\u202e\x1b[2J", make(chan struct{})
+	e.executor.mu.Unlock()
+	e.vault.set(asked.OperationID, vaultv1.OperationState_OPERATION_STATE_APPROVED, "")
+	const callers = 3
+	answers := make(chan reply, callers)
+	for id := range callers {
+		go func() {
+			r, err := e.try(context.Background(), request{session: s, body: toolCall(10+id, "wait_operation", `{"operation_id":"`+asked.OperationID+`"}`)})
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- r
+		}()
+	}
+	time.Sleep(150 * time.Millisecond) // until all have joined
+	close(e.executor.slow)
+	for range callers {
+		a := decodeAnswer(t, <-answers)
+		if a.Status != "ok" || a.Replayed || !strings.Contains(string(a.Result), `"name":"Chat"`) {
+			t.Errorf("a caller was answered %s", a.tool.Structured)
+		}
+	}
+	if n := e.executor.count(); n != 1 {
+		t.Errorf("%d effects", n)
+	}
+}
+
 func TestReadIsCancelledWithItsRequest(t *testing.T) {
 	e := newEdge(t, edgeOptions{})
 	s := e.connect(t, tokenAgent)

@@ -125,10 +125,10 @@ func newGateway(t testing.TB, vault, executor grpc.ClientConnInterface) http.Han
 	logger := slog.New(slog.DiscardHandler) // a line for each of so many calls would tell nobody anything
 	refusals, err := refusal.New(new(fakeSpool), logger)
 	must(t, err)
-	peers, err := relay.New(relay.Config{Vault: vault, Executor: executor, Logger: logger})
+	peers, err := relay.New(relay.Config{Vault: vault, Waits: vault, Executor: executor, Logger: logger})
 	must(t, err)
 	server, err := mcpserver.New(mcpserver.Config{
-		Relay: peers, Refusals: refusals, Logger: logger, Version: "test", Hold: time.Second, SessionTimeout: time.Hour, CallsPerPrincipal: 64,
+		Relay: peers, Refusals: refusals, Logger: logger, Version: "test", Hold: time.Second, SessionTimeout: time.Hour,
 		Draining: make(chan struct{}),
 	})
 	must(t, err)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,7 +69,9 @@ type fakeVault struct {
 	closed     int
 	full       bool // as many sessions as the client may have
 	hang       chan struct{}
-	waiting    atomic.Int32
+	// unwilling is what whoever waits for an operation is answered.
+	unwilling *fault.Error
+	waiting   atomic.Int32
 }
 
 type fakeOperation struct {
@@ -258,6 +261,12 @@ func (v *fakeVault) WaitOperation(ctx context.Context, req *vaultv1.WaitOperatio
 	if err := v.blocked(ctx); err != nil {
 		return nil, err
 	}
+	v.mu.Lock()
+	unwilling := v.unwilling
+	v.mu.Unlock()
+	if unwilling != nil {
+		return nil, unwilling
+	}
 	v.waiting.Add(1)
 	defer v.waiting.Add(-1)
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -399,7 +408,7 @@ func (e *fakeExecutor) StartService(ctx context.Context, req *executorv1.StartSe
 		return nil, err
 	}
 	e.mu.Lock()
-	slow, fail := e.slow, e.fail
+	slow, fail, name := e.slow, e.fail, e.name
 	key := string(signed.GetPayload())
 	replayed := e.spent[key]
 	if fail == nil && !replayed {
@@ -428,7 +437,7 @@ func (e *fakeExecutor) StartService(ctx context.Context, req *executorv1.StartSe
 		return nil, err
 	}
 	return &executorv1.StartServiceResponse{
-		Service: &executorv1.ServiceDetail{ServiceId: req.GetServiceId(), State: executorv1.ServiceState_SERVICE_STATE_RUNNING}, Changed: true,
+		Service: &executorv1.ServiceDetail{ServiceId: req.GetServiceId(), Name: name, State: executorv1.ServiceState_SERVICE_STATE_RUNNING}, Changed: true,
 	}, nil
 }
 
@@ -462,12 +471,38 @@ func (s *fakeSpool) find(requestID string) *auditv1.Record {
 	return nil
 }
 
+// recorded returns how many refusals the records account for, by code: those of one kind stand for each other.
+func (e *edge) recorded(t testing.TB) map[string]int {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	e.refusals.Run(ctx, time.Second)
+	e.spool.mu.Lock()
+	defer e.spool.mu.Unlock()
+	out := map[string]int{}
+	for _, r := range e.spool.records {
+		code, _, found := strings.Cut(strings.TrimPrefix(r.GetBody().GetReason(), "CODE_"), ": ")
+		n := 1
+		if many := r.GetBody().GetDetails()["count"]; many != "" {
+			var err error
+			n, err = strconv.Atoi(many)
+			must(t, err)
+		}
+		if !found || r.GetRequestId() == "" {
+			t.Errorf("a record is %v", r)
+		}
+		out[code] += n
+	}
+	return out
+}
+
 // edge is a whole gateway over real HTTP, with fake peers behind real mutual TLS.
 type edge struct {
 	url      string
 	vault    *fakeVault
 	executor *fakeExecutor
 	spool    *fakeSpool
+	refusals *refusal.Recorder
 	front    *front.Front
 	drain    func()
 }
@@ -508,12 +543,14 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	logger := platformtest.Logger()
 	refusals, err := refusal.New(e.spool, logger)
 	must(t, err)
+	e.refusals = refusals
 	wrap := opts.wrap
 	if wrap == nil {
 		wrap = func(conn grpc.ClientConnInterface) grpc.ClientConnInterface { return conn }
 	}
 	peers, err := relay.New(relay.Config{
 		Vault:         wrap(kit.Dial(t, gateway, vaultAddr, kit.ID(optionsv1.Role_ROLE_VAULT, "main"))),
+		Waits:         wrap(kit.Dial(t, gateway, vaultAddr, kit.ID(optionsv1.Role_ROLE_VAULT, "main"))),
 		Executor:      wrap(kit.Dial(t, gateway, executorAddr, kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"))),
 		Logger:        logger,
 		DecideTimeout: opts.decide,
@@ -523,14 +560,16 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	e.drain = sync.OnceFunc(func() { close(draining) })
 	server, err := mcpserver.New(mcpserver.Config{
 		Relay: peers, Refusals: refusals, Logger: logger, Version: "test", Hold: orDefault(opts.hold, time.Second),
-		SessionTimeout: orDefault(opts.idle, time.Minute), CallsPerPrincipal: orDefault(opts.calls, 8), Draining: draining,
+		SessionTimeout: orDefault(opts.idle, time.Minute), Draining: draining,
 	})
 	must(t, err)
+	limits := lifted()
+	limits.CallsPerPrincipal = orDefault(opts.calls, 8)
 	edge, err := front.New(front.Config{
 		Sessions: peers, Stateful: server.Handler(front.Stateful), Stateless: server.Handler(front.Stateless),
 		Refusals: refusals, Logger: logger, Hosts: []string{"gateway.example"}, Origins: []string{"https://console.example"},
 		SessionsPerPrincipal: orDefault(opts.sessions, 8), SessionIdle: orDefault(opts.idle, time.Minute),
-		Limits: lifted(),
+		Limits: limits,
 	})
 	must(t, err)
 	e.front = edge

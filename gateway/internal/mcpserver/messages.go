@@ -18,7 +18,7 @@ func fromMessages(call *front.Call) bool {
 }
 
 // screened refuses a call from a messaging channel whose arguments are too long or hold a phrase by which people take agents
-// over (MSG-1). The record says which argument and what kind of phrase; nothing repeats the text.
+// over (MSG-1). The contract has let them pass, since screening costs more than what it refuses is worth. The record says which argument and what kind of phrase; nothing repeats the text.
 func (s *Server) screened(ctx context.Context, call *front.Call, t tool, arguments json.RawMessage) error {
 	if !fromMessages(call) {
 		return nil
@@ -34,7 +34,7 @@ func (s *Server) screened(ctx context.Context, call *front.Call, t tool, argumen
 	sentence := "the text holds a phrase that is used to take agents over, so that it goes no further; say it in other words"
 	if found.Class == "" {
 		event.Code, event.Reason = callv1.Code_CODE_TOO_LARGE, "length"
-		sentence = fmt.Sprintf("a text from a messaging channel may have %d characters", messaging.MaxText)
+		sentence = fmt.Sprintf("a text from a messaging channel may have %d characters, and all of them together %d bytes", messaging.MaxText, messaging.MaxArguments)
 	}
 	s.conf.Refusals.Record(ctx, event)
 	return fault.New(event.Code, sentence, fault.WithField(event.Field))

@@ -13,6 +13,7 @@ import (
 	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/front"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
 )
@@ -75,7 +76,7 @@ func (s *Server) renew(ctx context.Context, call *front.Call) error {
 	if call.Caller.Proof == nil {
 		return nil
 	}
-	if err := s.conf.Relay.Renew(ctx, call.Session, call.Caller); err != nil {
+	if err := s.conf.Relay.Renew(ctx, call.Session, call.Caller, optionsv1.Role_ROLE_VAULT); err != nil {
 		return refuse(call, fault.From(err))
 	}
 	return nil
@@ -116,11 +117,11 @@ func rpcError(call *front.Call, code int64, f *fault.Error) error {
 	return &refusalError{&jsonrpc.Error{Code: code, Message: out.Summary, Data: data}}
 }
 
-// forget ends a stateless session that the vault accepts no more, as when its client was renamed or removed: the client's next
-// request opens another, or is told that its token is not known. In the stateful era that is the client's to do.
+// forget ends a session that the vault accepts no more, as when its client was renamed or removed. The client's next request
+// opens another in the stateless era, and in the other one hears that its session is gone.
 func forget(call *front.Call, f *fault.Error) {
-	if call.Era == front.Stateless && f.Code == callv1.Code_CODE_UNAUTHENTICATED {
-		call.Unbind(context.Background())
+	if f.Code == callv1.Code_CODE_UNAUTHENTICATED {
+		call.Forget(context.Background())
 	}
 }
 
@@ -129,7 +130,7 @@ func (s *Server) public(ctx context.Context, method string, call *front.Call, er
 	if ours, ok := errors.AsType[*refusalError](err); ok {
 		return ours.rpc
 	}
-	s.conf.Logger.WarnContext(ctx, "the SDK refused a message", "method", method, "error", err)
+	s.conf.Logger.WarnContext(ctx, "the SDK refused a message", "method", method, "type", fmt.Sprintf("%T", err)) // its text repeats input
 	return internal(call)
 }
 
@@ -186,7 +187,7 @@ func (s *Server) initialize(ctx context.Context, next mcp.MethodHandler, method 
 	result, err := next(ctx, method, req)
 	session, ok := req.GetSession().(*mcp.ServerSession)
 	if err != nil || !ok {
-		s.conf.Logger.WarnContext(ctx, "the SDK refused a handshake", "error", err)
+		s.conf.Logger.WarnContext(ctx, "the SDK refused a handshake", "type", fmt.Sprintf("%T", err))
 		return nil, internalError(call)
 	}
 	end := func() {

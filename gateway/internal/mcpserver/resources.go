@@ -72,7 +72,6 @@ func (c Config) boundsOf(principal string) []resource.Bound {
 	rate := func(r limit.Rate) string { return fmt.Sprintf("%g a second, %d at once after a rest", r.PerS, r.Burst) }
 	out := []resource.Bound{
 		{Name: "a call is held for a human", Value: c.Hold.String()},
-		{Name: "tool calls under way", Value: fmt.Sprint(c.CallsPerPrincipal)},
 		{Name: "subscriptions", Value: fmt.Sprint(subscription.MaxURIs)},
 		{Name: "a session without use ends after", Value: c.SessionTimeout.String()},
 	}
@@ -86,6 +85,7 @@ func (c Config) boundsOf(principal string) []resource.Bound {
 		resource.Bound{Name: "resources", Value: rate(rates.Resources)},
 		resource.Bound{Name: "lists", Value: rate(rates.Lists)},
 		resource.Bound{Name: "messages in all", Value: rate(rates.Messages)},
+		resource.Bound{Name: "tool calls under way", Value: fmt.Sprint(c.Limits.CallsPerPrincipal)},
 		resource.Bound{Name: "requests under way", Value: fmt.Sprint(c.Limits.RequestsPerPrincipal)},
 		resource.Bound{Name: "connections", Value: fmt.Sprint(c.Limits.ConnectionsPerPrincipal)},
 	)
@@ -128,14 +128,15 @@ func (r *resources) outgoing(era front.Era) mcp.Middleware {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			result, err := next(ctx, method, req)
 			if session, ok := req.GetSession().(*mcp.ServerSession); ok && err == nil && method == noteAcknowledged {
-				r.acknowledged(session)
+				r.subscribed(session)
 			}
 			return result, err
 		}
 	}
 }
 
-func (r *resources) acknowledged(session *mcp.ServerSession) {
+// subscribed lets a stream tell of changes: its client knows that it is subscribed.
+func (r *resources) subscribed(session *mcp.ServerSession) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if ack, ok := r.acked[session]; ok {
@@ -255,23 +256,27 @@ func (r *resources) complete(ctx context.Context, call *front.Call, params *mcp.
 	}, nil
 }
 
-// subscribable reads a URI and judges it as a reader of the resource is judged, so that whoever may not look is not told of
-// changes either. The state is an operation's.
-func (r *resources) subscribable(ctx context.Context, call *front.Call, raw string) (resource.URI, vaultv1.OperationState, error) {
-	uri, err := parseURI(raw)
-	if err != nil {
-		return uri, 0, err
+// subscribable reads URIs and judges them as a reader of the resources is judged, so that whoever may not look is not told of
+// changes either. It returns the states of the operations among them.
+func (r *resources) subscribable(ctx context.Context, call *front.Call, raw ...string) ([]resource.URI, map[string]vaultv1.OperationState, error) {
+	var uris []resource.URI
+	for _, text := range raw {
+		uri, err := parseURI(text)
+		if err != nil {
+			return nil, nil, err
+		}
+		uris = append(uris, uri)
 	}
-	state, err := r.book.Probe(ctx, client(call), uri)
+	states, err := r.book.Probe(ctx, client(call), uris...)
 	if err != nil {
-		return uri, 0, fault.From(err)
+		return nil, nil, fault.From(err)
 	}
-	return uri, state, nil
+	return uris, states, nil
 }
 
 // subscribe subscribes a session of the stateful era. Notifications go out on its standalone stream.
 func (r *resources) subscribe(ctx context.Context, req mcp.Request, call *front.Call, raw string) error {
-	uri, state, err := r.subscribable(ctx, call, raw)
+	uris, states, err := r.subscribable(ctx, call, raw)
 	if err != nil {
 		return err
 	}
@@ -293,7 +298,16 @@ func (r *resources) subscribe(ctx context.Context, req mcp.Request, call *front.
 		}()
 	}
 	r.mu.Unlock()
-	return l.Add(uri, state)
+	return addAll(l, uris, states)
+}
+
+func addAll(l *subscription.Listener, uris []resource.URI, states map[string]vaultv1.OperationState) error {
+	for _, uri := range uris {
+		if err := l.Add(uri, states[uri.ID]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (r *resources) unsubscribe(req mcp.Request, uri resource.URI) {
@@ -314,6 +328,10 @@ func (s *Server) listenTo(ctx context.Context, next mcp.MethodHandler, method st
 		return s.listen(ctx, next, method, req, call)
 	}
 	r := s.resources
+	uris, states, err := r.subscribable(ctx, call, params.Notifications.ResourceSubscriptions...)
+	if err != nil {
+		return nil, err
+	}
 	acked := make(chan struct{})
 	r.mu.Lock()
 	r.acked[session] = acked
@@ -325,7 +343,7 @@ func (s *Server) listenTo(ctx context.Context, next mcp.MethodHandler, method st
 	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	meta := mcp.Meta{mcp.MetaKeySubscriptionID: requestID(call)}
+	meta := mcp.Meta{mcp.MetaKeySubscriptionID: rpcID(call)}
 	l := r.table.Listen(call.Session, call.Session.Principal(), func(uri string) {
 		select {
 		case <-acked:
@@ -334,20 +352,14 @@ func (s *Server) listenTo(ctx context.Context, next mcp.MethodHandler, method st
 		}
 	})
 	defer l.Close()
-	for _, raw := range params.Notifications.ResourceSubscriptions {
-		uri, state, err := r.subscribable(ctx, call, raw)
-		if err == nil {
-			err = l.Add(uri, state)
-		}
-		if err != nil {
-			return nil, err
-		}
+	if err := addAll(l, uris, states); err != nil {
+		return nil, err
 	}
 	return s.listen(ctx, next, method, req, call)
 }
 
-// requestID is the JSON-RPC id of a request, as notifications repeat it.
-func requestID(call *front.Call) any {
+// rpcID is the JSON-RPC id of a request, as notifications repeat it.
+func rpcID(call *front.Call) any {
 	var number int64
 	if json.Unmarshal(call.ID, &number) == nil {
 		return number

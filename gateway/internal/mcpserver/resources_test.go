@@ -32,6 +32,7 @@ type fakeEvents struct {
 	moved    chan struct{}
 	watching int
 	opened   int
+	listed   int
 }
 
 func (f *fakeEvents) look() (executorv1.ServiceState, <-chan struct{}) {
@@ -103,6 +104,9 @@ func (e *fakeExecutor) ListServices(ctx context.Context, _ *executorv1.ListServi
 		return nil, err
 	}
 	state, _ := e.look()
+	e.moving.Lock()
+	e.listed++
+	e.moving.Unlock()
 	out := &executorv1.ListServicesResponse{Services: []*executorv1.ServiceSummary{{ServiceId: "demo-chat", Name: "Chat", State: state, Model: "demo/one", VramMib: 6144}}}
 	for i := range 120 {
 		out.Services = append(out.Services, &executorv1.ServiceSummary{ServiceId: fmt.Sprintf("s-%03d", i)})
@@ -470,6 +474,42 @@ func TestListenStream(t *testing.T) {
 		<-ended
 		e.executor.watched(t, 0)
 		e.executor.move(executorv1.ServiceState_SERVICE_STATE_STOPPED)
+	}
+}
+
+// A stream costs the executor one read, however many resources it is about, and none where no service is named.
+func TestListenAsksSparingly(t *testing.T) {
+	e := newEdge(t, edgeOptions{})
+	services := []string{"durward://services/demo-chat"}
+	for i := range subscription.MaxURIs - 1 {
+		services = append(services, fmt.Sprintf("durward://services/s-%03d", i))
+	}
+	for _, c := range []struct {
+		uris   []string
+		listed int
+	}{{[]string{"durward://gpu", "durward://services"}, 0}, {services, 1}} {
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			body := `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":` + mustJSON(t, c.uris) +
+				`},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+			_, _ = e.try(ctx, request{body: body, header: map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}}) // cut off below
+		}()
+		e.executor.watched(t, 1)
+		cancel()
+		<-ended
+		e.executor.watched(t, 0)
+		e.executor.mu.Lock()
+		read := e.executor.reads
+		e.executor.mu.Unlock()
+		e.executor.moving.Lock()
+		listed := e.executor.listed
+		e.executor.listed = 0
+		e.executor.moving.Unlock()
+		if listed != c.listed || read != 0 {
+			t.Errorf("%d resources: %d lists, %d reads", len(c.uris), listed, read)
+		}
 	}
 }
 

@@ -69,8 +69,6 @@ type Config struct {
 	Hold time.Duration
 	// SessionTimeout is how long a client's session may be idle.
 	SessionTimeout time.Duration
-	// CallsPerPrincipal is how many tool calls of one principal may be under way.
-	CallsPerPrincipal int
 	// Limits are what the front allows a client, for durward://config to tell; nil: it tells nothing of them.
 	Limits *limit.Config
 	// Draining is closed when the process is about to stop: calls that wait for a human then end as pending.
@@ -93,7 +91,6 @@ type Server struct {
 	// sdk are the SDK's servers, by era: the same tools and resources are on both.
 	sdk   [2]*mcp.Server
 	tools map[string]tool
-	slots slots
 	// resources are on both servers too.
 	resources *resources
 	// screen is for what comes from messaging channels.
@@ -116,13 +113,13 @@ func New(conf Config) (*Server, error) {
 	if conf.Relay == nil || conf.Refusals == nil || conf.Logger == nil {
 		return nil, errors.New("mcpserver: relay, refusals and logger are required")
 	}
-	if conf.Hold <= 0 || conf.SessionTimeout <= 0 || conf.CallsPerPrincipal <= 0 {
-		return nil, errors.New("mcpserver: hold, session timeout and calls per principal must be positive")
+	if conf.Hold <= 0 || conf.SessionTimeout <= 0 {
+		return nil, errors.New("mcpserver: hold and session timeout must be positive")
 	}
 	if conf.Hold > LongestHold {
 		return nil, fmt.Errorf("mcpserver: a call is held for %v at most", LongestHold)
 	}
-	s := &Server{conf: conf, tools: map[string]tool{}, slots: slots{most: conf.CallsPerPrincipal, taken: map[string]int{}}, screen: messaging.New()}
+	s := &Server{conf: conf, tools: map[string]tool{}, screen: messaging.New()}
 	for _, t := range contract.Tools() {
 		s.tools[t.Name] = tool{Tool: t, reason: t.Tier != optionsv1.Tier_TIER_READ, look: lookFor(t)}
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -203,6 +204,7 @@ func TestStatelessProbes(t *testing.T) {
 	body := func(from, to string) func(r *request) {
 		return func(r *request) { r.body = strings.Replace(r.body, from, to, 1) }
 	}
+	refused := map[string]int{}
 	later := call(body("2026-07-28", "2099-01-01"))
 	later.header["Mcp-Protocol-Version"] = "2099-01-01"
 	for name, c := range map[string]struct {
@@ -231,10 +233,13 @@ func TestStatelessProbes(t *testing.T) {
 			if c.rpc == -32022 && strings.Join(out.message.Error.Data.Supported, " ") != "2026-07-28 2025-11-25 2025-06-18" {
 				t.Errorf("supported %v", out.message.Error.Data.Supported)
 			}
-			if rec := e.spool.find(out.message.Error.Data.RequestID); rec == nil && c.rpc != -32022 {
-				t.Error("it is not recorded") // clients of a later revision ask so before they fall back
-			}
 		})
+		if c.rpc != -32022 { // clients of a later revision ask so before they fall back
+			refused[map[bool]string{true: "NOT_FOUND", false: "INVALID_ARGUMENT"}[c.rpc == -32601]]++
+		}
+	}
+	if diff := cmp.Diff(refused, e.recorded(t)); diff != "" {
+		t.Errorf("refusals by code (-want +recorded):\n%s", diff)
 	}
 	if e.vault.opened != 0 || e.executor.reads != 0 {
 		t.Errorf("%d sessions, %d reads", e.vault.opened, e.executor.reads)
@@ -292,6 +297,33 @@ func TestStatelessSessionsOfAVaultThatForgot(t *testing.T) {
 	}
 	if out := e.askModern(t, tokenAgent, modernCall("gpu_status", `{}`, "")); out.status != http.StatusUnauthorized {
 		t.Errorf("removed, again: %d %s", out.status, out.raw)
+	}
+}
+
+// A token that was revoked is nobody's any more: its sessions of the older era are gone with it, and it opens no other.
+func TestSessionsOfARevokedToken(t *testing.T) {
+	e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond})
+	session := e.connect(t, tokenAgent)
+	ping := request{session: session, body: `{"jsonrpc":"2.0","id":2,"method":"ping"}`}
+	e.vault.mu.Lock()
+	was := e.vault.principals[tokenAgent]
+	clear(e.vault.sessions)
+	delete(e.vault.principals, tokenAgent)
+	e.vault.mu.Unlock()
+	if a := e.call(t, session, "start_service", `{"service_id":"demo-chat"}`); a.Error == nil || a.Error.Code != "UNAUTHENTICATED" {
+		t.Errorf("revoked: %s", a.tool.Structured)
+	}
+	if out := e.send(t, ping); out.status != http.StatusNotFound {
+		t.Errorf("its session: %d %s", out.status, out.raw)
+	}
+	if out := e.send(t, request{body: initialize}); out.status != http.StatusUnauthorized {
+		t.Errorf("another: %d %s", out.status, out.raw)
+	}
+	e.vault.mu.Lock()
+	e.vault.principals[tokenAgent] = was
+	e.vault.mu.Unlock()
+	if out := e.send(t, request{session: e.connect(t, tokenAgent), body: ping.body}); out.status != http.StatusOK {
+		t.Errorf("let in again: %d %s", out.status, out.raw)
 	}
 }
 

@@ -179,11 +179,10 @@ func (s *Server) task(ctx context.Context, method string, req mcp.Request, call 
 
 // getTask polls a task, and carries the operation out if a human approved it meanwhile.
 func (s *Server) getTask(ctx context.Context, session *mcp.ServerSession, call *front.Call, id string) (mcp.Result, error) {
-	principal := call.Session.Principal()
-	if !s.slots.take(principal) {
+	if !call.Enter() {
 		return nil, taskError(call, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded", fault.WithRetry(time.Second)))
 	}
-	defer s.slots.free(principal)
+	defer call.Leave()
 	operation, err := s.conf.Relay.Operation(ctx, call.Session, call.Caller, id)
 	if err != nil {
 		return nil, taskError(call, err)
@@ -193,8 +192,9 @@ func (s *Server) getTask(ctx context.Context, session *mcp.ServerSession, call *
 	}
 	out, err := s.settle(ctx, &mcp.CallToolRequest{Session: session, Params: &mcp.CallToolParamsRaw{}}, call, id, time.Time{}, s.heldAsTask(time.Now()))
 	if err != nil {
-		if f := fault.From(err); gone(f) || f.Code == callv1.Code_CODE_PROOF_REQUIRED {
-			return nil, taskError(call, err)
+		f := fault.From(err)
+		if !f.Retryable || f.Code == callv1.Code_CODE_PROOF_REQUIRED {
+			return nil, taskError(call, err) // it is the poll that failed: how the operation ends is not known
 		}
 		out = failed(call, s.tools[envelope.WaitTool], err)
 		out.OperationID = id
@@ -203,7 +203,7 @@ func (s *Server) getTask(ctx context.Context, session *mcp.ServerSession, call *
 	if out.Status == envelope.PendingApproval || out.Status == envelope.Running || out.Error != nil && out.Error.Retryable {
 		return polled, nil // the operation is still there: the next poll goes on with it
 	}
-	s.conf.Logger.InfoContext(ctx, "task ended", "tool", operation.GetTool().GetName(), "principal", principal, "session", call.Session.Ref(),
+	s.conf.Logger.InfoContext(ctx, "task ended", "tool", operation.GetTool().GetName(), "principal", call.Session.Principal(), "session", call.Session.Ref(),
 		"status", string(out.Status), "operation", id)
 	result, err := s.result(ctx, call, out)
 	if err != nil {

@@ -321,6 +321,45 @@ func TestTaskOutlivesAnOutage(t *testing.T) {
 	}
 }
 
+// A task is completed when its operation has ended, in whatever way. A poll that fails says nothing of that: it is an error of
+// its own, and the next one goes on.
+func TestTaskEndsWithItsOperation(t *testing.T) {
+	e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond})
+	id := e.ask(t).TaskID
+	e.vault.set(id, vaultv1.OperationState_OPERATION_STATE_APPROVED, "")
+	unwilling := func(f *fault.Error) {
+		e.vault.mu.Lock()
+		defer e.vault.mu.Unlock()
+		e.vault.unwilling = f
+	}
+	for code, want := range map[callv1.Code]int{
+		callv1.Code_CODE_INTERNAL: -32603, callv1.Code_CODE_CONFLICT: -32000, callv1.Code_CODE_DENIED: -32602,
+	} {
+		unwilling(fault.New(code, "the vault cannot say"))
+		if r := e.own(t, tokenAgent, "tasks/get", id, `"taskId":"`+id+`"`, declaresTasks); r.message.Error == nil || r.message.Error.Code != want {
+			t.Errorf("%v: %s", code, r.raw)
+		}
+	}
+	unwilling(fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "nothing can be recorded now", fault.WithRetry(time.Second)))
+	if got := e.task(t, "tasks/get", id); got.Status != "working" {
+		t.Errorf("while the vault cannot record: %+v", got)
+	}
+	unwilling(nil)
+	e.executor.mu.Lock()
+	e.executor.fail = fault.New(callv1.Code_CODE_CONFLICT, "the service is being changed")
+	e.executor.mu.Unlock()
+	if got := e.task(t, "tasks/get", id); got.Status != "completed" || got.envelope.Status != "error" || got.envelope.OperationID != id {
+		t.Errorf("when the sink refused: %+v, %s", got, got.Result)
+	}
+	// A tool that is another than the human was shown ends the operation too.
+	e.vault.mu.Lock()
+	e.vault.operations[id].tool.DefinitionDigest = make([]byte, 32)
+	e.vault.mu.Unlock()
+	if got := e.task(t, "tasks/get", id); got.Status != "completed" || got.envelope.Status != "error" || e.executor.count() != 0 {
+		t.Errorf("with another tool: %+v, %s", got, got.Result)
+	}
+}
+
 func TestTasksAreDeclared(t *testing.T) {
 	e := newEdge(t, edgeOptions{})
 	r := e.own(t, tokenAgent, "server/discover", "", "", `{}`)

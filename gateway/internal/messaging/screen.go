@@ -21,11 +21,18 @@ import (
 // MaxText is the longest text that a message may hold, in characters.
 const MaxText = 4000
 
+// MaxArguments is how many bytes of arguments are looked at: more than any tool takes of texts that people write.
+const MaxArguments = 64 << 10
+
+// maxFolded bounds, in bytes, what texts become in the form in which they are compared. The longest of a living script
+// triples; there are single characters that stand for a sentence.
+const maxFolded = 4 * MaxArguments
+
 // Finding says what is wrong with a message.
 type Finding struct {
 	// Member is the argument in which it is, as it was sent: untrusted. Empty if the arguments are no object.
 	Member string
-	// Class says what a known phrase tries, in one of our own words. Empty: the text is too long.
+	// Class says what a known phrase tries, in one of our own words. Empty: the text is too long, or all of them together.
 	Class string
 }
 
@@ -40,10 +47,15 @@ func New() *Screen { return &Screen{matcher: sync.OnceValue(newMatcher)} }
 
 // Arguments looks at every string of a tool's arguments, names of members included, and returns the first finding. A text
 // that is too long is one, but for the member named cut, of which only the first MaxText characters count: it is cut and
-// not refused.
+// not refused. So are more than MaxArguments bytes, of which it reads nothing.
 func (s *Screen) Arguments(raw json.RawMessage, cut string) (Finding, bool) {
+	if len(raw) > MaxArguments {
+		return Finding{}, true
+	}
+	m := s.matcher()
 	dec := jsontext.NewDecoder(bytes.NewReader(raw))
 	var member string
+	folded := 0
 	for {
 		token, err := dec.ReadToken()
 		if err != nil {
@@ -64,7 +76,11 @@ func (s *Screen) Arguments(raw json.RawMessage, cut string) (Finding, bool) {
 			}
 			text = string([]rune(text)[:MaxText])
 		}
-		if found := s.Text(text); found != "" {
+		plain := m.fold(text)
+		if folded += len(plain); folded > maxFolded {
+			return Finding{Member: member}, true
+		}
+		if found := m.phrase(plain); found != "" {
 			return Finding{Member: member, Class: found}, true
 		}
 	}
@@ -73,11 +89,7 @@ func (s *Screen) Arguments(raw json.RawMessage, cut string) (Finding, bool) {
 // Text returns the class of the first known phrase in a text, or nothing.
 func (s *Screen) Text(text string) string {
 	m := s.matcher()
-	plain := m.fold(text)
-	if found := m.find(m.words(plain)); found != "" {
-		return found
-	}
-	return m.find(squeeze(plain))
+	return m.phrase(m.fold(text))
 }
 
 // matcher finds phrases in a text's two canonical forms: its words, and the text without blanks.
@@ -120,11 +132,19 @@ func newMatcher() *matcher {
 	return m
 }
 
+// phrase returns the class of the first phrase in a folded text.
+func (m *matcher) phrase(folded string) string {
+	if found := m.find(m.words(folded)); found != "" {
+		return found
+	}
+	return m.find(squeeze(folded))
+}
+
 // fold removes what makes equal words look different to a program and not to a reader: compatibility forms, case, accents,
-// and characters without a width.
+// apostrophes, and characters without a width.
 func (m *matcher) fold(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf) {
+		if r == '\'' || r == '’' || unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf) {
 			return -1
 		}
 		return r
@@ -137,8 +157,7 @@ func (m *matcher) words(folded string) string {
 	var b strings.Builder
 	b.Grow(len(folded) + 2)
 	b.WriteByte(' ')
-	apostrophes := strings.NewReplacer("'", "", "’", "")
-	for word := range strings.FieldsFuncSeq(apostrophes.Replace(folded), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+	for word := range strings.FieldsFuncSeq(folded, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
 		if stand, ok := m.stand[word]; ok {
 			if word = stand; word == "" {
 				continue

@@ -15,7 +15,6 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/telemetry"
@@ -101,24 +100,37 @@ type Message struct {
 // Request is one message on its way. Nil is one that nobody watches. A client that leaves ends the request while a call may
 // still be under way, so that it is safe for concurrent use.
 type Request struct {
-	metrics     *Metrics
-	method, era string
-	status      atomic.Pointer[string]
-	span        trace.Span
+	metrics *Metrics
+	message Message
+	method  string
+	status  atomic.Pointer[string]
+	span    trace.Span
 }
 
-// Begin counts a message and begins its trace, if it changes something or the draw says so. The caller calls End.
-func (m *Metrics) Begin(ctx context.Context, msg Message) (context.Context, *Request) {
+// Begin counts a message. The caller calls End.
+func (m *Metrics) Begin(msg Message) *Request {
 	if m == nil {
-		return ctx, nil
+		return nil
 	}
-	r := &Request{metrics: m, method: msg.Method, era: msg.Era}
+	r := &Request{metrics: m, message: msg, method: msg.Method}
 	if !slices.Contains(m.methods, msg.Method) {
 		r.method = span.Unknown
 	}
+	return r
+}
+
+// Trace begins the trace of a message that was let through, if it asks for a change or the draw says so, and returns ctx with
+// its span. What is refused before has none: whoever is turned away could push out the spans of those who are served. It is
+// called once at most, before anything else may call Context.
+func (r *Request) Trace(ctx context.Context) context.Context {
+	if r == nil {
+		return ctx
+	}
+	m, msg := r.metrics, r.message
 	tool, known := contract.Lookup(msg.Tool)
-	if !changes(tool, known) && !m.seen.Sample() {
-		return ctx, r
+	changes := known && tool.Tier != optionsv1.Tier_TIER_READ
+	if !changes && !m.seen.Sample() {
+		return ctx
 	}
 	name := r.method
 	if msg.Tool != "" {
@@ -131,20 +143,14 @@ func (m *Metrics) Begin(ctx context.Context, msg Message) (context.Context, *Req
 		ctx = trace.ContextWithRemoteSpanContext(ctx, remote)
 	}
 	ctx, r.span = m.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer))
-	r.span.SetAttributes(span.Method.String(r.method), span.Era.String(r.era), span.RequestID.String(msg.RequestID))
+	r.span.SetAttributes(span.Method.String(r.method), span.Era.String(msg.Era), span.RequestID.String(msg.RequestID))
 	if msg.Tool != "" {
 		r.span.SetAttributes(span.Tool.String(tool.Name))
 	}
 	if known {
 		r.span.SetAttributes(span.Tier.String(contract.TierName(tool.Tier)))
 	}
-	return ctx, r
-}
-
-// changes reports whether a message is a call that may have an effect, of a tool that is known: waiting for an operation
-// carries it out.
-func changes(t contract.Tool, known bool) bool {
-	return known && (t.Tier != optionsv1.Tier_TIER_READ || t.FullMethod == vaultv1.ToolService_WaitOperation_FullMethodName)
+	return ctx
 }
 
 // Context returns ctx with the request's span, for handlers whose context is not the HTTP request's.
@@ -190,7 +196,7 @@ func (r *Request) End() {
 	if s := r.status.Load(); s != nil {
 		status = *s
 	}
-	r.metrics.requests.WithLabelValues(r.method, r.era, status).Inc()
+	r.metrics.requests.WithLabelValues(r.method, r.message.Era, status).Inc()
 	if r.span != nil {
 		r.span.SetAttributes(span.Status.String(status))
 		r.span.End()

@@ -40,7 +40,8 @@ func TestMadeUpNamesAreUnknown(t *testing.T) {
 	for _, msg := range []metrics.Message{
 		{Method: "notifications/alice", Era: "stateless"}, {Method: "tools/call", Tool: "alice", Era: "stateful"}, {Method: "alice", Tool: "alice", Era: "stateless"},
 	} {
-		ctx, r := m.Begin(t.Context(), msg)
+		r := m.Begin(msg)
+		ctx := r.Trace(t.Context())
 		if !trace.SpanContextFromContext(ctx).IsSampled() {
 			t.Errorf("%+v is not traced at a ratio of 1", msg)
 		}
@@ -81,10 +82,12 @@ func TestSampling(t *testing.T) {
 		{metrics.Message{Method: "tools/call", Tool: "gpu_status", TraceParent: "00-" + id + "-00f067aa0ba902b7-01"}, false},
 		{metrics.Message{Method: "tools/call", Tool: "alice", TraceParent: "00-" + id + "-00f067aa0ba902b7-01"}, false},
 		{metrics.Message{Method: "tools/call", Tool: "start_service"}, true},
-		{metrics.Message{Method: "tools/call", Tool: "wait_operation", TraceParent: "00-" + id + "-00f067aa0ba902b7-00"}, true},
+		{metrics.Message{Method: "tools/call", Tool: "wait_operation", TraceParent: "00-" + id + "-00f067aa0ba902b7-01"}, false},
+		{metrics.Message{Method: "tools/call", Tool: "start_service", TraceParent: "00-" + id + "-00f067aa0ba902b7-00"}, true},
 		{metrics.Message{Method: "tools/call", Tool: "stop_service", TraceParent: "nonsense"}, true},
 	} {
-		ctx, r := m.Begin(t.Context(), c.msg)
+		r := m.Begin(c.msg)
+		ctx := r.Trace(t.Context())
 		at := trace.SpanContextFromContext(ctx)
 		if at.IsSampled() != c.traced {
 			t.Errorf("%+v: traced is %t", c.msg, !c.traced)
@@ -102,15 +105,33 @@ func TestSampling(t *testing.T) {
 	if err := json.Unmarshal([]byte(page("/traces?trace_id="+id)), &shown); err != nil || len(shown.Spans) != 1 {
 		t.Fatalf("%v %+v", err, shown)
 	}
-	if s := shown.Spans[0]; s.ParentID != "00f067aa0ba902b7" || s.Name != "tools/call wait_operation" || s.Attributes["durward.status"] != "RATE_LIMITED" {
+	if s := shown.Spans[0]; s.ParentID != "00f067aa0ba902b7" || s.Name != "tools/call start_service" || s.Attributes["durward.status"] != "RATE_LIMITED" {
 		t.Errorf("%+v", s)
+	}
+}
+
+// Who is turned away is counted and leaves no span, whatever the ratio and the tool.
+func TestRefusalsAreNotTraced(t *testing.T) {
+	m, page := open(t, 1)
+	for range 3 {
+		r := m.Begin(metrics.Message{Method: "tools/call", Tool: "start_service", Era: "stateless"})
+		r.Refuse(callv1.Code_CODE_UNAUTHENTICATED)
+		r.End()
+	}
+	if want := `durward_gateway_requests_total{era="stateless",method="tools/call",status="UNAUTHENTICATED"} 3`; !strings.Contains(page("/metrics"), want) {
+		t.Errorf("/metrics lacks %s", want)
+	}
+	var shown telemetry.Traces
+	if err := json.Unmarshal([]byte(page("/traces")), &shown); err != nil || len(shown.Spans) != 0 {
+		t.Errorf("%v %+v", err, shown)
 	}
 }
 
 // Nobody has to watch.
 func TestNil(t *testing.T) {
 	var m *metrics.Metrics
-	ctx, r := m.Begin(t.Context(), metrics.Message{Method: "tools/call", Tool: "start_service"})
+	r := m.Begin(metrics.Message{Method: "tools/call", Tool: "start_service"})
+	ctx := r.Trace(t.Context())
 	m.Refused("host")
 	m.Wait()()
 	r.Refuse(callv1.Code_CODE_DENIED)
@@ -132,8 +153,8 @@ func BenchmarkRequest(b *testing.B) {
 	m := metrics.New(seen, []string{"tools/call"})
 	b.ReportAllocs()
 	for b.Loop() {
-		ctx, r := m.Begin(b.Context(), metrics.Message{Method: "tools/call", Tool: "gpu_status", Era: "stateful", RequestID: "r-1"})
-		r.Context(ctx)
+		r := m.Begin(metrics.Message{Method: "tools/call", Tool: "gpu_status", Era: "stateful", RequestID: "r-1"})
+		r.Context(r.Trace(b.Context()))
 		r.Call("gpu_status")("ok")
 		r.End()
 	}

@@ -2,10 +2,10 @@
 // the request id, with fixed words for the reason, and never a value that somebody sent. It runs in the untrusted edge, so
 // its records are hints for an operator and no evidence of what did not happen.
 //
-// Recording must not become a way to fill the log: refusals that come in floods make a record for the first and one a minute
-// that counts the others, and beyond a rate any refusal is only counted, and the count is logged. What waits
-// for audit waits in memory alone, since the gateway has no disk of its own. What is lost with the process is records of its
-// refusals, never of an effect.
+// Recording must not become a way to fill the log, nor to hide what somebody else does: refusals that come in floods make a
+// record for the first and one a minute that counts the others, of each principal by itself, and of all others beyond a rate
+// of each principal's own there is only a count, which is logged. What waits for audit waits in memory alone, since the
+// gateway has no disk of its own. What is lost with the process is records of its refusals, never of an effect.
 package refusal
 
 import (
@@ -25,16 +25,18 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 )
 
-// Rate and burst of records; what is beyond them is counted.
+// Rate and burst of Record for one principal; what is beyond them is counted.
 const (
-	perSecond = 20
-	burst     = 200
+	perSecond = 5
+	burst     = 100
 )
 
-// Bounds of what is counted together: for how long, and how many different counts there may be.
+// Bounds of what is counted together: for how long, and how many different counts there may be; and of how many principals the
+// rate is kept. The names of principals are the vault's, so that no stranger fills either.
 const (
-	countFor  = time.Minute
-	maxCounts = 1024
+	countFor      = time.Minute
+	maxCounts     = 1024
+	maxPrincipals = 1024
 )
 
 // MaxWaiting is how many records may wait for audit.
@@ -67,11 +69,12 @@ type Event struct {
 type Recorder struct {
 	spool   Spooler
 	logger  *slog.Logger
-	limit   *rate.Limiter
 	dropped atomic.Uint64
 
 	mu     sync.Mutex
 	counts map[group]*count
+	// rates are the principals' budgets for Record. One that is not there is full.
+	rates map[string]*rate.Limiter
 }
 
 // group is what is counted together.
@@ -92,12 +95,16 @@ func New(spool Spooler, logger *slog.Logger) (*Recorder, error) {
 	if spool == nil || logger == nil {
 		return nil, errors.New("refusal: spool and logger are required")
 	}
-	return &Recorder{spool: spool, logger: logger, limit: rate.NewLimiter(perSecond, burst), counts: map[group]*count{}}, nil
+	return &Recorder{spool: spool, logger: logger, counts: map[group]*count{}, rates: map[string]*rate.Limiter{}}, nil
 }
 
 // RecordOften takes a refusal of a kind that comes in floods: it records the first with a principal, reason and code, and
 // then, once a minute, how many more there were.
 func (r *Recorder) RecordOften(ctx context.Context, e Event) {
+	if !rateRequired() {
+		r.record(ctx, e, 0)
+		return
+	}
 	g := group{e.Principal, e.Reason, e.Code}
 	r.mu.Lock()
 	c := r.counts[g]
@@ -132,6 +139,11 @@ func (r *Recorder) flush(ctx context.Context, end bool) {
 		due = append(due, *c)
 		c.more, c.since = 0, now
 	}
+	for principal, limit := range r.rates {
+		if limit.TokensAt(now) >= burst {
+			delete(r.rates, principal)
+		}
+	}
 	r.mu.Unlock()
 	for _, c := range due {
 		r.logger.InfoContext(ctx, "refused many times", "reason", c.last.Reason, "count", c.more)
@@ -139,15 +151,32 @@ func (r *Recorder) flush(ctx context.Context, end bool) {
 	}
 }
 
-// Record takes one refusal.
-func (r *Recorder) Record(ctx context.Context, e Event) { r.record(ctx, e, 0) }
-
-// record writes one refusal down, or many that are like the last of them.
-func (r *Recorder) record(ctx context.Context, e Event, many uint64) {
-	if !r.limit.Allow() && rateRequired() {
+// Record takes one refusal for what somebody sent, which is worth a record of its own. Each principal has a budget for them.
+func (r *Recorder) Record(ctx context.Context, e Event) {
+	if rateRequired() && !r.allow(e.Principal) {
 		r.dropped.Add(1)
 		return
 	}
+	r.record(ctx, e, 0)
+}
+
+// allow takes one of a principal's budget and reports whether there was one.
+func (r *Recorder) allow(principal string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	limit := r.rates[principal]
+	if limit == nil {
+		if len(r.rates) >= maxPrincipals {
+			return false
+		}
+		limit = rate.NewLimiter(perSecond, burst)
+		r.rates[principal] = limit
+	}
+	return limit.Allow()
+}
+
+// record writes one refusal down, or many that are like the last of them.
+func (r *Recorder) record(ctx context.Context, e Event, many uint64) {
 	record := &auditv1.Record{
 		Kind:      auditv1.Kind_KIND_REFUSED,
 		Time:      timestamppb.Now(),
@@ -176,7 +205,7 @@ func (r *Recorder) record(ctx context.Context, e Event, many uint64) {
 		record.Body.Details = details
 	}
 	if err := r.spool.Spool(context.WithoutCancel(ctx), record); err != nil {
-		r.dropped.Add(1)
+		r.dropped.Add(max(1, many))
 		r.logger.DebugContext(ctx, "a refusal was not recorded", "error", err)
 	}
 }

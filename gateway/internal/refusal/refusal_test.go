@@ -166,7 +166,7 @@ func TestFlood(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		refusals.Run(ctx, time.Second)
-		if !strings.Contains(said.String(), "count=4800") {
+		if !strings.Contains(said.String(), "count=4900") {
 			t.Errorf("log %q", said.String())
 		}
 		one := &auditv1.Record{Kind: auditv1.Kind_KIND_REFUSED}
@@ -261,6 +261,61 @@ func TestCountsAreBounded(t *testing.T) {
 		}
 		if n := len(refusals.counts); n != maxCounts {
 			t.Errorf("%d counts are kept", n)
+		}
+	})
+}
+
+// Nobody's refusals hide another's: neither those that are recorded one by one nor those that are counted.
+func TestNobodyHidesAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records := new(kept)
+		refusals, err := New(records, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2000 {
+			refusals.Record(t.Context(), Event{Principal: "mallory", Code: callv1.Code_CODE_DENIED, Reason: "unknown tool"})
+			refusals.RecordOften(t.Context(), Event{Code: callv1.Code_CODE_UNAUTHENTICATED, Reason: "no token"})
+		}
+		refusals.Record(t.Context(), Event{Principal: "ada", Code: callv1.Code_CODE_INVALID_ARGUMENT, Reason: "phrase"})
+		refusals.RecordOften(t.Context(), Event{Principal: "mallory", Code: callv1.Code_CODE_INVALID_ARGUMENT, Reason: "frame"})
+		refusals.RecordOften(t.Context(), Event{Principal: "ada", Code: callv1.Code_CODE_INVALID_ARGUMENT, Reason: "frame"})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		refusals.Run(ctx, time.Second)
+		got := map[string]int{}
+		for _, r := range records.list {
+			got[r.GetBody().GetPrincipal()+" "+r.GetBody().GetReason()+" "+r.GetBody().GetDetails()["count"]]++
+		}
+		want := map[string]int{
+			"mallory CODE_DENIED: unknown tool ": burst, " CODE_UNAUTHENTICATED: no token ": 1, " CODE_UNAUTHENTICATED: no token 1999": 1,
+			"ada CODE_INVALID_ARGUMENT: phrase ": 1, "mallory CODE_INVALID_ARGUMENT: frame ": 1, "ada CODE_INVALID_ARGUMENT: frame ": 1,
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("records (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Budgets are bounded, and one that is full again is as good as none.
+func TestBudgetsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refusals, err := New(new(kept), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2 * maxPrincipals {
+			refusals.Record(t.Context(), Event{Principal: strconv.Itoa(i)})
+		}
+		if n := len(refusals.rates); n != maxPrincipals {
+			t.Errorf("%d budgets are kept", n)
+		}
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		refusals.Run(ctx, time.Second)
+		if n := len(refusals.rates); n != 0 {
+			t.Errorf("after a rest %d budgets are kept", n)
 		}
 	})
 }

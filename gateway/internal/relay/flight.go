@@ -9,7 +9,8 @@ import (
 // ErrRunning is returned when a caller stopped waiting for an operation that goes on.
 var ErrRunning = errors.New("the operation is still running")
 
-// flights joins calls that carry out the same operation: one of them speaks to the sink, all of them get its answer.
+// flights joins calls that carry out the same operation: one of them speaks to the sink, all of them get its answer,
+// which none of them may change.
 type flights struct {
 	mu   sync.Mutex
 	byID map[string]*flight

@@ -31,7 +31,10 @@ import (
 type Config struct {
 	// Vault and Executor are connections that reconnect by themselves and fail at once while the peer is away.
 	Vault, Executor grpc.ClientConnInterface
-	Logger          *slog.Logger
+	// Waits is another connection to the vault, for the calls that the vault holds: a connection carries so many calls at a
+	// time, and no decision may stand in line behind those who wait.
+	Waits  grpc.ClientConnInterface
+	Logger *slog.Logger
 	// DecideTimeout bounds every call to the vault but the wait for an operation; 0: 1.9 s, so that an agent learns within
 	// 2 s that the vault is away.
 	DecideTimeout time.Duration
@@ -48,14 +51,16 @@ type Relay struct {
 	decide   vaultv1.AuthorityServiceClient
 	wait     vaultv1.ToolServiceClient
 	stands   vaultv1.OperationServiceClient
+	changes  vaultv1.OperationServiceClient
 	events   executorv1.EventServiceClient
 	flights  flights
+	looks    looks
 }
 
 // New returns a Relay over the connections of conf.
 func New(conf Config) (*Relay, error) {
-	if conf.Vault == nil || conf.Executor == nil || conf.Logger == nil {
-		return nil, errors.New("relay: vault, executor and logger are required")
+	if conf.Vault == nil || conf.Waits == nil || conf.Executor == nil || conf.Logger == nil {
+		return nil, errors.New("relay: both connections to the vault, the executor and a logger are required")
 	}
 	conf.DecideTimeout = orDefault(conf.DecideTimeout, 1900*time.Millisecond)
 	conf.ReadTimeout = orDefault(conf.ReadTimeout, 15*time.Second)
@@ -64,9 +69,11 @@ func New(conf Config) (*Relay, error) {
 		conf:     conf,
 		sessions: vaultv1.NewSessionServiceClient(conf.Vault),
 		decide:   vaultv1.NewAuthorityServiceClient(conf.Vault),
-		wait:     vaultv1.NewToolServiceClient(conf.Vault),
+		wait:     vaultv1.NewToolServiceClient(conf.Waits),
 		stands:   vaultv1.NewOperationServiceClient(conf.Vault),
+		changes:  vaultv1.NewOperationServiceClient(conf.Waits),
 		events:   executorv1.NewEventServiceClient(conf.Executor),
+		looks:    newLooks(),
 	}, nil
 }
 
@@ -87,17 +94,11 @@ type Reply struct {
 func (r *Relay) Read(ctx context.Context, s *Session, by Caller, tool contract.Tool, request proto.Message) (Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.conf.ReadTimeout)
 	defer cancel()
-	permit, err := r.permit(ctx, s, by, tool.Sink, "")
-	if err != nil {
-		return Reply{}, err
-	}
-	reply, err := r.invoke(ctx, tool, request, rpc.MetadataPermit, permit)
-	if s.stale(tool.Sink, permit, err) {
-		if permit, err = r.permit(ctx, s, by, tool.Sink, permit); err != nil {
-			return Reply{}, err
-		}
+	var reply Reply
+	err := r.withPermit(ctx, s, by, tool.Sink, func(permit string) (err error) {
 		reply, err = r.invoke(ctx, tool, request, rpc.MetadataPermit, permit)
-	}
+		return err
+	})
 	return reply, err
 }
 
@@ -131,27 +132,13 @@ func (r *Relay) Authorise(ctx context.Context, s *Session, by Caller, tool contr
 // Wait asks the vault once where an operation stands; the vault answers when that changes, or after a while of its own, or
 // shortly before ctx ends.
 func (r *Relay) Wait(ctx context.Context, s *Session, by Caller, operationID string) (*vaultv1.WaitOperationResponse, error) {
-	permit, err := r.permit(ctx, s, by, optionsv1.Role_ROLE_VAULT, "")
-	if err != nil {
-		return nil, err
-	}
-	out, err := r.waitOnce(ctx, permit, operationID)
-	if s.stale(optionsv1.Role_ROLE_VAULT, permit, err) {
-		if permit, err = r.permit(ctx, s, by, optionsv1.Role_ROLE_VAULT, permit); err != nil {
-			return nil, err
-		}
-		out, err = r.waitOnce(ctx, permit, operationID)
-	}
+	var out *vaultv1.WaitOperationResponse
+	err := r.withPermit(ctx, s, by, optionsv1.Role_ROLE_VAULT, func(permit string) (err error) {
+		ctx := metadata.AppendToOutgoingContext(ctx, rpc.MetadataPermit, permit)
+		out, err = r.wait.WaitOperation(ctx, &vaultv1.WaitOperationRequest{OperationId: &operationID})
+		return err
+	})
 	return out, err
-}
-
-func (r *Relay) waitOnce(ctx context.Context, permit, operationID string) (*vaultv1.WaitOperationResponse, error) {
-	ctx = metadata.AppendToOutgoingContext(ctx, rpc.MetadataPermit, permit)
-	out, err := r.wait.WaitOperation(ctx, &vaultv1.WaitOperationRequest{OperationId: &operationID})
-	if err != nil {
-		return nil, fault.From(err)
-	}
-	return out, nil
 }
 
 // Run carries out an operation with its grant. The call to the sink outlives ctx, since a sink that has recorded an intent

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/platformtest"
 )
 
 // Calls of one operation share one trip to the sink, which goes on when the callers leave.
@@ -60,5 +62,40 @@ func TestProofServesItsPurposeAlone(t *testing.T) {
 	}
 	if (Caller{}).proof(callv1.Proof_PURPOSE_CALL) != nil {
 		t.Error("no proof became one")
+	}
+}
+
+// A session that is opened again is what the vault says of the client now: whether it writes from a messaging channel, how
+// far it may go, and whether it signs.
+func TestSessionOpenedAgainIsAsTheVaultSaysNow(t *testing.T) {
+	p := newPeers()
+	p.channel, p.ceiling = callv1.Channel_CHANNEL_API, optionsv1.Tier_TIER_DESTRUCTIVE
+	r, err := New(Config{Vault: p, Waits: p, Executor: p, Logger: platformtest.Logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := Caller{Credential: "token"}
+	s, err := r.Open(t.Context(), by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	renew := func() error {
+		_, err := r.permit(t.Context(), s, by, optionsv1.Role_ROLE_VAULT, s.state.Load().permits[optionsv1.Role_ROLE_VAULT].signed)
+		return err
+	}
+	p.set(func() {
+		p.known, p.keyBound, p.signs = false, true, true
+		p.channel, p.ceiling = callv1.Channel_CHANNEL_MESSAGING, optionsv1.Tier_TIER_READ
+	})
+	needed, ok := errors.AsType[ProofNeeded](renew())
+	if !ok || needed.Purpose != callv1.Proof_PURPOSE_OPEN || s.About().Channel != callv1.Channel_CHANNEL_API {
+		t.Errorf("a client that must sign by now: %v, %+v", needed, s.About())
+	}
+	by.Proof = &callv1.Proof{Purpose: callv1.Proof_PURPOSE_OPEN}
+	if err := renew(); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.About(); a.Channel != callv1.Channel_CHANNEL_MESSAGING || a.Ceiling != optionsv1.Tier_TIER_READ || !a.KeyBound || !s.KeyBound() {
+		t.Errorf("opened again as %+v", a)
 	}
 }

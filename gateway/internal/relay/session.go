@@ -40,9 +40,6 @@ func (c Caller) proof(purpose callv1.Proof_Purpose) *callv1.Proof {
 // Session is a principal's session at the vault, kept in memory for as long as the client's own session lasts.
 type Session struct {
 	principal                 string
-	keyBound                  bool
-	channel                   callv1.Channel
-	ceiling                   optionsv1.Tier
 	clientName, clientVersion string
 	ctx                       context.Context
 	end                       context.CancelFunc
@@ -76,13 +73,17 @@ func (s *signal) raise() {
 	}
 }
 
-// state is one consistent view of a session; it is replaced, never changed.
+// state is one consistent view of a session; it is replaced, never changed. What the vault says of the client is part of it:
+// the operator may have changed that by the time a lost session is opened again.
 type state struct {
-	handle  string
-	ref     string
-	permits map[optionsv1.Role]permit
-	expires time.Time
-	idle    time.Duration
+	handle   string
+	ref      string
+	keyBound bool
+	channel  callv1.Channel
+	ceiling  optionsv1.Tier
+	permits  map[optionsv1.Role]permit
+	expires  time.Time
+	idle     time.Duration
 }
 
 type permit struct {
@@ -96,12 +97,12 @@ type permit struct {
 func (s *Session) Principal() string { return s.principal }
 
 // KeyBound reports whether the client must sign what it asks for.
-func (s *Session) KeyBound() bool { return s.keyBound }
+func (s *Session) KeyBound() bool { return s.state.Load().keyBound }
 
 // Ref is the session's public reference, "s-…". It changes when the vault lost the session and it was opened again.
 func (s *Session) Ref() string { return s.state.Load().ref }
 
-// About is what the vault said of a session when it opened it.
+// About is what the vault said of a session when it opened it last.
 type About struct {
 	Principal, Ref string
 	Channel        callv1.Channel
@@ -117,7 +118,7 @@ type About struct {
 func (s *Session) About() About {
 	now := s.state.Load()
 	return About{
-		Principal: s.principal, Ref: now.ref, Channel: s.channel, Ceiling: s.ceiling, KeyBound: s.keyBound,
+		Principal: s.principal, Ref: now.ref, Channel: now.channel, Ceiling: now.ceiling, KeyBound: now.keyBound,
 		ExpiresAt: now.expires, Idle: now.idle,
 	}
 }
@@ -134,10 +135,7 @@ func (r *Relay) Open(ctx context.Context, by Caller) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{
-		principal: out.GetPrincipal(), keyBound: out.GetKeyBound(), channel: out.GetChannel(), ceiling: out.GetTierCeiling(),
-		clientName: by.ClientName, clientVersion: by.ClientVersion,
-	}
+	s := &Session{principal: out.GetPrincipal(), clientName: by.ClientName, clientVersion: by.ClientVersion}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.state.Store(st)
 	return s, nil
@@ -157,6 +155,7 @@ func (r *Relay) open(ctx context.Context, by Caller) (*vaultv1.OpenSessionRespon
 	}
 	return out, &state{
 		handle: out.GetSessionId(), ref: out.GetSession(), permits: permits,
+		keyBound: out.GetKeyBound(), channel: out.GetChannel(), ceiling: out.GetTierCeiling(),
 		expires: out.GetExpiresAt().AsTime(), idle: time.Duration(out.GetIdleTimeoutS()) * time.Second,
 	}, nil
 }
@@ -245,9 +244,28 @@ func (r *Relay) permit(ctx context.Context, s *Session, by Caller, role optionsv
 	return fresh.signed, nil
 }
 
-// Renew renews the session's permits if they have little life left, for what goes on under them between requests.
-func (r *Relay) Renew(ctx context.Context, s *Session, by Caller) error {
-	_, err := r.permit(ctx, s, by, optionsv1.Role_ROLE_VAULT, "")
+// withPermit calls fn with the session's permit for a sink, and once more with a fresh one if that could change the answer.
+func (r *Relay) withPermit(ctx context.Context, s *Session, by Caller, role optionsv1.Role, fn func(permit string) error) error {
+	stale := ""
+	for {
+		permit, err := r.permit(ctx, s, by, role, stale)
+		if err != nil {
+			return err
+		}
+		if err = fn(permit); err == nil {
+			return nil
+		}
+		if stale != "" || !s.stale(role, permit, err) {
+			return fault.From(err)
+		}
+		stale = permit
+	}
+}
+
+// Renew makes sure that the session has a permit for a sink, and renews its permits if they have little life left, for what
+// goes on under them between requests. CODE_DENIED if the client may read nothing there.
+func (r *Relay) Renew(ctx context.Context, s *Session, by Caller, role optionsv1.Role) error {
+	_, err := r.permit(ctx, s, by, role, "")
 	return err
 }
 
@@ -295,13 +313,16 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 		if s.state.Load() != lost {
 			return nil, nil
 		}
-		if s.keyBound && by.proof(callv1.Proof_PURPOSE_OPEN) == nil {
+		if lost.keyBound && by.proof(callv1.Proof_PURPOSE_OPEN) == nil {
 			return nil, proofRequired(callv1.Proof_PURPOSE_OPEN)
 		}
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.conf.DecideTimeout)
 		defer cancel()
 		by.ClientName, by.ClientVersion = s.clientName, s.clientVersion
 		out, st, err := r.open(detached, by)
+		if fault.Is(err, callv1.Code_CODE_PROOF_REQUIRED) {
+			return nil, proofRequired(callv1.Proof_PURPOSE_OPEN) // it is key-bound by now
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -26,14 +26,18 @@ const (
 var errOver = errors.New("nothing more will change")
 
 // WatchServices calls tell with the id of each service whose state changes, until ctx or the session ends. A change that
-// happens while the watch is broken off is told when it goes on.
+// happens while the watch is broken off is told when it goes on; if it could not begin at once, every service is told when it
+// begins, since nobody knows what changed meanwhile.
+//
+// The executor bounds how many watches there are. One that it refuses, for that or any other reason, is tried again with
+// pauses that grow to half a minute, and the log says so: until then its client hears of nothing.
 //
 // A watch has no credential and no proof, only the session's permit, which lives for a minute. A bearer client's is renewed
 // for as long as the vault knows the session. A key-bound client must sign each renewal, and whoever's session the vault lost
 // must show the credential again: then the watch pauses until another request of the session has done so.
 func (r *Relay) WatchServices(ctx context.Context, s *Session, tell func(id string)) {
 	known := map[string]executorv1.ServiceState{}
-	began := false
+	asked, began := time.Now(), false
 	r.follow(ctx, s, optionsv1.Role_ROLE_EXECUTOR, func(ctx context.Context, permit string) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -41,7 +45,7 @@ func (r *Relay) WatchServices(ctx context.Context, s *Session, tell func(id stri
 		if err != nil {
 			return fault.From(err)
 		}
-		first := !began
+		first := !began && time.Since(asked) < sound
 		for {
 			m, err := stream.Recv()
 			if err != nil {
@@ -65,7 +69,7 @@ func (r *Relay) follow(ctx context.Context, s *Session, role optionsv1.Role, onc
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	pause, stale := minPause, ""
+	pause, stale, refused := minPause, "", false
 	for ctx.Err() == nil {
 		renewed := s.renewed.wait() // before the permit is looked at, so that no renewal is missed
 		permit, err := r.standing(ctx, s, role, stale)
@@ -75,7 +79,7 @@ func (r *Relay) follow(ctx context.Context, s *Session, role optionsv1.Role, onc
 		}
 		lasted := time.Since(began) >= sound
 		if lasted {
-			pause = minPause
+			pause, refused = minPause, false
 		}
 		stale = ""
 		if s.stale(role, permit, err) {
@@ -93,7 +97,13 @@ func (r *Relay) follow(ctx context.Context, s *Session, role optionsv1.Role, onc
 			}
 			continue
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case lasts(err) && stale == "" && !refused:
+			refused = true
+			r.conf.Logger.WarnContext(ctx, "a watch is refused: its client hears of nothing until it is let in", "principal", s.principal,
+				"session", s.Ref(), "fault", fault.From(err))
+		default:
 			r.conf.Logger.DebugContext(ctx, "a watch broke off and goes on soon", "fault", fault.From(err), "pause", pause)
 		}
 		select {
@@ -104,9 +114,14 @@ func (r *Relay) follow(ctx context.Context, s *Session, role optionsv1.Role, onc
 	}
 }
 
+// lasts reports whether an error is a refusal, which a moment's patience does not change, rather than a failure.
+func lasts(err error) bool {
+	return fault.Is(err, callv1.Code_CODE_RATE_LIMITED) || fault.Is(err, callv1.Code_CODE_DENIED)
+}
+
 // standing returns a permit for what no request stands behind.
 func (r *Relay) standing(ctx context.Context, s *Session, role optionsv1.Role, stale string) (string, error) {
-	if !s.keyBound {
+	if !s.KeyBound() {
 		return r.permit(ctx, s, Caller{}, role, stale)
 	}
 	current := s.state.Load().permits[role]

@@ -1,12 +1,16 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,6 +35,8 @@ import (
 type peers struct {
 	mu       sync.Mutex
 	keyBound bool
+	channel  callv1.Channel
+	ceiling  optionsv1.Tier
 	permits  int
 	known    bool // the vault knows the session
 	opened   int
@@ -38,10 +44,14 @@ type peers struct {
 	refused  int // renewals that were refused
 	streams  int // that were opened
 	open     int
+	signs    bool // a session is opened with a proof alone
 	away     bool
+	full     bool // the executor has as many streams as it takes
 	state    executorv1.ServiceState
 	stands   vaultv1.OperationState
 	looks    int
+	held     int // looks that are held now
+	mostHeld int
 	moved    chan struct{}
 }
 
@@ -101,13 +111,17 @@ func (p *peers) Invoke(ctx context.Context, method string, args, reply any, _ ..
 	defer p.mu.Unlock()
 	switch method {
 	case vaultv1.SessionService_OpenSession_FullMethodName:
-		if req := args.(*vaultv1.OpenSessionRequest); req.GetCredential() != "token" {
+		switch req := args.(*vaultv1.OpenSessionRequest); {
+		case req.GetCredential() != "token":
 			return fault.New(callv1.Code_CODE_UNAUTHENTICATED, "not allowed")
+		case p.signs && req.GetProof() == nil:
+			return fault.New(callv1.Code_CODE_PROOF_REQUIRED, "this client must sign this request with its key")
 		}
 		p.opened++
 		p.known = true
 		proto.Merge(reply.(proto.Message), &vaultv1.OpenSessionResponse{
-			SessionId: "handle", Session: "s-test", Principal: "agent", KeyBound: p.keyBound, Permits: p.issue(),
+			SessionId: "handle", Session: "s-test", Principal: "agent", KeyBound: p.keyBound, Channel: p.channel, TierCeiling: p.ceiling,
+			Permits: p.issue(),
 		})
 	case vaultv1.SessionService_RenewPermits_FullMethodName:
 		switch {
@@ -128,6 +142,11 @@ func (p *peers) Invoke(ctx context.Context, method string, args, reply any, _ ..
 				return err
 			}
 			moved := p.moved
+			if req.GetWaitS() > 0 {
+				p.held++
+				p.mostHeld = max(p.mostHeld, p.held)
+				defer func() { p.held-- }()
+			}
 			p.mu.Unlock()
 			select {
 			case <-moved:
@@ -159,6 +178,9 @@ func (p *peers) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _ .
 	p.streams++
 	if p.away {
 		return nil, fault.New(callv1.Code_CODE_UNAVAILABLE, "the executor cannot be reached")
+	}
+	if p.full {
+		return nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many streams are open", fault.WithRetry(time.Minute))
 	}
 	end, err := permitEnd(ctx)
 	if err != nil {
@@ -222,7 +244,12 @@ type watching struct {
 
 func watchServices(t *testing.T, p *peers) *watching {
 	t.Helper()
-	r, err := New(Config{Vault: p, Executor: p, Logger: platformtest.Logger()})
+	return watchServicesWith(t, p, platformtest.Logger())
+}
+
+func watchServicesWith(t *testing.T, p *peers, logger *slog.Logger) *watching {
+	t.Helper()
+	r, err := New(Config{Vault: p, Waits: p, Executor: p, Logger: logger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,6 +379,78 @@ func TestWatchServicesPausesWithoutASession(t *testing.T) {
 	})
 }
 
+// An executor that has no room for a watch is asked again less and less often, the log says once that it refused, and when the
+// watch begins its client is told of everything: nobody knows what changed meanwhile.
+func TestWatchServicesThatIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeers()
+		p.full = true
+		var log bytes.Buffer
+		w := watchServicesWith(t, p, slog.New(slog.NewTextHandler(&log, nil)))
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), "principal=agent") || w.streams < 10 || w.streams > 60 {
+			t.Errorf("%d warnings, %d attempts: %s", n, w.streams, log.String())
+		}
+		w.wantTold(t, 0)
+		w.set(func() { w.full = false })
+		time.Sleep(2 * maxPause)
+		synctest.Wait()
+		w.wantTold(t, 1)
+		w.move(stateRunning)
+		w.wantTold(t, 2)
+		w.stop()
+		<-w.ended
+	})
+}
+
+// However many operations are watched, the vault holds no more than maxHeld looks, the others are bounded in pace, every change
+// is told soon, and nothing of it is on the connection that decisions take.
+func TestManyWatchedOperations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		deciding, waiting := newPeers(), newPeers()
+		r, err := New(Config{Vault: deciding, Waits: waiting, Executor: deciding, Logger: platformtest.Logger()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := r.Open(t.Context(), Caller{Credential: "token"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const all = 3 * maxHeld
+		ctx, cancel := context.WithCancel(t.Context())
+		var told atomic.Int32
+		var watching sync.WaitGroup
+		for range all {
+			watching.Go(func() {
+				r.WatchOperation(ctx, s, "id", vaultv1.OperationState_OPERATION_STATE_PENDING, func(vaultv1.OperationState) { told.Add(1) })
+			})
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if waiting.mostHeld != maxHeld || deciding.mostHeld != 0 || told.Load() != 0 {
+			t.Errorf("%d looks were held, and %d where decisions are made", waiting.mostHeld, deciding.mostHeld)
+		}
+		if deciding.looks > 610*looksPerS || deciding.looks < 60*looksPerS {
+			t.Errorf("%d looks in between in 10 minutes", deciding.looks)
+		}
+		// The session is the deciding connection's: the other one carries looks alone.
+		if waiting.opened != 0 || waiting.renewed != 0 || deciding.renewed == 0 {
+			t.Errorf("%d sessions opened and %d renewals where calls wait", waiting.opened, waiting.renewed)
+		}
+		approved := func(p *peers) { p.set(func() { p.stands = vaultv1.OperationState_OPERATION_STATE_APPROVED }) }
+		approved(deciding)
+		approved(waiting)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if told.Load() != all {
+			t.Errorf("%d of %d were told within a minute", told.Load(), all)
+		}
+		cancel()
+		watching.Wait()
+	})
+}
+
 func TestWatchOperation(t *testing.T) {
 	for name, c := range map[string]struct {
 		known vaultv1.OperationState
@@ -370,7 +469,7 @@ func TestWatchOperation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPeers()
-				r, err := New(Config{Vault: p, Executor: p, Logger: platformtest.Logger()})
+				r, err := New(Config{Vault: p, Waits: p, Executor: p, Logger: platformtest.Logger()})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -381,7 +480,7 @@ func TestWatchOperation(t *testing.T) {
 				told, ended := 0, make(chan struct{})
 				go func() {
 					defer close(ended)
-					r.WatchOperation(t.Context(), s, "id", c.known, func() { told++ })
+					r.WatchOperation(t.Context(), s, "id", c.known, func(vaultv1.OperationState) { told++ })
 				}()
 				time.Sleep(10 * time.Minute)
 				synctest.Wait()

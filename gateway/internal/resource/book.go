@@ -15,6 +15,7 @@ import (
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
@@ -25,6 +26,7 @@ import (
 type Relay interface {
 	Read(ctx context.Context, s *relay.Session, by relay.Caller, tool contract.Tool, request proto.Message) (relay.Reply, error)
 	Operation(ctx context.Context, s *relay.Session, by relay.Caller, id string) (*vaultv1.GetOperationResponse, error)
+	Renew(ctx context.Context, s *relay.Session, by relay.Caller, role optionsv1.Role) error
 }
 
 // Bound is one number that binds a client, for durward://config.
@@ -216,12 +218,13 @@ func (b *Book) service(ctx context.Context, c Client, id string) (page, error) {
 
 // operationPage is the JSON of durward://operations/{operation_id}.
 type operationPage struct {
-	OperationID string          `json:"operation_id"`
-	State       string          `json:"state"`
-	Tool        string          `json:"tool"`
-	Arguments   json.RawMessage `json:"arguments,omitempty"`
-	AskedAt     string          `json:"asked_at"`
-	ExpiresAt   string          `json:"expires_at"`
+	OperationID string `json:"operation_id"`
+	// State is pending, approved, running, done, denied or expired.
+	State     string          `json:"state"`
+	Tool      string          `json:"tool"`
+	Arguments json.RawMessage `json:"arguments,omitempty"`
+	AskedAt   string          `json:"asked_at"`
+	ExpiresAt string          `json:"expires_at"`
 	// Reason is what the operator said who denied it.
 	Reason string `json:"reason,omitempty"`
 	Next   string `json:"next"`
@@ -243,13 +246,13 @@ func (b *Book) operation(ctx context.Context, c Client, id string) (page, error)
 		return page{}, err
 	}
 	p := operationPage{
-		OperationID: id, State: got.GetState().String(), Tool: text(got.GetTool().GetName(), 64), Arguments: arguments(got),
+		OperationID: id, State: shortState(got.GetState()), Tool: text(got.GetTool().GetName(), 64), Arguments: arguments(got),
 		AskedAt: envelope.Time(got.GetAskedAt().AsTime()), ExpiresAt: envelope.Time(got.GetExpiresAt().AsTime()),
 		Reason: text(got.GetReason(), maxReason), Next: next[got.GetState()],
 	}
 	return page{p, func(d *document) {
 		d.title("Operation " + id)
-		rows := [][]string{{"", ""}, {"state", shortState(got.GetState())}, {"tool", p.Tool}, {"arguments", string(p.Arguments)},
+		rows := [][]string{{"", ""}, {"state", p.State}, {"tool", p.Tool}, {"arguments", string(p.Arguments)},
 			{"asked at", p.AskedAt}, {"expires at", p.ExpiresAt}}
 		if p.Reason != "" {
 			rows = append(rows, []string{"the operator said", p.Reason})
@@ -348,16 +351,57 @@ func yes(b bool) string {
 	return "no"
 }
 
-// Probe judges a client as a reader of a resource that it wants to be told about: CODE_INVALID_ARGUMENT for one that does not
-// change by itself, and Read's faults. For an operation it returns the state.
-func (b *Book) Probe(ctx context.Context, c Client, u URI) (vaultv1.OperationState, error) {
-	if !u.Changes() {
-		return 0, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "this resource does not change by itself", fault.WithField("uri"))
+// Probe judges a client as a reader of resources that it wants to be told about: CODE_INVALID_ARGUMENT for one that does not
+// change by itself, and Read's faults. It returns the states of the operations among them, by id.
+//
+// It asks no more than that takes: the vault for each operation, the executor for its services once, if any is named. Whoever
+// names none is judged by the permit that the watch takes, at the sink, each time that a watch begins.
+func (b *Book) Probe(ctx context.Context, c Client, uris ...URI) (map[string]vaultv1.OperationState, error) {
+	var named []string
+	watched := false
+	for _, u := range uris {
+		switch {
+		case !u.Changes():
+			return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "this resource does not change by itself", fault.WithField("uri"))
+		case u.Kind == Service:
+			named = append(named, u.ID)
+		case u.Kind != Operation:
+			watched = true
+		}
 	}
-	if u.Kind == Operation {
+	if len(named) > 0 {
+		if err := b.known(ctx, c, named); err != nil {
+			return nil, err
+		}
+	} else if watched {
+		if err := b.relay.Renew(ctx, c.Session, c.By, b.tools[toolServices].Sink); err != nil {
+			return nil, err
+		}
+	}
+	states := map[string]vaultv1.OperationState{}
+	for _, u := range uris {
+		if _, seen := states[u.ID]; seen || u.Kind != Operation {
+			continue
+		}
 		got, err := b.relay.Operation(ctx, c.Session, c.By, u.ID)
-		return got.GetState(), err
+		if err != nil {
+			return nil, err
+		}
+		states[u.ID] = got.GetState()
 	}
-	_, err := b.page(ctx, c, u)
-	return 0, err
+	return states, nil
+}
+
+// known checks that there are services with these ids.
+func (b *Book) known(ctx context.Context, c Client, ids []string) error {
+	list, _, err := b.list(ctx, c)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if !slices.ContainsFunc(list.GetServices(), func(s *executorv1.ServiceSummary) bool { return s.GetServiceId() == id }) {
+			return fault.New(callv1.Code_CODE_NOT_FOUND, "no service has that id", fault.WithField("service_id"))
+		}
+	}
+	return nil
 }

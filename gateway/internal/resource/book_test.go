@@ -32,6 +32,8 @@ type host struct {
 	operation *vaultv1.GetOperationResponse
 	err       error
 	read      []string
+	looks     int
+	renewed   []optionsv1.Role
 }
 
 func (h *host) Read(_ context.Context, _ *relay.Session, _ relay.Caller, tool contract.Tool, request proto.Message) (relay.Reply, error) {
@@ -63,10 +65,16 @@ func clones[M proto.Message](list []M) []M {
 }
 
 func (h *host) Operation(_ context.Context, _ *relay.Session, _ relay.Caller, id string) (*vaultv1.GetOperationResponse, error) {
+	h.looks++
 	if h.operation == nil || id != operationID {
 		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such operation")
 	}
 	return proto.CloneOf(h.operation), nil
+}
+
+func (h *host) Renew(_ context.Context, _ *relay.Session, _ relay.Caller, role optionsv1.Role) error {
+	h.renewed = append(h.renewed, role)
+	return h.err
 }
 
 func ordinary() *host {
@@ -303,10 +311,10 @@ func TestOperationPages(t *testing.T) {
 		if err := json.Unmarshal([]byte(read(t, b, u.String())), &got); err != nil {
 			t.Fatal(err)
 		}
-		if got.State != state.String() || got.Next == "" || string(got.Arguments) != `{"service_id":"demo-chat"}` {
+		if want := strings.ToLower(strings.TrimPrefix(state.String(), "OPERATION_STATE_")); got.State != want || got.Next == "" || string(got.Arguments) != `{"service_id":"demo-chat"}` {
 			t.Errorf("%+v", got)
 		}
-		if probed, err := b.Probe(t.Context(), client(), u); err != nil || probed != state {
+		if probed, err := b.Probe(t.Context(), client(), u); err != nil || probed[operationID] != state {
 			t.Errorf("probed as %s, %v", probed, err)
 		}
 	}
@@ -323,17 +331,44 @@ func TestOperationPages(t *testing.T) {
 	}
 }
 
-func TestProbeTakesWhatChanges(t *testing.T) {
-	b := book(t, ordinary())
-	for _, uri := range everything {
-		u, err := Parse(uri)
-		if err != nil {
-			t.Fatal(err)
+func TestProbe(t *testing.T) {
+	one, list := []string(nil), []string{toolServices}
+	for name, c := range map[string]struct {
+		uris    []string
+		code    callv1.Code
+		read    []string
+		looks   int
+		renewed int
+	}{
+		"what does not change":       {uris: []string{"help"}, code: callv1.Code_CODE_INVALID_ARGUMENT},
+		"and nothing beside it":      {uris: []string{"services/service-01", "config", "gpu"}, code: callv1.Code_CODE_INVALID_ARGUMENT},
+		"no such service":            {uris: []string{"services/service-01", "services/nothing"}, code: callv1.Code_CODE_NOT_FOUND, read: list},
+		"no such operation":          {uris: []string{"operations/" + strings.Repeat("0", 32)}, code: callv1.Code_CODE_NOT_FOUND, looks: 1},
+		"what the permit says":       {uris: []string{"gpu", "gpu?format=json", "services"}, read: one, renewed: 1},
+		"one list for all":           {uris: []string{"services/service-01", "services/service-02", "services/service-02?format=json", "gpu"}, read: list},
+		"an operation in both forms": {uris: []string{"operations/" + operationID, "operations/" + operationID + "?format=json"}, looks: 1},
+	} {
+		h := ordinary()
+		b := book(t, h)
+		var uris []URI
+		for _, name := range c.uris {
+			u, err := Parse(Scheme + name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			uris = append(uris, u)
 		}
-		_, err = b.Probe(t.Context(), client(), u)
-		if u.Changes() != (err == nil) || err != nil && !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {
-			t.Errorf("%s: %v", uri, err)
+		_, err := b.Probe(t.Context(), client(), uris...)
+		if c.code == 0 && err != nil || c.code != 0 && !fault.Is(err, c.code) {
+			t.Errorf("%s: %v", name, err)
 		}
+		if !cmp.Equal(h.read, c.read) || h.looks != c.looks || len(h.renewed) != c.renewed {
+			t.Errorf("%s: it read %v, looked %d times, renewed %v", name, h.read, h.looks, h.renewed)
+		}
+	}
+	away := &host{err: fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed)}
+	if _, err := book(t, away).Probe(t.Context(), client(), URI{Kind: GPU}); !fault.Is(err, callv1.Code_CODE_DENIED) {
+		t.Errorf("without a permit: %v", err)
 	}
 }
 

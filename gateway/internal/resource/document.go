@@ -52,5 +52,6 @@ const maxCell = 1000
 // marks are what Markdown would take for a mark of its own.
 var marks = strings.NewReplacer(`\`, `\\`, "|", `\|`, "`", "\\`", "<", `\<`, "[", `\[`)
 
-// cell is a text of elsewhere as the text of a cell: it can neither end its cell nor begin a link or a tag.
+// cell is a text of elsewhere as the text of a cell: it can neither end its cell nor give a link another name,
+// show a picture or begin a tag. A bare URL stays one.
 func cell(s string) string { return marks.Replace(clean.Line(s, maxCell)) }

@@ -15,34 +15,74 @@ const (
 	hiddenValue = "(hidden)"
 )
 
+// value is what a setting is set to, as a shell or JSON takes it: quoted parts, closed or not, and bare ones, in a row.
+const value = `(?:"(?:[^"\\\n]|\\.)*"?|'[^'\n]*'?|[^\s"',;])+`
+
 var (
 	// credentials are secrets that are known by their look: keys in PEM, tokens with a vendor's prefix, JSON web tokens, and
-	// whatever follows the word bearer.
+	// what follows the words bearer and basic.
 	credentials = regexp.MustCompile(`-----BEGIN [A-Z ]*-----[\s\S]*?(?:-----END [A-Z ]*-----|$)` +
 		`|\b(?:sk|pk|rk|ghp|gho|ghu|ghs|ghr|github_pat|glpat|xox[abeprs]|hf|nvapi|npm|pypi|AIza|ya29)[-_.]?[A-Za-z0-9_-]{16,}` +
-		`|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)+|(?i:\bbearer\s+)[^\s,;]+`)
+		`|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)+|(?i:\bbearer\s+)[^\s,;]+|(?i:\bbasic\s+)[A-Za-z0-9+/]{4,}={1,2}`)
+	// lines are settings whose value may have blanks: it ends with its line.
+	lines = regexp.MustCompile(`(?i)\b((?:proxy-)?authorization|cookie|pass[ _-]?phrase)(["']?[ \t]*[:=][ \t]*)[^\n]+`)
 	// named is a value with a name that says what it is, whatever joins them.
-	named = regexp.MustCompile(`(?i)([\w.-]*(?:token|secret|passw(?:or)?d|credential|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*["']?\s*(?:=|:|\bis\b)\s*)["']?[^\s"',;]+`)
+	named = regexp.MustCompile(`(?i)([\w.-]*(?:token|secret|passw(?:or)?d|passcode|pwd|credential|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*["']?[ \t]*(?:=|:|\bis\b)[ \t]*` +
+		`|\b(?:key|pass|auth|sig|signature)=)` + value)
 	// environment is a setting as a shell takes it.
-	environment = regexp.MustCompile(`\b([A-Z][A-Z0-9_]{2,}=)("[^"]*"|'[^']*'|[^\s,;]+)`)
-	// userinfo is the name and password in a URL.
-	userinfo = regexp.MustCompile(`(://)[^/\s@]+@`)
-	// paths are absolute: of Unix, of a home folder, file URLs, drives and shares of Windows. The path of a web URL is none.
-	paths = regexp.MustCompile(`(?i)\bfile:/[^\s"',;)]*|(^|[^\w./:~?&%-])(?:~[\w-]*/|/)[\w.@+~-][^\s"',;)]*|\b[a-z]:[\\/][^\s"',;)]+|\\\\[\w.-]+\\[^\s"',;)]*`)
+	environment = regexp.MustCompile(`\b([A-Z][A-Z0-9_]{2,}=)` + value)
+	// userinfo is the name and password in a URL. A password may hold slashes that should have been escaped.
+	userinfo = regexp.MustCompile(`(://)(?:[^/\s@]*:\S*|[^/\s]+)@`)
+	// quotedPaths are absolute paths in quotes, which end where the quotes do.
+	quotedPaths = regexp.MustCompile(`(?i)(")` + root + `[^"\n]*|(')` + root + `[^'\n]*|(\x60)` + root + `[^\x60\n]*`)
+	// paths are absolute: of Unix, of a home folder, file URLs, drives and shares of Windows, also behind a word and a colon or
+	// an option's letter. The path of a web URL is none. A name with blanks belongs to its path as far as a later word, of
+	// the next few, holds a slash or ends like a file.
+	paths = regexp.MustCompile(`(?i)\b(?:file:/|[a-z]:[\\/]+[^\s"',;/\\])` + rest + `|(:)/[^\s"',;)/]` + rest + `|((?:^|[^\w\pL\pN./:~?&%-])|(?:^|[\s"'(=,])--?\w*)` + root + rest)
+	// words are what is looked at once more.
+	words = regexp.MustCompile(`\S+`)
 )
 
-// hide returns s without what a resource never shows. hide(hide(s)) == hide(s).
+const (
+	// root is how an absolute path begins.
+	root = `(?:file:/|~[\w-]*/|/+[^\s"',;)/]|[a-z]:[\\/]+[^\s"',;/\\]|\\\\[\w\pL.-]+\\)`
+	// rest is the rest of one.
+	rest = `[^\s"',;)]*(?:(?: [^\s"',;()/\\]+){0,4} [^\s"',;()~/\\-][^\s"',;()]*(?:[/\\][^\s"',;)]*|\.[a-z]\w{0,7}\b))*`
+)
+
+// maxPasses bounds how often a text is looked at until nothing is left to hide.
+const maxPasses = 4
+
+// block is a text of elsewhere, cleaned and without what a resource never shows. What is still not quiet after a few passes is
+// hidden as a whole, so that block(block(s)) == block(s).
+func block(s string) string {
+	s = clean.Block(s, clean.Whole) // first, so that nothing comes together later
+	for range maxPasses {
+		hidden := clean.Block(hide(s), clean.Whole)
+		if hidden == s {
+			return s
+		}
+		s = hidden
+	}
+	return hiddenValue
+}
+
+// hide looks at s once. Whatever the shapes here miss, no word stays that an error could not show (clean.ShowsPath).
 func hide(s string) string {
+	s = quotedPaths.ReplaceAllString(s, "${1}${2}${3}"+hiddenPath) // first: a value ends at a blank, a path may not
+	s = paths.ReplaceAllString(s, "${1}${2}"+hiddenPath)
 	s = credentials.ReplaceAllString(s, hiddenValue)
+	s = lines.ReplaceAllString(s, "${1}${2}"+hiddenValue)
 	s = named.ReplaceAllString(s, "${1}"+hiddenValue)
 	s = environment.ReplaceAllString(s, "${1}"+hiddenValue)
 	s = userinfo.ReplaceAllString(s, "${1}"+hiddenValue+"@")
-	return paths.ReplaceAllString(s, "${1}"+hiddenPath)
+	return words.ReplaceAllStringFunc(s, func(word string) string {
+		if clean.ShowsPath(word) {
+			return hiddenPath
+		}
+		return word
+	})
 }
-
-// block is a text of elsewhere, cleaned and without what is hidden. It is cleaned first, so that nothing comes together when
-// something is taken out.
-func block(s string) string { return clean.Block(hide(clean.Block(s, clean.Whole)), clean.Whole) }
 
 // hideIn does so with every string of a message, however deep. Maps are emptied: no resource shows one.
 func hideIn(m protoreflect.Message) {

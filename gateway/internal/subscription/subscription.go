@@ -3,7 +3,8 @@
 //
 // What changes is watched under the permit of the very session that subscribed, so that nobody hears of a change that its own
 // session might not look at. However many resources a session is subscribed to, it has one watch of the services and one of
-// each operation; they end with its last subscription to them.
+// each operation; they end with its last subscription to them. A watch that is refused is tried again for as long as somebody
+// is subscribed; until it is let in, nothing is told (relay.Relay.WatchServices).
 package subscription
 
 import (
@@ -25,7 +26,7 @@ const MaxURIs = 64
 // Watcher sees changes; relay.Relay is one. Its methods return when ctx or the session ends.
 type Watcher interface {
 	WatchServices(ctx context.Context, s *relay.Session, tell func(id string))
-	WatchOperation(ctx context.Context, s *relay.Session, id string, known vaultv1.OperationState, tell func())
+	WatchOperation(ctx context.Context, s *relay.Session, id string, known vaultv1.OperationState, tell func(now vaultv1.OperationState))
 }
 
 // Table holds every subscription. It is safe for concurrent use.
@@ -48,6 +49,8 @@ type subject struct {
 type watch struct {
 	end       context.CancelFunc
 	listeners map[*Listener]int
+	// state is the last one of its operation that the watch knows.
+	state vaultv1.OperationState
 }
 
 // New returns a Table without subscriptions.
@@ -115,8 +118,9 @@ func (l *Listener) take() []resource.URI {
 	return out
 }
 
-// Add subscribes to a resource that changes; known is the state of an operation that the client has seen. Adding what is there
-// changes nothing. CODE_RATE_LIMITED above MaxURIs of the principal, CODE_UNAUTHENTICATED once the listener is closed.
+// Add subscribes to a resource that changes; known is the state in which an operation was found when the client was judged:
+// whatever comes after it is told. Adding what is there changes nothing. CODE_RATE_LIMITED above MaxURIs of the principal,
+// CODE_UNAUTHENTICATED once the listener is closed.
 func (l *Listener) Add(uri resource.URI, known vaultv1.OperationState) error {
 	t := l.table
 	t.mu.Lock()
@@ -135,9 +139,11 @@ func (l *Listener) Add(uri resource.URI, known vaultv1.OperationState) error {
 	w := t.watches[of]
 	if w == nil {
 		ctx, end := context.WithCancel(context.Background())
-		w = &watch{end: end, listeners: map[*Listener]int{}}
+		w = &watch{end: end, listeners: map[*Listener]int{}, state: known}
 		t.watches[of] = w
 		go t.follow(ctx, of, w, known)
+	} else if uri.Kind == resource.Operation && w.state != known {
+		l.mark(uri) // it changed since, and the watch has told of that
 	}
 	w.listeners[l]++
 	return nil
@@ -157,7 +163,12 @@ func (t *Table) follow(ctx context.Context, of subject, w *watch, known vaultv1.
 		t.watcher.WatchServices(ctx, of.session, func(id string) { t.changed(w, id) })
 		return
 	}
-	t.watcher.WatchOperation(ctx, of.session, of.operation, known, func() { t.changed(w, of.operation) })
+	t.watcher.WatchOperation(ctx, of.session, of.operation, known, func(now vaultv1.OperationState) {
+		t.mu.Lock()
+		w.state = now
+		t.mu.Unlock()
+		t.changed(w, of.operation)
+	})
 }
 
 // changed marks what the change of one service or operation is seen in.

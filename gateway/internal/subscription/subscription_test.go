@@ -25,7 +25,7 @@ import (
 type changes struct {
 	mu         sync.Mutex
 	services   map[*relay.Session]func(string)
-	operations map[string]func()
+	operations map[string]func(vaultv1.OperationState)
 }
 
 func (c *changes) WatchServices(ctx context.Context, s *relay.Session, tell func(string)) {
@@ -41,7 +41,7 @@ func (c *changes) WatchServices(ctx context.Context, s *relay.Session, tell func
 	delete(c.services, s)
 }
 
-func (c *changes) WatchOperation(ctx context.Context, _ *relay.Session, id string, _ vaultv1.OperationState, tell func()) {
+func (c *changes) WatchOperation(ctx context.Context, _ *relay.Session, id string, _ vaultv1.OperationState, tell func(vaultv1.OperationState)) {
 	c.mu.Lock()
 	c.operations[id] = tell
 	c.mu.Unlock()
@@ -70,11 +70,11 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	r, err := relay.New(relay.Config{Vault: vault{}, Executor: vault{}, Logger: platformtest.Logger()})
+	r, err := relay.New(relay.Config{Vault: vault{}, Waits: vault{}, Executor: vault{}, Logger: platformtest.Logger()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, relay: r, changes: &changes{services: map[*relay.Session]func(string){}, operations: map[string]func(){}}}
+	w := &world{t: t, relay: r, changes: &changes{services: map[*relay.Session]func(string){}, operations: map[string]func(vaultv1.OperationState){}}}
 	if w.table, err = New(w.changes); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestListenersHearOfWhatTheyAskedFor(t *testing.T) {
 		if got := c.heard(); len(got) != 0 {
 			t.Errorf("c heard %v", got)
 		}
-		w.operations[operationID]()
+		w.operations[operationID](vaultv1.OperationState_OPERATION_STATE_APPROVED)
 		if diff := cmp.Diff([]string{"durward://operations/" + operationID}, a.heard()); diff != "" || len(b.heard()) != 0 {
 			t.Errorf("of an operation (-want +got):\n%s", diff)
 		}
@@ -202,6 +202,32 @@ func TestListenersHearOfWhatTheyAskedFor(t *testing.T) {
 		if subscriptions, watches := w.table.Count(), len(w.table.watches); subscriptions != 0 || watches != 0 || len(w.services) != 0 {
 			t.Errorf("after the sessions' end %d subscriptions, %d watches", subscriptions, watches)
 		}
+	})
+}
+
+// Who subscribes to an operation that changed after it was judged is told so, though the watch that is there told of that
+// before; who saw the newest state is not.
+func TestListenerThatJoinsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.session()
+		first, late, newest := w.listen(s, "agent"), w.listen(s, "agent"), w.listen(s, "agent")
+		operation := resource.URI{Kind: resource.Operation, ID: operationID}
+		w.add(first, operation.String())
+		w.operations[operationID](vaultv1.OperationState_OPERATION_STATE_APPROVED)
+		first.heard()
+		w.add(late, operation.String()) // found pending
+		if err := newest.Add(operation, vaultv1.OperationState_OPERATION_STATE_APPROVED); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{operation.String()}, late.heard()); diff != "" {
+			t.Errorf("the late one heard (-want +got):\n%s", diff)
+		}
+		if got := append(first.heard(), newest.heard()...); len(got) != 0 {
+			t.Errorf("the others heard %v", got)
+		}
+		w.relay.Close(t.Context(), s)
+		synctest.Wait()
 	})
 }
 

@@ -49,14 +49,7 @@ func Leaks(s string) bool {
 const signs = `/\.:*[]{}<>%+`
 
 // shaped are leaks that punctuation gives away.
-var shaped = oneOf(
-	// Paths: two segments, or one that every Unix has; file URLs; drives; shares.
-	`(?:^|[^\w/.~:%&;?=#-])~?/+(?:[\w.@+~-]+/+[\w.@+~-]+|(?:etc|tmp|home|root|usr|var|proc|sys|dev|opt|mnt|run|srv|bin|sbin|lib|lib64|boot|work|Users|private)\b)`,
-	`(?:^|[\w"'])[=:]/+(?:etc|tmp|home|root|usr|var|proc|sys|dev|opt|mnt|run|srv|bin|lib|boot|work)/`,
-	`(?i)\bfile:/`,
-	`(?:^|[^A-Za-z0-9])[A-Za-z]:[\\/]+[\w.]`,
-	`\\\\[\w.-]+\\[\w.$-]+`,
-	`(?:^|[\s"'(=:])(?:\.\.?/)+[\w.-]+/[\w.-]`,
+var shaped = oneOf(append([]string{
 	// Files of source, with or without a line.
 	`[\w/-]+\.(?:go|py|js|ts|c|cc|cpp|rs|java|rb|php|cs)(?::\d+|\b.{0,3}\bline \d+|\(\d+\))`,
 	`(?:^|[\s"'(/])[\w-]+\.go\b`,
@@ -68,7 +61,7 @@ var shaped = oneOf(
 	`durward\.internal/`, `\b(?:github\.com|gitlab\.com|golang\.org|google\.golang\.org|gopkg\.in|modernc\.org)/`,
 	// What libraries say.
 	`\brpc error:`, `\bruntime error:`, `\bpq: `, `\b(?:json|proto|x509|tls|sql|yaml|http2?): `,
-)
+}, pathShapes...)...)
 
 // worded are leaks in plain words.
 var worded = oneOf(

@@ -25,7 +25,8 @@ type Common struct {
 	// Listen is where the process serves, "127.0.0.1:7431": gRPC, at the gateway MCP over HTTP. Required; loopback
 	// unless the command line says -dangerous-allow-remote.
 	Listen string `yaml:"listen"`
-	// HealthListen is where GET /health, /metrics and /traces answer, "127.0.0.1:7441". Required; the same rule.
+	// HealthListen is where GET /health, /metrics and /traces answer, to whoever asks and in clear, "127.0.0.1:7441".
+	// Required; loopback always.
 	HealthListen string `yaml:"health_listen"`
 	// StateDir is the folder for everything the process writes. Required, absolute.
 	StateDir string `yaml:"state_dir"`
@@ -44,7 +45,7 @@ type Common struct {
 	// Telemetry is what the process shows of itself beyond its log. Optional.
 	Telemetry Telemetry `yaml:"telemetry"`
 
-	// AllowRemote is set by -dangerous-allow-remote and by nothing else.
+	// AllowRemote is set by -dangerous-allow-remote and by nothing else. It concerns Listen alone.
 	AllowRemote bool `yaml:"-"`
 }
 
@@ -69,7 +70,7 @@ func (c *Common) Shared() *Common { return c }
 func (c Common) Validate() error {
 	problems := []error{
 		named("listen", CheckListen(c.Listen, c.AllowRemote)),
-		named("health_listen", CheckListen(c.HealthListen, c.AllowRemote)),
+		named("health_listen", CheckListen(c.HealthListen, false)),
 		named("state_dir", checkFolder(c.StateDir)),
 		named("trust_dir", checkFolder(c.TrustDir)),
 		named("tls.certificate", checkAbsolute(c.TLS.Certificate)),
@@ -119,7 +120,7 @@ func CheckListen(addr string, allowRemote bool) error {
 		return errors.New("must begin with an IP address, like 127.0.0.1")
 	}
 	if !ip.IsLoopback() && !remoteAllowed(allowRemote) {
-		return errors.New("is not a loopback address; reaching this process from elsewhere takes -dangerous-allow-remote on the command line")
+		return errors.New("is not a loopback address; -dangerous-allow-remote on the command line lets listen be another, and health_listen never")
 	}
 	return nil
 }

@@ -65,6 +65,10 @@ func TestValidate(t *testing.T) {
 	if err := remote.Validate(); err != nil {
 		t.Errorf("with -dangerous-allow-remote: %v", err)
 	}
+	remote.HealthListen = "0.0.0.0:7441"
+	if err := remote.Validate(); err == nil || !strings.Contains(err.Error(), "health_listen: is not a loopback address") {
+		t.Errorf("a health listener beyond loopback, with -dangerous-allow-remote: %v", err)
+	}
 	for _, addr := range []string{"localhost:1", "127.0.0.1", "127.0.0.1:", "[::]:1", "::1:1", "169.254.169.254:80", "[::ffff:10.0.0.1]:1", "127.1:1", "0x7f.1:1"} {
 		if err := config.CheckListen(addr, false); err == nil {
 			t.Errorf("%s is accepted", addr)

@@ -142,34 +142,52 @@ func PermitOf(fullMethod string) (Tool, bool) {
 	return underPermit(m)
 }
 
-// underPermit finds the tool that an RPC names: a READ tool of the same sink.
+// underPermit finds the tool that an RPC names: a READ tool of the same sink. An RPC that is a tool itself names none.
 func underPermit(m protoreflect.MethodDescriptor) (Tool, bool) {
-	name, _ := proto.GetExtension(m.Options(), optionsv1.E_Permit).(string)
-	t, ok := Lookup(name)
-	return t, ok && t.Tier == optionsv1.Tier_TIER_READ && t.Sink == packages[m.ParentFile().Package()]
+	t, ok := Lookup(permitName(m))
+	return t, ok && toolOption(m) == nil && t.Tier == optionsv1.Tier_TIER_READ && t.Sink == packages[m.ParentFile().Package()]
 }
 
-// Streams returns the streaming RPCs of a sink that a gateway may call, by gRPC name, each with the READ tool whose permit it
-// takes. One that takes none is an error: nothing would judge who sees it.
-func Streams(sink optionsv1.Role) (map[string]Tool, error) {
-	out := map[string]Tool{}
+func permitName(m protoreflect.MethodDescriptor) string {
+	name, _ := proto.GetExtension(m.Options(), optionsv1.E_Permit).(string)
+	return name
+}
+
+// Permitted is an RPC that is no tool and takes a READ tool's permit.
+type Permitted struct {
+	Tool   Tool
+	Method protoreflect.MethodDescriptor
+}
+
+// Stream reports whether the RPC streams, either way.
+func (p Permitted) Stream() bool { return p.Method.IsStreamingServer() || p.Method.IsStreamingClient() }
+
+// UnderPermit returns the RPCs of a sink that take a tool's permit, by gRPC name. What nothing would judge is an error: an RPC
+// that names a permit it cannot have, and a stream that a gateway may call and that names none.
+func UnderPermit(sink optionsv1.Role) (map[string]Permitted, error) {
+	return underPermits(protoregistry.GlobalFiles, sink)
+}
+
+func underPermits(files *protoregistry.Files, sink optionsv1.Role) (map[string]Permitted, error) {
+	out := map[string]Permitted{}
 	var open []string
-	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+	files.RangeFiles(func(file protoreflect.FileDescriptor) bool {
 		if role, ok := packages[file.Package()]; !ok || role != sink {
 			return true
 		}
 		for i := range file.Services().Len() {
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {
-				m := methods.Get(j)
-				callers, _ := proto.GetExtension(m.Options(), optionsv1.E_Callers).([]optionsv1.Role)
-				if !m.IsStreamingServer() && !m.IsStreamingClient() || !slices.Contains(callers, optionsv1.Role_ROLE_GATEWAY) {
+				p := Permitted{Method: methods.Get(j)}
+				callers, _ := proto.GetExtension(p.Method.Options(), optionsv1.E_Callers).([]optionsv1.Role)
+				if permitName(p.Method) == "" && (!p.Stream() || !slices.Contains(callers, optionsv1.Role_ROLE_GATEWAY)) {
 					continue
 				}
-				if t, ok := underPermit(m); ok {
-					out[fullMethod(m)] = t
+				var ok bool
+				if p.Tool, ok = underPermit(p.Method); ok {
+					out[fullMethod(p.Method)] = p
 				} else {
-					open = append(open, fullMethod(m))
+					open = append(open, fullMethod(p.Method))
 				}
 			}
 		}
@@ -177,7 +195,7 @@ func Streams(sink optionsv1.Role) (map[string]Tool, error) {
 	})
 	if len(open) > 0 {
 		slices.Sort(open)
-		return nil, fmt.Errorf("contract: streams under no permit: %s", strings.Join(open, ", "))
+		return nil, fmt.Errorf("contract: RPCs under no permit: %s", strings.Join(open, ", "))
 	}
 	return out, nil
 }

@@ -12,6 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/jsonschema-go/jsonschema"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -297,8 +300,81 @@ func TestPermitOf(t *testing.T) {
 			t.Errorf("%q takes the permit of %q, %v", method, got.Name, ok)
 		}
 	}
-	streams, err := Streams(optionsv1.Role_ROLE_EXECUTOR)
-	if err != nil || len(streams) != 1 || streams["/durward.executor.v1.EventService/WatchServices"].Name != "list_services" {
-		t.Errorf("the executor's streams are %v, %v", streams, err)
+	under, err := UnderPermit(optionsv1.Role_ROLE_EXECUTOR)
+	watch := under["/durward.executor.v1.EventService/WatchServices"]
+	if err != nil || len(under) != 1 || watch.Tool.Name != "list_services" || !watch.Stream() {
+		t.Errorf("the executor's RPCs under a permit are %v, %v", under, err)
+	}
+	under, err = UnderPermit(optionsv1.Role_ROLE_VAULT)
+	get := under["/durward.vault.v1.OperationService/GetOperation"]
+	if err != nil || len(under) != 1 || get.Tool.Name != "wait_operation" || get.Stream() {
+		t.Errorf("the vault's RPCs under a permit are %v, %v", under, err)
+	}
+}
+
+// What names a permit is under it whether or not it streams; what names one that it cannot have is found.
+func TestUnderPermit(t *testing.T) {
+	gateway, operator := optionsv1.Role_ROLE_GATEWAY, optionsv1.Role_ROLE_OPERATOR
+	for name, c := range map[string]struct {
+		permit string
+		tool   *optionsv1.Tool
+		stream bool
+		caller optionsv1.Role
+		want   string // the tool, "error" or nothing
+	}{
+		"a unary RPC without a permit":        {caller: gateway},
+		"an operator's stream without one":    {caller: operator, stream: true},
+		"a gateway's stream without one":      {caller: gateway, stream: true, want: "error"},
+		"a unary RPC under a permit":          {permit: "list_services", caller: gateway, want: "list_services"},
+		"a stream under a permit":             {permit: "gpu_status", caller: gateway, stream: true, want: "gpu_status"},
+		"an operator's under a permit":        {permit: "gpu_status", caller: operator, want: "gpu_status"},
+		"under the permit of what changes":    {permit: "start_service", caller: gateway, want: "error"},
+		"under the permit of another sink":    {permit: "wait_operation", caller: gateway, want: "error"},
+		"under the permit of no tool":         {permit: "no_such_tool", caller: gateway, want: "error"},
+		"an operator's under that of no tool": {permit: "no_such_tool", caller: operator, want: "error"},
+		"a tool that names another's permit":  {permit: "gpu_status", tool: &optionsv1.Tool{Name: "two_of_them"}, caller: gateway, want: "error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			options := &descriptorpb.MethodOptions{}
+			proto.SetExtension(options, optionsv1.E_Callers, []optionsv1.Role{c.caller})
+			if c.permit != "" {
+				proto.SetExtension(options, optionsv1.E_Permit, c.permit)
+			}
+			if c.tool != nil {
+				proto.SetExtension(options, optionsv1.E_Tool, c.tool)
+			}
+			file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
+				Name: proto.String("durward/executor/v1/look.proto"), Package: proto.String("durward.executor.v1"), Syntax: proto.String("proto3"),
+				Dependency: []string{"durward/executor/v1/events.proto"},
+				Service: []*descriptorpb.ServiceDescriptorProto{{
+					Name: proto.String("LookService"),
+					Method: []*descriptorpb.MethodDescriptorProto{{
+						Name: proto.String("Look"), ServerStreaming: &c.stream, Options: options,
+						InputType: proto.String(".durward.executor.v1.WatchServicesRequest"), OutputType: proto.String(".durward.executor.v1.WatchServicesResponse"),
+					}},
+				}},
+			}, protoregistry.GlobalFiles)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var files protoregistry.Files
+			if err := files.RegisterFile(file); err != nil {
+				t.Fatal(err)
+			}
+			under, err := underPermits(&files, optionsv1.Role_ROLE_EXECUTOR)
+			got := under["/durward.executor.v1.LookService/Look"].Tool.Name
+			if err != nil {
+				got = "error"
+				if !strings.Contains(err.Error(), "LookService/Look") {
+					t.Errorf("the error does not name it: %v", err)
+				}
+			}
+			if got != c.want {
+				t.Errorf("under %q, %v; want %q", got, err, c.want)
+			}
+			if under, err := underPermits(&files, optionsv1.Role_ROLE_VAULT); err != nil || len(under) != 0 {
+				t.Errorf("the vault has %v, %v", under, err)
+			}
+		})
 	}
 }

@@ -5,10 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
@@ -22,26 +19,17 @@ import (
 // pollInterval is how soon a renewed certificate is taken up without a handshake.
 const pollInterval = time.Second
 
-// maxFile bounds a certificate or key file.
-const maxFile = 1 << 20
-
-// Files name a process's own certificate chain and private key, both PEM.
-type Files struct {
-	Certificate string
-	Key         string
-}
-
 // Source is a process's identity as it is now: its certificate and key, read again when the files change, and the roots it
 // trusts. It is safe for concurrent use. It is go-spiffe's x509svid.Source and x509bundle.Source.
 type Source struct {
-	id      ID
-	files   Files
-	roots   *trust.Folder
-	current atomic.Pointer[x509svid.SVID]
+	id    ID // is zero until the first pair was read
+	pair  *Pair[*x509svid.SVID]
+	roots *trust.Folder
 
-	mu      sync.Mutex // guards mark and failure
-	mark    string
-	failure error
+	// rooted are the verdicts on chains, by leaf, under one snapshot of the roots.
+	rootedMu sync.Mutex
+	under    *trust.Snapshot
+	rooted   map[*x509.Certificate]error
 
 	stop    chan struct{}
 	stopped sync.WaitGroup
@@ -60,14 +48,14 @@ func Open(files Files, roots *trust.Folder) (*Source, error) {
 	if roots == nil {
 		return nil, errors.New("identity: no trust folder")
 	}
-	s := &Source{files: files, roots: roots, stop: make(chan struct{})}
-	s.mark = files.stamp()
-	svid, id, err := s.read()
-	if err != nil {
+	s := &Source{roots: roots, stop: make(chan struct{})}
+	var err error
+	if s.pair, err = OpenPair(files, s.accept); err != nil {
 		return nil, err
 	}
-	s.id = id
-	s.current.Store(svid)
+	if s.id, err = Parse(s.pair.Get().ID.String()); err != nil {
+		return nil, err
+	}
 	s.stopped.Add(1)
 	go s.watch()
 	return s, nil
@@ -78,17 +66,35 @@ func Open(files Files, roots *trust.Folder) (*Source, error) {
 func (s *Source) ID() ID { return s.id }
 
 // NotAfter returns when the certificate in use expires.
-func (s *Source) NotAfter() time.Time { return s.current.Load().Certificates[0].NotAfter }
+func (s *Source) NotAfter() time.Time { return s.pair.Get().Certificates[0].NotAfter }
 
 // Err returns why the files as they are now could not be taken up, or nil.
-func (s *Source) Err() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failure
-}
+func (s *Source) Err() error { return s.pair.Reload() }
 
 // Revoked reports whether the trust folder no longer lets the identity in.
 func (s *Source) Revoked(id ID) bool { return s.roots.Current().Revoked(id.String()) }
+
+// maxRooted bounds the verdicts that are remembered: there is one for each certificate that is in use.
+const maxRooted = 256
+
+// Rooted returns why a chain that a handshake let in no longer leads to a root of the trust folder as it is now, or nil. A
+// connection outlives a change of the roots; a chain is verified once under each state of them, so that this is cheap.
+func (s *Source) Rooted(chain []*x509.Certificate) error {
+	if len(chain) == 0 {
+		return errors.New("there is no certificate")
+	}
+	s.rootedMu.Lock()
+	defer s.rootedMu.Unlock()
+	if now := s.roots.Current(); s.under != now || len(s.rooted) >= maxRooted {
+		s.under, s.rooted = now, map[*x509.Certificate]error{}
+	}
+	verdict, known := s.rooted[chain[0]]
+	if !known {
+		_, _, verdict = x509svid.Verify(chain, x509bundle.FromX509Authorities(s.pair.Get().ID.TrustDomain(), s.under.Bundle))
+		s.rooted[chain[0]] = verdict
+	}
+	return verdict
+}
 
 // Close stops watching. The last certificate stays in use.
 func (s *Source) Close() {
@@ -133,10 +139,7 @@ func (s *Source) authorise(expected ID) tlsconfig.Authorizer {
 }
 
 // GetX509SVID returns the certificate in use, reading changed files first; a handshake calls it.
-func (s *Source) GetX509SVID() (*x509svid.SVID, error) {
-	s.Reload()
-	return s.current.Load(), nil
-}
+func (s *Source) GetX509SVID() (*x509svid.SVID, error) { return s.pair.Get(), nil }
 
 // GetX509BundleForTrustDomain returns the current roots for our own trust domain and for no other.
 func (s *Source) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
@@ -148,23 +151,7 @@ func (s *Source) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bund
 
 // Reload takes up the files now if they changed. A pair that does not fit (a renewal half written, another identity) is
 // left, and the last good one stays in use; Err says why.
-func (s *Source) Reload() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	mark := s.files.stamp()
-	if mark == s.mark {
-		return
-	}
-	s.mark = mark
-	svid, id, err := s.read()
-	if err == nil && id != s.id {
-		err = fmt.Errorf("the certificate is for %s, and this process is %s", id, s.id)
-	}
-	s.failure = err
-	if err == nil {
-		s.current.Store(svid)
-	}
-}
+func (s *Source) Reload() { _ = s.pair.Reload() }
 
 func (s *Source) watch() {
 	defer s.stopped.Done()
@@ -180,56 +167,25 @@ func (s *Source) watch() {
 	}
 }
 
-// read loads the pair and checks that a peer with our own roots would accept it.
-func (s *Source) read() (*x509svid.SVID, ID, error) {
-	cert, err := readFile(s.files.Certificate)
-	if err != nil {
-		return nil, ID{}, fmt.Errorf("certificate: %w", err)
-	}
-	key, err := readFile(s.files.Key)
-	if err != nil {
-		return nil, ID{}, fmt.Errorf("private key: %w", err)
-	}
-	svid, err := x509svid.Parse(cert, key)
-	if err != nil {
-		return nil, ID{}, fmt.Errorf("certificate %s: %w", s.files.Certificate, err)
-	}
-	id, err := Parse(svid.ID.String())
-	if err != nil {
-		return nil, ID{}, fmt.Errorf("certificate %s: %w", s.files.Certificate, err)
-	}
-	snapshot := s.roots.Current()
-	bundle := x509bundle.FromX509Authorities(svid.ID.TrustDomain(), snapshot.Bundle)
-	if _, _, err := x509svid.Verify(svid.Certificates, bundle); err != nil {
-		return nil, ID{}, fmt.Errorf("certificate %s is not valid under the trust folder: %w", s.files.Certificate, err)
-	}
-	if snapshot.Revoked(id.String()) {
-		return nil, ID{}, fmt.Errorf("certificate %s: the identity %s is revoked", s.files.Certificate, id)
-	}
-	return svid, id, nil
-}
-
-func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
+// accept checks that a peer with our own roots would accept a pair, and that it is for whom the first one was for.
+func (s *Source) accept(certificate, key []byte) (*x509svid.SVID, error) {
+	svid, err := x509svid.Parse(certificate, key)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > maxFile {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file of at most 1 MB")}
+	id, err := Parse(svid.ID.String())
+	if err != nil {
+		return nil, err
 	}
-	return os.ReadFile(path)
-}
-
-// stamp is a cheap fingerprint of both files.
-func (f Files) stamp() string {
-	mark := ""
-	for _, path := range []string{f.Certificate, f.Key} {
-		info, err := os.Stat(path)
-		if err != nil {
-			mark += "-;"
-			continue
-		}
-		mark += fmt.Sprintf("%d:%d;", info.Size(), info.ModTime().UnixNano())
+	snapshot := s.roots.Current()
+	bundle := x509bundle.FromX509Authorities(svid.ID.TrustDomain(), snapshot.Bundle)
+	switch _, _, err := x509svid.Verify(svid.Certificates, bundle); {
+	case err != nil:
+		return nil, fmt.Errorf("is not valid under the trust folder: %w", err)
+	case snapshot.Revoked(id.String()):
+		return nil, fmt.Errorf("the identity %s is revoked", id)
+	case !s.id.IsZero() && id != s.id:
+		return nil, fmt.Errorf("is for %s, and this process is %s", id, s.id)
 	}
-	return mark
+	return svid, nil
 }

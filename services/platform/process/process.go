@@ -53,7 +53,7 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	path := flags.String("config", "", "configuration `file` (YAML)")
 	check := flags.Bool("check", false, "validate the configuration and exit")
 	version := flags.Bool("version", false, "print the version and exit")
-	remote := flags.Bool("dangerous-allow-remote", false, "let listeners bind to addresses that other machines reach")
+	remote := flags.Bool("dangerous-allow-remote", false, "let the address under the key listen be one that other machines reach; health_listen stays on loopback")
 	if p.Flags != nil {
 		p.Flags(flags)
 	}
@@ -86,7 +86,7 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	logger.Info("starting", "version", p.Version)
 	if *remote {
-		logger.Warn("DANGEROUS: listeners may be reached from other machines")
+		logger.Warn("DANGEROUS: this process may be reached from other machines")
 	}
 	if err := p.Run(ctx, logger); err != nil {
 		logger.Error("failed", "error", err)

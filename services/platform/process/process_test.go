@@ -114,7 +114,7 @@ func TestMainRuns(t *testing.T) {
 	if code != 0 || ran == nil || !ran.AllowRemote || !strings.Contains(log, "DANGEROUS") {
 		t.Errorf("remote: %d %s", code, log)
 	}
-	if code, _, usage, _ := run(t, nil, "-help"); code != 0 || !strings.Contains(usage, "-dangerous-allow-remote") || !strings.Contains(usage, "-development") {
+	if code, _, usage, _ := run(t, nil, "-help"); code != 0 || !strings.Contains(usage, "-dangerous-allow-remote") || !strings.Contains(usage, "health_listen stays on loopback") || !strings.Contains(usage, "-development") {
 		t.Errorf("-help: %d %s", code, usage)
 	}
 }

@@ -9,6 +9,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"buf.build/go/protovalidate"
@@ -58,6 +60,8 @@ const (
 	drainTime = 5 * time.Second
 	// handshakeTime bounds TLS and HTTP/2 set-up.
 	handshakeTime = 5 * time.Second
+	// askInterval is how soon a stream that says nothing ends after a change of trust was read.
+	askInterval = 500 * time.Millisecond
 )
 
 // ServerConfig is what a server needs. Identity and Logger are required.
@@ -89,11 +93,14 @@ type Server struct {
 	changes   map[string]bool             // the methods of tools beyond READ
 	validator protovalidate.Validator
 	draining  context.Context
+
+	mu   sync.Mutex
+	open map[*checkedStream]struct{}
 }
 
 // NewServer returns a server without services. Mistakes in cfg are reported by Serve.
 func NewServer(cfg ServerConfig) *Server {
-	s := &Server{cfg: cfg, callers: map[string][]optionsv1.Role{}, changes: map[string]bool{}}
+	s := &Server{cfg: cfg, callers: map[string][]optionsv1.Role{}, changes: map[string]bool{}, open: map[*checkedStream]struct{}{}}
 	limit := cfg.MaxMessageBytes
 	if limit <= 0 {
 		limit = DefaultMessageBytes
@@ -132,9 +139,12 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	if err := s.check(); err != nil {
 		return errors.Join(err, lis.Close())
 	}
+	var asking sync.WaitGroup
+	defer asking.Wait()
 	draining, drain := context.WithCancel(context.WithoutCancel(ctx))
 	defer drain()
 	s.draining = draining
+	asking.Go(func() { s.askAgain(draining) })
 
 	served := make(chan error, 1)
 	go func() { served <- s.grpc.Serve(lis) }()
@@ -249,8 +259,10 @@ func known(roles []optionsv1.Role) []optionsv1.Role {
 
 // call is what the chain knows of one call.
 type call struct {
-	method  string
-	caller  identity.ID
+	method string
+	caller identity.ID
+	// chain is what the caller proved itself with.
+	chain   []*x509.Certificate
 	started time.Time
 	span    trace.Span
 }
@@ -267,6 +279,7 @@ func (s *Server) begin(ctx context.Context, method string) (context.Context, cal
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && info.SPIFFEID != nil {
 			c.caller, _ = identity.Parse(info.SPIFFEID.String()) // a zero caller is refused
+			c.chain = info.State.PeerCertificates
 		}
 	}
 	ctx = WithRequestID(ctx, id)
@@ -301,8 +314,8 @@ func (s *Server) trace(ctx context.Context, c call, requestID string) (context.C
 // spanName is a method as spans name it, without the leading slash.
 func spanName(method string) string { return strings.TrimPrefix(method, "/") }
 
-// authorise lets in a caller whose role the method names. The trust folder is asked again on each call, since a
-// connection outlives a revocation.
+// authorise lets in a caller whose role the method names. The trust folder is asked again on each call, and on each message
+// of a stream, since a connection outlives a revocation and the end of a root.
 func (s *Server) authorise(c call) *fault.Error {
 	callers, exists := s.callers[c.method]
 	switch {
@@ -314,6 +327,9 @@ func (s *Server) authorise(c call) *fault.Error {
 		return denied(errors.New("no such method"))
 	case !roleAllowed(callers, c.caller.Role()):
 		return denied(errors.New("the caller's role may not call this method"))
+	}
+	if err := s.cfg.Identity.Rooted(c.chain); err != nil {
+		return denied(fmt.Errorf("the caller's certificate is not trusted any more: %w", err))
 	}
 	return nil
 }
@@ -398,34 +414,93 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	ctx, c := s.begin(ss.Context(), info.FullMethod)
-	// A stream ends when the server is told to stop; a unary call is left to finish.
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.draining, cancel)()
+	// A stream ends when the server is told to stop, and when its caller is let in no more; a unary call is left to finish.
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer context.AfterFunc(s.draining, func() { end(nil) })()
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(p)
 		}
 		err = s.end(ctx, c, err)
 	}()
+	checked := &checkedStream{ServerStream: ss, ctx: ctx, end: end, server: s, call: c}
+	// It is known before its caller is let in, so that no change of trust falls between.
+	defer s.enlist(checked)()
 	if refused := s.authorise(c); refused != nil {
 		return s.refuse(ctx, c, refused)
 	}
-	return handler(srv, &checkedStream{ServerStream: ss, ctx: ctx, server: s, call: c})
+	err = handler(srv, checked)
+	if refused, ok := errors.AsType[*fault.Error](context.Cause(ctx)); ok {
+		return s.refuse(context.WithoutCancel(ctx), c, refused)
+	}
+	return err
 }
 
-// checkedStream checks every message that arrives on a stream.
+// enlist makes a stream one of those that askAgain looks after. What it returns ends that.
+func (s *Server) enlist(stream *checkedStream) (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[stream] = struct{}{}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.open, stream)
+	}
+}
+
+// askAgain ends the streams whose callers are let in no more, until ctx ends. A stream that sends and receives asks by itself;
+// one that is quiet would never.
+func (s *Server) askAgain(ctx context.Context) {
+	tick := time.NewTicker(askInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		for stream := range s.open {
+			_ = stream.ask() // it ends the stream
+		}
+		s.mu.Unlock()
+	}
+}
+
+// checkedStream checks every message that arrives on a stream, and asks with each one, either way, whether the caller is
+// still let in.
 type checkedStream struct {
 	grpc.ServerStream
 	ctx    context.Context
+	end    context.CancelCauseFunc
 	server *Server
 	call   call
 }
 
 func (s *checkedStream) Context() context.Context { return s.ctx }
 
+// ask returns why the caller is let in no more, or nil. The first refusal ends the stream's context, and is what the peer sees.
+func (s *checkedStream) ask() error {
+	if refused := s.server.authorise(s.call); refused != nil {
+		s.end(refused)
+		return refused
+	}
+	return nil
+}
+
+func (s *checkedStream) SendMsg(m any) error {
+	if err := s.ask(); err != nil {
+		return err
+	}
+	return s.ServerStream.SendMsg(m)
+}
+
 func (s *checkedStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	if err := s.ask(); err != nil {
 		return err
 	}
 	if refused := s.server.checkRequest(m); refused != nil {

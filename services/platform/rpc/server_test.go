@@ -9,6 +9,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,9 +42,11 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/pki"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/trust"
 )
 
 const (
@@ -354,6 +358,132 @@ func TestRevokedServerOnALiveConnection(t *testing.T) {
 	if n := calls.Load(); n != 2 {
 		t.Errorf("the server saw %d calls, want the 2 from before", n)
 	}
+}
+
+// A stream ends soon after its caller is let in no more, whether or not it has something to say, and calls on the same
+// connection are refused; others go on.
+func TestStreamsEndWithTheirCallersTrust(t *testing.T) {
+	for name, change := range map[string]struct {
+		trust func(t *testing.T, kit *platformtest.Kit)
+		cause string
+	}{
+		"revoked": {func(_ *testing.T, kit *platformtest.Kit) {
+			kit.WriteTrust(trust.FileRevoked, []byte("revoked: ["+kit.ID(operator, "mallory").String()+"]\n"))
+		}, "revoked"},
+		"its root is removed": {func(_ *testing.T, kit *platformtest.Kit) {
+			kit.WriteTrust(trust.FileCA, kit.CA.CertificatePEM())
+		}, "not trusted any more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			kit := platformtest.New(t)
+			second, err := pki.NewCA(kit.TrustDomain)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kit.WriteTrust(trust.FileCA, append(kit.CA.CertificatePEM(), second.CertificatePEM()...))
+			if err := kit.Trust.Reload(); err != nil {
+				t.Fatal(err)
+			}
+			w := &watch{}
+			say, sent := make(chan struct{}), make(chan error, 1)
+			addr := kit.Serve(t, audit, "main", func(r grpc.ServiceRegistrar) {
+				auditv1.RegisterHistoryServiceServer(r, &history{tail: func(r *auditv1.TailRecordsRequest, s grpc.ServerStreamingServer[auditv1.TailRecordsResponse]) error {
+					if err := s.Send(&auditv1.TailRecordsResponse{}); err != nil {
+						return err
+					}
+					if r.GetFromIndex() == talking {
+						<-say
+						err := s.Send(&auditv1.TailRecordsResponse{})
+						sent <- err
+						return nil // what the handler makes of it does not matter
+					}
+					<-s.Context().Done()
+					return s.Context().Err()
+				}})
+			}, w.configure(t))
+			mallory := issued(t, kit, second, kit.ID(operator, "mallory"))
+			conn, err := rpc.Dial(rpc.ClientConfig{Identity: mallory, Address: addr, Server: kit.ID(audit, "main"), Logger: platformtest.Logger()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			open := func(conn *grpc.ClientConn, from uint64) grpc.ServerStreamingClient[auditv1.TailRecordsResponse] {
+				t.Helper()
+				stream, err := auditv1.NewHistoryServiceClient(conn).TailRecords(t.Context(), &auditv1.TailRecordsRequest{FromIndex: from})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := stream.Recv(); err != nil {
+					t.Fatal(err)
+				}
+				return stream
+			}
+			quiet, loud := open(conn, 0), open(conn, talking)
+			honest := open(kit.Dial(t, kit.ID(operator, "alice"), addr, kit.ID(audit, "main")), 0)
+
+			change.trust(t, kit)
+			began := time.Now()
+			before := kit.Trust.Current()
+			for kit.Trust.Current() == before && time.Since(began) < 10*time.Second {
+				time.Sleep(time.Millisecond)
+			}
+			close(say)
+			if err := <-sent; !fault.Is(err, callv1.Code_CODE_DENIED) {
+				t.Errorf("a message after the change: %v", err)
+			}
+			for what, stream := range map[string]grpc.ServerStreamingClient[auditv1.TailRecordsResponse]{"quiet": quiet, "loud": loud} {
+				if m, err := stream.Recv(); !fault.Is(err, callv1.Code_CODE_DENIED) || err.Error() != fault.NotAllowed {
+					t.Errorf("the %s stream got %v, %v", what, m, err)
+				}
+			}
+			// The folder is looked at once a second.
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("the streams ended after %v", took)
+			}
+			if _, err := auditv1.NewHistoryServiceClient(conn).GetRecord(t.Context(), &auditv1.GetRecordRequest{}); !fault.Is(err, callv1.Code_CODE_DENIED) {
+				t.Errorf("a call on the same connection: %v", err)
+			}
+			w.mu.Lock()
+			refusals := slices.Clone(w.refusals)
+			w.mu.Unlock()
+			if len(refusals) != 3 || !strings.Contains(refusals[0], "TailRecords "+kit.ID(operator, "mallory").String()) || !strings.Contains(refusals[0], change.cause) {
+				t.Errorf("refusals: %q, want one for each stream and one for the call", refusals)
+			}
+			if err := honest.Context().Err(); err != nil {
+				t.Errorf("another's stream: %v", err)
+			}
+			ended := make(chan error, 1)
+			go func() { _, err := honest.Recv(); ended <- err }()
+			select {
+			case err := <-ended:
+				t.Errorf("another's stream ended: %v", err)
+			case <-time.After(700 * time.Millisecond):
+			}
+		})
+	}
+}
+
+// talking asks the test's history to send once more when it is told to.
+const talking = 7
+
+// issued returns an identity from a second authority.
+func issued(t *testing.T, kit *platformtest.Kit, ca *pki.CA, id identity.ID) *identity.Source {
+	t.Helper()
+	cert, key, err := ca.Issue(id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := pki.WriteLeaf(dir, cert, key); err != nil {
+		t.Fatal(err)
+	}
+	source, err := identity.Open(identity.Files{Certificate: filepath.Join(dir, pki.FileCertificate), Key: filepath.Join(dir, pki.FileKey)}, kit.Trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(source.Close)
+	return source
 }
 
 // What a handler's error carries inside never reaches the peer; what it says in public does.

@@ -21,9 +21,11 @@ import (
 	"durward.internal/services/platform/rpc"
 )
 
-// call is one call of a tool on its way through.
+// call is one call of a tool, or of what takes a tool's permit, on its way through.
 type call struct {
-	tool      contract.Tool
+	tool contract.Tool
+	// method is the RPC's gRPC name where it is not the tool itself.
+	method    string
 	request   proto.Message
 	requestID string
 	caller    identity.ID
@@ -171,7 +173,7 @@ func (a *Authority) refusal(c *call, f *fault.Error) *auditv1.Record {
 
 // record begins a record with what is known of the call.
 func (a *Authority) record(kind auditv1.Kind, status auditv1.Status, c *call) *auditv1.Record {
-	return &auditv1.Record{
+	record := &auditv1.Record{
 		Kind:        kind,
 		Time:        timestamppb.New(a.cfg.Now()),
 		RequestId:   c.requestID,
@@ -192,6 +194,10 @@ func (a *Authority) record(kind auditv1.Kind, status auditv1.Status, c *call) *a
 			Details:         map[string]string{"caller": c.caller.String()},
 		},
 	}
+	if c.method != "" {
+		record.Body.Details["method"] = c.method
+	}
+	return record
 }
 
 // arguments returns the redacted arguments as records hold them.

@@ -60,6 +60,8 @@ func (a *Authority) admitRead(ctx context.Context, c *call) error {
 		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
 	}
 	switch {
+	case rawGrant != nil && c.method != "":
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("a grant for what takes a permit"))
 	case rawGrant != nil:
 		return a.admitByGrant(ctx, c, rawGrant)
 	case rawPermit != nil:

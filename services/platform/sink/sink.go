@@ -99,9 +99,11 @@ type Config struct {
 
 // Authority decides, for one sink, whether a call may have its effect. It is safe for concurrent use.
 type Authority struct {
-	cfg     Config
-	self    string
-	tools   map[string]contract.Tool
+	cfg   Config
+	self  string
+	tools map[string]contract.Tool
+	// under are the RPCs that are no tools and take a tool's permit, by gRPC name.
+	under   map[string]contract.Permitted
 	permits permitCache
 	streams streams
 	control atomic.Pointer[Control]
@@ -120,18 +122,19 @@ type Authority struct {
 }
 
 // New checks the contract and reads the durable state. It refuses to serve a tool whose results hold text from outside,
-// since nothing tokenises them here.
+// since nothing tokenises them here, and an RPC whose permit nothing can judge.
 func New(ctx context.Context, cfg Config) (*Authority, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	under, err := contract.Streams(cfg.Self.Role())
+	under, err := contract.UnderPermit(cfg.Self.Role())
 	if err != nil {
 		return nil, err
 	}
 	a := &Authority{
 		cfg:     cfg,
-		streams: streams{under: under, open: map[string]int{}, moved: make(chan struct{})},
+		under:   under,
+		streams: streams{open: map[string]int{}, moved: make(chan struct{})},
 		self:    cfg.Self.String(),
 		tools:   map[string]contract.Tool{},
 		flights: map[string]*flight{},
@@ -170,16 +173,24 @@ func checkOrigins(t contract.Tool) error {
 // Control returns the epoch and whether the sink is halted.
 func (a *Authority) Control() Control { return *a.control.Load() }
 
-// Unary returns the interceptor. It runs after callers and requests were checked; methods that are no tools pass through.
+// Unary returns the interceptor. It runs after callers and requests were checked. An RPC that the contract puts under a READ
+// tool's permit is let in and recorded as that tool's calls are, by a permit alone: a one-call grant is for the tool itself.
+// Other methods that are no tools pass through.
 func (a *Authority) Unary() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		tool, ok := a.tools[info.FullMethod]
-		if !ok {
+		tool, isTool := a.tools[info.FullMethod]
+		permitted, isPermitted := a.under[info.FullMethod]
+		if !isTool && !isPermitted {
 			return handler(ctx, request)
 		}
 		message, ok := request.(proto.Message)
 		if !ok {
-			return nil, errors.New("a tool's request is not a message")
+			return nil, errors.New("a request is not a message")
+		}
+		if isPermitted {
+			c := a.newCall(ctx, permitted.Tool, message)
+			c.method = info.FullMethod
+			return a.read(ctx, c, handler)
 		}
 		c := a.newCall(ctx, tool, message)
 		if tool.Tier == optionsv1.Tier_TIER_READ {
@@ -285,8 +296,8 @@ func (a *Authority) OnRefused(ctx context.Context, method string, caller identit
 	c := &call{requestID: rpc.RequestID(ctx), caller: caller}
 	if t, ok := a.tools[method]; ok {
 		c.tool = t
-	} else if t, ok := a.streams.under[method]; ok {
-		c.tool = t
+	} else if p, ok := a.under[method]; ok {
+		c.tool = p.Tool
 	}
 	record := a.refusal(c, f)
 	record.Body.Details["method"] = clean.Line(method, 200)

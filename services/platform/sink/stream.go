@@ -11,7 +11,6 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
 )
@@ -24,9 +23,6 @@ const (
 
 // streams counts what is open and wakes it when the sink's epoch moves.
 type streams struct {
-	// under is the tool whose permit each stream takes, by gRPC name.
-	under map[string]contract.Tool
-
 	mu sync.Mutex
 	// open counts by principal.
 	open map[string]int
@@ -79,11 +75,11 @@ func (a *Authority) Stream() grpc.StreamServerInterceptor {
 		ctx := ss.Context()
 		caller, _ := rpc.Caller(ctx)
 		c := &call{requestID: rpc.RequestID(ctx), caller: caller, began: a.cfg.Now()}
-		tool, ok := a.streams.under[info.FullMethod]
+		permitted, ok := a.under[info.FullMethod]
 		if !ok {
 			return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("a stream under no permit"))
 		}
-		c.tool = tool
+		c.tool, c.method = permitted.Tool, info.FullMethod
 		moved := a.streams.next() // before the permit is judged, so that no change of the epoch is missed
 		permit, err := a.admitStream(ctx, c)
 		if err != nil {
@@ -100,7 +96,7 @@ func (a *Authority) Stream() grpc.StreamServerInterceptor {
 		if permit != nil {
 			go a.expire(ctx, permit, moved, end)
 		}
-		err = handler(srv, &recordedStream{ServerStream: ss, ctx: ctx, authority: a, call: c, method: info.FullMethod})
+		err = handler(srv, &recordedStream{ServerStream: ss, ctx: ctx, authority: a, call: c})
 		if ended := new(fault.Error); errors.As(context.Cause(ctx), &ended) {
 			return ended
 		}
@@ -164,7 +160,6 @@ type recordedStream struct {
 	ctx       context.Context
 	authority *Authority
 	call      *call
-	method    string
 	recorded  bool
 }
 
@@ -180,7 +175,7 @@ func (s *recordedStream) RecvMsg(m any) error {
 	}
 	s.call.request = request
 	record := s.authority.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, s.call)
-	record.Body.Summary, record.Body.Details["method"] = "changes are told until the permit ends", s.method
+	record.Body.Summary = "changes are told until the permit ends"
 	if err := s.authority.cfg.Recorder.Spool(context.WithoutCancel(s.ctx), record); err != nil {
 		return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sayAudit, fault.WithCause(err))
 	}

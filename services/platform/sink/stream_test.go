@@ -151,6 +151,70 @@ func TestStreamsAreRefused(t *testing.T) {
 	})
 }
 
+// A unary RPC under a permit is let in as the tool's own calls are, by the permit alone, and recorded.
+func TestUnaryUnderAPermit(t *testing.T) {
+	kit := platformtest.New(t)
+	info := &grpc.UnaryServerInfo{FullMethod: "/durward.executor.v1.LookService/Look"}
+	permit := func(change func(*callv1.Permit)) *callv1.SignedPermit { return streamPermit(t, kit, change) }
+	good := permit(func(*callv1.Permit) {})
+	withGrant := func(ctx context.Context) context.Context {
+		md, _ := metadata.FromIncomingContext(ctx)
+		return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(rpc.MetadataGrant, "x")))
+	}
+	for name, c := range map[string]struct {
+		permits []*callv1.SignedPermit
+		change  func(context.Context) context.Context
+		full    bool
+		code    callv1.Code // none: it is served
+		cause   string
+	}{
+		"none":         {code: callv1.Code_CODE_DENIED, cause: "without permit"},
+		"two":          {permits: []*callv1.SignedPermit{good, good}, code: callv1.Code_CODE_DENIED, cause: "more than once"},
+		"another tool": {permits: []*callv1.SignedPermit{permit(func(p *callv1.Permit) { p.Tools = []string{"gpu_status"} })}, code: callv1.Code_CODE_DENIED, cause: "name the tool"},
+		"another sink": {permits: []*callv1.SignedPermit{permit(func(p *callv1.Permit) { p.Audience = "spiffe://durward.local/executor/other" })}, code: callv1.Code_CODE_DENIED, cause: "another sink"},
+		"a grant":      {change: withGrant, code: callv1.Code_CODE_DENIED, cause: "a grant for what takes a permit"},
+		"both":         {permits: []*callv1.SignedPermit{good}, change: withGrant, code: callv1.Code_CODE_DENIED, cause: "a grant for what takes a permit"},
+		"not recorded": {permits: []*callv1.SignedPermit{good}, full: true, code: callv1.Code_CODE_AUDIT_UNAVAILABLE},
+		"its permit":   {permits: []*callv1.SignedPermit{good}},
+		"an operator's": {change: func(ctx context.Context) context.Context {
+			return rpc.WithCaller(ctx, kit.ID(optionsv1.Role_ROLE_OPERATOR, platformtest.Operator))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, _, log := newAuthority(t, kit)
+			a.under[info.FullMethod] = a.under[executorv1.EventService_WatchServices_FullMethodName]
+			log.full = c.full
+			ctx := streamContext(t, kit, c.permits...)
+			if c.change != nil {
+				ctx = c.change(ctx)
+			}
+			served := false
+			got, err := a.Unary()(ctx, &executorv1.WatchServicesRequest{}, info, func(context.Context, any) (any, error) {
+				served = true
+				return &executorv1.WatchServicesResponse{}, nil
+			})
+			if c.code != callv1.Code_CODE_UNSPECIFIED {
+				if !fault.Is(err, c.code) || got != nil || served && !c.full {
+					t.Errorf("got %v, %v, want %s; served: %t", got, err, c.code, served)
+				}
+				if c.full {
+					return
+				}
+			} else if err != nil || !served {
+				t.Errorf("got %v; served: %t", err, served)
+			}
+			kind := auditv1.Kind_KIND_READ
+			if err != nil {
+				kind = auditv1.Kind_KIND_SINK_REFUSED
+			}
+			if len(log.records) != 1 || log.records[0].GetKind() != kind || log.records[0].GetTool() != "list_services" ||
+				log.records[0].GetBody().GetDetails()["method"] != info.FullMethod || !strings.Contains(log.records[0].GetBody().GetReason(), c.cause) {
+				t.Errorf("recorded as %v", log.records)
+			}
+		})
+	}
+}
+
 // A stream is recorded once and lasts as long as what let it in: the permit's own time, and its epoch.
 func TestAStreamEndsWithItsPermit(t *testing.T) {
 	kit := platformtest.New(t)

@@ -11,12 +11,16 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
-// Bounds of the health listener: small questions.
+// Bounds of the health listener: small questions, few at a time. It shares descriptors and memory with what the process is
+// there for.
 const (
 	healthTimeout     = 2 * time.Second
 	healthHeaderBytes = 4 << 10
+	healthConnections = 32
 )
 
 // Health is the answer to GET /health.
@@ -27,20 +31,21 @@ type Health struct {
 	Version string `json:"version"`
 }
 
-// ServeHealth serves HealthHandler's handler on lis until ctx ends.
+// ServeHealth serves HealthHandler's handler on lis until ctx ends. At most 32 connections are open, each for one request
+// that is asked and answered within seconds; who comes on top waits in the kernel's queue.
 func ServeHealth(ctx context.Context, lis net.Listener, handler http.Handler) error {
 	srv := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: healthTimeout,
 		ReadTimeout:       healthTimeout,
 		WriteTimeout:      healthTimeout,
-		IdleTimeout:       10 * healthTimeout,
 		MaxHeaderBytes:    healthHeaderBytes,
 		ErrorLog:          log.New(io.Discard, "", 0), // it repeats what strangers send
 	}
+	srv.SetKeepAlivesEnabled(false) // a connection that waits for a second question holds up somebody's first
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
-	if err := srv.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
+	if err := srv.Serve(netutil.LimitListener(lis, healthConnections)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve health: %w", err)
 	}
 	return nil

@@ -9,11 +9,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/telemetry"
 )
 
@@ -117,4 +121,109 @@ func TestServeHealth(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("ServeHealth: %v", err)
 	}
+}
+
+// pipes is a listener in memory.
+type pipes struct {
+	waiting  chan net.Conn
+	accepted atomic.Int32
+	closed   chan struct{}
+	once     sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.waiting:
+		p.accepted.Add(1)
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (*pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// dial returns the client's end of a connection that waits to be accepted.
+func (p *pipes) dial() net.Conn {
+	client, server := net.Pipe()
+	p.waiting <- server
+	return client
+}
+
+// Whoever opens connections, and says nothing or reads nothing, holds few of them and not for long.
+func TestHealthConnectionsAreBounded(t *testing.T) {
+	const most, more = 32, 8
+	synctest.Test(t, func(t *testing.T) {
+		lis := &pipes{waiting: make(chan net.Conn, most+more), closed: make(chan struct{})}
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- telemetry.ServeHealth(ctx, lis, telemetry.HealthHandler("vault", "v1", nil, nil)) }()
+		for i := range most + more {
+			conn := lis.dial()
+			defer conn.Close()
+			if i%2 == 0 { // half of them ask, and do not read the answer
+				go func() { _, _ = io.WriteString(conn, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") }()
+			}
+		}
+		synctest.Wait()
+		if n := lis.accepted.Load(); n != most {
+			t.Errorf("%d connections, want %d", n, most)
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if n := lis.accepted.Load(); n != most+more {
+			t.Errorf("%d connections after the first have had their time, want %d", n, most+more)
+		}
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// stuck is a peer that reads nothing.
+type stuck struct {
+	http.ResponseWriter
+	release chan struct{}
+}
+
+func (s stuck) Write(b []byte) (int, error) {
+	<-s.release
+	return s.ResponseWriter.Write(b)
+}
+
+// Spans are shown to few at a time.
+func TestTracesAreShownToFewAtOnce(t *testing.T) {
+	handler := open(t, config.Telemetry{}).Handler(nil)
+	synctest.Test(t, func(t *testing.T) {
+		request := func() *http.Request {
+			r := httptest.NewRequest(http.MethodGet, "/traces", nil)
+			r.Host = "localhost"
+			return r
+		}
+		status := func() int {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, request())
+			return w.Code
+		}
+		release := make(chan struct{})
+		var asking sync.WaitGroup
+		for range 2 {
+			asking.Go(func() { handler.ServeHTTP(stuck{httptest.NewRecorder(), release}, request()) })
+		}
+		synctest.Wait()
+		if code := status(); code != http.StatusServiceUnavailable {
+			t.Errorf("a third asks: %d", code)
+		}
+		close(release)
+		asking.Wait()
+		if code := status(); code != http.StatusOK {
+			t.Errorf("afterwards: %d", code)
+		}
+	})
 }

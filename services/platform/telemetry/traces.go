@@ -36,6 +36,8 @@ const (
 	sendEvery = time.Second
 	// sendTimeout bounds one request to the collector.
 	sendTimeout = 5 * time.Second
+	// tracesAtOnce is how many GET /traces are answered at a time.
+	tracesAtOnce = 2
 )
 
 // traces is where spans go when they have ended: into the ring, and to the collector where there is one. It implements
@@ -237,9 +239,18 @@ type Traces struct {
 	Spans   []Span `json:"spans"`
 }
 
-// handler answers GET /traces, and GET /traces?trace_id=ID with the spans of one trace.
+// handler answers GET /traces, and GET /traces?trace_id=ID with the spans of one trace. Who comes while enough others are
+// answered gets 503.
 func (t *traces) handler(service string) http.Handler {
+	answering := make(chan struct{}, tracesAtOnce)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case answering <- struct{}{}:
+			defer func() { <-answering }()
+		default:
+			http.Error(w, "others are being answered", http.StatusServiceUnavailable)
+			return
+		}
 		wanted := r.URL.Query().Get("trace_id")
 		if raw, err := hex.DecodeString(wanted); wanted != "" && (err != nil || len(raw) != 16) {
 			http.Error(w, "trace_id is 32 hexadecimal digits", http.StatusBadRequest)

@@ -98,7 +98,7 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	health, err := rpc.Listen(s.HealthListen, s.AllowRemote)
+	health, err := rpc.Listen(s.HealthListen, false)
 	if err != nil {
 		return errors.Join(err, lis.Close())
 	}

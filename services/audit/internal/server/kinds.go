@@ -24,6 +24,7 @@ var kinds = map[optionsv1.Role][]auditv1.Kind{
 		auditv1.Kind_KIND_ASKED, auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_DENIED, auditv1.Kind_KIND_EXPIRED,
 		auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED, auditv1.Kind_KIND_PERMIT_ISSUED,
 		auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED,
+		auditv1.Kind_KIND_READ, // it answers who asks how an operation stands
 	},
 	optionsv1.Role_ROLE_EXECUTOR: sinkKinds,
 	optionsv1.Role_ROLE_EGRESS:   sinkKinds,

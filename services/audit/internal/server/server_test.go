@@ -143,7 +143,7 @@ func TestKinds(t *testing.T) {
 	sink := append([]auditv1.Kind{40, 41, 42, 43, 44, auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED}, both...)
 	for role, want := range map[optionsv1.Role][]auditv1.Kind{
 		optionsv1.Role_ROLE_GATEWAY:  append([]auditv1.Kind{auditv1.Kind_KIND_REFUSED}, both...),
-		optionsv1.Role_ROLE_VAULT:    append([]auditv1.Kind{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31}, both...),
+		optionsv1.Role_ROLE_VAULT:    append([]auditv1.Kind{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 42}, both...),
 		optionsv1.Role_ROLE_EXECUTOR: sink,
 		optionsv1.Role_ROLE_EGRESS:   sink,
 		optionsv1.Role_ROLE_OPERATOR: append([]auditv1.Kind{auditv1.Kind_KIND_CONFIG_CHANGED, auditv1.Kind_KIND_NOTE}, both...),

@@ -72,7 +72,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	defer listener.Close()
-	healthListener, err := rpc.Listen(cfg.HealthListen, cfg.AllowRemote)
+	healthListener, err := rpc.Listen(cfg.HealthListen, false)
 	if err != nil {
 		return err
 	}

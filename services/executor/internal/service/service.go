@@ -269,7 +269,7 @@ func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalogue.Servic
 				err = fmt.Errorf("%w: %w", errEarly, driver.ErrPortInUse)
 			}
 			if _, serr := stop(ctx, d, s); serr != nil {
-				m.cfg.Logger.ErrorContext(ctx, "what is left of a service could not be cleared", "service", s.ID, "error", serr)
+				m.cfg.Logger.ErrorContext(ctx, "what is left of a service could not be cleared", "service_id", s.ID, "error", serr)
 			}
 			return err
 		}
@@ -455,7 +455,7 @@ func (m *Manager) Subject(_ context.Context, tool contract.Tool, request proto.M
 	digest := ""
 	if s.Program() != "" {
 		if digest, err = m.programs.Digest(s.Program()); err != nil {
-			m.cfg.Logger.Warn("a program has no digest", "service", s.ID, "error", err)
+			m.cfg.Logger.Warn("a program has no digest", "service_id", s.ID, "error", err)
 			if tool.Tier != optionsv1.Tier_TIER_READ && tool.Name != "stop_service" {
 				return nil, fault.New(callv1.Code_CODE_FAILED, s.ID+" cannot be started: its program file is missing or cannot be read", fault.WithCause(err))
 			}

@@ -6,6 +6,11 @@
 // It runs as the client's user, beside an agent that nobody trusts: it holds the client's token and key and no authority of
 // an operator. The gateway is not trusted either: what the client asks for is signed here, so that a gateway cannot ask in
 // its name. Messages are relayed as they are; only params._meta["durward/proof"] and ["durward/instance"] are set.
+//
+// What a hostile gateway can still do with a request: it can hide the answer and ask for a second proof, and so have the
+// client's one request stand twice before the vault. Each needs its own approval, and a third is never signed. It can claim
+// that a session is lost, and name any session in answer to the opening that follows; in between, what is signed names the
+// session that was opened, whatever answers say. The vault takes a proof in a session of the same client alone.
 package bridge
 
 import (
@@ -261,7 +266,12 @@ func (b *Bridge) note(ctx context.Context, line []byte) {
 	if headers.Get(headerSession) == "" {
 		return
 	}
-	response, err := b.post(ctx, line, headers)
+	sent, err := b.prover.unsigned(line)
+	if err != nil {
+		b.cfg.Report("a notification was not delivered: " + err.Error())
+		return
+	}
+	response, err := b.post(ctx, sent.body, headers)
 	if err != nil {
 		b.cfg.Report("a notification was not delivered: " + err.Error())
 		return
@@ -368,16 +378,21 @@ func (b *Bridge) reopen(ctx context.Context, seen int) error {
 	if b.opened == seen {
 		return errors.New("the gateway does not open the session again")
 	}
-	again := [][]byte{[]byte(`{"jsonrpc":"2.0","method":"` + noteInitialized + `"}`)}
-	for _, line := range b.subscribed {
-		again = append(again, line)
+	headers := sessionHeaders(b.session, b.protocol)
+	response, err := b.post(ctx, []byte(`{"jsonrpc":"2.0","method":"`+noteInitialized+`"}`), headers)
+	if err != nil {
+		return err
 	}
-	for _, line := range again {
-		response, err := b.post(ctx, line, sessionHeaders(b.session, b.protocol))
+	b.discard(response)
+	for uri, line := range b.subscribed {
+		taken, err := b.subscribeAgain(ctx, line, headers)
 		if err != nil {
 			return err
 		}
-		b.discard(response)
+		if !taken {
+			delete(b.subscribed, uri)
+			b.cfg.Report("the gateway refused a subscription when the session was opened again; the client hears no more of it")
+		}
 	}
 	b.cfg.Report("the session was lost and has been opened again")
 	return nil
@@ -390,22 +405,30 @@ const (
 	lasting  = time.Minute
 )
 
+// maxCallProofs bounds the proofs of one request that changes something: each can become an operation of its own.
+const maxCallProofs = 2
+
 // lostSession stands beside the names of the proofs that an answer can ask for.
 const lostSession = "session"
 
 // call relays one request and its answer.
 func (b *Bridge) call(ctx context.Context, line []byte, m message) {
+	if m.Method == methodUnsubscribe {
+		// Whatever the gateway says to it, and again when an answer to an older request may have come meanwhile.
+		b.unsubscribe(m)
+		defer b.unsubscribe(m)
+	}
 	if err := b.exchange(ctx, line, m, "", b.write); err != nil {
 		b.failWith(ctx, m.ID, err)
 	}
 }
 
 // exchange sends one request, signed as it needs or as needed says, and gives its answer to take. Whatever the gateway asks for
-// is given at most once: the session opened again, each proof signed again. A request whose connection broke goes out again
-// as it was.
+// is given at most once: the session opened again, each proof signed again; and maxCallProofs bounds those of a call. A request
+// whose connection broke goes out again as it was.
 func (b *Bridge) exchange(ctx context.Context, line []byte, m message, needed string, take func(answer []byte)) error {
 	var sent request
-	given := map[string]bool{}
+	calls, given := 0, map[string]bool{}
 	prover, own := b.prover, m.statelessHeaders()
 	if own != nil {
 		prover = b.stateless
@@ -421,9 +444,12 @@ func (b *Bridge) exchange(ctx context.Context, line []byte, m message, needed st
 			if sent, err = prover.request(line, m, needed); err != nil {
 				return err
 			}
+			if sent.calling {
+				calls++
+			}
 		}
 		response, err := b.post(ctx, sent.body, headers)
-		if errors.Is(err, errSession) && !given[lostSession] {
+		if errors.Is(err, errSession) && !given[lostSession] && calls < maxCallProofs {
 			given[lostSession] = true
 			if err := b.reopen(ctx, seen); err != nil {
 				return err
@@ -440,7 +466,7 @@ func (b *Bridge) exchange(ctx context.Context, line []byte, m message, needed st
 		again := ""
 		err = b.answers(response, m.ID, func(payload []byte) error {
 			again = prover.answer(payload, sent)
-			if again == "" || !prover.answersDemands(m.Method) || given[again] || !prover.may(again) {
+			if again == "" || !prover.answersDemands(m.Method) || given[again] || again == needCall && calls >= maxCallProofs || !prover.may(again) {
 				again = ""
 				if own == nil {
 					b.subscribe(m, line, payload)

@@ -178,6 +178,11 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, m.ID, `{"ok":true}`)
 }
 
+// lacking is the result of a tool that was refused for want of a proof.
+func lacking(needed, session string) string {
+	return fmt.Sprintf(`{"isError":true,"structuredContent":{"error":{"code":"PROOF_REQUIRED"}},"_meta":{"durward/proof_needed":%q,"durward/session":%q}}`, needed, session)
+}
+
 func writeJSON(w http.ResponseWriter, id json.RawMessage, result string) {
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = fmt.Fprintf(w, "{\"jsonrpc\":\"2.0\",\n\"id\":%s,\"result\":%s}", id, result)
@@ -191,11 +196,15 @@ type client struct {
 	end chan error
 }
 
-func start(t *testing.T, g *gateway, key ed25519.PrivateKey, now func() time.Time) *client {
+func start(t *testing.T, g *gateway, key ed25519.PrivateKey, now func() time.Time, configure ...func(*Config)) *client {
 	t.Helper()
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
-	b, err := New(Config{Endpoint: g.server.URL, Token: testToken, Client: "tester", Key: key, In: inR, Out: outW, Now: now})
+	cfg := Config{Endpoint: g.server.URL, Token: testToken, Client: "tester", Key: key, In: inR, Out: outW, Now: now}
+	for _, c := range configure {
+		c(&cfg)
+	}
+	b, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,7 +354,7 @@ func TestProofNeeded(t *testing.T) {
 		default:
 			return false
 		}
-		writeJSON(w, m.ID, fmt.Sprintf(`{"isError":true,"_meta":{"durward/proof_needed":%q,"durward/session":%q}}`, needed, g.ref()))
+		writeJSON(w, m.ID, lacking(needed, g.ref()))
 		return true
 	}
 	c := start(t, g, key, nil)
@@ -378,7 +387,7 @@ func TestDemandsAreMetOnce(t *testing.T) {
 			var got []string
 			g.answers = func(w http.ResponseWriter, m message, purpose callv1.Proof_Purpose) bool {
 				got = append(got, strings.TrimPrefix(purpose.String(), "PURPOSE_"))
-				writeJSON(w, m.ID, fmt.Sprintf(`{"isError":true,"_meta":{"durward/proof_needed":%q}}`, c.needed))
+				writeJSON(w, m.ID, lacking(c.needed, g.ref()))
 				return true
 			}
 			c1 := start(t, g, key, nil)
@@ -425,6 +434,119 @@ func TestDemandsAreMetOnce(t *testing.T) {
 			t.Errorf("%d handshakes, want 2:\n%s", n, g.events())
 		}
 	})
+}
+
+// One request that changes something is signed twice at most, whatever a gateway makes of it: each proof can become an
+// operation that waits for an approval.
+func TestCallProofsAreBounded(t *testing.T) {
+	const lost, demand, opening = "lost", needCall, needOpen
+	for name, c := range map[string]struct {
+		answers []string
+		want    string
+	}{
+		"good":                                {nil, "CALL"},
+		"asked again and again":               {[]string{demand, demand, demand}, "CALL CALL"},
+		"an opening between":                  {[]string{opening, demand, demand}, "CALL OPEN CALL"},
+		"asked again, then lost":              {[]string{demand, lost, demand}, "CALL CALL"},
+		"lost, then asked again":              {[]string{lost, demand, demand}, "CALL CALL"},
+		"lost, an opening, asked again":       {[]string{lost, opening, demand, demand}, "CALL CALL OPEN"},
+		"a success that asks for another":     {[]string{`{"_meta":{"durward/proof_needed":"call"}}`, demand}, "CALL"},
+		"another refusal that asks for one":   {[]string{`{"isError":true,"structuredContent":{"error":{"code":"DENIED"}},"_meta":{"durward/proof_needed":"call"}}`, demand}, "CALL"},
+		"a refusal without a code that does":  {[]string{`{"isError":true,"_meta":{"durward/proof_needed":"call"}}`, demand}, "CALL"},
+		"a refusal that does not say by what": {[]string{`{"isError":true,"structuredContent":{"error":{"code":"PROOF_REQUIRED"}}}`, demand, demand}, "CALL OPEN CALL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			public, key := testKey(t)
+			g := newGateway(t, public)
+			var got []string
+			g.answers = func(w http.ResponseWriter, m message, purpose callv1.Proof_Purpose) bool {
+				got = append(got, strings.TrimPrefix(purpose.String(), "PURPOSE_"))
+				if len(c.answers) == 0 {
+					return false
+				}
+				next := c.answers[0]
+				c.answers = c.answers[1:]
+				switch next {
+				case lost:
+					w.WriteHeader(http.StatusNotFound)
+				case demand, opening:
+					writeJSON(w, m.ID, lacking(next, g.ref()))
+				default:
+					writeJSON(w, m.ID, next)
+				}
+				return true
+			}
+			client := start(t, g, key, nil)
+			client.handshake()
+			client.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"start_service","arguments":{"service_id":"demo"}}}`)
+			client.receive()
+			client.close()
+			if joined := strings.Join(got, " "); joined != c.want {
+				t.Errorf("signed %s, want %s", joined, c.want)
+			}
+		})
+	}
+}
+
+// What is signed names the session that was opened, whatever a gateway says meanwhile. One that speaks of another and asks for a
+// proof in it gets an opening, after which it can say which session that made.
+func TestTheSessionIsPinned(t *testing.T) {
+	elsewhere := `"_meta":{"durward/session":"s-elsewhere"}`
+	list, change := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"stop_service","arguments":{"service_id":"demo"}}}`
+	for name, told := range map[string]string{
+		"a success":         `"result":{` + elsewhere + `}`,
+		"a refused tool":    `"result":{"isError":true,"structuredContent":{"error":{"code":"DENIED"}},` + elsewhere + `}`,
+		"an error":          `"error":{"code":-32000,"message":"no","data":{"code":"DENIED","durward/session":"s-elsewhere"}}`,
+		"a demanded call":   `"error":{"code":-32000,"message":"no","data":{"code":"PROOF_REQUIRED","durward/proof_needed":"call","durward/session":"s-elsewhere"}}`,
+		"a demanded re-new": `"error":{"code":-32000,"message":"no","data":{"code":"PROOF_REQUIRED","durward/proof_needed":"renew","durward/session":"s-elsewhere"}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			public, key := testKey(t)
+			g := newGateway(t, public)
+			g.answers = func(w http.ResponseWriter, m message, purpose callv1.Proof_Purpose) bool {
+				if m.Method != methodListTools || purpose == callv1.Proof_PURPOSE_OPEN {
+					return false
+				}
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,%s}`, m.ID, told)
+				return true
+			}
+			c := start(t, g, key, nil)
+			c.handshake()
+			c.send(list)
+			c.receive()
+			c.send(change) // the fake verifies its proof for the session that it opened
+			if got := c.receive(); !strings.Contains(got, `"ok":true`) {
+				t.Errorf("answer %s", got)
+			}
+			c.close()
+			events := g.events()
+			if opened := strings.Contains(events, "tools/list 1 PURPOSE_OPEN"); opened != strings.Contains(name, "demanded") || strings.Contains(events, "RENEW") ||
+				!strings.Contains(events, "tools/call 2 PURPOSE_CALL") {
+				t.Errorf("events:\n%s", events)
+			}
+		})
+	}
+}
+
+// A proof that the client made up goes nowhere, with a notification either.
+func TestMadeUpProofsInNotifications(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	c := start(t, g, key, nil)
+	c.handshake()
+	for _, method := range []string{"notifications/initialized", "notifications/progress", "tools/call"} {
+		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":{"name":"start_service","arguments":{"service_id":"demo"},"_meta":{"durward/proof":{"counter":"1"}}}}`, method))
+	}
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+	c.receive()
+	c.close()
+	events := g.events()
+	for _, method := range []string{"notifications/progress", "tools/call"} {
+		if !strings.Contains(events, method+"  PURPOSE_UNSPECIFIED") {
+			t.Errorf("events:\n%s", events)
+		}
+	}
 }
 
 // While a renewal is due every read carries one, until one of them was answered well: several at once do not rely on each

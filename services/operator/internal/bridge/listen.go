@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -123,23 +124,59 @@ func (b *Bridge) renew(ctx context.Context, method string, meta json.RawMessage)
 
 // subscribe remembers the session's subscriptions by a request that was answered well.
 func (b *Bridge) subscribe(m message, line, answer []byte) {
-	if m.Method != methodSubscribe && m.Method != methodUnsubscribe {
-		return
-	}
-	var params struct {
-		URI string `json:"uri"`
-	}
+	uri, ok := m.uri()
 	var reply message
-	if json.Unmarshal(m.Params, &params) != nil || json.Unmarshal(answer, &reply) != nil || len(reply.Result) == 0 {
+	if m.Method != methodSubscribe || !ok || json.Unmarshal(answer, &reply) != nil || len(reply.Result) == 0 {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if m.Method == methodSubscribe {
-		b.subscribed[params.URI] = bytes.Clone(line)
-	} else {
-		delete(b.subscribed, params.URI)
+	b.subscribed[uri] = bytes.Clone(line)
+}
+
+// unsubscribe forgets a subscription: from then on nothing is signed for its sake.
+func (b *Bridge) unsubscribe(m message) {
+	uri, ok := m.uri()
+	if !ok {
+		return
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.subscribed, uri)
+}
+
+// uri is the resource that a request names.
+func (m message) uri() (uri string, ok bool) {
+	var params struct {
+		URI string `json:"uri"`
+	}
+	err := json.Unmarshal(m.Params, &params)
+	return params.URI, err == nil
+}
+
+// subscribeAgain sends a subscription's request in the session as it is now, and reports whether the gateway took it. The caller
+// holds mu.
+func (b *Bridge) subscribeAgain(ctx context.Context, line []byte, headers http.Header) (taken bool, err error) {
+	var m message
+	if err := json.Unmarshal(line, &m); err != nil {
+		return false, fmt.Errorf("subscription: %w", err)
+	}
+	sent, err := b.prover.request(line, m, "")
+	if err != nil {
+		return false, err
+	}
+	response, err := b.post(ctx, sent.body, headers)
+	if err != nil {
+		return false, err
+	}
+	defer b.discard(response)
+	err = b.answers(response, m.ID, func(payload []byte) error {
+		b.prover.answer(payload, sent) // the session has just been opened: there is no more to sign
+		var reply message
+		taken = json.Unmarshal(payload, &reply) == nil && len(reply.Result) > 0
+		return nil
+	})
+	return taken && err == nil, nil // an answer that cannot be read took nothing
 }
 
 func (b *Bridge) subscribes() bool {

@@ -87,6 +87,99 @@ func TestNewsReachTheClient(t *testing.T) {
 	}
 }
 
+// A client that unsubscribed has nothing signed for it any more, even if the gateway refuses to let it go.
+func TestUnsubscribedWhateverTheGatewaySays(t *testing.T) {
+	for name, refusal := range map[string]func(w http.ResponseWriter, m message){
+		"an error": func(w http.ResponseWriter, m message) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"Internal error."}}`, m.ID)
+		},
+		"no answer": func(w http.ResponseWriter, _ message) { w.WriteHeader(http.StatusBadGateway) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			public, key := testKey(t)
+			g := newGateway(t, public)
+			g.answers = func(w http.ResponseWriter, m message, _ callv1.Proof_Purpose) bool {
+				if m.Method != methodUnsubscribe {
+					return false
+				}
+				refusal(w, m)
+				return true
+			}
+			now := time.Unix(1_800_000_000, 0)
+			c := start(t, g, key, func() time.Time { g.mu.Lock(); defer g.mu.Unlock(); return now })
+			c.handshake()
+			c.send(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"durward://services"}}`)
+			c.receive()
+			c.send(`{"jsonrpc":"2.0","id":2,"method":"resources/unsubscribe","params":{"uri":"durward://services"}}`)
+			if got := c.receive(); !strings.Contains(got, `"error"`) {
+				t.Errorf("answer %s", got)
+			}
+			g.mu.Lock()
+			now = now.Add(50 * time.Second)
+			g.mu.Unlock()
+			time.Sleep(2 * watchTick)
+			c.close()
+			if strings.Contains(g.events(), "durward-renewal") {
+				t.Errorf("events:\n%s", g.events())
+			}
+		})
+	}
+}
+
+// What the client subscribed to is asked for again as anything else is: without a proof that the client made up. One that the
+// gateway refuses then is reported, and forgotten.
+func TestSubscriptionsAreTakenUpAgain(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	refuse := false
+	g.answers = func(w http.ResponseWriter, m message, _ callv1.Proof_Purpose) bool {
+		if !refuse || m.Method != methodSubscribe || !strings.Contains(string(m.Params), "gpu") {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"no"}}`, m.ID)
+		return true
+	}
+	reports := make(chan string, 10)
+	c := start(t, g, key, nil, func(cfg *Config) { cfg.Report = func(line string) { reports <- line } })
+	c.handshake()
+	for id, uri := range []string{"durward://services", "durward://gpu"} {
+		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":"s%d","method":"resources/subscribe","params":{"uri":%q,"_meta":{"durward/proof":{"counter":"1"}}}}`, id, uri))
+		c.receive()
+	}
+	lose := func(id int) {
+		g.mu.Lock()
+		g.session += 10
+		g.mu.Unlock()
+		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/list"}`, id))
+		if got := c.receive(); !strings.Contains(got, fmt.Sprintf(`"id":%d`, id)) {
+			t.Errorf("what is the bridge's own reached the client: %s", got)
+		}
+	}
+	g.mu.Lock()
+	refuse = true
+	g.mu.Unlock()
+	lose(1)
+	lose(2)
+	c.close()
+	close(reports)
+	var refused []string
+	for line := range reports {
+		if strings.Contains(line, "refused") {
+			refused = append(refused, line)
+		}
+	}
+	if len(refused) != 1 || strings.Contains(refused[0], "gpu") {
+		t.Errorf("reported %q, want one line", refused)
+	}
+	services, gpu := `resources/subscribe "s0" PURPOSE_UNSPECIFIED`, `resources/subscribe "s1" PURPOSE_UNSPECIFIED`
+	if strings.Count(g.events(), services) != 3 || strings.Count(g.events(), gpu) != 2 {
+		t.Errorf("events:\n%s", g.events())
+	}
+}
+
 // A gateway that offers no stream is not asked again.
 func TestNoNews(t *testing.T) {
 	g := newGateway(t, nil)

@@ -106,24 +106,39 @@ type facts struct {
 	Code string `json:"code"`
 }
 
-// opened takes up a session.
-func (p *prover) opened(session string) {
+// opened takes up the session that the answer to an opening names.
+func (p *prover) opened(session string) { p.heard(session, true) }
+
+// heard takes up the session that an answer names, and reports whether it is the one that this process opened. Only the answer to
+// an opening can name another than before: else a gateway could have anything signed in any session's name.
+func (p *prover) heard(session string, opening bool) (ours bool) {
 	if session == "" {
-		return
+		return true
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.session != session {
+	switch {
+	case p.session == session:
+	case p.session != "" && !opening:
+		return false
+	default:
 		p.session, p.counter, p.permits, p.early = session, 0, p.now(), false
 	}
+	return true
 }
 
-// answer takes up what an answer to the signed request says, and returns which proof the request lacked, or "".
+// answer takes up what an answer to the signed request says, and returns which proof the request lacked, or "". One that was
+// not refused for want of a proof lacks none, whatever else its answer says.
 func (p *prover) answer(payload []byte, to request) (needed string) {
 	var reply struct {
 		Result struct {
-			Meta    facts `json:"_meta"`
-			IsError bool  `json:"isError"`
+			Meta     facts `json:"_meta"`
+			IsError  bool  `json:"isError"`
+			Envelope struct {
+				Error struct {
+					Code string `json:"code"`
+				} `json:"error"`
+			} `json:"structuredContent"`
 		} `json:"result"`
 		Error *struct {
 			Data facts `json:"data"`
@@ -132,17 +147,26 @@ func (p *prover) answer(payload []byte, to request) (needed string) {
 	if p.key == nil || json.Unmarshal(payload, &reply) != nil {
 		return ""
 	}
-	said := reply.Result.Meta
-	if reply.Error != nil {
+	said, refusal := reply.Result.Meta, ""
+	switch {
+	case reply.Error != nil:
 		said = reply.Error.Data
-		if said.Needed == "" && (said.Code == codeProofRequired || said.Code == codeUnauthenticated && p.instance != "" && !to.opening) {
-			// Refused before there was a session to say more of: a gateway that lost it looks like one that never had it.
-			said.Needed = needOpen
-		}
-	} else if !reply.Result.IsError {
+		refusal = said.Code
+	case reply.Result.IsError:
+		refusal = reply.Result.Envelope.Error.Code
+	default:
 		p.renewed(to)
 	}
-	p.opened(said.Session)
+	ours := p.heard(said.Session, to.opening)
+	switch {
+	case refusal == codeUnauthenticated && p.instance != "" && !to.opening:
+		return needOpen // a gateway that lost a session looks like one that never had it
+	case refusal != codeProofRequired:
+		return ""
+	case !ours, said.Needed == "":
+		// The gateway has another session than this process opened, or refused before there was one.
+		return needOpen
+	}
 	switch said.Needed {
 	case needOpen, needRenew, needCall:
 		return said.Needed
@@ -158,15 +182,15 @@ type request struct {
 	// when it was signed.
 	session string
 	renewal time.Time
-	// opening: it carries one.
-	opening bool
+	// opening and calling: it carries a proof of that purpose.
+	opening, calling bool
 }
 
 // asksPermit reports whether the gateway answers a method with the help of the session's permits, as it does a tool that
 // looks, or renews them where it is asked to.
 func asksPermit(method string) bool {
 	switch method {
-	case methodCall, "resources/list", "resources/read", methodSubscribe, "completion/complete", methodListen, "tasks/get", methodListTools, methodPing:
+	case methodCall, "resources/read", methodSubscribe, "completion/complete", methodListen, "tasks/get", methodListTools, methodPing:
 		return true
 	default:
 		return false
@@ -224,6 +248,7 @@ func (p *prover) request(line []byte, m message, needed string) (request, error)
 		if digest, err = argumentsDigest(tool, params.Arguments); err != nil {
 			return p.unsigned(line) // invalid arguments: the gateway says what is wrong with them
 		}
+		out.calling = true
 		claim := p.claim(callv1.Proof_PURPOSE_CALL)
 		claim.Tool, claim.ArgumentsDigest = tool.Name, digest
 		signed, err = proof.Sign(p.key, claim)

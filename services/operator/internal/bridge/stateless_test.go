@@ -74,7 +74,7 @@ func TestStatelessProofs(t *testing.T) {
 	g := newGateway(t, public)
 	g.answers = func(w http.ResponseWriter, m message, purpose callv1.Proof_Purpose) bool {
 		if m.Method == methodCall && strings.Contains(string(m.Params), "start_service") && purpose != callv1.Proof_PURPOSE_CALL {
-			writeJSON(w, m.ID, fmt.Sprintf(`{"isError":true,"_meta":{"durward/proof_needed":"call","durward/session":%q}}`, g.ref()))
+			writeJSON(w, m.ID, lacking(needCall, g.ref()))
 			return true
 		}
 		return false

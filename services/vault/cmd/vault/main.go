@@ -164,7 +164,7 @@ func serve(ctx context.Context, s *settings.Settings, services *rpc.Server, vaul
 	if err != nil {
 		return err
 	}
-	health, err := rpc.Listen(s.HealthListen, s.AllowRemote)
+	health, err := rpc.Listen(s.HealthListen, false)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}

@@ -21,6 +21,8 @@ type Switch struct {
 	store *store.Store
 	mu    sync.RWMutex
 	now   store.Control
+	// moved is closed, and replaced, when the epoch changes.
+	moved chan struct{}
 }
 
 // New reads the switch's position from the store: a restart does not end a halt.
@@ -29,7 +31,7 @@ func New(ctx context.Context, s *store.Store) (*Switch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("halt: %w", err)
 	}
-	return &Switch{store: s, now: control}, nil
+	return &Switch{store: s, now: control, moved: make(chan struct{})}, nil
 }
 
 // Now returns the epoch and the halt as they are.
@@ -37,6 +39,19 @@ func (s *Switch) Now() store.Control {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.now
+}
+
+// Moved returns a channel that is closed when the epoch changes next.
+func (s *Switch) Moved() <-chan struct{} {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.moved
+}
+
+func (s *Switch) setLocked(next store.Control) {
+	s.now = next
+	close(s.moved)
+	s.moved = make(chan struct{})
 }
 
 // Check returns CODE_HALTED during a halt.
@@ -70,10 +85,10 @@ func (s *Switch) Halt(ctx context.Context, by, reason string, at time.Time) (uin
 	next := store.Control{Epoch: s.now.Epoch + 1, Halted: true, Reason: reason, ChangedBy: by, ChangedAt: at}
 	if err := s.store.SetControl(ctx, next, nil); err != nil {
 		// In force at once all the same: a disk that refuses is no reason to go on granting.
-		s.now = next
+		s.setLocked(next)
 		return 0, fmt.Errorf("halt: %w", err)
 	}
-	s.now = next
+	s.setLocked(next)
 	return next.Epoch, nil
 }
 
@@ -110,7 +125,7 @@ func (s *Switch) Resume(ctx context.Context, epoch uint64, used store.UsedStatem
 		}
 		return fmt.Errorf("resume: %w", err)
 	}
-	s.now = next
+	s.setLocked(next)
 	return nil
 }
 

@@ -1,6 +1,6 @@
 // Package journal writes the vault's records. What gives somebody power is recorded synchronously, before it takes effect:
-// asking, approving, redeeming. What takes power away, or gives none by itself (a session, a permit, a denial, the issue
-// of a grant, which is worth nothing until it is redeemed), goes to the vault's own durable spool and follows.
+// asking, approving, redeeming. What takes power away, or gives none by itself (a session, a permit, a denial, an answer to who
+// asks how an operation stands, the issue of a grant, which is worth nothing until it is redeemed), goes to the vault's own durable spool and follows.
 package journal
 
 import (
@@ -136,6 +136,7 @@ var sentences = map[string]string{
 	"redeem":            "the sink took it up; the grant is spent",
 	"statement-refused": "a signed statement was not accepted",
 	"command-refused":   "a signed command was not accepted",
+	"show":              "its principal was told how it stands",
 	"halt":              "every change is halted",
 	"resume":            "changes may go on",
 }

@@ -218,8 +218,8 @@ func (q *Queue) List(ctx context.Context, limit int, states ...vaultv1.Operation
 	return out, nil
 }
 
-// Wait returns the operation as soon as it no longer waits for a human, or when hold is over, or the caller goes away (then
-// ctx's error). An operation of another principal is CODE_NOT_FOUND, exactly as one that never was. Operators are shown how
+// Wait returns the operation as soon as it no longer waits for a human, or when hold is over or the epoch changes, or the
+// caller goes away (then ctx's error). An operation of another principal is CODE_NOT_FOUND, exactly as one that never was. Operators are shown how
 // many calls wait: whoever waits here could carry the operation out.
 func (q *Queue) Wait(ctx context.Context, id, principal string, hold time.Duration) (*store.Operation, error) {
 	return q.await(ctx, id, principal, hold, 1, func(state vaultv1.OperationState) bool {
@@ -235,6 +235,7 @@ func (q *Queue) Observe(ctx context.Context, id, principal string, known vaultv1
 
 // await waits for a state that is enough, and counts the caller as so many waiters meanwhile.
 func (q *Queue) await(ctx context.Context, id, principal string, hold time.Duration, waiters uint32, enough func(vaultv1.OperationState) bool) (*store.Operation, error) {
+	moved := q.Halt.Moved()
 	o, _, err := q.Lookup(ctx, id)
 	if err != nil {
 		return nil, err
@@ -268,6 +269,8 @@ func (q *Queue) await(ctx context.Context, id, principal string, hold time.Durat
 		select {
 		case <-changed:
 		case <-timer.C:
+			over = true
+		case <-moved:
 			over = true
 		case <-q.closing:
 			over = true

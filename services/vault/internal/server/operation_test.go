@@ -338,6 +338,9 @@ func TestDeny(t *testing.T) {
 	if o := resp.GetOperation(); o.GetState() != refused || o.GetDecisionReason() != "not now" || o.GetDecidedBy() != v.ID(operator, platformtest.Operator).String() {
 		t.Errorf("%v", o)
 	}
+	_, err = v.wait(opened, id, time.Minute)
+	wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE) // telling somebody of it is a read like any other
+	v.audit.set(func(f *fakeAudit) { f.full = false })
 	waited, err := v.wait(opened, id, time.Minute)
 	v.must(err)
 	if waited.GetState() != refused || waited.GetReason() != "not now" || waited.GetGrant() != nil {
@@ -911,6 +914,138 @@ func TestGetOperationIsHeldWithinBounds(t *testing.T) {
 	v.revoke(bearer)
 	v.approve(id)
 	wantCode(t, <-ended, callv1.Code_CODE_DENIED)
+}
+
+// What a client is told of an operation is recorded once, and what tells it nothing new is not. A grant has its own record.
+func TestReadsOfOperationsAreRecorded(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	id := v.ask(opened.GetSessionId(), "a").GetOperationId()
+	reads := func(want int, method, tool, state string) {
+		t.Helper()
+		records := v.audit.of(auditv1.Kind_KIND_READ)
+		if len(records) != want {
+			t.Fatalf("%d reads are recorded, want %d", len(records), want)
+		}
+		r := records[want-1]
+		b := r.GetBody()
+		if r.GetOperationId() != id || r.GetTool() != tool || r.GetStatus() != auditv1.Status_STATUS_OK || b.GetPrincipal() != bearer ||
+			b.GetSession() != opened.GetSession() || b.GetChannel() != callv1.Channel_CHANNEL_CLI || b.GetDetails()["method"] != method ||
+			b.GetDetails()["state"] != "OPERATION_STATE_"+state {
+			t.Errorf("recorded as %v", r)
+		}
+	}
+	const look, wait = vaultv1.OperationService_GetOperation_FullMethodName, vaultv1.ToolService_WaitOperation_FullMethodName
+	_, err := v.look(opened, id)
+	v.must(err)
+	reads(1, look, "", "PENDING")
+	_, err = v.wait(opened, id, 0)
+	v.must(err)
+	reads(2, wait, "wait_operation", "PENDING")
+	known := pending
+	ctx := withPermit(t.Context(), permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits()))
+	same, err := v.operations().GetOperation(ctx, &vaultv1.GetOperationRequest{OperationId: &id, KnownState: &known, WaitS: proto.Uint32(0)})
+	v.must(err)
+	if !proto.Equal(same, &vaultv1.GetOperationResponse{State: pending}) {
+		t.Errorf("nothing changed, and it shows %v", same)
+	}
+	reads(2, wait, "wait_operation", "PENDING")
+	v.approve(id)
+	_, err = v.look(opened, id, pending)
+	v.must(err)
+	reads(3, look, "", "APPROVED")
+	if resp, err := v.wait(opened, id, 0); err != nil || resp.GetGrant() == nil {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	reads(3, look, "", "APPROVED")
+
+	v.audit.set(func(f *fakeAudit) { f.full = true })
+	_, err = v.look(opened, id)
+	wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
+}
+
+// A probe for somebody else's operation is recorded with who made it and what was asked for, and one client's flood of them
+// hides nobody else's.
+func TestProbesAreRecorded(t *testing.T) {
+	v := newVault(t)
+	id := v.ask(v.open(bearer).GetSessionId(), "a").GetOperationId()
+	thief, second := v.open(other), v.open(reader)
+	for range 3 * throttleBurst {
+		_, err := v.look(thief, id)
+		wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+	}
+	_, err := v.wait(second, id, 0)
+	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+	records := v.audit.of(auditv1.Kind_KIND_DENIED)
+	if len(records) != throttleBurst+1 {
+		t.Fatalf("%d refusals are recorded", len(records))
+	}
+	for i, want := range map[int]struct{ principal, session, method, tool string }{
+		0:             {other, thief.GetSession(), vaultv1.OperationService_GetOperation_FullMethodName, ""},
+		throttleBurst: {reader, second.GetSession(), vaultv1.ToolService_WaitOperation_FullMethodName, "wait_operation"},
+	} {
+		r := records[i]
+		b := r.GetBody()
+		if b.GetAction() != "operation-not-theirs" || r.GetOperationId() != id || r.GetTool() != want.tool || b.GetPrincipal() != want.principal ||
+			b.GetSession() != want.session || b.GetChannel() != callv1.Channel_CHANNEL_CLI || b.GetDetails()["method"] != want.method {
+			t.Errorf("recorded as %v", r)
+		}
+	}
+	v.clock.advance(throttlePeriod)
+	_, err = v.look(thief, id)
+	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+	records = v.audit.of(auditv1.Kind_KIND_DENIED)
+	if d := records[len(records)-1].GetBody().GetDetails(); d["suppressed"] != "40" || d["method"] == "" {
+		t.Errorf("after the flood %v", d)
+	}
+	if n := len(v.audit.of(auditv1.Kind_KIND_READ)); n != 0 {
+		t.Errorf("%d reads are recorded", n)
+	}
+}
+
+// A held call ends with the epoch that its permit is of, and is refused as the permit would be; and the same when its permit
+// has been over for longer than any call is held.
+func TestHeldCallsEndWithTheirPermit(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	id := v.ask(opened.GetSessionId(), "a").GetOperationId()
+	held := func(end func()) {
+		t.Helper()
+		ended := make(chan error, 2)
+		opened := v.open(bearer)
+		go func() {
+			_, err := v.look(opened, id, pending)
+			ended <- err
+		}()
+		go func() {
+			_, err := v.wait(opened, id, time.Minute)
+			ended <- err
+		}()
+		for v.operation(id).GetWaiters() == 0 {
+			time.Sleep(5 * time.Millisecond)
+		}
+		time.Sleep(100 * time.Millisecond)
+		started := time.Now()
+		end()
+		for range 2 {
+			wantCode(t, <-ended, callv1.Code_CODE_EXPIRED)
+		}
+		if took := time.Since(started); took > 10*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	}
+	held(func() {
+		v.clock.advance(grant.MaxPermitLife + maxHold + time.Second)
+		v.approve(id)
+	})
+	if n := len(v.audit.of(auditv1.Kind_KIND_GRANTED)); n != 0 {
+		t.Errorf("%d grants were issued", n)
+	}
+	id = v.ask(v.open(bearer).GetSessionId(), "b").GetOperationId()
+	held(func() {
+		_, err := v.control().Halt(t.Context(), &vaultv1.HaltRequest{Reason: "test"})
+		v.must(err)
+	})
 }
 
 // What runs for longer than it is kept in memory is looked at without haste.

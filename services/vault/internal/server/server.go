@@ -133,7 +133,7 @@ func (s *Server) Sweep(ctx context.Context) error {
 
 // Refused records what the chain refused before a handler saw it; a flood becomes a count.
 func (s *Server) Refused(ctx context.Context, method string, caller identity.ID, err *fault.Error) {
-	ok, suppressed := s.refusals.allow(s.Now())
+	ok, suppressed := s.refusals.allow("", s.Now())
 	if !ok {
 		return
 	}
@@ -151,25 +151,30 @@ func (s *Server) Refused(ctx context.Context, method string, caller identity.ID,
 	s.Journal.Note(ctx, r)
 }
 
-// refused records an error of a handler that is a refusal, and returns it. What a flood repeats becomes a count.
+// refused records an error of a handler that is a refusal, and returns it. A session that was found is named.
 func (s *Server) refused(ctx context.Context, action, tool string, opened *session.Session, err error) error {
+	r := &auditv1.Record{Tool: clean.Line(tool, 128), Body: &auditv1.Body{Action: action}}
+	if opened != nil {
+		r.Body.Principal, r.Body.Session, r.Body.Channel = opened.Principal, opened.Ref, opened.Client.Channel
+	}
+	return s.recordRefused(ctx, r, err)
+}
+
+// recordRefused completes and writes the record of a refusal, and returns the refusal. What a principal's flood repeats
+// becomes a count.
+func (s *Server) recordRefused(ctx context.Context, r *auditv1.Record, err error) error {
 	switch fault.From(err).Code {
 	case callv1.Code_CODE_INTERNAL, callv1.Code_CODE_TIMEOUT, callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_AUDIT_UNAVAILABLE:
 		return err // a failure of ours, which the log is told of
 	}
-	ok, suppressed := s.refusals.allow(s.Now())
+	ok, suppressed := s.refusals.allow(r.GetBody().GetPrincipal(), s.Now())
 	if !ok {
 		return err
 	}
-	r := &auditv1.Record{
-		Kind: auditv1.Kind_KIND_DENIED, Status: auditv1.Status_STATUS_DENIED, Tool: clean.Line(tool, 128),
-		Body: &auditv1.Body{Action: action, Reason: fault.From(err).Message, DecisionSource: caller(ctx).String()},
-	}
+	r.Kind, r.Status = auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED
+	r.Body.Reason, r.Body.DecisionSource = fault.From(err).Message, caller(ctx).String()
 	if cause := fault.From(err).Cause; cause != nil && !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {
 		r.Body.Reason = cause.Error() // which of the reasons that look alike
-	}
-	if opened != nil {
-		r.Body.Principal, r.Body.Session, r.Body.Channel = opened.Principal, opened.Ref, opened.Client.Channel
 	}
 	note(r, suppressed)
 	s.Journal.Note(ctx, r)
@@ -188,7 +193,11 @@ func denied(cause string) error {
 
 // note says in a record how many like it were left out.
 func note(r *auditv1.Record, suppressed int) {
-	if suppressed > 0 {
-		r.Body.Details = map[string]string{"suppressed": strconv.Itoa(suppressed)}
+	if suppressed == 0 {
+		return
 	}
+	if r.Body.Details == nil {
+		r.Body.Details = map[string]string{}
+	}
+	r.Body.Details["suppressed"] = strconv.Itoa(suppressed)
 }

@@ -154,7 +154,7 @@ func proofRequired(cause error) error {
 
 // notAuthenticated is the one answer to a credential that does not open a session; the record says why.
 func (s *Server) notAuthenticated(ctx context.Context, principal string, cause error) error {
-	if ok, suppressed := s.failures.allow(s.Now()); ok {
+	if ok, suppressed := s.failures.allow(principal, s.Now()); ok {
 		r := journal.Session(auditv1.Kind_KIND_AUTHENTICATION_FAILED, auditv1.Status_STATUS_DENIED, principal, "", 0)
 		r.Body.Action, r.Body.Reason, r.Body.DecisionSource = "open", cause.Error(), caller(ctx).String()
 		note(r, suppressed)

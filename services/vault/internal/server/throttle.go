@@ -11,27 +11,41 @@ const (
 	throttlePeriod = 10 * time.Second
 )
 
-// throttle lets so many records through in a period and counts the rest, so that a flood of failures cannot fill the log
-// and is still told. Its zero value is ready; it is safe for concurrent use.
+// throttle lets so many records of each principal through in a period and counts the rest, so that a flood of failures cannot
+// fill the log, is still told, and hides nobody else's. Its zero value is ready; it is safe for concurrent use.
 type throttle struct {
-	mu         sync.Mutex
+	mu sync.Mutex
+	// windows are by principal: the clients that there are, and "" for everybody unknown.
+	windows map[string]*window
+}
+
+type window struct {
 	since      time.Time
 	used       int
 	suppressed int
 }
 
-// allow reports whether one more may be recorded, and how many were left out since the last one that was.
-func (t *throttle) allow(now time.Time) (ok bool, suppressed int) {
+// allow reports whether one more of that principal may be recorded, and how many were left out since the last one that was.
+// Principals must be authenticated ones, so that nobody fills the memory with names.
+func (t *throttle) allow(principal string, now time.Time) (ok bool, suppressed int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now.Sub(t.since) >= throttlePeriod {
-		t.since, t.used = now, 0
+	w := t.windows[principal]
+	if w == nil {
+		if t.windows == nil {
+			t.windows = map[string]*window{}
+		}
+		w = &window{}
+		t.windows[principal] = w
 	}
-	if t.used >= throttleBurst {
-		t.suppressed++
+	if now.Sub(w.since) >= throttlePeriod {
+		w.since, w.used = now, 0
+	}
+	if w.used >= throttleBurst {
+		w.suppressed++
 		return false, 0
 	}
-	t.used++
-	suppressed, t.suppressed = t.suppressed, 0
+	w.used++
+	suppressed, w.suppressed = w.suppressed, 0
 	return true, suppressed
 }

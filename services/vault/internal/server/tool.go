@@ -10,23 +10,24 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/vault/internal/issuer"
+	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/store"
 )
 
-// How long WaitOperation holds a call, and how much of the caller's own time it leaves.
+// How long a call is held, and how much of the caller's own time that leaves. A permit that was in force when the hold began is
+// good for its end.
 const (
 	maxHold   = 45 * time.Second
 	holdSpare = 500 * time.Millisecond
 )
-
-const waitOperation = "wait_operation"
 
 // toolService answers the vault's own tools, as a sink: against a permit.
 type toolService struct {
@@ -37,7 +38,8 @@ type toolService struct {
 // WaitOperation waits for a human's decision, for the principal of the permit alone. With an operation that may run it
 // returns the grant: the call that waits is the live call.
 func (s *toolService) WaitOperation(ctx context.Context, req *vaultv1.WaitOperationRequest) (*vaultv1.WaitOperationResponse, error) {
-	op, err := s.observed(ctx, vaultv1.ToolService_WaitOperation_FullMethodName, maxHold, func(principal string, hold time.Duration) (*store.Operation, error) {
+	q := question{method: vaultv1.ToolService_WaitOperation_FullMethodName, operation: req.GetOperationId()}
+	op, err := s.observed(ctx, &q, maxHold, func(principal string, hold time.Duration) (*store.Operation, error) {
 		return s.Queue.Wait(ctx, req.GetOperationId(), principal, hold)
 	})
 	if err != nil {
@@ -49,12 +51,14 @@ func (s *toolService) WaitOperation(ctx context.Context, req *vaultv1.WaitOperat
 	if op.State == vaultv1.OperationState_OPERATION_STATE_DENIED {
 		resp.Reason = op.DecisionReason
 	}
-	if !operation.MayRun(op) {
-		return resp, nil
+	if operation.MayRun(op) {
+		resp.Grant, err = s.Queue.Issue(ctx, op)
+		if fault.Is(err, callv1.Code_CODE_EXPIRED) && op.State != vaultv1.OperationState_OPERATION_STATE_APPROVED {
+			err = nil // it ran in an epoch that is over: what became of it stands, and nothing more is granted
+		}
 	}
-	resp.Grant, err = s.Queue.Issue(ctx, op)
-	if fault.Is(err, callv1.Code_CODE_EXPIRED) && op.State != vaultv1.OperationState_OPERATION_STATE_APPROVED {
-		return resp, nil // it ran in an epoch that is over: what became of it stands, and nothing more is granted
+	if err == nil && resp.GetGrant() == nil { // a grant is recorded where it is issued
+		err = s.Journal.Follow(ctx, q.read(op.State))
 	}
 	if err != nil {
 		return nil, err
@@ -68,16 +72,24 @@ type operationService struct {
 	*Server
 }
 
-// GetOperation shows an operation of the permit's principal: at once, or when it leaves the state that the caller knows.
+// GetOperation shows an operation of the permit's principal: at once, or when it leaves the state that the caller knows. What
+// it shows is recorded; while nothing changed it shows nothing.
 func (s *operationService) GetOperation(ctx context.Context, req *vaultv1.GetOperationRequest) (*vaultv1.GetOperationResponse, error) {
 	most := time.Duration(0)
 	if req.KnownState != nil {
 		most = min(time.Duration(req.GetWaitS())*time.Second, maxHold)
 	}
-	op, err := s.observed(ctx, vaultv1.OperationService_GetOperation_FullMethodName, most, func(principal string, hold time.Duration) (*store.Operation, error) {
+	q := question{method: vaultv1.OperationService_GetOperation_FullMethodName, operation: req.GetOperationId()}
+	op, err := s.observed(ctx, &q, most, func(principal string, hold time.Duration) (*store.Operation, error) {
 		return s.Queue.Observe(ctx, req.GetOperationId(), principal, req.GetKnownState(), hold)
 	})
 	if err != nil {
+		return nil, err
+	}
+	if req.KnownState != nil && req.GetKnownState() == op.State {
+		return &vaultv1.GetOperationResponse{State: op.State}, nil
+	}
+	if err := s.Journal.Follow(ctx, q.read(op.State)); err != nil {
 		return nil, err
 	}
 	resp := &vaultv1.GetOperationResponse{
@@ -90,60 +102,87 @@ func (s *operationService) GetOperation(ctx context.Context, req *vaultv1.GetOpe
 	return resp, nil
 }
 
+// question is one call that asks about an operation.
+type question struct {
+	method    string
+	operation string
+	// permit is what the call came with, once its signature was found good.
+	permit *callv1.Permit
+}
+
+// record begins a record of the question. The tool is named where the RPC is one.
+func (q *question) record(kind auditv1.Kind, status auditv1.Status, action string) *auditv1.Record {
+	r := journal.Session(kind, status, q.permit.GetPrincipal(), q.permit.GetSession(), q.permit.GetChannel())
+	r.OperationId = q.operation
+	r.Body.Action, r.Body.Details = action, map[string]string{"method": q.method}
+	if tool, ok := contract.PermitOf(q.method); ok && tool.FullMethod == q.method {
+		r.Tool, r.Tier = tool.Name, tool.Tier
+	}
+	return r
+}
+
+// read records an answer that shows the operation in a state, and gives nothing else.
+func (q *question) read(state vaultv1.OperationState) *auditv1.Record {
+	r := q.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, "show")
+	r.Body.Details["state"] = state.String()
+	return r
+}
+
 // observed waits for an operation on behalf of the permit that came with the call, at most so long, and within the caller's
 // own time. Whoever was shut out meanwhile gets nothing. What is refused is recorded.
-func (s *Server) observed(ctx context.Context, method string, hold time.Duration, wait func(principal string, hold time.Duration) (*store.Operation, error)) (*store.Operation, error) {
-	permit, err := s.permit(ctx, method)
-	if err != nil {
-		return nil, s.refused(ctx, "permit-refused", waitOperation, nil, err)
+func (s *Server) observed(ctx context.Context, q *question, hold time.Duration, wait func(principal string, hold time.Duration) (*store.Operation, error)) (*store.Operation, error) {
+	refused := func(action string, err error) error {
+		return s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, action), err)
+	}
+	if err := s.admit(ctx, q); err != nil {
+		return nil, refused("permit-refused", err)
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		hold = max(0, min(hold, time.Until(deadline)-holdSpare))
 	}
-	op, err := wait(permit.GetPrincipal(), hold)
-	if gone := s.holds(permit); gone != nil {
+	op, err := wait(q.permit.GetPrincipal(), hold)
+	if gone := s.holds(q.permit, maxHold); gone != nil {
 		// The client was shut out while its call was held: it learns nothing more, and gets nothing.
-		return nil, s.refused(ctx, "permit-refused", waitOperation, nil, gone)
+		return nil, refused("permit-refused", gone)
 	}
 	if fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
-		return nil, s.refused(ctx, "operation-not-theirs", waitOperation, nil, err)
+		return nil, refused("operation-not-theirs", err)
 	}
 	return op, err
 }
 
-// permit verifies the permit that came with a call of one of the vault's own tools, or of what takes a tool's permit.
-func (s *Server) permit(ctx context.Context, method string) (*callv1.Permit, error) {
+// admit verifies the permit that came with a call of one of the vault's own tools, or of what takes a tool's permit, and puts it
+// into the question. One that is refused is there too, if this vault signed it and its time has not passed.
+func (s *Server) admit(ctx context.Context, q *question) error {
 	values := metadata.ValueFromIncomingContext(ctx, rpc.MetadataPermit)
 	if len(values) != 1 {
-		return nil, denied("there is no permit, or more than one")
+		return denied("there is no permit, or more than one")
 	}
 	signed := &callv1.SignedPermit{}
 	if err := proto.Unmarshal([]byte(values[0]), signed); err != nil {
-		return nil, denied("the permit cannot be read")
+		return denied("the permit cannot be read")
 	}
 	permit, err := s.Issuer.OpenPermit(signed)
 	if errors.Is(err, issuer.ErrExpired) {
-		return nil, expiredPermit()
+		return expiredPermit()
 	}
 	if err != nil {
-		return nil, fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(err))
+		return fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(err))
 	}
-	tool, ok := contract.PermitOf(method)
+	q.permit = permit
+	tool, ok := contract.PermitOf(q.method)
 	if !ok || permit.GetAudience() != s.Self.String() || !slices.Contains(permit.GetTools(), tool.Name) {
-		return nil, denied("the permit is for something else")
+		return denied("the permit is for something else")
 	}
-	if permit.GetEpoch() != s.Halt.Now().Epoch {
-		return nil, expiredPermit()
-	}
-	if err := s.holds(permit); err != nil {
-		return nil, err
-	}
-	return permit, nil
+	return s.holds(permit, 0)
 }
 
-// holds checks that the client of a permit is still let in with the credential that its session was opened with, and that
-// the session is still open.
-func (s *Server) holds(permit *callv1.Permit) error {
+// holds checks that a permit is of this epoch and did not end longer ago than the grace, that its client is still let in with
+// the credential that its session was opened with, and that the session is still open.
+func (s *Server) holds(permit *callv1.Permit, grace time.Duration) error {
+	if permit.GetEpoch() != s.Halt.Now().Epoch || s.Now().After(permit.GetExpiresAt().AsTime().Add(grace)) {
+		return expiredPermit()
+	}
 	client, ok := s.Clients.Lookup(permit.GetPrincipal())
 	if !ok {
 		return denied("the client is not let in any more")

@@ -53,7 +53,8 @@ const (
 	// executor, egress.
 	Kind_KIND_INTENT  Kind = 40
 	Kind_KIND_OUTCOME Kind = 41
-	Kind_KIND_READ    Kind = 42
+	// The vault too, of operations.
+	Kind_KIND_READ Kind = 42
 	// A grant, permit or argument that a sink did not accept.
 	Kind_KIND_SINK_REFUSED Kind = 43
 	// Found after a restart: intent without outcome.

@@ -937,7 +937,8 @@ func (x *GetOperationRequest) GetWaitS() uint32 {
 	return 0
 }
 
-// GetOperationResponse holds no grant: whoever reads it can carry nothing out.
+// GetOperationResponse holds no grant: whoever reads it can carry nothing out. When the state is still the known one, it holds
+// that alone.
 type GetOperationResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	State OperationState         `protobuf:"varint,1,opt,name=state,proto3,enum=durward.vault.v1.OperationState" json:"state,omitempty"`

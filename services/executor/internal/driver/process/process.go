@@ -174,7 +174,7 @@ func (d *Driver) reap(id string, cmd *exec.Cmd) {
 	}
 	_ = unix.Kill(-pid, unix.SIGKILL)
 	err := cmd.Wait()
-	d.log.Info("a service's program ended", "service", id, "pid", pid, "how", how(err))
+	d.log.Info("a service's program ended", "service_id", id, "pid", pid, "how", how(err))
 }
 
 func how(err error) string {
@@ -205,7 +205,7 @@ func (d *Driver) Stop(_ context.Context, s *catalogue.Service) (bool, error) {
 		return false, fmt.Errorf("%w: %w", driver.ErrNotPermitted, err)
 	}
 	if !goneWithin(who, s.StopTimeout()) {
-		d.log.Warn("a service did not end in time and is killed", "service", s.ID, "pid", who.pid)
+		d.log.Warn("a service did not end in time and is killed", "service_id", s.ID, "pid", who.pid)
 		if alive(who) {
 			_ = unix.Kill(-who.pid, unix.SIGKILL)
 		}

@@ -48,7 +48,7 @@ func (d *Driver) load() error {
 		}
 		r, err := readRecord(d.recordFile(id))
 		if err != nil || r.ID != id {
-			d.log.Error("a service's record is damaged and was set aside; if its program runs, it must be ended by hand", "service", id)
+			d.log.Error("a service's record is damaged and was set aside; if its program runs, it must be ended by hand", "service_id", id)
 			if err := os.Rename(d.recordFile(id), d.recordFile(id)+".damaged"); err != nil {
 				return fmt.Errorf("process driver: %w", err)
 			}
@@ -108,7 +108,7 @@ func (d *Driver) save(r *record) error {
 
 func (d *Driver) forget(id string) {
 	if err := os.Remove(d.recordFile(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.log.Error("a service's record could not be removed", "service", id, "error", err)
+		d.log.Error("a service's record could not be removed", "service_id", id, "error", err)
 	}
 	d.mu.Lock()
 	delete(d.records, id)

@@ -1,0 +1,196 @@
+package front
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/gateway/internal/limit"
+	"durward.internal/gateway/internal/metrics"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/telemetry"
+)
+
+// A panic is logged with its stack, and answered without it; half an answer is cut off.
+func TestPanicsAreSeen(t *testing.T) {
+	e := newEdge(t, limit.Config{RequestsPerPrincipal: 1})
+	session := e.connect("good-ada")
+	a := e.post("good-ada", session, call("panic"))
+	id := a.Header().Get("Durward-Request-Id")
+	if a.Code != http.StatusInternalServerError || !strings.Contains(a.Body.String(), `"code":"INTERNAL"`) || !strings.Contains(a.Body.String(), `"request_id":"`+id+`"`) {
+		t.Errorf("%d %s", a.Code, a.Body)
+	}
+	if body := a.Body.String(); strings.Contains(body, "secret") || strings.Contains(body, "goroutine") {
+		t.Errorf("the answer says %s", body)
+	}
+	for _, want := range []string{`"level":"ERROR"`, `"msg":"panic"`, `"panic":"the secret of a handler"`, `"stack":"goroutine `} {
+		if !strings.Contains(e.log.String(), want) {
+			t.Errorf("the log lacks %s: %s", want, e.log)
+		}
+	}
+	for tool, logged := range map[string]bool{"half": true, "abort": false} {
+		e.log.Reset()
+		func() {
+			defer func() {
+				if p := recover(); p != http.ErrAbortHandler {
+					t.Errorf("%s: net/http hears %v", tool, p)
+				}
+			}()
+			e.post("good-ada", session, call(tool))
+		}()
+		if strings.Contains(e.log.String(), `"msg":"panic"`) != logged {
+			t.Errorf("%s: the log says %s", tool, e.log)
+		}
+	}
+	// None of them took room with it.
+	if a := e.post("good-ada", session, call("gpu_status")); a.Code != http.StatusOK {
+		t.Errorf("afterwards: %d %s", a.Code, a.Body)
+	}
+}
+
+// A client is its own from the moment that the vault accepts it, in the very request that shows its token first: strangers do
+// not push it out, and the request counts as one of its own.
+func TestAcceptedInItsFirstRequest(t *testing.T) {
+	e := newEdge(t, limit.Config{RequestsPerPrincipal: 1, RefusalDelayMS: 1})
+	conns := NewConns(e.front.admission.Config())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, ConnContext: conns.Context, Handler: e.front}
+	go func() { _ = server.Serve(conns.Listen(l)) }()
+	t.Cleanup(func() { _ = server.Close() })
+
+	c := dial(t, l.Addr().String())
+	body := modern("tools/call", `"name":"hold","arguments":{}`)
+	if _, err := fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer good-ada\r\nContent-Type: application/json\r\n"+
+		"Accept: application/json, text/event-stream\r\nMcp-Protocol-Version: %s\r\nMcp-Method: tools/call\r\nMcp-Name: hold\r\nContent-Length: %d\r\n\r\n%s",
+		modernEra, len(body), body); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); e.served.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Since(began) > 10*time.Second {
+			t.Fatal("the request does not arrive")
+		}
+	}
+	settled(t, conns, 1, 0, 0)
+	if a := e.post("good-ada", "", hello); a.Code != http.StatusTooManyRequests {
+		t.Errorf("one more request: %d %s", a.Code, a.Body)
+	}
+	close(e.release)
+	if response, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || response.StatusCode != http.StatusOK {
+		t.Errorf("%v %+v", err, response)
+	}
+	settled(t, conns, 1, 0, 1)
+	if a := e.post("good-ada", "", hello); a.Code != http.StatusOK {
+		t.Errorf("afterwards: %d %s", a.Code, a.Body)
+	}
+}
+
+// A refusal that is held back takes its place among its client's requests until it is answered.
+func TestRefusalsTakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t, limit.Config{RequestsPerPrincipal: 1, Rates: limit.Rates{Reads: limit.Rate{PerS: 1, Burst: 1}}})
+		session := e.connect("good-ada")
+		e.post("good-ada", session, call("gpu_status"))
+		var held sync.WaitGroup
+		held.Go(func() {
+			if a := e.post("good-ada", session, call("gpu_status")); !strings.Contains(a.Body.String(), "RATE_LIMITED") || !slow(a) {
+				t.Errorf("the second read: %d %s", a.Code, a.Body)
+			}
+		})
+		synctest.Wait()
+		if a := e.post("good-ada", session, call("start_service")); a.Code != http.StatusTooManyRequests {
+			t.Errorf("beside it: %d %s", a.Code, a.Body)
+		}
+		held.Wait()
+		if a := e.post("good-ada", session, call("start_service")); a.Code != http.StatusOK {
+			t.Errorf("afterwards: %d %s", a.Code, a.Body)
+		}
+	})
+}
+
+// What strangers and clients are refused for is counted for each by itself.
+func TestRefusalsAreOfTheirPrincipal(t *testing.T) {
+	e := newEdge(t, limit.Config{RefusalDelayMS: 1})
+	e.connect("good-ada")
+	e.connect("good-grace")
+	for range 300 {
+		e.post("", "", hello)
+	}
+	for range 3 {
+		e.post("good-ada", "", "nonsense")
+	}
+	e.post("good-grace", "", "nonsense")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	e.refused.Run(ctx, time.Second)
+	got := map[string]int{}
+	for _, line := range e.records.reasons() {
+		got[line]++
+	}
+	want := map[string]int{
+		"CODE_UNAUTHENTICATED: no token ": 1, "CODE_UNAUTHENTICATED: no token  +299": 1,
+		"CODE_INVALID_ARGUMENT: frame ada": 1, "CODE_INVALID_ARGUMENT: frame ada +2": 1, "CODE_INVALID_ARGUMENT: frame grace": 1,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+}
+
+// A session that opens while the front closes is closed at the vault too, by whoever opened it.
+func TestSessionsThatOpenWhileItCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t, limit.Config{})
+		e.connect("good-ada")
+		e.vault.took = time.Second
+		var late sync.WaitGroup
+		for range 3 {
+			late.Go(func() { e.post("good-grace", "", hello) })
+			late.Go(func() { e.stateless("good-grace", "tools/list", "", "") })
+		}
+		synctest.Wait()
+		e.front.Close(t.Context())
+		if n := e.vault.closed.Load(); n != 1 {
+			t.Errorf("%d sessions are closed when Close returns, want one", n)
+		}
+		late.Wait()
+		if opened, closed := e.vault.opened.Load(), e.vault.closed.Load(); opened < 3 || opened != closed {
+			t.Errorf("%d sessions were opened and %d closed", opened, closed)
+		}
+	})
+}
+
+// Nobody who is turned away leaves a span that could push out another's, whatever was asked for.
+func TestWhoIsTurnedAwayIsNotTraced(t *testing.T) {
+	ratio := 1.0
+	seen, err := telemetry.Open(telemetry.Config{Service: "gateway", Settings: config.Telemetry{SampleRatio: &ratio}, NotAfter: time.Now, Methods: Methods()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seen.Close()
+	e := newEdge(t, limit.Config{RefusalDelayMS: 1, Rates: limit.Rates{Tools: limit.Rate{PerS: 0.1, Burst: 1}}})
+	e.front.conf.Metrics = metrics.New(seen, Methods())
+	for range 5 {
+		e.stateless("bad", "tools/call", "start_service", `"name":"start_service"`)
+		e.stateless("good-ada", "tools/call", "start_service", `"name":"start_service"`)
+	}
+	r := httptest.NewRequest(http.MethodGet, "http://localhost/traces", nil)
+	w := httptest.NewRecorder()
+	seen.Handler(nil).ServeHTTP(w, r)
+	var shown telemetry.Traces
+	if err := json.Unmarshal(w.Body.Bytes(), &shown); err != nil || len(shown.Spans) != 1 || shown.Spans[0].Attributes["durward.status"] != "ok" || e.served.Load() != 1 {
+		t.Errorf("%d were served: %v %s", e.served.Load(), err, w.Body)
+	}
+}
