@@ -148,6 +148,7 @@ func (n *names) add(set string) bool {
 
 var (
 	reference = regexp.MustCompile(`^&(?:amp;|#0*38;|#[xX]0*26;)*(#[0-9]{1,10}|#[xX][0-9a-fA-F]{1,8}|[A-Za-z]{2,16});?`)
+	ampersand = regexp.MustCompile(`^&(?:amp;|#0*38;|#[xX]0*26;)+`)
 	percent   = regexp.MustCompile(`^%(?:25)*([0-9a-fA-F]{2})`)
 	backslash = regexp.MustCompile(`^\\+(?:u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}|x([0-9a-fA-F]{2}))?`)
 )
@@ -167,6 +168,7 @@ func decode(s string) (rune, int) {
 			if rest := decoded[size:]; decoded != "&"+m[1] && strings.HasSuffix(m[1], rest) {
 				return r, len(strings.TrimSuffix(m[0], ";")) - len(rest)
 			}
+			return '&', max(1, len(ampersand.FindString(s)))
 		}
 	case '%':
 		var encoded []byte
@@ -198,7 +200,8 @@ func decode(s string) (rune, int) {
 const brackets = "<＜﹤‹«˂ᐸᚲ𝈶〈〈⟨⟪《︿︽❬❮❰≺≪≮≤≦≲⋖⋘⩽⪡⪻⧼⦉⦑⫷⊰⊲◁◂◀◅⯇⮜ㄑ"
 
 const (
-	// anyLetter is the set of a letter of an alphabet with capitals, or full of look-alikes of ours.
+	// anyLetter is the set of a letter of an alphabet with capitals, or full of look-alikes of ours. A long quotation in one of
+	// them, as in «…», loses its bracket for nothing: rather that.
 	anyLetter = "*"
 	// innerLetter is that of all other letters and digits. No name begins with one: a text of nothing else is no name.
 	innerLetter = "cdehnortxy"
@@ -215,6 +218,8 @@ func lettersLike(r rune) string {
 	switch {
 	case r == '0':
 		return "o"
+	case r == '¿' || r == '🛇': // what blunt puts there counts for nothing, as the bracket did
+		return ""
 	case r < utf8.RuneSelf:
 		if r >= 'a' && r <= 'z' || r >= '1' && r <= '9' {
 			return string(r)

@@ -75,11 +75,16 @@ func (c *Call) Unbind(ctx context.Context) {
 	}
 }
 
-// Forget ends a session that the vault accepts no more, as when its client was renamed or removed: its token is a stranger's
-// from now on.
-func (c *Call) Forget(ctx context.Context) {
+// Forget ends a session that the vault accepts no more, as when its client was renamed or removed: nobody finds it, and its
+// token is a stranger's from now on. The SDK's side of it ends when this very request is answered.
+func (c *Call) Forget() {
 	c.front.admission.known.Forget(c.entry.token)
-	c.Unbind(ctx)
+	if c.front.table.remove(c.entry) {
+		go func() {
+			<-c.Gone
+			c.front.shut(context.Background(), c.entry)
+		}()
+	}
 }
 
 type callKey struct{}

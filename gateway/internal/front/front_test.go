@@ -3,7 +3,9 @@ package front
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -43,7 +45,8 @@ func TestPanicsAreSeen(t *testing.T) {
 		e.log.Reset()
 		func() {
 			defer func() {
-				if p := recover(); p != http.ErrAbortHandler {
+				p := recover()
+				if err, _ := p.(error); !errors.Is(err, http.ErrAbortHandler) {
 					t.Errorf("%s: net/http hears %v", tool, p)
 				}
 			}()
@@ -193,4 +196,29 @@ func TestWhoIsTurnedAwayIsNotTraced(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &shown); err != nil || len(shown.Spans) != 1 || shown.Spans[0].Attributes["durward.status"] != "ok" || e.served.Load() != 1 {
 		t.Errorf("%d were served: %v %s", e.served.Load(), err, w.Body)
 	}
+}
+
+// A session that the vault accepts no more is found by nobody, and its token is a stranger's, at once; the SDK's side of it
+// ends when the request that learned so is answered.
+func TestForgottenSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t, limit.Config{})
+		session := e.connect("good-ada")
+		token := sha256.Sum256([]byte("good-ada"))
+		found := e.front.table.acquire(key{Stateful, session}, token)
+		answered, ended := make(chan struct{}), false
+		found.end = func() { ended = true }
+		call := &Call{Gone: answered, entry: found, front: e.front}
+		call.Forget()
+		call.Forget()
+		synctest.Wait()
+		if _, known := e.front.admission.known.Principal(token); known || e.front.Sessions() != 0 || ended {
+			t.Errorf("known is %t, %d sessions, ended is %t", known, e.front.Sessions(), ended)
+		}
+		close(answered)
+		synctest.Wait()
+		if n := e.vault.closed.Load(); !ended || n != 1 {
+			t.Errorf("ended is %t, and the vault heard of it %d times", ended, n)
+		}
+	})
 }

@@ -20,7 +20,8 @@ type Rate struct {
 // Rates are the buckets of one principal.
 type Rates struct {
 	// Tools are calls that change something or wait for that, Reads are calls of READ tools, Resources are reading,
-	// subscribing and completing, Lists are listing, discovering and opening sessions. Default of each: 10 a second, burst 20.
+	// subscribing, which counts once for each resource, and completing, Lists are listing, discovering and opening sessions.
+	// Default of each: 10 a second, burst 20.
 	Tools     Rate `yaml:"tools"`
 	Reads     Rate `yaml:"reads"`
 	Resources Rate `yaml:"resources"`

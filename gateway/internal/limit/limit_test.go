@@ -143,7 +143,7 @@ func TestRetryIsWhenItSays(t *testing.T) {
 
 func TestRequestsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(t, Config{RequestsPerPrincipal: 2})
+		l := newLimiter(t, Config{RequestsPerPrincipal: 2, CallsPerPrincipal: 3})
 		entered := func(s Slot) (n int) {
 			for range 5 {
 				if l.Enter("ada", s) {
@@ -157,6 +157,9 @@ func TestRequestsUnderWay(t *testing.T) {
 		}
 		if n := entered(LargeMessages); n != 2 {
 			t.Errorf("%d large messages may be in memory beside them, want 2", n)
+		}
+		if n := entered(Calls); n != 3 {
+			t.Errorf("%d calls may be under way beside them, want 3", n)
 		}
 		if !l.Enter("grace", Requests) {
 			t.Error("another principal is kept out")

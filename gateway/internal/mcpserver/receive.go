@@ -121,7 +121,7 @@ func rpcError(call *front.Call, code int64, f *fault.Error) error {
 // opens another in the stateless era, and in the other one hears that its session is gone.
 func forget(call *front.Call, f *fault.Error) {
 	if f.Code == callv1.Code_CODE_UNAUTHENTICATED {
-		call.Forget(context.Background())
+		call.Forget()
 	}
 }
 

@@ -101,7 +101,7 @@ func (r *Relay) follow(ctx context.Context, s *Session, role optionsv1.Role, onc
 		case err == nil:
 		case lasts(err) && stale == "" && !refused:
 			refused = true
-			r.conf.Logger.WarnContext(ctx, "a watch is refused: its client hears of nothing until it is let in", "principal", s.principal,
+			r.conf.Logger.WarnContext(ctx, "a watch is refused: its client hears of nothing until it is let in",
 				"session", s.Ref(), "fault", fault.From(err))
 		default:
 			r.conf.Logger.DebugContext(ctx, "a watch broke off and goes on soon", "fault", fault.From(err), "pause", pause)

@@ -389,7 +389,7 @@ func TestWatchServicesThatIsRefused(t *testing.T) {
 		w := watchServicesWith(t, p, slog.New(slog.NewTextHandler(&log, nil)))
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), "principal=agent") || w.streams < 10 || w.streams > 60 {
+		if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), "session=s-test") || w.streams < 10 || w.streams > 60 {
 			t.Errorf("%d warnings, %d attempts: %s", n, w.streams, log.String())
 		}
 		w.wantTold(t, 0)

@@ -11,7 +11,7 @@ func TestSentenceHidesWhatIsInside(t *testing.T) {
 	for name, texts := range map[string][]string{
 		"Unix paths": {
 			"open /etc/passwd: no such file", "/home/ada/.durward/keys/grant.key", "cannot read '/var/lib/x'", "at=/usr/bin/env", "(/opt/a)",
-			"in ~/.durward/logs", "reading:/tmp/x/y", "path \"/srv\"", "a\n/root", "in ../../etc/x", "//etc//passwd", "x /data/models/y.gguf",
+			"in ~/.durward/logs", "reading:/tmp/x/y", "path \"/srv\"", "a\n/root", "in ../../etc/x", "//etc//passwd", "x /data/models/y.gguf", "/дом/алиса/x", "cc -L/home/alice/lib", "weights:/home/alice/m",
 		},
 		"Windows paths": {`C:\Users\ada`, "c:/windows/system32", `\\host\share\x`, `open D:\x`},
 		"file URLs":     {"file:///etc/hosts", "FILE:/x", "see file://host/x"},
@@ -65,7 +65,7 @@ func TestSentenceLeavesPlainWords(t *testing.T) {
 		"select a service from the list", "Update the list, then set a limit.", "use http://127.0.0.1:8000/v1/models",
 		"context_overrides.demo-chat must be a whole number", "The message is nested more than 50 levels deep.", "a vault's table of sessions",
 		"the tool is not what it was when the human was asked; ask again", "Ask the operator to run: durward status", "100 % of 3.5 GB, e.g. now",
-		"panic stops every change", "it reaches from A to B", "the audit log cannot be reached",
+		"东京/大阪/京都, и/или/нет", "panic stops every change", "it reaches from A to B", "the audit log cannot be reached",
 	} {
 		if got := clean.Sentence(text, 500); got != text {
 			t.Errorf("%q came out as %q", text, got)

@@ -1051,11 +1051,11 @@ func TestHeldCallsEndWithTheirPermit(t *testing.T) {
 // What runs for longer than it is kept in memory is looked at without haste.
 func TestGetOperationOfWhatNobodySettles(t *testing.T) {
 	v := newVault(t)
-	opened, id, g := v.granted(bearer, "a")
+	_, id, g := v.granted(bearer, "a")
 	v.must(v.redeem(g))
 	v.clock.advance(operation.JoinRunning)
 	v.must(v.server.Sweep(t.Context()))
-	opened = v.open(bearer)
+	opened := v.open(bearer)
 	ctx, cancel := context.WithTimeout(withPermit(t.Context(), permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())), 10*time.Second)
 	defer cancel()
 	known := running
