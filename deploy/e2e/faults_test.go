@@ -75,8 +75,7 @@ func TestVaultDown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := harness.Start(t, harness.Options{})
-			token := h.AddClient("agent")
-			agent := h.Connect(token)
+			agent, newcomer := h.Connect(h.AddClient("agent")), h.AddClient("newcomer")
 			if e := agent.Call("gpu_status", nil); e.Status != "ok" {
 				t.Fatalf("gpu_status: %s", e.Raw)
 			}
@@ -90,7 +89,7 @@ func TestVaultDown(t *testing.T) {
 				t.Errorf("a read under its permit: %s", e.Raw)
 			}
 			began := time.Now()
-			if _, err := h.TryConnect(token); err == nil || time.Since(began) > refusalTime {
+			if _, err := h.TryConnect(newcomer); err == nil || time.Since(began) > refusalTime {
 				t.Errorf("a new session: %v after %s, want a refusal", err, time.Since(began))
 			}
 			if n := h.Starts(harness.DemoService); n != 0 {
