@@ -319,9 +319,14 @@ func FromCatalogue(fd protoreflect.FieldDescriptor) bool {
 
 // OutsideFields returns the response fields of the tool whose text a program or a stranger wrote. A sink that cannot
 // tokenise must not serve a tool that has any.
-func (t Tool) OutsideFields() []string {
+func (t Tool) OutsideFields() []string { return outsideFields(t.Method) }
+
+// OutsideFields is Tool.OutsideFields for an RPC under a tool's permit.
+func (p Permitted) OutsideFields() []string { return outsideFields(p.Method) }
+
+func outsideFields(m protoreflect.MethodDescriptor) []string {
 	var out []string
-	walkFields(t.Method.Output(), func(path string, fd protoreflect.FieldDescriptor) {
+	walkFields(m.Output(), func(path string, fd protoreflect.FieldDescriptor) {
 		if !FromCatalogue(fd) {
 			out = append(out, path)
 		}

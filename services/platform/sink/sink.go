@@ -144,10 +144,15 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 		if t.Sink != cfg.Self.Role() {
 			continue
 		}
-		if err := checkOrigins(t); err != nil {
+		if err := checkOrigins(t.Name, t.OutsideFields()); err != nil {
 			return nil, err
 		}
 		a.tools[t.FullMethod] = t
+	}
+	for method, p := range under {
+		if err := checkOrigins(method, p.OutsideFields()); err != nil {
+			return nil, err
+		}
 	}
 	for _, name := range cfg.Unattended {
 		if t, ok := contract.Lookup(name); !ok || t.Sink != cfg.Self.Role() {
@@ -162,10 +167,10 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 	return a, nil
 }
 
-// checkOrigins holds a tool's response to what this sink can clean by itself.
-func checkOrigins(t contract.Tool) error {
-	if outside := t.OutsideFields(); len(outside) > 0 {
-		return fmt.Errorf("tool %s returns text from outside, which nothing here tokenises: %s", t.Name, strings.Join(outside, ", "))
+// checkOrigins holds what a tool, or an RPC under its permit, returns to what this sink can clean by itself.
+func checkOrigins(name string, outside []string) error {
+	if len(outside) > 0 {
+		return fmt.Errorf("%s returns text from outside, which nothing here tokenises: %s", name, strings.Join(outside, ", "))
 	}
 	return nil
 }

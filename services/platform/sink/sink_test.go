@@ -124,13 +124,16 @@ func newAuthority(t testing.TB, kit *platformtest.Kit, configure ...func(*Config
 
 func TestATextFromOutsideIsNotServed(t *testing.T) {
 	method := vaultv1.File_durward_vault_v1_session_proto.Services().ByName("SessionService").Methods().ByName("OpenSession")
-	err := checkOrigins(contract.Tool{Name: "open_session", Method: method})
-	if err == nil || !strings.Contains(err.Error(), "session_id") {
-		t.Errorf("a tool whose result is text from outside is served: %v", err)
+	for kind, outside := range map[string][]string{
+		"tool": contract.Tool{Method: method}.OutsideFields(), "RPC under a permit": contract.Permitted{Method: method}.OutsideFields(),
+	} {
+		if err := checkOrigins("open_session", outside); err == nil || !strings.Contains(err.Error(), "session_id") {
+			t.Errorf("a %s whose result is text from outside is served: %v", kind, err)
+		}
 	}
 	for _, tool := range contract.Tools() {
 		if tool.Sink == optionsv1.Role_ROLE_EXECUTOR {
-			if err := checkOrigins(tool); err != nil {
+			if err := checkOrigins(tool.Name, tool.OutsideFields()); err != nil {
 				t.Error(err)
 			}
 		}

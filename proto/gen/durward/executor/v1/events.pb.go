@@ -136,12 +136,12 @@ const file_durward_executor_v1_events_proto_rawDesc = "" +
 	" durward/executor/v1/events.proto\x12\x13durward.executor.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fdurward/executor/v1/tools.proto\x1a durward/options/v1/options.proto\"i\n" +
 	"\x14WatchServicesRequest\x12Q\n" +
 	"\vservice_ids\x18\x01 \x03(\tB0\xbaH-\x92\x01*\x10\x80\x02\"%r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$R\n" +
-	"serviceIds\"\x89\x01\n" +
-	"\x15WatchServicesResponse\x12\x1d\n" +
+	"serviceIds\"\x9b\x01\n" +
+	"\x15WatchServicesResponse\x12#\n" +
 	"\n" +
-	"service_id\x18\x01 \x01(\tR\tserviceId\x127\n" +
-	"\x05state\x18\x02 \x01(\x0e2!.durward.executor.v1.ServiceStateR\x05state\x12\x18\n" +
-	"\ainitial\x18\x03 \x01(\bR\ainitial2\x91\x01\n" +
+	"service_id\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\tserviceId\x12=\n" +
+	"\x05state\x18\x02 \x01(\x0e2!.durward.executor.v1.ServiceStateB\x04\x80\xbc\x18\x01R\x05state\x12\x1e\n" +
+	"\ainitial\x18\x03 \x01(\bB\x04\x80\xbc\x18\x01R\ainitial2\x91\x01\n" +
 	"\fEventService\x12\x80\x01\n" +
 	"\rWatchServices\x12).durward.executor.v1.WatchServicesRequest\x1a*.durward.executor.v1.WatchServicesResponse\"\x16\xaa\xbb\x18\x01\x01\xba\xbb\x18\rlist_services0\x01B;Z9durward.internal/proto/gen/durward/executor/v1;executorv1b\x06proto3"
 
