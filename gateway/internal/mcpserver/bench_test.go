@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -101,15 +102,18 @@ func bareHandler(b *testing.B, e era) http.Handler {
 // post calls gpu_status with 1, 8 and 32 clients.
 func post(b *testing.B, url string, e era, session string) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
+	var last atomic.Int64
 	once := func() error {
-		req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(readCall(e)))
+		// Requests of one session that are under way together have ids of their own.
+		body := bytes.Replace(readCall(e), []byte(`"id":7`), fmt.Appendf(nil, `"id":%d`, last.Add(1)), 1)
+		req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(body))
 		if err != nil {
 			return err
 		}
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Accept", "application/json, text/event-stream")
 		req.Header.Set("Authorization", "Bearer "+tokenAgent)
-		for name, value := range (&readers{session: session}).headers(e, readCall(e)) {
+		for name, value := range (&readers{session: session}).headers(e, body) {
 			req.Header.Set(name, value)
 		}
 		resp, err := client.Do(req)
