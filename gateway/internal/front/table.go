@@ -65,11 +65,7 @@ func (t *table) add(e *entry, k key, end func()) (evicted *entry, admitted bool)
 	}
 	principal := e.relay.Principal()
 	if t.counts[principal] >= t.perPrincipal {
-		for _, other := range t.byKey {
-			if other.inflight == 0 && other.relay.Principal() == principal && (evicted == nil || other.used.Before(evicted.used)) {
-				evicted = other
-			}
-		}
+		evicted = t.longestIdle(func(other *entry) bool { return other.relay.Principal() == principal })
 		if evicted == nil {
 			return nil, false
 		}
@@ -195,9 +191,14 @@ func (t *table) endStream(e *entry) {
 func (t *table) oldest(token [sha256.Size]byte) *entry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.longestIdle(func(e *entry) bool { return sameToken(e.token, token) })
+}
+
+// longestIdle returns, of the sessions that nobody uses, the one that has been idle longest among those that match, or nil.
+func (t *table) longestIdle(match func(*entry) bool) *entry {
 	var found *entry
 	for _, e := range t.byKey {
-		if e.inflight == 0 && sameToken(e.token, token) && (found == nil || e.used.Before(found.used)) {
+		if e.inflight == 0 && match(e) && (found == nil || e.used.Before(found.used)) {
 			found = e
 		}
 	}
