@@ -56,8 +56,14 @@ type notes struct {
 	warnings []string
 	// confirm is nil in a handler that may change nothing.
 	confirm func(ctx context.Context, begin func()) error
+	// proceed is confirm for a later step of the same change.
+	proceed func(begin func()) error
 	// begun: an effect was confirmed.
 	begun bool
+	// operation is the id of the operation that the call carries out; "" in a read.
+	operation string
+	// failed: the response tells of a failure.
+	failed bool
 }
 
 type notesKey struct{}
@@ -75,6 +81,22 @@ func Warn(ctx context.Context, line string) {
 	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
 		n.warnings = append(n.warnings, clean.Line(line, 500))
 	}
+}
+
+// Fail says that the change was done and did not go well, and that the response tells how: it is recorded as an error, and the
+// caller gets both. line is what went wrong, from CATALOGUE text alone.
+func Fail(ctx context.Context, line string) {
+	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
+		n.summary, n.failed = clean.Line(line, 500), true
+	}
+}
+
+// Operation returns the id of the operation that a changing tool's call carries out, and "" elsewhere.
+func Operation(ctx context.Context) string {
+	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
+		return n.operation
+	}
+	return ""
 }
 
 // header returns the one value of a binary metadata key; none is nil, and more than one is an error.

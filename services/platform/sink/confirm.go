@@ -89,3 +89,27 @@ func (a *Authority) stillApproved(ctx context.Context, c *call) *refusal {
 	}
 	return nil
 }
+
+// Continue is called before each later step of a change whose first was confirmed: a switch of modes stops and starts one
+// service after the other, and what it acts on is by then no longer what was approved, because of what it did itself. It
+// checks that nothing is halted meanwhile and runs begin, which must not wait for other processes. In a change that nothing
+// confirmed, or a context that is no changing tool's, it refuses.
+func Continue(ctx context.Context, begin func()) error {
+	n, ok := ctx.Value(notesKey{}).(*notes)
+	if !ok || n.proceed == nil || !n.begun {
+		return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errors.New("a step of a change that was never confirmed")))
+	}
+	return n.proceed(begin)
+}
+
+// Proceed runs begin unless the sink is halted: for what an earlier, confirmed change left to be done after a restart, where
+// no call waits any more. Otherwise it returns CODE_HALTED. begin must not wait for other processes.
+func (a *Authority) Proceed(begin func()) error {
+	a.beginning.RLock()
+	defer a.beginning.RUnlock()
+	if a.Control().Halted {
+		return &refusal{callv1.Code_CODE_HALTED, errors.New("halted in the middle of a change")}
+	}
+	begin()
+	return nil
+}

@@ -115,10 +115,17 @@ func intentRequired() bool { return !weak("intent") }
 func confirmRequired() bool { return !weak("confirm") }
 
 func ungranted(ctx context.Context) context.Context {
-	return context.WithValue(ctx, notesKey{}, &notes{confirm: func(_ context.Context, begin func()) error {
-		begin()
-		return nil
-	}})
+	return context.WithValue(ctx, notesKey{}, &notes{
+		confirm: func(_ context.Context, begin func()) error {
+			begin()
+			return nil
+		},
+		proceed: func(begin func()) error {
+			begin()
+			return nil
+		},
+		begun: true,
+	})
 }
 
 func redemptionRequired() bool { return !weak("redeem") }

@@ -285,7 +285,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 		return a.notActed(ctx, key, c, outcome, callv1.Code_CODE_HALTED, errors.New("halted while the intent was recorded"))
 	}
 
-	n := &notes{}
+	n := &notes{proceed: a.Proceed, operation: c.grant.GetOperationId()}
 	n.confirm = func(ctx context.Context, begin func()) error { return a.confirm(ctx, c, n, begin) }
 	began := a.cfg.Now()
 	response, err := a.run(context.WithValue(ctx, notesKey{}, n), c, handler)
@@ -300,7 +300,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 		err = fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errUnconfirmed))
 	}
 
-	result := &Result{State: StateDone, OK: err == nil}
+	result := &Result{State: StateDone, OK: err == nil && !n.failed}
 	record := a.record(auditv1.Kind_KIND_OUTCOME, auditv1.Status_STATUS_OK, c)
 	record.Body.DurationMs = milliseconds(took)
 	if err != nil {
@@ -316,6 +316,9 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	} else {
 		record.Body.Summary, outcome.Summary, outcome.Warnings = n.summary, n.summary, n.warnings
 		record.Body.ResultDigest, result.Response = a.digest(ctx, c, response)
+		if n.failed {
+			record.Status, record.Body.Reason, outcome.Failed = auditv1.Status_STATUS_ERROR, fault.CodeName(callv1.Code_CODE_FAILED), true
+		}
 	}
 	// What was done is done: the record of it may wait, and then the reply says so.
 	later, rerr := a.reportNow(ctx, record)

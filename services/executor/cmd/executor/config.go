@@ -18,7 +18,7 @@ type settings struct {
 	Vault config.Peer `yaml:"vault"`
 	// Audit gets every record. Required.
 	Audit config.Peer `yaml:"audit"`
-	// Catalogue is the file that says what may be run, owned by a human and read again when it changes. Required, absolute.
+	// Catalogue is the file, or the folder of .yaml files, that says what may be run, owned by a human and read again when it changes. Required, absolute.
 	Catalogue string `yaml:"catalogue"`
 	// ProgramsDir is the folder where programs that the catalogue names without a slash are looked for before PATH.
 	// Empty: the folder of the executor's own program.
@@ -26,6 +26,28 @@ type settings struct {
 	// Unattended names tools beyond READ that run here on a grant without a human's statement. DANGEROUS: whoever
 	// controls the vault can then run them. Empty: none.
 	Unattended []string `yaml:"unattended"`
+
+	// Systemd says how units are reached.
+	Systemd struct {
+		// Manager is "system" (default) or "user": whose units the catalogue's systemd services are.
+		Manager string `yaml:"manager"`
+	} `yaml:"systemd"`
+	// Docker says how containers are reached.
+	Docker struct {
+		// Socket is the Docker Engine's Unix socket, an absolute path. Empty: no service may use the docker driver.
+		Socket string `yaml:"socket"`
+	} `yaml:"docker"`
+	// GPU says how GPUs are measured.
+	GPU struct {
+		// Source is "auto" (default: the driver's library, else nvidia-smi, else none), "nvml", "nvidia-smi" or "none".
+		Source string `yaml:"source"`
+		// Library is the file of the driver's library; empty: the loader finds libnvidia-ml.so.1.
+		Library string `yaml:"library"`
+		// Program is nvidia-smi, an absolute path; empty: found in PATH.
+		Program string `yaml:"program"`
+		// MarginMiB stays free on each GPU beyond what services declare. Empty: 512.
+		MarginMiB *uint32 `yaml:"margin_mib"`
+	} `yaml:"gpu"`
 
 	// development is set by -development and by nothing else.
 	development bool

@@ -21,7 +21,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	"durward.internal/services/executor/internal/catalogue"
+	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"

@@ -19,6 +19,12 @@ const (
 	Running
 	// Ended: it was started and ended by itself.
 	Ended
+	// Starting: its manager has begun to start it and is not done.
+	Starting
+	// Stopping: its manager has begun to stop it and is not done.
+	Stopping
+	// Unknown: its manager does not answer.
+	Unknown
 )
 
 // Sight is one look at a service.
@@ -28,6 +34,35 @@ type Sight struct {
 	Since time.Time
 	// Cause is why a service is not running, where that was not asked for.
 	Cause string
+	// CGroup is the control group of a running service's programs, as /proc/PID/cgroup shows it; "" where it has none of its own.
+	CGroup string
+	// PID is the first of a running service's programs, in the host's numbers; 0 where it is not known.
+	PID int
+	// Restarts counts how often its manager started it again by itself.
+	Restarts uint32
+	// Network says whether the entry's network expectation is enforced.
+	Network Network
+}
+
+// Network says whether a service's network expectation is enforced.
+type Network int
+
+// Whether an expectation is enforced.
+const (
+	// NetworkUnasked: the catalogue expects nothing.
+	NetworkUnasked Network = iota
+	NetworkEnforced
+	NetworkNotEnforced
+)
+
+// Page is a piece of a service's log: whole lines as the service wrote them, the oldest first, unclean.
+type Page struct {
+	Lines []string
+	// Cursor stands for the place after the last line; letters, digits, "_", "-", "=", ";" and ".", at most 256. It is never
+	// empty: without lines it stands for the end.
+	Cursor string
+	// More: there are lines after the cursor.
+	More bool
 }
 
 // Causes that services show.
@@ -42,6 +77,18 @@ const (
 	CauseNotStarted     = "the program could not be started"
 	CauseNotStopped     = "the program could not be ended"
 	CauseUnhealthy      = "the service runs and does not answer its health check"
+	CauseOutOfMemory    = "the host's memory for it ran out"
+	CauseOutOfVRAM      = "the GPU's memory ran out"
+	CauseWeightsMissing = "the model's files are missing"
+	CauseStalled        = "the service made no progress while it was starting"
+	CauseUnitMissing    = "systemd does not know the unit"
+	CauseImageMissing   = "the image is not on this host"
+	CauseContainer      = "the container is wider than what is allowed"
+	CauseNoManager      = "its manager (systemd or Docker) does not answer"
+	CauseStillHeld      = "GPU memory was not given back"
+	CauseDependency     = "a service that it depends on does not run"
+	CauseHalted         = "an operator halted the host"
+	CauseRestartLimit   = "it ended by itself too often"
 )
 
 // Reasons why Start and Stop fail.
@@ -51,11 +98,17 @@ var (
 	ErrNotPermitted   = errors.New(CauseNotPermitted)
 	ErrNotStarted     = errors.New(CauseNotStarted)
 	ErrNotStopped     = errors.New(CauseNotStopped)
+	ErrUnitMissing    = errors.New(CauseUnitMissing)
+	ErrImageMissing   = errors.New(CauseImageMissing)
+	ErrContainer      = errors.New(CauseContainer)
+	ErrNoManager      = errors.New(CauseNoManager)
 )
 
 // Cause returns the fixed sentence for a driver's error.
 func Cause(err error) string {
-	for _, known := range []error{ErrPortInUse, ErrProgramMissing, ErrNotPermitted, ErrNotStopped} {
+	for _, known := range []error{
+		ErrPortInUse, ErrProgramMissing, ErrNotPermitted, ErrNotStopped, ErrUnitMissing, ErrImageMissing, ErrContainer, ErrNoManager,
+	} {
 		if errors.Is(err, known) {
 			return known.Error()
 		}

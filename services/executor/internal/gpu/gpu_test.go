@@ -3,7 +3,7 @@ package gpu
 import (
 	"testing"
 
-	"durward.internal/services/executor/internal/catalogue"
+	"durward.internal/services/platform/catalogue"
 )
 
 func TestStatus(t *testing.T) {

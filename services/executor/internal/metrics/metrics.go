@@ -13,9 +13,9 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/executor/internal/catalogue"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/executor/internal/catalogue"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/sink"
 )
 

@@ -16,10 +16,10 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/executor/internal/catalogue"
 	"durward.internal/services/executor/internal/driver/process"
 	"durward.internal/services/executor/internal/health"
 	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/fault"
 )
 

@@ -19,8 +19,8 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	"durward.internal/services/executor/internal/catalogue"
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 )
@@ -35,13 +35,21 @@ const (
 	maxStartPoll = 250 * time.Millisecond
 )
 
-// Driver runs services of one kind.
+// Driver runs services of one kind. It is safe for concurrent use; start and stop of one service do not overlap.
 type Driver interface {
+	// Look is cheap: what the driver's own observation last saw, at most a second old, and never older than its last Start or
+	// Stop of the service.
 	Look(s *catalogue.Service) driver.Sight
 	// Start returns when the service runs, healthy or not; errors wrap the driver package's.
 	Start(ctx context.Context, s *catalogue.Service) error
 	// Stop reports whether anything ran.
 	Stop(ctx context.Context, s *catalogue.Service) (bool, error)
+	// Definition is "sha256:…" of what the entry names and does not hold: the program file, the unit with its drop-ins, the
+	// image. "" for a driver that runs nothing. Start runs what it is the digest of, or fails.
+	Definition(ctx context.Context, s *catalogue.Service) (string, error)
+	// Logs returns at most lines whole lines after the cursor, or the newest ones without it. A cursor that does not stand for
+	// a place any more gives the oldest lines that there are.
+	Logs(ctx context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error)
 }
 
 // Checker asks whether a service answers; health.Checker is one.

@@ -5,7 +5,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"durward.internal/services/executor/internal/catalogue"
+	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/telemetry/span"
 )
 

@@ -5,8 +5,8 @@ import (
 	"sync"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/executor/internal/catalogue"
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/catalogue"
 )
 
 // Change is what a watcher is told of one service.

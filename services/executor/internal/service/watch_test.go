@@ -14,8 +14,8 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/executor/internal/catalogue"
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/catalogue"
 )
 
 // told collects what a watcher is sent.

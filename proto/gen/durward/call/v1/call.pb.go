@@ -123,6 +123,10 @@ const (
 	Code_CODE_PROOF_REQUIRED Code = 17
 	// The process was interrupted between intent and outcome.
 	Code_CODE_UNKNOWN_OUTCOME Code = 18
+	// What would be done now is not the plan that was asked for.
+	Code_CODE_PLAN_CHANGED Code = 19
+	// Not enough GPU memory.
+	Code_CODE_DOES_NOT_FIT Code = 20
 )
 
 // Enum value maps for Code.
@@ -147,6 +151,8 @@ var (
 		16: "CODE_TOO_LARGE",
 		17: "CODE_PROOF_REQUIRED",
 		18: "CODE_UNKNOWN_OUTCOME",
+		19: "CODE_PLAN_CHANGED",
+		20: "CODE_DOES_NOT_FIT",
 	}
 	Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":       0,
@@ -168,6 +174,8 @@ var (
 		"CODE_TOO_LARGE":         16,
 		"CODE_PROOF_REQUIRED":    17,
 		"CODE_UNKNOWN_OUTCOME":   18,
+		"CODE_PLAN_CHANGED":      19,
+		"CODE_DOES_NOT_FIT":      20,
 	}
 )
 
@@ -977,10 +985,12 @@ type Outcome struct {
 	// The outcome was recorded by an earlier redemption of the same spend key.
 	Replayed bool `protobuf:"varint,1,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	// One line for the model and for people, from CATALOGUE text alone.
-	Summary       string   `protobuf:"bytes,2,opt,name=summary,proto3" json:"summary,omitempty"`
-	Warnings      []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	Receipt       *Receipt `protobuf:"bytes,4,opt,name=receipt,proto3" json:"receipt,omitempty"`
-	OperationId   string   `protobuf:"bytes,5,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
+	Summary     string   `protobuf:"bytes,2,opt,name=summary,proto3" json:"summary,omitempty"`
+	Warnings    []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Receipt     *Receipt `protobuf:"bytes,4,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	OperationId string   `protobuf:"bytes,5,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
+	// It was done, it did not go well, and the response says how: recorded as an error.
+	Failed        bool `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1048,6 +1058,13 @@ func (x *Outcome) GetOperationId() string {
 		return x.OperationId
 	}
 	return ""
+}
+
+func (x *Outcome) GetFailed() bool {
+	if x != nil {
+		return x.Failed
+	}
+	return false
 }
 
 // Fault is the public half of an error: the gRPC status detail of every failed call.
@@ -1279,13 +1296,14 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"checkpoint\x18\x02 \x01(\fR\n" +
 	"checkpoint\x12\x1b\n" +
 	"\tleaf_hash\x18\x03 \x01(\fR\bleafHash\x12\x1c\n" +
-	"\tinclusion\x18\x04 \x03(\fR\tinclusion\"\xb2\x01\n" +
+	"\tinclusion\x18\x04 \x03(\fR\tinclusion\"\xca\x01\n" +
 	"\aOutcome\x12\x1a\n" +
 	"\breplayed\x18\x01 \x01(\bR\breplayed\x12\x18\n" +
 	"\asummary\x18\x02 \x01(\tR\asummary\x12\x1a\n" +
 	"\bwarnings\x18\x03 \x03(\tR\bwarnings\x122\n" +
 	"\areceipt\x18\x04 \x01(\v2\x18.durward.call.v1.ReceiptR\areceipt\x12!\n" +
-	"\foperation_id\x18\x05 \x01(\tR\voperationId\"\xe5\x01\n" +
+	"\foperation_id\x18\x05 \x01(\tR\voperationId\x12\x16\n" +
+	"\x06failed\x18\x06 \x01(\bR\x06failed\"\xe5\x01\n" +
 	"\x05Fault\x12)\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x15.durward.call.v1.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x14\n" +
@@ -1304,7 +1322,7 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"\vCHANNEL_CLI\x10\x01\x12\x16\n" +
 	"\x12CHANNEL_DESKTOP_UI\x10\x02\x12\x0f\n" +
 	"\vCHANNEL_API\x10\x03\x12\x15\n" +
-	"\x11CHANNEL_MESSAGING\x10\x04*\xa5\x03\n" +
+	"\x11CHANNEL_MESSAGING\x10\x04*\xd3\x03\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rCODE_INTERNAL\x10\x01\x12\x19\n" +
@@ -1325,7 +1343,9 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"\fCODE_TIMEOUT\x10\x0f\x12\x12\n" +
 	"\x0eCODE_TOO_LARGE\x10\x10\x12\x17\n" +
 	"\x13CODE_PROOF_REQUIRED\x10\x11\x12\x18\n" +
-	"\x14CODE_UNKNOWN_OUTCOME\x10\x12B3Z1durward.internal/proto/gen/durward/call/v1;callv1b\x06proto3"
+	"\x14CODE_UNKNOWN_OUTCOME\x10\x12\x12\x15\n" +
+	"\x11CODE_PLAN_CHANGED\x10\x13\x12\x15\n" +
+	"\x11CODE_DOES_NOT_FIT\x10\x14B3Z1durward.internal/proto/gen/durward/call/v1;callv1b\x06proto3"
 
 var (
 	file_durward_call_v1_call_proto_rawDescOnce sync.Once

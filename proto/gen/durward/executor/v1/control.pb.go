@@ -197,7 +197,7 @@ type GetStatusResponse struct {
 	CatalogueDigest string                 `protobuf:"bytes,8,opt,name=catalogue_digest,json=catalogueDigest,proto3" json:"catalogue_digest,omitempty"`
 	Version         string                 `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"`
 	StartedAt       *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	// "simulated", "nvml", "none found".
+	// "nvml", "nvidia-smi", "simulated", "none found".
 	GpuSource string `protobuf:"bytes,11,opt,name=gpu_source,json=gpuSource,proto3" json:"gpu_source,omitempty"`
 	Gpus      uint32 `protobuf:"varint,12,opt,name=gpus,proto3" json:"gpus,omitempty"`
 	// The newest checkpoint of the log that this executor has verified.
@@ -522,11 +522,642 @@ func (x *ResumeResponse) GetEpoch() uint64 {
 	return 0
 }
 
+type GetHostRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetHostRequest) Reset() {
+	*x = GetHostRequest{}
+	mi := &file_durward_executor_v1_control_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetHostRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetHostRequest) ProtoMessage() {}
+
+func (x *GetHostRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_control_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetHostRequest.ProtoReflect.Descriptor instead.
+func (*GetHostRequest) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{8}
+}
+
+type GetHostResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Gpus  []*GpuHolders          `protobuf:"bytes,1,rep,name=gpus,proto3" json:"gpus,omitempty"`
+	// "nvml", "nvidia-smi", "simulated", "none found".
+	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	// The host's main memory.
+	MemoryTotalMib     uint32 `protobuf:"varint,3,opt,name=memory_total_mib,json=memoryTotalMib,proto3" json:"memory_total_mib,omitempty"`
+	MemoryAvailableMib uint32 `protobuf:"varint,4,opt,name=memory_available_mib,json=memoryAvailableMib,proto3" json:"memory_available_mib,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *GetHostResponse) Reset() {
+	*x = GetHostResponse{}
+	mi := &file_durward_executor_v1_control_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetHostResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetHostResponse) ProtoMessage() {}
+
+func (x *GetHostResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_control_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetHostResponse.ProtoReflect.Descriptor instead.
+func (*GetHostResponse) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *GetHostResponse) GetGpus() []*GpuHolders {
+	if x != nil {
+		return x.Gpus
+	}
+	return nil
+}
+
+func (x *GetHostResponse) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *GetHostResponse) GetMemoryTotalMib() uint32 {
+	if x != nil {
+		return x.MemoryTotalMib
+	}
+	return 0
+}
+
+func (x *GetHostResponse) GetMemoryAvailableMib() uint32 {
+	if x != nil {
+		return x.MemoryAvailableMib
+	}
+	return 0
+}
+
+type GpuHolders struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Gpu           *Gpu                   `protobuf:"bytes,1,opt,name=gpu,proto3" json:"gpu,omitempty"`
+	Processes     []*GpuProcess          `protobuf:"bytes,2,rep,name=processes,proto3" json:"processes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GpuHolders) Reset() {
+	*x = GpuHolders{}
+	mi := &file_durward_executor_v1_control_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GpuHolders) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GpuHolders) ProtoMessage() {}
+
+func (x *GpuHolders) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_control_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GpuHolders.ProtoReflect.Descriptor instead.
+func (*GpuHolders) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *GpuHolders) GetGpu() *Gpu {
+	if x != nil {
+		return x.Gpu
+	}
+	return nil
+}
+
+func (x *GpuHolders) GetProcesses() []*GpuProcess {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+// GpuProcess is one program that holds memory on a GPU.
+type GpuProcess struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Pid   uint32                 `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
+	// 0 where the driver does not say.
+	MemoryMib uint32 `protobuf:"varint,2,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
+	// The program's own name for itself: untrusted.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	User string `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
+	// Empty for a program that is no service of this host.
+	ServiceId     string `protobuf:"bytes,5,opt,name=service_id,json=serviceId,proto3" json:"service_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GpuProcess) Reset() {
+	*x = GpuProcess{}
+	mi := &file_durward_executor_v1_control_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GpuProcess) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GpuProcess) ProtoMessage() {}
+
+func (x *GpuProcess) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_control_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GpuProcess.ProtoReflect.Descriptor instead.
+func (*GpuProcess) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *GpuProcess) GetPid() uint32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *GpuProcess) GetMemoryMib() uint32 {
+	if x != nil {
+		return x.MemoryMib
+	}
+	return 0
+}
+
+func (x *GpuProcess) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GpuProcess) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *GpuProcess) GetServiceId() string {
+	if x != nil {
+		return x.ServiceId
+	}
+	return ""
+}
+
+type FollowLogsRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ServiceId string                 `protobuf:"bytes,1,opt,name=service_id,json=serviceId,proto3" json:"service_id,omitempty"`
+	// How many of the lines that are there already to send first.
+	Lines         uint32 `protobuf:"varint,2,opt,name=lines,proto3" json:"lines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowLogsRequest) Reset() {
+	*x = FollowLogsRequest{}
+	mi := &file_durward_executor_v1_control_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowLogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowLogsRequest) ProtoMessage() {}
+
+func (x *FollowLogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_control_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowLogsRequest.ProtoReflect.Descriptor instead.
+func (*FollowLogsRequest) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *FollowLogsRequest) GetServiceId() string {
+	if x != nil {
+		return x.ServiceId
+	}
+	return ""
+}
+
+func (x *FollowLogsRequest) GetLines() uint32 {
+	if x != nil {
+		return x.Lines
+	}
+	return 0
+}
+
+type FollowLogsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The service's own words: untrusted.
+	Lines         []string `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowLogsResponse) Reset() {
+	*x = FollowLogsResponse{}
+	mi := &file_durward_executor_v1_control_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowLogsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowLogsResponse) ProtoMessage() {}
+
+func (x *FollowLogsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_control_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowLogsResponse.ProtoReflect.Descriptor instead.
+func (*FollowLogsResponse) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *FollowLogsResponse) GetLines() []string {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+type ListSwitchesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 20 unless told.
+	Limit         uint32 `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSwitchesRequest) Reset() {
+	*x = ListSwitchesRequest{}
+	mi := &file_durward_executor_v1_control_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSwitchesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSwitchesRequest) ProtoMessage() {}
+
+func (x *ListSwitchesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_control_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSwitchesRequest.ProtoReflect.Descriptor instead.
+func (*ListSwitchesRequest) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListSwitchesRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ListSwitchesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Switches      []*Switch              `protobuf:"bytes,1,rep,name=switches,proto3" json:"switches,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSwitchesResponse) Reset() {
+	*x = ListSwitchesResponse{}
+	mi := &file_durward_executor_v1_control_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSwitchesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSwitchesResponse) ProtoMessage() {}
+
+func (x *ListSwitchesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_control_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSwitchesResponse.ProtoReflect.Descriptor instead.
+func (*ListSwitchesResponse) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListSwitchesResponse) GetSwitches() []*Switch {
+	if x != nil {
+		return x.Switches
+	}
+	return nil
+}
+
+// Switch is one switch of modes, from its journal.
+type Switch struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	OperationId string                 `protobuf:"bytes,1,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
+	ModeId      string                 `protobuf:"bytes,2,opt,name=mode_id,json=modeId,proto3" json:"mode_id,omitempty"`
+	// The mode before, if there was one.
+	FromModeId string                 `protobuf:"bytes,3,opt,name=from_mode_id,json=fromModeId,proto3" json:"from_mode_id,omitempty"`
+	BeganAt    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=began_at,json=beganAt,proto3" json:"began_at,omitempty"`
+	EndedAt    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	// Unspecified while it goes on.
+	Outcome       SwitchOutcome `protobuf:"varint,6,opt,name=outcome,proto3,enum=durward.executor.v1.SwitchOutcome" json:"outcome,omitempty"`
+	Steps         []*SwitchStep `protobuf:"bytes,7,rep,name=steps,proto3" json:"steps,omitempty"`
+	FailedService string        `protobuf:"bytes,8,opt,name=failed_service,json=failedService,proto3" json:"failed_service,omitempty"`
+	Cause         string        `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
+	// The failed service's own words: untrusted.
+	Log []string `protobuf:"bytes,10,rep,name=log,proto3" json:"log,omitempty"`
+	// The executor was restarted in the middle.
+	Recovered     bool `protobuf:"varint,11,opt,name=recovered,proto3" json:"recovered,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Switch) Reset() {
+	*x = Switch{}
+	mi := &file_durward_executor_v1_control_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Switch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Switch) ProtoMessage() {}
+
+func (x *Switch) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_control_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Switch.ProtoReflect.Descriptor instead.
+func (*Switch) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Switch) GetOperationId() string {
+	if x != nil {
+		return x.OperationId
+	}
+	return ""
+}
+
+func (x *Switch) GetModeId() string {
+	if x != nil {
+		return x.ModeId
+	}
+	return ""
+}
+
+func (x *Switch) GetFromModeId() string {
+	if x != nil {
+		return x.FromModeId
+	}
+	return ""
+}
+
+func (x *Switch) GetBeganAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BeganAt
+	}
+	return nil
+}
+
+func (x *Switch) GetEndedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndedAt
+	}
+	return nil
+}
+
+func (x *Switch) GetOutcome() SwitchOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return SwitchOutcome_SWITCH_OUTCOME_UNSPECIFIED
+}
+
+func (x *Switch) GetSteps() []*SwitchStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *Switch) GetFailedService() string {
+	if x != nil {
+		return x.FailedService
+	}
+	return ""
+}
+
+func (x *Switch) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Switch) GetLog() []string {
+	if x != nil {
+		return x.Log
+	}
+	return nil
+}
+
+func (x *Switch) GetRecovered() bool {
+	if x != nil {
+		return x.Recovered
+	}
+	return false
+}
+
+type SwitchStep struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Action    PlanAction             `protobuf:"varint,1,opt,name=action,proto3,enum=durward.executor.v1.PlanAction" json:"action,omitempty"`
+	ServiceId string                 `protobuf:"bytes,2,opt,name=service_id,json=serviceId,proto3" json:"service_id,omitempty"`
+	TookMs    uint32                 `protobuf:"varint,3,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"`
+	Done      bool                   `protobuf:"varint,4,opt,name=done,proto3" json:"done,omitempty"`
+	// It undoes an earlier step.
+	Compensation  bool `protobuf:"varint,5,opt,name=compensation,proto3" json:"compensation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwitchStep) Reset() {
+	*x = SwitchStep{}
+	mi := &file_durward_executor_v1_control_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwitchStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwitchStep) ProtoMessage() {}
+
+func (x *SwitchStep) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_control_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwitchStep.ProtoReflect.Descriptor instead.
+func (*SwitchStep) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SwitchStep) GetAction() PlanAction {
+	if x != nil {
+		return x.Action
+	}
+	return PlanAction_PLAN_ACTION_UNSPECIFIED
+}
+
+func (x *SwitchStep) GetServiceId() string {
+	if x != nil {
+		return x.ServiceId
+	}
+	return ""
+}
+
+func (x *SwitchStep) GetTookMs() uint32 {
+	if x != nil {
+		return x.TookMs
+	}
+	return 0
+}
+
+func (x *SwitchStep) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *SwitchStep) GetCompensation() bool {
+	if x != nil {
+		return x.Compensation
+	}
+	return false
+}
+
 var File_durward_executor_v1_control_proto protoreflect.FileDescriptor
 
 const file_durward_executor_v1_control_proto_rawDesc = "" +
 	"\n" +
-	"!durward/executor/v1/control.proto\x12\x13durward.executor.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"u\n" +
+	"!durward/executor/v1/control.proto\x12\x13durward.executor.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a\x1fdurward/executor/v1/tools.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"u\n" +
 	"\x12PreviewCallRequest\x124\n" +
 	"\x04tool\x18\x01 \x01(\v2\x18.durward.call.v1.ToolRefB\x06\xbaH\x03\xc8\x01\x01R\x04tool\x12)\n" +
 	"\targuments\x18\x02 \x01(\fB\v\xbaH\bz\x06\x10\x02\x18\x80\x80\x10R\targuments\"\x8f\x01\n" +
@@ -564,12 +1195,67 @@ const file_durward_executor_v1_control_proto_rawDesc = "" +
 	"\rResumeRequest\x12E\n" +
 	"\tstatement\x18\x01 \x01(\v2\x1f.durward.call.v1.HumanStatementB\x06\xbaH\x03\xc8\x01\x01R\tstatement\"&\n" +
 	"\x0eResumeResponse\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x04R\x05epoch2\x8a\x03\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"\x10\n" +
+	"\x0eGetHostRequest\"\xba\x01\n" +
+	"\x0fGetHostResponse\x123\n" +
+	"\x04gpus\x18\x01 \x03(\v2\x1f.durward.executor.v1.GpuHoldersR\x04gpus\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12(\n" +
+	"\x10memory_total_mib\x18\x03 \x01(\rR\x0ememoryTotalMib\x120\n" +
+	"\x14memory_available_mib\x18\x04 \x01(\rR\x12memoryAvailableMib\"w\n" +
+	"\n" +
+	"GpuHolders\x12*\n" +
+	"\x03gpu\x18\x01 \x01(\v2\x18.durward.executor.v1.GpuR\x03gpu\x12=\n" +
+	"\tprocesses\x18\x02 \x03(\v2\x1f.durward.executor.v1.GpuProcessR\tprocesses\"\x84\x01\n" +
+	"\n" +
+	"GpuProcess\x12\x10\n" +
+	"\x03pid\x18\x01 \x01(\rR\x03pid\x12\x1d\n" +
+	"\n" +
+	"memory_mib\x18\x02 \x01(\rR\tmemoryMib\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04user\x18\x04 \x01(\tR\x04user\x12\x1d\n" +
+	"\n" +
+	"service_id\x18\x05 \x01(\tR\tserviceId\"|\n" +
+	"\x11FollowLogsRequest\x12G\n" +
+	"\n" +
+	"service_id\x18\x01 \x01(\tB(\xbaH%r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$R\tserviceId\x12\x1e\n" +
+	"\x05lines\x18\x02 \x01(\rB\b\xbaH\x05*\x03\x18\xe8\aR\x05lines\"*\n" +
+	"\x12FollowLogsResponse\x12\x14\n" +
+	"\x05lines\x18\x01 \x03(\tR\x05lines\"5\n" +
+	"\x13ListSwitchesRequest\x12\x1e\n" +
+	"\x05limit\x18\x01 \x01(\rB\b\xbaH\x05*\x03\x18\xc8\x01R\x05limit\"O\n" +
+	"\x14ListSwitchesResponse\x127\n" +
+	"\bswitches\x18\x01 \x03(\v2\x1b.durward.executor.v1.SwitchR\bswitches\"\xb6\x03\n" +
+	"\x06Switch\x12!\n" +
+	"\foperation_id\x18\x01 \x01(\tR\voperationId\x12\x17\n" +
+	"\amode_id\x18\x02 \x01(\tR\x06modeId\x12 \n" +
+	"\ffrom_mode_id\x18\x03 \x01(\tR\n" +
+	"fromModeId\x125\n" +
+	"\bbegan_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\abeganAt\x125\n" +
+	"\bended_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12<\n" +
+	"\aoutcome\x18\x06 \x01(\x0e2\".durward.executor.v1.SwitchOutcomeR\aoutcome\x125\n" +
+	"\x05steps\x18\a \x03(\v2\x1f.durward.executor.v1.SwitchStepR\x05steps\x12%\n" +
+	"\x0efailed_service\x18\b \x01(\tR\rfailedService\x12\x14\n" +
+	"\x05cause\x18\t \x01(\tR\x05cause\x12\x10\n" +
+	"\x03log\x18\n" +
+	" \x03(\tR\x03log\x12\x1c\n" +
+	"\trecovered\x18\v \x01(\bR\trecovered\"\xb5\x01\n" +
+	"\n" +
+	"SwitchStep\x127\n" +
+	"\x06action\x18\x01 \x01(\x0e2\x1f.durward.executor.v1.PlanActionR\x06action\x12\x1d\n" +
+	"\n" +
+	"service_id\x18\x02 \x01(\tR\tserviceId\x12\x17\n" +
+	"\atook_ms\x18\x03 \x01(\rR\x06tookMs\x12\x12\n" +
+	"\x04done\x18\x04 \x01(\bR\x04done\x12\"\n" +
+	"\fcompensation\x18\x05 \x01(\bR\fcompensation2\xbb\x05\n" +
 	"\x0eControlService\x12g\n" +
 	"\vPreviewCall\x12'.durward.executor.v1.PreviewCallRequest\x1a(.durward.executor.v1.PreviewCallResponse\"\x05\xaa\xbb\x18\x01\x06\x12a\n" +
 	"\tGetStatus\x12%.durward.executor.v1.GetStatusRequest\x1a&.durward.executor.v1.GetStatusResponse\"\x05\xaa\xbb\x18\x01\x06\x12R\n" +
 	"\x04Halt\x12 .durward.executor.v1.HaltRequest\x1a!.durward.executor.v1.HaltResponse\"\x05\xaa\xbb\x18\x01\x06\x12X\n" +
-	"\x06Resume\x12\".durward.executor.v1.ResumeRequest\x1a#.durward.executor.v1.ResumeResponse\"\x05\xaa\xbb\x18\x01\x06B;Z9durward.internal/proto/gen/durward/executor/v1;executorv1b\x06proto3"
+	"\x06Resume\x12\".durward.executor.v1.ResumeRequest\x1a#.durward.executor.v1.ResumeResponse\"\x05\xaa\xbb\x18\x01\x06\x12[\n" +
+	"\aGetHost\x12#.durward.executor.v1.GetHostRequest\x1a$.durward.executor.v1.GetHostResponse\"\x05\xaa\xbb\x18\x01\x06\x12f\n" +
+	"\n" +
+	"FollowLogs\x12&.durward.executor.v1.FollowLogsRequest\x1a'.durward.executor.v1.FollowLogsResponse\"\x05\xaa\xbb\x18\x01\x060\x01\x12j\n" +
+	"\fListSwitches\x12(.durward.executor.v1.ListSwitchesRequest\x1a).durward.executor.v1.ListSwitchesResponse\"\x05\xaa\xbb\x18\x01\x06B;Z9durward.internal/proto/gen/durward/executor/v1;executorv1b\x06proto3"
 
 var (
 	file_durward_executor_v1_control_proto_rawDescOnce sync.Once
@@ -583,7 +1269,7 @@ func file_durward_executor_v1_control_proto_rawDescGZIP() []byte {
 	return file_durward_executor_v1_control_proto_rawDescData
 }
 
-var file_durward_executor_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_durward_executor_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_durward_executor_v1_control_proto_goTypes = []any{
 	(*PreviewCallRequest)(nil),    // 0: durward.executor.v1.PreviewCallRequest
 	(*PreviewCallResponse)(nil),   // 1: durward.executor.v1.PreviewCallResponse
@@ -593,29 +1279,57 @@ var file_durward_executor_v1_control_proto_goTypes = []any{
 	(*HaltResponse)(nil),          // 5: durward.executor.v1.HaltResponse
 	(*ResumeRequest)(nil),         // 6: durward.executor.v1.ResumeRequest
 	(*ResumeResponse)(nil),        // 7: durward.executor.v1.ResumeResponse
-	(*v1.ToolRef)(nil),            // 8: durward.call.v1.ToolRef
-	(*v1.Subject)(nil),            // 9: durward.call.v1.Subject
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(*v1.HumanStatement)(nil),     // 11: durward.call.v1.HumanStatement
+	(*GetHostRequest)(nil),        // 8: durward.executor.v1.GetHostRequest
+	(*GetHostResponse)(nil),       // 9: durward.executor.v1.GetHostResponse
+	(*GpuHolders)(nil),            // 10: durward.executor.v1.GpuHolders
+	(*GpuProcess)(nil),            // 11: durward.executor.v1.GpuProcess
+	(*FollowLogsRequest)(nil),     // 12: durward.executor.v1.FollowLogsRequest
+	(*FollowLogsResponse)(nil),    // 13: durward.executor.v1.FollowLogsResponse
+	(*ListSwitchesRequest)(nil),   // 14: durward.executor.v1.ListSwitchesRequest
+	(*ListSwitchesResponse)(nil),  // 15: durward.executor.v1.ListSwitchesResponse
+	(*Switch)(nil),                // 16: durward.executor.v1.Switch
+	(*SwitchStep)(nil),            // 17: durward.executor.v1.SwitchStep
+	(*v1.ToolRef)(nil),            // 18: durward.call.v1.ToolRef
+	(*v1.Subject)(nil),            // 19: durward.call.v1.Subject
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*v1.HumanStatement)(nil),     // 21: durward.call.v1.HumanStatement
+	(*Gpu)(nil),                   // 22: durward.executor.v1.Gpu
+	(SwitchOutcome)(0),            // 23: durward.executor.v1.SwitchOutcome
+	(PlanAction)(0),               // 24: durward.executor.v1.PlanAction
 }
 var file_durward_executor_v1_control_proto_depIdxs = []int32{
-	8,  // 0: durward.executor.v1.PreviewCallRequest.tool:type_name -> durward.call.v1.ToolRef
-	9,  // 1: durward.executor.v1.PreviewCallResponse.subject:type_name -> durward.call.v1.Subject
-	10, // 2: durward.executor.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	11, // 3: durward.executor.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	0,  // 4: durward.executor.v1.ControlService.PreviewCall:input_type -> durward.executor.v1.PreviewCallRequest
-	2,  // 5: durward.executor.v1.ControlService.GetStatus:input_type -> durward.executor.v1.GetStatusRequest
-	4,  // 6: durward.executor.v1.ControlService.Halt:input_type -> durward.executor.v1.HaltRequest
-	6,  // 7: durward.executor.v1.ControlService.Resume:input_type -> durward.executor.v1.ResumeRequest
-	1,  // 8: durward.executor.v1.ControlService.PreviewCall:output_type -> durward.executor.v1.PreviewCallResponse
-	3,  // 9: durward.executor.v1.ControlService.GetStatus:output_type -> durward.executor.v1.GetStatusResponse
-	5,  // 10: durward.executor.v1.ControlService.Halt:output_type -> durward.executor.v1.HaltResponse
-	7,  // 11: durward.executor.v1.ControlService.Resume:output_type -> durward.executor.v1.ResumeResponse
-	8,  // [8:12] is the sub-list for method output_type
-	4,  // [4:8] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	18, // 0: durward.executor.v1.PreviewCallRequest.tool:type_name -> durward.call.v1.ToolRef
+	19, // 1: durward.executor.v1.PreviewCallResponse.subject:type_name -> durward.call.v1.Subject
+	20, // 2: durward.executor.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	21, // 3: durward.executor.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	10, // 4: durward.executor.v1.GetHostResponse.gpus:type_name -> durward.executor.v1.GpuHolders
+	22, // 5: durward.executor.v1.GpuHolders.gpu:type_name -> durward.executor.v1.Gpu
+	11, // 6: durward.executor.v1.GpuHolders.processes:type_name -> durward.executor.v1.GpuProcess
+	16, // 7: durward.executor.v1.ListSwitchesResponse.switches:type_name -> durward.executor.v1.Switch
+	20, // 8: durward.executor.v1.Switch.began_at:type_name -> google.protobuf.Timestamp
+	20, // 9: durward.executor.v1.Switch.ended_at:type_name -> google.protobuf.Timestamp
+	23, // 10: durward.executor.v1.Switch.outcome:type_name -> durward.executor.v1.SwitchOutcome
+	17, // 11: durward.executor.v1.Switch.steps:type_name -> durward.executor.v1.SwitchStep
+	24, // 12: durward.executor.v1.SwitchStep.action:type_name -> durward.executor.v1.PlanAction
+	0,  // 13: durward.executor.v1.ControlService.PreviewCall:input_type -> durward.executor.v1.PreviewCallRequest
+	2,  // 14: durward.executor.v1.ControlService.GetStatus:input_type -> durward.executor.v1.GetStatusRequest
+	4,  // 15: durward.executor.v1.ControlService.Halt:input_type -> durward.executor.v1.HaltRequest
+	6,  // 16: durward.executor.v1.ControlService.Resume:input_type -> durward.executor.v1.ResumeRequest
+	8,  // 17: durward.executor.v1.ControlService.GetHost:input_type -> durward.executor.v1.GetHostRequest
+	12, // 18: durward.executor.v1.ControlService.FollowLogs:input_type -> durward.executor.v1.FollowLogsRequest
+	14, // 19: durward.executor.v1.ControlService.ListSwitches:input_type -> durward.executor.v1.ListSwitchesRequest
+	1,  // 20: durward.executor.v1.ControlService.PreviewCall:output_type -> durward.executor.v1.PreviewCallResponse
+	3,  // 21: durward.executor.v1.ControlService.GetStatus:output_type -> durward.executor.v1.GetStatusResponse
+	5,  // 22: durward.executor.v1.ControlService.Halt:output_type -> durward.executor.v1.HaltResponse
+	7,  // 23: durward.executor.v1.ControlService.Resume:output_type -> durward.executor.v1.ResumeResponse
+	9,  // 24: durward.executor.v1.ControlService.GetHost:output_type -> durward.executor.v1.GetHostResponse
+	13, // 25: durward.executor.v1.ControlService.FollowLogs:output_type -> durward.executor.v1.FollowLogsResponse
+	15, // 26: durward.executor.v1.ControlService.ListSwitches:output_type -> durward.executor.v1.ListSwitchesResponse
+	20, // [20:27] is the sub-list for method output_type
+	13, // [13:20] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_durward_executor_v1_control_proto_init() }
@@ -623,13 +1337,14 @@ func file_durward_executor_v1_control_proto_init() {
 	if File_durward_executor_v1_control_proto != nil {
 		return
 	}
+	file_durward_executor_v1_tools_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_executor_v1_control_proto_rawDesc), len(file_durward_executor_v1_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,10 +19,13 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ControlService_PreviewCall_FullMethodName = "/durward.executor.v1.ControlService/PreviewCall"
-	ControlService_GetStatus_FullMethodName   = "/durward.executor.v1.ControlService/GetStatus"
-	ControlService_Halt_FullMethodName        = "/durward.executor.v1.ControlService/Halt"
-	ControlService_Resume_FullMethodName      = "/durward.executor.v1.ControlService/Resume"
+	ControlService_PreviewCall_FullMethodName  = "/durward.executor.v1.ControlService/PreviewCall"
+	ControlService_GetStatus_FullMethodName    = "/durward.executor.v1.ControlService/GetStatus"
+	ControlService_Halt_FullMethodName         = "/durward.executor.v1.ControlService/Halt"
+	ControlService_Resume_FullMethodName       = "/durward.executor.v1.ControlService/Resume"
+	ControlService_GetHost_FullMethodName      = "/durward.executor.v1.ControlService/GetHost"
+	ControlService_FollowLogs_FullMethodName   = "/durward.executor.v1.ControlService/FollowLogs"
+	ControlService_ListSwitches_FullMethodName = "/durward.executor.v1.ControlService/ListSwitches"
 )
 
 // ControlServiceClient is the client API for ControlService service.
@@ -40,6 +43,12 @@ type ControlServiceClient interface {
 	Halt(ctx context.Context, in *HaltRequest, opts ...grpc.CallOption) (*HaltResponse, error)
 	// Resume ends a halt. It takes a statement of kind "resume" that names an epoch above the current one.
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
+	// GetHost shows the GPUs with every program on them, foreign ones by name.
+	GetHost(ctx context.Context, in *GetHostRequest, opts ...grpc.CallOption) (*GetHostResponse, error)
+	// FollowLogs sends a service's log as it is written: the last lines, then each new one, until the caller hangs up.
+	FollowLogs(ctx context.Context, in *FollowLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FollowLogsResponse], error)
+	// ListSwitches returns the newest switches of modes, the newest first, with what happened in each.
+	ListSwitches(ctx context.Context, in *ListSwitchesRequest, opts ...grpc.CallOption) (*ListSwitchesResponse, error)
 }
 
 type controlServiceClient struct {
@@ -90,6 +99,45 @@ func (c *controlServiceClient) Resume(ctx context.Context, in *ResumeRequest, op
 	return out, nil
 }
 
+func (c *controlServiceClient) GetHost(ctx context.Context, in *GetHostRequest, opts ...grpc.CallOption) (*GetHostResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetHostResponse)
+	err := c.cc.Invoke(ctx, ControlService_GetHost_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlServiceClient) FollowLogs(ctx context.Context, in *FollowLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FollowLogsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ControlService_ServiceDesc.Streams[0], ControlService_FollowLogs_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[FollowLogsRequest, FollowLogsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ControlService_FollowLogsClient = grpc.ServerStreamingClient[FollowLogsResponse]
+
+func (c *controlServiceClient) ListSwitches(ctx context.Context, in *ListSwitchesRequest, opts ...grpc.CallOption) (*ListSwitchesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListSwitchesResponse)
+	err := c.cc.Invoke(ctx, ControlService_ListSwitches_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ControlServiceServer is the server API for ControlService service.
 // All implementations must embed UnimplementedControlServiceServer
 // for forward compatibility.
@@ -105,6 +153,12 @@ type ControlServiceServer interface {
 	Halt(context.Context, *HaltRequest) (*HaltResponse, error)
 	// Resume ends a halt. It takes a statement of kind "resume" that names an epoch above the current one.
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
+	// GetHost shows the GPUs with every program on them, foreign ones by name.
+	GetHost(context.Context, *GetHostRequest) (*GetHostResponse, error)
+	// FollowLogs sends a service's log as it is written: the last lines, then each new one, until the caller hangs up.
+	FollowLogs(*FollowLogsRequest, grpc.ServerStreamingServer[FollowLogsResponse]) error
+	// ListSwitches returns the newest switches of modes, the newest first, with what happened in each.
+	ListSwitches(context.Context, *ListSwitchesRequest) (*ListSwitchesResponse, error)
 	mustEmbedUnimplementedControlServiceServer()
 }
 
@@ -126,6 +180,15 @@ func (UnimplementedControlServiceServer) Halt(context.Context, *HaltRequest) (*H
 }
 func (UnimplementedControlServiceServer) Resume(context.Context, *ResumeRequest) (*ResumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
+}
+func (UnimplementedControlServiceServer) GetHost(context.Context, *GetHostRequest) (*GetHostResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetHost not implemented")
+}
+func (UnimplementedControlServiceServer) FollowLogs(*FollowLogsRequest, grpc.ServerStreamingServer[FollowLogsResponse]) error {
+	return status.Error(codes.Unimplemented, "method FollowLogs not implemented")
+}
+func (UnimplementedControlServiceServer) ListSwitches(context.Context, *ListSwitchesRequest) (*ListSwitchesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListSwitches not implemented")
 }
 func (UnimplementedControlServiceServer) mustEmbedUnimplementedControlServiceServer() {}
 func (UnimplementedControlServiceServer) testEmbeddedByValue()                        {}
@@ -220,6 +283,53 @@ func _ControlService_Resume_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ControlService_GetHost_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetHostRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServiceServer).GetHost(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ControlService_GetHost_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServiceServer).GetHost(ctx, req.(*GetHostRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ControlService_FollowLogs_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(FollowLogsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ControlServiceServer).FollowLogs(m, &grpc.GenericServerStream[FollowLogsRequest, FollowLogsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ControlService_FollowLogsServer = grpc.ServerStreamingServer[FollowLogsResponse]
+
+func _ControlService_ListSwitches_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListSwitchesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServiceServer).ListSwitches(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ControlService_ListSwitches_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServiceServer).ListSwitches(ctx, req.(*ListSwitchesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ControlService_ServiceDesc is the grpc.ServiceDesc for ControlService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -243,7 +353,21 @@ var ControlService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Resume",
 			Handler:    _ControlService_Resume_Handler,
 		},
+		{
+			MethodName: "GetHost",
+			Handler:    _ControlService_GetHost_Handler,
+		},
+		{
+			MethodName: "ListSwitches",
+			Handler:    _ControlService_ListSwitches_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "FollowLogs",
+			Handler:       _ControlService_FollowLogs_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "durward/executor/v1/control.proto",
 }

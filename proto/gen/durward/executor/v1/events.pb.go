@@ -129,6 +129,156 @@ func (x *WatchServicesResponse) GetInitial() bool {
 	return false
 }
 
+type WatchProgressRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	OperationId   string                 `protobuf:"bytes,1,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchProgressRequest) Reset() {
+	*x = WatchProgressRequest{}
+	mi := &file_durward_executor_v1_events_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchProgressRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchProgressRequest) ProtoMessage() {}
+
+func (x *WatchProgressRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_events_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchProgressRequest.ProtoReflect.Descriptor instead.
+func (*WatchProgressRequest) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_events_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *WatchProgressRequest) GetOperationId() string {
+	if x != nil {
+		return x.OperationId
+	}
+	return ""
+}
+
+// WatchProgressResponse is one step of an operation, as it begins, moves on, or ends.
+type WatchProgressResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 for the first.
+	Step uint32 `protobuf:"varint,1,opt,name=step,proto3" json:"step,omitempty"`
+	// 0: not known.
+	Steps uint32 `protobuf:"varint,2,opt,name=steps,proto3" json:"steps,omitempty"`
+	// "stop", "sleep", "verify", "start", "ready", "warm", "compensate": what is done.
+	Phase     string `protobuf:"bytes,3,opt,name=phase,proto3" json:"phase,omitempty"`
+	ServiceId string `protobuf:"bytes,4,opt,name=service_id,json=serviceId,proto3" json:"service_id,omitempty"`
+	ElapsedMs uint32 `protobuf:"varint,5,opt,name=elapsed_ms,json=elapsedMs,proto3" json:"elapsed_ms,omitempty"`
+	// How long the step took before on this host; 0: not known.
+	ExpectedMs uint32 `protobuf:"varint,6,opt,name=expected_ms,json=expectedMs,proto3" json:"expected_ms,omitempty"`
+	Ended      bool   `protobuf:"varint,7,opt,name=ended,proto3" json:"ended,omitempty"`
+	// Why it failed: one of a fixed set of sentences.
+	Cause         string `protobuf:"bytes,8,opt,name=cause,proto3" json:"cause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchProgressResponse) Reset() {
+	*x = WatchProgressResponse{}
+	mi := &file_durward_executor_v1_events_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchProgressResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchProgressResponse) ProtoMessage() {}
+
+func (x *WatchProgressResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_events_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchProgressResponse.ProtoReflect.Descriptor instead.
+func (*WatchProgressResponse) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_events_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *WatchProgressResponse) GetStep() uint32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *WatchProgressResponse) GetSteps() uint32 {
+	if x != nil {
+		return x.Steps
+	}
+	return 0
+}
+
+func (x *WatchProgressResponse) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *WatchProgressResponse) GetServiceId() string {
+	if x != nil {
+		return x.ServiceId
+	}
+	return ""
+}
+
+func (x *WatchProgressResponse) GetElapsedMs() uint32 {
+	if x != nil {
+		return x.ElapsedMs
+	}
+	return 0
+}
+
+func (x *WatchProgressResponse) GetExpectedMs() uint32 {
+	if x != nil {
+		return x.ExpectedMs
+	}
+	return 0
+}
+
+func (x *WatchProgressResponse) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+func (x *WatchProgressResponse) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
 var File_durward_executor_v1_events_proto protoreflect.FileDescriptor
 
 const file_durward_executor_v1_events_proto_rawDesc = "" +
@@ -141,9 +291,24 @@ const file_durward_executor_v1_events_proto_rawDesc = "" +
 	"\n" +
 	"service_id\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\tserviceId\x12=\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.durward.executor.v1.ServiceStateB\x04\x80\xbc\x18\x01R\x05state\x12\x1e\n" +
-	"\ainitial\x18\x03 \x01(\bB\x04\x80\xbc\x18\x01R\ainitial2\x91\x01\n" +
-	"\fEventService\x12\x80\x01\n" +
-	"\rWatchServices\x12).durward.executor.v1.WatchServicesRequest\x1a*.durward.executor.v1.WatchServicesResponse\"\x16\xaa\xbb\x18\x01\x01\xba\xbb\x18\rlist_services0\x01B;Z9durward.internal/proto/gen/durward/executor/v1;executorv1b\x06proto3"
+	"\ainitial\x18\x03 \x01(\bB\x04\x80\xbc\x18\x01R\ainitial\"P\n" +
+	"\x14WatchProgressRequest\x128\n" +
+	"\foperation_id\x18\x01 \x01(\tB\x15\xbaH\x12r\x102\x0e^[0-9a-f]{32}$R\voperationId\"\x92\x02\n" +
+	"\x15WatchProgressResponse\x12\x18\n" +
+	"\x04step\x18\x01 \x01(\rB\x04\x80\xbc\x18\x01R\x04step\x12\x1a\n" +
+	"\x05steps\x18\x02 \x01(\rB\x04\x80\xbc\x18\x01R\x05steps\x12\x1a\n" +
+	"\x05phase\x18\x03 \x01(\tB\x04\x80\xbc\x18\x01R\x05phase\x12#\n" +
+	"\n" +
+	"service_id\x18\x04 \x01(\tB\x04\x80\xbc\x18\x01R\tserviceId\x12#\n" +
+	"\n" +
+	"elapsed_ms\x18\x05 \x01(\rB\x04\x80\xbc\x18\x01R\telapsedMs\x12%\n" +
+	"\vexpected_ms\x18\x06 \x01(\rB\x04\x80\xbc\x18\x01R\n" +
+	"expectedMs\x12\x1a\n" +
+	"\x05ended\x18\a \x01(\bB\x04\x80\xbc\x18\x01R\x05ended\x12\x1a\n" +
+	"\x05cause\x18\b \x01(\tB\x04\x80\xbc\x18\x01R\x05cause2\x96\x02\n" +
+	"\fEventService\x12\x81\x01\n" +
+	"\rWatchServices\x12).durward.executor.v1.WatchServicesRequest\x1a*.durward.executor.v1.WatchServicesResponse\"\x17\xaa\xbb\x18\x02\x01\x06\xba\xbb\x18\rlist_services0\x01\x12\x81\x01\n" +
+	"\rWatchProgress\x12).durward.executor.v1.WatchProgressRequest\x1a*.durward.executor.v1.WatchProgressResponse\"\x17\xaa\xbb\x18\x02\x01\x06\xba\xbb\x18\rlist_services0\x01B;Z9durward.internal/proto/gen/durward/executor/v1;executorv1b\x06proto3"
 
 var (
 	file_durward_executor_v1_events_proto_rawDescOnce sync.Once
@@ -157,18 +322,22 @@ func file_durward_executor_v1_events_proto_rawDescGZIP() []byte {
 	return file_durward_executor_v1_events_proto_rawDescData
 }
 
-var file_durward_executor_v1_events_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_durward_executor_v1_events_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_durward_executor_v1_events_proto_goTypes = []any{
 	(*WatchServicesRequest)(nil),  // 0: durward.executor.v1.WatchServicesRequest
 	(*WatchServicesResponse)(nil), // 1: durward.executor.v1.WatchServicesResponse
-	(ServiceState)(0),             // 2: durward.executor.v1.ServiceState
+	(*WatchProgressRequest)(nil),  // 2: durward.executor.v1.WatchProgressRequest
+	(*WatchProgressResponse)(nil), // 3: durward.executor.v1.WatchProgressResponse
+	(ServiceState)(0),             // 4: durward.executor.v1.ServiceState
 }
 var file_durward_executor_v1_events_proto_depIdxs = []int32{
-	2, // 0: durward.executor.v1.WatchServicesResponse.state:type_name -> durward.executor.v1.ServiceState
+	4, // 0: durward.executor.v1.WatchServicesResponse.state:type_name -> durward.executor.v1.ServiceState
 	0, // 1: durward.executor.v1.EventService.WatchServices:input_type -> durward.executor.v1.WatchServicesRequest
-	1, // 2: durward.executor.v1.EventService.WatchServices:output_type -> durward.executor.v1.WatchServicesResponse
-	2, // [2:3] is the sub-list for method output_type
-	1, // [1:2] is the sub-list for method input_type
+	2, // 2: durward.executor.v1.EventService.WatchProgress:input_type -> durward.executor.v1.WatchProgressRequest
+	1, // 3: durward.executor.v1.EventService.WatchServices:output_type -> durward.executor.v1.WatchServicesResponse
+	3, // 4: durward.executor.v1.EventService.WatchProgress:output_type -> durward.executor.v1.WatchProgressResponse
+	3, // [3:5] is the sub-list for method output_type
+	1, // [1:3] is the sub-list for method input_type
 	1, // [1:1] is the sub-list for extension type_name
 	1, // [1:1] is the sub-list for extension extendee
 	0, // [0:1] is the sub-list for field type_name
@@ -186,7 +355,7 @@ func file_durward_executor_v1_events_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_executor_v1_events_proto_rawDesc), len(file_durward_executor_v1_events_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

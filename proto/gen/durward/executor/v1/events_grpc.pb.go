@@ -20,17 +20,21 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	EventService_WatchServices_FullMethodName = "/durward.executor.v1.EventService/WatchServices"
+	EventService_WatchProgress_FullMethodName = "/durward.executor.v1.EventService/WatchProgress"
 )
 
 // EventServiceClient is the client API for EventService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// EventService tells of changes, so that nobody has to ask again and again. A stream needs the permit of list_services, is
+// EventService tells of changes, so that nobody has to ask again and again. A stream needs the permit of list_services, which an operator does not, is
 // recorded as one read, and ends when the permit does: CODE_EXPIRED.
 type EventServiceClient interface {
 	// WatchServices sends the state of each service at first, and then each change.
 	WatchServices(ctx context.Context, in *WatchServicesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchServicesResponse], error)
+	// WatchProgress sends the steps of one operation as they begin and end: those that are known, then each change. It waits for
+	// an operation that has not begun, and ends when the operation does.
+	WatchProgress(ctx context.Context, in *WatchProgressRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchProgressResponse], error)
 }
 
 type eventServiceClient struct {
@@ -60,15 +64,37 @@ func (c *eventServiceClient) WatchServices(ctx context.Context, in *WatchService
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type EventService_WatchServicesClient = grpc.ServerStreamingClient[WatchServicesResponse]
 
+func (c *eventServiceClient) WatchProgress(ctx context.Context, in *WatchProgressRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchProgressResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &EventService_ServiceDesc.Streams[1], EventService_WatchProgress_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchProgressRequest, WatchProgressResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type EventService_WatchProgressClient = grpc.ServerStreamingClient[WatchProgressResponse]
+
 // EventServiceServer is the server API for EventService service.
 // All implementations must embed UnimplementedEventServiceServer
 // for forward compatibility.
 //
-// EventService tells of changes, so that nobody has to ask again and again. A stream needs the permit of list_services, is
+// EventService tells of changes, so that nobody has to ask again and again. A stream needs the permit of list_services, which an operator does not, is
 // recorded as one read, and ends when the permit does: CODE_EXPIRED.
 type EventServiceServer interface {
 	// WatchServices sends the state of each service at first, and then each change.
 	WatchServices(*WatchServicesRequest, grpc.ServerStreamingServer[WatchServicesResponse]) error
+	// WatchProgress sends the steps of one operation as they begin and end: those that are known, then each change. It waits for
+	// an operation that has not begun, and ends when the operation does.
+	WatchProgress(*WatchProgressRequest, grpc.ServerStreamingServer[WatchProgressResponse]) error
 	mustEmbedUnimplementedEventServiceServer()
 }
 
@@ -81,6 +107,9 @@ type UnimplementedEventServiceServer struct{}
 
 func (UnimplementedEventServiceServer) WatchServices(*WatchServicesRequest, grpc.ServerStreamingServer[WatchServicesResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchServices not implemented")
+}
+func (UnimplementedEventServiceServer) WatchProgress(*WatchProgressRequest, grpc.ServerStreamingServer[WatchProgressResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchProgress not implemented")
 }
 func (UnimplementedEventServiceServer) mustEmbedUnimplementedEventServiceServer() {}
 func (UnimplementedEventServiceServer) testEmbeddedByValue()                      {}
@@ -114,6 +143,17 @@ func _EventService_WatchServices_Handler(srv interface{}, stream grpc.ServerStre
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type EventService_WatchServicesServer = grpc.ServerStreamingServer[WatchServicesResponse]
 
+func _EventService_WatchProgress_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchProgressRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(EventServiceServer).WatchProgress(m, &grpc.GenericServerStream[WatchProgressRequest, WatchProgressResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type EventService_WatchProgressServer = grpc.ServerStreamingServer[WatchProgressResponse]
+
 // EventService_ServiceDesc is the grpc.ServiceDesc for EventService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -125,6 +165,11 @@ var EventService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchServices",
 			Handler:       _EventService_WatchServices_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchProgress",
+			Handler:       _EventService_WatchProgress_Handler,
 			ServerStreams: true,
 		},
 	},

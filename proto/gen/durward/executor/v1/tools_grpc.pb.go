@@ -26,6 +26,15 @@ const (
 	ToolService_ServiceInfo_FullMethodName  = "/durward.executor.v1.ToolService/ServiceInfo"
 	ToolService_StartService_FullMethodName = "/durward.executor.v1.ToolService/StartService"
 	ToolService_StopService_FullMethodName  = "/durward.executor.v1.ToolService/StopService"
+	ToolService_ServiceLogs_FullMethodName  = "/durward.executor.v1.ToolService/ServiceLogs"
+	ToolService_ListModes_FullMethodName    = "/durward.executor.v1.ToolService/ListModes"
+	ToolService_ModeInfo_FullMethodName     = "/durward.executor.v1.ToolService/ModeInfo"
+	ToolService_ListModels_FullMethodName   = "/durward.executor.v1.ToolService/ListModels"
+	ToolService_ModelInfo_FullMethodName    = "/durward.executor.v1.ToolService/ModelInfo"
+	ToolService_SimulateMode_FullMethodName = "/durward.executor.v1.ToolService/SimulateMode"
+	ToolService_SwitchMode_FullMethodName   = "/durward.executor.v1.ToolService/SwitchMode"
+	ToolService_SleepService_FullMethodName = "/durward.executor.v1.ToolService/SleepService"
+	ToolService_WakeService_FullMethodName  = "/durward.executor.v1.ToolService/WakeService"
 )
 
 // ToolServiceClient is the client API for ToolService service.
@@ -40,6 +49,15 @@ type ToolServiceClient interface {
 	ServiceInfo(ctx context.Context, in *ServiceInfoRequest, opts ...grpc.CallOption) (*ServiceInfoResponse, error)
 	StartService(ctx context.Context, in *StartServiceRequest, opts ...grpc.CallOption) (*StartServiceResponse, error)
 	StopService(ctx context.Context, in *StopServiceRequest, opts ...grpc.CallOption) (*StopServiceResponse, error)
+	ServiceLogs(ctx context.Context, in *ServiceLogsRequest, opts ...grpc.CallOption) (*ServiceLogsResponse, error)
+	ListModes(ctx context.Context, in *ListModesRequest, opts ...grpc.CallOption) (*ListModesResponse, error)
+	ModeInfo(ctx context.Context, in *ModeInfoRequest, opts ...grpc.CallOption) (*ModeInfoResponse, error)
+	ListModels(ctx context.Context, in *ListModelsRequest, opts ...grpc.CallOption) (*ListModelsResponse, error)
+	ModelInfo(ctx context.Context, in *ModelInfoRequest, opts ...grpc.CallOption) (*ModelInfoResponse, error)
+	SimulateMode(ctx context.Context, in *SimulateModeRequest, opts ...grpc.CallOption) (*SimulateModeResponse, error)
+	SwitchMode(ctx context.Context, in *SwitchModeRequest, opts ...grpc.CallOption) (*SwitchModeResponse, error)
+	SleepService(ctx context.Context, in *SleepServiceRequest, opts ...grpc.CallOption) (*SleepServiceResponse, error)
+	WakeService(ctx context.Context, in *WakeServiceRequest, opts ...grpc.CallOption) (*WakeServiceResponse, error)
 }
 
 type toolServiceClient struct {
@@ -100,6 +118,96 @@ func (c *toolServiceClient) StopService(ctx context.Context, in *StopServiceRequ
 	return out, nil
 }
 
+func (c *toolServiceClient) ServiceLogs(ctx context.Context, in *ServiceLogsRequest, opts ...grpc.CallOption) (*ServiceLogsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ServiceLogsResponse)
+	err := c.cc.Invoke(ctx, ToolService_ServiceLogs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *toolServiceClient) ListModes(ctx context.Context, in *ListModesRequest, opts ...grpc.CallOption) (*ListModesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListModesResponse)
+	err := c.cc.Invoke(ctx, ToolService_ListModes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *toolServiceClient) ModeInfo(ctx context.Context, in *ModeInfoRequest, opts ...grpc.CallOption) (*ModeInfoResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ModeInfoResponse)
+	err := c.cc.Invoke(ctx, ToolService_ModeInfo_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *toolServiceClient) ListModels(ctx context.Context, in *ListModelsRequest, opts ...grpc.CallOption) (*ListModelsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListModelsResponse)
+	err := c.cc.Invoke(ctx, ToolService_ListModels_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *toolServiceClient) ModelInfo(ctx context.Context, in *ModelInfoRequest, opts ...grpc.CallOption) (*ModelInfoResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ModelInfoResponse)
+	err := c.cc.Invoke(ctx, ToolService_ModelInfo_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *toolServiceClient) SimulateMode(ctx context.Context, in *SimulateModeRequest, opts ...grpc.CallOption) (*SimulateModeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SimulateModeResponse)
+	err := c.cc.Invoke(ctx, ToolService_SimulateMode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *toolServiceClient) SwitchMode(ctx context.Context, in *SwitchModeRequest, opts ...grpc.CallOption) (*SwitchModeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SwitchModeResponse)
+	err := c.cc.Invoke(ctx, ToolService_SwitchMode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *toolServiceClient) SleepService(ctx context.Context, in *SleepServiceRequest, opts ...grpc.CallOption) (*SleepServiceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SleepServiceResponse)
+	err := c.cc.Invoke(ctx, ToolService_SleepService_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *toolServiceClient) WakeService(ctx context.Context, in *WakeServiceRequest, opts ...grpc.CallOption) (*WakeServiceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WakeServiceResponse)
+	err := c.cc.Invoke(ctx, ToolService_WakeService_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ToolServiceServer is the server API for ToolService service.
 // All implementations must embed UnimplementedToolServiceServer
 // for forward compatibility.
@@ -112,6 +220,15 @@ type ToolServiceServer interface {
 	ServiceInfo(context.Context, *ServiceInfoRequest) (*ServiceInfoResponse, error)
 	StartService(context.Context, *StartServiceRequest) (*StartServiceResponse, error)
 	StopService(context.Context, *StopServiceRequest) (*StopServiceResponse, error)
+	ServiceLogs(context.Context, *ServiceLogsRequest) (*ServiceLogsResponse, error)
+	ListModes(context.Context, *ListModesRequest) (*ListModesResponse, error)
+	ModeInfo(context.Context, *ModeInfoRequest) (*ModeInfoResponse, error)
+	ListModels(context.Context, *ListModelsRequest) (*ListModelsResponse, error)
+	ModelInfo(context.Context, *ModelInfoRequest) (*ModelInfoResponse, error)
+	SimulateMode(context.Context, *SimulateModeRequest) (*SimulateModeResponse, error)
+	SwitchMode(context.Context, *SwitchModeRequest) (*SwitchModeResponse, error)
+	SleepService(context.Context, *SleepServiceRequest) (*SleepServiceResponse, error)
+	WakeService(context.Context, *WakeServiceRequest) (*WakeServiceResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }
 
@@ -136,6 +253,33 @@ func (UnimplementedToolServiceServer) StartService(context.Context, *StartServic
 }
 func (UnimplementedToolServiceServer) StopService(context.Context, *StopServiceRequest) (*StopServiceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method StopService not implemented")
+}
+func (UnimplementedToolServiceServer) ServiceLogs(context.Context, *ServiceLogsRequest) (*ServiceLogsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ServiceLogs not implemented")
+}
+func (UnimplementedToolServiceServer) ListModes(context.Context, *ListModesRequest) (*ListModesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListModes not implemented")
+}
+func (UnimplementedToolServiceServer) ModeInfo(context.Context, *ModeInfoRequest) (*ModeInfoResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ModeInfo not implemented")
+}
+func (UnimplementedToolServiceServer) ListModels(context.Context, *ListModelsRequest) (*ListModelsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListModels not implemented")
+}
+func (UnimplementedToolServiceServer) ModelInfo(context.Context, *ModelInfoRequest) (*ModelInfoResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ModelInfo not implemented")
+}
+func (UnimplementedToolServiceServer) SimulateMode(context.Context, *SimulateModeRequest) (*SimulateModeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SimulateMode not implemented")
+}
+func (UnimplementedToolServiceServer) SwitchMode(context.Context, *SwitchModeRequest) (*SwitchModeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SwitchMode not implemented")
+}
+func (UnimplementedToolServiceServer) SleepService(context.Context, *SleepServiceRequest) (*SleepServiceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SleepService not implemented")
+}
+func (UnimplementedToolServiceServer) WakeService(context.Context, *WakeServiceRequest) (*WakeServiceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method WakeService not implemented")
 }
 func (UnimplementedToolServiceServer) mustEmbedUnimplementedToolServiceServer() {}
 func (UnimplementedToolServiceServer) testEmbeddedByValue()                     {}
@@ -248,6 +392,168 @@ func _ToolService_StopService_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ToolService_ServiceLogs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ServiceLogsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).ServiceLogs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_ServiceLogs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).ServiceLogs(ctx, req.(*ServiceLogsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ToolService_ListModes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListModesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).ListModes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_ListModes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).ListModes(ctx, req.(*ListModesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ToolService_ModeInfo_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ModeInfoRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).ModeInfo(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_ModeInfo_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).ModeInfo(ctx, req.(*ModeInfoRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ToolService_ListModels_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListModelsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).ListModels(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_ListModels_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).ListModels(ctx, req.(*ListModelsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ToolService_ModelInfo_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ModelInfoRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).ModelInfo(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_ModelInfo_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).ModelInfo(ctx, req.(*ModelInfoRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ToolService_SimulateMode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SimulateModeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).SimulateMode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_SimulateMode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).SimulateMode(ctx, req.(*SimulateModeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ToolService_SwitchMode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SwitchModeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).SwitchMode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_SwitchMode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).SwitchMode(ctx, req.(*SwitchModeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ToolService_SleepService_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SleepServiceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).SleepService(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_SleepService_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).SleepService(ctx, req.(*SleepServiceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ToolService_WakeService_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WakeServiceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).WakeService(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_WakeService_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).WakeService(ctx, req.(*WakeServiceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ToolService_ServiceDesc is the grpc.ServiceDesc for ToolService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -274,6 +580,42 @@ var ToolService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "StopService",
 			Handler:    _ToolService_StopService_Handler,
+		},
+		{
+			MethodName: "ServiceLogs",
+			Handler:    _ToolService_ServiceLogs_Handler,
+		},
+		{
+			MethodName: "ListModes",
+			Handler:    _ToolService_ListModes_Handler,
+		},
+		{
+			MethodName: "ModeInfo",
+			Handler:    _ToolService_ModeInfo_Handler,
+		},
+		{
+			MethodName: "ListModels",
+			Handler:    _ToolService_ListModels_Handler,
+		},
+		{
+			MethodName: "ModelInfo",
+			Handler:    _ToolService_ModelInfo_Handler,
+		},
+		{
+			MethodName: "SimulateMode",
+			Handler:    _ToolService_SimulateMode_Handler,
+		},
+		{
+			MethodName: "SwitchMode",
+			Handler:    _ToolService_SwitchMode_Handler,
+		},
+		{
+			MethodName: "SleepService",
+			Handler:    _ToolService_SleepService_Handler,
+		},
+		{
+			MethodName: "WakeService",
+			Handler:    _ToolService_WakeService_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

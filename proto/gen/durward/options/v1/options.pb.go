@@ -211,7 +211,10 @@ type Tool struct {
 	// Calling twice with the same arguments has no further effect (an MCP hint, never enforcement).
 	Idempotent bool `protobuf:"varint,5,opt,name=idempotent,proto3" json:"idempotent,omitempty"`
 	// The result's shape is another tool's (wait_operation): its schema is any object.
-	OpenResult    bool `protobuf:"varint,6,opt,name=open_result,json=openResult,proto3" json:"open_result,omitempty"`
+	OpenResult bool `protobuf:"varint,6,opt,name=open_result,json=openResult,proto3" json:"open_result,omitempty"`
+	// A READ tool that no permit covers: each call takes a grant of its own, so that the vault sees what is asked. For what returns
+	// text from outside (logs), history, or anything about secrets.
+	OneCall       bool `protobuf:"varint,7,opt,name=one_call,json=oneCall,proto3" json:"one_call,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -284,6 +287,13 @@ func (x *Tool) GetIdempotent() bool {
 func (x *Tool) GetOpenResult() bool {
 	if x != nil {
 		return x.OpenResult
+	}
+	return false
+}
+
+func (x *Tool) GetOneCall() bool {
+	if x != nil {
+		return x.OneCall
 	}
 	return false
 }
@@ -376,7 +386,7 @@ var File_durward_options_v1_options_proto protoreflect.FileDescriptor
 
 const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\n" +
-	" durward/options/v1/options.proto\x12\x12durward.options.v1\x1a google/protobuf/descriptor.proto\"\xc1\x01\n" +
+	" durward/options/v1/options.proto\x12\x12durward.options.v1\x1a google/protobuf/descriptor.proto\"\xdc\x01\n" +
 	"\x04Tool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12 \n" +
@@ -386,7 +396,8 @@ const file_durward_options_v1_options_proto_rawDesc = "" +
 	"idempotent\x18\x05 \x01(\bR\n" +
 	"idempotent\x12\x1f\n" +
 	"\vopen_result\x18\x06 \x01(\bR\n" +
-	"openResult*\x85\x01\n" +
+	"openResult\x12\x19\n" +
+	"\bone_call\x18\a \x01(\bR\aoneCall*\x85\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_GATEWAY\x10\x01\x12\x0e\n" +

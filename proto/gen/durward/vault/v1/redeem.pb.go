@@ -25,6 +25,150 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type TokeniseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Under:
+	//
+	//	*TokeniseRequest_Grant
+	//	*TokeniseRequest_Permit
+	Under         isTokeniseRequest_Under `protobuf_oneof:"under"`
+	Texts         []string                `protobuf:"bytes,3,rep,name=texts,proto3" json:"texts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokeniseRequest) Reset() {
+	*x = TokeniseRequest{}
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokeniseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokeniseRequest) ProtoMessage() {}
+
+func (x *TokeniseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokeniseRequest.ProtoReflect.Descriptor instead.
+func (*TokeniseRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *TokeniseRequest) GetUnder() isTokeniseRequest_Under {
+	if x != nil {
+		return x.Under
+	}
+	return nil
+}
+
+func (x *TokeniseRequest) GetGrant() *v1.SignedGrant {
+	if x != nil {
+		if x, ok := x.Under.(*TokeniseRequest_Grant); ok {
+			return x.Grant
+		}
+	}
+	return nil
+}
+
+func (x *TokeniseRequest) GetPermit() *v1.SignedPermit {
+	if x != nil {
+		if x, ok := x.Under.(*TokeniseRequest_Permit); ok {
+			return x.Permit
+		}
+	}
+	return nil
+}
+
+func (x *TokeniseRequest) GetTexts() []string {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
+}
+
+type isTokeniseRequest_Under interface {
+	isTokeniseRequest_Under()
+}
+
+type TokeniseRequest_Grant struct {
+	Grant *v1.SignedGrant `protobuf:"bytes,1,opt,name=grant,proto3,oneof"`
+}
+
+type TokeniseRequest_Permit struct {
+	Permit *v1.SignedPermit `protobuf:"bytes,2,opt,name=permit,proto3,oneof"`
+}
+
+func (*TokeniseRequest_Grant) isTokeniseRequest_Under() {}
+
+func (*TokeniseRequest_Permit) isTokeniseRequest_Under() {}
+
+type TokeniseResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each text of the request, in its order.
+	Texts []string `protobuf:"bytes,1,rep,name=texts,proto3" json:"texts,omitempty"`
+	// How many values were replaced.
+	Replaced      uint32 `protobuf:"varint,2,opt,name=replaced,proto3" json:"replaced,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokeniseResponse) Reset() {
+	*x = TokeniseResponse{}
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokeniseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokeniseResponse) ProtoMessage() {}
+
+func (x *TokeniseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokeniseResponse.ProtoReflect.Descriptor instead.
+func (*TokeniseResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *TokeniseResponse) GetTexts() []string {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
+}
+
+func (x *TokeniseResponse) GetReplaced() uint32 {
+	if x != nil {
+		return x.Replaced
+	}
+	return 0
+}
+
 type RedeemRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Grant         *v1.SignedGrant        `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
@@ -34,7 +178,7 @@ type RedeemRequest struct {
 
 func (x *RedeemRequest) Reset() {
 	*x = RedeemRequest{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[0]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +190,7 @@ func (x *RedeemRequest) String() string {
 func (*RedeemRequest) ProtoMessage() {}
 
 func (x *RedeemRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[0]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +203,7 @@ func (x *RedeemRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedeemRequest.ProtoReflect.Descriptor instead.
 func (*RedeemRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{0}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RedeemRequest) GetGrant() *v1.SignedGrant {
@@ -80,7 +224,7 @@ type RedeemResponse struct {
 
 func (x *RedeemResponse) Reset() {
 	*x = RedeemResponse{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[1]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -92,7 +236,7 @@ func (x *RedeemResponse) String() string {
 func (*RedeemResponse) ProtoMessage() {}
 
 func (x *RedeemResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[1]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -105,7 +249,7 @@ func (x *RedeemResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedeemResponse.ProtoReflect.Descriptor instead.
 func (*RedeemResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{1}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RedeemResponse) GetRedeemedAt() *timestamppb.Timestamp {
@@ -134,7 +278,7 @@ type SettleRequest struct {
 
 func (x *SettleRequest) Reset() {
 	*x = SettleRequest{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[2]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -146,7 +290,7 @@ func (x *SettleRequest) String() string {
 func (*SettleRequest) ProtoMessage() {}
 
 func (x *SettleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[2]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -159,7 +303,7 @@ func (x *SettleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
 func (*SettleRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{2}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SettleRequest) GetOperationId() string {
@@ -191,7 +335,7 @@ type SettleResponse struct {
 
 func (x *SettleResponse) Reset() {
 	*x = SettleResponse{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[3]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -203,7 +347,7 @@ func (x *SettleResponse) String() string {
 func (*SettleResponse) ProtoMessage() {}
 
 func (x *SettleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[3]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -216,14 +360,22 @@ func (x *SettleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
 func (*SettleResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{3}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{5}
 }
 
 var File_durward_vault_v1_redeem_proto protoreflect.FileDescriptor
 
 const file_durward_vault_v1_redeem_proto_rawDesc = "" +
 	"\n" +
-	"\x1ddurward/vault/v1/redeem.proto\x12\x10durward.vault.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"K\n" +
+	"\x1ddurward/vault/v1/redeem.proto\x12\x10durward.vault.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbf\x01\n" +
+	"\x0fTokeniseRequest\x124\n" +
+	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantH\x00R\x05grant\x127\n" +
+	"\x06permit\x18\x02 \x01(\v2\x1d.durward.call.v1.SignedPermitH\x00R\x06permit\x12-\n" +
+	"\x05texts\x18\x03 \x03(\tB\x17\xbaH\x10\x92\x01\r\b\x01\x10\x80\x02\"\x06r\x04(\x80\x80\x10\xf8\xbb\x18\x01R\x05textsB\x0e\n" +
+	"\x05under\x12\x05\xbaH\x02\b\x01\"D\n" +
+	"\x10TokeniseResponse\x12\x14\n" +
+	"\x05texts\x18\x01 \x03(\tR\x05texts\x12\x1a\n" +
+	"\breplaced\x18\x02 \x01(\rR\breplaced\"K\n" +
 	"\rRedeemRequest\x12:\n" +
 	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantB\x06\xbaH\x03\xc8\x01\x01R\x05grant\"c\n" +
 	"\x0eRedeemResponse\x12;\n" +
@@ -237,7 +389,9 @@ const file_durward_vault_v1_redeem_proto_rawDesc = "" +
 	"\x0eSettleResponse2\xb9\x01\n" +
 	"\rRedeemService\x12S\n" +
 	"\x06Redeem\x12\x1f.durward.vault.v1.RedeemRequest\x1a .durward.vault.v1.RedeemResponse\"\x06\xaa\xbb\x18\x02\x03\x04\x12S\n" +
-	"\x06Settle\x12\x1f.durward.vault.v1.SettleRequest\x1a .durward.vault.v1.SettleResponse\"\x06\xaa\xbb\x18\x02\x03\x04B5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
+	"\x06Settle\x12\x1f.durward.vault.v1.SettleRequest\x1a .durward.vault.v1.SettleResponse\"\x06\xaa\xbb\x18\x02\x03\x042l\n" +
+	"\x0fTokeniseService\x12Y\n" +
+	"\bTokenise\x12!.durward.vault.v1.TokeniseRequest\x1a\".durward.vault.v1.TokeniseResponse\"\x06\xaa\xbb\x18\x02\x03\x04B5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
 
 var (
 	file_durward_vault_v1_redeem_proto_rawDescOnce sync.Once
@@ -251,27 +405,34 @@ func file_durward_vault_v1_redeem_proto_rawDescGZIP() []byte {
 	return file_durward_vault_v1_redeem_proto_rawDescData
 }
 
-var file_durward_vault_v1_redeem_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_durward_vault_v1_redeem_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_durward_vault_v1_redeem_proto_goTypes = []any{
-	(*RedeemRequest)(nil),         // 0: durward.vault.v1.RedeemRequest
-	(*RedeemResponse)(nil),        // 1: durward.vault.v1.RedeemResponse
-	(*SettleRequest)(nil),         // 2: durward.vault.v1.SettleRequest
-	(*SettleResponse)(nil),        // 3: durward.vault.v1.SettleResponse
-	(*v1.SignedGrant)(nil),        // 4: durward.call.v1.SignedGrant
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*TokeniseRequest)(nil),       // 0: durward.vault.v1.TokeniseRequest
+	(*TokeniseResponse)(nil),      // 1: durward.vault.v1.TokeniseResponse
+	(*RedeemRequest)(nil),         // 2: durward.vault.v1.RedeemRequest
+	(*RedeemResponse)(nil),        // 3: durward.vault.v1.RedeemResponse
+	(*SettleRequest)(nil),         // 4: durward.vault.v1.SettleRequest
+	(*SettleResponse)(nil),        // 5: durward.vault.v1.SettleResponse
+	(*v1.SignedGrant)(nil),        // 6: durward.call.v1.SignedGrant
+	(*v1.SignedPermit)(nil),       // 7: durward.call.v1.SignedPermit
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
 }
 var file_durward_vault_v1_redeem_proto_depIdxs = []int32{
-	4, // 0: durward.vault.v1.RedeemRequest.grant:type_name -> durward.call.v1.SignedGrant
-	5, // 1: durward.vault.v1.RedeemResponse.redeemed_at:type_name -> google.protobuf.Timestamp
-	0, // 2: durward.vault.v1.RedeemService.Redeem:input_type -> durward.vault.v1.RedeemRequest
-	2, // 3: durward.vault.v1.RedeemService.Settle:input_type -> durward.vault.v1.SettleRequest
-	1, // 4: durward.vault.v1.RedeemService.Redeem:output_type -> durward.vault.v1.RedeemResponse
-	3, // 5: durward.vault.v1.RedeemService.Settle:output_type -> durward.vault.v1.SettleResponse
-	4, // [4:6] is the sub-list for method output_type
-	2, // [2:4] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	6, // 0: durward.vault.v1.TokeniseRequest.grant:type_name -> durward.call.v1.SignedGrant
+	7, // 1: durward.vault.v1.TokeniseRequest.permit:type_name -> durward.call.v1.SignedPermit
+	6, // 2: durward.vault.v1.RedeemRequest.grant:type_name -> durward.call.v1.SignedGrant
+	8, // 3: durward.vault.v1.RedeemResponse.redeemed_at:type_name -> google.protobuf.Timestamp
+	2, // 4: durward.vault.v1.RedeemService.Redeem:input_type -> durward.vault.v1.RedeemRequest
+	4, // 5: durward.vault.v1.RedeemService.Settle:input_type -> durward.vault.v1.SettleRequest
+	0, // 6: durward.vault.v1.TokeniseService.Tokenise:input_type -> durward.vault.v1.TokeniseRequest
+	3, // 7: durward.vault.v1.RedeemService.Redeem:output_type -> durward.vault.v1.RedeemResponse
+	5, // 8: durward.vault.v1.RedeemService.Settle:output_type -> durward.vault.v1.SettleResponse
+	1, // 9: durward.vault.v1.TokeniseService.Tokenise:output_type -> durward.vault.v1.TokeniseResponse
+	7, // [7:10] is the sub-list for method output_type
+	4, // [4:7] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_redeem_proto_init() }
@@ -279,15 +440,19 @@ func file_durward_vault_v1_redeem_proto_init() {
 	if File_durward_vault_v1_redeem_proto != nil {
 		return
 	}
+	file_durward_vault_v1_redeem_proto_msgTypes[0].OneofWrappers = []any{
+		(*TokeniseRequest_Grant)(nil),
+		(*TokeniseRequest_Permit)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_redeem_proto_rawDesc), len(file_durward_vault_v1_redeem_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   6,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   2,
 		},
 		GoTypes:           file_durward_vault_v1_redeem_proto_goTypes,
 		DependencyIndexes: file_durward_vault_v1_redeem_proto_depIdxs,

@@ -167,3 +167,113 @@ var RedeemService_ServiceDesc = grpc.ServiceDesc{
 	Streams:  []grpc.StreamDesc{},
 	Metadata: "durward/vault/v1/redeem.proto",
 }
+
+const (
+	TokeniseService_Tokenise_FullMethodName = "/durward.vault.v1.TokeniseService/Tokenise"
+)
+
+// TokeniseServiceClient is the client API for TokeniseService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// TokeniseService is for sinks: what leaves one with text from outside passes here first.
+type TokeniseServiceClient interface {
+	// Tokenise replaces, in every text, what the session's vault holds and what looks like a credential, each by a reference. The
+	// session is that of the grant or permit that the sink was called with, whose audience must be the caller.
+	Tokenise(ctx context.Context, in *TokeniseRequest, opts ...grpc.CallOption) (*TokeniseResponse, error)
+}
+
+type tokeniseServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewTokeniseServiceClient(cc grpc.ClientConnInterface) TokeniseServiceClient {
+	return &tokeniseServiceClient{cc}
+}
+
+func (c *tokeniseServiceClient) Tokenise(ctx context.Context, in *TokeniseRequest, opts ...grpc.CallOption) (*TokeniseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TokeniseResponse)
+	err := c.cc.Invoke(ctx, TokeniseService_Tokenise_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// TokeniseServiceServer is the server API for TokeniseService service.
+// All implementations must embed UnimplementedTokeniseServiceServer
+// for forward compatibility.
+//
+// TokeniseService is for sinks: what leaves one with text from outside passes here first.
+type TokeniseServiceServer interface {
+	// Tokenise replaces, in every text, what the session's vault holds and what looks like a credential, each by a reference. The
+	// session is that of the grant or permit that the sink was called with, whose audience must be the caller.
+	Tokenise(context.Context, *TokeniseRequest) (*TokeniseResponse, error)
+	mustEmbedUnimplementedTokeniseServiceServer()
+}
+
+// UnimplementedTokeniseServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedTokeniseServiceServer struct{}
+
+func (UnimplementedTokeniseServiceServer) Tokenise(context.Context, *TokeniseRequest) (*TokeniseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Tokenise not implemented")
+}
+func (UnimplementedTokeniseServiceServer) mustEmbedUnimplementedTokeniseServiceServer() {}
+func (UnimplementedTokeniseServiceServer) testEmbeddedByValue()                         {}
+
+// UnsafeTokeniseServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to TokeniseServiceServer will
+// result in compilation errors.
+type UnsafeTokeniseServiceServer interface {
+	mustEmbedUnimplementedTokeniseServiceServer()
+}
+
+func RegisterTokeniseServiceServer(s grpc.ServiceRegistrar, srv TokeniseServiceServer) {
+	// If the following call panics, it indicates UnimplementedTokeniseServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&TokeniseService_ServiceDesc, srv)
+}
+
+func _TokeniseService_Tokenise_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TokeniseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TokeniseServiceServer).Tokenise(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TokeniseService_Tokenise_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TokeniseServiceServer).Tokenise(ctx, req.(*TokeniseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// TokeniseService_ServiceDesc is the grpc.ServiceDesc for TokeniseService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var TokeniseService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "durward.vault.v1.TokeniseService",
+	HandlerType: (*TokeniseServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Tokenise",
+			Handler:    _TokeniseService_Tokenise_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "durward/vault/v1/redeem.proto",
+}

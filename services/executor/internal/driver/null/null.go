@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"durward.internal/services/executor/internal/catalogue"
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/catalogue"
 )
 
 // Driver remembers what it was told. It is safe for concurrent use; its zero value is ready.

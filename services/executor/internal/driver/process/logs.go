@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"durward.internal/services/executor/internal/catalogue"
+	"durward.internal/services/platform/catalogue"
 )
 
 // openLog opens the service's log for appending, which is what lets it be emptied while the program writes.

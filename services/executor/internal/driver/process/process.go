@@ -26,8 +26,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"durward.internal/services/executor/internal/catalogue"
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/catalogue"
 )
 
 const (

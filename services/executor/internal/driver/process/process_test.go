@@ -24,8 +24,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"durward.internal/services/executor/internal/catalogue"
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/catalogue"
 )
 
 // The test binary plays the programs: which one is told by a variable that its catalogue entry names.

@@ -1,0 +1,154 @@
+// Package progress tells whoever watches an operation which step it is at. What it tells is made of catalogue ids, numbers and
+// fixed words, so that an agent may read it.
+package progress
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Step is one step of an operation, as it begins, moves on or ends.
+type Step struct {
+	// Number is 1 for the first; Of is how many there will be, 0 where that is not known.
+	Number, Of int
+	// Phase is what is done: one of the words below.
+	Phase   string
+	Service string
+	Elapsed time.Duration
+	// Expected is how long the step took before on this host; 0 where that is not known.
+	Expected time.Duration
+	Ended    bool
+	// Cause is why it failed: one of the driver package's sentences.
+	Cause string
+}
+
+// What a step does.
+const (
+	PhaseSleep      = "sleep"
+	PhaseStop       = "stop"
+	PhaseVerify     = "verify"
+	PhaseStart      = "start"
+	PhaseReady      = "ready"
+	PhaseWarm       = "warm"
+	PhaseWake       = "wake"
+	PhaseDrain      = "drain"
+	PhaseCompensate = "compensate"
+)
+
+// Tell passes a step to whoever watches the operation of this context; without one it does nothing. It never waits.
+func Tell(ctx context.Context, s Step) {
+	if t, ok := ctx.Value(key{}).(*told); ok {
+		t.put(s)
+	}
+}
+
+type key struct{}
+
+// keep is how many operations are remembered, ended ones included, and maxSteps how many steps of each.
+const (
+	keep     = 64
+	maxSteps = 1024
+)
+
+// Hub remembers the steps of recent operations. Its zero value is ready, and it is safe for concurrent use.
+type Hub struct {
+	mu    sync.Mutex
+	all   map[string]*told
+	order []string
+}
+
+type told struct {
+	mu    sync.Mutex
+	steps []Step
+	// byNumber finds the newest telling of a step.
+	byNumber map[int]int
+	ended    bool
+	moved    chan struct{}
+}
+
+// Open returns a context whose steps are told under the operation's id, and a function that ends the telling.
+func (h *Hub) Open(ctx context.Context, operation string) (context.Context, func()) {
+	t := h.get(operation)
+	return context.WithValue(ctx, key{}, t), t.end
+}
+
+// Watch sends each step of the operation: those that are known, the newest telling of each, then every change, until the
+// operation ends, ctx does, or send fails; the error is the latter two's. An operation that has not begun is waited for.
+func (h *Hub) Watch(ctx context.Context, operation string, send func(Step) error) error {
+	t := h.get(operation)
+	sent := map[int]Step{}
+	for {
+		t.mu.Lock()
+		steps, ended, moved := t.steps[:len(t.steps):len(t.steps)], t.ended, t.moved
+		news := make([]Step, 0, len(steps))
+		for _, s := range steps {
+			if sent[s.Number] != s {
+				news = append(news, s)
+			}
+		}
+		t.mu.Unlock()
+		for _, s := range news {
+			if err := send(s); err != nil {
+				return err
+			}
+			sent[s.Number] = s
+		}
+		if ended {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-moved:
+		}
+	}
+}
+
+func (h *Hub) get(operation string) *told {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t, ok := h.all[operation]; ok {
+		return t
+	}
+	if h.all == nil {
+		h.all = map[string]*told{}
+	}
+	t := &told{byNumber: map[int]int{}, moved: make(chan struct{})}
+	h.all[operation] = t
+	if h.order = append(h.order, operation); len(h.order) > keep {
+		delete(h.all, h.order[0])
+		h.order = h.order[1:]
+	}
+	return t
+}
+
+func (t *told) put(s Step) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i, known := t.byNumber[s.Number]
+	switch {
+	case known:
+		// Readers hold the old slice.
+		t.steps = append([]Step(nil), t.steps...)
+		t.steps[i] = s
+	case len(t.steps) >= maxSteps:
+		return
+	default:
+		t.byNumber[s.Number] = len(t.steps)
+		t.steps = append(t.steps, s)
+	}
+	close(t.moved)
+	t.moved = make(chan struct{})
+}
+
+func (t *told) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		return
+	}
+	t.ended = true
+	close(t.moved)
+	t.moved = make(chan struct{})
+}

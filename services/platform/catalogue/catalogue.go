@@ -1,0 +1,291 @@
+// Package catalogue reads the file in which a human says what the executor may run: GPUs, models and services.
+//
+// It is read by the executor, the process that touches the host, and by the operator's program, which checks and drafts it.
+// It trusts the file's owner, as one trusts whoever may edit a
+// unit file, and still checks everything: a mistake is refused with its line and column, names are cleaned, programs are
+// resolved to absolute paths, and nothing in it ever reaches a shell. No RPC changes a catalogue.
+package catalogue
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/config"
+)
+
+// Names of the drivers that a service may use.
+const (
+	// DriverProcess starts a program of the host.
+	DriverProcess = "process"
+	// DriverSystemd starts a unit that systemd knows.
+	DriverSystemd = "systemd"
+	// DriverDocker starts a container.
+	DriverDocker = "docker"
+	// DriverNull does nothing, for measuring.
+	DriverNull = "null"
+)
+
+// How a service can sleep.
+const (
+	SleepNone = "none"
+	// SleepVLLM1 and SleepVLLM2 are vLLM's sleep levels: weights in the host's memory, and weights dropped.
+	SleepVLLM1 = "vllm-l1"
+	SleepVLLM2 = "vllm-l2"
+	// SleepLlamaRouter unloads every model of a llama-server in router mode.
+	SleepLlamaRouter = "llama-router"
+)
+
+// What the boot entry may say beside the id of a mode.
+const (
+	BootNone = "none"
+	BootLast = "last"
+)
+
+// What a service is expected to reach.
+const (
+	// NetworkHost: whatever the host reaches.
+	NetworkHost = "host"
+	// NetworkLoopback: this host alone.
+	NetworkLoopback = "loopback"
+	// NetworkNone: nothing but its own port.
+	NetworkNone = "none"
+)
+
+// GPU is a GPU that a human declared: a simulated one, or a real one by UUID or by index.
+type GPU struct {
+	Index uint32 `yaml:"index" json:"index"`
+	// UUID is a real GPU's, "GPU-…"; it wins over the index, which a reboot may change.
+	UUID string `yaml:"uuid" json:"uuid,omitempty"`
+	Name string `yaml:"name" json:"name"`
+	// MemoryMiB is what a simulated GPU has; a real one is measured.
+	MemoryMiB uint32 `yaml:"memory_mib" json:"memory_mib,omitempty"`
+	Simulated bool   `yaml:"simulated" json:"simulated"`
+}
+
+// Model is a model that services serve.
+type Model struct {
+	ID string `yaml:"id" json:"id"`
+	// ServedName is the name to use in requests to the service.
+	ServedName string `yaml:"served_name" json:"served_name"`
+	// File is a file or folder of this host; Source says in words where the model came from ("hf:Qwen/Qwen3-32B"). Agents see
+	// Source alone.
+	File   string `yaml:"file" json:"file,omitempty"`
+	Source string `yaml:"source" json:"source,omitempty"`
+}
+
+// Health says how to find out whether a service answers (SEC-H1..H5).
+type Health struct {
+	Path     string `yaml:"path" json:"path"`
+	TimeoutS uint32 `yaml:"timeout_s" json:"timeout_s"`
+	// IntervalS is the time between checks of a running service.
+	IntervalS uint32 `yaml:"interval_s" json:"interval_s"`
+	// UnhealthyAfter and HealthyAfter are how many checks in a row change the verdict.
+	UnhealthyAfter uint32 `yaml:"unhealthy_after" json:"unhealthy_after"`
+	HealthyAfter   uint32 `yaml:"healthy_after" json:"healthy_after"`
+	// ContentType, if given, is what the answer must be, without parameters: "application/json".
+	ContentType string `yaml:"content_type" json:"content_type,omitempty"`
+}
+
+// Idle says what becomes of a service that nobody uses.
+type Idle struct {
+	// Action is "sleep" or "stop".
+	Action string `yaml:"action" json:"action"`
+	AfterS uint32 `yaml:"after_s" json:"after_s"`
+}
+
+// Restart bounds how often a service that ended by itself is started again: at most Max times within WithinS. Max 0: never.
+type Restart struct {
+	Max     uint32 `yaml:"max" json:"max"`
+	WithinS uint32 `yaml:"within_s" json:"within_s"`
+}
+
+// Limits bound what a service may take of the host, where its driver can enforce it; 0 is no limit.
+type Limits struct {
+	MemoryMiB uint32 `yaml:"memory_mib" json:"memory_mib,omitempty"`
+	// CPUPercent is of one processor: 250 is two and a half.
+	CPUPercent uint32 `yaml:"cpu_percent" json:"cpu_percent,omitempty"`
+	PIDs       uint32 `yaml:"pids" json:"pids,omitempty"`
+}
+
+// Mount is a folder or file of the host inside a container, read-only unless Writable.
+type Mount struct {
+	Source   string `yaml:"source" json:"source"`
+	Target   string `yaml:"target" json:"target"`
+	Writable bool   `yaml:"writable" json:"writable,omitempty"`
+}
+
+// Container is what the docker driver runs.
+type Container struct {
+	// Image is NAME@sha256:DIGEST; NAME:TAG only with AllowTag.
+	Image    string `yaml:"image" json:"image"`
+	AllowTag bool   `yaml:"allow_tag" json:"allow_tag,omitempty"`
+	// Adopt: the container is not made but found, by its label durward.service=ID, and must be no wider than one that is made.
+	Adopt bool `yaml:"adopt" json:"adopt,omitempty"`
+	// Command replaces the image's; the entrypoint stays.
+	Command []string `yaml:"command" json:"command,omitempty"`
+	// User is "UID" or "UID:GID", never 0.
+	User string `yaml:"user" json:"user,omitempty"`
+	// Port is the container's own; it is published as the service's port on 127.0.0.1.
+	Port   uint32  `yaml:"port" json:"port,omitempty"`
+	Mounts []Mount `yaml:"mounts" json:"mounts,omitempty"`
+	// Tmpfs are folders that are writable and gone with the container.
+	Tmpfs     []string `yaml:"tmpfs" json:"tmpfs,omitempty"`
+	ShmMiB    uint32   `yaml:"shm_mib" json:"shm_mib,omitempty"`
+	GPUAccess string   `yaml:"gpu_access" json:"gpu_access,omitempty"` // "cdi" or "device-request"
+}
+
+// Containers is what a human allows containers on this host beyond the built-in rules.
+type Containers struct {
+	// Mounts are the folders of the host that container mounts may lie in, symbolic links resolved.
+	Mounts []string `yaml:"mounts" json:"mounts,omitempty"`
+	// Environment are further keys that containers may be given.
+	Environment []string `yaml:"environment" json:"environment,omitempty"`
+}
+
+// Service is one resolved entry: what an approver sees, byte for byte, in its JSON form.
+type Service struct {
+	ID          string            `json:"id"`
+	Name        string            `json:"name"`
+	Description string            `json:"description"`
+	Driver      string            `json:"driver"`
+	Unit        string            `json:"unit,omitempty"`
+	Container   *Container        `json:"container,omitempty"`
+	Argv        []string          `json:"argv,omitempty"`
+	Environment map[string]string `json:"environment,omitempty"`
+	WorkingDir  string            `json:"working_dir,omitempty"`
+	// RunAs is the user that the program runs as; empty in development for the executor's own.
+	RunAs   string  `json:"run_as,omitempty"`
+	Port    uint32  `json:"port,omitempty"`
+	BaseURL string  `json:"base_url,omitempty"`
+	Health  *Health `json:"health,omitempty"`
+	// OpenAI: it answers OpenAI's API under BaseURL, so that one token can be asked for before it counts as ready.
+	OpenAI  bool     `json:"openai,omitempty"`
+	Model   *Model   `json:"model,omitempty"`
+	VRAMMiB uint32   `json:"vram_mib"`
+	GPUs    []uint32 `json:"gpus,omitempty"`
+	Sleep   string   `json:"sleep"`
+	// SleepMiB is what it keeps on its GPUs while it sleeps, declared as VRAMMiB is.
+	SleepMiB  uint32   `json:"sleep_mib,omitempty"`
+	DependsOn []string `json:"depends_on,omitempty"`
+	// Pin: no switch and no idle rule stops it.
+	Pin bool `json:"pin,omitempty"`
+	// MinResidenceS is how long it stays once it runs before a switch may stop it.
+	MinResidenceS uint32  `json:"min_residence_s,omitempty"`
+	Idle          *Idle   `json:"idle,omitempty"`
+	Restart       Restart `json:"restart"`
+	Limits        Limits  `json:"limits"`
+	// Credentials are names of what the vault will put in; no value is ever here.
+	Credentials []string `json:"credentials,omitempty"`
+	// ExtraConfig holds facts about the engine, from an allow-list of keys (SEC-D6).
+	ExtraConfig map[string]string `json:"extra_config,omitempty"`
+	// Network is what the service is expected to reach, or "" for no expectation.
+	Network       string `json:"network,omitempty"`
+	StartTimeoutS uint32 `json:"start_timeout_s"`
+	// StallTimeoutS is how long a start may go without progress; each sign of progress extends it, up to StartTimeoutS.
+	StallTimeoutS uint32 `json:"stall_timeout_s"`
+	StopTimeoutS  uint32 `json:"stop_timeout_s"`
+	LogMaxBytes   int64  `json:"log_max_bytes"`
+}
+
+// Mode is a named set of services that run together.
+type Mode struct {
+	ID          string `yaml:"id" json:"id"`
+	Name        string `yaml:"name" json:"name"`
+	Description string `yaml:"description" json:"description"`
+	// Services are ids in the order in which they are started.
+	Services []string `yaml:"services" json:"services"`
+}
+
+// StartTimeout is how long the service may take to become healthy.
+func (s *Service) StartTimeout() time.Duration { return time.Duration(s.StartTimeoutS) * time.Second }
+
+// StopTimeout is how long the service may take to end after SIGTERM.
+func (s *Service) StopTimeout() time.Duration { return time.Duration(s.StopTimeoutS) * time.Second }
+
+// Program is the absolute path of the program, or "" where the driver runs none.
+func (s *Service) Program() string {
+	if len(s.Argv) == 0 {
+		return ""
+	}
+	return s.Argv[0]
+}
+
+// ServedModel is the model's name in requests to the service, or "".
+func (s *Service) ServedModel() string {
+	if s.Model == nil {
+		return ""
+	}
+	return s.Model.ServedName
+}
+
+// StallTimeout is how long a start may go without progress.
+func (s *Service) StallTimeout() time.Duration { return time.Duration(s.StallTimeoutS) * time.Second }
+
+// Share is what the service declares on one of its n GPUs when it declares mib in all: evenly, in whole MiB rounded up.
+func Share(mib uint32, n int) uint32 {
+	if n == 0 {
+		return 0
+	}
+	return (mib + uint32(n) - 1) / uint32(n)
+}
+
+// Unreadable stands in the place of a definition's digest where what the entry names is missing or may not be read.
+const Unreadable = "unreadable"
+
+// Subject returns the RFC 8785 JSON of the entry with the digest of what it names and does not hold, as it is now: the bytes
+// whose digest a human signs. definition is the SHA-256 of a program file, of a unit with its drop-ins, or of an image; ""
+// for a driver that runs nothing, and Unreadable where it cannot be read.
+func (s *Service) Subject(definition string) ([]byte, error) {
+	return canonical.Marshal(struct {
+		*Service
+		Definition string `json:"definition_sha256,omitempty"`
+	}{s, definition})
+}
+
+// Catalogue is one good reading of the file. It is immutable and safe for concurrent use.
+type Catalogue struct {
+	// GPUs, Models, Services and Modes are in the file's order.
+	GPUs       []GPU
+	Models     []Model
+	Services   []*Service
+	Modes      []*Mode
+	Containers Containers
+	// Boot is what is started with the host: BootNone, BootLast, or the id of a mode.
+	Boot string
+	// Digest is "sha256:…" over the file's bytes, or over the names and bytes of a folder's files.
+	Digest string
+	byID   map[string]*Service
+}
+
+// Lookup finds a service by id.
+func (c *Catalogue) Lookup(id string) (*Service, bool) {
+	s, ok := c.byID[id]
+	return s, ok
+}
+
+// Mode finds a mode by id.
+func (c *Catalogue) Mode(id string) (*Mode, bool) {
+	i := slices.IndexFunc(c.Modes, func(m *Mode) bool { return m.ID == id })
+	if i < 0 {
+		return nil, false
+	}
+	return c.Modes[i], true
+}
+
+// Model finds a model by id.
+func (c *Catalogue) Model(id string) (*Model, bool) {
+	i := slices.IndexFunc(c.Models, func(m Model) bool { return m.ID == id })
+	if i < 0 {
+		return nil, false
+	}
+	return &c.Models[i], true
+}
+
+// Suggest returns at most five ids that look like id, the nearest first.
+func (c *Catalogue) Suggest(id string) []string {
+	near := config.Suggest(id, slices.SortedFunc(maps.Keys(c.byID), cmp.Compare[string]))
+	return near[:min(len(near), 5)]
+}
