@@ -63,8 +63,8 @@ func TestAGoodCatalogue(t *testing.T) {
 	want := &Service{
 		ID: "chat", Name: "Chat", Driver: "process", Argv: []string{filepath.Join(opts.ProgramsDir, "serve"), "--port", "8001", "; rm -rf /"},
 		Environment: map[string]string{"TOKENIZERS_PARALLELISM": "false"}, RunAs: "demo", Port: 8001, BaseURL: "http://127.0.0.1:8001/v1",
-		Health: &Health{Path: "/health", TimeoutS: 2}, Model: &Model{ID: "org/one", ServedName: "one"}, VRAMMiB: 500, GPUs: []uint32{0},
-		StartTimeoutS: 60, StopTimeoutS: 10, LogMaxBytes: 10 << 20,
+		Health: &Health{Path: "/health", TimeoutS: 2, IntervalS: 2, UnhealthyAfter: 3, HealthyAfter: 1}, Sleep: SleepNone, Model: &Model{ID: "org/one", ServedName: "one"}, VRAMMiB: 500, GPUs: []uint32{0},
+		StartTimeoutS: 60, StallTimeoutS: 60, StopTimeoutS: 10, LogMaxBytes: 10 << 20,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("entry (-want +got):\n%s", diff)
@@ -82,6 +82,16 @@ func TestBadCataloguesAreRefusedWithTheirPlace(t *testing.T) {
 		return "version: 1\ngpus:\n  - {index: 0, name: G, memory_mib: 9, simulated: true}\nservices:\n  - id: chat\n    driver: process\n    argv: [serve]\n    run_as: demo\n    port: 8001\n" + lines
 	}
 	with := func(old, new string) string { return strings.Replace(entry(""), old, new, 1) }
+	null := func(lines string) string {
+		return "version: 1\nservices:\n  - {id: a, driver: \"null\"}\n  - {id: b, driver: \"null\"}\n" + lines
+	}
+	unit := func(name string) string {
+		return "version: 1\nservices:\n  - {id: u, driver: systemd, unit: " + name + "}\n"
+	}
+	container := func(lines string) string {
+		return "version: 1\ncontainers: {mounts: [/srv/models]}\nservices:\n  - id: box\n    driver: docker\n    port: 8002\n    container:\n      image: example/vllm@sha256:" +
+			strings.Repeat("a", 64) + "\n      user: \"1000\"\n      port: 8000\n" + lines
+	}
 	tests := []struct {
 		name, text string
 		at         string
@@ -100,15 +110,79 @@ func TestBadCataloguesAreRefusedWithTheirPlace(t *testing.T) {
 		{name: "duplicate service", text: entry("  - {id: chat, driver: \"null\"}\n"), at: "10:10", what: "twice"},
 		{name: "port clash", text: entry("  - {id: two, driver: process, argv: [serve], run_as: demo, port: 8001}\n"), at: "10:67", what: `service "chat"`},
 		{name: "no port", text: with("    port: 8001\n", ""), what: "needs a port"},
-		{name: "port out of range", text: with("8001", "70000"), what: "needs a port"},
+		{name: "port out of range", text: with("8001", "70000"), at: "9:11", what: "1 to 65535"},
 		{name: "bad id", text: with("id: chat", `id: "-chat"`), at: "5:9", what: "service id"},
 		{name: "id with newline", text: with("id: chat", `id: "chat\n"`), at: "5:9", what: "service id"},
 		{name: "id of 65", text: with("id: chat", "id: "+strings.Repeat("a", 65)), at: "5:9", what: "service id"},
-		{name: "unknown driver", text: with("driver: process", "driver: docker"), at: "6:13", what: "driver must be"},
+		{name: "unknown driver", text: with("driver: process", "driver: podman"), at: "6:13", what: "driver must be"},
 		{name: "unknown model", text: entry("    model: none\n"), at: "10:12", what: "not defined"},
 		{name: "unknown GPU", text: entry("    gpus: [3]\n"), at: "10:12", what: "not defined"},
 		{name: "GPU named twice", text: entry("    gpus: [0, 0]\n"), at: "10:15", what: "twice"},
-		{name: "a GPU that is not simulated", text: with("simulated: true", "simulated: false"), at: "3:5", what: "simulated: true"},
+		{name: "a real GPU with declared memory", text: with("simulated: true", "simulated: false"), at: "3:37", what: "simulated: true"},
+		{name: "a simulated GPU with a uuid", text: with("name: G", "name: G, uuid: GPU-1"), at: "3:31", what: "no uuid"},
+		{name: "a uuid that is none", text: "version: 1\ngpus: [{index: 0, uuid: GPU-1}]\n", at: "2:25", what: "nvidia-smi -L"},
+		{name: "real and simulated GPUs", text: with("services:", "  - {index: 1}\nservices:"), at: "4:5", what: "all simulated or all real"},
+		{name: "memory on no GPU", text: entry("    vram_mib: 9\n"), at: "10:15", what: "needs gpus"},
+		{name: "a model's file with dots", text: "version: 1\nmodels: [{id: a, file: /srv/../etc/shadow}]\n", at: "2:24", what: "absolute path"},
+		{name: "everybody's address", text: with("[serve]", "[serve, --host, 0.0.0.0]"), at: "7:27", what: "not loopback"},
+		{name: "everybody's address, joined", text: with("[serve]", "[serve, --host=0.0.0.0]"), at: "7:19", what: "not loopback"},
+		{name: "everybody's address of IPv6", text: with("[serve]", "[serve, --bind, '[::]:80']"), at: "7:27", what: "not loopback"},
+		{name: "an address without a host", text: with("[serve]", "[serve, -listen, ':80']"), at: "7:28", what: "not loopback"},
+		{name: "a neighbour's address", text: with("[serve]", "[serve, --host, 192.168.1.4]"), at: "7:27", what: "not loopback"},
+		{name: "a unit for a process", text: entry("    unit: a.service\n"), at: "10:11", what: "systemd driver alone"},
+		{name: "a container for a process", text: entry("    container: {image: a}\n"), what: "docker driver alone"},
+		{name: "unit with a dash in front", text: unit("-M.service"), at: "3:36", what: "whole name of one unit"},
+		{name: "unit with a path", text: unit("../a.service"), at: "3:36", what: "whole name of one unit"},
+		{name: "unit with a newline", text: unit("\"a.service\\n\""), at: "3:36", what: "whole name of one unit"},
+		{name: "a template without its instance", text: unit("vllm@.service"), at: "3:36", what: "whole name of one unit"},
+		{name: "a unit that is no service", text: unit("poweroff.target"), at: "3:36", what: "whole name of one unit"},
+		{name: "a unit with a wildcard", text: unit("'*.service'"), at: "3:36", what: "whole name of one unit"},
+		{name: "a unit with argv", text: unit("a.service, argv: [serve]"), what: "argv is for the process driver"},
+		{name: "a unit with limits", text: unit("a.service, limits: {pids: 1}"), what: "a unit says its own"},
+		{name: "image by tag", text: strings.Replace(container(""), "@sha256:"+strings.Repeat("a", 64), ":latest", 1), at: "8:14", what: "a tag can change"},
+		{name: "image with an option", text: strings.Replace(container(""), "example/vllm", "\"--privileged", 1), what: ""},
+		{name: "image with capitals", text: strings.Replace(container(""), "example", "Example", 1), at: "8:14", what: "image is a reference"},
+		{name: "container as root", text: strings.Replace(container(""), "\"1000\"", "\"0\"", 1), at: "9:13", what: "not 0"},
+		{name: "container by name", text: strings.Replace(container(""), "\"1000\"", "root", 1), at: "9:13", what: "not 0"},
+		{name: "container without user", text: strings.Replace(container(""), "      user: \"1000\"\n", "", 1), what: "needs user"},
+		{name: "container without its port", text: strings.Replace(container(""), "      port: 8000\n", "", 1), what: "both or not at all"},
+		{name: "mount of anything", text: container("      mounts: [{source: /srv/secret, target: /m}]\n"), at: "11:25", what: "containers.mounts"},
+		{name: "mount that begins alike", text: container("      mounts: [{source: /srv/modelsfoo, target: /m}]\n"), at: "11:25", what: "containers.mounts"},
+		{name: "mount with dots", text: container("      mounts: [{source: /srv/models/../secret, target: /m}]\n"), at: "11:25", what: "containers.mounts"},
+		{name: "mount over /proc", text: container("      mounts: [{source: /srv/models, target: /proc/1}]\n"), at: "11:46", what: "place in the container"},
+		{name: "mount twice", text: container("      mounts: [{source: /srv/models, target: /m}]\n      tmpfs: [/m]\n"), at: "12:15", what: "used twice"},
+		{name: "adopted and told what to run", text: container("      adopt: true\n      command: [a]\n"), what: "as it was made"},
+		{name: "GPU access without GPUs", text: container("      gpu_access: cdi\n"), at: "11:19", what: "needs gpus"},
+		{name: "mounts from /", text: "version: 1\ncontainers: {mounts: [/]}\n", at: "2:23", what: "not /"},
+		{name: "mounts from /etc", text: "version: 1\ncontainers: {mounts: [/etc/ssl]}\n", at: "2:23", what: "no container may"},
+		{name: "mounts from the socket's folder", text: "version: 1\ncontainers: {mounts: [/var/run]}\n", at: "2:23", what: "no container may"},
+		{name: "environment of containers", text: "version: 1\ncontainers: {environment: [LD_PRELOAD]}\n", at: "2:28", what: "which code"},
+		{name: "sleep of an unknown kind", text: entry("    sleep: l1\n"), at: "10:12", what: "sleep must be"},
+		{name: "sleep without memory", text: entry("    sleep: vllm-l1\n"), at: "10:12", what: "seen by its memory"},
+		{name: "sleep that keeps it all", text: entry("    gpus: [0]\n    vram_mib: 9\n    sleep: vllm-l1\n    sleep_mib: 9\n"), at: "13:16", what: "less than vram_mib"},
+		{name: "idle that cannot sleep", text: entry("    idle: {action: sleep, after_s: 60}\n"), at: "10:20", what: "cannot sleep"},
+		{name: "idle of an unknown kind", text: entry("    idle: {action: kill, after_s: 60}\n"), at: "10:20", what: "idle.action"},
+		{name: "idle at once", text: entry("    idle: {action: stop}\n"), what: "idle.after_s"},
+		{name: "idle and pinned", text: entry("    pin: true\n    idle: {action: stop, after_s: 60}\n"), what: "never goes idle"},
+		{name: "restart for ever", text: entry("    restart: {max: 1000}\n"), at: "10:20", what: "at most 10"},
+		{name: "stall beyond the start", text: entry("    stall_timeout_s: 61\n"), at: "10:22", what: "at most start_timeout_s"},
+		{name: "network of an unknown kind", text: entry("    network: internet\n"), at: "10:14", what: "network must be"},
+		{name: "a credential's value", text: entry("    credentials: [\"sk-abc DEF\"]\n"), at: "10:19", what: "never written here"},
+		{name: "extra_config with an unknown key", text: entry("    extra_config: {extra_args: --trust-remote-code}\n"), at: "10:32", what: "extra_config knows"},
+		{name: "extra_config with an option", text: entry("    extra_config: {context_size: --help}\n"), at: "10:34", what: "does not look like"},
+		{name: "extra_config with a list", text: entry("    extra_config: {context_size: [1]}\n"), what: "does not look like"},
+		{name: "depends on a stranger", text: entry("    depends_on: [chta]\n"), at: "10:18", what: "did you mean \"chat\""},
+		{name: "depends on itself", text: entry("    depends_on: [chat]\n"), at: "10:18", what: "on itself"},
+		{name: "a circle", text: "version: 1\nservices:\n  - {id: a, driver: \"null\", depends_on: [b]}\n  - {id: b, driver: \"null\", depends_on: [c]}\n  - {id: c, driver: \"null\", depends_on: [a]}\n", at: "3:41", what: "a → b → c → a"},
+		{name: "mode without services", text: null("modes: [{id: m}]\n"), what: "needs services"},
+		{name: "mode of a stranger", text: null("modes: [{id: m, services: [a, x]}]\n"), at: "5:31", what: "not defined"},
+		{name: "mode with a service twice", text: null("modes: [{id: m, services: [a, a]}]\n"), at: "5:31", what: "twice"},
+		{name: "two modes of an id", text: null("modes: [{id: m, services: [a]}, {id: m, services: [b]}]\n"), at: "5:38", what: "twice"},
+		{name: "mode id", text: null("modes: [{id: a/b, services: [a]}]\n"), at: "5:14", what: "mode id"},
+		{name: "mode called last", text: null("modes: [{id: last, services: [a]}]\n"), at: "5:14", what: "meaning of its own"},
+		{name: "mode that leaves out what it needs", text: "version: 1\nservices:\n  - {id: a, driver: \"null\"}\n  - {id: b, driver: \"null\", depends_on: [a]}\nmodes: [{id: m, services: [b]}]\n", at: "5:28", what: "must stand before it"},
+		{name: "mode in the wrong order", text: "version: 1\nservices:\n  - {id: a, driver: \"null\"}\n  - {id: b, driver: \"null\", depends_on: [a]}\nmodes: [{id: m, services: [b, a]}]\n", at: "5:28", what: "must stand before it"},
+		{name: "boot into nowhere", text: null("boot: nightly\n"), at: "5:7", what: "is not defined"},
 		{name: "two GPUs of an index", text: with("services:", "  - {index: 0, name: H, memory_mib: 9, simulated: true}\nservices:"), at: "4:13", what: "twice"},
 		{name: "model above its folder", text: "version: 1\nmodels: [{id: a/../../etc}]\n", at: "2:15", what: "model id"},
 		{name: "no argv", text: with("    argv: [serve]\n", ""), what: "needs argv"},
@@ -139,6 +213,7 @@ func TestBadCataloguesAreRefusedWithTheirPlace(t *testing.T) {
 		{name: "start timeout", text: entry("    start_timeout_s: 3601\n"), at: "10:22", what: "1 to 3600"},
 		{name: "stop timeout", text: entry("    stop_timeout_s: 601\n"), at: "10:21", what: "1 to 600"},
 		{name: "tiny log", text: entry("    log_max_bytes: 10\n"), at: "10:20", what: "log_max_bytes"},
+		{name: "two things", text: with("id: chat", `id: "-chat"`) + "  - {id: x, driver: nul}\n", at: "5:9", what: "c.yaml:10:21: driver must be"},
 		{name: "null with a program", text: "version: 1\nservices:\n  - {id: a, driver: \"null\", argv: [serve]}\n", what: "runs nothing"},
 	}
 	for _, tc := range tests {
@@ -151,6 +226,142 @@ func TestBadCataloguesAreRefusedWithTheirPlace(t *testing.T) {
 				t.Errorf("error is %q, want c.yaml:%s … %s", err, tc.at, tc.what)
 			}
 		})
+	}
+}
+
+// TestEverythingThatAnEntryCanSay reads one entry of each driver with every key, and modes.
+func TestEverythingThatAnEntryCanSay(t *testing.T) {
+	digest := strings.Repeat("a", 64)
+	c, err := Parse("c.yaml", []byte(`version: 1
+boot: night
+gpus:
+  - {index: 0, uuid: GPU-00000000-1111-2222-3333-444444444444, name: "One"}
+  - {index: 1}
+models:
+  - {id: org/big, served_name: big, file: /srv/models/big, source: "hf:org/big"}
+containers: {mounts: [/srv/models], environment: [VLLM_USE_V1]}
+services:
+  - id: chat
+    driver: systemd
+    unit: vllm@chat.service
+    port: 8001
+    openai: true
+    health: {path: /ping, interval_s: 5, unhealthy_after: 2, healthy_after: 2, content_type: application/json}
+    model: org/big
+    gpus: [0, 1]
+    vram_mib: 40000
+    sleep: vllm-l2
+    sleep_mib: 2000
+    min_residence_s: 600
+    idle: {action: sleep, after_s: 900}
+    restart: {max: 3}
+    network: loopback
+    credentials: [hf-token]
+    extra_config: {engine: vllm, context_size: 32768, gpu_memory_utilization: 0.92}
+    start_timeout_s: 1800
+  - id: embed
+    driver: docker
+    port: 8002
+    container:
+      image: registry.example:5000/org/tei@sha256:`+digest+`
+      user: "1000:1000"
+      port: 80
+      command: [--host, 0.0.0.0]
+      mounts: [{source: /srv/models/embed, target: /data}]
+      tmpfs: [/tmp]
+    gpus: [1]
+    vram_mib: 3000
+    limits: {memory_mib: 8000, cpu_percent: 200, pids: 512}
+    depends_on: [chat]
+    pin: true
+modes:
+  - {id: night, name: Night, description: Both., services: [chat, embed]}
+`), host(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	chat, _ := c.Lookup("chat")
+	if diff := cmp.Diff(&Service{
+		ID: "chat", Name: "chat", Driver: "systemd", Unit: "vllm@chat.service", Port: 8001, BaseURL: "http://127.0.0.1:8001/v1", OpenAI: true,
+		Health: &Health{Path: "/ping", TimeoutS: 2, IntervalS: 5, UnhealthyAfter: 2, HealthyAfter: 2, ContentType: "application/json"},
+		Model:  &Model{ID: "org/big", ServedName: "big", File: "/srv/models/big", Source: "hf:org/big"}, VRAMMiB: 40000, GPUs: []uint32{0, 1},
+		Sleep: SleepVLLM2, SleepMiB: 2000, MinResidenceS: 600, Idle: &Idle{Action: "sleep", AfterS: 900}, Restart: Restart{Max: 3, WithinS: 600},
+		Network: NetworkLoopback, Credentials: []string{"hf-token"},
+		ExtraConfig:   map[string]string{"engine": "vllm", "context_size": "32768", "gpu_memory_utilization": "0.92"},
+		StartTimeoutS: 1800, StallTimeoutS: 300, StopTimeoutS: 10, LogMaxBytes: 10 << 20,
+	}, chat); diff != "" {
+		t.Errorf("chat (-want +got):\n%s", diff)
+	}
+	embed, _ := c.Lookup("embed")
+	if diff := cmp.Diff(&Container{
+		Image: "registry.example:5000/org/tei@sha256:" + digest, User: "1000:1000", Port: 80, Command: []string{"--host", "0.0.0.0"},
+		Mounts: []Mount{{Source: "/srv/models/embed", Target: "/data"}}, Tmpfs: []string{"/tmp"}, GPUAccess: "device-request",
+	}, embed.Container); diff != "" {
+		t.Errorf("container (-want +got):\n%s", diff)
+	}
+	night, _ := c.Mode("night")
+	if diff := cmp.Diff(&Mode{ID: "night", Name: "Night", Description: "Both.", Services: []string{"chat", "embed"}}, night); diff != "" {
+		t.Errorf("mode (-want +got):\n%s", diff)
+	}
+	if c.Boot != "night" || len(c.GPUs) != 2 || c.GPUs[0].Simulated {
+		t.Errorf("boot %q, GPUs %+v", c.Boot, c.GPUs)
+	}
+}
+
+// TestGpumodD16NoMemoryIsInvented: what an entry does not declare stays undeclared; nothing is guessed from names or files.
+func TestGpumodD16NoMemoryIsInvented(t *testing.T) {
+	c, err := Parse("c.yaml", []byte("version: 1\ngpus: [{index: 0}]\nmodels: [{id: org/llama-70b-q4.gguf, file: /srv/llama-70b-q4.gguf}]\nservices:\n"+
+		"  - {id: a, driver: process, argv: [serve, -m, /srv/llama-70b-q4.gguf], run_as: demo, port: 8001, model: org/llama-70b-q4.gguf, gpus: [0]}\n"), host(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, _ := c.Lookup("a"); s.VRAMMiB != 0 || s.SleepMiB != 0 {
+		t.Errorf("declared %d and %d MiB out of nothing", s.VRAMMiB, s.SleepMiB)
+	}
+}
+
+// TestAFolder: files are one catalogue, whatever stands where, and each problem names its own file.
+func TestAFolder(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Load(dir, host(t)); err == nil {
+		t.Error("an empty folder is a catalogue")
+	}
+	put("10-modes.yaml", "version: 1\nmodes: [{id: m, services: [a, b]}]\n")
+	put("20-a.yaml", "version: 1\nservices: [{id: a, driver: \"null\"}]\n")
+	put("30-b.yaml", "version: 1\nservices: [{id: b, driver: \"null\", depends_on: [a]}]\n")
+	put(".30-b.yaml", "not: [good")
+	put("notes.txt", "not: [good")
+	first, err := Load(dir, host(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(first.Services) != 2 || len(first.Modes) != 1 {
+		t.Errorf("%d services, %d modes", len(first.Services), len(first.Modes))
+	}
+	source, err := Open(dir, host(t), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close()
+	put("40-c.yaml", "version: 1\nservices: [{id: c, driver: \"null\"}]\n")
+	if err := source.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if source.Current().Digest == first.Digest {
+		t.Error("another file, and the same digest")
+	}
+	put("40-c.yaml", "version: 1\nservices: [{id: a, driver: \"null\"}]\n")
+	put("50-d.yaml", "version: 1\nservices: [{id: d, driver: nul}]\n")
+	_, err = Load(dir, host(t))
+	problems := AsProblems(err)
+	if len(problems) != 2 || filepath.Base(problems[0].File) != "40-c.yaml" || filepath.Base(problems[1].File) != "50-d.yaml" {
+		t.Errorf("problems: %v", err)
 	}
 }
 
@@ -184,7 +395,7 @@ func TestSubjectHoldsTheWholeEntry(t *testing.T) {
 	if err := json.Unmarshal(subject, &got); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"id", "argv", "environment", "run_as", "port", "health", "model", "gpus", "vram_mib", "program_sha256"} {
+	for _, key := range []string{"id", "argv", "environment", "run_as", "port", "health", "model", "gpus", "vram_mib", "definition_sha256"} {
 		if _, ok := got[key]; !ok {
 			t.Errorf("an approver does not see %s", key)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +13,7 @@ import (
 // pollInterval is how soon a change of the file is seen.
 const pollInterval = time.Second
 
-// Source watches a catalogue file and keeps the last good reading. It is safe for concurrent use.
+// Source watches a catalogue, a file or a folder, and keeps the last good reading. It is safe for concurrent use.
 type Source struct {
 	file    string
 	opts    Options
@@ -24,7 +25,7 @@ type Source struct {
 	once    sync.Once
 }
 
-// Open reads the file, which must be good, and watches it until Close.
+// Open reads the catalogue, which must be good, and watches it until Close.
 func Open(file string, opts Options, log *slog.Logger) (*Source, error) {
 	s := &Source{file: file, opts: opts, log: log, stop: make(chan struct{})}
 	mark := stamp(file)
@@ -98,11 +99,19 @@ func (s *Source) Reload() error {
 	return nil
 }
 
-// stamp is a cheap fingerprint of the file's size and time.
-func stamp(file string) string {
-	info, err := os.Stat(file)
+// stamp is a cheap fingerprint of the names, sizes and times of the catalogue's files.
+func stamp(path string) string {
+	names, err := list(path)
 	if err != nil {
 		return "-"
 	}
-	return fmt.Sprintf("%d:%d", info.Size(), info.ModTime().UnixNano())
+	var all strings.Builder
+	for _, name := range names {
+		info, err := os.Stat(name)
+		if err != nil {
+			return "-"
+		}
+		fmt.Fprintf(&all, "%s:%d:%d\n", name, info.Size(), info.ModTime().UnixNano())
+	}
+	return all.String()
 }

@@ -59,6 +59,9 @@ const (
 	Kind_KIND_SINK_REFUSED Kind = 43
 	// Found after a restart: intent without outcome.
 	Kind_KIND_RECOVERED Kind = 44
+	// What a sink did by a rule of its catalogue, with no call behind it: a restart, an idle rule, a boot mode, or the rest of a
+	// switch that a restart interrupted.
+	Kind_KIND_RULE Kind = 45
 	// operator.
 	Kind_KIND_CONFIG_CHANGED Kind = 60
 	Kind_KIND_NOTE           Kind = 61
@@ -88,6 +91,7 @@ var (
 		42: "KIND_READ",
 		43: "KIND_SINK_REFUSED",
 		44: "KIND_RECOVERED",
+		45: "KIND_RULE",
 		60: "KIND_CONFIG_CHANGED",
 		61: "KIND_NOTE",
 	}
@@ -113,6 +117,7 @@ var (
 		"KIND_READ":                  42,
 		"KIND_SINK_REFUSED":          43,
 		"KIND_RECOVERED":             44,
+		"KIND_RULE":                  45,
 		"KIND_CONFIG_CHANGED":        60,
 		"KIND_NOTE":                  61,
 	}
@@ -1634,7 +1639,7 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\n" +
 	"started_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12%\n" +
 	"\x0edatabase_bytes\x18\x05 \x01(\x04R\rdatabaseBytes\x12&\n" +
-	"\x0fdisk_free_bytes\x18\x06 \x01(\x04R\rdiskFreeBytes*\xcf\x03\n" +
+	"\x0fdisk_free_bytes\x18\x06 \x01(\x04R\rdiskFreeBytes*\xde\x03\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_STARTED\x10\x01\x12\x10\n" +
@@ -1658,7 +1663,8 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\fKIND_OUTCOME\x10)\x12\r\n" +
 	"\tKIND_READ\x10*\x12\x15\n" +
 	"\x11KIND_SINK_REFUSED\x10+\x12\x12\n" +
-	"\x0eKIND_RECOVERED\x10,\x12\x17\n" +
+	"\x0eKIND_RECOVERED\x10,\x12\r\n" +
+	"\tKIND_RULE\x10-\x12\x17\n" +
 	"\x13KIND_CONFIG_CHANGED\x10<\x12\r\n" +
 	"\tKIND_NOTE\x10=*|\n" +
 	"\x06Status\x12\x16\n" +
