@@ -8,7 +8,7 @@ run: ## build, make keys, start every process, print how to connect and approve
 	@scripts/run.sh
 test: ## every test that needs nothing but Go
 	@scripts/test.sh
-real: ## the suites against real parts (npm clients, conformance, ssh-keygen); installs what they need
+real: ## the suites against real parts (npm clients, conformance, systemd, dockerd, NVML, the layout); installs what they need
 	@scripts/real.sh
 conformance: ## the official MCP conformance suite, every revision (part of real)
 	@scripts/conformance.sh
@@ -16,6 +16,8 @@ race: ## the unit tests under the race detector (needs a C compiler)
 	@scripts/race.sh
 drill: ## attacks: hostile gateway, vault and agent, each with its negative control
 	@scripts/drill.sh
+soak: ## the switch drill 20 times over: kill -9 at every step of a switch, every step failing, two agents at once
+	@scripts/soak.sh
 hostile: ## hostile strings and 100,000 mutants through everything that takes a string (CORPORA=DIR adds more)
 	@scripts/hostile.sh
 bench: ## benchmarks as ratios to named baselines, in one run
@@ -31,4 +33,4 @@ build: ## binaries into bin/
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real conformance race drill hostile bench fuzz lint generate build clean
+.PHONY: help run test real conformance race drill soak hostile bench fuzz lint generate build clean

@@ -1,10 +1,27 @@
 #!/usr/bin/env bash
-# Builds every binary into bin/ (or $1), without cgo.
+# Builds every binary into bin/ (or $1), without cgo but for the executor: where a C compiler is, it reads GPUs through the
+# driver's library (NVML). NVML=require fails without a compiler: what is released has it. NVML=off never uses one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-bin}
 mkdir -p "$out"
 version=$(git describe --always --dirty 2>/dev/null || echo unknown)
+ldflags="-s -w -X main.version=$version"
 # GOFLAGS of whoever builds, from the environment or `go env -w`, could add build tags, and with them what no product carries.
-CGO_ENABLED=0 GOFLAGS=-mod=readonly go build -buildvcs=false -ldflags "-s -w -X main.version=$version" -o "$out/" \
+export GOFLAGS=-mod=readonly
+CGO_ENABLED=0 go build -buildvcs=false -ldflags "$ldflags" -o "$out/" \
   ./gateway/cmd/... ./services/audit/cmd/... ./services/vault/cmd/... ./services/executor/cmd/... ./services/operator/cmd/...
+
+nvml=${NVML:-auto}
+cc=$(go env CC)
+if [ "$nvml" != off ] && command -v "${cc%% *}" >/dev/null; then
+  # Names of hosts and users are looked up as in the other binaries. The library is found at run time, so its functions must not
+  # be looked for before they are called.
+  CGO_ENABLED=1 go build -buildvcs=false -tags nvml,netgo,osusergo -ldflags "$ldflags -extldflags=-Wl,-z,lazy" -o "$out/" \
+    ./services/executor/cmd/executor
+elif [ "$nvml" = require ]; then
+  echo "NVML=require: there is no C compiler ($cc)" >&2
+  exit 1
+elif [ "$nvml" != off ]; then
+  echo "No C compiler: the executor is built without NVML and reads GPUs with nvidia-smi, if there is one." >&2
+fi

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds every program into bin/ and runs Durward in this terminal, for trying it out. Needs Go and nothing else.
+# Builds every program into bin/ and runs Durward in this terminal, for trying it out. Needs Go and nothing else; with a C compiler
+# GPUs are read through the driver's library.
 # Arguments go to `durward up`: scripts/run.sh --home /tmp/durward
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -54,6 +54,7 @@ func Lines() []Line {
 	lines = append(lines, agentLines()...)
 	lines = append(lines, edgeLines()...)
 	lines = append(lines, lateLines()...)
+	lines = append(lines, sameUserLines()...)
 	lines = append(lines, vaultLines()...)
 	return lines
 }

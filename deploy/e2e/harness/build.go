@@ -25,6 +25,9 @@ type Build struct {
 	Conformance bool
 	// Race adds the race detector, which needs a C compiler.
 	Race bool
+	// NVML adds what reads GPUs through the driver's library, which needs a C compiler, and builds a stand-in for that library:
+	// Library.
+	NVML bool
 }
 
 func (b Build) name() string {
@@ -47,10 +50,13 @@ func (b Build) tags() string {
 	if b.Conformance {
 		tags = append(tags, "conformance")
 	}
+	if b.NVML {
+		tags = append(tags, "nvml")
+	}
 	return strings.Join(tags, ",")
 }
 
-// programs are the packages of every program, relative to the root of the repository.
+// programs are the packages of every program that is shipped, relative to the root of the repository.
 var programs = []string{
 	"./gateway/cmd/gateway",
 	"./services/vault/cmd/vault",
@@ -60,7 +66,19 @@ var programs = []string{
 	"./services/operator/cmd/durward",
 }
 
-// Programs returns the file names of every program.
+// helpers are the packages of programs for tests alone: a stand-in for a model server, and one for nvidia-smi.
+var helpers = []string{
+	"./deploy/e2e/engine/durward-engine",
+	"./deploy/e2e/fakegpu/nvidia-smi",
+}
+
+// Engine is the stand-in for a model server, among the programs.
+const Engine = "durward-engine"
+
+// Library is the stand-in for the GPU driver's library, beside the programs of a Build with NVML.
+const Library = "libnvidia-ml.so.1"
+
+// Programs returns the file names of every program that is shipped.
 func Programs() []string {
 	var names []string
 	for _, p := range programs {
@@ -117,10 +135,16 @@ func Binaries(t testing.TB, b Build) string {
 	if tags := b.tags(); tags != "" {
 		args = append(args, "-tags", tags)
 	}
+	if b.NVML {
+		cgo = "CGO_ENABLED=1"
+		if out, err := exec.Command(filepath.Join(root, "deploy", "e2e", "fakegpu", "build.sh"), dir).CombinedOutput(); err != nil {
+			t.Fatalf("build the stand-in for the GPU driver: %v\n%s", err, bytes.TrimSpace(out))
+		}
+	}
 	if b.Race {
 		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
 	}
-	cmd := exec.Command("go", append(args, programs...)...)
+	cmd := exec.Command("go", append(append(args, programs...), helpers...)...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "GOWORK="+filepath.Join(root, "go.work"), "GOFLAGS=", cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {

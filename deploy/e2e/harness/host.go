@@ -337,7 +337,8 @@ func (h *Host) ServicePIDs() []int {
 			continue
 		}
 		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err != nil || !strings.HasPrefix(string(cmdline), filepath.Join(h.Bin, "durward-demo")+"\x00") {
+		program, _, _ := strings.Cut(string(cmdline), "\x00")
+		if err != nil || program != filepath.Join(h.Bin, "durward-demo") && program != filepath.Join(h.Bin, Engine) {
 			continue
 		}
 		if strings.Contains(string(cmdline), h.Dir+string(filepath.Separator)) {

@@ -26,7 +26,7 @@ func FuzzEnvelope(f *testing.F) {
 		f.Add("stopped", seed, uint8(3))
 	}
 	start, _ := contract.Lookup("start_service")
-	raw, err := json.Marshal(Schema(start.ResultSchema))
+	raw, err := json.Marshal(whole(start.ResultSchema))
 	if err != nil {
 		f.Fatal(err)
 	}

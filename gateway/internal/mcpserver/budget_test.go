@@ -100,7 +100,7 @@ func TestBudgets(t *testing.T) {
 				t.Errorf("%s: %s has %d characters of description, title %q", era, tool.Name, n, tool.Title)
 			case tool.Annotations.ReadOnly && (tier != "READ" || !strings.HasPrefix(rest, "runs without asking anyone")):
 				t.Errorf("%s: %s does not say that it asks nobody: %s", era, tool.Name, tool.Description)
-			case !tool.Annotations.ReadOnly && (tier != "WRITE" && tier != "DESTRUCTIVE" || !strings.HasPrefix(rest, "a human is shown ")):
+			case !tool.Annotations.ReadOnly && (tier != "WRITE" && tier != "DESTRUCTIVE" || !strings.HasPrefix(rest, "a human ")):
 				t.Errorf("%s: %s does not say what a human will be asked: %s", era, tool.Name, tool.Description)
 			}
 		}

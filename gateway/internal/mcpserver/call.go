@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -115,14 +114,14 @@ func (s *Server) limited(ctx context.Context, req *mcp.CallToolRequest, call *fr
 	switch {
 	case t.FullMethod == vaultv1.ToolService_WaitOperation_FullMethodName:
 		return s.waitOperation(ctx, req, call, request, until)
-	case t.Tier == optionsv1.Tier_TIER_READ:
+	case t.ByPermit():
 		reply, err := s.conf.Relay.Read(ctx, call.Session, call.Caller, t.Tool, request)
 		if err != nil {
 			return answer{}, err
 		}
 		return done(call, t.Tool, reply, "")
 	default:
-		return s.mutate(ctx, req, call, t, request, reason, until)
+		return s.ask(ctx, req, call, t, request, reason, until)
 	}
 }
 
@@ -180,14 +179,15 @@ func splitReason(raw json.RawMessage) (rest json.RawMessage, reason string, err 
 	return append(out, '}'), reason, nil
 }
 
-// mutate asks the vault for leave, waits for a human within bounds, and carries the call out.
-func (s *Server) mutate(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t tool, request proto.Message, reason string, until bounds) (answer, error) {
+// ask asks the vault for leave to make one call, waits for a human within bounds, and carries the call out.
+func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t tool, request proto.Message, reason string, until bounds) (answer, error) {
 	arguments, err := contract.Canonical(request)
 	if err != nil {
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 	}
 	deciding, cancel := context.WithTimeout(ctx, decideTimeout)
 	defer cancel()
+	ctx = telling(ctx, req)
 	if err := s.look(deciding, call, t, request); err != nil {
 		s.recordRefused(ctx, call, t, err)
 		return answer{}, err
@@ -199,6 +199,14 @@ func (s *Server) mutate(ctx context.Context, req *mcp.CallToolRequest, call *fro
 	id := decision.GetOperationId()
 	switch decision.GetDecision() {
 	case vaultv1.AuthoriseResponse_DECISION_GRANTED:
+		if t.Tier == optionsv1.Tier_TIER_READ {
+			// The one call that the grant is for: there is no operation to come back to.
+			reply, err := s.conf.Relay.ReadOnce(ctx, t.Tool, request, decision.GetGrant())
+			if err != nil {
+				return answer{}, err
+			}
+			return done(call, t.Tool, reply, "")
+		}
 		return s.run(ctx, req, call, t.Tool, request, id, decision.GetGrant(), until)
 	case vaultv1.AuthoriseResponse_DECISION_PENDING:
 		return s.settle(ctx, req, call, id, decision.GetExpiresAt().AsTime(), until)
@@ -215,7 +223,7 @@ func (s *Server) waitOperation(ctx context.Context, req *mcp.CallToolRequest, ca
 	if !ok {
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("request is a %T", request)))
 	}
-	return s.settle(ctx, req, call, wait.GetOperationId(), time.Time{}, until)
+	return s.settle(telling(ctx, req), req, call, wait.GetOperationId(), time.Time{}, until)
 }
 
 // settle waits for an operation within bounds, carries it out if a human approved it, and says how it stands.
@@ -275,7 +283,7 @@ func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, call *fron
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	defer s.conf.Metrics.Wait()()
-	defer s.watchClient(ctx, req, call, "waiting for approval", cancel)()
+	defer s.watchClient(ctx, call, cancel)()
 	pending := &vaultv1.WaitOperationResponse{State: vaultv1.OperationState_OPERATION_STATE_PENDING}
 	var failing time.Time
 	for {
@@ -322,7 +330,8 @@ func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, call *fron
 func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t contract.Tool, request proto.Message, id string, grant *callv1.SignedGrant, until bounds) (answer, error) {
 	waiting, cancel := context.WithDeadline(ctx, until.done)
 	defer cancel()
-	defer s.watchClient(waiting, req, call, "running", cancel)()
+	defer s.watchClient(waiting, call, cancel)()
+	defer s.watchSteps(waiting, call, t, id)()
 	reply, err := s.conf.Relay.Run(waiting, t, request, id, grant)
 	switch {
 	case errors.Is(err, relay.ErrRunning):
@@ -333,45 +342,6 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *front.
 		return out, nil
 	}
 	return done(call, t, reply, id)
-}
-
-// watchClient keeps the client informed while a call waits, and calls leave when there is nobody left to inform: the client
-// closed the request or the session, or the process is about to stop. What it returns ends the watch.
-func (s *Server) watchClient(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, message string, leave context.CancelFunc) func() {
-	token := req.Params.GetProgressToken()
-	stop := make(chan struct{})
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		tick := time.NewTicker(progressEvery)
-		defer tick.Stop()
-		for n := 1.0; ; n++ {
-			select {
-			case <-stop:
-				return
-			case <-call.Gone:
-				leave()
-				return
-			case <-call.Session.Done():
-				leave()
-				return
-			case <-s.conf.Draining:
-				leave()
-				return
-			case <-tick.C:
-			}
-			if token == nil {
-				continue
-			}
-			if err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: n, Message: message}); err != nil {
-				leave()
-				return
-			}
-		}
-	})
-	return func() {
-		close(stop)
-		watching.Wait()
-	}
 }
 
 // done makes the envelope of a sink's answer, which it leaves as it is: callers that were joined share one.
@@ -391,6 +361,11 @@ func done(call *front.Call, t contract.Tool, reply relay.Reply, id string) (answ
 	if out.Summary == "" {
 		out.Summary = t.Title + ": done."
 	}
+	if reply.Outcome.GetFailed() {
+		// It was done and did not go well; the result says how.
+		failure := envelope.Fault(call.RequestID, fault.New(callv1.Code_CODE_FAILED, out.Summary))
+		out.Status, out.Error = failure.Status, failure.Error
+	}
 	for _, w := range reply.Outcome.GetWarnings()[:min(len(reply.Outcome.GetWarnings()), maxWarnings)] {
 		out.Warnings = append(out.Warnings, clean.Line(w, maxSummary))
 	}
@@ -407,7 +382,7 @@ func failed(call *front.Call, t tool, err error) answer {
 		out.Envelope = envelope.Unavailable(call.RequestID) // denials look alike
 	case callv1.Code_CODE_PROOF_REQUIRED:
 		otherwise := callv1.Proof_PURPOSE_RENEW
-		if t.Tier != optionsv1.Tier_TIER_READ {
+		if !t.ByPermit() {
 			otherwise = callv1.Proof_PURPOSE_CALL
 		}
 		out.proof = proofNeeded(err, otherwise)

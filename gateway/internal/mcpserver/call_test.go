@@ -21,7 +21,8 @@ func TestReadIsOneHop(t *testing.T) {
 	if a.Status != "ok" {
 		t.Fatalf("status %s: %s", a.Status, a.Summary)
 	}
-	want := `{"gpus":[{"index":0,"uuid":"GPU-0","name":"Simulated GPU","simulated":true,"memory_total_mib":24576,"memory_used_mib":0,"services":["demo-chat"]}],"source":"simulated"}`
+	want := `{"gpus":[{"index":0,"uuid":"GPU-0","name":"Simulated GPU","simulated":true,"memory_total_mib":24576,"memory_used_mib":0,"services":["demo-chat"],"problem":"",` +
+		`"memory_free_mib":0,"memory_reserved_mib":0,"memory_claimed_mib":0,"memory_foreign_mib":0,"last_xid":0}],"source":"simulated"}`
 	if string(a.Result) != want {
 		t.Errorf("result\n%s, want\n%s", a.Result, want)
 	}

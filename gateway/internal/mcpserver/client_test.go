@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
 )
 
 // bearer adds the token to every request of a client.
@@ -65,7 +66,7 @@ func TestGoClient(t *testing.T) {
 					t.Errorf("%s: annotations %+v", tool.Name, tool.Annotations)
 				}
 			}
-			if len(schemas) != 6 {
+			if len(schemas) != len(contract.Tools()) {
 				t.Errorf("%d tools", len(schemas))
 			}
 			call := func(name string, arguments map[string]any, status string) map[string]any {

@@ -347,6 +347,8 @@ type fakeExecutor struct {
 	requestIDs []string
 	// slow delays effects until it is closed.
 	slow chan struct{}
+	// told delays a switch until its steps were told.
+	told chan struct{}
 	// cancelled counts reads whose caller went away.
 	cancelled atomic.Int32
 	fail      *fault.Error

@@ -20,32 +20,30 @@ const decideTimeout = 1900 * time.Millisecond
 // lookTimeout is the part of it that the look at the target may take.
 const lookTimeout = 900 * time.Millisecond
 
-// lookFor returns the READ tool of the same sink that takes the same arguments, if there is one: what it does not find
-// cannot be acted on either.
+// lookFor returns the READ tool of the same sink that takes nothing but arguments of this one, if there is one: what it does not
+// find cannot be acted on either.
 func lookFor(t contract.Tool) *contract.Tool {
 	if t.Tier == optionsv1.Tier_TIER_READ || t.Method.Input().Fields().Len() == 0 {
 		return nil
 	}
 	for _, other := range contract.Tools() {
-		if other.Tier == optionsv1.Tier_TIER_READ && other.Sink == t.Sink && sameFields(other.Method.Input(), t.Method.Input()) {
+		if other.ByPermit() && other.Sink == t.Sink && fieldsAmong(other.Method.Input(), t.Method.Input()) {
 			return &other
 		}
 	}
 	return nil
 }
 
-func sameFields(a, b protoreflect.MessageDescriptor) bool {
-	if a.Fields().Len() != b.Fields().Len() {
-		return false
-	}
-	for i := range a.Fields().Len() {
-		mine := a.Fields().Get(i)
-		theirs := b.Fields().ByName(mine.Name())
+// fieldsAmong reports whether a message has fields, and each of them is one of the others'.
+func fieldsAmong(some, all protoreflect.MessageDescriptor) bool {
+	for i := range some.Fields().Len() {
+		mine := some.Fields().Get(i)
+		theirs := all.Fields().ByName(mine.Name())
 		if theirs == nil || theirs.Kind() != mine.Kind() || mine.Kind() == protoreflect.MessageKind || mine.IsList() || theirs.IsList() {
 			return false
 		}
 	}
-	return true
+	return some.Fields().Len() > 0
 }
 
 // look asks the sink whether what a mutation names is there, so that no human is asked about what cannot be done. Its one
@@ -58,7 +56,9 @@ func (s *Server) look(ctx context.Context, call *front.Call, t tool, request pro
 	defer cancel()
 	question := t.look.NewRequest()
 	request.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		question.ProtoReflect().Set(question.ProtoReflect().Descriptor().Fields().ByName(fd.Name()), v)
+		if asked := question.ProtoReflect().Descriptor().Fields().ByName(fd.Name()); asked != nil {
+			question.ProtoReflect().Set(asked, v)
+		}
 		return true
 	})
 	_, err := s.conf.Relay.Read(ctx, call.Session, call.Caller, *t.look, question)

@@ -27,6 +27,7 @@ import (
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
 )
 
@@ -45,8 +46,8 @@ const (
 // instructions are for the model, at most 1,500 characters.
 const instructions = `Durward lets you look at and manage this GPU host. Every change is shown to a human first.
 
-- Look first: gpu_status, list_services and service_info run at once and change nothing.
-- Resources tell the same to read: durward://help explains, durward://config says what binds you, durward://services and durward://operations/{operation_id} can be watched.
+- Look first: READ tools run at once and change nothing. To change the mode call simulate_mode, then switch_mode with its plan_digest.
+- Resources tell the same to read: durward://help explains, durward://config says what binds you; services, modes and durward://operations/{operation_id} can be watched.
 - WRITE and DESTRUCTIVE tools ask a human. Give a short "reason": the human sees it.
 - status "pending_approval" is not an error, and nothing has happened yet: tell the user what tell_user says, then call wait_operation with the operation_id, again while it stays pending. Do not send the request in another form.
 - status "running": call wait_operation for the result.
@@ -82,9 +83,6 @@ const runGrace = 10 * time.Second
 // LongestHold is the most that any call is held, for a human or for what was approved: clients give up at 60 s.
 const LongestHold = 45 * time.Second
 
-// progressEvery is how often a waiting client that asked for progress hears that we are still there.
-const progressEvery = 5 * time.Second
-
 // Server is the MCP server of both eras. It is safe for concurrent use.
 type Server struct {
 	conf Config
@@ -106,6 +104,11 @@ type tool struct {
 	reason bool
 	// look is the READ tool that says whether what the arguments name is there; nil where there is none.
 	look *contract.Tool
+}
+
+// waits reports whether a call of the tool may be answered while a human has not decided, or what was approved goes on.
+func (t tool) waits() bool {
+	return !t.ByPermit() || t.FullMethod == vaultv1.ToolService_WaitOperation_FullMethodName
 }
 
 // New returns a Server with every tool of the contract.
@@ -187,7 +190,7 @@ func cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable) {
 }
 
 func add(sdk *mcp.Server, s *Server, t tool) error {
-	input := t.InputSchema
+	input := listedInput(t.InputSchema)
 	if t.reason {
 		var err error
 		if input, err = withReason(input); err != nil {
@@ -195,19 +198,18 @@ func add(sdk *mcp.Server, s *Server, t tool) error {
 		}
 	}
 	closedWorld := false
-	destructive := t.Tier == optionsv1.Tier_TIER_DESTRUCTIVE
+	hints := &mcp.ToolAnnotations{ReadOnlyHint: t.Tier == optionsv1.Tier_TIER_READ, OpenWorldHint: &closedWorld}
+	if !hints.ReadOnlyHint { // the others say nothing of what only reads
+		destructive := t.Tier == optionsv1.Tier_TIER_DESTRUCTIVE
+		hints.DestructiveHint, hints.IdempotentHint = &destructive, t.Idempotent
+	}
 	sdk.AddTool(&mcp.Tool{
 		Name:         t.Name,
 		Title:        t.Title,
 		Description:  t.Description,
 		InputSchema:  input,
-		OutputSchema: envelope.Schema(t.ResultSchema),
-		Annotations: &mcp.ToolAnnotations{
-			ReadOnlyHint:    t.Tier == optionsv1.Tier_TIER_READ,
-			DestructiveHint: &destructive,
-			IdempotentHint:  t.Idempotent,
-			OpenWorldHint:   &closedWorld,
-		},
+		OutputSchema: envelope.Schema(listedResult(t.Tool), t.waits()),
+		Annotations:  hints,
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return s.call(ctx, req, t)
 	})
@@ -233,7 +235,7 @@ func withReason(schema map[string]any) (map[string]any, error) {
 		properties = map[string]any{}
 	}
 	properties[argReason] = map[string]any{
-		"type": "string", "maxLength": maxReason, "description": "Why, in your words: shown to the human who decides",
+		"type": "string", "maxLength": maxReason, "description": "Why: shown to the human who decides",
 	}
 	out["properties"] = properties
 	return out, nil

@@ -15,6 +15,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 )
 
@@ -91,7 +92,7 @@ func TestStatelessDiscover(t *testing.T) {
 		Scope string            `json:"cacheScope"`
 	}
 	must(t, json.Unmarshal(list.message.Result, &l))
-	if len(l.Tools) != 6 || l.TTL < 60_000 || l.Scope != "private" || len(list.message.Result) > 16_000 {
+	if len(l.Tools) != len(contract.Tools()) || l.TTL < 60_000 || l.Scope != "private" || len(list.message.Result) > 16_000 {
 		t.Errorf("%d tools in %d bytes, kept %d ms, %s", len(l.Tools), len(list.message.Result), l.TTL, l.Scope)
 	}
 }

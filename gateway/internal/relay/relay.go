@@ -102,6 +102,17 @@ func (r *Relay) Read(ctx context.Context, s *Session, by Caller, tool contract.T
 	return reply, err
 }
 
+// ReadOnce calls a READ tool with a grant for this one call. It is not tried again: the grant is spent.
+func (r *Relay) ReadOnce(ctx context.Context, tool contract.Tool, request proto.Message, signed *callv1.SignedGrant) (Reply, error) {
+	grant, err := proto.Marshal(signed)
+	if err != nil {
+		return Reply{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("encode grant: %w", err)))
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.conf.ReadTimeout)
+	defer cancel()
+	return r.invoke(ctx, tool, request, rpc.MetadataGrant, string(grant))
+}
+
 // late tells a peer that let our time run out from one that is not there: what it was asked for may still happen. The peer's
 // side of the connection keeps the deadline too, and may be the first to say so.
 func late(ctx context.Context, err error) error {

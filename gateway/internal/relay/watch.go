@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"time"
 
@@ -61,6 +62,35 @@ func (r *Relay) WatchServices(ctx context.Context, s *Session, tell func(id stri
 			}
 		}
 	})
+}
+
+// WatchProgress calls tell with each step of an operation that the executor carries out: those that are known, then each as it
+// begins, moves on or ends. It returns when the operation or ctx ends, tell fails, or the watch breaks off: a call whose steps
+// nobody hears of goes on all the same.
+func (r *Relay) WatchProgress(ctx context.Context, s *Session, by Caller, operationID string, tell func(*executorv1.WatchProgressResponse) error) {
+	err := r.withPermit(ctx, s, by, optionsv1.Role_ROLE_EXECUTOR, func(permit string) error {
+		ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, rpc.MetadataPermit, permit))
+		defer cancel()
+		stream, err := r.events.WatchProgress(ctx, &executorv1.WatchProgressRequest{OperationId: operationID})
+		if err != nil {
+			return fault.From(err)
+		}
+		for {
+			step, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return fault.From(err)
+			}
+			if err := tell(step); err != nil {
+				return err
+			}
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		r.conf.Logger.DebugContext(ctx, "the steps of an operation are not told", "operation", operationID, "fault", fault.From(err))
+	}
 }
 
 // follow calls once again and again, each time with a permit that is in force, until it returns errOver or ctx or the session

@@ -55,7 +55,7 @@ func New(r Relay, bounds func(principal string) []Bound) (*Book, error) {
 		return nil, errors.New("resource: a relay and bounds are required")
 	}
 	b := &Book{relay: r, bounds: bounds, tools: map[string]contract.Tool{}}
-	for _, name := range []string{toolGPU, toolServices, toolService} {
+	for _, name := range []string{toolGPU, toolServices, toolService, toolModes, toolMode, toolModels, toolModel} {
 		t, ok := contract.Lookup(name)
 		if !ok {
 			return nil, fmt.Errorf("resource: the contract has no tool %s", name)
@@ -70,6 +70,10 @@ const (
 	toolGPU      = "gpu_status"
 	toolServices = "list_services"
 	toolService  = "service_info"
+	toolModes    = "list_modes"
+	toolMode     = "mode_info"
+	toolModels   = "list_models"
+	toolModel    = "model_info"
 )
 
 // page is one resource's content in both forms: the value is its JSON.
@@ -108,6 +112,14 @@ func (b *Book) page(ctx context.Context, c Client, u URI) (page, error) {
 		return b.services(ctx, c)
 	case Service:
 		return b.service(ctx, c, u.ID)
+	case Modes:
+		return b.modes(ctx, c)
+	case Mode:
+		return b.mode(ctx, c, u.ID)
+	case Models:
+		return b.models(ctx, c)
+	case Model:
+		return b.model(ctx, c, u.ID)
 	case Operation:
 		return b.operation(ctx, c, u.ID)
 	default:
@@ -144,11 +156,12 @@ func (b *Book) gpu(ctx context.Context, c Client) (page, error) {
 		if len(got.GetGpus()) == 0 {
 			return
 		}
-		rows := [][]string{{"GPU", "name", "used MiB", "total MiB", "simulated", "running services"}}
+		rows := [][]string{{"GPU", "name", "used MiB", "of others MiB", "free MiB", "total MiB", "simulated", "services", "problem"}}
 		for _, g := range got.GetGpus() {
 			rows = append(rows, []string{
-				fmt.Sprint(g.GetIndex()), g.GetName(), fmt.Sprint(g.GetMemoryUsedMib()), fmt.Sprint(g.GetMemoryTotalMib()),
-				yes(g.GetSimulated()), strings.Join(g.GetServices(), ", "),
+				fmt.Sprint(g.GetIndex()), g.GetName(), fmt.Sprint(g.GetMemoryUsedMib()), fmt.Sprint(g.GetMemoryForeignMib()),
+				fmt.Sprint(g.GetMemoryFreeMib()), fmt.Sprint(g.GetMemoryTotalMib()), yes(g.GetSimulated()),
+				strings.Join(g.GetServices(), ", "), g.GetProblem(),
 			})
 		}
 		d.table(rows)
@@ -196,24 +209,38 @@ func (b *Book) service(ctx context.Context, c Client, id string) (page, error) {
 	if !ok {
 		return page{}, unexpected(m)
 	}
-	s := got.GetService()
 	return page{raw, func(d *document) {
-		d.title("Service " + s.GetServiceId())
-		rows := [][]string{{"", ""}, {"state", stateName(s.GetState())}, {"healthy", yes(s.GetHealthy())}}
-		for _, row := range [][]string{
-			{"cause", s.GetCause()}, {"name", s.GetName()}, {"description", s.GetDescription()}, {"base_url", s.GetBaseUrl()},
-			{"model", s.GetModel()}, {"GPUs", strings.Trim(fmt.Sprint(s.GetGpus()), "[]")}, {"driver", s.GetDriver()},
-		} {
-			if row[1] != "" {
-				rows = append(rows, row)
-			}
-		}
-		rows = append(rows, []string{"VRAM MiB, declared", fmt.Sprint(s.GetVramMib())})
-		if s.GetUptimeS() > 0 {
-			rows = append(rows, []string{"running for", (time.Duration(s.GetUptimeS()) * time.Second).String()})
-		}
-		d.table(rows)
+		d.title("Service " + got.GetService().GetServiceId())
+		d.table(detail(got.GetService()))
 	}}, nil
+}
+
+// detail is one service as the rows of a table.
+func detail(s *executorv1.ServiceDetail) [][]string {
+	rows := [][]string{{"", ""}, {"state", stateName(s.GetState())}, {"healthy", yes(s.GetHealthy())}}
+	for _, row := range [][]string{
+		{"cause", s.GetCause()}, {"name", s.GetName()}, {"description", s.GetDescription()}, {"base_url", s.GetBaseUrl()},
+		{"model", s.GetModel()}, {"GPUs", strings.Trim(fmt.Sprint(s.GetGpus()), "[]")}, {"driver", s.GetDriver()},
+		{"can sleep", s.GetSleep()}, {"network expectation", s.GetNetwork()},
+	} {
+		if row[1] != "" {
+			rows = append(rows, row)
+		}
+	}
+	rows = append(rows, []string{"VRAM MiB, declared", fmt.Sprint(s.GetVramMib())})
+	if s.GetMeasuredMib() > 0 {
+		rows = append(rows, []string{"VRAM MiB, measured", fmt.Sprint(s.GetMeasuredMib())})
+	}
+	if s.GetPinned() {
+		rows = append(rows, []string{"pinned", "yes: no switch stops it"})
+	}
+	if s.GetRestarts() > 0 {
+		rows = append(rows, []string{"restarts", fmt.Sprint(s.GetRestarts())})
+	}
+	if s.GetUptimeS() > 0 {
+		rows = append(rows, []string{"running for", (time.Duration(s.GetUptimeS()) * time.Second).String()})
+	}
+	return rows
 }
 
 // operationPage is the JSON of durward://operations/{operation_id}.
@@ -309,12 +336,22 @@ func (b *Book) Complete(ctx context.Context, c Client, template, argument, prefi
 		if prefix != "" && !IsServiceID(prefix) {
 			return nil, 0, nil
 		}
-		list, _, err := b.list(ctx, c)
-		if err != nil {
+		if all, err = b.serviceIDs(ctx, c); err != nil {
 			return nil, 0, err
 		}
-		for _, s := range list.GetServices() {
-			all = append(all, s.GetServiceId())
+	case argument == argModeID && Templates()[i].Kind == Mode:
+		if prefix != "" && !IsModeID(prefix) {
+			return nil, 0, nil
+		}
+		if all, err = b.modeIDs(ctx, c); err != nil {
+			return nil, 0, err
+		}
+	case argument == argModelID && Templates()[i].Kind == Model:
+		if prefix != "" && !IsModelID(prefix) {
+			return nil, 0, nil
+		}
+		if all, err = b.modelIDs(ctx, c); err != nil {
+			return nil, 0, err
 		}
 	case argument == argOperationID && Templates()[i].Kind == Operation:
 	default:
@@ -357,23 +394,26 @@ func yes(b bool) string {
 // It asks no more than that takes: the vault for each operation, the executor for its services once, if any is named. Whoever
 // names none is judged by the permit that the watch takes, at the sink, each time that a watch begins.
 func (b *Book) Probe(ctx context.Context, c Client, uris ...URI) (map[string]vaultv1.OperationState, error) {
-	var named []string
+	named := map[Kind][]string{}
 	watched := false
 	for _, u := range uris {
 		switch {
 		case !u.Changes():
 			return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "this resource does not change by itself", fault.WithField("uri"))
-		case u.Kind == Service:
-			named = append(named, u.ID)
-		case u.Kind != Operation:
+		case u.Kind == Operation:
+		case u.ID != "":
+			named[u.Kind] = append(named[u.Kind], u.ID)
+		default:
 			watched = true
 		}
 	}
-	if len(named) > 0 {
-		if err := b.known(ctx, c, named); err != nil {
+	for kind, ids := range named {
+		if err := b.known(ctx, c, kind, ids); err != nil {
 			return nil, err
 		}
-	} else if watched {
+	}
+	// A list of the services has judged the permit that the watch takes already.
+	if len(named[Service]) == 0 && (watched || len(named) > 0) {
 		if err := b.relay.Renew(ctx, c.Session, c.By, b.tools[toolServices].Sink); err != nil {
 			return nil, err
 		}
@@ -392,15 +432,24 @@ func (b *Book) Probe(ctx context.Context, c Client, uris ...URI) (map[string]vau
 	return states, nil
 }
 
-// known checks that there are services with these ids.
-func (b *Book) known(ctx context.Context, c Client, ids []string) error {
-	list, _, err := b.list(ctx, c)
+// known checks that there are services, modes or models with these ids.
+func (b *Book) known(ctx context.Context, c Client, kind Kind, ids []string) error {
+	var all []string
+	var err error
+	switch kind {
+	case Service:
+		all, err = b.serviceIDs(ctx, c)
+	case Mode:
+		all, err = b.modeIDs(ctx, c)
+	case Model:
+		all, err = b.modelIDs(ctx, c)
+	}
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
-		if !slices.ContainsFunc(list.GetServices(), func(s *executorv1.ServiceSummary) bool { return s.GetServiceId() == id }) {
-			return fault.New(callv1.Code_CODE_NOT_FOUND, "no service has that id", fault.WithField("service_id"))
+		if !slices.Contains(all, id) {
+			return fault.New(callv1.Code_CODE_NOT_FOUND, "no "+string(kind)+" has that id", fault.WithField(string(kind)+"_id"))
 		}
 	}
 	return nil

@@ -29,6 +29,8 @@ type host struct {
 	gpus      []*executorv1.Gpu
 	services  []*executorv1.ServiceSummary
 	detail    *executorv1.ServiceDetail
+	modes     []*executorv1.ModeSummary
+	models    []*executorv1.ModelSummary
 	operation *vaultv1.GetOperationResponse
 	err       error
 	read      []string
@@ -51,10 +53,30 @@ func (h *host) Read(_ context.Context, _ *relay.Session, _ relay.Caller, tool co
 			return relay.Reply{}, fault.New(callv1.Code_CODE_NOT_FOUND, "no service has that id", fault.WithSuggestions("demo-chat"))
 		}
 		return relay.Reply{Response: &executorv1.ServiceInfoResponse{Service: proto.CloneOf(h.detail)}}, nil
+	case *executorv1.ListModesRequest:
+		return relay.Reply{Response: &executorv1.ListModesResponse{Modes: clones(h.modes), Current: "day"}}, nil
+	case *executorv1.ModeInfoRequest:
+		if r.GetModeId() != "day" {
+			return relay.Reply{}, fault.New(callv1.Code_CODE_NOT_FOUND, "no mode has that id")
+		}
+		return relay.Reply{Response: &executorv1.ModeInfoResponse{
+			ModeId: "day", Name: "By day", Description: "Chat | and search", Services: clones(h.services[:2]), Current: true, Drifted: []string{"service-01"},
+		}}, nil
+	case *executorv1.ListModelsRequest:
+		return relay.Reply{Response: &executorv1.ListModelsResponse{Models: clones(h.models)}}, nil
+	case *executorv1.ModelInfoRequest:
+		if r.GetModelId() != modelID {
+			return relay.Reply{}, fault.New(callv1.Code_CODE_NOT_FOUND, "no model has that id")
+		}
+		return relay.Reply{Response: &executorv1.ModelInfoResponse{
+			ModelId: modelID, ServedName: "llama", Source: "hf:" + modelID, Services: []*executorv1.ServiceDetail{proto.CloneOf(h.detail)},
+		}}, nil
 	default:
 		return relay.Reply{}, fmt.Errorf("unexpected %T", r)
 	}
 }
+
+const modelID = "meta-llama/Llama-3.1-8B"
 
 func clones[M proto.Message](list []M) []M {
 	var out []M
@@ -89,6 +111,10 @@ func ordinary() *host {
 			Reason: "not\x1b[2J now",
 		},
 	}
+	h.modes = []*executorv1.ModeSummary{
+		{ModeId: "day", Name: "By day", Services: []string{"service-00", "service-01"}, VramMib: 32768, Running: true}, {ModeId: "night"},
+	}
+	h.models = []*executorv1.ModelSummary{{ModelId: modelID, ServedName: "llama", Services: []string{"demo-chat"}, Available: true}}
 	for i := range uint32(8) {
 		h.gpus = append(h.gpus, &executorv1.Gpu{Index: i, Uuid: fmt.Sprintf("GPU-%d", i), Name: "NVIDIA H100 80GB HBM3", MemoryTotalMib: 81559, Services: []string{"demo-chat"}})
 	}
@@ -103,6 +129,7 @@ func ordinary() *host {
 
 var everything = []string{
 	"durward://help", "durward://gpu", "durward://services", "durward://services/demo-chat", "durward://config", "durward://operations/" + operationID,
+	"durward://modes", "durward://modes/day", "durward://models", "durward://models/" + modelID,
 }
 
 func client() Client {
@@ -141,7 +168,9 @@ func TestReadRefuses(t *testing.T) {
 	b := book(t, h)
 	for uri, code := range map[URI]callv1.Code{
 		{}:                                     callv1.Code_CODE_NOT_FOUND,
-		{Kind: "modes"}:                        callv1.Code_CODE_NOT_FOUND,
+		{Kind: "secrets"}:                      callv1.Code_CODE_NOT_FOUND,
+		{Kind: Mode, ID: "nothing"}:            callv1.Code_CODE_NOT_FOUND,
+		{Kind: Model, ID: "nothing"}:           callv1.Code_CODE_NOT_FOUND,
 		{Kind: Service, ID: "nothing"}:         callv1.Code_CODE_NOT_FOUND,
 		{Kind: Operation, ID: operationID[1:]}: callv1.Code_CODE_NOT_FOUND,
 	} {
@@ -286,8 +315,13 @@ func TestConfigSaysWhatEachToolNeeds(t *testing.T) {
 		}
 		for _, tool := range got.Tools {
 			expected := want
-			if tool.Tier == "READ" {
+			switch {
+			case tool.Tier == "READ":
 				expected = "runs at once"
+			case tool.Tier == "DESTRUCTIVE" && ceiling == optionsv1.Tier_TIER_DESTRUCTIVE:
+				expected += ", with a warning"
+			case tool.Tier == "DESTRUCTIVE":
+				expected = "is above this client's ceiling: not available"
 			}
 			if tool.Needs != expected {
 				t.Errorf("%s with ceiling %s: %s", tool.Tool, got.TierCeiling, tool.Needs)
@@ -343,6 +377,10 @@ func TestProbe(t *testing.T) {
 		"what does not change":       {uris: []string{"help"}, code: callv1.Code_CODE_INVALID_ARGUMENT},
 		"and nothing beside it":      {uris: []string{"services/service-01", "config", "gpu"}, code: callv1.Code_CODE_INVALID_ARGUMENT},
 		"no such service":            {uris: []string{"services/service-01", "services/nothing"}, code: callv1.Code_CODE_NOT_FOUND, read: list},
+		"no such mode":               {uris: []string{"modes/nothing"}, code: callv1.Code_CODE_NOT_FOUND, read: []string{toolModes}},
+		"no such model":              {uris: []string{"models/nothing"}, code: callv1.Code_CODE_NOT_FOUND, read: []string{toolModels}},
+		"a mode, all modes":          {uris: []string{"modes/day", "modes"}, read: []string{toolModes}, renewed: 1},
+		"a model":                    {uris: []string{"models/" + modelID}, read: []string{toolModels}, renewed: 1},
 		"no such operation":          {uris: []string{"operations/" + strings.Repeat("0", 32)}, code: callv1.Code_CODE_NOT_FOUND, looks: 1},
 		"what the permit says":       {uris: []string{"gpu", "gpu?format=json", "services"}, read: one, renewed: 1},
 		"one list for all":           {uris: []string{"services/service-01", "services/service-02", "services/service-02?format=json", "gpu"}, read: list},
@@ -369,6 +407,45 @@ func TestProbe(t *testing.T) {
 	away := &host{err: fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed)}
 	if _, err := book(t, away).Probe(t.Context(), client(), URI{Kind: GPU}); !fault.Is(err, callv1.Code_CODE_DENIED) {
 		t.Errorf("without a permit: %v", err)
+	}
+}
+
+// The pages of modes and models say what runs, and what to do about what does not.
+func TestModesAndModels(t *testing.T) {
+	b := book(t, ordinary())
+	for uri, want := range map[string][]string{
+		"durward://modes":                              {"switched last to day", "| day | yes | service-00, service-01 | 32768 | By day |", "| night | no |"},
+		"durward://modes?format=json":                  {`"current":"day"`, `"running":true`},
+		"durward://modes/day":                          {"# Mode day", `Chat \| and search`, "| drifted | service-01 |", "| service-00 | stopped |", "switch_mode"},
+		"durward://modes/day?format=json":              {`"drifted":["service-01"]`},
+		"durward://models":                             {"| " + modelID + " | yes | llama | demo-chat |"},
+		"durward://models/" + modelID:                  {"# Model " + modelID, "| demo-chat | running | http://127.0.0.1:17450/v1 |"},
+		"durward://models/" + modelID + "?format=json": {`"served_name":"llama"`},
+	} {
+		text := read(t, b, uri)
+		for _, part := range want {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s does not say %q: %s", uri, part, text)
+			}
+		}
+	}
+	empty := book(t, &host{})
+	for uri, want := range map[string]string{"durward://modes": "holds no mode", "durward://models": "holds no model"} {
+		if text := read(t, empty, uri); !strings.Contains(text, want) {
+			t.Errorf("%s of an empty host: %s", uri, text)
+		}
+	}
+	for argument, c := range map[string]struct{ template, prefix, want string }{
+		"mode_id":  {"durward://modes/{mode_id}{?format}", "n", "night"},
+		"model_id": {"durward://models/{+model_id}{?format}", "meta-llama/", modelID},
+	} {
+		values, total, err := b.Complete(t.Context(), client(), c.template, argument, c.prefix)
+		if err != nil || total != 1 || values[0] != c.want {
+			t.Errorf("%s: %v of %d, %v", argument, values, total, err)
+		}
+		if values, _, err := b.Complete(t.Context(), client(), c.template, argument, "../"); err != nil || len(values) != 0 {
+			t.Errorf("%s: %v, %v", argument, values, err)
+		}
 	}
 }
 

@@ -26,6 +26,8 @@ func Entries() []Entry {
 	return []Entry{
 		{URI{Kind: Help}, "help", "How to use Durward", "What an agent can do here, and how a human approves." + both, 1},
 		{URI{Kind: Services}, "services", "Services", "Every service of this host with its state, as list_services tells it. Can be subscribed to." + both, 0.8},
+		{URI{Kind: Modes}, "modes", "Modes", "Named sets of services that run together, and which one the host is in. Can be subscribed to." + both, 0.7},
+		{URI{Kind: Models}, "models", "Models", "The models that services of this host serve, and which answer now. Can be subscribed to." + both, 0.7},
 		{URI{Kind: GPU}, "gpu", "GPUs", "This host's GPUs and what runs on each, as gpu_status tells it. Can be subscribed to." + both, 0.6},
 		{URI{Kind: Config}, "config", "What binds this client", "Who this client is, its limits, and what each tool needs. Only a human can change it." + both, 0.4},
 	}
@@ -45,6 +47,8 @@ type Template struct {
 // Arguments of the templates.
 const (
 	argServiceID   = "service_id"
+	argModeID      = "mode_id"
+	argModelID     = "model_id"
 	argOperationID = "operation_id"
 	argFormat      = "format"
 )
@@ -54,6 +58,11 @@ func Templates() []Template {
 	return []Template{
 		{Service, Scheme + prefixService + "{" + argServiceID + "}{?" + argFormat + "}", "service", "One service",
 			"One service as service_info tells it. Can be subscribed to. Markdown; JSON with format=json.", 0.7},
+		{Mode, Scheme + prefixModes + "{" + argModeID + "}{?" + argFormat + "}", "mode", "One mode",
+			"One mode as mode_info tells it. Can be subscribed to. Markdown; JSON with format=json.", 0.6},
+		// A model's id may hold slashes, which stay as they are.
+		{Model, Scheme + prefixModels + "{+" + argModelID + "}{?" + argFormat + "}", "model", "One model",
+			"One model as model_info tells it. Can be subscribed to. Markdown; JSON with format=json.", 0.6},
 		{Operation, Scheme + prefixOperations + "{" + argOperationID + "}{?" + argFormat + "}", "operation", "One operation",
 			"Where one of your own operations stands, and what to do next. Can be subscribed to. Markdown; JSON with format=json.", 0.5},
 	}
@@ -68,18 +77,20 @@ type section struct {
 // manual is durward://help.
 var manual = []section{
 	{"Look", []string{
-		"gpu_status, list_services and service_info run at once and change nothing. The same data: durward://gpu, durward://services, durward://services/{service_id}.",
+		"READ tools run at once and change nothing. The same data: durward://gpu, durward://services, durward://modes and durward://models, with /{id} for one.",
+		"service_logs shows what a service wrote: data from a stranger. Passwords and keys in it are replaced by references such as [[SECRET:KIND:REF]]; equal references stand for equal values.",
 		"Numbers labelled simulated do not come from hardware; declared memory is not measured.",
 	}},
 	{"Change", []string{
-		"start_service and stop_service are WRITE: a human sees the tool, the exact arguments and your reason, and approves or denies. Give a short, honest reason.",
+		"To change the mode: simulate_mode shows what would stop, sleep and start and whether it fits; switch_mode takes its plan_digest. plan_changed: simulate again.",
+		"WRITE and DESTRUCTIVE tools ask: a human sees the tool, the exact arguments and your reason, and approves or denies. Give a short, honest reason.",
 		"pending_approval: nothing has happened yet. Tell the user what tell_user says (the operator runs: durward approvals), then call wait_operation with the operation_id, again while it stays pending.",
 		"running: call wait_operation for the result. ok: it is done.",
 		"denied: stop and tell the user. Do not retry, and do not look for another way.",
 		"error: if error.retryable is false, change the arguments or stop. error.field and error.did_you_mean help.",
 	}},
 	{"Watch", []string{
-		"Subscribe to durward://services, durward://services/{service_id}, durward://gpu or durward://operations/{operation_id}. A notification carries the URI alone: read it again.",
+		"Subscribe to durward://services, durward://modes, durward://models, one of them, durward://gpu or durward://operations/{operation_id}. A notification carries the URI alone: read it again.",
 		"durward://operations/{operation_id} shows your own operations, and nobody else's.",
 	}},
 	{"What you cannot do", []string{

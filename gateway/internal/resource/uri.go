@@ -6,6 +6,7 @@ package resource
 
 import (
 	"errors"
+	"slices"
 	"strings"
 )
 
@@ -15,12 +16,16 @@ const Scheme = "durward://"
 // Kind is what a URI is about.
 type Kind string
 
-// The kinds. Service and Operation have an id.
+// The kinds. Service, Mode, Model and Operation have an id.
 const (
 	Help      Kind = "help"
 	GPU       Kind = "gpu"
 	Services  Kind = "services"
 	Service   Kind = "service"
+	Modes     Kind = "modes"
+	Mode      Kind = "mode"
+	Models    Kind = "models"
+	Model     Kind = "model"
 	Config    Kind = "config"
 	Operation Kind = "operation"
 )
@@ -55,8 +60,21 @@ var ErrURI = errors.New("there is no such resource")
 const (
 	queryJSON        = "?format=json"
 	prefixService    = "services/"
+	prefixModes      = "modes/"
+	prefixModels     = "models/"
 	prefixOperations = "operations/"
 )
+
+// families are the kinds with an id: how their URIs begin, and what an id may be.
+var families = map[Kind]struct {
+	prefix string
+	is     func(id string) bool
+}{
+	Service:   {prefixService, IsServiceID},
+	Mode:      {prefixModes, IsModeID},
+	Model:     {prefixModels, IsModelID},
+	Operation: {prefixOperations, IsOperationID},
+}
 
 // Parse reads a URI: exactly a scheme, a name, an id where there is one, and the format where it is JSON. There is no
 // escaping, no case folding, no user, host, port or fragment, and String(Parse(x)) == x. The error is ErrURI.
@@ -70,17 +88,15 @@ func Parse(s string) (URI, error) {
 		u.Format = JSON
 	}
 	switch name {
-	case string(Help), string(GPU), string(Services), string(Config):
+	case string(Help), string(GPU), string(Services), string(Modes), string(Models), string(Config):
 		u.Kind = Kind(name)
 		return u, nil
 	}
-	if id, ok := strings.CutPrefix(name, prefixService); ok && IsServiceID(id) {
-		u.Kind, u.ID = Service, id
-		return u, nil
-	}
-	if id, ok := strings.CutPrefix(name, prefixOperations); ok && IsOperationID(id) {
-		u.Kind, u.ID = Operation, id
-		return u, nil
+	for kind, f := range families {
+		if id, ok := strings.CutPrefix(name, f.prefix); ok && f.is(id) {
+			u.Kind, u.ID = kind, id
+			return u, nil
+		}
 	}
 	return URI{}, ErrURI
 }
@@ -88,11 +104,8 @@ func Parse(s string) (URI, error) {
 // String returns the URI's one spelling.
 func (u URI) String() string {
 	name := string(u.Kind)
-	switch u.Kind {
-	case Service:
-		name = prefixService + u.ID
-	case Operation:
-		name = prefixOperations + u.ID
+	if f, ok := families[u.Kind]; ok {
+		name = f.prefix + u.ID
 	}
 	if u.Format == JSON {
 		name += queryJSON
@@ -115,6 +128,24 @@ func IsServiceID(s string) bool {
 		}
 	}
 	return s != "" && len(s) <= maxServiceID
+}
+
+// IsModeID reports whether s can be the id of a mode (SEC-V1).
+func IsModeID(s string) bool { return IsServiceID(s) }
+
+// maxModelID is the longest id of a model (SEC-V1).
+const maxModelID = 128
+
+// IsModelID reports whether s can be the id of a model (SEC-V1): words with dots and dashes, with slashes between them, none of
+// which names a folder above.
+func IsModelID(s string) bool {
+	for i, c := range []byte(s) {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !letter && (i == 0 || c != '_' && c != '-' && c != '.' && c != '/') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxModelID && !slices.Contains(strings.Split(s, "/"), "..")
 }
 
 // IsOperationID reports whether s can be the id of an operation: 128 bits in hex.

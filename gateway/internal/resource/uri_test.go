@@ -58,7 +58,17 @@ func TestParseRefuses(t *testing.T) {
 		"operation is no hex":     "durward://operations/" + strings.Repeat("g", 32),
 		"operations":              "durward://operations",
 		"kind, not name":          "durward://service/chat",
-		"modes":                   "durward://modes",
+		"kind, not name, either":  "durward://mode/night",
+		"no mode":                 "durward://modes/",
+		"mode with a dot":         "durward://modes/a.b",
+		"mode with a slash":       "durward://modes/a/b",
+		"no model":                "durward://models/",
+		"model above":             "durward://models/a/../b",
+		"model that is above":     "durward://models/..",
+		"model at the root":       "durward://models//etc",
+		"model with a space":      "durward://models/a b",
+		"model, escaped":          "durward://models/a%2fb",
+		"model of 129":            "durward://models/" + strings.Repeat("a", 129),
 		"a template":              "durward://services/{service_id}",
 	} {
 		if u, err := Parse(uri); !errors.Is(err, ErrURI) || u != (URI{}) {
@@ -77,6 +87,11 @@ func TestParse(t *testing.T) {
 		"durward://services/demo-chat":                         {Kind: Service, ID: "demo-chat"},
 		"durward://services/help":                              {Kind: Service, ID: "help"},
 		"durward://services/0_-?format=json":                   {Kind: Service, ID: "0_-", Format: JSON},
+		"durward://modes":                                      {Kind: Modes},
+		"durward://modes/night?format=json":                    {Kind: Mode, ID: "night", Format: JSON},
+		"durward://models?format=json":                         {Kind: Models, Format: JSON},
+		"durward://models/meta-llama/Llama-3.1-8B":             {Kind: Model, ID: "meta-llama/Llama-3.1-8B"},
+		"durward://models/a..b?format=json":                    {Kind: Model, ID: "a..b", Format: JSON},
 		"durward://config":                                     {Kind: Config},
 		"durward://operations/" + operationID:                  {Kind: Operation, ID: operationID},
 		"durward://operations/" + operationID + "?format=json": {Kind: Operation, ID: operationID, Format: JSON},
@@ -100,6 +115,7 @@ func FuzzURI(f *testing.F) {
 		"durward://help", "durward://gpu?format=json", "durward://services", "durward://services/demo-chat", "durward://config",
 		"durward://operations/" + operationID, "durward://services/..%2f..%2fetc%2fpasswd", "durward://services/a\u202e", "DURWARD://help",
 		"durward://services/a?format=json#x", "durward://help/", "durward://help?format=json&format=json", "",
+		"durward://modes/night", "durward://models/meta-llama/Llama-3.1-8B?format=json", "durward://models/a/../b",
 	} {
 		f.Add(seed)
 	}
@@ -117,7 +133,11 @@ func FuzzURI(f *testing.F) {
 		if again, err := Parse(u.String()); err != nil || again != u {
 			t.Errorf("%q read again is %+v, %v", s, again, err)
 		}
-		if strings.ContainsAny(u.ID, "./%?#@: \\") || len(s) > 200 {
+		forbidden := "./%?#@: \\"
+		if u.Kind == Model {
+			forbidden = "%?#@: \\"
+		}
+		if strings.ContainsAny(u.ID, forbidden) || strings.HasPrefix(u.ID, "/") || strings.Contains("/"+u.ID+"/", "/../") || len(s) > 200 {
 			t.Errorf("%q got through", s)
 		}
 	})

@@ -177,11 +177,18 @@ func (t *Table) changed(w *watch, id string) {
 	defer t.mu.Unlock()
 	for l := range w.listeners {
 		for uri := range l.uris {
-			if t.watches[l.subject(uri)] == w && (uri.ID == "" || uri.ID == id) {
+			if t.watches[l.subject(uri)] == w && shows(uri, id) {
 				l.mark(uri)
 			}
 		}
 	}
+}
+
+// shows reports whether the change of one service or operation may be seen in a resource. What a mode and a model are made of is
+// not known here: any service's change may be.
+func shows(uri resource.URI, id string) bool {
+	return uri.ID == "" || uri.ID == id && (uri.Kind == resource.Service || uri.Kind == resource.Operation) ||
+		uri.Kind == resource.Mode || uri.Kind == resource.Model
 }
 
 // mark is called with the table locked.

@@ -23,10 +23,12 @@ const (
 // Common is what every server process's file has. Embed it with `yaml:",inline"`.
 type Common struct {
 	// Listen is where the process serves, "127.0.0.1:7431": gRPC, at the gateway MCP over HTTP. Required; loopback
-	// unless the command line says -dangerous-allow-remote.
+	// unless the command line says -dangerous-allow-remote. Or a Unix socket, "unix:/run/durward/vault/grpc.sock,user=NAME,
+	// group=NAME": these users, the members of these groups, root and the process's own user may connect, by the kernel's
+	// word. Mutual TLS is spoken there all the same.
 	Listen string `yaml:"listen"`
 	// HealthListen is where GET /health, /metrics and /traces answer, to whoever asks and in clear, "127.0.0.1:7441".
-	// Required; loopback always.
+	// Required; loopback always, or a Unix socket as under Listen.
 	HealthListen string `yaml:"health_listen"`
 	// StateDir is the folder for everything the process writes. Required, absolute.
 	StateDir string `yaml:"state_dir"`
@@ -57,7 +59,7 @@ type TLS struct {
 
 // Peer is another process: where it is and who it must prove to be.
 type Peer struct {
-	// Address is host:port.
+	// Address is host:port; or "unix:/run/durward/vault/grpc.sock,user=NAME", where the user must be the one who listens.
 	Address string `yaml:"address"`
 	// Identity is the whole SPIFFE ID that its certificate must carry, "spiffe://durward.local/audit/main".
 	Identity string `yaml:"identity"`
@@ -76,7 +78,7 @@ func (c Common) Validate() error {
 		named("tls.certificate", checkAbsolute(c.TLS.Certificate)),
 		named("tls.key", checkAbsolute(c.TLS.Key)),
 	}
-	if c.Listen != "" && c.Listen == c.HealthListen {
+	if c.Listen != "" && place(c.Listen) == place(c.HealthListen) {
 		problems = append(problems, errors.New("health_listen: is the same as listen"))
 	}
 	if !slices.Contains([]string{"", "debug", "info", "warn", "error"}, c.LogLevel) {
@@ -92,21 +94,46 @@ func (c Common) Validate() error {
 	return errors.Join(problems...)
 }
 
+// place is an address without who may come there.
+func place(addr string) string {
+	if u, err := ParseUnix(addr); err == nil {
+		return u.Path
+	}
+	return addr
+}
+
 // Validate checks that both parts are there and that the address can be dialled. Whether the identity is well formed is
 // for the identity package.
 func (p Peer) Validate() error {
 	var problems []error
-	if host, port, err := net.SplitHostPort(p.Address); err != nil || host == "" || port == "" || port == "0" {
-		problems = append(problems, errors.New("address: must be host:port"))
-	}
+	problems = append(problems, named("address", checkDial(p.Address)))
 	if !strings.HasPrefix(p.Identity, "spiffe://") {
 		problems = append(problems, errors.New("identity: must be a SPIFFE ID, spiffe://TRUST_DOMAIN/ROLE/INSTANCE"))
 	}
 	return errors.Join(problems...)
 }
 
-// CheckListen checks a listen address: an IP and a port, a loopback one unless allowRemote (NET-1).
+// checkDial checks the address of a peer.
+func checkDial(addr string) error {
+	if IsUnix(addr) {
+		u, err := ParseUnix(addr)
+		if err == nil && (len(u.Users) > 1 || len(u.Groups) > 0) {
+			err = errors.New("takes one user=NAME, the one who listens there, and no group")
+		}
+		return err
+	}
+	if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" || port == "0" {
+		return errors.New("must be host:port, or unix:/PATH,user=NAME")
+	}
+	return nil
+}
+
+// CheckListen checks a listen address: an IP and a port, a loopback one unless allowRemote (NET-1), or a Unix socket.
 func CheckListen(addr string, allowRemote bool) error {
+	if IsUnix(addr) {
+		_, err := ParseUnix(addr)
+		return err
+	}
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil || port == "" {
 		return errors.New("must be an IP address and a port, like 127.0.0.1:7431")

@@ -33,7 +33,9 @@ type Tool struct {
 	Idempotent  bool
 	// OpenResult: the result's shape is another tool's.
 	OpenResult bool
-	Source     string
+	// OneCall: a READ tool that no permit covers; each call takes a grant of its own.
+	OneCall bool
+	Source  string
 	// Method is the RPC; FullMethod its gRPC name, "/durward.executor.v1.ToolService/StartService".
 	Method     protoreflect.MethodDescriptor
 	FullMethod string
@@ -51,6 +53,9 @@ func (t Tool) Ref() *callv1.ToolRef {
 	return &callv1.ToolRef{Name: t.Name, Source: t.Source, DefinitionDigest: t.DefinitionDigest[:]}
 }
 
+// ByPermit reports whether a session's permit covers the tool: a READ tool whose calls the vault need not see one by one.
+func (t Tool) ByPermit() bool { return t.Tier == optionsv1.Tier_TIER_READ && !t.OneCall }
+
 // NewRequest returns an empty message of the tool's arguments.
 func (t Tool) NewRequest() proto.Message { return newMessage(t.Method.Input()) }
 
@@ -66,6 +71,7 @@ func (t Tool) Definition() map[string]any {
 		"description":   t.Description,
 		"tier":          TierName(t.Tier),
 		"idempotent":    t.Idempotent,
+		"one_call":      t.OneCall,
 		"input_schema":  t.InputSchema,
 		"result_schema": t.ResultSchema,
 	}
@@ -142,10 +148,11 @@ func PermitOf(fullMethod string) (Tool, bool) {
 	return underPermit(m)
 }
 
-// underPermit finds the tool that an RPC names: a READ tool of the same sink. An RPC that is a tool itself names none.
+// underPermit finds the tool that an RPC names: a READ tool of the same sink that a permit covers. An RPC that is a tool itself
+// names none.
 func underPermit(m protoreflect.MethodDescriptor) (Tool, bool) {
 	t, ok := Lookup(permitName(m))
-	return t, ok && toolOption(m) == nil && t.Tier == optionsv1.Tier_TIER_READ && t.Sink == packages[m.ParentFile().Package()]
+	return t, ok && toolOption(m) == nil && t.ByPermit() && t.Sink == packages[m.ParentFile().Package()]
 }
 
 func permitName(m protoreflect.MethodDescriptor) string {
@@ -179,8 +186,7 @@ func underPermits(files *protoregistry.Files, sink optionsv1.Role) (map[string]P
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {
 				p := Permitted{Method: methods.Get(j)}
-				callers, _ := proto.GetExtension(p.Method.Options(), optionsv1.E_Callers).([]optionsv1.Role)
-				if permitName(p.Method) == "" && (!p.Stream() || !slices.Contains(callers, optionsv1.Role_ROLE_GATEWAY)) {
+				if permitName(p.Method) == "" && (!p.Stream() || !slices.Contains(callers(p.Method), optionsv1.Role_ROLE_GATEWAY)) {
 					continue
 				}
 				var ok bool
@@ -198,6 +204,32 @@ func underPermits(files *protoregistry.Files, sink optionsv1.Role) (map[string]P
 		return nil, fmt.Errorf("contract: RPCs under no permit: %s", strings.Join(open, ", "))
 	}
 	return out, nil
+}
+
+// OperatorStreams returns the streams of a sink that operators alone may call and that name no permit, by gRPC name.
+func OperatorStreams(sink optionsv1.Role) map[string]bool {
+	out := map[string]bool{}
+	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		if role, ok := packages[file.Package()]; !ok || role != sink {
+			return true
+		}
+		for i := range file.Services().Len() {
+			methods := file.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				p := Permitted{Method: methods.Get(j)}
+				if p.Stream() && permitName(p.Method) == "" && slices.Equal(callers(p.Method), []optionsv1.Role{optionsv1.Role_ROLE_OPERATOR}) {
+					out[fullMethod(p.Method)] = true
+				}
+			}
+		}
+		return true
+	})
+	return out
+}
+
+func callers(m protoreflect.MethodDescriptor) []optionsv1.Role {
+	roles, _ := proto.GetExtension(m.Options(), optionsv1.E_Callers).([]optionsv1.Role)
+	return roles
 }
 
 func fullMethod(m protoreflect.MethodDescriptor) string {
@@ -220,6 +252,7 @@ func newTool(m protoreflect.MethodDescriptor, option *optionsv1.Tool, sink optio
 		Tier:        option.GetTier(),
 		Idempotent:  option.GetIdempotent(),
 		OpenResult:  option.GetOpenResult(),
+		OneCall:     option.GetOneCall(),
 		Source:      SourceNative,
 		Method:      m,
 		FullMethod:  fullMethod(m),
@@ -324,6 +357,34 @@ func (t Tool) OutsideFields() []string { return outsideFields(t.Method) }
 // OutsideFields is Tool.OutsideFields for an RPC under a tool's permit.
 func (p Permitted) OutsideFields() []string { return outsideFields(p.Method) }
 
+// Opaque returns the fields of a message, however deep, whose content from outside is neither text nor a number: bytes, and
+// messages of other packages that hold text. Nothing could look through them.
+func Opaque(d protoreflect.MessageDescriptor) []string {
+	var out []string
+	walkFields(d, func(path string, fd protoreflect.FieldDescriptor) {
+		value := fd
+		if fd.IsMap() {
+			value = fd.MapValue()
+		}
+		foreign := value.Message() != nil && value.Message().ParentFile().Package() != d.ParentFile().Package() && holdsText(value.Message())
+		if !FromCatalogue(fd) && (value.Kind() == protoreflect.BytesKind || foreign) {
+			out = append(out, path)
+		}
+	})
+	return out
+}
+
+// holdsText reports whether a message has a field of its own that is more than a number.
+func holdsText(d protoreflect.MessageDescriptor) bool {
+	for i := range d.Fields().Len() {
+		switch d.Fields().Get(i).Kind() {
+		case protoreflect.StringKind, protoreflect.BytesKind, protoreflect.MessageKind, protoreflect.GroupKind:
+			return true
+		}
+	}
+	return false
+}
+
 func outsideFields(m protoreflect.MethodDescriptor) []string {
 	var out []string
 	walkFields(m.Output(), func(path string, fd protoreflect.FieldDescriptor) {
@@ -343,7 +404,10 @@ func walkFields(d protoreflect.MessageDescriptor, visit func(path string, fd pro
 			fd := d.Fields().Get(i)
 			path := prefix + string(fd.Name())
 			visit(path, fd)
-			if sub := fd.Message(); sub != nil && !fd.IsMap() && sub.ParentFile().Package() == d.ParentFile().Package() {
+			if fd.IsMap() {
+				fd = fd.MapValue()
+			}
+			if sub := fd.Message(); sub != nil && sub.ParentFile().Package() == d.ParentFile().Package() {
 				walk(sub, path+".")
 			}
 		}

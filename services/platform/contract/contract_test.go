@@ -51,6 +51,15 @@ func TestTools(t *testing.T) {
 		"service_info":   {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_EXECUTOR},
 		"start_service":  {optionsv1.Tier_TIER_WRITE, optionsv1.Role_ROLE_EXECUTOR},
 		"stop_service":   {optionsv1.Tier_TIER_WRITE, optionsv1.Role_ROLE_EXECUTOR},
+		"service_logs":   {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_EXECUTOR},
+		"list_modes":     {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_EXECUTOR},
+		"mode_info":      {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_EXECUTOR},
+		"list_models":    {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_EXECUTOR},
+		"model_info":     {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_EXECUTOR},
+		"simulate_mode":  {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_EXECUTOR},
+		"switch_mode":    {optionsv1.Tier_TIER_DESTRUCTIVE, optionsv1.Role_ROLE_EXECUTOR},
+		"sleep_service":  {optionsv1.Tier_TIER_WRITE, optionsv1.Role_ROLE_EXECUTOR},
+		"wake_service":   {optionsv1.Tier_TIER_WRITE, optionsv1.Role_ROLE_EXECUTOR},
 		"wait_operation": {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
 	}
 	tools := Tools()
@@ -61,6 +70,9 @@ func TestTools(t *testing.T) {
 		w, ok := want[tool.Name]
 		if !ok || tool.Tier != w.tier || tool.Sink != w.sink || tool.Source != SourceNative {
 			t.Errorf("%s: tier %v, sink %v, source %s", tool.Name, tool.Tier, tool.Sink, tool.Source)
+		}
+		if tool.OneCall != (tool.Name == "service_logs") || tool.ByPermit() != (w.tier == optionsv1.Tier_TIER_READ && !tool.OneCall) {
+			t.Errorf("%s: one call: %t, by permit: %t", tool.Name, tool.OneCall, tool.ByPermit())
 		}
 		if again, ok := ByMethod(tool.FullMethod); !ok || again.Name != tool.Name {
 			t.Errorf("ByMethod(%s) = %s", tool.FullMethod, again.Name)
@@ -236,14 +248,19 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// TestNoToolReturnsOutsideText holds until a sink can tokenise: see Tool.OutsideFields.
-func TestNoToolReturnsOutsideText(t *testing.T) {
+// TestTextFromOutside pins what of the answers comes from elsewhere and passes the vault: whoever adds a field says where its text
+// is from.
+func TestTextFromOutside(t *testing.T) {
+	want := map[string][]string{"service_logs": {"log"}, "switch_mode": {"log"}}
 	for _, tool := range Tools() {
 		if tool.OpenResult {
 			continue // its response is for the gateway, which answers with the original tool's result
 		}
-		for _, field := range tool.OutsideFields() {
-			t.Errorf("%s returns %s, whose text comes from outside", tool.Name, field)
+		if diff := cmp.Diff(want[tool.Name], tool.OutsideFields()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tool.Name, diff)
+		}
+		if odd := Opaque(tool.Method.Output()); len(odd) > 0 {
+			t.Errorf("%s returns what nothing can look through: %v", tool.Name, odd)
 		}
 	}
 }
@@ -302,13 +319,21 @@ func TestPermitOf(t *testing.T) {
 	}
 	under, err := UnderPermit(optionsv1.Role_ROLE_EXECUTOR)
 	watch := under["/durward.executor.v1.EventService/WatchServices"]
-	if err != nil || len(under) != 1 || watch.Tool.Name != "list_services" || !watch.Stream() {
+	progress := under["/durward.executor.v1.EventService/WatchProgress"]
+	if err != nil || len(under) != 2 || watch.Tool.Name != "list_services" || !watch.Stream() || progress.Tool.Name != "list_services" {
 		t.Errorf("the executor's RPCs under a permit are %v, %v", under, err)
 	}
 	under, err = UnderPermit(optionsv1.Role_ROLE_VAULT)
 	get := under["/durward.vault.v1.OperationService/GetOperation"]
 	if err != nil || len(under) != 1 || get.Tool.Name != "wait_operation" || get.Stream() {
 		t.Errorf("the vault's RPCs under a permit are %v, %v", under, err)
+	}
+}
+
+func TestOperatorStreams(t *testing.T) {
+	got := OperatorStreams(optionsv1.Role_ROLE_EXECUTOR)
+	if diff := cmp.Diff(map[string]bool{"/durward.executor.v1.ControlService/FollowLogs": true}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
@@ -329,6 +354,7 @@ func TestUnderPermit(t *testing.T) {
 		"a stream under a permit":             {permit: "gpu_status", caller: gateway, stream: true, want: "gpu_status"},
 		"an operator's under a permit":        {permit: "gpu_status", caller: operator, want: "gpu_status"},
 		"under the permit of what changes":    {permit: "start_service", caller: gateway, want: "error"},
+		"under that of a one-call tool":       {permit: "service_logs", caller: gateway, want: "error"},
 		"under the permit of another sink":    {permit: "wait_operation", caller: gateway, want: "error"},
 		"under the permit of no tool":         {permit: "no_such_tool", caller: gateway, want: "error"},
 		"an operator's under that of no tool": {permit: "no_such_tool", caller: operator, want: "error"},

@@ -163,6 +163,9 @@ func Lint() []string {
 		if t.Tier == optionsv1.Tier_TIER_UNSPECIFIED {
 			complain("has no tier")
 		}
+		if t.OneCall && t.Tier != optionsv1.Tier_TIER_READ {
+			complain("takes a grant for each call as every tool beyond READ does, and says so")
+		}
 		if t.Title == "" {
 			complain("has no title")
 		}

@@ -12,10 +12,12 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/big"
 	"net/url"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -210,6 +212,37 @@ func WriteLeaf(dir string, certPEM, keyPEM []byte) error {
 	return writeFile(filepath.Join(dir, FileCertificate), certPEM)
 }
 
+// Owner is to whom a leaf's files belong.
+type Owner struct {
+	UID, GID int
+	// Mode is both files'. It must not let everybody in.
+	Mode fs.FileMode
+}
+
+// OwnerOf returns to whom a file belongs.
+func OwnerOf(path string) (Owner, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return Owner{}, err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.Mode().IsRegular() {
+		return Owner{}, fmt.Errorf("%s is not a regular file", path)
+	}
+	return Owner{UID: int(stat.Uid), GID: int(stat.Gid), Mode: info.Mode().Perm()}, nil
+}
+
+// WriteLeafFor is WriteLeaf for files that belong to another user, in a folder that is there and is ours.
+func WriteLeafFor(dir string, certPEM, keyPEM []byte, owner Owner) error {
+	if owner.Mode&0o007 != 0 {
+		return errors.New("certificate: its key would be everybody's to read")
+	}
+	if err := replaceFile(filepath.Join(dir, FileKey), keyPEM, &owner); err != nil {
+		return err
+	}
+	return replaceFile(filepath.Join(dir, FileCertificate), certPEM, &owner)
+}
+
 // Leaf is what a certificate file says.
 type Leaf struct {
 	ID                  identity.ID
@@ -255,13 +288,17 @@ func encode(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// writeFile replaces path by a file of mode 0600, whole or not at all.
-func writeFile(path string, data []byte) (err error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+// writeFile replaces path by a file of mode 0600, whole or not at all, in a folder that it makes.
+func writeFile(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".new-*") // 0600
+	return replaceFile(path, data, nil)
+}
+
+// replaceFile replaces path, whole or not at all, by a file of the owner's; nil: ours, of mode 0600.
+func replaceFile(path string, data []byte, owner *Owner) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // 0600
 	if err != nil {
 		return err
 	}
@@ -271,6 +308,11 @@ func writeFile(path string, data []byte) (err error) {
 		}
 	}()
 	_, err = f.Write(data)
+	if owner != nil {
+		// By the descriptor: whoever may write to the folder could put another file under the name. The mode first, since a
+		// file that was given away is not ours to change.
+		err = errors.Join(err, f.Chmod(owner.Mode), f.Chown(owner.UID, owner.GID))
+	}
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err != nil {
 		return err

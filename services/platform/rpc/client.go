@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/telemetry/span"
@@ -28,7 +29,7 @@ const DefaultDeadline = 2 * time.Second
 // ClientConfig is what a connection needs; every field but Logger is required.
 type ClientConfig struct {
 	Identity *identity.Source
-	// Address is host:port.
+	// Address is host:port, or a Unix socket with the user who must be listening there (config.Peer).
 	Address string
 	// Server is the one identity that is accepted there.
 	Server identity.ID
@@ -44,7 +45,12 @@ func Dial(cfg ClientConfig) (*grpc.ClientConn, error) {
 		return nil, errors.New("rpc: a connection needs an identity, an address and the server's identity")
 	}
 	c := &client{cfg: cfg}
-	return grpc.NewClient("passthrough:///"+cfg.Address,
+	var options []grpc.DialOption
+	if config.IsUnix(cfg.Address) {
+		// TLS names the server by its identity, whatever this says; a path would be no name.
+		options = append(options, grpc.WithAuthority(identity.RoleName(cfg.Server.Role())), grpc.WithContextDialer(DialContext))
+	}
+	return grpc.NewClient("passthrough:///"+cfg.Address, append(options,
 		grpc.WithTransportCredentials(credentials.NewTLS(cfg.Identity.ClientTLS(cfg.Server))),
 		// The environment must not be able to lead a connection elsewhere.
 		grpc.WithNoProxy(),
@@ -62,7 +68,7 @@ func Dial(cfg ClientConfig) (*grpc.ClientConn, error) {
 		grpc.WithInitialConnWindowSize(windowBytes),
 		grpc.WithUnaryInterceptor(c.unary),
 		grpc.WithStreamInterceptor(c.stream),
-	)
+	)...)
 }
 
 type client struct{ cfg ClientConfig }

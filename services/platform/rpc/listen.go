@@ -18,7 +18,14 @@ import (
 
 // Listen listens on a TCP address. It refuses one that is not loopback unless allowRemote (NET-1), and says who holds a
 // port that is taken, where /proc shows it. The caller closes the listener.
+//
+// On a Unix socket (config.Unix) it returns the connections of those alone whom the address names, of root and of our own
+// user, as the kernel says who they are. Its folder must be ours or root's, and nobody else may write there. A socket that
+// a killed process left behind is replaced; closing the listener removes the socket.
 func Listen(addr string, allowRemote bool) (net.Listener, error) {
+	if config.IsUnix(addr) {
+		return listenUnix(addr)
+	}
 	if err := config.CheckListen(addr, allowRemote); err != nil {
 		return nil, fmt.Errorf("listen address %q %w", addr, err)
 	}

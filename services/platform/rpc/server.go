@@ -146,6 +146,12 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	s.draining = draining
 	asking.Go(func() { s.askAgain(draining) })
 
+	if l, ok := lis.(*unixListener); ok {
+		refused := func(peer unixPeer) {
+			s.cfg.Logger.WarnContext(ctx, "connection refused: the Unix user may not connect", "uid", peer.uid, "pid", peer.pid)
+		}
+		l.refused.Store(&refused)
+	}
 	served := make(chan error, 1)
 	go func() { served <- s.grpc.Serve(lis) }()
 	select {

@@ -35,6 +35,9 @@ type call struct {
 	// grant and statement are set once verified.
 	grant     *callv1.Grant
 	statement *callv1.HumanStatement
+	// signedGrant and signedPermit are what the call came with, once verified: at most one of them.
+	signedGrant  *callv1.SignedGrant
+	signedPermit *callv1.SignedPermit
 	// subject is the digest of what the call acts on, as it was when the statement was checked.
 	subject [sha256.Size]byte
 }
@@ -131,6 +134,7 @@ const (
 	sayHalted      = "an operator halted all changes; nothing was done"
 	sayExpired     = "the approval has expired; ask again"
 	saySpent       = "the approval was used before, and nothing was done now; ask again"
+	sayUntokenised = "the vault cannot look through the answer for secrets now; ask again"
 	sayUnknown     = "the process was interrupted while it did this; look at the state before you ask again"
 )
 

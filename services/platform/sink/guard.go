@@ -29,6 +29,12 @@ func verifyPermit(signed *callv1.SignedPermit, keys grant.Keys, now time.Time) (
 // permitRequired reports whether a relayed read needs a permit or a grant.
 func permitRequired() bool { return true }
 
+// oneCallRequired reports whether a read whose calls the vault sees one by one takes no permit.
+func oneCallRequired() bool { return true }
+
+// tokenisationRequired reports whether text from outside is looked through before it leaves.
+func tokenisationRequired() bool { return true }
+
 // grantRequired reports whether a change needs a grant.
 func grantRequired() bool { return true }
 

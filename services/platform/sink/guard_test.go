@@ -10,7 +10,8 @@ import (
 
 // TestGuardsStand: in a build without the drill's tag every guard refuses what is off by a little.
 func TestGuardsStand(t *testing.T) {
-	if !permitRequired() || !grantRequired() || !statementRequired(false) || !redemptionRequired() || !intentRequired() || !confirmRequired() {
+	if !permitRequired() || !grantRequired() || !statementRequired(false) || !redemptionRequired() || !intentRequired() || !confirmRequired() ||
+		!oneCallRequired() || !tokenisationRequired() {
 		t.Error("something is not required")
 	}
 	if ctx := ungranted(t.Context()); ctx != t.Context() {

@@ -23,7 +23,7 @@ import (
 // Guards are the names that Weaken takes: each switches one guard off.
 var Guards = []string{
 	"required", "grant", "permit", "in-force", "audience", "epoch", "tool", "arguments", "subject", "spent", "statement", "uses",
-	"intent", "redeem", "confirm", rpc.GuardCallers, rpc.GuardSpans,
+	"intent", "redeem", "confirm", "one-call", "tokenise", rpc.GuardCallers, rpc.GuardSpans,
 }
 
 var (
@@ -72,6 +72,10 @@ func verifyPermit(signed *callv1.SignedPermit, keys grant.Keys, now time.Time) (
 }
 
 func permitRequired() bool { return !weak("permit") }
+
+func oneCallRequired() bool { return !weak("one-call") }
+
+func tokenisationRequired() bool { return !weak("tokenise") }
 
 func grantRequired() bool { return !weak("required") }
 

@@ -300,6 +300,9 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 		err = fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errUnconfirmed))
 	}
 
+	if err == nil {
+		response = a.tokeniseDone(ctx, c, n, response)
+	}
 	result := &Result{State: StateDone, OK: err == nil && !n.failed}
 	record := a.record(auditv1.Kind_KIND_OUTCOME, auditv1.Status_STATUS_OK, c)
 	record.Body.DurationMs = milliseconds(took)

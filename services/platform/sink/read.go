@@ -15,6 +15,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
@@ -28,6 +29,9 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 	}
 	n := &notes{}
 	response, err := a.run(context.WithValue(ctx, notesKey{}, n), c, handler)
+	if err == nil {
+		response, err = a.tokeniseRead(ctx, c, response)
+	}
 	record := a.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, c)
 	record.Body.Summary, record.Body.DurationMs = n.summary, milliseconds(a.cfg.Now().Sub(c.began))
 	if err != nil {
@@ -48,7 +52,7 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 
 func (a *Authority) admitRead(ctx context.Context, c *call) error {
 	if c.caller.Role() == optionsv1.Role_ROLE_OPERATOR {
-		c.who = who{principal: statement.CommandPrincipal(c.caller.Instance()), channel: callv1.Channel_CHANNEL_CLI}
+		c.who = operator(c.caller)
 		return nil
 	}
 	rawPermit, err := header(ctx, rpc.MetadataPermit)
@@ -64,6 +68,8 @@ func (a *Authority) admitRead(ctx context.Context, c *call) error {
 		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("a grant for what takes a permit"))
 	case rawGrant != nil:
 		return a.admitByGrant(ctx, c, rawGrant)
+	case rawPermit != nil && c.tool.OneCall && oneCallRequired():
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("a permit for what takes a grant for each call"))
 	case rawPermit != nil:
 		if _, err := a.admitByPermit(c, rawPermit); err != nil {
 			return a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
@@ -76,11 +82,17 @@ func (a *Authority) admitRead(ctx context.Context, c *call) error {
 	}
 }
 
+// operator is who an operator's own call is for.
+func operator(caller identity.ID) who {
+	return who{principal: statement.CommandPrincipal(caller.Instance()), channel: callv1.Channel_CHANNEL_CLI}
+}
+
 func (a *Authority) admitByPermit(c *call, raw []byte) (*callv1.Permit, error) {
-	p, err := a.permits.verified(raw, a.cfg.Trust, a.verifyPermit)
+	known, err := a.permits.verified(raw, a.cfg.Trust, a.verifyPermit)
 	if err != nil {
 		return nil, err
 	}
+	p := known.permit
 	now := a.cfg.Now()
 	switch {
 	case !audienceIs(p.GetAudience(), a.self):
@@ -93,10 +105,17 @@ func (a *Authority) admitByPermit(c *call, raw []byte) (*callv1.Permit, error) {
 		return nil, errors.New("the permit does not name the tool")
 	}
 	c.who = who{principal: p.GetPrincipal(), session: p.GetSession(), channel: p.GetChannel()}
+	c.signedPermit = known.signed
 	return p, nil
 }
 
-func (a *Authority) verifyPermit(raw []byte) (*callv1.Permit, error) {
+// admitted is a verified permit, as it came and as it reads.
+type admitted struct {
+	signed *callv1.SignedPermit
+	permit *callv1.Permit
+}
+
+func (a *Authority) verifyPermit(raw []byte) (*admitted, error) {
 	signed := &callv1.SignedPermit{}
 	if err := parse(raw, signed); err != nil {
 		return nil, err
@@ -105,7 +124,7 @@ func (a *Authority) verifyPermit(raw []byte) (*callv1.Permit, error) {
 	if err != nil {
 		return nil, fmt.Errorf("permit: %w", err)
 	}
-	return p, nil
+	return &admitted{signed: signed, permit: p}, nil
 }
 
 // admitByGrant takes a one-call grant for a read. The vault spends it; nothing is kept here, since a read has no effect
@@ -152,10 +171,10 @@ type permitCache struct {
 	// snapshot is the trust that the permits were verified under.
 	snapshot *trust.Snapshot
 	// young and old are two generations: what is used moves to young, and old is dropped when young is full.
-	young, old map[[sha256.Size]byte]*callv1.Permit
+	young, old map[[sha256.Size]byte]*admitted
 }
 
-func (p *permitCache) verified(raw []byte, folder *trust.Folder, verify func([]byte) (*callv1.Permit, error)) (*callv1.Permit, error) {
+func (p *permitCache) verified(raw []byte, folder *trust.Folder, verify func([]byte) (*admitted, error)) (*admitted, error) {
 	key := sha256.Sum256(raw)
 	now := folder.Current()
 	p.mu.Lock()
@@ -184,9 +203,9 @@ func (p *permitCache) verified(raw []byte, folder *trust.Folder, verify func([]b
 	return permit, nil
 }
 
-func (p *permitCache) put(key [sha256.Size]byte, permit *callv1.Permit) {
+func (p *permitCache) put(key [sha256.Size]byte, permit *admitted) {
 	if p.young == nil || len(p.young) >= permitCacheSize/2 {
-		p.young, p.old = map[[sha256.Size]byte]*callv1.Permit{}, p.young
+		p.young, p.old = map[[sha256.Size]byte]*admitted{}, p.young
 	}
 	p.young[key] = permit
 }
@@ -204,7 +223,7 @@ func (a *Authority) acceptGrant(ctx context.Context, c *call, raw []byte) (*call
 	if err := a.checkGrant(ctx, c, g); err != nil {
 		return nil, err
 	}
-	c.grant = g
+	c.grant, c.signedGrant = g, signed
 	c.who = who{principal: g.GetPrincipal(), session: g.GetSession(), channel: g.GetChannel()}
 	return signed, nil
 }

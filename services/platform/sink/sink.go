@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,6 +69,12 @@ type Redeemer interface {
 	Settle(ctx context.Context, in *vaultv1.SettleRequest, opts ...grpc.CallOption) (*vaultv1.SettleResponse, error)
 }
 
+// Tokeniser replaces what a session's agent may not see in texts from outside, each value by a reference;
+// vaultv1.TokeniseServiceClient is one.
+type Tokeniser interface {
+	Tokenise(ctx context.Context, in *vaultv1.TokeniseRequest, opts ...grpc.CallOption) (*vaultv1.TokeniseResponse, error)
+}
+
 // Subjects answers what a call would act on: the RFC 8785 JSON whose SHA-256 is the subject digest, as it is now. Errors
 // are faults for the caller (not found, for example).
 type Subjects interface {
@@ -81,7 +86,7 @@ type Finder interface {
 	Found(ctx context.Context, tool string, arguments []byte) string
 }
 
-// Config is what an Authority is made of. Everything but Unattended and Now is required.
+// Config is what an Authority is made of. Everything but Tokeniser, Unattended and Now is required.
 type Config struct {
 	// Self is this sink: the audience that grants and permits must name. Its role says which tools are served.
 	Self     identity.ID
@@ -89,8 +94,10 @@ type Config struct {
 	Store    Store
 	Recorder Recorder
 	Vault    Redeemer
-	Subjects Subjects
-	Logger   *slog.Logger
+	// Tokeniser is required where a tool of this sink returns text from outside.
+	Tokeniser Tokeniser
+	Subjects  Subjects
+	Logger    *slog.Logger
 	// Unattended names tools beyond READ that run here without a human's statement: this sink's own file says so.
 	Unattended []string
 	// Now is the sink's clock; nil means time.Now.
@@ -103,10 +110,12 @@ type Authority struct {
 	self  string
 	tools map[string]contract.Tool
 	// under are the RPCs that are no tools and take a tool's permit, by gRPC name.
-	under   map[string]contract.Permitted
-	permits permitCache
-	streams streams
-	control atomic.Pointer[Control]
+	under map[string]contract.Permitted
+	// operators are the streams that take no permit and that operators alone may call.
+	operators map[string]bool
+	permits   permitCache
+	streams   streams
+	control   atomic.Pointer[Control]
 	// controlMu orders changes of the control state; readers use the pointer.
 	controlMu sync.Mutex
 	// beginning is held for reading while an effect begins, and for writing by a halt before it answers.
@@ -121,8 +130,9 @@ type Authority struct {
 	nudge  chan struct{}
 }
 
-// New checks the contract and reads the durable state. It refuses to serve a tool whose results hold text from outside,
-// since nothing tokenises them here, and an RPC whose permit nothing can judge.
+// New checks the contract and reads the durable state. Without a Tokeniser it refuses to serve a tool whose results hold text
+// from outside; and it refuses an RPC whose permit nothing can judge, and a stream under a permit that tells what is from
+// outside.
 func New(ctx context.Context, cfg Config) (*Authority, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -132,25 +142,26 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 		return nil, err
 	}
 	a := &Authority{
-		cfg:     cfg,
-		under:   under,
-		streams: streams{open: map[string]int{}, moved: make(chan struct{})},
-		self:    cfg.Self.String(),
-		tools:   map[string]contract.Tool{},
-		flights: map[string]*flight{},
-		nudge:   make(chan struct{}, 1),
+		cfg:       cfg,
+		under:     under,
+		operators: contract.OperatorStreams(cfg.Self.Role()),
+		streams:   streams{open: map[string]int{}, moved: make(chan struct{})},
+		self:      cfg.Self.String(),
+		tools:     map[string]contract.Tool{},
+		flights:   map[string]*flight{},
+		nudge:     make(chan struct{}, 1),
 	}
 	for _, t := range contract.Tools() {
 		if t.Sink != cfg.Self.Role() {
 			continue
 		}
-		if err := checkOrigins(t.Name, t.OutsideFields()); err != nil {
+		if err := a.checkOrigins(t.Name, t.Method, false); err != nil {
 			return nil, err
 		}
 		a.tools[t.FullMethod] = t
 	}
 	for method, p := range under {
-		if err := checkOrigins(method, p.OutsideFields()); err != nil {
+		if err := a.checkOrigins(method, p.Method, p.Stream()); err != nil {
 			return nil, err
 		}
 	}
@@ -165,14 +176,6 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 	}
 	a.control.Store(&control)
 	return a, nil
-}
-
-// checkOrigins holds what a tool, or an RPC under its permit, returns to what this sink can clean by itself.
-func checkOrigins(name string, outside []string) error {
-	if len(outside) > 0 {
-		return fmt.Errorf("%s returns text from outside, which nothing here tokenises: %s", name, strings.Join(outside, ", "))
-	}
-	return nil
 }
 
 // Control returns the epoch and whether the sink is halted.

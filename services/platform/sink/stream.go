@@ -11,6 +11,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
 )
@@ -68,18 +69,19 @@ const sayPermit = "the permit has expired; renew it"
 
 // Stream returns the interceptor for streams, which belongs on every server that has Unary. A stream that the contract puts
 // under a READ tool's permit is admitted as that tool's calls are, counted, and recorded once, before its first message; it
-// ends with CODE_EXPIRED when the permit does or the sink's epoch leaves it behind. Any other stream is refused: none runs
-// without a discipline.
+// ends with CODE_EXPIRED when the permit does or the sink's epoch leaves it behind. An operator's own stream takes no permit, and
+// is counted and recorded alike. Any other stream is refused: none runs without a discipline.
 func (a *Authority) Stream() grpc.StreamServerInterceptor {
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		ctx := ss.Context()
 		caller, _ := rpc.Caller(ctx)
 		c := &call{requestID: rpc.RequestID(ctx), caller: caller, began: a.cfg.Now()}
+		c.method = info.FullMethod
 		permitted, ok := a.under[info.FullMethod]
-		if !ok {
+		if !ok && !a.operators[info.FullMethod] {
 			return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("a stream under no permit"))
 		}
-		c.tool, c.method = permitted.Tool, info.FullMethod
+		c.tool = permitted.Tool
 		moved := a.streams.next() // before the permit is judged, so that no change of the epoch is missed
 		permit, err := a.admitStream(ctx, c)
 		if err != nil {
@@ -104,8 +106,15 @@ func (a *Authority) Stream() grpc.StreamServerInterceptor {
 	}
 }
 
-// admitStream judges the permit of a stream. It is nil only in a build without that guard.
+// admitStream judges the permit of a stream. It is nil for an operator, and in a build without that guard.
 func (a *Authority) admitStream(ctx context.Context, c *call) (*callv1.Permit, error) {
+	if c.caller.Role() == optionsv1.Role_ROLE_OPERATOR {
+		c.who = operator(c.caller)
+		return nil, nil
+	}
+	if a.operators[c.method] {
+		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("a stream for operators alone"))
+	}
 	raw, err := header(ctx, rpc.MetadataPermit)
 	if err == nil && raw == nil {
 		if !permitRequired() {
@@ -176,6 +185,9 @@ func (s *recordedStream) RecvMsg(m any) error {
 	s.call.request = request
 	record := s.authority.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, s.call)
 	record.Body.Summary = "changes are told until the permit ends"
+	if s.call.signedPermit == nil {
+		record.Body.Summary = "changes are told until the operator hangs up"
+	}
 	if err := s.authority.cfg.Recorder.Spool(context.WithoutCancel(s.ctx), record); err != nil {
 		return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sayAudit, fault.WithCause(err))
 	}

@@ -19,8 +19,10 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
 )
 
 // wire is the transport's side of one stream.
@@ -149,6 +151,54 @@ func TestStreamsAreRefused(t *testing.T) {
 			t.Errorf("%v after %d messages", err, w.sent)
 		}
 	})
+}
+
+// An operator watches without a permit, counted and recorded all the same; what is for operators alone is nobody else's.
+func TestAnOperatorsStream(t *testing.T) {
+	kit := platformtest.New(t)
+	operator, gateway := kit.ID(optionsv1.Role_ROLE_OPERATOR, platformtest.Operator), kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")
+	const logs = executorv1.ControlService_FollowLogs_FullMethodName
+	permit := streamPermit(t, kit, func(*callv1.Permit) {})
+	for name, c := range map[string]struct {
+		method string
+		as     identity.ID
+		full   bool
+		code   callv1.Code // none: it is served
+		tool   string
+	}{
+		"a gateway follows logs":        {method: logs, as: gateway, code: callv1.Code_CODE_DENIED},
+		"an operator, not recorded":     {method: logs, as: operator, full: true, code: callv1.Code_CODE_AUDIT_UNAVAILABLE},
+		"an operator follows logs":      {method: logs, as: operator},
+		"an operator watches services":  {method: watchInfo.FullMethod, as: operator, tool: "list_services"},
+		"an operator and no such thing": {method: "/durward.executor.v1.ControlService/WatchSecrets", as: operator, code: callv1.Code_CODE_DENIED},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, _, log := newAuthority(t, kit)
+			log.full = c.full
+			ctx, cancel := context.WithCancel(rpc.WithCaller(streamContext(t, kit, permit), c.as))
+			defer cancel()
+			w := &wire{ctx: ctx}
+			served := false
+			err := a.Stream()(nil, w, &grpc.StreamServerInfo{FullMethod: c.method, IsServerStream: true}, watching(func() { served = true; cancel() }))
+			if c.code != 0 {
+				if !fault.Is(err, c.code) || served || w.sent != 0 {
+					t.Errorf("%v after %d messages, want %s", err, w.sent, c.code)
+				}
+				return
+			}
+			if !served || w.sent != 1 || !errors.Is(err, context.Canceled) {
+				t.Errorf("%v after %d messages", err, w.sent)
+			}
+			r := log.records[0]
+			if len(log.records) != 1 || r.GetKind() != auditv1.Kind_KIND_READ || r.GetTool() != c.tool || r.GetBody().GetDetails()["method"] != c.method ||
+				r.GetBody().GetPrincipal() != statement.CommandPrincipal(platformtest.Operator) {
+				t.Errorf("recorded as %v", log.records)
+			}
+			if a.streams.all != 0 {
+				t.Error("its place was not given back")
+			}
+		})
+	}
 }
 
 // A unary RPC under a permit is let in as the tool's own calls are, by the permit alone, and recorded.

@@ -11,6 +11,8 @@ import (
 // sinkKinds are what a process writes where effects happen.
 var sinkKinds = []auditv1.Kind{
 	auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_READ, auditv1.Kind_KIND_SINK_REFUSED, auditv1.Kind_KIND_RECOVERED,
+	// What its own rules did, with no call behind it, and so with nobody's consent in it.
+	auditv1.Kind_KIND_RULE,
 	// A sink is halted and resumed by itself, each time that the vault is.
 	auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED,
 }

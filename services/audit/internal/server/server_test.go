@@ -140,7 +140,7 @@ func call(t *testing.T, conn *grpc.ClientConn, method protoreflect.MethodDescrip
 func TestKinds(t *testing.T) {
 	h := newHouse(t)
 	both := []auditv1.Kind{auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED}
-	sink := append([]auditv1.Kind{40, 41, 42, 43, 44, auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED}, both...)
+	sink := append([]auditv1.Kind{40, 41, 42, 43, 44, 45, auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED}, both...)
 	for role, want := range map[optionsv1.Role][]auditv1.Kind{
 		optionsv1.Role_ROLE_GATEWAY:  append([]auditv1.Kind{auditv1.Kind_KIND_REFUSED}, both...),
 		optionsv1.Role_ROLE_VAULT:    append([]auditv1.Kind{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 42}, both...),

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/gpu/find"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 )
@@ -45,7 +47,7 @@ type settings struct {
 		Library string `yaml:"library"`
 		// Program is nvidia-smi, an absolute path; empty: found in PATH.
 		Program string `yaml:"program"`
-		// MarginMiB stays free on each GPU beyond what services declare. Empty: 512.
+		// MarginMiB stays free on each GPU beyond what services declare. Not given: 512.
 		MarginMiB *uint32 `yaml:"margin_mib"`
 	} `yaml:"gpu"`
 
@@ -79,5 +81,39 @@ func (s *settings) Validate() error {
 	if s.ProgramsDir != "" && !filepath.IsAbs(s.ProgramsDir) {
 		problems = append(problems, errors.New("programs_dir: must be an absolute path"))
 	}
+	switch s.Systemd.Manager {
+	case "", "system", "user":
+	default:
+		problems = append(problems, errors.New(`systemd.manager: must be "system" or "user"`))
+	}
+	if s.Docker.Socket != "" && !filepath.IsAbs(s.Docker.Socket) {
+		problems = append(problems, errors.New("docker.socket: must be an absolute path"))
+	}
+	switch s.GPU.Source {
+	case "", find.Auto, find.None, gpu.SourceNVML, gpu.SourceSMI:
+	default:
+		problems = append(problems, fmt.Errorf("gpu.source: %w", find.ErrKind))
+	}
+	for key, file := range map[string]string{"library": s.GPU.Library, "program": s.GPU.Program} {
+		if file != "" && !filepath.IsAbs(file) {
+			problems = append(problems, fmt.Errorf("gpu.%s: must be an absolute path", key))
+		}
+	}
+	if s.GPU.MarginMiB != nil && *s.GPU.MarginMiB > maxMarginMiB {
+		problems = append(problems, fmt.Errorf("gpu.margin_mib: must be at most %d", maxMarginMiB))
+	}
 	return errors.Join(problems...)
+}
+
+const (
+	defaultMarginMiB = 512
+	maxMarginMiB     = 1 << 20
+)
+
+// marginMiB is what stays free on each GPU.
+func (s *settings) marginMiB() uint32 {
+	if s.GPU.MarginMiB == nil {
+		return defaultMarginMiB
+	}
+	return *s.GPU.MarginMiB
 }

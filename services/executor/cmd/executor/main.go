@@ -24,10 +24,15 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/executor/internal/driver/null"
-	driverprocess "durward.internal/services/executor/internal/driver/process"
+	"durward.internal/services/executor/internal/engine"
+	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/gpu/find"
 	"durward.internal/services/executor/internal/health"
+	"durward.internal/services/executor/internal/lease"
 	"durward.internal/services/executor/internal/metrics"
+	"durward.internal/services/executor/internal/mode"
+	"durward.internal/services/executor/internal/progress"
+	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/server"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
@@ -116,51 +121,107 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	measured, hint, err := find.Source(cfg.GPU.Source, cfg.GPU.Library, cfg.GPU.Program)
+	if err != nil {
+		return err
+	}
+	if hint != "" {
+		logger.Warn(hint)
+	}
+	if measured != nil {
+		defer measured.Close()
+	}
 	source, err := catalogue.Open(cfg.Catalogue, catalogue.Options{ProgramsDir: programs, Development: cfg.development, UID: os.Getuid()}, logger)
 	if err != nil {
 		return err
 	}
 	defer source.Close()
-	processes, err := driverprocess.New(driverprocess.Config{Dir: cfg.StateDir, Log: logger})
+	// Who measures needs to know who may hold memory, who may start depends on what is measured, and what rules do on the sink.
+	var services *service.Manager
+	var authority *sink.Authority
+	gpus := gpu.New(gpu.Config{
+		Source: measured, Catalogue: source.Current, Claims: func() []gpu.Claim { return services.Claims() }, Logger: logger,
+	})
+	drivers, err := openDrivers(cfg, source.Current, gpus, logger)
 	if err != nil {
 		return err
 	}
-	defer processes.Close()
-	services := service.New(service.Config{
+	defer func() { err = errors.Join(err, drivers.Close()) }()
+	leases := &lease.Leases{}
+	proceed := func(begin func()) error { return authority.Proceed(begin) }
+	rule := recordRules(log)
+	services = service.New(service.Config{
 		Catalogue: source.Current,
-		Drivers:   map[string]service.Driver{catalogue.DriverProcess: processes, catalogue.DriverNull: &null.Driver{}},
+		Drivers:   drivers.byName,
 		Health:    health.New(),
-		Confirm:   sink.Confirm,
-		Logger:    logger,
+		Engine:    engine.New(),
+		GPUs:      gpus,
+		MarginMiB: cfg.marginMiB(),
+		Leases:    leases,
+		Admit: func(ctx context.Context, s *catalogue.Service) error {
+			return room.Admit(gpus.Read(ctx), s, cfg.marginMiB())
+		},
+		Confirm: sink.Confirm,
+		Rule:    rule,
+		Proceed: proceed,
+		Logger:  logger,
 	})
-	source.Veto(services.Accept)
-
+	if err := services.Accept(source.Current()); err != nil {
+		return fmt.Errorf("catalogue: %w", err)
+	}
 	memory, err := store.Open(ctx, cfg.StateDir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, memory.Close()) }()
-	authority, err := sink.New(ctx, sink.Config{
+	hub := &progress.Hub{}
+	meter := metrics.New(seen.Metrics, services, gpus)
+	modes := mode.New(mode.Config{
+		Catalogue: source.Current,
+		Services:  services,
+		GPUs:      gpus,
+		Leases:    leases,
+		Journal:   memory,
+		Margin:    cfg.marginMiB(),
+		Hub:       hub,
+		Proceed:   proceed,
+		Rule:      rule,
+		Meter:     meter,
+		Logger:    logger,
+	})
+	source.Veto(func(next *catalogue.Catalogue) error {
+		if err := modes.Accept(next); err != nil {
+			return err
+		}
+		return services.Accept(next)
+	})
+	subjects := server.Subjects{Services: services, Modes: modes}
+	authority, err = sink.New(ctx, sink.Config{
 		Self: self.ID(), Trust: roots, Store: memory, Recorder: log, Vault: vaultv1.NewRedeemServiceClient(vaultConn),
-		Subjects: services, Logger: logger, Unattended: cfg.Unattended,
+		Tokeniser: vaultv1.NewTokeniseServiceClient(vaultConn), Subjects: subjects, Logger: logger, Unattended: cfg.Unattended,
 	})
 	if err != nil {
 		return err
 	}
 	seen.Halted(func() bool { return authority.Control().Halted })
-	if err := authority.Recover(ctx, services); err != nil {
+	services.Settle(ctx)
+	// First the host, then the calls: how an interrupted switch ended is what its call is told.
+	if err := modes.Recover(ctx); err != nil {
+		return err
+	}
+	if err := authority.Recover(ctx, subjects); err != nil {
 		return err
 	}
 
 	srv := rpc.NewServer(rpc.ServerConfig{
 		Identity: self, Logger: logger, OnRefused: authority.OnRefused, Tracer: seen.Tracer(),
-		Unary:  []grpc.UnaryServerInterceptor{metrics.New(seen.Metrics, services).Unary(), authority.Unary()},
+		Unary:  []grpc.UnaryServerInterceptor{meter.Unary(), authority.Unary()},
 		Stream: []grpc.StreamServerInterceptor{authority.Stream()},
 	})
-	executorv1.RegisterToolServiceServer(srv, server.NewTools(services))
-	executorv1.RegisterEventServiceServer(srv, server.NewEvents(services))
+	executorv1.RegisterToolServiceServer(srv, server.NewTools(server.ToolsConfig{Services: services, GPUs: gpus, Modes: modes, Progress: hub}))
+	executorv1.RegisterEventServiceServer(srv, server.NewEvents(services, hub))
 	executorv1.RegisterControlServiceServer(srv, server.NewControl(server.ControlConfig{
-		Self: self.ID().String(), Services: services, Authority: authority, Log: log, Version: version,
+		Self: self.ID().String(), Services: services, GPUs: gpus, Modes: modes, Authority: authority, Log: log, Version: version,
 		VaultReachable: func() bool {
 			vaultConn.Connect() // wakes a connection that went idle
 			return vaultConn.GetState() == connectivity.Ready
@@ -171,6 +232,12 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	var running sync.WaitGroup
 	running.Go(func() { authority.Run(background) })
 	running.Go(func() { services.Run(background) })
+	running.Go(func() { gpus.Run(background) })
+	running.Go(func() {
+		if err := modes.Boot(background); err != nil {
+			logger.Error("the catalogue's boot rule could not be followed", "error", err)
+		}
+	})
 	running.Go(func() {
 		if err := seen.Serve(background, healthListener, nil); err != nil {
 			logger.Error("health is not served any more", "error", err)

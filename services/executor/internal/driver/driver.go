@@ -89,6 +89,9 @@ const (
 	CauseDependency     = "a service that it depends on does not run"
 	CauseHalted         = "an operator halted the host"
 	CauseRestartLimit   = "it ended by itself too often"
+	CauseNoSleep        = "its engine did not go to sleep"
+	CauseNoWake         = "its engine did not wake"
+	CauseNoModel        = "the service answers and does not serve its model"
 )
 
 // Reasons why Start and Stop fail.

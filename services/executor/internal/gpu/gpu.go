@@ -5,7 +5,12 @@
 // It trusts the driver's numbers and nothing else: names of programs are a program's own words.
 package gpu
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"durward.internal/services/platform/catalogue"
+)
 
 // Where the numbers come from.
 const (
@@ -15,10 +20,26 @@ const (
 	SourceNone      = "none found"
 )
 
+// Source reads real GPUs. Package nvml and package smi have one each. It is safe for concurrent use.
+type Source interface {
+	// Name is SourceNVML or SourceSMI.
+	Name() string
+	// Read measures every GPU: everything of a Device but Foreign, LastXID, Claims and, of its processes, all but PID and MiB.
+	// A GPU that does not answer is a Device with a Problem. An error means that the driver does not answer; the next Read tries
+	// it afresh.
+	Read(ctx context.Context) ([]Device, error)
+	// Watch tells of each critical error (XID) as the driver reports it, until ctx ends. It returns at once where the source
+	// knows of none.
+	Watch(ctx context.Context, tell func(uuid string, xid uint32))
+	// Close lets go of the driver.
+	Close() error
+}
+
 // Host is one reading of every GPU of the host. Reading never fails: what could not be read says so.
 type Host struct {
 	Source string
-	At     time.Time
+	// At is when the measurement began.
+	At time.Time
 	// Problem is why there are no GPUs at all, "" where that is as it should be: one of the sentences below.
 	Problem string
 	GPUs    []Device
@@ -38,19 +59,22 @@ type Device struct {
 	UUID      string
 	Name      string
 	Simulated bool
-	// Problem is "" while the GPU answers, and otherwise one of the sentences; then the numbers below are 0.
+	// Problem is "" while the GPU answers, and otherwise one of the sentences; then the measured numbers below are 0.
 	Problem string
 
+	// Total is all that the GPU has; Reserved is the driver's own and part of neither Used nor Free.
 	Total, Reserved, Used, Free uint32
 	// Foreign is what programs use that are no service of this host; it is part of Used.
 	Foreign uint32
 
-	// What a GPU does not report is nil.
+	// What a GPU does not report is nil. Percent, degrees Celsius, watts, uncorrected errors since the driver was loaded.
 	Utilisation, Temperature, Power, ECC *uint32
 	// LastXID is the newest critical error since the executor started; 0: none.
 	LastXID uint32
 
 	Processes []Process
+	// Claims are what services declare here that hold this GPU's memory or may, in the order of Config.Claims.
+	Claims []Share
 }
 
 // Process is one program that holds memory on a GPU.
@@ -65,7 +89,35 @@ type Process struct {
 	Service string
 }
 
-// ServiceMiB is what the service's programs use on the GPU, as measured.
+// Share is what one service declares on one GPU.
+type Share struct {
+	Service string
+	MiB     uint32
+}
+
+// Claim is a service that holds GPU memory now, or may: one that starts, runs, sleeps or is being stopped.
+type Claim struct {
+	Service string
+	// CGroup is the control group of its programs, as /proc/PID/cgroup shows it; "" where it has none of its own. Then its
+	// programs are PID, if that is not 0, and what descends from it.
+	CGroup string
+	PID    int
+	// MiB is what it declares in its present state on all its GPUs together, shared evenly.
+	MiB  uint32
+	GPUs []uint32
+}
+
+// share is what the claim declares on the GPU with the catalogue's index.
+func (c Claim) share(index uint32) (uint32, bool) {
+	for _, g := range c.GPUs {
+		if g == index {
+			return catalogue.Share(c.MiB, len(c.GPUs)), true
+		}
+	}
+	return 0, false
+}
+
+// ServiceMiB is what the service's programs use on the GPU, as measured; on a simulated one, what it declares.
 func (d Device) ServiceMiB(id string) uint32 {
 	var sum uint32
 	for _, p := range d.Processes {
@@ -74,6 +126,56 @@ func (d Device) ServiceMiB(id string) uint32 {
 		}
 	}
 	return sum
+}
+
+// ClaimedMiB is what the service declares on the GPU, or 0 where it neither runs nor may.
+func (d Device) ClaimedMiB(id string) uint32 {
+	var sum uint32
+	for _, c := range d.Claims {
+		if c.Service == id {
+			sum += c.MiB
+		}
+	}
+	return sum
+}
+
+// Claimed is what all services declare that hold memory here or may.
+func (d Device) Claimed() uint32 {
+	var sum uint32
+	for _, c := range d.Claims {
+		sum += c.MiB
+	}
+	return sum
+}
+
+// Outstanding is what services declare beyond what they are measured to use: memory that is free now and promised.
+func (d Device) Outstanding() uint32 {
+	var sum uint32
+	for _, c := range d.Claims {
+		if used := d.ServiceMiB(c.Service); used < c.MiB {
+			sum += c.MiB - used
+		}
+	}
+	return sum
+}
+
+// Services are the ids of the services that hold memory here or may, each once: those that claim first.
+func (d Device) Services() []string {
+	var out []string
+	seen := map[string]bool{"": true}
+	add := func(id string) {
+		if !seen[id] {
+			seen[id] = true
+			out = append(out, id)
+		}
+	}
+	for _, c := range d.Claims {
+		add(c.Service)
+	}
+	for _, p := range d.Processes {
+		add(p.Service)
+	}
+	return out
 }
 
 // Find returns the GPU with the catalogue's index.

@@ -1,80 +1,124 @@
 // Package health asks a service on this host whether it answers (SEC-H1..H5): HTTP on loopback alone, judged on the
 // address that is dialled, with a timeout for each check, a bounded body and no redirects. It trusts nothing that the
-// service says; only that it answered 2xx counts.
+// service says: only that it answered 2xx, with the content type that the catalogue names, counts.
 package health
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
+
+	"durward.internal/services/platform/catalogue"
 )
 
 // maxBody is how much of an answer is read.
 const maxBody = 64 << 10
 
+// defaultTimeout is for an entry that names none.
+const defaultTimeout = 2 * time.Second
+
 // Reasons why a check fails; for our own log.
 var (
-	ErrNotLoopback = errors.New("health checks go to loopback alone")
+	ErrNotLoopback = errors.New("services are asked on loopback alone")
+	ErrPath        = errors.New("the health path is not one that a catalogue may name")
 	ErrTooLarge    = errors.New("the health answer is larger than 64 kB")
 	ErrStatus      = errors.New("the health answer is not a success")
+	ErrContentType = errors.New("the health answer is of another content type than the catalogue says")
 )
+
+// pathPattern is the catalogue's own (SEC-H2). It is checked here again, where the request is made.
+var pathPattern = regexp.MustCompile(`\A/[A-Za-z0-9._~/\-]{0,127}\z`)
 
 // Checker checks services. It is safe for concurrent use and holds no connections.
 type Checker struct{ client *http.Client }
 
 // New returns a Checker.
 func New() *Checker {
-	dialer := &net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
+	transport := Transport()
+	transport.DisableKeepAlives = true
+	return &Checker{client: &http.Client{Transport: transport, CheckRedirect: NoRedirect}}
+}
+
+// Transport returns a transport that reaches this host's loopback addresses and nothing else, judged on the address that is
+// dialled. It uses no proxy, whatever the environment says.
+func Transport() *http.Transport {
+	dialer := &net.Dialer{ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
-		if err != nil || !at.Addr().IsLoopback() {
+		if err != nil || !at.Addr().Unmap().IsLoopback() {
 			return ErrNotLoopback
 		}
 		return nil
 	}}
-	return &Checker{client: &http.Client{
-		Transport: &http.Transport{
-			DialContext:            dialer.DialContext,
-			DisableKeepAlives:      true,
-			DisableCompression:     true,
-			MaxResponseHeaderBytes: maxBody,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	return &http.Transport{
+		DialContext:            dialer.DialContext,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxBody,
+	}
 }
 
-// Check returns nil if GET http://127.0.0.1:PORT/PATH is answered with 2xx within the timeout.
-func (c *Checker) Check(ctx context.Context, port uint32, path string, timeout time.Duration) error {
-	return c.get(ctx, "http://"+net.JoinHostPort("127.0.0.1", strconv.FormatUint(uint64(port), 10))+path, timeout)
+// NoRedirect is an http.Client's CheckRedirect that follows none.
+func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// Check returns nil if GET http://127.0.0.1:PORT/PATH is answered with 2xx within the entry's timeout. mark stands for what
+// the service answered, well or not, and is "" where it did not: a loading service whose answers differ is getting on.
+func (c *Checker) Check(ctx context.Context, port uint32, h *catalogue.Health) (mark string, err error) {
+	if !pathPattern.MatchString(h.Path) || strings.Contains("/"+h.Path+"/", "/../") {
+		return "", ErrPath
+	}
+	timeout := time.Duration(h.TimeoutS) * time.Second
+	if timeout <= 0 {
+		timeout = defaultTimeout
+	}
+	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.FormatUint(uint64(port), 10)) + h.Path
+	return c.get(ctx, url, timeout, h.ContentType)
 }
 
-func (c *Checker) get(ctx context.Context, url string, timeout time.Duration) error {
+func (c *Checker) get(ctx context.Context, url string, timeout time.Duration, contentType string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return fmt.Errorf("health check: %w", err)
+		return "", fmt.Errorf("health check: %w", err)
 	}
 	req.Header.Set("User-Agent", "durward-executor")
 	res, err := c.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("health check: %w", err)
+		return "", fmt.Errorf("health check: %w", err)
 	}
 	defer res.Body.Close()
-	n, err := io.Copy(io.Discard, io.LimitReader(res.Body, maxBody+1))
-	switch {
-	case err != nil:
-		return fmt.Errorf("health check: %w", err)
-	case n > maxBody:
-		return ErrTooLarge
-	case res.StatusCode < 200 || res.StatusCode > 299:
-		return fmt.Errorf("%w: %d", ErrStatus, res.StatusCode)
+	sum := sha256.New()
+	n, err := io.Copy(sum, io.LimitReader(res.Body, maxBody+1))
+	if err != nil {
+		return "", fmt.Errorf("health check: %w", err)
 	}
-	return nil
+	if n > maxBody {
+		return "", ErrTooLarge
+	}
+	fmt.Fprintf(sum, " %d", res.StatusCode)
+	mark := hex.EncodeToString(sum.Sum(nil)[:8])
+	switch {
+	case res.StatusCode < 200 || res.StatusCode > 299:
+		return mark, fmt.Errorf("%w: %d", ErrStatus, res.StatusCode)
+	case contentType != "" && !sameType(res.Header.Get("Content-Type"), contentType):
+		return mark, ErrContentType
+	}
+	return mark, nil
+}
+
+// sameType compares a header, parameters apart, with what the catalogue expects.
+func sameType(header, want string) bool {
+	got, _, err := mime.ParseMediaType(header)
+	return err == nil && strings.EqualFold(got, want)
 }

@@ -9,7 +9,21 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"durward.internal/services/platform/catalogue"
 )
+
+// serve answers on loopback and returns the port.
+func serve(t *testing.T, mux *http.ServeMux) uint32 {
+	t.Helper()
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	at, err := url.Parse(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint32(netip.MustParseAddrPort(at.Host).Port())
+}
 
 func TestCheck(t *testing.T) {
 	elsewhere := 0
@@ -26,25 +40,43 @@ func TestCheck(t *testing.T) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	})
-	srv := httptest.NewServer(mux)
-	defer srv.Close()
-	at, err := url.Parse(srv.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := netip.MustParseAddrPort(at.Host)
+	mux.HandleFunc("/json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+		_, _ = w.Write([]byte("{}"))
+	})
+	mux.HandleFunc("/page", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>it works</html>")) })
+	port := serve(t, mux)
 	t.Setenv("HTTP_PROXY", "http://192.0.2.1:1")
 
-	for path, ok := range map[string]bool{
-		"/ok": true, "/limit": true, "/large": false, "/redirect": false, "/busy": false, "/slow": false, "/drip": false, "/none": false,
+	for _, c := range []struct {
+		path, contentType string
+		want              error
+		ok                bool
+	}{
+		{path: "/large", want: ErrTooLarge},
+		{path: "/redirect", want: ErrStatus},
+		{path: "/busy", want: ErrStatus},
+		{path: "/none", want: ErrStatus},
+		{path: "/slow"},
+		{path: "/drip"},
+		{path: "/page", contentType: "application/json", want: ErrContentType},
+		{path: "/ok", contentType: "application/json", want: ErrContentType},
+		{path: "/../ok", want: ErrPath},
+		{path: "/ok/..", want: ErrPath},
+		{path: "ok", want: ErrPath},
+		{path: "/ok?admin=1", want: ErrPath},
+		{path: "@192.0.2.1/", want: ErrPath},
+		{path: "/ok", ok: true},
+		{path: "/limit", ok: true},
+		{path: "/json", contentType: "application/json", ok: true},
 	} {
 		began := time.Now()
-		err := New().Check(t.Context(), uint32(address.Port()), path, 200*time.Millisecond)
-		if (err == nil) != ok {
-			t.Errorf("%s: %v", path, err)
+		_, err := New().Check(t.Context(), port, &catalogue.Health{Path: c.path, TimeoutS: 1, ContentType: c.contentType})
+		if (err == nil) != c.ok || c.want != nil && !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", c.path, err)
 		}
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("%s took %s", path, took)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%s took %s", c.path, took)
 		}
 	}
 	if elsewhere != 0 {
@@ -52,9 +84,38 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestMark: what a service answers while it loads shows whether it gets on; that it answers the same, or not at all, does not.
+func TestMark(t *testing.T) {
+	body, status := "10 %", http.StatusServiceUnavailable
+	mux := http.NewServeMux()
+	mux.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	})
+	port := serve(t, mux)
+	h := &catalogue.Health{Path: "/health", TimeoutS: 2}
+	first, err := New().Check(t.Context(), port, h)
+	if !errors.Is(err, ErrStatus) || first == "" {
+		t.Errorf("%q, %v", first, err)
+	}
+	if same, _ := New().Check(t.Context(), port, h); same != first {
+		t.Error("the same answer has another mark")
+	}
+	body = "20 %"
+	second, _ := New().Check(t.Context(), port, h)
+	status = http.StatusOK
+	third, err := New().Check(t.Context(), port, h)
+	if second == first || third == second || err != nil {
+		t.Errorf("marks %s %s %s, %v", first, second, third, err)
+	}
+	if none, err := New().Check(t.Context(), 1, h); none != "" || err == nil {
+		t.Errorf("nobody answers, and yet %q, %v", none, err)
+	}
+}
+
 func TestOnlyLoopbackIsDialled(t *testing.T) {
-	for _, url := range []string{"http://192.0.2.1:80/", "http://169.254.169.254/latest", "http://[2001:db8::1]/", "http://0.0.0.0:80/"} {
-		if err := New().get(t.Context(), url, time.Second); !errors.Is(err, ErrNotLoopback) {
+	for _, url := range []string{"http://192.0.2.1:80/", "http://169.254.169.254/latest", "http://[2001:db8::1]/", "http://0.0.0.0:80/", "http://[::ffff:192.0.2.1]:80/"} {
+		if _, err := New().get(t.Context(), url, time.Second, ""); !errors.Is(err, ErrNotLoopback) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}

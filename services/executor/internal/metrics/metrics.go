@@ -1,10 +1,11 @@
-// Package metrics is what the executor shows of its work on its loopback listener. Its labels are tools, codes, states and
-// the numbers of GPUs: no service, principal or session is in any of them.
+// Package metrics is what the executor shows of its work and its host on its loopback listener. Its labels are tools, codes,
+// states, GPUs and the catalogue's ids of services: no principal, session, argument or program is in any of them.
+//
+// GPUs are named as the driver names them: gpu_uuid is the UUID label of NVIDIA's DCGM exporter, so that the two can be joined.
 package metrics
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,10 +13,8 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
@@ -30,10 +29,12 @@ type Metrics struct {
 	calls    *prometheus.HistogramVec
 	refused  *prometheus.CounterVec
 	inFlight prometheus.Gauge
+	switches *prometheus.CounterVec
+	phases   *prometheus.HistogramVec
 }
 
-// New registers the metrics.
-func New(registry prometheus.Registerer, services *service.Manager) *Metrics {
+// New registers the metrics. Services and GPUs are looked at when they are asked for.
+func New(registry prometheus.Registerer, services *service.Manager, gpus *gpu.Monitor) *Metrics {
 	m := &Metrics{
 		tools: map[string]string{},
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -46,6 +47,16 @@ func New(registry prometheus.Registerer, services *service.Manager) *Metrics {
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "durward_executor_calls_in_flight", Help: "Calls of tools that are under way.",
 		}),
+		switches: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "durward_switch_total", Help: "Switches of modes, by how they ended: committed, rolled_back, degraded or needs_a_human.",
+		}, []string{"result"}),
+		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "durward_switch_phase_seconds", Help: "How long the phases of switches took, by phase.",
+			Buckets: []float64{.01, .05, .1, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600},
+		}, []string{"phase"}),
+	}
+	for _, result := range []string{"committed", "rolled_back", "degraded", "needs_a_human"} {
+		m.switches.WithLabelValues(result)
 	}
 	for _, t := range contract.Tools() {
 		m.tools[t.FullMethod] = t.Name
@@ -54,7 +65,7 @@ func New(registry prometheus.Registerer, services *service.Manager) *Metrics {
 	for _, code := range []callv1.Code{callv1.Code_CODE_DENIED, callv1.Code_CODE_EXPIRED, callv1.Code_CODE_ALREADY_SPENT, callv1.Code_CODE_CONFLICT} {
 		m.refused.WithLabelValues("grant", fault.CodeName(code))
 	}
-	registry.MustRegister(m.calls, m.refused, m.inFlight, &host{services})
+	registry.MustRegister(m.calls, m.refused, m.inFlight, m.switches, m.phases, &host{services, gpus})
 	return m
 }
 
@@ -82,6 +93,14 @@ func (m *Metrics) Unary() grpc.UnaryServerInterceptor {
 	}
 }
 
+// Switched counts a switch of modes that ended: committed, rolled_back, degraded or needs_a_human.
+func (m *Metrics) Switched(result string) { m.switches.WithLabelValues(result).Inc() }
+
+// Phase notes how long a phase of a switch took. Phases are words of the program, never text from elsewhere.
+func (m *Metrics) Phase(phase string, seconds float64) {
+	m.phases.WithLabelValues(phase).Observe(seconds)
+}
+
 // refusal reports whether a code means that the sink was not convinced, as against a call that failed.
 func refusal(code callv1.Code) bool {
 	switch code {
@@ -102,49 +121,5 @@ func permission(ctx context.Context) string {
 		return "permit"
 	default:
 		return "none"
-	}
-}
-
-var (
-	states = prometheus.NewDesc("durward_executor_services", "Services of the catalogue, by state.", []string{"state"}, nil)
-	used   = prometheus.NewDesc("durward_executor_gpu_memory_used_bytes", "GPU memory that running services declare, by the GPU's number; of a simulated GPU where simulated is true.", []string{"gpu", "simulated"}, nil)
-	total  = prometheus.NewDesc("durward_executor_gpu_memory_bytes", "GPU memory in all, by the GPU's number.", []string{"gpu", "simulated"}, nil)
-)
-
-// host looks at services and GPUs at each scrape.
-type host struct{ services *service.Manager }
-
-// Describe implements prometheus.Collector.
-func (h *host) Describe(out chan<- *prometheus.Desc) {
-	out <- states
-	out <- used
-	out <- total
-}
-
-// Collect implements prometheus.Collector.
-func (h *host) Collect(out chan<- prometheus.Metric) {
-	counts := map[executorv1.ServiceState]int{}
-	for n := range executorv1.ServiceState_name {
-		if state := executorv1.ServiceState(n); state != executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED {
-			counts[state] = 0
-		}
-	}
-	known := h.services.Catalogue()
-	var running []*catalogue.Service
-	for _, s := range known.Services {
-		view := h.services.Look(s)
-		counts[view.State]++
-		if view.Running() {
-			running = append(running, s)
-		}
-	}
-	for state, n := range counts {
-		out <- prometheus.MustNewConstMetric(states, prometheus.GaugeValue, float64(n), service.StateName(state))
-	}
-	const mib = 1 << 20
-	for _, g := range gpu.Status(known, running) {
-		labels := []string{strconv.FormatUint(uint64(g.GetIndex()), 10), strconv.FormatBool(g.GetSimulated())}
-		out <- prometheus.MustNewConstMetric(used, prometheus.GaugeValue, float64(g.GetMemoryUsedMib())*mib, labels...)
-		out <- prometheus.MustNewConstMetric(total, prometheus.GaugeValue, float64(g.GetMemoryTotalMib())*mib, labels...)
 	}
 }

@@ -11,9 +11,11 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry/telemetrytest"
 )
@@ -21,7 +23,8 @@ import (
 // A call counts as denied where the sink was not convinced, by what it carried, and as an error where it failed.
 func TestCalls(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	m := New(registry, service.New(service.Config{Catalogue: func() *catalogue.Catalogue { return &catalogue.Catalogue{} }}))
+	nothing := func() *catalogue.Catalogue { return &catalogue.Catalogue{} }
+	m := New(registry, service.New(service.Config{Catalogue: nothing}), gpu.New(gpu.Config{Catalogue: nothing, Logger: platformtest.Logger()}))
 	const inFlight = "durward_executor_calls_in_flight"
 	call := func(method, carries string, err error) {
 		t.Helper()

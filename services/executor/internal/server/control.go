@@ -2,17 +2,21 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/mode"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
@@ -34,6 +38,8 @@ type ControlConfig struct {
 	// Self is this executor's SPIFFE ID.
 	Self      string
 	Services  *service.Manager
+	GPUs      *gpu.Monitor
+	Modes     *mode.Switcher
 	Authority *sink.Authority
 	Log       Log
 	// VaultReachable asks the vault's connection.
@@ -66,13 +72,18 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 	if err != nil {
 		return nil, err
 	}
-	subject, err := c.cfg.Services.Subject(ctx, tool, request)
+	subject, err := Subjects{c.cfg.Services, c.cfg.Modes}.Subject(ctx, tool, request)
 	if err != nil {
 		return nil, err
 	}
 	out := &executorv1.PreviewCallResponse{Subject: subject, Epoch: c.cfg.Authority.Control().Epoch, Audience: c.cfg.Self}
-	if named, ok := request.(interface{ GetServiceId() string }); ok {
-		s, err := c.cfg.Services.Find(named.GetServiceId())
+	switch r := request.(type) {
+	case *executorv1.SwitchModeRequest:
+		if out.Plan, err = c.cfg.Modes.Preview(ctx, r); err != nil {
+			return nil, err
+		}
+	case interface{ GetServiceId() string }:
+		s, err := c.cfg.Services.Find(r.GetServiceId())
 		if err != nil {
 			return nil, err
 		}
@@ -81,47 +92,118 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 	return out, nil
 }
 
+// Subjects knows what a call acts on: a switch on its plan, everything else on a service or on nothing. It is the sink's Subjects
+// and its Finder.
+type Subjects struct {
+	Services *service.Manager
+	Modes    *mode.Switcher
+}
+
+// Subject implements sink.Subjects.
+func (s Subjects) Subject(ctx context.Context, tool contract.Tool, request proto.Message) (*callv1.Subject, error) {
+	if r, ok := request.(*executorv1.SwitchModeRequest); ok {
+		return s.Modes.Subject(ctx, r)
+	}
+	return s.Services.Subject(ctx, tool, request)
+}
+
+// Found implements sink.Finder.
+func (s Subjects) Found(ctx context.Context, tool string, arguments []byte) string {
+	if found, ok := s.Modes.Found(ctx, tool, arguments); ok {
+		return found
+	}
+	return s.Services.Found(ctx, tool, arguments)
+}
+
 // plan says what the call would do, a step a line.
 func (c *Control) plan(tool string, s *catalogue.Service) []string {
 	v := c.cfg.Services.Look(s)
 	var lines []string
 	switch tool {
 	case "start_service":
-		if v.State == executorv1.ServiceState_SERVICE_STATE_RUNNING {
+		switch {
+		case v.Asleep():
+			lines = append(lines, s.ID+" sleeps and is woken: "+sleepLine(s))
+		case v.State == executorv1.ServiceState_SERVICE_STATE_RUNNING:
 			lines = append(lines, s.ID+" is running already: nothing changes")
 		}
 		lines = append(lines, "start "+s.ID+": "+describe(c.cfg.Services.Catalogue(), s))
+		for _, w := range c.cfg.Services.Warnings(s) {
+			lines = append(lines, "warning: "+w)
+		}
 	case "stop_service":
-		if !v.Running() {
+		if !v.Running() && !v.Asleep() {
 			lines = append(lines, s.ID+" is not running: nothing changes")
 		}
 		lines = append(lines, fmt.Sprintf("stop %s: requests in flight end with it; it is killed after %d s", s.ID, s.StopTimeoutS))
+		for _, id := range c.cfg.Services.Dependents(s) {
+			lines = append(lines, id+" depends on it and runs on without it")
+		}
+	case "sleep_service":
+		if !v.Running() {
+			lines = append(lines, s.ID+" is "+service.StateName(v.State)+": nothing changes")
+		}
+		lines = append(lines, "put "+s.ID+" to sleep: "+sleepLine(s)+"; requests in flight end")
+		for _, id := range c.cfg.Services.Dependents(s) {
+			lines = append(lines, id+" depends on it and runs on without it")
+		}
+	case "wake_service":
+		if !v.Asleep() {
+			lines = append(lines, s.ID+" is "+service.StateName(v.State)+": nothing changes unless it sleeps by then")
+		}
+		lines = append(lines, "wake "+s.ID+": "+describe(c.cfg.Services.Catalogue(), s))
 	default:
 		lines = append(lines, "look at "+s.ID)
 	}
 	return lines
 }
 
+// sleepLine says how a service sleeps.
+func sleepLine(s *catalogue.Service) string {
+	return fmt.Sprintf("%s, %d MiB awake and %d MiB asleep as declared", cmp.Or(s.Sleep, catalogue.SleepNone), s.VRAMMiB, s.SleepMiB)
+}
+
 // describe is one line for an approver; what is hostile in it is shown, not dropped.
 func describe(c *catalogue.Catalogue, s *catalogue.Service) string {
-	if s.Driver == catalogue.DriverNull {
+	var parts []string
+	switch {
+	case s.Driver == catalogue.DriverNull:
 		return "null driver, does nothing"
-	}
-	as := s.RunAs
-	if as == "" {
-		as = "the executor's own user"
-	}
-	words := make([]string, len(s.Argv))
-	for i, a := range s.Argv {
-		words[i] = clean.Visible(a)
-		if strings.ContainsAny(a, " \t\"'") || a == "" {
-			words[i] = fmt.Sprintf("%q", a)
+	case s.Unit != "":
+		parts = append(parts, "unit "+clean.Visible(s.Unit))
+	case s.Container != nil:
+		what := "container of " + clean.Visible(s.Container.Image)
+		if s.Container.Adopt {
+			what = "the container labelled durward.service=" + s.ID + ", of " + clean.Visible(s.Container.Image)
+		}
+		if s.Container.User != "" {
+			what += " as user " + clean.Visible(s.Container.User)
+		}
+		parts = append(parts, what)
+		if len(s.Container.Command) > 0 {
+			parts = append(parts, "command "+words(s.Container.Command))
+		}
+		for _, m := range s.Container.Mounts {
+			how := "read-only"
+			if m.Writable {
+				how = "WRITABLE"
+			}
+			parts = append(parts, fmt.Sprintf("mounts %s at %s %s", clean.Visible(m.Source), clean.Visible(m.Target), how))
 		}
 	}
-	parts := []string{strings.Join(words, " ") + " as " + as, fmt.Sprintf("port %d", s.Port)}
+	if len(s.Argv) > 0 {
+		as := s.RunAs
+		if as == "" {
+			as = "the executor's own user"
+		}
+		parts = append(parts, words(s.Argv)+" as "+as)
+	}
+	if s.Port != 0 {
+		parts = append(parts, fmt.Sprintf("port %d", s.Port))
+	}
 	for _, index := range s.GPUs {
 		label := ""
-		if gpu.Source(c) == gpu.SourceSimulated {
+		if slices.ContainsFunc(c.GPUs, func(g catalogue.GPU) bool { return g.Index == index && g.Simulated }) {
 			label = " (simulated)"
 		}
 		parts = append(parts, fmt.Sprintf("GPU %d%s", index, label))
@@ -132,6 +214,18 @@ func describe(c *catalogue.Catalogue, s *catalogue.Service) string {
 	return strings.Join(parts, ", ")
 }
 
+// words is an argument vector as one would type it.
+func words(argv []string) string {
+	out := make([]string, len(argv))
+	for i, a := range argv {
+		out[i] = clean.Visible(a)
+		if strings.ContainsAny(a, " \t\"'") || a == "" {
+			out[i] = fmt.Sprintf("%q", a)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
 // GetStatus is deep health.
 func (c *Control) GetStatus(ctx context.Context, _ *executorv1.GetStatusRequest) (*executorv1.GetStatusResponse, error) {
 	now := c.cfg.Authority.Control()
@@ -140,6 +234,7 @@ func (c *Control) GetStatus(ctx context.Context, _ *executorv1.GetStatusRequest)
 		return nil, err
 	}
 	cat := c.cfg.Services.Catalogue()
+	gpus := c.cfg.GPUs.Last()
 	running := 0
 	for _, s := range cat.Services {
 		if c.cfg.Services.Look(s).Running() {
@@ -157,8 +252,8 @@ func (c *Control) GetStatus(ctx context.Context, _ *executorv1.GetStatusRequest)
 		CatalogueDigest: cat.Digest,
 		Version:         c.cfg.Version,
 		StartedAt:       timestamppb.New(c.started),
-		GpuSource:       gpu.Source(cat),
-		Gpus:            uint32(len(cat.GPUs)),
+		GpuSource:       gpus.Source,
+		Gpus:            uint32(len(gpus.GPUs)),
 		Checkpoint:      c.cfg.Log.Checkpoint(),
 		Unsettled:       uint32(unsettled),
 	}, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/grant"
@@ -48,8 +50,8 @@ func TestMatrix(t *testing.T) {
 		}
 		return true
 	})
-	if len(methods) != 10 {
-		t.Fatalf("%d RPCs, want 10: look at the matrix again", len(methods))
+	if len(methods) != 23 {
+		t.Fatalf("%d RPCs, want 23: look at the matrix again", len(methods))
 	}
 	for number := range optionsv1.Role_name {
 		role := optionsv1.Role(number)
@@ -107,7 +109,7 @@ func TestPreviewIsWhatTheSinkChecks(t *testing.T) {
 	w.write(strings.Replace(catalogueText, "/usr/bin/env", "/usr/bin/no-such-program", 1))
 	w.must(w.source.Reload())
 	_, err = w.control.PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: tool.Ref(), Arguments: []byte(`{"service_id":"program"}`)})
-	if f := wantCode(t, err, callv1.Code_CODE_FAILED); f.Message != "program cannot be started: its program file is missing or cannot be read" {
+	if f := wantCode(t, err, callv1.Code_CODE_FAILED); f.Message != "program cannot be started: what it runs is missing or cannot be read" {
 		t.Errorf("it says %q", f.Message)
 	}
 	_, err = w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(w.ticket("program"))), start("program"))
@@ -118,7 +120,7 @@ func TestPreviewIsWhatTheSinkChecks(t *testing.T) {
 	stop, _ := contract.Lookup("stop_service")
 	stopped, err := w.control.PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: stop.Ref(), Arguments: []byte(`{"service_id":"program"}`)})
 	w.must(err)
-	if !strings.Contains(string(stopped.GetSubject().GetEntry()), `"program_sha256":"unreadable"`) {
+	if !strings.Contains(string(stopped.GetSubject().GetEntry()), `"definition_sha256":"unreadable"`) {
 		t.Errorf("the entry is %s", stopped.GetSubject().GetEntry())
 	}
 	for name, r := range map[string]*executorv1.PreviewCallRequest{
@@ -163,6 +165,53 @@ func TestServiceInfoAndGPU(t *testing.T) {
 	w.must(err)
 	if len(gpus.GetGpus()) != 0 || gpus.GetSource() != "none found" {
 		t.Errorf("without GPUs: %v", gpus)
+	}
+}
+
+// TestGpumodD11AStartPassesAdmission: an approved start of what does not fit is not begun, and says what is missing.
+func TestGpumodD11AStartPassesAdmission(t *testing.T) {
+	w := newWorld(t)
+	w.write(strings.Replace(catalogueText, "vram_mib: 6144", "vram_mib: 24100", 1))
+	w.must(w.source.Reload())
+	var trailer metadata.MD
+	_, err := w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(w.ticket("alpha"))), start("alpha"), grpc.Trailer(&trailer))
+	f := wantCode(t, err, callv1.Code_CODE_DOES_NOT_FIT)
+	if want := "alpha does not fit: GPU 0 has 24576 MiB free for it, and 24100 MiB are needed with a margin of 512 MiB"; f.Message != want {
+		t.Errorf("it says %q", f.Message)
+	}
+	if w.driver.count() != 0 || w.vault.redemptions() != 1 {
+		t.Errorf("%d effects, %d redemptions", w.driver.count(), w.vault.redemptions())
+	}
+	if r := w.log.last(); r.GetKind() != auditv1.Kind_KIND_OUTCOME || r.GetStatus() != auditv1.Status_STATUS_ERROR || r.GetBody().GetReason() != "DOES_NOT_FIT" {
+		t.Errorf("recorded is %v", r)
+	}
+	// What another service holds counts, and so does what one holds that is not seen any more but by its claim.
+	w.write(strings.Replace(catalogueText, "vram_mib: 6144", "vram_mib: 23100", 1))
+	w.must(w.source.Reload())
+	w.driver.running["program"] = true
+	_, err = w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(w.ticket("alpha"))), start("alpha"))
+	wantCode(t, err, callv1.Code_CODE_DOES_NOT_FIT)
+	delete(w.driver.running, "program")
+	_, err = w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(w.ticket("alpha"))), start("alpha"))
+	w.must(err)
+	if w.driver.count() != 1 {
+		t.Errorf("%d effects", w.driver.count())
+	}
+}
+
+// TestOneCallsStepsAreTold: whoever watches the operation hears of its phases.
+func TestOneCallsStepsAreTold(t *testing.T) {
+	w := newWorld(t)
+	ticket := w.ticket("program")
+	_, err := w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(ticket)), start("program"))
+	w.must(err)
+	var phases []string
+	w.must(w.hub.Watch(t.Context(), ticket.grant.GetOperationId(), func(s progress.Step) error {
+		phases = append(phases, fmt.Sprintf("%d/%d %s %s %v", s.Number, s.Of, s.Phase, s.Service, s.Ended))
+		return nil
+	}))
+	if diff := cmp.Diff([]string{"1/2 start program true", "2/2 ready program true"}, phases); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

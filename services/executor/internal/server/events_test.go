@@ -190,7 +190,7 @@ func TestWatchersOfOnePrincipalAreCounted(t *testing.T) {
 func TestWatchServicesWithoutItsDiscipline(t *testing.T) {
 	w := newWorld(t)
 	addr := w.kit.Serve(t, optionsv1.Role_ROLE_EXECUTOR, "local", func(r grpc.ServiceRegistrar) {
-		executorv1.RegisterEventServiceServer(r, server.NewEvents(w.services))
+		executorv1.RegisterEventServiceServer(r, server.NewEvents(w.services, &w.hub))
 	}, func(cfg *rpc.ServerConfig) { cfg.Logger = platformtest.Logger() })
 	client := executorv1.NewEventServiceClient(w.kit.Dial(t, w.kit.ID(optionsv1.Role_ROLE_GATEWAY, "main"), addr, w.self))
 	_, err := w.watch(t.Context(), client, nil).Recv()

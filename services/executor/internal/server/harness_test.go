@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -24,6 +25,11 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/lease"
+	"durward.internal/services/executor/internal/mode"
+	"durward.internal/services/executor/internal/progress"
+	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/server"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
@@ -57,6 +63,8 @@ type effects struct {
 	entered, leave chan struct{} // if set, Start tells and waits
 	fail           error
 	failOnce       error
+	programs       catalogue.Programs
+	lines          []string
 }
 
 func (e *effects) Look(s *catalogue.Service) driver.Sight {
@@ -95,6 +103,19 @@ func (e *effects) Stop(_ context.Context, s *catalogue.Service) (bool, error) {
 	return was, nil
 }
 
+func (e *effects) Definition(_ context.Context, s *catalogue.Service) (string, error) {
+	if s.Program() == "" {
+		return "", nil
+	}
+	return e.programs.Digest(s.Program())
+}
+
+func (e *effects) Logs(_ context.Context, _ *catalogue.Service, _ string, lines int) (driver.Page, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return driver.Page{Lines: e.lines[max(len(e.lines)-lines, 0):], Cursor: "end"}, nil
+}
+
 func (e *effects) count() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -104,7 +125,7 @@ func (e *effects) count() int {
 // healthy is a Checker that is always content.
 type healthy struct{}
 
-func (healthy) Check(context.Context, uint32, string, time.Duration) error { return nil }
+func (healthy) Check(context.Context, uint32, *catalogue.Health) (string, error) { return "", nil }
 
 // log is an audit log in memory, which can be told to fail.
 type log struct {
@@ -226,6 +247,19 @@ func (v *vault) redemptions() int {
 	return v.redeemed
 }
 
+// references is a tokeniser that knows one secret.
+type references struct{}
+
+const secret, reference = "hunter2-hunter2", "[[SECRET:TEST:1]]"
+
+func (references) Tokenise(_ context.Context, r *vaultv1.TokeniseRequest, _ ...grpc.CallOption) (*vaultv1.TokeniseResponse, error) {
+	out := &vaultv1.TokeniseResponse{}
+	for _, text := range r.GetTexts() {
+		out.Texts = append(out.Texts, strings.ReplaceAll(text, secret, reference))
+	}
+	return out, nil
+}
+
 // world is an executor with everything around it.
 type world struct {
 	t         *testing.T
@@ -237,7 +271,10 @@ type world struct {
 	log       *log
 	vault     *vault
 	store     *store.Store
+	gpus      *gpu.Monitor
 	services  *service.Manager
+	modes     *mode.Switcher
+	hub       progress.Hub
 	authority *sink.Authority
 	gateway   executorv1.ToolServiceClient
 	operator  executorv1.ToolServiceClient
@@ -260,23 +297,37 @@ func newWorld(t *testing.T, configure ...func(*sink.Config)) *world {
 	w.source, err = catalogue.Open(w.file, catalogue.Options{Development: true}, platformtest.Logger())
 	w.must(err)
 	t.Cleanup(w.source.Close)
+	w.store, err = store.Open(t.Context(), t.TempDir())
+	w.must(err)
+	t.Cleanup(func() { w.must(w.store.Close()) })
+	w.gpus = gpu.New(gpu.Config{
+		Catalogue: w.source.Current, Claims: func() []gpu.Claim { return w.services.Claims() }, Logger: platformtest.Logger(),
+	})
+	leases := &lease.Leases{}
 	w.services = service.New(service.Config{
 		Catalogue: w.source.Current,
 		Drivers:   map[string]service.Driver{catalogue.DriverNull: w.driver, catalogue.DriverProcess: w.driver},
 		Health:    healthy{},
-		Confirm:   sink.Confirm,
-		Logger:    platformtest.Logger(),
+		GPUs:      w.gpus,
+		Leases:    leases,
+		Admit: func(ctx context.Context, s *catalogue.Service) error {
+			return room.Admit(w.gpus.Read(ctx), s, room.DefaultMargin)
+		},
+		Confirm: sink.Confirm,
+		Logger:  platformtest.Logger(),
+	})
+	w.modes = mode.New(mode.Config{
+		Catalogue: w.source.Current, Services: w.services, GPUs: w.gpus, Leases: leases, Journal: w.store, Margin: room.DefaultMargin,
+		Hub: &w.hub, Proceed: func(begin func()) error { return w.authority.Proceed(begin) }, Logger: platformtest.Logger(),
 	})
 	w.source.Veto(w.services.Accept)
-	w.store, err = store.Open(t.Context(), t.TempDir())
-	w.must(err)
-	t.Cleanup(func() { w.must(w.store.Close()) })
 
 	vaultID := w.kit.ID(optionsv1.Role_ROLE_VAULT, "main")
 	vaultAddr := w.kit.Serve(t, optionsv1.Role_ROLE_VAULT, "main", func(r grpc.ServiceRegistrar) { vaultv1.RegisterRedeemServiceServer(r, w.vault) })
 	cfg := sink.Config{
-		Self: w.self, Trust: w.kit.Trust, Store: w.store, Recorder: w.log, Subjects: w.services, Logger: platformtest.Logger(),
-		Vault: vaultv1.NewRedeemServiceClient(w.kit.Dial(t, w.self, vaultAddr, vaultID)),
+		Self: w.self, Trust: w.kit.Trust, Store: w.store, Recorder: w.log, Subjects: server.Subjects{Services: w.services, Modes: w.modes}, Logger: platformtest.Logger(),
+		Tokeniser: references{},
+		Vault:     vaultv1.NewRedeemServiceClient(w.kit.Dial(t, w.self, vaultAddr, vaultID)),
 	}
 	for _, c := range configure {
 		c(&cfg)
@@ -284,10 +335,10 @@ func newWorld(t *testing.T, configure ...func(*sink.Config)) *world {
 	w.authority, err = sink.New(t.Context(), cfg)
 	w.must(err)
 	w.addr = w.kit.Serve(t, optionsv1.Role_ROLE_EXECUTOR, "local", func(r grpc.ServiceRegistrar) {
-		executorv1.RegisterToolServiceServer(r, server.NewTools(w.services))
-		executorv1.RegisterEventServiceServer(r, server.NewEvents(w.services))
+		executorv1.RegisterToolServiceServer(r, server.NewTools(server.ToolsConfig{Services: w.services, GPUs: w.gpus, Modes: w.modes, Progress: &w.hub}))
+		executorv1.RegisterEventServiceServer(r, server.NewEvents(w.services, &w.hub))
 		executorv1.RegisterControlServiceServer(r, server.NewControl(server.ControlConfig{
-			Self: w.self.String(), Services: w.services, Authority: w.authority, Log: w.log,
+			Self: w.self.String(), Services: w.services, GPUs: w.gpus, Modes: w.modes, Authority: w.authority, Log: w.log,
 			VaultReachable: func() bool { return true }, Version: "test",
 		}))
 	}, func(cfg *rpc.ServerConfig) {

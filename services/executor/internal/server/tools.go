@@ -1,47 +1,44 @@
 // Package server answers the executor's RPCs. ToolService runs behind the sink's discipline: when a handler that changes
 // something is reached, the call was proved, redeemed and recorded. ControlService is the human's side.
 //
-// It trusts the chain in front of it and the service manager behind it, and builds every answer from catalogue text.
+// It trusts the chain in front of it and the managers behind it, and builds every answer from catalogue text, but for the fields
+// that the contract marks as text from outside.
 package server
 
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/mode"
+	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/sink"
 )
 
+// ToolsConfig is what the tools are made of; everything is required.
+type ToolsConfig struct {
+	Services *service.Manager
+	GPUs     *gpu.Monitor
+	Modes    *mode.Switcher
+	// Progress is where the steps of operations are told.
+	Progress *progress.Hub
+}
+
 // Tools implements executorv1.ToolServiceServer.
 type Tools struct {
 	executorv1.UnimplementedToolServiceServer
+	cfg      ToolsConfig
 	services *service.Manager
 }
 
-// NewTools returns the tools over the services.
-func NewTools(services *service.Manager) *Tools { return &Tools{services: services} }
-
-// GpuStatus lists the GPUs and what is declared on each.
-func (t *Tools) GpuStatus(ctx context.Context, _ *executorv1.GpuStatusRequest) (*executorv1.GpuStatusResponse, error) {
-	c := t.services.Catalogue()
-	var running []*catalogue.Service
-	for _, s := range c.Services {
-		if t.services.Look(s).Running() {
-			running = append(running, s)
-		}
-	}
-	out := &executorv1.GpuStatusResponse{Gpus: gpu.Status(c, running), Source: gpu.Source(c)}
-	if len(out.Gpus) == 0 {
-		sink.Summarise(ctx, "no GPU was found on this host")
-	} else {
-		sink.Summarise(ctx, fmt.Sprintf("%s, %s", count(len(out.Gpus), "GPU"), out.Source))
-	}
-	return out, nil
-}
+// NewTools returns the tools.
+func NewTools(cfg ToolsConfig) *Tools { return &Tools{cfg: cfg, services: cfg.Services} }
 
 // ListServices lists the catalogue's services with their states.
 func (t *Tools) ListServices(ctx context.Context, _ *executorv1.ListServicesRequest) (*executorv1.ListServicesResponse, error) {
@@ -52,12 +49,15 @@ func (t *Tools) ListServices(ctx context.Context, _ *executorv1.ListServicesRequ
 		if v.Running() {
 			running++
 		}
-		out.Services = append(out.Services, &executorv1.ServiceSummary{
-			ServiceId: s.ID, Name: s.Name, State: v.State, Model: s.ServedModel(), VramMib: s.VRAMMiB,
-		})
+		out.Services = append(out.Services, summary(s, v))
 	}
 	sink.Summarise(ctx, fmt.Sprintf("%s, %d running", count(len(out.Services), "service"), running))
 	return out, nil
+}
+
+// summary is a service in a list.
+func summary(s *catalogue.Service, v service.View) *executorv1.ServiceSummary {
+	return &executorv1.ServiceSummary{ServiceId: s.ID, Name: s.Name, State: v.State, Model: s.ServedModel(), VramMib: s.VRAMMiB}
 }
 
 // ServiceInfo shows one service.
@@ -68,43 +68,84 @@ func (t *Tools) ServiceInfo(ctx context.Context, r *executorv1.ServiceInfoReques
 	}
 	d := t.detail(s)
 	sink.Summarise(ctx, sentence(d))
+	for _, w := range t.services.Warnings(s) {
+		sink.Warn(ctx, s.ID+": "+w)
+	}
 	return &executorv1.ServiceInfoResponse{Service: d}, nil
 }
 
-// StartService starts a service and waits until it is healthy.
-func (t *Tools) StartService(ctx context.Context, r *executorv1.StartServiceRequest) (*executorv1.StartServiceResponse, error) {
-	s, err := t.services.Find(r.GetServiceId())
+// change carries out a change of one service and returns how it is then.
+func (t *Tools) change(
+	ctx context.Context, id string, act func(context.Context, *catalogue.Service) (bool, error), already string,
+) (*executorv1.ServiceDetail, bool, error) {
+	s, err := t.services.Find(id)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	changed, err := t.services.Start(ctx, s)
+	if operation := sink.Operation(ctx); operation != "" && t.cfg.Progress != nil {
+		told, end := t.cfg.Progress.Open(ctx, operation)
+		defer end()
+		ctx = told
+	}
+	changed, err := act(ctx, s)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	d := t.detail(s)
 	sink.Summarise(ctx, sentence(d))
 	if !changed {
-		sink.Warn(ctx, s.ID+" was running already; nothing was changed")
+		sink.Warn(ctx, s.ID+" "+already+" already; nothing was changed")
+	}
+	return d, changed, nil
+}
+
+// StartService starts a service and waits until it is healthy.
+func (t *Tools) StartService(ctx context.Context, r *executorv1.StartServiceRequest) (*executorv1.StartServiceResponse, error) {
+	d, changed, err := t.change(ctx, r.GetServiceId(), t.services.Start, "was running")
+	if err != nil {
+		return nil, err
 	}
 	return &executorv1.StartServiceResponse{Service: d, Changed: changed}, nil
 }
 
 // StopService stops a service.
 func (t *Tools) StopService(ctx context.Context, r *executorv1.StopServiceRequest) (*executorv1.StopServiceResponse, error) {
-	s, err := t.services.Find(r.GetServiceId())
+	d, changed, err := t.change(ctx, r.GetServiceId(), t.services.Stop, "was stopped")
 	if err != nil {
 		return nil, err
 	}
-	changed, err := t.services.Stop(ctx, s)
-	if err != nil {
-		return nil, err
-	}
-	d := t.detail(s)
-	sink.Summarise(ctx, sentence(d))
-	if !changed {
-		sink.Warn(ctx, s.ID+" was stopped already; nothing was changed")
-	}
+	t.warnDependents(ctx, d.GetServiceId())
 	return &executorv1.StopServiceResponse{Service: d, Changed: changed}, nil
+}
+
+// SleepService puts a service to sleep.
+func (t *Tools) SleepService(ctx context.Context, r *executorv1.SleepServiceRequest) (*executorv1.SleepServiceResponse, error) {
+	d, changed, err := t.change(ctx, r.GetServiceId(), t.services.SleepService, "slept")
+	if err != nil {
+		return nil, err
+	}
+	t.warnDependents(ctx, d.GetServiceId())
+	return &executorv1.SleepServiceResponse{Service: d, Changed: changed}, nil
+}
+
+// WakeService wakes a sleeping service.
+func (t *Tools) WakeService(ctx context.Context, r *executorv1.WakeServiceRequest) (*executorv1.WakeServiceResponse, error) {
+	d, changed, err := t.change(ctx, r.GetServiceId(), t.services.WakeService, "was awake")
+	if err != nil {
+		return nil, err
+	}
+	return &executorv1.WakeServiceResponse{Service: d, Changed: changed}, nil
+}
+
+// warnDependents says which running services depend on one that does not answer any more.
+func (t *Tools) warnDependents(ctx context.Context, id string) {
+	s, err := t.services.Find(id)
+	if err != nil {
+		return
+	}
+	if ids := t.services.Dependents(s); len(ids) > 0 {
+		sink.Warn(ctx, "still running and dependent on "+id+": "+strings.Join(ids, ", "))
+	}
 }
 
 func (t *Tools) detail(s *catalogue.Service) *executorv1.ServiceDetail {
@@ -121,8 +162,15 @@ func (t *Tools) detail(s *catalogue.Service) *executorv1.ServiceDetail {
 		Gpus:        s.GPUs,
 		VramMib:     s.VRAMMiB,
 		Cause:       v.Cause,
+		MeasuredMib: t.services.Measured(s),
+		Pinned:      s.Pin,
+		Restarts:    v.Restarts,
+		Network:     networkName(s, v),
 	}
-	if v.Running() && !v.Since.IsZero() {
+	if s.Sleep != catalogue.SleepNone {
+		d.Sleep = s.Sleep
+	}
+	if (v.Running() || v.Asleep()) && !v.Since.IsZero() {
 		d.UptimeS = uint32(min(max(time.Since(v.Since)/time.Second, 0), 1<<32-1))
 	}
 	return d
@@ -133,6 +181,17 @@ func driverName(name string) string {
 		return "null (does nothing, for measuring)"
 	}
 	return name
+}
+
+// networkName says whether what the catalogue expects of the network is enforced. Whatever nobody enforces is not.
+func networkName(s *catalogue.Service, v service.View) string {
+	switch {
+	case s.Network == "" || s.Network == catalogue.NetworkHost:
+		return ""
+	case v.Network == driver.NetworkEnforced:
+		return "enforced"
+	}
+	return "not enforced"
 }
 
 // sentence says in one line how a service is.

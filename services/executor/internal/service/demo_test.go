@@ -17,6 +17,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver/process"
+	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/executor/internal/health"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
@@ -41,13 +42,13 @@ func TestTheDemoService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := process.New(process.Config{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	d, err := process.New(process.Config{Dir: dir, Log: slog.New(slog.DiscardHandler), Development: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
 	m := service.New(service.Config{
-		Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]service.Driver{"process": d}, Health: health.New(),
+		Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]service.Driver{"process": d}, Health: health.New(), Engine: engine.New(),
 		Confirm: func(_ context.Context, begin func()) error { begin(); return nil },
 		Logger:  slog.New(slog.DiscardHandler),
 	})

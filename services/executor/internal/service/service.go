@@ -1,13 +1,15 @@
 // Package service is what the executor knows of services: the catalogue's entries, the drivers that run them, and the state
-// machine between. One service's starts and stops follow each other; different services do not wait for each other.
+// machine between. One service's changes follow each other; different services do not wait for each other, except for GPUs that
+// they share while one of them loads.
 //
-// It trusts the catalogue and its drivers. What a service itself says counts for nothing but its health.
+// It trusts the catalogue and its drivers. What a service itself says counts for nothing but its health, and that it sleeps only
+// once its memory is seen to be free.
 package service
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -20,19 +22,12 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/engine"
+	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/lease"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
-)
-
-const (
-	// healthInterval is how often running services are asked whether they answer.
-	healthInterval = 2 * time.Second
-	// maxChecks bounds health checks at a time.
-	maxChecks = 8
-	// startPoll and maxStartPoll are the pace at which a starting service is asked.
-	startPoll    = 25 * time.Millisecond
-	maxStartPoll = 250 * time.Millisecond
 )
 
 // Driver runs services of one kind. It is safe for concurrent use; start and stop of one service do not overlap.
@@ -52,52 +47,110 @@ type Driver interface {
 	Logs(ctx context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error)
 }
 
-// Checker asks whether a service answers; health.Checker is one.
+// Checker asks whether a service answers; health.Checker is one. mark stands for what it answered, "" where it did not.
 type Checker interface {
-	Check(ctx context.Context, port uint32, path string, timeout time.Duration) error
+	Check(ctx context.Context, port uint32, h *catalogue.Health) (mark string, err error)
 }
 
-// Config is what a Manager is made of; everything is required.
+// Engine speaks to model servers; engine.Client is one.
+type Engine interface {
+	Sleep(ctx context.Context, s *catalogue.Service) (models []string, err error)
+	Wake(ctx context.Context, s *catalogue.Service, models []string) error
+	Asleep(ctx context.Context, s *catalogue.Service) (bool, error)
+	Warm(ctx context.Context, s *catalogue.Service) error
+	Usage(ctx context.Context, s *catalogue.Service) engine.Usage
+	Drain(ctx context.Context, s *catalogue.Service, patience time.Duration) bool
+}
+
+// GPUs measures the host's GPUs; gpu.Monitor does.
+type GPUs interface {
+	// Read measures now.
+	Read(ctx context.Context) gpu.Host
+	// Last is at most a second old.
+	Last() gpu.Host
+}
+
+// Confirm runs begin, which begins a change, unless that may not be: then its error says why, and nothing is begun. begin does
+// not wait long. sink.Confirm is one.
+type Confirm func(ctx context.Context, begin func()) error
+
+// Rule records what is done by a rule of the catalogue, with no call behind it. A nil err says that it is about to be done, and
+// then it is not done unless the record is durable; Done or another error says how it went.
+type Rule func(ctx context.Context, what string, s *catalogue.Service, err error) error
+
+// Config is what a Manager is made of. Catalogue, Drivers, Health, Confirm and Logger are required.
 type Config struct {
 	// Catalogue returns the newest good one.
 	Catalogue func() *catalogue.Catalogue
-	// Drivers by the name that entries use.
+	// Drivers by the name that entries use. An entry of another driver cannot be started.
 	Drivers map[string]Driver
 	Health  Checker
-	// Confirm runs begin, which starts or stops something, unless what was approved no longer holds; then its error is the
-	// call's. sink.Confirm is one.
-	Confirm func(ctx context.Context, begin func()) error
+	// Engine sleeps, wakes, warms up and drains. nil: no service does.
+	Engine Engine
+	// GPUs measures what sleeping services keep. nil: nothing is measured, and nothing can be put to sleep.
+	GPUs GPUs
+	// MarginMiB is how much more than it declares a sleeping service may keep on each of its GPUs.
+	MarginMiB uint32
+	// Leases order changes of single services among each other and with switches. nil: leases of this Manager's own.
+	Leases *lease.Leases
+	// Admit decides whether a service fits on its GPUs now, before it is started or woken; its error is a fault. nil: all fit.
+	Admit func(ctx context.Context, s *catalogue.Service) error
+	// Confirm is for what tools do: what was approved still holds.
+	Confirm Confirm
+	// Rule and Proceed are for what rules of the catalogue do: recorded first, and not while the sink is halted. A nil Rule or
+	// Proceed: the rules are off.
+	Rule    Rule
+	Proceed func(begin func()) error
 	Logger  *slog.Logger
 }
 
 // Manager starts, stops and describes services. It is safe for concurrent use.
 type Manager struct {
 	cfg      Config
-	programs catalogue.Programs
 	mu       sync.Mutex
 	units    map[string]*unit
 	watchers watchers
+	// checks are health checks that are under way.
+	checks sync.WaitGroup
+	// acts are changes by rule that are under way.
+	acts  sync.WaitGroup
+	slots chan struct{}
+	// host reads what the kernel tells of programs.
+	host host
 }
 
 // New returns a Manager.
-func New(cfg Config) *Manager { return &Manager{cfg: cfg, units: map[string]*unit{}} }
+func New(cfg Config) *Manager {
+	if cfg.Leases == nil {
+		cfg.Leases = &lease.Leases{}
+	}
+	return &Manager{cfg: cfg, units: map[string]*unit{}, slots: make(chan struct{}, maxChecks), host: host{proc: "/proc", cgroups: "/sys/fs/cgroup"}}
+}
 
 // unit is what is remembered of one service beside what its driver sees.
 type unit struct {
-	// turn holds one token: who has it may start and stop.
+	// turn holds one token: who has it may change the service.
 	turn chan struct{}
 
 	mu      sync.Mutex
 	phase   executorv1.ServiceState // STARTING or STOPPING while that goes on
 	failure string                  // why the last start failed
-	healthy bool
-	checked bool
+	verdict verdict
+	// asleep: its engine says that it sleeps. held: it says so and keeps its memory.
+	asleep, held bool
+	// models are what its engine unloaded when it went to sleep.
+	models []string
 	// turns counts the changes of phase: what was seen before one says nothing of the time after it.
 	turns int
 	// told is the state that watchers were told last.
 	told executorv1.ServiceState
 	// abandon ends the start that is under way; nil when there is none.
 	abandon context.CancelCauseFunc
+
+	checking bool
+	// due is when its health is asked for again.
+	due   time.Time
+	rules ruling
 }
 
 func (m *Manager) unit(id string) *unit {
@@ -111,6 +164,31 @@ func (m *Manager) unit(id string) *unit {
 	return u
 }
 
+// driver returns the entry's, or one that can do nothing where this executor has no such driver.
+func (m *Manager) driver(s *catalogue.Service) Driver {
+	if d, ok := m.cfg.Drivers[s.Driver]; ok && d != nil {
+		return d
+	}
+	return absent{}
+}
+
+// absent stands for a driver that this executor was not given.
+type absent struct{}
+
+func (absent) Look(*catalogue.Service) driver.Sight {
+	return driver.Sight{State: driver.Stopped, Cause: driver.CauseNoManager}
+}
+func (absent) Start(context.Context, *catalogue.Service) error { return driver.ErrNoManager }
+func (absent) Stop(context.Context, *catalogue.Service) (bool, error) {
+	return false, driver.ErrNoManager
+}
+func (absent) Definition(context.Context, *catalogue.Service) (string, error) {
+	return "", driver.ErrNoManager
+}
+func (absent) Logs(context.Context, *catalogue.Service, string, int) (driver.Page, error) {
+	return driver.Page{}, driver.ErrNoManager
+}
+
 // set changes what is remembered of a service, and tells watchers what it looks like then.
 func (m *Manager) set(s *catalogue.Service, u *unit, change func(u *unit)) {
 	u.mu.Lock()
@@ -120,7 +198,7 @@ func (m *Manager) set(s *catalogue.Service, u *unit, change func(u *unit)) {
 	u.mu.Unlock()
 	var sight driver.Sight // in the middle of a start or stop it does not matter
 	if resting {
-		sight = m.cfg.Drivers[s.Driver].Look(s)
+		sight = m.driver(s).Look(s)
 	}
 	m.tell(s, u, turn, sight)
 }
@@ -149,9 +227,12 @@ type View struct {
 	Since time.Time
 	// Cause is one of the driver package's sentences, or "".
 	Cause string
+	// Restarts counts how often it was started again by itself: by its manager, and by its entry's rule since this executor began.
+	Restarts uint32
+	Network  driver.Network
 }
 
-// Running reports whether the service holds its resources.
+// Running reports whether the service runs or is about to, or is being stopped: awake, it holds its resources.
 func (v View) Running() bool {
 	switch v.State {
 	case executorv1.ServiceState_SERVICE_STATE_RUNNING, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY,
@@ -161,9 +242,21 @@ func (v View) Running() bool {
 	return false
 }
 
+// Up reports whether the service runs and answers, as far as anybody has asked.
+func (v View) Up() bool { return v.State == executorv1.ServiceState_SERVICE_STATE_RUNNING }
+
+// Asleep reports whether the service sleeps, and was seen to have given its memory back.
+func (v View) Asleep() bool { return v.State == executorv1.ServiceState_SERVICE_STATE_SLEEPING }
+
+// Holds reports whether the service holds resources or may: it runs, sleeps, or cannot be seen.
+func (v View) Holds() bool {
+	return v.Running() || v.Asleep() || v.State == executorv1.ServiceState_SERVICE_STATE_UNKNOWN
+}
+
 // Look describes a service. It asks the driver; health is as of the last check, at most a few seconds ago.
-func (m *Manager) Look(s *catalogue.Service) View {
-	sight := m.cfg.Drivers[s.Driver].Look(s)
+func (m *Manager) Look(s *catalogue.Service) View { return m.look(s, m.driver(s).Look(s)) }
+
+func (m *Manager) look(s *catalogue.Service, sight driver.Sight) View {
 	u := m.unit(s.ID)
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -172,286 +265,132 @@ func (m *Manager) Look(s *catalogue.Service) View {
 
 // view is what a service looks like by what is remembered of it and what its driver sees. The unit is locked.
 func (u *unit) view(sight driver.Sight) View {
-	switch {
-	case u.phase != executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED:
-		return View{State: u.phase, Since: sight.Since}
-	case sight.State == driver.Running && u.checked && !u.healthy:
-		return View{State: executorv1.ServiceState_SERVICE_STATE_UNHEALTHY, Since: sight.Since, Cause: driver.CauseUnhealthy}
-	case sight.State == driver.Running:
-		return View{State: executorv1.ServiceState_SERVICE_STATE_RUNNING, Healthy: u.healthy, Since: sight.Since}
-	case sight.State == driver.Ended:
-		return View{State: executorv1.ServiceState_SERVICE_STATE_FAILED, Cause: sight.Cause}
-	case u.failure != "":
-		return View{State: executorv1.ServiceState_SERVICE_STATE_FAILED, Cause: u.failure}
+	v := View{Restarts: sight.Restarts + u.rules.restarts, Network: sight.Network}
+	running := func(state executorv1.ServiceState, cause string) View {
+		v.State, v.Since, v.Cause = state, sight.Since, cause
+		return v
+	}
+	if u.phase != executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED {
+		return running(u.phase, "")
+	}
+	switch sight.State {
+	case driver.Unknown:
+		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_UNKNOWN, cmp.Or(sight.Cause, driver.CauseNoManager)
+	case driver.Starting:
+		return running(executorv1.ServiceState_SERVICE_STATE_STARTING, "")
+	case driver.Stopping:
+		return running(executorv1.ServiceState_SERVICE_STATE_STOPPING, "")
+	case driver.Running:
+		switch {
+		case u.asleep && u.held:
+			return running(executorv1.ServiceState_SERVICE_STATE_UNHEALTHY, driver.CauseStillHeld)
+		case u.asleep:
+			return running(executorv1.ServiceState_SERVICE_STATE_SLEEPING, "")
+		case u.verdict.bad():
+			return running(executorv1.ServiceState_SERVICE_STATE_UNHEALTHY, driver.CauseUnhealthy)
+		}
+		v.Healthy = u.verdict.good()
+		return running(executorv1.ServiceState_SERVICE_STATE_RUNNING, "")
+	case driver.Ended:
+		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_FAILED, cmp.Or(sight.Cause, driver.CauseExited)
 	default:
-		return View{State: executorv1.ServiceState_SERVICE_STATE_STOPPED, Cause: sight.Cause}
-	}
-}
-
-// Start makes a service run and returns when it is healthy. It reports whether that changed anything. Errors are faults:
-// CODE_CONFLICT when a stranger holds the port or the service's turn does not come, CODE_FAILED with a fixed cause otherwise;
-// then the service is stopped again. What Confirm refuses is not begun.
-func (m *Manager) Start(ctx context.Context, s *catalogue.Service) (bool, error) {
-	u := m.unit(s.ID)
-	if err := u.take(ctx, s); err != nil {
-		return false, err
-	}
-	defer u.release()
-	d := m.cfg.Drivers[s.Driver]
-	waiting, abandon := context.WithCancelCause(ctx)
-	defer abandon(nil)
-	running := false
-	var err error
-	if refused := m.cfg.Confirm(ctx, func() {
-		if running = d.Look(s).State == driver.Running; running {
-			return
-		}
-		m.set(s, u, func(u *unit) {
-			u.phase, u.failure, u.healthy, u.checked = executorv1.ServiceState_SERVICE_STATE_STARTING, "", false, false
-			u.abandon = abandon
-		})
-		err = start(ctx, d, s)
-	}); refused != nil {
-		return false, refused
-	}
-	if running {
-		m.check(ctx, s)
-		return false, nil
-	}
-	if err == nil {
-		err = m.awaitHealth(waiting, d, s)
-	}
-	cause := ""
-	if err != nil {
-		cause = causeOf(err)
-	}
-	m.set(s, u, func(u *unit) {
-		u.phase, u.failure, u.abandon = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, cause, nil
-		u.healthy, u.checked = err == nil, err == nil
-	})
-	switch {
-	case err == nil:
-		return true, nil
-	case errors.Is(err, errEarly), !errors.Is(err, driver.ErrPortInUse):
-		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" did not start: "+cause, fault.WithCause(err))
-	default:
-		return false, fault.New(callv1.Code_CODE_CONFLICT, s.ID+" was not started: "+cause, fault.WithCause(err))
-	}
-}
-
-var (
-	errTimeout = errors.New(driver.CauseTimeout)
-	// errEarly marks a program that ended while it was starting.
-	errEarly = errors.New(driver.CauseExited)
-	// errStopped ends a start because somebody wants the service stopped.
-	errStopped = errors.New(driver.CauseStopped)
-)
-
-func causeOf(err error) string {
-	switch {
-	case errors.Is(err, errTimeout):
-		return driver.CauseTimeout
-	case errors.Is(err, errStopped):
-		return driver.CauseStopped
-	case errors.Is(err, driver.ErrPortInUse):
-		return driver.CausePortInUse
-	case errors.Is(err, errEarly):
-		return driver.CauseExited
-	default:
-		return driver.Cause(err)
-	}
-}
-
-// awaitHealth waits until a started service answers. One that does not is stopped again.
-func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalogue.Service) error {
-	if s.Health == nil {
-		return nil
-	}
-	deadline := time.Now().Add(s.StartTimeout())
-	pause := startPoll
-	var last error
-	for {
-		if d.Look(s).State != driver.Running {
-			err := errEarly
-			if busy := driver.PortFree(s.Port); busy != nil {
-				err = fmt.Errorf("%w: %w", errEarly, driver.ErrPortInUse)
-			}
-			if _, serr := stop(ctx, d, s); serr != nil {
-				m.cfg.Logger.ErrorContext(ctx, "what is left of a service could not be cleared", "service_id", s.ID, "error", serr)
-			}
-			return err
-		}
-		last = m.cfg.Health.Check(ctx, s.Port, s.Health.Path, healthTimeout(s))
-		// The answer counts only if our program is still there: it, and not a stranger, gave it.
-		if last == nil && d.Look(s).State == driver.Running {
-			return nil
-		}
-		if time.Now().After(deadline) || ctx.Err() != nil {
-			break
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-		pause = min(pause*2, maxStartPoll)
-	}
-	if _, err := stop(context.WithoutCancel(ctx), d, s); err != nil {
-		return err
-	}
-	if errors.Is(context.Cause(ctx), errStopped) {
-		return errStopped
-	}
-	return fmt.Errorf("%w: %w", errTimeout, last)
-}
-
-// Stop makes a service not run, and ends a start that is still waiting for it to be healthy. It reports whether that
-// changed anything. Errors are faults; what Confirm refuses is not begun.
-func (m *Manager) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
-	u := m.unit(s.ID)
-	d := m.cfg.Drivers[s.Driver]
-	abandoned := false
-	if u.starting() {
-		if refused := m.cfg.Confirm(ctx, func() {
-			abandoned = u.stopStarting()
-		}); refused != nil {
-			return false, refused
+		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_STOPPED, sight.Cause
+		if u.failure != "" {
+			v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_FAILED, u.failure
 		}
 	}
-	if err := u.take(ctx, s); err != nil {
-		return false, err
+	if v.State == executorv1.ServiceState_SERVICE_STATE_FAILED && u.rules.spent {
+		v.Cause = driver.CauseRestartLimit
 	}
-	defer u.release()
-	// Ending a program takes as long as it takes, so only the decision is made while a halt would wait.
-	refused := m.cfg.Confirm(ctx, func() {
-		m.set(s, u, func(u *unit) { u.phase = executorv1.ServiceState_SERVICE_STATE_STOPPING })
-	})
-	switch {
-	case refused != nil && !abandoned:
-		return false, refused
-	case refused != nil && d.Look(s).State == driver.Running:
-		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" was stopped while it was starting, and another start came before the rest",
-			fault.WithCause(refused))
-	case refused != nil:
-		return true, nil
-	}
-	changed, err := stop(ctx, d, s)
-	m.set(s, u, func(u *unit) {
-		u.phase = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
-		if err == nil {
-			u.failure, u.healthy, u.checked = "", false, false
-		}
-	})
-	if err != nil {
-		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" did not stop: "+driver.Cause(err), fault.WithCause(err))
-	}
-	return changed || abandoned, nil
+	return v
 }
 
-func (u *unit) starting() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.abandon != nil
-}
-
-// stopStarting ends the start that is under way, and reports whether there was one.
-func (u *unit) stopStarting() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.abandon == nil {
-		return false
-	}
-	u.abandon(errStopped)
-	return true
-}
-
-// take waits for the service's turn, at most as long as one start or stop of it may last.
-func (u *unit) take(ctx context.Context, s *catalogue.Service) error {
-	patience := time.NewTimer(max(s.StartTimeout(), s.StopTimeout()))
-	defer patience.Stop()
-	select {
-	case u.turn <- struct{}{}:
-		return nil
-	case <-patience.C:
-		return fault.New(callv1.Code_CODE_CONFLICT, s.ID+" is in the middle of another change; look at it before you ask again")
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (u *unit) release() { <-u.turn }
-
-// Run checks the health of running services until ctx ends.
-func (m *Manager) Run(ctx context.Context) {
-	tick := time.NewTicker(healthInterval)
-	defer tick.Stop()
-	for {
-		m.checkAll(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-func (m *Manager) checkAll(ctx context.Context) {
-	var checks sync.WaitGroup
-	slots := make(chan struct{}, maxChecks)
+// Claims returns every service that holds memory now or may, with what it declares in its present state.
+func (m *Manager) Claims() []gpu.Claim {
+	var out []gpu.Claim
 	for _, s := range m.All() {
-		slots <- struct{}{}
-		checks.Go(func() {
-			defer func() { <-slots }()
-			m.check(ctx, s)
-		})
+		sight := m.driver(s).Look(s)
+		v := m.look(s, sight)
+		if !v.Holds() {
+			continue
+		}
+		claim := gpu.Claim{Service: s.ID, CGroup: sight.CGroup, PID: sight.PID, MiB: s.VRAMMiB, GPUs: s.GPUs}
+		if v.Asleep() {
+			claim.MiB = s.SleepMiB
+		}
+		out = append(out, claim)
 	}
-	checks.Wait()
-	m.tellGone()
+	return out
 }
 
-// check asks a running service whether it answers, remembers it, and tells watchers of what changed by itself.
-func (m *Manager) check(ctx context.Context, s *catalogue.Service) {
-	u := m.unit(s.ID)
-	u.mu.Lock()
-	turn := u.turns
-	u.mu.Unlock()
-	sight := m.cfg.Drivers[s.Driver].Look(s)
-	if sight.State != driver.Running {
-		m.tell(s, u, turn, sight)
-		return
+// Measured is what the service's programs hold on all its GPUs as they were last measured, in MiB; 0 where nothing measures it.
+func (m *Manager) Measured(s *catalogue.Service) uint32 {
+	if m.cfg.GPUs == nil {
+		return 0
 	}
-	var err error
-	if s.Health != nil {
-		err = m.cfg.Health.Check(ctx, s.Port, s.Health.Path, healthTimeout(s))
+	var sum uint32
+	for _, d := range m.cfg.GPUs.Last().GPUs {
+		if !d.Simulated {
+			sum += d.ServiceMiB(s.ID)
+		}
 	}
-	if ctx.Err() != nil {
-		return
-	}
-	u.mu.Lock()
-	if u.phase == executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED && u.turns == turn {
-		u.healthy, u.checked = err == nil, true
-	}
-	u.mu.Unlock()
-	m.tell(s, u, turn, sight)
+	return sum
 }
 
-func healthTimeout(s *catalogue.Service) time.Duration {
-	return time.Duration(s.Health.TimeoutS) * time.Second
+// Logs returns a piece of the service's log: at most lines lines after the cursor, or the newest ones without it.
+func (m *Manager) Logs(ctx context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error) {
+	page, err := m.driver(s).Logs(ctx, s, cursor, lines)
+	if err != nil {
+		return driver.Page{}, fault.New(callv1.Code_CODE_FAILED, "the log of "+s.ID+" cannot be read", fault.WithCause(err))
+	}
+	return page, nil
 }
 
-// Accept vetoes a catalogue from which a running service is gone: nobody could stop it any more.
+// Definition is the digest of what the entry names and does not hold, as it is now.
+func (m *Manager) Definition(ctx context.Context, s *catalogue.Service) (string, error) {
+	return m.driver(s).Definition(ctx, s)
+}
+
+// Warner is a Driver that knows what is wrong with an entry and does not keep it from being started, in fixed sentences.
+type Warner interface {
+	Warnings(s *catalogue.Service) []string
+}
+
+// Warnings says what is wrong with how the service is run, in fixed sentences.
+func (m *Manager) Warnings(s *catalogue.Service) []string {
+	if w, ok := m.driver(s).(Warner); ok {
+		return w.Warnings(s)
+	}
+	return nil
+}
+
+// Accept vetoes a catalogue from which a running service is gone, or in which it is something else: nobody could stop it any
+// more. So does a service of a driver that this executor does not have.
 func (m *Manager) Accept(next *catalogue.Catalogue) error {
+	for _, s := range next.Services {
+		if _, ok := m.cfg.Drivers[s.Driver]; !ok {
+			return fmt.Errorf("service %q uses the %s driver, which this executor's configuration does not give it", s.ID, s.Driver)
+		}
+	}
 	for _, s := range m.All() {
-		if _, kept := next.Lookup(s.ID); !kept && m.Look(s).Running() {
+		kept, ok := next.Lookup(s.ID)
+		same := ok && kept.Driver == s.Driver && kept.Unit == s.Unit
+		switch {
+		case same || !m.Look(s).Holds():
+		case !ok:
 			return fmt.Errorf("service %q runs and cannot be removed; stop it first", s.ID)
+		default:
+			return fmt.Errorf("service %q runs and cannot become another driver's or unit's; stop it first", s.ID)
 		}
 	}
 	return nil
 }
 
-// Subject returns what a call would act on, as it is now: the resolved catalogue entry with its program's digest. Tools
-// that act on no service have an empty one. A call that runs the program has no subject while the program cannot be read:
-// nobody can approve what nobody knows. To look at a service or to stop it must work all the same, and then the entry says so.
-func (m *Manager) Subject(_ context.Context, tool contract.Tool, request proto.Message) (*callv1.Subject, error) {
+// Subject returns what a call would act on, as it is now: the resolved catalogue entry with the digest of what it runs. Tools
+// that act on no service have an empty one. A call that runs something has no subject while that cannot be read: nobody can
+// approve what nobody knows. To look at a service, to stop it or to put it to sleep must work all the same, and then the entry
+// says so.
+func (m *Manager) Subject(ctx context.Context, tool contract.Tool, request proto.Message) (*callv1.Subject, error) {
 	named, ok := request.(interface{ GetServiceId() string })
 	if !ok {
 		return &callv1.Subject{Label: "this host", Entry: []byte("{}")}, nil
@@ -460,25 +399,28 @@ func (m *Manager) Subject(_ context.Context, tool contract.Tool, request proto.M
 	if err != nil {
 		return nil, err
 	}
-	digest := ""
-	if s.Program() != "" {
-		if digest, err = m.programs.Digest(s.Program()); err != nil {
-			m.cfg.Logger.Warn("a program has no digest", "service_id", s.ID, "error", err)
-			if tool.Tier != optionsv1.Tier_TIER_READ && tool.Name != "stop_service" {
-				return nil, fault.New(callv1.Code_CODE_FAILED, s.ID+" cannot be started: its program file is missing or cannot be read", fault.WithCause(err))
-			}
-			digest = catalogue.Unreadable
+	definition, err := m.Definition(ctx, s)
+	if err != nil {
+		m.cfg.Logger.WarnContext(ctx, "what a service runs has no digest", "service_id", s.ID, "error", err)
+		if runs(tool) {
+			return nil, fault.New(callv1.Code_CODE_FAILED, s.ID+" cannot be started: what it runs is missing or cannot be read", fault.WithCause(err))
 		}
+		definition = catalogue.Unreadable
 	}
-	entry, err := s.Subject(digest)
+	entry, err := s.Subject(definition)
 	if err != nil {
 		return nil, err
 	}
 	return &callv1.Subject{Label: "service " + s.ID, Entry: entry}, nil
 }
 
-// Found says, after a restart, what is true of the service that an interrupted call acted on: "running", "stopped", or
-// "unknown" where the catalogue has it no more.
+// runs reports whether a tool may make a service's program run.
+func runs(tool contract.Tool) bool {
+	return tool.Tier != optionsv1.Tier_TIER_READ && tool.Name != "stop_service" && tool.Name != "sleep_service"
+}
+
+// Found says, after a restart, what is true of the service that an interrupted call acted on: "running", "sleeping", "stopped",
+// or "unknown" where the catalogue has it no more or its manager does not answer.
 func (m *Manager) Found(_ context.Context, _ string, arguments []byte) string {
 	var named struct {
 		ServiceID string `json:"service_id"`
@@ -490,8 +432,11 @@ func (m *Manager) Found(_ context.Context, _ string, arguments []byte) string {
 	if err != nil {
 		return "unknown"
 	}
-	if m.Look(s).Running() {
+	switch v := m.Look(s); {
+	case v.Running():
 		return "running"
+	case v.Asleep(), v.State == executorv1.ServiceState_SERVICE_STATE_UNKNOWN:
+		return StateName(v.State)
 	}
 	return "stopped"
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,7 +30,12 @@ type program struct {
 	stopErr       error
 	// after is what the program does once started.
 	after driver.State
-	took  time.Duration
+	// sightAfter, unless it is empty, is what is seen of it then.
+	sightAfter driver.Sight
+	took       time.Duration
+	// said is how much it has logged.
+	said          int
+	definitionErr error
 }
 
 func (p *program) Look(*catalogue.Service) driver.Sight {
@@ -56,6 +62,9 @@ func (p *program) Start(context.Context, *catalogue.Service) error {
 	}
 	p.starts++
 	p.sight = driver.Sight{State: p.after, Since: time.Now()}
+	if p.sightAfter != (driver.Sight{}) {
+		p.sight = p.sightAfter
+	}
 	return nil
 }
 
@@ -75,28 +84,59 @@ func (p *program) Stop(context.Context, *catalogue.Service) (bool, error) {
 	return was, nil
 }
 
+func (p *program) Definition(context.Context, *catalogue.Service) (string, error) {
+	return "sha256:1", p.definitionErr
+}
+
+func (p *program) Logs(context.Context, *catalogue.Service, string, int) (driver.Page, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return driver.Page{Cursor: strconv.Itoa(p.said)}, nil
+}
+
+func (p *program) set(sight driver.Sight) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sight = sight
+}
+
+func (p *program) count() (starts, stops int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.starts, p.stops
+}
+
 // answers is a Checker that answers healthy from a moment on.
 type answers struct {
 	mu    sync.Mutex
 	ready time.Time
 	err   error
+	mark  string
+	asked int
 }
 
-func (a *answers) Check(context.Context, uint32, string, time.Duration) error {
+func (a *answers) set(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.err != nil {
-		return a.err
+	a.err = err
+}
+
+func (a *answers) Check(context.Context, uint32, *catalogue.Health) (string, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked++
+	switch {
+	case a.err != nil:
+		return a.mark, a.err
+	case time.Now().Before(a.ready):
+		return a.mark, errors.New("not yet")
 	}
-	if time.Now().Before(a.ready) {
-		return errors.New("not yet")
-	}
-	return nil
+	return a.mark, nil
 }
 
 func manager(t *testing.T, p *program, a *answers, port uint32) (*Manager, *catalogue.Service) {
 	t.Helper()
-	c, err := catalogue.Parse("c.yaml", []byte("version: 1\nservices: [{id: chat, driver: process, argv: [/usr/bin/true], port: 17999, start_timeout_s: 5}]\n"),
+	c, err := catalogue.Parse("c.yaml", []byte("version: 1\nservices: [{id: chat, driver: process, argv: [/usr/bin/true], port: 17999, start_timeout_s: 5, health: {unhealthy_after: 1}}]\n"),
 		catalogue.Options{Development: true})
 	if err != nil {
 		t.Fatal(err)

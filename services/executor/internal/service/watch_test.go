@@ -139,7 +139,8 @@ func TestWatchersLearnOfANewCatalogue(t *testing.T) {
 		{parse("one", "two"), []Change{{ID: "two", State: executorv1.ServiceState_SERVICE_STATE_STOPPED}, {ID: "three", State: executorv1.ServiceState_SERVICE_STATE_UNKNOWN}}},
 	} {
 		current = c.next
-		m.checkAll(t.Context())
+		m.observe(t.Context())
+		m.checks.Wait()
 		got := w.take()
 		byID := func(a, b Change) int { return strings.Compare(a.ID, b.ID) }
 		slices.SortFunc(got, byID)

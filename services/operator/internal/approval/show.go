@@ -100,9 +100,36 @@ func (c Card) Lines(now time.Time) []string {
 		for _, step := range c.Preview.GetPlan() {
 			lines = append(lines, indent+clean.Visible(step))
 		}
+		if line := c.planLine(); line != "" {
+			lines = append(lines, indent+line)
+		}
 	}
 	if reason := op.GetAgentReason(); reason != "" {
 		lines = append(lines, indent+fmt.Sprintf("agent says (untrusted): \"%s\"", clean.Visible(reason)))
 	}
 	return lines
+}
+
+// shortDigest is how many characters of a plan's digest people are shown; `durward switch --plan` takes them.
+const shortDigest = 12
+
+// ShortPlan is the beginning of a plan's digest, for people.
+func ShortPlan(digest string) string {
+	digest = clean.Visible(digest)
+	return digest[:min(len(digest), shortDigest)]
+}
+
+// planLine says whether the plan that was asked for is still what the executor would do; "" where no plan is named.
+func (c Card) planLine() string {
+	call := Call{Arguments: c.Operation.GetArguments()}
+	named := call.planDigest()
+	switch {
+	case named == "" || c.Preview == nil:
+		return ""
+	case call.planIs(c.Preview.GetSubject().GetEntry()):
+		return "plan " + ShortPlan(named) + ": what the executor would do now is what was asked for"
+	default:
+		return "NOT THE PLAN " + ShortPlan(named) + " THAT WAS ASKED FOR: the host or its catalogue has changed since; " +
+			"it cannot be approved"
+	}
 }

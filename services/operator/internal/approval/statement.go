@@ -8,6 +8,8 @@ package approval
 
 import (
 	"bytes"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -44,6 +46,8 @@ var (
 	ErrEpoch = errors.New("a halt lies between: what was asked for before it is void, and vault and executor must be resumed together (durward resume)")
 	// ErrExpired means that its time is over.
 	ErrExpired = errors.New("it has expired")
+	// ErrPlan means that the call names one plan, and the executor would carry out another.
+	ErrPlan = errors.New("the executor would now carry out another plan than the one that was asked for; simulate and ask again")
 )
 
 // Signer is who is going to sign.
@@ -95,6 +99,28 @@ func CallOf(op *vaultv1.Operation) (Call, error) {
 	return call, nil
 }
 
+// planDigest is the plan that the arguments name, in hex, or "".
+func (c Call) planDigest() string {
+	var named struct {
+		PlanDigest string `json:"plan_digest"`
+	}
+	if json.Unmarshal(c.Arguments, &named) != nil {
+		return ""
+	}
+	return named.PlanDigest
+}
+
+// planIs reports whether the plan that the arguments name, if they name one, is the one whose canonical JSON is given. It is
+// reckoned here, from what a person is shown, and believed of nobody.
+func (c Call) planIs(plan []byte) bool {
+	named := c.planDigest()
+	if named == "" {
+		return true
+	}
+	digest := canonical.Digest(plan)
+	return named == hex.EncodeToString(digest[:])
+}
+
 // single fills in what a statement about one call has.
 func (s Signer) single(kind statement.Kind, call Call, preview *executorv1.PreviewCallResponse, life time.Duration) (*statement.Statement, error) {
 	if preview.GetAudience() != s.Executor.String() {
@@ -103,6 +129,9 @@ func (s Signer) single(kind statement.Kind, call Call, preview *executorv1.Previ
 	entry := preview.GetSubject().GetEntry()
 	if err := canonical.Check(entry); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTarget, err)
+	}
+	if !call.planIs(entry) {
+		return nil, ErrPlan
 	}
 	arguments, subject := canonical.Digest(call.Arguments), canonical.Digest(entry)
 	tool := statement.ToolOf(call.Tool.Ref())

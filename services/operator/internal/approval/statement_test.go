@@ -3,6 +3,7 @@ package approval
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -244,5 +245,58 @@ func TestDuration(t *testing.T) {
 		if got := Duration(d); got != want {
 			t.Errorf("Duration(%s) = %s, want %s", d, got, want)
 		}
+	}
+}
+
+// switching is an agent's request to switch by a plan, and the executor's preview of it.
+func switching(t *testing.T) (*vaultv1.Operation, *executorv1.PreviewCallResponse) {
+	t.Helper()
+	tool, ok := contract.Lookup("switch_mode")
+	if !ok {
+		t.Fatal("no switch_mode")
+	}
+	plan := []byte(`{"catalogue":"sha256:aa","mode":"coding","steps":[{"action":"stop","service":"chat"}]}`)
+	digest := canonical.Digest(plan)
+	op, p := operation(t), preview()
+	op.Tool, op.Tier = tool.Ref(), tool.Tier
+	op.Arguments = fmt.Appendf(nil, `{"mode_id":"coding","plan_digest":"%x"}`, digest)
+	p.Subject, p.Plan = &callv1.Subject{Label: "mode coding", Entry: plan}, []string{"stop chat"}
+	return op, p
+}
+
+// The plan's digest is reckoned here: neither the vault nor the executor can have another plan signed under it.
+func TestAnotherPlanIsNotSigned(t *testing.T) {
+	op, p := switching(t)
+	if _, err := signer(t).Approve(op, p); err != nil {
+		t.Fatalf("the plan that was asked for: %v", err)
+	}
+	p.Subject.Entry = []byte(`{"catalogue":"sha256:aa","mode":"coding","steps":[{"action":"stop","service":"embed"}]}`)
+	if _, err := signer(t).Approve(op, p); !errors.Is(err, ErrPlan) {
+		t.Errorf("approve: %v, want ErrPlan", err)
+	}
+	call, err := CallOf(op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := signer(t).Command(call, p, 3); !errors.Is(err, ErrPlan) {
+		t.Errorf("command: %v, want ErrPlan", err)
+	}
+}
+
+func TestCardSaysWhetherThePlanStands(t *testing.T) {
+	op, p := switching(t)
+	card := func() string {
+		return strings.Join(Card{Number: "K7F3", Operation: op, Preview: p}.Lines(testNow), "\n")
+	}
+	if got := card(); !strings.Contains(got, "stop chat") || !strings.Contains(got, "what the executor would do now is what was asked for") {
+		t.Errorf("the card is\n%s", got)
+	}
+	p.Subject.Entry = []byte(`{}`)
+	if got := card(); !strings.Contains(got, "NOT THE PLAN") {
+		t.Errorf("the card is\n%s", got)
+	}
+	op, p = operation(t), preview()
+	if got := card(); strings.Contains(got, "plan ") {
+		t.Errorf("a call without a plan says\n%s", got)
 	}
 }

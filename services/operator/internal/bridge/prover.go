@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/proof"
@@ -221,7 +220,7 @@ func (p *prover) request(line []byte, m message, needed string) (request, error)
 		switch {
 		case p.instance != "" && p.lapsed(now):
 			needed = needOpen
-		case known && tool.Tier != optionsv1.Tier_TIER_READ:
+		case known && !tool.ByPermit():
 			needed = needCall
 		case age >= renewFrom && asksPermit(m.Method) && (known || m.Method != methodCall):
 			needed = needRenew
@@ -242,7 +241,7 @@ func (p *prover) request(line []byte, m message, needed string) (request, error)
 		signed, err = proof.Sign(p.key, claim)
 	case needCall:
 		var digest []byte
-		if !known || tool.Tier == optionsv1.Tier_TIER_READ {
+		if !known || tool.ByPermit() {
 			return p.unsigned(line)
 		}
 		if digest, err = argumentsDigest(tool, params.Arguments); err != nil {

@@ -46,12 +46,12 @@ The short number on the left names the operation in approve and deny. It exists 
 	return cmd
 }
 
-// live are the states in which a person can still do something about an operation.
-var live = []vaultv1.OperationState{vaultv1.OperationState_OPERATION_STATE_PENDING, vaultv1.OperationState_OPERATION_STATE_APPROVED}
+// actionable are the states in which a person can still do something about an operation.
+var actionable = []vaultv1.OperationState{vaultv1.OperationState_OPERATION_STATE_PENDING, vaultv1.OperationState_OPERATION_STATE_APPROVED}
 
 // operations returns what is pending or approved and not carried out.
 func (s *session) operations(ctx context.Context) ([]*vaultv1.Operation, error) {
-	response, err := s.Vault.ListOperations(ctx, &vaultv1.ListOperationsRequest{States: live, Limit: 1000})
+	response, err := s.Vault.ListOperations(ctx, &vaultv1.ListOperationsRequest{States: actionable, Limit: 1000})
 	return response.GetOperations(), err
 }
 
@@ -314,7 +314,7 @@ func (a *app) approve(ctx context.Context, number string, run, yes bool) error {
 		}
 		a.out.Printf("%s %s approved.\n", a.out.Green("✓"), number)
 		if waiting {
-			a.out.Printf("  The agent waits; its call carries it out now.\n")
+			a.out.Printf("  The agent waits; its call carries it out now. See it: durward watch\n")
 			return nil
 		}
 		a.out.Printf("  No agent waits at this moment. Its next wait_operation carries it out, or: durward approve %s --run\n", number)
@@ -324,11 +324,7 @@ func (a *app) approve(ctx context.Context, number string, run, yes bool) error {
 	if err != nil {
 		return err
 	}
-	r, err := s.dispatch(ctx, call, claimed.GetGrant())
-	if err != nil {
-		return err
-	}
-	return a.showResult(r, op.GetOperationId())
+	return a.carryOut(ctx, s, call, claimed.GetGrant(), op.GetOperationId())
 }
 
 // decide shows, asks, signs and hands in one approval.

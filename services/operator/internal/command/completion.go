@@ -71,3 +71,35 @@ func (a *app) completeClients(_ *cobra.Command, args []string, _ string) ([]stri
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
+
+// completeModes completes mode ids.
+func (a *app) completeModes(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []string
+	a.forCompletion(cmd, func(ctx context.Context, s *session) error {
+		list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
+		for _, m := range list.GetModes() {
+			out = append(out, cobra.CompletionWithDesc(clean.Line(m.GetModeId(), 64), clean.Line(m.GetName(), 64)))
+		}
+		return err
+	})
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeModels completes model ids.
+func (a *app) completeModels(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []string
+	a.forCompletion(cmd, func(ctx context.Context, s *session) error {
+		list, err := s.Executor.Tools.ListModels(ctx, &executorv1.ListModelsRequest{})
+		for _, m := range list.GetModels() {
+			out = append(out, cobra.CompletionWithDesc(clean.Line(m.GetModelId(), 128), clean.Line(m.GetServedName(), 128)))
+		}
+		return err
+	})
+	return out, cobra.ShellCompDirectiveNoFileComp
+}

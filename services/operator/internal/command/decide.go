@@ -20,7 +20,6 @@ import (
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
@@ -151,40 +150,4 @@ func (s *session) dispatch(ctx context.Context, call approval.Call, grant *callv
 		}
 	}
 	return r, err
-}
-
-// showResult prints how a call ended.
-func (a *app) showResult(r result, operationID string) error {
-	if a.json {
-		response, err := output.MessageJSON(r.response)
-		if err != nil {
-			return err
-		}
-		return a.out.Value(map[string]any{
-			"status": "ok", "operation_id": operationID, "request_id": a.requestID, "summary": clean.Line(r.outcome.GetSummary(), 500),
-			"replayed": r.outcome.GetReplayed(), "audit_index": r.outcome.GetReceipt().GetIndex(), "result": response,
-		})
-	}
-	summary := clean.Line(r.outcome.GetSummary(), 500)
-	if summary == "" {
-		summary = "done"
-	}
-	a.out.Printf("%s %s\n", a.out.Green("✓"), summary)
-	for _, warning := range r.outcome.GetWarnings() {
-		a.out.Printf("  %s\n", a.out.Yellow(clean.Line(warning, 500)))
-	}
-	if detail, ok := r.response.(interface {
-		GetService() *executorv1.ServiceDetail
-	}); ok {
-		if url := detail.GetService().GetBaseUrl(); url != "" {
-			a.out.Printf("  %s  %s\n", stateWord(detail.GetService().GetState()), clean.Line(url, 256))
-		}
-	}
-	if r.outcome.GetReplayed() {
-		a.out.Printf("  It had been carried out before; this is what was recorded then.\n")
-	}
-	if r.outcome.GetReceipt() != nil {
-		a.out.Printf("  %s\n", a.out.Dim(fmt.Sprintf("recorded as %d; durward audit show %s", r.outcome.GetReceipt().GetIndex(), operationID)))
-	}
-	return nil
 }

@@ -156,6 +156,10 @@ func translateFault(f *fault.Error) *problem {
 		return &problem{exitUsage, text, next}
 	case callv1.Code_CODE_NOT_FOUND:
 		return &problem{exitFailed, text, next}
+	case callv1.Code_CODE_PLAN_CHANGED:
+		return &problem{exitFailed, text, orElse(next, "Nothing was done. See what would be done now: durward simulate MODE")}
+	case callv1.Code_CODE_DOES_NOT_FIT:
+		return &problem{exitFailed, text, orElse(next, "See what holds memory: durward gpu")}
 	case callv1.Code_CODE_INTERNAL:
 		return &problem{exitFailed, text, orElse(next, "The cause is in the log of the process under the request id: ~/.durward/logs")}
 	default:
@@ -180,6 +184,8 @@ signing key, and everything is recorded in a log that can be proved.
   durward client connect claude-code
   durward approvals                 what waits for you
   durward approve K7F3              look at it whole, sign, let it happen
+  durward watch                     services, GPU memory and running steps, live
+  durward simulate coding           what a switch of modes would do, and whether it fits
   durward audit search              what happened
 
 Every command that reads takes --json. "durward help exit-codes" explains the exit codes.`
@@ -208,6 +214,7 @@ func (a *app) root() *cobra.Command {
 		&cobra.Group{ID: "run", Title: "Running it:"},
 		&cobra.Group{ID: "decide", Title: "Deciding:"},
 		&cobra.Group{ID: "services", Title: "Services:"},
+		&cobra.Group{ID: "host", Title: "The GPU host:"},
 		&cobra.Group{ID: "history", Title: "History:"},
 		&cobra.Group{ID: "access", Title: "Who may do what:"},
 	)
@@ -218,8 +225,15 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	add("run", a.upCommand(), a.downCommand(), a.statusCommand(), a.doctorCommand(), a.panicCommand(), a.resumeCommand())
+	add("run", a.installCommand(), a.joinCommand(), a.renewCommand())
 	add("decide", a.approvalsCommand(), a.approveCommand(), a.denyCommand())
-	add("services", a.servicesCommand(), a.serviceCommand(), a.gpuCommand(), a.startCommand(), a.stopCommand())
+	add("services", a.serviceListCommand("services", "ls"), a.serviceCommand())
+	for _, v := range verbs {
+		add("services", a.actCommand(v))
+	}
+	add("services", a.logsCommand())
+	add("host", a.modeCommand(), a.simulateCommand(), a.switchCommand(), a.switchesCommand(), a.modelCommand(), a.gpuCommand(), a.watchCommand(),
+		a.catalogCommand())
 	add("history", a.auditCommand())
 	add("access", a.clientCommand(), a.operatorCommand(), a.certCommand(), a.mcpCommand())
 	root.AddCommand(a.versionCommand(), exitCodesTopic())
@@ -238,6 +252,8 @@ func checkArguments(cmd *cobra.Command) {
 			next := "See: " + c.CommandPath() + " -h"
 			if near := config.Suggest(args[0], names(c)); len(near) > 0 {
 				next = "Did you mean " + strings.Join(near, ", ") + "?"
+			} else if show, _, err := c.Find([]string{"show"}); err == nil && show != c {
+				next = "To look at one: " + show.CommandPath() + " " + clean.Visible(args[0])
 			}
 			return usage(next, "%s has no command %q", c.CommandPath(), clean.Visible(args[0]))
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/up"
+	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 )
 
@@ -51,7 +53,10 @@ type deep struct {
 	vault    *vaultv1.GetStatusResponse
 	executor *executorv1.GetStatusResponse
 	audit    *auditv1.GetStatusResponse
-	problems map[string]string
+	modes    *executorv1.ListModesResponse
+	// unenforced are services whose network expectation nothing enforces.
+	unenforced []string
+	problems   map[string]string
 }
 
 func (a *app) status(ctx context.Context) error {
@@ -126,6 +131,9 @@ func (a *app) deepStatus(ctx context.Context) deep {
 	wait.Go(func() { d.vault, vaultErr = s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{}) })
 	wait.Go(func() { d.executor, executorErr = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}) })
 	wait.Go(func() { d.audit, auditErr = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{}) })
+	// What could not be had of these is left out: the executor's own line says that it does not answer.
+	wait.Go(func() { d.modes, _ = s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{}) })
+	wait.Go(func() { d.unenforced = s.unenforced(ctx, a.limitedServices()) })
 	wait.Wait()
 	for role, err := range map[string]error{"vault": vaultErr, "executor": executorErr, "audit": auditErr} {
 		if err != nil {
@@ -136,7 +144,10 @@ func (a *app) deepStatus(ctx context.Context) deep {
 }
 
 func (a *app) statusJSON(processes []processStatus, d deep, running home.Process, isRunning bool) error {
-	value := map[string]any{"home": a.home.Dir, "processes": processes, "certificates": a.home.Certificates(), "running": isRunning}
+	value := map[string]any{
+		"home": a.home.Dir, "processes": processes, "certificates": a.home.Certificates(), "running": isRunning,
+		"mode": clean.Line(d.modes.GetCurrent(), 64), "network_not_enforced": list(d.unenforced),
+	}
 	if isRunning {
 		value["up"] = running
 	}
@@ -183,6 +194,16 @@ func (a *app) statusText(processes []processStatus, d deep, running home.Process
 		a.out.Printf("services %d of %d running   GPUs %s\n", e.GetServicesRunning(), e.GetServicesTotal(),
 			gpuWords(e.GetGpuSource(), e.GetGpus(), a.home.IsExampleCatalogue(), driverFound()))
 	}
+	if current := d.modes.GetCurrent(); current != "" {
+		drifted := ""
+		if !modeRuns(d.modes) {
+			drifted = a.out.Yellow("  drifted; bring it back: durward switch " + clean.Line(current, 64))
+		}
+		a.out.Printf("mode     %s%s\n", clean.Line(current, 64), drifted)
+	}
+	if len(d.unenforced) > 0 {
+		a.out.Printf("network  %s\n", a.out.Yellow("not enforced: "+strings.Join(d.unenforced, ", ")))
+	}
 	if d.vault != nil {
 		a.out.Printf("pending  %d   sessions %d   clients %d\n", d.vault.GetPending(), d.vault.GetSessions(), d.vault.GetClients())
 	}
@@ -201,6 +222,41 @@ func (a *app) statusText(processes []processStatus, d deep, running home.Process
 	if soonest != nil {
 		a.out.Printf("certs    the first (%s) expires in %s\n", soonest.Role, approval.Duration(soonest.NotAfter.Sub(now)))
 	}
+}
+
+// maxLimited bounds how many services are asked about.
+const maxLimited = 64
+
+// limitedServices are the services of the catalogue's own file that are expected not to reach everything. Where the file
+// cannot be read there are none: doctor says so.
+func (a *app) limitedServices() []string {
+	path, opts, err := catalogPlace{}.resolve(a, false)
+	if err != nil {
+		return nil
+	}
+	c, err := catalogue.Load(path, opts)
+	if err != nil {
+		return nil
+	}
+	var ids []string
+	for _, s := range c.Services {
+		if (s.Network == catalogue.NetworkLoopback || s.Network == catalogue.NetworkNone) && len(ids) < maxLimited {
+			ids = append(ids, s.ID)
+		}
+	}
+	return ids
+}
+
+// unenforced returns those of the services of which the executor says that nothing enforces their network expectation.
+func (s *session) unenforced(ctx context.Context, ids []string) []string {
+	var out []string
+	for _, id := range ids {
+		info, err := s.Executor.Tools.ServiceInfo(ctx, &executorv1.ServiceInfoRequest{ServiceId: &id})
+		if err == nil && info.GetService().GetNetwork() == "not enforced" {
+			out = append(out, id)
+		}
+	}
+	return out
 }
 
 // detail sums up a process's deep status in a line.

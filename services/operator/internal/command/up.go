@@ -306,6 +306,7 @@ func (a *app) screen(ctx context.Context, cfg home.Config, opts upOptions, bin s
 	}
 	a.out.Printf("Next   %s client connect claude-code     then ask: \"what runs on my GPUs? start the demo chat service\"\n", command)
 	a.out.Printf("       %s approvals\n", command)
+	a.out.Printf("       %s watch\n", command)
 	a.out.Printf("       %s audit search\n", command)
 	if !onPath(bin, a.streams.Getenv("PATH")) {
 		a.out.Printf("%s\n", a.out.Dim("       (durward is not on your PATH yet: export PATH="+shellWord(bin)+":$PATH)"))
@@ -358,6 +359,8 @@ func gpuWords(source string, gpus uint32, example, driver bool) string {
 		return fmt.Sprintf("%d × simulated (as %s says; %s)", gpus, catalogue, found)
 	case "nvml":
 		return fmt.Sprintf("%d × NVIDIA", gpus)
+	case "nvidia-smi":
+		return fmt.Sprintf("%d × NVIDIA (read through nvidia-smi: this build was made without a C compiler)", gpus)
 	default:
 		return "none (" + found + "; the catalogue simulates none)"
 	}

@@ -57,12 +57,15 @@ type Config struct {
 	Now  func() time.Time
 	// Root is the file system's root, "/" but in tests.
 	Root string
+	// Host is the GPU host.
+	Host Host
 }
 
 // Examine looks at everything and returns what it found, in a fixed order.
 func Examine(ctx context.Context, cfg Config) []Finding {
 	var out []Finding
-	for _, check := range []func(context.Context, Config) []Finding{groups, users, permissions, signingKey, processes, clocks, certificates, binaries, drivers} {
+	for _, check := range []func(context.Context, Config) []Finding{groups, users, permissions, signingKey, processes, clocks, certificates, binaries, drivers,
+		catalogueFile, gpuSource, systemd, docker, network} {
 		out = append(out, check(ctx, cfg)...)
 	}
 	return out
@@ -224,11 +227,7 @@ func clocks(ctx context.Context, cfg Config) []Finding {
 	worst, where := time.Duration(0), ""
 	asked := 0
 	for _, role := range home.Roles() {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+cfg.Operator.Health.Of(role)+"/health", nil)
-		if err != nil {
-			continue
-		}
-		response, err := cfg.HTTP.Do(request)
+		response, err := up.Ask(ctx, cfg.HTTP, cfg.Operator.Health.Of(role))
 		if err != nil {
 			continue
 		}

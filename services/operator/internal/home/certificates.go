@@ -2,6 +2,7 @@ package home
 
 import (
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,12 +27,21 @@ type Certificate struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// Certificates returns every leaf, in the order of the roles, the operator's last.
+// Certificates returns every leaf of this home, in the order of the roles, the operator's last. Where the processes have
+// users of their own (durward install), the operator's is the only one.
 func (h Home) Certificates() []Certificate {
+	roles, operators := append(Roles(), "operator"), h.TLS("operator", pki.FileCertificate)
+	if cfg, err := h.Load(); err == nil && cfg.TLS.Certificate != operators {
+		roles, operators = roles[len(roles)-1:], cfg.TLS.Certificate
+	}
 	var out []Certificate
-	for _, role := range append(Roles(), "operator") {
+	for _, role := range roles {
 		c := Certificate{Role: role}
-		leaf, err := pki.ReadLeaf(h.TLS(role, pki.FileCertificate))
+		file := h.TLS(role, pki.FileCertificate)
+		if role == "operator" {
+			file = operators
+		}
+		leaf, err := pki.ReadLeaf(file)
 		if err != nil {
 			c.Problem = "it is missing or unreadable"
 		} else {
@@ -45,6 +55,9 @@ func (h Home) Certificates() []Certificate {
 // RenewCertificates issues a new leaf to every role whose leaf has reached half its life at now, or to all when all is set,
 // and returns the roles. The processes take them up by themselves.
 func (h Home) RenewCertificates(operator string, now time.Time, all bool) (renewed []string, err error) {
+	if there, err := exists(h.PKI(pki.FileCAKey)); err == nil && !there {
+		return nil, errors.New("this folder has no certificate authority: where Durward was installed (durward install), the command is sudo durward renew")
+	}
 	ca, err := pki.Load(h.PKI())
 	if err != nil {
 		return nil, err

@@ -52,10 +52,11 @@ func (p *Printer) paint(code, s string) string {
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-// Green, Red, Yellow, Bold and Dim colour s where colours are used.
+// Green, Red, Yellow, Blue, Bold and Dim colour s where colours are used.
 func (p *Printer) Green(s string) string  { return p.paint("32", s) }
 func (p *Printer) Red(s string) string    { return p.paint("31", s) }
 func (p *Printer) Yellow(s string) string { return p.paint("33", s) }
+func (p *Printer) Blue(s string) string   { return p.paint("34", s) }
 func (p *Printer) Bold(s string) string   { return p.paint("1", s) }
 func (p *Printer) Dim(s string) string    { return p.paint("2", s) }
 
@@ -89,6 +90,16 @@ func (p *Printer) Table(header []string, rows [][]string) {
 	for _, row := range rows {
 		p.Printf("%s\n", line(row))
 	}
+}
+
+// Line writes v as JSON on one line, for streams.
+func (p *Printer) Line(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode result: %w", err)
+	}
+	p.Printf("%s\n", b)
+	return nil
 }
 
 // Value writes v as indented JSON.

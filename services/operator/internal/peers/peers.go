@@ -29,8 +29,9 @@ type Vault struct {
 // Executor is the executor's side that faces the operator.
 type Executor struct {
 	executorv1.ControlServiceClient
-	Tools executorv1.ToolServiceClient
-	Conn  grpc.ClientConnInterface
+	Tools  executorv1.ToolServiceClient
+	Events executorv1.EventServiceClient
+	Conn   grpc.ClientConnInterface
 }
 
 // Audit is audit's side that faces the operator.
@@ -85,7 +86,8 @@ func Open(cfg home.Config) (*Peers, error) {
 		return nil, errors.Join(fmt.Errorf("connect: %w", err), p.Close())
 	}
 	p.Vault = Vault{vaultv1.NewApprovalServiceClient(vault), vaultv1.NewControlServiceClient(vault)}
-	p.Executor = Executor{executorv1.NewControlServiceClient(executor), executorv1.NewToolServiceClient(executor), executor}
+	p.Executor = Executor{executorv1.NewControlServiceClient(executor), executorv1.NewToolServiceClient(executor),
+		executorv1.NewEventServiceClient(executor), executor}
 	p.Audit = Audit{auditv1.NewHistoryServiceClient(audit), auditv1.NewLogServiceClient(audit)}
 	return p, nil
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,6 +21,9 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/rpc"
 )
 
 // Child is one process to run.
@@ -249,11 +253,7 @@ type Health struct {
 // Healthy asks a health listener, and reports whether that very process answered that it is ok. The answer is zero when
 // nothing usable came back.
 func Healthy(ctx context.Context, client *http.Client, address, role string) (bool, Health) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/health", nil)
-	if err != nil {
-		return false, Health{}
-	}
-	response, err := client.Do(request)
+	response, err := Ask(ctx, client, address)
 	if err != nil {
 		return false, Health{}
 	}
@@ -263,6 +263,22 @@ func Healthy(ctx context.Context, client *http.Client, address, role string) (bo
 		return false, Health{}
 	}
 	return h.Status == "ok" && h.Service == role, h
+}
+
+// Ask requests /health of a health listener, host:port or a Unix socket's address, within the client's timeout. The caller
+// closes the response's body.
+func Ask(ctx context.Context, client *http.Client, address string) (*http.Response, error) {
+	host := address
+	if config.IsUnix(address) {
+		host = "localhost"
+		client = &http.Client{Timeout: client.Timeout, Transport: &http.Transport{DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return rpc.DialContext(ctx, address) }}}
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/health", nil)
+	if err != nil {
+		return nil, err
+	}
+	return client.Do(request)
 }
 
 // process is one child through all its lives.

@@ -106,7 +106,10 @@ func tools() string {
 	b.WriteString("| tool | tier | answered by | what a call needs |\n|---|---|---|---|\n")
 	for _, t := range contract.Tools() {
 		needs := "a grant that carries a human's signed statement"
-		if t.Tier == optionsv1.Tier_TIER_READ {
+		switch {
+		case t.OneCall:
+			needs = "a grant of its own from the vault; no human is asked"
+		case t.Tier == optionsv1.Tier_TIER_READ:
 			needs = "the session's permit"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", t.Name, contract.TierName(t.Tier), identity.RoleName(t.Sink), needs)

@@ -35,6 +35,7 @@ import (
 	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/settings"
 	"durward.internal/services/vault/internal/store"
+	"durward.internal/services/vault/internal/token"
 )
 
 // version is set by the linker.
@@ -142,9 +143,13 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	sessions := session.New(time.Now, s.Limits.Sessions)
+	tokens := token.New(token.Config{Credential: func(word string) bool {
+		_, known := registry.Authenticate(word)
+		return known
+	}})
 	vault, err := server.New(server.Config{
 		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Policy: rules,
-		Queue: queue, Issuer: issue, Halt: control, Journal: log, Audit: records, Operators: operators, Now: time.Now,
+		Queue: queue, Issuer: issue, Halt: control, Journal: log, Tokens: tokens, Audit: records, Operators: operators, Now: time.Now,
 		Logger: logger, Version: version,
 	})
 	if err != nil {

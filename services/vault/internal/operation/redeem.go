@@ -141,6 +141,15 @@ func (q *Queue) spend(ctx context.Context, g *callv1.Grant, e *entry) (time.Time
 	return at, err
 }
 
+// Redeemed reports whether the sink redeemed this very grant.
+func (q *Queue) Redeemed(ctx context.Context, g *callv1.Grant, sink string) (bool, error) {
+	spend, err := q.Store.Spent(ctx, g.GetOperationId(), g.GetUse())
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && spend.Audience == sink && spend.GrantID == g.GetId(), err
+}
+
 // Settle says how a redeemed operation ended; the next identical request is a new one. Settling again changes nothing.
 // CODE_NOT_FOUND for a spend key that this sink did not redeem.
 func (q *Queue) Settle(ctx context.Context, id string, use uint32, ok bool, sink string) error {

@@ -24,6 +24,7 @@ import (
 	"durward.internal/services/vault/internal/policy"
 	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/store"
+	"durward.internal/services/vault/internal/token"
 )
 
 // authorityService decides on calls, for the gateway.
@@ -57,12 +58,16 @@ func (s *authorityService) authorise(ctx context.Context, req *vaultv1.Authorise
 	if err := s.proven(opened, client, claim, req.GetProof()); err != nil {
 		return nil, err
 	}
+	reason, err := s.tokenised(ctx, opened, clean.Block(req.GetReason(), 1000))
+	if err != nil {
+		return nil, err
+	}
 	policyDigest := s.Policy.Digest()
 	op := store.Operation{
 		ID: grant.NewID(), Principal: client.ID, Session: opened.Ref, Channel: client.Channel, ClientName: opened.ClientName,
 		KeyBound: client.KeyBound(), ToolName: req.GetTool().GetName(), ToolSource: req.GetTool().GetSource(),
 		ToolDigest: req.GetTool().GetDefinitionDigest(), Arguments: req.GetArguments(), ArgumentsDigest: digest[:],
-		AgentReason: clean.Block(req.GetReason(), 1000), Epoch: s.Halt.Now().Epoch, PolicyDigest: policyDigest[:],
+		AgentReason: reason, Epoch: s.Halt.Now().Epoch, PolicyDigest: policyDigest[:],
 		RequestID: rpc.RequestID(ctx),
 	}
 	tool, sink, ok := s.tool(req.GetTool())
@@ -95,6 +100,18 @@ func (s *authorityService) authorise(ctx context.Context, req *vaultv1.Authorise
 	default:
 		return s.deny(ctx, &op, d.Rule)
 	}
+}
+
+// tokenised is an agent's own words as records and approvers see them: without the credentials that it put there.
+func (s *Server) tokenised(ctx context.Context, opened *session.Session, words string) (string, error) {
+	if words == "" {
+		return "", nil
+	}
+	texts, _, err := s.Tokens.Tokenise(ctx, opened.Ref, token.OriginAgent, []string{words})
+	if err != nil {
+		return "", err
+	}
+	return texts[0], nil
 }
 
 // ask queues the call, or joins it to the identical one: whoever joins an approved one is the live call that carries it out.

@@ -44,6 +44,7 @@ import (
 	"durward.internal/services/vault/internal/policy"
 	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/store"
+	"durward.internal/services/vault/internal/token"
 )
 
 // fakeAudit is a recorder that keeps what it is given, if the contract allows it, and can be down or hung.
@@ -152,10 +153,10 @@ const (
 	operator = optionsv1.Role_ROLE_OPERATOR
 )
 
-func token(client string) string { return "token-of-" + client }
+func tokenOf(client string) string { return "token-of-" + client }
 
 func tokenDigest(client string) string {
-	sum := sha256.Sum256([]byte(token(client)))
+	sum := sha256.Sum256([]byte(tokenOf(client)))
 	return hex.EncodeToString(sum[:])
 }
 
@@ -223,7 +224,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	}
 	config := Config{
 		Self: v.self, Sinks: []identity.ID{v.ID(executor, "local")}, Clients: registry, Policy: rules, Issuer: issue,
-		Sessions: session.New(v.clock.Now, 0), Halt: control, Journal: log, Audit: v.audit, Operators: operators,
+		Sessions: session.New(v.clock.Now, 0), Halt: control, Journal: log, Tokens: token.New(token.Config{}), Audit: v.audit, Operators: operators,
 		Now: v.clock.Now, Logger: platformtest.Logger(), Version: "test",
 	}
 	for _, option := range options {
@@ -320,7 +321,7 @@ func (v *vault) rewrite(before, after string) {
 // open opens a bearer client's session.
 func (v *vault) open(client string) *vaultv1.OpenSessionResponse {
 	v.t.Helper()
-	resp, err := v.sessions().OpenSession(v.t.Context(), &vaultv1.OpenSessionRequest{Credential: token(client), ClientName: "test"})
+	resp, err := v.sessions().OpenSession(v.t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(client), ClientName: "test"})
 	v.must(err)
 	return resp
 }

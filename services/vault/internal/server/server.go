@@ -31,6 +31,7 @@ import (
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/policy"
 	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/token"
 )
 
 // Audit is what the vault needs to know of its recorder beside writing.
@@ -53,6 +54,7 @@ type Config struct {
 	Issuer    *issuer.Issuer
 	Halt      *halt.Switch
 	Journal   *journal.Journal
+	Tokens    *token.Book
 	Audit     Audit
 	Operators func() *trust.AllowedSigners
 	// Now is the vault's clock.
@@ -68,11 +70,13 @@ type Server struct {
 	started  time.Time
 	failures throttle
 	refusals throttle
+	// tokenising holds as many as look through texts now.
+	tokenising chan struct{}
 }
 
 // New checks that there is one sink a role.
 func New(c Config) (*Server, error) {
-	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now()}
+	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now(), tokenising: make(chan struct{}, tokeniseAtOnce)}
 	for _, id := range append([]identity.ID{c.Self}, c.Sinks...) {
 		if _, twice := s.sinks[id.Role()]; twice {
 			return nil, errors.New("sinks: two have the role " + identity.RoleName(id.Role()))
@@ -89,6 +93,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	vaultv1.RegisterToolServiceServer(r, &toolService{Server: s})
 	vaultv1.RegisterOperationServiceServer(r, &operationService{Server: s})
 	vaultv1.RegisterRedeemServiceServer(r, &redeemService{Server: s})
+	vaultv1.RegisterTokeniseServiceServer(r, &tokeniseService{Server: s})
 	vaultv1.RegisterApprovalServiceServer(r, &approvalService{Server: s})
 	vaultv1.RegisterControlServiceServer(r, &controlService{Server: s})
 }
@@ -128,6 +133,10 @@ func (s *Server) Sweep(ctx context.Context) error {
 		r.Body.Action = "expired"
 		s.Journal.Note(ctx, r)
 	}
+	s.Tokens.Forget(func(session string) bool {
+		_, open := s.Sessions.Live(session)
+		return open
+	})
 	return s.Queue.Sweep(ctx)
 }
 

@@ -163,8 +163,8 @@ func (s *Server) notAuthenticated(ctx context.Context, principal string, cause e
 	return fault.New(callv1.Code_CODE_UNAUTHENTICATED, "not authenticated", fault.WithCause(cause))
 }
 
-// permits signs one permit for each sink, the vault itself included, over the READ tools that policy lets this client run
-// there whatever their arguments.
+// permits signs one permit for each sink, the vault itself included, over the READ tools that a permit covers and that policy
+// lets this client run there whatever their arguments.
 func (s *Server) permits(ctx context.Context, opened *session.Session, client *clients.Client) ([]*vaultv1.AddressedPermit, error) {
 	var out []*vaultv1.AddressedPermit
 	epoch := s.Halt.Now().Epoch
@@ -189,7 +189,7 @@ func (s *Server) permits(ctx context.Context, opened *session.Session, client *c
 func (s *Server) readTools(ctx context.Context, client *clients.Client, sink optionsv1.Role) ([]string, error) {
 	var names []string
 	for _, tool := range contract.Tools() { // sorted, as a permit must be
-		if tool.Sink != sink || tool.Tier != optionsv1.Tier_TIER_READ {
+		if tool.Sink != sink || !tool.ByPermit() {
 			continue
 		}
 		d, err := s.Policy.Decide(ctx, policy.Call{Principal: client.ID, Channel: client.Channel, Ceiling: client.Ceiling, Tool: tool})

@@ -29,7 +29,7 @@ func TestOpenSessionFailuresAreAlike(t *testing.T) {
 	other := v.openProof(3, now)
 	other.Counter++
 	used := v.openProof(4, now)
-	if _, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: token(bound), Proof: used}); err != nil {
+	if _, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(bound), Proof: used}); err != nil {
 		t.Fatal(err)
 	}
 	wrongPurpose, err := proof.Sign(v.clientKey, proof.Claim{
@@ -39,14 +39,14 @@ func TestOpenSessionFailuresAreAlike(t *testing.T) {
 	for name, req := range map[string]*vaultv1.OpenSessionRequest{
 		"unknown token":            {Credential: "nobody"},
 		"a client's id":            {Credential: bearer},
-		"token with a newline":     {Credential: token(bearer) + "\n"},
-		"key-bound without proof":  {Credential: token(bound)},
-		"forged proof":             {Credential: token(bound), Proof: forged},
-		"proof of another counter": {Credential: token(bound), Proof: other},
-		"proof used before":        {Credential: token(bound), Proof: used},
-		"proof of another purpose": {Credential: token(bound), Proof: wrongPurpose},
-		"old proof":                {Credential: token(bound), Proof: v.openProof(6, now.Add(-session.OpenSkew-2*time.Second))},
-		"proof of the future":      {Credential: token(bound), Proof: v.openProof(7, now.Add(session.OpenSkew+2*time.Second))},
+		"token with a newline":     {Credential: tokenOf(bearer) + "\n"},
+		"key-bound without proof":  {Credential: tokenOf(bound)},
+		"forged proof":             {Credential: tokenOf(bound), Proof: forged},
+		"proof of another counter": {Credential: tokenOf(bound), Proof: other},
+		"proof used before":        {Credential: tokenOf(bound), Proof: used},
+		"proof of another purpose": {Credential: tokenOf(bound), Proof: wrongPurpose},
+		"old proof":                {Credential: tokenOf(bound), Proof: v.openProof(6, now.Add(-session.OpenSkew-2*time.Second))},
+		"proof of the future":      {Credential: tokenOf(bound), Proof: v.openProof(7, now.Add(session.OpenSkew+2*time.Second))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := v.sessions().OpenSession(t.Context(), req)
@@ -70,7 +70,7 @@ func TestOpenSessionFailuresAreAlike(t *testing.T) {
 func TestOpenSession(t *testing.T) {
 	v := newVault(t)
 	resp, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{
-		Credential: token(bound), ClientName: "evil\x1b[31m\u202ename", ClientVersion: "1", Proof: v.openProof(1, v.clock.Now()),
+		Credential: tokenOf(bound), ClientName: "evil\x1b[31m\u202ename", ClientVersion: "1", Proof: v.openProof(1, v.clock.Now()),
 	})
 	v.must(err)
 	if len(resp.GetSessionId()) != 32 || !strings.HasPrefix(resp.GetSession(), "s-") || len(resp.GetSession()) != 28 ||
@@ -79,8 +79,10 @@ func TestOpenSession(t *testing.T) {
 		t.Errorf("session %+v", resp)
 	}
 	want := map[string][]string{
-		v.self.String():                  {"wait_operation"},
-		v.ID(executor, "local").String(): {"gpu_status", "list_services", "service_info"},
+		v.self.String(): {"wait_operation"},
+		v.ID(executor, "local").String(): {
+			"gpu_status", "list_models", "list_modes", "list_services", "mode_info", "model_info", "service_info", "simulate_mode",
+		},
 	}
 	got := map[string][]string{}
 	for _, addressed := range resp.GetPermits() {
@@ -140,10 +142,10 @@ func TestSessionCaps(t *testing.T) {
 	v := newVault(t, func(c *Config, _ *operation.Config) { c.Sessions = session.New(c.Now, 3) })
 	v.open(small)
 	v.open(small)
-	_, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: token(small)})
+	_, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(small)})
 	wantCode(t, err, callv1.Code_CODE_RATE_LIMITED)
 	opened := v.open(bearer)
-	_, err = v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: token(bearer)})
+	_, err = v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(bearer)})
 	wantCode(t, err, callv1.Code_CODE_RATE_LIMITED)
 	_, err = v.sessions().CloseSession(t.Context(), &vaultv1.CloseSessionRequest{SessionId: opened.GetSessionId()})
 	v.must(err)
@@ -152,7 +154,7 @@ func TestSessionCaps(t *testing.T) {
 
 func TestKeyBoundClientSignsEachRequest(t *testing.T) {
 	v := newVault(t)
-	opened, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: token(bound), Proof: v.openProof(1, v.clock.Now())})
+	opened, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(bound), Proof: v.openProof(1, v.clock.Now())})
 	v.must(err)
 	digest := operationDigest(arguments("a"))
 	call := func(change func(*proof.Claim)) *callv1.Proof {
@@ -217,7 +219,7 @@ func TestOpeningsFromBeforeARestart(t *testing.T) {
 	v := newVault(t)
 	used, kept := v.openProof(1, v.clock.Now()), v.openProof(2, v.clock.Now())
 	open := func(p *callv1.Proof) error {
-		_, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: token(bound), Proof: p})
+		_, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(bound), Proof: p})
 		return err
 	}
 	v.must(open(used))
@@ -275,7 +277,7 @@ func TestSessionsWithoutAudit(t *testing.T) {
 	_, err := v.sessions().RenewPermits(t.Context(), &vaultv1.RenewPermitsRequest{SessionId: opened.GetSessionId()})
 	v.must(err)
 	v.audit.set(func(f *fakeAudit) { f.full = true })
-	_, err = v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: token(bearer)})
+	_, err = v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(bearer)})
 	wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
 	_, err = v.sessions().RenewPermits(t.Context(), &vaultv1.RenewPermitsRequest{SessionId: opened.GetSessionId()})
 	wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)

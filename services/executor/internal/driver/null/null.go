@@ -11,8 +11,12 @@ import (
 	"durward.internal/services/platform/catalogue"
 )
 
-// Driver remembers what it was told. It is safe for concurrent use; its zero value is ready.
+// Driver remembers what it was told. It is safe for concurrent use; its zero value is ready and takes no time.
 type Driver struct {
+	// StartTakes and StopTakes are how long a "start" and a "stop" take, so that what is measured can be told from them. They are
+	// set before the first use.
+	StartTakes, StopTakes time.Duration
+
 	mu      sync.Mutex
 	running map[string]time.Time
 }
@@ -29,7 +33,10 @@ func (d *Driver) Look(s *catalogue.Service) driver.Sight {
 }
 
 // Start notes the service.
-func (d *Driver) Start(_ context.Context, s *catalogue.Service) error {
+func (d *Driver) Start(ctx context.Context, s *catalogue.Service) error {
+	if err := wait(ctx, d.StartTakes); err != nil {
+		return err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.running == nil {
@@ -40,10 +47,33 @@ func (d *Driver) Start(_ context.Context, s *catalogue.Service) error {
 }
 
 // Stop forgets the service.
-func (d *Driver) Stop(_ context.Context, s *catalogue.Service) (bool, error) {
+func (d *Driver) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
+	if err := wait(ctx, d.StopTakes); err != nil {
+		return false, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	_, ok := d.running[s.ID]
 	delete(d.running, s.ID)
 	return ok, nil
+}
+
+// Definition is "": nothing is run.
+func (d *Driver) Definition(context.Context, *catalogue.Service) (string, error) { return "", nil }
+
+// Logs is empty: nothing is said.
+func (d *Driver) Logs(context.Context, *catalogue.Service, string, int) (driver.Page, error) {
+	return driver.Page{Cursor: "0"}, nil
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

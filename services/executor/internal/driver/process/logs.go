@@ -14,7 +14,10 @@ import (
 // openLog opens the service's log for appending, which is what lets it be emptied while the program writes.
 func (d *Driver) openLog(s *catalogue.Service) (*os.File, error) {
 	file := d.logFile(s.ID)
-	if err := boundLog(file, s.LogMaxBytes); err != nil {
+	d.logs.Lock()
+	err := boundLog(file, s.LogMaxBytes)
+	d.logs.Unlock()
+	if err != nil {
 		return nil, fmt.Errorf("process driver: %w", err)
 	}
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
@@ -42,15 +45,18 @@ func (d *Driver) boundLogs() {
 		}
 		d.mu.Unlock()
 		for file, limit := range limits {
-			if err := boundLog(file, limit); err != nil {
+			d.logs.Lock()
+			err := boundLog(file, limit)
+			d.logs.Unlock()
+			if err != nil {
 				d.log.Error("a service's log could not be bounded", "error", err)
 			}
 		}
 	}
 }
 
-// boundLog copies a log that is longer than limit to FILE.1, its last limit bytes, and empties it. What the program writes
-// between the copy and the emptying is lost.
+// boundLog copies a log that is longer than limit to FILE.1, its last limit bytes or a few more, and empties it. What the
+// program writes between the copy and the emptying is lost.
 func boundLog(file string, limit int64) error {
 	info, err := os.Stat(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,6 +68,10 @@ func boundLog(file string, limit int64) error {
 	if info.Size() <= limit {
 		return nil
 	}
+	base, err := readBase(file)
+	if err != nil {
+		return err
+	}
 	in, err := os.Open(file)
 	if err != nil {
 		return err
@@ -71,14 +81,29 @@ func boundLog(file string, limit int64) error {
 	if err != nil {
 		return err
 	}
-	if _, err = in.Seek(-limit, io.SeekEnd); err == nil {
-		_, err = io.Copy(old, io.LimitReader(in, limit))
-	}
+	end, err := copyTail(old, in, info.Size(), limit)
 	if cerr := old.Close(); err == nil {
 		err = cerr
+	}
+	// The base comes first: killed in between, an executor finds lines twice, rather than none.
+	if err == nil {
+		err = writeBase(file, base+end)
 	}
 	if err != nil {
 		return err
 	}
 	return os.Truncate(file, 0)
+}
+
+// copyTail copies the last limit bytes of a log with the size, and what the program writes in the meantime, up to as much
+// again. It returns where it ended.
+func copyTail(to io.Writer, in *os.File, size, limit int64) (int64, error) {
+	at := size - limit
+	for end := at + 2*limit; ; {
+		n, err := io.Copy(to, io.NewSectionReader(in, at, end-at))
+		at += n
+		if n == 0 || err != nil || at >= end {
+			return at, err
+		}
+	}
 }

@@ -5,12 +5,17 @@
 // development a user of its own. It outlives the executor and is found again by pid, start time and boot: a recycled pid
 // is never ours.
 //
+// Outside development each service has a control group of its own where this host lets the executor make any (package
+// cgroup): it bounds memory, processor time and the number of programs, and holds whoever leaves the process group. Where there
+// is none, a program that leaves its group or daemonises is beyond this driver's reach; systemd and Docker hold such programs.
+// What a service may reach over the network is not enforced, and Sight says so.
+//
 // The program writes to its log file itself, so that it survives us; while we run, a watcher copies a log that has grown
-// too long to ID.log.1 and empties it. While no executor runs, a log is not bounded. A program that leaves its process
-// group or daemonises is beyond this driver's reach; systemd and Docker hold such programs.
+// too long to ID.log.1 and empties it. While no executor runs, a log is not bounded.
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +32,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/driver/cause"
+	"durward.internal/services/executor/internal/driver/process/cgroup"
 	"durward.internal/services/platform/catalogue"
 )
 
@@ -42,6 +49,8 @@ type Config struct {
 	// Dir is where records and logs of services are kept: Dir/run and Dir/logs.
 	Dir string
 	Log *slog.Logger
+	// Development: a service may run as the executor's own user, and the machine's control groups are left alone.
+	Development bool
 }
 
 // Driver starts, finds and stops programs. It is safe for concurrent use; start and stop of one service must not overlap.
@@ -49,9 +58,21 @@ type Driver struct {
 	runDir, logDir string
 	log            *slog.Logger
 	boot           string
+	development    bool
+	programs       catalogue.Programs
+	// groups is nil where services have no control groups.
+	groups *cgroup.Tree
 
 	mu      sync.Mutex
 	records map[string]*record
+	// causes are why services ended by themselves, once that was looked into.
+	causes map[*record]string
+
+	// turns holds a lock for each service: the end of one program of it and the start of the next share a control group.
+	turns sync.Map
+
+	// logs is held while a log is read or bounded.
+	logs sync.Mutex
 
 	stop    chan struct{}
 	stopped sync.WaitGroup
@@ -65,7 +86,10 @@ func New(cfg Config) (*Driver, error) {
 		logDir:  filepath.Join(cfg.Dir, "logs"),
 		log:     cfg.Log,
 		records: map[string]*record{},
+		causes:  map[*record]string{},
 		stop:    make(chan struct{}),
+
+		development: cfg.Development,
 	}
 	for _, dir := range []string{d.runDir, d.logDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -75,6 +99,12 @@ func New(cfg Config) (*Driver, error) {
 	var err error
 	if d.boot, err = bootID(); err != nil {
 		return nil, err
+	}
+	if !cfg.Development {
+		if d.groups, err = cgroup.Open(d.runDir); err != nil {
+			d.groups = nil
+			d.log.Warn("services get no control groups; their limits are not enforced", "error", err)
+		}
 	}
 	if err := d.load(); err != nil {
 		return nil, err
@@ -86,8 +116,13 @@ func New(cfg Config) (*Driver, error) {
 
 // Close stops watching logs. It stops no service.
 func (d *Driver) Close() {
-	d.once.Do(func() { close(d.stop) })
-	d.stopped.Wait()
+	d.once.Do(func() {
+		close(d.stop)
+		d.stopped.Wait()
+		if d.groups != nil {
+			d.groups.Close()
+		}
+	})
 }
 
 // Look reports what is true of a service at this moment.
@@ -95,16 +130,69 @@ func (d *Driver) Look(s *catalogue.Service) driver.Sight {
 	d.mu.Lock()
 	r := d.records[s.ID]
 	d.mu.Unlock()
+	sight := driver.Sight{Network: network(s)}
 	switch {
 	case r == nil:
-		return driver.Sight{State: driver.Stopped}
+		sight.State = driver.Stopped
 	case r.Boot != d.boot:
-		return driver.Sight{State: driver.Stopped, Cause: driver.CauseRestarted}
+		sight.State, sight.Cause = driver.Stopped, driver.CauseRestarted
+	case r.PID == 0:
+		sight.State = driver.Starting
 	case alive(r.identity()):
-		return driver.Sight{State: driver.Running, Since: r.StartedAt}
+		sight.State, sight.Since, sight.PID, sight.CGroup = driver.Running, r.StartedAt, r.PID, r.CGroup
 	default:
-		return driver.Sight{State: driver.Ended, Cause: driver.CauseExited}
+		sight.State, sight.Cause = driver.Ended, d.cause(r)
 	}
+	return sight
+}
+
+// network says that nothing is enforced, where anything is expected.
+func network(s *catalogue.Service) driver.Network {
+	if s.Network == "" || s.Network == catalogue.NetworkHost {
+		return driver.NetworkUnasked
+	}
+	return driver.NetworkNotEnforced
+}
+
+// cause is why a service ended by itself: what the kernel says, then what its log says.
+func (d *Driver) cause(r *record) string {
+	d.mu.Lock()
+	known, ok := d.causes[r]
+	d.mu.Unlock()
+	if ok {
+		return known
+	}
+	found := driver.CauseExited
+	if g := d.group(r); g != nil && g.OutOfMemory() {
+		found = driver.CauseOutOfMemory
+	} else if page, err := d.page(r.ID, "", cause.Lines, false); err == nil {
+		found = cmp.Or(cause.FromLog(page.Lines), found)
+	}
+	d.mu.Lock()
+	d.causes[r] = found
+	d.mu.Unlock()
+	return found
+}
+
+// group is the control group that the service was started in, or nil.
+func (d *Driver) group(r *record) *cgroup.Group {
+	if d.groups == nil || r.CGroup == "" {
+		return nil
+	}
+	// The executor may have been moved since; a group of another place is not ours to end.
+	if g := d.groups.Group(r.ID); g.Path() == r.CGroup {
+		return g
+	}
+	return nil
+}
+
+// Definition is the digest of the program file's content.
+func (d *Driver) Definition(_ context.Context, s *catalogue.Service) (string, error) {
+	digest, err := d.programs.Digest(s.Program())
+	if errors.Is(err, catalogue.ErrNoProgram) {
+		return "", fmt.Errorf("%w: %w", driver.ErrProgramMissing, err)
+	}
+	return digest, err
 }
 
 // Start starts the program of a service that is not running. It returns when the program runs, whether or not it is
@@ -116,7 +204,7 @@ func (d *Driver) Start(_ context.Context, s *catalogue.Service) error {
 	if err := driver.PortFree(s.Port); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrPortInUse, err)
 	}
-	cmd, err := command(s)
+	cmd, err := command(s, d.development)
 	if err != nil {
 		return err
 	}
@@ -133,10 +221,21 @@ func (d *Driver) Start(_ context.Context, s *catalogue.Service) error {
 	if r.NotBefore, err = ticks(os.Getpid()); err != nil {
 		return err
 	}
+	turn := d.turn(s.ID)
+	turn.Lock()
+	defer turn.Unlock()
+	begin := cmd.Start
+	if g, err := d.prepare(s); err != nil {
+		return err
+	} else if g != nil {
+		r.CGroup = g.Path()
+		begin = func() error { return g.Start(cmd) }
+	}
 	if err := d.save(r); err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
+	if err := begin(); err != nil {
+		d.clear(r)
 		d.forget(s.ID)
 		switch {
 		case errors.Is(err, os.ErrPermission):
@@ -153,18 +252,52 @@ func (d *Driver) Start(_ context.Context, s *catalogue.Service) error {
 	if started.Start, err = ticks(started.PID); err == nil {
 		err = d.save(&started)
 	}
-	go d.reap(s.ID, cmd)
+	go d.reap(&started, cmd)
 	if err != nil {
 		_ = unix.Kill(-started.PID, unix.SIGKILL)
+		d.clear(&started)
 		d.forget(s.ID)
 		return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
 	}
 	return nil
 }
 
+// prepare makes the service's control group anew, with its limits.
+func (d *Driver) prepare(s *catalogue.Service) (*cgroup.Group, error) {
+	limits := cgroup.Limits{MemoryMiB: s.Limits.MemoryMiB, CPUPercent: s.Limits.CPUPercent, PIDs: s.Limits.PIDs}
+	if d.groups == nil {
+		if limits != (cgroup.Limits{}) {
+			d.log.Warn("a service's limits are not enforced: it has no control group", "service_id", s.ID)
+		}
+		return nil, nil
+	}
+	g := d.groups.Group(s.ID)
+	missing, err := g.Make(limits)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
+	}
+	if len(missing) > 0 {
+		d.log.Warn("some of a service's limits are not enforced on this host", "service_id", s.ID, "limits", missing)
+	}
+	return g, nil
+}
+
+// clear ends what is left in the service's control group, and removes it.
+func (d *Driver) clear(r *record) {
+	g := d.group(r)
+	if g == nil {
+		return
+	}
+	if err := g.Kill(); err != nil {
+		d.log.Error("a service's control group could not be emptied", "service_id", r.ID, "error", err)
+		return
+	}
+	g.Remove()
+}
+
 // reap waits for a child of ours. It clears the rest of the group while the leader is still a zombie, when its pid cannot
-// be anybody else's.
-func (d *Driver) reap(id string, cmd *exec.Cmd) {
+// be anybody else's. The control group stays, empty, until the service is stopped: it tells why the service ended.
+func (d *Driver) reap(r *record, cmd *exec.Cmd) {
 	pid := cmd.Process.Pid
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -173,8 +306,34 @@ func (d *Driver) reap(id string, cmd *exec.Cmd) {
 		}
 	}
 	_ = unix.Kill(-pid, unix.SIGKILL)
+	d.empty(r)
 	err := cmd.Wait()
-	d.log.Info("a service's program ended", "service_id", id, "pid", pid, "how", how(err))
+	d.log.Info("a service's program ended", "service_id", r.ID, "pid", pid, "how", how(err))
+}
+
+// empty ends what a program left in its control group, unless that is another program's by now.
+func (d *Driver) empty(r *record) {
+	g := d.group(r)
+	if g == nil {
+		return
+	}
+	turn := d.turn(r.ID)
+	turn.Lock()
+	defer turn.Unlock()
+	d.mu.Lock()
+	current := d.records[r.ID]
+	d.mu.Unlock()
+	if current == nil || current.identity() != r.identity() {
+		return
+	}
+	if err := g.Kill(); err != nil {
+		d.log.Error("a service's control group could not be emptied", "service_id", r.ID, "error", err)
+	}
+}
+
+func (d *Driver) turn(id string) *sync.Mutex {
+	lock, _ := d.turns.LoadOrStore(id, &sync.Mutex{})
+	return lock.(*sync.Mutex)
 }
 
 func how(err error) string {
@@ -198,6 +357,10 @@ func (d *Driver) Stop(_ context.Context, s *catalogue.Service) (bool, error) {
 	}
 	who := r.identity()
 	if r.Boot != d.boot || !alive(who) {
+		if r.Boot == d.boot {
+			sweep(who)
+			d.clear(r)
+		}
 		d.forget(s.ID)
 		return false, nil
 	}
@@ -214,6 +377,7 @@ func (d *Driver) Stop(_ context.Context, s *catalogue.Service) (bool, error) {
 		}
 	}
 	sweep(who)
+	d.clear(r)
 	d.forget(s.ID)
 	return true, nil
 }
@@ -238,8 +402,8 @@ func sweep(who identity) {
 	_ = unix.Kill(-who.pid, unix.SIGKILL)
 }
 
-// command builds the child: argument vector, environment, session, user.
-func command(s *catalogue.Service) (*exec.Cmd, error) {
+// command builds the child: argument vector, environment, session, user. Only in development may that be the executor's own.
+func command(s *catalogue.Service, development bool) (*exec.Cmd, error) {
 	self, err := user.Current()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
@@ -249,6 +413,9 @@ func command(s *catalogue.Service) (*exec.Cmd, error) {
 		if as, err = user.Lookup(s.RunAs); err != nil {
 			return nil, fmt.Errorf("%w: %w", driver.ErrNotPermitted, err)
 		}
+	}
+	if as.Uid == self.Uid && !development {
+		return nil, fmt.Errorf("%w: it would be the executor's own", driver.ErrNotPermitted)
 	}
 	cmd := &exec.Cmd{
 		Path:        s.Program(),

@@ -26,6 +26,8 @@ type record struct {
 	StartedAt   time.Time `json:"started_at"`
 	Log         string    `json:"log"`
 	LogMaxBytes int64     `json:"log_max_bytes"`
+	// CGroup is the control group that it was started in, as /proc/PID/cgroup shows it; "" for none.
+	CGroup string `json:"cgroup,omitempty"`
 }
 
 func (r *record) identity() identity { return identity{pid: r.PID, start: r.Start} }
@@ -101,6 +103,7 @@ func (d *Driver) save(r *record) error {
 		return fmt.Errorf("process driver: %w", err)
 	}
 	d.mu.Lock()
+	delete(d.causes, d.records[r.ID])
 	d.records[r.ID] = r
 	d.mu.Unlock()
 	return nil
@@ -111,6 +114,7 @@ func (d *Driver) forget(id string) {
 		d.log.Error("a service's record could not be removed", "service_id", id, "error", err)
 	}
 	d.mu.Lock()
+	delete(d.causes, d.records[id])
 	delete(d.records, id)
 	d.mu.Unlock()
 }

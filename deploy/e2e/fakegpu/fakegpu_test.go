@@ -1,0 +1,51 @@
+package fakegpu
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The folder tells what programs that run hold, and nothing of those that have ended.
+func TestHost(t *testing.T) {
+	h, err := New(t.TempDir(), GPU{UUID: "GPU-a", Name: "Stand in", Total: 1000, Reserved: 50}, GPU{UUID: "GPU-b", Name: "B", Total: 500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := exec.Command("/bin/true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	me := os.Getpid()
+	for _, err := range []error{
+		h.Take("me", Hold{PID: me, GPU: 0, MiB: 100}, Hold{PID: me, GPU: 1, MiB: 200}), h.Take("nobody", Hold{GPU: 0, MiB: 7}),
+		h.Take("ended", Hold{PID: ended.Process.Pid, GPU: 0, MiB: 300}), h.Take("given", Hold{PID: me, GPU: 0, MiB: 1}), h.Give("given"), h.Give("given"),
+		h.Take("elsewhere", Hold{PID: me, GPU: 9, MiB: 1}), h.Lose(1, true), h.Unload(true), h.XID(0, 79), h.XID(1, 48), h.Lag(5), h.Hang(true), h.Hang(false),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := h.Read()
+	want := []GPU{
+		{UUID: "GPU-a", Name: "Stand in", Total: 1000, Reserved: 50, Used: 107, Programs: []Program{{me, 100}}},
+		{UUID: "GPU-b", Name: "B", Total: 500, Lost: true, Used: 200, Programs: []Program{{me, 200}}},
+	}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" || got[0].Free() != 843 || h.Loaded() {
+		t.Errorf("%v, loaded: %v (-want +got):\n%s", err, h.Loaded(), diff)
+	}
+	if raw, err := os.ReadFile(h.Dir + "/xid"); err != nil || string(raw) != "0 79\n1 48\n" {
+		t.Errorf("errors: %q, %v", raw, err)
+	}
+	if err := h.Take("bad", Hold{PID: me, GPU: 0, MiB: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(h.Dir+"/alloc/bad", []byte("x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Read(); err == nil {
+		t.Error("a damaged file was read")
+	}
+}

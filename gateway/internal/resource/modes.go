@@ -1,0 +1,174 @@
+package resource
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+)
+
+// list of modes, models and services, and pages of them.
+
+func (b *Book) serviceIDs(ctx context.Context, c Client) ([]string, error) {
+	got, _, err := b.list(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, s := range got.GetServices() {
+		ids = append(ids, s.GetServiceId())
+	}
+	return ids, nil
+}
+
+func (b *Book) modeList(ctx context.Context, c Client) (*executorv1.ListModesResponse, json.RawMessage, error) {
+	m, raw, err := b.look(ctx, c, toolModes, &executorv1.ListModesRequest{})
+	if err != nil {
+		return nil, nil, err
+	}
+	got, ok := m.(*executorv1.ListModesResponse)
+	if !ok {
+		return nil, nil, unexpected(m)
+	}
+	return got, raw, nil
+}
+
+func (b *Book) modeIDs(ctx context.Context, c Client) ([]string, error) {
+	got, _, err := b.modeList(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, m := range got.GetModes() {
+		ids = append(ids, m.GetModeId())
+	}
+	return ids, nil
+}
+
+func (b *Book) modes(ctx context.Context, c Client) (page, error) {
+	got, raw, err := b.modeList(ctx, c)
+	if err != nil {
+		return page{}, err
+	}
+	return page{raw, func(d *document) {
+		d.title("Modes")
+		if len(got.GetModes()) == 0 {
+			d.line("The catalogue of this host holds no mode.")
+			return
+		}
+		current := "The host was switched to no mode."
+		if got.GetCurrent() != "" {
+			current = "The host was switched last to " + cell(got.GetCurrent()) + "."
+		}
+		d.line(current)
+		rows := [][]string{{"mode_id", "runs", "services, in order", "VRAM MiB", "name"}}
+		for _, m := range got.GetModes() {
+			rows = append(rows, []string{
+				m.GetModeId(), yes(m.GetRunning()), strings.Join(m.GetServices(), ", "), fmt.Sprint(m.GetVramMib()), m.GetName(),
+			})
+		}
+		d.table(rows)
+		d.line("VRAM is declared, not measured. Details of one: " + Scheme + prefixModes + "{mode_id}")
+	}}, nil
+}
+
+func (b *Book) mode(ctx context.Context, c Client, id string) (page, error) {
+	m, raw, err := b.look(ctx, c, toolMode, &executorv1.ModeInfoRequest{ModeId: &id})
+	if err != nil {
+		return page{}, err
+	}
+	got, ok := m.(*executorv1.ModeInfoResponse)
+	if !ok {
+		return page{}, unexpected(m)
+	}
+	return page{raw, func(d *document) {
+		d.title("Mode " + got.GetModeId())
+		rows := [][]string{{"", ""}, {"current", yes(got.GetCurrent())}}
+		for _, row := range [][]string{
+			{"name", got.GetName()}, {"description", got.GetDescription()}, {"drifted", strings.Join(got.GetDrifted(), ", ")},
+		} {
+			if row[1] != "" {
+				rows = append(rows, row)
+			}
+		}
+		d.table(rows)
+		rows = [][]string{{"service_id, in order", "state", "model", "VRAM MiB"}}
+		for _, s := range got.GetServices() {
+			rows = append(rows, []string{s.GetServiceId(), stateName(s.GetState()), s.GetModel(), fmt.Sprint(s.GetVramMib())})
+		}
+		d.table(rows)
+		if len(got.GetDrifted()) > 0 {
+			d.line("Selecting the mode again, with simulate_mode and switch_mode, starts what drifted.")
+		}
+	}}, nil
+}
+
+func (b *Book) modelList(ctx context.Context, c Client) (*executorv1.ListModelsResponse, json.RawMessage, error) {
+	m, raw, err := b.look(ctx, c, toolModels, &executorv1.ListModelsRequest{})
+	if err != nil {
+		return nil, nil, err
+	}
+	got, ok := m.(*executorv1.ListModelsResponse)
+	if !ok {
+		return nil, nil, unexpected(m)
+	}
+	return got, raw, nil
+}
+
+func (b *Book) modelIDs(ctx context.Context, c Client) ([]string, error) {
+	got, _, err := b.modelList(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, m := range got.GetModels() {
+		ids = append(ids, m.GetModelId())
+	}
+	return ids, nil
+}
+
+func (b *Book) models(ctx context.Context, c Client) (page, error) {
+	got, raw, err := b.modelList(ctx, c)
+	if err != nil {
+		return page{}, err
+	}
+	return page{raw, func(d *document) {
+		d.title("Models")
+		if len(got.GetModels()) == 0 {
+			d.line("The catalogue of this host holds no model.")
+			return
+		}
+		rows := [][]string{{"model_id", "answers now", "name in requests", "services"}}
+		for _, m := range got.GetModels() {
+			rows = append(rows, []string{m.GetModelId(), yes(m.GetAvailable()), m.GetServedName(), strings.Join(m.GetServices(), ", ")})
+		}
+		d.table(rows)
+		d.line("Details of one: " + Scheme + prefixModels + "{model_id}")
+	}}, nil
+}
+
+func (b *Book) model(ctx context.Context, c Client, id string) (page, error) {
+	m, raw, err := b.look(ctx, c, toolModel, &executorv1.ModelInfoRequest{ModelId: &id})
+	if err != nil {
+		return page{}, err
+	}
+	got, ok := m.(*executorv1.ModelInfoResponse)
+	if !ok {
+		return page{}, unexpected(m)
+	}
+	return page{raw, func(d *document) {
+		d.title("Model " + got.GetModelId())
+		rows := [][]string{{"", ""}, {"name in requests", got.GetServedName()}}
+		if got.GetSource() != "" {
+			rows = append(rows, []string{"source", got.GetSource()})
+		}
+		d.table(rows)
+		rows = [][]string{{"service_id", "state", "base_url"}}
+		for _, s := range got.GetServices() {
+			rows = append(rows, []string{s.GetServiceId(), stateName(s.GetState()), s.GetBaseUrl()})
+		}
+		d.table(rows)
+	}}, nil
+}

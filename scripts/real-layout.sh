@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Installs Durward (durward install --apply) in the sandbox of scripts/systemd-sandbox.sh, as on a host of its own, and lives with
+# it: every process as its own user by its unit, an approved start, renewal, a killed process, and a program of the agent's user
+# that tries what it can. Needs root, for the sandbox. PROGRAMS=DIR takes programs that are built already.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+package() { # FILE NAME
+  [ -e "$1" ] || { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$2"; } >/dev/null
+}
+package /usr/bin/ssh-agent openssh-client
+package /usr/bin/curl curl
+package /usr/bin/pgrep procps
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work" # other users run what is in it
+if [ -z "${PROGRAMS:-}" ]; then
+  PROGRAMS=$work/bin
+  scripts/build.sh "$PROGRAMS"
+fi
+CGO_ENABLED=0 go build -o "$work/sameuser" ./deploy/e2e/drill/sameuser
+CGO_ENABLED=0 go test -c -tags real -o "$work/layout.test" ./services/operator/internal/install
+scripts/systemd-sandbox.sh env PROGRAMS="$PROGRAMS" INTRUDER="$work/sameuser" "$work/layout.test" -test.v -test.run TestRealLayout -test.timeout 8m

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Programs in control groups, as production starts them: limits that the kernel holds to, another user, and nobody left behind.
+# Needs root, Go and a host that lets root make control groups. Arguments go to `go test`.
+set -euo pipefail
+cd "$(dirname "$0")/../services/executor"
+CGO_ENABLED=0 GOFLAGS=-mod=readonly go test -tags real -count=1 -v "$@" ./internal/driver/process/...

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/driver/docker"
+	"durward.internal/services/executor/internal/driver/null"
+	driverprocess "durward.internal/services/executor/internal/driver/process"
+	"durward.internal/services/executor/internal/driver/systemd"
+	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/platform/catalogue"
+)
+
+// drivers are what runs services on this host.
+type drivers struct {
+	byName map[string]service.Driver
+	close  []func() error
+}
+
+// openDrivers opens the drivers that the configuration gives this executor. Those that need another program, systemd or Docker,
+// are opened when a service first needs them.
+func openDrivers(cfg *settings, known func() *catalogue.Catalogue, gpus *gpu.Monitor, logger *slog.Logger) (*drivers, error) {
+	processes, err := driverprocess.New(driverprocess.Config{Dir: cfg.StateDir, Log: logger, Development: cfg.development})
+	if err != nil {
+		return nil, err
+	}
+	d := &drivers{
+		byName: map[string]service.Driver{catalogue.DriverProcess: processes, catalogue.DriverNull: &null.Driver{}},
+		close:  []func() error{func() error { processes.Close(); return nil }},
+	}
+	d.later(catalogue.DriverSystemd, logger, func() (closer, error) {
+		return systemd.New(systemd.Config{Manager: cfg.Systemd.Manager, Logger: logger})
+	})
+	if cfg.Docker.Socket != "" {
+		d.later(catalogue.DriverDocker, logger, func() (closer, error) {
+			return docker.New(docker.Config{
+				Socket: cfg.Docker.Socket, Catalogue: known, Logger: logger,
+				UUID: func(index uint32) (string, bool) {
+					g, ok := gpus.Last().Find(index)
+					return g.UUID, ok && !g.Simulated && g.UUID != ""
+				},
+				Refused: []string{
+					cfg.StateDir, cfg.TrustDir, cfg.Catalogue, filepath.Dir(cfg.TLS.Key), filepath.Dir(cfg.TLS.Certificate), cfg.Docker.Socket,
+				},
+			})
+		})
+	}
+	return d, nil
+}
+
+// Close closes what was opened. It stops no service.
+func (d *drivers) Close() error {
+	var errs []error
+	for _, one := range d.close {
+		errs = append(errs, one())
+	}
+	return errors.Join(errs...)
+}
+
+// closer is a driver that has something to close.
+type closer interface {
+	service.Driver
+	Close() error
+}
+
+// later adds a driver that is opened when it is first used.
+func (d *drivers) later(name string, logger *slog.Logger, open func() (closer, error)) {
+	l := &lazy{open: sync.OnceValue(func() service.Driver {
+		one, err := open()
+		if err != nil {
+			logger.Error("a driver cannot be used", "driver", name, "error", err)
+			return missing{}
+		}
+		return one
+	})}
+	d.byName[name] = l
+	d.close = append(d.close, l.Close)
+}
+
+// lazy is a driver that is opened when it is first used.
+type lazy struct {
+	open func() service.Driver
+	mu   sync.Mutex
+	used closer
+}
+
+func (l *lazy) driver() service.Driver {
+	one := l.open()
+	if c, ok := one.(closer); ok {
+		l.mu.Lock()
+		l.used = c
+		l.mu.Unlock()
+	}
+	return one
+}
+
+// Close closes the driver if it was opened.
+func (l *lazy) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.used == nil {
+		return nil
+	}
+	return l.used.Close()
+}
+
+func (l *lazy) Look(s *catalogue.Service) driver.Sight { return l.driver().Look(s) }
+func (l *lazy) Start(ctx context.Context, s *catalogue.Service) error {
+	return l.driver().Start(ctx, s)
+}
+func (l *lazy) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
+	return l.driver().Stop(ctx, s)
+}
+func (l *lazy) Definition(ctx context.Context, s *catalogue.Service) (string, error) {
+	return l.driver().Definition(ctx, s)
+}
+func (l *lazy) Logs(ctx context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error) {
+	return l.driver().Logs(ctx, s, cursor, lines)
+}
+
+// Warnings are the driver's, if it has any.
+func (l *lazy) Warnings(s *catalogue.Service) []string {
+	if w, ok := l.driver().(service.Warner); ok {
+		return w.Warnings(s)
+	}
+	return nil
+}
+
+// missing is a driver that could not be opened.
+type missing struct{}
+
+func (missing) Look(*catalogue.Service) driver.Sight {
+	return driver.Sight{State: driver.Unknown, Cause: driver.CauseNoManager}
+}
+func (missing) Start(context.Context, *catalogue.Service) error { return driver.ErrNoManager }
+func (missing) Stop(context.Context, *catalogue.Service) (bool, error) {
+	return false, driver.ErrNoManager
+}
+func (missing) Definition(context.Context, *catalogue.Service) (string, error) {
+	return "", driver.ErrNoManager
+}
+func (missing) Logs(context.Context, *catalogue.Service, string, int) (driver.Page, error) {
+	return driver.Page{}, driver.ErrNoManager
+}

@@ -1,0 +1,275 @@
+// Package docker runs services as containers of the Docker Engine on this host, through its Unix socket.
+//
+// Whoever holds that socket is root on the host. So the driver is the only one that speaks to it, says only what the
+// catalogue's entry says, and lets package policy judge each container three times (SEC-D7..D10): as it is sent, as the
+// daemon says that it made it, and once more when it runs. A container that a human made, which an entry adopts by its label,
+// is judged in the same way and by the same rules.
+//
+// Images are never pulled, built or loaded: a human puts them on the host. An image is named by its digest; where the
+// catalogue allows a tag, the image that was approved is the one that runs, and the container is made from its id. GPUs are
+// asked for by UUID; the NVIDIA runtime, which believes what images say, is never used.
+//
+// A container that was made here outlives the executor and keeps its log when it ends; the next start removes it.
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/catalogue"
+)
+
+// Labels of containers.
+const (
+	// LabelService is the id of the service that a container is. A human who makes a container to be adopted sets it.
+	LabelService = "durward.service"
+	// labelMade marks what this driver made.
+	labelMade = "durward.made"
+)
+
+const (
+	// minAPI is the oldest that is spoken: Docker 20.10's.
+	minAPI = "1.41"
+	// askTimeout bounds one question to the daemon, makeTimeout one that makes it work.
+	askTimeout  = 5 * time.Second
+	makeTimeout = 60 * time.Second
+	// stopGrace is what the daemon may take beyond the entry's stop timeout to kill and to clear up.
+	stopGrace = 20 * time.Second
+)
+
+// Config is what a Driver needs.
+type Config struct {
+	// Socket is the Docker Engine's, an absolute path.
+	Socket string
+	// Catalogue returns the newest good one: what a human allows containers, and which GPU has which UUID.
+	Catalogue func() *catalogue.Catalogue
+	// UUID finds the UUID of a real GPU that the catalogue names by its index alone; it may be nil.
+	UUID func(index uint32) (uuid string, ok bool)
+	// Refused are folders and files that no container may see beyond those that none ever may: the executor's own.
+	Refused []string
+	Logger  *slog.Logger
+}
+
+// Driver makes, finds, starts and stops containers. It is safe for concurrent use; start and stop of one service must not
+// overlap.
+type Driver struct {
+	cfg Config
+	api *client.Client
+
+	watcher
+
+	mu sync.Mutex
+	// approved holds, for each service, the definition that was told last: Start runs that one or nothing.
+	approved map[string]string
+}
+
+// New begins to observe the daemon. A daemon that is not there is not an error: its services are unknown until it comes.
+func New(cfg Config) (*Driver, error) {
+	if !filepath.IsAbs(cfg.Socket) || filepath.Clean(cfg.Socket) != cfg.Socket {
+		return nil, errors.New("docker driver: the socket must be an absolute path in its shortest form")
+	}
+	api, err := client.New(client.WithHost("unix://"+cfg.Socket), client.WithUserAgent("durward"))
+	if err != nil {
+		return nil, fmt.Errorf("docker driver: %w", err)
+	}
+	d := &Driver{cfg: cfg, api: api, approved: map[string]string{}}
+	d.watch()
+	return d, nil
+}
+
+// Close ends the observation. It stops no container.
+func (d *Driver) Close() error {
+	d.unwatch()
+	return d.api.Close()
+}
+
+// Start makes the entry's container, or finds the one that it adopts, and starts it. It returns when the container runs,
+// whether or not it is healthy yet. Errors wrap one of the driver package's.
+func (d *Driver) Start(ctx context.Context, s *catalogue.Service) error {
+	if s.Container == nil {
+		return fmt.Errorf("%w: the entry has no container", driver.ErrContainer)
+	}
+	if err := driver.PortFree(s.Port); err != nil {
+		return fmt.Errorf("%w: %w", driver.ErrPortInUse, err)
+	}
+	h, err := d.daemon(ctx)
+	if err != nil {
+		return err
+	}
+	if s.Container.Adopt {
+		err = d.startAdopted(ctx, s, h)
+	} else {
+		err = d.startMade(ctx, s, h)
+	}
+	d.refresh(ctx, s.ID)
+	return err
+}
+
+// startMade makes a container of the entry and starts it.
+func (d *Driver) startMade(ctx context.Context, s *catalogue.Service, h host) error {
+	img, err := d.image(ctx, s)
+	if err != nil {
+		return err
+	}
+	if err := d.sameAsApproved(s, img.definition()); err != nil {
+		return err
+	}
+	rules, err := d.rules(s, h, img)
+	if err != nil {
+		return err
+	}
+	spec, err := d.make(s, img, rules)
+	if err != nil {
+		return err
+	}
+	if err := rules.Check(spec.judged()); err != nil {
+		return fmt.Errorf("%w: what would be sent: %w", driver.ErrContainer, err)
+	}
+	if err := d.clear(ctx, s); err != nil {
+		return err
+	}
+	creating, cancel := context.WithTimeout(ctx, makeTimeout)
+	defer cancel()
+	made, err := d.api.ContainerCreate(creating, client.ContainerCreateOptions{
+		Config: spec.config, HostConfig: spec.host, NetworkingConfig: spec.network, Name: name(s),
+	})
+	if err != nil {
+		return because("create", err)
+	}
+	for _, w := range made.Warnings {
+		d.cfg.Logger.Warn("Docker changed what a container was to be", "service_id", s.ID, "warning", w)
+	}
+	if err := d.run(ctx, made.ID, func(c container.InspectResponse, raw []byte) error {
+		return errors.Join(rules.Check(inspected(c, raw)), spec.differs(c, img))
+	}); err != nil {
+		d.remove(ctx, made.ID)
+		return err
+	}
+	return nil
+}
+
+// startAdopted starts a container that a human made.
+func (d *Driver) startAdopted(ctx context.Context, s *catalogue.Service, h host) error {
+	img, err := d.image(ctx, s)
+	if err != nil {
+		return err
+	}
+	found, raw, err := d.adopted(ctx, s)
+	if err != nil {
+		return err
+	}
+	definition := adoptedDefinition(img, raw)
+	if err := d.sameAsApproved(s, definition); err != nil {
+		return err
+	}
+	rules, err := d.rules(s, h, img)
+	if err != nil {
+		return err
+	}
+	return d.run(ctx, found.ID, func(c container.InspectResponse, raw []byte) error {
+		if adoptedDefinition(img, raw) != definition {
+			return errors.New("it changed while it was looked at")
+		}
+		return errors.Join(rules.Check(inspected(c, raw)), sameImage(c, img))
+	})
+}
+
+// run judges a container that is there, starts it, and judges it again: between the two looks others may have changed it.
+func (d *Driver) run(ctx context.Context, id string, judge func(container.InspectResponse, []byte) error) error {
+	look := func() (container.InspectResponse, error) {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		got, err := d.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+		if err != nil {
+			return container.InspectResponse{}, because("inspect", err)
+		}
+		if err := judge(got.Container, got.Raw); err != nil {
+			return container.InspectResponse{}, fmt.Errorf("%w: %w", driver.ErrContainer, err)
+		}
+		return got.Container, nil
+	}
+	before, err := look()
+	if err != nil {
+		return err
+	}
+	if before.State != nil && before.State.Running {
+		return fmt.Errorf("%w: it runs already", driver.ErrNotStarted)
+	}
+	starting, cancel := context.WithTimeout(ctx, makeTimeout)
+	defer cancel()
+	if _, err := d.api.ContainerStart(starting, id, client.ContainerStartOptions{}); err != nil {
+		return because("start", err)
+	}
+	if _, err := look(); err != nil {
+		d.kill(ctx, id)
+		return err
+	}
+	return nil
+}
+
+// Stop ends a service: SIGTERM, and SIGKILL after the entry's stop timeout. It reports whether anything ran. It does not end
+// when ctx does: half a stop helps nobody.
+func (d *Driver) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.StopTimeout()+stopGrace)
+	defer cancel()
+	c, found, err := d.find(ctx, s)
+	if err != nil || !found {
+		return false, err
+	}
+	ran := alive(c.State)
+	if ran {
+		seconds := int(s.StopTimeoutS)
+		if _, err := d.api.ContainerStop(ctx, c.ID, client.ContainerStopOptions{Signal: "SIGTERM", Timeout: &seconds}); err != nil &&
+			!errdefs.IsNotFound(err) {
+			return false, stopped(err)
+		}
+		if after, err := d.api.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{}); err == nil && alive(after.Container.State) {
+			return false, fmt.Errorf("%w: container %.12s", driver.ErrNotStopped, c.ID)
+		}
+	}
+	if err := d.retire(ctx, s, c); err != nil {
+		d.cfg.Logger.Warn("a container that was stopped keeps its name", "service_id", s.ID, "error", err)
+	}
+	d.refresh(ctx, s.ID)
+	return ran, nil
+}
+
+// stopped says why a container was not ended.
+func stopped(err error) error {
+	if unreachable(err) {
+		return fmt.Errorf("%w: %w", driver.ErrNoManager, err)
+	}
+	return fmt.Errorf("%w: %w", driver.ErrNotStopped, err)
+}
+
+// alive reports whether a container has programs that run.
+func alive(s *container.State) bool { return s != nil && (s.Running || s.Paused || s.Restarting) }
+
+// kill ends a container at once; what it may not be, it shall not be for long.
+func (d *Driver) kill(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+	defer cancel()
+	if _, err := d.api.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: "SIGKILL"}); err != nil && !errdefs.IsNotFound(err) {
+		d.cfg.Logger.Error("a container that is not as approved could not be ended", "container", id, "error", err)
+	}
+}
+
+// remove takes away a container that came to nothing.
+func (d *Driver) remove(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+	defer cancel()
+	_, err := d.api.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	if err != nil && !errdefs.IsNotFound(err) {
+		d.cfg.Logger.Warn("a container that came to nothing could not be removed", "container", id, "error", err)
+	}
+}

@@ -1,0 +1,225 @@
+package policy
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// refused are folders of the host that no container sees a part of, nor a folder that holds one of them.
+var refused = []string{
+	"/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/run", "/var/spool/cron",
+	"/var/lib/docker", "/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/lib/systemd",
+}
+
+const (
+	mountTable  = "/proc/self/mountinfo"
+	socketTable = "/proc/net/unix"
+	// maxEntries is how much of a folder is looked through for sockets and devices.
+	maxEntries = 200_000
+)
+
+// Resolve follows every symbolic link of a mount's source. What is sent to the daemon is what this returns, so that a link
+// cannot point elsewhere by the time the daemon follows it.
+func Resolve(source string) (string, error) {
+	if !plain(source) {
+		return "", errors.New("the path is not in its shortest form")
+	}
+	return filepath.EvalSymlinks(source)
+}
+
+// source judges what of the host is mounted, with what is mounted below it or without.
+func (k *check) source(path string, recursive bool) string {
+	resolved, err := Resolve(path)
+	switch {
+	case err != nil:
+		return safe(path) + " cannot be resolved"
+	case resolved != path:
+		return safe(path) + " is reached through a symbolic link"
+	case path == "/":
+		return "the whole host is not mounted"
+	case !slices.ContainsFunc(k.Rules.Mounts, func(yes string) bool {
+		allowed, err := Resolve(yes)
+		return err == nil && allowed != "/" && within(path, allowed)
+	}):
+		return safe(path) + " lies in no folder that a human allows"
+	}
+	table, err := readMounts()
+	if err != nil {
+		return "the host's mounts cannot be read"
+	}
+	for _, no := range append(slices.Clone(refused), k.Refused...) {
+		if real, err := filepath.EvalSymlinks(no); err == nil && table.overlap(path, real) {
+			return safe(path) + " touches " + no
+		}
+	}
+	if recursive && slices.ContainsFunc(table, func(m mountEntry) bool { return m.at != path && within(m.at, path) }) {
+		return safe(path) + " has something mounted below it, which would come along"
+	}
+	info, err := os.Lstat(path)
+	if err != nil || !info.IsDir() && !info.Mode().IsRegular() {
+		return safe(path) + " is neither a folder nor a file"
+	}
+	if wrong := k.steady(path); wrong != "" {
+		return wrong
+	}
+	return sockets(path)
+}
+
+// steady: nobody whom the container could be may put something else in the source's place before the daemon looks.
+func (k *check) steady(path string) string {
+	uid, gid := k.uid()
+	for at := filepath.Dir(path); ; at = filepath.Dir(at) {
+		info, err := os.Lstat(at)
+		if err != nil {
+			return safe(at) + " cannot be looked at"
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		mode := info.Mode()
+		switch {
+		case !ok || st.Uid == uid && uid != 0:
+			return safe(at) + " belongs to the container's user, who could put another folder in its place"
+		case mode&fs.ModeSticky != 0:
+		case mode&0o002 != 0 || mode&0o020 != 0 && gid != 0 && st.Gid == gid:
+			return safe(at) + " may be written to by the container's user"
+		}
+		if at == "/" {
+			return ""
+		}
+	}
+}
+
+// sockets refuses a folder with a socket or a device in it: a runtime's socket under another name is still the host. It looks
+// at the files that we may see, and at the kernel's list of sockets that somebody listens on.
+func sockets(path string) string {
+	seen := 0
+	errFound := errors.New("found")
+	found := ""
+	err := filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // What we may not see is a private folder of somebody else's, and no runtime's socket is there.
+		}
+		if seen++; seen > maxEntries {
+			found = safe(path) + " holds too much to be looked through"
+			return errFound
+		}
+		if e.Type()&(fs.ModeSocket|fs.ModeDevice|fs.ModeCharDevice) != 0 {
+			found = safe(at) + " is a socket or a device"
+			return errFound
+		}
+		return nil
+	})
+	if err != nil {
+		return cmp.Or(found, safe(path)+" cannot be looked through")
+	}
+	f, err := os.Open(socketTable)
+	if err != nil {
+		return "the host's sockets cannot be read"
+	}
+	defer f.Close()
+	for _, name := range listening(f) {
+		if folder, err := filepath.EvalSymlinks(filepath.Dir(name)); err == nil && within(filepath.Join(folder, filepath.Base(name)), path) {
+			return safe(name) + " is a socket"
+		}
+	}
+	return ""
+}
+
+// listening reads the absolute paths of /proc/net/unix.
+func listening(r io.Reader) []string {
+	var out []string
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		// Num RefCount Protocol Flags Type St Inode Path; a path may hold spaces.
+		if i := strings.Index(lines.Text(), " /"); i > 0 {
+			out = append(out, lines.Text()[i+1:])
+		}
+	}
+	return out
+}
+
+// place is where a path really is: which file system, and where in it. Two bind mounts of one folder have one place.
+type place struct{ device, path string }
+
+// mountEntry is one line of the mount table.
+type mountEntry struct {
+	at string
+	place
+}
+
+// mountsTable is the host's mounts, in the order in which they were made.
+type mountsTable []mountEntry
+
+func readMounts() (mountsTable, error) {
+	f, err := os.Open(mountTable)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return parseMounts(f)
+}
+
+// parseMounts reads /proc/PID/mountinfo, proc(5): "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw".
+func parseMounts(r io.Reader) (mountsTable, error) {
+	var out mountsTable
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		parts := strings.Fields(lines.Text())
+		if len(parts) < 6 {
+			return nil, fmt.Errorf("a line of %d words", len(parts))
+		}
+		out = append(out, mountEntry{unescape(parts[4]), place{parts[2], unescape(parts[3])}})
+	}
+	return out, lines.Err()
+}
+
+// unescape undoes the kernel's octal escapes of spaces, tabs, line ends and backslashes.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// locate finds where a path really is: below the deepest mount point, the newest of several.
+func (t mountsTable) locate(path string) (place, bool) {
+	best := -1
+	for i, m := range t {
+		if within(path, m.at) && (best < 0 || len(m.at) >= len(t[best].at)) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return place{}, false
+	}
+	rest := strings.TrimPrefix(path, strings.TrimSuffix(t[best].at, "/"))
+	return place{t[best].device, filepath.Join(t[best].path, rest)}, true
+}
+
+// overlap reports whether one of two resolved paths is the other or lies in it, by name or by where they really are.
+func (t mountsTable) overlap(a, b string) bool {
+	if within(a, b) || within(b, a) {
+		return true
+	}
+	pa, oka := t.locate(a)
+	pb, okb := t.locate(b)
+	return oka && okb && pa.device == pb.device && (within(pa.path, pb.path) || within(pb.path, pa.path))
+}

@@ -1,0 +1,663 @@
+//go:build real
+
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/driver/docker/policy"
+	"durward.internal/services/platform/catalogue"
+)
+
+// ran reports whether a container of the service was ever started.
+func (b *bench) ran(s *catalogue.Service) bool {
+	b.t.Helper()
+	all, err := b.d.list(context.Background(), s.ID)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, c := range all {
+		if c.State != container.StateCreated {
+			return true
+		}
+	}
+	return false
+}
+
+// refused starts a service that must not start.
+func (b *bench) refused(name string, d *Driver, s *catalogue.Service, want error) {
+	b.t.Helper()
+	err := d.Start(b.t.Context(), s)
+	switch {
+	case err == nil:
+		b.t.Errorf("%s: it was started", name)
+	case !errors.Is(err, want):
+		b.t.Errorf("%s: %v; want %v", name, err, want)
+	case b.ran(s):
+		b.t.Errorf("%s: it was refused and ran all the same: %v", name, err)
+	default:
+		b.t.Logf("%s: %v", name, err)
+	}
+	if got := d.Look(s); got.State == driver.Running {
+		b.t.Errorf("%s: it looks as if it ran", name)
+	}
+}
+
+func TestRealEnds(t *testing.T) {
+	b := newBench(t)
+	for _, tc := range []struct {
+		name, want string
+		command    []string
+	}{
+		{"by itself", driver.CauseExited, []string{"say", "good bye", "0"}},
+		{"with a status", driver.CauseExited, []string{"say", "something", "3"}},
+		{"without GPU memory", driver.CauseOutOfVRAM, []string{"say", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "1"}},
+		{"without its port", driver.CausePortInUse, []string{"say", "OSError: [Errno 98] Address already in use", "1"}},
+	} {
+		s := b.service(nil, tc.command...)
+		b.start(s)
+		if got := b.await(b.d, s, driver.Ended); got.Cause != tc.want {
+			t.Errorf("%s: %q, want %q", tc.name, got.Cause, tc.want)
+		}
+		// It is seen afresh by another executor, and its last words stay until it is started again.
+		if got := b.await(b.driver(b.socket), s, driver.Ended); got.Cause != tc.want {
+			t.Errorf("%s, seen later: %q", tc.name, got.Cause)
+		}
+		if page, err := b.d.Logs(t.Context(), s, "", 5); err != nil || len(page.Lines) != 1 || page.Lines[0] != tc.command[1] {
+			t.Errorf("%s: the log is %+v, %v", tc.name, page, err)
+		}
+		if ran, err := b.d.Stop(t.Context(), s); ran || err != nil {
+			t.Errorf("%s: stop: %v, %v", tc.name, ran, err)
+		}
+		if got := b.d.Look(s); got.State != driver.Stopped {
+			t.Errorf("%s: stopped, and yet %+v", tc.name, got)
+		}
+	}
+	// A human ends it.
+	s := b.service(nil)
+	b.start(s)
+	if _, err := b.api.ContainerKill(t.Context(), name(s), client.ContainerKillOptions{Signal: "KILL"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.await(b.d, s, driver.Ended); got.Cause != driver.CauseExited {
+		t.Errorf("killed: %+v", got)
+	}
+	b.start(s) // what ended is cleared away
+	b.await(b.d, s, driver.Running)
+}
+
+func TestRealOutOfMemory(t *testing.T) {
+	b := newBench(t)
+	s := b.service(func(s *catalogue.Service) { s.Limits.MemoryMiB = 64 }, "hog")
+	b.start(s)
+	if got := b.await(b.d, s, driver.Ended); got.Cause != driver.CauseOutOfMemory {
+		t.Errorf("it is %+v", got)
+	}
+}
+
+func TestRealDeaf(t *testing.T) {
+	b := newBench(t)
+	s := b.service(func(s *catalogue.Service) { s.StopTimeoutS = 1 }, "deaf")
+	b.start(s)
+	pid := b.d.Look(s).PID
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the caller is gone, and the stop goes on
+	if ran, err := b.d.Stop(ctx, s); !ran || err != nil {
+		t.Fatalf("stop: %v, %v", ran, err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("its program is there: %v", err)
+	}
+	if got := b.d.Look(s); got.State != driver.Stopped {
+		t.Errorf("it is %+v", got)
+	}
+}
+
+func TestRealLogs(t *testing.T) {
+	b := newBench(t)
+	s := b.service(nil, "count", "100")
+	b.start(s)
+	// The newest lines, once all are there. Which of the two outputs comes last is the daemon's affair.
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		page, err := b.d.Logs(t.Context(), s, "", 80)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := len(page.Lines) == 80 && slices.Contains(page.Lines, "last") && slices.Contains(page.Lines, "line 99") &&
+			slices.Contains(page.Lines, strings.Repeat("x", maxLine))
+		if all && !page.More {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the newest lines: %.80q, %v", page.Lines, page.More)
+		}
+	}
+	// From an old cursor on, every line comes once.
+	seen, cursor := map[string]int{}, nowhere
+	for more := true; more; {
+		page, err := b.d.Logs(t.Context(), s, cursor, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range page.Lines {
+			seen[line]++
+		}
+		cursor, more = page.Cursor, page.More
+	}
+	for i := range 100 {
+		if line := fmt.Sprintf("line %d", i); seen[line] != 1 {
+			t.Errorf("%q came %d times", line, seen[line])
+		}
+	}
+	if len(seen) != 102 {
+		t.Errorf("%d different lines", len(seen))
+	}
+	if page, err := b.d.Logs(t.Context(), s, cursor, 7); err != nil || len(page.Lines) != 0 || page.Cursor != cursor {
+		t.Errorf("after the end: %+v, %v", page, err)
+	}
+	// A start makes a new log, and the old cursor gives it from its beginning.
+	if _, err := b.d.Stop(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	b.start(s)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		page, err := b.d.Logs(t.Context(), s, cursor, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page.Lines) == 1 || time.Now().After(deadline) {
+			if page.Lines[0] != "line 0" && page.Lines[0] != "line 1" {
+				t.Errorf("the new log begins with %q", page.Lines)
+			}
+			break
+		}
+	}
+}
+
+func TestRealNothingToRun(t *testing.T) {
+	b := newBench(t)
+	b.refused("no image", b.d, b.service(func(s *catalogue.Service) {
+		s.Container.Image = b.host + "/app@sha256:" + strings.Repeat("0", 64)
+	}), driver.ErrImageMissing)
+	b.refused("a port that is taken", b.d, b.service(func(s *catalogue.Service) {
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		s.Port, s.Container.Port = uint32(l.Addr().(*net.TCPAddr).Port), 8080
+	}), driver.ErrPortInUse)
+	none, err := b.push("none", "latest", map[string]any{"Entrypoint": []string{"/none"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := b.service(func(s *catalogue.Service) { s.Container.Image = none })
+	b.start(missing) // the daemon's init runs, and finds nothing to run
+	if got := b.await(b.d, missing, driver.Ended); got.Cause != driver.CauseProgramMissing {
+		t.Errorf("no program: %+v", got)
+	}
+	volume, err := b.push("volume", "latest", map[string]any{"Volumes": map[string]any{"/data": map[string]any{}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.refused("a volume of the image", b.d, b.service(func(s *catalogue.Service) { s.Container.Image = volume }), driver.ErrContainer)
+	preload, err := b.push("preload", "latest", map[string]any{"Env": []string{"LD_PRELOAD=/x.so", inContainer + "=1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.refused("an image that preloads", b.d, b.service(func(s *catalogue.Service) { s.Container.Image = preload }), driver.ErrContainer)
+	b.refused("a GPU on a host without one", b.d, b.service(func(s *catalogue.Service) {
+		b.c.GPUs = []catalogue.GPU{{Index: 0, UUID: uuidA}}
+		s.GPUs, s.Container.GPUAccess = []uint32{0}, "device-request"
+	}), driver.ErrNotStarted)
+	// A stranger's container with our name stays what it is.
+	s := b.service(nil)
+	made, err := b.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Config: &container.Config{Image: b.image}, Name: name(s)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.d.remove(context.Background(), made.ID)
+	b.refused("a stranger's name", b.d, s, driver.ErrContainer)
+	if _, err := b.api.ContainerInspect(t.Context(), made.ID, client.ContainerInspectOptions{}); err != nil {
+		t.Errorf("the stranger's container is gone: %v", err)
+	}
+}
+
+// TestRealTagMoves: what was approved under a tag is what runs, or nothing.
+func TestRealTagMoves(t *testing.T) {
+	b := newBench(t)
+	if _, err := b.push("tagged", "v1", map[string]any{"Labels": map[string]string{"edition": "first"}}); err != nil {
+		t.Fatal(err)
+	}
+	s := b.service(func(s *catalogue.Service) { s.Container.Image, s.Container.AllowTag = b.host+"/tagged:v1", true })
+	approved, err := b.d.Definition(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.push("tagged", "v1", map[string]any{"Labels": map[string]string{"edition": "second"}}); err != nil {
+		t.Fatal(err)
+	}
+	b.refused("a tag that moved", b.d, s, driver.ErrContainer)
+	again, err := b.d.Definition(t.Context(), s)
+	if err != nil || again == approved {
+		t.Errorf("the definition stayed: %v, %v", again, err)
+	}
+	b.start(s)
+}
+
+// adoptable is a container as a human would make one to be adopted.
+func adoptable(b *bench, s *catalogue.Service) client.ContainerCreateOptions {
+	b.t.Helper()
+	made, err := b.d.make(s, img{id: b.image}, mustRules(b, s))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	made.config.Labels = map[string]string{LabelService: s.ID}
+	made.host.Init = nil
+	return client.ContainerCreateOptions{Config: made.config, HostConfig: made.host, Name: "human-" + s.ID}
+}
+
+func TestRealAdopt(t *testing.T) {
+	b := newBench(t)
+	entry := func() *catalogue.Service {
+		return b.service(func(s *catalogue.Service) {
+			withPort(t)(s)
+			s.Container.Adopt = true
+			s.Limits = catalogue.Limits{MemoryMiB: 128, CPUPercent: 50, PIDs: 64}
+		})
+	}
+	s := entry()
+	b.refused("a container that is not there", b.d, s, driver.ErrContainer)
+	if _, err := b.api.ContainerCreate(t.Context(), adoptable(b, s)); err != nil {
+		t.Fatal(err)
+	}
+	definition, err := b.d.Definition(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.start(s)
+	if got := b.ask(s, "/environment"); !strings.HasPrefix(got, "200") {
+		t.Errorf("it answers %q", got)
+	}
+	if running, err := b.d.Definition(t.Context(), s); running != definition || err != nil {
+		t.Errorf("a start changes the definition: %v, %v", running, err)
+	}
+	if ran, err := b.d.Stop(t.Context(), s); !ran || err != nil {
+		t.Fatalf("stop: %v, %v", ran, err)
+	}
+	if got := b.d.Look(s); got.State != driver.Stopped {
+		t.Errorf("stopped, and yet %+v", got)
+	}
+	if got := b.driver(b.socket).Look(s); got.State != driver.Stopped {
+		t.Errorf("after a restart of the executor it is %+v", got)
+	}
+	b.start(s)
+	if _, err := b.d.Stop(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	// After the approval a human gives it more memory; what was approved is not what is there.
+	if _, err := b.api.ContainerUpdate(t.Context(), "human-"+s.ID, client.ContainerUpdateOptions{
+		Resources: &container.Resources{CPUShares: 5, Memory: 64 << 20, MemorySwap: 64 << 20},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.d.Start(t.Context(), s); !errors.Is(err, driver.ErrContainer) {
+		t.Errorf("a container that was changed after its approval: %v", err)
+	}
+
+	folder := filepath.Join(t.TempDir(), "folder")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.c.Containers.Mounts = []string{folder}
+	for name, widen := range map[string]func(c *container.Config, h *container.HostConfig){
+		"privileged":        func(_ *container.Config, h *container.HostConfig) { h.Privileged = true },
+		"a capability":      func(_ *container.Config, h *container.HostConfig) { h.CapAdd = []string{"SYS_ADMIN"} },
+		"its capabilities":  func(_ *container.Config, h *container.HostConfig) { h.CapDrop = nil },
+		"the host's net":    func(_ *container.Config, h *container.HostConfig) { h.NetworkMode, h.PortBindings = "host", nil },
+		"the host's pids":   func(_ *container.Config, h *container.HostConfig) { h.PidMode = "host" },
+		"the host's ipc":    func(_ *container.Config, h *container.HostConfig) { h.IpcMode = "host" },
+		"the host's uts":    func(_ *container.Config, h *container.HostConfig) { h.UTSMode = "host" },
+		"the host's groups": func(_ *container.Config, h *container.HostConfig) { h.CgroupnsMode = "host" },
+		"new privileges":    func(_ *container.Config, h *container.HostConfig) { h.SecurityOpt = nil },
+		"no seccomp": func(_ *container.Config, h *container.HostConfig) {
+			h.SecurityOpt = append(h.SecurityOpt, "seccomp=unconfined")
+		},
+		"no masks":        func(_ *container.Config, h *container.HostConfig) { h.MaskedPaths = []string{} },
+		"a writable root": func(_ *container.Config, h *container.HostConfig) { h.ReadonlyRootfs = false },
+		"a device": func(_ *container.Config, h *container.HostConfig) {
+			h.Devices = []container.DeviceMapping{{PathOnHost: "/dev/null", PathInContainer: "/dev/x", CgroupPermissions: "rwm"}}
+		},
+		"the socket": func(_ *container.Config, h *container.HostConfig) { h.Binds = []string{b.socket + ":/weights"} },
+		"a folder":   func(_ *container.Config, h *container.HostConfig) { h.Binds = []string{"/etc:/weights:ro"} },
+		"a shared mount": func(_ *container.Config, h *container.HostConfig) {
+			h.Binds = []string{folder + ":/weights:ro,slave"}
+		},
+		"a volume":         func(_ *container.Config, h *container.HostConfig) { h.Binds = []string{"some:/weights"} },
+		"another's volume": func(_ *container.Config, h *container.HostConfig) { h.VolumesFrom = []string{"human-" + s.ID} },
+		"a restart": func(_ *container.Config, h *container.HostConfig) {
+			h.RestartPolicy.Name = container.RestartPolicyUnlessStopped
+		},
+		"root":          func(c *container.Config, _ *container.HostConfig) { c.User = "" },
+		"another user":  func(c *container.Config, _ *container.HostConfig) { c.User = "4243:4243" },
+		"more memory":   func(_ *container.Config, h *container.HostConfig) { h.Memory, h.MemorySwap = 256<<20, 256<<20 },
+		"all the pids":  func(_ *container.Config, h *container.HostConfig) { h.PidsLimit = nil },
+		"another port":  func(_ *container.Config, h *container.HostConfig) { h.PortBindings = anotherPort(t) },
+		"preloaded":     func(c *container.Config, _ *container.HostConfig) { c.Env = append(c.Env, "LD_PRELOAD=/x") },
+		"all the GPUs":  func(c *container.Config, _ *container.HostConfig) { c.Env = []string{"NVIDIA_VISIBLE_DEVICES=all"} },
+		"another image": func(c *container.Config, _ *container.HostConfig) { c.Image = pushed(b, "another") },
+		"a terminal":    func(c *container.Config, _ *container.HostConfig) { c.Tty = true },
+		"an open log":   func(_ *container.Config, h *container.HostConfig) { h.LogConfig.Config = nil },
+		"a sysctl": func(_ *container.Config, h *container.HostConfig) {
+			h.Sysctls = map[string]string{"net.ipv4.ip_forward": "1"}
+		},
+		"extra hosts": func(_ *container.Config, h *container.HostConfig) { h.ExtraHosts = []string{"models:203.0.113.1"} },
+		"more groups": func(_ *container.Config, h *container.HostConfig) { h.GroupAdd = []string{"0"} },
+		"the OOM killer": func(_ *container.Config, h *container.HostConfig) {
+			on := true
+			h.OomKillDisable = &on
+		},
+	} {
+		s := entry()
+		options := adoptable(b, s)
+		widen(options.Config, options.HostConfig)
+		if _, err := b.api.ContainerCreate(t.Context(), options); err != nil {
+			t.Errorf("%s: the daemon itself refuses it, so that says nothing: %v", name, err)
+			continue
+		}
+		b.refused(name, b.d, s, driver.ErrContainer)
+	}
+	// Two containers claim to be the service.
+	s = entry()
+	for _, called := range []string{"a-", "b-"} {
+		options := adoptable(b, s)
+		options.Name = called + s.ID
+		if _, err := b.api.ContainerCreate(t.Context(), options); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.refused("two of them", b.d, s, driver.ErrContainer)
+}
+
+func mustRules(b *bench, s *catalogue.Service) *policy.Rules {
+	b.t.Helper()
+	r, err := b.d.rules(s, host{noSwap: true}, img{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return r
+}
+
+func pushed(b *bench, repository string) string {
+	b.t.Helper()
+	image, err := b.push(repository, "latest", map[string]any{"Labels": map[string]string{"x": repository}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return image
+}
+
+func anotherPort(t *testing.T) network.PortMap {
+	return network.PortMap{network.MustParsePort("8080/tcp"): {{HostIP: netip.AddrFrom4([4]byte{127, 0, 0, 1}), HostPort: fmt.Sprint(freePort(t))}}}
+}
+
+// TestRealMounts: the host's own files do not come in by any road.
+func TestRealMounts(t *testing.T) {
+	b := newBench(t)
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := func(path ...string) string {
+		dir := filepath.Join(append([]string{root}, path...)...)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	allowed := folder("models")
+	inside := folder("models", "llama")
+	if err := os.WriteFile(filepath.Join(inside, "weights"), []byte("heavy"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	folder("modelsfoo")
+	folder("private")
+	b.c.Containers.Mounts = []string{allowed}
+	link := func(to string, name ...string) string {
+		at := filepath.Join(append([]string{allowed}, name...)...)
+		if err := os.Symlink(to, at); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	// The runtime's socket under a model's name: a hard link, and a bind mount.
+	hard := filepath.Join(folder("models", "hard"), "weights.gguf")
+	if err := os.Link(b.socket, hard); err != nil {
+		t.Fatal(err)
+	}
+	bound := filepath.Join(folder("models", "bound"), "weights.gguf")
+	if err := os.WriteFile(bound, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bind := func(from, to string) {
+		if err := syscall.Mount(from, to, "", syscall.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = syscall.Unmount(to, syscall.MNT_DETACH) })
+	}
+	bind(b.socket, bound)
+	elsewhere := folder("models", "elsewhere")
+	bind(filepath.Dir(b.socket), elsewhere)
+	// A part of /etc under a model's name.
+	certificates := folder("models", "certificates")
+	bind("/etc/ssl", certificates)
+	for name, source := range map[string]string{
+		"a link to /etc":             link("/etc", "etc"),
+		"a link to the root":         link("/", "all"),
+		"a link to a link":           link(filepath.Join(allowed, "etc"), "again"),
+		"a link to the socket":       link(b.socket, "socket"),
+		"below a link":               filepath.Join(link("/etc", "conf"), "ssl"),
+		"dots":                       allowed + "/../private",
+		"dots below":                 inside + "/../../modelsfoo",
+		"a folder beside":            filepath.Join(root, "modelsfoo"),
+		"a private folder":           filepath.Join(root, "private"),
+		"the socket":                 b.socket,
+		"the socket's folder":        filepath.Dir(b.socket),
+		"a hard link to the socket":  hard,
+		"its folder":                 filepath.Dir(hard),
+		"a bind mount of the socket": bound,
+		"the socket's folder, bound": elsewhere,
+		"a bind mount of /etc/ssl":   certificates,
+		"/":                          "/",
+		"/etc":                       "/etc",
+		"/proc":                      "/proc",
+		"/var/run":                   "/var/run",
+	} {
+		b.refused(name, b.d, b.service(func(s *catalogue.Service) {
+			s.Container.Mounts = []catalogue.Mount{{Source: source, Target: "/models"}}
+		}), driver.ErrContainer)
+	}
+	// A link within the allowed folder is followed before, and what it led to is what is mounted.
+	s := b.service(func(s *catalogue.Service) {
+		withPort(t)(s)
+		s.Container.Mounts = []catalogue.Mount{{Source: link(inside, "current"), Target: "/models"}}
+	})
+	b.start(s)
+	if got := b.ask(s, "/file?name=/models/weights"); got != "200 heavy" {
+		t.Errorf("through a link within: %q", got)
+	}
+	got, err := b.api.ContainerInspect(t.Context(), name(s), client.ContainerInspectOptions{})
+	if err != nil || len(got.Container.Mounts) != 1 || got.Container.Mounts[0].Source != inside {
+		t.Errorf("mounted is %+v, %v", got.Container.Mounts, err)
+	}
+	// Where a container would bring along what is mounted below, it is refused.
+	adopt := b.service(func(s *catalogue.Service) {
+		withPort(t)(s)
+		s.Container.Adopt = true
+	})
+	options := adoptable(b, adopt)
+	options.HostConfig.Binds = []string{filepath.Dir(bound) + ":/models:ro"}
+	if _, err := b.api.ContainerCreate(t.Context(), options); err != nil {
+		t.Fatal(err)
+	}
+	b.refused("a bind mount that comes along", b.d, adopt, driver.ErrContainer)
+	// What the host has mounted below an allowed folder stays outside.
+	below := folder("models", "llama", "below")
+	bind("/etc/ssl", below)
+	s = b.service(func(s *catalogue.Service) {
+		withPort(t)(s)
+		s.Container.Mounts = []catalogue.Mount{{Source: inside, Target: "/models"}}
+	})
+	b.start(s)
+	if got := b.ask(s, "/file?name=/models/below/openssl.cnf"); !strings.HasPrefix(got, "404") {
+		t.Errorf("a mount below came along: %.40q", got)
+	}
+	s = b.service(func(s *catalogue.Service) {
+		withPort(t)(s)
+		s.Container.Mounts = []catalogue.Mount{{Source: filepath.Dir(bound), Target: "/models"}}
+	})
+	b.start(s)
+	if got := b.ask(s, "/file?name=/models/weights.gguf"); got != "403" && !strings.HasPrefix(got, "404") {
+		t.Errorf("the socket came along: %.40q", got)
+	}
+}
+
+// meddler stands between the driver and the daemon, and does something at the moment that a test names.
+type meddler struct {
+	socket string
+	mu     sync.Mutex
+	at     string
+	act    func()
+}
+
+func (b *bench) meddler() *meddler {
+	b.t.Helper()
+	m := &meddler{socket: filepath.Join(b.t.TempDir(), "p.sock")}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "docker"}) },
+		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", b.socket)
+		}},
+		FlushInterval: -1,
+		ModifyResponse: func(r *http.Response) error {
+			m.mu.Lock()
+			act := m.act
+			if act == nil || !strings.HasSuffix(r.Request.URL.Path, m.at) || r.Request.Method != http.MethodPost {
+				m.mu.Unlock()
+				return nil
+			}
+			m.act = nil
+			m.mu.Unlock()
+			act()
+			return nil
+		},
+	}
+	l, err := net.Listen("unix", m.socket)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	srv := &http.Server{Handler: proxy}
+	go func() { _ = srv.Serve(l) }()
+	b.t.Cleanup(func() { _ = srv.Close() })
+	return m
+}
+
+func (m *meddler) after(what string, act func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.at, m.act = what, act
+}
+
+// TestRealTampered: between the moment when a container is made and the one when it runs somebody changes it.
+func TestRealTampered(t *testing.T) {
+	b := newBench(t)
+	m := b.meddler()
+	d := b.driver(m.socket)
+	update := func(s *catalogue.Service, o client.ContainerUpdateOptions) func() {
+		return func() {
+			if _, err := b.api.ContainerUpdate(context.Background(), name(s), o); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	lan, err := b.api.NetworkCreate(t.Context(), "lan", client.NetworkCreateOptions{Driver: "bridge"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = b.api.NetworkRemove(context.Background(), lan.ID, client.NetworkRemoveOptions{}) }()
+	limited := func(s *catalogue.Service) {
+		withPort(t)(s)
+		s.Limits.MemoryMiB = 64
+	}
+	for name, act := range map[string]func(s *catalogue.Service) func(){
+		"more memory": func(s *catalogue.Service) func() {
+			return update(s, client.ContainerUpdateOptions{Resources: &container.Resources{Memory: 512 << 20, MemorySwap: 512 << 20}})
+		},
+		"a restart policy": func(s *catalogue.Service) func() {
+			return update(s, client.ContainerUpdateOptions{RestartPolicy: &container.RestartPolicy{Name: container.RestartPolicyAlways}})
+		},
+		"another network": func(s *catalogue.Service) func() {
+			return func() {
+				if _, err := b.api.NetworkConnect(context.Background(), lan.ID, client.NetworkConnectOptions{Container: "durward-" + s.ID}); err != nil {
+					t.Error(err)
+				}
+			}
+		},
+		"another container": func(s *catalogue.Service) func() {
+			return func() {
+				if _, err := b.api.ContainerRemove(context.Background(), "durward-"+s.ID, client.ContainerRemoveOptions{Force: true}); err != nil {
+					t.Error(err)
+				}
+				_, err := b.api.ContainerCreate(context.Background(), client.ContainerCreateOptions{
+					Config:     &container.Config{Image: b.image, Labels: map[string]string{LabelService: s.ID, labelMade: "true"}},
+					HostConfig: &container.HostConfig{Privileged: true, Mounts: []mount.Mount{{Type: mount.TypeBind, Source: "/", Target: "/host"}}},
+					Name:       "durward-" + s.ID,
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		},
+	} {
+		s := b.service(limited)
+		m.after("/containers/create", act(s))
+		want := driver.ErrContainer
+		if name == "another container" {
+			want = driver.ErrNotStarted // what was made is gone, and what is there is not it
+		}
+		b.refused(name+", before the start", d, s, want)
+		if name == "another container" {
+			continue
+		}
+		// In the moment of the start: it runs, is seen for what it is, and is ended.
+		s = b.service(limited)
+		m.after("/start", act(s))
+		if err := d.Start(t.Context(), s); !errors.Is(err, driver.ErrContainer) {
+			t.Errorf("%s, at the start: %v", name, err)
+		}
+		if got := d.Look(s); got.State == driver.Running {
+			t.Errorf("%s, at the start: it runs on", name)
+		}
+	}
+}

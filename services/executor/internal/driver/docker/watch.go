@@ -1,0 +1,299 @@
+package docker
+
+import (
+	"context"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/driver/cause"
+	"durward.internal/services/platform/catalogue"
+)
+
+const (
+	// pace is how often the daemon is asked what there is, beside being listened to.
+	pace = time.Second
+	// maxBackoff is the longest pause before a daemon that does not answer is asked again.
+	maxBackoff = 8 * time.Second
+	// causeLines are how many of a log's last lines are read for why a container ended.
+	causeLines = 20
+)
+
+// watcher is what was last seen of every container with a service's label.
+type watcher struct {
+	seenMu sync.Mutex
+	// known is false until the daemon has answered, and again when it does not any more.
+	known bool
+	// seen by service id; a service may have a container that was made and one that was stopped.
+	seen map[string][]sighting
+	// stale are the ids of containers that something happened to since they were inspected.
+	stale map[string]bool
+	// wake has a look made before its time.
+	wake chan struct{}
+
+	// round keeps two looks from overtaking each other: the one that began later is the one that stays.
+	round  sync.Mutex
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+}
+
+// sighting is one container as it was last seen.
+type sighting struct {
+	summary container.Summary
+	mode    container.NetworkMode
+	sight   driver.Sight
+}
+
+// watch begins the observation. The first look is waited for, so that services which run already are not taken for stopped.
+func (d *Driver) watch() {
+	ctx, cancel := context.WithCancel(context.Background())
+	d.cancel, d.wake = cancel, make(chan struct{}, 1)
+	d.look(ctx)
+	d.done.Go(func() { d.listen(ctx) })
+	d.done.Go(func() { d.observe(ctx) })
+}
+
+func (d *Driver) unwatch() {
+	d.cancel()
+	d.done.Wait()
+}
+
+// observe looks at its own pace, and when something happened, until ctx ends.
+func (d *Driver) observe(ctx context.Context) {
+	wait := pace
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.wake:
+		case <-timer.C:
+		}
+		if d.look(ctx) {
+			wait = pace
+		} else {
+			wait = min(2*wait, maxBackoff)
+		}
+		timer.Reset(wait)
+	}
+}
+
+// look asks for every container of ours, and inspects those that changed. It reports whether the daemon answered.
+func (d *Driver) look(ctx context.Context) bool {
+	d.round.Lock()
+	defer d.round.Unlock()
+	d.seenMu.Lock()
+	before, stale := d.seen, d.stale
+	d.stale = nil
+	d.seenMu.Unlock()
+	all, err := d.list(ctx, "")
+	if err != nil {
+		if ctx.Err() == nil {
+			d.forget(err)
+		}
+		return false
+	}
+	now := make(map[string][]sighting, len(all))
+	for _, c := range all {
+		id := c.Labels[LabelService]
+		now[id] = append(now[id], d.sight(ctx, c, before[id], stale[c.ID] || stale[everything]))
+	}
+	d.seenMu.Lock()
+	defer d.seenMu.Unlock()
+	if !d.known {
+		d.cfg.Logger.Info("Docker answers", "api", d.api.ClientVersion(), "containers", len(all))
+	}
+	d.known, d.seen = true, now
+	return true
+}
+
+// refresh looks at one service's containers now, so that what is seen is not older than the last start or stop.
+func (d *Driver) refresh(ctx context.Context, id string) {
+	ctx = context.WithoutCancel(ctx)
+	d.round.Lock()
+	defer d.round.Unlock()
+	all, err := d.list(ctx, id)
+	if err != nil {
+		d.forget(err)
+		return
+	}
+	var now []sighting
+	for _, c := range all {
+		now = append(now, d.sight(ctx, c, nil, true))
+	}
+	d.seenMu.Lock()
+	defer d.seenMu.Unlock()
+	if d.seen == nil {
+		return // nothing else is known; the next look finds all
+	}
+	d.seen[id] = now
+}
+
+// forget: what was seen says nothing any more.
+func (d *Driver) forget(err error) {
+	d.seenMu.Lock()
+	defer d.seenMu.Unlock()
+	if d.known {
+		d.cfg.Logger.Warn("Docker does not answer", "error", err)
+	}
+	d.known, d.seen = false, nil
+}
+
+// sight inspects a container whose state changed; one that is as before needs no second look.
+func (d *Driver) sight(ctx context.Context, c container.Summary, before []sighting, afresh bool) sighting {
+	for _, old := range before {
+		// Names and State are all that can change of a container without an event of starting or ending, beside Status, which
+		// counts the time.
+		if !afresh && old.summary.ID == c.ID && old.summary.State == c.State && c.State != container.StateRestarting {
+			old.summary = c
+			return old
+		}
+	}
+	out := sighting{summary: c, sight: driver.Sight{State: driver.Unknown, Cause: driver.CauseNoManager}}
+	asking, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	got, err := d.api.ContainerInspect(asking, c.ID, client.ContainerInspectOptions{})
+	if err != nil || got.Container.State == nil {
+		out.summary.State = "" // so that the next look asks again
+		return out
+	}
+	if got.Container.HostConfig != nil {
+		out.mode = got.Container.HostConfig.NetworkMode
+	}
+	out.summary.State = got.Container.State.Status
+	out.sight = d.describe(ctx, got.Container)
+	return out
+}
+
+// describe says what an inspected container is.
+func (d *Driver) describe(ctx context.Context, c container.InspectResponse) driver.Sight {
+	st := c.State
+	s := driver.Sight{Restarts: uint32(max(c.RestartCount, 0))}
+	switch {
+	case st.Restarting:
+		s.State = driver.Starting
+	case st.Running:
+		s.State = driver.Running
+		s.Since, _ = time.Parse(time.RFC3339Nano, st.StartedAt)
+		s.PID = st.Pid
+		s.CGroup = cgroup(st.Pid)
+	case st.Status == container.StateRemoving:
+		s.State = driver.Stopping
+	case st.Status == container.StateCreated:
+		s.State = driver.Stopped
+	default:
+		s.State = driver.Ended
+		s.Cause = d.why(ctx, c)
+	}
+	return s
+}
+
+// What the daemon's init, like a shell, ends with where it cannot run the program.
+const (
+	notPermitted = 126
+	notFound     = 127
+)
+
+// why a container ended: the kernel's word, then the init's, then the log's.
+func (d *Driver) why(ctx context.Context, c container.InspectResponse) string {
+	switch {
+	case c.State.OOMKilled:
+		return driver.CauseOutOfMemory
+	case c.State.ExitCode == notFound:
+		return driver.CauseProgramMissing
+	case c.State.ExitCode == notPermitted:
+		return driver.CauseNotPermitted
+	}
+	if page, err := d.page(ctx, c.ID, position{}, causeLines); err == nil {
+		if known := cause.FromLog(page.Lines); known != "" {
+			return known
+		}
+	}
+	return driver.CauseExited
+}
+
+// Look reports what was last seen of a service: at most a second old while the daemon answers.
+func (d *Driver) Look(s *catalogue.Service) driver.Sight {
+	if s.Container == nil {
+		return driver.Sight{State: driver.Stopped}
+	}
+	d.seenMu.Lock()
+	known, all := d.known, d.seen[s.ID]
+	d.seenMu.Unlock()
+	if !known {
+		return driver.Sight{State: driver.Unknown, Cause: driver.CauseNoManager, Network: unlooked(s)}
+	}
+	summaries := make([]container.Summary, len(all))
+	for i, c := range all {
+		summaries[i] = c.summary
+	}
+	id, found, err := pick(summaries, s)
+	switch {
+	case err != nil:
+		return driver.Sight{State: driver.Unknown, Cause: driver.CauseContainer, Network: unlooked(s)}
+	case !found:
+		return driver.Sight{State: driver.Stopped, Network: unlooked(s)}
+	}
+	for _, c := range all {
+		if c.summary.ID == id {
+			out := c.sight
+			out.Network = enforced(s, c.mode)
+			if s.Container.Adopt && out.State == driver.Ended && out.Cause == driver.CauseExited && asked(c.summary.Status) {
+				// Nobody wrote down who ended it: an orderly end counts as asked for.
+				out.State, out.Cause = driver.Stopped, ""
+			}
+			return out
+		}
+	}
+	return driver.Sight{State: driver.Stopped, Network: unlooked(s)}
+}
+
+// unlooked is what is enforced once the service's container is there.
+func unlooked(s *catalogue.Service) driver.Network {
+	if s.Container.Adopt {
+		return enforced(s, "")
+	}
+	return enforced(s, networkMode(s))
+}
+
+// asked reports whether a container ended in the way in which one ends that is told to: "Exited (0) 2 seconds ago".
+func asked(status string) bool {
+	code, _, _ := strings.Cut(strings.TrimPrefix(status, "Exited ("), ")")
+	return code == "0" || code == strconv.Itoa(128+15)
+}
+
+// cgroup is the control group of a container's first program, as the kernel names it to us: the unified hierarchy's, or the
+// memory controller's where there is none.
+func cgroup(pid int) string {
+	if pid <= 0 {
+		return ""
+	}
+	raw, err := os.ReadFile(path.Join("/proc", strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return ""
+	}
+	return groupOf(string(raw))
+}
+
+func groupOf(text string) string {
+	memory := ""
+	for line := range strings.Lines(text) {
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		switch {
+		case len(parts) != 3 || parts[2] == "/":
+		case parts[0] == "0":
+			return parts[2]
+		case parts[1] == "memory":
+			memory = parts[2]
+		}
+	}
+	return memory
+}

@@ -1,0 +1,338 @@
+// Package cgroup gives each service a control group of its own, where this process may make any: to bound what the service
+// takes of the host, to tell its programs from others, and to end all of them, wherever they went.
+//
+// It trusts the kernel's files. Groups are made beneath the one that this process is in, of version 2 or of version 1 (one a
+// hierarchy); under systemd that needs Delegate=yes. Nothing above or beside it is touched. Version 2 lets no group have both
+// programs and bounded groups within, so this process may move itself one level down.
+package cgroup
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// leaf is where this process goes when it has to make room for services beside it.
+	leaf = "durward-executor"
+	// period is over how many microseconds processor time is counted.
+	period = 100_000
+	// patience is how long killed programs may take to be gone.
+	patience = 5 * time.Second
+	interval = 10 * time.Millisecond
+)
+
+// The controllers that limits need.
+const (
+	memory = "memory"
+	pids   = "pids"
+	cpu    = "cpu"
+)
+
+var controllers = []string{memory, pids, cpu}
+
+// ErrNone is returned where this process may make no control group.
+var ErrNone = errors.New("no control group can be made here")
+
+// Limits bound a group; 0 is no limit. CPUPercent is of one processor.
+type Limits struct{ MemoryMiB, CPUPercent, PIDs uint32 }
+
+// Tree is where the groups of one executor's services are.
+type Tree struct {
+	unified bool
+	places  []place
+}
+
+// place is a folder for groups, in one hierarchy.
+type place struct {
+	// dir is the folder; own the one that this process is in.
+	dir, own string
+	// shown is dir as /proc/PID/cgroup shows it.
+	shown string
+	// controls are the controllers that work here.
+	controls []string
+}
+
+// Open makes the place for groups. key tells one executor from another on the same host: its state folder.
+func Open(key string) (*Tree, error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNone, err)
+	}
+	self, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNone, err)
+	}
+	hash := sha256.Sum256([]byte(key))
+	return openIn(hierarchies(string(mounts), string(self)), "durward-"+hex.EncodeToString(hash[:6]))
+}
+
+func openIn(found []hierarchy, name string) (*Tree, error) {
+	t := &Tree{}
+	var problems []error
+	for _, h := range found {
+		p, err := h.open(name)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		t.unified = h.unified
+		t.places = append(t.places, p)
+	}
+	if len(t.places) == 0 {
+		return nil, fmt.Errorf("%w: %w", ErrNone, errors.Join(problems...))
+	}
+	return t, nil
+}
+
+// open makes the folder for groups, and lets version 2 bound what is in it as far as that goes.
+func (h hierarchy) open(name string) (place, error) {
+	own, shown := h.dir, h.shown
+	if h.unified && filepath.Base(own) == leaf {
+		own, shown = filepath.Dir(own), filepath.Dir(shown)
+	}
+	p := place{dir: filepath.Join(own, name), own: h.dir, shown: filepath.Join(shown, name), controls: h.controls}
+	if err := mkdir(p.dir); err != nil {
+		return place{}, err
+	}
+	if !h.unified {
+		return p, nil
+	}
+	have, err := os.ReadFile(filepath.Join(own, "cgroup.controllers"))
+	if err != nil {
+		return place{}, err
+	}
+	for _, c := range controllers {
+		if slices.Contains(strings.Fields(string(have)), c) && h.delegate(own, p.dir, c) == nil {
+			p.controls = append(p.controls, c)
+		}
+	}
+	return p, nil
+}
+
+// delegate lets a controller of version 2 work in the groups of dir.
+func (h hierarchy) delegate(own, dir, controller string) error {
+	err := write(own, "cgroup.subtree_control", "+"+controller)
+	if errors.Is(err, unix.EBUSY) && own == h.dir {
+		// This process is in the way. If others are too, that is not ours to change.
+		down := filepath.Join(own, leaf)
+		if err := mkdir(down); err != nil {
+			return err
+		}
+		if err := write(down, "cgroup.procs", strconv.Itoa(os.Getpid())); err != nil {
+			return err
+		}
+		if err = write(own, "cgroup.subtree_control", "+"+controller); err != nil {
+			_ = write(own, "cgroup.procs", strconv.Itoa(os.Getpid()))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return write(dir, "cgroup.subtree_control", "+"+controller)
+}
+
+// Close removes the place, if no group is left in it. It ends no program.
+func (t *Tree) Close() {
+	for _, p := range t.places {
+		_ = os.Remove(p.dir)
+	}
+}
+
+// Group returns a service's group, whether or not it is there.
+func (t *Tree) Group(id string) *Group {
+	g := &Group{unified: t.unified}
+	for _, p := range t.places {
+		g.parts = append(g.parts, part{
+			dir: filepath.Join(p.dir, "service-"+id), own: p.own, shown: filepath.Join(p.shown, "service-"+id), controls: p.controls,
+		})
+	}
+	return g
+}
+
+// Group is a service's control group: one folder a hierarchy.
+type Group struct {
+	unified bool
+	parts   []part
+}
+
+type part struct {
+	dir, own, shown string
+	controls        []string
+}
+
+// Path is the group as /proc/PID/cgroup shows it.
+func (g *Group) Path() string { return g.parts[0].shown }
+
+// There reports whether the group is there.
+func (g *Group) There() bool {
+	_, err := os.Stat(g.parts[0].dir)
+	return err == nil
+}
+
+// Make makes the group anew and bounds it. missing names the limits that this host does not enforce here. What an earlier
+// service of that name left in the group is killed.
+func (g *Group) Make(l Limits) (missing []string, err error) {
+	if err := g.Kill(); err != nil {
+		return nil, err
+	}
+	g.Remove()
+	for _, p := range g.parts {
+		if err := mkdir(p.dir); err != nil {
+			return nil, fmt.Errorf("control group: %w", err)
+		}
+	}
+	for _, x := range []struct {
+		name  string
+		limit uint32
+		set   func(dir string) error
+	}{{memory, l.MemoryMiB, g.boundMemory(l)}, {pids, l.PIDs, g.boundPIDs(l)}, {cpu, l.CPUPercent, g.boundCPU(l)}} {
+		if x.limit == 0 {
+			continue
+		}
+		i := slices.IndexFunc(g.parts, func(p part) bool { return slices.Contains(p.controls, x.name) })
+		if i < 0 || x.set(g.parts[i].dir) != nil {
+			missing = append(missing, x.name)
+		}
+	}
+	return missing, nil
+}
+
+func (g *Group) boundMemory(l Limits) func(string) error {
+	bytes := strconv.FormatUint(uint64(l.MemoryMiB)<<20, 10)
+	return func(dir string) error {
+		if g.unified {
+			// Without this a service swaps where it should end, and one of its programs would die and the rest linger.
+			_ = write(dir, "memory.swap.max", "0")
+			_ = write(dir, "memory.oom.group", "1")
+			return write(dir, "memory.max", bytes)
+		}
+		err := write(dir, "memory.limit_in_bytes", bytes)
+		_ = write(dir, "memory.memsw.limit_in_bytes", bytes)
+		return err
+	}
+}
+
+func (g *Group) boundPIDs(l Limits) func(string) error {
+	return func(dir string) error { return write(dir, "pids.max", strconv.FormatUint(uint64(l.PIDs), 10)) }
+}
+
+func (g *Group) boundCPU(l Limits) func(string) error {
+	quota := strconv.FormatUint(uint64(l.CPUPercent)*period/100, 10)
+	return func(dir string) error {
+		if g.unified {
+			return write(dir, "cpu.max", quota+" "+strconv.Itoa(period))
+		}
+		if err := write(dir, "cpu.cfs_period_us", strconv.Itoa(period)); err != nil {
+			return err
+		}
+		return write(dir, "cpu.cfs_quota_us", quota)
+	}
+}
+
+// Kill ends every program in the group, and returns when they are gone. A group that is not there has none.
+func (g *Group) Kill() error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(interval) {
+		found := g.programs()
+		if len(found) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("control group: %d programs do not end", len(found))
+		}
+		// A program that forks all the time is faster than a list of programs; version 2 has an answer.
+		if g.unified && write(g.parts[0].dir, "cgroup.kill", "1") == nil {
+			continue
+		}
+		for _, pid := range found {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
+
+// programs are the programs in the group. What is a zombie holds nothing, and only its parent can take it away.
+func (g *Group) programs() []int {
+	var out []int
+	for _, p := range g.parts {
+		raw, err := os.ReadFile(filepath.Join(p.dir, "cgroup.procs"))
+		if err != nil {
+			continue
+		}
+		for _, field := range strings.Fields(string(raw)) {
+			if pid, err := strconv.Atoi(field); err == nil && pid > 1 && !slices.Contains(out, pid) && !zombie(pid) {
+				out = append(out, pid)
+			}
+		}
+	}
+	return out
+}
+
+func zombie(pid int) bool {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return true
+	}
+	text := string(raw)
+	return strings.HasPrefix(text[strings.LastIndexByte(text, ')')+1:], " Z")
+}
+
+// OutOfMemory reports whether the kernel ended a program of the group because its memory ran out.
+func (g *Group) OutOfMemory() bool {
+	file := "memory.oom_control"
+	if g.unified {
+		file = "memory.events"
+	}
+	for _, p := range g.parts {
+		raw, err := os.ReadFile(filepath.Join(p.dir, file))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(raw)) {
+			if n, ok := strings.CutPrefix(line, "oom_kill "); ok && strings.TrimSpace(n) != "0" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Remove removes the group, if no program is left in it.
+func (g *Group) Remove() {
+	for _, p := range g.parts {
+		// The kernel needs a moment after the last program.
+		for range 20 {
+			if err := os.Remove(p.dir); !errors.Is(err, unix.EBUSY) {
+				break
+			}
+			time.Sleep(interval)
+		}
+	}
+}
+
+// mkdir makes a group. Services read their own limits in it, so that everybody may; the kernel's files have modes of their own.
+func mkdir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return os.Chmod(dir, 0o755) //nolint:gosec // see above; the umask would take it away
+}
+
+// write writes to a file that the kernel has made.
+func write(dir, name, text string) error {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,146 @@
+//go:build real
+
+package cgroup
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func open(t *testing.T) *Tree {
+	t.Helper()
+	tree, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tree.Close)
+	return tree
+}
+
+func group(t *testing.T, l Limits) *Group {
+	t.Helper()
+	g := open(t).Group("demo")
+	missing, err := g.Make(l)
+	if err != nil || missing != nil {
+		t.Fatalf("missing %q, %v", missing, err)
+	}
+	t.Cleanup(func() {
+		if err := g.Kill(); err != nil {
+			t.Error(err)
+		}
+		g.Remove()
+		if g.There() {
+			t.Error("the group is still there")
+		}
+	})
+	return g
+}
+
+func start(t *testing.T, g *Group, script string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := g.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// A program and its children are in the group from their first moment; this process and its threads are not.
+func TestInside(t *testing.T) {
+	g := group(t, Limits{})
+	file := filepath.Join(t.TempDir(), "groups")
+	cmd := start(t, g, "cat /proc/self/cgroup > "+file)
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil || strings.Count(string(raw), "/service-demo\n") != len(g.parts) {
+		t.Errorf("a child is in %s, %v", raw, err)
+	}
+	tasks, err := filepath.Glob("/proc/self/task/*/cgroup")
+	if err != nil || len(tasks) == 0 {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		if raw, err := os.ReadFile(task); err == nil && strings.Contains(string(raw), "service-demo") {
+			t.Errorf("a thread of ours is in the group: %s", raw)
+		}
+	}
+}
+
+// Everybody is ended, also who left the session and the group of processes.
+func TestKill(t *testing.T) {
+	g := group(t, Limits{})
+	file := filepath.Join(t.TempDir(), "pid")
+	cmd := start(t, g, "setsid sh -c 'trap \"\" TERM HUP; echo $$ > "+file+".new; mv "+file+".new "+file+"; sleep 600; sleep 600' & wait")
+	var pid int
+	for pid == 0 {
+		raw, _ := os.ReadFile(file)
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(raw)))
+		time.Sleep(interval)
+	}
+	if err := g.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) && !zombie(pid) {
+		t.Errorf("the one that left is alive: %v", err)
+	}
+	g.Remove()
+	if g.There() {
+		t.Error("the group is still there")
+	}
+}
+
+// The kernel holds to the limits, and says so.
+func TestLimitsHold(t *testing.T) {
+	g := group(t, Limits{MemoryMiB: 32, PIDs: 5, CPUPercent: 50})
+	if g.OutOfMemory() {
+		t.Error("its memory ran out before it began")
+	}
+	if out, err := exec.Command("/bin/true").CombinedOutput(); err != nil {
+		t.Fatal(err, out)
+	}
+	cmd := start(t, g, "head -c 200000000 /dev/zero | tail -c 200000000 >/dev/null; exit 3")
+	_ = cmd.Wait()
+	if !g.OutOfMemory() {
+		t.Error("200 MB fit into 32 MiB")
+	}
+	file := filepath.Join(t.TempDir(), "errors")
+	cmd = start(t, g, "exec 2> "+file+"; for i in 1 2 3 4 5 6 7 8 9; do sleep 600 & done; wait")
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		raw, _ := os.ReadFile(file)
+		if strings.Contains(strings.ToLower(string(raw)), "fork") || time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(interval)
+	}
+	if n := len(g.programs()); n > 5 {
+		t.Errorf("%d programs of 5", n)
+	}
+	if raw, _ := os.ReadFile(file); !strings.Contains(strings.ToLower(string(raw)), "fork") {
+		t.Errorf("nobody was refused: %s", raw)
+	}
+	if err := g.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait()
+}
+
+// Two executors on one host do not meet.
+func TestKeys(t *testing.T) {
+	if a, b := open(t), open(t); a.Group("demo").Path() == b.Group("demo").Path() {
+		t.Errorf("both have %s", a.Group("demo").Path())
+	}
+}

@@ -1,0 +1,227 @@
+package systemd
+
+import (
+	"encoding/hex"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/catalogue"
+)
+
+// What systemd calls the states of a unit, org.freedesktop.systemd1(5).
+const (
+	loaded   = "loaded"
+	notFound = "not-found"
+
+	active       = "active"
+	reloading    = "reloading"
+	refreshing   = "refreshing"
+	inactive     = "inactive"
+	failed       = "failed"
+	activating   = "activating"
+	deactivating = "deactivating"
+)
+
+// Exit statuses that systemd gives to a program that it could not run, systemd.exec(5).
+const (
+	statusChdir = 200
+	statusExec  = 203
+	statusGroup = 216
+	statusUser  = 217
+)
+
+// exited is CLD_EXITED of sigaction(2): ExecMainStatus is an exit status then, and a signal's number otherwise.
+const exited = 1
+
+// facts are what systemd said of a unit at one moment.
+type facts struct {
+	id, load, active, sub string
+	fragment              string
+	dropIns               []string
+	needReload            bool
+	// restart is the unit's Restart=.
+	restart  string
+	mainPID  int
+	cgroup   string
+	restarts uint32
+	job      uint32
+	since    time.Time
+	// bounded: its memory has a limit.
+	bounded bool
+	// private: it sees no network but a loopback interface of its own. guarded: it may exchange packets with this host alone.
+	private, guarded bool
+	run              run
+}
+
+// run is one activation of a unit, and how it ended. systemd tells of it whenever it changes, and forgets it when it unloads the
+// unit, soon after it ended well.
+type run struct {
+	// invocation is the activation's id, 32 hexadecimal digits; empty: the unit was not started since it was loaded.
+	invocation string
+	result     string
+	code       int32
+	status     int32
+	// When, in µs of the monotonic clock, the first program ended, and when the unit became active and stopped being so.
+	programEnd, activeEnd, activeBegin uint64
+}
+
+// alone reports that an inactive unit's program ended by itself. When somebody stops a unit it first stops being active, and then
+// its program ends; otherwise it is the other way round.
+func (r run) alone() bool {
+	return r.invocation != "" && r.programEnd != 0 && r.activeEnd >= r.activeBegin && r.activeEnd >= r.programEnd
+}
+
+// merge takes what a signal or a reply says of the run. What it does not say stays: of each change systemd tells with two
+// signals, which together hold all of this.
+func (r *run) merge(p properties) {
+	if raw, ok := p["InvocationID"].([]byte); ok && len(raw) == 16 {
+		r.invocation = hex.EncodeToString(raw)
+	}
+	take(p, "Result", &r.result)
+	take(p, "ExecMainCode", &r.code)
+	take(p, "ExecMainStatus", &r.status)
+	take(p, "ExecMainExitTimestampMonotonic", &r.programEnd)
+	take(p, "ActiveExitTimestampMonotonic", &r.activeEnd)
+	take(p, "ActiveEnterTimestampMonotonic", &r.activeBegin)
+}
+
+// properties are a unit's as they come over D-Bus: whoever wrote them, a value that has not the expected type counts as absent.
+type properties map[string]any
+
+func take[T any](p properties, key string, into *T) {
+	if v, ok := p[key].(T); ok {
+		*into = v
+	}
+}
+
+func read(p properties) facts {
+	f := facts{}
+	take(p, "Id", &f.id)
+	take(p, "LoadState", &f.load)
+	take(p, "ActiveState", &f.active)
+	take(p, "SubState", &f.sub)
+	take(p, "FragmentPath", &f.fragment)
+	take(p, "DropInPaths", &f.dropIns)
+	take(p, "NeedDaemonReload", &f.needReload)
+	take(p, "Restart", &f.restart)
+	take(p, "ControlGroup", &f.cgroup)
+	take(p, "NRestarts", &f.restarts)
+	take(p, "PrivateNetwork", &f.private)
+	var pid uint32
+	take(p, "MainPID", &pid)
+	f.mainPID = int(pid)
+	if job, ok := p["Job"].([]any); ok && len(job) == 2 {
+		f.job, _ = job[0].(uint32)
+	}
+	for _, key := range []string{"ActiveEnterTimestamp", "ExecMainStartTimestamp"} {
+		var micro uint64
+		if take(p, key, &micro); f.since.IsZero() && micro != 0 && micro < math.MaxInt64 {
+			f.since = time.UnixMicro(int64(micro))
+		}
+	}
+	for _, key := range []string{"MemoryMax", "MemoryLimit"} {
+		limit := uint64(math.MaxUint64)
+		take(p, key, &limit)
+		f.bounded = f.bounded || limit != math.MaxUint64
+	}
+	allowed := ranges(p["IPAddressAllow"])
+	f.guarded = everything(ranges(p["IPAddressDeny"])) && !slices.ContainsFunc(allowed, func(r netip.Prefix) bool {
+		return !r.Addr().IsLoopback() || r.Addr().Is4() && r.Bits() < 8 || r.Addr().Is6() && r.Bits() < 128
+	})
+	f.run.merge(p)
+	return f
+}
+
+// ranges reads a list of (family, address, prefix length).
+func ranges(v any) []netip.Prefix {
+	list, _ := v.([][]any)
+	out := make([]netip.Prefix, 0, len(list))
+	for _, entry := range list {
+		if len(entry) != 3 {
+			return nil
+		}
+		raw, _ := entry[1].([]byte)
+		bits, _ := entry[2].(uint32)
+		addr, ok := netip.AddrFromSlice(raw)
+		if !ok || bits > 128 {
+			return nil
+		}
+		out = append(out, netip.PrefixFrom(addr, int(bits)))
+	}
+	return out
+}
+
+// everything reports whether the ranges hold every address of both families.
+func everything(list []netip.Prefix) bool {
+	var four, six bool
+	for _, r := range list {
+		four = four || r.Addr().Is4() && r.Bits() == 0
+		six = six || r.Addr().Is6() && r.Bits() == 0
+	}
+	return four && six
+}
+
+// ended reports whether the unit was started and ended by itself.
+func (f facts) ended() bool {
+	return f.active == failed || f.active == inactive && f.run.alone()
+}
+
+// refusal is what keeps a unit from being started as it was approved, nil if nothing does.
+func (f facts) refusal(name string) error {
+	switch {
+	case f.load == notFound || f.load == "":
+		return driver.ErrUnitMissing
+	case f.load != loaded:
+		return errBadUnit
+	case f.id != name:
+		// An alias: the files and the rule for polkit would be another unit's.
+		return errAlias
+	case f.needReload:
+		return errReload
+	}
+	return nil
+}
+
+// bluntCause is why a unit ended as far as systemd's own words tell. v1: the host's control groups are of version 1, where
+// systemd is not told of the OOM killer.
+func (f facts) bluntCause(v1 bool) string {
+	switch f.run.result {
+	case "oom-kill":
+		return driver.CauseOutOfMemory
+	case "timeout":
+		return driver.CauseTimeout
+	case "watchdog":
+		return driver.CauseStalled
+	case "start-limit-hit":
+		return driver.CauseRestartLimit
+	case "resources", "protocol", "exec-condition":
+		return driver.CauseNotStarted
+	}
+	switch {
+	case f.run.code == exited && (f.run.status == statusExec || f.run.status == statusChdir):
+		return driver.CauseProgramMissing
+	case f.run.code == exited && (f.run.status == statusUser || f.run.status == statusGroup):
+		return driver.CauseNotPermitted
+	case f.run.result == "signal" && f.run.status == int32(unix.SIGKILL) && v1 && f.bounded:
+		// Nobody else kills it so, unless an administrator does.
+		return driver.CauseOutOfMemory
+	}
+	return driver.CauseExited
+}
+
+// network says whether what the entry expects is enforced. filters: this manager can filter a unit's packets.
+func (f facts) network(s *catalogue.Service, filters bool) driver.Network {
+	switch {
+	case s.Network == "" || s.Network == catalogue.NetworkHost:
+		return driver.NetworkUnasked
+	case f.private, s.Network == catalogue.NetworkLoopback && f.guarded && filters:
+		return driver.NetworkEnforced
+	}
+	// With a port on the host's loopback interface, nothing keeps a unit from other services there.
+	return driver.NetworkNotEnforced
+}

@@ -1,0 +1,164 @@
+package gpu
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+)
+
+// errSilent is why there is no reading when the driver keeps its caller waiting.
+var errSilent = errors.New("the GPU driver gives no answer")
+
+// maxName bounds names of GPUs and of programs.
+const maxName = 64
+
+// compose puts together what the catalogue names, what was measured and what services claim.
+func (m *Monitor) compose(known *catalogue.Catalogue, raw reading) Host {
+	claims := m.cfg.Claims()
+	h := Host{Source: SourceNone, At: raw.at}
+	measured := m.measures(known)
+	if measured {
+		h.Source = m.cfg.Source.Name()
+	}
+	if raw.err != nil {
+		h.Problem = ProblemDriver
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	taken := map[uint32]bool{}
+	named := map[string]bool{}
+	for _, g := range known.GPUs {
+		taken[g.Index] = true
+		d := Device{Index: g.Index, UUID: g.UUID, Name: g.Name}
+		switch {
+		case g.Simulated:
+			d = simulated(g, claims)
+		case !measured || raw.err != nil:
+			d.UUID = cmp.Or(g.UUID, m.bound[g.Index])
+			d.Problem = ProblemDriver
+			h.Problem = ProblemDriver
+		default:
+			d = m.found(g, raw.devices)
+		}
+		named[d.UUID] = true
+		h.GPUs = append(h.GPUs, d)
+	}
+	if !measured && len(known.GPUs) > 0 && h.Problem == "" {
+		h.Source = SourceSimulated
+	}
+	for _, d := range m.unnamed(raw, named) {
+		d.Index = free(taken, d.Index)
+		h.GPUs = append(h.GPUs, d)
+	}
+	owners := map[int]string{}
+	for i := range h.GPUs {
+		d := &h.GPUs[i]
+		d.LastXID = m.xids[d.UUID]
+		for _, c := range claims {
+			if mib, ok := c.share(d.Index); ok {
+				d.Claims = append(d.Claims, Share{Service: c.Service, MiB: mib})
+			}
+		}
+		if d.Simulated {
+			continue
+		}
+		d.Processes = m.attributed(d.Processes, claims, owners)
+		d.Foreign = foreign(d)
+	}
+	m.owners = owners
+	return h
+}
+
+// found is the measured GPU that the catalogue names.
+func (m *Monitor) found(g catalogue.GPU, devices []Device) Device {
+	uuid := cmp.Or(g.UUID, m.bound[g.Index])
+	i := slices.IndexFunc(devices, func(d Device) bool {
+		if uuid != "" {
+			return d.UUID == uuid
+		}
+		return d.Index == g.Index
+	})
+	if i < 0 {
+		d := Device{Index: g.Index, UUID: uuid, Name: g.Name, Problem: ProblemAbsent}
+		if _, once := m.seen[uuid]; once {
+			d.Problem = ProblemLost
+		}
+		return d
+	}
+	d := devices[i]
+	if g.UUID == "" && d.UUID != "" {
+		m.bound[g.Index] = d.UUID
+	}
+	d.Index, d.Name = g.Index, cmp.Or(g.Name, clean.Name(d.Name, maxName))
+	return d
+}
+
+// unnamed are the GPUs that the catalogue does not name; where the driver does not answer, those that were measured once.
+func (m *Monitor) unnamed(raw reading, named map[string]bool) []Device {
+	devices := raw.devices
+	if raw.err != nil {
+		devices = nil
+		for _, d := range m.seen {
+			d.Problem = ProblemDriver
+			devices = append(devices, d)
+		}
+		slices.SortFunc(devices, func(a, b Device) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })
+	}
+	var out []Device
+	for _, d := range devices {
+		if !named[d.UUID] {
+			d.Name = clean.Name(d.Name, maxName)
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// free takes the index if nobody has it, and otherwise the lowest that nobody has.
+func free(taken map[uint32]bool, index uint32) uint32 {
+	if taken[index] {
+		for index = 0; taken[index]; {
+			index++
+		}
+	}
+	taken[index] = true
+	return index
+}
+
+// simulated is a GPU of the catalogue alone: what services claim is what they use. They can claim more than there is.
+func simulated(g catalogue.GPU, claims []Claim) Device {
+	d := Device{Index: g.Index, UUID: fmt.Sprintf("simulated-%d", g.Index), Name: g.Name, Simulated: true, Total: g.MemoryMiB}
+	for _, c := range claims {
+		if mib, ok := c.share(g.Index); ok {
+			d.Used += mib
+			d.Processes = append(d.Processes, Process{PID: c.PID, MiB: mib, Service: c.Service})
+		}
+	}
+	d.Free = d.Total - min(d.Used, d.Total)
+	return d
+}
+
+// foreign is what programs use that are no service of this host. Where the driver does not say what one of them uses, it is
+// what is used and not known to be a service's.
+func foreign(d *Device) uint32 {
+	var services, strangers uint32
+	silent := false
+	for _, p := range d.Processes {
+		switch {
+		case p.Service != "":
+			services += p.MiB
+		case p.MiB == 0:
+			silent = true
+		default:
+			strangers += p.MiB
+		}
+	}
+	if silent {
+		return d.Used - min(services, d.Used)
+	}
+	return min(strangers, d.Used)
+}

@@ -1,0 +1,23 @@
+//go:build !weak
+
+package mode
+
+import "durward.internal/services/executor/internal/lease"
+
+// The guards that keep the host from being left half switched, one small function each, so that a drill can show what happens
+// without one: deploy/e2e builds the twins in guard_weak.go with a tag that no shipped build carries.
+
+// crashPoint is where a drill kills the executor: around each write of the journal.
+func crashPoint(string) {}
+
+// compensationRequired reports whether a switch that failed is undone.
+func compensationRequired() bool { return true }
+
+// admissionRequired reports whether a mode that does not fit is refused.
+func admissionRequired() bool { return true }
+
+// definitionRequired reports whether a service is started only if it is what was approved.
+func definitionRequired() bool { return true }
+
+// hostLease takes the whole host.
+func hostLease(l *lease.Leases) (func(), error) { return l.Host() }

@@ -1,0 +1,595 @@
+package mode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/lease"
+	"durward.internal/services/executor/internal/progress"
+	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/executor/internal/store"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/fault"
+)
+
+// catalogueText is a host with two GPUs of 24 GiB. tools depends on code; watch is pinned.
+const catalogueText = `
+version: 1
+gpus: [{index: 0, name: One}, {index: 1, name: Two}]
+services:
+  - {id: chat, driver: process, argv: [/usr/bin/true, chat], port: 17001, gpus: [0], vram_mib: 16000, sleep: vllm-l1, sleep_mib: 1000}
+  - {id: embed, driver: process, argv: [/usr/bin/true, embed], port: 17002, gpus: [1], vram_mib: 4000}
+  - {id: tools, driver: process, argv: [/usr/bin/true, tools], port: 17003, depends_on: [code]}
+  - {id: code, driver: process, argv: [/usr/bin/true, code], port: 17004, gpus: [0], vram_mib: 20000}
+  - {id: big, driver: process, argv: [/usr/bin/true, big], port: 17005, gpus: [0, 1], vram_mib: 47000}
+  - {id: watch, driver: process, argv: [/usr/bin/true, watch], port: 17006, gpus: [1], vram_mib: 500, pin: true}
+  - {id: legacy, driver: process, argv: [/usr/bin/true, legacy], port: 17007, gpus: [1], vram_mib: 6000}
+modes:
+  - {id: talk, services: [chat, embed]}
+  - {id: work, services: [embed, code, tools]}
+  - {id: huge, services: [big]}
+  - {id: old, services: [chat, legacy]}
+`
+
+const (
+	total    = 24576
+	reserved = 300
+	margin   = 200
+)
+
+// killed is what a test's crash panics with: the process is gone.
+type killed struct{}
+
+// host is the services and the GPUs of a made-up machine. It outlives the switchers of a test.
+type host struct {
+	mu    sync.Mutex
+	c     *catalogue.Catalogue
+	state map[string]executorv1.ServiceState
+	cause map[string]string
+	// fails makes an act fail: "raise chat". What it is set to says how: "before", "after" the effect, or "gone" with the
+	// service ended.
+	fails map[string]string
+	// once fail once.
+	once map[string]bool
+	// lies: it says that it sleeps, and keeps its memory.
+	lies map[string]bool
+	// held is memory of services that ended, by service, and until when it is held.
+	held map[string]time.Time
+	// lag is how long a program's memory is held after its end.
+	lag time.Duration
+	// foreign is what strangers hold, by GPU.
+	foreign map[uint32]uint32
+	lost    map[uint32]bool
+	// on is called at each act, before its effect, outside the lock.
+	on    func(act string)
+	acts  []string
+	edits map[string]string
+	since map[string]time.Time
+	// silent: the driver does not tell what a program uses.
+	silent bool
+	busy   int
+	most   int
+	// crash, if set, decides at each act whether the process is killed there: "raise chat", and before or after its effect.
+	crash func(act string, after bool) bool
+	// over says that more memory was held than there is.
+	over bool
+}
+
+func newHost(t testing.TB, running ...string) *host {
+	t.Helper()
+	h := &host{
+		c: parse(t, catalogueText), state: map[string]executorv1.ServiceState{}, cause: map[string]string{}, fails: map[string]string{},
+		once: map[string]bool{}, lies: map[string]bool{}, held: map[string]time.Time{}, foreign: map[uint32]uint32{},
+		lost: map[uint32]bool{}, edits: map[string]string{}, since: map[string]time.Time{},
+	}
+	for _, s := range h.c.Services {
+		h.state[s.ID] = executorv1.ServiceState_SERVICE_STATE_STOPPED
+	}
+	for _, id := range running {
+		name, state, _ := strings.Cut(id, ":")
+		h.state[name] = executorv1.ServiceState_SERVICE_STATE_RUNNING
+		switch state {
+		case "asleep":
+			h.state[name] = executorv1.ServiceState_SERVICE_STATE_SLEEPING
+		case "unhealthy":
+			h.state[name], h.cause[name] = executorv1.ServiceState_SERVICE_STATE_UNHEALTHY, driver.CauseUnhealthy
+		case "failed":
+			h.state[name], h.cause[name] = executorv1.ServiceState_SERVICE_STATE_FAILED, driver.CauseExited
+		case "unknown":
+			h.state[name] = executorv1.ServiceState_SERVICE_STATE_UNKNOWN
+		case "starting":
+			h.state[name] = executorv1.ServiceState_SERVICE_STATE_STARTING
+		}
+	}
+	return h
+}
+
+func parse(t testing.TB, text string) *catalogue.Catalogue {
+	t.Helper()
+	c, err := catalogue.Parse("catalogue.yaml", []byte(text), catalogue.Options{Development: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// set returns what runs and what sleeps: "chat", "chat:asleep".
+func (h *host) set() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []string
+	for id, state := range h.state {
+		switch state {
+		case executorv1.ServiceState_SERVICE_STATE_STOPPED, executorv1.ServiceState_SERVICE_STATE_FAILED:
+		case executorv1.ServiceState_SERVICE_STATE_RUNNING, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
+			out = append(out, id) // one that was restarted answers again
+		case executorv1.ServiceState_SERVICE_STATE_SLEEPING:
+			out = append(out, id+":asleep")
+		default:
+			out = append(out, id+":"+service.StateName(state))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (h *host) Look(s *catalogue.Service) service.View {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return service.View{State: h.state[s.ID], Cause: h.cause[s.ID], Since: h.since[s.ID]}
+}
+
+// act is what every change has in common: the confirmation, what a test wants to go wrong, and the effect.
+func (h *host) act(ctx context.Context, verb string, s *catalogue.Service, a service.Act, effect func() (bool, error)) (bool, error) {
+	name := verb + " " + s.ID
+	h.mu.Lock()
+	on, crash := h.on, h.crash
+	h.mu.Unlock()
+	if on != nil {
+		on(name)
+	}
+	if err := a.Confirm(ctx, func() {
+		h.mu.Lock()
+		h.busy++
+		h.most = max(h.most, h.busy)
+		h.acts = append(h.acts, name)
+		h.mu.Unlock()
+	}); err != nil {
+		return false, err
+	}
+	defer func() {
+		h.mu.Lock()
+		h.busy--
+		h.mu.Unlock()
+	}()
+	if a.Phase != nil {
+		a.Phase(progress.PhaseReady)
+	}
+	if crash != nil && crash(name, false) {
+		panic(killed{})
+	}
+	h.mu.Lock()
+	how := h.fails[name]
+	if h.once[name] {
+		delete(h.fails, name)
+	}
+	h.mu.Unlock()
+	if how == "before" {
+		return false, failed(s, verb)
+	}
+	h.mu.Lock()
+	changed, err := effect()
+	if how == "gone" {
+		h.state[s.ID], h.cause[s.ID] = executorv1.ServiceState_SERVICE_STATE_FAILED, driver.CauseOutOfVRAM
+	}
+	if how == "unknown" {
+		h.state[s.ID] = executorv1.ServiceState_SERVICE_STATE_UNKNOWN
+	}
+	for _, g := range h.devices() {
+		h.over = h.over || g.Used+g.Reserved > g.Total
+	}
+	h.mu.Unlock()
+	if crash != nil && crash(name, true) {
+		panic(killed{})
+	}
+	if how != "" {
+		return false, failed(s, verb)
+	}
+	return changed, err
+}
+
+func failed(s *catalogue.Service, verb string) error {
+	return fault.New(callv1.Code_CODE_FAILED, s.ID+" does not "+verb+": "+driver.CauseExited)
+}
+
+func (h *host) Raise(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error) {
+	return h.act(ctx, "raise", s, a, func() (bool, error) { return h.start(s) })
+}
+
+// start makes a service run, if its memory is there.
+func (h *host) start(s *catalogue.Service) (bool, error) {
+	switch h.state[s.ID] {
+	case executorv1.ServiceState_SERVICE_STATE_RUNNING, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
+		return false, nil
+	}
+	for _, index := range s.GPUs {
+		g := h.device(index)
+		if g.Free+g.ServiceMiB(s.ID) < catalogue.Share(s.VRAMMiB, len(s.GPUs)) {
+			h.state[s.ID], h.cause[s.ID] = executorv1.ServiceState_SERVICE_STATE_FAILED, driver.CauseOutOfVRAM
+			return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" did not start: "+driver.CauseOutOfVRAM)
+		}
+	}
+	h.state[s.ID], h.cause[s.ID] = executorv1.ServiceState_SERVICE_STATE_RUNNING, ""
+	return true, nil
+}
+
+func (h *host) Wake(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error) {
+	return h.act(ctx, "wake", s, a, func() (bool, error) { return h.start(s) })
+}
+
+func (h *host) Lower(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error) {
+	return h.act(ctx, "lower", s, a, func() (bool, error) {
+		switch h.state[s.ID] {
+		case executorv1.ServiceState_SERVICE_STATE_STOPPED, executorv1.ServiceState_SERVICE_STATE_FAILED:
+			return false, nil
+		}
+		h.state[s.ID], h.cause[s.ID] = executorv1.ServiceState_SERVICE_STATE_STOPPED, ""
+		if h.lag > 0 {
+			h.held[s.ID] = time.Now().Add(h.lag)
+		}
+		return true, nil
+	})
+}
+
+func (h *host) Sleep(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error) {
+	return h.act(ctx, "sleep", s, a, func() (bool, error) {
+		switch {
+		case h.state[s.ID] == executorv1.ServiceState_SERVICE_STATE_SLEEPING:
+			return false, nil
+		case h.state[s.ID] != executorv1.ServiceState_SERVICE_STATE_RUNNING:
+			return false, fault.New(callv1.Code_CODE_CONFLICT, s.ID+" does not run")
+		case h.lies[s.ID]:
+			h.state[s.ID], h.cause[s.ID] = executorv1.ServiceState_SERVICE_STATE_UNHEALTHY, driver.CauseStillHeld
+			return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" did not go to sleep: "+driver.CauseStillHeld)
+		}
+		h.state[s.ID] = executorv1.ServiceState_SERVICE_STATE_SLEEPING
+		return true, nil
+	})
+}
+
+func (h *host) Definition(_ context.Context, s *catalogue.Service) (string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.edits[s.ID] == "unreadable" {
+		return "", errors.New("it cannot be read")
+	}
+	return "sha256:" + s.ID + h.edits[s.ID], nil
+}
+
+func (h *host) Logs(_ context.Context, s *catalogue.Service, _ string, lines int) (driver.Page, error) {
+	var out []string
+	for i := range 30 {
+		out = append(out, fmt.Sprintf("%s says %d", s.ID, i))
+	}
+	return driver.Page{Lines: out[len(out)-lines:], Cursor: "c"}, nil
+}
+
+func (h *host) Read(context.Context) gpu.Host { return h.Last() }
+
+func (h *host) Last() gpu.Host {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return gpu.Host{Source: gpu.SourceNVML, At: time.Now(), GPUs: h.devices()}
+}
+
+func (h *host) devices() []gpu.Device { return []gpu.Device{h.device(0), h.device(1)} }
+
+func (h *host) device(index uint32) gpu.Device {
+	d := gpu.Device{Index: index, UUID: fmt.Sprintf("GPU-%d", index), Total: total, Reserved: reserved}
+	if h.lost[index] {
+		d.Problem = gpu.ProblemLost
+		d.Total, d.Reserved = 0, 0
+		return d
+	}
+	for i, s := range h.c.Services {
+		if !slices.Contains(s.GPUs, index) {
+			continue
+		}
+		mib := catalogue.Share(s.VRAMMiB, len(s.GPUs))
+		claims := true
+		switch h.state[s.ID] {
+		case executorv1.ServiceState_SERVICE_STATE_STOPPED, executorv1.ServiceState_SERVICE_STATE_FAILED:
+			if time.Now().After(h.held[s.ID]) {
+				continue
+			}
+			claims = false
+		case executorv1.ServiceState_SERVICE_STATE_SLEEPING:
+			mib = catalogue.Share(s.SleepMiB, len(s.GPUs))
+		}
+		d.Used += mib
+		if h.silent {
+			mib = 0
+		}
+		d.Processes = append(d.Processes, gpu.Process{PID: 100 + i, MiB: mib, Service: s.ID})
+		if claims {
+			share := catalogue.Share(s.VRAMMiB, len(s.GPUs))
+			if h.state[s.ID] == executorv1.ServiceState_SERVICE_STATE_SLEEPING {
+				share = catalogue.Share(s.SleepMiB, len(s.GPUs))
+			}
+			d.Claims = append(d.Claims, gpu.Share{Service: s.ID, MiB: share})
+		}
+	}
+	if f := h.foreign[index]; f > 0 {
+		d.Used, d.Foreign = d.Used+f, f
+		d.Processes = append(d.Processes, gpu.Process{PID: 9000 + int(index), MiB: f, Name: "game"})
+	}
+	d.Free = d.Total - d.Reserved - min(d.Used, d.Total-d.Reserved)
+	return d
+}
+
+// world is a host with its executor, which can be killed and started again.
+type world struct {
+	t       testing.TB
+	host    *host
+	dir     string
+	store   *store.Store
+	journal *journal
+	leases  *lease.Leases
+	hub     *progress.Hub
+	halted  bool
+	mu      sync.Mutex
+	rules   []string
+	// silence is what recording a rule returns.
+	silence error
+	*Switcher
+}
+
+func newWorld(t testing.TB, running ...string) *world {
+	t.Helper()
+	w := &world{t: t, host: newHost(t, running...), dir: memory(t), hub: &progress.Hub{}}
+	w.store = openStore(t, w.dir)
+	w.journal = &journal{Journal: w.store}
+	w.restart()
+	return w
+}
+
+// memory is a folder that is quick to write to: what a process leaves there is there for the next one, and no test cuts the power.
+func memory(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "durward-mode-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func openStore(t testing.TB, dir string) *store.Store {
+	t.Helper()
+	s, err := store.Open(context.Background(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// restart is a new executor on the same host and the same disk. Nothing of the old one is left but that.
+func (w *world) restart() {
+	w.leases = &lease.Leases{}
+	w.Switcher = New(Config{
+		Catalogue: func() *catalogue.Catalogue {
+			w.host.mu.Lock()
+			defer w.host.mu.Unlock()
+			return w.host.c
+		},
+		Services: w.host, GPUs: w.host, Leases: w.leases, Journal: w.journal, Margin: margin, Hub: w.hub, Proceed: w.proceed,
+		Rule: func(_ context.Context, what string, s *catalogue.Service, err error) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.silence != nil {
+				return w.silence
+			}
+			w.rules = append(w.rules, fmt.Sprintf("%s %s %v", what, s.ID, err))
+			return nil
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	w.patience, w.interval, w.leasePatience, w.unseenPatience = 20*time.Millisecond, time.Millisecond, 20*time.Millisecond, 5*time.Millisecond
+	w.bootID = func() (string, error) { return "boot-1", nil }
+}
+
+func (w *world) proceed(begin func()) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.halted {
+		return fault.New(callv1.Code_CODE_HALTED, "halted")
+	}
+	begin()
+	return nil
+}
+
+func (w *world) halt() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.halted = true
+}
+
+// consent is a human's.
+func (w *world) consent() Consent {
+	later := func(_ context.Context, begin func()) error { return w.proceed(begin) }
+	return Consent{First: later, Later: later, Operation: "0123456789abcdef0123456789abcdef"}
+}
+
+// to simulates and switches.
+func (w *world) to(id string) (*Result, error) {
+	w.t.Helper()
+	plan, err := w.Simulate(context.Background(), id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	digest := plan.Digest
+	if digest == "" {
+		digest = strings.Repeat("0", 64)
+	}
+	return w.Switch(context.Background(), id, digest, w.consent())
+}
+
+// must is to for a switch that is begun.
+func (w *world) must(id string) *Result {
+	w.t.Helper()
+	out, err := w.to(id)
+	if err != nil {
+		w.t.Fatalf("switch to %s: %v (%v)", id, err, fault.From(err).Cause)
+	}
+	return out
+}
+
+// journal is the real one, whose writes a test can make fail, or kill the process around.
+type journal struct {
+	Journal
+	mu     sync.Mutex
+	writes int
+	// killBefore and killAfter are the numbers of writes; 0: none. failAt makes one fail.
+	killBefore, killAfter, failAt int
+}
+
+func (j *journal) write(f func() error) error {
+	j.mu.Lock()
+	j.writes++
+	n := j.writes
+	before, after, fails := j.killBefore == n, j.killAfter == n, j.failAt == n
+	j.mu.Unlock()
+	if before {
+		panic(killed{})
+	}
+	if fails {
+		return errors.New("the disk is full")
+	}
+	err := f()
+	if after {
+		panic(killed{})
+	}
+	return err
+}
+
+func (j *journal) reset(before, after, fails int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.writes, j.killBefore, j.killAfter, j.failAt = 0, before, after, fails
+}
+
+func (j *journal) BeginSwitch(ctx context.Context, w *store.Switch) (id int64, err error) {
+	err = j.write(func() error {
+		id, err = j.Journal.BeginSwitch(ctx, w)
+		return err
+	})
+	return id, err
+}
+
+func (j *journal) NoteSteps(ctx context.Context, id int64, ended, next *store.Step) error {
+	return j.write(func() error { return j.Journal.NoteSteps(ctx, id, ended, next) })
+}
+
+func (j *journal) EndSwitch(ctx context.Context, id int64, last *store.Step, at time.Time, e *store.Ending) error {
+	return j.write(func() error { return j.Journal.EndSwitch(ctx, id, last, at, e) })
+}
+
+// survives runs f, which may be killed, and reports whether it was.
+func survives(f func()) (dead bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			if _, ok := p.(killed); !ok {
+				panic(p)
+			}
+			dead = true
+		}
+	}()
+	f()
+	return false
+}
+
+// sound checks what must hold after a switch, whatever went wrong: the host is in the old set, in the new one, or the switch says
+// that it is in neither and names what is missing; nothing is left open in the journal; and no GPU was overfull at any time.
+func (w *world) sound(what string, before, after []string) {
+	w.t.Helper()
+	ctx := context.Background()
+	if open, err := w.store.OpenSwitch(ctx); err != nil || open != nil {
+		w.t.Errorf("%s: the journal holds an open switch: %v, %v", what, open, err)
+	}
+	known, err := w.History(ctx, 1)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	now := w.host.set()
+	w.host.mu.Lock()
+	over, busy := w.host.over, w.host.most
+	w.host.mu.Unlock()
+	if over {
+		w.t.Errorf("%s: a GPU held more than it has", what)
+	}
+	if busy > 1 {
+		w.t.Errorf("%s: %d changes at once", what, busy)
+	}
+	if len(known) == 0 {
+		if !slices.Equal(now, before) {
+			w.t.Errorf("%s: no switch was begun, and %v became %v", what, before, now)
+		}
+		return
+	}
+	last := known[0]
+	switch last.Outcome {
+	case executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED:
+		// One that would not sleep is stopped instead.
+		if !slices.Equal(now, after) && !slices.Equal(now, slices.DeleteFunc(slices.Clone(after), sleeper)) {
+			w.t.Errorf("%s: committed, and the host has %v, want %v", what, now, after)
+		}
+	case executorv1.SwitchOutcome_SWITCH_OUTCOME_ROLLED_BACK:
+		if !slices.Equal(now, before) {
+			w.t.Errorf("%s: rolled back, and the host has %v, want %v", what, now, before)
+		}
+	case executorv1.SwitchOutcome_SWITCH_OUTCOME_DEGRADED:
+		// What is missing of the old set is named, and nothing of the new set is there that was not before.
+		for _, id := range now {
+			if name, _, _ := strings.Cut(id, ":"); !slices.Contains(before, id) && !slices.Contains(before, name) {
+				w.t.Errorf("%s: degraded, and %s is there, which was not before", what, id)
+			}
+		}
+		for _, id := range before {
+			name, _, _ := strings.Cut(id, ":")
+			if slices.Contains(now, id) == slices.Contains(last.NotRunning, name) {
+				w.t.Errorf("%s: degraded, not running %v, and the host has %v of %v", what, last.NotRunning, now, before)
+			}
+		}
+		if len(last.NotRunning) == 0 {
+			w.t.Errorf("%s: degraded, and nothing is missing", what)
+		}
+	case executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN:
+		if last.Cause == "" {
+			w.t.Errorf("%s: needs a human for no reason", what)
+		}
+	default:
+		w.t.Errorf("%s: the switch has no outcome", what)
+	}
+	if last.Outcome != executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED && last.Cause == "" {
+		w.t.Errorf("%s: %s without a cause", what, OutcomeName(last.Outcome))
+	}
+}
+
+func sleeper(id string) bool { return strings.HasSuffix(id, ":asleep") }
+
+// keys are a map's, sorted.
+func keys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

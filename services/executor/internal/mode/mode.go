@@ -1,0 +1,242 @@
+// Package mode switches the host from one named set of services to another, as one transaction: what was there before is given
+// up first, its memory is seen to be free, the mode's services are started one at a time, and if any of that fails what was
+// there before is brought back. The host ends in the new set, in the old one, or in a state that is reported as neither.
+//
+// Every step is in a durable journal before it is done, so that an executor that is killed in the middle finds out at its next
+// start what it was doing, and finishes or undoes it. Undoing goes by what is seen on the host and not by what was noted last,
+// so that it can itself be interrupted.
+//
+// It trusts the catalogue, the service manager and the journal. It acts on a plan that a human has seen, by its digest, and on
+// nothing else; where the plan would be another one by now, nothing is done.
+package mode
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/lease"
+	"durward.internal/services/executor/internal/progress"
+	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/executor/internal/store"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/fault"
+)
+
+// Services is what a switch needs of the service manager.
+type Services interface {
+	Look(s *catalogue.Service) service.View
+	Raise(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
+	Lower(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
+	Sleep(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
+	Wake(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
+	Definition(ctx context.Context, s *catalogue.Service) (string, error)
+	Logs(ctx context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error)
+}
+
+// GPUs measures the host's GPUs; gpu.Monitor does.
+type GPUs interface {
+	Read(ctx context.Context) gpu.Host
+	Last() gpu.Host
+}
+
+// Journal is the switch's durable memory: what a method was told is on disk when it returns. store.Store is one.
+type Journal interface {
+	BeginSwitch(ctx context.Context, w *store.Switch) (int64, error)
+	NoteSteps(ctx context.Context, id int64, ended, next *store.Step) error
+	EndSwitch(ctx context.Context, id int64, last *store.Step, at time.Time, e *store.Ending) error
+	OpenSwitch(ctx context.Context) (*store.Switch, error)
+	Switches(ctx context.Context, limit int) ([]*store.Switch, error)
+	Took(ctx context.Context, action executorv1.PlanAction, service string, n int) ([]time.Duration, error)
+	CurrentMode(ctx context.Context) (string, error)
+	SetCurrentMode(ctx context.Context, mode string) error
+	Booted(ctx context.Context, boot string) (bool, error)
+}
+
+// Meter counts switches and how long their phases take; the metrics package has one.
+type Meter interface {
+	// Switched is told "committed", "rolled_back", "degraded" or "needs_a_human".
+	Switched(result string)
+	Phase(phase string, seconds float64)
+}
+
+// Record is one switch of the history.
+type Record = store.Switch
+
+// Config is what a Switcher is made of. Catalogue, Services, GPUs, Leases, Journal, Hub, Proceed and Logger are required.
+type Config struct {
+	// Catalogue returns the newest good one.
+	Catalogue func() *catalogue.Catalogue
+	Services  Services
+	GPUs      GPUs
+	Leases    *lease.Leases
+	Journal   Journal
+	// Margin is what stays free on each GPU beyond what services declare, in MiB.
+	Margin uint32
+	// Hub is told of each step under the operation's id.
+	Hub *progress.Hub
+	// Proceed runs begin unless the host is halted, for what no call waits for: undoing after a restart, and the boot rule.
+	Proceed func(begin func()) error
+	// Rule records what is done by the catalogue's boot rule; what it cannot record is not done. nil: the boot rule is off.
+	Rule service.Rule
+	// Meter may be nil.
+	Meter  Meter
+	Logger *slog.Logger
+}
+
+const (
+	// patience is how long GPU memory may take to be free after its holder has ended. Drivers take 0.5 to 1.5 s.
+	patience = 10 * time.Second
+	// interval is how often it is measured meanwhile.
+	interval = 250 * time.Millisecond
+	// leasePatience is how long a switch waits for single changes that are under way.
+	leasePatience = 10 * time.Second
+	// unseenPatience is how long a driver may take, after a restart, to find out what runs.
+	unseenPatience = 10 * time.Second
+	// maxLogLines and maxLogLine bound what is kept of a failed service's log.
+	maxLogLines = 20
+	maxLogLine  = 500
+)
+
+// Switcher carries switches out, one at a time. It is safe for concurrent use.
+type Switcher struct {
+	cfg Config
+	// The constants above, which tests shorten.
+	patience, interval, leasePatience, unseenPatience time.Duration
+	// now is the wall clock.
+	now func() time.Time
+	// bootID reads what the kernel calls this boot of the host.
+	bootID func() (string, error)
+
+	mu sync.Mutex
+	// acting: a switch holds the host, so the catalogue stays as it is.
+	acting bool
+	// owed is an ending that could not be written down.
+	owed func(context.Context) error
+}
+
+// New returns a Switcher. It does nothing before it is asked.
+func New(cfg Config) *Switcher {
+	return &Switcher{
+		cfg: cfg, patience: patience, interval: interval, leasePatience: leasePatience, unseenPatience: unseenPatience,
+		now: time.Now, bootID: readBootID,
+	}
+}
+
+// Current is the id of the mode that the host was switched to last; "" where there is none, or the catalogue has it no more.
+func (s *Switcher) Current() string {
+	id, err := s.cfg.Journal.CurrentMode(context.Background())
+	if err != nil {
+		s.cfg.Logger.Error("the current mode could not be read", "error", err)
+		return ""
+	}
+	if _, ok := s.cfg.Catalogue().Mode(id); !ok {
+		return ""
+	}
+	return id
+}
+
+// Drifted returns the services of the current mode, what they depend on included, that do not run.
+func (s *Switcher) Drifted() []string {
+	c := s.cfg.Catalogue()
+	m, ok := c.Mode(s.Current())
+	if !ok {
+		return nil
+	}
+	var out []string
+	for _, member := range members(c, m) {
+		if s.cfg.Services.Look(member).State != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+			out = append(out, member.ID)
+		}
+	}
+	return out
+}
+
+// History returns the newest switches, the newest first.
+func (s *Switcher) History(ctx context.Context, limit int) ([]*Record, error) {
+	return s.cfg.Journal.Switches(ctx, limit)
+}
+
+// Accept vetoes a new catalogue while a switch goes on: it would act on one and be judged by another.
+func (s *Switcher) Accept(*catalogue.Catalogue) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.acting {
+		return errors.New("a switch of modes is going on; the catalogue is read again when it has ended")
+	}
+	return nil
+}
+
+// Find returns a mode of the catalogue, or a fault that offers the nearest ids.
+func (s *Switcher) Find(id string) (*catalogue.Mode, error) { return find(s.cfg.Catalogue(), id) }
+
+func find(c *catalogue.Catalogue, id string) (*catalogue.Mode, error) {
+	if m, ok := c.Mode(id); ok {
+		return m, nil
+	}
+	ids := make([]string, 0, len(c.Modes))
+	for _, m := range c.Modes {
+		ids = append(ids, m.ID)
+	}
+	slices.Sort(ids)
+	return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "no mode has that id", fault.WithField("mode_id"),
+		fault.WithSuggestions(config.Suggest(id, ids)...))
+}
+
+// take gets the whole host, waiting a little for single changes that are under way. The function gives it back.
+func (s *Switcher) take(ctx context.Context) (func(), error) {
+	timer := time.NewTimer(s.leasePatience)
+	defer timer.Stop()
+	for {
+		changed := s.cfg.Leases.Changed()
+		release, err := hostLease(s.cfg.Leases)
+		switch {
+		case err == nil:
+			s.setActing(true)
+			return func() {
+				s.setActing(false)
+				release()
+			}, nil
+		case errors.Is(err, lease.ErrSwitching):
+			return nil, fault.New(callv1.Code_CODE_CONFLICT, "another switch of modes is going on; nothing was done",
+				fault.WithCause(err), fault.WithRetry(10*time.Second))
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-timer.C:
+			return nil, fault.New(callv1.Code_CODE_CONFLICT, "a service is being started or stopped; nothing was done",
+				fault.WithCause(err), fault.WithRetry(10*time.Second))
+		}
+	}
+}
+
+func (s *Switcher) setActing(acting bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.acting = acting
+}
+
+// OutcomeName is the word for an outcome: "rolled_back".
+func OutcomeName(o executorv1.SwitchOutcome) string {
+	switch o {
+	case executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED:
+		return "committed"
+	case executorv1.SwitchOutcome_SWITCH_OUTCOME_ROLLED_BACK:
+		return "rolled_back"
+	case executorv1.SwitchOutcome_SWITCH_OUTCOME_DEGRADED:
+		return "degraded"
+	case executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN:
+		return "needs_a_human"
+	}
+	return "under way"
+}

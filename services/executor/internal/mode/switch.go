@@ -1,0 +1,616 @@
+package mode
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/progress"
+	"durward.internal/services/executor/internal/room"
+	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/executor/internal/store"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/fault"
+)
+
+// Why a switch failed, beside the driver package's causes.
+const (
+	CauseChanged     = "its entry, or what it runs, changed since the switch was approved"
+	CauseForeign     = "programs that are no service of this host hold GPU memory that it needs"
+	CauseJournal     = "the executor's journal could not be written"
+	CauseInterrupted = "the executor was restarted in the middle"
+	CauseGone        = "it ran, and does not run any more"
+	CauseRemoved     = "the catalogue has it no more"
+)
+
+// Consent lets a switch change something.
+type Consent struct {
+	// First begins the switch, or refuses it: what was approved still holds. Later does so for each step after that, and refuses
+	// once the host is halted. sink.Confirm and sink.Continue are such.
+	First, Later service.Confirm
+	// Operation is the id that the journal and watchers know the switch by.
+	Operation string
+}
+
+// Result is how a switch ended that was begun.
+type Result struct {
+	Mode    string
+	Outcome executorv1.SwitchOutcome
+	// Done are the steps that were done, those that undid others included.
+	Done          []Step
+	FailedService string
+	// Cause is one of a fixed set of sentences; "" for a switch that was committed.
+	Cause string
+	// NotRunning are services that should run, or sleep, by the outcome and do not.
+	NotRunning []string
+	// Log are the failed service's last lines: its own words.
+	Log     []string
+	Changed bool
+}
+
+// Switch carries the plan with that digest out and returns how it ended, well or not. An error is a fault, and then nothing was
+// done: CODE_NOT_FOUND, CODE_CONFLICT, CODE_PLAN_CHANGED, CODE_DOES_NOT_FIT, or consent's refusal as it came.
+func (s *Switcher) Switch(ctx context.Context, id, digest string, c Consent) (*Result, error) {
+	release, err := s.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := s.settle(ctx); err != nil {
+		return nil, err
+	}
+	p, err := s.asked(ctx, id, digest, s.cfg.GPUs.Read(ctx))
+	if err != nil {
+		return nil, err
+	}
+	if p.short != nil && admissionRequired() {
+		return nil, p.short.Fault()
+	}
+	from, err := s.cfg.Journal.CurrentMode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{Switcher: s, later: c.Later, work: workOf(p), from: from, touched: map[string]bool{}, gone: map[int]bool{}}
+	raw, err := json.Marshal(r.work)
+	if err != nil {
+		return nil, err
+	}
+	began := s.now()
+	w := &store.Switch{Operation: c.Operation, Mode: p.mode.ID, From: from, PlanDigest: p.digest, Work: raw, BeganAt: began}
+	var jerr error
+	if err := c.First(ctx, func() {
+		crashPoint("before the switch is noted")
+		r.id, jerr = s.cfg.Journal.BeginSwitch(ctx, w)
+		crashPoint("after the switch was noted")
+	}); err != nil {
+		return nil, err
+	}
+	if jerr != nil {
+		return nil, fault.New(callv1.Code_CODE_FAILED, "nothing was done: "+CauseJournal, fault.WithCause(jerr))
+	}
+	ctx, told := s.cfg.Hub.Open(ctx, c.Operation)
+	defer told()
+	out := r.carryOut(ctx)
+	s.meter(func(m Meter) { m.Switched(OutcomeName(out.Outcome)) })
+	s.cfg.Logger.InfoContext(ctx, "a switch of modes has ended", "mode", p.mode.ID, "outcome", OutcomeName(out.Outcome),
+		"service_id", out.FailedService, "cause", out.Cause, "took", s.now().Sub(began))
+	return out, nil
+}
+
+// settle writes down the ending that could not be written when it came.
+func (s *Switcher) settle(ctx context.Context) error {
+	s.mu.Lock()
+	owed := s.owed
+	s.mu.Unlock()
+	if owed == nil {
+		return nil
+	}
+	if err := owed(ctx); err != nil {
+		return fault.New(callv1.Code_CODE_FAILED, "nothing was done: "+CauseJournal, fault.WithCause(err))
+	}
+	s.mu.Lock()
+	s.owed = nil
+	s.mu.Unlock()
+	return nil
+}
+
+func (s *Switcher) meter(f func(Meter)) {
+	if s.cfg.Meter != nil {
+		f(s.cfg.Meter)
+	}
+}
+
+// work is what a switch does and what was there before: all that a recovery needs, so it is kept in the journal as JSON.
+type work struct {
+	Mode  string     `json:"mode"`
+	Steps []workStep `json:"steps"`
+	// Members are the services that run when it is done.
+	Members []string `json:"members"`
+}
+
+type workStep struct {
+	Action  executorv1.PlanAction `json:"action"`
+	Service string                `json:"service"`
+	Entry   string                `json:"entry"`
+	Before  string                `json:"before"`
+}
+
+func (w workStep) releases() bool { return w.Action == actionSleep || w.Action == actionStop }
+
+func workOf(p *plan) work {
+	w := work{Mode: p.mode.ID}
+	for _, st := range p.steps {
+		w.Steps = append(w.Steps, workStep{st.action, st.service.ID, st.entry, st.before})
+	}
+	for _, one := range p.members {
+		w.Members = append(w.Members, one.ID)
+	}
+	return w
+}
+
+// run is one switch that is being carried out or undone.
+type run struct {
+	*Switcher
+	later service.Confirm
+	id    int64
+	work  work
+	from  string
+	// recovered: it was begun by an executor that is no more.
+	recovered bool
+
+	// number counts the journal's steps, and pending is the one that ended and is not noted as such.
+	number  int
+	pending *store.Step
+	// told counts what watchers were told of, of is how many that will be.
+	told, of int
+	// touched are the services whose steps were begun.
+	touched map[string]bool
+	// gone are the programs on GPUs that have to be gone.
+	gone map[int]bool
+	// before is what programs that are no service held, by GPU, when the switch began.
+	foreign map[uint32]uint32
+
+	done    []Step
+	changed bool
+	failure *failure
+	// halted: a human halted the host in the middle. stuck: something could not be ended. Nothing more is tried then.
+	halted, stuck bool
+}
+
+// failure is why a switch cannot go on.
+type failure struct {
+	service, cause string
+	log            []string
+}
+
+// errRefused marks a step that was not begun, because the host was halted.
+var errRefused = errors.New("the step was refused")
+
+// carryOut does the steps, or undoes them, and ends the switch in the journal.
+func (r *run) carryOut(ctx context.Context) *Result {
+	releases, incoming := r.split()
+	r.of = len(r.work.Steps)
+	if len(incoming) > 0 {
+		r.of++
+	}
+	r.foreign = r.strangers()
+	if r.forward(ctx, releases, incoming) {
+		return r.commit(ctx)
+	}
+	return r.undo(ctx)
+}
+
+// split are the steps that give memory up and those that take it.
+func (r *run) split() (releases, incoming []workStep) {
+	for _, st := range r.work.Steps {
+		if st.releases() {
+			releases = append(releases, st)
+		} else {
+			incoming = append(incoming, st)
+		}
+	}
+	return releases, incoming
+}
+
+// forward does the steps and reports whether all went well.
+func (r *run) forward(ctx context.Context, releases, incoming []workStep) bool {
+	for _, st := range releases {
+		if !r.release(ctx, st) {
+			return false
+		}
+	}
+	if len(incoming) > 0 && !r.verify(ctx, incoming) {
+		return false
+	}
+	for i, st := range incoming {
+		one, err := r.approved(ctx, st)
+		if err != nil {
+			return r.fail(ctx, st.Service, CauseChanged, err)
+		}
+		if i > 0 {
+			// What is left to come has to fit again each time: a stranger may have come meanwhile.
+			if short := r.await(ctx, r.services(incoming[i:])); short != nil {
+				return r.fail(ctx, st.Service, r.why(short), short)
+			}
+		}
+		act := r.cfg.Services.Raise
+		if st.Action == actionWake {
+			act = r.cfg.Services.Wake
+		}
+		if err := r.do(ctx, st.Action, one, false, act); err != nil {
+			return r.fail(ctx, st.Service, "", err)
+		}
+	}
+	// The last step is noted as done before anybody says that the switch is.
+	r.note(ctx, nil)
+	for _, id := range r.work.Members {
+		one, ok := r.cfg.Catalogue().Lookup(id)
+		if !ok || !alive(r.cfg.Services.Look(one)) {
+			return r.fail(ctx, id, CauseGone, nil)
+		}
+	}
+	return true
+}
+
+// release puts a service to sleep or stops it. One that does not sleep, or keeps its memory, is stopped.
+func (r *run) release(ctx context.Context, st workStep) bool {
+	one, ok := r.cfg.Catalogue().Lookup(st.Service)
+	if !ok {
+		return r.fail(ctx, st.Service, CauseRemoved, nil)
+	}
+	if st.Action == actionSleep {
+		err := r.do(ctx, actionSleep, one, false, r.cfg.Services.Sleep)
+		switch {
+		case err == nil:
+			return true
+		case refused(err), errors.As(err, new(*stepError)):
+			return r.fail(ctx, st.Service, "", err)
+		}
+		r.cfg.Logger.WarnContext(ctx, "a service that does not sleep is stopped", "service_id", one.ID, "error", err)
+		r.of++
+	}
+	programs := r.programs(one)
+	if err := r.do(ctx, actionStop, one, false, r.cfg.Services.Lower); err != nil {
+		return r.fail(ctx, st.Service, "", err)
+	}
+	for _, pid := range programs {
+		r.gone[pid] = true
+	}
+	return true
+}
+
+// verify waits until the memory that was given up is seen to be free, all that is needed of it.
+func (r *run) verify(ctx context.Context, incoming []workStep) bool {
+	r.told++
+	step := progress.Step{Number: r.told, Of: r.of, Phase: progress.PhaseVerify}
+	progress.Tell(ctx, step)
+	began := time.Now()
+	short := r.await(ctx, r.services(incoming))
+	step.Elapsed, step.Ended = time.Since(began), true
+	r.meter(func(m Meter) { m.Phase(progress.PhaseVerify, step.Elapsed.Seconds()) })
+	if short == nil {
+		progress.Tell(ctx, step)
+		return true
+	}
+	step.Cause = r.why(short)
+	progress.Tell(ctx, step)
+	return r.fail(ctx, incoming[0].Service, step.Cause, short)
+}
+
+// services are the catalogue's entries for steps.
+func (r *run) services(steps []workStep) []*catalogue.Service {
+	var out []*catalogue.Service
+	for _, st := range steps {
+		if one, ok := r.cfg.Catalogue().Lookup(st.Service); ok {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+// shortage is room that did not come: too little memory, or programs that are still there.
+type shortage struct {
+	*room.Short
+	// held: programs of services that were stopped still hold memory.
+	held bool
+}
+
+func (s *shortage) Error() string {
+	if s.held {
+		return driver.CauseStillHeld
+	}
+	return s.Sentence()
+}
+
+// await waits until the services fit and the programs that were ended are gone, and returns what was missing when patience was
+// over. It goes by what there is and not by what changed: memory may have been given back before anybody looked.
+func (r *run) await(ctx context.Context, incoming []*catalogue.Service) *shortage {
+	if len(room.Need(incoming...)) == 0 {
+		return nil
+	}
+	for deadline := time.Now().Add(r.patience); ; {
+		h := r.cfg.GPUs.Read(ctx)
+		missing := &shortage{Short: room.Fits(h, incoming, nil, r.cfg.Margin)}
+		for _, g := range h.GPUs {
+			for _, p := range g.Processes {
+				missing.held = missing.held || r.gone[p.PID]
+			}
+		}
+		if missing.Short == nil && !missing.held {
+			return nil
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			return missing
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(r.interval):
+		}
+	}
+}
+
+// why is the cause behind missing room.
+func (r *run) why(s *shortage) string {
+	switch {
+	case s.held || s.Short == nil:
+		return driver.CauseStillHeld
+	case s.Problem != "":
+		return s.Problem
+	case s.Foreign > r.foreign[s.GPU]:
+		return CauseForeign
+	}
+	return driver.CauseStillHeld
+}
+
+// strangers is what programs that are no service hold now.
+func (r *run) strangers() map[uint32]uint32 {
+	out := map[uint32]uint32{}
+	for _, g := range r.cfg.GPUs.Last().GPUs {
+		out[g.Index] = g.Foreign
+	}
+	return out
+}
+
+// programs are the service's own on real GPUs.
+func (r *run) programs(s *catalogue.Service) []int {
+	var out []int
+	for _, g := range r.cfg.GPUs.Last().GPUs {
+		for _, p := range g.Processes {
+			if p.Service == s.ID && p.PID > 0 {
+				out = append(out, p.PID)
+			}
+		}
+	}
+	return out
+}
+
+// approved returns the catalogue's entry for a step if it, with what it runs, is still what the plan was made of.
+func (r *run) approved(ctx context.Context, st workStep) (*catalogue.Service, error) {
+	one, ok := r.cfg.Catalogue().Lookup(st.Service)
+	if !ok {
+		return nil, errors.New(CauseRemoved)
+	}
+	definition, err := r.cfg.Services.Definition(ctx, one)
+	if err != nil {
+		return nil, err
+	}
+	entry, err := entryDigest(one, definition)
+	if err != nil {
+		return nil, err
+	}
+	if entry != st.Entry && definitionRequired() {
+		return nil, errors.New(CauseChanged)
+	}
+	return one, nil
+}
+
+// do carries out one step: noted first, told to whoever watches, and then noted how it went. Its error is the step's; one for
+// which refused is true says that it was not begun.
+func (r *run) do(
+	ctx context.Context, action executorv1.PlanAction, one *catalogue.Service, compensation bool,
+	act func(context.Context, *catalogue.Service, service.Act) (bool, error),
+) error {
+	r.number++
+	next := &store.Step{Number: r.number, Action: action, Service: one.ID, Compensation: compensation}
+	if err := r.note(ctx, next); err != nil && !compensation {
+		// What is undone is known from the steps that were begun, so undoing needs no note; doing does.
+		return &stepError{CauseJournal, err}
+	}
+	r.touched[one.ID] = true
+	expected := r.expected(ctx, action, one.ID)
+	r.told++
+	step := progress.Step{Number: r.told, Of: max(r.of, r.told), Phase: phase(action, compensation), Service: one.ID, Expected: expected}
+	progress.Tell(ctx, step)
+	began := time.Now()
+	phaseBegan := began
+	lap := func() {
+		name, took := step.Phase, time.Since(phaseBegan).Seconds()
+		r.meter(func(m Meter) { m.Phase(name, took) })
+		phaseBegan = time.Now()
+	}
+	begun := false
+	changed, err := act(ctx, one, service.Act{
+		Confirm: func(ctx context.Context, begin func()) error {
+			return r.consent(ctx, func() {
+				begun = true
+				begin()
+			})
+		},
+		Phase: func(name string) {
+			if name != step.Phase && !compensation {
+				lap()
+				step.Phase = name
+			}
+			step.Elapsed = time.Since(began)
+			progress.Tell(ctx, step)
+		},
+	})
+	lap()
+	next.Ended, next.Done, next.Took = true, err == nil, time.Since(began)
+	r.pending = next
+	step.Elapsed, step.Ended = next.Took, true
+	if err != nil {
+		step.Cause = service.Cause(err)
+		if !begun && fault.Is(err, callv1.Code_CODE_HALTED) {
+			r.halted = true
+			err = errors.Join(errRefused, err)
+		}
+	}
+	progress.Tell(ctx, step)
+	if changed || (err != nil && begun) {
+		r.changed = true
+	}
+	if err == nil {
+		r.done = append(r.done, Step{Action: action, Service: one.ID, Expected: expected})
+	}
+	return err
+}
+
+// consent asks whether one more step may be begun.
+func (r *run) consent(ctx context.Context, begin func()) error { return r.later(ctx, begin) }
+
+func refused(err error) bool { return errors.Is(err, errRefused) }
+
+// stepError is a failure of ours.
+type stepError struct {
+	cause string
+	err   error
+}
+
+func (e *stepError) Error() string { return e.cause + ": " + e.err.Error() }
+func (e *stepError) Unwrap() error { return e.err }
+
+// note writes down how the last step ended and that the next begins.
+func (r *run) note(ctx context.Context, next *store.Step) error {
+	crashPoint("before a step is noted")
+	err := r.cfg.Journal.NoteSteps(ctx, r.id, r.pending, next)
+	crashPoint("after a step was noted")
+	if err != nil {
+		r.cfg.Logger.ErrorContext(ctx, "a step of a switch could not be noted", "error", err)
+		return err
+	}
+	r.pending = nil
+	return nil
+}
+
+func phase(a executorv1.PlanAction, compensation bool) string {
+	if compensation {
+		return progress.PhaseCompensate
+	}
+	switch a {
+	case actionSleep:
+		return progress.PhaseSleep
+	case actionStop:
+		return progress.PhaseStop
+	case actionWake:
+		return progress.PhaseWake
+	}
+	return progress.PhaseStart
+}
+
+// fail notes why the switch cannot go on, and returns false. cause may be empty: then it is the error's.
+func (r *run) fail(ctx context.Context, id, cause string, err error) bool {
+	var own *stepError
+	switch {
+	case errors.As(err, &own):
+		cause = own.cause
+	case cause == "" && refused(err):
+		cause = driver.CauseHalted
+	case cause == "":
+		cause = service.Cause(err)
+	}
+	one, known := r.cfg.Catalogue().Lookup(id)
+	if known && (cause == "" || cause == CauseGone) {
+		if seen := r.cfg.Services.Look(one).Cause; seen != "" {
+			cause = seen
+		}
+	}
+	if cause == "" {
+		cause = driver.CauseNotStarted
+		if err != nil {
+			// What a service manager's fault says in public is made of fixed sentences and ids.
+			cause = fault.From(err).Message
+		}
+	}
+	r.failure = &failure{service: id, cause: cause}
+	if known && !refused(err) {
+		r.failure.log = r.lines(ctx, one)
+	}
+	r.cfg.Logger.WarnContext(ctx, "a step of a switch failed", "service_id", id, "cause", cause, "error", err)
+	return false
+}
+
+// lines are the last of a service's log.
+func (r *run) lines(ctx context.Context, one *catalogue.Service) []string {
+	page, err := r.cfg.Services.Logs(ctx, one, "", maxLogLines)
+	if err != nil {
+		r.cfg.Logger.DebugContext(ctx, "the log of a failed service could not be read", "service_id", one.ID, "error", err)
+		return nil
+	}
+	lines := page.Lines[max(len(page.Lines)-maxLogLines, 0):]
+	out := make([]string, 0, len(lines))
+	for _, line := range lines {
+		out = append(out, cut(line, maxLogLine))
+	}
+	return out
+}
+
+// cut is at most n bytes of a line, whole characters of it.
+func cut(line string, n int) string {
+	if len(line) <= n {
+		return line
+	}
+	for n > 0 && line[n]&0xc0 == 0x80 {
+		n--
+	}
+	return line[:n]
+}
+
+// commit ends a switch that went well.
+func (r *run) commit(ctx context.Context) *Result {
+	return r.end(ctx, executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED, nil, r.work.Mode)
+}
+
+// end writes the ending down and returns the result.
+func (r *run) end(ctx context.Context, outcome executorv1.SwitchOutcome, notRunning []string, current string) *Result {
+	e := &store.Ending{Outcome: outcome, NotRunning: notRunning, Recovered: r.recovered, Current: current}
+	if f := r.failure; f != nil {
+		e.FailedService, e.Cause, e.Log = f.service, f.cause, f.log
+	}
+	last, at := r.pending, r.now()
+	write := func(ctx context.Context) error { return r.cfg.Journal.EndSwitch(ctx, r.id, last, at, e) }
+	crashPoint("before the ending is noted")
+	if err := write(ctx); err != nil {
+		r.cfg.Logger.ErrorContext(ctx, "the ending of a switch could not be noted", "outcome", OutcomeName(outcome), "error", err)
+		r.mu.Lock()
+		r.owed = write
+		r.mu.Unlock()
+	}
+	crashPoint("after the ending was noted")
+	return &Result{
+		Mode: r.work.Mode, Outcome: outcome, Done: r.done, FailedService: e.FailedService, Cause: e.Cause, NotRunning: notRunning,
+		Log: e.Log, Changed: r.changed,
+	}
+}
+
+// Sentence says in one line how a switch ended.
+func (r *Result) Sentence() string {
+	switch r.Outcome {
+	case executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED:
+		if !r.Changed {
+			return "every service of " + r.Mode + " runs already; nothing was changed"
+		}
+		return "the host is in mode " + r.Mode
+	case executorv1.SwitchOutcome_SWITCH_OUTCOME_ROLLED_BACK:
+		return fmt.Sprintf("the switch to %s failed at %s and was undone: %s", r.Mode, r.FailedService, r.Cause)
+	case executorv1.SwitchOutcome_SWITCH_OUTCOME_DEGRADED:
+		return fmt.Sprintf("the switch to %s failed at %s and could not be undone wholly: %s; not running: %s", r.Mode, r.FailedService,
+			r.Cause, join(r.NotRunning))
+	}
+	return fmt.Sprintf("the switch to %s stopped at %s and needs a human: %s", r.Mode, r.FailedService, r.Cause)
+}

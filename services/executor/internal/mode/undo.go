@@ -1,0 +1,174 @@
+package mode
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/platform/catalogue"
+)
+
+// undo brings back what was there before, as far as that was touched, and ends the switch. It goes by what it sees: what was
+// begun, by this process or by one that is no more, is undone whether or not it was done, and what is as it was is left alone.
+func (r *run) undo(ctx context.Context) *Result {
+	if !r.halted && compensationRequired() {
+		r.bringBack(ctx)
+	}
+	notRunning, lost := r.missing()
+	outcome := executorv1.SwitchOutcome_SWITCH_OUTCOME_ROLLED_BACK
+	current := r.from
+	switch {
+	case r.halted || r.stuck || lost:
+		outcome, current = executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN, ""
+	case len(notRunning) > 0:
+		outcome = executorv1.SwitchOutcome_SWITCH_OUTCOME_DEGRADED
+	}
+	if outcome != executorv1.SwitchOutcome_SWITCH_OUTCOME_ROLLED_BACK {
+		r.cfg.Logger.ErrorContext(ctx, "A SWITCH OF MODES COULD NOT BE UNDONE WHOLLY; a human has to look at the host",
+			"mode", r.work.Mode, "outcome", OutcomeName(outcome), "not_running", notRunning)
+	}
+	return r.end(ctx, outcome, notRunning, current)
+}
+
+// bringBack first gives up what the switch took, in reverse, and then takes back what it gave up, in reverse.
+func (r *run) bringBack(ctx context.Context) {
+	releases, incoming := r.split()
+	for _, st := range slices.Backward(incoming) {
+		if !r.touched[st.Service] || st.Before == wasRunning {
+			continue // one that was to be restarted is brought back below
+		}
+		if !r.giveUp(ctx, st) {
+			return
+		}
+	}
+	// What slept keeps little, and has to load wholly before it sleeps again: it comes first, while there is the most room.
+	slices.SortStableFunc(releases, func(a, b workStep) int {
+		switch {
+		case a.Before == b.Before:
+			return 0
+		case b.Before == wasSleeping:
+			return -1
+		}
+		return 1
+	})
+	for _, st := range slices.Backward(releases) {
+		if !r.touched[st.Service] {
+			continue
+		}
+		r.takeBack(ctx, st)
+		if r.halted {
+			return
+		}
+	}
+}
+
+// giveUp ends a service that was started, or puts one back to sleep that was woken. It reports whether undoing may go on.
+func (r *run) giveUp(ctx context.Context, st workStep) bool {
+	one, ok := r.cfg.Catalogue().Lookup(st.Service)
+	if !ok {
+		r.stuck = true // whatever it is by now, nobody can end it
+		return false
+	}
+	v := r.cfg.Services.Look(one)
+	if st.Before == wasSleeping && v.Running() {
+		err := r.do(ctx, actionSleep, one, true, r.cfg.Services.Sleep)
+		if err == nil || r.halted {
+			return !r.halted
+		}
+		r.cfg.Logger.WarnContext(ctx, "a service does not go back to sleep and is stopped", "service_id", one.ID, "error", err)
+	} else if !v.Holds() || st.Before == wasSleeping && v.Asleep() {
+		return true
+	}
+	programs := r.programs(one)
+	if err := r.do(ctx, actionStop, one, true, r.cfg.Services.Lower); err != nil {
+		r.stuck = r.stuck || !r.halted
+		r.cfg.Logger.ErrorContext(ctx, "a service could not be ended; nothing more is tried", "service_id", one.ID, "error", err)
+		return false
+	}
+	for _, pid := range programs {
+		r.gone[pid] = true
+	}
+	return true
+}
+
+// takeBack makes a service run, or sleep, that did before. What cannot be brought back is left; the others may still fit.
+func (r *run) takeBack(ctx context.Context, st workStep) {
+	one, err := r.approved(ctx, st)
+	if err == nil {
+		// After a restart nobody has asked yet whether a service sleeps that can; then it is asked by being woken.
+		v := r.cfg.Services.Look(one)
+		if asBefore(st.Before, v) && (!r.recovered || !sleeps(one) || v.Asleep()) {
+			return
+		}
+		// A program that ended and still counts as there is no reason against it where there is room all the same.
+		if short := r.await(ctx, []*catalogue.Service{one}); short != nil && short.Short != nil {
+			err = short
+		}
+	}
+	if err == nil {
+		err = r.do(ctx, actionStart, one, true, r.cfg.Services.Raise)
+	}
+	if err == nil && st.Before == wasSleeping {
+		if err = r.do(ctx, actionSleep, one, true, r.cfg.Services.Sleep); err != nil && !r.halted {
+			// Awake it would take the room of those that are brought back after it.
+			err = errors.Join(err, r.do(ctx, actionStop, one, true, r.cfg.Services.Lower))
+		}
+	}
+	if err != nil {
+		r.cfg.Logger.ErrorContext(ctx, "a service could not be brought back", "service_id", st.Service, "error", err)
+	}
+}
+
+// missing are the services that are not as they were before. lost: some of them could not be ended, or nobody can tell what they
+// are.
+func (r *run) missing() (notRunning []string, lost bool) {
+	for _, st := range r.work.Steps {
+		if !r.touched[st.Service] {
+			continue
+		}
+		one, ok := r.cfg.Catalogue().Lookup(st.Service)
+		if !ok {
+			lost = true
+			if st.Before != wasStopped {
+				notRunning = append(notRunning, st.Service)
+			}
+			continue
+		}
+		v := r.cfg.Services.Look(one)
+		switch v.State {
+		case executorv1.ServiceState_SERVICE_STATE_UNKNOWN, executorv1.ServiceState_SERVICE_STATE_STARTING,
+			executorv1.ServiceState_SERVICE_STATE_STOPPING:
+			lost = true
+		}
+		switch {
+		case st.Before == wasStopped:
+			lost = lost || v.Holds()
+		case !asBefore(st.Before, v) && !slices.Contains(notRunning, st.Service):
+			notRunning = append(notRunning, st.Service)
+		}
+	}
+	return notRunning, lost
+}
+
+func asBefore(before string, v service.View) bool {
+	if before == wasSleeping {
+		return v.Asleep()
+	}
+	return alive(v)
+}
+
+// alive reports whether a service runs, whether or not it answers at the moment.
+func alive(v service.View) bool {
+	return v.Up() || v.State == executorv1.ServiceState_SERVICE_STATE_UNHEALTHY && v.Cause != driver.CauseStillHeld
+}
+
+func join(ids []string) string {
+	if len(ids) == 0 {
+		return "none"
+	}
+	return strings.Join(ids, ", ")
+}

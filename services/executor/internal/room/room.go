@@ -1,0 +1,222 @@
+// Package room decides whether services fit in the memory of the host's GPUs: what is measured to be free, less what is promised
+// already and not taken yet, against what is declared. Every program on a GPU counts, whosever it is, and every GPU counts for
+// itself.
+//
+// It trusts its two sources, the driver's measurement and a human's catalogue, and invents no number: a GPU that cannot be
+// measured has no room. It holds no state and changes nothing.
+package room
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/fault"
+)
+
+// DefaultMargin is what stays free on each GPU beyond what services declare, in MiB, unless the configuration says otherwise.
+const DefaultMargin = 512
+
+// Need is what the services declare together while they run, in MiB by the catalogue's index of the GPU. A service that declares
+// none is not in it.
+func Need(services ...*catalogue.Service) map[uint32]uint32 {
+	out := map[uint32]uint32{}
+	for _, s := range services {
+		for index, mib := range awake(s) {
+			out[index] += mib
+		}
+	}
+	return out
+}
+
+// awake and asleep are what one service declares on each of its GPUs while it runs and while it sleeps.
+func awake(s *catalogue.Service) map[uint32]uint32  { return shares(s.VRAMMiB, s.GPUs) }
+func asleep(s *catalogue.Service) map[uint32]uint32 { return shares(s.SleepMiB, s.GPUs) }
+
+func shares(mib uint32, gpus []uint32) map[uint32]uint32 {
+	out := map[uint32]uint32{}
+	if mib == 0 {
+		return out
+	}
+	for _, index := range gpus {
+		out[index] = catalogue.Share(mib, len(gpus))
+	}
+	return out
+}
+
+// Short says on which GPU something does not fit. Sizes are MiB.
+type Short struct {
+	GPU uint32
+	// Need is what would be taken, Free what there would be for it, Foreign what programs hold that are no service of this host,
+	// Margin what has to stay free.
+	Need, Free, Foreign, Margin uint32
+	// Problem is why the GPU could not be measured, one of the gpu package's sentences; then the numbers but Need are 0.
+	Problem string
+}
+
+// Sentence says it in plain words.
+func (s *Short) Sentence() string {
+	if s.Problem != "" {
+		return fmt.Sprintf("GPU %d cannot be measured: %s", s.GPU, s.Problem)
+	}
+	line := fmt.Sprintf("GPU %d has %d MiB free for it, and %d MiB are needed with a margin of %d MiB", s.GPU, s.Free, s.Need, s.Margin)
+	if s.Foreign > 0 {
+		line += fmt.Sprintf("; programs that are no service of this host hold %d MiB", s.Foreign)
+	}
+	return line
+}
+
+// Fault is the sentence as CODE_DOES_NOT_FIT.
+func (s *Short) Fault() error { return fault.New(callv1.Code_CODE_DOES_NOT_FIT, "it does not fit: "+s.Sentence()) }
+
+// Check reports whether need fits on every GPU once released is given back: nil, or the first GPU, by index, where it does not.
+// Free is what is measured, less what services that hold memory there have declared and not taken yet. Where a service is among
+// those that release or take, what it holds and what it was promised belongs in released: see Held.
+func Check(h gpu.Host, need, released map[uint32]uint32, margin uint32) *Short {
+	for _, index := range slices.Sorted(maps.Keys(need)) {
+		if need[index] == 0 {
+			continue
+		}
+		g, ok := h.Find(index)
+		switch {
+		case !ok:
+			return &Short{GPU: index, Need: need[index], Problem: gpu.ProblemAbsent}
+		case g.Problem != "":
+			return &Short{GPU: index, Need: need[index], Problem: g.Problem}
+		}
+		// A simulated GPU can be promised more than it has; then nothing is free, and what is over is owed first.
+		free := int64(g.Free) - promised(g) - owed(g) + int64(released[index])
+		if free < int64(need[index])+int64(margin) {
+			return &Short{GPU: index, Need: need[index], Free: uint32(max(free, 0)), Foreign: g.Foreign, Margin: margin}
+		}
+	}
+	return nil
+}
+
+// owed is what is used beyond what there is.
+func owed(g gpu.Device) int64 { return max(int64(g.Used)-int64(g.Total)+int64(g.Reserved), 0) }
+
+// promised is what services have declared on the GPU and not taken yet. Memory that is used by a program whose share the driver
+// does not tell counts as taken by the services that such programs belong to: it is not counted twice.
+func promised(g gpu.Device) int64 {
+	return max(int64(g.Outstanding())-int64(untold(g)), 0)
+}
+
+// untold is what is used on the GPU by programs of services whose share the driver does not tell.
+func untold(g gpu.Device) uint32 {
+	var told uint32
+	silent := false
+	for _, p := range g.Processes {
+		told += p.MiB
+		silent = silent || (p.Service != "" && p.MiB == 0)
+	}
+	if !silent || told >= g.Used {
+		return 0
+	}
+	return g.Used - told
+}
+
+// Held is what the service has of each of its GPUs, in MiB: what its programs are measured to use, or what it declares in its
+// present state, whichever is more. A service that neither runs nor sleeps holds nothing.
+func Held(h gpu.Host, s *catalogue.Service) map[uint32]uint32 {
+	out := map[uint32]uint32{}
+	for _, index := range s.GPUs {
+		if g, ok := h.Find(index); ok {
+			if mib := max(g.ServiceMiB(s.ID), g.ClaimedMiB(s.ID)); mib > 0 {
+				out[index] = mib
+			}
+		}
+	}
+	return out
+}
+
+// Released is what there will be on each GPU once the services have stopped, those in sleeping: have gone to sleep, and keep
+// what they declare for that.
+func Released(h gpu.Host, stopping, sleeping []*catalogue.Service) map[uint32]uint32 {
+	out := map[uint32]uint32{}
+	for _, s := range stopping {
+		for index, mib := range Held(h, s) {
+			out[index] += mib
+		}
+	}
+	for _, s := range sleeping {
+		keeps := asleep(s)
+		for index, mib := range Held(h, s) {
+			out[index] += mib - min(mib, keeps[index])
+		}
+	}
+	return out
+}
+
+// Fits is Check for services that are to run beside what is on the GPUs now: what they hold themselves already, because they
+// sleep, is no reason against them. released is what will have been given back before.
+func Fits(h gpu.Host, incoming []*catalogue.Service, released map[uint32]uint32, margin uint32) *Short {
+	own := maps.Clone(released)
+	if own == nil {
+		own = map[uint32]uint32{}
+	}
+	for index, mib := range Released(h, incoming, nil) {
+		own[index] += mib
+	}
+	return Check(h, Need(incoming...), own, margin)
+}
+
+// Admit is Fits for one service that is to be started or woken now. Its error is a fault: CODE_DOES_NOT_FIT.
+func Admit(h gpu.Host, s *catalogue.Service, margin uint32) error {
+	if short := Fits(h, []*catalogue.Service{s}, nil, margin); short != nil {
+		return fault.New(callv1.Code_CODE_DOES_NOT_FIT, s.ID+" does not fit: "+short.Sentence())
+	}
+	return nil
+}
+
+// Forecast is what is used of one GPU now, and what would be after a switch. Sizes are MiB.
+type Forecast struct {
+	GPU, Total, Now, After, Free, Foreign uint32
+	// Measured: Now comes from the driver; else it is what services declare.
+	Measured bool
+}
+
+// Forecasts says of each GPU what would be used once some services have stopped, others gone to sleep, and the incoming ones run.
+// What is given up is what was measured, wherever it was; what is taken is what is declared.
+func Forecasts(h gpu.Host, stopping, sleeping, incoming []*catalogue.Service) []Forecast {
+	need := Need(incoming...)
+	var out []Forecast
+	for _, g := range h.GPUs {
+		after := int64(g.Used) + int64(need[g.Index])
+		for _, s := range stopping {
+			after -= int64(uses(g, s))
+		}
+		for _, s := range incoming {
+			after -= int64(uses(g, s))
+		}
+		for _, s := range sleeping {
+			after -= max(int64(uses(g, s))-int64(asleep(s)[g.Index]), 0)
+		}
+		after = max(after, 0)
+		free := max(int64(g.Total)-int64(g.Reserved)-after, 0)
+		out = append(out, Forecast{
+			GPU: g.Index, Total: g.Total, Now: g.Used, After: uint32(after), Free: uint32(free), Foreign: g.Foreign,
+			Measured: !g.Simulated && g.Problem == "",
+		})
+	}
+	return out
+}
+
+// uses is what the service uses of the GPU now: what is measured or, where the driver does not tell what its programs use, what
+// it declares.
+func uses(g gpu.Device, s *catalogue.Service) uint32 {
+	measured, silent := uint32(0), false
+	for _, p := range g.Processes {
+		if p.Service == s.ID {
+			measured += p.MiB
+			silent = silent || p.MiB == 0
+		}
+	}
+	if silent {
+		return min(max(measured, g.ClaimedMiB(s.ID)), g.Used)
+	}
+	return measured
+}

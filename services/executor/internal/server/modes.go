@@ -1,0 +1,252 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/mode"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/sink"
+)
+
+// defaultSwitches is how many switches are listed unless told.
+const defaultSwitches = 20
+
+// ListModes lists the modes and says which one the host is in.
+func (t *Tools) ListModes(ctx context.Context, _ *executorv1.ListModesRequest) (*executorv1.ListModesResponse, error) {
+	c := t.services.Catalogue()
+	out := &executorv1.ListModesResponse{Current: t.cfg.Modes.Current()}
+	for _, m := range c.Modes {
+		one := &executorv1.ModeSummary{ModeId: m.ID, Name: m.Name, Services: m.Services, Running: true}
+		for _, s := range modeServices(c, m) {
+			one.VramMib += s.VRAMMiB
+			one.Running = one.Running && t.services.Look(s).Up()
+		}
+		out.Modes = append(out.Modes, one)
+	}
+	line := count(len(out.Modes), "mode")
+	if out.Current != "" {
+		line += ", the host is in " + out.Current
+	}
+	sink.Summarise(ctx, line)
+	return out, nil
+}
+
+// ModeInfo shows one mode.
+func (t *Tools) ModeInfo(ctx context.Context, r *executorv1.ModeInfoRequest) (*executorv1.ModeInfoResponse, error) {
+	m, err := t.cfg.Modes.Find(r.GetModeId())
+	if err != nil {
+		return nil, err
+	}
+	out := &executorv1.ModeInfoResponse{ModeId: m.ID, Name: m.Name, Description: m.Description, Current: t.cfg.Modes.Current() == m.ID}
+	running := 0
+	for _, s := range modeServices(t.services.Catalogue(), m) {
+		v := t.services.Look(s)
+		if v.Up() {
+			running++
+		}
+		out.Services = append(out.Services, summary(s, v))
+	}
+	line := fmt.Sprintf("%s: %d of %s running", m.ID, running, count(len(out.Services), "service"))
+	if out.Current {
+		out.Drifted = t.cfg.Modes.Drifted()
+		line += "; the host is in it"
+		if len(out.Drifted) > 0 {
+			line += ", not running: " + strings.Join(out.Drifted, ", ")
+		}
+	}
+	sink.Summarise(ctx, line)
+	return out, nil
+}
+
+// modeServices are a mode's own, in the order in which they are started.
+func modeServices(c *catalogue.Catalogue, m *catalogue.Mode) []*catalogue.Service {
+	var out []*catalogue.Service
+	for _, id := range m.Services {
+		if s, ok := c.Lookup(id); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// ListModels lists the models and who serves them.
+func (t *Tools) ListModels(ctx context.Context, _ *executorv1.ListModelsRequest) (*executorv1.ListModelsResponse, error) {
+	c := t.services.Catalogue()
+	out := &executorv1.ListModelsResponse{}
+	available := 0
+	for _, m := range c.Models {
+		one := &executorv1.ModelSummary{ModelId: m.ID, ServedName: m.ServedName}
+		for _, s := range serving(c, m.ID) {
+			one.Services = append(one.Services, s.ID)
+			one.Available = one.Available || t.services.Look(s).Up()
+		}
+		if one.Available {
+			available++
+		}
+		out.Models = append(out.Models, one)
+	}
+	sink.Summarise(ctx, fmt.Sprintf("%s, %d available now", count(len(out.Models), "model"), available))
+	return out, nil
+}
+
+// ModelInfo shows one model and who serves it. Where its file is stays here.
+func (t *Tools) ModelInfo(ctx context.Context, r *executorv1.ModelInfoRequest) (*executorv1.ModelInfoResponse, error) {
+	c := t.services.Catalogue()
+	m, ok := c.Model(r.GetModelId())
+	if !ok {
+		ids := make([]string, 0, len(c.Models))
+		for _, one := range c.Models {
+			ids = append(ids, one.ID)
+		}
+		slices.Sort(ids)
+		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "no model has that id", fault.WithField("model_id"),
+			fault.WithSuggestions(config.Suggest(r.GetModelId(), ids)...))
+	}
+	out := &executorv1.ModelInfoResponse{ModelId: m.ID, ServedName: m.ServedName, Source: m.Source}
+	running := 0
+	for _, s := range serving(c, m.ID) {
+		d := t.detail(s)
+		if d.GetState() == executorv1.ServiceState_SERVICE_STATE_RUNNING {
+			running++
+		}
+		out.Services = append(out.Services, d)
+	}
+	sink.Summarise(ctx, fmt.Sprintf("%s: %s, %d running", m.ID, count(len(out.Services), "service"), running))
+	return out, nil
+}
+
+// serving are the services that serve a model.
+func serving(c *catalogue.Catalogue, id string) []*catalogue.Service {
+	var out []*catalogue.Service
+	for _, s := range c.Services {
+		if s.Model != nil && s.Model.ID == id {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// SimulateMode shows what a switch would do.
+func (t *Tools) SimulateMode(ctx context.Context, r *executorv1.SimulateModeRequest) (*executorv1.SimulateModeResponse, error) {
+	plan, err := t.cfg.Modes.Simulate(ctx, r.GetModeId())
+	if err != nil {
+		return nil, err
+	}
+	out := &executorv1.SimulateModeResponse{
+		ModeId: plan.Mode, Fits: plan.Fits, Reason: plan.Reason, PlanDigest: plan.Digest, Steps: planSteps(plan.Steps),
+	}
+	for _, g := range plan.GPUs {
+		source := "declared"
+		if g.Measured {
+			source = "measured"
+		}
+		out.Gpus = append(out.Gpus, &executorv1.GpuForecast{
+			Index: g.GPU, NowMib: g.Now, AfterMib: g.After, FreeMib: g.Free, ForeignMib: g.Foreign, TotalMib: g.Total, Source: source,
+		})
+	}
+	sink.Summarise(ctx, simulated(plan))
+	return out, nil
+}
+
+// simulated says in one line what a plan does.
+func simulated(plan *mode.Simulation) string {
+	switch {
+	case plan.Reason != "":
+		return "the host cannot be switched to " + plan.Mode + " now: " + plan.Reason
+	case len(plan.Steps) == 0:
+		return "every service of " + plan.Mode + " runs already: switching changes nothing"
+	}
+	words := make([]string, 0, len(plan.Steps))
+	for _, s := range plan.Steps {
+		words = append(words, mode.ActionName(s.Action)+" "+s.Service)
+	}
+	return plan.Mode + " fits: " + strings.Join(words, ", ")
+}
+
+func planSteps(steps []mode.Step) []*executorv1.PlanStep {
+	var out []*executorv1.PlanStep
+	for _, s := range steps {
+		out = append(out, &executorv1.PlanStep{Action: s.Action, ServiceId: s.Service, ExpectedS: wholeSeconds(s.Expected)})
+	}
+	return out
+}
+
+// wholeSeconds is a duration in whole seconds, rounded up.
+func wholeSeconds(d time.Duration) uint32 {
+	return uint32(min(max((d+time.Second-1)/time.Second, 0), 1<<32-1))
+}
+
+// SwitchMode carries a plan out.
+func (t *Tools) SwitchMode(ctx context.Context, r *executorv1.SwitchModeRequest) (*executorv1.SwitchModeResponse, error) {
+	result, err := t.cfg.Modes.Switch(ctx, r.GetModeId(), r.GetPlanDigest(), mode.Consent{
+		First: sink.Confirm, Later: sink.Continue, Operation: sink.Operation(ctx),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if result.Outcome == executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED {
+		sink.Summarise(ctx, result.Sentence())
+	} else {
+		sink.Fail(ctx, result.Sentence())
+	}
+	return &executorv1.SwitchModeResponse{
+		ModeId: result.Mode, Outcome: result.Outcome, Done: planSteps(result.Done), FailedService: result.FailedService,
+		Cause: result.Cause, NotRunning: result.NotRunning, Log: logText(result.Log), Changed: result.Changed,
+	}, nil
+}
+
+// logText is a service's lines as one text that can be shown.
+func logText(lines []string) string {
+	out := make([]string, 0, len(lines))
+	for _, l := range lines {
+		out = append(out, clean.Line(l, maxSwitchLine))
+	}
+	return strings.Join(out, "\n")
+}
+
+// maxSwitchLine bounds a line of a failed service's log.
+const maxSwitchLine = 500
+
+// ListSwitches returns the newest switches with what happened in each.
+func (c *Control) ListSwitches(ctx context.Context, r *executorv1.ListSwitchesRequest) (*executorv1.ListSwitchesResponse, error) {
+	limit := int(r.GetLimit())
+	if limit == 0 {
+		limit = defaultSwitches
+	}
+	known, err := c.cfg.Modes.History(ctx, limit)
+	if err != nil {
+		return nil, err
+	}
+	out := &executorv1.ListSwitchesResponse{}
+	for _, w := range known {
+		one := &executorv1.Switch{
+			OperationId: w.Operation, ModeId: w.Mode, FromModeId: w.From, BeganAt: timestamppb.New(w.BeganAt), Outcome: w.Outcome,
+			FailedService: w.FailedService, Cause: w.Cause, Recovered: w.Recovered,
+		}
+		if !w.EndedAt.IsZero() {
+			one.EndedAt = timestamppb.New(w.EndedAt)
+		}
+		for _, l := range w.Log {
+			one.Log = append(one.Log, clean.Line(l, maxSwitchLine))
+		}
+		for _, s := range w.Steps {
+			one.Steps = append(one.Steps, &executorv1.SwitchStep{
+				Action: s.Action, ServiceId: s.Service, TookMs: milliseconds(s.Took), Done: s.Done,
+				Compensation: s.Compensation,
+			})
+		}
+		out.Switches = append(out.Switches, one)
+	}
+	return out, nil
+}

@@ -1,0 +1,137 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/executor/internal/lease"
+	"durward.internal/services/executor/internal/progress"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/fault"
+)
+
+// Start is what start_service does: Raise under a lease of the service's GPUs, if it fits and what it depends on runs.
+func (m *Manager) Start(ctx context.Context, s *catalogue.Service) (bool, error) {
+	of := 2
+	if s.OpenAI && m.cfg.Engine != nil {
+		of = 3
+	}
+	return m.told(ctx, s, of, func(a Act) (bool, error) {
+		return m.loading(ctx, s, func() (bool, error) { return m.raise(ctx, s, a, m.admit) })
+	})
+}
+
+// Stop is what stop_service does: Lower, unless a switch has the host.
+func (m *Manager) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
+	return m.told(ctx, s, 0, func(a Act) (bool, error) {
+		return m.releasing(s, func() (bool, error) { return m.Lower(ctx, s, a) })
+	})
+}
+
+// SleepService is what sleep_service does: Sleep, unless a switch has the host.
+func (m *Manager) SleepService(ctx context.Context, s *catalogue.Service) (bool, error) {
+	return m.told(ctx, s, 0, func(a Act) (bool, error) {
+		return m.releasing(s, func() (bool, error) { return m.Sleep(ctx, s, a) })
+	})
+}
+
+// WakeService is what wake_service does: Wake under a lease of the service's GPUs, if it fits.
+func (m *Manager) WakeService(ctx context.Context, s *catalogue.Service) (bool, error) {
+	return m.told(ctx, s, 0, func(a Act) (bool, error) {
+		return m.loading(ctx, s, func() (bool, error) { return m.wake(ctx, s, a, m.admit) })
+	})
+}
+
+// admit decides whether a service may be started or woken now.
+func (m *Manager) admit(ctx context.Context, s *catalogue.Service) error {
+	for _, id := range s.DependsOn {
+		needed, ok := m.cfg.Catalogue().Lookup(id)
+		if !ok || !m.Look(needed).Up() {
+			return fault.New(callv1.Code_CODE_CONFLICT, s.ID+" was not started: it depends on "+id+", which does not run")
+		}
+	}
+	if m.cfg.Admit == nil {
+		return nil
+	}
+	return m.cfg.Admit(ctx, s)
+}
+
+// Dependents returns the ids of running services that depend on the service.
+func (m *Manager) Dependents(s *catalogue.Service) []string {
+	var out []string
+	for _, other := range m.All() {
+		if slices.Contains(other.DependsOn, s.ID) && m.Look(other).Running() {
+			out = append(out, other.ID)
+		}
+	}
+	return out
+}
+
+// loading acts under a lease of the service's GPUs, for which it waits as long as a load on them may last.
+func (m *Manager) loading(ctx context.Context, s *catalogue.Service, act func() (bool, error)) (bool, error) {
+	patience := time.NewTimer(s.StartTimeout())
+	defer patience.Stop()
+	for {
+		changed := m.cfg.Leases.Changed()
+		release, err := m.cfg.Leases.Loading(s)
+		switch {
+		case err == nil:
+			defer release()
+			return act()
+		case !errors.Is(err, lease.ErrBusy):
+			return false, notNow(s, err)
+		}
+		select {
+		case <-changed:
+		case <-patience.C:
+			return false, notNow(s, err)
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+}
+
+// releasing acts under the right to release.
+func (m *Manager) releasing(s *catalogue.Service, act func() (bool, error)) (bool, error) {
+	release, err := m.cfg.Leases.Releasing()
+	if err != nil {
+		return false, notNow(s, err)
+	}
+	defer release()
+	return act()
+}
+
+func notNow(s *catalogue.Service, err error) error {
+	sentence := "nothing was done to " + s.ID + ": another service is being started on one of its GPUs"
+	if errors.Is(err, lease.ErrSwitching) {
+		sentence = "nothing was done to " + s.ID + ": a switch of modes is going on"
+	}
+	return fault.New(callv1.Code_CODE_CONFLICT, sentence, fault.WithCause(err), fault.WithRetry(10*time.Second))
+}
+
+// told carries a change out under the tools' confirmation, and tells whoever watches the operation of its phases, of which there
+// are of if all goes well; 0: that is not known before.
+func (m *Manager) told(ctx context.Context, s *catalogue.Service, of int, act func(Act) (bool, error)) (bool, error) {
+	var step progress.Step
+	var began time.Time
+	end := func(cause string) {
+		if step.Number > 0 {
+			step.Elapsed, step.Ended, step.Cause = time.Since(began), true, cause
+			progress.Tell(ctx, step)
+		}
+	}
+	changed, err := act(Act{Confirm: m.cfg.Confirm, Phase: func(phase string) {
+		end("")
+		began = time.Now()
+		step = progress.Step{Number: step.Number + 1, Of: max(of, step.Number+1), Phase: phase, Service: s.ID}
+		if of == 0 {
+			step.Of = 0
+		}
+		progress.Tell(ctx, step)
+	}})
+	end(Cause(err))
+	return changed, err
+}

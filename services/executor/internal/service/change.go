@@ -1,0 +1,272 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/progress"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/fault"
+)
+
+const (
+	// beginPatience is how long a start may keep a halt waiting. What takes a driver longer has begun by then.
+	beginPatience = 300 * time.Millisecond
+	// drainPatience bounds how long a service may finish what it is busy with before it is stopped or sleeps.
+	drainPatience = 15 * time.Second
+	// sleepPatience bounds how long an engine may take to go to sleep: it copies its weights to the host's memory.
+	sleepPatience = 2 * time.Minute
+)
+
+// Act is how a change is carried out.
+type Act struct {
+	// Confirm begins the change, or refuses it.
+	Confirm Confirm
+	// Phase, if not nil, is told what is being done: the progress package's words.
+	Phase func(phase string)
+}
+
+func (a Act) phase(name string) {
+	if a.Phase != nil {
+		a.Phase(name)
+	}
+}
+
+// failure is why a change did not go well: a fixed sentence, and what is behind it.
+type failure struct {
+	cause string
+	err   error
+}
+
+func (f *failure) Error() string { return f.cause + ": " + f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// Cause returns the driver package's sentence for an error of Raise, Lower, Sleep or Wake; "" for one that is no failure of the
+// service, such as a change that was not confirmed.
+func Cause(err error) string {
+	if f := new(failure); errors.As(err, &f) {
+		return f.cause
+	}
+	if fault.Is(err, callv1.Code_CODE_HALTED) {
+		return driver.CauseHalted
+	}
+	return ""
+}
+
+var (
+	errTimeout = &failure{driver.CauseTimeout, errors.New("start_timeout_s is over")}
+	errStalled = &failure{driver.CauseStalled, errors.New("stall_timeout_s is over")}
+	// errStopped ends a start because somebody wants the service stopped.
+	errStopped = &failure{driver.CauseStopped, errors.New("a stop was asked for")}
+)
+
+// failed is err as a failure; what is none already is the driver's.
+func failed(err error) *failure {
+	if f := new(failure); errors.As(err, &f) {
+		return f
+	}
+	return &failure{driver.Cause(err), err}
+}
+
+// Raise makes a service run and returns when it is healthy and warm; one that sleeps is woken. It reports whether that changed
+// anything. Errors are faults: CODE_CONFLICT when a stranger holds the port or the service's turn does not come, CODE_FAILED
+// with a fixed cause otherwise; then a service that was started is stopped again. What is not confirmed is not begun.
+func (m *Manager) Raise(ctx context.Context, s *catalogue.Service, a Act) (bool, error) {
+	return m.raise(ctx, s, a, nil)
+}
+
+// raise is Raise; admit, if not nil, is asked once nothing but the confirmation is left to wait for.
+func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit func(context.Context, *catalogue.Service) error) (bool, error) {
+	u := m.unit(s.ID)
+	if err := u.take(ctx, s); err != nil {
+		return false, err
+	}
+	defer u.release()
+	d := m.driver(s)
+	sight := d.Look(s)
+	if sight.State == driver.Running && m.asleep(ctx, s, u) {
+		return m.wakeUp(ctx, s, u, a, admit)
+	}
+	if admit != nil && sight.State != driver.Running {
+		if err := admit(ctx, s); err != nil {
+			return false, err
+		}
+	}
+	waiting, abandon := context.WithCancelCause(ctx)
+	defer abandon(nil)
+	started := make(chan error, 1)
+	running, done := false, false
+	var err error
+	if refused := a.Confirm(ctx, func() {
+		if running = d.Look(s).State == driver.Running; running {
+			return
+		}
+		m.set(s, u, func(u *unit) {
+			u.phase, u.failure, u.verdict, u.asleep, u.held = executorv1.ServiceState_SERVICE_STATE_STARTING, "", verdict{}, false, false
+			u.abandon = abandon
+		})
+		a.phase(progress.PhaseStart)
+		go func() { started <- m.launch(waiting, d, s) }()
+		select {
+		case err = <-started:
+			done = true
+		case <-time.After(beginPatience):
+		}
+	}); refused != nil {
+		return false, refused
+	}
+	if running {
+		m.check(ctx, s, u)
+		return false, nil
+	}
+	if !done {
+		err = <-started
+	}
+	if err == nil {
+		err = m.ready(waiting, d, s, a)
+	} else if waiting.Err() != nil {
+		err = m.undo(waiting, d, s, err)
+	}
+	cause := ""
+	if err != nil {
+		cause = failed(err).cause
+	}
+	m.set(s, u, func(u *unit) {
+		u.phase, u.failure, u.abandon = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, cause, nil
+		u.verdict = verdict{known: err == nil, healthy: err == nil}
+		u.rules.ran(err == nil, time.Now())
+	})
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, driver.ErrPortInUse) && !errors.Is(err, errEarly):
+		return false, fault.New(callv1.Code_CODE_CONFLICT, s.ID+" was not started: "+cause, fault.WithCause(failed(err)))
+	default:
+		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" did not start: "+cause, fault.WithCause(failed(err)))
+	}
+}
+
+// launch starts the service unless its manager is at that already.
+func (m *Manager) launch(ctx context.Context, d Driver, s *catalogue.Service) error {
+	if d.Look(s).State == driver.Starting {
+		return nil
+	}
+	return start(ctx, d, s)
+}
+
+// undo stops what a start left, and returns why it failed: because somebody wanted it stopped, if so.
+func (m *Manager) undo(ctx context.Context, d Driver, s *catalogue.Service, why error) error {
+	if _, err := stop(context.WithoutCancel(ctx), d, s); err != nil {
+		return err
+	}
+	if errors.Is(context.Cause(ctx), errStopped) {
+		return errStopped
+	}
+	return why
+}
+
+// Lower makes a service not run, and ends a start that is still waiting for it to be ready. One that is busy with requests, and
+// tells of them, may finish them first for a while. It reports whether that changed anything. Errors are faults; what is not
+// confirmed is not begun.
+func (m *Manager) Lower(ctx context.Context, s *catalogue.Service, a Act) (bool, error) {
+	u := m.unit(s.ID)
+	d := m.driver(s)
+	abandoned := false
+	if u.starting() {
+		if refused := a.Confirm(ctx, func() { abandoned = u.stopStarting() }); refused != nil {
+			return false, refused
+		}
+	}
+	if err := u.take(ctx, s); err != nil {
+		return false, err
+	}
+	defer u.release()
+	busy := m.serving(s)
+	// Ending a program takes as long as it takes, so only the decision is made while a halt would wait.
+	refused := a.Confirm(ctx, func() {
+		m.set(s, u, func(u *unit) { u.phase = executorv1.ServiceState_SERVICE_STATE_STOPPING })
+	})
+	switch {
+	case refused != nil && !abandoned:
+		return false, refused
+	case refused != nil && d.Look(s).State == driver.Running:
+		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" was stopped while it was starting, and another start came before the rest",
+			fault.WithCause(refused))
+	case refused != nil:
+		return true, nil
+	}
+	if busy {
+		m.drain(ctx, s, a)
+	}
+	a.phase(progress.PhaseStop)
+	changed, err := stop(ctx, d, s)
+	m.set(s, u, func(u *unit) {
+		u.phase = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
+		if err == nil {
+			u.failure, u.verdict, u.asleep, u.held, u.models = "", verdict{}, false, false, nil
+			u.rules.stopped()
+		}
+	})
+	if err != nil {
+		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" did not stop: "+driver.Cause(err), fault.WithCause(failed(err)))
+	}
+	return changed || abandoned, nil
+}
+
+// serving reports whether a service may be busy with requests that it can tell of.
+func (m *Manager) serving(s *catalogue.Service) bool {
+	return m.cfg.Engine != nil && talks(s) && m.Look(s).Healthy
+}
+
+// talks reports whether the entry's program is a model server, which may be asked what such servers are asked.
+func talks(s *catalogue.Service) bool {
+	return s.Port != 0 && (s.OpenAI || sleeps(s) || s.ExtraConfig["engine"] != "")
+}
+
+// drain lets a service finish what it is busy with.
+func (m *Manager) drain(ctx context.Context, s *catalogue.Service, a Act) {
+	if u := m.cfg.Engine.Usage(ctx, s); !u.Told || u.Requests == 0 {
+		return
+	}
+	a.phase(progress.PhaseDrain)
+	if !m.cfg.Engine.Drain(ctx, s, drainPatience) {
+		m.cfg.Logger.WarnContext(ctx, "a service is still busy with requests, which end now", "service_id", s.ID)
+	}
+}
+
+func (u *unit) starting() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.abandon != nil
+}
+
+// stopStarting ends the start that is under way, and reports whether there was one.
+func (u *unit) stopStarting() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.abandon == nil {
+		return false
+	}
+	u.abandon(errStopped)
+	return true
+}
+
+// take waits for the service's turn, at most as long as one start or stop of it may last.
+func (u *unit) take(ctx context.Context, s *catalogue.Service) error {
+	patience := time.NewTimer(max(s.StartTimeout(), s.StopTimeout()))
+	defer patience.Stop()
+	select {
+	case u.turn <- struct{}{}:
+		return nil
+	case <-patience.C:
+		return fault.New(callv1.Code_CODE_CONFLICT, s.ID+" is in the middle of another change; look at it before you ask again")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (u *unit) release() { <-u.turn }

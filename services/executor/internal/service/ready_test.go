@@ -1,0 +1,273 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/engine"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/fault"
+)
+
+// TestReadinessIsByStall: what shows progress may take its time, up to start_timeout_s; what shows none may not.
+func TestReadinessIsByStall(t *testing.T) {
+	const start, stall = 600, 20
+	// Each sign moves every ten seconds.
+	for name, sign := range map[string]func(w *sleeper, n int){
+		"none":                  nil,
+		"its health answer":     func(w *sleeper, n int) { w.answers.mu.Lock(); w.answers.mark = fmt.Sprint(n); w.answers.mu.Unlock() },
+		"its log":               func(w *sleeper, n int) { w.program.mu.Lock(); w.program.said = n; w.program.mu.Unlock() },
+		"its memory":            func(w *sleeper, n int) { w.bench.hold(uint32(100 * n)) },
+		"its memory, and back":  func(w *sleeper, n int) { w.bench.hold(uint32(1000 + n%2*100)) },
+		"its processor":         func(w *sleeper, n int) { cpu(w, n*9_000_000) },
+		"its processor, a bit":  func(w *sleeper, n int) { cpu(w, n*100_000) },
+		"the manager starts it": func(w *sleeper, _ int) { w.program.set(driver.Sight{State: driver.Starting}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				w := newSleeper(t)
+				w.host.cgroups = dir
+				w.bench.hold(0)
+				w.s.StartTimeoutS, w.s.StallTimeoutS = start, stall
+				w.program.sightAfter = driver.Sight{State: driver.Running, CGroup: "/chat"}
+				w.answers.set(errors.New("loading"))
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if sign != nil {
+					go func() {
+						for n := 1; ctx.Err() == nil; n++ {
+							sign(w, n)
+							select {
+							case <-time.After(10 * time.Second):
+							case <-ctx.Done():
+							}
+						}
+					}()
+				}
+				began := time.Now()
+				_, err := w.Start(t.Context(), w.s)
+				took, cause := time.Since(began), driver.CauseStalled
+				switch name {
+				case "its health answer", "its log", "its processor", "its memory":
+					cause = driver.CauseTimeout
+				}
+				wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: "+cause)
+				if cause == driver.CauseStalled && took > 60*time.Second || cause == driver.CauseTimeout && took < start*time.Second {
+					t.Errorf("it took %s", took)
+				}
+				if _, stops := w.program.count(); stops != 1 && name != "the manager starts it" {
+					t.Errorf("%d stops", stops)
+				}
+				if v := w.Look(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != cause {
+					t.Errorf("then it is %v", v)
+				}
+			})
+		})
+	}
+}
+
+// cpu writes what the kernel would.
+func cpu(w *sleeper, us int) {
+	dir := filepath.Join(w.host.cgroups, "chat")
+	_ = os.MkdirAll(dir, 0o700)
+	_ = os.WriteFile(filepath.Join(dir, "cpu.stat"), fmt.Appendf(nil, "usage_usec %d\nuser_usec 0\n", us), 0o600)
+}
+
+func TestProcessorTime(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		file := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("v2/chat/cpu.stat", "usage_usec 1500000\n")
+	write("v1/cpu,cpuacct/chat/cpuacct.usage", "2500000000\n")
+	write("proc/7/stat", "7 (a) b (c) S 1 7 7 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 1 0 1 1 1")
+	write("proc/8/stat", "8 (x) S 1")
+	for name, c := range map[string]struct {
+		host  host
+		sight driver.Sight
+		want  time.Duration
+		ok    bool
+	}{
+		"nothing known":    {host{}, driver.Sight{}, 0, false},
+		"no such program":  {host{proc: dir + "/proc"}, driver.Sight{PID: 9}, 0, false},
+		"too short a line": {host{proc: dir + "/proc"}, driver.Sight{PID: 8}, 0, false},
+		"group, version 2": {host{cgroups: dir + "/v2"}, driver.Sight{CGroup: "/chat", PID: 9}, 1500 * time.Millisecond, true},
+		"group, version 1": {host{cgroups: dir + "/v1"}, driver.Sight{CGroup: "/chat"}, 2500 * time.Millisecond, true},
+		"first program":    {host{proc: dir + "/proc", cgroups: dir + "/v2"}, driver.Sight{CGroup: "/", PID: 7}, 2 * time.Second, true},
+	} {
+		if got, ok := c.host.cpu(c.sight); got != c.want || ok != c.ok {
+			t.Errorf("%s: %s, %t", name, got, ok)
+		}
+	}
+}
+
+func TestEstablished(t *testing.T) {
+	const header = "  sl  local_address rem_address   st tx_queue\n"
+	for line, want := range map[string]bool{
+		"   0: 0100007F:1F90 00000000:0000 0A 0": false, // listening
+		"   1: 0100007F:D431 0100007F:1F90 01 0": false, // the other end
+		"   1: 0100007F:1F90 0100007F:D431 06 0": false, // long gone
+		"   1: 0100007F:1F9":                     false,
+		"":                                       false,
+		"   1: 0100007F:1F90 0100007F:D431 01 0": true,
+		"   1: 00000000000000000000000001000000:1F90 00000000000000000000000001000000:D431 01 0": true,
+	} {
+		if got := established([]byte(header+line+"\n"), 8080); got != want {
+			t.Errorf("%q: %t", line, got)
+		}
+	}
+}
+
+func FuzzEstablished(f *testing.F) {
+	f.Add([]byte("   1: 0100007F:1F90 0100007F:D431 01 0\n"))
+	f.Add([]byte(":1F90"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if established(text, 8080) && !strings.Contains(string(text), ":1F90") {
+			t.Error("found where it is not")
+		}
+	})
+}
+
+func TestWarmUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		given func(*sleeper)
+		cause string
+		warms int
+	}{
+		"no model": {func(w *sleeper) { w.model.warmErr = engine.ErrRefused }, driver.CauseNoModel, 1},
+		"never":    {func(w *sleeper) { w.model.warmErr = engine.ErrStatus }, driver.CauseTimeout, 20},
+		"it hangs": {func(w *sleeper) { w.model.warmFor = time.Hour }, driver.CauseTimeout, 1},
+		"it dies of it": {func(w *sleeper) {
+			w.model.warmErr, w.answers.ready = engine.ErrStatus, time.Now().Add(time.Second)
+			dies(w)
+		}, driver.CauseOutOfVRAM, 3},
+		"it is slow":          {func(w *sleeper) { w.model.warmFor = 3 * time.Second }, "", 1},
+		"it speaks no OpenAI": {func(w *sleeper) { w.s.OpenAI = false }, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newSleeper(t)
+				c.given(w)
+				changed, err := w.Start(t.Context(), w.s)
+				if changed != (c.cause == "") || Cause(err) != c.cause {
+					t.Errorf("%v, %v", changed, err)
+				}
+				if calls := w.model.done(); len(calls) < c.warms || len(calls) > c.warms+1 && c.warms < 2 {
+					t.Errorf("its engine was asked %d times: %v", len(calls), calls[:min(len(calls), 5)])
+				}
+				if _, stops := w.program.count(); (stops == 1) != (c.cause != "" && name != "it dies of it") {
+					t.Errorf("%d stops", stops)
+				}
+			})
+		})
+	}
+}
+
+// dies makes the program end after two seconds.
+func dies(w *sleeper) {
+	go func() {
+		time.Sleep(2 * time.Second)
+		w.program.set(driver.Sight{State: driver.Ended, Cause: driver.CauseOutOfVRAM})
+	}()
+}
+
+// TestARouterIsReadyWithItsModel: it answers with nothing loaded.
+func TestARouterIsReadyWithItsModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSleeper(t)
+		w.s.Sleep = catalogue.SleepLlamaRouter
+		if _, err := w.Start(t.Context(), w.s); err != nil {
+			t.Error(err)
+		}
+		if got := strings.Join(w.model.done(), " "); got != "wake - warm" {
+			t.Errorf("its engine was asked: %s", got)
+		}
+		w.model.wakeErr = engine.ErrLoad
+		if _, err := w.Stop(t.Context(), w.s); err != nil {
+			t.Error(err)
+		}
+		_, err := w.Start(t.Context(), w.s)
+		wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: the service answers and does not serve its model")
+	})
+}
+
+// TestTheCauseIsTheDrivers: what a program's last words tell comes first.
+func TestTheCauseIsTheDrivers(t *testing.T) {
+	m, s := manager(t, &program{sightAfter: driver.Sight{State: driver.Ended, Cause: driver.CauseOutOfVRAM}}, &answers{}, 0)
+	_, err := m.Start(t.Context(), s)
+	wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: the GPU's memory ran out")
+	if Cause(err) != driver.CauseOutOfVRAM || Cause(errNo) != "" || Cause(fault.New(callv1.Code_CODE_HALTED, "x")) != driver.CauseHalted {
+		t.Errorf("cause is %q", Cause(err))
+	}
+}
+
+// TestASlowDriverKeepsNoHaltWaiting: what confirms a start goes on when the start has begun, however long the driver takes.
+func TestASlowDriverKeepsNoHaltWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, s := manager(t, &program{after: driver.Running, took: time.Minute}, &answers{}, 0)
+		var held time.Duration
+		m.cfg.Confirm = func(_ context.Context, begin func()) error {
+			began := time.Now()
+			begin()
+			held = time.Since(began)
+			return nil
+		}
+		if changed, err := m.Start(t.Context(), s); !changed || err != nil || held != beginPatience {
+			t.Errorf("%v, %v, held for %s", changed, err, held)
+		}
+	})
+}
+
+// TestAnswersInARow: as many as the entry says make it ready, and as many change the verdict of a running one.
+func TestAnswersInARow(t *testing.T) {
+	var v verdict
+	h := &catalogue.Health{UnhealthyAfter: 3, HealthyAfter: 2}
+	for i, c := range []struct{ ok, want bool }{
+		{true, true}, {false, true}, {false, true}, {true, true}, {false, true}, {false, true}, {false, false},
+		{true, false}, {false, false}, {true, false}, {true, true},
+	} {
+		if v.hear(c.ok, h); v.good() != c.want || v.bad() == c.want {
+			t.Errorf("after %d: %+v", i, v)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		a := &answers{}
+		m, s := manager(t, &program{after: driver.Running}, a, 0)
+		s.Health.HealthyAfter = 3
+		if _, err := m.Start(t.Context(), s); err != nil || a.asked != 3 {
+			t.Errorf("%v after %d checks", err, a.asked)
+		}
+	})
+}
+
+// TestAServiceThatDoesNotAnswerIsAskedLess: with backoff, and never all at once.
+func TestAServiceThatDoesNotAnswerIsAskedLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &answers{err: errors.New("refused")}
+		m, _ := manager(t, &program{sight: driver.Sight{State: driver.Running}}, a, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { m.Run(ctx); close(ended) }()
+		time.Sleep(5 * time.Minute)
+		cancel()
+		<-ended
+		// 2, 4, 8 and then every 16 s: about 21 times, where every 2 s would be 150.
+		if a.asked < 15 || a.asked > 30 {
+			t.Errorf("asked %d times in 5 minutes", a.asked)
+		}
+	})
+}

@@ -1,0 +1,239 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/catalogue"
+)
+
+// What is done by rule, as records say it.
+const (
+	RuleRestart   = "restart: it ended by itself"
+	RuleIdleSleep = "sleep: nobody used it"
+	RuleIdleStop  = "stop: nobody used it"
+)
+
+// Done says to a Rule that what was about to be done went well.
+var Done = errors.New("done")
+
+const (
+	// ruleBackoff is how long a rule that could not act waits, doubled each time up to maxRuleBackoff.
+	ruleBackoff    = time.Second
+	maxRuleBackoff = time.Minute
+	// useInterval is how often a service with an idle rule is asked whether anybody uses it.
+	useInterval = time.Second
+)
+
+// ruling is what the rules remember of a service.
+type ruling struct {
+	// acting: a rule is changing it.
+	acting bool
+	// live: it was seen to run, or was started, and nobody stopped it since. What ended before anybody saw it run is left alone.
+	live bool
+	// times are the newest restarts within the entry's window, the oldest first.
+	times    []time.Time
+	restarts uint32
+	// again: the newest restart failed, so that there is nothing left that could end; another may be tried.
+	again bool
+	// spent: it ended more often than the entry allows.
+	spent bool
+	// next is when a rule may act again, and wait how long it waited before that.
+	next time.Time
+	wait time.Duration
+
+	// used is when the service was last seen in use, served the engine's own count then, and asked when it was looked for.
+	used, asked time.Time
+	served      float64
+}
+
+// ran notes that a start ended; one that went well makes the service live.
+func (r *ruling) ran(well bool, now time.Time) {
+	switch {
+	case r.acting:
+		r.again = !well
+	case well:
+		r.live, r.again, r.spent, r.times = true, false, false, nil
+	default:
+		r.live, r.again = false, false
+	}
+	if well {
+		r.used, r.wait, r.next = now, 0, time.Time{}
+	}
+}
+
+// stopped notes that somebody stopped the service.
+func (r *ruling) stopped() { *r = ruling{acting: r.acting, restarts: r.restarts} }
+
+// later puts the rule off.
+func (r *ruling) later(now time.Time) {
+	r.wait = min(max(r.wait*2, ruleBackoff), maxRuleBackoff)
+	r.next = now.Add(r.wait)
+}
+
+// follow begins what the entry's rules say of a service that looks so. It does not wait.
+func (m *Manager) follow(ctx context.Context, s *catalogue.Service, u *unit, sight driver.Sight) {
+	if m.cfg.Rule == nil || m.cfg.Proceed == nil {
+		return
+	}
+	now := time.Now()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	r := &u.rules
+	if r.acting || u.phase != executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED || now.Before(r.next) || ctx.Err() != nil {
+		return
+	}
+	switch {
+	case sight.State == driver.Running:
+		if !r.live {
+			r.live, r.used = true, now
+		}
+		if s.Idle == nil || s.Pin || u.asleep && s.Idle.Action != "stop" || now.Before(r.asked.Add(useInterval)) {
+			return
+		}
+		r.asked, r.acting = now, true
+		m.acts.Go(func() { m.release(ctx, s, u) })
+	case sight.State == driver.Ended, sight.State == driver.Stopped && r.again:
+		if !r.live || s.Restart.Max == 0 || r.spent {
+			return
+		}
+		r.acting = true
+		m.acts.Go(func() { m.restart(ctx, s, u) })
+	}
+}
+
+// rest ends a rule's turn. later: it could not act and waits.
+func (u *unit) rest(later bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.rules.acting = false
+	if later {
+		u.rules.later(time.Now())
+	}
+}
+
+// restart starts a service that ended by itself, as often as its entry allows.
+func (m *Manager) restart(ctx context.Context, s *catalogue.Service, u *unit) {
+	now := time.Now()
+	u.mu.Lock()
+	window := time.Duration(s.Restart.WithinS) * time.Second
+	u.rules.times = slices.DeleteFunc(u.rules.times, func(t time.Time) bool { return now.Sub(t) > window })
+	u.rules.spent = uint32(len(u.rules.times)) >= s.Restart.Max
+	spent := u.rules.spent
+	u.mu.Unlock()
+	if spent {
+		m.cfg.Logger.WarnContext(ctx, "a service ended by itself too often and is not started again", "service_id", s.ID)
+		m.set(s, u, func(*unit) {})
+		u.rest(false)
+		return
+	}
+	release, err := m.cfg.Leases.Loading(s)
+	if err != nil {
+		u.rest(true)
+		return
+	}
+	defer release()
+	began := false
+	_, err = m.raise(ctx, s, m.byRule(s, RuleRestart, func() {
+		began = true
+		u.mu.Lock()
+		u.rules.times = append(u.rules.times, time.Now())
+		u.rules.restarts++
+		u.mu.Unlock()
+	}), m.cfg.Admit)
+	m.outcome(ctx, s, RuleRestart, began, err)
+	u.rest(err != nil)
+}
+
+// release puts a service to sleep, or stops it, that nobody has used for as long as its entry says.
+func (m *Manager) release(ctx context.Context, s *catalogue.Service, u *unit) {
+	if !m.idle(ctx, s, u) {
+		u.rest(false)
+		return
+	}
+	// Nothing is released on a GPU on which another service loads: it would spoil that one's measurement of free memory.
+	release, err := m.cfg.Leases.Loading(s)
+	if err != nil {
+		u.rest(true)
+		return
+	}
+	defer release()
+	what, act := RuleIdleSleep, m.Sleep
+	if s.Idle.Action == "stop" {
+		what, act = RuleIdleStop, m.Lower
+	}
+	began := false
+	_, err = act(ctx, s, m.byRule(s, what, func() { began = true }))
+	m.outcome(ctx, s, what, began, err)
+	u.rest(err != nil)
+}
+
+// byRule is how a rule acts: recorded first, unless the sink is halted.
+func (m *Manager) byRule(s *catalogue.Service, what string, begun func()) Act {
+	recorded := false
+	return Act{Confirm: func(ctx context.Context, begin func()) error {
+		// A halted host has nothing to record.
+		if err := m.cfg.Proceed(func() {}); err != nil {
+			return err
+		}
+		if !recorded {
+			if err := m.cfg.Rule(ctx, what, s, nil); err != nil {
+				return err
+			}
+			recorded = true
+		}
+		return m.cfg.Proceed(func() {
+			begun()
+			begin()
+		})
+	}}
+}
+
+// outcome records how a rule's act went. What was recorded and never begun is an outcome too.
+func (m *Manager) outcome(ctx context.Context, s *catalogue.Service, what string, began bool, err error) {
+	if !began {
+		if err != nil {
+			m.cfg.Logger.WarnContext(ctx, "a rule of the catalogue could not act", "service_id", s.ID, "rule", what, "error", err)
+		}
+		return
+	}
+	how := Done
+	if err != nil {
+		how = err
+	}
+	if rerr := m.cfg.Rule(context.WithoutCancel(ctx), what, s, how); rerr != nil {
+		m.cfg.Logger.ErrorContext(ctx, "how a rule's act went could not be recorded", "service_id", s.ID, "rule", what, "error", rerr)
+	}
+}
+
+// idle reports whether nobody has used the service for as long as its entry says. An engine that tells of its requests is
+// believed; otherwise whoever is connected uses it.
+func (m *Manager) idle(ctx context.Context, s *catalogue.Service, u *unit) bool {
+	used := false
+	u.mu.Lock()
+	served := u.rules.served
+	u.mu.Unlock()
+	told := false
+	if m.cfg.Engine != nil && talks(s) {
+		usage := m.cfg.Engine.Usage(ctx, s)
+		told = usage.Told
+		used = told && (usage.Requests > 0 || usage.Served != served)
+		served = usage.Served
+	}
+	if !told && s.Port != 0 {
+		connected, err := m.host.connected(s.Port)
+		used = connected || err != nil // what cannot be seen may be in use
+	}
+	now := time.Now()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.rules.served = served
+	if used || u.rules.used.IsZero() {
+		u.rules.used = now
+	}
+	return now.Sub(u.rules.used) >= time.Duration(s.Idle.AfterS)*time.Second
+}

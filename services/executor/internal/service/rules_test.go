@@ -1,0 +1,367 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/engine"
+	"durward.internal/services/platform/catalogue"
+)
+
+// book is a Rule and a Proceed that can be told to refuse.
+type book struct {
+	mu           sync.Mutex
+	lines        []string
+	down, halted bool
+}
+
+func (b *book) rule(_ context.Context, what string, s *catalogue.Service, err error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down && err == nil {
+		return errors.New("audit is down")
+	}
+	what, _, _ = strings.Cut(what, ":")
+	line := what + " " + s.ID
+	if err != nil && !errors.Is(err, Done) {
+		line += " failed"
+	} else if err != nil {
+		line += " done"
+	}
+	b.lines = append(b.lines, line)
+	return nil
+}
+
+func (b *book) proceed(begin func()) error {
+	b.mu.Lock()
+	halted := b.halted
+	b.mu.Unlock()
+	if halted {
+		return errNo
+	}
+	begin()
+	return nil
+}
+
+func (b *book) set(change func(*book)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(b)
+}
+
+func (b *book) read() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.lines)
+}
+
+// ruled is a sleeper whose rules are followed until the test ends.
+func ruled(t *testing.T) (*sleeper, *book) {
+	t.Helper()
+	w, b := newSleeper(t), &book{}
+	w.cfg.Rule, w.cfg.Proceed = b.rule, b.proceed
+	w.s.Restart = catalogue.Restart{Max: 2, WithinS: 60}
+	return w, b
+}
+
+// follows runs the manager while during does.
+func (w *sleeper) follows(t *testing.T, during func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { w.Run(ctx); close(ended) }()
+	during()
+	cancel()
+	<-ended
+}
+
+func (w *sleeper) end() {
+	w.program.set(driver.Sight{State: driver.Ended, Cause: driver.CauseOutOfMemory})
+}
+
+func TestWhatEndsByItselfIsStartedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, b := ruled(t)
+		w.follows(t, func() {
+			// What ended before anybody saw it run is left alone.
+			w.end()
+			time.Sleep(time.Minute)
+			if starts, _ := w.program.count(); starts != 0 {
+				t.Errorf("%d starts of what nobody started", starts)
+			}
+			if _, err := w.Start(t.Context(), w.s); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				w.end()
+				time.Sleep(5 * time.Second)
+			}
+			if v := w.Look(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != driver.CauseRestartLimit || v.Restarts != 2 {
+				t.Errorf("after three ends: %+v", v)
+			}
+			if starts, _ := w.program.count(); starts != 3 {
+				t.Errorf("%d starts", starts)
+			}
+			time.Sleep(time.Hour)
+			if starts, _ := w.program.count(); starts != 3 {
+				t.Errorf("%d starts, though it was given up", starts)
+			}
+			// A human's start begins anew.
+			if _, err := w.Start(t.Context(), w.s); err != nil {
+				t.Fatal(err)
+			}
+			w.end()
+			time.Sleep(5 * time.Second)
+			if v := w.Look(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || v.Restarts != 3 {
+				t.Errorf("then: %+v", v)
+			}
+			// What was stopped stays stopped.
+			if _, err := w.Stop(t.Context(), w.s); err != nil {
+				t.Fatal(err)
+			}
+			w.end()
+			time.Sleep(time.Minute)
+			if starts, _ := w.program.count(); starts != 5 {
+				t.Errorf("%d starts", starts)
+			}
+		})
+		want := []string{"restart chat", "restart chat done", "restart chat", "restart chat done", "restart chat", "restart chat done"}
+		if diff := cmp.Diff(want, b.read()); diff != "" {
+			t.Errorf("records (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestNoRestart: while the host is halted, while audit is down, in a switch, where it does not fit, where the entry says none;
+// and once that is over it is made good.
+func TestNoRestart(t *testing.T) {
+	for name, c := range map[string]struct {
+		hinder func(w *sleeper, b *book) (free func())
+	}{
+		"halted": {func(_ *sleeper, b *book) func() {
+			b.set(func(b *book) { b.halted = true })
+			return func() { b.set(func(b *book) { b.halted = false }) }
+		}},
+		"audit is down": {func(_ *sleeper, b *book) func() {
+			b.set(func(b *book) { b.down = true })
+			return func() { b.set(func(b *book) { b.down = false }) }
+		}},
+		"a switch": {func(w *sleeper, _ *book) func() {
+			release, err := w.cfg.Leases.Host()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return release
+		}},
+		"another load": {func(w *sleeper, _ *book) func() {
+			release, err := w.cfg.Leases.Loading(w.s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return release
+		}},
+		"it does not fit": {func(w *sleeper, _ *book) func() {
+			var mu sync.Mutex
+			full := true
+			w.cfg.Admit = func(context.Context, *catalogue.Service) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if full {
+					return errNo
+				}
+				return nil
+			}
+			return func() { mu.Lock(); full = false; mu.Unlock() }
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, b := ruled(t)
+				w.up()
+				w.follows(t, func() {
+					time.Sleep(time.Second)
+					free := c.hinder(w, b)
+					w.end()
+					time.Sleep(10 * time.Minute)
+					if starts, _ := w.program.count(); starts != 0 || len(b.read()) != 0 {
+						t.Errorf("%d starts, records %v", starts, b.read())
+					}
+					free()
+					time.Sleep(2 * maxRuleBackoff)
+					if starts, _ := w.program.count(); starts != 1 || w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+						t.Errorf("afterwards: %d starts, %v", starts, w.Look(w.s))
+					}
+				})
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w, b := ruled(t)
+		w.s.Restart = catalogue.Restart{}
+		w.up()
+		w.follows(t, func() {
+			time.Sleep(time.Second)
+			w.end()
+			time.Sleep(10 * time.Minute)
+		})
+		if starts, _ := w.program.count(); starts != 0 || len(b.read()) != 0 {
+			t.Errorf("%d starts without a rule", starts)
+		}
+	})
+}
+
+// TestARestartThatFails is tried again within the same bound.
+func TestARestartThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, b := ruled(t)
+		w.up()
+		w.follows(t, func() {
+			time.Sleep(time.Second)
+			w.program.mu.Lock()
+			w.program.startErr = driver.ErrProgramMissing
+			w.program.mu.Unlock()
+			w.end()
+			time.Sleep(10 * time.Minute)
+		})
+		want := []string{"restart chat", "restart chat failed", "restart chat", "restart chat failed"}
+		if diff := cmp.Diff(want, b.read()); diff != "" {
+			t.Errorf("records (-want +got):\n%s", diff)
+		}
+		if v := w.Look(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != driver.CauseRestartLimit {
+			t.Errorf("it is %+v", v)
+		}
+	})
+}
+
+func TestWhatNobodyUsesIsReleased(t *testing.T) {
+	for name, c := range map[string]struct {
+		action string
+		given  func(w *sleeper, b *book)
+		state  executorv1.ServiceState
+	}{
+		"nobody, sleep": {"sleep", func(*sleeper, *book) {}, executorv1.ServiceState_SERVICE_STATE_SLEEPING},
+		"nobody, stop":  {"stop", func(*sleeper, *book) {}, executorv1.ServiceState_SERVICE_STATE_STOPPED},
+		"requests":      {"sleep", func(w *sleeper, _ *book) { w.model.usage.Requests = 1 }, executorv1.ServiceState_SERVICE_STATE_RUNNING},
+		"pinned":        {"sleep", func(w *sleeper, _ *book) { w.s.Pin = true }, executorv1.ServiceState_SERVICE_STATE_RUNNING},
+		"halted":        {"sleep", func(_ *sleeper, b *book) { b.halted = true }, executorv1.ServiceState_SERVICE_STATE_RUNNING},
+		"audit is down": {"stop", func(_ *sleeper, b *book) { b.down = true }, executorv1.ServiceState_SERVICE_STATE_RUNNING},
+		"a switch": {"stop", func(w *sleeper, _ *book) {
+			if _, err := w.cfg.Leases.Host(); err != nil {
+				t.Fatal(err)
+			}
+		}, executorv1.ServiceState_SERVICE_STATE_RUNNING},
+		"a load on its GPU": {"sleep", func(w *sleeper, _ *book) {
+			if _, err := w.cfg.Leases.Loading(w.s); err != nil {
+				t.Fatal(err)
+			}
+		}, executorv1.ServiceState_SERVICE_STATE_RUNNING},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, b := ruled(t)
+				w.model.usage = engine.Usage{Told: true}
+				w.s.Idle = &catalogue.Idle{Action: c.action, AfterS: 60}
+				c.given(w, b)
+				w.up()
+				w.follows(t, func() {
+					time.Sleep(59 * time.Second)
+					if w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+						t.Errorf("too early it is %v", w.Look(w.s))
+					}
+					time.Sleep(time.Minute)
+				})
+				if w.state() != c.state {
+					t.Errorf("it is %v; %v", w.Look(w.s), b.read())
+				}
+				acted := c.state != executorv1.ServiceState_SERVICE_STATE_RUNNING
+				if want := []string{c.action + " chat", c.action + " chat done"}; acted && !slices.Equal(b.read(), want) || !acted && len(b.read()) > 0 {
+					t.Errorf("records %v", b.read())
+				}
+			})
+		})
+	}
+}
+
+// TestARequestBetweenTwoLooks counts, and so does a connection to a service that tells nothing.
+func TestARequestBetweenTwoLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := ruled(t)
+		w.model.usage = engine.Usage{Told: true, Served: 1}
+		w.s.Idle = &catalogue.Idle{Action: "sleep", AfterS: 60}
+		w.up()
+		w.follows(t, func() {
+			for range 10 {
+				time.Sleep(50 * time.Second)
+				w.model.mu.Lock()
+				w.model.usage.Served++
+				w.model.mu.Unlock()
+			}
+			if w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+				t.Errorf("used, and yet %v", w.Look(w.s))
+			}
+			time.Sleep(65 * time.Second)
+			if w.state() != executorv1.ServiceState_SERVICE_STATE_SLEEPING {
+				t.Errorf("unused, and yet %v", w.Look(w.s))
+			}
+		})
+	})
+	dir := t.TempDir()
+	table := filepath.Join(dir, "net", "tcp")
+	write := func(text string) {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(table), 0o700), os.WriteFile(table, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := ruled(t)
+		w.host.proc = dir
+		w.s.Idle = &catalogue.Idle{Action: "sleep", AfterS: 60}
+		u := w.up().unit("chat")
+		if w.idle(t.Context(), w.s, u); w.idle(t.Context(), w.s, u) {
+			t.Error("what cannot be seen is idle")
+		}
+		write("0: 0100007F:464F 0100007F:D431 01 0\n")
+		time.Sleep(2 * time.Minute)
+		if w.idle(t.Context(), w.s, u) {
+			t.Error("somebody is connected")
+		}
+		write("0: 0100007F:464F 0100007F:D431 06 0\n")
+		time.Sleep(59 * time.Second)
+		if w.idle(t.Context(), w.s, u) {
+			t.Error("too early")
+		}
+		if time.Sleep(time.Second); !w.idle(t.Context(), w.s, u) {
+			t.Error("nobody is connected")
+		}
+	})
+}
+
+// TestALyingSleeperIsNotAskedForEver: what does not give its memory back is put off.
+func TestALyingSleeperIsNotAskedForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, b := ruled(t)
+		w.model.usage = engine.Usage{Told: true}
+		w.model.lies = true
+		w.s.Idle = &catalogue.Idle{Action: "sleep", AfterS: 10}
+		w.up()
+		w.follows(t, func() { time.Sleep(time.Hour) })
+		if n := len(b.read()); n != 2 {
+			t.Errorf("%d records: %v", n, b.read()[:min(n, 6)])
+		}
+		if v := w.Look(w.s); v.Cause != driver.CauseStillHeld {
+			t.Errorf("it is %v", v)
+		}
+	})
+}

@@ -1,0 +1,144 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/catalogue"
+)
+
+const (
+	// signInterval is how often the signs are read that cost something.
+	signInterval = 2 * time.Second
+	// grownMiB is how much more GPU memory than ever before is progress.
+	grownMiB = 16
+	// busyShare is which part of one processor a loading program uses at least; a hanging one idles.
+	busyShare = 0.2
+)
+
+// signs are what shows that a starting service gets on: its answers, its log, its GPU memory and its processor time. None of
+// them proves anything, so together they only put off the verdict that it hangs.
+type signs struct {
+	m       *Manager
+	service *catalogue.Service
+	mark    string
+	cursor  string
+	mib     uint32
+	cpu     time.Duration
+	// read is when the costly signs were read; next is when they are again.
+	read, next time.Time
+}
+
+func (m *Manager) signs(s *catalogue.Service) *signs {
+	return &signs{m: m, service: s, next: time.Now().Add(signInterval)}
+}
+
+// moved reports whether anything has moved since it was asked before.
+func (g *signs) moved(ctx context.Context, sight driver.Sight, mark string) bool {
+	moved := mark != "" && mark != g.mark
+	if mark != "" {
+		g.mark = mark
+	}
+	now := time.Now()
+	if now.Before(g.next) {
+		return moved
+	}
+	g.next = now.Add(signInterval)
+	if page, err := g.m.driver(g.service).Logs(ctx, g.service, g.cursor, 1); err == nil && page.Cursor != g.cursor {
+		moved, g.cursor = true, page.Cursor
+	}
+	if mib := g.m.Measured(g.service); mib >= g.mib+grownMiB {
+		moved, g.mib = true, mib
+	}
+	if cpu, ok := g.m.host.cpu(sight); ok {
+		if busy := cpu - g.cpu; !g.read.IsZero() && busy.Seconds() > busyShare*now.Sub(g.read).Seconds() {
+			moved = true
+		}
+		g.cpu, g.read = cpu, now
+	}
+	return moved
+}
+
+// host is where the kernel tells of programs.
+type host struct{ proc, cgroups string }
+
+// clockTicks is USER_HZ, which Linux shows to programs as 100 on every architecture that Go knows.
+const clockTicks = 100
+
+// cpu returns the processor time that a service has used: its control group's, or its first program's.
+func (h host) cpu(sight driver.Sight) (time.Duration, bool) {
+	if sight.CGroup != "" && sight.CGroup != "/" {
+		if text, err := os.ReadFile(filepath.Join(h.cgroups, sight.CGroup, "cpu.stat")); err == nil {
+			for line := range strings.Lines(string(text)) {
+				if us, ok := strings.CutPrefix(line, "usage_usec "); ok {
+					n, err := strconv.ParseInt(strings.TrimSpace(us), 10, 64)
+					return time.Duration(n) * time.Microsecond, err == nil
+				}
+			}
+		}
+		for _, controller := range []string{"cpuacct", "cpu,cpuacct"} {
+			if text, err := os.ReadFile(filepath.Join(h.cgroups, controller, sight.CGroup, "cpuacct.usage")); err == nil {
+				n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+				return time.Duration(n), err == nil
+			}
+		}
+	}
+	if sight.PID <= 0 {
+		return 0, false
+	}
+	text, err := os.ReadFile(filepath.Join(h.proc, strconv.Itoa(sight.PID), "stat"))
+	if err != nil {
+		return 0, false
+	}
+	// The program's own name stands in brackets and may hold anything; utime and stime are the 12th and 13th field after it.
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	if len(fields) < 13 {
+		return 0, false
+	}
+	var ticks int64
+	for _, field := range fields[11:13] {
+		n, err := strconv.ParseInt(string(field), 10, 64)
+		if err != nil {
+			return 0, false
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / clockTicks, true
+}
+
+// connected reports whether anybody is connected to a port of this host's loopback; an error where the kernel does not tell.
+func (h host) connected(port uint32) (bool, error) {
+	for _, table := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile(filepath.Join(h.proc, "net", table))
+		if os.IsNotExist(err) && table == "tcp6" {
+			continue // a kernel without IPv6
+		}
+		if err != nil {
+			return false, err
+		}
+		if established(text, port) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// established looks through a table of the kernel's for an established connection that came in at the port. Its lines are
+// "N: LOCAL:PORT REMOTE:PORT STATE …", in hexadecimal; state 01 is ESTABLISHED.
+func established(table []byte, port uint32) bool {
+	suffix := fmt.Appendf(nil, ":%04X", port)
+	for line := range bytes.Lines(table) {
+		fields := bytes.Fields(line)
+		if len(fields) > 3 && bytes.HasSuffix(fields[1], suffix) && string(fields[3]) == "01" {
+			return true
+		}
+	}
+	return false
+}

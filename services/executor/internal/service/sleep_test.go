@@ -1,0 +1,228 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/engine"
+	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/fault"
+)
+
+func TestASleepIsSeenByItsMemory(t *testing.T) {
+	for name, c := range map[string]struct {
+		given func(*sleeper)
+		cause string
+		state executorv1.ServiceState
+	}{
+		"it lies":                    {func(w *sleeper) { w.model.lies = true }, driver.CauseStillHeld, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY},
+		"it leaks":                   {func(w *sleeper) { w.model.keeps = 151 }, driver.CauseStillHeld, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY},
+		"nobody measures":            {func(w *sleeper) { w.cfg.GPUs = nil }, driver.CauseStillHeld, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY},
+		"the GPU is gone":            {func(w *sleeper) { w.bench.none = true }, driver.CauseStillHeld, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY},
+		"the GPU is lost":            {func(w *sleeper) { w.bench.device.Problem = gpu.ProblemLost }, driver.CauseStillHeld, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY},
+		"it lies, seen on the whole": {func(w *sleeper) { w.bench.nobody, w.model.lies = true, true }, driver.CauseStillHeld, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY},
+		"its engine fails":           {func(w *sleeper) { w.model.sleepErr = errors.New("500") }, driver.CauseNoSleep, executorv1.ServiceState_SERVICE_STATE_RUNNING},
+		"it sleeps":                  {func(*sleeper) {}, "", executorv1.ServiceState_SERVICE_STATE_SLEEPING},
+		"it keeps what it may":       {func(w *sleeper) { w.model.keeps = 150 }, "", executorv1.ServiceState_SERVICE_STATE_SLEEPING},
+		"seen on the whole":          {func(w *sleeper) { w.bench.nobody = true }, "", executorv1.ServiceState_SERVICE_STATE_SLEEPING},
+		"a simulated GPU": {func(w *sleeper) { w.bench.device.Simulated, w.model.lies = true, true }, "",
+			executorv1.ServiceState_SERVICE_STATE_SLEEPING},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newSleeper(t).up()
+				c.given(w)
+				began := time.Now()
+				changed, err := w.SleepService(t.Context(), w.s)
+				if c.cause != "" {
+					wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not go to sleep: "+c.cause)
+				}
+				if (err == nil) != (c.cause == "") || changed != (err == nil) || Cause(err) != c.cause || w.state() != c.state {
+					t.Errorf("%v, %v, cause %q, %v", changed, err, Cause(err), w.Look(w.s))
+				}
+				if took := time.Since(began); took > verifyPatience+time.Second {
+					t.Errorf("it took %s", took)
+				}
+				want := uint32(1000)
+				if c.state == executorv1.ServiceState_SERVICE_STATE_SLEEPING {
+					want = 100
+				}
+				if claims := w.Claims(); len(claims) != 1 || claims[0].MiB != want {
+					t.Errorf("it claims %+v", claims)
+				}
+			})
+		})
+	}
+}
+
+// TestMemoryComesBackLate: a driver gives it back a moment after the engine has answered.
+func TestMemoryComesBackLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSleeper(t).up()
+		w.model.lies = true
+		go func() {
+			time.Sleep(3 * time.Second)
+			w.bench.hold(100)
+		}()
+		if changed, err := w.SleepService(t.Context(), w.s); !changed || err != nil {
+			t.Errorf("%v, %v", changed, err)
+		}
+	})
+}
+
+// TestALieIsForgivenOnceItIsNone: the check sees the memory that came back too late for the sleep.
+func TestALieIsForgivenOnceItIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSleeper(t).up()
+		w.model.lies = true
+		if _, err := w.SleepService(t.Context(), w.s); err == nil || w.Look(w.s).Cause != driver.CauseStillHeld {
+			t.Errorf("%v, %v", err, w.Look(w.s))
+		}
+		if changed, err := w.SleepService(t.Context(), w.s); changed || Cause(err) != driver.CauseStillHeld {
+			t.Errorf("again: %v, %v", changed, err)
+		}
+		w.bench.hold(100)
+		w.check(t.Context(), w.s, w.unit("chat"))
+		if v := w.Look(w.s); !v.Asleep() || v.Running() || !v.Holds() {
+			t.Errorf("then: %v", v)
+		}
+		if changed, err := w.SleepService(t.Context(), w.s); changed || err != nil {
+			t.Errorf("asleep already: %v, %v", changed, err)
+		}
+	})
+}
+
+func TestWhoMaySleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSleeper(t)
+		_, err := w.SleepService(t.Context(), w.s)
+		wantFault(t, err, callv1.Code_CODE_CONFLICT, "chat does not run, so it cannot be put to sleep")
+		_, err = w.WakeService(t.Context(), w.s)
+		wantFault(t, err, callv1.Code_CODE_CONFLICT, "chat does not run, so it cannot be woken; start it")
+		w.up()
+		w.cfg.Confirm = refusing
+		if _, err := w.SleepService(t.Context(), w.s); !errors.Is(err, errNo) || w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+			t.Errorf("unconfirmed: %v, %v", err, w.Look(w.s))
+		}
+		w.cfg.Confirm = willing
+		if changed, err := w.WakeService(t.Context(), w.s); changed || err != nil {
+			t.Errorf("awake: %v, %v", changed, err)
+		}
+		w.s.Sleep = catalogue.SleepNone
+		_, err = w.SleepService(t.Context(), w.s)
+		wantFault(t, err, callv1.Code_CODE_FAILED, "chat cannot sleep: its catalogue entry says no way to")
+		_, err = w.WakeService(t.Context(), w.s)
+		wantFault(t, err, callv1.Code_CODE_FAILED, "chat does not sleep: its catalogue entry says no way to")
+		if calls := w.model.done(); len(calls) > 0 {
+			t.Errorf("its engine was asked: %v", calls)
+		}
+	})
+}
+
+func TestWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSleeper(t).up()
+		if _, err := w.SleepService(t.Context(), w.s); err != nil {
+			t.Fatal(err)
+		}
+		no := fault.New(callv1.Code_CODE_DOES_NOT_FIT, "too big")
+		w.cfg.Admit = func(context.Context, *catalogue.Service) error { return no }
+		if _, err := w.WakeService(t.Context(), w.s); !errors.Is(err, error(no)) {
+			t.Errorf("a wake that does not fit: %v", err)
+		}
+		if _, err := w.Start(t.Context(), w.s); !errors.Is(err, error(no)) || w.state() != executorv1.ServiceState_SERVICE_STATE_SLEEPING {
+			t.Errorf("a start that does not fit: %v", err)
+		}
+		w.cfg.Admit, w.cfg.Confirm = nil, refusing
+		if _, err := w.WakeService(t.Context(), w.s); !errors.Is(err, errNo) {
+			t.Errorf("unconfirmed: %v", err)
+		}
+		w.cfg.Confirm, w.model.wakeErr = willing, errors.New("500")
+		_, err := w.WakeService(t.Context(), w.s)
+		wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not wake: its engine did not wake")
+		if w.state() != executorv1.ServiceState_SERVICE_STATE_SLEEPING {
+			t.Errorf("not woken, and yet %v", w.Look(w.s))
+		}
+		w.model.wakeErr = nil
+		if changed, err := w.WakeService(t.Context(), w.s); !changed || err != nil {
+			t.Errorf("%v, %v", changed, err)
+		}
+		if v := w.Look(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || !v.Healthy || w.Claims()[0].MiB != 1000 {
+			t.Errorf("woken: %v, %v", v, w.Claims())
+		}
+		if _, err := w.SleepService(t.Context(), w.s); err != nil {
+			t.Error(err)
+		}
+		// To start what sleeps is to wake it: no second program.
+		if changed, err := w.Start(t.Context(), w.s); !changed || err != nil || w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+			t.Errorf("start: %v, %v, %v", changed, err, w.Look(w.s))
+		}
+		if starts, _ := w.program.count(); starts != 0 {
+			t.Errorf("%d starts", starts)
+		}
+		want := []string{"sleep", "wake one", "wake one", "warm", "sleep", "wake one", "warm"}
+		if diff := cmp.Diff(want, w.model.done()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestASleeperIsFoundAgain: an executor that begins anew asks the engine, and believes the memory.
+func TestASleeperIsFoundAgain(t *testing.T) {
+	w := newSleeper(t)
+	w.model.asleep = true
+	w.bench.hold(100)
+	if w.up(); w.state() != executorv1.ServiceState_SERVICE_STATE_SLEEPING {
+		t.Errorf("it is %v", w.Look(w.s))
+	}
+	if w.answers.asked != 0 {
+		t.Error("a sleeper was asked for its health")
+	}
+	if got := w.Found(t.Context(), "sleep_service", []byte(`{"service_id":"chat"}`)); got != "sleeping" {
+		t.Errorf("found %q", got)
+	}
+	if changed, err := w.Stop(t.Context(), w.s); !changed || err != nil || w.state() != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+		t.Errorf("a sleeper is stopped: %v, %v, %v", changed, err, w.Look(w.s))
+	}
+}
+
+// TestRequestsMayEnd: before a sleep and a stop, where the engine tells of them, and not for ever.
+func TestRequestsMayEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSleeper(t).up()
+		w.model.usage = engine.Usage{Told: true, Requests: 2}
+		go func() {
+			time.Sleep(4 * time.Second)
+			w.model.mu.Lock()
+			w.model.usage.Requests = 0
+			w.model.mu.Unlock()
+		}()
+		began := time.Now()
+		if _, err := w.SleepService(t.Context(), w.s); err != nil || time.Since(began) < 4*time.Second {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+		if _, err := w.WakeService(t.Context(), w.s); err != nil {
+			t.Error(err)
+		}
+		w.model.mu.Lock()
+		w.model.usage.Requests = 1
+		w.model.mu.Unlock()
+		began = time.Now()
+		if changed, err := w.Stop(t.Context(), w.s); !changed || err != nil || time.Since(began) != drainPatience {
+			t.Errorf("%v, %v after %s", changed, err, time.Since(began))
+		}
+		if got := strings.Join(w.model.done(), " "); got != "drain sleep wake one warm drain" {
+			t.Errorf("its engine was asked: %s", got)
+		}
+	})
+}

@@ -1,0 +1,228 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/live"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/platform/clean"
+)
+
+const (
+	// redraw is how often what moves on a terminal is drawn anew.
+	redraw = 200 * time.Millisecond
+	// lastStep is how long the last steps of an operation that has answered are waited for.
+	lastStep = 500 * time.Millisecond
+)
+
+// steps is what is known of one operation's steps.
+type steps struct {
+	byNumber map[uint32]*step
+}
+
+type step struct {
+	said *executorv1.WatchProgressResponse
+	// at is when it was said, by this machine's clock.
+	at time.Time
+}
+
+// take notes what was said of a step and reports whether its phase is new or it has ended: what a line of a log is worth.
+func (v *steps) take(said *executorv1.WatchProgressResponse, now time.Time) bool {
+	if v.byNumber == nil {
+		v.byNumber = map[uint32]*step{}
+	}
+	before := v.byNumber[said.GetStep()]
+	v.byNumber[said.GetStep()] = &step{said: said, at: now}
+	return before == nil || before.said.GetPhase() != said.GetPhase() || before.said.GetEnded() != said.GetEnded()
+}
+
+// sorted returns the steps in their order.
+func (v *steps) sorted() []*step {
+	out := make([]*step, 0, len(v.byNumber))
+	for _, s := range v.byNumber {
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b *step) int { return int(a.said.GetStep()) - int(b.said.GetStep()) })
+	return out
+}
+
+// lines lays the steps out for a terminal.
+func (v *steps) lines(out *output.Printer, now time.Time) []string {
+	var lines []string
+	for _, s := range v.sorted() {
+		lines = append(lines, s.line(out, now))
+	}
+	return lines
+}
+
+// line is one step: where it stands, what is done to which service, and how long it takes.
+func (s *step) line(out *output.Printer, now time.Time) string {
+	elapsed := time.Duration(s.said.GetElapsedMs()) * time.Millisecond
+	mark := out.Blue("●")
+	switch {
+	case s.said.GetCause() != "":
+		mark = out.Red("✗")
+	case s.said.GetEnded():
+		mark = out.Green("✓")
+	default:
+		elapsed += max(0, now.Sub(s.at))
+	}
+	text := fmt.Sprintf("%s %s %s  %s", mark, s.number(), output.Pad(phaseWords(s.said.GetPhase()), 24),
+		clean.Line(s.said.GetServiceId(), 64))
+	switch {
+	case s.said.GetCause() != "":
+		return text + "  " + out.Red(clean.Line(s.said.GetCause(), 300))
+	case s.said.GetEnded():
+		return text + "  " + out.Dim(approval.Duration(elapsed))
+	case s.said.GetExpectedMs() > 0:
+		expected := time.Duration(s.said.GetExpectedMs()) * time.Millisecond
+		return text + "  " + approval.Duration(elapsed) + out.Dim(" of about "+approval.Duration(expected))
+	default:
+		return text + "  " + approval.Duration(elapsed)
+	}
+}
+
+// number is "2/5", or "2" where it is not known how many there are.
+func (s *step) number() string {
+	number := strconv.FormatUint(uint64(s.said.GetStep()), 10)
+	if of := s.said.GetSteps(); of > 0 {
+		number += "/" + strconv.FormatUint(uint64(of), 10)
+	}
+	return number
+}
+
+// phaseWords says for people what is done in a phase; a word of a newer executor's is shown as it is.
+func phaseWords(phase string) string {
+	switch phase {
+	case "drain":
+		return "letting requests finish"
+	case "stop":
+		return "stopping"
+	case "sleep":
+		return "putting to sleep"
+	case "verify":
+		return "waiting for free memory"
+	case "start":
+		return "starting"
+	case "ready":
+		return "loading"
+	case "warm":
+		return "asking for one token"
+	case "wake":
+		return "waking"
+	case "compensate":
+		return "bringing back"
+	default:
+		return clean.Line(phase, 32)
+	}
+}
+
+// stepJSON is a step in --json. Field names are stable.
+type stepJSON struct {
+	Kind        string `json:"kind"`
+	OperationID string `json:"operation_id"`
+	Step        uint32 `json:"step"`
+	Steps       uint32 `json:"steps,omitempty"`
+	Phase       string `json:"phase"`
+	ServiceID   string `json:"service_id,omitempty"`
+	ElapsedMS   uint32 `json:"elapsed_ms"`
+	ExpectedMS  uint32 `json:"expected_ms,omitempty"`
+	Ended       bool   `json:"ended"`
+	Cause       string `json:"cause,omitempty"`
+}
+
+func toStepJSON(operationID string, s *executorv1.WatchProgressResponse) stepJSON {
+	return stepJSON{
+		Kind: "step", OperationID: operationID, Step: s.GetStep(), Steps: s.GetSteps(), Phase: s.GetPhase(), ServiceID: s.GetServiceId(),
+		ElapsedMS: s.GetElapsedMs(), ExpectedMS: s.GetExpectedMs(), Ended: s.GetEnded(), Cause: s.GetCause(),
+	}
+}
+
+// watchProgress passes on what the executor says of an operation's steps until the operation or ctx ends. That there is
+// nothing to say is no error of the operation's.
+func (s *session) watchProgress(ctx context.Context, operationID string, tell func(*executorv1.WatchProgressResponse)) error {
+	stream, err := s.Executor.Events.WatchProgress(ctx, &executorv1.WatchProgressRequest{OperationId: operationID})
+	if err != nil {
+		return err
+	}
+	for {
+		said, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		tell(said)
+	}
+}
+
+// follow shows the steps of an operation while it runs: in place on a terminal, and otherwise as lines. The returned function
+// ends the showing; it waits a moment for the last step.
+func (a *app) follow(ctx context.Context, s *session, operationID string) (stop func()) {
+	if s.Executor.Events == nil || operationID == "" {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	told := make(chan *executorv1.WatchProgressResponse)
+	go func() {
+		defer close(told)
+		// Progress is for looking at: how the operation went is said by its answer.
+		_ = s.watchProgress(ctx, operationID, func(said *executorv1.WatchProgressResponse) {
+			select {
+			case told <- said:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	shown := make(chan struct{})
+	go func() {
+		defer close(shown)
+		a.showSteps(told)
+	}()
+	return func() {
+		select {
+		case <-shown:
+		case <-time.After(lastStep):
+		}
+		cancel()
+		<-shown
+	}
+}
+
+// showSteps draws steps until told is closed.
+func (a *app) showSteps(told <-chan *executorv1.WatchProgressResponse) {
+	out := a.display()
+	var all steps
+	if !output.IsTerminal(out.Out) {
+		for said := range told {
+			if all.take(said, a.now()) {
+				out.Printf("%s\n", all.byNumber[said.GetStep()].line(out, a.now()))
+			}
+		}
+		return
+	}
+	area := live.Below(out.Out)
+	defer area.Close()
+	tick := time.NewTicker(redraw)
+	defer tick.Stop()
+	for {
+		select {
+		case said, ok := <-told:
+			if !ok {
+				if len(all.byNumber) > 0 {
+					area.Draw(all.lines(out, a.now()))
+				}
+				return
+			}
+			all.take(said, a.now())
+		case <-tick.C:
+		}
+		if len(all.byNumber) > 0 {
+			area.Draw(all.lines(out, a.now()))
+		}
+	}
+}

@@ -1,0 +1,569 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/live"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/platform/clean"
+)
+
+// How often what has no stream of its own is asked for.
+const (
+	watchHost       = time.Second
+	watchOperations = time.Second
+	watchModes      = 5 * time.Second
+	// watchRetry is how long an unreachable process is left alone.
+	watchRetry = time.Second
+	// watchPatience bounds each question.
+	watchPatience = 5 * time.Second
+	// memoryNews is by how many MiB a GPU's use changes before a line is written about it.
+	memoryNews = 256
+	// keptEnded is how long an operation that ended stays on the screen.
+	keptEnded = 10 * time.Second
+)
+
+func (a *app) watchCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "watch",
+		Short: "Services, GPU memory and running steps, live",
+		Long: `On a terminal: one screen with every service's state, a bar of each GPU's memory, the steps of what is being
+carried out and what waits for you, until Ctrl-C. It goes on when a process is restarted.
+
+Anywhere else: a line for each change, with --json one object a line ("kind" is service, gpu, mode, operation,
+step, waiting or problem).`,
+		Example: "  durward watch\n  durward watch --json | jq -c 'select(.kind == \"service\")'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, s, err := a.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			return a.watch(ctx, s)
+		},
+	}
+}
+
+// picture is what watch knows. One goroutine owns it.
+type picture struct {
+	services []*executorv1.ServiceSummary
+	host     *executorv1.GetHostResponse
+	modes    *executorv1.ListModesResponse
+	ops      map[string]*watched
+	waiting  int
+	// problems are why a source does not answer, by source.
+	problems map[string]string
+	// told is what the last line about each GPU said, by index: small changes add up.
+	told map[uint32]*executorv1.Gpu
+}
+
+func newPicture() *picture {
+	return &picture{ops: map[string]*watched{}, problems: map[string]string{}, told: map[uint32]*executorv1.Gpu{}}
+}
+
+// watched is one operation that is or was being carried out.
+type watched struct {
+	op    *vaultv1.Operation
+	title string
+	steps steps
+	// gone is when it was seen to have ended; zero while it runs.
+	gone time.Time
+}
+
+// change is one piece of news: how it changes the picture, and what a line says of it, if anything.
+type change func(*picture) []news
+
+// news is a line of watch where it is not a terminal.
+type news struct {
+	text  string
+	value any
+}
+
+// Objects of --json, beside stepJSON. Field names are stable.
+type (
+	serviceNews struct {
+		Kind      string `json:"kind"`
+		ServiceID string `json:"service_id"`
+		State     string `json:"state"`
+		Initial   bool   `json:"initial"`
+	}
+	gpuNews struct {
+		Kind       string `json:"kind"`
+		Index      uint32 `json:"index"`
+		TotalMiB   uint32 `json:"memory_total_mib"`
+		UsedMiB    uint32 `json:"memory_used_mib"`
+		FreeMiB    uint32 `json:"memory_free_mib"`
+		ForeignMiB uint32 `json:"memory_foreign_mib"`
+		ClaimedMiB uint32 `json:"memory_claimed_mib"`
+		Problem    string `json:"problem,omitempty"`
+	}
+	modeNews struct {
+		Kind    string `json:"kind"`
+		Current string `json:"current"`
+		Running bool   `json:"running"`
+	}
+	operationNews struct {
+		Kind        string `json:"kind"`
+		OperationID string `json:"operation_id"`
+		State       string `json:"state"`
+		Tool        string `json:"tool"`
+		Principal   string `json:"principal"`
+	}
+	waitingNews struct {
+		Kind    string `json:"kind"`
+		Waiting int    `json:"waiting"`
+	}
+	problemNews struct {
+		Kind    string `json:"kind"`
+		Source  string `json:"source"`
+		Problem string `json:"problem"`
+	}
+)
+
+func (a *app) watch(ctx context.Context, s *session) error {
+	// The first answer says whether there is anything to watch at all.
+	list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
+	if err != nil {
+		return err
+	}
+	p := newPicture()
+	p.services = list.GetServices()
+	ctx, cancel := context.WithCancel(ctx)
+	changes := make(chan change)
+	tell := func(c change) bool {
+		select {
+		case changes <- c:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	sources := []func(){
+		func() { watchServices(ctx, s, tell) },
+		func() {
+			ask(ctx, "executor", watchHost, tell, func(ctx context.Context) (change, error) {
+				host, err := s.Executor.GetHost(ctx, &executorv1.GetHostRequest{})
+				return hostChange(host), err
+			})
+		},
+		func() {
+			ask(ctx, "modes", watchModes, tell, func(ctx context.Context) (change, error) {
+				modes, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
+				return modesChange(modes), err
+			})
+		},
+		func() { a.watchOperationsOf(ctx, s, tell) },
+	}
+	done := make(chan struct{}, len(sources))
+	for _, source := range sources {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			source()
+		}()
+	}
+	defer func() {
+		cancel()
+		for range sources {
+			<-done
+		}
+	}()
+	if a.json || !output.IsTerminal(a.out.Out) {
+		return a.watchLines(ctx, p, changes)
+	}
+	return a.watchScreen(ctx, p, changes)
+}
+
+// watchLines writes a line for each piece of news.
+func (a *app) watchLines(ctx context.Context, p *picture, changes <-chan change) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil // Ctrl-C is how watching ends
+		case c := <-changes:
+			for _, n := range c(p) {
+				if !a.json {
+					a.out.Printf("%s  %s\n", a.now().Format(time.TimeOnly), n.text)
+					continue
+				}
+				if err := a.out.Line(n.value); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// watchScreen draws the whole picture whenever it changes, and at least each second, since times move.
+func (a *app) watchScreen(ctx context.Context, p *picture, changes <-chan change) error {
+	area := live.Whole(a.out.Out)
+	defer area.Close()
+	tick := time.NewTicker(redraw)
+	defer tick.Stop()
+	dirty, drawn := true, time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case c := <-changes:
+			c(p)
+			dirty = true
+		case now := <-tick.C:
+			if dirty || now.Sub(drawn) >= time.Second {
+				width, _ := area.Size()
+				area.Draw(a.screenLines(p, width))
+				dirty, drawn = false, now
+			}
+		}
+	}
+}
+
+// screenLines lays the picture out.
+func (a *app) screenLines(p *picture, width int) []string {
+	out, now := a.out, a.now()
+	mode := "no mode"
+	if current := p.modes.GetCurrent(); current != "" {
+		mode = "mode " + clean.Line(current, 64)
+		if !modeRuns(p.modes) {
+			mode += out.Yellow(" (drifted)")
+		}
+	}
+	lines := []string{out.Bold("durward") + "  " + mode + "  " + out.Dim(now.Format(time.TimeOnly)+"  Ctrl-C ends")}
+	for _, source := range sortedSources(p.problems) {
+		lines = append(lines, out.Red(source+": "+p.problems[source]))
+	}
+	if p.waiting > 0 {
+		lines = append(lines, out.Yellow(fmt.Sprintf("%d waiting for you: durward approvals", p.waiting)))
+	}
+	lines = append(lines, "")
+	if p.host != nil {
+		lines = append(lines, a.hostLines(out, p.host, min(max(width-4, 20), maxBarWidth), false)...)
+		lines = append(lines, "")
+	}
+	for _, id := range sortedOperations(p.ops) {
+		w := p.ops[id]
+		lines = append(lines, w.title)
+		for _, line := range w.steps.lines(out, now) {
+			lines = append(lines, "  "+line)
+		}
+		lines = append(lines, "")
+	}
+	for _, service := range p.services {
+		lines = append(lines, fmt.Sprintf("%s %s %s", output.Pad(clean.Line(service.GetServiceId(), 64), 28),
+			output.Pad(a.stateColour(service.GetState()), 10), out.Dim(clean.Line(service.GetModel(), 128))))
+	}
+	return lines
+}
+
+func modeRuns(modes *executorv1.ListModesResponse) bool {
+	for _, m := range modes.GetModes() {
+		if m.GetModeId() == modes.GetCurrent() {
+			return m.GetRunning()
+		}
+	}
+	return false
+}
+
+func sortedSources(m map[string]string) []string {
+	var out []string
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// sortedOperations orders operations by when they were asked for.
+func sortedOperations(ops map[string]*watched) []string {
+	var out []string
+	for id := range ops {
+		out = append(out, id)
+	}
+	slices.SortFunc(out, func(x, y string) int {
+		if c := ops[x].op.GetAskedAt().AsTime().Compare(ops[y].op.GetAskedAt().AsTime()); c != 0 {
+			return c
+		}
+		return strings.Compare(x, y)
+	})
+	return out
+}
+
+// ask asks again and again, and tells when there is no answer and when there is one again.
+func ask(
+	ctx context.Context, source string, every time.Duration, tell func(change) bool, question func(context.Context) (change, error),
+) {
+	for {
+		asking, cancel := context.WithTimeout(ctx, watchPatience)
+		answer, err := question(asking)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			answer = problemChange(source, publicText(err))
+		} else {
+			inner := answer
+			answer = func(p *picture) []news { return append(solved(p, source), inner(p)...) }
+		}
+		if !tell(answer) || !pause(ctx, every) {
+			return
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+func problemChange(source, problem string) change {
+	return func(p *picture) []news {
+		if p.problems[source] == problem {
+			return nil
+		}
+		p.problems[source] = problem
+		return []news{{source + ": " + problem, problemNews{"problem", source, problem}}}
+	}
+}
+
+func solved(p *picture, source string) []news {
+	if p.problems[source] == "" {
+		return nil
+	}
+	delete(p.problems, source)
+	return []news{{source + ": answers again", problemNews{"problem", source, ""}}}
+}
+
+// watchServices passes on the states of services as they change. The list is read anew with each stream, since the catalogue
+// may have changed.
+func watchServices(ctx context.Context, s *session, tell func(change) bool) {
+	for {
+		err := func() error {
+			asking, cancel := context.WithTimeout(ctx, watchPatience)
+			list, err := s.Executor.Tools.ListServices(asking, &executorv1.ListServicesRequest{})
+			cancel()
+			if err != nil {
+				return err
+			}
+			stream, err := s.Executor.Events.WatchServices(ctx, &executorv1.WatchServicesRequest{})
+			if err != nil {
+				return err
+			}
+			if !tell(func(p *picture) []news {
+				p.services = list.GetServices()
+				return solved(p, "services")
+			}) {
+				return nil
+			}
+			for {
+				said, err := stream.Recv()
+				if err != nil {
+					return err
+				}
+				if !tell(serviceChange(said)) {
+					return nil
+				}
+			}
+		}()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && !tell(problemChange("services", publicText(err))) {
+			return
+		}
+		if !pause(ctx, watchRetry) {
+			return
+		}
+	}
+}
+
+func serviceChange(said *executorv1.WatchServicesResponse) change {
+	return func(p *picture) []news {
+		id := clean.Line(said.GetServiceId(), 64)
+		i := slices.IndexFunc(p.services, func(s *executorv1.ServiceSummary) bool {
+			return s.GetServiceId() == said.GetServiceId()
+		})
+		if i < 0 {
+			p.services = append(p.services, &executorv1.ServiceSummary{ServiceId: said.GetServiceId()})
+			i = len(p.services) - 1
+		}
+		p.services[i].State = said.GetState()
+		word := stateWord(said.GetState())
+		return []news{{output.Pad(id, 24) + " " + word, serviceNews{"service", id, word, said.GetInitial()}}}
+	}
+}
+
+func hostChange(host *executorv1.GetHostResponse) change {
+	return func(p *picture) []news {
+		var out []news
+		for _, holders := range host.GetGpus() {
+			g := holders.GetGpu()
+			if before := p.told[g.GetIndex()]; before != nil && before.GetProblem() == g.GetProblem() &&
+				before.GetMemoryClaimedMib() == g.GetMemoryClaimedMib() &&
+				distance(before.GetMemoryUsedMib(), g.GetMemoryUsedMib()) < memoryNews {
+				continue
+			}
+			p.told[g.GetIndex()] = g
+			problem := clean.Line(g.GetProblem(), 200)
+			text := fmt.Sprintf("GPU %d %s", g.GetIndex(), problem)
+			if problem == "" {
+				text = fmt.Sprintf("GPU %d: %d of %d MiB used, %d foreign, %d claimed", g.GetIndex(), g.GetMemoryUsedMib(),
+					g.GetMemoryTotalMib(), g.GetMemoryForeignMib(), g.GetMemoryClaimedMib())
+			}
+			out = append(out, news{text, gpuNews{
+				"gpu", g.GetIndex(), g.GetMemoryTotalMib(), g.GetMemoryUsedMib(), g.GetMemoryFreeMib(),
+				g.GetMemoryForeignMib(), g.GetMemoryClaimedMib(), problem,
+			}})
+		}
+		p.host = host
+		return out
+	}
+}
+
+func distance(a, b uint32) uint32 { return max(a, b) - min(a, b) }
+
+func modesChange(modes *executorv1.ListModesResponse) change {
+	return func(p *picture) []news {
+		known := p.modes != nil
+		current, running := modes.GetCurrent(), modeRuns(modes)
+		same := known && p.modes.GetCurrent() == current && modeRuns(p.modes) == running
+		p.modes = modes
+		if same || !known && current == "" {
+			return nil
+		}
+		text := "no mode"
+		if current != "" {
+			text = "mode " + clean.Line(current, 64) + word(!running, " (drifted)")
+		}
+		return []news{{text, modeNews{"mode", clean.Line(current, 64), running}}}
+	}
+}
+
+// watchOperationsOf follows what waits and what is carried out: the vault knows which operations there are, the executor
+// their steps.
+func (a *app) watchOperationsOf(ctx context.Context, s *session, tell func(change) bool) {
+	followed := map[string]bool{}
+	ended := make(chan string)
+	ctx, cancel := context.WithCancel(ctx)
+	running := 0
+	defer func() {
+		cancel()
+		for ; running > 0; running-- {
+			<-ended
+		}
+	}()
+	question := &vaultv1.ListOperationsRequest{Limit: 200, States: []vaultv1.OperationState{
+		vaultv1.OperationState_OPERATION_STATE_PENDING, vaultv1.OperationState_OPERATION_STATE_RUNNING,
+	}}
+	tick := time.NewTicker(watchOperations)
+	defer tick.Stop()
+	for {
+		asking, stop := context.WithTimeout(ctx, watchPatience)
+		answer, err := s.Vault.ListOperations(asking, question)
+		stop()
+		if ctx.Err() != nil {
+			return
+		}
+		c := operationsChange(answer.GetOperations(), a)
+		if err != nil {
+			c = problemChange("vault", publicText(err))
+		}
+		if !tell(c) {
+			return
+		}
+		for _, op := range answer.GetOperations() {
+			id := op.GetOperationId()
+			if isPending(op) || followed[id] {
+				continue
+			}
+			followed[id] = true
+			running++
+			go func() {
+				_ = s.watchProgress(ctx, id, func(said *executorv1.WatchProgressResponse) { tell(stepChange(a, id, said)) })
+				ended <- id
+			}()
+		}
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				return
+			case id := <-ended:
+				// An executor that was restarted is asked again while the operation goes on.
+				running--
+				delete(followed, id)
+			case <-tick.C:
+				waiting = false
+			}
+		}
+	}
+}
+
+// operationsChange notes which operations wait and run.
+func operationsChange(ops []*vaultv1.Operation, a *app) change {
+	return func(p *picture) []news {
+		out := solved(p, "vault")
+		now := a.now()
+		seen := map[string]bool{}
+		waiting := 0
+		for _, op := range ops {
+			if isPending(op) {
+				waiting++
+				continue
+			}
+			id := op.GetOperationId()
+			seen[id] = true
+			if p.ops[id] == nil {
+				title := a.out.Bold(clean.Visible(op.GetTool().GetName())) + " " + approval.Arguments(op.GetArguments())
+				w := &watched{op: op, title: title + a.out.Dim("  for "+clean.Visible(op.GetPrincipal()))}
+				p.ops[id] = w
+				out = append(out, operationLine(w, "running"))
+			}
+		}
+		for id, w := range p.ops {
+			switch {
+			case seen[id]:
+			case w.gone.IsZero():
+				w.gone = now
+				out = append(out, operationLine(w, "ended"))
+			case now.Sub(w.gone) > keptEnded:
+				delete(p.ops, id)
+			}
+		}
+		if waiting != p.waiting {
+			p.waiting = waiting
+			out = append(out, news{fmt.Sprintf("%d waiting: durward approvals", waiting), waitingNews{"waiting", waiting}})
+		}
+		return out
+	}
+}
+
+func operationLine(w *watched, state string) news {
+	tool, who := clean.Visible(w.op.GetTool().GetName()), clean.Visible(w.op.GetPrincipal())
+	return news{
+		fmt.Sprintf("%s %s for %s: %s", tool, approval.Arguments(w.op.GetArguments()), who, state),
+		operationNews{"operation", w.op.GetOperationId(), state, tool, who},
+	}
+}
+
+// stepChange notes a step of an operation.
+func stepChange(a *app, operationID string, said *executorv1.WatchProgressResponse) change {
+	return func(p *picture) []news {
+		w := p.ops[operationID]
+		if w == nil || !w.steps.take(said, a.now()) {
+			return nil
+		}
+		return []news{{"  " + w.steps.byNumber[said.GetStep()].line(a.out, a.now()), toStepJSON(operationID, said)}}
+	}
+}

@@ -1,0 +1,142 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+)
+
+// Host is what is known of the GPU host.
+type Host struct {
+	// Catalogue is the catalogue's own file, read as the executor would; nil when CatalogueError says why it cannot be.
+	Catalogue      *catalogue.Catalogue
+	CatalogueError error
+	// DockerSocket is what config/executor.yaml names; UserManager: units are those of systemd's user manager.
+	DockerSocket string
+	UserManager  bool
+	// Status is the executor's; nil when it does not answer.
+	Status *executorv1.GetStatusResponse
+	// Unenforced are services whose network expectation nothing enforces, by the executor's own word.
+	Unenforced []string
+}
+
+// uses counts the catalogue's services of a driver.
+func (h Host) uses(driver string) int {
+	n := 0
+	if h.Catalogue != nil {
+		for _, s := range h.Catalogue.Services {
+			if s.Driver == driver {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func catalogueFile(_ context.Context, cfg Config) []Finding {
+	h := cfg.Host
+	switch {
+	case errors.Is(h.CatalogueError, fs.ErrPermission):
+		return []Finding{{Warning, "catalogue", "you may not read it", "Look as a user who may: durward catalog check"}}
+	case h.CatalogueError != nil:
+		first, _, _ := strings.Cut(h.CatalogueError.Error(), "\n")
+		return []Finding{{Bad, "catalogue", clean.Line(first, 300), "durward catalog check"}}
+	case h.Catalogue == nil:
+		return nil
+	case h.Status != nil && h.Status.GetCatalogueDigest() != h.Catalogue.Digest:
+		return []Finding{{Warning, "catalogue", "it is good, and the executor uses another one",
+			"Its log says why: " + cfg.Home.Log("executor")}}
+	}
+	return []Finding{good("catalogue", "%d services and %d modes, without a mistake", len(h.Catalogue.Services), len(h.Catalogue.Modes))}
+}
+
+func gpuSource(_ context.Context, cfg Config) []Finding {
+	status := cfg.Host.Status
+	if status == nil {
+		return nil
+	}
+	_, err := os.Stat(filepath.Join(cfg.Root, "proc/driver/nvidia/version"))
+	driver := err == nil
+	switch source := status.GetGpuSource(); {
+	case source == "nvml":
+		return []Finding{good("gpu", "%d GPUs, read through the driver's library", status.GetGpus())}
+	case source == "nvidia-smi":
+		return []Finding{{Warning, "gpu",
+			fmt.Sprintf("%d GPUs, read through nvidia-smi: slower, and without the driver's events", status.GetGpus()),
+			"Build with a C compiler (apt-get install gcc; make build), or install a release."}}
+	case source == "simulated" && driver:
+		return []Finding{{Warning, "gpu", "GPUs are simulated by the catalogue although an NVIDIA driver is there",
+			"Name the real ones under gpus in the catalogue: durward catalog add gpu -h"}}
+	case source == "simulated":
+		return []Finding{good("gpu", "%d GPUs, simulated by the catalogue", status.GetGpus())}
+	case driver:
+		return []Finding{{Bad, "gpu", "an NVIDIA driver is there, and the executor finds no GPU",
+			"Its log says why: " + cfg.Home.Log("executor")}}
+	}
+	return []Finding{{Warning, "gpu", "no GPU was found, and the catalogue simulates none",
+		"To try things out: durward catalog add gpu 0 --simulated -h"}}
+}
+
+func systemd(_ context.Context, cfg Config) []Finding {
+	n := cfg.Host.uses(catalogue.DriverSystemd)
+	if n == 0 {
+		return nil
+	}
+	place, manager := "run/systemd/private", "systemd"
+	if cfg.Host.UserManager {
+		place, manager = "run/user/"+strconv.Itoa(os.Getuid())+"/systemd/private", "systemd's user manager"
+	}
+	if _, err := os.Stat(filepath.Join(cfg.Root, place)); err != nil && !errors.Is(err, fs.ErrPermission) {
+		return []Finding{{Bad, "systemd", fmt.Sprintf("the catalogue has %d services of %s, which does not run here", n, manager),
+			"Use another driver for them, or see systemd.manager in config/executor.yaml."}}
+	}
+	return []Finding{good("systemd", "%s runs; %d services are its units", manager, n)}
+}
+
+// dockerPatience is how long a connection to a socket of this host may take.
+const dockerPatience = time.Second
+
+func docker(ctx context.Context, cfg Config) []Finding {
+	n := cfg.Host.uses(catalogue.DriverDocker)
+	socket := cfg.Host.DockerSocket
+	switch {
+	case n == 0:
+		return nil
+	case socket == "":
+		return []Finding{{Bad, "docker", fmt.Sprintf("the catalogue has %d containers, and the executor is given no socket", n),
+			"Name it in config/executor.yaml: docker: {socket: /run/docker.sock}"}}
+	}
+	dialer := net.Dialer{Timeout: dockerPatience}
+	conn, err := dialer.DialContext(ctx, "unix", filepath.Join(cfg.Root, socket))
+	switch {
+	case err == nil:
+		_ = conn.Close() // nothing was said
+		return []Finding{{Warning, "docker", "it answers, to you too: whoever may use it is root in all but name",
+			"Let the executor's user alone use " + clean.Line(socket, 200) + "."}}
+	case errors.Is(err, syscall.EACCES):
+		return []Finding{good("docker", "its socket is there, and you may not use it; %d services are containers", n)}
+	}
+	return []Finding{{Bad, "docker", "nobody answers on " + clean.Line(socket, 200),
+		"Start Docker (systemctl start docker), or correct docker.socket in config/executor.yaml."}}
+}
+
+func network(_ context.Context, cfg Config) []Finding {
+	if len(cfg.Host.Unenforced) == 0 {
+		return nil
+	}
+	return []Finding{{Warning, "network",
+		"not enforced: " + strings.Join(cfg.Host.Unenforced, ", ") + " can reach more than the catalogue expects",
+		"Run them as systemd units: durward service install ID"}}
+}

@@ -1,0 +1,120 @@
+package install
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/keys"
+)
+
+// JoinOptions say how a person's own side is made.
+type JoinOptions struct {
+	// Home is the person's folder.
+	Home home.Home
+	// Operator is the name in approvals.
+	Operator string
+	// SigningKey is a key file that is there already, absolute; empty: keys/operator_ed25519 of the home, made if missing.
+	SigningKey string
+	// Without makes no key: for root, who approves nothing.
+	Without bool
+	// Passphrase is asked for when a key is made; it may return keys.ErrNeedsHuman.
+	Passphrase func() ([]byte, error)
+}
+
+// Join makes the own side of an operator of this host's installation: configuration, folders and, where there is none, a
+// signing key with a passphrase. It runs as the operator and changes nothing that is there. It returns the public key, nil
+// without a key, and keys.ErrNeedsHuman, everything else done, where nobody could be asked for a passphrase.
+func Join(settings Settings, opts JoinOptions) (public []byte, err error) {
+	h := opts.Home
+	for _, dir := range []string{h.Dir, filepath.Dir(h.Config("x")), filepath.Dir(h.Key("x")), h.State("operator"), filepath.Dir(h.Client("x")), filepath.Join(h.Dir, "run")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("home folder: %w", err)
+		}
+	}
+	file := opts.SigningKey
+	if file == "" {
+		file = h.Key("operator_ed25519")
+	}
+	var noKey error
+	if !opts.Without {
+		public, noKey = signingKey(file, opts)
+		if noKey != nil && !errors.Is(noKey, keys.ErrNeedsHuman) {
+			return nil, noKey
+		}
+	}
+	if _, err := os.Lstat(h.Config("operator")); errors.Is(err, fs.ErrNotExist) {
+		data, err := values{Settings: settings, Operator: opts.Operator, State: h.State("operator"), SigningKey: file}.render("operator")
+		if err != nil {
+			return nil, err
+		}
+		if err := home.CreateFile(h.Config("operator"), data, 0o600); err != nil {
+			return nil, err
+		}
+	} else if err != nil {
+		return nil, fmt.Errorf("home folder: %w", err)
+	} else if cfg, err := h.Load(); err != nil {
+		return nil, err
+	} else if cfg.TrustDir != trustDir {
+		return nil, fmt.Errorf("%s is an installation of its own: move it away, or give another --home", h.Dir)
+	}
+	return public, noKey
+}
+
+// signingKey returns the public half of the key, which it makes if it is to lie in the home and does not.
+func signingKey(file string, opts JoinOptions) ([]byte, error) {
+	publicFile := file
+	if filepath.Ext(file) != ".pub" {
+		publicFile += ".pub"
+	}
+	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
+		if opts.SigningKey != "" {
+			return nil, fmt.Errorf("signing key: %w", err)
+		}
+		if err := makeKey(file, publicFile, opts); err != nil {
+			return nil, err
+		}
+	}
+	if filepath.Ext(file) != ".pub" {
+		protected, err := keys.Protected(file)
+		if err != nil {
+			return nil, err
+		}
+		if !protected {
+			return nil, fmt.Errorf("the signing key %s has no passphrase: any program of yours could approve. Give it one: ssh-keygen -p -f %s", file, file)
+		}
+	}
+	public, err := os.ReadFile(publicFile)
+	if err != nil {
+		return nil, fmt.Errorf("signing key: %w", err)
+	}
+	if _, err := keys.ReadPublic(publicFile); err != nil {
+		return nil, err
+	}
+	return public, nil
+}
+
+func makeKey(file, publicFile string, opts JoinOptions) error {
+	if opts.Passphrase == nil {
+		return keys.ErrNeedsHuman
+	}
+	passphrase, err := opts.Passphrase()
+	if err != nil {
+		return err
+	}
+	defer clear(passphrase)
+	if len(passphrase) == 0 {
+		return errors.New("a signing key needs a passphrase here")
+	}
+	private, public, err := keys.Generate(opts.Operator+"@durward", passphrase)
+	if err != nil {
+		return err
+	}
+	if err := home.WriteFile(publicFile, public, 0o600); err != nil {
+		return err
+	}
+	return home.CreateFile(file, private, 0o600)
+}

@@ -1,0 +1,258 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/mod/sumdb/note"
+
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/pki"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
+)
+
+// grantKeyLife is how long the vault's first signing key is trusted; a new one is put beside it before.
+const grantKeyLife = 2 * 365 * 24 * time.Hour
+
+// keys makes the authority and the processes' signing keys, and the public halves in the trust folder.
+func (p *Plan) keys() error {
+	if err := p.authority(); err != nil {
+		return err
+	}
+	if err := p.once(keysDir+"/grant.key", owner{}, 0o600, func() ([]byte, error) {
+		key, err := grant.GenerateKey(firstKID)
+		if err != nil {
+			return nil, err
+		}
+		return key.Format(), nil
+	}); err != nil {
+		return err
+	}
+	if err := p.once(trustDir+"/"+trust.FileGrantSigners, owner{}, 0o644, p.grantSigners); err != nil {
+		return err
+	}
+	return p.logKey()
+}
+
+func (p *Plan) authority() error {
+	keyFile := pkiDir + "/" + pki.FileCAKey
+	info, err := os.Lstat(p.on(keyFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		p.add(Step{Verb: Make, What: describe(keyFile, owner{}, 0o600), Note: "the certificate authority of " + identity.DefaultTrustDomain,
+			do: func(context.Context) (string, error) {
+				ca, err := pki.NewCA(identity.DefaultTrustDomain)
+				if err != nil {
+					return "", err
+				}
+				return "", ca.Write(p.on(pkiDir))
+			}})
+	case err != nil:
+		return err
+	case !p.as(info, owner{}, 0o600):
+		// Load would refuse it, and rightly: who knows who has read it.
+		return fmt.Errorf("%s is not root's alone: ask who has read it, and make a new one if in doubt", keyFile)
+	default:
+		p.add(Step{Verb: Same, What: describe(keyFile, owner{}, 0o600)})
+	}
+	return p.once(trustDir+"/"+trust.FileCA, owner{}, 0o644, func() ([]byte, error) {
+		ca, err := pki.Load(p.on(pkiDir))
+		if err != nil {
+			return nil, err
+		}
+		return ca.CertificatePEM(), nil
+	})
+}
+
+func (p *Plan) grantSigners() ([]byte, error) {
+	key, err := grant.LoadKey(p.on(keysDir + "/grant.key"))
+	if err != nil {
+		return nil, err
+	}
+	public, ok := key.Private.Public().(ed25519.PublicKey)
+	if !ok {
+		return nil, errors.New("grant key: not an Ed25519 key")
+	}
+	// The day before: clocks differ, and a day is not worth a failed start.
+	from := p.opts.Now().UTC().Truncate(24 * time.Hour)
+	return trust.FormatGrantSigners([]trust.GrantSigner{{KID: key.KID, Key: public, NotBefore: from, NotAfter: from.Add(grantKeyLife)}}), nil
+}
+
+// logKey makes both halves of the log's key. Another public half would be another log, so that one without the other is made
+// only where there is neither.
+func (p *Plan) logKey() error {
+	secretFile, publicFile := keysDir+"/log.key", trustDir+"/"+trust.FileLogKeys
+	_, secretErr := os.Lstat(p.on(secretFile))
+	_, publicErr := os.Lstat(p.on(publicFile))
+	switch {
+	case secretErr == nil && publicErr != nil:
+		return fmt.Errorf("%s is there and %s is not: restore it from a backup", secretFile, publicFile)
+	case secretErr == nil:
+		if err := p.once(secretFile, owner{}, 0o600, nil); err != nil {
+			return err
+		}
+		return p.once(publicFile, owner{}, 0o644, nil)
+	case !errors.Is(secretErr, fs.ErrNotExist):
+		return secretErr
+	}
+	p.add(Step{Verb: Make, What: describe(secretFile, owner{}, 0o600), Note: "and its public half, " + publicFile,
+		do: func(context.Context) (string, error) {
+			audit, err := roleIdentity("audit")
+			if err != nil {
+				return "", err
+			}
+			secret, verifier, err := note.GenerateKey(rand.Reader, logproof.Origin(audit.String()))
+			if err != nil {
+				return "", fmt.Errorf("generate the log key: %w", err)
+			}
+			// The public half first: a key whose public half was lost could not be used, and is made again.
+			public := "# audit's checkpoint keys, one verifier key (C2SP signed-note) a line\n" + verifier + "\n"
+			if err := p.put(publicFile, []byte(public), owner{}, 0o644); err != nil {
+				return "", err
+			}
+			return "", p.put(secretFile, []byte(secret+"\n"), owner{}, 0o600)
+		}})
+	return nil
+}
+
+// certificates gives each process and operator a first certificate, or one in the place of a certificate that is due.
+func (p *Plan) certificates() error {
+	for _, role := range home.Roles() {
+		id, err := roleIdentity(role)
+		if err != nil {
+			return err
+		}
+		p.certificate(tlsDir+"/"+role, id, owner{group: User(role)}, 0o640)
+	}
+	for _, name := range append([]string{"root"}, p.record.Operators...) {
+		id, err := operatorIdentity(home.OperatorName(name))
+		if err != nil {
+			return err
+		}
+		o := owner{user: name}
+		if name == "root" {
+			o = owner{}
+		}
+		// The group is root, which renews it without the power to read everybody's files.
+		p.certificate(tlsDir+"/operators/"+home.OperatorName(name), id, o, 0o440)
+	}
+	return nil
+}
+
+func (p *Plan) certificate(dir string, id identity.ID, o owner, mode fs.FileMode) {
+	s := Step{Verb: Same, What: describe(dir+"/"+pki.FileKey, o, mode)}
+	keyInfo, keyErr := os.Lstat(p.on(dir + "/" + pki.FileKey))
+	leaf, err := pki.ReadLeaf(p.on(dir + "/" + pki.FileCertificate))
+	switch {
+	case err != nil || keyErr != nil:
+		s.Verb, s.Note = Make, "and its certificate for "+id.String()
+	case leaf.ID != id:
+		s.Verb, s.Note = Change, "its certificate is for "+leaf.ID.String()
+	case leaf.Due(p.opts.Now()):
+		s.Verb, s.Note = Change, "its certificate is due"
+	case !p.as(keyInfo, o, mode):
+		s.Verb, s.Note = Change, fmt.Sprintf("it is %04o", keyInfo.Mode().Perm())
+	}
+	s.do = func(context.Context) (string, error) {
+		ca, err := pki.Load(p.on(pkiDir))
+		if err != nil {
+			return "", err
+		}
+		uid, gid, err := o.numbers(p.opts.Root)
+		if err != nil {
+			return "", err
+		}
+		certificate, key, err := ca.Issue(id, 0)
+		if err != nil {
+			return "", err
+		}
+		return "", pki.WriteLeafFor(p.on(dir), certificate, key, pki.Owner{UID: uid, GID: gid, Mode: mode})
+	}
+	p.add(s)
+}
+
+// approves reports whether an operator has a key in allowed_signers.
+func (p *Plan) approves(operator string) (bool, error) {
+	signers, _, err := p.signers()
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(signers.All(), func(s trust.Signer) bool { return s.Operator == operator }), nil
+}
+
+func (p *Plan) signers() (*trust.AllowedSigners, []byte, error) {
+	raw, err := os.ReadFile(p.on(trustDir + "/" + trust.FileAllowedSigners))
+	if err != nil {
+		return nil, nil, err
+	}
+	signers, err := trust.ParseAllowedSigners(raw)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s/%s: %w", trustDir, trust.FileAllowedSigners, err)
+	}
+	return signers, raw, nil
+}
+
+// join makes a member's own side, and lets the key approve that comes back.
+func (p *Plan) join(ctx context.Context, who account, operator string) (string, error) {
+	m := Member{
+		Name: who.Name, Operator: operator, UID: who.UID, GID: who.GID, Home: who.Home, Root: p.opts.Root,
+		SigningKey: p.opts.SigningKeys[who.Name], Without: who.Name == "root",
+	}
+	for _, name := range []string{Group, Operators} {
+		gid, _, err := lookupGroup(p.opts.Root, name)
+		if err != nil {
+			return "", err
+		}
+		m.Groups = append(m.Groups, gid)
+	}
+	public, err := p.opts.Join(ctx, m)
+	switch {
+	case m.Without:
+		return "", err
+	case errors.Is(err, ErrNoKey):
+		return operator + " cannot approve yet. As " + who.Name + ": durward join. Then: sudo durward operator add " + operator + " KEYFILE.pub", nil
+	case err != nil:
+		return "", err
+	}
+	key, _, options, rest, err := ssh.ParseAuthorizedKey(public)
+	if err != nil || len(options) > 0 || len(bytes.TrimSpace(rest)) > 0 {
+		return "", errors.New("what came back is not one OpenSSH public key")
+	}
+	if !slices.Contains([]string{ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256}, key.Type()) {
+		return "", fmt.Errorf("keys of the type of %s's are not accepted: use ed25519, or a security key", operator)
+	}
+	signers, raw, err := p.signers()
+	if err != nil {
+		return "", err
+	}
+	for _, s := range signers.All() {
+		if bytes.Equal(s.Key.Marshal(), key.Marshal()) {
+			return "the key is " + s.Operator + "'s already", nil
+		}
+	}
+	if len(raw) > 0 && !strings.HasSuffix(string(raw), "\n") {
+		raw = append(raw, '\n')
+	}
+	raw = append(raw, trust.FormatSigner(operator, key, statement.Namespace)+"\n"...)
+	if err := p.put(trustDir+"/"+trust.FileAllowedSigners, raw, owner{}, 0o644); err != nil {
+		return "", err
+	}
+	return operator + " may approve with " + ssh.FingerprintSHA256(key), nil
+}

@@ -1,0 +1,250 @@
+// Package install lays Durward out on a host as it is meant to be run: a Unix user for each process, keys that the one
+// process alone can read that needs them, trust roots and rules that root alone can change, Unix sockets between the
+// processes, and hardened units under systemd.
+//
+// It runs as root, at the command of the person who owns the host; what belongs into an operator's home folder is made by
+// that operator's own user (Join). It trusts the host's root-owned folders and the programs beside its own. A second run
+// changes nothing; what a human has edited is kept.
+package install
+
+import (
+	"bufio"
+	"bytes"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"text/template"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/identity"
+)
+
+//go:embed files
+var files embed.FS
+
+// Names of groups; files/systemd/sysusers.conf makes them.
+const (
+	// Group may read /etc/durward and reach the folders of the sockets: processes and operators.
+	Group = "durward"
+	// Operators are let in as operators.
+	Operators = "durward-operators"
+)
+
+// Folders of an installation, below its root.
+const (
+	etc      = "/etc/durward"
+	trustDir = etc + "/trust"
+	pkiDir   = etc + "/pki"
+	keysDir  = etc + "/keys"
+	tlsDir   = etc + "/tls"
+	stateDir = "/var/lib/durward"
+	runDir   = "/run/durward"
+	programs = "/usr/local/lib/durward"
+	command  = "/usr/local/bin/durward"
+	unitsDir = "/etc/systemd/system"
+)
+
+const (
+	firstKID     = "grant-1"
+	healthOffset = 10
+	// DefaultPort is where agents connect.
+	DefaultPort = home.DefaultBasePort
+)
+
+// instances are the last parts of the processes' identities.
+var instances = map[string]string{"gateway": "main", "vault": "main", "executor": "local", "audit": "main"}
+
+// callers are who connects to whom, beside operators.
+var callers = map[string][]string{"vault": {"gateway", "executor"}, "executor": {"gateway"}, "audit": {"gateway", "vault", "executor"}}
+
+// Settings are what can be chosen about an installation. The zero value, with a port, is what is recommended.
+type Settings struct {
+	// Port is where agents connect, on 127.0.0.1.
+	Port int `json:"port"`
+	// HealthOnLoopback puts what processes say of themselves on ports of 127.0.0.1, from Port+10 on, instead of Unix sockets
+	// that operators alone may read.
+	HealthOnLoopback bool `json:"health_on_loopback"`
+	// Docker lets the executor speak to the Docker Engine; ProcessDriver lets it start services by itself.
+	Docker        bool `json:"docker"`
+	ProcessDriver bool `json:"process_driver"`
+}
+
+// values are what the templates are filled with.
+type values struct {
+	Settings
+	// Operator, State and SigningKey are an operator's; empty elsewhere.
+	Operator, State, SigningKey string
+}
+
+// KID names the vault's first signing key.
+func (values) KID() string { return firstKID }
+
+// Identity writes a process's SPIFFE ID.
+func (values) Identity(role string) (string, error) {
+	id, err := roleIdentity(role)
+	return id.String(), err
+}
+
+func roleIdentity(role string) (identity.ID, error) {
+	r, err := identity.ParseRole(role)
+	if err != nil {
+		return identity.ID{}, err
+	}
+	return identity.New(identity.DefaultTrustDomain, r, instances[role])
+}
+
+func operatorIdentity(name string) (identity.ID, error) {
+	return identity.New(identity.DefaultTrustDomain, optionsv1.Role_ROLE_OPERATOR, name)
+}
+
+// User is the Unix user of a process.
+func User(role string) string { return "durward-" + role }
+
+// Listen is where a process serves.
+func (v values) Listen(role string) string {
+	if role == "gateway" {
+		return v.loopback(0)
+	}
+	u := config.Unix{Path: runDir + "/" + role + "/grpc.sock", Groups: []string{Operators}}
+	for _, caller := range callers[role] {
+		u.Users = append(u.Users, User(caller))
+	}
+	return u.String()
+}
+
+// Peer is where others reach a process.
+func (values) Peer(role string) string {
+	return config.Unix{Path: runDir + "/" + role + "/grpc.sock", Users: []string{User(role)}}.String()
+}
+
+// Health is where a process says whether it is well.
+func (v values) Health(role string) string {
+	if v.HealthOnLoopback {
+		return v.loopback(healthOffset + map[string]int{"gateway": 0, "vault": 1, "executor": 2, "audit": 3}[role])
+	}
+	return config.Unix{Path: runDir + "/" + role + "/health.sock", Groups: []string{Operators}}.String()
+}
+
+// AskHealth is where operators ask whether a process is well.
+func (v values) AskHealth(role string) string {
+	if v.HealthOnLoopback {
+		return v.Health(role)
+	}
+	return config.Unix{Path: runDir + "/" + role + "/health.sock", Users: []string{User(role)}}.String()
+}
+
+// MCPURL is where agents connect.
+func (v values) MCPURL() string { return "http://" + v.loopback(0) + "/mcp" }
+
+func (v values) loopback(offset int) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(v.Port+offset))
+}
+
+func (v values) render(name string) ([]byte, error) {
+	raw, err := files.ReadFile("files/config/" + name + ".yaml")
+	if err != nil {
+		return nil, fmt.Errorf("configuration of %s: %w", name, err)
+	}
+	t, err := template.New(name).Funcs(template.FuncMap{"yaml": quoteYAML}).Parse(string(raw))
+	if err != nil {
+		return nil, fmt.Errorf("configuration of %s: %w", name, err)
+	}
+	var b bytes.Buffer
+	if err := t.Execute(&b, v); err != nil {
+		return nil, fmt.Errorf("configuration of %s: %w", name, err)
+	}
+	return b.Bytes(), nil
+}
+
+var plainPath = regexp.MustCompile(`^/[A-Za-z0-9/._-]*$`)
+
+// quoteYAML writes a path as a YAML scalar: plain where that is safe, else in double quotes, whose escapes are JSON's.
+func quoteYAML(s string) (string, error) {
+	if plainPath.MatchString(s) {
+		return s, nil
+	}
+	b, err := json.Marshal(s)
+	return string(b), err
+}
+
+// account is a Unix user of the host under a root.
+type account struct {
+	Name, Home string
+	UID, GID   int
+}
+
+// errNoSuchUser and errNoSuchGroup are what lookups end with where nobody is of that name.
+var (
+	errNoSuchUser  = errors.New("there is no such Unix user")
+	errNoSuchGroup = errors.New("there is no such Unix group")
+)
+
+// lookupUser finds a user in root's own /etc/passwd, and on this host also where else users come from.
+func lookupUser(root, name string) (account, error) {
+	fields, err := entry(filepath.Join(root, "etc/passwd"), name, 7)
+	if err != nil {
+		return account{}, err
+	}
+	if fields == nil && root == "/" {
+		if u, err := user.Lookup(name); err == nil {
+			fields = []string{u.Username, "", u.Uid, u.Gid, "", u.HomeDir, ""}
+		}
+	}
+	if fields == nil {
+		return account{}, fmt.Errorf("%s: %w", name, errNoSuchUser)
+	}
+	uid, err1 := strconv.Atoi(fields[2])
+	gid, err2 := strconv.Atoi(fields[3])
+	if err := errors.Join(err1, err2); err != nil {
+		return account{}, fmt.Errorf("user %s: %w", name, err)
+	}
+	return account{Name: name, Home: fields[5], UID: uid, GID: gid}, nil
+}
+
+// lookupGroup finds a group of root's, and its members beside those who have it as their first.
+func lookupGroup(root, name string) (gid int, members []string, err error) {
+	fields, err := entry(filepath.Join(root, "etc/group"), name, 4)
+	if err != nil {
+		return 0, nil, err
+	}
+	if fields == nil {
+		return 0, nil, fmt.Errorf("%s: %w", name, errNoSuchGroup)
+	}
+	if gid, err = strconv.Atoi(fields[2]); err != nil {
+		return 0, nil, fmt.Errorf("group %s: %w", name, err)
+	}
+	return gid, strings.Split(fields[3], ","), nil
+}
+
+// entry returns the fields of a line of passwd(5) or group(5); nil: there is none of that name.
+func entry(path, name string, fields int) ([]string, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	lines := bufio.NewScanner(bytes.NewReader(b))
+	for lines.Scan() {
+		parts := strings.Split(lines.Text(), ":")
+		if len(parts) == fields && parts[0] == name {
+			return parts, nil
+		}
+	}
+	return nil, lines.Err()
+}
+
+// Program is where the durward command is installed.
+const Program = programs + "/durward"

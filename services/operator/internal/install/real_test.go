@@ -1,0 +1,585 @@
+//go:build real
+
+package install_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/pki"
+)
+
+// port is where agents connect; the sandbox shares the host's network.
+const port = "18930"
+
+// patience is how long anything that ought to happen at once may take on a busy machine.
+const patience = 40 * time.Second
+
+var roles = []string{"audit", "vault", "executor", "gateway"}
+
+// installed is a host on which Durward was installed, inside scripts/systemd-sandbox.sh.
+type installed struct {
+	*testing.T
+	programs string
+}
+
+// TestRealLayout installs Durward on a host with systemd, starts it by its units, and lives with it: an agent asks, an operator
+// approves, certificates are renewed, a process is killed, and the agent's user tries what it can.
+func TestRealLayout(t *testing.T) {
+	if os.Getenv("SANDBOX") == "" || os.Getenv("PROGRAMS") == "" {
+		t.Fatal("run scripts/real-layout.sh, which makes the sandbox")
+	}
+	h := &installed{t, os.Getenv("PROGRAMS")}
+	h.root("mount", "--make-rshared", "/") // as on a host: what a unit's credentials are mounted by
+	for _, name := range []string{"alice", "mallory", "svc"} {
+		h.root("useradd", "--create-home", "--shell", "/bin/bash", name)
+	}
+	h.key()
+	for _, part := range []struct {
+		name string
+		do   func(*installed)
+	}{
+		{"dry run", (*installed).dryRun},
+		{"apply", (*installed).apply},
+		{"apply again", (*installed).applyAgain},
+		{"edited files stay", (*installed).edited},
+		{"users and processes", (*installed).processes},
+		{"an approved start", (*installed).approvedStart},
+		{"the agent's user", (*installed).intruder},
+		{"the operator's user without the passphrase", (*installed).operatorsUser},
+		{"a killed process", (*installed).killed},
+		{"renewal", (*installed).renewal},
+		{"a change of settings", (*installed).settings},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { part.do(&installed{t, h.programs}) }) {
+			out, _ := exec.Command("journalctl", "--no-pager", "-o", "cat", "-n", "60", "-u", "durward-*").CombinedOutput()
+			t.Fatalf("the journal's last lines:\n%s", out)
+		}
+	}
+}
+
+// as runs a program as a Unix user, in the groups that the user would have after logging in.
+func (h *installed) as(name string, env []string, argv ...string) (string, int) {
+	h.Helper()
+	u, err := user.Lookup(name)
+	h.must(err)
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	h.must(err)
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	h.must(err)
+	ids, err := u.GroupIds()
+	h.must(err)
+	credential := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	for _, id := range ids {
+		n, err := strconv.ParseUint(id, 10, 32)
+		h.must(err)
+		credential.Groups = append(credential.Groups, uint32(n))
+	}
+	ctx, cancel := context.WithTimeout(h.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential, Setsid: true}
+	cmd.Dir = "/"
+	cmd.Env = append([]string{"HOME=" + u.HomeDir, "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "USER=" + name}, env...)
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		h.Fatalf("%v: %v", argv, err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func (h *installed) root(argv ...string) string {
+	h.Helper()
+	out, code := h.as("root", nil, argv...)
+	if code != 0 {
+		h.Fatalf("%v ended with %d:\n%s", argv, code, out)
+	}
+	return out
+}
+
+func (h *installed) must(err error) {
+	h.Helper()
+	if err != nil {
+		h.Fatal(err)
+	}
+}
+
+func (h *installed) eventually(what string, f func() error) {
+	h.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			h.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// key makes alice's signing key, with a passphrase, and an agent that holds it.
+func (h *installed) key() {
+	h.Helper()
+	h.must(os.WriteFile("/usr/local/bin/passphrase", []byte("#!/bin/sh\necho correct horse\n"), 0o755))
+	for _, line := range [][]string{
+		{"mkdir", "-m", "700", "/home/alice/.ssh"},
+		{"ssh-keygen", "-q", "-t", "ed25519", "-N", "correct horse", "-f", "/home/alice/.ssh/id_ed25519"},
+		{"ssh-agent", "-a", "/home/alice/.ssh/agent"},
+	} {
+		if out, code := h.as("alice", nil, line...); code != 0 {
+			h.Fatalf("%v ended with %d: %s", line, code, out)
+		}
+	}
+	out, code := h.as("alice", []string{"SSH_AUTH_SOCK=/home/alice/.ssh/agent", "SSH_ASKPASS=/usr/local/bin/passphrase", "SSH_ASKPASS_REQUIRE=force"},
+		"ssh-add", "/home/alice/.ssh/id_ed25519")
+	if code != 0 {
+		h.Fatalf("ssh-add: %s", out)
+	}
+}
+
+func (h *installed) install(flags ...string) (string, int) {
+	h.Helper()
+	return h.as("root", nil, append([]string{filepath.Join(h.programs, "durward"), "install", "--programs", h.programs}, flags...)...)
+}
+
+var first = []string{"--operator", "alice", "--port", port, "--process-driver", "--signing-key", "/home/alice/.ssh/id_ed25519.pub"}
+
+func (h *installed) dryRun() {
+	out, code := h.install(append([]string{"--dry-run"}, first...)...)
+	if code != 0 || !strings.Contains(out, "make    /etc/durward/keys/grant.key  root:root 0600") {
+		h.Errorf("ended with %d:\n%s", code, out)
+	}
+	for _, path := range []string{"/etc/durward", "/usr/local/lib/durward", "/etc/systemd/system/durward-vault.service", "/home/alice/.durward"} {
+		if _, err := os.Lstat(path); err == nil {
+			h.Errorf("a dry run made %s", path)
+		}
+	}
+	if _, err := user.Lookup("durward-vault"); err == nil {
+		h.Error("a dry run made users")
+	}
+	if out, code := h.as("mallory", nil, filepath.Join(h.programs, "durward"), "install", "--apply", "--operator", "mallory"); code != 4 {
+		h.Errorf("somebody who is not root: %d, %s", code, out)
+	}
+}
+
+func (h *installed) apply() {
+	out, code := h.install(append([]string{"--apply"}, first...)...)
+	if code != 0 || !strings.Contains(out, "audit, vault, executor and gateway are well") {
+		h.Fatalf("ended with %d:\n%s", code, out)
+	}
+	h.Logf("%s", out)
+	for _, unit := range []string{"durward.target", "durward-renew.timer", "durward-audit", "durward-vault", "durward-executor", "durward-gateway"} {
+		if out, code := h.as("root", nil, "systemctl", "is-active", unit); code != 0 {
+			h.Errorf("%s is %s", unit, out)
+		}
+		if strings.HasPrefix(unit, "durward-") && unit != "durward-renew.timer" {
+			verified := h.root("systemd-analyze", "verify", "/etc/systemd/system/"+unit+".service")
+			if strings.TrimSpace(verified) != "" {
+				h.Errorf("systemd-analyze verify %s: %s", unit, verified)
+			}
+			// The executor here has the wider drop-in; the others are as they are shipped.
+			if out := h.root("systemd-analyze", "security", "--no-pager", unit+".service"); unit != "durward-executor" && !strings.Contains(out, " SAFE ") && !strings.Contains(out, " OK ") {
+				h.Errorf("exposure of %s: %s", unit, out)
+			} else {
+				lines := strings.Split(strings.TrimSpace(out), "\n")
+				h.Logf("%s", lines[len(lines)-1])
+			}
+		}
+	}
+}
+
+func (h *installed) applyAgain() {
+	out, code := h.install("--apply")
+	if code != 0 {
+		h.Fatalf("ended with %d:\n%s", code, out)
+	}
+	for line := range strings.Lines(out) {
+		if !strings.HasPrefix(line, "same ") && !strings.HasPrefix(line, "✓") {
+			h.Errorf("a second run does something: %s", line)
+		}
+	}
+}
+
+func (h *installed) edited() {
+	const file = "/etc/durward/gateway.yaml"
+	before, err := os.ReadFile(file)
+	h.must(err)
+	after := append(bytes.Clone(before), "hold_s: 30\n"...)
+	h.must(os.WriteFile(file, after, 0o644))
+	out, code := h.install("--apply")
+	if code != 0 || !strings.Contains(out, "keep    "+file) {
+		h.Errorf("ended with %d:\n%s", code, out)
+	}
+	if now, err := os.ReadFile(file); err != nil || !bytes.Equal(now, after) {
+		h.Errorf("an edited file was overwritten: %v\n%s", err, now)
+	}
+	h.must(os.WriteFile(file, before, 0o644))
+}
+
+// pid is the main process of a unit.
+func (h *installed) pid(role string) string {
+	h.Helper()
+	return strings.TrimSpace(h.root("systemctl", "show", "-P", "MainPID", "durward-"+role))
+}
+
+func (h *installed) processes() {
+	for _, role := range roles {
+		status, err := os.ReadFile("/proc/" + h.pid(role) + "/status")
+		h.must(err)
+		u, err := user.Lookup("durward-" + role)
+		h.must(err)
+		want := []string{fmt.Sprintf("Uid:\t%s\t%s\t%s\t%s\n", u.Uid, u.Uid, u.Uid, u.Uid), "NoNewPrivs:\t1\n"}
+		if role != "executor" {
+			want = append(want, "CapEff:\t0000000000000000\n", "CapBnd:\t0000000000000000\n", "Seccomp:\t2\n")
+		}
+		for _, line := range want {
+			if !strings.Contains(string(status), line) {
+				h.Errorf("%s has not %q:\n%s", role, line, status)
+			}
+		}
+	}
+	// Alice, who is in the groups since the installation, sees that all is well, and so does root.
+	for _, name := range []string{"alice", "root"} {
+		if out, code := h.as(name, nil, "durward", "status"); code != 0 {
+			h.Errorf("durward status of %s ended with %d:\n%s", name, code, out)
+		}
+	}
+	if out, code := h.as("mallory", nil, "durward", "status"); code == 0 {
+		h.Errorf("durward status of somebody else:\n%s", out)
+	}
+}
+
+const catalogue = `version: 1
+models:
+  - {id: demo-model, served_name: demo}
+services:
+  - id: demo-chat
+    name: Demo chat
+    driver: process
+    argv: [/usr/local/lib/durward/durward-demo, -port, "18935", -model, demo]
+    run_as: svc
+    port: 18935
+    health: {path: /health}
+    model: demo-model
+`
+
+func (h *installed) approvedStart() {
+	h.root("install", "-m", "755", filepath.Join(h.programs, "durward-demo"), "/usr/local/lib/durward/durward-demo")
+	h.must(os.WriteFile("/etc/durward/catalogue.yaml", []byte(catalogue), 0o644))
+	h.root("durward", "client", "add", "robot", "--bearer", "--channel", "api")
+	raw, err := os.ReadFile("/root/.durward/clients/robot/token")
+	h.must(err)
+	a := &agent{token: strings.TrimSpace(string(raw))}
+	h.eventually("the agent connects", func() error { return a.open(h.Context()) })
+	h.eventually("the catalogue is taken up", func() error {
+		if out, code := h.as("alice", nil, "durward", "services", "--json"); code != 0 || !strings.Contains(out, "demo-chat") {
+			return fmt.Errorf("%d: %s", code, out)
+		}
+		return nil
+	})
+
+	type answer struct {
+		text string
+		err  error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		text, err := a.call(h.Context(), "start_service", map[string]any{"service_id": "demo-chat"})
+		answered <- answer{text, err}
+	}()
+	var id string
+	h.eventually("the request is pending", func() error {
+		out, code := h.as("alice", nil, "durward", "approvals", "--json")
+		for _, field := range strings.FieldsFunc(out, func(r rune) bool { return strings.ContainsRune(`{}[],:" `+"\n", r) }) {
+			if len(field) == 32 && strings.Trim(field, "0123456789abcdef") == "" {
+				id = field
+				return nil
+			}
+		}
+		return fmt.Errorf("%d: %s", code, out)
+	})
+	if out, code := h.as("mallory", nil, "durward", "approve", id, "--yes"); code == 0 {
+		h.Fatalf("somebody else approves: %s", out)
+	}
+	out, code := h.as("alice", []string{"SSH_AUTH_SOCK=/home/alice/.ssh/agent"}, "durward", "approve", id, "--yes")
+	if code != 0 {
+		h.Fatalf("approve ended with %d: %s", code, out)
+	}
+	select {
+	case r := <-answered:
+		if r.err != nil || !strings.Contains(r.text, `"status":"ok"`) {
+			h.Fatalf("the agent is answered: %v %s", r.err, r.text)
+		}
+	case <-time.After(patience):
+		h.Fatal("the agent is not answered")
+	}
+	svc, err := user.Lookup("svc")
+	h.must(err)
+	if out := h.root("pgrep", "-u", svc.Uid, "-a", "durward-demo"); !strings.Contains(out, "18935") {
+		h.Errorf("the service does not run as its user: %s", out)
+	}
+}
+
+// intruder is a program of the agent's user, which is neither a process's nor an operator's.
+func (h *installed) intruder() {
+	r := h.attack("mallory",
+		"-read", "/etc/durward", "-read", "/var/lib/durward", "-read", "/run/durward", "-read", "/run/credentials", "-read", "/root/.durward",
+		"-read", "/home/alice", "-read", "/etc/durward/keys/grant.key", "-read", "/etc/durward/pki/ca.key", "-read", "/etc/durward/tls/gateway/key.pem",
+		"-read", "/run/credentials/durward-vault.service/grant.key", "-sign", "/home/alice/.ssh/id_ed25519")
+	if r.Trials < 50 || len(r.Effects) > 0 {
+		h.Errorf("%d trials, effects: %q", r.Trials, r.Effects)
+	}
+	h.Logf("%d trials, %d effects", r.Trials, len(r.Effects))
+	// The gateway's port, and nothing else of any process, is open to him.
+	if got := h.ports(); len(got) != 1 || got[0] != port {
+		h.Errorf("processes listen on the ports %q, not %s alone", got, port)
+	}
+}
+
+// operatorsUser is an agent that runs as the operator's own user, who has not typed the passphrase: it may look, and neither
+// approve nor change a rule.
+func (h *installed) operatorsUser() {
+	r := h.attack("alice",
+		"-read", "/etc/durward/keys", "-read", "/etc/durward/pki", "-read", "/etc/durward/tls/gateway", "-read", "/etc/durward/tls/vault", "-read", "/etc/durward/tls/audit",
+		"-read", "/etc/durward/tls/executor", "-read", "/run/credentials", "-read", "/var/lib/durward", "-read", "/root/.durward",
+		"-sign", "/home/alice/.ssh/id_ed25519", "-run", `["durward","start","demo-chat","--yes"]`, "-run", `["durward","stop","demo-chat","--yes"]`,
+		"-run", `["durward","operator","add","alice","/home/alice/.ssh/id_ed25519.pub"]`, "-run", `["durward","client","add","more"]`)
+	effects := r.Effects[:0]
+	for _, e := range r.Effects {
+		// To be let in at the sockets is what an operator's user is for.
+		if !strings.HasPrefix(e, "is let in at /run/durward/") {
+			effects = append(effects, e)
+		}
+	}
+	if r.Trials < 40 || len(effects) > 0 {
+		h.Errorf("%d trials, effects: %q", r.Trials, effects)
+	}
+}
+
+type report struct {
+	Trials  int
+	Effects []string
+}
+
+// attack runs the drill's program as a user, against everything that both kinds of attacker try.
+func (h *installed) attack(name string, flags ...string) report {
+	h.Helper()
+	argv := []string{os.Getenv("INTRUDER")}
+	for _, role := range roles {
+		argv = append(argv, "-process", h.pid(role), "-socket", "/run/durward/"+role+"/health.sock")
+		if role != "gateway" {
+			argv = append(argv, "-socket", "/run/durward/"+role+"/grpc.sock")
+		}
+		argv = append(argv, "-write", "/etc/durward/"+role+".yaml", "-write", "/etc/systemd/system/durward-"+role+".service", "-write", "/usr/local/lib/durward/"+role,
+			"-write", "/etc/durward/tls/"+role+"/key.pem", "-write", "/run/durward/"+role+"/grpc.sock")
+	}
+	for _, file := range []string{"catalogue.yaml", "clients.yaml", "trust/allowed_signers", "trust/ca.pem", "trust/grant_signers.yaml", "trust/log_keys", "trust/revoked.yaml", "installed.json"} {
+		argv = append(argv, "-write", "/etc/durward/"+file)
+	}
+	out, code := h.as(name, nil, append(argv, flags...)...)
+	var r report
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
+		h.Fatalf("the attack did not run: %d, %v\n%s", code, err, out)
+	}
+	return r
+}
+
+// ports are the TCP ports on which users of Durward's processes listen.
+func (h *installed) ports() []string {
+	h.Helper()
+	users := map[string]bool{}
+	for _, role := range roles {
+		u, err := user.Lookup("durward-" + role)
+		h.must(err)
+		users[u.Uid] = true
+	}
+	var out []string
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		b, err := os.ReadFile(table)
+		h.must(err)
+		for line := range strings.Lines(string(b)) {
+			// sl local_address rem_address st … uid
+			fields := strings.Fields(line)
+			if len(fields) > 7 && fields[3] == "0A" && users[fields[7]] {
+				_, hex, _ := strings.Cut(fields[1], ":")
+				n, err := strconv.ParseUint(hex, 16, 16)
+				h.must(err)
+				out = append(out, strconv.FormatUint(n, 10))
+			}
+		}
+	}
+	return out
+}
+
+// killed kills the vault as hard as can be: its sockets stay behind, and it comes back by itself.
+func (h *installed) killed() {
+	before := h.pid("vault")
+	h.root("kill", "-KILL", before)
+	h.eventually("the vault is back", func() error {
+		if now := h.pid("vault"); now == "0" || now == before {
+			return fmt.Errorf("main process %s", now)
+		}
+		if out, code := h.as("alice", nil, "durward", "status"); code != 0 {
+			return fmt.Errorf("%d: %s", code, out)
+		}
+		return nil
+	})
+}
+
+// expiry is when the certificate that a process uses ends.
+func (h *installed) expiry(role string) float64 {
+	h.Helper()
+	out, code := h.as("alice", nil, "curl", "-s", "--unix-socket", "/run/durward/"+role+"/health.sock", "http://localhost/metrics")
+	for line := range strings.Lines(out) {
+		if rest, ok := strings.CutPrefix(line, "durward_certificate_expiry_timestamp_seconds "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			h.must(err)
+			return v
+		}
+	}
+	h.Fatalf("metrics of %s: %d\n%s", role, code, out)
+	return 0
+}
+
+// renewal makes the vault's certificate due and runs the unit.
+func (h *installed) renewal() {
+	ca, err := pki.Load("/etc/durward/pki")
+	h.must(err)
+	id, err := identity.Parse("spiffe://durward.local/vault/main")
+	h.must(err)
+	owner, err := pki.OwnerOf("/etc/durward/tls/vault/key.pem")
+	h.must(err)
+	certificate, key, err := ca.Issue(id, time.Hour)
+	h.must(err)
+	h.must(pki.WriteLeafFor("/etc/durward/tls/vault", certificate, key, owner))
+	soon := float64(time.Now().Add(2 * time.Hour).Unix())
+	h.eventually("the vault takes the certificate up that is due", func() error {
+		if h.expiry("vault") > soon {
+			return fmt.Errorf("not yet")
+		}
+		return nil
+	})
+	auditBefore, alice := h.expiry("audit"), h.mtime("/etc/durward/tls/operators/alice/cert.pem")
+	h.root("systemctl", "start", "durward-renew.service")
+	h.eventually("the vault takes the new certificate up", func() error {
+		if h.expiry("vault") < soon {
+			return fmt.Errorf("not yet")
+		}
+		return nil
+	})
+	if h.expiry("audit") != auditBefore || h.mtime("/etc/durward/tls/operators/alice/cert.pem") != alice {
+		h.Error("certificates were renewed that were not due")
+	}
+	now, err := pki.OwnerOf("/etc/durward/tls/vault/key.pem")
+	h.must(err)
+	if now != owner || now.Mode != 0o640 {
+		h.Errorf("the new key belongs to %+v, the old one to %+v", now, owner)
+	}
+	h.root("durward", "renew", "--all")
+	if h.mtime("/etc/durward/tls/operators/alice/cert.pem") == alice {
+		h.Error("renew --all left one out")
+	}
+	if out, code := h.as("alice", nil, "durward", "status"); code != 0 {
+		h.Errorf("with new certificates status ended with %d:\n%s", code, out)
+	}
+	if out, code := h.as("alice", nil, "durward", "renew"); code == 0 {
+		h.Errorf("an operator renews without root: %s", out)
+	}
+}
+
+func (h *installed) mtime(path string) time.Time {
+	h.Helper()
+	info, err := os.Stat(path)
+	h.must(err)
+	return info.ModTime()
+}
+
+// settings takes the process driver away and puts health on ports.
+func (h *installed) settings() {
+	out, code := h.install("--apply", "--process-driver=false", "--health-on-loopback")
+	if code != 0 || !strings.Contains(out, "remove  /etc/systemd/system/durward-executor.service.d/executor-process.conf") {
+		h.Fatalf("ended with %d:\n%s", code, out)
+	}
+	if got := h.ports(); len(got) != 5 {
+		h.Errorf("processes listen on the ports %q", got)
+	}
+	status, err := os.ReadFile("/proc/" + h.pid("executor") + "/status")
+	h.must(err)
+	for _, line := range []string{"CapEff:\t0000000000000000\n", "CapBnd:\t0000000000000000\n", "Seccomp:\t2\n"} {
+		if !strings.Contains(string(status), line) {
+			h.Errorf("without the process driver the executor has not %q", line)
+		}
+	}
+}
+
+// agent is an MCP client that knows no more than it must.
+type agent struct{ token, session string }
+
+func (a *agent) post(ctx context.Context, body any) (string, http.Header, error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return "", nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1:"+port+"/mcp", bytes.NewReader(b))
+	if err != nil {
+		return "", nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+a.token)
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Accept", "application/json, text/event-stream")
+	if a.session != "" {
+		request.Header.Set("Mcp-Session-Id", a.session)
+		request.Header.Set("MCP-Protocol-Version", "2025-11-25")
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode/100 != 2 {
+		return "", nil, fmt.Errorf("HTTP %d", response.StatusCode)
+	}
+	// One message, or a stream of which the last message is the answer.
+	last := ""
+	lines := bufio.NewScanner(io.LimitReader(response.Body, 1<<20))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if text := strings.TrimPrefix(lines.Text(), "data: "); strings.HasPrefix(text, "{") {
+			last = text
+		}
+	}
+	return last, response.Header, lines.Err()
+}
+
+func (a *agent) open(ctx context.Context) error {
+	_, header, err := a.post(ctx, map[string]any{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": map[string]any{
+		"protocolVersion": "2025-11-25", "capabilities": map[string]any{}, "clientInfo": map[string]any{"name": "robot", "version": "1"}}})
+	if err != nil {
+		return err
+	}
+	a.session = header.Get("Mcp-Session-Id")
+	_, _, err = a.post(ctx, map[string]any{"jsonrpc": "2.0", "method": "notifications/initialized"})
+	return err
+}
+
+func (a *agent) call(ctx context.Context, tool string, arguments map[string]any) (string, error) {
+	text, _, err := a.post(ctx, map[string]any{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": map[string]any{"name": tool, "arguments": arguments}})
+	return text, err
+}

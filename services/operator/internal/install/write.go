@@ -1,0 +1,318 @@
+package install
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"durward.internal/services/operator/internal/home"
+)
+
+// recordFile says what was installed: whoever may read /etc/durward may read it.
+const recordFile = etc + "/installed.json"
+
+// Record is what was installed by the last run.
+type Record struct {
+	Settings
+	// Operators are Unix users.
+	Operators []string `json:"operators"`
+	// Files are the SHA-256, in hex, of files as they were written: a file that has another one was edited by a human.
+	Files map[string]string `json:"files"`
+}
+
+// Installed reports whether there is an installation.
+func (r Record) Installed() bool { return len(r.Files) > 0 }
+
+// ReadRecord reads what was installed below root; an empty record: nothing.
+func ReadRecord(root string) (Record, error) {
+	r := Record{Files: map[string]string{}}
+	b, err := os.ReadFile(filepath.Join(root, recordFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(b, &r); err != nil || r.Files == nil {
+		return r, fmt.Errorf("%s cannot be read: move it away, and every file that differs is taken for edited", recordFile)
+	}
+	return r, nil
+}
+
+func (p *Plan) recorded() error {
+	data, err := json.MarshalIndent(p.record, "", "  ")
+	if err != nil {
+		return err
+	}
+	data = append(data, '\n')
+	if current, err := os.ReadFile(p.on(recordFile)); err == nil && string(current) == string(data) {
+		p.add(Step{Verb: Same, What: recordFile})
+		return nil
+	}
+	p.add(Step{Verb: Change, What: recordFile, Note: "what was installed", do: func(context.Context) (string, error) {
+		return "", p.put(recordFile, data, owner{}, 0o644)
+	}})
+	return nil
+}
+
+// owner is a user and a group by name; empty: root.
+type owner struct{ user, group string }
+
+func (o owner) String() string {
+	user, group := o.user, o.group
+	if user == "" {
+		user = "root"
+	}
+	if group == "" {
+		group = "root"
+	}
+	return user + ":" + group
+}
+
+// numbers finds the owner below a root.
+func (o owner) numbers(root string) (uid, gid int, err error) {
+	if o.user != "" {
+		u, err := lookupUser(root, o.user)
+		if err != nil {
+			return 0, 0, err
+		}
+		uid = u.UID
+	}
+	if o.group != "" {
+		if gid, _, err = lookupGroup(root, o.group); err != nil {
+			return 0, 0, err
+		}
+	}
+	return uid, gid, nil
+}
+
+// describe writes a path as steps show it.
+func describe(path string, o owner, mode fs.FileMode) string {
+	return fmt.Sprintf("%s  %s %04o", path, o, mode)
+}
+
+// as reports whether a file or folder has the owner and the mode.
+func (p *Plan) as(info fs.FileInfo, o owner, mode fs.FileMode) bool {
+	if info.Mode().Perm() != mode {
+		return false
+	}
+	uid, gid, err := o.numbers(p.opts.Root)
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return err == nil && ok && (os.Geteuid() != 0 || int(stat.Uid) == uid && int(stat.Gid) == gid)
+}
+
+// give sets owner and mode. Only root can give files away; in a test of somebody else's they stay his.
+func (p *Plan) give(path string, o owner, mode fs.FileMode) error {
+	uid, gid, err := o.numbers(p.opts.Root)
+	if err != nil {
+		return err
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Lchown(path, uid, gid); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(path, mode)
+}
+
+// folder is a step that makes a folder, or corrects its owner and mode.
+func (p *Plan) folder(path string, o owner, mode fs.FileMode) {
+	s := Step{Verb: Same, What: describe(path, o, mode)}
+	info, err := os.Lstat(p.on(path))
+	switch {
+	case err != nil:
+		s.Verb = Make
+	case !info.IsDir():
+		s.Verb, s.Note = Keep, "it is no folder"
+	case o == owner{} && path != trustDir && path != pkiDir && path != keysDir && info.Mode().Perm()&0o022 == 0 && mode == 0o755:
+		// A system folder, or one of ours that nobody else can write to, may be narrower.
+	case !p.as(info, o, mode):
+		s.Verb, s.Note = Change, fmt.Sprintf("it is %04o", info.Mode().Perm())
+	}
+	s.do = func(context.Context) (string, error) {
+		if err := os.MkdirAll(filepath.Dir(p.on(path)), 0o755); err != nil {
+			return "", err
+		}
+		if err := os.Mkdir(p.on(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+		return "", p.give(p.on(path), o, mode)
+	}
+	p.add(s)
+}
+
+// put replaces a file.
+func (p *Plan) put(path string, data []byte, o owner, mode fs.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(p.on(path)), 0o755); err != nil {
+		return err
+	}
+	// Narrow until it has its owner.
+	if err := home.WriteFile(p.on(path), data, mode&0o700); err != nil {
+		return err
+	}
+	return p.give(p.on(path), o, mode)
+}
+
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// managed is write for a file that is installed as it is.
+func (p *Plan) managed(from, path string) error {
+	data, err := files.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return p.write(path, data, owner{}, 0o644)
+}
+
+// write is a step that writes a file of which every version is ours, unless a human has edited it.
+func (p *Plan) write(path string, data []byte, o owner, mode fs.FileMode) error {
+	s := Step{Verb: Same, What: describe(path, o, mode)}
+	was := p.record.Files[path]
+	p.record.Files[path] = digest(data)
+	info, err := os.Lstat(p.on(path))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		s.Verb = Make
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		s.Verb, s.Note = Keep, "it is no regular file"
+		p.forget(path, was)
+	default:
+		current, err := os.ReadFile(p.on(path))
+		if err != nil {
+			return err
+		}
+		switch {
+		case digest(current) == digest(data):
+			if !p.as(info, o, mode) {
+				s.Verb, s.Note = Change, fmt.Sprintf("it is %04o", info.Mode().Perm())
+			}
+		case digest(current) == was:
+			s.Verb, s.Note = Change, "nobody has edited it"
+		default:
+			s.Verb, s.Note = Keep, "a human has edited it; this version would write something else"
+			p.forget(path, was)
+		}
+	}
+	s.do = func(context.Context) (string, error) { return "", p.put(path, data, o, mode) }
+	p.add(s)
+	return nil
+}
+
+// forget leaves a file that is kept in the record as it was.
+func (p *Plan) forget(path, was string) {
+	if was == "" {
+		delete(p.record.Files, path)
+		return
+	}
+	p.record.Files[path] = was
+}
+
+// unwanted is a step that removes a file of ours that a setting no longer asks for.
+func (p *Plan) unwanted(path string) {
+	current, err := os.ReadFile(p.on(path))
+	if err != nil {
+		delete(p.record.Files, path)
+		return
+	}
+	if digest(current) != p.record.Files[path] {
+		p.add(Step{Verb: Keep, What: path, Note: "a human has edited it"})
+		return
+	}
+	delete(p.record.Files, path)
+	p.add(Step{Verb: Remove, What: path, do: func(context.Context) (string, error) { return "", os.Remove(p.on(path)) }})
+}
+
+// once is a step that makes a file and never changes what is in it again.
+func (p *Plan) once(path string, o owner, mode fs.FileMode, data func() ([]byte, error)) error {
+	s := Step{Verb: Same, What: describe(path, o, mode)}
+	info, err := os.Lstat(p.on(path))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		s.Verb = Make
+		s.do = func(context.Context) (string, error) {
+			b, err := data()
+			if err != nil {
+				return "", err
+			}
+			return "", p.put(path, b, o, mode)
+		}
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		s.Verb, s.Note = Keep, "it is no regular file"
+	case !p.as(info, o, mode):
+		s.Verb, s.Note = Change, fmt.Sprintf("it is %04o", info.Mode().Perm())
+		s.do = func(context.Context) (string, error) { return "", p.give(p.on(path), o, mode) }
+	}
+	p.add(s)
+	return nil
+}
+
+// program is a step that copies a program.
+func (p *Plan) program(from, path string) error {
+	s := Step{Verb: Same, What: describe(path, owner{}, 0o755)}
+	want, err := fileDigest(from)
+	if err != nil {
+		return fmt.Errorf("a program is missing: %w", err)
+	}
+	have, err := fileDigest(p.on(path))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		s.Verb = Make
+	case err != nil:
+		return err
+	case have != want:
+		s.Verb, s.Note = Change, "another version"
+	}
+	s.do = func(context.Context) (string, error) { return "", copyProgram(from, p.on(path)) }
+	p.add(s)
+	return nil
+}
+
+func fileDigest(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// copyProgram replaces a program whole, also one that runs.
+func copyProgram(from, to string) (err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.CreateTemp(filepath.Dir(to), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	err = errors.Join(err, out.Chmod(0o755), out.Sync(), out.Close())
+	if err == nil {
+		err = os.Rename(out.Name(), to)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(out.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,369 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
+)
+
+// censor is a Tokeniser that knows one secret.
+type censor struct {
+	requests []*vaultv1.TokeniseRequest
+	err      error
+	// drop answers with one text too few.
+	drop bool
+}
+
+const secret, reference = "hunter2", "[[SECRET:TEST:aaaa]]"
+
+func (c *censor) Tokenise(_ context.Context, in *vaultv1.TokeniseRequest, _ ...grpc.CallOption) (*vaultv1.TokeniseResponse, error) {
+	c.requests = append(c.requests, in)
+	if c.err != nil {
+		return nil, c.err
+	}
+	out := &vaultv1.TokeniseResponse{}
+	for _, text := range in.GetTexts() {
+		out.Texts = append(out.Texts, strings.ReplaceAll(text, secret, reference))
+	}
+	if c.drop {
+		out.Texts = out.Texts[1:]
+	}
+	return out, nil
+}
+
+// tokened signs a grant of a tool at the kit's executor, with these statements.
+func tokened(t testing.TB, kit *platformtest.Kit, tool contract.Tool, request proto.Message, change func(*callv1.Grant)) *callv1.SignedGrant {
+	t.Helper()
+	digest, err := argumentsDigest(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	g := &callv1.Grant{
+		Version: grant.Version, Id: grant.NewID(), OperationId: grant.NewID(), Use: 1, Principal: "claude", Session: "s-test",
+		Channel: callv1.Channel_CHANNEL_API, Tool: tool.Ref(), ArgumentsDigest: digest, PolicyDigest: make([]byte, 32),
+		Audience: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local").String(), Epoch: 1,
+		IssuedAt: timestamppb.New(now), NotBefore: timestamppb.New(now), ExpiresAt: timestamppb.New(now.Add(time.Minute)),
+	}
+	if change != nil {
+		change(g)
+	}
+	signed, err := grant.Sign(kit.GrantKey, g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed
+}
+
+func carrying(t testing.TB, ctx context.Context, key string, m proto.Message) context.Context {
+	t.Helper()
+	raw, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(key, string(raw))))
+}
+
+func mustTool(t testing.TB, name string) contract.Tool {
+	t.Helper()
+	tool, ok := contract.Lookup(name)
+	if !ok {
+		t.Fatalf("no %s", name)
+	}
+	return tool
+}
+
+func logs(context.Context, any) (any, error) {
+	return &executorv1.ServiceLogsResponse{ServiceId: secret, Log: "password is " + secret, Cursor: "c"}, nil
+}
+
+// What a service wrote leaves through the vault, under the very grant that the call came with; what the catalogue holds does
+// not need to.
+func TestAReadOfTextFromOutside(t *testing.T) {
+	kit := platformtest.New(t)
+	tool := mustTool(t, "service_logs")
+	request := &executorv1.ServiceLogsRequest{ServiceId: proto.String("chat")}
+	gateway := kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")
+	permitted := func(ctx context.Context) context.Context {
+		return carrying(t, ctx, rpc.MetadataPermit, streamPermit(t, kit, func(p *callv1.Permit) { p.Tools = []string{"service_logs"} }))
+	}
+	granted := func(ctx context.Context) context.Context {
+		return carrying(t, ctx, rpc.MetadataGrant, tokened(t, kit, tool, request, nil))
+	}
+	for name, c := range map[string]struct {
+		caller   func(context.Context) context.Context
+		operator bool
+		censor   censor
+		code     callv1.Code // none: it is answered
+		asked    int
+		want     string
+	}{
+		"nothing":  {caller: func(ctx context.Context) context.Context { return ctx }, code: callv1.Code_CODE_DENIED},
+		"a permit": {caller: permitted, code: callv1.Code_CODE_DENIED},
+		"another's grant": {caller: func(ctx context.Context) context.Context {
+			return carrying(t, ctx, rpc.MetadataGrant, tokened(t, kit, mustTool(t, "gpu_status"), request, nil))
+		}, code: callv1.Code_CODE_DENIED},
+		"other arguments": {caller: func(ctx context.Context) context.Context {
+			return carrying(t, ctx, rpc.MetadataGrant, tokened(t, kit, tool, &executorv1.ServiceLogsRequest{}, nil))
+		}, code: callv1.Code_CODE_DENIED},
+		"the vault is away": {caller: granted, censor: censor{err: errors.New("gone")}, code: callv1.Code_CODE_UNAVAILABLE, asked: 1},
+		"too few texts":     {caller: granted, censor: censor{drop: true}, code: callv1.Code_CODE_UNAVAILABLE, asked: 1},
+		"its grant":         {caller: granted, asked: 1, want: "password is " + reference},
+		"an operator":       {caller: func(ctx context.Context) context.Context { return ctx }, operator: true, want: "password is " + secret},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, store, log := newAuthority(t, kit, func(cfg *Config) { cfg.Tokeniser = &c.censor })
+			from := gateway
+			if c.operator {
+				from = kit.ID(optionsv1.Role_ROLE_OPERATOR, platformtest.Operator)
+			}
+			ctx := c.caller(rpc.WithCaller(rpc.WithRequestID(t.Context(), "r-logs"), from))
+			got, err := a.Unary()(ctx, request, &grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, logs)
+			if len(c.censor.requests) != c.asked {
+				t.Errorf("the vault was asked %d times, want %d", len(c.censor.requests), c.asked)
+			}
+			last := log.records[len(log.records)-1]
+			if len(store.entries) != 0 || len(log.records) != 1 {
+				t.Errorf("a read left %d spent keys and %d records", len(store.entries), len(log.records))
+			}
+			if c.code != 0 {
+				if !fault.Is(err, c.code) || got != nil || strings.Contains(fault.From(err).Message, secret) {
+					t.Errorf("got %v, %v, want %s", got, err, c.code)
+				}
+				if last.GetStatus() == auditv1.Status_STATUS_OK {
+					t.Errorf("recorded as %v", last)
+				}
+				return
+			}
+			want := &executorv1.ServiceLogsResponse{ServiceId: secret, Log: c.want, Cursor: "c"}
+			if diff := cmp.Diff(want, got, protocmp.Transform()); err != nil || diff != "" {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+			if last.GetKind() != auditv1.Kind_KIND_READ || last.GetTool() != "service_logs" || strings.Contains(last.String(), secret) {
+				t.Errorf("recorded as %v", last)
+			}
+		})
+	}
+}
+
+// A change is told of though nobody can look through what the services wrote about it; that alone is withheld.
+func TestTextFromOutsideAboutAChange(t *testing.T) {
+	kit := platformtest.New(t)
+	for name, c := range map[string]struct {
+		censor   censor
+		log      string
+		warnings int
+	}{
+		"tokenised":         {log: "failed: " + reference},
+		"the vault is away": {censor: censor{err: errors.New("gone")}, log: withheld, warnings: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, store, log := newAuthority(t, kit, func(cfg *Config) { cfg.Tokeniser = &c.censor })
+			call, key := spent(t, store)
+			call.tool, call.signedGrant = mustTool(t, "switch_mode"), &callv1.SignedGrant{Kid: "k"}
+			got := a.act(t.Context(), key, call, func(ctx context.Context, _ any) (any, error) {
+				Fail(ctx, "chat did not come up")
+				return &executorv1.SwitchModeResponse{
+					ModeId: "day", Outcome: executorv1.SwitchOutcome_SWITCH_OUTCOME_ROLLED_BACK, Log: "failed: " + secret,
+				}, Confirm(ctx, func() {})
+			})
+			if got.err != nil {
+				t.Fatal(got.err)
+			}
+			response := got.response.(*executorv1.SwitchModeResponse)
+			if response.GetLog() != c.log || response.GetModeId() != "day" || len(got.outcome.GetWarnings()) != c.warnings || !got.outcome.GetFailed() {
+				t.Errorf("the answer is %v, %v", response, got.outcome)
+			}
+			// What is replayed, and what the record's digest is of, is what was given.
+			kept := &executorv1.SwitchModeResponse{}
+			if err := proto.Unmarshal(store.entries[key].Response, kept); err != nil || kept.GetLog() != c.log {
+				t.Errorf("kept as %v, %v", kept, err)
+			}
+			last := log.records[len(log.records)-1]
+			if want, _ := a.digest(t.Context(), call, response); last.GetStatus() != auditv1.Status_STATUS_ERROR || !cmp.Equal(last.GetBody().GetResultDigest(), want) {
+				t.Errorf("recorded as %v", last)
+			}
+			if store.entries[key].OK {
+				t.Error("a failed change counts as done well")
+			}
+		})
+	}
+}
+
+// Strings, list items, keys and values of maps are found however deep, and nothing else is touched.
+func TestEveryTextIsFound(t *testing.T) {
+	message := &auditv1.Record{
+		Tool: "a " + secret, OperationId: secret, Time: timestamppb.New(time.Unix(1, 0)), Tier: optionsv1.Tier_TIER_READ,
+		Body: &auditv1.Body{Summary: "deep " + secret, Details: map[string]string{secret: "x " + secret, "b": "y"}},
+	}
+	a, _, _ := newAuthority(t, platformtest.New(t))
+	got, err := a.tokenise(t.Context(), &call{signedGrant: &callv1.SignedGrant{}}, message)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &auditv1.Record{
+		Tool: "a " + reference, OperationId: reference, Time: timestamppb.New(time.Unix(1, 0)), Tier: optionsv1.Tier_TIER_READ,
+		Body: &auditv1.Body{Summary: "deep " + reference, Details: map[string]string{reference: "x " + reference, "b": "y"}},
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if message.GetTool() != "a "+secret {
+		t.Error("the handler's own message was changed")
+	}
+	both := &auditv1.Body{Details: map[string]string{secret: "1", reference: "2"}}
+	if _, err := a.tokenise(t.Context(), &call{signedGrant: &callv1.SignedGrant{}}, both); err == nil {
+		t.Error("two keys became one, and a value was lost")
+	}
+}
+
+func TestManyTextsGoInBatches(t *testing.T) {
+	var c censor
+	a, _, _ := newAuthority(t, platformtest.New(t), func(cfg *Config) { cfg.Tokeniser = &c })
+	body := &auditv1.Body{Details: map[string]string{}}
+	for i := range 400 {
+		body.Details[fmt.Sprintf("key-%03d", i)] = strings.Repeat("x", 16<<10) + secret
+	}
+	body.Summary = strings.Repeat("é", tokeniseBytes)
+	got, err := a.tokenise(t.Context(), &call{signedPermit: &callv1.SignedPermit{}}, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := 0
+	for _, r := range c.requests {
+		size := 0
+		for _, text := range r.GetTexts() {
+			size += len(text)
+			if len(text) > tokeniseBytes {
+				t.Errorf("a text of %d bytes", len(text))
+			}
+		}
+		if texts += len(r.GetTexts()); len(r.GetTexts()) > tokeniseTexts || size > tokeniseBatch {
+			t.Errorf("a request of %d texts, %d bytes", len(r.GetTexts()), size)
+		}
+	}
+	if texts != 801 || len(c.requests) < 4 {
+		t.Errorf("%d texts in %d requests", texts, len(c.requests))
+	}
+	if out := got.(*auditv1.Body); len(out.GetSummary()) > tokeniseBytes || strings.Contains(out.String(), secret) || len(out.GetDetails()) != 400 {
+		t.Errorf("%d bytes, %d details", len(out.GetSummary()), len(out.GetDetails()))
+	}
+}
+
+func TestATextFromOutsideIsNotServedUntokenised(t *testing.T) {
+	kit := platformtest.New(t)
+	_, err := New(t.Context(), Config{Self: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"), Store: &memory{}})
+	if err == nil || !strings.Contains(err.Error(), "log") {
+		t.Errorf("a sink without a tokeniser serves text from outside: %v", err)
+	}
+	a, _, _ := newAuthority(t, kit)
+	logs := mustTool(t, "service_logs").Method
+	if err := a.checkOrigins("a stream", logs, true); err == nil {
+		t.Error("a stream tells what is from outside")
+	}
+	// Grants and other bytes are nothing that a tool returns.
+	method := vaultv1.File_durward_vault_v1_session_proto.Services().ByName("SessionService").Methods().ByName("OpenSession")
+	if err := a.checkOrigins("open_session", method, false); err == nil || !strings.Contains(err.Error(), "look through") {
+		t.Errorf("bytes are served: %v", err)
+	}
+}
+
+// TestGpumodD13: gpumod's switch ran on the agent's word. Here nothing reaches its handler but a grant with a human's statement
+// over these very arguments and this very plan.
+func TestGpumodD13SwitchWithoutApprovalHasNoEffect(t *testing.T) {
+	kit := platformtest.New(t)
+	tool := mustTool(t, "switch_mode")
+	arguments := func(plan byte) *executorv1.SwitchModeRequest {
+		return &executorv1.SwitchModeRequest{ModeId: proto.String("night"), PlanDigest: proto.String(strings.Repeat(string(plan), 64))}
+	}
+	request := arguments('a')
+	subject := contract.Digest([]byte("{}"))
+	signed := func(of *executorv1.SwitchModeRequest, change func(*statement.Statement)) func(*callv1.Grant) {
+		return func(g *callv1.Grant) {
+			raw, err := contract.Canonical(of)
+			if err != nil {
+				t.Fatal(err)
+			}
+			digest := contract.Digest(raw)
+			now := time.Now()
+			s := &statement.Statement{
+				Type: statement.Type, Version: statement.Version, Kind: statement.KindApprove, ID: grant.NewID(), Operator: platformtest.Operator,
+				IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(30 * time.Minute)),
+				Epoch: 1, Audience: g.GetAudience(), Principal: g.GetPrincipal(), Session: g.GetSession(), Channel: statement.ChannelName(g.GetChannel()),
+				Operation: g.GetOperationId(), Tool: new(statement.Tool), Tier: contract.TierName(tool.Tier), Arguments: raw,
+				ArgumentsDigest: fmt.Sprintf("sha256:%x", digest), SubjectDigest: fmt.Sprintf("sha256:%x", subject), Uses: 1,
+			}
+			*s.Tool = statement.ToolOf(tool.Ref())
+			if change != nil {
+				change(s)
+			}
+			h, err := statement.Sign(s, kit.OperatorSigner)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.SubjectDigest, g.Statements = subject[:], []*callv1.HumanStatement{h}
+		}
+	}
+	for name, c := range map[string]struct {
+		grant  func(*callv1.Grant) // nil: none
+		permit bool
+		acts   bool
+	}{
+		"nothing":                       {},
+		"a permit":                      {permit: true},
+		"a grant without a statement":   {grant: func(g *callv1.Grant) { g.SubjectDigest = subject[:] }},
+		"a statement over another plan": {grant: signed(arguments('b'), nil)},
+		"another operation's statement": {grant: signed(request, func(s *statement.Statement) { s.Operation = grant.NewID() })},
+		"another session's statement":   {grant: signed(request, func(s *statement.Statement) { s.Session = "s-other" })},
+		"a lower tier's statement":      {grant: signed(request, func(s *statement.Statement) { s.Tier = "WRITE" })},
+		"its statement":                 {grant: signed(request, nil), acts: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, _, log := newAuthority(t, kit)
+			ctx := rpc.WithCaller(rpc.WithRequestID(t.Context(), "r-d13"), kit.ID(optionsv1.Role_ROLE_GATEWAY, "main"))
+			if c.permit {
+				ctx = carrying(t, ctx, rpc.MetadataPermit, streamPermit(t, kit, func(p *callv1.Permit) { p.Tools = []string{"switch_mode"} }))
+			}
+			if c.grant != nil {
+				ctx = carrying(t, ctx, rpc.MetadataGrant, tokened(t, kit, tool, request, c.grant))
+			}
+			effects := 0
+			_, err := a.Unary()(ctx, request, &grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, func(ctx context.Context, _ any) (any, error) {
+				return &executorv1.SwitchModeResponse{}, Confirm(ctx, func() { effects++ })
+			})
+			a.Wait(t.Context())
+			if c.acts {
+				if err != nil || effects != 1 {
+					t.Errorf("%v, %d effects", err, effects)
+				}
+				return
+			}
+			if !fault.Is(err, callv1.Code_CODE_DENIED) || effects != 0 || log.records[len(log.records)-1].GetKind() != auditv1.Kind_KIND_SINK_REFUSED {
+				t.Errorf("%v, %d effects, recorded as %v", err, effects, log.records)
+			}
+		})
+	}
+}

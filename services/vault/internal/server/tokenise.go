@@ -1,0 +1,111 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/vault/internal/journal"
+	"durward.internal/services/vault/internal/token"
+)
+
+// Bounds of looking through texts: so many requests at a time, so that decisions go on meanwhile; so long for one, within which a
+// sink waits for it; so many bytes in one.
+const (
+	tokeniseAtOnce = 2
+	tokeniseTime   = 1800 * time.Millisecond
+	tokeniseBytes  = 2 << 20
+)
+
+// tokeniseService looks through what leaves a sink.
+type tokeniseService struct {
+	vaultv1.UnimplementedTokeniseServiceServer
+	*Server
+}
+
+// Tokenise replaces what the session's agent may not see. The session is that of a grant that the sink on the connection has
+// redeemed, however long ago, since what it allows may take its time; or that of a permit in force, by this vault's own word in
+// either case. What was replaced is recorded by its number alone.
+func (s *tokeniseService) Tokenise(ctx context.Context, req *vaultv1.TokeniseRequest) (*vaultv1.TokeniseResponse, error) {
+	who, err := s.whose(ctx, req)
+	if err != nil {
+		r := journal.Session(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, who.principal, who.session, who.channel)
+		r.Body.Action = "tokenise-refused"
+		return nil, s.recordRefused(ctx, r, err)
+	}
+	size := 0
+	for _, text := range req.GetTexts() {
+		size += len(text)
+	}
+	if size > tokeniseBytes {
+		return nil, fault.New(callv1.Code_CODE_TOO_LARGE, "the texts are too long together")
+	}
+	ctx, cancel := context.WithTimeout(ctx, tokeniseTime)
+	defer cancel()
+	select {
+	case s.tokenising <- struct{}{}:
+		defer func() { <-s.tokenising }()
+	case <-ctx.Done():
+		return nil, busyTokenising(ctx.Err())
+	}
+	texts, replaced, err := s.Tokens.Tokenise(ctx, who.session, token.OriginSink, req.GetTexts())
+	if err != nil {
+		return nil, busyTokenising(err)
+	}
+	if replaced > 0 {
+		r := journal.Session(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, who.principal, who.session, who.channel)
+		r.Tool = who.tool
+		r.Body.Action, r.Body.DecisionSource = "tokenise", caller(ctx).String()
+		r.Body.Details = map[string]string{"replaced": strconv.Itoa(replaced)}
+		if err := s.Journal.Follow(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	return &vaultv1.TokeniseResponse{Texts: texts, Replaced: uint32(replaced)}, nil
+}
+
+func busyTokenising(cause error) error {
+	return fault.New(callv1.Code_CODE_UNAVAILABLE, "there is too much to look through now", fault.WithCause(cause), fault.WithRetry(time.Second))
+}
+
+// party is for whom texts are looked through.
+type party struct {
+	principal, session, tool string
+	channel                  callv1.Channel
+}
+
+// whose finds the session that a request to tokenise is for.
+func (s *tokeniseService) whose(ctx context.Context, req *vaultv1.TokeniseRequest) (party, error) {
+	self := caller(ctx).String()
+	if signed := req.GetPermit(); signed != nil {
+		permit, err := s.Issuer.OpenPermit(signed)
+		if err != nil {
+			return party{}, fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(err))
+		}
+		who := party{principal: permit.GetPrincipal(), session: permit.GetSession(), channel: permit.GetChannel()}
+		if permit.GetAudience() != self {
+			return who, denied("the permit is for another sink")
+		}
+		return who, s.holds(permit, maxHold)
+	}
+	grant, err := s.Issuer.KnownGrant(req.GetGrant())
+	if err != nil {
+		return party{}, fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(err))
+	}
+	who := party{
+		principal: grant.GetPrincipal(), session: grant.GetSession(), channel: grant.GetChannel(), tool: grant.GetTool().GetName(),
+	}
+	if grant.GetAudience() != self {
+		return who, denied("the grant is for another sink")
+	}
+	spent, err := s.Queue.Redeemed(ctx, grant, self)
+	if err == nil && !spent {
+		err = fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(errors.New("the grant was not redeemed by this sink")))
+	}
+	return who, err
+}

@@ -1,0 +1,162 @@
+package server
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/vault/internal/session"
+)
+
+const secretLine = "login with password=hunter2-hunter2 failed"
+
+// logsGrant asks for one read of a service's log, as a gateway does.
+func (v *vault) logsGrant(client string) (*vaultv1.OpenSessionResponse, *callv1.SignedGrant) {
+	v.t.Helper()
+	opened := v.open(client)
+	answer, err := v.authority().Authorise(v.t.Context(), request(opened.GetSessionId(), "service_logs", "alpha"))
+	v.must(err)
+	if answer.GetDecision() != vaultv1.AuthoriseResponse_DECISION_GRANTED || answer.GetGrant() == nil {
+		v.t.Fatalf("the read is answered with %v", answer)
+	}
+	return opened, answer.GetGrant()
+}
+
+func (v *vault) tokenise(request *vaultv1.TokeniseRequest) (*vaultv1.TokeniseResponse, error) {
+	return vaultv1.NewTokeniseServiceClient(v.as(executor, "local")).Tokenise(v.t.Context(), request)
+}
+
+func byGrant(g *callv1.SignedGrant, texts ...string) *vaultv1.TokeniseRequest {
+	return &vaultv1.TokeniseRequest{Under: &vaultv1.TokeniseRequest_Grant{Grant: g}, Texts: texts}
+}
+
+func byPermit(p *callv1.SignedPermit, texts ...string) *vaultv1.TokeniseRequest {
+	return &vaultv1.TokeniseRequest{Under: &vaultv1.TokeniseRequest_Permit{Permit: p}, Texts: texts}
+}
+
+// A read whose calls the vault sees one by one takes a grant each time, without a human, for that sink, once; no permit names it.
+func TestAReadByOneCallGrant(t *testing.T) {
+	v := newVault(t)
+	opened, g := v.logsGrant(reader)
+	for _, p := range opened.GetPermits() {
+		if permit, err := v.server.Issuer.OpenPermit(p.GetPermit()); err != nil || strings.Contains(strings.Join(permit.GetTools(), " "), "service_logs") {
+			t.Errorf("the permit for %s names %v, %v", p.GetAudience(), permit.GetTools(), err)
+		}
+	}
+	granted, err := v.server.Issuer.OpenGrant(g)
+	v.must(err)
+	digest := contract.Digest(arguments("alpha"))
+	if string(granted.GetArgumentsDigest()) != string(digest[:]) || len(granted.GetStatements()) != 0 || len(granted.GetSubjectDigest()) != 0 {
+		t.Errorf("the grant is %v", granted)
+	}
+	v.must(v.redeem(g))
+	wantCode(t, v.redeem(g), callv1.Code_CODE_ALREADY_SPENT)
+	if n := len(v.audit.of(auditv1.Kind_KIND_ASKED)); n != 0 {
+		t.Errorf("a human was asked %d times", n)
+	}
+}
+
+func TestTokenise(t *testing.T) {
+	v := newVault(t)
+	opened, g := v.logsGrant(bearer)
+	v.must(v.redeem(g))
+	answer, err := v.tokenise(byGrant(g, "nothing here", secretLine))
+	v.must(err)
+	texts := answer.GetTexts()
+	if len(texts) != 2 || texts[0] != "nothing here" || strings.Contains(texts[1], "hunter2") || answer.GetReplaced() != 1 {
+		t.Fatalf("answered with %v", answer)
+	}
+	record := v.audit.of(auditv1.Kind_KIND_READ)[0]
+	if body := record.GetBody(); body.GetAction() != "tokenise" || body.GetPrincipal() != bearer || body.GetSession() != opened.GetSession() ||
+		body.GetDetails()["replaced"] != "1" || strings.Contains(record.String(), "hunter2") {
+		t.Errorf("recorded as %v", record)
+	}
+	// The same session finds it again, whatever it asks with: the grant when its time is over, another call's, a permit.
+	v.clock.advance(5 * time.Minute)
+	again, err := v.tokenise(byGrant(g, "hunter2-hunter2"))
+	v.must(err)
+	v.clock.advance(-5 * time.Minute)
+	permitted, err := v.tokenise(byPermit(permitFor(executor, opened.GetPermits()), "hunter2-hunter2"))
+	v.must(err)
+	if !strings.Contains(texts[1], again.GetTexts()[0]) || again.GetTexts()[0] != permitted.GetTexts()[0] || again.GetTexts()[0] == "hunter2-hunter2" {
+		t.Errorf("%q, and then %q and %q", texts[1], again.GetTexts(), permitted.GetTexts())
+	}
+	// Another session does not.
+	_, foreign := v.logsGrant(other)
+	v.must(v.redeem(foreign))
+	elsewhere, err := v.tokenise(byGrant(foreign, "hunter2-hunter2"))
+	v.must(err)
+	if elsewhere.GetTexts()[0] != "hunter2-hunter2" {
+		t.Errorf("another session finds %q", elsewhere.GetTexts())
+	}
+	// With the session ends what it held.
+	v.clock.advance(session.IdleTimeout)
+	v.must(v.server.Sweep(t.Context()))
+	if n := v.server.Tokens.Sessions(); n != 0 {
+		t.Errorf("%d sessions hold something", n)
+	}
+}
+
+func TestTokeniseIsRefused(t *testing.T) {
+	v := newVault(t)
+	opened, unspent := v.logsGrant(bearer)
+	_, spent := v.logsGrant(bearer)
+	v.must(v.redeem(spent))
+	forged := proto.CloneOf(spent)
+	forged.Signature[0] ^= 1
+	permit := permitFor(executor, opened.GetPermits())
+	for name, c := range map[string]struct {
+		request *vaultv1.TokeniseRequest
+		code    callv1.Code
+	}{
+		"a grant that nobody spent":        {byGrant(unspent, secretLine), callv1.Code_CODE_DENIED},
+		"a forged grant":                   {byGrant(forged, secretLine), callv1.Code_CODE_DENIED},
+		"another sink's permit":            {byPermit(permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits()), secretLine), callv1.Code_CODE_DENIED},
+		"neither":                          {&vaultv1.TokeniseRequest{Texts: []string{secretLine}}, callv1.Code_CODE_INVALID_ARGUMENT},
+		"no texts":                         {byGrant(spent), callv1.Code_CODE_INVALID_ARGUMENT},
+		"too much":                         {byGrant(spent, strings.Split(strings.Repeat(strings.Repeat("x", 1<<18)+",", 9), ",")...), callv1.Code_CODE_TOO_LARGE},
+		"a permit of a session that ended": {byPermit(permit, secretLine), callv1.Code_CODE_EXPIRED},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.code == callv1.Code_CODE_EXPIRED {
+				_, err := v.sessions().CloseSession(t.Context(), &vaultv1.CloseSessionRequest{SessionId: opened.GetSessionId()})
+				v.must(err)
+			}
+			got, err := v.tokenise(c.request)
+			wantCode(t, err, c.code)
+			if got != nil {
+				t.Errorf("answered with %v", got)
+			}
+		})
+	}
+	// The grant's own sink alone.
+	if _, err := vaultv1.NewTokeniseServiceClient(v.as(egress, "local")).Tokenise(t.Context(), byGrant(spent, secretLine)); err == nil {
+		t.Error("another sink uses the grant")
+	}
+	v.audit.set(func(f *fakeAudit) { f.full = true })
+	_, err := v.tokenise(byGrant(spent, secretLine))
+	wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
+}
+
+// What an agent says for itself is kept without the credentials in it.
+func TestAnAgentsWordsAreTokenised(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	ask := request(opened.GetSessionId(), "start_service", "alpha")
+	ask.Reason = "the user said: " + secretLine
+	answer, err := v.authority().Authorise(t.Context(), ask)
+	v.must(err)
+	if reason := v.operation(answer.GetOperationId()).GetAgentReason(); strings.Contains(reason, "hunter2") || !strings.Contains(reason, "the user said") {
+		t.Errorf("the reason is kept as %q", reason)
+	}
+	if r := v.audit.of(auditv1.Kind_KIND_ASKED)[0]; strings.Contains(r.String(), "hunter2") {
+		t.Errorf("recorded as %v", r)
+	}
+}

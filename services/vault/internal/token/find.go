@@ -1,0 +1,217 @@
+package token
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+)
+
+// span is one value in a text, in bytes.
+type span struct {
+	from, to int
+	kind     string
+}
+
+// merge sorts spans and joins those that overlap; what is joined has the kind of the longest.
+func merge(spans []span) []span {
+	slices.SortStableFunc(spans, func(a, b span) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(b.to, a.to)) })
+	var out []span
+	longest := 0
+	for _, s := range spans {
+		last := len(out) - 1
+		if last < 0 || s.from >= out[last].to {
+			out, longest = append(out, s), s.to-s.from
+			continue
+		}
+		out[last].to = max(out[last].to, s.to)
+		if n := s.to - s.from; n > longest {
+			out[last].kind, longest = s.kind, n
+		}
+	}
+	return out
+}
+
+// rule is one shape of credential.
+type rule struct {
+	kind string
+	// keywords are words of which the text must hold one, in lower case, for the expression to be tried.
+	keywords   []string
+	expression func() *regexp.Regexp
+	// group is the part of the match that is the secret; 0: the first that is there, or all of it.
+	group   int
+	entropy float64
+	// plausible reports whether what was found is a value and not a word; nil: it always is.
+	plausible func(text string, match, value [2]int) bool
+}
+
+//go:embed gitleaks.json
+var gitleaks []byte
+
+// listed is the file of public shapes: see gitleaks.LICENCE.
+type listed struct {
+	Allow []string `json:"allow"`
+	Rules []struct {
+		ID       string   `json:"id"`
+		Keywords []string `json:"keywords"`
+		Regex    string   `json:"regex"`
+		Entropy  float64  `json:"entropy"`
+		Group    int      `json:"group"`
+		Allow    *struct {
+			Value []string `json:"value"`
+			Match []string `json:"match"`
+			Line  []string `json:"line"`
+			Words []string `json:"words"`
+		} `json:"allow"`
+	} `json:"rules"`
+}
+
+// inLogs are the keywords of rules whose own are words that stand near the credential in source code alone.
+var inLogs = map[string][]string{"airtable-personnal-access-token": {"pat"}, "facebook-access-token": {"|", "%"}}
+
+// Source code ends a secret in few ways; a log ends one in many.
+const (
+	endInSource = "(?:[\\x60'\"\\s;]|\\\\[nr]|$)"
+	endInLog    = `(?:[^\w-]|$)`
+)
+
+// rules are read once from what is linked in, which never changes.
+var rules = sync.OnceValue(func() []rule {
+	var list listed
+	if err := json.Unmarshal(gitleaks, &list); err != nil {
+		panic(fmt.Sprintf("token: the rules that are linked in cannot be read: %v", err))
+	}
+	placeholder := anyOf(list.Allow)
+	out := own()
+	for _, r := range list.Rules {
+		made := rule{
+			kind: strings.ToUpper(strings.ReplaceAll(r.ID, "-", "_")), keywords: r.Keywords, group: r.Group, entropy: r.Entropy,
+			expression: sync.OnceValue(func() *regexp.Regexp {
+				return regexp.MustCompile(strings.ReplaceAll(r.Regex, endInSource, endInLog))
+			}),
+			plausible: func(text string, _, value [2]int) bool { return !placeholder().MatchString(text[value[0]:value[1]]) },
+		}
+		if words, ok := inLogs[r.ID]; ok {
+			made.keywords = words
+		}
+		if a := r.Allow; a != nil {
+			values, matches, lines, words := anyOf(a.Value), anyOf(a.Match), anyOf(a.Line), a.Words
+			made.plausible = func(text string, match, value [2]int) bool {
+				secret := text[value[0]:value[1]]
+				lower := strings.ToLower(secret)
+				return !placeholder().MatchString(secret) && !values().MatchString(secret) && !matches().MatchString(text[match[0]:match[1]]) &&
+					!lines().MatchString(lineOf(text, match)) &&
+					!slices.ContainsFunc(words, func(w string) bool { return strings.Contains(lower, w) })
+			}
+		}
+		out = append(out, made)
+	}
+	return out
+})
+
+// anyOf is the expression that matches where one of them does.
+func anyOf(expressions []string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp {
+		if len(expressions) == 0 {
+			return regexp.MustCompile(`\z.`) // nothing
+		}
+		return regexp.MustCompile("(?:" + strings.Join(expressions, ")|(?:") + ")")
+	})
+}
+
+func lineOf(text string, at [2]int) string {
+	from := strings.LastIndexByte(text[:at[0]], '\n') + 1
+	if to := strings.IndexByte(text[at[1]:], '\n'); to >= 0 {
+		return text[from : at[1]+to]
+	}
+	return text[from:]
+}
+
+// find returns the places in a text that look like credentials.
+func (b *Book) find(ctx context.Context, text string) ([]span, error) {
+	if len(text) < minValue {
+		return nil, ctx.Err()
+	}
+	lower := asciiLower(text)
+	var out []span
+	for _, r := range rules() {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(r.keywords, func(k string) bool { return strings.Contains(lower, k) }) {
+			continue
+		}
+		out = append(out, r.spans(text)...)
+	}
+	if b.cfg.Credential != nil {
+		for _, m := range words.FindAllStringIndex(text, -1) {
+			if b.cfg.Credential(text[m[0]:m[1]]) {
+				out = append(out, span{from: m[0], to: m[1], kind: "DURWARD_TOKEN"})
+			}
+		}
+	}
+	return merge(out), nil
+}
+
+// spans returns the values of the rule's shape in a text.
+func (r rule) spans(text string) []span {
+	var out []span
+	for _, m := range r.expression().FindAllStringSubmatchIndex(text, -1) {
+		value := secretOf(m, r.group)
+		if value[0] == value[1] || r.entropy > 0 && entropy(text[value[0]:value[1]]) <= r.entropy {
+			continue
+		}
+		if r.plausible == nil || r.plausible(text, [2]int{m[0], m[1]}, value) {
+			out = append(out, span{from: value[0], to: value[1], kind: r.kind})
+		}
+	}
+	return out
+}
+
+// words are what a credential of this vault's clients looks like, whoever made it.
+var words = regexp.MustCompile(`[A-Za-z0-9_.~+/=-]{20,256}`)
+
+// secretOf returns where the secret of a match is.
+func secretOf(m []int, group int) [2]int {
+	if group > 0 && 2*group+1 < len(m) && m[2*group] >= 0 {
+		return [2]int{m[2*group], m[2*group+1]}
+	}
+	for i := 2; i+1 < len(m); i += 2 {
+		if m[i] >= 0 && m[i+1] > m[i] {
+			return [2]int{m[i], m[i+1]}
+		}
+	}
+	return [2]int{m[0], m[1]}
+}
+
+// entropy is Shannon's, in bits a character.
+func entropy(s string) float64 {
+	counts := map[rune]int{}
+	for _, r := range s {
+		counts[r]++
+	}
+	n, e := float64(utf8.RuneCountInString(s)), 0.0
+	for _, c := range counts {
+		p := float64(c) / n
+		e -= p * math.Log2(p)
+	}
+	return e
+}
+
+// asciiLower keeps every byte where it is, which strings.ToLower does not.
+func asciiLower(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return string(b)
+}

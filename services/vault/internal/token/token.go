@@ -1,0 +1,278 @@
+// Package token keeps what an agent may not see out of what it is given (DESIGN "Personal data"): values that the session's vault
+// holds, and what looks like a credential, each become a reference, [[SECRET:KIND:REF]]. It runs in the vault, on text that programs and
+// strangers wrote, and trusts nothing in it.
+//
+// The same value is the same reference within one session and origin, so that an agent can tell two secrets apart; in another
+// session it is another, and a value that the agent sent itself is another than the one that a sink holds, so that nobody finds
+// out by asking. What is held is held in memory, ends with its session, and is never logged.
+//
+// Everything here runs in time linear in the text: expressions are RE2, and values are found by a window of fixed length.
+package token
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"regexp"
+	"strings"
+	"sync"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Origin says where a text came from.
+type Origin string
+
+// The origins.
+const (
+	// OriginSink: a sink is about to give it out.
+	OriginSink Origin = "sink"
+	// OriginAgent: the agent sent it.
+	OriginAgent Origin = "agent"
+)
+
+// Bounds of what one session's vault holds.
+const (
+	// MaxValues is how many values one session holds. What is found beyond them is replaced all the same, without being looked
+	// for again.
+	MaxValues = 256
+	// maxIssued is how many references are known as issued in one session.
+	maxIssued = 4096
+	// window is how many bytes of a value find it; shorter values are not held.
+	window = 8
+	// maxBucket is how many values with the same first window are held.
+	maxBucket = 8
+)
+
+// Config is what a Book is made of.
+type Config struct {
+	// Credential reports whether a word is a credential that this vault lets somebody in with; nil: none is known.
+	Credential func(word string) bool
+}
+
+// Book holds the values of all sessions. It is safe for concurrent use.
+type Book struct {
+	cfg Config
+	key []byte
+
+	mu       sync.Mutex
+	sessions map[string]*holding
+}
+
+// holding is what one session's vault holds.
+type holding struct {
+	mu sync.Mutex
+	// values by their first bytes.
+	values map[[window]byte][]held
+	count  int
+	issued map[string]bool
+}
+
+type held struct {
+	text, kind string
+	origin     Origin
+}
+
+// New returns a Book that holds nothing. References of different books have nothing in common.
+func New(cfg Config) *Book {
+	b := &Book{cfg: cfg, key: make([]byte, 32), sessions: map[string]*holding{}}
+	_, _ = rand.Read(b.key) // never fails
+	return b
+}
+
+// Tokenise returns the texts, in their order, with each value replaced, and how many places there were. It ends early, with
+// ctx's error and no texts, when ctx does.
+func (b *Book) Tokenise(ctx context.Context, session string, origin Origin, texts []string) ([]string, int, error) {
+	h := b.holding(session)
+	found := make([][]piece, len(texts))
+	for i, text := range texts {
+		found[i] = h.pieces(text)
+		for j := range found[i] {
+			p := &found[i][j]
+			if p.issued {
+				continue
+			}
+			var err error
+			if p.spans, err = b.find(ctx, p.text); err != nil {
+				return nil, 0, err
+			}
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	// All are held before the first is looked for: a value that one text names may stand bare in an earlier one.
+	for _, pieces := range found {
+		for _, p := range pieces {
+			for _, s := range p.spans {
+				h.hold(held{text: p.text[s.from:s.to], kind: s.kind, origin: origin})
+			}
+		}
+	}
+	out, replaced := make([]string, len(texts)), 0
+	for i, pieces := range found {
+		var w strings.Builder
+		for _, p := range pieces {
+			if p.issued {
+				w.WriteString(p.text)
+				continue
+			}
+			replaced += b.rewrite(&w, h, session, origin, p)
+		}
+		out[i] = w.String()
+	}
+	return out, replaced, nil
+}
+
+// rewrite writes a piece with its values replaced, and returns how many there were.
+func (b *Book) rewrite(w *strings.Builder, h *holding, session string, origin Origin, p piece) int {
+	spans := merge(append(p.spans, h.exact(p.text, origin)...))
+	at := 0
+	for _, s := range spans {
+		w.WriteString(p.text[at:s.from])
+		w.WriteString(b.reference(h, session, origin, s.kind, p.text[s.from:s.to]))
+		at = s.to
+	}
+	w.WriteString(p.text[at:])
+	return len(spans)
+}
+
+// Forget drops what the sessions hold that keep does not want kept.
+func (b *Book) Forget(keep func(session string) bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for session := range b.sessions {
+		if !keep(session) {
+			delete(b.sessions, session)
+		}
+	}
+}
+
+// Sessions counts the sessions that hold anything.
+func (b *Book) Sessions() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.sessions)
+}
+
+func (b *Book) holding(session string) *holding {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h := b.sessions[session]
+	if h == nil {
+		h = &holding{values: map[[window]byte][]held{}, issued: map[string]bool{}}
+		b.sessions[session] = h
+	}
+	return h
+}
+
+var refText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// reference is what stands for a value: 80 bits that the value, its session and its origin make.
+func (b *Book) reference(h *holding, session string, origin Origin, kind, value string) string {
+	mac := hmac.New(sha256.New, b.key)
+	for _, part := range []string{session, string(origin)} {
+		mac.Write([]byte(part))
+		mac.Write([]byte{0})
+	}
+	mac.Write([]byte(value))
+	ref := "[[SECRET:" + kind + ":" + refText.EncodeToString(mac.Sum(nil)[:10]) + "]]"
+	if len(h.issued) < maxIssued {
+		h.issued[ref] = true
+	}
+	return ref
+}
+
+// hold remembers a value that is worth looking for wherever it stands: one that no ordinary word is.
+func (h *holding) hold(v held) {
+	if len(v.text) < window || !distinct(v.text) {
+		return
+	}
+	key := [window]byte([]byte(v.text[:window]))
+	bucket := h.values[key]
+	for _, other := range bucket {
+		if other.text == v.text && other.origin == v.origin {
+			return
+		}
+	}
+	if h.count >= MaxValues || len(bucket) >= maxBucket {
+		return
+	}
+	h.values[key] = append(bucket, v)
+	h.count++
+}
+
+// distinct reports whether a text cannot be an ordinary word: it is long, or has characters of two kinds in it.
+func distinct(s string) bool {
+	var letter, digit, other bool
+	for _, r := range s {
+		switch {
+		case unicode.IsDigit(r):
+			digit = true
+		case unicode.IsLetter(r):
+			letter = true
+		default:
+			other = true
+		}
+	}
+	return letter && digit || (letter || digit) && other || utf8.RuneCountInString(s) >= 24
+}
+
+// exact finds the values that the session holds, of the same origin, the longest at each place.
+func (h *holding) exact(text string, origin Origin) []span {
+	if h.count == 0 {
+		return nil
+	}
+	var out []span
+	for i := 0; i+window <= len(text); i++ {
+		best := span{}
+		for _, v := range h.values[[window]byte([]byte(text[i:i+window]))] {
+			if v.origin == origin && len(v.text) > best.to-best.from && strings.HasPrefix(text[i:], v.text) {
+				best = span{from: i, to: i + len(v.text), kind: v.kind}
+			}
+		}
+		if best.to > 0 {
+			out = append(out, best)
+			i = best.to - 1
+		}
+	}
+	return out
+}
+
+// piece is a part of a text: a reference that this session was given before, or what lies between two of them.
+type piece struct {
+	text   string
+	issued bool
+	spans  []span
+}
+
+var references = regexp.MustCompile(`\[\[(?:SECRET|PII):[A-Z0-9_]{1,64}:[a-z2-7]{16}\]\]`)
+
+// pieces cuts a text at the references that are this session's own: they stay as they are. Others are made none.
+func (h *holding) pieces(text string) []piece {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []piece
+	at := 0
+	for _, m := range references.FindAllStringIndex(text, -1) {
+		if h.issued[text[m[0]:m[1]]] {
+			out = append(out, piece{text: disarm(text[at:m[0]])}, piece{text: text[m[0]:m[1]], issued: true})
+			at = m[1]
+		}
+	}
+	return append(out, piece{text: disarm(text[at:])})
+}
+
+var (
+	forged = regexp.MustCompile(`(?i)\[(\[[ \t]*(?:secret|pii))[ \t]*:(\w*):?`)
+	bound  = regexp.MustCompile(`(?i)\$(pii_ref)`)
+)
+
+// disarm makes what looks like a reference none: no program's own words refer to anything.
+func disarm(text string) string {
+	if !strings.Contains(text, "[[") && !strings.Contains(text, "$") {
+		return text
+	}
+	return bound.ReplaceAllString(forged.ReplaceAllString(text, "[ $1 $2 "), "$$ $1")
+}

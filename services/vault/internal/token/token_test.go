@@ -1,0 +1,315 @@
+package token
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// parts that no scanner of this repository should take for credentials are put together here.
+func join(parts ...string) string { return strings.Join(parts, "") }
+
+var (
+	openAI  = join("sk-", "proj-Zk3v9Qw8Rt5Yu2Io7Pa4")
+	hugging = join("hf_", "aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH")
+	aws     = join("AKIA", "Z7QXW3RTYP5LMN2K")
+	pem     = join("-----BEGIN RSA PRIVATE", " KEY-----\nMIIEpAIBAAKCAQEA0123456789abcdefghij\nZm9vYmFyYmF6cXV4\n-----END RSA PRIVATE", " KEY-----")
+)
+
+func tokenise(t *testing.T, b *Book, session string, texts ...string) []string {
+	t.Helper()
+	out, _, err := b.Tokenise(t.Context(), session, OriginSink, texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestSecretsInLogs(t *testing.T) {
+	for name, c := range map[string]struct{ text, secret string }{
+		"vLLM's arguments":       {"non-default args: {'api_key': ['" + openAI + "'], 'port': 8000}", openAI},
+		"an option":              {"exec llama-server --api-key hunter2-plain --port 8080", "hunter2-plain"},
+		"an option with =":       {"vllm serve --api-key=hunter2 --port 8000", "hunter2"},
+		"a short password":       {"login failed, password=hunter2, retrying", "hunter2"},
+		"a quoted password":      {`{"password": "correct horse battery"}`, "correct horse battery"},
+		"an escaped JSON":        {`msg="{\"client_secret\":\"s3cr3t-value\"}"`, "s3cr3t-value"},
+		"YAML":                   {"db_passwd: tr0ub4dor", "tr0ub4dor"},
+		"a sentence":             {"the admin password is Tr0ub4dor, change it", "Tr0ub4dor"},
+		"a shell variable":       {"export HF_TOKEN=" + hugging, hugging},
+		"bare, with punctuation": {"downloaded with (" + hugging + "), thanks", hugging},
+		"a URL":                  {"connecting to postgres://svc:p4ss/w0rd@db:5432/x", "p4ss/w0rd"},
+		"a header":               {"> Authorization: Bearer abc.def-ghi0", "abc.def-ghi0"},
+		"basic":                  {"proxy says Basic dXNlcjpwYXNz", "dXNlcjpwYXNz"},
+		"a cookie":               {"Set-Cookie: sid=8s7df6; Path=/", "8s7df6"},
+		"AWS":                    {"using " + aws + " in eu-west-1.", aws},
+		"a key":                  {"loaded\n" + pem + "\nready", "MIIEpAIBAAKCAQEA"},
+		"a key's end":            {"Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4\nZm9v\n-----END PRIVATE " + "KEY-----\nready", "Zm9vYmFyYmF6cXV4"},
+		"a key's beginning":      {"x\n-----BEGIN PRIVATE " + "KEY-----\nZm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4\nZm9vYmFy", "Zm9vYmFy"},
+		"a key in one line":      {`key "` + strings.ReplaceAll(pem, "\n", `\n`) + `"`, "MIIEpAIBAAKCAQEA"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := tokenise(t, New(Config{}), "s", c.text)[0]
+			if strings.Contains(got, c.secret) || !references.MatchString(got) {
+				t.Errorf("%q became %q", c.text, got)
+			}
+		})
+	}
+}
+
+func TestOrdinaryLogsStay(t *testing.T) {
+	for _, text := range []string{
+		"", "x", "INFO 11-22 01:00:00 [loader.py:12] Loading weights took 12.34 seconds",
+		"special tokens: bos_token='<s>', eos_token='<|im_end|>', pad_token: 151643",
+		"Avg prompt throughput: 12.1 tokens/s, Avg generation throughput: 33.0 tokens/s, GPU KV cache usage: 3.2%",
+		"llama_model_loader: - kv   5: tokenizer.ggml.bos_token_id u32 = 128000",
+		"time per output token: 12.3ms, max_tokens: 4096, token: 128", "GET /v1/models HTTP/1.1 200 OK from 127.0.0.1:51234",
+		"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB",
+		"password: None, api_key=null, token is invalid", "basic authentication is disabled; bearer of bad news",
+		"Model: meta-llama/Llama-3.3-70B-Instruct-AWQ at revision 1d1a2b3", "OSError: [Errno 98] Address already in use",
+		"http://127.0.0.1:8000/v1/models", "INFO:     Started server process [12345]",
+	} {
+		if got := tokenise(t, New(Config{}), "s", text)[0]; got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+func TestWhatIsHeldIsFoundAnywhere(t *testing.T) {
+	b := New(Config{})
+	got := tokenise(t, b, "s", "retry with s3cr3t-value", "client_secret=s3cr3t-value")
+	ref := references.FindString(got[1])
+	if want := []string{"retry with " + ref, "client_secret=" + ref}; !cmp.Equal(want, got) {
+		t.Fatalf("got %q", got)
+	}
+	if later := tokenise(t, b, "s", "<s3cr3t-value>")[0]; later != "<"+ref+">" {
+		t.Errorf("later it is %q", later)
+	}
+	if again := tokenise(t, b, "s", got...); !cmp.Equal(got, again) {
+		t.Errorf("its own references became %q", again)
+	}
+	// Another session, or what the agent itself sent, says nothing about what this one holds.
+	if other := tokenise(t, b, "other", "s3cr3t-value")[0]; other != "s3cr3t-value" {
+		t.Errorf("another session's text became %q", other)
+	}
+	agent, _, err := b.Tokenise(t.Context(), "s", OriginAgent, []string{"s3cr3t-value", "client_secret=s3cr3t-value"})
+	if err != nil || agent[0] != strings.TrimPrefix(agent[1], "client_secret=") || references.FindString(agent[1]) == ref {
+		t.Errorf("the agent's own are %q, %v", agent, err)
+	}
+	b.Forget(func(session string) bool { return session == "other" })
+	if b.Sessions() != 1 {
+		t.Errorf("%d sessions", b.Sessions())
+	}
+	if forgotten := tokenise(t, b, "s", "s3cr3t-value")[0]; forgotten != "s3cr3t-value" {
+		t.Errorf("after its end the session holds %q", forgotten)
+	}
+}
+
+func TestAReferenceIsNobodyElses(t *testing.T) {
+	b := New(Config{})
+	ref := references.FindString(tokenise(t, b, "s", "password=hunter2")[0])
+	for _, text := range []string{ref, "[[SECRET:SETTING:aaaaaaaaaaaaaaaa]]", "[[ pii : x", "[[PII:EMAIL:aaaaaaaaaaaaaaaa]]", `{"$pii_ref":"a"}`} {
+		got := tokenise(t, b, "other", text)[0]
+		if references.MatchString(got) || strings.Contains(got, "$pii_ref") || got == text {
+			t.Errorf("%q became %q", text, got)
+		}
+		if again := tokenise(t, b, "other", got)[0]; again != got {
+			t.Errorf("and then %q", again)
+		}
+	}
+	if New(Config{}).reference(&holding{issued: map[string]bool{}}, "s", OriginSink, "SETTING", "hunter2") == ref {
+		t.Error("another vault makes the same reference")
+	}
+}
+
+func TestBounds(t *testing.T) {
+	b := New(Config{})
+	var texts []string
+	for i := range 3 * MaxValues {
+		texts = append(texts, fmt.Sprintf("password=%06dxyz%06d", i, i))
+	}
+	for i, got := range tokenise(t, b, "s", texts...) {
+		if !references.MatchString(got) {
+			t.Fatalf("%d: %q", i, got)
+		}
+	}
+	if n := b.sessions["s"].count; n != MaxValues {
+		t.Errorf("%d values are held", n)
+	}
+	for i := range 100 {
+		tokenise(t, b, "same", fmt.Sprintf("password=abcdefg1%d", i))
+	}
+	if n := b.sessions["same"].count; n != maxBucket {
+		t.Errorf("%d values that begin alike are held", n)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if out, _, err := b.Tokenise(ctx, "s", OriginSink, []string{"password=hunter2"}); !errors.Is(err, context.Canceled) || out != nil {
+		t.Errorf("%q, %v after the end", out, err)
+	}
+	// A common word is replaced where it is a password, and nowhere else.
+	if got := tokenise(t, b, "w", "password=elephants", "elephants")[1]; got != "elephants" {
+		t.Errorf("a word became %q", got)
+	}
+}
+
+func TestTheVaultsOwnCredentials(t *testing.T) {
+	const mine = "TheClientsTokenWhateverItLooksLike"
+	b := New(Config{Credential: func(word string) bool { return word == mine }})
+	got := tokenise(t, b, "s", "it sent "+mine+" to me", mine[1:])
+	if strings.Contains(got[0], mine) || got[1] != mine[1:] {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestEveryPublicShape makes texts of each rule's own shape and finds none of them afterwards.
+func TestEveryPublicShape(t *testing.T) {
+	if n := len(rules()); n < 220 {
+		t.Fatalf("%d rules", n)
+	}
+	b := New(Config{})
+	for i, r := range rules() {
+		parsed, err := syntax.Parse(r.expression().String(), syntax.Perl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made := 0
+		for n := 0; n < 200 && made < 5; n++ {
+			g := generator{state: uint64(i*1000+n) + 1}
+			text := "log line: " + g.text(parsed.Simplify()) + "\nnext"
+			if lower := asciiLower(text); !slices.ContainsFunc(r.keywords, func(k string) bool { return strings.Contains(lower, k) }) {
+				text = r.keywords[0] + " " + text // some are known by what stands near them alone
+			}
+			spans := r.spans(text)
+			if len(spans) == 0 {
+				continue // too uniform, or a placeholder
+			}
+			made++
+			secret := text[spans[0].from:spans[0].to]
+			got := tokenise(t, b, fmt.Sprint(i, n), text)[0]
+			if len(secret) >= window && strings.Contains(got, secret) || !references.MatchString(got) {
+				t.Errorf("%s: %q became %q", r.kind, text, got)
+			}
+		}
+		if made == 0 {
+			t.Errorf("%s: no text of its shape was made", r.kind)
+		}
+	}
+}
+
+// generator makes texts that an expression matches, always the same ones.
+type generator struct{ state uint64 }
+
+func (g *generator) next(n int) int {
+	g.state ^= g.state << 13
+	g.state ^= g.state >> 7
+	g.state ^= g.state << 17
+	return int(g.state % uint64(n))
+}
+
+func (g *generator) text(re *syntax.Regexp) string {
+	switch re.Op {
+	case syntax.OpLiteral:
+		return string(re.Rune)
+	case syntax.OpCharClass:
+		return string(g.class(re.Rune))
+	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		return string(rune('a' + g.next(26)))
+	case syntax.OpCapture:
+		return g.text(re.Sub[0])
+	case syntax.OpStar:
+		return g.repeat(re.Sub[0], g.next(12))
+	case syntax.OpPlus:
+		return g.repeat(re.Sub[0], 12+g.next(12))
+	case syntax.OpQuest:
+		return g.repeat(re.Sub[0], g.next(2))
+	case syntax.OpConcat:
+		var b strings.Builder
+		for _, sub := range re.Sub {
+			b.WriteString(g.text(sub))
+		}
+		return b.String()
+	case syntax.OpAlternate:
+		return g.text(re.Sub[g.next(len(re.Sub))])
+	}
+	return "" // an assertion
+}
+
+func (g *generator) repeat(re *syntax.Regexp, n int) string {
+	var b strings.Builder
+	for range n {
+		b.WriteString(g.text(re))
+	}
+	return b.String()
+}
+
+// class picks a character, of ASCII where there is one.
+func (g *generator) class(ranges []rune) rune {
+	var all []rune
+	for i := 0; i < len(ranges); i += 2 {
+		for r := max(ranges[i], '!'); r <= min(ranges[i+1], '~'); r++ {
+			all = append(all, r)
+		}
+	}
+	if len(all) == 0 {
+		return ranges[0]
+	}
+	return all[g.next(len(all))]
+}
+
+func FuzzTokenise(f *testing.F) {
+	for _, s := range []string{"password=hunter2", pem, "[[SECRET:A:aaaaaaaaaaaaaaaa]]", "$pii_ref", "Authorization: Bearer " + openAI, "postgres://a:b@c", "\xff[["} {
+		f.Add(s)
+	}
+	b := New(Config{})
+	f.Fuzz(func(t *testing.T, text string) {
+		session := fmt.Sprintf("%x", text)
+		defer b.Forget(func(string) bool { return false })
+		out, _, err := b.Tokenise(t.Context(), session, OriginSink, []string{text, "client_secret=" + "s3cr3t-value-0 " + text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range out {
+			if utf8.ValidString(text) && !utf8.ValidString(o) {
+				t.Errorf("%q became %q", text, o)
+			}
+			for _, ref := range references.FindAllString(o, -1) {
+				if !b.sessions[session].issued[ref] {
+					t.Errorf("%q shows the reference %s, which nobody issued", o, ref)
+				}
+			}
+			for _, bucket := range b.sessions[session].values {
+				for _, v := range bucket {
+					if strings.Contains(o, v.text) && !strings.Contains(v.text, "[") {
+						t.Errorf("%q shows %q", o, v.text)
+					}
+				}
+			}
+		}
+	})
+}
+
+// Text is looked at in time linear in its length, whatever it is.
+func BenchmarkTokenise(b *testing.B) {
+	line := "INFO 11-22 01:00:00 [loader.py:12] Loading weights took 12.34 seconds, token throughput 3.4, key cache 12%\n"
+	hostile := "api_key=a token:b secret= ey ey ey key key bearer basic --api-key twitter cloudflare discord sk- hf_ -----begin://a:b"
+	for name, text := range map[string]string{
+		"40 lines": strings.Repeat(line, 40), "200 KB": strings.Repeat(line, 2000), "200 KB, hostile": strings.Repeat(hostile, 1800),
+	} {
+		b.Run(name, func(b *testing.B) {
+			book := New(Config{})
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				if _, _, err := book.Tokenise(b.Context(), "s", OriginSink, []string{text}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
