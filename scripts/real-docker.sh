@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The docker driver against a Docker Engine of its own: its own data, bridge, ports and mounts in namespaces that end with it.
-# Nothing is pulled from anywhere: the images are made from a static program by the test itself. Needs root.
+# Nothing is pulled from anywhere: the images are made from a static program by the test itself. Needs root. CORPORA=DIR adds
+# Kubernetes' Pod Security examples and Docker's seccomp profile of that folder, judged by the driver's policy.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing() { echo "real docker needs $1" >&2; exit 1; }
@@ -15,6 +16,7 @@ package() {
 }
 package dockerd docker.io
 package iptables iptables
+package curl curl
 package ip iproute2
 package mountpoint util-linux
 
@@ -26,6 +28,11 @@ cleanup() {
   find /sys/fs/cgroup -depth -type d -path "*/$group*" -exec rmdir {} + 2>/dev/null || true
 }
 trap cleanup EXIT
+
+if [ -n "${CORPORA:-}" ]; then
+  CORPORA=$(cd "$CORPORA" && pwd) go test -C services/executor -count=1 -v -run '^(TestPodSecurity|TestTheDockerProfile)$' \
+    ./internal/driver/docker/policy
+fi
 
 # The test's own program is what runs in the containers, so it must be static.
 CGO_ENABLED=0 go test -C services/executor -tags real -c -o "$work/test" ./internal/driver/docker

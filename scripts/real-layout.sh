@@ -19,4 +19,4 @@ if [ -z "${PROGRAMS:-}" ]; then
 fi
 CGO_ENABLED=0 go build -o "$work/sameuser" ./deploy/e2e/drill/sameuser
 CGO_ENABLED=0 go test -c -tags real -o "$work/layout.test" ./services/operator/internal/install
-scripts/systemd-sandbox.sh env PROGRAMS="$PROGRAMS" INTRUDER="$work/sameuser" "$work/layout.test" -test.v -test.run TestRealLayout -test.timeout 8m
+scripts/systemd-sandbox.sh -b env PROGRAMS="$PROGRAMS" INTRUDER="$work/sameuser" "$work/layout.test" -test.v -test.run TestRealLayout -test.timeout 8m

@@ -4,7 +4,7 @@
 # the test programs (-test.run=TestRealLogs).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export CGO_ENABLED=0
+export CGO_ENABLED=0 POLKIT_RULE=$PWD/deploy/systemd/polkit/60-durward.rules
 work=$(mktemp -d /tmp/real-systemd.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM HUP

@@ -61,7 +61,7 @@ if [ "${1:-}" = --inside ]; then # second half: process 1 to be, in the new name
   # What would have started on a host by itself has no business here.
   export SYSTEMD_UNIT_PATH=$tree:/etc/systemd/system:/run/systemd/transient:/run/systemd/system container=sandbox
   exec env -i PATH="$PATH" SYSTEMD_UNIT_PATH="$SYSTEMD_UNIT_PATH" container=sandbox \
-    /usr/lib/systemd/systemd --system --unit=default.target --log-target=console --log-level=notice --show-status=0
+    /usr/lib/systemd/systemd --system --unit=default.target --log-target=journal --log-level=info --show-status=0
 fi
 
 units='' bus=no

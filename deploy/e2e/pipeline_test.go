@@ -39,13 +39,13 @@ var routes = []route{
 
 func overHTTP(revision string) func(*harness.Host, string) send {
 	return func(h *harness.Host, client string) send {
-		session := h.ConnectRevision(h.AddClient(client), revision)
+		session := h.ConnectRevision(h.AddClient(client, ceiling...), revision)
 		return func(_ *testing.T, _ string, body []byte) harness.RawAnswer { return session.Send(body) }
 	}
 }
 
 func overStatelessHTTP(h *harness.Host, client string) send {
-	token := h.AddClient(client)
+	token := h.AddClient(client, ceiling...)
 	return func(t *testing.T, tool string, body []byte) harness.RawAnswer {
 		t.Helper()
 		r := harness.Stateless(token, "tools/call", tool, "{}")
@@ -60,7 +60,7 @@ func overStatelessHTTP(h *harness.Host, client string) send {
 
 func overStdio(handshake bool) func(*harness.Host, string) send {
 	return func(h *harness.Host, client string) send {
-		h.AddKeyBound(client)
+		h.AddKeyBound(client, ceiling...)
 		bridge := h.StdioRaw(client)
 		send := func(t *testing.T, _ string, body []byte) harness.RawAnswer {
 			t.Helper()
@@ -99,14 +99,20 @@ func TestPipeline(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
 			// A bucket that hardly fills again: what this test needs, and a few calls more.
-			h := harness.Start(t, harness.Options{Limits: "{tools: {per_s: 0.1, burst: 20}, reads: {per_s: 0.1, burst: 20}}"})
+			h := harness.Start(t, harness.Options{
+				Catalogue: harness.ModesCatalogue, Limits: fmt.Sprintf("{tools: {per_s: 0.1, burst: %d}, reads: {per_s: 0.1, burst: %d}}", burst, burst),
+			})
 			p := &pipeline{t: t, h: h, route: r, send: r.connect(h, "piper"), schemas: map[string]*jsonschema.Resolved{}}
 			for _, tool := range toolset.Tools() {
 				p.schemas[tool.Name] = nil
 			}
 			p.list()
 			walked := map[string]bool{}
-			for _, tool := range toolset.Tools() {
+			for _, name := range order {
+				tool, ok := toolset.Lookup(name)
+				if !ok {
+					t.Fatalf("the contract has no tool %s", name)
+				}
 				p.parsed(tool)
 				p.validated(tool)
 				switch {
@@ -129,6 +135,19 @@ func TestPipeline(t *testing.T) {
 	}
 }
 
+// ceiling lets a client ask for everything that the contract has.
+var ceiling = []string{"--tier", "DESTRUCTIVE"}
+
+// burst is how many calls of a kind a principal has at once.
+const burst = 60
+
+// order is the tools in the order in which each finds what it needs: something that runs can be stopped, what slept can be woken,
+// and a log has lines once something ran.
+var order = []string{
+	"gpu_status", "list_services", "service_info", "list_modes", "mode_info", "list_models", "model_info", "wait_operation", "start_service",
+	"simulate_mode", "switch_mode", "sleep_service", "wake_service", "stop_service", "service_logs",
+}
+
 // pipeline is one route under test.
 type pipeline struct {
 	t       *testing.T
@@ -136,6 +155,8 @@ type pipeline struct {
 	route   route
 	send    send
 	schemas map[string]*jsonschema.Resolved
+	// plan is the digest of the newest plan.
+	plan string
 }
 
 // list takes the tools' output schemas, and checks that the route offers every tool of the contract.
@@ -177,14 +198,24 @@ func (p *pipeline) token() string {
 	return strings.TrimSpace(p.h.ReadFile("clients/piper/token"))
 }
 
-// arguments are good ones for a tool.
-func arguments(tool toolset.Tool, operation string) string {
+// arguments are good ones for a tool. A plan's digest is that of the plan that was simulated last.
+func (p *pipeline) arguments(tool toolset.Tool, operation string) string {
 	fields := tool.Method.Input().Fields()
+	service := harness.SleepyService
+	if tool.Name == "start_service" {
+		service = harness.DemoService
+	}
 	switch {
+	case fields.ByName("plan_digest") != nil:
+		return fmt.Sprintf(`{"mode_id":%q,"plan_digest":%q}`, harness.NightMode, p.plan)
 	case fields.ByName("service_id") != nil:
-		return `{"service_id":"` + harness.DemoService + `"}`
+		return fmt.Sprintf(`{"service_id":%q}`, service)
+	case fields.ByName("mode_id") != nil:
+		return fmt.Sprintf(`{"mode_id":%q}`, harness.NightMode)
+	case fields.ByName("model_id") != nil:
+		return fmt.Sprintf(`{"model_id":%q}`, harness.DemoModel)
 	case fields.ByName("operation_id") != nil:
-		return `{"operation_id":"` + operation + `"}`
+		return fmt.Sprintf(`{"operation_id":%q}`, operation)
 	default:
 		return "{}"
 	}
@@ -208,7 +239,7 @@ func (p *pipeline) envelope(tool toolset.Tool, answer harness.RawAnswer) harness
 // parsed: a message that two parsers read in two ways never becomes a call.
 func (p *pipeline) parsed(tool toolset.Tool) {
 	p.t.Helper()
-	body := string(p.route.message(tool.Name, arguments(tool, strings.Repeat("0", 32))))
+	body := string(p.route.message(tool.Name, p.arguments(tool, strings.Repeat("0", 32))))
 	twice := strings.Replace(body, `"name":`, `"name":"gpu_status","name":`, 1)
 	if answer := p.send(p.t, tool.Name, []byte(twice)); answer.Error == nil {
 		p.t.Errorf("%s: a duplicate key passes: %s", tool.Name, answer.Body)
@@ -246,16 +277,46 @@ func (p *pipeline) belongs(tool toolset.Tool, record *auditv1.Record) {
 // read: a READ tool is carried out under the session's permit, and recorded by the sink.
 func (p *pipeline) read(tool toolset.Tool) {
 	p.t.Helper()
-	e := p.call(tool, arguments(tool, ""))
+	e := p.call(tool, p.arguments(tool, ""))
 	if e.Status != "ok" || len(e.Result) == 0 {
 		p.t.Fatalf("%s: %s", tool.Name, e.Raw)
 	}
 	record := p.story(e.RequestID, auditv1.Kind_KIND_READ)
 	p.belongs(tool, record)
-	if record.GetStatus() != auditv1.Status_STATUS_OK || record.GetBody().GetArguments() != arguments(tool, "") {
+	if record.GetStatus() != auditv1.Status_STATUS_OK || record.GetBody().GetArguments() != p.arguments(tool, "") {
 		p.t.Errorf("%s: recorded as %s with arguments %s", tool.Name, record.GetStatus(), record.GetBody().GetArguments())
 	}
 	p.answered(e)
+	if tool.OneCall {
+		p.once(e)
+	}
+	var result struct {
+		PlanDigest string `json:"plan_digest"`
+	}
+	if err := json.Unmarshal(e.Result, &result); err != nil {
+		p.t.Fatal(err)
+	}
+	if result.PlanDigest != "" {
+		p.plan = result.PlanDigest
+	}
+}
+
+// once: a read whose calls the vault sees one by one ran on a grant of its own, which is spent, and what a service wrote came wrapped
+// and without its secrets.
+func (p *pipeline) once(e harness.Envelope) {
+	p.t.Helper()
+	for _, kind := range []auditv1.Kind{auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED} {
+		p.story(e.RequestID, kind)
+	}
+	var result struct {
+		Log string `json:"log"`
+	}
+	if err := json.Unmarshal(e.Result, &result); err != nil {
+		p.t.Fatal(err)
+	}
+	if !strings.HasPrefix(result.Log, "<fetched_content>") || strings.Contains(string(e.Raw), harness.LoggedSecret) || !strings.Contains(result.Log, "[[SECRET:SETTING:") {
+		p.t.Errorf("the log is %q", result.Log)
+	}
 }
 
 // answered: an answer carries its request id wherever a client looks for it.
@@ -270,25 +331,25 @@ func (p *pipeline) answered(e harness.Envelope) {
 func (p *pipeline) changed(tool toolset.Tool) {
 	p.t.Helper()
 	starts := p.h.Starts(harness.DemoService)
-	pending := p.call(tool, arguments(tool, ""))
+	pending := p.call(tool, p.arguments(tool, ""))
 	if pending.Status != "pending_approval" || pending.OperationID == "" || p.h.Starts(harness.DemoService) != starts {
 		p.t.Fatalf("%s before anybody approved it: %s", tool.Name, pending.Raw)
 	}
 	p.belongs(tool, p.story(pending.RequestID, auditv1.Kind_KIND_ASKED))
 	p.h.Approve(pending.OperationID)
-	p.carriedOut(tool, p.call(tool, arguments(tool, "")), pending)
+	p.carriedOut(tool, p.call(tool, p.arguments(tool, "")), pending)
 }
 
 // waited: wait_operation carries out what it waits for, with the same records.
 func (p *pipeline) waited(tool toolset.Tool) {
 	p.t.Helper()
 	start, _ := toolset.Lookup("start_service")
-	if unknown := p.call(tool, arguments(tool, strings.Repeat("0", 32))); unknown.Status != "error" || unknown.Error == nil || unknown.Error.Code != "NOT_FOUND" {
+	if unknown := p.call(tool, p.arguments(tool, strings.Repeat("0", 32))); unknown.Status != "error" || unknown.Error == nil || unknown.Error.Code != "NOT_FOUND" {
 		p.t.Fatalf("%s for an operation that is nobody's: %s", tool.Name, unknown.Raw)
 	}
-	pending := p.call(start, arguments(start, ""))
+	pending := p.call(start, p.arguments(start, ""))
 	p.h.Approve(pending.OperationID)
-	p.carriedOut(start, p.call(tool, arguments(tool, pending.OperationID)), pending)
+	p.carriedOut(start, p.call(tool, p.arguments(tool, pending.OperationID)), pending)
 }
 
 // carriedOut checks the records of an approved operation, in their order, and the receipt in the answer.
@@ -306,7 +367,7 @@ func (p *pipeline) carriedOut(tool toolset.Tool, done, pending harness.Envelope)
 		switch record.GetKind() {
 		case auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME:
 			p.belongs(tool, record)
-			if body := record.GetBody(); !body.GetConfirmed() || body.GetArguments() != arguments(tool, "") || body.GetParentRequestId() != pending.RequestID {
+			if body := record.GetBody(); !body.GetConfirmed() || body.GetArguments() != p.arguments(tool, "") || body.GetParentRequestId() != pending.RequestID {
 				p.t.Errorf("%s: %s is not about what was approved: %v", tool.Name, record.GetKind(), body)
 			}
 			if record.GetKind() == auditv1.Kind_KIND_OUTCOME {
@@ -335,8 +396,10 @@ func (p *pipeline) carriedOut(tool toolset.Tool, done, pending harness.Envelope)
 // limited: the tool counts in its principal's bucket, which is empty before long.
 func (p *pipeline) limited(tool toolset.Tool) {
 	p.t.Helper()
-	nothing := strings.NewReplacer(harness.DemoService, "no-such-service").Replace(arguments(tool, strings.Repeat("0", 32)))
-	for range 25 {
+	nothing := strings.NewReplacer(
+		harness.DemoService, "no-such-service", harness.SleepyService, "no-such-service", harness.NightMode, "no-such-mode", harness.DemoModel, "no-such-model",
+	).Replace(p.arguments(tool, strings.Repeat("0", 32)))
+	for range burst + 5 {
 		e := p.call(tool, nothing)
 		if e.Error != nil && e.Error.Code == "RATE_LIMITED" {
 			if e.Error.Message != "Rate limit exceeded" || e.Error.RetryAfterS == 0 {
@@ -345,5 +408,5 @@ func (p *pipeline) limited(tool toolset.Tool) {
 			return
 		}
 	}
-	p.t.Errorf("%s: 25 calls more than the bucket holds, and none was refused", tool.Name)
+	p.t.Errorf("%s: %d calls, and none was refused", tool.Name, burst+5)
 }

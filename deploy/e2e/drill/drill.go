@@ -53,6 +53,7 @@ func Lines() []Line {
 	lines = append(lines, gatewayLines()...)
 	lines = append(lines, agentLines()...)
 	lines = append(lines, edgeLines()...)
+	lines = append(lines, logLines()...)
 	lines = append(lines, lateLines()...)
 	lines = append(lines, sameUserLines()...)
 	lines = append(lines, vaultLines()...)

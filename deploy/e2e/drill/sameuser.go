@@ -236,7 +236,7 @@ func (l *layout) as(uid, gid int, groups []string, argv ...string) *exec.Cmd {
 	script := `mount --rbind /proc "$1/proc"; mount --bind /dev "$1/dev"; root=$1 uid=$2 gid=$3 groups=$4; shift 4
 exec chroot --userspec="$uid:$gid" --groups="$groups" "$root" "$@"`
 	args := []string{"--mount", "--propagation", "private", "sh", "-ec", script, "sh", l.root, strconv.Itoa(uid), strconv.Itoa(gid), strings.Join(numbers, ",")}
-	cmd := exec.Command("unshare", append(args, argv...)...) //nolint:gosec // the drill's own
+	cmd := exec.Command("unshare", append(args, argv...)...)
 	cmd.Dir = "/"
 	return cmd
 }
@@ -251,7 +251,8 @@ func (l *layout) start(role string) {
 	w.must(err)
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	// A session of its own, as a unit has: within one, SIGCONT needs no right.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	w.must(cmd.Start())
 	ended := make(chan struct{})
 	go func() {
@@ -355,5 +356,5 @@ func (w *world) copyProgram(from, to string) {
 	w.t.Helper()
 	b, err := os.ReadFile(from)
 	w.must(err)
-	w.must(os.WriteFile(to, b, 0o755)) //nolint:gosec // everybody is to start it
+	w.must(os.WriteFile(to, b, 0o755))
 }

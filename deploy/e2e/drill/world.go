@@ -122,11 +122,11 @@ func catalogue(h *harness.Host) string {
 		fmt.Fprintf(&b, `  - id: %s
     name: %s
     driver: process
-    argv: [durward-demo, -port, "%d", -touch, %s]
+    argv: [durward-demo, -port, "%d", -touch, %s, -model, "admin_password=%s"]
     port: %d
     health: {path: /health}
     stop_timeout_s: 2
-`, id, id, h.Port(i), h.Path("starts-"+id), h.Port(i))
+`, id, id, h.Port(i), h.Path("starts-"+id), logged, h.Port(i))
 	}
 	return b.String()
 }

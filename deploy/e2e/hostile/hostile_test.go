@@ -364,7 +364,7 @@ func (r *run) note(s *surface, j job, a answer) {
 // What a refusal names because the protocol asks for it: the URI of a resource that is not there, if it is a scheme and one
 // plain name or one of ours, and a revision that is not spoken, if it is digits and points.
 var (
-	repeatedURI      = regexp.MustCompile(`^(?:[a-z]{1,16}://|durward://(?:services|operations)/)[A-Za-z0-9_-]{1,64}$`)
+	repeatedURI      = regexp.MustCompile(`^(?:[a-z]{1,16}://|durward://(?:services|modes|operations)/)[A-Za-z0-9_-]{1,64}$`)
 	repeatedRevision = regexp.MustCompile(`^v?[0-9][0-9.-]{0,31}$`)
 )
 

@@ -115,7 +115,7 @@ func parses(a answer) bool {
 }
 
 // keywords are those that the schemas of tools use; a file of the suite is named like its keyword.
-var keywords = []string{"type", "properties", "additionalProperties", "required", "pattern", "minLength", "maxLength", "enum"}
+var keywords = []string{"type", "properties", "additionalProperties", "required", "pattern", "minLength", "maxLength", "minimum", "maximum", "enum"}
 
 // testSchemas sends each value of the JSON Schema suite as arguments, and as each argument, of every tool: what the gateway
 // thinks of it has to agree with what the published schema says of it, by a validator that passes the suite for the keywords

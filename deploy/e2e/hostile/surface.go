@@ -145,7 +145,10 @@ func (g gateway) call(e era, c client, tool, arguments string) *message {
 }
 
 // fillers are legal values of parameters that name nothing that is there.
-var fillers = map[string]string{"service_id": "no-such-service", "operation_id": strings.Repeat("0", 32), "reason": "because"}
+var fillers = map[string]string{
+	"service_id": "no-such-service", "mode_id": "no-such-mode", "model_id": "no-such/model", "plan_digest": strings.Repeat("0", 64),
+	"operation_id": strings.Repeat("0", 32), "reason": "because",
+}
 
 // toolSurfaces are the string parameters of every tool, as tools/list says: all of a tool's at once, and each among legal ones.
 func (g gateway) toolSurfaces(list json.RawMessage) ([]surface, error) {
@@ -166,19 +169,20 @@ func (g gateway) toolSurfaces(list json.RawMessage) ([]surface, error) {
 	var out []surface
 	for _, tool := range tools.Tools {
 		names := slices.Sorted(maps.Keys(tool.InputSchema.Properties))
-		if len(names) == 0 {
+		texts := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return tool.InputSchema.Properties[name].Type != "string" })
+		if len(texts) == 0 {
 			continue
 		}
-		out = append(out, surface{name: tool.Name + ": " + strings.Join(names, ", "), eras: both, main: true, build: func(e era, c client, s string) *message {
+		out = append(out, surface{name: tool.Name + ": " + strings.Join(texts, ", "), eras: both, main: true, build: func(e era, c client, s string) *message {
 			var members []string
-			for _, name := range names {
+			for _, name := range texts {
 				members = append(members, quote(name)+":"+quote(s))
 			}
 			return g.call(e, c, tool.Name, `{`+strings.Join(members, ",")+`}`)
 		}})
 		for _, name := range names {
 			property := tool.InputSchema.Properties[name]
-			if property.Type != "string" {
+			if property.Type != "string" && property.Type != "integer" { // a string in a number's place is one more hostile thing
 				return nil, fmt.Errorf("%s.%s is a %s: this suite knows how to send strings alone", tool.Name, name, property.Type)
 			}
 			others := ""
@@ -231,9 +235,14 @@ func (g gateway) otherSurfaces() []surface {
 		{name: "tool name", eras: both, main: true, build: func(e era, c client, s string) *message { return g.call(e, c, s, `{}`) }},
 		{name: "resource URI", eras: both, main: true, build: read("")},
 		{name: "URI of a service", eras: both, main: true, build: read("durward://services/")},
+		{name: "URI of a mode", eras: both, build: read("durward://modes/")},
+		{name: "URI of a model", eras: both, build: read("durward://models/")},
 		{name: "URI of an operation", eras: both, build: read("durward://operations/")},
 		{name: "completion value", eras: both, build: func(e era, c client, s string) *message {
 			return g.request(e, c, "completion/complete", part{params: `"ref":{"type":"ref/resource","uri":"durward://services/{service_id}"},"argument":{"name":"service_id","value":` + quote(s) + `}`})
+		}},
+		{name: "completion value of a model", eras: both, build: func(e era, c client, s string) *message {
+			return g.request(e, c, "completion/complete", part{params: `"ref":{"type":"ref/resource","uri":"durward://models/{+model_id}{?format}"},"argument":{"name":"model_id","value":` + quote(s) + `}`})
 		}},
 		{name: "completion reference", eras: both, build: func(e era, c client, s string) *message {
 			return g.request(e, c, "completion/complete", part{params: `"ref":{"type":"ref/resource","uri":` + quote(s) + `},"argument":{"name":` + quote(s) + `,"value":"d"}`})

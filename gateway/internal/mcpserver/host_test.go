@@ -261,3 +261,15 @@ func TestProgressOfSteps(t *testing.T) {
 		})
 	}
 }
+
+func (e *fakeExecutor) ListModes(context.Context, *executorv1.ListModesRequest) (*executorv1.ListModesResponse, error) {
+	return &executorv1.ListModesResponse{Modes: []*executorv1.ModeSummary{{ModeId: "night", Services: []string{"demo-chat"}}}}, nil
+}
+
+func (e *fakeExecutor) ListModels(context.Context, *executorv1.ListModelsRequest) (*executorv1.ListModelsResponse, error) {
+	return &executorv1.ListModelsResponse{Models: []*executorv1.ModelSummary{{ModelId: "meta-llama/Llama-3.1-8B", Services: []string{"demo-chat"}}}}, nil
+}
+
+func (e *fakeExecutor) ModelInfo(_ context.Context, req *executorv1.ModelInfoRequest) (*executorv1.ModelInfoResponse, error) {
+	return &executorv1.ModelInfoResponse{ModelId: req.GetModelId()}, nil
+}

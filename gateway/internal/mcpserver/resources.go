@@ -211,7 +211,8 @@ func naming(asked string, call *front.Call, f *fault.Error, refused error) error
 	if !ok || call.Era != front.Stateless || f.Code != callv1.Code_CODE_NOT_FOUND {
 		return refused
 	}
-	if _, err := resource.Parse(asked); err == nil || repeatable.MatchString(asked) && !clean.Leaks(asked) {
+	// A model's id may look like a path, so that it is not repeated.
+	if u, err := resource.Parse(asked); err == nil && u.Kind != resource.Model || repeatable.MatchString(asked) && !clean.Leaks(asked) {
 		said.rpc.Data = append([]byte(`{"uri":"`+asked+`",`), said.rpc.Data[1:]...) // nothing in it needs escaping
 	}
 	return said

@@ -210,7 +210,9 @@ func TestResourcesAreListed(t *testing.T) {
 				r.read(l.URI)
 			}
 			slices.Sort(uris)
-			if diff := cmp.Diff([]string{"durward://config", "durward://gpu", "durward://help", "durward://services"}, uris); diff != "" {
+			if diff := cmp.Diff([]string{
+				"durward://config", "durward://gpu", "durward://help", "durward://models", "durward://modes", "durward://services",
+			}, uris); diff != "" {
 				t.Errorf("resources (-want +got):\n%s", diff)
 			}
 			templates, err := r.ListResourceTemplates(context.Background(), nil)
@@ -220,7 +222,10 @@ func TestResourcesAreListed(t *testing.T) {
 				uris = append(uris, l.URITemplate)
 			}
 			slices.Sort(uris)
-			if diff := cmp.Diff([]string{"durward://operations/{operation_id}{?format}", "durward://services/{service_id}{?format}"}, uris); diff != "" {
+			if diff := cmp.Diff([]string{
+				"durward://models/{+model_id}{?format}", "durward://modes/{mode_id}{?format}",
+				"durward://operations/{operation_id}{?format}", "durward://services/{service_id}{?format}",
+			}, uris); diff != "" {
 				t.Errorf("templates (-want +got):\n%s", diff)
 			}
 		})
@@ -237,6 +242,7 @@ func TestResourcesAreRead(t *testing.T) {
 			for uri, want := range map[string]string{
 				"durward://help": "wait_operation", "durward://gpu": "GPU in (path), HF", "durward://services": "demo-chat",
 				"durward://services/demo-chat": "demo-chat", "durward://config": "agent", "durward://operations/" + id: "durward approvals",
+				"durward://modes": "night", "durward://modes/night": "night", "durward://models": "Llama", "durward://models/meta-llama/Llama-3.1-8B": "Llama",
 			} {
 				for format, media := range map[string]string{"": "text/markdown", "?format=json": "application/json"} {
 					c := r.read(uri + format)

@@ -37,7 +37,7 @@ func IsUnix(addr string) bool { return strings.HasPrefix(addr, unixPrefix) }
 func ParseUnix(addr string) (Unix, error) {
 	rest, ok := strings.CutPrefix(addr, unixPrefix)
 	if !ok {
-		return Unix{}, errors.New("must begin with unix:")
+		return Unix{}, errors.New("must begin with the scheme unix")
 	}
 	parts := strings.Split(rest, ",")
 	u := Unix{Path: parts[0]}

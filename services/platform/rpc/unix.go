@@ -46,7 +46,7 @@ func listenUnix(addr string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen address %q %w", addr, err)
 	}
-	l := &unixListener{users: []uint32{0, uint32(os.Geteuid())}} //nolint:gosec // a user's number is 32 bits
+	l := &unixListener{users: []uint32{0, uint32(os.Geteuid())}}
 	for _, name := range u.Users {
 		uid, err := userNumber(name)
 		if err != nil {
@@ -214,7 +214,7 @@ func peerGroups(fd uintptr) ([]uint32, error) {
 	const most = 1 << 16 // NGROUPS_MAX
 	for size := 64; size <= most; size *= 4 {
 		groups := make([]uint32, size)
-		length := uint32(4 * size) //nolint:gosec // at most 256 KiB
+		length := uint32(4 * size)
 		_, _, errno := syscall.Syscall6(syscall.SYS_GETSOCKOPT, fd, syscall.SOL_SOCKET, option,
 			uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&length)), 0) //nolint:gosec // as getsockopt(2) wants it
 		switch errno {

@@ -29,7 +29,7 @@ func socketFolder(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // others must reach the socket, and be refused
+	if err := os.Chmod(dir, 0o755); err != nil { // others must reach the socket, and be refused
 		t.Fatal(err)
 	}
 	return dir
@@ -45,7 +45,7 @@ func TestListenUnixRefuses(t *testing.T) {
 	if err := os.Mkdir(open, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(open, 0o777); err != nil { //nolint:gosec // this is what must be refused
+	if err := os.Chmod(open, 0o777); err != nil { // this is what must be refused
 		t.Fatal(err)
 	}
 	first, err := rpc.Listen("unix:"+filepath.Join(dir, "taken"), false)
@@ -252,7 +252,7 @@ func copyProgram(t *testing.T, from, to string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(to, b, 0o755); err != nil { //nolint:gosec // others start it
+	if err := os.WriteFile(to, b, 0o755); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -38,6 +39,8 @@ type call struct {
 	// signedGrant and signedPermit are what the call came with, once verified: at most one of them.
 	signedGrant  *callv1.SignedGrant
 	signedPermit *callv1.SignedPermit
+	// replaced is how many values of the answer became references.
+	replaced int
 	// subject is the digest of what the call acts on, as it was when the statement was checked.
 	subject [sha256.Size]byte
 }
@@ -222,6 +225,9 @@ func (a *Authority) record(kind auditv1.Kind, status auditv1.Status, c *call) *a
 	}
 	if c.method != "" {
 		record.Body.Details["method"] = c.method
+	}
+	if c.replaced > 0 {
+		record.Body.Details["replaced"] = strconv.Itoa(c.replaced)
 	}
 	return record
 }

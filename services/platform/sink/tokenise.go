@@ -64,18 +64,19 @@ func (a *Authority) tokenise(ctx context.Context, c *call, response proto.Messag
 		for _, h := range batch {
 			request.Texts = append(request.Texts, h.text)
 		}
-		texts, err := a.askTokeniser(ctx, request)
+		answer, err := a.askTokeniser(ctx, request)
 		if err != nil {
 			return nil, err
 		}
+		c.replaced += int(answer.GetReplaced())
 		for i, h := range batch {
-			h.set(texts[i])
+			h.set(answer.GetTexts()[i])
 		}
 	}
 	return out, holes.finish()
 }
 
-func (a *Authority) askTokeniser(ctx context.Context, request *vaultv1.TokeniseRequest) ([]string, error) {
+func (a *Authority) askTokeniser(ctx context.Context, request *vaultv1.TokeniseRequest) (*vaultv1.TokeniseResponse, error) {
 	if a.cfg.Tokeniser == nil {
 		return nil, errors.New("no tokeniser")
 	}
@@ -88,7 +89,7 @@ func (a *Authority) askTokeniser(ctx context.Context, request *vaultv1.TokeniseR
 	if len(answer.GetTexts()) != len(request.GetTexts()) {
 		return nil, errors.New("the vault answered with another number of texts")
 	}
-	return answer.GetTexts(), nil
+	return answer, nil
 }
 
 // tokeniseRead is tokenise for an answer that has no effect behind it: what could not be looked through is not given.

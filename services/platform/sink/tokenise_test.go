@@ -46,6 +46,7 @@ func (c *censor) Tokenise(_ context.Context, in *vaultv1.TokeniseRequest, _ ...g
 	out := &vaultv1.TokeniseResponse{}
 	for _, text := range in.GetTexts() {
 		out.Texts = append(out.Texts, strings.ReplaceAll(text, secret, reference))
+		out.Replaced += uint32(strings.Count(text, secret))
 	}
 	if c.drop {
 		out.Texts = out.Texts[1:]
@@ -162,7 +163,7 @@ func TestAReadOfTextFromOutside(t *testing.T) {
 			if diff := cmp.Diff(want, got, protocmp.Transform()); err != nil || diff != "" {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
-			if last.GetKind() != auditv1.Kind_KIND_READ || last.GetTool() != "service_logs" || strings.Contains(last.String(), secret) {
+			if last.GetKind() != auditv1.Kind_KIND_READ || last.GetTool() != "service_logs" || last.GetBody().GetDetails()["replaced"] != strings.Repeat("1", c.asked) || strings.Contains(last.String(), secret) {
 				t.Errorf("recorded as %v", last)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/gpu/find"
+	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 )
@@ -105,15 +106,13 @@ func (s *settings) Validate() error {
 	return errors.Join(problems...)
 }
 
-const (
-	defaultMarginMiB = 512
-	maxMarginMiB     = 1 << 20
-)
+// maxMarginMiB bounds the margin, so that a slip of the pen is seen.
+const maxMarginMiB = 1 << 20
 
 // marginMiB is what stays free on each GPU.
 func (s *settings) marginMiB() uint32 {
 	if s.GPU.MarginMiB == nil {
-		return defaultMarginMiB
+		return room.DefaultMargin
 	}
 	return *s.GPU.MarginMiB
 }

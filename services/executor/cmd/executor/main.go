@@ -129,7 +129,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		logger.Warn(hint)
 	}
 	if measured != nil {
-		defer measured.Close()
+		defer func() { err = errors.Join(err, measured.Close()) }()
 	}
 	source, err := catalogue.Open(cfg.Catalogue, catalogue.Options{ProgramsDir: programs, Development: cfg.development, UID: os.Getuid()}, logger)
 	if err != nil {

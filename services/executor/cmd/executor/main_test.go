@@ -21,6 +21,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
@@ -37,6 +38,9 @@ func TestShippedConfigurationIsGood(t *testing.T) {
 	}
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)
+	}
+	if cfg.marginMiB() != room.DefaultMargin || (&settings{}).marginMiB() != room.DefaultMargin || cfg.Docker.Socket != "" {
+		t.Errorf("margin %d, docker %q", cfg.marginMiB(), cfg.Docker.Socket)
 	}
 	if len(cfg.Unattended) != 0 {
 		t.Error("the shipped configuration lets tools run unattended")
@@ -74,6 +78,12 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"no identity":     {"spiffe://durward.local/audit/main", "audit", "identity"},
 		"relative path":   {"catalogue: /etc", "catalogue: etc", "absolute"},
 		"relative folder": {`programs_dir: ""`, `programs_dir: bin`, "absolute"},
+		"another manager": {"manager: system", "manager: session", "systemd.manager"},
+		"a TCP Docker":    {`socket: ""`, "socket: tcp://127.0.0.1:2375", "docker.socket"},
+		"another source":  {"source: auto", "source: rocm", "gpu.source"},
+		"a bare library":  {`library: ""`, "library: libnvidia-ml.so.1", "gpu.library"},
+		"a bare program":  {`program: ""`, "program: nvidia-smi", "gpu.program"},
+		"a huge margin":   {"margin_mib: 512", "margin_mib: 1048577", "gpu.margin_mib"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := strings.Replace(string(good), c.old, c.new, 1)

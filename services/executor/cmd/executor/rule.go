@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -33,7 +34,7 @@ func recordRules(log sink.Recorder) service.Rule {
 		case err == nil:
 			_, rerr := log.Record(ctx, record)
 			return rerr
-		case err == service.Done:
+		case errors.Is(err, service.Done):
 			record.Status = auditv1.Status_STATUS_OK
 		default:
 			record.Status, record.Body.Reason = auditv1.Status_STATUS_ERROR, clean.Line(err.Error(), 500)

@@ -101,21 +101,26 @@ func (c *Client) Asleep(ctx context.Context, s *catalogue.Service) (bool, error)
 	}
 }
 
-// Warm asks for one token, so that no user's request is the first. ErrRefused: the service does not serve the model under that
-// API; other errors may pass.
+// Warm asks for one token, or for one vector of a model that only embeds, so that no user's request is the first. ErrRefused: the
+// service does not serve the model under that API; other errors may pass.
 func (c *Client) Warm(ctx context.Context, s *catalogue.Service) error {
-	const one = `"max_tokens":1,"temperature":0,"stream":false`
 	model, err := json.Marshal(s.ServedModel())
 	if err != nil {
 		return err
 	}
-	// Text completion needs no chat template; some servers have the chat alone.
-	err = c.post(ctx, s.BaseURL+"/completions", fmt.Appendf(nil, `{"model":%s,"prompt":"1",%s}`, model, one))
-	if !errors.Is(err, ErrRefused) {
-		return err
+	const one = `"max_tokens":1,"temperature":0,"stream":false`
+	for _, request := range []struct{ path, rest string }{
+		// Text completion needs no chat template; some servers have the chat alone.
+		{"/completions", `"prompt":"1",` + one},
+		{"/chat/completions", `"messages":[{"role":"user","content":"1"}],` + one},
+		{"/embeddings", `"input":"1"`},
+	} {
+		err = c.post(ctx, s.BaseURL+request.path, fmt.Appendf(nil, `{"model":%s,%s}`, model, request.rest))
+		if !errors.Is(err, ErrRefused) {
+			return err
+		}
 	}
-	return c.post(ctx, s.BaseURL+"/chat/completions",
-		fmt.Appendf(nil, `{"model":%s,"messages":[{"role":"user","content":"1"}],%s}`, model, one))
+	return err
 }
 
 // at is an address of the engine itself, beside its API for clients.

@@ -60,7 +60,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.asleep = !f.stubborn
 	case "/wake_up":
 		f.asleep = f.stubborn || r.URL.Query().Get("tags") == "weights"
-	case "/collective_rpc", "/reset_prefix_cache", "/v1/completions", "/v1/chat/completions":
+	case "/collective_rpc", "/reset_prefix_cache", "/v1/completions", "/v1/chat/completions", "/v1/embeddings":
 	case "/metrics":
 		_, _ = io.WriteString(w, f.metrics)
 	case "/models":
@@ -267,7 +267,8 @@ func TestWarm(t *testing.T) {
 	}{
 		"completions":   {nil, 1, nil},
 		"chat alone":    {map[string]int{"/v1/completions": 404}, 2, nil},
-		"neither":       {map[string]int{"/v1/completions": 404, "/v1/chat/completions": 400}, 2, ErrRefused},
+		"embeddings":    {map[string]int{"/v1/completions": 404, "/v1/chat/completions": 400}, 3, nil},
+		"none":          {map[string]int{"/v1/completions": 404, "/v1/chat/completions": 400, "/v1/embeddings": 404}, 3, ErrRefused},
 		"still loading": {map[string]int{"/v1/completions": 503}, 1, ErrStatus},
 		"busy":          {map[string]int{"/v1/completions": 429}, 1, ErrStatus},
 	} {
@@ -276,7 +277,7 @@ func TestWarm(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, err, f.calls)
 		}
 		for _, call := range f.calls {
-			if !strings.Contains(call, `"model":"one"`) || !strings.Contains(call, `"max_tokens":1,`) {
+			if !strings.Contains(call, `"model":"one"`) || !strings.Contains(call, `"max_tokens":1,`) && !strings.Contains(call, "/embeddings ") {
 				t.Errorf("%s: %s", name, call)
 			}
 		}

@@ -58,6 +58,12 @@ func (d *driver) Watch(ctx context.Context, tell func(string, uint32)) {
 	<-ctx.Done()
 }
 
+func (d *driver) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.reads
+}
+
 func (d *driver) set(change func(*driver)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -100,7 +106,9 @@ func program(t *testing.T, m *Monitor, pid, parent int, cgroup string) {
 
 // What is simulated is reckoned from what services claim, on several GPUs evenly and rounded up, and the driver is not asked.
 func TestSimulated(t *testing.T) {
-	gpus := []catalogue.GPU{{Index: 0, Name: "A", MemoryMiB: 100, Simulated: true}, {Index: 2, Name: "B", MemoryMiB: 100, Simulated: true}}
+	gpus := []catalogue.GPU{
+		{Index: 0, Name: "A", MemoryMiB: 100, Simulated: true}, {Index: 2, Name: "B", MemoryMiB: 100, Simulated: true},
+	}
 	asked := &driver{devices: real2()}
 	for name, source := range map[string]Source{"without a driver": nil, "with a driver": asked} {
 		t.Run(name, func(t *testing.T) {
@@ -128,7 +136,7 @@ func TestSimulated(t *testing.T) {
 			}
 		})
 	}
-	if asked.reads != 0 {
+	if asked.count() != 0 {
 		t.Error("the driver was asked although everything is simulated")
 	}
 	if got := monitor(t, nil, nil).Read(t.Context()); got.Source != SourceNone || got.GPUs != nil || got.Problem != "" {
@@ -143,7 +151,10 @@ func TestNames(t *testing.T) {
 		want []Device
 	}{
 		"none is named": {nil, []Device{{Index: 0, UUID: first, Name: "NVIDIA One"}, {Index: 1, UUID: second, Name: "NVIDIA Two"}}},
-		"by index":      {[]catalogue.GPU{{Index: 1, Name: "Right"}}, []Device{{Index: 1, UUID: second, Name: "Right"}, {Index: 0, UUID: first, Name: "NVIDIA One"}}},
+		"by index": {
+			[]catalogue.GPU{{Index: 1, Name: "Right"}},
+			[]Device{{Index: 1, UUID: second, Name: "Right"}, {Index: 0, UUID: first, Name: "NVIDIA One"}},
+		},
 		"by UUID": {
 			[]catalogue.GPU{{Index: 0, UUID: second}, {Index: 1, UUID: first}},
 			[]Device{{Index: 0, UUID: second, Name: "NVIDIA Two"}, {Index: 1, UUID: first, Name: "NVIDIA One"}},
@@ -154,7 +165,10 @@ func TestNames(t *testing.T) {
 		},
 		"simulated beside real": {
 			[]catalogue.GPU{{Index: 0, Simulated: true, Name: "S"}, {Index: 1, UUID: first}},
-			[]Device{{Index: 0, UUID: "simulated-0", Name: "S"}, {Index: 1, UUID: first, Name: "NVIDIA One"}, {Index: 2, UUID: second, Name: "NVIDIA Two"}},
+			[]Device{
+				{Index: 0, UUID: "simulated-0", Name: "S"}, {Index: 1, UUID: first, Name: "NVIDIA One"},
+				{Index: 2, UUID: second, Name: "NVIDIA Two"},
+			},
 		},
 		"absent": {
 			[]catalogue.GPU{{Index: 0, UUID: "GPU-3", Name: "C"}, {Index: 7}},
@@ -199,11 +213,18 @@ func TestLost(t *testing.T) {
 		problem string
 		want    []string
 	}{
-		"one says so": {func(d *driver) { d.devices[0] = Device{Index: 0, UUID: first, Problem: ProblemLost} }, "", []string{first + " " + ProblemLost, second + " "}},
-		"one is gone and the other counted anew": {
-			func(d *driver) { d.devices = []Device{{Index: 0, UUID: second}} }, "", []string{first + " " + ProblemLost, second + " "},
+		"one says so": {
+			func(d *driver) { d.devices[0] = Device{Index: 0, UUID: first, Problem: ProblemLost} },
+			"", []string{first + " " + ProblemLost, second + " "},
 		},
-		"the driver": {func(d *driver) { d.err = errors.New("gone") }, ProblemDriver, []string{first + " " + ProblemDriver, second + " " + ProblemDriver}},
+		"one is gone and the other counted anew": {
+			func(d *driver) { d.devices = []Device{{Index: 0, UUID: second}} },
+			"", []string{first + " " + ProblemLost, second + " "},
+		},
+		"the driver": {
+			func(d *driver) { d.err = errors.New("gone") },
+			ProblemDriver, []string{first + " " + ProblemDriver, second + " " + ProblemDriver},
+		},
 	} {
 		d.set(tc.change)
 		problem, got := problems()
@@ -346,18 +367,18 @@ func TestPatience(t *testing.T) {
 				t.Errorf("got %+v", h)
 			}
 		}
-		if d.reads != 2 {
-			t.Errorf("the driver was asked %d times, want 2", d.reads)
+		if d.count() != 2 {
+			t.Errorf("the driver was asked %d times, want 2", d.count())
 		}
 		m.Last()
 		time.Sleep(freshness)
 		m.Last()
-		if d.reads != 2 {
+		if d.count() != 2 {
 			t.Errorf("a fresh reading was not used")
 		}
 		time.Sleep(time.Millisecond)
 		m.Last()
-		if d.reads != 3 {
+		if d.count() != 3 {
 			t.Errorf("an old reading was used")
 		}
 
@@ -375,8 +396,8 @@ func TestPatience(t *testing.T) {
 				t.Errorf("a driver that still hangs: %+v after %v", h, time.Since(began))
 			}
 		}
-		if d.reads != 4 {
-			t.Errorf("a driver that hangs was asked %d times", d.reads-3)
+		if d.count() != 4 {
+			t.Errorf("a driver that hangs was asked %d times", d.count()-3)
 		}
 		d.set(func(d *driver) { d.hold = nil })
 		close(hold)

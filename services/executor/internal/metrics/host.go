@@ -22,8 +22,10 @@ var (
 		"GPU memory of a service that holds it or may: as measured by the driver, and as declared in the catalogue.",
 		[]string{"service", "gpu_uuid", "source"}, nil)
 
-	driver = prometheus.NewDesc("durward_gpu_driver_up", "Whether the GPU driver answers; only where the catalogue or the host has real GPUs.", nil, nil)
-	info   = prometheus.NewDesc("durward_gpu_info", "A GPU of this host. Numbers of a simulated one are reckoned from what services declare.",
+	driver = prometheus.NewDesc("durward_gpu_driver_up",
+		"Whether the GPU driver answers; only where the catalogue or the host has real GPUs.", nil, nil)
+	info = prometheus.NewDesc("durward_gpu_info",
+		"A GPU of this host. Numbers of a simulated one are reckoned from what services declare.",
 		[]string{"gpu", "gpu_uuid", "name", "simulated"}, nil)
 	up       = gauge("up", "Whether the GPU answers.")
 	total    = gauge("memory_total_bytes", "All the memory of the GPU.")

@@ -21,3 +21,6 @@ func definitionRequired() bool { return true }
 
 // hostLease takes the whole host.
 func hostLease(l *lease.Leases) (func(), error) { return l.Host() }
+
+// planRequired reports whether a plan other than the approved one is refused.
+func planRequired() bool { return true }

@@ -14,7 +14,7 @@ import (
 )
 
 // Guards are the names that Weaken takes: each switches one guard off.
-var Guards = []string{"compensation", "admission", "definition", "lease"}
+var Guards = []string{"compensation", "admission", "definition", "lease", "plan"}
 
 var (
 	weakenedMu sync.RWMutex
@@ -75,3 +75,5 @@ func hostLease(l *lease.Leases) (func(), error) {
 	}
 	return l.Host()
 }
+
+func planRequired() bool { return !weak("plan") }

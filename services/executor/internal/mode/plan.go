@@ -390,7 +390,7 @@ func (s *Switcher) asked(ctx context.Context, id, digest string, h gpu.Host) (*p
 		return nil, err
 	case p.reason != "":
 		return nil, fault.New(callv1.Code_CODE_CONFLICT, "the host cannot be switched to "+id+" now: "+p.reason)
-	case p.digest != digest:
+	case p.digest != digest && planRequired():
 		return nil, fault.New(callv1.Code_CODE_PLAN_CHANGED,
 			"the plan is not what it was when it was simulated; nothing was done. Call simulate_mode again", fault.WithField("plan_digest"))
 	}

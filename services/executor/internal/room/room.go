@@ -70,7 +70,9 @@ func (s *Short) Sentence() string {
 }
 
 // Fault is the sentence as CODE_DOES_NOT_FIT.
-func (s *Short) Fault() error { return fault.New(callv1.Code_CODE_DOES_NOT_FIT, "it does not fit: "+s.Sentence()) }
+func (s *Short) Fault() error {
+	return fault.New(callv1.Code_CODE_DOES_NOT_FIT, "it does not fit: "+s.Sentence())
+}
 
 // Check reports whether need fits on every GPU once released is given back: nil, or the first GPU, by index, where it does not.
 // Free is what is measured, less what services that hold memory there have declared and not taken yet. Where a service is among

@@ -128,7 +128,11 @@ func (c *Control) plan(tool string, s *catalogue.Service) []string {
 			lines = append(lines, s.ID+" is running already: nothing changes")
 		}
 		lines = append(lines, "start "+s.ID+": "+describe(c.cfg.Services.Catalogue(), s))
-		for _, w := range c.cfg.Services.Warnings(s) {
+		warnings := c.cfg.Services.Warnings(s)
+		if len(warnings) == 0 && networkName(s, v) == "not enforced" {
+			warnings = []string{"the catalogue expects no more of the network than " + s.Network + ", and nothing enforces that"}
+		}
+		for _, w := range warnings {
 			lines = append(lines, "warning: "+w)
 		}
 	case "stop_service":

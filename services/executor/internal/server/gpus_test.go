@@ -23,7 +23,8 @@ func (measured) Name() string { return gpu.SourceNVML }
 func (measured) Read(context.Context) ([]gpu.Device, error) {
 	return []gpu.Device{
 		{
-			Index: 0, UUID: "GPU-0", Name: "One", Total: 1000, Reserved: 10, Used: 400, Free: 590, Utilisation: proto.Uint32(3), ECC: proto.Uint32(0),
+			Index: 0, UUID: "GPU-0", Name: "One", Total: 1000, Reserved: 10, Used: 400, Free: 590,
+			Utilisation: proto.Uint32(3), ECC: proto.Uint32(0),
 			Processes: []gpu.Process{{PID: os.Getpid(), MiB: 300}, {PID: 1, MiB: 100}},
 		},
 		{Index: 1, UUID: "GPU-1", Problem: gpu.ProblemLost},
@@ -48,8 +49,9 @@ func TestGPUs(t *testing.T) {
 	}
 	want := &executorv1.GpuStatusResponse{Source: "nvml", Gpus: []*executorv1.Gpu{
 		{
-			Uuid: "GPU-0", Name: "One", MemoryTotalMib: 1000, MemoryReservedMib: 10, MemoryUsedMib: 400, MemoryFreeMib: 590, MemoryClaimedMib: 350,
-			MemoryForeignMib: 100, Services: []string{"chat"}, UtilisationPercent: proto.Uint32(3), EccErrors: proto.Uint32(0),
+			Uuid: "GPU-0", Name: "One", MemoryTotalMib: 1000, MemoryReservedMib: 10, MemoryUsedMib: 400, MemoryFreeMib: 590,
+			MemoryClaimedMib: 350, MemoryForeignMib: 100, Services: []string{"chat"},
+			UtilisationPercent: proto.Uint32(3), EccErrors: proto.Uint32(0),
 		},
 		{Index: 1, Uuid: "GPU-1", Problem: gpu.ProblemLost},
 	}}
@@ -60,7 +62,8 @@ func TestGPUs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(shown.GetGpus()) != 2 || shown.GetSource() != "nvml" || shown.GetMemoryTotalMib() < shown.GetMemoryAvailableMib() || shown.GetMemoryAvailableMib() == 0 {
+	if len(shown.GetGpus()) != 2 || shown.GetSource() != "nvml" ||
+		shown.GetMemoryTotalMib() < shown.GetMemoryAvailableMib() || shown.GetMemoryAvailableMib() == 0 {
 		t.Errorf("the host is %v", shown)
 	}
 	if diff := cmp.Diff(want.GetGpus()[0], shown.GetGpus()[0].GetGpu(), protocmp.Transform()); diff != "" {
@@ -75,14 +78,17 @@ func TestGPUs(t *testing.T) {
 }
 
 func TestSimulatedGPUs(t *testing.T) {
-	got, err := NewTools(ToolsConfig{GPUs: host(nil, catalogue.GPU{Index: 0, Name: "S", MemoryMiB: 300, Simulated: true})}).GpuStatus(t.Context(), nil)
+	one := catalogue.GPU{Index: 0, Name: "S", MemoryMiB: 300, Simulated: true}
+	got, err := NewTools(ToolsConfig{GPUs: host(nil, one)}).GpuStatus(t.Context(), nil)
 	want := &executorv1.GpuStatusResponse{Source: "simulated", Gpus: []*executorv1.Gpu{{
-		Uuid: "simulated-0", Name: "S", Simulated: true, MemoryTotalMib: 300, MemoryUsedMib: 350, MemoryClaimedMib: 350, Services: []string{"chat"},
+		Uuid: "simulated-0", Name: "S", Simulated: true, MemoryTotalMib: 300, MemoryUsedMib: 350, MemoryClaimedMib: 350,
+		Services: []string{"chat"},
 	}}}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if got, err := NewTools(ToolsConfig{GPUs: host(nil)}).GpuStatus(t.Context(), nil); err != nil || len(got.GetGpus()) != 0 || got.GetSource() != "none found" {
+	got, err = NewTools(ToolsConfig{GPUs: host(nil)}).GpuStatus(t.Context(), nil)
+	if err != nil || len(got.GetGpus()) != 0 || got.GetSource() != "none found" {
 		t.Errorf("without GPUs: %v, %v", got, err)
 	}
 }

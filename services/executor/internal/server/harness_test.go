@@ -285,6 +285,12 @@ type world struct {
 
 func newWorld(t *testing.T, configure ...func(*sink.Config)) *world {
 	t.Helper()
+	return newWorldWith(t, nil, configure...)
+}
+
+// newWorldWith is newWorld whose services' engine is one that sleeps.
+func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config)) *world {
+	t.Helper()
 	w := &world{
 		t: t, kit: platformtest.New(t), driver: &effects{running: map[string]bool{}}, log: &log{},
 		vault:   &vault{spent: map[string]bool{}, settled: map[string]bool{}},
@@ -306,10 +312,13 @@ func newWorld(t *testing.T, configure ...func(*sink.Config)) *world {
 	leases := &lease.Leases{}
 	w.services = service.New(service.Config{
 		Catalogue: w.source.Current,
-		Drivers:   map[string]service.Driver{catalogue.DriverNull: w.driver, catalogue.DriverProcess: w.driver},
-		Health:    healthy{},
-		GPUs:      w.gpus,
-		Leases:    leases,
+		Drivers: map[string]service.Driver{
+			catalogue.DriverNull: w.driver, catalogue.DriverProcess: w.driver, catalogue.DriverSystemd: w.driver, catalogue.DriverDocker: w.driver,
+		},
+		Health: healthy{},
+		Engine: e,
+		GPUs:   w.gpus,
+		Leases: leases,
 		Admit: func(ctx context.Context, s *catalogue.Service) error {
 			return room.Admit(w.gpus.Read(ctx), s, room.DefaultMargin)
 		},

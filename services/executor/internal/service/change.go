@@ -3,6 +3,8 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -99,9 +101,10 @@ func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit 
 	waiting, abandon := context.WithCancelCause(ctx)
 	defer abandon(nil)
 	started := make(chan error, 1)
-	running, done := false, false
+	begun, running, done := false, false, false
 	var err error
 	if refused := a.Confirm(ctx, func() {
+		begun = true
 		if running = d.Look(s).State == driver.Running; running {
 			return
 		}
@@ -119,11 +122,13 @@ func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit 
 	}); refused != nil {
 		return false, refused
 	}
-	if running {
+	switch {
+	case !begun:
+		return false, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errors.New("a confirmation that began nothing and refused nothing")))
+	case running:
 		m.check(ctx, s, u)
 		return false, nil
-	}
-	if !done {
+	case !done:
 		err = <-started
 	}
 	if err == nil {
@@ -150,8 +155,14 @@ func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit 
 	}
 }
 
-// launch starts the service unless its manager is at that already.
-func (m *Manager) launch(ctx context.Context, d Driver, s *catalogue.Service) error {
+// launch starts the service unless its manager is at that already. A panic of the driver is a failure of this start.
+func (m *Manager) launch(ctx context.Context, d Driver, s *catalogue.Service) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			m.cfg.Logger.ErrorContext(ctx, "a driver panicked", "driver", s.Driver, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			err = fmt.Errorf("%w: a panic", driver.ErrNotStarted)
+		}
+	}()
 	if d.Look(s).State == driver.Starting {
 		return nil
 	}

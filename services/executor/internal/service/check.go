@@ -135,7 +135,7 @@ func (m *Manager) schedule(s *catalogue.Service, u *unit) {
 		interval *= time.Duration(min(1<<min(u.verdict.failed-max(s.Health.UnhealthyAfter, 1), 10), maxBackoff))
 	}
 	// A tenth to either side.
-	interval += time.Duration((rand.Float64() - 0.5) * 0.2 * float64(interval))
+	interval += time.Duration((rand.Float64() - 0.5) * 0.2 * float64(interval)) //nolint:gosec // it spreads load and keeps no secret
 	u.checking, u.due = false, time.Now().Add(interval)
 }
 

@@ -292,7 +292,7 @@ func TestEnginesThatFail(t *testing.T) {
 // TestASlowLoadIsNoStall: an engine that loads for longer than stall_timeout_s shows by its memory and its log that it does.
 func TestASlowLoadIsNoStall(t *testing.T) {
 	t.Parallel()
-	b, s := newBox(t, "    stall_timeout_s: 3\n", "-api vllm -load-time 8s")
+	b, s := newBox(t, "    stall_timeout_s: 3\n", "-api vllm -load-time 5s")
 	if changed, err := b.Start(t.Context(), s); !changed || err != nil {
 		t.Errorf("%v, %v", changed, err)
 	}

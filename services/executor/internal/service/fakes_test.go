@@ -13,7 +13,6 @@ import (
 	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/platform/catalogue"
-	"durward.internal/services/platform/fault"
 )
 
 // model is an engine whose memory is on the GPUs of bench.
@@ -198,10 +197,3 @@ func (w *sleeper) state() executorv1.ServiceState { return w.Look(w.s).State }
 var errNo = errors.New("halted")
 
 func refusing(context.Context, func()) error { return errNo }
-
-func sentenceOf(err error) string {
-	if f := new(fault.Error); errors.As(err, &f) {
-		return f.Message
-	}
-	return ""
-}

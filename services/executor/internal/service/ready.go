@@ -23,7 +23,7 @@ var errEarly = errors.New(driver.CauseExited)
 
 // ready waits until a started service answers and is warm. One that does not is stopped again.
 func (m *Manager) ready(ctx context.Context, d Driver, s *catalogue.Service, a Act) error {
-	err := m.answers(ctx, d, s, a)
+	err := m.answers(ctx, d, s, a, whole)
 	if err == nil {
 		return nil
 	}
@@ -37,11 +37,20 @@ func (m *Manager) ready(ctx context.Context, d Driver, s *catalogue.Service, a A
 	return m.undo(ctx, d, s, err)
 }
 
+// fresh is what a service that answers still lacks.
+type fresh struct {
+	// load: a router has loaded nothing. warm: the entry's model has answered nothing.
+	load, warm bool
+}
+
+// whole is a service that was just started.
+var whole = fresh{load: true, warm: true}
+
 // answers waits until a service is healthy, has its model loaded and is warm. It ends nothing.
 //
 // A big model loads for minutes, so that no fixed time tells a slow start from one that hangs: a start fails when it shows no
 // progress for the entry's stall_timeout_s, and in any case after start_timeout_s.
-func (m *Manager) answers(ctx context.Context, d Driver, s *catalogue.Service, a Act) error {
+func (m *Manager) answers(ctx context.Context, d Driver, s *catalogue.Service, a Act, lacks fresh) error {
 	// Whoever waits is told that the start is past the driver even where there is nothing to ask.
 	a.phase(progress.PhaseReady)
 	ctx, cancel := context.WithDeadlineCause(ctx, time.Now().Add(s.StartTimeout()), errTimeout)
@@ -52,13 +61,13 @@ func (m *Manager) answers(ctx context.Context, d Driver, s *catalogue.Service, a
 	if m.cfg.Engine == nil || s.Health == nil {
 		return nil
 	}
-	if s.Sleep == catalogue.SleepLlamaRouter && s.ServedModel() != "" {
+	if lacks.load && s.Sleep == catalogue.SleepLlamaRouter && s.ServedModel() != "" {
 		// A router answers with nothing loaded; it is ready when its model is.
 		if err := m.cfg.Engine.Wake(ctx, s, nil); err != nil {
 			return m.gaveUp(ctx, d, s, &failure{driver.CauseNoModel, err})
 		}
 	}
-	if !s.OpenAI || s.ServedModel() == "" {
+	if !lacks.warm || !s.OpenAI || s.ServedModel() == "" {
 		return nil
 	}
 	a.phase(progress.PhaseWarm)

@@ -232,6 +232,23 @@ func TestASlowDriverKeepsNoHaltWaiting(t *testing.T) {
 	})
 }
 
+// TestADriversPanicIsAFailedStart: the call is answered, and so is the next.
+func TestADriversPanicIsAFailedStart(t *testing.T) {
+	p := &program{after: driver.Running, panics: true}
+	m, s := manager(t, p, &answers{}, 0)
+	_, err := m.Start(t.Context(), s)
+	wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: the program could not be started")
+	p.panics = false
+	if changed, err := m.Start(t.Context(), s); !changed || err != nil {
+		t.Errorf("then: %v, %v", changed, err)
+	}
+	p.set(driver.Sight{})
+	m.cfg.Confirm = func(context.Context, func()) error { return nil }
+	if _, err := m.Start(t.Context(), s); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
+		t.Errorf("a confirmation that does nothing: %v", err)
+	}
+}
+
 // TestAnswersInARow: as many as the entry says make it ready, and as many change the verdict of a running one.
 func TestAnswersInARow(t *testing.T) {
 	var v verdict

@@ -19,14 +19,16 @@ const (
 )
 
 // Done says to a Rule that what was about to be done went well.
-var Done = errors.New("done")
+var Done = errors.New("done") //nolint:staticcheck // it is no error, and reads as what it says
 
 const (
 	// ruleBackoff is how long a rule that could not act waits, doubled each time up to maxRuleBackoff.
 	ruleBackoff    = time.Second
 	maxRuleBackoff = time.Minute
-	// useInterval is how often a service with an idle rule is asked whether anybody uses it.
-	useInterval = time.Second
+	// minUseInterval and maxUseInterval bound how often it is looked whether anybody uses a service with an idle rule: ten times
+	// within what its entry calls idle.
+	minUseInterval = time.Second
+	maxUseInterval = 5 * time.Second
 )
 
 // ruling is what the rules remember of a service.
@@ -92,7 +94,7 @@ func (m *Manager) follow(ctx context.Context, s *catalogue.Service, u *unit, sig
 		if !r.live {
 			r.live, r.used = true, now
 		}
-		if s.Idle == nil || s.Pin || u.asleep && s.Idle.Action != "stop" || now.Before(r.asked.Add(useInterval)) {
+		if s.Idle == nil || s.Pin || u.asleep && s.Idle.Action != "stop" || now.Before(r.asked.Add(useInterval(s.Idle))) {
 			return
 		}
 		r.asked, r.acting = now, true
@@ -104,6 +106,10 @@ func (m *Manager) follow(ctx context.Context, s *catalogue.Service, u *unit, sig
 		r.acting = true
 		m.acts.Go(func() { m.restart(ctx, s, u) })
 	}
+}
+
+func useInterval(i *catalogue.Idle) time.Duration {
+	return min(max(time.Duration(i.AfterS)*time.Second/10, minUseInterval), maxUseInterval)
 }
 
 // rest ends a rule's turn. later: it could not act and waits.
@@ -144,7 +150,7 @@ func (m *Manager) restart(ctx context.Context, s *catalogue.Service, u *unit) {
 		u.rules.times = append(u.rules.times, time.Now())
 		u.rules.restarts++
 		u.mu.Unlock()
-	}), m.cfg.Admit)
+	}), m.admit)
 	m.outcome(ctx, s, RuleRestart, began, err)
 	u.rest(err != nil)
 }

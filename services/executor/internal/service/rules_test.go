@@ -311,7 +311,7 @@ func TestARequestBetweenTwoLooks(t *testing.T) {
 			if w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
 				t.Errorf("used, and yet %v", w.Look(w.s))
 			}
-			time.Sleep(65 * time.Second)
+			time.Sleep(75 * time.Second)
 			if w.state() != executorv1.ServiceState_SERVICE_STATE_SLEEPING {
 				t.Errorf("unused, and yet %v", w.Look(w.s))
 			}

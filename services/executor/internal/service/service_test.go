@@ -36,6 +36,7 @@ type program struct {
 	// said is how much it has logged.
 	said          int
 	definitionErr error
+	panics        bool
 }
 
 func (p *program) Look(*catalogue.Service) driver.Sight {
@@ -53,6 +54,9 @@ func (p *program) enter() {
 }
 
 func (p *program) Start(context.Context, *catalogue.Service) error {
+	if p.panics {
+		panic("a fault in a driver")
+	}
 	p.enter()
 	p.mu.Lock()
 	defer p.mu.Unlock()

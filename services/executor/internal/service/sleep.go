@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -213,7 +214,8 @@ func (m *Manager) wakeUp(ctx context.Context, s *catalogue.Service, u *unit, a A
 	err := m.cfg.Engine.Wake(asking, s, models)
 	cancel()
 	if err == nil {
-		err = m.answers(waiting, m.driver(s), s, a)
+		// A router loads what it had loaded, which may not be the entry's own model.
+		err = m.answers(waiting, m.driver(s), s, a, fresh{warm: len(models) == 0 || slices.Contains(models, s.ServedModel())})
 	}
 	m.set(s, u, func(u *unit) {
 		u.phase, u.abandon = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/platform/clean"
@@ -330,6 +331,10 @@ func (a *app) approve(ctx context.Context, number string, run, yes bool) error {
 // decide shows, asks, signs and hands in one approval.
 func (a *app) decide(ctx context.Context, s *session, op *vaultv1.Operation, call approval.Call, number string, yes bool) (*vaultv1.Operation, error) {
 	preview, err := s.preview(ctx, call.Tool.Ref(), call.Arguments)
+	if f := (*fault.Error)(nil); errors.As(err, &f) && f.Code == callv1.Code_CODE_PLAN_CHANGED {
+		return nil, denied("Deny it, and the agent simulates and asks again: durward deny "+number,
+			"%s cannot be approved: %v", number, approval.ErrPlan)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -446,10 +446,11 @@ func (a *app) completeEntries(place *catalogPlace) cobra.CompletionFunc {
 
 // addition is one run of `catalog add`.
 type addition struct {
-	section string
-	entry   draft.Entry
-	to      string
-	yes     bool
+	place    *catalogPlace
+	section  string
+	entry    draft.Entry
+	from, to string
+	yes      bool
 }
 
 const addLong = `
@@ -468,38 +469,39 @@ func (a *app) catalogAddCommand(place *catalogPlace) *cobra.Command {
   durward catalog add model Qwen/Qwen3-32B --source hf:Qwen/Qwen3-32B
   durward catalog add mode coding coder demo-embed`,
 	}
-	cmd.AddCommand(a.addServiceCommand(place), a.addModeCommand(place), a.addModelCommand(place), a.addGPUCommand(place))
+	add := &addition{place: place}
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&add.from, "from", "", `read the whole entry, YAML or JSON, from a file, or "-"`)
+	flags.StringVar(&add.to, "to", "", "the file of a catalogue folder that gets it; made if it is missing")
+	flags.BoolVar(&add.yes, "yes", false, "do not ask before writing")
+	_ = cmd.MarkPersistentFlagFilename("from", "yaml", "yml", "json") // for completion alone
+	cmd.AddCommand(a.addServiceCommand(add), a.addModeCommand(add), a.addModelCommand(add), a.addGPUCommand(add))
 	return cmd
 }
 
 // adder makes one of the subcommands: build lays the entry out from arguments and flags where --from is not given.
 func (a *app) adder(
-	place *catalogPlace, section string, cmd *cobra.Command, build func(cmd *cobra.Command, args []string) (draft.Entry, error),
+	add *addition, section string, cmd *cobra.Command, build func(cmd *cobra.Command, args []string) (draft.Entry, error),
 ) *cobra.Command {
-	var from string
-	add := addition{section: section}
 	cmd.Long += "\n" + addLong
-	cmd.Flags().StringVar(&from, "from", "", `read the whole entry, YAML or JSON, from a file, or "-"`)
-	cmd.Flags().StringVar(&add.to, "to", "", "the file of a catalogue folder that gets it; made if it is missing")
-	cmd.Flags().BoolVar(&add.yes, "yes", false, "do not ask before writing")
-	_ = cmd.MarkFlagFilename("from", "yaml", "yml", "json") // for completion alone
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		add.section = section
 		switch {
-		case from != "" && len(args) > 0:
+		case add.from != "" && len(args) > 0:
 			return usage("", "with --from the file says everything; leave the arguments out")
-		case from != "":
-			add.entry, err = a.readEntry(from)
+		case add.from != "":
+			add.entry, err = a.readEntry(add.from)
 		default:
 			add.entry, err = build(cmd, args)
 		}
 		if err != nil {
 			return err
 		}
-		path, opts, err := place.of(a, cmd)
+		path, opts, err := add.place.of(a, cmd)
 		if err != nil {
 			return err
 		}
-		return a.add(cmd.Context(), path, opts, add)
+		return a.add(cmd.Context(), path, opts, *add)
 	}
 	return cmd
 }
@@ -556,7 +558,7 @@ func (f *fields) entry() (draft.Entry, error) {
 	return e, nil
 }
 
-func (a *app) addServiceCommand(place *catalogPlace) *cobra.Command {
+func (a *app) addServiceCommand(add *addition) *cobra.Command {
 	var name, description, driver, unit, image, model, runAs, health, sleep, network, user string
 	var port, containerPort, vram, sleepMiB, startTimeout, stopTimeout, stallTimeout uint32
 	var gpus []uint
@@ -572,7 +574,7 @@ passed on; no shell ever sees them. With --unit it is a systemd unit instead, wi
   durward catalog add service --from coder.yaml`,
 		Args: cobra.ArbitraryArgs,
 	}
-	cmd = a.adder(place, draft.Services, cmd, func(cmd *cobra.Command, args []string) (draft.Entry, error) {
+	cmd = a.adder(add, draft.Services, cmd, func(cmd *cobra.Command, args []string) (draft.Entry, error) {
 		dash := cmd.ArgsLenAtDash()
 		var argv []string
 		if dash >= 0 {
@@ -679,7 +681,7 @@ func indexes(gpus []uint) []uint32 {
 	return out
 }
 
-func (a *app) addModeCommand(place *catalogPlace) *cobra.Command {
+func (a *app) addModeCommand(add *addition) *cobra.Command {
 	var name, description string
 	cmd := &cobra.Command{
 		Use:     "mode ID SERVICE...",
@@ -694,7 +696,7 @@ func (a *app) addModeCommand(place *catalogPlace) *cobra.Command {
 			return a.completeServices(cmd, nil, word)
 		},
 	}
-	cmd = a.adder(place, draft.Modes, cmd, func(cmd *cobra.Command, args []string) (draft.Entry, error) {
+	cmd = a.adder(add, draft.Modes, cmd, func(cmd *cobra.Command, args []string) (draft.Entry, error) {
 		if len(args) < 2 {
 			return draft.Entry{}, usage("Usage: "+cmd.UseLine(), "name the mode and its services")
 		}
@@ -710,7 +712,7 @@ func (a *app) addModeCommand(place *catalogPlace) *cobra.Command {
 	return cmd
 }
 
-func (a *app) addModelCommand(place *catalogPlace) *cobra.Command {
+func (a *app) addModelCommand(add *addition) *cobra.Command {
 	var served, file, source string
 	cmd := &cobra.Command{
 		Use:     "model ID",
@@ -719,7 +721,7 @@ func (a *app) addModelCommand(place *catalogPlace) *cobra.Command {
 		Example: "  durward catalog add model Qwen/Qwen3-32B --served-name qwen3 --source hf:Qwen/Qwen3-32B",
 		Args:    cobra.MaximumNArgs(1),
 	}
-	cmd = a.adder(place, draft.Models, cmd, func(cmd *cobra.Command, args []string) (draft.Entry, error) {
+	cmd = a.adder(add, draft.Models, cmd, func(cmd *cobra.Command, args []string) (draft.Entry, error) {
 		if len(args) != 1 {
 			return draft.Entry{}, usage("Usage: "+cmd.UseLine(), "name the model")
 		}
@@ -736,7 +738,7 @@ func (a *app) addModelCommand(place *catalogPlace) *cobra.Command {
 	return cmd
 }
 
-func (a *app) addGPUCommand(place *catalogPlace) *cobra.Command {
+func (a *app) addGPUCommand(add *addition) *cobra.Command {
 	var uuid, name string
 	var memory uint32
 	var simulated bool
@@ -748,7 +750,7 @@ func (a *app) addGPUCommand(place *catalogPlace) *cobra.Command {
   durward catalog add gpu 0 --simulated --name "Test GPU" --memory 24576`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	cmd = a.adder(place, draft.GPUs, cmd, func(cmd *cobra.Command, args []string) (draft.Entry, error) {
+	cmd = a.adder(add, draft.GPUs, cmd, func(cmd *cobra.Command, args []string) (draft.Entry, error) {
 		if len(args) != 1 {
 			return draft.Entry{}, usage("Usage: "+cmd.UseLine(), "name the GPU's index")
 		}
@@ -803,10 +805,13 @@ func (a *app) add(ctx context.Context, path string, opts catalogue.Options, add 
 	}
 	out := a.display()
 	out.Printf("%s\n", out.Bold(files[at].Name))
-	for i, text := range strings.Split(strings.TrimSuffix(string(after), "\n"), "\n") {
-		if i+1 >= line && i+1 < line+len(add.entry.Lines()) {
-			out.Printf("%s %s\n", out.Dim(fmt.Sprintf("%5d", i+1)), out.Green("+ "+clean.Visible(strings.TrimSuffix(text, "\r"))))
-		}
+	old, now := strings.Split(string(text), "\n"), strings.Split(string(after), "\n")
+	first := 0
+	for first < min(len(old), len(now)) && old[first] == now[first] {
+		first++
+	}
+	for i := first; i < min(line-1+len(add.entry.Lines()), len(now)); i++ {
+		out.Printf("%s %s\n", out.Dim(fmt.Sprintf("%5d", i+1)), out.Green("+ "+clean.Visible(strings.TrimSuffix(now[i], "\r"))))
 	}
 	for _, remark := range catalogueRemarks(changed) {
 		out.Printf("%s %s\n", out.Yellow("!"), remark)

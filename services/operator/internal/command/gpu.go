@@ -153,8 +153,9 @@ func programLines(out *output.Printer, holders *executorv1.GpuHolders) []string 
 		if p.GetMemoryMib() > 0 {
 			size = mebibytes(p.GetMemoryMib())
 		}
-		lines = append(lines, fmt.Sprintf("  %s %8d  %s  %s  %s", output.Pad(who, 20), p.GetPid(), output.Pad(size, 14),
-			output.Pad(clean.Line(p.GetUser(), 32), 16), clean.Line(p.GetName(), 64)))
+		line := fmt.Sprintf("  %s %8d  %s  %s  %s", output.Pad(who, 20), p.GetPid(), output.Pad(size, 14),
+			output.Pad(clean.Line(p.GetUser(), 32), 16), clean.Line(p.GetName(), 64))
+		lines = append(lines, strings.TrimRight(line, " "))
 	}
 	if len(lines) == 0 && len(holders.GetGpu().GetServices()) > 0 {
 		lines = append(lines, "  "+clean.Line(strings.Join(holders.GetGpu().GetServices(), ", "), 500))

@@ -380,6 +380,21 @@ func (f fakeApprovals) ListOperations(context.Context, *vaultv1.ListOperationsRe
 	return &vaultv1.ListOperationsResponse{Operations: f.w.running}, nil
 }
 
+// WatchOperations tells of a call that was quick: it is seen for the first time when it has ended.
+func (f fakeApprovals) WatchOperations(
+	_ *vaultv1.WatchOperationsRequest, stream grpc.ServerStreamingServer[vaultv1.WatchOperationsResponse],
+) error {
+	tool, _ := contract.Lookup("stop_service")
+	if err := stream.Send(&vaultv1.WatchOperationsResponse{Operation: &vaultv1.Operation{
+		OperationId: "2123456789abcdef0123456789abcdef", State: vaultv1.OperationState_OPERATION_STATE_DONE, Tool: tool.Ref(),
+		Arguments: []byte(`{"service_id":"chat"}`), Principal: "operator:alice",
+	}}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
 func (f fakeApprovals) GrantCommand(_ context.Context, r *vaultv1.GrantCommandRequest) (*vaultv1.GrantCommandResponse, error) {
 	st, err := statement.Parse(r.GetStatement().GetStatement())
 	if err != nil {
@@ -496,7 +511,7 @@ func TestSwitch(t *testing.T) {
 	if got.code != exitOK {
 		t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
-	for _, want := range []string{"about 1:35", "DESTRUCTIVE", "stop chat", "1/2 stopping", "2/2 loading", "0:05 of about 1:35", "✓ coding runs", "durward audit show"} {
+	for _, want := range []string{"about 1:35", "DESTRUCTIVE", "stop chat", "1/2 stopping", "2/2 loading", "5.0 s of about 1:35", "✓ coding runs", "durward audit show"} {
 		if !strings.Contains(got.out, want) {
 			t.Errorf("%q is not in\n%s", want, got.out)
 		}
@@ -639,19 +654,20 @@ func TestWatchAsLines(t *testing.T) {
 		{OperationId: "1123456789abcdef0123456789abcdef", State: vaultv1.OperationState_OPERATION_STATE_PENDING, Tool: tool.Ref()},
 	}
 	got := w.until(t, []string{"chat                     running", "coder                    starting", "GPU 0: 9216 of 24576 MiB used, 3072 foreign, 8192 claimed",
-		"GPU 1 the GPU does not answer any more", "mode chatting (drifted)", "1 waiting: durward approvals", "switch_mode mode_id=coding for claude", "1/2 stopping", "2/2 loading"}, "watch")
+		"GPU 1 the GPU does not answer any more", "mode chatting (drifted)", ": waits for you: durward approvals", "switch_mode mode_id=coding for claude\\u{1B}[31m: running", "1/2 stopping", "2/2 loading",
+		"stop_service service_id=chat for operator:alice: running", "stop_service service_id=chat for operator:alice: ended"}, "watch")
 	if strings.Contains(got, "\x1b") {
 		t.Errorf("escape codes in %q", got)
 	}
 	kinds := map[string]bool{}
-	for line := range strings.Lines(w.until(t, []string{`"kind":"step"`, `"kind":"gpu"`, `"kind":"mode"`, `"kind":"waiting"`, `"kind":"service"`}, "watch", "--json")) {
+	for line := range strings.Lines(w.until(t, []string{`"kind":"step"`, `"kind":"gpu"`, `"kind":"mode"`, `"state":"waits"`, `"state":"ended"`, `"kind":"service"`}, "watch", "--json")) {
 		var object struct{ Kind string }
 		if err := json.Unmarshal([]byte(line), &object); err != nil {
 			t.Errorf("%q: %v", line, err)
 		}
 		kinds[object.Kind] = true
 	}
-	for _, kind := range []string{"service", "gpu", "mode", "operation", "step", "waiting"} {
+	for _, kind := range []string{"service", "gpu", "mode", "operation", "step"} {
 		if !kinds[kind] {
 			t.Errorf("no %s among %v", kind, kinds)
 		}
@@ -671,9 +687,9 @@ func TestScreen(t *testing.T) {
 	for _, c := range []change{
 		hostChange(host), hostChange(host),
 		modesChange(&executorv1.ListModesResponse{Current: "coding"}),
-		operationsChange([]*vaultv1.Operation{op, {OperationId: "y", State: vaultv1.OperationState_OPERATION_STATE_PENDING}}, a),
-		stepChange(a, "x", &executorv1.WatchProgressResponse{Step: 1, Phase: "start", ServiceId: "coder", ExpectedMs: 9000}),
-		stepChange(a, "x", &executorv1.WatchProgressResponse{Step: 2, Phase: "ready", ServiceId: "coder", Ended: true, Cause: "the GPU's memory ran out"}),
+		a.operationsChange([]*vaultv1.Operation{op, {OperationId: "y", State: vaultv1.OperationState_OPERATION_STATE_PENDING}}),
+		a.stepChange("x", &executorv1.WatchProgressResponse{Step: 1, Phase: "start", ServiceId: "coder", ExpectedMs: 9000}),
+		a.stepChange("x", &executorv1.WatchProgressResponse{Step: 2, Phase: "ready", ServiceId: "coder", Ended: true, Cause: "the GPU's memory ran out"}),
 		serviceChange(&executorv1.WatchServicesResponse{ServiceId: "coder\x1b", State: executorv1.ServiceState_SERVICE_STATE_SLEEPING}),
 		problemChange("vault", "the vault cannot be reached"),
 	} {
@@ -681,7 +697,7 @@ func TestScreen(t *testing.T) {
 	}
 	got := strings.Join(a.screenLines(p, 80), "\n")
 	for _, want := range []string{"mode coding (drifted)", "vault: the vault cannot be reached", "1 waiting for you", "GPU 0", "█", "switch_mode mode_id=coding  for claude",
-		"● 1 starting", "0:00 of about 0:09", "✗ 2 loading", "the GPU's memory ran out", "coder ", "sleeping"} {
+		"● 1 starting", "0.0 s of about 9.0 s", "✗ 2 loading", "the GPU's memory ran out", "coder ", "sleeping"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in\n%s", want, got)
 		}
@@ -690,12 +706,11 @@ func TestScreen(t *testing.T) {
 		t.Errorf("escape codes in %q", got)
 	}
 	// It ends, is shown for a while, and goes.
-	operationsChange(nil, a)(p)
-	if len(p.ops) != 1 {
-		t.Error("an operation that has just ended is gone")
+	a.operationsChange(nil)(p)
+	if p.forget(testNow.Add(time.Second)); len(p.ops) != 1 || len(p.waiting) != 0 {
+		t.Errorf("%d operations are shown, %d wait", len(p.ops), len(p.waiting))
 	}
-	a.now = func() time.Time { return testNow.Add(time.Minute) }
-	if operationsChange(nil, a)(p); len(p.ops) != 0 {
+	if p.forget(testNow.Add(time.Minute)); len(p.ops) != 0 {
 		t.Error("an operation that ended long ago is still shown")
 	}
 }

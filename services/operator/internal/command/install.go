@@ -250,10 +250,10 @@ func (a *app) joinAs(ctx context.Context, who install.Member) ([]byte, error) {
 	if who.Without {
 		args = append(args, "--no-key")
 	}
-	cmd := exec.CommandContext(ctx, install.Program, args...)                     //nolint:gosec // the program that was just installed
-	credential := &syscall.Credential{Uid: uint32(who.UID), Gid: uint32(who.GID)} //nolint:gosec // as passwd has them
+	cmd := exec.CommandContext(ctx, install.Program, args...) //nolint:gosec // the program that was just installed
+	credential := &syscall.Credential{Uid: uint32(who.UID), Gid: uint32(who.GID)}
 	for _, gid := range who.Groups {
-		credential.Groups = append(credential.Groups, uint32(gid)) //nolint:gosec // as group has them
+		credential.Groups = append(credential.Groups, uint32(gid))
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
 	if who.Root != "/" {

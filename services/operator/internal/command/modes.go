@@ -185,7 +185,7 @@ func (a *app) printPlan(out *output.Printer, plan *executorv1.SimulateModeRespon
 	for i, step := range plan.GetSteps() {
 		expected := ""
 		if step.GetExpectedS() > 0 {
-			expected = out.Dim("about " + approval.Duration(time.Duration(step.GetExpectedS())*time.Second))
+			expected = out.Dim("about " + seconds(time.Duration(step.GetExpectedS())*time.Second))
 		}
 		number := fmt.Sprintf("  %2d", i+1)
 		rows = append(rows, []string{number, actionWord(step.GetAction()), clean.Line(step.GetServiceId(), 64), expected})
@@ -424,7 +424,7 @@ func took(sw *executorv1.Switch) string {
 	if sw.GetEndedAt() == nil {
 		return ""
 	}
-	return approval.Duration(sw.GetEndedAt().AsTime().Sub(sw.GetBeganAt().AsTime()))
+	return seconds(sw.GetEndedAt().AsTime().Sub(sw.GetBeganAt().AsTime()))
 }
 
 func whyFailed(sw *executorv1.Switch) string {
@@ -454,7 +454,7 @@ func (a *app) printSwitch(sw *executorv1.Switch) {
 			undo = a.out.Dim("  to bring back what was before")
 		}
 		a.out.Printf("  %s %-6s %-24s %s%s\n", mark, actionWord(step.GetAction()), clean.Line(step.GetServiceId(), 64),
-			approval.Duration(time.Duration(step.GetTookMs())*time.Millisecond), undo)
+			seconds(time.Duration(step.GetTookMs())*time.Millisecond), undo)
 	}
 	a.printLog(clean.Line(sw.GetFailedService(), 64), sw.GetLog())
 	if sw.GetOperationId() != "" {

@@ -79,12 +79,24 @@ func (s *step) line(out *output.Printer, now time.Time) string {
 	case s.said.GetCause() != "":
 		return text + "  " + out.Red(clean.Line(s.said.GetCause(), 300))
 	case s.said.GetEnded():
-		return text + "  " + out.Dim(approval.Duration(elapsed))
-	case s.said.GetExpectedMs() > 0:
+		return text + "  " + out.Dim(seconds(elapsed))
+	case s.said.GetExpectedMs() >= 100:
 		expected := time.Duration(s.said.GetExpectedMs()) * time.Millisecond
-		return text + "  " + approval.Duration(elapsed) + out.Dim(" of about "+approval.Duration(expected))
+		return text + "  " + seconds(elapsed) + out.Dim(" of about "+seconds(expected))
 	default:
-		return text + "  " + approval.Duration(elapsed)
+		return text + "  " + seconds(elapsed)
+	}
+}
+
+// seconds writes how long something took: "0.4 s", "42 s", "1:35".
+func seconds(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 10*time.Second:
+		return strconv.FormatFloat(d.Truncate(100*time.Millisecond).Seconds(), 'f', 1, 64) + " s"
+	case d < time.Minute:
+		return strconv.Itoa(int(d/time.Second)) + " s"
+	default:
+		return approval.Duration(d)
 	}
 }
 

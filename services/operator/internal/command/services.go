@@ -28,7 +28,7 @@ You look without asking anybody. What changes something you sign, as you would a
 	for _, v := range verbs {
 		cmd.AddCommand(a.actCommand(v))
 	}
-	cmd.AddCommand(a.logsCommand())
+	cmd.AddCommand(a.logsCommand(), a.serviceInstallCommand())
 	return cmd
 }
 

@@ -3,8 +3,10 @@ package command
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,11 +19,11 @@ import (
 	"durward.internal/services/platform/clean"
 )
 
-// How often what has no stream of its own is asked for.
 const (
-	watchHost       = time.Second
-	watchOperations = time.Second
-	watchModes      = 5 * time.Second
+	// watchHost is how often GPUs are asked for, which have no stream of their own.
+	watchHost = time.Second
+	// settle is how long a change is given to bring others with it.
+	settle = 500 * time.Millisecond
 	// watchRetry is how long an unreachable process is left alone.
 	watchRetry = time.Second
 	// watchPatience bounds each question.
@@ -40,7 +42,7 @@ func (a *app) watchCommand() *cobra.Command {
 carried out and what waits for you, until Ctrl-C. It goes on when a process is restarted.
 
 Anywhere else: a line for each change, with --json one object a line ("kind" is service, gpu, mode, operation,
-step, waiting or problem).`,
+step or problem).`,
 		Example: "  durward watch\n  durward watch --json | jq -c 'select(.kind == \"service\")'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, s, err := a.connect(cmd.Context())
@@ -59,7 +61,7 @@ type picture struct {
 	host     *executorv1.GetHostResponse
 	modes    *executorv1.ListModesResponse
 	ops      map[string]*watched
-	waiting  int
+	waiting  map[string]struct{}
 	// problems are why a source does not answer, by source.
 	problems map[string]string
 	// told is what the last line about each GPU said, by index: small changes add up.
@@ -67,7 +69,9 @@ type picture struct {
 }
 
 func newPicture() *picture {
-	return &picture{ops: map[string]*watched{}, problems: map[string]string{}, told: map[uint32]*executorv1.Gpu{}}
+	return &picture{
+		ops: map[string]*watched{}, waiting: map[string]struct{}{}, problems: map[string]string{}, told: map[uint32]*executorv1.Gpu{},
+	}
 }
 
 // watched is one operation that is or was being carried out.
@@ -118,10 +122,6 @@ type (
 		Tool        string `json:"tool"`
 		Principal   string `json:"principal"`
 	}
-	waitingNews struct {
-		Kind    string `json:"kind"`
-		Waiting int    `json:"waiting"`
-	}
 	problemNews struct {
 		Kind    string `json:"kind"`
 		Source  string `json:"source"`
@@ -147,21 +147,29 @@ func (a *app) watch(ctx context.Context, s *session) error {
 			return false
 		}
 	}
+	// Which mode the host is in can change when a service does; asking again and again would fill the log with reads.
+	stirred := make(chan struct{}, 1)
+	stir := func() {
+		select {
+		case stirred <- struct{}{}:
+		default:
+		}
+	}
 	sources := []func(){
-		func() { watchServices(ctx, s, tell) },
+		func() { watchServices(ctx, s, stir, tell) },
 		func() {
-			ask(ctx, "executor", watchHost, tell, func(ctx context.Context) (change, error) {
+			ask(ctx, "executor", everySecond, tell, func(ctx context.Context) (change, error) {
 				host, err := s.Executor.GetHost(ctx, &executorv1.GetHostRequest{})
 				return hostChange(host), err
 			})
 		},
 		func() {
-			ask(ctx, "modes", watchModes, tell, func(ctx context.Context) (change, error) {
+			ask(ctx, "modes", onceStirred(stirred), tell, func(ctx context.Context) (change, error) {
 				modes, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
 				return modesChange(modes), err
 			})
 		},
-		func() { a.watchOperationsOf(ctx, s, tell) },
+		func() { a.watchOperations(ctx, s, stir, tell) },
 	}
 	done := make(chan struct{}, len(sources))
 	for _, source := range sources {
@@ -189,6 +197,7 @@ func (a *app) watchLines(ctx context.Context, p *picture, changes <-chan change)
 		case <-ctx.Done():
 			return nil // Ctrl-C is how watching ends
 		case c := <-changes:
+			p.forget(a.now())
 			for _, n := range c(p) {
 				if !a.json {
 					a.out.Printf("%s  %s\n", a.now().Format(time.TimeOnly), n.text)
@@ -218,6 +227,7 @@ func (a *app) watchScreen(ctx context.Context, p *picture, changes <-chan change
 			dirty = true
 		case now := <-tick.C:
 			if dirty || now.Sub(drawn) >= time.Second {
+				p.forget(a.now())
 				width, _ := area.Size()
 				area.Draw(a.screenLines(p, width))
 				dirty, drawn = false, now
@@ -240,8 +250,8 @@ func (a *app) screenLines(p *picture, width int) []string {
 	for _, source := range sortedSources(p.problems) {
 		lines = append(lines, out.Red(source+": "+p.problems[source]))
 	}
-	if p.waiting > 0 {
-		lines = append(lines, out.Yellow(fmt.Sprintf("%d waiting for you: durward approvals", p.waiting)))
+	if n := len(p.waiting); n > 0 {
+		lines = append(lines, out.Yellow(fmt.Sprintf("%d waiting for you: durward approvals", n)))
 	}
 	lines = append(lines, "")
 	if p.host != nil {
@@ -296,9 +306,28 @@ func sortedOperations(ops map[string]*watched) []string {
 	return out
 }
 
-// ask asks again and again, and tells when there is no answer and when there is one again.
+// everySecond waits for the next second.
+func everySecond(ctx context.Context, _ bool) bool { return pause(ctx, watchHost) }
+
+// onceStirred waits until something has changed, and a moment longer for what changes with it; after a failure it waits a while.
+func onceStirred(stirred <-chan struct{}) func(context.Context, bool) bool {
+	return func(ctx context.Context, answered bool) bool {
+		if !answered {
+			return pause(ctx, watchRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-stirred:
+			return pause(ctx, settle)
+		}
+	}
+}
+
+// ask asks again and again, each time that next says so, and tells when there is no answer and when there is one again.
 func ask(
-	ctx context.Context, source string, every time.Duration, tell func(change) bool, question func(context.Context) (change, error),
+	ctx context.Context, source string, next func(ctx context.Context, answered bool) bool, tell func(change) bool,
+	question func(context.Context) (change, error),
 ) {
 	for {
 		asking, cancel := context.WithTimeout(ctx, watchPatience)
@@ -313,7 +342,7 @@ func ask(
 			inner := answer
 			answer = func(p *picture) []news { return append(solved(p, source), inner(p)...) }
 		}
-		if !tell(answer) || !pause(ctx, every) {
+		if !tell(answer) || !next(ctx, err == nil) {
 			return
 		}
 	}
@@ -348,7 +377,7 @@ func solved(p *picture, source string) []news {
 
 // watchServices passes on the states of services as they change. The list is read anew with each stream, since the catalogue
 // may have changed.
-func watchServices(ctx context.Context, s *session, tell func(change) bool) {
+func watchServices(ctx context.Context, s *session, stir func(), tell func(change) bool) {
 	for {
 		err := func() error {
 			asking, cancel := context.WithTimeout(ctx, watchPatience)
@@ -375,6 +404,7 @@ func watchServices(ctx context.Context, s *session, tell func(change) bool) {
 				if !tell(serviceChange(said)) {
 					return nil
 				}
+				stir()
 			}
 		}()
 		if ctx.Err() != nil {
@@ -451,114 +481,200 @@ func modesChange(modes *executorv1.ListModesResponse) change {
 	}
 }
 
-// watchOperationsOf follows what waits and what is carried out: the vault knows which operations there are, the executor
-// their steps.
-func (a *app) watchOperationsOf(ctx context.Context, s *session, tell func(change) bool) {
-	followed := map[string]bool{}
-	ended := make(chan string)
-	ctx, cancel := context.WithCancel(ctx)
-	running := 0
-	defer func() {
-		cancel()
-		for ; running > 0; running-- {
-			<-ended
-		}
-	}()
-	question := &vaultv1.ListOperationsRequest{Limit: 200, States: []vaultv1.OperationState{
-		vaultv1.OperationState_OPERATION_STATE_PENDING, vaultv1.OperationState_OPERATION_STATE_RUNNING,
-	}}
-	tick := time.NewTicker(watchOperations)
-	defer tick.Stop()
+// watchOperations follows what waits and what is carried out: the vault knows which operations there are, the executor their
+// steps.
+func (a *app) watchOperations(ctx context.Context, s *session, stir func(), tell func(change) bool) {
 	for {
-		asking, stop := context.WithTimeout(ctx, watchPatience)
-		answer, err := s.Vault.ListOperations(asking, question)
-		stop()
-		if ctx.Err() != nil {
+		err := a.followOperations(ctx, s, stir, tell)
+		if ctx.Err() != nil || !tell(problemChange("vault", publicText(err))) || !pause(ctx, watchRetry) {
 			return
-		}
-		c := operationsChange(answer.GetOperations(), a)
-		if err != nil {
-			c = problemChange("vault", publicText(err))
-		}
-		if !tell(c) {
-			return
-		}
-		for _, op := range answer.GetOperations() {
-			id := op.GetOperationId()
-			if isPending(op) || followed[id] {
-				continue
-			}
-			followed[id] = true
-			running++
-			go func() {
-				_ = s.watchProgress(ctx, id, func(said *executorv1.WatchProgressResponse) { tell(stepChange(a, id, said)) })
-				ended <- id
-			}()
-		}
-		for waiting := true; waiting; {
-			select {
-			case <-ctx.Done():
-				return
-			case id := <-ended:
-				// An executor that was restarted is asked again while the operation goes on.
-				running--
-				delete(followed, id)
-			case <-tick.C:
-				waiting = false
-			}
 		}
 	}
 }
 
-// operationsChange notes which operations wait and run.
-func operationsChange(ops []*vaultv1.Operation, a *app) change {
+// followOperations does so until the vault or ctx ends it.
+func (a *app) followOperations(ctx context.Context, s *session, stir func(), tell func(change) bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer cancel()
+	// The stream first: what begins between the two is told by one of them at least.
+	stream, err := s.Vault.WatchOperations(ctx, &vaultv1.WatchOperationsRequest{})
+	if err != nil {
+		return err
+	}
+	asking, stop := context.WithTimeout(ctx, watchPatience)
+	known, err := s.Vault.ListOperations(asking, &vaultv1.ListOperationsRequest{Limit: 1000, States: []vaultv1.OperationState{
+		vaultv1.OperationState_OPERATION_STATE_PENDING, vaultv1.OperationState_OPERATION_STATE_RUNNING,
+	}})
+	stop()
+	if err != nil {
+		return err
+	}
+	ended := map[string]chan struct{}{}
+	begin := func(op *vaultv1.Operation) {
+		id := op.GetOperationId()
+		if ended[id] != nil {
+			return
+		}
+		over := make(chan struct{})
+		ended[id] = over
+		following.Go(func() { a.followOperation(ctx, s, id, over, tell) })
+	}
+	if !tell(a.operationsChange(known.GetOperations())) {
+		return nil
+	}
+	for _, op := range known.GetOperations() {
+		if !isPending(op) {
+			begin(op)
+		}
+	}
+	for {
+		event, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		op := event.GetOperation()
+		if !tell(a.operationChange(op)) {
+			return nil
+		}
+		id := op.GetOperationId()
+		switch op.GetState() {
+		case vaultv1.OperationState_OPERATION_STATE_RUNNING:
+			begin(op)
+		case vaultv1.OperationState_OPERATION_STATE_DONE:
+			// A quick one is told once, when it has ended; its steps are still known.
+			begin(op)
+			close(ended[id])
+			delete(ended, id)
+			stir()
+		}
+	}
+}
+
+// followOperation passes on one operation's steps, and that it has ended once over says so.
+func (a *app) followOperation(ctx context.Context, s *session, id string, over <-chan struct{}, tell func(change) bool) {
+	for going := true; going; {
+		asking, cancel := context.WithCancel(ctx)
+		told := make(chan struct{})
+		go func() {
+			defer close(told)
+			// Why there is nothing to say does not matter: it is asked again while the operation goes on.
+			_ = s.watchProgress(asking, id, func(said *executorv1.WatchProgressResponse) { tell(a.stepChange(id, said)) })
+		}()
+		select {
+		case <-told:
+			select {
+			case <-over:
+				going = false
+			case <-time.After(watchRetry):
+			case <-ctx.Done():
+			}
+		case <-over:
+			// The last steps are on their way; an executor that is down has none.
+			select {
+			case <-told:
+			case <-time.After(lastStep):
+			}
+			going = false
+		case <-ctx.Done():
+		}
+		cancel()
+		<-told
+		if ctx.Err() != nil {
+			return
+		}
+	}
+	tell(a.endedChange(id))
+}
+
+// operationsChange sets which operations wait and run, as the vault lists them.
+func (a *app) operationsChange(ops []*vaultv1.Operation) change {
 	return func(p *picture) []news {
 		out := solved(p, "vault")
-		now := a.now()
-		seen := map[string]bool{}
-		waiting := 0
+		listed := map[string]bool{}
 		for _, op := range ops {
-			if isPending(op) {
-				waiting++
-				continue
-			}
-			id := op.GetOperationId()
-			seen[id] = true
-			if p.ops[id] == nil {
-				title := a.out.Bold(clean.Visible(op.GetTool().GetName())) + " " + approval.Arguments(op.GetArguments())
-				w := &watched{op: op, title: title + a.out.Dim("  for "+clean.Visible(op.GetPrincipal()))}
-				p.ops[id] = w
-				out = append(out, operationLine(w, "running"))
+			listed[op.GetOperationId()] = true
+		}
+		for id := range p.waiting {
+			if !listed[id] {
+				delete(p.waiting, id)
 			}
 		}
 		for id, w := range p.ops {
-			switch {
-			case seen[id]:
-			case w.gone.IsZero():
-				w.gone = now
-				out = append(out, operationLine(w, "ended"))
-			case now.Sub(w.gone) > keptEnded:
-				delete(p.ops, id)
+			if !listed[id] && w.gone.IsZero() {
+				out = append(out, a.endedChange(id)(p)...)
 			}
 		}
-		if waiting != p.waiting {
-			p.waiting = waiting
-			out = append(out, news{fmt.Sprintf("%d waiting: durward approvals", waiting), waitingNews{"waiting", waiting}})
+		for _, op := range ops {
+			out = append(out, a.operationChange(op)(p)...)
 		}
 		return out
 	}
 }
 
-func operationLine(w *watched, state string) news {
-	tool, who := clean.Visible(w.op.GetTool().GetName()), clean.Visible(w.op.GetPrincipal())
-	return news{
-		fmt.Sprintf("%s %s for %s: %s", tool, approval.Arguments(w.op.GetArguments()), who, state),
-		operationNews{"operation", w.op.GetOperationId(), state, tool, who},
+// operationChange notes what became of an operation.
+func (a *app) operationChange(op *vaultv1.Operation) change {
+	return func(p *picture) []news {
+		var out []news
+		id := op.GetOperationId()
+		switch _, waited := p.waiting[id]; {
+		case isPending(op) && !waited:
+			p.waiting[id] = struct{}{}
+			out = append(out, operationLine(op, "waits for you: durward approvals"))
+		case !isPending(op) && waited:
+			delete(p.waiting, id)
+			out = append(out, operationLine(op, operationState(op.GetState())))
+		}
+		running := op.GetState() == vaultv1.OperationState_OPERATION_STATE_RUNNING || op.GetState() == vaultv1.OperationState_OPERATION_STATE_DONE
+		if running && p.ops[id] == nil {
+			title := a.out.Bold(clean.Visible(op.GetTool().GetName())) + " " + briefArguments(op)
+			p.ops[id] = &watched{op: op, title: title + a.out.Dim("  for "+clean.Visible(op.GetPrincipal()))}
+			out = append(out, operationLine(op, "running"))
+		}
+		return out
 	}
 }
 
+// endedChange notes that an operation has ended.
+func (a *app) endedChange(id string) change {
+	return func(p *picture) []news {
+		w := p.ops[id]
+		if w == nil || !w.gone.IsZero() {
+			return nil
+		}
+		w.gone = a.now()
+		return []news{operationLine(w.op, "ended")}
+	}
+}
+
+// forget drops operations that ended a while ago.
+func (p *picture) forget(now time.Time) {
+	for id, w := range p.ops {
+		if !w.gone.IsZero() && now.Sub(w.gone) > keptEnded {
+			delete(p.ops, id)
+		}
+	}
+}
+
+func operationLine(op *vaultv1.Operation, state string) news {
+	tool, who := clean.Visible(op.GetTool().GetName()), clean.Visible(op.GetPrincipal())
+	word, _, _ := strings.Cut(state, " ")
+	return news{
+		fmt.Sprintf("%s %s for %s: %s", tool, briefArguments(op), who, state),
+		operationNews{"operation", op.GetOperationId(), word, tool, who},
+	}
+}
+
+var digestPattern = regexp.MustCompile(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
+
+// briefArguments are a call's arguments with their digests cut short: nobody decides anything here.
+func briefArguments(op *vaultv1.Operation) string {
+	return digestPattern.ReplaceAllString(approval.Arguments(op.GetArguments()), "$1…")
+}
+
 // stepChange notes a step of an operation.
-func stepChange(a *app, operationID string, said *executorv1.WatchProgressResponse) change {
+func (a *app) stepChange(operationID string, said *executorv1.WatchProgressResponse) change {
 	return func(p *picture) []news {
 		w := p.ops[operationID]
 		if w == nil || !w.steps.take(said, a.now()) {

@@ -27,10 +27,25 @@ type JoinOptions struct {
 
 // Join makes the own side of an operator of this host's installation: configuration, folders and, where there is none, a
 // signing key with a passphrase. It runs as the operator and changes nothing that is there. It returns the public key, nil
-// without a key, and keys.ErrNeedsHuman, everything else done, where nobody could be asked for a passphrase.
+// without a key; and keys.ErrNeedsHuman, without a configuration, where nobody could be asked for a passphrase.
 func Join(settings Settings, opts JoinOptions) (public []byte, err error) {
 	h := opts.Home
-	for _, dir := range []string{h.Dir, filepath.Dir(h.Config("x")), filepath.Dir(h.Key("x")), h.State("operator"), filepath.Dir(h.Client("x")), filepath.Join(h.Dir, "run")} {
+	there := h.Exists()
+	if there {
+		cfg, err := h.Load()
+		if err != nil {
+			return nil, err
+		}
+		if cfg.TrustDir != trustDir {
+			return nil, fmt.Errorf("%s is an installation of its own: move it away, or give another --home", h.Dir)
+		}
+		if opts.SigningKey != "" && opts.SigningKey != cfg.SigningKey {
+			return nil, fmt.Errorf("%s names another signing key: edit it", h.Config("operator"))
+		}
+		opts.SigningKey = cfg.SigningKey // for root it names a key that is not there, and is not asked for
+	}
+	folders := []string{filepath.Dir(h.Config("x")), filepath.Dir(h.Key("x")), h.State("operator"), filepath.Dir(h.Client("x")), filepath.Join(h.Dir, "run")}
+	for _, dir := range folders {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("home folder: %w", err)
 		}
@@ -39,14 +54,12 @@ func Join(settings Settings, opts JoinOptions) (public []byte, err error) {
 	if file == "" {
 		file = h.Key("operator_ed25519")
 	}
-	var noKey error
 	if !opts.Without {
-		public, noKey = signingKey(file, opts)
-		if noKey != nil && !errors.Is(noKey, keys.ErrNeedsHuman) {
-			return nil, noKey
+		if public, err = signingKey(file, opts); err != nil {
+			return nil, err
 		}
 	}
-	if _, err := os.Lstat(h.Config("operator")); errors.Is(err, fs.ErrNotExist) {
+	if !there {
 		data, err := values{Settings: settings, Operator: opts.Operator, State: h.State("operator"), SigningKey: file}.render("operator")
 		if err != nil {
 			return nil, err
@@ -54,14 +67,8 @@ func Join(settings Settings, opts JoinOptions) (public []byte, err error) {
 		if err := home.CreateFile(h.Config("operator"), data, 0o600); err != nil {
 			return nil, err
 		}
-	} else if err != nil {
-		return nil, fmt.Errorf("home folder: %w", err)
-	} else if cfg, err := h.Load(); err != nil {
-		return nil, err
-	} else if cfg.TrustDir != trustDir {
-		return nil, fmt.Errorf("%s is an installation of its own: move it away, or give another --home", h.Dir)
 	}
-	return public, noKey
+	return public, nil
 }
 
 // signingKey returns the public half of the key, which it makes if it is to lie in the home and does not.
@@ -71,7 +78,7 @@ func signingKey(file string, opts JoinOptions) ([]byte, error) {
 		publicFile += ".pub"
 	}
 	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
-		if opts.SigningKey != "" {
+		if file != opts.Home.Key("operator_ed25519") {
 			return nil, fmt.Errorf("signing key: %w", err)
 		}
 		if err := makeKey(file, publicFile, opts); err != nil {
@@ -84,7 +91,7 @@ func signingKey(file string, opts JoinOptions) ([]byte, error) {
 			return nil, err
 		}
 		if !protected {
-			return nil, fmt.Errorf("the signing key %s has no passphrase: any program of yours could approve. Give it one: ssh-keygen -p -f %s", file, file)
+			return nil, fmt.Errorf("the signing key %[1]s has no passphrase: any program of yours could approve. Give it one: ssh-keygen -p -f %[1]s", file)
 		}
 	}
 	public, err := os.ReadFile(publicFile)

@@ -105,6 +105,9 @@ func New(opts Options) (*Plan, error) {
 	if err := checkRoot(opts.Root); err != nil {
 		return nil, err
 	}
+	if _, _, err := lookupGroup(opts.Root, "docker"); opts.Docker && err != nil {
+		return nil, fmt.Errorf("the Docker Engine is not installed: %w", err)
+	}
 	record, err := ReadRecord(opts.Root)
 	if err != nil {
 		return nil, err
@@ -146,6 +149,9 @@ func checkRoot(root string) error {
 // Apply does what is missing, in order, and tells report of each step before the next one. It ends at the first failure; what
 // was done by then stays, and another run goes on from there.
 func (p *Plan) Apply(ctx context.Context, report func(Step)) error {
+	if _, err := os.Stat("/run/systemd/system"); p.live() && err != nil {
+		return errors.New("systemd does not run this host (sd_booted(3)): lay it out elsewhere with --root")
+	}
 	for _, s := range p.Steps {
 		if s.Effect() {
 			note, err := s.do(ctx)

@@ -45,8 +45,9 @@ func TestRealLayout(t *testing.T) {
 		t.Fatal("run scripts/real-layout.sh, which makes the sandbox")
 	}
 	h := &installed{t, os.Getenv("PROGRAMS")}
-	h.root("mount", "--make-rshared", "/") // as on a host: what a unit's credentials are mounted by
-	for _, name := range []string{"alice", "mallory", "svc"} {
+	h.root("mount", "--make-rshared", "/")                                 // as on a host: what a unit's credentials are mounted by
+	h.root("systemd-tmpfiles", "--create", "--prefix", "/run/log/journal") // at boot: the group systemd-journal reads what is there
+	for _, name := range []string{"alice", "bob", "mallory", "svc"} {
 		h.root("useradd", "--create-home", "--shell", "/bin/bash", name)
 	}
 	h.key()
@@ -62,9 +63,11 @@ func TestRealLayout(t *testing.T) {
 		{"an approved start", (*installed).approvedStart},
 		{"the agent's user", (*installed).intruder},
 		{"the operator's user without the passphrase", (*installed).operatorsUser},
+		{"a second operator", (*installed).secondOperator},
 		{"a killed process", (*installed).killed},
 		{"renewal", (*installed).renewal},
 		{"a change of settings", (*installed).settings},
+		{"a unit, by the narrow executor", (*installed).unit},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.do(&installed{t, h.programs}) }) {
 			out, _ := exec.Command("journalctl", "--no-pager", "-o", "cat", "-n", "60", "-u", "durward-*").CombinedOutput()
@@ -195,7 +198,8 @@ func (h *installed) apply() {
 				h.Errorf("systemd-analyze verify %s: %s", unit, verified)
 			}
 			// The executor here has the wider drop-in; the others are as they are shipped.
-			if out := h.root("systemd-analyze", "security", "--no-pager", unit+".service"); unit != "durward-executor" && !strings.Contains(out, " SAFE ") && !strings.Contains(out, " OK ") {
+			out := h.root("systemd-analyze", "security", "--no-pager", unit+".service")
+			if unit != "durward-executor" && !strings.Contains(out, " SAFE ") && !strings.Contains(out, " OK ") {
 				h.Errorf("exposure of %s: %s", unit, out)
 			} else {
 				lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -284,28 +288,43 @@ func (h *installed) approvedStart() {
 	h.root("install", "-m", "755", filepath.Join(h.programs, "durward-demo"), "/usr/local/lib/durward/durward-demo")
 	h.must(os.WriteFile("/etc/durward/catalogue.yaml", []byte(catalogue), 0o644))
 	h.root("durward", "client", "add", "robot", "--bearer", "--channel", "api")
+	h.startApproved("demo-chat")
+	svc, err := user.Lookup("svc")
+	h.must(err)
+	if out := h.root("pgrep", "-u", svc.Uid, "-a", "durward-demo"); !strings.Contains(out, "18935") {
+		h.Errorf("the service does not run as its user: %s", out)
+	}
+}
+
+// startApproved has an agent ask for a start, and alice approve it.
+func (h *installed) startApproved(service string) {
+	h.Helper()
 	raw, err := os.ReadFile("/root/.durward/clients/robot/token")
 	h.must(err)
 	a := &agent{token: strings.TrimSpace(string(raw))}
 	h.eventually("the agent connects", func() error { return a.open(h.Context()) })
 	h.eventually("the catalogue is taken up", func() error {
-		if out, code := h.as("alice", nil, "durward", "services", "--json"); code != 0 || !strings.Contains(out, "demo-chat") {
+		if out, code := h.as("alice", nil, "durward", "services", "--json"); code != 0 || !strings.Contains(out, service) {
 			return fmt.Errorf("%d: %s", code, out)
 		}
 		return nil
 	})
-
 	type answer struct {
 		text string
 		err  error
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		text, err := a.call(h.Context(), "start_service", map[string]any{"service_id": "demo-chat"})
+		text, err := a.call(h.Context(), "start_service", map[string]any{"service_id": service})
 		answered <- answer{text, err}
 	}()
 	var id string
 	h.eventually("the request is pending", func() error {
+		select {
+		case r := <-answered:
+			h.Fatalf("the agent is answered at once: %v %s", r.err, r.text)
+		default:
+		}
 		out, code := h.as("alice", nil, "durward", "approvals", "--json")
 		for _, field := range strings.FieldsFunc(out, func(r rune) bool { return strings.ContainsRune(`{}[],:" `+"\n", r) }) {
 			if len(field) == 32 && strings.Trim(field, "0123456789abcdef") == "" {
@@ -330,10 +349,52 @@ func (h *installed) approvedStart() {
 	case <-time.After(patience):
 		h.Fatal("the agent is not answered")
 	}
-	svc, err := user.Lookup("svc")
-	h.must(err)
-	if out := h.root("pgrep", "-u", svc.Uid, "-a", "durward-demo"); !strings.Contains(out, "18935") {
-		h.Errorf("the service does not run as its user: %s", out)
+}
+
+// Unit and rule of a service that systemd runs, as `durward service install` would have a human review them.
+const (
+	demoUnit = `[Unit]
+Description=Demo
+[Service]
+User=svc
+ExecStart=/usr/local/lib/durward/durward-demo -port 18936 -model demo
+`
+	demoRule = `polkit.addRule(function (action, subject) {
+  if (action.id === "org.freedesktop.systemd1.manage-units" && subject.user === "durward-executor" && action.lookup("unit") === "demo-unit.service") {
+    return polkit.Result.YES;
+  }
+});
+`
+)
+
+// unit starts a unit through the executor as it is shipped: no capability, systemd over D-Bus, polkit's leave for that unit.
+func (h *installed) unit() {
+	h.must(os.WriteFile("/etc/systemd/system/demo-unit.service", []byte(demoUnit), 0o644))
+	h.must(os.WriteFile("/etc/systemd/system/other.service", []byte(demoUnit), 0o644))
+	h.must(os.MkdirAll("/etc/polkit-1/rules.d", 0o755))
+	h.must(os.WriteFile("/etc/polkit-1/rules.d/60-durward.rules", []byte(demoRule), 0o644))
+	h.root("systemctl", "daemon-reload")
+	h.must(os.WriteFile("/etc/durward/catalogue.yaml", []byte(catalogue+`  - id: demo-unit
+    name: Demo unit
+    driver: systemd
+    unit: demo-unit.service
+    port: 18936
+    health: {path: /health}
+    model: demo-model
+`), 0o644))
+	h.startApproved("demo-unit")
+	if out, code := h.as("root", nil, "systemctl", "is-active", "demo-unit"); code != 0 {
+		h.Errorf("the unit is %s", out)
+	}
+	h.eventually("the unit's log is read", func() error {
+		out, code := h.as("alice", nil, "durward", "logs", "demo-unit")
+		if code != 0 || !strings.Contains(out, "18936") {
+			return fmt.Errorf("%d: %s", code, out)
+		}
+		return nil
+	})
+	if out, code := h.as("durward-executor", nil, "systemctl", "--no-ask-password", "start", "other.service"); code == 0 {
+		h.Errorf("the executor's user starts a unit that no rule names: %s", out)
 	}
 }
 
@@ -347,6 +408,10 @@ func (h *installed) intruder() {
 		h.Errorf("%d trials, effects: %q", r.Trials, r.Effects)
 	}
 	h.Logf("%d trials, %d effects", r.Trials, len(r.Effects))
+	// The control: the same program as root.
+	if control := h.attack("root", "-read", "/etc/durward", "-read", "/run/credentials"); len(control.Effects) < 50 {
+		h.Errorf("as root the attack achieves only %q", control.Effects)
+	}
 	// The gateway's port, and nothing else of any process, is open to him.
 	if got := h.ports(); len(got) != 1 || got[0] != port {
 		h.Errorf("processes listen on the ports %q, not %s alone", got, port)
@@ -426,6 +491,37 @@ func (h *installed) ports() []string {
 		}
 	}
 	return out
+}
+
+// secondOperator goes the way that the installation tells where nobody could be asked for a passphrase.
+func (h *installed) secondOperator() {
+	out, code := h.install("--apply", "--operator", "bob")
+	if code != 0 || !strings.Contains(out, "bob cannot approve yet. As bob: durward join. Then: sudo durward operator add bob KEYFILE.pub") {
+		h.Fatalf("ended with %d:\n%s", code, out)
+	}
+	if out, code := h.as("mallory", nil, "durward", "join"); code != 4 || !strings.Contains(out, "you are not in the group durward") {
+		h.Errorf("somebody else joins: %d, %s", code, out)
+	}
+	for _, line := range [][]string{
+		{"ssh-keygen", "-q", "-t", "ed25519", "-N", "correct horse", "-f", "/home/bob/key"},
+		{"durward", "join", "--signing-key", "/home/bob/key"},
+		{"durward", "status"},
+	} {
+		if out, code := h.as("bob", nil, line...); code != 0 {
+			h.Fatalf("%v ended with %d: %s", line, code, out)
+		}
+	}
+	if out, code := h.as("bob", nil, "durward", "operator", "add", "bob", "/home/bob/key.pub"); code == 0 {
+		h.Errorf("bob lets himself approve: %s", out)
+	}
+	h.root("durward", "operator", "add", "bob", "/home/bob/key.pub")
+	if out := h.root("durward", "audit", "search", "--json"); !strings.Contains(out, "operator add bob") {
+		h.Errorf("it is not in the log: %s", out)
+	}
+	out, _ = h.install("--apply")
+	if strings.Contains(out, "make ") || strings.Contains(out, "change ") || strings.Contains(out, "run ") {
+		h.Errorf("something is left to do:\n%s", out)
+	}
 }
 
 // killed kills the vault as hard as can be: its sockets stay behind, and it comes back by itself.

@@ -138,7 +138,7 @@ func (p *Plan) folder(path string, o owner, mode fs.FileMode) {
 		s.Verb, s.Note = Change, fmt.Sprintf("it is %04o", info.Mode().Perm())
 	}
 	s.do = func(context.Context) (string, error) {
-		if err := os.MkdirAll(filepath.Dir(p.on(path)), 0o755); err != nil {
+		if err := p.above(path); err != nil {
 			return "", err
 		}
 		if err := os.Mkdir(p.on(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -149,9 +149,14 @@ func (p *Plan) folder(path string, o owner, mode fs.FileMode) {
 	p.add(s)
 }
 
+// above makes the system folders that a path lies in, where an image has none.
+func (p *Plan) above(path string) error {
+	return os.MkdirAll(filepath.Dir(p.on(path)), 0o755) //nolint:gosec // /etc and the like are everybody's to enter
+}
+
 // put replaces a file.
 func (p *Plan) put(path string, data []byte, o owner, mode fs.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(p.on(path)), 0o755); err != nil {
+	if err := p.above(path); err != nil {
 		return err
 	}
 	// Narrow until it has its owner.

@@ -137,7 +137,6 @@ var sentences = map[string]string{
 	"statement-refused": "a signed statement was not accepted",
 	"command-refused":   "a signed command was not accepted",
 	"show":              "its principal was told how it stands",
-	"tokenise":          "values in an answer were replaced by references",
 	"halt":              "every change is halted",
 	"resume":            "changes may go on",
 }

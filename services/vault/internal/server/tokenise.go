@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"strconv"
 	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -30,7 +29,7 @@ type tokeniseService struct {
 
 // Tokenise replaces what the session's agent may not see. The session is that of a grant that the sink on the connection has
 // redeemed, however long ago, since what it allows may take its time; or that of a permit in force, by this vault's own word in
-// either case. What was replaced is recorded by its number alone.
+// either case. How many values were replaced is for the sink to record, with the answer that they were in.
 func (s *tokeniseService) Tokenise(ctx context.Context, req *vaultv1.TokeniseRequest) (*vaultv1.TokeniseResponse, error) {
 	who, err := s.whose(ctx, req)
 	if err != nil {
@@ -56,15 +55,6 @@ func (s *tokeniseService) Tokenise(ctx context.Context, req *vaultv1.TokeniseReq
 	texts, replaced, err := s.Tokens.Tokenise(ctx, who.session, token.OriginSink, req.GetTexts())
 	if err != nil {
 		return nil, busyTokenising(err)
-	}
-	if replaced > 0 {
-		r := journal.Session(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, who.principal, who.session, who.channel)
-		r.Tool = who.tool
-		r.Body.Action, r.Body.DecisionSource = "tokenise", caller(ctx).String()
-		r.Body.Details = map[string]string{"replaced": strconv.Itoa(replaced)}
-		if err := s.Journal.Follow(ctx, r); err != nil {
-			return nil, err
-		}
 	}
 	return &vaultv1.TokeniseResponse{Texts: texts, Replaced: uint32(replaced)}, nil
 }

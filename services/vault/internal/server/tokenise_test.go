@@ -73,11 +73,6 @@ func TestTokenise(t *testing.T) {
 	if len(texts) != 2 || texts[0] != "nothing here" || strings.Contains(texts[1], "hunter2") || answer.GetReplaced() != 1 {
 		t.Fatalf("answered with %v", answer)
 	}
-	record := v.audit.of(auditv1.Kind_KIND_READ)[0]
-	if body := record.GetBody(); body.GetAction() != "tokenise" || body.GetPrincipal() != bearer || body.GetSession() != opened.GetSession() ||
-		body.GetDetails()["replaced"] != "1" || strings.Contains(record.String(), "hunter2") {
-		t.Errorf("recorded as %v", record)
-	}
 	// The same session finds it again, whatever it asks with: the grant when its time is over, another call's, a permit.
 	v.clock.advance(5 * time.Minute)
 	again, err := v.tokenise(byGrant(g, "hunter2-hunter2"))
@@ -140,9 +135,6 @@ func TestTokeniseIsRefused(t *testing.T) {
 	if _, err := vaultv1.NewTokeniseServiceClient(v.as(egress, "local")).Tokenise(t.Context(), byGrant(spent, secretLine)); err == nil {
 		t.Error("another sink uses the grant")
 	}
-	v.audit.set(func(f *fakeAudit) { f.full = true })
-	_, err := v.tokenise(byGrant(spent, secretLine))
-	wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
 }
 
 // What an agent says for itself is kept without the credentials in it.

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -26,6 +27,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/driver/docker/policy"
 	"durward.internal/services/platform/catalogue"
 )
 
@@ -63,8 +65,9 @@ type Config struct {
 // Driver makes, finds, starts and stops containers. It is safe for concurrent use; start and stop of one service must not
 // overlap.
 type Driver struct {
-	cfg Config
-	api *client.Client
+	cfg  Config
+	api  *client.Client
+	boot time.Time
 
 	watcher
 
@@ -82,7 +85,11 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("docker driver: %w", err)
 	}
-	d := &Driver{cfg: cfg, api: api, approved: map[string]string{}}
+	stat, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return nil, fmt.Errorf("docker driver: %w", err)
+	}
+	d := &Driver{cfg: cfg, api: api, boot: bootTime(string(stat)), approved: map[string]string{}}
 	d.watch()
 	return d, nil
 }
@@ -141,7 +148,7 @@ func (d *Driver) startMade(ctx context.Context, s *catalogue.Service, h host) er
 	creating, cancel := context.WithTimeout(ctx, makeTimeout)
 	defer cancel()
 	made, err := d.api.ContainerCreate(creating, client.ContainerCreateOptions{
-		Config: spec.config, HostConfig: spec.host, NetworkingConfig: spec.network, Name: name(s),
+		Config: spec.config, HostConfig: spec.host, Name: name(s),
 	})
 	if err != nil {
 		return because("create", err)
@@ -150,7 +157,7 @@ func (d *Driver) startMade(ctx context.Context, s *catalogue.Service, h host) er
 		d.cfg.Logger.Warn("Docker changed what a container was to be", "service_id", s.ID, "warning", w)
 	}
 	if err := d.run(ctx, made.ID, func(c container.InspectResponse, raw []byte) error {
-		return errors.Join(rules.Check(inspected(c, raw)), spec.differs(c, img))
+		return errors.Join(rules.Check(policy.Inspected(c, raw)), spec.differs(c, img))
 	}); err != nil {
 		d.remove(ctx, made.ID)
 		return err
@@ -180,7 +187,7 @@ func (d *Driver) startAdopted(ctx context.Context, s *catalogue.Service, h host)
 		if adoptedDefinition(img, raw) != definition {
 			return errors.New("it changed while it was looked at")
 		}
-		return errors.Join(rules.Check(inspected(c, raw)), sameImage(c, img))
+		return errors.Join(rules.Check(policy.Inspected(c, raw)), sameImage(c, img))
 	})
 }
 
@@ -229,11 +236,18 @@ func (d *Driver) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
 	ran := alive(c.State)
 	if ran {
 		seconds := int(s.StopTimeoutS)
-		if _, err := d.api.ContainerStop(ctx, c.ID, client.ContainerStopOptions{Signal: "SIGTERM", Timeout: &seconds}); err != nil &&
-			!errdefs.IsNotFound(err) {
+		_, err := d.api.ContainerStop(ctx, c.ID, client.ContainerStopOptions{Signal: "SIGTERM", Timeout: &seconds})
+		if err != nil && !errdefs.IsNotFound(err) {
 			return false, stopped(err)
 		}
-		if after, err := d.api.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{}); err == nil && alive(after.Container.State) {
+		after, err := d.api.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})
+		switch {
+		case errdefs.IsNotFound(err):
+			d.refresh(ctx, s.ID)
+			return true, nil
+		case err != nil:
+			return false, stopped(err)
+		case alive(after.Container.State):
 			return false, fmt.Errorf("%w: container %.12s", driver.ErrNotStopped, c.ID)
 		}
 	}
@@ -259,7 +273,8 @@ func alive(s *container.State) bool { return s != nil && (s.Running || s.Paused 
 func (d *Driver) kill(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
-	if _, err := d.api.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: "SIGKILL"}); err != nil && !errdefs.IsNotFound(err) {
+	_, err := d.api.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: "SIGKILL"})
+	if err != nil && !errdefs.IsNotFound(err) {
 		d.cfg.Logger.Error("a container that is not as approved could not be ended", "container", id, "error", err)
 	}
 }

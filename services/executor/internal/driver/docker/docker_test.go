@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,7 +42,10 @@ func entryOf(access string) *catalogue.Service {
 
 func unit(c *catalogue.Catalogue, uuid func(uint32) (string, bool)) *Driver {
 	return &Driver{
-		cfg:      Config{Socket: "/nowhere/docker.sock", Catalogue: func() *catalogue.Catalogue { return c }, UUID: uuid, Logger: slog.New(slog.DiscardHandler)},
+		cfg: Config{
+			Socket: "/nowhere/docker.sock", Catalogue: func() *catalogue.Catalogue { return c }, UUID: uuid,
+			Logger: slog.New(slog.DiscardHandler),
+		},
 		approved: map[string]string{},
 	}
 }
@@ -301,7 +303,10 @@ func TestCursors(t *testing.T) {
 			t.Errorf("%q is read as %+v, %v", p.cursor(), back, ok)
 		}
 	}
-	for _, bad := range []string{"", "c=;t=0.0;n=0", "c=0123456789ab;t=1.5;n=0", "c=0123456789ab;t=01.000000000;n=0", nowhere + " ", "x" + nowhere, "c=0123456789ab;t=1.000000000;n=-1"} {
+	for _, bad := range []string{
+		"", "c=;t=0.0;n=0", "c=0123456789ab;t=1.5;n=0", "c=0123456789ab;t=01.000000000;n=0", nowhere + " ", "x" + nowhere,
+		"c=0123456789ab;t=1.000000000;n=-1",
+	} {
 		if p, ok := parseCursor(bad); ok {
 			t.Errorf("%q is read as %+v", bad, p)
 		}
@@ -361,13 +366,42 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// TestADaemonThatComesAndGoes: without an answer nothing is known, and with one everything is again.
-func TestADaemonThatComesAndGoes(t *testing.T) {
-	if _, err := New(Config{Socket: "docker.sock"}); err == nil {
-		t.Error("a relative socket passes")
+// fake is a daemon that answers GETs by the end of their paths, and keeps its stream of events open.
+func fake(t *testing.T, socket, version string, answers map[string]string) *http.Server {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
 	}
-	socket := filepath.Join(t.TempDir(), "d.sock")
-	d, err := New(Config{Socket: socket, Catalogue: func() *catalogue.Catalogue { return &catalogue.Catalogue{} }, Logger: slog.New(slog.DiscardHandler)})
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Api-Version", version)
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/_ping"):
+			return
+		case strings.HasSuffix(r.URL.Path, "/events"):
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			return
+		}
+		for end, answer := range answers {
+			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, end) {
+				fmt.Fprint(w, answer)
+				return
+			}
+		}
+		http.NotFound(w, r)
+	})}
+	go func() { _ = srv.Serve(l) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	return srv
+}
+
+// open is a driver on a socket.
+func open(t *testing.T, socket string) *Driver {
+	t.Helper()
+	d, err := New(Config{
+		Socket: socket, Catalogue: func() *catalogue.Catalogue { return &catalogue.Catalogue{} }, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,7 +410,50 @@ func TestADaemonThatComesAndGoes(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s := entryOf("cdi")
+	return d
+}
+
+// TestDaemonsThatRunNothing: one that is too old, and one that confines nothing.
+func TestDaemonsThatRunNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		version, info string
+		want          error
+	}{
+		"too old":        {"1.40", `{"SecurityOptions":["name=seccomp,profile=default"]}`, driver.ErrNoManager},
+		"no seccomp":     {"1.41", `{"SecurityOptions":["name=apparmor"]}`, driver.ErrContainer},
+		"seccomp is off": {"1.41", `{"SecurityOptions":["name=seccomp,profile=unconfined"]}`, driver.ErrContainer},
+		"as it should":   {"1.41", `{"SecurityOptions":["name=seccomp,profile=default"]}`, driver.ErrImageMissing},
+	} {
+		socket := filepath.Join(t.TempDir(), "d.sock")
+		fake(t, socket, tc.version, map[string]string{"/info": tc.info, "/containers/json": "[]"})
+		if err := open(t, socket).Start(t.Context(), entryOf("cdi")); !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v, want %v", name, err, tc.want)
+		}
+	}
+}
+
+// TestAfterAReboot: what ran before the host was started is stopped, and nobody ended it.
+func TestAfterAReboot(t *testing.T) {
+	if got := bootTime("cpu 1 2\nbtime 1700000000\nprocesses 3\n"); got.Unix() != 1700000000 {
+		t.Errorf("the host was started at %v", got)
+	}
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	fake(t, socket, "1.41", map[string]string{
+		"/containers/json":    `[{"Id":"abcdefabcdef0","Names":["/durward-chat"],"State":"exited","Labels":{"durward.service":"chat","durward.made":"true"}}]`,
+		"/abcdefabcdef0/json": `{"Id":"abcdefabcdef0","State":{"Status":"exited","ExitCode":255,"StartedAt":"2001-11-22T10:00:00Z"}}`,
+	})
+	if got := open(t, socket).Look(entryOf("cdi")); got.State != driver.Stopped || got.Cause != driver.CauseRestarted {
+		t.Errorf("it is %+v", got)
+	}
+}
+
+// TestADaemonThatComesAndGoes: without an answer nothing is known, and with one everything is again.
+func TestADaemonThatComesAndGoes(t *testing.T) {
+	if _, err := New(Config{Socket: "docker.sock"}); err == nil {
+		t.Error("a relative socket passes")
+	}
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	d, s := open(t, socket), entryOf("cdi")
 	if got := d.Look(s); got.State != driver.Unknown || got.Cause != driver.CauseNoManager {
 		t.Errorf("without a daemon: %+v", got)
 	}
@@ -390,35 +467,11 @@ func TestADaemonThatComesAndGoes(t *testing.T) {
 			t.Errorf("%s without a daemon: %v", name, err)
 		}
 	}
-	var lists, inspects atomic.Int64
-	serve := func() *http.Server {
-		l, err := net.Listen("unix", socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Api-Version", "1.41")
-			switch {
-			case strings.HasSuffix(r.URL.Path, "/_ping"):
-			case strings.HasSuffix(r.URL.Path, "/events"):
-				w.WriteHeader(http.StatusOK)
-				_ = http.NewResponseController(w).Flush()
-				<-r.Context().Done()
-			case strings.HasSuffix(r.URL.Path, "/containers/json"):
-				lists.Add(1)
-				fmt.Fprint(w, `[{"Id":"abcdefabcdef0","Names":["/durward-chat"],"State":"running","Labels":{"durward.service":"chat","durward.made":"true"}}]`)
-			case strings.HasSuffix(r.URL.Path, "/containers/abcdefabcdef0/json"):
-				inspects.Add(1)
-				fmt.Fprint(w, `{"Id":"abcdefabcdef0","State":{"Status":"running","Running":true,"StartedAt":"2026-11-22T10:00:00Z"},`+
-					`"RestartCount":2,"HostConfig":{"NetworkMode":"bridge"}}`)
-			default:
-				http.NotFound(w, r)
-			}
-		})}
-		go func() { _ = srv.Serve(l) }()
-		return srv
+	answers := map[string]string{
+		"/containers/json": `[{"Id":"abcdefabcdef0","Names":["/durward-chat"],"State":"running","Labels":{"durward.service":"chat","durward.made":"true"}}]`,
+		"/abcdefabcdef0/json": `{"Id":"abcdefabcdef0","State":{"Status":"running","Running":true,"StartedAt":"2026-11-22T10:00:00Z"},` +
+			`"RestartCount":2,"HostConfig":{"NetworkMode":"bridge"}}`,
 	}
-	srv := serve()
 	wait := func(what driver.State) driver.Sight {
 		t.Helper()
 		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -427,6 +480,7 @@ func TestADaemonThatComesAndGoes(t *testing.T) {
 			}
 		}
 	}
+	srv := fake(t, socket, "1.41", answers)
 	if got := wait(driver.Running); got.State != driver.Running || got.Restarts != 2 || got.Since.IsZero() || got.Network != driver.NetworkUnasked {
 		t.Errorf("with a daemon: %+v", got)
 	}
@@ -436,10 +490,8 @@ func TestADaemonThatComesAndGoes(t *testing.T) {
 	if got := wait(driver.Unknown); got.State != driver.Unknown {
 		t.Errorf("the daemon went away: %+v", got)
 	}
-	srv = serve()
+	fake(t, socket, "1.41", answers)
 	if got := wait(driver.Running); got.State != driver.Running {
 		t.Errorf("the daemon came back: %+v", got)
 	}
-	_ = srv.Close()
-	t.Logf("%d lists, %d inspections", lists.Load(), inspects.Load())
 }

@@ -14,8 +14,9 @@ const reopen = time.Second
 // actions are the events after which a container is looked at. Those of programs run inside one, and of health checks, are
 // left out: there are many, and they change nothing that is seen.
 var actions = []string{
-	string(events.ActionCreate), string(events.ActionStart), string(events.ActionDie), string(events.ActionOOM), string(events.ActionPause),
-	string(events.ActionUnPause), string(events.ActionRename), string(events.ActionUpdate), string(events.ActionDestroy),
+	string(events.ActionCreate), string(events.ActionStart), string(events.ActionDie), string(events.ActionOOM),
+	string(events.ActionPause), string(events.ActionUnPause), string(events.ActionRename), string(events.ActionUpdate),
+	string(events.ActionDestroy),
 }
 
 // listen marks each container that the daemon speaks of, and wakes the observer. While there is no stream, the observer's own
@@ -30,7 +31,8 @@ func (d *Driver) listen(ctx context.Context) {
 			select {
 			case message := <-stream.Messages:
 				d.mark(message.Actor.ID)
-			case <-stream.Err: // the context's end too
+			case err := <-stream.Err: // the context's end too
+				d.cfg.Logger.Debug("Docker's events ended", "error", err)
 				open = false
 			}
 		}

@@ -22,6 +22,9 @@ import (
 	"durward.internal/services/platform/catalogue"
 )
 
+// errChanged: what was approved is not what is there any more.
+var errChanged = fmt.Errorf("%w: its image or its container changed after it was approved", driver.ErrNotStarted)
+
 // host is what the daemon cannot do, or must not be.
 type host struct{ noSwap bool }
 
@@ -53,7 +56,6 @@ type img struct {
 	env    []string
 	cmd    []string
 	entry  []string
-	user   string
 }
 
 // image finds the entry's image. It is never fetched.
@@ -70,7 +72,7 @@ func (d *Driver) image(ctx context.Context, s *catalogue.Service) (img, error) {
 	}
 	out := img{id: got.ID}
 	if got.Config != nil {
-		out.env, out.cmd, out.entry, out.user = got.Config.Env, got.Config.Cmd, got.Config.Entrypoint, got.Config.User
+		out.env, out.cmd, out.entry = got.Config.Env, got.Config.Cmd, got.Config.Entrypoint
 	}
 	if _, digest, named := strings.Cut(ref, "@"); named {
 		out.digest = digest
@@ -145,7 +147,7 @@ func (d *Driver) sameAsApproved(s *catalogue.Service, definition string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if told, ok := d.approved[s.ID]; ok && told != definition {
-		return fmt.Errorf("%w: its image or its container changed after it was approved", driver.ErrContainer)
+		return errChanged
 	}
 	return nil
 }
@@ -225,7 +227,8 @@ func (d *Driver) adopted(ctx context.Context, s *catalogue.Service) (container.I
 		return container.InspectResponse{}, nil, err
 	}
 	if !found {
-		return container.InspectResponse{}, nil, fmt.Errorf("%w: no container has the label %s=%s", driver.ErrContainer, LabelService, s.ID)
+		return container.InspectResponse{}, nil,
+			fmt.Errorf("%w: no container has the label %s=%s", driver.ErrContainer, LabelService, s.ID)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -285,7 +288,6 @@ func (d *Driver) rules(s *catalogue.Service, h host, i img) (*policy.Rules, erro
 	if err != nil {
 		return nil, err
 	}
-	const mib = 1 << 20
 	return &policy.Rules{
 		Mounts: c.Containers.Mounts, Environment: c.Containers.Environment, ImageEnvironment: i.env,
 		Refused: append([]string{d.cfg.Socket}, d.cfg.Refused...),
@@ -321,7 +323,8 @@ func (d *Driver) uuids(c *catalogue.Catalogue, s *catalogue.Service) ([]string, 
 // unreachable reports whether the daemon did not answer at all.
 func unreachable(err error) bool {
 	var op *net.OpError
-	return client.IsErrConnectionFailed(err) || errors.As(err, &op) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, context.DeadlineExceeded)
+	return client.IsErrConnectionFailed(err) || errors.As(err, &op) || errors.Is(err, syscall.ECONNREFUSED) ||
+		errors.Is(err, context.DeadlineExceeded)
 }
 
 // because puts the daemon's error under one of the driver package's.
@@ -335,7 +338,8 @@ func because(what string, err error) error {
 		kind = driver.ErrPortInUse
 	case what == "create" && errdefs.IsNotFound(err):
 		kind = driver.ErrImageMissing
-	case strings.Contains(text, "executable file not found"), strings.Contains(text, "exec: ") && strings.Contains(text, "no such file"):
+	case strings.Contains(text, "executable file not found"),
+		strings.Contains(text, "exec: ") && strings.Contains(text, "no such file"):
 		kind = driver.ErrProgramMissing
 	case errdefs.IsPermissionDenied(err):
 		kind = driver.ErrNotPermitted

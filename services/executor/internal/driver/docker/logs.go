@@ -210,7 +210,7 @@ func (p position) after(times []time.Time, taken int) position {
 			latest = at
 		}
 	}
-	if begin := latest.Add(-disorder); begin.After(p.since) {
+	if begin := latest.Add(-disorder); begin.After(p.since) && begin.Unix() >= 0 {
 		p.since = begin
 	}
 	p.skip = 0
@@ -260,7 +260,7 @@ func (f *frames) line() (entry, error) {
 		}
 		stamp, text, ok := strings.Cut(string(payload), " ")
 		at, err := time.Parse(time.RFC3339Nano, stamp)
-		if !ok || err != nil {
+		if !ok || err != nil || at.Unix() < 0 {
 			return entry{}, errStream
 		}
 		piece := f.open[header[0]]

@@ -27,16 +27,11 @@ const (
 
 // spec is a container as it is sent.
 type spec struct {
-	config  *container.Config
-	host    *container.HostConfig
-	network *network.NetworkingConfig
+	config *container.Config
+	host   *container.HostConfig
 }
 
 func (s spec) judged() policy.Container { return policy.Container{Config: s.config, Host: s.host} }
-
-func inspected(c container.InspectResponse, raw []byte) policy.Container {
-	return policy.Inspected(c, raw)
-}
 
 // make builds a service's container. It says everything that a daemon's configuration could decide otherwise.
 func (d *Driver) make(s *catalogue.Service, i img, r *policy.Rules) (spec, error) {

@@ -258,7 +258,7 @@ func TestRealTagMoves(t *testing.T) {
 	if _, err := b.push("tagged", "v1", map[string]any{"Labels": map[string]string{"edition": "second"}}); err != nil {
 		t.Fatal(err)
 	}
-	b.refused("a tag that moved", b.d, s, driver.ErrContainer)
+	b.refused("a tag that moved", b.d, s, driver.ErrNotStarted)
 	again, err := b.d.Definition(t.Context(), s)
 	if err != nil || again == approved {
 		t.Errorf("the definition stayed: %v, %v", again, err)
@@ -322,7 +322,7 @@ func TestRealAdopt(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.d.Start(t.Context(), s); !errors.Is(err, driver.ErrContainer) {
+	if err := b.d.Start(t.Context(), s); !errors.Is(err, driver.ErrNotStarted) {
 		t.Errorf("a container that was changed after its approval: %v", err)
 	}
 

@@ -118,6 +118,13 @@ func (d *Driver) look(ctx context.Context) bool {
 // refresh looks at one service's containers now, so that what is seen is not older than the last start or stop.
 func (d *Driver) refresh(ctx context.Context, id string) {
 	ctx = context.WithoutCancel(ctx)
+	d.seenMu.Lock()
+	known := d.known
+	d.seenMu.Unlock()
+	if !known {
+		d.look(ctx)
+		return
+	}
 	d.round.Lock()
 	defer d.round.Unlock()
 	all, err := d.list(ctx, id)
@@ -131,10 +138,9 @@ func (d *Driver) refresh(ctx context.Context, id string) {
 	}
 	d.seenMu.Lock()
 	defer d.seenMu.Unlock()
-	if d.seen == nil {
-		return // nothing else is known; the next look finds all
+	if d.known {
+		d.seen[id] = now
 	}
-	d.seen[id] = now
 }
 
 // forget: what was seen says nothing any more.
@@ -189,11 +195,31 @@ func (d *Driver) describe(ctx context.Context, c container.InspectResponse) driv
 		s.State = driver.Stopping
 	case st.Status == container.StateCreated:
 		s.State = driver.Stopped
+	case d.beforeBoot(st.StartedAt):
+		s.State, s.Cause = driver.Stopped, driver.CauseRestarted
 	default:
 		s.State = driver.Ended
 		s.Cause = d.why(ctx, c)
 	}
 	return s
+}
+
+// beforeBoot reports whether a container was started before the host was.
+func (d *Driver) beforeBoot(started string) bool {
+	at, err := time.Parse(time.RFC3339Nano, started)
+	return err == nil && at.Before(d.boot)
+}
+
+// bootTime reads when the host was started, from /proc/stat; the zero time where it is not said.
+func bootTime(stat string) time.Time {
+	for line := range strings.Lines(stat) {
+		if text, ok := strings.CutPrefix(line, "btime "); ok {
+			if seconds, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64); err == nil {
+				return time.Unix(seconds, 0)
+			}
+		}
+	}
+	return time.Time{}
 }
 
 // What the daemon's init, like a shell, ends with where it cannot run the program.

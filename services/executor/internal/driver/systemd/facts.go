@@ -66,14 +66,19 @@ type run struct {
 	result     string
 	code       int32
 	status     int32
-	// When, in µs of the monotonic clock, the first program ended, and when the unit became active and stopped being so.
-	programEnd, activeEnd, activeBegin uint64
+	// begin is when the activation began, in µs since 1970.
+	begin uint64
+	// When, in µs of the monotonic clock, it began, the first program ended, and the unit became active and stopped being so.
+	began, programEnd, activeEnd, activeBegin uint64
 }
 
 // alone reports that an inactive unit's program ended by itself. When somebody stops a unit it first stops being active, and then
-// its program ends; otherwise it is the other way round.
+// its program ends; otherwise it is the other way round. A unit that never became active counts as ended by itself.
 func (r run) alone() bool {
-	return r.invocation != "" && r.programEnd != 0 && r.activeEnd >= r.activeBegin && r.activeEnd >= r.programEnd
+	if r.invocation == "" || r.programEnd == 0 || r.programEnd < r.began {
+		return false
+	}
+	return r.activeBegin < r.began || r.activeBegin == 0 || r.activeEnd >= r.programEnd
 }
 
 // merge takes what a signal or a reply says of the run. What it does not say stays: of each change systemd tells with two
@@ -82,6 +87,8 @@ func (r *run) merge(p properties) {
 	if raw, ok := p["InvocationID"].([]byte); ok && len(raw) == 16 {
 		r.invocation = hex.EncodeToString(raw)
 	}
+	take(p, "InactiveExitTimestamp", &r.begin)
+	take(p, "InactiveExitTimestampMonotonic", &r.began)
 	take(p, "Result", &r.result)
 	take(p, "ExecMainCode", &r.code)
 	take(p, "ExecMainStatus", &r.status)

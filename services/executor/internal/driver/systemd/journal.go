@@ -51,10 +51,7 @@ type entry struct {
 // page returns at most n lines of a unit after the cursor, or the newest ones for an empty cursor.
 func (j journal) page(ctx context.Context, unit, cursor string, n int) (driver.Page, error) {
 	n = min(max(n, 1), maxLines)
-	match := "--unit=" + unit
-	if j.user {
-		match = "--user-unit=" + unit
-	}
+	match := j.of(unit)
 	if cursor == "" {
 		lines, last, err := j.read(ctx, n, match, "--lines="+strconv.Itoa(n))
 		return driver.Page{Lines: lines, Cursor: orBeginning(last.at(n))}, err
@@ -81,14 +78,18 @@ func (j journal) page(ctx context.Context, unit, cursor string, n int) (driver.P
 	return page, nil
 }
 
-// last are the newest lines of one activation, and what systemd itself said of it.
-func (j journal) last(ctx context.Context, invocation string, n int) ([]string, error) {
-	own := "INVOCATION_ID=" + invocation
-	if j.user {
-		own = "USER_INVOCATION_ID=" + invocation
-	}
-	lines, _, err := j.read(ctx, n, "--lines="+strconv.Itoa(n), "_SYSTEMD_INVOCATION_ID="+invocation, "+", own)
+// since returns the newest lines of a unit, and of systemd on it, that are not older than a moment in µs since 1970. They are not
+// chosen by the activation's id: journald does not know it of a program that ends at once.
+func (j journal) since(ctx context.Context, unit string, begin uint64, n int) ([]string, error) {
+	lines, _, err := j.read(ctx, n, j.of(unit), fmt.Sprintf("--since=@%d.%06d", begin/1e6, begin%1e6), "--lines="+strconv.Itoa(n))
 	return lines, err
+}
+
+func (j journal) of(unit string) string {
+	if j.user {
+		return "--user-unit=" + unit
+	}
+	return "--unit=" + unit
 }
 
 // cursors are those of consecutive entries.

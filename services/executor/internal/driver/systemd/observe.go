@@ -20,6 +20,8 @@ const (
 	forgotten = time.Hour
 	// explaining is how long the log may take to tell why a unit ended.
 	explaining = time.Second
+	// settling is how long the journal is given for lines that are under way.
+	settling = 150 * time.Millisecond
 
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 10 * time.Second
@@ -260,7 +262,7 @@ func (d *Driver) refresh(ctx context.Context, u *unit) (facts, error) {
 	if !f.ended() {
 		explained, why = "", ""
 	} else if f.run.invocation != explained || why == "" {
-		explained, why = f.run.invocation, d.explain(ctx, f)
+		explained, why = f.run.invocation, d.explain(ctx, u.name, f)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -278,7 +280,7 @@ func (d *Driver) refresh(ctx context.Context, u *unit) (facts, error) {
 }
 
 // explain is why a unit ended: what systemd knows for certain, else what its last lines tell, else that it ended.
-func (d *Driver) explain(ctx context.Context, f facts) string {
+func (d *Driver) explain(ctx context.Context, unit string, f facts) string {
 	blunt := f.bluntCause(d.v1)
 	switch blunt {
 	case driver.CauseExited, driver.CauseNotStarted, driver.CauseOutOfMemory:
@@ -286,19 +288,34 @@ func (d *Driver) explain(ctx context.Context, f facts) string {
 	default:
 		return blunt
 	}
-	if f.run.invocation == "" {
+	if f.run.begin == 0 {
 		return blunt
 	}
 	ctx, cancel := context.WithTimeout(ctx, explaining)
 	defer cancel()
-	lines, err := d.journal.last(ctx, f.run.invocation, cause.Lines)
-	if err != nil {
-		d.cfg.Logger.Warn("the journal did not tell why a unit ended", "error", err)
+	// The journal may be behind systemd: it is read until it holds something and is the same twice.
+	for before := []string(nil); ; {
+		lines, err := d.journal.since(ctx, unit, f.run.begin, cause.Lines)
+		if err != nil {
+			if ctx.Err() != nil {
+				return blunt
+			}
+			d.cfg.Logger.Warn("the journal did not tell why a unit ended", "error", err)
+			return blunt
+		}
+		if told := cause.FromLog(lines); told != "" {
+			return told
+		}
+		if len(lines) > 0 && slices.Equal(lines, before) {
+			return blunt
+		}
+		before = lines
+		select {
+		case <-ctx.Done():
+			return blunt
+		case <-time.After(settling):
+		}
 	}
-	if told := cause.FromLog(lines); told != "" {
-		return told
-	}
-	return blunt
 }
 
 // hold returns the connection and what is known of a unit.

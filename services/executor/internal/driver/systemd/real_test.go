@@ -632,8 +632,8 @@ func (w *world) as(name string, args ...string) (string, error) {
 // The shipped rule lets the executor's user do four things to the units that it names, and nothing else.
 func TestRealPolkit(t *testing.T) {
 	w := newWorld(t, Config{})
-	named := w.unit("durward-named.service", "Type=exec", "ExecStart=ACT wait")
-	other := w.unit("durward-other.service", "Type=exec", "ExecStart=ACT wait")
+	named := w.unit("durward-service-demo-chat.service", "Type=exec", "ExecStart=ACT wait")
+	other := w.unit("durward-service-other.service", "Type=exec", "ExecStart=ACT wait")
 	if out, err := exec.Command("useradd", "--system", "durward-executor").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

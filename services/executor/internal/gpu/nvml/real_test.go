@@ -297,7 +297,9 @@ func BenchmarkReadMonitor(b *testing.B) {
 	f.write("alloc/all", text.String())
 	m := gpu.New(gpu.Config{
 		Source: s, Logger: platformtest.Logger(), Catalogue: func() *catalogue.Catalogue { return &catalogue.Catalogue{} },
-		Claims: func() []gpu.Claim { return []gpu.Claim{{Service: "ours", CGroup: "/nowhere", MiB: 900, GPUs: []uint32{0}}} },
+		Claims: func() []gpu.Claim {
+			return []gpu.Claim{{Service: "ours", CGroup: "/nowhere", MiB: 900, GPUs: []uint32{0}}}
+		},
 	})
 	for b.Loop() {
 		if h := m.Read(b.Context()); h.Problem != "" || len(h.GPUs[1].Processes) != 8 {

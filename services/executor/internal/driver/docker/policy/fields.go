@@ -72,7 +72,7 @@ var hostRules = map[string]rule{
 	},
 	"CapAdd": capabilitiesAdded,
 	"CapDrop": func(k *check) string {
-		return unless(slices.ContainsFunc(k.Host.CapDrop, func(c string) bool { return c == "ALL" || c == "CAP_ALL" }), "must drop ALL")
+		return unless(slices.Contains(k.Host.CapDrop, "ALL") || slices.Contains(k.Host.CapDrop, "CAP_ALL"), "must drop ALL")
 	},
 	"SecurityOpt": securityOptions,
 	"CgroupnsMode": func(k *check) string {
@@ -88,7 +88,7 @@ var hostRules = map[string]rule{
 		return unless(slices.Contains(networks, string(k.Host.NetworkMode)), "must be bridge or none")
 	},
 	"Runtime": func(k *check) string {
-		return unless(slices.Contains(runtimes, k.Host.Runtime), "another runtime than runc decides by itself what it gives a container")
+		return unless(slices.Contains(runtimes, k.Host.Runtime), "another runtime than runc decides by itself what a container gets")
 	},
 	"Isolation": func(k *check) string { return unless(k.Host.Isolation.IsDefault(), "is not for Linux") },
 	"RestartPolicy": func(k *check) string {

@@ -15,7 +15,8 @@ import (
 // insideRefused are folders of a container that nothing may be laid over: what is masked there would come to light.
 var insideRefused = []string{"/proc", "/sys", "/dev"}
 
-var tmpfsOption = regexp.MustCompile(`\A(rw|ro|nosuid|nodev|noexec|exec|noatime|size=[0-9]{1,13}[kmgKMG]?|mode=0?[0-7]{3,4}|uid=[0-9]{1,9}|gid=[0-9]{1,9})\z`)
+var tmpfsOption = regexp.MustCompile(
+	`\A(rw|ro|nosuid|nodev|noexec|exec|noatime|size=[0-9]{1,13}[kmgKMG]?|mode=0?[0-7]{3,4}|uid=[0-9]{1,9}|gid=[0-9]{1,9})\z`)
 
 // mounts judges mounts in the newer form.
 func mounts(k *check) string {
@@ -68,7 +69,7 @@ func binds(k *check) string {
 		}
 		if len(parts) == 3 {
 			for option := range strings.SplitSeq(parts[2], ",") {
-				if option != "ro" && option != "rw" && !(option != "" && private(mount.Propagation(option))) {
+				if option != "ro" && option != "rw" && (option == "" || !private(mount.Propagation(option))) {
 					return safe(option) + " has no rule"
 				}
 			}
@@ -130,7 +131,8 @@ func (k *check) mountPoint(m container.MountPoint) string {
 		// Whether what is mounted below comes along is said in HostConfig, and judged there.
 		return target(m.Destination) + k.source(m.Source, false)
 	}
-	return fmt.Sprintf("%s at %s: volumes have no bound, and may be anything that their driver finds", safe(string(m.Type)), safe(m.Destination))
+	return fmt.Sprintf("%s at %s: a volume has no bound, and may be anything that its driver finds",
+		safe(string(m.Type)), safe(m.Destination))
 }
 
 func private(p mount.Propagation) bool {

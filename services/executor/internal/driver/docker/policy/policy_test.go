@@ -201,12 +201,18 @@ func TestCheckRefuses(t *testing.T) {
 		"another's GPU":            device(container.DeviceRequest{Driver: "nvidia", DeviceIDs: []string{uuid, other}, Capabilities: gpu}),
 		"another driver":           device(container.DeviceRequest{Driver: "amd", DeviceIDs: []string{uuid}, Capabilities: gpu}),
 		"no driver":                device(container.DeviceRequest{DeviceIDs: []string{uuid}, Capabilities: gpu}),
-		"graphics":                 device(container.DeviceRequest{Driver: "nvidia", DeviceIDs: []string{uuid}, Capabilities: [][]string{{"gpu", "graphics"}}}),
-		"or something else":        device(container.DeviceRequest{Driver: "nvidia", DeviceIDs: []string{uuid}, Capabilities: [][]string{{"gpu"}, {"x"}}}),
-		"a driver's option":        device(container.DeviceRequest{Driver: "nvidia", DeviceIDs: []string{uuid}, Capabilities: gpu, Options: map[string]string{"a": "b"}}),
-		"all by CDI":               device(container.DeviceRequest{Driver: "cdi", DeviceIDs: []string{"nvidia.com/gpu=all"}}),
-		"another kind by CDI":      device(container.DeviceRequest{Driver: "cdi", DeviceIDs: []string{"vendor.com/host=" + uuid}}),
-		"a UUID without its kind":  device(container.DeviceRequest{Driver: "cdi", DeviceIDs: []string{uuid}}),
+		"graphics": device(container.DeviceRequest{
+			Driver: "nvidia", DeviceIDs: []string{uuid}, Capabilities: [][]string{{"gpu", "graphics"}},
+		}),
+		"or something else": device(container.DeviceRequest{
+			Driver: "nvidia", DeviceIDs: []string{uuid}, Capabilities: [][]string{{"gpu"}, {"x"}},
+		}),
+		"a driver's option": device(container.DeviceRequest{
+			Driver: "nvidia", DeviceIDs: []string{uuid}, Capabilities: gpu, Options: map[string]string{"a": "b"},
+		}),
+		"all by CDI":              device(container.DeviceRequest{Driver: "cdi", DeviceIDs: []string{"nvidia.com/gpu=all"}}),
+		"another kind by CDI":     device(container.DeviceRequest{Driver: "cdi", DeviceIDs: []string{"vendor.com/host=" + uuid}}),
+		"a UUID without its kind": device(container.DeviceRequest{Driver: "cdi", DeviceIDs: []string{uuid}}),
 	} {
 		c := good()
 		change(c.Config, c.Host)
@@ -503,6 +509,18 @@ func TestMountSources(t *testing.T) {
 		}
 		if err := judge(inside, nil); err != nil {
 			t.Errorf("the user's own folder is not mounted: %v", err)
+		}
+		if err := os.Chmod(open, 0o777|os.ModeSticky); err != nil {
+			t.Fatal(err)
+		}
+		if err := judge(below, nil); err != nil {
+			t.Errorf("a folder is not mounted that its owner alone can rename: %v", err)
+		}
+		if err := os.Chown(below, 1000, 1000); err != nil {
+			t.Fatal(err)
+		}
+		if err := judge(below, nil); err == nil {
+			t.Error("a folder is mounted that the container's user can rename")
 		}
 	}
 }

@@ -65,12 +65,12 @@ const maxProfile = 256 << 10
 // hostCalls are system calls that Docker's own profile keeps from a container without capabilities. A profile that allows one
 // is wider than none being named.
 var hostCalls = []string{
-	"acct", "add_key", "bpf", "chroot", "clock_settime", "create_module", "delete_module", "finit_module", "fsconfig",
-	"fsmount", "fsopen", "fspick", "get_kernel_syms", "get_mempolicy", "init_module", "ioperm", "iopl", "kcmp", "kexec_file_load",
+	"acct", "add_key", "bpf", "chroot", "clock_settime", "create_module", "delete_module", "finit_module", "fsconfig", "fsmount",
+	"fsopen", "fspick", "get_kernel_syms", "get_mempolicy", "init_module", "ioperm", "iopl", "kcmp", "kexec_file_load",
 	"kexec_load", "keyctl", "lookup_dcookie", "mbind", "mount", "mount_setattr", "move_mount", "move_pages", "nfsservctl",
-	"open_by_handle_at", "open_tree", "perf_event_open", "pivot_root", "query_module", "quotactl",
-	"quotactl_fd", "reboot", "request_key", "set_mempolicy", "setdomainname", "sethostname", "setns", "settimeofday", "swapoff", "swapon",
-	"sysfs", "syslog", "umount", "umount2", "unshare", "uselib", "userfaultfd", "ustat", "vhangup", "vm86", "vm86old", "_sysctl",
+	"open_by_handle_at", "open_tree", "perf_event_open", "pivot_root", "query_module", "quotactl", "quotactl_fd", "reboot",
+	"request_key", "set_mempolicy", "setdomainname", "sethostname", "setns", "settimeofday", "swapoff", "swapon", "sysfs",
+	"syslog", "umount", "umount2", "unshare", "uselib", "userfaultfd", "ustat", "vhangup", "vm86", "vm86old", "_sysctl",
 }
 
 // allowing are the actions that let a call through.

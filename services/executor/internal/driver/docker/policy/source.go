@@ -58,7 +58,11 @@ func (k *check) source(path string, recursive bool) string {
 		return "the host's mounts cannot be read"
 	}
 	for _, no := range append(slices.Clone(refused), k.Refused...) {
-		if real, err := filepath.EvalSymlinks(no); err == nil && table.overlap(path, real) {
+		real, err := filepath.EvalSymlinks(no)
+		if err != nil {
+			real = filepath.Clean(no)
+		}
+		if table.overlap(path, real) {
 			return safe(path) + " touches " + no
 		}
 	}
@@ -75,27 +79,42 @@ func (k *check) source(path string, recursive bool) string {
 	return sockets(path)
 }
 
-// steady: nobody whom the container could be may put something else in the source's place before the daemon looks.
+// steady: nobody whom the container could be may put something else in the source's place before the daemon looks. Whoever may
+// write to a folder can rename what is in it; with the sticky bit, who owns it can.
 func (k *check) steady(path string) string {
 	uid, gid := k.uid()
-	for at := filepath.Dir(path); ; at = filepath.Dir(at) {
-		info, err := os.Lstat(at)
+	for child, at := path, filepath.Dir(path); ; child, at = at, filepath.Dir(at) {
+		folder, mode, err := owner(at)
 		if err != nil {
 			return safe(at) + " cannot be looked at"
 		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		mode := info.Mode()
+		inside, _, err := owner(child)
+		if err != nil {
+			return safe(child) + " cannot be looked at"
+		}
+		writable := mode&0o002 != 0 || mode&0o020 != 0 && gid != 0 && folder.Gid == gid
 		switch {
-		case !ok || st.Uid == uid && uid != 0:
+		case uid != 0 && folder.Uid == uid:
 			return safe(at) + " belongs to the container's user, who could put another folder in its place"
-		case mode&fs.ModeSticky != 0:
-		case mode&0o002 != 0 || mode&0o020 != 0 && gid != 0 && st.Gid == gid:
+		case writable && (mode&fs.ModeSticky == 0 || inside.Uid == uid):
 			return safe(at) + " may be written to by the container's user"
 		}
 		if at == "/" {
 			return ""
 		}
 	}
+}
+
+func owner(path string) (*syscall.Stat_t, fs.FileMode, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil, 0, errors.ErrUnsupported
+	}
+	return st, info.Mode(), nil
 }
 
 // sockets refuses a folder with a socket or a device in it: a runtime's socket under another name is still the host. It looks
@@ -106,7 +125,8 @@ func sockets(path string) string {
 	found := ""
 	err := filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
 		if err != nil {
-			return nil //nolint:nilerr // What we may not see is a private folder of somebody else's, and no runtime's socket is there.
+			// What we may not see is a private folder of somebody else's. A socket that somebody listens on is found below.
+			return nil //nolint:nilerr // So it is passed over.
 		}
 		if seen++; seen > maxEntries {
 			found = safe(path) + " holds too much to be looked through"
@@ -127,7 +147,8 @@ func sockets(path string) string {
 	}
 	defer f.Close()
 	for _, name := range listening(f) {
-		if folder, err := filepath.EvalSymlinks(filepath.Dir(name)); err == nil && within(filepath.Join(folder, filepath.Base(name)), path) {
+		folder, err := filepath.EvalSymlinks(filepath.Dir(name))
+		if err == nil && within(filepath.Join(folder, filepath.Base(name)), path) {
 			return safe(name) + " is a socket"
 		}
 	}

@@ -2,8 +2,11 @@
 // takes of the host, to tell its programs from others, and to end all of them, wherever they went.
 //
 // It trusts the kernel's files. Groups are made beneath the one that this process is in, of version 2 or of version 1 (one a
-// hierarchy); under systemd that needs Delegate=yes. Nothing above or beside it is touched. Version 2 lets no group have both
-// programs and bounded groups within, so this process may move itself one level down.
+// hierarchy); under systemd that needs Delegate=yes. Nothing above or beside it is touched.
+//
+// Version 2 lets no group have both programs and bounded groups within, so this process moves one level down, to durward-executor.
+// A systemd unit whose services outlive it cannot be started again then, unless systemd knows of that (DelegateSubgroup=, from
+// 254 on): in a unit without it nothing is bounded, and services are told apart all the same.
 package cgroup
 
 import (
@@ -123,7 +126,7 @@ func (h hierarchy) open(name string) (place, error) {
 // delegate lets a controller of version 2 work in the groups of dir.
 func (h hierarchy) delegate(own, dir, controller string) error {
 	err := write(own, "cgroup.subtree_control", "+"+controller)
-	if errors.Is(err, unix.EBUSY) && own == h.dir {
+	if errors.Is(err, unix.EBUSY) && own == h.dir && !strings.HasSuffix(own, ".service") {
 		// This process is in the way. If others are too, that is not ours to change.
 		down := filepath.Join(own, leaf)
 		if err := mkdir(down); err != nil {

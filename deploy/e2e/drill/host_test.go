@@ -1,0 +1,26 @@
+//go:build drill
+
+package drill
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+)
+
+// TestDrillHost repeats each attack SOAK times; 3 times unless that is set.
+func TestDrillHost(t *testing.T) {
+	chosen, err := regexp.Compile(*lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rounds := 3
+	if soak := os.Getenv("SOAK"); soak != "" {
+		if rounds, err = strconv.Atoi(soak); err != nil || rounds < 1 {
+			t.Fatalf("SOAK=%s is not a number of rounds", soak)
+		}
+	}
+	RunHost(t, rounds, chosen.MatchString, func(line string) { fmt.Println(line) })
+}

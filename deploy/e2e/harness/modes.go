@@ -1,0 +1,56 @@
+package harness
+
+import (
+	"fmt"
+	"path/filepath"
+)
+
+// Of ModesCatalogue beside DemoService.
+const (
+	// SleepyService can sleep; Port(2).
+	SleepyService = "demo-sleepy"
+	// DayMode holds DemoService alone, NightMode SleepyService.
+	DayMode, NightMode = "day", "night"
+	// DemoModel is what DemoService serves.
+	DemoModel = "durward/demo-1b"
+	// LoggedSecret is a credential that SleepyService writes into its log as a setting.
+	LoggedSecret = "Tr0ub4dor-and-3"
+)
+
+// ModesCatalogue has two modes on two simulated GPUs: DemoService, which counts its starts, and a stand-in for vLLM that can sleep and
+// that writes a password into its log.
+func ModesCatalogue(h *Host) string {
+	return fmt.Sprintf(`version: 1
+gpus:
+  - {index: 0, name: Simulated 24 GB, memory_mib: 24576, simulated: true}
+  - {index: 1, name: Simulated 80 GB, memory_mib: 81920, simulated: true}
+models:
+  - {id: %s, served_name: demo, source: "hf:durward/demo"}
+services:
+  - id: %s
+    name: Demo chat
+    driver: process
+    argv: [durward-demo, -port, "%d", -model, demo, -touch, %q]
+    port: %d
+    health: {path: /health}
+    model: %s
+    vram_mib: 8192
+    gpus: [0]
+  - id: %s
+    name: Sleepy
+    driver: process
+    argv: [durward-engine, -api, vllm, -port, "%d", -record, %q, -model, "admin_password=%s"]
+    port: %d
+    health: {path: /health}
+    vram_mib: 16384
+    gpus: [1]
+    sleep: vllm-l1
+    sleep_mib: 1024
+    start_timeout_s: 60
+modes:
+  - {id: %s, name: By day, services: [%s]}
+  - {id: %s, name: By night, services: [%s]}
+`, DemoModel, DemoService, h.Port(0), h.touchFile(DemoService), h.Port(0), DemoModel,
+		SleepyService, h.Port(2), filepath.Join(h.Dir, "record-"+SleepyService), LoggedSecret, h.Port(2),
+		DayMode, DemoService, NightMode, SleepyService)
+}

@@ -1,0 +1,252 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/progress"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
+)
+
+// pair is a manager of two services on one GPU, of which chat depends on base.
+func pair(t *testing.T) (m *Manager, chat, base *catalogue.Service, p *program) {
+	t.Helper()
+	c, err := catalogue.Parse("c.yaml", []byte(`version: 1
+gpus: [{index: 0, name: S, memory_mib: 1000, simulated: true}]
+services:
+  - {id: base, driver: process, argv: [/usr/bin/true], port: 17998, gpus: [0], vram_mib: 100}
+  - {id: chat, driver: process, argv: [/usr/bin/true], port: 17999, gpus: [0], vram_mib: 100, depends_on: [base]}
+`), catalogue.Options{Development: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p = &program{after: driver.Running}
+	m, _ = manager(t, p, &answers{}, 0)
+	m.cfg.Catalogue = func() *catalogue.Catalogue { return c }
+	base, _ = c.Lookup("base")
+	chat, _ = c.Lookup("chat")
+	return m, chat, base, p
+}
+
+func TestAStartPassesAdmission(t *testing.T) {
+	m, chat, base, p := pair(t)
+	_, err := m.Start(t.Context(), chat)
+	wantFault(t, err, callv1.Code_CODE_CONFLICT, "chat was not started: it depends on base, which does not run")
+	no := fault.New(callv1.Code_CODE_DOES_NOT_FIT, "too big")
+	asked := 0
+	m.cfg.Admit = func(context.Context, *catalogue.Service) error { asked++; return no }
+	if _, err := m.Start(t.Context(), base); !errors.Is(err, error(no)) {
+		t.Errorf("it does not fit, and yet: %v", err)
+	}
+	if starts, _ := p.count(); starts != 0 || m.Look(base).State != executorv1.ServiceState_SERVICE_STATE_STOPPED || len(m.Claims()) != 0 {
+		t.Errorf("%d starts, %v, %v", starts, m.Look(base), m.Claims())
+	}
+	// What runs already is not admitted again: it would be in its own way.
+	p.set(driver.Sight{State: driver.Running})
+	if changed, err := m.Start(t.Context(), base); changed || err != nil || asked != 1 {
+		t.Errorf("running: %v, %v, asked %d times", changed, err, asked)
+	}
+}
+
+// TestLeases: loads on one GPU follow each other; a switch keeps everything else out, and single changes keep a switch out.
+func TestLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, base, p := pair(t)
+		release, err := m.cfg.Leases.Loading(base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			time.Sleep(10 * time.Second)
+			release()
+		}()
+		began := time.Now()
+		if changed, err := m.Start(t.Context(), base); !changed || err != nil || time.Since(began) < 10*time.Second {
+			t.Errorf("%v, %v after %s", changed, err, time.Since(began))
+		}
+		if release, err = m.cfg.Leases.Loading(base); err != nil {
+			t.Fatalf("the lease was not given back: %v", err)
+		}
+		p.set(driver.Sight{})
+		began = time.Now()
+		_, err = m.Start(t.Context(), base)
+		wantFault(t, err, callv1.Code_CODE_CONFLICT, "nothing was done to base: another service is being started on one of its GPUs")
+		if waited := time.Since(began); waited != base.StartTimeout() {
+			t.Errorf("it waited %s", waited)
+		}
+		release()
+		if release, err = m.cfg.Leases.Host(); err != nil {
+			t.Fatal(err)
+		}
+		for name, act := range map[string]func(context.Context, *catalogue.Service) (bool, error){
+			"start": m.Start, "stop": m.Stop, "sleep": m.SleepService, "wake": m.WakeService,
+		} {
+			_, err := act(t.Context(), base)
+			if f := fault.From(err); err == nil || f.Code != callv1.Code_CODE_CONFLICT || f.Message != "nothing was done to base: a switch of modes is going on" {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		// The switch itself acts without them.
+		if changed, err := m.Raise(t.Context(), base, Act{Confirm: willing}); !changed || err != nil {
+			t.Errorf("raise: %v, %v", changed, err)
+		}
+		if changed, err := m.Lower(t.Context(), base, Act{Confirm: willing}); !changed || err != nil {
+			t.Errorf("lower: %v, %v", changed, err)
+		}
+		release()
+	})
+}
+
+func TestDependents(t *testing.T) {
+	m, chat, base, p := pair(t)
+	if got := m.Dependents(base); len(got) != 0 {
+		t.Errorf("nothing runs: %v", got)
+	}
+	p.set(driver.Sight{State: driver.Running})
+	if got := m.Dependents(base); !cmp.Equal(got, []string{"chat"}) {
+		t.Errorf("of base: %v", got)
+	}
+	if got := m.Dependents(chat); len(got) != 0 {
+		t.Errorf("of chat: %v", got)
+	}
+}
+
+func TestPhasesAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSleeper(t)
+		w.model.warmFor = time.Second
+		var hub progress.Hub
+		ctx, end := hub.Open(t.Context(), "one")
+		if _, err := w.Start(ctx, w.s); err != nil {
+			t.Fatal(err)
+		}
+		end()
+		var steps []progress.Step
+		if err := hub.Watch(t.Context(), "one", func(s progress.Step) error { steps = append(steps, s); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		want := []progress.Step{
+			{Number: 1, Of: 3, Phase: progress.PhaseStart, Service: "chat", Ended: true},
+			{Number: 2, Of: 3, Phase: progress.PhaseReady, Service: "chat", Ended: true},
+			{Number: 3, Of: 3, Phase: progress.PhaseWarm, Service: "chat", Ended: true, Elapsed: time.Second},
+		}
+		if diff := cmp.Diff(want, steps); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		w.model.lies = true
+		var phases []string
+		_, err := w.Sleep(t.Context(), w.s, Act{Confirm: willing, Phase: func(phase string) { phases = append(phases, phase) }})
+		if Cause(err) != driver.CauseStillHeld || !cmp.Equal(phases, []string{progress.PhaseSleep, progress.PhaseVerify}) {
+			t.Errorf("%v, %v", err, phases)
+		}
+	})
+}
+
+// TestACatalogueThatWouldOrphanIsRefused: what runs must stay what it is, and of a driver that there is.
+func TestACatalogueThatWouldOrphanIsRefused(t *testing.T) {
+	parse := func(text string) *catalogue.Catalogue {
+		t.Helper()
+		c, err := catalogue.Parse("c.yaml", []byte("version: 1\nservices:\n"+text), catalogue.Options{Development: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	const unit = "  - {id: chat, driver: systemd, unit: %s.service, port: 17999}\n"
+	as := func(name string) string { return strings.Replace(unit, "%s", name, 1) }
+	for name, c := range map[string]struct {
+		next  string
+		state driver.State
+		says  string
+	}{
+		"gone while it runs":         {"  - {id: other, driver: \"null\"}\n", driver.Running, "cannot be removed"},
+		"gone while it is unknown":   {"  - {id: other, driver: \"null\"}\n", driver.Unknown, "cannot be removed"},
+		"another unit":               {as("b"), driver.Running, "cannot become another"},
+		"another driver":             {"  - {id: chat, driver: \"null\"}\n", driver.Running, "cannot become another"},
+		"a driver that there is not": {as("a") + "  - {id: box, driver: docker, container: {image: \"a@sha256:" + strings.Repeat("0", 64) + "\", user: \"1000\"}}\n", driver.Stopped, "does not give it"},
+		"gone":                       {"  - {id: other, driver: \"null\"}\n", driver.Stopped, ""},
+		"the same":                   {as("a"), driver.Running, ""},
+		"another unit, stopped":      {as("b"), driver.Stopped, ""},
+	} {
+		p := &program{sight: driver.Sight{State: c.state}}
+		m, _ := manager(t, p, &answers{}, 0)
+		now := parse(as("a"))
+		m.cfg.Catalogue = func() *catalogue.Catalogue { return now }
+		m.cfg.Drivers = map[string]Driver{"systemd": p, "null": p}
+		if err := m.Accept(parse(c.next)); (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestWhatCannotBeReadCannotBeStarted(t *testing.T) {
+	p := &program{definitionErr: driver.ErrUnitMissing}
+	m, s := manager(t, p, &answers{}, 0)
+	for name, refused := range map[string]bool{
+		"start_service": true, "wake_service": true, "stop_service": false, "sleep_service": false, "service_info": false,
+	} {
+		tool, ok := contract.Lookup(name)
+		if !ok {
+			t.Fatalf("no tool %s", name)
+		}
+		subject, err := m.Subject(t.Context(), tool, &executorv1.StartServiceRequest{ServiceId: &s.ID})
+		switch {
+		case refused != (err != nil):
+			t.Errorf("%s: %v", name, err)
+		case refused:
+			wantFault(t, err, callv1.Code_CODE_FAILED, "chat cannot be started: what it runs is missing or cannot be read")
+		case !strings.Contains(string(subject.GetEntry()), `"definition_sha256":"unreadable"`):
+			t.Errorf("%s: %s", name, subject.GetEntry())
+		}
+		if tool.Tier == optionsv1.Tier_TIER_READ && err != nil {
+			t.Errorf("a read is refused: %v", err)
+		}
+	}
+	if _, err := m.Logs(t.Context(), s, "", 1); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestADriverThatThereIsNot does nothing and says why.
+func TestADriverThatThereIsNot(t *testing.T) {
+	m, s := manager(t, &program{}, &answers{}, 0)
+	m.cfg.Drivers = nil
+	if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_STOPPED || v.Cause != driver.CauseNoManager {
+		t.Errorf("%+v", v)
+	}
+	_, err := m.Start(t.Context(), s)
+	wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: its manager (systemd or Docker) does not answer")
+	_, err = m.Stop(t.Context(), s)
+	wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not stop: its manager (systemd or Docker) does not answer")
+	if _, err := m.Definition(t.Context(), s); !errors.Is(err, driver.ErrNoManager) {
+		t.Error(err)
+	}
+	_, err = m.Logs(t.Context(), s, "", 1)
+	wantFault(t, err, callv1.Code_CODE_FAILED, "the log of chat cannot be read")
+}
+
+// TestClaims: what runs or may run claims what it declares; what does not, nothing.
+func TestClaims(t *testing.T) {
+	for state, holds := range map[driver.State]bool{
+		driver.Stopped: false, driver.Ended: false, driver.Running: true, driver.Starting: true, driver.Stopping: true, driver.Unknown: true,
+	} {
+		m, _, _, p := pair(t)
+		p.set(driver.Sight{State: state, CGroup: "/x", PID: 7})
+		claims := m.Claims()
+		if (len(claims) == 2) != holds || holds && (claims[0].CGroup != "/x" || claims[0].PID != 7 || claims[0].MiB != 100) {
+			t.Errorf("%v: %+v", state, claims)
+		}
+	}
+}
