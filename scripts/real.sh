@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The suites against real parts: MCP clients from npm over HTTP and stdio, ssh-keygen on an approval as it is exported, promtool
-# on alerts and metrics, the official conformance suite; then the host's own: systemd in a sandbox, dockerd, programs in control groups, NVML over a driver
-# library of ours, and the production layout under its units. Arguments name parts (clients systemd docker process gpu layout); all
-# unless given.
+# on alerts and metrics, the official conformance suite; then the host's own: systemd in a sandbox, dockerd, programs in control
+# groups, NVML over a driver library of ours, and the production layout under its units. Arguments name parts (clients systemd
+# docker process gpu layout); all unless given.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- clients systemd docker process gpu layout

@@ -4,6 +4,7 @@ package progress
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -63,6 +64,7 @@ type told struct {
 	steps []Step
 	// byNumber finds the newest telling of a step.
 	byNumber map[int]int
+	begun    bool
 	ended    bool
 	moved    chan struct{}
 }
@@ -70,6 +72,9 @@ type told struct {
 // Open returns a context whose steps are told under the operation's id, and a function that ends the telling.
 func (h *Hub) Open(ctx context.Context, operation string) (context.Context, func()) {
 	t := h.get(operation)
+	t.mu.Lock()
+	t.begun = true
+	t.mu.Unlock()
 	return context.WithValue(ctx, key{}, t), t.end
 }
 
@@ -117,10 +122,24 @@ func (h *Hub) get(operation string) *told {
 	t := &told{byNumber: map[int]int{}, moved: make(chan struct{})}
 	h.all[operation] = t
 	if h.order = append(h.order, operation); len(h.order) > keep {
-		delete(h.all, h.order[0])
-		h.order = h.order[1:]
+		h.forget()
 	}
 	return t
+}
+
+// forget drops one operation: the oldest that has ended or that nobody has begun, so that whoever watches ids which he made up
+// ends no telling that goes on; the oldest of all where every one goes on.
+func (h *Hub) forget() {
+	i := max(slices.IndexFunc(h.order[:len(h.order)-1], func(id string) bool { return !h.all[id].underWay() }), 0)
+	delete(h.all, h.order[i])
+	h.order = slices.Delete(h.order, i, i+1)
+}
+
+// underWay reports whether the operation has begun and not ended.
+func (t *told) underWay() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.begun && !t.ended
 }
 
 func (t *told) put(s Step) {

@@ -20,11 +20,14 @@ func TestOf(t *testing.T) {
 		{"lost", &executorv1.Gpu{Problem: "the GPU does not answer any more"}, Sizes{}},
 		{"numbers that do not fit together", &executorv1.Gpu{MemoryTotalMib: 100, MemoryUsedMib: 120, MemoryForeignMib: 200, MemoryReservedMib: 10},
 			Sizes{Foreign: 90, Reserved: 10}},
-		{"more claimed than there is", &executorv1.Gpu{MemoryTotalMib: 100, MemoryUsedMib: 20, MemoryClaimedMib: 4000000000}, Sizes{Services: 20, Claimed: 80}},
+		{"more claimed than there is", &executorv1.Gpu{MemoryTotalMib: 100, MemoryUsedMib: 20, MemoryClaimedMib: 4000000000},
+			Sizes{Services: 20, Claimed: 80}},
 		{"idle", &executorv1.Gpu{MemoryTotalMib: 100}, Sizes{Free: 100}},
-		{"everything", &executorv1.Gpu{MemoryTotalMib: 1000, MemoryUsedMib: 300, MemoryForeignMib: 100, MemoryClaimedMib: 500, MemoryReservedMib: 50, MemoryFreeMib: 650},
-			Sizes{Services: 200, Foreign: 100, Claimed: 300, Free: 350, Reserved: 50}},
-		{"services use more than they declared", &executorv1.Gpu{MemoryTotalMib: 1000, MemoryUsedMib: 300, MemoryClaimedMib: 200}, Sizes{Services: 300, Free: 700}},
+		{"everything", &executorv1.Gpu{
+			MemoryTotalMib: 1000, MemoryUsedMib: 300, MemoryForeignMib: 100, MemoryClaimedMib: 500, MemoryReservedMib: 50, MemoryFreeMib: 650,
+		}, Sizes{Services: 200, Foreign: 100, Claimed: 300, Free: 350, Reserved: 50}},
+		{"services use more than they declared", &executorv1.Gpu{MemoryTotalMib: 1000, MemoryUsedMib: 300, MemoryClaimedMib: 200},
+			Sizes{Services: 300, Free: 700}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if diff := cmp.Diff(c.want, Of(c.gpu)); diff != "" {
@@ -75,7 +78,9 @@ func FuzzDraw(f *testing.F) {
 	f.Add(uint32(1), uint32(4294967295), uint32(4294967295), uint32(4294967295), uint32(4294967295), 3)
 	f.Fuzz(func(t *testing.T, total, used, foreign, claimed, reserved uint32, width int) {
 		width = min(max(width, 0), 500)
-		s := Of(&executorv1.Gpu{MemoryTotalMib: total, MemoryUsedMib: used, MemoryForeignMib: foreign, MemoryClaimedMib: claimed, MemoryReservedMib: reserved})
+		s := Of(&executorv1.Gpu{
+			MemoryTotalMib: total, MemoryUsedMib: used, MemoryForeignMib: foreign, MemoryClaimedMib: claimed, MemoryReservedMib: reserved,
+		})
 		if s.Total() != uint64(total) {
 			t.Fatalf("the parts of %d add up to %d", total, s.Total())
 		}

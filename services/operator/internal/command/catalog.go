@@ -277,8 +277,8 @@ func catalogueRemarks(c *catalogue.Catalogue) []string {
 	}
 	for _, s := range c.Services {
 		if s.Driver == catalogue.DriverProcess && (s.Network == catalogue.NetworkLoopback || s.Network == catalogue.NetworkNone) {
-			out = append(out, fmt.Sprintf("service %s expects network %q, which the process driver cannot enforce; a systemd unit can: "+
-				"durward service install %s", s.ID, s.Network, s.ID))
+			out = append(out, fmt.Sprintf("service %s expects network %q, which the process driver cannot enforce; "+
+				"a systemd unit can: durward service install %s", s.ID, s.Network, s.ID))
 		}
 	}
 	return out

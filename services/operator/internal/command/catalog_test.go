@@ -99,7 +99,8 @@ func TestCatalogCheck(t *testing.T) {
 	// Everything that is wrong is said, with its line.
 	c.write(strings.NewReplacer("port: 7450", "port: 99999", "version: 1", "version: 7").Replace(testCatalogue))
 	got = c.run("", "catalogue", "check")
-	if got.code != exitFailed || !strings.Contains(got.out, "catalogue.yaml:2:") || !strings.Contains(got.out, "catalogue.yaml:15:") || !strings.Contains(got.err, "2 mistakes") {
+	if got.code != exitFailed || !strings.Contains(got.out, "catalogue.yaml:2:") ||
+		!strings.Contains(got.out, "catalogue.yaml:15:") || !strings.Contains(got.err, "2 mistakes") {
 		t.Errorf("two mistakes: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 	got = c.run("", "catalog", "check", "--json")
@@ -164,8 +165,10 @@ func TestCatalogAddRefuses(t *testing.T) {
 		{"no program", "", []string{"service", "b", "--port", "7451", "--yes"}, exitUsage, "say what it runs"},
 		{"two programs", "", []string{"service", "b", "--unit", "b.service", "--yes", "--", "/bin/true"}, exitUsage, "say what it runs"},
 		{"no id", "", []string{"service", "--yes", "--", "/bin/true"}, exitUsage, "name one service id"},
-		{"defined twice", "", []string{"service", "chat", "--port", "7451", "--yes", "--", "/bin/true"}, exitUsage, `line 1 of the entry: service "chat" is defined twice`},
-		{"a port that is taken", "", []string{"service", "b", "--port", "7450", "--yes", "--", "/bin/true"}, exitUsage, `port 7450 is service "chat"'s already`},
+		{"defined twice", "", []string{"service", "chat", "--port", "7451", "--yes", "--", "/bin/true"}, exitUsage,
+			`line 1 of the entry: service "chat" is defined twice`},
+		{"a port that is taken", "", []string{"service", "b", "--port", "7450", "--yes", "--", "/bin/true"}, exitUsage,
+			`port 7450 is service "chat"'s already`},
 		{"a shell", "", []string{"service", "b", "--port", "7451", "--yes", "--", "/bin/sh", "-c", "true"}, exitUsage, "line 3 of the entry"},
 		{"an unknown service in a mode", "", []string{"mode", "m", "caht", "--yes"}, exitUsage, "caht"},
 		{"a mode of nothing", "", []string{"mode", "m", "--yes"}, exitUsage, "name the mode and its services"},
@@ -249,7 +252,8 @@ func TestCatalogAddToAFolder(t *testing.T) {
 		return c.run("", append([]string{"catalog", "--catalogue", folder, "add"}, args...)...)
 	}
 	for _, args := range [][]string{
-		{"service", "b", "--port", "7451", "--yes", "--", "/bin/true"}, {"mode", "both", "chat", "b", "--yes"}, {"model", "new", "--to", "new.yaml", "--yes"},
+		{"service", "b", "--port", "7451", "--yes", "--", "/bin/true"}, {"mode", "both", "chat", "b", "--yes"},
+		{"model", "new", "--to", "new.yaml", "--yes"},
 	} {
 		if got := add(args...); got.code != exitOK {
 			t.Fatalf("%v: exit code %d\n%s%s", args, got.code, got.out, got.err)

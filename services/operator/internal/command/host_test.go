@@ -72,7 +72,9 @@ func newWorld(t *testing.T) *world {
 			{Action: executorv1.PlanAction_PLAN_ACTION_START, ServiceId: "coder", ExpectedS: 95}},
 		Gpus: []*executorv1.GpuForecast{{Index: 0, NowMib: 6144, AfterMib: 20000, FreeMib: 4576, TotalMib: 24576, Source: "measured"}},
 	}
-	w.switched = &executorv1.SwitchModeResponse{ModeId: "coding", Outcome: executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED, Changed: true, Done: w.simulate.GetSteps()}
+	w.switched = &executorv1.SwitchModeResponse{
+		ModeId: "coding", Outcome: executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED, Changed: true, Done: w.simulate.GetSteps(),
+	}
 	w.steps = []*executorv1.WatchProgressResponse{
 		{Step: 1, Steps: 2, Phase: "stop", ServiceId: "chat", ElapsedMs: 1200, Ended: true},
 		{Step: 2, Steps: 2, Phase: "ready", ServiceId: "coder", ElapsedMs: 5000, ExpectedMs: 95000},
@@ -237,7 +239,9 @@ func (f fakeTools) ModeInfo(_ context.Context, r *executorv1.ModeInfoRequest) (*
 }
 
 func (f fakeTools) ListModels(context.Context, *executorv1.ListModelsRequest) (*executorv1.ListModelsResponse, error) {
-	return &executorv1.ListModelsResponse{Models: []*executorv1.ModelSummary{{ModelId: "durward/demo-1b", ServedName: "demo-1b", Services: []string{"chat"}, Available: true}}}, nil
+	return &executorv1.ListModelsResponse{Models: []*executorv1.ModelSummary{
+		{ModelId: "durward/demo-1b", ServedName: "demo-1b", Services: []string{"chat"}, Available: true},
+	}}, nil
 }
 
 func (f fakeTools) ModelInfo(_ context.Context, r *executorv1.ModelInfoRequest) (*executorv1.ModelInfoResponse, error) {
@@ -290,7 +294,10 @@ type fakeControl struct {
 func (f fakeControl) PreviewCall(_ context.Context, r *executorv1.PreviewCallRequest) (*executorv1.PreviewCallResponse, error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
-	p := &executorv1.PreviewCallResponse{Epoch: 3, Audience: executorID, Plan: []string{"stop chat", "start coder"}, Subject: &callv1.Subject{Label: "mode coding", Entry: f.w.plan}}
+	p := &executorv1.PreviewCallResponse{
+		Epoch: 3, Audience: executorID, Plan: []string{"stop chat", "start coder"},
+		Subject: &callv1.Subject{Label: "mode coding", Entry: f.w.plan},
+	}
 	if r.GetTool().GetName() != "switch_mode" {
 		p.Subject = &callv1.Subject{Label: "service chat", Entry: []byte(`{"id":"chat"}`)}
 	}
@@ -298,15 +305,19 @@ func (f fakeControl) PreviewCall(_ context.Context, r *executorv1.PreviewCallReq
 }
 
 func (f fakeControl) GetStatus(context.Context, *executorv1.GetStatusRequest) (*executorv1.GetStatusResponse, error) {
-	return &executorv1.GetStatusResponse{Epoch: 3, ServicesRunning: 1, ServicesTotal: 2, GpuSource: "simulated", Gpus: 1, AuditReachable: true, VaultReachable: true}, nil
+	return &executorv1.GetStatusResponse{
+		Epoch: 3, ServicesRunning: 1, ServicesTotal: 2, GpuSource: "simulated", Gpus: 1, AuditReachable: true, VaultReachable: true,
+	}, nil
 }
 
 func (f fakeControl) GetHost(context.Context, *executorv1.GetHostRequest) (*executorv1.GetHostResponse, error) {
 	busy := uint32(12)
 	return &executorv1.GetHostResponse{Source: "nvml", MemoryTotalMib: 65536, MemoryAvailableMib: 20480, Gpus: []*executorv1.GpuHolders{
 		{
-			Gpu: &executorv1.Gpu{Index: 0, Name: "NVIDIA X", MemoryTotalMib: 24576, MemoryUsedMib: 9216, MemoryForeignMib: 3072, MemoryFreeMib: 14848,
-				MemoryReservedMib: 512, MemoryClaimedMib: 8192, UtilisationPercent: &busy, LastXid: 79},
+			Gpu: &executorv1.Gpu{
+				Index: 0, Name: "NVIDIA X", MemoryTotalMib: 24576, MemoryUsedMib: 9216, MemoryForeignMib: 3072, MemoryFreeMib: 14848,
+				MemoryReservedMib: 512, MemoryClaimedMib: 8192, UtilisationPercent: &busy, LastXid: 79,
+			},
 			Processes: []*executorv1.GpuProcess{
 				{Pid: 4711, MemoryMib: 6144, Name: "vllm", User: "durward-chat", ServiceId: "chat"},
 				{Pid: 4242, MemoryMib: 3072, Name: "python\x1b]0;x\x07", User: "bob"},
@@ -403,7 +414,8 @@ func (f fakeApprovals) GrantCommand(_ context.Context, r *vaultv1.GrantCommandRe
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	f.w.signed = append(f.w.signed, st)
-	return &vaultv1.GrantCommandResponse{OperationId: st.Operation, Grant: &callv1.SignedGrant{Payload: []byte("grant"), Kid: "k", Signature: make([]byte, 64)}}, nil
+	grant := &callv1.SignedGrant{Payload: []byte("grant"), Kid: "k", Signature: make([]byte, 64)}
+	return &vaultv1.GrantCommandResponse{OperationId: st.Operation, Grant: grant}, nil
 }
 
 type fakeVaultControl struct {
@@ -429,11 +441,13 @@ func TestReads(t *testing.T) {
 		{args: []string{"service", "show", "chat"}, keys: []string{"service"},
 			want: []string{"5900 MiB (measured now)", "vllm-l1", "no switch stops it", "not enforced", "restarts 2", "1:30"}},
 		{args: []string{"model", "ls"}, want: []string{"durward/demo-1b", "yes", "demo-1b", "chat"}, keys: []string{"models"}},
-		{args: []string{"model", "show", "durward/demo-1b"}, want: []string{"hf:demo", "http://127.0.0.1:7450/v1"}, keys: []string{"model_id", "services"}},
+		{args: []string{"model", "show", "durward/demo-1b"}, keys: []string{"model_id", "services"},
+			want: []string{"hf:demo", "http://127.0.0.1:7450/v1"}},
 		{args: []string{"mode", "ls"}, want: []string{"chatting", "coding", "all run"}, keys: []string{"modes", "current"}},
 		{args: []string{"mode", "show", "chatting"}, want: []string{"drifted: chat", "durward switch chatting", "failed"}, keys: []string{"drifted"}},
 		{args: []string{"simulate", "coding"}, keys: []string{"plan_digest", "steps"},
-			want: []string{"plan " + w.digest()[:12], "stop", "coder", "about 1:35", "now  ", "after", "4.5 GiB free", "durward switch coding --plan " + w.digest()[:12]}},
+			want: []string{"plan " + w.digest()[:12], "stop", "coder", "about 1:35", "now  ", "after", "4.5 GiB free",
+				"durward switch coding --plan " + w.digest()[:12]}},
 		{args: []string{"gpu"}, keys: []string{"gpus", "source"}, want: []string{
 			"GPU 0  NVIDIA X  nvml  12 % busy  driver error 79 (XID)", "█", "▓", "░", "·", "▒",
 			"6.0 GiB by services, 2.0 GiB more claimed, 3.0 GiB foreign, 14.5 GiB free, 512 MiB the driver's of 24.0 GiB",
@@ -442,8 +456,11 @@ func TestReads(t *testing.T) {
 		}},
 		{args: []string{"logs", "chat"}, want: []string{"one\ntwo"}, keys: []string{"log", "cursor", "more"}},
 		{args: []string{"logs", "chat", "-n", "200"}, want: []string{"one\ntwo\nthree\n"}, keys: []string{"log"}},
-		{args: []string{"switches"}, want: []string{"chatting → coding", "rolled back", "1:35", "coder: the GPU's memory ran out (recovered after a restart)"}, keys: []string{"switches"}},
-		{args: []string{"switches", "--steps", "--limit", "1"}, want: []string{"to bring back what was before", "│ CUDA out of memory\n"}, keys: []string{"switches"}},
+		{args: []string{"switches"}, keys: []string{"switches"}, want: []string{
+			"chatting → coding", "rolled back", "1:35", "coder: the GPU's memory ran out (recovered after a restart)",
+		}},
+		{args: []string{"switches", "--steps", "--limit", "1"}, keys: []string{"switches"},
+			want: []string{"to bring back what was before", "│ CUDA out of memory\n"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			got := w.run(c.args...)
@@ -511,7 +528,9 @@ func TestSwitch(t *testing.T) {
 	if got.code != exitOK {
 		t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
-	for _, want := range []string{"about 1:35", "DESTRUCTIVE", "stop chat", "1/2 stopping", "2/2 loading", "5.0 s of about 1:35", "✓ coding runs", "durward audit show"} {
+	for _, want := range []string{
+		"about 1:35", "DESTRUCTIVE", "stop chat", "1/2 stopping", "2/2 loading", "5.0 s of about 1:35", "✓ coding runs", "durward audit show",
+	} {
 		if !strings.Contains(got.out, want) {
 			t.Errorf("%q is not in\n%s", want, got.out)
 		}
@@ -546,8 +565,10 @@ func TestSwitchThatFails(t *testing.T) {
 		executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN: "durward: needs a human: coder: the GPU's memory ran out",
 	} {
 		w.mu.Lock()
-		w.switched = &executorv1.SwitchModeResponse{ModeId: "coding", Outcome: outcome, FailedService: "coder", Cause: "the GPU's memory ran out",
-			Log: "first\nCUDA out of memory\x1b[0m", NotRunning: []string{"chat"}}
+		w.switched = &executorv1.SwitchModeResponse{
+			ModeId: "coding", Outcome: outcome, FailedService: "coder", Cause: "the GPU's memory ran out",
+			Log: "first\nCUDA out of memory\x1b[0m", NotRunning: []string{"chat"},
+		}
 		w.mu.Unlock()
 		got := w.run("switch", "coding", "--yes")
 		if got.code != exitFailed || !strings.Contains(got.err, want) {
@@ -653,14 +674,21 @@ func TestWatchAsLines(t *testing.T) {
 			Principal: "claude\x1b[31m", Arguments: []byte(`{"mode_id":"coding"}`)},
 		{OperationId: "1123456789abcdef0123456789abcdef", State: vaultv1.OperationState_OPERATION_STATE_PENDING, Tool: tool.Ref()},
 	}
-	got := w.until(t, []string{"chat                     running", "coder                    starting", "GPU 0: 9216 of 24576 MiB used, 3072 foreign, 8192 claimed",
-		"GPU 1 the GPU does not answer any more", "mode chatting (drifted)", ": waits for you: durward approvals", "switch_mode mode_id=coding for claude\\u{1B}[31m: running", "1/2 stopping", "2/2 loading",
-		"stop_service service_id=chat for operator:alice: running", "stop_service service_id=chat for operator:alice: ended"}, "watch")
+	got := w.until(t, []string{
+		"chat                     running", "coder                    starting",
+		"GPU 0: 9216 of 24576 MiB used, 3072 foreign, 8192 claimed", "GPU 1 the GPU does not answer any more",
+		"mode chatting (drifted)", ": waits for you: durward approvals", "1/2 stopping", "2/2 loading",
+		`switch_mode mode_id=coding for claude\u{1B}[31m: running`,
+		"stop_service service_id=chat for operator:alice: running", "stop_service service_id=chat for operator:alice: ended",
+	}, "watch")
 	if strings.Contains(got, "\x1b") {
 		t.Errorf("escape codes in %q", got)
 	}
 	kinds := map[string]bool{}
-	for line := range strings.Lines(w.until(t, []string{`"kind":"step"`, `"kind":"gpu"`, `"kind":"mode"`, `"state":"waits"`, `"state":"ended"`, `"kind":"service"`}, "watch", "--json")) {
+	objects := w.until(t, []string{
+		`"kind":"step"`, `"kind":"gpu"`, `"kind":"mode"`, `"state":"waits"`, `"state":"ended"`, `"kind":"service"`,
+	}, "watch", "--json")
+	for line := range strings.Lines(objects) {
 		var object struct{ Kind string }
 		if err := json.Unmarshal([]byte(line), &object); err != nil {
 			t.Errorf("%q: %v", line, err)
@@ -683,7 +711,10 @@ func TestScreen(t *testing.T) {
 		t.Fatal(err)
 	}
 	tool, _ := contract.Lookup("switch_mode")
-	op := &vaultv1.Operation{OperationId: "x", State: vaultv1.OperationState_OPERATION_STATE_RUNNING, Tool: tool.Ref(), Arguments: []byte(`{"mode_id":"coding"}`), Principal: "claude"}
+	op := &vaultv1.Operation{
+		OperationId: "x", State: vaultv1.OperationState_OPERATION_STATE_RUNNING, Tool: tool.Ref(),
+		Arguments: []byte(`{"mode_id":"coding"}`), Principal: "claude",
+	}
 	for _, c := range []change{
 		hostChange(host), hostChange(host),
 		modesChange(&executorv1.ListModesResponse{Current: "coding"}),
@@ -696,8 +727,10 @@ func TestScreen(t *testing.T) {
 		c(p)
 	}
 	got := strings.Join(a.screenLines(p, 80), "\n")
-	for _, want := range []string{"mode coding (drifted)", "vault: the vault cannot be reached", "1 waiting for you", "GPU 0", "█", "switch_mode mode_id=coding  for claude",
-		"● 1 starting", "0.0 s of about 9.0 s", "✗ 2 loading", "the GPU's memory ran out", "coder ", "sleeping"} {
+	for _, want := range []string{
+		"mode coding (drifted)", "vault: the vault cannot be reached", "1 waiting for you", "GPU 0", "█", "switch_mode mode_id=coding  for claude",
+		"● 1 starting", "0.0 s of about 9.0 s", "✗ 2 loading", "the GPU's memory ran out", "coder ", "sleeping",
+	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in\n%s", want, got)
 		}
@@ -719,7 +752,8 @@ func TestScreen(t *testing.T) {
 func TestSmallChangesOfMemoryAddUp(t *testing.T) {
 	p := newPicture()
 	at := func(used uint32) int {
-		return len(hostChange(&executorv1.GetHostResponse{Gpus: []*executorv1.GpuHolders{{Gpu: &executorv1.Gpu{MemoryTotalMib: 10000, MemoryUsedMib: used}}}})(p))
+		g := &executorv1.Gpu{MemoryTotalMib: 10000, MemoryUsedMib: used}
+		return len(hostChange(&executorv1.GetHostResponse{Gpus: []*executorv1.GpuHolders{{Gpu: g}}})(p))
 	}
 	lines := 0
 	for used := uint32(0); used <= 1024; used += 64 {
@@ -734,7 +768,8 @@ func TestSmallChangesOfMemoryAddUp(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []struct{ args, want string }{
-		{"start", "chat"}, {"service sleep", "coder"}, {"logs", "chat"}, {"switch", "coding"}, {"mode show", "chatting"}, {"simulate", "coding"}, {"model show", "durward/demo-1b"},
+		{"start", "chat"}, {"service sleep", "coder"}, {"logs", "chat"}, {"switch", "coding"}, {"mode show", "chatting"},
+		{"simulate", "coding"}, {"model show", "durward/demo-1b"}, {"service install", "chat"},
 	} {
 		got := w.run(append(append([]string{"__complete"}, strings.Fields(c.args)...), "")...)
 		if got.code != exitOK || !strings.Contains(got.out, c.want) {

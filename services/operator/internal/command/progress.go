@@ -151,8 +151,8 @@ type stepJSON struct {
 
 func toStepJSON(operationID string, s *executorv1.WatchProgressResponse) stepJSON {
 	return stepJSON{
-		Kind: "step", OperationID: operationID, Step: s.GetStep(), Steps: s.GetSteps(), Phase: s.GetPhase(), ServiceID: s.GetServiceId(),
-		ElapsedMS: s.GetElapsedMs(), ExpectedMS: s.GetExpectedMs(), Ended: s.GetEnded(), Cause: s.GetCause(),
+		Kind: "step", OperationID: operationID, Step: s.GetStep(), Steps: s.GetSteps(), Phase: s.GetPhase(),
+		ServiceID: s.GetServiceId(), ElapsedMS: s.GetElapsedMs(), ExpectedMS: s.GetExpectedMs(), Ended: s.GetEnded(), Cause: s.GetCause(),
 	}
 }
 

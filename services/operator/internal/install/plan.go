@@ -37,6 +37,8 @@ type Step struct {
 	Note string `json:"note,omitempty"`
 
 	do func(ctx context.Context) (note string, err error)
+	// restart means that running processes must be started again to heed it.
+	restart bool
 }
 
 // Effect reports whether the step changes anything.
@@ -429,7 +431,7 @@ func (p *Plan) start() error {
 			enable = append(enable, name)
 		}
 	}
-	changed := p.Effects() > 0
+	changed := slices.ContainsFunc(p.Steps, func(s Step) bool { return s.restart && s.Effect() })
 	if len(enable) > 0 {
 		p.add(p.run("", append(p.rooted("systemctl", "enable"), enable...)...))
 	}

@@ -495,9 +495,13 @@ func (h *installed) ports() []string {
 
 // secondOperator goes the way that the installation tells where nobody could be asked for a passphrase.
 func (h *installed) secondOperator() {
+	vault := h.pid("vault")
 	out, code := h.install("--apply", "--operator", "bob")
 	if code != 0 || !strings.Contains(out, "bob cannot approve yet. As bob: durward join. Then: sudo durward operator add bob KEYFILE.pub") {
 		h.Fatalf("ended with %d:\n%s", code, out)
+	}
+	if h.pid("vault") != vault {
+		h.Error("for a new operator the processes were started again")
 	}
 	if out, code := h.as("mallory", nil, "durward", "join"); code != 4 || !strings.Contains(out, "you are not in the group durward") {
 		h.Errorf("somebody else joins: %d, %s", code, out)

@@ -182,7 +182,7 @@ func (p *Plan) managed(from, path string) error {
 
 // write is a step that writes a file of which every version is ours, unless a human has edited it.
 func (p *Plan) write(path string, data []byte, o owner, mode fs.FileMode) error {
-	s := Step{Verb: Same, What: describe(path, o, mode)}
+	s := Step{Verb: Same, What: describe(path, o, mode), restart: true}
 	was := p.record.Files[path]
 	p.record.Files[path] = digest(data)
 	info, err := os.Lstat(p.on(path))
@@ -237,7 +237,7 @@ func (p *Plan) unwanted(path string) {
 		return
 	}
 	delete(p.record.Files, path)
-	p.add(Step{Verb: Remove, What: path, do: func(context.Context) (string, error) { return "", os.Remove(p.on(path)) }})
+	p.add(Step{Verb: Remove, What: path, restart: true, do: func(context.Context) (string, error) { return "", os.Remove(p.on(path)) }})
 }
 
 // once is a step that makes a file and never changes what is in it again.
@@ -268,7 +268,7 @@ func (p *Plan) once(path string, o owner, mode fs.FileMode, data func() ([]byte,
 
 // program is a step that copies a program.
 func (p *Plan) program(from, path string) error {
-	s := Step{Verb: Same, What: describe(path, owner{}, 0o755)}
+	s := Step{Verb: Same, What: describe(path, owner{}, 0o755), restart: true}
 	want, err := fileDigest(from)
 	if err != nil {
 		return fmt.Errorf("a program is missing: %w", err)

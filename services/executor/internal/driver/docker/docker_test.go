@@ -178,6 +178,30 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
+func TestAdoptedDefinition(t *testing.T) {
+	i := img{id: "sha256:" + strings.Repeat("b", 64)}
+	const was = `{"Id":"a","Image":"b","Config":{"User":"1","Env":["A=1"]},"HostConfig":{"Memory":1,"Binds":["/a:/a","/b:/b"]},` +
+		`"Mounts":[1,2],"State":{"Pid":1}}`
+	want := adoptedDefinition(i, []byte(was))
+	for change, same := range map[string]bool{
+		`"Mounts":[1,2]=>"Mounts":[2,1]`:                     true,
+		`"Pid":1=>"Pid":2`:                                   true,
+		`"User":"1","Env":["A=1"]=>"Env":["A=1"],"User":"1"`: true,
+		`"Memory":1=>"Memory":2`:                             false,
+		`"A=1"=>"A=2"`:                                       false,
+		`"Id":"a"=>"Id":"c"`:                                 false,
+		`"/a:/a","/b:/b"=>"/a:/a","/etc:/b"`:                 false,
+	} {
+		from, to, _ := strings.Cut(change, "=>")
+		if got := adoptedDefinition(i, []byte(strings.ReplaceAll(was, from, to))); (got == want) != same {
+			t.Errorf("%s: the definition is the same: %v", change, got == want)
+		}
+	}
+	if adoptedDefinition(img{id: "other"}, []byte(was)) == want {
+		t.Error("another image has the same definition")
+	}
+}
+
 func TestPick(t *testing.T) {
 	s := entryOf("")
 	mine := map[string]string{LabelService: "chat", labelMade: "true"}

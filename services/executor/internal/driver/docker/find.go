@@ -90,13 +90,14 @@ func (i img) definition() string {
 }
 
 // adoptedDefinition is the digest of a container that a human made: its image, and everything of its configuration. What
-// changes with each start is left out.
+// changes with each start is left out, and so is the list of mounts, which the daemon gives in any order: what may be mounted
+// at all is in the configuration too.
 func adoptedDefinition(i img, raw []byte) string {
 	var c map[string]json.RawMessage
 	h := sha256.New()
 	h.Write([]byte("adopted " + i.id + " " + i.digest + "\n"))
 	if json.Unmarshal(raw, &c) == nil {
-		for _, part := range []string{"Id", "Created", "Path", "Args", "Image", "Config", "HostConfig", "Mounts"} {
+		for _, part := range []string{"Id", "Created", "Path", "Args", "Image", "Config", "HostConfig"} {
 			h.Write([]byte(part + "="))
 			h.Write(canonicalJSON(c[part]))
 			h.Write([]byte("\n"))

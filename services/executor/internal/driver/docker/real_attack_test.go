@@ -331,6 +331,23 @@ func TestRealAdopt(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.c.Containers.Mounts = []string{folder}
+	s = entry()
+	options := adoptable(b, s)
+	for i := range 6 {
+		options.HostConfig.Binds = append(options.HostConfig.Binds, fmt.Sprintf("%s:/folder%d:ro", folder, i))
+	}
+	if _, err := b.api.ContainerCreate(t.Context(), options); err != nil {
+		t.Fatal(err)
+	}
+	if definition, err = b.d.Definition(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 { // the daemon lists mounts in any order
+		if again, err := b.d.Definition(t.Context(), s); again != definition || err != nil {
+			t.Fatalf("the definition of a container with mounts changed: %v, %v", again, err)
+		}
+	}
+	b.start(s)
 	for name, widen := range map[string]func(c *container.Config, h *container.HostConfig){
 		"privileged":        func(_ *container.Config, h *container.HostConfig) { h.Privileged = true },
 		"a capability":      func(_ *container.Config, h *container.HostConfig) { h.CapAdd = []string{"SYS_ADMIN"} },

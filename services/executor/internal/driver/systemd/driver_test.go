@@ -1,0 +1,460 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/catalogue"
+)
+
+// fake is a systemd with one unit, x.service.
+type fake struct {
+	mu    sync.Mutex
+	props properties
+	calls []string
+	// onStart and onStop say what becomes of the unit, and the job's result; "" for none.
+	onStart, onStop func(*fake) string
+	onKill          func(*fake)
+	err             map[string]error
+	out             chan change
+	closed          bool
+}
+
+func newFake(p properties) *fake {
+	return &fake{props: p, out: make(chan change), err: map[string]error{}}
+}
+
+func (f *fake) note(call string) error {
+	f.calls = append(f.calls, call)
+	err := f.err[call]
+	if call == "stop" {
+		delete(f.err, call)
+	}
+	return err
+}
+
+func (f *fake) become(p properties) { f.props = p }
+
+func (f *fake) properties(context.Context, string) (properties, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.props), f.err["properties"]
+}
+
+func (f *fake) states(_ context.Context, units []string) (map[string]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := map[string]string{}
+	for _, u := range units {
+		out[u], _ = f.props["ActiveState"].(string)
+	}
+	return out, f.note("states")
+}
+
+func (f *fake) job(call string, then func(*fake) string) (uint32, <-chan string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.note(call); err != nil {
+		return 0, nil, err
+	}
+	result := make(chan string, 1)
+	if then != nil {
+		if verdict := then(f); verdict != "" {
+			result <- verdict
+		}
+	}
+	return 7, result, nil
+}
+
+func (f *fake) start(context.Context, string) (uint32, <-chan string, error) {
+	return f.job("start", f.onStart)
+}
+func (f *fake) stop(context.Context, string) (uint32, <-chan string, error) {
+	return f.job("stop", f.onStop)
+}
+
+func (f *fake) cancel(context.Context, uint32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.note("cancel")
+}
+
+func (f *fake) kill(context.Context, string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.onKill != nil {
+		f.onKill(f)
+	}
+	return f.note("kill")
+}
+
+func (f *fake) resetFailed(context.Context, string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.props["ActiveState"] = "inactive"
+	return f.note("reset-failed")
+}
+
+func (f *fake) changes() <-chan change { return f.out }
+func (f *fake) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.closed {
+		f.closed = true
+		close(f.out)
+	}
+}
+
+// said is what was asked of it beside observing.
+func (f *fake) said() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(f.calls), func(c string) bool { return c == "states" })
+}
+
+// change sets the properties and tells of them.
+func (f *fake) change(p properties) {
+	f.mu.Lock()
+	f.props = p
+	f.mu.Unlock()
+	f.out <- change{path: unitPaths + "x_2eservice", props: maps.Clone(p)}
+}
+
+func on(t *testing.T, f *fake) *Driver {
+	t.Helper()
+	d, err := newDriver(Config{Journalctl: "/bin/false", Logger: slog.New(slog.DiscardHandler)}, func(context.Context) (manager, error) { return f, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+func x() *catalogue.Service {
+	return &catalogue.Service{ID: "x", Driver: catalogue.DriverSystemd, Unit: "x.service", StopTimeoutS: 30}
+}
+
+func idle() properties {
+	return properties{"Id": "x.service", "LoadState": "loaded", "ActiveState": "inactive"}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for _, cfg := range []Config{{Manager: "root"}, {Journalctl: "journalctl"}} {
+		if d, err := New(cfg); err == nil {
+			_ = d.Close()
+			t.Errorf("New(%+v) made a driver", cfg)
+		}
+	}
+}
+
+func TestStart(t *testing.T) {
+	running := func(f *fake) string { f.become(begun(nil)); return "done" }
+	cases := []struct {
+		name    string
+		before  properties
+		onStart func(*fake) string
+		err     map[string]error
+		want    error
+		calls   []string
+	}{
+		{"not there", properties{"LoadState": "not-found", "ActiveState": "inactive"}, nil, nil, driver.ErrUnitMissing, nil},
+		{"changed since", properties{"Id": "x.service", "LoadState": "loaded", "ActiveState": "inactive", "NeedDaemonReload": true}, nil, nil, errReload, nil},
+		{"another's alias", properties{"Id": "y.service", "LoadState": "loaded", "ActiveState": "inactive"}, nil, nil, errAlias, nil},
+		{"still stopping", begun(properties{"ActiveState": "deactivating"}), nil, nil, driver.ErrNotStarted, nil},
+		{"not permitted", idle(), nil, map[string]error{"start": driver.ErrNotPermitted}, driver.ErrNotPermitted, []string{"start"}},
+		{"another job", idle(), nil, map[string]error{"start": errDestructive}, driver.ErrNotStarted, []string{"start"}},
+		{"no answer", idle(), nil, map[string]error{"properties": driver.ErrNoManager}, driver.ErrNoManager, nil},
+		{"a dependency", idle(), func(*fake) string { return "dependency" }, nil, driver.ErrNotStarted, []string{"start"}},
+		{"skipped", idle(), func(*fake) string { return "skipped" }, nil, driver.ErrNotStarted, []string{"start"}},
+		{"no program", idle(), func(f *fake) string {
+			f.become(over("failed", 0, 40, properties{"Result": "exit-code", "ExecMainCode": int32(1), "ExecMainStatus": int32(203)}))
+			return "failed"
+		}, nil, driver.ErrProgramMissing, []string{"start"}},
+		{"no user", idle(), func(f *fake) string {
+			f.become(over("failed", 0, 40, properties{"Result": "exit-code", "ExecMainCode": int32(1), "ExecMainStatus": int32(217)}))
+			return "failed"
+		}, nil, driver.ErrNotPermitted, []string{"start"}},
+		{"systemd could not", idle(), func(f *fake) string {
+			f.become(over("failed", 0, 40, properties{"Result": "resources"}))
+			return "failed"
+		}, nil, errNotRun, []string{"start"}},
+		{"it ran and ended", idle(), func(f *fake) string {
+			f.become(over("failed", 0, 40, properties{"Result": "oom-kill"}))
+			return "failed"
+		}, nil, nil, []string{"start"}},
+		{"it runs", idle(), running, nil, nil, []string{"start"}},
+		{"it runs already", begun(nil), nil, nil, nil, nil},
+		{"it failed before", over("failed", 41, 40, nil), running, nil, nil, []string{"reset-failed", "start"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake(c.before)
+				f.onStart = c.onStart
+				maps.Copy(f.err, c.err)
+				d := on(t, f)
+				if err := d.Start(t.Context(), x()); !errors.Is(err, c.want) {
+					t.Errorf("Start = %v, want %v", err, c.want)
+				}
+				if !slices.Equal(c.calls, f.said()) {
+					t.Errorf("asked of systemd: %q, want %q", f.said(), c.calls)
+				}
+			})
+		})
+	}
+}
+
+func TestUnitNamesAreTheCataloguesAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(begun(nil))
+		d := on(t, f)
+		for _, name := range []string{"", "-x.service", "x", "x.target", "x@.service", "../x.service", "x.service y.service", "x.service\n", "*.service"} {
+			s := x()
+			s.Unit = name
+			if got := d.Look(s); got.State != driver.Stopped {
+				t.Errorf("Look(%q) = %+v", name, got)
+			}
+			_, stop := d.Stop(t.Context(), s)
+			_, define := d.Definition(t.Context(), s)
+			_, logs := d.Logs(t.Context(), s, "", 1)
+			for _, err := range []error{d.Start(t.Context(), s), stop, define, logs} {
+				if !errors.Is(err, driver.ErrUnitMissing) {
+					t.Errorf("unit %q: %v", name, err)
+				}
+			}
+		}
+		if calls := f.said(); len(calls) > 0 {
+			t.Errorf("asked of systemd: %q", calls)
+		}
+	})
+}
+
+// A unit that does not say that it is ready is not waited for once its program runs; one whose program does not run yet is.
+func TestStartDoesNotWaitForReadiness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(idle())
+		f.onStart = func(f *fake) string {
+			f.become(begun(properties{"ActiveState": "activating", "SubState": "start-pre", "MainPID": uint32(0)}))
+			return ""
+		}
+		d := on(t, f)
+		began := time.Now()
+		go func() {
+			time.Sleep(time.Minute)
+			f.change(begun(properties{"ActiveState": "activating", "SubState": "start"}))
+		}()
+		if err := d.Start(t.Context(), x()); err != nil || time.Since(began) != time.Minute {
+			t.Errorf("Start = %v after %v", err, time.Since(began))
+		}
+		if got := d.Look(x()); got.State != driver.Starting || got.PID != 42 {
+			t.Errorf("Look = %+v", got)
+		}
+	})
+}
+
+func TestStartThatIsGivenUpIsCalledOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(idle())
+		d := on(t, f)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := d.Start(ctx, x()); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, driver.ErrNotStarted) {
+			t.Errorf("Start = %v", err)
+		}
+		if diff := cmp.Diff([]string{"start", "cancel"}, f.said()); diff != "" {
+			t.Errorf("asked of systemd (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestStop(t *testing.T) {
+	stopped := func(f *fake) string { f.become(over("inactive", 30, 40, nil)); return "done" }
+	cases := []struct {
+		name    string
+		before  properties
+		set     func(*fake)
+		changed bool
+		want    error
+		calls   []string
+		took    time.Duration
+	}{
+		{"nothing runs", idle(), nil, false, nil, nil, 0},
+		{"it failed", over("failed", 41, 40, nil), nil, false, nil, []string{"reset-failed"}, 0},
+		{"it runs", begun(nil), func(f *fake) { f.onStop = stopped }, true, nil, []string{"stop"}, 0},
+		{"not permitted", begun(nil), func(f *fake) { f.err["stop"] = driver.ErrNotPermitted }, false, driver.ErrNotPermitted, []string{"stop"}, 0},
+		{"it is killed", begun(nil), func(f *fake) {
+			f.onKill = func(f *fake) { f.become(over("failed", 30, 40, properties{"Result": "signal"})) }
+		}, true, nil, []string{"stop", "kill", "reset-failed"}, 35 * time.Second},
+		{"it cannot be killed", begun(nil), nil, false, driver.ErrNotStopped, []string{"stop", "kill"}, 35 * time.Second},
+		{"its start is under way", begun(properties{"ActiveState": "activating", "Job": []any{uint32(9), "/j"}}), func(f *fake) {
+			f.err["stop"], f.onStop = errDestructive, stopped
+		}, true, nil, []string{"stop", "cancel", "stop"}, 0},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake(c.before)
+				if c.set != nil {
+					c.set(f)
+				}
+				d := on(t, f)
+				began := time.Now()
+				changed, err := d.Stop(t.Context(), x())
+				if changed != c.changed || !errors.Is(err, c.want) || time.Since(began) != c.took {
+					t.Errorf("Stop = %v, %v after %v", changed, err, time.Since(began))
+				}
+				if !slices.Equal(c.calls, f.said()) {
+					t.Errorf("asked of systemd: %q, want %q", f.said(), c.calls)
+				}
+				if got := d.Look(x()); c.want == nil && (got.State != driver.Stopped || got.Cause != "") {
+					t.Errorf("afterwards: %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// A look costs nothing: what systemd says by itself is enough.
+func TestLookFollowsSignals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(idle())
+		d := on(t, f)
+		if got := d.Look(x()); got.State != driver.Stopped {
+			t.Errorf("at first: %+v", got)
+		}
+		f.change(begun(nil))
+		synctest.Wait()
+		if got := d.Look(x()); got.State != driver.Running {
+			t.Errorf("after it was started: %+v", got)
+		}
+		// It ends well, and systemd forgets it at once.
+		end := over("inactive", 41, 40, nil)
+		f.out <- change{path: unitPaths + "x_2eservice", props: end}
+		f.change(idle())
+		synctest.Wait()
+		if got := d.Look(x()); got.State != driver.Ended || got.Cause != driver.CauseExited {
+			t.Errorf("after it ended: %+v", got)
+		}
+		f.out <- change{path: unitPaths + "other", props: begun(nil)}
+		synctest.Wait()
+		if got := d.Look(x()); got.State != driver.Ended {
+			t.Errorf("after news of another unit: %+v", got)
+		}
+	})
+}
+
+// A signal that was missed is noticed.
+func TestComparison(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(idle())
+		d := on(t, f)
+		d.Look(x())
+		f.mu.Lock()
+		f.become(begun(nil))
+		f.mu.Unlock()
+		time.Sleep(comparing)
+		synctest.Wait()
+		if got := d.Look(x()); got.State != driver.Running {
+			t.Errorf("Look = %+v", got)
+		}
+		d.mu.Lock()
+		d.units["x.service"].looked = time.Now().Add(-2 * forgotten)
+		d.mu.Unlock()
+		time.Sleep(comparing)
+		synctest.Wait()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if len(d.units) != 0 {
+			t.Errorf("%d units that nobody looks at are observed", len(d.units))
+		}
+	})
+}
+
+// Without systemd nothing is known; when it is back, everything is.
+func TestBusIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newFake(begun(nil)), newFake(begun(nil))
+		refused, next := errors.New("refused"), []manager{first, nil, nil, second}
+		d, err := newDriver(Config{Journalctl: "/bin/false", Logger: slog.New(slog.DiscardHandler)}, func(context.Context) (manager, error) {
+			m := next[0]
+			if next = next[1:]; m == nil {
+				return nil, refused
+			}
+			return m, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		if got := d.Look(x()); got.State != driver.Running {
+			t.Fatalf("at first: %+v", got)
+		}
+		first.close()
+		synctest.Wait()
+		if got := d.Look(x()); got.State != driver.Unknown || got.Cause != driver.CauseNoManager {
+			t.Errorf("without systemd: %+v", got)
+		}
+		if err := d.Start(t.Context(), x()); !errors.Is(err, driver.ErrNoManager) {
+			t.Errorf("Start without systemd = %v", err)
+		}
+		if _, err := d.Stop(t.Context(), x()); !errors.Is(err, driver.ErrNoManager) {
+			t.Errorf("Stop without systemd = %v", err)
+		}
+		time.Sleep(4 * maxBackoff)
+		if got := d.Look(x()); got.State != driver.Running || len(next) != 0 {
+			t.Errorf("when it is back: %+v", got)
+		}
+	})
+}
+
+// Whoever waits for a job is told when systemd goes away.
+func TestBusIsLostInTheMiddle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(idle())
+		d := on(t, f)
+		go func() {
+			time.Sleep(time.Second)
+			f.close()
+		}()
+		if err := d.Start(t.Context(), x()); !errors.Is(err, driver.ErrNoManager) {
+			t.Errorf("Start = %v", err)
+		}
+	})
+}
+
+func TestWarnings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := x()
+		if got := on(t, newFake(begun(nil))).Warnings(s); len(got) != 0 {
+			t.Errorf("of a good unit: %q", got)
+		}
+		s.Network = catalogue.NetworkLoopback
+		got := on(t, newFake(begun(properties{"Restart": "always", "NeedDaemonReload": true}))).Warnings(s)
+		if diff := cmp.Diff([]string{WarnRestart, WarnReload, WarnNetwork}, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+func BenchmarkLook(b *testing.B) {
+	f := newFake(begun(nil))
+	d, err := newDriver(Config{Logger: slog.New(slog.DiscardHandler)}, func(context.Context) (manager, error) { return f, nil })
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer d.Close()
+	s := x()
+	for b.Loop() {
+		d.Look(s)
+	}
+}
