@@ -338,6 +338,9 @@ func TestNothingLeaks(t *testing.T) {
 // whoever started it.
 var programEnded = regexp.MustCompile(`("msg":"a service's program ended","service":"executor",)"service_id":"[^"]*",`)
 
+// ofService is the label of the executor's metrics that name a service of its catalogue, as a human wrote it.
+var ofService = regexp.MustCompile(`(?m)^(durward_service_(?:state|memory_bytes)\{[^}]*)\bservice="[^"]*"`)
+
 // leaks drives an installation with canaries and returns what it found, and where.
 func leaks(t *testing.T, opts harness.Options) (found, places []string) {
 	t.Helper()
@@ -363,6 +366,7 @@ func leaks(t *testing.T, opts harness.Options) (found, places []string) {
 		texts[role+" /traces"] = page(t, h, role, "/traces")
 		texts[role+" /health"] = page(t, h, role, "/health")
 	}
+	texts[harness.Executor+" /metrics"] = ofService.ReplaceAllString(texts[harness.Executor+" /metrics"], "$1")
 	for _, role := range slices.Backward(harness.Roles()) {
 		h.Process(role).Stop() // it sends its last spans
 		texts[role+" log"] = programEnded.ReplaceAllString(h.ReadFile(filepath.Join("logs", role+".log")), "$1")
@@ -488,11 +492,15 @@ func argumentsFor(t *testing.T, tool *mcp.Tool) []string {
 	good, bad := map[string]any{}, map[string]any{canaryText: canaryText}
 	for name, p := range schema.Properties {
 		switch {
+		case name == "lines":
+			good[name] = 3
 		case p.Type != "string":
 			t.Fatalf("argument %s of %s is of type %s, which this test does not know how to fill", name, tool.Name, p.Type)
 		case name == "operation_id":
 			good[name] = strings.Repeat("c0ffee00", 4)
-		case name == "service_id":
+		case name == "plan_digest":
+			good[name] = strings.Repeat("c0ffee00", 8)
+		case slices.Contains([]string{"service_id", "mode_id", "model_id", "cursor"}, name):
 			good[name] = canaryText
 		default:
 			good[name] = "because " + canaryText + " said so"
@@ -574,11 +582,11 @@ func scrape(t *testing.T, h *harness.Host, role string) map[string]*dto.MetricFa
 
 // TestMetrics scrapes the running processes: what each shows, with which labels, all of them from closed sets.
 func TestMetrics(t *testing.T) {
-	h := harness.Start(t, harness.Options{})
+	h := harness.StartMeasured(t)
 	client := h.Connect(h.AddClient("agent"))
 	client.Call("gpu_status", nil)
 	client.Call("service_info", map[string]any{"service_id": "not-there"})
-	asked := client.Call("start_service", map[string]any{"service_id": harness.DemoService})
+	asked := client.Call("start_service", map[string]any{"service_id": harness.SleepyService})
 	h.Approve(asked.OperationID)
 	client.Call("wait_operation", map[string]any{"operation_id": asked.OperationID})
 	h.ConnectRaw(h.AddClient("other")).CallTool("format_disk", `{}`)
@@ -596,8 +604,12 @@ func TestMetrics(t *testing.T) {
 		},
 		harness.Executor: {
 			"durward_executor_call_duration_seconds": {"status", "tool"}, "durward_executor_refused_total": {"code", "permission"},
-			"durward_executor_services": {"state"}, "durward_executor_gpu_memory_used_bytes": {"gpu", "simulated"},
-			"durward_executor_gpu_memory_bytes": {"gpu", "simulated"}, "durward_executor_calls_in_flight": nil, "durward_halted": nil,
+			"durward_executor_services": {"state"}, "durward_service_state": {"service", "state"},
+			"durward_service_memory_bytes": {"gpu_uuid", "service", "source"}, "durward_gpu_info": {"gpu", "gpu_uuid", "name", "simulated"},
+			"durward_gpu_memory_used_bytes": {"gpu", "gpu_uuid"}, "durward_gpu_memory_total_bytes": {"gpu", "gpu_uuid"},
+			"durward_gpu_memory_free_bytes": {"gpu", "gpu_uuid"}, "durward_gpu_memory_foreign_bytes": {"gpu", "gpu_uuid"},
+			"durward_gpu_temperature_celsius": {"gpu", "gpu_uuid"}, "durward_gpu_driver_up": nil,
+			"durward_executor_calls_in_flight": nil, "durward_halted": nil,
 		},
 		harness.Audit: {
 			"durward_audit_append_duration_seconds": {"status"}, "durward_audit_records_total": {"kind"}, "durward_audit_log_records": nil,
@@ -661,7 +673,8 @@ func TestMetrics(t *testing.T) {
 		{gateway, "durward_gateway_refused_total", map[string]string{"reason": "unknown tool"}, 1},
 		{executor, "durward_executor_call_duration_seconds", map[string]string{"tool": "start_service", "status": "ok"}, 1},
 		{executor, "durward_executor_services", map[string]string{"state": "running"}, 1},
-		{executor, "durward_executor_gpu_memory_used_bytes", map[string]string{"gpu": "0"}, 8192 << 20},
+		{executor, "durward_gpu_memory_used_bytes", map[string]string{"gpu": "0"}, 8192 << 20},
+		{executor, "durward_service_memory_bytes", map[string]string{"service": harness.SleepyService, "source": "measured"}, 8192 << 20},
 		{vault, "durward_vault_decisions_total", map[string]string{"decision": "approve", "result": "ok"}, 1},
 		{vault, "durward_vault_redemptions_total", map[string]string{"result": "ok"}, 1},
 	} {
@@ -725,9 +738,9 @@ func TestAlertsFitMetrics(t *testing.T) {
 	if err := yaml.Unmarshal(raw, &file); err != nil {
 		t.Fatal(err)
 	}
-	h := harness.Start(t, harness.Options{})
+	h := harness.StartMeasured(t)
 	client := h.Connect(h.AddClient("agent"))
-	asked := client.Call("start_service", map[string]any{"service_id": harness.DemoService})
+	asked := client.Call("start_service", map[string]any{"service_id": harness.SleepyService})
 	h.Approve(asked.OperationID)
 	client.Call("wait_operation", map[string]any{"operation_id": asked.OperationID})
 	// labels are what each series has, as Prometheus stores it: name → label → values.

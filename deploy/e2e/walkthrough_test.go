@@ -42,7 +42,10 @@ func walk(t *testing.T, h *harness.Host, agent *harness.Client) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	if diff := cmp.Diff([]string{"gpu_status", "list_services", "service_info", "start_service", "stop_service", "wait_operation"}, names); diff != "" {
+	if diff := cmp.Diff([]string{
+		"gpu_status", "list_models", "list_modes", "list_services", "mode_info", "model_info", "service_info", "service_logs", "simulate_mode",
+		"sleep_service", "start_service", "stop_service", "switch_mode", "wait_operation", "wake_service",
+	}, names); diff != "" {
 		t.Errorf("tools (-want +got):\n%s", diff)
 	}
 	if !strings.Contains(agent.InitializeResult().Instructions, "wait_operation") {

@@ -522,6 +522,7 @@ func (w *hostWorld) killedAtEveryWrite(rounds int) (trials, effects int) {
 				}
 				w.reset()
 			}
+			w.restartWith() // the point that was not reached would be, in the next switch
 			w.reset()
 		}
 	}

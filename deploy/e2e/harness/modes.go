@@ -2,7 +2,11 @@ package harness
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
+	"testing"
+
+	"durward.internal/deploy/e2e/fakegpu"
 )
 
 // Of ModesCatalogue beside DemoService.
@@ -53,4 +57,38 @@ modes:
 `, DemoModel, DemoService, h.Port(0), h.touchFile(DemoService), h.Port(0), DemoModel,
 		SleepyService, h.Port(2), filepath.Join(h.Dir, "record-"+SleepyService), LoggedSecret, h.Port(2),
 		DayMode, DemoService, NightMode, SleepyService)
+}
+
+// StartMeasured starts an installation whose one GPU is measured: by a stand-in for nvidia-smi, over a folder that SleepyService takes
+// its memory in.
+func StartMeasured(t testing.TB) *Host {
+	t.Helper()
+	h := New(t, Options{Catalogue: measuredCatalogue})
+	if _, err := fakegpu.New(h.Path("gpus"), fakegpu.GPU{UUID: "GPU-00000000-1111-2222-3333-444444444444", Name: "NVIDIA H100 80GB HBM3", Total: 81559, Reserved: 560}); err != nil {
+		t.Fatal(err)
+	}
+	program := h.Path("nvidia-smi")
+	script := fmt.Sprintf("#!/bin/sh\n%s=%q exec %q \"$@\"\n", fakegpu.Variable, h.Path("gpus"), filepath.Join(h.Bin, "nvidia-smi"))
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.WriteFile("config/executor.yaml", h.ReadFile("config/executor.yaml")+fmt.Sprintf("\ngpu: {source: nvidia-smi, program: %q}\n", program))
+	h.StartAll()
+	return h
+}
+
+func measuredCatalogue(h *Host) string {
+	return fmt.Sprintf(`version: 1
+gpus:
+  - {index: 0, name: H100}
+services:
+  - id: %s
+    name: Sleepy
+    driver: process
+    argv: [durward-engine, -api, vllm, -port, "%d", -name, %s, -fake-gpu, %q, -vram, "8192"]
+    port: %d
+    health: {path: /health}
+    vram_mib: 8192
+    gpus: [0]
+`, SleepyService, h.Port(2), SleepyService, h.Path("gpus"), h.Port(2))
 }

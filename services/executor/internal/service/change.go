@@ -62,6 +62,8 @@ func Cause(err error) string {
 var (
 	errTimeout = &failure{driver.CauseTimeout, errors.New("start_timeout_s is over")}
 	errStalled = &failure{driver.CauseStalled, errors.New("stall_timeout_s is over")}
+	// errUnbegun: a Confirm is broken.
+	errUnbegun = errors.New("a confirmation that began nothing and refused nothing")
 	// errStopped ends a start because somebody wants the service stopped.
 	errStopped = &failure{driver.CauseStopped, errors.New("a stop was asked for")}
 )
@@ -81,8 +83,11 @@ func (m *Manager) Raise(ctx context.Context, s *catalogue.Service, a Act) (bool,
 	return m.raise(ctx, s, a, nil)
 }
 
-// raise is Raise; admit, if not nil, is asked once nothing but the confirmation is left to wait for.
-func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit func(context.Context, *catalogue.Service) error) (bool, error) {
+// admission decides whether a service may take its GPU memory now; its error is a fault. nil: nobody asks.
+type admission func(ctx context.Context, s *catalogue.Service) error
+
+// raise is Raise, with an admission that is asked once nothing but the confirmation is left to wait for.
+func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit admission) (bool, error) {
 	u := m.unit(s.ID)
 	if err := u.take(ctx, s); err != nil {
 		return false, err
@@ -109,8 +114,8 @@ func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit 
 			return
 		}
 		m.set(s, u, func(u *unit) {
-			u.phase, u.failure, u.verdict, u.asleep, u.held = executorv1.ServiceState_SERVICE_STATE_STARTING, "", verdict{}, false, false
-			u.abandon = abandon
+			u.phase, u.failure, u.abandon = executorv1.ServiceState_SERVICE_STATE_STARTING, "", abandon
+			u.verdict, u.asleep, u.held = verdict{}, false, false
 		})
 		a.phase(progress.PhaseStart)
 		go func() { started <- m.launch(waiting, d, s) }()
@@ -124,7 +129,7 @@ func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit 
 	}
 	switch {
 	case !begun:
-		return false, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errors.New("a confirmation that began nothing and refused nothing")))
+		return false, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errUnbegun))
 	case running:
 		m.check(ctx, s, u)
 		return false, nil

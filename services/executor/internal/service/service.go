@@ -124,7 +124,9 @@ func New(cfg Config) *Manager {
 	if cfg.Leases == nil {
 		cfg.Leases = &lease.Leases{}
 	}
-	return &Manager{cfg: cfg, units: map[string]*unit{}, slots: make(chan struct{}, maxChecks), host: host{proc: "/proc", cgroups: "/sys/fs/cgroup"}}
+	return &Manager{
+		cfg: cfg, units: map[string]*unit{}, slots: make(chan struct{}, maxChecks), host: host{proc: "/proc", cgroups: "/sys/fs/cgroup"},
+	}
 }
 
 // unit is what is remembered of one service beside what its driver sees.
@@ -403,7 +405,8 @@ func (m *Manager) Subject(ctx context.Context, tool contract.Tool, request proto
 	if err != nil {
 		m.cfg.Logger.WarnContext(ctx, "what a service runs has no digest", "service_id", s.ID, "error", err)
 		if runs(tool) {
-			return nil, fault.New(callv1.Code_CODE_FAILED, s.ID+" cannot be started: what it runs is missing or cannot be read", fault.WithCause(err))
+			return nil, fault.New(callv1.Code_CODE_FAILED, s.ID+" cannot be started: what it runs is missing or cannot be read",
+				fault.WithCause(err))
 		}
 		definition = catalogue.Unreadable
 	}

@@ -174,7 +174,7 @@ func (m *Manager) Wake(ctx context.Context, s *catalogue.Service, a Act) (bool, 
 	return m.wake(ctx, s, a, nil)
 }
 
-func (m *Manager) wake(ctx context.Context, s *catalogue.Service, a Act, admit func(context.Context, *catalogue.Service) error) (bool, error) {
+func (m *Manager) wake(ctx context.Context, s *catalogue.Service, a Act, admit admission) (bool, error) {
 	if m.cfg.Engine == nil || !sleeps(s) {
 		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" does not sleep: its catalogue entry says no way to")
 	}
@@ -193,7 +193,7 @@ func (m *Manager) wake(ctx context.Context, s *catalogue.Service, a Act, admit f
 }
 
 // wakeUp wakes a service whose turn is taken and that sleeps.
-func (m *Manager) wakeUp(ctx context.Context, s *catalogue.Service, u *unit, a Act, admit func(context.Context, *catalogue.Service) error) (bool, error) {
+func (m *Manager) wakeUp(ctx context.Context, s *catalogue.Service, u *unit, a Act, admit admission) (bool, error) {
 	if admit != nil {
 		if err := admit(ctx, s); err != nil {
 			return false, err

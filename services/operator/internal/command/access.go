@@ -285,13 +285,16 @@ is not used again and history can be read.`,
 
 func (a *app) clientConnectCommand() *cobra.Command {
 	var overHTTP, dryRun, yes, user bool
-	var name string
+	var name, tier string
 	cmd := &cobra.Command{
 		Use:   "connect claude-code",
 		Short: "Write an agent program's configuration",
 		Long: `Lets the client in if need be, and writes Durward into Claude Code's configuration: .mcp.json in the current
 folder, or with --user your ~/.claude.json. The change is shown first. Nothing secret is written there: the
 stdio bridge (durward mcp) reads the token and key from files that only you can read.
+
+A client that is let in so may ask for everything, switches of modes included, and each change waits for your
+signature; --tier WRITE keeps from it what takes something away.
 
 With --http the configuration names the URL, and the token is read from the environment variable
 DURWARD_TOKEN; such a client is a bearer client.`,
@@ -305,7 +308,7 @@ DURWARD_TOKEN; such a client is a bearer client.`,
 					name += "-http"
 				}
 			}
-			return a.connectClient(cmd.Context(), connectOptions{name: name, overHTTP: overHTTP, dryRun: dryRun, yes: yes, user: user})
+			return a.connectClient(cmd.Context(), connectOptions{name: name, tier: tier, overHTTP: overHTTP, dryRun: dryRun, yes: yes, user: user})
 		},
 	}
 	cmd.Flags().BoolVar(&overHTTP, "http", false, "connect by URL instead of by the bridge")
@@ -313,11 +316,12 @@ DURWARD_TOKEN; such a client is a bearer client.`,
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	cmd.Flags().BoolVar(&user, "user", false, "write ~/.claude.json instead of .mcp.json here")
 	cmd.Flags().StringVar(&name, "name", "", "the client's name (default claude-code)")
+	cmd.Flags().StringVar(&tier, "tier", "DESTRUCTIVE", "the most that a new client may ask for: READ, WRITE or DESTRUCTIVE")
 	return cmd
 }
 
 type connectOptions struct {
-	name                        string
+	name, tier                  string
 	overHTTP, dryRun, yes, user bool
 }
 
@@ -355,7 +359,7 @@ func (a *app) connectClient(ctx context.Context, opts connectOptions) error {
 		return err
 	}
 	if !known {
-		a.out.Printf("Lets in the client %s (up to WRITE), with its token and key in %s.\n", opts.name, a.home.Client(opts.name))
+		a.out.Printf("Lets in the client %s (up to %s), with its token and key in %s.\n", opts.name, opts.tier, a.home.Client(opts.name))
 	}
 	diff := client.Diff(path, before, after)
 	if diff == "" {
@@ -373,7 +377,7 @@ func (a *app) connectClient(ctx context.Context, opts connectOptions) error {
 		return err
 	}
 	if !known {
-		if err := a.addClient(ctx, cfg, opts.name, "cli", "WRITE", opts.overHTTP); err != nil {
+		if err := a.addClient(ctx, cfg, opts.name, "cli", opts.tier, opts.overHTTP); err != nil {
 			return err
 		}
 	}

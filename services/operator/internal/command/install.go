@@ -42,8 +42,8 @@ func (a *app) installCommand() *cobra.Command {
 between the processes, hardened units for systemd, and a timer that renews certificates; then starts it all.
 What an agent's user can reach of it afterwards is the gateway's port.
 
---dry-run prints every step and changes nothing; it needs no root, but sees more as root. --apply does the
-steps and prints each. A second run changes nothing. Files that a human has edited are kept, and settings of
+--dry-run prints every step and changes nothing; where Durward is installed already it needs root too, to see
+how things are. --apply does the steps and prints each. A second run changes nothing. Files that a human has edited are kept, and settings of
 an earlier run hold until they are given anew.
 
 Operators are people's Unix users: they enter the group durward-operators, get a certificate and, in
@@ -166,6 +166,9 @@ func (a *app) planInstall(opts installOptions) (*install.Plan, error) {
 		Settings: settings, Root: root, Programs: programs, Operators: operators, SigningKeys: given,
 		Command: runProgram, Join: a.joinAs, Now: a.now,
 	})
+	if errors.Is(err, os.ErrPermission) {
+		return nil, denied("sudo durward install --dry-run", "what is installed here can be seen by root alone")
+	}
 	if err != nil {
 		return nil, failed("", "%s", clean.Block(err.Error(), 2000))
 	}

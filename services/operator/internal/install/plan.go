@@ -441,7 +441,12 @@ func (p *Plan) start() error {
 	active := p.opts.Command(context.Background(), "systemctl", "is-active", "--quiet", "durward.target") == nil
 	switch {
 	case changed || len(enable) > 0:
-		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", "systemctl", "restart", "durward.target", "durward-renew.timer"))
+		// By name, so that systemctl waits for each: a target is there before what it wants has started again.
+		restart := []string{"systemctl", "restart", "durward.target", "durward-renew.timer"}
+		for _, role := range home.Roles() {
+			restart = append(restart, "durward-"+role+".service")
+		}
+		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", restart...))
 	case !active:
 		p.add(p.run("", "systemctl", "start", "durward.target", "durward-renew.timer"))
 	default:

@@ -66,6 +66,7 @@ func TestRealLayout(t *testing.T) {
 		{"a second operator", (*installed).secondOperator},
 		{"a killed process", (*installed).killed},
 		{"renewal", (*installed).renewal},
+		{"a machine that was off for days", (*installed).reboot},
 		{"a change of settings", (*installed).settings},
 		{"a unit, by the narrow executor", (*installed).unit},
 	} {
@@ -601,6 +602,50 @@ func (h *installed) renewal() {
 	}
 	if out, code := h.as("alice", nil, "durward", "renew"); code == 0 {
 		h.Errorf("an operator renews without root: %s", out)
+	}
+}
+
+// reboot starts everything as a machine does whose certificates have ended while it was off: /run is empty.
+func (h *installed) reboot() {
+	h.root("systemctl", "stop", "durward.target")
+	h.eventually("everything has stopped", func() error {
+		for _, role := range roles {
+			if pid := h.pid(role); pid != "0" {
+				return fmt.Errorf("%s still runs as process %s", role, pid)
+			}
+		}
+		return nil
+	})
+	ca, err := pki.Load("/etc/durward/pki")
+	h.must(err)
+	for _, dir := range []string{"audit", "vault", "executor", "gateway", "operators/alice"} {
+		dir = "/etc/durward/tls/" + dir
+		leaf, err := pki.ReadLeaf(dir + "/cert.pem")
+		h.must(err)
+		owner, err := pki.OwnerOf(dir + "/key.pem")
+		h.must(err)
+		certificate, key, err := ca.Issue(leaf.ID, time.Millisecond)
+		h.must(err)
+		h.must(pki.WriteLeafFor(dir, certificate, key, owner))
+	}
+	h.must(os.RemoveAll("/run/durward"))
+	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(2 * time.Second))) // certificates count in seconds
+	h.root("systemd-tmpfiles", "--create", "durward.conf")                        // as systemd-tmpfiles-setup.service does
+	h.root("systemctl", "start", "durward.target")
+	h.eventually("everything is well again", func() error {
+		if out, code := h.as("alice", nil, "durward", "status"); code != 0 {
+			return fmt.Errorf("%d: %s", code, out)
+		}
+		return nil
+	})
+	if out, code := h.install("--apply"); code != 0 || strings.Contains(out, "run ") || strings.Contains(out, "make ") {
+		h.Errorf("something is left to do: %d\n%s", code, out)
+	}
+	if out, code := h.as("alice", nil, "durward", "doctor"); code != 0 {
+		h.Errorf("doctor of alice ended with %d:\n%s", code, out)
+	}
+	if out, code := h.as("alice", nil, "durward", "install", "--dry-run"); code != 4 {
+		h.Errorf("a dry run of somebody who sees little: %d, %s", code, out)
 	}
 }
 

@@ -252,7 +252,7 @@ func (d *Driver) Start(ctx context.Context, s *catalogue.Service) error {
 	if err != nil {
 		return err
 	}
-	verdict, err := d.await(ctx, u, result, beginPatience, func(f facts) bool { return f.active != activating || f.mainPID != 0 })
+	verdict, err := d.await(ctx, u, result, beginPatience, func(f facts) bool { return f.mainPID != 0 })
 	if err != nil {
 		// The job must not start the unit later, when nobody expects it. A stop clears away what it has done already.
 		if cerr := b.cancel(context.WithoutCancel(ctx), job); cerr != nil {
