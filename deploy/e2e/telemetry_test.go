@@ -657,6 +657,12 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	}
+	harness.Eventually(t, "the GPU's memory is measured", func() error {
+		if used := value(scrape(t, h, harness.Executor)["durward_gpu_memory_used_bytes"], nil); used < 8192<<20 {
+			return fmt.Errorf("it is %v", used)
+		}
+		return nil
+	})
 	gateway, executor, vault := scrape(t, h, harness.Gateway), scrape(t, h, harness.Executor), scrape(t, h, harness.Vault)
 	for _, c := range []struct {
 		families map[string]*dto.MetricFamily

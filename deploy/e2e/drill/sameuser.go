@@ -102,7 +102,8 @@ func (w *world) intruder() string {
 func (w *world) developmentTargets() []string {
 	flags := []string{"-read", w.h.Dir, "-sign", w.h.Path("keys", "operator_ed25519")}
 	for _, role := range harness.Roles() {
-		flags = append(flags, "-process", strconv.Itoa(w.h.Process(role).PID()), "-port", w.h.HealthAddress(role), "-write", w.h.Path("config", role+".yaml"))
+		flags = append(flags, "-process", strconv.Itoa(w.h.Process(role).PID()), "-port", w.h.HealthAddress(role),
+			"-write", w.h.Path("config", role+".yaml"))
 		if role != harness.Gateway {
 			flags = append(flags, "-port", w.h.Address(role))
 		}
@@ -235,7 +236,8 @@ func (l *layout) as(uid, gid int, groups []string, argv ...string) *exec.Cmd {
 	}
 	script := `mount --rbind /proc "$1/proc"; mount --bind /dev "$1/dev"; root=$1 uid=$2 gid=$3 groups=$4; shift 4
 exec chroot --userspec="$uid:$gid" --groups="$groups" "$root" "$@"`
-	args := []string{"--mount", "--propagation", "private", "sh", "-ec", script, "sh", l.root, strconv.Itoa(uid), strconv.Itoa(gid), strings.Join(numbers, ",")}
+	args := []string{"--mount", "--propagation", "private", "sh", "-ec", script,
+		"sh", l.root, strconv.Itoa(uid), strconv.Itoa(gid), strings.Join(numbers, ",")}
 	cmd := exec.Command("unshare", append(args, argv...)...)
 	cmd.Dir = "/"
 	return cmd
@@ -305,20 +307,29 @@ func (l *layout) targets() []string {
 	for _, dir := range []string{"/etc/durward", "/var/lib/durward", "/run/durward", "/run/credentials"} {
 		flags = append(flags, "-read", dir)
 	}
-	for _, file := range []string{"/etc/durward/pki/ca.key", "/etc/durward/keys/grant.key", "/etc/durward/keys/log.key", "/run/credentials/durward-vault.service/grant.key",
-		"/run/credentials/durward-audit.service/log.key", "/etc/durward/tls/operators/alice/key.pem", "/root/.durward/config/operator.yaml"} {
+	for _, file := range []string{
+		"/etc/durward/pki/ca.key", "/etc/durward/keys/grant.key", "/etc/durward/keys/log.key", "/etc/durward/tls/operators/alice/key.pem",
+		"/run/credentials/durward-vault.service/grant.key", "/run/credentials/durward-audit.service/log.key", "/root/.durward/config/operator.yaml",
+	} {
 		flags = append(flags, "-read", file)
 	}
 	for _, role := range harness.Roles() {
-		flags = append(flags, "-process", strconv.Itoa(l.pids[role]), "-socket", "/run/durward/"+role+"/health.sock", "-read", "/etc/durward/tls/"+role+"/key.pem")
+		flags = append(flags, "-process", strconv.Itoa(l.pids[role]), "-socket", "/run/durward/"+role+"/health.sock",
+			"-read", "/etc/durward/tls/"+role+"/key.pem")
 		if role != harness.Gateway {
 			flags = append(flags, "-socket", "/run/durward/"+role+"/grpc.sock")
 		}
-		for _, path := range []string{"/etc/durward/" + role + ".yaml", "/usr/local/lib/durward/" + role, "/etc/systemd/system/durward-" + role + ".service", "/etc/durward/tls/" + role + "/key.pem"} {
+		for _, path := range []string{
+			"/etc/durward/" + role + ".yaml", "/usr/local/lib/durward/" + role, "/etc/systemd/system/durward-" + role + ".service",
+			"/etc/durward/tls/" + role + "/key.pem",
+		} {
 			flags = append(flags, "-write", path)
 		}
 	}
-	for _, file := range []string{"catalogue.yaml", "clients.yaml", "installed.json", "trust/allowed_signers", "trust/ca.pem", "trust/grant_signers.yaml", "trust/log_keys", "trust/revoked.yaml"} {
+	for _, file := range []string{
+		"catalogue.yaml", "clients.yaml", "installed.json", "trust/allowed_signers", "trust/ca.pem", "trust/grant_signers.yaml", "trust/log_keys",
+		"trust/revoked.yaml",
+	} {
 		flags = append(flags, "-write", "/etc/durward/"+file)
 	}
 	return flags

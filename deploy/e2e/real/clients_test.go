@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/deploy/e2e/harness"
+	"durward.internal/services/platform/contract"
 )
 
 // client is an MCP client that nobody here wrote, as the tests drive it. Its methods fail the test when the client does not
@@ -98,8 +99,8 @@ func newAsker(t *testing.T, tools []*mcp.Tool) asker {
 	for _, tool := range tools {
 		a.schemas[tool.Name] = tool.OutputSchema
 	}
-	if len(tools) != 6 {
-		t.Fatalf("%d tools, want 6", len(tools))
+	if len(tools) != len(contract.Tools()) {
+		t.Fatalf("%d tools, want %d", len(tools), len(contract.Tools()))
 	}
 	return a
 }

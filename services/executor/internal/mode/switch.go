@@ -246,8 +246,8 @@ func (r *run) forward(ctx context.Context, releases, incoming []workStep) bool {
 			return r.fail(ctx, st.Service, "", err)
 		}
 	}
-	// The last step is noted as done before anybody says that the switch is.
-	r.note(ctx, nil)
+	// The last step is noted as done before anybody says that the switch is. A note that fails is written with the ending.
+	_ = r.note(ctx, nil)
 	for _, id := range r.work.Members {
 		one, ok := r.cfg.Catalogue().Lookup(id)
 		if !ok || !alive(r.cfg.Services.Look(one)) {

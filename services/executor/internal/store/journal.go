@@ -139,7 +139,7 @@ func (s *Store) EndSwitch(ctx context.Context, id int64, last *Step, at time.Tim
 
 // OpenSwitch returns the switch that has not ended, or nil.
 func (s *Store) OpenSwitch(ctx context.Context) (*Switch, error) {
-	found, err := s.switches(ctx, `WHERE ended_at IS NULL ORDER BY id LIMIT 1`)
+	found, err := s.switches(ctx, selectSwitch+` WHERE ended_at IS NULL ORDER BY id LIMIT 1`)
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
@@ -148,15 +148,18 @@ func (s *Store) OpenSwitch(ctx context.Context) (*Switch, error) {
 
 // Switches returns the newest ones, the newest first, without their Work.
 func (s *Store) Switches(ctx context.Context, limit int) ([]*Switch, error) {
-	found, err := s.switches(ctx, `ORDER BY id DESC LIMIT ?`, limit)
+	found, err := s.switches(ctx, selectSwitch+` ORDER BY id DESC LIMIT ?`, limit)
 	for _, w := range found {
 		w.Work = nil
 	}
 	return found, err
 }
 
-func (s *Store) switches(ctx context.Context, where string, args ...any) ([]*Switch, error) {
-	out, err := s.readSwitches(ctx, where, args...)
+const selectSwitch = `SELECT id, operation, mode, from_mode, plan_digest, work, began_at, ended_at, outcome, failed_service, cause,
+	not_running, log, recovered FROM switch`
+
+func (s *Store) switches(ctx context.Context, query string, args ...any) ([]*Switch, error) {
+	out, err := s.readSwitches(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("executor store: %w", err)
 	}
@@ -169,9 +172,8 @@ func (s *Store) switches(ctx context.Context, where string, args ...any) ([]*Swi
 	return out, nil
 }
 
-func (s *Store) readSwitches(ctx context.Context, where string, args ...any) ([]*Switch, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT id, operation, mode, from_mode, plan_digest, work, began_at, ended_at, outcome,
-		failed_service, cause, not_running, log, recovered FROM switch `+where, args...)
+func (s *Store) readSwitches(ctx context.Context, query string, args ...any) ([]*Switch, error) {
+	rows, err := s.db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}

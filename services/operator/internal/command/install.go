@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -33,6 +34,8 @@ type installOptions struct {
 	startingPatience time.Duration
 }
 
+const signingKeyUsage = "OpenSSH key `file` that is there already: a protected private key, or a .pub file whose key ssh-agent or a security key holds"
+
 func (a *app) installCommand() *cobra.Command {
 	opts := installOptions{startingPatience: 30 * time.Second}
 	cmd := &cobra.Command{
@@ -49,7 +52,9 @@ an earlier run hold until they are given anew.
 Operators are people's Unix users: they enter the group durward-operators, get a certificate and, in
 ~/.durward, their configuration and a signing key with a passphrase. Root's own ~/.durward is for sudo durward
 client and sudo durward operator. Rules (trust, clients, catalogue) are root's to change.`,
-		Example: "  durward install --dry-run\n  sudo durward install --apply\n  sudo durward install --apply --operator alice --signing-key /home/alice/.ssh/id_ed25519_sk.pub",
+		Example: `  durward install --dry-run
+  sudo durward install --apply
+  sudo durward install --apply --operator alice --signing-key /home/alice/.ssh/id_ed25519_sk.pub`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.changed = func(flag string) bool { return cmd.Flags().Changed(flag) }
 			return a.install(cmd.Context(), opts)
@@ -61,9 +66,9 @@ client and sudo durward operator. Rules (trust, clients, catalogue) are root's t
 	flags.StringVar(&opts.root, "root", "/", "lay it out below this `folder`, an image's root, and start nothing")
 	flags.StringVar(&opts.programs, "programs", "", "`folder` of the built programs (default this program's)")
 	flags.StringArrayVar(&opts.operators, "operator", nil, "Unix `user` of a person who is to approve; may be repeated (default who called sudo)")
-	flags.StringVar(&opts.signingKey, "signing-key", "", "OpenSSH key `file` that the operator has already: a protected private key, or a .pub file whose key ssh-agent or a security key holds")
+	flags.StringVar(&opts.signingKey, "signing-key", "", signingKeyUsage)
 	flags.IntVar(&opts.settings.Port, "port", install.DefaultPort, "where agents connect, on 127.0.0.1")
-	flags.BoolVar(&opts.settings.HealthOnLoopback, "health-on-loopback", false, "health and metrics on ports of 127.0.0.1, which every program of this machine can read")
+	flags.BoolVar(&opts.settings.HealthOnLoopback, "health-on-loopback", false, "health and metrics on ports of 127.0.0.1, for every program here")
 	flags.BoolVar(&opts.settings.Docker, "docker", false, "let the executor use the Docker Engine")
 	flags.BoolVar(&opts.settings.ProcessDriver, "process-driver", false, "let the executor start services by itself, as other users")
 	return cmd
@@ -143,10 +148,11 @@ func (a *app) planInstall(opts installOptions) (*install.Plan, error) {
 		}
 	}
 	operators := opts.operators
-	if sudoer := a.streams.Getenv("SUDO_USER"); len(operators) == 0 && len(record.Operators) == 0 && sudoer != "root" && sudoer != "" {
-		operators = []string{sudoer}
+	nobody := len(operators) == 0 && len(record.Operators) == 0
+	if sudoer := a.streams.Getenv("SUDO_USER"); nobody && sudoer != "root" && sudoer != "" {
+		operators, nobody = []string{sudoer}, false
 	}
-	if len(operators) == 0 && len(record.Operators) == 0 {
+	if nobody {
 		return nil, usage("Name their Unix user: --operator alice", "nobody could approve anything: there is no operator")
 	}
 	given := map[string]string{}
@@ -265,7 +271,8 @@ func (a *app) joinAs(ctx context.Context, who install.Member) ([]byte, error) {
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + who.Home, "TERM=" + a.streams.Getenv("TERM")}
 	var out, said bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.streams.In, &out, &said
+	// What it says besides is for the person at the terminal, whom it asks for a passphrase there.
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.streams.In, &out, io.MultiWriter(&said, a.streams.Err)
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == exitDenied {
@@ -296,7 +303,7 @@ yourself. Root then lets the key approve: sudo durward operator add NAME KEYFILE
 		},
 	}
 	cmd.Flags().StringVar(&operator, "operator", "", "your name in approvals (default your user name)")
-	cmd.Flags().StringVar(&signingKey, "signing-key", "", "OpenSSH key `file` that you have already: a protected private key, or a .pub file whose key ssh-agent or a security key holds")
+	cmd.Flags().StringVar(&signingKey, "signing-key", "", signingKeyUsage)
 	cmd.Flags().BoolVar(&without, "no-key", false, "make no signing key: for root, who changes rules and approves nothing")
 	return cmd
 }
@@ -304,7 +311,8 @@ yourself. Root then lets the key approve: sudo durward operator add NAME KEYFILE
 func (a *app) join(ctx context.Context, operator, signingKey string, without bool) error {
 	record, err := install.ReadRecord("/")
 	if errors.Is(err, os.ErrPermission) {
-		return denied("Ask for it: sudo durward install --apply --operator "+userName()+". Groups count from the next login on.", "you are not in the group %s", install.Group)
+		return denied("Ask for it: sudo durward install --apply --operator "+userName()+". Groups count from the next login on.",
+			"you are not in the group %s", install.Group)
 	}
 	if err != nil {
 		return err

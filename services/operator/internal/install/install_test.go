@@ -37,7 +37,7 @@ type image struct {
 func newImage(t *testing.T) *image {
 	t.Helper()
 	m := &image{T: t, root: filepath.Join(t.TempDir(), "root"), programs: t.TempDir(), now: time.Now()}
-	_, public, err := keys.Generate("alice", []byte("passphrase"))
+	_, public, err := keys.Generate("alice", nil)
 	m.must(err)
 	m.public = public
 	m.write("etc/passwd", fmt.Sprintf("root:x:0:0::/root:/bin/sh\nalice:x:%d:%d::/home/alice:/bin/sh\n", os.Getuid(), os.Getgid()))

@@ -227,7 +227,7 @@ func (p *Plan) join(ctx context.Context, who account, operator string) (string, 
 	case m.Without:
 		return "", err
 	case errors.Is(err, ErrNoKey):
-		return operator + " cannot approve yet. As " + who.Name + ": durward join. Then: sudo durward operator add " + operator + " KEYFILE.pub", nil
+		return fmt.Sprintf("%[1]s cannot approve yet. As %[2]s: durward join. Then: sudo durward operator add %[1]s KEYFILE.pub", operator, who.Name), nil
 	case err != nil:
 		return "", err
 	}

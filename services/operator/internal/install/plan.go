@@ -124,7 +124,9 @@ func New(opts Options) (*Plan, error) {
 			p.record.Operators = append(p.record.Operators, name)
 		}
 	}
-	for _, part := range []func() error{p.programs, p.users, p.folders, p.keys, p.configs, p.certificates, p.units, p.recorded, p.members, p.start} {
+	for _, part := range []func() error{
+		p.programs, p.users, p.folders, p.keys, p.configs, p.certificates, p.units, p.recorded, p.members, p.start,
+	} {
 		if err := part(); err != nil {
 			return nil, err
 		}
@@ -304,7 +306,8 @@ func (p *Plan) folders() error {
 	for _, dir := range []string{runDir, stateDir} {
 		for _, role := range home.Roles() {
 			if _, err := os.Stat(p.on(dir + "/" + role)); err != nil {
-				p.add(p.run("makes "+runDir+" and "+stateDir+", with a folder for each process", p.rooted("systemd-tmpfiles", "--create", "durward.conf")...))
+				p.add(p.run("makes "+runDir+" and "+stateDir+", with a folder for each process",
+					p.rooted("systemd-tmpfiles", "--create", "durward.conf")...))
 				return nil
 			}
 		}
