@@ -3,4 +3,4 @@
 # scripts/drill.sh 'gateway-.*' runs those that match.
 set -euo pipefail
 cd "$(dirname "$0")/../deploy/e2e/drill"
-exec go test -tags drill -count=1 -timeout 20m -run TestDrill -args -lines "${1:-.}"
+exec go test -tags drill -count=1 -timeout 40m -run TestDrill -args -lines "${1:-.}"

@@ -5,7 +5,7 @@
 # and cgroup namespaces, in its own sub-group of every cgroup hierarchy: the host's services, files and groups are out of its
 # reach. The network and /tmp are the host's.
 #   - /etc /usr /var /opt /srv /home /root are overlays: what COMMAND writes there (users, units, programs) is gone with the
-#     sandbox; /run is fresh and writable. The repository is seen as it is.
+#     sandbox; /run is fresh and writable. Every other folder is the host's own.
 #   - Units come from UNITDIR (copied), /etc/systemd/system, /run/systemd/system and a small tree: basic.target, journald.
 #     `systemctl daemon-reload` after writing more. With -b also the system bus and polkitd (Debian: dbus, polkitd).
 #   - COMMAND runs as root inside all of those namespaces with SANDBOX=1; the manager's own socket is /run/systemd/private.
@@ -21,7 +21,6 @@ if [ "${1:-}" = --inside ]; then # second half: process 1 to be, in the new name
   done
   mount -t tmpfs -o mode=755 tmpfs /run
   mkdir -p /run/lock /run/systemd/system /run/log/journal /run/sandbox/units
-  # The repository may lie below one of those folders; everything else of the host is read through the overlays.
   umount -l /sys/fs/cgroup
   if [ -d "$work/cgroup2" ]; then
     mount -t cgroup2 cgroup2 /sys/fs/cgroup

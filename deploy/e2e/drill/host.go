@@ -51,8 +51,11 @@ func HostLines() []HostLine {
 		{"host-every-step-fails", []string{"-weaken-switch", "compensation"}, false, (*hostWorld).everyStepFails},
 		{"host-two-agents", []string{"-weaken-switch", "lease"}, false, (*hostWorld).twoAgents},
 		{"host-stranger-takes-memory", []string{"-weaken-switch", "compensation,admission"}, false, (*hostWorld).strangerTakesMemory},
-		{"host-edited-after-approval", []string{"-weaken", "subject,confirm", "-weaken-switch", "plan,definition"}, false, (*hostWorld).editedAfterApproval},
-		{"host-hostile-gateway", []string{"-weaken", "required,grant,arguments,subject,statement,spent,redeem,confirm", "-weaken-switch", "plan"}, false, (*hostWorld).hostileGateway},
+		{"host-edited-after-approval", []string{"-weaken", "subject,confirm", "-weaken-switch", "plan,definition"}, false,
+			(*hostWorld).editedAfterApproval},
+		{"host-hostile-gateway", []string{
+			"-weaken", "required,grant,arguments,subject,statement,spent,redeem,confirm", "-weaken-switch", "plan",
+		}, false, (*hostWorld).hostileGateway},
 	}
 }
 
@@ -168,8 +171,8 @@ func (w *hostWorld) catalogue(h *harness.Host) string {
 	var b strings.Builder
 	b.WriteString("version: 1\ngpus:\n  - {index: 0, name: One}\n  - {index: 1, name: Two}\nservices:\n")
 	for i, p := range programs {
-		argv := []string{"durward-engine", "-name", p.id, "-port", fmt.Sprint(h.Port(i)), "-gpus", fmt.Sprint(p.gpu), "-vram", fmt.Sprint(p.vram),
-			"-fake-gpu", w.gpus.Dir, "-record", h.Path("starts-" + p.id), "-load-time", "100ms"}
+		argv := []string{"durward-engine", "-name", p.id, "-port", fmt.Sprint(h.Port(i)), "-gpus", fmt.Sprint(p.gpu),
+			"-vram", fmt.Sprint(p.vram), "-fake-gpu", w.gpus.Dir, "-record", h.Path("starts-" + p.id), "-load-time", "100ms"}
 		words, err := json.Marshal(append(argv, p.flags...))
 		w.must(err)
 		fmt.Fprintf(&b, "  - {id: %s, driver: process, argv: %s, port: %d, health: {path: /health}, gpus: [%d], vram_mib: %d, "+
@@ -285,7 +288,8 @@ func (w *hostWorld) grantFor(tool string, args []byte) (*callv1.SignedGrant, err
 	digest := canonical.Digest(args)
 	st.Arguments, st.ArgumentsDigest = args, canonical.FormatDigest(digest[:])
 	st.Principal, st.Session, st.Channel = statement.CommandPrincipal(w.h.Operator), "-", "cli"
-	out, err := vaultv1.NewApprovalServiceClient(w.operatorVault).GrantCommand(ctx, &vaultv1.GrantCommandRequest{Statement: w.sign(st, w.signer)})
+	command := &vaultv1.GrantCommandRequest{Statement: w.sign(st, w.signer)}
+	out, err := vaultv1.NewApprovalServiceClient(w.operatorVault).GrantCommand(ctx, command)
 	if err != nil {
 		return nil, err
 	}
@@ -559,7 +563,8 @@ func (w *hostWorld) everyStepFails(rounds int) (trials, effects int) {
 			out, err := w.to(mode)
 			w.must(err)
 			trials++
-			if out.GetOutcome() == executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED || out.GetCause() == "" || out.GetFailedService() != mode {
+			if out.GetOutcome() == executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED || out.GetCause() == "" ||
+				out.GetFailedService() != mode {
 				w.t.Logf("%s: %v", mode, out)
 				effects++
 			}
@@ -677,7 +682,8 @@ func (w *hostWorld) grab() (stop func()) {
 				time.Sleep(5 * time.Millisecond)
 				continue
 			}
-			stranger := exec.CommandContext(ctx, filepath.Join(w.h.Bin, harness.Engine), "grab", "-fake-gpu", w.gpus.Dir, "-mib", fmt.Sprint(gpus[0].Free()))
+			stranger := exec.CommandContext(ctx, filepath.Join(w.h.Bin, harness.Engine), "grab",
+				"-fake-gpu", w.gpus.Dir, "-mib", fmt.Sprint(gpus[0].Free()))
 			_ = stranger.Run() // it ends with the context
 			return
 		}
@@ -718,10 +724,11 @@ func (w *hostWorld) editedAfterApproval(rounds int) (trials, effects int) {
 				write(poison)
 				// The executor looks every second.
 				harness.Eventually(w.t, "the edit is in force", func() error {
-					if plan, err := w.simulate("work"); err == nil && plan.GetPlanDigest() != "" && !strings.Contains(string(args), plan.GetPlanDigest()) {
-						return nil
+					plan, err := w.simulate("work")
+					if err != nil || plan.GetPlanDigest() == "" || strings.Contains(string(args), plan.GetPlanDigest()) {
+						return errors.New("not yet")
 					}
-					return errors.New("not yet")
+					return nil
 				})
 				_, _ = w.call(w.gatewayExecutor, "switch_mode", args, g)
 			}

@@ -1,9 +1,12 @@
 package harness
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -114,6 +117,24 @@ func (p *Process) Kill() {
 func (p *Process) Hang() {
 	p.t.Helper()
 	p.signal(syscall.SIGSTOP)
+	// The kernel stops each thread when it looks at it next: until then one of them may answer.
+	Eventually(p.t, p.name+" stands still", func() error {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
+		if err != nil || len(threads) == 0 {
+			return errors.Join(err, errors.New("it has no threads"))
+		}
+		for _, file := range threads {
+			stat, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			// pid (name) state …, and a name may hold anything.
+			if rest := stat[bytes.LastIndexByte(stat, ')')+1:]; !bytes.HasPrefix(rest, []byte(" T")) {
+				return errors.New("a thread of it goes on")
+			}
+		}
+		return nil
+	})
 }
 
 // Continue ends a Hang.

@@ -325,6 +325,20 @@ func TestWhatACallIsToldAfterACrash(t *testing.T) {
 	if err := w.Recover(t.Context()); err != nil {
 		t.Errorf("a second recovery: %v", err)
 	}
+	// An earlier call with the same plan is not this one.
+	w.must("work")
+	if found, _ := w.Found(t.Context(), "switch_mode", arguments); found != "committed: the host is in mode work" {
+		t.Errorf("found %q", found)
+	}
+	w.must("old")
+	if found, _ := w.Found(t.Context(), "switch_mode", arguments); found != "as it was: nothing of the switch had begun" {
+		t.Errorf("found %q", found)
+	}
+	w.must("work")
+	w.host.bendAll()
+	if found, _ := w.Found(t.Context(), "switch_mode", arguments); found != "as it was: nothing of the switch had begun" {
+		t.Errorf("found %q", found)
+	}
 }
 
 func TestBoot(t *testing.T) {

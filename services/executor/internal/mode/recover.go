@@ -126,16 +126,33 @@ func (s *Switcher) Found(ctx context.Context, tool string, arguments []byte) (fo
 	if err := json.Unmarshal(arguments, &named); err != nil {
 		return "unknown", true
 	}
-	known, err := s.cfg.Journal.Switches(ctx, newest)
+	known, err := s.cfg.Journal.Switches(ctx, 1)
 	if err != nil {
 		return "unknown", true
 	}
-	for _, w := range known {
-		if w.Mode == named.ModeID && w.PlanDigest == named.PlanDigest {
-			return ending(w), true
+	// The same plan may have been carried out before, and what it left been undone since: then it was that call and not this one.
+	if len(known) == 0 || known[0].Mode != named.ModeID || known[0].PlanDigest != named.PlanDigest || !s.stands(known[0]) {
+		return "as it was: nothing of the switch had begun", true
+	}
+	return ending(known[0]), true
+}
+
+// stands reports whether what a committed switch left is still there.
+func (s *Switcher) stands(w *store.Switch) bool {
+	if w.Recovered || w.Outcome != executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED {
+		return true
+	}
+	c := s.cfg.Catalogue()
+	m, ok := c.Mode(w.Mode)
+	if !ok {
+		return true
+	}
+	for _, one := range members(c, m) {
+		if !alive(s.cfg.Services.Look(one)) {
+			return false
 		}
 	}
-	return "as it was: nothing of the switch had begun", true
+	return true
 }
 
 // ending is how a switch ended, in words.

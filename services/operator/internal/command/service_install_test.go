@@ -1,42 +1,17 @@
 package command
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/spf13/cobra"
 )
 
 // install runs durward service install.
 func (c catalog) install(args ...string) ran {
 	c.t.Helper()
-	var out, errs bytes.Buffer
-	a := &app{now: time.Now, streams: Streams{
-		In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: func(string) string { return "" }, Version: "test",
-	}}
-	root := a.root()
-	service, _, err := root.Find([]string{"service"})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if !slices.ContainsFunc(service.Commands(), func(sub *cobra.Command) bool { return sub.Name() == "install" }) {
-		service.AddCommand(a.serviceInstallCommand())
-	}
-	root.SetArgs(append([]string{"--home", c.home.Dir, "service", "install"}, args...))
-	root.SetOut(&out)
-	root.SetErr(&errs)
-	code := exitOK
-	if err := root.ExecuteContext(context.Background()); err != nil {
-		code = a.explain(err)
-	}
-	return ran{code, out.String(), errs.String()}
+	return c.run("", append([]string{"service", "install"}, args...)...)
 }
 
 func TestServiceInstallRefuses(t *testing.T) {

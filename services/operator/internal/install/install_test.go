@@ -410,6 +410,13 @@ func TestJoin(t *testing.T) {
 	if cfg.Vault.Address != "unix:/run/durward/vault/grpc.sock,user=durward-vault" || cfg.TLS.Key != "/etc/durward/tls/operators/alice/key.pem" {
 		t.Errorf("configuration: %+v", cfg)
 	}
+	// The one certificate of this home is the operator's, and others than root renew none.
+	if list := h.Certificates(); len(list) != 1 || list[0].Role != "operator" {
+		t.Errorf("certificates: %+v", list)
+	}
+	if _, err := h.RenewCertificates("alice", time.Now(), true); err == nil || !strings.Contains(err.Error(), "sudo durward renew") {
+		t.Errorf("cert renew: %v", err)
+	}
 	if protected, err := keys.Protected(cfg.SigningKey); err != nil || !protected {
 		t.Errorf("the new key has no passphrase: %v", err)
 	}

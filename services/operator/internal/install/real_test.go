@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -649,16 +650,17 @@ func (h *installed) reboot() {
 	}
 }
 
-func (h *installed) mtime(path string) time.Time {
+func (h *installed) mtime(path string) int64 {
 	h.Helper()
 	info, err := os.Stat(path)
 	h.must(err)
-	return info.ModTime()
+	return info.ModTime().UnixNano()
 }
 
 // settings takes the process driver away and puts health on ports.
 func (h *installed) settings() {
-	out, code := h.install("--apply", "--process-driver=false", "--health-on-loopback")
+	h.root("groupadd", "--force", "docker")
+	out, code := h.install("--apply", "--process-driver=false", "--health-on-loopback", "--docker")
 	if code != 0 || !strings.Contains(out, "remove  /etc/systemd/system/durward-executor.service.d/executor-process.conf") {
 		h.Fatalf("ended with %d:\n%s", code, out)
 	}
@@ -667,6 +669,13 @@ func (h *installed) settings() {
 	}
 	status, err := os.ReadFile("/proc/" + h.pid("executor") + "/status")
 	h.must(err)
+	docker, err := user.LookupGroup("docker")
+	h.must(err)
+	_, groups, _ := strings.Cut(string(status), "Groups:")
+	groups, _, _ = strings.Cut(groups, "\n")
+	if !slices.Contains(strings.Fields(groups), docker.Gid) {
+		h.Errorf("the executor is not in the group docker, %s: %s", docker.Gid, groups)
+	}
 	for _, line := range []string{"CapEff:\t0000000000000000\n", "CapBnd:\t0000000000000000\n", "Seccomp:\t2\n"} {
 		if !strings.Contains(string(status), line) {
 			h.Errorf("without the process driver the executor has not %q", line)

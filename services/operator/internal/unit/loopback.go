@@ -20,7 +20,9 @@ var hostOptions = []string{
 }
 
 // hostVariables are the same in the environment.
-var hostVariables = []string{"BIND", "BIND_ADDRESS", "GRADIO_SERVER_NAME", "HOST", "LLAMA_ARG_HOST", "OLLAMA_HOST", "SGLANG_HOST", "VLLM_HOST"}
+var hostVariables = []string{
+	"BIND", "BIND_ADDRESS", "GRADIO_SERVER_NAME", "HOST", "LLAMA_ARG_HOST", "OLLAMA_HOST", "SGLANG_HOST", "VLLM_HOST",
+}
 
 // loopback refuses a program that would be reached from other hosts by what it is told, or, where that is known of it, by what
 // it is not told. The packet filter of the unit is the second line: it holds on control groups of version 2 alone.

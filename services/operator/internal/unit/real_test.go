@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,7 +115,7 @@ func TestRealRenderedUnitRuns(t *testing.T) {
 	}
 	show := do(t, "systemctl", "show", name, "--property=Restart,MemoryMax,TasksMax,IPAddressDeny,IPAddressAllow,DevicePolicy,DeviceAllow,CPUQuotaPerSecUSec")
 	if diff := cmp.Diff([]string{
-		"CPUQuotaPerSecUSec=500ms", "DevicePolicy=closed", "DeviceAllow=char-nvidia* rw", "IPAddressAllow=::1/128 127.0.0.0/8",
+		"CPUQuotaPerSecUSec=500ms", "DevicePolicy=closed", "DeviceAllow=char-nvidia* rw", "IPAddressAllow=127.0.0.0/8 ::1/128",
 		"IPAddressDeny=0.0.0.0/0 ::/0", "MemoryMax=268435456", "Restart=no", "TasksMax=64",
 	}, sorted(show)); diff != "" {
 		t.Errorf("properties (-want +got):\n%s", diff)
@@ -129,7 +130,12 @@ func sorted(text string) []string {
 	for _, key := range order {
 		for _, line := range lines {
 			if strings.HasPrefix(line, key) && line != "DeviceAllow=char-rtc r" { // ProtectClock's
-				out = append(out, line)
+				_, value, _ := strings.Cut(line, "=")
+				values := strings.Split(value, " ")
+				if strings.HasPrefix(key, "IPAddress") {
+					slices.Sort(values) // systemd keeps a set
+				}
+				out = append(out, key+strings.Join(values, " "))
 			}
 		}
 	}

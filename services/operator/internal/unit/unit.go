@@ -76,18 +76,18 @@ func Render(s *catalogue.Service) ([]byte, error) {
 	w.seconds("TimeoutStopSec", s.StopTimeoutS)
 	w.limits(s.Limits)
 	w.hardening(s)
-	if w.Len() > maxUnit {
+	if w.text.Len() > maxUnit {
 		return nil, fmt.Errorf("%s: the unit would be longer than systemd reads", s.ID)
 	}
-	return []byte(w.String()), nil
+	return []byte(w.text.String()), nil
 }
 
 // writer writes a unit's lines.
-type writer struct{ strings.Builder }
+type writer struct{ text strings.Builder }
 
-func (w *writer) comment(text string)   { w.WriteString("# " + text + "\n") }
-func (w *writer) section(name string)   { w.WriteString("\n[" + name + "]\n") }
-func (w *writer) set(key, value string) { w.WriteString(key + "=" + value + "\n") }
+func (w *writer) comment(text string)   { fmt.Fprintf(&w.text, "# %s\n", text) }
+func (w *writer) section(name string)   { fmt.Fprintf(&w.text, "\n[%s]\n", name) }
+func (w *writer) set(key, value string) { fmt.Fprintf(&w.text, "%s=%s\n", key, value) }
 func (w *writer) seconds(k string, v uint32) {
 	if v > 0 {
 		w.set(k, fmt.Sprintf("%ds", v))

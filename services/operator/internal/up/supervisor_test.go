@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"durward.internal/services/platform/rpc"
 )
 
 // The test binary is also the child that the supervisor runs: DURWARD_TEST_CHILD names its behaviour.
@@ -245,5 +247,38 @@ func TestBoundLog(t *testing.T) {
 		if string(log) != c.log || string(aside) != c.aside {
 			t.Errorf("after %q: log %q, aside %q", c.write, log, aside)
 		}
+	}
+}
+
+// TestHealthyOverUnixSocket asks a process that has a user of its own, as `durward install` lays it out.
+func TestHealthyOverUnixSocket(t *testing.T) {
+	dir, err := os.MkdirTemp("", "up") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	address := "unix:" + filepath.Join(dir, "health.sock")
+	listener, err := rpc.Listen(address, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/health" || r.Host != "localhost" {
+			t.Errorf("is asked for %s of %s", r.URL.Path, r.Host)
+		}
+		_, _ = fmt.Fprint(w, `{"status": "ok", "service": "vault"}`)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	defer server.Close()
+	client := &http.Client{Timeout: 5 * time.Second}
+	for at, want := range map[string]bool{
+		address: true, fmt.Sprintf("%s,user=%d", address, os.Getuid()): true, address + ",user=64001": false, address + ".not": false, "unix:": false,
+	} {
+		if ok, _ := Healthy(t.Context(), client, at, "vault"); ok != want {
+			t.Errorf("%s: healthy is %v", at, ok)
+		}
+	}
+	if ok, h := Healthy(t.Context(), client, address, "audit"); ok || h.Service != "vault" {
+		t.Errorf("another process is taken for audit: %+v", h)
 	}
 }

@@ -11,10 +11,10 @@ import (
 const minValue = 3
 
 const (
-	// secretName is how the name of a setting that holds a secret ends.
-	secretName = `(?:token|secret|passw(?:or)?d|pass(?:phrase|code)|pwd|credentials?|(?:api|access|private|secret|auth|signing|encryption|master)[_ .-]?key)`
-	// secretValue is what a setting is set to, as a shell, Python or JSON writes it: quoted, closed or not, or bare, in a list or not.
-	secretValue = `(?:[\[({][ \t]*)?(?:\\?"((?:[^"\\\n]|\\[^"\n])+)|\\?'((?:[^'\\\n]|\\[^'\n])+)|([^\s"',;\[\](){}<>]+))`
+	// settingName is how the name of a setting that holds a secret ends.
+	settingName = `(?:token|secret|passw(?:or)?d|pass(?:phrase|code)|pwd|credentials?|(?:api|access|private|secret|auth|signing|encryption|master)[_ .-]?key)`
+	// settingValue is what a setting is set to, as a shell, Python or JSON writes it: quoted, closed or not, or bare, in a list or not.
+	settingValue = `(?:[\[({][ \t]*)?(?:\\?"((?:[^"\\\n]|\\[^"\n])+)|\\?'((?:[^'\\\n]|\\[^'\n])+)|([^\s"',;\[\](){}<>]+))`
 )
 
 // own are the shapes that logs have and source code has not: settings with a telling name, URLs with a password, headers, and keys
@@ -23,12 +23,12 @@ func own() []rule {
 	return []rule{
 		{
 			kind: "SETTING", keywords: []string{"token", "secret", "passw", "passphrase", "passcode", "pwd", "credential", "key"},
-			expression: expression(`(?i)[\w.-]{0,64}` + secretName + `(?:\\?["']?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}|[ \t]{1,8}is[ \t]{1,8})` + secretValue),
+			expression: expression(`(?i)[\w.-]{0,64}` + settingName + `(?:\\?["']?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}|[ \t]{1,8}is[ \t]{1,8})` + settingValue),
 			plausible:  plausibleSetting,
 		},
 		{
 			kind: "SETTING", keywords: []string{"--"},
-			expression: expression(`(?i)--[\w-]{0,64}` + secretName + `["',]{0,2}[ \t]{1,8}` + secretValue),
+			expression: expression(`(?i)--[\w-]{0,64}` + settingName + `["',]{0,2}[ \t]{1,8}` + settingValue),
 			plausible:  plausibleSetting,
 		},
 		{

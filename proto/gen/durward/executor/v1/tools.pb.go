@@ -1254,7 +1254,7 @@ func (*ListModesRequest) Descriptor() ([]byte, []int) {
 type ListModesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Modes []*ModeSummary         `protobuf:"bytes,1,rep,name=modes,proto3" json:"modes,omitempty"`
-	// Empty: the host was not switched to any, or services were started and stopped by hand since.
+	// Services that were started or stopped by hand since show as drift.
 	Current       string `protobuf:"bytes,2,opt,name=current,proto3" json:"current,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -209,7 +209,7 @@ func (b *bus) sift(ctx context.Context, incoming <-chan *dbus.Signal, owner stri
 func (b *bus) changes() <-chan change { return b.out }
 
 func (b *bus) close() {
-	b.Conn.Close()
+	b.Close()
 	_ = b.signals.Close()
 }
 
@@ -243,7 +243,10 @@ func (b *bus) stop(ctx context.Context, unit string) (uint32, <-chan string, err
 	return queue(ctx, unit, b.StopUnitContext)
 }
 
-func queue(ctx context.Context, unit string, call func(context.Context, string, string, chan<- string) (int, error)) (uint32, <-chan string, error) {
+// enqueue is one of go-systemd's methods that queue a job for a unit.
+type enqueue func(ctx context.Context, unit, mode string, result chan<- string) (int, error)
+
+func queue(ctx context.Context, unit string, call enqueue) (uint32, <-chan string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	result := make(chan string, 1)

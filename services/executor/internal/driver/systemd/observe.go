@@ -102,7 +102,6 @@ func (d *Driver) observe(b manager) {
 			backoff = minBackoff
 			d.follow(b)
 			d.drop(b)
-			b = nil
 		}
 		if d.ctx.Err() != nil {
 			return
@@ -110,7 +109,7 @@ func (d *Driver) observe(b manager) {
 		select {
 		case <-d.ctx.Done():
 			return
-		case <-time.After(backoff/2 + rand.N(backoff/2)):
+		case <-time.After(backoff/2 + rand.N(backoff/2)): //nolint:gosec // whoever foresees it gains nothing
 		}
 		backoff = min(backoff*2, maxBackoff)
 		var err error

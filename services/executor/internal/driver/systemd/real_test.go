@@ -397,6 +397,13 @@ func TestRealDeafUnitIsKilled(t *testing.T) {
 	s := w.unit("deaf.service", "Type=exec", "ExecStart=ACT deaf", "TimeoutStopSec=60")
 	s.StopTimeoutS = 1
 	w.start(s)
+	for deaf := false; !deaf; { // or it hears the signal before it can ignore it
+		page, err := w.Logs(t.Context(), s, "", 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		deaf = slices.Contains(page.Lines, "waiting")
+	}
 	if changed, err := w.Stop(t.Context(), s); !changed || err != nil {
 		t.Errorf("Stop = %v, %v", changed, err)
 	}

@@ -343,7 +343,7 @@ func (d *Driver) end(ctx context.Context, b manager, u *unit, s *catalogue.Servi
 	if err := b.kill(ctx, s.Unit); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrNotStopped, err)
 	}
-	if _, err = d.await(ctx, u, result, killPatience, gone); err != nil {
+	if _, err = d.await(ctx, u, result, killPatience, always); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrNotStopped, err)
 	}
 	if f, err = d.ask(ctx, s); err != nil {
