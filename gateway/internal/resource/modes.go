@@ -9,8 +9,6 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 )
 
-// list of modes, models and services, and pages of them.
-
 func (b *Book) serviceIDs(ctx context.Context, c Client) ([]string, error) {
 	got, _, err := b.list(ctx, c)
 	if err != nil {

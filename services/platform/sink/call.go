@@ -68,6 +68,8 @@ type notes struct {
 	begun bool
 	// operation is the id of the operation that the call carries out; "" in a read.
 	operation string
+	// subject is the digest of what was approved; nil in a read.
+	subject []byte
 	// failed: the response tells of a failure.
 	failed bool
 }
@@ -103,6 +105,15 @@ func Operation(ctx context.Context) string {
 		return n.operation
 	}
 	return ""
+}
+
+// Subject returns the digest of the subject that a changing tool's call was approved for, and nil elsewhere or where the grant
+// names none: a handler that starts something compares what it is about to start with it.
+func Subject(ctx context.Context) []byte {
+	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
+		return n.subject
+	}
+	return nil
 }
 
 // header returns the one value of a binary metadata key; none is nil, and more than one is an error.

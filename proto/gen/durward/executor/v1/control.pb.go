@@ -85,7 +85,9 @@ type PreviewCallResponse struct {
 	Plan  []string `protobuf:"bytes,2,rep,name=plan,proto3" json:"plan,omitempty"`
 	Epoch uint64   `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// This executor's own SPIFFE ID, the audience that a statement must name.
-	Audience      string `protobuf:"bytes,4,opt,name=audience,proto3" json:"audience,omitempty"`
+	Audience string `protobuf:"bytes,4,opt,name=audience,proto3" json:"audience,omitempty"`
+	// For a switch of modes: the entry behind each entry_sha256 of the subject's steps, for whoever approves to see.
+	Entries       []*v1.Subject `protobuf:"bytes,5,rep,name=entries,proto3" json:"entries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -146,6 +148,13 @@ func (x *PreviewCallResponse) GetAudience() string {
 		return x.Audience
 	}
 	return ""
+}
+
+func (x *PreviewCallResponse) GetEntries() []*v1.Subject {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
 }
 
 type GetStatusRequest struct {
@@ -1160,12 +1169,13 @@ const file_durward_executor_v1_control_proto_rawDesc = "" +
 	"!durward/executor/v1/control.proto\x12\x13durward.executor.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a\x1fdurward/executor/v1/tools.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"u\n" +
 	"\x12PreviewCallRequest\x124\n" +
 	"\x04tool\x18\x01 \x01(\v2\x18.durward.call.v1.ToolRefB\x06\xbaH\x03\xc8\x01\x01R\x04tool\x12)\n" +
-	"\targuments\x18\x02 \x01(\fB\v\xbaH\bz\x06\x10\x02\x18\x80\x80\x10R\targuments\"\x8f\x01\n" +
+	"\targuments\x18\x02 \x01(\fB\v\xbaH\bz\x06\x10\x02\x18\x80\x80\x10R\targuments\"\xc3\x01\n" +
 	"\x13PreviewCallResponse\x122\n" +
 	"\asubject\x18\x01 \x01(\v2\x18.durward.call.v1.SubjectR\asubject\x12\x12\n" +
 	"\x04plan\x18\x02 \x03(\tR\x04plan\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x1a\n" +
-	"\baudience\x18\x04 \x01(\tR\baudience\"\x12\n" +
+	"\baudience\x18\x04 \x01(\tR\baudience\x122\n" +
+	"\aentries\x18\x05 \x03(\v2\x18.durward.call.v1.SubjectR\aentries\"\x12\n" +
 	"\x10GetStatusRequest\"\xff\x03\n" +
 	"\x11GetStatusResponse\x12\x16\n" +
 	"\x06halted\x18\x01 \x01(\bR\x06halted\x12\x14\n" +
@@ -1300,36 +1310,37 @@ var file_durward_executor_v1_control_proto_goTypes = []any{
 var file_durward_executor_v1_control_proto_depIdxs = []int32{
 	18, // 0: durward.executor.v1.PreviewCallRequest.tool:type_name -> durward.call.v1.ToolRef
 	19, // 1: durward.executor.v1.PreviewCallResponse.subject:type_name -> durward.call.v1.Subject
-	20, // 2: durward.executor.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	21, // 3: durward.executor.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	10, // 4: durward.executor.v1.GetHostResponse.gpus:type_name -> durward.executor.v1.GpuHolders
-	22, // 5: durward.executor.v1.GpuHolders.gpu:type_name -> durward.executor.v1.Gpu
-	11, // 6: durward.executor.v1.GpuHolders.processes:type_name -> durward.executor.v1.GpuProcess
-	16, // 7: durward.executor.v1.ListSwitchesResponse.switches:type_name -> durward.executor.v1.Switch
-	20, // 8: durward.executor.v1.Switch.began_at:type_name -> google.protobuf.Timestamp
-	20, // 9: durward.executor.v1.Switch.ended_at:type_name -> google.protobuf.Timestamp
-	23, // 10: durward.executor.v1.Switch.outcome:type_name -> durward.executor.v1.SwitchOutcome
-	17, // 11: durward.executor.v1.Switch.steps:type_name -> durward.executor.v1.SwitchStep
-	24, // 12: durward.executor.v1.SwitchStep.action:type_name -> durward.executor.v1.PlanAction
-	0,  // 13: durward.executor.v1.ControlService.PreviewCall:input_type -> durward.executor.v1.PreviewCallRequest
-	2,  // 14: durward.executor.v1.ControlService.GetStatus:input_type -> durward.executor.v1.GetStatusRequest
-	4,  // 15: durward.executor.v1.ControlService.Halt:input_type -> durward.executor.v1.HaltRequest
-	6,  // 16: durward.executor.v1.ControlService.Resume:input_type -> durward.executor.v1.ResumeRequest
-	8,  // 17: durward.executor.v1.ControlService.GetHost:input_type -> durward.executor.v1.GetHostRequest
-	12, // 18: durward.executor.v1.ControlService.FollowLogs:input_type -> durward.executor.v1.FollowLogsRequest
-	14, // 19: durward.executor.v1.ControlService.ListSwitches:input_type -> durward.executor.v1.ListSwitchesRequest
-	1,  // 20: durward.executor.v1.ControlService.PreviewCall:output_type -> durward.executor.v1.PreviewCallResponse
-	3,  // 21: durward.executor.v1.ControlService.GetStatus:output_type -> durward.executor.v1.GetStatusResponse
-	5,  // 22: durward.executor.v1.ControlService.Halt:output_type -> durward.executor.v1.HaltResponse
-	7,  // 23: durward.executor.v1.ControlService.Resume:output_type -> durward.executor.v1.ResumeResponse
-	9,  // 24: durward.executor.v1.ControlService.GetHost:output_type -> durward.executor.v1.GetHostResponse
-	13, // 25: durward.executor.v1.ControlService.FollowLogs:output_type -> durward.executor.v1.FollowLogsResponse
-	15, // 26: durward.executor.v1.ControlService.ListSwitches:output_type -> durward.executor.v1.ListSwitchesResponse
-	20, // [20:27] is the sub-list for method output_type
-	13, // [13:20] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	19, // 2: durward.executor.v1.PreviewCallResponse.entries:type_name -> durward.call.v1.Subject
+	20, // 3: durward.executor.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	21, // 4: durward.executor.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	10, // 5: durward.executor.v1.GetHostResponse.gpus:type_name -> durward.executor.v1.GpuHolders
+	22, // 6: durward.executor.v1.GpuHolders.gpu:type_name -> durward.executor.v1.Gpu
+	11, // 7: durward.executor.v1.GpuHolders.processes:type_name -> durward.executor.v1.GpuProcess
+	16, // 8: durward.executor.v1.ListSwitchesResponse.switches:type_name -> durward.executor.v1.Switch
+	20, // 9: durward.executor.v1.Switch.began_at:type_name -> google.protobuf.Timestamp
+	20, // 10: durward.executor.v1.Switch.ended_at:type_name -> google.protobuf.Timestamp
+	23, // 11: durward.executor.v1.Switch.outcome:type_name -> durward.executor.v1.SwitchOutcome
+	17, // 12: durward.executor.v1.Switch.steps:type_name -> durward.executor.v1.SwitchStep
+	24, // 13: durward.executor.v1.SwitchStep.action:type_name -> durward.executor.v1.PlanAction
+	0,  // 14: durward.executor.v1.ControlService.PreviewCall:input_type -> durward.executor.v1.PreviewCallRequest
+	2,  // 15: durward.executor.v1.ControlService.GetStatus:input_type -> durward.executor.v1.GetStatusRequest
+	4,  // 16: durward.executor.v1.ControlService.Halt:input_type -> durward.executor.v1.HaltRequest
+	6,  // 17: durward.executor.v1.ControlService.Resume:input_type -> durward.executor.v1.ResumeRequest
+	8,  // 18: durward.executor.v1.ControlService.GetHost:input_type -> durward.executor.v1.GetHostRequest
+	12, // 19: durward.executor.v1.ControlService.FollowLogs:input_type -> durward.executor.v1.FollowLogsRequest
+	14, // 20: durward.executor.v1.ControlService.ListSwitches:input_type -> durward.executor.v1.ListSwitchesRequest
+	1,  // 21: durward.executor.v1.ControlService.PreviewCall:output_type -> durward.executor.v1.PreviewCallResponse
+	3,  // 22: durward.executor.v1.ControlService.GetStatus:output_type -> durward.executor.v1.GetStatusResponse
+	5,  // 23: durward.executor.v1.ControlService.Halt:output_type -> durward.executor.v1.HaltResponse
+	7,  // 24: durward.executor.v1.ControlService.Resume:output_type -> durward.executor.v1.ResumeResponse
+	9,  // 25: durward.executor.v1.ControlService.GetHost:output_type -> durward.executor.v1.GetHostResponse
+	13, // 26: durward.executor.v1.ControlService.FollowLogs:output_type -> durward.executor.v1.FollowLogsResponse
+	15, // 27: durward.executor.v1.ControlService.ListSwitches:output_type -> durward.executor.v1.ListSwitchesResponse
+	21, // [21:28] is the sub-list for method output_type
+	14, // [14:21] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_durward_executor_v1_control_proto_init() }
