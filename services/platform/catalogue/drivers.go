@@ -2,7 +2,6 @@ package catalogue
 
 import (
 	"errors"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,6 +76,9 @@ func (c *checker) process(at spot, in *service, out *Service) *problem {
 	}
 	if p := environment(at, in.Environment); p != nil {
 		return p
+	}
+	if place, err := Loopback(out.Argv, in.Environment); err != nil {
+		return wrong(at.in("%s", place), "%s", err.Error())
 	}
 	if in.WorkingDir != "" && !plainPath(in.WorkingDir) {
 		return wrong(at.in(".working_dir"), "working_dir must be an absolute path in its shortest form")
@@ -201,9 +203,6 @@ func (c *checker) argv(at spot, argv []string) ([]string, *problem) {
 		}
 		program = found
 	}
-	if i := notLoopback(argv); i > 0 {
-		return nil, wrong(at.in("[%d]", i), "the service would listen on an address that is not loopback: others of the network would reach it without us")
-	}
 	return append([]string{program}, argv[1:]...), nil
 }
 
@@ -217,51 +216,6 @@ func arguments(at spot, argv []string) *problem {
 		}
 	}
 	return nil
-}
-
-// hostOptions are how model servers are told where to listen: vLLM, SGLang, llama-server, uvicorn, gunicorn, Ray, TensorRT-LLM.
-var hostOptions = []string{"--host", "-host", "--hostname", "--bind", "-b", "--listen", "-listen", "--listen-address", "--address", "--http-address"}
-
-// notLoopback returns the index of the argument by which a program is told to listen beyond this host, or 0. It knows the
-// options above and addresses as such; a program that listens on everything unless told otherwise is beyond it, which is why
-// a rendered unit has a packet filter as well.
-func notLoopback(argv []string) int {
-	for i, a := range argv[1:] {
-		name, value, joined := strings.Cut(a, "=")
-		if !slices.Contains(hostOptions, name) {
-			continue
-		}
-		at := i + 1
-		if !joined {
-			if at+1 >= len(argv) {
-				continue
-			}
-			at++
-			value = argv[at]
-		}
-		if listensBeyond(value) {
-			return at
-		}
-	}
-	return 0
-}
-
-func listensBeyond(value string) bool {
-	host := value
-	if ap, err := netip.ParseAddrPort(value); err == nil {
-		return !ap.Addr().Unmap().IsLoopback()
-	}
-	if h, port, ok := strings.Cut(value, ":"); ok && !strings.Contains(port, ":") {
-		host = h // NAME:PORT, or an empty host, which is every address
-		if host == "" {
-			return true
-		}
-	}
-	host = strings.Trim(host, "[]")
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return !addr.Unmap().IsLoopback()
-	}
-	return host == "*" || host == "0"
 }
 
 func (c *checker) find(name string) (string, error) {
@@ -313,6 +267,9 @@ func environmentKey(at spot, key string) *problem {
 	return nil
 }
 
+// ownUsers is how the names of the users begin that the installation makes for Durward's processes.
+const ownUsers = "durward-"
+
 // runAs: outside development a service has a user of its own, which is neither root nor the executor's.
 func (c *checker) runAs(at spot, name string) *problem {
 	if name == "" {
@@ -322,6 +279,9 @@ func (c *checker) runAs(at spot, name string) *problem {
 		return wrong(at, "a process service needs run_as, a user of its own (only a development executor runs services as itself)")
 	}
 	at = at.in(".run_as")
+	if strings.HasPrefix(name, ownUsers) {
+		return wrong(at, "run_as may not be one of Durward's own users: the service could read what that process reads")
+	}
 	if !userPattern.MatchString(name) {
 		return wrong(at, "run_as is the name of a user")
 	}

@@ -61,7 +61,7 @@ func list(gpus []fakegpu.GPU, fields []string) error {
 		for _, field := range fields {
 			value, ok := known[field]
 			if !ok {
-				return fmt.Errorf("Field %q is not a valid field to query", field)
+				return fmt.Errorf("Field %q is not a valid field to query", field) //nolint:staticcheck // the words of nvidia-smi
 			}
 			if g.Lost && field != "index" && field != "uuid" {
 				value = "[GPU is lost]"

@@ -46,7 +46,7 @@ func Render(s *catalogue.Service) ([]byte, error) {
 	case s.RunAs == "root" || !userPattern.MatchString(s.RunAs):
 		return nil, fmt.Errorf("%s cannot run as that user: a unit needs a user of its own, and not root", s.ID)
 	}
-	if err := loopback(s.Argv, s.Environment); err != nil {
+	if _, err := catalogue.Loopback(s.Argv, s.Environment); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.ID, err)
 	}
 	start, err := command(s.Argv)

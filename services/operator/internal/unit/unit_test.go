@@ -86,14 +86,14 @@ func TestGpumodD12RenderedUnitIsReachedFromThisHostAlone(t *testing.T) {
 		{"/usr/bin/x", "0.0.0.0"},
 	}
 	for _, argv := range beyond {
-		if out, err := Render(entry(argv...)); !errors.Is(err, errBeyond) && !errors.Is(err, errOpen) {
+		if out, err := Render(entry(argv...)); !errors.Is(err, catalogue.ErrBeyond) && !errors.Is(err, catalogue.ErrOpen) {
 			t.Errorf("%q: %v\n%s", argv, err, out)
 		}
 	}
 	for _, env := range []map[string]string{{"OLLAMA_HOST": "0.0.0.0"}, {"VLLM_HOST": "10.1.1.1"}, {"ANY": "[::]:80"}, {"OLLAMA_HOST": "http://0.0.0.0:11434"}} {
 		s := entry("/usr/bin/ollama", "serve")
 		s.Environment = env
-		if _, err := Render(s); !errors.Is(err, errBeyond) {
+		if _, err := Render(s); !errors.Is(err, catalogue.ErrBeyond) {
 			t.Errorf("environment %v: %v", env, err)
 		}
 	}

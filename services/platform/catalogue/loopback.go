@@ -1,7 +1,8 @@
-package unit
+package catalogue
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -9,8 +10,9 @@ import (
 )
 
 var (
-	errBeyond = errors.New("it is told to listen beyond this host: a unit's service listens on 127.0.0.1 or ::1 alone")
-	errOpen   = errors.New("it listens on every address unless it is told otherwise: give it --host 127.0.0.1")
+	// ErrBeyond and ErrOpen are why a program would be reached from other hosts.
+	ErrBeyond = errors.New("it is told to listen beyond this host: a service listens on 127.0.0.1 or ::1 alone (not loopback)")
+	ErrOpen   = errors.New("it listens on every address unless it is told otherwise: give it --host 127.0.0.1")
 )
 
 // hostOptions are how servers are told where to listen.
@@ -24,17 +26,18 @@ var hostVariables = []string{
 	"BIND", "BIND_ADDRESS", "GRADIO_SERVER_NAME", "HOST", "LLAMA_ARG_HOST", "OLLAMA_HOST", "SGLANG_HOST", "VLLM_HOST",
 }
 
-// loopback refuses a program that would be reached from other hosts by what it is told, or, where that is known of it, by what
-// it is not told. The packet filter of the unit is the second line: it holds on control groups of version 2 alone.
-func loopback(argv []string, env map[string]string) error {
+// Loopback refuses a program that would be reached from other hosts by what it is told, or, where that is known of it, by what it
+// is not told, and says where in the entry: ".argv[3]", ".environment.HOST". It knows the usual options and variables and the
+// unspecified address wherever it stands; the packet filter of a rendered unit is the second line.
+func Loopback(argv []string, env map[string]string) (at string, err error) {
 	told := false
 	for i, argument := range argv[1:] {
 		if everywhere(argument) {
-			return errBeyond
+			return argumentAt(i + 1), ErrBeyond
 		}
 		name, value, joined := strings.Cut(argument, "=")
 		if joined && strings.HasPrefix(name, "-") && everywhere(value) {
-			return errBeyond
+			return argumentAt(i + 1), ErrBeyond
 		}
 		if len(name) > 1 && name[0] == '-' && name[1] != '-' && name != "-b" {
 			name = "-" + name // Go's flags know one dash
@@ -42,33 +45,37 @@ func loopback(argv []string, env map[string]string) error {
 		if !slices.Contains(hostOptions, name) {
 			continue
 		}
+		place := i + 1
 		if !joined {
 			if i+2 >= len(argv) {
 				continue
 			}
-			value = argv[i+2]
+			place, value = i+2, argv[i+2]
 		}
 		if !local(value) {
-			return errBeyond
+			return argumentAt(place), ErrBeyond
 		}
 		told = true
 	}
-	for key, value := range env {
+	for _, key := range sortedKeys(env) {
+		value, place := env[key], ".environment."+key
 		if everywhere(value) {
-			return errBeyond
+			return place, ErrBeyond
 		}
 		if slices.Contains(hostVariables, key) {
 			if !local(value) {
-				return errBeyond
+				return place, ErrBeyond
 			}
 			told = true
 		}
 	}
 	if !told && open(argv) {
-		return errOpen
+		return ".argv", ErrOpen
 	}
-	return nil
+	return "", nil
 }
+
+func argumentAt(i int) string { return fmt.Sprintf(".argv[%d]", i) }
 
 // open reports whether the program is vLLM's server, or Ray's, which listen everywhere by default.
 func open(argv []string) bool {
