@@ -119,7 +119,7 @@ func TestDoesNotStart(t *testing.T) {
 		"no certificate":  {func(_ *testing.T, s *settings) { s.TLS.Certificate += "x" }, "no such file"},
 		"no log key":      {func(_ *testing.T, s *settings) { s.LogKey += "x" }, "log_key"},
 		"a log key for all to read": {func(t *testing.T, s *settings) {
-			if err := os.Chmod(s.LogKey, 0o640); err != nil {
+			if err := os.Chmod(s.LogKey, 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}, "chmod 600"},
