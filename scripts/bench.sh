@@ -11,3 +11,10 @@ done | sort -u); do
   echo "== $module"
   (cd "$module" && CGO_ENABLED=0 go test -run '^$' -bench . -benchmem ./... | grep -E '^(Benchmark|pkg:|FAIL|panic)')
 done
+# What one poll of the GPUs costs: the real NVML binding over the stand-in for the driver's library, which answers at once.
+if command -v "${CC:-cc}" >/dev/null; then
+  echo "== services/executor, NVML"
+  scripts/real-gpu.sh -run '^$' -benchmem -benchtime 2000x | grep -E '^(Benchmark.*/op|FAIL|panic)'
+else
+  echo "no C compiler: what a poll of NVML costs is not measured"
+fi

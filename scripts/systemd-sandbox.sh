@@ -57,6 +57,8 @@ if [ "${1:-}" = --inside ]; then # second half: process 1 to be, in the new name
   [ -z "$units" ] || cp -R "$units"/. "$tree/"
   printf '[Unit]\nDescription=Sandbox\nRequires=basic.target\nAfter=basic.target\nAllowIsolate=yes\n' >"$tree/default.target"
   [ -s /etc/machine-id ] || tr -d - </proc/sys/kernel/random/uuid >/etc/machine-id
+  mount --make-rshared / # as on a host: systemd mounts a unit's credentials by it, and does so itself only where it is no container
+  systemd-tmpfiles --create --prefix=/run/log/journal || true # as at boot: the group systemd-journal reads what is there
   # What would have started on a host by itself has no business here.
   export SYSTEMD_UNIT_PATH=$tree:/etc/systemd/system:/run/systemd/transient:/run/systemd/system container=sandbox
   exec env -i PATH="$PATH" SYSTEMD_UNIT_PATH="$SYSTEMD_UNIT_PATH" container=sandbox \

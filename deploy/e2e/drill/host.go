@@ -198,7 +198,8 @@ func (w *hostWorld) launch(flags ...string) *harness.Process {
 	return w.h.LaunchUnder([]string{"/usr/bin/env", fakegpu.Variable + "=" + w.gpus.Dir}, harness.Executor)
 }
 
-// restartWith ends the executor and starts it anew with further flags. It returns when it serves, or has ended by itself: false.
+// restartWith ends the executor and starts it anew with further flags. It returns when it serves and has undone what was
+// interrupted, or has ended by itself: false.
 func (w *hostWorld) restartWith(flags ...string) bool {
 	w.t.Helper()
 	if p := w.h.Process(harness.Executor); p.Running() {
@@ -217,7 +218,20 @@ func (w *hostWorld) restartWith(flags ...string) bool {
 	}
 	w.reconnect(w.operatorExecutor)
 	w.reconnect(w.gatewayExecutor)
-	return true
+	deadline = time.Now().Add(switchPatience)
+	for {
+		last, err := w.lastSwitch()
+		if err == nil && (last == nil || last.GetEndedAt() != nil) {
+			return true
+		}
+		if !p.Running() {
+			return false
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("the executor does not undo an interrupted switch: %v\n%s", err, p.Log())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 // set is what runs on the host, seen from outside: by the programs and the memory that they hold.
@@ -371,14 +385,19 @@ func (w *hostWorld) reset() {
 // newest is the newest switch of the journal, nil where there is none.
 func (w *hostWorld) newest() *executorv1.Switch {
 	w.t.Helper()
+	last, err := w.lastSwitch()
+	w.must(err)
+	return last
+}
+
+func (w *hostWorld) lastSwitch() (*executorv1.Switch, error) {
 	ctx, cancel := w.ctx(callTime)
 	defer cancel()
 	out, err := executorv1.NewControlServiceClient(w.operatorExecutor).ListSwitches(ctx, &executorv1.ListSwitchesRequest{Limit: 1})
-	w.must(err)
-	if len(out.GetSwitches()) == 0 {
-		return nil
+	if err != nil || len(out.GetSwitches()) == 0 {
+		return nil, err
 	}
-	return out.GetSwitches()[0]
+	return out.GetSwitches()[0], nil
 }
 
 // judge returns 1 where the host is neither in the old set nor in the new one and nobody says so, and logs why. began is the id of the

@@ -7,6 +7,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -204,7 +205,7 @@ func parse(certPEM, keyPEM []byte) (*CA, error) {
 }
 
 // WriteLeaf stores a leaf as cert.pem and key.pem, 0600, each replaced whole. Between the two a reader may find a pair
-// that does not fit; identity.Source then keeps the pair it has.
+// that does not fit: identity.Source then keeps the pair it has, and ReadPair says so to whoever renews.
 func WriteLeaf(dir string, certPEM, keyPEM []byte) error {
 	if err := writeFile(filepath.Join(dir, FileKey), keyPEM); err != nil {
 		return err
@@ -251,6 +252,25 @@ type Leaf struct {
 
 // Due reports whether the leaf should be renewed at now.
 func (l Leaf) Due(now time.Time) bool { return now.Add(RenewBefore).After(l.NotAfter) }
+
+// ErrMismatch means that a certificate and the key beside it do not belong together, as a writer leaves them that was killed
+// between the two.
+var ErrMismatch = errors.New("certificate: it is another key's")
+
+// ReadPair is ReadLeaf for the certificate in a folder of WriteLeaf's, and ErrMismatch where the key is another one's.
+func ReadPair(dir string) (Leaf, error) {
+	leaf, err := ReadLeaf(filepath.Join(dir, FileCertificate))
+	if err != nil {
+		return Leaf{}, err
+	}
+	if _, err := tls.LoadX509KeyPair(filepath.Join(dir, FileCertificate), filepath.Join(dir, FileKey)); err != nil {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+			return Leaf{}, fmt.Errorf("certificate: %w", err)
+		}
+		return Leaf{}, ErrMismatch
+	}
+	return leaf, nil
+}
 
 // ReadLeaf reads a certificate file; it does not judge the certificate.
 func ReadLeaf(path string) (Leaf, error) {

@@ -22,12 +22,17 @@ import (
 // On a Unix socket (config.Unix) it returns the connections of those alone whom the address names, of root and of our own
 // user, as the kernel says who they are. Its folder must be ours or root's, and nobody else may write there. A socket that
 // a killed process left behind is replaced; closing the listener removes the socket.
+//
+// Where systemd holds a socket for this process that is bound to this very address (sd_listen_fds(3)), that one is taken.
 func Listen(addr string, allowRemote bool) (net.Listener, error) {
 	if config.IsUnix(addr) {
 		return listenUnix(addr)
 	}
 	if err := config.CheckListen(addr, allowRemote); err != nil {
 		return nil, fmt.Errorf("listen address %q %w", addr, err)
+	}
+	if lis, err := passed(addr); lis != nil || err != nil {
+		return lis, err
 	}
 	lis, err := net.Listen("tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -37,6 +42,53 @@ func Listen(addr string, allowRemote bool) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
 	return lis, nil
+}
+
+// passed returns the socket at addr that systemd has handed to this process; nil: it has handed over none.
+func passed(addr string) (net.Listener, error) {
+	const first = 3 // SD_LISTEN_FDS_START
+	pid, err := strconv.Atoi(os.Getenv("LISTEN_PID"))
+	count, countErr := strconv.Atoi(os.Getenv("LISTEN_FDS"))
+	want, wantErr := netip.ParseAddrPort(addr)
+	if errors.Join(err, countErr, wantErr) != nil || pid != os.Getpid() || count > 16 {
+		return nil, nil //nolint:nilnil // nothing was handed over, which is no error
+	}
+	for fd := first; fd < first+count; fd++ {
+		if boundTo(fd) != want {
+			continue
+		}
+		// A second descriptor: this one stays what it is, whoever asks next.
+		syscall.CloseOnExec(fd)
+		own, err := syscall.Dup(fd)
+		if err != nil {
+			return nil, fmt.Errorf("listen on %s, as systemd hands it over: %w", addr, err)
+		}
+		file := os.NewFile(uintptr(own), addr)
+		lis, err := net.FileListener(file)
+		if err = errors.Join(err, file.Close()); err != nil {
+			return nil, fmt.Errorf("listen on %s, as systemd hands it over: %w", addr, err)
+		}
+		return lis, nil
+	}
+	return nil, nil //nolint:nilnil // as above
+}
+
+// boundTo is the address at which a descriptor listens; zero: at none.
+func boundTo(fd int) netip.AddrPort {
+	if listens, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ACCEPTCONN); err != nil || listens != 1 {
+		return netip.AddrPort{}
+	}
+	local, err := syscall.Getsockname(fd)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	switch at := local.(type) {
+	case *syscall.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port))
+	case *syscall.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(at.Addr), uint16(at.Port))
+	}
+	return netip.AddrPort{}
 }
 
 // holder names the process that listens on addr: "vault (pid 4711)". It reads /proc and does its best.

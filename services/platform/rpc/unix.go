@@ -86,14 +86,43 @@ func checkSocketFolder(dir string) error {
 	if err != nil {
 		return err
 	}
+	if info.Mode().Perm()&0o022 != 0 {
+		return errors.New("others may write to its folder")
+	}
+	// The way that is written, with its links, and the way where they lead.
+	resolved, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	for _, way := range []string{dir, resolved} {
+		for at := way; ; at = filepath.Dir(at) {
+			if err := checkFolder(at); err != nil {
+				return err
+			}
+			if at == "/" {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// checkFolder refuses a folder on the way to a socket in which somebody else could rename what lies in it, and a link of
+// somebody else's.
+func checkFolder(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
+	link := info.Mode().Type() == fs.ModeSymlink
 	switch {
-	case !ok || !info.IsDir():
+	case !ok || !info.IsDir() && !link:
 		return errors.New("its folder is none")
 	case stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
-		return errors.New("its folder belongs to another user")
-	case info.Mode().Perm()&0o022 != 0:
-		return errors.New("others may write to its folder")
+		return errors.New("its folder, or one above, belongs to another user")
+	case !link && info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0:
+		return errors.New("others may write to a folder above its own")
 	}
 	return nil
 }
@@ -148,12 +177,12 @@ func (l *unixListener) allowed(p unixPeer) bool {
 
 // dialUnix connects to a socket, and leaves it again when another user listens there than the address names.
 func dialUnix(ctx context.Context, u config.Unix) (net.Conn, error) {
+	if len(u.Users) == 0 {
+		return nil, fmt.Errorf("%s: name who listens there, as unix:%[1]s,user=NAME", u.Path)
+	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", u.Path)
 	if err != nil {
 		return nil, err
-	}
-	if len(u.Users) == 0 {
-		return conn, nil
 	}
 	err = func() error {
 		want, err := userNumber(u.Users[0])

@@ -48,6 +48,10 @@ func TestListenUnixRefuses(t *testing.T) {
 	if err := os.Chmod(open, 0o777); err != nil { // this is what must be refused
 		t.Fatal(err)
 	}
+	below := filepath.Join(open, "below")
+	if err := os.Mkdir(below, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	first, err := rpc.Listen("unix:"+filepath.Join(dir, "taken"), false)
 	if err != nil {
 		t.Fatal(err)
@@ -61,6 +65,7 @@ func TestListenUnixRefuses(t *testing.T) {
 		"unix:" + dir + "/x,group=no-such-group":      "there is no group no-such-group",
 		"unix:" + file:                                "is no socket",
 		"unix:" + open + "/x":                         "others may write to its folder",
+		"unix:" + below + "/x":                        "others may write to a folder above its own",
 		"unix:" + dir + "/missing/x":                  "no such file",
 		"unix:" + dir + "/taken":                      fmt.Sprintf("is in use by user %d (group %d, process %d)", os.Getuid(), os.Getgid(), os.Getpid()),
 	} {
@@ -134,15 +139,17 @@ func TestUnixIsMutualTLSAllTheSame(t *testing.T) {
 		_, err := executorv1.NewToolServiceClient(conn).ServiceInfo(t.Context(), serviceID("demo"))
 		return err
 	}
-	for _, at := range []string{addr, addr + ",user=" + me} {
-		if err := call(kit.Dial(t, kit.ID(gateway, "main"), at, kit.ID(executor, "local"))); err != nil {
-			t.Errorf("%s: %v", at, err)
-		}
+	mine := addr + ",user=" + me
+	if err := call(kit.Dial(t, kit.ID(gateway, "main"), mine, kit.ID(executor, "local"))); err != nil {
+		t.Errorf("%s: %v", mine, err)
 	}
-	if err := call(kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "other"))); err == nil {
+	if err := call(kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local"))); err == nil {
+		t.Error("whoever listens there is believed")
+	}
+	if err := call(kit.Dial(t, kit.ID(gateway, "main"), mine, kit.ID(executor, "other"))); err == nil {
 		t.Error("a server of another identity is believed because it has the socket")
 	}
-	if err := call(kit.Dial(t, kit.ID(audit, "main"), addr, kit.ID(executor, "local"))); err == nil {
+	if err := call(kit.Dial(t, kit.ID(audit, "main"), mine, kit.ID(executor, "local"))); err == nil {
 		t.Error("a role that is no caller is let in because it has the socket")
 	}
 	if err := call(kit.Dial(t, kit.ID(gateway, "main"), addr+",user=12345", kit.ID(executor, "local"))); err == nil {
@@ -156,6 +163,9 @@ const knocker = "DURWARD_TEST_KNOCK"
 func TestMain(m *testing.M) {
 	if path := os.Getenv(knocker); path != "" {
 		os.Exit(knock(path))
+	}
+	if addr := os.Getenv(heir); addr != "" {
+		os.Exit(inherit(addr))
 	}
 	os.Exit(m.Run())
 }

@@ -72,6 +72,8 @@ type notes struct {
 	subject []byte
 	// failed: the response tells of a failure.
 	failed bool
+	// around is what lies around the text from outside in the response.
+	around string
 }
 
 type notesKey struct{}
@@ -96,6 +98,14 @@ func Warn(ctx context.Context, line string) {
 func Fail(ctx context.Context, line string) {
 	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
 		n.summary, n.failed = clean.Line(line, 500), true
+	}
+}
+
+// Around tells what the text from outside in the response is a window on: that text, with some of what comes before and after. A
+// secret of which the window shows a part can be told by that alone. It is looked through with the response, and never leaves.
+func Around(ctx context.Context, text string) {
+	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
+		n.around = text
 	}
 }
 

@@ -92,14 +92,25 @@ func (a *Authority) stillApproved(ctx context.Context, c *call) *refusal {
 
 // Continue is called before each later step of a change whose first was confirmed: a switch of modes stops and starts one
 // service after the other, and what it acts on is by then no longer what was approved, because of what it did itself. It
-// checks that nothing is halted meanwhile and runs begin, which must not wait for other processes. In a change that nothing
-// confirmed, or a context that is no changing tool's, it refuses.
+// checks that nothing is halted meanwhile, nor was for a moment, and runs begin, which must not wait for other processes. In a
+// change that nothing confirmed, or a context that is no changing tool's, it refuses.
 func Continue(ctx context.Context, begin func()) error {
 	n, ok := ctx.Value(notesKey{}).(*notes)
 	if !ok || n.proceed == nil || !n.begun {
 		return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errors.New("a step of a change that was never confirmed")))
 	}
 	return n.proceed(begin)
+}
+
+// proceed is Proceed for a call, whose grant ends when the epoch is raised: a halt that is over again still ended it.
+func (a *Authority) proceed(c *call, begin func()) error {
+	a.beginning.RLock()
+	defer a.beginning.RUnlock()
+	if now := a.Control(); now.Halted || !epochHolds(c.grant.GetEpoch(), now.Epoch) {
+		return &refusal{callv1.Code_CODE_HALTED, errors.New("halted, or the epoch raised, in the middle of a change")}
+	}
+	begin()
+	return nil
 }
 
 // Proceed runs begin unless the sink is halted: for what an earlier, confirmed change left to be done after a restart, where

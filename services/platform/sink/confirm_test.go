@@ -81,6 +81,15 @@ func TestAChangeMustBeConfirmed(t *testing.T) {
 				return good, Confirm(ctx, func() { *effects++ })
 			}
 		}, callv1.Code_CODE_HALTED, StateDone, 1},
+		{"halted and resumed between two steps", func(a *Authority, effects *int) grpc.UnaryHandler {
+			return func(ctx context.Context, _ any) (any, error) {
+				if err := errors.Join(Confirm(ctx, func() { *effects++ }), Continue(ctx, func() { *effects++ })); err != nil {
+					return nil, err
+				}
+				a.control.Store(&Control{Epoch: 2})
+				return good, Continue(ctx, func() { t.Error("a step under a grant that a halt has ended") })
+			}
+		}, callv1.Code_CODE_HALTED, StateDone, 2},
 		{"a higher epoch", func(a *Authority, effects *int) grpc.UnaryHandler {
 			return func(ctx context.Context, _ any) (any, error) {
 				a.control.Store(&Control{Epoch: 2})

@@ -155,12 +155,27 @@ func (a *Authority) controlRecord(ctx context.Context, kind auditv1.Kind, summar
 // Recover looks after calls that an earlier process began and did not end: it finds out what is there now, says so in the
 // log, and keeps that for whoever asks again. It is called once, before serving.
 func (a *Authority) Recover(ctx context.Context, finder Finder) error {
+	return a.recoverCalls(ctx, finder, func(*Entry) bool { return true })
+}
+
+// Settle does what Recover does for the one call of an earlier process that its finder could not say anything of yet.
+func (a *Authority) Settle(ctx context.Context, operation string, finder Finder) error {
+	return a.recoverCalls(ctx, finder, func(e *Entry) bool { return e.Operation == operation })
+}
+
+func (a *Authority) recoverCalls(ctx context.Context, finder Finder, chosen func(*Entry) bool) error {
 	interrupted, err := a.cfg.Store.Interrupted(ctx)
 	if err != nil {
 		return err
 	}
 	for _, e := range interrupted {
-		found := finder.Found(ctx, e.Tool, e.Arguments)
+		if !chosen(e) {
+			continue
+		}
+		found := finder.Found(ctx, e.Tool, e.Operation, e.Arguments)
+		if found == "" {
+			continue
+		}
 		record := &auditv1.Record{
 			Kind:        auditv1.Kind_KIND_RECOVERED,
 			Time:        timestamppb.New(a.cfg.Now()),

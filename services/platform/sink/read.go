@@ -30,7 +30,7 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 	n := &notes{}
 	response, err := a.run(context.WithValue(ctx, notesKey{}, n), c, handler)
 	if err == nil {
-		response, err = a.tokeniseRead(ctx, c, response)
+		response, err = a.tokeniseRead(ctx, c, n, response)
 	}
 	record := a.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, c)
 	record.Body.Summary, record.Body.DurationMs = n.summary, milliseconds(a.cfg.Now().Sub(c.began))

@@ -83,7 +83,8 @@ type Subjects interface {
 
 // Finder says, after a restart, what is true of a thing that an interrupted call acted on: "running", "stopped".
 type Finder interface {
-	Found(ctx context.Context, tool string, arguments []byte) string
+	// "" says that it is not known yet: the call stays open, and Settle is called for it later.
+	Found(ctx context.Context, tool, operation string, arguments []byte) string
 }
 
 // Config is what an Authority is made of. Everything but Tokeniser, Unattended and Now is required.

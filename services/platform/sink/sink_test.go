@@ -103,7 +103,7 @@ type plain struct{}
 func (plain) Subject(context.Context, contract.Tool, proto.Message) (*callv1.Subject, error) {
 	return &callv1.Subject{Entry: []byte("{}")}, nil
 }
-func (plain) Found(context.Context, string, []byte) string { return "stopped" }
+func (plain) Found(context.Context, string, string, []byte) string { return "stopped" }
 
 func newAuthority(t testing.TB, kit *platformtest.Kit, configure ...func(*Config)) (*Authority, *memory, *notebook) {
 	t.Helper()
@@ -213,6 +213,30 @@ func TestAnInterruptedCallIsKeptUntilItIsRecorded(t *testing.T) {
 	}
 	if body := log.records[0].GetBody(); body.GetSummary() != "unknown: found stopped" {
 		t.Errorf("record is %v", body)
+	}
+}
+
+// notYet is a Finder that knows nothing yet.
+type notYet struct{ plain }
+
+func (notYet) Found(context.Context, string, string, []byte) string { return "" }
+
+func TestACallThatNobodyKnowsYetStaysOpen(t *testing.T) {
+	a, store, log := newAuthority(t, platformtest.New(t))
+	for _, operation := range []string{"one", "two"} {
+		err := store.Spend(t.Context(), &Spend{Key: operation + "/1", Operation: operation, Use: 1, Tool: "start_service"})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.Recover(t.Context(), notYet{}); err != nil || store.finished != 0 || len(log.records) != 0 {
+		t.Errorf("recovered: %v, %v", err, log.records)
+	}
+	if err := a.Settle(t.Context(), "two", plain{}); err != nil || store.entries["two/1"].State != StateUnknown || store.entries["two/1"].Found != "stopped" {
+		t.Errorf("settled: %v, %v", err, store.entries["two/1"].Result)
+	}
+	if store.entries["one/1"].State != StateSpent || store.finished != 1 {
+		t.Error("another call was settled too")
 	}
 }
 

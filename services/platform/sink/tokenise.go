@@ -23,6 +23,9 @@ const (
 	tokeniseBatch = 2 << 20
 )
 
+// opening is how a reference begins.
+const opening = "[[SECRET:"
+
 // withheld stands where text from outside was, when nobody could look through it.
 const (
 	withheld    = "(withheld: it could not be checked for secrets)"
@@ -47,14 +50,18 @@ func (a *Authority) checkOrigins(name string, m protoreflect.MethodDescriptor, s
 
 // tokenise returns the response with every text from outside as the session's agent may see it, in strings and in the keys of
 // maps, however deep. The session is that of the grant or permit that the call came with; an operator's own read, which came
-// with neither, is shown as it is.
-func (a *Authority) tokenise(ctx context.Context, c *call, response proto.Message) (proto.Message, error) {
+// with neither, is shown as it is. What the handler said lies around its text is asked about with it, and counts for nothing.
+func (a *Authority) tokenise(ctx context.Context, c *call, n *notes, response proto.Message) (proto.Message, error) {
 	if !tokenisationRequired() || c.signedGrant == nil && c.signedPermit == nil {
 		return response, nil
 	}
 	out, holes := proto.Clone(response), &outside{}
 	holes.message(out.ProtoReflect())
-	for batch := holes.take(); len(batch) > 0; batch = holes.take() {
+	var around []string
+	if n.around != "" {
+		around = []string{atMost(n.around)}
+	}
+	for batch := holes.take(around); len(batch) > 0; batch = holes.take(around) {
 		request := &vaultv1.TokeniseRequest{}
 		if c.signedGrant != nil {
 			request.Under = &vaultv1.TokeniseRequest_Grant{Grant: c.signedGrant}
@@ -64,13 +71,14 @@ func (a *Authority) tokenise(ctx context.Context, c *call, response proto.Messag
 		for _, h := range batch {
 			request.Texts = append(request.Texts, h.text)
 		}
+		request.Texts = append(request.Texts, around...)
 		answer, err := a.askTokeniser(ctx, request)
 		if err != nil {
 			return nil, err
 		}
-		c.replaced += int(answer.GetReplaced())
 		for i, h := range batch {
 			h.set(answer.GetTexts()[i])
+			c.replaced += max(strings.Count(answer.GetTexts()[i], opening)-strings.Count(h.text, opening), 0)
 		}
 	}
 	return out, holes.finish()
@@ -93,8 +101,8 @@ func (a *Authority) askTokeniser(ctx context.Context, request *vaultv1.TokeniseR
 }
 
 // tokeniseRead is tokenise for an answer that has no effect behind it: what could not be looked through is not given.
-func (a *Authority) tokeniseRead(ctx context.Context, c *call, response proto.Message) (proto.Message, error) {
-	out, err := a.tokenise(ctx, c, response)
+func (a *Authority) tokeniseRead(ctx context.Context, c *call, n *notes, response proto.Message) (proto.Message, error) {
+	out, err := a.tokenise(ctx, c, n, response)
 	if err != nil {
 		return nil, fault.New(callv1.Code_CODE_UNAVAILABLE, sayUntokenised, fault.WithCause(fmt.Errorf("tokenise: %w", err)),
 			fault.WithRetry(retryInterval))
@@ -105,7 +113,7 @@ func (a *Authority) tokeniseRead(ctx context.Context, c *call, response proto.Me
 // tokeniseDone is tokenise for the answer of a change. What was done is told in any case; text from outside that could not be
 // looked through is withheld, and a warning says so.
 func (a *Authority) tokeniseDone(ctx context.Context, c *call, n *notes, response proto.Message) proto.Message {
-	out, err := a.tokenise(ctx, c, response)
+	out, err := a.tokenise(ctx, c, n, response)
 	if err == nil {
 		return out
 	}
@@ -195,15 +203,15 @@ func (o *outside) add(text string, set func(string)) {
 	}
 }
 
-// take returns the next texts that go into one request. One that is longer than a request may hold is cut: what the vault does
-// not look at does not leave.
-func (o *outside) take() []hole {
+// take returns the next texts that go into one request, beside others.
+func (o *outside) take(beside []string) []hole {
 	size := 0
-	for i, h := range o.open {
-		if len(h.text) > tokeniseBytes {
-			o.open[i].text = strings.ToValidUTF8(h.text[:tokeniseBytes], "")
-		}
-		if size += len(o.open[i].text); i == tokeniseTexts || size > tokeniseBatch {
+	for _, text := range beside {
+		size += len(text)
+	}
+	for i := range o.open {
+		o.open[i].text = atMost(o.open[i].text)
+		if size += len(o.open[i].text); i == tokeniseTexts-len(beside) || size > tokeniseBatch {
 			batch := o.open[:i]
 			o.open = o.open[i:]
 			return batch
@@ -212,6 +220,14 @@ func (o *outside) take() []hole {
 	batch := o.open
 	o.open = nil
 	return batch
+}
+
+// atMost is a text as a request may hold it. One that is longer is cut: what the vault does not look at does not leave.
+func atMost(text string) string {
+	if len(text) <= tokeniseBytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:tokeniseBytes], "")
 }
 
 // finish gives the maps their new keys. Two keys that became one are an error: neither value may be dropped.

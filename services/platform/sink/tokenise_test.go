@@ -170,6 +170,30 @@ func TestAReadOfTextFromOutside(t *testing.T) {
 	}
 }
 
+// What lies around the text of an answer is looked through with it, and neither leaves nor is counted.
+func TestWhatLiesAroundTheText(t *testing.T) {
+	kit, tool, request := platformtest.New(t), mustTool(t, "service_logs"), &executorv1.ServiceLogsRequest{ServiceId: proto.String("chat")}
+	for _, around := range []string{secret + " before\n" + secret, strings.Repeat("é", tokeniseBytes)} {
+		censor := &censor{}
+		a, _, log := newAuthority(t, kit, func(cfg *Config) { cfg.Tokeniser = censor })
+		ctx := carrying(t, rpc.WithCaller(t.Context(), kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")), rpc.MetadataGrant, tokened(t, kit, tool, request, nil))
+		got, err := a.Unary()(ctx, request, &grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, func(ctx context.Context, _ any) (any, error) {
+			Around(ctx, around)
+			return logs(ctx, nil)
+		})
+		if err != nil || len(censor.requests) != 1 || got.(*executorv1.ServiceLogsResponse).GetLog() != "password is "+reference {
+			t.Fatalf("%v, %v, %d requests", got, err, len(censor.requests))
+		}
+		asked := censor.requests[0].GetTexts()
+		if len(asked) != 2 || !strings.HasPrefix(around, asked[1]) || len(asked[1]) > tokeniseBytes {
+			t.Errorf("%d texts were asked about", len(asked))
+		}
+		if n := log.records[len(log.records)-1].GetBody().GetDetails()["replaced"]; n != "1" {
+			t.Errorf("%q are recorded", n)
+		}
+	}
+}
+
 // A change is told of though nobody can look through what the services wrote about it; that alone is withheld.
 func TestTextFromOutsideAboutAChange(t *testing.T) {
 	kit := platformtest.New(t)
@@ -221,7 +245,7 @@ func TestEveryTextIsFound(t *testing.T) {
 		Body: &auditv1.Body{Summary: "deep " + secret, Details: map[string]string{secret: "x " + secret, "b": "y"}},
 	}
 	a, _, _ := newAuthority(t, platformtest.New(t))
-	got, err := a.tokenise(t.Context(), &call{signedGrant: &callv1.SignedGrant{}}, message)
+	got, err := a.tokenise(t.Context(), &call{signedGrant: &callv1.SignedGrant{}}, &notes{}, message)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +260,7 @@ func TestEveryTextIsFound(t *testing.T) {
 		t.Error("the handler's own message was changed")
 	}
 	both := &auditv1.Body{Details: map[string]string{secret: "1", reference: "2"}}
-	if _, err := a.tokenise(t.Context(), &call{signedGrant: &callv1.SignedGrant{}}, both); err == nil {
+	if _, err := a.tokenise(t.Context(), &call{signedGrant: &callv1.SignedGrant{}}, &notes{}, both); err == nil {
 		t.Error("two keys became one, and a value was lost")
 	}
 }
@@ -249,7 +273,7 @@ func TestManyTextsGoInBatches(t *testing.T) {
 		body.Details[fmt.Sprintf("key-%03d", i)] = strings.Repeat("x", 16<<10) + secret
 	}
 	body.Summary = strings.Repeat("é", tokeniseBytes)
-	got, err := a.tokenise(t.Context(), &call{signedPermit: &callv1.SignedPermit{}}, body)
+	got, err := a.tokenise(t.Context(), &call{signedPermit: &callv1.SignedPermit{}}, &notes{}, body)
 	if err != nil {
 		t.Fatal(err)
 	}

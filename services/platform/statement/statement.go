@@ -244,6 +244,10 @@ func (s *Statement) checkScope() error {
 		}
 	}
 	seen := map[string]bool{}
+	// A digest of a plan says what a human looked at; left free, a call may do what nobody saw.
+	if slices.Contains(s.Free, "/plan_digest") {
+		return fmt.Errorf("%w: a plan may not be left free", ErrMalformed)
+	}
 	pointers := slices.Clone(s.Free)
 	for _, pin := range s.Pinned {
 		if err := canonical.Check(pin.Value); err != nil {

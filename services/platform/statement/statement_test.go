@@ -163,6 +163,7 @@ func TestParseRefuses(t *testing.T) {
 		"dangerous with a tool":     func(s *Statement) { s.Kind = KindDangerous },
 		"resume with a session":     func(s *Statement) { s.Kind = KindResume },
 		"scope with one call":       func(s *Statement) { s.Kind = KindScope },
+		"a plan that is free":       func(s *Statement) { *s = *scope(); s.Free = []string{"/plan_digest"} },
 		"deep pointer":              func(s *Statement) { *s = *scope(); s.Free = []string{"/a/b"} },
 		"pointer twice":             func(s *Statement) { *s = *scope(); s.Free = []string{"/service_id"} },
 		"scope of 1001 uses":        func(s *Statement) { *s = *scope(); s.Uses = 1001 },

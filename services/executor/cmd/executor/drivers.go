@@ -35,7 +35,7 @@ func openDrivers(cfg *settings, known func() *catalogue.Catalogue, gpus *gpu.Mon
 		close:  []func() error{func() error { processes.Close(); return nil }},
 	}
 	d.later(catalogue.DriverSystemd, logger, func() (closer, error) {
-		return systemd.New(systemd.Config{Manager: cfg.Systemd.Manager, Logger: logger})
+		return systemd.New(systemd.Config{Manager: cfg.Systemd.Manager, Development: cfg.development, Logger: logger})
 	})
 	if cfg.Docker.Socket != "" {
 		d.later(catalogue.DriverDocker, logger, func() (closer, error) {
@@ -111,8 +111,8 @@ func (l *lazy) Close() error {
 }
 
 func (l *lazy) Look(s *catalogue.Service) driver.Sight { return l.driver().Look(s) }
-func (l *lazy) Start(ctx context.Context, s *catalogue.Service) error {
-	return l.driver().Start(ctx, s)
+func (l *lazy) Start(ctx context.Context, s *catalogue.Service, definition string) error {
+	return l.driver().Start(ctx, s, definition)
 }
 func (l *lazy) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
 	return l.driver().Stop(ctx, s)
@@ -138,7 +138,7 @@ type missing struct{}
 func (missing) Look(*catalogue.Service) driver.Sight {
 	return driver.Sight{State: driver.Unknown, Cause: driver.CauseNoManager}
 }
-func (missing) Start(context.Context, *catalogue.Service) error { return driver.ErrNoManager }
+func (missing) Start(context.Context, *catalogue.Service, string) error { return driver.ErrNoManager }
 func (missing) Stop(context.Context, *catalogue.Service) (bool, error) {
 	return false, driver.ErrNoManager
 }

@@ -205,8 +205,10 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	}
 	seen.Halted(func() bool { return authority.Control().Halted })
 	services.Settle(ctx)
-	// First the host, then the calls: how an interrupted switch ended is what its call is told.
-	if err := modes.Recover(ctx); err != nil {
+	// An interrupted switch has the host from here on. It is undone while this process serves, so that it can be halted and
+	// looked at meanwhile; what its call is told is known when it has ended.
+	interrupted, err := modes.Interrupted(ctx)
+	if err != nil {
 		return err
 	}
 	if err := authority.Recover(ctx, subjects); err != nil {
@@ -234,6 +236,11 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	running.Go(func() { services.Run(background) })
 	running.Go(func() { gpus.Run(background) })
 	running.Go(func() {
+		if interrupted != nil && interrupted.Undo(background) {
+			if err := authority.Settle(background, interrupted.Operation, subjects); err != nil {
+				logger.Error("the call of an interrupted switch could not be settled", "operation", interrupted.Operation, "error", err)
+			}
+		}
 		if err := modes.Boot(background); err != nil {
 			logger.Error("the catalogue's boot rule could not be followed", "error", err)
 		}
@@ -245,7 +252,10 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	})
 	note(ctx, log, logger, auditv1.Kind_KIND_STARTED)
 	logger.Info("serving", "listen", cfg.Listen, "identity", self.ID(), "development", cfg.development, "services", len(services.All()))
+	// From the first sign of the end no step of a switch begins: the next start of this process looks after what is left.
+	defer context.AfterFunc(ctx, modes.Stop)()
 	err = srv.Serve(ctx, listener)
+	modes.Stop()
 
 	drained, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 	defer cancel()

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -20,7 +19,7 @@ const ruleTimeout = 2 * time.Second
 // recordRules returns what records the executor's acts by rule. What is about to be done is in the log before it is done, or it
 // is not done; how it went may reach the log later.
 func recordRules(log sink.Recorder) service.Rule {
-	return func(ctx context.Context, what string, s *catalogue.Service, err error) error {
+	return func(ctx context.Context, what string, s *catalogue.Service, stage service.Stage, how error) error {
 		record := &auditv1.Record{
 			Kind: auditv1.Kind_KIND_RULE, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_PENDING,
 			Body: &auditv1.Body{Summary: clean.Line(what, 500), Details: map[string]string{}},
@@ -31,13 +30,13 @@ func recordRules(log sink.Recorder) service.Rule {
 		ctx, cancel := context.WithTimeout(ctx, ruleTimeout)
 		defer cancel()
 		switch {
-		case err == nil:
+		case stage == service.Intent:
 			_, rerr := log.Record(ctx, record)
 			return rerr
-		case errors.Is(err, service.Done):
+		case how == nil:
 			record.Status = auditv1.Status_STATUS_OK
 		default:
-			record.Status, record.Body.Reason = auditv1.Status_STATUS_ERROR, clean.Line(err.Error(), 500)
+			record.Status, record.Body.Reason = auditv1.Status_STATUS_ERROR, clean.Line(how.Error(), 500)
 		}
 		_, rerr := log.Report(ctx, record)
 		return rerr

@@ -44,12 +44,15 @@ func TestRulesAreRecorded(t *testing.T) {
 	h := &history{down: true}
 	rule := recordRules(h)
 	s := &catalogue.Service{ID: "chat"}
-	if err := rule(t.Context(), service.RuleRestart, s, nil); err == nil {
+	if err := rule(t.Context(), service.RuleRestart, s, service.Intent, nil); err == nil {
 		t.Error("a rule may act while nothing can be recorded")
 	}
 	h.down = false
-	for _, err := range []error{nil, service.Done, errors.New("it did not start")} {
-		if err := rule(t.Context(), service.RuleRestart, s, err); err != nil {
+	for _, c := range []struct {
+		stage service.Stage
+		how   error
+	}{{service.Intent, nil}, {service.Outcome, nil}, {service.Outcome, errors.New("it did not start")}} {
+		if err := rule(t.Context(), service.RuleRestart, s, c.stage, c.how); err != nil {
 			t.Error(err)
 		}
 	}

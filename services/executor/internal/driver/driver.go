@@ -63,7 +63,13 @@ type Page struct {
 	Cursor string
 	// More: there are lines after the cursor.
 	More bool
+	// Before and After are what is known of the lines on either side, at most Around of each: what is spread over lines, such as
+	// a key, can only be told by looking at them too. They are not shown.
+	Before, After []string
 }
+
+// Around is how many lines on either side of a page are read with it.
+const Around = 100
 
 // Causes that services show.
 const (
@@ -92,6 +98,9 @@ const (
 	CauseNoSleep        = "its engine did not go to sleep"
 	CauseNoWake         = "its engine did not wake"
 	CauseNoModel        = "the service answers and does not serve its model"
+	CauseChanged        = "what it runs changed since it was approved"
+	CauseHostMemory     = "the host's memory has no room for what it would move there"
+	CauseUnknown        = "its manager did not say whether it was started"
 )
 
 // Reasons why Start and Stop fail.
@@ -105,11 +114,16 @@ var (
 	ErrImageMissing   = errors.New(CauseImageMissing)
 	ErrContainer      = errors.New(CauseContainer)
 	ErrNoManager      = errors.New(CauseNoManager)
+	// ErrChanged: the service is not what the definition says, and nothing of it was run.
+	ErrChanged = errors.New(CauseChanged)
+	// ErrUnknown: the manager was told to start the service and its answer is lost. It may run by now, or later.
+	ErrUnknown = errors.New(CauseUnknown)
 )
 
 // Cause returns the fixed sentence for a driver's error.
 func Cause(err error) string {
 	for _, known := range []error{
+		ErrUnknown, ErrChanged,
 		ErrPortInUse, ErrProgramMissing, ErrNotPermitted, ErrNotStopped, ErrUnitMissing, ErrImageMissing, ErrContainer, ErrNoManager,
 	} {
 		if errors.Is(err, known) {

@@ -23,8 +23,10 @@ type Leases struct {
 	switching bool
 	// holders counts changes of single services.
 	holders int
-	gpus    map[uint32]bool
-	changed chan struct{}
+	// loading names the service that loads on a GPU; releasing counts those that release there.
+	loading   map[uint32]string
+	releasing map[uint32]int
+	changed   chan struct{}
 }
 
 // Host takes the whole host for a switch, or fails with ErrSwitching or ErrBusy. The returned function gives it back; calling
@@ -42,41 +44,56 @@ func (l *Leases) Host() (func(), error) {
 	return l.giveBack(func() { l.switching = false }), nil
 }
 
-// Loading takes the service's GPUs to start or wake it, or fails with ErrSwitching or ErrBusy: two loads at once on one GPU
-// spoil each other's measurement of free memory.
+// Loading takes the service's GPUs to start or wake it, or to put it to sleep, or fails with ErrSwitching or ErrBusy: two changes
+// of memory at once on one GPU spoil each other's measurement of what is free.
 func (l *Leases) Loading(s *catalogue.Service) (func(), error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.switching:
 		return nil, ErrSwitching
-	case slices.ContainsFunc(s.GPUs, func(i uint32) bool { return l.gpus[i] }):
+	case slices.ContainsFunc(s.GPUs, func(i uint32) bool { _, taken := l.loading[i]; return taken || l.releasing[i] > 0 }):
 		return nil, ErrBusy
 	}
-	if l.gpus == nil {
-		l.gpus = map[uint32]bool{}
+	if l.loading == nil {
+		l.loading = map[uint32]string{}
 	}
 	for _, i := range s.GPUs {
-		l.gpus[i] = true
+		l.loading[i] = s.ID
 	}
 	l.holders++
 	return l.giveBack(func() {
 		for _, i := range s.GPUs {
-			delete(l.gpus, i)
+			delete(l.loading, i)
 		}
 		l.holders--
 	}), nil
 }
 
-// Releasing takes the right to stop a service or put it to sleep, or fails with ErrSwitching.
-func (l *Leases) Releasing() (func(), error) {
+// Releasing takes the right to stop a service, or fails with ErrSwitching. With patience it fails with ErrBusy where another
+// service loads on one of its GPUs; one that loads itself may always be stopped.
+func (l *Leases) Releasing(s *catalogue.Service, patient bool) (func(), error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.switching {
+	switch {
+	case l.switching:
 		return nil, ErrSwitching
+	case patient && slices.ContainsFunc(s.GPUs, func(i uint32) bool { id, taken := l.loading[i]; return taken && id != s.ID }):
+		return nil, ErrBusy
+	}
+	if l.releasing == nil {
+		l.releasing = map[uint32]int{}
+	}
+	for _, i := range s.GPUs {
+		l.releasing[i]++
 	}
 	l.holders++
-	return l.giveBack(func() { l.holders-- }), nil
+	return l.giveBack(func() {
+		for _, i := range s.GPUs {
+			l.releasing[i]--
+		}
+		l.holders--
+	}), nil
 }
 
 // Changed returns a channel that is closed when a lease is given back.

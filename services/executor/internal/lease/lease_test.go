@@ -17,7 +17,7 @@ func TestLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, take := range map[string]func() (func(), error){
-		"another switch": l.Host, "a release": l.Releasing, "a load": func() (func(), error) { return l.Loading(on(0)) },
+		"another switch": l.Host, "a release": func() (func(), error) { return l.Releasing(on(0), false) }, "a load": func() (func(), error) { return l.Loading(on(0)) },
 		"a load without GPUs": func() (func(), error) { return l.Loading(on()) },
 	} {
 		if _, err := take(); !errors.Is(err, ErrSwitching) {
@@ -44,7 +44,7 @@ func TestLeases(t *testing.T) {
 	if err != nil {
 		t.Errorf("a load on another GPU: %v", err)
 	}
-	stop, err := l.Releasing()
+	stop, err := l.Releasing(on(0), false)
 	if err != nil {
 		t.Errorf("a release while something loads: %v", err)
 	}
@@ -82,7 +82,7 @@ func TestLeasesUnderLoad(t *testing.T) {
 	for i := range 16 {
 		all.Go(func() {
 			for range 500 {
-				take := l.Releasing
+				take := func() (func(), error) { return l.Releasing(on(uint32(i)), i%2 == 0) }
 				switch i % 4 {
 				case 0:
 					take = l.Host

@@ -93,7 +93,7 @@ func TestGpumodD5OneSwitchAtATime(t *testing.T) {
 	if _, err := w.leases.Loading(chat); err == nil {
 		t.Error("a service could be started in the middle")
 	}
-	if _, err := w.leases.Releasing(); err == nil {
+	if _, err := w.leases.Releasing(chat, false); err == nil {
 		t.Error("a service could be stopped in the middle")
 	}
 	if err := w.Accept(nil); err == nil {
@@ -303,11 +303,11 @@ func TestWhatACallIsToldAfterACrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	arguments := []byte(`{"mode_id":"work","plan_digest":"` + plan.Digest + `"}`)
-	if found, ok := w.Found(t.Context(), "switch_mode", arguments); !ok || found != "as it was: nothing of the switch had begun" {
+	operation := w.consent().Operation
+	if found, ok := w.Found(t.Context(), "switch_mode", operation); !ok || found != "as it was: nothing of the switch had begun" {
 		t.Errorf("found %q, %v", found, ok)
 	}
-	if _, ok := w.Found(t.Context(), "start_service", []byte(`{}`)); ok {
+	if _, ok := w.Found(t.Context(), "start_service", operation); ok {
 		t.Error("it answers for other tools")
 	}
 	w.host.crash = func(name string, late bool) bool { return name == "raise code" && late }
@@ -319,24 +319,20 @@ func TestWhatACallIsToldAfterACrash(t *testing.T) {
 	if err := w.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if found, _ := w.Found(t.Context(), "switch_mode", arguments); found != "rolled back: the services from before run again" {
+	if found, _ := w.Found(t.Context(), "switch_mode", operation); found != "rolled back: the services from before run again" {
 		t.Errorf("found %q", found)
 	}
 	if err := w.Recover(t.Context()); err != nil {
 		t.Errorf("a second recovery: %v", err)
 	}
-	// An earlier call with the same plan is not this one.
+	// Another call with the same plan, before or after, is not this one.
+	w.operation = "fedcba9876543210fedcba9876543210"
 	w.must("work")
-	if found, _ := w.Found(t.Context(), "switch_mode", arguments); found != "committed: the host is in mode work" {
+	if found, _ := w.Found(t.Context(), "switch_mode", operation); found != "rolled back: the services from before run again" {
 		t.Errorf("found %q", found)
 	}
-	w.must("old")
-	if found, _ := w.Found(t.Context(), "switch_mode", arguments); found != "as it was: nothing of the switch had begun" {
-		t.Errorf("found %q", found)
-	}
-	w.must("work")
 	w.host.bendAll()
-	if found, _ := w.Found(t.Context(), "switch_mode", arguments); found != "as it was: nothing of the switch had begun" {
+	if found, _ := w.Found(t.Context(), "switch_mode", w.operation); found != "committed: the host is in mode work" {
 		t.Errorf("found %q", found)
 	}
 }
@@ -381,6 +377,7 @@ func TestBoot(t *testing.T) {
 			}
 			// An executor that starts again in the same boot starts nothing.
 			w.host.bendAll()
+			w.silence = nil
 			w.restart()
 			acts := len(w.did())
 			if err := w.Boot(t.Context()); err != nil || len(w.did()) != acts {

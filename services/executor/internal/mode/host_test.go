@@ -1,12 +1,14 @@
 package mode
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -50,9 +52,6 @@ const (
 	margin   = 200
 )
 
-// killed is what a test's crash panics with: the process is gone.
-type killed struct{}
-
 // host is the services and the GPUs of a made-up machine. It outlives the switchers of a test.
 type host struct {
 	mu    sync.Mutex
@@ -78,6 +77,8 @@ type host struct {
 	acts  []string
 	edits map[string]string
 	since map[string]time.Time
+	// given are the definitions that each start was bound to.
+	given map[string]string
 	// silent: the driver does not tell what a program uses.
 	silent bool
 	busy   int
@@ -93,7 +94,7 @@ func newHost(t testing.TB, running ...string) *host {
 	h := &host{
 		c: parse(t, catalogueText), state: map[string]executorv1.ServiceState{}, cause: map[string]string{}, fails: map[string]string{},
 		once: map[string]bool{}, lies: map[string]bool{}, held: map[string]time.Time{}, foreign: map[uint32]uint32{},
-		lost: map[uint32]bool{}, edits: map[string]string{}, since: map[string]time.Time{},
+		lost: map[uint32]bool{}, edits: map[string]string{}, since: map[string]time.Time{}, given: map[string]string{},
 	}
 	for _, s := range h.c.Services {
 		h.state[s.ID] = executorv1.ServiceState_SERVICE_STATE_STOPPED
@@ -161,8 +162,14 @@ func (h *host) act(ctx context.Context, verb string, s *catalogue.Service, a ser
 	if on != nil {
 		on(name)
 	}
+	if now, _ := h.Definition(ctx, s); a.Definition != "" && a.Definition != now {
+		return false, fault.New(callv1.Code_CODE_CONFLICT, s.ID+" was not started: "+driver.CauseChanged)
+	}
 	if err := a.Confirm(ctx, func() {
 		h.mu.Lock()
+		if verb == "raise" || verb == "wake" {
+			h.given[s.ID] = a.Definition
+		}
 		h.busy++
 		h.most = max(h.most, h.busy)
 		h.acts = append(h.acts, name)
@@ -179,7 +186,7 @@ func (h *host) act(ctx context.Context, verb string, s *catalogue.Service, a ser
 		a.Phase(progress.PhaseReady)
 	}
 	if crash != nil && crash(name, false) {
-		panic(killed{})
+		runtime.Goexit()
 	}
 	h.mu.Lock()
 	how := h.fails[name]
@@ -187,8 +194,11 @@ func (h *host) act(ctx context.Context, verb string, s *catalogue.Service, a ser
 		delete(h.fails, name)
 	}
 	h.mu.Unlock()
-	if how == "before" {
+	switch how {
+	case "before":
 		return false, failed(s, verb)
+	case "panic":
+		panic("a defect of " + name)
 	}
 	h.mu.Lock()
 	changed, err := effect()
@@ -203,7 +213,7 @@ func (h *host) act(ctx context.Context, verb string, s *catalogue.Service, a ser
 	}
 	h.mu.Unlock()
 	if crash != nil && crash(name, true) {
-		panic(killed{})
+		runtime.Goexit()
 	}
 	if how != "" {
 		return false, failed(s, verb)
@@ -352,6 +362,10 @@ type world struct {
 	halted  bool
 	mu      sync.Mutex
 	rules   []string
+	// operation is the id of calls, if set.
+	operation string
+	// boot is the host's, "boot-1" unless set.
+	boot string
 	// silence is what recording a rule returns.
 	silence error
 	*Switcher
@@ -389,6 +403,9 @@ func openStore(t testing.TB, dir string) *store.Store {
 
 // restart is a new executor on the same host and the same disk. Nothing of the old one is left but that.
 func (w *world) restart() {
+	if w.Switcher != nil {
+		w.Stop()
+	}
 	w.leases = &lease.Leases{}
 	w.Switcher = New(Config{
 		Catalogue: func() *catalogue.Catalogue {
@@ -397,11 +414,14 @@ func (w *world) restart() {
 			return w.host.c
 		},
 		Services: w.host, GPUs: w.host, Leases: w.leases, Journal: w.journal, Margin: margin, Hub: w.hub, Proceed: w.proceed,
-		Rule: func(_ context.Context, what string, s *catalogue.Service, err error) error {
+		Rule: func(_ context.Context, what string, s *catalogue.Service, stage service.Stage, err error) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if w.silence != nil {
 				return w.silence
+			}
+			if stage == service.Outcome {
+				what = "after " + what
 			}
 			w.rules = append(w.rules, fmt.Sprintf("%s %s %v", what, s.ID, err))
 			return nil
@@ -409,7 +429,8 @@ func (w *world) restart() {
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	w.patience, w.interval, w.leasePatience, w.unseenPatience = 20*time.Millisecond, time.Millisecond, 20*time.Millisecond, 5*time.Millisecond
-	w.bootID = func() (string, error) { return "boot-1", nil }
+	w.bootPatience = 20 * time.Millisecond
+	w.bootID = func() (string, error) { return cmp.Or(w.boot, "boot-1"), nil }
 }
 
 func (w *world) proceed(begin func()) error {
@@ -431,7 +452,7 @@ func (w *world) halt() {
 // consent is a human's.
 func (w *world) consent() Consent {
 	later := func(_ context.Context, begin func()) error { return w.proceed(begin) }
-	return Consent{First: later, Later: later, Operation: "0123456789abcdef0123456789abcdef"}
+	return Consent{First: later, Later: later, Operation: cmp.Or(w.operation, "0123456789abcdef0123456789abcdef")}
 }
 
 // to simulates and switches.
@@ -465,23 +486,29 @@ type journal struct {
 	writes int
 	// killBefore and killAfter are the numbers of writes; 0: none. failAt makes one fail.
 	killBefore, killAfter, failAt int
+	// full: every write fails from failAt on. torn: the one that fails is on disk all the same.
+	full, torn bool
 }
 
 func (j *journal) write(f func() error) error {
 	j.mu.Lock()
 	j.writes++
 	n := j.writes
-	before, after, fails := j.killBefore == n, j.killAfter == n, j.failAt == n
+	before, after, fails := j.killBefore == n, j.killAfter == n, j.failAt == n || j.full && n > j.failAt
+	torn := j.torn
 	j.mu.Unlock()
 	if before {
-		panic(killed{})
+		runtime.Goexit()
 	}
 	if fails {
+		if torn {
+			_ = f()
+		}
 		return errors.New("the disk is full")
 	}
 	err := f()
 	if after {
-		panic(killed{})
+		runtime.Goexit()
 	}
 	return err
 }
@@ -508,18 +535,29 @@ func (j *journal) EndSwitch(ctx context.Context, id int64, last *store.Step, at 
 	return j.write(func() error { return j.Journal.EndSwitch(ctx, id, last, at, e) })
 }
 
-// survives runs f, which may be killed, and reports whether it was.
+// survives runs f, which may be killed, and reports whether it was. Who is killed recovers from nothing.
 func survives(f func()) (dead bool) {
-	defer func() {
-		if p := recover(); p != nil {
-			if _, ok := p.(killed); !ok {
-				panic(p)
-			}
-			dead = true
-		}
+	ended := make(chan struct{})
+	dead = true
+	go func() {
+		defer close(ended)
+		f()
+		dead = false
 	}()
-	f()
-	return false
+	<-ended
+	return dead
+}
+
+// Recover is what an executor does with an interrupted switch, without serving meanwhile.
+func (w *world) Recover(ctx context.Context) error {
+	found, err := w.Interrupted(ctx)
+	if err != nil || found == nil {
+		return err
+	}
+	if !found.Undo(ctx) {
+		return errors.New("it has not ended")
+	}
+	return nil
 }
 
 // sound checks what must hold after a switch, whatever went wrong: the host is in the old set, in the new one, or the switch says

@@ -58,7 +58,10 @@ type Journal interface {
 	Took(ctx context.Context, action executorv1.PlanAction, service string, n int) ([]time.Duration, error)
 	CurrentMode(ctx context.Context) (string, error)
 	SetCurrentMode(ctx context.Context, mode string) error
-	Booted(ctx context.Context, boot string) (bool, error)
+	SwitchOf(ctx context.Context, operation string) (*store.Switch, error)
+	// Booted is the newest boot of the host whose boot rule was followed to its end.
+	Booted(ctx context.Context) (string, error)
+	SetBooted(ctx context.Context, boot string) error
 }
 
 // Meter counts switches and how long their phases take; the metrics package has one.
@@ -85,7 +88,8 @@ type Config struct {
 	Hub *progress.Hub
 	// Proceed runs begin unless the host is halted, for what no call waits for: undoing after a restart, and the boot rule.
 	Proceed func(begin func()) error
-	// Rule records what is done by the catalogue's boot rule; what it cannot record is not done. nil: the boot rule is off.
+	// Rule records what is done by the catalogue's boot rule, and what undoes an interrupted switch; what it cannot record is not
+	// done. nil: neither is done.
 	Rule service.Rule
 	// Meter may be nil.
 	Meter  Meter
@@ -99,8 +103,13 @@ const (
 	interval = 250 * time.Millisecond
 	// leasePatience is how long a switch waits for single changes that are under way.
 	leasePatience = 10 * time.Second
-	// unseenPatience is how long a driver may take, after a restart, to find out what runs.
-	unseenPatience = 10 * time.Second
+	// unseenPatience is how long a driver may take, after a restart, to find out what runs, and audit to take a record: where the
+	// host was restarted too, their managers may come up minutes later.
+	unseenPatience = 5 * time.Minute
+	// bootPatience is how long the boot rule waits for managers, GPUs and audit.
+	bootPatience = 10 * time.Minute
+	// maxPause bounds the pause between attempts to write an ending down, or to follow the boot rule.
+	maxPause = 10 * time.Second
 	// maxLogLines and maxLogLine bound what is kept of a failed service's log.
 	maxLogLines = 20
 	maxLogLine  = 500
@@ -110,25 +119,70 @@ const (
 type Switcher struct {
 	cfg Config
 	// The constants above, which tests shorten.
-	patience, interval, leasePatience, unseenPatience time.Duration
+	patience, interval, leasePatience, unseenPatience, bootPatience time.Duration
 	// now is the wall clock.
 	now func() time.Time
 	// bootID reads what the kernel calls this boot of the host.
 	bootID func() (string, error)
 
 	mu sync.Mutex
-	// acting: a switch holds the host, so the catalogue stays as it is.
-	acting bool
-	// owed is an ending that could not be written down.
-	owed func(context.Context) error
+	// acting: a switch holds the host, so the catalogue stays as it is. undoing: it is one that an earlier process began.
+	acting, undoing bool
+	// seen is since when each running service was seen to run as it does, by a clock that nobody sets.
+	seen map[string]sighting
+
+	// quit is closed when no further step may begin.
+	quit     chan struct{}
+	stopOnce sync.Once
+	// owing are endings that are still to be written down.
+	owing sync.WaitGroup
 }
+
+// sighting is when a service that says that it runs since then was first seen to.
+type sighting struct{ since, first time.Time }
 
 // New returns a Switcher. It does nothing before it is asked.
 func New(cfg Config) *Switcher {
 	return &Switcher{
 		cfg: cfg, patience: patience, interval: interval, leasePatience: leasePatience, unseenPatience: unseenPatience,
-		now: time.Now, bootID: readBootID,
+		bootPatience: bootPatience, now: time.Now, bootID: readBootID, seen: map[string]sighting{}, quit: make(chan struct{}),
 	}
+}
+
+// Stop lets no further step begin: the process ends. A switch that goes on stays open in the journal, and the next process
+// looks after it.
+func (s *Switcher) Stop() { s.stopOnce.Do(func() { close(s.quit) }) }
+
+// errStopping refuses a step of a process that ends.
+var errStopping = errors.New("the executor is being stopped")
+
+func (s *Switcher) stopping() bool {
+	select {
+	case <-s.quit:
+		return true
+	default:
+		return false
+	}
+}
+
+// pause waits that long, and reports whether it may go on: neither ctx nor the process ends.
+func (s *Switcher) pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+	case <-s.quit:
+	}
+	return false
+}
+
+// Undoing reports whether a switch that an earlier process began is looked after now. Nothing else is changed meanwhile.
+func (s *Switcher) Undoing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.undoing
 }
 
 // Current is the id of the mode that the host was switched to last; "" where there is none, or the catalogue has it no more.
@@ -196,6 +250,9 @@ func (s *Switcher) take(ctx context.Context) (func(), error) {
 	timer := time.NewTimer(s.leasePatience)
 	defer timer.Stop()
 	for {
+		if s.stopping() {
+			return nil, fault.New(callv1.Code_CODE_CONFLICT, "the executor is being stopped; nothing was done", fault.WithRetry(10*time.Second))
+		}
 		changed := s.cfg.Leases.Changed()
 		release, err := hostLease(s.cfg.Leases)
 		switch {
@@ -206,8 +263,11 @@ func (s *Switcher) take(ctx context.Context) (func(), error) {
 				release()
 			}, nil
 		case errors.Is(err, lease.ErrSwitching):
-			return nil, fault.New(callv1.Code_CODE_CONFLICT, "another switch of modes is going on; nothing was done",
-				fault.WithCause(err), fault.WithRetry(10*time.Second))
+			sentence := "another switch of modes is going on; nothing was done"
+			if s.Undoing() {
+				sentence = "an interrupted switch of modes is being undone; nothing was done"
+			}
+			return nil, fault.New(callv1.Code_CODE_CONFLICT, sentence, fault.WithCause(err), fault.WithRetry(10*time.Second))
 		}
 		select {
 		case <-changed:
@@ -224,6 +284,7 @@ func (s *Switcher) setActing(acting bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.acting = acting
+	s.undoing = s.undoing && acting
 }
 
 // OutcomeName is the word for an outcome: "rolled_back".

@@ -188,7 +188,7 @@ func (s *Switcher) weigh(c *catalogue.Catalogue, p *plan, views map[string]servi
 		switch v := views[one.ID]; v.State {
 		case executorv1.ServiceState_SERVICE_STATE_RUNNING:
 			stays := time.Duration(one.MinResidenceS) * time.Second
-			if left := stays - s.now().Sub(v.Since); !v.Since.IsZero() && left > 0 {
+			if left := stays - s.ran(one.ID, v.Since); !v.Since.IsZero() && left > 0 {
 				no(fmt.Sprintf("%s may not be stopped yet: it stays %d s once it runs (min_residence_s)", one.ID, one.MinResidenceS))
 			}
 			if sleeps(one) {
@@ -205,6 +205,18 @@ func (s *Switcher) weigh(c *catalogue.Catalogue, p *plan, views map[string]servi
 			no(unsettled(one, v))
 		}
 	}
+}
+
+// ran is how long a service runs: as its manager dates that, or as long as it was seen to. A wall clock that was set back makes
+// nobody wait for it.
+func (s *Switcher) ran(id string, since time.Time) time.Duration {
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known, ok := s.seen[id]; !ok || !known.since.Equal(since) {
+		s.seen[id] = sighting{since, now}
+	}
+	return max(now.Sub(since), now.Sub(s.seen[id].first))
 }
 
 // sleeps reports whether the entry says a way to sleep.
@@ -395,31 +407,4 @@ func (s *Switcher) asked(ctx context.Context, id, digest string, h gpu.Host) (*p
 			"the plan is not what it was when it was simulated; nothing was done. Call simulate_mode again", fault.WithField("plan_digest"))
 	}
 	return p, nil
-}
-
-// Preview says what a switch would do, a step a line, for whoever approves it.
-func (s *Switcher) Preview(ctx context.Context, r *executorv1.SwitchModeRequest) ([]string, error) {
-	h := s.cfg.GPUs.Last()
-	p, err := s.asked(ctx, r.GetModeId(), r.GetPlanDigest(), h)
-	if err != nil {
-		return nil, err
-	}
-	var lines []string
-	for i, st := range p.steps {
-		line := fmt.Sprintf("%d. %s %s", i+1, ActionName(st.action), st.service.ID)
-		if st.releases() {
-			line += ": requests in flight end with it"
-		}
-		if expected := s.expected(ctx, st.action, st.service.ID); expected > 0 {
-			line += fmt.Sprintf(" (took %d s before)", seconds(expected))
-		}
-		lines = append(lines, line)
-	}
-	if len(lines) == 0 {
-		lines = append(lines, "every service of "+p.mode.ID+" runs already: nothing changes")
-	}
-	if p.short != nil {
-		lines = append(lines, "it does not fit now: "+p.short.Sentence())
-	}
-	return append(lines, "if a step fails, the services from before are brought back"), nil
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"strings"
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -24,6 +26,9 @@ const (
 	CauseForeign     = "programs that are no service of this host hold GPU memory that it needs"
 	CauseJournal     = "the executor's journal could not be written"
 	CauseInterrupted = "the executor was restarted in the middle"
+	CauseRebooted    = "the host was restarted in the middle"
+	CauseUnrecorded  = "undoing it could not be recorded"
+	CausePanic       = "the executor failed in itself"
 	CauseGone        = "it ran, and does not run any more"
 	CauseRemoved     = "the catalogue has it no more"
 )
@@ -60,10 +65,8 @@ func (s *Switcher) Switch(ctx context.Context, id, digest string, c Consent) (*R
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	if err := s.settle(ctx); err != nil {
-		return nil, err
-	}
+	r := &run{Switcher: s, later: c.Later, touched: map[string]bool{}, gone: map[int]bool{}}
+	defer func() { r.giveBack(ctx, release) }()
 	p, err := s.asked(ctx, id, digest, s.cfg.GPUs.Read(ctx))
 	if err != nil {
 		return nil, err
@@ -71,17 +74,19 @@ func (s *Switcher) Switch(ctx context.Context, id, digest string, c Consent) (*R
 	if p.short != nil && admissionRequired() {
 		return nil, p.short.Fault()
 	}
-	from, err := s.cfg.Journal.CurrentMode(ctx)
-	if err != nil {
+	if r.from, err = s.cfg.Journal.CurrentMode(ctx); err != nil {
 		return nil, err
 	}
-	r := &run{Switcher: s, later: c.Later, work: workOf(p), from: from, touched: map[string]bool{}, gone: map[int]bool{}}
+	r.work = workOf(p)
+	if r.work.Boot, err = s.bootID(); err != nil {
+		s.cfg.Logger.WarnContext(ctx, "the host's boot has no id", "error", err)
+	}
 	raw, err := json.Marshal(r.work)
 	if err != nil {
 		return nil, err
 	}
 	began := s.now()
-	w := &store.Switch{Operation: c.Operation, Mode: p.mode.ID, From: from, PlanDigest: p.digest, Work: raw, BeganAt: began}
+	w := &store.Switch{Operation: c.Operation, Mode: p.mode.ID, From: r.from, PlanDigest: p.digest, Work: raw, BeganAt: began}
 	var jerr error
 	if err := c.First(ctx, func() {
 		crashPoint("before the switch is noted")
@@ -91,6 +96,11 @@ func (s *Switcher) Switch(ctx context.Context, id, digest string, c Consent) (*R
 		return nil, err
 	}
 	if jerr != nil {
+		// It may be there all the same.
+		clear := func(ctx context.Context) error { return s.endOpen(ctx, c.Operation) }
+		if err := clear(ctx); err != nil {
+			r.owed = clear
+		}
 		return nil, fault.New(callv1.Code_CODE_FAILED, "nothing was done: "+CauseJournal, fault.WithCause(jerr))
 	}
 	ctx, told := s.cfg.Hub.Open(ctx, c.Operation)
@@ -102,21 +112,38 @@ func (s *Switcher) Switch(ctx context.Context, id, digest string, c Consent) (*R
 	return out, nil
 }
 
-// settle writes down the ending that could not be written when it came.
-func (s *Switcher) settle(ctx context.Context) error {
-	s.mu.Lock()
-	owed := s.owed
-	s.mu.Unlock()
-	if owed == nil {
-		return nil
+// endOpen ends the switch that is open in the journal, if there is one: that operation's, of which nothing was done, or one whose
+// own process lost it.
+func (s *Switcher) endOpen(ctx context.Context, operation string) error {
+	open, err := s.cfg.Journal.OpenSwitch(ctx)
+	if err != nil || open == nil {
+		return err
 	}
-	if err := owed(ctx); err != nil {
-		return fault.New(callv1.Code_CODE_FAILED, "nothing was done: "+CauseJournal, fault.WithCause(err))
+	e := &store.Ending{Outcome: executorv1.SwitchOutcome_SWITCH_OUTCOME_ROLLED_BACK, Cause: CauseJournal, Current: open.From}
+	if open.Operation != operation || len(open.Steps) > 0 {
+		e.Outcome, e.Cause, e.Current = executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN, CauseInterrupted, ""
 	}
-	s.mu.Lock()
-	s.owed = nil
-	s.mu.Unlock()
-	return nil
+	return s.cfg.Journal.EndSwitch(ctx, open.ID, nil, s.now(), e)
+}
+
+// giveBack gives the host back, as soon as how the switch ended is written down: until then nobody changes what the journal tells
+// wrongly of. Where the process ends before, the next one finds the switch open.
+func (r *run) giveBack(ctx context.Context, release func()) {
+	switch {
+	case r.abandoned:
+	case r.owed == nil:
+		release()
+	default:
+		ctx := context.WithoutCancel(ctx)
+		r.owing.Go(func() {
+			for wait := r.interval; r.pause(ctx, wait); wait = min(2*wait, maxPause) {
+				if r.owed(ctx) == nil {
+					release()
+					return
+				}
+			}
+		})
+	}
 }
 
 func (s *Switcher) meter(f func(Meter)) {
@@ -127,6 +154,8 @@ func (s *Switcher) meter(f func(Meter)) {
 
 // work is what a switch does and what was there before: all that a recovery needs, so it is kept in the journal as JSON.
 type work struct {
+	// Boot is the kernel's id of the boot of the host that the switch began in.
+	Boot  string     `json:"boot,omitempty"`
 	Mode  string     `json:"mode"`
 	Steps []workStep `json:"steps"`
 	// Members are the services that run when it is done.
@@ -162,6 +191,11 @@ type run struct {
 	from  string
 	// recovered: it was begun by an executor that is no more.
 	recovered bool
+	// rebooted: the host has been restarted since, so nothing is started: what was running then is another matter by now.
+	rebooted bool
+	// owed writes the ending down, where that failed. abandoned: there is none, because the process ends.
+	owed      func(context.Context) error
+	abandoned bool
 
 	// number counts the journal's steps, and pending is the one that ended and is not noted as such.
 	number  int
@@ -180,6 +214,8 @@ type run struct {
 	failure *failure
 	// halted: a human halted the host in the middle. stuck: something could not be ended. Nothing more is tried then.
 	halted, stuck bool
+	// leaving: the process ends. Nothing more is tried either, and the switch stays open.
+	leaving bool
 }
 
 // failure is why a switch cannot go on.
@@ -192,7 +228,8 @@ type failure struct {
 var errRefused = errors.New("the step was refused")
 
 // carryOut does the steps, or undoes them, and ends the switch in the journal.
-func (r *run) carryOut(ctx context.Context) *Result {
+func (r *run) carryOut(ctx context.Context) (out *Result) {
+	defer r.contain(ctx, &out)
 	releases, incoming := r.split()
 	r.of = len(r.work.Steps)
 	if len(incoming) > 0 {
@@ -203,6 +240,24 @@ func (r *run) carryOut(ctx context.Context) *Result {
 		return r.commit(ctx)
 	}
 	return r.undo(ctx)
+}
+
+// contain ends a switch in which the executor itself failed, outside of a step.
+func (r *run) contain(ctx context.Context, out **Result) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	r.panicked(ctx, p)
+	r.failure = &failure{cause: CausePanic}
+	if len(r.work.Steps) > 0 {
+		r.failure.service = r.lastTouched()
+	}
+	*out = r.end(ctx, executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN, nil, "")
+}
+
+func (r *run) panicked(ctx context.Context, p any) {
+	r.cfg.Logger.ErrorContext(ctx, "a switch of modes panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 }
 
 // split are the steps that give memory up and those that take it.
@@ -228,26 +283,30 @@ func (r *run) forward(ctx context.Context, releases, incoming []workStep) bool {
 		return false
 	}
 	for i, st := range incoming {
-		one, err := r.approved(ctx, st)
-		if err != nil {
-			return r.fail(ctx, st.Service, CauseChanged, err)
-		}
 		if i > 0 {
 			// What is left to come has to fit again each time: a stranger may have come meanwhile.
 			if short := r.await(ctx, r.services(incoming[i:])); short != nil {
 				return r.fail(ctx, st.Service, r.why(short), short)
 			}
 		}
+		one, definition, err := r.approved(ctx, st)
+		if err != nil {
+			return r.fail(ctx, st.Service, CauseChanged, err)
+		}
 		act := r.cfg.Services.Raise
 		if st.Action == actionWake {
 			act = r.cfg.Services.Wake
 		}
-		if err := r.do(ctx, st.Action, one, false, act); err != nil {
+		if err := r.do(ctx, st.Action, one, definition, false, act); err != nil {
 			return r.fail(ctx, st.Service, "", err)
 		}
 	}
-	// The last step is noted as done before anybody says that the switch is. A note that fails is written with the ending.
-	_ = r.note(ctx, nil)
+	// The last step is noted as done before anybody says that the switch is.
+	if r.pending != nil {
+		if err := r.note(ctx, nil); err != nil {
+			return r.fail(ctx, r.pending.Service, CauseJournal, err)
+		}
+	}
 	for _, id := range r.work.Members {
 		one, ok := r.cfg.Catalogue().Lookup(id)
 		if !ok || !alive(r.cfg.Services.Look(one)) {
@@ -264,7 +323,7 @@ func (r *run) release(ctx context.Context, st workStep) bool {
 		return r.fail(ctx, st.Service, CauseRemoved, nil)
 	}
 	if st.Action == actionSleep {
-		err := r.do(ctx, actionSleep, one, false, r.cfg.Services.Sleep)
+		err := r.do(ctx, actionSleep, one, "", false, r.cfg.Services.Sleep)
 		switch {
 		case err == nil:
 			return true
@@ -275,7 +334,7 @@ func (r *run) release(ctx context.Context, st workStep) bool {
 		r.of++
 	}
 	programs := r.programs(one)
-	if err := r.do(ctx, actionStop, one, false, r.cfg.Services.Lower); err != nil {
+	if err := r.do(ctx, actionStop, one, "", false, r.cfg.Services.Lower); err != nil {
 		return r.fail(ctx, st.Service, "", err)
 	}
 	for _, pid := range programs {
@@ -389,32 +448,37 @@ func (r *run) programs(s *catalogue.Service) []int {
 	return out
 }
 
-// approved returns the catalogue's entry for a step if it, with what it runs, is still what the plan was made of.
-func (r *run) approved(ctx context.Context, st workStep) (*catalogue.Service, error) {
+// approved returns the catalogue's entry for a step, and the definition of what it runs, if they are still what the plan was made
+// of. Nothing else is to be started.
+func (r *run) approved(ctx context.Context, st workStep) (*catalogue.Service, string, error) {
 	one, ok := r.cfg.Catalogue().Lookup(st.Service)
 	if !ok {
-		return nil, errors.New(CauseRemoved)
+		return nil, "", errors.New(CauseRemoved)
 	}
 	definition, err := r.cfg.Services.Definition(ctx, one)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	entry, err := entryDigest(one, definition)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if entry != st.Entry && definitionRequired() {
-		return nil, errors.New(CauseChanged)
+		return nil, "", errors.New(CauseChanged)
 	}
-	return one, nil
+	return one, definition, nil
 }
 
 // do carries out one step: noted first, told to whoever watches, and then noted how it went. Its error is the step's; one for
 // which refused is true says that it was not begun.
 func (r *run) do(
-	ctx context.Context, action executorv1.PlanAction, one *catalogue.Service, compensation bool,
-	act func(context.Context, *catalogue.Service, service.Act) (bool, error),
+	ctx context.Context, action executorv1.PlanAction, one *catalogue.Service, definition string, compensation bool, act act,
 ) error {
+	if r.recovered {
+		if err := r.intend(ctx, action, one); err != nil {
+			return err
+		}
+	}
 	r.number++
 	next := &store.Step{Number: r.number, Action: action, Service: one.ID, Compensation: compensation}
 	if err := r.note(ctx, next); err != nil && !compensation {
@@ -434,7 +498,8 @@ func (r *run) do(
 		phaseBegan = time.Now()
 	}
 	begun := false
-	changed, err := act(ctx, one, service.Act{
+	changed, err := r.attempt(ctx, act, one, service.Act{
+		Definition: definition,
 		Confirm: func(ctx context.Context, begin func()) error {
 			return r.consent(ctx, func() {
 				begun = true
@@ -456,10 +521,18 @@ func (r *run) do(
 	step.Elapsed, step.Ended = next.Took, true
 	if err != nil {
 		step.Cause = service.Cause(err)
-		if !begun && fault.Is(err, callv1.Code_CODE_HALTED) {
+		switch {
+		case begun:
+		case errors.Is(err, errStopping):
+			r.halted, r.leaving = true, true
+			err = errors.Join(errRefused, err)
+		case fault.Is(err, callv1.Code_CODE_HALTED):
 			r.halted = true
 			err = errors.Join(errRefused, err)
 		}
+	}
+	if r.recovered {
+		r.tell(ctx, undoes(action), one, err)
 	}
 	progress.Tell(ctx, step)
 	if changed || (err != nil && begun) {
@@ -472,7 +545,26 @@ func (r *run) do(
 }
 
 // consent asks whether one more step may be begun.
-func (r *run) consent(ctx context.Context, begin func()) error { return r.later(ctx, begin) }
+func (r *run) consent(ctx context.Context, begin func()) error {
+	if r.stopping() {
+		return errStopping
+	}
+	return r.later(ctx, begin)
+}
+
+// act is one change of the service manager's.
+type act func(context.Context, *catalogue.Service, service.Act) (bool, error)
+
+// attempt lets a panic be the step's failure: it is undone like any other.
+func (r *run) attempt(ctx context.Context, act act, one *catalogue.Service, a service.Act) (changed bool, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.panicked(ctx, p)
+			changed, err = true, &stepError{CausePanic, fmt.Errorf("panic: %v", p)}
+		}
+	}()
+	return act(ctx, one, a)
+}
 
 func refused(err error) bool { return errors.Is(err, errRefused) }
 
@@ -519,6 +611,8 @@ func (r *run) fail(ctx context.Context, id, cause string, err error) bool {
 	switch {
 	case errors.As(err, &own):
 		cause = own.cause
+	case r.leaving:
+		cause = CauseInterrupted
 	case cause == "" && refused(err):
 		cause = driver.CauseHalted
 	case cause == "":
@@ -560,15 +654,12 @@ func (r *run) lines(ctx context.Context, one *catalogue.Service) []string {
 	return out
 }
 
-// cut is at most n bytes of a line, whole characters of it.
+// cut is at most n bytes of a line, and no part of a word: half of a credential looks like none.
 func cut(line string, n int) string {
 	if len(line) <= n {
 		return line
 	}
-	for n > 0 && line[n]&0xc0 == 0x80 {
-		n--
-	}
-	return line[:n]
+	return line[:strings.LastIndexAny(line[:n], " \t")+1] + "…"
 }
 
 // commit ends a switch that went well.
@@ -585,17 +676,44 @@ func (r *run) end(ctx context.Context, outcome executorv1.SwitchOutcome, notRunn
 	last, at := r.pending, r.now()
 	write := func(ctx context.Context) error { return r.cfg.Journal.EndSwitch(ctx, r.id, last, at, e) }
 	crashPoint("before the ending is noted")
+	cause := e.Cause
 	if err := write(ctx); err != nil {
 		r.cfg.Logger.ErrorContext(ctx, "the ending of a switch could not be noted", "outcome", OutcomeName(outcome), "error", err)
-		r.mu.Lock()
-		r.owed = write
-		r.mu.Unlock()
+		// What failed may be there all the same.
+		settled := func(ctx context.Context) error {
+			open, err := r.cfg.Journal.OpenSwitch(ctx)
+			if err != nil || open == nil || open.ID != r.id {
+				return err
+			}
+			return write(ctx)
+		}
+		if settled(ctx) != nil {
+			r.owed = settled
+		}
+		if r.owed != nil && outcome == executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED {
+			// What a restart may undo is not committed.
+			outcome, cause = executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN, CauseJournal
+		}
 	}
 	crashPoint("after the ending was noted")
 	return &Result{
-		Mode: r.work.Mode, Outcome: outcome, Done: r.done, FailedService: e.FailedService, Cause: e.Cause, NotRunning: notRunning,
+		Mode: r.work.Mode, Outcome: outcome, Done: r.done, FailedService: e.FailedService, Cause: cause, NotRunning: notRunning,
 		Log: e.Log, Changed: r.changed,
 	}
+}
+
+// leave is the result of a switch that the process's end cut off. It has no ending yet.
+func (r *run) leave(ctx context.Context) *Result {
+	r.abandoned = true
+	r.cfg.Logger.WarnContext(ctx, "a switch of modes is left to the next start of the executor", "mode", r.work.Mode)
+	out := &Result{
+		Mode: r.work.Mode, Outcome: executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN, Done: r.done, Cause: CauseInterrupted,
+		Changed: r.changed,
+	}
+	if r.failure != nil {
+		out.FailedService = r.failure.service
+	}
+	return out
 }
 
 // Sentence says in one line how a switch ended.
@@ -611,6 +729,10 @@ func (r *Result) Sentence() string {
 	case executorv1.SwitchOutcome_SWITCH_OUTCOME_DEGRADED:
 		return fmt.Sprintf("the switch to %s failed at %s and could not be undone wholly: %s; not running: %s", r.Mode, r.FailedService,
 			r.Cause, join(r.NotRunning))
+	}
+	if r.FailedService == "" {
+		return fmt.Sprintf("the switch to %s was carried out and that is not written down, so it may yet be undone; it needs a human: %s",
+			r.Mode, r.Cause)
 	}
 	return fmt.Sprintf("the switch to %s stopped at %s and needs a human: %s", r.Mode, r.FailedService, r.Cause)
 }

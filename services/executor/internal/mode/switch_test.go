@@ -93,7 +93,7 @@ func TestEveryStepFails(t *testing.T) {
 			clean.must(trip.to)
 			seen := map[executorv1.SwitchOutcome]int{}
 			for _, first := range clean.did() {
-				for _, how := range []string{"before", "after", "gone", "unknown"} {
+				for _, how := range []string{"before", "after", "gone", "unknown", "panic"} {
 					w := newWorld(t, trip.running...)
 					w.host.fails[first] = how
 					before := w.host.set()
@@ -103,7 +103,7 @@ func TestEveryStepFails(t *testing.T) {
 					undoing := w.did()
 					undoing = undoing[slices.Index(undoing, first)+1:]
 					for _, second := range undoing {
-						for _, then := range []string{"before", "gone", "unknown"} {
+						for _, then := range []string{"before", "gone", "unknown", "panic"} {
 							w := newWorld(t, trip.running...)
 							w.host.fails[first], w.host.fails[second] = how, then
 							out := w.must(trip.to)
@@ -226,10 +226,8 @@ func TestEveryWriteFails(t *testing.T) {
 			case n > 1 && err != nil:
 				t.Errorf("%s: %v", what, err)
 			}
-			// An ending that could not be written is written before the next switch.
-			if err := w.settle(t.Context()); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
+			// An ending that could not be written is written later.
+			w.owing.Wait()
 			w.sound(what, before, trip.after)
 		}
 	}
@@ -279,7 +277,7 @@ func TestARecoveryIsHalted(t *testing.T) {
 	if err != nil || known[0].Outcome != needsAHuman || len(w.did()) != acts {
 		t.Errorf("it is %+v, %v, after %v", known[0], err, w.did())
 	}
-	found, ok := w.Found(t.Context(), "switch_mode", []byte(`{"mode_id":"work","plan_digest":"`+known[0].PlanDigest+`"}`))
+	found, ok := w.Found(t.Context(), "switch_mode", known[0].Operation)
 	if !ok || !strings.HasPrefix(found, "in need of a human") {
 		t.Errorf("found %q, %v", found, ok)
 	}

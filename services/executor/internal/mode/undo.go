@@ -15,8 +15,11 @@ import (
 // undo brings back what was there before, as far as that was touched, and ends the switch. It goes by what it sees: what was
 // begun, by this process or by one that is no more, is undone whether or not it was done, and what is as it was is left alone.
 func (r *run) undo(ctx context.Context) *Result {
-	if !r.halted && compensationRequired() {
+	if !r.halted && !r.rebooted && compensationRequired() {
 		r.bringBack(ctx)
+	}
+	if r.leaving {
+		return r.leave(ctx)
 	}
 	notRunning, lost := r.missing()
 	outcome := executorv1.SwitchOutcome_SWITCH_OUTCOME_ROLLED_BACK
@@ -24,6 +27,9 @@ func (r *run) undo(ctx context.Context) *Result {
 	switch {
 	case r.halted || r.stuck || lost:
 		outcome, current = executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN, ""
+	case r.rebooted && len(notRunning) > 0:
+		// The mode from before stays the current one: the boot rule may name it.
+		outcome = executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN
 	case len(notRunning) > 0:
 		outcome = executorv1.SwitchOutcome_SWITCH_OUTCOME_DEGRADED
 	}
@@ -74,17 +80,18 @@ func (r *run) giveUp(ctx context.Context, st workStep) bool {
 		return false
 	}
 	v := r.cfg.Services.Look(one)
-	if st.Before == wasSleeping && v.Running() {
-		err := r.do(ctx, actionSleep, one, true, r.cfg.Services.Sleep)
+	// One whose wake was begun may be half awake whatever it looks like: the service manager makes sure that it sleeps.
+	if st.Before == wasSleeping && (v.Running() || v.Asleep()) {
+		err := r.do(ctx, actionSleep, one, "", true, r.cfg.Services.Sleep)
 		if err == nil || r.halted {
 			return !r.halted
 		}
 		r.cfg.Logger.WarnContext(ctx, "a service does not go back to sleep and is stopped", "service_id", one.ID, "error", err)
-	} else if !v.Holds() || st.Before == wasSleeping && v.Asleep() {
+	} else if !v.Holds() {
 		return true
 	}
 	programs := r.programs(one)
-	if err := r.do(ctx, actionStop, one, true, r.cfg.Services.Lower); err != nil {
+	if err := r.do(ctx, actionStop, one, "", true, r.cfg.Services.Lower); err != nil {
 		r.stuck = r.stuck || !r.halted
 		r.cfg.Logger.ErrorContext(ctx, "a service could not be ended; nothing more is tried", "service_id", one.ID, "error", err)
 		return false
@@ -97,7 +104,11 @@ func (r *run) giveUp(ctx context.Context, st workStep) bool {
 
 // takeBack makes a service run, or sleep, that did before. What cannot be brought back is left; the others may still fit.
 func (r *run) takeBack(ctx context.Context, st workStep) {
-	one, err := r.approved(ctx, st)
+	one, ok := r.cfg.Catalogue().Lookup(st.Service)
+	var err error
+	if !ok {
+		err = errors.New(CauseRemoved)
+	}
 	if err == nil {
 		// After a restart nobody has asked yet whether a service sleeps that can; then it is asked by being woken.
 		v := r.cfg.Services.Look(one)
@@ -109,13 +120,17 @@ func (r *run) takeBack(ctx context.Context, st workStep) {
 			err = short
 		}
 	}
+	var definition string
 	if err == nil {
-		err = r.do(ctx, actionStart, one, true, r.cfg.Services.Raise)
+		one, definition, err = r.approved(ctx, st)
+	}
+	if err == nil {
+		err = r.do(ctx, actionStart, one, definition, true, r.cfg.Services.Raise)
 	}
 	if err == nil && st.Before == wasSleeping {
-		if err = r.do(ctx, actionSleep, one, true, r.cfg.Services.Sleep); err != nil && !r.halted {
+		if err = r.do(ctx, actionSleep, one, "", true, r.cfg.Services.Sleep); err != nil && !r.halted {
 			// Awake it would take the room of those that are brought back after it.
-			err = errors.Join(err, r.do(ctx, actionStop, one, true, r.cfg.Services.Lower))
+			err = errors.Join(err, r.do(ctx, actionStop, one, "", true, r.cfg.Services.Lower))
 		}
 	}
 	if err != nil {

@@ -107,13 +107,17 @@ func promised(g gpu.Device) int64 {
 	return max(int64(g.Outstanding())-int64(untold(g)), 0)
 }
 
-// untold is what is used on the GPU by programs of services whose share the driver does not tell.
+// untold is what is used on the GPU by programs of services whose share the driver does not tell. Where it does not tell a
+// stranger's either, that is nobody's: a stranger's memory keeps no service's promise.
 func untold(g gpu.Device) uint32 {
 	var told uint32
 	silent := false
 	for _, p := range g.Processes {
 		told += p.MiB
-		silent = silent || (p.Service != "" && p.MiB == 0)
+		if p.MiB == 0 && p.Service == "" {
+			return 0
+		}
+		silent = silent || p.MiB == 0
 	}
 	if !silent || told >= g.Used {
 		return 0

@@ -55,6 +55,8 @@ func TestCheck(t *testing.T) {
 	silent := device(0, 0, nil, full)
 	silent.Used, silent.Free = 16000, 7500
 	silent.Processes = []gpu.Process{{PID: 7, Service: "chat"}}
+	strange := silent // a stranger's share is not told either, and may be all of it
+	strange.Processes = []gpu.Process{{PID: 7, Service: "chat"}, {PID: 8}}
 	lost := gpu.Device{Index: 0, Problem: gpu.ProblemLost}
 	over := gpu.Device{Index: 0, Simulated: true, Total: 8000, Used: 12000, Processes: []gpu.Process{{MiB: 12000, Service: "chat"}},
 		Claims: []gpu.Share{{Service: "chat", MiB: 12000}}}
@@ -64,21 +66,22 @@ func TestCheck(t *testing.T) {
 		released map[uint32]uint32
 		want     *Short
 	}{
-		"no need at all":            {host(), nil, nil, nil},
-		"a need of nothing":         {host(), map[uint32]uint32{3: 0}, nil, nil},
-		"a GPU that is not there":   {host(), map[uint32]uint32{3: 1}, nil, &Short{GPU: 3, Need: 1, Problem: gpu.ProblemAbsent}},
-		"a GPU that is lost":        {host(lost), map[uint32]uint32{0: 1}, map[uint32]uint32{0: 24000}, &Short{Need: 1, Problem: gpu.ProblemLost}},
-		"to the last MiB":           {host(device(0, 0, nil, nil)), map[uint32]uint32{0: 23000}, nil, nil},
-		"one more":                  {host(device(0, 0, nil, nil)), map[uint32]uint32{0: 23001}, nil, &Short{Need: 23001, Free: 23500, Margin: 500}},
-		"reserved memory":           {host(device(0, 0, nil, nil)), map[uint32]uint32{0: 23400}, nil, &Short{Need: 23400, Free: 23500, Margin: 500}},
-		"a stranger":                {host(device(0, 9000, nil, nil)), map[uint32]uint32{0: 16000}, nil, &Short{Need: 16000, Free: 14500, Foreign: 9000, Margin: 500}},
-		"a service that starts":     {host(starting), map[uint32]uint32{0: 10000}, nil, &Short{Need: 10000, Free: 7500, Margin: 500}},
-		"a service that runs":       {host(device(0, 0, full, full)), map[uint32]uint32{0: 7001}, nil, &Short{Need: 7001, Free: 7500, Margin: 500}},
-		"and beside it":             {host(device(0, 0, full, full)), map[uint32]uint32{0: 7000}, nil, nil},
-		"a driver that is silent":   {host(silent), map[uint32]uint32{0: 7000}, nil, nil},
-		"once it is released":       {host(device(0, 0, full, full)), map[uint32]uint32{0: 23000}, map[uint32]uint32{0: 16000}, nil},
-		"more promised than is":     {host(over), map[uint32]uint32{0: 1}, nil, &Short{Need: 1, Free: 0, Margin: 500}},
-		"and half of it given back": {host(over), map[uint32]uint32{0: 1000}, map[uint32]uint32{0: 5000}, &Short{Need: 1000, Free: 1000, Margin: 500}},
+		"no need at all":                {host(), nil, nil, nil},
+		"a need of nothing":             {host(), map[uint32]uint32{3: 0}, nil, nil},
+		"a GPU that is not there":       {host(), map[uint32]uint32{3: 1}, nil, &Short{GPU: 3, Need: 1, Problem: gpu.ProblemAbsent}},
+		"a GPU that is lost":            {host(lost), map[uint32]uint32{0: 1}, map[uint32]uint32{0: 24000}, &Short{Need: 1, Problem: gpu.ProblemLost}},
+		"to the last MiB":               {host(device(0, 0, nil, nil)), map[uint32]uint32{0: 23000}, nil, nil},
+		"one more":                      {host(device(0, 0, nil, nil)), map[uint32]uint32{0: 23001}, nil, &Short{Need: 23001, Free: 23500, Margin: 500}},
+		"reserved memory":               {host(device(0, 0, nil, nil)), map[uint32]uint32{0: 23400}, nil, &Short{Need: 23400, Free: 23500, Margin: 500}},
+		"a stranger":                    {host(device(0, 9000, nil, nil)), map[uint32]uint32{0: 16000}, nil, &Short{Need: 16000, Free: 14500, Foreign: 9000, Margin: 500}},
+		"a service that starts":         {host(starting), map[uint32]uint32{0: 10000}, nil, &Short{Need: 10000, Free: 7500, Margin: 500}},
+		"a service that runs":           {host(device(0, 0, full, full)), map[uint32]uint32{0: 7001}, nil, &Short{Need: 7001, Free: 7500, Margin: 500}},
+		"and beside it":                 {host(device(0, 0, full, full)), map[uint32]uint32{0: 7000}, nil, nil},
+		"a driver that is silent":       {host(silent), map[uint32]uint32{0: 7000}, nil, nil},
+		"a stranger that is silent too": {host(strange), map[uint32]uint32{0: 1}, nil, &Short{Need: 1, Free: 0, Margin: 500}},
+		"once it is released":           {host(device(0, 0, full, full)), map[uint32]uint32{0: 23000}, map[uint32]uint32{0: 16000}, nil},
+		"more promised than is":         {host(over), map[uint32]uint32{0: 1}, nil, &Short{Need: 1, Free: 0, Margin: 500}},
+		"and half of it given back":     {host(over), map[uint32]uint32{0: 1000}, map[uint32]uint32{0: 5000}, &Short{Need: 1000, Free: 1000, Margin: 500}},
 		"the second GPU": {host(device(0, 0, nil, nil), device(1, 23000, nil, nil)), map[uint32]uint32{0: 1000, 1: 1000}, nil,
 			&Short{GPU: 1, Need: 1000, Free: 500, Foreign: 23000, Margin: 500}},
 	} {

@@ -5,8 +5,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -19,7 +17,6 @@ import (
 	"durward.internal/services/executor/internal/mode"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
-	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/sink"
@@ -82,6 +79,9 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 		if out.Plan, err = c.cfg.Modes.Preview(ctx, r); err != nil {
 			return nil, err
 		}
+		if out.Entries, err = c.cfg.Modes.Entries(ctx, r); err != nil {
+			return nil, err
+		}
 	case interface{ GetServiceId() string }:
 		s, err := c.cfg.Services.Find(r.GetServiceId())
 		if err != nil {
@@ -108,8 +108,8 @@ func (s Subjects) Subject(ctx context.Context, tool contract.Tool, request proto
 }
 
 // Found implements sink.Finder.
-func (s Subjects) Found(ctx context.Context, tool string, arguments []byte) string {
-	if found, ok := s.Modes.Found(ctx, tool, arguments); ok {
+func (s Subjects) Found(ctx context.Context, tool, operation string, arguments []byte) string {
+	if found, ok := s.Modes.Found(ctx, tool, operation); ok {
 		return found
 	}
 	return s.Services.Found(ctx, tool, arguments)
@@ -127,7 +127,7 @@ func (c *Control) plan(tool string, s *catalogue.Service) []string {
 		case v.State == executorv1.ServiceState_SERVICE_STATE_RUNNING:
 			lines = append(lines, s.ID+" is running already: nothing changes")
 		}
-		lines = append(lines, "start "+s.ID+": "+describe(c.cfg.Services.Catalogue(), s))
+		lines = append(lines, "start "+s.ID+": "+s.Describe(c.cfg.Services.Catalogue().GPUs))
 		warnings := c.cfg.Services.Warnings(s)
 		if len(warnings) == 0 && networkName(s, v) == "not enforced" {
 			warnings = []string{"the catalogue expects no more of the network than " + s.Network + ", and nothing enforces that"}
@@ -155,7 +155,7 @@ func (c *Control) plan(tool string, s *catalogue.Service) []string {
 		if !v.Asleep() {
 			lines = append(lines, s.ID+" is "+service.StateName(v.State)+": nothing changes unless it sleeps by then")
 		}
-		lines = append(lines, "wake "+s.ID+": "+describe(c.cfg.Services.Catalogue(), s))
+		lines = append(lines, "wake "+s.ID+": "+s.Describe(c.cfg.Services.Catalogue().GPUs))
 	default:
 		lines = append(lines, "look at "+s.ID)
 	}
@@ -165,69 +165,6 @@ func (c *Control) plan(tool string, s *catalogue.Service) []string {
 // sleepLine says how a service sleeps.
 func sleepLine(s *catalogue.Service) string {
 	return fmt.Sprintf("%s, %d MiB awake and %d MiB asleep as declared", cmp.Or(s.Sleep, catalogue.SleepNone), s.VRAMMiB, s.SleepMiB)
-}
-
-// describe is one line for an approver; what is hostile in it is shown, not dropped.
-func describe(c *catalogue.Catalogue, s *catalogue.Service) string {
-	var parts []string
-	switch {
-	case s.Driver == catalogue.DriverNull:
-		return "null driver, does nothing"
-	case s.Unit != "":
-		parts = append(parts, "unit "+clean.Visible(s.Unit))
-	case s.Container != nil:
-		what := "container of " + clean.Visible(s.Container.Image)
-		if s.Container.Adopt {
-			what = "the container labelled durward.service=" + s.ID + ", of " + clean.Visible(s.Container.Image)
-		}
-		if s.Container.User != "" {
-			what += " as user " + clean.Visible(s.Container.User)
-		}
-		parts = append(parts, what)
-		if len(s.Container.Command) > 0 {
-			parts = append(parts, "command "+words(s.Container.Command))
-		}
-		for _, m := range s.Container.Mounts {
-			how := "read-only"
-			if m.Writable {
-				how = "WRITABLE"
-			}
-			parts = append(parts, fmt.Sprintf("mounts %s at %s %s", clean.Visible(m.Source), clean.Visible(m.Target), how))
-		}
-	}
-	if len(s.Argv) > 0 {
-		as := s.RunAs
-		if as == "" {
-			as = "the executor's own user"
-		}
-		parts = append(parts, words(s.Argv)+" as "+as)
-	}
-	if s.Port != 0 {
-		parts = append(parts, fmt.Sprintf("port %d", s.Port))
-	}
-	for _, index := range s.GPUs {
-		label := ""
-		if slices.ContainsFunc(c.GPUs, func(g catalogue.GPU) bool { return g.Index == index && g.Simulated }) {
-			label = " (simulated)"
-		}
-		parts = append(parts, fmt.Sprintf("GPU %d%s", index, label))
-	}
-	if s.VRAMMiB > 0 {
-		parts = append(parts, fmt.Sprintf("%d MiB declared", s.VRAMMiB))
-	}
-	return strings.Join(parts, ", ")
-}
-
-// words is an argument vector as one would type it.
-func words(argv []string) string {
-	out := make([]string, len(argv))
-	for i, a := range argv {
-		out[i] = clean.Visible(a)
-		if strings.ContainsAny(a, " \t\"'") || a == "" {
-			out[i] = fmt.Sprintf("%q", a)
-		}
-	}
-	return strings.Join(out, " ")
 }
 
 // GetStatus is deep health.

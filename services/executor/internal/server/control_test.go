@@ -27,7 +27,9 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/executor/internal/progress"
+	"durward.internal/services/executor/internal/server"
 	"durward.internal/services/executor/internal/store"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/rpc"
@@ -270,7 +272,7 @@ func TestWhatWasInterruptedIsFoundOutAndSaid(t *testing.T) {
 	defer left.Close()
 	w := newWorld(t, func(c *sink.Config) { c.Store = left })
 	w.driver.running["alpha"] = true
-	w.must(w.authority.Recover(t.Context(), w.services))
+	w.must(w.authority.Recover(t.Context(), server.Subjects{Services: w.services, Modes: w.modes}))
 	r := w.log.last()
 	if r.GetKind() != auditv1.Kind_KIND_RECOVERED || r.GetStatus() != auditv1.Status_STATUS_UNKNOWN || r.GetRequestId() != "r-crash" ||
 		r.GetBody().GetSummary() != "unknown: found running" {
@@ -305,5 +307,26 @@ func TestWhatWasInterruptedIsFoundOutAndSaid(t *testing.T) {
 	defer w.vault.mu.Unlock()
 	if ok, told := w.vault.settled[crashedOperation]; !told || ok {
 		t.Errorf("the vault was told %v, %v", told, ok)
+	}
+}
+
+// TestPreviewOfASwitchBringsTheEntries: whoever approves sees what each digest of the plan stands for.
+func TestPreviewOfASwitchBringsTheEntries(t *testing.T) {
+	w := newHost(t)
+	tool, _ := contract.Lookup("switch_mode")
+	arguments, err := contract.Canonical(switchTo("small", w.plan("small")))
+	w.must(err)
+	preview, err := w.control.PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: tool.Ref(), Arguments: arguments})
+	w.must(err)
+	var labels []string
+	for _, e := range preview.GetEntries() {
+		labels = append(labels, e.GetLabel())
+		digest := canonical.Digest(e.GetEntry())
+		if want := fmt.Sprintf(`"entry_sha256":"%x"`, digest); !strings.Contains(string(preview.GetSubject().GetEntry()), want) {
+			t.Errorf("the plan has no %s for %s", want, e.GetEntry())
+		}
+	}
+	if diff := cmp.Diff([]string{"service alpha", "service beta"}, labels); diff != "" {
+		t.Errorf("entries (-want +got):\n%s", diff)
 	}
 }

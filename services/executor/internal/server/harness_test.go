@@ -76,7 +76,7 @@ func (e *effects) Look(s *catalogue.Service) driver.Sight {
 	return driver.Sight{State: driver.Stopped}
 }
 
-func (e *effects) Start(_ context.Context, s *catalogue.Service) error {
+func (e *effects) Start(_ context.Context, s *catalogue.Service, _ string) error {
 	if e.entered != nil {
 		e.entered <- struct{}{}
 		<-e.leave
@@ -113,7 +113,8 @@ func (e *effects) Definition(_ context.Context, s *catalogue.Service) (string, e
 func (e *effects) Logs(_ context.Context, _ *catalogue.Service, _ string, lines int) (driver.Page, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return driver.Page{Lines: e.lines[max(len(e.lines)-lines, 0):], Cursor: "end"}, nil
+	begin := max(len(e.lines)-lines, 0)
+	return driver.Page{Lines: e.lines[begin:], Before: e.lines[:begin], Cursor: "end"}, nil
 }
 
 func (e *effects) count() int {

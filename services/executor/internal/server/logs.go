@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,8 @@ const (
 	// maxLogLines is what one answer holds, and maxLogLine how long a line in it is, in characters.
 	maxLogLines = 40
 	maxLogLine  = 1000
+	// aroundBytes is how much of a log is looked through on either side of an answer.
+	aroundBytes = 16 << 10
 	// followLines is what is read of a log at once, followBytes what one message of a stream holds, and followPause the time
 	// between two looks.
 	followLines = 200
@@ -40,13 +43,53 @@ func (t *Tools) ServiceLogs(ctx context.Context, r *executorv1.ServiceLogsReques
 		return nil, err
 	}
 	lines := make([]string, len(page.Lines))
+	cut := false
 	for i, line := range page.Lines {
-		lines[i] = clean.Text(line, maxLogLine)
+		lines[i] = atWord(clean.Text(line, clean.Whole), maxLogLine)
+		cut = cut || strings.HasSuffix(lines[i], "…")
+	}
+	if cut || len(page.Before)+len(page.After) > 0 {
+		sink.Around(ctx, around(page))
 	}
 	sink.Summarise(ctx, s.ID+": "+count(len(lines), "line"))
 	return &executorv1.ServiceLogsResponse{
 		ServiceId: s.ID, Log: strings.Join(lines, "\n"), Cursor: page.Cursor, More: page.More,
 	}, nil
+}
+
+// around is a page with what lies around it, as it is shown, but for less being cut off.
+func around(page driver.Page) string {
+	var lines []string
+	size := 0
+	for _, line := range slices.Backward(page.Before) {
+		line = clean.Text(line, 2*maxLogLine)
+		if size += len(line); size > aroundBytes {
+			break
+		}
+		lines = append(lines, line)
+	}
+	slices.Reverse(lines)
+	for _, line := range page.Lines {
+		lines = append(lines, clean.Text(line, 2*maxLogLine))
+	}
+	size = 0
+	for _, line := range page.After {
+		line = clean.Text(line, 2*maxLogLine)
+		if size += len(line); size > aroundBytes {
+			break
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// atWord is at most so many characters of a line, and no part of a word: half of a credential looks like none.
+func atWord(line string, most int) string {
+	short := clean.Text(line, most)
+	if short == line {
+		return line
+	}
+	return short[:strings.LastIndexByte(short, ' ')+1] + "…"
 }
 
 // FollowLogs sends a service's log as it is written. Its words are the service's; whoever shows them cleans them.

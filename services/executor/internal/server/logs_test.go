@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,12 +18,15 @@ import (
 
 // tape is a log that grows: cursors are places in it.
 type tape struct {
+	mu    sync.Mutex
 	lines []string
 	asked []string
 	err   error
 }
 
 func (l *tape) Logs(_ context.Context, _ *catalogue.Service, cursor string, n int) (driver.Page, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.asked = append(l.asked, cursor)
 	if l.err != nil {
 		return driver.Page{}, l.err
@@ -33,6 +37,12 @@ func (l *tape) Logs(_ context.Context, _ *catalogue.Service, cursor string, n in
 	}
 	to := min(at+n, len(l.lines))
 	return driver.Page{Lines: slices.Clone(l.lines[at:to]), Cursor: strings.Repeat("x", to+1), More: to < len(l.lines)}, nil
+}
+
+func (l *tape) add(lines ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, lines...)
 }
 
 func TestFollow(t *testing.T) {
@@ -54,9 +64,9 @@ func TestFollow(t *testing.T) {
 			t.Fatalf("a quiet log was sent again: %q", got)
 		}
 		for range 3*followLines + 1 {
-			l.lines = append(l.lines, "more")
+			l.add("more")
 		}
-		l.lines = append(l.lines, "end")
+		l.add("end")
 		time.Sleep(followPause)
 		synctest.Wait()
 		if len(got) != 2+3*followLines+2 || got[len(got)-1] != "end" {
@@ -80,7 +90,7 @@ func TestFollowFromTheEnd(t *testing.T) {
 			over <- follow(ctx, l, nil, 0, func(lines []string) error { got = append(got, lines...); return nil })
 		}()
 		synctest.Wait()
-		l.lines = append(l.lines, "two")
+		l.add("two")
 		time.Sleep(followPause)
 		synctest.Wait()
 		cancel()
@@ -134,5 +144,27 @@ func TestBatches(t *testing.T) {
 				t.Errorf("lines in messages (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Half of a credential looks like none, and a part of a key neither: nothing is cut within a word, and what lies around is told.
+func TestLogWindow(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "short": "short", "a few words": "a few …", "averyveryverylongword": "…", "é é é é é": "é é é é é",
+	} {
+		if got := atWord(in, 10); want != got {
+			t.Errorf("%q became %q", in, got)
+		}
+	}
+	long := strings.Repeat("x", aroundBytes/maxLogLine)
+	page := driver.Page{Before: []string{"far", long, "b1\x1b[31m", "b2"}, Lines: []string{"one", strings.Repeat("y", 3*maxLogLine)}, After: []string{"a1"}}
+	got := strings.Split(around(page), "\n")
+	if len(got) != 7 || got[2] != "b1" || got[4] != "one" || len(got[5]) < 2*maxLogLine || got[6] != "a1" {
+		t.Errorf("around is %.300q", got)
+	}
+	page.Before = slices.Repeat([]string{strings.Repeat("x", maxLogLine)}, 100)
+	page.After = page.Before
+	if n := len(around(page)); n > 3*aroundBytes {
+		t.Errorf("around are %d bytes", n)
 	}
 }

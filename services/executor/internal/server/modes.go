@@ -210,7 +210,7 @@ func (t *Tools) SwitchMode(ctx context.Context, r *executorv1.SwitchModeRequest)
 func logText(lines []string) string {
 	out := make([]string, 0, len(lines))
 	for _, l := range lines {
-		out = append(out, clean.Line(l, maxSwitchLine))
+		out = append(out, atWord(clean.Line(l, clean.Whole), maxSwitchLine))
 	}
 	return strings.Join(out, "\n")
 }
@@ -234,11 +234,13 @@ func (c *Control) ListSwitches(ctx context.Context, r *executorv1.ListSwitchesRe
 			OperationId: w.Operation, ModeId: w.Mode, FromModeId: w.From, BeganAt: timestamppb.New(w.BeganAt), Outcome: w.Outcome,
 			FailedService: w.FailedService, Cause: w.Cause, Recovered: w.Recovered,
 		}
-		if !w.EndedAt.IsZero() {
+		if w.EndedAt.IsZero() {
+			one.Recovered = c.cfg.Modes.Undoing() // only one can be open
+		} else {
 			one.EndedAt = timestamppb.New(w.EndedAt)
 		}
 		for _, l := range w.Log {
-			one.Log = append(one.Log, clean.Line(l, maxSwitchLine))
+			one.Log = append(one.Log, atWord(clean.Line(l, clean.Whole), maxSwitchLine))
 		}
 		for _, s := range w.Steps {
 			one.Steps = append(one.Steps, &executorv1.SwitchStep{

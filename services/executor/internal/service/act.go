@@ -27,14 +27,14 @@ func (m *Manager) Start(ctx context.Context, s *catalogue.Service) (bool, error)
 // Stop is what stop_service does: Lower, unless a switch has the host.
 func (m *Manager) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
 	return m.told(ctx, s, 0, func(a Act) (bool, error) {
-		return m.releasing(s, func() (bool, error) { return m.Lower(ctx, s, a) })
+		return m.releasing(ctx, s, func() (bool, error) { return m.Lower(ctx, s, a) })
 	})
 }
 
-// SleepService is what sleep_service does: Sleep, unless a switch has the host.
+// SleepService is what sleep_service does: Sleep under a lease of the service's GPUs.
 func (m *Manager) SleepService(ctx context.Context, s *catalogue.Service) (bool, error) {
 	return m.told(ctx, s, 0, func(a Act) (bool, error) {
-		return m.releasing(s, func() (bool, error) { return m.Sleep(ctx, s, a) })
+		return m.loading(ctx, s, func() (bool, error) { return m.Sleep(ctx, s, a) })
 	})
 }
 
@@ -94,14 +94,29 @@ func (m *Manager) loading(ctx context.Context, s *catalogue.Service, act func() 
 	}
 }
 
-// releasing acts under the right to release.
-func (m *Manager) releasing(s *catalogue.Service, act func() (bool, error)) (bool, error) {
-	release, err := m.cfg.Leases.Releasing()
-	if err != nil {
-		return false, notNow(s, err)
+// releasing acts under the right to release. It waits for another service's load on the same GPU, whose measurement a release
+// would spoil, but no longer than a stop may last: whoever wants a service stopped gets it.
+func (m *Manager) releasing(ctx context.Context, s *catalogue.Service, act func() (bool, error)) (bool, error) {
+	patience := time.NewTimer(s.StopTimeout())
+	defer patience.Stop()
+	for patient := true; ; {
+		changed := m.cfg.Leases.Changed()
+		release, err := m.cfg.Leases.Releasing(s, patient)
+		switch {
+		case err == nil:
+			defer release()
+			return act()
+		case !errors.Is(err, lease.ErrBusy):
+			return false, notNow(s, err)
+		}
+		select {
+		case <-changed:
+		case <-patience.C:
+			patient = false
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
 	}
-	defer release()
-	return act()
 }
 
 func notNow(s *catalogue.Service, err error) error {

@@ -1,7 +1,9 @@
 package service
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -13,6 +15,7 @@ import (
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/sink"
 )
 
 const (
@@ -22,6 +25,8 @@ const (
 	drainPatience = 15 * time.Second
 	// sleepPatience bounds how long an engine may take to go to sleep: it copies its weights to the host's memory.
 	sleepPatience = 2 * time.Minute
+	// lostPatience is how long a start whose answer is lost is watched once it was stopped.
+	lostPatience = 5 * time.Second
 )
 
 // Act is how a change is carried out.
@@ -30,6 +35,8 @@ type Act struct {
 	Confirm Confirm
 	// Phase, if not nil, is told what is being done: the progress package's words.
 	Phase func(phase string)
+	// Definition is the driver's digest of what may be started; "": what the call's approval names.
+	Definition string
 }
 
 func (a Act) phase(name string) {
@@ -64,6 +71,8 @@ var (
 	errStalled = &failure{driver.CauseStalled, errors.New("stall_timeout_s is over")}
 	// errUnbegun: a Confirm is broken.
 	errUnbegun = errors.New("a confirmation that began nothing and refused nothing")
+	// errPanic: a driver or an engine has a fault.
+	errPanic = errors.New("a panic")
 	// errStopped ends a start because somebody wants the service stopped.
 	errStopped = &failure{driver.CauseStopped, errors.New("a stop was asked for")}
 )
@@ -87,72 +96,102 @@ func (m *Manager) Raise(ctx context.Context, s *catalogue.Service, a Act) (bool,
 type admission func(ctx context.Context, s *catalogue.Service) error
 
 // raise is Raise, with an admission that is asked once nothing but the confirmation is left to wait for.
-func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit admission) (bool, error) {
+func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit admission) (changed bool, err error) {
 	u := m.unit(s.ID)
 	if err := u.take(ctx, s); err != nil {
 		return false, err
 	}
 	defer u.release()
+	defer m.survive(ctx, s, u, driver.CauseNotStarted, &err)
 	d := m.driver(s)
-	sight := d.Look(s)
-	if sight.State == driver.Running && m.asleep(ctx, s, u) {
-		return m.wakeUp(ctx, s, u, a, admit)
-	}
-	if admit != nil && sight.State != driver.Running {
-		if err := admit(ctx, s); err != nil {
-			return false, err
+	for {
+		running := d.Look(s).State == driver.Running
+		if running && m.asleep(ctx, s, u) {
+			return m.wakeUp(ctx, s, u, a, admit)
 		}
-	}
-	waiting, abandon := context.WithCancelCause(ctx)
-	defer abandon(nil)
-	started := make(chan error, 1)
-	begun, running, done := false, false, false
-	var err error
-	if refused := a.Confirm(ctx, func() {
-		begun = true
-		if running = d.Look(s).State == driver.Running; running {
-			return
+		if !running && admit != nil {
+			if err := admit(ctx, s); err != nil {
+				return false, err
+			}
 		}
-		m.set(s, u, func(u *unit) {
-			u.phase, u.failure, u.abandon = executorv1.ServiceState_SERVICE_STATE_STARTING, "", abandon
-			u.verdict, u.asleep, u.held = verdict{}, false, false
+		definition := ""
+		if !running {
+			if definition, err = m.mayRun(ctx, s, a); err != nil {
+				return false, err
+			}
+		}
+		waiting, abandon := context.WithCancelCause(ctx)
+		started := make(chan error, 1)
+		begun, died, done := false, false, false
+		refused := a.Confirm(ctx, func() {
+			begun = true
+			if now := d.Look(s).State == driver.Running; now || running {
+				// What ended since it was seen to run has neither been admitted nor compared with what was approved.
+				running, died = now, !now
+				return
+			}
+			m.set(s, u, func(u *unit) {
+				u.phase, u.failure, u.abandon = executorv1.ServiceState_SERVICE_STATE_STARTING, "", abandon
+				u.verdict, u.asleep, u.held, u.doubt = verdict{}, false, false, false
+			})
+			a.phase(progress.PhaseStart)
+			go func() { started <- m.launch(waiting, d, s, definition) }()
+			select {
+			case err = <-started:
+				done = true
+			case <-time.After(beginPatience):
+			}
 		})
-		a.phase(progress.PhaseStart)
-		go func() { started <- m.launch(waiting, d, s) }()
-		select {
-		case err = <-started:
-			done = true
-		case <-time.After(beginPatience):
+		switch {
+		case refused == nil && begun && died:
+			abandon(nil)
+			continue
+		case refused == nil && begun && !running:
+			defer abandon(nil)
+			if !done {
+				err = <-started
+			}
+			return m.settled(waiting, d, s, u, a, definition, err)
 		}
-	}); refused != nil {
-		return false, refused
-	}
-	switch {
-	case !begun:
-		return false, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errUnbegun))
-	case running:
+		abandon(nil)
+		switch {
+		case refused != nil:
+			return false, refused
+		case !begun:
+			return false, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errUnbegun))
+		}
 		m.check(ctx, s, u)
 		return false, nil
-	case !done:
-		err = <-started
 	}
-	if err == nil {
-		err = m.ready(waiting, d, s, a)
-	} else if waiting.Err() != nil {
-		err = m.undo(waiting, d, s, err)
+}
+
+// settled follows a start that was begun to its end. err is the driver's answer.
+func (m *Manager) settled(ctx context.Context, d Driver, s *catalogue.Service, u *unit, a Act, definition string, err error) (bool, error) {
+	switch {
+	case err == nil:
+		err = m.ready(ctx, d, s, a)
+	case ctx.Err() != nil || !definite(err):
+		err = m.undo(ctx, d, s, err)
 	}
 	cause := ""
 	if err != nil {
 		cause = failed(err).cause
 	}
+	doubt := errors.Is(err, driver.ErrUnknown) || errors.Is(err, driver.ErrNotStopped)
 	m.set(s, u, func(u *unit) {
 		u.phase, u.failure, u.abandon = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, cause, nil
 		u.verdict = verdict{known: err == nil, healthy: err == nil}
+		u.doubt = doubt
 		u.rules.ran(err == nil, time.Now())
+		if err == nil {
+			u.rules.learn(definition)
+		}
 	})
 	switch {
 	case err == nil:
 		return true, nil
+	case errors.Is(err, driver.ErrChanged):
+		return false, changedSince(s)
 	case errors.Is(err, driver.ErrPortInUse) && !errors.Is(err, errEarly):
 		return false, fault.New(callv1.Code_CODE_CONFLICT, s.ID+" was not started: "+cause, fault.WithCause(failed(err)))
 	default:
@@ -160,35 +199,149 @@ func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit 
 	}
 }
 
-// launch starts the service unless its manager is at that already. A panic of the driver is a failure of this start.
-func (m *Manager) launch(ctx context.Context, d Driver, s *catalogue.Service) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			m.cfg.Logger.ErrorContext(ctx, "a driver panicked", "driver", s.Driver, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			err = fmt.Errorf("%w: a panic", driver.ErrNotStarted)
+// definite reports whether a driver's error says that nothing was started, and nothing will be.
+func definite(err error) bool {
+	for _, known := range []error{
+		driver.ErrChanged, driver.ErrPortInUse, driver.ErrProgramMissing, driver.ErrNotPermitted, driver.ErrUnitMissing,
+		driver.ErrImageMissing, driver.ErrContainer, driver.ErrNoManager,
+	} {
+		if errors.Is(err, known) {
+			return !errors.Is(err, driver.ErrUnknown)
 		}
-	}()
-	if d.Look(s).State == driver.Starting {
-		return nil
 	}
-	return start(ctx, d, s)
+	return false
 }
 
-// undo stops what a start left, and returns why it failed: because somebody wanted it stopped, if so.
+// survive makes a panic of a driver, an engine or whoever confirms an error of this change, and ends its phase: what the service
+// does by then is as it is seen, and in doubt until it is.
+func (m *Manager) survive(ctx context.Context, s *catalogue.Service, u *unit, cause string, err *error) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	m.panicked(ctx, s, p)
+	u.mu.Lock()
+	if u.phase != executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED {
+		u.phase, u.abandon, u.doubt = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, nil, true
+		u.held = u.asleep
+	}
+	u.turns++
+	u.mu.Unlock()
+	m.soon(u)
+	*err = fault.New(callv1.Code_CODE_FAILED, "the change of "+s.ID+" broke off: "+cause, fault.WithCause(&failure{cause, errPanic}))
+}
+
+// guarded is what act returns; a panic is an error.
+func (m *Manager) guarded(ctx context.Context, s *catalogue.Service, act func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			m.panicked(ctx, s, p)
+			err = errPanic
+		}
+	}()
+	return act()
+}
+
+func (m *Manager) panicked(ctx context.Context, s *catalogue.Service, p any) {
+	m.cfg.Logger.ErrorContext(ctx, "a driver or engine panicked", "service_id", s.ID, "driver", s.Driver, "panic", fmt.Sprint(p),
+		"stack", string(debug.Stack()))
+}
+
+// mayRun returns the definition of what would be started, if that is what may be.
+func (m *Manager) mayRun(ctx context.Context, s *catalogue.Service, a Act) (string, error) {
+	if len(s.Credentials) > 0 {
+		return "", fault.New(callv1.Code_CODE_FAILED, s.ID+" was not started: its catalogue entry names credentials, which services cannot be given yet")
+	}
+	definition, err := m.Definition(ctx, s)
+	if err != nil {
+		return "", fault.New(callv1.Code_CODE_FAILED, s.ID+" did not start: "+driver.Cause(err), fault.WithCause(failed(err)))
+	}
+	approved := sink.Subject(ctx)
+	same := true
+	switch {
+	case a.Definition != "":
+		same = a.Definition == definition
+	case definition != "" && approved != nil:
+		entry, err := s.Subject(definition)
+		if err != nil {
+			return "", err
+		}
+		digest := sha256.Sum256(entry)
+		same = bytes.Equal(approved, digest[:])
+	}
+	if !same {
+		return "", changedSince(s)
+	}
+	return definition, nil
+}
+
+// changedSince is the fault of a start of what nobody approved.
+func changedSince(s *catalogue.Service) error {
+	return fault.New(callv1.Code_CODE_CONFLICT, s.ID+" was not started: "+driver.CauseChanged,
+		fault.WithCause(&failure{driver.CauseChanged, driver.ErrChanged}))
+}
+
+// launch starts the service unless its manager is at that already. A panic of the driver is a failure of this start.
+func (m *Manager) launch(ctx context.Context, d Driver, s *catalogue.Service, definition string) error {
+	return m.guarded(ctx, s, func() error {
+		if d.Look(s).State == driver.Starting {
+			return nil
+		}
+		return start(ctx, d, s, definition)
+	})
+}
+
+// undo stops what a start left, and returns why it failed: because somebody wanted it stopped, if so. A start whose answer is
+// lost may come up after it was stopped, so that it is watched for a while; one that nobody has seen down by then is in doubt.
 func (m *Manager) undo(ctx context.Context, d Driver, s *catalogue.Service, why error) error {
-	if _, err := stop(context.WithoutCancel(ctx), d, s); err != nil {
+	stopped := errors.Is(context.Cause(ctx), errStopped)
+	ctx = context.WithoutCancel(ctx)
+	if err := m.down(ctx, d, s); err != nil {
 		return err
 	}
-	if errors.Is(context.Cause(ctx), errStopped) {
+	if errors.Is(why, driver.ErrUnknown) {
+		for deadline := time.Now().Add(lostPatience); time.Now().Before(deadline); time.Sleep(startPoll) {
+			switch d.Look(s).State {
+			case driver.Running, driver.Starting:
+				if err := m.down(ctx, d, s); err != nil {
+					return err
+				}
+			}
+		}
+		switch d.Look(s).State {
+		case driver.Stopped, driver.Ended:
+			// It was seen down for as long as a lost start may take.
+			why = &failure{driver.CauseUnknown, errors.New("it was stopped again")}
+		default:
+			return &failure{driver.CauseUnknown, why}
+		}
+	}
+	if stopped {
 		return errStopped
 	}
 	return why
 }
 
+// down stops what may run. Its error wraps driver.ErrNotStopped.
+func (m *Manager) down(ctx context.Context, d Driver, s *catalogue.Service) error {
+	err := m.guarded(ctx, s, func() error {
+		_, err := stop(ctx, d, s)
+		return err
+	})
+	if err == nil {
+		return nil
+	}
+	cause := driver.Cause(err)
+	if cause == driver.CauseNotStarted {
+		cause = driver.CauseNotStopped
+	}
+	return &failure{cause, fmt.Errorf("%w: %w", driver.ErrNotStopped, err)}
+}
+
 // Lower makes a service not run, and ends a start that is still waiting for it to be ready. One that is busy with requests, and
 // tells of them, may finish them first for a while. It reports whether that changed anything. Errors are faults; what is not
 // confirmed is not begun.
-func (m *Manager) Lower(ctx context.Context, s *catalogue.Service, a Act) (bool, error) {
+func (m *Manager) Lower(ctx context.Context, s *catalogue.Service, a Act) (changed bool, err error) {
 	u := m.unit(s.ID)
 	d := m.driver(s)
 	abandoned := false
@@ -201,6 +354,7 @@ func (m *Manager) Lower(ctx context.Context, s *catalogue.Service, a Act) (bool,
 		return false, err
 	}
 	defer u.release()
+	defer m.survive(ctx, s, u, driver.CauseNotStopped, &err)
 	busy := m.serving(s)
 	// Ending a program takes as long as it takes, so only the decision is made while a halt would wait.
 	refused := a.Confirm(ctx, func() {
@@ -219,11 +373,11 @@ func (m *Manager) Lower(ctx context.Context, s *catalogue.Service, a Act) (bool,
 		m.drain(ctx, s, a)
 	}
 	a.phase(progress.PhaseStop)
-	changed, err := stop(ctx, d, s)
+	changed, err = stop(ctx, d, s)
 	m.set(s, u, func(u *unit) {
 		u.phase = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
 		if err == nil {
-			u.failure, u.verdict, u.asleep, u.held, u.models = "", verdict{}, false, false, nil
+			u.failure, u.verdict, u.asleep, u.held, u.doubt, u.models = "", verdict{}, false, false, false, nil
 			u.rules.stopped()
 		}
 	})

@@ -3,6 +3,8 @@ package service
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -17,8 +19,13 @@ const (
 	healthInterval = 2 * time.Second
 	// maxBackoff is how many times longer a service that does not answer waits to be asked again, at most.
 	maxBackoff = 8
-	// maxChecks bounds health checks at a time.
-	maxChecks = 8
+	// minChecks and maxChecks bound health checks at a time.
+	minChecks = 8
+	maxChecks = 256
+	// settleChecks bounds checks at a time before anything is served, and settlePatience how long that waits for them: what an
+	// ended unit's log says of it takes a while to read.
+	settleChecks   = 64
+	settlePatience = 5 * time.Second
 )
 
 // verdict is what the checks say of a service.
@@ -73,21 +80,34 @@ func (m *Manager) Run(ctx context.Context) {
 	}
 }
 
-// Settle checks every running service once and returns when that is done: after a restart, what sleeps is known then.
+// Settle checks every running service once: after a restart, what sleeps is known then. It returns when that is done or has
+// taken long enough; then the rest of it goes on.
 func (m *Manager) Settle(ctx context.Context) {
+	slots, settled := make(chan struct{}, settleChecks), make(chan struct{})
+	var all sync.WaitGroup
 	for _, s := range m.All() {
 		u := m.unit(s.ID)
-		m.slots <- struct{}{}
+		all.Add(1)
 		m.checks.Go(func() {
-			defer func() { <-m.slots }()
-			m.check(ctx, s, u)
+			defer all.Done()
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			_ = m.guarded(ctx, s, func() error { m.check(ctx, s, u); return nil })
 		})
 	}
-	m.checks.Wait()
+	m.checks.Go(func() { all.Wait(); close(settled) })
+	select {
+	case <-settled:
+	case <-time.After(settlePatience):
+		m.cfg.Logger.WarnContext(ctx, "not every service has been looked at yet")
+	}
 }
 
 // observe looks at every service once, begins the checks that are due and the rules that apply.
 func (m *Manager) observe(ctx context.Context) {
+	var due []overdue
+	slots := 0.0
+	now := time.Now()
 	for _, s := range m.All() {
 		u := m.unit(s.ID)
 		u.mu.Lock()
@@ -95,48 +115,114 @@ func (m *Manager) observe(ctx context.Context) {
 		u.mu.Unlock()
 		sight := m.driver(s).Look(s)
 		m.tell(s, u, turn, sight)
-		if sight.State == driver.Running && m.claim(u) {
-			m.checks.Go(func() {
-				defer func() { <-m.slots }()
-				m.check(ctx, s, u)
-				m.schedule(s, u)
-			})
+		if sight.State == driver.Running {
+			slots += timeout(s).Seconds() / interval(s).Seconds()
+			u.mu.Lock()
+			if !u.checking && !now.Before(u.due) {
+				due = append(due, overdue{s, u, u.due})
+			}
+			u.mu.Unlock()
 		}
 		m.follow(ctx, s, u, sight)
 	}
+	// As many as are under way at a time if every service takes as long as it may.
+	m.queue.fill(due, min(max(int(slots)+1, minChecks), maxChecks), func(one overdue) {
+		m.checks.Go(func() { m.work(ctx, one) })
+	})
 	m.tellGone()
 }
 
-// claim takes the right to check a service that is due, and a slot for it.
-func (m *Manager) claim(u *unit) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.checking || time.Now().Before(u.due) {
-		return false
+// overdue is a service whose check is due since a moment.
+type overdue struct {
+	s     *catalogue.Service
+	u     *unit
+	since time.Time
+}
+
+// queue holds the services whose checks are due, the one that has waited longest first.
+type queue struct {
+	mu      sync.Mutex
+	waiting []overdue
+	working int
+}
+
+// fill puts other services in the queue, and starts workers until there are slots of them or nothing waits.
+func (q *queue) fill(due []overdue, slots int, start func(overdue)) {
+	slices.SortStableFunc(due, func(a, b overdue) int { return a.since.Compare(b.since) })
+	q.mu.Lock()
+	q.waiting = due
+	q.mu.Unlock()
+	for {
+		q.mu.Lock()
+		full := q.working >= slots
+		if !full {
+			q.working++
+		}
+		q.mu.Unlock()
+		if full {
+			return
+		}
+		one, ok := q.next()
+		if !ok {
+			return
+		}
+		start(one)
 	}
-	select {
-	case m.slots <- struct{}{}:
-		u.checking = true
-		return true
-	default:
-		return false
+}
+
+// next takes the next service for a worker; without one, the worker is done.
+func (q *queue) next() (overdue, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.waiting) > 0 {
+		one := q.waiting[0]
+		q.waiting = q.waiting[1:]
+		one.u.mu.Lock()
+		free := !one.u.checking
+		one.u.checking = true
+		one.u.mu.Unlock()
+		if free {
+			return one, true
+		}
 	}
+	q.working--
+	return overdue{}, false
+}
+
+// work checks one service and then whatever is due.
+func (m *Manager) work(ctx context.Context, one overdue) {
+	for ok := true; ok; one, ok = m.queue.next() {
+		_ = m.guarded(ctx, one.s, func() error { m.check(ctx, one.s, one.u); return nil })
+		m.schedule(one.s, one.u)
+	}
+}
+
+// interval is how often a service is asked, and timeout how long its answer may take.
+func interval(s *catalogue.Service) time.Duration {
+	if s.Health != nil && s.Health.IntervalS > 0 {
+		return time.Duration(s.Health.IntervalS) * time.Second
+	}
+	return healthInterval
+}
+
+func timeout(s *catalogue.Service) time.Duration {
+	if s.Health != nil && s.Health.TimeoutS > 0 {
+		return time.Duration(s.Health.TimeoutS) * time.Second
+	}
+	return healthInterval
 }
 
 // schedule says when a service is checked next: one that does not answer waits ever longer, and no two at the same moment.
 func (m *Manager) schedule(s *catalogue.Service, u *unit) {
-	interval := healthInterval
-	if s.Health != nil && s.Health.IntervalS > 0 {
-		interval = time.Duration(s.Health.IntervalS) * time.Second
-	}
+	pause := interval(s)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if s.Health != nil && u.verdict.bad() && u.verdict.failed > max(s.Health.UnhealthyAfter, 1) {
-		interval *= time.Duration(min(1<<min(u.verdict.failed-max(s.Health.UnhealthyAfter, 1), 10), maxBackoff))
+		pause *= time.Duration(min(1<<min(u.verdict.failed-max(s.Health.UnhealthyAfter, 1), 10), maxBackoff))
 	}
 	// A tenth to either side.
-	interval += time.Duration((rand.Float64() - 0.5) * 0.2 * float64(interval)) //nolint:gosec // it spreads load and keeps no secret
-	u.checking, u.due = false, time.Now().Add(interval)
+	pause += time.Duration((rand.Float64() - 0.5) * 0.2 * float64(pause)) //nolint:gosec // it spreads load and keeps no secret
+	u.checking, u.due = false, time.Now().Add(pause)
 }
 
 // soon makes the next check due.
@@ -159,12 +245,10 @@ func (m *Manager) check(ctx context.Context, s *catalogue.Service, u *unit) {
 	asleep, held, asked := false, false, true
 	if m.cfg.Engine != nil && sleeps(s) {
 		var err error
-		if asleep, err = m.cfg.Engine.Asleep(ctx, s); err != nil {
-			asked = false
-		} else if asleep {
-			held = !m.released(s, m.measure(ctx), nil)
-		}
+		asleep, held, err = m.ask(ctx, s, u)
+		asked = err == nil
 	}
+	definition, known := m.found(ctx, s, u)
 	var err error
 	if s.Health != nil && !asleep {
 		_, err = m.cfg.Health.Check(ctx, s.Port, s.Health)
@@ -174,6 +258,10 @@ func (m *Manager) check(ctx context.Context, s *catalogue.Service, u *unit) {
 	}
 	u.mu.Lock()
 	if u.phase == executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED && u.turns == turn {
+		u.doubt = false
+		if known {
+			u.rules.learn(definition)
+		}
 		if asked {
 			u.asleep, u.held = asleep, held
 		}
@@ -183,4 +271,17 @@ func (m *Manager) check(ctx context.Context, s *catalogue.Service, u *unit) {
 	}
 	u.mu.Unlock()
 	m.tell(s, u, turn, sight)
+}
+
+// found is the definition of a running service that this executor did not start: what its rule may start again. known is false
+// where that is known already, or cannot be read.
+func (m *Manager) found(ctx context.Context, s *catalogue.Service, u *unit) (definition string, known bool) {
+	u.mu.Lock()
+	wanted := !u.rules.known && s.Restart.Max > 0
+	u.mu.Unlock()
+	if !wanted {
+		return "", false
+	}
+	definition, err := m.Definition(ctx, s)
+	return definition, err == nil
 }

@@ -23,13 +23,13 @@ var errEarly = errors.New(driver.CauseExited)
 
 // ready waits until a started service answers and is warm. One that does not is stopped again.
 func (m *Manager) ready(ctx context.Context, d Driver, s *catalogue.Service, a Act) error {
-	err := m.answers(ctx, d, s, a, whole)
+	err := m.guarded(ctx, s, func() error { return m.answers(ctx, d, s, a, whole) })
 	if err == nil {
 		return nil
 	}
 	if errors.Is(err, errEarly) {
 		// What is left of it is cleared away; why it ended is known already.
-		if _, serr := stop(context.WithoutCancel(ctx), d, s); serr != nil {
+		if serr := m.down(context.WithoutCancel(ctx), d, s); serr != nil {
 			m.cfg.Logger.ErrorContext(ctx, "what is left of a service could not be cleared", "service_id", s.ID, "error", serr)
 		}
 		return err
@@ -63,7 +63,11 @@ func (m *Manager) answers(ctx context.Context, d Driver, s *catalogue.Service, a
 	}
 	if lacks.load && s.Sleep == catalogue.SleepLlamaRouter && s.ServedModel() != "" {
 		// A router answers with nothing loaded; it is ready when its model is.
-		if err := m.cfg.Engine.Wake(ctx, s, nil); err != nil {
+		err := m.ours(s)
+		if err == nil {
+			err = m.cfg.Engine.Wake(ctx, s, nil)
+		}
+		if err != nil {
 			return m.gaveUp(ctx, d, s, &failure{driver.CauseNoModel, err})
 		}
 	}
@@ -89,7 +93,9 @@ func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalogue.Servic
 			if s.Health == nil {
 				return nil
 			}
-			mark, last = m.cfg.Health.Check(ctx, s.Port, s.Health)
+			if mark, last = m.cfg.Health.Check(ctx, s.Port, s.Health); last == nil {
+				last = m.ours(s) // a stranger's answer is none
+			}
 			if good++; last != nil {
 				good = 0
 			}
@@ -122,7 +128,10 @@ func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalogue.Servic
 // warm asks for one token until it comes.
 func (m *Manager) warm(ctx context.Context, d Driver, s *catalogue.Service) error {
 	for {
-		err := m.cfg.Engine.Warm(ctx, s)
+		err := m.ours(s)
+		if err == nil {
+			err = m.cfg.Engine.Warm(ctx, s)
+		}
 		switch {
 		case err == nil && d.Look(s).State == driver.Running:
 			return nil

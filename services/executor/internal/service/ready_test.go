@@ -119,7 +119,8 @@ func TestEstablished(t *testing.T) {
 	const header = "  sl  local_address rem_address   st tx_queue\n"
 	for line, want := range map[string]bool{
 		"   0: 0100007F:1F90 00000000:0000 0A 0": false, // listening
-		"   1: 0100007F:D431 0100007F:1F90 01 0": false, // the other end
+		"   1: 0100007F:D431 0100007F:1F90 01 0": true,  // the other end: Docker forwards in the kernel
+		"   1: 0200A8C0:D431 0300A8C0:1F90 01 0": false, // the same port of another host
 		"   1: 0100007F:1F90 0100007F:D431 06 0": false, // long gone
 		"   1: 0100007F:1F9":                     false,
 		"":                                       false,

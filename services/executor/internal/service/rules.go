@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -17,9 +16,6 @@ const (
 	RuleIdleSleep = "sleep: nobody used it"
 	RuleIdleStop  = "stop: nobody used it"
 )
-
-// Done says to a Rule that what was about to be done went well.
-var Done = errors.New("done") //nolint:staticcheck // it is no error, and reads as what it says
 
 const (
 	// ruleBackoff is how long a rule that could not act waits, doubled each time up to maxRuleBackoff.
@@ -42,6 +38,11 @@ type ruling struct {
 	restarts uint32
 	// again: the newest restart failed, so that there is nothing left that could end; another may be tried.
 	again bool
+	// definition is what was started when it was started last, or found when it was first seen to run; known: it is.
+	definition string
+	known      bool
+	// began is when it was started or woken.
+	began time.Time
 	// spent: it ended more often than the entry allows.
 	spent bool
 	// next is when a rule may act again, and wait how long it waited before that.
@@ -64,9 +65,12 @@ func (r *ruling) ran(well bool, now time.Time) {
 		r.live, r.again = false, false
 	}
 	if well {
-		r.used, r.wait, r.next = now, 0, time.Time{}
+		r.used, r.began, r.wait, r.next = now, now, 0, time.Time{}
 	}
 }
+
+// learn notes what may be started again.
+func (r *ruling) learn(definition string) { r.definition, r.known = definition, true }
 
 // stopped notes that somebody stopped the service.
 func (r *ruling) stopped() { *r = ruling{acting: r.acting, restarts: r.restarts} }
@@ -92,7 +96,7 @@ func (m *Manager) follow(ctx context.Context, s *catalogue.Service, u *unit, sig
 	switch {
 	case sight.State == driver.Running:
 		if !r.live {
-			r.live, r.used = true, now
+			r.live, r.used, r.began = true, now, sight.Since
 		}
 		if s.Idle == nil || s.Pin || u.asleep && s.Idle.Action != "stop" || now.Before(r.asked.Add(useInterval(s.Idle))) {
 			return
@@ -129,8 +133,12 @@ func (m *Manager) restart(ctx context.Context, s *catalogue.Service, u *unit) {
 	window := time.Duration(s.Restart.WithinS) * time.Second
 	u.rules.times = slices.DeleteFunc(u.rules.times, func(t time.Time) bool { return now.Sub(t) > window })
 	u.rules.spent = uint32(len(u.rules.times)) >= s.Restart.Max
-	spent := u.rules.spent
+	spent, definition, known := u.rules.spent, u.rules.definition, u.rules.known
 	u.mu.Unlock()
+	if !known {
+		u.rest(true)
+		return
+	}
 	if spent {
 		m.cfg.Logger.WarnContext(ctx, "a service ended by itself too often and is not started again", "service_id", s.ID)
 		m.set(s, u, func(*unit) {})
@@ -143,15 +151,14 @@ func (m *Manager) restart(ctx context.Context, s *catalogue.Service, u *unit) {
 		return
 	}
 	defer release()
-	began := false
-	_, err = m.raise(ctx, s, m.byRule(s, RuleRestart, func() {
-		began = true
+	r := &byRule{m: m, service: s, what: RuleRestart, begun: func() {
 		u.mu.Lock()
 		u.rules.times = append(u.rules.times, time.Now())
 		u.rules.restarts++
 		u.mu.Unlock()
-	}), m.admit)
-	m.outcome(ctx, s, RuleRestart, began, err)
+	}}
+	_, err = m.raise(ctx, s, Act{Confirm: r.confirm, Definition: definition}, m.admit)
+	r.outcome(ctx, err)
 	u.rest(err != nil)
 }
 
@@ -172,47 +179,49 @@ func (m *Manager) release(ctx context.Context, s *catalogue.Service, u *unit) {
 	if s.Idle.Action == "stop" {
 		what, act = RuleIdleStop, m.Lower
 	}
-	began := false
-	_, err = act(ctx, s, m.byRule(s, what, func() { began = true }))
-	m.outcome(ctx, s, what, began, err)
+	r := &byRule{m: m, service: s, what: what, begun: func() {}}
+	_, err = act(ctx, s, Act{Confirm: r.confirm})
+	r.outcome(ctx, err)
 	u.rest(err != nil)
 }
 
 // byRule is how a rule acts: recorded first, unless the sink is halted.
-func (m *Manager) byRule(s *catalogue.Service, what string, begun func()) Act {
-	recorded := false
-	return Act{Confirm: func(ctx context.Context, begin func()) error {
-		// A halted host has nothing to record.
-		if err := m.cfg.Proceed(func() {}); err != nil {
-			return err
-		}
-		if !recorded {
-			if err := m.cfg.Rule(ctx, what, s, nil); err != nil {
-				return err
-			}
-			recorded = true
-		}
-		return m.cfg.Proceed(func() {
-			begun()
-			begin()
-		})
-	}}
+type byRule struct {
+	m       *Manager
+	service *catalogue.Service
+	what    string
+	// begun is called right before something begins.
+	begun    func()
+	recorded bool
 }
 
-// outcome records how a rule's act went. What was recorded and never begun is an outcome too.
-func (m *Manager) outcome(ctx context.Context, s *catalogue.Service, what string, began bool, err error) {
-	if !began {
-		if err != nil {
-			m.cfg.Logger.WarnContext(ctx, "a rule of the catalogue could not act", "service_id", s.ID, "rule", what, "error", err)
+func (r *byRule) confirm(ctx context.Context, begin func()) error {
+	// A halted host has nothing to record.
+	if err := r.m.cfg.Proceed(func() {}); err != nil {
+		return err
+	}
+	if !r.recorded {
+		if err := r.m.cfg.Rule(ctx, r.what, r.service, Intent, nil); err != nil {
+			return err
 		}
+		r.recorded = true
+	}
+	return r.m.cfg.Proceed(func() {
+		r.begun()
+		begin()
+	})
+}
+
+// outcome records how it went. What was recorded and never begun has an outcome too.
+func (r *byRule) outcome(ctx context.Context, err error) {
+	if err != nil {
+		r.m.cfg.Logger.WarnContext(ctx, "a rule of the catalogue did not act well", "service_id", r.service.ID, "rule", r.what, "error", err)
+	}
+	if !r.recorded {
 		return
 	}
-	how := Done
-	if err != nil {
-		how = err
-	}
-	if rerr := m.cfg.Rule(context.WithoutCancel(ctx), what, s, how); rerr != nil {
-		m.cfg.Logger.ErrorContext(ctx, "how a rule's act went could not be recorded", "service_id", s.ID, "rule", what, "error", rerr)
+	if rerr := r.m.cfg.Rule(context.WithoutCancel(ctx), r.what, r.service, Outcome, err); rerr != nil {
+		r.m.cfg.Logger.ErrorContext(ctx, "how a rule's act went could not be recorded", "service_id", r.service.ID, "rule", r.what, "error", rerr)
 	}
 }
 
@@ -241,5 +250,6 @@ func (m *Manager) idle(ctx context.Context, s *catalogue.Service, u *unit) bool 
 	if used || u.rules.used.IsZero() {
 		u.rules.used = now
 	}
-	return now.Sub(u.rules.used) >= time.Duration(s.Idle.AfterS)*time.Second
+	stays := time.Duration(s.MinResidenceS) * time.Second
+	return now.Sub(u.rules.used) >= time.Duration(s.Idle.AfterS)*time.Second && now.Sub(u.rules.began) >= stays
 }

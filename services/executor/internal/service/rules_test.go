@@ -27,17 +27,18 @@ type book struct {
 	down, halted bool
 }
 
-func (b *book) rule(_ context.Context, what string, s *catalogue.Service, err error) error {
+func (b *book) rule(_ context.Context, what string, s *catalogue.Service, stage Stage, err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.down && err == nil {
+	if b.down && stage == Intent {
 		return errors.New("audit is down")
 	}
 	what, _, _ = strings.Cut(what, ":")
 	line := what + " " + s.ID
-	if err != nil && !errors.Is(err, Done) {
+	switch {
+	case stage == Outcome && err != nil:
 		line += " failed"
-	} else if err != nil {
+	case stage == Outcome:
 		line += " done"
 	}
 	b.lines = append(b.lines, line)
@@ -363,5 +364,51 @@ func TestALyingSleeperIsNotAskedForEver(t *testing.T) {
 		if v := w.Look(w.s); v.Cause != driver.CauseStillHeld {
 			t.Errorf("it is %v", v)
 		}
+	})
+}
+
+// TestWhatWasRecordedHasAnOutcome: a halt between the record and the start leaves no intent open.
+func TestWhatWasRecordedHasAnOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, b := ruled(t)
+		w.cfg.Rule = func(ctx context.Context, what string, s *catalogue.Service, stage Stage, how error) error {
+			if stage == Intent {
+				b.set(func(b *book) { b.halted = true })
+			}
+			return b.rule(ctx, what, s, stage, how)
+		}
+		w.up()
+		w.follows(t, func() {
+			time.Sleep(time.Second)
+			w.end()
+			time.Sleep(time.Minute)
+		})
+		if diff := cmp.Diff([]string{"restart chat", "restart chat failed"}, b.read()); diff != "" {
+			t.Errorf("records (-want +got):\n%s", diff)
+		}
+		if starts, _ := w.program.count(); starts != 0 {
+			t.Errorf("%d starts on a halted host", starts)
+		}
+	})
+}
+
+// TestWhatRunsStaysForItsResidence: min_residence_s keeps the idle rule off as it keeps a switch off.
+func TestWhatRunsStaysForItsResidence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := ruled(t)
+		w.s.Idle, w.s.MinResidenceS = &catalogue.Idle{Action: "stop", AfterS: 60}, 600
+		if _, err := w.Start(t.Context(), w.s); err != nil {
+			t.Fatal(err)
+		}
+		w.follows(t, func() {
+			time.Sleep(599 * time.Second)
+			if w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+				t.Errorf("after 599 s: %v", w.state())
+			}
+			time.Sleep(10 * time.Second)
+			if w.state() != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+				t.Errorf("after 609 s: %v", w.state())
+			}
+		})
 	})
 }

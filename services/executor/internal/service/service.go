@@ -35,12 +35,13 @@ type Driver interface {
 	// Look is cheap: what the driver's own observation last saw, at most a second old, and never older than its last Start or
 	// Stop of the service.
 	Look(s *catalogue.Service) driver.Sight
-	// Start returns when the service runs, healthy or not; errors wrap the driver package's.
-	Start(ctx context.Context, s *catalogue.Service) error
+	// Start starts what has that definition at the last moment where it can be compared, and returns when it runs, healthy or
+	// not. It fails with driver.ErrChanged, having run nothing, where it has another by then. Errors wrap the driver package's.
+	Start(ctx context.Context, s *catalogue.Service, definition string) error
 	// Stop reports whether anything ran.
 	Stop(ctx context.Context, s *catalogue.Service) (bool, error)
 	// Definition is "sha256:…" of what the entry names and does not hold: the program file, the unit with its drop-ins, the
-	// image. "" for a driver that runs nothing. Start runs what it is the digest of, or fails.
+	// image. "" for a driver that runs nothing.
 	Definition(ctx context.Context, s *catalogue.Service) (string, error)
 	// Logs returns at most lines whole lines after the cursor, or the newest ones without it. A cursor that does not stand for
 	// a place any more gives the oldest lines that there are.
@@ -74,9 +75,19 @@ type GPUs interface {
 // not wait long. sink.Confirm is one.
 type Confirm func(ctx context.Context, begin func()) error
 
-// Rule records what is done by a rule of the catalogue, with no call behind it. A nil err says that it is about to be done, and
-// then it is not done unless the record is durable; Done or another error says how it went.
-type Rule func(ctx context.Context, what string, s *catalogue.Service, err error) error
+// Stage is what a Rule's record tells.
+type Stage int
+
+// The stages of what is done by rule.
+const (
+	// Intent: it is about to be done, and is not done unless that record is durable.
+	Intent Stage = iota
+	// Outcome: it went well, or not for the error's sake. What was recorded as an intent and never begun has one too.
+	Outcome
+)
+
+// Rule records what is done by a rule of the catalogue, with no call behind it. how is an outcome's, nil: it went well.
+type Rule func(ctx context.Context, what string, s *catalogue.Service, stage Stage, how error) error
 
 // Config is what a Manager is made of. Catalogue, Drivers, Health, Confirm and Logger are required.
 type Config struct {
@@ -114,7 +125,7 @@ type Manager struct {
 	checks sync.WaitGroup
 	// acts are changes by rule that are under way.
 	acts  sync.WaitGroup
-	slots chan struct{}
+	queue queue
 	// host reads what the kernel tells of programs.
 	host host
 }
@@ -125,7 +136,7 @@ func New(cfg Config) *Manager {
 		cfg.Leases = &lease.Leases{}
 	}
 	return &Manager{
-		cfg: cfg, units: map[string]*unit{}, slots: make(chan struct{}, maxChecks), host: host{proc: "/proc", cgroups: "/sys/fs/cgroup"},
+		cfg: cfg, units: map[string]*unit{}, host: host{proc: "/proc", cgroups: "/sys/fs/cgroup"},
 	}
 }
 
@@ -140,6 +151,8 @@ type unit struct {
 	verdict verdict
 	// asleep: its engine says that it sleeps. held: it says so and keeps its memory.
 	asleep, held bool
+	// doubt: whether it was started is not known, until it is seen to run or a stop of it went well.
+	doubt bool
 	// models are what its engine unloaded when it went to sleep.
 	models []string
 	// turns counts the changes of phase: what was seen before one says nothing of the time after it.
@@ -180,7 +193,7 @@ type absent struct{}
 func (absent) Look(*catalogue.Service) driver.Sight {
 	return driver.Sight{State: driver.Stopped, Cause: driver.CauseNoManager}
 }
-func (absent) Start(context.Context, *catalogue.Service) error { return driver.ErrNoManager }
+func (absent) Start(context.Context, *catalogue.Service, string) error { return driver.ErrNoManager }
 func (absent) Stop(context.Context, *catalogue.Service) (bool, error) {
 	return false, driver.ErrNoManager
 }
@@ -294,8 +307,16 @@ func (u *unit) view(sight driver.Sight) View {
 		v.Healthy = u.verdict.good()
 		return running(executorv1.ServiceState_SERVICE_STATE_RUNNING, "")
 	case driver.Ended:
+		if u.doubt {
+			v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_UNKNOWN, driver.CauseUnknown
+			return v
+		}
 		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_FAILED, cmp.Or(sight.Cause, driver.CauseExited)
 	default:
+		if u.doubt {
+			v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_UNKNOWN, driver.CauseUnknown
+			return v
+		}
 		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_STOPPED, sight.Cause
 		if u.failure != "" {
 			v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_FAILED, u.failure

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -37,6 +38,10 @@ type program struct {
 	said          int
 	definitionErr error
 	panics        bool
+	stopPanics    bool
+	// definition is what it is now; without one it is "sha256:1". started are those that it was told to start.
+	definition string
+	started    []string
 }
 
 func (p *program) Look(*catalogue.Service) driver.Sight {
@@ -53,7 +58,7 @@ func (p *program) enter() {
 	time.Sleep(p.took)
 }
 
-func (p *program) Start(context.Context, *catalogue.Service) error {
+func (p *program) Start(_ context.Context, _ *catalogue.Service, definition string) error {
 	if p.panics {
 		panic("a fault in a driver")
 	}
@@ -65,6 +70,7 @@ func (p *program) Start(context.Context, *catalogue.Service) error {
 		return p.startErr
 	}
 	p.starts++
+	p.started = append(p.started, definition)
 	p.sight = driver.Sight{State: p.after, Since: time.Now()}
 	if p.sightAfter != (driver.Sight{}) {
 		p.sight = p.sightAfter
@@ -73,6 +79,9 @@ func (p *program) Start(context.Context, *catalogue.Service) error {
 }
 
 func (p *program) Stop(context.Context, *catalogue.Service) (bool, error) {
+	if p.stopPanics {
+		panic("a fault in a driver")
+	}
 	p.enter()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +98,9 @@ func (p *program) Stop(context.Context, *catalogue.Service) (bool, error) {
 }
 
 func (p *program) Definition(context.Context, *catalogue.Service) (string, error) {
-	return "sha256:1", p.definitionErr
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return cmp.Or(p.definition, "sha256:1"), p.definitionErr
 }
 
 func (p *program) Logs(context.Context, *catalogue.Service, string, int) (driver.Page, error) {
@@ -366,7 +377,7 @@ func TestAStopThatIsHaltedHalfWay(t *testing.T) {
 			m.cfg.Confirm = func(ctx context.Context, begin func()) error {
 				if confirmed++; confirmed == 3 {
 					if again {
-						_ = p.Start(ctx, s)
+						_ = p.Start(ctx, s, "")
 					}
 					return errors.New("halted")
 				}

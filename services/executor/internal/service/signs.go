@@ -3,7 +3,6 @@ package service
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -130,13 +129,21 @@ func (h host) connected(port uint32) (bool, error) {
 	return false, nil
 }
 
-// established looks through a table of the kernel's for an established connection that came in at the port. Its lines are
-// "N: LOCAL:PORT REMOTE:PORT STATE …", in hexadecimal; state 01 is ESTABLISHED.
+// established looks through a table of the kernel's for an established connection to the port on this host, from either side:
+// where Docker forwards a port in the kernel, only the side that asks is here. Its lines are "N: LOCAL:PORT REMOTE:PORT STATE …";
+// state 01 is ESTABLISHED.
 func established(table []byte, port uint32) bool {
-	suffix := fmt.Appendf(nil, ":%04X", port)
 	for line := range bytes.Lines(table) {
 		fields := bytes.Fields(line)
-		if len(fields) > 3 && bytes.HasSuffix(fields[1], suffix) && string(fields[3]) == "01" {
+		if len(fields) < 4 || string(fields[3]) != "01" {
+			continue
+		}
+		local, ok := endpoint(string(fields[1]))
+		if ok && uint32(local.Port()) == port {
+			return true
+		}
+		remote, ok := endpoint(string(fields[2]))
+		if ok && uint32(remote.Port()) == port && remote.Addr().IsLoopback() {
 			return true
 		}
 	}

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,20 +35,42 @@ func (m *Manager) asleep(ctx context.Context, s *catalogue.Service, u *unit) boo
 	if m.cfg.Engine == nil || !sleeps(s) {
 		return false
 	}
-	asleep, err := m.cfg.Engine.Asleep(ctx, s)
+	asleep, held, err := m.ask(ctx, s, u)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if err == nil && u.phase == executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED {
-		u.asleep = asleep
+		u.asleep, u.held = asleep, held
 	}
 	return u.asleep
+}
+
+// ask asks the engine whether it sleeps and measures whether it holds its memory all the same.
+func (m *Manager) ask(ctx context.Context, s *catalogue.Service, u *unit) (asleep, held bool, err error) {
+	if err := m.ours(s); err != nil {
+		return false, false, err
+	}
+	if asleep, err = m.cfg.Engine.Asleep(ctx, s); err != nil || !asleep {
+		return false, false, err
+	}
+	now := m.measure(ctx)
+	u.mu.Lock()
+	believed, known := u.held, u.asleep
+	u.mu.Unlock()
+	free, seen := m.released(s, now, nil)
+	switch {
+	case seen:
+		return true, !free, nil
+	case known:
+		return true, believed, nil
+	}
+	return true, m.mayHold(s, now), nil
 }
 
 // Sleep puts a running service to sleep, by the way that its entry says, and returns when its memory was seen to be free on
 // every one of its GPUs: what it keeps there is at most what it declares for its sleep and the margin. It reports whether that
 // changed anything. Errors are faults; one with the cause CauseStillHeld means that the engine says that it sleeps and keeps
 // its memory, and whoever needs that memory has to stop the service. What is not confirmed is not begun.
-func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (bool, error) {
+func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (changed bool, err error) {
 	if m.cfg.Engine == nil || !sleeps(s) {
 		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" cannot sleep: its catalogue entry says no way to")
 	}
@@ -56,6 +79,7 @@ func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (bool,
 		return false, err
 	}
 	defer u.release()
+	defer m.survive(ctx, s, u, driver.CauseNoSleep, &err)
 	d := m.driver(s)
 	if d.Look(s).State != driver.Running {
 		return false, fault.New(callv1.Code_CODE_CONFLICT, s.ID+" does not run, so it cannot be put to sleep")
@@ -63,6 +87,14 @@ func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (bool,
 	slept := m.asleep(ctx, s, u)
 	// What it held before says what there is to see afterwards.
 	before := m.measure(ctx)
+	if !slept {
+		if err := m.ours(s); err != nil {
+			return false, notAsleep(s, err)
+		}
+		if err := m.roomInHost(s, before); err != nil {
+			return false, notAsleep(s, err)
+		}
+	}
 	if refused := a.Confirm(ctx, func() {
 		if !slept {
 			m.set(s, u, func(u *unit) { u.phase = executorv1.ServiceState_SERVICE_STATE_STOPPING })
@@ -71,9 +103,9 @@ func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (bool,
 		return false, refused
 	}
 	if slept {
-		// It slept before anybody measured, or it was seen to hold its memory: now it is measured.
-		held := !m.released(s, before, nil)
-		m.set(s, u, func(u *unit) { u.held = held })
+		// It slept before anybody measured, or it was seen to hold its memory: now it was measured.
+		held := false
+		m.set(s, u, func(u *unit) { held = u.held })
 		if held {
 			return false, notAsleep(s, errHeld)
 		}
@@ -98,7 +130,7 @@ func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (bool,
 
 func notAsleep(s *catalogue.Service, err error) error {
 	why := failed(err)
-	if why.cause != driver.CauseStillHeld {
+	if why.cause != driver.CauseStillHeld && why.cause != driver.CauseHostMemory && why.cause != driver.CausePortInUse {
 		why = &failure{driver.CauseNoSleep, err}
 	}
 	return fault.New(callv1.Code_CODE_FAILED, s.ID+" did not go to sleep: "+why.cause, fault.WithCause(why))
@@ -115,7 +147,7 @@ func (m *Manager) slumber(ctx context.Context, s *catalogue.Service, a Act, befo
 	}
 	a.phase(progress.PhaseVerify)
 	for deadline := time.Now().Add(verifyPatience); ; {
-		if m.released(s, m.measure(ctx), &before) {
+		if free, _ := m.released(s, m.measure(ctx), &before); free {
 			return models, nil
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
@@ -137,35 +169,96 @@ func (m *Manager) measure(ctx context.Context) gpu.Host {
 
 // released reports whether the service is seen to hold no more, on any of its GPUs, than a sleeping one may. Where the GPU
 // driver does not tell which program holds what, the GPU as a whole must have become freer than before by what the service gave
-// up; without a measurement from before, that cannot be seen. A simulated GPU holds what is declared, so there is nothing to see.
-func (m *Manager) released(s *catalogue.Service, now gpu.Host, before *gpu.Host) bool {
+// up; without a measurement from before nothing is seen, and free is true. A simulated GPU holds what is declared, so there is
+// nothing to see.
+func (m *Manager) released(s *catalogue.Service, now gpu.Host, before *gpu.Host) (free, seen bool) {
 	awake, asleep := catalogue.Share(s.VRAMMiB, len(s.GPUs)), catalogue.Share(s.SleepMiB, len(s.GPUs))
+	seen = true
 	for _, index := range s.GPUs {
 		g, ok := now.Find(index)
 		switch {
 		case !ok || g.Problem != "":
-			return false
+			return false, true
 		case g.Simulated:
 			continue
 		}
-		held := g.ServiceMiB(s.ID)
-		if held > asleep+m.cfg.MarginMiB {
-			return false
-		}
-		if before == nil {
+		switch held := g.ServiceMiB(s.ID); {
+		case held > asleep+m.cfg.MarginMiB:
+			return false, true
+		case held > 0, unclaimed(g, s.ID) <= asleep+m.cfg.MarginMiB:
+			continue
+		case before == nil:
+			seen = false
 			continue
 		}
 		was, ok := before.Find(index)
 		switch {
 		case !ok || was.Problem != "":
-			return false
+			return false, true
 		case was.ServiceMiB(s.ID) > 0:
 			continue // it is attributed, and is seen to hold little now
 		case g.Used+awake > was.Used+asleep+m.cfg.MarginMiB:
-			return false
+			return false, true
 		}
 	}
-	return true
+	return true, seen
+}
+
+// unclaimed is what is used on the GPU beyond what other services' programs are measured to use.
+func unclaimed(g gpu.Device, id string) uint32 {
+	used := g.Used
+	for _, p := range g.Processes {
+		if p.Service != "" && p.Service != id {
+			used -= min(used, p.MiB)
+		}
+	}
+	return used
+}
+
+// mayHold reports whether a service that was found asleep may hold all that it holds awake, by what nobody else is known to.
+func (m *Manager) mayHold(s *catalogue.Service, now gpu.Host) bool {
+	awake := catalogue.Share(s.VRAMMiB, len(s.GPUs))
+	return slices.ContainsFunc(s.GPUs, func(index uint32) bool {
+		g, ok := now.Find(index)
+		return !ok || !g.Simulated && g.ServiceMiB(s.ID) == 0 && unclaimed(g, s.ID) >= awake
+	})
+}
+
+// grown reports whether memory is used on the service's GPUs that was not, and that may be the service's.
+func (m *Manager) grown(s *catalogue.Service, was, now gpu.Host) bool {
+	return slices.ContainsFunc(s.GPUs, func(index uint32) bool {
+		before, ok := was.Find(index)
+		after, still := now.Find(index)
+		if !ok || !still {
+			return true
+		}
+		return !after.Simulated && after.ServiceMiB(s.ID) == 0 && unclaimed(after, s.ID) > unclaimed(before, s.ID)+m.cfg.MarginMiB
+	})
+}
+
+// roomInHost reports as an error that the host's memory does not hold what vLLM's level 1 copies there: a host without memory
+// ends programs of its own choice. Level 2 and a llama-server forget instead.
+func (m *Manager) roomInHost(s *catalogue.Service, now gpu.Host) error {
+	if s.Sleep != catalogue.SleepVLLM1 {
+		return nil
+	}
+	var moves uint64
+	for _, index := range s.GPUs {
+		g, ok := now.Find(index)
+		if !ok || g.Simulated {
+			continue
+		}
+		holds := cmp.Or(g.ServiceMiB(s.ID), catalogue.Share(s.VRAMMiB, len(s.GPUs)))
+		moves += uint64(holds - min(holds, catalogue.Share(s.SleepMiB, len(s.GPUs))))
+	}
+	if moves == 0 {
+		return nil
+	}
+	available, err := m.host.available()
+	if err != nil || available < moves {
+		return &failure{driver.CauseHostMemory, fmt.Errorf("%d MiB are available of %d: %w", available, moves, orNothing(err))}
+	}
+	return nil
 }
 
 // Wake wakes a sleeping service, by the way that its entry says, and returns when it is healthy and warm. It reports whether that
@@ -174,7 +267,7 @@ func (m *Manager) Wake(ctx context.Context, s *catalogue.Service, a Act) (bool, 
 	return m.wake(ctx, s, a, nil)
 }
 
-func (m *Manager) wake(ctx context.Context, s *catalogue.Service, a Act, admit admission) (bool, error) {
+func (m *Manager) wake(ctx context.Context, s *catalogue.Service, a Act, admit admission) (changed bool, err error) {
 	if m.cfg.Engine == nil || !sleeps(s) {
 		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" does not sleep: its catalogue entry says no way to")
 	}
@@ -183,6 +276,7 @@ func (m *Manager) wake(ctx context.Context, s *catalogue.Service, a Act, admit a
 		return false, err
 	}
 	defer u.release()
+	defer m.survive(ctx, s, u, driver.CauseNoWake, &err)
 	if m.driver(s).Look(s).State != driver.Running {
 		return false, fault.New(callv1.Code_CODE_CONFLICT, s.ID+" does not run, so it cannot be woken; start it")
 	}
@@ -199,6 +293,10 @@ func (m *Manager) wakeUp(ctx context.Context, s *catalogue.Service, u *unit, a A
 			return false, err
 		}
 	}
+	if err := m.ours(s); err != nil {
+		return false, notAwake(s, failed(err))
+	}
+	before := m.measure(ctx)
 	var models []string
 	waiting, abandon := context.WithCancelCause(ctx)
 	defer abandon(nil)
@@ -211,17 +309,24 @@ func (m *Manager) wakeUp(ctx context.Context, s *catalogue.Service, u *unit, a A
 	}
 	a.phase(progress.PhaseWake)
 	asking, cancel := context.WithTimeout(waiting, s.StartTimeout())
-	err := m.cfg.Engine.Wake(asking, s, models)
-	cancel()
-	if err == nil {
+	err := m.guarded(ctx, s, func() error {
+		if err := m.cfg.Engine.Wake(asking, s, models); err != nil {
+			return err
+		}
 		// A router loads what it had loaded, which may not be the entry's own model.
-		err = m.answers(waiting, m.driver(s), s, a, fresh{warm: len(models) == 0 || slices.Contains(models, s.ServedModel())})
+		return m.answers(waiting, m.driver(s), s, a, fresh{warm: len(models) == 0 || slices.Contains(models, s.ServedModel())})
+	})
+	cancel()
+	asleep, held := false, false
+	if err != nil {
+		asleep, held = m.halfAwake(ctx, s, u, before)
 	}
 	m.set(s, u, func(u *unit) {
 		u.phase, u.abandon = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, nil
 		u.verdict = verdict{known: true, healthy: err == nil}
+		u.asleep, u.held = asleep, held
 		if err == nil {
-			u.asleep, u.held, u.models = false, false, nil
+			u.models = nil
 			u.rules.ran(true, time.Now())
 		}
 	})
@@ -236,5 +341,25 @@ func (m *Manager) wakeUp(ctx context.Context, s *catalogue.Service, u *unit, a A
 	if errors.Is(context.Cause(waiting), errStopped) {
 		why = errStopped
 	}
-	return false, fault.New(callv1.Code_CODE_FAILED, fmt.Sprintf("%s did not wake: %s", s.ID, why.cause), fault.WithCause(why))
+	return false, notAwake(s, why)
+}
+
+func notAwake(s *catalogue.Service, why *failure) error {
+	return fault.New(callv1.Code_CODE_FAILED, fmt.Sprintf("%s did not wake: %s", s.ID, why.cause), fault.WithCause(why))
+}
+
+// halfAwake says how a service is that did not wake: it sleeps only if its engine says so and its memory does too. An engine that
+// does not answer may hold everything by now.
+func (m *Manager) halfAwake(ctx context.Context, s *catalogue.Service, u *unit, before gpu.Host) (asleep, held bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyPatience)
+	defer cancel()
+	asleep, held = true, true
+	_ = m.guarded(ctx, s, func() error {
+		says, holds, err := m.ask(ctx, s, u)
+		if err == nil {
+			asleep, held = says, says && (holds || m.grown(s, before, m.measure(ctx)))
+		}
+		return err
+	})
+	return asleep, held
 }

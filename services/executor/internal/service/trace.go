@@ -10,9 +10,9 @@ import (
 )
 
 // start is the driver's Start with its span: what touches the host.
-func start(ctx context.Context, d Driver, s *catalogue.Service) error {
+func start(ctx context.Context, d Driver, s *catalogue.Service, definition string) error {
 	ctx, traced := span.Start(ctx, span.DriverStart, trace.SpanKindInternal)
-	err := d.Start(ctx, s)
+	err := d.Start(ctx, s, definition)
 	span.End(traced, err)
 	return err
 }

@@ -137,6 +137,16 @@ func (s *Store) EndSwitch(ctx context.Context, id int64, last *Step, at time.Tim
 	})
 }
 
+// SwitchOf returns the switch of an operation, without its Work, or nil.
+func (s *Store) SwitchOf(ctx context.Context, operation string) (*Switch, error) {
+	found, err := s.switches(ctx, selectSwitch+` WHERE operation = ? ORDER BY id DESC LIMIT 1`, operation)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	found[0].Work = nil
+	return found[0], nil
+}
+
 // OpenSwitch returns the switch that has not ended, or nil.
 func (s *Store) OpenSwitch(ctx context.Context) (*Switch, error) {
 	found, err := s.switches(ctx, selectSwitch+` WHERE ended_at IS NULL ORDER BY id LIMIT 1`)
@@ -262,17 +272,21 @@ func (s *Store) SetCurrentMode(ctx context.Context, mode string) error {
 	return nil
 }
 
-// Booted notes the host's boot and reports whether it was not known before.
-func (s *Store) Booted(ctx context.Context, boot string) (bool, error) {
-	done, err := s.db.ExecContext(ctx, `UPDATE host_mode SET boot = ? WHERE only = 1 AND boot <> ?`, boot, boot)
-	if err != nil {
-		return false, fmt.Errorf("executor store: %w", err)
+// Booted is the newest boot of the host whose boot rule was followed to its end; "" where there is none.
+func (s *Store) Booted(ctx context.Context) (string, error) {
+	var boot string
+	if err := s.db.QueryRowContext(ctx, `SELECT boot FROM host_mode WHERE only = 1`).Scan(&boot); err != nil {
+		return "", fmt.Errorf("executor store: %w", err)
 	}
-	n, err := done.RowsAffected()
-	if err != nil {
-		return false, fmt.Errorf("executor store: %w", err)
+	return boot, nil
+}
+
+// SetBooted notes that the boot rule was followed in a boot of the host.
+func (s *Store) SetBooted(ctx context.Context, boot string) error {
+	if _, err := s.db.ExecContext(ctx, `UPDATE host_mode SET boot = ? WHERE only = 1`, boot); err != nil {
+		return fmt.Errorf("executor store: %w", err)
 	}
-	return n > 0, nil
+	return nil
 }
 
 // within runs f in one transaction.

@@ -126,22 +126,37 @@ func TestTheNewestCount(t *testing.T) {
 	}
 }
 
-func TestABootIsSeenOnce(t *testing.T) {
+func TestTheBootIsKept(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
-	if first, err := s.Booted(t.Context(), "one"); !first || err != nil {
-		t.Errorf("the first boot: %v, %v", first, err)
+	if boot, err := s.Booted(t.Context()); boot != "" || err != nil {
+		t.Errorf("at first: %q, %v", boot, err)
 	}
+	must(t, s.SetBooted(t.Context(), "one"))
 	must(t, s.SetCurrentMode(t.Context(), "talk"))
 	must(t, s.Close())
 	s = open(t, dir)
-	if again, err := s.Booted(t.Context(), "one"); again || err != nil {
-		t.Errorf("the same again: %v, %v", again, err)
-	}
-	if next, err := s.Booted(t.Context(), "two"); !next || err != nil {
-		t.Errorf("the next: %v, %v", next, err)
+	if boot, err := s.Booted(t.Context()); boot != "one" || err != nil {
+		t.Errorf("later: %q, %v", boot, err)
 	}
 	if mode, err := s.CurrentMode(t.Context()); err != nil || mode != "talk" {
 		t.Errorf("the host is in %q, %v", mode, err)
+	}
+}
+
+func TestASwitchIsFoundByItsOperation(t *testing.T) {
+	s := open(t, t.TempDir())
+	id, err := s.BeginSwitch(t.Context(), &Switch{Operation: "one", Mode: "talk", Work: []byte("{}"), BeganAt: time.Unix(1, 0)})
+	must(t, err)
+	must(t, s.EndSwitch(t.Context(), id, nil, time.Unix(2, 0), &Ending{}))
+	_, err = s.BeginSwitch(t.Context(), &Switch{Operation: "two", Mode: "work", Work: []byte("{}"), BeganAt: time.Unix(3, 0)})
+	must(t, err)
+	for operation, mode := range map[string]string{"one": "talk", "two": "work"} {
+		if w, err := s.SwitchOf(t.Context(), operation); err != nil || w == nil || w.Mode != mode {
+			t.Errorf("%s is %+v, %v", operation, w, err)
+		}
+	}
+	if w, err := s.SwitchOf(t.Context(), "three"); w != nil || err != nil {
+		t.Errorf("an unknown one is %+v, %v", w, err)
 	}
 }

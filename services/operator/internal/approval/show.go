@@ -100,7 +100,7 @@ func (c Card) Lines(now time.Time) []string {
 		for _, step := range c.Preview.GetPlan() {
 			lines = append(lines, indent+clean.Visible(step))
 		}
-		if line := c.planLine(); line != "" {
+		for _, line := range c.planLines() {
 			lines = append(lines, indent+line)
 		}
 	}
@@ -119,17 +119,21 @@ func ShortPlan(digest string) string {
 	return digest[:min(len(digest), shortDigest)]
 }
 
-// planLine says whether the plan that was asked for is still what the executor would do; "" where no plan is named.
-func (c Card) planLine() string {
+// planLines say what the steps of the plan that was asked for run, and whether it is still what the executor would do; none
+// where no plan is named.
+func (c Card) planLines() []string {
 	call := Call{Arguments: c.Operation.GetArguments()}
 	named := call.planDigest()
-	switch {
-	case named == "" || c.Preview == nil:
-		return ""
-	case call.planIs(c.Preview.GetSubject().GetEntry()):
-		return "plan " + ShortPlan(named) + ": what the executor would do now is what was asked for"
-	default:
-		return "NOT THE PLAN " + ShortPlan(named) + " THAT WAS ASKED FOR: the host or its catalogue has changed since; " +
-			"it cannot be approved"
+	if named == "" || c.Preview == nil {
+		return nil
 	}
+	if !call.planIs(c.Preview.GetSubject().GetEntry()) {
+		return []string{"NOT THE PLAN " + ShortPlan(named) + " THAT WAS ASKED FOR: the host or its catalogue has changed since; " +
+			"it cannot be approved"}
+	}
+	steps, err := call.Steps(c.Preview)
+	if err != nil {
+		return []string{"IT CANNOT BE APPROVED: the executor does not show what the plan's steps would run"}
+	}
+	return append(StepLines(steps), "plan "+ShortPlan(named)+": what the executor would do now is what was asked for")
 }

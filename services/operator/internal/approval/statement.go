@@ -133,6 +133,9 @@ func (s Signer) single(kind statement.Kind, call Call, preview *executorv1.Previ
 	if !call.planIs(entry) {
 		return nil, ErrPlan
 	}
+	if _, err := call.Steps(preview); err != nil {
+		return nil, err
+	}
 	arguments, subject := canonical.Digest(call.Arguments), canonical.Digest(entry)
 	tool := statement.ToolOf(call.Tool.Ref())
 	return &statement.Statement{

@@ -1,6 +1,7 @@
 package approval
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -16,6 +18,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/statement"
@@ -248,20 +251,166 @@ func TestDuration(t *testing.T) {
 	}
 }
 
-// switching is an agent's request to switch by a plan, and the executor's preview of it.
-func switching(t *testing.T) (*vaultv1.Operation, *executorv1.PreviewCallResponse) {
+// entryOf is the entry of a service, as an executor shows it.
+func entryOf(t *testing.T, s *catalogue.Service) []byte {
+	t.Helper()
+	entry, err := s.Subject("sha256:aa")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entry
+}
+
+func chat() *catalogue.Service {
+	return &catalogue.Service{ID: "chat", Driver: catalogue.DriverSystemd, Unit: "chat.service", VRAMMiB: 6000, GPUs: []uint32{0}}
+}
+
+func coder() *catalogue.Service {
+	return &catalogue.Service{ID: "coder", Driver: catalogue.DriverProcess, Argv: []string{"/usr/bin/vllm", "serve", "two words"},
+		RunAs: "llm", Port: 8001, GPUs: []uint32{0, 1}, VRAMMiB: 20000}
+}
+
+// switching is an agent's request to switch by a plan, and the executor's preview of it. Each step is "stop", "start" and so on.
+func switching(t *testing.T, actions ...string) (*vaultv1.Operation, *executorv1.PreviewCallResponse) {
 	t.Helper()
 	tool, ok := contract.Lookup("switch_mode")
 	if !ok {
 		t.Fatal("no switch_mode")
 	}
-	plan := []byte(`{"catalogue":"sha256:aa","mode":"coding","steps":[{"action":"stop","service":"chat"}]}`)
-	digest := canonical.Digest(plan)
+	if len(actions) == 0 {
+		actions = []string{"stop", "start"}
+	}
 	op, p := operation(t), preview()
+	var steps []map[string]string
+	p.Plan, p.Entries = nil, nil
+	for i, s := range []*catalogue.Service{chat(), coder()} {
+		digest := canonical.Digest(entryOf(t, s))
+		steps = append(steps, map[string]string{"action": actions[i], "entry_sha256": hex.EncodeToString(digest[:]), "service": s.ID})
+		p.Plan = append(p.Plan, actions[i]+" "+s.ID)
+		p.Entries = append(p.Entries, &callv1.Subject{Label: "service " + s.ID, Entry: entryOf(t, s)})
+	}
+	plan, err := canonical.Marshal(map[string]any{"catalogue": "sha256:aa", "mode": "coding", "steps": steps})
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := canonical.Digest(plan)
 	op.Tool, op.Tier = tool.Ref(), tool.Tier
 	op.Arguments = fmt.Appendf(nil, `{"mode_id":"coding","plan_digest":"%x"}`, digest)
-	p.Subject, p.Plan = &callv1.Subject{Label: "mode coding", Entry: plan}, []string{"stop chat"}
+	p.Subject = &callv1.Subject{Label: "mode coding", Entry: plan}
 	return op, p
+}
+
+// An executor that shows other entries than the plan's gets no signature: what a person reads is what the digests stand for.
+func TestALyingPreviewIsNotSigned(t *testing.T) {
+	harmless := coder()
+	harmless.Argv = []string{"/usr/bin/true"}
+	for name, c := range map[string]struct {
+		lie  func(*testing.T, *vaultv1.Operation, *executorv1.PreviewCallResponse)
+		want error
+	}{
+		"no entries": {func(_ *testing.T, _ *vaultv1.Operation, p *executorv1.PreviewCallResponse) { p.Entries = nil }, ErrEntries},
+		"one missing": {func(_ *testing.T, _ *vaultv1.Operation, p *executorv1.PreviewCallResponse) {
+			p.Entries = p.Entries[:1]
+		}, ErrEntries},
+		"one too many": {func(_ *testing.T, _ *vaultv1.Operation, p *executorv1.PreviewCallResponse) {
+			p.Entries = append(p.Entries, p.Entries[1])
+		}, ErrEntries},
+		"a harmless program": {func(t *testing.T, _ *vaultv1.Operation, p *executorv1.PreviewCallResponse) {
+			p.Entries[1].Entry = entryOf(t, harmless)
+		}, ErrEntries},
+		"another definition": {func(t *testing.T, _ *vaultv1.Operation, p *executorv1.PreviewCallResponse) {
+			p.Entries[1].Entry, _ = coder().Subject("sha256:bb")
+		}, ErrEntries},
+		"in another order": {func(_ *testing.T, _ *vaultv1.Operation, p *executorv1.PreviewCallResponse) {
+			p.Entries[0], p.Entries[1] = p.Entries[1], p.Entries[0]
+		}, ErrEntries},
+		"of what stops": {func(_ *testing.T, _ *vaultv1.Operation, p *executorv1.PreviewCallResponse) {
+			p.Entries[0].Entry = []byte(`{}`)
+		}, ErrEntries},
+		"empty": {func(_ *testing.T, _ *vaultv1.Operation, p *executorv1.PreviewCallResponse) {
+			p.Entries[1] = &callv1.Subject{}
+		}, ErrEntries},
+		// Plans that no executor of ours makes, under their own right digests.
+		"another service's entry under its digest": {func(t *testing.T, op *vaultv1.Operation, p *executorv1.PreviewCallResponse) {
+			replan(op, p, `"service":"coder"`, `"service":"other"`)
+		}, ErrEntries},
+		"an entry that says more than an entry can": {func(t *testing.T, op *vaultv1.Operation, p *executorv1.PreviewCallResponse) {
+			before := canonical.Digest(p.Entries[1].Entry)
+			p.Entries[1].Entry = []byte(strings.Replace(string(p.Entries[1].Entry), `"argv":[`, `"Argv":["/bin/sh"],"argv":[`, 1))
+			after := canonical.Digest(p.Entries[1].Entry)
+			replan(op, p, hex.EncodeToString(before[:]), hex.EncodeToString(after[:]))
+		}, ErrEntries},
+		"a plan with more than a plan has": {func(t *testing.T, op *vaultv1.Operation, p *executorv1.PreviewCallResponse) {
+			replan(op, p, `"mode":"coding"`, `"mode":"coding","more":1`)
+		}, ErrTarget},
+	} {
+		t.Run(name, func(t *testing.T) {
+			op, p := switching(t)
+			c.lie(t, op, p)
+			if st, err := signer(t).Approve(op, p); !errors.Is(err, c.want) {
+				t.Errorf("approve: %+v, %v; want %v", st, err, c.want)
+			}
+			call, err := CallOf(op)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if st, err := signer(t).Command(call, p, 3); !errors.Is(err, c.want) {
+				t.Errorf("command: %+v, %v; want %v", st, err, c.want)
+			}
+			card := strings.Join(Card{Number: "K7F3", Operation: op, Preview: p}.Lines(testNow), "\n")
+			if !strings.Contains(card, "IT CANNOT BE APPROVED") || strings.Contains(card, "what was asked for") {
+				t.Errorf("the card is\n%s", card)
+			}
+		})
+	}
+}
+
+// replan changes the plan, and has the call name it as it is then.
+func replan(op *vaultv1.Operation, p *executorv1.PreviewCallResponse, old, new string) {
+	p.Subject.Entry = []byte(strings.Replace(string(p.Subject.Entry), old, new, 1))
+	digest := canonical.Digest(p.Subject.Entry)
+	op.Arguments = fmt.Appendf(nil, `{"mode_id":"coding","plan_digest":"%x"}`, digest)
+}
+
+func TestStepsOfAPlan(t *testing.T) {
+	lines := map[string]string{
+		"chat":  "chat: unit chat.service, GPU 0, 6000 MiB declared",
+		"coder": `coder: /usr/bin/vllm serve "two words" as llm, port 8001, GPU 0, GPU 1, 20000 MiB declared`,
+	}
+	for _, c := range []struct{ actions, want []string }{
+		{[]string{"stop", "start"}, []string{"start " + lines["coder"]}},
+		{[]string{"wake", "start"}, []string{"wake " + lines["chat"], "start " + lines["coder"]}},
+		{[]string{"sleep", "stop"}, nil},
+		// What this program does not know is shown.
+		{[]string{"Stop", "sleep"}, []string{"Stop " + lines["chat"]}},
+	} {
+		op, p := switching(t, c.actions...)
+		call, err := CallOf(op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps, err := call.Steps(p)
+		if err != nil || len(steps) != 2 || string(steps[1].Entry) != string(entryOf(t, coder())) {
+			t.Errorf("%v: %d steps, %v", c.actions, len(steps), err)
+		}
+		if diff := cmp.Diff(c.want, StepLines(steps)); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", c.actions, diff)
+		}
+		card := strings.Join(Card{Number: "K7F3", Operation: op, Preview: p}.Lines(testNow), "\n")
+		for _, want := range c.want {
+			if !strings.Contains(card, want) {
+				t.Errorf("%q is not in the card\n%s", want, card)
+			}
+		}
+	}
+	// A call that names no plan has none, whatever the executor adds.
+	call, err := CallOf(operation(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if steps, err := call.Steps(preview()); steps != nil || err != nil {
+		t.Errorf("%v, %v", steps, err)
+	}
 }
 
 // The plan's digest is reckoned here: neither the vault nor the executor can have another plan signed under it.
@@ -270,7 +419,7 @@ func TestAnotherPlanIsNotSigned(t *testing.T) {
 	if _, err := signer(t).Approve(op, p); err != nil {
 		t.Fatalf("the plan that was asked for: %v", err)
 	}
-	p.Subject.Entry = []byte(`{"catalogue":"sha256:aa","mode":"coding","steps":[{"action":"stop","service":"embed"}]}`)
+	p.Subject.Entry = []byte(strings.Replace(string(p.Subject.Entry), `"service":"chat"`, `"service":"embed"`, 1))
 	if _, err := signer(t).Approve(op, p); !errors.Is(err, ErrPlan) {
 		t.Errorf("approve: %v, want ErrPlan", err)
 	}

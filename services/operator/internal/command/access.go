@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
@@ -469,7 +470,9 @@ takes a change up within a second.`,
 	revoke := &cobra.Command{
 		Use:   "revoke NAME",
 		Short: "Take a person's right to approve away",
-		Long: `Removes every key of the person from allowed_signers. What they signed before stays in the log; "durward
+		Long: `Removes every key of the person from allowed_signers. On an installed host (durward install) the person's
+certificate is revoked and removed too, the Unix user leaves Durward's groups, and durward install brings
+neither back unless it is given --operator USER. What they signed before stays in the log; "durward
 audit verify" then says that the signer is no longer known.`,
 		Example: "  durward operator revoke bob",
 		Args:    cobra.ExactArgs(1),
@@ -550,6 +553,11 @@ func (a *app) listOperators() error {
 }
 
 func (a *app) revokeOperator(ctx context.Context, cfg home.Config, name string) error {
+	installed := cfg.TrustDir == install.TrustDir
+	if installed && os.Geteuid() != 0 {
+		return denied("sudo durward operator revoke "+clean.Line(name, 64), "who may approve is root's to say")
+	}
+	known := installed && operatorName.MatchString(name) && install.Knows("/", name)
 	err := a.changeFile(ctx, cfg, filepath.Join(cfg.TrustDir, trust.FileAllowedSigners), "operator revoke "+clean.Line(name, 64), func(before []byte) ([]byte, error) {
 		var after []byte
 		left := 0
@@ -563,6 +571,9 @@ func (a *app) revokeOperator(ctx context.Context, cfg home.Config, name string) 
 			}
 			after = append(after, line...)
 		}
+		if len(after) == len(before) && known {
+			return before, nil // never let in, or half revoked: the rest goes on
+		}
 		if len(after) == len(before) {
 			return nil, usage("See: durward operator list", "there is no operator %s", clean.Visible(name))
 		}
@@ -571,10 +582,39 @@ func (a *app) revokeOperator(ctx context.Context, cfg home.Config, name string) 
 		}
 		return after, nil
 	})
+	if err == nil && known {
+		err = a.revokeInstalled(ctx, cfg, name)
+	}
 	if err != nil {
 		return err
 	}
 	a.out.Printf("%s may no longer approve.\n", name)
+	if known {
+		a.out.Printf("Nor connect: the certificate is revoked, and the next session of the Unix user is in none of Durward's groups.\n" +
+			"End the sessions that are open: loginctl terminate-user USER\n")
+	}
+	return nil
+}
+
+// revokeInstalled takes away what an installation of this host gave to an operator beside the right to approve.
+func (a *app) revokeInstalled(ctx context.Context, cfg home.Config, name string) error {
+	id, err := install.OperatorIdentity(name)
+	if err != nil {
+		return err
+	}
+	err = a.changeFile(ctx, cfg, filepath.Join(cfg.TrustDir, trust.FileRevoked), "operator revoke "+name+": identity", func(before []byte) ([]byte, error) {
+		after, err := install.Ban(before, id)
+		if err != nil {
+			return nil, failed("Enter it there by hand, and run the command again: "+id, "trust/%s: %s", trust.FileRevoked, clean.Line(err.Error(), 300))
+		}
+		return after, nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := install.Revoke(ctx, "/", name, runProgram); err != nil {
+		return failed("Correct it and run the command again.", "%s", clean.Block(err.Error(), 2000))
+	}
 	return nil
 }
 

@@ -102,13 +102,20 @@ func (a *app) act(ctx context.Context, s *session, tool string, arguments map[st
 	if err != nil {
 		return denied("", "it cannot be signed: %v", err)
 	}
+	steps, err := call.Steps(preview)
+	if err != nil {
+		return denied("", "it cannot be signed: %v", err)
+	}
 	out := a.display()
 	out.Printf("%s  %s %s  on %s\n", out.Bold(contract.TierName(call.Tool.Tier)), call.Tool.Name,
 		approval.Arguments(call.Arguments), approval.Place(st.Audience))
 	for _, step := range preview.GetPlan() {
 		out.Printf("  %s\n", clean.Visible(step))
 	}
-	if err := a.showStatement(st, preview.GetSubject().GetEntry()); err != nil {
+	for _, line := range approval.StepLines(steps) {
+		out.Printf("  %s\n", line)
+	}
+	if err := a.showStatement(st, preview.GetSubject().GetEntry(), steps...); err != nil {
 		return err
 	}
 	if err := a.confirm(ctx, "Sign and do it?", yes); err != nil {

@@ -346,8 +346,12 @@ func (a *app) decide(ctx context.Context, s *session, op *vaultv1.Operation, cal
 	if err != nil {
 		return nil, denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
 	}
+	steps, err := call.Steps(preview)
+	if err != nil {
+		return nil, denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
+	}
 	a.printCard(approval.Card{Number: number, Operation: op, Preview: preview})
-	if err := a.showStatement(st, preview.GetSubject().GetEntry()); err != nil {
+	if err := a.showStatement(st, preview.GetSubject().GetEntry(), steps...); err != nil {
 		return nil, err
 	}
 	if err := a.confirm(ctx, "Sign and approve?", yes); err != nil {

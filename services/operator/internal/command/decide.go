@@ -20,6 +20,7 @@ import (
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
@@ -52,19 +53,27 @@ func (a *app) display() *output.Printer {
 	return output.New(a.streams.Err, a.streams.Err, false, a.streams.Getenv)
 }
 
-// showStatement prints everything that is about to be signed: the target's own definition, whose digest the statement pins,
-// and the statement, whole.
-func (a *app) showStatement(st *statement.Statement, entry []byte) error {
+// showStatement prints everything that is about to be signed: the target's own definition, whose digest the statement pins, the
+// entry behind each step of a plan that starts or wakes something, and the statement, whole.
+func (a *app) showStatement(st *statement.Statement, entry []byte, steps ...approval.Step) error {
 	raw, err := st.Marshal()
 	if err != nil {
 		return err
 	}
 	out := a.display()
-	if entry != nil {
+	whole := func(title string, entry []byte) {
 		digest := canonical.Digest(entry)
-		out.Printf("%s\n", out.Bold("What it acts on, as the executor has it ("+canonical.FormatDigest(digest[:])+"):"))
+		out.Printf("%s\n", out.Bold(title+", as the executor has it ("+canonical.FormatDigest(digest[:])+"):"))
 		for _, line := range approval.Lines(entry) {
 			out.Printf("  %s\n", line)
+		}
+	}
+	if entry != nil {
+		whole("What it acts on", entry)
+	}
+	for i, step := range steps {
+		if step.Runs() {
+			whole(fmt.Sprintf("Step %d, %s %s", i+1, clean.Visible(step.Action), clean.Visible(step.Service.ID)), step.Entry)
 		}
 	}
 	out.Printf("%s\n", out.Bold("The statement that you sign, whole:"))

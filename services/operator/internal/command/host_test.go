@@ -22,6 +22,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
@@ -33,12 +34,16 @@ import (
 
 // world is an installation whose vault and executor are this test's: real mutual TLS, made-up answers.
 type world struct {
-	t    *testing.T
-	home home.Home
+	// undoing: the executor undoes an interrupted switch.
+	undoing bool
+	t       *testing.T
+	home    home.Home
 
 	mu sync.Mutex
 	// plan is what the executor would do; its canonical JSON is the subject of switch_mode.
-	plan     []byte
+	plan []byte
+	// entries are what it shows of the plan's steps.
+	entries  []*callv1.Subject
 	simulate *executorv1.SimulateModeResponse
 	switched *executorv1.SwitchModeResponse
 	current  string
@@ -51,8 +56,25 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, plan: []byte(`{"catalogue":"sha256:aa","mode":"coding","steps":[{"action":"stop","service":"chat"}]}`)}
+	w := &world{t: t}
+	var steps []map[string]string
+	for action, s := range []*catalogue.Service{
+		{ID: "chat", Driver: catalogue.DriverNull},
+		{ID: "coder", Driver: catalogue.DriverProcess, Argv: []string{"/usr/bin/vllm", "serve"}, RunAs: "llm", Port: 8001, GPUs: []uint32{0}, VRAMMiB: 20000},
+	} {
+		entry, err := s.Subject("sha256:aa")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.entries = append(w.entries, &callv1.Subject{Label: "service " + s.ID, Entry: entry})
+		steps = append(steps, map[string]string{
+			"action": []string{"stop", "start"}[action], "entry_sha256": fmt.Sprintf("%x", canonical.Digest(entry)), "service": s.ID,
+		})
+	}
 	var err error
+	if w.plan, err = canonical.Marshal(map[string]any{"catalogue": "sha256:aa", "mode": "coding", "steps": steps}); err != nil {
+		t.Fatal(err)
+	}
 	if w.home, err = home.At(filepath.Join(t.TempDir(), "h")); err != nil {
 		t.Fatal(err)
 	}
@@ -296,10 +318,11 @@ func (f fakeControl) PreviewCall(_ context.Context, r *executorv1.PreviewCallReq
 	defer f.w.mu.Unlock()
 	p := &executorv1.PreviewCallResponse{
 		Epoch: 3, Audience: executorID, Plan: []string{"stop chat", "start coder"},
-		Subject: &callv1.Subject{Label: "mode coding", Entry: f.w.plan},
+		Subject: &callv1.Subject{Label: "mode coding", Entry: f.w.plan}, Entries: f.w.entries,
 	}
 	if r.GetTool().GetName() != "switch_mode" {
 		p.Subject = &callv1.Subject{Label: "service chat", Entry: []byte(`{"id":"chat"}`)}
+		p.Entries = nil
 	}
 	return p, nil
 }
@@ -339,6 +362,9 @@ func (f fakeControl) FollowLogs(_ *executorv1.FollowLogsRequest, stream grpc.Ser
 
 func (f fakeControl) ListSwitches(_ context.Context, r *executorv1.ListSwitchesRequest) (*executorv1.ListSwitchesResponse, error) {
 	f.w.called(fmt.Sprintf("switches %d", r.GetLimit()))
+	if f.w.undoing {
+		return &executorv1.ListSwitchesResponse{Switches: []*executorv1.Switch{{ModeId: "coding\x1b[0m", Recovered: true}}}, nil
+	}
 	return &executorv1.ListSwitchesResponse{Switches: []*executorv1.Switch{{
 		OperationId: "0123456789abcdef0123456789abcdef", ModeId: "coding", FromModeId: "chatting", BeganAt: timestamppb.New(testNow),
 		EndedAt: timestamppb.New(testNow.Add(95 * time.Second)), Outcome: executorv1.SwitchOutcome_SWITCH_OUTCOME_ROLLED_BACK,
@@ -490,6 +516,18 @@ func TestReads(t *testing.T) {
 }
 
 // TestWrongUsage: exit codes and what to do next.
+func TestStatusTellsOfAnInterruptedSwitch(t *testing.T) {
+	w := newWorld(t)
+	if got := w.run("status"); strings.Contains(got.out, "being undone") {
+		t.Errorf("nothing was interrupted, and status says\n%s", got.out)
+	}
+	w.undoing = true
+	got := w.run("status")
+	if !strings.Contains(got.out, "switch   to coding") || !strings.Contains(got.out, "is being undone") || strings.Contains(got.out, "\x1b") {
+		t.Errorf("status says\n%s%s", got.out, got.err)
+	}
+}
+
 func TestWrongUsage(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []struct {
@@ -530,10 +568,15 @@ func TestSwitch(t *testing.T) {
 	}
 	for _, want := range []string{
 		"about 1:35", "DESTRUCTIVE", "stop chat", "1/2 stopping", "2/2 loading", "5.0 s of about 1:35", "✓ coding runs", "durward audit show",
+		"  start coder: /usr/bin/vllm serve as llm, port 8001, GPU 0, 20000 MiB declared\n", "Step 2, start coder, as the executor has it (sha256:",
+		`"run_as": "llm"`,
 	} {
 		if !strings.Contains(got.out, want) {
 			t.Errorf("%q is not in\n%s", want, got.out)
 		}
+	}
+	if strings.Contains(got.out, "Step 1, stop chat") {
+		t.Errorf("the whole entry of what is stopped is shown:\n%s", got.out)
 	}
 	tool, _ := contract.Lookup("switch_mode")
 	if len(w.signed) != 1 || w.signed[0].Tool.Name != tool.Name || !strings.Contains(string(w.signed[0].Arguments), w.digest()) {
@@ -603,6 +646,16 @@ func TestSwitchWithoutAPlan(t *testing.T) {
 	w.current, w.plan = "", []byte(`{"mode":"coding","steps":[{"action":"stop","service":"everything"}]}`)
 	if got := w.run("switch", "coding", "--yes"); got.code != exitDenied || !strings.Contains(got.err, "another plan") {
 		t.Errorf("another plan: exit code %d\n%s", got.code, got.err)
+	}
+	// One that shows a harmless program in the place of the plan's.
+	lying := newWorld(t)
+	lying.entries[1].Entry = []byte(strings.Replace(string(lying.entries[1].GetEntry()), "/usr/bin/vllm", "/usr/bin/true", 1))
+	got := lying.run("switch", "coding", "--yes")
+	if got.code != exitDenied || !strings.Contains(got.err, "does not show what the plan's steps would run") {
+		t.Errorf("other entries: exit code %d\n%s", got.code, got.err)
+	}
+	if len(lying.signed)+len(lying.calls) > 0 {
+		t.Errorf("signed %v, carried out %q", lying.signed, lying.calls)
 	}
 	if len(w.signed)+len(w.calls) > 0 {
 		t.Errorf("signed %v, carried out %q", w.signed, w.calls)

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -69,8 +71,8 @@ client and sudo durward operator. Rules (trust, clients, catalogue) are root's t
 	flags.StringVar(&opts.signingKey, "signing-key", "", signingKeyUsage)
 	flags.IntVar(&opts.settings.Port, "port", install.DefaultPort, "where agents connect, on 127.0.0.1")
 	flags.BoolVar(&opts.settings.HealthOnLoopback, "health-on-loopback", false, "health and metrics on ports of 127.0.0.1, for every program here")
-	flags.BoolVar(&opts.settings.Docker, "docker", false, "let the executor use the Docker Engine")
-	flags.BoolVar(&opts.settings.ProcessDriver, "process-driver", false, "let the executor start services by itself, as other users")
+	flags.BoolVar(&opts.settings.Docker, "docker", false, "let the executor use the Docker Engine: whoever holds the executor then is root in all but name")
+	flags.BoolVar(&opts.settings.ProcessDriver, "process-driver", false, "let the executor start services by itself, as other users: takes hardening from its unit")
 	return cmd
 }
 
@@ -170,7 +172,7 @@ func (a *app) planInstall(opts installOptions) (*install.Plan, error) {
 	}
 	plan, err := install.New(install.Options{
 		Settings: settings, Root: root, Programs: programs, Operators: operators, SigningKeys: given,
-		Command: runProgram, Join: a.joinAs, Now: a.now,
+		Command: runProgram, Join: a.joinAs, Accept: a.acceptKey, Now: a.now,
 	})
 	if errors.Is(err, os.ErrPermission) {
 		return nil, denied("sudo durward install --dry-run", "what is installed here can be seen by root alone")
@@ -219,6 +221,10 @@ func (a *app) awaitInstalled(ctx context.Context, plan *install.Plan, patience t
 	}
 	if !a.json {
 		a.out.Printf("%s audit, vault, executor and gateway are well. Agents connect at %s\n", a.out.Green("✓"), plan.MCPURL())
+		if plan.Effects() > 0 {
+			a.out.Printf("Run agents as a user who is neither root nor an operator (%s): what runs as an operator's user\n"+
+				"looks at everything and halts as the operator does. Only the signing key approves.\n", strings.Join(plan.Operators(), ", "))
+		}
 	}
 	return nil
 }
@@ -248,10 +254,13 @@ type joined struct {
 	Operator  string `json:"operator"`
 	Home      string `json:"home"`
 	PublicKey string `json:"public_key"`
+	// KeyFile is where the signing key lies, KeySince when it was last written.
+	KeyFile  string    `json:"key_file,omitempty"`
+	KeySince time.Time `json:"key_since,omitzero"`
 }
 
 // joinAs runs `durward join` as the Unix user, so that root writes nothing where another user could lay a trap for it.
-func (a *app) joinAs(ctx context.Context, who install.Member) ([]byte, error) {
+func (a *app) joinAs(ctx context.Context, who install.Member) (install.Key, error) {
 	args := []string{"join", "--json", "--home", filepath.Join(who.Home, ".durward"), "--operator", who.Operator}
 	if who.SigningKey != "" {
 		args = append(args, "--signing-key", who.SigningKey)
@@ -260,9 +269,9 @@ func (a *app) joinAs(ctx context.Context, who install.Member) ([]byte, error) {
 		args = append(args, "--no-key")
 	}
 	cmd := exec.CommandContext(ctx, install.Program, args...) //nolint:gosec // the program that was just installed
-	credential := &syscall.Credential{Uid: uint32(who.UID), Gid: uint32(who.GID)}
+	credential := &syscall.Credential{Uid: number(who.UID), Gid: number(who.GID)}
 	for _, gid := range who.Groups {
-		credential.Groups = append(credential.Groups, uint32(gid))
+		credential.Groups = append(credential.Groups, number(gid))
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
 	if who.Root != "/" {
@@ -276,16 +285,36 @@ func (a *app) joinAs(ctx context.Context, who install.Member) ([]byte, error) {
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == exitDenied {
-		return nil, install.ErrNoKey
+		return install.Key{}, install.ErrNoKey
 	}
 	if err != nil {
-		return nil, fmt.Errorf("durward join: %w: %s", err, clean.Line(said.String(), 500))
+		return install.Key{}, fmt.Errorf("durward join: %w: %s", err, clean.Line(said.String(), 500))
 	}
 	var j joined
 	if err := json.Unmarshal(out.Bytes(), &j); err != nil {
-		return nil, fmt.Errorf("durward join: %w", err)
+		return install.Key{}, fmt.Errorf("durward join: %w", err)
 	}
-	return []byte(j.PublicKey), nil
+	return install.Key{Public: []byte(j.PublicKey), File: j.KeyFile, Since: j.KeySince}, nil
+}
+
+// number is a user's or group's number, which passwd(5) and group(5) hold to 32 bits. One that is none becomes nobody's.
+func number(n int) uint32 {
+	if n < 0 || n >= math.MaxUint32 {
+		return math.MaxUint32 - 1
+	}
+	return uint32(n)
+}
+
+// acceptKey asks root whether a key may approve that it has not named with --signing-key. What is said of the key is the word
+// of a program of the operator's user: the fingerprint is what counts.
+func (a *app) acceptKey(ctx context.Context, who install.Member, key install.Key, fingerprint string) error {
+	a.display().Printf("%s would approve with the key %s\n  in %s, written %s. Every program of the user %s could have put it there:\n"+
+		"  compare it with what %s says it is (ssh-keygen -lf KEYFILE.pub).\n",
+		clean.Visible(who.Operator), fingerprint, clean.Visible(clean.Line(key.File, 500)), key.Since.Format("2006-01-02 15:04 MST"), clean.Visible(who.Name), clean.Visible(who.Name))
+	if err := a.confirm(ctx, "May it approve?", false); err != nil {
+		return install.ErrNoKey // nobody could be asked, or said no: the operator is told how to go on
+	}
+	return nil
 }
 
 func (a *app) joinCommand() *cobra.Command {
@@ -331,7 +360,7 @@ func (a *app) join(ctx context.Context, operator, signingKey string, without boo
 	opts := install.JoinOptions{Home: a.home, Operator: operator, SigningKey: signingKey, Without: without}
 	// Whoever asks for JSON is a program; the question goes to the terminal all the same, if there is one.
 	opts.Passphrase = func() ([]byte, error) { return a.newPassphrase(ctx) }
-	public, err := install.Join(record.Settings, opts)
+	key, err := install.Join(record.Settings, opts)
 	if errors.Is(err, keys.ErrNeedsHuman) {
 		return denied("Run it at a terminal: durward join", "a signing key needs a passphrase, and there is no terminal to ask for one")
 	}
@@ -339,11 +368,11 @@ func (a *app) join(ctx context.Context, operator, signingKey string, without boo
 		return failed("", "%s", clean.Block(err.Error(), 2000))
 	}
 	if a.json {
-		return a.out.Value(joined{Operator: operator, Home: a.home.Dir, PublicKey: string(bytes.TrimSpace(public))})
+		return a.out.Value(joined{Operator: operator, Home: a.home.Dir, PublicKey: string(bytes.TrimSpace(key.Public)), KeyFile: key.File, KeySince: key.Since})
 	}
 	a.out.Printf("%s %s is ready.\n", a.out.Green("✓"), a.home.Dir)
 	if !without {
-		a.out.Printf("  Your key, which root lets approve (sudo durward operator add %s KEYFILE.pub):\n  %s\n", operator, bytes.TrimSpace(public))
+		a.out.Printf("  Your key, which root lets approve (sudo durward operator add %s KEYFILE.pub):\n  %s\n", operator, bytes.TrimSpace(key.Public))
 	}
 	return nil
 }

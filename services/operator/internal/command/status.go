@@ -17,6 +17,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/up"
 	"durward.internal/services/platform/catalogue"
@@ -57,6 +58,8 @@ type deep struct {
 	// unenforced are services whose network expectation nothing enforces.
 	unenforced []string
 	problems   map[string]string
+	// undoing is the mode of an interrupted switch that is being undone.
+	undoing string
 }
 
 func (a *app) status(ctx context.Context) error {
@@ -81,10 +84,20 @@ func (a *app) status(ctx context.Context) error {
 	for _, p := range processes {
 		if p.Health != "ok" || p.Problem != "" {
 			a.requestID = ""
-			return unreachable("Start it: durward up. Why it stopped: "+a.home.Log(p.Role), "%s is not well", p.Role)
+			next := "Start it: durward up. Why it stopped: " + a.home.Log(p.Role)
+			if a.installed() {
+				next = "Why: journalctl -u durward-" + p.Role + ". Start it: sudo systemctl restart durward-" + p.Role
+			}
+			return unreachable(next, "%s is not well", p.Role)
 		}
 	}
 	return nil
+}
+
+// installed reports whether the processes are those that durward install laid out on this host, which systemd runs.
+func (a *app) installed() bool {
+	cfg, err := a.home.Load()
+	return err == nil && cfg.TrustDir == install.TrustDir
 }
 
 // health asks the shallow health listeners, all at once.
@@ -133,6 +146,7 @@ func (a *app) deepStatus(ctx context.Context) deep {
 	wait.Go(func() { d.audit, auditErr = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{}) })
 	// What could not be had of these is left out: the executor's own line says that it does not answer.
 	wait.Go(func() { d.modes, _ = s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{}) })
+	wait.Go(func() { d.undoing = s.undoing(ctx) })
 	wait.Go(func() { d.unenforced = s.unenforced(ctx, a.limitedServices()) })
 	wait.Wait()
 	for role, err := range map[string]error{"vault": vaultErr, "executor": executorErr, "audit": auditErr} {
@@ -147,6 +161,7 @@ func (a *app) statusJSON(processes []processStatus, d deep, running home.Process
 	value := map[string]any{
 		"home": a.home.Dir, "processes": processes, "certificates": a.home.Certificates(), "running": isRunning,
 		"mode": clean.Line(d.modes.GetCurrent(), 64), "network_not_enforced": list(d.unenforced),
+		"undoing": clean.Line(d.undoing, 64),
 	}
 	if isRunning {
 		value["up"] = running
@@ -171,6 +186,8 @@ func (a *app) statusText(processes []processStatus, d deep, running home.Process
 		a.out.Printf("durward up runs as process %d, %s\n", running.PID, a.out.Yellow("DEVELOPMENT"))
 	case isRunning:
 		a.out.Printf("durward up runs as process %d\n", running.PID)
+	case a.installed():
+		a.out.Printf("systemd runs the processes: durward.target\n")
 	default:
 		a.out.Printf("durward up does not run for %s\n", a.home.Dir)
 	}
@@ -193,6 +210,9 @@ func (a *app) statusText(processes []processStatus, d deep, running home.Process
 	if e := d.executor; e != nil {
 		a.out.Printf("services %d of %d running   GPUs %s\n", e.GetServicesRunning(), e.GetServicesTotal(),
 			gpuWords(e.GetGpuSource(), e.GetGpus(), a.home.IsExampleCatalogue(), driverFound()))
+	}
+	if d.undoing != "" {
+		a.out.Printf("switch   %s\n", a.out.Yellow("to "+clean.Line(d.undoing, 64)+" was interrupted and is being undone; nothing else changes meanwhile"))
 	}
 	if current := d.modes.GetCurrent(); current != "" {
 		drifted := ""
@@ -222,6 +242,19 @@ func (a *app) statusText(processes []processStatus, d deep, running home.Process
 	if soonest != nil {
 		a.out.Printf("certs    the first (%s) expires in %s\n", soonest.Role, approval.Duration(soonest.NotAfter.Sub(now)))
 	}
+}
+
+// undoing is the mode of an interrupted switch that the executor undoes now; "" where there is none.
+func (s *session) undoing(ctx context.Context) string {
+	out, err := s.Executor.ListSwitches(ctx, &executorv1.ListSwitchesRequest{Limit: 1})
+	if err != nil || len(out.GetSwitches()) == 0 {
+		return ""
+	}
+	last := out.GetSwitches()[0]
+	if last.GetEndedAt() != nil || !last.GetRecovered() {
+		return ""
+	}
+	return last.GetModeId()
 }
 
 // maxLimited bounds how many services are asked about.

@@ -110,6 +110,9 @@ func users(_ context.Context, cfg Config) []Finding {
 		}
 	}
 	switch {
+	case len(same) == 0 && bridged(cfg.Root, os.Getuid()):
+		return []Finding{{Warning, "users", "an agent's bridge (durward mcp) runs as you: that agent reads logs and history with your certificate, and halts",
+			"Run agents as a user who is no operator."}}
 	case len(same) == 0:
 		return []Finding{good("users", "no process of Durward runs as you")}
 	case cfg.Development:
@@ -119,6 +122,24 @@ func users(_ context.Context, cfg Config) []Finding {
 		return []Finding{{Bad, "users", strings.Join(same, ", ") + " run as you: an agent that runs as you can do everything that they can",
 			"Give each process a user of its own. See SECURITY.md."}}
 	}
+}
+
+// bridged reports whether a user runs a bridge, which an agent starts.
+func bridged(root string, uid int) bool {
+	lines, err := filepath.Glob(filepath.Join(root, "proc", "[0-9]*", "cmdline"))
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(lines, func(file string) bool {
+		info, err := os.Stat(file)
+		line, readErr := os.ReadFile(file)
+		if err != nil || readErr != nil {
+			return false // it has ended, or is not ours to look at
+		}
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		words := strings.Split(string(line), "\x00")
+		return ok && int(stat.Uid) == uid && filepath.Base(words[0]) == "durward" && slices.Contains(words[1:], "mcp")
+	})
 }
 
 // processUser finds the user of a running process by its configuration file on the command line.

@@ -108,3 +108,26 @@ func TestClocksThatDiffer(t *testing.T) {
 		}
 	}
 }
+
+// TestBridged is about an agent that runs as the operator.
+func TestBridged(t *testing.T) {
+	root := t.TempDir()
+	if bridged(root, os.Getuid()) {
+		t.Error("where nothing runs")
+	}
+	for pid, line := range map[string]string{"1": "durward\x00status\x00", "2": "vim\x00mcp\x00", "3": ""} {
+		dir := filepath.Join(root, "proc", pid)
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "cmdline"), []byte(line), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if bridged(root, os.Getuid()) {
+		t.Error("other programs are taken for a bridge")
+	}
+	if err := os.WriteFile(filepath.Join(root, "proc/3/cmdline"), []byte("/usr/local/bin/durward\x00mcp\x00--client\x00x\x00"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if !bridged(root, os.Getuid()) || bridged(root, os.Getuid()+1) {
+		t.Error("a bridge is not found, or is another user's")
+	}
+}

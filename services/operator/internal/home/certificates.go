@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"durward.internal/services/platform/grant"
@@ -42,7 +43,12 @@ func (h Home) Certificates() []Certificate {
 			file = operators
 		}
 		leaf, err := pki.ReadLeaf(file)
-		if err != nil {
+		if err == nil && role != "operator" {
+			_, err = pki.ReadPair(filepath.Dir(file))
+		}
+		if errors.Is(err, pki.ErrMismatch) {
+			c.Problem = "it is another key's than the one beside it"
+		} else if err != nil {
 			c.Problem = "it is missing or unreadable"
 		} else {
 			c.Identity, c.NotBefore, c.NotAfter = leaf.ID.String(), leaf.NotBefore.UTC(), leaf.NotAfter.UTC()

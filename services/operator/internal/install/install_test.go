@@ -30,8 +30,10 @@ type image struct {
 	root, programs string
 	ran            []string
 	public         []byte
-	joinErr        error
-	now            time.Time
+	// keyFile is where the operator says that the key lies; empty: where it is made.
+	keyFile            string
+	joinErr, acceptErr error
+	now                time.Time
 }
 
 func newImage(t *testing.T) *image {
@@ -88,6 +90,8 @@ func (m *image) command(_ context.Context, program string, args ...string) error
 	case "usermod":
 		group := strings.ReplaceAll(m.read("etc/group"), "durward-gateway\n", "durward-gateway,alice\n")
 		m.write("etc/group", strings.Replace(group, fmt.Sprintf("durward-operators:x:%d:\n", os.Getgid()), fmt.Sprintf("durward-operators:x:%d:alice\n", os.Getgid()), 1))
+	case "gpasswd":
+		m.write("etc/group", strings.ReplaceAll(strings.ReplaceAll(m.read("etc/group"), ",alice\n", "\n"), ":alice\n", ":\n"))
 	case "systemd-tmpfiles":
 		for _, role := range home.Roles() {
 			m.must(os.MkdirAll(m.path("run/durward/"+role), 0o710))
@@ -95,7 +99,7 @@ func (m *image) command(_ context.Context, program string, args ...string) error
 		}
 	case "systemctl":
 		for _, unit := range args {
-			by := map[bool]string{true: "durward.target.wants", false: "timers.target.wants"}[strings.HasSuffix(unit, ".service")]
+			by := map[bool]string{true: "durward.target.wants", false: "timers.target.wants"}[strings.HasSuffix(unit, ".service") || strings.HasSuffix(unit, ".socket")]
 			if unit == "durward.target" {
 				by = "multi-user.target.wants"
 			}
@@ -111,15 +115,20 @@ func (m *image) options(settings install.Settings) install.Options {
 	settings.Port = install.DefaultPort
 	return install.Options{
 		Settings: settings, Root: m.root, Programs: m.programs, Operators: []string{"alice"}, Command: m.command, Now: func() time.Time { return m.now },
-		Join: func(_ context.Context, who install.Member) ([]byte, error) {
+		Accept: func(context.Context, install.Member, install.Key, string) error { return m.acceptErr },
+		Join: func(_ context.Context, who install.Member) (install.Key, error) {
 			m.write(filepath.Join(who.Home, ".durward/config/operator.yaml"), "operator: "+who.Operator+"\n")
 			if who.Without != (who.Name == "root") || len(who.Groups) != 2 || who.Root != m.root {
 				m.Errorf("joins %+v", who)
 			}
 			if who.Without {
-				return nil, nil
+				return install.Key{}, nil
 			}
-			return m.public, m.joinErr
+			file := m.keyFile
+			if file == "" {
+				file = who.Home + "/.durward/keys/operator_ed25519"
+			}
+			return install.Key{Public: m.public, File: file}, m.joinErr
 		},
 	}
 }
@@ -182,6 +191,26 @@ func TestPlanRefuses(t *testing.T) {
 		"cannot be read: move it away":   func(m *image, _ *install.Options) { m.write("etc/durward/installed.json", "[]") },
 		"restore it from a backup":       func(m *image, _ *install.Options) { m.write("etc/durward/keys/log.key", "x") },
 		"ca.key is not root's alone":     func(m *image, _ *install.Options) { m.write("etc/durward/pki/ca.key", "x") },
+		"is a link, which may lead out":  func(m *image, _ *install.Options) { m.must(os.Symlink(m.programs, m.path("etc/durward"))) },
+		"installed.json is a link": func(m *image, _ *install.Options) {
+			m.write("etc/durward/x", "{}")
+			m.must(os.Symlink("x", m.path("etc/durward/installed.json")))
+		},
+		"ca.pem is a link": func(m *image, _ *install.Options) {
+			m.write("etc/durward/trust/x", "")
+			m.must(os.Symlink("/etc/passwd", m.path("etc/durward/trust/ca.pem")))
+		},
+		"everybody may write to": func(m *image, _ *install.Options) { m.must(os.Chmod(m.path("etc"), 0o777)) },
+		"durward-executor.service.d is a link": func(m *image, _ *install.Options) {
+			m.write("etc/systemd/system/x", "")
+			m.must(os.Symlink(m.programs, m.path("etc/systemd/system/durward-executor.service.d")))
+		},
+		"folder of the programs": func(m *image, _ *install.Options) { m.must(os.Chmod(m.programs, 0o777)) },
+		"alice and ali.ce would both be the operator alice": func(m *image, o *install.Options) {
+			m.write("etc/passwd", m.read("etc/passwd")+"ali.ce:x:7:7::/home/x:/bin/sh\n")
+			o.Operators = []string{"alice", "ali.ce"}
+		},
+		"root and Root would both be":    func(m *image, o *install.Options) { o.Operators = []string{"Root"} },
 		"trust/allowed_signers: line 1:": func(m *image, _ *install.Options) { m.write("etc/durward/trust/allowed_signers", "nonsense") },
 	} {
 		m := newImage(t)
@@ -294,6 +323,197 @@ func TestOperatorWithoutKey(t *testing.T) {
 	}
 }
 
+// TestKeyOfTheOperatorsChoice is about keys that lay there before, where every program of the operator's user can put them.
+func TestKeyOfTheOperatorsChoice(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  func(*image, *install.Options)
+		approve bool
+	}{
+		"root says no":                {func(m *image, _ *install.Options) { m.acceptErr = install.ErrNoKey }, false},
+		"operator.yaml names another": {func(m *image, _ *install.Options) { m.keyFile = "/tmp/key" }, false},
+		"root says yes":               {func(*image, *install.Options) {}, true},
+		"root named it on the command": {func(m *image, o *install.Options) {
+			m.acceptErr = install.ErrNoKey
+			o.SigningKeys = map[string]string{"alice": "/tmp/key"}
+		}, true},
+	} {
+		m := newImage(t)
+		o := m.options(install.Settings{})
+		test.change(m, &o)
+		p, err := install.New(o)
+		m.must(err)
+		m.must(p.Apply(t.Context(), func(install.Step) {}))
+		if got := strings.Contains(m.read("etc/durward/trust/allowed_signers"), "alice "); got != test.approve {
+			t.Errorf("%s: may approve: %v", name, got)
+		}
+	}
+}
+
+func TestRevoke(t *testing.T) {
+	m := newImage(t)
+	m.apply(install.Settings{})
+	const signers, revoked, certificate = "etc/durward/trust/allowed_signers", "etc/durward/trust/revoked.yaml", "etc/durward/tls/operators/alice"
+	// As the command does it.
+	m.write(signers, "")
+	id, err := install.OperatorIdentity("alice")
+	m.must(err)
+	banned, err := install.Ban([]byte(m.read(revoked)), id)
+	m.must(err)
+	m.write(revoked, string(banned))
+	if !install.Knows(m.root, "alice") || install.Knows(m.root, "bob") {
+		t.Error("who is known is not told")
+	}
+	for range 2 { // it may be done again
+		m.must(install.Revoke(t.Context(), m.root, "alice", m.command))
+	}
+	gone := func(when string) {
+		t.Helper()
+		if _, err := os.Lstat(m.path(certificate)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the certificate is there: %v", when, err)
+		}
+		if strings.Contains(m.read(signers), "alice ") || strings.Contains(m.read("etc/group"), "alice") || !strings.Contains(m.read(revoked), id) {
+			t.Errorf("%s: alice is back:\n%s\n%s\n%s", when, m.read(signers), m.read("etc/group"), m.read(revoked))
+		}
+	}
+	gone("revoked")
+	o := m.options(install.Settings{})
+	o.Operators = nil
+	p, err := install.New(o)
+	m.must(err)
+	m.must(p.Apply(t.Context(), func(install.Step) {}))
+	gone("another installation")
+	m.must(os.MkdirAll(m.path(certificate), 0o755))
+	if list, err := install.Renew(m.root, m.now, true); err != nil || len(list) != 5 {
+		t.Errorf("renews %+v, %v", list, err)
+	}
+	m.must(os.Remove(m.path(certificate)))
+	m.apply(install.Settings{}) // with --operator alice
+	if strings.Contains(m.read(revoked), id) || !strings.Contains(m.read(signers), "alice ") || !install.Knows(m.root, "alice") {
+		t.Errorf("root's word does not let alice in again:\n%s\n%s", m.read(revoked), m.read(signers))
+	}
+	if _, err := pki.ReadPair(m.path(certificate)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestKeyOfNobodysIsNotPutBack: who was taken out of allowed_signers by hand stays out.
+func TestKeyOfNobodysIsNotPutBack(t *testing.T) {
+	m := newImage(t)
+	m.apply(install.Settings{})
+	const signers = "etc/durward/trust/allowed_signers"
+	m.write(signers, "")
+	m.must(os.RemoveAll(m.path("home/alice/.durward")))
+	o := m.options(install.Settings{})
+	o.Operators = nil
+	p, err := install.New(o)
+	m.must(err)
+	m.must(p.Apply(t.Context(), func(install.Step) {}))
+	if strings.Contains(m.read(signers), "alice") {
+		t.Error("the key is back")
+	}
+}
+
+func TestBan(t *testing.T) {
+	for _, test := range []struct{ name, before, after string }{
+		{"empty", "# c\nrevoked: []\n", "# c\nrevoked:\n  - spiffe://d/operator/a\n"},
+		{"a list", "revoked:\n- spiffe://d/x/y # old\n", "revoked:\n- spiffe://d/operator/a\n- spiffe://d/x/y # old\n"},
+		{"there already", "revoked: [spiffe://d/operator/a]\n", "revoked: [spiffe://d/operator/a]\n"},
+		{"on one line", "revoked: [spiffe://d/x/y]\n", ""},
+		{"elsewhere", "{revoked: []}\n", ""},
+	} {
+		after, err := install.Ban([]byte(test.before), "spiffe://d/operator/a")
+		if string(after) != test.after || (err != nil) != (test.after == "") {
+			t.Errorf("%s: %q, %v", test.name, after, err)
+		}
+		if test.after == "" || test.after == test.before {
+			continue
+		}
+		if back, err := install.Readmit(after, "spiffe://d/operator/a"); err != nil || string(back) != test.before {
+			t.Errorf("%s: back: %q, %v", test.name, back, err)
+		}
+	}
+}
+
+// TestPairThatDoesNotFit is what a writer leaves that was killed between the key and its certificate.
+func TestPairThatDoesNotFit(t *testing.T) {
+	m := newImage(t)
+	m.apply(install.Settings{})
+	spoil := func() {
+		m.write("etc/durward/tls/vault/key.pem", m.read("etc/durward/tls/audit/key.pem"))
+		m.must(os.Chmod(m.path("etc/durward/tls/vault/key.pem"), 0o640))
+	}
+	spoil()
+	if list, err := install.Renew(m.root, m.now, false); err != nil || !slices.ContainsFunc(list, func(r install.Renewal) bool { return r.Name == "vault" && r.Renewed }) {
+		t.Errorf("renew leaves it: %+v, %v", list, err)
+	}
+	spoil()
+	if done := m.apply(install.Settings{}); len(done) != 1 || !strings.Contains(done[0].Note, "another key's") {
+		t.Errorf("install does: %+v", done)
+	}
+	if _, err := pki.ReadPair(m.path("etc/durward/tls/vault")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestProgramThatChanges between plan and copy is not installed.
+func TestProgramThatChanges(t *testing.T) {
+	m := newImage(t)
+	p := m.plan(install.Settings{})
+	m.must(os.WriteFile(filepath.Join(m.programs, "vault"), []byte("another"), 0o755))
+	if err := p.Apply(t.Context(), func(install.Step) {}); err == nil || !strings.Contains(err.Error(), "has changed since the plan") {
+		t.Errorf("says %v", err)
+	}
+	if _, err := os.Lstat(m.path("usr/local/lib/durward/vault")); err == nil {
+		t.Error("it is installed")
+	}
+}
+
+// TestMaskedUnit stays masked.
+func TestMaskedUnit(t *testing.T) {
+	m := newImage(t)
+	m.write("etc/systemd/system/x", "")
+	m.must(os.Symlink("/dev/null", m.path("etc/systemd/system/durward-renew.timer")))
+	m.apply(install.Settings{})
+	if to, err := os.Readlink(m.path("etc/systemd/system/durward-renew.timer")); err != nil || to != "/dev/null" {
+		t.Errorf("%s, %v", to, err)
+	}
+}
+
+// TestPort is about the unit that holds the port.
+func TestPort(t *testing.T) {
+	m := newImage(t)
+	m.apply(install.Settings{})
+	const dropIn = "etc/systemd/system/durward-gateway.socket.d/port.conf"
+	if _, err := os.Lstat(m.path(dropIn)); err == nil {
+		t.Error("a drop-in for the port of the unit itself")
+	}
+	o := m.options(install.Settings{})
+	for _, port := range []int{8430, install.DefaultPort} {
+		o.Port = port
+		p, err := install.New(o)
+		m.must(err)
+		m.must(p.Apply(t.Context(), func(install.Step) {}))
+		b, err := os.ReadFile(m.path(dropIn))
+		if changed := port != install.DefaultPort; changed != (err == nil) || changed && string(b) != "[Socket]\nListenStream=\nListenStream=127.0.0.1:8430\n" {
+			t.Errorf("port %d: %q, %v", port, b, err)
+		}
+	}
+	if !strings.Contains(m.read("etc/systemd/system/durward-gateway.socket"), fmt.Sprintf("ListenStream=127.0.0.1:%d\n", install.DefaultPort)) {
+		t.Error("the unit has another port")
+	}
+}
+
+// TestRenewFollowsNoLink is about a tree that leads out of itself.
+func TestRenewFollowsNoLink(t *testing.T) {
+	m := newImage(t)
+	m.apply(install.Settings{})
+	m.must(os.Rename(m.path("etc/durward/tls/vault"), m.path("vault")))
+	m.must(os.Symlink(m.path("vault"), m.path("etc/durward/tls/vault")))
+	if _, err := install.Renew(m.root, m.now, true); err == nil || !strings.Contains(err.Error(), "is a link") {
+		t.Errorf("says %v", err)
+	}
+}
+
 // TestConfigurations reads what the processes will read.
 func TestConfigurations(t *testing.T) {
 	for _, settings := range []install.Settings{{}, {HealthOnLoopback: true, Docker: true}} {
@@ -396,8 +616,8 @@ func TestJoin(t *testing.T) {
 		if change != nil {
 			change(&o)
 		}
-		public, err := install.Join(settings, o)
-		return public, h, err
+		key, err := install.Join(settings, o)
+		return key.Public, h, err
 	}
 	public, h, err := join("new", nil)
 	if err != nil || !strings.HasPrefix(string(public), "ssh-ed25519 ") {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/keys"
@@ -25,29 +26,38 @@ type JoinOptions struct {
 	Passphrase func() ([]byte, error)
 }
 
+// Key is the key that an operator's side is to sign with.
+type Key struct {
+	// Public is the public half, in OpenSSH's form.
+	Public []byte
+	// File is where the key lies, and Since when its file was last written; both are its owner's word.
+	File  string
+	Since time.Time
+}
+
 // Join makes the own side of an operator of this host's installation: configuration, folders and, where there is none, a
-// signing key with a passphrase. It runs as the operator and changes nothing that is there. It returns the public key, nil
-// without a key; and keys.ErrNeedsHuman, without a configuration, where nobody could be asked for a passphrase.
-func Join(settings Settings, opts JoinOptions) (public []byte, err error) {
+// signing key with a passphrase. It runs as the operator and changes nothing that is there. It returns the key, none
+// where it was asked for none; and keys.ErrNeedsHuman, without a configuration, where nobody could be asked for a passphrase.
+func Join(settings Settings, opts JoinOptions) (key Key, err error) {
 	h := opts.Home
 	there := h.Exists()
 	if there {
 		cfg, err := h.Load()
 		if err != nil {
-			return nil, err
+			return Key{}, err
 		}
 		if cfg.TrustDir != trustDir {
-			return nil, fmt.Errorf("%s is an installation of its own: move it away, or give another --home", h.Dir)
+			return Key{}, fmt.Errorf("%s is an installation of its own: move it away, or give another --home", h.Dir)
 		}
 		if opts.SigningKey != "" && opts.SigningKey != cfg.SigningKey {
-			return nil, fmt.Errorf("%s names another signing key: edit it", h.Config("operator"))
+			return Key{}, fmt.Errorf("%s names another signing key: edit it", h.Config("operator"))
 		}
 		opts.SigningKey = cfg.SigningKey // for root it names a key that is not there, and is not asked for
 	}
 	folders := []string{filepath.Dir(h.Config("x")), filepath.Dir(h.Key("x")), h.State("operator"), filepath.Dir(h.Client("x")), filepath.Join(h.Dir, "run")}
 	for _, dir := range folders {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("home folder: %w", err)
+			return Key{}, fmt.Errorf("home folder: %w", err)
 		}
 	}
 	file := opts.SigningKey
@@ -55,20 +65,25 @@ func Join(settings Settings, opts JoinOptions) (public []byte, err error) {
 		file = h.Key("operator_ed25519")
 	}
 	if !opts.Without {
-		if public, err = signingKey(file, opts); err != nil {
-			return nil, err
+		if key.Public, err = signingKey(file, opts); err != nil {
+			return Key{}, err
 		}
+		info, err := os.Stat(file)
+		if err != nil {
+			return Key{}, fmt.Errorf("signing key: %w", err)
+		}
+		key.File, key.Since = file, info.ModTime()
 	}
 	if !there {
 		data, err := values{Settings: settings, Operator: opts.Operator, State: h.State("operator"), SigningKey: file}.render("operator")
 		if err != nil {
-			return nil, err
+			return Key{}, err
 		}
 		if err := home.CreateFile(h.Config("operator"), data, 0o600); err != nil {
-			return nil, err
+			return Key{}, err
 		}
 	}
-	return public, nil
+	return key, nil
 }
 
 // signingKey returns the public half of the key, which it makes if it is to lie in the home and does not.

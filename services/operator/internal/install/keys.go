@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -156,8 +157,10 @@ func (p *Plan) certificates() error {
 func (p *Plan) certificate(dir string, id identity.ID, o owner, mode fs.FileMode) {
 	s := Step{Verb: Same, What: describe(dir+"/"+pki.FileKey, o, mode)}
 	keyInfo, keyErr := os.Lstat(p.on(dir + "/" + pki.FileKey))
-	leaf, err := pki.ReadLeaf(p.on(dir + "/" + pki.FileCertificate))
+	leaf, err := pki.ReadPair(p.on(dir))
 	switch {
+	case errors.Is(err, pki.ErrMismatch):
+		s.Verb, s.Note = Change, "its certificate is another key's"
 	case err != nil || keyErr != nil:
 		s.Verb, s.Note = Make, "and its certificate for "+id.String()
 	case leaf.ID != id:
@@ -222,16 +225,17 @@ func (p *Plan) join(ctx context.Context, who account, operator string) (string, 
 		}
 		m.Groups = append(m.Groups, gid)
 	}
-	public, err := p.opts.Join(ctx, m)
+	notYet := fmt.Sprintf("%[1]s cannot approve yet. As %[2]s: durward join. Then: sudo durward operator add %[1]s KEYFILE.pub", operator, who.Name)
+	made, err := p.opts.Join(ctx, m)
 	switch {
 	case m.Without:
 		return "", err
 	case errors.Is(err, ErrNoKey):
-		return fmt.Sprintf("%[1]s cannot approve yet. As %[2]s: durward join. Then: sudo durward operator add %[1]s KEYFILE.pub", operator, who.Name), nil
+		return notYet, nil
 	case err != nil:
 		return "", err
 	}
-	key, _, options, rest, err := ssh.ParseAuthorizedKey(public)
+	key, _, options, rest, err := ssh.ParseAuthorizedKey(made.Public)
 	if err != nil || len(options) > 0 || len(bytes.TrimSpace(rest)) > 0 {
 		return "", errors.New("what came back is not one OpenSSH public key")
 	}
@@ -245,6 +249,18 @@ func (p *Plan) join(ctx context.Context, who account, operator string) (string, 
 	for _, s := range signers.All() {
 		if bytes.Equal(s.Key.Marshal(), key.Marshal()) {
 			return "the key is " + s.Operator + "'s already", nil
+		}
+	}
+	if m.SigningKey == "" {
+		if own := filepath.Join(who.Home, ".durward", "keys", "operator_ed25519"); made.File != own {
+			return fmt.Sprintf("%s cannot approve yet: the operator.yaml there chooses the key %s. Name it yourself: sudo durward operator add %[1]s KEYFILE.pub",
+				operator, made.File), nil
+		}
+		switch err := p.opts.Accept(ctx, m, made, ssh.FingerprintSHA256(key)); {
+		case errors.Is(err, ErrNoKey):
+			return notYet, nil
+		case err != nil:
+			return "", err
 		}
 	}
 	if len(raw) > 0 && !strings.HasSuffix(string(raw), "\n") {

@@ -57,8 +57,11 @@ type Options struct {
 	SigningKeys map[string]string
 	// Command runs a program of the host, found in its usual folders, and returns what it said where it failed.
 	Command func(ctx context.Context, program string, args ...string) error
-	// Join makes an operator's own side as that Unix user, and returns the public key, or ErrNoKey.
-	Join func(ctx context.Context, who Member) (public []byte, err error)
+	// Join makes an operator's own side as that Unix user, and returns the key, or ErrNoKey.
+	Join func(ctx context.Context, who Member) (Key, error)
+	// Accept asks root whether a key may approve that came back from Join and that root has not named: the operator's other
+	// programs run as that user too, and may have put it there. ErrNoKey: nobody could be asked, or the answer is no.
+	Accept func(ctx context.Context, who Member, key Key, fingerprint string) error
 	// Now is the clock.
 	Now func() time.Time
 }
@@ -104,7 +107,7 @@ func New(opts Options) (*Plan, error) {
 	if opts.Port < 1024 || opts.Port > 65535-healthOffset-3 {
 		return nil, fmt.Errorf("port %d: use 1024 to %d", opts.Port, 65535-healthOffset-3)
 	}
-	if err := checkRoot(opts.Root); err != nil {
+	if err := checkTree(opts.Root); err != nil {
 		return nil, err
 	}
 	if _, _, err := lookupGroup(opts.Root, "docker"); opts.Docker && err != nil {
@@ -123,6 +126,10 @@ func New(opts Options) (*Plan, error) {
 		if !slices.Contains(p.record.Operators, name) {
 			p.record.Operators = append(p.record.Operators, name)
 		}
+		p.record.Revoked = slices.DeleteFunc(p.record.Revoked, func(n string) bool { return n == name })
+	}
+	if err := distinct(p.record.Operators); err != nil {
+		return nil, err
 	}
 	for _, part := range []func() error{
 		p.programs, p.users, p.folders, p.keys, p.configs, p.certificates, p.units, p.recorded, p.members, p.start,
@@ -134,18 +141,15 @@ func New(opts Options) (*Plan, error) {
 	return p, nil
 }
 
-// checkRoot refuses a tree in which somebody else could lay a trap for what root is about to write.
-func checkRoot(root string) error {
-	info, err := os.Stat(root)
-	switch {
-	case !filepath.IsAbs(root):
-		return errors.New("the root must be an absolute path")
-	case err != nil:
-		return fmt.Errorf("root: %w", err)
-	case !info.IsDir():
-		return fmt.Errorf("%s is no folder", root)
-	case info.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("others may write to %s", root)
+// distinct refuses two Unix users who would share a name in approvals, and with it a certificate.
+func distinct(users []string) error {
+	names := map[string]string{"root": "root"}
+	for _, user := range users {
+		operator := home.OperatorName(user)
+		if other, taken := names[operator]; taken && other != user {
+			return fmt.Errorf("%s and %s would both be the operator %s: rename one of the Unix users", other, user, operator)
+		}
+		names[operator] = user
 	}
 	return nil
 }
@@ -195,6 +199,9 @@ func (p *Plan) rooted(program string, args ...string) []string {
 }
 
 func (p *Plan) programs() error {
+	if info, err := os.Stat(p.opts.Programs); err == nil && info.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf("everybody may write to %s, the folder of the programs", p.opts.Programs)
+	}
 	p.folder(programs, owner{}, 0o755)
 	for _, name := range append(home.Roles(), "durward") {
 		if err := p.program(filepath.Join(p.opts.Programs, name), programs+"/"+name); err != nil {
@@ -332,12 +339,15 @@ func (p *Plan) configs() error {
 			return err
 		}
 	}
-	return p.once(trustDir+"/"+trust.FileRevoked, owner{}, 0o644, func() ([]byte, error) { return v.render("revoked") })
+	return p.revoked(v)
 }
+
+// gatewaySocket holds the gateway's port while the gateway itself restarts.
+const gatewaySocket = "durward-gateway.socket"
 
 // Units of systemd that are installed as they are.
 func unitNames() []string {
-	names := []string{"durward.target", "durward-renew.service", "durward-renew.timer"}
+	names := []string{"durward.target", "durward-renew.service", "durward-renew.timer", gatewaySocket}
 	for _, role := range home.Roles() {
 		names = append(names, "durward-"+role+".service")
 	}
@@ -349,6 +359,9 @@ func (p *Plan) units() error {
 		if err := p.managed("files/systemd/"+name, unitsDir+"/"+name); err != nil {
 			return err
 		}
+	}
+	if err := p.port(); err != nil {
+		return err
 	}
 	for _, d := range []struct {
 		wanted     bool
@@ -370,6 +383,18 @@ func (p *Plan) units() error {
 		}
 	}
 	return nil
+}
+
+// port has systemd hold the port that was chosen, in the place of the one in the unit as it is shipped.
+func (p *Plan) port() error {
+	path := unitsDir + "/" + gatewaySocket + ".d/port.conf"
+	if p.opts.Port == DefaultPort {
+		p.unwanted(path)
+		return nil
+	}
+	p.folder(filepath.Dir(path), owner{}, 0o755)
+	address := values{Settings: p.opts.Settings}.Listen("gateway")
+	return p.write(path, []byte("[Socket]\nListenStream=\nListenStream="+address+"\n"), owner{}, 0o644)
 }
 
 // members makes what belongs into the home folders of root and of operators, and lets operators' keys approve.
@@ -400,6 +425,11 @@ func (p *Plan) member(name string) error {
 	if err != nil {
 		return err
 	}
+	if !known && name != "root" && !slices.Contains(p.opts.Operators, name) {
+		// Whose key is not there was never let in, or root took it out: nothing puts it in but root's word.
+		p.add(Step{Verb: Keep, What: operator + " cannot approve", Note: "sudo durward operator add " + operator + " KEYFILE.pub, or --operator " + name})
+		return nil
+	}
 	side := filepath.Join(who.Home, ".durward")
 	_, err = os.Stat(p.on(side + "/config/operator.yaml"))
 	switch {
@@ -424,7 +454,7 @@ func (p *Plan) start() error {
 	var enable []string
 	for _, name := range units {
 		by := wanted[name]
-		if strings.HasSuffix(name, ".service") && name != "durward-renew.service" {
+		if name == gatewaySocket || strings.HasSuffix(name, ".service") && name != "durward-renew.service" {
 			by = "durward.target"
 		}
 		if by == "" {
@@ -444,12 +474,18 @@ func (p *Plan) start() error {
 	active := p.opts.Command(context.Background(), "systemctl", "is-active", "--quiet", "durward.target") == nil
 	switch {
 	case changed || len(enable) > 0:
-		// By name, so that systemctl waits for each: a target is there before what it wants has started again.
-		restart := []string{"systemctl", "restart", "durward.target", "durward-renew.timer"}
+		// By name, so that systemctl waits for each: a target is there before what it wants has started again. The gateway's
+		// port is let go only where it changes: in between another user could take it.
+		restart := []string{"systemctl", "restart", "durward-renew.timer"}
+		if slices.Contains(enable, gatewaySocket) || slices.ContainsFunc(p.Steps, func(s Step) bool {
+			return s.restart && s.Effect() && strings.Contains(s.What, gatewaySocket)
+		}) {
+			restart = append(restart, gatewaySocket)
+		}
 		for _, role := range home.Roles() {
 			restart = append(restart, "durward-"+role+".service")
 		}
-		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", restart...))
+		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", restart...), p.run("", "systemctl", "start", "durward.target"))
 	case !active:
 		p.add(p.run("", "systemctl", "start", "durward.target", "durward-renew.timer"))
 	default:
@@ -460,6 +496,9 @@ func (p *Plan) start() error {
 
 // Health is where a process of the installation says whether it is well.
 func (p *Plan) Health(role string) string { return values{Settings: p.opts.Settings}.AskHealth(role) }
+
+// Operators are the Unix users who approve.
+func (p *Plan) Operators() []string { return slices.Clone(p.record.Operators) }
 
 // MCPURL is where agents connect.
 func (p *Plan) MCPURL() string { return values{Settings: p.opts.Settings}.MCPURL() }

@@ -25,6 +25,13 @@ type Renewal struct {
 // Renew issues a new certificate and key for each of an installation that is due, or for all. The new files belong to whom
 // the old ones belonged; processes take them up by themselves. A certificate that cannot be renewed keeps no other from it.
 func Renew(root string, now time.Time, all bool) ([]Renewal, error) {
+	if err := checkTree(root); err != nil {
+		return nil, err
+	}
+	record, err := ReadRecord(root)
+	if err != nil {
+		return nil, err
+	}
 	ca, err := pki.Load(filepath.Join(root, pkiDir))
 	if err != nil {
 		return nil, err
@@ -35,7 +42,9 @@ func Renew(root string, now time.Time, all bool) ([]Renewal, error) {
 		return nil, err
 	}
 	for _, entry := range operators {
-		names = append(names, "operators/"+entry.Name())
+		if !record.revokes(entry.Name()) {
+			names = append(names, "operators/"+entry.Name())
+		}
 	}
 	var out []Renewal
 	var problems []error
@@ -59,7 +68,7 @@ func renew(ca *pki.CA, dir, name string, now time.Time, all bool) (Renewal, erro
 	if err != nil {
 		return Renewal{}, errors.New("there is none to renew: durward install --apply makes it")
 	}
-	leaf, err := pki.ReadLeaf(filepath.Join(dir, pki.FileCertificate))
+	leaf, err := pki.ReadPair(dir)
 	if err == nil && leaf.ID == id && !all && !leaf.Due(now) {
 		return Renewal{Name: name, Identity: id.String(), NotAfter: leaf.NotAfter.UTC()}, nil
 	}

@@ -22,8 +22,9 @@ const recordFile = etc + "/installed.json"
 // Record is what was installed by the last run.
 type Record struct {
 	Settings
-	// Operators are Unix users.
+	// Operators are Unix users. Revoked were operators: they come back when root names them, and not before.
 	Operators []string `json:"operators"`
+	Revoked   []string `json:"revoked,omitempty"`
 	// Files are the SHA-256, in hex, of files as they were written: a file that has another one was edited by a human.
 	Files map[string]string `json:"files"`
 }
@@ -282,7 +283,7 @@ func (p *Plan) program(from, path string) error {
 	case have != want:
 		s.Verb, s.Note = Change, "another version"
 	}
-	s.do = func(context.Context) (string, error) { return "", copyProgram(from, p.on(path)) }
+	s.do = func(context.Context) (string, error) { return "", copyProgram(from, p.on(path), want) }
 	p.add(s)
 	return nil
 }
@@ -300,8 +301,8 @@ func fileDigest(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// copyProgram replaces a program whole, also one that runs.
-func copyProgram(from, to string) (err error) {
+// copyProgram replaces a program whole, also one that runs, by the one that was looked at when the plan was made.
+func copyProgram(from, to, want string) (err error) {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
@@ -311,7 +312,10 @@ func copyProgram(from, to string) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(out, in)
+	h := sha256.New()
+	if _, err = io.Copy(io.MultiWriter(out, h), in); err == nil && hex.EncodeToString(h.Sum(nil)) != want {
+		err = errors.New("it has changed since the plan was made")
+	}
 	err = errors.Join(err, out.Chmod(0o755), out.Sync(), out.Close())
 	if err == nil {
 		err = os.Rename(out.Name(), to)

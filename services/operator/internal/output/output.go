@@ -12,6 +12,8 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -98,7 +100,7 @@ func (p *Printer) Line(v any) error {
 	if err != nil {
 		return fmt.Errorf("encode result: %w", err)
 	}
-	p.Printf("%s\n", b)
+	p.Printf("%s\n", seen(b))
 	return nil
 }
 
@@ -108,9 +110,32 @@ func (p *Printer) Value(v any) error {
 	if err != nil {
 		return fmt.Errorf("encode result: %w", err)
 	}
-	p.Printf("%s\n", b)
+	p.Printf("%s\n", seen(b))
 	return nil
 }
+
+// seen escapes what in JSON a terminal would obey or not show: C1 controls, turns of direction, characters without width. Such
+// characters stand in strings alone, where the escape says the same.
+func seen(b []byte) []byte {
+	if !bytes.ContainsFunc(b, unseen) {
+		return b
+	}
+	var out []byte
+	for _, r := range string(b) {
+		switch {
+		case !unseen(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
+}
+
+func unseen(r rune) bool { return r >= 0x7f && !unicode.IsGraphic(r) }
 
 // Message writes m as indented JSON with proto names and every field present.
 func (p *Printer) Message(m proto.Message) error {
@@ -122,7 +147,7 @@ func (p *Printer) Message(m proto.Message) error {
 	if err := json.Indent(&indented, b, "", "  "); err != nil {
 		return fmt.Errorf("encode result: %w", err)
 	}
-	p.Printf("%s\n", indented.Bytes())
+	p.Printf("%s\n", seen(indented.Bytes()))
 	return nil
 }
 

@@ -20,11 +20,22 @@ var verbs = []string{"start", "stop", "kill", "reset-failed"}
 // unitPattern is SEC-D1's, of a service that can be started.
 var unitPattern = regexp.MustCompile(`\A[a-zA-Z0-9_][a-zA-Z0-9_:.\-]*(@[a-zA-Z0-9_:.\-]+)?\.service\z`)
 
-// ownUnits are Durward's own, and what the host cannot do without: no catalogue gives the executor a say over them.
-var ownUnits = []string{
-	"durward-audit.service", "durward-egress.service", "durward-executor.service", "durward-gateway.service", "durward-renew.service",
-	"durward-vault.service", "dbus.service", "dbus-broker.service", "polkit.service", "ssh.service", "sshd.service",
-	"systemd-journald.service", "systemd-logind.service",
+// The host's own units and Durward's: no catalogue gives the executor a say over them. Some are told by how they begin.
+var (
+	hostPrefixes = []string{"systemd-", "durward-", "user@", "getty@", "serial-getty@"}
+	hostUnits    = []string{
+		"dbus", "dbus-broker", "polkit", "polkitd", "ssh", "sshd", "docker", "containerd", "auditd", "firewalld", "nftables", "iptables", "ip6tables",
+		"ufw", "apparmor", "NetworkManager", "networking", "rescue", "emergency", "debug-shell", "cron", "crond", "sssd", "fail2ban",
+	}
+)
+
+// hosts reports whether a unit is the host's own or Durward's. Units that were rendered for services are neither.
+func hosts(unit string) bool {
+	if strings.HasPrefix(unit, Prefix) {
+		return false
+	}
+	name, _, _ := strings.Cut(strings.TrimSuffix(unit, ".service"), "@")
+	return slices.Contains(hostUnits, name) || slices.ContainsFunc(hostPrefixes, func(p string) bool { return strings.HasPrefix(unit, p) })
 }
 
 // ErrNoUnits says that a catalogue names no unit.
@@ -42,7 +53,7 @@ func Polkit(c *catalogue.Catalogue, user string) ([]byte, error) {
 			continue
 		case !unitPattern.MatchString(s.Unit):
 			return nil, fmt.Errorf("%s names no unit that can be started", s.ID)
-		case slices.Contains(ownUnits, s.Unit):
+		case hosts(s.Unit):
 			return nil, fmt.Errorf("%s names %s, which no service may be", s.ID, s.Unit)
 		}
 		units = append(units, s.Unit)

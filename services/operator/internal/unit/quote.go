@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -46,6 +47,8 @@ func quote(text string) (string, error) {
 			b.WriteString(`\n`)
 		case r == '\t':
 			b.WriteString(`\t`)
+		case r > 0x7f && !unicode.IsGraphic(r):
+			return "", errors.New("it holds a character that a reviewer would not see")
 		case r < ' ' || r == 0x7f:
 			fmt.Fprintf(&b, `\x%02x`, r)
 		default:
@@ -56,9 +59,10 @@ func quote(text string) (string, error) {
 	return b.String(), nil
 }
 
-// hasControl reports whether text is not UTF-8 or holds a control character other than those.
+// hasControl reports whether text is not UTF-8 or holds a character that cannot be seen (a control, or one that turns the
+// direction of what is shown) other than those.
 func hasControl(text, except string) bool {
 	return !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool {
-		return (r < ' ' || r == 0x7f) && !strings.ContainsRune(except, r)
+		return !unicode.IsGraphic(r) && !strings.ContainsRune(except, r)
 	})
 }

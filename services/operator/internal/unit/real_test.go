@@ -67,7 +67,7 @@ func TestRealRenderedUnitRuns(t *testing.T) {
 	program := "/usr/local/bin/run 100% of $HOME"
 	do(t, "cp", self, program)
 	hostile := []string{
-		"two words", `"quoted"`, `back\slash\`, "100% %n %%", "$HOME ${HOME} $$", "new\nline", "\ttab\x01", ";", `\;`, "#x", "'", "é\u2028ü", "", "-x", "\\x41",
+		"two words", `"quoted"`, `back\slash\`, "100% %n %%", "$HOME ${HOME} $$", "new\nline", "\ttab\x01", ";", `\;`, "#x", "'", "éü", "", "-x", "\\x41",
 	}
 	s := &catalogue.Service{
 		ID: "coder", Driver: catalogue.DriverProcess, RunAs: "models", Argv: append([]string{program, "show"}, hostile...),

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -43,8 +44,8 @@ func Render(s *catalogue.Service) ([]byte, error) {
 		return nil, fmt.Errorf("%s is of the %s driver and has no argv: only a program of the process driver becomes a unit", s.ID, s.Driver)
 	case s.RunAs == "":
 		return nil, fmt.Errorf("%s has no run_as: a unit runs as a user of its own", s.ID)
-	case s.RunAs == "root" || !userPattern.MatchString(s.RunAs):
-		return nil, fmt.Errorf("%s cannot run as that user: a unit needs a user of its own, and not root", s.ID)
+	case !userPattern.MatchString(s.RunAs) || reserved(s.RunAs):
+		return nil, fmt.Errorf("%s cannot run as that user: a unit needs a user of its own, neither root nor one of Durward's", s.ID)
 	}
 	if _, err := catalogue.Loopback(s.Argv, s.Environment); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.ID, err)
@@ -80,6 +81,15 @@ func Render(s *catalogue.Service) ([]byte, error) {
 		return nil, fmt.Errorf("%s: the unit would be longer than systemd reads", s.ID)
 	}
 	return []byte(w.text.String()), nil
+}
+
+// reserved reports whether a user is root, by whatever name on this host, or one that Durward's processes run as.
+func reserved(name string) bool {
+	if name == "root" || name == "durward" || strings.HasPrefix(name, "durward-") {
+		return true
+	}
+	u, err := user.Lookup(name)
+	return err == nil && u.Uid == "0" // whom this host does not know it makes before it starts the unit
 }
 
 // writer writes a unit's lines.

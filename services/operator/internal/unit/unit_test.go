@@ -35,8 +35,11 @@ func TestRenderRefuses(t *testing.T) {
 		{"an id with a path", func(s *catalogue.Service) { s.ID = "../x" }, "no good id"},
 		{"an id that is two lines", func(s *catalogue.Service) { s.ID = "x\nExecStartPre=y" }, "no good id"},
 		{"nobody to run as", func(s *catalogue.Service) { s.RunAs = "" }, "run_as"},
-		{"root", func(s *catalogue.Service) { s.RunAs = "root" }, "not root"},
-		{"a user that is two lines", func(s *catalogue.Service) { s.RunAs = "models\nUser=root" }, "not root"},
+		{"root", func(s *catalogue.Service) { s.RunAs = "root" }, "neither root"},
+		{"one of Durward's users", func(s *catalogue.Service) { s.RunAs = "durward-vault" }, "neither root"},
+		{"an argument that is shown turned round", func(s *catalogue.Service) { s.Argv = append(s.Argv, "a\u202eb") }, "would not see"},
+		{"a variable with a character without width", func(s *catalogue.Service) { s.Environment = map[string]string{"A": "b\u200bc"} }, "control character"},
+		{"a user that is two lines", func(s *catalogue.Service) { s.RunAs = "models\nUser=root" }, "neither root"},
 		{"a relative program", func(s *catalogue.Service) { s.Argv = []string{"llama-server"} }, "cannot hold"},
 		{"a program with a quote", func(s *catalogue.Service) { s.Argv = []string{`/opt/"x`} }, "cannot hold"},
 		{"a program with a newline", func(s *catalogue.Service) { s.Argv = []string{"/opt/x\n[Install]"} }, "cannot hold"},
@@ -325,7 +328,8 @@ func TestPolkit(t *testing.T) {
 	if _, err := Polkit(c(), "durward-executor"); !errors.Is(err, ErrNoUnits) {
 		t.Errorf("a catalogue without units: %v", err)
 	}
-	for _, unit := range []string{"x.target", "-x.service", `x"].service`, "x@.service", "a/b.service", "", "durward-vault.service", "durward-executor.service", "dbus.service"} {
+	for _, unit := range []string{"x.target", "-x.service", `x"].service`, "x@.service", "a/b.service", "", "durward-vault.service", "durward-executor.service", "dbus.service",
+		"systemd-networkd.service", "docker.service", "containerd.service", "user@0.service", "sshd@x.service", "firewalld.service", "durward-gateway.service"} {
 		if out, err := Polkit(c(unit), "durward-executor"); err == nil {
 			t.Errorf("unit %q: %s", unit, out)
 		}

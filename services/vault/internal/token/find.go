@@ -48,6 +48,8 @@ type rule struct {
 	// group is the part of the match that is the secret; 0: the first that is there, or all of it.
 	group   int
 	entropy float64
+	// before: the beginning of the word that the match begins in belongs to it.
+	before bool
 	// plausible reports whether what was found is a value and not a word; nil: it always is.
 	plausible func(text string, match, value [2]int) bool
 }
@@ -76,6 +78,10 @@ type listed struct {
 // inLogs are the keywords of rules whose own are words that stand near the credential in source code alone.
 var inLogs = map[string][]string{"airtable-personnal-access-token": {"pat"}, "facebook-access-token": {"|", "%"}}
 
+// Many public shapes take some of what stands before them in the word with them, which costs more than all else and is only
+// looked at to tell what is none. It is found by going back.
+const wordBefore, maxWordBefore = `(?i)[\w.-]{0,50}?`, 50
+
 // Source code ends a secret in few ways; a log ends one in many.
 const (
 	endInSource = "(?:[\\x60'\"\\s;]|\\\\[nr]|$)"
@@ -94,8 +100,13 @@ var rules = sync.OnceValue(func() []rule {
 		made := rule{
 			kind: strings.ToUpper(strings.ReplaceAll(r.ID, "-", "_")), keywords: r.Keywords, group: r.Group, entropy: r.Entropy,
 			expression: sync.OnceValue(func() *regexp.Regexp {
-				return regexp.MustCompile(strings.ReplaceAll(r.Regex, endInSource, endInLog))
+				source, cut := strings.CutPrefix(strings.ReplaceAll(r.Regex, endInSource, endInLog), wordBefore)
+				if cut {
+					source = `(?i)` + source
+				}
+				return regexp.MustCompile(source)
 			}),
+			before:    strings.HasPrefix(r.Regex, wordBefore),
 			plausible: func(text string, _, value [2]int) bool { return !placeholder().MatchString(text[value[0]:value[1]]) },
 		}
 		if words, ok := inLogs[r.ID]; ok {
@@ -134,12 +145,48 @@ func lineOf(text string, at [2]int) string {
 	return text[from:]
 }
 
+// Expressions are tried on so much of a text at a time, at least one on the beginning of which the next begins, so that time
+// is linear in the text, whatever an expression does.
+const (
+	step    = 8 << 10
+	overlap = 4 << 10
+)
+
 // find returns the places in a text that look like credentials.
 func (b *Book) find(ctx context.Context, text string) ([]span, error) {
 	if len(text) < minValue {
 		return nil, ctx.Err()
 	}
 	lower := asciiLower(text)
+	out := append(keys(text, lower), settings(text, lower)...)
+	for from, next := 0, 0; next < len(text); from = next {
+		to := len(text)
+		if next = to; to-from > step+overlap {
+			to, next = runeStart(text, from+step+overlap), gap(text, from+step)
+		}
+		found, err := shapes(ctx, text[from:to], lower[from:to], next-from)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range found {
+			s.from, s.to = s.from+from, s.to+from
+			if s.to == to && to < len(text) {
+				// It goes on beyond what was looked at; so does what is hidden, to the end of the line.
+				if s.to = len(text); strings.IndexByte(text[to:], '\n') >= 0 {
+					s.to = to + strings.IndexByte(text[to:], '\n')
+				}
+			}
+			out = append(out, s)
+		}
+	}
+	if b.cfg.Credential != nil {
+		out = append(out, credentials(text, b.cfg.Credential)...)
+	}
+	return merge(out), nil
+}
+
+// shapes finds what has the shape of one rule or another and begins before a place.
+func shapes(ctx context.Context, text, lower string, before int) ([]span, error) {
 	var out []span
 	for _, r := range rules() {
 		if err := ctx.Err(); err != nil {
@@ -148,35 +195,66 @@ func (b *Book) find(ctx context.Context, text string) ([]span, error) {
 		if !slices.ContainsFunc(r.keywords, func(k string) bool { return strings.Contains(lower, k) }) {
 			continue
 		}
-		out = append(out, r.spans(text)...)
+		out = append(out, r.spans(text, before)...)
 	}
-	if b.cfg.Credential != nil {
-		for _, m := range words.FindAllStringIndex(text, -1) {
-			if b.cfg.Credential(text[m[0]:m[1]]) {
-				out = append(out, span{from: m[0], to: m[1], kind: "DURWARD_TOKEN"})
-			}
-		}
-	}
-	return merge(out), nil
+	return out, nil
 }
 
-// spans returns the values of the rule's shape in a text.
-func (r rule) spans(text string) []span {
+// gap returns a place not far before another where a word begins, or the place.
+func gap(text string, at int) int {
+	if i := strings.LastIndexAny(text[at-overlap/4:at], "\n \t"); i >= 0 {
+		return at - overlap/4 + i + 1
+	}
+	return runeStart(text, at)
+}
+
+func runeStart(text string, at int) int {
+	for back := 0; back < utf8.UTFMax && !utf8.RuneStart(text[at]); back++ {
+		at--
+	}
+	return at
+}
+
+// spans returns the values of the rule's shape in a text that begin before a place.
+func (r rule) spans(text string, before int) []span {
 	var out []span
 	for _, m := range r.expression().FindAllStringSubmatchIndex(text, -1) {
+		if m[0] >= before {
+			break
+		}
 		value := secretOf(m, r.group)
 		if value[0] == value[1] || r.entropy > 0 && entropy(text[value[0]:value[1]]) <= r.entropy {
 			continue
 		}
-		if r.plausible == nil || r.plausible(text, [2]int{m[0], m[1]}, value) {
+		match := [2]int{m[0], m[1]}
+		for least := max(m[0]-maxWordBefore, 0); r.before && match[0] > least && nameByte(text[match[0]-1]); {
+			match[0]--
+		}
+		if r.plausible == nil || r.plausible(text, match, value) {
 			out = append(out, span{from: value[0], to: value[1], kind: r.kind})
 		}
 	}
 	return out
 }
 
-// words are what a credential of this vault's clients looks like, whoever made it.
-var words = regexp.MustCompile(`[A-Za-z0-9_.~+/=-]{20,256}`)
+// What a credential of this vault's clients looks like, whoever made it.
+const minCredential, maxCredential = 20, 256
+
+// credentials finds the words that let somebody in.
+func credentials(text string, known func(word string) bool) []span {
+	var out []span
+	for from := 0; from < len(text); {
+		to := from
+		for to < min(from+maxCredential, len(text)) && (isBase64(text[to]) || strings.IndexByte("_.~-", text[to]) >= 0) {
+			to++
+		}
+		if to-from >= minCredential && known(text[from:to]) {
+			out = append(out, span{from: from, to: to, kind: "DURWARD_TOKEN"})
+		}
+		from = max(to, from+1)
+	}
+	return out
+}
 
 // secretOf returns where the secret of a match is.
 func secretOf(m []int, group int) [2]int {

@@ -6,7 +6,8 @@
 // session it is another, and a value that the agent sent itself is another than the one that a sink holds, so that nobody finds
 // out by asking. What is held is held in memory, ends with its session, and is never logged.
 //
-// Everything here runs in time linear in the text: expressions are RE2, and values are found by a window of fixed length.
+// Everything here runs in time linear in the text: it is gone through by hand, or by expressions of RE2 on a few KiB at a time, and
+// values are found by a window of fixed length and a sum over the rest.
 package token
 
 import (
@@ -18,6 +19,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
 )
@@ -35,14 +37,18 @@ const (
 
 // Bounds of what one session's vault holds.
 const (
-	// MaxValues is how many values one session holds. What is found beyond them is replaced all the same, without being looked
-	// for again.
+	// MaxValues is how many values one session holds, and maxHeld how long they are together, in bytes; maxTotal bounds those
+	// of all sessions. What is found beyond them is replaced all the same, and looked for in what is asked about at once with it.
 	MaxValues = 256
+	maxHeld   = 128 << 10
+	maxTotal  = 32 << 20
+	// maxValue is how long a value is that is looked for elsewhere, in bytes.
+	maxValue = 4 << 10
 	// maxIssued is how many references are known as issued in one session.
 	maxIssued = 4096
 	// window is how many bytes of a value find it; shorter values are not held.
 	window = 8
-	// maxBucket is how many values with the same first window are held.
+	// maxBucket is how many values with the same first window are looked for.
 	maxBucket = 8
 )
 
@@ -59,20 +65,17 @@ type Book struct {
 
 	mu       sync.Mutex
 	sessions map[string]*holding
+	// total is how many bytes all sessions hold.
+	total atomic.Int64
 }
 
 // holding is what one session's vault holds.
 type holding struct {
-	mu sync.Mutex
-	// values by their first bytes.
-	values map[[window]byte][]held
-	count  int
+	mu     sync.Mutex
+	values index
 	issued map[string]bool
-}
-
-type held struct {
-	text, kind string
-	origin     Origin
+	// forgotten: the session has ended, and what is held now is not counted.
+	forgotten bool
 }
 
 // New returns a Book that holds nothing. References of different books have nothing in common.
@@ -102,21 +105,40 @@ func (b *Book) Tokenise(ctx context.Context, session string, origin Origin, text
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	// All are held before the first is looked for: a value that one text names may stand bare in an earlier one.
+	// All are known before the first is looked for: a value that one text names may stand bare, or in part, in an earlier one.
+	var local index
 	for _, pieces := range found {
 		for _, p := range pieces {
 			for _, s := range p.spans {
-				h.hold(held{text: p.text[s.from:s.to], kind: s.kind, origin: origin})
+				value := p.text[s.from:s.to]
+				local.add(value, s.kind, maxLocal)
+				for from, to := range lines(value) {
+					local.add(strings.TrimSpace(value[from:to]), s.kind, maxLocal)
+				}
+				// What the agent sent is its own affair: it is found again within one request, and takes no room.
+				if origin == OriginSink {
+					b.hold(h, value, s.kind)
+				}
 			}
 		}
+	}
+	known := []*index{&local}
+	if origin == OriginSink {
+		known = append(known, &h.values)
 	}
 	out, replaced := make([]string, len(texts)), 0
 	for i, pieces := range found {
 		var w strings.Builder
 		for _, p := range pieces {
+			if err := ctx.Err(); err != nil {
+				return nil, 0, err
+			}
 			if p.issued {
 				w.WriteString(p.text)
 				continue
+			}
+			for _, values := range known {
+				p.spans = append(p.spans, values.find(p.text)...)
 			}
 			replaced += b.rewrite(&w, h, session, origin, p)
 		}
@@ -127,7 +149,7 @@ func (b *Book) Tokenise(ctx context.Context, session string, origin Origin, text
 
 // rewrite writes a piece with its values replaced, and returns how many there were.
 func (b *Book) rewrite(w *strings.Builder, h *holding, session string, origin Origin, p piece) int {
-	spans := merge(append(p.spans, h.exact(p.text, origin)...))
+	spans := merge(p.spans)
 	at := 0
 	for _, s := range spans {
 		w.WriteString(p.text[at:s.from])
@@ -144,7 +166,12 @@ func (b *Book) Forget(keep func(session string) bool) {
 	defer b.mu.Unlock()
 	for session := range b.sessions {
 		if !keep(session) {
+			h := b.sessions[session]
 			delete(b.sessions, session)
+			h.mu.Lock()
+			b.total.Add(-int64(h.values.bytes))
+			h.forgotten = true
+			h.mu.Unlock()
 		}
 	}
 }
@@ -161,7 +188,7 @@ func (b *Book) holding(session string) *holding {
 	defer b.mu.Unlock()
 	h := b.sessions[session]
 	if h == nil {
-		h = &holding{values: map[[window]byte][]held{}, issued: map[string]bool{}}
+		h = &holding{issued: map[string]bool{}}
 		b.sessions[session] = h
 	}
 	return h
@@ -184,23 +211,15 @@ func (b *Book) reference(h *holding, session string, origin Origin, kind, value 
 	return ref
 }
 
-// hold remembers a value that is worth looking for wherever it stands: one that no ordinary word is.
-func (h *holding) hold(v held) {
-	if len(v.text) < window || !distinct(v.text) {
+// hold remembers a value while there is room.
+func (b *Book) hold(h *holding, value, kind string) {
+	if h.forgotten || h.values.count >= MaxValues || h.values.bytes+len(value) > maxHeld || b.total.Load()+int64(len(value)) > maxTotal {
 		return
 	}
-	key := [window]byte([]byte(v.text[:window]))
-	bucket := h.values[key]
-	for _, other := range bucket {
-		if other.text == v.text && other.origin == v.origin {
-			return
-		}
+	// A clone: a part of a text would keep all of it in memory.
+	if h.values.add(strings.Clone(value), kind, maxBucket) {
+		b.total.Add(int64(len(value)))
 	}
-	if h.count >= MaxValues || len(bucket) >= maxBucket {
-		return
-	}
-	h.values[key] = append(bucket, v)
-	h.count++
 }
 
 // distinct reports whether a text cannot be an ordinary word: it is long, or has characters of two kinds in it.
@@ -217,27 +236,6 @@ func distinct(s string) bool {
 		}
 	}
 	return letter && digit || (letter || digit) && other || utf8.RuneCountInString(s) >= 24
-}
-
-// exact finds the values that the session holds, of the same origin, the longest at each place.
-func (h *holding) exact(text string, origin Origin) []span {
-	if h.count == 0 {
-		return nil
-	}
-	var out []span
-	for i := 0; i+window <= len(text); i++ {
-		best := span{}
-		for _, v := range h.values[[window]byte([]byte(text[i:i+window]))] {
-			if v.origin == origin && len(v.text) > best.to-best.from && strings.HasPrefix(text[i:], v.text) {
-				best = span{from: i, to: i + len(v.text), kind: v.kind}
-			}
-		}
-		if best.to > 0 {
-			out = append(out, best)
-			i = best.to - 1
-		}
-	}
-	return out
 }
 
 // piece is a part of a text: a reference that this session was given before, or what lies between two of them.

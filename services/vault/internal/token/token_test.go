@@ -23,6 +23,13 @@ var (
 	pem     = join("-----BEGIN RSA PRIVATE", " KEY-----\nMIIEpAIBAAKCAQEA0123456789abcdefghij\nZm9vYmFyYmF6cXV4\n-----END RSA PRIVATE", " KEY-----")
 )
 
+// keyLine is a line of a key's, and keyBody three of them and a short one.
+var keyLine = join("MIIEpAIBAAKCAQEA0123456789abcdefghij", "ABCDEFGHIJKLMNOPQRSTUVWXYZab")
+
+func keyBody(end string) string {
+	return "x" + end + keyLine + end + "b" + keyLine[1:] + end + "c" + keyLine[1:] + end + "Zm9vYmFy" + end + "ready"
+}
+
 func tokenise(t *testing.T, b *Book, session string, texts ...string) []string {
 	t.Helper()
 	out, _, err := b.Tokenise(t.Context(), session, OriginSink, texts)
@@ -52,6 +59,37 @@ func TestSecretsInLogs(t *testing.T) {
 		"a key":                  {"loaded\n" + pem + "\nready", "MIIEpAIBAAKCAQEA"},
 		"a key's end":            {"Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4\nZm9v\n-----END PRIVATE " + "KEY-----\nready", "Zm9vYmFyYmF6cXV4"},
 		"a key's beginning":      {"x\n-----BEGIN PRIVATE " + "KEY-----\nZm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4\nZm9vYmFy", "Zm9vYmFy"},
+		"DB_PASS":                {"DB_PASS=hunter2 started", "hunter2"},
+		"SMTP_PASS":              {"SMTP_PASS: hunter2", "hunter2"},
+		"camel case":             {`dbPass: "hunter2"`, "hunter2"},
+		"PASSWORDS":              {"PASSWORDS=hunter2", "hunter2"},
+		"no sign":                {"login with password hunter2x9 failed", "hunter2x9"},
+		"no sign, quoted":        {"password 'Hunter2hunter' is wrong", "Hunter2hunter"},
+		"an arrow":               {"password -> hunter2", "hunter2"},
+		"a Python 2 string":      {`{'password': u'correct horse'}`, "correct horse"},
+		"bytes":                  {`{'password': b'correct horse'}`, "correct horse"},
+		"XML":                    {"<db><password>hunter2</password></db>", "hunter2"},
+		"XML with attributes":    {`<api-key type="x">hunter2-abc</api-key>`, "hunter2-abc"},
+		"a signed URL":           {"GET https://x.blob/y?se=2026&sig=hA5h%2Bq2w&sp=r", "hA5h%2Bq2w"},
+		"an encoded sign":        {"callback?token%3Dhunter2abc", "hunter2abc"},
+		"a Google key, cut":      {"using AIzaSyA1b2C3d4E5", "SyA1b2C3d4E5"},
+		"on the next line":       {"password:\n  hunter2\nready", "hunter2"},
+		"a year in it":           {"DB_PASSWORD=2024Summer", "2024Summer"},
+		"digits, then letters":   {"password=1234abcd", "1234abcd"},
+		"many digits":            {"API_TOKEN=98765432109876", "98765432109876"},
+		"zeros":                  {"api_key = 00112233", "00112233"},
+		"an @ in a URL":          {"amqp://u:p@ss1word@h/v", "@ss1word"},
+		"a wrapped string":       {"Settings(api_key=SecretStr('abcd-efgh'))", "abcd-efgh"},
+		"an object":              {`{"token":{"value":"abcd-efgh"}}`, "abcd-efgh"},
+		"an escaped quote":       {`"password": "ab\"cdefgh"`, "cdefgh"},
+		"an environment":         {`os.environ["API_KEY"] = "abcd-efgh"`, "abcd-efgh"},
+		"a long option":          {`args: ["--api-key", "abcd-efgh"]`, "abcd-efgh"},
+		"the middle of a key":    {keyBody("\n"), keyLine},
+		"with what logs put":     {keyBody("\n2026-11-22T01:00:00 app[1]: "), keyLine},
+		"a key in a journal":     {"x " + strings.ReplaceAll(pem, "\n", " ⏎ "), "MIIEpAIBAAKCAQEA"},
+		"its end in a journal":   {"Zm9vYmFyYmF6cXV4Zm9v ⏎ Zm9v ⏎ -----END PRIVATE " + "KEY----- ⏎ ready", "Zm9vYmFyYmF6cXV4Zm9v"},
+		"its beginning, too":     {"-----BEGIN PRIVATE " + "KEY----- ⏎ Zm9vYmFyYmF6cXV4Zm9v ⏎ Zm9v", "Zm9vYmFyYmF6cXV4Zm9v"},
+		"an encrypted key":       {"-----BEGIN RSA PRIVATE " + "KEY-----\nProc-Type: 4,ENCRYPTED\n\n" + keyBody("\n"), keyLine},
 		"a key in one line":      {`key "` + strings.ReplaceAll(pem, "\n", `\n`) + `"`, "MIIEpAIBAAKCAQEA"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,6 +111,9 @@ func TestOrdinaryLogsStay(t *testing.T) {
 		"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB",
 		"password: None, api_key=null, token is invalid", "basic authentication is disabled; bearer of bad news",
 		"Model: meta-llama/Llama-3.3-70B-Instruct-AWQ at revision 1d1a2b3", "OSError: [Errno 98] Address already in use",
+		"sha256:" + strings.Repeat("0123456789abcdef", 4) + "\nsha256:" + strings.Repeat("fedcba9876543210", 4),
+		"forward_pass=12.3ms, compass: north, bypass=on, num_tokens=123456789, tokens: 4096, 12 tests pass 3 fail", "Enter password:\nINFO ready to serve",
+		strings.Repeat("=", 70) + "\n" + strings.Repeat("=", 70), "the password 12 times", "GET /v1/models?limit=20&after=abcdefgh",
 		"http://127.0.0.1:8000/v1/models", "INFO:     Started server process [12345]",
 	} {
 		if got := tokenise(t, New(Config{}), "s", text)[0]; got != text {
@@ -128,6 +169,62 @@ func TestAReferenceIsNobodyElses(t *testing.T) {
 	}
 }
 
+// A page of a log ends in the middle of a key; what lies around it is asked about with it.
+func TestWhatIsSpreadOverLinesIsFoundInParts(t *testing.T) {
+	key := join("-----BEGIN PRIVATE", " KEY-----\n") + "ab12cd34ef56\ngh78ij90kl12mn34\nop56qr78\n" + join("-----END PRIVATE", " KEY-----")
+	around := "started\n" + key + "\nready"
+	for _, origin := range []Origin{OriginSink, OriginAgent} {
+		for _, part := range []string{"ab12cd34ef56", "gh78ij90kl12mn34\nop56qr78", "op56qr78"} {
+			got, _, err := New(Config{}).Tokenise(t.Context(), "s", origin, []string{part, around})
+			if err != nil || strings.ContainsAny(references.ReplaceAllString(got[0], ""), "0123456789") {
+				t.Errorf("%s: %q became %q, %v", origin, part, got[0], err)
+			}
+		}
+	}
+}
+
+// What an agent sends takes no room from what services write, and no session's room is another's.
+func TestRoom(t *testing.T) {
+	b := New(Config{})
+	for i := range 4 * MaxValues {
+		if _, _, err := b.Tokenise(t.Context(), "s", OriginAgent, []string{fmt.Sprintf("password=%06dxyz", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := tokenise(t, b, "s", "password=s3cr3t-value-1")
+	if later := tokenise(t, b, "s", "with s3cr3t-value-1")[0]; later != "with "+strings.TrimPrefix(got[0], "password=") {
+		t.Errorf("after the agent's own words: %q", later)
+	}
+	for i := range 200 {
+		tokenise(t, b, "long", fmt.Sprintf("password=%06d%s", i, strings.Repeat("x", 3000)))
+		tokenise(t, b, "longer", fmt.Sprintf("password=%06d%s", i, strings.Repeat("x", maxValue)))
+	}
+	if n := b.sessions["long"].values.bytes; n > maxHeld || n < maxHeld-4000 || b.sessions["longer"].values.count != 0 {
+		t.Errorf("%d bytes are held", n)
+	}
+	b.Forget(func(string) bool { return false })
+	if n := b.total.Load(); n != 0 {
+		t.Errorf("%d bytes are counted after the end", n)
+	}
+}
+
+// Where a text is longer than what is looked at at once, nothing is lost at the seams.
+func TestSeams(t *testing.T) {
+	for at := step - 300; at < step+overlap+300; at += 97 {
+		for _, pad := range []string{"ab cd\n", "é", "0"} {
+			text := strings.Repeat(pad, at/len(pad)+1)[:at]
+			text = strings.ToValidUTF8(text, "") + " " + aws + " " + strings.Repeat(pad, 3000)
+			if got := tokenise(t, New(Config{}), "s", text)[0]; strings.Contains(got, aws) || !utf8.ValidString(got) {
+				t.Fatalf("at %d between %q it is lost", at, pad)
+			}
+		}
+	}
+	long := "nvapi-" + strings.Repeat("a1B2c3D4", 4000)
+	if got := tokenise(t, New(Config{}), "s", "x "+long+"\nready")[0]; strings.Contains(got, "a1B2") || !strings.HasSuffix(got, "\nready") {
+		t.Errorf("of a long one %d bytes are left", len(got))
+	}
+}
+
 func TestBounds(t *testing.T) {
 	b := New(Config{})
 	var texts []string
@@ -139,13 +236,13 @@ func TestBounds(t *testing.T) {
 			t.Fatalf("%d: %q", i, got)
 		}
 	}
-	if n := b.sessions["s"].count; n != MaxValues {
+	if n := b.sessions["s"].values.count; n != MaxValues {
 		t.Errorf("%d values are held", n)
 	}
 	for i := range 100 {
 		tokenise(t, b, "same", fmt.Sprintf("password=abcdefg1%d", i))
 	}
-	if n := b.sessions["same"].count; n != maxBucket {
+	if n := b.sessions["same"].values.count; n != maxBucket {
 		t.Errorf("%d values that begin alike are held", n)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -186,7 +283,7 @@ func TestEveryPublicShape(t *testing.T) {
 			if lower := asciiLower(text); !slices.ContainsFunc(r.keywords, func(k string) bool { return strings.Contains(lower, k) }) {
 				text = r.keywords[0] + " " + text // some are known by what stands near them alone
 			}
-			spans := r.spans(text)
+			spans := r.spans(text, len(text))
 			if len(spans) == 0 {
 				continue // too uniform, or a placeholder
 			}
@@ -263,6 +360,52 @@ func (g *generator) class(ranges []rune) rune {
 	return all[g.next(len(all))]
 }
 
+// counting is a context that counts how often it is asked whether it has ended.
+type counting struct {
+	context.Context
+	asked int
+}
+
+func (c *counting) Err() error { c.asked++; return c.Context.Err() }
+
+// Between two looks at whether anybody still waits lies one expression on a few KiB, whatever the text; twice the text is twice the
+// work.
+func TestWorkGrowsWithTheText(t *testing.T) {
+	var keywords []string
+	for _, r := range rules() {
+		keywords = append(keywords, r.keywords...)
+	}
+	all := strings.Join(keywords, " ") + " -----BEGIN PRIVATE " + "KEY----- ab://a:b "
+	asked := func(n int) int {
+		ctx := &counting{Context: t.Context()}
+		if _, err := New(Config{}).find(ctx, strings.Repeat(all, n)); err != nil {
+			t.Fatal(err)
+		}
+		return ctx.asked
+	}
+	few, many := asked(10), asked(20)
+	if chunks := 20 * len(all) / step; many > 3*few || many < (chunks-1)*len(rules()) {
+		t.Errorf("asked %d times for half the text, %d for all", few, many)
+	}
+}
+
+// What is found by hand is gone through once: no value twice, and no key's lines for another key.
+func TestNoPlaceIsFoundTwice(t *testing.T) {
+	for _, part := range []string{
+		"-----BEGIN PRIVATE " + "KEY-----", "-----BEGIN PRIVATE " + "KEY-----\nZm9v\n", "Zm9v\n-----END PRIVATE " + "KEY-----\n", "token=", `token="`,
+		`password:\n`, "api_key=(((", "password='", keyLine + "\n",
+	} {
+		text := strings.Repeat(part, 500)
+		size := 0
+		for _, s := range append(keys(text, asciiLower(text)), settings(text, asciiLower(text))...) {
+			size += s.to - s.from
+		}
+		if size > 3*len(text) {
+			t.Errorf("%q: %d bytes are found in %d", part, size, len(text))
+		}
+	}
+}
+
 func FuzzTokenise(f *testing.F) {
 	for _, s := range []string{"password=hunter2", pem, "[[SECRET:A:aaaaaaaaaaaaaaaa]]", "$pii_ref", "Authorization: Bearer " + openAI, "postgres://a:b@c", "\xff[["} {
 		f.Add(s)
@@ -284,7 +427,7 @@ func FuzzTokenise(f *testing.F) {
 					t.Errorf("%q shows the reference %s, which nobody issued", o, ref)
 				}
 			}
-			for _, bucket := range b.sessions[session].values {
+			for _, bucket := range b.sessions[session].values.values {
 				for _, v := range bucket {
 					if strings.Contains(o, v.text) && !strings.Contains(v.text, "[") {
 						t.Errorf("%q shows %q", o, v.text)
@@ -301,6 +444,7 @@ func BenchmarkTokenise(b *testing.B) {
 	hostile := "api_key=a token:b secret= ey ey ey key key bearer basic --api-key twitter cloudflare discord sk- hf_ -----begin://a:b"
 	for name, text := range map[string]string{
 		"40 lines": strings.Repeat(line, 40), "200 KB": strings.Repeat(line, 2000), "200 KB, hostile": strings.Repeat(hostile, 1800),
+		"64 KiB of keys' beginnings": strings.Repeat("-----BEGIN PRIVATE "+"KEY-----", 2048),
 	} {
 		b.Run(name, func(b *testing.B) {
 			book := New(Config{})

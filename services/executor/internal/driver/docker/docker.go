@@ -19,7 +19,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -70,10 +69,6 @@ type Driver struct {
 	boot time.Time
 
 	watcher
-
-	mu sync.Mutex
-	// approved holds, for each service, the definition that was told last: Start runs that one or nothing.
-	approved map[string]string
 }
 
 // New begins to observe the daemon. A daemon that is not there is not an error: its services are unknown until it comes.
@@ -89,7 +84,7 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("docker driver: %w", err)
 	}
-	d := &Driver{cfg: cfg, api: api, boot: bootTime(string(stat)), approved: map[string]string{}}
+	d := &Driver{cfg: cfg, api: api, boot: bootTime(string(stat))}
 	d.watch()
 	return d, nil
 }
@@ -100,9 +95,9 @@ func (d *Driver) Close() error {
 	return d.api.Close()
 }
 
-// Start makes the entry's container, or finds the one that it adopts, and starts it. It returns when the container runs,
+// Start makes the entry's container, or finds the one that it adopts, and starts it, if it has the definition. It returns when the container runs,
 // whether or not it is healthy yet. Errors wrap one of the driver package's.
-func (d *Driver) Start(ctx context.Context, s *catalogue.Service) error {
+func (d *Driver) Start(ctx context.Context, s *catalogue.Service, definition string) error {
 	if s.Container == nil {
 		return fmt.Errorf("%w: the entry has no container", driver.ErrContainer)
 	}
@@ -114,22 +109,22 @@ func (d *Driver) Start(ctx context.Context, s *catalogue.Service) error {
 		return err
 	}
 	if s.Container.Adopt {
-		err = d.startAdopted(ctx, s, h)
+		err = d.startAdopted(ctx, s, definition, h)
 	} else {
-		err = d.startMade(ctx, s, h)
+		err = d.startMade(ctx, s, definition, h)
 	}
 	d.refresh(ctx, s.ID)
 	return err
 }
 
 // startMade makes a container of the entry and starts it.
-func (d *Driver) startMade(ctx context.Context, s *catalogue.Service, h host) error {
+func (d *Driver) startMade(ctx context.Context, s *catalogue.Service, definition string, h host) error {
 	img, err := d.image(ctx, s)
 	if err != nil {
 		return err
 	}
-	if err := d.sameAsApproved(s, img.definition()); err != nil {
-		return err
+	if img.definition() != definition {
+		return driver.ErrChanged
 	}
 	rules, err := d.rules(s, h, img)
 	if err != nil {
@@ -159,14 +154,16 @@ func (d *Driver) startMade(ctx context.Context, s *catalogue.Service, h host) er
 	if err := d.run(ctx, made.ID, func(c container.InspectResponse, raw []byte) error {
 		return errors.Join(rules.Check(policy.Inspected(c, raw)), spec.differs(c, img))
 	}); err != nil {
-		d.remove(ctx, made.ID)
+		if removed := d.remove(ctx, made.ID); removed && errors.Is(err, driver.ErrUnknown) {
+			return fmt.Errorf("%w: the start was not answered, and the container is gone", driver.ErrNoManager)
+		}
 		return err
 	}
 	return nil
 }
 
 // startAdopted starts a container that a human made.
-func (d *Driver) startAdopted(ctx context.Context, s *catalogue.Service, h host) error {
+func (d *Driver) startAdopted(ctx context.Context, s *catalogue.Service, definition string, h host) error {
 	img, err := d.image(ctx, s)
 	if err != nil {
 		return err
@@ -175,9 +172,8 @@ func (d *Driver) startAdopted(ctx context.Context, s *catalogue.Service, h host)
 	if err != nil {
 		return err
 	}
-	definition := adoptedDefinition(img, raw)
-	if err := d.sameAsApproved(s, definition); err != nil {
-		return err
+	if adoptedDefinition(img, raw) != definition {
+		return driver.ErrChanged
 	}
 	rules, err := d.rules(s, h, img)
 	if err != nil {
@@ -185,7 +181,7 @@ func (d *Driver) startAdopted(ctx context.Context, s *catalogue.Service, h host)
 	}
 	return d.run(ctx, found.ID, func(c container.InspectResponse, raw []byte) error {
 		if adoptedDefinition(img, raw) != definition {
-			return errors.New("it changed while it was looked at")
+			return driver.ErrChanged
 		}
 		return errors.Join(rules.Check(policy.Inspected(c, raw)), sameImage(c, img))
 	})
@@ -214,14 +210,25 @@ func (d *Driver) run(ctx context.Context, id string, judge func(container.Inspec
 	}
 	starting, cancel := context.WithTimeout(ctx, makeTimeout)
 	defer cancel()
-	if _, err := d.api.ContainerStart(starting, id, client.ContainerStartOptions{}); err != nil {
+	_, err = d.api.ContainerStart(starting, id, client.ContainerStartOptions{})
+	lost := err != nil && (unreachable(err) || errors.Is(err, context.Canceled))
+	switch {
+	case err == nil:
+		_, err = look()
+	case lost:
+		err = because("start", err)
+	default:
 		return because("start", err)
 	}
-	if _, err := look(); err != nil {
-		d.kill(ctx, id)
-		return err
+	if err == nil {
+		return nil
 	}
-	return nil
+	// It may run, and shall not.
+	if killed := d.kill(ctx, id); killed != nil && (lost || !errdefs.IsNotFound(killed) && !errdefs.IsConflict(killed)) {
+		d.cfg.Logger.Error("a container that is not as approved, or whose start was not answered, may run", "container", id, "error", killed)
+		return fmt.Errorf("%w: %w", driver.ErrUnknown, err)
+	}
+	return err
 }
 
 // Stop ends a service: SIGTERM, and SIGKILL after the entry's stop timeout. It reports whether anything ran. It does not end
@@ -269,22 +276,22 @@ func stopped(err error) error {
 // alive reports whether a container has programs that run.
 func alive(s *container.State) bool { return s != nil && (s.Running || s.Paused || s.Restarting) }
 
-// kill ends a container at once; what it may not be, it shall not be for long.
-func (d *Driver) kill(ctx context.Context, id string) {
+// kill ends a container at once.
+func (d *Driver) kill(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
 	_, err := d.api.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: "SIGKILL"})
-	if err != nil && !errdefs.IsNotFound(err) {
-		d.cfg.Logger.Error("a container that is not as approved could not be ended", "container", id, "error", err)
-	}
+	return err
 }
 
-// remove takes away a container that came to nothing.
-func (d *Driver) remove(ctx context.Context, id string) {
+// remove takes away a container that came to nothing, and reports whether it is gone.
+func (d *Driver) remove(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
 	_, err := d.api.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 	if err != nil && !errdefs.IsNotFound(err) {
 		d.cfg.Logger.Warn("a container that came to nothing could not be removed", "container", id, "error", err)
+		return false
 	}
+	return true
 }

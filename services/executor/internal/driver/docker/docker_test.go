@@ -46,7 +46,6 @@ func unit(c *catalogue.Catalogue, uuid func(uint32) (string, bool)) *Driver {
 			Socket: "/nowhere/docker.sock", Catalogue: func() *catalogue.Catalogue { return c }, UUID: uuid,
 			Logger: slog.New(slog.DiscardHandler),
 		},
-		approved: map[string]string{},
 	}
 }
 
@@ -302,6 +301,16 @@ func TestLogPages(t *testing.T) {
 			t.Errorf("after the newest %d: %s", size, diff)
 		}
 	}
+	// What lies around a page is known too, and not shown.
+	from := position{container: strings.Repeat("a", 12), skip: 2}
+	if page, err := readPage(bytes.NewReader(log), from, 2); err != nil || !slices.Equal(page.Lines, whole[2:4]) ||
+		!slices.Equal(page.Before, whole[:2]) || !slices.Equal(page.After, whole[4:]) {
+		t.Errorf("%+v, %v", page, err)
+	}
+	from.since, from.skip = t2.Add(-disorder), 0
+	if page, err := readPage(bytes.NewReader(log), from, 2); err != nil || !slices.Equal(page.Lines, whole[5:7]) || !slices.Equal(page.Before, whole[:5]) {
+		t.Errorf("%+v, %v", page, err)
+	}
 	long := frame(1, t0, strings.Repeat("x", 2*maxLine)+"\n")
 	if page, err := readPage(bytes.NewReader(long), position{}, 1); err != nil || len(page.Lines[0]) != maxLine {
 		t.Errorf("a long line: %d, %v", len(page.Lines[0]), err)
@@ -450,7 +459,7 @@ func TestDaemonsThatRunNothing(t *testing.T) {
 	} {
 		socket := filepath.Join(t.TempDir(), "d.sock")
 		fake(t, socket, tc.version, map[string]string{"/info": tc.info, "/containers/json": "[]"})
-		if err := open(t, socket).Start(t.Context(), entryOf("cdi")); !errors.Is(err, tc.want) {
+		if err := open(t, socket).Start(t.Context(), entryOf("cdi"), ""); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
 	}
@@ -482,7 +491,7 @@ func TestADaemonThatComesAndGoes(t *testing.T) {
 		t.Errorf("without a daemon: %+v", got)
 	}
 	for name, call := range map[string]func() error{
-		"start":      func() error { return d.Start(t.Context(), s) },
+		"start":      func() error { return d.Start(t.Context(), s, "") },
 		"stop":       func() error { _, err := d.Stop(t.Context(), s); return err },
 		"definition": func() error { _, err := d.Definition(t.Context(), s); return err },
 		"logs":       func() error { _, err := d.Logs(t.Context(), s, "", 1); return err },

@@ -22,9 +22,6 @@ import (
 	"durward.internal/services/platform/catalogue"
 )
 
-// errChanged: what was approved is not what is there any more.
-var errChanged = fmt.Errorf("%w: its image or its container changed after it was approved", driver.ErrNotStarted)
-
 // host is what the daemon cannot do, or must not be.
 type host struct{ noSwap bool }
 
@@ -128,29 +125,14 @@ func (d *Driver) Definition(ctx context.Context, s *catalogue.Service) (string, 
 	if err != nil {
 		return "", err
 	}
-	definition := i.definition()
-	if s.Container.Adopt {
-		_, raw, err := d.adopted(ctx, s)
-		if err != nil {
-			return "", err
-		}
-		definition = adoptedDefinition(i, raw)
+	if !s.Container.Adopt {
+		return i.definition(), nil
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.approved[s.ID] = definition
-	return definition, nil
-}
-
-// sameAsApproved refuses what is another than the one whose digest was told last: a tag that moved, a container that was made
-// anew.
-func (d *Driver) sameAsApproved(s *catalogue.Service, definition string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if told, ok := d.approved[s.ID]; ok && told != definition {
-		return errChanged
+	_, raw, err := d.adopted(ctx, s)
+	if err != nil {
+		return "", err
 	}
-	return nil
+	return adoptedDefinition(i, raw), nil
 }
 
 // name is what a container that is made here is called; last is what it is called once it was stopped.

@@ -30,6 +30,8 @@ const (
 	disorder = time.Second
 	// margin is how many lines before the newest ones are read with them, so that those of the last second can be counted.
 	margin = 2000
+	// around is for how long before a position the lines are looked at too.
+	around = 10 * time.Second
 )
 
 // position is a place in a container's log: after the first skip lines of those that have a time not before since, in the
@@ -124,7 +126,8 @@ func (d *Driver) page(ctx context.Context, id string, from position, lines int) 
 	if newest {
 		options.Tail = strconv.Itoa(lines + margin)
 	} else if !from.since.IsZero() {
-		options.Since = fmt.Sprintf("%d.%09d", from.since.Unix(), from.since.Nanosecond())
+		begin := time.Unix(max(from.since.Add(-around).Unix(), 0), int64(from.since.Nanosecond()))
+		options.Since = fmt.Sprintf("%d.%09d", begin.Unix(), begin.Nanosecond())
 	}
 	stream, err := d.api.ContainerLogs(ctx, id, options)
 	switch {
@@ -158,17 +161,27 @@ func readPage(r io.Reader, from position, lines int) (driver.Page, error) {
 		if err != nil {
 			return driver.Page{}, err
 		}
-		if line.at.Before(from.since) {
-			continue
-		}
-		if len(times) >= from.skip {
-			if len(page.Lines) == lines {
-				page.More = true
-				break
+		switch old := line.at.Before(from.since); {
+		case page.More:
+			page.After = append(page.After, line.text)
+		case old || len(times) < from.skip:
+			if len(page.Lines) == 0 {
+				page.Before = appendLast(page.Before, line.text, driver.Around)
 			}
+			if old {
+				continue
+			}
+		case len(page.Lines) == lines:
+			page.More, page.After = true, []string{line.text}
+		default:
 			page.Lines = append(page.Lines, line.text)
 		}
-		times = append(times, line.at)
+		if len(page.After) == driver.Around {
+			break
+		}
+		if !page.More {
+			times = append(times, line.at)
+		}
 	}
 	page.Cursor = from.after(times, len(page.Lines)).cursor()
 	return page, nil
@@ -189,6 +202,7 @@ func readNewest(r io.Reader, from position, lines int) (driver.Page, error) {
 			return driver.Page{}, err
 		}
 		if len(page.Lines) == lines {
+			page.Before = appendLast(page.Before, page.Lines[0], driver.Around)
 			page.Lines = page.Lines[1:]
 		}
 		page.Lines = append(page.Lines, line.text)
@@ -196,6 +210,14 @@ func readNewest(r io.Reader, from position, lines int) (driver.Page, error) {
 	}
 	page.Cursor = from.after(times, len(page.Lines)).cursor()
 	return page, nil
+}
+
+// appendLast appends to a list of which only the last n are kept.
+func appendLast(list []string, one string, n int) []string {
+	if len(list) == n {
+		list = list[1:]
+	}
+	return append(list, one)
 }
 
 // after is the place after lines with these times, of which the last taken ones are new. What is written later has a time

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -48,7 +49,7 @@ func (b *bench) ran(s *catalogue.Service) bool {
 // refused starts a service that must not start.
 func (b *bench) refused(name string, d *Driver, s *catalogue.Service, want error) {
 	b.t.Helper()
-	err := d.Start(b.t.Context(), s)
+	err := begin(b.t.Context(), d, s)
 	switch {
 	case err == nil:
 		b.t.Errorf("%s: it was started", name)
@@ -258,10 +259,12 @@ func TestRealTagMoves(t *testing.T) {
 	if _, err := b.push("tagged", "v1", map[string]any{"Labels": map[string]string{"edition": "second"}}); err != nil {
 		t.Fatal(err)
 	}
-	b.refused("a tag that moved", b.d, s, driver.ErrNotStarted)
-	again, err := b.d.Definition(t.Context(), s)
+	again, err := b.d.Definition(t.Context(), s) // a look in between approves nothing
 	if err != nil || again == approved {
 		t.Errorf("the definition stayed: %v, %v", again, err)
+	}
+	if err := b.d.Start(t.Context(), s, approved); !errors.Is(err, driver.ErrChanged) || b.ran(s) {
+		t.Errorf("a tag that moved: %v", err)
 	}
 	b.start(s)
 }
@@ -322,7 +325,10 @@ func TestRealAdopt(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.d.Start(t.Context(), s); !errors.Is(err, driver.ErrNotStarted) {
+	if told, err := b.d.Definition(t.Context(), s); err != nil || told == definition { // a look in between approves nothing
+		t.Errorf("the definition of what was changed: %q, %v", told, err)
+	}
+	if err := b.d.Start(t.Context(), s, definition); !errors.Is(err, driver.ErrChanged) {
 		t.Errorf("a container that was changed after its approval: %v", err)
 	}
 
@@ -566,13 +572,20 @@ type meddler struct {
 	mu     sync.Mutex
 	at     string
 	act    func()
+	// gone: the daemon is out of reach.
+	gone atomic.Bool
 }
 
 func (b *bench) meddler() *meddler {
 	b.t.Helper()
 	m := &meddler{socket: filepath.Join(b.t.TempDir(), "p.sock")}
 	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "docker"}) },
+		Rewrite: func(r *httputil.ProxyRequest) {
+			if m.gone.Load() {
+				panic(http.ErrAbortHandler)
+			}
+			r.SetURL(&url.URL{Scheme: "http", Host: "docker"})
+		},
 		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", b.socket)
 		}},
@@ -604,6 +617,40 @@ func (m *meddler) after(what string, act func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.at, m.act = what, act
+}
+
+// TestRealLostAnswer: the daemon starts a container and its answer does not come. Then it is ended, or nothing is said of it.
+func TestRealLostAnswer(t *testing.T) {
+	b := newBench(t)
+	m := b.meddler()
+	d := b.driver(m.socket)
+	lose := func() { panic(http.ErrAbortHandler) }
+	made := b.service(withPort(t))
+	adopted := b.service(func(s *catalogue.Service) {
+		withPort(t)(s)
+		s.Container.Adopt = true
+	})
+	if _, err := b.api.ContainerCreate(t.Context(), adoptable(b, adopted)); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]*catalogue.Service{"made": made, "adopted": adopted} {
+		m.after("/start", lose)
+		err := begin(t.Context(), d, s)
+		if !errors.Is(err, driver.ErrNoManager) || errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("%s, and within reach: %v", name, err)
+		}
+		if got := b.await(b.driver(b.socket), s, map[bool]driver.State{true: driver.Ended, false: driver.Stopped}[s.Container.Adopt]); got.PID != 0 {
+			t.Errorf("%s, and within reach: it is %+v", name, got)
+		}
+		m.after("/start", func() { m.gone.Store(true); lose() })
+		if err := begin(t.Context(), d, s); !errors.Is(err, driver.ErrUnknown) || driver.Cause(err) != driver.CauseUnknown {
+			t.Errorf("%s, and out of reach: %v", name, err)
+		}
+		m.gone.Store(false)
+		if ran, err := b.d.Stop(t.Context(), s); !ran || err != nil {
+			t.Errorf("%s: stop: %v, %v", name, ran, err)
+		}
+	}
 }
 
 // TestRealTampered: between the moment when a container is made and the one when it runs somebody changes it.
@@ -670,7 +717,7 @@ func TestRealTampered(t *testing.T) {
 		// In the moment of the start: it runs, is seen for what it is, and is ended.
 		s = b.service(limited)
 		m.after("/start", act(s))
-		if err := d.Start(t.Context(), s); !errors.Is(err, driver.ErrContainer) {
+		if err := begin(t.Context(), d, s); !errors.Is(err, driver.ErrContainer) {
 			t.Errorf("%s, at the start: %v", name, err)
 		}
 		if got := d.Look(s); got.State == driver.Running {

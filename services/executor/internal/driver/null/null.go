@@ -33,7 +33,7 @@ func (d *Driver) Look(s *catalogue.Service) driver.Sight {
 }
 
 // Start notes the service.
-func (d *Driver) Start(ctx context.Context, s *catalogue.Service) error {
+func (d *Driver) Start(ctx context.Context, s *catalogue.Service, _ string) error {
 	if err := wait(ctx, d.StartTakes); err != nil {
 		return err
 	}

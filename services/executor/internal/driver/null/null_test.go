@@ -16,11 +16,11 @@ func TestItRemembersAndTakesItsTime(t *testing.T) {
 		d, s := &Driver{StartTakes: 2 * time.Second, StopTakes: time.Second}, &catalogue.Service{ID: "one"}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := d.Start(ctx, s); !errors.Is(err, context.DeadlineExceeded) || d.Look(s).State != driver.Stopped {
+		if err := d.Start(ctx, s, ""); !errors.Is(err, context.DeadlineExceeded) || d.Look(s).State != driver.Stopped {
 			t.Errorf("a start that was cut short: %v, %v", err, d.Look(s))
 		}
 		began := time.Now()
-		if err := d.Start(t.Context(), s); err != nil || d.Look(s).State != driver.Running || time.Since(began) != 2*time.Second {
+		if err := d.Start(t.Context(), s, ""); err != nil || d.Look(s).State != driver.Running || time.Since(began) != 2*time.Second {
 			t.Errorf("start: %v, %v after %s", err, d.Look(s), time.Since(began))
 		}
 		for _, want := range []bool{true, false} {

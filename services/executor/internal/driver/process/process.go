@@ -2,7 +2,7 @@
 //
 // It runs in the executor and trusts the catalogue's entry alone. A program gets its argument vector as it stands (no
 // shell), a session and process group of its own, /dev/null, a bounded log, a small environment (ENV-1), and outside
-// development a user of its own. It outlives the executor and is found again by pid, start time and boot: a recycled pid
+// development a user of its own and no capability whatever the executor has. It outlives the executor and is found again by pid, start time and boot: a recycled pid
 // is never ours.
 //
 // Outside development each service has a control group of its own where this host lets the executor make any (package
@@ -195,12 +195,14 @@ func (d *Driver) Definition(_ context.Context, s *catalogue.Service) (string, er
 	return digest, err
 }
 
-// Start starts the program of a service that is not running. It returns when the program runs, whether or not it is
-// healthy yet. Errors wrap one of the driver package's.
-func (d *Driver) Start(_ context.Context, s *catalogue.Service) error {
-	if info, err := os.Stat(s.Program()); err != nil || !info.Mode().IsRegular() {
-		return fmt.Errorf("%w: %s", driver.ErrProgramMissing, s.Program())
+// Start starts the program of a service that is not running, if its file has the definition. It returns when the program
+// runs, whether or not it is healthy yet. Errors wrap one of the driver package's.
+func (d *Driver) Start(_ context.Context, s *catalogue.Service, definition string) error {
+	program, err := openProgram(s.Program(), definition)
+	if err != nil {
+		return err
 	}
+	defer program.file.Close()
 	if err := driver.PortFree(s.Port); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrPortInUse, err)
 	}
@@ -231,13 +233,18 @@ func (d *Driver) Start(_ context.Context, s *catalogue.Service) error {
 		r.CGroup = g.Path()
 		begin = func() error { return g.Start(cmd) }
 	}
+	if start := begin; !d.development {
+		begin = func() error { return confined(start) }
+	}
 	if err := d.save(r); err != nil {
 		return err
 	}
-	if err := begin(); err != nil {
+	if err := program.start(cmd, begin); err != nil {
 		d.clear(r)
 		d.forget(s.ID)
 		switch {
+		case errors.Is(err, driver.ErrChanged):
+			return err
 		case errors.Is(err, os.ErrPermission):
 			return fmt.Errorf("%w: %w", driver.ErrNotPermitted, err)
 		case errors.Is(err, os.ErrNotExist):
@@ -414,11 +421,10 @@ func command(s *catalogue.Service, development bool) (*exec.Cmd, error) {
 			return nil, fmt.Errorf("%w: %w", driver.ErrNotPermitted, err)
 		}
 	}
-	if as.Uid == self.Uid && !development {
-		return nil, fmt.Errorf("%w: it would be the executor's own", driver.ErrNotPermitted)
+	if (as.Uid == self.Uid || as.Uid == "0") && !development {
+		return nil, fmt.Errorf("%w: it would be the executor's own, or root", driver.ErrNotPermitted)
 	}
 	cmd := &exec.Cmd{
-		Path:        s.Program(),
 		Args:        s.Argv,
 		Env:         environment(as, s.Environment),
 		Dir:         s.WorkingDir,

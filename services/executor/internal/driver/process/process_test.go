@@ -61,12 +61,29 @@ func TestMain(m *testing.M) {
 			fmt.Println(strings.Repeat("x", 1023))
 			time.Sleep(100 * time.Microsecond)
 		}
+	case "status": // what it is, and whether it can become root
+		raw, _ := os.ReadFile("/proc/self/status")
+		fmt.Printf("%sroot: %v\n", raw, syscall.Setuid(0))
+		wait()
+	case "capable": // an executor that may change users
+		d, err := New(Config{Dir: arg, Log: slog.New(slog.DiscardHandler)})
+		s := entry("status", "")
+		s.RunAs = "nobody"
+		if err == nil {
+			err = start(context.Background(), d, s)
+		}
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(3)
+		}
+		wait()
+		_, _ = d.Stop(context.Background(), s)
 	case "brief":
 		os.Exit(7)
 	case "executor": // starts a service and is killed
 		d, err := New(Config{Dir: arg, Log: slog.New(slog.DiscardHandler), Development: true})
 		if err == nil {
-			err = d.Start(context.Background(), entry("polite", ""))
+			err = start(context.Background(), d, entry("polite", ""))
 		}
 		if err != nil {
 			os.Exit(3)
@@ -128,9 +145,18 @@ func open(t *testing.T, dir string) *Driver {
 }
 
 // started starts a program and sees to it that nothing of it outlives the test.
+// start starts what there is at this moment.
+func start(ctx context.Context, d *Driver, s *catalogue.Service) error {
+	definition, err := d.Definition(ctx, s)
+	if err != nil {
+		return err
+	}
+	return d.Start(ctx, s, definition)
+}
+
 func started(t *testing.T, d *Driver, s *catalogue.Service) identity {
 	t.Helper()
-	if err := d.Start(t.Context(), s); err != nil {
+	if err := start(t.Context(), d, s); err != nil {
 		t.Fatal(err)
 	}
 	return held(t, d, s.ID)
@@ -255,7 +281,7 @@ func TestTheWholeGroupIsStopped(t *testing.T) {
 func TestAProgramThatEndsByItselfIsSeen(t *testing.T) {
 	dir := t.TempDir()
 	d, s := open(t, dir), entry("brief", "")
-	if err := d.Start(t.Context(), s); err != nil {
+	if err := start(t.Context(), d, s); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "its end is seen", func() bool { return d.Look(s).State == driver.Ended })
@@ -374,7 +400,7 @@ func TestWhatCannotStart(t *testing.T) {
 	d := open(t, t.TempDir())
 	missing := entry("polite", "")
 	missing.Argv = []string{"/nonexistent/program"}
-	if err := d.Start(t.Context(), missing); !errors.Is(err, driver.ErrProgramMissing) {
+	if err := start(t.Context(), d, missing); !errors.Is(err, driver.ErrProgramMissing) {
 		t.Errorf("missing program: %v", err)
 	}
 	stranger, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -384,7 +410,7 @@ func TestWhatCannotStart(t *testing.T) {
 	defer stranger.Close()
 	busy := entry("polite", "")
 	busy.Port = uint32(stranger.Addr().(*net.TCPAddr).Port)
-	if err := d.Start(t.Context(), busy); !errors.Is(err, driver.ErrPortInUse) {
+	if err := start(t.Context(), d, busy); !errors.Is(err, driver.ErrPortInUse) {
 		t.Errorf("busy port: %v", err)
 	}
 	text := entry("polite", "")
@@ -392,13 +418,18 @@ func TestWhatCannotStart(t *testing.T) {
 	if err := os.WriteFile(text.Argv[0], []byte("not a program"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Start(t.Context(), text); err == nil {
+	if err := start(t.Context(), d, text); err == nil {
 		t.Error("a text file was started")
 	}
 	nobody := entry("polite", "")
 	nobody.RunAs = "no-such-user"
-	if err := d.Start(t.Context(), nobody); !errors.Is(err, driver.ErrNotPermitted) {
+	if err := start(t.Context(), d, nobody); !errors.Is(err, driver.ErrNotPermitted) {
 		t.Errorf("unknown user: %v", err)
+	}
+	root := entry("polite", "")
+	root.RunAs = "root"
+	if _, err := command(root, false); !errors.Is(err, driver.ErrNotPermitted) {
+		t.Errorf("root: %v", err)
 	}
 	for _, development := range []bool{false, true} {
 		if _, err := command(entry("polite", ""), development); errors.Is(err, driver.ErrNotPermitted) == development {
@@ -408,6 +439,74 @@ func TestWhatCannotStart(t *testing.T) {
 	for _, s := range []*catalogue.Service{missing, busy, text, nobody} {
 		if got := d.Look(s).State; got != driver.Stopped {
 			t.Errorf("after a failed start: %v", got)
+		}
+	}
+}
+
+// TestOnlyWhatWasApprovedRuns: the content counts, whatever happened to the file in between.
+func TestOnlyWhatWasApprovedRuns(t *testing.T) {
+	d := open(t, t.TempDir())
+	raw, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range []bool{false, true} {
+		s := entry("polite", "")
+		s.Argv = []string{filepath.Join(t.TempDir(), "program")}
+		content := raw
+		if script {
+			content = []byte("#!" + os.Args[0] + "\n")
+		}
+		put := func(content []byte) {
+			t.Helper()
+			if err := os.WriteFile(s.Argv[0]+".new", content, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(s.Argv[0]+".new", s.Argv[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(content)
+		definition, err := d.Definition(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(append(slices.Clone(content), ' '))
+		for _, told := range []string{definition, ""} {
+			if err := d.Start(t.Context(), s, told); !errors.Is(err, driver.ErrChanged) || d.Look(s).State != driver.Stopped {
+				t.Errorf("a script: %v: another program: %v", script, err)
+			}
+		}
+		put(content)
+		if err := d.Start(t.Context(), s, definition); err != nil || d.Look(s).State != driver.Running {
+			t.Errorf("a script: %v: the program: %v", script, err)
+		}
+		if _, err := d.Stop(t.Context(), s); err != nil {
+			t.Error(err)
+		}
+
+		// At the last moment.
+		begun := false
+		begin := func() error { begun = true; return nil }
+		p, err := openProgram(s.Argv[0], definition)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.file.Close()
+		put([]byte("another"))
+		if err := p.start(&exec.Cmd{}, begin); begun || !errors.Is(err, driver.ErrChanged) {
+			t.Errorf("a script: %v: replaced at the last moment: begun %v, %v", script, begun, err)
+		}
+		put(content)
+		if p, err = openProgram(s.Argv[0], definition); err != nil {
+			t.Fatal(err)
+		}
+		defer p.file.Close()
+		if err := os.WriteFile(s.Argv[0], append(slices.Clone(content), '\n'), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.start(&exec.Cmd{}, begin); begun || !errors.Is(err, driver.ErrChanged) {
+			t.Errorf("a script: %v: written to at the last moment: begun %v, %v", script, begun, err)
 		}
 	}
 }

@@ -15,12 +15,16 @@ import (
 	"durward.internal/services/platform/catalogue"
 )
 
-// window is how much of a log is read at once. A line that is longer is cut.
-const window = 256 << 10
+const (
+	// window is how much of a log is read at once. Of a line that is longer, only the beginning is shown.
+	window = 256 << 10
+	// around is how much of a log is read on either side of that.
+	around = 16 << 10
+)
 
 // Logs returns lines of the service's log. A cursor is a place in all that the service ever wrote, "b" and a number of bytes, so
-// that it holds when the log is emptied; what was thrown away since is skipped. While the service runs, a line that is not
-// ended yet is not shown.
+// that it holds when the log is emptied; what was thrown away since is skipped. Whoever reads may make one up, so the rest of a
+// line that it stands in is skipped too. While the service runs, a line that is not ended yet is not shown.
 func (d *Driver) Logs(_ context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error) {
 	d.mu.Lock()
 	r := d.records[s.ID]
@@ -124,15 +128,19 @@ func (l *stream) last(lines int, running bool) (driver.Page, error) {
 	}
 	from, raw = skipPart(from, raw)
 	all, used := split(raw, running, false)
-	return driver.Page{Lines: all[max(len(all)-lines, 0):], Cursor: place(from + int64(used))}, nil
+	n := max(len(all)-lines, 0)
+	return driver.Page{Lines: all[n:], Before: all[max(n-driver.Around, 0):n], Cursor: place(from + int64(used))}, nil
 }
 
 // after returns the lines after a cursor; the oldest ones for a cursor that stands for no place that is left.
 func (l *stream) after(cursor string, lines int, running bool) (driver.Page, error) {
 	at, ok := parsePlace(cursor)
-	whole := ok && at >= l.start && at <= l.end
-	if !whole {
+	if !ok || at < l.start || at > l.end {
 		at = l.start
+	}
+	whole, err := l.begins(at)
+	if err != nil {
+		return driver.Page{}, err
 	}
 	to := min(at+window, l.end)
 	raw, err := l.read(at, to)
@@ -143,23 +151,50 @@ func (l *stream) after(cursor string, lines int, running bool) (driver.Page, err
 		at, raw = skipPart(at, raw)
 	}
 	all, used := split(raw, running || to < l.end, to < l.end)
-	more := to < l.end
+	page := driver.Page{Lines: all, More: to < l.end}
 	if len(all) > lines {
-		all, more = all[:lines], true
+		page.Lines, page.More = all[:lines], true
+		page.After = all[lines:min(lines+driver.Around, len(all))]
 		used = 0
 		for range lines {
 			used += bytes.IndexByte(raw[used:], '\n') + 1
 		}
 	}
-	return driver.Page{Lines: all, Cursor: place(at + int64(used)), More: more}, nil
+	page.Cursor = place(at + int64(used))
+	page.Before, err = l.before(at)
+	return page, err
 }
 
-// skipPart leaves out a line whose beginning was thrown away.
+// begins reports whether a line begins at a place: at the first byte ever written, or after the end of another line.
+func (l *stream) begins(at int64) (bool, error) {
+	if at <= l.start {
+		return at == 0, nil
+	}
+	raw, err := l.read(at-1, at)
+	return string(raw) == "\n", err
+}
+
+// before returns the whole lines before a place where a line begins.
+func (l *stream) before(at int64) ([]string, error) {
+	from := max(l.start, at-around)
+	raw, err := l.read(from, at)
+	if err != nil {
+		return nil, err
+	}
+	_, raw = skipPart(from, raw)
+	all, _ := split(raw, true, false)
+	return all[max(len(all)-driver.Around, 0):], nil
+}
+
+// skipPart leaves out the rest of a line that began before.
 func skipPart(at int64, raw []byte) (int64, []byte) {
 	if at == 0 {
 		return at, raw
 	}
 	n := bytes.IndexByte(raw, '\n') + 1
+	if n == 0 {
+		n = len(raw)
+	}
 	return at + int64(n), raw[n:]
 }
 

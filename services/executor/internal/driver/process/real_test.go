@@ -3,10 +3,17 @@
 package process
 
 import (
+	"errors"
 	"log/slog"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/platform/catalogue"
@@ -58,6 +65,100 @@ func TestProduction(t *testing.T) {
 	if _, err := d.Stop(t.Context(), s); err != nil || group.There() {
 		t.Errorf("the group is still there: %v", err)
 	}
+}
+
+// The shipped drop-in lets the executor change users. Its services get nothing of that: one could make itself root with it.
+func TestCapabilitiesEndWithTheExecutor(t *testing.T) {
+	dropIn, err := os.ReadFile("../../../../../deploy/systemd/durward-executor.service.d/executor-process.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held []uintptr
+	for line := range strings.Lines(string(dropIn)) {
+		if names, ok := strings.CutPrefix(line, "AmbientCapabilities="); ok {
+			for _, name := range strings.Fields(names) {
+				number, ok := map[string]uintptr{
+					"CAP_SETUID": unix.CAP_SETUID, "CAP_SETGID": unix.CAP_SETGID, "CAP_KILL": unix.CAP_KILL, "CAP_SETPCAP": unix.CAP_SETPCAP,
+				}[name]
+				if !ok {
+					t.Fatalf("%s is new to this test", name)
+				}
+				held = append(held, number)
+			}
+		}
+	}
+	if len(held) == 0 {
+		t.Fatal("the drop-in gives the executor no capability")
+	}
+	dir, err := os.MkdirTemp("", "capable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	program := filepath.Join(dir, "program")
+	raw, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, raw, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{dir, program} {
+		if err := errors.Join(os.Chmod(file, 0o755), os.Chown(file, 1, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	executor := exec.Command(program)
+	executor.Env = append(os.Environ(), role+"=capable", roleArg+"="+dir)
+	executor.Stdout, executor.Stderr = t.Output(), t.Output()
+	executor.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1, Gid: 1}, AmbientCaps: held}
+	if err := executor.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = executor.Process.Signal(syscall.SIGTERM)
+		if err := executor.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	var said string
+	eventually(t, "the service says what it is", func() bool {
+		raw, err := os.ReadFile(filepath.Join(dir, "logs", "demo.log"))
+		said = string(raw)
+		return err == nil && strings.Contains(said, "root: ")
+	})
+	of := func(pid string) map[string]string {
+		raw, err := os.ReadFile("/proc/" + pid + "/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status(string(raw))
+	}
+	if mine := of(strconv.Itoa(executor.Process.Pid)); strings.Trim(mine["CapAmb"], "0") == "" || strings.Trim(mine["CapEff"], "0") == "" {
+		t.Errorf("the executor itself has lost its capabilities: %v", mine)
+	}
+	service := status(said)
+	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+		if got, ok := service[set]; !ok || strings.Trim(got, "0") != "" {
+			t.Errorf("%s of the service is %q", set, got)
+		}
+	}
+	if service["NoNewPrivs"] != "1" || service["root"] != "operation not permitted" {
+		t.Errorf("new privileges: %q; setuid(0): %q", service["NoNewPrivs"], service["root"])
+	}
+	if got := strings.Fields(service["Uid"]); len(got) != 4 || got[0] == "0" || got[0] == "1" {
+		t.Errorf("its user is %q", got)
+	}
+}
+
+// status reads lines like those of /proc/PID/status.
+func status(text string) map[string]string {
+	out := map[string]string{}
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(line, ":")
+		out[key] = strings.TrimSpace(value)
+	}
+	return out
 }
 
 // strays are programs in the group that are not in the session of the first one.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
@@ -39,7 +40,7 @@ type manager interface {
 	properties(ctx context.Context, unit string) (properties, error)
 	// states returns the active state of each unit.
 	states(ctx context.Context, units []string) (map[string]string, error)
-	// start and stop queue a job in mode "fail", which disturbs no other job. The channel gets its result.
+	// start and stop queue a job in mode "fail", which disturbs no other job. The channel gets its result. cancel ends one.
 	start(ctx context.Context, unit string) (job uint32, result <-chan string, err error)
 	stop(ctx context.Context, unit string) (job uint32, result <-chan string, err error)
 	cancel(ctx context.Context, job uint32) error
@@ -58,15 +59,24 @@ type change struct {
 
 // bus is systemd over D-Bus.
 //
-// go-systemd does the calls and waits for jobs. Its subscriptions are not used: they take signals from anybody on the bus and
-// trust their shape, so that any local user could end this process. Here a second connection takes systemd's own alone.
+// go-systemd does most of the calls. Its subscriptions and its jobs are not used: they take signals from anybody on the bus and
+// trust their shape, so that any local user could end this process, or a job's wait. Here another connection takes systemd's own
+// alone.
 type bus struct {
 	*sd.Conn
-	signals *dbus.Conn
-	out     chan change
+	// calls is the connection that jobs are queued on: systemd lets their own client cancel them, and whoever else polkit lets.
+	calls, signals *dbus.Conn
+	out            chan change
+	closing        sync.Once
+	closed         chan struct{}
+
+	// mu guards jobs, which are those that are not done, by their paths. It is held while one is queued, so that its end is not
+	// told before it is here.
+	mu   sync.Mutex
+	jobs map[dbus.ObjectPath]chan<- string
 }
 
-// connect makes both connections and subscribes. They last until close, or until ctx ends.
+// connect makes the connections and subscribes. They last until close, or until ctx ends.
 func connect(ctx context.Context, cfg Config) (manager, error) {
 	address := cfg.Address
 	if address == "" {
@@ -91,25 +101,28 @@ func connect(ctx context.Context, cfg Config) (manager, error) {
 func connectTo(ctx context.Context, address string) (*bus, error) {
 	direct := strings.HasSuffix(address, privateSuffix)
 	dialled := func() (*dbus.Conn, error) { return dial(ctx, address, direct) }
-	calls, err := sd.NewConnection(dialled)
+	library, err := sd.NewConnection(dialled)
 	if err != nil {
 		return nil, err
 	}
-	signals, err := dialled()
-	if err != nil {
-		calls.Close()
+	b := &bus{Conn: library, out: make(chan change), closed: make(chan struct{}), jobs: map[dbus.ObjectPath]chan<- string{}}
+	if b.calls, err = dialled(); err != nil {
+		b.close()
 		return nil, err
 	}
-	b := &bus{Conn: calls, signals: signals, out: make(chan change)}
+	if b.signals, err = dialled(); err != nil {
+		b.close()
+		return nil, err
+	}
 	// Before subscribing, so that nothing is missed. The connection closes the channel.
 	incoming := make(chan *dbus.Signal, 64)
-	signals.Signal(incoming)
+	b.signals.Signal(incoming)
 	owner, err := b.subscribe(ctx, direct)
 	if err != nil {
 		b.close()
 		return nil, err
 	}
-	go b.sift(ctx, incoming, owner)
+	go b.sift(incoming, owner)
 	return b, nil
 }
 
@@ -165,6 +178,7 @@ func (b *bus) subscribe(ctx context.Context, direct bool) (owner string, err err
 				dbus.WithMatchSender(busName), dbus.WithMatchInterface("org.freedesktop.DBus.Properties"),
 				dbus.WithMatchMember("PropertiesChanged"), dbus.WithMatchPathNamespace(busPath + "/unit"),
 			},
+			{dbus.WithMatchSender(busName), dbus.WithMatchInterface(busName + ".Manager"), dbus.WithMatchMember("JobRemoved")},
 			{
 				dbus.WithMatchSender("org.freedesktop.DBus"), dbus.WithMatchInterface("org.freedesktop.DBus"),
 				dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, busName),
@@ -178,16 +192,23 @@ func (b *bus) subscribe(ctx context.Context, direct bool) (owner string, err err
 	return owner, b.signals.Object(busName, busPath).CallWithContext(ctx, managerMethods+"Subscribe", 0).Err
 }
 
-// sift passes on what systemd says of units. A bus gives us what anybody sends to us alone, whatever we asked for, so the sender
-// is looked at here again.
-func (b *bus) sift(ctx context.Context, incoming <-chan *dbus.Signal, owner string) {
+// sift passes on what systemd says of units and of our jobs. A bus gives us what anybody sends to us alone, whatever we asked
+// for, so the sender is looked at here again.
+func (b *bus) sift(incoming <-chan *dbus.Signal, owner string) {
 	defer close(b.out)
 	for signal := range incoming {
 		if signal.Name == "org.freedesktop.DBus.NameOwnerChanged" && signal.Sender == "org.freedesktop.DBus" {
 			b.close() // another systemd took over, to which nobody has subscribed
+			return
+		}
+		if signal.Sender != owner {
 			continue
 		}
-		if signal.Sender != owner || signal.Name != "org.freedesktop.DBus.Properties.PropertiesChanged" || len(signal.Body) < 2 {
+		if signal.Name == managerMethods+"JobRemoved" {
+			b.finish(signal.Body)
+			continue
+		}
+		if signal.Name != "org.freedesktop.DBus.Properties.PropertiesChanged" || len(signal.Body) < 2 {
 			continue
 		}
 		changed, ok := signal.Body[1].(map[string]dbus.Variant)
@@ -200,17 +221,42 @@ func (b *bus) sift(ctx context.Context, incoming <-chan *dbus.Signal, owner stri
 		}
 		select {
 		case b.out <- c:
-		case <-ctx.Done():
+		case <-b.closed:
 			return
 		}
+	}
+}
+
+// finish tells whoever waits for a job how it ended: JobRemoved has its number, path, unit and result.
+func (b *bus) finish(body []any) {
+	if len(body) != 4 {
+		return
+	}
+	path, isPath := body[1].(dbus.ObjectPath)
+	result, isResult := body[3].(string)
+	if !isPath || !isResult {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if waiting, ok := b.jobs[path]; ok {
+		delete(b.jobs, path)
+		waiting <- result
 	}
 }
 
 func (b *bus) changes() <-chan change { return b.out }
 
 func (b *bus) close() {
-	b.Close()
-	_ = b.signals.Close()
+	b.closing.Do(func() {
+		close(b.closed)
+		b.Close()
+		for _, conn := range []*dbus.Conn{b.calls, b.signals} {
+			if conn != nil {
+				_ = conn.Close()
+			}
+		}
+	})
 }
 
 func (b *bus) properties(ctx context.Context, unit string) (properties, error) {
@@ -234,30 +280,37 @@ func (b *bus) states(ctx context.Context, units []string) (map[string]string, er
 	return out, nil
 }
 
-// A job's channel has room for its result: go-systemd's one goroutine must never wait for us.
 func (b *bus) start(ctx context.Context, unit string) (uint32, <-chan string, error) {
-	return queue(ctx, unit, b.StartUnitContext)
+	return b.queue(ctx, "StartUnit", unit)
 }
 
 func (b *bus) stop(ctx context.Context, unit string) (uint32, <-chan string, error) {
-	return queue(ctx, unit, b.StopUnitContext)
+	return b.queue(ctx, "StopUnit", unit)
 }
 
-// enqueue is one of go-systemd's methods that queue a job for a unit.
-type enqueue func(ctx context.Context, unit, mode string, result chan<- string) (int, error)
-
-func queue(ctx context.Context, unit string, call enqueue) (uint32, <-chan string, error) {
+// queue queues a job by one of systemd's methods. The channel has room for its result: sift never waits for anybody.
+func (b *bus) queue(ctx context.Context, method, unit string) (uint32, <-chan string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var job dbus.ObjectPath
+	if err := b.calls.Object(busName, busPath).CallWithContext(ctx, managerMethods+method, 0, unit, "fail").Store(&job); err != nil {
+		return 0, nil, translate(err)
+	}
+	number, err := strconv.ParseUint(strings.TrimPrefix(string(job), busPath+"/job/"), 10, 32)
+	if err != nil {
+		return 0, nil, fmt.Errorf("%w: it queued a job without a number", driver.ErrNoManager)
+	}
 	result := make(chan string, 1)
-	job, err := call(ctx, unit, "fail", result)
-	return uint32(job), result, translate(err)
+	b.jobs[job] = result
+	return uint32(number), result, nil
 }
 
 func (b *bus) cancel(ctx context.Context, job uint32) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return translate(b.signals.Object(busName, busPath).CallWithContext(ctx, managerMethods+"CancelJob", 0, job).Err)
+	return translate(b.calls.Object(busName, busPath).CallWithContext(ctx, managerMethods+"CancelJob", 0, job).Err)
 }
 
 func (b *bus) kill(ctx context.Context, unit string) error {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -25,6 +27,7 @@ type fake struct {
 	// onStart and onStop say what becomes of the unit, and the job's result; "" for none.
 	onStart, onStop func(*fake) string
 	onKill          func(*fake)
+	onReset         func()
 	err             map[string]error
 	out             chan change
 	closed          bool
@@ -102,6 +105,9 @@ func (f *fake) resetFailed(context.Context, string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.props["ActiveState"] = "inactive"
+	if f.onReset != nil {
+		f.onReset()
+	}
 	return f.note("reset-failed")
 }
 
@@ -132,7 +138,8 @@ func (f *fake) change(p properties) {
 
 func on(t *testing.T, f *fake) *Driver {
 	t.Helper()
-	d, err := newDriver(Config{Journalctl: "/bin/false", Logger: slog.New(slog.DiscardHandler)}, func(context.Context) (manager, error) { return f, nil })
+	cfg := Config{Journalctl: "/bin/false", Development: true, Logger: slog.New(slog.DiscardHandler)}
+	d, err := newDriver(cfg, func(context.Context) (manager, error) { return f, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,12 +147,18 @@ func on(t *testing.T, f *fake) *Driver {
 	return d
 }
 
+// ask starts what there is at this moment; a definition that cannot be had is as good as any.
+func ask(ctx context.Context, d *Driver, s *catalogue.Service) error {
+	definition, _ := d.Definition(ctx, s)
+	return d.Start(ctx, s, definition)
+}
+
 func x() *catalogue.Service {
 	return &catalogue.Service{ID: "x", Driver: catalogue.DriverSystemd, Unit: "x.service", StopTimeoutS: 30}
 }
 
 func idle() properties {
-	return properties{"Id": "x.service", "LoadState": "loaded", "ActiveState": "inactive"}
+	return properties{"Id": "x.service", "LoadState": "loaded", "ActiveState": "inactive", "FragmentPath": "testdata/x.service"}
 }
 
 func TestNewRefuses(t *testing.T) {
@@ -174,6 +187,7 @@ func TestStart(t *testing.T) {
 		{"not permitted", idle(), nil, map[string]error{"start": driver.ErrNotPermitted}, driver.ErrNotPermitted, []string{"start"}},
 		{"another job", idle(), nil, map[string]error{"start": errDestructive}, driver.ErrNotStarted, []string{"start"}},
 		{"no answer", idle(), nil, map[string]error{"properties": driver.ErrNoManager}, driver.ErrNoManager, nil},
+		{"no answer to the start", idle(), nil, map[string]error{"start": driver.ErrNoManager}, driver.ErrUnknown, []string{"start"}},
 		{"a dependency", idle(), func(*fake) string { return "dependency" }, nil, driver.ErrNotStarted, []string{"start"}},
 		{"skipped", idle(), func(*fake) string { return "skipped" }, nil, driver.ErrNotStarted, []string{"start"}},
 		{"no program", idle(), func(f *fake) string {
@@ -203,7 +217,7 @@ func TestStart(t *testing.T) {
 				f.onStart = c.onStart
 				maps.Copy(f.err, c.err)
 				d := on(t, f)
-				if err := d.Start(t.Context(), x()); !errors.Is(err, c.want) {
+				if err := ask(t.Context(), d, x()); !errors.Is(err, c.want) {
 					t.Errorf("Start = %v, want %v", err, c.want)
 				}
 				if !slices.Equal(c.calls, f.said()) {
@@ -227,7 +241,7 @@ func TestUnitNamesAreTheCataloguesAlone(t *testing.T) {
 			_, stop := d.Stop(t.Context(), s)
 			_, define := d.Definition(t.Context(), s)
 			_, logs := d.Logs(t.Context(), s, "", 1)
-			for _, err := range []error{d.Start(t.Context(), s), stop, define, logs} {
+			for _, err := range []error{ask(t.Context(), d, s), stop, define, logs} {
 				if !errors.Is(err, driver.ErrUnitMissing) {
 					t.Errorf("unit %q: %v", name, err)
 				}
@@ -253,7 +267,7 @@ func TestStartDoesNotWaitForReadiness(t *testing.T) {
 			time.Sleep(time.Minute)
 			f.change(begun(properties{"ActiveState": "activating", "SubState": "start"}))
 		}()
-		if err := d.Start(t.Context(), x()); err != nil || time.Since(began) != time.Minute {
+		if err := ask(t.Context(), d, x()); err != nil || time.Since(began) != time.Minute {
 			t.Errorf("Start = %v after %v", err, time.Since(began))
 		}
 		if got := d.Look(x()); got.State != driver.Starting || got.PID != 42 {
@@ -268,11 +282,49 @@ func TestStartThatIsGivenUpIsCalledOff(t *testing.T) {
 		d := on(t, f)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := d.Start(ctx, x()); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, driver.ErrNotStarted) {
+		if err := ask(ctx, d, x()); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, driver.ErrNotStarted) {
 			t.Errorf("Start = %v", err)
 		}
 		if diff := cmp.Diff([]string{"start", "cancel"}, f.said()); diff != "" {
 			t.Errorf("asked of systemd (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// What changed after it was approved is not run, however late it changed.
+func TestOnlyWhatWasApprovedIsStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "x.service")
+		write := func(text string) {
+			t.Helper()
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("[Service]\nExecStart=/bin/true\n")
+		failedBefore := over("failed", 41, 40, properties{"FragmentPath": file})
+		f := newFake(maps.Clone(failedBefore))
+		f.onStart = func(f *fake) string { f.become(begun(properties{"FragmentPath": file})); return "done" }
+		d := on(t, f)
+		definition, err := d.Definition(t.Context(), x())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Start(t.Context(), x(), ""); !errors.Is(err, driver.ErrChanged) {
+			t.Errorf("without a definition: %v", err)
+		}
+		f.onReset = func() { write("[Service]\nExecStart=/bin/false\n") } // the last thing before the start
+		f.become(maps.Clone(failedBefore))
+		if err := d.Start(t.Context(), x(), definition); !errors.Is(err, driver.ErrChanged) || driver.Cause(err) != driver.CauseChanged {
+			t.Errorf("changed: %v", err)
+		}
+		f.onReset = func() { f.props["NeedDaemonReload"] = true }
+		f.become(maps.Clone(failedBefore))
+		if err := d.Start(t.Context(), x(), definition); !errors.Is(err, errReload) || driver.Cause(err) != driver.CauseChanged {
+			t.Errorf("a reload is needed: %v", err)
+		}
+		if calls := f.said(); slices.Contains(calls, "start") {
+			t.Errorf("asked of systemd: %q", calls)
 		}
 	})
 }
@@ -404,7 +456,7 @@ func TestBusIsLost(t *testing.T) {
 		if got := d.Look(x()); got.State != driver.Unknown || got.Cause != driver.CauseNoManager {
 			t.Errorf("without systemd: %+v", got)
 		}
-		if err := d.Start(t.Context(), x()); !errors.Is(err, driver.ErrNoManager) {
+		if err := ask(t.Context(), d, x()); !errors.Is(err, driver.ErrNoManager) {
 			t.Errorf("Start without systemd = %v", err)
 		}
 		if _, err := d.Stop(t.Context(), x()); !errors.Is(err, driver.ErrNoManager) {
@@ -426,7 +478,9 @@ func TestBusIsLostInTheMiddle(t *testing.T) {
 			time.Sleep(time.Second)
 			f.close()
 		}()
-		if err := d.Start(t.Context(), x()); !errors.Is(err, driver.ErrNoManager) {
+		// The job may come to its end without anybody who hears of it.
+		f.err["cancel"] = driver.ErrNoManager
+		if err := ask(t.Context(), d, x()); !errors.Is(err, driver.ErrUnknown) || driver.Cause(err) != driver.CauseUnknown {
 			t.Errorf("Start = %v", err)
 		}
 	})

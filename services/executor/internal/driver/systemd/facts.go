@@ -4,7 +4,10 @@ import (
 	"encoding/hex"
 	"math"
 	"net/netip"
+	"os/user"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,12 +48,15 @@ type facts struct {
 	dropIns               []string
 	needReload            bool
 	// restart is the unit's Restart=.
-	restart  string
-	mainPID  int
-	cgroup   string
-	restarts uint32
-	job      uint32
-	since    time.Time
+	restart string
+	// user is the unit's User=, "" for root; dynamic: systemd makes one up for it. above: its program runs as root all the same.
+	user           string
+	dynamic, above bool
+	mainPID        int
+	cgroup         string
+	restarts       uint32
+	job            uint32
+	since          time.Time
 	// bounded: its memory has a limit.
 	bounded bool
 	// private: it sees no network but a loopback interface of its own. guarded: it may exchange packets with this host alone.
@@ -116,6 +122,9 @@ func read(p properties) facts {
 	take(p, "DropInPaths", &f.dropIns)
 	take(p, "NeedDaemonReload", &f.needReload)
 	take(p, "Restart", &f.restart)
+	take(p, "User", &f.user)
+	take(p, "DynamicUser", &f.dynamic)
+	f.above = privileged(p["ExecStartEx"])
 	take(p, "ControlGroup", &f.cgroup)
 	take(p, "NRestarts", &f.restarts)
 	take(p, "PrivateNetwork", &f.private)
@@ -142,6 +151,18 @@ func read(p properties) facts {
 	})
 	f.run.merge(p)
 	return f
+}
+
+// privileged reports whether a list of (program, arguments, flags, …) has a program that User= does not hold for.
+func privileged(v any) bool {
+	list, _ := v.([][]any)
+	return slices.ContainsFunc(list, func(command []any) bool {
+		if len(command) < 3 {
+			return true
+		}
+		flags, ok := command[2].([]string)
+		return !ok || slices.Contains(flags, "privileged") || slices.Contains(flags, "no-setuid")
+	})
 }
 
 // ranges reads a list of (family, address, prefix length).
@@ -193,6 +214,37 @@ func (f facts) refusal(name string) error {
 	}
 	return nil
 }
+
+// confined reports whether the unit's program runs as somebody who is neither root nor self, the executor's user, nor another of
+// Durward's. A user that is not known here is systemd's to make up, or to refuse.
+func (f facts) confined(self int) bool {
+	if f.above || f.user == "" {
+		return !f.above && f.dynamic
+	}
+	uid, err := strconv.Atoi(f.user)
+	if err != nil {
+		known, err := user.Lookup(f.user)
+		if err != nil {
+			return true
+		}
+		if uid, err = strconv.Atoi(known.Uid); err != nil {
+			return false
+		}
+	}
+	if f.dynamic && uid >= dynamicMin && uid <= dynamicMax {
+		return true
+	}
+	return uid != 0 && uid != self && !strings.HasPrefix(f.user, ownUsers)
+}
+
+// The users that systemd makes up for DynamicUser=, systemd.exec(5). One that the host has by that name is used instead.
+const (
+	dynamicMin = 61184
+	dynamicMax = 65519
+)
+
+// ownUsers is how the names of the users begin that the installation makes for Durward's processes.
+const ownUsers = "durward-"
 
 // bluntCause is why a unit ended as far as systemd's own words tell. v1: the host's control groups are of version 1, where
 // systemd is not told of the OOM killer.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ import (
 func begun(more properties) properties {
 	p := properties{
 		"Id": "x.service", "LoadState": "loaded", "ActiveState": "active", "SubState": "running", "Restart": "no",
-		"FragmentPath": "/etc/systemd/system/x.service", "DropInPaths": []string{}, "NeedDaemonReload": false,
+		"FragmentPath": "testdata/x.service", "DropInPaths": []string{}, "NeedDaemonReload": false,
 		"MainPID": uint32(42), "ControlGroup": "/system.slice/x.service", "NRestarts": uint32(0), "Result": "success",
 		"InvocationID": []byte("0123456789abcdef"), "ActiveEnterTimestamp": uint64(1_700_000_000_000_000),
 		"InactiveExitTimestampMonotonic": uint64(10), "ActiveEnterTimestampMonotonic": uint64(20),
@@ -57,6 +58,46 @@ func TestReadTakesNothingOfTheWrongType(t *testing.T) {
 	}
 }
 
+func TestWhoseProgramItIs(t *testing.T) {
+	as := func(name string) properties { return begun(properties{"User": name}) }
+	command := func(flags ...string) properties {
+		return begun(properties{"User": "nobody", "ExecStartEx": [][]any{{"/bin/true", []string{"/bin/true"}, flags}}})
+	}
+	self := strconv.Itoa(os.Getuid())
+	for name, c := range map[string]struct {
+		props properties
+		want  bool
+	}{
+		"nobody said":                   {begun(nil), false},
+		"root":                          {as("root"), false},
+		"root's number":                 {as("0"), false},
+		"the executor's own":            {as(self), false},
+		"a program above its user":      {command("privileged"), false},
+		"without a change of user":      {command("ignore-failure", "no-setuid"), false},
+		"flags that cannot be read":     {begun(properties{"User": "nobody", "ExecStartEx": [][]any{{"x", "y", 7}}}), false},
+		"another user":                  {as("nobody"), true},
+		"another user, any failure":     {command("ignore-failure"), true},
+		"one that systemd makes up":     {begun(properties{"DynamicUser": true}), true},
+		"made up, and above":            {begun(properties{"DynamicUser": true, "ExecStartEx": [][]any{{"x", []string{}, []string{"privileged"}}}}), false},
+		"made up, and named":            {begun(properties{"DynamicUser": true, "User": "durward-service-x"}), true},
+		"made up, and there: root":      {begun(properties{"DynamicUser": true, "User": "root"}), false},
+		"a user that nobody knows here": {as("no-such-user"), true},
+	} {
+		if got := read(c.props).confined(os.Getuid()); got != c.want {
+			t.Errorf("%s: confined %v", name, got)
+		}
+		if d := (&Driver{cfg: Config{Development: true}}); d.refusal(read(c.props), "x.service") != nil {
+			t.Errorf("%s: refused in development", name)
+		}
+		if d := (&Driver{journal: journal{user: true}}); d.refusal(read(c.props), "x.service") != nil {
+			t.Errorf("%s: refused of a user's own manager", name)
+		}
+		if err := (&Driver{}).refusal(read(c.props), "x.service"); (err == nil) != c.want || err != nil && !errors.Is(err, driver.ErrNotPermitted) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestRefusal(t *testing.T) {
 	cases := []struct {
 		name  string
@@ -76,7 +117,7 @@ func TestRefusal(t *testing.T) {
 			if !errors.Is(err, c.want) {
 				t.Errorf("refusal = %v, want %v", err, c.want)
 			}
-			if err != nil && !errors.Is(err, driver.ErrNotStarted) && !errors.Is(err, driver.ErrUnitMissing) {
+			if err != nil && !errors.Is(err, driver.ErrNotStarted) && !errors.Is(err, driver.ErrUnitMissing) && !errors.Is(err, driver.ErrChanged) {
 				t.Errorf("refusal = %v, which is none of the driver package's", err)
 			}
 		})

@@ -54,24 +54,29 @@ func (j journal) page(ctx context.Context, unit, cursor string, n int) (driver.P
 	n = min(max(n, 1), maxLines)
 	match := j.of(unit)
 	if cursor == "" {
-		lines, last, err := j.read(ctx, n, match, "--lines="+strconv.Itoa(n))
-		return driver.Page{Lines: lines, Cursor: orBeginning(last.at(n))}, err
+		lines, places, err := j.read(ctx, n+driver.Around, match, "--lines="+strconv.Itoa(n+driver.Around))
+		begin := max(len(lines)-n, 0)
+		return driver.Page{Lines: lines[begin:], Before: lines[:begin], Cursor: orBeginning(places.at(len(places)))}, err
 	}
 	args := []string{match}
 	if cursorPattern.MatchString(cursor) {
 		args = append(args, "--after-cursor="+cursor)
 	}
-	lines, last, err := j.read(ctx, n+1, args...)
+	lines, last, err := j.read(ctx, n+1+driver.Around, args...)
+	var before []string
 	if refused := (*exec.ExitError)(nil); errors.As(err, &refused) && len(args) > 1 {
 		// journalctl finds no such place. The oldest lines are better than none.
-		lines, last, err = j.read(ctx, n+1, match)
+		lines, last, err = j.read(ctx, n+1+driver.Around, match)
+	} else if err == nil && len(lines) > 0 && len(args) > 1 {
+		before, _, err = j.read(ctx, driver.Around, match, "--reverse", "--cursor="+cursor)
+		slices.Reverse(before)
 	}
 	if err != nil {
 		return driver.Page{}, err
 	}
-	page := driver.Page{Cursor: orBeginning(cursor), More: len(lines) > n}
+	page := driver.Page{Cursor: orBeginning(cursor), Before: before, More: len(lines) > n}
 	if page.Lines = lines; page.More {
-		page.Lines = lines[:n]
+		page.Lines, page.After = lines[:n], lines[n:]
 	}
 	if len(page.Lines) > 0 {
 		page.Cursor = last.at(n)

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"durward.internal/services/executor/internal/driver"
 )
@@ -102,10 +104,14 @@ func TestPage(t *testing.T) {
 		want                 driver.Page
 		args                 []string
 	}{
-		{"the newest", three, "", 3, driver.Page{Lines: []string{"a", "b", "c"}, Cursor: place(3)}, []string{"--all --unit=x.service --lines=3"}},
-		{"an empty log", "true", "", 3, driver.Page{Cursor: "start"}, []string{"--all --unit=x.service --lines=3"}},
-		{"from the beginning", three, "start", 2, driver.Page{Lines: []string{"a", "b"}, Cursor: place(2), More: true}, []string{"--all --unit=x.service"}},
-		{"after a place", three, place(9), 3, driver.Page{Lines: []string{"a", "b", "c"}, Cursor: place(3)}, []string{"--all --unit=x.service --after-cursor=" + place(9)}},
+		{"the newest", three, "", 3, driver.Page{Lines: []string{"a", "b", "c"}, Cursor: place(3)}, []string{"--all --unit=x.service --lines=103"}},
+		{"an empty log", "true", "", 3, driver.Page{Cursor: "start"}, []string{"--all --unit=x.service --lines=103"}},
+		{"from the beginning", three, "start", 2, driver.Page{Lines: []string{"a", "b"}, Cursor: place(2), More: true, After: []string{"c"}}, []string{"--all --unit=x.service"}},
+		{
+			"after a place", three, place(9), 3,
+			driver.Page{Lines: []string{"a", "b", "c"}, Cursor: place(3), Before: []string{"c", "b", "a"}},
+			[]string{"--all --unit=x.service --after-cursor=" + place(9), "--all --unit=x.service --reverse --cursor=" + place(9)},
+		},
 		{"at the end", "true", place(9), 3, driver.Page{Cursor: place(9)}, []string{"--all --unit=x.service --after-cursor=" + place(9)}},
 		{"an option for a place", three, "--file=/etc/shadow", 3, driver.Page{Lines: []string{"a", "b", "c"}, Cursor: place(3)}, []string{"--all --unit=x.service"}},
 		{
@@ -115,15 +121,15 @@ func TestPage(t *testing.T) {
 		},
 		{
 			"a line that is too long", `case "$*" in *--all*) head -c 2000000 /dev/zero | tr '\0' a; echo; exit ;; esac` + "\n" + printed(line(1, "null")), "", 3,
-			driver.Page{Lines: []string{tooLong}, Cursor: place(1)}, []string{"--all --unit=x.service --lines=3", "--unit=x.service --lines=3"},
+			driver.Page{Lines: []string{tooLong}, Cursor: place(1)}, []string{"--all --unit=x.service --lines=103", "--unit=x.service --lines=103"},
 		},
-		{"more than anybody wants", three, "", 1 << 30, driver.Page{Lines: []string{"a", "b", "c"}, Cursor: place(3)}, []string{"--all --unit=x.service --lines=1000"}},
+		{"more than anybody wants", three, "", 1 << 30, driver.Page{Lines: []string{"a", "b", "c"}, Cursor: place(3)}, []string{"--all --unit=x.service --lines=1100"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			j, args := journalctl(t, c.script)
 			got, err := j.page(t.Context(), "x.service", c.cursor, c.n)
-			if diff := cmp.Diff(c.want, got); diff != "" || err != nil {
+			if diff := cmp.Diff(c.want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
 				t.Errorf("page: %v (-want +got):\n%s", err, diff)
 			}
 			want := ""
@@ -134,6 +140,23 @@ func TestPage(t *testing.T) {
 				t.Errorf("arguments and environment (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// What lies around a page is known too, and not shown.
+func TestAroundAPage(t *testing.T) {
+	var all []string
+	for n := range 3 * driver.Around {
+		all = append(all, line(n+1, fmt.Sprintf(`"%d"`, n+1)))
+	}
+	j, _ := journalctl(t, `case "$*" in *--reverse*)`+"\n"+printed(line(9, `"i"`), line(8, `"h"`))+"\nexit ;; esac\n"+printed(all...))
+	got, err := j.page(t.Context(), "x.service", place(9), 2)
+	if err != nil || len(got.Lines) != 2 || got.Cursor != place(2) || len(got.After) != driver.Around+1 || !slices.Equal(got.Before, []string{"h", "i"}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	j, _ = journalctl(t, printed(all[:5]...))
+	if got, err = j.page(t.Context(), "x.service", "", 2); err != nil || !slices.Equal(got.Lines, []string{"4", "5"}) || !slices.Equal(got.Before, []string{"1", "2", "3"}) {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 

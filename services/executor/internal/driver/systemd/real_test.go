@@ -87,7 +87,11 @@ func act(args []string) int {
 		s := &catalogue.Service{ID: "s", Driver: catalogue.DriverSystemd, Unit: args[4], StopTimeoutS: 5}
 		switch args[3] {
 		case "start":
-			err = d.Start(context.Background(), s)
+			err = ask(context.Background(), d, s)
+		case "try": // for a moment
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			err = ask(ctx, d, s)
 		case "stop":
 			_, err = d.Stop(context.Background(), s)
 		}
@@ -112,6 +116,7 @@ type world struct {
 func newWorld(t *testing.T, cfg Config) *world {
 	t.Helper()
 	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	cfg.Development = true // most units here are root's
 	d, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +168,7 @@ func (w *world) reload() {
 
 func (w *world) start(s *catalogue.Service) {
 	w.t.Helper()
-	if err := w.Start(w.t.Context(), s); err != nil {
+	if err := ask(w.t.Context(), w.Driver, s); err != nil {
 		w.t.Fatalf("Start: %v", err)
 	}
 }
@@ -301,7 +306,7 @@ func TestRealRefusals(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			if err := w.Start(t.Context(), c.s); !errors.Is(err, c.want) {
+			if err := ask(t.Context(), w.Driver, c.s); !errors.Is(err, c.want) {
 				t.Errorf("Start = %v, want %v", err, c.want)
 			}
 		})
@@ -315,7 +320,7 @@ func TestRealRefusals(t *testing.T) {
 		w.start(s)
 		other := *s
 		other.Unit = "alias.service"
-		if err := w.Start(t.Context(), &other); !errors.Is(err, errAlias) {
+		if err := ask(t.Context(), w.Driver, &other); !errors.Is(err, errAlias) {
 			t.Errorf("Start = %v", err)
 		}
 		_ = os.Remove("/run/systemd/system/alias.service")
@@ -327,7 +332,7 @@ func TestRealRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.reload()
-		if err := w.Start(t.Context(), s); !errors.Is(err, errBadUnit) {
+		if err := ask(t.Context(), w.Driver, s); !errors.Is(err, errBadUnit) {
 			t.Errorf("Start = %v", err)
 		}
 	})
@@ -339,7 +344,7 @@ func TestRealRefusals(t *testing.T) {
 		defer stranger.Close()
 		s := w.unit("taken.service", "Type=exec", "ExecStart=ACT wait")
 		s.Port = uint32(stranger.Addr().(*net.TCPAddr).Port)
-		if err := w.Start(t.Context(), s); !errors.Is(err, driver.ErrPortInUse) || w.Look(s).State != driver.Stopped {
+		if err := ask(t.Context(), w.Driver, s); !errors.Is(err, driver.ErrPortInUse) || w.Look(s).State != driver.Stopped {
 			t.Errorf("Start = %v", err)
 		}
 	})
@@ -369,7 +374,7 @@ func TestRealDefinition(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			time.Sleep(10 * time.Millisecond) // systemd goes by the time of the files
 			w.write(c.file, c.line)
-			if err := w.Start(t.Context(), s); !errors.Is(err, errReload) {
+			if err := w.Start(t.Context(), s, seen[len(seen)-1]); !errors.Is(err, errReload) {
 				t.Errorf("Start before a reload = %v", err)
 			}
 			if got, err := w.Definition(t.Context(), s); !errors.Is(err, errReload) {
@@ -382,6 +387,9 @@ func TestRealDefinition(t *testing.T) {
 			got, err := w.Definition(t.Context(), s)
 			if err != nil || slices.Contains(seen, got) {
 				t.Errorf("Definition after a reload = %q, %v; before: %q", got, err, seen)
+			}
+			if err := w.Start(t.Context(), s, seen[len(seen)-1]); !errors.Is(err, driver.ErrChanged) || w.Look(s).State != driver.Stopped {
+				t.Errorf("Start of what was approved before = %v", err)
 			}
 			seen = append(seen, got)
 			w.start(s)
@@ -435,7 +443,7 @@ func TestRealStartIsCalledOff(t *testing.T) {
 	s := w.unit("later.service", "Type=exec", "ExecStart=ACT wait", "[Unit]", "Requires=before.service", "After=before.service")
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if err := w.Start(ctx, s); !errors.Is(err, driver.ErrNotStarted) || !errors.Is(err, context.DeadlineExceeded) {
+	if err := ask(ctx, w.Driver, s); !errors.Is(err, driver.ErrNotStarted) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Start = %v", err)
 	}
 	jobs, err := w.root.ListJobsContext(t.Context())
@@ -481,12 +489,15 @@ func TestRealLogs(t *testing.T) {
 		if err != nil || len(p.Lines) > 10 || pages > 5 {
 			t.Fatalf("page %d: %+v, %v", pages, p, err)
 		}
-		all = append(all, ours(p)...)
+		if before := slices.Clone(p.Before); len(all) > 0 && (len(before) == 0 || before[len(before)-1] != all[len(all)-1]) {
+			t.Errorf("before page %d: %q", pages, before)
+		}
+		all = append(all, p.Lines...)
 		if at = p.Cursor; !p.More {
 			break
 		}
 	}
-	if len(all) != 25 || all[0] != "line 1" || all[24] != "line 25" {
+	if all = ours(driver.Page{Lines: all}); len(all) != 25 || all[0] != "line 1" || all[24] != "line 25" {
 		t.Errorf("all pages: %q", all)
 	}
 	for _, cursor := range []string{
@@ -583,7 +594,7 @@ func TestRealBusIsLost(t *testing.T) {
 			if got := w.until(s, driver.Unknown); got.Cause != driver.CauseNoManager {
 				t.Errorf("without a bus: %+v", got)
 			}
-			if err := w.Start(t.Context(), s); !errors.Is(err, driver.ErrNoManager) {
+			if err := ask(t.Context(), w.Driver, s); !errors.Is(err, driver.ErrNoManager) {
 				t.Errorf("Start without a bus = %v", err)
 			}
 		}
@@ -620,6 +631,65 @@ func TestRealStrangersOnTheBus(t *testing.T) {
 	}
 }
 
+// What a stranger says of a job ends no wait for it: a unit that takes its time to stop is not killed for that.
+func TestRealForgedJob(t *testing.T) {
+	w := newWorld(t, Config{Address: systemBus})
+	s := w.unit("patient.service", "Type=exec", "ExecStart=ACT wait", "ExecStop=/bin/sleep 3")
+	s.StopTimeoutS = 30
+	w.start(s)
+	ended := make(chan struct{})
+	forged := make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-ended:
+				forged <- nil
+				return
+			default:
+			}
+			jobs, err := w.root.ListJobsContext(context.Background())
+			for _, j := range jobs {
+				if j.Unit == s.Unit && err == nil {
+					err = exec.Command("busctl", "emit", busPath, "org.freedesktop.systemd1.Manager", "JobRemoved", "uoss",
+						strconv.Itoa(int(j.Id)), string(j.JobPath), s.Unit, "done").Run()
+				}
+			}
+			if err != nil {
+				forged <- err
+				return
+			}
+		}
+	}()
+	changed, err := w.Stop(t.Context(), s)
+	close(ended)
+	if ferr := <-forged; !changed || err != nil || ferr != nil {
+		t.Errorf("Stop = %v, %v; forging: %v", changed, err, ferr)
+	}
+	if log, err := w.Logs(t.Context(), s, "", 20); err != nil || slices.ContainsFunc(log.Lines, func(l string) bool { return strings.Contains(l, "SIGKILL") }) {
+		t.Errorf("it was killed: %+v, %v", log, err)
+	}
+}
+
+// A connection that is lost while systemd says something leaves nothing behind.
+func TestRealConnectionsEnd(t *testing.T) {
+	b, err := connectTo(t.Context(), systemBus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, Config{})
+	s := w.unit("talk.service", "Type=exec", "ExecStart=ACT wait")
+	w.start(s) // told of, and nobody takes it
+	time.Sleep(100 * time.Millisecond)
+	b.close()
+	time.Sleep(100 * time.Millisecond)
+	if _, ok := <-b.changes(); ok {
+		t.Error("the connection is closed, and somebody still waits to tell of changes")
+	}
+	if _, err := w.Stop(t.Context(), s); err != nil {
+		t.Error(err)
+	}
+}
+
 // as runs a driver of its own as another user.
 func (w *world) as(name string, args ...string) (string, error) {
 	w.t.Helper()
@@ -639,8 +709,8 @@ func (w *world) as(name string, args ...string) (string, error) {
 // The shipped rule lets the executor's user do four things to the units that it names, and nothing else.
 func TestRealPolkit(t *testing.T) {
 	w := newWorld(t, Config{})
-	named := w.unit("durward-service-demo-chat.service", "Type=exec", "ExecStart=ACT wait")
-	other := w.unit("durward-service-other.service", "Type=exec", "ExecStart=ACT wait")
+	named := w.unit("durward-service-demo-chat.service", "Type=exec", "User=nobody", "ExecStart=ACT wait")
+	other := w.unit("durward-service-other.service", "Type=exec", "User=nobody", "ExecStart=ACT wait")
 	if out, err := exec.Command("useradd", "--system", "durward-executor").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -667,6 +737,34 @@ func TestRealPolkit(t *testing.T) {
 		t.Errorf("stop of a unit that is named: %s, %v", out, err)
 	}
 	w.until(named, driver.Stopped)
+	// A start that hangs can be called off: by the client that asked for it, for which the rule need not let it do more.
+	hanging := w.unit(named.Unit, "Type=notify", "User=nobody", "ExecStartPre=ACT count 1", "ExecStart=ACT wait", "TimeoutStartSec=60")
+	if out, err := w.as("durward-executor", "system", "", "try", hanging.Unit); err == nil || !strings.HasPrefix(out, driver.CauseNotStarted+":") {
+		t.Errorf("a start that hangs: %s, %v", out, err)
+	}
+	jobs, err := w.root.ListJobsContext(t.Context())
+	if err != nil || slices.ContainsFunc(jobs, func(j sd.JobStatus) bool { return j.Unit == hanging.Unit }) {
+		t.Errorf("jobs that are left: %+v, %v", jobs, err)
+	}
+	if out, err := w.as("durward-executor", "system", "", "stop", hanging.Unit); err != nil {
+		t.Errorf("stop of what hung: %s, %v", out, err)
+	}
+	w.until(hanging, driver.Stopped)
+	// Nor is root's unit, nor the executor's own, its to start, whatever the rule says.
+	for _, who := range []string{"root", "durward-executor"} {
+		s := w.unit(named.Unit, "Type=exec", "User="+who, "ExecStart=ACT wait")
+		if out, err := w.as("durward-executor", "system", "", "start", s.Unit); err == nil || !strings.HasPrefix(out, driver.CauseNotPermitted) {
+			t.Errorf("start of a unit of %s: %s, %v", who, out, err)
+		}
+		if got := w.Look(s); got.State != driver.Stopped {
+			t.Errorf("a unit of %s: %+v", who, got)
+		}
+	}
+	w.unit(named.Unit, "Type=exec", "User=nobody", "ExecStart=+ACT wait")
+	if out, err := w.as("durward-executor", "system", "", "start", named.Unit); err == nil || !strings.HasPrefix(out, driver.CauseNotPermitted) {
+		t.Errorf("start of a program above its unit's user: %s, %v", out, err)
+	}
+	w.unit(named.Unit, "Type=exec", "User=nobody", "ExecStart=ACT wait")
 	if out, err := w.as("durward-executor", "system", "", "start", other.Unit); err == nil || !strings.HasPrefix(out, driver.CauseNotPermitted) {
 		t.Errorf("start of another unit: %s, %v", out, err)
 	}

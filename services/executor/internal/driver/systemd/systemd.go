@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"regexp"
 	"sync"
@@ -43,7 +44,8 @@ var unitPattern = regexp.MustCompile(`\A[a-zA-Z0-9_][a-zA-Z0-9_:.\-]*(@[a-zA-Z0-
 var (
 	errBadUnit     = fmt.Errorf("%w: systemd cannot use the unit's files", driver.ErrNotStarted)
 	errAlias       = fmt.Errorf("%w: the unit is another one's alias", driver.ErrNotStarted)
-	errReload      = fmt.Errorf("%w: the unit changed since systemd read it (daemon-reload)", driver.ErrNotStarted)
+	errReload      = fmt.Errorf("%w: the unit changed since systemd read it (daemon-reload)", driver.ErrChanged)
+	errUser        = fmt.Errorf("%w: its unit runs as root or as one of Durward's own users", driver.ErrNotPermitted)
 	errNotRun      = fmt.Errorf("%w: systemd did not run the unit's program", driver.ErrNotStarted)
 	errDestructive = errors.New("another job of systemd is in the way")
 )
@@ -57,7 +59,9 @@ type Config struct {
 	Address string
 	// Journalctl is the absolute path of journalctl. Empty: /usr/bin/journalctl.
 	Journalctl string
-	Logger     *slog.Logger
+	// Development: units of the host may run as any user, root and the executor's own among them.
+	Development bool
+	Logger      *slog.Logger
 }
 
 // Driver starts, stops and observes units. It is safe for concurrent use; start and stop of one service must not overlap.
@@ -189,12 +193,24 @@ func restarts(f facts) bool { return f.restart != "" && f.restart != "no" }
 func (d *Driver) Definition(ctx context.Context, s *catalogue.Service) (string, error) {
 	f, err := d.ask(ctx, s)
 	if err == nil {
-		err = f.refusal(s.Unit)
+		err = d.refusal(f, s.Unit)
 	}
 	if err != nil {
 		return "", err
 	}
 	return digest(f)
+}
+
+// refusal is what keeps a unit from being started here, nil if nothing does.
+func (d *Driver) refusal(f facts, name string) error {
+	if err := f.refusal(name); err != nil {
+		return err
+	}
+	// A user's own manager can make nobody else of its units.
+	if d.cfg.Development || d.journal.user || f.confined(os.Getuid()) {
+		return nil
+	}
+	return errUser
 }
 
 // Logs returns lines of the unit from systemd's journal, of all its activations.
@@ -216,14 +232,14 @@ func (d *Driver) ask(ctx context.Context, s *catalogue.Service) (facts, error) {
 	return d.refresh(ctx, u)
 }
 
-// Start starts a unit that does not run, and returns when its program runs: ready or not, and even if it ended again at once,
-// which Look then tells with its cause. Errors wrap the driver package's.
-func (d *Driver) Start(ctx context.Context, s *catalogue.Service) error {
+// Start starts a unit that does not run, if it has the definition, and returns when its program runs: ready or not, and even if
+// it ended again at once, which Look then tells with its cause. Errors wrap the driver package's.
+func (d *Driver) Start(ctx context.Context, s *catalogue.Service, definition string) error {
 	f, err := d.ask(ctx, s)
 	if err != nil {
 		return err
 	}
-	if err := f.refusal(s.Unit); err != nil {
+	if err := d.refusal(f, s.Unit); err != nil {
 		return err
 	}
 	switch f.active {
@@ -245,22 +261,43 @@ func (d *Driver) Start(ctx context.Context, s *catalogue.Service) error {
 			return err
 		}
 	}
+	if err := d.unchanged(ctx, s, definition); err != nil {
+		return err
+	}
 	job, result, err := b.start(ctx, s.Unit)
 	if errors.Is(err, errDestructive) {
 		return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
 	}
 	if err != nil {
-		return err
+		return lost(err)
 	}
 	verdict, err := d.await(ctx, u, result, beginPatience, func(f facts) bool { return f.mainPID != 0 })
 	if err != nil {
 		// The job must not start the unit later, when nobody expects it. A stop clears away what it has done already.
 		if cerr := b.cancel(context.WithoutCancel(ctx), job); cerr != nil {
 			d.cfg.Logger.Warn("a start of systemd's could not be called off", "unit", s.Unit, "error", cerr)
+			return fmt.Errorf("%w: %w, and it could not be called off: %w", driver.ErrUnknown, err, cerr)
 		}
 		return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
 	}
-	return d.judge(ctx, s, f, verdict)
+	return lost(d.judge(ctx, s, f, verdict))
+}
+
+// lost says that a start for which systemd has been asked may have begun, where systemd did not answer.
+func lost(err error) error {
+	if errors.Is(err, driver.ErrNoManager) {
+		return fmt.Errorf("%w: %w", driver.ErrUnknown, err)
+	}
+	return err
+}
+
+// unchanged has systemd say once more what it would run, and compares that with what may be.
+func (d *Driver) unchanged(ctx context.Context, s *catalogue.Service, definition string) error {
+	found, err := d.Definition(ctx, s)
+	if err == nil && found != definition {
+		return driver.ErrChanged
+	}
+	return err
 }
 
 // judge says what became of a start. before is how the unit was, verdict the job's result.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -26,9 +27,16 @@ var keys = []string{
 	"LLAMA_CACHE", "LLAMA_LOG_VERBOSITY", "OLLAMA_MODELS", "OLLAMA_KEEP_ALIVE", "OLLAMA_NUM_PARALLEL",
 }
 
-// loaders make the dynamic loader run other code; one in an image was how CVE-2025-23266 got out of a container, because
-// NVIDIA's hook inherited it. They are refused wherever they come from.
-var loaders = []string{"LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "LD_DEBUG_OUTPUT", "LD_PROFILE", "LD_PROFILE_OUTPUT"}
+// loaders begin the names of variables that make the dynamic loader and the C library run or read other code; one in an image
+// was how CVE-2025-23266 got out of a container, because NVIDIA's hook, outside of it, inherited it. They are refused wherever
+// they come from, except for the library path, of which images have need.
+var loaders = []string{"LD_", "GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "MALLOC_TRACE", "LOCPATH", "NIS_PATH", "NLSPATH", "HOSTALIASES"}
+
+const libraryPath = "LD_LIBRARY_PATH"
+
+// fleeting are folders that say something else from one process to the next, or that anybody writes to: what a library path
+// must not lead to in a process outside of the container.
+var fleeting = []string{"/proc", "/dev", "/sys", "/run", "/var/run", "/tmp", "/var/tmp"}
 
 // environment judges each variable: the image's own were approved with the image; others need a key that is allowed.
 func environment(k *check) string {
@@ -50,15 +58,43 @@ func environment(k *check) string {
 
 func (k *check) mayBeSet(key, value string, byImage bool) bool {
 	switch {
-	case slices.Contains(loaders, key):
+	case byImage && key == libraryPath:
+		return !slices.ContainsFunc(strings.Split(value, ":"), func(folder string) bool { return !lasting(folder) })
+	case slices.ContainsFunc(loaders, func(l string) bool { return strings.HasPrefix(key, l) }):
 		return false
 	case key == VisibleDevices:
 		// Where the daemon tells the hook itself, its word comes last and counts.
 		return value == NoDevices || value == "none" || byImage && k.asksDriver()
+	case strings.HasPrefix(key, "NVIDIA_"):
+		return byImage && harmless(key, value)
 	case byImage:
 		return true
-	case strings.HasPrefix(key, "LD_"), strings.HasPrefix(key, "NVIDIA_"):
-		return false
 	}
 	return slices.Contains(keys, key) || slices.Contains(k.Environment, key)
+}
+
+// lasting reports whether a name of a folder leads to the same place from everywhere, and not to one where anybody writes. An
+// empty one is the working folder.
+func lasting(folder string) bool {
+	within := func(root string) bool { return folder == root || strings.HasPrefix(folder, root+"/") }
+	return path.IsAbs(folder) && path.Clean(folder) == strings.TrimSuffix(folder, "/") && !slices.ContainsFunc(fleeting, within)
+}
+
+// harmless reports whether one of NVIDIA's variables in an image tells its hook nothing but what the image needs. Others make
+// the hook mount more of the host.
+func harmless(key, value string) bool {
+	switch {
+	case key == "NVIDIA_DRIVER_CAPABILITIES":
+		for name := range strings.SplitSeq(value, ",") {
+			if !slices.Contains([]string{"compute", "utility", "video"}, name) {
+				return false
+			}
+		}
+		return true
+	case strings.HasPrefix(key, "NVIDIA_REQUIRE_"), strings.HasSuffix(key, "_VERSION"):
+		return true
+	}
+	return slices.Contains([]string{
+		"NVIDIA_BUILD_ID", "NVIDIA_CUDA_END_OF_LIFE", "NVIDIA_DISABLE_REQUIRE", "NVIDIA_PRODUCT_NAME",
+	}, key)
 }

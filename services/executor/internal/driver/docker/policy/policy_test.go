@@ -46,6 +46,11 @@ func bindings(ip string, port string) network.PortMap {
 func TestCheckRefuses(t *testing.T) {
 	rules := &Rules{Port: 8080, HostPort: 9000, GPUs: []string{uuid}, MemoryBytes: 1 << 30, NanoCPUs: 1e9, PIDs: 200, ImageEnvironment: []string{
 		"PATH=/", "LD_LIBRARY_PATH=/usr/local/cuda/lib64", "NVIDIA_VISIBLE_DEVICES=all", "LD_PRELOAD=/x.so", "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+		"LD_LIBRARY_PATH=:./x", "LD_LIBRARY_PATH=/usr/lib:", "LD_LIBRARY_PATH=evil", "LD_LIBRARY_PATH=/proc/self/cwd/x", "GCONV_PATH=/x",
+		"LD_LIBRARY_PATH=/usr/../proc/self/cwd", "LD_LIBRARY_PATH=/usr/lib:/tmp", "LD_ORIGIN_PATH=/x", "GLIBC_TUNABLES=glibc.rtld.nns=1",
+		"NVIDIA_DRIVER_CAPABILITIES=all", "NVIDIA_DRIVER_CAPABILITIES=all,compute", "NVIDIA_DRIVER_CAPABILITIES=", "NVIDIA_MOFED=enabled",
+		"NVIDIA_IMEX_CHANNELS=all", "NVIDIA_REQUIRE_CUDA=cuda>=12.4 brand=tesla,driver>=535", "NVIDIA_PRODUCT_NAME=CUDA",
+		"LD_LIBRARY_PATH=/usr/local/nvidia/lib/:/usr/local/nvidia/lib64",
 	}}
 	good := func() Container {
 		c := plainest()
@@ -195,6 +200,18 @@ func TestCheckRefuses(t *testing.T) {
 		"a GPU by environment":     env("NVIDIA_VISIBLE_DEVICES=" + uuid),
 		"capabilities of a GPU":    env("NVIDIA_DRIVER_CAPABILITIES=all"),
 		"a mount by environment":   env("NVIDIA_IMEX_CHANNELS=all"),
+		"a mount by the image":     env("NVIDIA_MOFED=enabled"),
+		"every capability":         env("NVIDIA_DRIVER_CAPABILITIES=all,compute"),
+		"no capability by name":    env("NVIDIA_DRIVER_CAPABILITIES="),
+		"a folder here, first":     env("LD_LIBRARY_PATH=:./x"),
+		"a folder here, last":      env("LD_LIBRARY_PATH=/usr/lib:"),
+		"a relative folder":        env("LD_LIBRARY_PATH=evil"),
+		"wherever it is":           env("LD_LIBRARY_PATH=/proc/self/cwd/x"),
+		"around a corner":          env("LD_LIBRARY_PATH=/usr/../proc/self/cwd"),
+		"everybody's folder":       env("LD_LIBRARY_PATH=/usr/lib:/tmp"),
+		"a library's origin":       env("LD_ORIGIN_PATH=/x"),
+		"the library's converters": env("GCONV_PATH=/x"),
+		"the library's tunables":   env("GLIBC_TUNABLES=glibc.rtld.nns=1"),
 		"all GPUs by request":      device(container.DeviceRequest{Driver: "nvidia", Count: -1, Capabilities: gpu}),
 		"one GPU, any":             device(container.DeviceRequest{Driver: "nvidia", Count: 1, Capabilities: gpu}),
 		"a GPU by index":           device(container.DeviceRequest{Driver: "nvidia", DeviceIDs: []string{"0"}, Capabilities: gpu}),
@@ -224,6 +241,7 @@ func TestCheckRefuses(t *testing.T) {
 		"CDI":                            device(container.DeviceRequest{Driver: "cdi", DeviceIDs: []string{"nvidia.com/gpu=" + uuid}}),
 		"a device request":               device(container.DeviceRequest{Driver: "nvidia", DeviceIDs: []string{uuid}, Capabilities: gpu}),
 		"the image's own variables":      env("PATH=/", "LD_LIBRARY_PATH=/usr/local/cuda/lib64", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
+		"an image of CUDA":               env("LD_LIBRARY_PATH=/usr/local/nvidia/lib/:/usr/local/nvidia/lib64", "NVIDIA_PRODUCT_NAME=CUDA", "NVIDIA_REQUIRE_CUDA=cuda>=12.4 brand=tesla,driver>=535"),
 		"no GPU by environment":          env("NVIDIA_VISIBLE_DEVICES=void"),
 		"a seccomp profile that denies":  option(`seccomp={"defaultAction":"SCMP_ACT_ERRNO","syscalls":[{"names":["read"],"action":"SCMP_ACT_ALLOW"}]}`),
 		"an apparmor profile":            option("apparmor=docker-default"),

@@ -15,22 +15,18 @@ func (g *Group) Start(cmd *exec.Cmd) error {
 	if g.unified {
 		return g.startUnified(cmd)
 	}
-	// Version 1 has no call for that. A child is born where the thread is that starts it, so a thread of ours goes there and back.
-	// Go makes no thread from a locked one, and ends one whose goroutine ends locked.
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		tid := strconv.Itoa(unix.Gettid())
-		err := g.each(func(p part) error { return write(p.dir, "tasks", tid) })
-		if err == nil {
-			err = cmd.Start()
-		}
-		if g.each(func(p part) error { return write(p.own, "tasks", tid) }) == nil {
-			runtime.UnlockOSThread()
-		}
-		started <- err
-	}()
-	return <-started
+	// Version 1 has no call for that. A child is born where the thread is that starts it, so this thread goes there and back. Go
+	// makes no thread from a locked one, and ends one whose goroutine ends locked.
+	runtime.LockOSThread()
+	tid := strconv.Itoa(unix.Gettid())
+	err := g.each(func(p part) error { return write(p.dir, "tasks", tid) })
+	if err == nil {
+		err = cmd.Start()
+	}
+	if g.each(func(p part) error { return write(p.own, "tasks", tid) }) == nil {
+		runtime.UnlockOSThread()
+	}
+	return err
 }
 
 func (g *Group) startUnified(cmd *exec.Cmd) error {

@@ -1,0 +1,67 @@
+package mode
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/fault"
+)
+
+// Preview says what a switch would do, a step a line, for whoever approves it.
+func (s *Switcher) Preview(ctx context.Context, r *executorv1.SwitchModeRequest) ([]string, error) {
+	h := s.cfg.GPUs.Last()
+	p, err := s.asked(ctx, r.GetModeId(), r.GetPlanDigest(), h)
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	for i, st := range p.steps {
+		line := fmt.Sprintf("%d. %s %s", i+1, ActionName(st.action), st.service.ID)
+		if st.releases() {
+			line += ": requests in flight end with it"
+		}
+		if expected := s.expected(ctx, st.action, st.service.ID); expected > 0 {
+			line += fmt.Sprintf(" (took %d s before)", seconds(expected))
+		}
+		lines = append(lines, line)
+	}
+	if len(lines) == 0 {
+		lines = append(lines, "every service of "+p.mode.ID+" runs already: nothing changes")
+	}
+	if p.short != nil {
+		lines = append(lines, "it does not fit now: "+p.short.Sentence())
+	}
+	return append(lines, "if a step fails, the services from before are brought back"), nil
+}
+
+// Entries returns the entry behind each entry_sha256 of the plan, a step each and in the steps' order, for whoever approves
+// it to see: RFC 8785 JSON with the digest of what the service runs, labelled "service ID". Errors are faults, as those of
+// Subject; CODE_PLAN_CHANGED also where what a service runs changed meanwhile.
+func (s *Switcher) Entries(ctx context.Context, r *executorv1.SwitchModeRequest) ([]*callv1.Subject, error) {
+	p, err := s.asked(ctx, r.GetModeId(), r.GetPlanDigest(), s.cfg.GPUs.Last())
+	if err != nil {
+		return nil, err
+	}
+	var out []*callv1.Subject
+	for _, st := range p.steps {
+		definition, err := s.cfg.Services.Definition(ctx, st.service)
+		if err != nil { // it was said when the plan was made; what cannot be read can be stopped
+			definition = catalogue.Unreadable
+		}
+		entry, err := st.service.Subject(definition)
+		if err != nil {
+			return nil, err
+		}
+		if digest := canonical.Digest(entry); hex.EncodeToString(digest[:]) != st.entry {
+			return nil, fault.New(callv1.Code_CODE_PLAN_CHANGED,
+				"what "+st.service.ID+" runs is changing; nothing was done. Call simulate_mode again", fault.WithField("plan_digest"))
+		}
+		out = append(out, &callv1.Subject{Label: "service " + st.service.ID, Entry: entry})
+	}
+	return out, nil
+}

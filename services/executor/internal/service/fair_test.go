@@ -1,0 +1,136 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/catalogue"
+)
+
+// slowAnswers is a Checker that takes its time and counts.
+type slowAnswers struct {
+	took time.Duration
+	mu   sync.Mutex
+	n    map[uint32]int
+}
+
+func (c *slowAnswers) Check(_ context.Context, port uint32, _ *catalogue.Health) (string, error) {
+	time.Sleep(c.took)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n[port]++
+	return "x", nil
+}
+
+// TestEveryServiceIsChecked: of 500 services, fast or slow, the last is asked about as often as the first.
+func TestEveryServiceIsChecked(t *testing.T) {
+	for _, took := range []time.Duration{20 * time.Millisecond, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			const count = 500
+			text := "version: 1\nservices:\n"
+			for i := range count {
+				text += fmt.Sprintf("- {id: s%d, driver: process, argv: [/usr/bin/true], port: %d}\n", i, 17000+i)
+			}
+			c, err := catalogue.Parse("c.yaml", []byte(text), catalogue.Options{Development: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, a := &program{sight: driver.Sight{State: driver.Running}}, &slowAnswers{took: took, n: map[uint32]int{}}
+			m := New(Config{
+				Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]Driver{"process": p}, Health: a, Confirm: willing,
+				Logger: slog.New(slog.DiscardHandler),
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			m.Run(ctx)
+			least, most := a.n[17000], a.n[17000]
+			for i := range count {
+				n := a.n[uint32(17000+i)]
+				least, most = min(least, n), max(most, n)
+			}
+			// Every 2 s, a tick and the check itself later.
+			if want := int(time.Minute / (2*healthInterval + took)); least < want || most > 2*least {
+				t.Errorf("checks that take %s: between %d and %d a minute, want %d at least", took, least, most, want)
+			}
+		})
+	}
+}
+
+// slowLook is a driver that takes a while to say why a service ended.
+type slowLook struct{ *program }
+
+func (d slowLook) Look(*catalogue.Service) driver.Sight {
+	time.Sleep(time.Second)
+	return driver.Sight{State: driver.Ended}
+}
+
+// TestSettlingIsBounded: however many ended services' logs are read, serving begins.
+func TestSettlingIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := "version: 1\nservices:\n"
+		for i := range 500 {
+			text += fmt.Sprintf("- {id: s%d, driver: process, argv: [/usr/bin/true], port: %d}\n", i, 17000+i)
+		}
+		c, err := catalogue.Parse("c.yaml", []byte(text), catalogue.Options{Development: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := New(Config{
+			Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]Driver{"process": slowLook{&program{}}}, Health: &answers{},
+			Confirm: willing, Logger: slog.New(slog.DiscardHandler),
+		})
+		began := time.Now()
+		m.Settle(t.Context())
+		if took := time.Since(began); took > settlePatience {
+			t.Errorf("it took %s", took)
+		}
+		m.checks.Wait()
+	})
+}
+
+// TestReleasesWait: a stop waits for another service's load on its GPU, no longer than a stop may last; a sleep takes the load's
+// right; and a load waits for them.
+func TestReleasesWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, chat, base, p := pair(t)
+		p.set(driver.Sight{State: driver.Running})
+		give, err := m.cfg.Leases.Loading(chat)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if _, err := m.Stop(t.Context(), base); err != nil || time.Since(began) != base.StopTimeout() {
+			t.Errorf("beside a load: %v after %s", err, time.Since(began))
+		}
+		p.set(driver.Sight{State: driver.Running})
+		began = time.Now()
+		if _, err := m.Stop(t.Context(), chat); err != nil || time.Since(began) > time.Second {
+			t.Errorf("of the loader itself: %v after %s", err, time.Since(began))
+		}
+		give()
+		if give, err = m.cfg.Leases.Releasing(base, true); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.cfg.Leases.Loading(chat); err == nil {
+			t.Error("a load in the middle of a stop")
+		}
+		give()
+		if give, err = m.cfg.Leases.Loading(chat); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			time.Sleep(time.Second)
+			give()
+		}()
+		began = time.Now()
+		if _, err := m.SleepService(t.Context(), base); err == nil || time.Since(began) != time.Second {
+			t.Errorf("a sleep: %v after %s", err, time.Since(began))
+		}
+	})
+}

@@ -1,0 +1,231 @@
+package service
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/catalogue"
+)
+
+// errStranger: whoever answers at the service's port is none of its programs.
+var errStranger = &failure{driver.CausePortInUse, fmt.Errorf("%w: a program that is not the service's", driver.ErrPortInUse)}
+
+// errNobody: there is nobody to ask.
+var errNobody = errors.New("nobody listens on the service's port")
+
+// ours reports as an error that whoever listens on the service's port is not one of its programs. Where its driver tells of no
+// program, that cannot be told; a container's port is held by Docker.
+func (m *Manager) ours(s *catalogue.Service) error {
+	if s.Port == 0 || s.Driver == catalogue.DriverDocker {
+		return nil
+	}
+	return m.host.owns(m.driver(s).Look(s), s.Port)
+}
+
+// owns reports as an error that somebody else than the service's programs listens at the port on 127.0.0.1, or nobody does. A
+// program whose open files may not be seen owns its user's sockets, and root's: systemd opens some for others.
+func (h host) owns(sight driver.Sight, port uint32) error {
+	pids := h.pids(sight)
+	if len(pids) == 0 {
+		return nil
+	}
+	listeners, err := h.listeners(port)
+	switch {
+	case err != nil:
+		return nil // this kernel does not tell
+	case len(listeners) == 0:
+		return errNobody
+	}
+	inodes, users := map[string]bool{}, map[string]bool{}
+	hidden, seen := false, false
+	for _, pid := range pids {
+		dir := filepath.Join(h.proc, strconv.Itoa(pid))
+		fds, err := os.ReadDir(filepath.Join(dir, "fd"))
+		switch {
+		case err == nil:
+			seen = true
+		case errors.Is(err, fs.ErrPermission):
+			hidden = true
+			if user, ok := h.user(pid); ok {
+				users[user], users["0"] = true, true
+			}
+		}
+		for _, fd := range fds {
+			if to, err := os.Readlink(filepath.Join(dir, "fd", fd.Name())); err == nil {
+				if inode, ok := strings.CutPrefix(to, "socket:["); ok {
+					inodes[strings.TrimSuffix(inode, "]")] = true
+				}
+			}
+		}
+	}
+	if !seen && len(users) == 0 {
+		return nil // nothing is told of any of them
+	}
+	for _, l := range listeners {
+		if !inodes[l.inode] && (!hidden || !users[l.user]) {
+			return errStranger
+		}
+	}
+	return nil
+}
+
+// listener is a socket as the kernel's tables show it.
+type listener struct{ inode, user string }
+
+// listeners are the sockets that take connections to the port on 127.0.0.1. A table's lines are "N: LOCAL:PORT REMOTE:PORT STATE
+// QUEUES TIMER RETRIES UID TIMEOUT INODE …"; state 0A is LISTEN.
+func (h host) listeners(port uint32) ([]listener, error) {
+	localhost := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	var out []listener
+	for _, table := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile(filepath.Join(h.proc, "net", table))
+		if os.IsNotExist(err) && table == "tcp6" {
+			continue // a kernel without IPv6
+		}
+		if err != nil {
+			return nil, err
+		}
+		for line := range bytes.Lines(text) {
+			fields := bytes.Fields(line)
+			if len(fields) < 10 || string(fields[3]) != "0A" {
+				continue
+			}
+			at, ok := endpoint(string(fields[1]))
+			if !ok || uint32(at.Port()) != port || at.Addr() != localhost && !at.Addr().IsUnspecified() {
+				continue
+			}
+			out = append(out, listener{inode: string(fields[9]), user: string(fields[7])})
+		}
+	}
+	return out, nil
+}
+
+// endpoint reads "0100007F:1F90": the address is words of the host's own byte order, which is little-endian wherever there are
+// GPUs for it, and the port is a number. An IPv4 address in an IPv6 one is an IPv4 address.
+func endpoint(text string) (netip.AddrPort, bool) {
+	address, port, ok := strings.Cut(text, ":")
+	number, err := strconv.ParseUint(port, 16, 16)
+	if !ok || err != nil || len(address) != 8 && len(address) != 32 {
+		return netip.AddrPort{}, false
+	}
+	raw := make([]byte, 0, 16)
+	for i := 0; i < len(address); i += 8 {
+		word, err := strconv.ParseUint(address[i:i+8], 16, 32)
+		if err != nil {
+			return netip.AddrPort{}, false
+		}
+		raw = append(raw, byte(word), byte(word>>8), byte(word>>16), byte(word>>24))
+	}
+	at, ok := netip.AddrFromSlice(raw)
+	return netip.AddrPortFrom(at.Unmap(), uint16(number)), ok
+}
+
+// pids are a service's programs: those of its control group, or its first one and what descends from it or is of its session.
+func (h host) pids(sight driver.Sight) []int {
+	all := map[int]bool{}
+	if sight.CGroup != "" && sight.CGroup != "/" {
+		for _, hierarchy := range []string{"", "unified", "systemd", "pids", "memory"} {
+			_ = filepath.WalkDir(filepath.Join(h.cgroups, hierarchy, sight.CGroup), func(path string, _ fs.DirEntry, err error) error {
+				if err != nil || filepath.Base(path) != "cgroup.procs" {
+					return nil //nolint:nilerr // a group that is gone meanwhile has no programs
+				}
+				text, _ := os.ReadFile(path) //nolint:gosec // the kernel's control groups hold no links
+				for field := range strings.FieldsSeq(string(text)) {
+					if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
+						all[pid] = true
+					}
+				}
+				return nil
+			})
+		}
+	}
+	if sight.PID <= 0 {
+		return slices.Sorted(maps.Keys(all))
+	}
+	all[sight.PID] = true
+	if len(all) == 1 {
+		h.family(sight.PID, all)
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// family adds what descends from the program, and what is of its session if it leads one.
+func (h host) family(first int, all map[int]bool) {
+	entries, err := os.ReadDir(h.proc)
+	if err != nil {
+		return
+	}
+	children := map[int][]int{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(h.proc, e.Name(), "stat"))
+		if err != nil {
+			continue
+		}
+		// After the name in brackets: state, parent, group, session.
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		if len(fields) < 4 {
+			continue
+		}
+		if parent, err := strconv.Atoi(fields[1]); err == nil {
+			children[parent] = append(children[parent], pid)
+		}
+		if fields[3] == strconv.Itoa(first) {
+			all[pid] = true
+		}
+	}
+	for next := slices.Collect(maps.Keys(all)); len(next) > 0; {
+		var later []int
+		for _, pid := range next {
+			for _, child := range children[pid] {
+				if !all[child] {
+					all[child] = true
+					later = append(later, child)
+				}
+			}
+		}
+		next = later
+	}
+}
+
+// user is the effective user of a program, as /proc/PID/status shows it.
+func (h host) user(pid int) (string, bool) {
+	text, err := os.ReadFile(filepath.Join(h.proc, strconv.Itoa(pid), "status"))
+	if err != nil {
+		return "", false
+	}
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) > 2 && fields[0] == "Uid:" {
+			return fields[2], true
+		}
+	}
+	return "", false
+}
+
+// available is how much memory the host can give to programs without pushing others out, in MiB.
+func (h host) available() (uint64, error) {
+	text, err := os.ReadFile(filepath.Join(h.proc, "meminfo"))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "MemAvailable:" {
+			kib, err := strconv.ParseUint(fields[1], 10, 64)
+			return kib / 1024, err
+		}
+	}
+	return 0, errors.New("MemAvailable is not told")
+}

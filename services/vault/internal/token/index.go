@@ -1,0 +1,107 @@
+package token
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"math/bits"
+	"slices"
+)
+
+// maxLocal is maxBucket for the values of one request.
+const maxLocal = 64
+
+// index finds values in texts. The zero index has none.
+type index struct {
+	// values by their first bytes.
+	values map[[window]byte][]held
+	count  int
+	bytes  int
+	// base is what sums are made with; nobody outside can make two texts with one sum.
+	base uint64
+}
+
+type held struct {
+	text, kind string
+	sum        uint64
+}
+
+// add takes a value that is worth looking for wherever it stands: one that no ordinary word is. It reports whether it did.
+func (x *index) add(text, kind string, most int) bool {
+	if len(text) < window || len(text) > maxValue || !distinct(text) {
+		return false
+	}
+	key := [window]byte([]byte(text[:window]))
+	bucket := x.values[key]
+	if len(bucket) >= most || slices.ContainsFunc(bucket, func(other held) bool { return other.text == text }) {
+		return false
+	}
+	if x.values == nil {
+		var random [8]byte
+		_, _ = rand.Read(random[:]) // never fails
+		x.values, x.base = map[[window]byte][]held{}, binary.LittleEndian.Uint64(random[:])>>4|1<<32
+	}
+	v := held{text: text, kind: kind}
+	for i := range len(text) {
+		v.sum = sum(times(v.sum, x.base), uint64(text[i])+1)
+	}
+	x.values[key] = append(bucket, v)
+	x.count++
+	x.bytes += len(text)
+	return true
+}
+
+// find returns where the values are, the longest at each place.
+func (x *index) find(text string) []span {
+	if x.count == 0 || len(text) < window {
+		return nil
+	}
+	var sums, powers []uint64 // made when first they are needed
+	var out []span
+	for i := 0; i+window <= len(text); i++ {
+		best := span{}
+		for _, v := range x.values[[window]byte([]byte(text[i:i+window]))] {
+			if n := len(v.text); n > best.to-best.from && i+n <= len(text) {
+				if sums == nil {
+					sums, powers = x.sums(text)
+				}
+				// The sum of a part is that of all up to its end without that of all before it.
+				if sum(times(sums[i], powers[n]), v.sum) == sums[i+n] {
+					best = span{from: i, to: i + n, kind: v.kind}
+				}
+			}
+		}
+		if best.to > 0 && (len(out) == 0 || best.to > out[len(out)-1].to) {
+			out = append(out, best)
+		}
+	}
+	return out
+}
+
+// prime is 2^61-1.
+const prime = 1<<61 - 1
+
+// sums returns the sum of each beginning of a text, and the powers of the base.
+func (x *index) sums(text string) (sums, powers []uint64) {
+	sums, powers = make([]uint64, len(text)+1), make([]uint64, min(len(text), maxValue)+1)
+	for i := range len(text) {
+		sums[i+1] = sum(times(sums[i], x.base), uint64(text[i])+1)
+	}
+	powers[0] = 1
+	for i := 1; i < len(powers); i++ {
+		powers[i] = times(powers[i-1], x.base)
+	}
+	return sums, powers
+}
+
+// times and sum are those of the numbers below prime.
+func times(a, b uint64) uint64 {
+	high, low := bits.Mul64(a, b)
+	return sum(low&prime, high<<3|low>>61)
+}
+
+func sum(a, b uint64) uint64 {
+	if a += b; a >= prime {
+		a -= prime
+	}
+	return a
+}

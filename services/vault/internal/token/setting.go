@@ -1,0 +1,293 @@
+package token
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const (
+	// minValue is the shortest value of a setting that is taken for a secret, in bytes.
+	minValue = 3
+	// maxName is how much of a setting's name is looked at, and maxSpace how many spaces may stand between its parts.
+	maxName, maxSpace = 64, 8
+)
+
+// settingNames are how the name of a setting that holds a secret ends, in lower case, the longer ones before those that they
+// begin with.
+var settingNames = []string{"token", "secret", "password", "passwd", "passphrase", "passcode", "pass", "pwd", "credential", "key"}
+
+// passwords are those after which people write the value without a sign.
+var passwords = []string{"password", "passwd", "passphrase", "passcode", "pwd"}
+
+// keyOf are what the keys are called that are secrets.
+var keyOf = []string{
+	"api", "access", "private", "secret", "auth", "signing", "encryption", "master", "account", "shared", "storage", "session",
+}
+
+var (
+	// notSecret are names that end like a secret's and are a model's or a program's vocabulary.
+	notSecret = regexp.MustCompile(`(?i)(?:(?:^|[_.-])(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|stop|end|begin|start|special|next|first|last|prompt|output|` +
+		`input|per|max|min|num|add|new|n|think|tool|fim|total|generated|cached|batched)[_ .-]*tokens?|` +
+		`(?:first|second|forward|backward|single|one|two|multi|prefill|decode)[_.-]pass)$`)
+	// none is what settings are set to that hold no secret.
+	none = regexp.MustCompile(`(?i)^(?:none|null|nil|true|false|yes|no|unset|empty|undefined|required|optional|missing|invalid|redacted|hidden|enabled|disabled|` +
+		`set|not|is|was|has|str|string|int|bool|bytes|object|\*+|x+|\.+|-+|_+|\$\{?\w+\}?|%\w+%|<[^>]*>?)$`)
+	// quantity is how many tokens, or how long one took.
+	quantity = regexp.MustCompile(`(?i)^[+-]?(?:[0-9][.,]?){1,6}(?:%|x|[kmgt]i?b?|b|/s|[nuµm]?s|min|h|tok(?:en)?s?(?:/s)?|t/s)?$`)
+	count    = regexp.MustCompile(`^[0-9]{1,12}$`)
+)
+
+// nothing reports whether a value holds no secret.
+func nothing(value string) bool {
+	return len(value) < minValue || len(value) <= 128 && none.MatchString(value)
+}
+
+// settings finds what is set to a secret: NAME=value, "name": "value", --name value, and as Python, JSON, YAML and people write it.
+// It goes through the text once, and over no value twice. lower is the text in lower case.
+func settings(text, lower string) []span {
+	var out []span
+	for i := 0; i < len(lower); i++ {
+		name := settingName(lower[i:])
+		if name == "" {
+			continue
+		}
+		s, ok := setting(text, lower, i, i+len(name))
+		if ok {
+			out = append(out, s)
+			i = s.to - 1
+		} else {
+			i += len(name) - 1
+		}
+	}
+	return out
+}
+
+// settingName returns the name that a text begins with, or "".
+func settingName(lower string) string {
+	switch lower[0] {
+	case 't', 's', 'p', 'c', 'k':
+		for _, name := range settingNames {
+			if strings.HasPrefix(lower, name) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// setting reads the setting whose name's last word lies from one place to another.
+func setting(text, lower string, from, to int) (span, bool) {
+	word := lower[from:to]
+	begin := from
+	for begin > max(from-maxName, 0) && nameByte(text[begin-1]) {
+		begin--
+	}
+	plural := to < len(lower) && lower[to] == 's'
+	if plural {
+		to++
+	}
+	name := text[begin:to]
+	switch {
+	case word == "key" && !isKey(lower[max(from-maxName, 0):from]), notSecret.MatchString(name):
+		return span{}, false
+	case word == "pass" && from > 0 && isLetter(lower[from-1]) && (text[from] != 'P' || text[from-1] < 'a'):
+		return span{}, false
+	}
+	at, how := separator(text, lower, to, word, strings.HasPrefix(name, "--"))
+	if how == notSet {
+		return span{}, false
+	}
+	s, alone := settingValue(text, at)
+	value := text[s.from:s.to]
+	ok := !nothing(value)
+	switch {
+	case word != "token" && word != "key":
+	case quantity.MatchString(clip(value)), plural && count.MatchString(clip(value)):
+		ok = false
+	case plural: // "special tokens: …"
+		ok = ok && hasDigit(value)
+	}
+	switch how {
+	case saidIs:
+		ok = ok && odd(value)
+	case saidBare:
+		ok = ok && hasDigit(value) && !quantity.MatchString(clip(value))
+	case nextLine:
+		ok = ok && alone
+	}
+	return s, ok
+}
+
+func hasDigit(value string) bool { return strings.ContainsAny(value, "0123456789") }
+
+func clip(value string) string { return value[:min(len(value), 64)] }
+
+// isKey reports whether what stands before "key" makes it a secret's name.
+func isKey(before string) bool {
+	for _, kind := range keyOf {
+		if strings.HasSuffix(before, kind) {
+			return true
+		}
+		if n := len(before) - 1; n > 0 && strings.IndexByte("_ .-", before[n]) >= 0 && strings.HasSuffix(before[:n], kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// how says how a setting's name and value are joined.
+type how int
+
+const (
+	notSet how = iota
+	// assigned: by a sign or as a program's option.
+	assigned
+	// nextLine: by a sign, and the value is on the next line.
+	nextLine
+	// saidIs: "the password is …", saidBare: "password …".
+	saidIs
+	saidBare
+)
+
+// separator returns where the value of a setting may begin whose name ends at a place.
+func separator(text, lower string, at int, word string, option bool) (int, how) {
+	end := at
+	for _, one := range []string{`\`, `"'`, `]`} {
+		if at < len(text) && strings.IndexByte(one, text[at]) >= 0 {
+			at++
+		}
+	}
+	closed := at
+	at = spaces(text, at)
+	for _, sign := range []string{"=>", "->", ":=", "==", "=", ":", "%3d", "%3a"} {
+		if !strings.HasPrefix(lower[at:], sign) {
+			continue
+		}
+		at = spaces(text, at+len(sign))
+		line := strings.TrimPrefix(text[at:min(at+2, len(text))], "\r")
+		if !strings.HasPrefix(line, "\n") {
+			return at, assigned
+		}
+		return spaces(text, at+strings.IndexByte(text[at:], '\n')+1), nextLine
+	}
+	if option {
+		after := closed
+		if after < len(text) && text[after] == ',' {
+			after++
+		}
+		if value := spaces(text, after); value > after {
+			return value, assigned
+		}
+	}
+	if at == end {
+		return 0, notSet
+	}
+	if strings.HasPrefix(lower[at:], "is ") && closed == end {
+		return spaces(text, at+3), saidIs
+	}
+	if closed == end && slices.Contains(passwords, word) {
+		return at, saidBare
+	}
+	return 0, notSet
+}
+
+// settingValue returns where the value that begins at a place is, without its quotes and what is wrapped around it, and whether it
+// is alone on its line.
+func settingValue(text string, at int) (span, bool) {
+	s := span{kind: "SETTING"}
+	for range 4 { // a list, an object's first member, a call: one in the other
+		switch {
+		case at < len(text) && strings.IndexByte("[({", text[at]) >= 0:
+			at = member(text, spaces(text, at+1))
+			continue
+		case call(text, at) > at:
+			at = spaces(text, call(text, at))
+			continue
+		}
+		break
+	}
+	quote := at
+	for quote < min(at+3, len(text)) && strings.IndexByte("uUbBrRfF", text[quote]) >= 0 {
+		quote++
+	}
+	escaped := quote < len(text) && text[quote] == '\\'
+	if escaped {
+		quote++
+	}
+	if quote < len(text) && (text[quote] == '"' || text[quote] == '\'') {
+		s.from = quote + 1
+		s.to = closing(text, s.from, text[quote], escaped)
+		return s, false
+	}
+	s.from, s.to = at, at
+	for s.to < len(text) && strings.IndexByte(" \t\r\n\v\f\"',;[](){}<>", text[s.to]) < 0 {
+		s.to++
+	}
+	rest := spaces(text, s.to)
+	return s, rest == len(text) || text[rest] == '\n' || text[rest] == '\r'
+}
+
+// closing returns where a quoted text ends: at its quote, or at the end of the line.
+func closing(text string, at int, quote byte, escaped bool) int {
+	for ; at < len(text) && text[at] != '\n' && text[at] != quote; at++ {
+		if text[at] != '\\' || at+1 == len(text) || text[at+1] == '\n' {
+			continue
+		}
+		if escaped && text[at+1] == quote {
+			return at
+		}
+		at++
+	}
+	return min(at, len(text))
+}
+
+// member skips the key of an object's first member.
+func member(text string, at int) int {
+	if at == len(text) || text[at] != '"' && text[at] != '\'' {
+		return at
+	}
+	end := at + 1
+	for end < min(at+maxName, len(text)) && nameByte(text[end]) {
+		end++
+	}
+	if end == len(text) || text[end] != text[at] {
+		return at
+	}
+	if colon := spaces(text, end+1); colon < len(text) && text[colon] == ':' {
+		return spaces(text, colon+1)
+	}
+	return at
+}
+
+// call returns where the first argument begins of a call that begins at a place, or the place.
+func call(text string, at int) int {
+	end := at
+	for end < min(at+maxName, len(text)) && nameByte(text[end]) {
+		end++
+	}
+	if end > at && end < len(text) && text[end] == '(' {
+		return end + 1
+	}
+	return at
+}
+
+// spaces skips a few.
+func spaces(text string, at int) int {
+	for end := min(at+maxSpace, len(text)); at < end && (text[at] == ' ' || text[at] == '\t'); at++ {
+	}
+	return at
+}
+
+func nameByte(c byte) bool {
+	return isLetter(lowerByte(c)) || '0' <= c && c <= '9' || c == '_' || c == '.' || c == '-'
+}
+
+func isLetter(lower byte) bool { return 'a' <= lower && lower <= 'z' }
+
+func lowerByte(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		return c + 'a' - 'A'
+	}
+	return c
+}
