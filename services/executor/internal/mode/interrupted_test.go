@@ -370,3 +370,14 @@ func TestResidenceGoesByNoWallClock(t *testing.T) {
 		t.Errorf("a minute later: %+v, %v", out, err)
 	}
 }
+
+// A service whose wake failed may be half awake though it looks asleep: undoing makes sure that it sleeps.
+func TestAWakeThatFailedIsPutBackToSleep(t *testing.T) {
+	w := newWorld(t, "chat:asleep", "code", "embed", "tools")
+	before := w.host.set()
+	w.host.fails["wake chat"] = "before"
+	if out := w.must("talk"); out.Outcome != rolledBack || !slices.Contains(w.did(), "sleep chat") {
+		t.Errorf("it is %+v after %v", out, w.did())
+	}
+	w.sound("wake", before, nil)
+}
