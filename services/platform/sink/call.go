@@ -121,7 +121,7 @@ func Operation(ctx context.Context) string {
 // names none: a handler that starts something compares what it is about to start with it.
 func Subject(ctx context.Context) []byte {
 	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
-		return n.subject
+		return approvedSubject(n.subject)
 	}
 	return nil
 }

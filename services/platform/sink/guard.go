@@ -54,6 +54,9 @@ func argumentsMatch(granted, own []byte) bool { return bytes.Equal(granted, own)
 
 func subjectMatches(granted, own []byte) bool { return bytes.Equal(granted, own) }
 
+// approvedSubject is what a handler is told that its call was approved for.
+func approvedSubject(granted []byte) []byte { return granted }
+
 // spendKey names what can be spent once.
 func spendKey(g *callv1.Grant) string { return grant.SpendKey(g) }
 
