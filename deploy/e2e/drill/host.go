@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
@@ -216,8 +217,20 @@ func (w *hostWorld) restartWith(flags ...string) bool {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	w.reconnect(w.operatorExecutor)
-	w.reconnect(w.gatewayExecutor)
+	// It undoes an interrupted switch while it serves, and may be made to die of that.
+	for _, conn := range []*grpc.ClientConn{w.operatorExecutor, w.gatewayExecutor} {
+		for conn.GetState() != connectivity.Ready {
+			if !p.Running() {
+				return false
+			}
+			if time.Now().After(deadline) {
+				w.t.Fatalf("the executor cannot be reached after its restart\n%s", p.Log())
+			}
+			conn.ResetConnectBackoff()
+			conn.Connect()
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
 	deadline = time.Now().Add(switchPatience)
 	for {
 		last, err := w.lastSwitch()

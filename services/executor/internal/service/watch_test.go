@@ -55,7 +55,7 @@ func TestWatchTellsEachChange(t *testing.T) {
 		a.mu.Lock()
 		a.err = nil
 		a.mu.Unlock()
-		time.Sleep(2 * healthInterval)
+		time.Sleep(10 * healthInterval) // one that does not answer is asked less often
 		p.mu.Lock()
 		p.sight = driver.Sight{State: driver.Ended, Cause: driver.CauseExited}
 		p.mu.Unlock()
