@@ -226,6 +226,26 @@ func TestCanonicalArguments(t *testing.T) {
 	}
 }
 
+// TestWholeNumbers: what is a whole number to the published schema is one to Decode, whose canonical form has no fraction.
+func TestWholeNumbers(t *testing.T) {
+	tool, _ := Lookup("service_logs")
+	for raw, want := range map[string]bool{
+		"1": true, "40": true, "1.0": true, "2.000": true, "1.5": false, "1e1": false, "10e-1": false, "-0": false, "-0.0": false, `"1"`: false,
+		"41": false, "41.0": false, "0": false, "-1": false, "4294967297": false, "1.": false, ".0": false, "null": false,
+	} {
+		m, err := tool.Decode([]byte(`{"service_id":"a","lines":` + raw + `}`))
+		if (err == nil) != want {
+			t.Errorf("%s: %v", raw, err)
+			continue
+		}
+		if err == nil {
+			if canonical, err := Canonical(m); err != nil || bytes.Contains(canonical, []byte(".")) {
+				t.Errorf("%s: canonical %s, %v", raw, canonical, err)
+			}
+		}
+	}
+}
+
 func TestUnsetAndEmptyDiffer(t *testing.T) {
 	unset, err := Canonical(&executorv1.StartServiceRequest{})
 	if err != nil {

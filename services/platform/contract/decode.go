@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"buf.build/go/protovalidate"
@@ -145,15 +146,22 @@ func checkSingular(fd protoreflect.FieldDescriptor, value any, path string) erro
 		}
 	default:
 		number, ok := value.(json.Number)
-		if !ok || !plainInteger(string(number)) {
+		if !ok || !wholeNumber(string(number)) {
 			return invalid(path, "%s must be a whole number", subject(path))
 		}
 	}
 	return nil
 }
 
-// plainInteger reports whether s is an integer as people write it: no fraction, no exponent.
-func plainInteger(s string) bool {
+// wholeNumber reports whether s is a whole number without an exponent. A fraction of zeros counts, as it does in JSON Schema,
+// which the published schemas are read by: some clients write every number with one. "-0" is no number that people mean.
+func wholeNumber(s string) bool {
+	if whole, fraction, ok := strings.Cut(s, "."); ok {
+		if strings.Trim(fraction, "0") != "" {
+			return false
+		}
+		s = whole
+	}
 	for i := range len(s) {
 		if c := s[i]; (c < '0' || c > '9') && (i > 0 || c != '-') {
 			return false
