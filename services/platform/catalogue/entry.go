@@ -1,6 +1,7 @@
 package catalogue
 
 import (
+	"cmp"
 	"net/netip"
 	"net/url"
 	"path"
@@ -144,11 +145,11 @@ func answers(at spot, in *service, out *Service) *problem {
 func health(at spot, in *service, out *Service) *problem {
 	h := Health{Path: "/health", TimeoutS: 2, IntervalS: 2, UnhealthyAfter: 3, HealthyAfter: 1}
 	if given := in.Health; given != nil {
-		h.Path = or(given.Path, h.Path)
-		h.TimeoutS = or(given.TimeoutS, h.TimeoutS)
-		h.IntervalS = or(given.IntervalS, h.IntervalS)
-		h.UnhealthyAfter = or(given.UnhealthyAfter, h.UnhealthyAfter)
-		h.HealthyAfter = or(given.HealthyAfter, h.HealthyAfter)
+		h.Path = cmp.Or(given.Path, h.Path)
+		h.TimeoutS = cmp.Or(given.TimeoutS, h.TimeoutS)
+		h.IntervalS = cmp.Or(given.IntervalS, h.IntervalS)
+		h.UnhealthyAfter = cmp.Or(given.UnhealthyAfter, h.UnhealthyAfter)
+		h.HealthyAfter = cmp.Or(given.HealthyAfter, h.HealthyAfter)
 		h.ContentType = given.ContentType
 	}
 	switch {
@@ -257,10 +258,10 @@ func residence(at spot, in *service, out *Service) *problem {
 
 // limits fills in and checks the times and sizes.
 func limits(at spot, in *service, out *Service) *problem {
-	out.StartTimeoutS = or(out.StartTimeoutS, 60)
-	out.StopTimeoutS = or(out.StopTimeoutS, 10)
-	out.LogMaxBytes = or(out.LogMaxBytes, defaultLogBytes)
-	out.StallTimeoutS = or(out.StallTimeoutS, min(defaultStallS, out.StartTimeoutS))
+	out.StartTimeoutS = cmp.Or(out.StartTimeoutS, 60)
+	out.StopTimeoutS = cmp.Or(out.StopTimeoutS, 10)
+	out.LogMaxBytes = cmp.Or(out.LogMaxBytes, defaultLogBytes)
+	out.StallTimeoutS = cmp.Or(out.StallTimeoutS, min(defaultStallS, out.StartTimeoutS))
 	switch {
 	case out.StartTimeoutS > 3600:
 		return wrong(at.in(".start_timeout_s"), "start_timeout_s must be 1 to 3600")
@@ -358,14 +359,6 @@ func safeKey(key string) string {
 		return key
 	}
 	return "?"
-}
-
-func or[T comparable](value, otherwise T) T {
-	var zero T
-	if value == zero {
-		return otherwise
-	}
-	return value
 }
 
 func hasDotDot(s string) bool {

@@ -72,46 +72,35 @@ func (m *Manager) Dependents(s *catalogue.Service) []string {
 
 // loading acts under a lease of the service's GPUs, for which it waits as long as a load on them may last.
 func (m *Manager) loading(ctx context.Context, s *catalogue.Service, act func() (bool, error)) (bool, error) {
-	patience := time.NewTimer(s.StartTimeout())
-	defer patience.Stop()
-	for {
-		changed := m.cfg.Leases.Changed()
-		release, err := m.cfg.Leases.Loading(s)
-		switch {
-		case err == nil:
-			defer release()
-			return act()
-		case !errors.Is(err, lease.ErrBusy):
-			return false, notNow(s, err)
-		}
-		select {
-		case <-changed:
-		case <-patience.C:
-			return false, notNow(s, err)
-		case <-ctx.Done():
-			return false, ctx.Err()
-		}
-	}
+	return m.leased(ctx, s, s.StartTimeout(), func(bool) (func(), error) { return m.cfg.Leases.Loading(s) }, act)
 }
 
 // releasing acts under the right to release. It waits for another service's load on the same GPU, whose measurement a release
 // would spoil, but no longer than a stop may last: whoever wants a service stopped gets it.
 func (m *Manager) releasing(ctx context.Context, s *catalogue.Service, act func() (bool, error)) (bool, error) {
-	patience := time.NewTimer(s.StopTimeout())
-	defer patience.Stop()
+	return m.leased(ctx, s, s.StopTimeout(), func(patient bool) (func(), error) { return m.cfg.Leases.Releasing(s, patient) }, act)
+}
+
+// leased acts under a lease. While take says that something else has it, it waits; when patience is over it asks once more, and
+// says so.
+func (m *Manager) leased(
+	ctx context.Context, s *catalogue.Service, patience time.Duration, take func(patient bool) (func(), error), act func() (bool, error),
+) (bool, error) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
 	for patient := true; ; {
 		changed := m.cfg.Leases.Changed()
-		release, err := m.cfg.Leases.Releasing(s, patient)
+		release, err := take(patient)
 		switch {
 		case err == nil:
 			defer release()
 			return act()
-		case !errors.Is(err, lease.ErrBusy):
+		case !patient || !errors.Is(err, lease.ErrBusy):
 			return false, notNow(s, err)
 		}
 		select {
 		case <-changed:
-		case <-patience.C:
+		case <-timer.C:
 			patient = false
 		case <-ctx.Done():
 			return false, ctx.Err()

@@ -134,6 +134,19 @@ func (p *catalogPlace) of(a *app, cmd *cobra.Command) (string, catalogue.Options
 	return p.resolve(a, cmd.Flags().Changed("development"))
 }
 
+// load reads the catalogue there, which must be good, and says where that is.
+func (p *catalogPlace) load(a *app, cmd *cobra.Command) (string, *catalogue.Catalogue, error) {
+	path, opts, err := p.of(a, cmd)
+	if err != nil {
+		return "", nil, err
+	}
+	c, err := catalogue.Load(path, opts)
+	if err != nil {
+		return "", nil, a.badCatalogue(path, err)
+	}
+	return path, c, nil
+}
+
 // problemJSON is one thing that is wrong with a catalogue, in --json.
 type problemJSON struct {
 	File   string `json:"file"`
@@ -157,13 +170,9 @@ Exit code 1 when it is not good.`,
 			if len(args) == 1 {
 				place.path = args[0]
 			}
-			path, opts, err := place.of(a, cmd)
+			path, c, err := place.load(a, cmd)
 			if err != nil {
 				return err
-			}
-			c, err := catalogue.Load(path, opts)
-			if err != nil {
-				return a.badCatalogue(path, err)
 			}
 			return a.goodCatalogue(cmd.Context(), path, c)
 		},
@@ -294,13 +303,9 @@ filled in, which is what an approver is shown (there with the digest of its prog
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeEntries(place),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, opts, err := place.of(a, cmd)
+			_, c, err := place.load(a, cmd)
 			if err != nil {
 				return err
-			}
-			c, err := catalogue.Load(path, opts)
-			if err != nil {
-				return a.badCatalogue(path, err)
 			}
 			if len(args) == 1 {
 				return a.showEntry(c, args[0])

@@ -10,7 +10,6 @@ import (
 
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/unit"
-	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 )
 
@@ -38,13 +37,9 @@ names. It belongs into /etc/polkit-1/rules.d.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, opts, err := place.of(a, cmd)
+			_, c, err := place.load(a, cmd)
 			if err != nil {
 				return err
-			}
-			c, err := catalogue.Load(path, opts)
-			if err != nil {
-				return a.badCatalogue(path, err)
 			}
 			if polkit {
 				text, err := unit.Polkit(c, executor)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/rand"
 	"embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,7 +13,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"text/template"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
@@ -338,7 +336,7 @@ func (m *maker) configs() error {
 			// The example's services have no user of their own, which only a development executor accepts.
 			from = "catalogue-empty"
 		}
-		data, err := m.render(from)
+		data, err := Render(templates, "templates", from, m.values)
 		if err != nil {
 			return err
 		}
@@ -347,33 +345,6 @@ func (m *maker) configs() error {
 		}
 	}
 	return nil
-}
-
-func (m *maker) render(name string) ([]byte, error) {
-	raw, err := templates.ReadFile("templates/" + name + ".yaml")
-	if err != nil {
-		return nil, fmt.Errorf("configuration of %s: %w", name, err)
-	}
-	t, err := template.New(name).Funcs(template.FuncMap{"yaml": quoteYAML}).Parse(string(raw))
-	if err != nil {
-		return nil, fmt.Errorf("configuration of %s: %w", name, err)
-	}
-	var b bytes.Buffer
-	if err := t.Execute(&b, m.values); err != nil {
-		return nil, fmt.Errorf("configuration of %s: %w", name, err)
-	}
-	return b.Bytes(), nil
-}
-
-var plainPath = regexp.MustCompile(`^/[A-Za-z0-9/._-]*$`)
-
-// quoteYAML writes a string as a YAML scalar: plain where that is safe, else in double quotes, whose escapes are JSON's.
-func quoteYAML(s string) (string, error) {
-	if plainPath.MatchString(s) {
-		return s, nil
-	}
-	b, err := json.Marshal(s)
-	return string(b), err
 }
 
 // IsExampleCatalogue reports whether the catalogue is still the example that Init wrote.

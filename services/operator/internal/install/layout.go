@@ -11,7 +11,6 @@ import (
 	"bufio"
 	"bytes"
 	"embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,10 +18,8 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
-	"text/template"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/home"
@@ -152,30 +149,7 @@ func (v values) loopback(offset int) string {
 }
 
 func (v values) render(name string) ([]byte, error) {
-	raw, err := files.ReadFile("files/config/" + name + ".yaml")
-	if err != nil {
-		return nil, fmt.Errorf("configuration of %s: %w", name, err)
-	}
-	t, err := template.New(name).Funcs(template.FuncMap{"yaml": quoteYAML}).Parse(string(raw))
-	if err != nil {
-		return nil, fmt.Errorf("configuration of %s: %w", name, err)
-	}
-	var b bytes.Buffer
-	if err := t.Execute(&b, v); err != nil {
-		return nil, fmt.Errorf("configuration of %s: %w", name, err)
-	}
-	return b.Bytes(), nil
-}
-
-var plainPath = regexp.MustCompile(`^/[A-Za-z0-9/._-]*$`)
-
-// quoteYAML writes a path as a YAML scalar: plain where that is safe, else in double quotes, whose escapes are JSON's.
-func quoteYAML(s string) (string, error) {
-	if plainPath.MatchString(s) {
-		return s, nil
-	}
-	b, err := json.Marshal(s)
-	return string(b), err
+	return home.Render(files, "files/config", name, v)
 }
 
 // account is a Unix user of the host under a root.
