@@ -36,6 +36,13 @@ type Tool struct {
 	// OneCall: a READ tool that no permit covers; each call takes a grant of its own.
 	OneCall bool
 	Source  string
+	// Tags are what policy knows the tool by beside its tier: "shell", "desktop:click". Sorted.
+	Tags []string
+	// Relieves: it takes load off the host and adds none.
+	Relieves bool
+	// Resource is the kind of thing that a call is about, and ResourceArgument the argument that names it: "Service", "service_id".
+	// Both are empty where a call is about the host.
+	Resource, ResourceArgument string
 	// Method is the RPC; FullMethod its gRPC name, "/durward.executor.v1.ToolService/StartService".
 	Method     protoreflect.MethodDescriptor
 	FullMethod string
@@ -72,6 +79,7 @@ func (t Tool) Definition() map[string]any {
 		"tier":          TierName(t.Tier),
 		"idempotent":    t.Idempotent,
 		"one_call":      t.OneCall,
+		"tags":          append([]string{}, t.Tags...),
 		"input_schema":  t.InputSchema,
 		"result_schema": t.ResultSchema,
 	}
@@ -186,7 +194,7 @@ func underPermits(files *protoregistry.Files, sink optionsv1.Role) (map[string]P
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {
 				p := Permitted{Method: methods.Get(j)}
-				if permitName(p.Method) == "" && (!p.Stream() || !slices.Contains(callers(p.Method), optionsv1.Role_ROLE_GATEWAY)) {
+				if permitName(p.Method) == "" && (!p.Stream() || sessions(p.Method) || !slices.Contains(callers(p.Method), optionsv1.Role_ROLE_GATEWAY)) {
 					continue
 				}
 				var ok bool
@@ -204,6 +212,11 @@ func underPermits(files *protoregistry.Files, sink optionsv1.Role) (map[string]P
 		return nil, fmt.Errorf("contract: RPCs under no permit: %s", strings.Join(open, ", "))
 	}
 	return out, nil
+}
+
+// sessions reports whether an RPC is where sessions, and so permits, come from: it can have none.
+func sessions(m protoreflect.MethodDescriptor) bool {
+	return m.Parent().FullName() == vaultv1.File_durward_vault_v1_session_proto.Package()+".SessionService"
 }
 
 // OperatorStreams returns the streams of a sink that operators alone may call and that name no permit, by gRPC name.
@@ -254,11 +267,14 @@ func newTool(m protoreflect.MethodDescriptor, option *optionsv1.Tool, sink optio
 		OpenResult:  option.GetOpenResult(),
 		OneCall:     option.GetOneCall(),
 		Source:      SourceNative,
+		Tags:        slices.Sorted(slices.Values(option.GetTags())),
+		Relieves:    option.GetRelieves(),
 		Method:      m,
 		FullMethod:  fullMethod(m),
 		Sink:        sink,
 		InputSchema: inputSchema(m.Input()),
 	}
+	t.Resource, t.ResourceArgument = resource(m.Input())
 	if t.OpenResult {
 		t.ResultSchema = map[string]any{"type": "object"}
 	} else {
@@ -271,6 +287,17 @@ func newTool(m protoreflect.MethodDescriptor, option *optionsv1.Tool, sink optio
 	}
 	t.DefinitionDigest = canonical.Digest(definition)
 	return t
+}
+
+// resource finds the argument that names what a call is about.
+func resource(arguments protoreflect.MessageDescriptor) (kind, argument string) {
+	for i := range arguments.Fields().Len() {
+		field := arguments.Fields().Get(i)
+		if kind, _ := proto.GetExtension(field.Options(), optionsv1.E_Resource).(string); kind != "" {
+			return kind, string(field.Name())
+		}
+	}
+	return "", ""
 }
 
 func newMessage(d protoreflect.MessageDescriptor) proto.Message {

@@ -61,6 +61,8 @@ func TestTools(t *testing.T) {
 		"sleep_service":  {optionsv1.Tier_TIER_WRITE, optionsv1.Role_ROLE_EXECUTOR},
 		"wake_service":   {optionsv1.Tier_TIER_WRITE, optionsv1.Role_ROLE_EXECUTOR},
 		"wait_operation": {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
+
+		"security_config": {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
 	}
 	tools := Tools()
 	if len(tools) != len(want) {

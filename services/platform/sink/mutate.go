@@ -217,7 +217,7 @@ func (a *Authority) human(ctx context.Context, c *call) (*Use, error) {
 		case err != nil:
 			return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
 		}
-		if err := v.Covers(c.grant, c.tool.Ref(), c.tool.Tier, arguments); err != nil {
+		if err := v.Covers(c.grant, c.tool.Ref(), c.tool.Tier, arguments, c.subject[:]); err != nil {
 			reason = err
 			continue
 		}

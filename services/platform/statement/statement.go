@@ -51,6 +51,8 @@ const (
 	KindDangerous Kind = "dangerous"
 	// KindResume: an end to a halt.
 	KindResume Kind = "resume"
+	// KindConfig: a change of one file of the security configuration, by its digests before and after.
+	KindConfig Kind = "config"
 )
 
 // maxLife bounds how long each kind may stand.
@@ -60,6 +62,7 @@ var maxLife = map[Kind]time.Duration{
 	KindScope:     8 * time.Hour,
 	KindDangerous: 8 * time.Hour,
 	KindResume:    10 * time.Minute,
+	KindConfig:    10 * time.Minute,
 }
 
 // Statement is the signed JSON object. Absent members are left out. Times are RFC 3339 in UTC with whole seconds;
@@ -103,6 +106,12 @@ type Statement struct {
 	Pinned         []Pin    `json:"pinned,omitempty"`
 	Free           []string `json:"free,omitempty"`
 	SubjectDigests []string `json:"subject_digests,omitempty"`
+	// AnySubject: whatever the sink's own catalogue, which a human owns, says of them at the time of the call. A scope has this or
+	// SubjectDigests. A switch of modes has no other choice, since its plan depends on what runs.
+	AnySubject bool `json:"any_subject,omitempty"`
+
+	// Change is for config.
+	Change *Change `json:"change,omitempty"`
 
 	// Uses is how often it may be used: 1 for approve and command. Absent for dangerous and resume.
 	Uses int `json:"uses,omitempty"`
@@ -119,6 +128,17 @@ type Tool struct {
 type Pin struct {
 	Pointer string          `json:"pointer"`
 	Value   json.RawMessage `json:"value"`
+}
+
+// Change is one file of the security configuration, changed by a human's program. Digests are of the whole file; "" where there
+// is none before, or none after.
+type Change struct {
+	// File is the file's name: "security.yaml", "policy/allow.cedar", "clients.yaml", "executor.yaml".
+	File   string `json:"file"`
+	Before string `json:"before"`
+	After  string `json:"after"`
+	// Lines are the difference as it was shown: each begins with "+", "-" or a space.
+	Lines []string `json:"lines"`
 }
 
 // Reasons why a statement is refused; for records, not for callers.
@@ -199,7 +219,10 @@ func (s *Statement) check() error {
 		s.Operation != "" && s.Uses == 1
 	anySingle := s.Tool != nil || s.Tier != "" || len(s.Arguments) > 0 || s.ArgumentsDigest != "" || s.SubjectDigest != "" ||
 		s.Operation != "" || s.Target != "" || len(s.Plan) > 0 || s.AgentReason != ""
-	anyScope := len(s.Tools) > 0 || len(s.Pinned) > 0 || len(s.Free) > 0 || len(s.SubjectDigests) > 0
+	anyScope := len(s.Tools) > 0 || len(s.Pinned) > 0 || len(s.Free) > 0 || len(s.SubjectDigests) > 0 || s.AnySubject
+	if (s.Change != nil) != (s.Kind == KindConfig) {
+		return bad("a change is what a statement of kind config is about, and nothing else is")
+	}
 	party := s.Principal != "" && s.Session != "" && s.Channel != ""
 	switch s.Kind {
 	case KindApprove, KindCommand:
@@ -229,9 +252,15 @@ func (s *Statement) check() error {
 		if anySingle || anyScope || !party || s.Uses != 0 {
 			return bad("dangerous mode names a session and nothing else")
 		}
-	case KindResume:
+		if s.Channel == ChannelName(callv1.Channel_CHANNEL_MESSAGING) {
+			return bad("there is no dangerous mode over messaging")
+		}
+	case KindResume, KindConfig:
 		if anySingle || anyScope || s.Uses != 0 || s.Principal != "" || s.Session != "" || s.Channel != "" {
-			return bad("a resume names an epoch and an audience and nothing else")
+			return bad("it names an epoch and an audience and no party")
+		}
+		if s.Kind == KindConfig {
+			return s.Change.check()
 		}
 	}
 	return nil
@@ -244,8 +273,11 @@ func (s *Statement) checkScope() error {
 		}
 	}
 	seen := map[string]bool{}
-	// A digest of a plan says what a human looked at; left free, a call may do what nobody saw.
-	if slices.Contains(s.Free, "/plan_digest") {
+	if s.AnySubject == (len(s.SubjectDigests) > 0) {
+		return fmt.Errorf("%w: a scope names the definitions that it is for, or says that any will do", ErrMalformed)
+	}
+	// A digest of a plan says what a human looked at; left free, a call may do what nobody saw, which has to be said.
+	if slices.Contains(s.Free, "/plan_digest") && !s.AnySubject {
 		return fmt.Errorf("%w: a plan may not be left free", ErrMalformed)
 	}
 	pointers := slices.Clone(s.Free)
@@ -265,6 +297,22 @@ func (s *Statement) checkScope() error {
 		if _, err := canonical.ParseDigest(d); err != nil {
 			return fmt.Errorf("%w: a subject digest is not a digest", ErrMalformed)
 		}
+	}
+	return nil
+}
+
+func (c *Change) check() error {
+	bad := func(what string) error { return fmt.Errorf("%w: a change's %s", ErrMalformed, what) }
+	if c.File == "" || len(c.File) > 256 || c.Lines == nil {
+		return bad("file or lines are missing")
+	}
+	for _, d := range []string{c.Before, c.After} {
+		if _, err := canonical.ParseDigest(d); err != nil && d != "" {
+			return bad("digest is not a digest")
+		}
+	}
+	if c.Before == c.After {
+		return bad("digests are equal: it changes nothing")
 	}
 	return nil
 }
@@ -345,9 +393,10 @@ func VerifySignature(h *callv1.HumanStatement, operators *trust.AllowedSigners, 
 }
 
 // Covers reports whether the statement allows the call that a grant is for: nil, or ErrCover with what differs. tool is
-// the verifier's own definition, arguments the RFC 8785 form of what would be executed. Uses and halts are the caller's to
-// judge.
-func (v *Verified) Covers(g *callv1.Grant, tool *callv1.ToolRef, tier optionsv1.Tier, arguments []byte) error {
+// the verifier's own definition, arguments the RFC 8785 form of what would be executed, subject the SHA-256 of the definition that
+// would be acted on, as the verifier itself has it; nil for a verifier that has none (the vault), which then goes by the grant's.
+// Uses and halts are the caller's to judge.
+func (v *Verified) Covers(g *callv1.Grant, tool *callv1.ToolRef, tier optionsv1.Tier, arguments, subject []byte) error {
 	differs := func(what string) error { return fmt.Errorf("%w: %s", ErrCover, what) }
 	switch {
 	case v.Audience != g.GetAudience():
@@ -388,7 +437,10 @@ func (v *Verified) Covers(g *callv1.Grant, tool *callv1.ToolRef, tier optionsv1.
 		if !slices.Contains(v.Tools, own) {
 			return differs("tool")
 		}
-		if !slices.Contains(v.SubjectDigests, canonical.FormatDigest(g.GetSubjectDigest())) {
+		if subject == nil {
+			subject = g.GetSubjectDigest()
+		}
+		if len(subject) > 0 && !v.AnySubject && !slices.Contains(v.SubjectDigests, canonical.FormatDigest(subject)) {
 			return differs("subject")
 		}
 		return v.coversArguments(arguments)

@@ -248,7 +248,7 @@ func verified(t *testing.T, s *Statement) *Verified {
 func TestCoversExactlyWhatWasShown(t *testing.T) {
 	tier := optionsv1.Tier_TIER_WRITE
 	for name, s := range map[string]*Statement{"approve": approve(), "scope": scope()} {
-		if err := verified(t, s).Covers(grantOf(), toolRef(), tier, []byte(arguments)); err != nil {
+		if err := verified(t, s).Covers(grantOf(), toolRef(), tier, []byte(arguments), nil); err != nil {
 			t.Fatalf("%s: its own call: %v", name, err)
 		}
 		for field, spoil := range map[string]func(*callv1.Grant){
@@ -265,32 +265,32 @@ func TestCoversExactlyWhatWasShown(t *testing.T) {
 		} {
 			g := grantOf()
 			spoil(g)
-			if err := verified(t, s).Covers(g, toolRef(), tier, []byte(arguments)); !errors.Is(err, ErrCover) {
+			if err := verified(t, s).Covers(g, toolRef(), tier, []byte(arguments), nil); !errors.Is(err, ErrCover) {
 				t.Errorf("%s, other %s: %v, want ErrCover", name, field, err)
 			}
 		}
 		other := grantOf()
 		other.ArgumentsDigest = digest(`{"service_id":"demo-embed"}`)
-		if err := verified(t, s).Covers(other, toolRef(), tier, []byte(`{"service_id":"demo-embed"}`)); !errors.Is(err, ErrCover) {
+		if err := verified(t, s).Covers(other, toolRef(), tier, []byte(`{"service_id":"demo-embed"}`), nil); !errors.Is(err, ErrCover) {
 			t.Errorf("%s, other arguments: %v, want ErrCover", name, err)
 		}
 		changed := toolRef()
 		changed.DefinitionDigest = digest("changed since")
-		if err := verified(t, s).Covers(grantOf(), changed, tier, []byte(arguments)); !errors.Is(err, ErrCover) {
+		if err := verified(t, s).Covers(grantOf(), changed, tier, []byte(arguments), nil); !errors.Is(err, ErrCover) {
 			t.Errorf("%s, tool changed since: %v, want ErrCover", name, err)
 		}
 	}
 	g := grantOf()
 	g.Use = 2
-	if err := verified(t, approve()).Covers(g, toolRef(), tier, []byte(arguments)); !errors.Is(err, ErrCover) {
+	if err := verified(t, approve()).Covers(g, toolRef(), tier, []byte(arguments), nil); !errors.Is(err, ErrCover) {
 		t.Errorf("an approval's second use: %v", err)
 	}
 	g = grantOf()
 	g.OperationId = "00000000000000000000000000000000"
-	if err := verified(t, approve()).Covers(g, toolRef(), tier, []byte(arguments)); !errors.Is(err, ErrCover) {
+	if err := verified(t, approve()).Covers(g, toolRef(), tier, []byte(arguments), nil); !errors.Is(err, ErrCover) {
 		t.Errorf("an approval for another operation: %v", err)
 	}
-	if err := verified(t, approve()).Covers(grantOf(), toolRef(), optionsv1.Tier_TIER_DESTRUCTIVE, []byte(arguments)); !errors.Is(err, ErrCover) {
+	if err := verified(t, approve()).Covers(grantOf(), toolRef(), optionsv1.Tier_TIER_DESTRUCTIVE, []byte(arguments), nil); !errors.Is(err, ErrCover) {
 		t.Errorf("an approval that was shown another tier: %v", err)
 	}
 }
@@ -304,7 +304,7 @@ func TestScopeLeavesNothingOpen(t *testing.T) {
 	for args, want := range map[string]error{extra: nil, missing: ErrCover, stray: ErrCover} {
 		g := grantOf()
 		g.ArgumentsDigest = digest(args)
-		if err := verified(t, free).Covers(g, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(args)); !errors.Is(err, want) {
+		if err := verified(t, free).Covers(g, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(args), nil); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", args, err, want)
 		}
 	}
@@ -315,17 +315,17 @@ func TestDangerousAndResume(t *testing.T) {
 	d.Kind, d.Operation, d.Tool, d.Tier, d.Arguments, d.ArgumentsDigest = KindDangerous, "", nil, "", nil, ""
 	d.Target, d.SubjectDigest, d.Plan, d.AgentReason, d.Uses = "", "", nil, "", 0
 	g := grantOf()
-	if err := verified(t, d).Covers(g, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments)); !errors.Is(err, ErrCover) {
+	if err := verified(t, d).Covers(g, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments), nil); !errors.Is(err, ErrCover) {
 		t.Errorf("dangerous mode covers a grant that does not say so: %v", err)
 	}
 	g.Dangerous = true
-	if err := verified(t, d).Covers(g, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments)); err != nil {
+	if err := verified(t, d).Covers(g, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments), nil); err != nil {
 		t.Errorf("dangerous mode: %v", err)
 	}
 	r := *d
 	r.Kind, r.Principal, r.Session, r.Channel = KindResume, "", "", ""
 	r.ExpiresAt = FormatTime(now.Add(5 * time.Minute))
-	if err := verified(t, &r).Covers(&callv1.Grant{Audience: r.Audience, Epoch: r.Epoch, ArgumentsDigest: digest(arguments)}, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments)); !errors.Is(err, ErrCover) {
+	if err := verified(t, &r).Covers(&callv1.Grant{Audience: r.Audience, Epoch: r.Epoch, ArgumentsDigest: digest(arguments)}, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments), nil); !errors.Is(err, ErrCover) {
 		t.Errorf("a resume covers a call: %v", err)
 	}
 }

@@ -127,7 +127,7 @@ func TestApprove(t *testing.T) {
 		Tool: op.GetTool(), ArgumentsDigest: arguments[:], SubjectDigest: subject[:], Audience: executorID, Epoch: 3,
 	}
 	tool, _ := contract.Lookup("start_service")
-	if err := verified.Covers(grant, tool.Ref(), tool.Tier, op.GetArguments()); err != nil {
+	if err := verified.Covers(grant, tool.Ref(), tool.Tier, op.GetArguments(), nil); err != nil {
 		t.Errorf("the statement does not cover its operation: %v", err)
 	}
 	for name, change := range map[string]func(*callv1.Grant){
@@ -141,7 +141,7 @@ func TestApprove(t *testing.T) {
 			t.Fatal("clone")
 		}
 		change(other)
-		if err := verified.Covers(other, tool.Ref(), tool.Tier, op.GetArguments()); err == nil {
+		if err := verified.Covers(other, tool.Ref(), tool.Tier, op.GetArguments(), nil); err == nil {
 			t.Errorf("it covers another %s too", name)
 		}
 	}

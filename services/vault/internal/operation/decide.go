@@ -84,7 +84,7 @@ func (q *Queue) approval(o *store.Operation, h *callv1.HumanStatement) (*stateme
 	err = v.Covers(&callv1.Grant{
 		OperationId: o.ID, Use: 1, Principal: o.Principal, Session: o.Session, Channel: o.Channel, Tool: o.ToolRef(),
 		ArgumentsDigest: o.ArgumentsDigest, SubjectDigest: subject, Audience: o.Audience, Epoch: o.Epoch,
-	}, o.ToolRef(), o.Tier, o.Arguments)
+	}, o.ToolRef(), o.Tier, o.Arguments, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (q *Queue) Command(ctx context.Context, template store.Operation, arguments
 	err = v.Covers(&callv1.Grant{
 		OperationId: o.ID, Use: 1, Principal: o.Principal, Session: o.Session, Channel: o.Channel, Tool: o.ToolRef(),
 		ArgumentsDigest: o.ArgumentsDigest, SubjectDigest: o.SubjectDigest, Audience: o.Audience, Epoch: o.Epoch,
-	}, o.ToolRef(), o.Tier, o.Arguments)
+	}, o.ToolRef(), o.Tier, o.Arguments, nil)
 	if err != nil {
 		q.refuseStatement(ctx, &o, caller, err)
 		return nil, refusedCommand(err)

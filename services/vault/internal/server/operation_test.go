@@ -159,7 +159,7 @@ func TestApprovedOperation(t *testing.T) {
 	verified, err := statement.Verify(g.GetStatements()[0], v.Trust.Current().AllowedSigners, v.clock.Now(), statement.Skew)
 	v.must(err)
 	// What the sink will check.
-	v.must(verified.Covers(g, toolRef("start_service"), optionsv1.Tier_TIER_WRITE, arguments("demo-chat")))
+	v.must(verified.Covers(g, toolRef("start_service"), optionsv1.Tier_TIER_WRITE, arguments("demo-chat"), nil))
 
 	// Another issue has another id and the same spend key.
 	again, err := v.wait(opened, id, 0)
@@ -1143,7 +1143,7 @@ func TestGrantCommand(t *testing.T) {
 	}
 	verified, err := statement.Verify(h, v.Trust.Current().AllowedSigners, v.clock.Now(), statement.Skew)
 	v.must(err)
-	v.must(verified.Covers(g, toolRef("start_service"), optionsv1.Tier_TIER_WRITE, arguments("a")))
+	v.must(verified.Covers(g, toolRef("start_service"), optionsv1.Tier_TIER_WRITE, arguments("a"), nil))
 	if o := v.operation(resp.GetOperationId()); o.GetState() != approved || o.GetDecidedBy() != platformtest.Operator {
 		t.Errorf("%v", o)
 	}

@@ -50,6 +50,18 @@ const (
 	Kind_KIND_PERMIT_ISSUED         Kind = 29
 	Kind_KIND_HALTED                Kind = 30
 	Kind_KIND_RESUMED               Kind = 31
+	// A human's scope or dangerous mode for a session (APR-2, DNG-1), and its end.
+	Kind_KIND_STANDING_GRANTED Kind = 32
+	Kind_KIND_STANDING_ENDED   Kind = 33
+	// An operator does not want to be asked by a client for a while, or does again.
+	Kind_KIND_MUTED Kind = 34
+	// A file of the security configuration as it came into force: announced by an operator's statement, or found changed without one.
+	Kind_KIND_CONFIG_ADOPTED Kind = 35
+	Kind_KIND_CONFIG_FOUND   Kind = 36
+	// A file of it that is broken, or that somebody could change who may not: what was in force stays.
+	Kind_KIND_CONFIG_REFUSED Kind = 37
+	// A setting that an agent's argument changed for its session (CFG-2).
+	Kind_KIND_OVERRIDE Kind = 38
 	// executor, egress.
 	Kind_KIND_INTENT  Kind = 40
 	Kind_KIND_OUTCOME Kind = 41
@@ -86,6 +98,13 @@ var (
 		29: "KIND_PERMIT_ISSUED",
 		30: "KIND_HALTED",
 		31: "KIND_RESUMED",
+		32: "KIND_STANDING_GRANTED",
+		33: "KIND_STANDING_ENDED",
+		34: "KIND_MUTED",
+		35: "KIND_CONFIG_ADOPTED",
+		36: "KIND_CONFIG_FOUND",
+		37: "KIND_CONFIG_REFUSED",
+		38: "KIND_OVERRIDE",
 		40: "KIND_INTENT",
 		41: "KIND_OUTCOME",
 		42: "KIND_READ",
@@ -112,6 +131,13 @@ var (
 		"KIND_PERMIT_ISSUED":         29,
 		"KIND_HALTED":                30,
 		"KIND_RESUMED":               31,
+		"KIND_STANDING_GRANTED":      32,
+		"KIND_STANDING_ENDED":        33,
+		"KIND_MUTED":                 34,
+		"KIND_CONFIG_ADOPTED":        35,
+		"KIND_CONFIG_FOUND":          36,
+		"KIND_CONFIG_REFUSED":        37,
+		"KIND_OVERRIDE":              38,
 		"KIND_INTENT":                40,
 		"KIND_OUTCOME":               41,
 		"KIND_READ":                  42,
@@ -1639,7 +1665,7 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\n" +
 	"started_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12%\n" +
 	"\x0edatabase_bytes\x18\x05 \x01(\x04R\rdatabaseBytes\x12&\n" +
-	"\x0fdisk_free_bytes\x18\x06 \x01(\x04R\rdiskFreeBytes*\xde\x03\n" +
+	"\x0fdisk_free_bytes\x18\x06 \x01(\x04R\rdiskFreeBytes*\xfe\x04\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_STARTED\x10\x01\x12\x10\n" +
@@ -1658,7 +1684,15 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\rKIND_REDEEMED\x10\x1c\x12\x16\n" +
 	"\x12KIND_PERMIT_ISSUED\x10\x1d\x12\x0f\n" +
 	"\vKIND_HALTED\x10\x1e\x12\x10\n" +
-	"\fKIND_RESUMED\x10\x1f\x12\x0f\n" +
+	"\fKIND_RESUMED\x10\x1f\x12\x19\n" +
+	"\x15KIND_STANDING_GRANTED\x10 \x12\x17\n" +
+	"\x13KIND_STANDING_ENDED\x10!\x12\x0e\n" +
+	"\n" +
+	"KIND_MUTED\x10\"\x12\x17\n" +
+	"\x13KIND_CONFIG_ADOPTED\x10#\x12\x15\n" +
+	"\x11KIND_CONFIG_FOUND\x10$\x12\x17\n" +
+	"\x13KIND_CONFIG_REFUSED\x10%\x12\x11\n" +
+	"\rKIND_OVERRIDE\x10&\x12\x0f\n" +
 	"\vKIND_INTENT\x10(\x12\x10\n" +
 	"\fKIND_OUTCOME\x10)\x12\r\n" +
 	"\tKIND_READ\x10*\x12\x15\n" +

@@ -127,6 +127,8 @@ const (
 	Code_CODE_PLAN_CHANGED Code = 19
 	// Not enough GPU memory.
 	Code_CODE_DOES_NOT_FIT Code = 20
+	// An operator does not want to be asked by this client for a while.
+	Code_CODE_MUTED Code = 21
 )
 
 // Enum value maps for Code.
@@ -153,6 +155,7 @@ var (
 		18: "CODE_UNKNOWN_OUTCOME",
 		19: "CODE_PLAN_CHANGED",
 		20: "CODE_DOES_NOT_FIT",
+		21: "CODE_MUTED",
 	}
 	Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":       0,
@@ -176,6 +179,7 @@ var (
 		"CODE_UNKNOWN_OUTCOME":   18,
 		"CODE_PLAN_CHANGED":      19,
 		"CODE_DOES_NOT_FIT":      20,
+		"CODE_MUTED":             21,
 	}
 )
 
@@ -990,7 +994,10 @@ type Outcome struct {
 	Receipt     *Receipt `protobuf:"bytes,4,opt,name=receipt,proto3" json:"receipt,omitempty"`
 	OperationId string   `protobuf:"bytes,5,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
 	// It was done, it did not go well, and the response says how: recorded as an error.
-	Failed        bool `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
+	Failed bool `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
+	// The human's settings that an argument named …_override changed, for this call or session: "margin_mib=256" (CFG-2). Never
+	// persistent.
+	Overrides     []string `protobuf:"bytes,7,rep,name=overrides,proto3" json:"overrides,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1065,6 +1072,13 @@ func (x *Outcome) GetFailed() bool {
 		return x.Failed
 	}
 	return false
+}
+
+func (x *Outcome) GetOverrides() []string {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
 }
 
 // Fault is the public half of an error: the gRPC status detail of every failed call.
@@ -1296,14 +1310,15 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"checkpoint\x18\x02 \x01(\fR\n" +
 	"checkpoint\x12\x1b\n" +
 	"\tleaf_hash\x18\x03 \x01(\fR\bleafHash\x12\x1c\n" +
-	"\tinclusion\x18\x04 \x03(\fR\tinclusion\"\xca\x01\n" +
+	"\tinclusion\x18\x04 \x03(\fR\tinclusion\"\xe8\x01\n" +
 	"\aOutcome\x12\x1a\n" +
 	"\breplayed\x18\x01 \x01(\bR\breplayed\x12\x18\n" +
 	"\asummary\x18\x02 \x01(\tR\asummary\x12\x1a\n" +
 	"\bwarnings\x18\x03 \x03(\tR\bwarnings\x122\n" +
 	"\areceipt\x18\x04 \x01(\v2\x18.durward.call.v1.ReceiptR\areceipt\x12!\n" +
 	"\foperation_id\x18\x05 \x01(\tR\voperationId\x12\x16\n" +
-	"\x06failed\x18\x06 \x01(\bR\x06failed\"\xe5\x01\n" +
+	"\x06failed\x18\x06 \x01(\bR\x06failed\x12\x1c\n" +
+	"\toverrides\x18\a \x03(\tR\toverrides\"\xe5\x01\n" +
 	"\x05Fault\x12)\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x15.durward.call.v1.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x14\n" +
@@ -1322,7 +1337,7 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"\vCHANNEL_CLI\x10\x01\x12\x16\n" +
 	"\x12CHANNEL_DESKTOP_UI\x10\x02\x12\x0f\n" +
 	"\vCHANNEL_API\x10\x03\x12\x15\n" +
-	"\x11CHANNEL_MESSAGING\x10\x04*\xd3\x03\n" +
+	"\x11CHANNEL_MESSAGING\x10\x04*\xe3\x03\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rCODE_INTERNAL\x10\x01\x12\x19\n" +
@@ -1345,7 +1360,9 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"\x13CODE_PROOF_REQUIRED\x10\x11\x12\x18\n" +
 	"\x14CODE_UNKNOWN_OUTCOME\x10\x12\x12\x15\n" +
 	"\x11CODE_PLAN_CHANGED\x10\x13\x12\x15\n" +
-	"\x11CODE_DOES_NOT_FIT\x10\x14B3Z1durward.internal/proto/gen/durward/call/v1;callv1b\x06proto3"
+	"\x11CODE_DOES_NOT_FIT\x10\x14\x12\x0e\n" +
+	"\n" +
+	"CODE_MUTED\x10\x15B3Z1durward.internal/proto/gen/durward/call/v1;callv1b\x06proto3"
 
 var (
 	file_durward_call_v1_call_proto_rawDescOnce sync.Once

@@ -214,7 +214,12 @@ type Tool struct {
 	OpenResult bool `protobuf:"varint,6,opt,name=open_result,json=openResult,proto3" json:"open_result,omitempty"`
 	// A READ tool that no permit covers: each call takes a grant of its own, so that the vault sees what is asked. For what returns
 	// text from outside (logs), history, or anything about secrets.
-	OneCall       bool `protobuf:"varint,7,opt,name=one_call,json=oneCall,proto3" json:"one_call,omitempty"`
+	OneCall bool `protobuf:"varint,7,opt,name=one_call,json=oneCall,proto3" json:"one_call,omitempty"`
+	// What policy knows the tool by beside its tier: "shell" (runs what it is given), "desktop:screenshot", "desktop:pointer",
+	// "desktop:click", "desktop:type", "desktop:shortcut", "desktop:window" (DSK-1). Every process knows these words alone.
+	Tags []string `protobuf:"bytes,8,rep,name=tags,proto3" json:"tags,omitempty"`
+	// Takes load off the host and adds none: it goes on, and is recorded, out of the disk's reserve when the disk is full.
+	Relieves      bool `protobuf:"varint,9,opt,name=relieves,proto3" json:"relieves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -298,6 +303,20 @@ func (x *Tool) GetOneCall() bool {
 	return false
 }
 
+func (x *Tool) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *Tool) GetRelieves() bool {
+	if x != nil {
+		return x.Relieves
+	}
+	return false
+}
+
 var file_durward_options_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
@@ -347,6 +366,14 @@ var file_durward_options_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 		Tag:           "bytes,50113,opt,name=about",
 		Filename:      "durward/options/v1/options.proto",
 	},
+	{
+		ExtendedType:  (*descriptorpb.FieldOptions)(nil),
+		ExtensionType: (*string)(nil),
+		Field:         50114,
+		Name:          "durward.options.v1.resource",
+		Tag:           "bytes,50114,opt,name=resource",
+		Filename:      "durward/options/v1/options.proto",
+	},
 }
 
 // Extension fields to descriptorpb.MethodOptions.
@@ -380,13 +407,18 @@ var (
 	//
 	// optional string about = 50113;
 	E_About = &file_durward_options_v1_options_proto_extTypes[5]
+	// On a tool's argument: the kind of thing that it names, as policy says it: "Service", "Mode", "Model". At most one argument of a
+	// tool has it, and it is what the call is about; a tool without is about the host.
+	//
+	// optional string resource = 50114;
+	E_Resource = &file_durward_options_v1_options_proto_extTypes[6]
 )
 
 var File_durward_options_v1_options_proto protoreflect.FileDescriptor
 
 const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\n" +
-	" durward/options/v1/options.proto\x12\x12durward.options.v1\x1a google/protobuf/descriptor.proto\"\xdc\x01\n" +
+	" durward/options/v1/options.proto\x12\x12durward.options.v1\x1a google/protobuf/descriptor.proto\"\x8c\x02\n" +
 	"\x04Tool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12 \n" +
@@ -397,7 +429,9 @@ const file_durward_options_v1_options_proto_rawDesc = "" +
 	"idempotent\x12\x1f\n" +
 	"\vopen_result\x18\x06 \x01(\bR\n" +
 	"openResult\x12\x19\n" +
-	"\bone_call\x18\a \x01(\bR\aoneCall*\x85\x01\n" +
+	"\bone_call\x18\a \x01(\bR\aoneCall\x12\x12\n" +
+	"\x04tags\x18\b \x03(\tR\x04tags\x12\x1a\n" +
+	"\brelieves\x18\t \x01(\bR\brelieves*\x85\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_GATEWAY\x10\x01\x12\x0e\n" +
@@ -423,7 +457,8 @@ const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\x06permit\x12\x1e.google.protobuf.MethodOptions\x18\xb7\x87\x03 \x01(\tR\x06permit:=\n" +
 	"\tsensitive\x12\x1d.google.protobuf.FieldOptions\x18\xbf\x87\x03 \x01(\bR\tsensitive:S\n" +
 	"\x06origin\x12\x1d.google.protobuf.FieldOptions\x18\xc0\x87\x03 \x01(\x0e2\x1a.durward.options.v1.OriginR\x06origin:5\n" +
-	"\x05about\x12\x1d.google.protobuf.FieldOptions\x18\xc1\x87\x03 \x01(\tR\x05aboutB9Z7durward.internal/proto/gen/durward/options/v1;optionsv1b\x06proto3"
+	"\x05about\x12\x1d.google.protobuf.FieldOptions\x18\xc1\x87\x03 \x01(\tR\x05about:;\n" +
+	"\bresource\x12\x1d.google.protobuf.FieldOptions\x18\u0087\x03 \x01(\tR\bresourceB9Z7durward.internal/proto/gen/durward/options/v1;optionsv1b\x06proto3"
 
 var (
 	file_durward_options_v1_options_proto_rawDescOnce sync.Once
@@ -455,13 +490,14 @@ var file_durward_options_v1_options_proto_depIdxs = []int32{
 	5,  // 4: durward.options.v1.sensitive:extendee -> google.protobuf.FieldOptions
 	5,  // 5: durward.options.v1.origin:extendee -> google.protobuf.FieldOptions
 	5,  // 6: durward.options.v1.about:extendee -> google.protobuf.FieldOptions
-	0,  // 7: durward.options.v1.callers:type_name -> durward.options.v1.Role
-	3,  // 8: durward.options.v1.tool:type_name -> durward.options.v1.Tool
-	2,  // 9: durward.options.v1.origin:type_name -> durward.options.v1.Origin
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	7,  // [7:10] is the sub-list for extension type_name
-	1,  // [1:7] is the sub-list for extension extendee
+	5,  // 7: durward.options.v1.resource:extendee -> google.protobuf.FieldOptions
+	0,  // 8: durward.options.v1.callers:type_name -> durward.options.v1.Role
+	3,  // 9: durward.options.v1.tool:type_name -> durward.options.v1.Tool
+	2,  // 10: durward.options.v1.origin:type_name -> durward.options.v1.Origin
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	8,  // [8:11] is the sub-list for extension type_name
+	1,  // [1:8] is the sub-list for extension extendee
 	0,  // [0:1] is the sub-list for field type_name
 }
 
@@ -477,7 +513,7 @@ func file_durward_options_v1_options_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_options_v1_options_proto_rawDesc), len(file_durward_options_v1_options_proto_rawDesc)),
 			NumEnums:      3,
 			NumMessages:   1,
-			NumExtensions: 6,
+			NumExtensions: 7,
 			NumServices:   0,
 		},
 		GoTypes:           file_durward_options_v1_options_proto_goTypes,

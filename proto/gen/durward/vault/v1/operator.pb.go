@@ -54,8 +54,12 @@ type Operation struct {
 	// How many calls wait for it at this moment.
 	Waiters uint32 `protobuf:"varint,20,opt,name=waiters,proto3" json:"waiters,omitempty"`
 	// Identical requests that joined it.
-	Joined        uint32             `protobuf:"varint,21,opt,name=joined,proto3" json:"joined,omitempty"`
-	Statement     *v1.HumanStatement `protobuf:"bytes,22,opt,name=statement,proto3" json:"statement,omitempty"`
+	Joined    uint32             `protobuf:"varint,21,opt,name=joined,proto3" json:"joined,omitempty"`
+	Statement *v1.HumanStatement `protobuf:"bytes,22,opt,name=statement,proto3" json:"statement,omitempty"`
+	// The tier as policy sees it, where that is above the contract's.
+	PolicyTier v11.Tier `protobuf:"varint,23,opt,name=policy_tier,json=policyTier,proto3,enum=durward.options.v1.Tier" json:"policy_tier,omitempty"`
+	// The rule that asks.
+	Rule          string `protobuf:"bytes,24,opt,name=rule,proto3" json:"rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -242,6 +246,20 @@ func (x *Operation) GetStatement() *v1.HumanStatement {
 		return x.Statement
 	}
 	return nil
+}
+
+func (x *Operation) GetPolicyTier() v11.Tier {
+	if x != nil {
+		return x.PolicyTier
+	}
+	return v11.Tier(0)
+}
+
+func (x *Operation) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
 }
 
 type ListOperationsRequest struct {
@@ -1152,11 +1170,1512 @@ func (x *ResumeResponse) GetEpoch() uint64 {
 	return 0
 }
 
+type GrantScopeRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Statement *v1.HumanStatement     `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
+	// Optional.
+	OperationId   string `protobuf:"bytes,2,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantScopeRequest) Reset() {
+	*x = GrantScopeRequest{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantScopeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantScopeRequest) ProtoMessage() {}
+
+func (x *GrantScopeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantScopeRequest.ProtoReflect.Descriptor instead.
+func (*GrantScopeRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GrantScopeRequest) GetStatement() *v1.HumanStatement {
+	if x != nil {
+		return x.Statement
+	}
+	return nil
+}
+
+func (x *GrantScopeRequest) GetOperationId() string {
+	if x != nil {
+		return x.OperationId
+	}
+	return ""
+}
+
+type GrantScopeResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Standing *Standing              `protobuf:"bytes,1,opt,name=standing,proto3" json:"standing,omitempty"`
+	// Set with operation_id.
+	Operation     *Operation `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantScopeResponse) Reset() {
+	*x = GrantScopeResponse{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantScopeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantScopeResponse) ProtoMessage() {}
+
+func (x *GrantScopeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantScopeResponse.ProtoReflect.Descriptor instead.
+func (*GrantScopeResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GrantScopeResponse) GetStanding() *Standing {
+	if x != nil {
+		return x.Standing
+	}
+	return nil
+}
+
+func (x *GrantScopeResponse) GetOperation() *Operation {
+	if x != nil {
+		return x.Operation
+	}
+	return nil
+}
+
+type ProposeDangerousRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Statement     *v1.HumanStatement     `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProposeDangerousRequest) Reset() {
+	*x = ProposeDangerousRequest{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProposeDangerousRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProposeDangerousRequest) ProtoMessage() {}
+
+func (x *ProposeDangerousRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProposeDangerousRequest.ProtoReflect.Descriptor instead.
+func (*ProposeDangerousRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ProposeDangerousRequest) GetStatement() *v1.HumanStatement {
+	if x != nil {
+		return x.Statement
+	}
+	return nil
+}
+
+type ProposeDangerousResponse struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	StandingId string                 `protobuf:"bytes,1,opt,name=standing_id,json=standingId,proto3" json:"standing_id,omitempty"`
+	// When it may be confirmed, by the vault's clock.
+	NotBefore     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
+	NotAfter      *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProposeDangerousResponse) Reset() {
+	*x = ProposeDangerousResponse{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProposeDangerousResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProposeDangerousResponse) ProtoMessage() {}
+
+func (x *ProposeDangerousResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProposeDangerousResponse.ProtoReflect.Descriptor instead.
+func (*ProposeDangerousResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ProposeDangerousResponse) GetStandingId() string {
+	if x != nil {
+		return x.StandingId
+	}
+	return ""
+}
+
+func (x *ProposeDangerousResponse) GetNotBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotBefore
+	}
+	return nil
+}
+
+func (x *ProposeDangerousResponse) GetNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotAfter
+	}
+	return nil
+}
+
+type ConfirmDangerousRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	StandingId    string                 `protobuf:"bytes,1,opt,name=standing_id,json=standingId,proto3" json:"standing_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmDangerousRequest) Reset() {
+	*x = ConfirmDangerousRequest{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmDangerousRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmDangerousRequest) ProtoMessage() {}
+
+func (x *ConfirmDangerousRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmDangerousRequest.ProtoReflect.Descriptor instead.
+func (*ConfirmDangerousRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ConfirmDangerousRequest) GetStandingId() string {
+	if x != nil {
+		return x.StandingId
+	}
+	return ""
+}
+
+type ConfirmDangerousResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Standing      *Standing              `protobuf:"bytes,1,opt,name=standing,proto3" json:"standing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmDangerousResponse) Reset() {
+	*x = ConfirmDangerousResponse{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmDangerousResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmDangerousResponse) ProtoMessage() {}
+
+func (x *ConfirmDangerousResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmDangerousResponse.ProtoReflect.Descriptor instead.
+func (*ConfirmDangerousResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ConfirmDangerousResponse) GetStanding() *Standing {
+	if x != nil {
+		return x.Standing
+	}
+	return nil
+}
+
+// Standing is one scope or dangerous mode in force.
+type Standing struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The statement's own id.
+	StandingId string `protobuf:"bytes,1,opt,name=standing_id,json=standingId,proto3" json:"standing_id,omitempty"`
+	// "scope" or "dangerous".
+	Kind       string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Operator   string                 `protobuf:"bytes,3,opt,name=operator,proto3" json:"operator,omitempty"`
+	Principal  string                 `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
+	Session    string                 `protobuf:"bytes,5,opt,name=session,proto3" json:"session,omitempty"`
+	ClientName string                 `protobuf:"bytes,6,opt,name=client_name,json=clientName,proto3" json:"client_name,omitempty"`
+	GrantedAt  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
+	ExpiresAt  *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	Uses       uint32                 `protobuf:"varint,9,opt,name=uses,proto3" json:"uses,omitempty"`
+	UsesLeft   uint32                 `protobuf:"varint,10,opt,name=uses_left,json=usesLeft,proto3" json:"uses_left,omitempty"`
+	// What the human signed: tools, pinned and free arguments, subjects.
+	Statement     *v1.HumanStatement `protobuf:"bytes,11,opt,name=statement,proto3" json:"statement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Standing) Reset() {
+	*x = Standing{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Standing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Standing) ProtoMessage() {}
+
+func (x *Standing) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Standing.ProtoReflect.Descriptor instead.
+func (*Standing) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Standing) GetStandingId() string {
+	if x != nil {
+		return x.StandingId
+	}
+	return ""
+}
+
+func (x *Standing) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Standing) GetOperator() string {
+	if x != nil {
+		return x.Operator
+	}
+	return ""
+}
+
+func (x *Standing) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *Standing) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *Standing) GetClientName() string {
+	if x != nil {
+		return x.ClientName
+	}
+	return ""
+}
+
+func (x *Standing) GetGrantedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.GrantedAt
+	}
+	return nil
+}
+
+func (x *Standing) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *Standing) GetUses() uint32 {
+	if x != nil {
+		return x.Uses
+	}
+	return 0
+}
+
+func (x *Standing) GetUsesLeft() uint32 {
+	if x != nil {
+		return x.UsesLeft
+	}
+	return 0
+}
+
+func (x *Standing) GetStatement() *v1.HumanStatement {
+	if x != nil {
+		return x.Statement
+	}
+	return nil
+}
+
+// Mute is a client that an operator does not want to be asked by.
+type Mute struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Principal     string                 `protobuf:"bytes,1,opt,name=principal,proto3" json:"principal,omitempty"`
+	Until         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
+	By            string                 `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mute) Reset() {
+	*x = Mute{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mute) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mute) ProtoMessage() {}
+
+func (x *Mute) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mute.ProtoReflect.Descriptor instead.
+func (*Mute) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Mute) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *Mute) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *Mute) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Mute) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type ListStandingRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStandingRequest) Reset() {
+	*x = ListStandingRequest{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStandingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStandingRequest) ProtoMessage() {}
+
+func (x *ListStandingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStandingRequest.ProtoReflect.Descriptor instead.
+func (*ListStandingRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{27}
+}
+
+type ListStandingResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Standing      []*Standing            `protobuf:"bytes,1,rep,name=standing,proto3" json:"standing,omitempty"`
+	Muted         []*Mute                `protobuf:"bytes,2,rep,name=muted,proto3" json:"muted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStandingResponse) Reset() {
+	*x = ListStandingResponse{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStandingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStandingResponse) ProtoMessage() {}
+
+func (x *ListStandingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStandingResponse.ProtoReflect.Descriptor instead.
+func (*ListStandingResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ListStandingResponse) GetStanding() []*Standing {
+	if x != nil {
+		return x.Standing
+	}
+	return nil
+}
+
+func (x *ListStandingResponse) GetMuted() []*Mute {
+	if x != nil {
+		return x.Muted
+	}
+	return nil
+}
+
+type RevokeStandingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One, or all of a session, or (neither) all there are.
+	StandingId    string `protobuf:"bytes,1,opt,name=standing_id,json=standingId,proto3" json:"standing_id,omitempty"`
+	Session       string `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeStandingRequest) Reset() {
+	*x = RevokeStandingRequest{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeStandingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeStandingRequest) ProtoMessage() {}
+
+func (x *RevokeStandingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeStandingRequest.ProtoReflect.Descriptor instead.
+func (*RevokeStandingRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *RevokeStandingRequest) GetStandingId() string {
+	if x != nil {
+		return x.StandingId
+	}
+	return ""
+}
+
+func (x *RevokeStandingRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *RevokeStandingRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type RevokeStandingResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ended         []*Standing            `protobuf:"bytes,1,rep,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeStandingResponse) Reset() {
+	*x = RevokeStandingResponse{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeStandingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeStandingResponse) ProtoMessage() {}
+
+func (x *RevokeStandingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeStandingResponse.ProtoReflect.Descriptor instead.
+func (*RevokeStandingResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *RevokeStandingResponse) GetEnded() []*Standing {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+type MutePrincipalRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Principal string                 `protobuf:"bytes,1,opt,name=principal,proto3" json:"principal,omitempty"`
+	// 0 ends it.
+	ForS          uint32 `protobuf:"varint,2,opt,name=for_s,json=forS,proto3" json:"for_s,omitempty"`
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MutePrincipalRequest) Reset() {
+	*x = MutePrincipalRequest{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MutePrincipalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MutePrincipalRequest) ProtoMessage() {}
+
+func (x *MutePrincipalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MutePrincipalRequest.ProtoReflect.Descriptor instead.
+func (*MutePrincipalRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *MutePrincipalRequest) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *MutePrincipalRequest) GetForS() uint32 {
+	if x != nil {
+		return x.ForS
+	}
+	return 0
+}
+
+func (x *MutePrincipalRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type MutePrincipalResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unset: not muted.
+	Mute *Mute `protobuf:"bytes,1,opt,name=mute,proto3" json:"mute,omitempty"`
+	// How many operations that waited were denied.
+	Denied        uint32 `protobuf:"varint,2,opt,name=denied,proto3" json:"denied,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MutePrincipalResponse) Reset() {
+	*x = MutePrincipalResponse{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MutePrincipalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MutePrincipalResponse) ProtoMessage() {}
+
+func (x *MutePrincipalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MutePrincipalResponse.ProtoReflect.Descriptor instead.
+func (*MutePrincipalResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *MutePrincipalResponse) GetMute() *Mute {
+	if x != nil {
+		return x.Mute
+	}
+	return nil
+}
+
+func (x *MutePrincipalResponse) GetDenied() uint32 {
+	if x != nil {
+		return x.Denied
+	}
+	return 0
+}
+
+type ListSessionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSessionsRequest) Reset() {
+	*x = ListSessionsRequest{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSessionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSessionsRequest) ProtoMessage() {}
+
+func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
+func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{33}
+}
+
+type ListSessionsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sessions      []*OpenSession         `protobuf:"bytes,1,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSessionsResponse) Reset() {
+	*x = ListSessionsResponse{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSessionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSessionsResponse) ProtoMessage() {}
+
+func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
+func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ListSessionsResponse) GetSessions() []*OpenSession {
+	if x != nil {
+		return x.Sessions
+	}
+	return nil
+}
+
+type OpenSession struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Session   string                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	Principal string                 `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	Agent     string                 `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
+	// What the client calls itself: untrusted.
+	ClientName     string                 `protobuf:"bytes,4,opt,name=client_name,json=clientName,proto3" json:"client_name,omitempty"`
+	Channel        v1.Channel             `protobuf:"varint,5,opt,name=channel,proto3,enum=durward.call.v1.Channel" json:"channel,omitempty"`
+	KeyBound       bool                   `protobuf:"varint,6,opt,name=key_bound,json=keyBound,proto3" json:"key_bound,omitempty"`
+	OpenedAt       *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=opened_at,json=openedAt,proto3" json:"opened_at,omitempty"`
+	ExpiresAt      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	DangerousUntil *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=dangerous_until,json=dangerousUntil,proto3" json:"dangerous_until,omitempty"`
+	// For whom a messaging client speaks: untrusted.
+	Sender        *Sender  `protobuf:"bytes,10,opt,name=sender,proto3" json:"sender,omitempty"`
+	TierCeiling   v11.Tier `protobuf:"varint,11,opt,name=tier_ceiling,json=tierCeiling,proto3,enum=durward.options.v1.Tier" json:"tier_ceiling,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenSession) Reset() {
+	*x = OpenSession{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenSession) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenSession) ProtoMessage() {}
+
+func (x *OpenSession) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenSession.ProtoReflect.Descriptor instead.
+func (*OpenSession) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *OpenSession) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *OpenSession) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *OpenSession) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *OpenSession) GetClientName() string {
+	if x != nil {
+		return x.ClientName
+	}
+	return ""
+}
+
+func (x *OpenSession) GetChannel() v1.Channel {
+	if x != nil {
+		return x.Channel
+	}
+	return v1.Channel(0)
+}
+
+func (x *OpenSession) GetKeyBound() bool {
+	if x != nil {
+		return x.KeyBound
+	}
+	return false
+}
+
+func (x *OpenSession) GetOpenedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OpenedAt
+	}
+	return nil
+}
+
+func (x *OpenSession) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *OpenSession) GetDangerousUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DangerousUntil
+	}
+	return nil
+}
+
+func (x *OpenSession) GetSender() *Sender {
+	if x != nil {
+		return x.Sender
+	}
+	return nil
+}
+
+func (x *OpenSession) GetTierCeiling() v11.Tier {
+	if x != nil {
+		return x.TierCeiling
+	}
+	return v11.Tier(0)
+}
+
+type GetPolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A client's id: the settings that bind its sessions. Empty: the host's.
+	Client        string `protobuf:"bytes,1,opt,name=client,proto3" json:"client,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPolicyRequest) Reset() {
+	*x = GetPolicyRequest{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPolicyRequest) ProtoMessage() {}
+
+func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPolicyRequest.ProtoReflect.Descriptor instead.
+func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *GetPolicyRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+type GetPolicyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PolicyDigest  string                 `protobuf:"bytes,1,opt,name=policy_digest,json=policyDigest,proto3" json:"policy_digest,omitempty"`
+	Files         []*ConfigFile          `protobuf:"bytes,2,rep,name=files,proto3" json:"files,omitempty"`
+	Settings      []*Setting             `protobuf:"bytes,3,rep,name=settings,proto3" json:"settings,omitempty"`
+	Rules         []*PolicyRule          `protobuf:"bytes,4,rep,name=rules,proto3" json:"rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPolicyResponse) Reset() {
+	*x = GetPolicyResponse{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPolicyResponse) ProtoMessage() {}
+
+func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPolicyResponse.ProtoReflect.Descriptor instead.
+func (*GetPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *GetPolicyResponse) GetPolicyDigest() string {
+	if x != nil {
+		return x.PolicyDigest
+	}
+	return ""
+}
+
+func (x *GetPolicyResponse) GetFiles() []*ConfigFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *GetPolicyResponse) GetSettings() []*Setting {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *GetPolicyResponse) GetRules() []*PolicyRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+// ConfigFile is one file of the security configuration.
+type ConfigFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name below the configuration's folder: "security.yaml", "policy/allow.cedar", "users/alice/tools.yaml".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// "system", "user" or "project".
+	Layer string `protobuf:"bytes,2,opt,name=layer,proto3" json:"layer,omitempty"`
+	// "sha256:…" of what is in force.
+	Digest string `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Why the file as it is now is not in force; empty: it is.
+	Problem       string `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigFile) Reset() {
+	*x = ConfigFile{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigFile) ProtoMessage() {}
+
+func (x *ConfigFile) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigFile.ProtoReflect.Descriptor instead.
+func (*ConfigFile) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *ConfigFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ConfigFile) GetLayer() string {
+	if x != nil {
+		return x.Layer
+	}
+	return ""
+}
+
+func (x *ConfigFile) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *ConfigFile) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+type PolicyRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Rule  string                 `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
+	Layer string                 `protobuf:"bytes,2,opt,name=layer,proto3" json:"layer,omitempty"`
+	// The file's name and the line where it stands; empty and 0 for what is built in.
+	File          string `protobuf:"bytes,3,opt,name=file,proto3" json:"file,omitempty"`
+	Line          uint32 `protobuf:"varint,4,opt,name=line,proto3" json:"line,omitempty"`
+	Forbids       bool   `protobuf:"varint,5,opt,name=forbids,proto3" json:"forbids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyRule) Reset() {
+	*x = PolicyRule{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyRule) ProtoMessage() {}
+
+func (x *PolicyRule) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyRule.ProtoReflect.Descriptor instead.
+func (*PolicyRule) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *PolicyRule) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *PolicyRule) GetLayer() string {
+	if x != nil {
+		return x.Layer
+	}
+	return ""
+}
+
+func (x *PolicyRule) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *PolicyRule) GetLine() uint32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *PolicyRule) GetForbids() bool {
+	if x != nil {
+		return x.Forbids
+	}
+	return false
+}
+
+type ExplainCallRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Client string                 `protobuf:"bytes,1,opt,name=client,proto3" json:"client,omitempty"`
+	Tool   string                 `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
+	// RFC 8785 JSON; empty: {}.
+	Arguments []byte `protobuf:"bytes,3,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	Agent     string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
+	// As if in dangerous mode.
+	Dangerous     bool `protobuf:"varint,5,opt,name=dangerous,proto3" json:"dangerous,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainCallRequest) Reset() {
+	*x = ExplainCallRequest{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainCallRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainCallRequest) ProtoMessage() {}
+
+func (x *ExplainCallRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainCallRequest.ProtoReflect.Descriptor instead.
+func (*ExplainCallRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ExplainCallRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *ExplainCallRequest) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *ExplainCallRequest) GetArguments() []byte {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+func (x *ExplainCallRequest) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *ExplainCallRequest) GetDangerous() bool {
+	if x != nil {
+		return x.Dangerous
+	}
+	return false
+}
+
+type ExplainCallResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "runs", "asks" or "denied".
+	Decision string      `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
+	Rule     *PolicyRule `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	Tier     v11.Tier    `protobuf:"varint,3,opt,name=tier,proto3,enum=durward.options.v1.Tier" json:"tier,omitempty"`
+	// One sentence: what the rule is about.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainCallResponse) Reset() {
+	*x = ExplainCallResponse{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainCallResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainCallResponse) ProtoMessage() {}
+
+func (x *ExplainCallResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainCallResponse.ProtoReflect.Descriptor instead.
+func (*ExplainCallResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *ExplainCallResponse) GetDecision() string {
+	if x != nil {
+		return x.Decision
+	}
+	return ""
+}
+
+func (x *ExplainCallResponse) GetRule() *PolicyRule {
+	if x != nil {
+		return x.Rule
+	}
+	return nil
+}
+
+func (x *ExplainCallResponse) GetTier() v11.Tier {
+	if x != nil {
+		return x.Tier
+	}
+	return v11.Tier(0)
+}
+
+func (x *ExplainCallResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type AnnounceChangeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Statement     *v1.HumanStatement     `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnounceChangeRequest) Reset() {
+	*x = AnnounceChangeRequest{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnounceChangeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnounceChangeRequest) ProtoMessage() {}
+
+func (x *AnnounceChangeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnounceChangeRequest.ProtoReflect.Descriptor instead.
+func (*AnnounceChangeRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *AnnounceChangeRequest) GetStatement() *v1.HumanStatement {
+	if x != nil {
+		return x.Statement
+	}
+	return nil
+}
+
+type AnnounceChangeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnounceChangeResponse) Reset() {
+	*x = AnnounceChangeResponse{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnounceChangeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnounceChangeResponse) ProtoMessage() {}
+
+func (x *AnnounceChangeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnounceChangeResponse.ProtoReflect.Descriptor instead.
+func (*AnnounceChangeResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{43}
+}
+
 var File_durward_vault_v1_operator_proto protoreflect.FileDescriptor
 
 const file_durward_vault_v1_operator_proto_rawDesc = "" +
 	"\n" +
-	"\x1fdurward/vault/v1/operator.proto\x12\x10durward.vault.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1edurward/vault/v1/session.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe4\x06\n" +
+	"\x1fdurward/vault/v1/operator.proto\x12\x10durward.vault.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1edurward/vault/v1/session.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb3\a\n" +
 	"\tOperation\x12!\n" +
 	"\foperation_id\x18\x01 \x01(\tR\voperationId\x126\n" +
 	"\x05state\x18\x02 \x01(\x0e2 .durward.vault.v1.OperationStateR\x05state\x12\x1c\n" +
@@ -1185,7 +2704,10 @@ const file_durward_vault_v1_operator_proto_rawDesc = "" +
 	"request_id\x18\x13 \x01(\tR\trequestId\x12\x18\n" +
 	"\awaiters\x18\x14 \x01(\rR\awaiters\x12\x16\n" +
 	"\x06joined\x18\x15 \x01(\rR\x06joined\x12=\n" +
-	"\tstatement\x18\x16 \x01(\v2\x1f.durward.call.v1.HumanStatementR\tstatement\"q\n" +
+	"\tstatement\x18\x16 \x01(\v2\x1f.durward.call.v1.HumanStatementR\tstatement\x129\n" +
+	"\vpolicy_tier\x18\x17 \x01(\x0e2\x18.durward.options.v1.TierR\n" +
+	"policyTier\x12\x12\n" +
+	"\x04rule\x18\x18 \x01(\tR\x04rule\"q\n" +
 	"\x15ListOperationsRequest\x128\n" +
 	"\x06states\x18\x01 \x03(\x0e2 .durward.vault.v1.OperationStateR\x06states\x12\x1e\n" +
 	"\x05limit\x18\x02 \x01(\rB\b\xbaH\x05*\x03\x18\xe8\aR\x05limit\"U\n" +
@@ -1241,14 +2763,138 @@ const file_durward_vault_v1_operator_proto_rawDesc = "" +
 	"\rResumeRequest\x12E\n" +
 	"\tstatement\x18\x01 \x01(\v2\x1f.durward.call.v1.HumanStatementB\x06\xbaH\x03\xc8\x01\x01R\tstatement\"&\n" +
 	"\x0eResumeResponse\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x04R\x05epoch2\x9b\x05\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"\x97\x01\n" +
+	"\x11GrantScopeRequest\x12E\n" +
+	"\tstatement\x18\x01 \x01(\v2\x1f.durward.call.v1.HumanStatementB\x06\xbaH\x03\xc8\x01\x01R\tstatement\x12;\n" +
+	"\foperation_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{32})?$R\voperationId\"\x87\x01\n" +
+	"\x12GrantScopeResponse\x126\n" +
+	"\bstanding\x18\x01 \x01(\v2\x1a.durward.vault.v1.StandingR\bstanding\x129\n" +
+	"\toperation\x18\x02 \x01(\v2\x1b.durward.vault.v1.OperationR\toperation\"`\n" +
+	"\x17ProposeDangerousRequest\x12E\n" +
+	"\tstatement\x18\x01 \x01(\v2\x1f.durward.call.v1.HumanStatementB\x06\xbaH\x03\xc8\x01\x01R\tstatement\"\xaf\x01\n" +
+	"\x18ProposeDangerousResponse\x12\x1f\n" +
+	"\vstanding_id\x18\x01 \x01(\tR\n" +
+	"standingId\x129\n" +
+	"\n" +
+	"not_before\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x127\n" +
+	"\tnot_after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\"Q\n" +
+	"\x17ConfirmDangerousRequest\x126\n" +
+	"\vstanding_id\x18\x01 \x01(\tB\x15\xbaH\x12r\x102\x0e^[0-9a-f]{32}$R\n" +
+	"standingId\"R\n" +
+	"\x18ConfirmDangerousResponse\x126\n" +
+	"\bstanding\x18\x01 \x01(\v2\x1a.durward.vault.v1.StandingR\bstanding\"\x9a\x03\n" +
+	"\bStanding\x12\x1f\n" +
+	"\vstanding_id\x18\x01 \x01(\tR\n" +
+	"standingId\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1a\n" +
+	"\boperator\x18\x03 \x01(\tR\boperator\x12\x1c\n" +
+	"\tprincipal\x18\x04 \x01(\tR\tprincipal\x12\x18\n" +
+	"\asession\x18\x05 \x01(\tR\asession\x12\x1f\n" +
+	"\vclient_name\x18\x06 \x01(\tR\n" +
+	"clientName\x129\n" +
+	"\n" +
+	"granted_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tgrantedAt\x129\n" +
+	"\n" +
+	"expires_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x12\n" +
+	"\x04uses\x18\t \x01(\rR\x04uses\x12\x1b\n" +
+	"\tuses_left\x18\n" +
+	" \x01(\rR\busesLeft\x12=\n" +
+	"\tstatement\x18\v \x01(\v2\x1f.durward.call.v1.HumanStatementR\tstatement\"~\n" +
+	"\x04Mute\x12\x1c\n" +
+	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x120\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x15\n" +
+	"\x13ListStandingRequest\"|\n" +
+	"\x14ListStandingResponse\x126\n" +
+	"\bstanding\x18\x01 \x03(\v2\x1a.durward.vault.v1.StandingR\bstanding\x12,\n" +
+	"\x05muted\x18\x02 \x03(\v2\x16.durward.vault.v1.MuteR\x05muted\"\xaa\x01\n" +
+	"\x15RevokeStandingRequest\x129\n" +
+	"\vstanding_id\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{32})?$R\n" +
+	"standingId\x124\n" +
+	"\asession\x18\x02 \x01(\tB\x1a\xbaH\x17r\x152\x13^(s-[a-z2-7]{26})?$R\asession\x12 \n" +
+	"\x06reason\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xf4\x03R\x06reason\"J\n" +
+	"\x16RevokeStandingResponse\x120\n" +
+	"\x05ended\x18\x01 \x03(\v2\x1a.durward.vault.v1.StandingR\x05ended\"\x99\x01\n" +
+	"\x14MutePrincipalRequest\x12?\n" +
+	"\tprincipal\x18\x01 \x01(\tB!\xbaH\x1er\x1c2\x1a^[a-z0-9][a-z0-9_-]{0,63}$R\tprincipal\x12\x1e\n" +
+	"\x05for_s\x18\x02 \x01(\rB\t\xbaH\x06*\x04\x18\x80\xa3\x05R\x04forS\x12 \n" +
+	"\x06reason\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xf4\x03R\x06reason\"[\n" +
+	"\x15MutePrincipalResponse\x12*\n" +
+	"\x04mute\x18\x01 \x01(\v2\x16.durward.vault.v1.MuteR\x04mute\x12\x16\n" +
+	"\x06denied\x18\x02 \x01(\rR\x06denied\"\x15\n" +
+	"\x13ListSessionsRequest\"Q\n" +
+	"\x14ListSessionsResponse\x129\n" +
+	"\bsessions\x18\x01 \x03(\v2\x1d.durward.vault.v1.OpenSessionR\bsessions\"\xf5\x03\n" +
+	"\vOpenSession\x12\x18\n" +
+	"\asession\x18\x01 \x01(\tR\asession\x12\x1c\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n" +
+	"\x05agent\x18\x03 \x01(\tR\x05agent\x12\x1f\n" +
+	"\vclient_name\x18\x04 \x01(\tR\n" +
+	"clientName\x122\n" +
+	"\achannel\x18\x05 \x01(\x0e2\x18.durward.call.v1.ChannelR\achannel\x12\x1b\n" +
+	"\tkey_bound\x18\x06 \x01(\bR\bkeyBound\x127\n" +
+	"\topened_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\bopenedAt\x129\n" +
+	"\n" +
+	"expires_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12C\n" +
+	"\x0fdangerous_until\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x0edangerousUntil\x120\n" +
+	"\x06sender\x18\n" +
+	" \x01(\v2\x18.durward.vault.v1.SenderR\x06sender\x12;\n" +
+	"\ftier_ceiling\x18\v \x01(\x0e2\x18.durward.options.v1.TierR\vtierCeiling\"P\n" +
+	"\x10GetPolicyRequest\x12<\n" +
+	"\x06client\x18\x01 \x01(\tB$\xbaH!r\x1f2\x1d^([a-z0-9][a-z0-9_-]{0,63})?$R\x06client\"\xd7\x01\n" +
+	"\x11GetPolicyResponse\x12#\n" +
+	"\rpolicy_digest\x18\x01 \x01(\tR\fpolicyDigest\x122\n" +
+	"\x05files\x18\x02 \x03(\v2\x1c.durward.vault.v1.ConfigFileR\x05files\x125\n" +
+	"\bsettings\x18\x03 \x03(\v2\x19.durward.vault.v1.SettingR\bsettings\x122\n" +
+	"\x05rules\x18\x04 \x03(\v2\x1c.durward.vault.v1.PolicyRuleR\x05rules\"h\n" +
+	"\n" +
+	"ConfigFile\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05layer\x18\x02 \x01(\tR\x05layer\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\x12\x18\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\"x\n" +
+	"\n" +
+	"PolicyRule\x12\x12\n" +
+	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x14\n" +
+	"\x05layer\x18\x02 \x01(\tR\x05layer\x12\x12\n" +
+	"\x04file\x18\x03 \x01(\tR\x04file\x12\x12\n" +
+	"\x04line\x18\x04 \x01(\rR\x04line\x12\x18\n" +
+	"\aforbids\x18\x05 \x01(\bR\aforbids\"\xf8\x01\n" +
+	"\x12ExplainCallRequest\x129\n" +
+	"\x06client\x18\x01 \x01(\tB!\xbaH\x1er\x1c2\x1a^[a-z0-9][a-z0-9_-]{0,63}$R\x06client\x12\x1d\n" +
+	"\x04tool\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x04tool\x12'\n" +
+	"\targuments\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x10R\targuments\x12A\n" +
+	"\x05agent\x18\x04 \x01(\tB+\xbaH(r&2$^([a-zA-Z0-9][a-zA-Z0-9_.-]{0,63})?$R\x05agent\x12\x1c\n" +
+	"\tdangerous\x18\x05 \x01(\bR\tdangerous\"\xa9\x01\n" +
+	"\x13ExplainCallResponse\x12\x1a\n" +
+	"\bdecision\x18\x01 \x01(\tR\bdecision\x120\n" +
+	"\x04rule\x18\x02 \x01(\v2\x1c.durward.vault.v1.PolicyRuleR\x04rule\x12,\n" +
+	"\x04tier\x18\x03 \x01(\x0e2\x18.durward.options.v1.TierR\x04tier\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"^\n" +
+	"\x15AnnounceChangeRequest\x12E\n" +
+	"\tstatement\x18\x01 \x01(\v2\x1f.durward.call.v1.HumanStatementB\x06\xbaH\x03\xc8\x01\x01R\tstatement\"\x18\n" +
+	"\x16AnnounceChangeResponse2\x9b\x05\n" +
 	"\x0fApprovalService\x12j\n" +
 	"\x0eListOperations\x12'.durward.vault.v1.ListOperationsRequest\x1a(.durward.vault.v1.ListOperationsResponse\"\x05\xaa\xbb\x18\x01\x06\x12o\n" +
 	"\x0fWatchOperations\x12(.durward.vault.v1.WatchOperationsRequest\x1a).durward.vault.v1.WatchOperationsResponse\"\x05\xaa\xbb\x18\x01\x060\x01\x12p\n" +
 	"\x10ApproveOperation\x12).durward.vault.v1.ApproveOperationRequest\x1a*.durward.vault.v1.ApproveOperationResponse\"\x05\xaa\xbb\x18\x01\x06\x12g\n" +
 	"\rDenyOperation\x12&.durward.vault.v1.DenyOperationRequest\x1a'.durward.vault.v1.DenyOperationResponse\"\x05\xaa\xbb\x18\x01\x06\x12j\n" +
 	"\x0eClaimOperation\x12'.durward.vault.v1.ClaimOperationRequest\x1a(.durward.vault.v1.ClaimOperationResponse\"\x05\xaa\xbb\x18\x01\x06\x12d\n" +
-	"\fGrantCommand\x12%.durward.vault.v1.GrantCommandRequest\x1a&.durward.vault.v1.GrantCommandResponse\"\x05\xaa\xbb\x18\x01\x062\x8f\x02\n" +
+	"\fGrantCommand\x12%.durward.vault.v1.GrantCommandRequest\x1a&.durward.vault.v1.GrantCommandResponse\"\x05\xaa\xbb\x18\x01\x062\xf6\x05\n" +
+	"\x0fStandingService\x12^\n" +
+	"\n" +
+	"GrantScope\x12#.durward.vault.v1.GrantScopeRequest\x1a$.durward.vault.v1.GrantScopeResponse\"\x05\xaa\xbb\x18\x01\x06\x12p\n" +
+	"\x10ProposeDangerous\x12).durward.vault.v1.ProposeDangerousRequest\x1a*.durward.vault.v1.ProposeDangerousResponse\"\x05\xaa\xbb\x18\x01\x06\x12p\n" +
+	"\x10ConfirmDangerous\x12).durward.vault.v1.ConfirmDangerousRequest\x1a*.durward.vault.v1.ConfirmDangerousResponse\"\x05\xaa\xbb\x18\x01\x06\x12d\n" +
+	"\fListStanding\x12%.durward.vault.v1.ListStandingRequest\x1a&.durward.vault.v1.ListStandingResponse\"\x05\xaa\xbb\x18\x01\x06\x12j\n" +
+	"\x0eRevokeStanding\x12'.durward.vault.v1.RevokeStandingRequest\x1a(.durward.vault.v1.RevokeStandingResponse\"\x05\xaa\xbb\x18\x01\x06\x12g\n" +
+	"\rMutePrincipal\x12&.durward.vault.v1.MutePrincipalRequest\x1a'.durward.vault.v1.MutePrincipalResponse\"\x05\xaa\xbb\x18\x01\x06\x12d\n" +
+	"\fListSessions\x12%.durward.vault.v1.ListSessionsRequest\x1a&.durward.vault.v1.ListSessionsResponse\"\x05\xaa\xbb\x18\x01\x062\xbb\x02\n" +
+	"\rPolicyService\x12[\n" +
+	"\tGetPolicy\x12\".durward.vault.v1.GetPolicyRequest\x1a#.durward.vault.v1.GetPolicyResponse\"\x05\xaa\xbb\x18\x01\x06\x12a\n" +
+	"\vExplainCall\x12$.durward.vault.v1.ExplainCallRequest\x1a%.durward.vault.v1.ExplainCallResponse\"\x05\xaa\xbb\x18\x01\x06\x12j\n" +
+	"\x0eAnnounceChange\x12'.durward.vault.v1.AnnounceChangeRequest\x1a(.durward.vault.v1.AnnounceChangeResponse\"\x05\xaa\xbb\x18\x01\x062\x8f\x02\n" +
 	"\x0eControlService\x12[\n" +
 	"\tGetStatus\x12\".durward.vault.v1.GetStatusRequest\x1a#.durward.vault.v1.GetStatusResponse\"\x05\xaa\xbb\x18\x01\x06\x12L\n" +
 	"\x04Halt\x12\x1d.durward.vault.v1.HaltRequest\x1a\x1e.durward.vault.v1.HaltResponse\"\x05\xaa\xbb\x18\x01\x06\x12R\n" +
@@ -1266,7 +2912,7 @@ func file_durward_vault_v1_operator_proto_rawDescGZIP() []byte {
 	return file_durward_vault_v1_operator_proto_rawDescData
 }
 
-var file_durward_vault_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_durward_vault_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_durward_vault_v1_operator_proto_goTypes = []any{
 	(*Operation)(nil),                // 0: durward.vault.v1.Operation
 	(*ListOperationsRequest)(nil),    // 1: durward.vault.v1.ListOperationsRequest
@@ -1287,58 +2933,134 @@ var file_durward_vault_v1_operator_proto_goTypes = []any{
 	(*HaltResponse)(nil),             // 16: durward.vault.v1.HaltResponse
 	(*ResumeRequest)(nil),            // 17: durward.vault.v1.ResumeRequest
 	(*ResumeResponse)(nil),           // 18: durward.vault.v1.ResumeResponse
-	(OperationState)(0),              // 19: durward.vault.v1.OperationState
-	(v1.Channel)(0),                  // 20: durward.call.v1.Channel
-	(*v1.ToolRef)(nil),               // 21: durward.call.v1.ToolRef
-	(v11.Tier)(0),                    // 22: durward.options.v1.Tier
-	(*timestamppb.Timestamp)(nil),    // 23: google.protobuf.Timestamp
-	(*v1.HumanStatement)(nil),        // 24: durward.call.v1.HumanStatement
-	(*v1.SignedGrant)(nil),           // 25: durward.call.v1.SignedGrant
+	(*GrantScopeRequest)(nil),        // 19: durward.vault.v1.GrantScopeRequest
+	(*GrantScopeResponse)(nil),       // 20: durward.vault.v1.GrantScopeResponse
+	(*ProposeDangerousRequest)(nil),  // 21: durward.vault.v1.ProposeDangerousRequest
+	(*ProposeDangerousResponse)(nil), // 22: durward.vault.v1.ProposeDangerousResponse
+	(*ConfirmDangerousRequest)(nil),  // 23: durward.vault.v1.ConfirmDangerousRequest
+	(*ConfirmDangerousResponse)(nil), // 24: durward.vault.v1.ConfirmDangerousResponse
+	(*Standing)(nil),                 // 25: durward.vault.v1.Standing
+	(*Mute)(nil),                     // 26: durward.vault.v1.Mute
+	(*ListStandingRequest)(nil),      // 27: durward.vault.v1.ListStandingRequest
+	(*ListStandingResponse)(nil),     // 28: durward.vault.v1.ListStandingResponse
+	(*RevokeStandingRequest)(nil),    // 29: durward.vault.v1.RevokeStandingRequest
+	(*RevokeStandingResponse)(nil),   // 30: durward.vault.v1.RevokeStandingResponse
+	(*MutePrincipalRequest)(nil),     // 31: durward.vault.v1.MutePrincipalRequest
+	(*MutePrincipalResponse)(nil),    // 32: durward.vault.v1.MutePrincipalResponse
+	(*ListSessionsRequest)(nil),      // 33: durward.vault.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),     // 34: durward.vault.v1.ListSessionsResponse
+	(*OpenSession)(nil),              // 35: durward.vault.v1.OpenSession
+	(*GetPolicyRequest)(nil),         // 36: durward.vault.v1.GetPolicyRequest
+	(*GetPolicyResponse)(nil),        // 37: durward.vault.v1.GetPolicyResponse
+	(*ConfigFile)(nil),               // 38: durward.vault.v1.ConfigFile
+	(*PolicyRule)(nil),               // 39: durward.vault.v1.PolicyRule
+	(*ExplainCallRequest)(nil),       // 40: durward.vault.v1.ExplainCallRequest
+	(*ExplainCallResponse)(nil),      // 41: durward.vault.v1.ExplainCallResponse
+	(*AnnounceChangeRequest)(nil),    // 42: durward.vault.v1.AnnounceChangeRequest
+	(*AnnounceChangeResponse)(nil),   // 43: durward.vault.v1.AnnounceChangeResponse
+	(OperationState)(0),              // 44: durward.vault.v1.OperationState
+	(v1.Channel)(0),                  // 45: durward.call.v1.Channel
+	(*v1.ToolRef)(nil),               // 46: durward.call.v1.ToolRef
+	(v11.Tier)(0),                    // 47: durward.options.v1.Tier
+	(*timestamppb.Timestamp)(nil),    // 48: google.protobuf.Timestamp
+	(*v1.HumanStatement)(nil),        // 49: durward.call.v1.HumanStatement
+	(*v1.SignedGrant)(nil),           // 50: durward.call.v1.SignedGrant
+	(*Sender)(nil),                   // 51: durward.vault.v1.Sender
+	(*Setting)(nil),                  // 52: durward.vault.v1.Setting
 }
 var file_durward_vault_v1_operator_proto_depIdxs = []int32{
-	19, // 0: durward.vault.v1.Operation.state:type_name -> durward.vault.v1.OperationState
-	20, // 1: durward.vault.v1.Operation.channel:type_name -> durward.call.v1.Channel
-	21, // 2: durward.vault.v1.Operation.tool:type_name -> durward.call.v1.ToolRef
-	22, // 3: durward.vault.v1.Operation.tier:type_name -> durward.options.v1.Tier
-	23, // 4: durward.vault.v1.Operation.asked_at:type_name -> google.protobuf.Timestamp
-	23, // 5: durward.vault.v1.Operation.expires_at:type_name -> google.protobuf.Timestamp
-	23, // 6: durward.vault.v1.Operation.decided_at:type_name -> google.protobuf.Timestamp
-	24, // 7: durward.vault.v1.Operation.statement:type_name -> durward.call.v1.HumanStatement
-	19, // 8: durward.vault.v1.ListOperationsRequest.states:type_name -> durward.vault.v1.OperationState
-	0,  // 9: durward.vault.v1.ListOperationsResponse.operations:type_name -> durward.vault.v1.Operation
-	0,  // 10: durward.vault.v1.WatchOperationsResponse.operation:type_name -> durward.vault.v1.Operation
-	24, // 11: durward.vault.v1.ApproveOperationRequest.statement:type_name -> durward.call.v1.HumanStatement
-	0,  // 12: durward.vault.v1.ApproveOperationResponse.operation:type_name -> durward.vault.v1.Operation
-	0,  // 13: durward.vault.v1.DenyOperationResponse.operation:type_name -> durward.vault.v1.Operation
-	25, // 14: durward.vault.v1.ClaimOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
-	0,  // 15: durward.vault.v1.ClaimOperationResponse.operation:type_name -> durward.vault.v1.Operation
-	24, // 16: durward.vault.v1.GrantCommandRequest.statement:type_name -> durward.call.v1.HumanStatement
-	25, // 17: durward.vault.v1.GrantCommandResponse.grant:type_name -> durward.call.v1.SignedGrant
-	23, // 18: durward.vault.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	24, // 19: durward.vault.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	1,  // 20: durward.vault.v1.ApprovalService.ListOperations:input_type -> durward.vault.v1.ListOperationsRequest
-	3,  // 21: durward.vault.v1.ApprovalService.WatchOperations:input_type -> durward.vault.v1.WatchOperationsRequest
-	5,  // 22: durward.vault.v1.ApprovalService.ApproveOperation:input_type -> durward.vault.v1.ApproveOperationRequest
-	7,  // 23: durward.vault.v1.ApprovalService.DenyOperation:input_type -> durward.vault.v1.DenyOperationRequest
-	9,  // 24: durward.vault.v1.ApprovalService.ClaimOperation:input_type -> durward.vault.v1.ClaimOperationRequest
-	11, // 25: durward.vault.v1.ApprovalService.GrantCommand:input_type -> durward.vault.v1.GrantCommandRequest
-	13, // 26: durward.vault.v1.ControlService.GetStatus:input_type -> durward.vault.v1.GetStatusRequest
-	15, // 27: durward.vault.v1.ControlService.Halt:input_type -> durward.vault.v1.HaltRequest
-	17, // 28: durward.vault.v1.ControlService.Resume:input_type -> durward.vault.v1.ResumeRequest
-	2,  // 29: durward.vault.v1.ApprovalService.ListOperations:output_type -> durward.vault.v1.ListOperationsResponse
-	4,  // 30: durward.vault.v1.ApprovalService.WatchOperations:output_type -> durward.vault.v1.WatchOperationsResponse
-	6,  // 31: durward.vault.v1.ApprovalService.ApproveOperation:output_type -> durward.vault.v1.ApproveOperationResponse
-	8,  // 32: durward.vault.v1.ApprovalService.DenyOperation:output_type -> durward.vault.v1.DenyOperationResponse
-	10, // 33: durward.vault.v1.ApprovalService.ClaimOperation:output_type -> durward.vault.v1.ClaimOperationResponse
-	12, // 34: durward.vault.v1.ApprovalService.GrantCommand:output_type -> durward.vault.v1.GrantCommandResponse
-	14, // 35: durward.vault.v1.ControlService.GetStatus:output_type -> durward.vault.v1.GetStatusResponse
-	16, // 36: durward.vault.v1.ControlService.Halt:output_type -> durward.vault.v1.HaltResponse
-	18, // 37: durward.vault.v1.ControlService.Resume:output_type -> durward.vault.v1.ResumeResponse
-	29, // [29:38] is the sub-list for method output_type
-	20, // [20:29] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	44, // 0: durward.vault.v1.Operation.state:type_name -> durward.vault.v1.OperationState
+	45, // 1: durward.vault.v1.Operation.channel:type_name -> durward.call.v1.Channel
+	46, // 2: durward.vault.v1.Operation.tool:type_name -> durward.call.v1.ToolRef
+	47, // 3: durward.vault.v1.Operation.tier:type_name -> durward.options.v1.Tier
+	48, // 4: durward.vault.v1.Operation.asked_at:type_name -> google.protobuf.Timestamp
+	48, // 5: durward.vault.v1.Operation.expires_at:type_name -> google.protobuf.Timestamp
+	48, // 6: durward.vault.v1.Operation.decided_at:type_name -> google.protobuf.Timestamp
+	49, // 7: durward.vault.v1.Operation.statement:type_name -> durward.call.v1.HumanStatement
+	47, // 8: durward.vault.v1.Operation.policy_tier:type_name -> durward.options.v1.Tier
+	44, // 9: durward.vault.v1.ListOperationsRequest.states:type_name -> durward.vault.v1.OperationState
+	0,  // 10: durward.vault.v1.ListOperationsResponse.operations:type_name -> durward.vault.v1.Operation
+	0,  // 11: durward.vault.v1.WatchOperationsResponse.operation:type_name -> durward.vault.v1.Operation
+	49, // 12: durward.vault.v1.ApproveOperationRequest.statement:type_name -> durward.call.v1.HumanStatement
+	0,  // 13: durward.vault.v1.ApproveOperationResponse.operation:type_name -> durward.vault.v1.Operation
+	0,  // 14: durward.vault.v1.DenyOperationResponse.operation:type_name -> durward.vault.v1.Operation
+	50, // 15: durward.vault.v1.ClaimOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
+	0,  // 16: durward.vault.v1.ClaimOperationResponse.operation:type_name -> durward.vault.v1.Operation
+	49, // 17: durward.vault.v1.GrantCommandRequest.statement:type_name -> durward.call.v1.HumanStatement
+	50, // 18: durward.vault.v1.GrantCommandResponse.grant:type_name -> durward.call.v1.SignedGrant
+	48, // 19: durward.vault.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	49, // 20: durward.vault.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	49, // 21: durward.vault.v1.GrantScopeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	25, // 22: durward.vault.v1.GrantScopeResponse.standing:type_name -> durward.vault.v1.Standing
+	0,  // 23: durward.vault.v1.GrantScopeResponse.operation:type_name -> durward.vault.v1.Operation
+	49, // 24: durward.vault.v1.ProposeDangerousRequest.statement:type_name -> durward.call.v1.HumanStatement
+	48, // 25: durward.vault.v1.ProposeDangerousResponse.not_before:type_name -> google.protobuf.Timestamp
+	48, // 26: durward.vault.v1.ProposeDangerousResponse.not_after:type_name -> google.protobuf.Timestamp
+	25, // 27: durward.vault.v1.ConfirmDangerousResponse.standing:type_name -> durward.vault.v1.Standing
+	48, // 28: durward.vault.v1.Standing.granted_at:type_name -> google.protobuf.Timestamp
+	48, // 29: durward.vault.v1.Standing.expires_at:type_name -> google.protobuf.Timestamp
+	49, // 30: durward.vault.v1.Standing.statement:type_name -> durward.call.v1.HumanStatement
+	48, // 31: durward.vault.v1.Mute.until:type_name -> google.protobuf.Timestamp
+	25, // 32: durward.vault.v1.ListStandingResponse.standing:type_name -> durward.vault.v1.Standing
+	26, // 33: durward.vault.v1.ListStandingResponse.muted:type_name -> durward.vault.v1.Mute
+	25, // 34: durward.vault.v1.RevokeStandingResponse.ended:type_name -> durward.vault.v1.Standing
+	26, // 35: durward.vault.v1.MutePrincipalResponse.mute:type_name -> durward.vault.v1.Mute
+	35, // 36: durward.vault.v1.ListSessionsResponse.sessions:type_name -> durward.vault.v1.OpenSession
+	45, // 37: durward.vault.v1.OpenSession.channel:type_name -> durward.call.v1.Channel
+	48, // 38: durward.vault.v1.OpenSession.opened_at:type_name -> google.protobuf.Timestamp
+	48, // 39: durward.vault.v1.OpenSession.expires_at:type_name -> google.protobuf.Timestamp
+	48, // 40: durward.vault.v1.OpenSession.dangerous_until:type_name -> google.protobuf.Timestamp
+	51, // 41: durward.vault.v1.OpenSession.sender:type_name -> durward.vault.v1.Sender
+	47, // 42: durward.vault.v1.OpenSession.tier_ceiling:type_name -> durward.options.v1.Tier
+	38, // 43: durward.vault.v1.GetPolicyResponse.files:type_name -> durward.vault.v1.ConfigFile
+	52, // 44: durward.vault.v1.GetPolicyResponse.settings:type_name -> durward.vault.v1.Setting
+	39, // 45: durward.vault.v1.GetPolicyResponse.rules:type_name -> durward.vault.v1.PolicyRule
+	39, // 46: durward.vault.v1.ExplainCallResponse.rule:type_name -> durward.vault.v1.PolicyRule
+	47, // 47: durward.vault.v1.ExplainCallResponse.tier:type_name -> durward.options.v1.Tier
+	49, // 48: durward.vault.v1.AnnounceChangeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	1,  // 49: durward.vault.v1.ApprovalService.ListOperations:input_type -> durward.vault.v1.ListOperationsRequest
+	3,  // 50: durward.vault.v1.ApprovalService.WatchOperations:input_type -> durward.vault.v1.WatchOperationsRequest
+	5,  // 51: durward.vault.v1.ApprovalService.ApproveOperation:input_type -> durward.vault.v1.ApproveOperationRequest
+	7,  // 52: durward.vault.v1.ApprovalService.DenyOperation:input_type -> durward.vault.v1.DenyOperationRequest
+	9,  // 53: durward.vault.v1.ApprovalService.ClaimOperation:input_type -> durward.vault.v1.ClaimOperationRequest
+	11, // 54: durward.vault.v1.ApprovalService.GrantCommand:input_type -> durward.vault.v1.GrantCommandRequest
+	19, // 55: durward.vault.v1.StandingService.GrantScope:input_type -> durward.vault.v1.GrantScopeRequest
+	21, // 56: durward.vault.v1.StandingService.ProposeDangerous:input_type -> durward.vault.v1.ProposeDangerousRequest
+	23, // 57: durward.vault.v1.StandingService.ConfirmDangerous:input_type -> durward.vault.v1.ConfirmDangerousRequest
+	27, // 58: durward.vault.v1.StandingService.ListStanding:input_type -> durward.vault.v1.ListStandingRequest
+	29, // 59: durward.vault.v1.StandingService.RevokeStanding:input_type -> durward.vault.v1.RevokeStandingRequest
+	31, // 60: durward.vault.v1.StandingService.MutePrincipal:input_type -> durward.vault.v1.MutePrincipalRequest
+	33, // 61: durward.vault.v1.StandingService.ListSessions:input_type -> durward.vault.v1.ListSessionsRequest
+	36, // 62: durward.vault.v1.PolicyService.GetPolicy:input_type -> durward.vault.v1.GetPolicyRequest
+	40, // 63: durward.vault.v1.PolicyService.ExplainCall:input_type -> durward.vault.v1.ExplainCallRequest
+	42, // 64: durward.vault.v1.PolicyService.AnnounceChange:input_type -> durward.vault.v1.AnnounceChangeRequest
+	13, // 65: durward.vault.v1.ControlService.GetStatus:input_type -> durward.vault.v1.GetStatusRequest
+	15, // 66: durward.vault.v1.ControlService.Halt:input_type -> durward.vault.v1.HaltRequest
+	17, // 67: durward.vault.v1.ControlService.Resume:input_type -> durward.vault.v1.ResumeRequest
+	2,  // 68: durward.vault.v1.ApprovalService.ListOperations:output_type -> durward.vault.v1.ListOperationsResponse
+	4,  // 69: durward.vault.v1.ApprovalService.WatchOperations:output_type -> durward.vault.v1.WatchOperationsResponse
+	6,  // 70: durward.vault.v1.ApprovalService.ApproveOperation:output_type -> durward.vault.v1.ApproveOperationResponse
+	8,  // 71: durward.vault.v1.ApprovalService.DenyOperation:output_type -> durward.vault.v1.DenyOperationResponse
+	10, // 72: durward.vault.v1.ApprovalService.ClaimOperation:output_type -> durward.vault.v1.ClaimOperationResponse
+	12, // 73: durward.vault.v1.ApprovalService.GrantCommand:output_type -> durward.vault.v1.GrantCommandResponse
+	20, // 74: durward.vault.v1.StandingService.GrantScope:output_type -> durward.vault.v1.GrantScopeResponse
+	22, // 75: durward.vault.v1.StandingService.ProposeDangerous:output_type -> durward.vault.v1.ProposeDangerousResponse
+	24, // 76: durward.vault.v1.StandingService.ConfirmDangerous:output_type -> durward.vault.v1.ConfirmDangerousResponse
+	28, // 77: durward.vault.v1.StandingService.ListStanding:output_type -> durward.vault.v1.ListStandingResponse
+	30, // 78: durward.vault.v1.StandingService.RevokeStanding:output_type -> durward.vault.v1.RevokeStandingResponse
+	32, // 79: durward.vault.v1.StandingService.MutePrincipal:output_type -> durward.vault.v1.MutePrincipalResponse
+	34, // 80: durward.vault.v1.StandingService.ListSessions:output_type -> durward.vault.v1.ListSessionsResponse
+	37, // 81: durward.vault.v1.PolicyService.GetPolicy:output_type -> durward.vault.v1.GetPolicyResponse
+	41, // 82: durward.vault.v1.PolicyService.ExplainCall:output_type -> durward.vault.v1.ExplainCallResponse
+	43, // 83: durward.vault.v1.PolicyService.AnnounceChange:output_type -> durward.vault.v1.AnnounceChangeResponse
+	14, // 84: durward.vault.v1.ControlService.GetStatus:output_type -> durward.vault.v1.GetStatusResponse
+	16, // 85: durward.vault.v1.ControlService.Halt:output_type -> durward.vault.v1.HaltResponse
+	18, // 86: durward.vault.v1.ControlService.Resume:output_type -> durward.vault.v1.ResumeResponse
+	68, // [68:87] is the sub-list for method output_type
+	49, // [49:68] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_operator_proto_init() }
@@ -1353,9 +3075,9 @@ func file_durward_vault_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_operator_proto_rawDesc), len(file_durward_vault_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   44,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   4,
 		},
 		GoTypes:           file_durward_vault_v1_operator_proto_goTypes,
 		DependencyIndexes: file_durward_vault_v1_operator_proto_depIdxs,

@@ -329,6 +329,548 @@ var ApprovalService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
+	StandingService_GrantScope_FullMethodName       = "/durward.vault.v1.StandingService/GrantScope"
+	StandingService_ProposeDangerous_FullMethodName = "/durward.vault.v1.StandingService/ProposeDangerous"
+	StandingService_ConfirmDangerous_FullMethodName = "/durward.vault.v1.StandingService/ConfirmDangerous"
+	StandingService_ListStanding_FullMethodName     = "/durward.vault.v1.StandingService/ListStanding"
+	StandingService_RevokeStanding_FullMethodName   = "/durward.vault.v1.StandingService/RevokeStanding"
+	StandingService_MutePrincipal_FullMethodName    = "/durward.vault.v1.StandingService/MutePrincipal"
+	StandingService_ListSessions_FullMethodName     = "/durward.vault.v1.StandingService/ListSessions"
+)
+
+// StandingServiceClient is the client API for StandingService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// StandingService is what a human lets a session do without being asked each time. It is in the vault's memory alone (APR-2): it
+// ends with its session, with its time or uses, with a halt, with the vault's process, and when a human says so.
+type StandingServiceClient interface {
+	// GrantScope takes a statement of kind "scope", for a session of a key-bound client. With an operation that waits and that the
+	// scope covers, that operation is approved as its first use.
+	GrantScope(ctx context.Context, in *GrantScopeRequest, opts ...grpc.CallOption) (*GrantScopeResponse, error)
+	// ProposeDangerous takes a statement of kind "dangerous". Nothing is in force until ConfirmDangerous.
+	ProposeDangerous(ctx context.Context, in *ProposeDangerousRequest, opts ...grpc.CallOption) (*ProposeDangerousResponse, error)
+	// ConfirmDangerous puts a proposal into force, 5 s after it was made at the earliest and 60 s at the latest.
+	ConfirmDangerous(ctx context.Context, in *ConfirmDangerousRequest, opts ...grpc.CallOption) (*ConfirmDangerousResponse, error)
+	// ListStanding shows what is in force, and who is muted.
+	ListStanding(ctx context.Context, in *ListStandingRequest, opts ...grpc.CallOption) (*ListStandingResponse, error)
+	// RevokeStanding ends it at once. It needs no statement: ending is always safe.
+	RevokeStanding(ctx context.Context, in *RevokeStandingRequest, opts ...grpc.CallOption) (*RevokeStandingResponse, error)
+	// MutePrincipal refuses what a client asks a human for, for a while, and what of it waits already. What runs by itself goes on.
+	MutePrincipal(ctx context.Context, in *MutePrincipalRequest, opts ...grpc.CallOption) (*MutePrincipalResponse, error)
+	// ListSessions shows the sessions that are open.
+	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
+}
+
+type standingServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewStandingServiceClient(cc grpc.ClientConnInterface) StandingServiceClient {
+	return &standingServiceClient{cc}
+}
+
+func (c *standingServiceClient) GrantScope(ctx context.Context, in *GrantScopeRequest, opts ...grpc.CallOption) (*GrantScopeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GrantScopeResponse)
+	err := c.cc.Invoke(ctx, StandingService_GrantScope_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *standingServiceClient) ProposeDangerous(ctx context.Context, in *ProposeDangerousRequest, opts ...grpc.CallOption) (*ProposeDangerousResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ProposeDangerousResponse)
+	err := c.cc.Invoke(ctx, StandingService_ProposeDangerous_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *standingServiceClient) ConfirmDangerous(ctx context.Context, in *ConfirmDangerousRequest, opts ...grpc.CallOption) (*ConfirmDangerousResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConfirmDangerousResponse)
+	err := c.cc.Invoke(ctx, StandingService_ConfirmDangerous_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *standingServiceClient) ListStanding(ctx context.Context, in *ListStandingRequest, opts ...grpc.CallOption) (*ListStandingResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListStandingResponse)
+	err := c.cc.Invoke(ctx, StandingService_ListStanding_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *standingServiceClient) RevokeStanding(ctx context.Context, in *RevokeStandingRequest, opts ...grpc.CallOption) (*RevokeStandingResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeStandingResponse)
+	err := c.cc.Invoke(ctx, StandingService_RevokeStanding_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *standingServiceClient) MutePrincipal(ctx context.Context, in *MutePrincipalRequest, opts ...grpc.CallOption) (*MutePrincipalResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MutePrincipalResponse)
+	err := c.cc.Invoke(ctx, StandingService_MutePrincipal_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *standingServiceClient) ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListSessionsResponse)
+	err := c.cc.Invoke(ctx, StandingService_ListSessions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// StandingServiceServer is the server API for StandingService service.
+// All implementations must embed UnimplementedStandingServiceServer
+// for forward compatibility.
+//
+// StandingService is what a human lets a session do without being asked each time. It is in the vault's memory alone (APR-2): it
+// ends with its session, with its time or uses, with a halt, with the vault's process, and when a human says so.
+type StandingServiceServer interface {
+	// GrantScope takes a statement of kind "scope", for a session of a key-bound client. With an operation that waits and that the
+	// scope covers, that operation is approved as its first use.
+	GrantScope(context.Context, *GrantScopeRequest) (*GrantScopeResponse, error)
+	// ProposeDangerous takes a statement of kind "dangerous". Nothing is in force until ConfirmDangerous.
+	ProposeDangerous(context.Context, *ProposeDangerousRequest) (*ProposeDangerousResponse, error)
+	// ConfirmDangerous puts a proposal into force, 5 s after it was made at the earliest and 60 s at the latest.
+	ConfirmDangerous(context.Context, *ConfirmDangerousRequest) (*ConfirmDangerousResponse, error)
+	// ListStanding shows what is in force, and who is muted.
+	ListStanding(context.Context, *ListStandingRequest) (*ListStandingResponse, error)
+	// RevokeStanding ends it at once. It needs no statement: ending is always safe.
+	RevokeStanding(context.Context, *RevokeStandingRequest) (*RevokeStandingResponse, error)
+	// MutePrincipal refuses what a client asks a human for, for a while, and what of it waits already. What runs by itself goes on.
+	MutePrincipal(context.Context, *MutePrincipalRequest) (*MutePrincipalResponse, error)
+	// ListSessions shows the sessions that are open.
+	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
+	mustEmbedUnimplementedStandingServiceServer()
+}
+
+// UnimplementedStandingServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedStandingServiceServer struct{}
+
+func (UnimplementedStandingServiceServer) GrantScope(context.Context, *GrantScopeRequest) (*GrantScopeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GrantScope not implemented")
+}
+func (UnimplementedStandingServiceServer) ProposeDangerous(context.Context, *ProposeDangerousRequest) (*ProposeDangerousResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ProposeDangerous not implemented")
+}
+func (UnimplementedStandingServiceServer) ConfirmDangerous(context.Context, *ConfirmDangerousRequest) (*ConfirmDangerousResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ConfirmDangerous not implemented")
+}
+func (UnimplementedStandingServiceServer) ListStanding(context.Context, *ListStandingRequest) (*ListStandingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListStanding not implemented")
+}
+func (UnimplementedStandingServiceServer) RevokeStanding(context.Context, *RevokeStandingRequest) (*RevokeStandingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeStanding not implemented")
+}
+func (UnimplementedStandingServiceServer) MutePrincipal(context.Context, *MutePrincipalRequest) (*MutePrincipalResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method MutePrincipal not implemented")
+}
+func (UnimplementedStandingServiceServer) ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListSessions not implemented")
+}
+func (UnimplementedStandingServiceServer) mustEmbedUnimplementedStandingServiceServer() {}
+func (UnimplementedStandingServiceServer) testEmbeddedByValue()                         {}
+
+// UnsafeStandingServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to StandingServiceServer will
+// result in compilation errors.
+type UnsafeStandingServiceServer interface {
+	mustEmbedUnimplementedStandingServiceServer()
+}
+
+func RegisterStandingServiceServer(s grpc.ServiceRegistrar, srv StandingServiceServer) {
+	// If the following call panics, it indicates UnimplementedStandingServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&StandingService_ServiceDesc, srv)
+}
+
+func _StandingService_GrantScope_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GrantScopeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StandingServiceServer).GrantScope(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StandingService_GrantScope_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StandingServiceServer).GrantScope(ctx, req.(*GrantScopeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StandingService_ProposeDangerous_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ProposeDangerousRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StandingServiceServer).ProposeDangerous(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StandingService_ProposeDangerous_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StandingServiceServer).ProposeDangerous(ctx, req.(*ProposeDangerousRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StandingService_ConfirmDangerous_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConfirmDangerousRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StandingServiceServer).ConfirmDangerous(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StandingService_ConfirmDangerous_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StandingServiceServer).ConfirmDangerous(ctx, req.(*ConfirmDangerousRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StandingService_ListStanding_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListStandingRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StandingServiceServer).ListStanding(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StandingService_ListStanding_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StandingServiceServer).ListStanding(ctx, req.(*ListStandingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StandingService_RevokeStanding_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeStandingRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StandingServiceServer).RevokeStanding(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StandingService_RevokeStanding_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StandingServiceServer).RevokeStanding(ctx, req.(*RevokeStandingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StandingService_MutePrincipal_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MutePrincipalRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StandingServiceServer).MutePrincipal(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StandingService_MutePrincipal_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StandingServiceServer).MutePrincipal(ctx, req.(*MutePrincipalRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StandingService_ListSessions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListSessionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StandingServiceServer).ListSessions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StandingService_ListSessions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StandingServiceServer).ListSessions(ctx, req.(*ListSessionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// StandingService_ServiceDesc is the grpc.ServiceDesc for StandingService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var StandingService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "durward.vault.v1.StandingService",
+	HandlerType: (*StandingServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "GrantScope",
+			Handler:    _StandingService_GrantScope_Handler,
+		},
+		{
+			MethodName: "ProposeDangerous",
+			Handler:    _StandingService_ProposeDangerous_Handler,
+		},
+		{
+			MethodName: "ConfirmDangerous",
+			Handler:    _StandingService_ConfirmDangerous_Handler,
+		},
+		{
+			MethodName: "ListStanding",
+			Handler:    _StandingService_ListStanding_Handler,
+		},
+		{
+			MethodName: "RevokeStanding",
+			Handler:    _StandingService_RevokeStanding_Handler,
+		},
+		{
+			MethodName: "MutePrincipal",
+			Handler:    _StandingService_MutePrincipal_Handler,
+		},
+		{
+			MethodName: "ListSessions",
+			Handler:    _StandingService_ListSessions_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "durward/vault/v1/operator.proto",
+}
+
+const (
+	PolicyService_GetPolicy_FullMethodName      = "/durward.vault.v1.PolicyService/GetPolicy"
+	PolicyService_ExplainCall_FullMethodName    = "/durward.vault.v1.PolicyService/ExplainCall"
+	PolicyService_AnnounceChange_FullMethodName = "/durward.vault.v1.PolicyService/AnnounceChange"
+)
+
+// PolicyServiceClient is the client API for PolicyService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// PolicyService shows what is in force. It changes nothing: the rules are files, and a human writes them (CFG-1).
+type PolicyServiceClient interface {
+	// GetPolicy shows the layers, the settings and the rules as this vault has them in force.
+	GetPolicy(ctx context.Context, in *GetPolicyRequest, opts ...grpc.CallOption) (*GetPolicyResponse, error)
+	// ExplainCall decides on a call that nobody makes, and says by which rule.
+	ExplainCall(ctx context.Context, in *ExplainCallRequest, opts ...grpc.CallOption) (*ExplainCallResponse, error)
+	// AnnounceChange takes a statement of kind "config" before a human's program writes a file, so that the vault, which finds
+	// the change by itself, knows whose it is. It records it.
+	AnnounceChange(ctx context.Context, in *AnnounceChangeRequest, opts ...grpc.CallOption) (*AnnounceChangeResponse, error)
+}
+
+type policyServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewPolicyServiceClient(cc grpc.ClientConnInterface) PolicyServiceClient {
+	return &policyServiceClient{cc}
+}
+
+func (c *policyServiceClient) GetPolicy(ctx context.Context, in *GetPolicyRequest, opts ...grpc.CallOption) (*GetPolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetPolicyResponse)
+	err := c.cc.Invoke(ctx, PolicyService_GetPolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *policyServiceClient) ExplainCall(ctx context.Context, in *ExplainCallRequest, opts ...grpc.CallOption) (*ExplainCallResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainCallResponse)
+	err := c.cc.Invoke(ctx, PolicyService_ExplainCall_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *policyServiceClient) AnnounceChange(ctx context.Context, in *AnnounceChangeRequest, opts ...grpc.CallOption) (*AnnounceChangeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AnnounceChangeResponse)
+	err := c.cc.Invoke(ctx, PolicyService_AnnounceChange_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// PolicyServiceServer is the server API for PolicyService service.
+// All implementations must embed UnimplementedPolicyServiceServer
+// for forward compatibility.
+//
+// PolicyService shows what is in force. It changes nothing: the rules are files, and a human writes them (CFG-1).
+type PolicyServiceServer interface {
+	// GetPolicy shows the layers, the settings and the rules as this vault has them in force.
+	GetPolicy(context.Context, *GetPolicyRequest) (*GetPolicyResponse, error)
+	// ExplainCall decides on a call that nobody makes, and says by which rule.
+	ExplainCall(context.Context, *ExplainCallRequest) (*ExplainCallResponse, error)
+	// AnnounceChange takes a statement of kind "config" before a human's program writes a file, so that the vault, which finds
+	// the change by itself, knows whose it is. It records it.
+	AnnounceChange(context.Context, *AnnounceChangeRequest) (*AnnounceChangeResponse, error)
+	mustEmbedUnimplementedPolicyServiceServer()
+}
+
+// UnimplementedPolicyServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedPolicyServiceServer struct{}
+
+func (UnimplementedPolicyServiceServer) GetPolicy(context.Context, *GetPolicyRequest) (*GetPolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetPolicy not implemented")
+}
+func (UnimplementedPolicyServiceServer) ExplainCall(context.Context, *ExplainCallRequest) (*ExplainCallResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainCall not implemented")
+}
+func (UnimplementedPolicyServiceServer) AnnounceChange(context.Context, *AnnounceChangeRequest) (*AnnounceChangeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AnnounceChange not implemented")
+}
+func (UnimplementedPolicyServiceServer) mustEmbedUnimplementedPolicyServiceServer() {}
+func (UnimplementedPolicyServiceServer) testEmbeddedByValue()                       {}
+
+// UnsafePolicyServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to PolicyServiceServer will
+// result in compilation errors.
+type UnsafePolicyServiceServer interface {
+	mustEmbedUnimplementedPolicyServiceServer()
+}
+
+func RegisterPolicyServiceServer(s grpc.ServiceRegistrar, srv PolicyServiceServer) {
+	// If the following call panics, it indicates UnimplementedPolicyServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&PolicyService_ServiceDesc, srv)
+}
+
+func _PolicyService_GetPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetPolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PolicyServiceServer).GetPolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PolicyService_GetPolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PolicyServiceServer).GetPolicy(ctx, req.(*GetPolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PolicyService_ExplainCall_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainCallRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PolicyServiceServer).ExplainCall(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PolicyService_ExplainCall_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PolicyServiceServer).ExplainCall(ctx, req.(*ExplainCallRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PolicyService_AnnounceChange_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AnnounceChangeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PolicyServiceServer).AnnounceChange(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PolicyService_AnnounceChange_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PolicyServiceServer).AnnounceChange(ctx, req.(*AnnounceChangeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// PolicyService_ServiceDesc is the grpc.ServiceDesc for PolicyService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var PolicyService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "durward.vault.v1.PolicyService",
+	HandlerType: (*PolicyServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "GetPolicy",
+			Handler:    _PolicyService_GetPolicy_Handler,
+		},
+		{
+			MethodName: "ExplainCall",
+			Handler:    _PolicyService_ExplainCall_Handler,
+		},
+		{
+			MethodName: "AnnounceChange",
+			Handler:    _PolicyService_AnnounceChange_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "durward/vault/v1/operator.proto",
+}
+
+const (
 	ControlService_GetStatus_FullMethodName = "/durward.vault.v1.ControlService/GetStatus"
 	ControlService_Halt_FullMethodName      = "/durward.vault.v1.ControlService/Halt"
 	ControlService_Resume_FullMethodName    = "/durward.vault.v1.ControlService/Resume"

@@ -143,7 +143,7 @@ func (x AuthoriseResponse_Decision) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AuthoriseResponse_Decision.Descriptor instead.
 func (AuthoriseResponse_Decision) EnumDescriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{8, 0}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{11, 0}
 }
 
 type OpenSessionRequest struct {
@@ -154,7 +154,11 @@ type OpenSessionRequest struct {
 	ClientName    string `protobuf:"bytes,2,opt,name=client_name,json=clientName,proto3" json:"client_name,omitempty"`
 	ClientVersion string `protobuf:"bytes,3,opt,name=client_version,json=clientVersion,proto3" json:"client_version,omitempty"`
 	// PURPOSE_OPEN, from key-bound clients.
-	Proof         *v1.Proof `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`
+	Proof *v1.Proof `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`
+	// Which of the client's own agents this is, one of those that clients.yaml names; empty: none in particular.
+	Agent string `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
+	// For whom a messaging client speaks. Required of such a client, refused from any other.
+	Sender        *Sender `protobuf:"bytes,6,opt,name=sender,proto3" json:"sender,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -217,6 +221,74 @@ func (x *OpenSessionRequest) GetProof() *v1.Proof {
 	return nil
 }
 
+func (x *OpenSessionRequest) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *OpenSessionRequest) GetSender() *Sender {
+	if x != nil {
+		return x.Sender
+	}
+	return nil
+}
+
+// Sender is a person on a messaging platform, as the client tells. Each has sessions of their own (CH-1).
+type Sender struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// The room, group or direct conversation.
+	Room          string `protobuf:"bytes,2,opt,name=room,proto3" json:"room,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Sender) Reset() {
+	*x = Sender{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sender) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sender) ProtoMessage() {}
+
+func (x *Sender) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sender.ProtoReflect.Descriptor instead.
+func (*Sender) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Sender) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Sender) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
 type OpenSessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 128 bits, hex: works at the vault, for the gateway alone.
@@ -237,7 +309,7 @@ type OpenSessionResponse struct {
 
 func (x *OpenSessionResponse) Reset() {
 	*x = OpenSessionResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[1]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -249,7 +321,7 @@ func (x *OpenSessionResponse) String() string {
 func (*OpenSessionResponse) ProtoMessage() {}
 
 func (x *OpenSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[1]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -262,7 +334,7 @@ func (x *OpenSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionResponse.ProtoReflect.Descriptor instead.
 func (*OpenSessionResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{1}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *OpenSessionResponse) GetSessionId() string {
@@ -328,6 +400,105 @@ func (x *OpenSessionResponse) GetIdleTimeoutS() uint32 {
 	return 0
 }
 
+type WatchSessionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchSessionsRequest) Reset() {
+	*x = WatchSessionsRequest{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchSessionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchSessionsRequest) ProtoMessage() {}
+
+func (x *WatchSessionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchSessionsRequest.ProtoReflect.Descriptor instead.
+func (*WatchSessionsRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{3}
+}
+
+type WatchSessionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The session's public reference.
+	Session string `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	// Until when it is in dangerous mode; unset: it is not.
+	DangerousUntil *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=dangerous_until,json=dangerousUntil,proto3" json:"dangerous_until,omitempty"`
+	// The session has ended.
+	Ended         bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchSessionsResponse) Reset() {
+	*x = WatchSessionsResponse{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchSessionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchSessionsResponse) ProtoMessage() {}
+
+func (x *WatchSessionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchSessionsResponse.ProtoReflect.Descriptor instead.
+func (*WatchSessionsResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *WatchSessionsResponse) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *WatchSessionsResponse) GetDangerousUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DangerousUntil
+	}
+	return nil
+}
+
+func (x *WatchSessionsResponse) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
 // AddressedPermit is a permit beside the facts that a relay needs of it.
 type AddressedPermit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -342,7 +513,7 @@ type AddressedPermit struct {
 
 func (x *AddressedPermit) Reset() {
 	*x = AddressedPermit{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[2]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -354,7 +525,7 @@ func (x *AddressedPermit) String() string {
 func (*AddressedPermit) ProtoMessage() {}
 
 func (x *AddressedPermit) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[2]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -367,7 +538,7 @@ func (x *AddressedPermit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressedPermit.ProtoReflect.Descriptor instead.
 func (*AddressedPermit) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{2}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *AddressedPermit) GetRole() v11.Role {
@@ -409,7 +580,7 @@ type RenewPermitsRequest struct {
 
 func (x *RenewPermitsRequest) Reset() {
 	*x = RenewPermitsRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[3]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -421,7 +592,7 @@ func (x *RenewPermitsRequest) String() string {
 func (*RenewPermitsRequest) ProtoMessage() {}
 
 func (x *RenewPermitsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[3]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -434,7 +605,7 @@ func (x *RenewPermitsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewPermitsRequest.ProtoReflect.Descriptor instead.
 func (*RenewPermitsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{3}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RenewPermitsRequest) GetSessionId() string {
@@ -460,7 +631,7 @@ type RenewPermitsResponse struct {
 
 func (x *RenewPermitsResponse) Reset() {
 	*x = RenewPermitsResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[4]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +643,7 @@ func (x *RenewPermitsResponse) String() string {
 func (*RenewPermitsResponse) ProtoMessage() {}
 
 func (x *RenewPermitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[4]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +656,7 @@ func (x *RenewPermitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewPermitsResponse.ProtoReflect.Descriptor instead.
 func (*RenewPermitsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{4}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RenewPermitsResponse) GetPermits() []*AddressedPermit {
@@ -504,7 +675,7 @@ type CloseSessionRequest struct {
 
 func (x *CloseSessionRequest) Reset() {
 	*x = CloseSessionRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -516,7 +687,7 @@ func (x *CloseSessionRequest) String() string {
 func (*CloseSessionRequest) ProtoMessage() {}
 
 func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -529,7 +700,7 @@ func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{5}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CloseSessionRequest) GetSessionId() string {
@@ -547,7 +718,7 @@ type CloseSessionResponse struct {
 
 func (x *CloseSessionResponse) Reset() {
 	*x = CloseSessionResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[6]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -559,7 +730,7 @@ func (x *CloseSessionResponse) String() string {
 func (*CloseSessionResponse) ProtoMessage() {}
 
 func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[6]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -572,7 +743,7 @@ func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionResponse.ProtoReflect.Descriptor instead.
 func (*CloseSessionResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{6}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{9}
 }
 
 type AuthoriseRequest struct {
@@ -591,7 +762,7 @@ type AuthoriseRequest struct {
 
 func (x *AuthoriseRequest) Reset() {
 	*x = AuthoriseRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[7]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -603,7 +774,7 @@ func (x *AuthoriseRequest) String() string {
 func (*AuthoriseRequest) ProtoMessage() {}
 
 func (x *AuthoriseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[7]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -616,7 +787,7 @@ func (x *AuthoriseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoriseRequest.ProtoReflect.Descriptor instead.
 func (*AuthoriseRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{7}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AuthoriseRequest) GetSessionId() string {
@@ -665,14 +836,16 @@ type AuthoriseResponse struct {
 	OperationId string                 `protobuf:"bytes,4,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
 	ExpiresAt   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// The call joined an operation that was there already.
-	Joined        bool `protobuf:"varint,6,opt,name=joined,proto3" json:"joined,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Joined bool `protobuf:"varint,6,opt,name=joined,proto3" json:"joined,omitempty"`
+	// Set while the session is in dangerous mode.
+	DangerousUntil *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=dangerous_until,json=dangerousUntil,proto3" json:"dangerous_until,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *AuthoriseResponse) Reset() {
 	*x = AuthoriseResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[8]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +857,7 @@ func (x *AuthoriseResponse) String() string {
 func (*AuthoriseResponse) ProtoMessage() {}
 
 func (x *AuthoriseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[8]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +870,7 @@ func (x *AuthoriseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoriseResponse.ProtoReflect.Descriptor instead.
 func (*AuthoriseResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{8}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AuthoriseResponse) GetDecision() AuthoriseResponse_Decision {
@@ -742,6 +915,13 @@ func (x *AuthoriseResponse) GetJoined() bool {
 	return false
 }
 
+func (x *AuthoriseResponse) GetDangerousUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DangerousUntil
+	}
+	return nil
+}
+
 type WaitOperationRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	OperationId   *string                `protobuf:"bytes,1,opt,name=operation_id,json=operationId,proto3,oneof" json:"operation_id,omitempty"`
@@ -751,7 +931,7 @@ type WaitOperationRequest struct {
 
 func (x *WaitOperationRequest) Reset() {
 	*x = WaitOperationRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[9]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +943,7 @@ func (x *WaitOperationRequest) String() string {
 func (*WaitOperationRequest) ProtoMessage() {}
 
 func (x *WaitOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[9]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +956,7 @@ func (x *WaitOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitOperationRequest.ProtoReflect.Descriptor instead.
 func (*WaitOperationRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{9}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WaitOperationRequest) GetOperationId() string {
@@ -805,7 +985,7 @@ type WaitOperationResponse struct {
 
 func (x *WaitOperationResponse) Reset() {
 	*x = WaitOperationResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[10]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -817,7 +997,7 @@ func (x *WaitOperationResponse) String() string {
 func (*WaitOperationResponse) ProtoMessage() {}
 
 func (x *WaitOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[10]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -830,7 +1010,7 @@ func (x *WaitOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitOperationResponse.ProtoReflect.Descriptor instead.
 func (*WaitOperationResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{10}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WaitOperationResponse) GetState() OperationState {
@@ -888,7 +1068,7 @@ type GetOperationRequest struct {
 
 func (x *GetOperationRequest) Reset() {
 	*x = GetOperationRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[11]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +1080,7 @@ func (x *GetOperationRequest) String() string {
 func (*GetOperationRequest) ProtoMessage() {}
 
 func (x *GetOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[11]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +1093,7 @@ func (x *GetOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOperationRequest.ProtoReflect.Descriptor instead.
 func (*GetOperationRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{11}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetOperationRequest) GetOperationId() string {
@@ -955,7 +1135,7 @@ type GetOperationResponse struct {
 
 func (x *GetOperationResponse) Reset() {
 	*x = GetOperationResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[12]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1147,7 @@ func (x *GetOperationResponse) String() string {
 func (*GetOperationResponse) ProtoMessage() {}
 
 func (x *GetOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[12]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1160,7 @@ func (x *GetOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOperationResponse.ProtoReflect.Descriptor instead.
 func (*GetOperationResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{12}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetOperationResponse) GetState() OperationState {
@@ -1025,11 +1205,337 @@ func (x *GetOperationResponse) GetReason() string {
 	return ""
 }
 
+type SecurityConfigRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// WRITE or READ; what is below the session's present ceiling lowers it until the session ends, and nothing raises it again.
+	TierCeilingOverride *v11.Tier `protobuf:"varint,1,opt,name=tier_ceiling_override,json=tierCeilingOverride,proto3,enum=durward.options.v1.Tier,oneof" json:"tier_ceiling_override,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *SecurityConfigRequest) Reset() {
+	*x = SecurityConfigRequest{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecurityConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecurityConfigRequest) ProtoMessage() {}
+
+func (x *SecurityConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecurityConfigRequest.ProtoReflect.Descriptor instead.
+func (*SecurityConfigRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SecurityConfigRequest) GetTierCeilingOverride() v11.Tier {
+	if x != nil && x.TierCeilingOverride != nil {
+		return *x.TierCeilingOverride
+	}
+	return v11.Tier(0)
+}
+
+// SecurityConfigResponse is what binds the session that asks. It holds no secret, no path and nobody else's business.
+type SecurityConfigResponse struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Tools       []*ToolRule            `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
+	Settings    []*Setting             `protobuf:"bytes,2,rep,name=settings,proto3" json:"settings,omitempty"`
+	TierCeiling v11.Tier               `protobuf:"varint,3,opt,name=tier_ceiling,json=tierCeiling,proto3,enum=durward.options.v1.Tier" json:"tier_ceiling,omitempty"`
+	// "cli", "desktop_ui", "api" or "messaging".
+	Channel string `protobuf:"bytes,4,opt,name=channel,proto3" json:"channel,omitempty"`
+	// What a human let this session do without being asked again.
+	Allowances []*Allowance `protobuf:"bytes,5,rep,name=allowances,proto3" json:"allowances,omitempty"`
+	// Unix seconds; 0: not in dangerous mode.
+	DangerousUntil uint32 `protobuf:"varint,6,opt,name=dangerous_until,json=dangerousUntil,proto3" json:"dangerous_until,omitempty"`
+	// Who changes any of this, and how: one fixed sentence.
+	Boundary      string `protobuf:"bytes,7,opt,name=boundary,proto3" json:"boundary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecurityConfigResponse) Reset() {
+	*x = SecurityConfigResponse{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecurityConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecurityConfigResponse) ProtoMessage() {}
+
+func (x *SecurityConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecurityConfigResponse.ProtoReflect.Descriptor instead.
+func (*SecurityConfigResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SecurityConfigResponse) GetTools() []*ToolRule {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *SecurityConfigResponse) GetSettings() []*Setting {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *SecurityConfigResponse) GetTierCeiling() v11.Tier {
+	if x != nil {
+		return x.TierCeiling
+	}
+	return v11.Tier(0)
+}
+
+func (x *SecurityConfigResponse) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *SecurityConfigResponse) GetAllowances() []*Allowance {
+	if x != nil {
+		return x.Allowances
+	}
+	return nil
+}
+
+func (x *SecurityConfigResponse) GetDangerousUntil() uint32 {
+	if x != nil {
+		return x.DangerousUntil
+	}
+	return 0
+}
+
+func (x *SecurityConfigResponse) GetBoundary() string {
+	if x != nil {
+		return x.Boundary
+	}
+	return ""
+}
+
+type ToolRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tool  string                 `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	// As policy sees it; at least the contract's.
+	Tier v11.Tier `protobuf:"varint,2,opt,name=tier,proto3,enum=durward.options.v1.Tier" json:"tier,omitempty"`
+	// "runs", "asks", "denied", or "depends" on arguments, time or how often it was called.
+	Decision      string `protobuf:"bytes,3,opt,name=decision,proto3" json:"decision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolRule) Reset() {
+	*x = ToolRule{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolRule) ProtoMessage() {}
+
+func (x *ToolRule) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolRule.ProtoReflect.Descriptor instead.
+func (*ToolRule) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ToolRule) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *ToolRule) GetTier() v11.Tier {
+	if x != nil {
+		return x.Tier
+	}
+	return v11.Tier(0)
+}
+
+func (x *ToolRule) GetDecision() string {
+	if x != nil {
+		return x.Decision
+	}
+	return ""
+}
+
+type Setting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// "built-in", "system", "user", "project" or "session".
+	Layer         string `protobuf:"bytes,3,opt,name=layer,proto3" json:"layer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Setting) Reset() {
+	*x = Setting{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Setting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Setting) ProtoMessage() {}
+
+func (x *Setting) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Setting.ProtoReflect.Descriptor instead.
+func (*Setting) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Setting) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Setting) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *Setting) GetLayer() string {
+	if x != nil {
+		return x.Layer
+	}
+	return ""
+}
+
+type Allowance struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Tools    []string               `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
+	UsesLeft uint32                 `protobuf:"varint,2,opt,name=uses_left,json=usesLeft,proto3" json:"uses_left,omitempty"`
+	// Unix seconds.
+	Until         uint32 `protobuf:"varint,3,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Allowance) Reset() {
+	*x = Allowance{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Allowance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Allowance) ProtoMessage() {}
+
+func (x *Allowance) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Allowance.ProtoReflect.Descriptor instead.
+func (*Allowance) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Allowance) GetTools() []string {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *Allowance) GetUsesLeft() uint32 {
+	if x != nil {
+		return x.UsesLeft
+	}
+	return 0
+}
+
+func (x *Allowance) GetUntil() uint32 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
 var File_durward_vault_v1_session_proto protoreflect.FileDescriptor
 
 const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\n" +
-	"\x1edurward/vault/v1/session.proto\x12\x10durward.vault.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcd\x01\n" +
+	"\x1edurward/vault/v1/session.proto\x12\x10durward.vault.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc2\x02\n" +
 	"\x12OpenSessionRequest\x12.\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\tB\x0e\xbaH\ar\x05\x10\x01\x18\x80\x04\xf8\xbb\x18\x01R\n" +
@@ -1037,7 +1543,14 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\vclient_name\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\n" +
 	"clientName\x12.\n" +
 	"\x0eclient_version\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\rclientVersion\x12,\n" +
-	"\x05proof\x18\x04 \x01(\v2\x16.durward.call.v1.ProofR\x05proof\"\x9e\x03\n" +
+	"\x05proof\x18\x04 \x01(\v2\x16.durward.call.v1.ProofR\x05proof\x12A\n" +
+	"\x05agent\x18\x05 \x01(\tB+\xbaH(r&2$^([a-zA-Z0-9][a-zA-Z0-9_.-]{0,63})?$R\x05agent\x120\n" +
+	"\x06sender\x18\x06 \x01(\v2\x18.durward.vault.v1.SenderR\x06sender\"H\n" +
+	"\x06Sender\x12\x1e\n" +
+	"\x04user\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04user\x12\x1e\n" +
+	"\x04room\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04room\"\x9e\x03\n" +
 	"\x13OpenSessionResponse\x12#\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\x04\xf8\xbb\x18\x01R\tsessionId\x12\x18\n" +
@@ -1049,7 +1562,12 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\apermits\x18\a \x03(\v2!.durward.vault.v1.AddressedPermitR\apermits\x129\n" +
 	"\n" +
 	"expires_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12$\n" +
-	"\x0eidle_timeout_s\x18\t \x01(\rR\fidleTimeoutS\"\xcd\x01\n" +
+	"\x0eidle_timeout_s\x18\t \x01(\rR\fidleTimeoutS\"\x16\n" +
+	"\x14WatchSessionsRequest\"\x8c\x01\n" +
+	"\x15WatchSessionsResponse\x12\x18\n" +
+	"\asession\x18\x01 \x01(\tR\asession\x12C\n" +
+	"\x0fdangerous_until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0edangerousUntil\x12\x14\n" +
+	"\x05ended\x18\x03 \x01(\bR\x05ended\"\xcd\x01\n" +
 	"\x0fAddressedPermit\x12,\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x18.durward.options.v1.RoleR\x04role\x12\x1a\n" +
 	"\baudience\x18\x02 \x01(\tR\baudience\x125\n" +
@@ -1072,7 +1590,7 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x04tool\x18\x02 \x01(\v2\x18.durward.call.v1.ToolRefB\x06\xbaH\x03\xc8\x01\x01R\x04tool\x12)\n" +
 	"\targuments\x18\x03 \x01(\fB\v\xbaH\bz\x06\x10\x02\x18\x80\x80\x10R\targuments\x12,\n" +
 	"\x05proof\x18\x04 \x01(\v2\x16.durward.call.v1.ProofR\x05proof\x12 \n" +
-	"\x06reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\"\x82\x03\n" +
+	"\x06reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\"\xc7\x03\n" +
 	"\x11AuthoriseResponse\x12H\n" +
 	"\bdecision\x18\x01 \x01(\x0e2,.durward.vault.v1.AuthoriseResponse.DecisionR\bdecision\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x122\n" +
@@ -1080,7 +1598,8 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\foperation_id\x18\x04 \x01(\tR\voperationId\x129\n" +
 	"\n" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x16\n" +
-	"\x06joined\x18\x06 \x01(\bR\x06joined\"e\n" +
+	"\x06joined\x18\x06 \x01(\bR\x06joined\x12C\n" +
+	"\x0fdangerous_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0edangerousUntil\"e\n" +
 	"\bDecision\x12\x18\n" +
 	"\x14DECISION_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fDECISION_DENIED\x10\x01\x12\x14\n" +
@@ -1112,7 +1631,32 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\basked_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\x129\n" +
 	"\n" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason*\xdc\x01\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xc0\x01\n" +
+	"\x15SecurityConfigRequest\x12\x8c\x01\n" +
+	"\x15tier_ceiling_override\x18\x01 \x01(\x0e2\x18.durward.options.v1.TierB9\xbaH\a\x82\x01\x04\x18\x01\x18\x02\x8a\xbc\x18+Lowers this session's ceiling until it endsH\x00R\x13tierCeilingOverride\x88\x01\x01B\x18\n" +
+	"\x16_tier_ceiling_override\"\x84\x03\n" +
+	"\x16SecurityConfigResponse\x126\n" +
+	"\x05tools\x18\x01 \x03(\v2\x1a.durward.vault.v1.ToolRuleB\x04\x80\xbc\x18\x01R\x05tools\x12;\n" +
+	"\bsettings\x18\x02 \x03(\v2\x19.durward.vault.v1.SettingB\x04\x80\xbc\x18\x01R\bsettings\x12A\n" +
+	"\ftier_ceiling\x18\x03 \x01(\x0e2\x18.durward.options.v1.TierB\x04\x80\xbc\x18\x01R\vtierCeiling\x12\x1e\n" +
+	"\achannel\x18\x04 \x01(\tB\x04\x80\xbc\x18\x01R\achannel\x12A\n" +
+	"\n" +
+	"allowances\x18\x05 \x03(\v2\x1b.durward.vault.v1.AllowanceB\x04\x80\xbc\x18\x01R\n" +
+	"allowances\x12-\n" +
+	"\x0fdangerous_until\x18\x06 \x01(\rB\x04\x80\xbc\x18\x01R\x0edangerousUntil\x12 \n" +
+	"\bboundary\x18\a \x01(\tB\x04\x80\xbc\x18\x01R\bboundary\"z\n" +
+	"\bToolRule\x12\x18\n" +
+	"\x04tool\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\x04tool\x122\n" +
+	"\x04tier\x18\x02 \x01(\x0e2\x18.durward.options.v1.TierB\x04\x80\xbc\x18\x01R\x04tier\x12 \n" +
+	"\bdecision\x18\x03 \x01(\tB\x04\x80\xbc\x18\x01R\bdecision\"[\n" +
+	"\aSetting\x12\x18\n" +
+	"\x04name\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\x04name\x12\x1a\n" +
+	"\x05value\x18\x02 \x01(\tB\x04\x80\xbc\x18\x01R\x05value\x12\x1a\n" +
+	"\x05layer\x18\x03 \x01(\tB\x04\x80\xbc\x18\x01R\x05layer\"f\n" +
+	"\tAllowance\x12\x1a\n" +
+	"\x05tools\x18\x01 \x03(\tB\x04\x80\xbc\x18\x01R\x05tools\x12!\n" +
+	"\tuses_left\x18\x02 \x01(\rB\x04\x80\xbc\x18\x01R\busesLeft\x12\x1a\n" +
+	"\x05until\x18\x03 \x01(\rB\x04\x80\xbc\x18\x01R\x05until*\xdc\x01\n" +
 	"\x0eOperationState\x12\x1f\n" +
 	"\x1bOPERATION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17OPERATION_STATE_PENDING\x10\x01\x12\x1c\n" +
@@ -1120,16 +1664,19 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x17OPERATION_STATE_RUNNING\x10\x03\x12\x18\n" +
 	"\x14OPERATION_STATE_DONE\x10\x04\x12\x1a\n" +
 	"\x16OPERATION_STATE_DENIED\x10\x05\x12\x1b\n" +
-	"\x17OPERATION_STATE_EXPIRED\x10\x062\xbf\x02\n" +
+	"\x17OPERATION_STATE_EXPIRED\x10\x062\xaa\x03\n" +
 	"\x0eSessionService\x12a\n" +
 	"\vOpenSession\x12$.durward.vault.v1.OpenSessionRequest\x1a%.durward.vault.v1.OpenSessionResponse\"\x05\xaa\xbb\x18\x01\x01\x12d\n" +
 	"\fRenewPermits\x12%.durward.vault.v1.RenewPermitsRequest\x1a&.durward.vault.v1.RenewPermitsResponse\"\x05\xaa\xbb\x18\x01\x01\x12d\n" +
-	"\fCloseSession\x12%.durward.vault.v1.CloseSessionRequest\x1a&.durward.vault.v1.CloseSessionResponse\"\x05\xaa\xbb\x18\x01\x012o\n" +
+	"\fCloseSession\x12%.durward.vault.v1.CloseSessionRequest\x1a&.durward.vault.v1.CloseSessionResponse\"\x05\xaa\xbb\x18\x01\x01\x12i\n" +
+	"\rWatchSessions\x12&.durward.vault.v1.WatchSessionsRequest\x1a'.durward.vault.v1.WatchSessionsResponse\"\x05\xaa\xbb\x18\x01\x010\x012o\n" +
 	"\x10AuthorityService\x12[\n" +
-	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x05\xaa\xbb\x18\x01\x012\xc6\x03\n" +
+	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x05\xaa\xbb\x18\x01\x012\xb4\x06\n" +
 	"\vToolService\x12\xb6\x03\n" +
 	"\rWaitOperation\x12&.durward.vault.v1.WaitOperationRequest\x1a'.durward.vault.v1.WaitOperationResponse\"\xd3\x02\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xc9\x02\n" +
-	"\x0ewait_operation\x12\x15Wait for an operation\x1a\x9b\x02READ: runs without asking anyone. Waits up to 45 seconds for an operation that a human must approve. Once it is approved, runs it and returns the result of the original tool. Call it again while the status is pending_approval. A denied operation stays denied: stop and tell the user. \x010\x012\x8a\x01\n" +
+	"\x0ewait_operation\x12\x15Wait for an operation\x1a\x9b\x02READ: runs without asking anyone. Waits up to 45 seconds for an operation that a human must approve. Once it is approved, runs it and returns the result of the original tool. Call it again while the status is pending_approval. A denied operation stays denied: stop and tell the user. \x010\x01\x12\xeb\x02\n" +
+	"\x0eSecurityConfig\x12'.durward.vault.v1.SecurityConfigRequest\x1a(.durward.vault.v1.SecurityConfigResponse\"\x85\x02\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xfb\x01\n" +
+	"\x0fsecurity_config\x12\x16Security configuration\x1a\xcd\x01READ: runs without asking anyone. Shows what binds this session: which tools run, ask a human or are denied, and the settings. Only humans change them; tier_ceiling_override lowers this session's own tier. \x012\x8a\x01\n" +
 	"\x10OperationService\x12v\n" +
 	"\fGetOperation\x12%.durward.vault.v1.GetOperationRequest\x1a&.durward.vault.v1.GetOperationResponse\"\x17\xaa\xbb\x18\x01\x01\xba\xbb\x18\x0ewait_operationB5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
 
@@ -1146,74 +1693,95 @@ func file_durward_vault_v1_session_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_vault_v1_session_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_durward_vault_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_durward_vault_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_durward_vault_v1_session_proto_goTypes = []any{
 	(OperationState)(0),             // 0: durward.vault.v1.OperationState
 	(AuthoriseResponse_Decision)(0), // 1: durward.vault.v1.AuthoriseResponse.Decision
 	(*OpenSessionRequest)(nil),      // 2: durward.vault.v1.OpenSessionRequest
-	(*OpenSessionResponse)(nil),     // 3: durward.vault.v1.OpenSessionResponse
-	(*AddressedPermit)(nil),         // 4: durward.vault.v1.AddressedPermit
-	(*RenewPermitsRequest)(nil),     // 5: durward.vault.v1.RenewPermitsRequest
-	(*RenewPermitsResponse)(nil),    // 6: durward.vault.v1.RenewPermitsResponse
-	(*CloseSessionRequest)(nil),     // 7: durward.vault.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil),    // 8: durward.vault.v1.CloseSessionResponse
-	(*AuthoriseRequest)(nil),        // 9: durward.vault.v1.AuthoriseRequest
-	(*AuthoriseResponse)(nil),       // 10: durward.vault.v1.AuthoriseResponse
-	(*WaitOperationRequest)(nil),    // 11: durward.vault.v1.WaitOperationRequest
-	(*WaitOperationResponse)(nil),   // 12: durward.vault.v1.WaitOperationResponse
-	(*GetOperationRequest)(nil),     // 13: durward.vault.v1.GetOperationRequest
-	(*GetOperationResponse)(nil),    // 14: durward.vault.v1.GetOperationResponse
-	(*v1.Proof)(nil),                // 15: durward.call.v1.Proof
-	(v1.Channel)(0),                 // 16: durward.call.v1.Channel
-	(v11.Tier)(0),                   // 17: durward.options.v1.Tier
-	(*timestamppb.Timestamp)(nil),   // 18: google.protobuf.Timestamp
-	(v11.Role)(0),                   // 19: durward.options.v1.Role
-	(*v1.SignedPermit)(nil),         // 20: durward.call.v1.SignedPermit
-	(*v1.ToolRef)(nil),              // 21: durward.call.v1.ToolRef
-	(*v1.SignedGrant)(nil),          // 22: durward.call.v1.SignedGrant
+	(*Sender)(nil),                  // 3: durward.vault.v1.Sender
+	(*OpenSessionResponse)(nil),     // 4: durward.vault.v1.OpenSessionResponse
+	(*WatchSessionsRequest)(nil),    // 5: durward.vault.v1.WatchSessionsRequest
+	(*WatchSessionsResponse)(nil),   // 6: durward.vault.v1.WatchSessionsResponse
+	(*AddressedPermit)(nil),         // 7: durward.vault.v1.AddressedPermit
+	(*RenewPermitsRequest)(nil),     // 8: durward.vault.v1.RenewPermitsRequest
+	(*RenewPermitsResponse)(nil),    // 9: durward.vault.v1.RenewPermitsResponse
+	(*CloseSessionRequest)(nil),     // 10: durward.vault.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil),    // 11: durward.vault.v1.CloseSessionResponse
+	(*AuthoriseRequest)(nil),        // 12: durward.vault.v1.AuthoriseRequest
+	(*AuthoriseResponse)(nil),       // 13: durward.vault.v1.AuthoriseResponse
+	(*WaitOperationRequest)(nil),    // 14: durward.vault.v1.WaitOperationRequest
+	(*WaitOperationResponse)(nil),   // 15: durward.vault.v1.WaitOperationResponse
+	(*GetOperationRequest)(nil),     // 16: durward.vault.v1.GetOperationRequest
+	(*GetOperationResponse)(nil),    // 17: durward.vault.v1.GetOperationResponse
+	(*SecurityConfigRequest)(nil),   // 18: durward.vault.v1.SecurityConfigRequest
+	(*SecurityConfigResponse)(nil),  // 19: durward.vault.v1.SecurityConfigResponse
+	(*ToolRule)(nil),                // 20: durward.vault.v1.ToolRule
+	(*Setting)(nil),                 // 21: durward.vault.v1.Setting
+	(*Allowance)(nil),               // 22: durward.vault.v1.Allowance
+	(*v1.Proof)(nil),                // 23: durward.call.v1.Proof
+	(v1.Channel)(0),                 // 24: durward.call.v1.Channel
+	(v11.Tier)(0),                   // 25: durward.options.v1.Tier
+	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
+	(v11.Role)(0),                   // 27: durward.options.v1.Role
+	(*v1.SignedPermit)(nil),         // 28: durward.call.v1.SignedPermit
+	(*v1.ToolRef)(nil),              // 29: durward.call.v1.ToolRef
+	(*v1.SignedGrant)(nil),          // 30: durward.call.v1.SignedGrant
 }
 var file_durward_vault_v1_session_proto_depIdxs = []int32{
-	15, // 0: durward.vault.v1.OpenSessionRequest.proof:type_name -> durward.call.v1.Proof
-	16, // 1: durward.vault.v1.OpenSessionResponse.channel:type_name -> durward.call.v1.Channel
-	17, // 2: durward.vault.v1.OpenSessionResponse.tier_ceiling:type_name -> durward.options.v1.Tier
-	4,  // 3: durward.vault.v1.OpenSessionResponse.permits:type_name -> durward.vault.v1.AddressedPermit
-	18, // 4: durward.vault.v1.OpenSessionResponse.expires_at:type_name -> google.protobuf.Timestamp
-	19, // 5: durward.vault.v1.AddressedPermit.role:type_name -> durward.options.v1.Role
-	20, // 6: durward.vault.v1.AddressedPermit.permit:type_name -> durward.call.v1.SignedPermit
-	18, // 7: durward.vault.v1.AddressedPermit.expires_at:type_name -> google.protobuf.Timestamp
-	15, // 8: durward.vault.v1.RenewPermitsRequest.proof:type_name -> durward.call.v1.Proof
-	4,  // 9: durward.vault.v1.RenewPermitsResponse.permits:type_name -> durward.vault.v1.AddressedPermit
-	21, // 10: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
-	15, // 11: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
-	1,  // 12: durward.vault.v1.AuthoriseResponse.decision:type_name -> durward.vault.v1.AuthoriseResponse.Decision
-	22, // 13: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
-	18, // 14: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 15: durward.vault.v1.WaitOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	21, // 16: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
-	22, // 17: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
-	18, // 18: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 19: durward.vault.v1.GetOperationRequest.known_state:type_name -> durward.vault.v1.OperationState
-	0,  // 20: durward.vault.v1.GetOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	21, // 21: durward.vault.v1.GetOperationResponse.tool:type_name -> durward.call.v1.ToolRef
-	18, // 22: durward.vault.v1.GetOperationResponse.asked_at:type_name -> google.protobuf.Timestamp
-	18, // 23: durward.vault.v1.GetOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
-	2,  // 24: durward.vault.v1.SessionService.OpenSession:input_type -> durward.vault.v1.OpenSessionRequest
-	5,  // 25: durward.vault.v1.SessionService.RenewPermits:input_type -> durward.vault.v1.RenewPermitsRequest
-	7,  // 26: durward.vault.v1.SessionService.CloseSession:input_type -> durward.vault.v1.CloseSessionRequest
-	9,  // 27: durward.vault.v1.AuthorityService.Authorise:input_type -> durward.vault.v1.AuthoriseRequest
-	11, // 28: durward.vault.v1.ToolService.WaitOperation:input_type -> durward.vault.v1.WaitOperationRequest
-	13, // 29: durward.vault.v1.OperationService.GetOperation:input_type -> durward.vault.v1.GetOperationRequest
-	3,  // 30: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
-	6,  // 31: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
-	8,  // 32: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
-	10, // 33: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
-	12, // 34: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
-	14, // 35: durward.vault.v1.OperationService.GetOperation:output_type -> durward.vault.v1.GetOperationResponse
-	30, // [30:36] is the sub-list for method output_type
-	24, // [24:30] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	23, // 0: durward.vault.v1.OpenSessionRequest.proof:type_name -> durward.call.v1.Proof
+	3,  // 1: durward.vault.v1.OpenSessionRequest.sender:type_name -> durward.vault.v1.Sender
+	24, // 2: durward.vault.v1.OpenSessionResponse.channel:type_name -> durward.call.v1.Channel
+	25, // 3: durward.vault.v1.OpenSessionResponse.tier_ceiling:type_name -> durward.options.v1.Tier
+	7,  // 4: durward.vault.v1.OpenSessionResponse.permits:type_name -> durward.vault.v1.AddressedPermit
+	26, // 5: durward.vault.v1.OpenSessionResponse.expires_at:type_name -> google.protobuf.Timestamp
+	26, // 6: durward.vault.v1.WatchSessionsResponse.dangerous_until:type_name -> google.protobuf.Timestamp
+	27, // 7: durward.vault.v1.AddressedPermit.role:type_name -> durward.options.v1.Role
+	28, // 8: durward.vault.v1.AddressedPermit.permit:type_name -> durward.call.v1.SignedPermit
+	26, // 9: durward.vault.v1.AddressedPermit.expires_at:type_name -> google.protobuf.Timestamp
+	23, // 10: durward.vault.v1.RenewPermitsRequest.proof:type_name -> durward.call.v1.Proof
+	7,  // 11: durward.vault.v1.RenewPermitsResponse.permits:type_name -> durward.vault.v1.AddressedPermit
+	29, // 12: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
+	23, // 13: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
+	1,  // 14: durward.vault.v1.AuthoriseResponse.decision:type_name -> durward.vault.v1.AuthoriseResponse.Decision
+	30, // 15: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
+	26, // 16: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
+	26, // 17: durward.vault.v1.AuthoriseResponse.dangerous_until:type_name -> google.protobuf.Timestamp
+	0,  // 18: durward.vault.v1.WaitOperationResponse.state:type_name -> durward.vault.v1.OperationState
+	29, // 19: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	30, // 20: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
+	26, // 21: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 22: durward.vault.v1.GetOperationRequest.known_state:type_name -> durward.vault.v1.OperationState
+	0,  // 23: durward.vault.v1.GetOperationResponse.state:type_name -> durward.vault.v1.OperationState
+	29, // 24: durward.vault.v1.GetOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	26, // 25: durward.vault.v1.GetOperationResponse.asked_at:type_name -> google.protobuf.Timestamp
+	26, // 26: durward.vault.v1.GetOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	25, // 27: durward.vault.v1.SecurityConfigRequest.tier_ceiling_override:type_name -> durward.options.v1.Tier
+	20, // 28: durward.vault.v1.SecurityConfigResponse.tools:type_name -> durward.vault.v1.ToolRule
+	21, // 29: durward.vault.v1.SecurityConfigResponse.settings:type_name -> durward.vault.v1.Setting
+	25, // 30: durward.vault.v1.SecurityConfigResponse.tier_ceiling:type_name -> durward.options.v1.Tier
+	22, // 31: durward.vault.v1.SecurityConfigResponse.allowances:type_name -> durward.vault.v1.Allowance
+	25, // 32: durward.vault.v1.ToolRule.tier:type_name -> durward.options.v1.Tier
+	2,  // 33: durward.vault.v1.SessionService.OpenSession:input_type -> durward.vault.v1.OpenSessionRequest
+	8,  // 34: durward.vault.v1.SessionService.RenewPermits:input_type -> durward.vault.v1.RenewPermitsRequest
+	10, // 35: durward.vault.v1.SessionService.CloseSession:input_type -> durward.vault.v1.CloseSessionRequest
+	5,  // 36: durward.vault.v1.SessionService.WatchSessions:input_type -> durward.vault.v1.WatchSessionsRequest
+	12, // 37: durward.vault.v1.AuthorityService.Authorise:input_type -> durward.vault.v1.AuthoriseRequest
+	14, // 38: durward.vault.v1.ToolService.WaitOperation:input_type -> durward.vault.v1.WaitOperationRequest
+	18, // 39: durward.vault.v1.ToolService.SecurityConfig:input_type -> durward.vault.v1.SecurityConfigRequest
+	16, // 40: durward.vault.v1.OperationService.GetOperation:input_type -> durward.vault.v1.GetOperationRequest
+	4,  // 41: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
+	9,  // 42: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
+	11, // 43: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
+	6,  // 44: durward.vault.v1.SessionService.WatchSessions:output_type -> durward.vault.v1.WatchSessionsResponse
+	13, // 45: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
+	15, // 46: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
+	19, // 47: durward.vault.v1.ToolService.SecurityConfig:output_type -> durward.vault.v1.SecurityConfigResponse
+	17, // 48: durward.vault.v1.OperationService.GetOperation:output_type -> durward.vault.v1.GetOperationResponse
+	41, // [41:49] is the sub-list for method output_type
+	33, // [33:41] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_session_proto_init() }
@@ -1221,15 +1789,16 @@ func file_durward_vault_v1_session_proto_init() {
 	if File_durward_vault_v1_session_proto != nil {
 		return
 	}
-	file_durward_vault_v1_session_proto_msgTypes[9].OneofWrappers = []any{}
-	file_durward_vault_v1_session_proto_msgTypes[11].OneofWrappers = []any{}
+	file_durward_vault_v1_session_proto_msgTypes[12].OneofWrappers = []any{}
+	file_durward_vault_v1_session_proto_msgTypes[14].OneofWrappers = []any{}
+	file_durward_vault_v1_session_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_session_proto_rawDesc), len(file_durward_vault_v1_session_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   13,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

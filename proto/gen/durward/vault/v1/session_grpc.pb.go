@@ -22,9 +22,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	SessionService_OpenSession_FullMethodName  = "/durward.vault.v1.SessionService/OpenSession"
-	SessionService_RenewPermits_FullMethodName = "/durward.vault.v1.SessionService/RenewPermits"
-	SessionService_CloseSession_FullMethodName = "/durward.vault.v1.SessionService/CloseSession"
+	SessionService_OpenSession_FullMethodName   = "/durward.vault.v1.SessionService/OpenSession"
+	SessionService_RenewPermits_FullMethodName  = "/durward.vault.v1.SessionService/RenewPermits"
+	SessionService_CloseSession_FullMethodName  = "/durward.vault.v1.SessionService/CloseSession"
+	SessionService_WatchSessions_FullMethodName = "/durward.vault.v1.SessionService/WatchSessions"
 )
 
 // SessionServiceClient is the client API for SessionService service.
@@ -36,6 +37,8 @@ type SessionServiceClient interface {
 	OpenSession(ctx context.Context, in *OpenSessionRequest, opts ...grpc.CallOption) (*OpenSessionResponse, error)
 	RenewPermits(ctx context.Context, in *RenewPermitsRequest, opts ...grpc.CallOption) (*RenewPermitsResponse, error)
 	CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionResponse, error)
+	// WatchSessions tells what changes about sessions while nobody calls: those in dangerous mode first, then each change.
+	WatchSessions(ctx context.Context, in *WatchSessionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchSessionsResponse], error)
 }
 
 type sessionServiceClient struct {
@@ -76,6 +79,25 @@ func (c *sessionServiceClient) CloseSession(ctx context.Context, in *CloseSessio
 	return out, nil
 }
 
+func (c *sessionServiceClient) WatchSessions(ctx context.Context, in *WatchSessionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchSessionsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &SessionService_ServiceDesc.Streams[0], SessionService_WatchSessions_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchSessionsRequest, WatchSessionsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SessionService_WatchSessionsClient = grpc.ServerStreamingClient[WatchSessionsResponse]
+
 // SessionServiceServer is the server API for SessionService service.
 // All implementations must embed UnimplementedSessionServiceServer
 // for forward compatibility.
@@ -85,6 +107,8 @@ type SessionServiceServer interface {
 	OpenSession(context.Context, *OpenSessionRequest) (*OpenSessionResponse, error)
 	RenewPermits(context.Context, *RenewPermitsRequest) (*RenewPermitsResponse, error)
 	CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error)
+	// WatchSessions tells what changes about sessions while nobody calls: those in dangerous mode first, then each change.
+	WatchSessions(*WatchSessionsRequest, grpc.ServerStreamingServer[WatchSessionsResponse]) error
 	mustEmbedUnimplementedSessionServiceServer()
 }
 
@@ -103,6 +127,9 @@ func (UnimplementedSessionServiceServer) RenewPermits(context.Context, *RenewPer
 }
 func (UnimplementedSessionServiceServer) CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CloseSession not implemented")
+}
+func (UnimplementedSessionServiceServer) WatchSessions(*WatchSessionsRequest, grpc.ServerStreamingServer[WatchSessionsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchSessions not implemented")
 }
 func (UnimplementedSessionServiceServer) mustEmbedUnimplementedSessionServiceServer() {}
 func (UnimplementedSessionServiceServer) testEmbeddedByValue()                        {}
@@ -179,6 +206,17 @@ func _SessionService_CloseSession_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SessionService_WatchSessions_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchSessionsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SessionServiceServer).WatchSessions(m, &grpc.GenericServerStream[WatchSessionsRequest, WatchSessionsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SessionService_WatchSessionsServer = grpc.ServerStreamingServer[WatchSessionsResponse]
+
 // SessionService_ServiceDesc is the grpc.ServiceDesc for SessionService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -199,7 +237,13 @@ var SessionService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _SessionService_CloseSession_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchSessions",
+			Handler:       _SessionService_WatchSessions_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "durward/vault/v1/session.proto",
 }
 
@@ -310,7 +354,8 @@ var AuthorityService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	ToolService_WaitOperation_FullMethodName = "/durward.vault.v1.ToolService/WaitOperation"
+	ToolService_WaitOperation_FullMethodName  = "/durward.vault.v1.ToolService/WaitOperation"
+	ToolService_SecurityConfig_FullMethodName = "/durward.vault.v1.ToolService/SecurityConfig"
 )
 
 // ToolServiceClient is the client API for ToolService service.
@@ -320,6 +365,7 @@ const (
 // ToolService holds the tools that the vault itself answers.
 type ToolServiceClient interface {
 	WaitOperation(ctx context.Context, in *WaitOperationRequest, opts ...grpc.CallOption) (*WaitOperationResponse, error)
+	SecurityConfig(ctx context.Context, in *SecurityConfigRequest, opts ...grpc.CallOption) (*SecurityConfigResponse, error)
 }
 
 type toolServiceClient struct {
@@ -340,6 +386,16 @@ func (c *toolServiceClient) WaitOperation(ctx context.Context, in *WaitOperation
 	return out, nil
 }
 
+func (c *toolServiceClient) SecurityConfig(ctx context.Context, in *SecurityConfigRequest, opts ...grpc.CallOption) (*SecurityConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SecurityConfigResponse)
+	err := c.cc.Invoke(ctx, ToolService_SecurityConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ToolServiceServer is the server API for ToolService service.
 // All implementations must embed UnimplementedToolServiceServer
 // for forward compatibility.
@@ -347,6 +403,7 @@ func (c *toolServiceClient) WaitOperation(ctx context.Context, in *WaitOperation
 // ToolService holds the tools that the vault itself answers.
 type ToolServiceServer interface {
 	WaitOperation(context.Context, *WaitOperationRequest) (*WaitOperationResponse, error)
+	SecurityConfig(context.Context, *SecurityConfigRequest) (*SecurityConfigResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }
 
@@ -359,6 +416,9 @@ type UnimplementedToolServiceServer struct{}
 
 func (UnimplementedToolServiceServer) WaitOperation(context.Context, *WaitOperationRequest) (*WaitOperationResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WaitOperation not implemented")
+}
+func (UnimplementedToolServiceServer) SecurityConfig(context.Context, *SecurityConfigRequest) (*SecurityConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SecurityConfig not implemented")
 }
 func (UnimplementedToolServiceServer) mustEmbedUnimplementedToolServiceServer() {}
 func (UnimplementedToolServiceServer) testEmbeddedByValue()                     {}
@@ -399,6 +459,24 @@ func _ToolService_WaitOperation_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ToolService_SecurityConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SecurityConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).SecurityConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_SecurityConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).SecurityConfig(ctx, req.(*SecurityConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ToolService_ServiceDesc is the grpc.ServiceDesc for ToolService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -409,6 +487,10 @@ var ToolService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "WaitOperation",
 			Handler:    _ToolService_WaitOperation_Handler,
+		},
+		{
+			MethodName: "SecurityConfig",
+			Handler:    _ToolService_SecurityConfig_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
