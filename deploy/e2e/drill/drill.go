@@ -56,6 +56,7 @@ func Lines() []Line {
 	lines = append(lines, logLines()...)
 	lines = append(lines, lateLines()...)
 	lines = append(lines, sameUserLines()...)
+	lines = append(lines, authorityLines()...)
 	lines = append(lines, vaultLines()...)
 	return lines
 }

@@ -25,6 +25,7 @@ func vaultLines() []Line {
 		{"executor-without-vault", executor("redeem"), withoutVault},
 		{"vault-no-human", executor("statement"), noHuman},
 		{"vault-forged-statement", executor("statement"), forgedStatement},
+		{"vault-mutated-paper", executor("statement"), paperMutated},
 		{"vault-old-statement", executor("statement"), oldStatement},
 		{"vault-expired-statement", executor("statement"), expiredStatement},
 		{"vault-removed-operator", executor("statement"), removedOperator},

@@ -44,7 +44,7 @@ const (
 )
 
 // clientCount is how many bearer clients there are: every attack gets some of its own.
-const clientCount = 150
+const clientCount = 250
 
 // world is one installation under attack, with everybody who takes part.
 type world struct {
