@@ -14,6 +14,7 @@ require (
 )
 
 require (
+	github.com/cedar-policy/cedar-go v1.9.0 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	go.opentelemetry.io/otel/log v1.47.0 // indirect

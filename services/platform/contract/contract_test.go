@@ -122,6 +122,8 @@ func TestSchemasCompileAndAgreeWithDecode(t *testing.T) {
 			`{}`, `{"service_id":"demo-chat"}`, `{"service_id":""}`, `{"service_id":"-x"}`, `{"service_id":5}`, `{"service_id":null}`,
 			`{"serviceId":"demo-chat"}`, `{"service_id":"demo-chat","x":1}`, `{"operation_id":"00112233445566778899aabbccddeeff"}`,
 			`{"operation_id":"00112233445566778899AABBCCDDEEFF"}`, `[]`, `"x"`,
+			`{"tier_ceiling_override":"TIER_WRITE"}`, `{"tier_ceiling_override":"TIER_DESTRUCTIVE"}`, `{"tier_ceiling_override":"TIER_UNSPECIFIED"}`,
+			`{"tier_ceiling_override":2}`, `{"tier_ceiling_override":"DENIED"}`,
 		} {
 			var value any
 			if err := json.Unmarshal([]byte(raw), &value); err != nil {

@@ -2,6 +2,7 @@ package contract
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
@@ -102,20 +103,28 @@ func singularSchema(fd protoreflect.FieldDescriptor, rules *validate.FieldRules,
 		bounds(s, rules.GetUint32().ProtoReflect())
 		return s
 	case protoreflect.EnumKind:
-		var names []any
-		for i := range fd.Enum().Values().Len() {
-			// In arguments the zero value means "unset", which is said by leaving the field out.
-			if v := fd.Enum().Values().Get(i); !input || v.Number() != 0 {
-				names = append(names, string(v.Name()))
-			}
-		}
-		return map[string]any{"type": "string", "enum": names}
+		return enumSchema(fd.Enum(), rules.GetEnum(), input)
 	case protoreflect.MessageKind:
 		return messageSchema(fd.Message(), input)
 	default:
 		// Lint refuses other kinds in tool messages; this is its last line.
 		panic(fmt.Sprintf("contract: %s has a kind that tools may not use", fd.FullName()))
 	}
+}
+
+// enumSchema names the values that may be given. In arguments the zero value means "unset", which is said by leaving the field out.
+func enumSchema(d protoreflect.EnumDescriptor, r *validate.EnumRules, input bool) map[string]any {
+	var names []any
+	for i := range d.Values().Len() {
+		v := d.Values().Get(i)
+		n := int32(v.Number())
+		switch {
+		case input && n == 0, r.HasConst() && r.GetConst() != n, len(r.GetIn()) > 0 && !slices.Contains(r.GetIn(), n), slices.Contains(r.GetNotIn(), n):
+		default:
+			names = append(names, string(v.Name()))
+		}
+	}
+	return map[string]any{"type": "string", "enum": names}
 }
 
 func stringSchema(r *validate.StringRules) map[string]any {

@@ -231,7 +231,8 @@ func grpcCode(code callv1.Code) codes.Code {
 		return codes.PermissionDenied
 	case callv1.Code_CODE_UNAUTHENTICATED, callv1.Code_CODE_PROOF_REQUIRED:
 		return codes.Unauthenticated
-	case callv1.Code_CODE_RATE_LIMITED, callv1.Code_CODE_TOO_MANY_PENDING, callv1.Code_CODE_TOO_LARGE:
+	case callv1.Code_CODE_RATE_LIMITED, callv1.Code_CODE_TOO_MANY_PENDING, callv1.Code_CODE_TOO_LARGE,
+		callv1.Code_CODE_MUTED:
 		return codes.ResourceExhausted
 	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_AUDIT_UNAVAILABLE:
 		return codes.Unavailable

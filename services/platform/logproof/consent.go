@@ -12,7 +12,8 @@ import (
 func CarriesStatement(role optionsv1.Role, kind auditv1.Kind) bool {
 	switch role {
 	case optionsv1.Role_ROLE_VAULT:
-		return kind == auditv1.Kind_KIND_APPROVED || kind == auditv1.Kind_KIND_RESUMED
+		return kind == auditv1.Kind_KIND_APPROVED || kind == auditv1.Kind_KIND_RESUMED ||
+			kind == auditv1.Kind_KIND_STANDING_GRANTED || kind == auditv1.Kind_KIND_CONFIG_ADOPTED
 	case optionsv1.Role_ROLE_EXECUTOR, optionsv1.Role_ROLE_EGRESS:
 		return kind == auditv1.Kind_KIND_INTENT || kind == auditv1.Kind_KIND_RESUMED
 	default:
@@ -27,6 +28,9 @@ func CarriesConsent(role optionsv1.Role, kind auditv1.Kind) bool {
 	case optionsv1.Role_ROLE_VAULT:
 		switch kind {
 		case auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED, auditv1.Kind_KIND_RESUMED,
+			auditv1.Kind_KIND_STANDING_GRANTED, auditv1.Kind_KIND_STANDING_ENDED, auditv1.Kind_KIND_CONFIG_ADOPTED,
+			// What nobody came for says in whose name it would have run.
+			auditv1.Kind_KIND_EXPIRED,
 			// A redemption that was given up says what its grant was.
 			auditv1.Kind_KIND_DENIED:
 			return true

@@ -39,6 +39,8 @@ type Program struct {
 	Version string
 	// Settings is filled from the file that -config names.
 	Settings Settings
+	// Check looks, with -check, at the files that the configuration names, beyond what Validate does; it may be nil.
+	Check func() error
 	// Flags adds the program's own flags; it may be nil.
 	Flags func(*flag.FlagSet)
 	// Run serves until ctx ends (SIGINT or SIGTERM) and then drains. An error is logged and makes the exit code 1.
@@ -78,6 +80,12 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 		return ExitBadConfiguration
 	}
 	if *check {
+		if p.Check != nil {
+			if err := p.Check(); err != nil {
+				fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
+				return ExitBadConfiguration
+			}
+		}
 		fmt.Fprintf(stdout, "%s: ok\n", *path)
 		return ExitOK
 	}

@@ -15,6 +15,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/telemetry/span"
 )
 
@@ -66,6 +67,8 @@ func (r *Recorder) pause() time.Duration {
 		return 0
 	case len(r.queue) == 0:
 		return probeEvery
+	case r.onlyHeld():
+		return min(probeEvery, max(0, time.Until(r.retry)))
 	case r.closing || len(r.queue) >= maxBatch/2 || slices.ContainsFunc(r.queue, func(it *item) bool { return it.result != nil }):
 		return 0
 	}
@@ -137,10 +140,17 @@ func (r *Recorder) take() {
 		return
 	}
 	r.confirming = false
+	if r.tight {
+		slices.SortStableFunc(r.queue, func(a, b *item) int { return rank(a) - rank(b) })
+	}
 	var n, size int
 	assign := map[uint64]uint64{}
 	for _, it := range r.queue {
 		earlier := it.sequence != 0 && it.sequence < r.next
+		// Alone: what audit may refuse drags nothing along that it would take.
+		if r.held(it) || r.tight && n > 0 && rank(it) != rank(r.queue[0]) {
+			break
+		}
 		if n == maxBatch || n > 0 && (size+it.size > maxBatchBytes || earlier) {
 			break
 		}
@@ -191,6 +201,9 @@ func (r *Recorder) send(batch []*item) error {
 			return r.renumber(batch, err)
 		case fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT), fault.Is(err, callv1.Code_CODE_TOO_LARGE):
 			r.isolate(batch, err)
+			return nil
+		case fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) && fault.From(err).Field == reserve.Field:
+			r.yield(batch, err)
 			return nil
 		}
 		return err
@@ -253,6 +266,10 @@ func (r *Recorder) settle(batch []*item, receipts []*callv1.Receipt) {
 		r.end(it, outcome{receipt: receipts[i]})
 	}
 	r.flight = nil
+	if r.tight && !entitled(batch[len(batch)-1]) {
+		r.tight = false
+		r.cfg.Logger.Info("audit's disk has room again", "spooled", r.depth)
+	}
 	r.tidySoon()
 }
 
@@ -307,6 +324,48 @@ func (r *Recorder) renumber(batch []*item, cause error) error {
 	}
 	r.next = 0
 	return fmt.Errorf("audit refuses this process's sequence: %w", cause)
+}
+
+// tightRetry is how long records wait that audit has no room for, before one of them is tried again.
+const tightRetry = 2 * time.Second
+
+// yield takes back a batch that audit refuses because its disk is full; nothing of it was written. Whoever waits for a record
+// that audit will not take now is told so; reports and spooled records wait.
+func (r *Recorder) yield(batch []*item, cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.tight {
+		r.cfg.Logger.Warn("audit's disk is full: it takes only what takes load off the host", "spooled", r.depth)
+	}
+	r.tight, r.retry = true, time.Now().Add(tightRetry)
+	for _, it := range batch {
+		if it.result != nil && !entitled(it) {
+			it.gone = !it.report
+			tell(it, outcome{err: unavailable(cause)})
+		}
+	}
+	if !r.confirming {
+		r.next = batch[0].sequence
+	}
+	r.requeue(batch)
+}
+
+func entitled(it *item) bool { return reserve.Entitled(it.record) }
+
+// rank puts first what audit takes when its disk is full.
+func rank(it *item) int {
+	if entitled(it) {
+		return 0
+	}
+	return 1
+}
+
+// held reports whether audit has no room for the record, and it is not yet time to try again.
+func (r *Recorder) held(it *item) bool { return r.tight && time.Now().Before(r.retry) && !entitled(it) }
+
+// onlyHeld reports whether nothing may be sent before r.retry.
+func (r *Recorder) onlyHeld() bool {
+	return r.tight && !slices.ContainsFunc(r.queue, func(it *item) bool { return !r.held(it) })
 }
 
 func (r *Recorder) requeue(batch []*item) {

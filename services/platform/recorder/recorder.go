@@ -3,6 +3,9 @@
 // kept, and believes audit only what it can verify: every answer must extend the held checkpoint, and every receipt must be
 // for exactly the record that was sent.
 //
+// When audit's disk is full it takes what stops things alone (package reserve). Such records then overtake the others, which
+// are refused, or wait in the spool, until audit takes them again.
+//
 // There are three ways to record:
 //
 //   - Record, before an effect: returns a verified receipt, or an error after which the caller must not act.
@@ -162,6 +165,9 @@ type Recorder struct {
 	trouble    string // what was logged last
 	storeFault error
 	closing    bool
+	// tight: audit's disk is full, and it takes what reserve.Entitled allows alone. Anything else is tried again at retry.
+	tight bool
+	retry time.Time
 }
 
 // item is one record on its way. Its fields are guarded by Recorder.mu, except record and size, which do not change.
@@ -424,6 +430,8 @@ func (r *Recorder) enqueue(it *item, check func(*item) error) error {
 			return unavailable(err)
 		}
 		r.makeDurable(it)
+	} else if !it.report && r.held(it) {
+		return unavailable(errors.New("audit's disk is full"))
 	}
 	r.lastID++
 	it.id = r.lastID

@@ -32,11 +32,16 @@ func newAudit(t testing.TB) *platformtest.AuditLog {
 
 func start(t testing.TB, a *platformtest.AuditLog, store Store) *Recorder {
 	t.Helper()
+	return startWith(t, a, a, store)
+}
+
+func startWith(t testing.TB, client auditv1.LogServiceClient, a *platformtest.AuditLog, store Store) *Recorder {
+	t.Helper()
 	keeper, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{Origin: origin, Keys: a.Keys, Store: store})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := New(Config{Client: a, Keeper: keeper, Writer: writer, Store: store})
+	r, err := New(Config{Client: client, Keeper: keeper, Writer: writer, Store: store})
 	if err != nil {
 		t.Fatal(err)
 	}

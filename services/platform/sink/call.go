@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,6 +21,7 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
 )
 
 // call is one call of a tool, or of what takes a tool's permit, on its way through.
@@ -36,6 +38,9 @@ type call struct {
 	// grant and statement are set once verified.
 	grant     *callv1.Grant
 	statement *callv1.HumanStatement
+	// agreed is what the statement says; unattended: there is none, and this sink's own file lets the call run.
+	agreed     *statement.Statement
+	unattended bool
 	// signedGrant and signedPermit are what the call came with, once verified: at most one of them.
 	signedGrant  *callv1.SignedGrant
 	signedPermit *callv1.SignedPermit
@@ -60,6 +65,8 @@ func (a *Authority) newCall(ctx context.Context, tool contract.Tool, request pro
 type notes struct {
 	summary  string
 	warnings []string
+	// overrides are the settings that an argument changed for this call.
+	overrides []string
 	// confirm is nil in a handler that may change nothing.
 	confirm func(ctx context.Context, begin func()) error
 	// proceed is confirm for a later step of the same change.
@@ -90,6 +97,23 @@ func Summarise(ctx context.Context, line string) {
 func Warn(ctx context.Context, line string) {
 	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
 		n.warnings = append(n.warnings, clean.Line(line, 500))
+	}
+}
+
+// Override says that an argument named …_override changed a human's setting for this call: the reply says so, with a warning, and
+// the record. Both words come from our own text or from a number. Outside a tool's handler it does nothing.
+func Override(ctx context.Context, setting, value string) {
+	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
+		line := clean.Line(setting+"="+value, 200)
+		n.overrides = append(n.overrides, line)
+		Warn(ctx, line+" for this call alone, by the argument "+setting+"_override; no setting was changed")
+	}
+}
+
+// note adds to the record of how a call ended what it overrode.
+func (n *notes) note(record *auditv1.Record) {
+	if len(n.overrides) > 0 {
+		record.Body.Details["overrides"] = clean.Line(strings.Join(n.overrides, ", "), 500)
 	}
 }
 
@@ -246,6 +270,12 @@ func (a *Authority) record(kind auditv1.Kind, status auditv1.Status, c *call) *a
 	}
 	if c.method != "" {
 		record.Body.Details["method"] = c.method
+	}
+	switch {
+	case c.agreed != nil:
+		record.Body.Details["statement_id"], record.Body.Details["statement_kind"] = c.agreed.ID, string(c.agreed.Kind)
+	case c.unattended:
+		record.Body.Details["unattended"] = "yes"
 	}
 	if c.replaced > 0 {
 		record.Body.Details["replaced"] = strconv.Itoa(c.replaced)

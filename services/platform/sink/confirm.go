@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
 )
@@ -78,6 +79,11 @@ func (a *Authority) stillApproved(ctx context.Context, c *call) *refusal {
 			return &refusal{callv1.Code_CODE_EXPIRED, fmt.Errorf("while the call waited for its turn: %w", err)}
 		case err != nil:
 			return &refusal{callv1.Code_CODE_DENIED, fmt.Errorf("while the call waited for its turn: %w", err)}
+		}
+	}
+	if c.unattended {
+		if arguments, err := contract.Canonical(c.request); err != nil || !a.unattended(c, arguments) {
+			return &refusal{callv1.Code_CODE_DENIED, errors.New("what may run unattended changed while the call waited for its turn")}
 		}
 	}
 	subject, err := a.cfg.Subjects.Subject(ctx, c.tool, c.request)

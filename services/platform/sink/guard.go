@@ -5,6 +5,7 @@ package sink
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -69,6 +70,15 @@ func verifyStatement(h *callv1.HumanStatement, operators *trust.AllowedSigners, 
 
 // useOf returns the use of a statement that is counted; nil counts nothing.
 func useOf(u *Use) *Use { return u }
+
+// ownSubject is what a standing statement's subjects are compared with: what this sink itself would act on.
+func ownSubject(own []byte) []byte { return own }
+
+// argumentListed reports whether an argument has one of the values that this sink's file lists.
+func argumentListed(values []json.RawMessage, own json.RawMessage) bool { return contains(values, own) }
+
+// flagged is the grant as it says itself whether it is for dangerous mode.
+func flagged(g *callv1.Grant, _ statement.Kind) *callv1.Grant { return g }
 
 // intentRequired reports whether nothing is done unless its record is proved to be in the log.
 func intentRequired() bool { return true }

@@ -5,6 +5,7 @@ package sink
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,7 +24,7 @@ import (
 // Guards are the names that Weaken takes: each switches one guard off.
 var Guards = []string{
 	"required", "grant", "permit", "in-force", "audience", "epoch", "tool", "arguments", "subject", "spent", "statement", "uses",
-	"intent", "redeem", "confirm", "one-call", "tokenise", rpc.GuardCallers, rpc.GuardSpans,
+	"intent", "redeem", "confirm", "one-call", "tokenise", "any-subject", "unattended-arguments", "dangerous-flag", rpc.GuardCallers, rpc.GuardSpans,
 }
 
 var (
@@ -119,6 +120,26 @@ func useOf(u *Use) *Use {
 		return nil
 	}
 	return u
+}
+
+func ownSubject(own []byte) []byte {
+	if weak("any-subject") {
+		return nil // then the grant's own counts, which may have none
+	}
+	return own
+}
+
+func argumentListed(values []json.RawMessage, own json.RawMessage) bool {
+	return weak("unattended-arguments") || contains(values, own)
+}
+
+func flagged(g *callv1.Grant, kind statement.Kind) *callv1.Grant {
+	if !weak("dangerous-flag") {
+		return g
+	}
+	g = proto.CloneOf(g)
+	g.Dangerous = kind == statement.KindDangerous
+	return g
 }
 
 func intentRequired() bool { return !weak("intent") }

@@ -19,7 +19,6 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
-	"durward.internal/services/platform/statement"
 )
 
 // answer is how a call ended: what the first caller and every later one are told.
@@ -123,6 +122,9 @@ func (a *Authority) fly(ctx, caller context.Context, key string, c *call, signed
 	if err != nil {
 		return answer{err: err}
 	}
+	if err := a.judgeDesktop(ctx, c); err != nil {
+		return answer{err: err}
+	}
 	if err := caller.Err(); err != nil {
 		return answer{err: err}
 	}
@@ -189,47 +191,21 @@ func (a *Authority) convince(ctx context.Context, c *call) (*Use, error) {
 		return nil, a.refuseWith(ctx, c, fault.From(err))
 	}
 	c.subject = sha256.Sum256(subject.GetEntry())
-	unattended := a.unattended(c.tool) && len(c.grant.GetStatements()) == 0
-	if !unattended || len(c.grant.GetSubjectDigest()) > 0 {
-		if !subjectMatches(c.grant.GetSubjectDigest(), c.subject[:]) {
-			return nil, a.refuse(ctx, c, callv1.Code_CODE_CONFLICT, errors.New("the subject is not what the grant names"))
-		}
+	if len(c.grant.GetSubjectDigest()) > 0 && !subjectMatches(c.grant.GetSubjectDigest(), c.subject[:]) {
+		return nil, a.refuse(ctx, c, callv1.Code_CODE_CONFLICT, errors.New("the subject is not what the grant names"))
 	}
-	if !statementRequired(unattended) {
-		return nil, nil
-	}
-	return a.human(ctx, c)
-}
-
-// human finds the statement that covers the call. Every statement of a grant must be genuine; one must cover.
-func (a *Authority) human(ctx context.Context, c *call) (*Use, error) {
 	arguments, err := contract.Canonical(c.request)
 	if err != nil {
 		return nil, a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)
 	}
-	var covering *statement.Verified
-	reason := errors.New("no human's statement")
-	for _, h := range c.grant.GetStatements() {
-		v, err := verifyStatement(h, a.cfg.Trust.Current().AllowedSigners, a.cfg.Now())
-		switch {
-		case errors.Is(err, statement.ErrTime):
-			return nil, a.refuse(ctx, c, callv1.Code_CODE_EXPIRED, err)
-		case err != nil:
-			return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
-		}
-		if err := v.Covers(c.grant, c.tool.Ref(), c.tool.Tier, arguments, c.subject[:]); err != nil {
-			reason = err
-			continue
-		}
-		if covering == nil {
-			covering, c.statement = v, h
-		}
+	c.unattended = len(c.grant.GetStatements()) == 0 && a.unattended(c, arguments)
+	if c.unattended && flagged(c.grant, "").GetDangerous() {
+		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, errFlag)
 	}
-	if covering == nil {
-		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, reason)
+	if !statementRequired(c.unattended) {
+		return nil, nil
 	}
-	// Until is later than Verify can accept the statement.
-	return useOf(&Use{Digest: covering.Digest, Limit: covering.Uses, Until: covering.Ends.Add(2 * Skew)}), nil
+	return a.human(ctx, c, arguments)
 }
 
 // spend writes down, in one transaction, that this call is going to act.
@@ -242,6 +218,7 @@ func (a *Authority) spend(ctx context.Context, key string, c *call, use *Use) er
 		return a.refuse(ctx, c, callv1.Code_CODE_HALTED, errors.New("halted while the vault redeemed"))
 	}
 	now := a.cfg.Now()
+	var full *fault.Error // a store that has no room says so in its own words
 	err := a.cfg.Store.Spend(ctx, &Spend{
 		Key:             key,
 		Operation:       c.grant.GetOperationId(),
@@ -264,6 +241,9 @@ func (a *Authority) spend(ctx context.Context, key string, c *call, use *Use) er
 	case errors.Is(err, ErrSpent), errors.Is(err, ErrUsedUp):
 		a.release(ctx, c)
 		return a.refuse(ctx, c, callv1.Code_CODE_ALREADY_SPENT, err)
+	case errors.As(err, &full):
+		a.release(ctx, c)
+		return a.refuseWith(ctx, c, full)
 	default:
 		a.release(ctx, c)
 		return a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)
@@ -285,7 +265,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 		return a.notActed(ctx, key, c, outcome, callv1.Code_CODE_HALTED, errors.New("halted while the intent was recorded"))
 	}
 
-	n := &notes{operation: c.grant.GetOperationId(), subject: c.grant.GetSubjectDigest()}
+	n := &notes{operation: c.grant.GetOperationId(), subject: c.subject[:]}
 	n.proceed = func(begin func()) error { return a.proceed(c, begin) }
 	n.confirm = func(ctx context.Context, begin func()) error { return a.confirm(ctx, c, n, begin) }
 	began := a.cfg.Now()
@@ -307,6 +287,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	result := &Result{State: StateDone, OK: err == nil && !n.failed}
 	record := a.record(auditv1.Kind_KIND_OUTCOME, auditv1.Status_STATUS_OK, c)
 	record.Body.DurationMs = milliseconds(took)
+	n.note(record)
 	if err != nil {
 		f := fault.From(err)
 		record.Status = auditv1.Status_STATUS_ERROR
@@ -318,7 +299,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 		}
 		response, err = nil, f
 	} else {
-		record.Body.Summary, outcome.Summary, outcome.Warnings = n.summary, n.summary, n.warnings
+		record.Body.Summary, outcome.Summary, outcome.Warnings, outcome.Overrides = n.summary, n.summary, n.warnings, n.overrides
 		record.Body.ResultDigest, result.Response = a.digest(ctx, c, response)
 		if n.failed {
 			record.Status, record.Body.Reason, outcome.Failed = auditv1.Status_STATUS_ERROR, fault.CodeName(callv1.Code_CODE_FAILED), true

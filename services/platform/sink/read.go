@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -27,13 +28,18 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 	if err := a.admitRead(ctx, c); err != nil {
 		return nil, err
 	}
+	if err := a.judgeDesktop(ctx, c); err != nil {
+		return nil, err
+	}
 	n := &notes{}
 	response, err := a.run(context.WithValue(ctx, notesKey{}, n), c, handler)
+	a.settleRead(ctx, c, err == nil)
 	if err == nil {
 		response, err = a.tokeniseRead(ctx, c, n, response)
 	}
 	record := a.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, c)
 	record.Body.Summary, record.Body.DurationMs = n.summary, milliseconds(a.cfg.Now().Sub(c.began))
+	n.note(record)
 	if err != nil {
 		f := fault.From(err)
 		record.Status, record.Body.Summary, record.Body.Reason = auditv1.Status_STATUS_ERROR, f.Message, fault.CodeName(f.Code)
@@ -45,7 +51,7 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 		return nil, err
 	}
 	if n.summary != "" || len(n.warnings) > 0 {
-		setTrailer(ctx, &callv1.Outcome{Summary: n.summary, Warnings: n.warnings})
+		setTrailer(ctx, &callv1.Outcome{Summary: n.summary, Warnings: n.warnings, Overrides: n.overrides})
 	}
 	return response, nil
 }
@@ -128,13 +134,44 @@ func (a *Authority) verifyPermit(raw []byte) (*admitted, error) {
 }
 
 // admitByGrant takes a one-call grant for a read. The vault spends it; nothing is kept here, since a read has no effect
-// that could happen twice.
+// that could happen twice. A read takes no human; where policy had one asked all the same, what the human said is checked as for
+// a change, so that the record tells the truth.
 func (a *Authority) admitByGrant(ctx context.Context, c *call, raw []byte) error {
 	signed, err := a.acceptGrant(ctx, c, raw)
 	if err != nil {
 		return err
 	}
+	if len(c.grant.GetStatements()) > 0 {
+		if _, err := a.convince(ctx, c); err != nil {
+			return err
+		}
+	}
 	return a.redeem(ctx, c, signed)
+}
+
+// How often, and how far apart, the vault is told how a read that a human approved has ended.
+const (
+	readSettlements = 3
+	readSettlePause = time.Second
+)
+
+// settleRead tells the vault how a read ended that it keeps as an operation, because a human was asked. Where it cannot be
+// told, the operation ends there by itself.
+func (a *Authority) settleRead(ctx context.Context, c *call, ok bool) {
+	if len(c.grant.GetStatements()) == 0 {
+		return
+	}
+	ctx = context.WithoutCancel(ctx)
+	a.acting.Go(func() {
+		for range readSettlements {
+			err := a.settle(ctx, c.grant.GetOperationId(), c.grant.GetUse(), ok)
+			if err == nil {
+				return
+			}
+			a.cfg.Logger.DebugContext(ctx, "a read could not be settled yet", "operation", c.grant.GetOperationId(), "error", err)
+			time.Sleep(readSettlePause)
+		}
+	})
 }
 
 // redeem asks the vault to spend the grant.

@@ -11,9 +11,7 @@ package sink
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +25,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
@@ -99,8 +98,11 @@ type Config struct {
 	Tokeniser Tokeniser
 	Subjects  Subjects
 	Logger    *slog.Logger
-	// Unattended names tools beyond READ that run here without a human's statement: this sink's own file says so.
-	Unattended []string
+	// Unattended are the calls beyond READ that run here without a human's statement: this sink's own file says so. SetUnattended
+	// replaces it.
+	Unattended []Unattended
+	// DesktopAllowed is this sink's own word on tools that control the desktop; nil: they are off.
+	DesktopAllowed func() bool
 	// Now is the sink's clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -117,6 +119,9 @@ type Authority struct {
 	permits   permitCache
 	streams   streams
 	control   atomic.Pointer[Control]
+	desktop   *desktop.Gate
+	// unattendedList is never nil.
+	unattendedList atomic.Pointer[[]Unattended]
 	// controlMu orders changes of the control state; readers use the pointer.
 	controlMu sync.Mutex
 	// beginning is held for reading while an effect begins, and for writing by a halt before it answers.
@@ -150,6 +155,7 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 		self:      cfg.Self.String(),
 		tools:     map[string]contract.Tool{},
 		flights:   map[string]*flight{},
+		desktop:   desktop.New(cfg.Now),
 		nudge:     make(chan struct{}, 1),
 	}
 	for _, t := range contract.Tools() {
@@ -166,10 +172,8 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 			return nil, err
 		}
 	}
-	for _, name := range cfg.Unattended {
-		if t, ok := contract.Lookup(name); !ok || t.Sink != cfg.Self.Role() {
-			return nil, fmt.Errorf("unattended: %q is not a tool of this sink", name)
-		}
+	if err := a.SetUnattended(cfg.Unattended); err != nil {
+		return nil, err
 	}
 	control, err := cfg.Store.Control(ctx)
 	if err != nil {
@@ -207,11 +211,6 @@ func (a *Authority) Unary() grpc.UnaryServerInterceptor {
 		}
 		return a.mutate(ctx, c, handler)
 	}
-}
-
-// unattended reports whether a tool may run on a grant without a human's statement.
-func (a *Authority) unattended(t contract.Tool) bool {
-	return slices.Contains(a.cfg.Unattended, t.Name)
 }
 
 // Run settles what is not settled and drops what is past its time, until ctx ends.

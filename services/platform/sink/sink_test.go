@@ -33,11 +33,21 @@ import (
 type memory struct {
 	control  Control
 	entries  map[string]*Entry
+	uses     map[[32]byte]int
 	finished int
 }
 
 func (m *memory) Lookup(_ context.Context, key string) (*Entry, error) { return m.entries[key], nil }
 func (m *memory) Spend(_ context.Context, s *Spend) error {
+	if s.Statement != nil {
+		if m.uses == nil {
+			m.uses = map[[32]byte]int{}
+		}
+		if m.uses[s.Statement.Digest] >= s.Statement.Limit {
+			return ErrUsedUp
+		}
+		m.uses[s.Statement.Digest]++
+	}
 	m.entries[s.Key] = &Entry{Spend: *s, Result: Result{State: StateSpent}}
 	return nil
 }
@@ -125,7 +135,7 @@ func newAuthority(t testing.TB, kit *platformtest.Kit, configure ...func(*Config
 func TestUnattendedNamesOwnToolsAlone(t *testing.T) {
 	kit := platformtest.New(t)
 	for _, name := range []string{"no_such_tool", "wait_operation", ""} {
-		_, err := New(t.Context(), Config{Self: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"), Store: &memory{}, Unattended: []string{name}})
+		_, err := New(t.Context(), Config{Self: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"), Store: &memory{}, Unattended: []Unattended{{Tool: name}}})
 		if err == nil {
 			t.Errorf("%q may run unattended", name)
 		}

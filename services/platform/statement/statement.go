@@ -148,6 +148,8 @@ var (
 	ErrOperator  = errors.New("the statement names another operator than the one who signed")
 	ErrTime      = errors.New("the statement is not valid at this time")
 	ErrCover     = errors.New("the statement is for something else")
+	// ErrSubject is an ErrCover: the call would act on another definition than the statement is for.
+	ErrSubject = fmt.Errorf("%w: subject", ErrCover)
 )
 
 // FormatTime writes a statement's time.
@@ -394,8 +396,9 @@ func VerifySignature(h *callv1.HumanStatement, operators *trust.AllowedSigners, 
 
 // Covers reports whether the statement allows the call that a grant is for: nil, or ErrCover with what differs. tool is
 // the verifier's own definition, arguments the RFC 8785 form of what would be executed, subject the SHA-256 of the definition that
-// would be acted on, as the verifier itself has it; nil for a verifier that has none (the vault), which then goes by the grant's.
-// Uses and halts are the caller's to judge.
+// would be acted on, as the verifier itself has it; nil for a verifier that has none (the vault), which then goes by the grant's,
+// and where that has none too leaves a standing statement's subjects to the sink. Uses and halts, and which tools dangerous mode
+// is for, are the caller's to judge.
 func (v *Verified) Covers(g *callv1.Grant, tool *callv1.ToolRef, tier optionsv1.Tier, arguments, subject []byte) error {
 	differs := func(what string) error { return fmt.Errorf("%w: %s", ErrCover, what) }
 	switch {
@@ -430,7 +433,7 @@ func (v *Verified) Covers(g *callv1.Grant, tool *callv1.ToolRef, tier optionsv1.
 		case !bytes.Equal(v.Arguments, arguments):
 			return differs("arguments")
 		case v.SubjectDigest != canonical.FormatDigest(g.GetSubjectDigest()):
-			return differs("subject")
+			return ErrSubject
 		}
 		return nil
 	case KindScope:
@@ -441,7 +444,7 @@ func (v *Verified) Covers(g *callv1.Grant, tool *callv1.ToolRef, tier optionsv1.
 			subject = g.GetSubjectDigest()
 		}
 		if len(subject) > 0 && !v.AnySubject && !slices.Contains(v.SubjectDigests, canonical.FormatDigest(subject)) {
-			return differs("subject")
+			return ErrSubject
 		}
 		return v.coversArguments(arguments)
 	case KindDangerous:

@@ -92,8 +92,42 @@ func scope() *Statement {
 	return s
 }
 
+// plain is a statement of kind dangerous, resume or config, which name no call.
+func plain(kind Kind) *Statement {
+	s := approve()
+	s.Kind, s.Operation, s.Tool, s.Tier, s.Arguments, s.ArgumentsDigest = kind, "", nil, "", nil, ""
+	s.Target, s.SubjectDigest, s.Plan, s.AgentReason, s.Uses = "", "", nil, "", 0
+	switch kind {
+	case KindConfig:
+		s.Change = &Change{
+			File: "policy/allow.cedar", After: canonical.FormatDigest(digest("after")), Lines: []string{"+permit (principal, action, resource);"},
+		}
+		fallthrough
+	case KindResume:
+		s.Principal, s.Session, s.Channel = "", "", ""
+		s.ExpiresAt = FormatTime(now.Add(5 * time.Minute))
+	}
+	return s
+}
+
+// anySubject is a scope for switches to one mode, by whatever plan.
+func anySubject() *Statement {
+	s := scope()
+	s.SubjectDigests, s.AnySubject = nil, true
+	s.Pinned, s.Free = []Pin{{Pointer: "/mode_id", Value: json.RawMessage(`"chat"`)}}, []string{"/plan_digest"}
+	return s
+}
+
+// kinds is one statement of each kind.
+func kinds() map[string]*Statement {
+	return map[string]*Statement{
+		"approve": approve(), "scope": scope(), "scope-any": anySubject(),
+		"dangerous": plain(KindDangerous), "resume": plain(KindResume), "config": plain(KindConfig),
+	}
+}
+
 func TestGoldenVector(t *testing.T) {
-	for name, s := range map[string]*Statement{"approve": approve(), "scope": scope()} {
+	for name, s := range kinds() {
 		h, err := Sign(s, signer(t, 1))
 		if err != nil {
 			t.Fatal(err)
@@ -170,6 +204,26 @@ func TestParseRefuses(t *testing.T) {
 		"scope of nine hours":       func(s *Statement) { *s = *scope(); s.ExpiresAt = FormatTime(now.Add(9 * time.Hour)) },
 		"pinned value not JSON":     func(s *Statement) { *s = *scope(); s.Pinned[0].Value = json.RawMessage(`demo`) },
 		"arguments that are a list": func(s *Statement) { s.Arguments = json.RawMessage(`[]`) },
+		"scope without a subject":   func(s *Statement) { *s = *scope(); s.SubjectDigests = nil },
+		"scope of any and of some":  func(s *Statement) { *s = *scope(); s.AnySubject = true },
+		"approval of any subject":   func(s *Statement) { s.AnySubject = true },
+		"dangerous over messaging":  func(s *Statement) { *s = *plain(KindDangerous); s.Channel = "messaging" },
+		"dangerous with uses":       func(s *Statement) { *s = *plain(KindDangerous); s.Uses = 1 },
+		"dangerous with a scope":    func(s *Statement) { *s = *plain(KindDangerous); s.AnySubject = true },
+		"dangerous with a change":   func(s *Statement) { *s = *plain(KindDangerous); s.Change = plain(KindConfig).Change },
+		"dangerous for nobody":      func(s *Statement) { *s = *plain(KindDangerous); s.Session = "" },
+		"dangerous for nine hours":  func(s *Statement) { *s = *plain(KindDangerous); s.ExpiresAt = FormatTime(now.Add(9 * time.Hour)) },
+		"config without a change":   func(s *Statement) { *s = *plain(KindConfig); s.Change = nil },
+		"config of a session":       func(s *Statement) { *s = *plain(KindConfig); s.Session = "s-aaaa" },
+		"config of no file":         func(s *Statement) { *s = *plain(KindConfig); s.Change.File = "" },
+		"config without its lines":  func(s *Statement) { *s = *plain(KindConfig); s.Change.Lines = nil },
+		"config that changes nothing": func(s *Statement) {
+			*s = *plain(KindConfig)
+			s.Change.Before = s.Change.After
+		},
+		"config with half a digest": func(s *Statement) { *s = *plain(KindConfig); s.Change.Before = "sha256:00" },
+		"config for an hour":        func(s *Statement) { *s = *plain(KindConfig); s.ExpiresAt = FormatTime(now.Add(time.Hour)) },
+		"resume with a change":      func(s *Statement) { *s = *plain(KindResume); s.Change = plain(KindConfig).Change },
 	} {
 		s := approve()
 		spoil(s)
@@ -265,7 +319,12 @@ func TestCoversExactlyWhatWasShown(t *testing.T) {
 		} {
 			g := grantOf()
 			spoil(g)
-			if err := verified(t, s).Covers(g, toolRef(), tier, []byte(arguments), nil); !errors.Is(err, ErrCover) {
+			// A standing statement's grant names no subject, so the sink brings its own.
+			own := g.GetSubjectDigest()
+			if own == nil {
+				own = digest("what the sink would act on")
+			}
+			if err := verified(t, s).Covers(g, toolRef(), tier, []byte(arguments), own); !errors.Is(err, ErrCover) {
 				t.Errorf("%s, other %s: %v, want ErrCover", name, field, err)
 			}
 		}
@@ -311,9 +370,7 @@ func TestScopeLeavesNothingOpen(t *testing.T) {
 }
 
 func TestDangerousAndResume(t *testing.T) {
-	d := approve()
-	d.Kind, d.Operation, d.Tool, d.Tier, d.Arguments, d.ArgumentsDigest = KindDangerous, "", nil, "", nil, ""
-	d.Target, d.SubjectDigest, d.Plan, d.AgentReason, d.Uses = "", "", nil, "", 0
+	d := plain(KindDangerous)
 	g := grantOf()
 	if err := verified(t, d).Covers(g, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments), nil); !errors.Is(err, ErrCover) {
 		t.Errorf("dangerous mode covers a grant that does not say so: %v", err)
@@ -322,11 +379,12 @@ func TestDangerousAndResume(t *testing.T) {
 	if err := verified(t, d).Covers(g, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments), nil); err != nil {
 		t.Errorf("dangerous mode: %v", err)
 	}
-	r := *d
-	r.Kind, r.Principal, r.Session, r.Channel = KindResume, "", "", ""
-	r.ExpiresAt = FormatTime(now.Add(5 * time.Minute))
-	if err := verified(t, &r).Covers(&callv1.Grant{Audience: r.Audience, Epoch: r.Epoch, ArgumentsDigest: digest(arguments)}, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments), nil); !errors.Is(err, ErrCover) {
-		t.Errorf("a resume covers a call: %v", err)
+	for _, kind := range []Kind{KindResume, KindConfig} {
+		r := plain(kind)
+		call := &callv1.Grant{Audience: r.Audience, Epoch: r.Epoch, ArgumentsDigest: digest(arguments), Tool: toolRef(), Dangerous: true}
+		if err := verified(t, r).Covers(call, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments), nil); !errors.Is(err, ErrCover) {
+			t.Errorf("%s covers a call: %v", kind, err)
+		}
 	}
 }
 
@@ -346,7 +404,7 @@ func BenchmarkVerify(b *testing.B) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []*Statement{approve(), scope()} {
+	for _, s := range kinds() {
 		raw, err := s.Marshal()
 		if err != nil {
 			f.Fatal(err)

@@ -1,0 +1,229 @@
+package reserve_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/fstest"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/reserve"
+)
+
+const size = 1 << 20
+
+func open(t *testing.T, dir string) *reserve.Reserve {
+	t.Helper()
+	r, err := reserve.Open(dir, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestOpenRefuses: what is no reserve is none.
+func TestOpenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	victim := filepath.Join(dir, "victim")
+	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	linked := t.TempDir()
+	if err := os.Symlink(victim, filepath.Join(linked, reserve.File)); err != nil {
+		t.Fatal(err)
+	}
+	for name, open := range map[string]func() (*reserve.Reserve, error){
+		"no bytes":       func() (*reserve.Reserve, error) { return reserve.Open(dir, 0) },
+		"no bytes, less": func() (*reserve.Reserve, error) { return reserve.Open(dir, -1) },
+		"a symlink":      func() (*reserve.Reserve, error) { return reserve.Open(linked, size) },
+		"not a folder":   func() (*reserve.Reserve, error) { return reserve.Open(victim, size) },
+	} {
+		if r, err := open(); err == nil {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	if text, err := os.ReadFile(victim); err != nil || string(text) != "precious" {
+		t.Errorf("the link's target was written: %q, %v", text, err)
+	}
+}
+
+// TestLife: taken, given up once, taken again, found again at the next start.
+func TestLife(t *testing.T) {
+	dir := t.TempDir()
+	r := open(t, dir)
+	held := func() int64 {
+		t.Helper()
+		info, err := os.Stat(filepath.Join(dir, reserve.File))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Sys().(*syscall.Stat_t).Blocks * 512
+	}
+	if r.Given() || held() < size {
+		t.Fatalf("given %v, %d bytes held", r.Given(), held())
+	}
+	for i, want := range []bool{true, false} {
+		if released, err := r.Release(); released != want || err != nil {
+			t.Errorf("Release %d = %v, %v", i, released, err)
+		}
+	}
+	if !r.Given() || held() != 0 {
+		t.Errorf("given up: %v, and %d bytes held", r.Given(), held())
+	}
+	if err := r.Refill(); err != nil || r.Given() || held() < size {
+		t.Errorf("Refill: %v, given %v, %d bytes held", err, r.Given(), held())
+	}
+	before, _ := os.Stat(filepath.Join(dir, reserve.File))
+	if again := open(t, dir); again.Given() {
+		t.Error("the next start did not find it")
+	}
+	if after, _ := os.Stat(filepath.Join(dir, reserve.File)); !after.ModTime().Equal(before.ModTime()) {
+		t.Error("the next start wrote it again")
+	}
+	// A file of holes is as long and holds nothing.
+	if err := errors.Join(os.Truncate(filepath.Join(dir, reserve.File), 0), os.Truncate(filepath.Join(dir, reserve.File), size)); err != nil {
+		t.Fatal(err)
+	}
+	if open(t, dir); held() < size {
+		t.Errorf("a file of holes was taken for a reserve: %d bytes held", held())
+	}
+}
+
+// TestNone: a process without a reserve writes as it always did.
+func TestNone(t *testing.T) {
+	var r *reserve.Reserve
+	if released, err := r.Release(); released || err != nil || r.Given() || r.Refill() != nil {
+		t.Error("a reserve that is none does something")
+	}
+	if err := r.Write(false, func() error { return syscall.ENOSPC }); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("Write = %v", err)
+	}
+}
+
+// TestFull: which errors mean that the disk is full.
+func TestFull(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{errors.New("database or disk is full"), false}, // words prove nothing
+		{syscall.EIO, false},
+		{coded(11), false},
+		{&os.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, true},
+		{fmt.Errorf("x: %w", syscall.EDQUOT), true},
+		{fmt.Errorf("x: %w", coded(13)), true},
+		{errors.Join(coded(13), errors.New("rollback")), true},
+		{coded(4874), true},
+	} {
+		if got := reserve.Full(tc.err); got != tc.want {
+			t.Errorf("Full(%v) = %v", tc.err, got)
+		}
+	}
+}
+
+type coded int
+
+func (c coded) Error() string { return fmt.Sprint("code ", int(c)) }
+func (c coded) Code() int     { return int(c) }
+
+// TestWrite: who may use what is kept back.
+func TestWrite(t *testing.T) {
+	r := open(t, t.TempDir())
+	boom := errors.New("boom")
+	attempts := 0
+	run := func(entitled bool, results ...error) error {
+		attempts = 0
+		return r.Write(entitled, func() error {
+			attempts++
+			return results[attempts-1]
+		})
+	}
+	if err := run(false, boom); !errors.Is(err, boom) || r.Given() {
+		t.Errorf("another error: %v", err)
+	}
+	err := run(false, syscall.ENOSPC)
+	if f := fault.From(err); f.Code != callv1.Code_CODE_UNAVAILABLE || f.Message != reserve.Sentence || !f.Retryable || attempts != 1 || r.Given() {
+		t.Errorf("not entitled on a full disk: %v, %d attempts, given up %v", err, attempts, r.Given())
+	}
+	if err := run(true, syscall.ENOSPC, nil); err != nil || attempts != 2 || !r.Given() {
+		t.Errorf("entitled on a full disk: %v, %d attempts, given up %v", err, attempts, r.Given())
+	}
+	if err := run(true, syscall.ENOSPC); !errors.Is(err, syscall.ENOSPC) || attempts != 1 {
+		t.Errorf("entitled when the reserve is used up: %v, %d attempts", err, attempts)
+	}
+	// There is room again, as this disk never was full: the reserve is taken again and everybody writes.
+	if err := run(false, nil); err != nil || r.Given() {
+		t.Errorf("with room again: %v, given up %v", err, r.Given())
+	}
+}
+
+// TestFullDisk runs a database on a disk that is really full: nothing is written but what is entitled, a start on a full disk
+// succeeds, and once there is room the reserve is taken again.
+func TestFullDisk(t *testing.T) {
+	dir := platformtest.SmallDisk(t, 6<<20)
+	if dir == "" {
+		return // it ran in a process of its own
+	}
+	ctx := context.Background()
+	db, err := database.Open(ctx, database.Config{
+		Path: filepath.Join(dir, "t.db"), StateDir: dir, Service: "test",
+		Migrations: fstest.MapFS{"00001_t.sql": {Data: []byte("-- +goose Up\nCREATE TABLE t (x BLOB);\n")}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	r := open(t, dir)
+	insert := func(entitled bool) error {
+		return r.Write(entitled, func() error {
+			_, err := db.ExecContext(ctx, `INSERT INTO t VALUES (?)`, strings.Repeat("x", 3000))
+			return err
+		})
+	}
+	if err := insert(false); err != nil {
+		t.Fatalf("with room: %v", err)
+	}
+	ballast := filepath.Join(dir, "ballast")
+	platformtest.Fill(t, ballast)
+	var refused error
+	for i := 0; i < 2000 && refused == nil; i++ { // what the database had allocated already
+		refused = insert(false)
+	}
+	if f := fault.From(refused); refused == nil || f.Code != callv1.Code_CODE_UNAVAILABLE || r.Given() {
+		t.Fatalf("not entitled on a full disk: %v; given up %v", refused, r.Given())
+	}
+	for i := range 50 { // a log that is written ahead takes some 12 kB for each
+		if err := insert(true); err != nil {
+			t.Fatalf("entitled write %d on a full disk: %v", i, err)
+		}
+	}
+	if !r.Given() {
+		t.Error("the disk was not full at all")
+	}
+	if err := insert(false); fault.From(err) == nil || fault.From(err).Message != reserve.Sentence {
+		t.Errorf("not entitled while the reserve is in use: %v", err)
+	}
+	if err := r.Refill(); !reserve.Full(err) || !r.Given() {
+		t.Errorf("Refill on a full disk: %v", err)
+	}
+	platformtest.Fill(t, filepath.Join(dir, "ballast2"))
+	again, err := reserve.Open(dir, size)
+	if err != nil || !again.Given() {
+		t.Errorf("a start on a full disk: %v", err)
+	}
+	if err := errors.Join(os.Remove(ballast), r.Refill()); err != nil || r.Given() {
+		t.Errorf("with room again: %v, given up %v", err, r.Given())
+	}
+	if err := insert(false); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+}

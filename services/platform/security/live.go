@@ -1,0 +1,325 @@
+package security
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/security/custody"
+)
+
+// pollInterval is how often the folder is looked at. A change counts once it looked the same twice, so that a file is not read
+// while an editor writes it, and so within a second.
+const pollInterval = 400 * time.Millisecond
+
+// Options say what to read.
+type Options struct {
+	// Dir is the folder; "": there is none, and what is built in binds.
+	Dir string
+	// Also are further files to judge and watch, by the name under which changes are told: "clients.yaml". What is in them is for
+	// others to read.
+	Also map[string]string
+	// Foreign may neither own nor write any of it, nor a folder above it; nil: nobody is looked at (development).
+	Foreign *Foreign
+	// OnChange is told of each file that is not what it was: at Open of all that there are, then of changes and of what was
+	// refused. It is called by one goroutine at a time, after Current has it, and must not call Reload or Close. May be nil.
+	OnChange func(Change)
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// Live is the configuration as it was last good, file by file. It is safe for concurrent use.
+type Live struct {
+	opts    Options
+	current atomic.Pointer[State]
+	failure atomic.Pointer[error]
+
+	mu sync.Mutex // held while loading
+	// adopted is what is in force of each file; refused what was refused of it last, so that it is told once.
+	adopted map[string][]byte
+	refused map[string]string
+	stamps  map[string]custody.Stamp
+
+	stop    chan struct{}
+	stopped sync.WaitGroup
+	once    sync.Once
+}
+
+// Open reads the configuration and watches it until Close. A file that is not good is an error here, and nothing is in force:
+// what it would have forbidden is not known.
+func Open(opts Options) (*Live, error) {
+	l := &Live{opts: opts, adopted: map[string][]byte{}, refused: map[string]string{}, stop: make(chan struct{})}
+	if l.opts.Logger == nil {
+		l.opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := l.load(nil, true); err != nil {
+		return nil, err
+	}
+	if opts.Dir != "" || len(opts.Also) > 0 {
+		l.stopped.Add(1)
+		go l.watch()
+	}
+	return l, nil
+}
+
+// Try reads the configuration once, as it would be with some files changed: by their names, to these contents, or nil for a file
+// that is taken away. It returns what would be in force, or everything that would be refused.
+func Try(opts Options, changed map[string][]byte) (*State, error) {
+	opts.OnChange = nil
+	l := &Live{opts: opts, adopted: map[string][]byte{}, refused: map[string]string{}}
+	l.opts.Logger = slog.New(slog.DiscardHandler)
+	if err := l.load(changed, true); err != nil {
+		return nil, err
+	}
+	return l.current.Load(), nil
+}
+
+// Look is Try for looking at files as they are: a file that is not good is left out, and told of among the files with its Problem.
+// The state is nil where nothing can be made of the rest.
+func Look(opts Options, changed map[string][]byte) (*State, []File) {
+	opts.OnChange = nil
+	l := &Live{opts: opts, adopted: map[string][]byte{}, refused: map[string]string{}}
+	l.opts.Logger = slog.New(slog.DiscardHandler)
+	p := l.read(l.opts.list(), changed)
+	state, err := l.build(p)
+	if err != nil {
+		p.problems["/"] = clean.Line(err.Error(), 500)
+	}
+	files := l.files(p)
+	if state != nil {
+		state.Files = files
+	}
+	return state, files
+}
+
+// Current is what is in force.
+func (l *Live) Current() *State { return l.current.Load() }
+
+// Err says what of the files as they are now is not in force, or nil.
+func (l *Live) Err() error {
+	if p := l.failure.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Reload reads the files now, instead of within a second.
+func (l *Live) Reload() { _ = l.load(nil, false) } // Err keeps it
+
+// Close ends the watch.
+func (l *Live) Close() {
+	l.once.Do(func() { close(l.stop) })
+	l.stopped.Wait()
+}
+
+func (l *Live) watch() {
+	defer l.stopped.Done()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	var last map[string]custody.Stamp
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-tick.C:
+		}
+		list := l.opts.list()
+		now := list.stamps
+		l.mu.Lock()
+		same := maps.Equal(now, l.stamps)
+		l.mu.Unlock()
+		if !same && maps.Equal(now, last) {
+			l.Reload()
+		}
+		last = now
+	}
+}
+
+// proposal is a configuration that is about to be tried.
+type proposal struct {
+	data     map[string][]byte
+	layer    map[string]string
+	problems map[string]string
+	// unread is what was refused, where it could be read: to tell one refusal from the next.
+	unread map[string][]byte
+}
+
+// refuse puts a file back to what is in force of it.
+func (p *proposal) refuse(name, why string, adopted map[string][]byte) {
+	if _, told := p.problems[name]; !told {
+		p.problems[name] = clean.Line(why, 500)
+		p.unread[name] = p.data[name]
+	}
+	if before, ok := adopted[name]; ok {
+		p.data[name] = before
+	} else {
+		delete(p.data, name)
+	}
+}
+
+// load tries the files as they are, adopts what is good, file by file, and tells what changed. With strict set, anything that
+// is not good is an error and nothing is adopted.
+func (l *Live) load(overlay map[string][]byte, strict bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := l.opts.list()
+	p := l.read(list, overlay)
+	state, err := l.build(p)
+	if err != nil {
+		p.problems["/"] = clean.Line(err.Error(), 500)
+	}
+	failure := joined(p.problems)
+	if strict && failure != nil {
+		return failure
+	}
+	if state == nil {
+		// Not even what was in force can be made again: it stays as it is.
+		l.failure.Store(&failure)
+		return failure
+	}
+	changes := l.changes(p)
+	state.Files = l.files(p)
+	l.adopted, l.stamps = p.data, list.stamps
+	l.current.Store(state)
+	if failure == nil {
+		l.failure.Store(nil)
+	} else {
+		l.failure.Store(&failure)
+	}
+	for _, c := range changes {
+		l.tell(c)
+	}
+	return failure
+}
+
+func (l *Live) tell(c Change) {
+	if c.Problem != "" {
+		l.opts.Logger.Error("a file of the security configuration is refused; what was good before stays in force",
+			"file", c.File, "problem", c.Problem)
+	} else {
+		l.opts.Logger.Info("a file of the security configuration is in force", "file", c.File, "before", c.Before, "after", c.After)
+	}
+	if l.opts.OnChange != nil {
+		l.opts.OnChange(c)
+	}
+}
+
+// read takes in every file, and keeps what is in force where that fails.
+func (l *Live) read(list listing, overlay map[string][]byte) *proposal {
+	p := &proposal{data: map[string][]byte{}, layer: map[string]string{}, problems: maps.Clone(list.problems), unread: map[string][]byte{}}
+	for _, f := range list.files {
+		p.layer[f.name] = f.layer
+		if _, ok := overlay[f.name]; ok {
+			continue
+		}
+		data, err := custody.ReadFile(f.path, f.limit, l.opts.Foreign)
+		if err != nil {
+			p.refuse(f.name, reason(err), l.adopted)
+			continue
+		}
+		p.data[f.name] = data
+	}
+	for name, data := range overlay {
+		p.layer[name] = layerOf(name)
+		if data != nil {
+			p.data[name] = data
+		}
+	}
+	// What lies in a folder that cannot be listed stays.
+	for folder := range list.problems {
+		prefix, ok := strings.CutSuffix(folder, "/")
+		if !ok {
+			continue
+		}
+		for name, data := range l.adopted {
+			_, also := l.opts.Also[name]
+			if _, there := p.data[name]; !there && !also && (prefix == "" || strings.HasPrefix(name, folder)) {
+				p.data[name], p.layer[name] = data, layerOf(name)
+			}
+		}
+	}
+	return p
+}
+
+// changes compares a proposal with what is in force.
+func (l *Live) changes(p *proposal) []Change {
+	names := map[string]bool{}
+	for name := range p.data {
+		names[name] = true
+	}
+	for name := range l.adopted {
+		names[name] = true
+	}
+	var out []Change
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		before, after := digestOf(l.adopted, name), digestOf(p.data, name)
+		if before != after {
+			out = append(out, Change{File: name, Layer: p.layerOf(name), Before: before, After: after})
+		}
+	}
+	refused := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(p.problems)) {
+		after := ""
+		if data := p.unread[name]; data != nil {
+			sum := canonical.Digest(data)
+			after = canonical.FormatDigest(sum[:])
+		}
+		refused[name] = after + " " + p.problems[name]
+		if l.refused[name] != refused[name] {
+			out = append(out, Change{File: name, Layer: p.layerOf(name), Before: digestOf(l.adopted, name), After: after, Problem: p.problems[name]})
+		}
+	}
+	l.refused = refused
+	return out
+}
+
+func (p *proposal) layerOf(name string) string {
+	if layer := p.layer[name]; layer != "" {
+		return layer
+	}
+	return layerOf(name)
+}
+
+func (l *Live) files(p *proposal) []File {
+	names := map[string]bool{}
+	for name := range p.data {
+		names[name] = true
+	}
+	for name := range p.problems {
+		names[name] = true
+	}
+	out := make([]File, 0, len(names))
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		out = append(out, File{Name: name, Layer: p.layerOf(name), Digest: digestOf(p.data, name), Problem: p.problems[name]})
+	}
+	return out
+}
+
+func digestOf(files map[string][]byte, name string) string {
+	data, ok := files[name]
+	if !ok {
+		return ""
+	}
+	sum := canonical.Digest(data)
+	return canonical.FormatDigest(sum[:])
+}
+
+func joined(problems map[string]string) error {
+	var out []error
+	for _, name := range slices.Sorted(maps.Keys(problems)) {
+		text := problems[name]
+		if !strings.HasPrefix(text, name) {
+			text = name + ": " + text
+		}
+		out = append(out, fmt.Errorf("%s", text))
+	}
+	return errors.Join(out...)
+}

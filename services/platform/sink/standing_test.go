@@ -1,0 +1,680 @@
+package sink
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/desktop"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
+)
+
+// entries is a Subjects whose one entry can change.
+type entries struct {
+	mu    sync.Mutex
+	entry string
+}
+
+func (e *entries) Subject(context.Context, contract.Tool, proto.Message) (*callv1.Subject, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return &callv1.Subject{Label: "service alpha", Entry: []byte(e.entry)}, nil
+}
+
+func (e *entries) set(entry string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.entry = entry
+}
+
+// clerk is a Redeemer that notes what it is told.
+type clerk struct {
+	mu      sync.Mutex
+	settled map[string]bool
+}
+
+func (c *clerk) Redeem(context.Context, *vaultv1.RedeemRequest, ...grpc.CallOption) (*vaultv1.RedeemResponse, error) {
+	return &vaultv1.RedeemResponse{}, nil
+}
+
+func (c *clerk) Settle(_ context.Context, r *vaultv1.SettleRequest, _ ...grpc.CallOption) (*vaultv1.SettleResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settled[r.GetOperationId()] = r.GetOk()
+	return &vaultv1.SettleResponse{}, nil
+}
+
+// stand is a sink with one service, and everything that signs for it.
+type stand struct {
+	*Authority
+	t       testing.TB
+	kit     *platformtest.Kit
+	log     *notebook
+	subject *entries
+	clerk   *clerk
+	effects int
+	// handle is what the tool's handler does before it confirms.
+	handle func(ctx context.Context)
+}
+
+func newStand(t testing.TB, configure ...func(*Config)) *stand {
+	t.Helper()
+	s := &stand{t: t, kit: platformtest.New(t), subject: &entries{entry: `{"id":"alpha"}`}, clerk: &clerk{settled: map[string]bool{}}}
+	configure = append(configure, func(c *Config) { c.Subjects, c.Vault = s.subject, s.clerk })
+	s.Authority, _, s.log = newAuthority(t, s.kit, configure...)
+	return s
+}
+
+// paper is a grant and its statement before they are signed.
+type paper struct {
+	grant     *callv1.Grant
+	statement *statement.Statement
+}
+
+func digestText(text string) string {
+	d := sha256.Sum256([]byte(text))
+	return canonical.FormatDigest(d[:])
+}
+
+// party begins a statement for the paper's session.
+func (p *paper) party(kind statement.Kind) *statement.Statement {
+	now := time.Now()
+	return &statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: kind, ID: grant.NewID(), Operator: platformtest.Operator,
+		IssuedAt: statement.FormatTime(now.Add(-time.Second)), NotBefore: statement.FormatTime(now.Add(-time.Second)),
+		ExpiresAt: statement.FormatTime(now.Add(10 * time.Minute)), Epoch: p.grant.GetEpoch(), Audience: p.grant.GetAudience(),
+		Principal: p.grant.GetPrincipal(), Session: p.grant.GetSession(), Channel: statement.ChannelName(p.grant.GetChannel()),
+	}
+}
+
+// grantFor returns a genuine grant that names no subject and has no statement.
+func (s *stand) grantFor(name string, request proto.Message) *paper {
+	s.t.Helper()
+	tool, ok := contract.Lookup(name)
+	if !ok {
+		s.t.Fatalf("no tool %s", name)
+	}
+	return s.grantForTool(tool, request)
+}
+
+func (s *stand) grantForTool(tool contract.Tool, request proto.Message) *paper {
+	s.t.Helper()
+	arguments, err := contract.Canonical(request)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	digest := contract.Digest(arguments)
+	now := time.Now()
+	return &paper{grant: &callv1.Grant{
+		Version: grant.Version, Id: grant.NewID(), OperationId: grant.NewID(), Use: 1, Principal: "claude", Session: "s-test",
+		Channel: callv1.Channel_CHANNEL_CLI, Tool: tool.Ref(), ArgumentsDigest: digest[:], Audience: s.self, PolicyDigest: make([]byte, 32),
+		Epoch: s.Control().Epoch, IssuedAt: timestamppb.New(now), NotBefore: timestamppb.New(now), ExpiresAt: timestamppb.New(now.Add(time.Minute)),
+	}}
+}
+
+// approved is grantFor with an approval of the one call.
+func (s *stand) approved(name string, request proto.Message) *paper {
+	s.t.Helper()
+	p := s.grantFor(name, request)
+	tool, _ := contract.Lookup(name)
+	arguments, err := contract.Canonical(request)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	subject := sha256.Sum256([]byte(s.subject.entry))
+	p.grant.SubjectDigest = subject[:]
+	ref := statement.ToolOf(p.grant.GetTool())
+	p.statement = p.party(statement.KindApprove)
+	p.statement.Operation, p.statement.Tool, p.statement.Tier, p.statement.Uses = p.grant.GetOperationId(), &ref, contract.TierName(tool.Tier), 1
+	p.statement.Arguments, p.statement.ArgumentsDigest = arguments, canonical.FormatDigest(p.grant.GetArgumentsDigest())
+	p.statement.Target, p.statement.SubjectDigest = "service alpha", canonical.FormatDigest(subject[:])
+	return p
+}
+
+// scoped is grantFor under a scope for the service alpha as it is now.
+func (s *stand) scoped(name string, request proto.Message, uses int) *paper {
+	s.t.Helper()
+	p := s.grantFor(name, request)
+	p.statement = p.party(statement.KindScope)
+	p.statement.Tools, p.statement.Uses = []statement.Tool{statement.ToolOf(p.grant.GetTool())}, uses
+	p.statement.Pinned = []statement.Pin{{Pointer: "/service_id", Value: json.RawMessage(`"alpha"`)}}
+	p.statement.SubjectDigests = []string{digestText(s.subject.entry)}
+	return p
+}
+
+// dangerous is grantFor in dangerous mode.
+func (s *stand) dangerous(name string, request proto.Message) *paper {
+	s.t.Helper()
+	p := s.grantFor(name, request)
+	p.grant.Dangerous, p.statement = true, p.party(statement.KindDangerous)
+	return p
+}
+
+// call signs the paper and calls the tool with it.
+func (s *stand) call(p *paper, request proto.Message) error {
+	s.t.Helper()
+	if p.statement != nil {
+		h, err := statement.Sign(p.statement, s.kit.OperatorSigner)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		p.grant.Statements = append(p.grant.Statements, h)
+	}
+	signed, err := grant.Sign(s.kit.GrantKey, p.grant)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	raw, err := proto.Marshal(signed)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var method string
+	for full, t := range s.tools {
+		if t.Name == p.grant.GetTool().GetName() {
+			method = full
+		}
+	}
+	ctx := metadata.NewIncomingContext(rpc.WithCaller(s.t.Context(), s.kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")), metadata.Pairs(rpc.MetadataGrant, string(raw)))
+	tool := s.tools[method]
+	_, err = s.Unary()(ctx, request, &grpc.UnaryServerInfo{FullMethod: method}, func(ctx context.Context, _ any) (any, error) {
+		if s.handle != nil {
+			s.handle(ctx)
+		}
+		if tool.Tier == optionsv1.Tier_TIER_READ {
+			s.effects++
+			return tool.NewResponse(), nil
+		}
+		if err := Confirm(ctx, func() { s.effects++ }); err != nil {
+			return nil, err
+		}
+		return tool.NewResponse(), nil
+	})
+	s.Wait(s.t.Context())
+	return err
+}
+
+func (s *stand) last() *auditv1.Record {
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	return s.log.records[len(s.log.records)-1]
+}
+
+// refused expects that the call had no effect, was refused so, and is in the log with its cause.
+func (s *stand) refused(err error, code callv1.Code, cause string) {
+	s.t.Helper()
+	if !fault.Is(err, code) {
+		s.t.Errorf("error is %v, want %s", err, code)
+	}
+	if s.effects != 0 {
+		s.t.Errorf("%d effects, want none", s.effects)
+	}
+	if r := s.last(); r.GetKind() != auditv1.Kind_KIND_SINK_REFUSED || !strings.Contains(r.GetBody().GetReason(), cause) {
+		s.t.Errorf("last record is %s %q, want a refusal because of %q", r.GetKind(), r.GetBody().GetReason(), cause)
+	}
+}
+
+func startAlpha() proto.Message {
+	return &executorv1.StartServiceRequest{ServiceId: proto.String("alpha")}
+}
+
+// TestStandingStatementsGoNoFurther: what a hostile vault or gateway could make of a human's standing statement.
+func TestStandingStatementsGoNoFurther(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		paper func(s *stand) *paper
+		// before changes the world after the paper was made.
+		before  func(s *stand)
+		request proto.Message
+		code    callv1.Code
+		cause   string
+	}{
+		{name: "scope, another definition", paper: func(s *stand) *paper { return s.scoped("start_service", startAlpha(), 5) },
+			before: func(s *stand) { s.subject.set(`{"id":"alpha","argv":["rm"]}`) }, code: callv1.Code_CODE_CONFLICT, cause: "subject"},
+		{name: "scope, the grant names another subject", paper: func(s *stand) *paper {
+			p := s.scoped("start_service", startAlpha(), 5)
+			p.grant.SubjectDigest = make([]byte, 32)
+			return p
+		}, code: callv1.Code_CODE_CONFLICT, cause: "subject"},
+		{name: "scope, another argument", paper: func(s *stand) *paper {
+			return s.scoped("start_service", &executorv1.StartServiceRequest{ServiceId: proto.String("beta")}, 5)
+		}, request: &executorv1.StartServiceRequest{ServiceId: proto.String("beta")}, code: callv1.Code_CODE_DENIED, cause: "pinned"},
+		{name: "scope, another tool", paper: func(s *stand) *paper {
+			p := s.scoped("start_service", startAlpha(), 5)
+			other, _ := contract.Lookup("stop_service")
+			p.statement.Tools = []statement.Tool{statement.ToolOf(other.Ref())}
+			return p
+		}, code: callv1.Code_CODE_DENIED, cause: "tool"},
+		{name: "scope, another session", paper: func(s *stand) *paper {
+			p := s.scoped("start_service", startAlpha(), 5)
+			p.statement.Session = "s-other"
+			return p
+		}, code: callv1.Code_CODE_DENIED, cause: "session"},
+		{name: "scope of an older epoch", paper: func(s *stand) *paper {
+			p := s.scoped("start_service", startAlpha(), 5)
+			p.grant.Epoch++
+			return p
+		}, code: callv1.Code_CODE_DENIED, cause: "epoch"},
+		{name: "scope, the grant says dangerous", paper: func(s *stand) *paper {
+			p := s.scoped("start_service", startAlpha(), 5)
+			p.grant.Dangerous = true
+			return p
+		}, code: callv1.Code_CODE_DENIED, cause: "dangerous mode"},
+		{name: "approval without a subject", paper: func(s *stand) *paper {
+			p := s.approved("start_service", startAlpha())
+			p.grant.SubjectDigest = nil
+			return p
+		}, code: callv1.Code_CODE_CONFLICT, cause: "subject"},
+		{name: "approval, the grant says dangerous", paper: func(s *stand) *paper {
+			p := s.approved("start_service", startAlpha())
+			p.grant.Dangerous = true
+			return p
+		}, code: callv1.Code_CODE_DENIED, cause: "dangerous mode"},
+		{name: "dangerous mode, and the grant does not say so", paper: func(s *stand) *paper {
+			p := s.dangerous("start_service", startAlpha())
+			p.grant.Dangerous = false
+			return p
+		}, code: callv1.Code_CODE_DENIED, cause: "mode"},
+		{name: "dangerous without a statement", paper: func(s *stand) *paper {
+			p := s.dangerous("start_service", startAlpha())
+			p.statement = nil
+			return p
+		}, code: callv1.Code_CODE_DENIED, cause: "no human"},
+		{name: "dangerous mode of another session", paper: func(s *stand) *paper {
+			p := s.dangerous("start_service", startAlpha())
+			p.statement.Session = "s-other"
+			return p
+		}, code: callv1.Code_CODE_DENIED, cause: "session"},
+		{name: "dangerous mode of another sink", paper: func(s *stand) *paper {
+			p := s.dangerous("start_service", startAlpha())
+			p.statement.Audience = "spiffe://durward.local/egress/main"
+			return p
+		}, code: callv1.Code_CODE_DENIED, cause: "audience"},
+		{name: "dangerous mode of a messaging client", paper: func(s *stand) *paper {
+			p := s.dangerous("start_service", startAlpha())
+			p.grant.Channel = callv1.Channel_CHANNEL_MESSAGING
+			return p
+		}, code: callv1.Code_CODE_DENIED, cause: "channel"},
+		{name: "dangerous mode that has ended", paper: func(s *stand) *paper {
+			p := s.dangerous("start_service", startAlpha())
+			p.statement.IssuedAt = statement.FormatTime(time.Now().Add(-time.Hour))
+			p.statement.NotBefore, p.statement.ExpiresAt = p.statement.IssuedAt, statement.FormatTime(time.Now().Add(-6*time.Minute))
+			return p
+		}, code: callv1.Code_CODE_EXPIRED, cause: "time"},
+		{name: "dangerous mode for a READ", paper: func(s *stand) *paper {
+			return s.dangerous("service_logs", &executorv1.ServiceLogsRequest{ServiceId: proto.String("alpha")})
+		}, request: &executorv1.ServiceLogsRequest{ServiceId: proto.String("alpha")}, code: callv1.Code_CODE_DENIED, cause: "dangerous mode"},
+		{name: "unattended, the grant says dangerous", paper: func(s *stand) *paper {
+			if err := s.SetUnattended([]Unattended{{Tool: "start_service"}}); err != nil {
+				s.t.Fatal(err)
+			}
+			p := s.grantFor("start_service", startAlpha())
+			p.grant.Dangerous = true
+			return p
+		}, code: callv1.Code_CODE_DENIED, cause: "dangerous mode"},
+		{name: "a read that a human approved for another service", paper: func(s *stand) *paper {
+			p := s.approved("service_logs", &executorv1.ServiceLogsRequest{ServiceId: proto.String("alpha")})
+			p.statement.Operation = grant.NewID()
+			return p
+		}, request: &executorv1.ServiceLogsRequest{ServiceId: proto.String("alpha")}, code: callv1.Code_CODE_DENIED, cause: "operation"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newStand(t)
+			p := tc.paper(s)
+			if tc.before != nil {
+				tc.before(s)
+			}
+			request := tc.request
+			if request == nil {
+				request = startAlpha()
+			}
+			s.refused(s.call(p, request), tc.code, tc.cause)
+		})
+	}
+}
+
+// TestDangerousModeStopsShortOfTheDesktopAndTheUnknown: neither can be reached with the contract's own tools, so they are made here.
+func TestDangerousModeStopsShortOfTheDesktopAndTheUnknown(t *testing.T) {
+	for name, spoil := range map[string]func(*contract.Tool){
+		"desktop control": func(t *contract.Tool) { t.Tags = []string{"desktop:click"} },
+		"a strange tool":  func(t *contract.Tool) { t.Source = "mcp:files" },
+		"no tier":         func(t *contract.Tool) { t.Tier = optionsv1.Tier_TIER_UNSPECIFIED },
+	} {
+		s := newStand(t)
+		tool, _ := contract.Lookup("start_service")
+		spoil(&tool)
+		s.tools[tool.FullMethod] = tool
+		p := s.grantForTool(tool, startAlpha())
+		p.grant.Dangerous, p.statement = true, p.party(statement.KindDangerous)
+		s.refused(s.call(p, startAlpha()), callv1.Code_CODE_DENIED, errBeyond.Error())
+		if err := s.SetUnattended([]Unattended{{Tool: "start_service"}}); err != nil {
+			t.Fatal(err)
+		}
+		if c := (&call{tool: tool}); desktop.Controls(tool) && s.unattended(c, []byte("{}")) {
+			t.Errorf("%s runs unattended", name)
+		}
+	}
+}
+
+// TestDesktopControlIsJudgedAtTheSink: with a tool made for it, since none is native. The gate's own rules are tested in its package.
+func TestDesktopControlIsJudgedAtTheSink(t *testing.T) {
+	on := func(c *Config) { c.DesktopAllowed = func() bool { return true } }
+	tagged := func(s *stand, tag string) contract.Tool {
+		tool, _ := contract.Lookup("start_service")
+		tool.Tags = []string{tag}
+		s.tools[tool.FullMethod] = tool
+		return tool
+	}
+	t.Run("off", func(t *testing.T) {
+		s := newStand(t)
+		tagged(s, "desktop:click")
+		s.refused(s.call(s.approved("start_service", startAlpha()), startAlpha()), callv1.Code_CODE_DENIED, "off")
+	})
+	t.Run("a click under a scope", func(t *testing.T) {
+		s := newStand(t, on)
+		tagged(s, "desktop:click")
+		s.refused(s.call(s.scoped("start_service", startAlpha(), 5), startAlpha()), callv1.Code_CODE_DENIED, errEach.Error())
+	})
+	t.Run("two clicks at once", func(t *testing.T) {
+		s := newStand(t, on)
+		tagged(s, "desktop:click")
+		if err := s.call(s.approved("start_service", startAlpha()), startAlpha()); err != nil || s.effects != 1 {
+			t.Fatalf("an approved click: %v, %d effects", err, s.effects)
+		}
+		if err := s.call(s.approved("start_service", startAlpha()), startAlpha()); !fault.Is(err, callv1.Code_CODE_RATE_LIMITED) || s.effects != 1 {
+			t.Errorf("the second click: %v, %d effects", err, s.effects)
+		}
+	})
+	t.Run("after a halt", func(t *testing.T) {
+		s := newStand(t, on)
+		tagged(s, "desktop:pointer")
+		if err := s.call(s.approved("start_service", startAlpha()), startAlpha()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Halt(t.Context(), "panic", 0); err != nil {
+			t.Fatal(err)
+		}
+		s.control.Store(&Control{Epoch: s.Control().Epoch})
+		if err := s.call(s.approved("start_service", startAlpha()), startAlpha()); !fault.Is(err, callv1.Code_CODE_DENIED) || s.effects != 1 {
+			t.Errorf("the pointer after a halt: %v, %d effects", err, s.effects)
+		}
+	})
+	t.Run("a read by permit", func(t *testing.T) {
+		s := newStand(t, on)
+		c := &call{tool: tagged(s, "desktop:screenshot"), who: who{session: "s-test", channel: callv1.Channel_CHANNEL_CLI}}
+		s.refused(s.judgeDesktop(t.Context(), c), callv1.Code_CODE_DENIED, errEach.Error())
+	})
+}
+
+func TestAScopeIsUsedAsOftenAsItSays(t *testing.T) {
+	s := newStand(t)
+	first := s.scoped("start_service", startAlpha(), 2)
+	evidence := first.statement
+	for use := range 3 {
+		p := s.grantFor("start_service", startAlpha())
+		p.statement = evidence
+		err := s.call(p, startAlpha())
+		if (err != nil) != (use == 2) {
+			t.Errorf("use %d: %v", use+1, err)
+		}
+		if use == 2 && !fault.Is(err, callv1.Code_CODE_ALREADY_SPENT) {
+			t.Errorf("the third of two uses: %v", err)
+		}
+	}
+	if s.effects != 2 {
+		t.Errorf("%d effects, want 2", s.effects)
+	}
+}
+
+// TestStandingCallsAreTold: what a session may do is in the records by the statement's id and kind, dangerous or not.
+func TestStandingCallsAreTold(t *testing.T) {
+	for name, tc := range map[string]struct {
+		paper     func(s *stand) *paper
+		kind      string
+		dangerous bool
+	}{
+		"scope": {func(s *stand) *paper { return s.scoped("start_service", startAlpha(), 5) }, "scope", false},
+		"scope for whatever the catalogue has": {func(s *stand) *paper {
+			p := s.scoped("start_service", startAlpha(), 5)
+			p.statement.SubjectDigests, p.statement.AnySubject = nil, true
+			return p
+		}, "scope", false},
+		"dangerous mode": {func(s *stand) *paper { return s.dangerous("start_service", startAlpha()) }, "dangerous", true},
+		"approval":       {func(s *stand) *paper { return s.approved("start_service", startAlpha()) }, "approve", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			p := tc.paper(s)
+			want := sha256.Sum256([]byte(s.subject.entry))
+			s.handle = func(ctx context.Context) {
+				if got := Subject(ctx); !cmp.Equal(got, want[:]) {
+					t.Errorf("the handler is told of subject %x, want %x", got, want)
+				}
+			}
+			if err := s.call(p, startAlpha()); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range s.log.records {
+				b := r.GetBody()
+				if b.GetDangerous() != tc.dangerous || b.GetDetails()["statement_kind"] != tc.kind || b.GetDetails()["statement_id"] != p.statement.ID || !b.GetConfirmed() {
+					t.Errorf("%s is recorded as %v", r.GetKind(), b)
+				}
+			}
+			if len(s.log.records) != 2 || s.effects != 1 {
+				t.Errorf("%d records, %d effects", len(s.log.records), s.effects)
+			}
+		})
+	}
+}
+
+// TestStandingAuthorityIsLookedAtAgain: what was right when the call came is not enough when it acts.
+func TestStandingAuthorityIsLookedAtAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		paper     func(s *stand) *paper
+		meanwhile func(s *stand)
+		code      callv1.Code
+	}{
+		"the service changed": {func(s *stand) *paper { return s.scoped("start_service", startAlpha(), 5) },
+			func(s *stand) { s.subject.set(`{"id":"other"}`) }, callv1.Code_CODE_CONFLICT},
+		"the operator's key is gone": {func(s *stand) *paper { return s.dangerous("start_service", startAlpha()) },
+			func(s *stand) {
+				s.kit.WriteTrust("allowed_signers", []byte("# nobody\n"))
+				for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+					if h, err := statement.Sign((&paper{grant: &callv1.Grant{Epoch: 1, Audience: "a", Principal: "p", Session: "s", Channel: callv1.Channel_CHANNEL_CLI}}).party(statement.KindDangerous), s.kit.OperatorSigner); err == nil {
+						if _, err := statement.Verify(h, s.kit.Trust.Current().AllowedSigners, time.Now(), Skew); err != nil {
+							return
+						}
+					}
+				}
+			}, callv1.Code_CODE_DENIED},
+		"halted": {func(s *stand) *paper { return s.dangerous("start_service", startAlpha()) },
+			func(s *stand) { _, _ = s.Halt(s.t.Context(), "panic", 0) }, callv1.Code_CODE_HALTED},
+		"no longer unattended": {func(s *stand) *paper {
+			if err := s.SetUnattended([]Unattended{{Tool: "start_service"}}); err != nil {
+				s.t.Fatal(err)
+			}
+			return s.grantFor("start_service", startAlpha())
+		}, func(s *stand) { _ = s.SetUnattended(nil) }, callv1.Code_CODE_DENIED},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			p := tc.paper(s)
+			s.handle = func(context.Context) { tc.meanwhile(s) }
+			if err := s.call(p, startAlpha()); !fault.Is(err, tc.code) || s.effects != 0 {
+				t.Errorf("%v, %d effects", err, s.effects)
+			}
+		})
+	}
+}
+
+// TestAnApprovedReadIsSettled: where policy has a human asked for a READ, the vault keeps an operation of it, and hears how it ended.
+func TestAnApprovedReadIsSettled(t *testing.T) {
+	s := newStand(t)
+	request := &executorv1.ServiceLogsRequest{ServiceId: proto.String("alpha")}
+	p := s.approved("service_logs", request)
+	if err := s.call(p, request); err != nil {
+		t.Fatal(err)
+	}
+	if ok, told := s.clerk.settled[p.grant.GetOperationId()]; !ok || !told {
+		t.Error("the vault was not told")
+	}
+	if b := s.last().GetBody(); !b.GetConfirmed() || b.GetDetails()["statement_kind"] != "approve" {
+		t.Errorf("recorded as %v", b)
+	}
+	plain := s.grantFor("service_logs", request)
+	if err := s.call(plain, request); err != nil {
+		t.Fatal(err)
+	}
+	if _, told := s.clerk.settled[plain.grant.GetOperationId()]; told {
+		t.Error("the vault was told of a read that it does not keep")
+	}
+}
+
+func TestOverridesAreTold(t *testing.T) {
+	s := newStand(t)
+	s.handle = func(ctx context.Context) { Override(ctx, "margin_mib", "256") }
+	if err := s.call(s.approved("start_service", startAlpha()), startAlpha()); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.last().GetBody().GetDetails()["overrides"]; got != "margin_mib=256" {
+		t.Errorf("the record says %q", got)
+	}
+	var n notes
+	Override(context.WithValue(t.Context(), notesKey{}, &n), "margin_mib", "256\x1b[2J")
+	if diff := cmp.Diff([]string{"margin_mib=256"}, n.overrides); diff != "" || len(n.warnings) != 1 {
+		t.Errorf("overrides (-want +got):\n%s\nwarnings %q", diff, n.warnings)
+	}
+	Override(t.Context(), "margin_mib", "256")
+}
+
+var errAny = errors.New("any")
+
+// TestUnattendedCallsMeetTheirEntry: a statementless grant runs where one entry of the sink's file is met in all, and nowhere else.
+func TestUnattendedCallsMeetTheirEntry(t *testing.T) {
+	switchTo := func(mode string) *executorv1.SwitchModeRequest {
+		return &executorv1.SwitchModeRequest{ModeId: proto.String(mode), PlanDigest: proto.String(strings.Repeat("0", 64)), MarginMibOverride: proto.Uint32(256)}
+	}
+	listed := func(items ...any) []Unattended {
+		entries, err := ParseUnattended(items)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return entries
+	}
+	chat := map[string]any{"tool": "switch_mode", "clients": []any{"claude", "cursor"}, "arguments": map[string]any{"mode_id": []any{"chat", "coding"}}}
+	margin := map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": []any{"chat"}, "margin_mib_override": []any{uint64(512)}}}
+	for _, tc := range []struct {
+		name    string
+		entries []Unattended
+		mode    string
+		want    error
+	}{
+		{"nothing is listed", nil, "chat", errAny},
+		{"another tool", listed("start_service"), "chat", errAny},
+		{"another client", listed(map[string]any{"tool": "switch_mode", "clients": []any{"cursor"}}), "chat", errAny},
+		{"another value", listed(chat), "train", errAny},
+		{"a value's beginning", listed(chat), "cha", errAny},
+		{"one of two arguments", listed(margin), "chat", errAny},
+		{"no entry is met in all", listed(chat, margin), "train", errAny},
+		{"the tool alone", listed("switch_mode"), "train", nil},
+		{"one of the values", listed(chat), "coding", nil},
+		{"the second entry", listed(margin, chat), "chat", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newStand(t, func(c *Config) { c.Unattended = tc.entries })
+			err := s.call(s.grantFor("switch_mode", switchTo(tc.mode)), switchTo(tc.mode))
+			if tc.want != nil {
+				s.refused(err, callv1.Code_CODE_DENIED, "no human")
+				return
+			}
+			if err != nil || s.effects != 1 {
+				t.Fatalf("%v, %d effects", err, s.effects)
+			}
+			if b := s.last().GetBody(); b.GetConfirmed() || b.GetDetails()["unattended"] != "yes" {
+				t.Errorf("recorded as %v", b)
+			}
+		})
+	}
+}
+
+func TestUnattendedListsAreStrict(t *testing.T) {
+	for name, item := range map[string]any{
+		"a number":            uint64(1),
+		"no tool":             map[string]any{"clients": []any{"cursor"}},
+		"an unknown key":      map[string]any{"tool": "switch_mode", "client": []any{"cursor"}},
+		"no clients":          map[string]any{"tool": "switch_mode", "clients": []any{}},
+		"clients are nothing": map[string]any{"tool": "switch_mode", "clients": nil},
+		"a client's pattern":  map[string]any{"tool": "switch_mode", "clients": []any{"*"}},
+		"no values":           map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": []any{}}},
+		"arguments, none":     map[string]any{"tool": "switch_mode", "arguments": map[string]any{}},
+		"an unknown argument": map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode": []any{"chat"}}},
+		"a value's type":      map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": []any{uint64(1)}}},
+		"a fraction":          map[string]any{"tool": "switch_mode", "arguments": map[string]any{"margin_mib_override": []any{1.5}}},
+		"a list as value":     map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": []any{[]any{"chat"}}}},
+		"an unknown tool":     "swich_mode",
+		"another sink's tool": "wait_operation",
+		"nothing":             "",
+	} {
+		entries, err := ParseUnattended([]any{item})
+		if err == nil {
+			err = CheckUnattended(entries, optionsv1.Role_ROLE_EXECUTOR)
+		}
+		if err == nil || !strings.HasPrefix(err.Error(), "unattended: entry 1: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s := newStand(t)
+	good := []Unattended{{Tool: "start_service"}}
+	if err := s.SetUnattended(good); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetUnattended([]Unattended{{Tool: "no_such_tool"}}); err == nil || len(*s.unattendedList.Load()) != 1 {
+		t.Errorf("a broken list was taken over: %v", err)
+	}
+}
+
+// FuzzUnattended: an entry with arguments lets no call run whose argument has another value, whatever the text.
+func FuzzUnattended(f *testing.F) {
+	f.Add("chat", "chat")
+	f.Add("chat", "chat\n")
+	f.Add("a\u202eb", `"`)
+	f.Fuzz(func(t *testing.T, listed, given string) {
+		if !utf8.ValidString(listed) || !utf8.ValidString(given) {
+			return // neither a YAML file nor an argument can hold it
+		}
+		value, err := canonical.Marshal(listed)
+		if err != nil {
+			return
+		}
+		arguments, err := canonical.Marshal(map[string]string{"mode_id": given})
+		if err != nil {
+			return
+		}
+		u := Unattended{Tool: "switch_mode", Arguments: map[string][]json.RawMessage{"mode_id": {value}}}
+		if got := u.covers("switch_mode", "claude", arguments); got != (listed == given) {
+			t.Errorf("%q covers %q: %v", listed, given, got)
+		}
+	})
+}
