@@ -5,11 +5,39 @@ package main
 import (
 	"flag"
 	"fmt"
+	"slices"
+	"strings"
 
+	"durward.internal/services/vault/internal/adoption"
+	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/operation"
+	"durward.internal/services/vault/internal/server"
+	"durward.internal/services/vault/internal/usage"
 )
 
 // guardFlags adds -weaken, for the negative controls of deploy/e2e. No product carries the tag.
 func guardFlags(flags *flag.FlagSet) {
-	flags.Func("weaken", fmt.Sprintf("remove guards: %v", operation.Guards), operation.Weaken)
+	own := map[string]func(){
+		adoption.GuardAnnouncement: adoption.WeakenAnnouncement,
+		clients.GuardRotation:      clients.WeakenRotation,
+		usage.GuardReservation:     usage.WeakenReservation,
+	}
+	for _, name := range server.Guards {
+		own[name] = func() { server.Weaken(name) }
+	}
+	names := slices.Clone(operation.Guards)
+	for name := range own {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	flags.Func("weaken", fmt.Sprintf("remove guards: %v", names), func(list string) error {
+		for name := range strings.SplitSeq(list, ",") {
+			if weaken, ok := own[name]; ok {
+				weaken()
+			} else if err := operation.Weaken(name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

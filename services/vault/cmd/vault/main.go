@@ -6,36 +6,40 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
-	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/recorder/spool"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/platform/trust"
+	"durward.internal/services/vault/internal/adoption"
 	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/consent"
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/metrics"
 	"durward.internal/services/vault/internal/operation"
-	"durward.internal/services/vault/internal/policy"
 	"durward.internal/services/vault/internal/server"
 	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/settings"
+	"durward.internal/services/vault/internal/standing"
 	"durward.internal/services/vault/internal/store"
 	"durward.internal/services/vault/internal/token"
+	"durward.internal/services/vault/internal/usage"
 )
 
 // version is set by the linker.
@@ -47,7 +51,11 @@ const closing = 2 * time.Second
 func main() {
 	var s settings.Settings
 	os.Exit(process.Main(process.Program{
-		Name: "vault", Version: version, Settings: &s, Flags: guardFlags,
+		Name: "vault", Version: version, Settings: &s, Check: s.Check,
+		Flags: func(f *flag.FlagSet) {
+			f.BoolVar(&s.Development, "development", false, "one Unix user runs everything: gateway_user is not looked at")
+			guardFlags(f)
+		},
 		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, &s, logger) },
 	}, os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -74,21 +82,26 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if err != nil {
 		return err
 	}
-	registry, err := clients.Open(s.ClientsFile)
+	options, err := s.Security()
+	if err != nil {
+		return err
+	}
+	if options.Foreign == nil {
+		logger.Warn("nobody's rights to the files of the rules are looked at: whoever may write them rules", "development", s.Development)
+	}
+	registry, err := clients.Open(clients.Config{Path: s.ClientsFile, Now: time.Now, Foreign: options.Foreign})
 	if err != nil {
 		return err
 	}
 	defer registry.Close()
 	process.Watch(ctx, logger, "clients file", registry.Err)
 
-	db, err := database.Open(ctx, database.Config{
-		Path: filepath.Join(s.StateDir, "vault.db"), StateDir: s.StateDir, Migrations: store.Migrations(), Service: "the vault",
-	})
+	db, kept, err := openState(ctx, s.StateDir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	state, err := store.New(ctx, db)
+	state, err := store.New(ctx, db, store.WithReserve(kept))
 	if err != nil {
 		return err
 	}
@@ -102,8 +115,8 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	defer conn.Close()
-	waiting, err := spool.Open(ctx, s.StateDir)
-	if err != nil {
+	var waiting *spool.Store
+	if err := kept.Write(true, func() (err error) { waiting, err = spool.Open(ctx, s.StateDir); return err }); err != nil {
 		return err
 	}
 	records, err := recorder.Open(ctx, recorder.OpenConfig{
@@ -121,46 +134,69 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	seen.WatchRecorder(records)
 	log := journal.New(records, time.Now, logger)
 
+	changes, err := adoption.New(ctx, adoption.Config{DB: db, Journal: log, Now: time.Now, Logger: logger})
+	if err != nil {
+		return err
+	}
+	options.OnChange, options.Logger = changes.Changed, logger
+	rules, err := security.Open(options)
+	if err != nil {
+		return fmt.Errorf("security configuration: %w", err)
+	}
+	defer rules.Close()
+	changes.Complete(rules.Current().Files)
+	people := server.Humans{Security: rules}
+
 	operators := func() *trust.AllowedSigners { return roots.Current().AllowedSigners }
 	control, err := halt.New(ctx, state)
 	if err != nil {
 		return err
 	}
 	seen.Halted(func() bool { return control.Now().Halted })
-	queue, err := operation.New(ctx, operation.Config{
-		Store: state, Journal: log, Issuer: issue, Halt: control, Operators: operators, LetIn: registry.LetIn, Now: time.Now, Logger: logger,
-		PendingCap: s.Limits.Pending,
-	})
-	if err != nil {
-		return err
-	}
-	rules, err := policy.NewTiers()
-	if err != nil {
-		return err
-	}
 	sinks, err := s.SinkIDs()
 	if err != nil {
 		return err
 	}
+	audiences := make([]string, len(sinks))
+	for i, sink := range sinks {
+		audiences[i] = sink.String()
+	}
 	sessions := session.New(time.Now, s.Limits.Sessions)
+	agreed := consent.New(consent.Config{Operators: operators, Now: time.Now, Clients: consent.Of(registry, people.FourEyes)})
+	book, err := standing.New(ctx, standing.Config{
+		Store: state, Journal: log, Halt: control, Sessions: sessions, Consent: agreed, Operators: operators, Client: registry.Lookup,
+		Audiences: audiences, Limits: people.Limits, Now: time.Now, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	queue, err := operation.New(ctx, operation.Config{
+		Store: state, Journal: log, Issuer: issue, Halt: control, Consent: agreed, Standing: book, LetIn: registry.LetIn, Now: time.Now,
+		Logger: logger, PendingCap: s.Limits.Pending,
+	})
+	if err != nil {
+		return err
+	}
 	tokens := token.New(token.Config{Credential: func(word string) bool {
 		_, known := registry.Authenticate(word)
 		return known
 	}})
 	vault, err := server.New(server.Config{
-		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Policy: rules,
-		Queue: queue, Issuer: issue, Halt: control, Journal: log, Tokens: tokens, Audit: records, Operators: operators, Now: time.Now,
-		Logger: logger, Version: version,
+		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(db, time.Now),
+		Changes: changes, Desktop: desktop.New(time.Now), Queue: queue, Standing: book, Consent: agreed, Issuer: issue, Halt: control,
+		Journal: log, Tokens: tokens, Audit: records, Operators: operators, Now: time.Now, Logger: logger, Version: version,
 	})
 	if err != nil {
 		return err
 	}
 	services := rpc.NewServer(rpc.ServerConfig{
 		Identity: self, Logger: logger, OnRefused: vault.Refused, Tracer: seen.Tracer(),
-		Unary: []grpc.UnaryServerInterceptor{metrics.New(seen.Metrics, queue, sessions).Unary()},
+		Unary: []grpc.UnaryServerInterceptor{metrics.New(seen.Metrics, metrics.Sources{Queue: queue, Sessions: sessions, Standing: book, Rules: rules}).Unary()},
 	})
 	vault.Register(services)
-	return serve(ctx, s, services, vault, log, seen, func() error { return errors.Join(roots.Err(), self.Err(), registry.Err(), log.Check()) })
+	return serve(ctx, s, services, vault, log, seen, func() error {
+		return errors.Join(roots.Err(), self.Err(), registry.Err(), rules.Err(), log.Check())
+	})
 }
 
 // serve listens, runs and drains.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -105,7 +106,18 @@ func TestRunRefuses(t *testing.T) {
 		"no grant key":     {func(s *settings.Settings) { s.GrantKey += "x" }, "grant key"},
 		"another kid":      {func(s *settings.Settings) { s.KID = "other" }, "kid"},
 		"no clients":       {func(s *settings.Settings) { s.ClientsFile += "x" }, "clients.yaml"},
-		"state elsewhere":  {func(s *settings.Settings) { s.StateDir = "/proc/durward" }, "the vault"},
+		"state elsewhere":  {func(s *settings.Settings) { s.StateDir = "/proc/durward" }, "/proc/durward"},
+		"broken rules": {func(s *settings.Settings) {
+			s.SecurityDir = s.TrustDir + "-rules"
+			if err := os.Mkdir(s.SecurityDir, 0o700); err != nil {
+				panic(err)
+			}
+			if err := os.WriteFile(filepath.Join(s.SecurityDir, "tools.yaml"), []byte("tools: {format_disk: {}}\n"), 0o600); err != nil {
+				panic(err)
+			}
+		}, "tools.yaml:1"},
+		"rules of nobody we know": {func(s *settings.Settings) { s.GatewayUser = "nobody-of-that-name" }, "gateway_user"},
+		"the gateway is us":       {func(s *settings.Settings) { s.GatewayUser = strconv.Itoa(os.Getuid()) }, "gateway_user"},
 		"listener is busy": {func(s *settings.Settings) { s.HealthListen = s.Listen }, "127.0.0.1:"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,5 +130,43 @@ func TestRunRefuses(t *testing.T) {
 				t.Errorf("error %v, want one about %q", err, c.want)
 			}
 		})
+	}
+}
+
+// -check reads what binds clients too, and -development is what switches the look at the gateway's user off.
+func TestCheck(t *testing.T) {
+	s := configured(t, platformtest.New(t))
+	if err := s.Check(); err != nil {
+		t.Errorf("good files: %v", err)
+	}
+	s.SecurityDir = filepath.Join(t.TempDir(), "security")
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(s.SecurityDir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("security.yaml", "approvals: {wait_s: 7}\n")
+	write("policy/a.cedar", "permit (principal, action, resource\n")
+	err := s.Check()
+	if err == nil || !strings.Contains(err.Error(), "security.yaml") || !strings.Contains(err.Error(), "policy/a.cedar:") {
+		t.Errorf("broken files: %v", err)
+	}
+	write("security.yaml", "approvals: {wait_s: 70}\n")
+	write("policy/a.cedar", "permit (principal, action, resource);\n")
+	if err := s.Check(); err != nil {
+		t.Errorf("mended: %v", err)
+	}
+	s.GatewayUser = strconv.Itoa(os.Getuid())
+	if err := s.Check(); err == nil {
+		t.Error("the gateway's user is ours, and that is well")
+	}
+	s.Development = true
+	if err := s.Check(); err != nil {
+		t.Errorf("in development: %v", err)
 	}
 }

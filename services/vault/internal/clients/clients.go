@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/security/custody"
 )
 
 // Defaults and bounds of a client's limits.
@@ -32,6 +34,7 @@ const (
 	DefaultPending  = 5
 	maxClients      = 1000
 	maxAgents       = 64
+	maxFile         = 1 << 20
 )
 
 // pollInterval is how soon a change is seen.
@@ -50,16 +53,54 @@ type Client struct {
 	Ceiling     optionsv1.Tier
 	// Sessions and Pending are the most that the client may have open, and waiting for a human.
 	Sessions, Pending int
-	Agents            []string
-	Revoked           bool
+	// Agents are the names that the client may give its own agents; it may give no other.
+	Agents []string
+	// User is the human whose client it is, or "".
+	User    string
+	Revoked bool
+	// Previous is the credential that a rotation replaced, while it is still taken; nil otherwise. What the registry hands out has
+	// none whose time is over.
+	Previous *Credential
+
+	// alone is the client without Previous.
+	alone *Client
+}
+
+// Credential is what a client is let in with.
+type Credential struct {
+	Token [sha256.Size]byte
+	Key   ed25519.PublicKey
+	// Until is when it is not taken any more.
+	Until time.Time
 }
 
 // KeyBound reports whether the client must sign its requests.
 func (c *Client) KeyBound() bool { return c.Key != nil }
 
-// SameCredential reports whether the client is still let in with what it was let in with before.
+// Messaging reports whether the client speaks for people on a messaging platform, each of whom has sessions of their own (CH-1).
+func (c *Client) Messaging() bool { return c.Channel == callv1.Channel_CHANNEL_MESSAGING }
+
+// HasAgent reports whether the client may say that it is that agent; "" is none in particular.
+func (c *Client) HasAgent(name string) bool { return name == "" || slices.Contains(c.Agents, name) }
+
+// SameCredential reports whether the client is still let in with what it was let in with before: its credential, or the one that
+// a rotation replaced and that is still taken. What decides on its calls must be the same too: its channel and whose it is.
 func (c *Client) SameCredential(before *Client) bool {
-	return !c.Revoked && c.Token == before.Token && string(c.Key) == string(before.Key) && c.Channel == before.Channel
+	if c.Revoked || c.Channel != before.Channel || c.ChannelName != before.ChannelName || c.User != before.User {
+		return false
+	}
+	same := func(token [sha256.Size]byte, key ed25519.PublicKey) bool {
+		return token == before.Token && string(key) == string(before.Key)
+	}
+	return same(c.Token, c.Key) || c.Previous != nil && same(c.Previous.Token, c.Previous.Key)
+}
+
+// at is the client at a time: a previous credential ends by itself.
+func (c *Client) at(now time.Time) *Client {
+	if c.Previous != nil && !stillTaken(now, c.Previous.Until) {
+		return c.alone
+	}
+	return c
 }
 
 // entry is a client as the file writes it. deploy/config/clients.yaml says what each field means.
@@ -71,7 +112,15 @@ type entry struct {
 	TierCeiling string   `yaml:"tier_ceiling"`
 	Limits      limits   `yaml:"limits"`
 	Agents      []string `yaml:"agents"`
+	User        string   `yaml:"user"`
+	Previous    previous `yaml:"previous"`
 	Revoked     bool     `yaml:"revoked"`
+}
+
+type previous struct {
+	TokenSHA256 string `yaml:"token_sha256"`
+	Key         string `yaml:"key"`
+	Until       string `yaml:"until"`
 }
 
 type limits struct {
@@ -92,6 +141,8 @@ var (
 // Registry is the file as it was last good. It is safe for concurrent use.
 type Registry struct {
 	path    string
+	now     func() time.Time
+	foreign *custody.Foreign
 	current atomic.Pointer[[]*Client]
 	failure atomic.Pointer[error]
 	stop    chan struct{}
@@ -99,15 +150,26 @@ type Registry struct {
 	once    sync.Once
 }
 
+// Config is what a Registry needs.
+type Config struct {
+	// Path is where clients.yaml is.
+	Path string
+	// Now is the clock that ends a previous credential; nil is time.Now.
+	Now func() time.Time
+	// Foreign may neither own nor write the file, nor a folder above it; nil: nobody is looked at.
+	Foreign *custody.Foreign
+}
+
 // Open reads the file and watches it until Close.
-func Open(path string) (*Registry, error) {
-	r := &Registry{path: path, stop: make(chan struct{})}
+func Open(c Config) (*Registry, error) {
+	r := &Registry{path: c.Path, now: c.Now, foreign: c.Foreign, stop: make(chan struct{})}
+	if r.now == nil {
+		r.now = time.Now
+	}
 	mark := r.stamp()
-	list, err := Read(path)
-	if err != nil {
+	if err := r.Reload(); err != nil {
 		return nil, err
 	}
-	r.current.Store(&list)
 	r.stopped.Add(1)
 	go r.watch(mark)
 	return r, nil
@@ -121,7 +183,7 @@ func (r *Registry) Close() {
 
 // Reload reads the file now instead of within a second.
 func (r *Registry) Reload() error {
-	list, err := Read(r.path)
+	list, err := r.read()
 	if err != nil {
 		r.failure.Store(&err)
 		return err
@@ -129,6 +191,17 @@ func (r *Registry) Reload() error {
 	r.current.Store(&list)
 	r.failure.Store(nil)
 	return nil
+}
+
+func (r *Registry) read() ([]*Client, error) {
+	if r.foreign == nil {
+		return Read(r.path)
+	}
+	data, err := custody.ReadFile(r.path, maxFile, r.foreign)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.path, err)
+	}
+	return parse(r.path, data)
 }
 
 // Err returns what is wrong with the file as it is now, or nil.
@@ -150,30 +223,65 @@ func (r *Registry) Count() int {
 	return n
 }
 
-// Authenticate returns the client whose token it is. It does the same work whoever asks: the token is hashed and compared
-// with every client's.
+// Authenticate returns the client whose token it is, with the credential that the token is of. It does the same work whoever
+// asks: the token is hashed and compared with every client's.
 func (r *Registry) Authenticate(token string) (*Client, bool) {
-	digest := sha256.Sum256([]byte(token))
-	var found *Client
+	digest, now := sha256.Sum256([]byte(token)), r.now()
+	var found, before *Client
 	for _, c := range *r.current.Load() {
 		if subtle.ConstantTimeCompare(digest[:], c.Token[:]) == 1 {
 			found = c
 		}
+		if c.Previous != nil && subtle.ConstantTimeCompare(digest[:], c.Previous.Token[:]) == 1 {
+			before = c
+		}
 	}
-	if found == nil || found.Revoked {
+	switch {
+	case found != nil && !found.Revoked:
+		return found.at(now), true
+	case before != nil && !before.Revoked && before.at(now).Previous != nil:
+		old := *before
+		old.Token, old.Key = before.Previous.Token, before.Previous.Key
+		return &old, true
+	default:
 		return nil, false
 	}
-	return found, true
 }
 
 // Lookup finds a client that is let in by its id.
 func (r *Registry) Lookup(id string) (*Client, bool) {
 	for _, c := range *r.current.Load() {
 		if c.ID == id && !c.Revoked {
-			return c, true
+			return c.at(r.now()), true
 		}
 	}
 	return nil, false
+}
+
+// Keys returns the own keys of every client that the file names, be it revoked or its key rotated out: who asks must not be who
+// allows.
+func (r *Registry) Keys() []ed25519.PublicKey {
+	var out []ed25519.PublicKey
+	for _, c := range *r.current.Load() {
+		if c.Key != nil {
+			out = append(out, c.Key)
+		}
+		if c.Previous != nil && c.Previous.Key != nil {
+			out = append(out, c.Previous.Key)
+		}
+	}
+	return out
+}
+
+// IDs returns the names of the clients that are let in, in the file's order.
+func (r *Registry) IDs() []string {
+	var out []string
+	for _, c := range *r.current.Load() {
+		if !c.Revoked {
+			out = append(out, c.ID)
+		}
+	}
+	return out
 }
 
 // LetIn reports whether there is a client of that id that is let in.
@@ -218,6 +326,18 @@ func Read(path string) ([]*Client, error) {
 	if err := config.Load(path, &doc); err != nil {
 		return nil, err
 	}
+	return doc.read()
+}
+
+func parse(name string, data []byte) ([]*Client, error) {
+	var doc document
+	if err := config.Parse(name, data, &doc); err != nil {
+		return nil, err
+	}
+	return doc.read()
+}
+
+func (doc document) read() ([]*Client, error) {
 	if len(doc.Clients) > maxClients {
 		return nil, fmt.Errorf("clients: more than %d clients", maxClients)
 	}
@@ -230,10 +350,13 @@ func Read(path string) ([]*Client, error) {
 			return nil, fmt.Errorf("clients[%d]: %w", i, err)
 		case ids[c.ID]:
 			return nil, fmt.Errorf("clients[%d]: the id %q is used twice", i, c.ID)
-		case tokens[c.Token]:
-			return nil, fmt.Errorf("clients[%d]: %q has another client's token", i, c.ID)
+		case tokens[c.Token], c.Previous != nil && (tokens[c.Previous.Token] || c.Previous.Token == c.Token):
+			return nil, fmt.Errorf("clients[%d]: %q has a token that is there already", i, c.ID)
 		}
 		ids[c.ID], tokens[c.Token] = true, true
+		if c.Previous != nil {
+			tokens[c.Previous.Token] = true
+		}
 		out = append(out, c)
 	}
 	return out, nil
@@ -243,12 +366,14 @@ func (e entry) client() (*Client, error) {
 	if !idPattern.MatchString(e.ID) {
 		return nil, errors.New("id must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit")
 	}
-	c := &Client{ID: e.ID, Revoked: e.Revoked, Sessions: e.Limits.Sessions, Pending: e.Limits.Pending, Agents: e.Agents}
-	token, err := hex.DecodeString(e.TokenSHA256)
-	if err != nil || len(token) != sha256.Size || strings.ToLower(e.TokenSHA256) != e.TokenSHA256 {
-		return nil, fmt.Errorf("%s: token_sha256 must be 64 lower-case hex digits", e.ID)
+	c := &Client{ID: e.ID, Revoked: e.Revoked, Sessions: e.Limits.Sessions, Pending: e.Limits.Pending, Agents: e.Agents, User: e.User}
+	if c.User != "" && !idPattern.MatchString(c.User) {
+		return nil, fmt.Errorf("%s: user must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit", e.ID)
 	}
-	c.Token = [sha256.Size]byte(token)
+	var err error
+	if c.Token, err = parseDigest(e.TokenSHA256); err != nil {
+		return nil, fmt.Errorf("%s: token_sha256 %w", e.ID, err)
+	}
 	if c.Key, err = parseKey(e.Key); err != nil {
 		return nil, fmt.Errorf("%s: %w", e.ID, err)
 	}
@@ -282,7 +407,39 @@ func (e entry) client() (*Client, error) {
 			return nil, fmt.Errorf("%s: an agent's name is 1 to 64 letters, digits, _ . and -", e.ID)
 		}
 	}
+	if e.Previous != (previous{}) {
+		if err := c.addPrevious(e.Previous); err != nil {
+			return nil, fmt.Errorf("%s: previous.%w", e.ID, err)
+		}
+	}
 	return c, nil
+}
+
+func (c *Client) addPrevious(p previous) (err error) {
+	alone, old := *c, &Credential{}
+	if old.Token, err = parseDigest(p.TokenSHA256); err != nil {
+		return fmt.Errorf("token_sha256 %w", err)
+	}
+	if old.Key, err = parseKey(p.Key); err != nil {
+		return err
+	}
+	if c.KeyBound() != (old.Key != nil) {
+		// An old token that needs no key beside a new one that does would be the way around the key.
+		return errors.New("key must be there if the client has a key, and only then")
+	}
+	if old.Until, err = time.Parse(time.RFC3339, p.Until); err != nil {
+		return errors.New("until must be a time such as 2026-01-31T12:00:00Z")
+	}
+	c.alone, c.Previous = &alone, old
+	return nil
+}
+
+func parseDigest(s string) ([sha256.Size]byte, error) {
+	raw, err := hex.DecodeString(s)
+	if err != nil || len(raw) != sha256.Size || strings.ToLower(s) != s {
+		return [sha256.Size]byte{}, errors.New("must be 64 lower-case hex digits")
+	}
+	return [sha256.Size]byte(raw), nil
 }
 
 func parseKey(line string) (ed25519.PublicKey, error) {

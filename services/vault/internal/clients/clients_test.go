@@ -13,6 +13,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/security/custody"
 )
 
 const edKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl laptop"
@@ -85,8 +86,18 @@ func TestReadRefuses(t *testing.T) {
 		"negative limit":             one("limits: {sessions: -1}"),
 		"too many pending":           one("limits: {pending: 51}"),
 		"agent with a space":         one("agents: [a b]"),
-		"two of one id":              one() + strings.TrimPrefix(one("token_sha256: "+digest("u")), "clients:\n"),
-		"two of one token":           one() + strings.TrimPrefix(one("id: other"), "clients:\n"),
+		"user with a path":           one(`user: "../root"`),
+		"user with a colon":          one(`user: "operator:alice"`),
+		"previous without a token":   one("previous: {until: 2030-01-01T00:00:00Z}"),
+		"previous without an end":    one("previous: {token_sha256: " + digest("old") + "}"),
+		"previous for ever":          one("previous: {token_sha256: " + digest("old") + ", until: never}"),
+		"previous is the same token": one("previous: {token_sha256: " + digest("t") + ", until: 2030-01-01T00:00:00Z}"),
+		"previous without the key":   one("key: "+edKey, "previous: {token_sha256: "+digest("old")+", until: 2030-01-01T00:00:00Z}"),
+		"previous with a key alone":  one("previous: {token_sha256: " + digest("old") + ", key: " + edKey + ", until: 2030-01-01T00:00:00Z}"),
+		"previous is another's token": one() + strings.TrimPrefix(
+			one("id: other", "token_sha256: "+digest("u"), "previous: {token_sha256: "+digest("t")+", until: 2030-01-01T00:00:00Z}"), "clients:\n"),
+		"two of one id":    one() + strings.TrimPrefix(one("token_sha256: "+digest("u")), "clients:\n"),
+		"two of one token": one() + strings.TrimPrefix(one("id: other"), "clients:\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, err := Read(write(t, "", text))
@@ -122,7 +133,7 @@ func TestRead(t *testing.T) {
 
 func TestAuthenticate(t *testing.T) {
 	text := one() + strings.TrimPrefix(one("id: gone", "token_sha256: "+digest("g"), "revoked: true"), "clients:\n")
-	r, err := Open(write(t, "", text))
+	r, err := Open(Config{Path: write(t, "", text)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +157,7 @@ func TestAuthenticate(t *testing.T) {
 func TestHotReloadKeepsTheLastGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := write(t, "", one())
-		r, err := Open(path)
+		r, err := Open(Config{Path: path})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,10 +190,12 @@ func TestHotReloadKeepsTheLastGood(t *testing.T) {
 func TestSameCredential(t *testing.T) {
 	before := &Client{ID: "a", Token: sha256.Sum256([]byte("t")), Channel: callv1.Channel_CHANNEL_CLI}
 	for name, change := range map[string]func(*Client){
-		"revoked":         func(c *Client) { c.Revoked = true },
-		"another token":   func(c *Client) { c.Token[0]++ },
-		"a key now":       func(c *Client) { c.Key = make([]byte, 32) },
-		"another channel": func(c *Client) { c.Channel = callv1.Channel_CHANNEL_API },
+		"revoked":          func(c *Client) { c.Revoked = true },
+		"another token":    func(c *Client) { c.Token[0]++ },
+		"a key now":        func(c *Client) { c.Key = make([]byte, 32) },
+		"another user":     func(c *Client) { c.User = "bob" },
+		"another platform": func(c *Client) { c.ChannelName = "signal" },
+		"another channel":  func(c *Client) { c.Channel = callv1.Channel_CHANNEL_API },
 	} {
 		now := *before
 		change(&now)
@@ -194,5 +207,101 @@ func TestSameCredential(t *testing.T) {
 	now.Ceiling, now.Agents = optionsv1.Tier_TIER_READ, []string{"x"}
 	if !now.SameCredential(before) {
 		t.Error("another ceiling ends the session")
+	}
+}
+
+// A rotation with an overlap: both credentials let in until the end, sessions of either go on, and at the end the old one and its
+// sessions are over at once, though nobody touched the file.
+func TestRotation(t *testing.T) {
+	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	until := now.Add(time.Hour)
+	path := write(t, "", one("token_sha256: "+digest("old")))
+	r, err := Open(Config{Path: path, Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	before, ok := r.Authenticate("old")
+	if !ok {
+		t.Fatal("not let in before the rotation")
+	}
+	write(t, path, one("token_sha256: "+digest("new"), "previous: {token_sha256: "+digest("old")+", until: "+until.Format(time.RFC3339)+"}"))
+	if err := r.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	held := func(opened *Client) bool {
+		c, ok := r.Lookup("claude")
+		return ok && c.SameCredential(opened)
+	}
+	newer, ok := r.Authenticate("new")
+	if !ok || !held(newer) {
+		t.Error("the new credential does not let in")
+	}
+	old, ok := r.Authenticate("old")
+	if !ok || !held(old) || !held(before) {
+		t.Error("the old credential, or its session, ended before its time")
+	}
+	now = until.Add(-time.Nanosecond)
+	if _, ok := r.Authenticate("old"); !ok {
+		t.Error("the old credential ended before its time")
+	}
+	now = until
+	if _, ok := r.Authenticate("old"); ok || held(old) || held(before) {
+		t.Error("the old credential, or its session, is there after its end")
+	}
+	if _, ok := r.Authenticate("new"); !ok || !held(newer) {
+		t.Error("the new credential ended with the old one")
+	}
+	write(t, path, one("token_sha256: "+digest("new"), "revoked: true", "previous: {token_sha256: "+digest("old")+", until: 2099-01-01T00:00:00Z}"))
+	if err := r.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	for _, token := range []string{"old", "new"} {
+		if _, ok := r.Authenticate(token); ok {
+			t.Errorf("a revoked client is let in with its %s credential", token)
+		}
+	}
+}
+
+// A file that the gateway's user owns, or may write, is no human's word.
+func TestForeignFile(t *testing.T) {
+	path := write(t, "", one())
+	stranger := &custody.Foreign{UID: 54321, GIDs: []uint32{54321}}
+	r, err := Open(Config{Path: path, Foreign: stranger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	write(t, path, one("token_sha256: "+digest("planted")))
+	if err := os.Chmod(path, 0o666); err != nil { // #nosec G302 -- that is the attack
+		t.Fatal(err)
+	}
+	if err := r.Reload(); err == nil || r.Err() == nil {
+		t.Error("a file that others may write is read")
+	}
+	if _, ok := r.Authenticate("planted"); ok {
+		t.Error("a planted client is let in")
+	}
+	if _, ok := r.Authenticate("t"); !ok {
+		t.Error("what was good before is gone")
+	}
+	if _, err := Open(Config{Path: path, Foreign: stranger}); err == nil {
+		t.Error("opened with a file that others may write")
+	}
+}
+
+func TestKeys(t *testing.T) {
+	path := write(t, "", one("key: "+edKey, "revoked: true"))
+	r, err := Open(Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	key, err := parseKey(edKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if keys := r.Keys(); len(keys) != 1 || !keys[0].Equal(key) {
+		t.Errorf("a revoked client's key is not among %v", keys)
 	}
 }

@@ -62,6 +62,7 @@ func (i *Issuer) Grant(o *store.Operation, use uint32) (*callv1.SignedGrant, *ca
 		PolicyDigest:    o.PolicyDigest,
 		RequestId:       o.RequestID,
 		Epoch:           o.Epoch,
+		Dangerous:       o.Dangerous,
 		IssuedAt:        timestamppb.New(now),
 		NotBefore:       timestamppb.New(now),
 		ExpiresAt:       timestamppb.New(now.Add(grant.MaxGrantLife)),

@@ -130,6 +130,16 @@ var sentences = map[string]string{
 	"policy":            "policy does not allow it",
 	"approve":           "a human approved it, once",
 	"command":           "a human's own command",
+	"scope":             "a human let this session do it",
+	"dangerous":         "the session is in dangerous mode: nobody was asked",
+	"unattended":        "a human's file lets it run unattended",
+	"scope-granted":     "a human let a session do this without being asked",
+	"dangerous-asked":   "a human wants dangerous mode for a session",
+	"dangerous-granted": "a human put a session into dangerous mode",
+	"standing-refused":  "a signed permission was not accepted",
+	"standing-ended":    "what a human let a session do has ended",
+	"mute":              "an operator does not want to be asked by this client",
+	"unmute":            "an operator may be asked by this client again",
 	"deny":              "a human refused it",
 	"expire":            "nobody came for it in time",
 	"grant":             "a live call may carry it out",
@@ -152,12 +162,16 @@ func Operation(kind auditv1.Kind, status auditv1.Status, o *store.Operation) *au
 		Kind: kind, Status: status, OperationId: o.ID, Tool: o.ToolName, Tier: o.Tier,
 		Body: &auditv1.Body{
 			Principal: o.Principal, Session: o.Session, Channel: o.Channel, Source: o.ToolSource, ParentRequestId: o.RequestID,
+			Dangerous: o.Dangerous,
 			Details: map[string]string{
 				"arguments_digest": "sha256:" + hex.EncodeToString(o.ArgumentsDigest),
 				"audience":         o.Audience,
 				"epoch":            strconv.FormatUint(o.Epoch, 10),
 			},
 		},
+	}
+	if o.Rule != "" {
+		r.Body.Details["rule"] = clean.Line(o.Rule, 512)
 	}
 	return r
 }

@@ -11,6 +11,7 @@ import (
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/telemetry/span"
 	"durward.internal/services/vault/internal/operation"
 )
@@ -21,13 +22,29 @@ type Queue interface{ Census() operation.Census }
 // Sessions is what is counted of the sessions.
 type Sessions interface{ Count() int }
 
+// Standing is what is counted of what humans let sessions do.
+type Standing interface {
+	Count() (scopes, dangerous, muted int)
+}
+
+// Rules is what is counted of the security configuration.
+type Rules interface{ Current() *security.State }
+
+// Sources are what is asked at each scrape.
+type Sources struct {
+	Queue    Queue
+	Sessions Sessions
+	Standing Standing
+	Rules    Rules
+}
+
 // Metrics counts the vault's decisions. It is safe for concurrent use.
 type Metrics struct {
 	authorisations, decisions, redemptions, openings *prometheus.CounterVec
 }
 
 // New registers the metrics.
-func New(registry prometheus.Registerer, queue Queue, sessions Sessions) *Metrics {
+func New(registry prometheus.Registerer, sources Sources) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
@@ -37,7 +54,7 @@ func New(registry prometheus.Registerer, queue Queue, sessions Sessions) *Metric
 		redemptions:    counter("durward_vault_redemptions_total", "Grants that sinks brought, by whether they were spent (ok) or why they were refused.", "result"),
 		openings:       counter("durward_vault_session_openings_total", "Sessions that clients asked for, by whether they got one (ok) or why not.", "result"),
 	}
-	registry.MustRegister(m.authorisations, m.decisions, m.redemptions, m.openings, &census{queue: queue, sessions: sessions})
+	registry.MustRegister(m.authorisations, m.decisions, m.redemptions, m.openings, &census{sources})
 	// Counters that alerts look at are there from the start, or the first refusal would not show as an increase.
 	for _, result := range []string{span.OK, "DENIED", "EXPIRED", "ALREADY_SPENT"} {
 		m.redemptions.WithLabelValues(result)
@@ -62,6 +79,10 @@ func (m *Metrics) Unary() grpc.UnaryServerInterceptor {
 			m.decisions.WithLabelValues("deny", result(err)).Inc()
 		case vaultv1.ApprovalService_GrantCommand_FullMethodName:
 			m.decisions.WithLabelValues("command", result(err)).Inc()
+		case vaultv1.StandingService_GrantScope_FullMethodName:
+			m.decisions.WithLabelValues("scope", result(err)).Inc()
+		case vaultv1.StandingService_ConfirmDangerous_FullMethodName:
+			m.decisions.WithLabelValues("dangerous", result(err)).Inc()
 		case vaultv1.RedeemService_Redeem_FullMethodName:
 			m.redemptions.WithLabelValues(result(err)).Inc()
 		case vaultv1.SessionService_OpenSession_FullMethodName:
@@ -85,20 +106,20 @@ var (
 	limit      = prometheus.NewDesc("durward_vault_pending_limit", "How many operations may wait for a human before further ones are refused.", nil, nil)
 	waiters    = prometheus.NewDesc("durward_vault_waits_held", "Calls that are held open for an operation.", nil, nil)
 	open       = prometheus.NewDesc("durward_vault_sessions", "Open sessions of clients.", nil, nil)
+	inForce    = prometheus.NewDesc("durward_vault_standing", "What humans let sessions do without being asked each time, by its kind.", []string{"kind"}, nil)
+	muted      = prometheus.NewDesc("durward_vault_muted", "Clients that operators do not want to be asked by for a while.", nil, nil)
+	files      = prometheus.NewDesc("durward_vault_config_files", "Files of the security configuration, by whether they are in force as they are (ok) or were refused.", []string{"state"}, nil)
 )
 
-// census asks the queue and the table at each scrape.
-type census struct {
-	queue    Queue
-	sessions Sessions
-}
+// census asks its sources at each scrape.
+type census struct{ Sources }
 
 // Describe implements prometheus.Collector.
 func (c *census) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, out) }
 
 // Collect implements prometheus.Collector.
 func (c *census) Collect(out chan<- prometheus.Metric) {
-	now := c.queue.Census()
+	now := c.Queue.Census()
 	for state, n := range now.States {
 		name := strings.ToLower(strings.TrimPrefix(state.String(), "OPERATION_STATE_"))
 		out <- prometheus.MustNewConstMetric(operations, prometheus.GaugeValue, float64(n), name)
@@ -106,5 +127,19 @@ func (c *census) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(oldest, prometheus.GaugeValue, now.Oldest.Seconds())
 	out <- prometheus.MustNewConstMetric(limit, prometheus.GaugeValue, float64(now.PendingCap))
 	out <- prometheus.MustNewConstMetric(waiters, prometheus.GaugeValue, float64(now.Waiters))
-	out <- prometheus.MustNewConstMetric(open, prometheus.GaugeValue, float64(c.sessions.Count()))
+	out <- prometheus.MustNewConstMetric(open, prometheus.GaugeValue, float64(c.Sessions.Count()))
+	scopes, dangerous, mutes := c.Standing.Count()
+	out <- prometheus.MustNewConstMetric(inForce, prometheus.GaugeValue, float64(scopes), "scope")
+	out <- prometheus.MustNewConstMetric(inForce, prometheus.GaugeValue, float64(dangerous), "dangerous")
+	out <- prometheus.MustNewConstMetric(muted, prometheus.GaugeValue, float64(mutes))
+	good, refused := 0, 0
+	for _, f := range c.Rules.Current().Files {
+		if f.Problem == "" {
+			good++
+		} else {
+			refused++
+		}
+	}
+	out <- prometheus.MustNewConstMetric(files, prometheus.GaugeValue, float64(good), "ok")
+	out <- prometheus.MustNewConstMetric(files, prometheus.GaugeValue, float64(refused), "refused")
 }

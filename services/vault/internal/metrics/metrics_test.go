@@ -13,6 +13,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/telemetry/telemetrytest"
 	"durward.internal/services/vault/internal/operation"
 )
@@ -25,11 +26,21 @@ type sessions int
 
 func (s sessions) Count() int { return int(s) }
 
+type standing struct{ scopes, dangerous, muted int }
+
+func (s standing) Count() (scopes, dangerous, muted int) { return s.scopes, s.dangerous, s.muted }
+
+type rules struct{}
+
+func (rules) Current() *security.State {
+	return &security.State{Files: []security.File{{Name: "a"}, {Name: "b", Problem: "broken"}, {Name: "policy/", Problem: "a link"}}}
+}
+
 func TestCounts(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	m := New(registry, queue{
+	m := New(registry, Sources{Queue: queue{
 		States: map[vaultv1.OperationState]int{vaultv1.OperationState_OPERATION_STATE_PENDING: 3}, Oldest: 90 * time.Second, Waiters: 2, PendingCap: 50,
-	}, sessions(7))
+	}, Sessions: sessions(7), Standing: standing{2, 1, 3}, Rules: rules{}})
 	call := func(method string, response any, err error) {
 		t.Helper()
 		got, gotErr := m.Unary()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method},
@@ -64,6 +75,11 @@ func TestCounts(t *testing.T) {
 		`durward_vault_redemptions_total{result="INTERNAL"}`:                1,
 		`durward_vault_redemptions_total{result="ok"}`:                      1,
 		`durward_vault_session_openings_total{result="UNAUTHENTICATED"}`:    1,
+		`durward_vault_config_files{state="ok"}`:                            1,
+		`durward_vault_config_files{state="refused"}`:                       2,
+		`durward_vault_muted`:                                               3,
+		`durward_vault_standing{kind="dangerous"}`:                          1,
+		`durward_vault_standing{kind="scope"}`:                              2,
 		`durward_vault_sessions`:                                            7,
 		`durward_vault_waits_held`:                                          2,
 	}

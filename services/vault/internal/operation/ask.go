@@ -2,6 +2,7 @@ package operation
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"time"
@@ -26,6 +27,8 @@ type Request struct {
 	PendingLimit int
 	// Rule is the policy's rule that asks.
 	Rule string
+	// Wait is how long it may wait, at most Life; 0 means Life.
+	Wait time.Duration
 }
 
 // Ask returns the operation of the request: a new one that waits, or the identical one that is pending, approved or running
@@ -48,12 +51,16 @@ func (q *Queue) Ask(ctx context.Context, r Request) (_ *store.Operation, joined 
 			o := e.op
 			q.mu.Unlock()
 			record := journal.Operation(auditv1.Kind_KIND_ASKED, auditv1.Status_STATUS_PENDING, &o)
-			record.Body.Action = "joined"
+			record.Body.Action, record.Body.Dangerous = "joined", false // it gives nothing
 			record.Body.DecisionSource = r.Rule
 			if err := q.Journal.Follow(ctx, record); err != nil {
 				return nil, false, err
 			}
 			return &o, true, nil
+		}
+		if err := q.mutedLocked(r.Operation.Principal); err != nil {
+			q.mu.Unlock()
+			return nil, false, err
 		}
 		if other, ok := q.busy[key]; ok {
 			q.mu.Unlock()
@@ -79,16 +86,43 @@ func (q *Queue) Ask(ctx context.Context, r Request) (_ *store.Operation, joined 
 		}
 		q.releaseLocked(key)
 		q.mu.Unlock()
+		if err == nil {
+			err = q.mutedMeanwhile(ctx, o)
+		}
 		return o, false, err
 	}
+}
+
+func (q *Queue) mutedLocked(principal string) error {
+	if q.Standing == nil {
+		return nil
+	}
+	until, muted := q.Standing.Muted(principal)
+	if !muted {
+		return nil
+	}
+	return fault.New(callv1.Code_CODE_MUTED, "an operator does not want to be asked by this client for a while",
+		fault.WithRetry(until.Sub(q.Now()).Round(time.Second)))
+}
+
+// mutedMeanwhile denies what came to wait while an operator muted its principal, which found nothing to deny.
+func (q *Queue) mutedMeanwhile(ctx context.Context, o *store.Operation) error {
+	err := q.mutedLocked(o.Principal)
+	if err == nil {
+		return nil
+	}
+	if _, failed := q.Deny(ctx, o.ID, "muted", "mute"); failed != nil && !fault.Is(failed, callv1.Code_CODE_CONFLICT) {
+		return failed
+	}
+	return err
 }
 
 func (q *Queue) ask(ctx context.Context, r Request, epoch uint64) (*store.Operation, error) {
 	o := r.Operation
 	now := q.Now()
-	o.ID, o.State, o.Epoch, o.AskedAt = grant.NewID(), pending, epoch, now
+	o.ID, o.State, o.Epoch, o.AskedAt, o.Rule = grant.NewID(), pending, epoch, now, r.Rule
 	// Whole seconds, as a statement writes them.
-	o.ExpiresAt = now.Add(Life).Truncate(time.Second)
+	o.ExpiresAt = now.Add(min(cmp.Or(r.Wait, Life), Life)).Truncate(time.Second)
 	arguments, err := journal.Arguments(r.Arguments)
 	if err != nil {
 		return nil, err
@@ -108,16 +142,28 @@ func (q *Queue) ask(ctx context.Context, r Request, epoch uint64) (*store.Operat
 	return &o, nil
 }
 
-// identicalLocked finds the operation that an identical request joins.
+// alone reports whether an operation runs without an approval of its own.
+func alone(o *store.Operation) bool { return o.Standing() || o.Authority == store.ByUnattended }
+
+// identicalLocked finds the operation that an identical request joins: one that may run before one that waits.
 func (q *Queue) identicalLocked(want *store.Operation, epoch uint64) *entry {
 	now := q.Now()
+	var waiting *entry
 	for _, e := range q.live {
 		if e.op.Principal != want.Principal || e.op.Epoch != epoch || !bytes.Equal(e.op.ToolDigest, want.ToolDigest) ||
 			!bytes.Equal(e.op.ArgumentsDigest, want.ArgumentsDigest) {
 			continue
 		}
+		// What nobody approved by itself is its own session's alone: no other session gets a grant that names it.
+		if (alone(&e.op) || alone(want)) && e.op.Session != want.Session {
+			continue
+		}
 		switch e.op.State {
-		case pending, approved:
+		case pending:
+			if now.Before(e.op.ExpiresAt) {
+				waiting = e
+			}
+		case approved:
 			if now.Before(e.op.ExpiresAt) {
 				return e
 			}
@@ -127,7 +173,7 @@ func (q *Queue) identicalLocked(want *store.Operation, epoch uint64) *entry {
 			}
 		}
 	}
-	return nil
+	return waiting
 }
 
 func (q *Queue) releaseLocked(key string) {

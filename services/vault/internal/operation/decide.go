@@ -29,21 +29,38 @@ func (q *Queue) Approve(ctx context.Context, id string, h *callv1.HumanStatement
 	if err != nil {
 		return nil, err
 	}
-	o, err := q.approve(ctx, e.op, h, caller)
+	o, err := q.approve(ctx, e.op, h, statement.KindApprove, caller)
 	return q.settleClaim(e, o, err)
 }
 
-func (q *Queue) approve(ctx context.Context, o store.Operation, h *callv1.HumanStatement, caller string) (*store.Operation, error) {
+// ApproveUnder lets a pending operation run once by a scope that a human granted, as one of its uses, which the caller has taken.
+// Errors are Approve's.
+func (q *Queue) ApproveUnder(ctx context.Context, id string, scope *callv1.HumanStatement, caller string) (*vaultv1.Operation, error) {
+	e, err := q.claim(id)
+	if err != nil {
+		return nil, err
+	}
+	o, err := q.approve(ctx, e.op, scope, statement.KindScope, caller)
+	return q.settleClaim(e, o, err)
+}
+
+func (q *Queue) approve(ctx context.Context, o store.Operation, h *callv1.HumanStatement, kind statement.Kind, caller string) (*store.Operation, error) {
 	if err := q.Halt.Within(o.Epoch, func() error { return nil }); err != nil {
 		return nil, err
 	}
-	v, err := q.approval(&o, h)
+	v, err := q.approval(&o, h, kind)
 	if v, err = humanAgreed(h, v, err); err != nil {
 		q.refuseStatement(ctx, &o, caller, err)
 		return nil, fault.New(callv1.Code_CODE_DENIED, "the statement does not approve this operation", fault.WithCause(err))
 	}
-	// Statement.check parsed the digest before; a statement without one approves nothing at a sink.
-	o.SubjectDigest, _ = canonical.ParseDigest(v.SubjectDigest)
+	used := &store.UsedStatement{Digest: v.Digest[:], OperationID: o.ID, Kind: string(v.Kind), Operator: v.Operator, UsedAt: q.Now()}
+	o.Authority = store.ByApproval
+	if kind == statement.KindScope {
+		o.Authority, used = store.ByScope, nil // its grant used it up
+	} else {
+		// Statement.check parsed the digest before; a statement without one approves nothing at a sink.
+		o.SubjectDigest, _ = canonical.ParseDigest(v.SubjectDigest)
+	}
 	o.State, o.DecidedAt, o.DecidedBy = approved, q.Now(), v.Operator
 	o.Statement, o.Signature = h.GetStatement(), h.GetSignature()
 	if v.Ends.Before(o.ExpiresAt) {
@@ -55,9 +72,7 @@ func (q *Queue) approve(ctx context.Context, o store.Operation, h *callv1.HumanS
 		return nil, err
 	}
 	err = q.Halt.Within(o.Epoch, func() error {
-		return q.Store.Approve(context.WithoutCancel(ctx), &o, store.UsedStatement{
-			Digest: v.Digest[:], OperationID: o.ID, Kind: string(v.Kind), Operator: v.Operator, UsedAt: o.DecidedAt,
-		})
+		return q.Store.Approve(context.WithoutCancel(ctx), &o, used)
 	})
 	if errors.Is(err, store.ErrStatementUsed) {
 		return nil, errStatementUsed(err)
@@ -69,27 +84,34 @@ func (q *Queue) approve(ctx context.Context, o store.Operation, h *callv1.HumanS
 }
 
 // approval verifies a statement and holds it to the operation, field by field: what a sink will do with the grant.
-func (q *Queue) approval(o *store.Operation, h *callv1.HumanStatement) (*statement.Verified, error) {
-	v, err := statement.Verify(h, q.Operators(), q.Now(), statement.Skew)
+func (q *Queue) approval(o *store.Operation, h *callv1.HumanStatement, kind statement.Kind) (*statement.Verified, error) {
+	v, err := q.Consent.Verify(h, o.Principal)
 	if err != nil {
 		return nil, err
 	}
-	if v.Kind != statement.KindApprove {
+	if v.Kind != kind {
 		return nil, fmt.Errorf("%w: it is of kind %s", statement.ErrCover, v.Kind)
 	}
-	subject, err := canonical.ParseDigest(v.SubjectDigest)
-	if err != nil {
-		return nil, err
+	var subject []byte // of a single call; what a scope or dangerous mode may act on the sink judges, which alone knows it
+	if kind == statement.KindApprove {
+		if subject, err = canonical.ParseDigest(v.SubjectDigest); err != nil {
+			return nil, err
+		}
+	} else if !boundEnough(o.KeyBound) {
+		return nil, errUnbound
 	}
 	err = v.Covers(&callv1.Grant{
 		OperationId: o.ID, Use: 1, Principal: o.Principal, Session: o.Session, Channel: o.Channel, Tool: o.ToolRef(),
-		ArgumentsDigest: o.ArgumentsDigest, SubjectDigest: subject, Audience: o.Audience, Epoch: o.Epoch,
+		ArgumentsDigest: o.ArgumentsDigest, SubjectDigest: subject, Audience: o.Audience, Epoch: o.Epoch, Dangerous: o.Dangerous,
 	}, o.ToolRef(), o.Tier, o.Arguments, nil)
 	if err != nil {
 		return nil, err
 	}
 	return v, nil
 }
+
+// errUnbound: nothing but a client's own key shows that a call without a human's look at it is the client's.
+var errUnbound = errors.New("the client does not sign its requests")
 
 // Deny ends a pending operation with the operator's words. It needs no statement: refusing is always safe, with or without
 // audit, and during a halt.
@@ -107,6 +129,29 @@ func (q *Queue) Deny(ctx context.Context, id, reason, caller string) (*vaultv1.O
 	record.Body.Action, record.Body.Reason, record.Body.DecisionSource = "deny", reason, caller
 	q.Journal.Note(ctx, record)
 	return q.settleClaim(e, &o, nil)
+}
+
+// DenyAll denies what waits of a principal, with the operator's words, and returns how many there were.
+func (q *Queue) DenyAll(ctx context.Context, principal, reason, caller string) (int, error) {
+	q.mu.Lock()
+	var ids []string
+	for id, e := range q.live {
+		if e.op.State == pending && e.op.Principal == principal {
+			ids = append(ids, id)
+		}
+	}
+	q.mu.Unlock()
+	n := 0
+	var errs []error
+	for _, id := range ids {
+		switch _, err := q.Deny(ctx, id, reason, caller); {
+		case err == nil:
+			n++
+		case !fault.Is(err, callv1.Code_CODE_CONFLICT): // a human decides on it at this moment, or did
+			errs = append(errs, err)
+		}
+	}
+	return n, errors.Join(errs...)
 }
 
 // claim reserves a pending operation for one decision.
@@ -162,6 +207,7 @@ func (q *Queue) Command(ctx context.Context, template store.Operation, arguments
 	o := template
 	now := q.Now()
 	o.ID, o.State, o.Session, o.Principal = v.Operation, approved, CommandSession, v.Principal
+	o.Authority = store.ByCommand
 	o.Epoch, o.AskedAt, o.DecidedAt, o.DecidedBy = v.Epoch, now, now, v.Operator
 	o.ExpiresAt = v.Ends
 	if latest := now.Add(Life).Truncate(time.Second); latest.Before(o.ExpiresAt) {

@@ -15,13 +15,16 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/consent"
+	"durward.internal/services/vault/internal/standing"
 	"durward.internal/services/vault/internal/store"
 )
 
 // This file makes the negative controls of deploy/e2e: the vault without one of its guards. No product carries the tag.
 
 // Guards are the names that Weaken takes.
-var Guards = []string{"approval", "unapproved", "owner", "spent", "proof", rpc.GuardCallers, grant.GuardIDs}
+var Guards = slices.Concat([]string{"approval", "unapproved", "owner", "spent", "proof", rpc.GuardCallers, grant.GuardIDs, consent.GuardSelf},
+	standing.Guards)
 
 // weakened is set once, from a flag, before anything is served.
 var weakened = map[string]bool{}
@@ -34,6 +37,11 @@ func Weaken(names string) error {
 			rpc.WeakenCallers()
 		case name == grant.GuardIDs:
 			grant.WeakenIDs()
+		case name == consent.GuardSelf:
+			consent.WeakenSelf()
+		case slices.Contains(standing.Guards, name):
+			standing.Weaken(name)
+			weakened[name] = true
 		case slices.Contains(Guards, name):
 			weakened[name] = true
 		default:
@@ -63,6 +71,9 @@ func mayRun(state vaultv1.OperationState) bool {
 
 // MustSign without "proof" believes whoever relays a key-bound client's token.
 func MustSign(keyBound bool) bool { return keyBound && !weakened["proof"] }
+
+// boundEnough without "key-bound" believes whoever relays a token that the call is the client's.
+func boundEnough(keyBound bool) bool { return keyBound || weakened["key-bound"] }
 
 // ownedBy without "owner" gives everybody everybody's operations.
 func ownedBy(o *store.Operation, principal string) bool {

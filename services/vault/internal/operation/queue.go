@@ -11,6 +11,8 @@
 //	   └─deny─▶ DENIED      └──────────┐
 //	   └─30 min after it was asked─────┴─▶ EXPIRED
 //
+// What runs by standing authority, or unattended by a human's file, begins APPROVED and has 60 s to be redeemed.
+//
 // The 30 minutes cover both waiting and use: an approval that no live call came for by then is void. A resume after a halt
 // voids whatever was asked for before the halt. What a client waits for that is not let in any more expires at once.
 //
@@ -33,7 +35,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
-	"durward.internal/services/platform/trust"
+	"durward.internal/services/vault/internal/consent"
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
@@ -68,8 +70,11 @@ type Config struct {
 	Journal *journal.Journal
 	Issuer  *issuer.Issuer
 	Halt    *halt.Switch
-	// Operators are the keys that a statement may be signed with, as they are now.
-	Operators func() *trust.AllowedSigners
+	// Consent judges what humans sign.
+	Consent *consent.Judge
+	// Standing is what humans let sessions do without being asked, and whom they do not want to be asked by. nil: nothing runs
+	// by it, and nobody is muted.
+	Standing Standing
 	// LetIn reports whether the client is still let in, by its name.
 	LetIn func(client string) bool
 	// Now is the vault's clock.
@@ -77,6 +82,15 @@ type Config struct {
 	Logger *slog.Logger
 	// PendingCap is how many operations may wait in all; 0 means DefaultPendingCap.
 	PendingCap int
+}
+
+// Standing is what a Queue asks about standing authority. It must not call the queue.
+type Standing interface {
+	// Holds returns why what a human let the operation's session do is in force no more, or nil: a used-up scope still holds for
+	// the calls that it covered.
+	Holds(o *store.Operation) error
+	// Muted reports until when an operator does not want to be asked by the principal.
+	Muted(principal string) (until time.Time, ok bool)
 }
 
 // Queue holds the operations. It is safe for concurrent use.
@@ -321,6 +335,9 @@ func (q *Queue) issue(ctx context.Context, o *store.Operation) (*callv1.SignedGr
 	if !q.letIn(o.Principal) {
 		return nil, fault.New(callv1.Code_CODE_DENIED, reasonGone, fault.WithCause(errGone))
 	}
+	if err := q.holds(o); err != nil {
+		return nil, err
+	}
 	if err := q.Journal.Check(); err != nil {
 		return nil, err
 	}
@@ -337,6 +354,7 @@ func (q *Queue) issue(ctx context.Context, o *store.Operation) (*callv1.SignedGr
 	r.Body.Details["grant"] = g.GetId()
 	r.Body.Confirmed = len(g.GetStatements()) > 0
 	r.Body.Action = "grant"
+	authority(r, o)
 	if err := q.Journal.Follow(ctx, r); err != nil {
 		return nil, err
 	}
@@ -348,6 +366,26 @@ func (q *Queue) issue(ctx context.Context, o *store.Operation) (*callv1.SignedGr
 func (q *Queue) letIn(principal string) bool {
 	return strings.HasPrefix(principal, statement.CommandPrincipal("")) || q.LetIn(principal)
 }
+
+// holds returns CODE_EXPIRED for an operation that runs by what a human let its session do, once that is over.
+func (q *Queue) holds(o *store.Operation) error {
+	if !o.Standing() {
+		return nil
+	}
+	err := errNoStanding
+	if q.Standing != nil {
+		err = q.Standing.Holds(o)
+	}
+	if err != nil {
+		return fault.New(callv1.Code_CODE_EXPIRED, reasonEnded+"; ask again", fault.WithCause(err))
+	}
+	return nil
+}
+
+// reasonEnded is why an operation by standing authority does not run.
+const reasonEnded = "what a human let this session do has ended"
+
+var errNoStanding = errors.New("there is no standing authority here")
 
 const reasonGone = "the client that asked for it is not let in any more"
 

@@ -56,7 +56,15 @@ func (q *Queue) Redeem(ctx context.Context, signed *callv1.SignedGrant, sink str
 		q.refuseGrant(ctx, g, sink, err)
 		return time.Time{}, err
 	}
-	at, err := q.spend(ctx, g, e)
+	if e != nil {
+		err = q.holds(&e.op)
+	}
+	var at time.Time
+	if err == nil {
+		at, err = q.spend(ctx, g, e)
+	} else {
+		q.refuseGrant(ctx, g, sink, err)
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if e != nil {
@@ -125,6 +133,7 @@ func (q *Queue) spend(ctx context.Context, g *callv1.Grant, e *entry) (time.Time
 	}
 	if e != nil {
 		record.Tier, record.Body.ParentRequestId = e.op.Tier, e.op.RequestID
+		authority(record, &e.op)
 	}
 	if err := q.Journal.Must(ctx, record); err != nil {
 		return time.Time{}, err

@@ -94,12 +94,13 @@ func (q *Queue) Watch(ctx context.Context, send func(*vaultv1.Operation) error) 
 func (q *Queue) Sweep(ctx context.Context) error {
 	now, control := q.Now(), q.Halt.Now()
 	over := map[vaultv1.OperationState][]*entry{}
+	ended := q.ended()
 	q.mu.Lock()
 	for _, e := range q.live {
 		switch e.op.State {
 		case pending, approved:
 			voided := !control.Halted && e.op.Epoch != control.Epoch
-			if (voided || !now.Before(e.op.ExpiresAt) || !q.letIn(e.op.Principal)) && !e.claimed {
+			if (voided || !now.Before(e.op.ExpiresAt) || !q.letIn(e.op.Principal) || ended[e.op.ID]) && !e.claimed {
 				e.claimed = true
 				over[e.op.State] = append(over[e.op.State], e)
 			}
@@ -117,6 +118,25 @@ func (q *Queue) Sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// ended names the operations that wait for a live call by standing authority that is over. It judges them outside the lock.
+func (q *Queue) ended() map[string]bool {
+	q.mu.Lock()
+	var waiting []store.Operation
+	for _, e := range q.live {
+		if e.op.State == approved && e.op.Standing() {
+			waiting = append(waiting, e.op)
+		}
+	}
+	q.mu.Unlock()
+	out := map[string]bool{}
+	for i := range waiting {
+		if q.holds(&waiting[i]) != nil {
+			out[waiting[i].ID] = true
+		}
+	}
+	return out
+}
+
 func (q *Queue) expire(ctx context.Context, from vaultv1.OperationState, entries []*entry, now time.Time) error {
 	ended := make([]*store.Operation, len(entries))
 	for i, e := range entries {
@@ -130,6 +150,8 @@ func (q *Queue) expire(ctx context.Context, from vaultv1.OperationState, entries
 		case !now.Before(o.ExpiresAt):
 		case !q.letIn(o.Principal):
 			o.DecisionReason = reasonGone
+		case o.Standing() && o.Epoch == q.Halt.Now().Epoch:
+			o.DecisionReason = reasonEnded
 		default:
 			o.DecisionReason = "it was asked for before an operator's halt"
 		}
@@ -164,6 +186,7 @@ func Proto(o *store.Operation, waiters uint32) *vaultv1.Operation {
 		AgentReason: o.AgentReason, Audience: o.Audience, Epoch: o.Epoch, AskedAt: timestamppb.New(o.AskedAt),
 		ExpiresAt: timestamppb.New(o.ExpiresAt), DecidedBy: o.DecidedBy, DecisionReason: o.DecisionReason,
 		RequestId: o.RequestID, Waiters: waiters, Joined: o.Joined, Statement: o.HumanStatement(),
+		PolicyTier: o.PolicyTier, Rule: o.Rule,
 	}
 	if !o.DecidedAt.IsZero() {
 		out.DecidedAt = timestamppb.New(o.DecidedAt)

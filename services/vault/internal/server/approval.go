@@ -83,7 +83,7 @@ func (s *approvalService) ClaimOperation(ctx context.Context, req *vaultv1.Claim
 
 // GrantCommand turns a human's own signed command into an approved operation and its grant.
 func (s *approvalService) GrantCommand(ctx context.Context, req *vaultv1.GrantCommandRequest) (*vaultv1.GrantCommandResponse, error) {
-	v, err := statement.Verify(req.GetStatement(), s.Operators(), s.Now(), statement.Skew)
+	v, err := s.Consent.Verify(req.GetStatement(), "")
 	if err != nil {
 		return nil, s.refuseCommand(ctx, err)
 	}
@@ -103,7 +103,7 @@ func (s *approvalService) GrantCommand(ctx context.Context, req *vaultv1.GrantCo
 	if err != nil {
 		return nil, err
 	}
-	argumentsDigest, policyDigest := contract.Digest(v.Arguments), s.Policy.Digest()
+	argumentsDigest, policyDigest := contract.Digest(v.Arguments), s.rules().Digest()
 	op, err := s.Queue.Command(ctx, store.Operation{
 		Channel: callv1.Channel_CHANNEL_CLI, ToolName: tool.Name, ToolSource: tool.Source, ToolDigest: definition,
 		Tier: tool.Tier, Arguments: v.Arguments, ArgumentsDigest: argumentsDigest[:], Audience: sink.String(),

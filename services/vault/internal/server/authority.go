@@ -10,21 +10,24 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/proof"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
-	"durward.internal/services/vault/internal/policy"
 	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/store"
 	"durward.internal/services/vault/internal/token"
+	"durward.internal/services/vault/internal/usage"
 )
 
 // authorityService decides on calls, for the gateway.
@@ -55,51 +58,191 @@ func (s *authorityService) authorise(ctx context.Context, req *vaultv1.Authorise
 	claim := proof.Claim{
 		Purpose: callv1.Proof_PURPOSE_CALL, Client: client.ID, Session: opened.Ref, Tool: req.GetTool().GetName(), ArgumentsDigest: digest[:],
 	}
-	if err := s.proven(opened, client, claim, req.GetProof()); err != nil {
+	if err := s.proven(opened, claim, req.GetProof()); err != nil {
+		return nil, err
+	}
+	if err := s.senderMay(client, opened.Sender); err != nil {
 		return nil, err
 	}
 	reason, err := s.tokenised(ctx, opened, clean.Block(req.GetReason(), 1000))
 	if err != nil {
 		return nil, err
 	}
-	policyDigest := s.Policy.Digest()
+	j := s.judge(opened, client)
+	policyDigest := j.state.Policies.Digest()
 	op := store.Operation{
 		ID: grant.NewID(), Principal: client.ID, Session: opened.Ref, Channel: client.Channel, ClientName: opened.ClientName,
-		KeyBound: client.KeyBound(), ToolName: req.GetTool().GetName(), ToolSource: req.GetTool().GetSource(),
+		KeyBound: opened.Client.KeyBound(), ToolName: req.GetTool().GetName(), ToolSource: req.GetTool().GetSource(),
 		ToolDigest: req.GetTool().GetDefinitionDigest(), Arguments: req.GetArguments(), ArgumentsDigest: digest[:],
 		AgentReason: reason, Epoch: s.Halt.Now().Epoch, PolicyDigest: policyDigest[:],
 		RequestID: rpc.RequestID(ctx),
 	}
 	tool, sink, ok := s.tool(req.GetTool())
 	if !ok {
-		return s.deny(ctx, &op, policy.RuleUnknownTool)
+		return s.deny(ctx, &op, ruleUnknownTool)
 	}
 	op.Tier, op.Audience = tool.Tier, sink.String()
 	arguments, err := decode(tool, req.GetArguments())
 	if err != nil {
+		if v, certain := j.always(tool); certain && v == policy.Deny {
+			// What is denied whatever its arguments does not exist, and has no arguments to be wrong (ACL-3).
+			return s.deny(ctx, &op, ruleName(j.decide(tool, []byte("{}"), usage.Counts{}).Rule))
+		}
 		return nil, err
 	}
-	d, err := s.Policy.Decide(ctx, policy.Call{
-		Principal: client.ID, Channel: client.Channel, Ceiling: client.Ceiling, Tool: tool, Arguments: req.GetArguments(),
-	})
-	if err != nil {
-		return nil, err
-	}
-	switch d.Verdict {
-	case policy.Run:
-		signed, err := s.Queue.IssueRead(ctx, &op)
+	return s.decide(ctx, &asked{op: op, tool: tool, arguments: arguments, opened: opened, client: client, judge: j})
+}
+
+// asked is one call that is decoded and not yet decided on.
+type asked struct {
+	op        store.Operation
+	tool      contract.Tool
+	arguments proto.Message
+	opened    *session.Session
+	client    *clients.Client
+	judge     judge
+}
+
+// decide judges a call and lets it go the way that follows: it is denied, it has its grant, or it waits for a human. A call that a
+// limit is about takes its place first, and keeps it if something new comes of the call.
+func (s *authorityService) decide(ctx context.Context, a *asked) (*vaultv1.AuthoriseResponse, error) {
+	var place *usage.Reservation
+	if a.judge.counted(a.tool) {
+		var err error
+		place, err = s.Usage.Reserve(ctx, usage.Who{Client: a.client.ID, Session: a.opened.Ref, Tool: policy.ActionName(a.tool)})
 		if err != nil {
 			return nil, err
 		}
-		return &vaultv1.AuthoriseResponse{
-			Decision: vaultv1.AuthoriseResponse_DECISION_GRANTED, Rule: d.Rule, Grant: signed, OperationId: op.ID,
-			ExpiresAt: timestamppb.New(s.Now().Add(grant.MaxGrantLife)),
-		}, nil
-	case policy.Ask:
-		return s.ask(ctx, operation.Request{Operation: op, Arguments: arguments, PendingLimit: client.Pending, Rule: d.Rule})
-	default:
-		return s.deny(ctx, &op, d.Rule)
 	}
+	d := a.judge.decide(a.tool, a.op.Arguments, place.Counts())
+	a.op.Rule, a.op.PolicyTier = ruleName(d.Rule), policyTier(d, a.tool)
+	var resp *vaultv1.AuthoriseResponse
+	var fresh bool
+	var err error
+	if d.Verdict == policy.Deny && d.RetryAfter > 0 && s.Queue.Joins(&a.op) {
+		resp, err = s.join(ctx, a, d)
+	} else {
+		resp, fresh, err = s.follow(ctx, a, d, place)
+	}
+	if !fresh {
+		if failed := place.Release(ctx); failed != nil {
+			s.Logger.ErrorContext(ctx, "a call that came to nothing stays counted", "error", failed)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if until, _, dangerous := s.Standing.Dangerous(a.opened.Ref); dangerous {
+		resp.DangerousUntil = timestamppb.New(until)
+	}
+	return resp, nil
+}
+
+// follow does what a decision says. fresh reports whether it came to something that was not there before.
+func (s *authorityService) follow(ctx context.Context, a *asked, d policy.Decision, place *usage.Reservation) (_ *vaultv1.AuthoriseResponse, fresh bool, _ error) {
+	way, standing := verdict(d), true
+	if way == policy.Deny {
+		if d.RetryAfter > 0 {
+			return nil, false, limited(a, d)
+		}
+		resp, err := s.deny(ctx, &a.op, a.op.Rule)
+		return resp, false, err
+	}
+	if desktop.Controls(a.tool) {
+		confirmation, err := s.Desktop.Judge(a.opened.Ref, a.tool, a.client.Channel, a.judge.values.DesktopAllowed)
+		if fault.Is(err, callv1.Code_CODE_DENIED) {
+			resp, err := s.deny(ctx, &a.op, ruleDesktop)
+			return resp, false, err
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		// A human confirms what has to be confirmed, whatever stands.
+		way, standing = policy.Ask, confirmation == desktop.None
+	}
+	if err := place.Commit(ctx); err != nil {
+		return nil, false, err
+	}
+	r := a.request()
+	if way == policy.Run {
+		if a.tool.Tier == optionsv1.Tier_TIER_READ {
+			resp, err := s.read(ctx, a)
+			return resp, err == nil, err
+		}
+		if _, h, dangerous := s.Standing.Dangerous(a.opened.Ref); dangerous {
+			return s.run(ctx, r, h, true, nil)
+		}
+		// What ran because of a mode that has just ended asks.
+		if unattended(a.opened) && !a.judge.call.Dangerous {
+			return s.run(ctx, r, nil, false, nil)
+		}
+	}
+	if standing {
+		if h, giveBack, ok := s.Standing.Use(&r.Operation); ok {
+			return s.run(ctx, r, h, false, giveBack)
+		}
+	}
+	return s.ask(ctx, r)
+}
+
+// join lets a call that a limit is in the way of join the operation that it was counted for already: whoever was let wait may come
+// back for the answer.
+func (s *authorityService) join(ctx context.Context, a *asked, d policy.Decision) (*vaultv1.AuthoriseResponse, error) {
+	resp, fresh, err := s.ask(ctx, a.request())
+	if err == nil && fresh { // the other ended in between
+		_, err = s.Queue.Deny(ctx, resp.GetOperationId(), "a limit is reached", a.op.Rule)
+		if err == nil {
+			err = limited(a, d)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func limited(a *asked, d policy.Decision) error {
+	return fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: "+clean.Line(d.Reason, 200),
+		fault.WithRetry(d.RetryAfter), fault.WithCause(errors.New(a.op.Rule)))
+}
+
+func (a *asked) request() operation.Request {
+	return operation.Request{
+		Operation: a.op, Arguments: a.arguments, PendingLimit: a.client.Pending, Rule: a.op.Rule, Wait: seconds(a.judge.values.WaitS),
+	}
+}
+
+// read grants one call of a READ tool: no human, no stored operation.
+func (s *authorityService) read(ctx context.Context, a *asked) (*vaultv1.AuthoriseResponse, error) {
+	signed, err := s.Queue.IssueRead(ctx, &a.op)
+	if err != nil {
+		return nil, err
+	}
+	return &vaultv1.AuthoriseResponse{
+		Decision: vaultv1.AuthoriseResponse_DECISION_GRANTED, Rule: a.op.Rule, Grant: signed, OperationId: a.op.ID,
+		ExpiresAt: timestamppb.New(s.Now().Add(grant.MaxGrantLife)),
+	}, nil
+}
+
+// run lets a change go without asking: by what a human let the session do, or, without h, by a human's file. giveBack undoes a use
+// that nothing came of; it may be nil.
+func (s *authorityService) run(ctx context.Context, r operation.Request, h *callv1.HumanStatement, dangerous bool, giveBack func()) (*vaultv1.AuthoriseResponse, bool, error) {
+	op, joined, err := s.Queue.Run(ctx, r, h, dangerous)
+	if giveBack != nil && (err != nil || joined) {
+		giveBack()
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	signed, err := s.Queue.Issue(ctx, op)
+	if err != nil {
+		// The operation is stored: its use is spent, and it ends by itself.
+		return nil, !joined, err
+	}
+	return &vaultv1.AuthoriseResponse{
+		Decision: vaultv1.AuthoriseResponse_DECISION_GRANTED, Rule: r.Rule, Grant: signed, OperationId: op.ID,
+		ExpiresAt: timestamppb.New(op.ExpiresAt), Joined: joined,
+	}, !joined, nil
 }
 
 // tokenised is an agent's own words as records and approvers see them: without the credentials that it put there.
@@ -115,10 +258,10 @@ func (s *Server) tokenised(ctx context.Context, opened *session.Session, words s
 }
 
 // ask queues the call, or joins it to the identical one: whoever joins an approved one is the live call that carries it out.
-func (s *authorityService) ask(ctx context.Context, r operation.Request) (*vaultv1.AuthoriseResponse, error) {
+func (s *authorityService) ask(ctx context.Context, r operation.Request) (_ *vaultv1.AuthoriseResponse, fresh bool, _ error) {
 	op, joined, err := s.Queue.Ask(ctx, r)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	resp := &vaultv1.AuthoriseResponse{
 		Decision: vaultv1.AuthoriseResponse_DECISION_PENDING, Rule: r.Rule, OperationId: op.ID,
@@ -126,11 +269,19 @@ func (s *authorityService) ask(ctx context.Context, r operation.Request) (*vault
 	}
 	if operation.MayRun(op) {
 		if resp.Grant, err = s.Queue.Issue(ctx, op); err != nil {
-			return nil, err
+			return nil, false, err
 		}
+		s.confirmed(op)
 		resp.Decision = vaultv1.AuthoriseResponse_DECISION_GRANTED
 	}
-	return resp, nil
+	return resp, !joined, nil
+}
+
+// confirmed tells the desktop's gate of what a human approved and a live call now carries out.
+func (s *Server) confirmed(op *store.Operation) {
+	if tool, ok := contract.Lookup(op.ToolName); ok && desktop.Controls(tool) && op.State == vaultv1.OperationState_OPERATION_STATE_APPROVED {
+		s.Desktop.Confirmed(op.Session, tool)
+	}
 }
 
 func (s *authorityService) deny(ctx context.Context, op *store.Operation, rule string) (*vaultv1.AuthoriseResponse, error) {
@@ -138,11 +289,16 @@ func (s *authorityService) deny(ctx context.Context, op *store.Operation, rule s
 	r := journal.Operation(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, op)
 	r.Tool = clean.Line(op.ToolName, 128) // it may be anything
 	r.Body.Source = clean.Line(op.ToolSource, 64)
-	r.Body.Action, r.Body.DecisionSource = "policy", rule
+	r.Body.Action, r.Body.DecisionSource, r.Body.Dangerous = "policy", rule, s.dangerous(op.Session)
 	if err := s.Journal.Follow(ctx, r); err != nil {
 		return nil, err
 	}
 	return &vaultv1.AuthoriseResponse{Decision: vaultv1.AuthoriseResponse_DECISION_DENIED, Rule: rule}, nil
+}
+
+func (s *Server) dangerous(session string) bool {
+	_, _, ok := s.Standing.Dangerous(session)
+	return ok
 }
 
 // tool finds the tool that the reference names, in this very definition, and the sink that answers it. The vault's own

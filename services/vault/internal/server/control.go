@@ -27,7 +27,7 @@ type controlService struct {
 
 // GetStatus is deep health.
 func (s *controlService) GetStatus(context.Context, *vaultv1.GetStatusRequest) (*vaultv1.GetStatusResponse, error) {
-	control, digest := s.Server.Halt.Now(), s.Policy.Digest()
+	control, digest := s.Server.Halt.Now(), s.rules().Digest()
 	resp := &vaultv1.GetStatusResponse{
 		Halted: control.Halted, Epoch: control.Epoch, AuditReachable: s.Audit.Reachable(),
 		Sessions: count(s.Sessions.Count()), Pending: count(s.Queue.PendingCount()), Clients: count(s.Clients.Count()),
@@ -51,6 +51,8 @@ func (s *controlService) Halt(ctx context.Context, req *vaultv1.HaltRequest) (*v
 	r.Body.Action, r.Body.Reason, r.Body.DecisionSource, r.Body.Persistent = "halt", reason, by, true
 	r.Body.Details = map[string]string{"epoch": strconv.FormatUint(epoch, 10)}
 	s.Journal.Note(ctx, r)
+	s.Standing.Sweep(context.WithoutCancel(ctx)) // nothing of it survives the epoch
+	s.Desktop.Kill("")
 	return &vaultv1.HaltResponse{Epoch: epoch}, nil
 }
 
@@ -92,7 +94,7 @@ func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest)
 
 // resumption verifies a statement of kind "resume" that is for this vault, or for the whole trust domain.
 func (s *Server) resumption(h *callv1.HumanStatement) (*statement.Verified, error) {
-	v, err := statement.Verify(h, s.Operators(), s.Now(), statement.Skew)
+	v, err := s.Consent.Verify(h, "")
 	if err != nil {
 		return nil, err
 	}

@@ -28,23 +28,28 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/proof"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
+	"durward.internal/services/vault/internal/adoption"
 	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/consent"
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
-	"durward.internal/services/vault/internal/policy"
 	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/standing"
 	"durward.internal/services/vault/internal/store"
 	"durward.internal/services/vault/internal/token"
+	"durward.internal/services/vault/internal/usage"
 )
 
 // fakeAudit is a recorder that keeps what it is given, if the contract allows it, and can be down or hung.
@@ -171,7 +176,12 @@ type vault struct {
 	self      identity.ID
 	clientKey ed25519.PrivateKey
 	clients   string // path
+	security  string // path of the folder
 	stop      func()
+	// Of the standing authority: the store, whether four eyes are needed, and the limits, nil for the widest.
+	store    *store.Store
+	fourEyes bool
+	limits   func(client, user string) standing.Limits
 }
 
 func newVault(t *testing.T, options ...func(*Config, *operation.Config)) *vault {
@@ -194,6 +204,8 @@ func newVault(t *testing.T, options ...func(*Config, *operation.Config)) *vault 
 	}
 	v.clients = filepath.Join(v.Dir, "clients.yaml")
 	v.must(os.WriteFile(v.clients, []byte(b.String()), 0o600))
+	v.security = filepath.Join(v.Dir, "security")
+	v.must(os.MkdirAll(filepath.Join(v.security, "policy"), 0o700))
 	v.start(options...)
 	return v
 }
@@ -206,7 +218,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 		Path: filepath.Join(v.Dir, "vault.db"), StateDir: v.Dir, Migrations: store.Migrations(), Service: "the vault",
 	})
 	v.must(err)
-	registry, err := clients.Open(v.clients)
+	registry, err := clients.Open(clients.Config{Path: v.clients, Now: v.clock.Now})
 	v.must(err)
 	issue, err := issuer.New(issuer.Config{Key: v.GrantKey, Keys: v.Trust, Now: v.clock.Now})
 	v.must(err)
@@ -216,15 +228,36 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	v.must(err)
 	log := journal.New(v.audit, v.clock.Now, platformtest.Logger())
 	operators := func() *trust.AllowedSigners { return v.Trust.Current().AllowedSigners }
-	rules, err := policy.NewTiers()
+	changes, err := adoption.New(ctx, adoption.Config{DB: db, Journal: log, Now: v.clock.Now, Logger: platformtest.Logger()})
 	v.must(err)
+	rules, err := security.Open(security.Options{
+		Dir: v.security, Also: map[string]string{"clients.yaml": v.clients}, OnChange: changes.Changed, Logger: platformtest.Logger(),
+	})
+	v.must(err)
+	changes.Complete(rules.Current().Files)
+	people := Humans{Security: rules}
+	limits := v.limits
+	if limits == nil {
+		limits = people.Limits
+	}
+	judge := consent.New(consent.Config{
+		Operators: operators, Now: v.clock.Now, Clients: consent.Of(registry, func(client, user string) bool { return v.fourEyes || people.FourEyes(client, user) }),
+	})
+	sessions := session.New(v.clock.Now, 0)
+	book, err := standing.New(ctx, standing.Config{
+		Store: state, Journal: log, Halt: control, Sessions: sessions, Consent: judge, Operators: operators, Client: registry.Lookup,
+		Audiences: []string{v.ID(executor, "local").String()}, Limits: limits, Now: v.clock.Now, Logger: platformtest.Logger(),
+	})
+	v.must(err)
+	v.store = state
 	queue := operation.Config{
-		Store: state, Journal: log, Issuer: issue, Halt: control, Operators: operators, LetIn: registry.LetIn,
+		Store: state, Journal: log, Issuer: issue, Halt: control, Consent: judge, Standing: book, LetIn: registry.LetIn,
 		Now: v.clock.Now, Logger: platformtest.Logger(),
 	}
 	config := Config{
-		Self: v.self, Sinks: []identity.ID{v.ID(executor, "local")}, Clients: registry, Policy: rules, Issuer: issue,
-		Sessions: session.New(v.clock.Now, 0), Halt: control, Journal: log, Tokens: token.New(token.Config{}), Audit: v.audit, Operators: operators,
+		Self: v.self, Sinks: []identity.ID{v.ID(executor, "local")}, Clients: registry, Security: rules, Usage: usage.New(db, v.clock.Now),
+		Changes: changes, Desktop: desktop.New(v.clock.Now), Issuer: issue,
+		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: token.New(token.Config{}), Audit: v.audit, Operators: operators,
 		Now: v.clock.Now, Logger: platformtest.Logger(), Version: "test",
 	}
 	for _, option := range options {
@@ -248,6 +281,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 		if err := <-served; err != nil {
 			v.t.Errorf("serve: %v", err)
 		}
+		rules.Close()
 		registry.Close()
 		if err := db.Close(); err != nil {
 			v.t.Errorf("close: %v", err)

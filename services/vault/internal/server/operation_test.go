@@ -60,7 +60,7 @@ func TestAuthoriseRefuses(t *testing.T) {
 		"another definition": {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: altered, Arguments: arguments("a")}, "unknown-tool", 0},
 		"another source":     {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: elsewhere, Arguments: arguments("a")}, "unknown-tool", 0},
 		"the vault's own":    {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: toolRef("wait_operation"), Arguments: []byte(`{}`)}, "unknown-tool", 0},
-		"above the ceiling":  {request(low.GetSessionId(), "start_service", "a"), "above-ceiling", 0},
+		"above the ceiling":  {request(low.GetSessionId(), "start_service", "a"), "above-the-ceiling", 0},
 		"spaces":             {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: toolRef("start_service"), Arguments: []byte(`{ "service_id":"a"}`)}, "", callv1.Code_CODE_INVALID_ARGUMENT},
 		"escapes":            {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: toolRef("start_service"), Arguments: []byte(`{"service_id":"\u0061"}`)}, "", callv1.Code_CODE_INVALID_ARGUMENT},
 		"twice":              {&vaultv1.AuthoriseRequest{SessionId: opened.GetSessionId(), Tool: toolRef("start_service"), Arguments: []byte(`{"service_id":"a","service_id":"b"}`)}, "", callv1.Code_CODE_INVALID_ARGUMENT},
@@ -122,7 +122,7 @@ func TestApprovedOperation(t *testing.T) {
 	req.Reason = "the user \x1b[1masked"
 	asked, err := v.authority().Authorise(t.Context(), req)
 	v.must(err)
-	if asked.GetDecision() != vaultv1.AuthoriseResponse_DECISION_PENDING || asked.GetGrant() != nil || asked.GetRule() != "mutations-ask" {
+	if asked.GetDecision() != vaultv1.AuthoriseResponse_DECISION_PENDING || asked.GetGrant() != nil || asked.GetRule() != "may-be-asked-for" {
 		t.Fatalf("%v", asked)
 	}
 	id := asked.GetOperationId()

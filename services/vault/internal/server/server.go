@@ -20,18 +20,23 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/trust"
+	"durward.internal/services/vault/internal/adoption"
 	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/consent"
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
-	"durward.internal/services/vault/internal/policy"
 	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/standing"
 	"durward.internal/services/vault/internal/token"
+	"durward.internal/services/vault/internal/usage"
 )
 
 // Audit is what the vault needs to know of its recorder beside writing.
@@ -46,11 +51,21 @@ type Config struct {
 	// Self is the vault's own identity: the audience of permits for its own tools.
 	Self identity.ID
 	// Sinks are the identities that grants and permits may name beside Self, one a role.
-	Sinks     []identity.ID
-	Clients   *clients.Registry
-	Sessions  *session.Table
-	Policy    policy.Decider
-	Queue     *operation.Queue
+	Sinks    []identity.ID
+	Clients  *clients.Registry
+	Sessions *session.Table
+	// Security is the configuration that humans own: settings and policies.
+	Security *security.Live
+	// Usage counts calls for the limits in it.
+	Usage *usage.Book
+	// Changes tells the log what of it changed.
+	Changes *adoption.Ledger
+	// Desktop judges the control of desktops.
+	Desktop *desktop.Gate
+	Queue   *operation.Queue
+	// Standing is what humans let sessions do without being asked each time; Consent judges what they sign.
+	Standing  *standing.Book
+	Consent   *consent.Judge
 	Issuer    *issuer.Issuer
 	Halt      *halt.Switch
 	Journal   *journal.Journal
@@ -70,6 +85,8 @@ type Server struct {
 	started  time.Time
 	failures throttle
 	refusals throttle
+	// senders are how often people on messaging platforms ask.
+	senders usage.Rates
 	// tokenising holds as many as look through texts now.
 	tokenising chan struct{}
 }
@@ -95,6 +112,8 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	vaultv1.RegisterRedeemServiceServer(r, &redeemService{Server: s})
 	vaultv1.RegisterTokeniseServiceServer(r, &tokeniseService{Server: s})
 	vaultv1.RegisterApprovalServiceServer(r, &approvalService{Server: s})
+	vaultv1.RegisterStandingServiceServer(r, &standingService{Server: s})
+	vaultv1.RegisterPolicyServiceServer(r, &policyService{Server: s})
 	vaultv1.RegisterControlServiceServer(r, &controlService{Server: s})
 }
 
@@ -118,7 +137,7 @@ func (s *Server) Run(ctx context.Context) {
 		case <-sweep.C:
 			err = s.Sweep(ctx)
 		case <-prune.C:
-			err = s.Queue.Prune(ctx)
+			err = errors.Join(s.Queue.Prune(ctx), s.Usage.Prune(ctx))
 		}
 		if err != nil && ctx.Err() == nil {
 			s.Logger.ErrorContext(ctx, "what is over could not be put away", "error", err)
@@ -128,16 +147,30 @@ func (s *Server) Run(ctx context.Context) {
 
 // Sweep ends sessions and operations that are over. Run calls it every second.
 func (s *Server) Sweep(ctx context.Context) error {
-	for _, ended := range s.Sessions.Sweep(s.stillLetIn) {
-		r := journal.Session(auditv1.Kind_KIND_SESSION_CLOSED, auditv1.Status_STATUS_OK, ended.Principal, ended.Ref, ended.Client.Channel)
-		r.Body.Action = "expired"
-		s.Journal.Note(ctx, r)
-	}
-	s.Tokens.Forget(func(session string) bool {
+	s.endSessions(ctx, "expired", s.stillLetIn)
+	s.Standing.Sweep(ctx)
+	open := func(session string) bool {
 		_, open := s.Sessions.Live(session)
 		return open
-	})
+	}
+	s.Tokens.Forget(open)
+	s.Usage.Forget(open)
 	return s.Queue.Sweep(ctx)
+}
+
+// endSessions ends what is over and what keep says no to, with everything that it stood for.
+func (s *Server) endSessions(ctx context.Context, action string, keep func(*session.Session) bool) {
+	for _, ended := range s.Sessions.Sweep(keep) {
+		s.sessionEnded(ctx, ended, action)
+	}
+}
+
+// sessionEnded records a session's end, and ends what humans let it do.
+func (s *Server) sessionEnded(ctx context.Context, ended *session.Session, action string) {
+	r := journal.Session(auditv1.Kind_KIND_SESSION_CLOSED, auditv1.Status_STATUS_OK, ended.Principal, ended.Ref, ended.Client.Channel)
+	r.Body.Action = action
+	s.Journal.Note(ctx, r)
+	s.Standing.SessionEnded(ctx, ended.Ref)
 }
 
 // Refused records what the chain refused before a handler saw it; a flood becomes a count.

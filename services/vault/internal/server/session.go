@@ -3,12 +3,13 @@ package server
 import (
 	"context"
 	"errors"
+	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
@@ -19,8 +20,8 @@ import (
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
-	"durward.internal/services/vault/internal/policy"
 	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/usage"
 )
 
 // sessionService turns credentials into sessions, for the gateway.
@@ -50,17 +51,40 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 			return nil, refusal
 		}
 	}
+	if !hasAgent(client, req.GetAgent()) {
+		return nil, s.notAuthenticated(ctx, client.ID, errors.New("the client has no agent of that name"))
+	}
+	sender, err := senderOf(client, req.GetSender())
+	if err == nil {
+		err = s.senderMay(client, sender)
+	}
+	if err != nil {
+		return nil, s.refused(ctx, "open-refused", "", nil, err)
+	}
 	name := clean.Line(req.GetClientName()+" "+req.GetClientVersion(), 128)
-	id, opened, err := s.Sessions.Open(client, name)
+	opening := session.Opening{Client: client, Name: name, Agent: req.GetAgent(), User: client.User, Sender: sender}
+	if sender != nil {
+		// A sender has one session, which lasts as long as a human set: the one before ends.
+		opening.Life = seconds(s.Security.Current().Values(client.ID, client.User).MessagingTTLS)
+		opening.Idle = opening.Life
+		s.endSessions(ctx, "replaced", func(other *session.Session) bool {
+			return other.Principal != client.ID || other.Sender == nil || *other.Sender != *sender
+		})
+	}
+	id, opened, err := s.Sessions.Open(opening)
 	if err != nil {
 		return nil, err
 	}
-	permits, err := s.permits(ctx, opened, client)
+	permits, err := s.permits(opened, client)
 	if err == nil {
 		r := journal.Session(auditv1.Kind_KIND_SESSION_OPENED, auditv1.Status_STATUS_OK, client.ID, opened.Ref, client.Channel)
 		r.Body.Action = "open"
 		r.Body.Details = map[string]string{
 			"client_name": name, "tier_ceiling": contract.TierName(client.Ceiling), "channel_name": client.ChannelName,
+			"agent": opened.Agent, "user": opened.User,
+		}
+		if sender != nil {
+			r.Body.Details["sender_user"], r.Body.Details["sender_room"] = sender.User, sender.Room
 		}
 		err = s.Journal.Follow(ctx, r)
 	}
@@ -69,9 +93,9 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 		return nil, err
 	}
 	return &vaultv1.OpenSessionResponse{
-		SessionId: id, Session: opened.Ref, Principal: client.ID, Channel: client.Channel, TierCeiling: client.Ceiling,
+		SessionId: id, Session: opened.Ref, Principal: client.ID, Channel: client.Channel, TierCeiling: s.judge(opened, client).call.Ceiling,
 		KeyBound: client.KeyBound(), Permits: permits, ExpiresAt: timestamppb.New(opened.ExpiresAt()),
-		IdleTimeoutS: uint32(session.IdleTimeout.Seconds()),
+		IdleTimeoutS: uint32(opened.Idle.Seconds()),
 	}, nil
 }
 
@@ -82,10 +106,10 @@ func (s *sessionService) RenewPermits(ctx context.Context, req *vaultv1.RenewPer
 		return nil, s.refused(ctx, "renew-refused", "", nil, err)
 	}
 	claim := proof.Claim{Purpose: callv1.Proof_PURPOSE_RENEW, Client: client.ID, Session: opened.Ref}
-	if err := s.proven(opened, client, claim, req.GetProof()); err != nil {
+	if err := s.proven(opened, claim, req.GetProof()); err != nil {
 		return nil, s.refused(ctx, "renew-refused", "", opened, err)
 	}
-	permits, err := s.permits(ctx, opened, client)
+	permits, err := s.permits(opened, client)
 	if err != nil {
 		return nil, err
 	}
@@ -100,11 +124,57 @@ func (s *sessionService) RenewPermits(ctx context.Context, req *vaultv1.RenewPer
 // CloseSession ends a session; closing what is not open is no error.
 func (s *sessionService) CloseSession(ctx context.Context, req *vaultv1.CloseSessionRequest) (*vaultv1.CloseSessionResponse, error) {
 	if ended := s.Sessions.Close(req.GetSessionId()); ended != nil {
-		r := journal.Session(auditv1.Kind_KIND_SESSION_CLOSED, auditv1.Status_STATUS_OK, ended.Principal, ended.Ref, ended.Client.Channel)
-		r.Body.Action = "close"
-		s.Journal.Note(ctx, r)
+		s.sessionEnded(ctx, ended, "close")
 	}
 	return &vaultv1.CloseSessionResponse{}, nil
+}
+
+// WatchSessions tells the gateway of dangerous mode and of sessions that end, until the gateway goes away.
+func (s *sessionService) WatchSessions(_ *vaultv1.WatchSessionsRequest, stream grpc.ServerStreamingServer[vaultv1.WatchSessionsResponse]) error {
+	return s.Standing.Watch(stream.Context(), func(session string, until time.Time, ended bool) error {
+		resp := &vaultv1.WatchSessionsResponse{Session: session, Ended: ended}
+		if !until.IsZero() {
+			resp.DangerousUntil = timestamppb.New(until)
+		}
+		return stream.Send(resp)
+	})
+}
+
+// senderOf holds a client to what its channel asks for: a messaging client speaks for somebody, and no other does. A name that is
+// not shown as it is could be taken for another's.
+func senderOf(client *clients.Client, sender *vaultv1.Sender) (*session.Sender, error) {
+	bad := func(why, field string) error {
+		return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, why, fault.WithField(field))
+	}
+	switch {
+	case !client.Messaging() && sender == nil:
+		return nil, nil
+	case !client.Messaging():
+		return nil, bad("this client speaks for nobody else", "sender")
+	case sender == nil:
+		return nil, bad("a messaging client must say for whom it speaks", "sender")
+	case sender.GetUser() == "" || clean.Line(sender.GetUser(), 128) != sender.GetUser():
+		return nil, bad("the sender's name must be plain text", "sender.user")
+	case sender.GetRoom() == "" || clean.Line(sender.GetRoom(), 128) != sender.GetRoom():
+		return nil, bad("the room's name must be plain text", "sender.room")
+	}
+	return &session.Sender{User: sender.GetUser(), Room: sender.GetRoom()}, nil
+}
+
+// senderMay counts one request of a person on a messaging platform: so many a minute by person, by room and in all (CH-1).
+func (s *Server) senderMay(client *clients.Client, sender *session.Sender) error {
+	if sender == nil {
+		return nil
+	}
+	v := s.Security.Current().Values(client.ID, client.User)
+	retry, ok := s.senders.Allow(s.Now(),
+		usage.Limit{Key: "user\x00" + client.ID + "\x00" + sender.User, Most: v.MessagingPerUser},
+		usage.Limit{Key: "room\x00" + client.ID + "\x00" + sender.Room, Most: v.MessagingPerRoom},
+		usage.Limit{Key: "all", Most: v.MessagingInAll})
+	if !ok {
+		return fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many messages in a minute", fault.WithRetry(retry))
+	}
+	return nil
 }
 
 // session finds a session and its client as clients.yaml has it now: a client that was revoked, or whose credential
@@ -115,11 +185,10 @@ func (s *Server) session(ctx context.Context, id string) (*session.Session, *cli
 		return nil, nil, err
 	}
 	client, ok := s.Clients.Lookup(opened.Principal)
-	if !ok || !client.SameCredential(opened.Client) {
-		s.Sessions.Close(id)
-		r := journal.Session(auditv1.Kind_KIND_SESSION_CLOSED, auditv1.Status_STATUS_OK, opened.Principal, opened.Ref, opened.Client.Channel)
-		r.Body.Action = "client-revoked"
-		s.Journal.Note(ctx, r)
+	if !ok || !letIn(client, opened) {
+		if ended := s.Sessions.Close(id); ended != nil {
+			s.sessionEnded(ctx, ended, "client-revoked")
+		}
 		return nil, nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; open another")
 	}
 	return opened, client, nil
@@ -127,15 +196,21 @@ func (s *Server) session(ctx context.Context, id string) (*session.Session, *cli
 
 func (s *Server) stillLetIn(opened *session.Session) bool {
 	client, ok := s.Clients.Lookup(opened.Principal)
-	return ok && client.SameCredential(opened.Client)
+	return ok && letIn(client, opened)
 }
 
-// proven holds a key-bound client to its signature, made within session.Skew of now, and each counter to one use.
-func (s *Server) proven(opened *session.Session, client *clients.Client, claim proof.Claim, p *callv1.Proof) error {
-	if !operation.MustSign(client.KeyBound()) {
+// letIn reports whether a client as it is now still has the session: its credential, and the agent that it speaks for.
+func letIn(client *clients.Client, opened *session.Session) bool {
+	return client.SameCredential(opened.Client) && hasAgent(client, opened.Agent)
+}
+
+// proven holds a key-bound client to its signature, made within session.Skew of now, and each counter to one use. The key is the
+// one that the session was opened with, which a rotation may have replaced meanwhile.
+func (s *Server) proven(opened *session.Session, claim proof.Claim, p *callv1.Proof) error {
+	if !operation.MustSign(opened.Client.KeyBound()) {
 		return nil
 	}
-	err := proof.Verify(client.Key, claim, p)
+	err := proof.Verify(opened.Client.Key, claim, p)
 	if err == nil {
 		err = s.Sessions.Timely(p)
 	}
@@ -164,17 +239,19 @@ func (s *Server) notAuthenticated(ctx context.Context, principal string, cause e
 }
 
 // permits signs one permit for each sink, the vault itself included, over the READ tools that a permit covers and that policy
-// lets this client run there whatever their arguments.
-func (s *Server) permits(ctx context.Context, opened *session.Session, client *clients.Client) ([]*vaultv1.AddressedPermit, error) {
+// lets this session run there whatever their arguments.
+func (s *Server) permits(opened *session.Session, client *clients.Client) ([]*vaultv1.AddressedPermit, error) {
 	var out []*vaultv1.AddressedPermit
-	epoch := s.Halt.Now().Epoch
+	epoch, j := s.Halt.Now().Epoch, s.judge(opened, client)
 	for _, sink := range append([]identity.ID{s.Self}, s.Sinks...) {
-		tools, err := s.readTools(ctx, client, sink.Role())
-		if err != nil {
-			return nil, err
+		var names []string
+		for _, tool := range contract.Tools() { // sorted, as a permit must be
+			if tool.Sink == sink.Role() && j.permitted(tool, sink == s.Self) {
+				names = append(names, tool.Name)
+			}
 		}
 		permit, until, err := s.Issuer.Permit(issuer.Scope{
-			Principal: client.ID, Session: opened.Ref, Channel: client.Channel, Tools: tools, Audience: sink.String(), Epoch: epoch,
+			Principal: client.ID, Session: opened.Ref, Channel: client.Channel, Tools: names, Audience: sink.String(), Epoch: epoch,
 		})
 		if err != nil {
 			return nil, err
@@ -184,21 +261,4 @@ func (s *Server) permits(ctx context.Context, opened *session.Session, client *c
 		})
 	}
 	return out, nil
-}
-
-func (s *Server) readTools(ctx context.Context, client *clients.Client, sink optionsv1.Role) ([]string, error) {
-	var names []string
-	for _, tool := range contract.Tools() { // sorted, as a permit must be
-		if tool.Sink != sink || !tool.ByPermit() {
-			continue
-		}
-		d, err := s.Policy.Decide(ctx, policy.Call{Principal: client.ID, Channel: client.Channel, Ceiling: client.Ceiling, Tool: tool})
-		if err != nil {
-			return nil, err
-		}
-		if d.Verdict == policy.Run {
-			names = append(names, tool.Name)
-		}
-	}
-	return names, nil
 }

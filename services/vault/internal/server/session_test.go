@@ -79,7 +79,7 @@ func TestOpenSession(t *testing.T) {
 		t.Errorf("session %+v", resp)
 	}
 	want := map[string][]string{
-		v.self.String(): {"wait_operation"},
+		v.self.String(): {"security_config", "wait_operation"},
 		v.ID(executor, "local").String(): {
 			"gpu_status", "list_models", "list_modes", "list_services", "mode_info", "model_info", "service_info", "simulate_mode",
 		},

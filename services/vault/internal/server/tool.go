@@ -56,6 +56,9 @@ func (s *toolService) WaitOperation(ctx context.Context, req *vaultv1.WaitOperat
 		if fault.Is(err, callv1.Code_CODE_EXPIRED) && op.State != vaultv1.OperationState_OPERATION_STATE_APPROVED {
 			err = nil // it ran in an epoch that is over: what became of it stands, and nothing more is granted
 		}
+		if err == nil {
+			s.confirmed(op)
+		}
 	}
 	if err == nil && resp.GetGrant() == nil { // a grant is recorded where it is issued
 		err = s.Journal.Follow(ctx, q.read(op.State))
@@ -191,7 +194,7 @@ func (s *Server) holds(permit *callv1.Permit, grace time.Duration) error {
 	if !ok {
 		return expiredPermit()
 	}
-	if opened.Principal != client.ID || !client.SameCredential(opened.Client) {
+	if opened.Principal != client.ID || !letIn(client, opened) {
 		return denied("the client's credential is another by now")
 	}
 	return nil

@@ -4,14 +4,18 @@
 package session
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base32"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/proof"
@@ -38,6 +42,22 @@ var (
 	ErrBeforeStart = errors.New("the proof was made before the vault started")
 )
 
+// Opening is what a session begins with.
+type Opening struct {
+	Client *clients.Client
+	// Name is what the client calls itself, cleaned.
+	Name string
+	// Agent is the one of the client's agents that it speaks for, and User the human that the client belongs to; empty for none.
+	Agent, User string
+	// Sender is whom a messaging client speaks for; nil for any other.
+	Sender *Sender
+	// Idle and Life bound the session; 0 means IdleTimeout and MaxLife.
+	Idle, Life time.Duration
+}
+
+// Sender is a person on a messaging platform and the room they wrote in, as the client tells: untrusted.
+type Sender struct{ User, Room string }
+
 // Session is one client's session. Its fields do not change.
 type Session struct {
 	// Ref is public: "s-" and 26 letters and digits.
@@ -47,7 +67,16 @@ type Session struct {
 	Client *clients.Client
 	// ClientName is what the client calls itself, cleaned; untrusted all the same.
 	ClientName string
-	OpenedAt   time.Time
+	// Agent is the client's agent, as clients.yaml knows it, and User the human that the client belongs to; empty for none.
+	Agent, User string
+	// Sender is nil but for a messaging client's session.
+	Sender   *Sender
+	OpenedAt time.Time
+	// Idle is how long it may rest, Life how long it lasts however busy it is.
+	Idle, Life time.Duration
+
+	// lowered is the tier that the session's own agent brought it down to; 0: it did not.
+	lowered atomic.Int32
 
 	handle [sha256.Size]byte
 	used   time.Time // under Table.mu
@@ -55,7 +84,28 @@ type Session struct {
 }
 
 // ExpiresAt is when the session ends however busy it is.
-func (s *Session) ExpiresAt() time.Time { return s.OpenedAt.Add(MaxLife) }
+func (s *Session) ExpiresAt() time.Time { return s.OpenedAt.Add(s.Life) }
+
+// Ceiling is the highest tier that the session may use, of a client that may use so much.
+func (s *Session) Ceiling(client optionsv1.Tier) optionsv1.Tier {
+	if low := optionsv1.Tier(s.lowered.Load()); low != 0 && low < client {
+		return low
+	}
+	return client
+}
+
+// Lower brings the session's ceiling down until it ends, and reports whether that changed it: nothing raises it again.
+func (s *Session) Lower(to optionsv1.Tier) bool {
+	for {
+		now := s.lowered.Load()
+		if to <= 0 || now != 0 && int32(to) >= now {
+			return false
+		}
+		if s.lowered.CompareAndSwap(now, int32(to)) {
+			return true
+		}
+	}
+}
 
 // Accept reports whether a proof's counter is new in this session.
 func (s *Session) Accept(counter uint64) bool { return s.window.Accept(counter) }
@@ -126,13 +176,14 @@ func near(now time.Time, p *callv1.Proof, skew time.Duration) bool {
 
 // Open makes a session and returns it with its handle: 128 random bits in hex. CODE_RATE_LIMITED above the client's cap or
 // the table's.
-func (t *Table) Open(client *clients.Client, clientName string) (string, *Session, error) {
-	now := t.now()
+func (t *Table) Open(o Opening) (string, *Session, error) {
+	now, client := t.now(), o.Client
 	id := grant.NewID()
 	handle := sha256.Sum256([]byte(id))
 	s := &Session{
 		Ref:       "s-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(handle[:16])),
-		Principal: client.ID, Client: client, ClientName: clientName, OpenedAt: now, handle: handle, used: now,
+		Principal: client.ID, Client: client, ClientName: o.Name, Agent: o.Agent, User: o.User, Sender: o.Sender,
+		OpenedAt: now, Idle: cmp.Or(o.Idle, IdleTimeout), Life: cmp.Or(o.Life, MaxLife), handle: handle, used: now,
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,6 +257,21 @@ func (t *Table) Sweep(keep func(*Session) bool) []*Session {
 	return ended
 }
 
+// List returns the sessions that are open, oldest first; it marks none used.
+func (t *Table) List() []*Session {
+	now := t.now()
+	t.mu.Lock()
+	var out []*Session
+	for _, s := range t.sessions {
+		if !t.over(s, now) {
+			out = append(out, s)
+		}
+	}
+	t.mu.Unlock()
+	slices.SortFunc(out, func(a, b *Session) int { return cmp.Or(a.OpenedAt.Compare(b.OpenedAt), strings.Compare(a.Ref, b.Ref)) })
+	return out
+}
+
 // Count returns how many sessions are open.
 func (t *Table) Count() int {
 	t.mu.Lock()
@@ -214,7 +280,7 @@ func (t *Table) Count() int {
 }
 
 func (t *Table) over(s *Session, now time.Time) bool {
-	return now.Sub(s.used) >= IdleTimeout || now.Sub(s.OpenedAt) >= MaxLife
+	return now.Sub(s.used) >= s.Idle || now.Sub(s.OpenedAt) >= s.Life
 }
 
 func (t *Table) remove(s *Session) {

@@ -17,7 +17,7 @@ func TestHandles(t *testing.T) {
 	client := &clients.Client{ID: "a", Sessions: 100}
 	seen := map[string]bool{}
 	for range 100 {
-		id, s, err := table.Open(client, "")
+		id, s, err := table.Open(Opening{Client: client})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestCapHoldsUnderLoad(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 100 {
 		wg.Go(func() {
-			if _, _, err := table.Open(client, ""); err == nil {
+			if _, _, err := table.Open(Opening{Client: client}); err == nil {
 				opened.Add(1)
 			}
 		})
@@ -60,9 +60,9 @@ func TestSweep(t *testing.T) {
 	now := time.Now()
 	table := New(func() time.Time { return now }, 0)
 	client := &clients.Client{ID: "a", Sessions: 3}
-	_, idle, _ := table.Open(client, "")
-	busyID, _, _ := table.Open(client, "")
-	_, revoked, _ := table.Open(client, "")
+	_, idle, _ := table.Open(Opening{Client: client})
+	busyID, _, _ := table.Open(Opening{Client: client})
+	_, revoked, _ := table.Open(Opening{Client: client})
 	now = now.Add(IdleTimeout - time.Second)
 	if _, err := table.Find(busyID); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestSweep(t *testing.T) {
 	}
 	// Places are free again.
 	for range 2 {
-		if _, _, err := table.Open(client, ""); err != nil {
+		if _, _, err := table.Open(Opening{Client: client}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -119,11 +119,11 @@ func TestFreshnessEnds(t *testing.T) {
 func TestLive(t *testing.T) {
 	now := time.Now()
 	table := New(func() time.Time { return now }, 0)
-	id, s, _ := table.Open(&clients.Client{ID: "a", Sessions: 3}, "")
+	id, s, _ := table.Open(Opening{Client: &clients.Client{ID: "a", Sessions: 3}})
 	if got, ok := table.Live(s.Ref); !ok || got != s {
 		t.Errorf("an open session: %v, %v", got, ok)
 	}
-	_, idle, _ := table.Open(&clients.Client{ID: "a", Sessions: 3}, "")
+	_, idle, _ := table.Open(Opening{Client: &clients.Client{ID: "a", Sessions: 3}})
 	table.Close(id)
 	now = now.Add(IdleTimeout)
 	for _, ref := range []string{s.Ref, idle.Ref, id, ""} {

@@ -4,11 +4,16 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/security"
+	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/vault/internal/clients"
 )
 
 // Settings is vault.yaml.
@@ -24,8 +29,18 @@ type Settings struct {
 	Audit config.Peer `yaml:"audit"`
 	// Sinks are the processes that may act on grants and permits, at most one a role. At least one is required.
 	Sinks []Sink `yaml:"sinks"`
+	// SecurityDir is the folder of the security configuration: settings, short cuts, policies, in layers. Optional, absolute; without
+	// it what is built in binds. Humans own it; it is read again when it changes.
+	SecurityDir string `yaml:"security_dir"`
+	// GatewayUser is the Unix user that the gateway runs as, by name or number. It may neither own nor write anything below
+	// SecurityDir, nor ClientsFile, nor a folder above them. Optional: without it nobody's rights are looked at, which is for
+	// hosts where the gateway runs elsewhere.
+	GatewayUser string `yaml:"gateway_user"`
 	// Limits bound what clients have open and waiting, all together.
 	Limits Limits `yaml:"limits"`
+
+	// Development is set by -development and by nothing else: one Unix user runs everything, so that GatewayUser is not looked at.
+	Development bool `yaml:"-"`
 }
 
 // Sink is one process that acts.
@@ -52,6 +67,9 @@ func (s *Settings) Validate() error {
 			problems = append(problems, fmt.Errorf("%s: must be an absolute path", key))
 		}
 	}
+	if s.SecurityDir != "" && !filepath.IsAbs(s.SecurityDir) {
+		problems = append(problems, errors.New("security_dir: must be an absolute path"))
+	}
 	if s.KID == "" || len(s.KID) > 64 {
 		problems = append(problems, errors.New("kid: must be the name of the grant key, 1 to 64 characters"))
 	}
@@ -67,6 +85,50 @@ func (s *Settings) Validate() error {
 	_, err := s.SinkIDs()
 	_, errAudit := s.AuditID()
 	return errors.Join(append(problems, err, errAudit)...)
+}
+
+// Foreign returns the Unix user who may not write the rules; nil where nobody's rights are looked at. It asks the host's user
+// database.
+func (s *Settings) Foreign() (*custody.Foreign, error) {
+	if s.Development || s.GatewayUser == "" {
+		return nil, nil
+	}
+	f, err := custody.Lookup(s.GatewayUser)
+	if err != nil {
+		return nil, fmt.Errorf("gateway_user: %w", err)
+	}
+	if int(f.UID) == os.Geteuid() {
+		return nil, errors.New("gateway_user: this process runs as that user; give the gateway a user of its own, or say -development")
+	}
+	return f, nil
+}
+
+// Security returns what to read of the security configuration.
+func (s *Settings) Security() (security.Options, error) {
+	foreign, err := s.Foreign()
+	return security.Options{
+		Dir: s.SecurityDir, Also: map[string]string{"clients.yaml": s.ClientsFile}, Foreign: foreign,
+	}, err
+}
+
+// Check reads the files that bind clients as a start would, and changes nothing. Every problem is reported, by file and line. On a
+// host that has none of them there is nothing to check.
+func (s *Settings) Check() error {
+	if missing(s.ClientsFile) && (s.SecurityDir == "" || missing(s.SecurityDir)) {
+		return nil
+	}
+	options, err := s.Security()
+	if err != nil {
+		return err
+	}
+	_, errClients := clients.Read(s.ClientsFile)
+	_, err = security.Try(options, nil)
+	return errors.Join(errClients, err)
+}
+
+func missing(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // SinkIDs returns the sinks' identities.

@@ -24,6 +24,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"remote listener", "listen: 127.0.0.1:7431", "listen: 0.0.0.0:7431", "listen"},
 		{"no clients file", "clients_file: /etc/durward/clients.yaml", "clients_file: \"\"", "clients_file"},
 		{"relative grant key", "grant_key: /etc", "grant_key: etc", "grant_key"},
+		{"relative security folder", "security_dir: /etc", "security_dir: etc", "security_dir"},
 		{"no kid", "kid: grant-1", "kid: \"\"", "kid"},
 		{"no audit", "address: 127.0.0.1:7433", "address: \"\"", "audit"},
 		{"audit of another role", "durward.local/audit/main", "durward.local/vault/main", "audit.identity"},

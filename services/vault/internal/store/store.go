@@ -20,6 +20,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/reserve"
 )
 
 //go:embed migrations/*.sql
@@ -77,7 +78,26 @@ type Operation struct {
 	SettledAt       time.Time
 	SettledOK       bool
 	Joined          uint32
+	// Authority is in whose name it runs: one of the Authority words, or empty while nobody has decided.
+	Authority string
+	// Dangerous: its session was in dangerous mode (DNG-1).
+	Dangerous bool
+	// PolicyTier is the tier as policy sees it where that is above Tier; Rule is the rule that decided.
+	PolicyTier optionsv1.Tier
+	Rule       string
 }
+
+// In whose name an operation runs: a statement's kind, or a human's file alone.
+const (
+	ByApproval   = "approve"
+	ByCommand    = "command"
+	ByScope      = "scope"
+	ByDangerous  = "dangerous"
+	ByUnattended = "unattended"
+)
+
+// Standing reports whether the operation runs by what a human let its session do, and not by its own approval.
+func (o *Operation) Standing() bool { return o.Authority == ByScope || o.Authority == ByDangerous }
 
 // HumanStatement returns the statement that approved the operation, or nil.
 func (o *Operation) HumanStatement() *callv1.HumanStatement {
@@ -121,14 +141,18 @@ type Control struct {
 
 // Store is the vault's database.
 type Store struct {
-	db *sql.DB
+	db   *sql.DB
+	kept *reserve.Reserve // nil: there is none
 
 	spend, run, spent, settle *sql.Stmt
 }
 
 // New takes a database whose schema is Migrations'. The caller closes it.
-func New(ctx context.Context, db *sql.DB) (*Store, error) {
+func New(ctx context.Context, db *sql.DB, opts ...Option) (*Store, error) {
 	s := &Store{db: db}
+	for _, opt := range opts {
+		opt(s)
+	}
 	// What every redemption runs.
 	if err := database.Prepare(ctx, db, map[**sql.Stmt]string{
 		&s.spend: `INSERT INTO spent (operation_id, use, grant_id, audience, redeemed_at) VALUES (?, ?, ?, ?, ?)
@@ -145,7 +169,7 @@ func New(ctx context.Context, db *sql.DB) (*Store, error) {
 const columns = `operation_id, state, principal, session, channel, client_name, key_bound, tool_name, tool_source,
 	tool_digest, tier, arguments, arguments_digest, agent_reason, audience, epoch, policy_digest, request_id, asked_at,
 	expires_at, decided_at, decided_by, decision_reason, subject_digest, statement, signature, redeemed_at, settled_at,
-	settled_ok, joined`
+	settled_ok, joined, authority, dangerous, policy_tier, rule`
 
 func scan(row interface{ Scan(...any) error }) (*Operation, error) {
 	var (
@@ -156,7 +180,8 @@ func scan(row interface{ Scan(...any) error }) (*Operation, error) {
 	err := row.Scan(&o.ID, &o.State, &o.Principal, &o.Session, &o.Channel, &o.ClientName, &o.KeyBound, &o.ToolName,
 		&o.ToolSource, &o.ToolDigest, &o.Tier, &o.Arguments, &o.ArgumentsDigest, &o.AgentReason, &o.Audience, &epoch,
 		&o.PolicyDigest, &o.RequestID, &asked, &expires, &decided, &o.DecidedBy, &o.DecisionReason, &o.SubjectDigest,
-		&o.Statement, &o.Signature, &redeemed, &settledAt, &o.SettledOK, &o.Joined)
+		&o.Statement, &o.Signature, &redeemed, &settledAt, &o.SettledOK, &o.Joined,
+		&o.Authority, &o.Dangerous, &o.PolicyTier, &o.Rule)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, ErrNotFound
 	}
@@ -196,14 +221,14 @@ type execer interface {
 }
 
 func insert(ctx context.Context, on execer, o *Operation) error {
-	marks := strings.TrimSuffix(strings.Repeat("?, ", 30), ", ")
+	marks := strings.TrimSuffix(strings.Repeat("?, ", 34), ", ")
 	_, err := on.ExecContext(ctx, `INSERT INTO operations (`+columns+`) VALUES (`+marks+`)`, // #nosec G202 -- constants
 		o.ID, o.State, o.Principal, o.Session, o.Channel, o.ClientName, o.KeyBound, o.ToolName, o.ToolSource,
 		blob(o.ToolDigest), o.Tier, blob(o.Arguments), blob(o.ArgumentsDigest), o.AgentReason, o.Audience,
 		int64(o.Epoch),
 		blob(o.PolicyDigest), o.RequestID, nanos(o.AskedAt), nanos(o.ExpiresAt), nanos(o.DecidedAt), o.DecidedBy,
 		o.DecisionReason, blob(o.SubjectDigest), blob(o.Statement), blob(o.Signature), nanos(o.RedeemedAt),
-		nanos(o.SettledAt), o.SettledOK, o.Joined)
+		nanos(o.SettledAt), o.SettledOK, o.Joined, o.Authority, o.Dangerous, o.PolicyTier, o.Rule)
 	if err != nil {
 		return fmt.Errorf("insert operation: %w", err)
 	}
@@ -245,11 +270,13 @@ func (s *Store) transact(ctx context.Context, f func(*sql.Tx) error) error {
 }
 
 // Insert adds a new operation.
-func (s *Store) Insert(ctx context.Context, o *Operation) error { return insert(ctx, s.db, o) }
+func (s *Store) Insert(ctx context.Context, o *Operation) error {
+	return s.keeping(relieves(o), func() error { return insert(ctx, s.db, o) })
+}
 
 // InsertCommand adds an operation that a human's own statement made, and uses up the statement; ErrStatementUsed.
 func (s *Store) InsertCommand(ctx context.Context, o *Operation, used UsedStatement) error {
-	return s.transact(ctx, func(tx *sql.Tx) error {
+	return s.transactKept(ctx, relieves(o), func(tx *sql.Tx) error {
 		if err := use(ctx, tx, used); err != nil {
 			return err
 		}
@@ -257,16 +284,19 @@ func (s *Store) InsertCommand(ctx context.Context, o *Operation, used UsedStatem
 	})
 }
 
-// Approve moves a pending operation to approved and uses up the statement; ErrStatementUsed, ErrState.
-func (s *Store) Approve(ctx context.Context, o *Operation, used UsedStatement) error {
-	return s.transact(ctx, func(tx *sql.Tx) error {
-		if err := use(ctx, tx, used); err != nil {
-			return err
+// Approve moves a pending operation to approved and uses up the statement, where used is not nil: a scope's is used up by its
+// grant. Errors: ErrStatementUsed, ErrState.
+func (s *Store) Approve(ctx context.Context, o *Operation, used *UsedStatement) error {
+	return s.transactKept(ctx, relieves(o), func(tx *sql.Tx) error {
+		if used != nil {
+			if err := use(ctx, tx, *used); err != nil {
+				return err
+			}
 		}
 		n, err := affected(tx.ExecContext(ctx, `UPDATE operations SET state = ?, decided_at = ?, decided_by = ?,
-			subject_digest = ?, statement = ?, signature = ?, joined = ?, expires_at = ? WHERE operation_id = ? AND state = ?`,
+			subject_digest = ?, statement = ?, signature = ?, joined = ?, expires_at = ?, authority = ? WHERE operation_id = ? AND state = ?`,
 			vaultv1.OperationState_OPERATION_STATE_APPROVED, nanos(o.DecidedAt), o.DecidedBy, blob(o.SubjectDigest),
-			blob(o.Statement), blob(o.Signature), o.Joined, nanos(o.ExpiresAt), o.ID,
+			blob(o.Statement), blob(o.Signature), o.Joined, nanos(o.ExpiresAt), o.Authority, o.ID,
 			vaultv1.OperationState_OPERATION_STATE_PENDING))
 		if err != nil {
 			return fmt.Errorf("approve operation: %w", err)
@@ -281,7 +311,7 @@ func (s *Store) Approve(ctx context.Context, o *Operation, used UsedStatement) e
 // End moves operations to a state in which nothing runs any more (denied, expired), from the state from; ErrState when
 // one of them is elsewhere, and then none is moved.
 func (s *Store) End(ctx context.Context, from vaultv1.OperationState, ended ...*Operation) error {
-	return s.transact(ctx, func(tx *sql.Tx) error {
+	return s.transactKept(ctx, always, func(tx *sql.Tx) error {
 		for _, o := range ended {
 			n, err := affected(tx.ExecContext(ctx, `UPDATE operations SET state = ?, decided_at = ?, decided_by = ?,
 				decision_reason = ?, joined = ? WHERE operation_id = ? AND state = ?`,
@@ -299,7 +329,7 @@ func (s *Store) End(ctx context.Context, from vaultv1.OperationState, ended ...*
 
 // Spend redeems a spend key and moves its operation, if it has one, from approved to running; ErrSpent.
 func (s *Store) Spend(ctx context.Context, spend Spend) error {
-	return s.transact(ctx, func(tx *sql.Tx) error {
+	return s.transactKept(ctx, s.relievesOf(ctx, spend.OperationID), func(tx *sql.Tx) error {
 		// The transaction's end closes the statements that are made for it.
 		n, err := affected(tx.StmtContext(ctx, s.spend).ExecContext(ctx,
 			spend.OperationID, spend.Use, spend.GrantID, spend.Audience, nanos(spend.At)))
@@ -336,8 +366,12 @@ func (s *Store) Spent(ctx context.Context, operationID string, useNumber uint32)
 
 // Settle moves a running operation to done; ErrState when it is not running.
 func (s *Store) Settle(ctx context.Context, operationID string, ok bool, when time.Time) error {
-	n, err := affected(s.settle.ExecContext(ctx, vaultv1.OperationState_OPERATION_STATE_DONE, nanos(when), ok, operationID,
-		vaultv1.OperationState_OPERATION_STATE_RUNNING))
+	var n int64
+	err := s.keeping(s.relievesOf(ctx, operationID), func() (err error) {
+		n, err = affected(s.settle.ExecContext(ctx, vaultv1.OperationState_OPERATION_STATE_DONE, nanos(when), ok, operationID,
+			vaultv1.OperationState_OPERATION_STATE_RUNNING))
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("settle operation: %w", err)
 	}
@@ -401,7 +435,7 @@ func (s *Store) Control(ctx context.Context) (Control, error) {
 // SetControl writes the epoch and the halt. The epoch never falls: ErrState. A resume hands in the statement that it
 // used up: ErrStatementUsed.
 func (s *Store) SetControl(ctx context.Context, c Control, used *UsedStatement) error {
-	return s.transact(ctx, func(tx *sql.Tx) error {
+	return s.transactKept(ctx, always, func(tx *sql.Tx) error {
 		if used != nil {
 			if err := use(ctx, tx, *used); err != nil {
 				return err
@@ -423,11 +457,12 @@ func (s *Store) SetControl(ctx context.Context, c Control, used *UsedStatement) 
 // Prune forgets what was asked for before the time: operations, and the spend keys and statements whose operation
 // is gone. What it forgets cannot come back: a grant or a statement of that age expired long before.
 func (s *Store) Prune(ctx context.Context, before time.Time) error {
-	return s.transact(ctx, func(tx *sql.Tx) error {
+	return s.transactKept(ctx, always, func(tx *sql.Tx) error {
 		cut := nanos(before)
 		for _, q := range []string{
 			`DELETE FROM operations WHERE asked_at < ?`,
 			`DELETE FROM spent WHERE redeemed_at < ? AND operation_id NOT IN (SELECT operation_id FROM operations)`,
+			`DELETE FROM standing WHERE ended_at > 0 AND ended_at < ?`,
 			`DELETE FROM statements WHERE used_at < ? AND operation_id NOT IN (SELECT operation_id FROM operations)`,
 		} {
 			if _, err := tx.ExecContext(ctx, q, cut); err != nil {

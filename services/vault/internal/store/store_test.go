@@ -50,7 +50,7 @@ func full(id string) *Operation {
 		KeyBound: true, ToolName: "start_service", ToolSource: "native", ToolDigest: []byte{1}, Tier: optionsv1.Tier_TIER_WRITE,
 		Arguments: []byte(`{"service_id":"a'; DROP TABLE operations; --"}`), ArgumentsDigest: []byte{2}, AgentReason: "why",
 		Audience: "spiffe://d/executor/local", Epoch: 7, PolicyDigest: []byte{3}, RequestID: "r-1", AskedAt: now,
-		ExpiresAt: now.Add(time.Hour), Joined: 4,
+		ExpiresAt: now.Add(time.Hour), Joined: 4, Authority: ByScope, Dangerous: true, PolicyTier: optionsv1.Tier_TIER_DESTRUCTIVE, Rule: "rule",
 	}
 }
 
@@ -84,7 +84,7 @@ func TestLifeOfAnOperation(t *testing.T) {
 	o.DecidedAt, o.DecidedBy, o.Statement, o.Signature, o.SubjectDigest = when, "alice", []byte("{}"), []byte("sig"), []byte{9}
 	o.ExpiresAt = o.ExpiresAt.Add(-time.Minute)
 	used := UsedStatement{Digest: []byte{5}, OperationID: "one", Kind: "approve", Operator: "alice", UsedAt: when}
-	must(t, s.Approve(ctx, o, used))
+	must(t, s.Approve(ctx, o, &used))
 	o.State = approved
 	got, err = s.Operation(ctx, "one")
 	must(t, err)
@@ -92,7 +92,7 @@ func TestLifeOfAnOperation(t *testing.T) {
 		t.Errorf("approved (-want +got):\n%s", diff)
 	}
 	used.Digest = []byte{6}
-	if err := s.Approve(ctx, o, used); !errors.Is(err, ErrState) {
+	if err := s.Approve(ctx, o, &used); !errors.Is(err, ErrState) {
 		t.Errorf("approved twice: %v", err)
 	}
 	spend := Spend{OperationID: "one", Use: 1, GrantID: "g", Audience: "x", At: when}
@@ -118,8 +118,8 @@ func TestStatementWorksOnce(t *testing.T) {
 	must(t, s.Insert(ctx, full("one")))
 	must(t, s.Insert(ctx, full("two")))
 	used := UsedStatement{Digest: []byte{5}, OperationID: "one", Kind: "approve", Operator: "alice", UsedAt: time.Unix(1, 0)}
-	must(t, s.Approve(ctx, full("one"), used))
-	if err := s.Approve(ctx, full("two"), used); !errors.Is(err, ErrStatementUsed) {
+	must(t, s.Approve(ctx, full("one"), &used))
+	if err := s.Approve(ctx, full("two"), &used); !errors.Is(err, ErrStatementUsed) {
 		t.Errorf("a second operation: %v", err)
 	}
 	if err := s.InsertCommand(ctx, full("three"), used); !errors.Is(err, ErrStatementUsed) {

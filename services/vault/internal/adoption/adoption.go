@@ -1,0 +1,196 @@
+// Package adoption tells the log which files of the security configuration came into force, and whose change each was: announced
+// beforehand by a human's signed statement, or found. It runs inside the vault and reads no file: package security does, and says
+// what changed. It remembers across restarts what was in force last, so that what changed while no vault ran is found too.
+//
+// It gives nothing and stops nothing. A file counts because a human owns it; a statement only says who changed it.
+package adoption
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/security"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/journal"
+)
+
+// How long an announcement waits for its change, and how many may.
+const (
+	Patience = 10 * time.Minute
+	most     = 256
+)
+
+// Config is what a Ledger needs.
+type Config struct {
+	// DB has the schema of store.Migrations.
+	DB      *sql.DB
+	Journal *journal.Journal
+	Now     func() time.Time
+	Logger  *slog.Logger
+}
+
+// Ledger knows what is in force and what was announced. It is safe for concurrent use.
+type Ledger struct {
+	Config
+
+	mu        sync.Mutex
+	inForce   map[string]string
+	announced map[[32]byte]announcement
+}
+
+type announcement struct {
+	change   statement.Change
+	id       string
+	operator string
+	at       time.Time
+	met      bool
+}
+
+// New reads what was in force last.
+func New(ctx context.Context, c Config) (*Ledger, error) {
+	l := &Ledger{Config: c, inForce: map[string]string{}, announced: map[[32]byte]announcement{}}
+	rows, err := c.DB.QueryContext(ctx, `SELECT file, digest FROM configuration`)
+	if err != nil {
+		return nil, fmt.Errorf("read what was in force: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var file, digest string
+		if err := rows.Scan(&file, &digest); err != nil {
+			return nil, fmt.Errorf("read what was in force: %w", err)
+		}
+		l.inForce[file] = digest
+	}
+	return l, rows.Err()
+}
+
+// Announce keeps a verified statement of kind config until the change that it tells of is seen, and records it. A statement is
+// announced once: CODE_ALREADY_SPENT. Others: CODE_RATE_LIMITED, CODE_AUDIT_UNAVAILABLE.
+func (l *Ledger) Announce(ctx context.Context, h *callv1.HumanStatement, v *statement.Verified, caller string) error {
+	l.mu.Lock()
+	now := l.Now()
+	for digest, a := range l.announced {
+		// As long as the statement itself could be brought again.
+		if now.Sub(a.at) > Patience+2*statement.Skew {
+			delete(l.announced, digest)
+		}
+	}
+	if _, twice := l.announced[v.Digest]; twice {
+		l.mu.Unlock()
+		return fault.New(callv1.Code_CODE_ALREADY_SPENT, "this statement was used before; sign another")
+	}
+	if len(l.announced) >= most {
+		l.mu.Unlock()
+		return fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many changes are announced", fault.WithRetry(time.Minute))
+	}
+	l.announced[v.Digest] = announcement{change: *v.Change, id: v.ID, operator: v.Operator, at: now}
+	l.mu.Unlock()
+	r := record(auditv1.Kind_KIND_CONFIG_ADOPTED, auditv1.Status_STATUS_PENDING, "config-announced", security.Change{
+		File: v.Change.File, Before: v.Change.Before, After: v.Change.After,
+	})
+	r.Body.Summary = "a human announced a change of the rules"
+	r.Body.Statement, r.Body.Confirmed, r.Body.DecisionSource = h, true, v.Operator
+	r.Body.Details["caller"], r.Body.Details["statement"] = caller, v.ID
+	if err := l.Journal.Must(ctx, r); err != nil {
+		l.mu.Lock()
+		delete(l.announced, v.Digest)
+		l.mu.Unlock()
+		return err
+	}
+	return nil
+}
+
+// Changed is security.Options.OnChange.
+func (l *Ledger) Changed(c security.Change) {
+	ctx := context.Background()
+	if c.Problem != "" {
+		r := record(auditv1.Kind_KIND_CONFIG_REFUSED, auditv1.Status_STATUS_ERROR, "config-refused", c)
+		r.Body.Summary, r.Body.Reason = "a file of the rules was refused; what was in force stays", c.Problem
+		l.Journal.Note(ctx, r)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changedLocked(ctx, c)
+}
+
+// Complete is called once, when package security has told of every file that there is: what was in force last and is there no more
+// was taken away while nobody looked.
+func (l *Ledger) Complete(files []security.File) {
+	there := map[string]bool{}
+	for _, f := range files {
+		there[f.Name] = f.Digest != ""
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name := range l.inForce {
+		if !there[name] {
+			l.changedLocked(context.Background(), security.Change{File: name})
+		}
+	}
+}
+
+func (l *Ledger) changedLocked(ctx context.Context, c security.Change) {
+	c.Before = l.inForce[c.File] // across restarts
+	if c.Before == c.After {
+		return
+	}
+	r := record(auditv1.Kind_KIND_CONFIG_FOUND, auditv1.Status_STATUS_OK, "config-found", c)
+	r.Body.Summary = "a change of the rules that nobody announced was found, and is in force"
+	r.Body.Reason = "nobody announced it"
+	if a, ok := l.meetLocked(c); ok {
+		r = record(auditv1.Kind_KIND_CONFIG_ADOPTED, auditv1.Status_STATUS_OK, "config-adopted", c)
+		r.Body.Summary = "a change of the rules that a human announced is in force"
+		r.Body.Confirmed, r.Body.DecisionSource = true, a.operator
+		r.Body.Details["statement"] = a.id
+	}
+	l.inForce[c.File] = c.After
+	if err := l.keep(ctx, c); err != nil {
+		l.Logger.ErrorContext(ctx, "what is in force could not be written down", "error", err)
+	}
+	l.Journal.Note(ctx, r)
+}
+
+// meetLocked finds the announcement of exactly this change. It is met once.
+func (l *Ledger) meetLocked(c security.Change) (announcement, bool) {
+	now := l.Now()
+	for digest, a := range l.announced {
+		if !a.met && now.Sub(a.at) <= Patience && tellsOf(a.change, c) {
+			a.met = true
+			l.announced[digest] = a
+			return a, true
+		}
+	}
+	return announcement{}, false
+}
+
+func (l *Ledger) keep(ctx context.Context, c security.Change) error {
+	var err error
+	if c.After == "" {
+		delete(l.inForce, c.File)
+		_, err = l.DB.ExecContext(ctx, `DELETE FROM configuration WHERE file = ?`, c.File)
+	} else {
+		_, err = l.DB.ExecContext(ctx, `INSERT INTO configuration (file, layer, digest, changed_at) VALUES (?, ?, ?, ?)
+			ON CONFLICT (file) DO UPDATE SET layer = excluded.layer, digest = excluded.digest, changed_at = excluded.changed_at`,
+			c.File, c.Layer, c.After, l.Now().UnixNano())
+	}
+	return err
+}
+
+func record(kind auditv1.Kind, status auditv1.Status, action string, c security.Change) *auditv1.Record {
+	r := journal.Session(kind, status, "", "", 0)
+	r.Body.Action, r.Body.Persistent = action, true
+	r.Body.Details = map[string]string{"file": clean.Line(c.File, 256), "before": c.Before, "after": c.After}
+	if c.Layer != "" {
+		r.Body.Details["layer"] = c.Layer
+	}
+	return r
+}

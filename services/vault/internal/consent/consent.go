@@ -1,0 +1,88 @@
+// Package consent says whether a human's statement counts as a human's: signed by an operator, now, and by nobody who asks.
+//
+// It runs inside the vault, and everything that a person signs goes through it: approvals, commands, scopes, dangerous mode,
+// resumptions and announced changes. It trusts the trust folder and clients.yaml, which humans own, and nothing in a
+// statement before its signature. What the statement is about is its caller's to judge; a sink verifies it again by itself.
+package consent
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
+)
+
+// Why a good signature is nobody's consent; for records, not for callers.
+var (
+	// ErrSelf: the key that signed is a client's own.
+	ErrSelf = errors.New("the statement is signed with a client's own key")
+	// ErrFourEyes: a second human has to agree.
+	ErrFourEyes = errors.New("the statement is signed by the human whose client asks, and another has to agree")
+)
+
+// Config is what a Judge needs; everything is required but for Clients.
+type Config struct {
+	// Operators are the keys that a statement may be signed with, as they are now.
+	Operators func() *trust.AllowedSigners
+	// Now is the vault's clock.
+	Now func() time.Time
+	// Clients is what clients.yaml says; nil knows of none.
+	Clients Clients
+}
+
+// Clients is what a Judge asks about clients.
+type Clients interface {
+	// Keys returns every client's own keys as they are now, those of clients that are not let in any more included.
+	Keys() []ed25519.PublicKey
+	// FourEyes returns the human that a client belongs to, and whether another human has to agree to what it asks.
+	FourEyes(client string) (user string, required bool)
+}
+
+// Judge judges statements. It is safe for concurrent use.
+type Judge struct{ Config }
+
+// New makes a judge.
+func New(c Config) *Judge { return &Judge{c} }
+
+// Verify returns a statement that an operator signed and that is in force now. client is who asks for what it allows: empty where
+// a human acts for themself. Errors are for records.
+func (j *Judge) Verify(h *callv1.HumanStatement, client string) (*statement.Verified, error) {
+	v, err := statement.Verify(h, j.Operators(), j.Now(), statement.Skew)
+	if err != nil {
+		return nil, err
+	}
+	if err := selfApproval(j.self(h, v, client)); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+func (j *Judge) self(h *callv1.HumanStatement, v *statement.Verified, client string) error {
+	if j.Clients == nil {
+		return nil
+	}
+	signer, err := statement.SigningKey(h)
+	if err != nil {
+		return err
+	}
+	// A client's key is ed25519: a key of another type is nobody's but an operator's.
+	if wrapped, ok := signer.(ssh.CryptoPublicKey); ok {
+		key, ok := wrapped.CryptoPublicKey().(ed25519.PublicKey)
+		if ok && slices.ContainsFunc(j.Clients.Keys(), func(own ed25519.PublicKey) bool { return own.Equal(key) }) {
+			return ErrSelf
+		}
+	}
+	if client == "" {
+		return nil
+	}
+	if user, required := j.Clients.FourEyes(client); required && user == v.Operator {
+		return ErrFourEyes
+	}
+	return nil
+}

@@ -1,0 +1,18 @@
+//go:build !weak
+
+package server
+
+import (
+	"durward.internal/services/platform/policy"
+	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/session"
+)
+
+// unattended reports whether what a human's file lets run unasked may run so: for a client that signs what it asks for.
+func unattended(opened *session.Session) bool { return opened.Client.KeyBound() }
+
+// verdict is what policy said.
+func verdict(d policy.Decision) policy.Verdict { return d.Verdict }
+
+// hasAgent reports whether the client may say that it is that agent.
+func hasAgent(c *clients.Client, name string) bool { return c.HasAgent(name) }

@@ -1,0 +1,97 @@
+package server
+
+import (
+	"fmt"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/policy"
+	"durward.internal/services/platform/security"
+	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/usage"
+)
+
+// ruleUnknownTool is what decides on a tool that no contract has, in this definition: nothing is asked of any rule.
+const ruleUnknownTool = "unknown-tool"
+
+// ruleDesktop is what decides where the gate in front of a desktop does.
+const ruleDesktop = "desktop-gate"
+
+// rules are the policies as they are in force.
+func (s *Server) rules() *policy.Set { return s.Security.Current().Policies }
+
+// judge decides on the calls of one client, or of one session of it, by the configuration as it was when the judge was made.
+type judge struct {
+	state  *security.State
+	values security.Values
+	// call is what all of them have in common.
+	call policy.Call
+}
+
+// judge returns a judge of a session's calls. client is as clients.yaml has it now; what the session opened with binds it too.
+func (s *Server) judge(opened *session.Session, client *clients.Client) judge {
+	j := s.judgeClient(client)
+	j.call.Agent, j.call.KeyBound = opened.Agent, opened.Client.KeyBound()
+	j.call.Ceiling = opened.Ceiling(j.call.Ceiling)
+	_, _, j.call.Dangerous = s.Standing.Dangerous(opened.Ref)
+	return j
+}
+
+// judgeClient returns a judge of a client's calls in no session in particular.
+func (s *Server) judgeClient(client *clients.Client) judge {
+	state := s.Security.Current()
+	values := state.Values(client.ID, client.User)
+	return judge{state: state, values: values, call: policy.Call{
+		Client: client.ID, User: client.User, Channel: client.Channel, ChannelName: client.ChannelName, KeyBound: client.KeyBound(),
+		Ceiling: min(client.Ceiling, values.TierCeiling), DesktopAllowed: values.DesktopAllowed, Now: s.Now(),
+	}}
+}
+
+// decide is the decision on one call.
+func (j judge) decide(tool contract.Tool, arguments []byte, counts usage.Counts) policy.Decision {
+	call := j.call
+	call.Tool, call.Arguments, call.Counts = tool, arguments, policy.Counts(counts)
+	return j.state.Policies.Decide(call)
+}
+
+// always is the verdict if it is the same for every call of the tool; false: it depends.
+func (j judge) always(tool contract.Tool) (policy.Verdict, bool) {
+	call := j.call
+	call.Tool = tool
+	return j.state.Policies.Always(call)
+}
+
+// counted reports whether a rule looks at how often the client called the tool.
+func (j judge) counted(tool contract.Tool) bool {
+	return j.state.Policies.Counted(j.call.Client, policy.ActionName(tool))
+}
+
+// permitted reports whether a permit may name the tool: a READ tool that runs whatever its arguments. The vault's own tools have
+// no other way, so that what depends on the time is decided anew with each permit.
+func (j judge) permitted(tool contract.Tool, own bool) bool {
+	if !tool.ByPermit() {
+		return false
+	}
+	verdict, certain := j.always(tool)
+	if !certain && own {
+		verdict, certain = j.decide(tool, []byte("{}"), usage.Counts{}).Verdict, true
+	}
+	return certain && verdict == policy.Run
+}
+
+// ruleName is a rule as records name it: with the place where a human can change it.
+func ruleName(r policy.Rule) string {
+	if r.Layer == policy.BuiltIn || r.File == "" {
+		return r.ID
+	}
+	return fmt.Sprintf("%s (%s:%d)", r.ID, r.File, r.Line)
+}
+
+// policyTier is the tier as policy sees it where that is above the contract's; 0 otherwise.
+func policyTier(d policy.Decision, tool contract.Tool) optionsv1.Tier {
+	if d.Tier > tool.Tier {
+		return d.Tier
+	}
+	return optionsv1.Tier_TIER_UNSPECIFIED
+}

@@ -1,0 +1,211 @@
+package standing_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/session"
+)
+
+func argumentsDigest(b []byte) string {
+	d := canonical.Digest(b)
+	return canonical.FormatDigest(d[:])
+}
+
+func TestDangerousRefuses(t *testing.T) {
+	w := newWorld(t)
+	live := w.open(bound)
+	for name, c := range map[string]struct {
+		session *session.Session
+		change  func(*statement.Statement)
+		set     func()
+	}{
+		"a bearer client":    {session: w.open(bearer)},
+		"no such session":    {change: func(s *statement.Statement) { s.Session = "s-nobody" }},
+		"another principal":  {change: func(s *statement.Statement) { s.Principal = other }},
+		"another audience":   {change: func(s *statement.Statement) { s.Audience = "spiffe://durward.local/executor/elsewhere" }},
+		"too long":           {set: func() { w.limits.DangerousMax = time.Hour }},
+		"not allowed at all": {set: func() { w.limits.DangerousAllowed = false }},
+		"messaging as cli":   {session: w.open(chat), change: func(s *statement.Statement) { s.Channel = "cli" }},
+		"a scope": {change: func(s *statement.Statement) {
+			*s = *w.scope(live, 1)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := w.limits
+			defer func() { w.limits = before }()
+			if c.set != nil {
+				c.set()
+			}
+			s := live
+			if c.session != nil {
+				s = c.session
+			}
+			mode := w.base(statement.KindDangerous, s, 2*time.Hour)
+			if c.change != nil {
+				c.change(mode)
+			}
+			_, _, _, err := w.book.ProposeDangerous(t.Context(), w.sign(mode), "operator")
+			wantCode(t, err, callv1.Code_CODE_DENIED)
+		})
+	}
+	if n := len(w.audit.of(auditv1.Kind_KIND_STANDING_GRANTED)); n != 0 {
+		t.Errorf("%d recorded", n)
+	}
+}
+
+// Two deliberate steps, five seconds apart by the vault's clock.
+func TestDangerous(t *testing.T) {
+	w := newWorld(t)
+	live, sibling := w.open(bound), w.open(bound)
+	h := w.sign(w.dangerous(live))
+	id, from, until, err := w.book.ProposeDangerous(t.Context(), h, "operator")
+	w.must(err)
+	if from.Sub(w.Now()) != 5*time.Second || until.Sub(w.Now()) != time.Minute {
+		t.Errorf("from %s until %s", from, until)
+	}
+	off := func() {
+		t.Helper()
+		if _, _, ok := w.book.Dangerous(live.Ref); ok {
+			t.Fatal("in dangerous mode")
+		}
+	}
+	off()
+	_, _, _, err = w.book.ProposeDangerous(t.Context(), w.sign(w.dangerous(live)), "operator")
+	wantCode(t, err, callv1.Code_CODE_CONFLICT) // one at a time
+	w.advance(5*time.Second - time.Nanosecond)
+	_, err = w.book.ConfirmDangerous(t.Context(), id, "operator")
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+	off()
+	w.advance(time.Nanosecond)
+	g, err := w.book.ConfirmDangerous(t.Context(), id, "operator")
+	w.must(err)
+	if g.GetKind() != "dangerous" || g.GetSession() != live.Ref || g.GetUses() != 0 {
+		t.Errorf("%v", g)
+	}
+	ends, got, ok := w.book.Dangerous(live.Ref)
+	if !ok || string(got.GetStatement()) != string(h.GetStatement()) || !ends.Equal(g.GetExpiresAt().AsTime()) {
+		t.Errorf("until %s, %v", ends, ok)
+	}
+	if _, _, ok := w.book.Dangerous(sibling.Ref); ok {
+		t.Error("another session of the client is in dangerous mode too")
+	}
+	_, err = w.book.ConfirmDangerous(t.Context(), id, "operator")
+	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+	_, _, _, err = w.book.ProposeDangerous(t.Context(), h, "operator")
+	wantCode(t, err, callv1.Code_CODE_ALREADY_SPENT)
+
+	o, _, err := w.queue.Run(t.Context(), w.request(live, "start_service", "a"), got, true)
+	w.must(err)
+	// The same call of another session gets nothing of it.
+	asked, err := w.call(sibling, "start_service", "a")
+	w.must(err)
+	if asked.ID == o.ID || asked.State != pending {
+		t.Errorf("another session's call: %+v", asked)
+	}
+	w.must(w.redeem(o))
+	w.must(w.queue.Settle(t.Context(), o.ID, 1, true, w.sink))
+	for _, kind := range []auditv1.Kind{auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED} {
+		for _, r := range w.audit.of(kind) {
+			if !r.GetBody().GetDangerous() {
+				t.Errorf("a record of %s is not tagged: %v", kind, r)
+			}
+		}
+	}
+	if n := len(w.audit.of(auditv1.Kind_KIND_STANDING_GRANTED)); n != 2 { // proposed, and in force
+		t.Errorf("%d records", n)
+	}
+}
+
+func TestProposalsLapse(t *testing.T) {
+	w := newWorld(t)
+	live := w.open(bound)
+	id, _, _, err := w.book.ProposeDangerous(t.Context(), w.sign(w.dangerous(live)), "operator")
+	w.must(err)
+	w.advance(time.Minute + time.Nanosecond)
+	_, err = w.book.ConfirmDangerous(t.Context(), id, "operator")
+	wantCode(t, err, callv1.Code_CODE_EXPIRED)
+	// What changed in between counts: a halt, a closed session.
+	id, _, _, err = w.book.ProposeDangerous(t.Context(), w.sign(w.dangerous(live)), "operator")
+	w.must(err)
+	w.advance(5 * time.Second)
+	_, err = w.halt.Halt(t.Context(), "alice", "", w.Now())
+	w.must(err)
+	_, err = w.book.ConfirmDangerous(t.Context(), id, "operator")
+	wantCode(t, err, callv1.Code_CODE_HALTED)
+	w.book.Sweep(t.Context())
+	if all, _ := w.book.List(); len(all) != 0 {
+		t.Errorf("%v", all)
+	}
+	// A revocation takes back what was proposed, too.
+	fresh := newWorld(t)
+	s := fresh.open(bound)
+	id, _, _, err = fresh.book.ProposeDangerous(t.Context(), fresh.sign(fresh.dangerous(s)), "operator")
+	fresh.must(err)
+	_, err = fresh.book.Revoke(t.Context(), "", s.Ref, "", "alice")
+	fresh.must(err)
+	fresh.advance(5 * time.Second)
+	_, err = fresh.book.ConfirmDangerous(t.Context(), id, "operator")
+	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+}
+
+// Whoever watches is told at once: of a beginning, of an end, of a halt, and of a session that is over.
+func TestWatch(t *testing.T) {
+	w := newWorld(t)
+	first := w.open(bound)
+	w.enable(first)
+	type told struct {
+		session string
+		until   time.Time
+		ended   bool
+	}
+	heard := make(chan told, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	over := make(chan error, 1)
+	go func() {
+		over <- w.book.Watch(ctx, func(session string, until time.Time, ended bool) error {
+			heard <- told{session, until, ended}
+			return nil
+		})
+	}()
+	next := func() told {
+		t.Helper()
+		select {
+		case got := <-heard:
+			return got
+		case <-time.After(5 * time.Second):
+			t.Fatal("nobody was told")
+			return told{}
+		}
+	}
+	if got := next(); got.session != first.Ref || got.until.IsZero() || got.ended {
+		t.Errorf("at the beginning: %+v", got)
+	}
+	second := w.open(bound)
+	id := w.enable(second)
+	if got := next(); got.session != second.Ref || got.until.IsZero() {
+		t.Errorf("at a grant: %+v", got)
+	}
+	_, err := w.book.Revoke(t.Context(), id, "", "", "alice")
+	w.must(err)
+	if got := next(); got.session != second.Ref || !got.until.IsZero() || got.ended {
+		t.Errorf("at its end: %+v", got)
+	}
+	w.book.SessionEnded(t.Context(), second.Ref)
+	if got := next(); got.session != second.Ref || !got.ended {
+		t.Errorf("at the session's end: %+v", got)
+	}
+	_, err = w.halt.Halt(t.Context(), "alice", "", w.Now())
+	w.must(err)
+	if got := next(); got.session != first.Ref || !got.until.IsZero() {
+		t.Errorf("at a halt: %+v", got)
+	}
+	cancel()
+	<-over
+}

@@ -1,0 +1,251 @@
+// Package usage counts what clients call, for the limits that a human wrote: so often in a session, a day, a month, and not
+// sooner than so long after the last time. It runs inside the vault and decides nothing: policy does, on these numbers.
+//
+// A call is reserved before it is decided on and committed before it is let go, so that any number of calls at once cannot
+// overshoot a limit. What is committed is durable for the day and the month; a session's count ends with the session, which ends
+// with the process. A crash between the two leaves a call that is counted and was not made, never the other way round.
+package usage
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// keep is how long a day is remembered: longer than any month.
+const keep = 62 * 24 * time.Hour
+
+const (
+	dayForm   = "2006-01-02"
+	monthForm = "2006-01"
+)
+
+// Who is the one that calls, and what.
+type Who struct{ Client, Session, Tool string }
+
+// Counts are the calls before this one: those that were let go, and those that are being decided on. Last is the zero time if
+// there was none.
+type Counts struct {
+	Session, Day, Month uint32
+	Last                time.Time
+}
+
+// Book keeps the counts. It is safe for concurrent use.
+type Book struct {
+	db  *sql.DB
+	now func() time.Time
+
+	mu       sync.Mutex
+	tools    map[tool]*tally
+	sessions map[Who]uint32
+}
+
+type tool struct{ client, name string }
+
+// tally is a client's use of one tool, as of a day and its month.
+type tally struct {
+	loaded     bool
+	day, month string
+	today      uint32
+	thisMonth  uint32
+	last       time.Time
+	held       map[*Reservation]struct{}
+}
+
+// New makes a book on a database whose schema is store.Migrations'. Days and months are of now's location.
+func New(db *sql.DB, now func() time.Time) *Book {
+	return &Book{db: db, now: now, tools: map[tool]*tally{}, sessions: map[Who]uint32{}}
+}
+
+// Reservation is one call's place. Release it, or Commit it. A nil one is of a call that nobody counts.
+type Reservation struct {
+	book      *Book
+	who       Who
+	at        time.Time
+	before    Counts
+	committed bool
+	over      bool
+}
+
+// Counts are the calls before this one.
+func (r *Reservation) Counts() Counts {
+	if r == nil {
+		return Counts{}
+	}
+	return r.before
+}
+
+// Reserve takes the next place.
+func (b *Book) Reserve(ctx context.Context, who Who) (*Reservation, error) {
+	now := b.now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t, err := b.tallyLocked(ctx, who, now)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reservation{book: b, who: who, at: now, before: b.countsLocked(t, who)}
+	t.held[r] = struct{}{}
+	return r, nil
+}
+
+// Look returns the counts and takes no place.
+func (b *Book) Look(ctx context.Context, who Who) (Counts, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t, err := b.tallyLocked(ctx, who, b.now())
+	if err != nil {
+		return Counts{}, err
+	}
+	return b.countsLocked(t, who), nil
+}
+
+func (b *Book) countsLocked(t *tally, who Who) Counts {
+	c := Counts{Session: b.sessions[who], Day: t.today, Month: t.thisMonth, Last: t.last}
+	for r := range underway(t.held) {
+		c.Day++
+		c.Month++
+		if r.who.Session == who.Session {
+			c.Session++
+		}
+		if r.at.After(c.Last) {
+			c.Last = r.at
+		}
+	}
+	return c
+}
+
+// tallyLocked finds the tally and brings it to the day.
+func (b *Book) tallyLocked(ctx context.Context, who Who, now time.Time) (*tally, error) {
+	key := tool{who.Client, who.Tool}
+	t := b.tools[key]
+	if t == nil {
+		t = &tally{held: map[*Reservation]struct{}{}}
+		b.tools[key] = t
+	}
+	day, month := now.Format(dayForm), now.Format(monthForm)
+	if !t.loaded {
+		if err := b.load(ctx, t, who, day, month); err != nil {
+			return nil, err
+		}
+	}
+	if t.month != month {
+		t.month, t.thisMonth = month, 0
+	}
+	if t.day != day {
+		t.day, t.today = day, 0
+	}
+	return t, nil
+}
+
+func (b *Book) load(ctx context.Context, t *tally, who Who, day, month string) error {
+	var last int64
+	err := b.db.QueryRowContext(ctx, `SELECT COALESCE(SUM(CASE WHEN day = ? THEN calls END), 0),
+		COALESCE(SUM(CASE WHEN substr(day, 1, 7) = ? THEN calls END), 0), COALESCE(MAX(last_at), 0)
+		FROM usage WHERE client = ? AND tool = ?`, day, month, who.Client, who.Tool).Scan(&t.today, &t.thisMonth, &last)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return fmt.Errorf("read usage: %w", err)
+	}
+	t.loaded, t.day, t.month = true, day, month
+	if last != 0 {
+		t.last = time.Unix(0, last).In(b.now().Location())
+	}
+	return nil
+}
+
+// Commit counts the call, durably. Call it before the call is let go.
+func (r *Reservation) Commit(ctx context.Context) error {
+	if r == nil {
+		return nil
+	}
+	_, err := r.book.db.ExecContext(context.WithoutCancel(ctx), `INSERT INTO usage (client, tool, day, calls, last_at) VALUES (?, ?, ?, 1, ?)
+		ON CONFLICT (client, tool, day) DO UPDATE SET calls = calls + 1, last_at = max(last_at, excluded.last_at)`,
+		r.who.Client, r.who.Tool, r.at.Format(dayForm), r.at.UnixNano())
+	if err != nil {
+		return fmt.Errorf("write usage: %w", err)
+	}
+	b := r.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r.committed = true
+	t := b.tools[tool{r.who.Client, r.who.Tool}]
+	delete(t.held, r)
+	b.sessions[r.who]++
+	if t.day == r.at.Format(dayForm) {
+		t.today++
+	}
+	if t.month == r.at.Format(monthForm) {
+		t.thisMonth++
+	}
+	if r.at.After(t.last) {
+		t.last = r.at
+	}
+	return nil
+}
+
+// Release gives the place back: the call was not made. After Commit it takes back what was counted, but for the time of the last
+// call. Releasing again does nothing.
+func (r *Reservation) Release(ctx context.Context) error {
+	if r == nil {
+		return nil
+	}
+	b := r.book
+	b.mu.Lock()
+	if r.over {
+		b.mu.Unlock()
+		return nil
+	}
+	r.over = true
+	t := b.tools[tool{r.who.Client, r.who.Tool}]
+	delete(t.held, r)
+	if !r.committed {
+		b.mu.Unlock()
+		return nil
+	}
+	if n := b.sessions[r.who]; n > 0 {
+		b.sessions[r.who] = n - 1
+	}
+	if t.day == r.at.Format(dayForm) && t.today > 0 {
+		t.today--
+	}
+	if t.month == r.at.Format(monthForm) && t.thisMonth > 0 {
+		t.thisMonth--
+	}
+	b.mu.Unlock()
+	_, err := b.db.ExecContext(context.WithoutCancel(ctx), `UPDATE usage SET calls = calls - 1 WHERE client = ? AND tool = ? AND day = ? AND calls > 0`,
+		r.who.Client, r.who.Tool, r.at.Format(dayForm))
+	if err != nil {
+		return fmt.Errorf("take back usage: %w", err)
+	}
+	return nil
+}
+
+// Forget drops the counts of sessions that are over.
+func (b *Book) Forget(live func(session string) bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for who := range b.sessions {
+		if !live(who.Session) {
+			delete(b.sessions, who)
+		}
+	}
+}
+
+// Prune forgets days that no limit looks at any more, and the clients in memory that nobody reserved for.
+func (b *Book) Prune(ctx context.Context) error {
+	now := b.now()
+	b.mu.Lock()
+	for key, t := range b.tools {
+		if len(t.held) == 0 {
+			delete(b.tools, key) // the next reservation reads it again
+		}
+	}
+	b.mu.Unlock()
+	if _, err := b.db.ExecContext(ctx, `DELETE FROM usage WHERE day < ?`, now.Add(-keep).Format(dayForm)); err != nil {
+		return fmt.Errorf("prune usage: %w", err)
+	}
+	return nil
+}
