@@ -11,6 +11,7 @@ import (
 	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/sink"
 )
 
 // settings is the executor's configuration file.
@@ -26,9 +27,13 @@ type settings struct {
 	// ProgramsDir is the folder where programs that the catalogue names without a slash are looked for before PATH.
 	// Empty: the folder of the executor's own program.
 	ProgramsDir string `yaml:"programs_dir"`
-	// Unattended names tools beyond READ that run here on a grant without a human's statement. DANGEROUS: whoever
-	// controls the vault can then run them. Empty: none.
-	Unattended []string `yaml:"unattended"`
+	// Unattended lists calls beyond READ that run here on a grant without a human's statement: a tool's name, or {tool, clients,
+	// arguments: {name: [values]}}, all of which must be met. DANGEROUS: whoever controls the vault can then make them. Empty:
+	// none. Read again within a second when the file changes.
+	Unattended []any `yaml:"unattended"`
+	// GatewayUser is the Unix user that the gateway runs as. While it may write this file, or owns it or a folder above it, the
+	// executor does not start, and no change of the list is taken over. Empty: not checked.
+	GatewayUser string `yaml:"gateway_user"`
 
 	// Systemd says how units are reached.
 	Systemd struct {
@@ -50,10 +55,14 @@ type settings struct {
 		Program string `yaml:"program"`
 		// MarginMiB stays free on each GPU beyond what services declare. Not given: 512.
 		MarginMiB *uint32 `yaml:"margin_mib"`
+		// MarginOverrideMinMiB is how far below MarginMiB an agent's margin_mib_override may go. Not given: not at all.
+		MarginOverrideMinMiB *uint32 `yaml:"margin_override_min_mib"`
 	} `yaml:"gpu"`
 
 	// development is set by -development and by nothing else.
 	development bool
+	// path is the file's own, by the command line.
+	path func() string
 }
 
 // Validate checks the whole file.
@@ -102,6 +111,14 @@ func (s *settings) Validate() error {
 	}
 	if s.GPU.MarginMiB != nil && *s.GPU.MarginMiB > maxMarginMiB {
 		problems = append(problems, fmt.Errorf("gpu.margin_mib: must be at most %d", maxMarginMiB))
+	}
+	if least := s.GPU.MarginOverrideMinMiB; least != nil && *least > s.marginMiB() {
+		problems = append(problems, errors.New("gpu.margin_override_min_mib: must be at most gpu.margin_mib; leave it out to allow no less"))
+	}
+	if list, err := sink.ParseUnattended(s.Unattended); err != nil {
+		problems = append(problems, err)
+	} else if err := sink.CheckUnattended(list, optionsv1.Role_ROLE_EXECUTOR); err != nil {
+		problems = append(problems, err)
 	}
 	return errors.Join(problems...)
 }

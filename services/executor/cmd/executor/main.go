@@ -42,6 +42,7 @@ import (
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/recorder/spool"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/sink"
 	"durward.internal/services/platform/telemetry"
@@ -63,6 +64,7 @@ func main() {
 		Version:  version,
 		Settings: cfg,
 		Flags: func(flags *flag.FlagSet) {
+			cfg.path = func() string { return flags.Lookup("config").Value.String() }
 			flags.BoolVar(&cfg.development, "development", false, "let services without run_as run as this user")
 			drillFlags(flags)
 		},
@@ -107,8 +109,15 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	kept, err := reserve.Open(cfg.StateDir, reserve.Default)
+	if err != nil {
+		return err
+	}
+	if kept.Given() {
+		logger.Error("THE DISK IS FULL: only what takes load off the host goes on until there is room")
+	}
 	log, err := recorder.Open(ctx, recorder.OpenConfig{
-		Conn: auditConn, Audit: cfg.Audit.Identity, Writer: self.ID().String(), Trust: roots, Store: waiting, Logger: logger,
+		Conn: auditConn, Audit: cfg.Audit.Identity, Writer: self.ID().String(), Trust: roots, Store: reservedSpool{Store: waiting, kept: kept}, Logger: logger,
 		OnAppend: seen.ObserveAppend,
 	})
 	if err != nil {
@@ -169,11 +178,12 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err := services.Accept(source.Current()); err != nil {
 		return fmt.Errorf("catalogue: %w", err)
 	}
-	memory, err := store.Open(ctx, cfg.StateDir)
+	durable, err := store.Open(ctx, cfg.StateDir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, memory.Close()) }()
+	defer func() { err = errors.Join(err, durable.Close()) }()
+	memory := reservedStore{Store: durable, kept: kept}
 	hub := &progress.Hub{}
 	meter := metrics.New(seen.Metrics, services, gpus)
 	modes := mode.New(mode.Config{
@@ -181,13 +191,15 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		Services:  services,
 		GPUs:      gpus,
 		Leases:    leases,
-		Journal:   memory,
+		Journal:   durable,
 		Margin:    cfg.marginMiB(),
-		Hub:       hub,
-		Proceed:   proceed,
-		Rule:      rule,
-		Meter:     meter,
-		Logger:    logger,
+		// What a call's margin_mib_override may go down to is a human's to say.
+		LeastMargin: cfg.GPU.MarginOverrideMinMiB,
+		Hub:         hub,
+		Proceed:     proceed,
+		Rule:        rule,
+		Meter:       meter,
+		Logger:      logger,
 	})
 	source.Veto(func(next *catalogue.Catalogue) error {
 		if err := modes.Accept(next); err != nil {
@@ -198,7 +210,13 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	subjects := server.Subjects{Services: services, Modes: modes}
 	authority, err = sink.New(ctx, sink.Config{
 		Self: self.ID(), Trust: roots, Store: memory, Recorder: log, Vault: vaultv1.NewRedeemServiceClient(vaultConn),
-		Tokeniser: vaultv1.NewTokeniseServiceClient(vaultConn), Subjects: subjects, Logger: logger, Unattended: cfg.Unattended,
+		Tokeniser: vaultv1.NewTokeniseServiceClient(vaultConn), Subjects: subjects, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	rules, err := openRules(rulesConfig{
+		Path: cfg.path(), GatewayUser: cfg.GatewayUser, Development: cfg.development, Set: authority.SetUnattended, Log: log, Logger: logger,
 	})
 	if err != nil {
 		return err
@@ -234,6 +252,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	var running sync.WaitGroup
 	running.Go(func() { authority.Run(background) })
 	running.Go(func() { services.Run(background) })
+	running.Go(func() { rules.watch(background) })
 	running.Go(func() { gpus.Run(background) })
 	running.Go(func() {
 		if interrupted != nil && interrupted.Undo(background) {

@@ -72,11 +72,11 @@ func to(b *testing.B, s *mode.Switcher, id string) {
 		begin()
 		return nil
 	}
-	plan, err := s.Simulate(b.Context(), id)
+	plan, err := s.Simulate(b.Context(), id, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
-	out, err := s.Switch(b.Context(), id, plan.Digest, mode.Consent{First: consent, Later: consent, Operation: "bench"})
+	out, err := s.Switch(b.Context(), id, plan.Digest, nil, mode.Consent{First: consent, Later: consent, Operation: "bench"})
 	if err != nil || out.Outcome != executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED {
 		b.Fatalf("switch to %s: %+v, %v", id, out, err)
 	}
@@ -122,7 +122,7 @@ func BenchmarkSimulateAmongFiveHundredServices(b *testing.B) {
 	var all []time.Duration
 	for b.Loop() {
 		began := time.Now()
-		if _, err := s.Simulate(b.Context(), "two"); err != nil {
+		if _, err := s.Simulate(b.Context(), "two", nil); err != nil {
 			b.Fatal(err)
 		}
 		all = append(all, time.Since(began))

@@ -75,7 +75,7 @@ func TestGpumodD5OneSwitchAtATime(t *testing.T) {
 			<-leave
 		}
 	}
-	plan, err := w.Simulate(t.Context(), "huge")
+	plan, err := w.Simulate(t.Context(), "huge", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestGpumodD5OneSwitchAtATime(t *testing.T) {
 	})
 	<-entered
 	before := len(w.did())
-	_, err = w.Switch(t.Context(), "huge", plan.Digest, w.consent())
+	_, err = w.Switch(t.Context(), "huge", plan.Digest, nil, w.consent())
 	wantFault(t, err, callv1.Code_CODE_CONFLICT, "another switch of modes is going on; nothing was done")
 	chat, _ := w.host.c.Lookup("chat")
 	if _, err := w.leases.Loading(chat); err == nil {
@@ -108,7 +108,7 @@ func TestGpumodD5OneSwitchAtATime(t *testing.T) {
 		t.Error(err)
 	}
 	// A plan from before that switch is none any more.
-	_, err = w.Switch(t.Context(), "huge", plan.Digest, w.consent())
+	_, err = w.Switch(t.Context(), "huge", plan.Digest, nil, w.consent())
 	wantFault(t, err, callv1.Code_CODE_PLAN_CHANGED, "nothing was done")
 	// And a single start holds a switch up.
 	release, err := w.leases.Loading(chat)
@@ -225,12 +225,12 @@ func TestAnEditInTheMiddle(t *testing.T) {
 // A mode that does not fit when the approval comes is refused, and nothing is done.
 func TestAdmissionIsAtTheMoment(t *testing.T) {
 	w := newWorld(t, "legacy")
-	plan, err := w.Simulate(t.Context(), "talk")
+	plan, err := w.Simulate(t.Context(), "talk", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.host.foreign[0] = 9000
-	_, err = w.Switch(t.Context(), "talk", plan.Digest, w.consent())
+	_, err = w.Switch(t.Context(), "talk", plan.Digest, nil, w.consent())
 	wantFault(t, err, callv1.Code_CODE_DOES_NOT_FIT, "programs that are no service of this host hold 9000 MiB")
 	if len(w.did()) != 0 {
 		t.Errorf("it did %v", w.did())
@@ -240,12 +240,12 @@ func TestAdmissionIsAtTheMoment(t *testing.T) {
 // A consent that is refused leaves nothing behind, in the journal neither.
 func TestARefusedConsent(t *testing.T) {
 	w := newWorld(t, "legacy")
-	plan, err := w.Simulate(t.Context(), "talk")
+	plan, err := w.Simulate(t.Context(), "talk", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	no := fault.New(callv1.Code_CODE_EXPIRED, "over")
-	_, err = w.Switch(t.Context(), "talk", plan.Digest, Consent{First: func(context.Context, func()) error { return no }, Operation: "o"})
+	_, err = w.Switch(t.Context(), "talk", plan.Digest, nil, Consent{First: func(context.Context, func()) error { return no }, Operation: "o"})
 	if !fault.Is(err, callv1.Code_CODE_EXPIRED) || len(w.did()) != 0 {
 		t.Errorf("it is %v, after %v", err, w.did())
 	}
@@ -299,7 +299,7 @@ func TestProgressIsTold(t *testing.T) {
 
 func TestWhatACallIsToldAfterACrash(t *testing.T) {
 	w := newWorld(t, "chat", "legacy")
-	plan, err := w.Simulate(t.Context(), "work")
+	plan, err := w.Simulate(t.Context(), "work", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +311,7 @@ func TestWhatACallIsToldAfterACrash(t *testing.T) {
 		t.Error("it answers for other tools")
 	}
 	w.host.crash = func(name string, late bool) bool { return name == "raise code" && late }
-	if !survives(func() { _, _ = w.Switch(context.Background(), "work", plan.Digest, w.consent()) }) {
+	if !survives(func() { _, _ = w.Switch(context.Background(), "work", plan.Digest, nil, w.consent()) }) {
 		t.Fatal("nobody was killed")
 	}
 	w.host.crash = nil

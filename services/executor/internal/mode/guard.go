@@ -22,5 +22,8 @@ func definitionRequired() bool { return true }
 // hostLease takes the whole host.
 func hostLease(l *lease.Leases) (func(), error) { return l.Host() }
 
+// marginAllowed reports whether a call may set the margin so low.
+func marginAllowed(margin, least uint32) bool { return margin >= least }
+
 // planRequired reports whether a plan other than the approved one is refused.
 func planRequired() bool { return true }

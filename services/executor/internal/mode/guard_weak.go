@@ -14,7 +14,7 @@ import (
 )
 
 // Guards are the names that Weaken takes: each switches one guard off.
-var Guards = []string{"compensation", "admission", "definition", "lease", "plan"}
+var Guards = []string{"compensation", "admission", "definition", "lease", "plan", "margin"}
 
 var (
 	weakenedMu sync.RWMutex
@@ -75,5 +75,7 @@ func hostLease(l *lease.Leases) (func(), error) {
 	}
 	return l.Host()
 }
+
+func marginAllowed(margin, least uint32) bool { return weak("margin") || margin >= least }
 
 func planRequired() bool { return !weak("plan") }

@@ -458,7 +458,7 @@ func (w *world) consent() Consent {
 // to simulates and switches.
 func (w *world) to(id string) (*Result, error) {
 	w.t.Helper()
-	plan, err := w.Simulate(context.Background(), id)
+	plan, err := w.Simulate(context.Background(), id, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -466,7 +466,7 @@ func (w *world) to(id string) (*Result, error) {
 	if digest == "" {
 		digest = strings.Repeat("0", 64)
 	}
-	return w.Switch(context.Background(), id, digest, w.consent())
+	return w.Switch(context.Background(), id, digest, nil, w.consent())
 }
 
 // must is to for a switch that is begun.

@@ -95,7 +95,7 @@ func TestATornWriteBlocksNothing(t *testing.T) {
 // A defect of the executor outside of a step ends the switch too, and the next one is carried out.
 func TestAPanicBetweenStepsIsReported(t *testing.T) {
 	w := newWorld(t, "chat", "legacy")
-	plan, err := w.Simulate(t.Context(), "work")
+	plan, err := w.Simulate(t.Context(), "work", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestAPanicBetweenStepsIsReported(t *testing.T) {
 		begin()
 		return nil
 	}
-	out, err := w.Switch(t.Context(), "work", plan.Digest, consent)
+	out, err := w.Switch(t.Context(), "work", plan.Digest, nil, consent)
 	w.cfg.Catalogue = catalogue
 	if err != nil || out.Outcome != needsAHuman || out.Cause != CausePanic || out.FailedService != "legacy" {
 		t.Fatalf("it is %+v, %v", out, err)

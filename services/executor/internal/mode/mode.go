@@ -13,6 +13,7 @@ package mode
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -84,6 +85,8 @@ type Config struct {
 	Journal   Journal
 	// Margin is what stays free on each GPU beyond what services declare, in MiB.
 	Margin uint32
+	// LeastMargin is how low a call's margin_mib_override may set it; nil: as low as Margin.
+	LeastMargin *uint32
 	// Hub is told of each step under the operation's id.
 	Hub *progress.Hub
 	// Proceed runs begin unless the host is halted, for what no call waits for: undoing after a restart, and the boot rule.
@@ -227,6 +230,27 @@ func (s *Switcher) Accept(*catalogue.Catalogue) error {
 		return errors.New("a switch of modes is going on; the catalogue is read again when it has ended")
 	}
 	return nil
+}
+
+// leastMargin is the lowest margin that a human allows.
+func (s *Switcher) leastMargin() uint32 {
+	if s.cfg.LeastMargin == nil {
+		return s.cfg.Margin
+	}
+	return min(*s.cfg.LeastMargin, s.cfg.Margin)
+}
+
+// margin is what stays free in a call with that override, nil for one without. CODE_INVALID_ARGUMENT, with the lowest value that a
+// human allows, for one that is lower.
+func (s *Switcher) margin(override *uint32) (uint32, error) {
+	switch least := s.leastMargin(); {
+	case override == nil:
+		return s.cfg.Margin, nil
+	case !marginAllowed(*override, least):
+		return 0, fault.New(callv1.Code_CODE_INVALID_ARGUMENT,
+			fmt.Sprintf("the margin cannot be lower than %d MiB for this call; only a human changes that limit", least), fault.WithField("margin_mib_override"))
+	}
+	return *override, nil
 }
 
 // Find returns a mode of the catalogue, or a fault that offers the nearest ids.

@@ -64,6 +64,8 @@ func (p planStep) releases() bool { return p.action == actionSleep || p.action =
 type plan struct {
 	mode  *catalogue.Mode
 	steps []planStep
+	// margin is what stays free on each GPU, in MiB.
+	margin uint32
 	// members are the mode's services with what they depend on, in the order in which they are started.
 	members []*catalogue.Service
 	// reason is why the mode cannot be switched to now, whatever memory there is; "" if it can.
@@ -99,19 +101,23 @@ type subjectStep struct {
 	Service     string `json:"service"`
 }
 
-// plan makes the plan for a mode from what is seen now. An error is a fault: the mode is not known.
-func (s *Switcher) plan(ctx context.Context, id string, h gpu.Host) (*plan, error) {
+// plan makes the plan for a mode from what is seen now. An error is a fault: the mode is not known, or the call's margin is too low.
+func (s *Switcher) plan(ctx context.Context, id string, override *uint32, h gpu.Host) (*plan, error) {
+	margin, err := s.margin(override)
+	if err != nil {
+		return nil, err
+	}
 	c := s.cfg.Catalogue()
 	m, err := find(c, id)
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{mode: m, members: members(c, m)}
+	p := &plan{mode: m, margin: margin, members: members(c, m)}
 	views := map[string]service.View{}
 	for _, one := range c.Services {
 		views[one.ID] = s.cfg.Services.Look(one)
 	}
-	f := forces{margin: s.cfg.Margin, h: h}
+	f := forces{margin: margin, h: h}
 	s.weigh(c, p, views, &f)
 	p.short = f.settle()
 	p.steps = f.steps(c)
@@ -387,7 +393,7 @@ func (f *forces) steps(c *catalogue.Catalogue) []planStep {
 // Subject returns what a call of switch_mode acts on, as it is now: the plan. Its SHA-256 is the plan's digest. Errors are faults:
 // CODE_NOT_FOUND, CODE_CONFLICT for a mode that cannot be switched to now, CODE_PLAN_CHANGED where the request names another plan.
 func (s *Switcher) Subject(ctx context.Context, r *executorv1.SwitchModeRequest) (*callv1.Subject, error) {
-	p, err := s.asked(ctx, r.GetModeId(), r.GetPlanDigest(), s.cfg.GPUs.Last())
+	p, err := s.asked(ctx, r.GetModeId(), r.GetPlanDigest(), r.MarginMibOverride, s.cfg.GPUs.Last())
 	if err != nil {
 		return nil, err
 	}
@@ -395,8 +401,8 @@ func (s *Switcher) Subject(ctx context.Context, r *executorv1.SwitchModeRequest)
 }
 
 // asked returns the plan for a mode if it is the one of the digest.
-func (s *Switcher) asked(ctx context.Context, id, digest string, h gpu.Host) (*plan, error) {
-	p, err := s.plan(ctx, id, h)
+func (s *Switcher) asked(ctx context.Context, id, digest string, override *uint32, h gpu.Host) (*plan, error) {
+	p, err := s.plan(ctx, id, override, h)
 	switch {
 	case err != nil:
 		return nil, err

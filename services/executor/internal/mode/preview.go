@@ -15,7 +15,7 @@ import (
 // Preview says what a switch would do, a step a line, for whoever approves it.
 func (s *Switcher) Preview(ctx context.Context, r *executorv1.SwitchModeRequest) ([]string, error) {
 	h := s.cfg.GPUs.Last()
-	p, err := s.asked(ctx, r.GetModeId(), r.GetPlanDigest(), h)
+	p, err := s.asked(ctx, r.GetModeId(), r.GetPlanDigest(), r.MarginMibOverride, h)
 	if err != nil {
 		return nil, err
 	}
@@ -33,6 +33,9 @@ func (s *Switcher) Preview(ctx context.Context, r *executorv1.SwitchModeRequest)
 	if len(lines) == 0 {
 		lines = append(lines, "every service of "+p.mode.ID+" runs already: nothing changes")
 	}
+	if r.MarginMibOverride != nil {
+		lines = append(lines, fmt.Sprintf("%d MiB stay free on each GPU, by the call's own wish; the host's setting is %d MiB", p.margin, s.cfg.Margin))
+	}
 	if p.short != nil {
 		lines = append(lines, "it does not fit now: "+p.short.Sentence())
 	}
@@ -43,7 +46,7 @@ func (s *Switcher) Preview(ctx context.Context, r *executorv1.SwitchModeRequest)
 // it to see: RFC 8785 JSON with the digest of what the service runs, labelled "service ID". Errors are faults, as those of
 // Subject; CODE_PLAN_CHANGED also where what a service runs changed meanwhile.
 func (s *Switcher) Entries(ctx context.Context, r *executorv1.SwitchModeRequest) ([]*callv1.Subject, error) {
-	p, err := s.asked(ctx, r.GetModeId(), r.GetPlanDigest(), s.cfg.GPUs.Last())
+	p, err := s.asked(ctx, r.GetModeId(), r.GetPlanDigest(), r.MarginMibOverride, s.cfg.GPUs.Last())
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func (s *Switcher) Interrupted(ctx context.Context) (*Interruption, error) {
 	}
 	r := &run{
 		Switcher: s, id: open.ID, from: open.From, recovered: true, touched: map[string]bool{}, gone: map[int]bool{},
-		later: s.byRule,
+		later: s.byRule, margin: s.cfg.Margin,
 	}
 	if err := json.Unmarshal(open.Work, &r.work); err != nil {
 		return nil, fmt.Errorf("the journal of a switch cannot be read: %w", err)
@@ -243,7 +243,7 @@ func (s *Switcher) Boot(ctx context.Context) error {
 	if err != nil || followed == boot || s.cfg.Rule == nil {
 		return err
 	}
-	b := &booting{run: &run{Switcher: s, gone: map[int]bool{}, foreign: map[uint32]uint32{}}, tried: map[string]bool{}}
+	b := &booting{run: &run{Switcher: s, gone: map[int]bool{}, foreign: map[uint32]uint32{}, margin: s.cfg.Margin}, tried: map[string]bool{}}
 	deadline := time.Now().Add(s.bootPatience)
 	for wait := s.interval; ; wait = min(2*wait, maxPause) {
 		b.follow(ctx)

@@ -30,10 +30,11 @@ type Step struct {
 	Expected time.Duration
 }
 
-// Simulate makes the plan for a mode and changes nothing. An error is a fault: the mode is not known.
-func (s *Switcher) Simulate(ctx context.Context, id string) (*Simulation, error) {
+// Simulate makes the plan for a mode and changes nothing. override, if it is not nil, is what stays free on each GPU instead of what
+// the configuration says. An error is a fault: the mode is not known, or the override is below what a human allows.
+func (s *Switcher) Simulate(ctx context.Context, id string, override *uint32) (*Simulation, error) {
 	h := s.cfg.GPUs.Read(ctx)
-	p, err := s.plan(ctx, id, h)
+	p, err := s.plan(ctx, id, override, h)
 	if err != nil {
 		return nil, err
 	}

@@ -59,15 +59,16 @@ type Result struct {
 }
 
 // Switch carries the plan with that digest out and returns how it ended, well or not. An error is a fault, and then nothing was
-// done: CODE_NOT_FOUND, CODE_CONFLICT, CODE_PLAN_CHANGED, CODE_DOES_NOT_FIT, or consent's refusal as it came.
-func (s *Switcher) Switch(ctx context.Context, id, digest string, c Consent) (*Result, error) {
+// done: CODE_NOT_FOUND, CODE_INVALID_ARGUMENT, CODE_CONFLICT, CODE_PLAN_CHANGED, CODE_DOES_NOT_FIT, or consent's refusal as it came.
+// override is that of Simulate.
+func (s *Switcher) Switch(ctx context.Context, id, digest string, override *uint32, c Consent) (*Result, error) {
 	release, err := s.take(ctx)
 	if err != nil {
 		return nil, err
 	}
 	r := &run{Switcher: s, later: c.Later, touched: map[string]bool{}, gone: map[int]bool{}}
 	defer func() { r.giveBack(ctx, release) }()
-	p, err := s.asked(ctx, id, digest, s.cfg.GPUs.Read(ctx))
+	p, err := s.asked(ctx, id, digest, override, s.cfg.GPUs.Read(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +78,7 @@ func (s *Switcher) Switch(ctx context.Context, id, digest string, c Consent) (*R
 	if r.from, err = s.cfg.Journal.CurrentMode(ctx); err != nil {
 		return nil, err
 	}
-	r.work = workOf(p)
+	r.work, r.margin = workOf(p), p.margin
 	if r.work.Boot, err = s.bootID(); err != nil {
 		s.cfg.Logger.WarnContext(ctx, "the host's boot has no id", "error", err)
 	}
@@ -196,6 +197,9 @@ type run struct {
 	// owed writes the ending down, where that failed. abandoned: there is none, because the process ends.
 	owed      func(context.Context) error
 	abandoned bool
+
+	// margin is what stays free on each GPU, in MiB.
+	margin uint32
 
 	// number counts the journal's steps, and pending is the one that ended and is not noted as such.
 	number  int
@@ -394,7 +398,7 @@ func (r *run) await(ctx context.Context, incoming []*catalogue.Service) *shortag
 	}
 	for deadline := time.Now().Add(r.patience); ; {
 		h := r.cfg.GPUs.Read(ctx)
-		missing := &shortage{Short: room.Fits(h, incoming, nil, r.cfg.Margin)}
+		missing := &shortage{Short: room.Fits(h, incoming, nil, r.margin)}
 		for _, g := range h.GPUs {
 			for _, p := range g.Processes {
 				missing.held = missing.held || r.gone[p.PID]

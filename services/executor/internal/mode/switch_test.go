@@ -42,7 +42,7 @@ var trips = []trip{
 // plan is a simulation's steps in words.
 func (w *world) planned(id string) []string {
 	w.t.Helper()
-	got, err := w.Simulate(context.Background(), id)
+	got, err := w.Simulate(context.Background(), id, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -134,13 +134,13 @@ func TestEveryCrash(t *testing.T) {
 			// switchAndDie begins the switch, is killed, and returns what is there.
 			die := func(set func(*world)) *world {
 				w := newWorld(t, trip.running...)
-				plan, err := w.Simulate(t.Context(), trip.to)
+				plan, err := w.Simulate(t.Context(), trip.to, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				w.journal.reset(0, 0, 0)
 				set(w)
-				if !survives(func() { _, _ = w.Switch(context.Background(), trip.to, plan.Digest, w.consent()) }) {
+				if !survives(func() { _, _ = w.Switch(context.Background(), trip.to, plan.Digest, nil, w.consent()) }) {
 					t.Fatal("nobody was killed")
 				}
 				w.host.mu.Lock()

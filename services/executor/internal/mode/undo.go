@@ -115,6 +115,8 @@ func (r *run) takeBack(ctx context.Context, st workStep) {
 		if asBefore(st.Before, v) && (!r.recovered || !sleeps(one) || v.Asleep()) {
 			return
 		}
+		// It ran before, by whatever margin a call had set within what a human allows.
+		r.margin = r.leastMargin()
 		// A program that ended and still counts as there is no reason against it where there is room all the same.
 		if short := r.await(ctx, []*catalogue.Service{one}); short != nil && short.Short != nil {
 			err = short

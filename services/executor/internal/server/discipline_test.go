@@ -460,7 +460,7 @@ func TestAScopeIsCountedAcrossGrantsAndRestarts(t *testing.T) {
 }
 
 func TestUnattendedToolsNeedTheSinksOwnWord(t *testing.T) {
-	w := newWorld(t, func(c *sink.Config) { c.Unattended = []string{"stop_service"} })
+	w := newWorld(t, func(c *sink.Config) { c.Unattended = []sink.Unattended{{Tool: "stop_service"}} })
 	w.driver.running["alpha"] = true
 	tk := w.ticketFor("stop_service", &executorv1.StopServiceRequest{ServiceId: proto.String("alpha")})
 	tk.statement, tk.grant.SubjectDigest = nil, nil

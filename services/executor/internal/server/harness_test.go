@@ -327,7 +327,7 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 		Logger:  platformtest.Logger(),
 	})
 	w.modes = mode.New(mode.Config{
-		Catalogue: w.source.Current, Services: w.services, GPUs: w.gpus, Leases: leases, Journal: w.store, Margin: room.DefaultMargin,
+		Catalogue: w.source.Current, Services: w.services, GPUs: w.gpus, Leases: leases, Journal: w.store, Margin: room.DefaultMargin, LeastMargin: proto.Uint32(128),
 		Hub: &w.hub, Proceed: func(begin func()) error { return w.authority.Proceed(begin) }, Logger: platformtest.Logger(),
 	})
 	w.source.Veto(w.services.Accept)

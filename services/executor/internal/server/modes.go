@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -139,7 +140,7 @@ func serving(c *catalogue.Catalogue, id string) []*catalogue.Service {
 
 // SimulateMode shows what a switch would do.
 func (t *Tools) SimulateMode(ctx context.Context, r *executorv1.SimulateModeRequest) (*executorv1.SimulateModeResponse, error) {
-	plan, err := t.cfg.Modes.Simulate(ctx, r.GetModeId())
+	plan, err := t.cfg.Modes.Simulate(ctx, r.GetModeId(), r.MarginMibOverride)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +157,15 @@ func (t *Tools) SimulateMode(ctx context.Context, r *executorv1.SimulateModeRequ
 		})
 	}
 	sink.Summarise(ctx, simulated(plan))
+	overridden(ctx, r.MarginMibOverride)
 	return out, nil
+}
+
+// overridden says that a call set the margin for itself, where it did.
+func overridden(ctx context.Context, margin *uint32) {
+	if margin != nil {
+		sink.Override(ctx, "margin_mib", strconv.FormatUint(uint64(*margin), 10))
+	}
 }
 
 // simulated says in one line what a plan does.
@@ -189,12 +198,13 @@ func wholeSeconds(d time.Duration) uint32 {
 
 // SwitchMode carries a plan out.
 func (t *Tools) SwitchMode(ctx context.Context, r *executorv1.SwitchModeRequest) (*executorv1.SwitchModeResponse, error) {
-	result, err := t.cfg.Modes.Switch(ctx, r.GetModeId(), r.GetPlanDigest(), mode.Consent{
+	result, err := t.cfg.Modes.Switch(ctx, r.GetModeId(), r.GetPlanDigest(), r.MarginMibOverride, mode.Consent{
 		First: sink.Confirm, Later: sink.Continue, Operation: sink.Operation(ctx),
 	})
 	if err != nil {
 		return nil, err
 	}
+	overridden(ctx, r.MarginMibOverride)
 	if result.Outcome == executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED {
 		sink.Summarise(ctx, result.Sentence())
 	} else {

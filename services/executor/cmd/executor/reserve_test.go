@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/reserve"
+	"durward.internal/services/platform/sink"
+)
+
+// disk is a disk that is full as long as its reserve is held.
+type disk struct{ kept *reserve.Reserve }
+
+func (d disk) write() error {
+	if d.kept.Given() {
+		return nil
+	}
+	return fmt.Errorf("write: %w", syscall.ENOSPC)
+}
+
+// fullStore and fullSpool are what writes to it.
+type fullStore struct {
+	sink.Store
+	disk
+}
+
+func (s fullStore) Spend(context.Context, *sink.Spend) error           { return s.write() }
+func (s fullStore) Finish(context.Context, string, *sink.Result) error { return s.write() }
+func (s fullStore) Settled(context.Context, []string) error            { return s.write() }
+func (s fullStore) SetControl(_ context.Context, _ sink.Control) error { return s.write() }
+
+type fullSpool struct {
+	recorder.Store
+	disk
+}
+
+func (s fullSpool) Commit(context.Context, recorder.Change) error { return s.write() }
+
+// TestAFullDiskLetsStoppingThrough: a start is refused in plain words, before and after the reserve is given up; a stop, how it
+// ended, a halt, and their records go out of it.
+func TestAFullDiskLetsStoppingThrough(t *testing.T) {
+	row := func(kind auditv1.Kind, tool string) recorder.Change {
+		raw, err := proto.Marshal(&auditv1.Record{Kind: kind, Tool: tool})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return recorder.Change{Add: []recorder.Row{{ID: 1, Record: raw}}}
+	}
+	kept, err := reserve.Open(t.TempDir(), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, spool := reservedStore{fullStore{disk: disk{kept}}, kept}, reservedSpool{fullSpool{disk: disk{kept}}, kept}
+	for _, tool := range []string{"start_service", "switch_mode", "no_such_tool"} {
+		if err := store.Spend(t.Context(), &sink.Spend{Tool: tool}); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || kept.Given() {
+			t.Errorf("%s on a full disk: %v, reserve given up: %v", tool, err, kept.Given())
+		}
+	}
+	if err := spool.Commit(t.Context(), row(auditv1.Kind_KIND_READ, "gpu_status")); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || kept.Given() {
+		t.Errorf("a read's record on a full disk: %v, reserve given up: %v", err, kept.Given())
+	}
+	for what, write := range map[string]func() error{
+		"a stop":          func() error { return store.Spend(t.Context(), &sink.Spend{Tool: "stop_service"}) },
+		"its outcome":     func() error { return store.Finish(t.Context(), "k/1", &sink.Result{}) },
+		"a settlement":    func() error { return store.Settled(t.Context(), nil) },
+		"a halt":          func() error { return store.SetControl(t.Context(), sink.Control{Halted: true}) },
+		"a halt's record": func() error { return spool.Commit(t.Context(), row(auditv1.Kind_KIND_HALTED, "")) },
+		"a stop's intent": func() error { return spool.Commit(t.Context(), row(auditv1.Kind_KIND_INTENT, "stop_service")) },
+		"rows taken away": func() error { return spool.Commit(t.Context(), recorder.Change{Remove: []uint64{1}}) },
+	} {
+		if kept.Given() {
+			if err := kept.Refill(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := write(); err != nil || !kept.Given() {
+			t.Errorf("%s on a full disk: %v, reserve given up: %v", what, err, kept.Given())
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/sink"
+)
+
+// ledger takes records.
+type ledger struct {
+	records []*auditv1.Record
+	full    bool
+}
+
+func (l *ledger) Spool(_ context.Context, r *auditv1.Record) error {
+	if l.full {
+		return errors.New("full")
+	}
+	l.records = append(l.records, r)
+	return nil
+}
+
+// ruled is a configuration file with who reads it.
+type ruled struct {
+	t    *testing.T
+	path string
+	text string
+	list []sink.Unattended
+	sets int
+	log  ledger
+}
+
+func newRuled(t *testing.T) *ruled {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(shipped, "executor.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &ruled{t: t, path: filepath.Join(t.TempDir(), "executor.yaml"), text: string(text)}
+}
+
+// write puts the list into the file, as an editor does.
+func (r *ruled) write(list string) {
+	r.t.Helper()
+	text := strings.Replace(r.text, "\nunattended: []\n", "\nunattended: "+list+"\n", 1)
+	next := r.path + ".next"
+	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.Rename(next, r.path); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *ruled) open(logger *slog.Logger) (*rules, error) {
+	return openRules(rulesConfig{Path: r.path, Log: &r.log, Logger: logger, Set: func(list []sink.Unattended) error {
+		r.list, r.sets = list, r.sets+1
+		return nil
+	}})
+}
+
+const chatForCursor = `[{tool: switch_mode, clients: [cursor], arguments: {mode_id: [chat, coding]}}]`
+
+// TestWhatRunsUnattendedFollowsTheFile: a good change is recorded and counts; whatever is broken changes nothing, and is said once.
+func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
+	r := newRuled(t)
+	r.write("[stop_service]")
+	var said bytes.Buffer
+	rules, err := r.open(slog.New(slog.NewTextHandler(&said, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.list) != 1 || !strings.Contains(said.String(), "DANGEROUS") {
+		t.Errorf("at the start: %v, said %q", r.list, said.String())
+	}
+	rules.check(t.Context())
+	if r.sets != 1 {
+		t.Error("a file that did not change was taken over again")
+	}
+	r.write(chatForCursor)
+	rules.check(t.Context())
+	want := []sink.Unattended{{Tool: "switch_mode", Clients: []string{"cursor"}, Arguments: map[string][]json.RawMessage{
+		"mode_id": {json.RawMessage(`"chat"`), json.RawMessage(`"coding"`)},
+	}}}
+	if diff := cmp.Diff(want, r.list); diff != "" {
+		t.Fatalf("taken over (-want +got):\n%s", diff)
+	}
+	if len(r.log.records) != 1 || r.log.records[0].GetKind() != auditv1.Kind_KIND_CONFIG_FOUND ||
+		r.log.records[0].GetBody().GetDetails()["after"] != rules.digest {
+		t.Fatalf("recorded: %v", r.log.records)
+	}
+	for name, list := range map[string]string{
+		"unknown key":      `[{tool: switch_mode, client: [cursor]}]`,
+		"unknown tool":     `[no_such_tool]`,
+		"unknown argument": `[{tool: switch_mode, arguments: {mode: [chat]}}]`,
+		"no YAML":          `[`,
+		"a second key":     "[]\nunattended: [stop_service]",
+		"another key":      "[]\nunatended: []",
+		"not a list":       `stop_service`,
+	} {
+		r.log.records = nil
+		r.write(list)
+		rules.check(t.Context())
+		rules.check(t.Context())
+		if diff := cmp.Diff(want, r.list); diff != "" {
+			t.Errorf("%s was taken over (-want +got):\n%s", name, diff)
+		}
+		if len(r.log.records) != 1 || r.log.records[0].GetKind() != auditv1.Kind_KIND_CONFIG_REFUSED {
+			t.Errorf("%s is recorded as %v", name, r.log.records)
+		}
+	}
+	if err := os.Remove(r.path); err != nil {
+		t.Fatal(err)
+	}
+	rules.check(t.Context())
+	if diff := cmp.Diff(want, r.list); diff != "" || rules.problem == "" {
+		t.Errorf("without the file, problem %q (-want +got):\n%s", rules.problem, diff)
+	}
+	r.log.full = true
+	r.write("[]")
+	rules.check(t.Context())
+	if len(r.list) != 1 {
+		t.Error("a change that could not be recorded counts")
+	}
+	r.log.full = false
+	rules.check(t.Context())
+	if len(r.list) != 0 || rules.problem != "" {
+		t.Errorf("the list is %v, problem %q", r.list, rules.problem)
+	}
+}
+
+// TestTheGatewaysUserWritesNoList: where it could have, the executor does not start, and no change counts.
+func TestTheGatewaysUserWritesNoList(t *testing.T) {
+	for name, spoil := range map[string]func(r *ruled, foreign *custody.Foreign) error{
+		"owns it":              func(_ *ruled, f *custody.Foreign) error { f.UID = uint32(os.Getuid()); return nil },
+		"may write it":         func(r *ruled, _ *custody.Foreign) error { return os.Chmod(r.path, 0o666) },
+		"may write its folder": func(r *ruled, _ *custody.Foreign) error { return os.Chmod(filepath.Dir(r.path), 0o777) },
+		"a link": func(r *ruled, _ *custody.Foreign) error {
+			real := r.path + ".real"
+			return errors.Join(os.Rename(r.path, real), os.Symlink(real, r.path))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRuled(t)
+			r.write("[]")
+			rules, err := r.open(platformtest.Logger())
+			if err != nil {
+				t.Fatal(err)
+			}
+			rules.foreign = &custody.Foreign{UID: 4242, GIDs: []uint32{4242}}
+			r.write("[stop_service]")
+			if err := spoil(r, rules.foreign); err != nil {
+				t.Fatal(err)
+			}
+			rules.check(t.Context())
+			if len(r.list) != 0 || len(r.log.records) != 1 || r.log.records[0].GetKind() != auditv1.Kind_KIND_CONFIG_REFUSED {
+				t.Errorf("the list is %v, recorded %v", r.list, r.log.records)
+			}
+		})
+	}
+	r := newRuled(t)
+	r.write("[]")
+	if _, err := openRules(rulesConfig{Path: r.path, GatewayUser: "nobody-by-that-name", Log: &r.log, Logger: platformtest.Logger(), Set: func([]sink.Unattended) error { return nil }}); err == nil {
+		t.Error("a user that does not exist was taken")
+	}
+}
+
+func TestRulesAreLookedAtEachSecond(t *testing.T) {
+	r := newRuled(t)
+	r.write("[]")
+	rules, err := r.open(platformtest.Logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.write("[stop_service]")
+	ctx, cancel := context.WithTimeout(t.Context(), rulesInterval+500*time.Millisecond)
+	defer cancel()
+	rules.watch(ctx)
+	if len(r.list) != 1 {
+		t.Errorf("after a second the list is %v", r.list)
+	}
+}
