@@ -23,6 +23,7 @@ import (
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry"
 )
@@ -73,13 +74,18 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) error {
 	if name := logproof.Origin(self.ID().String()); signer.Name() != name {
 		return fmt.Errorf("log_key: the key is named %q; the log of this process is %q", signer.Name(), name)
 	}
-	db, err := store.Open(ctx, s.StateDir)
+	kept, err := reserve.Open(s.StateDir, reserve.Default)
 	if err != nil {
+		return err
+	}
+	var db *store.Store
+	// A full disk is no reason not to start: what stops things has to be recorded.
+	if err := kept.Write(true, func() (err error) { db, err = store.Open(ctx, s.StateDir); return err }); err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }() // everything that matters was committed
 	history, err := log.Open(ctx, log.Config{
-		Store: db, Signer: signer, Logger: logger, Keys: func() []note.Verifier { return roots.Current().LogKeys },
+		Store: db, Signer: signer, Reserve: kept, Logger: logger, Keys: func() []note.Verifier { return roots.Current().LogKeys },
 	})
 	if err != nil {
 		return err

@@ -33,6 +33,7 @@ import (
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/telemetry/span"
 )
 
@@ -59,8 +60,10 @@ type Config struct {
 	Signer note.Signer
 	// Keys returns the trusted log keys: the stored checkpoint must be signed by one, which may be an earlier key than
 	// Signer's.
-	Keys   func() []note.Verifier
-	Logger *slog.Logger
+	Keys func() []note.Verifier
+	// Reserve is given up when the disk is full, for the records that it allows; nil: there is none.
+	Reserve *reserve.Reserve
+	Logger  *slog.Logger
 	// Clock is time.Now unless set.
 	Clock func() time.Time
 }
@@ -80,6 +83,8 @@ type Log struct {
 
 	// broken: a transaction failed, so the log is read again before the next one.
 	broken atomic.Bool
+	// full: the last transaction met a full disk, or the reserve is given up.
+	full atomic.Bool
 }
 
 // head is a committed state of the log. It does not change.
@@ -194,10 +199,13 @@ func (l *Log) Newest() (size uint64, checkpoint []byte) {
 // Waiting is how many requests wait for the writer, and how many may.
 func (l *Log) Waiting() (now, most int) { return len(l.requests), cap(l.requests) }
 
-// Ready returns an error while the last transaction was one that failed.
+// Ready returns an error while the last transaction was one that failed, and while the disk is full.
 func (l *Log) Ready() error {
 	if l.broken.Load() {
 		return errors.New("the log cannot be written")
+	}
+	if l.full.Load() {
+		return errors.New("the log's disk is full")
 	}
 	return nil
 }
@@ -229,7 +237,8 @@ type answer struct {
 
 // Append adds the records of one writer, all or none, and answers when they are on disk. known is the size of the newest
 // tree that the writer has verified. Faults: CODE_CONFLICT when a sequence leaves a gap or is taken by another record, or
-// when known is more than the log holds; CODE_AUDIT_UNAVAILABLE when the disk does not take it.
+// when known is more than the log holds; CODE_AUDIT_UNAVAILABLE when the disk does not take it, with reserve.Field as its field
+// if the disk is full and the records are not among those that reserve.Entitled allows.
 func (l *Log) Append(ctx context.Context, writer string, records []*auditv1.Record, known uint64) (*auditv1.AppendResponse, error) {
 	ctx, committing := span.Start(ctx, span.Commit, trace.SpanKindInternal)
 	a, err := l.submit(ctx, &request{writer: writer, records: records, known: known, answer: make(chan answer, 1)})
@@ -376,8 +385,10 @@ func (o overlay) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	return out, nil
 }
 
+const notNow = "the audit log cannot be written now"
+
 func unavailable(cause error) *fault.Error {
-	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "the audit log cannot be written now", fault.WithRetry(time.Second), fault.WithCause(cause))
+	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, notNow, fault.WithRetry(time.Second), fault.WithCause(cause))
 }
 
 // write is the writing goroutine.
@@ -416,6 +427,8 @@ type stage struct {
 	last    map[string]uint64
 	hashes  []tlog.Hash
 	recent  map[int64]tlog.Hash
+	// full is why only what reserve.Entitled allows is staged; nil: everything is.
+	full error
 }
 
 // commit answers every request of the group.
@@ -431,7 +444,31 @@ func (l *Log) commit(group []*request) {
 		l.cfg.Logger.Info("the log can be written again", "size", l.Size())
 	}
 	h := l.head.Load()
-	s := &stage{from: h.Size, at: l.cfg.Clock().UTC(), last: map[string]uint64{}, recent: edge(h)}
+	var full error
+	if l.cfg.Reserve.Tight() {
+		full = errors.New("the reserve is given up")
+	}
+	answers, next, err := l.attempt(ctx, h, group, full)
+	if reserve.Full(err) && l.load(ctx) == nil { // load says how the transaction ended
+		h = l.head.Load()
+		answers, next, err = l.economise(ctx, h, group, err)
+	}
+	l.full.Store(full != nil || crowdedOut(answers))
+	if err != nil {
+		l.broken.Store(true)
+		l.cfg.Logger.Error("a transaction of the log failed", "cause", err.Error(), "requests", len(group))
+		refuse(group, unavailable(err))
+		return
+	}
+	for i, r := range group {
+		answers[i].head, answers[i].last = next, l.last[r.writer]
+		r.answer <- answers[i]
+	}
+}
+
+// attempt stages the group and commits what could be staged. An error is the transaction's, and what became of it is unknown.
+func (l *Log) attempt(ctx context.Context, h *head, group []*request, full error) ([]answer, *head, error) {
+	s := &stage{from: h.Size, at: l.cfg.Clock().UTC(), last: map[string]uint64{}, recent: edge(h), full: full}
 	if s.at.Before(l.logged) {
 		s.at = l.logged // the log's clock does not go back
 	}
@@ -439,20 +476,38 @@ func (l *Log) commit(group []*request) {
 	for i, r := range group {
 		answers[i].entries, answers[i].err = l.stage(ctx, s, h, r)
 	}
-	next := h
-	if len(s.entries) > 0 {
-		var err error
-		if next, err = l.transact(ctx, s, h); err != nil {
-			l.broken.Store(true)
-			l.cfg.Logger.Error("a transaction of the log failed", "cause", err.Error(), "records", len(s.entries))
-			refuse(group, unavailable(err))
-			return
-		}
+	if len(s.entries) == 0 {
+		return answers, h, nil
 	}
-	for i, r := range group {
-		answers[i].head, answers[i].last = next, l.last[r.writer]
-		r.answer <- answers[i]
+	next, err := l.transact(ctx, s, h)
+	return answers, next, err
+}
+
+// economise commits what a full disk's reserve is there for, and gives the reserve up for it.
+func (l *Log) economise(ctx context.Context, h *head, group []*request, full error) ([]answer, *head, error) {
+	answers, next, err := l.attempt(ctx, h, group, full)
+	if !reserve.Full(err) {
+		return answers, next, err
 	}
+	released, gone := l.cfg.Reserve.Release()
+	if !released {
+		return nil, nil, errors.Join(err, gone)
+	}
+	l.cfg.Logger.Warn("the disk is full: the reserve is given up, and only what takes load off the host is recorded")
+	if err := l.load(ctx); err != nil {
+		return nil, nil, err
+	}
+	return l.attempt(ctx, l.head.Load(), group, full)
+}
+
+// crowded is the fault of records for which a full disk has no room. Nothing of them was written.
+func crowded(cause error) *fault.Error {
+	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, notNow, fault.WithField(reserve.Field), fault.WithRetry(time.Second), fault.WithCause(cause))
+}
+
+// crowdedOut reports whether a full disk is why one of the answers is a refusal.
+func crowdedOut(answers []answer) bool {
+	return slices.ContainsFunc(answers, func(a answer) bool { return a.err != nil && fault.From(a.err).Field == reserve.Field })
 }
 
 func refuse(group []*request, err error) {
@@ -502,6 +557,9 @@ func (l *Log) stage(ctx context.Context, s *stage, h *head, r *request) ([]*audi
 	for i, record := range r.records {
 		switch sequence := record.GetSequence(); {
 		case sequence == fresh+1:
+			if s.full != nil && !reserve.Entitled(record) {
+				return nil, crowded(s.full)
+			}
 			fresh++
 		case sequence > last:
 			return nil, gap(fresh + 1)

@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/reserve"
 )
 
 const origin = "durward.local/audit/main"
@@ -69,6 +70,7 @@ type rig struct {
 	dir    string
 	signer note.Signer
 	keys   []note.Verifier
+	kept   *reserve.Reserve
 	db     *faulty
 	log    *log.Log
 	clock  time.Time
@@ -81,11 +83,16 @@ type rig struct {
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
+	return newRigIn(t, t.TempDir(), nil)
+}
+
+func newRigIn(t testing.TB, dir string, kept *reserve.Reserve) *rig {
+	t.Helper()
 	secret, public, err := note.GenerateKey(nil, origin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, dir: t.TempDir(), clock: time.Now(), next: map[string]uint64{}, records: map[string][]*auditv1.Record{}}
+	r := &rig{t: t, dir: dir, kept: kept, clock: time.Now(), next: map[string]uint64{}, records: map[string][]*auditv1.Record{}}
 	if r.signer, err = note.NewSigner(secret); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +108,8 @@ func newRig(t testing.TB) *rig {
 
 func (r *rig) open() {
 	r.t.Helper()
-	db, err := store.Open(r.t.Context(), r.dir)
+	var db *store.Store
+	err := r.kept.Write(true, func() (err error) { db, err = store.Open(r.t.Context(), r.dir); return err })
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -112,7 +120,7 @@ func (r *rig) open() {
 }
 
 func (r *rig) config() log.Config {
-	return log.Config{Store: r.db, Signer: r.signer, Keys: func() []note.Verifier { return r.keys }, Clock: func() time.Time { return r.clock }}
+	return log.Config{Store: r.db, Signer: r.signer, Reserve: r.kept, Keys: func() []note.Verifier { return r.keys }, Clock: func() time.Time { return r.clock }}
 }
 
 func (r *rig) close() {

@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"strings"
 
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 )
 
 // This file makes the negative controls of deploy/e2e: audit without one of its guards. No product carries the tag.
 
 // Guards are the names that Weaken takes.
-var Guards = []string{"kinds", rpc.GuardCallers}
+var Guards = []string{"kinds", rpc.GuardCallers, reserve.GuardReserve}
 
 // anyKind is set once, from a flag, before anything is served.
 var anyKind bool
@@ -25,6 +26,8 @@ func Weaken(names string) error {
 			anyKind = true
 		case rpc.GuardCallers:
 			rpc.WeakenCallers()
+		case reserve.GuardReserve:
+			reserve.WeakenReserve()
 		default:
 			return fmt.Errorf("no guard is called %q; there are %s", name, strings.Join(Guards, ", "))
 		}

@@ -15,6 +15,8 @@ var sinkKinds = []auditv1.Kind{
 	auditv1.Kind_KIND_RULE,
 	// A sink is halted and resumed by itself, each time that the vault is.
 	auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED,
+	// What may run there without a human's statement is in a file of its own.
+	auditv1.Kind_KIND_CONFIG_FOUND, auditv1.Kind_KIND_CONFIG_REFUSED,
 }
 
 // kinds says what each role may write beside KIND_STARTED and KIND_STOPPED, which every role may. Whoever took over one
@@ -26,6 +28,8 @@ var kinds = map[optionsv1.Role][]auditv1.Kind{
 		auditv1.Kind_KIND_ASKED, auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_DENIED, auditv1.Kind_KIND_EXPIRED,
 		auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED, auditv1.Kind_KIND_PERMIT_ISSUED,
 		auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED,
+		auditv1.Kind_KIND_STANDING_GRANTED, auditv1.Kind_KIND_STANDING_ENDED, auditv1.Kind_KIND_MUTED,
+		auditv1.Kind_KIND_CONFIG_ADOPTED, auditv1.Kind_KIND_CONFIG_FOUND, auditv1.Kind_KIND_CONFIG_REFUSED, auditv1.Kind_KIND_OVERRIDE,
 		auditv1.Kind_KIND_READ, // it answers who asks how an operation stands
 	},
 	optionsv1.Role_ROLE_EXECUTOR: sinkKinds,

@@ -140,10 +140,10 @@ func call(t *testing.T, conn *grpc.ClientConn, method protoreflect.MethodDescrip
 func TestKinds(t *testing.T) {
 	h := newHouse(t)
 	both := []auditv1.Kind{auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED}
-	sink := append([]auditv1.Kind{40, 41, 42, 43, 44, 45, auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED}, both...)
+	sink := append([]auditv1.Kind{36, 37, 40, 41, 42, 43, 44, 45, auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED}, both...)
 	for role, want := range map[optionsv1.Role][]auditv1.Kind{
 		optionsv1.Role_ROLE_GATEWAY:  append([]auditv1.Kind{auditv1.Kind_KIND_REFUSED}, both...),
-		optionsv1.Role_ROLE_VAULT:    append([]auditv1.Kind{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 42}, both...),
+		optionsv1.Role_ROLE_VAULT:    append([]auditv1.Kind{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 42}, both...),
 		optionsv1.Role_ROLE_EXECUTOR: sink,
 		optionsv1.Role_ROLE_EGRESS:   sink,
 		optionsv1.Role_ROLE_OPERATOR: append([]auditv1.Kind{auditv1.Kind_KIND_CONFIG_CHANGED, auditv1.Kind_KIND_NOTE}, both...),
@@ -177,8 +177,12 @@ func TestConsent(t *testing.T) {
 	for role, says := range map[optionsv1.Role]map[string][]auditv1.Kind{
 		optionsv1.Role_ROLE_GATEWAY: nil,
 		optionsv1.Role_ROLE_VAULT: {
-			"statement": {auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_RESUMED},
-			"mark":      {auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_DENIED, auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED, auditv1.Kind_KIND_RESUMED},
+			"statement": {auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_RESUMED, auditv1.Kind_KIND_STANDING_GRANTED, auditv1.Kind_KIND_CONFIG_ADOPTED},
+			"mark": {
+				auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_DENIED, auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED, auditv1.Kind_KIND_RESUMED,
+				auditv1.Kind_KIND_STANDING_GRANTED, auditv1.Kind_KIND_STANDING_ENDED, auditv1.Kind_KIND_CONFIG_ADOPTED,
+				auditv1.Kind_KIND_EXPIRED, auditv1.Kind_KIND_ASKED,
+			},
 		},
 		optionsv1.Role_ROLE_EXECUTOR: sinkSays,
 		optionsv1.Role_ROLE_EGRESS:   sinkSays,
