@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -53,7 +54,8 @@ type settings struct {
 	MCPTLS config.TLS `yaml:"mcp_tls"`
 	// AllowedHosts are further host names, without ports, that clients may address the gateway by. Default: loopback names alone.
 	AllowedHosts []string `yaml:"allowed_hosts"`
-	// AllowedOrigins are web origins whose pages may call the gateway, "https://console.example". Default: none.
+	// AllowedOrigins are web origins whose pages may call the gateway, "https://console.example". Read again when the file
+	// changes. Default: none.
 	AllowedOrigins []string `yaml:"allowed_origins"`
 	// HoldS is how many seconds a call waits for a human's decision before it answers pending_approval: 1 to 45, since
 	// clients give up at 60. Default 45.
@@ -121,9 +123,14 @@ func (s *settings) Validate() error {
 
 func main() {
 	s := new(settings)
+	var file *flag.Flag
 	os.Exit(process.Main(process.Program{
-		Name: "gateway", Version: version, Settings: s, Flags: guardFlags,
-		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, s, logger) },
+		Name: "gateway", Version: version, Settings: s,
+		Flags: func(flags *flag.FlagSet) {
+			file = flags.Lookup("config")
+			guardFlags(flags)
+		},
+		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, s, file.Value.String(), logger) },
 	}, os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -139,7 +146,8 @@ const (
 // deliverTimeout is how long the last records may take to reach audit.
 const deliverTimeout = 2 * time.Second
 
-func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
+// run serves with settings that were read from a file; without its name, nothing is read again.
+func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (err error) {
 	roots, self, closeIdentity, err := process.OpenIdentity(ctx, logger, s.Shared())
 	if err != nil {
 		return err
@@ -251,6 +259,12 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	note(ctx, records, logger, auditv1.Kind_KIND_STARTED)
 	group, serving := errgroup.WithContext(ctx)
 	group.Go(func() error { return seen.Serve(serving, health, nil) })
+	group.Go(func() error { peers.WatchSessions(serving); return nil })
+	if file != "" {
+		again := newReloader(file, s, edge.SetOrigins, logger)
+		process.Watch(serving, logger, "gateway.yaml", again.Err)
+		group.Go(func() error { again.Run(serving); return nil })
+	}
 	recording, served := context.WithCancel(context.WithoutCancel(ctx)) // who drains may still be refused
 	group.Go(func() error { refusals.Run(recording, 10*time.Second); return nil })
 	group.Go(func() error {

@@ -160,7 +160,7 @@ func runWithoutPeers(t *testing.T, secret config.TLS, scheme string, transport *
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, s, slog.New(slog.DiscardHandler)) }()
+	go func() { ended <- run(ctx, s, "", slog.New(slog.DiscardHandler)) }()
 	deadline := time.Now().Add(5 * time.Second)
 	for {
 		resp, err := http.Get("http://" + health + "/health")

@@ -144,6 +144,24 @@ func lines(texts []string) []string {
 	return out
 }
 
+// Override says that arguments changed settings of the human's, for this call or session: what a sink says it took over. Whoever reads
+// the answer is warned, if not by the sink then here.
+func (e *Envelope) Override(settings []string) {
+	e.Audit = &Audit{SessionOverrides: settings, OverrideSource: "argument"}
+	if len(e.Warnings) == 0 {
+		e.Warnings = []string{"An argument overrode " + strings.Join(settings, ", ") + ". That lasts for this call or session and is recorded."}
+	}
+}
+
+// Dangerous returns a copy of an answer of a session that is in dangerous mode, which says so first (DNG-1).
+func (e *Envelope) Dangerous(until time.Time) *Envelope {
+	banner := "DANGEROUS MODE until " + until.UTC().Format("15:04") + " UTC: changes run without asking."
+	out := *e
+	out.Summary = strings.TrimSpace(banner + " " + e.Summary)
+	out.Warnings = append([]string{banner}, e.Warnings...)
+	return &out
+}
+
 // Time formats an instant for ExpiresAt; the zero time is left out.
 func Time(t time.Time) string {
 	if t.IsZero() || t.Unix() == 0 {
@@ -158,6 +176,7 @@ var meanwhile = map[callv1.Code]string{
 	callv1.Code_CODE_UNAVAILABLE:       "A part of Durward does not answer. Ask the operator to run: durward status",
 	callv1.Code_CODE_TIMEOUT:           "A part of Durward does not answer in time. Ask the operator to run: durward status",
 	callv1.Code_CODE_HALTED:            "An operator halted every change. Only the operator can end that, with: durward resume",
+	callv1.Code_CODE_MUTED:             "The operator does not want to be asked by this client for now, and nothing was done. Do not retry before error.retry_after_s is over.",
 	callv1.Code_CODE_TOO_MANY_PENDING:  "Too many requests wait for a decision. Ask the operator to run: durward approvals",
 	callv1.Code_CODE_UNKNOWN_OUTCOME:   "It is not known whether this was done. Ask the operator to run: durward status",
 	callv1.Code_CODE_INTERNAL:          "This is a mistake in Durward. Give the operator the request id.",

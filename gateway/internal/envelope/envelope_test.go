@@ -102,7 +102,9 @@ func TestSchemaTakesEveryStatus(t *testing.T) {
 		if err := json.Unmarshal([]byte(raw), &v); err != nil {
 			t.Fatal(err)
 		}
-		if all.Validate(v) == nil || schema.Validate(v) == nil && name != "another member" {
+		// The schema in tools/list is open, and says what the tool's own answers are.
+		open := name == "another member" || name == "no request id"
+		if all.Validate(v) == nil || schema.Validate(v) == nil && !open {
 			t.Errorf("%s passes", name)
 		}
 	}

@@ -21,8 +21,10 @@ import (
 	"mime"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -77,6 +79,7 @@ type Front struct {
 	conf      Config
 	decoder   decoder
 	admission *admission
+	origins   atomic.Pointer[[]string]
 	table     *table
 	opening   singleflight.Group
 	// streams ends with the process's will to serve: standalone streams end with it.
@@ -104,8 +107,15 @@ func New(conf Config) (*Front, error) {
 	f := &Front{conf: conf, decoder: decoder{methods()}, admission: admission}
 	diagnosticMethods(f.decoder.methods)
 	f.streams, f.endStreams = context.WithCancel(context.Background())
+	f.SetOrigins(conf.Origins)
 	f.table = newTable(conf.SessionsPerPrincipal, conf.SessionIdle, func(e *entry) { f.shut(context.Background(), e) })
 	return f, nil
+}
+
+// SetOrigins replaces the web origins that browsers may call from, beside the server's own. What they opened goes on.
+func (f *Front) SetOrigins(origins []string) {
+	origins = slices.Clone(origins)
+	f.origins.Store(&origins)
 }
 
 // EndStreams ends the streams that no request waits for, so that a server that is told to stop need not wait for them. No
@@ -160,6 +170,7 @@ const (
 	sentenceTooLarge = "The message is larger than 1 MB."
 	sentenceToken    = "This server needs a token: send it as \"Authorization: Bearer TOKEN\". The operator makes one with: durward client add"
 	sentenceWrong    = "The token is not known or was revoked. Ask the operator for a new one (durward client add)."
+	sentenceNoSender = "A messaging client, and no other, says for whom it speaks with each request: durward/sender {user, room} in params._meta."
 	sentenceSession  = "There is no such session. Start a new one with initialize."
 )
 
@@ -284,9 +295,16 @@ func (f *Front) post(w http.ResponseWriter, r *http.Request, requestID, token st
 		no.session = f.table.who(sessionID(r.Header), sha256.Sum256([]byte(token)))
 		return no
 	}
+	agent, bad := agentOf(r.Header, frame)
+	if bad != nil {
+		bad.id, bad.era = frame.ID, frame.Era
+		return badFrame(bad)
+	}
 	call := &Call{
 		Era: frame.Era, RequestID: requestID, ID: frame.ID,
-		Caller:       relay.Caller{Credential: token, ClientName: frame.ClientName, ClientVersion: frame.ClientVersion, Proof: frame.Proof},
+		Caller: relay.Caller{
+			Credential: token, ClientName: frame.ClientName, ClientVersion: frame.ClientVersion, Proof: frame.Proof, Agent: agent, Sender: frame.Sender,
+		},
 		Capabilities: frame.Capabilities,
 		Gone:         r.Context().Done(),
 		front:        f,
@@ -341,6 +359,11 @@ func (f *Front) stateful(w http.ResponseWriter, r *http.Request, call *Call, fra
 	call.Session, call.entry = e.relay, e
 	if no := call.by.accepted(call.Session.Principal()); no != nil {
 		no.settle(frame, no.status)
+		return no
+	}
+	if says := another(call.Session, call.Caller); says != "" && frame.ID != nil {
+		no := &refused{rpc: rpcInvalidParams, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "sender", message: says, often: true}
+		no.settle(frame, http.StatusOK)
 		return no
 	}
 	if handshake {
@@ -419,7 +442,7 @@ func (f *Front) stateless(w http.ResponseWriter, r *http.Request, call *Call, fr
 // together. The caller of ownSession releases it.
 func (f *Front) ownSession(ctx context.Context, by relay.Caller, instance string) (*entry, error) {
 	token := sha256.Sum256([]byte(by.Credential))
-	k := statelessKey(token, instance)
+	k := statelessKey(token, instance, by)
 	for range 2 { // a session that is opened may be ended before it is used
 		if e := f.table.acquire(k, token); e != nil {
 			return e, nil
@@ -471,7 +494,14 @@ func openRefused(frame *Frame, err *fault.Error) *refused {
 		out.settle(frame, http.StatusTooManyRequests)
 	case callv1.Code_CODE_PROOF_REQUIRED:
 		out.data = map[string]any{"durward/proof_needed": "open"}
-	case callv1.Code_CODE_UNAUTHENTICATED, callv1.Code_CODE_DENIED, callv1.Code_CODE_INVALID_ARGUMENT:
+	case callv1.Code_CODE_INVALID_ARGUMENT:
+		// The token is right, and the vault says what else it wants to know: for whom a messaging client speaks.
+		if strings.HasPrefix(err.Field, "sender") {
+			out.rpc, out.reason, out.message, out.often = rpcInvalidParams, "sender", sentenceNoSender, true
+			break
+		}
+		fallthrough
+	case callv1.Code_CODE_UNAUTHENTICATED, callv1.Code_CODE_DENIED:
 		out.status, out.form, out.message, out.code = http.StatusUnauthorized, asError, sentenceWrong, callv1.Code_CODE_UNAUTHENTICATED
 		out.slow, out.often = true, true
 	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_TIMEOUT:

@@ -30,3 +30,6 @@ func asSent(body []byte) []byte { return body }
 
 // counted returns a listener whose connections are counted by c, and have deadlines.
 func counted(l net.Listener, c *Conns) net.Listener { return &listener{l, c} }
+
+// senderRequired reports whether a request is served in the session of its own sender alone.
+func senderRequired() bool { return true }

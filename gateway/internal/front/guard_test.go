@@ -10,7 +10,7 @@ import (
 
 // TestGuardsStand: in a build without the drill's tag every guard refuses what is off by a little.
 func TestGuardsStand(t *testing.T) {
-	if !localRequired() || !mediaRequired() || !headersRequired() {
+	if !localRequired() || !mediaRequired() || !headersRequired() || !senderRequired() {
 		t.Error("something is not required")
 	}
 	one := sha256.Sum256([]byte("token"))

@@ -21,7 +21,7 @@ import (
 // This file makes the negative controls of deploy/e2e: the edge without one of its guards. No product carries the tag.
 
 // Guards are the names that Weaken takes.
-var Guards = []string{"owner", "local", "media", "headers", "keys", "slow", "flood", "remote"}
+var Guards = []string{"owner", "local", "media", "headers", "keys", "slow", "flood", "remote", "sender"}
 
 // weakened is set once, from a flag, before anything is served.
 var weakened = map[string]bool{}
@@ -55,6 +55,9 @@ func localRequired() bool { return !weakened["local"] }
 func mediaRequired() bool { return !weakened["media"] }
 
 func headersRequired() bool { return !weakened["headers"] }
+
+// senderRequired without "sender" serves whoever a messaging client names in whatever session it names.
+func senderRequired() bool { return !weakened["sender"] }
 
 // asSent without "keys" is the message as a forgiving parser understands it: keys without regard to case, to what Unicode
 // folds and to zeros at their end, the last of two.

@@ -37,6 +37,8 @@ type vault struct {
 	revoked     atomic.Bool
 	opened      atomic.Int32
 	closed      atomic.Int32
+	// judge may refuse an opening for what else it says; nil: nothing.
+	judge func(*vaultv1.OpenSessionRequest) error
 }
 
 // Invoke implements grpc.ClientConnInterface.
@@ -57,6 +59,11 @@ func (v *vault) Invoke(_ context.Context, method string, in, out any, _ ...grpc.
 	principal, good := strings.CutPrefix(request.GetCredential(), "good-")
 	if !good || v.revoked.Load() {
 		return fault.New(callv1.Code_CODE_UNAUTHENTICATED, fault.NotAllowed)
+	}
+	if v.judge != nil {
+		if err := v.judge(request); err != nil {
+			return err
+		}
 	}
 	response, ok := out.(*vaultv1.OpenSessionResponse)
 	if !ok {
@@ -128,6 +135,7 @@ func newEdge(t *testing.T, conf limit.Config) *edge {
 	sdk := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e.served.Add(1)
 		call := Of(r.Context())
+		w.Header().Set("Served-As", call.Session.Agent()+"|"+call.Session.Sender().User+"|"+call.Session.Sender().Room)
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/telemetry/span"
 )
@@ -32,6 +33,9 @@ type meta struct {
 	ClientName, ClientVersion string
 	// Proof is a key-bound client's signature, where the message carries one.
 	Proof *callv1.Proof
+	// Agent is which of the client's own agents asks, and Sender for whom a messaging client speaks; empty where nothing is said.
+	Agent  string
+	Sender relay.Sender
 	// Instance tells programs of one principal apart in the stateless era: 32 hex digits, or empty.
 	Instance string
 	// TraceParent is the W3C trace context that the client gave, well formed, or empty. What stands beside it in that
@@ -74,9 +78,14 @@ func decodeMeta(params jsontext.Value) (meta, *frameError) {
 			Extensions map[string]jsontext.Value `json:"extensions"`
 			More       jsontext.Value            `json:",embed"`
 		} `json:"io.modelcontextprotocol/clientCapabilities"`
-		LogLevel    *string        `json:"io.modelcontextprotocol/logLevel"`
-		Proof       jsontext.Value `json:"durward/proof"`
-		Instance    *string        `json:"durward/instance"`
+		LogLevel *string        `json:"io.modelcontextprotocol/logLevel"`
+		Proof    jsontext.Value `json:"durward/proof"`
+		Instance *string        `json:"durward/instance"`
+		Agent    *string        `json:"durward/agent"`
+		Sender   *struct {
+			User string `json:"user"`
+			Room string `json:"room"`
+		} `json:"durward/sender"`
 		TraceParent *string        `json:"traceparent"`
 		TraceState  *string        `json:"tracestate"`
 		Baggage     *string        `json:"baggage"`
@@ -85,8 +94,13 @@ func decodeMeta(params jsontext.Value) (meta, *frameError) {
 	if p.Meta.Kind() != jsontext.KindBeginObject || json.Unmarshal(p.Meta, &m) != nil {
 		return out, invalidParams(sentenceMeta)
 	}
+	if m.Sender != nil {
+		if out.Sender = (relay.Sender{User: m.Sender.User, Room: m.Sender.Room}); !validSender(out.Sender) {
+			return out, invalidParams(sentenceSender)
+		}
+	}
 	if lookalike(m.More, metaProgressToken, metaProtocol, metaCapabilities, "io.modelcontextprotocol/clientInfo",
-		"io.modelcontextprotocol/logLevel", "durward/proof", "durward/instance", "traceparent", "tracestate", "baggage") {
+		"io.modelcontextprotocol/logLevel", "durward/proof", "durward/instance", "durward/agent", "durward/sender", "traceparent", "tracestate", "baggage") {
 		return out, invalidParams(sentenceLookalike)
 	}
 	if m.Protocol != nil {
@@ -122,6 +136,12 @@ func decodeMeta(params jsontext.Value) (meta, *frameError) {
 			return out, invalidParams("The durward/instance member of _meta must be 32 hex digits.")
 		}
 		out.Instance = *m.Instance
+	}
+	if m.Agent != nil {
+		if !agentPattern.MatchString(*m.Agent) {
+			return out, invalidParams(sentenceAgent)
+		}
+		out.Agent = *m.Agent
 	}
 	if m.TraceParent != nil && span.Parse(*m.TraceParent).IsValid() {
 		out.TraceParent = *m.TraceParent // any other is left out, as the W3C asks of whoever cannot read one

@@ -14,9 +14,17 @@ type key struct {
 	id  string
 }
 
-// statelessKey is the session of one program of a principal: instance is empty, or what the program calls itself.
-func statelessKey(token [sha256.Size]byte, instance string) key {
-	return key{Stateless, string(token[:]) + instance}
+// statelessKey is the session of one program of a principal, and of one agent and sender there: what a message says of itself. Each
+// part is followed by what none of them holds.
+func statelessKey(token [sha256.Size]byte, instance string, by relay.Caller) key {
+	sender := by.Sender
+	if !senderRequired() {
+		sender = relay.Sender{}
+	}
+	if sender != (relay.Sender{}) {
+		instance = "" // the vault has one session for each sender, whichever program speaks for them
+	}
+	return key{Stateless, string(token[:]) + instance + "\x00" + by.Agent + "\x00" + sender.User + "\x00" + sender.Room}
 }
 
 // entry is one client session: the SHA-256 of the token that opened it, and the vault's session.
@@ -126,7 +134,7 @@ func (t *table) has(k key, token [sha256.Size]byte) bool {
 func (t *table) who(id string, token [sha256.Size]byte) *relay.Session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, k := range []key{{Stateful, id}, statelessKey(token, "")} {
+	for _, k := range []key{{Stateful, id}, statelessKey(token, "", relay.Caller{})} {
 		if e := t.find(k, token); e != nil {
 			return e.relay
 		}

@@ -18,7 +18,7 @@ func TestIdleSessionsExpire(t *testing.T) {
 		var ended atomic.Int32
 		table := newTable(4, idle, func(*entry) { ended.Add(1) })
 		token := sha256.Sum256([]byte("token"))
-		k := statelessKey(token, "")
+		k := statelessKey(token, "", relay.Caller{})
 		if _, admitted := table.add(&entry{token: token, relay: new(relay.Session)}, k, nil); !admitted {
 			t.Fatal("not admitted")
 		}
@@ -54,16 +54,16 @@ func TestStatelessTable(t *testing.T) {
 	table := newTable(2, time.Minute, func(*entry) {})
 	mine, theirs := sha256.Sum256([]byte("mine")), sha256.Sum256([]byte("theirs"))
 	add := func(token [sha256.Size]byte, instance string) (*entry, bool) {
-		return table.add(&entry{token: token, relay: new(relay.Session)}, statelessKey(token, instance), nil)
+		return table.add(&entry{token: token, relay: new(relay.Session)}, statelessKey(token, instance, relay.Caller{}), nil)
 	}
 	if _, admitted := add(mine, "a"); !admitted {
 		t.Fatal("not admitted")
 	}
 	for name, found := range map[string]*entry{
-		"another token":        table.acquire(statelessKey(theirs, "a"), theirs),
-		"another's key":        table.acquire(statelessKey(mine, "a"), theirs),
-		"another instance":     table.acquire(statelessKey(mine, ""), mine),
-		"as a session's id":    table.acquire(key{Stateful, statelessKey(mine, "a").id}, mine),
+		"another token":        table.acquire(statelessKey(theirs, "a", relay.Caller{}), theirs),
+		"another's key":        table.acquire(statelessKey(mine, "a", relay.Caller{}), theirs),
+		"another instance":     table.acquire(statelessKey(mine, "", relay.Caller{}), mine),
+		"as a session's id":    table.acquire(key{Stateful, statelessKey(mine, "a", relay.Caller{}).id}, mine),
 		"instance in the hash": table.acquire(key{Stateless, string(mine[:31]) + "a"}, mine),
 	} {
 		if found != nil {
@@ -73,12 +73,12 @@ func TestStatelessTable(t *testing.T) {
 	if _, admitted := add(mine, "a"); admitted {
 		t.Error("two sessions of one instance")
 	}
-	first := table.acquire(statelessKey(mine, "a"), mine)
+	first := table.acquire(statelessKey(mine, "a", relay.Caller{}), mine)
 	add(mine, "b")
-	if evicted, admitted := add(mine, "c"); evicted == nil || evicted.key != statelessKey(mine, "b") || !admitted {
+	if evicted, admitted := add(mine, "c"); evicted == nil || evicted.key != statelessKey(mine, "b", relay.Caller{}) || !admitted {
 		t.Errorf("evicted %+v, %t", evicted, admitted)
 	}
-	table.acquire(statelessKey(mine, "c"), mine)
+	table.acquire(statelessKey(mine, "c", relay.Caller{}), mine)
 	if evicted, admitted := add(mine, "d"); evicted != nil || admitted {
 		t.Error("a busy session made room")
 	}

@@ -52,6 +52,8 @@ type answer struct {
 	receipt *callv1.Receipt
 	// proof names the proof that the request lacked.
 	proof string
+	// dangerous is until when the session is in dangerous mode; zero: it is not.
+	dangerous time.Time
 	// fault is for the log.
 	fault *fault.Error
 }
@@ -115,14 +117,36 @@ func (s *Server) limited(ctx context.Context, req *mcp.CallToolRequest, call *fr
 	case t.FullMethod == vaultv1.ToolService_WaitOperation_FullMethodName:
 		return s.waitOperation(ctx, req, call, request, until)
 	case t.ByPermit():
-		reply, err := s.conf.Relay.Read(ctx, call.Session, call.Caller, t.Tool, request)
-		if err != nil {
-			return answer{}, err
-		}
-		return done(call, t.Tool, reply, "")
+		return s.read(ctx, req, call, t, request, until)
 	default:
 		return s.ask(ctx, req, call, t, request, reason, until)
 	}
+}
+
+// read calls a READ tool under the session's permit, or asks for leave to make this one call if the permit is not for the tool, or not
+// any more: policy may count, limit or ask about what only looks, too.
+func (s *Server) read(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t tool, request proto.Message, until bounds) (answer, error) {
+	covers := func() (bool, error) { return s.conf.Relay.Covers(ctx, call.Session, call.Caller, t.Tool) }
+	covered, err := covers()
+	if fault.Is(err, callv1.Code_CODE_PROOF_REQUIRED) && call.Caller.Proof.GetPurpose() == callv1.Proof_PURPOSE_CALL {
+		err = nil // the proof is for this very call, and renews no permit
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	if !covered {
+		return s.ask(ctx, req, call, t, request, "", until)
+	}
+	reply, err := s.conf.Relay.Read(ctx, call.Session, call.Caller, t.Tool, request)
+	if fault.Is(err, callv1.Code_CODE_DENIED) {
+		if still, _ := covers(); !still {
+			return s.ask(ctx, req, call, t, request, "", until) // it was the permit that was too old
+		}
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return done(call, t.Tool, reply, "")
 }
 
 // decode checks arguments against the contract, and takes the agent's reason out of them first. A reason that is too long is
@@ -366,10 +390,23 @@ func done(call *front.Call, t contract.Tool, reply relay.Reply, id string) (answ
 		failure := envelope.Fault(call.RequestID, fault.New(callv1.Code_CODE_FAILED, out.Summary))
 		out.Status, out.Error = failure.Status, failure.Error
 	}
-	for _, w := range reply.Outcome.GetWarnings()[:min(len(reply.Outcome.GetWarnings()), maxWarnings)] {
-		out.Warnings = append(out.Warnings, clean.Line(w, maxSummary))
+	out.Warnings = shortLines(reply.Outcome.GetWarnings())
+	if overrides := shortLines(reply.Outcome.GetOverrides()); len(overrides) > 0 {
+		out.Override(overrides)
+	}
+	if config, ok := reply.Response.(*vaultv1.SecurityConfigResponse); ok {
+		call.Session.Lower(config.GetTierCeiling())
 	}
 	return answer{Envelope: out, receipt: reply.Outcome.GetReceipt()}, nil
+}
+
+// shortLines returns what a sink says beside a result, bounded.
+func shortLines(texts []string) []string {
+	var out []string
+	for _, text := range texts[:min(len(texts), maxWarnings)] {
+		out = append(out, clean.Line(text, maxSummary))
+	}
+	return out
 }
 
 // failed makes the answer of an error.
@@ -408,8 +445,19 @@ func (s *Server) recordRefused(ctx context.Context, call *front.Call, t tool, er
 	})
 }
 
+// banner puts dangerous mode in front of an answer of a session that is in it, as the vault says at this moment.
+func (s *Server) banner(call *front.Call, out answer) answer {
+	until, ok := s.conf.Relay.Dangerous(call.Session)
+	if !ok {
+		return out
+	}
+	out.Envelope, out.dangerous = out.Dangerous(until), until
+	return out
+}
+
 // result writes an envelope as text and as structured content, byte for byte the same JSON.
 func (s *Server) result(ctx context.Context, call *front.Call, out answer) (*mcp.CallToolResult, error) {
+	out = s.banner(call, out)
 	raw, err := out.JSON()
 	if err != nil {
 		s.conf.Logger.ErrorContext(ctx, "encode an answer", "error", err)
@@ -434,6 +482,9 @@ func metaOf(call *front.Call, out answer) mcp.Meta {
 	}
 	if call.Session.KeyBound() {
 		meta[metaSession] = call.Session.Ref()
+	}
+	if !out.dangerous.IsZero() {
+		meta[metaDangerous] = envelope.Time(out.dangerous)
 	}
 	if out.proof != "" {
 		meta[metaProofNeeded] = out.proof

@@ -32,6 +32,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/platformtest"
@@ -69,6 +70,12 @@ type fakeVault struct {
 	closed     int
 	full       bool // as many sessions as the client may have
 	hang       chan struct{}
+	// uncovered are READ tools that permits are not for.
+	uncovered map[string]bool
+	// overrides is what an override of security_config says that it changed.
+	overrides []string
+	// said are words about sessions, for the stream of them.
+	said chan *vaultv1.WatchSessionsResponse
 	// unwilling is what whoever waits for an operation is answered.
 	unwilling *fault.Error
 	waiting   atomic.Int32
@@ -87,7 +94,8 @@ func newFakeVault(kit *platformtest.Kit) *fakeVault {
 	return &fakeVault{
 		kit:        kit,
 		principals: map[string]string{tokenAgent: "agent", tokenOther: "other", tokenSigner: "signer", tokenChat: "chat"},
-		sessions:   map[string]string{}, operations: map[string]*fakeOperation{},
+		sessions:   map[string]string{}, operations: map[string]*fakeOperation{}, uncovered: map[string]bool{},
+		said: make(chan *vaultv1.WatchSessionsResponse, 10),
 	}
 }
 
@@ -119,10 +127,13 @@ func (v *fakeVault) permits(principal string) ([]*vaultv1.AddressedPermit, error
 	}
 	now := time.Now().Truncate(time.Second)
 	var out []*vaultv1.AddressedPermit
-	for role, tools := range map[optionsv1.Role][]string{
-		optionsv1.Role_ROLE_EXECUTOR: {"gpu_status", "list_services", "service_info"},
-		optionsv1.Role_ROLE_VAULT:    {"wait_operation"},
-	} {
+	covered := map[optionsv1.Role][]string{}
+	for _, tool := range contract.Tools() {
+		if tool.ByPermit() && !v.uncovered[tool.Name] {
+			covered[tool.Sink] = append(covered[tool.Sink], tool.Name)
+		}
+	}
+	for role, tools := range covered {
 		p := &callv1.Permit{
 			Version: 1, Id: hexID(), Principal: principal, Session: "s-" + principal, Channel: callv1.Channel_CHANNEL_CLI, Tools: tools,
 			Audience: v.kit.ID(role, "main").String(), Epoch: 1,
@@ -154,6 +165,12 @@ func (v *fakeVault) OpenSession(ctx context.Context, req *vaultv1.OpenSessionReq
 	if v.full {
 		return nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "too many sessions", fault.WithRetry(time.Second))
 	}
+	if (principal == "chat") != (req.GetSender() != nil) {
+		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "whom the client speaks for", fault.WithField("sender"))
+	}
+	if sender := req.GetSender(); sender != nil && sender.GetUser() != "chat" {
+		principal += "." + sender.GetUser() // the fake keeps people apart by what it calls the session
+	}
 	v.opened++
 	handle := hexID()
 	v.sessions[handle] = principal
@@ -162,11 +179,11 @@ func (v *fakeVault) OpenSession(ctx context.Context, req *vaultv1.OpenSessionReq
 		return nil, err
 	}
 	channel := callv1.Channel_CHANNEL_CLI
-	if principal == "chat" {
+	if req.GetSender() != nil {
 		channel = callv1.Channel_CHANNEL_MESSAGING
 	}
 	return &vaultv1.OpenSessionResponse{
-		SessionId: handle, Session: "s-" + principal, Principal: principal, Channel: channel,
+		SessionId: handle, Session: "s-" + principal, Principal: v.principals[req.GetCredential()], Channel: channel,
 		TierCeiling: optionsv1.Tier_TIER_DESTRUCTIVE, KeyBound: keyBound, Permits: permits,
 		ExpiresAt: timestamppb.New(time.Now().Add(8 * time.Hour)), IdleTimeoutS: 1800,
 	}, nil
@@ -305,6 +322,38 @@ func (v *fakeVault) WaitOperation(ctx context.Context, req *vaultv1.WaitOperatio
 	}
 }
 
+// WatchSessions passes on what the test says.
+func (v *fakeVault) WatchSessions(_ *vaultv1.WatchSessionsRequest, to grpc.ServerStreamingServer[vaultv1.WatchSessionsResponse]) error {
+	for {
+		select {
+		case m := <-v.said:
+			if err := to.Send(m); err != nil {
+				return err
+			}
+		case <-to.Context().Done():
+			return nil
+		}
+	}
+}
+
+// SecurityConfig lowers a session's ceiling as far as it is asked to.
+func (v *fakeVault) SecurityConfig(ctx context.Context, req *vaultv1.SecurityConfigRequest) (*vaultv1.SecurityConfigResponse, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	if _, err := permitHolder(v.kit, md); err != nil {
+		return nil, err
+	}
+	out := &vaultv1.SecurityConfigResponse{TierCeiling: optionsv1.Tier_TIER_DESTRUCTIVE, Boundary: "Only a human changes this."}
+	if req.TierCeilingOverride == nil {
+		return out, nil
+	}
+	out.TierCeiling = req.GetTierCeilingOverride()
+	outcome, err := proto.Marshal(&callv1.Outcome{Overrides: v.overrides, Warnings: []string{"The ceiling is lower until the session ends."}})
+	if err != nil {
+		return nil, err
+	}
+	return out, grpc.SetTrailer(ctx, metadata.Pairs(rpc.TrailerOutcome, string(outcome)))
+}
+
 // deserted waits until nobody waits for an operation.
 func (v *fakeVault) deserted(t *testing.T) {
 	t.Helper()
@@ -344,6 +393,7 @@ type fakeExecutor struct {
 	mu         sync.Mutex
 	effects    int
 	reads      int
+	granted    int // reads with a grant of their own
 	requestIDs []string
 	// slow delays effects until it is closed.
 	slow chan struct{}
@@ -361,7 +411,11 @@ type fakeExecutor struct {
 func (e *fakeExecutor) GpuStatus(ctx context.Context, _ *executorv1.GpuStatusRequest) (*executorv1.GpuStatusResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	permit := strings.Join(md.Get(rpc.MetadataPermit), "")
-	if _, known := e.permits.Load(permit); !known { // like a sink, which verifies a permit once
+	if grants := md.Get(rpc.MetadataGrant); permit == "" && len(grants) == 1 {
+		e.mu.Lock()
+		e.granted++
+		e.mu.Unlock()
+	} else if _, known := e.permits.Load(permit); !known { // like a sink, which verifies a permit once
 		if _, err := permitHolder(e.kit, md); err != nil {
 			return nil, err
 		}
@@ -517,6 +571,8 @@ type edgeOptions struct {
 	calls        int
 	decide       time.Duration
 	idle         time.Duration
+	// permits is how long permits last; 0: a minute.
+	permits time.Duration
 	// wrap is around the connections to the peers; nil leaves them as they are.
 	wrap func(grpc.ClientConnInterface) grpc.ClientConnInterface
 }
@@ -525,6 +581,7 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	t.Helper()
 	kit := platformtest.New(t)
 	e := &edge{vault: newFakeVault(kit), executor: &fakeExecutor{kit: kit, name: "Simulated GPU"}, spool: &fakeSpool{}}
+	e.vault.permitLife = opts.permits
 	gateway := kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")
 	dead := "127.0.0.1:1"
 	vaultAddr, executorAddr := dead, dead
@@ -558,6 +615,10 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 		DecideTimeout: opts.decide,
 	})
 	must(t, err)
+	watching, unwatch := context.WithCancel(context.Background())
+	watched := make(chan struct{})
+	go func() { defer close(watched); peers.WatchSessions(watching) }()
+	t.Cleanup(func() { unwatch(); <-watched })
 	draining := make(chan struct{})
 	e.drain = sync.OnceFunc(func() { close(draining) })
 	server, err := mcpserver.New(mcpserver.Config{
@@ -691,7 +752,11 @@ const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"pro
 // connect opens a session and returns its id.
 func (e *edge) connect(t testing.TB, token string) string {
 	t.Helper()
-	r := e.send(t, request{body: initialize, token: token})
+	hello := initialize
+	if token == tokenChat {
+		hello = speaking(hello, "chat")
+	}
+	r := e.send(t, request{body: hello, token: token})
 	if r.status != 200 || r.message.Error != nil {
 		t.Fatalf("initialize: %d %s", r.status, r.raw)
 	}
@@ -704,6 +769,11 @@ func (e *edge) connect(t testing.TB, token string) string {
 		t.Fatalf("initialized: %d %s", note.status, note.raw)
 	}
 	return id
+}
+
+// speaking makes a request of the stateful era one that a messaging client makes for somebody.
+func speaking(body, user string) string {
+	return strings.Replace(body, `"params":{`, `"params":{"_meta":{"durward/sender":{"user":"`+user+`","room":"general"}},`, 1)
 }
 
 // toolResult is a tools/call result as clients see it.
@@ -733,11 +803,17 @@ type answer struct {
 	Reason   string          `json:"reason"`
 	Replayed bool            `json:"replayed"`
 	Warnings []string        `json:"warnings"`
-	Error    *struct {
+	Audit    *struct {
+		SessionOverrides []string `json:"session_overrides"`
+		Persistent       bool     `json:"persistent"`
+		OverrideSource   string   `json:"override_source"`
+	} `json:"audit"`
+	Error *struct {
 		Code       string   `json:"code"`
 		Message    string   `json:"message"`
 		Field      string   `json:"field"`
 		Retryable  bool     `json:"retryable"`
+		RetryAfter uint32   `json:"retry_after_s"`
 		DidYouMean []string `json:"did_you_mean"`
 	} `json:"error"`
 	tool toolResult

@@ -16,14 +16,30 @@ import (
 // once: what a service, a step or a state is stands where the READ tool that shows it is, and is called an object or a string
 // elsewhere. The contract's own schemas, which approvals are bound to and arguments are checked against, are longer.
 
-// listedInput is a tool's input schema without the dialect, which is MCP's own.
+// listedInput is a tool's input schema without the dialect, which is MCP's own, and without the patterns of ids: a model takes an id
+// from where its description says, and one that does not fit is refused by the contract.
 func listedInput(schema map[string]any) map[string]any {
 	out := maps.Clone(schema)
 	delete(out, "$schema")
+	properties, _ := schema["properties"].(map[string]any)
+	if len(properties) == 0 {
+		return out
+	}
+	listed := map[string]any{}
+	for name, property := range properties {
+		if p, ok := property.(map[string]any); ok && p["pattern"] != nil && p["description"] != nil {
+			p = maps.Clone(p)
+			delete(p, "pattern")
+			property = p
+		}
+		listed[name] = property
+	}
+	out["properties"] = listed
 	return out
 }
 
-// listedResult is a tool's result schema without descriptions, in which every answer that fits the contract's own fits too.
+// listedResult is a tool's result schema without descriptions, in which every answer that fits the contract's own fits too. What has
+// properties is an object, which need not be said.
 func listedResult(t contract.Tool) map[string]any {
 	if t.OpenResult {
 		return t.ResultSchema
@@ -40,11 +56,10 @@ func listed(t contract.Tool, d protoreflect.MessageDescriptor, schema map[string
 			out[string(fd.Name())] = listedField(t, fd, p)
 		}
 	}
-	s := map[string]any{"type": "object"}
-	if len(out) > 0 {
-		s["properties"] = out
+	if len(out) == 0 {
+		return map[string]any{"type": "object"}
 	}
-	return s
+	return map[string]any{"properties": out}
 }
 
 func listedField(t contract.Tool, fd protoreflect.FieldDescriptor, schema map[string]any) map[string]any {

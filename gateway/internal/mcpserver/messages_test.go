@@ -24,7 +24,11 @@ func TestMessagingChannelIsScreened(t *testing.T) {
 	chat, cli := e.connect(t, tokenChat), e.connect(t, tokenAgent)
 	say := func(session, token, tool, arguments string) answer {
 		t.Helper()
-		return decodeAnswer(t, e.send(t, request{session: session, token: token, body: toolCall(7, tool, arguments)}))
+		body := toolCall(7, tool, arguments)
+		if token == tokenChat {
+			body = speaking(body, "chat")
+		}
+		return decodeAnswer(t, e.send(t, request{session: session, token: token, body: body}))
 	}
 	for name, c := range map[string]struct{ tool, arguments, code, field, reason, phrase string }{
 		"a phrase as the reason": {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/front"
 	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/refusal"
@@ -183,6 +184,11 @@ func (s *Server) resource(ctx context.Context, next mcp.MethodHandler, method st
 		result, err = s.listenTo(ctx, next, method, req, call, params)
 	default:
 		err = fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("params are a %T", params)))
+	}
+	if read, ok := result.(*mcp.ReadResourceResult); ok && err == nil {
+		if until, dangerous := s.conf.Relay.Dangerous(call.Session); dangerous {
+			read.Meta[metaDangerous] = envelope.Time(until)
+		}
 	}
 	if f, ok := errors.AsType[*fault.Error](err); ok {
 		return nil, naming(asked, call, f, s.refuseResource(ctx, call, method, f))

@@ -132,7 +132,7 @@ func (s *Server) leaveTask(ctx context.Context, call *front.Call, t tool, out an
 		s.conf.Logger.WarnContext(ctx, "a call that takes long is answered without a task", "fault", fault.From(err))
 		return
 	}
-	*slot = newTask(call, operation, out)
+	*slot = newTask(call, operation, s.banner(call, out))
 	(*slot).ResultType = resultTask
 }
 
@@ -188,7 +188,7 @@ func (s *Server) getTask(ctx context.Context, session *mcp.ServerSession, call *
 		return nil, taskError(call, err)
 	}
 	if operation.GetState() == vaultv1.OperationState_OPERATION_STATE_PENDING {
-		return newTask(call, operation, answer{Envelope: envelope.Pending(call.RequestID, id, operation.GetExpiresAt().AsTime())}), nil
+		return newTask(call, operation, s.banner(call, answer{Envelope: envelope.Pending(call.RequestID, id, operation.GetExpiresAt().AsTime())})), nil
 	}
 	out, err := s.settle(ctx, &mcp.CallToolRequest{Session: session, Params: &mcp.CallToolParamsRaw{}}, call, id, time.Time{}, s.heldAsTask(time.Now()))
 	if err != nil {
@@ -199,7 +199,7 @@ func (s *Server) getTask(ctx context.Context, session *mcp.ServerSession, call *
 		out = failed(call, s.tools[envelope.WaitTool], err)
 		out.OperationID = id
 	}
-	polled := newTask(call, operation, out)
+	polled := newTask(call, operation, s.banner(call, out))
 	if out.Status == envelope.PendingApproval || out.Status == envelope.Running || out.Error != nil && out.Error.Retryable {
 		return polled, nil // the operation is still there: the next poll goes on with it
 	}
@@ -214,7 +214,7 @@ func (s *Server) getTask(ctx context.Context, session *mcp.ServerSession, call *
 		s.conf.Logger.ErrorContext(ctx, "encode a task's result", "error", err)
 		return nil, internalError(call)
 	}
-	polled.Status, polled.StatusMessage, polled.Result = taskCompleted, out.Summary, raw
+	polled.Status, polled.StatusMessage, polled.Result = taskCompleted, s.banner(call, out).Summary, raw
 	return polled, nil
 }
 

@@ -52,9 +52,11 @@ type Relay struct {
 	wait     vaultv1.ToolServiceClient
 	stands   vaultv1.OperationServiceClient
 	changes  vaultv1.OperationServiceClient
+	watched  vaultv1.SessionServiceClient
 	events   executorv1.EventServiceClient
 	flights  flights
 	looks    looks
+	dangers  dangers
 }
 
 // New returns a Relay over the connections of conf.
@@ -72,6 +74,7 @@ func New(conf Config) (*Relay, error) {
 		wait:     vaultv1.NewToolServiceClient(conf.Waits),
 		stands:   vaultv1.NewOperationServiceClient(conf.Vault),
 		changes:  vaultv1.NewOperationServiceClient(conf.Waits),
+		watched:  vaultv1.NewSessionServiceClient(conf.Waits),
 		events:   executorv1.NewEventServiceClient(conf.Executor),
 		looks:    newLooks(),
 	}, nil
@@ -132,9 +135,16 @@ func (r *Relay) Authorise(ctx context.Context, s *Session, by Caller, tool contr
 	var out *vaultv1.AuthoriseResponse
 	err := r.withSession(ctx, s, by, func(handle string) error {
 		var err error
+		asked := time.Now()
 		out, err = r.decide.Authorise(ctx, &vaultv1.AuthoriseRequest{
 			SessionId: handle, Tool: tool.Ref(), Arguments: arguments, Proof: by.proof(callv1.Proof_PURPOSE_CALL), Reason: reason,
 		})
+		if until := out.GetDangerousUntil(); err == nil && until != nil {
+			r.dangers.hear(s.Ref(), until.AsTime(), asked) // that it is over is for the stream to say
+		}
+		if f := fault.From(err); f != nil && f.Code == callv1.Code_CODE_PROOF_REQUIRED {
+			return fault.New(f.Code, f.Message, fault.WithRetry(f.RetryAfter), fault.WithCause(ProofNeeded{callv1.Proof_PURPOSE_CALL}))
+		}
 		return late(ctx, err)
 	})
 	return out, err

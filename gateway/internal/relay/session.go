@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +14,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 )
 
@@ -27,6 +29,20 @@ type Caller struct {
 	ClientName, ClientVersion string
 	// Proof is a key-bound client's signature, or nil.
 	Proof *callv1.Proof
+	// Agent is which of the client's own agents asks; empty: none in particular. Sender is for whom a messaging client speaks. The
+	// vault judges both when a session opens, and they are the session's from then on.
+	Agent  string
+	Sender Sender
+}
+
+// Sender is a person on a messaging platform, as the client tells; the zero value is nobody.
+type Sender struct{ User, Room string }
+
+func (s Sender) proto() *vaultv1.Sender {
+	if s == (Sender{}) {
+		return nil
+	}
+	return &vaultv1.Sender{User: s.User, Room: s.Room}
 }
 
 // proof returns the caller's proof if it serves that purpose: the vault would count any other one as spent.
@@ -41,6 +57,8 @@ func (c Caller) proof(purpose callv1.Proof_Purpose) *callv1.Proof {
 type Session struct {
 	principal                 string
 	clientName, clientVersion string
+	agent                     string
+	sender                    Sender
 	ctx                       context.Context
 	end                       context.CancelFunc
 	state                     atomic.Pointer[state]
@@ -91,7 +109,15 @@ type permit struct {
 	signed  string
 	got     time.Time
 	expires time.Time
+	// tools are the names of the READ tools that it is for.
+	tools []string
 }
+
+// Agent and Sender are what the client said when it opened the session, and the vault accepted.
+func (s *Session) Agent() string { return s.agent }
+
+// Sender is for whom the session is; the zero value but for messaging clients.
+func (s *Session) Sender() Sender { return s.sender }
 
 // Principal is who the vault says the client is.
 func (s *Session) Principal() string { return s.principal }
@@ -123,6 +149,21 @@ func (s *Session) About() About {
 	}
 }
 
+// Lower takes note that the session's ceiling is lower than it was: the vault said so in answer to an override. It never rises.
+func (s *Session) Lower(ceiling optionsv1.Tier) {
+	for {
+		before := s.state.Load()
+		if ceiling == optionsv1.Tier_TIER_UNSPECIFIED || ceiling >= before.ceiling {
+			return
+		}
+		lowered := *before
+		lowered.ceiling = ceiling
+		if s.state.CompareAndSwap(before, &lowered) {
+			return
+		}
+	}
+}
+
 // Done is closed when the session ends at the gateway.
 func (s *Session) Done() <-chan struct{} { return s.ctx.Done() }
 
@@ -135,7 +176,9 @@ func (r *Relay) Open(ctx context.Context, by Caller) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{principal: out.GetPrincipal(), clientName: by.ClientName, clientVersion: by.ClientVersion}
+	s := &Session{
+		principal: out.GetPrincipal(), clientName: by.ClientName, clientVersion: by.ClientVersion, agent: by.Agent, sender: by.Sender,
+	}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.state.Store(st)
 	return s, nil
@@ -144,7 +187,7 @@ func (r *Relay) Open(ctx context.Context, by Caller) (*Session, error) {
 func (r *Relay) open(ctx context.Context, by Caller) (*vaultv1.OpenSessionResponse, *state, error) {
 	out, err := r.sessions.OpenSession(ctx, &vaultv1.OpenSessionRequest{
 		Credential: by.Credential, ClientName: by.ClientName, ClientVersion: by.ClientVersion,
-		Proof: by.proof(callv1.Proof_PURPOSE_OPEN),
+		Proof: by.proof(callv1.Proof_PURPOSE_OPEN), Agent: by.Agent, Sender: by.Sender.proto(),
 	})
 	if err != nil {
 		return nil, nil, fault.From(late(ctx, err))
@@ -167,7 +210,11 @@ func addressed(list []*vaultv1.AddressedPermit) (map[optionsv1.Role]permit, erro
 		if err != nil {
 			return nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 		}
-		out[p.GetRole()] = permit{signed: string(raw), got: time.Now(), expires: p.GetExpiresAt().AsTime()}
+		said := new(callv1.Permit)
+		if proto.Unmarshal(p.GetPermit().GetPayload(), said) != nil {
+			said = nil // whether it is good is the sink's to judge; as far as we can read it, it is for nothing
+		}
+		out[p.GetRole()] = permit{signed: string(raw), got: time.Now(), expires: p.GetExpiresAt().AsTime(), tools: said.GetTools()}
 	}
 	return out, nil
 }
@@ -244,6 +291,16 @@ func (r *Relay) permit(ctx context.Context, s *Session, by Caller, role optionsv
 	return fresh.signed, nil
 }
 
+// Covers reports whether the session's permit is for a READ tool: without that, the vault decides on each call. A permit that has
+// little life left is renewed first. It costs no hop otherwise.
+func (r *Relay) Covers(ctx context.Context, s *Session, by Caller, tool contract.Tool) (bool, error) {
+	_, err := r.permit(ctx, s, by, tool.Sink, "")
+	if fault.Is(err, callv1.Code_CODE_DENIED) {
+		return false, nil // there is no permit for that sink
+	}
+	return err == nil && slices.Contains(s.state.Load().permits[tool.Sink].tools, tool.Name), err
+}
+
 // withPermit calls fn with the session's permit for a sink, and once more with a fresh one if that could change the answer.
 func (r *Relay) withPermit(ctx context.Context, s *Session, by Caller, role optionsv1.Role, fn func(permit string) error) error {
 	stale := ""
@@ -318,7 +375,7 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 		}
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.conf.DecideTimeout)
 		defer cancel()
-		by.ClientName, by.ClientVersion = s.clientName, s.clientVersion
+		by.ClientName, by.ClientVersion, by.Agent, by.Sender = s.clientName, s.clientVersion, s.agent, s.sender
 		out, st, err := r.open(detached, by)
 		if fault.Is(err, callv1.Code_CODE_PROOF_REQUIRED) {
 			return nil, proofRequired(callv1.Proof_PURPOSE_OPEN) // it is key-bound by now

@@ -130,6 +130,10 @@ func (b *Book) page(ctx context.Context, c Client, u URI) (page, error) {
 // look calls a READ tool and cleans its answer, in place and as JSON.
 func (b *Book) look(ctx context.Context, c Client, name string, request proto.Message) (proto.Message, json.RawMessage, error) {
 	reply, err := b.relay.Read(ctx, c.Session, c.By, b.tools[name], request)
+	if fault.Is(err, callv1.Code_CODE_DENIED) {
+		// Nobody is asked because somebody read a page: what policy decides on each time is the tool's.
+		return nil, nil, fault.New(callv1.Code_CODE_DENIED, "this cannot be read as a resource; policy decides on each call of the tool "+name, fault.WithCause(err))
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,0 +1,154 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+)
+
+// dangers are the sessions in dangerous mode, by public reference, as the vault says. They are for banners alone: what may run is
+// the vault's to decide. The zero value is ready; it is safe for concurrent use.
+type dangers struct {
+	mu sync.Mutex
+	of map[string]danger
+	// generation is which of the streams from the vault is open, or was last.
+	generation uint64
+}
+
+// danger is what was heard of one session last. Word that it is not in dangerous mode is kept for a while too, against an answer of
+// before that comes late.
+type danger struct {
+	until, heard time.Time
+	generation   uint64
+}
+
+// remembered is how long word is kept that a session is not in dangerous mode: longer than any answer is under way.
+const remembered = time.Minute
+
+// maxDangers bounds how many sessions there is word of. The vault has far fewer in dangerous mode.
+const maxDangers = 4096
+
+// hear takes the vault's word on a session as it stood at some time; until is zero, or of the past, when it is not in dangerous mode.
+func (d *dangers) hear(session string, until, at time.Time) {
+	now := time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before, known := d.of[session]
+	switch {
+	case !known && !until.After(now) || known && at.Before(before.heard):
+		return
+	case d.of == nil:
+		d.of = map[string]danger{}
+	case !known && len(d.of) >= maxDangers:
+		for ref, other := range d.of {
+			if !other.until.After(now) && now.Sub(other.heard) > remembered {
+				delete(d.of, ref)
+			}
+		}
+		if len(d.of) >= maxDangers {
+			return
+		}
+	}
+	d.of[session] = danger{until, at, d.generation}
+}
+
+// until returns until when a session is in dangerous mode, and whether it is.
+func (d *dangers) until(session string) (time.Time, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	found, known := d.of[session]
+	if !known {
+		return time.Time{}, false
+	}
+	if now := time.Now(); !found.until.After(now) {
+		if now.Sub(found.heard) > remembered {
+			delete(d.of, session)
+		}
+		return time.Time{}, false
+	}
+	return found.until, true
+}
+
+// begin starts a generation, and returns it: what the new stream does not repeat is over once confirm is called.
+func (d *dangers) begin() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.generation++
+	return d.generation
+}
+
+// confirm forgets what was heard before that generation and not again, if it is the present one still.
+func (d *dangers) confirm(generation uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for ref, found := range d.of {
+		if d.generation == generation && found.generation != generation {
+			delete(d.of, ref)
+		}
+	}
+}
+
+// Dangerous returns until when the session is in dangerous mode, and whether it is, as the vault said last.
+func (r *Relay) Dangerous(s *Session) (time.Time, bool) { return r.dangers.until(s.Ref()) }
+
+// Bounds of the watch of sessions: a banner that is late is a human misled, so that the pauses are short.
+const (
+	minSessionPause = 100 * time.Millisecond
+	maxSessionPause = 5 * time.Second
+	// repeated is how long a new stream may take to repeat what is so.
+	repeated = 2 * time.Second
+)
+
+// WatchSessions keeps what Dangerous returns up to date until ctx ends: within a moment while the vault can be reached. What was so
+// when the vault went away is taken to be so until it says otherwise.
+func (r *Relay) WatchSessions(ctx context.Context) {
+	pause, said := minSessionPause, false
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := r.watchSessions(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) >= sound {
+			pause, said = minSessionPause, false
+		}
+		level := slog.LevelDebug
+		if !said && pause >= maxSessionPause {
+			level, said = slog.LevelWarn, true
+		}
+		r.conf.Logger.Log(ctx, level, "the watch of sessions broke off and goes on soon", "fault", fault.From(err))
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause/2 + rand.N(pause)): //nolint:gosec // spreads gateways
+		}
+		pause = min(2*pause, maxSessionPause)
+	}
+}
+
+func (r *Relay) watchSessions(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := r.watched.WatchSessions(ctx, &vaultv1.WatchSessionsRequest{})
+	if err != nil {
+		return err
+	}
+	generation := r.dangers.begin()
+	confirm := time.AfterFunc(repeated, func() { r.dangers.confirm(generation) })
+	defer confirm.Stop()
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		until := m.GetDangerousUntil().AsTime()
+		if m.GetEnded() {
+			until = time.Time{}
+		}
+		r.dangers.hear(m.GetSession(), until, time.Now())
+	}
+}
