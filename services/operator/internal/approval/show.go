@@ -2,14 +2,18 @@ package approval
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/identity"
@@ -69,45 +73,131 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d", s/60, s%60)
 }
 
+// Destructive is what DESTRUCTIVE means, spelled out.
+const Destructive = "DESTRUCTIVE: this takes something away and cannot simply be undone."
+
 // Card is one operation that waits, as a person sees it in a list.
 type Card struct {
 	Number    string
 	Operation *vaultv1.Operation
+	// Session is the session that asks, where the vault tells; SessionNumber counts the client's open sessions, the oldest is 1.
+	Session       *vaultv1.OpenSession
+	SessionNumber int
 	// Preview is the executor's answer; nil when it could not be had, and Problem says why.
 	Preview *executorv1.PreviewCallResponse
-	Problem string
+	// Simulated is the executor's simulation of a switch of modes; nil for anything else. It counts only if its plan is the one
+	// that was asked for.
+	Simulated *executorv1.SimulateModeResponse
+	Problem   string
 }
 
-// Lines lays the card out. Everything of the client's and the agent's is made visible.
-func (c Card) Lines(now time.Time) []string {
+// Tier is the tier that a person is warned by: policy's, where that is above the contract's.
+func (c Card) Tier() optionsv1.Tier { return max(c.Operation.GetTier(), c.Operation.GetPolicyTier()) }
+
+// IsDestructive reports whether the card needs the banner.
+func (c Card) IsDestructive() bool { return c.Tier() >= optionsv1.Tier_TIER_DESTRUCTIVE }
+
+// Title is the card's first line: number, tier, call and where it would happen.
+func (c Card) Title() string {
 	op := c.Operation
-	first := fmt.Sprintf("%s  %s  %s %s  on %s", c.Number, contract.TierName(op.GetTier()), clean.Visible(op.GetTool().GetName()),
-		Arguments(op.GetArguments()), Place(op.GetAudience()))
-	indent := strings.Repeat(" ", len(c.Number)+2)
+	tier := contract.TierName(c.Tier())
+	if c.Tier() != op.GetTier() {
+		tier += " (by your rules; " + contract.TierName(op.GetTier()) + " by itself)"
+	}
+	return fmt.Sprintf("%s  %s  %s %s  on %s", c.Number, tier, clean.Visible(op.GetTool().GetName()), Arguments(op.GetArguments()), Place(op.GetAudience()))
+}
+
+// who says who asks, and how far what they are let reaches.
+func (c Card) who() string {
+	op := c.Operation
 	who := clean.Visible(op.GetPrincipal())
+	if agent := c.Session.GetAgent(); agent != "" {
+		who += "/" + clean.Visible(agent)
+	}
 	if name := op.GetClientName(); name != "" && name != op.GetPrincipal() {
 		who += fmt.Sprintf(" (calls itself %q)", clean.Visible(name))
 	}
-	how := "bearer client: this one call"
-	if op.GetKeyBound() {
-		how = "key-bound"
+	who += ", session "
+	if c.SessionNumber > 0 {
+		who += fmt.Sprintf("%d, ", c.SessionNumber)
 	}
-	lines := []string{first, fmt.Sprintf("%s%s, session %s, %s, %s  · asked %s ago · expires %s", indent, who, clean.Visible(op.GetSession()),
-		statement.ChannelName(op.GetChannel()), how, Duration(now.Sub(op.GetAskedAt().AsTime())), Duration(op.GetExpiresAt().AsTime().Sub(now)))}
+	who += clean.Visible(op.GetSession())
+	if sender := c.Session.GetSender(); sender != nil {
+		who += fmt.Sprintf(", for %q in %q (untrusted)", clean.Visible(sender.GetUser()), clean.Visible(sender.GetRoom()))
+	}
+	return who + ", " + statement.ChannelName(op.GetChannel()) + ", " + Reach(op.GetKeyBound())
+}
+
+// Reach says how far "this session" reaches.
+func Reach(keyBound bool) string {
+	if keyBound {
+		return "key-bound: one durward mcp"
+	}
+	return "bearer client: this one call"
+}
+
+// Lines lays the card out, whole. Everything of the client's and the agent's is made visible.
+func (c Card) Lines(now time.Time) []string {
+	op := c.Operation
+	indent := strings.Repeat(" ", len(c.Number)+2)
+	lines := []string{c.Title()}
+	add := func(line string) { lines = append(lines, indent+line) }
+	if c.IsDestructive() {
+		add(Destructive)
+	}
+	add(fmt.Sprintf("%s  · asked %s ago · expires %s", c.who(), Duration(now.Sub(op.GetAskedAt().AsTime())), Duration(op.GetExpiresAt().AsTime().Sub(now))))
 	if c.Problem != "" {
-		lines = append(lines, indent+"no plan: "+clean.Visible(c.Problem))
+		add("no plan: " + clean.Visible(c.Problem))
 	} else {
 		for _, step := range c.Preview.GetPlan() {
-			lines = append(lines, indent+clean.Visible(step))
+			add(clean.Visible(step))
 		}
 		for _, line := range c.planLines() {
-			lines = append(lines, indent+line)
+			add(line)
+		}
+		for _, line := range c.gpuLines() {
+			add(line)
+		}
+		if entry := c.Preview.GetSubject().GetEntry(); len(entry) > 0 {
+			digest := canonical.Digest(entry)
+			add(clean.Visible(c.Preview.GetSubject().GetLabel()) + " · digest " + ShortDigest(digest[:]))
 		}
 	}
+	if rule := op.GetRule(); rule != "" {
+		add("you are asked because of " + clean.Visible(rule))
+	}
 	if reason := op.GetAgentReason(); reason != "" {
-		lines = append(lines, indent+fmt.Sprintf("agent says (untrusted): \"%s\"", clean.Visible(reason)))
+		add(fmt.Sprintf("agent says (untrusted): \"%s\"", clean.Visible(reason)))
 	}
 	return lines
+}
+
+// gpuLines say what becomes of each GPU's memory, as the executor reckons; none where it reckons another plan than the one
+// that was asked for.
+func (c Card) gpuLines() []string {
+	call := Call{Arguments: c.Operation.GetArguments()}
+	if c.Simulated == nil || call.planDigest() == "" || call.planDigest() != c.Simulated.GetPlanDigest() {
+		return nil
+	}
+	var lines []string
+	for _, g := range c.Simulated.GetGpus() {
+		lines = append(lines, fmt.Sprintf("GPU%d %s→%s of %s GB (%s)", g.GetIndex(), gigabytes(g.GetNowMib()), gigabytes(g.GetAfterMib()),
+			gigabytes(g.GetTotalMib()), clean.Visible(g.GetSource())))
+	}
+	return lines
+}
+
+// gigabytes writes MiB as GPUs are sold: 24576 is "24.0".
+func gigabytes(mib uint32) string { return strconv.FormatFloat(float64(mib)/1024, 'f', 1, 64) }
+
+// ShortDigest is a digest for the eye, "9c1e·44b0": to recognise something by, never to decide on. The whole digest stands in
+// what is signed.
+func ShortDigest(digest []byte) string {
+	text := hex.EncodeToString(digest)
+	if len(text) < 8 {
+		return text
+	}
+	return text[:4] + "·" + text[len(text)-4:]
 }
 
 // shortDigest is how many characters of a plan's digest people are shown; `durward switch --plan` takes them.

@@ -197,8 +197,8 @@ func TestCardShowsHostileTextAsEscapes(t *testing.T) {
 	if strings.ContainsAny(text, "\x1b\r\u202e") {
 		t.Errorf("hostile characters came through: %q", text)
 	}
-	if len(lines) != 4 {
-		t.Errorf("%d lines, want 4: %q", len(lines), lines)
+	if len(lines) != 5 {
+		t.Errorf("%d lines, want 5: %q", len(lines), lines)
 	}
 	for _, want := range []string{"K7F3  WRITE  start_service service_id=demo-chat  on executor/local", "asked 0:40 ago", "expires 29:20",
 		`\u{1B}[2K`, `agent says (untrusted): "line one\u{A}K7F3`, `\u{202E}`} {

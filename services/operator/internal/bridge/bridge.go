@@ -23,8 +23,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -82,6 +84,10 @@ type Config struct {
 	// Client is the client's name; Key its key, or nil for a bearer client, whose requests are not signed.
 	Client string
 	Key    ed25519.PrivateKey
+	// Reload reads token and key again, when the gateway does not take them any more: the client may have got others. Nil: never.
+	Reload func() (token string, key ed25519.PrivateKey, err error)
+	// Agent is which of the client's agents the bridge speaks for, whatever the client's program says; empty: what that says.
+	Agent string
 	// In and Out are newline-delimited JSON-RPC.
 	In  io.Reader
 	Out io.Writer
@@ -94,14 +100,15 @@ type Config struct {
 
 // Bridge relays what one client says.
 type Bridge struct {
-	cfg  Config
-	http *http.Client
+	cfg   Config
+	http  *http.Client
+	token atomic.Pointer[string]
 	// prover signs in the session, stateless in requests of the stateless era.
 	prover, stateless *prover
 	// background is what goes on beside the client's requests.
 	background sync.WaitGroup
 
-	writing sync.Mutex
+	writing, renewing sync.Mutex
 
 	// mu guards the session: it is opened again when the gateway lost it.
 	mu         sync.Mutex
@@ -132,7 +139,7 @@ func New(cfg Config) (*Bridge, error) {
 		// The token goes to the gateway alone, whatever the environment says of proxies.
 		cfg.HTTP = &http.Transport{Proxy: nil, MaxIdleConnsPerHost: maxParallel}
 	}
-	return &Bridge{
+	b := &Bridge{
 		cfg: cfg,
 		http: &http.Client{
 			Transport:     cfg.HTTP,
@@ -143,7 +150,44 @@ func New(cfg Config) (*Bridge, error) {
 		subscribed: map[string][]byte{},
 		cancels:    map[string]context.CancelFunc{},
 		listening:  map[string]json.RawMessage{},
-	}, nil
+	}
+	b.token.Store(&cfg.Token)
+	return b, nil
+}
+
+// renewed reports whether the client has another credential than the gateway refused, and takes it up. Of several requests that
+// were refused the first takes it up, and the others are tried again with it.
+func (b *Bridge) renewed(refused string) bool {
+	if b.cfg.Reload == nil {
+		return false
+	}
+	b.renewing.Lock()
+	defer b.renewing.Unlock()
+	if *b.token.Load() != refused {
+		return true
+	}
+	token, key, err := b.cfg.Reload()
+	if err != nil || token == refused || (key == nil) != (b.cfg.Key == nil) {
+		return false
+	}
+	b.token.Store(&token)
+	b.prover.rekeyed(key)
+	b.stateless.rekeyed(key)
+	b.cfg.Report("the client has another token and goes on with it")
+	return true
+}
+
+// spoken is a message as the agent that the bridge speaks for says it.
+func (b *Bridge) spoken(line []byte, m message) ([]byte, message) {
+	if b.cfg.Agent == "" || m.Method != "initialize" && m.statelessHeaders() == nil {
+		return line, m
+	}
+	named, err := setMeta(line, map[string]json.RawMessage{metaAgent: json.RawMessage(strconv.Quote(b.cfg.Agent))})
+	var again message
+	if err != nil || json.Unmarshal(named, &again) != nil {
+		return line, m // the gateway says what is wrong with it
+	}
+	return named, again
 }
 
 // message is what the bridge looks at in a JSON-RPC message.
@@ -229,6 +273,7 @@ func (b *Bridge) accept(ctx context.Context, line []byte, slots chan struct{}, r
 		b.fail(json.RawMessage("null"), code, text)
 		return
 	}
+	line, m = b.spoken(line, m)
 	switch m.Method {
 	case "initialize":
 		b.open(ctx, line, m)
@@ -302,6 +347,9 @@ func (b *Bridge) open(ctx context.Context, line []byte, m message) {
 // first was from before the vault's start. The caller holds mu.
 func (b *Bridge) handshake(ctx context.Context) (answer []byte, err error) {
 	answer, again, err := b.handshakeOnce(ctx)
+	if errors.Is(err, errCredential) {
+		answer, again, err = b.handshakeOnce(ctx)
+	}
 	if err != nil || !again || b.cfg.Key == nil || !b.pauseForOpening(ctx) {
 		return answer, err
 	}
@@ -411,6 +459,9 @@ const maxCallProofs = 2
 // lostSession stands beside the names of the proofs that an answer can ask for.
 const lostSession = "session"
 
+// newCredential stands there too.
+const newCredential = "credential"
+
 // call relays one request and its answer.
 func (b *Bridge) call(ctx context.Context, line []byte, m message) {
 	if m.Method == methodUnsubscribe {
@@ -449,6 +500,17 @@ func (b *Bridge) exchange(ctx context.Context, line []byte, m message, needed st
 			}
 		}
 		response, err := b.post(ctx, sent.body, headers)
+		if errors.Is(err, errCredential) && !given[newCredential] {
+			given[newCredential] = true
+			sent, needed = request{}, ""
+			if own != nil {
+				continue // it opens its session by itself
+			}
+			if err := b.reopen(ctx, seen); err != nil {
+				return err
+			}
+			continue
+		}
 		if errors.Is(err, errSession) && !given[lostSession] && calls < maxCallProofs {
 			given[lostSession] = true
 			if err := b.reopen(ctx, seen); err != nil {
@@ -530,6 +592,9 @@ var errCut = errors.New("the gateway ended the answer before it was whole")
 
 var errSession = errors.New("the session has ended")
 
+// errCredential means that the token was refused, and that there is another one now.
+var errCredential = errors.New("the token has been replaced")
+
 // headers are those of the session's messages, and how often it had been opened by then.
 func (b *Bridge) headers() (http.Header, int) {
 	b.mu.Lock()
@@ -541,8 +606,13 @@ func (b *Bridge) headers() (http.Header, int) {
 func (b *Bridge) post(ctx context.Context, body []byte, headers http.Header) (*http.Response, error) {
 	deadline := time.Now().Add(refusedPatience)
 	for wait := 50 * time.Millisecond; ; wait *= 2 {
-		response, err := b.send(ctx, http.MethodPost, body, headers)
+		token := *b.token.Load()
+		response, err := b.send(ctx, http.MethodPost, body, headers, token)
 		if err == nil {
+			if response.StatusCode == http.StatusUnauthorized && b.renewed(token) {
+				b.discard(response)
+				return nil, errCredential
+			}
 			if response.StatusCode == http.StatusNotFound && headers.Get(headerSession) != "" {
 				b.discard(response)
 				return nil, errSession
@@ -561,7 +631,7 @@ func (b *Bridge) post(ctx context.Context, body []byte, headers http.Header) (*h
 }
 
 // send makes one HTTP request with the client's token.
-func (b *Bridge) send(ctx context.Context, method string, body []byte, headers http.Header) (*http.Response, error) {
+func (b *Bridge) send(ctx context.Context, method string, body []byte, headers http.Header, token string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, b.cfg.Endpoint, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("request: %w", err)
@@ -575,7 +645,7 @@ func (b *Bridge) send(ctx context.Context, method string, body []byte, headers h
 		accept = "application/json, " + accept
 	}
 	request.Header.Set("Accept", accept)
-	request.Header.Set("Authorization", "Bearer "+b.cfg.Token)
+	request.Header.Set("Authorization", "Bearer "+token)
 	return b.http.Do(request)
 }
 
@@ -701,7 +771,7 @@ func (b *Bridge) close(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, closePatience)
 	defer cancel()
-	if response, err := b.send(ctx, http.MethodDelete, nil, headers); err == nil {
+	if response, err := b.send(ctx, http.MethodDelete, nil, headers, *b.token.Load()); err == nil {
 		b.discard(response)
 	}
 }

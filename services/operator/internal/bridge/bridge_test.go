@@ -45,6 +45,10 @@ type gateway struct {
 	// instances are the names under which stateless requests came, and hung the ids of those whose client hung up.
 	instances map[string]bool
 	hung      chan string
+	// token is the one that is taken; empty: testToken. Another is refused.
+	token string
+	// agents are what messages said of their agent.
+	agents []string
 }
 
 func newGateway(t *testing.T, public ed25519.PublicKey) *gateway {
@@ -116,11 +120,15 @@ func (g *gateway) verify(m message) callv1.Proof_Purpose {
 }
 
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("Authorization") != "Bearer "+testToken {
-		g.t.Errorf("Authorization %q", r.Header.Get("Authorization"))
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	switch got := r.Header.Get("Authorization"); {
+	case g.token == "" && got != "Bearer "+testToken:
+		g.t.Errorf("Authorization %q", got)
+	case g.token != "" && got != "Bearer "+g.token:
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
 	switch r.Method {
 	case http.MethodDelete:
 		g.log("DELETE %s", r.Header.Get("Mcp-Session-Id"))
@@ -138,6 +146,14 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := json.Unmarshal(body, &m); err != nil {
 		g.t.Errorf("%q: %v", body, err)
 		return
+	}
+	var said struct {
+		Meta struct {
+			Agent string `json:"durward/agent"`
+		} `json:"_meta"`
+	}
+	if json.Unmarshal(m.Params, &said) == nil && said.Meta.Agent != "" {
+		g.agents = append(g.agents, m.Method+" "+said.Meta.Agent)
 	}
 	if r.Header.Get("Mcp-Method") != "" {
 		g.serveStateless(w, r, m)

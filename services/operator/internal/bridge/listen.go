@@ -35,7 +35,7 @@ func (b *Bridge) listen(ctx context.Context, seen int) {
 		if opened != seen || headers.Get(headerSession) == "" {
 			return
 		}
-		response, err := b.send(ctx, http.MethodGet, nil, headers)
+		response, err := b.send(ctx, http.MethodGet, nil, headers, *b.token.Load())
 		if err == nil {
 			kind, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
 			switch {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -22,6 +23,7 @@ import (
 const (
 	metaProof    = "durward/proof"
 	metaInstance = "durward/instance"
+	metaAgent    = "durward/agent"
 	metaNeeded   = "durward/proof_needed"
 )
 
@@ -47,7 +49,7 @@ const idleFrom = 10 * time.Minute
 // concurrent use.
 type prover struct {
 	client string
-	key    ed25519.PrivateKey
+	keys   atomic.Pointer[ed25519.PrivateKey]
 	now    func() time.Time
 	// instance names this process in every request of the stateless era, whose first one opens the session at the vault; it is
 	// empty in the era of sessions, which initialize opens.
@@ -65,7 +67,20 @@ type prover struct {
 }
 
 func newProver(client string, key ed25519.PrivateKey, now func() time.Time, instance string) *prover {
-	return &prover{client: client, key: key, now: now, instance: instance}
+	p := &prover{client: client, now: now, instance: instance}
+	p.keys.Store(&key)
+	return p
+}
+
+// key is the client's, or nil.
+func (p *prover) key() ed25519.PrivateKey { return *p.keys.Load() }
+
+// rekeyed takes a new key, with which the session has to be opened again.
+func (p *prover) rekeyed(key ed25519.PrivateKey) {
+	p.keys.Store(&key)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.session, p.used = "", time.Time{}
 }
 
 // newInstance names a process: 32 hex digits.
@@ -77,7 +92,7 @@ func newInstance() string {
 
 // open signs an opening and puts it into an initialize message.
 func (p *prover) open(line []byte) ([]byte, error) {
-	if p.key == nil {
+	if p.key() == nil {
 		return line, nil
 	}
 	signed, err := p.opening()
@@ -90,7 +105,7 @@ func (p *prover) open(line []byte) ([]byte, error) {
 func (p *prover) opening() (*callv1.Proof, error) {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return proof.Sign(p.key, proof.Claim{
+	return proof.Sign(p.key(), proof.Claim{
 		Purpose: callv1.Proof_PURPOSE_OPEN, Client: p.client, Time: p.now().Unix(),
 		// Random, never 0, and small enough for any JSON number.
 		Counter: binary.BigEndian.Uint64(b[:])>>12 | 1,
@@ -143,7 +158,7 @@ func (p *prover) answer(payload []byte, to request) (needed string) {
 			Data facts `json:"data"`
 		} `json:"error"`
 	}
-	if p.key == nil || json.Unmarshal(payload, &reply) != nil {
+	if p.key() == nil || json.Unmarshal(payload, &reply) != nil {
 		return ""
 	}
 	said, refusal := reply.Result.Meta, ""
@@ -199,7 +214,7 @@ func asksPermit(method string) bool {
 // request signs a request as it needs: a call of a tool that changes something always, what looks when a renewal is due, the
 // first of a stateless client with an opening; or as an answer asked for it, which the caller has checked with may.
 func (p *prover) request(line []byte, m message, needed string) (request, error) {
-	if p.key == nil {
+	if p.key() == nil {
 		return p.unsigned(line)
 	}
 	var params struct {
@@ -238,7 +253,7 @@ func (p *prover) request(line []byte, m message, needed string) (request, error)
 		if demanded || known && age >= usedFrom {
 			out.session, out.renewal = claim.Session, time.Unix(claim.Time, 0)
 		}
-		signed, err = proof.Sign(p.key, claim)
+		signed, err = proof.Sign(p.key(), claim)
 	case needCall:
 		var digest []byte
 		if !known || tool.ByPermit() {
@@ -250,7 +265,7 @@ func (p *prover) request(line []byte, m message, needed string) (request, error)
 		out.calling = true
 		claim := p.claim(callv1.Proof_PURPOSE_CALL)
 		claim.Tool, claim.ArgumentsDigest = tool.Name, digest
-		signed, err = proof.Sign(p.key, claim)
+		signed, err = proof.Sign(p.key(), claim)
 	default:
 		return p.unsigned(line)
 	}

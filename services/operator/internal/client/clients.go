@@ -17,7 +17,9 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -35,7 +37,17 @@ type Client struct {
 	TierCeiling string   `yaml:"tier_ceiling" json:"tier_ceiling"`
 	Limits      Limits   `yaml:"limits" json:"limits"`
 	Agents      []string `yaml:"agents" json:"agents,omitempty"`
+	User        string   `yaml:"user" json:"user,omitempty"`
+	Previous    Previous `yaml:"previous" json:"previous,omitzero"`
 	Revoked     bool     `yaml:"revoked" json:"revoked"`
+}
+
+// Previous is the credential that a rotation replaced, until it ends.
+type Previous struct {
+	TokenSHA256 string `yaml:"token_sha256" json:"-"`
+	Key         string `yaml:"key" json:"-"`
+	// Until is RFC 3339 in UTC, whole seconds.
+	Until string `yaml:"until" json:"until"`
 }
 
 // Limits of a client; 0 means the vault's default.
@@ -50,8 +62,9 @@ type document struct {
 
 var (
 	// The vault's rule.
-	namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
-	channels    = regexp.MustCompile(`^(cli|desktop_ui|api|messaging:[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63})$`)
+	namePattern  = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+	agentPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
+	channels     = regexp.MustCompile(`^(cli|desktop_ui|api|messaging:[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63})$`)
 )
 
 var (
@@ -61,6 +74,8 @@ var (
 	ErrExists = errors.New("a client of that name is there already; names are not used again, also not after they were revoked")
 	// ErrUnknown means that there is no such client.
 	ErrUnknown = errors.New("there is no client of that name")
+	// ErrRevoked means that a client was revoked, for good.
+	ErrRevoked = errors.New("the client was revoked; add another one")
 	// ErrLayout means that the file is laid out in a way that cannot be edited without touching other parts.
 	ErrLayout = errors.New("the file is laid out so that it cannot be edited safely; edit it by hand")
 )
@@ -72,6 +87,9 @@ func CheckName(name string) error {
 	}
 	return nil
 }
+
+// ValidAgent reports whether a client may call one of its agents so.
+func ValidAgent(name string) bool { return agentPattern.MatchString(name) }
 
 // NewToken makes a bearer token of 256 random bits and the digest that clients.yaml holds.
 func NewToken() (token, digest string) {
@@ -109,6 +127,20 @@ func Add(raw []byte, c Client) ([]byte, error) {
 	}
 	if !slices.Contains([]string{"READ", "WRITE", "DESTRUCTIVE"}, c.TierCeiling) {
 		return nil, errors.New("tier must be READ, WRITE or DESTRUCTIVE")
+	}
+	if c.User != "" && !namePattern.MatchString(c.User) {
+		return nil, errors.New("a user is a-z, 0-9, _ and -, at most 64, beginning with a letter or digit")
+	}
+	for i, agent := range c.Agents {
+		if !agentPattern.MatchString(agent) {
+			return nil, errors.New("an agent is letters, digits, dots, dashes and underscores, at most 64, beginning with a letter or digit")
+		}
+		if slices.Contains(c.Agents[:i], agent) {
+			return nil, errors.New("the same agent is given twice")
+		}
+	}
+	if strings.HasPrefix(c.Channel, "messaging:") && c.TierCeiling != "READ" {
+		return nil, errors.New("a client on a messaging channel may only look: its tier is READ")
 	}
 	before, err := parse("clients.yaml", raw)
 	if err != nil {
@@ -185,6 +217,99 @@ func Revoke(raw []byte, name string) ([]byte, error) {
 	return out, verify(out, before)
 }
 
+// Rotation is a client's new credential, and until when the old one is taken beside it; a zero Until: it ends at once.
+type Rotation struct {
+	TokenSHA256, Key string
+	Until            time.Time
+}
+
+// Rotate returns the file with the client's credential replaced; everything else, comments included, stays as it was. A
+// credential that an earlier rotation replaced ends with this one.
+func Rotate(raw []byte, name string, r Rotation) ([]byte, error) {
+	before, err := parse("clients.yaml", raw)
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(before, func(c Client) bool { return c.ID == name })
+	switch {
+	case at < 0:
+		return nil, ErrUnknown
+	case before[at].Revoked:
+		return nil, ErrRevoked
+	case (before[at].Key == "") != (r.Key == ""):
+		return nil, errors.New("a rotation neither gives a client a key nor takes it away")
+	}
+	items, _, err := locateItems(raw)
+	if err != nil {
+		return nil, err
+	}
+	if len(items) != len(before) {
+		return nil, ErrLayout
+	}
+	want := &before[at]
+	old := *want
+	want.TokenSHA256, want.Key, want.Previous = r.TokenSHA256, r.Key, Previous{}
+	if !r.Until.IsZero() {
+		want.Previous = Previous{TokenSHA256: old.TokenSHA256, Key: old.Key, Until: r.Until.UTC().Truncate(time.Second).Format(time.RFC3339)}
+	}
+	lines := bytes.SplitAfter(raw, []byte("\n"))
+	out := join(lines[:items[at].start])
+	out = append(out, rotated(lines[items[at].start:items[at].end], items[at].indent, want)...)
+	out = append(out, join(lines[items[at].end:])...)
+	return out, verify(out, before)
+}
+
+// rotated writes an item's lines anew: the two of the credential replaced, an earlier previous one left out, the new one at the
+// end.
+func rotated(lines [][]byte, indent string, c *Client) []byte {
+	var out []byte
+	skipping := false
+	for _, line := range lines {
+		body := strings.TrimLeft(string(line), " ")
+		depth := len(line) - len(body)
+		body = strings.TrimLeft(strings.TrimPrefix(body, "-"), " ")
+		if skipping && (depth > len(indent)+2 || isBlankOrComment(line)) {
+			continue
+		}
+		skipping = false
+		head := string(line[:len(line)-len(body)])
+		key, _, _ := strings.Cut(body, ":")
+		switch {
+		case key == "token_sha256":
+			out = append(out, fmt.Sprintf("%stoken_sha256: %q%s\n", head, c.TokenSHA256, comment(body))...)
+		case key == "key" && depth <= len(indent)+2:
+			out = append(out, fmt.Sprintf("%skey: %q%s\n", head, c.Key, comment(body))...)
+		case key == "previous" && !strings.Contains(head, "-"):
+			skipping = true
+		default:
+			out = append(out, line...)
+		}
+	}
+	if c.Previous.Until == "" {
+		return out
+	}
+	out = append(ensureNewline(out), previous(c, indent)...)
+	return out
+}
+
+// comment is the comment at the end of a line of a credential, whose value holds no "#".
+func comment(body string) string {
+	if i := strings.Index(body, " #"); i >= 0 {
+		return strings.TrimRight(body[i:], "\r\n")
+	}
+	return ""
+}
+
+func previous(c *Client, indent string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  previous:\n%s    token_sha256: %q\n", indent, indent, c.Previous.TokenSHA256)
+	if c.Previous.Key != "" {
+		fmt.Fprintf(&b, "%s    key: %q\n", indent, c.Previous.Key)
+	}
+	fmt.Fprintf(&b, "%s    until: %q\n", indent, c.Previous.Until)
+	return b.String()
+}
+
 // verify makes sure that an edited file says exactly what was meant.
 func verify(out []byte, want []Client) error {
 	got, err := parse("clients.yaml", out)
@@ -204,6 +329,17 @@ func entry(c Client, indent string) string {
 	}
 	fmt.Fprintf(&b, "%s  channel: %s\n", indent, c.Channel)
 	fmt.Fprintf(&b, "%s  tier_ceiling: %s\n", indent, c.TierCeiling)
+	if len(c.Agents) > 0 {
+		// Quoted: an agent may be called 007 or null.
+		quoted := make([]string, len(c.Agents))
+		for i, agent := range c.Agents {
+			quoted[i] = strconv.Quote(agent)
+		}
+		fmt.Fprintf(&b, "%s  agents: [%s]\n", indent, strings.Join(quoted, ", "))
+	}
+	if c.User != "" {
+		fmt.Fprintf(&b, "%s  user: %q\n", indent, c.User)
+	}
 	return b.String()
 }
 

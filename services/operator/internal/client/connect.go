@@ -8,35 +8,8 @@ import (
 // TokenVariable is the environment variable that an HTTP client's configuration names in the token's place.
 const TokenVariable = "DURWARD_TOKEN" //nolint:gosec // a variable's name, not a token
 
-// stdioServer and httpServer are an entry of mcpServers in Claude Code's configuration. Neither holds a secret.
-type stdioServer struct {
-	Type    string   `json:"type"`
-	Command string   `json:"command"`
-	Args    []string `json:"args"`
-}
-
-type httpServer struct {
-	Type    string            `json:"type"`
-	URL     string            `json:"url"`
-	Headers map[string]string `json:"headers"`
-}
-
 // ServerName is Durward's name in an agent program's configuration.
 const ServerName = "durward"
-
-// Stdio returns Claude Code's configuration with Durward's stdio bridge in it, and nothing else changed.
-func Stdio(document []byte, program, home, name string) ([]byte, error) {
-	return SetMember(document, []string{"mcpServers", ServerName}, stdioServer{
-		Type: "stdio", Command: program, Args: []string{"mcp", "--home", home, "--client", name},
-	})
-}
-
-// HTTP returns Claude Code's configuration with Durward's URL in it. The token is read from the environment.
-func HTTP(document []byte, url string) ([]byte, error) {
-	return SetMember(document, []string{"mcpServers", ServerName}, httpServer{
-		Type: "http", URL: url, Headers: map[string]string{"Authorization": "Bearer ${" + TokenVariable + "}"},
-	})
-}
 
 // Diff shows what changes between two texts: the lines that are not common at the beginning and the end, with two lines
 // around them. It is empty when nothing changes.

@@ -35,11 +35,26 @@ func Create(folder, name, channel, tier string, bearer bool) (Client, error) {
 	if _, err := os.Lstat(filepath.Join(folder, FileToken)); err == nil {
 		return Client{}, fmt.Errorf("%s holds a client's token already", folder)
 	}
+	made, err := create(folder, name, bearer)
+	made.Channel, made.TierCeiling = channel, tier
+	return made, err
+}
+
+// discardMade is Discard for a folder that may not be there.
+func discardMade(folder string) error {
+	if err := Discard(folder); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// create makes the files of a credential.
+func create(folder, name string, bearer bool) (Client, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return Client{}, fmt.Errorf("client folder: %w", err)
 	}
 	token, digest := NewToken()
-	c := Client{ID: name, TokenSHA256: digest, Channel: channel, TierCeiling: tier}
+	c := Client{ID: name, TokenSHA256: digest}
 	if !bearer {
 		private, public, err := keys.Generate(name, nil)
 		if err != nil {
@@ -52,6 +67,43 @@ func Create(folder, name, channel, tier string, bearer bool) (Client, error) {
 	}
 	return c, home.WriteFile(filepath.Join(folder, FileToken), []byte(token+"\n"), 0o600)
 }
+
+// Fresh is a client's new credential beside its old one. One of Use and Drop ends it.
+type Fresh struct {
+	TokenSHA256, Key string
+
+	folder, beside string
+}
+
+// Renew makes a new credential of the same kind for a client whose files are in folder, and leaves those as they are.
+func Renew(folder, name string) (*Fresh, error) {
+	old, err := LoadCredentials(folder)
+	if err != nil {
+		return nil, err
+	}
+	beside, err := os.MkdirTemp(filepath.Dir(folder), "."+filepath.Base(folder)+".")
+	if err != nil {
+		return nil, fmt.Errorf("client folder: %w", err)
+	}
+	f := &Fresh{folder: folder, beside: beside}
+	c, err := create(beside, name, old.Key == nil)
+	if err != nil {
+		return nil, errors.Join(err, f.Drop())
+	}
+	f.TokenSHA256, f.Key = c.TokenSHA256, c.Key
+	return f, nil
+}
+
+// Use puts the new credential in the old one's place, in one step: whoever reads the folder finds the one or the other.
+func (f *Fresh) Use() error {
+	if err := exchange(f.beside, f.folder); err != nil {
+		return fmt.Errorf("client folder: %w", err)
+	}
+	return f.Drop()
+}
+
+// Drop removes what is not the client's credential: the old one after Use, else the new one.
+func (f *Fresh) Drop() error { return discardMade(f.beside) }
 
 // Discard removes the files of a client that could not be entered.
 func Discard(folder string) error {
@@ -94,4 +146,17 @@ func readSecret(path string) ([]byte, error) {
 		return nil, fmt.Errorf("client credentials: %w", err)
 	}
 	return bytes.Clone(b), nil
+}
+
+// swap makes each of two folders take the other's place, in three steps.
+func swap(a, b string) error {
+	aside := a + ".old"
+	if err := os.Rename(b, aside); err != nil {
+		return err
+	}
+	if err := os.Rename(a, b); err != nil {
+		_ = os.Rename(aside, b) // as it was; the first error is the one to tell
+		return err
+	}
+	return os.Rename(aside, a)
 }

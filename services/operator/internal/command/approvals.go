@@ -6,14 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
@@ -29,6 +32,9 @@ func (a *app) approvalsCommand() *cobra.Command {
 		Long: `Lists what agents asked for and nobody has decided yet: the call, who asks, how long it waits, and what
 would be done, as the executor itself says. The agent's own words are marked untrusted.
 
+With --watch at a terminal it stays, and you decide there: a approve, s within a scope, d deny, m mute, enter
+shows everything. "durward tui" shows the services and GPUs as well.
+
 The short number on the left names the operation in approve and deny. It exists on your side alone.`,
 		Example: "  durward approvals\n  durward approvals --watch\n  durward approvals --json | jq -r .operations[].number",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -37,6 +43,9 @@ The short number on the left names the operation in approve and deny. It exists 
 				return err
 			}
 			defer s.close()
+			if watch && a.interactive() {
+				return a.runScreen(ctx, s, true)
+			}
 			if watch {
 				return a.watchApprovals(ctx, s)
 			}
@@ -68,17 +77,60 @@ func isPending(op *vaultv1.Operation) bool {
 	return op.GetState() == vaultv1.OperationState_OPERATION_STATE_PENDING
 }
 
+// openSessions are the vault's open sessions, for people to recognise who asks.
+type openSessions struct {
+	byRef   map[string]*vaultv1.OpenSession
+	numbers map[string]int
+}
+
+// openSessions asks the vault; what it does not tell is not shown.
+func (s *session) openSessions(ctx context.Context) openSessions {
+	list, err := s.Vault.Standing.ListSessions(ctx, &vaultv1.ListSessionsRequest{})
+	if err != nil {
+		return openSessions{}
+	}
+	return sessionsOf(list.GetSessions())
+}
+
+func sessionsOf(list []*vaultv1.OpenSession) openSessions {
+	seen := openSessions{map[string]*vaultv1.OpenSession{}, approval.SessionNumbers(list)}
+	for _, one := range list {
+		seen.byRef[one.GetSession()] = one
+	}
+	return seen
+}
+
 // card adds the executor's own preview to an operation.
-func (s *session) card(ctx context.Context, op *vaultv1.Operation, number string) approval.Card {
-	c := approval.Card{Number: number, Operation: op}
+func (s *session) card(ctx context.Context, op *vaultv1.Operation, number string, seen openSessions) approval.Card {
+	c := approval.Card{Number: number, Operation: op, Session: seen.byRef[op.GetSession()], SessionNumber: seen.numbers[op.GetSession()]}
 	call, err := approval.CallOf(op)
 	if err == nil {
 		c.Preview, err = s.preview(ctx, call.Tool.Ref(), call.Arguments)
 	}
 	if err != nil {
 		c.Problem = publicText(err)
+		return c
 	}
+	c.Simulated = s.simulated(ctx, call)
 	return c
+}
+
+// simulated is what a switch of modes would do to the GPUs' memory, as the executor reckons it now; nil for any other call and
+// where it cannot say.
+func (s *session) simulated(ctx context.Context, call approval.Call) *executorv1.SimulateModeResponse {
+	message, err := call.Tool.Decode(call.Arguments)
+	if err != nil {
+		return nil
+	}
+	asked, ok := message.(*executorv1.SwitchModeRequest)
+	if !ok {
+		return nil
+	}
+	simulated, err := s.Executor.Tools.SimulateMode(ctx, &executorv1.SimulateModeRequest{ModeId: asked.ModeId, MarginMibOverride: asked.MarginMibOverride})
+	if err != nil {
+		return nil
+	}
+	return simulated
 }
 
 // publicText is an error's sentence for a screen.
@@ -96,6 +148,8 @@ type operationJSON struct {
 	OperationID string          `json:"operation_id"`
 	State       string          `json:"state"`
 	Tier        string          `json:"tier"`
+	PolicyTier  string          `json:"policy_tier,omitempty"`
+	Rule        string          `json:"rule,omitempty"`
 	Tool        string          `json:"tool"`
 	Arguments   json.RawMessage `json:"arguments"`
 	Audience    string          `json:"audience"`
@@ -121,7 +175,12 @@ func cardJSON(c approval.Card) operationJSON {
 	if !json.Valid(arguments) {
 		arguments = nil
 	}
+	policyTier := ""
+	if op.GetPolicyTier() > op.GetTier() {
+		policyTier = contract.TierName(op.GetPolicyTier())
+	}
 	return operationJSON{
+		PolicyTier: policyTier, Rule: op.GetRule(),
 		Number: c.Number, OperationID: op.GetOperationId(), State: operationState(op.GetState()), Tier: contract.TierName(op.GetTier()),
 		Tool: op.GetTool().GetName(), Arguments: arguments, Audience: op.GetAudience(), Target: c.Preview.GetSubject().GetLabel(),
 		Plan: c.Preview.GetPlan(), Problem: c.Problem, Principal: op.GetPrincipal(), ClientName: op.GetClientName(),
@@ -142,11 +201,12 @@ func (a *app) listApprovals(ctx context.Context, s *session) error {
 		return err
 	}
 	numbers := approval.Numbers(operationIDs(ops))
+	seen := s.openSessions(ctx)
 	var waiting, approved []approval.Card
 	for _, op := range ops {
 		number := numbers[op.GetOperationId()]
 		if isPending(op) {
-			waiting = append(waiting, s.card(ctx, op, number))
+			waiting = append(waiting, s.card(ctx, op, number, seen))
 		} else {
 			approved = append(approved, approval.Card{Number: number, Operation: op})
 		}
@@ -172,7 +232,7 @@ func (a *app) listApprovals(ctx context.Context, s *session) error {
 	}
 	if len(waiting) > 0 {
 		n := waiting[0].Number
-		a.out.Printf("%s\n", a.out.Dim(fmt.Sprintf("durward approve %s   durward deny %s --reason \"…\"", n, n)))
+		a.out.Printf("%s\n", a.out.Dim(fmt.Sprintf("durward approve %s [--scope]   durward deny %s --reason \"…\"   durward tui", n, n)))
 	}
 	return nil
 }
@@ -180,8 +240,13 @@ func (a *app) listApprovals(ctx context.Context, s *session) error {
 func (a *app) printCard(c approval.Card) {
 	out := a.display()
 	for i, line := range c.Lines(a.now()) {
-		if i == 0 {
+		switch {
+		case i == 0 && c.IsDestructive():
+			line = out.Red(out.Bold(line))
+		case i == 0:
 			line = out.Bold(line)
+		case i == 1 && c.IsDestructive():
+			line = out.Red(line)
 		}
 		out.Printf("%s\n", line)
 	}
@@ -216,7 +281,7 @@ func (a *app) watchApprovals(ctx context.Context, s *session) error {
 		number := approval.Numbers(ids)[op.GetOperationId()]
 		c := approval.Card{Number: number, Operation: op}
 		if isPending(op) {
-			c = s.card(ctx, op, number)
+			c = s.card(ctx, op, number, s.openSessions(ctx))
 		}
 		if a.json {
 			b, err := json.Marshal(cardJSON(c))
@@ -261,11 +326,18 @@ func (s *session) find(ctx context.Context, number string) (*vaultv1.Operation, 
 	return nil, "", usage("See: durward approvals", "no operation that waits has the number %s", clean.Visible(number))
 }
 
+// Defaults of a scope: enough for a sitting, not for a day.
+const (
+	scopeFor  = time.Hour
+	scopeUses = 10
+)
+
 func (a *app) approveCommand() *cobra.Command {
-	var run, yes bool
+	var run, yes, scope bool
+	var within approval.Within
 	cmd := &cobra.Command{
 		Use:   "approve NUMBER",
-		Short: "Look at a request whole, sign it, let it happen once",
+		Short: "Look at a request whole, sign it, let it happen once or within a scope",
 		Long: `Shows what an agent asked for, whole: the call, its target as the executor itself has it, the plan, and the
 statement that you sign. Every digest in it is computed here, from what you see. Then it asks, opens
 your signing key (a passphrase or touch is asked for each time), signs, and hands the statement in.
@@ -273,23 +345,78 @@ your signing key (a passphrase or touch is asked for each time), signs, and hand
 Approving executes nothing by itself: the agent's waiting call does. When nobody waits any more, --run
 carries the call out from here.
 
+With --scope the session may repeat the call without asking: --uses times, --for so long (8 hours at most).
+Arguments are pinned to what was asked for; --free lets one have any value, --tool adds tools that take the
+same arguments. Each definition that may be acted on is shown and pinned too, unless --any lets whatever the
+executor's catalogue says at that time do. Only clients that sign each request themselves (key-bound) can be
+let so. It ends with the session, a panic, a restart of the vault, or: durward standing revoke
+
 Without a terminal it refuses unless --yes is given. --yes skips the question and nothing else: a
 terminal proves nothing, the key does, so a protected key still asks for its passphrase.
 
 NUMBER is a short number from "durward approvals", or the beginning of an operation id.`,
-		Example:           "  durward approve K7F3\n  durward approve K7F3 --run",
+		Example: "  durward approve K7F3\n  durward approve K7F3 --run\n  durward approve K7F3 --scope --for 2h --uses 20 --tool stop_service\n" +
+			"  durward approve K7F3 --scope --free service_id",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeNumbers,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.approve(cmd.Context(), args[0], run, yes)
+			if !scope {
+				for _, name := range []string{"for", "uses", "tool", "free", "any"} {
+					if cmd.Flags().Changed(name) {
+						return usage("Add --scope, or leave it out.", "--%s is for a scope", name)
+					}
+				}
+				return a.approve(cmd.Context(), args[0], nil, run, yes)
+			}
+			return a.approve(cmd.Context(), args[0], &within, run, yes)
 		},
 	}
 	cmd.Flags().BoolVar(&run, "run", false, "carry it out from here if no agent waits for it")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
+	cmd.Flags().BoolVar(&scope, "scope", false, "let the session repeat it without asking, within what the other flags say")
+	cmd.Flags().DurationVar(&within.For, "for", scopeFor, "scope: for so long, 8h at most")
+	cmd.Flags().IntVar(&within.Uses, "uses", scopeUses, "scope: so often, 1000 at most")
+	cmd.Flags().StringSliceVar(&within.Tools, "tool", nil, "scope: these tools as well")
+	cmd.Flags().StringSliceVar(&within.Free, "free", nil, "scope: these arguments may have any value")
+	cmd.Flags().BoolVar(&within.Any, "any", false, "scope: act on whatever the catalogue says at that time")
+	a.completeFlag(cmd, "for", "30m", "1h", "2h", "8h")
+	a.completeFlag(cmd, "uses", "5", "10", "50")
+	a.completeFlag(cmd, "tool", changingTools()...)
+	a.completeFlag(cmd, "free", changingArguments()...)
 	return cmd
 }
 
-func (a *app) approve(ctx context.Context, number string, run, yes bool) error {
+// completeFlag completes a flag with fixed words.
+func (a *app) completeFlag(cmd *cobra.Command, flag string, words ...string) {
+	// It fails only for a flag that is not there.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// changingTools are the tools that a scope can be about.
+func changingTools() (names []string) {
+	for _, t := range contract.Tools() {
+		if t.Tier > optionsv1.Tier_TIER_READ {
+			names = append(names, t.Name)
+		}
+	}
+	return names
+}
+
+// changingArguments are the arguments that those take.
+func changingArguments() (names []string) {
+	for _, t := range contract.Tools() {
+		properties, _ := t.InputSchema["properties"].(map[string]any)
+		for name := range properties {
+			if t.Tier > optionsv1.Tier_TIER_READ && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (a *app) approve(ctx context.Context, number string, within *approval.Within, run, yes bool) error {
 	ctx, s, err := a.connect(ctx)
 	if err != nil {
 		return err
@@ -303,8 +430,11 @@ func (a *app) approve(ctx context.Context, number string, run, yes bool) error {
 	if err != nil {
 		return denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
 	}
+	if within != nil && !isPending(op) {
+		return usage("Carry it out: durward approve "+number+" --run", "%s is approved already", number)
+	}
 	if isPending(op) {
-		if op, err = a.decide(ctx, s, op, call, number, yes); err != nil {
+		if op, err = a.decide(ctx, s, op, number, within, yes); err != nil {
 			return err
 		}
 	}
@@ -314,12 +444,17 @@ func (a *app) approve(ctx context.Context, number string, run, yes bool) error {
 			return a.out.Value(cardJSON(approval.Card{Number: number, Operation: op}))
 		}
 		a.out.Printf("%s %s approved.\n", a.out.Green("✓"), number)
+		if within != nil {
+			a.out.Printf("  It may be repeated within the scope. See it, end it: durward standing\n")
+		}
 		if waiting {
 			a.out.Printf("  The agent waits; its call carries it out now. See it: durward watch\n")
 			return nil
 		}
 		a.out.Printf("  No agent waits at this moment. Its next wait_operation carries it out, or: durward approve %s --run\n", number)
-		return nil
+		if yes || !a.interactive() || a.confirm(ctx, "Carry it out from here now?", false) != nil {
+			return nil
+		}
 	}
 	claimed, err := s.Vault.ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: op.GetOperationId()})
 	if err != nil {
@@ -328,44 +463,41 @@ func (a *app) approve(ctx context.Context, number string, run, yes bool) error {
 	return a.carryOut(ctx, s, call, claimed.GetGrant(), op.GetOperationId())
 }
 
-// decide shows, asks, signs and hands in one approval.
-func (a *app) decide(ctx context.Context, s *session, op *vaultv1.Operation, call approval.Call, number string, yes bool) (*vaultv1.Operation, error) {
-	preview, err := s.preview(ctx, call.Tool.Ref(), call.Arguments)
-	if f := (*fault.Error)(nil); errors.As(err, &f) && f.Code == callv1.Code_CODE_PLAN_CHANGED {
-		return nil, denied("Deny it, and the agent simulates and asks again: durward deny "+number,
-			"%s cannot be approved: %v", number, approval.ErrPlan)
-	}
+// interactive reports whether a person sits before this command.
+func (a *app) interactive() bool {
+	return !a.json && output.IsTerminal(a.streams.In) && output.IsTerminal(a.streams.Out)
+}
+
+// decide shows, asks, signs and hands in one approval, or a scope.
+func (a *app) decide(ctx context.Context, s *session, op *vaultv1.Operation, number string, within *approval.Within, yes bool) (*vaultv1.Operation, error) {
+	p, preview, err := a.proposeApproval(ctx, s, op, number)
 	if err != nil {
 		return nil, err
 	}
-	signer, err := a.signer(s)
+	question := "Sign and approve?"
+	seen := s.openSessions(ctx)
+	card := approval.Card{Number: number, Operation: op, Preview: preview, Session: seen.byRef[op.GetSession()], SessionNumber: seen.numbers[op.GetSession()]}
+	if call, err := approval.CallOf(op); err == nil {
+		card.Simulated = s.simulated(ctx, call)
+	}
+	if within != nil {
+		if p, err = a.proposeScope(ctx, s, op, number, *within); err != nil {
+			return nil, err
+		}
+		question = "Sign, and let it happen within this scope without asking again?"
+	}
+	a.printCard(card)
+	if err := a.showSheet(p.sheet); err != nil {
+		return nil, err
+	}
+	if err := a.confirm(ctx, question, yes); err != nil {
+		return nil, err
+	}
+	signed, err := a.sign(ctx, s, p.sheet.Statement)
 	if err != nil {
 		return nil, err
 	}
-	st, err := signer.Approve(op, preview)
-	if err != nil {
-		return nil, denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
-	}
-	steps, err := call.Steps(preview)
-	if err != nil {
-		return nil, denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
-	}
-	a.printCard(approval.Card{Number: number, Operation: op, Preview: preview})
-	if err := a.showStatement(st, preview.GetSubject().GetEntry(), steps...); err != nil {
-		return nil, err
-	}
-	if err := a.confirm(ctx, "Sign and approve?", yes); err != nil {
-		return nil, err
-	}
-	signed, err := a.sign(ctx, s, st)
-	if err != nil {
-		return nil, err
-	}
-	response, err := s.Vault.ApproveOperation(ctx, &vaultv1.ApproveOperationRequest{OperationId: op.GetOperationId(), Statement: signed})
-	if err != nil {
-		return nil, err
-	}
-	return response.GetOperation(), nil
+	return p.submit(ctx, signed)
 }
 
 func (a *app) denyCommand() *cobra.Command {

@@ -30,6 +30,7 @@ func (a *app) forCompletion(cmd *cobra.Command, f func(context.Context, *session
 		return
 	}
 	defer s.close()
+	s.parting = nil // a shell's line has no room for warnings
 	_ = f(ctx, s) // an incomplete completion is a completion
 }
 
@@ -102,4 +103,24 @@ func (a *app) completeModels(cmd *cobra.Command, args []string, _ string) ([]str
 		return err
 	})
 	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// oneOf completes a value that is one of a few.
+func oneOf(list ...string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(list, cobra.ShellCompDirectiveNoFileComp)
+}
+
+// tierWords completes a tier that a client may have.
+func tierWords(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return []string{"READ", "WRITE", "DESTRUCTIVE"}, cobra.ShellCompDirectiveNoFileComp
+}
+
+// files completes files with these endings; without any, all files.
+func files(endings ...string) cobra.CompletionFunc {
+	if len(endings) == 0 {
+		return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+	}
+	return cobra.FixedCompletions(endings, cobra.ShellCompDirectiveFilterFileExt)
 }

@@ -15,13 +15,11 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
-	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/clean"
-	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
@@ -56,34 +54,143 @@ func (a *app) display() *output.Printer {
 // showStatement prints everything that is about to be signed: the target's own definition, whose digest the statement pins, the
 // entry behind each step of a plan that starts or wakes something, and the statement, whole.
 func (a *app) showStatement(st *statement.Statement, entry []byte, steps ...approval.Step) error {
-	raw, err := st.Marshal()
+	return a.showSheet(approval.SheetOf(st, entry, steps...))
+}
+
+// showSheet prints a sheet, whole.
+func (a *app) showSheet(sheet approval.Sheet) error {
+	lines, err := sheet.Lines(a.now())
 	if err != nil {
 		return err
 	}
 	out := a.display()
-	whole := func(title string, entry []byte) {
-		digest := canonical.Digest(entry)
-		out.Printf("%s\n", out.Bold(title+", as the executor has it ("+canonical.FormatDigest(digest[:])+"):"))
-		for _, line := range approval.Lines(entry) {
-			out.Printf("  %s\n", line)
+	for _, line := range lines {
+		switch line.Kind {
+		case approval.Heading:
+			line.Text = out.Bold(line.Text)
+		case approval.Danger:
+			line.Text = out.Red(line.Text)
 		}
-	}
-	if entry != nil {
-		whole("What it acts on", entry)
-	}
-	for i, step := range steps {
-		if step.Runs() {
-			whole(fmt.Sprintf("Step %d, %s %s", i+1, clean.Visible(step.Action), clean.Visible(step.Service.ID)), step.Entry)
-		}
-	}
-	out.Printf("%s\n", out.Bold("The statement that you sign, whole:"))
-	for _, line := range approval.Lines(raw) {
-		out.Printf("  %s\n", line)
-	}
-	if st.Tier == contract.TierName(optionsv1.Tier_TIER_DESTRUCTIVE) {
-		out.Printf("%s\n", out.Red("DESTRUCTIVE: this takes something away and cannot simply be undone."))
+		out.Printf("%s\n", line.Text)
 	}
 	return nil
+}
+
+// source is where the operator's signing key is.
+func (a *app) source(s *session, ask keys.Asker) keys.Source {
+	return keys.Source{File: s.cfg.SigningKey, AgentSocket: a.streams.Getenv("SSH_AUTH_SOCK"), Ask: ask}
+}
+
+// proposal is a statement that a person is asked to sign, and what becomes of it then.
+type proposal struct {
+	sheet approval.Sheet
+	// submit hands the signed statement to the vault.
+	submit func(context.Context, *callv1.HumanStatement) (*vaultv1.Operation, error)
+}
+
+// proposeApproval makes the statement that lets one operation run once.
+func (a *app) proposeApproval(ctx context.Context, s *session, op *vaultv1.Operation, number string) (*proposal, *executorv1.PreviewCallResponse, error) {
+	cannot := func(err error) error {
+		return denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
+	}
+	call, err := approval.CallOf(op)
+	if err != nil {
+		return nil, nil, cannot(err)
+	}
+	preview, err := s.preview(ctx, call.Tool.Ref(), call.Arguments)
+	if f := (*fault.Error)(nil); errors.As(err, &f) && f.Code == callv1.Code_CODE_PLAN_CHANGED {
+		return nil, nil, denied("Deny it, and the agent simulates and asks again: durward deny "+number,
+			"%s cannot be approved: %v", number, approval.ErrPlan)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	signer, err := a.signer(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := signer.Approve(op, preview)
+	if err != nil {
+		return nil, nil, cannot(err)
+	}
+	steps, err := call.Steps(preview)
+	if err != nil {
+		return nil, nil, cannot(err)
+	}
+	return &proposal{approval.SheetOf(st, preview.GetSubject().GetEntry(), steps...),
+		func(ctx context.Context, signed *callv1.HumanStatement) (*vaultv1.Operation, error) {
+			response, err := s.Vault.ApproveOperation(ctx, &vaultv1.ApproveOperationRequest{OperationId: op.GetOperationId(), Statement: signed})
+			return response.GetOperation(), err
+		}}, preview, nil
+}
+
+// proposeScope makes the statement that lets a session do more than the one call that it asked for.
+func (a *app) proposeScope(ctx context.Context, s *session, op *vaultv1.Operation, number string, w approval.Within) (*proposal, error) {
+	cannot := func(err error) error {
+		next := "Approve the one call: durward approve " + number
+		if errors.Is(err, approval.ErrTool) || errors.Is(err, approval.ErrArguments) || errors.Is(err, approval.ErrTarget) {
+			next = "Deny it: durward deny " + number
+		}
+		return denied(next, "%s cannot be approved within a scope: %v", number, err)
+	}
+	scope, err := approval.NewScope(op, w)
+	if errors.Is(err, approval.ErrWithin) {
+		return nil, usage("", "%v", err)
+	}
+	if err != nil {
+		return nil, cannot(err)
+	}
+	candidates, err := s.candidates(ctx, scope.Candidates())
+	if err != nil {
+		return nil, err
+	}
+	calls, err := scope.Calls(candidates)
+	if err != nil {
+		return nil, cannot(err)
+	}
+	var previews []*executorv1.PreviewCallResponse
+	for _, call := range calls {
+		preview, err := s.preview(ctx, call.Tool.Ref(), call.Arguments)
+		if err != nil {
+			return nil, err
+		}
+		previews = append(previews, preview)
+	}
+	signer, err := a.signer(s)
+	if err != nil {
+		return nil, err
+	}
+	st, err := signer.Scope(scope, previews)
+	if err != nil {
+		return nil, cannot(err)
+	}
+	return &proposal{approval.ScopeSheet(st, previews),
+		func(ctx context.Context, signed *callv1.HumanStatement) (*vaultv1.Operation, error) {
+			response, err := s.Vault.Standing.GrantScope(ctx, &vaultv1.GrantScopeRequest{OperationId: op.GetOperationId(), Statement: signed})
+			return response.GetOperation(), err
+		}}, nil
+}
+
+// candidates are the ids of everything of a kind that the executor's catalogue has.
+func (s *session) candidates(ctx context.Context, kind string) (ids []string, err error) {
+	switch kind {
+	case "":
+		return nil, nil
+	case "Service":
+		list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
+		for _, service := range list.GetServices() {
+			ids = append(ids, service.GetServiceId())
+		}
+		return ids, err
+	case "Mode":
+		list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
+		for _, mode := range list.GetModes() {
+			ids = append(ids, mode.GetModeId())
+		}
+		return ids, err
+	default:
+		return nil, usage("Let any definition do: --any", "there is no list of every %s to approve", strings.ToLower(kind))
+	}
 }
 
 // confirm asks a person, at the terminal. Without a terminal it refuses unless yes was given: what proves a human is the
@@ -117,8 +224,7 @@ func (a *app) confirm(ctx context.Context, question string, yes bool) error {
 
 // sign opens the operator's key, for this one statement, and signs.
 func (a *app) sign(ctx context.Context, s *session, st *statement.Statement) (_ *callv1.HumanStatement, err error) {
-	source := keys.Source{File: s.cfg.SigningKey, AgentSocket: a.streams.Getenv("SSH_AUTH_SOCK"), Ask: keys.AskTerminal}
-	key, err := source.Open(ctx)
+	key, err := a.source(s, keys.AskTerminal).Open(ctx)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, failed("config/operator.yaml names it as signing_key.", "the signing key %s is missing", s.cfg.SigningKey)

@@ -53,7 +53,12 @@ func (a *app) panic(ctx context.Context, reason string) error {
 		return err
 	}
 	defer s.close()
-	results := a.inParallel(ctx, map[string]func(context.Context) (uint64, error){
+	return a.reportHalt(a.haltAll(ctx, s, reason), "halted", "It may be running still. Stop it by hand: durward down, or end its process.")
+}
+
+// haltAll halts the vault and the executor, whether or not the other answers.
+func (a *app) haltAll(ctx context.Context, s *session, reason string) []haltResult {
+	return a.inParallel(ctx, map[string]func(context.Context) (uint64, error){
 		"vault": func(ctx context.Context) (uint64, error) {
 			response, err := s.Vault.Control.Halt(ctx, &vaultv1.HaltRequest{Reason: reason})
 			return response.GetEpoch(), err
@@ -63,7 +68,6 @@ func (a *app) panic(ctx context.Context, reason string) error {
 			return response.GetEpoch(), err
 		},
 	})
-	return a.reportHalt(results, "halted", "It may be running still. Stop it by hand: durward down, or end its process.")
 }
 
 // inParallel asks the vault and the executor at once, each with the same patience.

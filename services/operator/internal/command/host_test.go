@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -52,6 +53,14 @@ type world struct {
 	running []*vaultv1.Operation
 	signed  []*statement.Statement
 	calls   []string
+	// What the vault says of standing authority, and whether it hangs when it is told to halt.
+	standing []*vaultv1.Standing
+	muted    []*vaultv1.Mute
+	sessions []*vaultv1.OpenSession
+	hung     bool
+	// startVault starts the vault anew after stopVault.
+	startVault func() (stop func())
+	stopVault  func()
 }
 
 func newWorld(t *testing.T) *world {
@@ -106,11 +115,18 @@ func newWorld(t *testing.T) *world {
 		executorv1.RegisterControlServiceServer(r, fakeControl{w: w})
 		executorv1.RegisterEventServiceServer(r, fakeEvents{w: w})
 	})
-	w.serve("vault", cfg.Vault.Address, func(r grpc.ServiceRegistrar) {
-		vaultv1.RegisterApprovalServiceServer(r, fakeApprovals{w: w})
-		vaultv1.RegisterControlServiceServer(r, fakeVaultControl{})
-	})
+	w.startVault = func() (stop func()) {
+		return w.serve("vault", cfg.Vault.Address, w.vaultServices)
+	}
+	w.stopVault = w.startVault()
 	return w
+}
+
+func (w *world) vaultServices(r grpc.ServiceRegistrar) {
+	vaultv1.RegisterApprovalServiceServer(r, fakeApprovals{w: w})
+	vaultv1.RegisterControlServiceServer(r, fakeVaultControl{w: w})
+	vaultv1.RegisterStandingServiceServer(r, fakeStanding{w: w})
+	vaultv1.RegisterPolicyServiceServer(r, fakePolicy{w: w})
 }
 
 // freePorts returns the first of the ports that an installation takes, all of them free a moment ago.
@@ -143,7 +159,8 @@ func freePorts(t *testing.T) int {
 	return 0
 }
 
-func (w *world) serve(role, address string, register func(grpc.ServiceRegistrar)) {
+// serve serves until stop is called or the test ends.
+func (w *world) serve(role, address string, register func(grpc.ServiceRegistrar)) (stop func()) {
 	w.t.Helper()
 	folder, err := trust.Open(w.home.Trust())
 	if err != nil {
@@ -162,12 +179,14 @@ func (w *world) serve(role, address string, register func(grpc.ServiceRegistrar)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(ctx, lis) }()
-	w.t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		<-done
 		source.Close()
 		folder.Close()
 	})
+	w.t.Cleanup(stop)
+	return stop
 }
 
 func (w *world) digest() string {
@@ -411,10 +430,16 @@ type fakeApprovals struct {
 	w *world
 }
 
-func (f fakeApprovals) ListOperations(context.Context, *vaultv1.ListOperationsRequest) (*vaultv1.ListOperationsResponse, error) {
+func (f fakeApprovals) ListOperations(_ context.Context, r *vaultv1.ListOperationsRequest) (*vaultv1.ListOperationsResponse, error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
-	return &vaultv1.ListOperationsResponse{Operations: f.w.running}, nil
+	var ops []*vaultv1.Operation
+	for _, op := range f.w.running {
+		if slices.Contains(r.GetStates(), op.GetState()) {
+			ops = append(ops, op)
+		}
+	}
+	return &vaultv1.ListOperationsResponse{Operations: ops}, nil
 }
 
 // WatchOperations tells of a call that was quick: it is seen for the first time when it has ended.
@@ -446,9 +471,10 @@ func (f fakeApprovals) GrantCommand(_ context.Context, r *vaultv1.GrantCommandRe
 
 type fakeVaultControl struct {
 	vaultv1.UnimplementedControlServiceServer
+	w *world
 }
 
-func (fakeVaultControl) GetStatus(context.Context, *vaultv1.GetStatusRequest) (*vaultv1.GetStatusResponse, error) {
+func (f fakeVaultControl) GetStatus(context.Context, *vaultv1.GetStatusRequest) (*vaultv1.GetStatusResponse, error) {
 	return &vaultv1.GetStatusResponse{Epoch: 3}, nil
 }
 

@@ -1,6 +1,8 @@
 package command
 
 import (
+	"crypto/ed25519"
+
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/bridge"
@@ -9,7 +11,7 @@ import (
 )
 
 func (a *app) mcpCommand() *cobra.Command {
-	var name string
+	var name, agent string
 	cmd := &cobra.Command{
 		Use:   "mcp",
 		Short: "The stdio bridge that agent programs start",
@@ -18,8 +20,13 @@ It reads the client's token and key from files that only you can read, and signs
 for, so that a hostile gateway cannot ask in its name. It has no authority of yours: what changes
 something still waits for "durward approve".
 
+A program that runs several agents starts a bridge for each and names it with --agent; policies can tell them
+apart. The name must be one of the client's agents (durward client add --agent).
+
+On another machine, over SSH, start it with a key that may do nothing else: durward client connect --ssh.
+
 Agent programs start it; "durward client connect claude-code" writes that into their configuration.`,
-		Example:           "  durward mcp --client claude-code",
+		Example:           "  durward mcp --client claude-code\n  durward mcp --client orchestrator --agent planner",
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if name == "" {
@@ -27,6 +34,9 @@ Agent programs start it; "durward client connect claude-code" writes that into t
 			}
 			if err := client.CheckName(name); err != nil {
 				return usage("", "%v", err)
+			}
+			if agent != "" && !client.ValidAgent(agent) {
+				return usage("", "an agent's name is letters, digits, dots, dashes and underscores, at most 64")
 			}
 			cfg, err := a.config()
 			if err != nil {
@@ -38,7 +48,11 @@ Agent programs start it; "durward client connect claude-code" writes that into t
 			}
 			b, err := bridge.New(bridge.Config{
 				Endpoint: cfg.MCPURL, Token: credentials.Token, Client: name, Key: credentials.Key,
-				In: a.streams.In, Out: a.streams.Out,
+				In: a.streams.In, Out: a.streams.Out, Agent: agent,
+				Reload: func() (string, ed25519.PrivateKey, error) {
+					c, err := client.LoadCredentials(a.home.Client(name))
+					return c.Token, c.Key, err
+				},
 				Report: func(line string) { a.out.Remark("durward mcp: %s", clean.Line(line, 500)) },
 			})
 			if err != nil {
@@ -48,8 +62,8 @@ Agent programs start it; "durward client connect claude-code" writes that into t
 		},
 	}
 	cmd.Flags().StringVar(&name, "client", "", "the client whose token and key to use")
-	if err := cmd.RegisterFlagCompletionFunc("client", a.completeClients); err != nil {
-		panic(err) // the flag is defined above
-	}
+	cmd.Flags().StringVar(&agent, "agent", "", "which of the client's agents it speaks for")
+	a.completeFlagWith(cmd, "client", a.completeClients)
+	a.completeFlagWith(cmd, "agent", a.completeAgents)
 	return cmd
 }

@@ -226,7 +226,8 @@ func (a *app) root() *cobra.Command {
 	}
 	add("run", a.upCommand(), a.downCommand(), a.statusCommand(), a.doctorCommand(), a.panicCommand(), a.resumeCommand())
 	add("run", a.installCommand(), a.joinCommand(), a.renewCommand())
-	add("decide", a.approvalsCommand(), a.approveCommand(), a.denyCommand())
+	add("decide", a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.tuiCommand())
+	add("decide", a.standingCommand(), a.dangerousCommand(), a.muteCommand(), a.sessionsCommand())
 	add("services", a.serviceListCommand("services", "ls"), a.serviceCommand())
 	for _, v := range verbs {
 		add("services", a.actCommand(v))
@@ -235,6 +236,7 @@ func (a *app) root() *cobra.Command {
 	add("host", a.modeCommand(), a.simulateCommand(), a.switchCommand(), a.switchesCommand(), a.modelCommand(), a.gpuCommand(), a.watchCommand(),
 		a.catalogCommand())
 	add("history", a.auditCommand())
+	add("access", a.configCommand(), a.policyCommand())
 	add("access", a.clientCommand(), a.operatorCommand(), a.certCommand(), a.mcpCommand())
 	root.AddCommand(a.versionCommand(), exitCodesTopic())
 	checkArguments(root)
@@ -329,6 +331,8 @@ func (a *app) config() (home.Config, error) {
 type session struct {
 	*peers.Peers
 	cfg home.Config
+	// parting warns of dangerous mode before the connections end; nil where nobody looks.
+	parting func(*session)
 }
 
 // connect opens the connections. The context carries the request id of everything that this run asks for.
@@ -342,11 +346,16 @@ func (a *app) connect(ctx context.Context) (context.Context, *session, error) {
 		return ctx, nil, failed("Certificates are renewed while durward up runs, or with: durward cert renew", "%s", clean.Block(err.Error(), 500))
 	}
 	a.requestID = rpc.NewRequestID()
-	return rpc.WithRequestID(ctx, a.requestID), &session{p, cfg}, nil
+	return rpc.WithRequestID(ctx, a.requestID), &session{p, cfg, a.warnOfDanger}, nil
 }
 
 // close ends the connections; an error in doing so changes nothing for anybody.
-func (s *session) close() { _ = s.Close() }
+func (s *session) close() {
+	if s.parting != nil {
+		s.parting(s)
+	}
+	_ = s.Close()
+}
 
 // ownFolder is where this program lies, and with it the programs of the processes.
 func ownFolder() (string, error) {

@@ -16,7 +16,6 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/output"
@@ -73,8 +72,8 @@ func TestEverySignatureIsShownFirst(t *testing.T) {
 		AskedAt: timestamppb.New(testNow), ExpiresAt: timestamppb.New(testNow.Add(time.Minute)),
 	}
 	s := &session{
-		&peers.Peers{Vault: peers.Vault{Control: haltedVault{}}, Executor: peers.Executor{ControlServiceClient: haltedExecutor{}}},
-		home.Config{Operator: "alice", Executor: config.Peer{Identity: executorID}, Vault: config.Peer{Identity: "spiffe://durward.local/vault/main"}},
+		Peers: &peers.Peers{Vault: peers.Vault{Control: haltedVault{}, Standing: noStanding{}}, Executor: peers.Executor{ControlServiceClient: haltedExecutor{}}},
+		cfg:   home.Config{Operator: "alice", Executor: config.Peer{Identity: executorID}, Vault: config.Peer{Identity: "spiffe://durward.local/vault/main"}},
 	}
 	call := []string{"start_service", `"service_id": "demo-chat"`, "the plan's only step", "/usr/bin/demo"}
 	for _, c := range []struct {
@@ -83,10 +82,7 @@ func TestEverySignatureIsShownFirst(t *testing.T) {
 		want []string
 	}{
 		{"approve", func(a *app) error {
-			checked, err := approval.CallOf(op)
-			if err == nil {
-				_, err = a.decide(t.Context(), s, op, checked, "K7F3", false)
-			}
+			_, err := a.decide(t.Context(), s, op, "K7F3", nil, false)
 			return err
 		}, append(call, "K7F3", `"kind": "approve"`)},
 		{"start", func(a *app) error { return a.command(t.Context(), s, "start_service", "demo-chat", false) }, append(call, `"kind": "command"`)},
@@ -112,6 +108,13 @@ func TestEverySignatureIsShownFirst(t *testing.T) {
 			}
 		}
 	}
+}
+
+// noStanding is a vault that tells of no session.
+type noStanding struct{ vaultv1.StandingServiceClient }
+
+func (noStanding) ListSessions(context.Context, *vaultv1.ListSessionsRequest, ...grpc.CallOption) (*vaultv1.ListSessionsResponse, error) {
+	return &vaultv1.ListSessionsResponse{}, nil
 }
 
 // TestReportSaysBoth: the root that was proved, the statements that do not stand, and exit code 1.

@@ -240,7 +240,7 @@ func (a *app) children(development bool, bin string) ([]up.Child, error) {
 			}
 		}
 		args := []string{"-config", a.home.Config(role)}
-		if role == "executor" && development {
+		if (role == "executor" || role == "vault") && development {
 			args = append(args, "-development")
 		}
 		children = append(children, up.Child{

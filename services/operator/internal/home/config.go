@@ -24,6 +24,11 @@ type Config struct {
 	SigningKey string `yaml:"signing_key"`
 	// Clients is the vault's clients.yaml, for `durward client`. Required, absolute.
 	Clients string `yaml:"clients"`
+	// SecurityDir is the vault's security_dir, for `durward config` and `durward policy`; ExecutorConfig and GatewayConfig are the
+	// other files that hold rules. Optional, absolute: security/, executor.yaml and gateway.yaml beside Clients.
+	SecurityDir    string `yaml:"security_dir"`
+	ExecutorConfig string `yaml:"executor_config"`
+	GatewayConfig  string `yaml:"gateway_config"`
 	// Vault, Executor and Audit are where the processes listen and who they must prove to be. Required.
 	Vault    config.Peer `yaml:"vault"`
 	Executor config.Peer `yaml:"executor"`
@@ -59,6 +64,12 @@ func LoadConfig(path string) (Config, error) {
 	if err := c.validate(); err != nil {
 		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
+	beside := filepath.Dir(c.Clients)
+	for path, name := range map[*string]string{&c.SecurityDir: "security", &c.ExecutorConfig: "executor.yaml", &c.GatewayConfig: "gateway.yaml"} {
+		if *path == "" {
+			*path = filepath.Join(beside, name)
+		}
+	}
 	return c, nil
 }
 
@@ -70,6 +81,11 @@ func (c Config) validate() error {
 	for name, path := range map[string]string{"trust_dir": c.TrustDir, "state_dir": c.StateDir, "tls.certificate": c.TLS.Certificate,
 		"tls.key": c.TLS.Key, "signing_key": c.SigningKey, "clients": c.Clients} {
 		if !filepath.IsAbs(path) {
+			problems = append(problems, fmt.Errorf("%s: must be an absolute path", name))
+		}
+	}
+	for name, path := range map[string]string{"security_dir": c.SecurityDir, "executor_config": c.ExecutorConfig, "gateway_config": c.GatewayConfig} {
+		if path != "" && !filepath.IsAbs(path) {
 			problems = append(problems, fmt.Errorf("%s: must be an absolute path", name))
 		}
 	}

@@ -49,6 +49,11 @@ func (h Home) path(parts ...string) string {
 // Config is the configuration file of a process, or "clients", "catalogue", "operator".
 func (h Home) Config(name string) string { return h.path("config", name+".yaml") }
 
+// Security is the folder of the security configuration, or a file in it.
+func (h Home) Security(parts ...string) string {
+	return h.path(append([]string{"config", "security"}, parts...)...)
+}
+
 // Trust is the folder of trust roots, or a file in it.
 func (h Home) Trust(parts ...string) string { return h.path(append([]string{"trust"}, parts...)...) }
 

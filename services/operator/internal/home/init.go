@@ -150,7 +150,8 @@ func (h Home) makeFolders() error {
 	if info.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("others may write to %s: chmod 700 it first", h.Dir)
 	}
-	folders := []string{"config", "trust", "pki", "keys", "logs", "run", "clients"}
+	folders := []string{"config", "trust", "pki", "keys", "logs", "run", "clients",
+		filepath.Join("config", "security"), filepath.Join("config", "security", "policy")}
 	for _, role := range append(Roles(), "operator") {
 		folders = append(folders, filepath.Join("tls", role), filepath.Join("state", role))
 	}
@@ -322,6 +323,22 @@ func (m *maker) revoked() error {
 }
 
 func (m *maker) configs() error {
+	for _, name := range []string{"security", "tools"} {
+		need, err := missing(m.home.Security(name + ".yaml"))
+		if err != nil {
+			return err
+		}
+		if !need {
+			continue
+		}
+		data, err := Render(templates, "templates", name, m.values)
+		if err != nil {
+			return err
+		}
+		if err := m.create(m.home.Security(name+".yaml"), data); err != nil {
+			return err
+		}
+	}
 	// operator.yaml last: its presence says that the home is complete.
 	for _, name := range []string{"audit", "vault", "executor", "gateway", "clients", "catalogue", "operator"} {
 		need, err := missing(m.home.Config(name))

@@ -42,14 +42,16 @@ const (
 const (
 	etc      = "/etc/durward"
 	trustDir = etc + "/trust"
-	pkiDir   = etc + "/pki"
-	keysDir  = etc + "/keys"
-	tlsDir   = etc + "/tls"
-	stateDir = "/var/lib/durward"
-	runDir   = "/run/durward"
-	programs = "/usr/local/lib/durward"
-	command  = "/usr/local/bin/durward"
-	unitsDir = "/etc/systemd/system"
+	// securityDir holds the rules.
+	securityDir = etc + "/security"
+	pkiDir      = etc + "/pki"
+	keysDir     = etc + "/keys"
+	tlsDir      = etc + "/tls"
+	stateDir    = "/var/lib/durward"
+	runDir      = "/run/durward"
+	programs    = "/usr/local/lib/durward"
+	command     = "/usr/local/bin/durward"
+	unitsDir    = "/etc/systemd/system"
 )
 
 const (

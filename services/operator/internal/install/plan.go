@@ -297,6 +297,8 @@ func (p *Plan) folders() error {
 	// Whoever is neither a process nor an operator reads nothing here, public or not.
 	p.folder(etc, owner{group: Group}, 0o750)
 	p.folder(trustDir, owner{}, 0o755)
+	p.folder(securityDir, owner{}, 0o755)
+	p.folder(securityDir+"/policy", owner{}, 0o755)
 	p.folder(pkiDir, owner{}, 0o700)
 	p.folder(keysDir, owner{}, 0o700)
 	p.folder(tlsDir, owner{}, 0o755)
@@ -331,6 +333,11 @@ func (p *Plan) configs() error {
 			return err
 		}
 		if err := p.write(etc+"/"+role+".yaml", data, owner{}, 0o644); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"security", "tools"} {
+		if err := p.once(securityDir+"/"+name+".yaml", owner{}, 0o644, func() ([]byte, error) { return v.render(name) }); err != nil {
 			return err
 		}
 	}

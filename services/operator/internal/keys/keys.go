@@ -115,6 +115,17 @@ func (s Source) Open(ctx context.Context) (*Signer, error) {
 	return &Signer{Signer: key, Protection: "passphrase"}, nil
 }
 
+// NeedsPassphrase reports whether Open will ask for a passphrase: the file is a private key that has one.
+func (s Source) NeedsPassphrase() (bool, error) {
+	raw, err := os.ReadFile(s.File)
+	if err != nil {
+		return false, fmt.Errorf("signing key: %w", err)
+	}
+	_, err = ssh.ParsePrivateKey(raw)
+	var missing *ssh.PassphraseMissingError
+	return errors.As(err, &missing), nil
+}
+
 func (s Source) fromAgent(ctx context.Context, public ssh.PublicKey) (*Signer, error) {
 	if s.AgentSocket == "" {
 		return nil, errors.New("the signing key is held by ssh-agent, and no agent runs: set SSH_AUTH_SOCK")

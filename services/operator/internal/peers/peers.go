@@ -9,6 +9,7 @@ import (
 	"log/slog"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -23,7 +24,16 @@ import (
 // Vault is the vault's side that faces the operator.
 type Vault struct {
 	vaultv1.ApprovalServiceClient
-	Control vaultv1.ControlServiceClient
+	Control  vaultv1.ControlServiceClient
+	Standing vaultv1.StandingServiceClient
+	Policy   vaultv1.PolicyServiceClient
+	conn     grpc.ClientConnInterface
+}
+
+// Spoken reports whether the vault was talked to over this connection and can be still.
+func (v Vault) Spoken() bool {
+	conn, ok := v.conn.(*grpc.ClientConn)
+	return ok && conn.GetState() == connectivity.Ready
 }
 
 // Executor is the executor's side that faces the operator.
@@ -85,7 +95,8 @@ func Open(cfg home.Config) (*Peers, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect: %w", err), p.Close())
 	}
-	p.Vault = Vault{vaultv1.NewApprovalServiceClient(vault), vaultv1.NewControlServiceClient(vault)}
+	p.Vault = Vault{vaultv1.NewApprovalServiceClient(vault), vaultv1.NewControlServiceClient(vault),
+		vaultv1.NewStandingServiceClient(vault), vaultv1.NewPolicyServiceClient(vault), vault}
 	p.Executor = Executor{executorv1.NewControlServiceClient(executor), executorv1.NewToolServiceClient(executor),
 		executorv1.NewEventServiceClient(executor), executor}
 	p.Audit = Audit{auditv1.NewHistoryServiceClient(audit), auditv1.NewLogServiceClient(audit)}

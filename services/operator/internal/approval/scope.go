@@ -1,0 +1,294 @@
+package approval
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/statement"
+)
+
+// Bounds of what a human can let a session do without being asked again.
+const (
+	MaxStanding = 8 * time.Hour
+	MinStanding = time.Minute
+	MaxUses     = 1000
+)
+
+// planArgument is the argument that names a plan by its digest. A plan depends on what runs, so a scope cannot pin one.
+const planArgument = "plan_digest"
+
+// Reasons why no standing authority is offered for signing.
+var (
+	// ErrBearer means that the client proves nothing per call: a hostile gateway could use what is given to it.
+	ErrBearer = errors.New("only clients that sign each request themselves (key-bound, through durward mcp) can be let do more than one call")
+	// ErrMessaging means that the session is a messaging channel's.
+	ErrMessaging = errors.New("there is no dangerous mode over messaging")
+	// ErrWithin means that the scope's bounds are not possible.
+	ErrWithin = errors.New("that scope cannot be")
+)
+
+// Within is how far a scope is to reach beyond the one call that was asked for.
+type Within struct {
+	// Tools are further tools. Each takes the arguments that were asked for.
+	Tools []string
+	// Free are arguments that may have any value; all others are pinned to what was asked for.
+	Free []string
+	// Any: what is acted on may be anything that the executor's catalogue has, as it is then. Otherwise each definition that may be
+	// acted on is listed.
+	Any bool
+	// For is how long, a minute to eight hours; Uses how often, 1 to 1000.
+	For  time.Duration
+	Uses int
+}
+
+// Scope is a scope in the making.
+type Scope struct {
+	op     *vaultv1.Operation
+	within Within
+	tools  []contract.Tool
+	// arguments are those that were asked for.
+	arguments map[string]json.RawMessage
+	// because says why any definition will do although nobody asked for that.
+	because string
+}
+
+// NewScope holds a wish against the contract. The operation is one that waits, of a key-bound client.
+func NewScope(op *vaultv1.Operation, w Within) (*Scope, error) {
+	call, err := CallOf(op)
+	if err != nil {
+		return nil, err
+	}
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s", ErrWithin, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case !op.GetKeyBound():
+		return nil, ErrBearer
+	case w.For < MinStanding || w.For > MaxStanding:
+		return nil, bad("it lasts from a minute to 8 hours")
+	case w.Uses < 1 || w.Uses > MaxUses:
+		return nil, bad("it has 1 to %d uses", MaxUses)
+	}
+	s := &Scope{op: op, within: w, tools: []contract.Tool{call.Tool}}
+	if err := json.Unmarshal(call.Arguments, &s.arguments); err != nil {
+		return nil, ErrArguments
+	}
+	for _, name := range w.Tools {
+		if slices.ContainsFunc(s.tools, func(t contract.Tool) bool { return t.Name == name }) {
+			continue
+		}
+		other, err := NewCall(name, call.Arguments)
+		switch {
+		case errors.Is(err, ErrTool):
+			return nil, bad("there is no tool %s", clean.Visible(name))
+		case err != nil:
+			return nil, bad("%s does not take the arguments that were asked for", clean.Visible(name))
+		case other.Tool.Sink != call.Tool.Sink:
+			return nil, bad("%s is another process's", clean.Visible(name))
+		}
+		s.tools = append(s.tools, other.Tool)
+	}
+	slices.SortFunc(s.tools, func(a, b contract.Tool) int { return strings.Compare(a.Name, b.Name) })
+	for _, name := range w.Free {
+		if !s.takes(name) {
+			return nil, bad("no tool of it takes an argument %s", clean.Visible(name))
+		}
+	}
+	if s.takes(planArgument) {
+		s.because = "a plan depends on what runs at that time, so none can be named beforehand"
+		s.within.Any = true
+		if !slices.Contains(s.within.Free, planArgument) {
+			s.within.Free = append(slices.Clone(s.within.Free), planArgument)
+		}
+	}
+	slices.Sort(s.within.Free)
+	s.within.Free = slices.Compact(s.within.Free)
+	return s, nil
+}
+
+// takes reports whether every tool of the scope has the argument.
+func (s *Scope) takes(argument string) bool {
+	for _, t := range s.tools {
+		properties, _ := t.InputSchema["properties"].(map[string]any)
+		if _, ok := properties[argument]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// Candidates is the kind of thing ("Service", "Mode") whose every id is to be previewed, because the argument that names it is
+// free and each definition is to be listed; "" where there is none to be.
+func (s *Scope) Candidates() string {
+	if s.within.Any || !slices.Contains(s.within.Free, s.tools[0].ResourceArgument) {
+		return ""
+	}
+	return s.tools[0].Resource
+}
+
+// Calls are what the executor is to preview: each tool with the arguments that were asked for, or with each candidate.
+func (s *Scope) Calls(candidates []string) ([]Call, error) {
+	if s.Candidates() == "" {
+		candidates = nil
+	}
+	var calls []Call
+	for _, t := range s.tools {
+		if candidates == nil {
+			calls = append(calls, Call{Tool: t, Arguments: s.op.GetArguments()})
+			continue
+		}
+		for _, id := range candidates {
+			arguments := map[string]any{}
+			for name, value := range s.arguments {
+				arguments[name] = value
+			}
+			arguments[t.ResourceArgument] = id
+			raw, err := canonical.Marshal(arguments)
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", ErrArguments, err)
+			}
+			call, err := NewCall(t.Name, raw)
+			if err != nil {
+				return nil, err
+			}
+			calls = append(calls, call)
+		}
+	}
+	return calls, nil
+}
+
+// Scope makes the statement. The previews are the executor's answers to the calls, in their order.
+func (s Signer) Scope(scope *Scope, previews []*executorv1.PreviewCallResponse) (*statement.Statement, error) {
+	op := scope.op
+	if op.GetAudience() != s.Executor.String() {
+		return nil, ErrTarget
+	}
+	if op.GetExpiresAt().AsTime().Sub(s.Now) <= 0 {
+		return nil, ErrExpired
+	}
+	if len(previews) == 0 {
+		return nil, ErrTarget
+	}
+	st := s.standing(statement.KindScope, scope.within.For, op.GetEpoch())
+	for _, p := range previews {
+		if p.GetAudience() != s.Executor.String() {
+			return nil, ErrTarget
+		}
+		if p.GetEpoch() > op.GetEpoch() {
+			return nil, ErrEpoch
+		}
+		entry := p.GetSubject().GetEntry()
+		if err := canonical.Check(entry); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrTarget, err)
+		}
+		digest := canonical.Digest(entry)
+		st.SubjectDigests = append(st.SubjectDigests, canonical.FormatDigest(digest[:]))
+	}
+	slices.Sort(st.SubjectDigests)
+	st.SubjectDigests = slices.Compact(st.SubjectDigests)
+	if scope.within.Any {
+		st.SubjectDigests, st.AnySubject = nil, true
+	}
+	st.Principal, st.Session, st.Channel = op.GetPrincipal(), op.GetSession(), statement.ChannelName(op.GetChannel())
+	st.Uses = scope.within.Uses
+	for _, t := range scope.tools {
+		st.Tools = append(st.Tools, statement.ToolOf(t.Ref()))
+	}
+	for name, value := range scope.arguments {
+		if !slices.Contains(scope.within.Free, name) {
+			st.Pinned = append(st.Pinned, statement.Pin{Pointer: pointer(name), Value: value})
+		}
+	}
+	slices.SortFunc(st.Pinned, func(a, b statement.Pin) int { return strings.Compare(a.Pointer, b.Pointer) })
+	for _, name := range scope.within.Free {
+		st.Free = append(st.Free, pointer(name))
+	}
+	if _, err := st.Marshal(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrWithin, err)
+	}
+	return st, nil
+}
+
+// standing fills in what every standing statement has.
+func (s Signer) standing(kind statement.Kind, life time.Duration, epoch uint64) *statement.Statement {
+	return &statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: kind, ID: grant.NewID(), Operator: s.Operator,
+		IssuedAt: statement.FormatTime(s.Now), NotBefore: statement.FormatTime(s.Now),
+		ExpiresAt: statement.FormatTime(s.Now.Truncate(time.Second).Add(life)),
+		Epoch:     epoch, Audience: s.Executor.String(),
+	}
+}
+
+// Dangerous makes the statement that lets a session change things without asking (DNG-1). The session is the vault's word; its
+// sessions alone are let, whoever it says they are. epoch is the vault's, sinkEpoch the executor's.
+func (s Signer) Dangerous(session *vaultv1.OpenSession, life time.Duration, epoch, sinkEpoch uint64) (*statement.Statement, error) {
+	switch {
+	case !session.GetKeyBound():
+		return nil, ErrBearer
+	case session.GetChannel() == callv1.Channel_CHANNEL_MESSAGING:
+		return nil, ErrMessaging
+	case life < MinStanding || life > MaxStanding:
+		return nil, fmt.Errorf("%w: it lasts from a minute to 8 hours", ErrWithin)
+	case sinkEpoch > epoch:
+		return nil, ErrEpoch
+	}
+	st := s.standing(statement.KindDangerous, life, epoch)
+	st.Principal, st.Session, st.Channel = session.GetPrincipal(), session.GetSession(), statement.ChannelName(session.GetChannel())
+	if _, err := st.Marshal(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrWithin, err)
+	}
+	return st, nil
+}
+
+// Because says why any definition will do although nobody asked for that; "" where that is not so.
+func (s *Scope) Because() string { return s.because }
+
+func pointer(argument string) string {
+	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(argument)
+}
+
+// Words say in sentences what a standing statement lets a session do. They are read from the statement itself.
+func Words(st *statement.Statement, now time.Time) []string {
+	who := clean.Visible(st.Principal) + "'s session " + clean.Visible(st.Session)
+	until := clean.Visible(st.ExpiresAt)
+	if ends, err := time.Parse(time.RFC3339, st.ExpiresAt); err == nil {
+		until = ends.Local().Format("15:04 on 2 January") + " (" + Duration(ends.Sub(now)) + " from now)"
+	}
+	const ends = "It ends sooner with the session, a panic, a restart of the vault, or when you say so: durward standing revoke"
+	if st.Kind == statement.KindDangerous {
+		return []string{
+			"DANGEROUS MODE for " + who + ":",
+			"  every WRITE and DESTRUCTIVE tool runs without asking you, until " + until,
+			"  still refused: what your rules deny, unknown tools, desktop control; still recorded: everything, marked",
+			"  " + ends,
+		}
+	}
+	var tools []string
+	for _, t := range st.Tools {
+		tools = append(tools, clean.Visible(t.Name))
+	}
+	lines := []string{"Without asking you again, " + who + " may call " + strings.Join(tools, ", ")}
+	for _, pin := range st.Pinned {
+		lines = append(lines, "  with "+clean.Visible(strings.TrimPrefix(pin.Pointer, "/"))+" exactly "+clean.Visible(string(pin.Value)))
+	}
+	for _, free := range st.Free {
+		lines = append(lines, "  with ANY "+clean.Visible(strings.TrimPrefix(free, "/")))
+	}
+	if st.AnySubject {
+		lines = append(lines, "  on WHATEVER the executor's catalogue says of it at that time: what runs then is not shown to you now")
+	} else {
+		lines = append(lines, fmt.Sprintf("  on the %d definitions below and no others: a changed catalogue entry asks you again", len(st.SubjectDigests)))
+	}
+	return append(lines, fmt.Sprintf("  %d times at most, until %s", st.Uses, until), "  "+ends)
+}

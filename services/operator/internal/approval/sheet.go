@@ -1,0 +1,124 @@
+package approval
+
+import (
+	"fmt"
+	"time"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/statement"
+)
+
+// Kind is how a line of a sheet is meant.
+type Kind int
+
+// The kinds of line.
+const (
+	Plain Kind = iota
+	Heading
+	Danger
+)
+
+// Line is one line of a sheet. It holds no hostile character.
+type Line struct {
+	Kind Kind
+	Text string
+}
+
+// Sheet is everything that a person is shown before a statement is signed. Nothing of it is cut.
+type Sheet struct {
+	Statement *statement.Statement
+	// Entries are the definitions whose digests the statement pins, or that stand behind a plan's digest.
+	Entries []Entry
+}
+
+// Entry is one definition, as the executor has it, under a title.
+type Entry struct {
+	Title string
+	JSON  []byte
+}
+
+// SheetOf lays out a statement about one call: its target, and what each step of a plan runs.
+func SheetOf(st *statement.Statement, entry []byte, steps ...Step) Sheet {
+	s := Sheet{Statement: st}
+	if entry != nil {
+		s.Entries = append(s.Entries, Entry{"What it acts on", entry})
+	}
+	for i, step := range steps {
+		if step.Runs() {
+			s.Entries = append(s.Entries, Entry{fmt.Sprintf("Step %d, %s %s", i+1, clean.Visible(step.Action), clean.Visible(step.Service.ID)), step.Entry})
+		}
+	}
+	return s
+}
+
+// ScopeSheet lays out a scope: each definition that it may act on, once, where it names them; what it would act on now, where
+// any will do.
+func ScopeSheet(st *statement.Statement, previews []*executorv1.PreviewCallResponse) Sheet {
+	s := Sheet{Statement: st}
+	seen := map[[32]byte]bool{}
+	for _, p := range previews {
+		entry := p.GetSubject().GetEntry()
+		if digest := canonical.Digest(entry); !seen[digest] {
+			seen[digest] = true
+			title := "It may act on " + clean.Visible(p.GetSubject().GetLabel())
+			if st.AnySubject {
+				title = "It would act now on " + clean.Visible(p.GetSubject().GetLabel())
+			}
+			s.Entries = append(s.Entries, Entry{title, entry})
+		}
+	}
+	return s
+}
+
+// Lines lays the sheet out, the statement last and whole.
+func (s Sheet) Lines(now time.Time) ([]Line, error) {
+	raw, err := s.Statement.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	var out []Line
+	if s.Statement.Kind == statement.KindScope || s.Statement.Kind == statement.KindDangerous {
+		for i, text := range Words(s.Statement, now) {
+			line := Line{Plain, text}
+			switch {
+			case s.Statement.Kind == statement.KindDangerous:
+				line.Kind = Danger
+			case i == 0:
+				line.Kind = Heading
+			}
+			out = append(out, line)
+		}
+	}
+	for _, e := range s.Entries {
+		digest := canonical.Digest(e.JSON)
+		out = append(out, Line{Heading, e.Title + ", as the executor has it (" + canonical.FormatDigest(digest[:]) + "):"})
+		for _, text := range Lines(e.JSON) {
+			out = append(out, Line{Plain, "  " + text})
+		}
+	}
+	out = append(out, Line{Heading, "The statement that you sign, whole:"})
+	for _, text := range Lines(raw) {
+		out = append(out, Line{Plain, "  " + text})
+	}
+	if s.destructive() {
+		out = append(out, Line{Danger, Destructive})
+	}
+	return out, nil
+}
+
+// destructive reports whether what the statement lets happen takes something away.
+func (s Sheet) destructive() bool {
+	if s.Statement.Tier == contract.TierName(optionsv1.Tier_TIER_DESTRUCTIVE) {
+		return true
+	}
+	for _, t := range s.Statement.Tools {
+		if tool, ok := contract.Lookup(t.Name); ok && tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,10 @@
+//go:build !weak
+
+package change
+
+import "bytes"
+
+// stillThere reports whether the file is still what was shown.
+func stillThere(now, shown []byte) bool {
+	return (now == nil) == (shown == nil) && bytes.Equal(now, shown)
+}

@@ -1,0 +1,448 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	filechange "durward.internal/services/operator/internal/change"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/security"
+	"durward.internal/services/platform/statement"
+)
+
+const (
+	// askPatience bounds how long a change of a file waits for the vault to answer; it goes on without.
+	askPatience = 2 * time.Second
+	// adoptPatience is how long the vault has to take a change up before this program stops looking.
+	adoptPatience = 4 * time.Second
+)
+
+// ruleChange is a change of rules: what it is for records, and the files that it concerns.
+type ruleChange struct {
+	// action is for records: "config set approvals.wait_s".
+	action string
+	// plans works the changes out. It is called with the configuration's lock held.
+	plans func() ([]*filechange.Plan, error)
+	// before shows what a person should know beside the difference. May be nil.
+	before func() error
+	yes    bool
+}
+
+// rulesChanged is what became of it, in --json too.
+type rulesChanged struct {
+	Files []ruleFile `json:"files"`
+	// Announced: the vault has the signed statement.
+	Announced bool `json:"announced"`
+	// InForce: the vault said that it has taken every file of its up.
+	InForce bool `json:"in_force"`
+}
+
+type ruleFile struct {
+	File   string `json:"file"`
+	Path   string `json:"path"`
+	Before string `json:"digest_before"`
+	After  string `json:"digest_after"`
+}
+
+// changeRules is the one way to change a file that holds rules: the difference is shown, then the statement, whole; a person
+// agrees and signs; the vault is told; the files are replaced; and it is recorded (CFG-4). Where no key can be asked for it
+// changes nothing and says which file and line to edit (CFG-5).
+func (a *app) changeRules(ctx context.Context, cfg home.Config, r ruleChange) (*rulesChanged, error) {
+	release, err := a.home.Lock("config")
+	if errors.Is(err, home.ErrLocked) {
+		return nil, failed("Try again.", "another durward command is changing the configuration")
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = release() }() // ends with this process at the latest
+	plans, err := r.plans()
+	if err != nil {
+		return nil, err
+	}
+	plans = effective(plans)
+	if len(plans) == 0 {
+		return &rulesChanged{Files: []ruleFile{}, InForce: true}, nil
+	}
+	if err := tryRules(cfg, plans); err != nil {
+		return nil, err
+	}
+	for _, p := range plans {
+		a.showPlan(p)
+	}
+	if r.before != nil {
+		if err := r.before(); err != nil {
+			return nil, err
+		}
+	}
+	byHand := whereToEdit(plans)
+	for _, p := range plans {
+		if err := p.Writable(); err != nil {
+			return nil, denied("Run it with sudo, or edit as who owns the file: "+byHand, "this user may not change the rules")
+		}
+	}
+	side, err := a.signingSide(cfg)
+	if err != nil {
+		return nil, denied(byHand, "there is no signing key to ask for: %v", err)
+	}
+	if !r.yes && !output.IsTerminal(a.streams.In) {
+		return nil, denied(byHand, "there is no terminal to ask at, and only a human changes the rules")
+	}
+	vault := a.vaultForChanges(ctx)
+	defer vault.close()
+	statements := make([]*statement.Statement, len(plans))
+	for i, p := range plans {
+		statements[i] = filechange.Statement(side.operator, cfg.Vault.Identity, vault.epoch, a.now(), p.Change())
+		if err := a.showConfigStatement(statements[i]); err != nil {
+			return nil, err
+		}
+	}
+	if vault.session == nil {
+		a.out.Remark("%s", a.out.Yellow("The vault cannot be reached: it will find the change by itself and record it as found."))
+	}
+	if err := a.confirm(ctx, "Sign and change it?", r.yes); err != nil {
+		return nil, err
+	}
+	signed, err := a.signAll(ctx, side, statements)
+	if errors.Is(err, keys.ErrNeedsHuman) {
+		return nil, denied(byHand, "%v", keys.ErrNeedsHuman)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return a.makeChanges(ctx, cfg, r, plans, signed, vault)
+}
+
+// makeChanges tells the vault, writes, and records: file by file, in order.
+func (a *app) makeChanges(
+	ctx context.Context, cfg home.Config, r ruleChange, plans []*filechange.Plan, signed []*callv1.HumanStatement, vault changeVault,
+) (*rulesChanged, error) {
+	out := &rulesChanged{Announced: vault.session != nil}
+	for i, p := range plans {
+		if vault.session != nil {
+			err := vault.announce(ctx, signed[i])
+			if isAway(err) {
+				a.out.Remark("%s", a.out.Yellow("The vault went away: it will find the change by itself and record it as found."))
+				out.Announced, vault.session = false, nil
+			} else if err != nil {
+				return nil, fmt.Errorf("nothing was written: %w", err)
+			}
+		}
+		if err := p.Write(); err != nil {
+			return nil, failed("See what it is now: durward config show", "%v", err)
+		}
+		c := p.Change()
+		out.Files = append(out.Files, ruleFile{File: p.Name, Path: p.Path, Before: c.Before, After: c.After})
+		a.record(ctx, cfg, &auditv1.Body{
+			Action: clean.Line(r.action, 128), Summary: clean.Line(r.action, 500), Persistent: true, DecisionSource: "operator:" + cfg.Operator,
+			Statement: signed[i],
+			Details:   map[string]string{"file": clean.Line(p.Name, 256), "digest_before": orElse(c.Before, "none"), "digest_after": orElse(c.After, "none")},
+		})
+	}
+	var err error
+	out.InForce, err = a.awaitAdoption(ctx, vault, plans)
+	return out, err
+}
+
+// reportRules says what became of a change.
+func (a *app) reportRules(out *rulesChanged, err error, done string) error {
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.out.Value(out)
+	}
+	switch {
+	case len(out.Files) == 0:
+		a.out.Printf("Nothing to change: it is so already.\n")
+	case out.InForce:
+		a.out.Printf("%s %s, and it is in force.\n", a.out.Green("✓"), done)
+	default:
+		a.out.Printf("%s %s.\n", a.out.Green("✓"), done)
+	}
+	return nil
+}
+
+func effective(plans []*filechange.Plan) []*filechange.Plan {
+	var out []*filechange.Plan
+	for _, p := range plans {
+		if !p.Empty() {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// whereToEdit is what a human edits by hand, file and line.
+func whereToEdit(plans []*filechange.Plan) string {
+	var places []string
+	for _, p := range plans {
+		if p.Before == nil {
+			places = append(places, clean.Visible(p.Path)+" (a new file)")
+			continue
+		}
+		places = append(places, fmt.Sprintf("%s, line %d", clean.Visible(p.Path), p.Line()))
+	}
+	return "Edit by hand: " + strings.Join(places, "; and ")
+}
+
+// tryRules holds the files as they would be to what the vault would say of them. What was broken before is no reason to refuse.
+func tryRules(cfg home.Config, plans []*filechange.Plan) error {
+	overlay := map[string][]byte{}
+	for _, p := range plans {
+		if rel, err := filepath.Rel(cfg.SecurityDir, p.Path); err == nil && filepath.IsLocal(rel) {
+			overlay[p.Name] = p.After
+		}
+	}
+	if len(overlay) == 0 {
+		return nil
+	}
+	options, done, err := securityOptions(cfg)
+	if err != nil {
+		return err
+	}
+	defer done()
+	_, before := security.Look(options, nil)
+	_, after := security.Look(options, overlay)
+	known := map[string]bool{}
+	for _, f := range before {
+		known[f.Name+"\x00"+f.Problem] = true
+	}
+	var problems []string
+	for _, f := range after {
+		if _, ours := overlay[f.Name]; f.Problem != "" && (ours || !known[f.Name+"\x00"+f.Problem]) {
+			problems = append(problems, problemLine(f))
+		}
+	}
+	if len(problems) > 0 {
+		return usage("Nothing was written.", "the vault would refuse it: %s", clean.Block(strings.Join(problems, "\n"), 4000))
+	}
+	return nil
+}
+
+func problemLine(f security.File) string {
+	if strings.HasPrefix(f.Problem, f.Name) {
+		return f.Problem
+	}
+	return f.Name + ": " + f.Problem
+}
+
+// securityOptions is what to read of the security configuration. A folder that is not there yet is empty.
+func securityOptions(cfg home.Config) (security.Options, func(), error) {
+	if _, err := os.Stat(cfg.SecurityDir); !errors.Is(err, fs.ErrNotExist) {
+		return security.Options{Dir: cfg.SecurityDir}, func() {}, nil
+	}
+	empty, err := os.MkdirTemp("", "durward-security-")
+	if err != nil {
+		return security.Options{}, nil, err
+	}
+	return security.Options{Dir: empty}, func() { _ = os.RemoveAll(empty) }, nil
+}
+
+// showPlan prints the difference, made visible.
+func (a *app) showPlan(p *filechange.Plan) {
+	out := a.display()
+	what := ""
+	switch {
+	case p.Before == nil:
+		what = "  (new)"
+	case p.After == nil:
+		what = "  (taken away)"
+	}
+	out.Printf("%s  %s%s\n", out.Bold(clean.Visible(p.Name)), out.Dim(clean.Visible(p.Path)), what)
+	for _, line := range filechange.Diff(p.Before, p.After) {
+		text := clean.Visible(line)
+		switch line[0] {
+		case '+':
+			text = out.Green(text)
+		case '-':
+			text = out.Red(text)
+		case '@':
+			text = out.Dim(text)
+		}
+		out.Printf("  %s\n", text)
+	}
+}
+
+// showConfigStatement prints what is about to be signed, whole.
+func (a *app) showConfigStatement(st *statement.Statement) error {
+	raw, err := st.Marshal()
+	if err != nil {
+		return err
+	}
+	out := a.display()
+	out.Printf("%s\n", out.Bold("The statement that you sign, whole:"))
+	for _, line := range approval.Lines(raw) {
+		out.Printf("  %s\n", line)
+	}
+	return nil
+}
+
+// signingSide is whose key signs: this person's; or, under sudo, of who called it, since root approves nothing.
+type signingSide struct {
+	operator string
+	source   keys.Source
+}
+
+func (a *app) signingSide(cfg home.Config) (signingSide, error) {
+	agent := a.streams.Getenv("SSH_AUTH_SOCK")
+	own := signingSide{cfg.Operator, keys.Source{File: cfg.SigningKey, AgentSocket: agent, Ask: keys.AskTerminal}}
+	_, err := os.Stat(cfg.SigningKey)
+	if err == nil {
+		return own, nil
+	}
+	name := a.streams.Getenv("SUDO_USER")
+	if os.Geteuid() != 0 || name == "" || name == "root" {
+		return own, fmt.Errorf("%s is missing", clean.Visible(cfg.SigningKey))
+	}
+	caller, err := user.Lookup(name)
+	if err != nil {
+		return own, fmt.Errorf("there is no user %s", clean.Visible(name))
+	}
+	theirs, err := home.Home{Dir: filepath.Join(caller.HomeDir, ".durward")}.Load()
+	if err != nil {
+		return own, fmt.Errorf("%s is no operator here", clean.Visible(name))
+	}
+	return signingSide{theirs.Operator, keys.Source{File: theirs.SigningKey, AgentSocket: agent, Ask: keys.AskTerminal}}, nil
+}
+
+// signAll opens the key once, for what was shown together, and signs.
+func (a *app) signAll(ctx context.Context, side signingSide, statements []*statement.Statement) (out []*callv1.HumanStatement, err error) {
+	key, err := side.source.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, key.Close()) }()
+	for _, st := range statements {
+		if key.Protection == "touch" {
+			a.out.Remark("Touch your security key.")
+		}
+		signed, err := statement.Sign(st, key)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, signed)
+	}
+	return out, nil
+}
+
+// changeVault is the vault while rules are changed; without a session it cannot be reached.
+type changeVault struct {
+	session *session
+	epoch   uint64
+	ctx     context.Context //nolint:containedctx // it carries the request id of this connection
+}
+
+func (v changeVault) close() {
+	if v.session != nil {
+		v.session.close()
+	}
+}
+
+// vaultForChanges connects to the vault and asks for its epoch. Where it does not answer, the executor's epoch is as good: the
+// statement is evidence then, and opens nothing.
+func (a *app) vaultForChanges(ctx context.Context) changeVault {
+	v := changeVault{epoch: 1}
+	ctx, s, err := a.connect(ctx)
+	if err != nil {
+		return v
+	}
+	patient, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	if status, err := s.Vault.Control.GetStatus(patient, &vaultv1.GetStatusRequest{}); err == nil {
+		return changeVault{session: s, epoch: max(1, status.GetEpoch()), ctx: ctx}
+	}
+	brief, cancelBrief := context.WithTimeout(ctx, askPatience)
+	defer cancelBrief()
+	if status, err := s.Executor.GetStatus(brief, &executorv1.GetStatusRequest{}); err == nil {
+		v.epoch = max(1, status.GetEpoch())
+	}
+	s.close()
+	return v
+}
+
+func (v changeVault) announce(ctx context.Context, signed *callv1.HumanStatement) error {
+	ctx, cancel := context.WithTimeout(v.ctx, 2*askPatience)
+	defer cancel()
+	_, err := v.session.Vault.Policy.AnnounceChange(ctx, &vaultv1.AnnounceChangeRequest{Statement: signed})
+	return err
+}
+
+// isAway reports whether an error means that nobody answered.
+func isAway(err error) bool {
+	return fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || fault.Is(err, callv1.Code_CODE_TIMEOUT)
+}
+
+// awaitAdoption looks until the vault has taken up what it watches, and says what it refuses.
+func (a *app) awaitAdoption(ctx context.Context, v changeVault, plans []*filechange.Plan) (bool, error) {
+	if v.session == nil {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(v.ctx, adoptPatience)
+	defer cancel()
+	for {
+		response, err := v.session.Vault.Policy.GetPolicy(ctx, &vaultv1.GetPolicyRequest{})
+		if err != nil {
+			return false, nil // it is written and recorded; the vault takes it up when it can
+		}
+		files := map[string]*vaultv1.ConfigFile{}
+		for _, f := range response.GetFiles() {
+			files[f.GetName()] = f
+		}
+		waiting, watched := "", false
+		for _, p := range plans {
+			f, known := files[p.Name]
+			want := ""
+			if p.After != nil {
+				sum := canonical.Digest(p.After)
+				want = canonical.FormatDigest(sum[:])
+			}
+			switch {
+			case f.GetProblem() != "":
+				return false, failed("It stays as it was before, until the file is corrected.", "the vault refuses %s: %s",
+					clean.Visible(p.Name), clean.Line(f.GetProblem(), 500))
+			case known && f.GetDigest() == want, !known && want == "":
+				watched = true
+			case a.elsewhere(p.Name):
+			default:
+				waiting = p.Name
+			}
+		}
+		if waiting == "" {
+			return watched, nil
+		}
+		select {
+		case <-ctx.Done():
+			a.out.Remark("%s", a.out.Yellow("The vault has not taken up "+clean.Visible(waiting)+
+				": is its security_dir (vault.yaml) the folder that was changed? See: durward config show"))
+			return false, nil
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// elsewhere reports whether another process than the vault reads a file.
+func (a *app) elsewhere(name string) bool { return name == fileExecutor || name == fileGateway }
+
+// Names of files beside the security folder, in statements and records.
+const (
+	fileExecutor = "executor.yaml"
+	fileGateway  = "gateway.yaml"
+)

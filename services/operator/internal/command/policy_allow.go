@@ -1,0 +1,446 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	filechange "durward.internal/services/operator/internal/change"
+	"durward.internal/services/operator/internal/edit"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/policy"
+	"durward.internal/services/platform/security"
+)
+
+// fileAllow is where `policy allow` writes.
+const fileAllow = "allow.cedar"
+
+// allowance is what a person wants to run without being asked.
+type allowance struct {
+	client, tool, note string
+	modes, services    []string
+	arguments          []string
+	until              time.Duration
+	yes                bool
+}
+
+func (a *app) policyAllowCommand() *cobra.Command {
+	var w allowance
+	cmd := &cobra.Command{
+		Use:   "allow --client CLIENT --tool TOOL",
+		Short: "Let a client call a tool without asking, with your signature",
+		Long: `Writes a rule by which calls of a client run without asking you, and the entry in the executor's own list without
+which the executor refuses them: two files, whose differences are both shown. Without it every change asks.
+
+--mode, --service and --arg narrow it to calls whose argument has one of the values. What is denied stays denied; a bearer
+client asks all the same, and so does a tool that no human has named.
+` + signedChange,
+		Example: `  durward policy allow --client cursor --tool switch_mode --mode chat,coding
+  durward policy allow --client ci --tool stop_service --arg service_id=demo-chat --until 720h`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.config()
+			if err != nil {
+				return err
+			}
+			return a.allowCalls(cmd.Context(), cfg, w)
+		},
+	}
+	cmd.Flags().StringVar(&w.client, "client", "", "the client")
+	cmd.Flags().StringVar(&w.tool, "tool", "", "the tool")
+	cmd.Flags().StringSliceVar(&w.modes, "mode", nil, "to these modes alone")
+	cmd.Flags().StringSliceVar(&w.services, "service", nil, "for these services alone")
+	cmd.Flags().StringArrayVar(&w.arguments, "arg", nil, "`NAME=VALUE[,VALUE...]`: where the argument has one of the values; may be repeated")
+	cmd.Flags().DurationVar(&w.until, "until", 0, "how long the rule counts, like 720h (default: until it is removed)")
+	cmd.Flags().StringVar(&w.note, "note", "", "a comment above the rule")
+	a.completeFlagWith(cmd, "client", a.completeClients)
+	a.completeFlagWith(cmd, "tool", completeTools)
+	a.completeFlagWith(cmd, "mode", a.completeModes)
+	a.completeFlagWith(cmd, "service", a.completeServices)
+	a.completeFlagWith(cmd, "arg", cobra.NoFileCompletions)
+	a.ruleFlags(cmd, nil, &w.yes)
+	return cmd
+}
+
+// pinnedArguments are the values that arguments must have one of.
+func (w allowance) pinnedArguments(tool contract.Tool) (map[string][]string, error) {
+	out := map[string][]string{}
+	about := func(kind, fallback string, values []string) {
+		if len(values) == 0 {
+			return
+		}
+		name := fallback
+		if tool.Resource == kind && tool.ResourceArgument != "" {
+			name = tool.ResourceArgument
+		}
+		out[name] = append(out[name], values...)
+	}
+	about("Mode", "mode_id", w.modes)
+	about("Service", "service_id", w.services)
+	for _, arg := range w.arguments {
+		name, values, ok := strings.Cut(arg, "=")
+		if !ok || name == "" || values == "" {
+			return nil, usage("", "--arg %s: write NAME=VALUE[,VALUE...]", clean.Visible(arg))
+		}
+		out[name] = append(out[name], strings.Split(values, ",")...)
+	}
+	for name, values := range out {
+		for _, v := range values {
+			if _, err := argumentValue(tool, name, v); err != nil {
+				return nil, err
+			}
+		}
+		slices.Sort(values)
+		out[name] = slices.Compact(values)
+	}
+	return out, nil
+}
+
+func (a *app) allowCalls(ctx context.Context, cfg home.Config, w allowance) error {
+	if w.client == "" || w.tool == "" {
+		return usage("Say whom and what: --client CLIENT --tool TOOL", "a rule is about a client and a tool")
+	}
+	if _, err := clientUser(cfg, w.client); err != nil {
+		return err
+	}
+	tool, err := lookupTool(w.tool)
+	if err != nil {
+		return err
+	}
+	arguments, err := w.pinnedArguments(tool)
+	if err != nil {
+		return err
+	}
+	var until time.Time
+	if w.until < 0 {
+		return usage("", "--until is a length of time, like 720h")
+	} else if w.until > 0 {
+		until = a.now().Add(w.until).UTC().Truncate(time.Second)
+	}
+	id, text, err := policy.AllowUntil(w.client, tool, arguments, w.note, until)
+	if err != nil {
+		return usage("", "%s", clean.Line(err.Error(), 500))
+	}
+	entry := unattendedItem(tool, w.client, arguments, id)
+	out, err := a.changeRules(ctx, cfg, ruleChange{action: "policy allow " + id, yes: w.yes, plans: func() ([]*filechange.Plan, error) {
+		return planAllow(cfg, tool, id, text, entry)
+	}, before: func() error { return a.warnOfAllow(cfg, w.client, tool, arguments) }})
+	return a.reportRules(out, err, w.client+" may call "+tool.Name+" without asking (rule "+id+")")
+}
+
+// planAllow is the rule, and the entry of the executor's list: what is read only runs without one.
+func planAllow(cfg home.Config, tool contract.Tool, id, text, entry string) ([]*filechange.Plan, error) {
+	name := security.FolderPolicy + "/" + fileAllow
+	plans, err := planned(filepath.Join(cfg.SecurityDir, security.FolderPolicy, fileAllow), name, func(before []byte) ([]byte, error) {
+		if edit.RuleLine(before, id) > 0 {
+			return before, nil
+		}
+		if before == nil {
+			before = []byte("// What runs without asking, as `durward policy allow` wrote it; edit it by hand as well.\n")
+		}
+		if before = endLine(before); len(before) > 0 && !strings.HasSuffix(string(before), "\n\n") {
+			before = append(before, '\n')
+		}
+		return append(before, text...), nil
+	})
+	if err != nil || tool.Tier == optionsv1.Tier_TIER_READ || tool.Sink != optionsv1.Role_ROLE_EXECUTOR {
+		return plans, err
+	}
+	listed, err := planned(cfg.ExecutorConfig, fileExecutor, func(before []byte) ([]byte, error) {
+		if before == nil {
+			return nil, os.ErrNotExist
+		}
+		if hasUnattended(before, id) {
+			return before, nil
+		}
+		return edit.Append(before, "unattended", entry)
+	})
+	return append(plans, listed...), err
+}
+
+// unattendedMark begins the comment that ties an entry of the executor's list to its rule.
+const unattendedMark = "# durward policy allow: "
+
+func hasUnattended(raw []byte, id string) bool {
+	for line := range strings.Lines(string(raw)) {
+		if _, rest, ok := strings.Cut(strings.TrimSpace(line), unattendedMark); ok && rest == id {
+			return true
+		}
+	}
+	return false
+}
+
+// unattendedItem is the entry that a sink's own list takes.
+func unattendedItem(tool contract.Tool, client string, arguments map[string][]string, id string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "{tool: %s, clients: [%s]", edit.Text(tool.Name), edit.Text(client))
+	for i, name := range slices.Sorted(maps.Keys(arguments)) {
+		if i == 0 {
+			b.WriteString(", arguments: {")
+		} else {
+			b.WriteString(", ")
+		}
+		values := make([]string, len(arguments[name]))
+		for j, v := range arguments[name] {
+			values[j] = flowText(v)
+			if typed, err := argumentValue(tool, name, v); err == nil {
+				if _, text := typed.(string); !text {
+					values[j] = v // a number or a bool, which argumentValue has read
+				}
+			}
+		}
+		fmt.Fprintf(&b, "%s: [%s]", edit.Text(name), strings.Join(values, ", "))
+		if i == len(arguments)-1 {
+			b.WriteString("}")
+		}
+	}
+	fmt.Fprintf(&b, "} %s%s", unattendedMark, id)
+	return b.String()
+}
+
+// flowText is a text between brackets.
+func flowText(s string) string {
+	if text := edit.Text(s); !strings.ContainsAny(text, ",[]{}") || strings.HasPrefix(text, `"`) {
+		return text
+	}
+	return strconv.Quote(s)
+}
+
+// warnOfAllow says what the rule does not change.
+func (a *app) warnOfAllow(cfg home.Config, client string, tool contract.Tool, arguments map[string][]string) error {
+	out := a.display()
+	if tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE {
+		out.Printf("%s\n", out.Red("DESTRUCTIVE: from now on "+client+" does this without asking anybody."))
+	}
+	if len(arguments) == 0 {
+		out.Printf("%s\n", out.Yellow("It is for every call of "+tool.Name+", whatever its arguments: --mode, --service and --arg narrow it."))
+	}
+	list, err := readClientFacts(cfg.Clients)
+	if err != nil {
+		return nil // clientUser has read it before
+	}
+	for _, c := range list {
+		if c.ID == client && !c.KeyBound && tool.Tier != optionsv1.Tier_TIER_READ {
+			out.Printf("%s\n", out.Yellow(client+" is a bearer client: its changes ask all the same, whatever a rule says."))
+		}
+		if c.ID == client && tierRank(c.Ceiling) < int(tool.Tier) {
+			out.Printf("%s\n", out.Yellow(client+" may use tools up to "+clean.Line(c.Ceiling, 16)+" alone (clients.yaml): it stays denied."))
+		}
+	}
+	return nil
+}
+
+func tierRank(name string) int {
+	return int(optionsv1.Tier_value["TIER_"+name])
+}
+
+func endLine(b []byte) []byte {
+	if len(b) > 0 && b[len(b)-1] != '\n' {
+		b = append(b, '\n')
+	}
+	return b
+}
+
+func (a *app) removeRule(ctx context.Context, id string, yes bool) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	out, err := a.changeRules(ctx, cfg, ruleChange{action: "policy remove " + clean.Line(id, 100), yes: yes, plans: func() ([]*filechange.Plan, error) {
+		return planRemove(cfg, id)
+	}})
+	return a.reportRules(out, err, clean.Visible(id)+" is taken away")
+}
+
+func planRemove(cfg home.Config, id string) ([]*filechange.Plan, error) {
+	files, err := cedarFiles(cfg)
+	if err != nil {
+		return nil, err
+	}
+	var plans []*filechange.Plan
+	// The executor's list first: what it refuses cannot run, whatever the rule that is left.
+	listed, err := planned(cfg.ExecutorConfig, fileExecutor, func(before []byte) ([]byte, error) {
+		if before == nil || !hasUnattended(before, id) {
+			return before, nil
+		}
+		return edit.Remove(before, "unattended", func(_ any, text string) bool { return hasUnattended([]byte(text), id) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	plans = append(plans, listed...)
+	for _, name := range files {
+		removed, err := planned(filepath.Join(cfg.SecurityDir, filepath.FromSlash(name)), name, func(before []byte) ([]byte, error) {
+			after, err := edit.RemoveRule(before, id)
+			if errors.Is(err, edit.ErrUnknown) {
+				return before, nil
+			}
+			return after, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		plans = append(plans, removed...)
+	}
+	if len(effective(plans)) == 0 {
+		return nil, usage("See: durward policy list", "no policy file holds a rule %s", clean.Visible(id))
+	}
+	return plans, nil
+}
+
+// cedarFiles are the names of all policy files.
+func cedarFiles(cfg home.Config) ([]string, error) {
+	var out []string
+	for _, pattern := range []string{"policy/*.cedar", "users/*/policy/*.cedar"} {
+		found, err := filepath.Glob(filepath.Join(escapeGlob(cfg.SecurityDir), pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range found {
+			rel, err := filepath.Rel(cfg.SecurityDir, path)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, filepath.ToSlash(rel))
+		}
+	}
+	return out, nil
+}
+
+// escapeGlob takes a path as it is, whatever is in it.
+func escapeGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+}
+
+// limits are what `policy limit` sets.
+type limits struct {
+	tier                string
+	minInterval         time.Duration
+	session, day, month int
+	remove              bool
+	user                string
+	yes                 bool
+}
+
+func (a *app) policyLimitCommand() *cobra.Command {
+	var w limits
+	cmd := &cobra.Command{
+		Use:   "limit TOOL",
+		Short: "How often a tool may be called, and its tier, with your signature",
+		Long: `Writes limits of one tool into tools.yaml: a minimum time between two calls of a client, budgets for a session, a
+day and a month, and its tier as policy sees it (a higher one asks for more; DENIED lets nobody call it). A call beyond a
+limit is refused until it may be made again; nobody is asked.
+` + signedChange,
+		Example: "  durward policy limit switch_mode --min-interval 30s --budget-day 50\n  durward policy limit stop_service --tier DENIED",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			tool, err := lookupTool(args[0])
+			if err != nil {
+				return err
+			}
+			sets, err := w.values(cmd, tool)
+			if err != nil {
+				return err
+			}
+			return a.limitTool(cmd.Context(), tool.Name, sets, w)
+		},
+	}
+	cmd.ValidArgsFunction = func(c *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completeTools(c, args, to)
+	}
+	cmd.Flags().StringVar(&w.tier, "tier", "", "READ, WRITE, DESTRUCTIVE or DENIED")
+	cmd.Flags().DurationVar(&w.minInterval, "min-interval", 0, "the time between two calls of a client, like 30s")
+	cmd.Flags().IntVar(&w.session, "budget-session", 0, "calls in a session")
+	cmd.Flags().IntVar(&w.day, "budget-day", 0, "calls in a day")
+	cmd.Flags().IntVar(&w.month, "budget-month", 0, "calls in a month")
+	cmd.Flags().BoolVar(&w.remove, "remove", false, "take everything that tools.yaml says of the tool out")
+	a.completeFlagWith(cmd, "tier", cobra.FixedCompletions([]string{"READ", "WRITE", "DESTRUCTIVE", "DENIED"}, cobra.ShellCompDirectiveNoFileComp))
+	a.ruleFlags(cmd, &w.user, &w.yes)
+	return cmd
+}
+
+// oneLimit is a key below a tool, and its value as YAML.
+type oneLimit struct {
+	path  []string
+	value string
+}
+
+func (w limits) values(cmd *cobra.Command, tool contract.Tool) (out []oneLimit, err error) {
+	below := func(value string, path ...string) {
+		out = append(out, oneLimit{append([]string{"tools", tool.Name}, path...), value})
+	}
+	if cmd.Flags().Changed("tier") {
+		if !slices.Contains([]string{"READ", "WRITE", "DESTRUCTIVE", "DENIED"}, w.tier) {
+			return nil, usage("", "--tier is READ, WRITE, DESTRUCTIVE or DENIED")
+		}
+		below(w.tier, "tier")
+	}
+	if cmd.Flags().Changed("min-interval") {
+		if w.minInterval < time.Second || w.minInterval%time.Second != 0 {
+			return nil, usage("", "--min-interval is whole seconds, like 30s")
+		}
+		below(strconv.Itoa(int(w.minInterval/time.Second)), "min_interval_s")
+	}
+	for flag, b := range map[string]struct {
+		n   int
+		key string
+	}{"budget-session": {w.session, "session"}, "budget-day": {w.day, "day"}, "budget-month": {w.month, "month"}} {
+		if !cmd.Flags().Changed(flag) {
+			continue
+		}
+		if b.n < 1 {
+			return nil, usage("To let nobody call it: --tier DENIED", "--%s is at least 1", flag)
+		}
+		below(strconv.Itoa(b.n), "budget", b.key)
+	}
+	if len(out) == 0 != w.remove {
+		return nil, usage("Give one of --tier, --min-interval, --budget-session, --budget-day, --budget-month; or --remove alone.", "there is nothing to limit")
+	}
+	slices.SortFunc(out, func(x, y oneLimit) int { return strings.Compare(strings.Join(x.path, "."), strings.Join(y.path, ".")) })
+	return out, nil
+}
+
+func (a *app) limitTool(ctx context.Context, tool string, sets []oneLimit, w limits) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	path, name, err := settingsFile(cfg, security.FileTools, w.user)
+	if err != nil {
+		return err
+	}
+	out, err := a.changeRules(ctx, cfg, ruleChange{action: "policy limit " + tool, yes: w.yes, plans: func() ([]*filechange.Plan, error) {
+		return planned(path, name, func(before []byte) ([]byte, error) {
+			if w.remove {
+				return edit.UnsetAll(before, []string{"tools", tool})
+			}
+			after := before
+			for _, s := range sets {
+				var err error
+				if after, err = edit.Set(after, s.path, s.value); err != nil {
+					return nil, err
+				}
+			}
+			return after, nil
+		})
+	}})
+	done := tool + " is limited"
+	if w.remove {
+		done = tool + " has no limits of its own any more"
+	}
+	return a.reportRules(out, err, done)
+}

@@ -1,0 +1,326 @@
+package tui
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clean"
+)
+
+// longestMute is the longest that a client can be muted.
+const longestMute = 24 * time.Hour
+
+// key takes one key.
+func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
+	name := k.String()
+	if name == "ctrl+c" {
+		return m.quit()
+	}
+	if m.mode.typing() {
+		return m.typingKey(k, name)
+	}
+	m.note = ""
+	switch name {
+	case "p":
+		return m.panic()
+	case "L":
+		m.backend.Lock()
+		m.say("The key is locked.")
+		return nil
+	case "esc", "backspace":
+		m.halted = nil
+		m.leave()
+		return nil
+	case "q":
+		if m.mode == modeList {
+			return m.quit()
+		}
+		m.leave()
+		return nil
+	}
+	switch m.mode {
+	case modeDetail, modeSheet, modeHelp:
+		return m.readingKey(name)
+	case modeRevoke:
+		return m.revokeKey(name)
+	default:
+		return m.listKey(name)
+	}
+}
+
+// quit ends the screen; the key is let go before anything else.
+func (m *Model) quit() tea.Cmd {
+	m.backend.Lock()
+	m.leave()
+	return tea.Quit
+}
+
+func (m *Model) listKey(name string) tea.Cmd {
+	switch name {
+	case "up", "k":
+		m.move(-1)
+	case "down", "j":
+		m.move(1)
+	case "/":
+		m.mode, m.editor = modeFilter, newEditor(m.filter)
+	case "?":
+		m.mode, m.lines, m.scroll = modeHelp, help(), 0
+	case "r":
+		m.mode, m.standing = modeRevoke, ""
+		if len(m.vault.Standing) > 0 {
+			m.standing = m.vault.Standing[0].GetStandingId()
+		}
+	case "enter", "a", "s", "d", "m":
+		return m.decide(name)
+	}
+	return nil
+}
+
+// decide begins what a key does to the request under the cursor.
+func (m *Model) decide(name string) tea.Cmd {
+	op := m.pending(m.selected)
+	if op == nil {
+		m.say("Nothing waits.")
+		return nil
+	}
+	switch name {
+	case "enter":
+		m.mode, m.lines, m.scroll = modeDetail, m.detail(m.selected), 0
+		return m.look(op, m.card(op).Number)
+	case "a":
+		return m.propose("looking at it", func(ctx context.Context, number string) (*Proposal, error) {
+			return m.backend.Approve(ctx, op, number)
+		}, op)
+	case "s":
+		if !op.GetKeyBound() {
+			m.note, m.bad = "Only a key-bound client can be let do more than one call. a approves this one.", true
+			return nil
+		}
+		m.mode, m.form = modeScope, newForm()
+	case "d":
+		m.mode, m.editor = modeDeny, newEditor("")
+	case "m":
+		if !principalPattern.MatchString(op.GetPrincipal()) {
+			m.note, m.bad = "That is no client's name.", true
+			return nil
+		}
+		m.mode, m.editor = modeMute, newEditor("1h")
+	}
+	return nil
+}
+
+func (m *Model) propose(busy string, make func(context.Context, string) (*Proposal, error), op *vaultv1.Operation) tea.Cmd {
+	if m.busy != "" {
+		return nil
+	}
+	m.busy = busy
+	number := m.card(op).Number
+	return m.call(func(ctx context.Context) tea.Msg {
+		p, err := make(ctx, number)
+		return proposed{p, err}
+	})
+}
+
+// move moves the cursor among what waits.
+func (m *Model) move(by int) {
+	shown := m.filtered()
+	if len(shown) == 0 {
+		m.selected = ""
+		return
+	}
+	at := 0
+	for i, op := range shown {
+		if op.GetOperationId() == m.selected {
+			at = i + by
+		}
+	}
+	m.selected = shown[max(0, min(at, len(shown)-1))].GetOperationId()
+}
+
+// readingKey scrolls, and signs a sheet whose end was seen.
+func (m *Model) readingKey(name string) tea.Cmd {
+	page := max(m.room()-1, 1)
+	switch name {
+	case "up", "k":
+		m.scroll--
+	case "down", "j", "enter":
+		m.scroll++
+	case "pgup":
+		m.scroll -= page
+	case "pgdown", "space", " ":
+		m.scroll += page
+	case "home", "g":
+		m.scroll = 0
+	case "end", "G":
+		m.scroll = m.lastScroll()
+	case "y":
+		if m.mode == modeSheet {
+			return m.signKey()
+		}
+	case "a", "s", "d", "m":
+		if m.mode == modeDetail {
+			return m.decide(name)
+		}
+	}
+	m.lookedAt()
+	return nil
+}
+
+func (m *Model) signKey() tea.Cmd {
+	switch {
+	case m.busy != "" || m.proposal == nil:
+		return nil
+	case !seen(m.now().Sub(m.shownAt), m.seenEnd):
+		if !m.seenEnd {
+			m.note, m.bad = "There is more below: read to its end first (space, end).", true
+		}
+		return nil
+	}
+	needs, err := m.backend.NeedsPassphrase()
+	if err != nil {
+		m.fail(err)
+		return nil
+	}
+	if needs {
+		m.mode, m.editor = modePassphrase, editor{masked: true}
+		return nil
+	}
+	return m.sign(nil)
+}
+
+func (m *Model) sign(passphrase []byte) tea.Cmd {
+	p := m.proposal
+	m.leave()
+	m.busy = "signing " + p.Number + " (touch your security key if it blinks)"
+	return m.call(func(ctx context.Context) tea.Msg {
+		text, err := m.backend.Sign(ctx, p, passphrase)
+		clear(passphrase)
+		return done{text, err}
+	})
+}
+
+// target is what typed characters go to.
+func (m *Model) target() *editor {
+	if m.mode == modeScope {
+		return &m.form.fields[m.form.at]
+	}
+	return &m.editor
+}
+
+// typed takes up what a live field says.
+func (m *Model) typed() {
+	if m.mode == modeFilter {
+		m.filter = string(m.editor.text)
+		m.move(0)
+	}
+}
+
+func (m *Model) typingKey(k tea.KeyPressMsg, name string) tea.Cmd {
+	switch name {
+	case "esc":
+		if m.mode == modeFilter {
+			m.filter = ""
+		}
+		m.leave()
+	case "enter":
+		return m.entered()
+	case "backspace":
+		m.target().backspace()
+		m.typed()
+	case "ctrl+u":
+		m.target().clear()
+		m.typed()
+	case "tab", "down":
+		m.form.at = (m.form.at + 1) % len(m.form.fields)
+	case "shift+tab", "up":
+		m.form.at = (m.form.at + len(m.form.fields) - 1) % len(m.form.fields)
+	default:
+		m.target().insert(k.Text)
+		m.typed()
+	}
+	return nil
+}
+
+// entered takes a typed line. What it says is checked before anything is dispatched.
+func (m *Model) entered() tea.Cmd {
+	if m.mode == modeFilter {
+		m.mode = modeList
+		return nil
+	}
+	op := m.pending(m.selected)
+	if op == nil {
+		m.leave()
+		m.say("That request does not wait any more.")
+		return nil
+	}
+	number := m.card(op).Number
+	switch m.mode {
+	case modePassphrase:
+		return m.sign([]byte(m.editor.take()))
+	case modeDeny:
+		reason := m.editor.take()
+		if len(reason) > 500 {
+			m.note, m.bad = "A reason is at most 500 bytes.", true
+			return nil
+		}
+		m.leave()
+		m.busy = "denying " + number
+		return m.call(func(ctx context.Context) tea.Msg {
+			return done{number + " denied.", m.backend.Deny(ctx, op.GetOperationId(), reason)}
+		})
+	case modeMute:
+		length, err := duration(string(m.editor.text), time.Second, longestMute)
+		if err != nil {
+			m.fail(err)
+			return nil
+		}
+		principal := op.GetPrincipal()
+		m.leave()
+		m.busy = "muting " + clean.Visible(principal)
+		return m.call(func(ctx context.Context) tea.Msg {
+			return done{fmt.Sprintf("%s is muted for %s.", clean.Visible(principal), length), m.backend.Mute(ctx, principal, length)}
+		})
+	case modeScope:
+		within, err := m.form.within()
+		if err != nil {
+			m.fail(err)
+			return nil
+		}
+		m.leave()
+		return m.propose("looking at what the scope covers", func(ctx context.Context, number string) (*Proposal, error) {
+			return m.backend.Scope(ctx, op, number, within)
+		}, op)
+	}
+	return nil
+}
+
+func (m *Model) revokeKey(name string) tea.Cmd {
+	at := 0
+	for i, s := range m.vault.Standing {
+		if s.GetStandingId() == m.standing {
+			at = i
+		}
+	}
+	switch name {
+	case "up", "k":
+		at--
+	case "down", "j":
+		at++
+	case "r", "enter":
+		id := m.standing
+		if !approvalID(id) {
+			return nil
+		}
+		m.leave()
+		m.busy = "ending it"
+		return m.call(func(ctx context.Context) tea.Msg { return done{"It has ended.", m.backend.Revoke(ctx, id)} })
+	}
+	if n := len(m.vault.Standing); n > 0 {
+		m.standing = m.vault.Standing[max(0, min(at, n-1))].GetStandingId()
+	}
+	return nil
+}

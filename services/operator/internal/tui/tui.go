@@ -1,0 +1,418 @@
+// Package tui is the operator's screen: what waits on top, then services, GPUs and history; one key for each decision.
+//
+// It runs in the operator's foreground program at a terminal. It believes nothing that it draws: what agents, clients and the
+// vault say is made visible before it is laid out, and commands are checked before they are dispatched. It decides nothing by
+// itself and holds no key: statements, signatures and calls are the Backend's. Everything but Run is a function of messages.
+package tui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/platform/clean"
+)
+
+// Backend is what the screen needs of the operator's program. Each method may take as long as its context allows and is called
+// from a goroutine of its own. Errors are shown as one line.
+type Backend interface {
+	// Follow tells what there is and what changes (Vault, Services, Host, Problems) until ctx ends, and goes on when a process is
+	// restarted.
+	Follow(ctx context.Context, tell func(tea.Msg))
+	// Card looks at an operation as the executor has it.
+	Card(ctx context.Context, op *vaultv1.Operation, number string) approval.Card
+	// Approve and Scope make what is to be signed.
+	Approve(ctx context.Context, op *vaultv1.Operation, number string) (*Proposal, error)
+	Scope(ctx context.Context, op *vaultv1.Operation, number string, w approval.Within) (*Proposal, error)
+	Deny(ctx context.Context, operationID, reason string) error
+	Mute(ctx context.Context, principal string, length time.Duration) error
+	Revoke(ctx context.Context, standingID string) error
+	// Halt stops everything; it returns within about a second, whoever hangs.
+	Halt(ctx context.Context) []Halted
+	// NeedsPassphrase reports whether Sign takes one now: the key has one and is not held.
+	NeedsPassphrase() (bool, error)
+	// Sign signs what was shown and hands it in, and says what became of it.
+	Sign(ctx context.Context, p *Proposal, passphrase []byte) (string, error)
+	// Held is until when the key is held; Lock lets it go.
+	Held() (until time.Time, ok bool)
+	Lock()
+}
+
+// Proposal is a statement that a person is asked to sign.
+type Proposal struct {
+	Number string
+	Sheet  approval.Sheet
+	Submit func(context.Context, *callv1.HumanStatement) (string, error)
+}
+
+// Halted is one process's answer to a panic.
+type Halted struct {
+	Process string
+	Epoch   uint64
+	Problem string
+	Took    time.Duration
+}
+
+// What a Backend tells.
+type (
+	// Vault is what the vault says there is.
+	Vault struct {
+		// Operations wait, are approved or run; History ended, the newest first.
+		Operations, History []*vaultv1.Operation
+		Standing            []*vaultv1.Standing
+		Muted               []*vaultv1.Mute
+	}
+	// Services are the executor's.
+	Services []*executorv1.ServiceSummary
+	// Host has the GPUs.
+	Host struct{ *executorv1.GetHostResponse }
+	// Problems are why a process does not answer, by its name; empty: all answer.
+	Problems map[string]string
+)
+
+// Messages of the screen to itself.
+type (
+	tick     time.Time
+	cardMsg  struct{ card approval.Card }
+	proposed struct {
+		proposal *Proposal
+		err      error
+	}
+	done struct {
+		text string
+		err  error
+	}
+	haltedMsg []Halted
+)
+
+// mode is what the keys mean now.
+type mode int
+
+const (
+	modeList mode = iota
+	modeDetail
+	modeSheet
+	modePassphrase
+	modeDeny
+	modeMute
+	modeScope
+	modeRevoke
+	modeFilter
+	modeHelp
+)
+
+// typing reports whether keys are text.
+func (m mode) typing() bool {
+	return m == modePassphrase || m == modeDeny || m == modeMute || m == modeScope || m == modeFilter
+}
+
+// Config is what a screen begins with.
+type Config struct {
+	Backend Backend
+	// Small shows what waits alone.
+	Small bool
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// Model is the screen.
+type Model struct {
+	backend Backend
+	ctx     context.Context
+	small   bool
+	now     func() time.Time
+
+	width, height int
+	mode          mode
+	vault         Vault
+	// told: the vault has answered at least once.
+	told     bool
+	services Services
+	host     *executorv1.GetHostResponse
+	problems Problems
+	cards    map[string]approval.Card
+	loading  map[string]bool
+
+	// selected is the operation under the cursor, by id, so that a list that moves takes no key to another one.
+	selected string
+	// standing is the one under the cursor of the list that revokes.
+	standing string
+	filter   string
+	scroll   int
+	editor   editor
+	form     form
+	proposal *Proposal
+	// lines are those of a detail or a sheet, unwrapped.
+	lines []approval.Line
+	// shownAt is when a sheet appeared: keys typed before are no answer to it. seenEnd: all of it was on the screen.
+	shownAt time.Time
+	seenEnd bool
+	busy    string
+	note    string
+	bad     bool
+	halted  []Halted
+}
+
+// settleTime is how long a sheet is on the screen before it can be signed.
+const settleTime = 400 * time.Millisecond
+
+// patience bounds what a key starts; a panic has its own.
+const patience = 30 * time.Second
+
+// New returns a screen; ctx bounds everything that its keys start.
+func New(ctx context.Context, c Config) (*Model, error) {
+	if c.Backend == nil {
+		return nil, errors.New("tui: no backend")
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Model{
+		backend: c.Backend, ctx: ctx, small: c.Small, now: c.Now, width: 80, height: 24,
+		cards: map[string]approval.Card{}, loading: map[string]bool{},
+	}, nil
+}
+
+// Init starts the clock.
+func (m *Model) Init() tea.Cmd { return ticking() }
+
+func ticking() tea.Cmd { return tea.Tick(time.Second, func(t time.Time) tea.Msg { return tick(t) }) }
+
+// Update takes a message.
+func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.width, m.height = max(msg.Width, 20), max(msg.Height, 6)
+		m.lookedAt()
+	case tick:
+		return m, ticking()
+	case tea.KeyPressMsg:
+		return m, m.key(msg)
+	case tea.PasteMsg:
+		if m.mode.typing() {
+			m.target().insert(msg.Content)
+			m.typed()
+		}
+	case Vault:
+		return m, m.take(msg)
+	case Services:
+		m.services = msg
+	case Host:
+		m.host = msg.GetHostResponse
+	case Problems:
+		m.problems = msg
+	case cardMsg:
+		id := msg.card.Operation.GetOperationId()
+		delete(m.loading, id)
+		if m.pending(id) != nil {
+			m.cards[id] = msg.card
+			if m.mode == modeDetail && m.selected == id {
+				m.lines = m.detail(id)
+			}
+		}
+	case proposed:
+		m.busy = ""
+		if msg.err != nil {
+			m.fail(msg.err)
+			break
+		}
+		m.show(msg.proposal)
+	case done:
+		m.busy = ""
+		if msg.err != nil {
+			m.fail(msg.err)
+			break
+		}
+		m.say(msg.text)
+	case haltedMsg:
+		m.busy, m.halted = "", msg
+	}
+	return m, nil
+}
+
+// take takes the vault's list: what is new is looked at, what is gone is forgotten, and the cursor stays on its operation.
+func (m *Model) take(v Vault) tea.Cmd {
+	m.vault, m.told = v, true
+	var look []tea.Cmd
+	live := map[string]bool{}
+	numbers := m.numbers()
+	for _, op := range m.waiting() {
+		id := op.GetOperationId()
+		live[id] = true
+		if card, ok := m.cards[id]; ok {
+			card.Operation, card.Number = op, numbers[id]
+			m.cards[id] = card
+		} else if !m.loading[id] {
+			m.loading[id] = true
+			look = append(look, m.look(op, numbers[id]))
+		}
+	}
+	for id := range m.cards {
+		if !live[id] {
+			delete(m.cards, id)
+		}
+	}
+	if !live[m.selected] {
+		if m.mode == modeSheet || m.mode == modeDetail || m.mode == modeDeny || m.mode == modeScope || m.mode == modeMute || m.mode == modePassphrase {
+			if m.selected != "" && m.busy == "" {
+				m.leave()
+				m.say("That request does not wait any more.")
+			}
+		}
+		m.selected = ""
+	}
+	if m.selected == "" {
+		if shown := m.filtered(); len(shown) > 0 && (m.mode == modeList || m.mode == modeFilter) {
+			m.selected = shown[0].GetOperationId()
+		}
+	}
+	return tea.Batch(look...)
+}
+
+func (m *Model) look(op *vaultv1.Operation, number string) tea.Cmd {
+	return m.call(func(ctx context.Context) tea.Msg { return cardMsg{m.backend.Card(ctx, op, number)} })
+}
+
+// call runs f with a deadline, off the screen's own goroutine.
+func (m *Model) call(f func(context.Context) tea.Msg) tea.Cmd {
+	return func() tea.Msg {
+		ctx, cancel := context.WithTimeout(m.ctx, patience)
+		defer cancel()
+		return f(ctx)
+	}
+}
+
+// waiting are the operations that wait for a decision, the oldest first.
+func (m *Model) waiting() []*vaultv1.Operation {
+	var out []*vaultv1.Operation
+	for _, op := range m.vault.Operations {
+		if op.GetState() == vaultv1.OperationState_OPERATION_STATE_PENDING && approval.IsOperationID(op.GetOperationId()) {
+			out = append(out, op)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *vaultv1.Operation) int { return a.GetAskedAt().AsTime().Compare(b.GetAskedAt().AsTime()) })
+	return out
+}
+
+// filtered are those of the waiting that the filter lets through.
+func (m *Model) filtered() []*vaultv1.Operation {
+	if m.filter == "" {
+		return m.waiting()
+	}
+	var out []*vaultv1.Operation
+	want := strings.ToLower(m.filter)
+	for _, op := range m.waiting() {
+		text := strings.Join(m.card(op).Lines(m.now()), " ")
+		if strings.Contains(strings.ToLower(text), want) {
+			out = append(out, op)
+		}
+	}
+	return out
+}
+
+// pending returns an operation that waits, by its id.
+func (m *Model) pending(id string) *vaultv1.Operation {
+	for _, op := range m.waiting() {
+		if op.GetOperationId() == id {
+			return op
+		}
+	}
+	return nil
+}
+
+func (m *Model) numbers() map[string]string {
+	ids := make([]string, 0, len(m.vault.Operations))
+	for _, op := range m.vault.Operations {
+		ids = append(ids, op.GetOperationId())
+	}
+	return approval.Numbers(ids)
+}
+
+// card is what is known of an operation.
+func (m *Model) card(op *vaultv1.Operation) approval.Card {
+	if card, ok := m.cards[op.GetOperationId()]; ok {
+		return card
+	}
+	return approval.Card{Number: m.numbers()[op.GetOperationId()], Operation: op, Problem: "the executor is being asked"}
+}
+
+// show puts a sheet on the screen.
+func (m *Model) show(p *Proposal) {
+	lines, err := p.Sheet.Lines(m.now())
+	if err != nil {
+		m.fail(err)
+		return
+	}
+	if op := m.pending(m.selected); op != nil {
+		var head []approval.Line
+		for i, text := range m.card(op).Lines(m.now()) {
+			line := approval.Line{Text: text}
+			if i == 0 {
+				line.Kind = approval.Heading
+			}
+			if strings.TrimSpace(text) == approval.Destructive {
+				line.Kind = approval.Danger
+			}
+			head = append(head, line)
+		}
+		lines = append(head, lines...)
+	}
+	m.mode, m.proposal, m.lines, m.scroll, m.seenEnd, m.shownAt = modeSheet, p, lines, 0, false, m.now()
+	m.lookedAt()
+}
+
+// lookedAt notes that the end of a sheet was on the screen.
+func (m *Model) lookedAt() {
+	m.scroll = max(min(m.scroll, m.lastScroll()), 0)
+	if m.mode == modeSheet && m.scroll >= m.lastScroll() {
+		m.seenEnd = true
+	}
+}
+
+// leave goes back to the list and forgets what was typed.
+func (m *Model) leave() {
+	m.editor.clear()
+	m.editor = editor{}
+	m.mode, m.proposal, m.lines, m.scroll = modeList, nil, nil, 0
+}
+
+func (m *Model) say(text string) { m.note, m.bad = text, false }
+
+// fail shows why something was not done.
+func (m *Model) fail(err error) { m.note, m.bad = clean.Line(err.Error(), 500), true }
+
+// principalPattern is how clients are called.
+var principalPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+
+func (m *Model) panic() tea.Cmd {
+	m.halted, m.busy = nil, "panic: telling the vault and the executor"
+	return func() tea.Msg { return haltedMsg(m.backend.Halt(m.ctx)) }
+}
+
+// dangers are the dangerous modes in force.
+func (m *Model) dangers() (out []*vaultv1.Standing) {
+	for _, s := range m.vault.Standing {
+		if s.GetKind() == "dangerous" && s.GetExpiresAt().AsTime().After(m.now()) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func duration(text string, least, most time.Duration) (time.Duration, error) {
+	d, err := time.ParseDuration(strings.TrimSpace(text))
+	if err != nil || d < least || d > most {
+		return 0, fmt.Errorf("a time from %s to %s: 30m, 2h", least, most)
+	}
+	return d, nil
+}

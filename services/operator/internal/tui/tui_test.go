@@ -1,0 +1,497 @@
+package tui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/identity"
+)
+
+const executorID = "spiffe://durward.local/executor/local"
+
+var testNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// desk is a backend that notes what it is asked for.
+type desk struct {
+	calls      []string
+	passphrase bool
+	held       bool
+	signErr    error
+	cardReason string
+}
+
+func (d *desk) note(format string, args ...any) {
+	d.calls = append(d.calls, fmt.Sprintf(format, args...))
+}
+
+func (d *desk) Follow(context.Context, func(tea.Msg)) {}
+
+func (d *desk) Card(_ context.Context, op *vaultv1.Operation, number string) approval.Card {
+	return approval.Card{Number: number, Operation: op, Preview: preview(), Problem: d.cardReason}
+}
+
+func preview() *executorv1.PreviewCallResponse {
+	return &executorv1.PreviewCallResponse{Epoch: 3, Audience: executorID, Plan: []string{"start demo-chat"},
+		Subject: &callv1.Subject{Label: "service demo-chat", Entry: []byte(`{"argv":["/usr/bin/demo","a","b","c","d","e"],"id":"demo-chat"}`)}}
+}
+
+func (d *desk) signer() approval.Signer {
+	id, err := identity.Parse(executorID)
+	if err != nil {
+		panic(err)
+	}
+	return approval.Signer{Operator: "alice", Executor: id, Now: testNow}
+}
+
+func (d *desk) Approve(_ context.Context, op *vaultv1.Operation, number string) (*Proposal, error) {
+	d.note("approve %s", op.GetOperationId()[:4])
+	st, err := d.signer().Approve(op, preview())
+	if err != nil {
+		return nil, err
+	}
+	return &Proposal{Number: number, Sheet: approval.SheetOf(st, preview().GetSubject().GetEntry())}, nil
+}
+
+func (d *desk) Scope(_ context.Context, op *vaultv1.Operation, number string, w approval.Within) (*Proposal, error) {
+	d.note("scope %s %s %d %v %v %v", op.GetOperationId()[:4], w.For, w.Uses, w.Free, w.Tools, w.Any)
+	scope, err := approval.NewScope(op, w)
+	if err != nil {
+		return nil, err
+	}
+	st, err := d.signer().Scope(scope, []*executorv1.PreviewCallResponse{preview()})
+	if err != nil {
+		return nil, err
+	}
+	return &Proposal{Number: number, Sheet: approval.ScopeSheet(st, []*executorv1.PreviewCallResponse{preview()})}, nil
+}
+
+func (d *desk) Deny(_ context.Context, id, reason string) error {
+	d.note("deny %s %s", id[:4], reason)
+	return nil
+}
+
+func (d *desk) Mute(_ context.Context, principal string, length time.Duration) error {
+	d.note("mute %s %s", principal, length)
+	return nil
+}
+
+func (d *desk) Revoke(_ context.Context, id string) error {
+	d.note("revoke %s", id[:4])
+	return nil
+}
+
+func (d *desk) Halt(context.Context) []Halted {
+	d.note("halt")
+	return []Halted{{Process: "vault", Epoch: 4}, {Process: "executor", Problem: "it did not answer\x1b[2J in time"}}
+}
+
+func (d *desk) NeedsPassphrase() (bool, error) { return d.passphrase && !d.held, nil }
+
+func (d *desk) Sign(_ context.Context, p *Proposal, passphrase []byte) (string, error) {
+	d.note("sign %s %s %s", p.Sheet.Statement.Kind, p.Number, passphrase)
+	return "signed", d.signErr
+}
+
+func (d *desk) Held() (time.Time, bool) { return testNow.Add(4 * time.Minute), d.held }
+
+func (d *desk) Lock() { d.held = false; d.note("lock") }
+
+// stage is a screen that is driven by hand.
+type stage struct {
+	t     *testing.T
+	m     *Model
+	d     *desk
+	clock time.Time
+	quit  bool
+}
+
+func newStage(t *testing.T, width, height int) *stage {
+	t.Helper()
+	s := &stage{t: t, d: &desk{}, clock: testNow}
+	var err error
+	if s.m, err = New(t.Context(), Config{Backend: s.d, Now: func() time.Time { return s.clock }}); err != nil {
+		t.Fatal(err)
+	}
+	s.send(tea.WindowSizeMsg{Width: width, Height: height})
+	return s
+}
+
+// send passes a message, and what its commands answer, as the program would.
+func (s *stage) send(msg tea.Msg) {
+	s.t.Helper()
+	_, cmd := s.m.Update(msg)
+	s.run(cmd)
+	s.check()
+}
+
+func (s *stage) run(cmd tea.Cmd) {
+	if cmd == nil {
+		return
+	}
+	switch msg := cmd().(type) {
+	case tea.BatchMsg:
+		for _, c := range msg {
+			s.run(c)
+		}
+	case tea.QuitMsg:
+		s.quit = true
+	case tick, nil:
+	default:
+		_, next := s.m.Update(msg)
+		s.run(next)
+	}
+}
+
+// check holds every screen to its size, and to holding nothing that a terminal obeys but our own colours.
+func (s *stage) check() {
+	s.t.Helper()
+	lines := s.m.screen()
+	if len(lines) > s.m.height {
+		s.t.Fatalf("%d lines on a screen of %d", len(lines), s.m.height)
+	}
+	for _, line := range lines {
+		if w := ansi.StringWidth(line); w > s.m.width {
+			s.t.Fatalf("a line of %d on a screen of %d: %q", w, s.m.width, line)
+		}
+		if strings.ContainsFunc(ansi.Strip(line), commands) || !onlyColours(line) {
+			s.t.Fatalf("the terminal would obey %q", line)
+		}
+	}
+}
+
+// onlyColours reports whether every escape code of a line is a colour (SGR).
+func onlyColours(line string) bool {
+	for {
+		_, rest, found := strings.Cut(line, "\x1b")
+		if !found {
+			return true
+		}
+		end := strings.IndexFunc(rest, func(r rune) bool { return r >= '@' && r <= '~' && r != '[' })
+		if !strings.HasPrefix(rest, "[") || end < 0 || rest[end] != 'm' {
+			return false
+		}
+		line = rest[end+1:]
+	}
+}
+
+func (s *stage) text() string { return ansi.Strip(strings.Join(s.m.screen(), "\n")) }
+
+var special = map[string]rune{"enter": tea.KeyEnter, "esc": tea.KeyEscape, "down": tea.KeyDown, "up": tea.KeyUp, "tab": tea.KeyTab,
+	"end": tea.KeyEnd, "pgdown": tea.KeyPgDown, "backspace": tea.KeyBackspace}
+
+func (s *stage) keys(names ...string) {
+	s.t.Helper()
+	for _, name := range names {
+		if code, ok := special[name]; ok {
+			s.send(tea.KeyPressMsg{Code: code})
+			continue
+		}
+		if name == "ctrl+c" || name == "ctrl+u" {
+			s.send(tea.KeyPressMsg{Code: rune(name[5]), Mod: tea.ModCtrl})
+			continue
+		}
+		for _, r := range name {
+			s.send(tea.KeyPressMsg{Code: r, Text: string(r)})
+		}
+	}
+}
+
+func (s *stage) sees(texts ...string) {
+	s.t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(s.text(), text) {
+			s.t.Errorf("%q is not on the screen:\n%s", text, s.text())
+		}
+	}
+}
+
+func (s *stage) asked(want ...string) {
+	s.t.Helper()
+	if !slices.Equal(s.d.calls, want) {
+		s.t.Errorf("asked for %q, want %q", s.d.calls, want)
+	}
+	s.d.calls = nil
+}
+
+func operation(n int, tool string) *vaultv1.Operation {
+	found, _ := contract.Lookup(tool)
+	return &vaultv1.Operation{
+		OperationId: fmt.Sprintf("%04x", n) + strings.Repeat("0", 28), State: vaultv1.OperationState_OPERATION_STATE_PENDING,
+		Principal: "claude-code", Session: "s-abc", Channel: callv1.Channel_CHANNEL_CLI, KeyBound: true, Tool: found.Ref(), Tier: found.Tier,
+		Arguments: []byte(`{"service_id":"demo-chat"}`), AgentReason: "please", Audience: executorID, Epoch: 3, RequestId: "r-1",
+		AskedAt: timestamppb.New(testNow.Add(time.Duration(n) * time.Second)), ExpiresAt: timestamppb.New(testNow.Add(29 * time.Minute)),
+	}
+}
+
+func standing(kind string) *vaultv1.Standing {
+	return &vaultv1.Standing{StandingId: grant.NewID(), Kind: kind, Operator: "alice", Principal: "cursor", Session: "s-zzz", Uses: 5, UsesLeft: 3,
+		GrantedAt: timestamppb.New(testNow), ExpiresAt: timestamppb.New(testNow.Add(time.Hour))}
+}
+
+// TestNothingIsSignedUnseen: not before the end was on the screen, not by a key that was typed before, not for another request.
+func TestNothingIsSignedUnseen(t *testing.T) {
+	s := newStage(t, 80, 24)
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
+	s.keys("a")
+	s.asked("approve 0001")
+	s.sees("WRITE  start_service", "esc back", "read to its end", "more lines below")
+	s.keys("y")
+	s.asked()
+	s.clock = s.clock.Add(time.Second)
+	s.keys("y")
+	s.sees("There is more below")
+	s.asked()
+	s.keys("end")
+	s.sees("the end", "y sign it")
+	s.keys("y")
+	s.asked("sign approve " + s.m.numbers()[operation(1, "start_service").GetOperationId()] + " ")
+	s.sees("signed")
+
+	// A sheet that fits is not signed by a key that was on its way.
+	s = newStage(t, 200, 60)
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
+	s.keys("ay")
+	s.asked("approve 0001")
+	s.clock = s.clock.Add(time.Second)
+	// Its request is decided elsewhere while the sheet is looked at.
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(2, "start_service")}})
+	s.sees("does not wait any more")
+	s.keys("y")
+	s.asked()
+	// Esc signs nothing.
+	s.keys("a", "esc", "y")
+	s.asked("approve 0002")
+}
+
+// TestCursorStaysOnItsRequest: a list that moves takes no key to another request.
+func TestCursorStaysOnItsRequest(t *testing.T) {
+	s := newStage(t, 80, 24)
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(5, "start_service"), operation(7, "stop_service")}})
+	s.keys("down")
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(6, "start_service"), operation(5, "start_service"), operation(7, "stop_service")}})
+	s.keys("d", "no", "enter")
+	s.asked("deny 0007 no")
+	// What is gone while a reason is typed is not denied in another's place.
+	s.keys("d", "reason")
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(5, "start_service")}})
+	s.keys("enter")
+	if slices.ContainsFunc(s.d.calls, func(c string) bool { return strings.HasPrefix(c, "deny") }) {
+		t.Errorf("%q", s.d.calls)
+	}
+}
+
+func TestPassphrase(t *testing.T) {
+	s := newStage(t, 200, 60)
+	s.d.passphrase = true
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
+	s.keys("a")
+	s.clock = s.clock.Add(time.Second)
+	s.keys("y", "pqL secret")
+	s.sees("Passphrase of your signing key: ••••••••••")
+	if strings.Contains(s.text(), "secret") {
+		t.Errorf("the passphrase is on the screen:\n%s", s.text())
+	}
+	s.keys("enter")
+	number := s.m.numbers()[operation(1, "start_service").GetOperationId()]
+	s.asked("approve 0001", "sign approve "+number+" pqL secret")
+	// Nothing of it is left behind.
+	if len(s.m.editor.text) > 0 {
+		t.Error("the passphrase is still there")
+	}
+	s.d.held = true
+	s.sees("key open 3:59 (L locks)")
+	s.keys("L")
+	s.asked("lock")
+	s.keys("q")
+	s.asked("lock")
+	if !s.quit {
+		t.Error("q does not end it")
+	}
+}
+
+func TestScopeForm(t *testing.T) {
+	s := newStage(t, 80, 24)
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
+	for _, bad := range [][]string{{"ctrl+u", "9h"}, {"ctrl+u", "soon"}, {"tab", "ctrl+u", "0"}, {"tab", "ctrl+u", "x"}, {"tab", "tab", "tab", "tab", "ctrl+u", "perhaps"}} {
+		s.keys("s")
+		s.keys(bad...)
+		s.keys("enter")
+		s.asked()
+		if s.m.mode != modeScope || !s.m.bad {
+			t.Errorf("%v was taken:\n%s", bad, s.text())
+		}
+		s.keys("esc")
+	}
+	s.keys("s", "ctrl+u", "2h", "tab", "ctrl+u", "20", "tab", "tab", "stop_service", "enter")
+	s.asked("scope 0001 2h0m0s 20 [] [stop_service] false")
+	s.sees("Without asking you again", "start_service, st")
+	// A bearer client's request has no scope.
+	s.keys("esc")
+	bearer := operation(1, "start_service")
+	bearer.KeyBound = false
+	s.send(Vault{Operations: []*vaultv1.Operation{bearer}})
+	s.keys("s")
+	s.sees("Only a key-bound client")
+	s.asked()
+}
+
+func TestMuteAndRevoke(t *testing.T) {
+	s := newStage(t, 80, 24)
+	st := standing("scope")
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}, Standing: []*vaultv1.Standing{st, standing("dangerous")},
+		Muted: []*vaultv1.Mute{{Principal: "bob", Until: timestamppb.New(testNow)}}})
+	s.keys("m", "ctrl+u", "25h", "enter")
+	s.asked()
+	s.keys("ctrl+u", "2h", "enter")
+	s.asked("mute claude-code 2h0m0s")
+	s.keys("r")
+	s.sees("DANGEROUS MODE", "3 of 5 uses left", "bob is muted")
+	s.keys("r")
+	s.asked("revoke " + st.GetStandingId()[:4])
+	// A hostile vault's names go nowhere.
+	hostile := operation(2, "start_service")
+	hostile.Principal = "x\x1b[2J"
+	s.send(Vault{Operations: []*vaultv1.Operation{hostile}, Standing: []*vaultv1.Standing{{StandingId: "../../x\x1b"}}})
+	s.keys("m", "r", "r", "enter")
+	s.asked()
+}
+
+func TestPanicIsOneKey(t *testing.T) {
+	for name, keys := range map[string][]string{"list": {"p"}, "detail": {"enter", "p"}, "sheet": {"a", "p"}, "revoke": {"r", "p"}, "help": {"?", "p"}} {
+		s := newStage(t, 80, 24)
+		s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
+		s.keys(keys...)
+		if !slices.Contains(s.d.calls, "halt") {
+			t.Errorf("%s: no panic", name)
+		}
+		s.sees("vault halted, epoch 4", "executor did not halt")
+	}
+	// It is a letter where text is typed.
+	s := newStage(t, 80, 24)
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
+	s.keys("d", "p", "enter")
+	s.asked("deny 0001 p")
+}
+
+func TestDangerBanner(t *testing.T) {
+	s := newStage(t, 80, 24)
+	s.send(Vault{Standing: []*vaultv1.Standing{standing("scope")}})
+	if strings.Contains(s.text(), "DANGEROUS") {
+		t.Error("a scope is no danger")
+	}
+	s.send(Vault{Standing: []*vaultv1.Standing{standing("dangerous")}})
+	s.sees("DANGEROUS MODE: cursor (s-zzz) until")
+	s.clock = s.clock.Add(2 * time.Hour)
+	if strings.Contains(s.text(), "DANGEROUS") {
+		t.Error("it is over, and the banner shows")
+	}
+}
+
+// TestHostileNames: nothing that anybody says moves the cursor, hides, or looks like the screen's own (SEC-T1, T2).
+func TestHostileNames(t *testing.T) {
+	hostile := "\x1b[2J\x1b]0;owned\x07\u202eevil\u200b\r\nK7F3  READ  harmless\u009b31m" + strings.Repeat("日本", 40) + "\x00\xff"
+	for _, size := range [][2]int{{80, 24}, {200, 60}, {20, 6}} {
+		s := newStage(t, size[0], size[1])
+		op := operation(1, "switch_mode")
+		op.Principal, op.Session, op.ClientName, op.AgentReason, op.Rule = hostile, hostile, hostile, hostile, hostile
+		op.Arguments, op.Audience, op.RequestId, op.DecidedBy = []byte(hostile), hostile, hostile, hostile
+		past := operation(2, "stop_service")
+		past.State, past.Principal, past.DecidedBy = vaultv1.OperationState_OPERATION_STATE_DONE, hostile, hostile
+		st := standing("dangerous")
+		st.Principal, st.Session = hostile, hostile
+		s.d.cardReason = hostile
+		s.send(Vault{Operations: []*vaultv1.Operation{op, operation(3, "stop_service")}, History: []*vaultv1.Operation{past},
+			Standing: []*vaultv1.Standing{st}, Muted: []*vaultv1.Mute{{Principal: hostile}}})
+		s.send(Services{{ServiceId: hostile, Model: hostile}})
+		s.send(Host{&executorv1.GetHostResponse{Gpus: []*executorv1.GpuHolders{{Gpu: &executorv1.Gpu{Name: hostile, Problem: hostile}}}}})
+		s.send(Problems{"vault": hostile})
+		s.send(done{err: errors.New(hostile)})
+		for _, keys := range [][]string{{"down"}, {"up"}, {"enter"}, {"end"}, {"esc"}, {"a"}, {"esc"}, {"r"}, {"esc"}, {"?"}, {"esc"}, {"/"}} {
+			s.keys(keys...)
+		}
+		s.send(tea.PasteMsg{Content: hostile})
+		s.keys("enter")
+	}
+}
+
+// TestNothingIsCutSilently: what does not fit says so, and is there behind enter.
+func TestNothingIsCutSilently(t *testing.T) {
+	s := newStage(t, 80, 24)
+	long := operation(1, "start_service")
+	long.AgentReason = strings.Repeat("word ", 2000)
+	s.send(Vault{Operations: []*vaultv1.Operation{long, operation(2, "stop_service"), operation(3, "stop_service")}})
+	s.sees("more lines: enter", "stop_service")
+	s.keys("enter")
+	s.sees("more lines below")
+	var seen strings.Builder
+	for range 400 {
+		seen.WriteString(s.text())
+		if strings.Contains(s.text(), "the end") {
+			break
+		}
+		s.keys("pgdown")
+	}
+	if got := strings.Count(seen.String(), "word"); got < 1900 {
+		t.Errorf("of 2000 words %d can be read", got)
+	}
+	// More requests than lines.
+	var many []*vaultv1.Operation
+	for n := range 60 {
+		many = append(many, operation(n+1, "stop_service"))
+	}
+	s.keys("esc")
+	s.send(Vault{Operations: many})
+	s.sees("60 waiting", "more wait: ↑↓")
+	for range 59 {
+		s.keys("down")
+	}
+	s.keys("d", "enter")
+	if last := s.d.calls[len(s.d.calls)-1]; last != "deny 003c " {
+		t.Errorf("the last one cannot be reached: %q", last)
+	}
+}
+
+func TestScreens(t *testing.T) {
+	for _, size := range [][2]int{{80, 24}, {200, 60}} {
+		s := newStage(t, size[0], size[1])
+		s.sees("has not answered yet")
+		op := operation(1, "switch_mode")
+		op.Arguments = []byte(`{"mode_id":"coding","plan_digest":"` + strings.Repeat("a", 64) + `"}`)
+		past := operation(9, "stop_service")
+		past.State, past.DecidedBy = vaultv1.OperationState_OPERATION_STATE_DENIED, "alice"
+		s.send(Vault{Operations: []*vaultv1.Operation{op, operation(2, "stop_service")}, History: []*vaultv1.Operation{past}})
+		s.send(Services{{ServiceId: "chat", State: executorv1.ServiceState_SERVICE_STATE_RUNNING, Model: "demo-1b"}, {ServiceId: "coder"}})
+		s.send(Host{&executorv1.GetHostResponse{Gpus: []*executorv1.GpuHolders{{Gpu: &executorv1.Gpu{MemoryTotalMib: 24576, MemoryUsedMib: 9216, MemoryFreeMib: 15360}}}}})
+		s.sees("2 waiting", "DESTRUCTIVE  switch_mode mode_id=coding", approval.Destructive[:40], "stop_service service_id=demo-chat",
+			"── services", "chat", "running", "GPU 0", "█", "15.0 GiB free of 24.0 GiB", "── history", "denied by alice", "a approve", "p PANIC")
+		s.send(Problems{"vault": "the vault cannot be reached"})
+		s.sees("vault: the vault cannot be reached", "2 waiting")
+		s.send(Problems{})
+		if strings.Contains(s.text(), "cannot be reached") {
+			t.Error("a problem that is over is shown")
+		}
+		s.keys("/", "coding", "enter")
+		s.sees(`1 match "coding"`)
+		s.keys("/", "esc", "?")
+		s.sees("PANIC: the vault and the executor", "esc back")
+		s.keys("q")
+		if s.quit {
+			t.Error("q in help ends everything")
+		}
+	}
+}
