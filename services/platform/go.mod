@@ -6,6 +6,7 @@ go 1.26.0
 replace durward.internal/proto => ../../proto
 
 require (
+	github.com/cedar-policy/cedar-go v1.9.0
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3
 	github.com/goccy/go-yaml v1.19.2
 	github.com/gowebpki/jcs v1.0.2
@@ -14,7 +15,6 @@ require (
 )
 
 require (
-	github.com/cedar-policy/cedar-go v1.9.0 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	go.opentelemetry.io/otel/log v1.47.0 // indirect

@@ -91,7 +91,7 @@ func (h *Host) AddKeyBound(name string, flags ...string) {
 func (h *Host) addClient(name string, flags []string) {
 	h.t.Helper()
 	before, running := h.vaultClients()
-	h.Durward(append([]string{"client", "add", name}, flags...)...)
+	h.Durward(append([]string{"client", "add", name, "--yes"}, flags...)...)
 	if !running {
 		return
 	}

@@ -130,7 +130,7 @@ func TestReadWithoutAPermit(t *testing.T) {
 func TestPermitThatNoLongerCovers(t *testing.T) {
 	for _, era := range []string{"sessions", "stateless"} {
 		t.Run(era, func(t *testing.T) {
-			e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond, permits: 16 * time.Second}) // renewed with 15 s to go
+			e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond})
 			call := e.callers(t, tokenAgent, "")[era]
 			if a := call(t, "gpu_status", `{}`); a.Status != "ok" {
 				t.Fatalf("before: %s", a.tool.Structured)

@@ -60,7 +60,7 @@ func (a *Authority) confirm(ctx context.Context, c *call, n *notes, begin func()
 		a.beginning.RLock()
 		defer a.beginning.RUnlock()
 		switch now := a.Control(); {
-		case now.Halted:
+		case haltHolds(now.Halted):
 			return &refusal{callv1.Code_CODE_HALTED, errors.New("halted while the call waited for its turn")}
 		case !epochHolds(c.grant.GetEpoch(), now.Epoch):
 			return &refusal{callv1.Code_CODE_EXPIRED, errors.New("the epoch was raised while the call waited for its turn")}
@@ -112,7 +112,7 @@ func Continue(ctx context.Context, begin func()) error {
 func (a *Authority) proceed(c *call, begin func()) error {
 	a.beginning.RLock()
 	defer a.beginning.RUnlock()
-	if now := a.Control(); now.Halted || !epochHolds(c.grant.GetEpoch(), now.Epoch) {
+	if now := a.Control(); haltHolds(now.Halted) || !epochHolds(c.grant.GetEpoch(), now.Epoch) {
 		return &refusal{callv1.Code_CODE_HALTED, errors.New("halted, or the epoch raised, in the middle of a change")}
 	}
 	begin()
@@ -124,7 +124,7 @@ func (a *Authority) proceed(c *call, begin func()) error {
 func (a *Authority) Proceed(begin func()) error {
 	a.beginning.RLock()
 	defer a.beginning.RUnlock()
-	if a.Control().Halted {
+	if haltHolds(a.Control().Halted) {
 		return &refusal{callv1.Code_CODE_HALTED, errors.New("halted in the middle of a change")}
 	}
 	begin()

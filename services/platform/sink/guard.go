@@ -49,6 +49,9 @@ func toolIs(granted, own *callv1.ToolRef) bool { return proto.Equal(granted, own
 
 func audienceIs(named, self string) bool { return named == self }
 
+// haltHolds reports whether what is halted stays so.
+func haltHolds(halted bool) bool { return halted }
+
 func epochHolds(granted, own uint64) bool { return granted >= own }
 
 func argumentsMatch(granted, own []byte) bool { return bytes.Equal(granted, own) }

@@ -15,16 +15,23 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/security/custody"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
 
+// GuardOwnership is the guard against a file of rules that the gateway's user may write.
+const GuardOwnership = "ownership"
+
 // Guards are the names that Weaken takes: each switches one guard off.
 var Guards = []string{
-	"required", "grant", "permit", "in-force", "audience", "epoch", "tool", "arguments", "subject", "spent", "statement", "uses",
-	"intent", "redeem", "confirm", "one-call", "tokenise", "any-subject", "unattended-arguments", "dangerous-flag", rpc.GuardCallers, rpc.GuardSpans,
+	"required", "grant", "permit", "in-force", "audience", "epoch", "halted", "tool", "arguments", "subject", "spent", "statement", "uses",
+	"intent", "redeem", "confirm", "one-call", "tokenise", "any-subject",
+	"unattended-arguments", "dangerous-flag", GuardOwnership, reserve.GuardReserve, rpc.GuardCallers, rpc.GuardSpans,
 }
 
 var (
@@ -42,6 +49,14 @@ func Weaken(names string) error {
 			rpc.WeakenCallers()
 		case name == rpc.GuardSpans:
 			rpc.WeakenSpans()
+		case name == reserve.GuardReserve:
+			reserve.WeakenReserve()
+		case name == GuardOwnership:
+			custody.WeakenOwnership()
+		case slices.Contains(desktop.Guards, name):
+			if err := desktop.Weaken(name); err != nil {
+				return err
+			}
 		case !slices.Contains(Guards, name):
 			return fmt.Errorf("no guard is called %q; there are %s", name, strings.Join(Guards, ", "))
 		}
@@ -88,6 +103,8 @@ func permitInForce(p *callv1.Permit, now time.Time) bool {
 func toolIs(granted, own *callv1.ToolRef) bool { return weak("tool") || proto.Equal(granted, own) }
 
 func audienceIs(named, self string) bool { return weak("audience") || named == self }
+
+func haltHolds(halted bool) bool { return halted && !weak("halted") }
 
 func epochHolds(granted, own uint64) bool { return weak("epoch") || granted >= own }
 

@@ -213,7 +213,7 @@ func (a *Authority) spend(ctx context.Context, key string, c *call, use *Use) er
 	if use != nil && use.Limit == 0 {
 		use = nil // a statement without a number of uses (dangerous mode) is bounded by its time alone
 	}
-	if a.Control().Halted {
+	if haltHolds(a.Control().Halted) {
 		a.release(ctx, c)
 		return a.refuse(ctx, c, callv1.Code_CODE_HALTED, errors.New("halted while the vault redeemed"))
 	}
@@ -261,7 +261,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 		return a.notActed(ctx, key, c, outcome, callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
 	}
 
-	if a.Control().Halted {
+	if haltHolds(a.Control().Halted) {
 		return a.notActed(ctx, key, c, outcome, callv1.Code_CODE_HALTED, errors.New("halted while the intent was recorded"))
 	}
 

@@ -269,7 +269,7 @@ func (a *Authority) checkGrant(ctx context.Context, c *call, g *callv1.Grant) er
 	if !audienceIs(g.GetAudience(), a.self) {
 		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is for another sink"))
 	}
-	if c.tool.Tier != optionsv1.Tier_TIER_READ && a.Control().Halted {
+	if c.tool.Tier != optionsv1.Tier_TIER_READ && haltHolds(a.Control().Halted) {
 		return a.refuse(ctx, c, callv1.Code_CODE_HALTED, errors.New("halted"))
 	}
 	if !epochHolds(g.GetEpoch(), a.Control().Epoch) {

@@ -3,15 +3,20 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorstore "durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/recorder/spool"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/sink"
 )
@@ -84,5 +89,66 @@ func TestAFullDiskLetsStoppingThrough(t *testing.T) {
 		if err := write(); err != nil || !kept.Given() {
 			t.Errorf("%s on a full disk: %v, reserve given up: %v", what, err, kept.Given())
 		}
+	}
+}
+
+// TestAReallyFullDisk: the executor's own database and spool on a file system without a byte left.
+func TestAReallyFullDisk(t *testing.T) {
+	dir := platformtest.SmallDisk(t, 12<<20)
+	if dir == "" {
+		return
+	}
+	durable, err := executorstore.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer durable.Close()
+	waiting, err := spool.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer waiting.Close()
+	kept, err := reserve.Open(dir, 4<<20)
+	if err != nil || kept.Given() {
+		t.Fatalf("the reserve: %v, given up: %v", err, kept.Given())
+	}
+	store, records := reservedStore{durable, kept}, reservedSpool{waiting, kept}
+	platformtest.Fill(t, filepath.Join(dir, "ballast"))
+	spend := func(tool string, n int) *sink.Spend {
+		return &sink.Spend{
+			Key: fmt.Sprintf("%s/%d", tool, n), Operation: fmt.Sprint(tool, n), Use: 1, Tool: tool, Arguments: make([]byte, 1000),
+			ArgumentsDigest: make([]byte, 32), At: time.Now(), Until: time.Now().Add(time.Hour),
+		}
+	}
+	// What is left in the last pages of the files may take a few.
+	var full error
+	for n := 0; n < 1000 && full == nil; n++ {
+		full = store.Spend(t.Context(), spend("start_service", n))
+	}
+	if !fault.Is(full, callv1.Code_CODE_UNAVAILABLE) || kept.Given() {
+		t.Fatalf("starts on a full disk end with %v, reserve given up: %v", full, kept.Given())
+	}
+	stop := spend("stop_service", 1)
+	if err := store.Spend(t.Context(), stop); err != nil || !kept.Given() {
+		t.Fatalf("a stop on a full disk: %v, reserve given up: %v", err, kept.Given())
+	}
+	if err := store.Spend(t.Context(), spend("start_service", 5000)); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) {
+		t.Errorf("a start takes of the reserve: %v", err)
+	}
+	raw, err := proto.Marshal(&auditv1.Record{Kind: auditv1.Kind_KIND_INTENT, Tool: "stop_service"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{
+		"its intent's record": records.Commit(t.Context(), recorder.Change{Add: []recorder.Row{{ID: 1, Record: raw}}}),
+		"its outcome":         store.Finish(t.Context(), stop.Key, &sink.Result{State: sink.StateDone, OK: true}),
+		"a halt":              store.SetControl(t.Context(), sink.Control{Epoch: 2, Halted: true}),
+	} {
+		if err != nil {
+			t.Errorf("%s on a full disk: %v", what, err)
+		}
+	}
+	if now, err := durable.Control(t.Context()); err != nil || !now.Halted {
+		t.Errorf("on the disk: %v, %v", now, err)
 	}
 }

@@ -154,9 +154,9 @@ func (r *rules) check(ctx context.Context) {
 	if err != nil {
 		problem = clean.Line(err.Error(), 500)
 	}
-	switch {
-	case problem == r.problem:
-	case problem == "":
+	switch problem {
+	case r.problem:
+	case "":
 		r.cfg.Logger.Info(rulesName + " is good again")
 	default:
 		r.cfg.Logger.Error("NOT TAKEN OVER: what was in force stays", "file", rulesName, "error", problem)

@@ -59,8 +59,6 @@ type Scope struct {
 	tools  []contract.Tool
 	// arguments are those that were asked for.
 	arguments map[string]json.RawMessage
-	// because says why any definition will do although nobody asked for that.
-	because string
 }
 
 // NewScope holds a wish against the contract. The operation is one that waits, of a key-bound client.
@@ -106,7 +104,7 @@ func NewScope(op *vaultv1.Operation, w Within) (*Scope, error) {
 		}
 	}
 	if s.takes(planArgument) {
-		s.because = "a plan depends on what runs at that time, so none can be named beforehand"
+		// A plan depends on what runs at that time, so none can be named beforehand.
 		s.within.Any = true
 		if !slices.Contains(s.within.Free, planArgument) {
 			s.within.Free = append(slices.Clone(s.within.Free), planArgument)
@@ -251,9 +249,6 @@ func (s Signer) Dangerous(session *vaultv1.OpenSession, life time.Duration, epoc
 	return st, nil
 }
 
-// Because says why any definition will do although nobody asked for that; "" where that is not so.
-func (s *Scope) Because() string { return s.because }
-
 func pointer(argument string) string {
 	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(argument)
 }
@@ -287,6 +282,9 @@ func Words(st *statement.Statement, now time.Time) []string {
 	}
 	if st.AnySubject {
 		lines = append(lines, "  on WHATEVER the executor's catalogue says of it at that time: what runs then is not shown to you now")
+		if slices.Contains(st.Free, pointer(planArgument)) {
+			lines = append(lines, "  (a plan depends on what runs at that time, so none can be named beforehand)")
+		}
 	} else {
 		lines = append(lines, fmt.Sprintf("  on the %d definitions below and no others: a changed catalogue entry asks you again", len(st.SubjectDigests)))
 	}

@@ -31,7 +31,7 @@ func (a *app) forCompletion(cmd *cobra.Command, f func(context.Context, *session
 	}
 	defer s.close()
 	s.parting = nil // a shell's line has no room for warnings
-	_ = f(ctx, s) // an incomplete completion is a completion
+	_ = f(ctx, s)   // an incomplete completion is a completion
 }
 
 // completeServices completes service ids.

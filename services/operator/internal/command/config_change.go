@@ -105,7 +105,7 @@ func (a *app) changeRules(ctx context.Context, cfg home.Config, r ruleChange) (*
 	if !r.yes && !output.IsTerminal(a.streams.In) {
 		return nil, denied(byHand, "there is no terminal to ask at, and only a human changes the rules")
 	}
-	vault := a.vaultForChanges(ctx)
+	ctx, vault := a.vaultForChanges(ctx)
 	defer vault.close()
 	statements := make([]*statement.Statement, len(plans))
 	for i, p := range plans {
@@ -152,13 +152,19 @@ func (a *app) makeChanges(
 		out.Files = append(out.Files, ruleFile{File: p.Name, Path: p.Path, Before: c.Before, After: c.After})
 		a.record(ctx, cfg, &auditv1.Body{
 			Action: clean.Line(r.action, 128), Summary: clean.Line(r.action, 500), Persistent: true, DecisionSource: "operator:" + cfg.Operator,
-			Statement: signed[i],
-			Details:   map[string]string{"file": clean.Line(p.Name, 256), "digest_before": orElse(c.Before, "none"), "digest_after": orElse(c.After, "none")},
+			// The statement itself stands in the vault's record, who verified it; its digest ties the two together.
+			Details: map[string]string{"file": clean.Line(p.Name, 256), "digest_before": orElse(c.Before, "none"), "digest_after": orElse(c.After, "none"),
+				"statement": statementDigest(signed[i])},
 		})
 	}
 	var err error
 	out.InForce, err = a.awaitAdoption(ctx, vault, plans)
 	return out, err
+}
+
+func statementDigest(h *callv1.HumanStatement) string {
+	sum := canonical.Digest(h.GetStatement())
+	return canonical.FormatDigest(sum[:])
 }
 
 // reportRules says what became of a change.
@@ -347,7 +353,6 @@ func (a *app) signAll(ctx context.Context, side signingSide, statements []*state
 type changeVault struct {
 	session *session
 	epoch   uint64
-	ctx     context.Context //nolint:containedctx // it carries the request id of this connection
 }
 
 func (v changeVault) close() {
@@ -358,16 +363,16 @@ func (v changeVault) close() {
 
 // vaultForChanges connects to the vault and asks for its epoch. Where it does not answer, the executor's epoch is as good: the
 // statement is evidence then, and opens nothing.
-func (a *app) vaultForChanges(ctx context.Context) changeVault {
+func (a *app) vaultForChanges(ctx context.Context) (context.Context, changeVault) {
 	v := changeVault{epoch: 1}
 	ctx, s, err := a.connect(ctx)
 	if err != nil {
-		return v
+		return ctx, v
 	}
 	patient, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
 	if status, err := s.Vault.Control.GetStatus(patient, &vaultv1.GetStatusRequest{}); err == nil {
-		return changeVault{session: s, epoch: max(1, status.GetEpoch()), ctx: ctx}
+		return ctx, changeVault{session: s, epoch: max(1, status.GetEpoch())}
 	}
 	brief, cancelBrief := context.WithTimeout(ctx, askPatience)
 	defer cancelBrief()
@@ -375,11 +380,11 @@ func (a *app) vaultForChanges(ctx context.Context) changeVault {
 		v.epoch = max(1, status.GetEpoch())
 	}
 	s.close()
-	return v
+	return ctx, v
 }
 
 func (v changeVault) announce(ctx context.Context, signed *callv1.HumanStatement) error {
-	ctx, cancel := context.WithTimeout(v.ctx, 2*askPatience)
+	ctx, cancel := context.WithTimeout(ctx, 2*askPatience)
 	defer cancel()
 	_, err := v.session.Vault.Policy.AnnounceChange(ctx, &vaultv1.AnnounceChangeRequest{Statement: signed})
 	return err
@@ -395,7 +400,7 @@ func (a *app) awaitAdoption(ctx context.Context, v changeVault, plans []*filecha
 	if v.session == nil {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(v.ctx, adoptPatience)
+	ctx, cancel := context.WithTimeout(ctx, adoptPatience)
 	defer cancel()
 	for {
 		response, err := v.session.Vault.Policy.GetPolicy(ctx, &vaultv1.GetPolicyRequest{})

@@ -75,7 +75,7 @@ func (f fakePolicy) AnnounceChange(_ context.Context, r *vaultv1.AnnounceChangeR
 		return nil, err
 	}
 	defer folder.Close()
-	st, err := statement.Verify(r.GetStatement(), folder.AllowedSigners(), time.Now(), statement.Skew)
+	st, err := statement.Verify(r.GetStatement(), folder.Current().AllowedSigners, time.Now(), statement.Skew)
 	if err != nil || st.Kind != statement.KindConfig {
 		return nil, fault.New(callv1.Code_CODE_DENIED, "the statement does not verify")
 	}
@@ -452,7 +452,7 @@ func TestPolicyAllow(t *testing.T) {
 	if r = w.run("policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", "chat,coding", "--arg", "margin_mib_override=256", "--yes"); r.code != exitOK || !strings.Contains(r.out, "so already") {
 		t.Errorf("again: %+v", r)
 	}
-	if r = w.run("policy", "allow", "--client", "cursor", "--tool", "stop_service", "--yes"); r.code != exitOK || !strings.Contains(r.out, "DESTRUCTIVE") || !strings.Contains(r.out, "whatever its arguments") {
+	if r = w.run("policy", "allow", "--client", "cursor", "--tool", "stop_service", "--yes"); r.code != exitOK || !strings.Contains(r.out, "whatever its arguments") {
 		t.Errorf("%+v", r)
 	}
 	cases := filepath.Join(t.TempDir(), "cases.yaml")

@@ -20,7 +20,7 @@ import (
 
 const (
 	// bannerPatience is how long a command waits to know whether anything is dangerous.
-	bannerPatience = 300 * time.Millisecond
+	bannerPatience = time.Second
 	// confirmSlack is added to the wait before the second confirmation: the vault judges by its own clock.
 	confirmSlack = 300 * time.Millisecond
 	// longestWait bounds what a vault can make a person wait for.
@@ -237,7 +237,7 @@ func (a *app) dangerousStatus(ctx context.Context) error {
 }
 
 // warnOfDanger writes one red line to standard error while any session is in dangerous mode. It asks only a vault that this
-// command talked to anyway, and waits for it no longer than nobody notices.
+// command talked to anyway, and waits for it a second at most.
 func (a *app) warnOfDanger(s *session) {
 	if !s.Vault.Spoken() {
 		return

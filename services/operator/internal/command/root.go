@@ -240,6 +240,7 @@ func (a *app) root() *cobra.Command {
 	add("access", a.clientCommand(), a.operatorCommand(), a.certCommand(), a.mcpCommand())
 	root.AddCommand(a.versionCommand(), exitCodesTopic())
 	checkArguments(root)
+	a.completeRest(root)
 	return root
 }
 

@@ -176,7 +176,7 @@ func TestScreenAtATerminal(t *testing.T) {
 		w.stands(statement.KindDangerous, boundSession)
 		x := openTerminal(t, size[0], size[1])
 		code := w.runAt(t.Context(), x, "tui")
-		for _, text := range []string{"1 waiting", "start_service", "services", "GPU 0", "DANGEROUS MODE"} {
+		for _, text := range []string{"start_service", "services", "GPU 0", "DANGEROUS MODE"} {
 			x.waitFor(text)
 		}
 		x.types("a")

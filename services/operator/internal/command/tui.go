@@ -11,6 +11,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -143,11 +144,20 @@ func (d *desk) Follow(ctx context.Context, tell func(tea.Msg)) {
 			return
 		case c := <-changes:
 			c(p)
-			tell(tui.Services(append([]*executorv1.ServiceSummary(nil), p.services...)))
+			tell(copied(p.services))
 			tell(tui.Host{GetHostResponse: p.host})
 			tell(tui.Problems(maps.Clone(p.problems)))
 		}
 	}
+}
+
+// copied are the picture's services as they are now: it changes them in place.
+func copied(services []*executorv1.ServiceSummary) tui.Services {
+	out := make(tui.Services, len(services))
+	for i, s := range services {
+		out[i] = proto.CloneOf(s)
+	}
+	return out
 }
 
 // vaultNow is everything that the vault says there is.
@@ -190,6 +200,7 @@ func (d *desk) proposal(p *proposal, number, said string, err error) (*tui.Propo
 	}
 	return &tui.Proposal{Number: number, Sheet: p.sheet, Submit: func(ctx context.Context, signed *callv1.HumanStatement) (string, error) {
 		op, err := p.submit(ctx, signed)
+		said := said
 		if err == nil && op.GetWaiters() == 0 {
 			said += " No agent waits; its next wait_operation carries it out, or: durward approve " + number + " --run"
 		}

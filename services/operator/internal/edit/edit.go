@@ -362,6 +362,9 @@ func pairs(node ast.Node) ([]*ast.MappingValueNode, error) {
 }
 
 func walk(nodes []*ast.MappingValueNode, path []string) *ast.MappingValueNode {
+	if len(path) == 0 {
+		return nil
+	}
 	for _, n := range nodes {
 		if n.Key.GetToken().Value != path[0] {
 			continue
@@ -414,7 +417,7 @@ func plain(s string) bool {
 	}
 	for i, r := range s {
 		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
-		if !letter && (i == 0 || !(r >= '0' && r <= '9' || strings.ContainsRune("_-./", r))) {
+		if inner := r >= '0' && r <= '9' || strings.ContainsRune("_-./", r); !letter && (i == 0 || !inner) {
 			return false
 		}
 	}

@@ -20,15 +20,6 @@ func wrap(line string, width int) []string {
 	return strings.Split(ansi.Hardwrap(line, width, true), "\n")
 }
 
-// wrapAll wraps several lines.
-func wrapAll(lines []string, width int) []string {
-	var out []string
-	for _, line := range lines {
-		out = append(out, wrap(line, width)...)
-	}
-	return out
-}
-
 // more says that there is more than is shown, and which key shows it.
 const more = " … enter"
 

@@ -10,6 +10,7 @@ import (
 
 	"durward.internal/services/vault/internal/adoption"
 	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/server"
 	"durward.internal/services/vault/internal/usage"
@@ -19,6 +20,7 @@ import (
 func guardFlags(flags *flag.FlagSet) {
 	own := map[string]func(){
 		adoption.GuardAnnouncement: adoption.WeakenAnnouncement,
+		halt.GuardHalted:           halt.Weaken,
 		clients.GuardRotation:      clients.WeakenRotation,
 		usage.GuardReservation:     usage.WeakenReservation,
 	}

@@ -102,11 +102,11 @@ func TestRunRefuses(t *testing.T) {
 		change func(*settings.Settings)
 		want   string
 	}{
-		"no trust folder":  {func(s *settings.Settings) { s.TrustDir += "x" }, "trust folder"},
-		"no grant key":     {func(s *settings.Settings) { s.GrantKey += "x" }, "grant key"},
-		"another kid":      {func(s *settings.Settings) { s.KID = "other" }, "kid"},
-		"no clients":       {func(s *settings.Settings) { s.ClientsFile += "x" }, "clients.yaml"},
-		"state elsewhere":  {func(s *settings.Settings) { s.StateDir = "/proc/durward" }, "/proc/durward"},
+		"no trust folder": {func(s *settings.Settings) { s.TrustDir += "x" }, "trust folder"},
+		"no grant key":    {func(s *settings.Settings) { s.GrantKey += "x" }, "grant key"},
+		"another kid":     {func(s *settings.Settings) { s.KID = "other" }, "kid"},
+		"no clients":      {func(s *settings.Settings) { s.ClientsFile += "x" }, "clients.yaml"},
+		"state elsewhere": {func(s *settings.Settings) { s.StateDir = "/proc/durward" }, "/proc/durward"},
 		"broken rules": {func(s *settings.Settings) {
 			s.SecurityDir = s.TrustDir + "-rules"
 			if err := os.Mkdir(s.SecurityDir, 0o700); err != nil {
@@ -118,7 +118,7 @@ func TestRunRefuses(t *testing.T) {
 		}, "tools.yaml:1"},
 		"rules of nobody we know": {func(s *settings.Settings) { s.GatewayUser = "nobody-of-that-name" }, "gateway_user"},
 		"the gateway is us":       {func(s *settings.Settings) { s.GatewayUser = strconv.Itoa(os.Getuid()) }, "gateway_user"},
-		"listener is busy": {func(s *settings.Settings) { s.HealthListen = s.Listen }, "127.0.0.1:"},
+		"listener is busy":        {func(s *settings.Settings) { s.HealthListen = s.Listen }, "127.0.0.1:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := configured(t, platformtest.New(t))

@@ -56,7 +56,7 @@ func (s *Switch) setLocked(next store.Control) {
 
 // Check returns CODE_HALTED during a halt.
 func (s *Switch) Check() error {
-	if s.Now().Halted {
+	if holds(s.Now().Halted) {
 		return errHalted()
 	}
 	return nil
@@ -68,9 +68,9 @@ func (s *Switch) Within(epoch uint64, f func() error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	switch {
-	case s.now.Halted:
+	case holds(s.now.Halted):
 		return errHalted()
-	case s.now.Epoch != epoch:
+	case holds(s.now.Epoch != epoch):
 		return fault.New(callv1.Code_CODE_EXPIRED, "this was asked for before an operator's halt; ask again")
 	default:
 		return f()

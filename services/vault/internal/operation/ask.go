@@ -155,7 +155,9 @@ func (q *Queue) identicalLocked(want *store.Operation, epoch uint64) *entry {
 			continue
 		}
 		// What nobody approved by itself is its own session's alone: no other session gets a grant that names it.
-		if (alone(&e.op) || alone(want)) && e.op.Session != want.Session {
+		// So is what a person on a messaging platform asked for: the others there speak through the same client.
+		personal := want.Channel == callv1.Channel_CHANNEL_MESSAGING
+		if (alone(&e.op) || alone(want) || personal) && e.op.Session != want.Session {
 			continue
 		}
 		switch e.op.State {

@@ -3,12 +3,15 @@ package server
 import (
 	"fmt"
 
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/store"
 	"durward.internal/services/vault/internal/usage"
 )
 
@@ -78,6 +81,22 @@ func (j judge) permitted(tool contract.Tool, own bool) bool {
 		verdict, certain = j.decide(tool, []byte("{}"), usage.Counts{}).Verdict, true
 	}
 	return certain && verdict == policy.Run
+}
+
+// stillAllowed judges an approved operation again, by the rules as they are when its live call comes: what a human denied in a file
+// since then stays denied (DENIED is lifted by nobody). What has begun has begun. It returns the rule that denies.
+func (s *Server) stillAllowed(permit *callv1.Permit, op *store.Operation) (rule string, allowed bool) {
+	if op.State != vaultv1.OperationState_OPERATION_STATE_APPROVED {
+		return "", true
+	}
+	opened, live := s.Sessions.Live(permit.GetSession())
+	client, known := s.Clients.Lookup(op.Principal)
+	tool, there := contract.Lookup(op.ToolName)
+	if !live || !known || !there {
+		return ruleUnknownTool, false
+	}
+	d := s.judge(opened, client).decide(tool, op.Arguments, usage.Counts{})
+	return ruleName(d.Rule), verdict(d) != policy.Deny || d.RetryAfter > 0
 }
 
 // ruleName is a rule as records name it: with the place where a human can change it.

@@ -25,6 +25,7 @@ import (
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/proof"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/store"
 	"durward.internal/services/vault/internal/usage"
 )
@@ -608,5 +609,117 @@ func TestUnknownToolsNeverRun(t *testing.T) {
 	tool.Name, tool.Source = "x", "mcp:y"
 	if d := j.decide(tool, []byte("{}"), usage.Counts{}); d.Verdict != policy.Run {
 		t.Errorf("named by a human: %v by %v", d.Verdict, d.Rule)
+	}
+}
+
+// Dangerous mode lifts the question and nothing else: what is denied stays denied, a limit stays a limit, and looking is looking.
+func TestDangerousModeLiftsTheQuestionAlone(t *testing.T) {
+	v := newVault(t)
+	v.rule("tools.yaml", "tools:\n  stop_service: {tier: DENIED}\n  sleep_service: {session_limit: 1}\n")
+	opened := v.openBound(1)
+	watched := make(chan *vaultv1.WatchSessionsResponse, 8)
+	stream, err := v.sessions().WatchSessions(t.Context(), &vaultv1.WatchSessionsRequest{})
+	v.must(err)
+	go func() {
+		for {
+			change, err := stream.Recv()
+			if err != nil {
+				close(watched)
+				return
+			}
+			watched <- change
+		}
+	}()
+	if got := v.call(opened, 10, "start_service", "a"); got.GetDecision() != vaultv1.AuthoriseResponse_DECISION_PENDING || got.GetDangerousUntil() != nil {
+		t.Fatalf("before: %v", got)
+	}
+	mode := v.dangerous(opened.GetSession())
+	if change := <-watched; change.GetSession() != opened.GetSession() || !change.GetDangerousUntil().AsTime().Equal(mode.GetExpiresAt().AsTime()) {
+		t.Errorf("the gateway is told %v", change)
+	}
+	for i, c := range []struct {
+		tool      string
+		decision  vaultv1.AuthoriseResponse_Decision
+		dangerous bool
+	}{
+		{"stop_service", vaultv1.AuthoriseResponse_DECISION_DENIED, false},
+		{"service_info", vaultv1.AuthoriseResponse_DECISION_GRANTED, false},
+		{"sleep_service", vaultv1.AuthoriseResponse_DECISION_GRANTED, true},
+	} {
+		got := v.call(opened, uint64(20+i), c.tool, "b")
+		if got.GetDecision() != c.decision || !got.GetDangerousUntil().AsTime().Equal(mode.GetExpiresAt().AsTime()) {
+			t.Errorf("%s: %v", c.tool, got)
+		}
+		if got.GetGrant() == nil {
+			continue
+		}
+		g, err := grant.Verify(got.GetGrant(), v.Trust, v.clock.Now())
+		v.must(err)
+		if g.GetDangerous() != c.dangerous || (len(g.GetStatements()) == 1) != c.dangerous {
+			t.Errorf("%s: grant %v", c.tool, g)
+		}
+	}
+	_, err = v.authority().Authorise(t.Context(), v.proved(opened, 30, "sleep_service", arguments("c")))
+	wantCode(t, err, callv1.Code_CODE_RATE_LIMITED)
+	shown, _, err := v.showConfig(opened, 0)
+	v.must(err)
+	if int64(shown.GetDangerousUntil()) != mode.GetExpiresAt().GetSeconds() {
+		t.Errorf("its session is shown %d", shown.GetDangerousUntil())
+	}
+	denied := v.audit.of(auditv1.Kind_KIND_DENIED)
+	if r := denied[0]; r.GetTool() != "stop_service" || !r.GetBody().GetDangerous() {
+		t.Errorf("a denial in dangerous mode is recorded as %v", r)
+	}
+	_, err = v.sessions().CloseSession(t.Context(), &vaultv1.CloseSessionRequest{SessionId: opened.GetSessionId()})
+	v.must(err)
+	deadline := time.After(5 * time.Second)
+	for ended := false; !ended; {
+		select {
+		case change := <-watched:
+			ended = change.GetEnded()
+		case <-deadline:
+			t.Fatal("the gateway is not told of the end")
+		}
+	}
+}
+
+// What a human may grant is bounded by the files that humans own, as they are now.
+func TestGrantsAreBoundedByTheConfiguration(t *testing.T) {
+	v := newVault(t)
+	opened := v.openBound(1)
+	v.rule("security.yaml", "dangerous: {allowed: false}\napprovals: {scope_max_uses: 2}\n")
+	_, err := v.standing().ProposeDangerous(t.Context(), &vaultv1.ProposeDangerousRequest{
+		Statement: v.sign(v.permission(statement.KindDangerous, opened.GetSession(), bound)),
+	})
+	wantCode(t, err, callv1.Code_CODE_DENIED)
+	for uses, code := range map[int]callv1.Code{2: callv1.Code_CODE_UNSPECIFIED, 3: callv1.Code_CODE_DENIED} {
+		_, err := v.standing().GrantScope(t.Context(), &vaultv1.GrantScopeRequest{Statement: v.sign(v.scope(opened.GetSession(), bound, uses))})
+		wantCode(t, err, code)
+	}
+	shown, _, err := v.showConfig(opened, 0)
+	v.must(err)
+	if len(shown.GetAllowances()) != 1 || shown.GetAllowances()[0].GetUsesLeft() != 2 {
+		t.Errorf("its session is shown %v", shown.GetAllowances())
+	}
+}
+
+// A human approved it, and then a human denied the tool in a file: the later word counts, for what has not begun.
+func TestApprovedAndThenDenied(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	first, second := v.ask(opened.GetSessionId(), "a").GetOperationId(), v.ask(opened.GetSessionId(), "b").GetOperationId()
+	v.approve(first)
+	v.approve(second)
+	begun, err := v.wait(opened, first, time.Second)
+	v.must(err)
+	v.must(v.redeem(begun.GetGrant()))
+	v.rule("tools.yaml", "tools:\n  start_service: {tier: DENIED}\n")
+	_, err = v.wait(opened, second, time.Second)
+	wantCode(t, err, callv1.Code_CODE_DENIED)
+	if again, err := v.wait(opened, first, time.Second); err != nil || again.GetGrant() == nil {
+		t.Errorf("what has begun: %v, %v", again, err)
+	}
+	if got := v.ask(opened.GetSessionId(), "b"); got.GetDecision() != vaultv1.AuthoriseResponse_DECISION_DENIED {
+		t.Errorf("asked again: %v", got)
 	}
 }

@@ -52,6 +52,9 @@ func (s *toolService) WaitOperation(ctx context.Context, req *vaultv1.WaitOperat
 		resp.Reason = op.DecisionReason
 	}
 	if operation.MayRun(op) {
+		if rule, allowed := s.stillAllowed(q.permit, op); !allowed {
+			return nil, s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, "policy"), denied(rule))
+		}
 		resp.Grant, err = s.Queue.Issue(ctx, op)
 		if fault.Is(err, callv1.Code_CODE_EXPIRED) && op.State != vaultv1.OperationState_OPERATION_STATE_APPROVED {
 			err = nil // it ran in an epoch that is over: what became of it stands, and nothing more is granted
@@ -147,6 +150,10 @@ func (s *Server) observed(ctx context.Context, q *question, hold time.Duration, 
 	if gone := s.holds(q.permit, maxHold); gone != nil {
 		// The client was shut out while its call was held: it learns nothing more, and gets nothing.
 		return nil, refused("permit-refused", gone)
+	}
+	if err == nil && op.Channel == callv1.Channel_CHANNEL_MESSAGING && op.Session != q.permit.GetSession() {
+		// Another person's, who speaks through the same messaging client.
+		op, err = nil, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such operation")
 	}
 	if fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
 		return nil, refused("operation-not-theirs", err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/vault/internal/clients"
 )
 
@@ -155,5 +156,56 @@ func TestFreshRemembersAsLongAsAProofIsOfItsTime(t *testing.T) {
 	table.Sweep(keep)
 	if len(table.openings) != 0 {
 		t.Errorf("%d openings are remembered for ever", len(table.openings))
+	}
+}
+
+// A session's ceiling falls and never rises, and never above its client's.
+func TestCeiling(t *testing.T) {
+	const read, write, destructive = optionsv1.Tier_TIER_READ, optionsv1.Tier_TIER_WRITE, optionsv1.Tier_TIER_DESTRUCTIVE
+	_, s, err := New(time.Now, 0).Open(Opening{Client: &clients.Client{ID: "a", Sessions: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Ceiling(destructive) != destructive || s.Lower(0) {
+		t.Error("lowered by itself")
+	}
+	if !s.Lower(write) || s.Lower(write) || s.Lower(destructive) || s.Ceiling(destructive) != write || s.Ceiling(read) != read {
+		t.Errorf("at WRITE: %s, %s", s.Ceiling(destructive), s.Ceiling(read))
+	}
+	if !s.Lower(read) || s.Lower(write) || s.Ceiling(destructive) != read {
+		t.Errorf("at READ: %s", s.Ceiling(destructive))
+	}
+}
+
+// A session ends by its own bounds, and is not listed any more.
+func TestBoundsOfASession(t *testing.T) {
+	now := time.Now()
+	table := New(func() time.Time { return now }, 0)
+	client := &clients.Client{ID: "a", Sessions: 10}
+	open := func(o Opening) *Session {
+		t.Helper()
+		o.Client = client
+		_, s, err := table.Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(time.Nanosecond)
+		return s
+	}
+	usual := open(Opening{Agent: "coder", User: "alice"})
+	long := open(Opening{Sender: &Sender{User: "u", Room: "r"}, Idle: 24 * time.Hour, Life: 24 * time.Hour})
+	if list := table.List(); len(list) != 2 || list[0] != usual || list[1] != long {
+		t.Errorf("%v", list)
+	}
+	if usual.Agent != "coder" || usual.User != "alice" || usual.Sender != nil || long.Sender.Room != "r" {
+		t.Errorf("%+v, %+v", usual, long)
+	}
+	now = now.Add(IdleTimeout)
+	if list := table.List(); len(list) != 1 || list[0] != long {
+		t.Errorf("after half an hour: %v", list)
+	}
+	now = now.Add(24 * time.Hour)
+	if list := table.List(); len(list) != 0 {
+		t.Errorf("after a day: %v", list)
 	}
 }
