@@ -127,7 +127,7 @@ func TestDoesNotStart(t *testing.T) {
 		"much rubbish":                {func(t *testing.T, s *settings) { overwrite(t, s.LogKey, strings.Repeat("x", 1<<20)) }, "too large"},
 		"another log's key":           {func(t *testing.T, s *settings) { overwrite(t, s.LogKey, other) }, `the log of this process is "durward.local/audit/main"`},
 		"a key that nobody trusts":    {func(t *testing.T, s *settings) { overwrite(t, s.LogKey, stranger) }, "log_keys"},
-		"a state folder out of reach": {func(_ *testing.T, s *settings) { s.StateDir = "/proc/durward" }, "audit database"},
+		"a state folder out of reach": {func(_ *testing.T, s *settings) { s.StateDir = "/proc/durward" }, "/proc/durward"},
 		"a busy port": {func(t *testing.T, s *settings) {
 			lis, err := net.Listen("tcp", s.Listen)
 			if err != nil {

@@ -286,7 +286,8 @@ func Words(st *statement.Statement, now time.Time) []string {
 			lines = append(lines, "  (a plan depends on what runs at that time, so none can be named beforehand)")
 		}
 	} else {
-		lines = append(lines, fmt.Sprintf("  on the %d definitions below and no others: a changed catalogue entry asks you again", len(st.SubjectDigests)))
+		lines = append(lines, fmt.Sprintf("  on nothing but what is defined as it is now (%d of the statement's subject_digests): a changed catalogue entry asks you again",
+			len(st.SubjectDigests)))
 	}
 	return append(lines, fmt.Sprintf("  %d times at most, until %s", st.Uses, until), "  "+ends)
 }

@@ -424,6 +424,9 @@ func TestPolicyAllow(t *testing.T) {
 	}
 	r := w.run("policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", "coding,chat", "--arg", "margin_mib_override=256", "--yes", "--json")
 	var made rulesChanged
+	if !strings.Contains(r.err, "DESTRUCTIVE: from now on cursor does this without asking anybody") {
+		t.Errorf("what it means is not said: %q", r.err)
+	}
 	if err := json.Unmarshal([]byte(r.out), &made); err != nil || r.code != exitOK || len(made.Files) != 2 || !made.Announced || !made.InForce {
 		t.Fatalf("%+v, %v", r, err)
 	}
