@@ -362,21 +362,19 @@ func pairs(node ast.Node) ([]*ast.MappingValueNode, error) {
 }
 
 func walk(nodes []*ast.MappingValueNode, path []string) *ast.MappingValueNode {
-	if len(path) == 0 {
-		return nil
-	}
-	for _, n := range nodes {
-		if n.Key.GetToken().Value != path[0] {
-			continue
+	for i, key := range path {
+		at := slices.IndexFunc(nodes, func(n *ast.MappingValueNode) bool { return n.Key.GetToken().Value == key })
+		if at < 0 {
+			return nil
 		}
-		if len(path) == 1 {
-			return n
+		if i == len(path)-1 {
+			return nodes[at]
 		}
-		inner, err := pairs(n.Value)
+		inner, err := pairs(nodes[at].Value)
 		if err != nil {
 			return nil
 		}
-		return walk(inner, path[1:])
+		nodes = inner
 	}
 	return nil
 }
