@@ -37,9 +37,18 @@ type reloader struct {
 	err error
 }
 
-// newReloader returns a reloader of the file that began was read from.
+// newReloader returns a reloader of the file that began was read from. What the file says then is what later readings are compared
+// with: what a running process made of its settings is another thing.
 func newReloader(path string, began *settings, apply func([]string), logger *slog.Logger) *reloader {
-	return &reloader{path: path, began: began, apply: apply, logger: logger, now: began.AllowedOrigins}
+	r := &reloader{path: path, began: began, apply: apply, logger: logger, now: began.AllowedOrigins}
+	again := new(settings)
+	if err := config.Load(path, again); err == nil {
+		again.AllowRemote = began.AllowRemote
+		if again.Validate() == nil {
+			r.began = again
+		}
+	}
+	return r
 }
 
 // Err is why the file is not what is in force; nil: it is.

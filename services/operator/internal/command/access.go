@@ -73,7 +73,10 @@ func (a *app) record(ctx context.Context, cfg home.Config, body *auditv1.Body) {
 	defer cancel()
 	sent, err := a.tryRecord(ctx, cfg, body)
 	a.requestID = ""
+	var refused *history.Refusal
 	switch {
+	case errors.As(err, &refused):
+		a.out.Remark("%s", a.out.Red("the change is made, and "+publicText(refused)))
 	case err != nil:
 		a.out.Remark("%s", a.out.Red("the change is made and could not be recorded: "+publicText(err)))
 	case !sent:
@@ -89,6 +92,7 @@ func (a *app) tryRecord(ctx context.Context, cfg home.Config, body *auditv1.Body
 	defer s.close()
 	l, err := history.Open(ctx, history.Config{
 		Client: s.Audit.Log, Audit: cfg.Audit.Identity, Writer: s.Identity().String(), Trust: s.Trust, StateDir: cfg.StateDir, Now: a.now,
+		OnRefused: a.refused,
 	})
 	if err != nil {
 		return false, err
@@ -96,6 +100,9 @@ func (a *app) tryRecord(ctx context.Context, cfg home.Config, body *auditv1.Body
 	sent, err := l.Write(ctx, auditv1.Kind_KIND_CONFIG_CHANGED, a.requestID, body)
 	return sent, errors.Join(err, l.Close())
 }
+
+// refused tells of a record that waited for audit and that audit will not have.
+func (a *app) refused(r *history.Refusal) { a.out.Remark("%s", a.out.Red(publicText(r))) }
 
 var operatorName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,31}$`)
 

@@ -47,6 +47,7 @@ these commands keeps the newest checkpoint, and a log that does not extend it is
 func (a *app) openLog(ctx context.Context, s *session) (*history.Log, error) {
 	l, err := history.Open(ctx, history.Config{
 		Client: s.Audit.Log, Audit: s.cfg.Audit.Identity, Writer: s.Identity().String(), Trust: s.Trust, StateDir: s.cfg.StateDir, Now: a.now,
+		OnRefused: a.refused,
 	})
 	if err != nil {
 		return nil, proofProblem(err)

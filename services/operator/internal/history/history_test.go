@@ -46,8 +46,12 @@ type log struct {
 	down    bool
 	// mute makes Append durable and loses its answer.
 	mute bool
+	// refuses is audit's judgement of a record; nil takes everything.
+	refuses func(*auditv1.Record) error
 	// lie changes an answer before it goes out.
 	lie func(*auditv1.AppendResponse)
+	// told are the refusals of records that had waited.
+	told []string
 	// ahead is how far the head's last sequence is from the truth.
 	ahead uint64
 }
@@ -142,6 +146,13 @@ func (l *log) Append(_ context.Context, in *auditv1.AppendRequest, _ ...grpc.Cal
 			return nil, fault.New(callv1.Code_CODE_CONFLICT, "the sequence is taken, or leaves a gap")
 		}
 	}
+	if l.refuses != nil {
+		for _, r := range in.GetRecords() {
+			if err := l.refuses(r); err != nil {
+				return nil, err
+			}
+		}
+	}
 	for _, r := range in.GetRecords() {
 		if n := int(r.GetSequence()); n <= len(own) {
 			e := own[n-1]
@@ -199,7 +210,10 @@ func newLog(t *testing.T) *log {
 
 func (l *log) open(dir string) *Log {
 	l.t.Helper()
-	opened, err := Open(context.Background(), Config{Client: l, Audit: auditID, Writer: writer, Trust: l.kit.Trust, StateDir: dir, Now: func() time.Time { return testNow }})
+	opened, err := Open(context.Background(), Config{
+		Client: l, Audit: auditID, Writer: writer, Trust: l.kit.Trust, StateDir: dir, Now: func() time.Time { return testNow },
+		OnRefused: func(r *Refusal) { l.told = append(l.told, r.Action+": "+r.Reason) },
+	})
 	l.must(err)
 	return opened
 }

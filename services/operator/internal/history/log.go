@@ -20,14 +20,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
-	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/operator/internal/home"
-	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/trust"
 )
 
-// Config is what a Log needs; everything is required.
+// Config is what a Log needs; everything but OnRefused is required.
 type Config struct {
 	Client auditv1.LogServiceClient
 	// Audit and Writer are SPIFFE IDs: the log's keeper, and who this program is.
@@ -36,6 +34,8 @@ type Config struct {
 	// StateDir keeps the checkpoint and what could not be sent yet.
 	StateDir string
 	Now      func() time.Time
+	// OnRefused is told once of each record that had waited, and that audit then refused for good. Nil: nobody.
+	OnRefused func(*Refusal)
 }
 
 // Log is the operator's view of the audit log. It holds a lock on its state folder, so that two commands do not write or
@@ -141,16 +141,17 @@ func (l *Log) Keep(ctx context.Context) (lastSequence uint64, err error) {
 }
 
 // Write appends a record of the operator's, with what waited before it. What cannot be sent now is kept in the state folder
-// and goes with the next write; sent says whether it went. An answer that does not prove itself is an error.
+// and goes with the next write; sent says whether it went. A record that audit refuses for good is set aside: a *Refusal if it
+// is this one. An answer that does not prove itself is an error.
 func (l *Log) Write(ctx context.Context, kind auditv1.Kind, requestID string, body *auditv1.Body) (sent bool, err error) {
 	waiting, err := l.unsent()
 	if err != nil {
 		return false, err
 	}
-	waiting = append(waiting, &auditv1.Record{
+	own := &auditv1.Record{
 		Kind: kind, Time: timestamppb.New(l.cfg.Now()), RequestId: requestID, Status: auditv1.Status_STATUS_OK, Body: body,
-	})
-	return l.send(ctx, waiting)
+	}
+	return l.send(ctx, append(waiting, own), own)
 }
 
 // Flush sends what waited.
@@ -159,11 +160,12 @@ func (l *Log) Flush(ctx context.Context) error {
 	if err != nil || len(waiting) == 0 {
 		return err
 	}
-	_, err = l.send(ctx, waiting)
+	_, err = l.send(ctx, waiting, nil)
 	return err
 }
 
-func (l *Log) send(ctx context.Context, records []*auditv1.Record) (bool, error) {
+// send delivers the records, oldest first. It tells of every record that it sets aside, but for own, whose refusal it returns.
+func (l *Log) send(ctx context.Context, records []*auditv1.Record, own *auditv1.Record) (bool, error) {
 	last, err := l.Keep(ctx)
 	if err != nil {
 		if isProof(err) {
@@ -171,24 +173,15 @@ func (l *Log) send(ctx context.Context, records []*auditv1.Record) (bool, error)
 		}
 		return false, l.keepUnsent(records)
 	}
+	d := delivery{log: l, next: records[0].GetSequence(), last: last, own: own}
 	// An append whose answer was lost may have been durable. Such records go again under their old numbers: the log does
-	// not write them twice, and its receipt, not its last sequence, says that it has them. Where other records have those numbers they get new ones:
-	// twice is better than not at all.
-	first := records[0].GetSequence()
-	if first == 0 {
-		first = last + 1
+	// not write them twice, and its receipt, not its last sequence, says that it has them. Where other records have those
+	// numbers they get new ones: twice is better than not at all.
+	if d.next == 0 {
+		d.next = last + 1
 	}
-	answer, err := l.append(ctx, records, first)
-	if fault.Is(err, callv1.Code_CODE_CONFLICT) && first != last+1 {
-		answer, err = l.append(ctx, records, last+1)
-	}
-	if err != nil {
-		return false, l.keepUnsent(records)
-	}
-	if err := l.accept(ctx, records, answer); err != nil {
-		return false, errors.Join(err, l.keepUnsent(records))
-	}
-	return true, l.keepUnsent(nil)
+	waits, err := d.run(ctx, records)
+	return len(waits) == 0 && err == nil, errors.Join(err, l.keepUnsent(waits))
 }
 
 // append sends the records, numbered from first on.

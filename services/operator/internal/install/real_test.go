@@ -292,7 +292,7 @@ func (h *installed) approvedStart() {
 	h.root("install", "-m", "755", filepath.Join(h.programs, "durward-demo"), "/usr/local/lib/durward/durward-demo")
 	h.must(os.WriteFile("/etc/durward/catalogue.yaml", []byte(catalogue), 0o644))
 	// As sudo does: the file is root's, and alice signs the change.
-	if out, code := h.as("root", []string{"SUDO_USER=alice"}, "durward", "client", "add", "robot", "--bearer", "--channel", "api", "--yes"); code != 0 {
+	if out, code := h.as("root", []string{"SUDO_USER=alice", "SSH_AUTH_SOCK=/home/alice/.ssh/agent"}, "durward", "client", "add", "robot", "--bearer", "--channel", "api", "--yes"); code != 0 {
 		h.Fatalf("client add ended with %d:\n%s", code, out)
 	}
 	h.startApproved("demo-chat")

@@ -1,0 +1,119 @@
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"durward.internal/deploy/e2e/harness"
+)
+
+// terminal is a durward command at a real pseudo-terminal, as a person has it.
+type terminal struct {
+	t      *testing.T
+	master *os.File
+	cmd    *exec.Cmd
+	ended  chan struct{}
+
+	mu    sync.Mutex
+	drawn bytes.Buffer
+	// seen is how far the person has read.
+	seen int
+}
+
+// atTerminal starts durward at a terminal of a size.
+func atTerminal(t *testing.T, h *harness.Host, columns, rows uint16, args ...string) *terminal {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	must(err)
+	must(unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	must(err)
+	slave, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	must(err)
+	must(unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}))
+	cmd := exec.Command(filepath.Join(h.Bin, "durward"), append([]string{"--home", h.Dir}, args...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TERM=xterm-256color", "LANG=C.UTF-8"}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	must(cmd.Start())
+	must(slave.Close())
+	x := &terminal{t: t, master: master, cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		b := make([]byte, 4096)
+		for {
+			n, err := master.Read(b)
+			x.mu.Lock()
+			x.drawn.Write(b[:n])
+			x.mu.Unlock()
+			if err != nil { // the last program at the terminal ended
+				_ = cmd.Wait()
+				close(x.ended)
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-x.ended
+		_ = master.Close()
+	})
+	return x
+}
+
+// text is everything that was drawn.
+func (x *terminal) text() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.drawn.String()
+}
+
+// waits waits for a text that comes after what was waited for before.
+func (x *terminal) waits(text string) {
+	x.t.Helper()
+	for deadline := time.Now().Add(harness.Patience); ; time.Sleep(5 * time.Millisecond) {
+		all := x.text()
+		if at := strings.Index(all[x.seen:], text); at >= 0 {
+			x.seen += at + len(text)
+			return
+		}
+		if time.Now().After(deadline) {
+			x.t.Fatalf("%q never came:\n%q", text, all[x.seen:])
+		}
+	}
+}
+
+func (x *terminal) types(s string) {
+	x.t.Helper()
+	if _, err := x.master.WriteString(s); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// ends waits for the command's end, and for its exit code.
+func (x *terminal) ends(code int) {
+	x.t.Helper()
+	select {
+	case <-x.ended:
+		if got := x.cmd.ProcessState.ExitCode(); got != code {
+			x.t.Fatalf("exit code %d, want %d:\n%q", got, code, x.text())
+		}
+	case <-time.After(harness.Patience):
+		x.t.Fatalf("it does not end:\n%q", x.text())
+	}
+}
