@@ -144,7 +144,7 @@ const burst = 60
 // order is the tools in the order in which each finds what it needs: something that runs can be stopped, what slept can be woken,
 // and a log has lines once something ran.
 var order = []string{
-	"gpu_status", "list_services", "service_info", "list_modes", "mode_info", "list_models", "model_info", "wait_operation", "start_service",
+	"security_config", "gpu_status", "list_services", "service_info", "list_modes", "mode_info", "list_models", "model_info", "wait_operation", "start_service",
 	"simulate_mode", "switch_mode", "sleep_service", "wake_service", "stop_service", "service_logs",
 }
 

@@ -494,6 +494,8 @@ func argumentsFor(t *testing.T, tool *mcp.Tool) []string {
 		switch {
 		case name == "lines":
 			good[name] = 3
+		case name == "margin_mib_override":
+			good[name] = 1024
 		case p.Type != "string":
 			t.Fatalf("argument %s of %s is of type %s, which this test does not know how to fill", name, tool.Name, p.Type)
 		case name == "operation_id":

@@ -57,6 +57,8 @@ func Lines() []Line {
 	lines = append(lines, lateLines()...)
 	lines = append(lines, sameUserLines()...)
 	lines = append(lines, authorityLines()...)
+	lines = append(lines, standingLines()...)
+	lines = append(lines, ruleLines()...)
 	lines = append(lines, vaultLines()...)
 	return lines
 }

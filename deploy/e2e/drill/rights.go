@@ -156,12 +156,21 @@ func (w *world) probe(conn *grpc.ClientConn, method protoreflect.MethodDescripto
 	return 1
 }
 
-// resume ends the halts that an attack caused, and brings vault and executor to one epoch.
+// resume ends the halts that an attack caused, and waits until everything works.
 func (w *world) resume() {
+	w.t.Helper()
+	if w.resumeOnly() {
+		w.settle()
+	}
+}
+
+// resumeOnly ends the halts that an attack caused, brings vault and executor to one epoch, and carries nothing out. It says whether
+// there was one.
+func (w *world) resumeOnly() bool {
 	w.t.Helper()
 	epoch := 1 + max(w.query(harness.Vault, `SELECT epoch FROM control`), w.query(harness.Executor, `SELECT epoch FROM control`))
 	if w.query(harness.Vault, `SELECT halted FROM control`)+w.query(harness.Executor, `SELECT halted FROM control`) == 0 {
-		return
+		return false
 	}
 	ctx, cancel := w.ctx(callTime)
 	defer cancel()
@@ -175,7 +184,7 @@ func (w *world) resume() {
 	w.must(err)
 	_, err = executor.Resume(ctx, &executorv1.ResumeRequest{Statement: w.resumption(harness.Executor, uint64(epoch))})
 	w.must(err)
-	w.settle()
+	return true
 }
 
 func (w *world) resumption(role string, epoch uint64) *callv1.HumanStatement {

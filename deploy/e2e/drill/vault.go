@@ -30,6 +30,8 @@ func vaultLines() []Line {
 		{"vault-expired-statement", executor("statement"), expiredStatement},
 		{"vault-removed-operator", executor("statement"), removedOperator},
 		{"vault-scope-overuse", executor("uses"), scopeOveruse},
+		{"vault-standing", executor("any-subject,dangerous-flag"), vaultStanding},
+		{"vault-unattended", executor("unattended-arguments"), vaultUnattended},
 		{"vault-spent-key", executor("spent,uses"), spentKey},
 		{"vault-changed-target", executor("subject,statement"), changedTarget},
 		{"audit-away", executor("intent"), auditAway},

@@ -62,8 +62,10 @@ type world struct {
 	gatewayVault, gatewayExecutor, gatewayAudit    *grpc.ClientConn
 	operatorVault, operatorExecutor, operatorAudit *grpc.ClientConn
 
-	nextClient int
-	weakened   map[string]string
+	nextClient, nextKeyed int
+	// keyed are the keys of the key-bound clients that attacks use up.
+	keyed    []ed25519.PrivateKey
+	weakened map[string]string
 	// fake is the hostile vault, while it stands in for the real one.
 	fake *fakeVault
 	// Harvested at the beginning and used when their time is over.
@@ -81,7 +83,18 @@ func newWorld(t *testing.T, weak bool) *world {
 	parsed, err := ssh.ParseRawPrivateKey(boundFile)
 	w.must(err)
 	w.clientKey = parsed.(*ed25519.PrivateKey)
-	w.h.WriteFile("config/clients.yaml", clientsFile(strings.TrimSpace(string(ssh.MarshalAuthorizedKey(bound.PublicKey())))))
+	clients := clientsFile(strings.TrimSpace(string(ssh.MarshalAuthorizedKey(bound.PublicKey()))))
+	for n := range keyedCount {
+		signer, file := newKey(t)
+		parsed, err := ssh.ParseRawPrivateKey(file)
+		w.must(err)
+		w.keyed = append(w.keyed, *parsed.(*ed25519.PrivateKey))
+		clients += fmt.Sprintf("  - {id: %s, token_sha256: %x, key: %s, channel: cli, tier_ceiling: DESTRUCTIVE}\n",
+			keyedClient(n), sha256.Sum256([]byte(keyedToken(n))), strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey()))))
+	}
+	clients += fmt.Sprintf("  - {id: %s, token_sha256: %x, channel: \"messaging:drill\", tier_ceiling: READ}\n",
+		messenger, sha256.Sum256([]byte(messengerToken)))
+	w.h.WriteFile("config/clients.yaml", clients)
 	w.h.StartAll()
 	w.trust = w.h.Trust()
 	raw, err := os.ReadFile(w.h.Path("keys", "operator_ed25519"))
@@ -367,6 +380,10 @@ func (w *world) openAs(client int) *agentSession {
 		Credential: token(client), ClientName: "drill", ClientVersion: "1",
 	})
 	w.must(err)
+	return sessionOf(out)
+}
+
+func sessionOf(out *vaultv1.OpenSessionResponse) *agentSession {
 	s := &agentSession{principal: out.GetPrincipal(), handle: out.GetSessionId(), ref: out.GetSession(), permits: map[string]string{}}
 	for _, p := range out.GetPermits() {
 		s.permits[strings.ToLower(strings.TrimPrefix(p.GetRole().String(), "ROLE_"))] = marshal(p.GetPermit())

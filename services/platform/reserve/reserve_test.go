@@ -1,20 +1,15 @@
 package reserve_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
-	"testing/fstest"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/fault"
-	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/reserve"
 )
 
@@ -163,67 +158,5 @@ func TestWrite(t *testing.T) {
 	// There is room again, as this disk never was full: the reserve is taken again and everybody writes.
 	if err := run(false, nil); err != nil || r.Given() {
 		t.Errorf("with room again: %v, given up %v", err, r.Given())
-	}
-}
-
-// TestFullDisk runs a database on a disk that is really full: nothing is written but what is entitled, a start on a full disk
-// succeeds, and once there is room the reserve is taken again.
-func TestFullDisk(t *testing.T) {
-	dir := platformtest.SmallDisk(t, 6<<20)
-	if dir == "" {
-		return // it ran in a process of its own
-	}
-	ctx := context.Background()
-	db, err := database.Open(ctx, database.Config{
-		Path: filepath.Join(dir, "t.db"), StateDir: dir, Service: "test",
-		Migrations: fstest.MapFS{"00001_t.sql": {Data: []byte("-- +goose Up\nCREATE TABLE t (x BLOB);\n")}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	r := open(t, dir)
-	insert := func(entitled bool) error {
-		return r.Write(entitled, func() error {
-			_, err := db.ExecContext(ctx, `INSERT INTO t VALUES (?)`, strings.Repeat("x", 3000))
-			return err
-		})
-	}
-	if err := insert(false); err != nil {
-		t.Fatalf("with room: %v", err)
-	}
-	ballast := filepath.Join(dir, "ballast")
-	platformtest.Fill(t, ballast)
-	var refused error
-	for i := 0; i < 2000 && refused == nil; i++ { // what the database had allocated already
-		refused = insert(false)
-	}
-	if f := fault.From(refused); refused == nil || f.Code != callv1.Code_CODE_UNAVAILABLE || r.Given() {
-		t.Fatalf("not entitled on a full disk: %v; given up %v", refused, r.Given())
-	}
-	for i := range 50 { // a log that is written ahead takes some 12 kB for each
-		if err := insert(true); err != nil {
-			t.Fatalf("entitled write %d on a full disk: %v", i, err)
-		}
-	}
-	if !r.Given() {
-		t.Error("the disk was not full at all")
-	}
-	if err := insert(false); fault.From(err) == nil || fault.From(err).Message != reserve.Sentence {
-		t.Errorf("not entitled while the reserve is in use: %v", err)
-	}
-	if err := r.Refill(); !reserve.Full(err) || !r.Given() {
-		t.Errorf("Refill on a full disk: %v", err)
-	}
-	platformtest.Fill(t, filepath.Join(dir, "ballast2"))
-	again, err := reserve.Open(dir, size)
-	if err != nil || !again.Given() {
-		t.Errorf("a start on a full disk: %v", err)
-	}
-	if err := errors.Join(os.Remove(ballast), r.Refill()); err != nil || r.Given() {
-		t.Errorf("with room again: %v, given up %v", err, r.Given())
-	}
-	if err := insert(false); err != nil {
-		t.Errorf("with room again: %v", err)
 	}
 }

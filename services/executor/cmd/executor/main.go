@@ -117,7 +117,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		logger.Error("THE DISK IS FULL: only what takes load off the host goes on until there is room")
 	}
 	log, err := recorder.Open(ctx, recorder.OpenConfig{
-		Conn: auditConn, Audit: cfg.Audit.Identity, Writer: self.ID().String(), Trust: roots, Store: reservedSpool{Store: waiting, kept: kept}, Logger: logger,
+		Conn: auditConn, Audit: cfg.Audit.Identity, Writer: self.ID().String(), Trust: roots, Store: recorder.Reserved(waiting, kept), Logger: logger,
 		OnAppend: seen.ObserveAppend,
 	})
 	if err != nil {

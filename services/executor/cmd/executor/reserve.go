@@ -3,10 +3,6 @@ package main
 import (
 	"context"
 
-	"google.golang.org/protobuf/proto"
-
-	auditv1 "durward.internal/proto/gen/durward/audit/v1"
-	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/sink"
 )
@@ -36,36 +32,4 @@ func (s reservedStore) Settled(ctx context.Context, keys []string) error {
 // SetControl implements sink.Store: a halt, above all.
 func (s reservedStore) SetControl(ctx context.Context, c sink.Control) error {
 	return s.kept.Write(true, func() error { return s.Store.SetControl(ctx, c) })
-}
-
-// reservedSpool is the spool on such a disk. A batch that holds one record that may use the reserve is written as a whole: the
-// spool's own bound is on how much that can be.
-type reservedSpool struct {
-	recorder.Store
-	kept *reserve.Reserve
-}
-
-// Commit implements recorder.Store.
-func (s reservedSpool) Commit(ctx context.Context, change recorder.Change) error {
-	if !s.kept.Given() {
-		if err := s.Store.Commit(ctx, change); !reserve.Full(err) {
-			return err
-		}
-	}
-	return s.kept.Write(mayUse(change), func() error { return s.Store.Commit(ctx, change) })
-}
-
-// mayUse reports whether a change of the spool may use the reserve: it takes rows away, or numbers them, or one of those that it
-// adds may.
-func mayUse(change recorder.Change) bool {
-	if len(change.Add) == 0 {
-		return true
-	}
-	for _, row := range change.Add {
-		record := &auditv1.Record{}
-		if proto.Unmarshal(row.Record, record) == nil && reserve.Entitled(record) {
-			return true
-		}
-	}
-	return false
 }

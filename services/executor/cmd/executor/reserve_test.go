@@ -63,7 +63,7 @@ func TestAFullDiskLetsStoppingThrough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, spool := reservedStore{fullStore{disk: disk{kept}}, kept}, reservedSpool{fullSpool{disk: disk{kept}}, kept}
+	store, spool := reservedStore{fullStore{disk: disk{kept}}, kept}, recorder.Reserved(fullSpool{disk: disk{kept}}, kept)
 	for _, tool := range []string{"start_service", "switch_mode", "no_such_tool"} {
 		if err := store.Spend(t.Context(), &sink.Spend{Tool: tool}); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || kept.Given() {
 			t.Errorf("%s on a full disk: %v, reserve given up: %v", tool, err, kept.Given())
@@ -112,7 +112,7 @@ func TestAReallyFullDisk(t *testing.T) {
 	if err != nil || kept.Given() {
 		t.Fatalf("the reserve: %v, given up: %v", err, kept.Given())
 	}
-	store, records := reservedStore{durable, kept}, reservedSpool{waiting, kept}
+	store, records := reservedStore{durable, kept}, recorder.Reserved(waiting, kept)
 	platformtest.Fill(t, filepath.Join(dir, "ballast"))
 	spend := func(tool string, n int) *sink.Spend {
 		return &sink.Spend{

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"durward.internal/services/platform/policy"
+	"durward.internal/services/platform/security"
+	"durward.internal/services/platform/security/custody"
 	"durward.internal/services/vault/internal/adoption"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/halt"
@@ -23,9 +26,15 @@ func guardFlags(flags *flag.FlagSet) {
 		halt.GuardHalted:           halt.Weaken,
 		clients.GuardRotation:      clients.WeakenRotation,
 		usage.GuardReservation:     usage.WeakenReservation,
+		// What the vault reads of others' packages.
+		"ownership": custody.WeakenOwnership,
+		"layers":    security.WeakenLayers,
 	}
 	for _, name := range server.Guards {
 		own[name] = func() { server.Weaken(name) }
+	}
+	for _, name := range policy.Guards {
+		own[name] = func() { _ = policy.Weaken(name) } // it knows every name of its own list
 	}
 	names := slices.Clone(operation.Guards)
 	for name := range own {

@@ -120,7 +120,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	records, err := recorder.Open(ctx, recorder.OpenConfig{
-		Conn: conn, Audit: audit.String(), Writer: self.ID().String(), Trust: roots, Store: waiting, Logger: logger,
+		Conn: conn, Audit: audit.String(), Writer: self.ID().String(), Trust: roots, Store: recorder.Reserved(waiting, kept), Logger: logger,
 		OnAppend: seen.ObserveAppend,
 	})
 	if err != nil {
@@ -134,7 +134,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	seen.WatchRecorder(records)
 	log := journal.New(records, time.Now, logger)
 
-	changes, err := adoption.New(ctx, adoption.Config{DB: db, Journal: log, Now: time.Now, Logger: logger})
+	changes, err := adoption.New(ctx, adoption.Config{DB: db, Reserve: kept, Journal: log, Now: time.Now, Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return known
 	}})
 	vault, err := server.New(server.Config{
-		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(db, time.Now),
+		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(db, time.Now, usage.WithReserve(kept)),
 		Changes: changes, Desktop: desktop.New(time.Now), Queue: queue, Standing: book, Consent: agreed, Issuer: issue, Halt: control,
 		Journal: log, Tokens: tokens, Audit: records, Operators: operators, Now: time.Now, Logger: logger, Version: version,
 	})

@@ -17,6 +17,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/journal"
@@ -31,7 +32,10 @@ const (
 // Config is what a Ledger needs.
 type Config struct {
 	// DB has the schema of store.Migrations.
-	DB      *sql.DB
+	DB *sql.DB
+	// Reserve is given up, when the disk is full, to write down what is in force: a human may forbid things then above all. Nil:
+	// there is none.
+	Reserve *reserve.Reserve
 	Journal *journal.Journal
 	Now     func() time.Time
 	Logger  *slog.Logger
@@ -173,16 +177,19 @@ func (l *Ledger) meetLocked(c security.Change) (announcement, bool) {
 }
 
 func (l *Ledger) keep(ctx context.Context, c security.Change) error {
-	var err error
 	if c.After == "" {
 		delete(l.inForce, c.File)
-		_, err = l.DB.ExecContext(ctx, `DELETE FROM configuration WHERE file = ?`, c.File)
-	} else {
-		_, err = l.DB.ExecContext(ctx, `INSERT INTO configuration (file, layer, digest, changed_at) VALUES (?, ?, ?, ?)
+	}
+	return l.Reserve.Write(true, func() error {
+		if c.After == "" {
+			_, err := l.DB.ExecContext(ctx, `DELETE FROM configuration WHERE file = ?`, c.File)
+			return err
+		}
+		_, err := l.DB.ExecContext(ctx, `INSERT INTO configuration (file, layer, digest, changed_at) VALUES (?, ?, ?, ?)
 			ON CONFLICT (file) DO UPDATE SET layer = excluded.layer, digest = excluded.digest, changed_at = excluded.changed_at`,
 			c.File, c.Layer, c.After, l.Now().UnixNano())
-	}
-	return err
+		return err
+	})
 }
 
 func record(kind auditv1.Kind, status auditv1.Status, action string, c security.Change) *auditv1.Record {

@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"durward.internal/services/platform/reserve"
 )
 
 // keep is how long a day is remembered: longer than any month.
@@ -35,8 +37,9 @@ type Counts struct {
 
 // Book keeps the counts. It is safe for concurrent use.
 type Book struct {
-	db  *sql.DB
-	now func() time.Time
+	db   *sql.DB
+	now  func() time.Time
+	kept *reserve.Reserve
 
 	mu       sync.Mutex
 	tools    map[tool]*tally
@@ -55,9 +58,28 @@ type tally struct {
 	held       map[*Reservation]struct{}
 }
 
+// Option changes a book that New makes.
+type Option func(*Book)
+
+// WithReserve makes the book give up the reserve, when the disk is full, to count calls of tools that take load off the host: a
+// limit on them must not be what stops them. Other calls that are counted are then refused with reserve.Refused.
+func WithReserve(kept *reserve.Reserve) Option { return func(b *Book) { b.kept = kept } }
+
+// write runs one durable write about a call, out of the reserve if the tool may use it.
+func (b *Book) write(ctx context.Context, entitled bool, query string, values ...any) error {
+	return b.kept.Write(entitled, func() error {
+		_, err := b.db.ExecContext(ctx, query, values...)
+		return err
+	})
+}
+
 // New makes a book on a database whose schema is store.Migrations'. Days and months are of now's location.
-func New(db *sql.DB, now func() time.Time) *Book {
-	return &Book{db: db, now: now, tools: map[tool]*tally{}, sessions: map[Who]uint32{}}
+func New(db *sql.DB, now func() time.Time, options ...Option) *Book {
+	b := &Book{db: db, now: now, tools: map[tool]*tally{}, sessions: map[Who]uint32{}}
+	for _, option := range options {
+		option(b)
+	}
+	return b
 }
 
 // Reservation is one call's place. Release it, or Commit it. A nil one is of a call that nobody counts.
@@ -161,7 +183,7 @@ func (r *Reservation) Commit(ctx context.Context) error {
 	if r == nil {
 		return nil
 	}
-	_, err := r.book.db.ExecContext(context.WithoutCancel(ctx), `INSERT INTO usage (client, tool, day, calls, last_at) VALUES (?, ?, ?, 1, ?)
+	err := r.book.write(context.WithoutCancel(ctx), reserve.Relieves(r.who.Tool), `INSERT INTO usage (client, tool, day, calls, last_at) VALUES (?, ?, ?, 1, ?)
 		ON CONFLICT (client, tool, day) DO UPDATE SET calls = calls + 1, last_at = max(last_at, excluded.last_at)`,
 		r.who.Client, r.who.Tool, r.at.Format(dayForm), r.at.UnixNano())
 	if err != nil {
@@ -215,7 +237,7 @@ func (r *Reservation) Release(ctx context.Context) error {
 		t.thisMonth--
 	}
 	b.mu.Unlock()
-	_, err := b.db.ExecContext(context.WithoutCancel(ctx), `UPDATE usage SET calls = calls - 1 WHERE client = ? AND tool = ? AND day = ? AND calls > 0`,
+	err := b.write(context.WithoutCancel(ctx), reserve.Relieves(r.who.Tool), `UPDATE usage SET calls = calls - 1 WHERE client = ? AND tool = ? AND day = ? AND calls > 0`,
 		r.who.Client, r.who.Tool, r.at.Format(dayForm))
 	if err != nil {
 		return fmt.Errorf("take back usage: %w", err)
@@ -244,7 +266,7 @@ func (b *Book) Prune(ctx context.Context) error {
 		}
 	}
 	b.mu.Unlock()
-	if _, err := b.db.ExecContext(ctx, `DELETE FROM usage WHERE day < ?`, now.Add(-keep).Format(dayForm)); err != nil {
+	if err := b.write(ctx, true, `DELETE FROM usage WHERE day < ?`, now.Add(-keep).Format(dayForm)); err != nil {
 		return fmt.Errorf("prune usage: %w", err)
 	}
 	return nil

@@ -1,0 +1,179 @@
+package drill
+
+import (
+	"fmt"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/statement"
+)
+
+// drillParty is whom the hostile vault's grants are for.
+func drillParty() *agentSession { return &agentSession{principal: "agent-0", ref: "s-drill"} }
+
+// standingGrant is a grant as the vault issues it under a standing statement: it names no subject, which the vault does not know.
+func (w *world) standingGrant(st *statement.Statement, a aim, dangerous bool, statements ...*callv1.HumanStatement) *callv1.Grant {
+	w.t.Helper()
+	bare := *st
+	bare.SubjectDigest, bare.Operation = "", ""
+	g := w.grantOf(&bare, a.tool, a.service, statements...)
+	g.OperationId, g.Dangerous = grant.NewID(), dangerous
+	return g
+}
+
+// vaultStanding has the hostile vault stretch what a human let a session do: to other sessions, tools, arguments and definitions, beyond
+// its time, and into dangerous mode. Its effects are what that changed.
+func vaultStanding(w *world) (trials, effects int) {
+	w.takeVault()
+	m := w.arrange()
+	start := aim{"start_service", idle}
+	edited := func(st *statement.Statement, edit func(*statement.Statement)) *statement.Statement {
+		edit(st)
+		return st
+	}
+	scope := func() *statement.Statement {
+		return w.scopeOf(drillParty(), "api", time.Hour, 100, "start_service", idle)
+	}
+	danger := func() *statement.Statement {
+		return w.standingStatement(statement.KindDangerous, drillParty(), "api", time.Hour)
+	}
+	window := func(from, until time.Duration) func(*statement.Statement) {
+		return func(st *statement.Statement) {
+			now := time.Now()
+			st.IssuedAt, st.NotBefore = statement.FormatTime(now.Add(from)), statement.FormatTime(now.Add(from))
+			st.ExpiresAt = statement.FormatTime(now.Add(until))
+		}
+	}
+	nothing := func(*callv1.Grant) {}
+	other := w.scopeOf(drillParty(), "api", time.Hour, 100, "start_service", spare).SubjectDigests
+	type attack struct {
+		st        *statement.Statement
+		a         aim
+		dangerous bool
+		edit      func(*callv1.Grant)
+	}
+	attacks := []attack{
+		// Pinned arguments, and a definition that is not the one that the human saw.
+		{edited(scope(), func(st *statement.Statement) { st.SubjectDigests = other }), start, false, nothing},
+		{edited(scope(), func(st *statement.Statement) { st.Pinned, st.Free = nil, []string{"/service_id"} }), aim{"start_service", spare}, false, nothing},
+		{scope(), aim{"start_service", spare}, false, nothing},
+		{scope(), aim{"stop_service", victim}, false, nothing},
+		{edited(scope(), func(st *statement.Statement) { st.Pinned = nil }), start, false, nothing},
+		// The flag of dangerous mode.
+		{danger(), start, false, nothing},
+		{danger(), aim{"stop_service", victim}, false, nothing},
+		{scope(), start, true, nothing},
+		{scope(), start, true, func(g *callv1.Grant) { g.Session = "s-other" }},
+	}
+	for _, kind := range []func() *statement.Statement{scope, danger} {
+		dangerous := kind().Kind == statement.KindDangerous
+		for _, edit := range []func(*callv1.Grant){
+			func(g *callv1.Grant) { g.Session = "s-other" },
+			func(g *callv1.Grant) { g.Principal = "agent-1" },
+			func(g *callv1.Grant) { g.Channel = callv1.Channel_CHANNEL_CLI },
+			func(g *callv1.Grant) { g.Channel = callv1.Channel_CHANNEL_MESSAGING },
+			func(g *callv1.Grant) { g.Epoch++ },
+			func(g *callv1.Grant) { g.Audience = w.h.Identity("executor/elsewhere").String() },
+			func(g *callv1.Grant) { g.Statements = nil },
+			func(g *callv1.Grant) { g.Principal, g.Session = statement.CommandPrincipal(w.h.Operator), "-" },
+		} {
+			attacks = append(attacks, attack{kind(), start, dangerous, edit})
+		}
+		for _, edit := range []func(*statement.Statement){
+			window(-time.Hour, -6*time.Minute), window(-7*time.Hour, -10*time.Minute), window(6*time.Minute, time.Hour), window(24*time.Hour, 25*time.Hour),
+			func(st *statement.Statement) { st.Epoch++ }, func(st *statement.Statement) { st.Operator = "mallory" },
+			func(st *statement.Statement) { st.Session = "s-other" }, func(st *statement.Statement) { st.Principal = "agent-1" },
+		} {
+			st := edited(kind(), edit)
+			g := attack{st, start, dangerous, func(g *callv1.Grant) {
+				now := drillParty()
+				g.Principal, g.Session = now.principal, now.ref
+				g.Epoch = kind().Epoch
+			}}
+			attacks = append(attacks, g)
+		}
+	}
+	for _, x := range attacks {
+		for _, by := range []int{0, 1} {
+			signed := w.sign(x.st, w.signer)
+			if by == 1 {
+				signed = w.sign(x.st, w.other)
+			}
+			trials++
+			g := w.standingGrant(x.st, x.a, x.dangerous, signed)
+			x.edit(g)
+			w.issue(g, x.a.tool, x.a.service)
+		}
+		if effects = w.effects(m); w.caught(effects) {
+			return trials, effects
+		}
+	}
+	// An approval shows one definition: a grant under it that names none is for nothing.
+	for _, a := range aims {
+		trials++
+		st := w.agentStatement(a.tool, a.service)
+		g := w.grantOf(st, a.tool, a.service, w.sign(st, w.signer))
+		g.SubjectDigest = nil
+		w.issue(g, a.tool, a.service)
+	}
+	effects = w.effects(m)
+	if w.weak {
+		return trials, effects
+	}
+	// What the human did let the session do is carried out: it was the stretching that was in the way.
+	for _, st := range []*statement.Statement{scope(), danger()} {
+		before := w.effects(m)
+		w.issue(w.standingGrant(st, start, st.Kind == statement.KindDangerous, w.sign(st, w.signer)), start.tool, start.service)
+		if w.effects(m) != before+1 {
+			w.t.Fatalf("a genuine %s statement has no effect, so a stretched one proves nothing", st.Kind)
+		}
+		w.kill(idle)
+	}
+	return trials, effects
+}
+
+// vaultUnattended issues grants without a human's statement, where the executor's own list lets one client start one service so.
+func vaultUnattended(w *world) (trials, effects int) {
+	w.takeVault()
+	defer w.unattended("  - {tool: start_service, clients: [agent-0], arguments: {service_id: [" + spare + "]}}")()
+	base := w.standingStatement(statement.KindScope, drillParty(), "api", time.Hour)
+	listed := aim{"start_service", spare}
+	m := w.arrange()
+	w.issue(w.standingGrant(base, listed, false), listed.tool, listed.service)
+	if w.effects(m) != 1 {
+		w.t.Fatal("what the executor's list lets run does not run, so that the rest proves nothing")
+	}
+	m = w.arrange()
+	junk := &callv1.HumanStatement{Statement: []byte("{}"), Signature: []byte("none")}
+	st := w.scopeOf(drillParty(), "api", time.Hour, 1, "start_service", idle)
+	for _, x := range []struct {
+		a    aim
+		edit func(*callv1.Grant)
+	}{
+		{aim{"start_service", idle}, func(*callv1.Grant) {}},
+		{aim{"stop_service", victim}, func(*callv1.Grant) {}},
+		{aim{"stop_service", spare}, func(*callv1.Grant) {}},
+		{listed, func(g *callv1.Grant) { g.Principal = "agent-1" }},
+		{listed, func(g *callv1.Grant) { g.Principal = "agent-00" }},
+		{listed, func(g *callv1.Grant) { g.Principal = "agent-0/x" }},
+		{listed, func(g *callv1.Grant) { g.Principal = statement.CommandPrincipal(w.h.Operator) }},
+		{listed, func(g *callv1.Grant) { g.Dangerous = true }},
+		{listed, func(g *callv1.Grant) { g.Statements = []*callv1.HumanStatement{junk} }},
+		{listed, func(g *callv1.Grant) { g.Statements = []*callv1.HumanStatement{w.sign(st, w.other)} }},
+		{listed, func(g *callv1.Grant) { g.Epoch-- }},
+		{listed, func(g *callv1.Grant) { g.SubjectDigest = make([]byte, 32) }},
+		{listed, func(g *callv1.Grant) { g.Audience = fmt.Sprint(w.h.Identity("executor/elsewhere")) }},
+	} {
+		for _, dangerous := range []bool{false, true} {
+			trials++
+			g := w.standingGrant(base, x.a, dangerous)
+			x.edit(g)
+			w.issue(g, x.a.tool, x.a.service)
+			if effects = w.effects(m); w.caught(effects) {
+				return trials, effects
+			}
+		}
+	}
+	return trials, effects
+}
