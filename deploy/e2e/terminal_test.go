@@ -19,7 +19,7 @@ import (
 
 // terminal is a durward command at a real pseudo-terminal, as a person has it.
 type terminal struct {
-	t      *testing.T
+	t      judge
 	master *os.File
 	cmd    *exec.Cmd
 	ended  chan struct{}
@@ -30,13 +30,23 @@ type terminal struct {
 	seen int
 }
 
-// atTerminal starts durward at a terminal of a size.
+// judge is a test or a script, which a terminal fails.
+type judge interface {
+	Fatalf(format string, args ...any)
+}
+
+// atTerminal starts durward at a terminal of a size, until the test ends.
 func atTerminal(t *testing.T, h *harness.Host, columns, rows uint16, args ...string) *terminal {
 	t.Helper()
+	x := openTerminal(t, h, columns, rows, args...)
+	t.Cleanup(x.close)
+	return x
+}
+
+func openTerminal(t judge, h *harness.Host, columns, rows uint16, args ...string) *terminal {
 	must := func(err error) {
-		t.Helper()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v", err)
 		}
 	}
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -68,12 +78,14 @@ func atTerminal(t *testing.T, h *harness.Host, columns, rows uint16, args ...str
 			}
 		}
 	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-x.ended
-		_ = master.Close()
-	})
 	return x
+}
+
+// close ends the command, if it has not ended, and takes the terminal away.
+func (x *terminal) close() {
+	_ = x.cmd.Process.Kill()
+	<-x.ended
+	_ = x.master.Close()
 }
 
 // text is everything that was drawn.
@@ -85,7 +97,6 @@ func (x *terminal) text() string {
 
 // waits waits for a text that comes after what was waited for before.
 func (x *terminal) waits(text string) {
-	x.t.Helper()
 	for deadline := time.Now().Add(harness.Patience); ; time.Sleep(5 * time.Millisecond) {
 		all := x.text()
 		if at := strings.Index(all[x.seen:], text); at >= 0 {
@@ -99,15 +110,13 @@ func (x *terminal) waits(text string) {
 }
 
 func (x *terminal) types(s string) {
-	x.t.Helper()
 	if _, err := x.master.WriteString(s); err != nil {
-		x.t.Fatal(err)
+		x.t.Fatalf("%v", err)
 	}
 }
 
 // ends waits for the command's end, and for its exit code.
 func (x *terminal) ends(code int) {
-	x.t.Helper()
 	select {
 	case <-x.ended:
 		if got := x.cmd.ProcessState.ExitCode(); got != code {

@@ -6,6 +6,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
 )
 
@@ -124,9 +125,10 @@ func vaultStanding(w *world) (trials, effects int) {
 	// What the human did let the session do is carried out: it was the stretching that was in the way.
 	for _, st := range []*statement.Statement{scope(), danger()} {
 		before := w.effects(m)
-		w.issue(w.standingGrant(st, start, st.Kind == statement.KindDangerous, w.sign(st, w.signer)), start.tool, start.service)
+		g := w.vaultSigns(w.standingGrant(st, start, st.Kind == statement.KindDangerous, w.sign(st, w.signer)))
+		_, err := w.execute(w.gatewayExecutor, start.tool, start.service, rpc.MetadataGrant, marshal(g))
 		if w.effects(m) != before+1 {
-			w.t.Fatalf("a genuine %s statement has no effect, so a stretched one proves nothing", st.Kind)
+			w.t.Fatalf("a genuine %s statement has no effect, so a stretched one proves nothing: %v", st.Kind, err)
 		}
 		w.kill(idle)
 	}

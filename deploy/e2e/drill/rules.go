@@ -89,6 +89,7 @@ func policyFiles(w *world) (trials, effects int) {
 	allow := fmt.Sprintf("permit (principal in Client::%q, action == Action::\"callWithoutApproval:stop_service\", resource);\n", name)
 	deny := fmt.Sprintf("@id(\"drill-deny\")\nforbid (\n  principal in Client::%q,\n  action == Action::\"call:stop_service\",\n  resource\n);\n", name)
 	evil := "permit (principal, action in Action::\"callWithoutApproval\", resource);\n"
+	idleRule := "permit (principal in Client::\"nobody\", action in Action::\"call\", resource);\n"
 	loose := "tools:\n  start_service: {tier: READ}\n"
 	tools, _ := w.fileOr(toolsFile)
 	_, _ = w.fileOr(denyFile)
@@ -155,9 +156,15 @@ func policyFiles(w *world) (trials, effects int) {
 		{"a rule and zeros", write(evilFile, "\x00"+evil, 0o600)},
 		{"a rule in 100 MB", write(evilFile, evil+strings.Repeat("// "+strings.Repeat("x", 96)+"\n", 1_000_000), 0o600)},
 		{"a million rules", write(evilFile, strings.Repeat(evil, 1_000_000), 0o600)},
-		{"6,000 rules in files that are not too large", func() {
+		{"more rules than there may be, one of which lets everything run", func() {
 			for i := range 4 {
-				write(fmt.Sprintf("%s/3%d-evil.cedar", policyFolder, i), strings.Repeat(evil, 1500), 0o600)()
+				write(fmt.Sprintf("%s/3%d-many.cedar", policyFolder, i), strings.Repeat(idleRule, 1249), 0o600)()
+			}
+			write(policyFolder+"/40-evil.cedar", strings.Repeat(evil, 3), 0o600)()
+		}},
+		{"so many rules that the denial is one too many", func() {
+			for i := range 4 {
+				write(fmt.Sprintf("%s/0%d-many.cedar", policyFolder, i), strings.Repeat(idleRule, 1250), 0o600)()
 			}
 		}},
 		{"a rule that is a link", link(evilFile)},

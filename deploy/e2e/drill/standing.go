@@ -31,6 +31,7 @@ func standingLines() []Line {
 		{"self-approval", vault("self-approval"), selfApproval},
 		{"dangerous-shortcuts", vault("confirm-delay"), dangerousShortcuts},
 		{"halt-outlives", map[string]string{harness.Vault: "standing-epoch,approval", harness.Executor: "statement,epoch,redeem"}, haltOutlives},
+		{"rotated-client", vault("rotation-end"), rotatedClient},
 	}
 }
 

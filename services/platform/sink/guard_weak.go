@@ -28,11 +28,11 @@ import (
 const GuardOwnership = "ownership"
 
 // Guards are the names that Weaken takes: each switches one guard off.
-var Guards = []string{
+var Guards = append([]string{
 	"required", "grant", "permit", "in-force", "audience", "epoch", "halted", "tool", "arguments", "subject", "spent", "statement", "uses",
 	"intent", "redeem", "confirm", "one-call", "tokenise", "any-subject",
 	"unattended-arguments", "dangerous-flag", GuardOwnership, reserve.GuardReserve, rpc.GuardCallers, rpc.GuardSpans,
-}
+}, desktop.Guards...)
 
 var (
 	weakenedMu sync.RWMutex

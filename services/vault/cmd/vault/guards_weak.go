@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/policy"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/custody"
 	"durward.internal/services/vault/internal/adoption"
@@ -27,14 +29,18 @@ func guardFlags(flags *flag.FlagSet) {
 		clients.GuardRotation:      clients.WeakenRotation,
 		usage.GuardReservation:     usage.WeakenReservation,
 		// What the vault reads of others' packages.
-		"ownership": custody.WeakenOwnership,
-		"layers":    security.WeakenLayers,
+		"ownership":          custody.WeakenOwnership,
+		"layers":             security.WeakenLayers,
+		reserve.GuardReserve: reserve.WeakenReserve,
 	}
 	for _, name := range server.Guards {
 		own[name] = func() { server.Weaken(name) }
 	}
 	for _, name := range policy.Guards {
 		own[name] = func() { _ = policy.Weaken(name) } // it knows every name of its own list
+	}
+	for _, name := range desktop.Guards {
+		own[name] = func() { _ = desktop.Weaken(name) } // as well
 	}
 	names := slices.Clone(operation.Guards)
 	for name := range own {

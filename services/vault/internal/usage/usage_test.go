@@ -29,7 +29,7 @@ func open(t *testing.T, dir string) *sql.DB {
 
 var alice = Who{Client: "alice", Session: "s-1", Tool: "switch_mode"}
 
-func reserve(t *testing.T, b *Book, who Who) *Reservation {
+func place(t *testing.T, b *Book, who Who) *Reservation {
 	t.Helper()
 	r, err := b.Reserve(t.Context(), who)
 	if err != nil {
@@ -97,7 +97,7 @@ func TestCounts(t *testing.T) {
 	}
 	want(alice, Counts{})
 	first := now
-	commit(t, reserve(t, b, alice))
+	commit(t, place(t, b, alice))
 	want(alice, Counts{Session: 1, Day: 1, Month: 1, Last: first})
 	// Another session of hers shares day and month; another tool and another client share nothing.
 	want(Who{"alice", "s-2", "switch_mode"}, Counts{Day: 1, Month: 1, Last: first})
@@ -105,14 +105,14 @@ func TestCounts(t *testing.T) {
 	want(Who{"bob", "s-1", "switch_mode"}, Counts{})
 	// A place that is held counts, and one that is given back does not.
 	now = now.Add(time.Minute)
-	held := reserve(t, b, alice)
+	held := place(t, b, alice)
 	want(alice, Counts{Session: 2, Day: 2, Month: 2, Last: now})
 	if err := held.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want(alice, Counts{Session: 1, Day: 1, Month: 1, Last: first})
 	// What was committed and not made is taken back, once.
-	made := reserve(t, b, alice)
+	made := place(t, b, alice)
 	commit(t, made)
 	for range 2 {
 		if err := made.Release(t.Context()); err != nil {
@@ -127,7 +127,7 @@ func TestCounts(t *testing.T) {
 	b.Forget(func(session string) bool { return session != "s-1" })
 	want(alice, Counts{Last: last})
 	// Another process, another day of the same month.
-	commit(t, reserve(t, b, alice))
+	commit(t, place(t, b, alice))
 	last = now
 	now = now.Add(24 * time.Hour)
 	b = New(db, func() time.Time { return now })

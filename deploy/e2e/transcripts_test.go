@@ -1,0 +1,165 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"durward.internal/deploy/e2e/harness"
+)
+
+// TestTranscripts runs the transcripts of commands over running processes, each over an installation of its own.
+func TestTranscripts(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/script/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			h := harness.Start(t, harness.Options{Catalogue: harness.ModesCatalogue})
+			testscript.Run(t, testscript.Params{
+				Files: []string{file}, ContinueOnError: true,
+				Setup: func(env *testscript.Env) error {
+					env.Setenv("HOME", env.WorkDir)
+					env.Setenv("H", h.Dir)
+					return nil
+				},
+				Cmds: (&transcript{t, h, map[string]*harness.Client{}}).commands(),
+			})
+		})
+	}
+}
+
+// transcript is what a script can do beside what scripts can.
+type transcript struct {
+	t      *testing.T
+	h      *harness.Host
+	agents map[string]*harness.Client
+}
+
+func (x *transcript) commands() map[string]func(*testscript.TestScript, bool, []string) {
+	return map[string]func(*testscript.TestScript, bool, []string){
+		// durward ARGS runs durward on the installation, without a terminal.
+		"durward": func(ts *testscript.TestScript, neg bool, args []string) {
+			err := ts.Exec(filepath.Join(x.h.Bin, "durward"), append([]string{"--home", x.h.Dir}, args...)...)
+			if neg == (err == nil) {
+				ts.Fatalf("durward %s: %v", strings.Join(args, " "), err)
+			}
+		},
+		// person FILE durward ARGS runs it at a terminal. FILE is the dialogue, line by line: "waits TEXT", "types TEXT" (and
+		// enter), "key TEXT" (without), and last "ends CODE".
+		"person": func(ts *testscript.TestScript, _ bool, args []string) {
+			dialogue := ts.ReadFile(args[0])
+			term := openTerminal(ts, x.h, 120, 40, args[2:]...)
+			defer term.close()
+			for line := range strings.Lines(dialogue) {
+				verb, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+				switch verb {
+				case "waits":
+					term.waits(text)
+				case "types":
+					term.types(text + "\n")
+				case "key":
+					term.types(strings.ReplaceAll(text, "^C", "\x03"))
+				case "ends":
+					term.ends(int(text[0] - '0'))
+				default:
+					ts.Fatalf("%s: unknown verb %q", args[0], verb)
+				}
+			}
+		},
+		// client NAME lets a key-bound client in and connects it.
+		"agent": func(ts *testscript.TestScript, _ bool, args []string) {
+			x.agents[args[0]] = bound(x.h, args[0])
+			ts.Setenv("SESSION", sessionOf(x.t, x.h, args[0]))
+		},
+		// asks NAME TOOL SERVICE STATUS has a client call a tool about a service; what is to wait sets NUMBER to its number.
+		"asks": func(ts *testscript.TestScript, _ bool, args []string) {
+			e := x.agents[args[0]].Call(args[1], map[string]any{"service_id": args[2], "reason": "because \x1b[31mI\u202e say so"})
+			if e.Status != args[3] {
+				ts.Fatalf("status %s, want %s: %s", e.Status, args[3], e.Raw)
+			}
+			ts.Setenv("REQUEST", e.RequestID)
+			for _, a := range x.h.Approvals() {
+				if a.OperationID == e.OperationID {
+					ts.Setenv("NUMBER", a.Number)
+				}
+			}
+		},
+		// stop PROCESS and start PROCESS end a process and start it again.
+		"stop":  func(_ *testscript.TestScript, _ bool, args []string) { x.h.Process(args[0]).Stop() },
+		"start": func(_ *testscript.TestScript, _ bool, args []string) { x.h.StartProcess(args[0]) },
+	}
+}
+
+// withoutTranscript are the commands that no transcript runs, and why.
+var withoutTranscript = map[string]string{
+	"durward join":  "needs a production layout and two Unix users: scripts/real-layout.sh",
+	"durward renew": "needs a production layout: scripts/real-layout.sh",
+}
+
+// TestEveryCommandHasATranscript walks durward's commands as its help lists them, and looks for each in a transcript: here, or in the
+// operator's own module, where those are that need no process.
+func TestEveryCommandHasATranscript(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(harness.Binaries(t, harness.Build{}), "durward")
+	var scripts []string
+	for _, pattern := range []string{"testdata/script/*.txtar", "../../services/operator/cmd/durward/testdata/script/*.txtar"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: no transcripts: %v", pattern, err)
+		}
+		for _, file := range files {
+			raw, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(raw)) {
+				if !strings.HasPrefix(line, "#") {
+					scripts = append(scripts, line)
+				}
+			}
+		}
+	}
+	listed := regexp.MustCompile(`(?m)^  ([a-z][a-z-]*) +[A-Z]`)
+	leaves := 0
+	var walk func(path []string)
+	walk = func(path []string) {
+		out, err := exec.Command(program, append(slices.Clone(path), "-h")...).Output()
+		if err != nil {
+			t.Fatalf("durward %v -h: %v", path, err)
+		}
+		text, name := string(out), strings.Join(append([]string{"durward"}, path...), " ")
+		usage, flags := strings.Index(text, "\nUsage:"), strings.LastIndex(text, "\nFlags:")
+		var subs []string
+		if usage >= 0 && strings.Contains(text, `[command] --help" for more`) {
+			for _, m := range listed.FindAllStringSubmatch(text[usage:max(flags, usage)], -1) {
+				subs = append(subs, m[1])
+			}
+		}
+		for _, sub := range subs {
+			walk(append(slices.Clone(path), sub))
+		}
+		if len(subs) > 0 {
+			return
+		}
+		leaves++
+		ran := regexp.MustCompile(`\bdurward (--home \S+ )?` + regexp.QuoteMeta(strings.TrimPrefix(name, "durward ")) + `(\s|$|')`)
+		has := slices.ContainsFunc(scripts, ran.MatchString)
+		if why, excepted := withoutTranscript[name]; excepted == has {
+			t.Errorf("%s: in a transcript: %t; excepted: %t (%s)", name, has, excepted, why)
+		}
+	}
+	walk(nil)
+	if leaves < 60 {
+		t.Errorf("only %d commands were found", leaves)
+	}
+}
