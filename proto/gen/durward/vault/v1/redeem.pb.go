@@ -25,6 +25,86 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type CheckGrantRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Grant         *v1.SignedGrant        `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckGrantRequest) Reset() {
+	*x = CheckGrantRequest{}
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckGrantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckGrantRequest) ProtoMessage() {}
+
+func (x *CheckGrantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckGrantRequest.ProtoReflect.Descriptor instead.
+func (*CheckGrantRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *CheckGrantRequest) GetGrant() *v1.SignedGrant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+type CheckGrantResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckGrantResponse) Reset() {
+	*x = CheckGrantResponse{}
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckGrantResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckGrantResponse) ProtoMessage() {}
+
+func (x *CheckGrantResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckGrantResponse.ProtoReflect.Descriptor instead.
+func (*CheckGrantResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{1}
+}
+
 type TokeniseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Under:
@@ -39,7 +119,7 @@ type TokeniseRequest struct {
 
 func (x *TokeniseRequest) Reset() {
 	*x = TokeniseRequest{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[0]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -51,7 +131,7 @@ func (x *TokeniseRequest) String() string {
 func (*TokeniseRequest) ProtoMessage() {}
 
 func (x *TokeniseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[0]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -64,7 +144,7 @@ func (x *TokeniseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokeniseRequest.ProtoReflect.Descriptor instead.
 func (*TokeniseRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{0}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *TokeniseRequest) GetUnder() isTokeniseRequest_Under {
@@ -127,7 +207,7 @@ type TokeniseResponse struct {
 
 func (x *TokeniseResponse) Reset() {
 	*x = TokeniseResponse{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[1]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -139,7 +219,7 @@ func (x *TokeniseResponse) String() string {
 func (*TokeniseResponse) ProtoMessage() {}
 
 func (x *TokeniseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[1]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -152,7 +232,7 @@ func (x *TokeniseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokeniseResponse.ProtoReflect.Descriptor instead.
 func (*TokeniseResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{1}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *TokeniseResponse) GetTexts() []string {
@@ -178,7 +258,7 @@ type RedeemRequest struct {
 
 func (x *RedeemRequest) Reset() {
 	*x = RedeemRequest{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[2]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -190,7 +270,7 @@ func (x *RedeemRequest) String() string {
 func (*RedeemRequest) ProtoMessage() {}
 
 func (x *RedeemRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[2]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -203,7 +283,7 @@ func (x *RedeemRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedeemRequest.ProtoReflect.Descriptor instead.
 func (*RedeemRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{2}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RedeemRequest) GetGrant() *v1.SignedGrant {
@@ -224,7 +304,7 @@ type RedeemResponse struct {
 
 func (x *RedeemResponse) Reset() {
 	*x = RedeemResponse{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[3]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -236,7 +316,7 @@ func (x *RedeemResponse) String() string {
 func (*RedeemResponse) ProtoMessage() {}
 
 func (x *RedeemResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[3]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -249,7 +329,7 @@ func (x *RedeemResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedeemResponse.ProtoReflect.Descriptor instead.
 func (*RedeemResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{3}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RedeemResponse) GetRedeemedAt() *timestamppb.Timestamp {
@@ -278,7 +358,7 @@ type SettleRequest struct {
 
 func (x *SettleRequest) Reset() {
 	*x = SettleRequest{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -290,7 +370,7 @@ func (x *SettleRequest) String() string {
 func (*SettleRequest) ProtoMessage() {}
 
 func (x *SettleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -303,7 +383,7 @@ func (x *SettleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
 func (*SettleRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{4}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SettleRequest) GetOperationId() string {
@@ -335,7 +415,7 @@ type SettleResponse struct {
 
 func (x *SettleResponse) Reset() {
 	*x = SettleResponse{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -347,7 +427,7 @@ func (x *SettleResponse) String() string {
 func (*SettleResponse) ProtoMessage() {}
 
 func (x *SettleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -360,14 +440,17 @@ func (x *SettleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
 func (*SettleResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{5}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{7}
 }
 
 var File_durward_vault_v1_redeem_proto protoreflect.FileDescriptor
 
 const file_durward_vault_v1_redeem_proto_rawDesc = "" +
 	"\n" +
-	"\x1ddurward/vault/v1/redeem.proto\x12\x10durward.vault.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbf\x01\n" +
+	"\x1ddurward/vault/v1/redeem.proto\x12\x10durward.vault.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"O\n" +
+	"\x11CheckGrantRequest\x12:\n" +
+	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantB\x06\xbaH\x03\xc8\x01\x01R\x05grant\"\x14\n" +
+	"\x12CheckGrantResponse\"\xbf\x01\n" +
 	"\x0fTokeniseRequest\x124\n" +
 	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantH\x00R\x05grant\x127\n" +
 	"\x06permit\x18\x02 \x01(\v2\x1d.durward.call.v1.SignedPermitH\x00R\x06permit\x12-\n" +
@@ -389,7 +472,10 @@ const file_durward_vault_v1_redeem_proto_rawDesc = "" +
 	"\x0eSettleResponse2\xb9\x01\n" +
 	"\rRedeemService\x12S\n" +
 	"\x06Redeem\x12\x1f.durward.vault.v1.RedeemRequest\x1a .durward.vault.v1.RedeemResponse\"\x06\xaa\xbb\x18\x02\x03\x04\x12S\n" +
-	"\x06Settle\x12\x1f.durward.vault.v1.SettleRequest\x1a .durward.vault.v1.SettleResponse\"\x06\xaa\xbb\x18\x02\x03\x042l\n" +
+	"\x06Settle\x12\x1f.durward.vault.v1.SettleRequest\x1a .durward.vault.v1.SettleResponse\"\x06\xaa\xbb\x18\x02\x03\x042o\n" +
+	"\fCheckService\x12_\n" +
+	"\n" +
+	"CheckGrant\x12#.durward.vault.v1.CheckGrantRequest\x1a$.durward.vault.v1.CheckGrantResponse\"\x06\xaa\xbb\x18\x02\x03\x042l\n" +
 	"\x0fTokeniseService\x12Y\n" +
 	"\bTokenise\x12!.durward.vault.v1.TokeniseRequest\x1a\".durward.vault.v1.TokeniseResponse\"\x06\xaa\xbb\x18\x02\x03\x04B5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
 
@@ -405,34 +491,39 @@ func file_durward_vault_v1_redeem_proto_rawDescGZIP() []byte {
 	return file_durward_vault_v1_redeem_proto_rawDescData
 }
 
-var file_durward_vault_v1_redeem_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_durward_vault_v1_redeem_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_durward_vault_v1_redeem_proto_goTypes = []any{
-	(*TokeniseRequest)(nil),       // 0: durward.vault.v1.TokeniseRequest
-	(*TokeniseResponse)(nil),      // 1: durward.vault.v1.TokeniseResponse
-	(*RedeemRequest)(nil),         // 2: durward.vault.v1.RedeemRequest
-	(*RedeemResponse)(nil),        // 3: durward.vault.v1.RedeemResponse
-	(*SettleRequest)(nil),         // 4: durward.vault.v1.SettleRequest
-	(*SettleResponse)(nil),        // 5: durward.vault.v1.SettleResponse
-	(*v1.SignedGrant)(nil),        // 6: durward.call.v1.SignedGrant
-	(*v1.SignedPermit)(nil),       // 7: durward.call.v1.SignedPermit
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*CheckGrantRequest)(nil),     // 0: durward.vault.v1.CheckGrantRequest
+	(*CheckGrantResponse)(nil),    // 1: durward.vault.v1.CheckGrantResponse
+	(*TokeniseRequest)(nil),       // 2: durward.vault.v1.TokeniseRequest
+	(*TokeniseResponse)(nil),      // 3: durward.vault.v1.TokeniseResponse
+	(*RedeemRequest)(nil),         // 4: durward.vault.v1.RedeemRequest
+	(*RedeemResponse)(nil),        // 5: durward.vault.v1.RedeemResponse
+	(*SettleRequest)(nil),         // 6: durward.vault.v1.SettleRequest
+	(*SettleResponse)(nil),        // 7: durward.vault.v1.SettleResponse
+	(*v1.SignedGrant)(nil),        // 8: durward.call.v1.SignedGrant
+	(*v1.SignedPermit)(nil),       // 9: durward.call.v1.SignedPermit
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
 }
 var file_durward_vault_v1_redeem_proto_depIdxs = []int32{
-	6, // 0: durward.vault.v1.TokeniseRequest.grant:type_name -> durward.call.v1.SignedGrant
-	7, // 1: durward.vault.v1.TokeniseRequest.permit:type_name -> durward.call.v1.SignedPermit
-	6, // 2: durward.vault.v1.RedeemRequest.grant:type_name -> durward.call.v1.SignedGrant
-	8, // 3: durward.vault.v1.RedeemResponse.redeemed_at:type_name -> google.protobuf.Timestamp
-	2, // 4: durward.vault.v1.RedeemService.Redeem:input_type -> durward.vault.v1.RedeemRequest
-	4, // 5: durward.vault.v1.RedeemService.Settle:input_type -> durward.vault.v1.SettleRequest
-	0, // 6: durward.vault.v1.TokeniseService.Tokenise:input_type -> durward.vault.v1.TokeniseRequest
-	3, // 7: durward.vault.v1.RedeemService.Redeem:output_type -> durward.vault.v1.RedeemResponse
-	5, // 8: durward.vault.v1.RedeemService.Settle:output_type -> durward.vault.v1.SettleResponse
-	1, // 9: durward.vault.v1.TokeniseService.Tokenise:output_type -> durward.vault.v1.TokeniseResponse
-	7, // [7:10] is the sub-list for method output_type
-	4, // [4:7] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	8,  // 0: durward.vault.v1.CheckGrantRequest.grant:type_name -> durward.call.v1.SignedGrant
+	8,  // 1: durward.vault.v1.TokeniseRequest.grant:type_name -> durward.call.v1.SignedGrant
+	9,  // 2: durward.vault.v1.TokeniseRequest.permit:type_name -> durward.call.v1.SignedPermit
+	8,  // 3: durward.vault.v1.RedeemRequest.grant:type_name -> durward.call.v1.SignedGrant
+	10, // 4: durward.vault.v1.RedeemResponse.redeemed_at:type_name -> google.protobuf.Timestamp
+	4,  // 5: durward.vault.v1.RedeemService.Redeem:input_type -> durward.vault.v1.RedeemRequest
+	6,  // 6: durward.vault.v1.RedeemService.Settle:input_type -> durward.vault.v1.SettleRequest
+	0,  // 7: durward.vault.v1.CheckService.CheckGrant:input_type -> durward.vault.v1.CheckGrantRequest
+	2,  // 8: durward.vault.v1.TokeniseService.Tokenise:input_type -> durward.vault.v1.TokeniseRequest
+	5,  // 9: durward.vault.v1.RedeemService.Redeem:output_type -> durward.vault.v1.RedeemResponse
+	7,  // 10: durward.vault.v1.RedeemService.Settle:output_type -> durward.vault.v1.SettleResponse
+	1,  // 11: durward.vault.v1.CheckService.CheckGrant:output_type -> durward.vault.v1.CheckGrantResponse
+	3,  // 12: durward.vault.v1.TokeniseService.Tokenise:output_type -> durward.vault.v1.TokeniseResponse
+	9,  // [9:13] is the sub-list for method output_type
+	5,  // [5:9] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_redeem_proto_init() }
@@ -440,7 +531,7 @@ func file_durward_vault_v1_redeem_proto_init() {
 	if File_durward_vault_v1_redeem_proto != nil {
 		return
 	}
-	file_durward_vault_v1_redeem_proto_msgTypes[0].OneofWrappers = []any{
+	file_durward_vault_v1_redeem_proto_msgTypes[2].OneofWrappers = []any{
 		(*TokeniseRequest_Grant)(nil),
 		(*TokeniseRequest_Permit)(nil),
 	}
@@ -450,9 +541,9 @@ func file_durward_vault_v1_redeem_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_redeem_proto_rawDesc), len(file_durward_vault_v1_redeem_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_durward_vault_v1_redeem_proto_goTypes,
 		DependencyIndexes: file_durward_vault_v1_redeem_proto_depIdxs,

@@ -169,6 +169,116 @@ var RedeemService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
+	CheckService_CheckGrant_FullMethodName = "/durward.vault.v1.CheckService/CheckGrant"
+)
+
+// CheckServiceClient is the client API for CheckService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// CheckService is for sinks that let a redeemed call wait for its turn.
+type CheckServiceClient interface {
+	// CheckGrant succeeds while what a redeemed grant rests on still stands: the session, the client, and the scope or dangerous mode
+	// that it was issued under. Otherwise CODE_EXPIRED. It spends nothing.
+	CheckGrant(ctx context.Context, in *CheckGrantRequest, opts ...grpc.CallOption) (*CheckGrantResponse, error)
+}
+
+type checkServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewCheckServiceClient(cc grpc.ClientConnInterface) CheckServiceClient {
+	return &checkServiceClient{cc}
+}
+
+func (c *checkServiceClient) CheckGrant(ctx context.Context, in *CheckGrantRequest, opts ...grpc.CallOption) (*CheckGrantResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckGrantResponse)
+	err := c.cc.Invoke(ctx, CheckService_CheckGrant_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// CheckServiceServer is the server API for CheckService service.
+// All implementations must embed UnimplementedCheckServiceServer
+// for forward compatibility.
+//
+// CheckService is for sinks that let a redeemed call wait for its turn.
+type CheckServiceServer interface {
+	// CheckGrant succeeds while what a redeemed grant rests on still stands: the session, the client, and the scope or dangerous mode
+	// that it was issued under. Otherwise CODE_EXPIRED. It spends nothing.
+	CheckGrant(context.Context, *CheckGrantRequest) (*CheckGrantResponse, error)
+	mustEmbedUnimplementedCheckServiceServer()
+}
+
+// UnimplementedCheckServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedCheckServiceServer struct{}
+
+func (UnimplementedCheckServiceServer) CheckGrant(context.Context, *CheckGrantRequest) (*CheckGrantResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckGrant not implemented")
+}
+func (UnimplementedCheckServiceServer) mustEmbedUnimplementedCheckServiceServer() {}
+func (UnimplementedCheckServiceServer) testEmbeddedByValue()                      {}
+
+// UnsafeCheckServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to CheckServiceServer will
+// result in compilation errors.
+type UnsafeCheckServiceServer interface {
+	mustEmbedUnimplementedCheckServiceServer()
+}
+
+func RegisterCheckServiceServer(s grpc.ServiceRegistrar, srv CheckServiceServer) {
+	// If the following call panics, it indicates UnimplementedCheckServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&CheckService_ServiceDesc, srv)
+}
+
+func _CheckService_CheckGrant_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckGrantRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CheckServiceServer).CheckGrant(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: CheckService_CheckGrant_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CheckServiceServer).CheckGrant(ctx, req.(*CheckGrantRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// CheckService_ServiceDesc is the grpc.ServiceDesc for CheckService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var CheckService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "durward.vault.v1.CheckService",
+	HandlerType: (*CheckServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "CheckGrant",
+			Handler:    _CheckService_CheckGrant_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "durward/vault/v1/redeem.proto",
+}
+
+const (
 	TokeniseService_Tokenise_FullMethodName = "/durward.vault.v1.TokeniseService/Tokenise"
 )
 
