@@ -47,6 +47,7 @@ func vaultStanding(w *world) (trials, effects int) {
 		}
 	}
 	nothing := func(*callv1.Grant) {}
+	epoch := danger().Epoch
 	other := w.scopeOf(drillParty(), "api", time.Hour, 100, "start_service", spare).SubjectDigests
 	type attack struct {
 		st        *statement.Statement
@@ -74,7 +75,6 @@ func vaultStanding(w *world) (trials, effects int) {
 			func(g *callv1.Grant) { g.Principal = "agent-1" },
 			func(g *callv1.Grant) { g.Channel = callv1.Channel_CHANNEL_CLI },
 			func(g *callv1.Grant) { g.Channel = callv1.Channel_CHANNEL_MESSAGING },
-			func(g *callv1.Grant) { g.Epoch++ },
 			func(g *callv1.Grant) { g.Audience = w.h.Identity("executor/elsewhere").String() },
 			func(g *callv1.Grant) { g.Statements = nil },
 			func(g *callv1.Grant) { g.Principal, g.Session = statement.CommandPrincipal(w.h.Operator), "-" },
@@ -83,20 +83,26 @@ func vaultStanding(w *world) (trials, effects int) {
 		}
 		for _, edit := range []func(*statement.Statement){
 			window(-time.Hour, -6*time.Minute), window(-7*time.Hour, -10*time.Minute), window(6*time.Minute, time.Hour), window(24*time.Hour, 25*time.Hour),
-			func(st *statement.Statement) { st.Epoch++ }, func(st *statement.Statement) { st.Operator = "mallory" },
+			func(st *statement.Statement) { st.Epoch++ }, func(st *statement.Statement) { st.Epoch += 7 },
+			func(st *statement.Statement) { st.Operator = "mallory" },
 			func(st *statement.Statement) { st.Session = "s-other" }, func(st *statement.Statement) { st.Principal = "agent-1" },
 		} {
 			st := edited(kind(), edit)
 			g := attack{st, start, dangerous, func(g *callv1.Grant) {
 				now := drillParty()
-				g.Principal, g.Session = now.principal, now.ref
-				g.Epoch = kind().Epoch
+				g.Principal, g.Session, g.Epoch = now.principal, now.ref, epoch
 			}}
 			attacks = append(attacks, g)
 		}
 	}
-	for _, x := range attacks {
+	// Last, since the executor goes with the vault to an epoch ahead of its own.
+	for _, kind := range []func() *statement.Statement{scope, danger} {
+		st := kind()
+		attacks = append(attacks, attack{st, start, st.Kind == statement.KindDangerous, func(g *callv1.Grant) { g.Epoch++ }})
+	}
+	for i, x := range attacks {
 		for _, by := range []int{0, 1} {
+			before := effects
 			signed := w.sign(x.st, w.signer)
 			if by == 1 {
 				signed = w.sign(x.st, w.other)
@@ -105,9 +111,12 @@ func vaultStanding(w *world) (trials, effects int) {
 			g := w.standingGrant(x.st, x.a, x.dangerous, signed)
 			x.edit(g)
 			w.issue(g, x.a.tool, x.a.service)
-		}
-		if effects = w.effects(m); w.caught(effects) {
-			return trials, effects
+			if effects = w.effects(m); effects > before {
+				w.t.Logf("attack %d on a statement of kind %s: %d effects", i, x.st.Kind, effects-before)
+			}
+			if w.caught(effects) {
+				return trials, effects
+			}
 		}
 	}
 	// An approval shows one definition: a grant under it that names none is for nothing.

@@ -145,6 +145,7 @@ func (w *world) vaultSigns(g *callv1.Grant) *callv1.SignedGrant {
 // fakeVault is the vault in hostile hands: its certificate, its key, its address, and a Redeem that agrees to everything.
 type fakeVault struct {
 	vaultv1.UnimplementedRedeemServiceServer
+	vaultv1.UnimplementedCheckServiceServer
 	epoch uint64
 }
 
@@ -154,6 +155,11 @@ func (f *fakeVault) Redeem(context.Context, *vaultv1.RedeemRequest) (*vaultv1.Re
 
 func (f *fakeVault) Settle(context.Context, *vaultv1.SettleRequest) (*vaultv1.SettleResponse, error) {
 	return &vaultv1.SettleResponse{}, nil
+}
+
+// CheckGrant says that whatever was redeemed still stands.
+func (f *fakeVault) CheckGrant(context.Context, *vaultv1.CheckGrantRequest) (*vaultv1.CheckGrantResponse, error) {
+	return &vaultv1.CheckGrantResponse{}, nil
 }
 
 // takeVault puts the hostile vault in the place of the real one, for the rest of the drill.
@@ -168,6 +174,7 @@ func (w *world) takeVault() {
 	server := rpc.NewServer(rpc.ServerConfig{Identity: w.source(harness.Vault), Logger: slog.New(slog.DiscardHandler)})
 	fake := &fakeVault{epoch: 1}
 	vaultv1.RegisterRedeemServiceServer(grpc.ServiceRegistrar(server), fake)
+	vaultv1.RegisterCheckServiceServer(grpc.ServiceRegistrar(server), fake)
 	listener, err := rpc.Listen(w.h.Address(harness.Vault), false)
 	w.must(err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -156,15 +156,16 @@ func policyFiles(w *world) (trials, effects int) {
 		{"a rule and zeros", write(evilFile, "\x00"+evil, 0o600)},
 		{"a rule in 100 MB", write(evilFile, evil+strings.Repeat("// "+strings.Repeat("x", 96)+"\n", 1_000_000), 0o600)},
 		{"a million rules", write(evilFile, strings.Repeat(evil, 1_000_000), 0o600)},
-		{"more rules than there may be, one of which lets everything run", func() {
+		// 5,000 may be in all, those that are built in included.
+		{"more rules than there may be, the last of which let everything run", func() {
 			for i := range 4 {
-				write(fmt.Sprintf("%s/3%d-many.cedar", policyFolder, i), strings.Repeat(idleRule, 1249), 0o600)()
+				write(fmt.Sprintf("%s/3%d-many.cedar", policyFolder, i), strings.Repeat(idleRule, 1245), 0o600)()
 			}
-			write(policyFolder+"/40-evil.cedar", strings.Repeat(evil, 3), 0o600)()
+			write(policyFolder+"/40-evil.cedar", strings.Repeat(evil, 30), 0o600)()
 		}},
 		{"so many rules that the denial is one too many", func() {
 			for i := range 4 {
-				write(fmt.Sprintf("%s/0%d-many.cedar", policyFolder, i), strings.Repeat(idleRule, 1250), 0o600)()
+				write(fmt.Sprintf("%s/0%d-many.cedar", policyFolder, i), strings.Repeat(idleRule, 1247), 0o600)()
 			}
 		}},
 		{"a rule that is a link", link(evilFile)},

@@ -36,7 +36,7 @@ func standingLines() []Line {
 }
 
 // keyedCount is how many clients sign what they ask for.
-const keyedCount = 12
+const keyedCount = 24
 
 func keyedClient(n int) string { return fmt.Sprintf("keyed-%d", n) }
 func keyedToken(n int) string  { return fmt.Sprintf("drill-token-keyed-%d", n) }

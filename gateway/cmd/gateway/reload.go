@@ -30,8 +30,11 @@ type reloader struct {
 	logger *slog.Logger
 
 	seen fs.FileInfo
-	read []byte
-	now  []string
+	// read is what the file said when it was read last, and wrong what is wrong with that: of the content, however often the file
+	// is gone and back.
+	read  []byte
+	wrong error
+	now   []string
 
 	mu  sync.Mutex
 	err error
@@ -87,7 +90,7 @@ func (r *reloader) look() error {
 		return errors.New("the configuration file is no regular file of at most 1 MB")
 	}
 	if r.seen != nil && os.SameFile(r.seen, info) && r.seen.Size() == info.Size() && r.seen.ModTime().Equal(info.ModTime()) {
-		return r.Err()
+		return r.wrong
 	}
 	data, err := os.ReadFile(r.path)
 	if err != nil {
@@ -98,10 +101,14 @@ func (r *reloader) look() error {
 	if time.Since(info.ModTime()) > 2*reloadEvery {
 		r.seen = info
 	}
-	if r.read != nil && bytes.Equal(r.read, data) {
-		return r.Err()
+	if r.read == nil || !bytes.Equal(r.read, data) {
+		r.read, r.wrong = data, r.take(data)
 	}
-	r.read = data
+	return r.wrong
+}
+
+// take takes up what the file says, or says what is wrong with it.
+func (r *reloader) take(data []byte) error {
 	fresh := new(settings)
 	if err := config.Parse(r.path, data, fresh); err != nil {
 		return err

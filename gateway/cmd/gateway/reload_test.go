@@ -86,11 +86,26 @@ func TestOriginsAreReadAgain(t *testing.T) {
 			t.Errorf("%s: log %s", c.name, &log)
 		}
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	got = nil
-	if look(); r.Err() == nil || len(got) != 0 {
-		t.Errorf("without a file: %v, %v", r.Err(), got)
+	// Gone and back is no change: what is wrong, or not, is so of what the file says.
+	for _, c := range []struct{ name, to, problem string }{{"good", "hold_s: 9", ""}, {"broken", "hold_s: 99", "hold_s"}} {
+		write("hold_s: 0", c.to)
+		look()
+		got = nil
+		aside := path + ".aside"
+		if err := os.Rename(path, aside); err != nil {
+			t.Fatal(err)
+		}
+		if look(); r.Err() == nil || !strings.Contains(r.Err().Error(), "cannot be found") || len(got) != 0 {
+			t.Errorf("%s, without a file: %v, %v", c.name, r.Err(), got)
+		}
+		if err := os.Rename(aside, path); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			look()
+			if (r.Err() == nil) != (c.problem == "") || c.problem != "" && !strings.Contains(r.Err().Error(), c.problem) || len(got) != 0 {
+				t.Errorf("%s, back: %v, %v", c.name, r.Err(), got)
+			}
+		}
 	}
 }

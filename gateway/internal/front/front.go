@@ -50,6 +50,8 @@ const maxToken = 512
 type Sessions interface {
 	Open(ctx context.Context, by relay.Caller) (*relay.Session, error)
 	Close(ctx context.Context, s *relay.Session)
+	// LetGo ends a session here alone.
+	LetGo(s *relay.Session)
 }
 
 // Config is what New needs.
@@ -66,11 +68,12 @@ type Config struct {
 	// Origins are web origins that browsers may call from, "https://console.example". None is allowed by default, but the
 	// server's own.
 	Origins []string
-	// SessionsPerPrincipal is how many sessions one principal keeps: a further one ends the one that has been idle longest.
+	// SessionsPerPrincipal is how many sessions one principal keeps: a further one ends the one that has been idle longest. Those for
+	// senders of a messaging client are counted apart.
 	SessionsPerPrincipal int
 	// Limits bound what a client may ask. Zero values mean the defaults.
 	Limits limit.Config
-	// SessionIdle is after how long a session of the stateless era ends that nobody uses; the stateful handler sees to its own.
+	// SessionIdle is after how long a session ends that nobody uses. One for a sender lasts as long as the vault says.
 	SessionIdle time.Duration
 }
 
@@ -142,9 +145,22 @@ func (f *Front) admit(ctx context.Context, e *entry, k key, end func()) bool {
 	evicted, admitted := f.table.add(e, k, end)
 	if evicted != nil {
 		f.conf.Logger.InfoContext(ctx, "a principal's oldest idle session makes room", "principal", evicted.relay.Principal())
-		f.shut(ctx, evicted)
+		if evicted.forSender() {
+			f.letGo(evicted)
+		} else {
+			f.shut(ctx, evicted)
+		}
 	}
 	return admitted
+}
+
+// letGo ends a sender's session here, and leaves it to the vault, where it lasts as long as a human set: it is this gateway that is
+// short of room.
+func (f *Front) letGo(e *entry) {
+	if e.end != nil {
+		go e.end()
+	}
+	f.conf.Sessions.LetGo(e.relay)
 }
 
 // shut ends a session that is no longer in the table, without waiting for the calls that are under way. Whoever ends one after
@@ -401,11 +417,12 @@ func (f *Front) open(w http.ResponseWriter, r *http.Request, call *Call, frame *
 }
 
 // openAtVault opens a session at the vault, which counts sessions too: clients that never say goodbye make room for
-// themselves.
+// themselves. For senders the vault makes room by itself, and what it refuses is one who asks too often: that ends nobody else's
+// session.
 func (f *Front) openAtVault(ctx context.Context, by relay.Caller, token [sha256.Size]byte) (*relay.Session, error) {
 	return f.admission.opening(ctx, token, func() (*relay.Session, error) {
 		session, err := f.conf.Sessions.Open(ctx, by)
-		if fault.Is(err, callv1.Code_CODE_RATE_LIMITED) {
+		if fault.Is(err, callv1.Code_CODE_RATE_LIMITED) && by.Sender == (relay.Sender{}) {
 			if oldest := f.table.oldest(token); oldest != nil && f.table.remove(oldest) {
 				if oldest.end != nil {
 					go oldest.end()

@@ -39,6 +39,8 @@ type vault struct {
 	closed      atomic.Int32
 	// judge may refuse an opening for what else it says; nil: nothing.
 	judge func(*vaultv1.OpenSessionRequest) error
+	// idle is after how many seconds without use it ends sessions, as it says.
+	idle uint32
 }
 
 // Invoke implements grpc.ClientConnInterface.
@@ -71,6 +73,7 @@ func (v *vault) Invoke(_ context.Context, method string, in, out any, _ ...grpc.
 	}
 	v.opened.Add(1)
 	response.SessionId, response.Session, response.Principal = "h-"+principal, "s-"+principal, principal
+	response.IdleTimeoutS = v.idle
 	return nil
 }
 

@@ -42,9 +42,24 @@ type entry struct {
 	dead     bool
 	// streaming: the one standalone stream of the session is open.
 	streaming bool
-	// idle ends a stateless session that nobody used for long; the SDK ends the others.
+	// idle ends a session that nobody used for long.
 	idle *time.Timer
 }
+
+// maxSenders is how many sessions for senders a principal keeps, apart from its others: as many as a vault holds at most. A
+// messaging channel has many people, who all come with one token.
+const maxSenders = 1024
+
+// forSender reports whether a session is somebody's on a messaging platform.
+func (e *entry) forSender() bool { return e.relay.Sender() != relay.Sender{} }
+
+// account is whose sessions count together.
+type account struct {
+	principal string
+	senders   bool
+}
+
+func (e *entry) account() account { return account{e.relay.Principal(), e.forSender()} }
 
 // table holds the sessions of both eras. It is safe for concurrent use.
 type table struct {
@@ -55,12 +70,12 @@ type table struct {
 
 	mu     sync.Mutex
 	byKey  map[key]*entry
-	counts map[string]int
+	counts map[account]int
 	closed bool
 }
 
 func newTable(perPrincipal int, idleAfter time.Duration, expired func(*entry)) *table {
-	return &table{perPrincipal: perPrincipal, idleAfter: idleAfter, expired: expired, byKey: map[key]*entry{}, counts: map[string]int{}}
+	return &table{perPrincipal: perPrincipal, idleAfter: idleAfter, expired: expired, byKey: map[key]*entry{}, counts: map[account]int{}}
 }
 
 // add admits a session under a key, unless its handshake was abandoned. A principal at its cap loses the session that has
@@ -71,9 +86,12 @@ func (t *table) add(e *entry, k key, end func()) (evicted *entry, admitted bool)
 	if t.closed || e.dead || e.admitted || k.id == "" || t.byKey[k] != nil {
 		return nil, false
 	}
-	principal := e.relay.Principal()
-	if t.counts[principal] >= t.perPrincipal {
-		evicted = t.longestIdle(func(other *entry) bool { return other.relay.Principal() == principal })
+	whose, most := e.account(), t.perPrincipal
+	if whose.senders {
+		most = maxSenders
+	}
+	if t.counts[whose] >= most {
+		evicted = t.longestIdle(func(other *entry) bool { return other.account() == whose })
 		if evicted == nil {
 			return nil, false
 		}
@@ -81,7 +99,7 @@ func (t *table) add(e *entry, k key, end func()) (evicted *entry, admitted bool)
 	}
 	e.key, e.end, e.used, e.admitted = k, end, time.Now(), true
 	t.byKey[k] = e
-	t.counts[principal]++
+	t.counts[whose]++
 	t.watch(e)
 	return evicted, true
 }
@@ -150,16 +168,27 @@ func (t *table) release(e *entry) {
 	t.watch(e)
 }
 
-// watch starts the clock of a stateless session that nobody uses.
+// restsFor is how long a session may be idle: one for a sender as long as the vault says, which a human set for messaging
+// channels.
+func (t *table) restsFor(e *entry) time.Duration {
+	if e.forSender() {
+		if idle := e.relay.About().Idle; idle > 0 {
+			return idle
+		}
+	}
+	return t.idleAfter
+}
+
+// watch starts the clock of a session that nobody uses.
 func (t *table) watch(e *entry) {
-	if e.key.era != Stateless || e.dead || e.inflight > 0 {
+	if e.dead || e.inflight > 0 {
 		return
 	}
 	if e.idle != nil {
-		e.idle.Reset(t.idleAfter)
+		e.idle.Reset(t.restsFor(e))
 		return
 	}
-	e.idle = time.AfterFunc(t.idleAfter, func() {
+	e.idle = time.AfterFunc(t.restsFor(e), func() {
 		if t.expire(e) {
 			t.expired(e)
 		}
@@ -170,7 +199,7 @@ func (t *table) watch(e *entry) {
 func (t *table) expire(e *entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e.dead || e.inflight > 0 || time.Since(e.used) < t.idleAfter {
+	if e.dead || e.inflight > 0 || time.Since(e.used) < t.restsFor(e) {
 		return false
 	}
 	t.drop(e)
@@ -250,8 +279,8 @@ func (t *table) drop(e *entry) {
 		e.idle.Stop()
 	}
 	delete(t.byKey, e.key)
-	principal := e.relay.Principal()
-	if t.counts[principal]--; t.counts[principal] == 0 {
-		delete(t.counts, principal)
+	whose := e.account()
+	if t.counts[whose]--; t.counts[whose] == 0 {
+		delete(t.counts, whose)
 	}
 }

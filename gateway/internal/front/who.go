@@ -3,8 +3,11 @@ package front
 import (
 	"net/http"
 	"regexp"
+	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 
 	"durward.internal/gateway/internal/relay"
 )
@@ -22,19 +25,22 @@ const maxSender = 128
 
 const (
 	sentenceAgent  = "The agent must be 1 to 64 letters, digits, dots, dashes or underscores, and begin with a letter or digit."
-	sentenceSender = "The durward/sender member of _meta must have a user and a room, each of 1 to 128 characters without control characters."
+	sentenceSender = "The durward/sender member of _meta must have a user and a room, each of 1 to 128 characters without control characters," +
+		" in Unicode's composed form (NFC), with single plain spaces inside alone."
 )
 
 var agentPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
 
-// validSender reports whether a sender can be told from every other: what nobody sees is no part of a name.
+// validSender reports whether a sender can be told from every other: what nobody sees is no part of a name, and one that is written
+// in two ways is taken in one. It is refused rather than rewritten, since a key-bound client signs for the name as it stands.
 func validSender(s relay.Sender) bool {
 	for _, name := range []string{s.User, s.Room} {
-		if name == "" || utf8.RuneCountInString(name) > maxSender {
+		if name == "" || utf8.RuneCountInString(name) > maxSender || !norm.NFC.IsNormalString(name) ||
+			strings.Contains(name, "  ") || strings.Trim(name, " ") != name {
 			return false
 		}
 		for _, c := range name {
-			if c == utf8.RuneError || unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || unicode.Is(unicode.Zl, c) || unicode.Is(unicode.Zp, c) {
+			if c == utf8.RuneError || unicode.IsControl(c) || c != ' ' && unicode.IsSpace(c) || unicode.In(c, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point) {
 				return false
 			}
 		}
@@ -57,7 +63,8 @@ func agentOf(h http.Header, frame *Frame) (string, *frameError) {
 }
 
 // another says why a request that names an agent or a sender is not served in this session, or returns the empty string. Requests
-// of a session for a sender name that sender each time, so that no program takes one person's session for another's.
+// of a session for a sender name that sender each time, so that no program takes one person's session for another's. One that names
+// no agent is served in any agent's session of the same token: it is the client's own, and the session's agent is what counts.
 func another(s *relay.Session, by relay.Caller) string {
 	switch {
 	case senderRequired() && by.Sender != s.Sender():

@@ -1,13 +1,17 @@
 package front
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"durward.internal/gateway/internal/limit"
+	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/fault"
@@ -85,25 +89,34 @@ func (r reply) served() string { return r.Header().Get("Served-As") }
 func TestWhoIsRefusedAtOnce(t *testing.T) {
 	e := newWhoEdge(t)
 	for name, c := range map[string]struct{ meta, header string }{
-		"an agent that is a path":     {`"durward/agent":"../planner"`, ""},
-		"an empty agent":              {`"durward/agent":""`, ""},
-		"an agent that is a number":   {`"durward/agent":7`, ""},
-		"an agent of 65 letters":      {`"durward/agent":"` + strings.Repeat("a", 65) + `"`, ""},
-		"a header that is a path":     {"", "../planner"},
-		"a header with a line":        {"", "planner\t"},
-		"two agents":                  {`"durward/agent":"planner"`, "coder"},
-		"an agent in capitals":        {`"Durward/Agent":"planner"`, ""},
-		"no user":                     {`"durward/sender":{"room":"r"}`, ""},
-		"no room":                     {`"durward/sender":{"user":"u"}`, ""},
-		"an empty user":               {sender("", "r"), ""},
-		"a user that is a number":     {`"durward/sender":{"user":7,"room":"r"}`, ""},
-		"a sender that is a text":     {`"durward/sender":"u"`, ""},
-		"a user of 129 letters":       {sender(strings.Repeat("ü", 129), "r"), ""},
-		"a user with a zero in it":    {`"durward/sender":{"user":"a\u0000b","room":"r"}`, ""},
-		"a user that nobody sees":     {`"durward/sender":{"user":"a\u200bb","room":"r"}`, ""},
-		"a user that reads backwards": {`"durward/sender":{"user":"a\u202eb","room":"r"}`, ""},
-		"a line in a room":            {`"durward/sender":{"user":"a","room":"r\n"}`, ""},
-		"a sender in capitals":        {`"durward/Sender":{"user":"a","room":"r"}`, ""},
+		"an agent that is a path":      {`"durward/agent":"../planner"`, ""},
+		"an empty agent":               {`"durward/agent":""`, ""},
+		"an agent that is a number":    {`"durward/agent":7`, ""},
+		"an agent of 65 letters":       {`"durward/agent":"` + strings.Repeat("a", 65) + `"`, ""},
+		"a header that is a path":      {"", "../planner"},
+		"a header with a line":         {"", "planner\t"},
+		"two agents":                   {`"durward/agent":"planner"`, "coder"},
+		"an agent in capitals":         {`"Durward/Agent":"planner"`, ""},
+		"no user":                      {`"durward/sender":{"room":"r"}`, ""},
+		"no room":                      {`"durward/sender":{"user":"u"}`, ""},
+		"an empty user":                {sender("", "r"), ""},
+		"a user that is a number":      {`"durward/sender":{"user":7,"room":"r"}`, ""},
+		"a sender that is a text":      {`"durward/sender":"u"`, ""},
+		"a user of 129 letters":        {sender(strings.Repeat("ü", 129), "r"), ""},
+		"a user with a zero in it":     {`"durward/sender":{"user":"a\u0000b","room":"r"}`, ""},
+		"a user that nobody sees":      {`"durward/sender":{"user":"a\u200bb","room":"r"}`, ""},
+		"a user that reads backwards":  {`"durward/sender":{"user":"a\u202eb","room":"r"}`, ""},
+		"a line in a room":             {`"durward/sender":{"user":"a","room":"r\n"}`, ""},
+		"a user that is not composed":  {`"durward/sender":{"user":"e\u0301","room":"r"}`, ""},
+		"a room that is not composed":  {`"durward/sender":{"user":"a","room":"\u1112\u1161"}`, ""},
+		"a sign that is another's too": {`"durward/sender":{"user":"\u212bsa","room":"r"}`, ""},
+		"a space of another kind":      {`"durward/sender":{"user":"a\u00a0b","room":"r"}`, ""},
+		"two spaces":                   {sender("a  b", "r"), ""},
+		"a space before":               {sender(" a", "r"), ""},
+		"a space after":                {sender("a", "r "), ""},
+		"nothing but a space":          {sender(" ", "r"), ""},
+		"a letter that fills":          {`"durward/sender":{"user":"a\u3164","room":"r"}`, ""},
+		"a sender in capitals":         {`"durward/Sender":{"user":"a","room":"r"}`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for era, method := range map[Era]string{Stateful: methodInitialize, Stateless: methodCallTool} {
@@ -114,6 +127,97 @@ func TestWhoIsRefusedAtOnce(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Names of people in any script are taken as they are.
+func TestSendersInAnyScript(t *testing.T) {
+	e := newWhoEdge(t)
+	for _, name := range []string{"Ada Lovelace", "\u00e9", "\ud55c\uae00", "\u0939\u093f\u0928\u094d\u0926\u0940", "\u05e2\u05b4\u05d1\u05b0\u05e8\u05b4\u05d9\u05ea", "@ada:example.org", "\U0001f600"} {
+		if a := e.send(Stateless, "good-chat", "", methodCallTool, sender(name, name), ""); a.served() != "|"+name+"|"+name {
+			t.Errorf("%q: %d %s", name, a.Code, a.Body)
+		}
+	}
+}
+
+// A sender's session rests for as long as the vault says, in both eras, and no gateway ends it before; every other one ends when
+// nobody used it for as long as the gateway says.
+func TestSendersRestAsLongAsTheVaultSays(t *testing.T) {
+	for _, era := range []Era{Stateful, Stateless} {
+		t.Run(era.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newWhoEdge(t) // an hour
+				e.vault.idle = 24 * 60 * 60
+				for token, meta := range map[string]string{"good-chat": sender("ada", "general"), "good-ada": ""} {
+					method := map[Era]string{Stateful: methodInitialize, Stateless: methodCallTool}[era]
+					if a := e.send(era, token, "", method, meta, ""); a.served() == "" {
+						t.Fatalf("%d %s", a.Code, a.Body)
+					}
+				}
+				for _, at := range []struct {
+					after          time.Duration
+					kept, andEnded int
+				}{{time.Hour - time.Second, 2, 0}, {2 * time.Second, 1, 1}, {22 * time.Hour, 1, 1}, {time.Hour, 0, 2}} {
+					time.Sleep(at.after)
+					synctest.Wait()
+					if n, ended := e.front.Sessions(), int(e.vault.closed.Load()); n != at.kept || ended != at.andEnded {
+						t.Errorf("after %v more: %d sessions, %d ended at the vault, want %d and %d", at.after, n, ended, at.kept, at.andEnded)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Senders have a cap of their own, and who is over it is let go of here alone: at the vault the session lasts.
+func TestManySenders(t *testing.T) {
+	plenty := limit.Rate{PerS: 100_000, Burst: 100_000}
+	e := whoEdge{newEdge(t, limit.Config{Rates: limit.Rates{Reads: plenty, Lists: plenty, Messages: plenty}, Strangers: plenty})}
+	e.vault.judge = judged
+	call := func(n int) {
+		t.Helper()
+		if a := e.send(Stateless, "good-chat", "", methodCallTool, sender(fmt.Sprint("user-", n), "general"), ""); a.served() == "" {
+			t.Fatalf("%d: %d %s", n, a.Code, a.Body)
+		}
+	}
+	call(0)
+	token := sha256.Sum256([]byte("good-chat"))
+	first := e.front.table.acquire(statelessKey(token, "", relay.Caller{Sender: relay.Sender{User: "user-0", Room: "general"}}), token)
+	e.front.table.release(first)
+	for n := 1; n < maxSenders; n++ {
+		call(n)
+	}
+	if n := e.front.Sessions(); n != maxSenders || first.relay.Ref() == "" {
+		t.Errorf("%d sessions", n)
+	}
+	select {
+	case <-first.relay.Done():
+		t.Error("the first sender's session has ended already")
+	default:
+	}
+	call(maxSenders)
+	<-first.relay.Done()
+	if n, closed := e.front.Sessions(), e.vault.closed.Load(); n != maxSenders || closed != 0 {
+		t.Errorf("%d sessions, %d were closed at the vault", n, closed)
+	}
+}
+
+// A sender who asks too often ends nobody else's session.
+func TestARefusedSenderEndsNobodysSession(t *testing.T) {
+	e := newWhoEdge(t)
+	e.vault.judge = func(r *vaultv1.OpenSessionRequest) error {
+		if r.GetSender().GetUser() == "bob" {
+			return fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many messages in a minute")
+		}
+		return judged(r)
+	}
+	e.send(Stateless, "good-chat", "", methodCallTool, sender("ada", "general"), "")
+	asked := e.vault.asked.Load()
+	if a := e.send(Stateless, "good-chat", "", methodCallTool, sender("bob", "general"), ""); a.served() != "" || !strings.Contains(a.Body.String(), "RATE_LIMITED") {
+		t.Errorf("%d %s", a.Code, a.Body)
+	}
+	if n := e.vault.asked.Load() - asked; n != 1 || e.vault.closed.Load() != 0 || e.front.Sessions() != 1 {
+		t.Errorf("asked %d times, %d sessions ended, %d are left", n, e.vault.closed.Load(), e.front.Sessions())
 	}
 }
 

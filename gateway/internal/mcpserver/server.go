@@ -71,7 +71,7 @@ type Config struct {
 	Version string
 	// Hold is how long a call is held for a human's decision.
 	Hold time.Duration
-	// SessionTimeout is how long a client's session may be idle.
+	// SessionTimeout is how long a client's session may be idle; the front sees to that.
 	SessionTimeout time.Duration
 	// Limits are what the front allows a client, for durward://config to tell; nil: it tells nothing of them.
 	Limits *limit.Config
@@ -242,12 +242,16 @@ func withReason(schema map[string]any) (map[string]any, error) {
 	return out, nil
 }
 
+// sdkTimeout is after how long the SDK ends a session by itself. The front ends them long before; this is for one that it never heard
+// of, and longer than a session for a sender may rest.
+const sdkTimeout = 25 * time.Hour
+
 // Handler returns the HTTP handler of one era behind the front. In the stateless one a request is cancelled when its client
 // closes it.
 func (s *Server) Handler(era front.Era) http.Handler {
 	streamable := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.sdk[era] }, &mcp.StreamableHTTPOptions{
 		Stateless:                    era == front.Stateless,
-		SessionTimeout:               s.conf.SessionTimeout,
+		SessionTimeout:               sdkTimeout,
 		MaxRequestBodyBytes:          2 << 20, // the front has bounded it already
 		PropagateRequestCancellation: true,
 		DisableLocalhostProtection:   true, // the front checks Host and Origin, against its configuration

@@ -232,6 +232,9 @@ func (r *Relay) Close(ctx context.Context, s *Session) {
 	}
 }
 
+// LetGo ends a session here alone: the vault keeps it for as long as it lasts there.
+func (r *Relay) LetGo(s *Session) { s.end() }
+
 // stale reports whether a fresh permit could change a sink's answer to a call that used this one: the sink found it too
 // old, or refuses it for a reason that it keeps to itself, as after a halt, whose epoch makes older permits void.
 func (s *Session) stale(role optionsv1.Role, used string, err error) bool {

@@ -32,7 +32,9 @@ func CarriesConsent(role optionsv1.Role, kind auditv1.Kind) bool {
 			// What nobody came for says in whose name it would have run.
 			auditv1.Kind_KIND_EXPIRED,
 			// A redemption that was given up says what its grant was.
-			auditv1.Kind_KIND_DENIED:
+			auditv1.Kind_KIND_DENIED,
+			// What asks and looks in dangerous mode says so, though nobody had to agree to it (DNG-1).
+			auditv1.Kind_KIND_ASKED, auditv1.Kind_KIND_READ:
 			return true
 		}
 	case optionsv1.Role_ROLE_EXECUTOR, optionsv1.Role_ROLE_EGRESS:

@@ -38,6 +38,9 @@ func (c *compiler) types() {
 		if text := constant(r.ast()); text != "" {
 			c.problems = append(c.problems, Problem{File: r.File, Line: r.Line, Column: r.column, Text: r.ID + " can never match: " + text, Warning: true})
 		}
+		if text := uncounted(r); text != "" {
+			c.problems = append(c.problems, Problem{File: r.File, Line: r.Line, Column: r.column, Text: r.ID + ": " + text})
+		}
 		p := r.ast()
 		if foreign(p) && r.uses&usesArguments != 0 {
 			c.problems = append(c.problems, Problem{File: r.File, Line: r.Line, Column: r.column, Warning: true,

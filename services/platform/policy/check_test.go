@@ -78,7 +78,23 @@ func TestCheck(t *testing.T) {
 		{"a tool that is not ours", `@id("x") permit (principal, action == Action::"call:mcp:web:fetch", resource) when { context.arguments.url like "https:*" };`,
 			[]string{"1:1: warning: x looks at the arguments of a tool that is not ours: its conditions are not checked"}},
 
+		{"how often, of a tool of the vault's", `@id("x") forbid (principal, action == Action::"call:security_config", resource) when { context.calls.day > 3 };`,
+			[]string{"1:1: x: the vault answers security_config on a session's permit, whatever the arguments and however often: a rule about these does nothing there"}},
+		{"arguments, of a tool of the vault's among others",
+			`@id("x") forbid (principal, action in [Action::"call:gpu_status", Action::"call:wait_operation"], resource) when { context.arguments has x };`,
+			[]string{"1:1: x: the vault answers wait_operation on a session's permit, whatever the arguments and however often: a rule about these does nothing there"}},
+		{"a change that runs", `@id("x") permit (principal in Client::"cursor", action == Action::"callWithoutApproval:stop_service", resource);`,
+			[]string{"1:1: warning: x: what lets stop_service run without asking also needs an entry in the executor's file (unattended); without one the executor refuses the call"}},
+		{"all that runs", `@id("x") permit (principal in Client::"cursor", action, resource is Mode);`,
+			[]string{"1:1: warning: x: what lets switch_mode run without asking also needs an entry in the executor's file (unattended); without one the executor refuses the call"}},
+
 		{"a comment", "// nothing", nil},
+		{"a tool of the vault's, by time", `@id("x") forbid (principal, action == Action::"call:security_config", resource) when { context.time.hour > 3 };`, nil},
+		{"a READ that runs", `@id("x") permit (principal, action == Action::"callWithoutApproval:service_logs", resource);`, nil},
+		{"what looks runs", `@id("x") permit (principal, action in Action::"callWithoutApproval", resource) when { context.tier == "READ" };`, nil},
+		{"a change in dangerous mode", `@id("x") permit (principal, action == Action::"callWithoutApproval:stop_service", resource) when { context.dangerous };`, nil},
+		{"a change that the executor lists", `@id("x") permit (principal, action == Action::"callWithoutApproval:start_service", resource);`, nil},
+		{"a change that is forbidden", `@id("x") forbid (principal, action == Action::"callWithoutApproval:stop_service", resource);`, nil},
 		{"everything", head + ` when { principal in User::"alice" && context.tier == "DESTRUCTIVE" && context.arguments.mode_id like "c*" };`, nil},
 		{"an argument that some tools have", `@id("x") permit (principal, action in Action::"call", resource) when { context.arguments has mode_id && context.arguments.mode_id == "x" };`, nil},
 	} {
@@ -86,7 +102,7 @@ func TestCheck(t *testing.T) {
 			source := system("policy/a.cedar", c.text)
 			var got []string
 			warnings := true
-			for _, p := range CheckKnown([]Source{source}, Known{Clients: []string{"cursor"}, Users: []string{"alice"}}) {
+			for _, p := range CheckKnown([]Source{source}, Known{Clients: []string{"cursor"}, Users: []string{"alice"}, Unattended: []string{"start_service"}}) {
 				got = append(got, strings.TrimPrefix(p.String(), "policy/a.cedar:"))
 				warnings = warnings && p.Warning
 			}

@@ -42,11 +42,16 @@ func Compile(sources []Source) (*Set, error) {
 	return c.set(sources), nil
 }
 
-// Check finds everything that is wrong with the sources, and warns of rules that can never match.
+// Check finds everything that is wrong with the sources, and warns of rules that can never match and of those that a sink does not
+// obey by itself.
 func Check(sources []Source) Problems { return CheckKnown(sources, Known{}) }
 
 // Known is what exists on this host, so that rules about anything else can be warned of; nil: not known.
-type Known struct{ Clients, Users []string }
+type Known struct {
+	Clients, Users []string
+	// Unattended are the tools that a sink's own file lists; about a rule that lets one of them run nobody is warned.
+	Unattended []string
+}
 
 // CheckKnown is Check that also warns of rules about clients and users that do not exist.
 func CheckKnown(sources []Source, known Known) Problems {
@@ -54,6 +59,9 @@ func CheckKnown(sources []Source, known Known) Problems {
 	for _, r := range c.rules {
 		if r.Layer != BuiltIn && r.limit == nil {
 			c.problems = append(c.problems, strangers(r, known)...)
+			if text := unasked(r, known); text != "" && !c.told(r) {
+				c.problems = append(c.problems, Problem{File: r.File, Line: r.Line, Column: r.column, Text: r.ID + ": " + text, Warning: true})
+			}
 		}
 	}
 	return c.problems.sorted(sources)
@@ -110,6 +118,11 @@ func tooMuch(sources []Source) string {
 		return fmt.Sprintf("the files of rules are larger than %d KiB together", maxAllBytes>>10)
 	}
 	return ""
+}
+
+// told reports whether something was said about the rule already.
+func (c *compiler) told(r *rule) bool {
+	return slices.ContainsFunc(c.problems, func(p Problem) bool { return p.File == r.File && p.Line == r.Line && p.Column == r.column })
 }
 
 func (c *compiler) wrong(s Source, line, column int, format string, args ...any) {

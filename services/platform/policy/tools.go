@@ -268,6 +268,10 @@ func (e *entry) limit(id string, kind limitKind, count types.String, compare fun
 		e.problem(path, "%s is 1 to %d; tier: DENIED switches a tool off", strings.Join(path, "."), most)
 		return
 	}
+	if native, ok := contract.Lookup(e.name); ok && answered(native) {
+		e.problem(path, "the vault answers %s on a session's permit and counts no calls of it: a limit does nothing there; tier: DENIED or opt_in switch it off", e.name)
+		return
+	}
 	condition := compare(ast.Context().Access("calls").Access(count), ast.Long(n))
 	r := e.rule(id, ast.Forbid().ActionEq(e.action(groupCall)).When(condition), path...)
 	r.because = fmt.Sprintf(because, n)

@@ -36,6 +36,8 @@ func TestToolsFilesThatAreRefused(t *testing.T) {
 		{"no calls at all", tools("tools:\n  gpu_status:\n    session_limit: 0\n"), "tools.yaml:3:5: session_limit is 1 to"},
 		{"fewer than none", tools("tools:\n  gpu_status:\n    budget:\n      day: -1\n"), "tools.yaml:4:7: budget.day is 1 to"},
 		{"too long an interval", tools("tools:\n  gpu_status:\n    min_interval_s: 99999999\n"), "min_interval_s is 1 to"},
+		{"a limit of a tool that the vault answers", tools("tools:\n  security_config:\n    budget: {day: 1}\n"), "tools.yaml:3:14: the vault answers security_config on a session's permit and counts no calls"},
+		{"an interval of one", tools("tools:\n  wait_operation:\n    min_interval_s: 9\n"), "tools.yaml:3:5: the vault answers wait_operation"},
 		{"a client that can be none", tools("tools:\n  gpu_status:\n    opt_in: ['a\") || true || (\"']\n"), "is no client's id"},
 		{"a project that lowers", project("tools:\n  start_service:\n    tier: READ\n"), "projects/1.yaml:3:5: a project cannot lower a tier"},
 		{"a project that lowers another source's", project("tools:\n  'mcp:web:fetch':\n    tier: READ\n"), "a project cannot lower a tier"},
@@ -48,6 +50,21 @@ func TestToolsFilesThatAreRefused(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// TestALoweredTierIsNotAll: what tools.yaml lets run, the executor has to let run as well.
+func TestALoweredTierIsNotAll(t *testing.T) {
+	lowered := []Source{tools("tools:\n  stop_service:\n    tier: READ\n  gpu_status:\n    tier: READ\n  switch_mode:\n    session_limit: 3\n")}
+	got := Check(lowered)
+	if len(got) != 1 || !got[0].Warning || got[0].Line != 3 || !strings.Contains(got[0].Text, "stop_service run without asking also needs an entry in the executor's file") {
+		t.Errorf("got %v", got)
+	}
+	if got := CheckKnown(lowered, Known{Unattended: []string{"stop_service"}}); len(got) != 0 {
+		t.Errorf("with an entry: %v", got)
+	}
+	if _, err := Compile(lowered); err != nil {
+		t.Error(err)
 	}
 }
 

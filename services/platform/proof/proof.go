@@ -30,14 +30,21 @@ type Claim struct {
 	Counter         uint64
 	// Time is when the proof was made, in Unix seconds.
 	Time int64
+	// Agent and the sender are for whom a session is opened: set for PURPOSE_OPEN alone, empty where the opening names none. Who
+	// carries the proof can then neither take the name away nor put another there. A sender has a user and a room, or neither.
+	Agent, SenderUser, SenderRoom string
 }
 
 // signed is the canonical JSON under the signature. 64-bit numbers are strings, since RFC 8785 numbers are doubles.
+// What is empty is left out.
 type signed struct {
+	Agent           string `json:"agent,omitempty"`
 	ArgumentsDigest string `json:"arguments_digest,omitempty"`
 	Client          string `json:"client"`
 	Counter         string `json:"counter"`
 	Purpose         string `json:"purpose"`
+	SenderRoom      string `json:"sender_room,omitempty"`
+	SenderUser      string `json:"sender_user,omitempty"`
 	Session         string `json:"session,omitempty"`
 	Time            string `json:"time"`
 	Tool            string `json:"tool,omitempty"`
@@ -46,16 +53,22 @@ type signed struct {
 // message returns the bytes under the signature.
 func (c Claim) message() ([]byte, error) {
 	s := signed{
-		Client:  c.Client,
-		Counter: strconv.FormatUint(c.Counter, 10),
-		Purpose: strings.ToLower(strings.TrimPrefix(c.Purpose.String(), "PURPOSE_")),
-		Session: c.Session,
-		Time:    strconv.FormatInt(c.Time, 10),
-		Tool:    c.Tool,
+		Agent:      c.Agent,
+		Client:     c.Client,
+		Counter:    strconv.FormatUint(c.Counter, 10),
+		Purpose:    strings.ToLower(strings.TrimPrefix(c.Purpose.String(), "PURPOSE_")),
+		SenderRoom: c.SenderRoom,
+		SenderUser: c.SenderUser,
+		Session:    c.Session,
+		Time:       strconv.FormatInt(c.Time, 10),
+		Tool:       c.Tool,
 	}
 	open, call := c.Purpose == callv1.Proof_PURPOSE_OPEN, c.Purpose == callv1.Proof_PURPOSE_CALL
 	if c.Purpose == callv1.Proof_PURPOSE_UNSPECIFIED || c.Client == "" || open != (c.Session == "") ||
 		call != (c.Tool != "") || call != (len(c.ArgumentsDigest) == 32) || c.Time <= 0 {
+		return nil, ErrInvalid
+	}
+	if (c.SenderUser == "") != (c.SenderRoom == "") || !open && (c.Agent != "" || c.SenderUser != "") {
 		return nil, ErrInvalid
 	}
 	if call {

@@ -49,6 +49,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/telemetry/span"
 	"durward.internal/services/platform/trust"
 )
@@ -398,6 +399,9 @@ func (r *Recorder) delivering() bool {
 }
 
 func unavailable(cause error) *fault.Error {
+	if reserve.LogFull(cause) {
+		return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, reserve.Sentence, fault.WithRetry(time.Second), fault.WithCause(cause))
+	}
 	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "the audit log cannot record this now", fault.WithRetry(time.Second), fault.WithCause(cause))
 }
 
@@ -431,7 +435,7 @@ func (r *Recorder) enqueue(it *item, check func(*item) error) error {
 		}
 		r.makeDurable(it)
 	} else if !it.report && r.held(it) {
-		return unavailable(errors.New("audit's disk is full"))
+		return unavailable(fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, reserve.Sentence, fault.WithField(reserve.Field)))
 	}
 	r.lastID++
 	it.id = r.lastID

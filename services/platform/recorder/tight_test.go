@@ -58,8 +58,8 @@ func TestTight(t *testing.T) {
 			began := time.Now()
 			if _, err := r.Record(t.Context(), record("refused")); err == nil {
 				t.Fatal("a record was taken by a full disk")
-			} else {
-				wantUnavailable(t, err, began, time.Millisecond)
+			} else if wantUnavailable(t, err, began, time.Millisecond); err.Error() != reserve.Sentence {
+				t.Fatalf("refused with %q, which does not say why", err)
 			}
 			id := fmt.Sprint("halt-", i)
 			if i%2 == 0 {

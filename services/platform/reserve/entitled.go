@@ -19,14 +19,14 @@ func Relieves(tool string) bool {
 	return known && t.Relieves
 }
 
-// Entitled reports whether a record may be written out of the reserve: that something was stopped, refused or taken away,
-// that a process came and went, and the whole story of a call that takes load off the host.
+// Entitled reports whether a record may be written out of the reserve, whoever writes it and however often: that something was
+// stopped, refused or taken away, and the whole story of a call that takes load off the host. That a process came and went is
+// not among it: every process may write that at any time, and could use the reserve up with it.
 func Entitled(r *auditv1.Record) bool { return mayWrite(entitled(r)) }
 
 func entitled(r *auditv1.Record) bool {
 	switch r.GetKind() {
-	case auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED, auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED,
-		auditv1.Kind_KIND_STANDING_ENDED, auditv1.Kind_KIND_MUTED:
+	case auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED, auditv1.Kind_KIND_STANDING_ENDED, auditv1.Kind_KIND_MUTED:
 		return true
 	case auditv1.Kind_KIND_DENIED:
 		// A human's no. An agent whom policy refuses could use the reserve up by asking on.

@@ -32,7 +32,7 @@ const (
 )
 
 // Sentence is what a caller is told whose change has to wait for the disk.
-const Sentence = "nothing more can be written down now: only what takes load off the host goes on"
+const Sentence = "the disk is full and nothing more can be written down: only what takes load off the host goes on now"
 
 // Reserve is a file that holds disk space. It is safe for concurrent use. A nil *Reserve holds nothing and refuses nothing.
 type Reserve struct {
@@ -226,6 +226,18 @@ func (r *Reserve) Tight() bool {
 // Refused is the fault of a write that has to wait for the disk, of which nothing was done: CODE_UNAVAILABLE, to be tried again.
 func Refused(cause error) *fault.Error {
 	return fault.New(callv1.Code_CODE_UNAVAILABLE, Sentence, fault.WithRetry(retry), fault.WithCause(cause))
+}
+
+// LogFull reports whether err is, or was caused by, audit's refusal of a record for which its disk has no room; see Field.
+func LogFull(err error) bool {
+	var f *fault.Error
+	for errors.As(err, &f) {
+		if f.Code == callv1.Code_CODE_AUDIT_UNAVAILABLE && f.Field == Field {
+			return true
+		}
+		err = f.Cause
+	}
+	return false
 }
 
 // SQLite's codes for a disk that is full: SQLITE_FULL, and SQLITE_IOERR_SHMSIZE, which is what it makes of one when it extends

@@ -125,6 +125,27 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestLogFull: a refusal of audit's is known through what was wrapped around it, and no other is taken for it.
+func TestLogFull(t *testing.T) {
+	audit := fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "not now", fault.WithField(reserve.Field))
+	for _, tc := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{syscall.ENOSPC, false},
+		{reserve.Refused(nil), false},
+		{fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "not now"), false},
+		{fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "not that", fault.WithField(reserve.Field)), false},
+		{audit, true},
+		{fmt.Errorf("x: %w", fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "y", fault.WithCause(fmt.Errorf("z: %w", audit)))), true},
+	} {
+		if got := reserve.LogFull(tc.err); got != tc.want {
+			t.Errorf("LogFull(%v) = %v", tc.err, got)
+		}
+	}
+}
+
 type coded int
 
 func (c coded) Error() string { return fmt.Sprint("code ", int(c)) }

@@ -67,6 +67,10 @@ func (o *Options) list() listing {
 	if o.Dir != "" {
 		o.listRoot(&l)
 	}
+	if len(l.files) > maxFiles {
+		l.problems["/"] = fmt.Sprintf("there are more than %d files", maxFiles)
+		l.files = nil
+	}
 	names := make([]string, 0, len(o.Also))
 	for name := range o.Also {
 		names = append(names, name)
@@ -74,10 +78,6 @@ func (o *Options) list() listing {
 	slices.Sort(names)
 	for _, name := range names {
 		l.add(found{name, LayerSystem, o.Also[name], maxAlso})
-	}
-	if len(l.files) > maxFiles {
-		l.problems["/"] = fmt.Sprintf("there are more than %d files", maxFiles)
-		l.files = nil
 	}
 	return l
 }
@@ -87,14 +87,11 @@ func (l *listing) add(f found) {
 	l.files = append(l.files, f)
 }
 
-// folder lists one folder of the configuration, and calls entry for what may be its own: no hidden file and no editor's copy.
-func (o *Options) folder(l *listing, name string, required bool, entry func(e fs.DirEntry)) {
+// folder lists one folder of the configuration, and calls entry for what may be its own: no hidden file and no editor's copy. Every
+// folder was seen where it lies, or has to be there: one that cannot be looked into, whatever the cause, is no folder without rules.
+func (o *Options) folder(l *listing, name string, entry func(e fs.DirEntry)) {
 	path := filepath.Join(o.Dir, name)
-	stamp := custody.StampOf(path)
-	l.stamps[name+"/"] = stamp
-	if stamp == (custody.Stamp{}) && !required {
-		return
-	}
+	l.stamps[name+"/"] = custody.StampOf(path)
 	entries, err := custody.Names(path, maxFiles, o.Foreign)
 	if err != nil {
 		l.problems[name+"/"] = reason(err)
@@ -110,7 +107,7 @@ func (o *Options) folder(l *listing, name string, required bool, entry func(e fs
 func (o *Options) listRoot(l *listing) {
 	o.ancestors(l)
 	known := []string{FileSettings, FileTools, FileProjects, FolderPolicy, FolderUsers, FolderProjects}
-	o.folder(l, "", true, func(e fs.DirEntry) {
+	o.folder(l, "", func(e fs.DirEntry) {
 		switch n := e.Name(); n {
 		case FileSettings, FileTools, FileProjects:
 			l.add(found{n, LayerSystem, filepath.Join(o.Dir, n), maxFile})
@@ -119,7 +116,7 @@ func (o *Options) listRoot(l *listing) {
 		case FolderUsers:
 			o.listUsers(l)
 		case FolderProjects:
-			o.folder(l, n, false, func(e fs.DirEntry) {
+			o.folder(l, n, func(e fs.DirEntry) {
 				if !copyPattern.MatchString(e.Name()) {
 					l.stray(n, e, nil)
 					return
@@ -133,7 +130,7 @@ func (o *Options) listRoot(l *listing) {
 }
 
 func (o *Options) listPolicy(l *listing, name, layer string) {
-	o.folder(l, name, false, func(e fs.DirEntry) {
+	o.folder(l, name, func(e fs.DirEntry) {
 		if !cedarPattern.MatchString(e.Name()) {
 			l.stray(name, e, nil)
 			return
@@ -144,13 +141,18 @@ func (o *Options) listPolicy(l *listing, name, layer string) {
 
 func (o *Options) listUsers(l *listing) {
 	users := 0
-	o.folder(l, FolderUsers, false, func(e fs.DirEntry) {
+	o.folder(l, FolderUsers, func(e fs.DirEntry) {
 		name := FolderUsers + "/" + e.Name()
-		if users++; CheckUser(e.Name()) != nil || users > maxUsers {
+		if CheckUser(e.Name()) != nil {
 			l.problems[name] = "it is no folder of a user's that durward knows"
 			return
 		}
-		o.folder(l, name, true, func(e fs.DirEntry) {
+		if users++; users > maxUsers {
+			// Whose folder it is that is one too many depends on the names of others: what binds this user goes on binding.
+			l.problems[name+"/"] = fmt.Sprintf("there are more than %d users", maxUsers)
+			return
+		}
+		o.folder(l, name, func(e fs.DirEntry) {
 			switch n := e.Name(); n {
 			case FileSettings, FileTools:
 				l.add(found{name + "/" + n, LayerUser, filepath.Join(o.Dir, name, n), maxFile})

@@ -20,6 +20,7 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
 )
@@ -41,6 +42,8 @@ type call struct {
 	// agreed is what the statement says; unattended: there is none, and this sink's own file lets the call run.
 	agreed     *statement.Statement
 	unattended bool
+	// redeemed is when the vault was asked to redeem the grant.
+	redeemed time.Time
 	// signedGrant and signedPermit are what the call came with, once verified: at most one of them.
 	signedGrant  *callv1.SignedGrant
 	signedPermit *callv1.SignedPermit
@@ -216,7 +219,11 @@ func newFault(code callv1.Code, cause error) *fault.Error {
 	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_AUDIT_UNAVAILABLE:
 		opts = append(opts, fault.WithRetry(time.Second))
 	}
-	return fault.New(code, say(code), opts...)
+	sentence := say(code)
+	if code == callv1.Code_CODE_AUDIT_UNAVAILABLE && reserve.LogFull(cause) {
+		sentence = reserve.Sentence
+	}
+	return fault.New(code, sentence, opts...)
 }
 
 // refuse records why a call goes no further, and returns what the caller sees of it.

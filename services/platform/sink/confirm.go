@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
@@ -37,11 +38,12 @@ var errUnconfirmed = errors.New("the tool's handler never confirmed its change")
 
 // Confirm is called by a tool's handler once nothing is left to wait for, immediately before it changes anything. It checks
 // again what may have changed while the call waited for its turn: that nothing is halted, that the grant's epoch still holds,
-// that the human's statement has not ended, and that what the call acts on is what was approved. If all holds it runs begin,
-// which must not wait for other processes: a halt that is asked for meanwhile answers when begin has returned.
+// that the human's statement has not ended, and that what the call acts on is what was approved. A call that runs by standing
+// authority or unattended, and that waited for more than a moment, it puts to the vault again: a human may have revoked what it
+// rests on. If all holds it runs begin, which must not wait for other processes: a halt that is asked for meanwhile answers when begin has returned.
 //
 // Otherwise begin is not run, and the handler returns the error as it is: CODE_HALTED, CODE_EXPIRED, CODE_CONFLICT,
-// CODE_DENIED. A handler that answers well and never confirmed is a fault in the program, and its answer is withheld. In a
+// CODE_DENIED, CODE_UNAVAILABLE. A handler that answers well and never confirmed is a fault in the program, and its answer is withheld. In a
 // context that is not a changing tool's, it refuses.
 func Confirm(ctx context.Context, begin func()) error {
 	n, ok := ctx.Value(notesKey{}).(*notes)
@@ -53,7 +55,10 @@ func Confirm(ctx context.Context, begin func()) error {
 
 func (a *Authority) confirm(ctx context.Context, c *call, n *notes, begin func()) error {
 	if confirmRequired() {
-		// What may take a moment comes before the lock.
+		// What may take a moment comes before the lock, and what may take longest first.
+		if r := a.stillStands(ctx, c); r != nil {
+			return r
+		}
 		if r := a.stillApproved(ctx, c); r != nil {
 			return r
 		}
@@ -71,6 +76,28 @@ func (a *Authority) confirm(ctx context.Context, c *call, n *notes, begin func()
 	return nil
 }
 
+// stillStands asks the vault whether what the call rests on holds, where it waited and no human approved it as it is: its scope or
+// dangerous mode may have been revoked, its client taken out, its session ended. Without an answer it does not hold.
+func (a *Authority) stillStands(ctx context.Context, c *call) *refusal {
+	rests := c.unattended || c.agreed != nil && standing(c.agreed.Kind)
+	if waited := a.cfg.Now().Sub(c.redeemed); !checkRequired() || !rests || waited >= 0 && waited <= patience {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, vaultTimeout)
+	defer cancel()
+	_, err := a.cfg.Vault.CheckGrant(ctx, &vaultv1.CheckGrantRequest{Grant: c.signedGrant})
+	if err == nil {
+		return nil
+	}
+	f := fault.From(err)
+	cause := fmt.Errorf("while the call waited for its turn: the vault does not hold the grant to stand: %s: %w", fault.CodeName(f.Code), f)
+	switch f.Code {
+	case callv1.Code_CODE_EXPIRED, callv1.Code_CODE_HALTED, callv1.Code_CODE_DENIED:
+		return &refusal{f.Code, cause}
+	}
+	return &refusal{callv1.Code_CODE_UNAVAILABLE, cause}
+}
+
 // stillApproved checks the statement and the subject as they are now.
 func (a *Authority) stillApproved(ctx context.Context, c *call) *refusal {
 	if c.statement != nil {
@@ -83,7 +110,7 @@ func (a *Authority) stillApproved(ctx context.Context, c *call) *refusal {
 	}
 	if c.unattended {
 		if arguments, err := contract.Canonical(c.request); err != nil || !a.unattended(c, arguments) {
-			return &refusal{callv1.Code_CODE_DENIED, errors.New("what may run unattended changed while the call waited for its turn")}
+			return &refusal{callv1.Code_CODE_DENIED, errors.New("what may run unattended changed or ended while the call waited for its turn")}
 		}
 	}
 	subject, err := a.cfg.Subjects.Subject(ctx, c.tool, c.request)

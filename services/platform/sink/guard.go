@@ -80,6 +80,9 @@ func ownSubject(own []byte) []byte { return own }
 // argumentListed reports whether an argument has one of the values that this sink's file lists.
 func argumentListed(values []json.RawMessage, own json.RawMessage) bool { return contains(values, own) }
 
+// entryEnded reports whether an entry of this sink's file has ended; the zero time never comes.
+func entryEnded(until, now time.Time) bool { return !until.IsZero() && !now.Before(until) }
+
 // flagged is the grant as it says itself whether it is for dangerous mode.
 func flagged(g *callv1.Grant, _ statement.Kind) *callv1.Grant { return g }
 
@@ -88,6 +91,9 @@ func intentRequired() bool { return true }
 
 // confirmRequired reports whether what was checked when a call arrived is checked again when its effect begins.
 func confirmRequired() bool { return true }
+
+// checkRequired reports whether the vault is asked again about a call that waited and that no human approved as it is.
+func checkRequired() bool { return true }
 
 // ungranted is the context of a handler that runs without a grant; there is none.
 func ungranted(ctx context.Context) context.Context { return ctx }

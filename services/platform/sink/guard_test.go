@@ -11,7 +11,7 @@ import (
 // TestGuardsStand: in a build without the drill's tag every guard refuses what is off by a little.
 func TestGuardsStand(t *testing.T) {
 	if !permitRequired() || !grantRequired() || !statementRequired(false) || !redemptionRequired() || !intentRequired() || !confirmRequired() ||
-		!oneCallRequired() || !tokenisationRequired() {
+		!oneCallRequired() || !tokenisationRequired() || !checkRequired() {
 		t.Error("something is not required")
 	}
 	if ctx := ungranted(t.Context()); ctx != t.Context() {

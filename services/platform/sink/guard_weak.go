@@ -30,8 +30,8 @@ const GuardOwnership = "ownership"
 // Guards are the names that Weaken takes: each switches one guard off.
 var Guards = append([]string{
 	"required", "grant", "permit", "in-force", "audience", "epoch", "halted", "tool", "arguments", "subject", "spent", "statement", "uses",
-	"intent", "redeem", "confirm", "one-call", "tokenise", "any-subject",
-	"unattended-arguments", "dangerous-flag", GuardOwnership, reserve.GuardReserve, rpc.GuardCallers, rpc.GuardSpans,
+	"intent", "redeem", "confirm", "check", "one-call", "tokenise", "any-subject",
+	"unattended-arguments", "unattended-until", "dangerous-flag", GuardOwnership, reserve.GuardReserve, rpc.GuardCallers, rpc.GuardSpans,
 }, desktop.Guards...)
 
 var (
@@ -150,6 +150,10 @@ func argumentListed(values []json.RawMessage, own json.RawMessage) bool {
 	return weak("unattended-arguments") || contains(values, own)
 }
 
+func entryEnded(until, now time.Time) bool {
+	return !weak("unattended-until") && !until.IsZero() && !now.Before(until)
+}
+
 func flagged(g *callv1.Grant, kind statement.Kind) *callv1.Grant {
 	if !weak("dangerous-flag") {
 		return g
@@ -162,6 +166,8 @@ func flagged(g *callv1.Grant, kind statement.Kind) *callv1.Grant {
 func intentRequired() bool { return !weak("intent") }
 
 func confirmRequired() bool { return !weak("confirm") }
+
+func checkRequired() bool { return !weak("check") }
 
 func ungranted(ctx context.Context) context.Context {
 	return context.WithValue(ctx, notesKey{}, &notes{

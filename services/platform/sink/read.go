@@ -181,6 +181,7 @@ func (a *Authority) redeem(ctx context.Context, c *call, signed *callv1.SignedGr
 	}
 	ctx, cancel := context.WithTimeout(ctx, vaultTimeout)
 	defer cancel()
+	c.redeemed = a.cfg.Now()
 	response, err := a.cfg.Vault.Redeem(ctx, &vaultv1.RedeemRequest{Grant: signed})
 	if err == nil {
 		return a.adoptEpoch(ctx, c, response.GetEpoch())

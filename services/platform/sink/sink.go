@@ -39,6 +39,9 @@ const (
 	permitSkew = 30 * time.Second
 	// vaultTimeout bounds each call to the vault.
 	vaultTimeout = 2 * time.Second
+	// patience is how long what the vault said at the redemption holds for a call that no human approved as it is; after that it
+	// is asked again, before the call has its effect.
+	patience = time.Second
 	// settleWait is how long a reply waits for the vault to hear of the outcome; after that it is told in the background.
 	settleWait = time.Second
 	// auditTimeout bounds each record that a call waits for.
@@ -62,10 +65,21 @@ type Recorder interface {
 	Spool(ctx context.Context, record *auditv1.Record) error
 }
 
-// Redeemer is what a sink needs of the vault; vaultv1.RedeemServiceClient is one.
+// Redeemer is what a sink needs of the vault; see NewRedeemer.
 type Redeemer interface {
 	Redeem(ctx context.Context, in *vaultv1.RedeemRequest, opts ...grpc.CallOption) (*vaultv1.RedeemResponse, error)
 	Settle(ctx context.Context, in *vaultv1.SettleRequest, opts ...grpc.CallOption) (*vaultv1.SettleResponse, error)
+	CheckGrant(ctx context.Context, in *vaultv1.CheckGrantRequest, opts ...grpc.CallOption) (*vaultv1.CheckGrantResponse, error)
+}
+
+// NewRedeemer returns the vault at the other end of a connection.
+func NewRedeemer(conn grpc.ClientConnInterface) Redeemer {
+	return redeemer{vaultv1.NewRedeemServiceClient(conn), vaultv1.NewCheckServiceClient(conn)}
+}
+
+type redeemer struct {
+	vaultv1.RedeemServiceClient
+	vaultv1.CheckServiceClient
 }
 
 // Tokeniser replaces what a session's agent may not see in texts from outside, each value by a reference;

@@ -103,6 +103,9 @@ type willing struct{ settle error }
 func (willing) Redeem(context.Context, *vaultv1.RedeemRequest, ...grpc.CallOption) (*vaultv1.RedeemResponse, error) {
 	return &vaultv1.RedeemResponse{}, nil
 }
+func (willing) CheckGrant(context.Context, *vaultv1.CheckGrantRequest, ...grpc.CallOption) (*vaultv1.CheckGrantResponse, error) {
+	return &vaultv1.CheckGrantResponse{}, nil
+}
 func (w willing) Settle(context.Context, *vaultv1.SettleRequest, ...grpc.CallOption) (*vaultv1.SettleResponse, error) {
 	return &vaultv1.SettleResponse{}, w.settle
 }

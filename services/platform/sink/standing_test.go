@@ -13,7 +13,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -54,6 +56,16 @@ func (e *entries) set(entry string) {
 type clerk struct {
 	mu      sync.Mutex
 	settled map[string]bool
+	// checked counts how often it was asked whether a grant stands, and answer is what it says to that.
+	checked int
+	answer  error
+}
+
+func (c *clerk) CheckGrant(context.Context, *vaultv1.CheckGrantRequest, ...grpc.CallOption) (*vaultv1.CheckGrantResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.checked++
+	return &vaultv1.CheckGrantResponse{}, c.answer
 }
 
 func (c *clerk) Redeem(context.Context, *vaultv1.RedeemRequest, ...grpc.CallOption) (*vaultv1.RedeemResponse, error) {
@@ -529,6 +541,86 @@ func TestStandingAuthorityIsLookedAtAgain(t *testing.T) {
 	}
 }
 
+// TestACallThatWaitedIsAskedAbout: what a human revoked, or took out, while a call without an approval of its own waited for its
+// turn has no effect any more, nor has it where the vault does not answer; the vault hears that it was not done.
+func TestACallThatWaitedIsAskedAbout(t *testing.T) {
+	revoked := fault.New(callv1.Code_CODE_EXPIRED, "it was revoked")
+	listed := func(s *stand) *paper {
+		if err := s.SetUnattended([]Unattended{{Tool: "start_service"}}); err != nil {
+			s.t.Fatal(err)
+		}
+		return s.grantFor("start_service", startAlpha())
+	}
+	mode := func(s *stand) *paper { return s.dangerous("start_service", startAlpha()) }
+	scope := func(s *stand) *paper { return s.scoped("start_service", startAlpha(), 5) }
+	once := func(s *stand) *paper { return s.approved("start_service", startAlpha()) }
+	for name, tc := range map[string]struct {
+		paper  func(s *stand) *paper
+		waited time.Duration
+		answer error
+		code   callv1.Code // 0: it has its effect
+		asked  int
+	}{
+		"dangerous mode, revoked":      {mode, 2 * time.Second, revoked, callv1.Code_CODE_EXPIRED, 1},
+		"a scope, revoked":             {scope, 2 * time.Second, revoked, callv1.Code_CODE_EXPIRED, 1},
+		"unattended, the client gone":  {listed, 2 * time.Second, revoked, callv1.Code_CODE_EXPIRED, 1},
+		"halted":                       {mode, 2 * time.Second, fault.New(callv1.Code_CODE_HALTED, "halted"), callv1.Code_CODE_HALTED, 1},
+		"another sink's":               {mode, 2 * time.Second, fault.New(callv1.Code_CODE_DENIED, "not yours"), callv1.Code_CODE_DENIED, 1},
+		"no answer":                    {mode, 2 * time.Second, context.DeadlineExceeded, callv1.Code_CODE_UNAVAILABLE, 1},
+		"a vault that cannot be asked": {scope, 2 * time.Second, status.Error(codes.Unimplemented, "unknown service"), callv1.Code_CODE_UNAVAILABLE, 1},
+		"a vault in trouble":           {listed, 2 * time.Second, fault.New(callv1.Code_CODE_INTERNAL, "x"), callv1.Code_CODE_UNAVAILABLE, 1},
+		"a clock that went back":       {mode, -time.Second, revoked, callv1.Code_CODE_EXPIRED, 1},
+		"it stands":                    {mode, 2 * time.Second, nil, 0, 1},
+		"hardly a wait":                {mode, time.Second, revoked, 0, 0},
+		"a human approved this call":   {once, time.Minute, revoked, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s *stand
+			var waited time.Duration
+			began := time.Now()
+			s = newStand(t, func(c *Config) { c.Now = func() time.Time { return began.Add(waited) } })
+			s.clerk.answer = tc.answer
+			p := tc.paper(s)
+			s.handle = func(context.Context) { waited = tc.waited }
+			err := s.call(p, startAlpha())
+			s.clerk.mu.Lock()
+			checked := s.clerk.checked
+			s.clerk.mu.Unlock()
+			if checked != tc.asked {
+				t.Errorf("asked %d times", checked)
+			}
+			if tc.code == 0 {
+				if err != nil || s.effects != 1 {
+					t.Errorf("%v, %d effects", err, s.effects)
+				}
+				return
+			}
+			s.refused(err, tc.code, "waited for its turn")
+			entry := s.cfg.Store.(*memory).entries[spendKey(p.grant)]
+			if entry == nil || entry.State != StateNotActed || entry.OK {
+				t.Errorf("kept as %v: the vault would not hear that nothing was done", entry)
+			}
+			select {
+			case <-s.nudge:
+			default:
+				t.Error("nobody is told to tell the vault")
+			}
+		})
+	}
+}
+
+// TestAnEntryEndsWhileACallWaits: what waits past the end of its entry is not done.
+func TestAnEntryEndsWhileACallWaits(t *testing.T) {
+	var waited time.Duration
+	began := time.Now()
+	s := newStand(t, func(c *Config) {
+		c.Now = func() time.Time { return began.Add(waited) }
+		c.Unattended = []Unattended{{Tool: "start_service", Until: began.Add(10 * time.Second)}}
+	})
+	s.handle = func(context.Context) { waited = 10 * time.Second }
+	s.refused(s.call(s.grantFor("start_service", startAlpha()), startAlpha()), callv1.Code_CODE_DENIED, "unattended changed or ended")
+}
+
 // TestAnApprovedReadIsSettled: where policy has a human asked for a READ, the vault keeps an operation of it, and hears how it ended.
 func TestAnApprovedReadIsSettled(t *testing.T) {
 	s := newStand(t)
@@ -585,12 +677,18 @@ func TestUnattendedCallsMeetTheirEntry(t *testing.T) {
 	}
 	chat := map[string]any{"tool": "switch_mode", "clients": []any{"claude", "cursor"}, "arguments": map[string]any{"mode_id": []any{"chat", "coding"}}}
 	margin := map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": []any{"chat"}, "margin_mib_override": []any{uint64(512)}}}
+	until := func(d time.Duration) map[string]any {
+		return map[string]any{"tool": "switch_mode", "until": time.Now().Add(d).UTC().Truncate(time.Second).Format(time.RFC3339)}
+	}
 	for _, tc := range []struct {
 		name    string
 		entries []Unattended
 		mode    string
 		want    error
 	}{
+		{"an entry that has ended", listed(until(0)), "chat", errAny},
+		{"long ago", listed(until(-time.Hour), map[string]any{"tool": "switch_mode", "until": "2026-01-31T18:00:00+02:00"}), "chat", errAny},
+		{"one has ended, one not", listed(until(-time.Hour), until(time.Minute)), "chat", nil},
 		{"nothing is listed", nil, "chat", errAny},
 		{"another tool", listed("start_service"), "chat", errAny},
 		{"another client", listed(map[string]any{"tool": "switch_mode", "clients": []any{"cursor"}}), "chat", errAny},
@@ -633,6 +731,15 @@ func TestUnattendedListsAreStrict(t *testing.T) {
 		"a value's type":      map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": []any{uint64(1)}}},
 		"a fraction":          map[string]any{"tool": "switch_mode", "arguments": map[string]any{"margin_mib_override": []any{1.5}}},
 		"a list as value":     map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": []any{[]any{"chat"}}}},
+		"an end without time": map[string]any{"tool": "switch_mode", "until": "2026-01-31"},
+		"an end without zone": map[string]any{"tool": "switch_mode", "until": "2026-01-31T18:00:00"},
+		"an end by a blank":   map[string]any{"tool": "switch_mode", "until": "2026-01-31 18:00:00Z"},
+		"an end in fractions": map[string]any{"tool": "switch_mode", "until": "2026-01-31T18:00:00.5Z"},
+		"an end that is none": map[string]any{"tool": "switch_mode", "until": "2026-02-31T18:00:00Z"},
+		"an end as a number":  map[string]any{"tool": "switch_mode", "until": uint64(1790000000)},
+		"no end, said so":     map[string]any{"tool": "switch_mode", "until": ""},
+		"the zero time":       map[string]any{"tool": "switch_mode", "until": "0001-01-01T00:00:00Z"},
+		"an end as nothing":   map[string]any{"tool": "switch_mode", "until": nil},
 		"an unknown tool":     "swich_mode",
 		"another sink's tool": "wait_operation",
 		"nothing":             "",
@@ -673,7 +780,7 @@ func FuzzUnattended(f *testing.F) {
 			return
 		}
 		u := Unattended{Tool: "switch_mode", Arguments: map[string][]json.RawMessage{"mode_id": {value}}}
-		if got := u.covers("switch_mode", "claude", arguments); got != (listed == given) {
+		if got := u.covers("switch_mode", "claude", arguments, time.Now()); got != (listed == given) {
 			t.Errorf("%q covers %q: %v", listed, given, got)
 		}
 	})

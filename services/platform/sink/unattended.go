@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -26,6 +27,8 @@ type Unattended struct {
 	// Arguments lists, for an argument, the values that it may have, as RFC 8785 JSON; a call must give each argument that is
 	// named here. One that is not named may have any value.
 	Arguments map[string][]json.RawMessage
+	// Until is when the entry ends, by the sink's own clock; zero: never.
+	Until time.Time
 }
 
 // Bounds of a list.
@@ -36,8 +39,8 @@ const (
 
 var clientID = regexp.MustCompile(`\A[a-z0-9][a-z0-9_-]{0,63}\z`)
 
-// ParseUnattended reads the entries as a strict YAML file holds them: a tool's name, or {tool, clients, arguments}. What is wrong is
-// said with the number of the entry, from 1. Whether a sink has the tools is for New and SetUnattended.
+// ParseUnattended reads the entries as a strict YAML file holds them: a tool's name, or {tool, clients, arguments,
+// until}. What is wrong is said with the number of the entry, from 1. An entry that has ended is no mistake: it lets nothing run. Whether a sink has the tools is for New and SetUnattended.
 func ParseUnattended(items []any) ([]Unattended, error) {
 	var out []Unattended
 	for i, item := range items {
@@ -56,7 +59,7 @@ func parseUnattended(item any) (u Unattended, err error) {
 	}
 	object, ok := item.(map[string]any)
 	if !ok {
-		return u, fmt.Errorf("must be a tool's name, or {tool, clients, arguments}")
+		return u, fmt.Errorf("must be a tool's name, or {tool, clients, arguments, until}")
 	}
 	for key, value := range object {
 		switch key {
@@ -72,9 +75,13 @@ func parseUnattended(item any) (u Unattended, err error) {
 			if u.Arguments, err = listedArguments(value); err != nil {
 				return u, fmt.Errorf("arguments: %w", err)
 			}
+		case "until":
+			if u.Until, err = parseUntil(value); err != nil {
+				return u, fmt.Errorf("until: %w", err)
+			}
 		default:
 			hint := ""
-			if near := config.Suggest(key, []string{"tool", "clients", "arguments"}); len(near) > 0 {
+			if near := config.Suggest(key, []string{"tool", "clients", "arguments", "until"}); len(near) > 0 {
 				hint = fmt.Sprintf("; did you mean %q?", near[0])
 			}
 			return u, fmt.Errorf("unknown key %q%s", key, hint)
@@ -84,6 +91,22 @@ func parseUnattended(item any) (u Unattended, err error) {
 		return u, fmt.Errorf("tool: is required")
 	}
 	return u, nil
+}
+
+// moment is RFC 3339 to the second.
+var moment = regexp.MustCompile(`\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|[+-][0-9]{2}:[0-9]{2})\z`)
+
+// parseUntil reads a moment. One before this age is refused: the earliest of them all would stand for no end.
+func parseUntil(value any) (time.Time, error) {
+	text, ok := value.(string)
+	if !ok {
+		return time.Time{}, fmt.Errorf("must be a time like 2026-01-31T18:00:00Z; leave it out for no end")
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if !moment.MatchString(text) || err != nil || t.Year() < 2000 {
+		return time.Time{}, fmt.Errorf("%q is no time like 2026-01-31T18:00:00Z", text)
+	}
+	return t.UTC(), nil
 }
 
 // texts reads a list of texts. A list without any would say the opposite of what it seems to: it is refused.
@@ -197,9 +220,9 @@ func mayHold(fd protoreflect.FieldDescriptor, v json.RawMessage) bool {
 	return false
 }
 
-// covers reports whether the entry is for a call of the tool by that principal with these arguments, in RFC 8785 form.
-func (u Unattended) covers(tool, principal string, arguments []byte) bool {
-	if u.Tool != tool || len(u.Clients) > 0 && !slices.Contains(u.Clients, principal) {
+// covers reports whether the entry is for a call of the tool by that principal with these arguments, in RFC 8785 form, at that time.
+func (u Unattended) covers(tool, principal string, arguments []byte, now time.Time) bool {
+	if entryEnded(u.Until, now) || u.Tool != tool || len(u.Clients) > 0 && !slices.Contains(u.Clients, principal) {
 		return false
 	}
 	var own map[string]json.RawMessage
@@ -232,7 +255,8 @@ func (a *Authority) SetUnattended(entries []Unattended) error {
 
 // unattended reports whether a call may run on a grant without a human's statement.
 func (a *Authority) unattended(c *call, arguments []byte) bool {
+	now := a.cfg.Now()
 	return !desktop.Controls(c.tool) && slices.ContainsFunc(*a.unattendedList.Load(), func(u Unattended) bool {
-		return u.covers(c.tool.Name, c.who.principal, arguments)
+		return u.covers(c.tool.Name, c.who.principal, arguments, now)
 	})
 }

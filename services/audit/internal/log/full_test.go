@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -78,7 +79,6 @@ func TestFullDisk(t *testing.T) {
 			}
 		}
 		for name, record := range map[string]func(string) *auditv1.Record{
-			"a process that starts":  of(auditv1.Kind_KIND_STARTED, "", ""),
 			"a halt":                 of(auditv1.Kind_KIND_HALTED, "", "halt"),
 			"a resume":               of(auditv1.Kind_KIND_RESUMED, "", "resume"),
 			"the end of standing":    of(auditv1.Kind_KIND_STANDING_ENDED, "", ""),
@@ -95,6 +95,30 @@ func TestFullDisk(t *testing.T) {
 				if err := try(other, record); err != nil {
 					t.Fatalf("%s: %v: %v", name, err, errors.Unwrap(err))
 				}
+			}
+		}
+		// That a process came or went says each of them once a minute; the gateway, that agents talk to, waits until there is room.
+		gateway := writers[2]
+		for _, kind := range []auditv1.Kind{auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED} {
+			if err := try(gateway, of(kind, "", "")); !reserveRefusal(err) {
+				t.Errorf("the gateway's %s: %v", kind, err)
+			}
+			twice := []*auditv1.Record{of(kind, "", "")(me), of(kind, "", "")(me)}
+			if _, err := r.log.Append(t.Context(), me, twice, 0); !reserveRefusal(err) {
+				t.Errorf("%s twice in a batch: %v", kind, err)
+			}
+			r.next[me] -= 2
+			for _, writer := range []string{me, other} { // what was refused just now took nothing from it
+				if err := try(writer, of(kind, "", "")); err != nil {
+					t.Errorf("%s: %v", kind, err)
+				}
+				if err := try(writer, of(kind, "", "")); !reserveRefusal(err) {
+					t.Errorf("%s again: %v", kind, err)
+				}
+			}
+			r.clock = r.clock.Add(time.Minute)
+			if err := try(me, of(kind, "", "")); err != nil {
+				t.Errorf("%s after a minute: %v", kind, err)
 			}
 		}
 		if !kept.Given() {

@@ -80,6 +80,8 @@ type Log struct {
 	// These belong to the writing goroutine.
 	last   map[string]uint64 // each writer's last sequence
 	logged time.Time         // the newest entry's
+	// processes are starts and stops that were written out of the reserve lately; never nil.
+	processes map[process]time.Time
 
 	// broken: a transaction failed, so the log is read again before the next one.
 	broken atomic.Bool
@@ -107,7 +109,9 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Log{cfg: cfg, requests: make(chan *request, waiting), stop: make(chan struct{}), stopped: make(chan struct{})}
+	l := &Log{cfg: cfg, requests: make(chan *request, waiting), stop: make(chan struct{}), stopped: make(chan struct{}),
+		processes: map[process]time.Time{},
+	}
 	if !trusted(cfg.Signer, cfg.Keys()) {
 		return nil, errors.New("the log's signing key is not in the trust folder's log_keys, so nobody would believe what it signs")
 	}
@@ -238,7 +242,7 @@ type answer struct {
 // Append adds the records of one writer, all or none, and answers when they are on disk. known is the size of the newest
 // tree that the writer has verified. Faults: CODE_CONFLICT when a sequence leaves a gap or is taken by another record, or
 // when known is more than the log holds; CODE_AUDIT_UNAVAILABLE when the disk does not take it, with reserve.Field as its field
-// if the disk is full and the records are not among those that reserve.Entitled allows.
+// if the disk is full and the records are not among those that may be written out of the reserve.
 func (l *Log) Append(ctx context.Context, writer string, records []*auditv1.Record, known uint64) (*auditv1.AppendResponse, error) {
 	ctx, committing := span.Start(ctx, span.Commit, trace.SpanKindInternal)
 	a, err := l.submit(ctx, &request{writer: writer, records: records, known: known, answer: make(chan answer, 1)})
@@ -427,8 +431,10 @@ type stage struct {
 	last    map[string]uint64
 	hashes  []tlog.Hash
 	recent  map[int64]tlog.Hash
-	// full is why only what reserve.Entitled allows is staged; nil: everything is.
+	// full is why only what entitled allows is staged; nil: everything is.
 	full error
+	// processes are the starts and stops that were written out of the reserve lately, these among them.
+	processes map[process]time.Time
 }
 
 // commit answers every request of the group.
@@ -468,7 +474,7 @@ func (l *Log) commit(group []*request) {
 
 // attempt stages the group and commits what could be staged. An error is the transaction's, and what became of it is unknown.
 func (l *Log) attempt(ctx context.Context, h *head, group []*request, full error) ([]answer, *head, error) {
-	s := &stage{from: h.Size, at: l.cfg.Clock().UTC(), last: map[string]uint64{}, recent: edge(h), full: full}
+	s := &stage{from: h.Size, at: l.cfg.Clock().UTC(), last: map[string]uint64{}, recent: edge(h), full: full, processes: maps.Clone(l.processes)}
 	if s.at.Before(l.logged) {
 		s.at = l.logged // the log's clock does not go back
 	}
@@ -554,10 +560,11 @@ func (l *Log) stage(ctx context.Context, s *stage, h *head, r *request) ([]*audi
 	}
 	entries := make([]*auditv1.Entry, len(r.records))
 	fresh := last
+	processes := maps.Clone(s.processes)
 	for i, record := range r.records {
 		switch sequence := record.GetSequence(); {
 		case sequence == fresh+1:
-			if s.full != nil && !reserve.Entitled(record) {
+			if s.full != nil && !entitled(r.writer, record, s.at, processes) {
 				return nil, crowded(s.full)
 			}
 			fresh++
@@ -586,7 +593,7 @@ func (l *Log) stage(ctx context.Context, s *stage, h *head, r *request) ([]*audi
 		}
 		entries[i] = e
 	}
-	s.last[r.writer] = fresh
+	s.last[r.writer], s.processes = fresh, processes
 	return entries, nil
 }
 
@@ -661,6 +668,7 @@ func (l *Log) transact(ctx context.Context, s *stage, h *head) (*head, error) {
 		return nil, err
 	}
 	maps.Copy(l.last, s.last)
+	l.processes = s.processes
 	l.logged = s.at
 	l.head.Store(next)
 	close(h.grown)

@@ -181,7 +181,7 @@ func TestConsent(t *testing.T) {
 			"mark": {
 				auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_DENIED, auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED, auditv1.Kind_KIND_RESUMED,
 				auditv1.Kind_KIND_STANDING_GRANTED, auditv1.Kind_KIND_STANDING_ENDED, auditv1.Kind_KIND_CONFIG_ADOPTED,
-				auditv1.Kind_KIND_EXPIRED,
+				auditv1.Kind_KIND_EXPIRED, auditv1.Kind_KIND_ASKED, auditv1.Kind_KIND_READ,
 			},
 		},
 		optionsv1.Role_ROLE_EXECUTOR: sinkSays,

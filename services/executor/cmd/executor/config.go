@@ -28,7 +28,8 @@ type settings struct {
 	// Empty: the folder of the executor's own program.
 	ProgramsDir string `yaml:"programs_dir"`
 	// Unattended lists calls beyond READ that run here on a grant without a human's statement: a tool's name, or {tool, clients,
-	// arguments: {name: [values]}}, all of which must be met. DANGEROUS: whoever controls the vault can then make them. Empty:
+	// arguments: {name: [values]}, until}, all of which must be met. until is a time (RFC 3339) by this host's clock, from which on the
+	// entry lets nothing run. DANGEROUS: whoever controls the vault can then make them. Empty:
 	// none. Read again within a second when the file changes.
 	Unattended []any `yaml:"unattended"`
 	// GatewayUser is the Unix user that the gateway runs as. While it may write this file, or owns it or a folder above it, the

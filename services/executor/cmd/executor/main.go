@@ -209,7 +209,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	})
 	subjects := server.Subjects{Services: services, Modes: modes}
 	authority, err = sink.New(ctx, sink.Config{
-		Self: self.ID(), Trust: roots, Store: memory, Recorder: log, Vault: vaultv1.NewRedeemServiceClient(vaultConn),
+		Self: self.ID(), Trust: roots, Store: memory, Recorder: log, Vault: sink.NewRedeemer(vaultConn),
 		Tokeniser: vaultv1.NewTokeniseServiceClient(vaultConn), Subjects: subjects, Logger: logger,
 	})
 	if err != nil {

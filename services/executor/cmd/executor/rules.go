@@ -71,6 +71,10 @@ func openRules(cfg rulesConfig) (*rules, error) {
 			return nil, fmt.Errorf("gateway_user: %w", err)
 		}
 	}
+	if cfg.GatewayUser == "" && !cfg.Development {
+		cfg.Logger.Warn("DANGEROUS: without gateway_user nobody checks whether the gateway could have written what runs here without a human",
+			"file", rulesName)
+	}
 	r.stamp = r.look()
 	s, list, digest, err := r.read()
 	if err != nil {

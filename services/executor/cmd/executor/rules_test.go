@@ -75,6 +75,31 @@ func (r *ruled) open(logger *slog.Logger) (*rules, error) {
 
 const chatForCursor = `[{tool: switch_mode, clients: [cursor], arguments: {mode_id: [chat, coding]}}]`
 
+// chatUntil is written as people write times in YAML, without quotes.
+const chatUntil = `[{tool: switch_mode, clients: [cursor], until: 2026-01-31T18:00:00+01:00}]`
+
+// TestNobodyChecksWhoWroteTheList: where it was not said who the gateway is, that is told, but in development.
+func TestNobodyChecksWhoWroteTheList(t *testing.T) {
+	for _, c := range []struct {
+		user        string
+		development bool
+		want        bool
+	}{{"", false, true}, {"", true, false}, {"4242", true, false}} {
+		r := newRuled(t)
+		r.write("[]")
+		var said bytes.Buffer
+		if _, err := openRules(rulesConfig{
+			Path: r.path, GatewayUser: c.user, Development: c.development, Log: &r.log, Logger: slog.New(slog.NewTextHandler(&said, nil)),
+			Set: func([]sink.Unattended) error { return nil },
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(said.String(), "gateway_user"); got != c.want {
+			t.Errorf("%+v: said %q", c, said.String())
+		}
+	}
+}
+
 // TestWhatRunsUnattendedFollowsTheFile: a good change is recorded and counts; whatever is broken changes nothing, and is said once.
 func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	r := newRuled(t)
@@ -91,6 +116,13 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	if r.sets != 1 {
 		t.Error("a file that did not change was taken over again")
 	}
+	r.write(chatUntil)
+	rules.check(t.Context())
+	if len(r.list) != 1 || !r.list[0].Until.Equal(time.Date(2026, 1, 31, 17, 0, 0, 0, time.UTC)) || rules.problem != "" {
+		t.Fatalf("an entry with its end is %v, problem %q", r.list, rules.problem)
+	}
+	rules.check(t.Context())
+	r.log.records = nil
 	r.write(chatForCursor)
 	rules.check(t.Context())
 	want := []sink.Unattended{{Tool: "switch_mode", Clients: []string{"cursor"}, Arguments: map[string][]json.RawMessage{
@@ -106,6 +138,9 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	for name, list := range map[string]string{
 		"unknown key":      `[{tool: switch_mode, client: [cursor]}]`,
 		"unknown tool":     `[no_such_tool]`,
+		"no time":          `[{tool: switch_mode, until: tomorrow}]`,
+		"a day":            `[{tool: switch_mode, until: 2026-01-31}]`,
+		"the zero time":    `[{tool: switch_mode, until: 0001-01-01T00:00:00Z}]`,
 		"unknown argument": `[{tool: switch_mode, arguments: {mode: [chat]}}]`,
 		"no YAML":          `[`,
 		"a second key":     "[]\nunattended: [stop_service]",

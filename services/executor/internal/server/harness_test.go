@@ -203,12 +203,15 @@ func (l *log) last() *auditv1.Record {
 // vault is a RedeemService that spends each key once.
 type vault struct {
 	vaultv1.UnimplementedRedeemServiceServer
+	vaultv1.UnimplementedCheckServiceServer
 	mu       sync.Mutex
 	spent    map[string]bool
 	settled  map[string]bool
 	redeemed int
 	refuse   *fault.Error
-	epoch    uint64
+	// revoked: what grants rest on does not stand any more.
+	revoked bool
+	epoch   uint64
 }
 
 func (v *vault) Redeem(_ context.Context, r *vaultv1.RedeemRequest) (*vaultv1.RedeemResponse, error) {
@@ -227,6 +230,15 @@ func (v *vault) Redeem(_ context.Context, r *vaultv1.RedeemRequest) (*vaultv1.Re
 	v.spent[grant.SpendKey(g)] = true
 	v.redeemed++
 	return &vaultv1.RedeemResponse{RedeemedAt: timestamppb.Now(), Epoch: max(v.epoch, g.GetEpoch())}, nil
+}
+
+func (v *vault) CheckGrant(context.Context, *vaultv1.CheckGrantRequest) (*vaultv1.CheckGrantResponse, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.revoked {
+		return nil, fault.New(callv1.Code_CODE_EXPIRED, "what the grant rests on has ended")
+	}
+	return &vaultv1.CheckGrantResponse{}, nil
 }
 
 func (v *vault) Settle(_ context.Context, r *vaultv1.SettleRequest) (*vaultv1.SettleResponse, error) {
@@ -263,6 +275,7 @@ func (references) Tokenise(_ context.Context, r *vaultv1.TokeniseRequest, _ ...g
 
 // world is an executor with everything around it.
 type world struct {
+	leases    *lease.Leases
 	t         *testing.T
 	kit       *platformtest.Kit
 	self      identity.ID
@@ -311,6 +324,7 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 		Catalogue: w.source.Current, Claims: func() []gpu.Claim { return w.services.Claims() }, Logger: platformtest.Logger(),
 	})
 	leases := &lease.Leases{}
+	w.leases = leases
 	w.services = service.New(service.Config{
 		Catalogue: w.source.Current,
 		Drivers: map[string]service.Driver{
@@ -333,11 +347,14 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 	w.source.Veto(w.services.Accept)
 
 	vaultID := w.kit.ID(optionsv1.Role_ROLE_VAULT, "main")
-	vaultAddr := w.kit.Serve(t, optionsv1.Role_ROLE_VAULT, "main", func(r grpc.ServiceRegistrar) { vaultv1.RegisterRedeemServiceServer(r, w.vault) })
+	vaultAddr := w.kit.Serve(t, optionsv1.Role_ROLE_VAULT, "main", func(r grpc.ServiceRegistrar) {
+		vaultv1.RegisterRedeemServiceServer(r, w.vault)
+		vaultv1.RegisterCheckServiceServer(r, w.vault)
+	})
 	cfg := sink.Config{
 		Self: w.self, Trust: w.kit.Trust, Store: w.store, Recorder: w.log, Subjects: server.Subjects{Services: w.services, Modes: w.modes}, Logger: platformtest.Logger(),
 		Tokeniser: references{},
-		Vault:     vaultv1.NewRedeemServiceClient(w.kit.Dial(t, w.self, vaultAddr, vaultID)),
+		Vault:     sink.NewRedeemer(w.kit.Dial(t, w.self, vaultAddr, vaultID)),
 	}
 	for _, c := range configure {
 		c(&cfg)

@@ -1,9 +1,11 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
@@ -106,6 +108,51 @@ func TestDangerousModeOverTheWire(t *testing.T) {
 	w.must(err)
 	if !kept.Dangerous || w.driver.starts != 1 {
 		t.Errorf("kept as %v, %d starts", kept, w.driver.starts)
+	}
+}
+
+// TestDangerousModeEndsForWhoWaits: a start that waits for its GPU while a human ends dangerous mode does not begin.
+func TestDangerousModeEndsForWhoWaits(t *testing.T) {
+	for name, revoked := range map[string]bool{"revoked": true, "in force": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go w.authority.Run(ctx)
+			alpha, ok := w.source.Current().Lookup("alpha")
+			if !ok {
+				t.Fatal("no service alpha")
+			}
+			release, err := w.leases.Loading(alpha)
+			w.must(err)
+			defer time.AfterFunc(1200*time.Millisecond, func() {
+				w.vault.set(func(v *vault) { v.revoked = revoked })
+				release()
+			}).Stop()
+			tk := w.ticket("alpha")
+			tk.statement, tk.grant.SubjectDigest, tk.grant.Dangerous = party(tk, statement.KindDangerous), nil, true
+			_, err = w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(tk)), start("alpha"))
+			if !revoked {
+				w.must(err)
+				return
+			}
+			wantCode(t, err, callv1.Code_CODE_EXPIRED)
+			if w.driver.count() != 0 {
+				t.Error("it was started")
+			}
+			// The vault hears that nothing was done.
+			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+				told, done := false, false
+				w.vault.set(func(v *vault) { done, told = v.settled[tk.grant.GetOperationId()] })
+				if told && !done {
+					return
+				}
+				if done || time.Now().After(deadline) {
+					t.Fatalf("the vault was told %v, done: %v", told, done)
+				}
+			}
+		})
 	}
 }
 

@@ -166,6 +166,41 @@ func (s *Scope) Calls(candidates []string) ([]Call, error) {
 	return calls, nil
 }
 
+// CallsOf are calls that a scope in force lets happen: one for each tool, and for each candidate where it leaves free what is named.
+// What the executor shows for them now is what the scope's digests may stand for. A scope that leaves more than that free may
+// have none.
+func CallsOf(st *statement.Statement, candidates func(kind string) []string) []Call {
+	var calls []Call
+	for _, t := range st.Tools {
+		tool, ok := contract.Lookup(t.Name)
+		if !ok {
+			continue
+		}
+		arguments := map[string]any{}
+		for _, pin := range st.Pinned {
+			arguments[strings.TrimPrefix(pin.Pointer, "/")] = pin.Value
+		}
+		ids := []string{""}
+		free := slices.Contains(st.Free, pointer(tool.ResourceArgument))
+		if free {
+			ids = candidates(tool.Resource)
+		}
+		for _, id := range ids {
+			if free {
+				arguments[tool.ResourceArgument] = id
+			}
+			raw, err := canonical.Marshal(arguments)
+			if err != nil {
+				continue
+			}
+			if call, err := NewCall(tool.Name, raw); err == nil {
+				calls = append(calls, call)
+			}
+		}
+	}
+	return calls
+}
+
 // Scope makes the statement. The previews are the executor's answers to the calls, in their order.
 func (s Signer) Scope(scope *Scope, previews []*executorv1.PreviewCallResponse) (*statement.Statement, error) {
 	op := scope.op
@@ -286,7 +321,7 @@ func Words(st *statement.Statement, now time.Time) []string {
 			lines = append(lines, "  (a plan depends on what runs at that time, so none can be named beforehand)")
 		}
 	} else {
-		lines = append(lines, fmt.Sprintf("  on nothing but what is defined as it is now (%d of the statement's subject_digests): a changed catalogue entry asks you again",
+		lines = append(lines, fmt.Sprintf("  on nothing but what is defined as the statement's subject_digests say (%d of them): a changed catalogue entry asks you again",
 			len(st.SubjectDigests)))
 	}
 	return append(lines, fmt.Sprintf("  %d times at most, until %s", st.Uses, until), "  "+ends)

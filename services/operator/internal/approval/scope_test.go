@@ -125,7 +125,7 @@ func TestScopeLetsExactlyWhatWasShown(t *testing.T) {
 	}
 	text := strings.Join(Words(st, testNow), "\n")
 	for _, want := range []string{"claude-code's session s-abc", "start_service, stop_service", `service_id exactly "demo-chat"`,
-		"on nothing but what is defined as it is now (1 of", "5 times at most", "2:00:00 from now", "durward standing revoke"} {
+		"on nothing but what is defined as the statement's subject_digests say (1 of", "5 times at most", "2:00:00 from now", "durward standing revoke"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}

@@ -83,6 +83,9 @@ type Card struct {
 	// Session is the session that asks, where the vault tells; SessionNumber counts the client's open sessions, the oldest is 1.
 	Session       *vaultv1.OpenSession
 	SessionNumber int
+	// Agent is the client's agent that asks, as the record of the request has it; for a session that has ended, of which the vault
+	// tells nothing any more.
+	Agent string
 	// Preview is the executor's answer; nil when it could not be had, and Problem says why.
 	Preview *executorv1.PreviewCallResponse
 	// Simulated is the executor's simulation of a switch of modes; nil for anything else. It counts only if its plan is the one
@@ -107,11 +110,19 @@ func (c Card) Title() string {
 	return fmt.Sprintf("%s  %s  %s %s  on %s", c.Number, tier, clean.Visible(op.GetTool().GetName()), Arguments(op.GetArguments()), Place(op.GetAudience()))
 }
 
+// AgentName is which of the client's agents asks, where it has any.
+func (c Card) AgentName() string {
+	if c.Session != nil {
+		return c.Session.GetAgent()
+	}
+	return c.Agent
+}
+
 // who says who asks, and how far what they are let reaches.
 func (c Card) who() string {
 	op := c.Operation
 	who := clean.Visible(op.GetPrincipal())
-	if agent := c.Session.GetAgent(); agent != "" {
+	if agent := c.AgentName(); agent != "" {
 		who += "/" + clean.Visible(agent)
 	}
 	if name := op.GetClientName(); name != "" && name != op.GetPrincipal() {

@@ -49,6 +49,9 @@ type gateway struct {
 	token string
 	// agents are what messages said of their agent.
 	agents []string
+	// handshake is in whose name the session was opened, and openings the proofs of that, with what each was a proof of.
+	handshake speaker
+	openings  []opening
 }
 
 func newGateway(t *testing.T, public ed25519.PublicKey) *gateway {
@@ -70,6 +73,12 @@ func (g *gateway) events() string {
 	return strings.Join(g.seen, "\n")
 }
 
+// opening is a proof and the claim that it proved.
+type opening struct {
+	claim proof.Claim
+	proof *callv1.Proof
+}
+
 // verify returns the purpose of the message's proof, which must be good for the session as it is.
 func (g *gateway) verify(m message) callv1.Proof_Purpose {
 	var params struct {
@@ -89,7 +98,18 @@ func (g *gateway) verify(m message) callv1.Proof_Purpose {
 		g.t.Errorf("a proof of purpose %s has no time", p.GetPurpose())
 	}
 	claim := proof.Claim{Purpose: p.GetPurpose(), Client: "tester"}
-	if p.GetPurpose() != callv1.Proof_PURPOSE_OPEN {
+	if p.GetPurpose() == callv1.Proof_PURPOSE_OPEN {
+		// As a gateway: the message's own name where it opens a session, else that of the session that is lost.
+		by := g.handshake
+		if m.Method == "initialize" || params.Meta[metaInstance] != nil {
+			by = speakerOf([]byte(fmt.Sprintf(`{"params":%s}`, m.Params)))
+		}
+		if m.Method == "initialize" {
+			g.handshake = by
+		}
+		claim.Agent, claim.SenderUser, claim.SenderRoom = by.agent, by.user, by.room
+		g.openings = append(g.openings, opening{claim, p})
+	} else {
 		claim.Session = g.ref()
 		if !g.window.Accept(p.GetCounter()) {
 			g.t.Errorf("counter %d was used before", p.GetCounter())
@@ -392,10 +412,11 @@ func TestDemandsAreMetOnce(t *testing.T) {
 	for name, c := range map[string]struct{ needed, method, tool, want string }{
 		"a call's": {needCall, "tools/call", "start_service", "CALL CALL"},
 		"a renewal that is not due, and for a call before": {needRenew, "tools/call", "gpu_status", "UNSPECIFIED RENEW"},
-		"an opening":                    {needOpen, "tools/call", "gpu_status", "UNSPECIFIED OPEN"},
-		"a call's, for what only looks": {needCall, "tools/call", "gpu_status", "UNSPECIFIED UNSPECIFIED"},
-		"for what needs none":           {needOpen, "resources/templates/list", "", "UNSPECIFIED"},
-		"what there is not":             {"grant", "tools/call", "gpu_status", "UNSPECIFIED"},
+		"an opening":                                     {needOpen, "tools/call", "gpu_status", "UNSPECIFIED OPEN"},
+		"a call's, for what only looks":                  {needCall, "tools/call", "service_info", "UNSPECIFIED CALL"},
+		"a call's, for what takes none of the arguments": {needCall, "tools/call", "gpu_status", "UNSPECIFIED UNSPECIFIED"},
+		"for what needs none":                            {needOpen, "resources/templates/list", "", "UNSPECIFIED"},
+		"what there is not":                              {"grant", "tools/call", "gpu_status", "UNSPECIFIED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			public, key := testKey(t)

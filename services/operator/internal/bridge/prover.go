@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/proof"
@@ -24,6 +25,7 @@ const (
 	metaProof    = "durward/proof"
 	metaInstance = "durward/instance"
 	metaAgent    = "durward/agent"
+	metaSender   = "durward/sender"
 	metaNeeded   = "durward/proof_needed"
 )
 
@@ -57,6 +59,8 @@ type prover struct {
 
 	mu      sync.Mutex
 	session string
+	// initial is in whose name initialize opened the session, in the era of sessions: in no other it is opened again.
+	initial speaker
 	// used is when a request was last signed, in the stateless era.
 	used    time.Time
 	counter uint64
@@ -95,18 +99,53 @@ func (p *prover) open(line []byte) ([]byte, error) {
 	if p.key() == nil {
 		return line, nil
 	}
-	signed, err := p.opening()
+	by := speakerOf(line)
+	p.mu.Lock()
+	p.initial = by
+	p.mu.Unlock()
+	signed, err := p.opening(by)
 	if err != nil {
 		return nil, err
 	}
 	return p.with(line, signed)
 }
 
-func (p *prover) opening() (*callv1.Proof, error) {
+// speaker is in whose name a message says that it comes: which of the client's agents, and for whom a messaging client speaks.
+type speaker struct {
+	agent, user, room string
+}
+
+// speakerOf reads what a message says of that in params._meta. What no gateway would take is empty, and so is half a sender.
+func speakerOf(line []byte) speaker {
+	var m struct {
+		Params struct {
+			Meta map[string]json.RawMessage `json:"_meta"`
+		} `json:"params"`
+	}
+	var by speaker
+	var sender struct {
+		User string `json:"user"`
+		Room string `json:"room"`
+	}
+	if json.Unmarshal(line, &m) != nil {
+		return by
+	}
+	if json.Unmarshal(m.Params.Meta[metaAgent], &by.agent) != nil {
+		by.agent = ""
+	}
+	if json.Unmarshal(m.Params.Meta[metaSender], &sender) == nil && sender.User != "" && sender.Room != "" {
+		by.user, by.room = sender.User, sender.Room
+	}
+	return by
+}
+
+// opening signs an opening in somebody's name, which is under the signature: who carries it opens no session in another's.
+func (p *prover) opening(by speaker) (*callv1.Proof, error) {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
 	return proof.Sign(p.key(), proof.Claim{
 		Purpose: callv1.Proof_PURPOSE_OPEN, Client: p.client, Time: p.now().Unix(),
+		Agent: by.agent, SenderUser: by.user, SenderRoom: by.room,
 		// Random, never 0, and small enough for any JSON number.
 		Counter: binary.BigEndian.Uint64(b[:])>>12 | 1,
 	})
@@ -247,7 +286,7 @@ func (p *prover) request(line []byte, m message, needed string) (request, error)
 	switch needed {
 	case needOpen:
 		out.opening = true
-		signed, err = p.opening()
+		signed, err = p.opening(p.speaker(line))
 	case needRenew:
 		claim := p.claim(callv1.Proof_PURPOSE_RENEW)
 		if demanded || known && age >= usedFrom {
@@ -256,7 +295,9 @@ func (p *prover) request(line []byte, m message, needed string) (request, error)
 		signed, err = proof.Sign(p.key(), claim)
 	case needCall:
 		var digest []byte
-		if !known || tool.ByPermit() {
+		// A tool that looks needs none by this side's own lights; one is signed where an answer asks for it, since a human's rules
+		// can count a tool, or have a human asked about it. The gateway gains one call with the client's own arguments.
+		if !known {
 			return p.unsigned(line)
 		}
 		if digest, err = argumentsDigest(tool, params.Arguments); err != nil {
@@ -292,6 +333,17 @@ func (p *prover) may(needed string) bool {
 	}
 	p.early = true
 	return true
+}
+
+// speaker is in whose name a session is opened for a request: the request's own where requests stand for themselves, else that of
+// the handshake, since a session is its opener's for good.
+func (p *prover) speaker(line []byte) speaker {
+	if p.instance != "" {
+		return speakerOf(line)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.initial
 }
 
 // age is how old the session's permits are at most.
@@ -345,7 +397,9 @@ func argumentsDigest(tool contract.Tool, raw json.RawMessage) ([]byte, error) {
 			return nil, fmt.Errorf("arguments: %w", err)
 		}
 	}
-	delete(arguments, argReason)
+	if tool.Tier != optionsv1.Tier_TIER_READ { // what only looks takes no reason
+		delete(arguments, argReason)
+	}
 	rest, err := json.Marshal(arguments)
 	if err != nil {
 		return nil, fmt.Errorf("arguments: %w", err)

@@ -12,8 +12,8 @@ const (
 	maxCells = 4 << 20
 )
 
-// Diff is the difference of two texts line by line: lines begin with " ", "-" or "+", and "@" begins the place of each group, as
-// "@ 12" for line 12 of what was. A last line without an end is marked. What is nil has no lines.
+// Diff is the difference of two texts line by line: lines begin with " ", "-" or "+", and before each group stands its place,
+// " @ 12" for line 12 of what was. A last line without an end is marked. What is nil has no lines.
 func Diff(before, after []byte) []string {
 	a, b := lines(before), lines(after)
 	ops := compare(a, b)

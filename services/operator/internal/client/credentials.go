@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/keys"
@@ -73,6 +74,8 @@ type Fresh struct {
 	TokenSHA256, Key string
 
 	folder, beside string
+	// placed: the new one is in folder, and the old one beside it.
+	placed bool
 }
 
 // Renew makes a new credential of the same kind for a client whose files are in folder, and leaves those as they are.
@@ -87,6 +90,9 @@ func Renew(folder, name string) (*Fresh, error) {
 	}
 	f := &Fresh{folder: folder, beside: beside}
 	c, err := create(beside, name, old.Key == nil)
+	if err == nil {
+		err = handOver(beside, folder)
+	}
 	if err != nil {
 		return nil, errors.Join(err, f.Drop())
 	}
@@ -94,16 +100,59 @@ func Renew(folder, name string) (*Fresh, error) {
 	return f, nil
 }
 
-// Use puts the new credential in the old one's place, in one step: whoever reads the folder finds the one or the other.
-func (f *Fresh) Use() error {
+// handOver gives a new folder, which nobody else can reach yet, to whom the old one belongs: root renews what another's programs
+// read.
+func handOver(fresh, old string) error {
+	for _, name := range []string{FileToken, FileKey, "."} { // the folder last: then they are its owner's
+		was, err := os.Lstat(filepath.Join(old, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // a bearer client has no key
+		}
+		if err != nil {
+			return fmt.Errorf("client folder: %w", err)
+		}
+		owner, ok := was.Sys().(*syscall.Stat_t)
+		if !ok || int(owner.Uid) == os.Geteuid() {
+			continue
+		}
+		if err := os.Lchown(filepath.Join(fresh, name), int(owner.Uid), int(owner.Gid)); err != nil {
+			return fmt.Errorf("client folder: %w", err)
+		}
+	}
+	return nil
+}
+
+// Place puts the new credential in the old one's place, in one step: whoever reads the folder finds the one or the other. The old
+// one is kept beside it until Use or Drop.
+func (f *Fresh) Place() error {
+	if f.placed {
+		return nil
+	}
 	if err := exchange(f.beside, f.folder); err != nil {
 		return fmt.Errorf("client folder: %w", err)
 	}
-	return f.Drop()
+	f.placed = true
+	return nil
 }
 
-// Drop removes what is not the client's credential: the old one after Use, else the new one.
-func (f *Fresh) Drop() error { return discardMade(f.beside) }
+// Use makes the new credential the client's, and removes the old one.
+func (f *Fresh) Use() error {
+	if err := f.Place(); err != nil {
+		return err
+	}
+	return discardMade(f.beside)
+}
+
+// Drop leaves the old credential, or puts it back, and removes the new one.
+func (f *Fresh) Drop() error {
+	if f.placed {
+		if err := exchange(f.beside, f.folder); err != nil {
+			return fmt.Errorf("client folder: %w", err)
+		}
+		f.placed = false
+	}
+	return discardMade(f.beside)
+}
 
 // Discard removes the files of a client that could not be entered.
 func Discard(folder string) error {

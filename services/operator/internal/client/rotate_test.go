@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -119,6 +120,16 @@ func TestRenew(t *testing.T) {
 	if err := dropped.Drop(); err != nil || load().Token != old.Token {
 		t.Errorf("a renewal that was given up: %v", err)
 	}
+	back, err := Renew(folder, "agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := back.Place(); err != nil || load().Token == old.Token {
+		t.Errorf("the new token is not in its place: %v", err)
+	}
+	if err := back.Drop(); err != nil || load().Token != old.Token || !load().Key.Equal(old.Key) {
+		t.Errorf("a renewal that was taken back: %v", err)
+	}
 	fresh, err := Renew(folder, "agent")
 	if err != nil {
 		t.Fatal(err)
@@ -138,5 +149,43 @@ func TestRenew(t *testing.T) {
 	}
 	if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the folder's mode is %v, %v", info.Mode(), err)
+	}
+}
+
+// TestRenewKeepsTheOwner: what root renews stays whom it belonged to, or that user's programs could read it no more.
+func TestRenewKeepsTheOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	for _, bearer := range []bool{true, false} {
+		folder := filepath.Join(t.TempDir(), "agent")
+		if _, err := Create(folder, "agent", "cli", "READ", bearer); err != nil {
+			t.Fatal(err)
+		}
+		files := []string{folder, filepath.Join(folder, FileToken)}
+		if !bearer {
+			files = append(files, filepath.Join(folder, FileKey))
+		}
+		for _, file := range files {
+			if err := os.Chown(file, 12345, 23456); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fresh, err := Renew(folder, "agent")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := fresh.Use(); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			info, err := os.Stat(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 12345 || st.Gid != 23456 || st.Mode&0o077 != 0 {
+				t.Errorf("%s belongs to %d:%d, mode %o", file, st.Uid, st.Gid, st.Mode)
+			}
+		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/operator/internal/approval"
+	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/install"
@@ -113,9 +114,14 @@ func (a *app) operatorCommand() *cobra.Command {
 		Long: `Edits trust/allowed_signers, the file in which every process looks up whose signature counts. Each process
 takes a change up within a second.`,
 	}
+	var yesAdd, yesRevoke bool
 	add := &cobra.Command{
-		Use:     "add NAME KEYFILE.pub",
-		Short:   "Let a person approve with this key",
+		Use:   "add NAME KEYFILE.pub",
+		Short: "Let a person approve with this key, with your signature",
+		Long: `Enters a person's public key in allowed_signers: from then on that person can approve everything that you can.
+
+The difference is shown first, then the statement about it, which you sign with your key; the vault records it. Root of an
+installed host can do it where there is no key to ask for (nobody could let the first one in otherwise): the record says so.`,
 		Example: "  durward operator add bob ~/bob_ed25519.pub",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -123,9 +129,10 @@ takes a change up within a second.`,
 			if err != nil {
 				return err
 			}
-			return a.addOperator(cmd.Context(), cfg, args[0], args[1])
+			return a.addOperator(cmd.Context(), cfg, args[0], args[1], yesAdd)
 		},
 	}
+	a.ruleFlags(add, nil, &yesAdd)
 	list := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -138,7 +145,10 @@ takes a change up within a second.`,
 		Long: `Removes every key of the person from allowed_signers. On an installed host (durward install) the person's
 certificate is revoked and removed too, the Unix user leaves Durward's groups, and durward install brings
 neither back unless it is given --operator USER. What they signed before stays in the log; "durward
-audit verify" then says that the signer is no longer known.`,
+audit verify" then says that the signer is no longer known.
+
+The difference is shown, and signed and announced where a key can be asked for. Taking a right away needs neither: without a
+terminal or a key it is done all the same, and the record says that nobody signed.`,
 		Example: "  durward operator revoke bob",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -146,14 +156,31 @@ audit verify" then says that the signer is no longer known.`,
 			if err != nil {
 				return err
 			}
-			return a.revokeOperator(cmd.Context(), cfg, args[0])
+			return a.revokeOperator(cmd.Context(), cfg, args[0], yesRevoke)
 		},
 	}
+	a.ruleFlags(revoke, nil, &yesRevoke)
 	cmd.AddCommand(add, list, revoke)
 	return cmd
 }
 
-func (a *app) addOperator(ctx context.Context, cfg home.Config, name, file string) error {
+// fileSigners is allowed_signers in statements and records.
+const fileSigners = "trust/" + trust.FileAllowedSigners
+
+// planSigners works a change of allowed_signers out.
+func planSigners(cfg home.Config, edited func([]byte) ([]byte, error)) ([]*filechange.Plan, error) {
+	p, err := filechange.Prepare(filepath.Join(cfg.TrustDir, trust.FileAllowedSigners), fileSigners, edited)
+	if err != nil {
+		var ours *problem
+		if !errors.As(err, &ours) {
+			err = failed("", "%s", clean.Line(err.Error(), 500))
+		}
+		return nil, err
+	}
+	return []*filechange.Plan{p}, nil
+}
+
+func (a *app) addOperator(ctx context.Context, cfg home.Config, name, file string, yes bool) error {
 	if !operatorName.MatchString(name) {
 		return usage("", "an operator's name is a-z, 0-9, _ and -, at most 32, beginning with a letter or digit")
 	}
@@ -164,7 +191,9 @@ func (a *app) addOperator(ctx context.Context, cfg home.Config, name, file strin
 	if !strings.HasSuffix(key.Type(), "ed25519") && key.Type() != ssh.KeyAlgoSKED25519 && key.Type() != ssh.KeyAlgoSKECDSA256 {
 		return usage("Make one: ssh-keygen -t ed25519 (or ed25519-sk for a security key).", "keys of type %s are not accepted", clean.Visible(key.Type()))
 	}
-	err = a.changeFile(ctx, cfg, filepath.Join(cfg.TrustDir, trust.FileAllowedSigners), "operator add "+name, func(before []byte) ([]byte, error) {
+	_, keyless := a.signingSide(cfg)
+	root := cfg.TrustDir == install.TrustDir && os.Geteuid() == 0 && keyless != nil
+	edited := func(before []byte) ([]byte, error) {
 		signers, err := trust.ParseAllowedSigners(before)
 		if err != nil {
 			return nil, usage("Correct trust/allowed_signers first.", "%s", clean.Line(err.Error(), 300))
@@ -178,12 +207,14 @@ func (a *app) addOperator(ctx context.Context, cfg home.Config, name, file strin
 			before = append(bytes.Clone(before), '\n')
 		}
 		return append(before, []byte(trust.FormatSigner(name, key, statement.Namespace)+"\n")...), nil
-	})
-	if err != nil {
-		return err
 	}
-	a.out.Printf("%s %s may approve with %s.\n", a.out.Green("✓"), name, ssh.FingerprintSHA256(key))
-	return nil
+	out, err := a.changeRules(ctx, cfg, ruleChange{action: "operator add " + name, yes: yes, unsigned: root, plans: func() ([]*filechange.Plan, error) {
+		return planSigners(cfg, edited)
+	}, before: func() error {
+		a.display().Printf("%s\n", a.out.Red(name+" can approve everything from now on that you can, with the key "+ssh.FingerprintSHA256(key)+"."))
+		return nil
+	}})
+	return a.reportRules(out, err, name+" may approve with "+ssh.FingerprintSHA256(key))
 }
 
 func (a *app) listOperators() error {
@@ -217,13 +248,13 @@ func (a *app) listOperators() error {
 	return nil
 }
 
-func (a *app) revokeOperator(ctx context.Context, cfg home.Config, name string) error {
+func (a *app) revokeOperator(ctx context.Context, cfg home.Config, name string, yes bool) error {
 	installed := cfg.TrustDir == install.TrustDir
 	if installed && os.Geteuid() != 0 {
 		return denied("sudo durward operator revoke "+clean.Line(name, 64), "who may approve is root's to say")
 	}
 	known := installed && operatorName.MatchString(name) && install.Knows("/", name)
-	err := a.changeFile(ctx, cfg, filepath.Join(cfg.TrustDir, trust.FileAllowedSigners), "operator revoke "+clean.Line(name, 64), func(before []byte) ([]byte, error) {
+	edited := func(before []byte) ([]byte, error) {
 		var after []byte
 		left := 0
 		for line := range bytes.Lines(before) {
@@ -246,6 +277,9 @@ func (a *app) revokeOperator(ctx context.Context, cfg home.Config, name string) 
 			return nil, usage("Add another one first: durward operator add NAME KEYFILE.pub", "%s is the last operator: nobody could approve or resume any more", clean.Visible(name))
 		}
 		return after, nil
+	}
+	out, err := a.changeRules(ctx, cfg, ruleChange{
+		action: "operator revoke " + clean.Line(name, 64), yes: yes, unsigned: true, plans: func() ([]*filechange.Plan, error) { return planSigners(cfg, edited) },
 	})
 	if err == nil && known {
 		err = a.revokeInstalled(ctx, cfg, name)
@@ -253,8 +287,12 @@ func (a *app) revokeOperator(ctx context.Context, cfg home.Config, name string) 
 	if err != nil {
 		return err
 	}
-	a.out.Printf("%s may no longer approve.\n", name)
-	if known {
+	if len(out.Files) == 0 && !a.json {
+		a.out.Printf("%s may no longer approve.\n", clean.Visible(name)) // and could not before: the rest was left to do
+	} else if err := a.reportRules(out, nil, clean.Visible(name)+" may no longer approve"); err != nil {
+		return err
+	}
+	if known && !a.json {
 		a.out.Printf("Nor connect: the certificate is revoked, and the next session of the Unix user is in none of Durward's groups.\n" +
 			"End the sessions that are open: loginctl terminate-user USER\n")
 	}

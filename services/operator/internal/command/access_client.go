@@ -110,6 +110,11 @@ func (a *app) addClient(ctx context.Context, cfg home.Config, c client.Client, b
 			c.TokenSHA256, c.Key = credential.TokenSHA256, credential.Key
 			return client.Add(before, c)
 		})
+	}, before: func() error {
+		if c.User == "" && needsUser(cfg, c.ID) {
+			a.out.Remark("%s", a.out.Yellow("Careful: four eyes are needed here ("+fourEyes+"), and "+c.ID+" has no user: nobody can approve what it asks. Name whose it is: --user"))
+		}
+		return nil
 	}})
 	if err != nil && made && !entered(cfg, c) {
 		return errors.Join(err, client.Discard(folder))
@@ -194,6 +199,15 @@ func (a *app) rotateClient(ctx context.Context, cfg home.Config, name string, ov
 			}
 			return client.Rotate(before, name, client.Rotation{TokenSHA256: fresh.TokenSHA256, Key: fresh.Key, Until: until})
 		})
+	}, ready: func() error {
+		if !until.IsZero() {
+			return nil
+		}
+		// The old one ends with the write: a bridge that is refused then must find the new one.
+		if err := fresh.Place(); err != nil {
+			return failed("Nothing was changed.", "the new token could not be put in its place: %s", clean.Line(err.Error(), 300))
+		}
+		return nil
 	}})
 	if fresh == nil {
 		return err
@@ -309,11 +323,15 @@ func (a *app) clientListCommand() *cobra.Command {
 }
 
 func (a *app) clientRevokeCommand() *cobra.Command {
-	return &cobra.Command{
+	var yes bool
+	cmd := &cobra.Command{
 		Use:   "revoke NAME",
 		Short: "Lock a client out",
 		Long: `Marks the client as revoked; the vault ends its sessions within a second. The entry stays, so that the name
-is not used again and history can be read. Taking a right away needs no signature.`,
+is not used again and history can be read.
+
+The difference is shown, and signed and announced where a key can be asked for. Taking a right away needs neither: without a
+terminal or a key the client is locked out all the same, and the record says that nobody signed.`,
 		Example:           "  durward client revoke claude-code",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeClients,
@@ -323,18 +341,14 @@ is not used again and history can be read. Taking a right away needs no signatur
 				return err
 			}
 			name := args[0]
-			err = a.changeFile(cmd.Context(), cfg, cfg.Clients, "client revoke "+clean.Line(name, 64), func(before []byte) ([]byte, error) {
-				after, err := client.Revoke(before, name)
-				if err != nil {
-					return nil, clientProblem(err, name, cfg.Clients)
-				}
-				return after, nil
+			out, err := a.changeRules(cmd.Context(), cfg, ruleChange{
+				action: "client revoke " + clean.Line(name, 64), yes: yes, unsigned: true, plans: func() ([]*filechange.Plan, error) {
+					return planClients(cfg, name, func(before []byte) ([]byte, error) { return client.Revoke(before, name) })
+				},
 			})
-			if err != nil {
-				return err
-			}
-			a.out.Printf("%s is revoked.\n", name)
-			return nil
+			return a.reportRules(out, err, clean.Visible(name)+" is revoked")
 		},
 	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing; a protected key asks for its passphrase all the same")
+	return cmd
 }

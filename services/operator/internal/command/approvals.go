@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -103,6 +104,9 @@ func sessionsOf(list []*vaultv1.OpenSession) openSessions {
 // card adds the executor's own preview to an operation.
 func (s *session) card(ctx context.Context, op *vaultv1.Operation, number string, seen openSessions) approval.Card {
 	c := approval.Card{Number: number, Operation: op, Session: seen.byRef[op.GetSession()], SessionNumber: seen.numbers[op.GetSession()]}
+	if c.Session == nil {
+		c.Agent = s.askingAgent(ctx, op.GetOperationId())
+	}
 	call, err := approval.CallOf(op)
 	if err == nil {
 		c.Preview, err = s.preview(ctx, call.Tool.Ref(), call.Arguments)
@@ -113,6 +117,26 @@ func (s *session) card(ctx context.Context, op *vaultv1.Operation, number string
 	}
 	c.Simulated = s.simulated(ctx, call)
 	return c
+}
+
+// askedPatience bounds how long a card waits for the record of its request.
+const askedPatience = time.Second
+
+// detailAgent is the detail of the vault's record of a request that names the client's agent.
+const detailAgent = "agent"
+
+// askingAgent is which of a client's agents asked, as the vault recorded it: once a session has ended nothing else tells. "" where
+// it names none, or the log does not answer.
+func (s *session) askingAgent(ctx context.Context, operationID string) string {
+	ctx, cancel := context.WithTimeout(ctx, askedPatience)
+	defer cancel()
+	found, err := s.Audit.SearchRecords(ctx, &auditv1.SearchRecordsRequest{
+		OperationId: operationID, Kinds: []auditv1.Kind{auditv1.Kind_KIND_ASKED}, Writer: s.cfg.Vault.Identity, Limit: 1,
+	})
+	if err != nil || len(found.GetEntries()) == 0 {
+		return ""
+	}
+	return clean.Line(found.GetEntries()[0].GetRecord().GetBody().GetDetails()[detailAgent], 64)
 }
 
 // simulated is what a switch of modes would do to the GPUs' memory, as the executor reckons it now; nil for any other call and
@@ -157,6 +181,7 @@ type operationJSON struct {
 	Plan        []string        `json:"plan,omitempty"`
 	Problem     string          `json:"problem,omitempty"`
 	Principal   string          `json:"principal"`
+	Agent       string          `json:"agent,omitempty"`
 	ClientName  string          `json:"client_name,omitempty"`
 	KeyBound    bool            `json:"key_bound"`
 	Session     string          `json:"session"`
@@ -183,7 +208,7 @@ func cardJSON(c approval.Card) operationJSON {
 		PolicyTier: policyTier, Rule: op.GetRule(),
 		Number: c.Number, OperationID: op.GetOperationId(), State: operationState(op.GetState()), Tier: contract.TierName(op.GetTier()),
 		Tool: op.GetTool().GetName(), Arguments: arguments, Audience: op.GetAudience(), Target: c.Preview.GetSubject().GetLabel(),
-		Plan: c.Preview.GetPlan(), Problem: c.Problem, Principal: op.GetPrincipal(), ClientName: op.GetClientName(),
+		Plan: c.Preview.GetPlan(), Problem: c.Problem, Principal: op.GetPrincipal(), Agent: c.AgentName(), ClientName: op.GetClientName(),
 		KeyBound: op.GetKeyBound(), Session: op.GetSession(), Channel: statement.ChannelName(op.GetChannel()),
 		AgentReason: op.GetAgentReason(), AskedAt: op.GetAskedAt().AsTime().Format(time.RFC3339),
 		ExpiresAt: op.GetExpiresAt().AsTime().Format(time.RFC3339), Waiters: op.GetWaiters(), DecidedBy: op.GetDecidedBy(),
@@ -477,6 +502,9 @@ func (a *app) decide(ctx context.Context, s *session, op *vaultv1.Operation, num
 	question := "Sign and approve?"
 	seen := s.openSessions(ctx)
 	card := approval.Card{Number: number, Operation: op, Preview: preview, Session: seen.byRef[op.GetSession()], SessionNumber: seen.numbers[op.GetSession()]}
+	if card.Session == nil {
+		card.Agent = s.askingAgent(ctx, op.GetOperationId())
+	}
 	if call, err := approval.CallOf(op); err == nil {
 		card.Simulated = s.simulated(ctx, call)
 	}

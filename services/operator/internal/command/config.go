@@ -264,8 +264,12 @@ func (a *app) configSetCommand() *cobra.Command {
 			if err := setting.Check(args[1]); err != nil {
 				return usage("", "%s %v", setting.Name, err)
 			}
-			return a.editSetting(cmd.Context(), "config set "+setting.Name, setting.Name+" is "+args[1], userName, yes, func(before []byte) ([]byte, error) {
-				return edit.Set(before, strings.Split(setting.Name, "."), args[1])
+			return a.editSetting(cmd.Context(), settingChange{
+				action: "config set " + setting.Name, done: setting.Name + " is " + args[1], user: userName, yes: yes,
+				fourEyes: setting.Name == fourEyes && args[1] == "true",
+				edited: func(before []byte) ([]byte, error) {
+					return edit.Set(before, strings.Split(setting.Name, "."), args[1])
+				},
 			})
 		},
 	}
@@ -288,11 +292,14 @@ func (a *app) configUnsetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.editSetting(cmd.Context(), "config unset "+setting.Name, setting.Name+" is not set there any more", userName, yes, func(before []byte) ([]byte, error) {
-				if edit.Line(before, strings.Split(setting.Name, ".")) == 0 {
-					return before, nil
-				}
-				return edit.Unset(before, strings.Split(setting.Name, "."))
+			return a.editSetting(cmd.Context(), settingChange{
+				action: "config unset " + setting.Name, done: setting.Name + " is not set there any more", user: userName, yes: yes,
+				edited: func(before []byte) ([]byte, error) {
+					if edit.Line(before, strings.Split(setting.Name, ".")) == 0 {
+						return before, nil
+					}
+					return edit.Unset(before, strings.Split(setting.Name, "."))
+				},
 			})
 		},
 	}
@@ -321,19 +328,32 @@ func findSetting(name string) (security.Setting, error) {
 	return s, usage(next, "there is no setting %s", clean.Visible(name))
 }
 
-func (a *app) editSetting(ctx context.Context, action, done, userName string, yes bool, edited func([]byte) ([]byte, error)) error {
+// settingChange is a change of one setting; fourEyes: it asks for a second human.
+type settingChange struct {
+	action, done, user string
+	yes, fourEyes      bool
+	edited             func([]byte) ([]byte, error)
+}
+
+func (a *app) editSetting(ctx context.Context, c settingChange) error {
 	cfg, err := a.config()
 	if err != nil {
 		return err
 	}
-	path, name, err := settingsFile(cfg, security.FileSettings, userName)
+	path, name, err := settingsFile(cfg, security.FileSettings, c.user)
 	if err != nil {
 		return err
 	}
-	out, err := a.changeRules(ctx, cfg, ruleChange{action: action, yes: yes, plans: func() ([]*filechange.Plan, error) {
-		return planned(path, name, edited)
+	out, err := a.changeRules(ctx, cfg, ruleChange{action: c.action, yes: c.yes, plans: func() ([]*filechange.Plan, error) {
+		return planned(path, name, c.edited)
+	}, before: func() error {
+		a.warnOfUser(cfg, c.user)
+		if c.fourEyes && c.user == "" {
+			a.warnOfFourEyes(cfg)
+		}
+		return nil
 	}})
-	return a.reportRules(out, err, done)
+	return a.reportRules(out, err, c.done)
 }
 
 // planned is the change of one file; what cannot be edited is said with the file.
@@ -431,13 +451,7 @@ func (a *app) completeUsers(*cobra.Command, []string, string) ([]string, cobra.S
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	list, _ := readClientFacts(cfg.Clients)
-	var out []string
-	for _, c := range list {
-		if c.User != "" && !slices.Contains(out, c.User) {
-			out = append(out, c.User)
-		}
-	}
-	return out, cobra.ShellCompDirectiveNoFileComp
+	return knownUsers(list), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeFlagWith gives a flag a completion.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -42,7 +43,12 @@ type ruleChange struct {
 	plans func() ([]*filechange.Plan, error)
 	// before shows what a person should know beside the difference. May be nil.
 	before func() error
-	yes    bool
+	// ready is called when everything is agreed, signed and announced, right before the first file is written. May be nil.
+	ready func() error
+	yes   bool
+	// unsigned: the change takes a right away, or root lets the first operator in. It is signed where a key can be asked for, and
+	// made all the same where none can.
+	unsigned bool
 }
 
 // rulesChanged is what became of it, in --json too.
@@ -50,8 +56,12 @@ type rulesChanged struct {
 	Files []ruleFile `json:"files"`
 	// Announced: the vault has the signed statement.
 	Announced bool `json:"announced"`
-	// InForce: the vault said that it has taken every file of its up.
+	// InForce: every file was seen to be in force. Of a file that another process than the vault reads nobody says so.
 	InForce bool `json:"in_force"`
+	// Unseen are files that their process reads by itself, within a second; what it refuses stands in its log and in audit's.
+	Unseen []string `json:"unseen,omitempty"`
+	// adopted: the vault has every file that is for it.
+	adopted bool
 }
 
 type ruleFile struct {
@@ -81,6 +91,10 @@ func (a *app) changeRules(ctx context.Context, cfg home.Config, r ruleChange) (*
 	if len(plans) == 0 {
 		return &rulesChanged{Files: []ruleFile{}, InForce: true}, nil
 	}
+	byHand := whereToEdit(plans)
+	if err := signable(cfg, plans); err != nil && !r.unsigned {
+		return nil, usage(byHand, "%v", err)
+	}
 	if err := tryRules(cfg, plans); err != nil {
 		return nil, err
 	}
@@ -92,21 +106,27 @@ func (a *app) changeRules(ctx context.Context, cfg home.Config, r ruleChange) (*
 			return nil, err
 		}
 	}
-	byHand := whereToEdit(plans)
 	for _, p := range plans {
 		if err := p.Writable(); err != nil {
 			return nil, denied("Run it with sudo, or edit as who owns the file: "+byHand, "this user may not change the rules")
 		}
 	}
 	side, err := a.signingSide(cfg)
-	if err != nil {
-		return nil, denied(byHand, "there is no signing key to ask for: %v", err)
+	reason := ""
+	switch {
+	case err != nil:
+		reason = "there is no signing key to ask for: " + err.Error()
+	case !r.yes && !output.IsTerminal(a.streams.In):
+		reason = "there is no terminal to ask at, and only a human changes the rules"
 	}
-	if !r.yes && !output.IsTerminal(a.streams.In) {
-		return nil, denied(byHand, "there is no terminal to ask at, and only a human changes the rules")
+	if reason != "" && !r.unsigned {
+		return nil, denied(byHand, "%s", reason)
 	}
 	ctx, vault := a.vaultForChanges(ctx)
 	defer vault.close()
+	if reason != "" {
+		return a.changeUnsigned(ctx, cfg, r, plans, vault, reason)
+	}
 	statements := make([]*statement.Statement, len(plans))
 	for i, p := range plans {
 		statements[i] = filechange.Statement(side.operator, cfg.Vault.Identity, vault.epoch, a.now(), p.Change())
@@ -121,6 +141,9 @@ func (a *app) changeRules(ctx context.Context, cfg home.Config, r ruleChange) (*
 		return nil, err
 	}
 	signed, err := a.signAll(ctx, side, statements)
+	if err != nil && r.unsigned && ctx.Err() == nil {
+		return a.changeUnsigned(ctx, cfg, r, plans, vault, publicText(err))
+	}
 	if errors.Is(err, keys.ErrNeedsHuman) {
 		return nil, denied(byHand, "%v", keys.ErrNeedsHuman)
 	}
@@ -130,36 +153,103 @@ func (a *app) changeRules(ctx context.Context, cfg home.Config, r ruleChange) (*
 	return a.makeChanges(ctx, cfg, r, plans, signed, vault)
 }
 
-// makeChanges tells the vault, writes, and records: file by file, in order.
+// changeUnsigned makes a change that needs no signature where there is none, and says so.
+func (a *app) changeUnsigned(ctx context.Context, cfg home.Config, r ruleChange, plans []*filechange.Plan, vault changeVault, reason string) (*rulesChanged, error) {
+	a.out.Remark("%s", a.out.Yellow("It is changed without a signature, and recorded so: "+clean.Line(reason, 300)+"."))
+	return a.makeChanges(ctx, cfg, r, plans, nil, vault)
+}
+
+// maxSignable is the longest statement that processes take, and room for what is not known before it is signed.
+const maxSignable = 65536 - 256
+
+// signable reports which change is too long for a statement, before anything is shown or asked.
+func signable(cfg home.Config, plans []*filechange.Plan) error {
+	for _, p := range plans {
+		raw, err := filechange.Statement(cfg.Operator, cfg.Vault.Identity, 1, time.Time{}, p.Change()).Marshal()
+		if err != nil {
+			return err
+		}
+		if len(raw) > maxSignable {
+			return fmt.Errorf("the difference of %s is too long to be signed: %d KB, and a statement is of at most %d", clean.Visible(p.Name), len(raw)>>10, maxSignable>>10)
+		}
+	}
+	return nil
+}
+
+// makeChanges tells the vault, writes, and records: file by file, in order. Without signatures the vault is told nothing.
 func (a *app) makeChanges(
 	ctx context.Context, cfg home.Config, r ruleChange, plans []*filechange.Plan, signed []*callv1.HumanStatement, vault changeVault,
 ) (*rulesChanged, error) {
-	out := &rulesChanged{Announced: vault.session != nil}
+	out := &rulesChanged{Announced: vault.session != nil && signed != nil}
 	for i, p := range plans {
-		if vault.session != nil {
+		if vault.session != nil && signed != nil {
 			err := vault.announce(ctx, signed[i])
-			if isAway(err) {
+			switch {
+			case err == nil:
+			case isAway(err):
 				a.out.Remark("%s", a.out.Yellow("The vault went away: it will find the change by itself and record it as found."))
 				out.Announced, vault.session = false, nil
-			} else if err != nil {
-				return nil, fmt.Errorf("nothing was written: %w", err)
+			case r.unsigned:
+				a.out.Remark("%s", a.out.Yellow("The vault does not take the signature; it is changed without one: "+publicText(err)))
+				out.Announced, signed = false, nil
+			default:
+				return nil, fmt.Errorf("%s: %w", whatStands(plans, i), err)
+			}
+		}
+		if i == 0 && r.ready != nil {
+			if err := r.ready(); err != nil {
+				return nil, err
 			}
 		}
 		if err := p.Write(); err != nil {
-			return nil, failed("See what it is now: durward config show", "%v", err)
+			return nil, failed("See what it is now: durward config show", "%s: %v", whatStands(plans, i), err)
 		}
 		c := p.Change()
 		out.Files = append(out.Files, ruleFile{File: p.Name, Path: p.Path, Before: c.Before, After: c.After})
+		// The statement itself stands in the vault's record, who verified it; its digest ties the two together.
+		by := "none"
+		if signed != nil {
+			by = statementDigest(signed[i])
+		}
 		a.record(ctx, cfg, &auditv1.Body{
 			Action: clean.Line(r.action, 128), Summary: clean.Line(r.action, 500), Persistent: true, DecisionSource: "operator:" + cfg.Operator,
-			// The statement itself stands in the vault's record, who verified it; its digest ties the two together.
 			Details: map[string]string{"file": clean.Line(p.Name, 256), "digest_before": orElse(c.Before, "none"), "digest_after": orElse(c.After, "none"),
-				"statement": statementDigest(signed[i])},
+				"statement": by},
 		})
 	}
+	var own []*filechange.Plan
+	for _, p := range plans {
+		if watchedByVault(cfg, p) {
+			own = append(own, p)
+		} else {
+			out.Unseen = append(out.Unseen, p.Name)
+		}
+	}
+	if len(own) == 0 {
+		return out, nil
+	}
 	var err error
-	out.InForce, err = a.awaitAdoption(ctx, vault, plans)
+	out.adopted, err = a.awaitAdoption(ctx, vault, own)
+	out.InForce = out.adopted && len(out.Unseen) == 0
 	return out, err
+}
+
+// whatStands says how far a change of several files came that failed at one of them.
+func whatStands(plans []*filechange.Plan, failed int) string {
+	if failed == 0 {
+		return "nothing was written"
+	}
+	var names []string
+	for _, p := range plans[:failed] {
+		names = append(names, clean.Visible(p.Name))
+	}
+	return strings.Join(names, ", ") + " is changed already, and " + clean.Visible(plans[failed].Name) + " is not"
+}
+
+// watchedByVault reports whether the vault says of a file what it has in force; every other file another process reads by itself.
+func watchedByVault(cfg home.Config, p *filechange.Plan) bool {
+	rel, err := filepath.Rel(cfg.SecurityDir, p.Path)
+	return p.Name == fileClients || err == nil && filepath.IsLocal(rel)
 }
 
 func statementDigest(h *callv1.HumanStatement) string {
@@ -180,6 +270,14 @@ func (a *app) reportRules(out *rulesChanged, err error, done string) error {
 		a.out.Printf("Nothing to change: it is so already.\n")
 	case out.InForce:
 		a.out.Printf("%s %s, and it is in force.\n", a.out.Green("✓"), done)
+	case len(out.Unseen) > 0:
+		a.out.Printf("%s %s.\n", a.out.Green("✓"), done)
+		if out.adopted {
+			a.out.Printf("  At the vault it is in force.\n")
+		}
+		for _, name := range out.Unseen {
+			a.out.Printf("  %s is written; %s within a second, and it is recorded if it is refused: durward audit search\n", clean.Visible(name), reader(name))
+		}
 	default:
 		a.out.Printf("%s %s.\n", a.out.Green("✓"), done)
 	}
@@ -262,6 +360,9 @@ func securityOptions(cfg home.Config) (security.Options, func(), error) {
 	return security.Options{Dir: empty}, func() { _ = os.RemoveAll(empty) }, nil
 }
 
+// placeLine is the line of a difference that says where the next group stands.
+var placeLine = regexp.MustCompile(`^ @ [0-9]+$`)
+
 // showPlan prints the difference, made visible.
 func (a *app) showPlan(p *filechange.Plan) {
 	out := a.display()
@@ -275,12 +376,12 @@ func (a *app) showPlan(p *filechange.Plan) {
 	out.Printf("%s  %s%s\n", out.Bold(clean.Visible(p.Name)), out.Dim(clean.Visible(p.Path)), what)
 	for _, line := range filechange.Diff(p.Before, p.After) {
 		text := clean.Visible(line)
-		switch line[0] {
-		case '+':
+		switch {
+		case line[0] == '+':
 			text = out.Green(text)
-		case '-':
+		case line[0] == '-':
 			text = out.Red(text)
-		case '@':
+		case placeLine.MatchString(line):
 			text = out.Dim(text)
 		}
 		out.Printf("  %s\n", text)
@@ -411,7 +512,7 @@ func (a *app) awaitAdoption(ctx context.Context, v changeVault, plans []*filecha
 		for _, f := range response.GetFiles() {
 			files[f.GetName()] = f
 		}
-		waiting, watched := "", false
+		waiting := ""
 		for _, p := range plans {
 			f, known := files[p.Name]
 			want := ""
@@ -424,14 +525,12 @@ func (a *app) awaitAdoption(ctx context.Context, v changeVault, plans []*filecha
 				return false, failed("It stays as it was before, until the file is corrected.", "the vault refuses %s: %s",
 					clean.Visible(p.Name), clean.Line(f.GetProblem(), 500))
 			case known && f.GetDigest() == want, !known && want == "":
-				watched = true
-			case a.elsewhere(p.Name):
 			default:
 				waiting = p.Name
 			}
 		}
 		if waiting == "" {
-			return watched, nil
+			return true, nil
 		}
 		select {
 		case <-ctx.Done():
@@ -443,8 +542,16 @@ func (a *app) awaitAdoption(ctx context.Context, v changeVault, plans []*filecha
 	}
 }
 
-// elsewhere reports whether another process than the vault reads a file.
-func (a *app) elsewhere(name string) bool { return name == fileExecutor || name == fileGateway }
+// reader says which process reads a file by itself.
+func reader(name string) string {
+	switch name {
+	case fileExecutor:
+		return "the executor reads it"
+	case fileGateway:
+		return "the gateway reads it"
+	}
+	return "each process reads it"
+}
 
 // Names of files beside the security folder, in statements and records.
 const (

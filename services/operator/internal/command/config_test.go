@@ -82,6 +82,9 @@ func (f fakePolicy) AnnounceChange(_ context.Context, r *vaultv1.AnnounceChangeR
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	f.w.signed = append(f.w.signed, st.Statement)
+	if f.w.announced != nil {
+		f.w.announced(st.Change.File)
+	}
 	return &vaultv1.AnnounceChangeResponse{}, nil
 }
 
@@ -427,7 +430,7 @@ func TestPolicyAllow(t *testing.T) {
 	if !strings.Contains(r.err, "DESTRUCTIVE: from now on cursor does this without asking anybody") {
 		t.Errorf("what it means is not said: %q", r.err)
 	}
-	if err := json.Unmarshal([]byte(r.out), &made); err != nil || r.code != exitOK || len(made.Files) != 2 || !made.Announced || !made.InForce {
+	if err := json.Unmarshal([]byte(r.out), &made); err != nil || r.code != exitOK || len(made.Files) != 2 || !made.Announced || made.InForce || strings.Join(made.Unseen, " ") != "executor.yaml" {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if len(w.signed) != 2 || w.signed[0].Change.File != "policy/allow.cedar" || w.signed[1].Change.File != "executor.yaml" {

@@ -193,8 +193,8 @@ func (s *session) candidates(ctx context.Context, kind string) (ids []string, er
 	}
 }
 
-// confirm asks a person, at the terminal. Without a terminal it refuses unless yes was given: what proves a human is the
-// key, never a terminal.
+// confirm asks a person, at the terminal. What was typed before the question is no answer to it. Without a terminal it refuses
+// unless yes was given: what proves a human is the key, never a terminal.
 func (a *app) confirm(ctx context.Context, question string, yes bool) error {
 	if yes {
 		return nil
@@ -202,6 +202,7 @@ func (a *app) confirm(ctx context.Context, question string, yes bool) error {
 	if !output.IsTerminal(a.streams.In) {
 		return denied("At a terminal run the same command; in a script that a human started, add --yes.", "there is no terminal to ask at")
 	}
+	forgetTyped(a.streams.In)
 	a.display().Printf("%s [y/N] ", question)
 	answered := make(chan string, 1)
 	go func() {

@@ -58,6 +58,8 @@ type world struct {
 	muted    []*vaultv1.Mute
 	sessions []*vaultv1.OpenSession
 	hung     bool
+	// announced is called with each file whose change was announced. May be nil.
+	announced func(file string)
 	// startVault starts the vault anew after stopVault.
 	startVault func() (stop func())
 	stopVault  func()
@@ -824,6 +826,42 @@ func TestScreen(t *testing.T) {
 	}
 	if p.forget(testNow.Add(time.Minute)); len(p.ops) != 0 {
 		t.Error("an operation that ended long ago is still shown")
+	}
+}
+
+// TestScreenShowsDanger: the red line stands on the screen as long as a session is in dangerous mode, and is told once where there
+// is no screen.
+func TestScreenShowsDanger(t *testing.T) {
+	a, _, _ := printing(false)
+	p := newPicture()
+	on := &vaultv1.ListStandingResponse{Standing: []*vaultv1.Standing{
+		{Kind: "scope", Session: "s-2", Principal: "cursor", ExpiresAt: timestamppb.New(testNow)},
+		{Kind: "dangerous", Session: "s-1", Principal: "claude\x1b[2J", ExpiresAt: timestamppb.New(testNow)},
+	}}
+	for _, c := range []struct {
+		list   *vaultv1.ListStandingResponse
+		shown  bool
+		told   int
+		agents string
+	}{
+		{&vaultv1.ListStandingResponse{Standing: on.Standing[:1]}, false, 0, ""},
+		{on, true, 1, "[s-1]"},
+		{on, true, 0, ""},
+		{&vaultv1.ListStandingResponse{}, false, 1, "[]"},
+	} {
+		said := dangerChange(c.list)(p)
+		got := strings.Join(a.screenLines(p, 80), "\n")
+		if shown := strings.Contains(got, "DANGEROUS MODE: claude"); shown != c.shown || strings.Contains(got, "\x1b[2J") || strings.Contains(got, "cursor") {
+			t.Errorf("shown %v, want %v:\n%s", shown, c.shown, got)
+		}
+		if len(said) != c.told {
+			t.Errorf("told %v", said)
+		}
+		for _, n := range said {
+			if value, ok := n.value.(dangerNews); !ok || fmt.Sprint(value.Sessions) != c.agents {
+				t.Errorf("told %+v, want %s", n.value, c.agents)
+			}
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -139,6 +140,7 @@ The exit code is 1 if something is wrong; warnings alone leave it 0.`,
 func (a *app) checkPolicy(cfg home.Config, files []string) error {
 	var sources []policy.Source
 	var broken []security.File
+	var unbound map[string]string
 	if len(files) == 0 {
 		options, done, err := securityOptions(cfg)
 		if err != nil {
@@ -149,6 +151,7 @@ func (a *app) checkPolicy(cfg home.Config, files []string) error {
 		if state != nil {
 			sources = state.Sources()
 		}
+		unbound = emptyUsers(cfg, all)
 		broken = slices.DeleteFunc(all, func(f security.File) bool { return f.Problem == "" })
 	}
 	for _, name := range files {
@@ -174,6 +177,9 @@ func (a *app) checkPolicy(cfg home.Config, files []string) error {
 		Warning bool   `json:"warning"`
 	}
 	rows, wrong := []row{}, 0
+	for _, folder := range slices.Sorted(maps.Keys(unbound)) {
+		rows = append(rows, row{File: clean.Visible(folder), Text: clean.Line(folder+": warning: "+unbound[folder], 500), Warning: true})
+	}
 	for _, f := range broken {
 		rows = append(rows, row{File: clean.Visible(f.Name), Text: clean.Line(problemLine(f), 500)})
 		wrong++

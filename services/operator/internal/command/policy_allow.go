@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +19,9 @@ import (
 	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
@@ -132,17 +135,57 @@ func (a *app) allowCalls(ctx context.Context, cfg home.Config, w allowance) erro
 	if err != nil {
 		return usage("", "%s", clean.Line(err.Error(), 500))
 	}
-	entry := unattendedItem(tool, w.client, arguments, id)
+	entry := unattendedItem(tool, w.client, arguments, id, until)
 	out, err := a.changeRules(ctx, cfg, ruleChange{action: "policy allow " + id, yes: w.yes, plans: func() ([]*filechange.Plan, error) {
-		return planAllow(cfg, tool, id, text, entry)
+		return planAllow(cfg, tool, id, text, entry, func(raw []byte) []string { return otherEnds(raw, w.client, tool, arguments, id) })
 	}, before: func() error { return a.warnOfAllow(cfg, w.client, tool, arguments) }})
-	return a.reportRules(out, err, w.client+" may call "+tool.Name+" without asking (rule "+id+")")
+	done := w.client + " may call " + tool.Name + " without asking (rule " + id + ")"
+	if !until.IsZero() {
+		done += " until " + until.Local().Format("2006-01-02 15:04:05")
+	}
+	return a.reportRules(out, err, done)
 }
 
-// planAllow is the rule, and the entry of the executor's list: what is read only runs without one.
-func planAllow(cfg home.Config, tool contract.Tool, id, text, entry string) ([]*filechange.Plan, error) {
+// ends finds the ends of rules and of the executor's entries, as they are written.
+var ends = regexp.MustCompile(`context\.time\.unix < ([0-9]{1,12})|until: "?([0-9TZ:-]{20})"?`)
+
+// otherEnds are the ids that the same rule would have with the ends that a text speaks of, and with none: a rule's id is made of
+// what it says, so that one with another end has another.
+func otherEnds(raw []byte, client string, tool contract.Tool, arguments map[string][]string, id string) []string {
+	untils := []time.Time{{}}
+	for _, found := range ends.FindAllSubmatch(raw, -1) {
+		if unix, err := strconv.ParseInt(string(found[1]), 10, 64); err == nil {
+			untils = append(untils, time.Unix(unix, 0))
+		} else if until, err := time.Parse(time.RFC3339, string(found[2])); err == nil {
+			untils = append(untils, until)
+		}
+	}
+	var out []string
+	for _, until := range untils {
+		if other, _, err := policy.AllowUntil(client, tool, arguments, "", until); err == nil && other != id && !slices.Contains(out, other) {
+			out = append(out, other)
+		}
+	}
+	return out
+}
+
+// planAllow is the rule, and the entry of the executor's list: what is read only runs without one. What said the same with another
+// end is replaced: others names the rules that a policy file could hold of that.
+func planAllow(cfg home.Config, tool contract.Tool, id, text, entry string, others func(raw []byte) []string) ([]*filechange.Plan, error) {
 	name := security.FolderPolicy + "/" + fileAllow
+	var replaced []string
 	plans, err := planned(filepath.Join(cfg.SecurityDir, security.FolderPolicy, fileAllow), name, func(before []byte) ([]byte, error) {
+		replaced = others(before)
+		for _, other := range replaced {
+			after, err := edit.RemoveRule(before, other)
+			if errors.Is(err, edit.ErrUnknown) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			before = after
+		}
 		if edit.RuleLine(before, id) > 0 {
 			return before, nil
 		}
@@ -161,8 +204,9 @@ func planAllow(cfg home.Config, tool contract.Tool, id, text, entry string) ([]*
 		if before == nil {
 			return nil, os.ErrNotExist
 		}
-		if hasUnattended(before, id) {
-			return before, nil
+		before, err := withoutUnattended(before, append(replaced, others(before)...)...)
+		if err != nil || hasUnattended(before, id) {
+			return before, err
 		}
 		return edit.Append(before, "unattended", entry)
 	})
@@ -172,17 +216,39 @@ func planAllow(cfg home.Config, tool contract.Tool, id, text, entry string) ([]*
 // unattendedMark begins the comment that ties an entry of the executor's list to its rule.
 const unattendedMark = "# durward policy allow: "
 
-func hasUnattended(raw []byte, id string) bool {
-	for line := range strings.Lines(string(raw)) {
-		if _, rest, ok := strings.Cut(strings.TrimSpace(line), unattendedMark); ok && rest == id {
+// marked reports whether an entry of the executor's list bears the mark of a rule. A line that is commented out is no entry.
+func marked(text, id string) bool {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if _, rest, ok := strings.Cut(line, unattendedMark); ok && rest == id && !strings.HasPrefix(line, "#") {
 			return true
 		}
 	}
 	return false
 }
 
-// unattendedItem is the entry that a sink's own list takes.
-func unattendedItem(tool contract.Tool, client string, arguments map[string][]string, id string) string {
+// hasUnattended reports whether the executor's list has an entry that was written with a rule.
+func hasUnattended(raw []byte, id string) bool {
+	_, err := edit.Remove(raw, "unattended", func(_ any, text string) bool { return marked(text, id) })
+	return marked(string(raw), id) && !errors.Is(err, edit.ErrUnknown)
+}
+
+// withoutUnattended takes the entries that were written with rules out of the executor's list.
+func withoutUnattended(raw []byte, ids ...string) ([]byte, error) {
+	if !slices.ContainsFunc(ids, func(id string) bool { return marked(string(raw), id) }) {
+		return raw, nil
+	}
+	out, err := edit.Remove(raw, "unattended", func(_ any, text string) bool {
+		return slices.ContainsFunc(ids, func(id string) bool { return marked(text, id) })
+	})
+	if errors.Is(err, edit.ErrUnknown) {
+		return raw, nil
+	}
+	return out, err
+}
+
+// unattendedItem is the entry that a sink's own list takes; a zero until: it does not end.
+func unattendedItem(tool contract.Tool, client string, arguments map[string][]string, id string, until time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "{tool: %s, clients: [%s]", edit.Text(tool.Name), edit.Text(client))
 	for i, name := range slices.Sorted(maps.Keys(arguments)) {
@@ -205,6 +271,9 @@ func unattendedItem(tool contract.Tool, client string, arguments map[string][]st
 			b.WriteString("}")
 		}
 	}
+	if !until.IsZero() {
+		fmt.Fprintf(&b, ", until: %q", until.UTC().Format(time.RFC3339))
+	}
 	fmt.Fprintf(&b, "} %s%s", unattendedMark, id)
 	return b.String()
 }
@@ -226,6 +295,9 @@ func (a *app) warnOfAllow(cfg home.Config, client string, tool contract.Tool, ar
 	if len(arguments) == 0 {
 		out.Printf("%s\n", out.Yellow("It is for every call of "+tool.Name+", whatever its arguments: --mode, --service and --arg narrow it."))
 	}
+	for _, text := range a.strangers(tool, arguments) {
+		out.Printf("%s\n", out.Yellow(text))
+	}
 	list, err := readClientFacts(cfg.Clients)
 	if err != nil {
 		return nil // clientUser has read it before
@@ -239,6 +311,49 @@ func (a *app) warnOfAllow(cfg home.Config, client string, tool contract.Tool, ar
 		}
 	}
 	return nil
+}
+
+// strangers says which modes, services and models of a rule the catalogue does not have, as far as this program can read it.
+func (a *app) strangers(tool contract.Tool, arguments map[string][]string) []string {
+	path, opts, err := catalogPlace{}.resolve(a, false)
+	if err != nil {
+		return nil
+	}
+	c, err := catalogue.Load(path, opts)
+	if err != nil {
+		return nil // durward catalog check says what is wrong with it
+	}
+	known := map[string][]string{}
+	for _, m := range c.Modes {
+		known["mode"] = append(known["mode"], m.ID)
+	}
+	for _, s := range c.Services {
+		known["service"] = append(known["service"], s.ID)
+	}
+	for _, m := range c.Models {
+		known["model"] = append(known["model"], m.ID)
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(arguments)) {
+		kind, isID := strings.CutSuffix(name, "_id")
+		if name == tool.ResourceArgument {
+			kind, isID = strings.ToLower(tool.Resource), true
+		}
+		if !isID || !slices.Contains([]string{"mode", "service", "model"}, kind) {
+			continue
+		}
+		for _, value := range arguments[name] {
+			if slices.Contains(known[kind], value) {
+				continue
+			}
+			text := "The catalogue has no " + kind + " " + clean.Visible(value) + ": for it the rule does nothing."
+			if near := config.Suggest(value, known[kind]); len(near) > 0 {
+				text += " Did you mean " + strings.Join(near, ", ") + "?"
+			}
+			out = append(out, text)
+		}
+	}
+	return out
 }
 
 func tierRank(name string) int {
@@ -271,10 +386,10 @@ func planRemove(cfg home.Config, id string) ([]*filechange.Plan, error) {
 	var plans []*filechange.Plan
 	// The executor's list first: what it refuses cannot run, whatever the rule that is left.
 	listed, err := planned(cfg.ExecutorConfig, fileExecutor, func(before []byte) ([]byte, error) {
-		if before == nil || !hasUnattended(before, id) {
-			return before, nil
+		if before == nil {
+			return nil, nil
 		}
-		return edit.Remove(before, "unattended", func(_ any, text string) bool { return hasUnattended([]byte(text), id) })
+		return withoutUnattended(before, id)
 	})
 	if err != nil {
 		return nil, err
@@ -387,6 +502,10 @@ func (w limits) values(cmd *cobra.Command, tool contract.Tool) (out []oneLimit, 
 		if !slices.Contains([]string{"READ", "WRITE", "DESTRUCTIVE", "DENIED"}, w.tier) {
 			return nil, usage("", "--tier is READ, WRITE, DESTRUCTIVE or DENIED")
 		}
+		if w.tier == "READ" && tool.Tier > optionsv1.Tier_TIER_READ {
+			return nil, usage("To let it run without asking: durward policy allow --client CLIENT --tool "+tool.Name,
+				"that is no limit: %s would run without asking at the vault, and the executor's own list would still refuse it", tool.Name)
+		}
 		below(w.tier, "tier")
 	}
 	if cmd.Flags().Changed("min-interval") {
@@ -423,7 +542,10 @@ func (a *app) limitTool(ctx context.Context, tool string, sets []oneLimit, w lim
 	if err != nil {
 		return err
 	}
-	out, err := a.changeRules(ctx, cfg, ruleChange{action: "policy limit " + tool, yes: w.yes, plans: func() ([]*filechange.Plan, error) {
+	out, err := a.changeRules(ctx, cfg, ruleChange{action: "policy limit " + tool, yes: w.yes, before: func() error {
+		a.warnOfUser(cfg, w.user)
+		return nil
+	}, plans: func() ([]*filechange.Plan, error) {
 		return planned(path, name, func(before []byte) ([]byte, error) {
 			if w.remove {
 				return edit.UnsetAll(before, []string{"tools", tool})

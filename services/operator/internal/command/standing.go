@@ -9,8 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/statement"
 )
@@ -82,7 +84,9 @@ func (a *app) listStanding(ctx context.Context) error {
 		a.out.Printf("Every change is asked for: nothing stands.\n")
 	}
 	for _, one := range list.GetStanding() {
-		a.printStanding(one)
+		if st := a.printStanding(one); st != nil && len(st.SubjectDigests) > 0 {
+			a.printDefinitions(ctx, s, st)
+		}
 	}
 	for _, m := range list.GetMuted() {
 		line := fmt.Sprintf("%s is muted until %s, by %s", clean.Visible(m.GetPrincipal()), m.GetUntil().AsTime().Local().Format("15:04"), clean.Visible(m.GetBy()))
@@ -105,7 +109,8 @@ func standingTitle(one *vaultv1.Standing, now time.Time) string {
 		clean.Visible(one.GetSession()), uses, approval.Duration(one.GetExpiresAt().AsTime().Sub(now)), clean.Visible(one.GetOperator()))
 }
 
-func (a *app) printStanding(one *vaultv1.Standing) {
+// printStanding says what one lets happen, and returns its statement; nil where it cannot be read.
+func (a *app) printStanding(one *vaultv1.Standing) *statement.Statement {
 	title := standingTitle(one, a.now())
 	if one.GetKind() == string(statement.KindDangerous) {
 		title = a.out.Red(title)
@@ -114,7 +119,7 @@ func (a *app) printStanding(one *vaultv1.Standing) {
 	st, err := statement.Parse(one.GetStatement().GetStatement())
 	if err != nil {
 		a.out.Printf("  %s\n", a.out.Red("the vault shows no statement for it that can be read"))
-		return
+		return nil
 	}
 	for _, line := range approval.Words(st, a.now())[1:] {
 		a.out.Printf("%s\n", line)
@@ -125,6 +130,49 @@ func (a *app) printStanding(one *vaultv1.Standing) {
 			names = append(names, clean.Visible(t.Name))
 		}
 		a.out.Printf("  tools: %s\n", strings.Join(names, ", "))
+	}
+	return st
+}
+
+// definitionsPatience bounds how long the executor is asked what a scope's digests stand for.
+const definitionsPatience = 3 * time.Second
+
+// printDefinitions shows what a scope may act on: each of its digests, with the definition that has it as the executor's catalogue
+// is now.
+func (a *app) printDefinitions(ctx context.Context, s *session, st *statement.Statement) {
+	ctx, cancel := context.WithTimeout(ctx, definitionsPatience)
+	defer cancel()
+	var problem error
+	calls := approval.CallsOf(st, func(kind string) []string {
+		ids, err := s.candidates(ctx, kind)
+		if err != nil {
+			problem = err
+		}
+		return ids
+	})
+	subjects := map[string]*callv1.Subject{}
+	for _, call := range calls {
+		preview, err := s.preview(ctx, call.Tool.Ref(), call.Arguments)
+		if err != nil {
+			problem = err
+			continue
+		}
+		digest := canonical.Digest(preview.GetSubject().GetEntry())
+		subjects[canonical.FormatDigest(digest[:])] = preview.GetSubject()
+	}
+	for _, digest := range st.SubjectDigests {
+		subject, known := subjects[digest]
+		switch {
+		case known:
+			a.out.Printf("  it may act on %s (%s):\n", clean.Visible(subject.GetLabel()), clean.Visible(digest))
+			for _, line := range approval.Lines(subject.GetEntry()) {
+				a.out.Printf("    %s\n", line)
+			}
+		case problem != nil:
+			a.out.Printf("  it may act on %s: %s\n", clean.Visible(digest), a.out.Yellow("the executor does not show what that is: "+publicText(problem)))
+		default:
+			a.out.Printf("  it may act on %s: nothing that the executor's catalogue has is defined so now\n", clean.Visible(digest))
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,6 +48,10 @@ type processStatus struct {
 	Version string `json:"version,omitempty"`
 	Address string `json:"health_address"`
 	Problem string `json:"problem,omitempty"`
+	// answers: it runs, whatever it says of itself.
+	answers bool
+	// refused: it refuses a file, and goes by the last good one.
+	refused bool
 }
 
 // deep is what the processes' GetStatus RPCs answer; nil where one could not be had.
@@ -60,6 +65,8 @@ type deep struct {
 	problems   map[string]string
 	// undoing is the mode of an interrupted switch that is being undone.
 	undoing string
+	// refused says which of its rules' files the vault refuses.
+	refused string
 }
 
 func (a *app) status(ctx context.Context) error {
@@ -68,9 +75,17 @@ func (a *app) status(ctx context.Context) error {
 		return err
 	}
 	processes := a.health(ctx, cfg)
-	d := a.deepStatus(ctx)
+	d := a.deepStatus(ctx, slices.ContainsFunc(processes, func(p processStatus) bool { return p.Role == "vault" && p.answers && p.Health != "ok" }))
 	for i := range processes {
-		processes[i].Problem = d.problems[processes[i].Role]
+		p := &processes[i]
+		p.Problem = d.problems[p.Role]
+		if p.Health == "ok" || !p.answers || p.Problem != "" {
+			continue
+		}
+		p.Problem = "it runs, and says that it is not well"
+		if p.Role == "vault" && d.refused != "" {
+			p.Problem, p.refused = d.refused, true
+		}
 	}
 	running, isRunning := a.home.RunningProcess()
 	if a.json {
@@ -84,14 +99,50 @@ func (a *app) status(ctx context.Context) error {
 	for _, p := range processes {
 		if p.Health != "ok" || p.Problem != "" {
 			a.requestID = ""
-			next := "Start it: durward up. Why it stopped: " + a.home.Log(p.Role)
-			if a.installed() {
-				next = "Why: journalctl -u durward-" + p.Role + ". Start it: sudo systemctl restart durward-" + p.Role
+			if p.refused {
+				return unreachable("Correct the file. What is in force until then: durward config show", "the %s refuses a file of its rules, and the last good one binds", p.Role)
 			}
-			return unreachable(next, "%s is not well", p.Role)
+			return unreachable(a.whyNot(p), "%s is not well", p.Role)
 		}
 	}
 	return nil
+}
+
+// whyNot says where a process tells why it is not well, and how it is started where it does not run.
+func (a *app) whyNot(p processStatus) string {
+	why, start := "Why it stopped: "+a.home.Log(p.Role), "Start it: durward up. "
+	if a.installed() {
+		why, start = "Why: journalctl -u durward-"+p.Role, "Start it: sudo systemctl restart durward-"+p.Role+". "
+	}
+	if !p.answers {
+		return start + why
+	}
+	return "It runs. " + strings.Replace(why, "it stopped", "it is not well", 1)
+}
+
+// refusedRules says which files of the rules the vault refuses; "" where it names none or does not answer.
+func (s *session) refusedRules(ctx context.Context) string {
+	policy, err := s.Vault.Policy.GetPolicy(ctx, &vaultv1.GetPolicyRequest{})
+	if err != nil {
+		return ""
+	}
+	refused, more := "", 0
+	for _, f := range policy.GetFiles() {
+		switch {
+		case f.GetProblem() == "":
+		case refused == "":
+			refused = clean.Line(f.GetName(), 256) + ": " + clean.Line(f.GetProblem(), 500)
+		default:
+			more++
+		}
+	}
+	if refused == "" {
+		return ""
+	}
+	if more > 0 {
+		refused += fmt.Sprintf(" (and %d more files)", more)
+	}
+	return refused + "; the last good one is in force"
 }
 
 // installed reports whether the processes are those that durward install laid out on this host, which systemd runs.
@@ -119,15 +170,15 @@ func (a *app) health(ctx context.Context, cfg home.Config) []processStatus {
 			default:
 				word = "down"
 			}
-			out[i] = processStatus{Role: role, Health: word, Version: clean.Line(h.Version, 64), Address: address}
+			out[i] = processStatus{Role: role, Health: word, Version: clean.Line(h.Version, 64), Address: address, answers: h.Service == role}
 		})
 	}
 	wait.Wait()
 	return out
 }
 
-// deepStatus asks the GetStatus RPCs, all at once.
-func (a *app) deepStatus(ctx context.Context) deep {
+// deepStatus asks the GetStatus RPCs, all at once; with rules also which files the vault refuses.
+func (a *app) deepStatus(ctx context.Context, rules bool) deep {
 	d := deep{problems: map[string]string{}}
 	ctx, s, err := a.connect(ctx)
 	if err != nil {
@@ -147,6 +198,9 @@ func (a *app) deepStatus(ctx context.Context) deep {
 	// What could not be had of these is left out: the executor's own line says that it does not answer.
 	wait.Go(func() { d.modes, _ = s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{}) })
 	wait.Go(func() { d.undoing = s.undoing(ctx) })
+	if rules {
+		wait.Go(func() { d.refused = s.refusedRules(ctx) })
+	}
 	wait.Go(func() { d.unenforced = s.unenforced(ctx, a.limitedServices()) })
 	wait.Wait()
 	for role, err := range map[string]error{"vault": vaultErr, "executor": executorErr, "audit": auditErr} {

@@ -39,7 +39,7 @@ func (a *app) watchCommand() *cobra.Command {
 carried out and what waits for you, until Ctrl-C. It goes on when a process is restarted.
 
 Anywhere else: a line for each change, with --json one object a line ("kind" is service, gpu, mode, operation,
-step or problem).`,
+step, dangerous or problem).`,
 		Example: "  durward watch\n  durward watch --json | jq -c 'select(.kind == \"service\")'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, s, err := a.connect(cmd.Context())
@@ -61,6 +61,8 @@ type picture struct {
 	waiting  map[string]struct{}
 	// problems are why a source does not answer, by source.
 	problems map[string]string
+	// danger is the banner of dangerous mode; "" while nothing is dangerous.
+	danger string
 	// told is what the last line about each GPU said, by index: small changes add up.
 	told map[uint32]*executorv1.Gpu
 }
@@ -119,6 +121,11 @@ type (
 		Tool        string `json:"tool"`
 		Principal   string `json:"principal"`
 	}
+	dangerNews struct {
+		Kind string `json:"kind"`
+		// Sessions are the sessions that are in dangerous mode now; none: it is over.
+		Sessions []string `json:"sessions"`
+	}
 	problemNews struct {
 		Kind    string `json:"kind"`
 		Source  string `json:"source"`
@@ -167,6 +174,7 @@ func (a *app) watch(ctx context.Context, s *session) error {
 			})
 		},
 		func() { a.watchOperations(ctx, s, stir, tell) },
+		func() { watchDanger(ctx, s, tell) },
 	}
 	done := make(chan struct{}, len(sources))
 	for _, source := range sources {
@@ -244,6 +252,9 @@ func (a *app) screenLines(p *picture, width int) []string {
 		}
 	}
 	lines := []string{out.Bold("durward") + "  " + mode + "  " + out.Dim(now.Format(time.TimeOnly)+"  Ctrl-C ends")}
+	if p.danger != "" {
+		lines = append(lines, out.Red(p.danger))
+	}
 	for _, source := range sortedSources(p.problems) {
 		lines = append(lines, out.Red(source+": "+p.problems[source]))
 	}
@@ -352,6 +363,38 @@ func pause(ctx context.Context, d time.Duration) bool {
 		return false
 	case <-time.After(d):
 		return true
+	}
+}
+
+// watchDanger follows which sessions are in dangerous mode. While the vault does not answer, which is told elsewhere, the picture
+// stays as it was.
+func watchDanger(ctx context.Context, s *session, tell func(change) bool) {
+	for {
+		asking, cancel := context.WithTimeout(ctx, watchPatience)
+		list, err := s.Vault.Standing.ListStanding(asking, &vaultv1.ListStandingRequest{})
+		cancel()
+		if err == nil && !tell(dangerChange(list)) || !pause(ctx, watchHost) {
+			return
+		}
+	}
+}
+
+func dangerChange(list *vaultv1.ListStandingResponse) change {
+	return func(p *picture) []news {
+		found := dangers(list)
+		line := dangerLine(found)
+		if line == p.danger {
+			return nil
+		}
+		p.danger = line
+		sessions := []string{}
+		for _, one := range found {
+			sessions = append(sessions, clean.Line(one.GetSession(), 32))
+		}
+		if line == "" {
+			line = "dangerous mode is over"
+		}
+		return []news{{line, dangerNews{"dangerous", sessions}}}
 	}
 }
 

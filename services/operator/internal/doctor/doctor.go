@@ -64,8 +64,8 @@ type Config struct {
 // Examine looks at everything and returns what it found, in a fixed order.
 func Examine(ctx context.Context, cfg Config) []Finding {
 	var out []Finding
-	for _, check := range []func(context.Context, Config) []Finding{groups, users, permissions, signingKey, processes, clocks, certificates, binaries, drivers,
-		catalogueFile, gpuSource, systemd, docker, network} {
+	for _, check := range []func(context.Context, Config) []Finding{groups, users, permissions, signingKey, fourEyes, processes, clocks, certificates, binaries,
+		drivers, catalogueFile, gpuSource, systemd, docker, network} {
 		out = append(out, check(ctx, cfg)...)
 	}
 	return out

@@ -109,6 +109,42 @@ func TestClocksThatDiffer(t *testing.T) {
 	}
 }
 
+// TestFourEyes: whose client it is has to be known, and operators have to be called as clients' users can be.
+func TestFourEyes(t *testing.T) {
+	client := func(id, user string) string {
+		return "  - {id: " + id + ", token_sha256: \"" + strings.Repeat("a", 64) + "\", channel: cli, tier_ceiling: WRITE" + user + "}\n"
+	}
+	for _, c := range []struct {
+		name, settings, clients, operator string
+		want                              []string
+	}{
+		{"two eyes", "", client("x", ""), "alice", nil},
+		{"a client of nobody", "approvals: {four_eyes: true}\n", client("x", "") + client("y", ", user: bob"), "alice", []string{"warning nobody can approve what x ask"}},
+		{"a revoked client of nobody", "approvals: {four_eyes: true}\n", client("x", ", revoked: true") + client("y", ", user: bob"), "alice", []string{"ok every client"}},
+		{"an operator of another name", "approvals: {four_eyes: true}\n", client("y", ", user: bob"), "Alice@example.com", []string{"warning no client's user can be called like Alice@example.com"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := installation(t, 0)
+			signers := filepath.Join(cfg.Operator.TrustDir, "allowed_signers")
+			raw, err := os.ReadFile(signers)
+			if err := errors.Join(err, os.WriteFile(filepath.Join(cfg.Operator.SecurityDir, "security.yaml"), []byte(c.settings), 0o600),
+				os.WriteFile(cfg.Operator.Clients, []byte("clients:\n"+c.clients), 0o600),
+				os.WriteFile(signers, []byte(strings.Replace(string(raw), "alice", c.operator, 1)), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			found := fourEyes(context.Background(), cfg)
+			if len(found) != len(c.want) {
+				t.Fatalf("%+v, want %q", found, c.want)
+			}
+			for i, f := range found {
+				if !strings.HasPrefix(string(f.Level)+" "+f.Text, c.want[i]) || (f.Do == "") != (f.Level == Good) {
+					t.Errorf("%+v, want %q", f, c.want[i])
+				}
+			}
+		})
+	}
+}
+
 // TestBridged is about an agent that runs as the operator.
 func TestBridged(t *testing.T) {
 	root := t.TempDir()

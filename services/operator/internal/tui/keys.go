@@ -33,13 +33,19 @@ func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
 		return nil
 	case "esc", "backspace":
 		m.halted = nil
+		m.abandon()
 		m.leave()
 		return nil
 	case "q":
 		if m.mode == modeList {
 			return m.quit()
 		}
+		m.abandon()
 		m.leave()
+		return nil
+	}
+	if m.looking {
+		// A sheet is about to come; until then the cursor stays and nothing is begun.
 		return nil
 	}
 	switch m.mode {
@@ -84,7 +90,7 @@ func (m *Model) listKey(name string) tea.Cmd {
 func (m *Model) decide(name string) tea.Cmd {
 	op := m.pending(m.selected)
 	if op == nil {
-		m.say("Nothing waits.")
+		m.say("Nothing that waits is chosen.")
 		return nil
 	}
 	switch name {
@@ -117,11 +123,20 @@ func (m *Model) propose(busy string, make func(context.Context, string) (*Propos
 	if m.busy != "" {
 		return nil
 	}
-	m.busy = busy
-	number := m.card(op).Number
+	job, number := m.begin(busy), m.card(op).Number
+	m.looking = true
 	return m.call(func(ctx context.Context) tea.Msg {
 		p, err := make(ctx, number)
-		return proposed{p, err}
+		return proposed{job, op.GetOperationId(), p, err}
+	})
+}
+
+// start runs a job; f says what became of it.
+func (m *Model) start(busy string, f func(context.Context) (string, error)) tea.Cmd {
+	job := m.begin(busy)
+	return m.call(func(ctx context.Context) tea.Msg {
+		text, err := f(ctx)
+		return done{job, text, err}
 	})
 }
 
@@ -195,11 +210,9 @@ func (m *Model) signKey() tea.Cmd {
 func (m *Model) sign(passphrase []byte) tea.Cmd {
 	p := m.proposal
 	m.leave()
-	m.busy = "signing " + p.Number + " (touch your security key if it blinks)"
-	return m.call(func(ctx context.Context) tea.Msg {
-		text, err := m.backend.Sign(ctx, p, passphrase)
-		clear(passphrase)
-		return done{text, err}
+	return m.start("signing "+p.Number+" (touch your security key if it blinks)", func(ctx context.Context) (string, error) {
+		defer clear(passphrase)
+		return m.backend.Sign(ctx, p, passphrase)
 	})
 }
 
@@ -220,6 +233,12 @@ func (m *Model) typed() {
 }
 
 func (m *Model) typingKey(k tea.KeyPressMsg, name string) tea.Cmd {
+	if m.mode == modeGone {
+		if name == "esc" || name == "enter" {
+			m.leave()
+		}
+		return nil
+	}
 	switch name {
 	case "esc":
 		if m.mode == modeFilter {
@@ -268,9 +287,8 @@ func (m *Model) entered() tea.Cmd {
 			return nil
 		}
 		m.leave()
-		m.busy = "denying " + number
-		return m.call(func(ctx context.Context) tea.Msg {
-			return done{number + " denied.", m.backend.Deny(ctx, op.GetOperationId(), reason)}
+		return m.start("denying "+number, func(ctx context.Context) (string, error) {
+			return number + " denied.", m.backend.Deny(ctx, op.GetOperationId(), reason)
 		})
 	case modeMute:
 		length, err := duration(string(m.editor.text), time.Second, longestMute)
@@ -280,9 +298,8 @@ func (m *Model) entered() tea.Cmd {
 		}
 		principal := op.GetPrincipal()
 		m.leave()
-		m.busy = "muting " + clean.Visible(principal)
-		return m.call(func(ctx context.Context) tea.Msg {
-			return done{fmt.Sprintf("%s is muted for %s.", clean.Visible(principal), length), m.backend.Mute(ctx, principal, length)}
+		return m.start("muting "+clean.Visible(principal), func(ctx context.Context) (string, error) {
+			return fmt.Sprintf("%s is muted for %s.", clean.Visible(principal), length), m.backend.Mute(ctx, principal, length)
 		})
 	case modeScope:
 		within, err := m.form.within()
@@ -290,7 +307,9 @@ func (m *Model) entered() tea.Cmd {
 			m.fail(err)
 			return nil
 		}
-		m.leave()
+		if m.busy == "" {
+			m.leave()
+		}
 		return m.propose("looking at what the scope covers", func(ctx context.Context, number string) (*Proposal, error) {
 			return m.backend.Scope(ctx, op, number, within)
 		}, op)
@@ -316,8 +335,7 @@ func (m *Model) revokeKey(name string) tea.Cmd {
 			return nil
 		}
 		m.leave()
-		m.busy = "ending it"
-		return m.call(func(ctx context.Context) tea.Msg { return done{"It has ended.", m.backend.Revoke(ctx, id)} })
+		return m.start("ending it", func(ctx context.Context) (string, error) { return "It has ended.", m.backend.Revoke(ctx, id) })
 	}
 	if n := len(m.vault.Standing); n > 0 {
 		m.standing = m.vault.Standing[max(0, min(at, n-1))].GetStandingId()

@@ -82,17 +82,24 @@ type (
 
 // Messages of the screen to itself.
 type (
-	tick     time.Time
-	cardMsg  struct{ card approval.Card }
+	tick    time.Time
+	cardMsg struct{ card approval.Card }
+	// proposed answers the look number job at an operation.
 	proposed struct {
-		proposal *Proposal
-		err      error
+		job       int
+		operation string
+		proposal  *Proposal
+		err       error
 	}
 	done struct {
+		job  int
 		text string
 		err  error
 	}
-	haltedMsg []Halted
+	haltedMsg struct {
+		job    int
+		halted []Halted
+	}
 )
 
 // mode is what the keys mean now.
@@ -109,11 +116,19 @@ const (
 	modeRevoke
 	modeFilter
 	modeHelp
+	// modeGone is where typing ends up whose request does not wait any more: the rest of a passphrase or a reason is still on its
+	// way, and is neither text nor command until enter or esc.
+	modeGone
 )
 
 // typing reports whether keys are text.
 func (m mode) typing() bool {
-	return m == modePassphrase || m == modeDeny || m == modeMute || m == modeScope || m == modeFilter
+	return m == modeFilter || m == modeGone || m.deciding()
+}
+
+// deciding reports whether keys are text that is about one request.
+func (m mode) deciding() bool {
+	return m == modePassphrase || m == modeDeny || m == modeMute || m == modeScope
 }
 
 // Config is what a screen begins with.
@@ -157,14 +172,14 @@ type Model struct {
 	// shownAt is when a sheet appeared: keys typed before are no answer to it. seenEnd: all of it was on the screen.
 	shownAt time.Time
 	seenEnd bool
+	// job numbers what keys start: busy tells of the last one, and no other's answer ends it. looking: it is to bring a sheet.
+	job     int
 	busy    string
+	looking bool
 	note    string
 	bad     bool
 	halted  []Halted
 }
-
-// settleTime is how long a sheet is on the screen before it can be signed.
-const settleTime = 400 * time.Millisecond
 
 // patience bounds what a key starts; a panic has its own.
 const patience = 30 * time.Second
@@ -199,7 +214,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case tea.KeyPressMsg:
 		return m, m.key(msg)
 	case tea.PasteMsg:
-		if m.mode.typing() {
+		if m.mode.typing() && m.mode != modeGone {
 			m.target().insert(msg.Content)
 			m.typed()
 		}
@@ -221,21 +236,17 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			}
 		}
 	case proposed:
-		m.busy = ""
-		if msg.err != nil {
-			m.fail(msg.err)
-			break
-		}
-		m.show(msg.proposal)
+		m.brought(msg)
 	case done:
-		m.busy = ""
+		m.ended(msg.job)
 		if msg.err != nil {
 			m.fail(msg.err)
 			break
 		}
 		m.say(msg.text)
 	case haltedMsg:
-		m.busy, m.halted = "", msg
+		m.ended(msg.job)
+		m.halted = msg.halted
 	}
 	return m, nil
 }
@@ -262,13 +273,8 @@ func (m *Model) take(v Vault) tea.Cmd {
 			delete(m.cards, id)
 		}
 	}
-	if !live[m.selected] {
-		if m.mode == modeSheet || m.mode == modeDetail || m.mode == modeDeny || m.mode == modeScope || m.mode == modeMute || m.mode == modePassphrase {
-			if m.selected != "" && m.busy == "" {
-				m.leave()
-				m.say("That request does not wait any more.")
-			}
-		}
+	if m.selected != "" && !live[m.selected] {
+		m.gone()
 		m.selected = ""
 	}
 	if m.selected == "" {
@@ -277,6 +283,58 @@ func (m *Model) take(v Vault) tea.Cmd {
 		}
 	}
 	return tea.Batch(look...)
+}
+
+// gone ends what was being decided about the request under the cursor. What is being typed is not taken up by whatever comes next.
+func (m *Model) gone() {
+	if !m.looking && !m.mode.deciding() && m.mode != modeSheet && m.mode != modeDetail {
+		return
+	}
+	typing := m.mode.deciding()
+	m.abandon()
+	m.leave()
+	if typing {
+		m.mode = swallowing()
+	}
+	m.say("That request does not wait any more.")
+}
+
+// brought takes what a look at an operation brought. It is shown only as the answer to the last look, while the cursor is on
+// that operation still and nothing else is read or typed: a sheet never appears under another request's name, or under a key that
+// was meant for something else.
+func (m *Model) brought(msg proposed) {
+	show := awaited(m.looking && msg.job == m.job, m.selected == msg.operation && (m.mode == modeList || m.mode == modeDetail))
+	m.ended(msg.job)
+	if !show {
+		return
+	}
+	if msg.err != nil {
+		m.fail(msg.err)
+		return
+	}
+	m.show(msg.operation, msg.proposal)
+}
+
+// begin numbers a job and says what it does.
+func (m *Model) begin(busy string) (job int) {
+	m.job++
+	m.busy, m.looking = busy, false
+	return m.job
+}
+
+// ended notes that a job ended.
+func (m *Model) ended(job int) {
+	if job == m.job {
+		m.busy, m.looking = "", false
+	}
+}
+
+// abandon gives a look up: what it brings is dropped.
+func (m *Model) abandon() {
+	if m.looking {
+		m.job++
+		m.busy, m.looking = "", false
+	}
 }
 
 func (m *Model) look(op *vaultv1.Operation, number string) tea.Cmd {
@@ -346,14 +404,14 @@ func (m *Model) card(op *vaultv1.Operation) approval.Card {
 	return approval.Card{Number: m.numbers()[op.GetOperationId()], Operation: op, Problem: "the executor is being asked"}
 }
 
-// show puts a sheet on the screen.
-func (m *Model) show(p *Proposal) {
+// show puts a sheet on the screen, under the card of the operation that it is about.
+func (m *Model) show(operation string, p *Proposal) {
 	lines, err := p.Sheet.Lines(m.now())
 	if err != nil {
 		m.fail(err)
 		return
 	}
-	if op := m.pending(m.selected); op != nil {
+	if op := m.pending(operation); op != nil {
 		var head []approval.Line
 		for i, text := range m.card(op).Lines(m.now()) {
 			line := approval.Line{Text: text}
@@ -395,8 +453,9 @@ func (m *Model) fail(err error) { m.note, m.bad = clean.Line(err.Error(), 500), 
 var principalPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
 func (m *Model) panic() tea.Cmd {
-	m.halted, m.busy = nil, "panic: telling the vault and the executor"
-	return func() tea.Msg { return haltedMsg(m.backend.Halt(m.ctx)) }
+	m.halted = nil
+	job := m.begin("panic: telling the vault and the executor")
+	return func() tea.Msg { return haltedMsg{job, m.backend.Halt(m.ctx)} }
 }
 
 // dangers are the dangerous modes in force.

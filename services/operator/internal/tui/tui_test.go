@@ -295,6 +295,118 @@ func TestCursorStaysOnItsRequest(t *testing.T) {
 	}
 }
 
+// hold passes a key whose answer is on its way still, and returns what delivers it.
+func (s *stage) hold(key string) (deliver func()) {
+	s.t.Helper()
+	_, cmd := s.m.Update(tea.KeyPressMsg{Code: rune(key[0]), Text: key})
+	return func() {
+		s.run(cmd)
+		s.check()
+	}
+}
+
+// TestALateSheetIsDropped: what a look brings is shown as the answer to the last look alone, never under another request's card,
+// over what is read or typed, or after it was given up.
+func TestALateSheetIsDropped(t *testing.T) {
+	ops := []*vaultv1.Operation{operation(1, "start_service"), operation(2, "stop_service")}
+	for name, between := range map[string]func(*stage){
+		"given up":                     func(s *stage) { s.keys("esc") },
+		"given up, and a reason typed": func(s *stage) { s.keys("esc", "down", "d", "no: wh") },
+		"a panic":                      func(s *stage) { s.keys("p") },
+		"gone meanwhile":               func(s *stage) { s.send(Vault{Operations: ops[1:]}) },
+		"given up, and help read":      func(s *stage) { s.keys("esc", "?") },
+	} {
+		s := newStage(t, 200, 60)
+		s.send(Vault{Operations: ops})
+		deliver := s.hold("a")
+		between(s)
+		before := s.m.mode
+		deliver()
+		if s.m.mode != before || s.m.proposal != nil || s.m.looking {
+			t.Errorf("%s: the late sheet is on the screen:\n%s", name, s.text())
+		}
+		s.clock = s.clock.Add(time.Second)
+		s.keys("y", "esc", "y")
+		if slices.ContainsFunc(s.d.calls, func(c string) bool { return strings.HasPrefix(c, "sign") }) {
+			t.Errorf("%s: signed: %q", name, s.d.calls)
+		}
+	}
+	// Until it comes the cursor stays, and nothing else is begun; then it is under its own card.
+	s := newStage(t, 200, 60)
+	s.send(Vault{Operations: ops})
+	deliver := s.hold("a")
+	s.keys("down", "d", "m", "s", "r", "?", "/", "enter", "y")
+	s.sees("looking at it", "esc give up looking")
+	s.asked()
+	deliver()
+	s.sees("WRITE  start_service", "The statement that you sign")
+	if strings.Contains(s.text(), "stop_service") {
+		t.Errorf("another request's card is over it:\n%s", s.text())
+	}
+	// The first of two looks ends neither the second nor its line.
+	s = newStage(t, 200, 60)
+	s.send(Vault{Operations: ops})
+	first := s.hold("a")
+	s.keys("esc", "down")
+	second := s.hold("a")
+	first()
+	if s.m.proposal != nil || !s.m.looking {
+		t.Errorf("the first answer was taken for the second:\n%s", s.text())
+	}
+	second()
+	s.sees("stop_service", "The statement that you sign")
+	if strings.Contains(s.text(), "start_service") {
+		t.Errorf("another request's card is over it:\n%s", s.text())
+	}
+	// What ends meanwhile, as a denial, ends no look.
+	s = newStage(t, 200, 60)
+	s.send(Vault{Operations: ops})
+	deny := s.hold("d")
+	deny()
+	_, cmd := s.m.Update(tea.KeyPressMsg{Code: tea.KeyEnter})
+	s.keys("p")
+	s.run(cmd)
+	s.sees("denied.")
+	look := s.hold("a")
+	s.send(done{job: s.m.job - 1, text: "something else ended"})
+	if !s.m.looking {
+		t.Error("another job's end ended the look")
+	}
+	look()
+	s.sees("The statement that you sign")
+}
+
+// TestTheRestOfWhatIsTypedGoesNowhere: a request that goes while somebody types takes neither the rest of a passphrase into
+// another request's reason, nor a letter of it as a command.
+func TestTheRestOfWhatIsTypedGoesNowhere(t *testing.T) {
+	for name, typing := range map[string][]string{
+		"passphrase": {"y", "correct horse"}, "reason": {"esc", "d", "correct horse"}, "mute": {"esc", "m", "1"}, "scope": {"esc", "s", "1"},
+	} {
+		s := newStage(t, 200, 60)
+		s.d.passphrase = true
+		s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service"), operation(2, "stop_service")}})
+		s.keys("a")
+		s.clock = s.clock.Add(time.Second)
+		s.keys(typing...)
+		s.d.calls = nil
+		s.send(Vault{Operations: []*vaultv1.Operation{operation(2, "stop_service")}, Standing: []*vaultv1.Standing{standing("scope")}})
+		s.sees("does not wait any more", "enter or esc back")
+		s.keys("d battery staple p", "r", "m", "L", "q", "y", "backspace", "tab")
+		s.send(tea.PasteMsg{Content: "d battery staple"})
+		if s.m.selected != "" || len(s.m.editor.text) > 0 || strings.Contains(s.text(), "battery") {
+			t.Errorf("%s: it was taken:\n%s", name, s.text())
+		}
+		s.keys("enter")
+		s.asked()
+		if s.quit || s.m.mode != modeList {
+			t.Errorf("%s: enter does not end it", name)
+		}
+		s.send(Vault{Operations: []*vaultv1.Operation{operation(2, "stop_service")}})
+		s.keys("d", "no", "enter")
+		s.asked("deny 0002 no")
+	}
+}
+
 func TestPassphrase(t *testing.T) {
 	s := newStage(t, 200, 60)
 	s.d.passphrase = true

@@ -150,6 +150,9 @@ func tail(s string, width int) string {
 }
 
 func (m *Model) keysLine() string {
+	if m.looking {
+		return "esc give up looking  p PANIC"
+	}
 	switch m.mode {
 	case modeDetail:
 		return "↑↓ space scroll  a approve  s scope  d deny  m mute  esc back  p PANIC"
@@ -164,6 +167,8 @@ func (m *Model) keysLine() string {
 		return "↑↓ choose  enter end it  esc back  p PANIC"
 	case modeScope:
 		return "tab next field  enter look at it  esc back"
+	case modeGone:
+		return "enter or esc back: what you typed went nowhere"
 	case modePassphrase, modeDeny, modeMute, modeFilter:
 		return "enter go on  esc back"
 	}

@@ -82,7 +82,8 @@ func stampOf(st *syscall.Stat_t) Stamp {
 	}
 }
 
-// StampOf looks at a path, and not through a link. The zero Stamp: nothing is there.
+// StampOf looks at a path, and not through a link. The zero Stamp: nothing is there, or nothing that this process may look at; only
+// reading tells which.
 func StampOf(path string) Stamp {
 	var st syscall.Stat_t
 	if syscall.Lstat(path, &st) != nil {
@@ -173,7 +174,8 @@ func open(path string, flags int) (*os.File, syscall.Stat_t, error) {
 		_ = syscall.Close(fd)
 		return nil, st, err
 	}
-	return os.NewFile(uintptr(fd), filepath.Base(path)), st, nil
+	// By its whole name: where the kernel does not tell what an entry is, listing a folder looks its entries up by theirs.
+	return os.NewFile(uintptr(fd), path), st, nil
 }
 
 func isLink(path string) bool { return StampOf(path).Mode&syscall.S_IFMT == syscall.S_IFLNK }

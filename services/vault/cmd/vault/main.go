@@ -51,7 +51,14 @@ const closing = 2 * time.Second
 func main() {
 	var s settings.Settings
 	os.Exit(process.Main(process.Program{
-		Name: "vault", Version: version, Settings: &s, Check: s.Check,
+		Name: "vault", Version: version, Settings: &s,
+		Check: func() error {
+			err := s.Check()
+			for _, warning := range s.Warnings() {
+				fmt.Fprintf(os.Stderr, "vault: warning: %s\n", warning)
+			}
+			return err
+		},
 		Flags: func(f *flag.FlagSet) {
 			f.BoolVar(&s.Development, "development", false, "one Unix user runs everything: gateway_user is not looked at")
 			guardFlags(f)
@@ -88,6 +95,9 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	}
 	if options.Foreign == nil {
 		logger.Warn("nobody's rights to the files of the rules are looked at: whoever may write them rules", "development", s.Development)
+	}
+	for _, warning := range s.Warnings() {
+		logger.Warn(warning)
 	}
 	registry, err := clients.Open(clients.Config{Path: s.ClientsFile, Now: time.Now, Foreign: options.Foreign})
 	if err != nil {

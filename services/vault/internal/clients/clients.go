@@ -138,6 +138,9 @@ var (
 	namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
 )
 
+// IsUser reports whether a name can be the user of a client.
+func IsUser(name string) bool { return idPattern.MatchString(name) }
+
 // Registry is the file as it was last good. It is safe for concurrent use.
 type Registry struct {
 	path    string
@@ -367,7 +370,7 @@ func (e entry) client() (*Client, error) {
 		return nil, errors.New("id must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit")
 	}
 	c := &Client{ID: e.ID, Revoked: e.Revoked, Sessions: e.Limits.Sessions, Pending: e.Limits.Pending, Agents: e.Agents, User: e.User}
-	if c.User != "" && !idPattern.MatchString(c.User) {
+	if c.User != "" && !IsUser(c.User) {
 		return nil, fmt.Errorf("%s: user must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit", e.ID)
 	}
 	var err error

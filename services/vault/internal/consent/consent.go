@@ -24,7 +24,22 @@ var (
 	ErrSelf = errors.New("the statement is signed with a client's own key")
 	// ErrFourEyes: a second human has to agree.
 	ErrFourEyes = errors.New("the statement is signed by the human whose client asks, and another has to agree")
+	// ErrNobodys: a second human has to agree, and nobody can say who the first is.
+	ErrNobodys = errors.New("another human than the client's own has to agree, and the client has no user")
 )
+
+// Sentence is what an operator's program is told of an error of Verify: why four eyes stand in the way, and otherwise the sentence
+// that is given.
+func Sentence(err error, otherwise string) string {
+	switch {
+	case errors.Is(err, ErrFourEyes):
+		return "four eyes: another human than the one whose client asks has to agree"
+	case errors.Is(err, ErrNobodys):
+		return "four eyes: the client that asks has no user, so nobody can tell who has to agree; set user: for it in clients.yaml"
+	default:
+		return otherwise
+	}
+}
 
 // Config is what a Judge needs; everything is required but for Clients.
 type Config struct {
@@ -81,7 +96,10 @@ func (j *Judge) self(h *callv1.HumanStatement, v *statement.Verified, client str
 	if client == "" {
 		return nil
 	}
-	if user, required := j.Clients.FourEyes(client); required && user == v.Operator {
+	switch user, required := j.Clients.FourEyes(client); {
+	case required && user == "":
+		return ErrNobodys
+	case required && user == v.Operator:
 		return ErrFourEyes
 	}
 	return nil

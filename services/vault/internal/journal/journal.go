@@ -19,6 +19,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/vault/internal/store"
 )
@@ -122,37 +123,42 @@ func (j *Journal) complete(ctx context.Context, r *auditv1.Record) *auditv1.Reco
 
 // sentences say what a record's action means, for whoever reads the story of an operation.
 var sentences = map[string]string{
-	"open":              "a session began",
-	"renew":             "the session's reads may go on",
-	"close":             "the session ended",
-	"ask":               "waits for a human",
-	"joined":            "asked for again while it waits or runs",
-	"policy":            "policy does not allow it",
-	"approve":           "a human approved it, once",
-	"command":           "a human's own command",
-	"scope":             "a human let this session do it",
-	"dangerous":         "the session is in dangerous mode: nobody was asked",
-	"unattended":        "a human's file lets it run unattended",
-	"scope-granted":     "a human let a session do this without being asked",
-	"dangerous-asked":   "a human wants dangerous mode for a session",
-	"dangerous-granted": "a human put a session into dangerous mode",
-	"standing-refused":  "a signed permission was not accepted",
-	"standing-ended":    "what a human let a session do has ended",
-	"mute":              "an operator does not want to be asked by this client",
-	"unmute":            "an operator may be asked by this client again",
-	"deny":              "a human refused it",
-	"expire":            "nobody came for it in time",
-	"grant":             "a live call may carry it out",
-	"redeem":            "the sink took it up; the grant is spent",
-	"statement-refused": "a signed statement was not accepted",
-	"command-refused":   "a signed command was not accepted",
-	"show":              "its principal was told how it stands",
-	"halt":              "every change is halted",
-	"resume":            "changes may go on",
+	"open":               "a session began",
+	"renew":              "the session's reads may go on",
+	"close":              "the session ended",
+	"ask":                "waits for a human",
+	"joined":             "asked for again while it waits or runs",
+	"policy":             "policy does not allow it",
+	"approve":            "a human approved it, once",
+	"command":            "a human's own command",
+	"scope":              "a human let this session do it",
+	"dangerous":          "the session is in dangerous mode: nobody was asked",
+	"unattended":         "a human's file lets it run unattended",
+	"scope-granted":      "a human let a session do this without being asked",
+	"dangerous-asked":    "a human wants dangerous mode for a session",
+	"dangerous-granted":  "a human put a session into dangerous mode",
+	"standing-refused":   "a signed permission was not accepted",
+	"standing-ended":     "what a human let a session do has ended",
+	"standing-withdrawn": "dangerous mode was proposed for a session, and is not any more",
+	"mute":               "an operator does not want to be asked by this client",
+	"unmute":             "an operator may be asked by this client again",
+	"deny":               "a human refused it",
+	"expire":             "nobody came for it in time",
+	"grant":              "a live call may carry it out",
+	"redeem":             "the sink took it up; the grant is spent",
+	"statement-refused":  "a signed statement was not accepted",
+	"command-refused":    "a signed command was not accepted",
+	"show":               "its principal was told how it stands",
+	"halt":               "every change is halted",
+	"resume":             "changes may go on",
 }
 
 func unavailable(cause error) error {
-	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "nothing can be recorded now, therefore nothing is done",
+	sentence := "nothing can be recorded now, therefore nothing is done"
+	if reserve.LogFull(cause) {
+		sentence = reserve.Sentence
+	}
+	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sentence,
 		fault.WithCause(cause), fault.WithRetry(5*time.Second))
 }
 
@@ -172,6 +178,9 @@ func Operation(kind auditv1.Kind, status auditv1.Status, o *store.Operation) *au
 	}
 	if o.Rule != "" {
 		r.Body.Details["rule"] = clean.Line(o.Rule, 512)
+	}
+	if o.Agent != "" {
+		r.Body.Details["agent"] = o.Agent
 	}
 	return r
 }

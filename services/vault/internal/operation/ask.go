@@ -27,6 +27,8 @@ type Request struct {
 	PendingLimit int
 	// Rule is the policy's rule that asks.
 	Rule string
+	// InDangerous: the session is in dangerous mode, whatever becomes of this request; records say so.
+	InDangerous bool
 	// Wait is how long it may wait, at most Life; 0 means Life.
 	Wait time.Duration
 }
@@ -35,8 +37,8 @@ type Request struct {
 // already (joined). A new one is recorded before it exists. Errors: CODE_TOO_MANY_PENDING, CODE_AUDIT_UNAVAILABLE,
 // CODE_HALTED.
 func (q *Queue) Ask(ctx context.Context, r Request) (_ *store.Operation, joined bool, _ error) {
-	// An operation's arguments, tool definition and principal make identical requests one.
-	key := r.Operation.Principal + "\x00" + hex.EncodeToString(r.Operation.ToolDigest) +
+	// An operation's arguments, tool definition, principal and its agent make identical requests one.
+	key := r.Operation.Principal + "\x00" + r.Operation.Agent + "\x00" + hex.EncodeToString(r.Operation.ToolDigest) +
 		hex.EncodeToString(r.Operation.ArgumentsDigest)
 	ctx, cancel := journal.WithPatience(ctx)
 	defer cancel()
@@ -51,7 +53,7 @@ func (q *Queue) Ask(ctx context.Context, r Request) (_ *store.Operation, joined 
 			o := e.op
 			q.mu.Unlock()
 			record := journal.Operation(auditv1.Kind_KIND_ASKED, auditv1.Status_STATUS_PENDING, &o)
-			record.Body.Action, record.Body.Dangerous = "joined", false // it gives nothing
+			record.Body.Action, record.Body.Dangerous = "joined", r.InDangerous
 			record.Body.DecisionSource = r.Rule
 			if err := q.Journal.Follow(ctx, record); err != nil {
 				return nil, false, err
@@ -131,7 +133,7 @@ func (q *Queue) ask(ctx context.Context, r Request, epoch uint64) (*store.Operat
 	record.Body.Arguments = arguments
 	record.Body.Reason = o.AgentReason
 	record.Body.DecisionSource = r.Rule
-	record.Body.Action = "ask"
+	record.Body.Action, record.Body.Dangerous = "ask", r.InDangerous
 	if err := q.Journal.Must(ctx, record); err != nil {
 		return nil, err
 	}
@@ -142,6 +144,9 @@ func (q *Queue) ask(ctx context.Context, r Request, epoch uint64) (*store.Operat
 	return &o, nil
 }
 
+// Alone reports whether an operation runs without an approval of its own: it is its session's, and no other's.
+func Alone(o *store.Operation) bool { return alone(o) }
+
 // alone reports whether an operation runs without an approval of its own.
 func alone(o *store.Operation) bool { return o.Standing() || o.Authority == store.ByUnattended }
 
@@ -150,7 +155,7 @@ func (q *Queue) identicalLocked(want *store.Operation, epoch uint64) *entry {
 	now := q.Now()
 	var waiting *entry
 	for _, e := range q.live {
-		if e.op.Principal != want.Principal || e.op.Epoch != epoch || !bytes.Equal(e.op.ToolDigest, want.ToolDigest) ||
+		if e.op.Principal != want.Principal || e.op.Agent != want.Agent || e.op.Epoch != epoch || !bytes.Equal(e.op.ToolDigest, want.ToolDigest) ||
 			!bytes.Equal(e.op.ArgumentsDigest, want.ArgumentsDigest) {
 			continue
 		}

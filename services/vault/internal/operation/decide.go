@@ -14,6 +14,7 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/consent"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/store"
 )
@@ -51,7 +52,7 @@ func (q *Queue) approve(ctx context.Context, o store.Operation, h *callv1.HumanS
 	v, err := q.approval(&o, h, kind)
 	if v, err = humanAgreed(h, v, err); err != nil {
 		q.refuseStatement(ctx, &o, caller, err)
-		return nil, fault.New(callv1.Code_CODE_DENIED, "the statement does not approve this operation", fault.WithCause(err))
+		return nil, fault.New(callv1.Code_CODE_DENIED, consent.Sentence(err, "the statement does not approve this operation"), fault.WithCause(err))
 	}
 	used := &store.UsedStatement{Digest: v.Digest[:], OperationID: o.ID, Kind: string(v.Kind), Operator: v.Operator, UsedAt: q.Now()}
 	o.Authority = store.ByApproval

@@ -323,15 +323,15 @@ func (q *Queue) Issue(ctx context.Context, o *store.Operation) (*callv1.SignedGr
 	if o.State == approved && !q.Now().Before(o.ExpiresAt) {
 		return nil, errExpired()
 	}
-	return q.issue(ctx, o)
+	return q.issue(ctx, o, o.Dangerous)
 }
 
 // IssueRead signs a one-call grant for a READ tool: no human, no stored operation.
-func (q *Queue) IssueRead(ctx context.Context, o *store.Operation) (*callv1.SignedGrant, error) {
-	return q.issue(ctx, o)
+func (q *Queue) IssueRead(ctx context.Context, r Request) (*callv1.SignedGrant, error) {
+	return q.issue(ctx, &r.Operation, r.InDangerous)
 }
 
-func (q *Queue) issue(ctx context.Context, o *store.Operation) (*callv1.SignedGrant, error) {
+func (q *Queue) issue(ctx context.Context, o *store.Operation, dangerous bool) (*callv1.SignedGrant, error) {
 	if !q.letIn(o.Principal) {
 		return nil, fault.New(callv1.Code_CODE_DENIED, reasonGone, fault.WithCause(errGone))
 	}
@@ -355,6 +355,7 @@ func (q *Queue) issue(ctx context.Context, o *store.Operation) (*callv1.SignedGr
 	r.Body.Confirmed = len(g.GetStatements()) > 0
 	r.Body.Action = "grant"
 	authority(r, o)
+	r.Body.Dangerous = dangerous
 	if err := q.Journal.Follow(ctx, r); err != nil {
 		return nil, err
 	}

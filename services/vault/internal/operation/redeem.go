@@ -39,9 +39,10 @@ func (q *Queue) Redeem(ctx context.Context, signed *callv1.SignedGrant, sink str
 		err := errors.New("the grant is for another sink")
 		q.refuseGrant(ctx, g, sink, err)
 		return time.Time{}, refusedGrant(err)
-	case !q.letIn(g.GetPrincipal()):
-		q.refuseGrant(ctx, g, sink, errGone)
-		return time.Time{}, refusedGrant(errGone)
+	}
+	if err := q.stands(g, nil); err != nil {
+		q.refuseGrant(ctx, g, sink, err)
+		return time.Time{}, err
 	}
 	release, err := q.reserve(ctx, "redeem\x00"+grant.SpendKey(g))
 	if err != nil {
@@ -56,11 +57,8 @@ func (q *Queue) Redeem(ctx context.Context, signed *callv1.SignedGrant, sink str
 		q.refuseGrant(ctx, g, sink, err)
 		return time.Time{}, err
 	}
-	if e != nil {
-		err = q.holds(&e.op)
-	}
 	var at time.Time
-	if err == nil {
+	if err = q.stands(g, e); err == nil {
 		at, err = q.spend(ctx, g, e)
 	} else {
 		q.refuseGrant(ctx, g, sink, err)
@@ -138,6 +136,11 @@ func (q *Queue) spend(ctx context.Context, g *callv1.Grant, e *entry) (time.Time
 	if err := q.Journal.Must(ctx, record); err != nil {
 		return time.Time{}, err
 	}
+	// Again: audit was waited for, and what a human ended meanwhile has ended.
+	if err := q.stands(g, e); err != nil {
+		q.refuseGrant(ctx, g, g.GetAudience(), err)
+		return time.Time{}, err
+	}
 	at := q.Now()
 	err := q.Halt.Within(g.GetEpoch(), func() error {
 		return refuseSpent(q.Store.Spend(context.WithoutCancel(ctx), store.Spend{
@@ -148,6 +151,45 @@ func (q *Queue) spend(ctx context.Context, g *callv1.Grant, e *entry) (time.Time
 		return time.Time{}, errSpent(err)
 	}
 	return at, err
+}
+
+// stands returns why what a grant rests on is in force no more: its client, and what a human let its session do. e is nil where the
+// operation is not known or not stored.
+func (q *Queue) stands(g *callv1.Grant, e *entry) error {
+	if !q.letIn(g.GetPrincipal()) {
+		return refusedGrant(errGone)
+	}
+	if e == nil {
+		return nil
+	}
+	return q.holds(&e.op)
+}
+
+// Check returns the operation of a grant that the sink redeemed, if what it rests on still stands: nil for a one-call grant of a
+// READ tool, which is not stored. It spends nothing. Errors: CODE_DENIED for a grant that the sink did not redeem, CODE_HALTED,
+// CODE_EXPIRED.
+func (q *Queue) Check(ctx context.Context, g *callv1.Grant, sink string) (*store.Operation, error) {
+	redeemed, err := q.Redeemed(ctx, g, sink)
+	if err != nil {
+		return nil, err
+	}
+	if !redeemed {
+		return nil, refusedGrant(errors.New("the grant was not redeemed by this sink"))
+	}
+	if err := q.Halt.Within(g.GetEpoch(), func() error { return nil }); err != nil {
+		return nil, err
+	}
+	if !q.letIn(g.GetPrincipal()) {
+		return nil, fault.New(callv1.Code_CODE_EXPIRED, reasonGone, fault.WithCause(errGone))
+	}
+	o, _, err := q.Lookup(ctx, g.GetOperationId())
+	if fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return o, q.holds(o)
 }
 
 // Redeemed reports whether the sink redeemed this very grant.

@@ -56,7 +56,7 @@ func (q *Queue) Run(ctx context.Context, r Request, h *callv1.HumanStatement, da
 		same := e.op
 		q.mu.Unlock()
 		record := journal.Operation(auditv1.Kind_KIND_ASKED, auditv1.Status_STATUS_PENDING, &same)
-		record.Body.Action, record.Body.DecisionSource, record.Body.Dangerous = "joined", r.Rule, false // it gives nothing
+		record.Body.Action, record.Body.DecisionSource, record.Body.Dangerous = "joined", r.Rule, r.InDangerous
 		if err := q.Journal.Follow(ctx, record); err != nil {
 			return nil, false, err
 		}

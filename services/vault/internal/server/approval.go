@@ -52,6 +52,13 @@ func (s *approvalService) WatchOperations(_ *vaultv1.WatchOperationsRequest, str
 
 // ApproveOperation takes a human's statement for one operation.
 func (s *approvalService) ApproveOperation(ctx context.Context, req *vaultv1.ApproveOperationRequest) (*vaultv1.ApproveOperationResponse, error) {
+	waiting, _, err := s.Queue.Lookup(ctx, req.GetOperationId())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.refusedByNow(ctx, waiting); err != nil {
+		return nil, err
+	}
 	op, err := s.Queue.Approve(ctx, req.GetOperationId(), req.GetStatement(), caller(ctx).String())
 	if err != nil {
 		return nil, err
@@ -74,11 +81,26 @@ func (s *approvalService) ClaimOperation(ctx context.Context, req *vaultv1.Claim
 	if err != nil {
 		return nil, err
 	}
+	if err := s.refusedByNow(ctx, op); err != nil {
+		return nil, err
+	}
 	signed, err := s.Queue.Issue(ctx, op)
 	if err != nil {
 		return nil, err
 	}
 	return &vaultv1.ClaimOperationResponse{Grant: signed, Operation: operation.Proto(op, waiters)}, nil
+}
+
+// refusedByNow refuses an operation that the rules deny by now, and names the rule: who asks is an operator.
+func (s *Server) refusedByNow(ctx context.Context, op *store.Operation) error {
+	rule, allowed := s.stillAllowed(op)
+	if allowed || rule == ruleGone { // the queue has a sentence for who is gone
+		return nil
+	}
+	r := journal.Operation(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, op)
+	r.Body.Action, r.Body.Reason, r.Body.DecisionSource = "policy", rule, caller(ctx).String()
+	s.Journal.Note(ctx, r)
+	return fault.New(callv1.Code_CODE_DENIED, "the rules deny this by now: "+clean.Line(rule, 200))
 }
 
 // GrantCommand turns a human's own signed command into an approved operation and its grant.

@@ -75,7 +75,7 @@ func (s *authorityService) authorise(ctx context.Context, req *vaultv1.Authorise
 		KeyBound: opened.Client.KeyBound(), ToolName: req.GetTool().GetName(), ToolSource: req.GetTool().GetSource(),
 		ToolDigest: req.GetTool().GetDefinitionDigest(), Arguments: req.GetArguments(), ArgumentsDigest: digest[:],
 		AgentReason: reason, Epoch: s.Halt.Now().Epoch, PolicyDigest: policyDigest[:],
-		RequestID: rpc.RequestID(ctx),
+		RequestID: rpc.RequestID(ctx), Agent: opened.Agent,
 	}
 	tool, sink, ok := s.tool(req.GetTool())
 	if !ok {
@@ -124,10 +124,10 @@ func (s *authorityService) decide(ctx context.Context, a *asked) (*vaultv1.Autho
 	} else {
 		resp, fresh, err = s.follow(ctx, a, d, place)
 	}
-	if !fresh {
-		if failed := place.Release(ctx); failed != nil {
-			s.Logger.ErrorContext(ctx, "a call that came to nothing stays counted", "error", failed)
-		}
+	if fresh {
+		place.Keep()
+	} else if failed := place.Release(ctx); failed != nil {
+		s.Logger.ErrorContext(ctx, "a call that came to nothing stays counted", "error", failed)
 	}
 	if err != nil {
 		return nil, err
@@ -209,12 +209,13 @@ func limited(a *asked, d policy.Decision) error {
 func (a *asked) request() operation.Request {
 	return operation.Request{
 		Operation: a.op, Arguments: a.arguments, PendingLimit: a.client.Pending, Rule: a.op.Rule, Wait: seconds(a.judge.values.WaitS),
+		InDangerous: a.judge.call.Dangerous,
 	}
 }
 
 // read grants one call of a READ tool: no human, no stored operation.
 func (s *authorityService) read(ctx context.Context, a *asked) (*vaultv1.AuthoriseResponse, error) {
-	signed, err := s.Queue.IssueRead(ctx, &a.op)
+	signed, err := s.Queue.IssueRead(ctx, a.request())
 	if err != nil {
 		return nil, err
 	}

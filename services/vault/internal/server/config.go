@@ -54,6 +54,10 @@ func (s *toolService) SecurityConfig(ctx context.Context, req *vaultv1.SecurityC
 	resp := s.bindings(opened, client)
 	r := q.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, "show-config")
 	r.Body.Summary = "its session was shown what binds it"
+	var err error
+	if r.Body.Arguments, err = journal.Arguments(req); err != nil {
+		return nil, err
+	}
 	if err := s.Journal.Follow(ctx, r); err != nil {
 		return nil, err
 	}

@@ -60,12 +60,18 @@ type fakeAudit struct {
 	down    bool // refuses at once and says so
 	hung    bool // looks reachable and never answers
 	full    bool // and the spool is full
+	gate    chan struct{} // answers when it is closed; entered is told of each that waits
+	entered chan struct{}
 }
 
 func (f *fakeAudit) Record(ctx context.Context, r *auditv1.Record) (*callv1.Receipt, error) {
 	f.mu.Lock()
-	hung, down := f.hung, f.down
+	hung, down, gate, entered := f.hung, f.down, f.gate, f.entered
 	f.mu.Unlock()
+	if gate != nil {
+		entered <- struct{}{}
+		<-gate
+	}
 	if hung {
 		<-ctx.Done()
 		return nil, ctx.Err()

@@ -3,13 +3,13 @@ package server
 import (
 	"fmt"
 
-	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/store"
 	"durward.internal/services/vault/internal/usage"
@@ -17,6 +17,9 @@ import (
 
 // ruleUnknownTool is what decides on a tool that no contract has, in this definition: nothing is asked of any rule.
 const ruleUnknownTool = "unknown-tool"
+
+// ruleGone is what decides on an operation whose client or tool is there no more.
+const ruleGone = "client-or-tool-gone"
 
 // ruleDesktop is what decides where the gate in front of a desktop does.
 const ruleDesktop = "desktop-gate"
@@ -83,20 +86,37 @@ func (j judge) permitted(tool contract.Tool, own bool) bool {
 	return certain && verdict == policy.Run
 }
 
-// stillAllowed judges an approved operation again, by the rules as they are when its live call comes: what a human denied in a file
-// since then stays denied (DENIED is lifted by nobody). What has begun has begun. It returns the rule that denies.
-func (s *Server) stillAllowed(permit *callv1.Permit, op *store.Operation) (rule string, allowed bool) {
-	if op.State != vaultv1.OperationState_OPERATION_STATE_APPROVED {
+// stillAllowed judges an operation again, by the rules as they are when a human approves it or somebody comes to carry it out: what a
+// human denied in a file since it was asked for stays denied (DENIED is lifted by nobody). What has begun has begun, and a human's
+// own command is bound by no client's rules. It returns the rule that denies.
+func (s *Server) stillAllowed(op *store.Operation) (rule string, allowed bool) {
+	begun := op.State != vaultv1.OperationState_OPERATION_STATE_PENDING && op.State != vaultv1.OperationState_OPERATION_STATE_APPROVED
+	if begun || op.Session == operation.CommandSession {
 		return "", true
 	}
-	opened, live := s.Sessions.Live(permit.GetSession())
+	d, ok := s.again(op)
+	if !ok {
+		return ruleGone, false
+	}
+	return ruleName(d.Rule), verdict(d) != policy.Deny || d.RetryAfter > 0
+}
+
+// again is the decision on an operation by the rules as they are now, however often its client has called; false where its client or
+// its tool is gone. What its session lowered for itself counts while the session lives.
+func (s *Server) again(op *store.Operation) (policy.Decision, bool) {
 	client, known := s.Clients.Lookup(op.Principal)
 	tool, there := contract.Lookup(op.ToolName)
-	if !live || !known || !there {
-		return ruleUnknownTool, false
+	if !known || !there {
+		return policy.Decision{}, false
 	}
-	d := s.judge(opened, client).decide(tool, op.Arguments, usage.Counts{})
-	return ruleName(d.Rule), verdict(d) != policy.Deny || d.RetryAfter > 0
+	var j judge
+	if opened, live := s.Sessions.Live(op.Session); live {
+		j = s.judge(opened, client)
+	} else {
+		j = s.judgeClient(client)
+		j.call.Agent, j.call.KeyBound = op.Agent, op.KeyBound
+	}
+	return j.decide(tool, op.Arguments, usage.Counts{}), true
 }
 
 // ruleName is a rule as records name it: with the place where a human can change it.

@@ -87,6 +87,8 @@ type Server struct {
 	refusals throttle
 	// senders are how often people on messaging platforms ask.
 	senders usage.Rates
+	// watching are the gateways that are told of sessions.
+	watching watching
 	// tokenising holds as many as look through texts now.
 	tokenising chan struct{}
 }
@@ -110,6 +112,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	vaultv1.RegisterToolServiceServer(r, &toolService{Server: s})
 	vaultv1.RegisterOperationServiceServer(r, &operationService{Server: s})
 	vaultv1.RegisterRedeemServiceServer(r, &redeemService{Server: s})
+	vaultv1.RegisterCheckServiceServer(r, &checkService{Server: s})
 	vaultv1.RegisterTokeniseServiceServer(r, &tokeniseService{Server: s})
 	vaultv1.RegisterApprovalServiceServer(r, &approvalService{Server: s})
 	vaultv1.RegisterStandingServiceServer(r, &standingService{Server: s})
@@ -198,6 +201,7 @@ func (s *Server) refused(ctx context.Context, action, tool string, opened *sessi
 	r := &auditv1.Record{Tool: clean.Line(tool, 128), Body: &auditv1.Body{Action: action}}
 	if opened != nil {
 		r.Body.Principal, r.Body.Session, r.Body.Channel = opened.Principal, opened.Ref, opened.Client.Channel
+		r.Body.Dangerous = s.dangerous(opened.Ref)
 	}
 	return s.recordRefused(ctx, r, err)
 }

@@ -38,7 +38,11 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 		return nil, s.notAuthenticated(ctx, "", errors.New("no client has this credential"))
 	}
 	if operation.MustSign(client.KeyBound()) {
-		claim := proof.Claim{Purpose: callv1.Proof_PURPOSE_OPEN, Client: client.ID}
+		// In whose name it opens is the client's word, and not that of whoever carries it.
+		claim := proof.Claim{
+			Purpose: callv1.Proof_PURPOSE_OPEN, Client: client.ID, Agent: req.GetAgent(),
+			SenderUser: req.GetSender().GetUser(), SenderRoom: req.GetSender().GetRoom(),
+		}
 		if err := proof.Verify(client.Key, claim, req.GetProof()); err != nil {
 			return nil, s.notAuthenticated(ctx, client.ID, err)
 		}
@@ -71,9 +75,12 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 			return other.Principal != client.ID || other.Sender == nil || *other.Sender != *sender
 		})
 	}
-	id, opened, err := s.Sessions.Open(opening)
+	id, opened, ended, err := s.Sessions.Open(opening)
 	if err != nil {
 		return nil, err
+	}
+	if ended != nil {
+		s.sessionEnded(ctx, ended, "made-room")
 	}
 	permits, err := s.permits(opened, client)
 	if err == nil {
@@ -131,6 +138,11 @@ func (s *sessionService) CloseSession(ctx context.Context, req *vaultv1.CloseSes
 
 // WatchSessions tells the gateway of dangerous mode and of sessions that end, until the gateway goes away.
 func (s *sessionService) WatchSessions(_ *vaultv1.WatchSessionsRequest, stream grpc.ServerStreamingServer[vaultv1.WatchSessionsResponse]) error {
+	leave, err := s.watching.enter(caller(stream.Context()).String())
+	if err != nil {
+		return err
+	}
+	defer leave()
 	return s.Standing.Watch(stream.Context(), func(session string, until time.Time, ended bool) error {
 		resp := &vaultv1.WatchSessionsResponse{Session: session, Ended: ended}
 		if !until.IsZero() {

@@ -32,6 +32,9 @@ func (s *standingService) GrantScope(ctx context.Context, req *vaultv1.GrantScop
 		if op.State != vaultv1.OperationState_OPERATION_STATE_PENDING {
 			return nil, fault.New(callv1.Code_CODE_CONFLICT, "this operation does not wait for a decision any more")
 		}
+		if err := s.refusedByNow(ctx, op); err != nil {
+			return nil, err
+		}
 		first = op
 	}
 	granted, err := s.Standing.GrantScope(ctx, req.GetStatement(), first, by)

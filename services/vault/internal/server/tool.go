@@ -51,8 +51,12 @@ func (s *toolService) WaitOperation(ctx context.Context, req *vaultv1.WaitOperat
 	if op.State == vaultv1.OperationState_OPERATION_STATE_DENIED {
 		resp.Reason = op.DecisionReason
 	}
-	if operation.MayRun(op) {
-		if rule, allowed := s.stillAllowed(q.permit, op); !allowed {
+	theirs := s.mayTakeUp(q.permit, op)
+	if operation.MayRun(op) && (theirs || op.State == vaultv1.OperationState_OPERATION_STATE_APPROVED) {
+		if !theirs { // what became of it the principal may see; what has not begun is another's to begin
+			return nil, s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, "operation-not-theirs"), noOperation())
+		}
+		if rule, allowed := s.stillAllowed(op); !allowed {
 			return nil, s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, "policy"), denied(rule))
 		}
 		resp.Grant, err = s.Queue.Issue(ctx, op)
@@ -114,6 +118,8 @@ type question struct {
 	operation string
 	// permit is what the call came with, once its signature was found good.
 	permit *callv1.Permit
+	// dangerous: its session is in dangerous mode.
+	dangerous bool
 }
 
 // record begins a record of the question. The tool is named where the RPC is one.
@@ -121,6 +127,7 @@ func (q *question) record(kind auditv1.Kind, status auditv1.Status, action strin
 	r := journal.Session(kind, status, q.permit.GetPrincipal(), q.permit.GetSession(), q.permit.GetChannel())
 	r.OperationId = q.operation
 	r.Body.Action, r.Body.Details = action, map[string]string{"method": q.method}
+	r.Body.Dangerous = q.dangerous
 	if tool, ok := contract.PermitOf(q.method); ok && tool.FullMethod == q.method {
 		r.Tool, r.Tier = tool.Name, tool.Tier
 	}
@@ -153,12 +160,23 @@ func (s *Server) observed(ctx context.Context, q *question, hold time.Duration, 
 	}
 	if err == nil && op.Channel == callv1.Channel_CHANNEL_MESSAGING && op.Session != q.permit.GetSession() {
 		// Another person's, who speaks through the same messaging client.
-		op, err = nil, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such operation")
+		op, err = nil, noOperation()
 	}
 	if fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
 		return nil, refused("operation-not-theirs", err)
 	}
 	return op, err
+}
+
+func noOperation() error {
+	return fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such operation")
+}
+
+// mayTakeUp reports whether the permit's session may carry out an operation of its principal: one that nobody approved by itself is
+// the session's alone that it was let run for, and what an agent asked for is that agent's.
+func (s *Server) mayTakeUp(permit *callv1.Permit, op *store.Operation) bool {
+	opened, live := s.Sessions.Live(permit.GetSession())
+	return live && opened.Agent == op.Agent && (!operation.Alone(op) || op.Session == permit.GetSession())
 }
 
 // admit verifies the permit that came with a call of one of the vault's own tools, or of what takes a tool's permit, and puts it
@@ -179,7 +197,7 @@ func (s *Server) admit(ctx context.Context, q *question) error {
 	if err != nil {
 		return fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(err))
 	}
-	q.permit = permit
+	q.permit, q.dangerous = permit, s.dangerous(permit.GetSession())
 	tool, ok := contract.PermitOf(q.method)
 	if !ok || permit.GetAudience() != s.Self.String() || !slices.Contains(permit.GetTools(), tool.Name) {
 		return denied("the permit is for something else")

@@ -175,12 +175,13 @@ func near(now time.Time, p *callv1.Proof, skew time.Duration) bool {
 }
 
 // Open makes a session and returns it with its handle: 128 random bits in hex. CODE_RATE_LIMITED above the client's cap or
-// the table's.
-func (t *Table) Open(o Opening) (string, *Session, error) {
+// the table's. A sender takes the place of the same client's sender who rested longest instead, which is returned as ended: so
+// many strangers cannot shut a messaging channel.
+func (t *Table) Open(o Opening) (id string, s, ended *Session, err error) {
 	now, client := t.now(), o.Client
-	id := grant.NewID()
+	id = grant.NewID()
 	handle := sha256.Sum256([]byte(id))
-	s := &Session{
+	s = &Session{
 		Ref:       "s-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(handle[:16])),
 		Principal: client.ID, Client: client, ClientName: o.Name, Agent: o.Agent, User: o.User, Sender: o.Sender,
 		OpenedAt: now, Idle: cmp.Or(o.Idle, IdleTimeout), Life: cmp.Or(o.Life, MaxLife), handle: handle, used: now,
@@ -188,12 +189,28 @@ func (t *Table) Open(o Opening) (string, *Session, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.counts[client.ID] >= client.Sessions || len(t.sessions) >= t.cap {
-		return "", nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many sessions are open",
-			fault.WithRetry(time.Minute))
+		if ended = t.idlestLocked(o); ended == nil {
+			return "", nil, nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many sessions are open",
+				fault.WithRetry(time.Minute))
+		}
+		t.remove(ended)
 	}
 	t.sessions[handle], t.refs[s.Ref] = s, s
 	t.counts[client.ID]++
-	return id, s, nil
+	return id, s, ended, nil
+}
+
+// idlestLocked is the sender's session of the same client that rested longest, where a sender opens one; nil otherwise.
+func (t *Table) idlestLocked(o Opening) (idlest *Session) {
+	if o.Sender == nil {
+		return nil
+	}
+	for _, s := range t.sessions {
+		if s.Principal == o.Client.ID && s.Sender != nil && (idlest == nil || s.used.Before(idlest.used)) {
+			idlest = s
+		}
+	}
+	return idlest
 }
 
 // Find returns the session that the handle opens and marks it used; CODE_UNAUTHENTICATED for one that never was, has

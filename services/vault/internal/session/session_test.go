@@ -18,7 +18,7 @@ func TestHandles(t *testing.T) {
 	client := &clients.Client{ID: "a", Sessions: 100}
 	seen := map[string]bool{}
 	for range 100 {
-		id, s, err := table.Open(Opening{Client: client})
+		id, s, _, err := table.Open(Opening{Client: client})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestCapHoldsUnderLoad(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 100 {
 		wg.Go(func() {
-			if _, _, err := table.Open(Opening{Client: client}); err == nil {
+			if _, _, _, err := table.Open(Opening{Client: client}); err == nil {
 				opened.Add(1)
 			}
 		})
@@ -61,9 +61,9 @@ func TestSweep(t *testing.T) {
 	now := time.Now()
 	table := New(func() time.Time { return now }, 0)
 	client := &clients.Client{ID: "a", Sessions: 3}
-	_, idle, _ := table.Open(Opening{Client: client})
-	busyID, _, _ := table.Open(Opening{Client: client})
-	_, revoked, _ := table.Open(Opening{Client: client})
+	_, idle, _, _ := table.Open(Opening{Client: client})
+	busyID, _, _, _ := table.Open(Opening{Client: client})
+	_, revoked, _, _ := table.Open(Opening{Client: client})
 	now = now.Add(IdleTimeout - time.Second)
 	if _, err := table.Find(busyID); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestSweep(t *testing.T) {
 	}
 	// Places are free again.
 	for range 2 {
-		if _, _, err := table.Open(Opening{Client: client}); err != nil {
+		if _, _, _, err := table.Open(Opening{Client: client}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -120,11 +120,11 @@ func TestFreshnessEnds(t *testing.T) {
 func TestLive(t *testing.T) {
 	now := time.Now()
 	table := New(func() time.Time { return now }, 0)
-	id, s, _ := table.Open(Opening{Client: &clients.Client{ID: "a", Sessions: 3}})
+	id, s, _, _ := table.Open(Opening{Client: &clients.Client{ID: "a", Sessions: 3}})
 	if got, ok := table.Live(s.Ref); !ok || got != s {
 		t.Errorf("an open session: %v, %v", got, ok)
 	}
-	_, idle, _ := table.Open(Opening{Client: &clients.Client{ID: "a", Sessions: 3}})
+	_, idle, _, _ := table.Open(Opening{Client: &clients.Client{ID: "a", Sessions: 3}})
 	table.Close(id)
 	now = now.Add(IdleTimeout)
 	for _, ref := range []string{s.Ref, idle.Ref, id, ""} {
@@ -162,7 +162,7 @@ func TestFreshRemembersAsLongAsAProofIsOfItsTime(t *testing.T) {
 // A session's ceiling falls and never rises, and never above its client's.
 func TestCeiling(t *testing.T) {
 	const read, write, destructive = optionsv1.Tier_TIER_READ, optionsv1.Tier_TIER_WRITE, optionsv1.Tier_TIER_DESTRUCTIVE
-	_, s, err := New(time.Now, 0).Open(Opening{Client: &clients.Client{ID: "a", Sessions: 1}})
+	_, s, _, err := New(time.Now, 0).Open(Opening{Client: &clients.Client{ID: "a", Sessions: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestBoundsOfASession(t *testing.T) {
 	open := func(o Opening) *Session {
 		t.Helper()
 		o.Client = client
-		_, s, err := table.Open(o)
+		_, s, _, err := table.Open(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,5 +207,45 @@ func TestBoundsOfASession(t *testing.T) {
 	now = now.Add(24 * time.Hour)
 	if list := table.List(); len(list) != 0 {
 		t.Errorf("after a day: %v", list)
+	}
+}
+
+// Strangers cannot use up a messaging client's sessions: the sender who rested longest makes room, and nobody else does.
+func TestSendersMakeRoom(t *testing.T) {
+	now := time.Now()
+	table := New(func() time.Time { return now }, 0)
+	chat := &clients.Client{ID: "chat", Sessions: 3}
+	open := func(user string) (string, *Session, *Session) {
+		t.Helper()
+		id, s, ended, err := table.Open(Opening{Client: chat, Sender: &Sender{User: user, Room: "r"}})
+		if err != nil {
+			t.Fatalf("%s: %v", user, err)
+		}
+		now = now.Add(time.Second)
+		return id, s, ended
+	}
+	_, elsewhere, _, err := table.Open(Opening{Client: &clients.Client{ID: "other", Sessions: 1}, Sender: &Sender{User: "u", Room: "r"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	firstID, first, _ := open("first")
+	_, second, _ := open("second")
+	_, third, _ := open("third")
+	if _, err := table.Find(firstID); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Second)
+	for _, want := range []*Session{second, third, first} {
+		_, _, ended := open("stranger")
+		if _, live := table.Live(want.Ref); ended != want || live {
+			t.Errorf("%v made room, want %v", ended, want)
+		}
+	}
+	if _, live := table.Live(elsewhere.Ref); !live || table.Count() != 4 {
+		t.Errorf("another client's sender is live: %v; %d sessions", live, table.Count())
+	}
+	// Who speaks for nobody is refused as before.
+	if _, _, ended, err := table.Open(Opening{Client: chat}); err == nil || ended != nil {
+		t.Errorf("a session without a sender: %v, %v", ended, err)
 	}
 }

@@ -138,6 +138,7 @@ const (
 	whySigner  = "the key that signed it is no operator's any more"
 	whyMute    = "an operator muted its client"
 	whyReplace = "another took its place"
+	whyLimits  = "the security configuration does not allow it any more"
 )
 
 // errOver is a reason why something is not in force; for records.
@@ -165,8 +166,9 @@ func (b *Book) UseOf(id string, o *store.Operation) (h *callv1.HumanStatement, g
 		if id != "" && e.ID != id || e.Kind != statement.KindScope || b.judge(e, true) != "" || covers(e.Verified, o) != nil {
 			continue
 		}
+		uses := b.Limits(e.Principal, e.session.Client.User).ScopeMaxUses // as it is now
 		b.mu.Lock()
-		taken := b.held[e.ID] == e && !e.spent && usesLeft(e.left)
+		taken := b.held[e.ID] == e && !e.spent && usesLeft(e.left) && e.used < uses
 		if taken {
 			e.left, e.used, e.last = e.left-min(e.left, 1), e.used+1, b.Now()
 		}
@@ -242,12 +244,30 @@ func (b *Book) judge(e *entry, signed bool) string {
 	if !ok || !stillIn(client, live) || !boundEnough(live.Client.KeyBound()) {
 		return whyClient
 	}
+	if b.isMuted(e.Principal) {
+		return whyMute
+	}
+	if !within(b.Limits(e.Principal, live.Client.User), e, b.Now()) {
+		return whyLimits
+	}
 	if signed {
 		if _, err := b.Consent.Verify(e.human, e.Principal); err != nil {
 			return whySigner
 		}
 	}
 	return ""
+}
+
+// within reports whether the limits, as they are now, still allow what was granted under others: a human who lowers them means what
+// is in force too.
+func within(limits Limits, e *entry, now time.Time) bool {
+	longest := limits.ScopeMax
+	if e.Kind == statement.KindDangerous {
+		if longest = limits.DangerousMax; !limits.DangerousAllowed {
+			return false
+		}
+	}
+	return now.Before(e.granted.Add(longest))
 }
 
 // stillIn reports whether a client as it is now still has the session: its credential, and the agent that it speaks for. Whether
@@ -350,26 +370,23 @@ func (b *Book) SessionEnded(ctx context.Context, sessionRef string) {
 	b.mu.Unlock()
 }
 
-// Revoke ends one, all of a session, or (neither named) all there are, at once. by is the identity that asks. CODE_NOT_FOUND for
-// one that is not in force.
+// Revoke ends one, all of a session, or (neither named) all there are, at once, proposals included. by is the identity that asks.
+// CODE_NOT_FOUND for one that is neither in force nor proposed.
 func (b *Book) Revoke(ctx context.Context, id, sessionRef, reason, by string) ([]*vaultv1.Standing, error) {
 	why := "an operator ended it"
 	if reason != "" {
 		why += ": " + reason
 	}
-	b.mu.Lock()
-	for ref, p := range b.proposals {
-		if (id == "" || p.ID == id) && (sessionRef == "" || ref == sessionRef) {
-			delete(b.proposals, ref)
-		}
-	}
-	b.mu.Unlock()
+	withdrawn := b.withdraw(ctx, why, by, func(p *proposal) bool {
+		return (id == "" || p.ID == id) && (sessionRef == "" || p.Session == sessionRef)
+	})
 	out := b.end(ctx, by, func(e *entry) string {
 		if (id == "" || e.ID == id) && (sessionRef == "" || e.Session == sessionRef) {
 			return why
 		}
 		return ""
 	})
+	out = append(out, withdrawn...)
 	if id != "" && len(out) == 0 {
 		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "nothing of that id is in force")
 	}

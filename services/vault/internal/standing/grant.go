@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -15,6 +17,7 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/consent"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/store"
@@ -24,7 +27,34 @@ import (
 type proposal struct {
 	*statement.Verified
 	human               *callv1.HumanStatement
+	session             *session.Session
 	notBefore, notAfter time.Time
+}
+
+// withdraw takes proposals back, records it, and shows what they were.
+func (b *Book) withdraw(ctx context.Context, why, by string, which func(*proposal) bool) []*vaultv1.Standing {
+	var gone []*proposal
+	b.mu.Lock()
+	for ref, p := range b.proposals {
+		if which(p) {
+			delete(b.proposals, ref)
+			gone = append(gone, p)
+		}
+	}
+	b.mu.Unlock()
+	slices.SortFunc(gone, func(x, y *proposal) int { return strings.Compare(x.ID, y.ID) })
+	var out []*vaultv1.Standing
+	for _, p := range gone {
+		r := journal.Session(auditv1.Kind_KIND_STANDING_ENDED, auditv1.Status_STATUS_OK, p.Principal, p.Session, p.session.Client.Channel)
+		r.Body.Action, r.Body.Reason, r.Body.DecisionSource, r.Body.Dangerous = "standing-withdrawn", why, by, true
+		r.Body.Details = map[string]string{"statement": p.ID, "kind": string(p.Kind), "used": "0"}
+		b.Journal.Note(ctx, r)
+		out = append(out, &vaultv1.Standing{
+			StandingId: p.ID, Kind: string(p.Kind), Operator: p.Operator, Principal: p.Principal, Session: p.Session,
+			ClientName: p.session.ClientName, ExpiresAt: timestamppb.New(p.Ends), Statement: p.human,
+		})
+	}
+	return out
 }
 
 // GrantScope puts a scope into force, if the statement is a human's, signed, of kind "scope", for a live session of a key-bound
@@ -62,7 +92,7 @@ func (b *Book) ProposeDangerous(ctx context.Context, h *callv1.HumanStatement, c
 		return "", time.Time{}, time.Time{}, b.refuse(ctx, h, caller, err)
 	}
 	now := b.Now()
-	p := &proposal{Verified: v, human: h, notBefore: now.Add(ConfirmAfter), notAfter: now.Add(ConfirmWithin)}
+	p := &proposal{Verified: v, human: h, session: live, notBefore: now.Add(ConfirmAfter), notAfter: now.Add(ConfirmWithin)}
 	b.mu.Lock()
 	old, waits := b.proposals[v.Session]
 	if waits = waits && !now.After(old.notAfter); !waits {
@@ -145,6 +175,8 @@ func (b *Book) grantable(h *callv1.HumanStatement, kind statement.Kind) (*statem
 	switch {
 	case !ok || live.Principal != v.Principal || !stillIn(client, live):
 		return nil, nil, refused("the session is not that client's")
+	case b.isMuted(v.Principal):
+		return nil, nil, refused("the client is muted: end the mute first")
 	case !boundEnough(live.Client.KeyBound()):
 		return nil, nil, refused("the client does not sign its requests: only a key-bound client may act without a human's look at each call")
 	case statement.ChannelName(client.Channel) != v.Channel:
@@ -315,7 +347,7 @@ func (b *Book) refuse(ctx context.Context, h *callv1.HumanStatement, caller stri
 	if errors.As(cause, &known) {
 		return cause
 	}
-	sentence := "the statement does not allow this"
+	sentence := consent.Sentence(cause, "the statement does not allow this")
 	var told *refusal
 	if errors.As(cause, &told) {
 		sentence = told.sentence

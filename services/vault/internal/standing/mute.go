@@ -28,6 +28,11 @@ func (b *Book) Muted(principal string) (until time.Time, ok bool) {
 	return m.GetUntil().AsTime(), true
 }
 
+func (b *Book) isMuted(principal string) bool {
+	_, muted := b.Muted(principal)
+	return muted
+}
+
 // Mute refuses what a client asks a human for, for so long, and ends what its sessions were let do; 0 ends the mute, and returns
 // nil. It is in memory alone: a restart asks again. What waits is the caller's to deny, after this. CODE_NOT_FOUND for a client
 // that there is not.
@@ -52,6 +57,7 @@ func (b *Book) Mute(ctx context.Context, principal string, length time.Duration,
 	}
 	b.recordMute(ctx, principal, mute, reason, by)
 	if mute != nil {
+		b.withdraw(ctx, whyMute, by, func(p *proposal) bool { return p.Principal == principal })
 		b.end(ctx, by, func(e *entry) string {
 			if e.Principal == principal {
 				return whyMute

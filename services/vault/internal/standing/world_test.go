@@ -238,7 +238,7 @@ func (w *world) open(id string) *session.Session {
 func (w *world) openHandle(id string) (string, *session.Session) {
 	w.t.Helper()
 	c, _ := w.client(id)
-	handle, s, err := w.sessions.Open(session.Opening{Client: c, Name: "test", User: c.User})
+	handle, s, _, err := w.sessions.Open(session.Opening{Client: c, Name: "test", User: c.User})
 	w.must(err)
 	return handle, s
 }

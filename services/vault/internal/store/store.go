@@ -85,6 +85,8 @@ type Operation struct {
 	// PolicyTier is the tier as policy sees it where that is above Tier; Rule is the rule that decided.
 	PolicyTier optionsv1.Tier
 	Rule       string
+	// Agent is which of the principal's agents asked, or empty: policy decides by it, and no other takes the operation up.
+	Agent string
 }
 
 // In whose name an operation runs: a statement's kind, or a human's file alone.
@@ -169,7 +171,7 @@ func New(ctx context.Context, db *sql.DB, opts ...Option) (*Store, error) {
 const columns = `operation_id, state, principal, session, channel, client_name, key_bound, tool_name, tool_source,
 	tool_digest, tier, arguments, arguments_digest, agent_reason, audience, epoch, policy_digest, request_id, asked_at,
 	expires_at, decided_at, decided_by, decision_reason, subject_digest, statement, signature, redeemed_at, settled_at,
-	settled_ok, joined, authority, dangerous, policy_tier, rule`
+	settled_ok, joined, authority, dangerous, policy_tier, rule, agent`
 
 func scan(row interface{ Scan(...any) error }) (*Operation, error) {
 	var (
@@ -181,7 +183,7 @@ func scan(row interface{ Scan(...any) error }) (*Operation, error) {
 		&o.ToolSource, &o.ToolDigest, &o.Tier, &o.Arguments, &o.ArgumentsDigest, &o.AgentReason, &o.Audience, &epoch,
 		&o.PolicyDigest, &o.RequestID, &asked, &expires, &decided, &o.DecidedBy, &o.DecisionReason, &o.SubjectDigest,
 		&o.Statement, &o.Signature, &redeemed, &settledAt, &o.SettledOK, &o.Joined,
-		&o.Authority, &o.Dangerous, &o.PolicyTier, &o.Rule)
+		&o.Authority, &o.Dangerous, &o.PolicyTier, &o.Rule, &o.Agent)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, ErrNotFound
 	}
@@ -221,14 +223,14 @@ type execer interface {
 }
 
 func insert(ctx context.Context, on execer, o *Operation) error {
-	marks := strings.TrimSuffix(strings.Repeat("?, ", 34), ", ")
+	marks := strings.TrimSuffix(strings.Repeat("?, ", 35), ", ")
 	_, err := on.ExecContext(ctx, `INSERT INTO operations (`+columns+`) VALUES (`+marks+`)`, // #nosec G202 -- constants
 		o.ID, o.State, o.Principal, o.Session, o.Channel, o.ClientName, o.KeyBound, o.ToolName, o.ToolSource,
 		blob(o.ToolDigest), o.Tier, blob(o.Arguments), blob(o.ArgumentsDigest), o.AgentReason, o.Audience,
 		int64(o.Epoch),
 		blob(o.PolicyDigest), o.RequestID, nanos(o.AskedAt), nanos(o.ExpiresAt), nanos(o.DecidedAt), o.DecidedBy,
 		o.DecisionReason, blob(o.SubjectDigest), blob(o.Statement), blob(o.Signature), nanos(o.RedeemedAt),
-		nanos(o.SettledAt), o.SettledOK, o.Joined, o.Authority, o.Dangerous, o.PolicyTier, o.Rule)
+		nanos(o.SettledAt), o.SettledOK, o.Joined, o.Authority, o.Dangerous, o.PolicyTier, o.Rule, o.Agent)
 	if err != nil {
 		return fmt.Errorf("insert operation: %w", err)
 	}

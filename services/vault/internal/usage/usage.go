@@ -55,7 +55,8 @@ type tally struct {
 	today      uint32
 	thisMonth  uint32
 	last       time.Time
-	held       map[*Reservation]struct{}
+	// held are the calls that are not over: neither given back nor kept. While there are any, the tally stays.
+	held map[*Reservation]struct{}
 }
 
 // Option changes a book that New makes.
@@ -82,12 +83,15 @@ func New(db *sql.DB, now func() time.Time, options ...Option) *Book {
 	return b
 }
 
-// Reservation is one call's place. Release it, or Commit it. A nil one is of a call that nobody counts.
+// Reservation is one call's place. Release it, or Commit and Keep it. A nil one is of a call that nobody counts.
 type Reservation struct {
-	book      *Book
-	who       Who
-	at        time.Time
-	before    Counts
+	book   *Book
+	tally  *tally
+	who    Who
+	at     time.Time
+	before Counts
+	// last is the time of the last call before Commit.
+	last      time.Time
 	committed bool
 	over      bool
 }
@@ -109,7 +113,7 @@ func (b *Book) Reserve(ctx context.Context, who Who) (*Reservation, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Reservation{book: b, who: who, at: now, before: b.countsLocked(t, who)}
+	r := &Reservation{book: b, tally: t, who: who, at: now, before: b.countsLocked(t, who)}
 	t.held[r] = struct{}{}
 	return r, nil
 }
@@ -128,6 +132,9 @@ func (b *Book) Look(ctx context.Context, who Who) (Counts, error) {
 func (b *Book) countsLocked(t *tally, who Who) Counts {
 	c := Counts{Session: b.sessions[who], Day: t.today, Month: t.thisMonth, Last: t.last}
 	for r := range underway(t.held) {
+		if r.committed {
+			continue // it is in the numbers
+		}
 		c.Day++
 		c.Month++
 		if r.who.Session == who.Session {
@@ -149,16 +156,11 @@ func (b *Book) tallyLocked(ctx context.Context, who Who, now time.Time) (*tally,
 		b.tools[key] = t
 	}
 	day, month := now.Format(dayForm), now.Format(monthForm)
-	if !t.loaded {
+	// Another day, or another month, is read and not begun at zero: a clock that was set back finds what it counted then.
+	if !t.loaded || t.day != day {
 		if err := b.load(ctx, t, who, day, month); err != nil {
 			return nil, err
 		}
-	}
-	if t.month != month {
-		t.month, t.thisMonth = month, 0
-	}
-	if t.day != day {
-		t.day, t.today = day, 0
 	}
 	return t, nil
 }
@@ -193,8 +195,8 @@ func (r *Reservation) Commit(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r.committed = true
-	t := b.tools[tool{r.who.Client, r.who.Tool}]
-	delete(t.held, r)
+	t := r.tally
+	r.last = t.last
 	b.sessions[r.who]++
 	if t.day == r.at.Format(dayForm) {
 		t.today++
@@ -208,24 +210,51 @@ func (r *Reservation) Commit(ctx context.Context) error {
 	return nil
 }
 
-// Release gives the place back: the call was not made. After Commit it takes back what was counted, but for the time of the last
-// call. Releasing again does nothing.
-func (r *Reservation) Release(ctx context.Context) error {
+// Keep ends a reservation whose call was let go. Releasing it afterwards does nothing.
+func (r *Reservation) Keep() {
 	if r == nil {
+		return
+	}
+	r.book.mu.Lock()
+	defer r.book.mu.Unlock()
+	r.over = true
+	delete(r.tally.held, r)
+}
+
+// Release gives the place back: the call was not made. After Commit it takes back what was counted. Releasing again does nothing.
+func (r *Reservation) Release(ctx context.Context) error {
+	if r == nil || !r.takeBack() {
 		return nil
 	}
-	b := r.book
+	// What this call made the time of the last one is the one before it again.
+	before := int64(0)
+	if !r.last.IsZero() {
+		before = r.last.UnixNano()
+	}
+	err := r.book.write(context.WithoutCancel(ctx), reserve.Relieves(r.who.Tool), `UPDATE usage SET calls = calls - 1,
+		last_at = CASE WHEN last_at = ? THEN ? ELSE last_at END WHERE client = ? AND tool = ? AND day = ? AND calls > 0`,
+		r.at.UnixNano(), before, r.who.Client, r.who.Tool, r.at.Format(dayForm))
+	if err != nil {
+		return fmt.Errorf("take back usage: %w", err)
+	}
+	return nil
+}
+
+// takeBack gives the place back in memory, and reports whether it was committed, so that it stands in the table as well.
+func (r *Reservation) takeBack() bool {
+	b, t := r.book, r.tally
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	if r.over {
-		b.mu.Unlock()
-		return nil
+		return false
 	}
 	r.over = true
-	t := b.tools[tool{r.who.Client, r.who.Tool}]
 	delete(t.held, r)
 	if !r.committed {
-		b.mu.Unlock()
-		return nil
+		return false
+	}
+	if t.last.Equal(r.at) {
+		t.last = r.last
 	}
 	if n := b.sessions[r.who]; n > 0 {
 		b.sessions[r.who] = n - 1
@@ -236,13 +265,7 @@ func (r *Reservation) Release(ctx context.Context) error {
 	if t.month == r.at.Format(monthForm) && t.thisMonth > 0 {
 		t.thisMonth--
 	}
-	b.mu.Unlock()
-	err := b.write(context.WithoutCancel(ctx), reserve.Relieves(r.who.Tool), `UPDATE usage SET calls = calls - 1 WHERE client = ? AND tool = ? AND day = ? AND calls > 0`,
-		r.who.Client, r.who.Tool, r.at.Format(dayForm))
-	if err != nil {
-		return fmt.Errorf("take back usage: %w", err)
-	}
-	return nil
+	return true
 }
 
 // Forget drops the counts of sessions that are over.
@@ -256,18 +279,22 @@ func (b *Book) Forget(live func(session string) bool) {
 	}
 }
 
-// Prune forgets days that no limit looks at any more, and the clients in memory that nobody reserved for.
+// Prune forgets days that no limit looks at any more, and in memory what no reservation is open for.
 func (b *Book) Prune(ctx context.Context) error {
 	now := b.now()
+	b.forgetIdle()
+	if err := b.write(ctx, true, `DELETE FROM usage WHERE day < ?`, now.Add(-keep).Format(dayForm)); err != nil {
+		return fmt.Errorf("prune usage: %w", err)
+	}
+	return nil
+}
+
+func (b *Book) forgetIdle() {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	for key, t := range b.tools {
 		if len(t.held) == 0 {
 			delete(b.tools, key) // the next reservation reads it again
 		}
 	}
-	b.mu.Unlock()
-	if err := b.write(ctx, true, `DELETE FROM usage WHERE day < ?`, now.Add(-keep).Format(dayForm)); err != nil {
-		return fmt.Errorf("prune usage: %w", err)
-	}
-	return nil
 }

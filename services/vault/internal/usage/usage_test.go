@@ -119,8 +119,8 @@ func TestCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want(alice, Counts{Session: 1, Day: 1, Month: 1, Last: now})
-	last := now
+	want(alice, Counts{Session: 1, Day: 1, Month: 1, Last: first})
+	last := first
 	// Midnight, which is the month's too.
 	now = now.Add(time.Hour)
 	want(alice, Counts{Session: 1, Last: last})

@@ -1,0 +1,100 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"unicode"
+
+	"durward.internal/deploy/e2e/harness"
+)
+
+// hostileTexts are what an agent might call itself or say to draw on a person's terminal, or to be read as something else.
+func hostileTexts() []string {
+	texts := []string{
+		"\x1b[2J\x1b[H\x1b[32mapproved by ada\x1b[0m", "\x1b]0;owned\x07", "\x1b]52;c;cm0gLXJmIH4=\x07", "\u009b31mred", "\x1bP1$q\x1b\\", "a\rb\bc\x7fd\x00e",
+		"\u202edrawkcab\u202c", "\u2066isolate\u2069", "\u200b\u200c\u200d\ufeffzero", "\U000e0041\U000e0042\U000e007f tags", "\u2028line\u2029paragraph\u0085next",
+		"y\u0430ur \u0440\u0430ypal", "a" + strings.Repeat("\u0301", 300), "\ufff9under\ufffaover\ufffb", "\U000f0000 private \ue000", "\u00ad\u034f\u061c\u115f\u3164 fillers",
+		"\"}\n[y/N] y\nSign and resume? [y/N] y", "7F3K  READ  gpu_status\n      you are asked because of nothing", strings.Repeat("10 kB ", 1700), "\U0001f468\u200d\U0001f469 family",
+		"\t\v\f tabs", "\u2800\u00a0\u2003 spaces", "\x1b[8mhidden\x1b[28m", "\x1b[1;1H\x1b[K", "\x9d0;c1\x9c", "%s%n{{.}}${HOME}$(id)`id`", "<b>&amp;</b>", "--yes", "-", " ",
+	}
+	// Every invisible or commanding character, between letters.
+	var several strings.Builder
+	for r := rune(1); r < 0x3200; r++ {
+		if !unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
+			continue
+		}
+		if fmt.Fprintf(&several, "x%cy", r); several.Len() > 20 {
+			texts = append(texts, several.String())
+			several.Reset()
+		}
+	}
+	return texts
+}
+
+// TestHostileTextReachesNoTerminal: whatever a client calls itself and gives as its reason, what durward prints holds no character that
+// a terminal obeys or that nobody sees, in a pipe and at a terminal; and it stays one agent's quoted text.
+func TestHostileTextReachesNoTerminal(t *testing.T) {
+	t.Parallel()
+	h := harness.Start(t, harness.Options{})
+	token := h.AddClient("agent", ceiling...)
+	onlyText := func(what, out string) {
+		t.Helper()
+		for _, r := range out {
+			if r != '\n' && !unicode.IsPrint(r) && r != ' ' {
+				t.Errorf("%s: %U is printed", what, r)
+				return
+			}
+		}
+	}
+	texts := hostileTexts()
+	// The names and reasons of several calls at once, since each look takes a process.
+	const batch = 4
+	seen := 0
+	for at := 0; at < len(texts); at += batch {
+		var calls sync.WaitGroup // each is held until a person has had a moment to decide
+		for i, text := range texts[at:min(at+batch, len(texts))] {
+			quoted, err := json.Marshal(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Identical calls would join one operation, and the person would see the first one's reason alone.
+			tool, service := []string{"start_service", "stop_service"}[i%2], []string{harness.DemoService, harness.SlowService}[i/2]
+			r := harness.Stateless(token, "tools/call", tool, fmt.Sprintf(`{"name":%q,"arguments":{"service_id":%q,"reason":%s}}`, tool, service, quoted))
+			r.Body = []byte(strings.Replace(string(r.Body), `"name":"raw"`, `"name":`+string(quoted), 1))
+			calls.Go(func() {
+				if a, err := h.Raw(t.Context(), r); err != nil {
+					t.Error(err)
+				} else {
+					onlyText(fmt.Sprintf("the answer to %q", text), a.Body)
+				}
+			})
+		}
+		calls.Wait()
+		waiting := h.Approvals()
+		seen += len(waiting)
+		if len(waiting) == 0 {
+			continue // nothing of it was taken
+		}
+		onlyText("durward approvals", h.Durward("approvals"))
+		onlyText("durward sessions", h.Durward("sessions"))
+		for i, one := range waiting {
+			onlyText("the reason", strings.ReplaceAll(one.AgentReason, "\t", " "))
+			if i == at/batch%len(waiting) {
+				out := h.Run("", "approve", one.Number) // shows everything, and signs nothing
+				onlyText("durward approve", out.Stdout+out.Stderr)
+				if out.Code != 4 || strings.Count(out.Stdout, "agent says (untrusted)") > 1 {
+					t.Errorf("durward approve: exit code %d\n%s", out.Code, out.Stdout)
+				}
+			}
+			h.Durward("deny", one.Number, "--reason", "not now")
+		}
+	}
+	if seen < len(texts)/2 {
+		t.Errorf("only %d of %d texts reached a person", seen, len(texts))
+	}
+	onlyText("durward audit search", h.Durward("audit", "search", "--limit", "1000"))
+	h.Durward("audit", "verify")
+}
