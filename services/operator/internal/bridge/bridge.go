@@ -5,10 +5,12 @@
 //
 // It runs as the client's user, beside an agent that nobody trusts: it holds the client's token and key and no authority of
 // an operator. The gateway is not trusted either: what the client asks for is signed here, so that a gateway cannot ask in
-// its name. Messages are relayed as they are; only params._meta["durward/proof"] and ["durward/instance"] are set.
+// its name; and for which agent and sender a session is opened, so that it cannot put it in another's. Messages are relayed as they
+// are; only params._meta["durward/proof"], ["durward/instance"] and, where the bridge has an agent, ["durward/agent"] are set.
 //
 // What a hostile gateway can still do with a request: it can hide the answer and ask for a second proof, and so have the
-// client's one request stand twice before the vault. Each needs its own approval, and a third is never signed. It can claim
+// client's one request stand twice before the vault. Each needs its own approval, and a third is never signed. It can have a call
+// of a tool that looks signed, with the client's own arguments, once. It can claim
 // that a session is lost, and name any session in answer to the opening that follows; in between, what is signed names the
 // session that was opened, whatever answers say. The vault takes a proof in a session of the same client alone.
 package bridge

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/edit"
@@ -49,6 +50,9 @@ which the executor refuses them: two files, whose differences are both shown. Wi
 
 --mode, --service and --arg narrow it to calls whose argument has one of the values. What is denied stays denied; a bearer
 client asks all the same, and so does a tool that no human has named.
+
+--until ends both: the rule at the vault, and the entry by the executor's own clock. To allow the same again with another
+--until, or with none, replaces what was allowed.
 ` + signedChange,
 		Example: `  durward policy allow --client cursor --tool switch_mode --mode chat,coding
   durward policy allow --client ci --tool stop_service --arg service_id=demo-chat --until 720h`,
@@ -138,7 +142,7 @@ func (a *app) allowCalls(ctx context.Context, cfg home.Config, w allowance) erro
 	entry := unattendedItem(tool, w.client, arguments, id, until)
 	out, err := a.changeRules(ctx, cfg, ruleChange{action: "policy allow " + id, yes: w.yes, plans: func() ([]*filechange.Plan, error) {
 		return planAllow(cfg, tool, id, text, entry, func(raw []byte) []string { return otherEnds(raw, w.client, tool, arguments, id) })
-	}, before: func() error { return a.warnOfAllow(cfg, w.client, tool, arguments) }})
+	}, before: func() error { return a.warnOfAllow(ctx, cfg, w.client, tool, arguments) }})
 	done := w.client + " may call " + tool.Name + " without asking (rule " + id + ")"
 	if !until.IsZero() {
 		done += " until " + until.Local().Format("2006-01-02 15:04:05")
@@ -287,7 +291,7 @@ func flowText(s string) string {
 }
 
 // warnOfAllow says what the rule does not change.
-func (a *app) warnOfAllow(cfg home.Config, client string, tool contract.Tool, arguments map[string][]string) error {
+func (a *app) warnOfAllow(ctx context.Context, cfg home.Config, client string, tool contract.Tool, arguments map[string][]string) error {
 	out := a.display()
 	if tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE {
 		out.Printf("%s\n", out.Red("DESTRUCTIVE: from now on "+client+" does this without asking anybody."))
@@ -295,7 +299,7 @@ func (a *app) warnOfAllow(cfg home.Config, client string, tool contract.Tool, ar
 	if len(arguments) == 0 {
 		out.Printf("%s\n", out.Yellow("It is for every call of "+tool.Name+", whatever its arguments: --mode, --service and --arg narrow it."))
 	}
-	for _, text := range a.strangers(tool, arguments) {
+	for _, text := range a.strangers(ctx, tool, arguments) {
 		out.Printf("%s\n", out.Yellow(text))
 	}
 	list, err := readClientFacts(cfg.Clients)
@@ -313,8 +317,12 @@ func (a *app) warnOfAllow(cfg home.Config, client string, tool contract.Tool, ar
 	return nil
 }
 
-// strangers says which modes, services and models of a rule the catalogue does not have, as far as this program can read it.
-func (a *app) strangers(tool contract.Tool, arguments map[string][]string) []string {
+// catalogueIDs are the ids of modes, services and models: those that the executor has, or, where it does not answer, those of the
+// catalogue's file. A kind that cannot be read is left out.
+func (a *app) catalogueIDs(ctx context.Context) map[string][]string {
+	if ids := a.executorIDs(ctx); len(ids) > 0 {
+		return ids
+	}
 	path, opts, err := catalogPlace{}.resolve(a, false)
 	if err != nil {
 		return nil
@@ -323,32 +331,73 @@ func (a *app) strangers(tool contract.Tool, arguments map[string][]string) []str
 	if err != nil {
 		return nil // durward catalog check says what is wrong with it
 	}
-	known := map[string][]string{}
+	ids := map[string][]string{"mode": {}, "service": {}, "model": {}}
 	for _, m := range c.Modes {
-		known["mode"] = append(known["mode"], m.ID)
+		ids["mode"] = append(ids["mode"], m.ID)
 	}
 	for _, s := range c.Services {
-		known["service"] = append(known["service"], s.ID)
+		ids["service"] = append(ids["service"], s.ID)
 	}
 	for _, m := range c.Models {
-		known["model"] = append(known["model"], m.ID)
+		ids["model"] = append(ids["model"], m.ID)
 	}
+	return ids
+}
+
+func (a *app) executorIDs(ctx context.Context) map[string][]string {
+	defer func(was string) { a.requestID = was }(a.requestID) // what is asked beside the change is not what failed
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	ctx, s, err := a.connect(ctx)
+	if err != nil {
+		return nil
+	}
+	defer s.close()
+	ids := map[string][]string{}
+	if list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{}); err == nil {
+		ids["mode"] = []string{}
+		for _, m := range list.GetModes() {
+			ids["mode"] = append(ids["mode"], m.GetModeId())
+		}
+	}
+	if list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{}); err == nil {
+		ids["service"] = []string{}
+		for _, m := range list.GetServices() {
+			ids["service"] = append(ids["service"], m.GetServiceId())
+		}
+	}
+	if list, err := s.Executor.Tools.ListModels(ctx, &executorv1.ListModelsRequest{}); err == nil {
+		ids["model"] = []string{}
+		for _, m := range list.GetModels() {
+			ids["model"] = append(ids["model"], m.GetModelId())
+		}
+	}
+	return ids
+}
+
+// strangers says which modes, services and models of a rule the catalogue does not have.
+func (a *app) strangers(ctx context.Context, tool contract.Tool, arguments map[string][]string) []string {
+	if len(arguments) == 0 {
+		return nil
+	}
+	ids := a.catalogueIDs(ctx)
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(arguments)) {
 		kind, isID := strings.CutSuffix(name, "_id")
 		if name == tool.ResourceArgument {
 			kind, isID = strings.ToLower(tool.Resource), true
 		}
-		if !isID || !slices.Contains([]string{"mode", "service", "model"}, kind) {
+		known, read := ids[kind]
+		if !isID || !read {
 			continue
 		}
 		for _, value := range arguments[name] {
-			if slices.Contains(known[kind], value) {
+			if slices.Contains(known, value) {
 				continue
 			}
 			text := "The catalogue has no " + kind + " " + clean.Visible(value) + ": for it the rule does nothing."
-			if near := config.Suggest(value, known[kind]); len(near) > 0 {
-				text += " Did you mean " + strings.Join(near, ", ") + "?"
+			if near := config.Suggest(value, known); len(near) > 0 {
+				text += " Did you mean " + clean.Line(strings.Join(near, ", "), 200) + "?"
 			}
 			out = append(out, text)
 		}
@@ -455,7 +504,8 @@ func (a *app) policyLimitCommand() *cobra.Command {
 		Short: "How often a tool may be called, and its tier, with your signature",
 		Long: `Writes limits of one tool into tools.yaml: a minimum time between two calls of a client, budgets for a session, a
 day and a month, and its tier as policy sees it (a higher one asks for more; DENIED lets nobody call it). A call beyond a
-limit is refused until it may be made again; nobody is asked.
+limit is refused until it may be made again; nobody is asked. What lets a tool run without asking is no limit: see
+"durward policy allow".
 ` + signedChange,
 		Example: "  durward policy limit switch_mode --min-interval 30s --budget-day 50\n  durward policy limit stop_service --tier DENIED",
 		Args:    cobra.ExactArgs(1),

@@ -72,8 +72,9 @@ func TestEverySignatureIsShownFirst(t *testing.T) {
 		AskedAt: timestamppb.New(testNow), ExpiresAt: timestamppb.New(testNow.Add(time.Minute)),
 	}
 	s := &session{
-		Peers: &peers.Peers{Vault: peers.Vault{Control: haltedVault{}, Standing: noStanding{}}, Executor: peers.Executor{ControlServiceClient: haltedExecutor{}}},
-		cfg:   home.Config{Operator: "alice", Executor: config.Peer{Identity: executorID}, Vault: config.Peer{Identity: "spiffe://durward.local/vault/main"}},
+		Peers: &peers.Peers{Vault: peers.Vault{Control: haltedVault{}, Standing: noStanding{}}, Executor: peers.Executor{ControlServiceClient: haltedExecutor{}},
+			Audit: peers.Audit{HistoryServiceClient: emptyLog{}}},
+		cfg: home.Config{Operator: "alice", Executor: config.Peer{Identity: executorID}, Vault: config.Peer{Identity: "spiffe://durward.local/vault/main"}},
 	}
 	call := []string{"start_service", `"service_id": "demo-chat"`, "the plan's only step", "/usr/bin/demo"}
 	for _, c := range []struct {
@@ -115,6 +116,13 @@ type noStanding struct{ vaultv1.StandingServiceClient }
 
 func (noStanding) ListSessions(context.Context, *vaultv1.ListSessionsRequest, ...grpc.CallOption) (*vaultv1.ListSessionsResponse, error) {
 	return &vaultv1.ListSessionsResponse{}, nil
+}
+
+// emptyLog is a log without a record.
+type emptyLog struct{ auditv1.HistoryServiceClient }
+
+func (emptyLog) SearchRecords(context.Context, *auditv1.SearchRecordsRequest, ...grpc.CallOption) (*auditv1.SearchRecordsResponse, error) {
+	return &auditv1.SearchRecordsResponse{}, nil
 }
 
 // TestReportSaysBoth: the root that was proved, the statements that do not stand, and exit code 1.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -241,6 +242,38 @@ func TestStandingAndSessions(t *testing.T) {
 	want := "[mute cursor 7200 mute cursor 0 revoke 0a1b2c3d4e5f60718293a4b5c6d7e800  revoke  " + boundSession + "]"
 	if got := fmt.Sprint(w.calls); got != want {
 		t.Errorf("called %s, want %s", got, want)
+	}
+}
+
+// TestStandingShowsTheDefinitions: what a scope's digests stand for now, whole; and which of them nothing has any more.
+func TestStandingShowsTheDefinitions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.withSessions()
+	w.asks("start_service", `{"service_id":"chat"}`)
+	for i, flags := range [][]string{{}, {"--free", "service_id"}} {
+		got := w.run(append([]string{"approve", "01234567", "--scope", "--yes"}, flags...)...)
+		if got.code != exitOK || len(w.signed) != i+1 {
+			t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
+		}
+		st := w.signed[i]
+		changed := canonical.Digest([]byte(`{"id":"chat","argv":["/bin/sh"]}`))
+		st.SubjectDigests = append(st.SubjectDigests, canonical.FormatDigest(changed[:]))
+		slices.Sort(st.SubjectDigests)
+		raw, err := st.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.standing = []*vaultv1.Standing{{StandingId: st.ID, Kind: string(st.Kind), Operator: st.Operator, Principal: st.Principal, Session: st.Session,
+			Uses: 10, UsesLeft: 7, ExpiresAt: timestamppb.New(time.Now().Add(time.Hour)), Statement: &callv1.HumanStatement{Statement: raw}}}
+		digest := canonical.Digest([]byte(`{"id":"chat"}`))
+		got = w.run("standing")
+		for _, want := range []string{"it may act on service chat (" + canonical.FormatDigest(digest[:]) + "):", `"id": "chat"`,
+			"it may act on " + canonical.FormatDigest(changed[:]) + ": nothing that the executor's catalogue has"} {
+			if got.code != exitOK || !strings.Contains(got.out, want) {
+				t.Errorf("%v: exit code %d, and %q is not in\n%s%s", flags, got.code, want, got.out, got.err)
+			}
+		}
 	}
 }
 

@@ -1,18 +1,80 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/telemetry"
 )
+
+// fakeAudit is the log, as far as these commands ask it.
+type fakeAudit struct {
+	auditv1.UnimplementedHistoryServiceServer
+	// agents are those that the records of requests name, by operation.
+	agents map[string]string
+}
+
+func (fakeAudit) GetStatus(context.Context, *auditv1.GetStatusRequest) (*auditv1.GetStatusResponse, error) {
+	return &auditv1.GetStatusResponse{Size: 1}, nil
+}
+
+func (f fakeAudit) SearchRecords(_ context.Context, r *auditv1.SearchRecordsRequest) (*auditv1.SearchRecordsResponse, error) {
+	agent, ok := f.agents[r.GetOperationId()]
+	if !ok || !slices.Equal(r.GetKinds(), []auditv1.Kind{auditv1.Kind_KIND_ASKED}) || !strings.Contains(r.GetWriter(), "/vault/") {
+		return &auditv1.SearchRecordsResponse{}, nil
+	}
+	return &auditv1.SearchRecordsResponse{Entries: []*auditv1.Entry{{Record: &auditv1.Record{Body: &auditv1.Body{Details: map[string]string{"agent": agent}}}}}}, nil
+}
+
+func (w *world) withAudit(f fakeAudit) {
+	w.t.Helper()
+	cfg, err := w.home.Load()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.serve("audit", cfg.Audit.Address, func(r grpc.ServiceRegistrar) { auditv1.RegisterHistoryServiceServer(r, f) })
+}
+
+// TestTheAgentThatAsks: a card names the client's agent, from its session, or once that has ended from the record of the request.
+func TestTheAgentThatAsks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	op := w.asks("start_service", `{"service_id":"chat"}`)
+	if got := w.run("approvals"); got.code != exitOK || !strings.Contains(got.out, "claude-code, session "+boundSession) {
+		t.Errorf("without the log: exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+	w.withAudit(fakeAudit{agents: map[string]string{op.GetOperationId(): "intern\x1b[2J"}})
+	for _, args := range [][]string{{"approvals"}, {"approve", "01234567", "--yes"}} {
+		op.State = vaultv1.OperationState_OPERATION_STATE_PENDING
+		got := w.run(args...)
+		if got.code != exitOK || !strings.Contains(got.out, "claude-code/intern") || strings.Contains(got.out, "\x1b") {
+			t.Errorf("%v: exit code %d\n%s%s", args, got.code, got.out, got.err)
+		}
+	}
+	op.State = vaultv1.OperationState_OPERATION_STATE_PENDING
+	if got := w.run("approvals", "--json"); !strings.Contains(got.out, `"agent": "intern`) {
+		t.Errorf("--json: %s", got.out)
+	}
+	// The session's own word, while it is open.
+	w.withSessions()
+	w.sessions[0].Agent = "lead"
+	if got := w.run("approvals"); !strings.Contains(got.out, "claude-code/lead") || strings.Contains(got.out, "intern") {
+		t.Errorf("%s", got.out)
+	}
+}
 
 // healthy answers for a process's health listener: err is why it is not well.
 func (w *world) healthy(role string, err error) {
@@ -38,10 +100,11 @@ func TestStatusOfABrokenFile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.withClients(t)
+	w.withAudit(fakeAudit{})
 	for _, role := range home.Roles() {
 		if role == "vault" {
 			w.healthy(role, errors.New("policy/no.cedar: broken"))
-		} else if role != "audit" {
+		} else {
 			w.healthy(role, nil)
 		}
 	}

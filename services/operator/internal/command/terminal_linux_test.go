@@ -11,7 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/statement"
 )
 
@@ -147,6 +149,38 @@ func TestDangerousModeTakesAPerson(t *testing.T) {
 	}
 	if got := strings.Join(w.calls, ", "); got != "propose, confirm "+standingID {
 		t.Errorf("called %s", got)
+	}
+}
+
+// TestWhatWasTypedBeforeIsNoAnswer: a yes that was typed ahead signs nothing.
+func TestWhatWasTypedBeforeIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.withSessions()
+	w.asks("start_service", `{"service_id":"chat"}`)
+	x := openTerminal(t, 120, 40)
+	x.types("y\n")
+	code := w.runAt(t.Context(), x, "approve", "01234567")
+	x.waitFor("Sign and approve? [y/N]")
+	time.Sleep(200 * time.Millisecond)
+	w.mu.Lock()
+	if len(w.signed) > 0 {
+		t.Error("what was typed before the question answered it")
+	}
+	w.mu.Unlock()
+	x.types("n\n")
+	x.ends(code, exitDenied)
+}
+
+// TestPlacesAreDim: the lines of a difference that say where it stands look like nothing else.
+func TestPlacesAreDim(t *testing.T) {
+	a, _, _ := printing(false)
+	x := openTerminal(t, 80, 24)
+	a.out = output.New(x.slave, x.slave, false, func(string) string { return "" })
+	a.showPlan(&filechange.Plan{Name: "tools.yaml", Path: "/x", Before: []byte("a\n@ 1\n"), After: []byte("b\n@ 1\n")})
+	x.waitFor("@ 1")
+	if drawn := x.drawn.String(); !strings.Contains(drawn, a.out.Dim(" @ 1")) || strings.Contains(drawn, a.out.Dim("-a")) {
+		t.Errorf("%q", drawn)
 	}
 }
 

@@ -174,8 +174,11 @@ func open(path string, flags int) (*os.File, syscall.Stat_t, error) {
 		_ = syscall.Close(fd)
 		return nil, st, err
 	}
-	// By its whole name: where the kernel does not tell what an entry is, listing a folder looks its entries up by theirs.
-	return os.NewFile(uintptr(fd), path), st, nil
+	name := filepath.Base(path)
+	if flags&syscall.O_DIRECTORY != 0 {
+		name = path // where the kernel does not tell what an entry is, listing a folder looks it up by its whole name
+	}
+	return os.NewFile(uintptr(fd), name), st, nil
 }
 
 func isLink(path string) bool { return StampOf(path).Mode&syscall.S_IFMT == syscall.S_IFLNK }

@@ -57,9 +57,9 @@ type fakeAudit struct {
 	t       *testing.T
 	mu      sync.Mutex
 	records []*auditv1.Record
-	down    bool // refuses at once and says so
-	hung    bool // looks reachable and never answers
-	full    bool // and the spool is full
+	down    bool          // refuses at once and says so
+	hung    bool          // looks reachable and never answers
+	full    bool          // and the spool is full
 	gate    chan struct{} // answers when it is closed; entered is told of each that waits
 	entered chan struct{}
 }

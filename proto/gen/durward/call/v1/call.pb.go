@@ -214,7 +214,7 @@ type Proof_Purpose int32
 
 const (
 	Proof_PURPOSE_UNSPECIFIED Proof_Purpose = 0
-	// Opens a session: signs client, time and a random counter; session is empty.
+	// Opens a session: signs client, time, a random counter, and the agent and sender that OpenSession names; session is empty.
 	Proof_PURPOSE_OPEN Proof_Purpose = 1
 	// Renews the session's permits.
 	Proof_PURPOSE_RENEW Proof_Purpose = 2
@@ -839,7 +839,7 @@ func (x *Permit) GetExpiresAt() *timestamppb.Timestamp {
 
 // Proof is a key-bound client's signature over {session, purpose, tool, arguments digest, counter, time}, checked by the
 // vault. The signature is Ed25519 over "durward.proof.v1\0" + the RFC 8785 form of
-// {"arguments_digest","client","counter","purpose","session","time","tool"}. Members that the purpose has no use for are
+// {"agent","arguments_digest","client","counter","purpose","sender_room","sender_user","session","time","tool"}. Members that the purpose has no use for are
 // left out; client, counter, purpose and time are always there, the two numbers as strings.
 type Proof struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
