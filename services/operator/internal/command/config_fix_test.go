@@ -31,6 +31,27 @@ func entries(t *testing.T, folder string) []sink.Unattended {
 	return list
 }
 
+// TestARuleWithItsEntryIsNotWarnedAbout: a rule that lets a tool run is a half, unless the executor's list names the tool too.
+func TestARuleWithItsEntryIsNotWarnedAbout(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	folder := w.withClients(t)
+	const half = "also needs an entry in the executor's file"
+	if r := w.run("policy", "allow", "--client", "cursor", "--tool", "stop_service", "--service", "chat", "--yes"); r.code != exitOK {
+		t.Fatalf("allow ended with %d: %s", r.code, r.err)
+	}
+	if r := w.run("policy", "check"); strings.Contains(r.out+r.err, half) {
+		t.Errorf("with its entry: %s%s", r.out, r.err)
+	}
+	file := filepath.Join(folder, "executor.yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(read(t, file), "stop_service", "start_service")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.run("policy", "check"); !strings.Contains(r.out+r.err, half) {
+		t.Errorf("without its entry nothing is said: %s%s", r.out, r.err)
+	}
+}
+
 // TestAllowUntilEndsInBothFiles: the executor's entry ends with the rule, and another end replaces rule and entry.
 func TestAllowUntilEndsInBothFiles(t *testing.T) {
 	t.Parallel()

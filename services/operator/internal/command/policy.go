@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
+	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -168,6 +170,7 @@ func (a *app) checkPolicy(cfg home.Config, files []string) error {
 			known.Users = append(known.Users, c.User)
 		}
 	}
+	known.Unattended = unattendedTools(cfg.ExecutorConfig)
 	problems := policy.CheckKnown(sources, known)
 	type row struct {
 		File    string `json:"file"`
@@ -460,4 +463,27 @@ func (a *app) completeOwnRules(_ *cobra.Command, args []string, _ string) ([]str
 		}
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// unattendedTools are the tools that the executor's own list names; none where it cannot be read, which is for the executor to say.
+func unattendedTools(path string) []string {
+	var listed struct {
+		Unattended []any `yaml:"unattended"`
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil || yaml.Unmarshal(raw, &listed) != nil {
+		return nil
+	}
+	var names []string
+	for _, entry := range listed.Unattended {
+		switch e := entry.(type) {
+		case string:
+			names = append(names, e)
+		case map[string]any:
+			if name, ok := e["tool"].(string); ok {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }

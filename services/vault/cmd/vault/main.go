@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/process"
@@ -148,7 +149,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if err != nil {
 		return err
 	}
-	options.OnChange, options.Logger = changes.Changed, logger
+	options.OnChange, options.Logger = func(c security.Change) { changes.Changed(judged(c, registry)) }, logger
 	rules, err := security.Open(options)
 	if err != nil {
 		return fmt.Errorf("security configuration: %w", err)
@@ -244,4 +245,14 @@ func serve(ctx context.Context, s *settings.Settings, services *rpc.Server, vaul
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// judged has clients.yaml judged by who reads it: to the security configuration it is bytes.
+func judged(c security.Change, registry *clients.Registry) security.Change {
+	if c.File == settings.ClientsName && c.Problem == "" && c.After != "" {
+		if err := registry.Reload(); err != nil {
+			c.Problem = clean.Line(err.Error(), 300)
+		}
+	}
+	return c
 }

@@ -43,6 +43,9 @@ type Settings struct {
 	Development bool `yaml:"-"`
 }
 
+// ClientsName is what records and people call the clients file, wherever it lies.
+const ClientsName = "clients.yaml"
+
 // Sink is one process that acts.
 type Sink struct {
 	// Role is executor or egress.
@@ -107,7 +110,7 @@ func (s *Settings) Foreign() (*custody.Foreign, error) {
 func (s *Settings) Security() (security.Options, error) {
 	foreign, err := s.Foreign()
 	return security.Options{
-		Dir: s.SecurityDir, Also: map[string]string{"clients.yaml": s.ClientsFile}, Foreign: foreign,
+		Dir: s.SecurityDir, Also: map[string]string{ClientsName: s.ClientsFile}, Foreign: foreign,
 	}, err
 }
 
