@@ -485,9 +485,29 @@ func (a *app) vaultForChanges(ctx context.Context) (context.Context, changeVault
 }
 
 func (v changeVault) announce(ctx context.Context, signed *callv1.HumanStatement) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*askPatience)
-	defer cancel()
-	_, err := v.session.Vault.Policy.AnnounceChange(ctx, &vaultv1.AnnounceChangeRequest{Statement: signed})
+	return unhurried(ctx, func() error {
+		ctx, cancel := context.WithTimeout(ctx, 2*askPatience)
+		defer cancel()
+		_, err := v.session.Vault.Policy.AnnounceChange(ctx, &vaultv1.AnnounceChangeRequest{Statement: signed})
+		return err
+	})
+}
+
+// unhurried tries again, twice, what failed because nothing could be recorded: a person has signed by then, and a disk that is busy
+// for a moment is no reason to sign again. What was not recorded was not done, and its statement is not used up.
+func unhurried(ctx context.Context, try func() error) error {
+	err := try()
+	for range 2 {
+		if !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(askPatience):
+		}
+		err = try()
+	}
 	return err
 }
 

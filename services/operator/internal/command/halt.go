@@ -208,7 +208,10 @@ func (a *app) wake(ctx context.Context, s *session, yes bool) error {
 			return err
 		}
 		r := haltResult{Process: process.name}
-		if r.Epoch, err = process.send(signed); err != nil {
+		if err := unhurried(ctx, func() (err error) {
+			r.Epoch, err = process.send(signed)
+			return err
+		}); err != nil {
 			return err
 		}
 		r.OK = true
