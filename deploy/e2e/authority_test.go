@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -161,6 +162,13 @@ func TestPolicyAllow(t *testing.T) {
 	x.types("y\n")
 	x.waits("it is in force")
 	x.ends(0)
+	// The executor reads its own list again within a second; a call that comes before that is refused there.
+	harness.Eventually(t, "the executor has read its list", func() error {
+		if !strings.Contains(h.ReadFile("logs/executor.log"), "without a human's statement has changed") {
+			return errors.New("it has not said so")
+		}
+		return nil
+	})
 
 	done := soon(t, "ok", func() harness.Envelope {
 		e := switchTo(t, cursor, harness.NightMode)

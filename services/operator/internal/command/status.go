@@ -254,10 +254,8 @@ func (a *app) statusText(processes []processStatus, d deep, running home.Process
 		if p.Health == "ok" {
 			word = a.out.Green(p.Health)
 		}
-		detail := p.Problem
-		if detail == "" {
-			detail = d.detail(p.Role)
-		}
+		// Of a process that says that it is not well the rest is worth knowing all the more: that it is halted, say.
+		detail := strings.Join(slices.DeleteFunc([]string{p.Problem, d.detail(p.Role)}, func(s string) bool { return s == "" }), "; ")
 		rows = append(rows, []string{p.Role, word, detail})
 	}
 	a.out.Table([]string{"PROCESS", "HEALTH", "DETAIL"}, rows)
