@@ -218,24 +218,26 @@ func confirmsItself(w *world) (trials, effects int) {
 	return trials, effects
 }
 
-// panicUnderLoad halts vault and executor while eight callers carry approved calls out as fast as they can. Its effects are starts
-// that began when a second had passed since the panic.
+// panicUnderLoad halts vault and executor while eight callers carry approved calls out as fast as they can, and have more approved calls
+// in hand. Its effects are starts that began when a second had passed since the panic.
 func panicUnderLoad(w *world) (trials, effects int) {
 	const callers = 8
-	var grants []string
-	for range callers * 6 {
-		grants = append(grants, marshal(w.approved(w.open(), "start_service", spare)))
+	approved := func() (grants []string) {
+		for range callers {
+			grants = append(grants, marshal(w.approved(w.open(), "start_service", spare)))
+		}
+		return grants
 	}
+	before, after := approved(), approved()
 	w.arrange()
-	var stop atomic.Bool
+	var over, stop atomic.Bool
 	var load sync.WaitGroup
-	var next atomic.Int64
-	for range callers {
+	for i := range callers {
 		load.Go(func() {
 			for !stop.Load() {
-				i := next.Add(1) - 1
-				if i >= int64(len(grants)) {
-					i %= int64(len(grants))
+				grants := before
+				if over.Load() {
+					grants = after
 				}
 				_, _ = w.execute(w.gatewayExecutor, "start_service", spare, rpc.MetadataGrant, grants[i])
 				for _, pid := range w.pids(spare) {
@@ -247,14 +249,15 @@ func panicUnderLoad(w *world) (trials, effects int) {
 	time.Sleep(200 * time.Millisecond)
 	w.halt()
 	time.Sleep(time.Second)
-	after := w.starts()
+	began := w.starts()
+	over.Store(true)
 	for range 20 {
-		trials++
+		trials += callers
 		time.Sleep(50 * time.Millisecond)
 	}
 	stop.Store(true)
 	load.Wait()
-	effects = w.starts() - after
+	effects = w.starts() - began
 	w.resume()
 	return trials, effects
 }
