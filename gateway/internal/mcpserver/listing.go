@@ -16,25 +16,11 @@ import (
 // once: what a service, a step or a state is stands where the READ tool that shows it is, and is called an object or a string
 // elsewhere. The contract's own schemas, which approvals are bound to and arguments are checked against, are longer.
 
-// listedInput is a tool's input schema without the dialect, which is MCP's own, and without the patterns of ids: a model takes an id
-// from where its description says, and one that does not fit is refused by the contract.
+// listedInput is a tool's input schema without the dialect, which is MCP's own. The rest stays whole: what the list lets through, the
+// contract takes.
 func listedInput(schema map[string]any) map[string]any {
 	out := maps.Clone(schema)
 	delete(out, "$schema")
-	properties, _ := schema["properties"].(map[string]any)
-	if len(properties) == 0 {
-		return out
-	}
-	listed := map[string]any{}
-	for name, property := range properties {
-		if p, ok := property.(map[string]any); ok && p["pattern"] != nil && p["description"] != nil {
-			p = maps.Clone(p)
-			delete(p, "pattern")
-			property = p
-		}
-		listed[name] = property
-	}
-	out["properties"] = listed
 	return out
 }
 

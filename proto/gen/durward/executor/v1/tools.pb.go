@@ -2573,10 +2573,10 @@ const file_durward_executor_v1_tools_proto_rawDesc = "" +
 	"\vserved_name\x18\x02 \x01(\tB\x04\x80\xbc\x18\x01R\n" +
 	"servedName\x12\x1c\n" +
 	"\x06source\x18\x03 \x01(\tB\x04\x80\xbc\x18\x01R\x06source\x12D\n" +
-	"\bservices\x18\x04 \x03(\v2\".durward.executor.v1.ServiceDetailB\x04\x80\xbc\x18\x01R\bservices\"\xbc\x02\n" +
+	"\bservices\x18\x04 \x03(\v2\".durward.executor.v1.ServiceDetailB\x04\x80\xbc\x18\x01R\bservices\"\xb3\x02\n" +
 	"\x13SimulateModeRequest\x12x\n" +
-	"\amode_id\x18\x01 \x01(\tBZ\xbaH(\xc8\x01\x01r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$\x8a\xbc\x18#A mode's id, as list_modes shows it\x92\xbc\x18\x04ModeH\x00R\x06modeId\x88\x01\x01\x12\x86\x01\n" +
-	"\x13margin_mib_override\x18\x02 \x01(\rBQ\xbaH\x06*\x04\x18\x80\x80@\x8a\xbc\x18DSpare GPU memory to keep, for this call, within the operator's limitH\x01R\x11marginMibOverride\x88\x01\x01B\n" +
+	"\amode_id\x18\x01 \x01(\tBZ\xbaH(\xc8\x01\x01r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$\x8a\xbc\x18#A mode's id, as list_modes shows it\x92\xbc\x18\x04ModeH\x00R\x06modeId\x88\x01\x01\x12~\n" +
+	"\x13margin_mib_override\x18\x02 \x01(\rBI\xbaH\x06*\x04\x18\x80\x80@\x8a\xbc\x18<Spare MiB per GPU for this call, within the operator's limitH\x01R\x11marginMibOverride\x88\x01\x01B\n" +
 	"\n" +
 	"\b_mode_idB\x16\n" +
 	"\x14_margin_mib_override\"\x93\x01\n" +
@@ -2602,12 +2602,12 @@ const file_durward_executor_v1_tools_proto_rawDesc = "" +
 	"\x05steps\x18\x04 \x03(\v2\x1d.durward.executor.v1.PlanStepB\x04\x80\xbc\x18\x01R\x05steps\x12:\n" +
 	"\x04gpus\x18\x05 \x03(\v2 .durward.executor.v1.GpuForecastB\x04\x80\xbc\x18\x01R\x04gpus\x12%\n" +
 	"\vplan_digest\x18\x06 \x01(\tB\x04\x80\xbc\x18\x01R\n" +
-	"planDigest\"\xae\x03\n" +
+	"planDigest\"\xa5\x03\n" +
 	"\x11SwitchModeRequest\x12x\n" +
 	"\amode_id\x18\x01 \x01(\tBZ\xbaH(\xc8\x01\x01r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$\x8a\xbc\x18#A mode's id, as list_modes shows it\x92\xbc\x18\x04ModeH\x00R\x06modeId\x88\x01\x01\x12b\n" +
 	"\vplan_digest\x18\x02 \x01(\tB<\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{64}$\x8a\xbc\x18 The plan_digest of simulate_modeH\x01R\n" +
-	"planDigest\x88\x01\x01\x12\x86\x01\n" +
-	"\x13margin_mib_override\x18\x03 \x01(\rBQ\xbaH\x06*\x04\x18\x80\x80@\x8a\xbc\x18DSpare GPU memory to keep, for this call, within the operator's limitH\x02R\x11marginMibOverride\x88\x01\x01B\n" +
+	"planDigest\x88\x01\x01\x12~\n" +
+	"\x13margin_mib_override\x18\x03 \x01(\rBI\xbaH\x06*\x04\x18\x80\x80@\x8a\xbc\x18<Spare MiB per GPU for this call, within the operator's limitH\x02R\x11marginMibOverride\x88\x01\x01B\n" +
 	"\n" +
 	"\b_mode_idB\x0e\n" +
 	"\f_plan_digestB\x16\n" +
