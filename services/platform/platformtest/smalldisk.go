@@ -24,7 +24,7 @@ func SmallDisk(t *testing.T, bytes int64) string {
 		}
 		return dir
 	}
-	// #nosec G204 -- this very test again
+	// #nosec G204 G702 -- this very test again
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.timeout=2m")
 	cmd.Env = append(os.Environ(), smallDiskAt+"="+t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{
