@@ -63,14 +63,16 @@ func (a *app) runScreen(ctx context.Context, s *session, small bool) error {
 	if err != nil {
 		return err
 	}
-	program := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(a.streams.In), tea.WithOutput(a.streams.Out),
+	program := tea.NewProgram(model, tea.WithInput(a.streams.In), tea.WithOutput(a.streams.Out),
 		tea.WithoutSignalHandler(), tea.WithEnvironment(a.screenEnvironment()))
+	// Leaving is asked for: a program that its context kills closes the terminal's reader while it is being read.
+	defer context.AfterFunc(ctx, program.Quit)()
 	var following sync.WaitGroup
 	following.Go(func() { d.Follow(ctx, program.Send) })
 	_, err = program.Run()
 	cancel()
 	following.Wait()
-	if err != nil && !errors.Is(err, tea.ErrProgramKilled) && !errors.Is(err, context.Canceled) {
+	if err != nil {
 		return fmt.Errorf("screen: %w", err)
 	}
 	return nil
