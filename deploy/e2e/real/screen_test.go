@@ -3,6 +3,7 @@
 package real
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -161,7 +162,7 @@ func TestScreenInATerminal(t *testing.T) {
 			s.keys("q")
 			harness.Eventually(t, "the screen is left", func() error {
 				if exec.Command("tmux", "-S", s.socket, "has-session").Run() == nil {
-					return fmt.Errorf("it is still there:\n%s", s.text())
+					return errors.New("it is still there") // drawn no more: the server may end before it is asked for its screen
 				}
 				return nil
 			})
