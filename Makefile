@@ -16,14 +16,16 @@ race: ## the unit tests under the race detector (needs a C compiler)
 	@scripts/race.sh
 drill: ## attacks: hostile gateway, vault and agent, each with its negative control
 	@scripts/drill.sh
-soak: ## the switch drill 20 times over: kill -9 at every step of a switch, every step failing, two agents at once
+soak: ## 30 min of fuzzing of the model readers; the switch drill 20 times over: kill -9 and failure at every step, two agents at once
 	@scripts/soak.sh
 hostile: ## hostile strings and 100,000 mutants through everything that takes a string (CORPORA=DIR adds more)
 	@scripts/hostile.sh
+vram-report: ## published figures of GPU memory beside the estimates, with sources; fails beyond 3 %
+	@scripts/vram-report.sh
 bench: ## benchmarks as ratios to named baselines, in one run
 	@scripts/bench.sh
-fuzz: ## each fuzz target for FUZZTIME (10s)
-	@scripts/fuzz.sh
+fuzz: ## each fuzz target for FUZZTIME (10s), or those of the folders in FUZZ
+	@scripts/fuzz.sh $(FUZZ)
 lint: ## contract, generated code, modules apart, golangci-lint
 	@scripts/lint.sh
 generate: ## generated code from proto/ and the tables of SECURITY.md
@@ -33,4 +35,4 @@ build: ## binaries into bin/
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real conformance race drill soak hostile bench fuzz lint generate build clean
+.PHONY: help run test real conformance race drill soak hostile vram-report bench fuzz lint generate build clean

@@ -10,7 +10,8 @@ ldflags="-s -w -X main.version=$version"
 # GOFLAGS of whoever builds, from the environment or `go env -w`, could add build tags, and with them what no product carries.
 export GOFLAGS=-mod=readonly
 CGO_ENABLED=0 go build -buildvcs=false -ldflags "$ldflags" -o "$out/" \
-  ./gateway/cmd/... ./services/audit/cmd/... ./services/vault/cmd/... ./services/executor/cmd/... ./services/operator/cmd/...
+  ./gateway/cmd/... ./services/audit/cmd/... ./services/vault/cmd/... ./services/executor/cmd/... ./services/operator/cmd/... \
+  ./services/inspector/cmd/...
 
 nvml=${NVML:-auto}
 cc=$(go env CC)

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for FUZZTIME each (10s unless told); crashes are written to testdata/ and fail.
+# Runs every fuzz target for FUZZTIME each (10s unless told); crashes are written to testdata/ and fail. Arguments are folders:
+# `FUZZTIME=60s scripts/fuzz.sh services/inspector` runs those below it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 time=${FUZZTIME:-10s}
-grep -rlE '^func Fuzz' --include='*_test.go' services gateway | while read -r file; do
+[ $# -gt 0 ] || set -- services gateway
+grep -rlE '^func Fuzz' --include='*_test.go' "$@" | while read -r file; do
   dir=$(dirname "$file")
   grep -oE '^func Fuzz[A-Za-z0-9_]+' "$file" | cut -c6- | while read -r target; do
     echo "fuzz: $dir $target $time"

@@ -64,6 +64,7 @@ var programs = []string{
 	"./services/executor/cmd/durward-demo",
 	"./services/audit/cmd/audit",
 	"./services/operator/cmd/durward",
+	"./services/inspector/cmd/durward-inspect",
 }
 
 // helpers are the packages of programs for tests alone: a stand-in for a model server, and one for nvidia-smi.

@@ -14,6 +14,7 @@ import (
 
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/model"
 )
 
 // Names of the drivers that a service may use.
@@ -74,6 +75,8 @@ type Model struct {
 	// Source alone.
 	File   string `yaml:"file" json:"file,omitempty"`
 	Source string `yaml:"source" json:"source,omitempty"`
+	// Card is what decides how much memory the model takes, for estimates. nil: it is read from File, if that is given.
+	Card *model.Card `yaml:"card" json:"card,omitempty"`
 }
 
 // Health says how to find out whether a service answers (SEC-H1..H5).

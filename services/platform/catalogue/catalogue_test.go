@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/model"
 )
 
 // host is a made-up one: programs in dir, users demo, root and the executor's own.
@@ -85,6 +86,9 @@ func TestBadCataloguesAreRefusedWithTheirPlace(t *testing.T) {
 	null := func(lines string) string {
 		return "version: 1\nservices:\n  - {id: a, driver: \"null\"}\n  - {id: b, driver: \"null\"}\n" + lines
 	}
+	card := func(text string) string {
+		return "version: 1\nmodels:\n  - id: a\n    served_name: a\n    card: " + text + "\n"
+	}
 	unit := func(name string) string {
 		return "version: 1\nservices:\n  - {id: u, driver: systemd, unit: " + name + "}\n"
 	}
@@ -122,6 +126,23 @@ func TestBadCataloguesAreRefusedWithTheirPlace(t *testing.T) {
 		{name: "a simulated GPU with a uuid", text: with("name: G", "name: G, uuid: GPU-1"), at: "3:31", what: "no uuid"},
 		{name: "a uuid that is none", text: "version: 1\ngpus: [{index: 0, uuid: GPU-1}]\n", at: "2:25", what: "nvidia-smi -L"},
 		{name: "real and simulated GPUs", text: with("services:", "  - {index: 1}\nservices:"), at: "4:5", what: "all simulated or all real"},
+		{name: "memory beyond all bounds", text: entry("    gpus: [0]\n    vram_mib: 16777217\n"), at: "11:15", what: "at most 16777216"},
+		{name: "memory beyond 32 bits", text: entry("    gpus: [0]\n    vram_mib: 4294967297\n"), at: "11:15", what: "out of range"},
+		{name: "negative memory", text: entry("    gpus: [0]\n    vram_mib: -1\n"), at: "11:15", what: "out of range"},
+		{name: "half a MiB", text: entry("    gpus: [0]\n    vram_mib: 0.5\n"), at: "11:15", what: "whole number"},
+		{name: "negative memory asleep", text: entry("    gpus: [0]\n    vram_mib: 9\n    sleep: vllm-l1\n    sleep_mib: -1\n"), at: "13:16", what: "out of range"},
+		{name: "a GPU with negative memory", text: with("memory_mib: 9", "memory_mib: -9"), at: "3:37", what: "out of range"},
+		{name: "an unknown key of a model", text: "version: 1\nmodels: [{id: a, weights: 1}]\n", at: "2:18", what: "unknown key"},
+		{name: "an unknown key of a card", text: card("{weights_mib: 1, layrs: []}"), at: "5:28", what: `did you mean "layers"`},
+		{name: "an unknown key of a layer", text: card("{weights_mib: 1, layers: [{count: 1, kind: full, kv_heads: 8, key_dim: 9, dim: 5}]}"), at: "5:85", what: "unknown key"},
+		{name: "an unknown key of a GPU", text: "version: 1\ngpus: [{index: 0, memory: 1}]\n", at: "2:19", what: "unknown key"},
+		{name: "an unknown key of a mode", text: "version: 1\nmodes: [{id: a, include: 1}]\n", at: "2:17", what: "unknown key"},
+		{name: "a card without weights", text: card("{hidden: 1}"), at: "5:11", what: "weights_mib must be"},
+		{name: "a card of too much", text: card("{weights_mib: 16777217}"), at: "5:25", what: "weights_mib must be"},
+		{name: "a card with negative weights", text: card("{weights_mib: -1}"), at: "5:25", what: "out of range"},
+		{name: "a card with layers of no kind", text: card("{weights_mib: 1, layers: [{count: 1, kind: dense}]}"), at: "5:54", what: "kind must be"},
+		{name: "a card with a million layers", text: card("{weights_mib: 1, layers: [{count: 1000000, kind: full, kv_heads: 8, key_dim: 8}]}"), at: "5:45", what: "at most 4096 layers"},
+		{name: "a card of a window that is missing", text: card("{weights_mib: 1, layers: [{count: 1, kind: sliding, kv_heads: 8, key_dim: 8}]}"), at: "5:37", what: "need window"},
 		{name: "memory on no GPU", text: entry("    vram_mib: 9\n"), at: "10:15", what: "needs gpus"},
 		{name: "a model's file with dots", text: "version: 1\nmodels: [{id: a, file: /srv/../etc/shadow}]\n", at: "2:24", what: "absolute path"},
 		{name: "everybody's address", text: with("[serve]", "[serve, --host, 0.0.0.0]"), at: "7:27", what: "not loopback"},
@@ -174,6 +195,10 @@ func TestBadCataloguesAreRefusedWithTheirPlace(t *testing.T) {
 		{name: "a credential's value", text: entry("    credentials: [\"sk-abc DEF\"]\n"), at: "10:19", what: "never written here"},
 		{name: "extra_config with an unknown key", text: entry("    extra_config: {extra_args: --trust-remote-code}\n"), at: "10:32", what: "extra_config knows"},
 		{name: "extra_config with an option", text: entry("    extra_config: {context_size: --help}\n"), at: "10:34", what: "does not look like"},
+		{name: "extra_config with a switch in YAML's words", text: entry("    extra_config: {fit: true}\n"), at: "10:25", what: "does not look like"},
+		{name: "extra_config with a type that is an option", text: entry("    extra_config: {kv_cache_dtype_v: --help}\n"), at: "10:38", what: "does not look like"},
+		{name: "extra_config with negative layers", text: entry("    extra_config: {gpu_layers: -1}\n"), at: "10:32", what: "does not look like"},
+		{name: "extra_config with more bytes than memory", text: entry("    extra_config: {kv_cache_memory_bytes: 1000000000000000}\n"), at: "10:43", what: "does not look like"},
 		{name: "extra_config with a list", text: entry("    extra_config: {context_size: [1]}\n"), what: "does not look like"},
 		{name: "depends on a stranger", text: entry("    depends_on: [chta]\n"), at: "10:18", what: "did you mean \"chat\""},
 		{name: "depends on itself", text: entry("    depends_on: [chat]\n"), at: "10:18", what: "on itself"},
@@ -242,7 +267,25 @@ gpus:
   - {index: 0, uuid: GPU-00000000-1111-2222-3333-444444444444, name: "One"}
   - {index: 1}
 models:
-  - {id: org/big, served_name: big, file: /srv/models/big, source: "hf:org/big"}
+  - id: org/big
+    served_name: big
+    file: /srv/models/big
+    source: "hf:org/big"
+    card:
+      architecture: Gemma3ForCausalLM
+      weights_mib: 52325
+      host_weights_mib: 2688
+      context: 131072
+      hidden: 5376
+      feed_forward: 21504
+      heads: 32
+      vocabulary: 262208
+      layers:
+        - {count: 52, kind: sliding, kv_heads: 16, key_dim: 128, value_dim: 128, window: 1024}
+        - {count: 10, kind: full, kv_heads: 16, key_dim: 128, value_dim: 128}
+        - {count: 1, kind: recurrent, state_bytes: 2195456}
+        - {count: 1, kind: latent, kv_heads: 1, key_dim: 576}
+        - {count: 1, kind: full, shared: true}
 containers: {mounts: [/srv/models], environment: [VLLM_USE_V1]}
 services:
   - id: chat
@@ -261,7 +304,20 @@ services:
     restart: {max: 3}
     network: loopback
     credentials: [hf-token]
-    extra_config: {engine: vllm, context_size: 32768, gpu_memory_utilization: 0.92}
+    extra_config:
+      engine: vllm
+      context_size: 32768
+      gpu_memory_utilization: 0.92
+      kv_cache_dtype_k: fp8
+      kv_cache_dtype_v: q8_0
+      kv_cache_memory_bytes: 17179869184
+      kv_unified: on
+      batch_size: 8192
+      micro_batch_size: 512
+      gpu_layers: 0
+      flash_attention: off
+      fit: "on"
+      fit_target_mib: 1024
     start_timeout_s: 1800
   - id: embed
     driver: docker
@@ -288,15 +344,37 @@ modes:
 	if diff := cmp.Diff(&Service{
 		ID: "chat", Name: "chat", Driver: "systemd", Unit: "vllm@chat.service", Port: 8001, BaseURL: "http://127.0.0.1:8001/v1", OpenAI: true,
 		Health: &Health{Path: "/ping", TimeoutS: 2, IntervalS: 5, UnhealthyAfter: 2, HealthyAfter: 2, ContentType: "application/json"},
-		Model:  &Model{ID: "org/big", ServedName: "big", File: "/srv/models/big", Source: "hf:org/big"}, VRAMMiB: 40000, GPUs: []uint32{0, 1},
+		Model: &Model{ID: "org/big", ServedName: "big", File: "/srv/models/big", Source: "hf:org/big", Card: &model.Card{
+			Architecture: "Gemma3ForCausalLM", WeightsMiB: 52325, HostWeightsMiB: 2688, Context: 131072, Hidden: 5376, FeedForward: 21504, Heads: 32, Vocabulary: 262208,
+			Layers: []model.Layers{
+				{Count: 52, Kind: model.Sliding, KVHeads: 16, KeyDim: 128, ValueDim: 128, Window: 1024},
+				{Count: 10, Kind: model.Full, KVHeads: 16, KeyDim: 128, ValueDim: 128},
+				{Count: 1, Kind: model.Recurrent, StateBytes: 2195456},
+				{Count: 1, Kind: model.Latent, KVHeads: 1, KeyDim: 576},
+				{Count: 1, Kind: model.Full, Shared: true},
+			}}}, VRAMMiB: 40000, GPUs: []uint32{0, 1},
 		Sleep: SleepVLLM2, SleepMiB: 2000, MinResidenceS: 600, Idle: &Idle{Action: "sleep", AfterS: 900}, Restart: Restart{Max: 3, WithinS: 600},
 		Network: NetworkLoopback, Credentials: []string{"hf-token"},
-		ExtraConfig:   map[string]string{"engine": "vllm", "context_size": "32768", "gpu_memory_utilization": "0.92"},
+		ExtraConfig: map[string]string{"engine": "vllm", "context_size": "32768", "gpu_memory_utilization": "0.92", "kv_cache_dtype_k": "fp8", "kv_cache_dtype_v": "q8_0",
+			"kv_cache_memory_bytes": "17179869184", "kv_unified": "on", "batch_size": "8192", "micro_batch_size": "512", "gpu_layers": "0", "flash_attention": "off",
+			"fit": "on", "fit_target_mib": "1024"},
 		StartTimeoutS: 1800, StallTimeoutS: 300, StopTimeoutS: 10, LogMaxBytes: 10 << 20,
 	}, chat); diff != "" {
 		t.Errorf("chat (-want +got):\n%s", diff)
 	}
 	embed, _ := c.Lookup("embed")
+	// What an approver signs says the card as well, and is read as it was written.
+	raw, err := chat.Subject("sha256:aa")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := ReadSubject(raw)
+	if diff := cmp.Diff(chat, again); err != nil || diff != "" {
+		t.Errorf("read again: %v\n%s", err, diff)
+	}
+	if line := again.Describe(c.GPUs); line != "unit vllm@chat.service, port 8001, GPU 0, GPU 1, 40000 MiB declared" {
+		t.Errorf("it is described as %s", line)
+	}
 	if diff := cmp.Diff(&Container{
 		Image: "registry.example:5000/org/tei@sha256:" + digest, User: "1000:1000", Port: 80, Command: []string{"--host", "0.0.0.0"},
 		Mounts: []Mount{{Source: "/srv/models/embed", Target: "/data"}}, Tmpfs: []string{"/tmp"}, GPUAccess: "device-request",

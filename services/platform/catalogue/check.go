@@ -1,6 +1,7 @@
 package catalogue
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/model"
 )
 
 // Bounds of a catalogue.
@@ -156,6 +158,18 @@ func (c *checker) model(at spot, m *Model) *problem {
 		return wrong(at.in(".served_name"), "served_name holds nothing that can be shown")
 	}
 	m.Source = clean.Line(m.Source, 256)
+	return card(at.in(".card"), m.Card)
+}
+
+// card checks what a human says of a model. The check itself is package model's, for cards that were read from files as well.
+func card(at spot, c *model.Card) *problem {
+	if c == nil {
+		return nil
+	}
+	var p *model.Problem
+	if err := c.Check(); errors.As(err, &p) {
+		return wrong(at.in(".%s", p.Key), "%s", p.What)
+	}
 	return nil
 }
 

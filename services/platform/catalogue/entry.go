@@ -317,6 +317,17 @@ var extraKeys = map[string]*regexp.Regexp{
 	"dtype":                  regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
 	"kv_cache_dtype":         regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
 	"quantization":           regexp.MustCompile(`\A[A-Za-z][A-Za-z0-9_]{0,31}\z`),
+	// What an estimate needs to know where the command line is not in the catalogue (a unit's, an adopted container's).
+	"kv_cache_dtype_k":      regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
+	"kv_cache_dtype_v":      regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
+	"kv_cache_memory_bytes": regexp.MustCompile(`\A[1-9][0-9]{0,13}\z`),
+	"kv_unified":            regexp.MustCompile(`\A(on|off)\z`),
+	"batch_size":            regexp.MustCompile(`\A[1-9][0-9]{0,5}\z`),
+	"micro_batch_size":      regexp.MustCompile(`\A[1-9][0-9]{0,5}\z`),
+	"gpu_layers":            regexp.MustCompile(`\A(0|[1-9][0-9]{0,3})\z`),
+	"flash_attention":       regexp.MustCompile(`\A(on|off)\z`),
+	"fit":                   regexp.MustCompile(`\A(on|off)\z`),
+	"fit_target_mib":        regexp.MustCompile(`\A[1-9][0-9]{0,5}\z`),
 }
 
 func extraConfig(at spot, in *service, out *Service) *problem {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -149,8 +150,24 @@ func checkSingular(fd protoreflect.FieldDescriptor, value any, path string) erro
 		if !ok || !wholeNumber(string(number)) {
 			return invalid(path, "%s must be a whole number", subject(path))
 		}
+		if !inRange(fd.Kind(), string(number)) {
+			return invalid(path, "%s is out of range", subject(path))
+		}
 	}
 	return nil
+}
+
+// inRange reports whether a field of that kind, 32 bits wide, can hold a whole number.
+func inRange(kind protoreflect.Kind, number string) bool {
+	whole, _, _ := strings.Cut(number, ".")
+	var err error
+	switch kind {
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		_, err = strconv.ParseUint(whole, 10, 32)
+	default:
+		_, err = strconv.ParseInt(whole, 10, 32)
+	}
+	return err == nil
 }
 
 // wholeNumber reports whether s is a whole number without an exponent. A fraction of zeros counts, as it does in JSON Schema,

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cedar-policy/cedar-go/types"
@@ -154,6 +155,9 @@ func plain(r *rule, text string) string {
 		if name := strings.TrimPrefix(m[1], "arguments."); asksFor(r, name) {
 			return fmt.Sprintf(`%s is no argument of %s; write "context.arguments has %s &&" before it`, name, toolWord(m[2]), name)
 		}
+		if argument := keyed(r, m[1]); argument != "" {
+			return fmt.Sprintf(`%s need not have the key %s; write "context.arguments.%s has %s &&" before it`, argument, m[1], argument, cedarKey(m[1]))
+		}
 		return fmt.Sprintf("the context of %s has no %s", toolWord(m[2]), m[1])
 	}
 	if m := unsafe.FindStringSubmatch(text); m != nil {
@@ -161,6 +165,29 @@ func plain(r *rule, text string) string {
 		return fmt.Sprintf(`a call need not have the argument %s; write "context.arguments has %s &&" before it`, name, name)
 	}
 	return text
+}
+
+// keyed names the argument that is a map and of which a rule looks at that key, or nothing.
+func keyed(r *rule, key string) string {
+	for _, t := range contract.Tools() {
+		fields := t.Method.Input().Fields()
+		for i := range fields.Len() {
+			if name := string(fields.Get(i).Name()); fields.Get(i).IsMap() && asksFor(r, name+"."+key) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+var cedarWord = regexp.MustCompile(`\A[A-Za-z_][A-Za-z0-9_]*\z`)
+
+// cedarKey writes a record's key as rules do: qwen, "qwen3-32b".
+func cedarKey(key string) string {
+	if cedarWord.MatchString(key) {
+		return key
+	}
+	return strconv.Quote(key)
 }
 
 // asksFor reports whether a rule looks at the argument.

@@ -13,6 +13,7 @@ import (
 
 func TestCheck(t *testing.T) {
 	const head = `@id("x") permit (principal, action == Action::"call:switch_mode", resource)`
+	const look = `@id("x") forbid (principal, action == Action::"call:simulate_mode", resource)`
 	others := 0
 	for _, tool := range contract.Tools() {
 		if tool.ResourceArgument != "mode_id" {
@@ -38,11 +39,17 @@ func TestCheck(t *testing.T) {
 		{"another type", head + ` when { context.tier };`, []string{"1:1: x: unexpected type: expected Bool but saw String"}},
 		{"types that never are equal", head + ` when { context.tier == 3 };`, []string{"1:1: x: the types Long and String are not compatible"}},
 		{"an argument of some tools", `@id("x") permit (principal, action in Action::"call", resource) when { context.arguments.mode_id == "x" };`, []string{
+			`1:1: x: a call need not have the argument mode_id; write "context.arguments has mode_id &&" before it`, // simulate_mode's
 			`1:1: x: mode_id is no argument of gpu_status; write "context.arguments has mode_id &&" before it`,
 			`1:1: x: mode_id is no argument of list_models; write "context.arguments has mode_id &&" before it`,
-			`1:1: x: mode_id is no argument of list_modes; write "context.arguments has mode_id &&" before it`,
-			fmt.Sprintf("1:1: x: %d more like it", others-3),
+			fmt.Sprintf("1:1: x: %d more like it", others-2),
 		}},
+		{"a list for a word", look + ` when { context.arguments has start && context.arguments.start == "chat" };`, []string{"1:1: x: the types String and Set<String> are not compatible"}},
+		{"a word of a list for a number", look + ` when { context.arguments has start && context.arguments.start.contains(3) };`, []string{"1:1: x: the types Long and String are not compatible"}},
+		{"a key of a map", look + ` when { context.arguments has context_overrides && context.arguments.context_overrides.chat > 8192 };`, []string{`1:1: x: context_overrides need not have the key chat; write "context.arguments.context_overrides has chat &&" before it`}},
+		{"a key of a map that is no word", look + ` when { context.arguments has context_overrides && context.arguments.context_overrides["qwen3-32b"] > 8192 };`,
+			[]string{`1:1: x: context_overrides need not have the key qwen3-32b; write "context.arguments.context_overrides has "qwen3-32b" &&" before it`}},
+		{"a key of a map, asked for", look + ` when { context.arguments has context_overrides && context.arguments.context_overrides has chat && context.arguments.context_overrides.chat > 8192 };`, nil},
 		{"a forbid that forbids nothing", `@id("x") forbid (principal, action == Action::"call:swich_mode", resource);`,
 			[]string{`1:1: x can never match: there is no tool swich_mode; did you mean "switch_mode"?`}},
 		{"a forbid that a client walks around", `@id("x") forbid (principal == Client::"cursor", action, resource);`,
@@ -96,6 +103,7 @@ func TestCheck(t *testing.T) {
 		{"a change that the executor lists", `@id("x") permit (principal, action == Action::"callWithoutApproval:start_service", resource);`, nil},
 		{"a change that is forbidden", `@id("x") forbid (principal, action == Action::"callWithoutApproval:stop_service", resource);`, nil},
 		{"everything", head + ` when { principal in User::"alice" && context.tier == "DESTRUCTIVE" && context.arguments.mode_id like "c*" };`, nil},
+		{"a list and a map", look + ` when { context.arguments has start && context.arguments.start.containsAny(["chat", "embed"]) || context.arguments has context_overrides };`, nil},
 		{"an argument that some tools have", `@id("x") permit (principal, action in Action::"call", resource) when { context.arguments has mode_id && context.arguments.mode_id == "x" };`, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -118,7 +118,8 @@ func required(t contract.Tool) []string {
 func fieldType(fd protoreflect.FieldDescriptor) resolved.IsType {
 	switch {
 	case fd.IsMap():
-		// Cedar's records have no open keys: a rule can ask whether there are any arguments of this name, and no more.
+		// Cedar's records have no open keys. A rule says "has KEY" before it looks at one, which the engine answers by the call's own
+		// record; what follows is not type-checked.
 		return resolved.RecordType{}
 	case fd.IsList():
 		return resolved.SetType{Element: singular(fd)}

@@ -44,7 +44,7 @@ func newImage(t *testing.T) *image {
 	m.public = public
 	m.write("etc/passwd", fmt.Sprintf("root:x:0:0::/root:/bin/sh\nalice:x:%d:%d::/home/alice:/bin/sh\n", os.Getuid(), os.Getgid()))
 	m.write("etc/group", "root:x:0:\ndocker:x:64001:\n")
-	for _, name := range append(home.Roles(), "durward") {
+	for _, name := range append(home.Roles(), "durward", "durward-inspect") {
 		m.must(os.WriteFile(filepath.Join(m.programs, name), []byte("program "+name), 0o755))
 	}
 	return m

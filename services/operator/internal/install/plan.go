@@ -203,7 +203,7 @@ func (p *Plan) programs() error {
 		return fmt.Errorf("everybody may write to %s, the folder of the programs", p.opts.Programs)
 	}
 	p.folder(programs, owner{}, 0o755)
-	for _, name := range append(home.Roles(), "durward") {
+	for _, name := range append(home.Roles(), "durward", "durward-inspect") {
 		if err := p.program(filepath.Join(p.opts.Programs, name), programs+"/"+name); err != nil {
 			return err
 		}

@@ -147,6 +147,72 @@ func (PlanAction) EnumDescriptor() ([]byte, []int) {
 	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{1}
 }
 
+type ChangeKind int32
+
+const (
+	ChangeKind_CHANGE_KIND_UNSPECIFIED ChangeKind = 0
+	// It runs on, though the mode does not name it.
+	ChangeKind_CHANGE_KIND_KEEP  ChangeKind = 1
+	ChangeKind_CHANGE_KIND_SLEEP ChangeKind = 2
+	ChangeKind_CHANGE_KIND_STOP  ChangeKind = 3
+	// The rest takes a human's change of the catalogue.
+	ChangeKind_CHANGE_KIND_CONTEXT     ChangeKind = 4
+	ChangeKind_CHANGE_KIND_UTILISATION ChangeKind = 5
+	ChangeKind_CHANGE_KIND_GPU         ChangeKind = 6
+	ChangeKind_CHANGE_KIND_SPLIT       ChangeKind = 7
+)
+
+// Enum value maps for ChangeKind.
+var (
+	ChangeKind_name = map[int32]string{
+		0: "CHANGE_KIND_UNSPECIFIED",
+		1: "CHANGE_KIND_KEEP",
+		2: "CHANGE_KIND_SLEEP",
+		3: "CHANGE_KIND_STOP",
+		4: "CHANGE_KIND_CONTEXT",
+		5: "CHANGE_KIND_UTILISATION",
+		6: "CHANGE_KIND_GPU",
+		7: "CHANGE_KIND_SPLIT",
+	}
+	ChangeKind_value = map[string]int32{
+		"CHANGE_KIND_UNSPECIFIED": 0,
+		"CHANGE_KIND_KEEP":        1,
+		"CHANGE_KIND_SLEEP":       2,
+		"CHANGE_KIND_STOP":        3,
+		"CHANGE_KIND_CONTEXT":     4,
+		"CHANGE_KIND_UTILISATION": 5,
+		"CHANGE_KIND_GPU":         6,
+		"CHANGE_KIND_SPLIT":       7,
+	}
+)
+
+func (x ChangeKind) Enum() *ChangeKind {
+	p := new(ChangeKind)
+	*p = x
+	return p
+}
+
+func (x ChangeKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ChangeKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_durward_executor_v1_tools_proto_enumTypes[2].Descriptor()
+}
+
+func (ChangeKind) Type() protoreflect.EnumType {
+	return &file_durward_executor_v1_tools_proto_enumTypes[2]
+}
+
+func (x ChangeKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ChangeKind.Descriptor instead.
+func (ChangeKind) EnumDescriptor() ([]byte, []int) {
+	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{2}
+}
+
 type SwitchOutcome int32
 
 const (
@@ -190,11 +256,11 @@ func (x SwitchOutcome) String() string {
 }
 
 func (SwitchOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_durward_executor_v1_tools_proto_enumTypes[2].Descriptor()
+	return file_durward_executor_v1_tools_proto_enumTypes[3].Descriptor()
 }
 
 func (SwitchOutcome) Type() protoreflect.EnumType {
-	return &file_durward_executor_v1_tools_proto_enumTypes[2]
+	return &file_durward_executor_v1_tools_proto_enumTypes[3]
 }
 
 func (x SwitchOutcome) Number() protoreflect.EnumNumber {
@@ -203,7 +269,7 @@ func (x SwitchOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SwitchOutcome.Descriptor instead.
 func (SwitchOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{2}
+	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{3}
 }
 
 type GpuStatusRequest struct {
@@ -1779,13 +1845,22 @@ func (x *ModelInfoResponse) GetServices() []*ServiceDetail {
 }
 
 type SimulateModeRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	ModeId *string                `protobuf:"bytes,1,opt,name=mode_id,json=modeId,proto3,oneof" json:"mode_id,omitempty"`
-	// MiB that stay free on each GPU beyond what services declare, for this call, instead of what the executor's file says; not less
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without a mode: what runs now, with start and stop.
+	ModeId *string `protobuf:"bytes,1,opt,name=mode_id,json=modeId,proto3,oneof" json:"mode_id,omitempty"`
+	// MiB that stay free on each GPU beyond what services need, for this call, instead of what the executor's file says; not less
 	// than that file allows.
 	MarginMibOverride *uint32 `protobuf:"varint,2,opt,name=margin_mib_override,json=marginMibOverride,proto3,oneof" json:"margin_mib_override,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Services that run as well.
+	Start []string `protobuf:"bytes,3,rep,name=start,proto3" json:"start,omitempty"`
+	// Services that do not run.
+	Stop []string `protobuf:"bytes,4,rep,name=stop,proto3" json:"stop,omitempty"`
+	// What if a service had another context length (SEC-V1c): tokens by service id.
+	ContextOverrides map[string]uint32 `protobuf:"bytes,5,rep,name=context_overrides,json=contextOverrides,proto3" json:"context_overrides,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// How many alternatives are looked for; 3 unless given.
+	Alternatives  *uint32 `protobuf:"varint,6,opt,name=alternatives,proto3,oneof" json:"alternatives,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SimulateModeRequest) Reset() {
@@ -1828,6 +1903,34 @@ func (x *SimulateModeRequest) GetModeId() string {
 func (x *SimulateModeRequest) GetMarginMibOverride() uint32 {
 	if x != nil && x.MarginMibOverride != nil {
 		return *x.MarginMibOverride
+	}
+	return 0
+}
+
+func (x *SimulateModeRequest) GetStart() []string {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *SimulateModeRequest) GetStop() []string {
+	if x != nil {
+		return x.Stop
+	}
+	return nil
+}
+
+func (x *SimulateModeRequest) GetContextOverrides() map[string]uint32 {
+	if x != nil {
+		return x.ContextOverrides
+	}
+	return nil
+}
+
+func (x *SimulateModeRequest) GetAlternatives() uint32 {
+	if x != nil && x.Alternatives != nil {
+		return *x.Alternatives
 	}
 	return 0
 }
@@ -1905,7 +2008,7 @@ type GpuForecast struct {
 	// Used by programs that are no service of this host.
 	ForeignMib uint32 `protobuf:"varint,5,opt,name=foreign_mib,json=foreignMib,proto3" json:"foreign_mib,omitempty"`
 	TotalMib   uint32 `protobuf:"varint,6,opt,name=total_mib,json=totalMib,proto3" json:"total_mib,omitempty"`
-	// "measured" or "declared": where now_mib comes from.
+	// Where the numbers come from, the weakest of them: "measured", "declared", "estimated" or "unknown".
 	Source        string `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1990,6 +2093,288 @@ func (x *GpuForecast) GetSource() string {
 	return ""
 }
 
+// ServiceNeed is what a service needs that is to run. Sizes are MiB, on all its GPUs together.
+type ServiceNeed struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ServiceId string                 `protobuf:"bytes,1,opt,name=service_id,json=serviceId,proto3" json:"service_id,omitempty"`
+	NeedMib   uint32                 `protobuf:"varint,2,opt,name=need_mib,json=needMib,proto3" json:"need_mib,omitempty"`
+	// "measured", "declared", "estimated" or "unknown".
+	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	// The context length that the number stands for, in tokens; 0: not known.
+	Context uint32 `protobuf:"varint,4,opt,name=context,proto3" json:"context,omitempty"`
+	// Of an engine that claims a share of the GPU (vLLM): how many tokens fit in its KV cache by the estimate; 0: not known.
+	KvTokens      uint32 `protobuf:"varint,5,opt,name=kv_tokens,json=kvTokens,proto3" json:"kv_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceNeed) Reset() {
+	*x = ServiceNeed{}
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceNeed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceNeed) ProtoMessage() {}
+
+func (x *ServiceNeed) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceNeed.ProtoReflect.Descriptor instead.
+func (*ServiceNeed) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ServiceNeed) GetServiceId() string {
+	if x != nil {
+		return x.ServiceId
+	}
+	return ""
+}
+
+func (x *ServiceNeed) GetNeedMib() uint32 {
+	if x != nil {
+		return x.NeedMib
+	}
+	return 0
+}
+
+func (x *ServiceNeed) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *ServiceNeed) GetContext() uint32 {
+	if x != nil {
+		return x.Context
+	}
+	return 0
+}
+
+func (x *ServiceNeed) GetKvTokens() uint32 {
+	if x != nil {
+		return x.KvTokens
+	}
+	return 0
+}
+
+// Change is one thing that an alternative does otherwise. from and to are what the catalogue would say: "32768", "0.90", "0,1".
+type Change struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          ChangeKind             `protobuf:"varint,1,opt,name=kind,proto3,enum=durward.executor.v1.ChangeKind" json:"kind,omitempty"`
+	ServiceId     string                 `protobuf:"bytes,2,opt,name=service_id,json=serviceId,proto3" json:"service_id,omitempty"`
+	From          string                 `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	To            string                 `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Change) Reset() {
+	*x = Change{}
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Change) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Change) ProtoMessage() {}
+
+func (x *Change) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Change.ProtoReflect.Descriptor instead.
+func (*Change) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Change) GetKind() ChangeKind {
+	if x != nil {
+		return x.Kind
+	}
+	return ChangeKind_CHANGE_KIND_UNSPECIFIED
+}
+
+func (x *Change) GetServiceId() string {
+	if x != nil {
+		return x.ServiceId
+	}
+	return ""
+}
+
+func (x *Change) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *Change) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+// Alternative is another way that fits. Nothing in it can be left out.
+type Alternative struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Changes []*Change              `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	Gpus    []*GpuForecast         `protobuf:"bytes,2,rep,name=gpus,proto3" json:"gpus,omitempty"`
+	// Hex; switch_mode takes it as it takes the plan's own. Empty where a human would have to change the catalogue, or no mode is asked for.
+	PlanDigest string `protobuf:"bytes,3,opt,name=plan_digest,json=planDigest,proto3" json:"plan_digest,omitempty"`
+	// What sleepers would take of the host's memory, in MiB.
+	HostMib uint32 `protobuf:"varint,4,opt,name=host_mib,json=hostMib,proto3" json:"host_mib,omitempty"`
+	// What it takes to be there, from earlier runs on this host; 0: not known.
+	ExpectedS     uint32 `protobuf:"varint,5,opt,name=expected_s,json=expectedS,proto3" json:"expected_s,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Alternative) Reset() {
+	*x = Alternative{}
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Alternative) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Alternative) ProtoMessage() {}
+
+func (x *Alternative) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Alternative.ProtoReflect.Descriptor instead.
+func (*Alternative) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *Alternative) GetChanges() []*Change {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *Alternative) GetGpus() []*GpuForecast {
+	if x != nil {
+		return x.Gpus
+	}
+	return nil
+}
+
+func (x *Alternative) GetPlanDigest() string {
+	if x != nil {
+		return x.PlanDigest
+	}
+	return ""
+}
+
+func (x *Alternative) GetHostMib() uint32 {
+	if x != nil {
+		return x.HostMib
+	}
+	return 0
+}
+
+func (x *Alternative) GetExpectedS() uint32 {
+	if x != nil {
+		return x.ExpectedS
+	}
+	return 0
+}
+
+// NextCall is a call that can be made as it stands.
+type NextCall struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tool          string                 `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	Arguments     map[string]string      `protobuf:"bytes,2,rep,name=arguments,proto3" json:"arguments,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NextCall) Reset() {
+	*x = NextCall{}
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NextCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NextCall) ProtoMessage() {}
+
+func (x *NextCall) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NextCall.ProtoReflect.Descriptor instead.
+func (*NextCall) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *NextCall) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *NextCall) GetArguments() map[string]string {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
 type SimulateModeResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	ModeId string                 `protobuf:"bytes,1,opt,name=mode_id,json=modeId,proto3" json:"mode_id,omitempty"`
@@ -1998,15 +2383,26 @@ type SimulateModeResponse struct {
 	Reason string         `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	Steps  []*PlanStep    `protobuf:"bytes,4,rep,name=steps,proto3" json:"steps,omitempty"`
 	Gpus   []*GpuForecast `protobuf:"bytes,5,rep,name=gpus,proto3" json:"gpus,omitempty"`
-	// Hex; what switch_mode takes. Empty where the mode cannot be switched to.
-	PlanDigest    string `protobuf:"bytes,6,opt,name=plan_digest,json=planDigest,proto3" json:"plan_digest,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Hex; what switch_mode takes. Empty where the mode cannot be switched to, or start, stop or context_overrides ask for what no mode is.
+	PlanDigest string `protobuf:"bytes,6,opt,name=plan_digest,json=planDigest,proto3" json:"plan_digest,omitempty"`
+	// What is to run, and what each needs.
+	Needs []*ServiceNeed `protobuf:"bytes,7,rep,name=needs,proto3" json:"needs,omitempty"`
+	// Other ways that fit, the least disruptive first.
+	Alternatives []*Alternative `protobuf:"bytes,8,rep,name=alternatives,proto3" json:"alternatives,omitempty"`
+	// The search for alternatives was ended before it had seen everything.
+	CutOff bool `protobuf:"varint,9,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"`
+	// The call that does this, or the first of those that do.
+	Next *NextCall `protobuf:"bytes,10,opt,name=next,proto3" json:"next,omitempty"`
+	// What sleepers and loaders take of the host's memory, and what is available of it now, in MiB.
+	HostMib          uint32 `protobuf:"varint,11,opt,name=host_mib,json=hostMib,proto3" json:"host_mib,omitempty"`
+	HostAvailableMib uint32 `protobuf:"varint,12,opt,name=host_available_mib,json=hostAvailableMib,proto3" json:"host_available_mib,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *SimulateModeResponse) Reset() {
 	*x = SimulateModeResponse{}
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[28]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2018,7 +2414,7 @@ func (x *SimulateModeResponse) String() string {
 func (*SimulateModeResponse) ProtoMessage() {}
 
 func (x *SimulateModeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[28]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2031,7 +2427,7 @@ func (x *SimulateModeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SimulateModeResponse.ProtoReflect.Descriptor instead.
 func (*SimulateModeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{28}
+	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SimulateModeResponse) GetModeId() string {
@@ -2076,6 +2472,48 @@ func (x *SimulateModeResponse) GetPlanDigest() string {
 	return ""
 }
 
+func (x *SimulateModeResponse) GetNeeds() []*ServiceNeed {
+	if x != nil {
+		return x.Needs
+	}
+	return nil
+}
+
+func (x *SimulateModeResponse) GetAlternatives() []*Alternative {
+	if x != nil {
+		return x.Alternatives
+	}
+	return nil
+}
+
+func (x *SimulateModeResponse) GetCutOff() bool {
+	if x != nil {
+		return x.CutOff
+	}
+	return false
+}
+
+func (x *SimulateModeResponse) GetNext() *NextCall {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *SimulateModeResponse) GetHostMib() uint32 {
+	if x != nil {
+		return x.HostMib
+	}
+	return 0
+}
+
+func (x *SimulateModeResponse) GetHostAvailableMib() uint32 {
+	if x != nil {
+		return x.HostAvailableMib
+	}
+	return 0
+}
+
 type SwitchModeRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	ModeId     *string                `protobuf:"bytes,1,opt,name=mode_id,json=modeId,proto3,oneof" json:"mode_id,omitempty"`
@@ -2089,7 +2527,7 @@ type SwitchModeRequest struct {
 
 func (x *SwitchModeRequest) Reset() {
 	*x = SwitchModeRequest{}
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[29]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2101,7 +2539,7 @@ func (x *SwitchModeRequest) String() string {
 func (*SwitchModeRequest) ProtoMessage() {}
 
 func (x *SwitchModeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[29]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2114,7 +2552,7 @@ func (x *SwitchModeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchModeRequest.ProtoReflect.Descriptor instead.
 func (*SwitchModeRequest) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{29}
+	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SwitchModeRequest) GetModeId() string {
@@ -2158,7 +2596,7 @@ type SwitchModeResponse struct {
 
 func (x *SwitchModeResponse) Reset() {
 	*x = SwitchModeResponse{}
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[30]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2608,7 @@ func (x *SwitchModeResponse) String() string {
 func (*SwitchModeResponse) ProtoMessage() {}
 
 func (x *SwitchModeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[30]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2621,7 @@ func (x *SwitchModeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchModeResponse.ProtoReflect.Descriptor instead.
 func (*SwitchModeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{30}
+	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SwitchModeResponse) GetModeId() string {
@@ -2251,7 +2689,7 @@ type SleepServiceRequest struct {
 
 func (x *SleepServiceRequest) Reset() {
 	*x = SleepServiceRequest{}
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[31]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2263,7 +2701,7 @@ func (x *SleepServiceRequest) String() string {
 func (*SleepServiceRequest) ProtoMessage() {}
 
 func (x *SleepServiceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[31]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2276,7 +2714,7 @@ func (x *SleepServiceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SleepServiceRequest.ProtoReflect.Descriptor instead.
 func (*SleepServiceRequest) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{31}
+	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SleepServiceRequest) GetServiceId() string {
@@ -2297,7 +2735,7 @@ type SleepServiceResponse struct {
 
 func (x *SleepServiceResponse) Reset() {
 	*x = SleepServiceResponse{}
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[32]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2747,7 @@ func (x *SleepServiceResponse) String() string {
 func (*SleepServiceResponse) ProtoMessage() {}
 
 func (x *SleepServiceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[32]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2760,7 @@ func (x *SleepServiceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SleepServiceResponse.ProtoReflect.Descriptor instead.
 func (*SleepServiceResponse) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{32}
+	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SleepServiceResponse) GetService() *ServiceDetail {
@@ -2348,7 +2786,7 @@ type WakeServiceRequest struct {
 
 func (x *WakeServiceRequest) Reset() {
 	*x = WakeServiceRequest{}
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[33]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2360,7 +2798,7 @@ func (x *WakeServiceRequest) String() string {
 func (*WakeServiceRequest) ProtoMessage() {}
 
 func (x *WakeServiceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[33]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2373,7 +2811,7 @@ func (x *WakeServiceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeServiceRequest.ProtoReflect.Descriptor instead.
 func (*WakeServiceRequest) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{33}
+	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WakeServiceRequest) GetServiceId() string {
@@ -2394,7 +2832,7 @@ type WakeServiceResponse struct {
 
 func (x *WakeServiceResponse) Reset() {
 	*x = WakeServiceResponse{}
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[34]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2406,7 +2844,7 @@ func (x *WakeServiceResponse) String() string {
 func (*WakeServiceResponse) ProtoMessage() {}
 
 func (x *WakeServiceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_tools_proto_msgTypes[34]
+	mi := &file_durward_executor_v1_tools_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2419,7 +2857,7 @@ func (x *WakeServiceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeServiceResponse.ProtoReflect.Descriptor instead.
 func (*WakeServiceResponse) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{34}
+	return file_durward_executor_v1_tools_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WakeServiceResponse) GetService() *ServiceDetail {
@@ -2573,13 +3011,22 @@ const file_durward_executor_v1_tools_proto_rawDesc = "" +
 	"\vserved_name\x18\x02 \x01(\tB\x04\x80\xbc\x18\x01R\n" +
 	"servedName\x12\x1c\n" +
 	"\x06source\x18\x03 \x01(\tB\x04\x80\xbc\x18\x01R\x06source\x12D\n" +
-	"\bservices\x18\x04 \x03(\v2\".durward.executor.v1.ServiceDetailB\x04\x80\xbc\x18\x01R\bservices\"\xb3\x02\n" +
-	"\x13SimulateModeRequest\x12x\n" +
-	"\amode_id\x18\x01 \x01(\tBZ\xbaH(\xc8\x01\x01r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$\x8a\xbc\x18#A mode's id, as list_modes shows it\x92\xbc\x18\x04ModeH\x00R\x06modeId\x88\x01\x01\x12~\n" +
-	"\x13margin_mib_override\x18\x02 \x01(\rBI\xbaH\x06*\x04\x18\x80\x80@\x8a\xbc\x18<Spare MiB per GPU for this call, within the operator's limitH\x01R\x11marginMibOverride\x88\x01\x01B\n" +
+	"\bservices\x18\x04 \x03(\v2\".durward.executor.v1.ServiceDetailB\x04\x80\xbc\x18\x01R\bservices\"\xe2\x05\n" +
+	"\x13SimulateModeRequest\x12N\n" +
+	"\amode_id\x18\x01 \x01(\tB0\xbaH%r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$\x92\xbc\x18\x04ModeH\x00R\x06modeId\x88\x01\x01\x12~\n" +
+	"\x13margin_mib_override\x18\x02 \x01(\rBI\xbaH\x06*\x04\x18\x80\x80@\x8a\xbc\x18<Spare MiB per GPU for this call, within the operator's limitH\x01R\x11marginMibOverride\x88\x01\x01\x12G\n" +
+	"\x05start\x18\x03 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$R\x05start\x12E\n" +
+	"\x04stop\x18\x04 \x03(\tB1\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$R\x04stop\x12\xbe\x01\n" +
+	"\x11context_overrides\x18\x05 \x03(\v2>.durward.executor.v1.SimulateModeRequest.ContextOverridesEntryBQ\xbaH6\x9a\x013\x10 \"%r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$*\b*\x06\x18\x80\x80\b(\x01\x8a\xbc\x18\x14Tokens by service_idR\x10contextOverrides\x120\n" +
+	"\falternatives\x18\x06 \x01(\rB\a\xbaH\x04*\x02\x18\n" +
+	"H\x02R\falternatives\x88\x01\x01\x1aC\n" +
+	"\x15ContextOverridesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01B\n" +
 	"\n" +
 	"\b_mode_idB\x16\n" +
-	"\x14_margin_mib_override\"\x93\x01\n" +
+	"\x14_margin_mib_overrideB\x0f\n" +
+	"\r_alternatives\"\x93\x01\n" +
 	"\bPlanStep\x12=\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x1f.durward.executor.v1.PlanActionB\x04\x80\xbc\x18\x01R\x06action\x12#\n" +
 	"\n" +
@@ -2594,7 +3041,34 @@ const file_durward_executor_v1_tools_proto_rawDesc = "" +
 	"\vforeign_mib\x18\x05 \x01(\rB\x04\x80\xbc\x18\x01R\n" +
 	"foreignMib\x12!\n" +
 	"\ttotal_mib\x18\x06 \x01(\rB\x04\x80\xbc\x18\x01R\btotalMib\x12\x1c\n" +
-	"\x06source\x18\a \x01(\tB\x04\x80\xbc\x18\x01R\x06source\"\x8b\x02\n" +
+	"\x06source\x18\a \x01(\tB\x04\x80\xbc\x18\x01R\x06source\"\xb4\x01\n" +
+	"\vServiceNeed\x12#\n" +
+	"\n" +
+	"service_id\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\tserviceId\x12\x1f\n" +
+	"\bneed_mib\x18\x02 \x01(\rB\x04\x80\xbc\x18\x01R\aneedMib\x12\x1c\n" +
+	"\x06source\x18\x03 \x01(\tB\x04\x80\xbc\x18\x01R\x06source\x12\x1e\n" +
+	"\acontext\x18\x04 \x01(\rB\x04\x80\xbc\x18\x01R\acontext\x12!\n" +
+	"\tkv_tokens\x18\x05 \x01(\rB\x04\x80\xbc\x18\x01R\bkvTokens\"\x98\x01\n" +
+	"\x06Change\x129\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1f.durward.executor.v1.ChangeKindB\x04\x80\xbc\x18\x01R\x04kind\x12#\n" +
+	"\n" +
+	"service_id\x18\x02 \x01(\tB\x04\x80\xbc\x18\x01R\tserviceId\x12\x18\n" +
+	"\x04from\x18\x03 \x01(\tB\x04\x80\xbc\x18\x01R\x04from\x12\x14\n" +
+	"\x02to\x18\x04 \x01(\tB\x04\x80\xbc\x18\x01R\x02to\"\xf3\x01\n" +
+	"\vAlternative\x12;\n" +
+	"\achanges\x18\x01 \x03(\v2\x1b.durward.executor.v1.ChangeB\x04\x80\xbc\x18\x01R\achanges\x12:\n" +
+	"\x04gpus\x18\x02 \x03(\v2 .durward.executor.v1.GpuForecastB\x04\x80\xbc\x18\x01R\x04gpus\x12%\n" +
+	"\vplan_digest\x18\x03 \x01(\tB\x04\x80\xbc\x18\x01R\n" +
+	"planDigest\x12\x1f\n" +
+	"\bhost_mib\x18\x04 \x01(\rB\x04\x80\xbc\x18\x01R\ahostMib\x12#\n" +
+	"\n" +
+	"expected_s\x18\x05 \x01(\rB\x04\x80\xbc\x18\x01R\texpectedS\"\xb4\x01\n" +
+	"\bNextCall\x12\x18\n" +
+	"\x04tool\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\x04tool\x12P\n" +
+	"\targuments\x18\x02 \x03(\v2,.durward.executor.v1.NextCall.ArgumentsEntryB\x04\x80\xbc\x18\x01R\targuments\x1a<\n" +
+	"\x0eArgumentsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc2\x04\n" +
 	"\x14SimulateModeResponse\x12\x1d\n" +
 	"\amode_id\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\x06modeId\x12\x18\n" +
 	"\x04fits\x18\x02 \x01(\bB\x04\x80\xbc\x18\x01R\x04fits\x12\x1c\n" +
@@ -2602,7 +3076,14 @@ const file_durward_executor_v1_tools_proto_rawDesc = "" +
 	"\x05steps\x18\x04 \x03(\v2\x1d.durward.executor.v1.PlanStepB\x04\x80\xbc\x18\x01R\x05steps\x12:\n" +
 	"\x04gpus\x18\x05 \x03(\v2 .durward.executor.v1.GpuForecastB\x04\x80\xbc\x18\x01R\x04gpus\x12%\n" +
 	"\vplan_digest\x18\x06 \x01(\tB\x04\x80\xbc\x18\x01R\n" +
-	"planDigest\"\xa5\x03\n" +
+	"planDigest\x12<\n" +
+	"\x05needs\x18\a \x03(\v2 .durward.executor.v1.ServiceNeedB\x04\x80\xbc\x18\x01R\x05needs\x12J\n" +
+	"\falternatives\x18\b \x03(\v2 .durward.executor.v1.AlternativeB\x04\x80\xbc\x18\x01R\falternatives\x12\x1d\n" +
+	"\acut_off\x18\t \x01(\bB\x04\x80\xbc\x18\x01R\x06cutOff\x127\n" +
+	"\x04next\x18\n" +
+	" \x01(\v2\x1d.durward.executor.v1.NextCallB\x04\x80\xbc\x18\x01R\x04next\x12\x1f\n" +
+	"\bhost_mib\x18\v \x01(\rB\x04\x80\xbc\x18\x01R\ahostMib\x122\n" +
+	"\x12host_available_mib\x18\f \x01(\rB\x04\x80\xbc\x18\x01R\x10hostAvailableMib\"\xa5\x03\n" +
 	"\x11SwitchModeRequest\x12x\n" +
 	"\amode_id\x18\x01 \x01(\tBZ\xbaH(\xc8\x01\x01r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$\x8a\xbc\x18#A mode's id, as list_modes shows it\x92\xbc\x18\x04ModeH\x00R\x06modeId\x88\x01\x01\x12b\n" +
 	"\vplan_digest\x18\x02 \x01(\tB<\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{64}$\x8a\xbc\x18 The plan_digest of simulate_modeH\x01R\n" +
@@ -2652,7 +3133,17 @@ const file_durward_executor_v1_tools_proto_rawDesc = "" +
 	"\x11PLAN_ACTION_SLEEP\x10\x01\x12\x14\n" +
 	"\x10PLAN_ACTION_STOP\x10\x02\x12\x15\n" +
 	"\x11PLAN_ACTION_START\x10\x03\x12\x14\n" +
-	"\x10PLAN_ACTION_WAKE\x10\x04*\xac\x01\n" +
+	"\x10PLAN_ACTION_WAKE\x10\x04*\xce\x01\n" +
+	"\n" +
+	"ChangeKind\x12\x1b\n" +
+	"\x17CHANGE_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10CHANGE_KIND_KEEP\x10\x01\x12\x15\n" +
+	"\x11CHANGE_KIND_SLEEP\x10\x02\x12\x14\n" +
+	"\x10CHANGE_KIND_STOP\x10\x03\x12\x17\n" +
+	"\x13CHANGE_KIND_CONTEXT\x10\x04\x12\x1b\n" +
+	"\x17CHANGE_KIND_UTILISATION\x10\x05\x12\x13\n" +
+	"\x0fCHANGE_KIND_GPU\x10\x06\x12\x15\n" +
+	"\x11CHANGE_KIND_SPLIT\x10\a*\xac\x01\n" +
 	"\rSwitchOutcome\x12\x1e\n" +
 	"\x1aSWITCH_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18SWITCH_OUTCOME_COMMITTED\x10\x01\x12\x1e\n" +
@@ -2708,100 +3199,115 @@ func file_durward_executor_v1_tools_proto_rawDescGZIP() []byte {
 	return file_durward_executor_v1_tools_proto_rawDescData
 }
 
-var file_durward_executor_v1_tools_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_durward_executor_v1_tools_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_durward_executor_v1_tools_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_durward_executor_v1_tools_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_durward_executor_v1_tools_proto_goTypes = []any{
 	(ServiceState)(0),            // 0: durward.executor.v1.ServiceState
 	(PlanAction)(0),              // 1: durward.executor.v1.PlanAction
-	(SwitchOutcome)(0),           // 2: durward.executor.v1.SwitchOutcome
-	(*GpuStatusRequest)(nil),     // 3: durward.executor.v1.GpuStatusRequest
-	(*GpuStatusResponse)(nil),    // 4: durward.executor.v1.GpuStatusResponse
-	(*Gpu)(nil),                  // 5: durward.executor.v1.Gpu
-	(*ListServicesRequest)(nil),  // 6: durward.executor.v1.ListServicesRequest
-	(*ListServicesResponse)(nil), // 7: durward.executor.v1.ListServicesResponse
-	(*ServiceSummary)(nil),       // 8: durward.executor.v1.ServiceSummary
-	(*ServiceInfoRequest)(nil),   // 9: durward.executor.v1.ServiceInfoRequest
-	(*ServiceInfoResponse)(nil),  // 10: durward.executor.v1.ServiceInfoResponse
-	(*ServiceDetail)(nil),        // 11: durward.executor.v1.ServiceDetail
-	(*StartServiceRequest)(nil),  // 12: durward.executor.v1.StartServiceRequest
-	(*StartServiceResponse)(nil), // 13: durward.executor.v1.StartServiceResponse
-	(*StopServiceRequest)(nil),   // 14: durward.executor.v1.StopServiceRequest
-	(*StopServiceResponse)(nil),  // 15: durward.executor.v1.StopServiceResponse
-	(*ServiceLogsRequest)(nil),   // 16: durward.executor.v1.ServiceLogsRequest
-	(*ServiceLogsResponse)(nil),  // 17: durward.executor.v1.ServiceLogsResponse
-	(*ListModesRequest)(nil),     // 18: durward.executor.v1.ListModesRequest
-	(*ListModesResponse)(nil),    // 19: durward.executor.v1.ListModesResponse
-	(*ModeSummary)(nil),          // 20: durward.executor.v1.ModeSummary
-	(*ModeInfoRequest)(nil),      // 21: durward.executor.v1.ModeInfoRequest
-	(*ModeInfoResponse)(nil),     // 22: durward.executor.v1.ModeInfoResponse
-	(*ListModelsRequest)(nil),    // 23: durward.executor.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),   // 24: durward.executor.v1.ListModelsResponse
-	(*ModelSummary)(nil),         // 25: durward.executor.v1.ModelSummary
-	(*ModelInfoRequest)(nil),     // 26: durward.executor.v1.ModelInfoRequest
-	(*ModelInfoResponse)(nil),    // 27: durward.executor.v1.ModelInfoResponse
-	(*SimulateModeRequest)(nil),  // 28: durward.executor.v1.SimulateModeRequest
-	(*PlanStep)(nil),             // 29: durward.executor.v1.PlanStep
-	(*GpuForecast)(nil),          // 30: durward.executor.v1.GpuForecast
-	(*SimulateModeResponse)(nil), // 31: durward.executor.v1.SimulateModeResponse
-	(*SwitchModeRequest)(nil),    // 32: durward.executor.v1.SwitchModeRequest
-	(*SwitchModeResponse)(nil),   // 33: durward.executor.v1.SwitchModeResponse
-	(*SleepServiceRequest)(nil),  // 34: durward.executor.v1.SleepServiceRequest
-	(*SleepServiceResponse)(nil), // 35: durward.executor.v1.SleepServiceResponse
-	(*WakeServiceRequest)(nil),   // 36: durward.executor.v1.WakeServiceRequest
-	(*WakeServiceResponse)(nil),  // 37: durward.executor.v1.WakeServiceResponse
+	(ChangeKind)(0),              // 2: durward.executor.v1.ChangeKind
+	(SwitchOutcome)(0),           // 3: durward.executor.v1.SwitchOutcome
+	(*GpuStatusRequest)(nil),     // 4: durward.executor.v1.GpuStatusRequest
+	(*GpuStatusResponse)(nil),    // 5: durward.executor.v1.GpuStatusResponse
+	(*Gpu)(nil),                  // 6: durward.executor.v1.Gpu
+	(*ListServicesRequest)(nil),  // 7: durward.executor.v1.ListServicesRequest
+	(*ListServicesResponse)(nil), // 8: durward.executor.v1.ListServicesResponse
+	(*ServiceSummary)(nil),       // 9: durward.executor.v1.ServiceSummary
+	(*ServiceInfoRequest)(nil),   // 10: durward.executor.v1.ServiceInfoRequest
+	(*ServiceInfoResponse)(nil),  // 11: durward.executor.v1.ServiceInfoResponse
+	(*ServiceDetail)(nil),        // 12: durward.executor.v1.ServiceDetail
+	(*StartServiceRequest)(nil),  // 13: durward.executor.v1.StartServiceRequest
+	(*StartServiceResponse)(nil), // 14: durward.executor.v1.StartServiceResponse
+	(*StopServiceRequest)(nil),   // 15: durward.executor.v1.StopServiceRequest
+	(*StopServiceResponse)(nil),  // 16: durward.executor.v1.StopServiceResponse
+	(*ServiceLogsRequest)(nil),   // 17: durward.executor.v1.ServiceLogsRequest
+	(*ServiceLogsResponse)(nil),  // 18: durward.executor.v1.ServiceLogsResponse
+	(*ListModesRequest)(nil),     // 19: durward.executor.v1.ListModesRequest
+	(*ListModesResponse)(nil),    // 20: durward.executor.v1.ListModesResponse
+	(*ModeSummary)(nil),          // 21: durward.executor.v1.ModeSummary
+	(*ModeInfoRequest)(nil),      // 22: durward.executor.v1.ModeInfoRequest
+	(*ModeInfoResponse)(nil),     // 23: durward.executor.v1.ModeInfoResponse
+	(*ListModelsRequest)(nil),    // 24: durward.executor.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),   // 25: durward.executor.v1.ListModelsResponse
+	(*ModelSummary)(nil),         // 26: durward.executor.v1.ModelSummary
+	(*ModelInfoRequest)(nil),     // 27: durward.executor.v1.ModelInfoRequest
+	(*ModelInfoResponse)(nil),    // 28: durward.executor.v1.ModelInfoResponse
+	(*SimulateModeRequest)(nil),  // 29: durward.executor.v1.SimulateModeRequest
+	(*PlanStep)(nil),             // 30: durward.executor.v1.PlanStep
+	(*GpuForecast)(nil),          // 31: durward.executor.v1.GpuForecast
+	(*ServiceNeed)(nil),          // 32: durward.executor.v1.ServiceNeed
+	(*Change)(nil),               // 33: durward.executor.v1.Change
+	(*Alternative)(nil),          // 34: durward.executor.v1.Alternative
+	(*NextCall)(nil),             // 35: durward.executor.v1.NextCall
+	(*SimulateModeResponse)(nil), // 36: durward.executor.v1.SimulateModeResponse
+	(*SwitchModeRequest)(nil),    // 37: durward.executor.v1.SwitchModeRequest
+	(*SwitchModeResponse)(nil),   // 38: durward.executor.v1.SwitchModeResponse
+	(*SleepServiceRequest)(nil),  // 39: durward.executor.v1.SleepServiceRequest
+	(*SleepServiceResponse)(nil), // 40: durward.executor.v1.SleepServiceResponse
+	(*WakeServiceRequest)(nil),   // 41: durward.executor.v1.WakeServiceRequest
+	(*WakeServiceResponse)(nil),  // 42: durward.executor.v1.WakeServiceResponse
+	nil,                          // 43: durward.executor.v1.SimulateModeRequest.ContextOverridesEntry
+	nil,                          // 44: durward.executor.v1.NextCall.ArgumentsEntry
 }
 var file_durward_executor_v1_tools_proto_depIdxs = []int32{
-	5,  // 0: durward.executor.v1.GpuStatusResponse.gpus:type_name -> durward.executor.v1.Gpu
-	8,  // 1: durward.executor.v1.ListServicesResponse.services:type_name -> durward.executor.v1.ServiceSummary
+	6,  // 0: durward.executor.v1.GpuStatusResponse.gpus:type_name -> durward.executor.v1.Gpu
+	9,  // 1: durward.executor.v1.ListServicesResponse.services:type_name -> durward.executor.v1.ServiceSummary
 	0,  // 2: durward.executor.v1.ServiceSummary.state:type_name -> durward.executor.v1.ServiceState
-	11, // 3: durward.executor.v1.ServiceInfoResponse.service:type_name -> durward.executor.v1.ServiceDetail
+	12, // 3: durward.executor.v1.ServiceInfoResponse.service:type_name -> durward.executor.v1.ServiceDetail
 	0,  // 4: durward.executor.v1.ServiceDetail.state:type_name -> durward.executor.v1.ServiceState
-	11, // 5: durward.executor.v1.StartServiceResponse.service:type_name -> durward.executor.v1.ServiceDetail
-	11, // 6: durward.executor.v1.StopServiceResponse.service:type_name -> durward.executor.v1.ServiceDetail
-	20, // 7: durward.executor.v1.ListModesResponse.modes:type_name -> durward.executor.v1.ModeSummary
-	8,  // 8: durward.executor.v1.ModeInfoResponse.services:type_name -> durward.executor.v1.ServiceSummary
-	25, // 9: durward.executor.v1.ListModelsResponse.models:type_name -> durward.executor.v1.ModelSummary
-	11, // 10: durward.executor.v1.ModelInfoResponse.services:type_name -> durward.executor.v1.ServiceDetail
-	1,  // 11: durward.executor.v1.PlanStep.action:type_name -> durward.executor.v1.PlanAction
-	29, // 12: durward.executor.v1.SimulateModeResponse.steps:type_name -> durward.executor.v1.PlanStep
-	30, // 13: durward.executor.v1.SimulateModeResponse.gpus:type_name -> durward.executor.v1.GpuForecast
-	2,  // 14: durward.executor.v1.SwitchModeResponse.outcome:type_name -> durward.executor.v1.SwitchOutcome
-	29, // 15: durward.executor.v1.SwitchModeResponse.done:type_name -> durward.executor.v1.PlanStep
-	11, // 16: durward.executor.v1.SleepServiceResponse.service:type_name -> durward.executor.v1.ServiceDetail
-	11, // 17: durward.executor.v1.WakeServiceResponse.service:type_name -> durward.executor.v1.ServiceDetail
-	3,  // 18: durward.executor.v1.ToolService.GpuStatus:input_type -> durward.executor.v1.GpuStatusRequest
-	6,  // 19: durward.executor.v1.ToolService.ListServices:input_type -> durward.executor.v1.ListServicesRequest
-	9,  // 20: durward.executor.v1.ToolService.ServiceInfo:input_type -> durward.executor.v1.ServiceInfoRequest
-	12, // 21: durward.executor.v1.ToolService.StartService:input_type -> durward.executor.v1.StartServiceRequest
-	14, // 22: durward.executor.v1.ToolService.StopService:input_type -> durward.executor.v1.StopServiceRequest
-	16, // 23: durward.executor.v1.ToolService.ServiceLogs:input_type -> durward.executor.v1.ServiceLogsRequest
-	18, // 24: durward.executor.v1.ToolService.ListModes:input_type -> durward.executor.v1.ListModesRequest
-	21, // 25: durward.executor.v1.ToolService.ModeInfo:input_type -> durward.executor.v1.ModeInfoRequest
-	23, // 26: durward.executor.v1.ToolService.ListModels:input_type -> durward.executor.v1.ListModelsRequest
-	26, // 27: durward.executor.v1.ToolService.ModelInfo:input_type -> durward.executor.v1.ModelInfoRequest
-	28, // 28: durward.executor.v1.ToolService.SimulateMode:input_type -> durward.executor.v1.SimulateModeRequest
-	32, // 29: durward.executor.v1.ToolService.SwitchMode:input_type -> durward.executor.v1.SwitchModeRequest
-	34, // 30: durward.executor.v1.ToolService.SleepService:input_type -> durward.executor.v1.SleepServiceRequest
-	36, // 31: durward.executor.v1.ToolService.WakeService:input_type -> durward.executor.v1.WakeServiceRequest
-	4,  // 32: durward.executor.v1.ToolService.GpuStatus:output_type -> durward.executor.v1.GpuStatusResponse
-	7,  // 33: durward.executor.v1.ToolService.ListServices:output_type -> durward.executor.v1.ListServicesResponse
-	10, // 34: durward.executor.v1.ToolService.ServiceInfo:output_type -> durward.executor.v1.ServiceInfoResponse
-	13, // 35: durward.executor.v1.ToolService.StartService:output_type -> durward.executor.v1.StartServiceResponse
-	15, // 36: durward.executor.v1.ToolService.StopService:output_type -> durward.executor.v1.StopServiceResponse
-	17, // 37: durward.executor.v1.ToolService.ServiceLogs:output_type -> durward.executor.v1.ServiceLogsResponse
-	19, // 38: durward.executor.v1.ToolService.ListModes:output_type -> durward.executor.v1.ListModesResponse
-	22, // 39: durward.executor.v1.ToolService.ModeInfo:output_type -> durward.executor.v1.ModeInfoResponse
-	24, // 40: durward.executor.v1.ToolService.ListModels:output_type -> durward.executor.v1.ListModelsResponse
-	27, // 41: durward.executor.v1.ToolService.ModelInfo:output_type -> durward.executor.v1.ModelInfoResponse
-	31, // 42: durward.executor.v1.ToolService.SimulateMode:output_type -> durward.executor.v1.SimulateModeResponse
-	33, // 43: durward.executor.v1.ToolService.SwitchMode:output_type -> durward.executor.v1.SwitchModeResponse
-	35, // 44: durward.executor.v1.ToolService.SleepService:output_type -> durward.executor.v1.SleepServiceResponse
-	37, // 45: durward.executor.v1.ToolService.WakeService:output_type -> durward.executor.v1.WakeServiceResponse
-	32, // [32:46] is the sub-list for method output_type
-	18, // [18:32] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	12, // 5: durward.executor.v1.StartServiceResponse.service:type_name -> durward.executor.v1.ServiceDetail
+	12, // 6: durward.executor.v1.StopServiceResponse.service:type_name -> durward.executor.v1.ServiceDetail
+	21, // 7: durward.executor.v1.ListModesResponse.modes:type_name -> durward.executor.v1.ModeSummary
+	9,  // 8: durward.executor.v1.ModeInfoResponse.services:type_name -> durward.executor.v1.ServiceSummary
+	26, // 9: durward.executor.v1.ListModelsResponse.models:type_name -> durward.executor.v1.ModelSummary
+	12, // 10: durward.executor.v1.ModelInfoResponse.services:type_name -> durward.executor.v1.ServiceDetail
+	43, // 11: durward.executor.v1.SimulateModeRequest.context_overrides:type_name -> durward.executor.v1.SimulateModeRequest.ContextOverridesEntry
+	1,  // 12: durward.executor.v1.PlanStep.action:type_name -> durward.executor.v1.PlanAction
+	2,  // 13: durward.executor.v1.Change.kind:type_name -> durward.executor.v1.ChangeKind
+	33, // 14: durward.executor.v1.Alternative.changes:type_name -> durward.executor.v1.Change
+	31, // 15: durward.executor.v1.Alternative.gpus:type_name -> durward.executor.v1.GpuForecast
+	44, // 16: durward.executor.v1.NextCall.arguments:type_name -> durward.executor.v1.NextCall.ArgumentsEntry
+	30, // 17: durward.executor.v1.SimulateModeResponse.steps:type_name -> durward.executor.v1.PlanStep
+	31, // 18: durward.executor.v1.SimulateModeResponse.gpus:type_name -> durward.executor.v1.GpuForecast
+	32, // 19: durward.executor.v1.SimulateModeResponse.needs:type_name -> durward.executor.v1.ServiceNeed
+	34, // 20: durward.executor.v1.SimulateModeResponse.alternatives:type_name -> durward.executor.v1.Alternative
+	35, // 21: durward.executor.v1.SimulateModeResponse.next:type_name -> durward.executor.v1.NextCall
+	3,  // 22: durward.executor.v1.SwitchModeResponse.outcome:type_name -> durward.executor.v1.SwitchOutcome
+	30, // 23: durward.executor.v1.SwitchModeResponse.done:type_name -> durward.executor.v1.PlanStep
+	12, // 24: durward.executor.v1.SleepServiceResponse.service:type_name -> durward.executor.v1.ServiceDetail
+	12, // 25: durward.executor.v1.WakeServiceResponse.service:type_name -> durward.executor.v1.ServiceDetail
+	4,  // 26: durward.executor.v1.ToolService.GpuStatus:input_type -> durward.executor.v1.GpuStatusRequest
+	7,  // 27: durward.executor.v1.ToolService.ListServices:input_type -> durward.executor.v1.ListServicesRequest
+	10, // 28: durward.executor.v1.ToolService.ServiceInfo:input_type -> durward.executor.v1.ServiceInfoRequest
+	13, // 29: durward.executor.v1.ToolService.StartService:input_type -> durward.executor.v1.StartServiceRequest
+	15, // 30: durward.executor.v1.ToolService.StopService:input_type -> durward.executor.v1.StopServiceRequest
+	17, // 31: durward.executor.v1.ToolService.ServiceLogs:input_type -> durward.executor.v1.ServiceLogsRequest
+	19, // 32: durward.executor.v1.ToolService.ListModes:input_type -> durward.executor.v1.ListModesRequest
+	22, // 33: durward.executor.v1.ToolService.ModeInfo:input_type -> durward.executor.v1.ModeInfoRequest
+	24, // 34: durward.executor.v1.ToolService.ListModels:input_type -> durward.executor.v1.ListModelsRequest
+	27, // 35: durward.executor.v1.ToolService.ModelInfo:input_type -> durward.executor.v1.ModelInfoRequest
+	29, // 36: durward.executor.v1.ToolService.SimulateMode:input_type -> durward.executor.v1.SimulateModeRequest
+	37, // 37: durward.executor.v1.ToolService.SwitchMode:input_type -> durward.executor.v1.SwitchModeRequest
+	39, // 38: durward.executor.v1.ToolService.SleepService:input_type -> durward.executor.v1.SleepServiceRequest
+	41, // 39: durward.executor.v1.ToolService.WakeService:input_type -> durward.executor.v1.WakeServiceRequest
+	5,  // 40: durward.executor.v1.ToolService.GpuStatus:output_type -> durward.executor.v1.GpuStatusResponse
+	8,  // 41: durward.executor.v1.ToolService.ListServices:output_type -> durward.executor.v1.ListServicesResponse
+	11, // 42: durward.executor.v1.ToolService.ServiceInfo:output_type -> durward.executor.v1.ServiceInfoResponse
+	14, // 43: durward.executor.v1.ToolService.StartService:output_type -> durward.executor.v1.StartServiceResponse
+	16, // 44: durward.executor.v1.ToolService.StopService:output_type -> durward.executor.v1.StopServiceResponse
+	18, // 45: durward.executor.v1.ToolService.ServiceLogs:output_type -> durward.executor.v1.ServiceLogsResponse
+	20, // 46: durward.executor.v1.ToolService.ListModes:output_type -> durward.executor.v1.ListModesResponse
+	23, // 47: durward.executor.v1.ToolService.ModeInfo:output_type -> durward.executor.v1.ModeInfoResponse
+	25, // 48: durward.executor.v1.ToolService.ListModels:output_type -> durward.executor.v1.ListModelsResponse
+	28, // 49: durward.executor.v1.ToolService.ModelInfo:output_type -> durward.executor.v1.ModelInfoResponse
+	36, // 50: durward.executor.v1.ToolService.SimulateMode:output_type -> durward.executor.v1.SimulateModeResponse
+	38, // 51: durward.executor.v1.ToolService.SwitchMode:output_type -> durward.executor.v1.SwitchModeResponse
+	40, // 52: durward.executor.v1.ToolService.SleepService:output_type -> durward.executor.v1.SleepServiceResponse
+	42, // 53: durward.executor.v1.ToolService.WakeService:output_type -> durward.executor.v1.WakeServiceResponse
+	40, // [40:54] is the sub-list for method output_type
+	26, // [26:40] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_durward_executor_v1_tools_proto_init() }
@@ -2817,16 +3323,16 @@ func file_durward_executor_v1_tools_proto_init() {
 	file_durward_executor_v1_tools_proto_msgTypes[18].OneofWrappers = []any{}
 	file_durward_executor_v1_tools_proto_msgTypes[23].OneofWrappers = []any{}
 	file_durward_executor_v1_tools_proto_msgTypes[25].OneofWrappers = []any{}
-	file_durward_executor_v1_tools_proto_msgTypes[29].OneofWrappers = []any{}
-	file_durward_executor_v1_tools_proto_msgTypes[31].OneofWrappers = []any{}
 	file_durward_executor_v1_tools_proto_msgTypes[33].OneofWrappers = []any{}
+	file_durward_executor_v1_tools_proto_msgTypes[35].OneofWrappers = []any{}
+	file_durward_executor_v1_tools_proto_msgTypes[37].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_executor_v1_tools_proto_rawDesc), len(file_durward_executor_v1_tools_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   35,
+			NumEnums:      4,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

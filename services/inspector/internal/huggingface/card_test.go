@@ -1,0 +1,301 @@
+package huggingface
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/model"
+)
+
+// buffer is a file that is not on a disk; size is what it says of itself.
+type buffer struct {
+	*bytes.Reader
+	size int64
+}
+
+func (m buffer) Stat() (fs.FileInfo, error) { return m, nil }
+func (m buffer) Size() int64                { return m.size }
+func (buffer) Name() string                 { return "buffer" }
+func (buffer) Mode() fs.FileMode            { return 0o600 }
+func (buffer) ModTime() time.Time           { return time.Time{} }
+func (buffer) IsDir() bool                  { return false }
+func (buffer) Sys() any                     { return nil }
+
+func file(s string) Source { return buffer{bytes.NewReader([]byte(s)), int64(len(s))} }
+
+// weights is a .safetensors file with one tensor of so many MiB, which are not there in memory.
+func weights(mib int64) Source {
+	header := fmt.Sprintf(`{"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[1],"data_offsets":[0,%d]}}`, mib<<20)
+	s := safetensors(header)
+	return buffer{bytes.NewReader(s), int64(len(s)) + mib<<20}
+}
+
+func safetensors(header string) []byte {
+	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)
+}
+
+func group(count uint32, kind string, heads, key, value, window uint32) model.Layers {
+	return model.Layers{Count: count, Kind: kind, KVHeads: heads, KeyDim: key, ValueDim: value, Window: window}
+}
+
+func state(count uint32, elements uint64) model.Layers {
+	return model.Layers{Count: count, Kind: model.Recurrent, StateBytes: 4 * elements}
+}
+
+// The sizes are those of published config.json files; each is written down anew with what is looked at.
+var configs = map[string]struct {
+	config string
+	want   []model.Layers
+}{
+	"Llama 3.1 8B": {`{"architectures":["LlamaForCausalLM"],"model_type":"llama","num_hidden_layers":32,"hidden_size":4096,
+		"num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":14336,"vocab_size":128256,
+		"max_position_embeddings":131072,"tie_word_embeddings":false}`,
+		[]model.Layers{group(32, model.Full, 8, 128, 128, 0)}},
+	"GPT-2": {`{"model_type":"gpt2","n_layer":12,"n_embd":768,"n_head":12,"n_positions":1024,"vocab_size":50257}`,
+		[]model.Layers{group(12, model.Full, 12, 64, 64, 0)}},
+	"StarCoder, one head for all": {`{"model_type":"gpt_bigcode","n_layer":40,"n_embd":6144,"n_head":48,"multi_query":true}`,
+		[]model.Layers{group(40, model.Full, 1, 128, 128, 0)}},
+	"Qwen3 0.6B: head_dim is not hidden / heads": {`{"model_type":"qwen3","num_hidden_layers":28,"hidden_size":1024,
+		"num_attention_heads":16,"num_key_value_heads":8,"head_dim":128,"sliding_window":null,"use_sliding_window":false,"max_window_layers":28}`,
+		[]model.Layers{group(28, model.Full, 8, 128, 128, 0)}},
+	"Qwen2, the last layers slide": {`{"model_type":"qwen2","num_hidden_layers":28,"hidden_size":3584,"num_attention_heads":28,
+		"num_key_value_heads":4,"sliding_window":131072,"use_sliding_window":true,"max_window_layers":20}`,
+		[]model.Layers{group(20, model.Full, 4, 128, 128, 0), group(8, model.Sliding, 4, 128, 128, 131072)}},
+	"Mistral 7B v0.1: all slide": {`{"model_type":"mistral","num_hidden_layers":32,"hidden_size":4096,"num_attention_heads":32,
+		"num_key_value_heads":8,"sliding_window":4096}`,
+		[]model.Layers{group(32, model.Sliding, 8, 128, 128, 4096)}},
+	"Gemma 2: every 2nd does not": {`{"model_type":"gemma2","num_hidden_layers":4,"hidden_size":3584,"num_attention_heads":16,
+		"num_key_value_heads":8,"head_dim":256,"sliding_window":4096}`,
+		[]model.Layers{group(1, model.Sliding, 8, 256, 256, 4096), group(1, model.Full, 8, 256, 256, 0),
+			group(1, model.Sliding, 8, 256, 256, 4096), group(1, model.Full, 8, 256, 256, 0)}},
+	"Gemma 3, nested, with a pattern": {`{"architectures":["Gemma3ForConditionalGeneration"],"model_type":"gemma3",
+		"text_config":{"model_type":"gemma3_text","num_hidden_layers":8,"hidden_size":5376,"num_attention_heads":32,
+		"num_key_value_heads":16,"head_dim":128,"sliding_window":1024,"sliding_window_pattern":6},"vision_config":{"num_hidden_layers":27}}`,
+		[]model.Layers{group(5, model.Sliding, 16, 128, 128, 1024), group(1, model.Full, 16, 128, 128, 0), group(2, model.Sliding, 16, 128, 128, 1024)}},
+	"Gemma 3n: layer_types, the last share": {`{"text_config":{"model_type":"gemma3n_text","num_hidden_layers":5,"hidden_size":2048,
+		"num_attention_heads":8,"num_key_value_heads":2,"head_dim":256,"sliding_window":512,"num_kv_shared_layers":2,
+		"intermediate_size":[16384,16384,16384,16384,16384],
+		"layer_types":["sliding_attention","sliding_attention","full_attention","sliding_attention","full_attention"]}}`,
+		[]model.Layers{group(2, model.Sliding, 2, 256, 256, 512), group(1, model.Full, 2, 256, 256, 0),
+			{Count: 1, Kind: model.Sliding, KVHeads: 2, KeyDim: 256, ValueDim: 256, Window: 512, Shared: true},
+			{Count: 1, Kind: model.Full, KVHeads: 2, KeyDim: 256, ValueDim: 256, Shared: true}}},
+	"EXAONE 4: a pattern in letters": {`{"model_type":"exaone4","num_hidden_layers":4,"hidden_size":5120,"num_attention_heads":40,
+		"num_key_value_heads":8,"head_dim":128,"sliding_window":4096,"sliding_window_pattern":"LLLG"}`,
+		[]model.Layers{group(3, model.Sliding, 8, 128, 128, 4096), group(1, model.Full, 8, 128, 128, 0)}},
+	"Llama 4: chunks": {`{"text_config":{"model_type":"llama4_text","num_hidden_layers":4,"hidden_size":5120,"num_attention_heads":40,
+		"num_key_value_heads":8,"head_dim":128,"attention_chunk_size":8192,"no_rope_layers":[1,1,1,0]}}`,
+		[]model.Layers{group(3, model.Sliding, 8, 128, 128, 8192), group(1, model.Full, 8, 128, 128, 0)}},
+	"DeepSeek V3: latent": {`{"model_type":"deepseek_v3","num_hidden_layers":61,"hidden_size":7168,"num_attention_heads":128,
+		"num_key_value_heads":128,"kv_lora_rank":512,"qk_rope_head_dim":64,"qk_nope_head_dim":128,"v_head_dim":128,
+		"quantization_config":{"quant_method":"fp8"}}`,
+		[]model.Layers{{Count: 61, Kind: model.Latent, KVHeads: 1, KeyDim: 576}}},
+	"Qwen3-Next: a delta net": {`{"model_type":"qwen3_next","num_hidden_layers":4,"hidden_size":2048,"num_attention_heads":16,
+		"num_key_value_heads":2,"head_dim":256,"full_attention_interval":4,"linear_conv_kernel_dim":4,"linear_key_head_dim":128,
+		"linear_num_key_heads":16,"linear_num_value_heads":32,"linear_value_head_dim":128}`,
+		[]model.Layers{state(3, 3*(2*2048+4096)+4096*128), group(1, model.Full, 2, 256, 256, 0)}},
+	"Kimi Linear": {`{"model_type":"kimi_linear","num_hidden_layers":4,"hidden_size":2304,"num_attention_heads":32,"kv_lora_rank":512,
+		"qk_rope_head_dim":64,"linear_attn_config":{"kda_layers":[1,2,3],"full_attn_layers":[4],"head_dim":128,"num_heads":32,"short_conv_kernel_size":4}}`,
+		[]model.Layers{state(3, 3*32*128*3+32*128*128), {Count: 1, Kind: model.Latent, KVHeads: 1, KeyDim: 576}}},
+	"Mamba": {`{"model_type":"mamba","num_hidden_layers":24,"hidden_size":768,"state_size":16,"conv_kernel":4,"expand":2}`,
+		[]model.Layers{state(24, 1536*3+1536*16)}},
+	"Mamba 2, with an infinity": {`{"model_type":"mamba2","num_hidden_layers":64,"hidden_size":4096,"state_size":128,"conv_kernel":4,
+		"expand":2,"num_heads":128,"head_dim":64,"n_groups":8,"time_step_limit":[0.0,Infinity],"note":"-Infinity \" NaN"}`,
+		[]model.Layers{state(64, (8192+2*8*128)*3+8192*128)}},
+	"Jamba": {`{"model_type":"jamba","num_hidden_layers":8,"hidden_size":4096,"num_attention_heads":32,"num_key_value_heads":8,
+		"attn_layer_period":8,"attn_layer_offset":4,"mamba_d_state":16,"mamba_d_conv":4,"mamba_expand":2}`,
+		[]model.Layers{state(4, 8192*3+8192*16), group(1, model.Full, 8, 128, 128, 0), state(3, 8192*3+8192*16)}},
+	"Nemotron-H: letters": {`{"model_type":"nemotron_h","num_hidden_layers":5,"hidden_size":4480,"hybrid_override_pattern":"M-M*-",
+		"num_attention_heads":40,"num_key_value_heads":8,"head_dim":128,"mamba_num_heads":128,"mamba_head_dim":80,
+		"ssm_state_size":128,"n_groups":8,"conv_kernel":4}`,
+		[]model.Layers{state(1, (10240+2048)*3+10240*128), {Count: 1, Kind: model.Full, KVHeads: 1, KeyDim: 1, ValueDim: 1, Shared: true},
+			state(1, (10240+2048)*3+10240*128), group(1, model.Full, 8, 128, 128, 0),
+			{Count: 1, Kind: model.Full, KVHeads: 1, KeyDim: 1, ValueDim: 1, Shared: true}}},
+	"Granite 4 hybrid": {`{"model_type":"granitemoehybrid","num_hidden_layers":2,"hidden_size":1536,"num_attention_heads":12,
+		"num_key_value_heads":4,"layer_types":["mamba","attention"],"mamba_n_heads":48,"mamba_d_head":64,"mamba_d_state":128,
+		"mamba_n_groups":1,"mamba_d_conv":4,"mamba_expand":2}`,
+		[]model.Layers{state(1, (3072+256)*3+3072*128), group(1, model.Full, 4, 128, 128, 0)}},
+	"Falcon-H1: both at once": {`{"model_type":"falcon_h1","num_hidden_layers":1,"hidden_size":1024,"num_attention_heads":8,
+		"num_key_value_heads":2,"head_dim":64,"mamba_d_ssm":1536,"mamba_n_heads":24,"mamba_d_head":64,"mamba_d_state":128,"mamba_n_groups":1,"mamba_d_conv":4}`,
+		[]model.Layers{group(1, model.Full, 2, 64, 64, 0), state(1, (1536+256)*3+1536*128)}},
+	"LFM2: short convolutions": {`{"model_type":"lfm2","num_hidden_layers":2,"hidden_size":2048,"num_attention_heads":32,
+		"num_key_value_heads":8,"conv_L_cache":3,"layer_types":["conv","full_attention"]}`,
+		[]model.Layers{state(1, 2*2048), group(1, model.Full, 8, 64, 64, 0)}},
+	"MiniMax: lightning": {`{"model_type":"minimax","num_hidden_layers":2,"hidden_size":6144,"num_attention_heads":64,
+		"num_key_value_heads":8,"head_dim":128,"attn_type_list":[0,1]}`,
+		[]model.Layers{state(1, 64*128*128), group(1, model.Full, 8, 128, 128, 0)}},
+	"heads by layer": {`{"model_type":"openelm","num_hidden_layers":3,"hidden_size":1280,"num_attention_heads":20,"head_dim":64,
+		"num_key_value_heads":[3,0,4]}`,
+		[]model.Layers{group(1, model.Full, 3, 64, 64, 0), {Count: 1, Kind: model.Full, KVHeads: 1, KeyDim: 1, ValueDim: 1, Shared: true}, group(1, model.Full, 4, 64, 64, 0)}},
+}
+
+func TestConfigs(t *testing.T) {
+	t.Parallel()
+	for name, test := range configs {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			card, err := Card(Folder{Config: file(test.config), Weights: map[string]Source{"model.safetensors": weights(3)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, card.Layers); diff != "" {
+				t.Error(diff)
+			}
+			if card.WeightsMiB != 3 {
+				t.Errorf("weights %d MiB, want 3", card.WeightsMiB)
+			}
+		})
+	}
+}
+
+func TestTheRestOfTheCard(t *testing.T) {
+	t.Parallel()
+	card, err := Card(Folder{Config: file(configs["Llama 3.1 8B"].config), Weights: map[string]Source{"model.safetensors": weights(1)}})
+	want := model.Card{
+		Architecture: "LlamaForCausalLM", WeightsMiB: 1, Context: 131072, Hidden: 4096, FeedForward: 14336, Heads: 32, Vocabulary: 128256,
+		Layers: []model.Layers{group(32, model.Full, 8, 128, 128, 0)},
+	}
+	if diff := cmp.Diff(want, card); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+	card, err = Card(Folder{
+		Config:  file(`{"architectures":["Evil\u001b[31m\u202e /etc/passwd"],"n_layer":1,"n_embd":64,"n_head":1}`),
+		Weights: map[string]Source{"model.safetensors": weights(1)},
+	})
+	if err != nil || card.Architecture != "Evil31metcpasswd" {
+		t.Errorf("the architecture is %q, %v", card.Architecture, err)
+	}
+}
+
+// Which files are the weights.
+func TestWeights(t *testing.T) {
+	t.Parallel()
+	const config = `{"n_layer":1,"n_embd":64,"n_head":1}`
+	index := func(m map[string]string) Source {
+		b, err := json.Marshal(map[string]any{"metadata": map[string]any{"total_size": 1}, "weight_map": m})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return file(string(b))
+	}
+	short := weights(3).(buffer)
+	short.size -= 1
+	for name, test := range map[string]struct {
+		index Source
+		files map[string]Source
+		mib   uint32
+		says  string
+	}{
+		"one file":                {nil, map[string]Source{"model.safetensors": weights(5)}, 5, ""},
+		"several":                 {nil, map[string]Source{"a.safetensors": weights(5), "b.safetensors": weights(6)}, 11, ""},
+		"the other format beside": {nil, map[string]Source{"model.safetensors": weights(5), "consolidated.safetensors": weights(5)}, 5, ""},
+		"the other format alone":  {nil, map[string]Source{"consolidated.safetensors": weights(5)}, 5, ""},
+		"an adapter beside":       {nil, map[string]Source{"model.safetensors": weights(5), "adapter_model.safetensors": weights(7)}, 5, ""},
+		"by the index": {index(map[string]string{"x": "a.safetensors", "y": "b.safetensors", "z": "a.safetensors"}),
+			map[string]Source{"a.safetensors": weights(5), "b.safetensors": weights(6), "other.safetensors": weights(9)}, 11, ""},
+		"one is missing": {index(map[string]string{"x": "a.safetensors", "y": "b.safetensors"}),
+			map[string]Source{"a.safetensors": weights(5)}, 0, "lacks a file that"},
+		"one is elsewhere": {index(map[string]string{"x": "../../../etc/shadow"}),
+			map[string]Source{"a.safetensors": weights(5)}, 0, "lacks a file that"},
+		"an empty index":        {file(`{}`), map[string]Source{"a.safetensors": weights(5)}, 0, "not valid JSON"},
+		"no weights":            {nil, nil, 0, "no .safetensors files"},
+		"an adapter alone":      {nil, map[string]Source{"adapter_model.safetensors": weights(7)}, 0, "no .safetensors files"},
+		"a byte short":          {nil, map[string]Source{"a.safetensors": short}, 0, "shorter than the tensors"},
+		"an empty file":         {nil, map[string]Source{"a.safetensors": file("")}, 0, "ends within its header"},
+		"a huge header":         {nil, map[string]Source{"a.safetensors": file("\xff\xff\xff\xff\xff\xff\xff\xff{}")}, 0, "a header of more than"},
+		"a header too long":     {nil, map[string]Source{"a.safetensors": file("\x09\x00\x00\x00\x00\x00\x00\x00{}")}, 0, "ends within its header"},
+		"no JSON":               {nil, map[string]Source{"a.safetensors": file(string(safetensors("[]")))}, 0, "malformed header"},
+		"offsets the wrong way": {nil, map[string]Source{"a.safetensors": file(string(safetensors(`{"a":{"data_offsets":[2,1]}}`)))}, 0, "malformed header"},
+		"offsets below zero":    {nil, map[string]Source{"a.safetensors": file(string(safetensors(`{"a":{"data_offsets":[0,-1]}}`)))}, 0, "malformed header"},
+		"offsets beyond 2^64":   {nil, map[string]Source{"a.safetensors": file(string(safetensors(`{"a":{"data_offsets":[0,99999999999999999999]}}`)))}, 0, "malformed header"},
+		"a header that nests":   {nil, map[string]Source{"a.safetensors": file(string(safetensors(`{"a":` + strings.Repeat("[", 200_000))))}, 0, "malformed header"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			card, err := Card(Folder{Config: file(config), Index: test.index, Weights: test.files})
+			checkError(t, err, test.says)
+			if card.WeightsMiB != test.mib {
+				t.Errorf("weights %d MiB, want %d", card.WeightsMiB, test.mib)
+			}
+		})
+	}
+}
+
+func checkError(t *testing.T, err error, says string) {
+	t.Helper()
+	switch {
+	case says == "" && err != nil:
+		t.Error(err)
+	case says != "" && (err == nil || !strings.Contains(err.Error(), says)):
+		t.Errorf("says %v, not %q", err, says)
+	case err != nil && clean.Sentence(err.Error(), 400) != err.Error():
+		t.Errorf("the sentence %q would be shown as %q", err, clean.Sentence(err.Error(), 400))
+	}
+}
+
+func TestHostileConfigs(t *testing.T) {
+	t.Parallel()
+	deep := strings.Repeat(`{"text_config":`, 9_000) + `{}` + strings.Repeat(`}`, 9_000)
+	for name, test := range map[string]struct{ config, says string }{
+		"empty":                  {``, "not valid JSON"},
+		"cut off":                {`{"n_layer":12`, "not valid JSON"},
+		"a list":                 {`[]`, "not valid JSON"},
+		"two":                    {`{"n_layer":1}{}`, "not valid JSON"},
+		"null":                   {`null`, "how many layers"},
+		"10 MiB":                 {`{"x":"` + strings.Repeat("y", 10<<20) + `"}`, "larger than 4 MiB"},
+		"deep":                   {strings.Repeat(`[`, 1<<20), "not valid JSON"},
+		"deep within the bounds": {deep, "how many layers"},
+		"no layers":              {`{"hidden_size":64}`, "how many layers"},
+		"layers below zero":      {`{"n_layer":-5,"n_embd":64,"n_head":1}`, "how many layers"},
+		"too many layers":        {`{"n_layer":5000,"n_embd":64,"n_head":1}`, "more than 4096 layers"},
+		"2^63 layers":            {`{"n_layer":9223372036854775808,"n_embd":64,"n_head":1}`, "larger than any model"},
+		"1e999 layers":           {`{"n_layer":1e999,"n_embd":64,"n_head":1}`, "not a whole number"},
+		"half a layer":           {`{"n_layer":0.5,"n_embd":64,"n_head":1}`, "not a whole number"},
+		"layers, a text":         {`{"n_layer":"12","n_embd":64,"n_head":1}`, "not a whole number"},
+		"a list of texts":        {`{"n_layer":1,"n_embd":64,"n_head":1,"num_key_value_heads":["a"]}`, "not a whole number"},
+		"a list of 5,000":        {`{"n_layer":1,"n_embd":64,"n_head":1,"num_key_value_heads":[1` + strings.Repeat(",1", 4999) + `]}`, "more than 4096 layers"},
+		"no heads":               {`{"n_layer":1,"n_embd":64}`, "how many heads"},
+		"heads wider than any":   {`{"n_layer":1,"n_embd":64,"n_head":1,"head_dim":1000000}`, "key_dim must be at most"},
+		"kinds of too few":       {`{"n_layer":2,"n_embd":64,"n_head":1,"layer_types":["full_attention"]}`, "fewer layers"},
+		"a kind of no kind":      {`{"n_layer":1,"n_embd":64,"n_head":1,"layer_types":["rm -rf \u001b[0m"]}`, "a kind that is not known"},
+		"a letter of no kind":    {`{"n_layer":1,"n_embd":64,"n_head":1,"hybrid_override_pattern":"?"}`, "a kind that is not known"},
+		"a window of nothing":    {`{"n_layer":1,"n_embd":64,"n_head":1,"layer_types":["sliding_attention"]}`, "how wide it is"},
+		"a state of nothing":     {`{"n_layer":1,"layer_types":["conv"]}`, "state of its recurrent layers"},
+		"a state beyond": {`{"model_type":"mamba","num_hidden_layers":1,"hidden_size":1000000000,"state_size":1000000000,"conv_kernel":1000000000}`,
+			"must be at most"},
+		"python": {`{"auto_map":{"AutoConfig":"evil.py"}}`, "how many layers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			card, err := Card(Folder{Config: file(test.config), Weights: map[string]Source{"model.safetensors": weights(1)}})
+			if err == nil {
+				t.Fatalf("no error, but %+v", card)
+			}
+			checkError(t, err, test.says)
+		})
+	}
+}
+
+func FuzzConfig(f *testing.F) {
+	for _, test := range configs {
+		f.Add([]byte(test.config), safetensors(`{"a":{"data_offsets":[0,0]}}`))
+	}
+	f.Add([]byte(`{"text_config":{"text_config":{}}}`), []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"))
+	f.Fuzz(func(t *testing.T, config, tensors []byte) {
+		card, err := Card(Folder{Config: file(string(config)), Weights: map[string]Source{"a.safetensors": file(string(tensors)), "b.safetensors": weights(1)}})
+		if err != nil {
+			return
+		}
+		if err := card.Check(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

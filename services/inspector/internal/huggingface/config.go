@@ -1,0 +1,541 @@
+package huggingface
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	cards "durward.internal/services/inspector/internal/card"
+	"durward.internal/services/platform/model"
+)
+
+// Bounds of what a configuration says. What is published stays far below.
+const (
+	maxLayers = 4096
+	maxSize   = 1 << 30
+)
+
+// config is what of config.json decides how much memory a model takes. Names are those of transformers' configuration classes;
+// where these differ, all of them are listed and the first that is there counts.
+type config struct {
+	Architectures []string `json:"architectures"`
+	ModelType     string   `json:"model_type"`
+
+	// The part that is the language model, where a model has others.
+	Text     *config `json:"text_config"`
+	LLM      *config `json:"llm_config"`
+	Language *config `json:"language_config"`
+	Thinker  *config `json:"thinker_config"`
+
+	NumHiddenLayers size `json:"num_hidden_layers"`
+	NLayer          size `json:"n_layer"`
+	NLayers         size `json:"n_layers"`
+	NumLayers       size `json:"num_layers"`
+
+	HiddenSize size `json:"hidden_size"`
+	NEmbd      size `json:"n_embd"`
+	DModel     size `json:"d_model"`
+
+	NumAttentionHeads size `json:"num_attention_heads"`
+	NHead             size `json:"n_head"`
+
+	NumKeyValueHeads list `json:"num_key_value_heads"`
+	NumKVHeads       list `json:"num_kv_heads"`
+	MultiQuery       bool `json:"multi_query"`
+
+	HeadDim   size `json:"head_dim"`
+	VHeadDim  size `json:"v_head_dim"`
+	VocabSize size `json:"vocab_size"`
+
+	IntermediateSize    list `json:"intermediate_size"`
+	NInner              size `json:"n_inner"`
+	FFNHiddenSize       size `json:"ffn_hidden_size"`
+	MoEIntermediateSize size `json:"moe_intermediate_size"`
+	NumExpertsPerTok    size `json:"num_experts_per_tok"`
+
+	MaxPositionEmbeddings size `json:"max_position_embeddings"`
+	NPositions            size `json:"n_positions"`
+	SeqLength             size `json:"seq_length"`
+
+	LayerTypes             []string `json:"layer_types"`
+	LayersBlockType        []string `json:"layers_block_type"`
+	HybridOverridePattern  string   `json:"hybrid_override_pattern"`
+	SlidingWindow          list     `json:"sliding_window"`
+	SlidingWindowPattern   any      `json:"sliding_window_pattern"`
+	UseSlidingWindow       *bool    `json:"use_sliding_window"`
+	MaxWindowLayers        size     `json:"max_window_layers"`
+	AttentionChunkSize     size     `json:"attention_chunk_size"`
+	NoRopeLayers           list     `json:"no_rope_layers"`
+	NumKVSharedLayers      size     `json:"num_kv_shared_layers"`
+	GlobalHeadDim          size     `json:"global_head_dim"`
+	NumGlobalKeyValueHeads size     `json:"num_global_key_value_heads"`
+
+	KVLoraRank    size `json:"kv_lora_rank"`
+	QKRopeHeadDim size `json:"qk_rope_head_dim"`
+
+	// Linear attention (Qwen3-Next and later).
+	FullAttentionInterval size `json:"full_attention_interval"`
+	LinearNumKeyHeads     size `json:"linear_num_key_heads"`
+	LinearNumValueHeads   size `json:"linear_num_value_heads"`
+	LinearKeyHeadDim      size `json:"linear_key_head_dim"`
+	LinearValueHeadDim    size `json:"linear_value_head_dim"`
+	LinearConvKernelDim   size `json:"linear_conv_kernel_dim"`
+	// Kimi Linear.
+	LinearAttn *struct {
+		KDALayers           list `json:"kda_layers"`
+		FullAttnLayers      list `json:"full_attn_layers"`
+		HeadDim             size `json:"head_dim"`
+		NumHeads            size `json:"num_heads"`
+		ShortConvKernelSize size `json:"short_conv_kernel_size"`
+	} `json:"linear_attn_config"`
+	// MiniMax: 0 is linear attention, 1 full.
+	AttnTypeList list `json:"attn_type_list"`
+
+	// State spaces. Mamba, Mamba-2 and their hybrids name the same things differently.
+	MambaDState    size `json:"mamba_d_state"`
+	SSMStateSize   size `json:"ssm_state_size"`
+	StateSize      size `json:"state_size"`
+	MambaDConv     size `json:"mamba_d_conv"`
+	ConvKernel     size `json:"conv_kernel"`
+	MambaExpand    size `json:"mamba_expand"`
+	Expand         size `json:"expand"`
+	MambaDSSM      size `json:"mamba_d_ssm"`
+	MambaNHeads    size `json:"mamba_n_heads"`
+	MambaNumHeads  size `json:"mamba_num_heads"`
+	MambaDHead     any  `json:"mamba_d_head"` // a number, or "auto"
+	MambaHeadDim   size `json:"mamba_head_dim"`
+	MambaNGroups   size `json:"mamba_n_groups"`
+	NGroups        size `json:"n_groups"`
+	AttnPeriod     size `json:"attn_layer_period"`
+	AttnOffset     size `json:"attn_layer_offset"`
+	ConvLCache     size `json:"conv_L_cache"`
+	NumHeads       size `json:"num_heads"`
+	MambaHeadDim2  size `json:"mamba2_head_dim"`
+	NumExpertsUsed size `json:"num_experts_per_token"`
+}
+
+// size is a number of things. null and what is below zero are none; a fraction, a text or a number beyond the bound is an error.
+type size uint64
+
+func (s *size) UnmarshalJSON(b []byte) error {
+	*s = 0
+	if bytes.Equal(b, []byte("null")) {
+		return nil
+	}
+	var n float64 // Python writes 2.0 for some
+	if err := json.Unmarshal(b, &n); err != nil || n != math.Trunc(n) || n > maxSize {
+		return errNumber
+	}
+	*s = size(max(0, n))
+	return nil
+}
+
+// list is a number for all layers, or one for each.
+type list []uint64
+
+func (l *list) UnmarshalJSON(b []byte) error {
+	*l = nil
+	if len(b) > 0 && b[0] != '[' {
+		var n size
+		if err := n.UnmarshalJSON(b); err != nil {
+			return err
+		}
+		if !bytes.Equal(b, []byte("null")) {
+			*l = list{uint64(n)}
+		}
+		return nil
+	}
+	var all []size
+	if err := json.Unmarshal(b, &all); err != nil {
+		return errNumber
+	}
+	if len(all) > maxLayers {
+		return errLayers
+	}
+	for _, n := range all {
+		*l = append(*l, uint64(n))
+	}
+	return nil
+}
+
+// at is the number for layer i; the last one holds for what follows.
+func (l list) at(i uint64) uint64 {
+	if len(l) == 0 {
+		return 0
+	}
+	return l[min(i, uint64(len(l)-1))]
+}
+
+var (
+	errNumber = errors.New("config.json has a size that is not a whole number, or is larger than any model's")
+	errLayers = fmt.Errorf("config.json has more than %d layers", maxLayers)
+	errJSON   = errors.New("config.json is not valid JSON, or has a value of a kind that does not belong there")
+)
+
+// first is the first of the numbers that is not zero.
+func first(all ...size) uint64 {
+	for _, n := range all {
+		if n != 0 {
+			return uint64(n)
+		}
+	}
+	return 0
+}
+
+// parse makes a card, without weights, of config.json.
+func parse(text []byte) (model.Card, error) {
+	var whole config
+	if err := json.Unmarshal(finite(text), &whole); err != nil {
+		switch {
+		case errors.Is(err, errNumber):
+			return model.Card{}, errNumber
+		case errors.Is(err, errLayers):
+			return model.Card{}, errLayers
+		}
+		return model.Card{}, errJSON
+	}
+	c := whole.language(0)
+	name := whole.ModelType
+	if len(whole.Architectures) > 0 {
+		name = whole.Architectures[0]
+	}
+	n := first(c.NumHiddenLayers, c.NLayer, c.NLayers, c.NumLayers)
+	switch {
+	case n == 0:
+		return model.Card{}, errors.New("config.json does not say how many layers the model has")
+	case n > maxLayers:
+		return model.Card{}, errLayers
+	}
+	card := model.Card{
+		Architecture: cards.Name(name),
+		Context:      uint32(first(c.MaxPositionEmbeddings, c.NPositions, c.SeqLength)),
+		Hidden:       uint32(c.hidden()),
+		FeedForward:  uint32(min(c.feedForward(), maxSize)),
+		Heads:        uint32(c.heads()),
+		Vocabulary:   uint32(first(c.VocabSize, whole.VocabSize)),
+	}
+	for i := range n {
+		all, err := c.layers(i, n)
+		if err != nil {
+			return model.Card{}, err
+		}
+		for _, l := range all {
+			card.Layers = cards.Append(card.Layers, l)
+		}
+	}
+	return card, nil
+}
+
+// language is the part of the configuration that is the language model's.
+func (c *config) language(depth int) *config {
+	for _, part := range []*config{c.Text, c.LLM, c.Language, c.Thinker} {
+		// Where the outer part has layers of its own, it is the model's (encoder and decoder apart are not served by an engine here).
+		if part != nil && depth < 4 && first(c.NumHiddenLayers) == 0 {
+			return part.language(depth + 1)
+		}
+	}
+	return c
+}
+
+func (c *config) hidden() uint64 { return first(c.HiddenSize, c.NEmbd, c.DModel) }
+func (c *config) heads() uint64  { return first(c.NumAttentionHeads, c.NHead, c.NumHeads) }
+
+func (c *config) feedForward() uint64 {
+	widest := max(uint64(c.NInner), uint64(c.FFNHiddenSize), uint64(c.MoEIntermediateSize)*first(c.NumExpertsPerTok, c.NumExpertsUsed, 1))
+	for _, n := range c.IntermediateSize {
+		widest = max(widest, n)
+	}
+	return widest
+}
+
+// headDim is the published one; hidden / heads is right only where none is published.
+func (c *config) headDim() uint64 {
+	if c.HeadDim > 0 {
+		return uint64(c.HeadDim)
+	}
+	if h := c.heads(); h > 0 {
+		return c.hidden() / h
+	}
+	return 0
+}
+
+func (c *config) kvHeads(i uint64) uint64 {
+	switch {
+	case len(c.NumKeyValueHeads) > 0:
+		return c.NumKeyValueHeads.at(i)
+	case len(c.NumKVHeads) > 0:
+		return c.NumKVHeads.at(i)
+	case c.MultiQuery:
+		return 1
+	}
+	return c.heads()
+}
+
+// Words for layers, as kinds of this file.
+const (
+	full      = "full"
+	sliding   = "sliding"
+	chunked   = "chunked"
+	linear    = "linear"
+	mamba     = "mamba"
+	both      = "both"
+	shortConv = "short convolution"
+	lightning = "lightning"
+	none      = "none"
+)
+
+// words are what layer_types and layers_block_type say.
+var words = map[string]string{
+	"full_attention": full, "attention": full, "global_attention": full, "self_attention": full,
+	"sliding_attention": sliding, "local_attention": sliding, "sliding_window_attention": sliding,
+	"chunked_attention": chunked,
+	"linear_attention":  linear,
+	"mamba":             mamba, "mamba2": mamba, "ssm": mamba,
+	"hybrid": both,
+	"conv":   shortConv,
+	"mlp":    none, "moe": none,
+}
+
+// periods are architectures whose older configurations say nothing of which layers slide: every nth does not (transformers'
+// configuration_*.py, where layer_types is filled in).
+var periods = map[string]uint64{"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
+
+// stateOnly are architectures of state spaces throughout.
+var stateOnly = []string{"mamba", "mamba2", "falcon_mamba"}
+
+// kind says which kind layer i of n is.
+func (c *config) kind(i, n uint64) (string, error) {
+	types := c.LayerTypes
+	if len(types) == 0 {
+		types = c.LayersBlockType
+	}
+	switch {
+	case len(types) > 0:
+		if uint64(len(types)) < n {
+			return "", errors.New("config.json names the kinds of fewer layers than it has")
+		}
+		if k, ok := words[types[i]]; ok {
+			return k, nil
+		}
+		return "", errors.New("config.json has a layer of a kind that is not known")
+	case c.HybridOverridePattern != "":
+		if uint64(len(c.HybridOverridePattern)) < n {
+			return "", errors.New("config.json names the kinds of fewer layers than it has")
+		}
+		switch c.HybridOverridePattern[i] {
+		case 'M':
+			return mamba, nil
+		case '*':
+			return full, nil
+		case '-', 'E':
+			return none, nil
+		}
+		return "", errors.New("config.json has a layer of a kind that is not known")
+	case c.LinearAttn != nil:
+		// Layers are counted from 1 there.
+		if slices.Contains(c.LinearAttn.KDALayers, i+1) {
+			return linear, nil
+		}
+		return full, nil
+	case len(c.AttnTypeList) > 0:
+		if c.AttnTypeList.at(i) == 0 {
+			return lightning, nil
+		}
+		return full, nil
+	case slices.Contains(stateOnly, c.ModelType):
+		return mamba, nil
+	case c.ModelType == "falcon_h1":
+		return both, nil
+	case c.AttnPeriod > 0 && c.MambaDState > 0: // Jamba
+		if i%uint64(c.AttnPeriod) == uint64(c.AttnOffset) {
+			return full, nil
+		}
+		return mamba, nil
+	case c.LinearNumValueHeads > 0:
+		every := first(c.FullAttentionInterval, 4)
+		if (i+1)%every == 0 {
+			return full, nil
+		}
+		return linear, nil
+	case c.AttentionChunkSize > 0:
+		// Llama 4: a layer without rotary positions sees everything. 0 in the list is one of those; without a list it is every 4th.
+		if len(c.NoRopeLayers) > 0 && c.NoRopeLayers.at(i) == 0 || len(c.NoRopeLayers) == 0 && (i+1)%4 == 0 {
+			return full, nil
+		}
+		return chunked, nil
+	case c.slides(i):
+		return sliding, nil
+	}
+	return full, nil
+}
+
+// slides reports whether layer i sees only a window, where no list says so.
+func (c *config) slides(i uint64) bool {
+	if c.SlidingWindow.at(i) == 0 || c.UseSlidingWindow != nil && !*c.UseSlidingWindow {
+		return false
+	}
+	if c.UseSlidingWindow != nil && c.MaxWindowLayers > 0 {
+		return i >= uint64(c.MaxWindowLayers) // Qwen2: the layers below see everything
+	}
+	every := periods[c.ModelType]
+	switch p := c.SlidingWindowPattern.(type) {
+	case float64:
+		if p >= 1 && p <= maxLayers {
+			every = uint64(p)
+		}
+	case string: // EXAONE 4: "LLLG"
+		if p != "" {
+			return p[i%uint64(len(p))] != 'G'
+		}
+	}
+	return every == 0 || (i+1)%every != 0
+}
+
+// layers is what layer i of n keeps.
+func (c *config) layers(i, n uint64) ([]model.Layers, error) {
+	kind, err := c.kind(i, n)
+	if err != nil {
+		return nil, err
+	}
+	l := model.Layers{Count: 1, Kind: model.Full, KVHeads: uint32(c.kvHeads(i)), KeyDim: uint32(c.headDim()), ValueDim: uint32(c.headDim())}
+	if c.VHeadDim > 0 && c.KVLoraRank == 0 {
+		l.ValueDim = uint32(c.VHeadDim)
+	}
+	l.Shared = c.NumKVSharedLayers > 0 && i+uint64(c.NumKVSharedLayers) >= n
+	switch kind {
+	case full, both:
+		switch {
+		case c.KVLoraRank > 0:
+			l.Kind, l.KVHeads, l.KeyDim, l.ValueDim = model.Latent, 1, uint32(c.KVLoraRank+c.QKRopeHeadDim), 0
+		case c.GlobalHeadDim > 0:
+			l.KeyDim, l.ValueDim = uint32(c.GlobalHeadDim), uint32(c.GlobalHeadDim)
+			if c.NumGlobalKeyValueHeads > 0 {
+				l.KVHeads = uint32(c.NumGlobalKeyValueHeads)
+			}
+		}
+	case sliding, chunked:
+		l.Kind, l.Window = model.Sliding, uint32(c.SlidingWindow.at(i))
+		if kind == chunked {
+			l.Window = uint32(c.AttentionChunkSize)
+		}
+		if l.Window == 0 {
+			return nil, errors.New("config.json has layers that see a window, and does not say how wide it is")
+		}
+	}
+	var state uint64
+	switch kind {
+	case none:
+		return []model.Layers{cards.None()}, nil
+	case full, sliding, chunked, both:
+		switch {
+		case l.KVHeads == 0 && len(c.NumKeyValueHeads) > 1:
+			l = cards.None() // the list has 0 for layers without attention
+		case l.KVHeads == 0 || l.KeyDim == 0:
+			return nil, errors.New("config.json does not say how many heads attention has, or how wide they are")
+		}
+		if kind != both {
+			return []model.Layers{l}, nil
+		}
+		state = c.mambaState()
+	case linear:
+		state = c.linearState()
+	case lightning:
+		state = cards.Product(c.heads(), c.headDim(), c.headDim())
+	case shortConv:
+		state = cards.Product(first(c.ConvLCache, 1)-1, c.hidden())
+	case mamba:
+		state = c.mambaState()
+	}
+	if state == 0 {
+		return nil, errors.New("config.json does not say how large the state of its recurrent layers is")
+	}
+	// In F32, as llama.cpp keeps it; vLLM keeps it so, or smaller.
+	recurrent := model.Layers{Count: 1, Kind: model.Recurrent, StateBytes: cards.Product(4, state)}
+	if kind == both {
+		return []model.Layers{l, recurrent}, nil
+	}
+	return []model.Layers{recurrent}, nil
+}
+
+// linearState is the elements of a gated delta net's state: its convolution's past inputs, and one matrix for each head
+// (vLLM: MambaStateShapeCalculator.gated_delta_net_state_shape, kda_state_shape).
+func (c *config) linearState() uint64 {
+	if a := c.LinearAttn; a != nil {
+		heads, dim := uint64(a.NumHeads), uint64(a.HeadDim)
+		return cards.Bounded(cards.Product(3, heads, dim, first(a.ShortConvKernelSize, 4)-1) + cards.Product(heads, dim, dim))
+	}
+	keys := cards.Product(uint64(c.LinearNumKeyHeads), uint64(c.LinearKeyHeadDim))
+	values := cards.Product(uint64(c.LinearNumValueHeads), uint64(c.LinearValueHeadDim))
+	return cards.Bounded(cards.Product(2*keys+values, first(c.LinearConvKernelDim, 4)-1) + cards.Product(values, uint64(c.LinearKeyHeadDim)))
+}
+
+// mambaState is the elements of a state space's state (vLLM: MambaStateShapeCalculator.mamba1_state_shape, mamba2_state_shape).
+func (c *config) mambaState() uint64 {
+	state := first(c.MambaDState, c.SSMStateSize, c.StateSize)
+	kernel := first(c.MambaDConv, c.ConvKernel, 4)
+	expand := first(c.MambaExpand, c.Expand, 2)
+	heads := first(c.MambaNHeads, c.MambaNumHeads)
+	if heads == 0 && c.ModelType == "mamba2" {
+		heads = uint64(c.NumHeads)
+	}
+	dim := uint64(c.MambaHeadDim)
+	if d, ok := c.MambaDHead.(float64); ok && d > 0 && d < maxSize {
+		dim = uint64(d)
+	}
+	if dim == 0 && heads > 0 {
+		dim = cards.Product(expand, c.hidden()) / heads
+		if c.ModelType == "mamba2" && c.HeadDim > 0 {
+			dim = uint64(c.HeadDim)
+		}
+	}
+	inner := first(c.MambaDSSM)
+	if inner == 0 {
+		inner = cards.Product(heads, dim)
+	}
+	if inner == 0 { // Mamba 1 has no heads
+		inner = cards.Product(expand, c.hidden())
+		return cards.Bounded(cards.Product(inner, kernel-1) + cards.Product(inner, state))
+	}
+	groups := first(c.MambaNGroups, c.NGroups, 1)
+	return cards.Bounded(cards.Product(inner+cards.Product(2, groups, state), kernel-1) + cards.Product(inner, state))
+}
+
+// finite replaces NaN, Infinity and -Infinity outside strings by null: Python's json module writes them though JSON has none, and
+// published configurations have them (time_step_limit of Mamba-2).
+func finite(text []byte) []byte {
+	if !bytes.Contains(text, []byte("Infinity")) && !bytes.Contains(text, []byte("NaN")) {
+		return text
+	}
+	out := make([]byte, 0, len(text))
+	quoted := false
+	for i := 0; i < len(text); i++ {
+		rest := text[i:]
+		switch {
+		case quoted && text[i] == '\\' && len(rest) > 1:
+			out = append(out, text[i], text[i+1])
+			i++
+			continue
+		case text[i] == '"':
+			quoted = !quoted
+		case quoted:
+		default:
+			for _, word := range [][]byte{[]byte("-Infinity"), []byte("Infinity"), []byte("NaN")} {
+				if bytes.HasPrefix(rest, word) {
+					out = append(out, "null"...)
+					i += len(word)
+					rest = nil
+					break
+				}
+			}
+			if rest == nil {
+				i--
+				continue
+			}
+		}
+		out = append(out, text[i])
+	}
+	return out
+}

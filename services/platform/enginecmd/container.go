@@ -1,0 +1,259 @@
+package enginecmd
+
+import (
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// Container is what the command line of `docker run` or `podman run` says.
+type Container struct {
+	Image string
+	// Command is what follows the image: arguments of its entrypoint, or a program of its own.
+	Command []string
+	// Entrypoint replaces the image's, where it is given.
+	Entrypoint string
+	Name, User string
+	// Environment holds "KEY=VALUE", or "KEY" for the value that the caller has.
+	Environment, EnvironmentFiles []string
+	// Publish is as -p has it: "127.0.0.1:8000:8000".
+	Publish []string
+	// Volumes are as -v has them, Mounts as --mount, Tmpfs as --tmpfs.
+	Volumes, Mounts, Tmpfs []string
+	// GPUs is --gpus ("all", "2", "device=0,1"), Devices are --device ("nvidia.com/gpu=0", "/dev/kfd").
+	GPUs    string
+	Devices []string
+	Runtime string
+	// ShmSize, Memory, CPUs and PIDs are limits as they were written.
+	ShmSize, Memory, CPUs, PIDs string
+	Labels                      []string
+	// Other are all further options, long names as "--name=value", in order.
+	Other []string
+}
+
+// Flags of `docker run` and `podman run` that take no value. Source: docs.docker.com/reference/cli/docker/container/run.
+const (
+	containerFlags = "--detach --interactive --tty --rm --init --privileged --read-only --no-healthcheck --oom-kill-disable " +
+		"--publish-all --sig-proxy --disable-content-trust --quiet --use-api-socket --replace --no-hosts --no-hostname"
+	containerValues = "--add-host --annotation --attach --blkio-weight --blkio-weight-device --cap-add --cap-drop --cgroup-parent " +
+		"--cgroupns --cidfile --cpu-count --cpu-percent --cpu-period --cpu-quota --cpu-rt-period --cpu-rt-runtime --cpu-shares --cpus " +
+		"--cpuset-cpus --cpuset-mems --detach-keys --device --device-cgroup-rule --device-read-bps --device-read-iops " +
+		"--device-write-bps --device-write-iops --dns --dns-opt --dns-option --dns-search --domainname --entrypoint --env --env-file " +
+		"--expose --gpus --group-add --health-cmd --health-interval --health-retries --health-start-interval --health-start-period " +
+		"--health-timeout --hostname --ip --ip6 --ipc --isolation --label --label-file --link --link-local-ip --log-driver --log-opt " +
+		"--mac-address --memory --memory-reservation --memory-swap --memory-swappiness --mount --name --net --net-alias --network " +
+		"--network-alias --oom-score-adj --pid --pids-limit --platform --publish --pull --restart --runtime --secret --security-opt " +
+		"--shm-size --stop-signal --stop-timeout --storage-opt --sysctl --tmpfs --ulimit --user --userns --uts --volume " +
+		"--volume-driver --volumes-from --workdir"
+)
+
+// containerShort are the letters for those.
+var containerShort = map[byte]string{
+	'd': "--detach", 'i': "--interactive", 't': "--tty", 'P': "--publish-all", 'q': "--quiet",
+	'a': "--attach", 'c': "--cpu-shares", 'e': "--env", 'h': "--hostname", 'l': "--label", 'm': "--memory", 'p': "--publish",
+	'u': "--user", 'v': "--volume", 'w': "--workdir",
+}
+
+// ReadContainer reads `docker run`, `docker container run` and `podman run` and says whether it is one whose every option is known.
+func ReadContainer(argv []string) (Container, bool) {
+	var c Container
+	if len(argv) < 3 || len(argv) > maxArguments {
+		return c, false
+	}
+	if base := filepath.Base(argv[0]); base != "docker" && base != "podman" {
+		return c, false
+	}
+	args := argv[1:]
+	if args[0] == "container" {
+		args = args[1:]
+	}
+	if args[0] != "run" {
+		return c, false
+	}
+	args = args[1:]
+	for len(args) > 0 {
+		a := args[0]
+		args = args[1:]
+		switch {
+		case a == "--":
+			return c.image(args)
+		case strings.HasPrefix(a, "--"):
+			name, text, joined := strings.Cut(a, "=")
+			switch {
+			case has(containerFlags, name):
+				if text != "false" {
+					c.Other = append(c.Other, name)
+				}
+				continue
+			case !has(containerValues, name):
+				return c, false
+			case !joined && len(args) == 0:
+				return c, false
+			case !joined:
+				text, args = args[0], args[1:]
+			}
+			c.set(name, text)
+		case len(a) > 1 && a[0] == '-':
+			var ok bool
+			if args, ok = c.short(a[1:], args); !ok {
+				return c, false
+			}
+		default:
+			return c.image(append([]string{a}, args...))
+		}
+	}
+	return c, false
+}
+
+// short reads letters that stand together: -it, -p8080:80.
+func (c *Container) short(letters string, args []string) (rest []string, ok bool) {
+	for i := range len(letters) {
+		name := containerShort[letters[i]]
+		switch {
+		case name == "":
+			return nil, false
+		case has(containerFlags, name):
+			c.Other = append(c.Other, name)
+			continue
+		}
+		text := strings.TrimPrefix(letters[i+1:], "=")
+		if i+1 == len(letters) {
+			if len(args) == 0 {
+				return nil, false
+			}
+			text, args = args[0], args[1:]
+		}
+		c.set(name, text)
+		return args, true
+	}
+	return args, true
+}
+
+func (c *Container) set(name, text string) {
+	switch name {
+	case "--entrypoint":
+		c.Entrypoint = text
+	case "--name":
+		c.Name = text
+	case "--user":
+		c.User = text
+	case "--env":
+		c.Environment = append(c.Environment, text)
+	case "--env-file":
+		c.EnvironmentFiles = append(c.EnvironmentFiles, text)
+	case "--publish":
+		c.Publish = append(c.Publish, text)
+	case "--volume":
+		c.Volumes = append(c.Volumes, text)
+	case "--mount":
+		c.Mounts = append(c.Mounts, text)
+	case "--tmpfs":
+		c.Tmpfs = append(c.Tmpfs, text)
+	case "--gpus":
+		c.GPUs = strings.Trim(text, `"'`)
+	case "--device":
+		c.Devices = append(c.Devices, text)
+	case "--runtime":
+		c.Runtime = text
+	case "--shm-size":
+		c.ShmSize = text
+	case "--memory":
+		c.Memory = text
+	case "--cpus":
+		c.CPUs = text
+	case "--pids-limit":
+		c.PIDs = text
+	case "--label":
+		c.Labels = append(c.Labels, text)
+	case "--net":
+		c.Other = append(c.Other, "--network="+text)
+	default:
+		c.Other = append(c.Other, name+"="+text)
+	}
+}
+
+func (c *Container) image(args []string) (Container, bool) {
+	if len(args) == 0 || args[0] == "" {
+		return *c, false
+	}
+	c.Image, c.Command = args[0], args[1:]
+	return *c, true
+}
+
+// engine reads what runs inside, with the port as the host publishes it.
+func (c *Container) engine() (Command, bool) {
+	env := map[string]string{}
+	for _, one := range c.Environment {
+		if key, text, ok := strings.Cut(one, "="); ok {
+			env[key] = text
+		}
+	}
+	command := c.Command
+	var out Command
+	var ok bool
+	if c.Entrypoint != "" {
+		out, ok = Read(append([]string{c.Entrypoint}, command...), env)
+	} else {
+		out, ok = InImage(c.Image, command, env)
+	}
+	if !ok {
+		return out, false
+	}
+	for _, one := range c.Publish {
+		host, outside, inside := Published(one)
+		if inside != 0 && (inside == out.Port || out.Port == 0 || len(c.Publish) == 1) {
+			if out.Host = host; host == "" {
+				out.Host = "0.0.0.0" // where Docker publishes unless it is told otherwise
+			}
+			out.Port = outside
+			break
+		}
+	}
+	return out, true
+}
+
+// Published reads what -p and a Compose file's short syntax say: [[HOST:]OUTSIDE:]INSIDE[/tcp]. What is no single port is 0.
+func Published(text string) (host string, outside, inside uint32) {
+	text, protocol, _ := strings.Cut(text, "/")
+	if protocol != "" && protocol != "tcp" {
+		return "", 0, 0
+	}
+	i := strings.LastIndexByte(text, ':')
+	inside = port(text[i+1:])
+	if i < 0 {
+		return "", 0, inside
+	}
+	text = text[:i]
+	if i = strings.LastIndexByte(text, ':'); i >= 0 {
+		host = strings.Trim(text[:i], "[]")
+	}
+	return host, port(text[i+1:]), inside
+}
+
+// InImage reads the command of a container by what is known of well-known images: their entrypoint is an engine already.
+// Sources: docker/Dockerfile of vllm-project/vllm, .devops/cuda.Dockerfile of ggml-org/llama.cpp, Dockerfile of ollama/ollama.
+func InImage(image string, command []string, environment map[string]string) (Command, bool) {
+	if len(command) > 0 && !strings.HasPrefix(command[0], "-") {
+		if c, ok := Read(command, environment); ok {
+			return c, true
+		}
+	}
+	name, _, _ := strings.Cut(image, "@")
+	tag := ""
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+		name, tag = name[:i], name[i+1:]
+	}
+	variable := func(key string) string { return environment[key] }
+	switch base := path.Base(name); {
+	case strings.HasPrefix(base, "vllm-openai"):
+		return readVLLM(command), true
+	case base == "llama.cpp" && (strings.HasPrefix(tag, "server") || tag == ""):
+		c := readLlama(command, variable)
+		return c, true
+	case base == "llama.cpp" && strings.HasPrefix(tag, "full") && (first(command) == "--server" || first(command) == "-s"):
+		return readLlama(command[1:], variable), true
+	case name == "ollama/ollama" || strings.HasSuffix(name, "/ollama/ollama"):
+		return readOllama(variable), true
+	}
+	return Command{}, false
+}

@@ -1,0 +1,125 @@
+package vram
+
+import (
+	"math"
+	"slices"
+
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/model"
+)
+
+const (
+	// graphsMiB is what vLLM's CUDA graphs and what PyTorch does not count take of the claim on each GPU: logs of 0.11 to 0.27 say
+	// 0.2 to 0.7 GiB of graphs and 0.1 to 0.3 GiB besides for models up to 70B. Since 0.21 graphs are part of the claim.
+	graphsMiB = 768
+	// residueMiB stays on each GPU while vLLM sleeps (vLLM issue 32714: 1.14 GB on each of four; NeMo-RL issue 223: 0.8 on one).
+	residueMiB = 1168
+	// workerHostMiB is a worker's process with PyTorch and CUDA's libraries: the house's own.
+	workerHostMiB = 2048
+	// block is how many tokens vLLM allots at a time (--block-size).
+	block = 16
+)
+
+// activation is the peak of a forward pass of so many tokens, of which sequences are sampled: the states that an MLP holds at once in
+// 16 bits, and logits with their probabilities in 32. It gives 1.2 GiB for Llama-3-8B with 8,192 tokens and 256 sequences, of
+// which vLLM's own profile says 1.26 (vLLM PR 10511); heads and MLP are divided among tensor parallel GPUs, the hidden state is not.
+func activation(card model.Card, tokens, sequences, share uint64) uint64 {
+	hidden := uint64(orElse(card.Hidden, 8192))
+	wide := uint64(orElse(card.FeedForward, uint32(min(4*hidden, math.MaxUint32))))
+	states := mul(tokens, mul(add(mul(hidden, 4), mul(ceilDiv(wide, share), 3)), 2))
+	logits := mul(min(tokens, sequences), mul(uint64(card.Vocabulary), 8))
+	return ratio(add(states, logits), 11, 10)
+}
+
+// ofClaim is of engines that take a share of each GPU and fill with KV cache what the model leaves of it.
+func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
+	if slices.ContainsFunc(gpus, func(g GPU) bool { return g.TotalMiB == 0 }) && run.KVCacheBytes == 0 {
+		return Estimate{}, ErrNoTotal
+	}
+	n := uint64(len(gpus))
+	tensor := uint64(run.TensorParallel)
+	if tensor == 0 {
+		tensor = n
+	}
+	enough := tensor <= n
+	tensor = min(tensor, n)
+	// GPUs beyond tensor parallelism hold layers one after the other (pipeline parallelism).
+	stages := ceilDiv(n, tensor)
+	context := run.context(card)
+	k, v := run.types()
+	batch := uint64(run.Batch)
+
+	// need is one sequence of the longest length on each GPU: the engine does not start without that.
+	var need uint64
+	for _, l := range card.Layers {
+		tokens := pad(uint64(context), block)
+		if l.Kind == model.Sliding && !run.FullWindow {
+			// vLLM, SlidingWindowSpec.max_memory_usage_bytes: the window and a batch, and a block more.
+			tokens = min(tokens, add(pad(add(uint64(l.Window), batch), block), block))
+		}
+		need = add(need, mul(uint64(l.Count), layerBytes(l, k, v, tensor, tokens, 1)))
+	}
+	need = ceilDiv(need, stages)
+
+	weights := ceilDiv(bytesOf(card.WeightsMiB), n)
+	compute := activation(card, batch, uint64(run.Parallel), tensor)
+	fixed := add(add(weights, compute), bytesOf(graphsMiB))
+
+	e := Estimate{PerGPU: make([]uint32, n), Context: context, Starts: enough}
+	pool := uint64(math.MaxUint64)
+	var claims, kv uint64
+	for i, g := range gpus {
+		total := bytesOf(g.TotalMiB)
+		claim := share(total, run.Utilisation)
+		if run.KVCacheBytes > 0 { // in place of the share (vLLM alone has that option)
+			claim = add(fixed, run.KVCacheBytes)
+		}
+		taken := add(claim, bytesOf(contextMiB))
+		if run.Engine == enginecmd.SGLang {
+			// --mem-fraction-static is of everything that stays, the driver's context too; a pass and graphs lie outside of it
+			// (model_runner.py, profile_max_num_token).
+			taken = add(claim, sub(fixed, weights))
+			if total > 0 {
+				taken = min(taken, total)
+			}
+		}
+		here := sub(claim, fixed)
+		if run.Engine == enginecmd.SGLang {
+			here = sub(claim, add(weights, bytesOf(contextMiB)))
+		}
+		pool = min(pool, here)
+		claims, kv = add(claims, claim), add(kv, here)
+		e.PerGPU[i] = mib(taken)
+		if total > 0 && taken > total || here == 0 {
+			e.Starts = false
+		}
+	}
+	if pool < need {
+		e.Starts = false
+	}
+	if need > 0 {
+		// As many tokens as sequences of the longest length have, in whole blocks.
+		tokens, _ := divided(pool, pad(uint64(context), block), need)
+		e.KVTokens = tokens / block * block
+	}
+	e.WeightsMiB, e.KVMiB, e.ClaimMiB = mib(mul(weights, n)), mib(kv), mib(claims)
+	e.ComputeMiB, e.OverheadMiB = mib(mul(compute, n)), mib(mul(bytesOf(graphsMiB+contextMiB), n))
+	e.LoadHostMiB = workerHostMiB * uint32(n)
+	switch run.Sleep {
+	case catalogue.SleepVLLM1:
+		e.AsleepMiB, e.HostMiB = residueMiB*uint32(n), mib(mul(weights, n))
+	case catalogue.SleepVLLM2:
+		e.AsleepMiB = residueMiB * uint32(n)
+	}
+	return e, nil
+}
+
+// share is a part of so many bytes. vLLM computes it in the same way (MemorySnapshot: total_memory * gpu_memory_utilization).
+func share(bytes uint64, part float64) uint64 {
+	product := math.Ceil(float64(bytes) * part)
+	if !(product < math.MaxInt64) {
+		return bytes
+	}
+	return uint64(product)
+}

@@ -1,0 +1,239 @@
+package vram
+
+import (
+	"math"
+
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/model"
+)
+
+const (
+	// contextMiB is what the CUDA driver takes on a GPU for a process: Ollama's minimum for each GPU (llm/memory, 457 MiB).
+	contextMiB = 457
+	// llamaMarginMiB is for workspaces of cuBLAS and fragmentation, which no log of llama.cpp lists: the house's own.
+	llamaMarginMiB = 128
+	// llamaHostMiB is the process itself with its pinned staging buffers (four of 64 MiB, src/llama-model-loader.cpp): the house's own.
+	llamaHostMiB = 512
+
+	// fitTargetMiB and fitContext: what --fit leaves free, and the context below which it does not go (common/common.h,
+	// fit_params_target and fit_params_min_ctx).
+	fitTargetMiB = 1024
+	fitContext   = 4096
+
+	// cellsFlash and cellsPlain are what the cache's length is padded to, with flash attention and without (get_padding in
+	// src/llama-kv-cache.cpp; newer builds pad to 256 always).
+	cellsFlash = 256
+	cellsPlain = 32
+	// slidingCells is what the cache of sliding layers is padded to always (src/llama-kv-cache-iswa.cpp, issue 17037).
+	slidingCells = 256
+	// maskCopies are made of a batch's inputs when layers are on several GPUs (GGML_SCHED_MAX_COPIES).
+	maskCopies = 4
+)
+
+// layout is where a model's layers lie: bounds[g] is the first layer of GPU g, bounds[len] the end; the layers before bounds[0] are
+// the host's. The output comes after the last of them, as layer number layers.
+type layout struct {
+	bounds []uint64
+	layers uint64
+}
+
+// lay spreads the last n of layers and the output over GPUs by their memory, as llama.cpp does when no --tensor-split is given
+// (load_tensors in src/llama-model.cpp: the output counts as a layer, the last, and the host has the first ones. Builds before 2026
+// left the output to the host until every layer was on a GPU, which is a layer more in its place).
+func lay(layers, n uint64, gpus []GPU) layout {
+	units := layers + 1
+	n = min(n, units)
+	start := units - n
+	var sum uint64
+	for _, g := range gpus {
+		sum += uint64(max(g.TotalMiB, 1))
+	}
+	l := layout{layers: layers, bounds: make([]uint64, len(gpus)+1)}
+	var before uint64
+	for i, g := range gpus {
+		l.bounds[i] = start + ratio(n, before, sum)
+		before += uint64(max(g.TotalMiB, 1))
+	}
+	l.bounds[len(gpus)] = start + n
+	return l
+}
+
+// on is how many of the layers from first on, count of them, are GPU g's.
+func (l layout) on(g int, first, count uint64) uint64 {
+	return sub(min(first+count, l.bounds[g+1]), max(first, l.bounds[g]))
+}
+
+// parts are a GPU's, in bytes.
+type parts struct{ weights, kv, compute, overhead uint64 }
+
+func (p parts) sum() uint64 { return add(add(p.weights, p.kv), add(p.compute, p.overhead)) }
+
+// llama is one model in llama.cpp or Ollama on some GPUs.
+type llama struct {
+	card   model.Card
+	run    Run
+	gpus   []GPU
+	layers uint64
+}
+
+// streams is how many caches there are, cells how long each, and sliding how long each of sliding layers that look back window
+// tokens.
+func (m *llama) streams(context uint32) (streams, cells uint64) {
+	slots := uint64(max(m.run.Parallel, 1))
+	unit := uint64(cellsPlain)
+	if m.run.FlashAttention {
+		unit = cellsFlash
+	}
+	whole := uint64(context)
+	if m.run.Engine == enginecmd.Ollama {
+		whole = mul(whole, slots) // its context is of each slot (llm/server.go multiplies by the number of parallel requests)
+	}
+	whole = pad(whole, unit)
+	if m.run.Unified {
+		return 1, whole
+	}
+	return slots, pad(ceilDiv(whole, slots), unit)
+}
+
+// sliding is the length of a cache for layers that look back window tokens (src/llama-kv-cache-iswa.cpp).
+func (m *llama) sliding(window, cells uint64) uint64 {
+	if m.run.FullWindow {
+		return cells
+	}
+	sequences := uint64(1)
+	if m.run.Unified {
+		sequences = uint64(max(m.run.Parallel, 1))
+	}
+	return pad(min(cells, add(mul(window, sequences), uint64(m.run.MicroBatch))), slidingCells)
+}
+
+// compute is the buffer of a graph (src/llama-context.cpp reserves the worst one). The terms are logits of a micro-batch in 32 bits,
+// or without flash attention the product of queries and keys; a few rows of the hidden state; and what grows with the context: the
+// mask, or the unpacked cache. Their factors are those that Unsloth Studio published against measured buffers. Newer builds reserve
+// logits of the sequences alone and take less.
+func (m *llama) compute(cells uint64, logits bool) uint64 {
+	batch := uint64(m.run.MicroBatch)
+	perCell := mul(batch, 3) // a mask of two bytes, and half as much again
+	var widest uint64
+	if logits {
+		widest = mul(mul(uint64(m.card.Vocabulary), batch), 4)
+	}
+	if !m.run.FlashAttention {
+		widest = max(widest, mul(mul(mul(uint64(orElse(m.card.Heads, 64)), cells), batch), 4))
+		perCell = mul(batch, 4) // a mask in 32 bits
+	}
+	if len(m.gpus) > 1 {
+		perCell = mul(perCell, maskCopies)
+	}
+	if k, v := m.run.types(); k.quantised() || v.quantised() {
+		perCell = max(perCell, ratio(mul(uint64(orElse(m.card.Hidden, 8192)), 9), batch, 4*512))
+	}
+	return add(add(widest, scratch(m.card, batch)), mul(perCell, cells))
+}
+
+// at is what each GPU and the host hold with so many layers on GPUs, the host's part last.
+func (m *llama) at(context uint32, onGPU uint64) []parts {
+	l := lay(m.layers, onGPU, m.gpus)
+	streams, cells := m.streams(context)
+	k, v := m.run.types()
+	out := make([]parts, len(m.gpus)+1)
+	host := &out[len(m.gpus)]
+	first, slots := uint64(0), uint64(max(m.run.Parallel, 1))
+	for _, group := range m.card.Layers {
+		kept := cells
+		if group.Kind == model.Sliding {
+			kept = m.sliding(uint64(group.Window), cells)
+		}
+		each := layerBytes(group, k, v, 1, mul(kept, streams), slots)
+		count := uint64(group.Count)
+		for g := range m.gpus {
+			here := l.on(g, first, uint64(group.Count))
+			out[g].kv = add(out[g].kv, mul(here, each))
+			count -= here
+		}
+		host.kv = add(host.kv, mul(count, each))
+		first += uint64(group.Count)
+	}
+	weights := bytesOf(m.card.WeightsMiB - m.card.HostWeightsMiB)
+	left := weights
+	for g := range m.gpus {
+		units := l.on(g, 0, m.layers+1)
+		out[g].weights = min(ratio(weights, units, m.layers+1), left)
+		left -= out[g].weights
+		// The driver's context is on every GPU that the process sees; with all layers on the host, large batches are still computed
+		// on the first.
+		out[g].overhead = bytesOf(contextMiB + llamaMarginMiB)
+		if units > 0 || (g == 0 && onGPU == 0) {
+			out[g].compute = m.compute(cells, l.on(g, m.layers, 1) > 0 || onGPU == 0)
+		}
+	}
+	host.weights = add(left, bytesOf(m.card.HostWeightsMiB))
+	return out
+}
+
+// over is by how many bytes the fullest GPU is above what it has less spare MiB; GPUs whose memory is not known are never over.
+func (m *llama) over(all []parts, spareMiB uint32) bool {
+	for g, gpu := range m.gpus {
+		if gpu.TotalMiB > 0 && all[g].sum() > sub(bytesOf(gpu.TotalMiB), bytesOf(spareMiB)) {
+			return true
+		}
+	}
+	return false
+}
+
+func ofLlama(card model.Card, run Run, gpus []GPU) Estimate {
+	m := &llama{card: card, run: run, gpus: gpus}
+	for _, l := range card.Layers {
+		m.layers += uint64(l.Count)
+	}
+	context, onGPU := run.context(card), uint64(math.MaxUint64)
+	if run.GPULayers != nil {
+		onGPU = uint64(*run.GPULayers)
+	}
+	all := m.at(context, onGPU)
+	if run.Fit && m.over(all, run.FitTargetMiB) {
+		if run.Context == 0 && context > fitContext {
+			context = uint32(largest(fitContext/cellsFlash, uint64(context)/cellsFlash, func(blocks uint64) bool {
+				return !m.over(m.at(uint32(blocks*cellsFlash), onGPU), run.FitTargetMiB)
+			}) * cellsFlash)
+		}
+		if run.GPULayers == nil && m.over(m.at(context, onGPU), run.FitTargetMiB) {
+			onGPU = largest(0, m.layers+1, func(n uint64) bool { return !m.over(m.at(context, n), run.FitTargetMiB) })
+		}
+		all = m.at(context, onGPU)
+	}
+	e := Estimate{PerGPU: make([]uint32, len(gpus)), Context: context}
+	var total parts
+	for g := range gpus {
+		e.PerGPU[g] = mib(all[g].sum())
+		total.weights, total.kv = add(total.weights, all[g].weights), add(total.kv, all[g].kv)
+		total.compute, total.overhead = add(total.compute, all[g].compute), add(total.overhead, all[g].overhead)
+	}
+	e.WeightsMiB, e.KVMiB, e.ComputeMiB, e.OverheadMiB = mib(total.weights), mib(total.kv), mib(total.compute), mib(total.overhead)
+	streams, cells := m.streams(context)
+	e.KVTokens = mul(streams, cells)
+	// llama.cpp does not start with quantised values and without flash attention; Ollama keeps them as they are.
+	quantised := run.Engine == enginecmd.LlamaCPP && !run.FlashAttention && cacheType(run.CacheV).quantised()
+	e.Starts = !m.over(all, 0) && !quantised
+	host := all[len(gpus)]
+	e.LoadHostMiB = mib(add(add(host.weights, host.kv), bytesOf(llamaHostMiB)))
+	if run.Sleep == catalogue.SleepLlamaRouter {
+		// The router ends what it started; it has asked the driver for its GPUs, which leaves a context on each.
+		e.AsleepMiB = contextMiB * uint32(len(gpus))
+	}
+	return e
+}
+
+// largest is the greatest n from low to high for which ok holds, where it holds for every smaller one as well; low if for none.
+func largest(low, high uint64, ok func(uint64) bool) uint64 {
+	for low < high {
+		middle := low + (high-low+1)/2
+		if ok(middle) {
+			low = middle
+		} else {
+			high = middle - 1
+		}
+	}
+	return low
+}

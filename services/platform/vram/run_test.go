@@ -1,0 +1,116 @@
+package vram
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/enginecmd"
+)
+
+func TestRunOf(t *testing.T) {
+	t.Parallel()
+	llama, _ := Defaults(enginecmd.LlamaCPP)
+	vllm, _ := Defaults(enginecmd.VLLM)
+	ollama, _ := Defaults(enginecmd.Ollama)
+	with := func(r Run, change func(*Run)) Run { change(&r); return r }
+	tests := []struct {
+		name    string
+		service catalogue.Service
+		want    Run
+	}{
+		{"defaults of llama.cpp", catalogue.Service{Argv: []string{"/opt/llama-server", "-m", "/srv/a.gguf"}}, llama},
+		{"a command line of llama.cpp", catalogue.Service{Argv: []string{"/opt/llama-server", "-m", "/srv/a.gguf", "-c", "32768", "-np", "2", "-ngl", "20",
+			"-ctk", "q8_0", "-ctv", "q4_0", "-b", "1024", "-ub", "256", "-fa", "off", "--fit", "off", "--swa-full"}},
+			with(llama, func(r *Run) {
+				r.Context, r.Parallel, r.Unified, r.GPULayers, r.CacheK, r.CacheV = 32768, 2, false, ptr(uint32(20)), "q8_0", "q4_0"
+				r.Batch, r.MicroBatch, r.FlashAttention, r.Fit, r.FullWindow = 1024, 256, false, false, true
+			})},
+		{"slots that share by their own words", catalogue.Service{Argv: []string{"llama-server", "-np", "2", "--kv-unified"}},
+			with(llama, func(r *Run) { r.Parallel = 2 })},
+		{"a command line of vLLM", catalogue.Service{Sleep: catalogue.SleepVLLM1, Argv: []string{"/opt/vllm", "serve", "org/model", "--max-model-len", "16384",
+			"--gpu-memory-utilization", "0.45", "--tensor-parallel-size", "2", "--max-num-seqs", "64", "--kv-cache-dtype", "fp8"}},
+			with(vllm, func(r *Run) {
+				r.Context, r.Utilisation, r.TensorParallel, r.Parallel, r.CacheK, r.CacheV, r.Sleep = 16384, 0.45, 2, 64, "fp8", "fp8", catalogue.SleepVLLM1
+			})},
+		{"options of vLLM's own image", catalogue.Service{Container: &catalogue.Container{Image: "vllm/vllm-openai@sha256:0", Command: []string{"--model", "org/model", "--max-model-len", "8192"}}},
+			with(vllm, func(r *Run) { r.Context = 8192 })},
+		{"a unit of which extra_config tells", catalogue.Service{Unit: "chat.service", ExtraConfig: map[string]string{"engine": "llama.cpp", "context_size": "16384", "parallel": "3",
+			"kv_unified": "on", "kv_cache_dtype": "q8_0", "kv_cache_dtype_v": "q5_1", "gpu_layers": "0", "flash_attention": "off", "fit": "off", "fit_target_mib": "2048",
+			"batch_size": "512", "micro_batch_size": "128"}},
+			with(llama, func(r *Run) {
+				r.Context, r.Parallel, r.CacheK, r.CacheV, r.GPULayers, r.FlashAttention, r.Fit = 16384, 3, "q8_0", "q5_1", ptr(uint32(0)), false, false
+				r.FitTargetMiB, r.Batch, r.MicroBatch = 2048, 512, 128
+			})},
+		{"a unit of vLLM", catalogue.Service{Unit: "chat.service", ExtraConfig: map[string]string{"engine": "vllm", "gpu_memory_utilization": "0.5", "kv_cache_memory_bytes": "1073741824", "tensor_parallel": "4"}},
+			with(vllm, func(r *Run) { r.Utilisation, r.KVCacheBytes, r.TensorParallel = 0.5, 1<<30, 4 })},
+		{"the command line wins over extra_config", catalogue.Service{Argv: []string{"llama-server", "-c", "4096", "-ngl", "5", "-fa", "on"},
+			ExtraConfig: map[string]string{"engine": "vllm", "context_size": "99", "gpu_layers": "9", "flash_attention": "off"}},
+			with(llama, func(r *Run) { r.Context, r.GPULayers = 4096, ptr(uint32(5)) })},
+		{"Ollama", catalogue.Service{Argv: []string{"/usr/bin/ollama", "serve"}, Environment: map[string]string{"OLLAMA_CONTEXT_LENGTH": "8192", "OLLAMA_NUM_PARALLEL": "2"}},
+			with(ollama, func(r *Run) { r.Context, r.Parallel = 8192, 2 })},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := RunOf(&tt.service)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRunOfRefuses(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]catalogue.Service{
+		"nothing":                    {},
+		"a program of its own":       {Argv: []string{"/opt/serve"}},
+		"an engine without formulas": {ExtraConfig: map[string]string{"engine": "tensorrt-llm"}},
+		"a shell":                    {Argv: []string{"/bin/sh", "-c", "llama-server -c 5"}},
+	} {
+		if r, err := RunOf(&s); !errors.Is(err, ErrNoEngine) {
+			t.Errorf("%s: %+v %v", name, r, err)
+		}
+	}
+	for name, extra := range map[string]map[string]string{
+		"a context beyond 32 bits": {"engine": "vllm", "context_size": "4294967296"},
+		"a negative context":       {"engine": "vllm", "context_size": "-1"},
+		"a share above all":        {"engine": "vllm", "gpu_memory_utilization": "1.5"},
+		"a share that is none":     {"engine": "vllm", "gpu_memory_utilization": "NaN"},
+		"no share":                 {"engine": "vllm", "gpu_memory_utilization": "0"},
+		"bytes beyond 64 bits":     {"engine": "vllm", "kv_cache_memory_bytes": "99999999999999999999"},
+		"layers in words":          {"engine": "llama.cpp", "gpu_layers": "all"},
+	} {
+		if r, err := RunOf(&catalogue.Service{ExtraConfig: extra}); err == nil || errors.Is(err, ErrNoEngine) {
+			t.Errorf("%s: %+v %v", name, r, err)
+		}
+	}
+}
+
+// What a run leaves open is the engine's own.
+func TestWhatHangsOnTheGPU(t *testing.T) {
+	t.Parallel()
+	run, _ := Defaults(enginecmd.VLLM)
+	if r := run.filled([]GPU{{24564}}); r.Batch != 2048 || r.Parallel != 256 {
+		t.Errorf("24 GB: %+v", r)
+	}
+	if r := run.filled([]GPU{{81559}, {81559}}); r.Batch != 8192 || r.Parallel != 1024 {
+		t.Errorf("80 GB: %+v", r)
+	}
+	if r := run.filled([]GPU{{81559}, {24564}}); r.Batch != 2048 {
+		t.Errorf("one of each: %+v", r)
+	}
+	for _, engine := range []string{enginecmd.LlamaCPP, enginecmd.Ollama, enginecmd.VLLM, enginecmd.SGLang} {
+		r := Run{Engine: engine}.filled([]GPU{{24564}})
+		if slices.Contains([]uint32{r.Batch, r.Parallel}, 0) || r.CacheK == "" || r.CacheV == "" {
+			t.Errorf("%s: %+v", engine, r)
+		}
+	}
+}

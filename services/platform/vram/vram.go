@@ -1,0 +1,167 @@
+// Package vram estimates how much memory of GPUs and of the host a model takes in an engine: weights, KV cache by the kind of each
+// layer, buffers of computation, and what engines and drivers take for themselves. Every constant in it carries its source.
+//
+// It computes from a card, which a human wrote or the inspector read from files that nobody trusts: no input makes it panic,
+// overflow or take long. Where a number cannot be known, the larger one is taken: an estimate that is too high costs a question,
+// one that is too low costs a service that runs out of memory.
+package vram
+
+import (
+	"errors"
+	"fmt"
+
+	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/model"
+)
+
+// Sources of a number, the best first.
+const (
+	Measured  = "measured"
+	Declared  = "declared"
+	Estimated = "estimated"
+	Unknown   = "unknown"
+)
+
+// Run is how an engine runs a model, defaults filled in. RunOf makes one of a service's entry, Defaults one of an engine's name.
+type Run struct {
+	Engine string
+	// Context is in tokens: for llama.cpp what all slots share, for Ollama what each has, for vLLM and SGLang the longest sequence.
+	// 0: the engine's own choice, which is the model's longest but for Ollama, and what still fits with llama.cpp's Fit.
+	Context, Parallel, TensorParallel uint32
+	// CacheK and CacheV are data types of the KV cache, as the engine calls them; "": two bytes an element. One that is not known
+	// counts two bytes: whatever engines add is smaller.
+	CacheK, CacheV string
+	// Utilisation is vLLM's and SGLang's claim, a share of each GPU; KVCacheBytes, of each GPU, replaces vLLM's where it is given.
+	Utilisation       float64
+	KVCacheBytes      uint64
+	Batch, MicroBatch uint32
+	// GPULayers is how many of llama.cpp's layers are on GPUs, the output counting as one; nil: all, or what fits with Fit.
+	GPULayers      *uint32
+	FlashAttention bool
+	// FullWindow: sliding layers keep every token (llama.cpp's --swa-full). Unified: slots share one cache (--kv-unified).
+	FullWindow, Unified bool
+	// Fit: llama.cpp leaves FitTargetMiB of each GPU free, by a shorter context where none was asked for, then by fewer layers.
+	Fit          bool
+	FitTargetMiB uint32
+	// Sleep is how the service sleeps, as the catalogue has it.
+	Sleep string
+}
+
+// GPU is what an estimate has to know of one: MiB in all. 0: not known, so nothing is made to fit it.
+type GPU struct{ TotalMiB uint32 }
+
+// Estimate is what a service takes. Sizes are MiB, on all its GPUs together but where it says otherwise.
+type Estimate struct {
+	// PerGPU is what each GPU gives up while the service runs, in the order of the GPUs.
+	PerGPU []uint32
+	// Its parts. Where the engine takes a share of the GPU whatever the model needs (vLLM, SGLang), ClaimMiB is that share, in which
+	// weights, KV cache and computation lie, and only the driver's context comes on top; else it is 0.
+	WeightsMiB, KVMiB, ComputeMiB, OverheadMiB, ClaimMiB uint32
+	// AsleepMiB stays on all GPUs while it sleeps, HostMiB is what the host's memory gives up meanwhile, LoadHostMiB while it loads
+	// and runs. Page cache is not counted: the kernel calls it available.
+	AsleepMiB, HostMiB, LoadHostMiB uint32
+	// Context is the context length in tokens that this stands for; KVTokens how many tokens the KV cache has room for.
+	Context  uint32
+	KVTokens uint64
+	// Starts: by this estimate the engine gets what it needs at its start; a claim can be too small for the model.
+	Starts bool
+}
+
+// ErrNoCard means that there is nothing to estimate from.
+var ErrNoCard = errors.New("the model has no card, so nothing can be estimated")
+
+// ErrNoEngine means that no formula is known for what runs the model.
+var ErrNoEngine = errors.New("the service's engine is not known; extra_config.engine says which it is")
+
+// ErrNoTotal means that an engine takes a share of a GPU whose memory is not known.
+var ErrNoTotal = errors.New("the engine takes a share of each GPU, and how much memory one of them has is not known")
+
+// maxGPUs is the most that a catalogue has.
+const maxGPUs = 64
+
+// Of estimates what the model takes. gpus are the service's, in its order.
+func Of(card model.Card, run Run, gpus []GPU) (Estimate, error) {
+	if card.WeightsMiB == 0 && len(card.Layers) == 0 {
+		return Estimate{}, ErrNoCard
+	}
+	if err := card.Check(); err != nil {
+		return Estimate{}, fmt.Errorf("the model's card: %w", err)
+	}
+	switch {
+	case len(gpus) == 0:
+		return Estimate{}, errors.New("a service without GPUs takes no memory of any")
+	case len(gpus) > maxGPUs:
+		return Estimate{}, fmt.Errorf("more than %d GPUs", maxGPUs)
+	}
+	run = run.filled(gpus)
+	if run.Engine != enginecmd.VLLM {
+		run.KVCacheBytes = 0
+	}
+	switch run.Engine {
+	case enginecmd.LlamaCPP, enginecmd.Ollama:
+		return ofLlama(card, run, gpus), nil
+	case enginecmd.VLLM, enginecmd.SGLang:
+		return ofClaim(card, run, gpus)
+	}
+	return Estimate{}, ErrNoEngine
+}
+
+// KVBytes is the KV cache of one sequence of so many tokens in bytes, without padding of batches: what golden values are given for.
+func KVBytes(card model.Card, run Run, tokens uint64) (uint64, error) {
+	if len(card.Layers) == 0 {
+		return 0, ErrNoCard
+	}
+	if err := card.Check(); err != nil {
+		return 0, fmt.Errorf("the model's card: %w", err)
+	}
+	k, v := run.types()
+	var sum uint64
+	for _, l := range card.Layers {
+		kept := tokens
+		if l.Kind == model.Sliding && !run.FullWindow {
+			kept = min(tokens, uint64(l.Window))
+		}
+		sum = add(sum, mul(uint64(l.Count), layerBytes(l, k, v, 1, kept, 1)))
+	}
+	return sum, nil
+}
+
+// layerBytes is what one layer keeps for so many tokens and sequences on each of share GPUs that its heads are divided among. A
+// head is never divided, and what is compressed for all heads at once is kept by each GPU (vLLM, MLA with tensor parallelism).
+func layerBytes(l model.Layers, k, v elements, share, tokens, sequences uint64) uint64 {
+	switch {
+	case l.Shared:
+		return 0
+	case l.Kind == model.Recurrent:
+		return mul(ceilDiv(l.StateBytes, share), sequences)
+	case l.Kind == model.Latent:
+		return mul(add(k.bytes(uint64(l.KeyDim)), v.bytes(uint64(l.ValueDim))), tokens)
+	}
+	heads := ceilDiv(uint64(l.KVHeads), share)
+	return mul(add(k.bytes(heads*uint64(l.KeyDim)), v.bytes(heads*uint64(l.ValueDim))), tokens)
+}
+
+// context is the context length to compute with.
+func (r Run) context(card model.Card) uint32 {
+	switch {
+	case r.Context > 0:
+		return r.Context
+	case card.Context > 0:
+		return card.Context
+	}
+	// Neither says one. llama.cpp's --fit never goes below this either (common/common.h, fit_params_min_ctx).
+	return fitContext
+}
+
+// scratch is a few rows of the hidden state in 32 bits for each token of a batch: the least that a graph of computation needs. Where
+// the card says no width, 8192 stands for it.
+func scratch(card model.Card, tokens uint64) uint64 {
+	return mul(mul(tokens, uint64(orElse(card.Hidden, 8192))), 4*4)
+}
+
+func orElse(v, other uint32) uint32 {
+	if v == 0 {
+		return other
+	}
+	return v
+}

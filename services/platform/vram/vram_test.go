@@ -1,0 +1,396 @@
+package vram
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/model"
+)
+
+func of(t *testing.T, card model.Card, run Run, total ...uint32) Estimate {
+	t.Helper()
+	gpus := make([]GPU, len(total))
+	for i := range gpus {
+		gpus[i].TotalMiB = total[i]
+	}
+	e, err := Of(card, run, gpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func sum(list []uint32) (all uint64) {
+	for _, v := range list {
+		all += uint64(v)
+	}
+	return all
+}
+
+func TestNothingToEstimateFrom(t *testing.T) {
+	t.Parallel()
+	one := []GPU{{TotalMiB: 24576}}
+	if _, err := Of(model.Card{}, llamaRun(func(*Run) {}), one); !errors.Is(err, ErrNoCard) {
+		t.Errorf("no card: %v", err)
+	}
+	if _, err := KVBytes(model.Card{WeightsMiB: 1}, Run{}, 1); !errors.Is(err, ErrNoCard) {
+		t.Errorf("no layers: %v", err)
+	}
+	if _, err := Of(llama8, Run{Engine: "other"}, one); !errors.Is(err, ErrNoEngine) {
+		t.Errorf("no engine: %v", err)
+	}
+	if _, err := Of(llama8, llamaRun(func(*Run) {}), nil); err == nil {
+		t.Error("no GPU")
+	}
+	if _, err := Of(llama8, llamaRun(func(*Run) {}), make([]GPU, 65)); err == nil {
+		t.Error("65 GPUs")
+	}
+	var p *model.Problem
+	if _, err := Of(model.Card{WeightsMiB: 1, HostWeightsMiB: 2}, llamaRun(func(*Run) {}), one); !errors.As(err, &p) || p.Key != "host_weights_mib" {
+		t.Errorf("a bad card: %v", err)
+	}
+}
+
+// A card of 24 GB with Llama-3.1-8B in Q4: each part is where it belongs.
+func TestPartsOfLlama(t *testing.T) {
+	t.Parallel()
+	e := of(t, llama8Q4, llamaRun(func(r *Run) { r.Context = 8192 }), 24564)
+	if e.WeightsMiB != 4686-282 || e.KVMiB != 1024 || e.OverheadMiB != contextMiB+llamaMarginMiB || e.ClaimMiB != 0 {
+		t.Errorf("%+v", e)
+	}
+	if parts := e.WeightsMiB + e.KVMiB + e.ComputeMiB + e.OverheadMiB; e.PerGPU[0] > parts || e.PerGPU[0]+4 < parts {
+		t.Errorf("%d on the GPU, and parts of %d", e.PerGPU[0], parts)
+	}
+	if e.Context != 8192 || e.KVTokens != 8192 || !e.Starts || e.LoadHostMiB != 282+llamaHostMiB {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestCellsOfLlama(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		change func(*Run)
+		cells  uint64
+	}{
+		{"padded to 256", func(r *Run) { r.Context = 1000 }, 1024},
+		{"without flash attention to 32", func(r *Run) { r.Context, r.FlashAttention = 1000, false }, 1024},
+		{"without flash attention to 32 and not to 256", func(r *Run) { r.Context, r.FlashAttention = 1030, false }, 1056},
+		{"slots share -c", func(r *Run) { r.Context, r.Parallel = 8192, 4 }, 8192},
+		{"each slot is padded", func(r *Run) { r.Context, r.Parallel = 1024, 3 }, 1536},
+		{"one cache for all", func(r *Run) { r.Context, r.Parallel, r.Unified = 1024, 3, true }, 1024},
+		{"Ollama gives each slot its context", func(r *Run) { r.Engine, r.Context, r.Parallel = enginecmd.Ollama, 4096, 3 }, 12288},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			e := of(t, llama8Q4, llamaRun(tt.change), 0)
+			if e.KVTokens != tt.cells || uint64(e.KVMiB) != tt.cells*128/1024 {
+				t.Errorf("%d cells and %d MiB, want %d cells", e.KVTokens, e.KVMiB, tt.cells)
+			}
+		})
+	}
+}
+
+func TestSlidingWindows(t *testing.T) {
+	t.Parallel()
+	// One layer of 4 KiB a token that looks back 512.
+	card := model.Card{WeightsMiB: 100, Layers: []model.Layers{{Count: 256, Kind: model.Sliding, KVHeads: 8, KeyDim: 128, ValueDim: 128, Window: 512}}}
+	tests := []struct {
+		name   string
+		change func(*Run)
+		cells  uint32
+	}{
+		{"window and micro-batch", func(r *Run) {}, 1024},
+		{"padded to 256", func(r *Run) { r.MicroBatch = 300 }, 1024},
+		{"never more than the context", func(r *Run) { r.Context = 512 }, 512},
+		{"a window for each slot of a shared cache", func(r *Run) { r.Parallel, r.Unified = 4, true }, 2560},
+		{"a cache for each slot", func(r *Run) { r.Parallel = 4 }, 4096},
+		{"--swa-full", func(r *Run) { r.FullWindow = true }, 32768},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			e := of(t, card, llamaRun(func(r *Run) { r.Context = 32768; tt.change(r) }), 0)
+			if e.KVMiB != tt.cells { // 256 layers of 4 KiB are a MiB a cell
+				t.Errorf("%d cells, want %d", e.KVMiB, tt.cells)
+			}
+		})
+	}
+}
+
+func TestCacheTypes(t *testing.T) {
+	t.Parallel()
+	// A MiB a token in f16, half of it keys.
+	card := model.Card{WeightsMiB: 1, Layers: dense(256, 8, 128)}
+	tests := []struct {
+		k, v  string
+		flash bool
+		want  uint32
+	}{
+		{"f16", "f16", true, 1024}, {"bf16", "bf16", true, 1024}, {"f32", "f32", true, 2048}, {"auto", "auto", true, 1024},
+		{"q8_0", "q8_0", true, 544}, {"q5_1", "q5_1", true, 384}, {"q5_0", "q5_0", true, 352}, {"q4_1", "q4_1", true, 320},
+		{"q4_0", "q4_0", true, 288}, {"iq4_nl", "iq4_nl", true, 288}, {"fp8", "fp8_e5m2", true, 512}, {"q8_0", "q4_0", true, 416},
+		{"q8_0", "q8_0", false, 784}, {"a type of tomorrow", "", true, 1024},
+	}
+	for _, tt := range tests {
+		e := of(t, card, llamaRun(func(r *Run) { r.Context, r.CacheK, r.CacheV, r.FlashAttention = 1024, tt.k, tt.v, tt.flash }), 0)
+		if e.KVMiB != tt.want {
+			t.Errorf("%s and %s: %d MiB, want %d", tt.k, tt.v, e.KVMiB, tt.want)
+		}
+		// llama.cpp keeps quantised values with flash attention alone.
+		if e.Starts != tt.flash {
+			t.Errorf("%s and %s: starts is %t", tt.k, tt.v, e.Starts)
+		}
+	}
+}
+
+func TestLayersOnSeveralGPUs(t *testing.T) {
+	t.Parallel()
+	run := llamaRun(func(r *Run) { r.Context = 8192 })
+	two := of(t, llama70, run, 81920, 81920)
+	if off := int64(two.PerGPU[0]) - int64(two.PerGPU[1]); off > 2500 || off < -2500 {
+		t.Errorf("two alike hold %v", two.PerGPU)
+	}
+	uneven := of(t, llama70, run, 160000, 40000)
+	if uneven.PerGPU[0] < 3*uneven.PerGPU[1] {
+		t.Errorf("four fifths hold %v", uneven.PerGPU)
+	}
+	// Nothing is lost: the KV cache is as large as on one, and of weights nothing but rounding comes on top.
+	one := of(t, llama70, run, 0)
+	if two.KVMiB != one.KVMiB || two.WeightsMiB != one.WeightsMiB || uneven.KVMiB != one.KVMiB || uneven.WeightsMiB != one.WeightsMiB {
+		t.Errorf("one %+v\ntwo %+v\nuneven %+v", one, two, uneven)
+	}
+	if two.OverheadMiB != 2*one.OverheadMiB {
+		t.Errorf("two GPUs need the driver twice: %d", two.OverheadMiB)
+	}
+}
+
+func TestLayersWithTheHost(t *testing.T) {
+	t.Parallel()
+	at := func(n uint32) Estimate {
+		return of(t, llama8Q4, llamaRun(func(r *Run) { r.Context, r.GPULayers = 8192, &n }), 24564)
+	}
+	none, half, all, more := at(0), at(16), at(33), at(99)
+	// Batches are computed on the GPU all the same.
+	if none.WeightsMiB != 0 || none.KVMiB != 0 || none.ComputeMiB == 0 || none.OverheadMiB != contextMiB+llamaMarginMiB || none.LoadHostMiB != 4686+1024+llamaHostMiB {
+		t.Errorf("no layer: %+v", none)
+	}
+	if half.KVMiB != 15*32 || half.WeightsMiB < 2130 || half.WeightsMiB > 2140 {
+		t.Errorf("15 layers and the output: %+v", half)
+	}
+	if all.KVMiB != 1024 || all.PerGPU[0] != more.PerGPU[0] || all.WeightsMiB != 4404 {
+		t.Errorf("all of them: %+v and %+v", all, more)
+	}
+	// The first layers are the host's: of a model that slides first, what sees everything stays on the GPU.
+	card := model.Card{WeightsMiB: 1000, Layers: []model.Layers{
+		{Count: 10, Kind: model.Sliding, KVHeads: 8, KeyDim: 128, ValueDim: 128, Window: 1}, {Count: 10, Kind: model.Full, KVHeads: 8, KeyDim: 128, ValueDim: 128}}}
+	if e := of(t, card, llamaRun(func(r *Run) { r.Context, r.GPULayers = 25600, ptr(uint32(11)) }), 0); e.KVMiB != 10*100 {
+		t.Errorf("the last ten layers keep %d MiB", e.KVMiB)
+	}
+}
+
+func TestFit(t *testing.T) {
+	t.Parallel()
+	fit := func(change func(*Run)) Run { return llamaRun(func(r *Run) { r.Fit = true; change(r) }) }
+	// Nobody asked for a context: the longest that leaves 1,024 MiB free, in steps of 256.
+	e := of(t, llama8Q4, fit(func(*Run) {}), 12288)
+	if e.Context <= fitContext || e.Context >= 131072 || e.Context%256 != 0 || !e.Starts {
+		t.Errorf("12 GB: %+v", e)
+	}
+	if free := 12288 - e.PerGPU[0]; free < 1024 || free > 1024+64 {
+		t.Errorf("%d MiB are left", free)
+	}
+	longer := of(t, llama8Q4, llamaRun(func(r *Run) { r.Context = e.Context + 256 }), 12288)
+	if longer.PerGPU[0] <= 12288-1024 {
+		t.Errorf("%d tokens fit as well", longer.Context)
+	}
+	// Room for all of it: as the model is.
+	if e := of(t, llama8Q4, fit(func(*Run) {}), 81920); e.Context != 131072 {
+		t.Errorf("80 GB: %+v", e)
+	}
+	// It never goes below 4,096; then layers stay with the host.
+	e = of(t, llama8Q4, fit(func(*Run) {}), 5120)
+	if e.Context != fitContext || e.PerGPU[0] > 5120-1024 || !e.Starts || e.LoadHostMiB < 1000 {
+		t.Errorf("5 GB: %+v", e)
+	}
+	// A context that was asked for stays, a number of layers too, and then nothing gives way.
+	e = of(t, llama8Q4, fit(func(r *Run) { r.Context = 65536 }), 12288)
+	if e.Context != 65536 || e.PerGPU[0] > 12288-1024 || !e.Starts {
+		t.Errorf("a context: %+v", e)
+	}
+	e = of(t, llama8Q4, fit(func(r *Run) { r.Context, r.GPULayers = 65536, ptr(uint32(99)) }), 12288)
+	if e.Context != 65536 || e.PerGPU[0] <= 12288 || e.Starts {
+		t.Errorf("a context and all layers: %+v", e)
+	}
+	// Another target.
+	e = of(t, llama8Q4, fit(func(r *Run) { r.FitTargetMiB = 4096 }), 12288)
+	if free := 12288 - e.PerGPU[0]; free < 4096 || free > 4096+64 {
+		t.Errorf("%d MiB are left of 4,096", free)
+	}
+	// Without --fit it is as large as it is, and says that it does not start.
+	if e := of(t, llama8Q4, llamaRun(func(*Run) {}), 12288); e.Starts || e.Context != 131072 {
+		t.Errorf("no --fit: %+v", e)
+	}
+}
+
+func TestOllamaChoosesItsContext(t *testing.T) {
+	t.Parallel()
+	run, _ := Defaults(enginecmd.Ollama)
+	for total, want := range map[uint32]uint32{8192: 4096, 24564: 32768, 81920: 262144} {
+		if e := of(t, llama8Q4, run, total); e.Context != want {
+			t.Errorf("%d MiB: %d tokens, want %d", total, e.Context, want)
+		}
+	}
+}
+
+func TestClaimOfVLLM(t *testing.T) {
+	t.Parallel()
+	run := vllmRun(func(r *Run) { r.Context = 32768 })
+	small, large := of(t, qwen3Small, run, 24564), of(t, llama8, run, 24564)
+	// It takes its share whatever the model needs.
+	if small.PerGPU[0] != large.PerGPU[0] || small.ClaimMiB != 22599 || small.PerGPU[0] != 22599+contextMiB {
+		t.Errorf("%+v\n%+v", small, large)
+	}
+	if small.KVTokens <= large.KVTokens || !small.Starts || !large.Starts {
+		t.Errorf("%+v\n%+v", small, large)
+	}
+	// Too small a share for the weights, or for one sequence of the longest length: it does not start.
+	for name, change := range map[string]func(*Run){
+		"a share below the weights": func(r *Run) { r.Utilisation = 0.6 },
+		"a context beyond the rest": func(r *Run) { r.Context = 131072 },
+		"all of it":                 func(r *Run) { r.Utilisation = 1 },
+		"more GPUs than it has":     func(r *Run) { r.TensorParallel = 2 },
+	} {
+		if e := of(t, llama8, vllmRun(func(r *Run) { r.Context = 8192; change(r) }), 24564); e.Starts {
+			t.Errorf("%s: %+v", name, e)
+		}
+	}
+	if _, err := Of(llama8, vllmRun(func(*Run) {}), []GPU{{24564}, {0}}); !errors.Is(err, ErrNoTotal) {
+		t.Errorf("a share of what nobody knows: %v", err)
+	}
+	// Layers with a window keep that and a batch, and no more of a long sequence: what Gemma-3-27B has room for is far more than
+	// the same model without windows.
+	gemma := of(t, gemma3, vllmRun(func(r *Run) { r.Context = 131072 }), 81920)
+	whole := of(t, gemma3, vllmRun(func(r *Run) { r.Context, r.FullWindow = 131072, true }), 81920)
+	if gemma.KVTokens < 3*whole.KVTokens || !gemma.Starts || whole.Starts {
+		t.Errorf("windows %+v\nwithout %+v", gemma, whole)
+	}
+	// A size that was given in bytes replaces the share.
+	given := of(t, llama8, vllmRun(func(r *Run) { r.Context, r.KVCacheBytes = 8192, 2<<30 }), 24564)
+	if given.KVMiB != 2048 || given.KVTokens != 16384 || !given.Starts || given.PerGPU[0] >= small.PerGPU[0] {
+		t.Errorf("%+v", given)
+	}
+	if e := of(t, llama8, vllmRun(func(r *Run) { r.Context, r.KVCacheBytes = 32768, 2<<30 }), 24564); e.Starts {
+		t.Errorf("2 GiB for 4: %+v", e)
+	}
+	// Eight bits for each element: twice the tokens.
+	if e := of(t, llama8, vllmRun(func(r *Run) { r.Context, r.CacheK, r.CacheV = 32768, "fp8", "fp8" }), 24564); e.KVTokens < 2*large.KVTokens-16 {
+		t.Errorf("fp8 has room for %d, bf16 for %d", e.KVTokens, large.KVTokens)
+	}
+}
+
+func TestTensorParallelism(t *testing.T) {
+	t.Parallel()
+	run := func(tensor uint32) Run {
+		return vllmRun(func(r *Run) { r.Context, r.TensorParallel = 8192, tensor })
+	}
+	two := of(t, llama70, run(2), 81920, 81920)
+	four := of(t, llama70, run(4), 81920, 81920, 81920, 81920)
+	if two.PerGPU[0] != two.PerGPU[1] || two.PerGPU[0] != four.PerGPU[0] || two.WeightsMiB != four.WeightsMiB {
+		t.Errorf("%+v\n%+v", two, four)
+	}
+	if two.Starts == false || four.KVTokens < 3*two.KVTokens {
+		t.Errorf("two GPUs have room for %d, four for %d", two.KVTokens, four.KVTokens)
+	}
+	// A head is never divided: two heads on four GPUs are kept twice; what is compressed for all is kept by each.
+	card := model.Card{WeightsMiB: 1000, Layers: dense(32, 2, 128), Hidden: 1024, FeedForward: 4096, Vocabulary: 1000}
+	latent := card
+	latent.Layers = []model.Layers{{Count: 32, Kind: model.Latent, KeyDim: 512}}
+	given := func(card model.Card, n uint32) Estimate {
+		return of(t, card, vllmRun(func(r *Run) { r.Context, r.TensorParallel, r.KVCacheBytes = 8192, n, 1<<30 }), slices.Repeat([]uint32{24564}, int(n))...)
+	}
+	if two, four := given(card, 2), given(card, 4); two.KVTokens != four.KVTokens {
+		t.Errorf("two heads: %d tokens on two GPUs, %d on four", two.KVTokens, four.KVTokens)
+	}
+	if one, four := given(latent, 1), given(latent, 4); one.KVTokens != four.KVTokens {
+		t.Errorf("latent: %d tokens on one GPU, %d on four", one.KVTokens, four.KVTokens)
+	}
+	// GPUs beyond tensor parallelism hold other layers, so that each has half as much to keep of a token.
+	half := vllmRun(func(r *Run) { r.Context, r.TensorParallel, r.KVCacheBytes = 8192, 2, 1<<30 })
+	pipeline, plain := of(t, llama70, half, 81920, 81920, 81920, 81920), of(t, llama70, half, 81920, 81920)
+	if more := pipeline.KVTokens - 2*plain.KVTokens; more > 2*block || !pipeline.Starts {
+		t.Errorf("two by two have room for %d, two for %d", pipeline.KVTokens, plain.KVTokens)
+	}
+	// The smallest GPU says how many tokens there are.
+	if uneven := of(t, llama70, run(2), 143771, 81920); uneven.KVTokens > two.KVTokens || uneven.PerGPU[0] <= uneven.PerGPU[1] {
+		t.Errorf("%d tokens on one large GPU and one small, %d on two small ones", uneven.KVTokens, two.KVTokens)
+	}
+}
+
+func TestSGLang(t *testing.T) {
+	t.Parallel()
+	run, _ := Defaults(enginecmd.SGLang)
+	run.Context = 8192
+	e := of(t, llama8, run, 81920)
+	if e.ClaimMiB != 72090 || e.PerGPU[0] <= e.ClaimMiB || e.PerGPU[0] > 81920 || !e.Starts || e.KVTokens < 400000 {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestAsleep(t *testing.T) {
+	t.Parallel()
+	at := func(sleep string) Estimate {
+		return of(t, llama70, vllmRun(func(r *Run) { r.Context, r.Sleep = 8192, sleep }), 81920, 81920)
+	}
+	if e := at(catalogue.SleepVLLM1); e.AsleepMiB != 2*residueMiB || e.HostMiB != e.WeightsMiB || e.HostMiB < 134570 {
+		t.Errorf("level 1: %+v", e)
+	}
+	if e := at(catalogue.SleepVLLM2); e.AsleepMiB != 2*residueMiB || e.HostMiB != 0 {
+		t.Errorf("level 2: %+v", e)
+	}
+	if e := at(catalogue.SleepNone); e.AsleepMiB != 0 || e.HostMiB != 0 || e.LoadHostMiB == 0 {
+		t.Errorf("no sleep: %+v", e)
+	}
+	if e := of(t, llama8Q4, llamaRun(func(r *Run) { r.Context, r.Sleep = 8192, catalogue.SleepLlamaRouter }), 24564); e.AsleepMiB != contextMiB || e.HostMiB != 0 {
+		t.Errorf("router: %+v", e)
+	}
+}
+
+// The buffers of computation: each term as its comment says it.
+func TestComputeOfLlama(t *testing.T) {
+	t.Parallel()
+	compute := func(n int, change func(*Run)) uint32 {
+		return of(t, llama8Q4, llamaRun(func(r *Run) { r.Context = 65536; change(r) }), make([]uint32, n)...).ComputeMiB
+	}
+	const logits, rows, cells = 250.5, 32, 65536
+	for name, c := range map[string]struct {
+		got  uint32
+		want float64
+	}{
+		"logits, rows and mask":               {compute(1, func(*Run) {}), logits + rows + cells*3*512/mebi},
+		"four copies of the mask on each":     {compute(2, func(*Run) {}), logits + 2*rows + 2*cells*3*512*maskCopies/mebi},
+		"an unpacked cache":                   {compute(1, func(r *Run) { r.CacheK = "q8_0" }), logits + rows + cells*4096*9/4/mebi},
+		"the product without flash attention": {compute(1, func(r *Run) { r.FlashAttention = false }), 32*cells*512*4/mebi + rows + cells*4*512/mebi},
+		"a micro-batch of a batch":            {compute(1, func(r *Run) { r.Batch, r.MicroBatch = 256, 512 }), logits/2 + rows/2 + cells*3*256/mebi},
+	} {
+		if off := float64(c.got) - c.want; off < -1 || off > 2 {
+			t.Errorf("%s: %d MiB, want %g", name, c.got, c.want)
+		}
+	}
+}
+
+// A model of which only the size is known is estimated all the same.
+func TestCardOfWeightsAlone(t *testing.T) {
+	t.Parallel()
+	card := model.Card{WeightsMiB: 8000}
+	if e := of(t, card, llamaRun(func(*Run) {}), 24564, 24564); e.WeightsMiB != 8000 || e.KVMiB != 0 || !e.Starts {
+		t.Errorf("%+v", e)
+	}
+	if e := of(t, card, vllmRun(func(*Run) {}), 24564); !e.Starts || e.KVTokens != 0 {
+		t.Errorf("%+v", e)
+	}
+}
