@@ -54,7 +54,11 @@ type settings struct {
 		Library string `yaml:"library"`
 		// Program is nvidia-smi, an absolute path; empty: found in PATH.
 		Program string `yaml:"program"`
-		// MarginMiB stays free on each GPU beyond what services declare. Not given: 512.
+		// LlamaFitParams is llama.cpp's program llama-fit-params, an absolute path: it is asked what a service of llama.cpp takes whose
+		// model is a file of this host, where nobody measured or declared it. DANGEROUS: it runs with the executor's rights and reads
+		// the model's file. Empty: nobody is asked.
+		LlamaFitParams string `yaml:"llama_fit_params"`
+		// MarginMiB stays free on each GPU beyond what services need. Not given: 512.
 		MarginMiB *uint32 `yaml:"margin_mib"`
 		// MarginOverrideMinMiB is how far below MarginMiB an agent's margin_mib_override may go. Not given: not at all.
 		MarginOverrideMinMiB *uint32 `yaml:"margin_override_min_mib"`
@@ -105,7 +109,7 @@ func (s *settings) Validate() error {
 	default:
 		problems = append(problems, fmt.Errorf("gpu.source: %w", find.ErrKind))
 	}
-	for key, file := range map[string]string{"library": s.GPU.Library, "program": s.GPU.Program} {
+	for key, file := range map[string]string{"library": s.GPU.Library, "program": s.GPU.Program, "llama_fit_params": s.GPU.LlamaFitParams} {
 		if file != "" && !filepath.IsAbs(file) {
 			problems = append(problems, fmt.Errorf("gpu.%s: must be an absolute path", key))
 		}

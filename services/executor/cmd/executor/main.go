@@ -156,19 +156,35 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, drivers.Close()) }()
+	durable, err := store.Open(ctx, cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, durable.Close()) }()
+	memory := reservedStore{Store: durable, kept: kept}
+	book, err := openBook(ctx, cfg, bookConfig{
+		Catalogue: source.Current, GPUs: gpus, Memory: reservedPeaks{Store: durable, kept: kept}, Logger: logger,
+		Definition: func(ctx context.Context, s *catalogue.Service) (string, error) { return services.Definition(ctx, s) },
+	})
+	if err != nil {
+		return err
+	}
 	leases := &lease.Leases{}
 	proceed := func(begin func()) error { return authority.Proceed(begin) }
 	rule := recordRules(log)
 	services = service.New(service.Config{
-		Catalogue: source.Current,
-		Drivers:   drivers.byName,
-		Health:    health.New(),
-		Engine:    engine.New(),
-		GPUs:      gpus,
-		MarginMiB: cfg.marginMiB(),
-		Leases:    leases,
+		Catalogue:  source.Current,
+		Drivers:    drivers.byName,
+		Health:     health.New(),
+		Engine:     engine.New(),
+		GPUs:       gpus,
+		Sizes:      book.Sizes(),
+		HostAsleep: book.HostAsleep,
+		MarginMiB:  cfg.marginMiB(),
+		Leases:     leases,
 		Admit: func(ctx context.Context, s *catalogue.Service) error {
-			return room.Admit(gpus.Read(ctx), s, cfg.marginMiB())
+			book.Look(ctx, s)
+			return room.Admit(book.Sizes(), gpus.Read(ctx), s, cfg.marginMiB())
 		},
 		Confirm: sink.Confirm,
 		Rule:    rule,
@@ -178,18 +194,13 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err := services.Accept(source.Current()); err != nil {
 		return fmt.Errorf("catalogue: %w", err)
 	}
-	durable, err := store.Open(ctx, cfg.StateDir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, durable.Close()) }()
-	memory := reservedStore{Store: durable, kept: kept}
 	hub := &progress.Hub{}
-	meter := metrics.New(seen.Metrics, services, gpus)
+	meter := metrics.New(seen.Metrics, services, gpus, book)
 	modes := mode.New(mode.Config{
 		Catalogue: source.Current,
 		Services:  services,
 		GPUs:      gpus,
+		Book:      book,
 		Leases:    leases,
 		Journal:   durable,
 		Margin:    cfg.marginMiB(),
@@ -223,6 +234,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	}
 	seen.Halted(func() bool { return authority.Control().Halted })
 	services.Settle(ctx)
+	book.Settle(ctx, services, gpus)
 	// An interrupted switch has the host from here on. It is undone while this process serves, so that it can be halted and
 	// looked at meanwhile; what its call is told is known when it has ended.
 	interrupted, err := modes.Interrupted(ctx)
@@ -254,6 +266,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	running.Go(func() { services.Run(background) })
 	running.Go(func() { rules.watch(background) })
 	running.Go(func() { gpus.Run(background) })
+	running.Go(func() { book.Run(background, services, gpus) })
 	running.Go(func() {
 		if interrupted != nil && interrupted.Undo(background) {
 			if err := authority.Settle(background, interrupted.Operation, subjects); err != nil {

@@ -83,6 +83,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"another source":  {"source: auto", "source: rocm", "gpu.source"},
 		"a bare library":  {`library: ""`, "library: libnvidia-ml.so.1", "gpu.library"},
 		"a bare program":  {`program: ""`, "program: nvidia-smi", "gpu.program"},
+		"a bare oracle":   {`llama_fit_params: ""`, "llama_fit_params: llama-fit-params", "gpu.llama_fit_params"},
 		"a huge margin":   {"margin_mib: 512", "margin_mib: 1048577", "gpu.margin_mib"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"durward.internal/services/platform/catalogue"
@@ -18,7 +19,37 @@ const maxName = 64
 
 // compose puts together what the catalogue names, what was measured and what services claim.
 func (m *Monitor) compose(known *catalogue.Catalogue, raw reading) Host {
+	h := m.place(known, raw)
+	// What services claim may depend on what their GPUs are, so it is asked for once that is known.
 	claims := m.cfg.Claims()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	owners := map[int]string{}
+	for i := range h.GPUs {
+		d := &h.GPUs[i]
+		d.LastXID = m.xids[d.UUID]
+		for _, c := range claims {
+			if mib, declared, ok := c.share(d.Index); ok {
+				d.Claims = append(d.Claims, Share{Service: c.Service, MiB: mib, Declared: declared})
+				if d.Simulated {
+					d.Used += mib
+					d.Processes = append(d.Processes, Process{PID: c.PID, MiB: mib, Service: c.Service})
+				}
+			}
+		}
+		if d.Simulated {
+			d.Free = d.Total - min(d.Used, d.Total)
+			continue
+		}
+		d.Processes = m.attributed(d.Processes, claims, owners)
+		d.Foreign = foreign(d)
+	}
+	m.owners = owners
+	return h
+}
+
+// place gives every GPU its index, and notes what they are. What services make of them is missing yet.
+func (m *Monitor) place(known *catalogue.Catalogue, raw reading) Host {
 	h := Host{Source: SourceNone, At: raw.at}
 	measured := m.measures(known)
 	if measured {
@@ -36,7 +67,7 @@ func (m *Monitor) compose(known *catalogue.Catalogue, raw reading) Host {
 		d := Device{Index: g.Index, UUID: g.UUID, Name: g.Name}
 		switch {
 		case g.Simulated:
-			d = simulated(g, claims)
+			d = simulated(g)
 		case !measured || raw.err != nil:
 			d.UUID = cmp.Or(g.UUID, m.bound[g.Index])
 			d.Problem = ProblemDriver
@@ -54,23 +85,34 @@ func (m *Monitor) compose(known *catalogue.Catalogue, raw reading) Host {
 		d.Index = free(taken, d.Index)
 		h.GPUs = append(h.GPUs, d)
 	}
-	owners := map[int]string{}
-	for i := range h.GPUs {
-		d := &h.GPUs[i]
-		d.LastXID = m.xids[d.UUID]
-		for _, c := range claims {
-			if mib, ok := c.share(d.Index); ok {
-				d.Claims = append(d.Claims, Share{Service: c.Service, MiB: mib})
+	m.recognise(h, raw.devices)
+	return h
+}
+
+// recognise notes what the GPUs are, by the catalogue's index. One that does not answer is what it was. The monitor is locked.
+func (m *Monitor) recognise(h Host, devices []Device) {
+	before := m.Models()
+	now := make(map[uint32]Model, len(h.GPUs))
+	for _, d := range h.GPUs {
+		one := Model{UUID: d.UUID, Total: d.Total, Simulated: d.Simulated}
+		switch {
+		case d.Simulated:
+		case d.Problem != "":
+			was, ok := before.Find(d.Index)
+			if !ok || was.Simulated || was.UUID != d.UUID {
+				continue
+			}
+			one = was
+		default:
+			if i := slices.IndexFunc(devices, func(r Device) bool { return r.UUID == d.UUID && (d.UUID != "" || r.Index == d.Index) }); i >= 0 {
+				one.Name = clean.Name(devices[i].Name, maxName)
 			}
 		}
-		if d.Simulated {
-			continue
-		}
-		d.Processes = m.attributed(d.Processes, claims, owners)
-		d.Foreign = foreign(d)
+		now[d.Index] = one
 	}
-	m.owners = owners
-	return h
+	if before == nil || !maps.Equal(before.byIndex, now) {
+		m.models.Store(NewModels(now))
+	}
 }
 
 // found is the measured GPU that the catalogue names.
@@ -130,16 +172,8 @@ func free(taken map[uint32]bool, index uint32) uint32 {
 }
 
 // simulated is a GPU of the catalogue alone: what services claim is what they use. They can claim more than there is.
-func simulated(g catalogue.GPU, claims []Claim) Device {
-	d := Device{Index: g.Index, UUID: fmt.Sprintf("simulated-%d", g.Index), Name: g.Name, Simulated: true, Total: g.MemoryMiB}
-	for _, c := range claims {
-		if mib, ok := c.share(g.Index); ok {
-			d.Used += mib
-			d.Processes = append(d.Processes, Process{PID: c.PID, MiB: mib, Service: c.Service})
-		}
-	}
-	d.Free = d.Total - min(d.Used, d.Total)
-	return d
+func simulated(g catalogue.GPU) Device {
+	return Device{Index: g.Index, UUID: fmt.Sprintf("simulated-%d", g.Index), Name: g.Name, Simulated: true, Total: g.MemoryMiB}
 }
 
 // foreign is what programs use that are no service of this host. Where the driver does not say what one of them uses, it is

@@ -1,12 +1,13 @@
 // Package gpu reads the host's GPUs: what they are, what is used of them, and by which programs. Real ones are read through the
 // driver's library (package nvml, in builds with the tag "nvml") or its command-line program (package smi); simulated ones are
-// reckoned from what running services declare, and always labelled as such.
+// reckoned from what running services claim, and always labelled as such.
 //
 // It trusts the driver's numbers and nothing else: names of programs are a program's own words.
 package gpu
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"durward.internal/services/platform/catalogue"
@@ -73,8 +74,34 @@ type Device struct {
 	LastXID uint32
 
 	Processes []Process
-	// Claims are what services declare here that hold this GPU's memory or may, in the order of Config.Claims.
+	// Claims are what services need here that hold this GPU's memory or may, in the order of Config.Claims.
 	Claims []Share
+}
+
+// Model is what a GPU is, as against what is used of it.
+type Model struct {
+	// Name is the driver's, "NVIDIA H200", cleaned; "" for a simulated one.
+	Name string
+	// UUID is "" where the driver tells none.
+	UUID string
+	// Total is MiB, Reserved with them.
+	Total     uint32
+	Simulated bool
+}
+
+// Models are what GPUs are, by the catalogue's index.
+type Models struct{ byIndex map[uint32]Model }
+
+// NewModels makes them of a map that nobody changes.
+func NewModels(byIndex map[uint32]Model) *Models { return &Models{byIndex} }
+
+// Find returns what the GPU is, if it was found.
+func (m *Models) Find(index uint32) (Model, bool) {
+	if m == nil {
+		return Model{}, false
+	}
+	one, ok := m.byIndex[index]
+	return one, ok
 }
 
 // Process is one program that holds memory on a GPU.
@@ -89,10 +116,11 @@ type Process struct {
 	Service string
 }
 
-// Share is what one service declares on one GPU.
+// Share is what one service claims on one GPU.
 type Share struct {
 	Service string
-	MiB     uint32
+	// MiB is what it needs there in its present state, Declared what its entry says of that.
+	MiB, Declared uint32
 }
 
 // Claim is a service that holds GPU memory now, or may: one that starts, runs, sleeps or is being stopped.
@@ -105,19 +133,24 @@ type Claim struct {
 	// MiB is what it declares in its present state on all its GPUs together, shared evenly.
 	MiB  uint32
 	GPUs []uint32
+	// On is what it needs in its present state by the catalogue's index of the GPU, where that is known better than by MiB. A GPU of
+	// GPUs that is not in it needs nothing. nil: MiB holds.
+	On map[uint32]uint32
 }
 
-// share is what the claim declares on the GPU with the catalogue's index.
-func (c Claim) share(index uint32) (uint32, bool) {
-	for _, g := range c.GPUs {
-		if g == index {
-			return catalogue.Share(c.MiB, len(c.GPUs)), true
-		}
+// share is what the claim takes of the GPU with the catalogue's index, and what it declares there.
+func (c Claim) share(index uint32) (mib, declared uint32, ok bool) {
+	if !slices.Contains(c.GPUs, index) {
+		return 0, 0, false
 	}
-	return 0, false
+	declared = catalogue.Share(c.MiB, len(c.GPUs))
+	if c.On == nil {
+		return declared, declared, true
+	}
+	return c.On[index], declared, true
 }
 
-// ServiceMiB is what the service's programs use on the GPU, as measured; on a simulated one, what it declares.
+// ServiceMiB is what the service's programs use on the GPU, as measured; on a simulated one, what it claims.
 func (d Device) ServiceMiB(id string) uint32 {
 	var sum uint32
 	for _, p := range d.Processes {
@@ -128,7 +161,7 @@ func (d Device) ServiceMiB(id string) uint32 {
 	return sum
 }
 
-// ClaimedMiB is what the service declares on the GPU, or 0 where it neither runs nor may.
+// ClaimedMiB is what the service claims on the GPU, or 0 where it neither runs nor may.
 func (d Device) ClaimedMiB(id string) uint32 {
 	var sum uint32
 	for _, c := range d.Claims {
@@ -139,7 +172,7 @@ func (d Device) ClaimedMiB(id string) uint32 {
 	return sum
 }
 
-// Claimed is what all services declare that hold memory here or may.
+// Claimed is what all services claim that hold memory here or may.
 func (d Device) Claimed() uint32 {
 	var sum uint32
 	for _, c := range d.Claims {
@@ -148,7 +181,7 @@ func (d Device) Claimed() uint32 {
 	return sum
 }
 
-// Outstanding is what services declare beyond what they are measured to use: memory that is free now and promised.
+// Outstanding is what services claim beyond what they are measured to use: memory that is free now and promised.
 func (d Device) Outstanding() uint32 {
 	var sum uint32
 	for _, c := range d.Claims {

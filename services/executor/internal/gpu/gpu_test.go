@@ -114,18 +114,18 @@ func TestSimulated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := monitor(t, source, gpus,
 				Claim{Service: "one", MiB: 10, GPUs: []uint32{0}, PID: 7}, Claim{Service: "both", MiB: 5, GPUs: []uint32{0, 2}},
-				Claim{Service: "none", MiB: 50}, Claim{Service: "greedy", MiB: 200, GPUs: []uint32{2}})
+				Claim{Service: "none", MiB: 50}, Claim{Service: "greedy", MiB: 200, GPUs: []uint32{2}, On: map[uint32]uint32{2: 120, 0: 7}})
 			got := m.Read(t.Context())
 			want := Host{Source: SourceSimulated, GPUs: []Device{
 				{
 					Index: 0, UUID: "simulated-0", Name: "A", Simulated: true, Total: 100, Used: 13, Free: 87,
 					Processes: []Process{{PID: 7, MiB: 10, Service: "one"}, {MiB: 3, Service: "both"}},
-					Claims:    []Share{{"one", 10}, {"both", 3}},
+					Claims:    []Share{{"one", 10, 10}, {"both", 3, 3}},
 				},
 				{
-					Index: 2, UUID: "simulated-2", Name: "B", Simulated: true, Total: 100, Used: 203,
-					Processes: []Process{{MiB: 3, Service: "both"}, {MiB: 200, Service: "greedy"}},
-					Claims:    []Share{{"both", 3}, {"greedy", 200}},
+					Index: 2, UUID: "simulated-2", Name: "B", Simulated: true, Total: 100, Used: 123,
+					Processes: []Process{{MiB: 3, Service: "both"}, {MiB: 120, Service: "greedy"}},
+					Claims:    []Share{{"both", 3, 3}, {"greedy", 120, 200}},
 				},
 			}}
 			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Host{}, "At")); diff != "" {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"durward.internal/services/platform/catalogue"
@@ -51,6 +52,9 @@ type Monitor struct {
 	// owners are the services of the processes that were last seen: a program that has just ended is still on the driver's list.
 	owners map[int]string
 	users  map[uint32]string
+
+	// models is replaced, never changed.
+	models atomic.Pointer[Models]
 }
 
 // reading is what the source said.
@@ -95,6 +99,11 @@ func (m *Monitor) Last() Host {
 	}
 	return m.compose(known, raw)
 }
+
+// Models is what the GPUs are that were found so far. It measures nothing and waits for nobody, so that Config.Claims may call it. As
+// long as nothing changes it is the same pointer, and what it points to never changes. A real GPU is not in it before the first
+// measurement; nil is as good as empty.
+func (m *Monitor) Models() *Models { return m.models.Load() }
 
 // Run listens for critical errors of GPUs until ctx ends.
 func (m *Monitor) Run(ctx context.Context) {

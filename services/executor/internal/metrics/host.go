@@ -8,6 +8,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/platform/vram"
 )
 
 const bytesPerMiB = 1 << 20
@@ -22,6 +23,10 @@ var (
 		"GPU memory of a service that holds it or may: as measured by the driver, and as declared in the catalogue.",
 		[]string{"service", "gpu_uuid", "source"}, nil)
 
+	needed = prometheus.NewDesc("durward_service_vram_bytes",
+		"GPU memory that a service needs while it runs, and where the number comes from: measured before on this host, declared or estimated.",
+		[]string{"service", "gpu_uuid", "source"}, nil)
+
 	driver = prometheus.NewDesc("durward_gpu_driver_up",
 		"Whether the GPU driver answers; only where the catalogue or the host has real GPUs.", nil, nil)
 	info = prometheus.NewDesc("durward_gpu_info",
@@ -33,7 +38,7 @@ var (
 	free     = gauge("memory_free_bytes", "Memory that nobody uses.")
 	reserved = gauge("memory_reserved_bytes", "Memory that the driver keeps for itself.")
 	foreign  = gauge("memory_foreign_bytes", "Memory that programs use which are no service of this host; part of what is used.")
-	claimed  = gauge("memory_claimed_bytes", "Memory that services declare which hold it or may.")
+	claimed  = gauge("memory_claimed_bytes", "Memory that services need which hold it or may.")
 	busy     = gauge("utilisation_ratio", "How much of the time the GPU was busy, from 0 to 1.")
 	heat     = gauge("temperature_celsius", "The GPU's temperature.")
 	power    = gauge("power_watts", "What the GPU draws.")
@@ -49,12 +54,13 @@ func gauge(name, help string) *prometheus.Desc {
 type host struct {
 	services *service.Manager
 	gpus     *gpu.Monitor
+	needs    Needs
 }
 
 // Describe implements prometheus.Collector.
 func (h *host) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		services, state, held, driver, info, up, total, used, free, reserved, foreign, claimed, busy, heat, power, ecc, xid,
+		services, state, held, needed, driver, info, up, total, used, free, reserved, foreign, claimed, busy, heat, power, ecc, xid,
 	} {
 		out <- d
 	}
@@ -69,6 +75,22 @@ func (h *host) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, d := range reading.GPUs {
 		device(out, d)
+	}
+	h.sizes(out, reading)
+}
+
+// sizes shows what services need, whether they run or not. What nobody knows is not shown.
+func (h *host) sizes(out chan<- prometheus.Metric, reading gpu.Host) {
+	if h.needs == nil {
+		return
+	}
+	for _, entry := range h.services.Catalogue().Services {
+		awake := h.needs.Awake(entry)
+		for index, mib := range awake.PerGPU {
+			if d, ok := reading.Find(index); ok && d.UUID != "" && awake.Source != vram.Unknown {
+				one(out, needed, float64(mib)*bytesPerMiB, entry.ID, d.UUID, awake.Source)
+			}
+		}
 	}
 }
 
@@ -103,7 +125,7 @@ func device(out chan<- prometheus.Metric, d gpu.Device) {
 		if d.UUID == "" {
 			break // several such GPUs would be one series
 		}
-		one(out, held, float64(c.MiB)*bytesPerMiB, c.Service, d.UUID, "declared")
+		one(out, held, float64(c.Declared)*bytesPerMiB, c.Service, d.UUID, "declared")
 	}
 	if d.Problem != "" {
 		return

@@ -11,10 +11,12 @@ import (
 
 	"durward.internal/services/executor/internal/driver/null"
 	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/need"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/telemetry/telemetrytest"
+	"durward.internal/services/platform/vram"
 )
 
 // measured is a driver with a GPU that answers and one that does not.
@@ -35,6 +37,11 @@ func (m *measured) Read(context.Context) ([]gpu.Device, error) {
 	}, m.err
 }
 
+// needs are what services need, by id.
+type needs map[string]need.Need
+
+func (n needs) Awake(s *catalogue.Service) need.Need { return n[s.ID] }
+
 func shown(t *testing.T, source gpu.Source, c *catalogue.Catalogue, claims ...gpu.Claim) (*Metrics, map[string]float64) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -43,7 +50,8 @@ func shown(t *testing.T, source gpu.Source, c *catalogue.Catalogue, claims ...gp
 		service.New(service.Config{
 			Catalogue: known, Drivers: map[string]service.Driver{catalogue.DriverNull: &null.Driver{}}, Logger: platformtest.Logger(),
 		}),
-		gpu.New(gpu.Config{Source: source, Catalogue: known, Logger: platformtest.Logger(), Claims: func() []gpu.Claim { return claims }}))
+		gpu.New(gpu.Config{Source: source, Catalogue: known, Logger: platformtest.Logger(), Claims: func() []gpu.Claim { return claims }}),
+		needs{"chat": {PerGPU: map[uint32]uint32{0: 500, 1: 20, 9: 7}, Source: vram.Estimated}, "new": {PerGPU: map[uint32]uint32{0: 0}, Source: vram.Unknown}})
 	m.Switched("rolled_back")
 	m.Phase("drain", 3)
 	return m, telemetrytest.Samples(t, registry)
@@ -52,8 +60,8 @@ func shown(t *testing.T, source gpu.Source, c *catalogue.Catalogue, claims ...gp
 // What is measured is shown in base units under the driver's UUID; what is not known is not shown.
 func TestHost(t *testing.T) {
 	const mib = 1 << 20
-	c := &catalogue.Catalogue{Services: []*catalogue.Service{{ID: "chat", Driver: catalogue.DriverNull}}}
-	chat := gpu.Claim{Service: "chat", PID: os.Getpid(), MiB: 700, GPUs: []uint32{0, 1}}
+	c := &catalogue.Catalogue{Services: []*catalogue.Service{{ID: "chat", Driver: catalogue.DriverNull}, {ID: "new", Driver: catalogue.DriverNull}}}
+	chat := gpu.Claim{Service: "chat", PID: os.Getpid(), MiB: 700, GPUs: []uint32{0, 1}, On: map[uint32]uint32{0: 500, 1: 20}}
 	_, got := shown(t, &measured{}, c, chat)
 	for name, want := range map[string]float64{
 		`durward_gpu_driver_up`:                                                           1,
@@ -65,17 +73,19 @@ func TestHost(t *testing.T) {
 		`durward_gpu_memory_free_bytes{gpu="0",gpu_uuid="GPU-0"}`:                         590 * mib,
 		`durward_gpu_memory_reserved_bytes{gpu="0",gpu_uuid="GPU-0"}`:                     10 * mib,
 		`durward_gpu_memory_foreign_bytes{gpu="0",gpu_uuid="GPU-0"}`:                      100 * mib,
-		`durward_gpu_memory_claimed_bytes{gpu="0",gpu_uuid="GPU-0"}`:                      350 * mib,
-		`durward_gpu_memory_claimed_bytes{gpu="1",gpu_uuid="GPU-1"}`:                      350 * mib,
+		`durward_gpu_memory_claimed_bytes{gpu="0",gpu_uuid="GPU-0"}`:                      500 * mib,
+		`durward_gpu_memory_claimed_bytes{gpu="1",gpu_uuid="GPU-1"}`:                      20 * mib,
 		`durward_gpu_utilisation_ratio{gpu="0",gpu_uuid="GPU-0"}`:                         0.37,
 		`durward_gpu_temperature_celsius{gpu="0",gpu_uuid="GPU-0"}`:                       41,
 		`durward_gpu_power_watts{gpu="0",gpu_uuid="GPU-0"}`:                               120,
 		`durward_gpu_xid{gpu="0",gpu_uuid="GPU-0"}`:                                       0,
 		`durward_service_memory_bytes{gpu_uuid="GPU-0",service="chat",source="measured"}`: 300 * mib,
 		`durward_service_memory_bytes{gpu_uuid="GPU-0",service="chat",source="declared"}`: 350 * mib,
+		`durward_service_vram_bytes{gpu_uuid="GPU-0",service="chat",source="estimated"}`:  500 * mib,
+		`durward_service_vram_bytes{gpu_uuid="GPU-1",service="chat",source="estimated"}`:  20 * mib,
 		`durward_service_state{service="chat",state="stopped"}`:                           1,
 		`durward_service_state{service="chat",state="running"}`:                           0,
-		`durward_executor_services{state="stopped"}`:                                      1,
+		`durward_executor_services{state="stopped"}`:                                      2,
 		`durward_switch_total{result="rolled_back"}`:                                      1,
 		`durward_switch_total{result="committed"}`:                                        0,
 		`durward_switch_phase_seconds{phase="drain"}`:                                     1,
@@ -85,7 +95,8 @@ func TestHost(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		`durward_gpu_memory_total_bytes{gpu="1",gpu_uuid="GPU-1"}`, `durward_gpu_ecc_uncorrected_errors{gpu="0",gpu_uuid="GPU-0"}`,
+		`durward_gpu_memory_total_bytes{gpu="1",gpu_uuid="GPU-1"}`, `durward_service_vram_bytes{gpu_uuid="GPU-0",service="new",source="unknown"}`,
+		`durward_gpu_ecc_uncorrected_errors{gpu="0",gpu_uuid="GPU-0"}`,
 	} {
 		if value, there := got[name]; there {
 			t.Errorf("%s is made up: %v", name, value)

@@ -14,7 +14,9 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/need"
 	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
@@ -33,8 +35,13 @@ type Metrics struct {
 	phases   *prometheus.HistogramVec
 }
 
-// New registers the metrics. Services and GPUs are looked at when they are asked for.
-func New(registry prometheus.Registerer, services *service.Manager, gpus *gpu.Monitor) *Metrics {
+// Needs says what services need; need.Book does.
+type Needs interface {
+	Awake(s *catalogue.Service) need.Need
+}
+
+// New registers the metrics. Services and GPUs are looked at when they are asked for. needs may be nil.
+func New(registry prometheus.Registerer, services *service.Manager, gpus *gpu.Monitor, needs Needs) *Metrics {
 	m := &Metrics{
 		tools: map[string]string{},
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -65,7 +72,7 @@ func New(registry prometheus.Registerer, services *service.Manager, gpus *gpu.Mo
 	for _, code := range []callv1.Code{callv1.Code_CODE_DENIED, callv1.Code_CODE_EXPIRED, callv1.Code_CODE_ALREADY_SPENT, callv1.Code_CODE_CONFLICT} {
 		m.refused.WithLabelValues("grant", fault.CodeName(code))
 	}
-	registry.MustRegister(m.calls, m.refused, m.inFlight, m.switches, m.phases, &host{services, gpus})
+	registry.MustRegister(m.calls, m.refused, m.inFlight, m.switches, m.phases, &host{services, gpus, needs})
 	return m
 }
 

@@ -24,7 +24,7 @@ import (
 func TestCalls(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	nothing := func() *catalogue.Catalogue { return &catalogue.Catalogue{} }
-	m := New(registry, service.New(service.Config{Catalogue: nothing}), gpu.New(gpu.Config{Catalogue: nothing, Logger: platformtest.Logger()}))
+	m := New(registry, service.New(service.Config{Catalogue: nothing}), gpu.New(gpu.Config{Catalogue: nothing, Logger: platformtest.Logger()}), nil)
 	const inFlight = "durward_executor_calls_in_flight"
 	call := func(method, carries string, err error) {
 		t.Helper()

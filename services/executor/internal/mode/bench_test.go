@@ -21,7 +21,7 @@ import (
 	"durward.internal/services/platform/catalogue"
 )
 
-// executor is a real one from the switcher down to the disk; only its driver runs nothing.
+// executor is one with a GPU for everything.
 func executor(b *testing.B, services, members int, takes time.Duration) (*mode.Switcher, *service.Manager) {
 	b.Helper()
 	var text strings.Builder
@@ -34,9 +34,20 @@ func executor(b *testing.B, services, members int, takes time.Duration) (*mode.S
 	}
 	fmt.Fprintf(&text, "modes:\n  - {id: one, services: [%s]}\n  - {id: two, services: [%s]}\n",
 		strings.Join(ids[:members], ", "), strings.Join(ids[members:2*members], ", "))
-	c, err := catalogue.Parse("catalogue.yaml", []byte(text.String()), catalogue.Options{Development: true})
+	return open(b, text.String(), takes)
+}
+
+// open is a real executor from the switcher down to the disk; only its driver runs nothing. bend changes the catalogue before that.
+func open(b *testing.B, text string, takes time.Duration, bend ...func(*catalogue.Service)) (*mode.Switcher, *service.Manager) {
+	b.Helper()
+	c, err := catalogue.Parse("catalogue.yaml", []byte(text), catalogue.Options{Development: true})
 	if err != nil {
 		b.Fatal(err)
+	}
+	for _, change := range bend {
+		for _, one := range c.Services {
+			change(one)
+		}
 	}
 	current := func() *catalogue.Catalogue { return c }
 	memory, err := store.Open(b.Context(), b.TempDir())
@@ -72,7 +83,7 @@ func to(b *testing.B, s *mode.Switcher, id string) {
 		begin()
 		return nil
 	}
-	plan, err := s.Simulate(b.Context(), id, nil)
+	plan, err := s.Simulate(b.Context(), mode.Request{Mode: id})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -122,7 +133,7 @@ func BenchmarkSimulateAmongFiveHundredServices(b *testing.B) {
 	var all []time.Duration
 	for b.Loop() {
 		began := time.Now()
-		if _, err := s.Simulate(b.Context(), "two", nil); err != nil {
+		if _, err := s.Simulate(b.Context(), mode.Request{Mode: "two"}); err != nil {
 			b.Fatal(err)
 		}
 		all = append(all, time.Since(began))
@@ -136,4 +147,77 @@ func quantiles(b *testing.B, what string, all []time.Duration) {
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	b.ReportMetric(ms(all[len(all)/2]), what+"-p50-ms")
 	b.ReportMetric(ms(all[len(all)*99/100]), what+"-p99-ms")
+}
+
+// large is a host with eight GPUs, most of whose memory is taken by four fifths of its services, and 20 modes of five services
+// each. Every fourth service can sleep.
+func large(b *testing.B, services int) *mode.Switcher {
+	b.Helper()
+	var text strings.Builder
+	text.WriteString("version: 1\ngpus:\n")
+	for i := range 8 {
+		fmt.Fprintf(&text, "  - {index: %d, name: Made up, memory_mib: 81920, simulated: true}\n", i)
+	}
+	text.WriteString("services:\n")
+	each := 8 * 81920 / services
+	var full []string
+	for i := range services {
+		mib := each * (10 + i%5) / 12
+		if i%5 == 0 {
+			mib = 81920 * 3 / 10 // of whom the modes are made: two or three others have to go for one
+		}
+		fmt.Fprintf(&text, "  - {id: s%d, driver: \"null\", gpus: [%d], vram_mib: %d}\n", i, i%8, mib)
+		if i%5 != 0 {
+			full = append(full, fmt.Sprintf("s%d", i))
+		}
+	}
+	fmt.Fprintf(&text, "modes:\n  - {id: full, services: [%s]}\n", strings.Join(full, ", "))
+	for m := range 20 {
+		var ids []string
+		for i := range 5 {
+			ids = append(ids, fmt.Sprintf("s%d", (m*35+i*5)%services))
+		}
+		fmt.Fprintf(&text, "  - {id: m%d, services: [%s]}\n", m, strings.Join(ids, ", "))
+	}
+	n := 0
+	s, _ := open(b, text.String(), 0, func(one *catalogue.Service) {
+		if n++; n%4 == 0 { // no entry of this driver may say so; the plans are the same
+			one.Sleep, one.SleepMiB = catalogue.SleepVLLM1, one.VRAMMiB/10
+		}
+	})
+	to(b, s, "full")
+	return s
+}
+
+// BenchmarkSimulate is what simulate_mode asks for, in all modes by turns: whether it fits, and with ten alternatives.
+func BenchmarkSimulate(b *testing.B) {
+	for _, c := range []struct {
+		name         string
+		services     int
+		alternatives int
+	}{
+		{"fits-100-services", 100, 0}, {"alternatives-100-services", 100, 10},
+		{"fits-1000-services", 1000, 0}, {"alternatives-1000-services", 1000, 10},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			s := large(b, c.services)
+			var all []time.Duration
+			found, cut := 0, 0
+			for i := 0; b.Loop(); i++ {
+				began := time.Now()
+				out, err := s.Simulate(b.Context(), mode.Request{Mode: fmt.Sprintf("m%d", i%20), Alternatives: c.alternatives})
+				if err != nil {
+					b.Fatal(err)
+				}
+				all = append(all, time.Since(began))
+				found += len(out.Alternatives)
+				if out.CutOff {
+					cut++
+				}
+			}
+			quantiles(b, "simulate", all)
+			b.ReportMetric(float64(found)/float64(len(all)), "alternatives")
+			b.ReportMetric(float64(cut)/float64(len(all)), "cut-off")
+		})
+	}
 }

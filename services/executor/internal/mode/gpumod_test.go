@@ -75,7 +75,7 @@ func TestGpumodD5OneSwitchAtATime(t *testing.T) {
 			<-leave
 		}
 	}
-	plan, err := w.Simulate(t.Context(), "huge", nil)
+	plan, err := w.Simulate(t.Context(), Request{Mode: "huge"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestAnEditInTheMiddle(t *testing.T) {
 // A mode that does not fit when the approval comes is refused, and nothing is done.
 func TestAdmissionIsAtTheMoment(t *testing.T) {
 	w := newWorld(t, "legacy")
-	plan, err := w.Simulate(t.Context(), "talk", nil)
+	plan, err := w.Simulate(t.Context(), Request{Mode: "talk"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestAdmissionIsAtTheMoment(t *testing.T) {
 // A consent that is refused leaves nothing behind, in the journal neither.
 func TestARefusedConsent(t *testing.T) {
 	w := newWorld(t, "legacy")
-	plan, err := w.Simulate(t.Context(), "talk", nil)
+	plan, err := w.Simulate(t.Context(), Request{Mode: "talk"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func TestProgressIsTold(t *testing.T) {
 
 func TestWhatACallIsToldAfterACrash(t *testing.T) {
 	w := newWorld(t, "chat", "legacy")
-	plan, err := w.Simulate(t.Context(), "work", nil)
+	plan, err := w.Simulate(t.Context(), Request{Mode: "work"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,6 +69,8 @@ type host struct {
 	held map[string]time.Time
 	// lag is how long a program's memory is held after its end.
 	lag time.Duration
+	// totals are what GPUs have, where that is not total.
+	totals map[uint32]uint32
 	// foreign is what strangers hold, by GPU.
 	foreign map[uint32]uint32
 	lost    map[uint32]bool
@@ -305,10 +307,16 @@ func (h *host) Last() gpu.Host {
 	return gpu.Host{Source: gpu.SourceNVML, At: time.Now(), GPUs: h.devices()}
 }
 
-func (h *host) devices() []gpu.Device { return []gpu.Device{h.device(0), h.device(1)} }
+func (h *host) devices() []gpu.Device {
+	var out []gpu.Device
+	for index := range uint32(max(len(h.c.GPUs), 2)) {
+		out = append(out, h.device(index))
+	}
+	return out
+}
 
 func (h *host) device(index uint32) gpu.Device {
-	d := gpu.Device{Index: index, UUID: fmt.Sprintf("GPU-%d", index), Total: total, Reserved: reserved}
+	d := gpu.Device{Index: index, UUID: fmt.Sprintf("GPU-%d", index), Total: cmp.Or(h.totals[index], total), Reserved: reserved}
 	if h.lost[index] {
 		d.Problem = gpu.ProblemLost
 		d.Total, d.Reserved = 0, 0
@@ -431,6 +439,7 @@ func (w *world) restart() {
 	w.patience, w.interval, w.leasePatience, w.unseenPatience = 20*time.Millisecond, time.Millisecond, 20*time.Millisecond, 5*time.Millisecond
 	w.bootPatience = 20 * time.Millisecond
 	w.bootID = func() (string, error) { return cmp.Or(w.boot, "boot-1"), nil }
+	w.available = func() (uint32, bool) { return 0, false }
 }
 
 func (w *world) proceed(begin func()) error {
@@ -458,7 +467,7 @@ func (w *world) consent() Consent {
 // to simulates and switches.
 func (w *world) to(id string) (*Result, error) {
 	w.t.Helper()
-	plan, err := w.Simulate(context.Background(), id, nil)
+	plan, err := w.Simulate(context.Background(), Request{Mode: id})
 	if err != nil {
 		w.t.Fatal(err)
 	}

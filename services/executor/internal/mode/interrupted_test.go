@@ -95,7 +95,7 @@ func TestATornWriteBlocksNothing(t *testing.T) {
 // A defect of the executor outside of a step ends the switch too, and the next one is carried out.
 func TestAPanicBetweenStepsIsReported(t *testing.T) {
 	w := newWorld(t, "chat", "legacy")
-	plan, err := w.Simulate(t.Context(), "work", nil)
+	plan, err := w.Simulate(t.Context(), Request{Mode: "work"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func TestNoCallGoesBelowTheHumansMargin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := tight(t, c.least)
-			_, err := w.Simulate(t.Context(), "talk", &c.override)
+			_, err := w.Simulate(t.Context(), Request{Mode: "talk", Margin: &c.override})
 			wantFault(t, err, callv1.Code_CODE_INVALID_ARGUMENT, c.says)
 			request := &executorv1.SwitchModeRequest{ModeId: proto.String("talk"), PlanDigest: proto.String(strings.Repeat("0", 64)), MarginMibOverride: &c.override}
 			_, err = w.Subject(t.Context(), request)
@@ -51,11 +51,11 @@ func TestNoCallGoesBelowTheHumansMargin(t *testing.T) {
 // TestTheMarginOfACall: simulation, preview and switch go by the same one; the next call goes by the human's again.
 func TestTheMarginOfACall(t *testing.T) {
 	w := tight(t, proto.Uint32(256))
-	without, err := w.Simulate(t.Context(), "talk", nil)
+	without, err := w.Simulate(t.Context(), Request{Mode: "talk"})
 	if err != nil || without.Fits {
 		t.Fatalf("simulated without: %+v, %v", without, err)
 	}
-	with, err := w.Simulate(t.Context(), "talk", proto.Uint32(256))
+	with, err := w.Simulate(t.Context(), Request{Mode: "talk", Margin: proto.Uint32(256)})
 	if err != nil || !with.Fits || with.Digest == "" {
 		t.Fatalf("simulated with: %+v, %v", with, err)
 	}
@@ -74,7 +74,7 @@ func TestTheMarginOfACall(t *testing.T) {
 	if w.cfg.Margin != 512 {
 		t.Error("the host's own margin has changed")
 	}
-	more, err := tight(t, nil).Simulate(t.Context(), "talk", proto.Uint32(4096))
+	more, err := tight(t, nil).Simulate(t.Context(), Request{Mode: "talk", Margin: proto.Uint32(4096)})
 	if err != nil || more.Fits {
 		t.Errorf("a wider margin: %+v, %v", more, err)
 	}
@@ -84,7 +84,7 @@ func TestTheMarginOfACall(t *testing.T) {
 func TestWhatFittedBeforeIsBroughtBack(t *testing.T) {
 	w := tight(t, proto.Uint32(256))
 	w.host.c = parse(t, strings.Replace(catalogueText, "gpus: [1], vram_mib: 6000}", "gpus: [0], vram_mib: 100}", 1)+"  - {id: small, services: [legacy]}\n")
-	with, err := w.Simulate(t.Context(), "talk", proto.Uint32(256))
+	with, err := w.Simulate(t.Context(), Request{Mode: "talk", Margin: proto.Uint32(256)})
 	if err != nil {
 		t.Fatal(err)
 	}

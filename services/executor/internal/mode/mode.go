@@ -83,7 +83,9 @@ type Config struct {
 	GPUs      GPUs
 	Leases    *lease.Leases
 	Journal   Journal
-	// Margin is what stays free on each GPU beyond what services declare, in MiB.
+	// Book says what services need. nil: what they declare.
+	Book Book
+	// Margin is what stays free on each GPU beyond what services need, in MiB.
 	Margin uint32
 	// LeastMargin is how low a call's margin_mib_override may set it; nil: as low as Margin.
 	LeastMargin *uint32
@@ -127,12 +129,16 @@ type Switcher struct {
 	now func() time.Time
 	// bootID reads what the kernel calls this boot of the host.
 	bootID func() (string, error)
+	// available is what the host's memory has to give, in MiB, and whether it tells.
+	available func() (uint32, bool)
 
 	mu sync.Mutex
 	// acting: a switch holds the host, so the catalogue stays as it is. undoing: it is one that an earlier process began.
 	acting, undoing bool
 	// seen is since when each running service was seen to run as it does, by a clock that nobody sets.
 	seen map[string]sighting
+
+	sealed seals
 
 	// quit is closed when no further step may begin.
 	quit     chan struct{}
@@ -146,9 +152,13 @@ type sighting struct{ since, first time.Time }
 
 // New returns a Switcher. It does nothing before it is asked.
 func New(cfg Config) *Switcher {
+	if cfg.Book == nil {
+		cfg.Book = declared{}
+	}
+	cfg.Journal = &history{Journal: cfg.Journal, took: map[pastStep][]time.Duration{}}
 	return &Switcher{
 		cfg: cfg, patience: patience, interval: interval, leasePatience: leasePatience, unseenPatience: unseenPatience,
-		bootPatience: bootPatience, now: time.Now, bootID: readBootID, seen: map[string]sighting{}, quit: make(chan struct{}),
+		bootPatience: bootPatience, now: time.Now, bootID: readBootID, available: readAvailable, seen: map[string]sighting{}, quit: make(chan struct{}),
 	}
 }
 

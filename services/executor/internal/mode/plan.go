@@ -6,11 +6,11 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/service"
@@ -60,20 +60,52 @@ type planStep struct {
 
 func (p planStep) releases() bool { return p.action == actionSleep || p.action == actionStop }
 
-// plan is what a switch to a mode would do now.
+// plan is what a switch to a mode would do now, or what a simulation asks for.
 type plan struct {
-	mode  *catalogue.Mode
-	steps []planStep
+	catalogue *catalogue.Catalogue
+	request   Request
+	target    *target
+	forces    forces
+	steps     []planStep
 	// margin is what stays free on each GPU, in MiB.
 	margin uint32
-	// members are the mode's services with what they depend on, in the order in which they are started.
-	members []*catalogue.Service
-	// reason is why the mode cannot be switched to now, whatever memory there is; "" if it can.
-	reason string
-	// short is where the mode does not fit; nil if it does.
-	short   *room.Short
+	// kept are the services that nothing but a human's word moves: those to run, and those that are pinned, with what they depend on.
+	kept map[*catalogue.Service]bool
+	// reason is why this cannot be done now, whatever memory there is; "" if it can. stays is why what would have to go may not go
+	// yet; another way that keeps it may do.
+	reason, stays string
+	// short is where it does not fit, lack why not beside what is short on no GPU; nil and "" if it does.
+	short *room.Short
+	lack  string
+	// hopeless: what is asked for does not start however much room there is.
+	hopeless bool
+	// unbound: it takes a change of the catalogue, so nobody can switch to it.
+	unbound bool
+	// keeps are services that an alternative keeps and the plan itself would not. Nobody else has any.
+	keeps   []*catalogue.Service
 	subject []byte
 	digest  string
+	// entries are the digests that were reckoned for it and its alternatives.
+	entries map[*catalogue.Service]string
+}
+
+// binds reports whether it can be switched to by its digest.
+func (p *plan) binds() bool { return p.request.plain() && !p.unbound }
+
+// why is why this cannot be done now, whatever memory there is.
+func (p *plan) why() string {
+	if p.reason != "" {
+		return p.reason
+	}
+	return p.stays
+}
+
+// unfit is why it does not fit: one plain sentence; "" if it does.
+func (p *plan) unfit() string {
+	if p.short != nil {
+		return p.short.Sentence()
+	}
+	return p.lack
 }
 
 // of returns the services of the steps with one of the actions, in their order.
@@ -90,9 +122,11 @@ func (p *plan) of(actions ...executorv1.PlanAction) []*catalogue.Service {
 // planSubject is what a human approves, in its RFC 8785 form. It holds no measurement: what is free now is checked again when
 // the switch begins, and a GPU that became fuller or emptier makes no other plan.
 type planSubject struct {
-	Catalogue string        `json:"catalogue"`
-	Mode      string        `json:"mode"`
-	Steps     []subjectStep `json:"steps"`
+	Catalogue string `json:"catalogue"`
+	// Keeps are ids of services that are left alone though the mode does not name them. A plan that is no alternative has none.
+	Keeps []string      `json:"keeps,omitempty"`
+	Mode  string        `json:"mode"`
+	Steps []subjectStep `json:"steps"`
 }
 
 type subjectStep struct {
@@ -101,45 +135,73 @@ type subjectStep struct {
 	Service     string `json:"service"`
 }
 
-// plan makes the plan for a mode from what is seen now. An error is a fault: the mode is not known, or the call's margin is too low.
-func (s *Switcher) plan(ctx context.Context, id string, override *uint32, h gpu.Host) (*plan, error) {
-	margin, err := s.margin(override)
+// plan makes the plan for a request from what is seen now. An error is a fault: the request is not possible, or its margin is too
+// low. Only what can be switched to has a digest.
+func (s *Switcher) plan(ctx context.Context, r Request, h gpu.Host) (*plan, error) {
+	margin, err := s.margin(r.Margin)
 	if err != nil {
 		return nil, err
 	}
 	c := s.cfg.Catalogue()
-	m, err := find(c, id)
+	views := make(map[*catalogue.Service]service.View, len(c.Services))
+	for _, one := range c.Services {
+		views[one] = s.cfg.Services.Look(one)
+	}
+	p := &plan{catalogue: c, request: r, margin: margin, entries: map[*catalogue.Service]string{}}
+	if p.target, err = aim(c, r, views); err != nil {
+		return nil, err
+	}
+	z := newSizes(s.cfg.Book)
+	changed, cannot, err := p.target.override(c, r, z)
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{mode: m, margin: margin, members: members(c, m)}
-	views := map[string]service.View{}
-	for _, one := range c.Services {
-		views[one.ID] = s.cfg.Services.Look(one)
+	p.forces = forces{margin: margin, h: h, z: z}
+	p.forces.available, p.forces.tells = s.available()
+	s.weigh(c, p, views, changed)
+	p.short, p.lack = p.forces.settle()
+	if cannot != "" && p.short == nil {
+		p.lack, p.hopeless = cannot, true
 	}
-	f := forces{margin: margin, h: h}
-	s.weigh(c, p, views, &f)
-	p.short = f.settle()
-	p.steps = f.steps(c)
+	return p, s.finish(ctx, p)
+}
+
+// finish puts the steps in order and, where the plan can be switched to, seals them.
+func (s *Switcher) finish(ctx context.Context, p *plan) error {
+	p.steps = p.forces.steps(p.catalogue)
 	for i := range p.steps {
 		if err := s.seal(ctx, p, &p.steps[i]); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	subject := planSubject{Catalogue: c.Digest, Mode: m.ID, Steps: []subjectStep{}}
+	if !p.binds() {
+		return nil
+	}
+	subject := planSubject{Catalogue: p.catalogue.Digest, Mode: p.target.mode.ID, Steps: make([]subjectStep, 0, len(p.steps))}
+	for _, one := range p.keeps {
+		subject.Keeps = append(subject.Keeps, one.ID)
+	}
 	for _, st := range p.steps {
 		subject.Steps = append(subject.Steps, subjectStep{ActionName(st.action), st.entry, st.service.ID})
 	}
+	var err error
 	if p.subject, err = canonical.Marshal(subject); err != nil {
-		return nil, err
+		return err
 	}
 	sum := sha256.Sum256(p.subject)
 	p.digest = hex.EncodeToString(sum[:])
-	return p, nil
+	return nil
 }
 
 // seal notes the digest of a step's entry. A program that cannot be read can be stopped, and not started.
 func (s *Switcher) seal(ctx context.Context, p *plan, st *planStep) error {
+	if entry, known := p.entries[st.service]; known {
+		st.entry = entry
+		return nil
+	}
+	if p.unbound {
+		return nil
+	}
 	definition, err := s.cfg.Services.Definition(ctx, st.service)
 	if err != nil {
 		s.cfg.Logger.WarnContext(ctx, "what a service runs has no digest", "service_id", st.service.ID, "error", err)
@@ -148,8 +210,46 @@ func (s *Switcher) seal(ctx context.Context, p *plan, st *planStep) error {
 		}
 		definition = catalogue.Unreadable
 	}
-	st.entry, err = entryDigest(st.service, definition)
-	return err
+	if !p.binds() {
+		return nil
+	}
+	if st.entry, err = s.sealed.digest(p.catalogue, st.service, definition); err != nil {
+		return err
+	}
+	p.entries[st.service] = st.entry
+	return nil
+}
+
+// seals are digests of one catalogue's entries, which nobody changes, each with the definition that it was reckoned with: a plan
+// that ends a hundred services needs as many.
+type seals struct {
+	mu    sync.Mutex
+	of    *catalogue.Catalogue
+	known map[*catalogue.Service]sealedEntry
+}
+
+type sealedEntry struct{ definition, digest string }
+
+func (k *seals) digest(c *catalogue.Catalogue, one *catalogue.Service, definition string) (string, error) {
+	k.mu.Lock()
+	if k.of != c {
+		k.of, k.known = c, map[*catalogue.Service]sealedEntry{}
+	}
+	entry, ok := k.known[one]
+	k.mu.Unlock()
+	if ok && entry.definition == definition {
+		return entry.digest, nil
+	}
+	digest, err := entryDigest(one, definition)
+	if err != nil {
+		return "", err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.of == c {
+		k.known[one] = sealedEntry{definition, digest}
+	}
+	return digest, nil
 }
 
 func entryDigest(s *catalogue.Service, definition string) (string, error) {
@@ -161,56 +261,9 @@ func entryDigest(s *catalogue.Service, definition string) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// weigh decides of every service whether it goes, comes, or stays as it is.
-func (s *Switcher) weigh(c *catalogue.Catalogue, p *plan, views map[string]service.View, f *forces) {
-	no := func(sentence string) {
-		if p.reason == "" {
-			p.reason = sentence
-		}
-	}
-	for _, one := range p.members {
-		switch v := views[one.ID]; v.State {
-		case executorv1.ServiceState_SERVICE_STATE_RUNNING:
-		case executorv1.ServiceState_SERVICE_STATE_SLEEPING:
-			f.waking = append(f.waking, one)
-		case executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
-			if v.Cause == driver.CauseStillHeld { // it sleeps, and keeps its memory
-				f.waking = append(f.waking, one)
-				continue
-			}
-			f.restarting = append(f.restarting, one)
-		case executorv1.ServiceState_SERVICE_STATE_STOPPED, executorv1.ServiceState_SERVICE_STATE_FAILED:
-			f.starting = append(f.starting, one)
-		default:
-			no(unsettled(one, v))
-		}
-	}
-	f.members = p.members
-	keeps := kept(c, p.members, views)
-	for _, one := range c.Services {
-		if keeps[one.ID] {
-			continue
-		}
-		switch v := views[one.ID]; v.State {
-		case executorv1.ServiceState_SERVICE_STATE_RUNNING:
-			stays := time.Duration(one.MinResidenceS) * time.Second
-			if left := stays - s.ran(one.ID, v.Since); !v.Since.IsZero() && left > 0 {
-				no(fmt.Sprintf("%s may not be stopped yet: it stays %d s once it runs (min_residence_s)", one.ID, one.MinResidenceS))
-			}
-			if sleeps(one) {
-				f.sleeping = append(f.sleeping, one)
-			} else {
-				f.stopping = append(f.stopping, one)
-			}
-		case executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
-			f.stopping = append(f.stopping, one)
-		case executorv1.ServiceState_SERVICE_STATE_SLEEPING:
-			f.asleep = append(f.asleep, one)
-		case executorv1.ServiceState_SERVICE_STATE_STOPPED, executorv1.ServiceState_SERVICE_STATE_FAILED:
-		default:
-			no(unsettled(one, v))
-		}
-	}
+// stays reports whether a service that runs is within the time that a switch leaves it alone.
+func (s *Switcher) stays(one *catalogue.Service, v service.View) bool {
+	return !v.Since.IsZero() && time.Duration(one.MinResidenceS)*time.Second > s.ran(one.ID, v.Since)
 }
 
 // ran is how long a service runs: as its manager dates that, or as long as it was seen to. A wall clock that was set back makes
@@ -270,85 +323,166 @@ func supported(c *catalogue.Catalogue, listed []*catalogue.Service) []*catalogue
 	return out
 }
 
-// kept are the services that a switch leaves alone: the mode's own, and those that run and are pinned, with what they depend on.
-func kept(c *catalogue.Catalogue, members []*catalogue.Service, views map[string]service.View) map[string]bool {
+// kept are the services that a switch leaves alone: those that are to run, and those that run and are pinned, with what they
+// depend on.
+func kept(
+	c *catalogue.Catalogue, members []*catalogue.Service, views map[*catalogue.Service]service.View,
+) map[*catalogue.Service]bool {
 	var pinned []*catalogue.Service
 	for _, one := range c.Services {
-		if one.Pin && views[one.ID].Holds() {
+		if one.Pin && views[one].Holds() {
 			pinned = append(pinned, one)
 		}
 	}
-	out := map[string]bool{}
+	out := map[*catalogue.Service]bool{}
 	for _, one := range append(supported(c, pinned), members...) {
-		out[one.ID] = true
+		out[one] = true
 	}
 	return out
 }
 
-// forces are the services that a switch moves, by what becomes of them.
+// forces are the services that a plan moves, by what becomes of them.
 type forces struct {
-	h       gpu.Host
-	margin  uint32
-	members []*catalogue.Service
-	// waking, starting and restarting are members: asleep, not running, and running without answering.
-	waking, starting, restarting []*catalogue.Service
+	h      gpu.Host
+	z      *sizes
+	margin uint32
+	// available is what the host's memory has to give, in MiB; tells: that is known.
+	available uint32
+	tells     bool
+	views     map[*catalogue.Service]service.View
+	members   []*catalogue.Service
+	// waking, starting and restarting are members: asleep, not running, and running without answering. reloading sleep, and are
+	// started anew for a simulation's sake.
+	waking, starting, restarting, reloading []*catalogue.Service
 	// sleeping are put to sleep, asleep are left so, stopping are stopped; ending sleep now, and are stopped for their memory.
 	sleeping, asleep, stopping, ending []*catalogue.Service
+	// told are stopped because the request says so.
+	told []leaving
+}
+
+// leaving is a service that is stopped, and what it was.
+type leaving struct {
+	*catalogue.Service
+	before string
 }
 
 // incoming are the members that take memory, in the order in which they do.
 func (f *forces) incoming() []*catalogue.Service {
 	var out []*catalogue.Service
 	for _, one := range f.members {
-		if slices.Contains(f.waking, one) || slices.Contains(f.starting, one) || slices.Contains(f.restarting, one) {
+		if slices.Contains(f.waking, one) || slices.Contains(f.starting, one) || slices.Contains(f.restarting, one) ||
+			slices.Contains(f.reloading, one) {
 			out = append(out, one)
 		}
 	}
 	return out
 }
 
-func (f *forces) short() *room.Short {
-	released := room.Released(f.h, append(slices.Clone(f.stopping), f.ending...), f.sleeping)
-	return room.Fits(f.h, f.incoming(), released, f.margin)
+// leaves are those that give all their memory back.
+func (f *forces) leaves() []*catalogue.Service {
+	out := append(slices.Clone(f.stopping), f.ending...)
+	for _, one := range f.told {
+		out = append(out, one.Service)
+	}
+	return out
 }
 
-// settle decides which services that can sleep are stopped instead, because the mode does not fit beside what they keep. It
-// returns where the mode does not fit even so, and then no sleeper is stopped for it.
-func (f *forces) settle() *room.Short {
+func (f *forces) short() *room.Short {
+	released := room.Released(f.z, f.h, f.leaves(), f.sleeping)
+	return room.Fits(f.z, f.h, f.incoming(), released, f.margin)
+}
+
+// host is what the plan takes of the host's memory, in MiB: what goes to sleep keeps there, and the largest that is loaded. Services
+// are loaded one at a time. What nobody knows counts nothing.
+func (f *forces) host() (sleepers, loader uint64) {
+	for _, one := range f.sleeping {
+		sleepers += uint64(f.z.book.HostAsleep(one))
+	}
+	for _, list := range [][]*catalogue.Service{f.starting, f.restarting, f.reloading} {
+		for _, one := range list {
+			loader = max(loader, uint64(f.z.book.HostLoading(one)))
+		}
+	}
+	return sleepers, loader
+}
+
+// lacking is why the host's memory is too small; "" if it is not, or does not say.
+func (f *forces) lacking() string {
+	sleepers, loader := f.host()
+	if !f.tells || sleepers+loader <= uint64(f.available) {
+		return ""
+	}
+	return fmt.Sprintf("the host has %d MiB of memory available, and what sleeps and loads needs %d MiB of it", f.available, sleepers+loader)
+}
+
+// settle decides which services that can sleep are stopped instead, because the mode does not fit beside what they keep, or the
+// host has no memory for them. It returns where the mode does not fit even so, and then no sleeper is stopped for it.
+func (f *forces) settle() (*room.Short, string) {
 	sleeping, asleep, stopping := slices.Clone(f.sleeping), slices.Clone(f.asleep), slices.Clone(f.stopping)
+	undo := func() { f.sleeping, f.asleep, f.stopping, f.ending = sleeping, asleep, stopping, nil }
 	for {
 		short := f.short()
 		if short == nil {
-			return nil
+			break
 		}
 		if short.Problem != "" || !f.stopOne(short.GPU) {
-			f.sleeping, f.asleep, f.stopping, f.ending = sleeping, asleep, stopping, nil
-			return short
+			undo()
+			return short, ""
 		}
 	}
+	for {
+		lack := f.lacking()
+		if lack == "" {
+			return nil, ""
+		}
+		if !f.stopHeaviest() {
+			undo()
+			return nil, lack
+		}
+	}
+}
+
+// stopHeaviest makes that service stop which would take the most of the host's memory in its sleep, and reports whether there is
+// one.
+func (f *forces) stopHeaviest() bool {
+	var most uint32
+	var chosen *catalogue.Service
+	for _, one := range f.sleeping {
+		if mib := f.z.book.HostAsleep(one); mib > most {
+			most, chosen = mib, one
+		}
+	}
+	if chosen == nil {
+		return false
+	}
+	f.sleeping = slices.DeleteFunc(f.sleeping, func(one *catalogue.Service) bool { return one == chosen })
+	f.stopping = append(f.stopping, chosen)
+	return true
 }
 
 // stopOne makes that service stop which would keep the most of the GPU in its sleep, and reports whether there is one.
 func (f *forces) stopOne(index uint32) bool {
 	var most uint32
 	var chosen *catalogue.Service
-	for _, one := range append(slices.Clone(f.sleeping), f.asleep...) {
-		if !slices.Contains(one.GPUs, index) {
-			continue
-		}
-		residue := catalogue.Share(one.SleepMiB, len(one.GPUs))
-		if slices.Contains(f.asleep, one) {
-			residue = max(residue, room.Held(f.h, one)[index])
-		}
-		if residue > most {
-			most, chosen = residue, one
+	sleeps := false
+	look := func(list []*catalogue.Service, now bool) {
+		for _, one := range list {
+			residue := f.z.Asleep(one)[index]
+			if now {
+				residue = max(residue, room.Held(f.h, one)[index])
+			}
+			if residue > most {
+				most, chosen, sleeps = residue, one, now
+			}
 		}
 	}
+	look(f.sleeping, false)
+	look(f.asleep, true)
 	if chosen == nil {
 		return false
 	}
 	is := func(one *catalogue.Service) bool { return one == chosen }
-	if slices.Contains(f.asleep, chosen) {
+	if sleeps {
 		f.asleep, f.ending = slices.DeleteFunc(f.asleep, is), append(f.ending, chosen)
 	} else {
 		f.sleeping, f.stopping = slices.DeleteFunc(f.sleeping, is), append(f.stopping, chosen)
@@ -359,55 +493,84 @@ func (f *forces) stopOne(index uint32) bool {
 // steps puts everything in order: sleeps, then stops, each before what it depends on, and then the members' wakes and starts.
 func (f *forces) steps(c *catalogue.Catalogue) []planStep {
 	var out []planStep
-	add := func(action executorv1.PlanAction, one *catalogue.Service, before string) {
-		out = append(out, planStep{action: action, service: one, before: before})
+	stops := map[*catalogue.Service]string{}
+	for _, one := range append(slices.Clone(f.stopping), f.restarting...) {
+		stops[one] = wasRunning
 	}
-	order := supported(c, c.Services)
-	slices.Reverse(order)
+	for _, one := range append(slices.Clone(f.ending), f.reloading...) {
+		stops[one] = wasSleeping
+	}
+	for _, one := range f.told {
+		stops[one.Service] = one.before
+	}
+	sleeps := map[*catalogue.Service]bool{}
+	for _, one := range f.sleeping {
+		sleeps[one] = true
+	}
+	var order []*catalogue.Service
+	if len(stops)+len(sleeps) > 0 {
+		order = supported(c, c.Services)
+		slices.Reverse(order)
+	}
 	for _, one := range order {
-		if slices.Contains(f.sleeping, one) {
-			add(actionSleep, one, wasRunning)
+		if sleeps[one] {
+			out = append(out, planStep{action: actionSleep, service: one, before: wasRunning})
 		}
 	}
 	for _, one := range order {
-		switch {
-		case slices.Contains(f.stopping, one), slices.Contains(f.restarting, one):
-			add(actionStop, one, wasRunning)
-		case slices.Contains(f.ending, one):
-			add(actionStop, one, wasSleeping)
+		if before, ok := stops[one]; ok {
+			out = append(out, planStep{action: actionStop, service: one, before: before})
 		}
 	}
 	for _, one := range f.incoming() {
+		st := planStep{action: actionStart, service: one, before: wasStopped}
 		switch {
 		case slices.Contains(f.waking, one):
-			add(actionWake, one, wasSleeping)
+			st.action, st.before = actionWake, wasSleeping
 		case slices.Contains(f.restarting, one):
-			add(actionStart, one, wasRunning)
-		default:
-			add(actionStart, one, wasStopped)
+			st.before = wasRunning
+		case slices.Contains(f.reloading, one):
+			st.before = wasSleeping
 		}
+		out = append(out, st)
 	}
 	return out
 }
 
-// Subject returns what a call of switch_mode acts on, as it is now: the plan. Its SHA-256 is the plan's digest. Errors are faults:
-// CODE_NOT_FOUND, CODE_CONFLICT for a mode that cannot be switched to now, CODE_PLAN_CHANGED where the request names another plan.
+// Subject returns what a call of switch_mode acts on, as it is now: the plan, or the alternative that the request names. Its SHA-256
+// is the digest. Errors are faults: CODE_NOT_FOUND, CODE_CONFLICT for a mode that cannot be switched to now, CODE_PLAN_CHANGED where
+// the request names another plan.
 func (s *Switcher) Subject(ctx context.Context, r *executorv1.SwitchModeRequest) (*callv1.Subject, error) {
 	p, err := s.asked(ctx, r.GetModeId(), r.GetPlanDigest(), r.MarginMibOverride, s.cfg.GPUs.Last())
 	if err != nil {
 		return nil, err
 	}
-	return &callv1.Subject{Label: "mode " + p.mode.ID, Entry: p.subject}, nil
+	return &callv1.Subject{Label: "mode " + p.target.mode.ID, Entry: p.subject}, nil
 }
 
-// asked returns the plan for a mode if it is the one of the digest.
+// asked returns the plan for a mode, or that alternative to it, which has the digest.
 func (s *Switcher) asked(ctx context.Context, id, digest string, override *uint32, h gpu.Host) (*plan, error) {
-	p, err := s.plan(ctx, id, override, h)
-	switch {
-	case err != nil:
+	if _, err := s.Find(id); err != nil { // "" is no mode here
 		return nil, err
-	case p.reason != "":
-		return nil, fault.New(callv1.Code_CODE_CONFLICT, "the host cannot be switched to "+id+" now: "+p.reason)
+	}
+	p, err := s.plan(ctx, Request{Mode: id, Margin: override}, h)
+	if err != nil {
+		return nil, err
+	}
+	if p.digest != digest {
+		found, _, err := s.alternatives(ctx, p, MaxAlternatives)
+		if err != nil {
+			return nil, err
+		}
+		for _, other := range found {
+			if other.digest != "" && other.digest == digest {
+				return other.plan, nil
+			}
+		}
+	}
+	switch {
+	case p.why() != "":
+		return nil, fault.New(callv1.Code_CODE_CONFLICT, "the host cannot be switched to "+id+" now: "+p.why())
 	case p.digest != digest && planRequired():
 		return nil, fault.New(callv1.Code_CODE_PLAN_CHANGED,
 			"the plan is not what it was when it was simulated; nothing was done. Call simulate_mode again", fault.WithField("plan_digest"))

@@ -50,7 +50,7 @@ func TestWhatCannotBeSwitchedTo(t *testing.T) {
 			if c.bend != nil {
 				c.bend(w.host)
 			}
-			plan, err := w.Simulate(t.Context(), c.to, nil)
+			plan, err := w.Simulate(t.Context(), Request{Mode: c.to})
 			if err != nil || plan.Digest != "" || !strings.Contains(plan.Reason, c.says) || plan.Reason == "" {
 				t.Errorf("simulated: %+v, %v", plan, err)
 			}
@@ -62,7 +62,7 @@ func TestWhatCannotBeSwitchedTo(t *testing.T) {
 		})
 	}
 	w := newWorld(t)
-	_, err := w.Simulate(t.Context(), "tal", nil)
+	_, err := w.Simulate(t.Context(), Request{Mode: "tal"})
 	wantFault(t, err, callv1.Code_CODE_NOT_FOUND, "no mode has that id")
 	if f := fault.From(err); !cmp.Equal(f.DidYouMean, []string{"talk"}) {
 		t.Errorf("it offers %v", f.DidYouMean)
@@ -84,7 +84,7 @@ func TestAStayThatIsOver(t *testing.T) {
 
 func TestThePlanIsWhatIsApproved(t *testing.T) {
 	w := newWorld(t, "legacy")
-	plan, err := w.Simulate(t.Context(), "talk", nil)
+	plan, err := w.Simulate(t.Context(), Request{Mode: "talk"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestPinnedServicesStay(t *testing.T) {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
 	// And where it is in the way, the mode does not fit.
-	if plan, err := w.Simulate(t.Context(), "huge", nil); err != nil || plan.Fits || plan.Digest != "" {
+	if plan, err := w.Simulate(t.Context(), Request{Mode: "huge"}); err != nil || plan.Fits || plan.Digest != "" {
 		t.Errorf("simulated: %+v, %v", plan, err)
 	}
 }
@@ -160,7 +160,7 @@ func TestPinnedServicesStay(t *testing.T) {
 func TestGpumodD10MeasuredNumbersAreUsed(t *testing.T) {
 	w := newWorld(t, "chat", "legacy")
 	w.host.foreign[1] = 1234
-	plan, err := w.Simulate(t.Context(), "work", nil)
+	plan, err := w.Simulate(t.Context(), Request{Mode: "work"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestGpumodD10MeasuredNumbersAreUsed(t *testing.T) {
 	// A sleeper that keeps more than it declares counts with what it keeps.
 	w = newWorld(t, "chat:asleep")
 	w.host.c.Services[0].SleepMiB = 5000
-	if plan, err := w.Simulate(t.Context(), "work", nil); err != nil || plan.Steps[0].Action != actionStop || plan.GPUs[0].Now != 5000 {
+	if plan, err := w.Simulate(t.Context(), Request{Mode: "work"}); err != nil || plan.Steps[0].Action != actionStop || plan.GPUs[0].Now != 5000 {
 		t.Errorf("it stays asleep where there is no room for it: %+v, %v", plan, err)
 	}
 	// How long a step takes is what it took.
@@ -209,7 +209,7 @@ func TestASilentDriver(t *testing.T) {
 func TestALostGPUIsAReason(t *testing.T) {
 	w := newWorld(t)
 	w.host.lost[1] = true
-	plan, err := w.Simulate(t.Context(), "talk", nil)
+	plan, err := w.Simulate(t.Context(), Request{Mode: "talk"})
 	if err != nil || plan.Fits || plan.Reason != "it does not fit: GPU 1 cannot be measured: "+gpu.ProblemLost {
 		t.Errorf("simulated: %+v, %v", plan, err)
 	}

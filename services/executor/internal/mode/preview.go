@@ -31,13 +31,20 @@ func (s *Switcher) Preview(ctx context.Context, r *executorv1.SwitchModeRequest)
 		lines = append(lines, line)
 	}
 	if len(lines) == 0 {
-		lines = append(lines, "every service of "+p.mode.ID+" runs already: nothing changes")
+		lines = append(lines, "every service of "+p.target.mode.ID+" runs already: nothing changes")
+	}
+	if len(p.keeps) > 0 {
+		ids := make([]string, 0, len(p.keeps))
+		for _, one := range p.keeps {
+			ids = append(ids, one.ID)
+		}
+		lines = append(lines, "left as it is though the mode does not name it: "+join(ids))
 	}
 	if r.MarginMibOverride != nil {
 		lines = append(lines, fmt.Sprintf("%d MiB stay free on each GPU, by the call's own wish; the host's setting is %d MiB", p.margin, s.cfg.Margin))
 	}
-	if p.short != nil {
-		lines = append(lines, "it does not fit now: "+p.short.Sentence())
+	if unfit := p.unfit(); unfit != "" {
+		lines = append(lines, "it does not fit now: "+unfit)
 	}
 	return append(lines, "if a step fails, the services from before are brought back"), nil
 }

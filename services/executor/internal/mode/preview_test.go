@@ -17,7 +17,7 @@ import (
 func TestTheEntriesBehindAPlan(t *testing.T) {
 	w := newWorld(t, "legacy")
 	w.host.edits["legacy"] = "unreadable" // what cannot be read can be stopped
-	plan, err := w.Simulate(t.Context(), "talk", nil)
+	plan, err := w.Simulate(t.Context(), Request{Mode: "talk"})
 	if err != nil {
 		t.Fatal(err)
 	}

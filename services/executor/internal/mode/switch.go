@@ -58,7 +58,7 @@ type Result struct {
 	Changed bool
 }
 
-// Switch carries the plan with that digest out and returns how it ended, well or not. An error is a fault, and then nothing was
+// Switch carries the plan with that digest out, or the alternative that has it, and returns how it ended, well or not. An error is a fault, and then nothing was
 // done: CODE_NOT_FOUND, CODE_INVALID_ARGUMENT, CODE_CONFLICT, CODE_PLAN_CHANGED, CODE_DOES_NOT_FIT, or consent's refusal as it came.
 // override is that of Simulate.
 func (s *Switcher) Switch(ctx context.Context, id, digest string, override *uint32, c Consent) (*Result, error) {
@@ -72,8 +72,8 @@ func (s *Switcher) Switch(ctx context.Context, id, digest string, override *uint
 	if err != nil {
 		return nil, err
 	}
-	if p.short != nil && admissionRequired() {
-		return nil, p.short.Fault()
+	if unfit := p.unfit(); unfit != "" && admissionRequired() {
+		return nil, fault.New(callv1.Code_CODE_DOES_NOT_FIT, "it does not fit: "+unfit)
 	}
 	if r.from, err = s.cfg.Journal.CurrentMode(ctx); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (s *Switcher) Switch(ctx context.Context, id, digest string, override *uint
 		return nil, err
 	}
 	began := s.now()
-	w := &store.Switch{Operation: c.Operation, Mode: p.mode.ID, From: r.from, PlanDigest: p.digest, Work: raw, BeganAt: began}
+	w := &store.Switch{Operation: c.Operation, Mode: p.target.mode.ID, From: r.from, PlanDigest: p.digest, Work: raw, BeganAt: began}
 	var jerr error
 	if err := c.First(ctx, func() {
 		crashPoint("before the switch is noted")
@@ -108,7 +108,7 @@ func (s *Switcher) Switch(ctx context.Context, id, digest string, override *uint
 	defer told()
 	out := r.carryOut(ctx)
 	s.meter(func(m Meter) { m.Switched(OutcomeName(out.Outcome)) })
-	s.cfg.Logger.InfoContext(ctx, "a switch of modes has ended", "mode", p.mode.ID, "outcome", OutcomeName(out.Outcome),
+	s.cfg.Logger.InfoContext(ctx, "a switch of modes has ended", "mode", p.target.mode.ID, "outcome", OutcomeName(out.Outcome),
 		"service_id", out.FailedService, "cause", out.Cause, "took", s.now().Sub(began))
 	return out, nil
 }
@@ -173,11 +173,11 @@ type workStep struct {
 func (w workStep) releases() bool { return w.Action == actionSleep || w.Action == actionStop }
 
 func workOf(p *plan) work {
-	w := work{Mode: p.mode.ID}
+	w := work{Mode: p.target.mode.ID}
 	for _, st := range p.steps {
 		w.Steps = append(w.Steps, workStep{st.action, st.service.ID, st.entry, st.before})
 	}
-	for _, one := range p.members {
+	for _, one := range p.target.members {
 		w.Members = append(w.Members, one.ID)
 	}
 	return w
@@ -393,12 +393,13 @@ func (s *shortage) Error() string {
 // await waits until the services fit and the programs that were ended are gone, and returns what was missing when patience was
 // over. It goes by what there is and not by what changed: memory may have been given back before anybody looked.
 func (r *run) await(ctx context.Context, incoming []*catalogue.Service) *shortage {
-	if len(room.Need(incoming...)) == 0 {
+	z := newSizes(r.cfg.Book)
+	if len(room.Need(z, incoming...)) == 0 {
 		return nil
 	}
 	for deadline := time.Now().Add(r.patience); ; {
 		h := r.cfg.GPUs.Read(ctx)
-		missing := &shortage{Short: room.Fits(h, incoming, nil, r.margin)}
+		missing := &shortage{Short: room.Fits(z, h, incoming, nil, r.margin)}
 		for _, g := range h.GPUs {
 			for _, p := range g.Processes {
 				missing.held = missing.held || r.gone[p.PID]

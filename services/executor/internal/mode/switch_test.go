@@ -42,7 +42,7 @@ var trips = []trip{
 // plan is a simulation's steps in words.
 func (w *world) planned(id string) []string {
 	w.t.Helper()
-	got, err := w.Simulate(context.Background(), id, nil)
+	got, err := w.Simulate(context.Background(), Request{Mode: id})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestEveryCrash(t *testing.T) {
 			// switchAndDie begins the switch, is killed, and returns what is there.
 			die := func(set func(*world)) *world {
 				w := newWorld(t, trip.running...)
-				plan, err := w.Simulate(t.Context(), trip.to, nil)
+				plan, err := w.Simulate(t.Context(), Request{Mode: trip.to})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -1,14 +1,15 @@
 // Package room decides whether services fit in the memory of the host's GPUs: what is measured to be free, less what is promised
-// already and not taken yet, against what is declared. Every program on a GPU counts, whosever it is, and every GPU counts for
+// already and not taken yet, against what is needed. Every program on a GPU counts, whosever it is, and every GPU counts for
 // itself.
 //
-// It trusts its two sources, the driver's measurement and a human's catalogue, and invents no number: a GPU that cannot be
+// It trusts its two sources, the driver's measurement and whoever gives it Sizes, and invents no number: a GPU that cannot be
 // measured has no room. It holds no state and changes nothing.
 package room
 
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -17,34 +18,63 @@ import (
 	"durward.internal/services/platform/fault"
 )
 
-// DefaultMargin is what stays free on each GPU beyond what services declare, in MiB, unless the configuration says otherwise.
+// DefaultMargin is what stays free on each GPU beyond what services need, in MiB, unless the configuration says otherwise.
 const DefaultMargin = 512
 
-// Need is what the services declare together while they run, in MiB by the catalogue's index of the GPU. A service that declares
-// none is not in it.
-func Need(services ...*catalogue.Service) map[uint32]uint32 {
+// Sizes says what a service takes of each of its GPUs, in MiB by the catalogue's index. need.Book has them from what was measured, is
+// declared or can be estimated; nobody changes what a method returns. Package room asks for nothing else about a number.
+type Sizes interface {
+	// Awake is what it takes while it runs, Loading the most that it takes until then, Asleep what it keeps in its sleep.
+	Awake(s *catalogue.Service) map[uint32]uint32
+	Loading(s *catalogue.Service) map[uint32]uint32
+	Asleep(s *catalogue.Service) map[uint32]uint32
+}
+
+// Declared are the Sizes where nothing is known but the catalogue: what services declare, shared evenly by their GPUs. A service that
+// declares none takes none.
+type Declared struct{}
+
+// Awake implements Sizes.
+func (Declared) Awake(s *catalogue.Service) map[uint32]uint32 { return shares(s.VRAMMiB, s.GPUs) }
+
+// Loading implements Sizes.
+func (Declared) Loading(s *catalogue.Service) map[uint32]uint32 { return shares(s.VRAMMiB, s.GPUs) }
+
+// Asleep implements Sizes.
+func (Declared) Asleep(s *catalogue.Service) map[uint32]uint32 { return shares(s.SleepMiB, s.GPUs) }
+
+func shares(mib uint32, gpus []uint32) map[uint32]uint32 {
+	if mib == 0 {
+		return nil
+	}
+	out := make(map[uint32]uint32, len(gpus))
+	for _, index := range gpus {
+		out[index] = catalogue.Share(mib, len(gpus))
+	}
+	return out
+}
+
+// Need is what has to be there for the services to start or wake together, in MiB by the catalogue's index of the GPU: of each what
+// it takes while it runs or while it loads, whichever is more. A service whose size nobody knows is not in it.
+func Need(z Sizes, services ...*catalogue.Service) map[uint32]uint32 {
 	out := map[uint32]uint32{}
 	for _, s := range services {
-		for index, mib := range awake(s) {
-			out[index] += mib
+		awake, loading := z.Awake(s), z.Loading(s)
+		for index, mib := range awake {
+			add(out, index, max(mib, loading[index]))
+		}
+		for index, mib := range loading {
+			if _, counted := awake[index]; !counted {
+				add(out, index, mib)
+			}
 		}
 	}
 	return out
 }
 
-// awake and asleep are what one service declares on each of its GPUs while it runs and while it sleeps.
-func awake(s *catalogue.Service) map[uint32]uint32  { return shares(s.VRAMMiB, s.GPUs) }
-func asleep(s *catalogue.Service) map[uint32]uint32 { return shares(s.SleepMiB, s.GPUs) }
-
-func shares(mib uint32, gpus []uint32) map[uint32]uint32 {
-	out := map[uint32]uint32{}
-	if mib == 0 {
-		return out
-	}
-	for _, index := range gpus {
-		out[index] = catalogue.Share(mib, len(gpus))
-	}
-	return out
+// add does not wrap: sizes come from files and estimates.
+func add(to map[uint32]uint32, index, mib uint32) {
+	to[index] = uint32(min(uint64(to[index])+uint64(mib), math.MaxUint32))
 }
 
 // Short says on which GPU something does not fit. Sizes are MiB.
@@ -75,7 +105,7 @@ func (s *Short) Fault() error {
 }
 
 // Check reports whether need fits on every GPU once released is given back: nil, or the first GPU, by index, where it does not.
-// Free is what is measured, less what services that hold memory there have declared and not taken yet. Where a service is among
+// Free is what is measured, less what services that hold memory there need and have not taken yet. Where a service is among
 // those that release or take, what it holds and what it was promised belongs in released: see Held.
 func Check(h gpu.Host, need, released map[uint32]uint32, margin uint32) *Short {
 	for _, index := range slices.Sorted(maps.Keys(need)) {
@@ -101,7 +131,7 @@ func Check(h gpu.Host, need, released map[uint32]uint32, margin uint32) *Short {
 // owed is what is used beyond what there is.
 func owed(g gpu.Device) int64 { return max(int64(g.Used)-int64(g.Total)+int64(g.Reserved), 0) }
 
-// promised is what services have declared on the GPU and not taken yet. Memory that is used by a program whose share the driver
+// promised is what services need on the GPU and have not taken yet. Memory that is used by a program whose share the driver
 // does not tell counts as taken by the services that such programs belong to: it is not counted twice.
 func promised(g gpu.Device) int64 {
 	return max(int64(g.Outstanding())-int64(untold(g)), 0)
@@ -125,7 +155,7 @@ func untold(g gpu.Device) uint32 {
 	return g.Used - told
 }
 
-// Held is what the service has of each of its GPUs, in MiB: what its programs are measured to use, or what it declares in its
+// Held is what the service has of each of its GPUs, in MiB: what its programs are measured to use, or what it claims in its
 // present state, whichever is more. A service that neither runs nor sleeps holds nothing.
 func Held(h gpu.Host, s *catalogue.Service) map[uint32]uint32 {
 	out := map[uint32]uint32{}
@@ -140,18 +170,18 @@ func Held(h gpu.Host, s *catalogue.Service) map[uint32]uint32 {
 }
 
 // Released is what there will be on each GPU once the services have stopped, those in sleeping: have gone to sleep, and keep
-// what they declare for that.
-func Released(h gpu.Host, stopping, sleeping []*catalogue.Service) map[uint32]uint32 {
+// what they keep in their sleep.
+func Released(z Sizes, h gpu.Host, stopping, sleeping []*catalogue.Service) map[uint32]uint32 {
 	out := map[uint32]uint32{}
 	for _, s := range stopping {
 		for index, mib := range Held(h, s) {
-			out[index] += mib
+			add(out, index, mib)
 		}
 	}
 	for _, s := range sleeping {
-		keeps := asleep(s)
+		keeps := z.Asleep(s)
 		for index, mib := range Held(h, s) {
-			out[index] += mib - min(mib, keeps[index])
+			add(out, index, mib-min(mib, keeps[index]))
 		}
 	}
 	return out
@@ -159,20 +189,20 @@ func Released(h gpu.Host, stopping, sleeping []*catalogue.Service) map[uint32]ui
 
 // Fits is Check for services that are to run beside what is on the GPUs now: what they hold themselves already, because they
 // sleep, is no reason against them. released is what will have been given back before.
-func Fits(h gpu.Host, incoming []*catalogue.Service, released map[uint32]uint32, margin uint32) *Short {
+func Fits(z Sizes, h gpu.Host, incoming []*catalogue.Service, released map[uint32]uint32, margin uint32) *Short {
 	own := maps.Clone(released)
 	if own == nil {
 		own = map[uint32]uint32{}
 	}
-	for index, mib := range Released(h, incoming, nil) {
-		own[index] += mib
+	for index, mib := range Released(z, h, incoming, nil) {
+		add(own, index, mib)
 	}
-	return Check(h, Need(incoming...), own, margin)
+	return Check(h, Need(z, incoming...), own, margin)
 }
 
 // Admit is Fits for one service that is to be started or woken now. Its error is a fault: CODE_DOES_NOT_FIT.
-func Admit(h gpu.Host, s *catalogue.Service, margin uint32) error {
-	if short := Fits(h, []*catalogue.Service{s}, nil, margin); short != nil {
+func Admit(z Sizes, h gpu.Host, s *catalogue.Service, margin uint32) error {
+	if short := Fits(z, h, []*catalogue.Service{s}, nil, margin); short != nil {
 		return fault.New(callv1.Code_CODE_DOES_NOT_FIT, s.ID+" does not fit: "+short.Sentence())
 	}
 	return nil
@@ -181,17 +211,23 @@ func Admit(h gpu.Host, s *catalogue.Service, margin uint32) error {
 // Forecast is what is used of one GPU now, and what would be after a switch. Sizes are MiB.
 type Forecast struct {
 	GPU, Total, Now, After, Free, Foreign uint32
-	// Measured: Now comes from the driver; else it is what services declare.
+	// Measured: Now comes from the driver; else it is what services claim.
 	Measured bool
 }
 
 // Forecasts says of each GPU what would be used once some services have stopped, others gone to sleep, and the incoming ones run.
-// What is given up is what was measured, wherever it was; what is taken is what is declared.
-func Forecasts(h gpu.Host, stopping, sleeping, incoming []*catalogue.Service) []Forecast {
-	need := Need(incoming...)
+// What is given up is what was measured, wherever it was; what is taken is what they take once they run, not what they take for a
+// moment while they load.
+func Forecasts(z Sizes, h gpu.Host, stopping, sleeping, incoming []*catalogue.Service) []Forecast {
+	taken := map[uint32]uint32{}
+	for _, s := range incoming {
+		for index, mib := range z.Awake(s) {
+			add(taken, index, mib)
+		}
+	}
 	var out []Forecast
 	for _, g := range h.GPUs {
-		after := int64(g.Used) + int64(need[g.Index])
+		after := int64(g.Used) + int64(taken[g.Index])
 		for _, s := range stopping {
 			after -= int64(uses(g, s))
 		}
@@ -199,12 +235,12 @@ func Forecasts(h gpu.Host, stopping, sleeping, incoming []*catalogue.Service) []
 			after -= int64(uses(g, s))
 		}
 		for _, s := range sleeping {
-			after -= max(int64(uses(g, s))-int64(asleep(s)[g.Index]), 0)
+			after -= max(int64(uses(g, s))-int64(z.Asleep(s)[g.Index]), 0)
 		}
 		after = max(after, 0)
 		free := max(int64(g.Total)-int64(g.Reserved)-after, 0)
 		out = append(out, Forecast{
-			GPU: g.Index, Total: g.Total, Now: g.Used, After: uint32(after), Free: uint32(free), Foreign: g.Foreign,
+			GPU: g.Index, Total: g.Total, Now: g.Used, After: uint32(min(after, math.MaxUint32)), Free: uint32(free), Foreign: g.Foreign,
 			Measured: !g.Simulated && g.Problem == "",
 		})
 	}
@@ -212,7 +248,7 @@ func Forecasts(h gpu.Host, stopping, sleeping, incoming []*catalogue.Service) []
 }
 
 // uses is what the service uses of the GPU now: what is measured or, where the driver does not tell what its programs use, what
-// it declares.
+// it claims.
 func uses(g gpu.Device, s *catalogue.Service) uint32 {
 	measured, silent := uint32(0), false
 	for _, p := range g.Processes {

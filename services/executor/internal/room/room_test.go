@@ -98,17 +98,17 @@ func TestGpumodD1ForeignSleepingAndReservedMemoryCount(t *testing.T) {
 	residue := map[string]uint32{"chat": 2600} // more than it declares for its sleep
 	h := host(device(0, 6000, residue, map[string]uint32{"chat": 2000}))
 	// 24,000 in all would do for 15,000; 500 reserved, 6,000 of strangers and 2,600 of a sleeper leave 14,900.
-	err := Admit(h, entry("code", 14401, 0), 500)
+	err := Admit(Declared{}, h, entry("code", 14401, 0), 500)
 	if f := fault.From(err); f == nil || f.Code != callv1.Code_CODE_DOES_NOT_FIT ||
 		f.Message != "code does not fit: GPU 0 has 14900 MiB free for it, and 14401 MiB are needed with a margin of 500 MiB; "+
 			"programs that are no service of this host hold 6000 MiB" {
 		t.Errorf("admitted: %v", err)
 	}
-	if err := Admit(h, entry("code", 14400, 0), 500); err != nil {
+	if err := Admit(Declared{}, h, entry("code", 14400, 0), 500); err != nil {
 		t.Errorf("what fits is refused: %v", err)
 	}
 	// What the sleeper keeps is no reason against waking it.
-	if err := Admit(h, sleeper, 500); err != nil {
+	if err := Admit(Declared{}, h, sleeper, 500); err != nil {
 		t.Errorf("the sleeper is refused: %v", err)
 	}
 }
@@ -117,13 +117,13 @@ func TestGpumodD1ForeignSleepingAndReservedMemoryCount(t *testing.T) {
 func TestGpumodD2EveryGPUCounts(t *testing.T) {
 	h := host(device(0, 0, nil, nil), device(1, 20000, nil, nil))
 	both := entry("big", 40000, 0, 1)
-	if diff := cmp.Diff(map[uint32]uint32{0: 20000, 1: 20000}, Need(both)); diff != "" {
+	if diff := cmp.Diff(map[uint32]uint32{0: 20000, 1: 20000}, Need(Declared{}, both)); diff != "" {
 		t.Errorf("need (-want +got):\n%s", diff)
 	}
-	if short := Fits(h, []*catalogue.Service{both}, nil, 500); short == nil || short.GPU != 1 || short.Free != 3500 {
+	if short := Fits(Declared{}, h, []*catalogue.Service{both}, nil, 500); short == nil || short.GPU != 1 || short.Free != 3500 {
 		t.Errorf("it is short of %+v", short)
 	}
-	if err := Admit(h, entry("one", 20000, 0), 500); err != nil {
+	if err := Admit(Declared{}, h, entry("one", 20000, 0), 500); err != nil {
 		t.Errorf("a full GPU that it does not use: %v", err)
 	}
 }
@@ -131,10 +131,10 @@ func TestGpumodD2EveryGPUCounts(t *testing.T) {
 // D3: what was waited for was the largest of those to come, not all of them.
 func TestGpumodD3TheSumIsNeeded(t *testing.T) {
 	h := host(device(0, 4000, nil, nil))
-	if short := Fits(h, []*catalogue.Service{entry("a", 10000, 0), entry("b", 10000, 0)}, nil, 500); short == nil || short.Need != 20000 {
+	if short := Fits(Declared{}, h, []*catalogue.Service{entry("a", 10000, 0), entry("b", 10000, 0)}, nil, 500); short == nil || short.Need != 20000 {
 		t.Errorf("two of 10000 fit into 19500: %+v", short)
 	}
-	if short := Fits(h, []*catalogue.Service{entry("a", 10000, 0)}, nil, 500); short != nil {
+	if short := Fits(Declared{}, h, []*catalogue.Service{entry("a", 10000, 0)}, nil, 500); short != nil {
 		t.Errorf("one of them does not: %+v", short)
 	}
 }
@@ -143,7 +143,7 @@ func TestReleased(t *testing.T) {
 	sleeper := entry("chat", 16000, 0)
 	sleeper.SleepMiB = 1000
 	h := host(device(0, 0, map[string]uint32{"chat": 17000, "old": 3000}, map[string]uint32{"chat": 16000, "old": 4000}), device(1, 0, nil, nil))
-	got := Released(h, []*catalogue.Service{entry("old", 4000, 0), entry("gone", 100, 1)}, []*catalogue.Service{sleeper})
+	got := Released(Declared{}, h, []*catalogue.Service{entry("old", 4000, 0), entry("gone", 100, 1)}, []*catalogue.Service{sleeper})
 	// old was promised 4000 and took 3000; chat took more than it declares.
 	if diff := cmp.Diff(map[uint32]uint32{0: 4000 + 16000}, got); diff != "" {
 		t.Errorf("released (-want +got):\n%s", diff)
@@ -158,7 +158,7 @@ func TestForecasts(t *testing.T) {
 		{GPU: 0, Total: 24000, Now: 20500, After: 500 + 1000 + 20000, Free: 2000, Foreign: 500, Measured: true},
 		{GPU: 1, Total: 8000, After: 4000, Free: 4000},
 	}
-	got := Forecasts(h, []*catalogue.Service{entry("old", 4000, 0)}, []*catalogue.Service{sleeper},
+	got := Forecasts(Declared{}, h, []*catalogue.Service{entry("old", 4000, 0)}, []*catalogue.Service{sleeper},
 		[]*catalogue.Service{entry("code", 20000, 0), entry("embed", 4000, 1)})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("forecast (-want +got):\n%s", diff)

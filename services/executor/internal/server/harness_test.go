@@ -28,6 +28,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/lease"
 	"durward.internal/services/executor/internal/mode"
+	"durward.internal/services/executor/internal/need"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/server"
@@ -286,6 +287,7 @@ type world struct {
 	vault     *vault
 	store     *store.Store
 	gpus      *gpu.Monitor
+	book      *need.Book
 	services  *service.Manager
 	modes     *mode.Switcher
 	hub       progress.Hub
@@ -323,6 +325,11 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 	w.gpus = gpu.New(gpu.Config{
 		Catalogue: w.source.Current, Claims: func() []gpu.Claim { return w.services.Claims() }, Logger: platformtest.Logger(),
 	})
+	w.book, err = need.New(t.Context(), need.Config{
+		Catalogue: w.source.Current, GPUs: w.gpus, Memory: w.store, Logger: platformtest.Logger(),
+		Definition: func(ctx context.Context, s *catalogue.Service) (string, error) { return w.services.Definition(ctx, s) },
+	})
+	w.must(err)
 	leases := &lease.Leases{}
 	w.leases = leases
 	w.services = service.New(service.Config{
@@ -333,15 +340,16 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 		Health: healthy{},
 		Engine: e,
 		GPUs:   w.gpus,
+		Sizes:  w.book.Sizes(),
 		Leases: leases,
 		Admit: func(ctx context.Context, s *catalogue.Service) error {
-			return room.Admit(w.gpus.Read(ctx), s, room.DefaultMargin)
+			return room.Admit(w.book.Sizes(), w.gpus.Read(ctx), s, room.DefaultMargin)
 		},
 		Confirm: sink.Confirm,
 		Logger:  platformtest.Logger(),
 	})
 	w.modes = mode.New(mode.Config{
-		Catalogue: w.source.Current, Services: w.services, GPUs: w.gpus, Leases: leases, Journal: w.store, Margin: room.DefaultMargin, LeastMargin: proto.Uint32(128),
+		Catalogue: w.source.Current, Services: w.services, GPUs: w.gpus, Book: w.book, Leases: leases, Journal: w.store, Margin: room.DefaultMargin, LeastMargin: proto.Uint32(128),
 		Hub: &w.hub, Proceed: func(begin func()) error { return w.authority.Proceed(begin) }, Logger: platformtest.Logger(),
 	})
 	w.source.Veto(w.services.Accept)

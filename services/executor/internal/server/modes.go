@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/vram"
 )
 
 // defaultSwitches is how many switches are listed unless told.
@@ -138,27 +140,54 @@ func serving(c *catalogue.Catalogue, id string) []*catalogue.Service {
 	return out
 }
 
-// SimulateMode shows what a switch would do.
+// defaultAlternatives is how many alternatives are looked for unless told.
+const defaultAlternatives = 3
+
+// SimulateMode shows what a switch would do, or a start or stop, and other ways that fit.
 func (t *Tools) SimulateMode(ctx context.Context, r *executorv1.SimulateModeRequest) (*executorv1.SimulateModeResponse, error) {
-	plan, err := t.cfg.Modes.Simulate(ctx, r.GetModeId(), r.MarginMibOverride)
+	asked := mode.Request{
+		Mode: r.GetModeId(), Start: r.GetStart(), Stop: r.GetStop(), Contexts: r.GetContextOverrides(), Margin: r.MarginMibOverride,
+		Alternatives: defaultAlternatives,
+	}
+	if r.Alternatives != nil {
+		asked.Alternatives = int(min(r.GetAlternatives(), mode.MaxAlternatives))
+	}
+	plan, err := t.cfg.Modes.Simulate(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
 	out := &executorv1.SimulateModeResponse{
 		ModeId: plan.Mode, Fits: plan.Fits, Reason: plan.Reason, PlanDigest: plan.Digest, Steps: planSteps(plan.Steps),
+		Gpus: forecasts(plan.GPUs), CutOff: plan.CutOff, HostMib: plan.HostMiB, HostAvailableMib: plan.HostAvailable,
 	}
-	for _, g := range plan.GPUs {
-		source := "declared"
-		if g.Measured {
-			source = "measured"
-		}
-		out.Gpus = append(out.Gpus, &executorv1.GpuForecast{
-			Index: g.GPU, NowMib: g.Now, AfterMib: g.After, FreeMib: g.Free, ForeignMib: g.Foreign, TotalMib: g.Total, Source: source,
+	for _, n := range plan.Needs {
+		out.Needs = append(out.Needs, &executorv1.ServiceNeed{
+			ServiceId: n.Service, NeedMib: n.MiB, Source: n.Source, Context: n.Context, KvTokens: uint32(min(n.KVTokens, math.MaxUint32)),
 		})
+	}
+	for _, a := range plan.Alternatives {
+		one := &executorv1.Alternative{Gpus: forecasts(a.GPUs), PlanDigest: a.Digest, HostMib: a.HostMiB, ExpectedS: wholeSeconds(a.Expected)}
+		for _, c := range a.Changes {
+			one.Changes = append(one.Changes, &executorv1.Change{Kind: c.Kind, ServiceId: c.Service, From: c.From, To: c.To})
+		}
+		out.Alternatives = append(out.Alternatives, one)
+	}
+	if plan.Next != nil {
+		out.Next = &executorv1.NextCall{Tool: plan.Next.Tool, Arguments: plan.Next.Arguments}
 	}
 	sink.Summarise(ctx, simulated(plan))
 	overridden(ctx, r.MarginMibOverride)
 	return out, nil
+}
+
+func forecasts(gpus []mode.Forecast) []*executorv1.GpuForecast {
+	var out []*executorv1.GpuForecast
+	for _, g := range gpus {
+		out = append(out, &executorv1.GpuForecast{
+			Index: g.GPU, NowMib: g.Now, AfterMib: g.After, FreeMib: g.Free, ForeignMib: g.Foreign, TotalMib: g.Total, Source: g.Source,
+		})
+	}
+	return out
 }
 
 // overridden says that a call set the margin for itself, where it did.
@@ -170,17 +199,38 @@ func overridden(ctx context.Context, margin *uint32) {
 
 // simulated says in one line what a plan does.
 func simulated(plan *mode.Simulation) string {
-	switch {
-	case plan.Reason != "":
-		return "the host cannot be switched to " + plan.Mode + " now: " + plan.Reason
-	case len(plan.Steps) == 0:
-		return "every service of " + plan.Mode + " runs already: switching changes nothing"
-	}
+	line := ""
 	words := make([]string, 0, len(plan.Steps))
 	for _, s := range plan.Steps {
 		words = append(words, mode.ActionName(s.Action)+" "+s.Service)
 	}
-	return plan.Mode + " fits: " + strings.Join(words, ", ")
+	switch {
+	case plan.Reason != "" && plan.Mode != "":
+		line = "the host cannot be switched to " + plan.Mode + " now: " + plan.Reason
+	case plan.Reason != "":
+		line = "that cannot be done now: " + plan.Reason
+	case len(plan.Steps) == 0 && plan.Mode != "":
+		line = "every service of " + plan.Mode + " runs already: switching changes nothing"
+	case len(plan.Steps) == 0:
+		line = "nothing changes"
+	case plan.Mode != "":
+		line = plan.Mode + " fits: " + strings.Join(words, ", ")
+	default:
+		line = "it fits: " + strings.Join(words, ", ")
+	}
+	var unknown []string
+	for _, n := range plan.Needs {
+		if n.Source == vram.Unknown {
+			unknown = append(unknown, n.Service)
+		}
+	}
+	if len(unknown) > 0 {
+		line += "; nobody knows what these need, so they count nothing: " + strings.Join(unknown, ", ")
+	}
+	if n := len(plan.Alternatives); n > 0 {
+		line += "; " + count(n, "alternative")
+	}
+	return line
 }
 
 func planSteps(steps []mode.Step) []*executorv1.PlanStep {

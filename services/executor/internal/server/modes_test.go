@@ -1,7 +1,9 @@
 package server_test
 
 import (
+	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -108,7 +110,12 @@ func TestModesAndModels(t *testing.T) {
 		ModeId: "large", Fits: true, PlanDigest: fits.GetPlanDigest(),
 		Steps: []*executorv1.PlanStep{
 			{Action: executorv1.PlanAction_PLAN_ACTION_STOP, ServiceId: "alpha"}, {Action: executorv1.PlanAction_PLAN_ACTION_START, ServiceId: "gamma"}},
-		Gpus: []*executorv1.GpuForecast{{NowMib: 6144, AfterMib: 20000, FreeMib: 4576, TotalMib: 24576, Source: "declared"}},
+		Gpus:  []*executorv1.GpuForecast{{NowMib: 6144, AfterMib: 20000, FreeMib: 4576, TotalMib: 24576, Source: "declared"}},
+		Needs: []*executorv1.ServiceNeed{{ServiceId: "gamma", NeedMib: 20000, Source: "declared"}},
+		Next: &executorv1.NextCall{Tool: "switch_mode", Arguments: map[string]string{
+			"mode_id": "large", "plan_digest": fits.GetPlanDigest(),
+		}},
+		HostAvailableMib: fits.GetHostAvailableMib(),
 	}
 	if !proto.Equal(want, fits) || len(fits.GetPlanDigest()) != 64 {
 		t.Errorf("simulated: %v", fits)
@@ -121,6 +128,120 @@ func TestModesAndModels(t *testing.T) {
 	}
 	if w.driver.count() != 0 {
 		t.Error("looking changed something")
+	}
+}
+
+// TestSimulateMode: what is asked reaches the switcher, what it finds reaches the caller, and the record has it in a line.
+func TestSimulateMode(t *testing.T) {
+	for name, c := range map[string]struct {
+		running []string
+		request *executorv1.SimulateModeRequest
+		fits    bool
+		next    string
+		alters  []string
+		summary string
+	}{
+		"nothing": {nil, &executorv1.SimulateModeRequest{}, true, "", nil, "nothing changes"},
+		"a mode":  {[]string{"program"}, &executorv1.SimulateModeRequest{ModeId: proto.String("small")}, true, "switch_mode small", []string{"KEEP program"}, "small fits: stop program, start alpha, start beta; 1 alternative"},
+		"a mode, and no alternatives": {[]string{"program"}, &executorv1.SimulateModeRequest{ModeId: proto.String("small"), Alternatives: proto.Uint32(0)}, true,
+			"switch_mode small", nil, "small fits: stop program, start alpha, start beta"},
+		"a mode with a stop": {nil, &executorv1.SimulateModeRequest{ModeId: proto.String("small"), Stop: []string{"beta"}}, true, "", nil, "small fits: start alpha"},
+		"a start":            {[]string{"alpha"}, &executorv1.SimulateModeRequest{Start: []string{"program"}}, true, "start_service program", nil, "it fits: start program"},
+		"a start without room": {[]string{"alpha"}, &executorv1.SimulateModeRequest{Start: []string{"gamma"}}, false, "", []string{"STOP alpha"},
+			"that cannot be done now: it does not fit: GPU 0 has 18432 MiB free for it, and 20000 MiB are needed with a margin of 512 MiB; 1 alternative"},
+		"a stop": {[]string{"alpha"}, &executorv1.SimulateModeRequest{Stop: []string{"alpha"}}, true, "stop_service alpha", nil, "it fits: stop alpha"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newHost(t)
+			for _, id := range c.running {
+				w.driver.running[id] = true
+			}
+			var trailer metadata.MD
+			out, err := w.operator.SimulateMode(t.Context(), c.request, grpc.Trailer(&trailer))
+			w.must(err)
+			next := ""
+			if n := out.GetNext(); n != nil {
+				next = n.GetTool() + " " + n.GetArguments()["mode_id"] + n.GetArguments()["service_id"]
+				if tool, ok := contract.Lookup(n.GetTool()); !ok {
+					t.Errorf("no tool is called %s", n.GetTool())
+				} else if raw, err := json.Marshal(n.GetArguments()); err != nil {
+					t.Error(err)
+				} else if _, err := tool.Decode(raw); err != nil {
+					t.Errorf("the call cannot be made as it stands: %v", err)
+				}
+			}
+			var alters []string
+			for _, a := range out.GetAlternatives() {
+				for _, change := range a.GetChanges() {
+					alters = append(alters, strings.TrimPrefix(change.GetKind().String(), "CHANGE_KIND_")+" "+change.GetServiceId())
+				}
+				if (len(a.GetPlanDigest()) == 64) != (c.request.ModeId != nil) || len(a.GetGpus()) != 1 {
+					t.Errorf("alternative: %v", a)
+				}
+			}
+			if out.GetFits() != c.fits || next != c.next || !slices.Equal(alters, c.alters) || out.GetCutOff() {
+				t.Errorf("simulated: %v", out)
+			}
+			if o := outcome(t, trailer); o.GetSummary() != c.summary {
+				t.Errorf("summary is %q", o.GetSummary())
+			}
+			if w.driver.count() != 0 {
+				t.Error("looking changed something")
+			}
+		})
+	}
+	w := newHost(t)
+	_, err := w.operator.SimulateMode(t.Context(), &executorv1.SimulateModeRequest{Stop: []string{"alpa"}})
+	if f := wantCode(t, err, callv1.Code_CODE_NOT_FOUND); f.Field != "stop" || !cmp.Equal(f.DidYouMean, []string{"alpha"}) {
+		t.Errorf("refused: %+v", f)
+	}
+	_, err = w.operator.SimulateMode(t.Context(), &executorv1.SimulateModeRequest{
+		ModeId: proto.String("small"), ContextOverrides: map[string]uint32{"beta": 4096},
+	})
+	if f := wantCode(t, err, callv1.Code_CODE_INVALID_ARGUMENT); f.Field != "context_overrides" {
+		t.Errorf("refused: %+v", f)
+	}
+}
+
+// TestSwitchToAnAlternative: it takes an approval of its own, and does what that says.
+func TestSwitchToAnAlternative(t *testing.T) {
+	simulated := func(w *world) (plan, other string) {
+		w.t.Helper()
+		w.driver.running["program"] = true
+		out, err := w.operator.SimulateMode(w.t.Context(), &executorv1.SimulateModeRequest{ModeId: proto.String("small")})
+		w.must(err)
+		if len(out.GetAlternatives()) != 1 {
+			w.t.Fatalf("simulated: %v", out)
+		}
+		return out.GetPlanDigest(), out.GetAlternatives()[0].GetPlanDigest()
+	}
+	for _, approved := range []bool{true, false} { // the plan, or the alternative
+		w := newHost(t)
+		plan, other := simulated(w)
+		if !approved {
+			plan, other = other, plan
+		}
+		ticket := w.switchTicket(switchTo("small", plan))
+		_, err := w.gateway.SwitchMode(with(t.Context(), rpc.MetadataGrant, w.sign(ticket)), switchTo("small", other))
+		wantCode(t, err, denied)
+		// A grant that names the other's arguments and this one's subject is no better.
+		mixed := w.switchTicket(switchTo("small", other))
+		mixed.grant.SubjectDigest, mixed.statement.SubjectDigest = ticket.grant.SubjectDigest, ticket.statement.SubjectDigest
+		_, err = w.gateway.SwitchMode(with(t.Context(), rpc.MetadataGrant, w.sign(mixed)), switchTo("small", other))
+		if err == nil {
+			t.Error("the approval of one was good for the other")
+		}
+		if w.driver.count() != 0 {
+			t.Error("it had an effect")
+		}
+	}
+	w := newHost(t)
+	_, other := simulated(w)
+	request := switchTo("small", other)
+	out, err := w.gateway.SwitchMode(with(t.Context(), rpc.MetadataGrant, w.sign(w.switchTicket(request))), request)
+	w.must(err)
+	if out.GetOutcome() != executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED || len(out.GetDone()) != 2 || !w.driver.running["program"] {
+		t.Errorf("result: %v, running %v", out, w.driver.running)
 	}
 }
 

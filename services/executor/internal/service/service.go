@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -75,6 +76,15 @@ type GPUs interface {
 // not wait long. sink.Confirm is one.
 type Confirm func(ctx context.Context, begin func()) error
 
+// Sizes says what a service takes of each of its GPUs, in MiB by the catalogue's index; need.Book has them. Nobody changes what it
+// returns, and it waits for nothing.
+type Sizes interface {
+	// Awake is what it takes while it runs, Loading the most that it takes until then, Asleep what it keeps in its sleep.
+	Awake(s *catalogue.Service) map[uint32]uint32
+	Loading(s *catalogue.Service) map[uint32]uint32
+	Asleep(s *catalogue.Service) map[uint32]uint32
+}
+
 // Stage is what a Rule's record tells.
 type Stage int
 
@@ -100,6 +110,11 @@ type Config struct {
 	Engine Engine
 	// GPUs measures what sleeping services keep. nil: nothing is measured, and nothing can be put to sleep.
 	GPUs GPUs
+	// Sizes are what services claim. nil: what they declare.
+	Sizes Sizes
+	// HostAsleep is what of the host's memory a service takes in its sleep, in MiB; 0 for one where that is not known. nil, or 0: all
+	// that it gives up of its GPUs.
+	HostAsleep func(s *catalogue.Service) uint32
 	// MarginMiB is how much more than it declares a sleeping service may keep on each of its GPUs.
 	MarginMiB uint32
 	// Leases order changes of single services among each other and with switches. nil: leases of this Manager's own.
@@ -328,7 +343,7 @@ func (u *unit) view(sight driver.Sight) View {
 	return v
 }
 
-// Claims returns every service that holds memory now or may, with what it declares in its present state.
+// Claims returns every service that holds memory now or may, with what it needs and what it declares in its present state.
 func (m *Manager) Claims() []gpu.Claim {
 	var out []gpu.Claim
 	for _, s := range m.All() {
@@ -341,9 +356,37 @@ func (m *Manager) Claims() []gpu.Claim {
 		if v.Asleep() {
 			claim.MiB = s.SleepMiB
 		}
+		claim.On = m.claimed(s, v)
 		out = append(out, claim)
 	}
 	return out
+}
+
+// claimed is what the service needs of each of its GPUs in its present state; nil: what it declares.
+func (m *Manager) claimed(s *catalogue.Service, v View) map[uint32]uint32 {
+	if m.cfg.Sizes == nil {
+		return nil
+	}
+	if v.Asleep() {
+		return kept(m.cfg.Sizes.Asleep(s))
+	}
+	awake := m.cfg.Sizes.Awake(s)
+	if v.State != executorv1.ServiceState_SERVICE_STATE_STARTING {
+		return kept(awake)
+	}
+	out := maps.Clone(kept(awake))
+	for index, mib := range m.cfg.Sizes.Loading(s) {
+		out[index] = max(out[index], mib)
+	}
+	return out
+}
+
+// kept is a map that is not nil, which says that nothing is known better.
+func kept(sizes map[uint32]uint32) map[uint32]uint32 {
+	if sizes == nil {
+		return map[uint32]uint32{}
+	}
+	return sizes
 }
 
 // Measured is what the service's programs hold on all its GPUs as they were last measured, in MiB; 0 where nothing measures it.

@@ -236,8 +236,8 @@ func (m *Manager) grown(s *catalogue.Service, was, now gpu.Host) bool {
 	})
 }
 
-// roomInHost reports as an error that the host's memory does not hold what vLLM's level 1 copies there: a host without memory
-// ends programs of its own choice. Level 2 and a llama-server forget instead.
+// roomInHost reports as an error that the host's memory does not hold what vLLM's level 1 copies there, its weights, which may be less
+// than what it gives up: a host without memory ends programs of its own choice. Level 2 and a llama-server forget instead.
 func (m *Manager) roomInHost(s *catalogue.Service, now gpu.Host) error {
 	if s.Sleep != catalogue.SleepVLLM1 {
 		return nil
@@ -253,6 +253,11 @@ func (m *Manager) roomInHost(s *catalogue.Service, now gpu.Host) error {
 	}
 	if moves == 0 {
 		return nil
+	}
+	if m.cfg.HostAsleep != nil {
+		if known := uint64(m.cfg.HostAsleep(s)); known > 0 {
+			moves = min(moves, known)
+		}
 	}
 	available, err := m.host.available()
 	if err != nil || available < moves {

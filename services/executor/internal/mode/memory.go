@@ -1,0 +1,208 @@
+package mode
+
+import (
+	"context"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/room"
+	"durward.internal/services/executor/internal/store"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/model"
+	"durward.internal/services/platform/vram"
+)
+
+// Book says what services need, and where each number comes from; need.Book is one. Nobody changes the maps that it returns.
+type Book interface {
+	Awake(s *catalogue.Service) need.Need
+	Loading(s *catalogue.Service) need.Need
+	Asleep(s *catalogue.Service) need.Need
+	// AwakeAt is what it would take with another context length, in tokens.
+	AwakeAt(s *catalogue.Service, context uint32) (need.Need, error)
+	// HostAsleep and HostLoading are MiB of the host's memory; 0: not known or none.
+	HostAsleep(s *catalogue.Service) uint32
+	HostLoading(s *catalogue.Service) uint32
+	// Card is what estimates are made of.
+	Card(s *catalogue.Service) (model.Card, bool)
+}
+
+// declared is a Book of what the catalogue says and nothing else.
+type declared struct{}
+
+func (declared) Awake(s *catalogue.Service) need.Need {
+	return need.Need{PerGPU: room.Declared{}.Awake(s), Source: stated(s.VRAMMiB)}
+}
+
+func (d declared) Loading(s *catalogue.Service) need.Need { return d.Awake(s) }
+
+func (declared) Asleep(s *catalogue.Service) need.Need {
+	return need.Need{PerGPU: room.Declared{}.Asleep(s), Source: stated(s.SleepMiB)}
+}
+
+func (declared) AwakeAt(*catalogue.Service, uint32) (need.Need, error) {
+	return need.Need{}, vram.ErrNoCard
+}
+func (declared) HostAsleep(*catalogue.Service) uint32  { return 0 }
+func (declared) HostLoading(*catalogue.Service) uint32 { return 0 }
+
+func (declared) Card(s *catalogue.Service) (model.Card, bool) {
+	if s.Model == nil || s.Model.Card == nil {
+		return model.Card{}, false
+	}
+	return *s.Model.Card, true
+}
+
+func stated(mib uint32) string {
+	if mib == 0 {
+		return vram.Unknown
+	}
+	return vram.Declared
+}
+
+// sizes are what one plan goes by: the book's numbers, each asked for once, so that a measurement that comes in between does not
+// make the plan contradict itself. Where a simulation or an alternative wants a service otherwise, that stands instead.
+type sizes struct {
+	book                  Book
+	awake, loading, sleep map[*catalogue.Service]need.Need
+}
+
+func newSizes(book Book) *sizes {
+	return &sizes{
+		book: book, awake: map[*catalogue.Service]need.Need{}, loading: map[*catalogue.Service]need.Need{},
+		sleep: map[*catalogue.Service]need.Need{},
+	}
+}
+
+func remembered(known map[*catalogue.Service]need.Need, s *catalogue.Service, ask func(*catalogue.Service) need.Need) need.Need {
+	n, ok := known[s]
+	if !ok {
+		n = ask(s)
+		known[s] = n
+	}
+	return n
+}
+
+func (z *sizes) running(s *catalogue.Service) need.Need {
+	return remembered(z.awake, s, z.book.Awake)
+}
+
+func (z *sizes) asleep(s *catalogue.Service) need.Need {
+	return remembered(z.sleep, s, z.book.Asleep)
+}
+
+// Awake implements room.Sizes.
+func (z *sizes) Awake(s *catalogue.Service) map[uint32]uint32 { return z.running(s).PerGPU }
+
+// Loading implements room.Sizes.
+func (z *sizes) Loading(s *catalogue.Service) map[uint32]uint32 {
+	return remembered(z.loading, s, z.book.Loading).PerGPU
+}
+
+// Asleep implements room.Sizes.
+func (z *sizes) Asleep(s *catalogue.Service) map[uint32]uint32 { return z.asleep(s).PerGPU }
+
+// want lets a service need that instead of what the book says.
+func (z *sizes) want(s *catalogue.Service, awake need.Need, loading map[uint32]uint32) {
+	z.awake[s], z.loading[s] = awake, need.Need{PerGPU: loading, Source: awake.Source}
+}
+
+// rank orders sources, the best first.
+func rank(source string) int {
+	switch source {
+	case vram.Measured:
+		return 0
+	case vram.Declared:
+		return 1
+	case vram.Estimated:
+		return 2
+	}
+	return 3
+}
+
+// weaker is the one of two sources that is trusted less.
+func weaker(a, b string) string {
+	if rank(b) > rank(a) {
+		return b
+	}
+	return a
+}
+
+// readAvailable is how much memory the host can give to programs without pushing others out, in MiB, and whether it tells.
+func readAvailable() (uint32, bool) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "MemAvailable:" {
+			kib, err := strconv.ParseUint(fields[1], 10, 64)
+			return uint32(min(kib/1024, math.MaxUint32)), err == nil
+		}
+	}
+	return 0, false
+}
+
+// history is a Journal that remembers how long steps took until a switch notes a new one: a plan asks that for every service.
+type history struct {
+	Journal
+	mu sync.Mutex
+	// round counts what was noted: an answer from before says nothing of the time after it.
+	round int
+	took  map[pastStep][]time.Duration
+}
+
+type pastStep struct {
+	action  executorv1.PlanAction
+	service string
+	n       int
+}
+
+// maxPast bounds what is remembered, whatever catalogues come and go.
+const maxPast = 1 << 14
+
+// Took implements Journal.
+func (h *history) Took(ctx context.Context, action executorv1.PlanAction, service string, n int) ([]time.Duration, error) {
+	key := pastStep{action, service, n}
+	h.mu.Lock()
+	took, ok := h.took[key]
+	round := h.round
+	h.mu.Unlock()
+	if ok {
+		return took, nil
+	}
+	took, err := h.Journal.Took(ctx, action, service, n)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.round == round && len(h.took) < maxPast {
+		h.took[key] = took
+	}
+	return took, nil
+}
+
+func (h *history) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.round++
+	h.took = map[pastStep][]time.Duration{}
+}
+
+// NoteSteps implements Journal.
+func (h *history) NoteSteps(ctx context.Context, id int64, ended, next *store.Step) error {
+	defer h.forget()
+	return h.Journal.NoteSteps(ctx, id, ended, next)
+}
+
+// EndSwitch implements Journal.
+func (h *history) EndSwitch(ctx context.Context, id int64, last *store.Step, at time.Time, e *store.Ending) error {
+	defer h.forget()
+	return h.Journal.EndSwitch(ctx, id, last, at, e)
+}

@@ -1,0 +1,271 @@
+package mode
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/vram"
+)
+
+// Request is what is to be simulated.
+type Request struct {
+	// Mode is the id of a mode; "": what runs now.
+	Mode string
+	// Start are ids of services that run as well, with what they depend on; Stop of services that do not run.
+	Start, Stop []string
+	// Contexts are what-if context lengths, in tokens, by service id.
+	Contexts map[string]uint32
+	// Margin, if it is not nil, is what stays free on each GPU instead of what the configuration says, in MiB.
+	Margin *uint32
+	// Alternatives is how many are looked for, at most MaxAlternatives.
+	Alternatives int
+}
+
+// MaxAlternatives is how many alternatives can be asked for.
+const MaxAlternatives = 10
+
+// plain reports whether it asks for a mode as the catalogue has it: then it can be switched to.
+func (r Request) plain() bool {
+	return r.Mode != "" && len(r.Start) == 0 && len(r.Stop) == 0 && len(r.Contexts) == 0
+}
+
+// target is what a request wants to run.
+type target struct {
+	// mode is nil where what runs now is to go on.
+	mode *catalogue.Mode
+	// members are to run, each after what it depends on: the mode's services and those to start.
+	members []*catalogue.Service
+	// staying run now and go on without being members; there are none with a mode.
+	staying []*catalogue.Service
+	// stop are not to run, whether or not they do.
+	stop map[*catalogue.Service]bool
+}
+
+// runs reports whether a service is to run.
+func (t *target) runs(s *catalogue.Service) bool {
+	return slices.Contains(t.members, s) || slices.Contains(t.staying, s)
+}
+
+// aim finds out what a request wants. Errors are faults: CODE_NOT_FOUND, and CODE_INVALID_ARGUMENT for what contradicts itself.
+func aim(c *catalogue.Catalogue, r Request, views map[*catalogue.Service]service.View) (*target, error) {
+	t := &target{stop: map[*catalogue.Service]bool{}}
+	var listed []*catalogue.Service
+	if r.Mode != "" {
+		m, err := find(c, r.Mode)
+		if err != nil {
+			return nil, err
+		}
+		t.mode = m
+		listed = members(c, m)
+	}
+	start, err := lookup(c, r.Start, "start")
+	if err != nil {
+		return nil, err
+	}
+	stop, err := lookup(c, r.Stop, "stop")
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range stop {
+		if slices.Contains(start, one) {
+			return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, one.ID+" cannot be both started and stopped", fault.WithField("stop"))
+		}
+		t.stop[one] = true
+	}
+	for _, one := range supported(c, append(listed, start...)) {
+		if !t.stop[one] {
+			t.members = append(t.members, one)
+		}
+	}
+	// What depends on one that stops is to run, or runs on for its pin.
+	remain := slices.Clone(t.members)
+	for _, one := range c.Services {
+		if t.stop[one] || slices.Contains(t.members, one) {
+			continue
+		}
+		switch {
+		case t.mode == nil && alive(views[one]):
+			t.staying = append(t.staying, one)
+			remain = append(remain, one)
+		case one.Pin && views[one].Holds():
+			remain = append(remain, one)
+		}
+	}
+	for _, one := range remain {
+		for _, other := range supported(c, []*catalogue.Service{one}) {
+			if t.stop[other] {
+				return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT,
+					fmt.Sprintf("%s cannot be stopped: %s runs and depends on it", other.ID, one.ID), fault.WithField("stop"))
+			}
+		}
+	}
+	return t, nil
+}
+
+// lookup finds services by id.
+func lookup(c *catalogue.Catalogue, ids []string, field string) ([]*catalogue.Service, error) {
+	var out []*catalogue.Service
+	for _, id := range ids {
+		one, ok := c.Lookup(id)
+		if !ok {
+			return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "no service has that id", fault.WithField(field),
+				fault.WithSuggestions(c.Suggest(id)...))
+		}
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+// override lets services need what they would with another context length. It returns those, and one sentence where one of them would
+// not even start with it. An error is a fault: one is not to run, or nobody knows what it would need.
+func (t *target) override(c *catalogue.Catalogue, r Request, z *sizes) (changed map[*catalogue.Service]bool, cannot string, err error) {
+	changed = map[*catalogue.Service]bool{}
+	for _, id := range slices.Sorted(maps.Keys(r.Contexts)) {
+		found, err := lookup(c, []string{id}, "context_overrides")
+		if err != nil {
+			return nil, "", err
+		}
+		one, tokens := found[0], r.Contexts[id]
+		if !t.runs(one) {
+			return nil, "", fault.New(callv1.Code_CODE_INVALID_ARGUMENT, id+" is not among what would run, so it has no context to change",
+				fault.WithField("context_overrides"))
+		}
+		now := z.running(one)
+		then, err := z.book.AwakeAt(one, tokens)
+		if err != nil {
+			why := "nothing can be estimated from what is known of it"
+			switch {
+			case errors.Is(err, vram.ErrNoCard):
+				why = "its model has no card"
+			case errors.Is(err, vram.ErrNoEngine):
+				why = "its entry does not say which engine runs it"
+			}
+			return nil, "", fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "what "+id+" would need with another context cannot be told: "+why,
+				fault.WithField("context_overrides"), fault.WithCause(err))
+		}
+		if now.Context == tokens {
+			continue
+		}
+		then.Context = tokens
+		if then.KVTokens > 0 && then.KVTokens < uint64(tokens) && cannot == "" {
+			cannot = fmt.Sprintf("%s would not start with a context of %d tokens: by the estimate its KV cache has room for %d",
+				id, tokens, then.KVTokens)
+		}
+		z.want(one, then, loadingOf(z, one, now, then.PerGPU))
+		changed[one] = true
+	}
+	return changed, cannot, nil
+}
+
+// loadingOf is what a service takes while it loads when awake takes that on each GPU: as much more as it takes now, shared by as
+// many GPUs as it then has.
+func loadingOf(z *sizes, s *catalogue.Service, now need.Need, awake map[uint32]uint32) map[uint32]uint32 {
+	var more uint64
+	for index, mib := range z.Loading(s) {
+		more += uint64(mib - min(mib, now.PerGPU[index]))
+	}
+	if more == 0 || len(awake) == 0 {
+		return awake
+	}
+	each := (more + uint64(len(awake)) - 1) / uint64(len(awake))
+	out := make(map[uint32]uint32, len(awake))
+	for index, mib := range awake {
+		out[index] = uint32(min(uint64(mib)+each, 1<<32-1))
+	}
+	return out
+}
+
+// weigh decides of every service whether it goes, comes, or stays as it is.
+func (s *Switcher) weigh(c *catalogue.Catalogue, p *plan, views map[*catalogue.Service]service.View, changed map[*catalogue.Service]bool) {
+	f := &p.forces
+	no := func(sentence string) {
+		if p.reason == "" {
+			p.reason = sentence
+		}
+	}
+	f.members = p.target.members
+	f.views = views
+	for _, one := range append(slices.Clone(p.target.members), p.target.staying...) {
+		v := views[one]
+		if changed[one] && (alive(v) || v.Asleep() || v.Cause == driver.CauseStillHeld) {
+			// Another context takes a restart.
+			if alive(v) {
+				f.restarting = append(f.restarting, one)
+			} else {
+				f.reloading = append(f.reloading, one)
+			}
+			if !slices.Contains(f.members, one) {
+				f.members = append(slices.Clip(f.members), one)
+			}
+			continue
+		}
+		if slices.Contains(p.target.staying, one) {
+			continue
+		}
+		switch v.State {
+		case executorv1.ServiceState_SERVICE_STATE_RUNNING:
+		case executorv1.ServiceState_SERVICE_STATE_SLEEPING:
+			f.waking = append(f.waking, one)
+		case executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
+			switch {
+			case v.Cause == driver.CauseStillHeld: // it sleeps, and keeps its memory
+				f.waking = append(f.waking, one)
+			case p.target.mode != nil: // a single call starts nothing that runs, whether or not it answers
+				f.restarting = append(f.restarting, one)
+			}
+		case executorv1.ServiceState_SERVICE_STATE_STOPPED, executorv1.ServiceState_SERVICE_STATE_FAILED:
+			f.starting = append(f.starting, one)
+		default:
+			no(unsettled(one, v))
+		}
+	}
+	if len(changed) > 0 {
+		f.members = supported(c, f.members)
+		f.members = slices.DeleteFunc(f.members, func(one *catalogue.Service) bool { return !p.target.runs(one) })
+	}
+	p.kept = kept(c, p.target.members, views)
+	for _, one := range c.Services {
+		v := views[one]
+		switch {
+		case p.target.stop[one]:
+			switch {
+			case v.Asleep() || v.Cause == driver.CauseStillHeld && v.State == executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
+				f.told = append(f.told, leaving{one, wasSleeping})
+			case alive(v):
+				f.told = append(f.told, leaving{one, wasRunning})
+			case v.Holds():
+				no(unsettled(one, v))
+			}
+			continue
+		case p.kept[one], p.target.mode == nil:
+			continue
+		}
+		switch v.State {
+		case executorv1.ServiceState_SERVICE_STATE_RUNNING:
+			if s.stays(one, v) && p.stays == "" {
+				p.stays = fmt.Sprintf("%s may not be stopped yet: it stays %d s once it runs (min_residence_s)", one.ID, one.MinResidenceS)
+			}
+			if sleeps(one) {
+				f.sleeping = append(f.sleeping, one)
+			} else {
+				f.stopping = append(f.stopping, one)
+			}
+		case executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
+			f.stopping = append(f.stopping, one)
+		case executorv1.ServiceState_SERVICE_STATE_SLEEPING:
+			f.asleep = append(f.asleep, one)
+		case executorv1.ServiceState_SERVICE_STATE_STOPPED, executorv1.ServiceState_SERVICE_STATE_FAILED:
+		default:
+			no(unsettled(one, v))
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package mode
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/model"
+	"durward.internal/services/platform/vram"
+)
+
+const (
+	// leastContext is how small a context is made: below it few programs work with a model.
+	leastContext = 4096
+	// leastUtilisation is how low a claim is made, in steps of utilisationStep.
+	leastUtilisation = 0.30
+	utilisationStep  = 0.05
+	// maxPool is up to how many GPUs alike every pair of them is tried for a split; of more, neighbours alone.
+	maxPool = 8
+)
+
+// waysIn are those of a service that comes: as the catalogue says, and what a human could change there.
+func (w *search) waysIn(one *catalogue.Service) []way {
+	z := w.p.forces.z
+	base := z.running(one)
+	ways := []way{{kind: changeKeep, awake: base, loading: z.Loading(one)}}
+	if len(one.GPUs) == 0 || base.MiB() == 0 {
+		return ways
+	}
+	e := &estimator{search: w, one: one, base: base}
+	e.prepare()
+	ways = append(ways, e.contexts()...)
+	ways = append(ways, e.utilisations()...)
+	ways = append(ways, e.others()...)
+	return append(ways, e.splits()...)
+}
+
+// estimator says what a service would need if its entry were another. It trusts the book's number for the entry as it is, and adds
+// what estimates differ by.
+type estimator struct {
+	*search
+	one  *catalogue.Service
+	base need.Need
+	// known: there is a card, and now is the estimate for the entry as it is.
+	known bool
+	card  model.Card
+	run   vram.Run
+	now   vram.Estimate
+}
+
+func (e *estimator) prepare() {
+	card, ok := e.p.forces.z.book.Card(e.one)
+	if !ok {
+		return
+	}
+	run, err := vram.RunOf(e.one)
+	if err != nil {
+		return
+	}
+	if tokens, ok := e.p.request.Contexts[e.one.ID]; ok {
+		run.Context = tokens
+	}
+	now, err := vram.Of(card, run, e.totals(e.one.GPUs))
+	if err != nil || len(now.PerGPU) != len(e.one.GPUs) {
+		return
+	}
+	e.known, e.card, e.run, e.now = true, card, run, now
+}
+
+// totals are what GPUs have in all; nil where one of them is not known.
+func (e *estimator) totals(gpus []uint32) []vram.GPU {
+	var out []vram.GPU
+	for _, index := range gpus {
+		g, ok := e.p.forces.h.Find(index)
+		if !ok || g.Problem != "" {
+			return nil
+		}
+		out = append(out, vram.GPU{TotalMiB: g.Total})
+	}
+	return out
+}
+
+// way is one with that need.
+func (e *estimator) way(w way, awake map[uint32]uint32, source string) way {
+	z := e.p.forces.z
+	w.awake = need.Need{PerGPU: awake, Source: weaker(e.base.Source, source), Context: e.base.Context}
+	w.loading = loadingOf(z, e.one, e.base, awake)
+	return w
+}
+
+// differ is the need on the service's own GPUs when the estimate becomes then.
+func (e *estimator) differ(then vram.Estimate) map[uint32]uint32 {
+	out := map[uint32]uint32{}
+	for i, index := range e.one.GPUs {
+		out[index] = shift(e.base.PerGPU[index], e.now.PerGPU[i], then.PerGPU[i])
+	}
+	return out
+}
+
+// shift is base and the difference from now to then.
+func shift(base, now, then uint32) uint32 {
+	return uint32(min(max(int64(base)+int64(then)-int64(now), 0), math.MaxUint32))
+}
+
+// contexts are smaller ones, each half of the one before.
+func (e *estimator) contexts() []way {
+	var out []way
+	book := e.p.forces.z.book
+	for n, tokens := int64(1), e.base.Context/2; tokens >= leastContext; n, tokens = n+1, tokens/2 {
+		then, err := book.AwakeAt(e.one, tokens)
+		if err != nil {
+			break
+		}
+		one := e.way(way{
+			kind: changeContext, from: decimal(e.base.Context), to: decimal(tokens), cost: costContext + (n-1)*costEachHalving,
+		}, then.PerGPU, then.Source)
+		one.awake.Context = tokens
+		out = append(out, one)
+	}
+	return out
+}
+
+// utilisations are lower claims of vLLM, as far as the model still starts.
+func (e *estimator) utilisations() []way {
+	if !e.known || e.run.Utilisation == 0 || e.run.KVCacheBytes != 0 || e.run.Engine != enginecmd.VLLM {
+		return nil
+	}
+	var out []way
+	for n := int64(1); ; n++ {
+		run := e.run
+		run.Utilisation = math.Round((e.run.Utilisation-float64(n)*utilisationStep)*100) / 100
+		if run.Utilisation < leastUtilisation {
+			return out
+		}
+		then, err := vram.Of(e.card, run, e.totals(e.one.GPUs))
+		if err != nil || !then.Starts || len(then.PerGPU) != len(e.one.GPUs) {
+			return out
+		}
+		one := e.way(way{
+			kind: changeUtilisation, from: share(e.run.Utilisation), to: share(run.Utilisation), cost: costUtilisation + n*costEachStep,
+		}, e.differ(then), vram.Estimated)
+		one.awake.KVTokens = then.KVTokens
+		out = append(out, one)
+	}
+}
+
+// others are the host's other GPUs, for a service that uses one.
+func (e *estimator) others() []way {
+	if len(e.one.GPUs) != 1 {
+		return nil
+	}
+	from := e.one.GPUs[0]
+	var out []way
+	for _, g := range e.p.forces.h.GPUs {
+		if g.Index == from || g.Problem != "" || g.Simulated != e.simulated() {
+			continue
+		}
+		mib, source := e.base.PerGPU[from], e.base.Source
+		if e.known {
+			// A claim is a share of the GPU, so it is another one there.
+			then, err := vram.Of(e.card, e.run, []vram.GPU{{TotalMiB: g.Total}})
+			if err != nil || len(then.PerGPU) != 1 || !then.Starts {
+				continue
+			}
+			mib, source = shift(mib, e.now.PerGPU[0], then.PerGPU[0]), vram.Estimated
+		}
+		out = append(out, e.way(way{kind: changeGPU, from: decimal(from), to: decimal(g.Index), cost: costGPU},
+			map[uint32]uint32{g.Index: mib}, source))
+	}
+	return out
+}
+
+func (e *estimator) simulated() bool {
+	g, _ := e.p.forces.h.Find(e.one.GPUs[0])
+	return g.Simulated
+}
+
+// splits share the model among 2 or 4 GPUs that have as much memory as the service's own.
+func (e *estimator) splits() []way {
+	if !e.known {
+		return nil
+	}
+	own, ok := e.p.forces.h.Find(e.one.GPUs[0])
+	if !ok {
+		return nil
+	}
+	var pool []uint32
+	for _, g := range e.p.forces.h.GPUs {
+		if g.Problem == "" && g.Simulated == own.Simulated && g.Total == own.Total {
+			pool = append(pool, g.Index)
+		}
+	}
+	slices.Sort(pool)
+	var out []way
+	for _, n := range []int{2, 4} {
+		if n <= len(e.one.GPUs) || e.card.Heads%uint32(n) != 0 {
+			continue
+		}
+		for _, on := range sets(pool, n) {
+			run := e.run
+			if run.Engine == enginecmd.VLLM || run.Engine == enginecmd.SGLang {
+				run.TensorParallel = uint32(n)
+			}
+			then, err := vram.Of(e.card, run, e.totals(on))
+			if err != nil || !then.Starts || len(then.PerGPU) != n {
+				continue
+			}
+			// What the service needs beyond its estimate it needs there as well.
+			var beyond int64
+			for i, index := range e.one.GPUs {
+				beyond += int64(e.base.PerGPU[index]) - int64(e.now.PerGPU[i])
+			}
+			each := int64(math.Ceil(float64(max(beyond, 0)) / float64(n)))
+			awake := map[uint32]uint32{}
+			for i, index := range on {
+				awake[index] = uint32(min(int64(then.PerGPU[i])+each, math.MaxUint32))
+			}
+			out = append(out, e.way(way{kind: changeSplit, from: list(e.one.GPUs), to: list(on), cost: costSplit}, awake, vram.Estimated))
+		}
+	}
+	return out
+}
+
+// sets are the pairs of a pool of GPUs, and the fours that lie side by side: GPUs that are linked do.
+func sets(pool []uint32, n int) [][]uint32 {
+	var out [][]uint32
+	if n == 2 && len(pool) <= maxPool {
+		for i := range pool {
+			for j := i + 1; j < len(pool); j++ {
+				out = append(out, []uint32{pool[i], pool[j]})
+			}
+		}
+		return out
+	}
+	for i := 0; i+n <= len(pool); i++ {
+		out = append(out, pool[i:i+n])
+	}
+	return out
+}
+
+func decimal(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+
+func share(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) }
+
+func list(gpus []uint32) string {
+	words := make([]string, 0, len(gpus))
+	for _, index := range gpus {
+		words = append(words, decimal(index))
+	}
+	return strings.Join(words, ",")
+}

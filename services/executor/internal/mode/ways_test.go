@@ -1,0 +1,227 @@
+package mode
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/room"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/vram"
+)
+
+// cardsText is a host with GPUs of 24, 24, 48 and 24 GiB, and three engines with a model of 8 billion parameters each.
+const cardsText = `
+version: 1
+gpus: [{index: 0, name: One}, {index: 1, name: Two}, {index: 2, name: Three}, {index: 3, name: Four}]
+models:
+  - id: eight
+    served_name: eight
+    card: {weights_mib: 15317, context: 131072, hidden: 4096, feed_forward: 14336, heads: 32, vocabulary: 128256,
+      layers: [{count: 32, kind: full, kv_heads: 8, key_dim: 128, value_dim: 128}]}
+services:
+  - {id: claim, driver: process, argv: [/usr/bin/true, claim], port: 17001, gpus: [0], model: eight,
+     extra_config: {engine: vllm, context_size: 8192, gpu_memory_utilization: 0.90}}
+  - {id: slots, driver: process, argv: [/usr/bin/true, slots], port: 17002, gpus: [0], model: eight,
+     extra_config: {engine: llama.cpp, context_size: 65536, fit: "off"}}
+  - {id: pair, driver: process, argv: [/usr/bin/true, pair], port: 17003, gpus: [0, 1], model: eight,
+     extra_config: {engine: llama.cpp, context_size: 131072, fit: "off"}}
+  - {id: plain, driver: process, argv: [/usr/bin/true, plain], port: 17004, gpus: [0], vram_mib: 9000}
+modes: [{id: one, services: [claim]}]
+`
+
+// estimating is a Book that estimates, as need.Book does where nothing is measured or declared.
+type estimating struct {
+	declared
+	h *host
+}
+
+func (b estimating) estimate(s *catalogue.Service, bend func(*vram.Run)) (need.Need, error) {
+	card, ok := b.Card(s)
+	if !ok {
+		return need.Need{}, vram.ErrNoCard
+	}
+	run, err := vram.RunOf(s)
+	if err != nil {
+		return need.Need{}, err
+	}
+	bend(&run)
+	var gpus []vram.GPU
+	for _, index := range s.GPUs {
+		gpus = append(gpus, vram.GPU{TotalMiB: b.h.device(index).Total})
+	}
+	e, err := vram.Of(card, run, gpus)
+	if err != nil {
+		return need.Need{}, err
+	}
+	out := need.Need{PerGPU: map[uint32]uint32{}, Source: vram.Estimated, Context: e.Context, KVTokens: e.KVTokens}
+	for i, index := range s.GPUs {
+		out.PerGPU[index] = e.PerGPU[i]
+	}
+	return out, nil
+}
+
+func (b estimating) Awake(s *catalogue.Service) need.Need {
+	if n, err := b.estimate(s, func(*vram.Run) {}); err == nil {
+		return n
+	}
+	return b.declared.Awake(s)
+}
+
+func (b estimating) Loading(s *catalogue.Service) need.Need { return b.Awake(s) }
+
+func (b estimating) AwakeAt(s *catalogue.Service, tokens uint32) (need.Need, error) {
+	return b.estimate(s, func(r *vram.Run) { r.Context = tokens })
+}
+
+// newCards is a world of cardsText. What strangers hold is by GPU.
+func newCards(t *testing.T, foreign ...uint32) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.host.c = parse(t, cardsText)
+	w.host.totals = map[uint32]uint32{2: 2 * total}
+	for i, mib := range foreign {
+		w.host.foreign[uint32(i)] = mib
+	}
+	w.cfg.Book = estimating{h: w.host}
+	return w
+}
+
+const full = total - reserved
+
+func TestWaysThatTakeAnotherCatalogue(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		foreign []uint32
+		start   string
+		want    []string
+	}{
+		"a lower claim, or a GPU that is free": {[]uint32{5000, full, full + total, 0}, "claim",
+			[]string{"utilisation claim 0.90>0.75", "gpu claim 0>3"}},
+		"a claim is larger on a larger GPU":               {[]uint32{full, full, 0, full}, "claim", []string{"gpu claim 0>2"}},
+		"a claim that is too small for the model is none": {[]uint32{12000, full, full + total, full}, "claim", nil},
+		"a shorter context":                               {[]uint32{2000, full, full + total, full}, "slots", []string{"context slots 65536>32768"}},
+		"a shorter context still, or a split": {[]uint32{6000, 6000, full + total, full}, "slots",
+			[]string{"context slots 65536>16384", "split slots 0>0,1"}},
+		"GPUs of another size are no place for a split": {[]uint32{full, full, 26000, full}, "slots", nil},
+		"one that uses two goes to no single other":     {[]uint32{14000, 14000, 0, full}, "pair", []string{"context pair 131072>16384"}},
+		"one without a card goes as it is":              {[]uint32{20000, full, 0, full}, "plain", []string{"gpu plain 0>2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newCards(t, c.foreign...)
+			got := w.simulate(Request{Start: []string{c.start}, Alternatives: 10})
+			if got.Fits || got.CutOff {
+				t.Errorf("simulated: %+v", got)
+			}
+			if diff := cmp.Diff(c.want, saidAll(got.Alternatives)); diff != "" {
+				t.Errorf("alternatives (-want +got):\n%s", diff)
+			}
+			for _, a := range got.Alternatives {
+				if a.Digest != "" {
+					t.Errorf("%s can be switched to, and takes another catalogue", said(a))
+				}
+				w.try(t, c.start, a)
+			}
+		})
+	}
+}
+
+// try edits the catalogue as the alternative says, and sees that the service fits then.
+func (w *world) try(t *testing.T, id string, a Alternative) {
+	t.Helper()
+	text := cardsText
+	at := strings.Index(text, "id: "+id+",")
+	head, entry := text[:at], text[at:]
+	for _, c := range a.Changes {
+		from, to := "", ""
+		switch c.Kind {
+		case changeContext:
+			from, to = "context_size: "+c.From, "context_size: "+c.To
+		case changeUtilisation:
+			from, to = "gpu_memory_utilization: "+c.From, "gpu_memory_utilization: "+c.To
+		case changeGPU, changeSplit:
+			from, to = fmt.Sprintf("gpus: [%s]", strings.ReplaceAll(c.From, ",", ", ")), fmt.Sprintf("gpus: [%s]", c.To)
+		}
+		if !strings.Contains(entry, from) {
+			t.Fatalf("the entry has no %q", from)
+		}
+		entry = strings.Replace(entry, from, to, 1)
+	}
+	after := newCards(t)
+	after.host.foreign, after.host.c = w.host.foreign, parse(t, head+entry)
+	got := after.simulate(Request{Start: []string{id}})
+	if !got.Fits {
+		t.Errorf("%s, and it does not fit: %s", said(a), got.Reason)
+	}
+	if diff := cmp.Diff(got.GPUs, a.GPUs); diff != "" {
+		t.Errorf("%s said otherwise (-then +said):\n%s", said(a), diff)
+	}
+}
+
+// TestAContextThatDoesNotStart: a claim has room for so many tokens, however much of the GPU is free.
+func TestAContextThatDoesNotStart(t *testing.T) {
+	t.Parallel()
+	w := newCards(t)
+	got := w.simulate(Request{Start: []string{"claim"}, Contexts: map[string]uint32{"claim": 131072}, Alternatives: 3})
+	if got.Fits || !strings.Contains(got.Reason, "claim would not start with a context of 131072 tokens: by the estimate its KV cache has room for ") ||
+		len(got.Alternatives) != 0 {
+		t.Errorf("simulated: %+v", got)
+	}
+	if got = w.simulate(Request{Start: []string{"claim"}, Contexts: map[string]uint32{"claim": 16384}}); !got.Fits {
+		t.Errorf("simulated: %+v", got)
+	}
+}
+
+func TestSets(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		pool []uint32
+		n    int
+		want [][]uint32
+	}{
+		"none":               {nil, 2, nil},
+		"one":                {[]uint32{3}, 2, nil},
+		"pairs":              {[]uint32{0, 2, 5}, 2, [][]uint32{{0, 2}, {0, 5}, {2, 5}}},
+		"fours side by side": {[]uint32{0, 1, 2, 3, 7}, 4, [][]uint32{{0, 1, 2, 3}, {1, 2, 3, 7}}},
+		"too few":            {[]uint32{0, 1, 2}, 4, nil},
+	} {
+		if diff := cmp.Diff(c.want, sets(c.pool, c.n)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	var many []uint32
+	for i := range uint32(maxPool + 1) {
+		many = append(many, i)
+	}
+	if got := sets(many, 2); len(got) != maxPool {
+		t.Errorf("of %d GPUs, %d pairs are tried", len(many), len(got))
+	}
+}
+
+// TestTheDearerKindIsNeverCheaper: the table's order holds whatever a kind's own grain is.
+func TestTheDearerKindIsNeverCheaper(t *testing.T) {
+	t.Parallel()
+	steps := 1.0/utilisationStep - leastUtilisation/utilisationStep
+	halvings := 0
+	for tokens := uint32(1 << 31); tokens >= leastContext; tokens /= 2 {
+		halvings++
+	}
+	most := []int64{
+		0, costSleep + maxCostSeconds, costUtilisation + int64(steps+1)*costEachStep, costContext + 5*costEachHalving, costGPU,
+		costSleeper + maxCostSeconds, costStop + maxCostSeconds,
+	}
+	least := []int64{costSleep, costUtilisation, costContext, costGPU, costSleeper, costStop, costSplit}
+	for i := range least {
+		if most[i] >= least[i] {
+			t.Errorf("kind %d costs up to %d, and the next from %d", i, most[i], least[i])
+		}
+	}
+	if !slices.IsSorted(least) || room.DefaultMargin == 0 || halvings < 5 {
+		t.Error("the table is not in order")
+	}
+}

@@ -1,0 +1,450 @@
+// Package need says what services need of GPU memory, awake, asleep and while they load, and where each number comes from: what was
+// measured on this host before, else what a human declared, else what is estimated from the model's card.
+//
+// It trusts the driver's measurement, the catalogue and its own store. A service has no say: what it was seen to hold counts at once
+// where that is more than what was thought, and for less only after several measurements of a service that is ready. A model's file
+// is a stranger's word; it is read by another program (package inspect), and what comes of it is only ever an estimate.
+package need
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/room"
+	"durward.internal/services/executor/internal/store"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/model"
+	"durward.internal/services/platform/vram"
+)
+
+const (
+	// counts is how many measurements of a ready service make its peak the truth.
+	counts = 3
+	// lazy: a ready service that was never seen to hold more than this part of what is declared or estimated has not loaded its model
+	// yet, as servers do that load on request. Its peak is no reason to count on less.
+	lazy = 4
+	// mostMiB bounds a number of one GPU, 4 TiB, so that no sum of them wraps.
+	mostMiB = 1 << 22
+	// stale is how old what is known of a service's definition and of its model's file may be before it is looked at again.
+	stale = 15 * time.Second
+)
+
+// Need is what one service takes in one state. Sizes are MiB.
+type Need struct {
+	// PerGPU is by the catalogue's index. Nobody changes it.
+	PerGPU map[uint32]uint32
+	// Source is vram.Measured, Declared, Estimated or Unknown.
+	Source string
+	// Context is the context length that it stands for, in tokens, KVTokens how many tokens fit; 0: not known.
+	Context  uint32
+	KVTokens uint64
+}
+
+// MiB is on all GPUs together.
+func (n Need) MiB() uint32 {
+	var sum uint32
+	for _, mib := range n.PerGPU {
+		sum += mib
+	}
+	return sum
+}
+
+// GPUs says what the host's GPUs are; gpu.Monitor does.
+type GPUs interface {
+	// Models measures nothing and waits for nobody.
+	Models() *gpu.Models
+}
+
+// Memory keeps peaks; store.Store does.
+type Memory interface {
+	Peaks(ctx context.Context) ([]store.Peak, error)
+	NotePeak(ctx context.Context, p *store.Peak) error
+}
+
+// Inspector reads a model's card from its files; inspect.Inspector does. It bounds its own time.
+type Inspector interface {
+	Card(ctx context.Context, path string) (model.Card, error)
+}
+
+// Config is what a Book is made of. Catalogue, GPUs and Logger are required.
+type Config struct {
+	// Catalogue returns the newest good one.
+	Catalogue func() *catalogue.Catalogue
+	GPUs      GPUs
+	// Definition is the digest of what an entry names and does not hold; service.Manager has it. nil: nothing that was measured is used.
+	Definition func(ctx context.Context, s *catalogue.Service) (string, error)
+	// Memory keeps what was measured. nil: it is forgotten with this process.
+	Memory Memory
+	// Inspector reads cards that the catalogue does not give. nil: none is read.
+	Inspector Inspector
+	// Exact asks llama.cpp's own program what a model's file would take of each GPU that it finds, in MiB. It bounds its own time. nil:
+	// nobody is asked.
+	Exact  func(ctx context.Context, file string, run vram.Run) ([]uint32, error)
+	Logger *slog.Logger
+}
+
+// Book answers for every service. It is safe for concurrent use, and its answers never wait: what has to be found out first is found
+// out by Run, and until then the next best is told.
+type Book struct {
+	cfg Config
+	// ask wakes Run for what is in wanted.
+	ask chan struct{}
+
+	mu sync.RWMutex
+	// peaks are by service, then by configuration.
+	peaks map[string]map[configuration]*peaks
+	// definitions are by service, files by path.
+	definitions map[string]definition
+	files       map[string]*file
+	// wanted are services to be looked at, looked the one that is now.
+	wanted map[string]bool
+	looked string
+	cache  cache
+	// changes counts what would make a number of the cache wrong.
+	changes uint64
+}
+
+// cache holds the answers for the entries of one catalogue on GPUs of those models.
+type cache struct {
+	catalogue *catalogue.Catalogue
+	models    *gpu.Models
+	by        map[*catalogue.Service]*sizes
+}
+
+// New returns a Book that knows what was measured before.
+func New(ctx context.Context, cfg Config) (*Book, error) {
+	b := &Book{
+		cfg: cfg, ask: make(chan struct{}, 1), peaks: map[string]map[configuration]*peaks{}, definitions: map[string]definition{},
+		files: map[string]*file{}, wanted: map[string]bool{},
+	}
+	if cfg.Memory == nil {
+		return b, nil
+	}
+	kept, err := cfg.Memory.Peaks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range kept {
+		one := b.measured(p.Service, configuration{p.Digest, p.GPUs})
+		one.states[p.State] = &reading{Peak: p, written: slices.Clone(p.MiB), saved: p.Readings}
+	}
+	return b, nil
+}
+
+// Awake is what the service takes while it runs.
+func (b *Book) Awake(s *catalogue.Service) Need { return b.sizes(s).awake }
+
+// Loading is the most that it takes until it runs; never less than Awake.
+func (b *Book) Loading(s *catalogue.Service) Need { return b.sizes(s).loading }
+
+// Asleep is what it keeps in its sleep; nothing where it has no way to sleep.
+func (b *Book) Asleep(s *catalogue.Service) Need { return b.sizes(s).asleep }
+
+// HostAsleep is what of the host's memory it would take in its sleep, in MiB; 0: not known or none.
+func (b *Book) HostAsleep(s *catalogue.Service) uint32 { return b.sizes(s).hostAsleep }
+
+// HostLoading is what of the host's memory it would take while it loads, in MiB; 0: not known or none.
+func (b *Book) HostLoading(s *catalogue.Service) uint32 { return b.sizes(s).hostLoading }
+
+// Card is what estimates for the service are made of: the catalogue's card, else what the inspector read of the model's file.
+func (b *Book) Card(s *catalogue.Service) (model.Card, bool) {
+	z := b.sizes(s)
+	if z.card == nil {
+		return model.Card{}, false
+	}
+	return *z.card, true
+}
+
+var (
+	errNoGPU    = errors.New("it uses no GPU, so its context length changes no memory of any")
+	errNoTotals = errors.New("how much memory its GPUs have is not known yet, so nothing can be estimated")
+)
+
+// AwakeAt is what it would take with another context length, in tokens: what is known, and on each GPU what the estimates for the two
+// lengths differ by. vram.ErrNoCard, or one sentence, where nothing can be estimated.
+func (b *Book) AwakeAt(s *catalogue.Service, context uint32) (Need, error) {
+	z := b.sizes(s)
+	if z.estimateErr != nil {
+		return Need{}, z.estimateErr
+	}
+	run := z.run
+	run.Context = context
+	then, err := vram.Of(*z.card, run, z.gpus)
+	if err != nil {
+		return Need{}, err
+	}
+	out := Need{PerGPU: map[uint32]uint32{}, Source: vram.Estimated, Context: cmp.Or(then.Context, context), KVTokens: then.KVTokens}
+	for i, index := range s.GPUs {
+		mib := int64(z.awake.PerGPU[index]) + int64(at(then.PerGPU, i)) - int64(at(z.estimate.PerGPU, i))
+		out.PerGPU[index] = uint32(min(max(mib, 0), mostMiB))
+	}
+	return out, nil
+}
+
+// Sizes are the numbers without their sources.
+func (b *Book) Sizes() room.Sizes { return bare{b} }
+
+type bare struct{ b *Book }
+
+func (z bare) Awake(s *catalogue.Service) map[uint32]uint32   { return z.b.Awake(s).PerGPU }
+func (z bare) Loading(s *catalogue.Service) map[uint32]uint32 { return z.b.Loading(s).PerGPU }
+func (z bare) Asleep(s *catalogue.Service) map[uint32]uint32  { return z.b.Asleep(s).PerGPU }
+
+// sizes is all that is told of one service.
+type sizes struct {
+	awake, loading, asleep  Need
+	hostAsleep, hostLoading uint32
+
+	card *model.Card
+	run  vram.Run
+	gpus []vram.GPU
+	// estimate holds only if estimateErr is nil.
+	estimate    vram.Estimate
+	estimateErr error
+	// grows: there is something to look at again from time to time.
+	grows bool
+}
+
+// sizes returns what is known of an entry. Only entries of the present catalogue are remembered: others are somebody's "what if".
+func (b *Book) sizes(s *catalogue.Service) *sizes {
+	c, models := b.cfg.Catalogue(), b.cfg.GPUs.Models()
+	b.mu.RLock()
+	changes := b.changes
+	if b.cache.catalogue == c && b.cache.models == models {
+		if z, ok := b.cache.by[s]; ok {
+			due := z.grows && b.due(s)
+			b.mu.RUnlock()
+			if due {
+				b.want(s)
+			}
+			return z
+		}
+	}
+	b.mu.RUnlock()
+
+	z := b.reckon(c, models, s)
+	own, ok := c.Lookup(s.ID)
+	if !ok || own != s {
+		return z
+	}
+	b.mu.Lock()
+	if b.changes == changes {
+		if b.cache.catalogue != c || b.cache.models != models {
+			b.cache = cache{c, models, make(map[*catalogue.Service]*sizes, len(c.Services))}
+		}
+		b.cache.by[s] = z
+	}
+	due := z.grows && b.due(s)
+	b.mu.Unlock()
+	if due {
+		b.want(s)
+	}
+	return z
+}
+
+// changed drops what was remembered. The book is locked.
+func (b *Book) changed() {
+	b.changes++
+	b.cache = cache{}
+}
+
+// reckon puts together what is known of a service.
+func (b *Book) reckon(c *catalogue.Catalogue, models *gpu.Models, s *catalogue.Service) *sizes {
+	z := &sizes{}
+	if len(s.GPUs) == 0 {
+		none := Need{Source: vram.Declared}
+		z.awake, z.loading, z.asleep, z.estimateErr = none, none, none, errNoGPU
+		return z
+	}
+	b.mu.RLock()
+	z.card = b.card(s)
+	seen := b.seen(s, models)
+	z.grows = b.lookable(s)
+	exact := b.exact(s)
+	b.mu.RUnlock()
+
+	z.gpus = totals(c, models, s)
+	z.fill(s)
+	known := Need{Source: vram.Unknown, PerGPU: map[uint32]uint32{}}
+	switch {
+	case s.VRAMMiB > 0:
+		known = Need{Source: vram.Declared, PerGPU: even(s.VRAMMiB, s.GPUs)}
+	case z.estimateErr == nil && exact != nil:
+		known = Need{Source: vram.Estimated, PerGPU: byIndex(s, z.whole(exact))}
+	case z.estimateErr == nil:
+		known = Need{Source: vram.Estimated, PerGPU: byIndex(s, z.estimate.PerGPU)}
+	}
+	z.awake = settle(s, known, seen[store.PeakAwake], loadsOnRequest(s, z.run))
+	z.awake.Context, z.awake.KVTokens = z.estimate.Context, z.estimate.KVTokens
+	if z.awake.Context == 0 {
+		z.awake.Context = z.run.Context
+	}
+	z.loading = z.awake
+	if p := seen[store.PeakLoading]; over(s, p.MiB, z.awake.PerGPU) {
+		z.loading.PerGPU, z.loading.Source = larger(z.awake.PerGPU, byIndex(s, p.MiB)), vram.Measured
+	}
+	z.asleep = sleeping(s, z, seen[store.PeakAsleep])
+	if s.Sleep == catalogue.SleepVLLM1 {
+		if z.hostAsleep = z.estimate.HostMiB; z.estimateErr != nil || z.hostAsleep == 0 {
+			awake, asleep := z.awake.MiB(), z.asleep.MiB()
+			z.hostAsleep = awake - min(awake, asleep)
+		}
+	}
+	z.hostLoading = z.estimate.LoadHostMiB
+	return z
+}
+
+// fill estimates, if there is anything to estimate from.
+func (z *sizes) fill(s *catalogue.Service) {
+	run, err := vram.RunOf(s)
+	z.run = run
+	switch {
+	case z.card == nil:
+		z.estimateErr = vram.ErrNoCard
+	case err != nil:
+		z.estimateErr = err
+	case z.gpus == nil:
+		z.estimateErr = errNoTotals
+	default:
+		z.estimate, z.estimateErr = vram.Of(*z.card, run, z.gpus)
+	}
+	if z.estimateErr != nil {
+		z.estimate = vram.Estimate{}
+	}
+}
+
+// whole is what llama.cpp says of a model, with what the driver takes for each GPU, and no more than what is there once it was made to
+// fit.
+func (z *sizes) whole(exact []uint32) []uint32 {
+	out := make([]uint32, len(exact))
+	for i, mib := range exact {
+		most := uint32(mostMiB)
+		if z.run.Fit {
+			most = z.gpus[i].TotalMiB - min(z.run.FitTargetMiB, z.gpus[i].TotalMiB)
+		}
+		out[i] = min(min(mib, mostMiB)+catalogue.Share(z.estimate.OverheadMiB, len(exact)), most)
+	}
+	return out
+}
+
+// sleeping is what the service keeps in its sleep.
+func sleeping(s *catalogue.Service, z *sizes, peak store.Peak) Need {
+	if s.Sleep == "" || s.Sleep == catalogue.SleepNone {
+		return Need{Source: vram.Declared}
+	}
+	known := Need{Source: vram.Unknown, PerGPU: map[uint32]uint32{}}
+	switch {
+	case s.SleepMiB > 0:
+		known = Need{Source: vram.Declared, PerGPU: even(s.SleepMiB, s.GPUs)}
+	case z.estimateErr == nil:
+		known = Need{Source: vram.Estimated, PerGPU: even(z.estimate.AsleepMiB, s.GPUs)}
+	}
+	out := settle(s, known, peak, false)
+	out.Context = z.awake.Context
+	return out
+}
+
+// settle decides between what is known and what was measured, if anything was.
+func settle(s *catalogue.Service, known Need, peak store.Peak, onRequest bool) Need {
+	if len(peak.MiB) == 0 {
+		return known
+	}
+	measured := Need{Source: vram.Measured, PerGPU: byIndex(s, peak.MiB)}
+	loaded := peak.State != store.PeakAwake || uint64(measured.MiB())*lazy >= uint64(known.MiB())
+	switch {
+	case known.Source == vram.Unknown, peak.Readings >= counts && loaded && !onRequest:
+		return measured
+	case !over(s, peak.MiB, known.PerGPU):
+		return known
+	}
+	// It was seen to hold more than what is known, on one of its GPUs at least.
+	return Need{Source: vram.Measured, PerGPU: larger(known.PerGPU, measured.PerGPU)}
+}
+
+// over reports whether a peak, in the order of the service's GPUs, is more than sizes on one of them.
+func over(s *catalogue.Service, peak []uint32, sizes map[uint32]uint32) bool {
+	for i, index := range s.GPUs {
+		if at(peak, i) > sizes[index] {
+			return true
+		}
+	}
+	return false
+}
+
+// loadsOnRequest reports whether the service's server is ready without a model: what it holds then says nothing of what it may.
+func loadsOnRequest(s *catalogue.Service, run vram.Run) bool {
+	return s.Sleep == catalogue.SleepLlamaRouter || run.Engine == enginecmd.Ollama
+}
+
+// totals are what the service's GPUs have; nil where that is not known of all of them.
+func totals(c *catalogue.Catalogue, models *gpu.Models, s *catalogue.Service) []vram.GPU {
+	out := make([]vram.GPU, 0, len(s.GPUs))
+	for _, index := range s.GPUs {
+		one, ok := models.Find(index)
+		if i := slices.IndexFunc(c.GPUs, func(g catalogue.GPU) bool { return g.Index == index && g.Simulated }); i >= 0 {
+			one.Total, ok = c.GPUs[i].MemoryMiB, true
+		}
+		if !ok || one.Total == 0 {
+			return nil
+		}
+		out = append(out, vram.GPU{TotalMiB: one.Total})
+	}
+	return out
+}
+
+// hardware is what the service's GPUs are, in its order: "NVIDIA H200 140 GiB"; "" where one of them is simulated or not known. The
+// size belongs to it, because cards of one name are sold with several.
+func hardware(models *gpu.Models, s *catalogue.Service) string {
+	out := make([]string, 0, len(s.GPUs))
+	for _, index := range s.GPUs {
+		one, ok := models.Find(index)
+		if !ok || one.Simulated || one.Name == "" {
+			return ""
+		}
+		out = append(out, fmt.Sprintf("%s %d GiB", one.Name, (one.Total+512)/1024))
+	}
+	return strings.Join(out, ", ")
+}
+
+func even(mib uint32, gpus []uint32) map[uint32]uint32 {
+	out := make(map[uint32]uint32, len(gpus))
+	for _, index := range gpus {
+		out[index] = min(catalogue.Share(mib, len(gpus)), mostMiB)
+	}
+	return out
+}
+
+func byIndex(s *catalogue.Service, inOrder []uint32) map[uint32]uint32 {
+	out := make(map[uint32]uint32, len(s.GPUs))
+	for i, index := range s.GPUs {
+		out[index] = min(at(inOrder, i), mostMiB)
+	}
+	return out
+}
+
+func larger(a, b map[uint32]uint32) map[uint32]uint32 {
+	out := make(map[uint32]uint32, len(a))
+	for index, mib := range a {
+		out[index] = mib
+	}
+	for index, mib := range b {
+		out[index] = max(out[index], mib)
+	}
+	return out
+}
+
+func at(list []uint32, i int) uint32 {
+	if i >= len(list) {
+		return 0
+	}
+	return list[i]
+}
