@@ -334,6 +334,14 @@ func TestCardOfASwitch(t *testing.T) {
 	if text := strings.Join(c.Lines(testNow), "\n"); strings.Contains(text, "GPU0") {
 		t.Errorf("another plan's numbers are shown:\n%s", text)
 	}
+	// One whose alternative was asked for says what becomes of the GPUs with that.
+	c.Simulated.Alternatives = []*executorv1.Alternative{
+		{PlanDigest: strings.Repeat("1", 64), Gpus: []*executorv1.GpuForecast{{Index: 0, NowMib: 1024, AfterMib: 2048, TotalMib: 24576, Source: "declared"}}},
+		{PlanDigest: call.planDigest(), Gpus: []*executorv1.GpuForecast{{Index: 0, NowMib: 22630, AfterMib: 20480, TotalMib: 24576, Source: "estimated"}}},
+	}
+	if text := strings.Join(c.Lines(testNow), "\n"); !strings.Contains(text, "GPU0 22.1→20.0 of 24.0 GB (estimated)") || strings.Contains(text, "1.0→2.0") {
+		t.Errorf("the alternative's numbers are not shown, or another's are:\n%s", text)
+	}
 	op, p = operation(t), preview()
 	op.PolicyTier = optionsv1.Tier_TIER_DESTRUCTIVE
 	if got := (Card{Number: "K7F3", Operation: op, Preview: p}).Lines(testNow); !strings.Contains(got[0], "DESTRUCTIVE (by your rules; WRITE by itself)") ||

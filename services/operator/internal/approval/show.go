@@ -88,8 +88,8 @@ type Card struct {
 	Agent string
 	// Preview is the executor's answer; nil when it could not be had, and Problem says why.
 	Preview *executorv1.PreviewCallResponse
-	// Simulated is the executor's simulation of a switch of modes; nil for anything else. It counts only if its plan is the one
-	// that was asked for.
+	// Simulated is the executor's simulation of a switch of modes; nil for anything else. It counts only if its plan, or that of one
+	// of its alternatives, is the one that was asked for.
 	Simulated *executorv1.SimulateModeResponse
 	Problem   string
 }
@@ -187,15 +187,29 @@ func (c Card) Lines(now time.Time) []string {
 // that was asked for.
 func (c Card) gpuLines() []string {
 	call := Call{Arguments: c.Operation.GetArguments()}
-	if c.Simulated == nil || call.planDigest() == "" || call.planDigest() != c.Simulated.GetPlanDigest() {
-		return nil
-	}
+	gpus := c.forecasts(call.planDigest())
 	var lines []string
-	for _, g := range c.Simulated.GetGpus() {
+	for _, g := range gpus {
 		lines = append(lines, fmt.Sprintf("GPU%d %s→%s of %s GB (%s)", g.GetIndex(), gigabytes(g.GetNowMib()), gigabytes(g.GetAfterMib()),
 			gigabytes(g.GetTotalMib()), clean.Visible(g.GetSource())))
 	}
 	return lines
+}
+
+// forecasts are the GPUs' after the plan with that digest: the simulated one's or an alternative's.
+func (c Card) forecasts(digest string) []*executorv1.GpuForecast {
+	if digest == "" {
+		return nil
+	}
+	if c.Simulated.GetPlanDigest() == digest {
+		return c.Simulated.GetGpus()
+	}
+	for _, alternative := range c.Simulated.GetAlternatives() {
+		if alternative.GetPlanDigest() == digest {
+			return alternative.GetGpus()
+		}
+	}
+	return nil
 }
 
 // gigabytes writes MiB as GPUs are sold: 24576 is "24.0".

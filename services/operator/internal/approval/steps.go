@@ -42,8 +42,10 @@ func (c Call) Steps(preview *executorv1.PreviewCallResponse) ([]Step, error) {
 	}
 	var plan struct {
 		Catalogue string `json:"catalogue"`
-		Mode      string `json:"mode"`
-		Steps     []struct {
+		// Keeps are services that an alternative leaves alone; the preview's lines say so.
+		Keeps []string `json:"keeps,omitempty"`
+		Mode  string   `json:"mode"`
+		Steps []struct {
 			Action      string `json:"action"`
 			EntrySHA256 string `json:"entry_sha256"`
 			Service     string `json:"service"`

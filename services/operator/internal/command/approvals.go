@@ -150,7 +150,9 @@ func (s *session) simulated(ctx context.Context, call approval.Call) *executorv1
 	if !ok {
 		return nil
 	}
-	simulated, err := s.Executor.Tools.SimulateMode(ctx, &executorv1.SimulateModeRequest{ModeId: asked.ModeId, MarginMibOverride: asked.MarginMibOverride})
+	simulated, err := s.Executor.Tools.SimulateMode(ctx, &executorv1.SimulateModeRequest{
+		ModeId: asked.ModeId, MarginMibOverride: asked.MarginMibOverride, Alternatives: new(uint32(mostAlternatives)),
+	})
 	if err != nil {
 		return nil
 	}

@@ -21,6 +21,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/bring"
 	"durward.internal/services/operator/internal/draft"
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/install"
@@ -56,7 +57,7 @@ keeps the last good one while there is a mistake in it.`,
 		"the catalogue's file or folder (default: what config/executor.yaml names)")
 	cmd.PersistentFlags().BoolVar(&place.development, "development", false,
 		"accept services without run_as (default: as this installation was made)")
-	cmd.AddCommand(a.catalogCheckCommand(&place), a.catalogShowCommand(&place), a.catalogAddCommand(&place))
+	cmd.AddCommand(a.catalogCheckCommand(&place), a.catalogShowCommand(&place), a.catalogAddCommand(&place), a.catalogImportCommand(&place))
 	return cmd
 }
 
@@ -70,6 +71,9 @@ type executorFile struct {
 	Docker struct {
 		Socket string `yaml:"socket"`
 	} `yaml:"docker"`
+	GPU struct {
+		LlamaFitParams string `yaml:"llama_fit_params"`
+	} `yaml:"gpu"`
 }
 
 // installedExecutor is the executor's configuration where durward install laid it out: anybody may read it.
@@ -467,14 +471,26 @@ comments. With a folder, --to names the file in it; otherwise it is the last fil
 
 func (a *app) catalogAddCommand(place *catalogPlace) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "add",
-		Short: "Add a service, mode, model or GPU; comments stay, and you are asked",
-		Long:  "Adds an entry to the catalogue.\n" + addLong,
-		Example: `  durward catalog add service --from coder.yaml
+		Use:   "add [FILE.gguf|FOLDER]",
+		Short: "Add a service, mode, model or GPU, or what a local model needs; comments stay, and you are asked",
+		Long:  "Adds an entry to the catalogue, or for a local model two.\n" + fromModelLong + "\n" + addLong,
+		Example: `  durward catalog add /srv/models/Qwen3-8B-Q4_K_M.gguf --context 16384
+  durward catalog add /srv/models/Qwen3-32B --gpus 0,1 --run-as ai
+  durward catalog add service --from coder.yaml
   durward catalog add model Qwen/Qwen3-32B --source hf:Qwen/Qwen3-32B
   durward catalog add mode coding coder demo-embed`,
+		Annotations: map[string]string{takesFiles: ""},
+		Args:        cobra.MaximumNArgs(1),
 	}
 	add := &addition{place: place}
+	m := &fromModel{add: add}
+	m.flags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		return a.addFromModel(cmd, m, args[0])
+	}
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&add.from, "from", "", `read the whole entry, YAML or JSON, from a file, or "-"`)
 	flags.StringVar(&add.to, "to", "", "the file of a catalogue folder that gets it; made if it is missing")
@@ -720,21 +736,33 @@ func (a *app) addModeCommand(add *addition) *cobra.Command {
 func (a *app) addModelCommand(add *addition) *cobra.Command {
 	var served, file, source string
 	cmd := &cobra.Command{
-		Use:     "model ID",
-		Short:   "Add a model that services serve",
-		Long:    "Adds a model to the catalogue.",
-		Example: "  durward catalog add model Qwen/Qwen3-32B --served-name qwen3 --source hf:Qwen/Qwen3-32B",
-		Args:    cobra.MaximumNArgs(1),
+		Use:   "model [ID]",
+		Short: "Add a model that services serve",
+		Long: `Adds a model to the catalogue. With --file its card, by which its memory is estimated, is read from there and becomes part of the
+entry; the id may then be left out. A service for it comes along with: durward catalog add FILE`,
+		Example: "  durward catalog add model Qwen/Qwen3-32B --served-name qwen3 --source hf:Qwen/Qwen3-32B\n" +
+			"  durward catalog add model --file /srv/models/Qwen3-8B-Q4_K_M.gguf",
+		Args: cobra.MaximumNArgs(1),
 	}
 	cmd = a.adder(add, draft.Models, cmd, func(cmd *cobra.Command, args []string) (draft.Entry, error) {
-		if len(args) != 1 {
+		id := ""
+		switch {
+		case len(args) == 1:
+			id = args[0]
+		case file != "":
+			id = bring.ModelID(modelNamed(file).id)
+		}
+		if id == "" {
 			return draft.Entry{}, usage("Usage: "+cmd.UseLine(), "name the model")
 		}
 		f := fields{cmd: cmd}
-		f.put("id", args[0])
+		f.put("id", id)
 		f.flag("served-name", "served_name", served)
 		f.flag("file", "file", file)
 		f.flag("source", "source", source)
+		if file != "" {
+			a.withCard(cmd.Context(), &fromModel{add: add}, cmd, file, &f)
+		}
 		return f.entry()
 	})
 	cmd.Flags().StringVar(&served, "served-name", "", "the name to use in requests (default: its id)")

@@ -46,6 +46,8 @@ type world struct {
 	// entries are what it shows of the plan's steps.
 	entries  []*callv1.Subject
 	simulate *executorv1.SimulateModeResponse
+	// asked are the simulations that were asked for.
+	asked    []*executorv1.SimulateModeRequest
 	switched *executorv1.SwitchModeResponse
 	current  string
 	steps    []*executorv1.WatchProgressResponse
@@ -295,6 +297,7 @@ func (f fakeTools) ModelInfo(_ context.Context, r *executorv1.ModelInfoRequest) 
 func (f fakeTools) SimulateMode(_ context.Context, r *executorv1.SimulateModeRequest) (*executorv1.SimulateModeResponse, error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
+	f.w.asked = append(f.w.asked, r)
 	if r.GetModeId() != f.w.simulate.GetModeId() {
 		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "no mode has this id", fault.WithField("mode_id"), fault.WithSuggestions("coding"))
 	}
@@ -500,8 +503,8 @@ func TestReads(t *testing.T) {
 		{args: []string{"mode", "ls"}, want: []string{"chatting", "coding", "all run"}, keys: []string{"modes", "current"}},
 		{args: []string{"mode", "show", "chatting"}, want: []string{"drifted: chat", "durward switch chatting", "failed"}, keys: []string{"drifted"}},
 		{args: []string{"simulate", "coding"}, keys: []string{"plan_digest", "steps"},
-			want: []string{"plan " + w.digest()[:12], "stop", "coder", "about 1:35", "now  ", "after", "4.5 GiB free",
-				"durward switch coding --plan " + w.digest()[:12]}},
+			want: []string{"FITS after stopping chat\n", "stop chat (~3 s) · start coder (~1:35)\n", "0      6.0   19.5    4.5   24.0  measured",
+				"Apply: durward switch coding --plan " + w.digest()[:12]}},
 		{args: []string{"gpu"}, keys: []string{"gpus", "source"}, want: []string{
 			"GPU 0  NVIDIA X  nvml  12 % busy  driver error 79 (XID)", "█", "▓", "░", "·", "▒",
 			"6.0 GiB by services, 2.0 GiB more claimed, 3.0 GiB foreign, 14.5 GiB free, 512 MiB the driver's of 24.0 GiB",
@@ -886,7 +889,7 @@ func TestCompletion(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []struct{ args, want string }{
 		{"start", "chat"}, {"service sleep", "coder"}, {"logs", "chat"}, {"switch", "coding"}, {"mode show", "chatting"},
-		{"simulate", "coding"}, {"model show", "durward/demo-1b"}, {"service install", "chat"},
+		{"simulate", "coding"}, {"simulate coding --start", "coder"}, {"simulate --context", "chat="}, {"model show", "durward/demo-1b"}, {"service install", "chat"},
 	} {
 		got := w.run(append(append([]string{"__complete"}, strings.Fields(c.args)...), "")...)
 		if got.code != exitOK || !strings.Contains(got.out, c.want) {

@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"errors"
-	"fmt"
 	"regexp"
 	"strings"
 	"time"
@@ -12,8 +11,6 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/approval"
-	"durward.internal/services/operator/internal/bars"
-	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 )
 
@@ -115,97 +112,6 @@ func (a *app) modeShowCommand() *cobra.Command {
 	}
 }
 
-func (a *app) simulateCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "simulate MODE",
-		Short: "What a switch would do, and whether it fits; changes nothing",
-		Long: `Shows what switching to a mode would put to sleep, stop, wake and start, in order, how long each step took on
-this host before, and each GPU's memory now and afterwards, from what is declared and measured. It changes
-nothing.
-
-The plan's number stands for exactly these steps with exactly these catalogue entries. Give it to
-"durward switch --plan", and a host that has changed meanwhile refuses.
-
-Exit code 1 when the mode does not fit or cannot be switched to.`,
-		Example:           "  durward simulate coding\n  durward simulate coding --json | jq -r .plan_digest",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.completeModes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, s, err := a.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.close()
-			plan, err := s.Executor.Tools.SimulateMode(ctx, &executorv1.SimulateModeRequest{ModeId: &args[0]})
-			if err != nil {
-				return err
-			}
-			if a.json {
-				if err := a.out.Message(plan); err != nil {
-					return err
-				}
-			} else {
-				a.printPlan(a.out, plan)
-			}
-			if err := feasible(plan); err != nil {
-				return err
-			}
-			if !a.json {
-				next := "durward switch " + clean.Line(plan.GetModeId(), 64) + " --plan " + approval.ShortPlan(plan.GetPlanDigest())
-				a.out.Printf("%s\n", a.out.Dim(next))
-			}
-			return nil
-		},
-	}
-}
-
-// feasible says why a plan cannot be carried out, if it cannot.
-func feasible(plan *executorv1.SimulateModeResponse) error {
-	if plan.GetFits() && plan.GetPlanDigest() != "" {
-		return nil
-	}
-	reason := clean.Line(plan.GetReason(), 500)
-	if reason == "" {
-		reason = "it does not fit in GPU memory"
-	}
-	return failed("See what holds memory: durward gpu", "%s cannot be switched to: %s", clean.Line(plan.GetModeId(), 64), reason)
-}
-
-// printPlan lays a plan out: its steps, and each GPU before and after.
-func (a *app) printPlan(out *output.Printer, plan *executorv1.SimulateModeResponse) {
-	out.Printf("%s", out.Bold(clean.Line(plan.GetModeId(), 64)))
-	if plan.GetPlanDigest() != "" {
-		out.Printf("  plan %s", approval.ShortPlan(plan.GetPlanDigest()))
-	}
-	out.Printf("\n")
-	if len(plan.GetSteps()) == 0 && plan.GetFits() {
-		out.Printf("  nothing to do: exactly this runs\n")
-	}
-	var rows [][]string
-	for i, step := range plan.GetSteps() {
-		expected := ""
-		if step.GetExpectedS() > 0 {
-			expected = out.Dim("about " + seconds(time.Duration(step.GetExpectedS())*time.Second))
-		}
-		number := fmt.Sprintf("  %2d", i+1)
-		rows = append(rows, []string{number, actionWord(step.GetAction()), clean.Line(step.GetServiceId(), 64), expected})
-	}
-	if len(rows) > 0 {
-		out.Table([]string{"   #", "ACTION", "SERVICE", "BEFORE, IT TOOK"}, rows)
-	}
-	width := min(a.width(out), barWidth)
-	for _, g := range plan.GetGpus() {
-		out.Printf("GPU %d  %s\n", g.GetIndex(), out.Dim(bars.Size(g.GetTotalMib())+", "+clean.Line(g.GetSource(), 32)))
-		for _, after := range []bool{false, true} {
-			name, sizes := "now  ", bars.Forecast(g, after)
-			if after {
-				name = "after"
-			}
-			out.Printf("  %s %s  %s free\n", name, bars.Draw(sizes, width, barPaint(out)), bars.Size(sizes[bars.Free]))
-		}
-	}
-}
-
 func actionWord(action executorv1.PlanAction) string {
 	return strings.ToLower(strings.TrimPrefix(action.String(), "PLAN_ACTION_"))
 }
@@ -221,7 +127,8 @@ sleep or stop, with their requests in flight; those of the mode start one after 
 memory is measured to be free. If a step fails, the services from before are brought back, and you are told
 which service failed, why, and the last lines of its log.
 
-With --plan the switch is done only if the plan is still the one that "durward simulate" showed.
+With --plan the switch is done only if the plan is still the one that "durward simulate" showed: its own, or the one of
+an alternative, which then keeps or puts to sleep what it says.
 Switching to the current mode again starts what has died since.
 ` + signedRoad,
 		Example:           "  durward switch coding\n  durward switch coding --plan 3f2a91c04d17 --yes",
@@ -240,26 +147,37 @@ Switching to the current mode again starts what has died since.
 			return a.switchMode(ctx, s, args[0], plan, yes)
 		},
 	}
-	cmd.Flags().StringVar(&plan, "plan", "", "the plan's number from durward simulate: refuse if it is another one now")
+	cmd.Flags().StringVar(&plan, "plan", "", "the number of the plan, or of an alternative, from durward simulate: refuse if it is another one now")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
 	return cmd
 }
 
 func (a *app) switchMode(ctx context.Context, s *session, mode, prefix string, yes bool) error {
-	plan, err := s.Executor.Tools.SimulateMode(ctx, &executorv1.SimulateModeRequest{ModeId: &mode})
+	request := &executorv1.SimulateModeRequest{ModeId: &mode}
+	if prefix != "" {
+		request.Alternatives = new(uint32(mostAlternatives))
+	}
+	plan, err := s.Executor.Tools.SimulateMode(ctx, request)
 	if err != nil {
 		return err
 	}
 	out := a.display()
-	if prefix != "" && !strings.HasPrefix(plan.GetPlanDigest(), prefix) {
-		return failed("See what it would do now: durward simulate "+clean.Visible(mode),
-			"the plan is not %s any more: the host or its catalogue has changed; nothing was done", prefix)
-	}
-	a.printPlan(out, plan)
-	if err := feasible(plan); err != nil {
+	digest, chosen, err := choose(plan, prefix)
+	if err != nil {
 		return err
 	}
-	if len(plan.GetSteps()) == 0 {
+	if chosen != nil {
+		a.printAlternative(out, plan.GetModeId(), chosen)
+	} else {
+		a.printSimulation(out, plan, shown{alternatives: prefix == "", number: true})
+		if err := feasible(plan); err != nil {
+			return err
+		}
+		if digest == "" {
+			return failed("See: durward simulate "+clean.Visible(mode), "the executor gave no number for the plan, so it cannot be signed")
+		}
+	}
+	if chosen == nil && len(plan.GetSteps()) == 0 {
 		modes, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
 		if err != nil {
 			return err
@@ -272,7 +190,7 @@ func (a *app) switchMode(ctx context.Context, s *session, mode, prefix string, y
 			return nil
 		}
 	}
-	err = a.act(ctx, s, "switch_mode", map[string]string{"mode_id": mode, "plan_digest": plan.GetPlanDigest()}, yes)
+	err = a.act(ctx, s, "switch_mode", map[string]string{"mode_id": mode, "plan_digest": digest}, yes)
 	if errors.Is(err, approval.ErrArguments) {
 		return usage("See: durward mode ls", "%q is not a mode id", clean.Visible(mode))
 	}

@@ -223,8 +223,10 @@ func (a *app) policyExplainCommand() *cobra.Command {
 		Short: "What would become of a call, and by which rule",
 		Long: `Asks the vault what it would decide on a call that nobody makes, with the rules that it has in force: whether it runs,
 asks you or is denied, the rule that decides, and where that stands. Nothing is asked, counted or carried out.`,
-		Example: "  durward policy explain --as cursor switch_mode mode_id=chat\n  durward policy explain --as cursor stop_service '{\"service_id\":\"demo-chat\"}'",
-		Args:    cobra.MinimumNArgs(1),
+		Example: `  durward policy explain --as cursor switch_mode mode_id=chat
+  durward policy explain --as cursor stop_service '{"service_id":"demo-chat"}'
+  durward policy explain --as cursor simulate_mode start=coder,embed context_overrides=coder=16384`,
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if as == "" {
 				return usage("Say as whom: --as CLIENT", "a decision is about a client")
@@ -357,7 +359,7 @@ func explainArguments(tool contract.Tool, words []string) ([]byte, error) {
 			if !ok {
 				return nil, usage("Write ARGUMENT=VALUE, or one JSON object.", "%q is no argument", clean.Visible(w))
 			}
-			typed, err := argumentValue(tool, name, value)
+			typed, err := argumentValue(tool, name, collection(tool, name, value))
 			if err != nil {
 				return nil, err
 			}
@@ -369,6 +371,38 @@ func explainArguments(tool contract.Tool, words []string) ([]byte, error) {
 		}
 	}
 	return decodeArguments(tool, raw)
+}
+
+// collection writes words with commas between them as the JSON list that an argument is, and words with values, "chat=8192", as the
+// JSON object. What is JSON already stays as it is, and so does what is neither.
+func collection(tool contract.Tool, name, text string) string {
+	properties, _ := tool.InputSchema["properties"].(map[string]any)
+	property, _ := properties[name].(map[string]any)
+	if strings.HasPrefix(text, "[") || strings.HasPrefix(text, "{") {
+		return text
+	}
+	var value any
+	switch property["type"] {
+	case "array":
+		value = strings.Split(text, ",")
+	case "object":
+		object := map[string]json.RawMessage{}
+		for pair := range strings.SplitSeq(text, ",") {
+			key, of, ok := strings.Cut(pair, "=")
+			if _, twice := object[key]; !ok || twice || !json.Valid([]byte(of)) {
+				return text
+			}
+			object[key] = json.RawMessage(of)
+		}
+		value = object
+	default:
+		return text
+	}
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return text
+	}
+	return string(raw)
 }
 
 // decodeArguments holds arguments to the contract, as edge and sink do.

@@ -244,6 +244,9 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
+// takesFiles annotates a command with subcommands that takes the path of a model in their place.
+const takesFiles = "takes-files"
+
 // checkArguments makes the wrong number of arguments, and unknown subcommands, a usage error of every command.
 func checkArguments(cmd *cobra.Command) {
 	inner := cmd.Args
@@ -251,7 +254,8 @@ func checkArguments(cmd *cobra.Command) {
 		inner = cobra.NoArgs
 	}
 	cmd.Args = func(c *cobra.Command, args []string) error {
-		if c.HasSubCommands() && len(args) > 0 {
+		_, files := c.Annotations[takesFiles]
+		if c.HasSubCommands() && len(args) > 0 && !(files && isModelPath(args[0])) {
 			next := "See: " + c.CommandPath() + " -h"
 			if near := config.Suggest(args[0], names(c)); len(near) > 0 {
 				next = "Did you mean " + strings.Join(near, ", ") + "?"

@@ -1,0 +1,119 @@
+package bring
+
+import (
+	"flag"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/platform/catalogue"
+)
+
+var update = flag.Bool("update", false, "write the golden proposals anew")
+
+// host is how the catalogue is read in tests: no program is looked for, and one user exists.
+func host() catalogue.Options {
+	return catalogue.Options{Development: true, UID: 990, Users: func(name string) (*user.User, error) {
+		if name != "ai" {
+			return nil, user.UnknownUserError(name)
+		}
+		return &user.User{Uid: "1000", Username: "ai"}, nil
+	}}
+}
+
+// present is a catalogue that stands already.
+const present = `version: 1
+gpus:
+  - index: 0
+    uuid: GPU-11111111-2222-3333-4444-555555555555
+  - index: 1
+services:
+  - id: taken
+    driver: systemd
+    unit: taken.service
+    port: 6002
+`
+
+func presentFiles() []catalogue.File {
+	return []catalogue.File{{Name: "present.yaml", Data: []byte(present)}}
+}
+
+func presentCatalogue(t testing.TB) *catalogue.Catalogue {
+	t.Helper()
+	c, err := catalogue.ParseFiles(presentFiles(), host())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", "golden", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (-want +got)\n%s", name, diff)
+	}
+}
+
+var imports = []struct {
+	name, kind string
+	read       func(*Proposal) error
+}{
+	{"llama-swap", "llama-swap", func(p *Proposal) error { return LlamaSwap(p, "testdata/llama-swap/full.yaml", Given{}) }},
+	{"llama-swap-set", "llama-swap", func(p *Proposal) error {
+		return LlamaSwap(p, "testdata/llama-swap/full.yaml", Given{RunAs: "ai", Variables: map[string]string{"MODELS": "/srv/models"}})
+	}},
+	{"llama-swap-matrix", "llama-swap", func(p *Proposal) error { return LlamaSwap(p, "testdata/llama-swap/matrix.yaml", Given{}) }},
+	{"compose", "compose", func(p *Proposal) error { return Compose(p, []string{"testdata/compose/gpu.yaml"}, Given{}) }},
+	{"gpumod", "gpumod", func(p *Proposal) error { return Gpumod(p, "testdata/gpumod", Given{}) }},
+	{"gpumod-set", "gpumod", func(p *Proposal) error {
+		return Gpumod(p, "testdata/gpumod", Given{Variables: map[string]string{"HOME": "/home/ai"}})
+	}},
+}
+
+// TestGolden: every feature of the formats, with a catalogue that is there and without one. The catalogue accepts what comes out,
+// and no secret of the fixtures is in it.
+func TestGolden(t *testing.T) {
+	for _, c := range imports {
+		for _, beside := range []bool{false, true} {
+			name := c.name + ".yaml"
+			var files []catalogue.File
+			var there *catalogue.Catalogue
+			if beside {
+				name, files, there = c.name+"-beside.yaml", presentFiles(), presentCatalogue(t)
+			}
+			t.Run(name, func(t *testing.T) {
+				p := New(c.kind, there, "a fixture")
+				if err := c.read(p); err != nil {
+					t.Fatal(err)
+				}
+				text, err := p.Settle(files, host())
+				if err != nil {
+					t.Fatal(err)
+				}
+				wd, _ := os.Getwd()
+				text = []byte(strings.ReplaceAll(string(text), wd, "/fixture"))
+				golden(t, name, text)
+				if _, err := catalogue.ParseFiles(append(files, catalogue.File{Name: "~", Data: text}), host()); err != nil {
+					t.Errorf("the catalogue refuses it: %v", err)
+				}
+				if strings.Contains(string(text), "not-a-real") || strings.Contains(string(text), "notareal") {
+					t.Errorf("a secret is in it")
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,448 @@
+package bring
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/enginecmd"
+)
+
+// maxComposeFiles bounds how many files one import reads.
+const maxComposeFiles = 32
+
+// Compose reads Compose files, each by itself, and takes the services that ask for GPUs. What single services get wrong is left
+// out by name; an error is for a file as a whole. Source: the Compose Specification (compose-spec/compose-spec).
+func Compose(p *Proposal, files []string, given Given) error {
+	if len(files) > maxComposeFiles {
+		return fmt.Errorf("more than %d files", maxComposeFiles)
+	}
+	b := newBuilder(p, given)
+	modes := map[string]bool{}
+	for _, file := range files {
+		data, err := readFile(file)
+		if err != nil {
+			return err
+		}
+		root, err := decode(filepath.Base(file), data)
+		if err != nil {
+			return err
+		}
+		base, err := filepath.Abs(filepath.Dir(file))
+		if err != nil {
+			return fmt.Errorf("the folder of %s cannot be told", clean.Visible(file))
+		}
+		c := &compose{builder: b, base: base, file: filepath.Base(file), root: root, modeIDs: modes}
+		if err := c.read(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type compose struct {
+	*builder
+	base, file string
+	root       *value
+	modeIDs    map[string]bool
+	// profiles has the ids of services by profile; always are those without one.
+	profiles map[string][]string
+	order    []string
+	always   []string
+}
+
+func (c *compose) read() error {
+	services := c.root.get("services")
+	if services.kind != mapping {
+		return fmt.Errorf("%s has no services: it is no Compose file", clean.Visible(c.file))
+	}
+	for _, key := range c.root.keys {
+		switch {
+		case key == "include":
+			c.LeaveOut("include of "+c.file, "other files are not followed: name them on the command line")
+		case key == "secrets" || key == "configs":
+			c.LeaveOut(key+" of "+c.file, "they are not copied")
+		case !slices.Contains([]string{"services", "version", "name", "volumes", "networks"}, key) && !strings.HasPrefix(key, "x-"):
+			c.LeaveOut(clean.Line(clean.Visible(key), 64)+" of "+c.file, "this key is not known")
+		}
+	}
+	c.profiles = map[string][]string{}
+	here := map[string]string{}
+	for _, name := range services.keys {
+		if id := freeIDOf(name, c.ids); id != "" {
+			here[name] = id
+		}
+	}
+	for _, name := range services.keys {
+		c.service(name, services.get(name), here)
+	}
+	c.modes()
+	return nil
+}
+
+// freeIDOf is FreeID, and the id itself where another file has a service of that name: one of the two is then left out by name.
+func freeIDOf(name string, taken map[string]bool) string {
+	id := ID(name)
+	if id == name {
+		taken[id] = true
+		return id
+	}
+	return FreeID(name, taken)
+}
+
+// text is a value with its variables put in.
+func (c *compose) text(v *value) string { return expand(v.str(), c.given.Variables) }
+
+func (c *compose) texts(v *value) []string {
+	var out []string
+	for _, one := range v.strings() {
+		out = append(out, expand(one, c.given.Variables))
+	}
+	return out
+}
+
+// wants reports whether a service asks for GPUs.
+func wants(v *value) bool {
+	if v.get("gpus").isSet() || v.get("runtime").str() == "nvidia" {
+		return true
+	}
+	for _, d := range v.at("deploy", "resources", "reservations", "devices").list {
+		if isGPU(d) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(devices(v), func(d string) bool {
+		return strings.HasPrefix(d, "nvidia.com/gpu") || strings.HasPrefix(d, "/dev/nvidia")
+	})
+}
+
+func isGPU(d *value) bool {
+	if driver := d.get("driver").str(); driver != "" && driver != "nvidia" && driver != "cdi" {
+		return false
+	}
+	if d.get("driver").str() == "cdi" {
+		return slices.ContainsFunc(d.get("device_ids").strings(), func(id string) bool { return strings.HasPrefix(id, "nvidia.com/gpu") })
+	}
+	return slices.ContainsFunc(d.get("capabilities").strings(), func(one string) bool { return one == "gpu" || one == "nvidia" || one == "compute" })
+}
+
+// devices are a service's devices, in either syntax.
+func devices(v *value) []string {
+	out := v.get("devices").strings()
+	for _, d := range v.get("devices").list {
+		if source := d.get("source").str(); source != "" {
+			out = append(out, source)
+		}
+	}
+	return out
+}
+
+// composeQuiet are a service's keys that are read, or that say nothing about what runs.
+var composeQuiet = strings.Fields("image command environment ports volumes deploy runtime gpus devices profiles depends_on healthcheck restart user shm_size " +
+	"mem_limit cpus pids_limit tmpfs container_name hostname labels logging networks stop_grace_period stop_signal ulimits init tty stdin_open read_only cap_drop " +
+	"annotations platform pull_policy expose ipc pid uts userns_mode network_mode privileged cap_add security_opt attach")
+
+func (c *compose) service(name string, v *value, here map[string]string) {
+	shown := clean.Line(clean.Visible(name), 64)
+	s := &program{what: "service " + shown, from: "From the service " + shown + " of " + c.file + "."}
+	id := here[name]
+	switch {
+	case v.kind != mapping:
+		c.LeaveOut(s.what, "it is no mapping")
+		return
+	case id == "":
+		c.LeaveOut(s.what, "no id can be made of its name")
+		return
+	case v.get("extends").isSet():
+		c.LeaveOut(s.what, "it extends another service, which is not followed")
+		return
+	case !wants(v):
+		c.LeaveOut(s.what, "it asks for no GPU")
+		return
+	}
+	if why := c.refused(v); why != "" {
+		c.LeaveOut(s.what, "%s", why)
+		return
+	}
+	s.note("From the service %s of %s.", shown, c.file)
+	k := container{
+		image: c.text(v.get("image")), user: c.text(v.get("user")), shm: c.text(v.get("shm_size")), memory: c.text(v.get("mem_limit")),
+		cpus: c.text(v.get("cpus")), pids: c.text(v.get("pids_limit")), tmpfs: c.tmpfs(v),
+	}
+	if k.image == "" {
+		c.LeaveOut(s.what, "it has no image; one that is built here is named by its digest once it is built")
+		return
+	}
+	var err error
+	if k.command, err = c.command(v.get("command")); err != nil {
+		c.LeaveOut(s.what, "its command was not understood: %s", err.Error())
+		return
+	}
+	for _, p := range v.get("environment").pairs() {
+		if !SecretKey(p.key) {
+			p.value = expand(p.value, c.given.Variables)
+		}
+		s.environment = append(s.environment, p)
+	}
+	limits := v.at("deploy", "resources", "limits")
+	for _, l := range []struct {
+		to  *string
+		key string
+	}{{&k.memory, "memory"}, {&k.cpus, "cpus"}, {&k.pids, "pids"}} {
+		if *l.to == "" {
+			*l.to = c.text(limits.get(l.key))
+		}
+	}
+	c.gpus(s, &k, v)
+	c.ports(s, &k, v)
+	c.volumes(&k, v)
+	c.needs(s, &k, v, here)
+	c.rest(s, v)
+	if c.container(id, s, k) {
+		c.sort(id, v)
+	}
+}
+
+// refused is why a service's settings make it wider than a container may be, or "".
+func (c *compose) refused(v *value) string {
+	checks := []struct{ key, option string }{
+		{"pid", "pid"}, {"ipc", "ipc"}, {"uts", "uts"}, {"network_mode", "network"}, {"userns_mode", "userns"}, {"cgroup", "cgroupns"}, {"runtime", "runtime"},
+	}
+	for _, one := range checks {
+		if why := widens(one.option, c.text(v.get(one.key))); why != "" && v.get(one.key).isSet() {
+			return why
+		}
+	}
+	switch {
+	case v.get("privileged").isSet() && !v.get("privileged").isFalse():
+		return widens("privileged", "")
+	case v.get("cap_add").isSet() && len(v.get("cap_add").list) > 0:
+		return widens("cap-add", "")
+	case v.get("entrypoint").isSet():
+		return widens("entrypoint", "")
+	}
+	for _, one := range c.texts(v.get("security_opt")) {
+		if why := widens("security-opt", one); why != "" {
+			return why
+		}
+	}
+	for _, key := range []string{"device_cgroup_rules", "volumes_from", "cgroup_parent", "sysctls", "storage_opt", "isolation", "credential_spec"} {
+		if v.get(key).isSet() {
+			return key + " is refused: it widens what the container reaches"
+		}
+	}
+	for _, d := range devices(v) {
+		if d = expand(d, c.given.Variables); !cdiName.MatchString(d) {
+			return widens("device", d)
+		}
+	}
+	return ""
+}
+
+// command is a list of arguments, or a line that is split as Compose splits it.
+func (c *compose) command(v *value) ([]string, error) {
+	if v.kind == sequence {
+		return c.texts(v), nil
+	}
+	return split(c.text(v))
+}
+
+func (c *compose) tmpfs(v *value) []string {
+	var out []string
+	for _, t := range c.texts(v.get("tmpfs")) {
+		target, _, _ := strings.Cut(t, ":")
+		out = append(out, target)
+	}
+	return out
+}
+
+// gpus reads the ways in which a service asks for GPUs.
+func (c *compose) gpus(s *program, k *container, v *value) {
+	request := func(d *value) {
+		ids := c.texts(d.get("device_ids"))
+		count := c.text(d.get("count"))
+		switch {
+		case len(ids) > 0:
+			for _, id := range ids {
+				if cdiName.MatchString(id) {
+					k.cdi = true
+					k.gpus = append(k.gpus, c.cdi(s, id)...)
+				} else {
+					k.gpus = append(k.gpus, c.visible(s, id)...)
+				}
+			}
+		case count == "" || count == "all" || count == "-1":
+			k.gpus = append(k.gpus, c.all(s)...)
+		default:
+			if n, err := strconv.ParseUint(count, 10, 6); err == nil && n > 0 {
+				k.gpus = append(k.gpus, c.some(s, int(n))...)
+			} else {
+				s.note("How many GPUs count: %s asks for is not understood.", clean.Line(clean.Visible(count), 32))
+			}
+		}
+	}
+	for _, d := range v.at("deploy", "resources", "reservations", "devices").list {
+		if isGPU(d) {
+			request(d)
+		}
+	}
+	if g := v.get("gpus"); g.kind == sequence {
+		for _, d := range g.list {
+			request(d)
+		}
+	} else if g.isSet() {
+		request(&value{kind: mapping, fields: map[string]*value{"count": g}})
+	}
+	for _, d := range devices(v) {
+		if d = expand(d, c.given.Variables); cdiName.MatchString(d) {
+			k.cdi = true
+			k.gpus = append(k.gpus, c.cdi(s, d)...)
+		}
+	}
+	if len(k.gpus) == 0 {
+		k.gpus = c.deviceRequest(s, "", c.text(v.get("runtime")))
+	} else {
+		takeVariable(s, "NVIDIA_VISIBLE_DEVICES")
+	}
+	takeVariable(s, "NVIDIA_DRIVER_CAPABILITIES")
+}
+
+func (c *compose) ports(s *program, k *container, v *value) {
+	for _, p := range v.get("ports").list {
+		if p.kind != mapping {
+			one := expand(p.str(), c.given.Variables)
+			if names := missing(one); len(names) > 0 {
+				s.note("A published port was left out: it %s.", unusable(one))
+				continue
+			}
+			host, outside, inside := enginecmd.Published(one)
+			k.published = append(k.published, published{host, outside, inside, one})
+			continue
+		}
+		outside, _ := (&value{kind: text, text: c.text(p.get("published"))}).number()
+		inside, _ := (&value{kind: text, text: c.text(p.get("target"))}).number()
+		shown := c.text(p.get("published")) + ":" + c.text(p.get("target"))
+		if protocol := p.get("protocol").str(); protocol != "" && protocol != "tcp" || inside > 65535 || outside > 65535 {
+			inside = 0
+		}
+		k.published = append(k.published, published{c.text(p.get("host_ip")), outside, inside, shown})
+	}
+}
+
+func (c *compose) volumes(k *container, v *value) {
+	for _, one := range v.get("volumes").list {
+		m := volume(expand(one.str(), c.given.Variables))
+		if one.kind == mapping {
+			m = mount{source: c.text(one.get("source")), target: c.text(one.get("target")), readOnly: one.get("read_only").is()}
+			switch one.get("type").str() {
+			case "tmpfs":
+				k.tmpfs = append(k.tmpfs, m.target)
+				continue
+			case "bind":
+				if m.source != "" && !filepath.IsAbs(m.source) && !strings.HasPrefix(m.source, "~") {
+					m.source = filepath.Join(c.base, m.source)
+				}
+			}
+		}
+		if strings.HasPrefix(m.source, "./") || strings.HasPrefix(m.source, "../") || m.source == "." || m.source == ".." {
+			m.source = filepath.Join(c.base, m.source)
+		}
+		k.mounts = append(k.mounts, m)
+	}
+}
+
+// needs takes over dependencies between services that are GPU services both.
+func (c *compose) needs(s *program, k *container, v *value, here map[string]string) {
+	names := v.get("depends_on").strings()
+	if v.get("depends_on").kind == mapping {
+		names = v.get("depends_on").keys
+	}
+	for _, name := range names {
+		other := c.root.at("services", name)
+		if id := here[name]; id != "" && wants(other) {
+			k.needs = append(k.needs, id)
+		} else {
+			s.note("It depends on %s, which asks for no GPU and is not in the proposal: see that it runs.", clean.Line(clean.Visible(name), 64))
+		}
+	}
+}
+
+var healthURL = regexp.MustCompile(`https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(?::[0-9]{1,5})?(/[A-Za-z0-9._~/\-]{0,127})`)
+
+// rest says what became of a service's other keys.
+func (c *compose) rest(s *program, v *value) {
+	if check := v.get("healthcheck"); check.isSet() {
+		if m := healthURL.FindStringSubmatch(strings.Join(check.get("test").strings(), " ")); m != nil {
+			s.health = m[1]
+		} else if !check.get("disable").is() {
+			s.note("Its healthcheck is a command and was left out: a service is asked over HTTP at health.path.")
+		}
+		if d, err := time.ParseDuration(check.get("start_period").str()); err == nil && d > time.Minute {
+			s.startS = uint32(min(d/time.Second, 3600))
+		}
+	}
+	if d, err := time.ParseDuration(v.get("stop_grace_period").str()); err == nil && d >= time.Second {
+		s.stopS = uint32(min(d/time.Second, 600))
+	}
+	for _, f := range v.get("env_file").strings() {
+		s.note("Variables are in a file too, which is not read: %s", clean.Line(clean.Visible(f), 200))
+	}
+	for _, f := range v.get("env_file").list {
+		if path := f.get("path").str(); path != "" {
+			s.note("Variables are in a file too, which is not read: %s", clean.Line(clean.Visible(path), 200))
+		}
+	}
+	if n, ok := v.at("deploy", "replicas").number(); ok && n != 1 {
+		s.note("It asks for %d replicas; a service is one container.", n)
+	}
+	if how := v.get("restart").str(); how != "" && how != "no" {
+		s.note("restart: %s was left out.", clean.Line(clean.Visible(how), 32))
+		c.Note("What a file says of restarts was left out: a service that ends by itself is started again if its restart.max says so.")
+	}
+	for _, key := range v.keys {
+		switch {
+		case slices.Contains(composeQuiet, key) || key == "env_file" || strings.HasPrefix(key, "x-"):
+		case key == "secrets" || key == "configs":
+			s.note("%s was left out: what is in them is not copied.", key)
+		default:
+			s.note("%s was left out.", clean.Line(clean.Visible(key), 64))
+		}
+	}
+}
+
+// sort notes in which profiles a service is.
+func (c *compose) sort(id string, v *value) {
+	names := c.texts(v.get("profiles"))
+	if len(names) == 0 {
+		c.always = append(c.always, id)
+	}
+	for _, name := range names {
+		if _, known := c.profiles[name]; !known {
+			c.order = append(c.order, name)
+		}
+		c.profiles[name] = append(c.profiles[name], id)
+	}
+}
+
+// modes makes a mode of each profile, with the services that are in none: Compose starts those with every profile.
+func (c *compose) modes() {
+	if len(c.always) > 0 {
+		name := c.text(c.root.get("name"))
+		if ID(name) == "" {
+			name = filepath.Base(c.base)
+		}
+		if id := FreeID(name, c.modeIDs); id != "" {
+			c.Candidate(id, nil, c.always, "The services of "+c.file+" that are in no profile: docker compose up starts them.")
+		}
+	}
+	for _, name := range c.order {
+		if id := FreeID(name, c.modeIDs); id != "" {
+			c.Mode(id, nil, append(slices.Clone(c.always), c.profiles[name]...), "The profile "+clean.Line(clean.Visible(name), 64)+" of "+c.file+".")
+		}
+	}
+}

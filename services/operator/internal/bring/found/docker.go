@@ -1,0 +1,366 @@
+package found
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/enginecmd"
+)
+
+// LabelService is the label with the id of the service that a container is; LabelMade marks those that the executor made.
+const (
+	LabelService = "durward.service"
+	LabelMade    = "durward.made"
+)
+
+// Docker asks a Docker Engine what its containers are.
+type Docker struct {
+	// Socket is the daemon's, an absolute path.
+	Socket string
+	// Proc is where the kernel tells of processes; "": /proc.
+	Proc string
+	// Holders are the programs that hold memory of GPUs.
+	Holders []Holder
+	// Prober asks what listens; nil: nobody is asked.
+	Prober *Prober
+}
+
+// Container is a container that serves a model, or seems to.
+type Container struct {
+	Server
+	// Service is what its label says, "" where it has none: such a container cannot be adopted, since no label can be added to it.
+	Service string
+	// Image is NAME@sha256:DIGEST where the daemon knows a digest, else NAME:TAG.
+	Image  string
+	Digest bool
+	// Arguments replace the image's command, if they are not the image's own.
+	Arguments []string
+	// User is what it runs as, as it was given; Inside is the port in the container.
+	User   string
+	Inside uint32
+	Mounts []Bind
+	// Pairs are the variables that were set beside the image's own: for whoever judges each; they may hold secrets.
+	Pairs  []string
+	ShmMiB uint32
+	// AllGPUs: it asks for every GPU, or for a number of them. Asked are UUIDs or indexes that it asks for.
+	AllGPUs bool
+	Asked   []string
+	// Unsafe is what no container that the executor makes would have.
+	Unsafe []string
+}
+
+// Bind is a folder of the host in a container.
+type Bind struct {
+	Source, Target string
+	Writable       bool
+}
+
+const (
+	dockerTimeout = 5 * time.Second
+	maxDocker     = 4 << 20
+	maxContainers = 1024
+)
+
+var containerID = regexp.MustCompile(`\A[0-9a-f]{12,64}\z`)
+
+// daemon speaks to one.
+type daemon struct{ client *http.Client }
+
+func newDaemon(socket string) (*daemon, error) {
+	if !filepath.IsAbs(socket) || filepath.Clean(socket) != socket {
+		return nil, errors.New("the socket must be an absolute path in its shortest form")
+	}
+	dialer := &net.Dialer{Timeout: dockerTimeout}
+	return &daemon{&http.Client{
+		Timeout: dockerTimeout,
+		Transport: &http.Transport{
+			Proxy: nil, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dialer.DialContext(ctx, "unix", socket)
+			},
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// get asks for one resource. No other verb is ever sent: whoever may send them is root.
+func (d *daemon) get(ctx context.Context, path string, into any) error {
+	// Without a version in its path, the daemon answers in its own; what is read here has been the same since 2015.
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker"+path, nil)
+	if err != nil {
+		return fmt.Errorf("docker: %w", err)
+	}
+	response, err := d.client.Do(request)
+	if err != nil {
+		return fmt.Errorf("docker does not answer: %w", err)
+	}
+	defer response.Body.Close()
+	raw, err := readAll(response.Body, maxDocker)
+	if err != nil {
+		return fmt.Errorf("docker: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("docker answers %d", response.StatusCode)
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		return errors.New("docker writes what is not understood")
+	}
+	return nil
+}
+
+// inspection is what matters of a container, as the daemon describes it.
+type inspection struct {
+	Name  string
+	Image string
+	Path  string
+	Args  []string
+	State struct {
+		Running bool
+		Pid     int
+	}
+	AppArmorProfile string
+	Config          map[string]json.RawMessage
+	HostConfig      map[string]json.RawMessage
+	Mounts          []mountPoint
+	NetworkSettings struct {
+		Ports    map[string][]binding
+		Networks map[string]*struct {
+			Links      []string
+			DriverOpts map[string]string
+		}
+	}
+}
+
+type mountPoint struct {
+	Type, Source, Destination, Propagation string
+	RW                                     bool
+}
+
+type binding struct{ HostIP, HostPort string }
+
+// image is what matters of an image.
+type image struct {
+	RepoDigests []string
+	Config      struct {
+		Env, Cmd, Entrypoint []string
+		User                 string
+	}
+}
+
+// Containers finds those that ask for GPUs, run an engine that is known, or have the label of a service, in the order of their names.
+// rules are what the executor lets an adopted container be.
+func (d Docker) Containers(ctx context.Context, rules Rules) ([]Container, []Passed, error) {
+	at, err := newDaemon(d.Socket)
+	if err != nil {
+		return nil, nil, err
+	}
+	var list []struct {
+		ID string `json:"Id"`
+	}
+	if err := at.get(ctx, "/containers/json?all=1", &list); err != nil {
+		return nil, nil, err
+	}
+	if len(list) > maxContainers {
+		return nil, nil, fmt.Errorf("docker has more than %d containers", maxContainers)
+	}
+	proc := d.Proc
+	if proc == "" {
+		proc = "/proc"
+	}
+	running := readProcesses(proc)
+	var out []Container
+	var passed []Passed
+	for _, entry := range list {
+		if !containerID.MatchString(entry.ID) {
+			return nil, nil, errors.New("docker writes what is not understood")
+		}
+		var seen inspection
+		if err := at.get(ctx, "/containers/"+entry.ID+"/json", &seen); err != nil {
+			passed = append(passed, Passed{entry.ID[:12], "the daemon did not say what it is"})
+			continue
+		}
+		var base image
+		if imageID.MatchString(seen.Image) {
+			// An image that was removed since is not there to be read, and the container then cannot be made anew.
+			_ = at.get(ctx, "/images/"+seen.Image+"/json", &base)
+		}
+		c, ours := d.container(ctx, seen, base, entry.ID, running)
+		switch {
+		case ours && isMade(seen):
+			passed = append(passed, Passed{c.Name, "the executor made it"})
+		case ours:
+			c.Refused, c.Unsafe = rules.check(seen, base, c), seen.unsafe(base)
+			out = append(out, c)
+		}
+	}
+	slices.SortFunc(out, func(a, b Container) int { return strings.Compare(a.Subject, b.Subject) })
+	slices.SortFunc(passed, func(a, b Passed) int { return strings.Compare(a.Name, b.Name) })
+	return out, passed, nil
+}
+
+var imageID = regexp.MustCompile(`\Asha256:[0-9a-f]{64}\z`)
+
+// part decodes one field of a container's configuration; what is missing or of another shape is left at zero.
+func part[T any](fields map[string]json.RawMessage, key string) T {
+	var v T
+	if raw, ok := fields[key]; ok {
+		_ = json.Unmarshal(raw, &v) //nolint:errcheck // the rules refuse a field that is not what it should be
+	}
+	return v
+}
+
+func isMade(c inspection) bool {
+	labels := part[map[string]string](c.Config, "Labels")
+	return labels[LabelMade] == "true" && labels[LabelService] != ""
+}
+
+// engineImages are parts of the names of images that serve models, for those whose command line says nothing.
+var engineImages = []string{
+	"/vllm-openai", "llama.cpp", "ollama/ollama", "sglang", "text-generation-inference", "text-embeddings-inference", "tensorrt", "tritonserver",
+	"infinity", "localai", "tabbyapi", "koboldcpp", "lmdeploy", "aphrodite",
+}
+
+// container makes of an inspection what the proposal needs, and reports whether it serves a model or is to be adopted.
+func (d Docker) container(ctx context.Context, seen inspection, base image, id string, running processes) (Container, bool) {
+	name := strings.TrimPrefix(seen.Name, "/")
+	c := Container{Server: Server{Name: clean.Line(name, 128), Subject: name, Running: seen.State.Running}}
+	c.Service = part[map[string]string](seen.Config, "Labels")[LabelService]
+	c.User = part[string](seen.Config, "User")
+	pairs := part[[]string](seen.Config, "Env")
+	for _, pair := range pairs {
+		if !slices.Contains(base.Config.Env, pair) {
+			c.Pairs = append(c.Pairs, pair)
+		}
+	}
+	c.Environment, c.Withheld = environment(c.Pairs)
+	argv := append([]string{seen.Path}, seen.Args...)
+	values, _ := environment(pairs)
+	c.Command, c.Recognised = enginecmd.Read(argv, values)
+	if command := part[[]string](seen.Config, "Cmd"); !slices.Equal(command, base.Config.Cmd) {
+		c.Arguments = command
+	}
+	c.Image, c.Digest = imageName(part[string](seen.Config, "Image"), base.RepoDigests)
+	c.asks(seen, pairs)
+	c.ports(seen)
+	for _, m := range seen.Mounts {
+		if m.Type == "bind" {
+			c.Mounts = append(c.Mounts, Bind{m.Source, m.Destination, m.RW})
+		}
+	}
+	slices.SortFunc(c.Mounts, func(a, b Bind) int { return strings.Compare(a.Target, b.Target) })
+	if shm := part[int64](seen.HostConfig, "ShmSize"); shm > 64<<20 && shm < 1<<40 { // 64 MiB is the daemon's default
+		c.ShmMiB = uint32(shm >> 20)
+	}
+	var pids []int
+	for pid, group := range running.group {
+		if strings.Contains(group, id) {
+			pids = append(pids, pid)
+		}
+	}
+	c.hold(d.Holders, pids)
+	known := c.Recognised || slices.ContainsFunc(engineImages, func(part string) bool { return strings.Contains(c.Image, part) })
+	if !known && c.Service == "" && !c.AllGPUs && len(c.Asked) == 0 && len(c.GPUs) == 0 {
+		return c, false
+	}
+	if c.Running && d.Prober != nil {
+		c.Answer = d.Prober.Ask(ctx, c.Port)
+	}
+	return c, true
+}
+
+// deviceRequest is how GPUs are asked for.
+type deviceRequest struct {
+	Driver       string
+	Count        int
+	DeviceIDs    []string
+	Capabilities [][]string
+	Options      map[string]string
+}
+
+const cdiPrefix = "nvidia.com/gpu="
+
+// asks notes which GPUs the container asks for.
+func (c *Container) asks(seen inspection, pairs []string) {
+	add := func(id string) {
+		if id = strings.TrimPrefix(id, cdiPrefix); id == "all" {
+			c.AllGPUs = true
+		} else if id != "" && id != "none" && id != "void" && !slices.Contains(c.Asked, id) {
+			c.Asked = append(c.Asked, id)
+		}
+	}
+	for _, r := range part[[]deviceRequest](seen.HostConfig, "DeviceRequests") {
+		gpu := r.Driver == "nvidia" || slices.ContainsFunc(r.DeviceIDs, func(id string) bool { return strings.HasPrefix(id, cdiPrefix) }) ||
+			slices.ContainsFunc(r.Capabilities, func(all []string) bool { return slices.Contains(all, "gpu") })
+		if !gpu {
+			continue
+		}
+		c.AllGPUs = c.AllGPUs || r.Count != 0
+		for _, id := range r.DeviceIDs {
+			add(id)
+		}
+	}
+	// NVIDIA's runtime believes the environment, the image's own too.
+	if part[string](seen.HostConfig, "Runtime") == "nvidia" {
+		for _, pair := range pairs {
+			if value, ok := strings.CutPrefix(pair, "NVIDIA_VISIBLE_DEVICES="); ok {
+				for id := range strings.SplitSeq(value, ",") {
+					add(strings.TrimSpace(id))
+				}
+			}
+		}
+	}
+}
+
+// ports finds the one port that is published, or of several the engine's own.
+func (c *Container) ports(seen inspection) {
+	inside := portOf(c.Command, c.Recognised)
+	best := ""
+	published := part[map[string][]binding](seen.HostConfig, "PortBindings")
+	for key, bindings := range published {
+		number, proto, _ := strings.Cut(key, "/")
+		if proto != "tcp" || len(bindings) == 0 {
+			continue
+		}
+		if best == "" || number == strconv.FormatUint(uint64(inside), 10) || best != strconv.FormatUint(uint64(inside), 10) && number < best {
+			best = number
+			c.Port = portNumber(bindings[0].HostPort)
+		}
+	}
+	c.Inside = portNumber(best)
+}
+
+func portNumber(s string) uint32 {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil {
+		return 0
+	}
+	return uint32(n)
+}
+
+// imageName is the image by its digest, if the daemon knows one for the name that the container was made with.
+func imageName(name string, digests []string) (string, bool) {
+	if strings.Contains(name, "@sha256:") {
+		return name, true
+	}
+	repository := name
+	if slash, colon := strings.LastIndex(name, "/"), strings.LastIndex(name, ":"); colon > slash {
+		repository = name[:colon]
+	}
+	for _, d := range digests {
+		if digested, _, ok := strings.Cut(d, "@"); ok && (digested == repository || strings.TrimPrefix(digested, "docker.io/") == repository) {
+			return d, true
+		}
+	}
+	return name, false
+}

@@ -1,0 +1,141 @@
+// Package found looks at what a host runs already: units of systemd and containers of Docker that serve models, the GPUs that
+// they hold memory of, and what they answer about themselves.
+//
+// It runs as the operator and reads only: busctl with fixed questions, HTTP GET over Docker's socket, nvidia-smi's two lists, files of
+// /proc, and HTTP GET on 127.0.0.1 at a service's own port. It starts, stops and changes nothing. Everything that it reads was
+// written by others: names are cleaned before they are shown, values of the environment are kept for a few keys alone, and an answer is
+// bounded in time and size. What it finds is a proposal for a human; the executor checks each entry again when it is used.
+//
+// The operator's program may link neither a D-Bus library nor Docker's client (only the executor touches the host), and it needs
+// neither: busctl and a GET say the same as JSON.
+package found
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"durward.internal/services/platform/enginecmd"
+)
+
+// Server is a unit or a container that serves a model, or seems to.
+type Server struct {
+	// Name is the unit's, or the container's without its slash: cleaned, for people. Subject is the same as it stands there.
+	Name, Subject string
+	Running       bool
+	// Command is what its command line says; Recognised: it is an engine's that is known.
+	Command    enginecmd.Command
+	Recognised bool
+	// Environment holds the values of the few keys that are safe to show; Withheld are the names of all others.
+	Environment map[string]string
+	Withheld    []string
+	// GPUs are UUIDs of those on which it holds memory now, and MiB how much in all; 0 where the driver does not say.
+	GPUs []string
+	MiB  uint32
+	// Port is where it listens on this host; 0: not known.
+	Port uint32
+	// Answer is what it said of itself, if it was asked.
+	Answer Answer
+	// Refused are the reasons for which the executor would not run it, Remarks what is worth knowing besides.
+	Refused, Remarks []string
+}
+
+// shown are the keys of an environment whose values are no secrets and say how an engine runs.
+var shown = []string{
+	"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "NVIDIA_VISIBLE_DEVICES", "OLLAMA_CONTEXT_LENGTH", "OLLAMA_FLASH_ATTENTION",
+	"OLLAMA_HOST", "OLLAMA_KEEP_ALIVE", "OLLAMA_KV_CACHE_TYPE", "OLLAMA_MAX_LOADED_MODELS", "OLLAMA_NUM_PARALLEL", "VLLM_SERVER_DEV_MODE",
+	"VLLM_USE_V1",
+	"LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_FLASH_ATTN", "LLAMA_ARG_HOST", "LLAMA_ARG_MODEL", "LLAMA_ARG_N_GPU_LAYERS", "LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_PORT",
+}
+
+// environment splits KEY=VALUE pairs into what may be shown and the names of what may not.
+func environment(pairs []string) (values map[string]string, withheld []string) {
+	values = map[string]string{}
+	for _, pair := range pairs {
+		key, value, _ := strings.Cut(pair, "=")
+		if slices.Contains(shown, key) && len(value) <= 256 && !strings.Contains(value, "://") {
+			values[key] = value
+		} else if key != "" && !slices.Contains(withheld, key) {
+			withheld = append(withheld, key)
+		}
+	}
+	slices.Sort(withheld)
+	return values, withheld
+}
+
+// Runner runs a program by its absolute path and returns what it writes to its standard output.
+type Runner func(ctx context.Context, program string, args ...string) ([]byte, error)
+
+const (
+	runTimeout = 5 * time.Second
+	maxOutput  = 4 << 20
+)
+
+// errOutput means that a program wrote more than it has to say.
+var errOutput = errors.New("it writes more than it should")
+
+// Run is the Runner of a host: a bounded time, a bounded output, an environment that is empty but for what such programs need.
+func Run(ctx context.Context, program string, args ...string) ([]byte, error) {
+	if !filepath.IsAbs(program) {
+		return nil, fmt.Errorf("%s: not an absolute path", program)
+	}
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // programs of the system by their paths, with arguments of ours
+	// With the last of them busctl finds the user's own manager.
+	cmd.Env = []string{"LANG=C", "LC_ALL=C", "PATH=/usr/bin:/bin", "XDG_RUNTIME_DIR=/run/user/" + strconv.Itoa(os.Getuid())}
+	cmd.Dir = "/"
+	cmd.WaitDelay = time.Second
+	out := &bounded{most: maxOutput}
+	cmd.Stdout = out
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Base(program), err)
+	}
+	return out.text, nil
+}
+
+// bounded refuses more than most bytes.
+type bounded struct {
+	text []byte
+	most int
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if len(b.text)+len(p) > b.most {
+		return 0, errOutput
+	}
+	b.text = append(b.text, p...)
+	return len(p), nil
+}
+
+// program finds one of the system's programs.
+func program(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%s is not on this host", name)
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	return path, nil
+}
+
+// readAll reads at most so many bytes, and fails where there are more.
+func readAll(r io.Reader, most int64) ([]byte, error) {
+	raw, err := io.ReadAll(io.LimitReader(r, most+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(raw)) > most {
+		return nil, errOutput
+	}
+	return raw, nil
+}

@@ -1,0 +1,401 @@
+package found
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"durward.internal/services/operator/internal/bring"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/enginecmd"
+)
+
+// startTimeoutS is what an engine is given to load its model; a minute, the catalogue's default, is too short for most.
+const startTimeoutS = 900
+
+// Host is what is known of the host beside the servers.
+type Host struct {
+	Present *bring.Present // nil: there is no catalogue yet
+	GPUs    []GPU
+	// ContainerUser is whom containers run as that run as root now, UID or UID:GID; "": 1000:1000.
+	ContainerUser string
+}
+
+// Units puts what runs as units into the proposal.
+func (h Host) Units(p *bring.Proposal, servers []Server, passed []Passed) {
+	taken := h.taken()
+	for _, one := range passed {
+		p.LeaveOut("unit "+one.Name, "%s", one.Why)
+	}
+	for i := range servers {
+		s := &servers[i]
+		what := "unit " + s.Name
+		if id, known := h.service(func(in *catalogue.Service) bool { return in.Unit == s.Subject }); known {
+			p.LeaveOut(what, "it is the catalogue's service %s already", id)
+			continue
+		}
+		if strings.HasPrefix(s.Subject, "durward-") {
+			p.LeaveOut(what, "it is one of Durward's own, or was written for an entry of the catalogue")
+			continue
+		}
+		if s.Port != 0 && !p.PortFree(s.Port) {
+			p.LeaveOut(what, "its port %d is another service's in the catalogue or the proposal", s.Port)
+			continue
+		}
+		id := bring.FreeID(strings.TrimSuffix(s.Subject, ".service"), taken)
+		if id == "" {
+			p.LeaveOut(what, "no id can be made of its name")
+			continue
+		}
+		e := entry{host: h, p: p, server: s, notes: []string{what + ", " + state(s.Running) + ". " + s.words()}}
+		e.put("driver", catalogue.DriverSystemd)
+		e.put("unit", s.Subject)
+		e.rest()
+		p.Service(id, e.fields, e.model, nil, e.notes...)
+	}
+}
+
+// Containers puts what runs in containers into the proposal: one with the label of a service is adopted, any other is made anew.
+func (h Host) Containers(p *bring.Proposal, containers []Container, passed []Passed) {
+	taken := h.taken()
+	for _, one := range passed {
+		p.LeaveOut("container "+one.Name, "%s", one.Why)
+	}
+	for i := range containers {
+		c := &containers[i]
+		what := "container " + c.Name
+		label := c.Service != ""
+		if label {
+			if id, known := h.service(func(in *catalogue.Service) bool { return in.ID == c.Service }); known {
+				p.LeaveOut(what, "its label says %s, which the catalogue has already", id)
+				continue
+			}
+		}
+		refused := c.Refused
+		if !label {
+			refused = c.Unsafe
+		}
+		if len(refused) > 0 {
+			for _, why := range refused {
+				p.LeaveOut(what, "%s", why)
+			}
+			continue
+		}
+		if c.Port != 0 && !p.PortFree(c.Port) {
+			p.LeaveOut(what, "its port %d is another service's in the catalogue or the proposal", c.Port)
+			continue
+		}
+		name := c.Subject
+		if label {
+			name = c.Service
+		}
+		id := bring.FreeID(name, taken)
+		switch {
+		case id == "":
+			p.LeaveOut(what, "no id can be made of its name")
+			continue
+		case label && id != c.Service:
+			p.LeaveOut(what, "its label's value %s is no service's id, or is another's too", clean.Line(c.Service, 64))
+			continue
+		}
+		e := entry{host: h, p: p, server: &c.Server, mounts: list(c.Mounts), notes: []string{what + ", " + state(c.Running) + ". " + c.words()}}
+		if label {
+			e.adopt(c)
+		} else {
+			e.make(c)
+		}
+		e.rest()
+		p.Service(id, e.fields, e.model, nil, e.notes...)
+	}
+}
+
+func list(mounts []Bind) []Bind {
+	if mounts == nil {
+		return []Bind{}
+	}
+	return mounts
+}
+
+// taken are the ids that the catalogue has.
+func (h Host) taken() map[string]bool {
+	out := map[string]bool{}
+	if h.Present != nil {
+		for _, s := range h.Present.Services {
+			out[s.ID] = true
+		}
+		for _, m := range h.Present.Modes {
+			out[m.ID] = true
+		}
+	}
+	return out
+}
+
+func (h Host) service(is func(*catalogue.Service) bool) (id string, known bool) {
+	if h.Present == nil {
+		return "", false
+	}
+	i := slices.IndexFunc(h.Present.Services, is)
+	if i < 0 {
+		return "", false
+	}
+	return h.Present.Services[i].ID, true
+}
+
+func state(running bool) string {
+	if running {
+		return "which runs"
+	}
+	return "which does not run"
+}
+
+// words say how a server was recognised.
+func (s *Server) words() string {
+	text := "Its command line is not a known engine's"
+	if s.Recognised {
+		text = "Its command line is " + s.Command.Engine + "'s"
+	}
+	switch {
+	case s.Answer.Answered:
+		text += "; " + s.Answer.Words()
+	case s.Running && s.Port != 0:
+		text += "; it did not answer on 127.0.0.1:" + number32(s.Port)
+	}
+	return text + "."
+}
+
+// entry is one service's entry in the making.
+type entry struct {
+	host   Host
+	p      *bring.Proposal
+	server *Server
+	mounts []Bind // of a container, nil for a unit
+	fields bring.Fields
+	notes  []string
+	model  string
+}
+
+func (e *entry) put(key string, value any) {
+	e.fields = append(e.fields, yaml.MapItem{Key: key, Value: value})
+}
+
+func (e *entry) note(format string, args ...any) {
+	e.notes = append(e.notes, fmt.Sprintf(format, args...))
+}
+
+// engine is what runs there, by its answers first.
+func (e *entry) engine() string {
+	if e.server.Answer.Engine != "" {
+		return e.server.Answer.Engine
+	}
+	if e.server.Recognised {
+		return e.server.Command.Engine
+	}
+	return ""
+}
+
+// rest puts what all kinds of entries have.
+func (e *entry) rest() {
+	s := e.server
+	engine := e.engine()
+	served := e.modelOf(engine)
+	if s.Port != 0 {
+		e.p.Port(s.Port, 0) // it is free: that was asked for
+		e.put("port", s.Port)
+		if engine == enginecmd.Ollama {
+			e.put("health", yaml.MapSlice{{Key: "path", Value: "/api/version"}})
+		}
+		// One token can be asked for where it is known which model answers; of a router or Ollama that would load one.
+		if served && (engine == enginecmd.VLLM || engine == enginecmd.SGLang || engine == enginecmd.LlamaCPP) {
+			e.put("openai", true)
+		}
+		if host := s.Command.Host; host != "" && host != "127.0.0.1" && host != "localhost" && host != "::1" {
+			e.note("It listens on %s, which other hosts may reach: tell it --host 127.0.0.1.", clean.Line(host, 64))
+		}
+	} else {
+		e.note("Its port is not known: without port and health nobody can say whether it answers.")
+	}
+	gpus := e.gpus()
+	if len(gpus) > 0 {
+		e.put("gpus", gpus)
+		if s.MiB > 0 {
+			e.put("vram_mib", s.MiB)
+			e.note("vram_mib is what it held when it was looked at.")
+		} else {
+			e.note("What it needs of its GPUs' memory is not known: declare vram_mib, or let it be measured.")
+		}
+	}
+	e.sleep(engine, len(gpus) > 0 && s.MiB > 0)
+	if extra := e.extra(engine); len(extra) > 0 {
+		e.put("extra_config", extra)
+	}
+	e.put("start_timeout_s", startTimeoutS)
+	if len(s.Withheld) > 0 {
+		names := make([]string, 0, len(s.Withheld))
+		for _, name := range s.Withheld[:min(len(s.Withheld), 16)] {
+			names = append(names, clean.Line(name, 64))
+		}
+		e.note("Its environment sets %s; their values were not copied.", strings.Join(names, ", "))
+	}
+	e.notes = append(e.notes, sentences(s.Remarks)...)
+}
+
+func number32(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+
+func sentences(texts []string) []string {
+	out := make([]string, len(texts))
+	for i, t := range texts {
+		out[i] = strings.ToUpper(t[:1]) + t[1:] + "."
+	}
+	return out
+}
+
+// repository is a model's name on a hub.
+var repository = regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9._\-]{0,95}/[A-Za-z0-9][A-Za-z0-9._\-]{0,95}\z`)
+
+// modelOf puts the model that it serves, if it is one, and reports whether it did.
+func (e *entry) modelOf(engine string) bool {
+	s := e.server
+	served := ""
+	switch {
+	case engine == enginecmd.Ollama || s.Command.Router || len(s.Answer.Models) > 1:
+		if n := len(s.Answer.Models); n > 0 {
+			e.note("It serves %d models by name (%s); an entry names one, or none.", n, strings.Join(s.Answer.Models[:min(n, 6)], ", "))
+		}
+		return false
+	case len(s.Answer.Models) == 1:
+		served = s.Answer.Models[0]
+	case s.Command.ServedName != "":
+		served = clean.Line(s.Command.ServedName, maxModelName)
+	default:
+		served = clean.Line(s.Command.Model, maxModelName)
+	}
+	name := served
+	var fields bring.Fields
+	path := e.outside(s.Command.Model)
+	switch {
+	case repository.MatchString(s.Command.Model):
+		name = s.Command.Model
+		fields = append(fields, yaml.MapItem{Key: "source", Value: "hf:" + s.Command.Model})
+	case path != "":
+		// A server that was told no name answers to its file's path, or to the file's name.
+		name = strings.TrimSuffix(filepath.Base(path), ".gguf")
+		fields = append(fields, yaml.MapItem{Key: "file", Value: path})
+	}
+	if served == "" || name == "" {
+		return false
+	}
+	fields = append(bring.Fields{{Key: "served_name", Value: served}}, fields...)
+	e.model = e.p.Model(name, fields, "Served by "+s.Name+".")
+	return e.model != ""
+}
+
+// outside is where a model's file lies on the host, "" where that is not known.
+func (e *entry) outside(path string) string {
+	if !plain(path) || path == "/" || !bring.Shown(path) {
+		return ""
+	}
+	if e.mounts == nil {
+		return path
+	}
+	for _, m := range e.mounts {
+		if within(path, m.Target) && m.Target != "/" {
+			return filepath.Join(m.Source, strings.TrimPrefix(path, m.Target))
+		}
+	}
+	return ""
+}
+
+// gpus are the indexes that the entry names: of those whose memory it holds, or else of those that it was told to use.
+func (e *entry) gpus() []uint32 {
+	uuids := slices.Clone(e.server.GPUs)
+	if told, ok := e.server.Environment["CUDA_VISIBLE_DEVICES"]; ok && len(uuids) == 0 {
+		for one := range strings.SplitSeq(told, ",") {
+			one = strings.TrimSpace(one)
+			i := slices.IndexFunc(e.host.GPUs, func(g GPU) bool { return g.UUID == one || number32(g.Index) == one })
+			if i >= 0 {
+				uuids = append(uuids, e.host.GPUs[i].UUID)
+			}
+		}
+	}
+	if len(uuids) == 0 && len(e.host.GPUs) == 1 && e.engine() != "" {
+		uuids = []string{e.host.GPUs[0].UUID}
+	}
+	var out []uint32
+	for _, uuid := range uuids {
+		index, ok := e.p.GPUByUUID(uuid)
+		if !ok {
+			i := slices.IndexFunc(e.host.GPUs, func(g GPU) bool { return g.UUID == uuid })
+			if i < 0 || !e.p.GPU(e.host.GPUs[i].Index) {
+				e.note("The catalogue does not know its GPU %s.", uuid)
+				continue
+			}
+			index = e.host.GPUs[i].Index
+		}
+		if !slices.Contains(out, index) {
+			out = append(out, index)
+		}
+	}
+	if len(out) == 0 && e.engine() != "" {
+		e.note("Which GPUs it uses is not known: add gpus.")
+	}
+	slices.Sort(out)
+	return out
+}
+
+// sleep puts how it sleeps, which an entry can say only with its memory.
+func (e *entry) sleep(engine string, sized bool) {
+	c := e.server.Command
+	kind := ""
+	switch {
+	case engine == enginecmd.VLLM && c.SleepMode && e.server.Environment["VLLM_SERVER_DEV_MODE"] == "1":
+		kind = catalogue.SleepVLLM1
+	case engine == enginecmd.VLLM && c.SleepMode:
+		e.note("It could sleep, and does not take the request: vLLM wants VLLM_SERVER_DEV_MODE=1 in its environment for that.")
+	case engine == enginecmd.LlamaCPP && c.Router:
+		kind = catalogue.SleepLlamaRouter
+	}
+	switch {
+	case kind == "" || e.server.Port == 0:
+	case sized:
+		e.put("sleep", kind)
+	default:
+		e.note("It can sleep (sleep: %s), once gpus and vram_mib are there.", kind)
+	}
+}
+
+// Of extra_config's values, the shapes that the catalogue takes; others are left out.
+var (
+	sharePattern   = regexp.MustCompile(`\A(0\.[0-9]{1,4}|1(\.0)?)\z`)
+	dtypePattern   = regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`)
+	releasePattern = regexp.MustCompile(`\A[0-9][0-9A-Za-z.+]{0,31}\z`)
+)
+
+func (e *entry) extra(engine string) yaml.MapSlice {
+	if engine == "" {
+		return nil
+	}
+	s, c := e.server, e.server.Command
+	out := yaml.MapSlice{{Key: "engine", Value: engine}}
+	add := func(key string, value any, good bool) {
+		if good {
+			out = append(out, yaml.MapItem{Key: key, Value: value})
+		}
+	}
+	add("engine_version", s.Answer.Version, releasePattern.MatchString(s.Answer.Version))
+	context := c.Context
+	if context == 0 {
+		context = s.Answer.Context
+	}
+	add("context_size", context, context > 0 && context < 100_000_000)
+	add("parallel", c.Parallel, c.Parallel > 0 && c.Parallel < 10_000)
+	add("tensor_parallel", c.TensorParallel, c.TensorParallel > 0 && c.TensorParallel < 100)
+	add("gpu_memory_utilization", c.Utilisation, engine == enginecmd.VLLM && sharePattern.MatchString(c.Utilisation))
+	add("kv_cache_dtype", c.CacheK, dtypePattern.MatchString(c.CacheK) && c.CacheK != "auto")
+	return out
+}

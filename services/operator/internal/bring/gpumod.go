@@ -1,0 +1,444 @@
+package bring
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/enginecmd"
+)
+
+// Bounds of a folder of presets.
+const (
+	maxPresets      = 1024
+	maxPresetDepth  = 8
+	maxPresetsBytes = 8 << 20
+	maxPresetBytes  = 256 << 10
+)
+
+// Gpumod reads presets/**/*.yaml and modes/*.yaml below dir, or presets alone below dir where it has no such folder. What single
+// files get wrong is left out by name; an error is for the folder as a whole.
+// Source: docs/user-guide/presets.md and modes.md of jaigouk/gpumod.
+func Gpumod(p *Proposal, dir string, given Given) error {
+	g := &gpumod{builder: newBuilder(p, given)}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("%s is no folder that can be read", clean.Visible(dir))
+	}
+	defer root.Close()
+	presets, modes := "presets", "modes"
+	if info, err := root.Stat(presets); err != nil || !info.IsDir() {
+		presets = "."
+	}
+	files, err := g.files(root, presets)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if presets == "." && strings.HasPrefix(f.name, modes+"/") {
+			continue
+		}
+		g.preset(f)
+	}
+	files, err = g.files(root, modes)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, f := range files {
+		g.mode(f)
+	}
+	if len(g.ids) == 0 {
+		return fmt.Errorf("no gpumod preset is in %s", clean.Visible(dir))
+	}
+	p.Note("gpumod's units belong to a user's own systemd: the executor finds them there if systemd.manager in executor.yaml says so.")
+	p.Note("gpumod knows one GPU, so every service is on GPU 0; vram_mib is what its presets declare.")
+	return nil
+}
+
+type gpumod struct {
+	*builder
+	bytes int
+}
+
+type presetFile struct {
+	name string
+	root *value
+}
+
+// files decodes the .yaml files below a folder, in the order of their names. Symbolic links are not followed.
+func (g *gpumod) files(root *os.Root, folder string) ([]presetFile, error) {
+	var out []presetFile
+	seen := 0
+	err := fs.WalkDir(root.FS(), folder, func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			if name == folder {
+				return err
+			}
+			g.LeaveOut(name, "it cannot be read")
+			return nil
+		case entry.IsDir() && (strings.Count(name, "/") > maxPresetDepth || name != folder && strings.HasPrefix(entry.Name(), ".")):
+			return fs.SkipDir
+		case entry.IsDir() || !slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(name)):
+			return nil
+		}
+		if seen++; seen > maxPresets {
+			return fmt.Errorf("more than %d files are below %s", maxPresets, clean.Visible(folder))
+		}
+		if !entry.Type().IsRegular() {
+			g.LeaveOut(name, "it is not a regular file")
+			return nil
+		}
+		info, err := entry.Info()
+		if err != nil || info.Size() > maxPresetBytes {
+			g.LeaveOut(name, "it is larger than 256 kB, or cannot be read")
+			return nil
+		}
+		data, err := root.ReadFile(name)
+		if g.bytes += len(data); g.bytes > maxPresetsBytes {
+			return errors.New("the files are larger than 8 MB together")
+		}
+		if err != nil {
+			g.LeaveOut(name, "it cannot be read")
+			return nil
+		}
+		v, err := decode(name, data)
+		if err != nil {
+			g.LeaveOut(name, "it %s", strings.TrimLeft(strings.TrimPrefix(err.Error(), name), ": "))
+			return nil
+		}
+		out = append(out, presetFile{name, v})
+		return nil
+	})
+	return out, err
+}
+
+// presetKeys are those of a preset that are read or are known to mean nothing here.
+var presetKeys = strings.Fields("id name driver vram_mb port context_size kv_cache_per_1k model_id model_path health_endpoint startup_timeout " +
+	"supports_sleep sleep_mode unit_template unit_vars extra_config depends_on description")
+
+func (g *gpumod) preset(f presetFile) {
+	v := f.root
+	id := v.get("id").str()
+	what := "preset " + f.name
+	switch {
+	case v.kind != mapping || !v.get("id").isSet() || !v.get("driver").isSet():
+		g.LeaveOut(what, "it is no preset: it has no id and driver")
+		return
+	case ID(id) != id || id == "":
+		g.LeaveOut(what, "its id %q is none that a service can have", clean.Line(clean.Visible(id), 80))
+		return
+	case g.ids[id]:
+		g.LeaveOut(what, "another preset has the id %s", id)
+		return
+	}
+	g.ids[id] = true
+	s := &program{what: "preset " + id + " (" + f.name + ")", name: v.get("name").str(), description: v.get("description").str()}
+	s.note("From %s.", f.name)
+	for _, key := range v.keys {
+		if !slices.Contains(presetKeys, key) {
+			s.note("%s is not known and was left out.", clean.Line(clean.Visible(key), 64))
+		}
+	}
+	s.port, _ = v.get("port").number()
+	s.health = v.get("health_endpoint").str()
+	s.startS, _ = v.get("startup_timeout").number()
+	switch driver := v.get("driver").str(); driver {
+	case "vllm", "llamacpp", "fastapi":
+		g.unit(id, s, v, driver)
+	case "docker":
+		g.docker(id, s, v)
+	default:
+		g.LeaveOut(s.what, "its driver %q is none of vllm, llamacpp, fastapi, docker", clean.Line(clean.Visible(driver), 64))
+	}
+}
+
+// unit is a preset that gpumod made a unit of.
+func (g *gpumod) unit(id string, s *program, v *value, driver string) {
+	fields := append(s.head(catalogue.DriverSystemd), yaml.MapItem{Key: "unit", Value: id + ".service"})
+	if v.get("unit_template").isSet() {
+		s.note("unit_template was left out: it is code. The unit %s.service stays as it is installed.", id)
+	}
+	extra := g.extra(s, v, driver)
+	if s.port > 0 {
+		if !g.PortFree(s.port) {
+			g.LeaveOut(s.what, "its port %d is another service's already: give one of the two units another", s.port)
+			return
+		}
+		port, _ := g.Port(s.port, s.port)
+		fields = appendHealth(append(fields, yaml.MapItem{Key: "port", Value: port}), s.health)
+	} else if s.health != "" {
+		s.note("health_endpoint was left out: without a port there is nobody to ask.")
+	}
+	fields = g.memory(fields, s, v)
+	if len(extra) > 0 {
+		fields = append(fields, yaml.MapItem{Key: "extra_config", Value: extra})
+	}
+	g.Service(id, s.tail(fields), g.model(s, v), g.needs(s, v), s.notes...)
+}
+
+func (g *gpumod) needs(s *program, v *value) []string {
+	var out []string
+	for _, id := range v.get("depends_on").strings() {
+		if ID(id) == id && id != "" {
+			out = append(out, id)
+		} else {
+			s.note("depends_on %s is no id and was left out.", clean.Line(clean.Visible(id), 64))
+		}
+	}
+	return out
+}
+
+// memory puts GPU, memory and sleep.
+func (g *gpumod) memory(fields Fields, s *program, v *value) Fields {
+	mib, ok := v.get("vram_mb").number()
+	if !ok {
+		s.note("vram_mb is missing or no number.")
+	}
+	if v.get("kv_cache_per_1k").isSet() {
+		s.note("kv_cache_per_1k was left out: the cache is computed from the model's card.")
+	}
+	if mib == 0 {
+		return fields
+	}
+	if !g.GPU(0) {
+		s.note("Its %d MiB were left out: the catalogue has no GPU 0.", mib)
+		return fields
+	}
+	fields = append(fields, yaml.MapItem{Key: "vram_mib", Value: mib}, yaml.MapItem{Key: "gpus", Value: []uint32{0}})
+	mode := v.get("sleep_mode").str()
+	if mode == "" && v.get("supports_sleep").is() {
+		mode = "l1"
+	}
+	sleep := map[string]string{"l1": catalogue.SleepVLLM1, "l2": catalogue.SleepVLLM2, "router": catalogue.SleepLlamaRouter}[mode]
+	switch {
+	case mode == "" || mode == "none":
+	case sleep == "":
+		s.note("sleep_mode %s is not known.", clean.Line(clean.Visible(mode), 64))
+	case s.port == 0:
+		s.note("sleep_mode was left out: an engine is asked to sleep at its port, and there is none.")
+	default:
+		fields = append(fields, yaml.MapItem{Key: "sleep", Value: sleep})
+		if sleep != catalogue.SleepLlamaRouter {
+			s.note("Its unit must have --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1, and listen on 127.0.0.1: gpumod's template does neither.")
+		}
+	}
+	return fields
+}
+
+// extra makes facts about the engine of unit_vars and extra_config; everything else there is named.
+func (g *gpumod) extra(s *program, v *value, driver string) Fields {
+	values := map[string]string{}
+	put := func(key, text string, pattern bool) {
+		if pattern {
+			values[key] = text
+		}
+	}
+	take := func(key string, item *value) bool {
+		text := item.str()
+		n, err := strconv.ParseUint(text, 10, 32)
+		count := err == nil && n > 0
+		switch key {
+		case "context_size", "max_model_len", "ctx_size":
+			put("context_size", text, count && n < 100_000_000)
+		case "tensor_parallel", "tensor_parallel_size":
+			put("tensor_parallel", text, count && n < 100)
+		case "parallel", "max_num_seqs", "n_parallel":
+			put("parallel", text, count && n < 10_000)
+		case "gpu_memory_utilization", "gpu_mem_util":
+			f, err := strconv.ParseFloat(text, 64)
+			put("gpu_memory_utilization", strconv.FormatFloat(f, 'f', -1, 64), err == nil && f > 0 && f <= 1 && len(text) <= 6)
+		case "dtype", "kv_cache_dtype":
+			put(key, text, plainWord(text))
+		case "quantization":
+			put(key, text, plainWord(strings.ToLower(text)))
+		default:
+			return false
+		}
+		return true
+	}
+	for _, section := range []string{"unit_vars", "extra_config"} {
+		from := v.get(section)
+		for _, key := range from.keys {
+			if take(key, from.get(key)) {
+				continue
+			}
+			why := ""
+			switch {
+			case key == "extra_args" || key == "unit_vars":
+				why = ": it is code"
+			case SecretKey(key) || SecretValue(from.get(key).str()):
+				why = ": it is a secret"
+			}
+			s.note("%s.%s was left out%s; the unit has it.", section, clean.Line(clean.Visible(key), 64), why)
+		}
+	}
+	if v.get("context_size").isSet() {
+		take("context_size", v.get("context_size"))
+	}
+	switch driver {
+	case "vllm":
+		values["engine"] = enginecmd.VLLM
+	case "llamacpp":
+		values["engine"] = enginecmd.LlamaCPP
+	}
+	var out Fields
+	for _, key := range []string{"engine", "context_size", "parallel", "tensor_parallel", "gpu_memory_utilization", "dtype", "kv_cache_dtype", "quantization"} {
+		if values[key] != "" {
+			out = append(out, yaml.MapItem{Key: key, Value: values[key]})
+		}
+	}
+	return out
+}
+
+func plainWord(text string) bool {
+	return text != "" && len(text) <= 32 && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789_") == "" && text[0] >= 'a'
+}
+
+// model puts the preset's model.
+func (g *gpumod) model(s *program, v *value) string {
+	id, file := v.get("model_id").str(), v.get("model_path").str()
+	if file != "" {
+		expanded := expand(file, g.given.Variables)
+		switch {
+		case len(missing(expanded)) > 0:
+			s.note("model_path %s was left out: it %s.", clean.Line(clean.Visible(file), 120), unusable(expanded))
+			expanded = ""
+		case !filepath.IsAbs(expanded) || !Shown(expanded) || SecretValue(expanded):
+			s.note("model_path was left out: it is not an absolute path that can be shown.")
+			expanded = ""
+		}
+		if file = expanded; file != "" {
+			file = filepath.Clean(file)
+		}
+	}
+	if id == "" && file != "" {
+		id = strings.TrimSuffix(filepath.Base(file), ".gguf")
+	}
+	if SecretValue(id) || ModelID(id) == "" {
+		return ""
+	}
+	var fields Fields
+	if file != "" {
+		fields = append(fields, yaml.MapItem{Key: "file", Value: file})
+	}
+	if repository.MatchString(id) {
+		fields = append(fields, yaml.MapItem{Key: "source", Value: "hf:" + id})
+	}
+	return g.Model(id, fields, s.notes[0])
+}
+
+// docker is a preset that gpumod runs as a container, as its documentation has it: under extra_config.
+func (g *gpumod) docker(id string, s *program, v *value) {
+	x := v.get("extra_config")
+	image := x.get("image").str()
+	if image == "" {
+		g.LeaveOut(s.what, "it names no image under extra_config")
+		return
+	}
+	c := container{image: image, memory: x.get("mem_limit").str(), needs: g.needs(s, v)}
+	switch command := x.get("command"); command.kind {
+	case sequence:
+		c.command = command.strings()
+	case text:
+		words, err := split(command.str())
+		if err != nil {
+			g.LeaveOut(s.what, "its command is not understood: %s", err.Error())
+			return
+		}
+		c.command = words
+	}
+	if why := widens("runtime", x.get("runtime").str()); why != "" {
+		g.LeaveOut(s.what, "%s", why)
+		return
+	}
+	s.environment = x.get("environment").pairs()
+	takeVariable(s, "NVIDIA_VISIBLE_DEVICES")
+	c.gpus = []uint32{0}
+	for _, p := range x.get("ports").pairs() {
+		// A mapping of container's ports to the host's, or a list as Compose has it.
+		if x.get("ports").kind == mapping {
+			p.key = p.value + ":" + strings.TrimSuffix(p.key, "/tcp")
+		}
+		host, outside, inside := enginecmd.Published(p.key)
+		c.published = append(c.published, published{host, outside, inside, p.key})
+	}
+	if vs := x.get("volumes"); vs.kind == mapping {
+		for _, source := range vs.keys {
+			target, mode := vs.get(source).str(), ""
+			if vs.get(source).kind == mapping {
+				target, mode = vs.at(source, "bind").str(), vs.at(source, "mode").str()
+			}
+			c.mounts = append(c.mounts, g.volume(source, target, mode))
+		}
+	} else {
+		for _, one := range vs.strings() {
+			m := volume(one)
+			c.mounts = append(c.mounts, g.volume(m.source, m.target, map[bool]string{true: "ro"}[m.readOnly]))
+		}
+	}
+	for _, key := range x.keys {
+		if !slices.Contains([]string{"image", "mem_limit", "command", "runtime", "environment", "ports", "volumes"}, key) {
+			s.note("extra_config.%s was left out.", clean.Line(clean.Visible(key), 64))
+		}
+	}
+	if mib, ok := v.get("vram_mb").number(); ok && mib > 0 && g.GPU(0) {
+		s.vram = mib
+	}
+	g.container(id, s, c)
+}
+
+func (g *gpumod) volume(source, target, mode string) mount {
+	return mount{source: expand(source, g.given.Variables), target: target, readOnly: mode == "ro"}
+}
+
+// modeKeys are those of a mode.
+var modeKeys = []string{"id", "name", "description", "services"}
+
+func (g *gpumod) mode(f presetFile) {
+	v := f.root
+	id := v.get("id").str()
+	what := "mode " + f.name
+	switch {
+	case v.kind != mapping || v.get("services").kind != sequence && v.get("services").isSet():
+		g.LeaveOut(what, "it is no mode: it has no id and services")
+		return
+	case ID(id) != id || id == "":
+		g.LeaveOut(what, "its id %q is none that a mode can have", clean.Line(clean.Visible(id), 80))
+		return
+	case len(v.get("services").list) == 0:
+		g.LeaveOut(what, "it has no services; where nothing is to run, stop what runs")
+		return
+	}
+	notes := []string{"From " + f.name + "."}
+	for _, key := range v.keys {
+		if !slices.Contains(modeKeys, key) {
+			notes = append(notes, clean.Line(clean.Visible(key), 64)+" is not known and was left out.")
+		}
+	}
+	var members []string
+	for _, m := range v.get("services").strings() {
+		members = append(members, clean.Line(m, 64))
+	}
+	g.Mode(id, modeFields(v.get("name").str(), v.get("description").str()), members, notes...)
+}
+
+func modeFields(name, description string) Fields {
+	var fields Fields
+	if name = clean.Line(name, 64); name != "" {
+		fields = append(fields, yaml.MapItem{Key: "name", Value: name})
+	}
+	if description = clean.Line(description, 300); description != "" {
+		fields = append(fields, yaml.MapItem{Key: "description", Value: description})
+	}
+	return fields
+}

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package bring
+
+const nonblock = 0

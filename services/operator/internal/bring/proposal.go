@@ -1,0 +1,378 @@
+// Package bring turns what people run already into a proposal for the catalogue: gpumod's presets and modes, llama-swap's
+// configuration, the GPU services of Compose files.
+//
+// It runs in the operator's process, on files that strangers may have written, and trusts none of them: every file is bounded
+// before and while it is decoded, macros and aliases cannot grow, nothing is run, no variable of the environment is read, and no
+// secret is copied. What cannot be brought safely is left out by name, with the reason. The proposal is a whole catalogue file
+// which stands beside the present one; it decides nothing, a human reads it and puts it in its place, and package catalogue judges
+// every entry of it as it will judge it there.
+package bring
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"durward.internal/services/operator/internal/draft"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+)
+
+// Bounds of a proposal. The catalogue's own are wider; no host has so much.
+const (
+	maxServices = 256
+	maxModes    = 128
+	maxLeftOut  = 512
+	maxNotes    = 32
+	maxNote     = 400
+	maxID       = 64
+	maxModelID  = 128
+)
+
+// LeftOut is something that is not in the proposal, and why. Both texts are clean.
+type LeftOut struct {
+	What string `json:"what"`
+	Why  string `json:"why"`
+}
+
+// Fields are an entry's keys and values without its id, in the catalogue's order: strings, bools, numbers, lists and mappings of them.
+type Fields = yaml.MapSlice
+
+// Present is what the catalogue has already. nil means that there is none.
+type Present = catalogue.Catalogue
+
+// Proposal is what an import makes. The zero value is of no use; see New.
+type Proposal struct {
+	kind    string
+	from    []string
+	notes   []string
+	present *Present
+	gpus    []*item
+	mounts  []*item
+	keys    []*item
+	models  []*item
+	// services and modes are in the order in which they were put.
+	services, modes []*item
+	left            []LeftOut
+	more            int
+	ports           map[uint32]bool
+}
+
+// item is one entry, or a folder or key of the containers section.
+type item struct {
+	id     string
+	fields Fields
+	notes  []string
+	// model and needs are of services, members of modes.
+	model          string
+	needs, members []string
+	out            bool
+	// quiet: nobody asked for it by name, so that nobody misses it.
+	quiet bool
+	// first and last are its lines in the text that was made last.
+	first, last int
+}
+
+// New begins a proposal. kind is the word behind `catalog import`; from names what it is made from.
+func New(kind string, present *Present, from ...string) *Proposal {
+	p := &Proposal{kind: kind, present: present, ports: map[uint32]bool{}}
+	for _, name := range from {
+		p.from = append(p.from, clean.Line(name, 200))
+	}
+	if present != nil {
+		for _, s := range present.Services {
+			if s.Port != 0 {
+				p.ports[s.Port] = true
+			}
+		}
+	}
+	return p
+}
+
+// Kind is the word behind `catalog import`.
+func (p *Proposal) Kind() string { return p.kind }
+
+// Note says something at the top of the file.
+func (p *Proposal) Note(format string, args ...any) {
+	p.notes = note(p.notes, fmt.Sprintf(format, args...))
+}
+
+// note adds a remark, once.
+func note(notes []string, text string) []string {
+	if text = clean.Line(text, maxNote); text == "" || len(notes) >= maxNotes || slices.Contains(notes, text) {
+		return notes
+	}
+	return append(notes, text)
+}
+
+// LeaveOut says that something is not in the proposal.
+func (p *Proposal) LeaveOut(what, format string, args ...any) {
+	l := LeftOut{clean.Line(what, 200), clean.Line(fmt.Sprintf(format, args...), maxNote)}
+	switch {
+	case slices.Contains(p.left, l):
+	case len(p.left) >= maxLeftOut:
+		p.more++
+	default:
+		p.left = append(p.left, l)
+	}
+}
+
+// LeftOut is everything that is not in the proposal. After Settle it says too what the catalogue would have refused.
+func (p *Proposal) LeftOut() []LeftOut {
+	out := slices.Clone(p.left)
+	if p.more > 0 {
+		out = append(out, LeftOut{strconv.Itoa(p.more) + " more", "too many to be listed"})
+	}
+	return out
+}
+
+// Models, Services and Modes are the ids of what is in the proposal.
+func (p *Proposal) Models() []string   { return ids(p.models) }
+func (p *Proposal) Services() []string { return ids(p.services) }
+func (p *Proposal) Modes() []string    { return ids(p.modes) }
+
+func ids(items []*item) []string {
+	out := []string{}
+	for _, it := range items {
+		if !it.out {
+			out = append(out, it.id)
+		}
+	}
+	return out
+}
+
+func find(items []*item, id string) *item {
+	for _, it := range items {
+		if it.id == id && !it.out {
+			return it
+		}
+	}
+	return nil
+}
+
+// Model puts a model. One that the catalogue has already stays as it is there. The id that services name it by is returned.
+func (p *Proposal) Model(id string, fields Fields, notes ...string) string {
+	id = ModelID(id)
+	if id == "" {
+		return ""
+	}
+	if p.present != nil {
+		if _, known := p.present.Model(id); known {
+			return id
+		}
+	}
+	if find(p.models, id) == nil {
+		p.models = append(p.models, &item{id: id, fields: fields, notes: tidy(notes)})
+	}
+	return id
+}
+
+// Service puts a service, unless the catalogue has one with this id or there are too many; then it says so and returns false.
+// model is the id of its model or "", needs are services that must run first.
+func (p *Proposal) Service(id string, fields Fields, model string, needs []string, notes ...string) bool {
+	switch {
+	case p.present != nil && has(p.present.Lookup(id)):
+		p.LeaveOut("service "+id, "the catalogue has a service with this id already")
+		return false
+	case find(p.services, id) != nil:
+		p.LeaveOut("service "+id, "two of them have this id")
+		return false
+	case len(p.services) >= maxServices:
+		p.LeaveOut("service "+id, "more than %d services", maxServices)
+		return false
+	}
+	p.services = append(p.services, &item{id: id, fields: fields, model: model, needs: needs, notes: tidy(notes)})
+	return true
+}
+
+// Mode puts a mode, services in the order in which they start. Services that are nowhere are left out of it when it is settled.
+func (p *Proposal) Mode(id string, fields Fields, services []string, notes ...string) bool {
+	switch {
+	case p.present != nil && has(p.present.Mode(id)):
+		p.LeaveOut("mode "+id, "the catalogue has a mode with this id already")
+		return false
+	case find(p.modes, id) != nil:
+		p.LeaveOut("mode "+id, "two of them have this id")
+		return false
+	case len(p.modes) >= maxModes:
+		p.LeaveOut("mode "+id, "more than %d modes", maxModes)
+		return false
+	}
+	p.modes = append(p.modes, &item{id: id, fields: fields, members: services, notes: tidy(notes)})
+	return true
+}
+
+// Candidate is Mode for one that the files do not name themselves: where none of its services is in the proposal, nothing is said.
+func (p *Proposal) Candidate(id string, fields Fields, services []string, notes ...string) bool {
+	ok := p.Mode(id, fields, services, notes...)
+	if ok {
+		p.modes[len(p.modes)-1].quiet = true
+	}
+	return ok
+}
+
+func has[T any](_ T, ok bool) bool { return ok }
+
+func tidy(notes []string) []string {
+	var out []string
+	for _, n := range notes {
+		out = note(out, n)
+	}
+	return out
+}
+
+// GPU makes sure that a GPU is in the catalogue or in the proposal, and reports whether it can be named.
+func (p *Proposal) GPU(index uint32) bool {
+	if index >= 64 {
+		return false
+	}
+	simulated := false
+	if p.present != nil {
+		for _, g := range p.present.GPUs {
+			if g.Index == index {
+				return true
+			}
+			simulated = simulated || g.Simulated
+		}
+	}
+	id := strconv.FormatUint(uint64(index), 10)
+	if simulated || find(p.gpus, id) != nil {
+		return !simulated
+	}
+	p.gpus = append(p.gpus, &item{id: id, fields: Fields{{Key: "index", Value: index}}})
+	slices.SortFunc(p.gpus, func(a, b *item) int { return len(a.id)*1000 - len(b.id)*1000 + strings.Compare(a.id, b.id) })
+	return true
+}
+
+// HostGPUs are the indexes of all GPUs that the catalogue knows, or the first alone where it knows none.
+func (p *Proposal) HostGPUs() (indexes []uint32, known bool) {
+	if p.present != nil {
+		for _, g := range p.present.GPUs {
+			indexes = append(indexes, g.Index)
+		}
+	}
+	if len(indexes) == 0 {
+		return []uint32{0}, false
+	}
+	slices.Sort(indexes)
+	return indexes, true
+}
+
+// GPUByUUID is the index of the GPU that the catalogue knows by a uuid.
+func (p *Proposal) GPUByUUID(uuid string) (uint32, bool) {
+	if p.present != nil && uuid != "" {
+		for _, g := range p.present.GPUs {
+			if strings.EqualFold(g.UUID, uuid) {
+				return g.Index, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// Mount proposes a folder from which containers may mount.
+func (p *Proposal) Mount(folder string) {
+	if p.present != nil && slices.ContainsFunc(p.present.Containers.Mounts, func(yes string) bool { return folder == yes || strings.HasPrefix(folder, yes+"/") }) {
+		return
+	}
+	if find(p.mounts, folder) == nil {
+		p.mounts = append(p.mounts, &item{id: folder})
+	}
+}
+
+// Key proposes an environment key that containers may be given.
+func (p *Proposal) Key(key string) {
+	if p.present != nil && slices.Contains(p.present.Containers.Environment, key) {
+		return
+	}
+	if find(p.keys, key) == nil {
+		p.keys = append(p.keys, &item{id: key})
+	}
+}
+
+// Port takes a port for a service: the wanted one where it is free, else, or where none is wanted, the next free one from start.
+func (p *Proposal) Port(wanted, start uint32) (uint32, bool) {
+	if wanted > 0 && wanted <= 65535 && !p.ports[wanted] {
+		p.ports[wanted] = true
+		return wanted, true
+	}
+	for port := max(start, 1); port <= 65535; port++ {
+		if !p.ports[port] {
+			p.ports[port] = true
+			return port, true
+		}
+	}
+	return 0, false
+}
+
+// PortFree reports whether no service of the catalogue or the proposal has the port.
+func (p *Proposal) PortFree(port uint32) bool { return port > 0 && port <= 65535 && !p.ports[port] }
+
+var (
+	notID    = regexp.MustCompile(`[^a-zA-Z0-9_]+`)
+	notModel = regexp.MustCompile(`[^a-zA-Z0-9_./]+`)
+)
+
+// ID makes an id of somebody's name; "" where nothing is left of it.
+func ID(name string) string {
+	id := strings.TrimLeft(notID.ReplaceAllString(bounded(name), "-"), "-_")
+	return strings.TrimRight(id[:min(len(id), maxID)], "-")
+}
+
+// ModelID makes a model's id of somebody's name, with slashes and dots.
+func ModelID(name string) string {
+	id := notModel.ReplaceAllString(bounded(name), "-")
+	for strings.Contains(id, "..") {
+		id = strings.ReplaceAll(id, "..", ".")
+	}
+	id = strings.TrimLeft(id, "-_./")
+	return strings.TrimRight(id[:min(len(id), maxModelID)], "-./")
+}
+
+// bounded keeps what is scrubbed from taking long, and keeps - where it is.
+func bounded(name string) string { return name[:min(len(name), 4096)] }
+
+// Shown reports whether a text is what it looks like: no controls, no reordering, nothing invisible.
+func Shown(text string) bool { return clean.Visible(text) == text }
+
+// FreeID is an id that neither the proposal's services nor its modes have, made of somebody's name: with -2, -3 behind it where
+// others are called so. taken tells the ids of before.
+func FreeID(name string, taken map[string]bool) string {
+	id := ID(name)
+	if id == "" {
+		return ""
+	}
+	for n := 2; taken[id] && n < 1000; n++ {
+		suffix := "-" + strconv.Itoa(n)
+		base := ID(name)
+		id = base[:min(len(base), maxID-len(suffix))] + suffix
+	}
+	if taken[id] {
+		return ""
+	}
+	taken[id] = true
+	return id
+}
+
+// entry lays an item out.
+func (it *item) entry(section string) (draft.Entry, error) {
+	var fields Fields
+	if section != draft.GPUs {
+		fields = append(fields, yaml.MapItem{Key: "id", Value: it.id})
+	}
+	fields = append(fields, it.fields...)
+	if it.model != "" {
+		fields = append(fields, yaml.MapItem{Key: "model", Value: it.model})
+	}
+	if len(it.needs) > 0 {
+		fields = append(fields, yaml.MapItem{Key: "depends_on", Value: it.needs})
+	}
+	if section == draft.Modes {
+		fields = append(fields, yaml.MapItem{Key: "services", Value: it.members})
+	}
+	return draft.Make(fields)
+}

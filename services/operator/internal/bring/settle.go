@@ -1,0 +1,285 @@
+package bring
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"durward.internal/services/operator/internal/draft"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+)
+
+// ErrNothing means that nothing is left to propose.
+var ErrNothing = errors.New("nothing in it can be brought into the catalogue")
+
+// maxRounds bounds how often the catalogue is asked: each time at least one entry goes.
+const maxRounds = 16
+
+// proposalName stands for the proposal among the catalogue's files, behind all others.
+const proposalName = "~proposal.yaml"
+
+// Settle returns the proposal's text once the catalogue accepts it beside the present files. What the catalogue refuses is left out,
+// with what it says of it. The present files must be good by themselves; an error says what is wrong with them, or is ErrNothing.
+func (p *Proposal) Settle(present []catalogue.File, opts catalogue.Options) ([]byte, error) {
+	for range maxRounds {
+		p.consistent()
+		if len(p.Services())+len(p.Models())+len(p.Modes()) == 0 {
+			return nil, ErrNothing
+		}
+		text := p.text()
+		files := append(slices.Clone(present), catalogue.File{Name: proposalName, Data: text})
+		_, err := catalogue.ParseFiles(files, opts)
+		if err == nil {
+			return text, nil
+		}
+		problems := catalogue.AsProblems(err)
+		if len(problems) == 0 || !p.drop(problems) {
+			return nil, fmt.Errorf("the proposal does not fit the catalogue: %s", clean.Line(err.Error(), 500))
+		}
+	}
+	return nil, errors.New("the proposal does not fit the catalogue, however much of it is left out")
+}
+
+// drop leaves out the entries that the problems are of, and reports whether there were any.
+func (p *Proposal) drop(problems catalogue.Problems) bool {
+	dropped := false
+	for _, problem := range problems {
+		if problem.File != proposalName {
+			continue
+		}
+		for _, s := range p.sections() {
+			for _, it := range s.items {
+				if !it.out && problem.Line >= it.first && problem.Line <= it.last {
+					it.out, dropped = true, true
+					p.LeaveOut(s.noun+" "+it.id, "%s", problem.What)
+				}
+			}
+		}
+	}
+	return dropped
+}
+
+type section struct {
+	name, noun string
+	items      []*item
+}
+
+func (p *Proposal) sections() []section {
+	return []section{
+		{draft.GPUs, "GPU", p.gpus}, {"mounts", "mount of", p.mounts}, {"environment", "environment key", p.keys},
+		{draft.Models, "model", p.models}, {draft.Services, "service", p.services}, {draft.Modes, "mode", p.modes},
+	}
+}
+
+// known reports whether a service is in the proposal or in the catalogue.
+func (p *Proposal) known(id string) bool {
+	return find(p.services, id) != nil || p.present != nil && has(p.present.Lookup(id))
+}
+
+// consistent follows what was left out: models of services, services of services, services of modes.
+func (p *Proposal) consistent() {
+	for changed := true; changed; {
+		changed = false
+		for _, s := range p.services {
+			if s.out {
+				continue
+			}
+			if s.model != "" && find(p.models, s.model) == nil && (p.present == nil || !has(p.present.Model(s.model))) {
+				s.notes = note(s.notes, "Its model "+s.model+" was left out.")
+				s.model = ""
+			}
+			for _, id := range s.needs {
+				if !p.known(id) && !s.out {
+					s.out, changed = true, true
+					p.LeaveOut("service "+s.id, "it depends on %s, which is not in the proposal", id)
+				}
+			}
+		}
+	}
+	for _, m := range p.models {
+		// A model stays where no service was ever to serve it.
+		serves := func(s *item) bool { return s.model == m.id }
+		if slices.ContainsFunc(p.services, serves) && !slices.ContainsFunc(p.services, func(s *item) bool { return serves(s) && !s.out }) {
+			m.out = true
+		}
+	}
+	for _, m := range p.modes {
+		if m.out {
+			continue
+		}
+		var members []string
+		for _, id := range m.members {
+			switch {
+			case !p.known(id):
+				m.notes = note(m.notes, "Without "+id+", which was left out.")
+			case !slices.Contains(members, id):
+				members = p.withNeeds(members, id, 0)
+			}
+		}
+		if m.members = members; len(members) == 0 {
+			m.out = true
+			if m.quiet {
+				continue
+			}
+			p.LeaveOut("mode "+m.id, "none of its services is in the proposal")
+		}
+	}
+}
+
+// withNeeds adds a service behind those that it depends on: a mode has them in the order in which they start.
+func (p *Proposal) withNeeds(members []string, id string, depth int) []string {
+	if slices.Contains(members, id) || depth > maxServices {
+		return members
+	}
+	var needs []string
+	if s := find(p.services, id); s != nil {
+		needs = s.needs
+	} else if p.present != nil {
+		if s, ok := p.present.Lookup(id); ok {
+			needs = s.DependsOn
+		}
+	}
+	for _, need := range needs {
+		if need != id {
+			members = p.withNeeds(members, need, depth+1)
+		}
+	}
+	if slices.Contains(members, id) {
+		return members
+	}
+	return append(members, id)
+}
+
+// width is where comments are broken.
+const width = 118
+
+// page is text being written, line by line.
+type page struct{ lines []string }
+
+func (w *page) add(lines ...string) { w.lines = append(w.lines, lines...) }
+
+// comment writes a remark over as many lines as it needs.
+func (w *page) comment(indent, first, text string) {
+	lead := indent + "# " + first
+	line := lead
+	for word := range strings.FieldsSeq(text) {
+		if len(line)+1+len(word) > width && line != lead {
+			w.add(strings.TrimRight(line, " "))
+			lead = indent + "# " + strings.Repeat(" ", len(first))
+			line = lead
+		}
+		if line != lead {
+			line += " "
+		}
+		line += word
+	}
+	w.add(strings.TrimRight(line, " "))
+}
+
+// text writes the whole file and notes where each entry stands. It begins again where writing showed that something cannot be.
+func (p *Proposal) text() []byte {
+	for {
+		before := len(p.left) + p.more
+		text := p.write()
+		if before == len(p.left)+p.more {
+			return text
+		}
+	}
+}
+
+func (p *Proposal) write() []byte {
+	w := &page{}
+	p.head(w)
+	w.add("version: 1")
+	for _, s := range p.sections() {
+		switch s.name {
+		case "mounts":
+			p.containers(w)
+		case "environment":
+		default:
+			p.entries(w, s)
+		}
+	}
+	return []byte(strings.Join(w.lines, "\n") + "\n")
+}
+
+func (p *Proposal) head(w *page) {
+	w.comment("", "", "A proposal of durward catalog import "+p.kind+", made from "+strings.Join(p.from, ", ")+".")
+	w.comment("", "", "Nothing was run and nothing has changed. Read it, change what is wrong, check it, and put it into the catalogue's "+
+		"folder (or its entries into the catalogue's file): durward catalog check")
+	for _, n := range p.notes {
+		w.comment("", "- ", n)
+	}
+	if left := p.LeftOut(); len(left) > 0 {
+		w.add("#")
+		w.comment("", "", "Left out:")
+		for _, l := range left {
+			w.comment("", "- ", l.What+": "+l.Why)
+		}
+	}
+}
+
+// containers writes what containers may be given. Each folder and each key is a line of its own.
+func (p *Proposal) containers(w *page) {
+	mounts, keys := ids(p.mounts), ids(p.keys)
+	if len(mounts)+len(keys) == 0 {
+		return
+	}
+	w.add("", "containers:")
+	for _, s := range []section{{name: "mounts", items: p.mounts}, {name: "environment", items: p.keys}} {
+		if len(ids(s.items)) == 0 {
+			continue
+		}
+		w.add("  " + s.name + ":")
+		for _, it := range s.items {
+			if it.out {
+				continue
+			}
+			line, err := draft.Make(Fields{{Key: "x", Value: it.id}})
+			if err != nil || len(line.Lines()) != 1 {
+				it.out = true
+				p.LeaveOut(s.name+" "+it.id, "it cannot be written")
+				continue
+			}
+			w.add("    - " + strings.TrimPrefix(line.Lines()[0], "x: "))
+			it.first, it.last = len(w.lines), len(w.lines)
+		}
+	}
+}
+
+func (p *Proposal) entries(w *page, s section) {
+	begun := false
+	for _, it := range s.items {
+		if it.out {
+			continue
+		}
+		e, err := it.entry(s.name)
+		if err != nil {
+			it.out = true
+			p.LeaveOut(s.noun+" "+it.id, "it cannot be written as an entry")
+			continue
+		}
+		if !begun {
+			w.add("", s.name+":")
+			begun = true
+		} else if s.name != draft.GPUs {
+			w.add("")
+		}
+		for _, n := range it.notes {
+			w.comment("  ", "", n)
+		}
+		it.first = len(w.lines) + 1
+		for i, line := range e.Lines() {
+			switch {
+			case i == 0:
+				line = "  - " + line
+			case line != "":
+				line = "    " + line
+			}
+			w.add(line)
+		}
+		it.last = len(w.lines)
+	}
+}
