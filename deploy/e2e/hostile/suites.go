@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -115,7 +116,8 @@ func parses(a answer) bool {
 }
 
 // keywords are those that the schemas of tools use; a file of the suite is named like its keyword.
-var keywords = []string{"type", "properties", "additionalProperties", "required", "pattern", "minLength", "maxLength", "minimum", "maximum", "enum"}
+var keywords = []string{"type", "properties", "additionalProperties", "required", "pattern", "minLength", "maxLength", "minimum", "maximum", "enum",
+	"items", "maxItems", "uniqueItems", "propertyNames", "maxProperties"}
 
 // testSchemas sends each value of the JSON Schema suite as arguments, and as each argument, of every tool: what the gateway
 // thinks of it has to agree with what the published schema says of it, by a validator that passes the suite for the keywords
@@ -155,8 +157,14 @@ func testSchemas(t *testing.T, g gateway, c client, list json.RawMessage) {
 		}
 		for i, value := range values {
 			candidates := []string{value}
-			for name := range schema.Properties {
+			for name, property := range schema.Properties {
 				candidates = append(candidates, `{`+quote(name)+`:`+value+`}`)
+				switch property.Type {
+				case "array":
+					candidates = append(candidates, `{`+quote(name)+`:[`+value+`]}`, `{`+quote(name)+`:["a",`+value+`]}`, `{`+quote(name)+`:[`+value+`,`+value+`]}`)
+				case "object":
+					candidates = append(candidates, `{`+quote(name)+`:{"a":`+value+`}}`)
+				}
 				for other, filler := range fillers {
 					if _, has := schema.Properties[other]; has && other != name {
 						candidates = append(candidates, `{`+quote(other)+`:`+quote(filler)+`,`+quote(name)+`:`+value+`}`)
@@ -200,6 +208,9 @@ func used(t *testing.T, raw json.RawMessage) map[string]bool {
 	out := map[string]bool{}
 	for keyword, value := range schema {
 		out[keyword] = true
+		if value[0] == '{' && slices.Contains([]string{"items", "additionalProperties", "propertyNames"}, keyword) {
+			maps.Copy(out, used(t, value))
+		}
 		if keyword == "properties" {
 			var properties map[string]json.RawMessage
 			if err := json.Unmarshal(value, &properties); err != nil {

@@ -150,7 +150,16 @@ var fillers = map[string]string{
 	"operation_id": strings.Repeat("0", 32), "reason": "because",
 }
 
-// toolSurfaces are the string parameters of every tool, as tools/list says: all of a tool's at once, and each among legal ones.
+// within puts a string into an argument, by the argument's type: as it is, into a list beside a legal one, or as the key of a map.
+var within = map[string]func(s string) string{
+	"string":  quote,
+	"integer": quote, // a string in a number's place is one more hostile thing
+	"array":   func(s string) string { return `[` + quote(s) + `,"no-such-service"]` },
+	"object":  func(s string) string { return `{` + quote(s) + `:8192}` },
+}
+
+// toolSurfaces are the parameters of every tool, as tools/list says: all of a tool's strings at once, and each parameter among legal
+// ones.
 func (g gateway) toolSurfaces(list json.RawMessage) ([]surface, error) {
 	var tools struct {
 		Tools []struct {
@@ -182,8 +191,9 @@ func (g gateway) toolSurfaces(list json.RawMessage) ([]surface, error) {
 		}})
 		for _, name := range names {
 			property := tool.InputSchema.Properties[name]
-			if property.Type != "string" && property.Type != "integer" { // a string in a number's place is one more hostile thing
-				return nil, fmt.Errorf("%s.%s is a %s: this suite knows how to send strings alone", tool.Name, name, property.Type)
+			value, known := within[property.Type]
+			if !known {
+				return nil, fmt.Errorf("%s.%s is a %s: this suite does not know how to put a string into one", tool.Name, name, property.Type)
 			}
 			others := ""
 			for _, required := range tool.InputSchema.Required {
@@ -199,7 +209,7 @@ func (g gateway) toolSurfaces(list json.RawMessage) ([]surface, error) {
 				continue // it is the one above
 			}
 			out = append(out, surface{name: tool.Name + "." + name, eras: both, build: func(e era, c client, s string) *message {
-				return g.call(e, c, tool.Name, `{`+join(others, quote(name)+`:`+quote(s))+`}`)
+				return g.call(e, c, tool.Name, `{`+join(others, quote(name)+`:`+value(s))+`}`)
 			}})
 		}
 	}

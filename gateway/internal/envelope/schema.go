@@ -7,11 +7,10 @@ package envelope
 // what stands in every tool's answers alike, the statuses and what comes with them, is named at the tool that waits, which sees all
 // of them, and the server's instructions speak of the other members.
 func Schema(result map[string]any, waits bool) map[string]any {
-	text := map[string]any{"type": "string"}
-	properties := map[string]any{"status": text, "result": result}
+	properties := map[string]any{"result": result}
 	if waits {
 		properties["status"] = map[string]any{"enum": []any{OK, PendingApproval, Running, Denied, Error}}
-		properties["operation_id"] = text
+		properties["operation_id"] = map[string]any{"type": "string"}
 	}
 	return map[string]any{"type": "object", "properties": properties}
 }
