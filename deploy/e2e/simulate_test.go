@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -167,6 +168,7 @@ func TestSimulate(t *testing.T) {
 			p.startedByNext()
 			p.whatIf()
 			p.switchedToAlternative()
+			p.switchedByOperator()
 			h.Durward("audit", "verify")
 		})
 	}
@@ -263,7 +265,7 @@ func (p *pipeline) switchedToAlternative() {
 	if !s.Fits || !strings.Contains(s.steps(), "stop embed") || !strings.Contains(s.steps(), "stop coder") {
 		p.t.Fatalf("to talk: %+v", s)
 	}
-	digest := s.alternative(p.t, "keep embed")
+	digest := s.alternative(p.t, "stop coder, keep embed")
 	if len(digest) != 64 || digest == s.PlanDigest {
 		p.t.Fatalf("the alternative's number is %q, the plan's %q", digest, s.PlanDigest)
 	}
@@ -302,6 +304,27 @@ func (p *pipeline) switchedToAlternative() {
 		if step.ServiceID == "embed" {
 			p.t.Errorf("embed was touched: %s", done.Raw)
 		}
+	}
+}
+
+// switchedByOperator: a person takes an alternative by the beginning of its number, from what durward simulate shows.
+func (p *pipeline) switchedByOperator() {
+	p.t.Helper()
+	shown := p.h.Durward("simulate", "coding")
+	found := regexp.MustCompile(`(?m)\) sleep chat, keep embed.* plan ([0-9a-f]{12})$`).FindStringSubmatch(shown)
+	if found == nil {
+		p.t.Fatalf("no alternative sleeps chat and keeps embed:\n%s", shown)
+	}
+	if out := p.h.Run("", "switch", "coding", "--plan", found[1], "--yes"); out.Code != 0 || !strings.Contains(out.Stdout, "coding: sleep chat, keep embed") ||
+		strings.Contains(out.Stdout, "stop embed") {
+		p.t.Errorf("exit code %d\n%s%s", out.Code, out.Stdout, out.Stderr)
+	}
+	if got := p.running(); got != "coder, embed" {
+		p.t.Errorf("running: %s", got)
+	}
+	// What was shown then is not what would be done now.
+	if out := p.h.Run("", "switch", "coding", "--plan", found[1], "--yes"); out.Code != 1 || !strings.Contains(out.Stderr, "nothing was done") {
+		p.t.Errorf("exit code %d\n%s%s", out.Code, out.Stdout, out.Stderr)
 	}
 }
 

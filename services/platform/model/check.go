@@ -24,7 +24,7 @@ type Problem struct {
 
 func (p *Problem) Error() string { return "card." + p.Key + ": " + p.What }
 
-func wrong(key, format string, args ...any) error {
+func wrong(key, format string, args ...any) *Problem {
 	return &Problem{Key: key, What: fmt.Sprintf(format, args...)}
 }
 
@@ -58,8 +58,9 @@ func (c Card) Check() error {
 	}
 	left := uint32(MaxLayers)
 	for i, l := range c.Layers {
-		if err := l.check(fmt.Sprintf("layers[%d]", i)); err != nil {
-			return err
+		if p := l.check(); p != nil {
+			p.Key = fmt.Sprintf("layers[%d]%s", i, p.Key)
+			return p
 		}
 		if l.Count > left {
 			return wrong(fmt.Sprintf("layers[%d].count", i), "a card has at most %d layers in all", MaxLayers)
@@ -69,39 +70,39 @@ func (c Card) Check() error {
 	return nil
 }
 
-// check reports what is wrong with a group of layers. What its kind gives no meaning to must not be given: a slip would otherwise
-// pass for a statement.
-func (l Layers) check(at string) error {
+// check reports what is wrong with a group of layers, with the key below it or "" for the whole of it. What its kind gives no meaning
+// to must not be given: a slip would otherwise pass for a statement.
+func (l Layers) check() *Problem {
 	attention := l.Kind == Full || l.Kind == Sliding
 	switch {
 	case !attention && l.Kind != Recurrent && l.Kind != Latent:
-		return wrong(at+".kind", "kind must be %q, %q, %q or %q", Full, Sliding, Recurrent, Latent)
+		return wrong(".kind", "kind must be %q, %q, %q or %q", Full, Sliding, Recurrent, Latent)
 	case l.Count == 0:
-		return wrong(at+".count", "count must be at least 1")
+		return wrong(".count", "count must be at least 1")
 	case l.KVHeads > MaxDimension:
-		return wrong(at+".kv_heads", "kv_heads must be at most %d", MaxDimension)
+		return wrong(".kv_heads", "kv_heads must be at most %d", MaxDimension)
 	case l.KeyDim > MaxDimension:
-		return wrong(at+".key_dim", "key_dim must be at most %d", MaxDimension)
+		return wrong(".key_dim", "key_dim must be at most %d", MaxDimension)
 	case l.ValueDim > MaxDimension:
-		return wrong(at+".value_dim", "value_dim must be at most %d", MaxDimension)
+		return wrong(".value_dim", "value_dim must be at most %d", MaxDimension)
 	case l.StateBytes > MaxStateBytes:
-		return wrong(at+".state_bytes", "state_bytes must be at most %d", MaxStateBytes)
+		return wrong(".state_bytes", "state_bytes must be at most %d", MaxStateBytes)
 	case l.Window > MaxWindow:
-		return wrong(at+".window", "window must be at most %d", MaxWindow)
+		return wrong(".window", "window must be at most %d", MaxWindow)
 	case l.Window > 0 && l.Kind != Sliding:
-		return wrong(at+".window", "window is of sliding layers alone")
+		return wrong(".window", "window is of sliding layers alone")
 	case l.Window == 0 && l.Kind == Sliding:
-		return wrong(at, "sliding layers need window, in tokens")
+		return wrong("", "sliding layers need window, in tokens")
 	case l.StateBytes > 0 && l.Kind != Recurrent:
-		return wrong(at+".state_bytes", "state_bytes is of recurrent layers alone")
+		return wrong(".state_bytes", "state_bytes is of recurrent layers alone")
 	case l.Kind == Recurrent && (l.KVHeads > 0 || l.KeyDim > 0 || l.ValueDim > 0):
-		return wrong(at, "recurrent layers keep no keys and values, so kv_heads, key_dim and value_dim have no meaning")
+		return wrong("", "recurrent layers keep no keys and values, so kv_heads, key_dim and value_dim have no meaning")
 	case attention && !l.Shared && (l.KVHeads == 0 || l.KeyDim == 0):
-		return wrong(at, "%s layers need kv_heads and key_dim", l.Kind)
+		return wrong("", "%s layers need kv_heads and key_dim", l.Kind)
 	case l.Kind == Latent && !l.Shared && l.KeyDim == 0:
-		return wrong(at, "latent layers need key_dim")
+		return wrong("", "latent layers need key_dim")
 	case l.Kind == Latent && l.KVHeads > 1:
-		return wrong(at+".kv_heads", "latent layers keep one vector for all heads, so kv_heads is 1 or none")
+		return wrong(".kv_heads", "latent layers keep one vector for all heads, so kv_heads is 1 or none")
 	}
 	return nil
 }

@@ -115,7 +115,8 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	return e, nil
 }
 
-// share is a part of so many bytes. vLLM computes it in the same way (MemorySnapshot: total_memory * gpu_memory_utilization).
+// share is a part of so many bytes. vLLM computes it in the same way (MemorySnapshot: total_memory * gpu_memory_utilization), of a
+// total that CUDA reports one or two per cent lower than the driver does.
 func share(bytes uint64, part float64) uint64 {
 	product := math.Ceil(float64(bytes) * part)
 	if !(product < math.MaxInt64) {

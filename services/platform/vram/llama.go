@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// contextMiB is what the CUDA driver takes on a GPU for a process: Ollama's minimum for each GPU (llm/memory, 457 MiB).
+	// contextMiB is what the CUDA driver takes on a GPU for a process: Ollama's minimum for each GPU (discover/gpu.go,
+	// cudaMinimumMemory).
 	contextMiB = 457
 	// llamaMarginMiB is for workspaces of cuBLAS and fragmentation, which no log of llama.cpp lists: the house's own.
 	llamaMarginMiB = 128
@@ -77,8 +78,7 @@ type llama struct {
 	layers uint64
 }
 
-// streams is how many caches there are, cells how long each, and sliding how long each of sliding layers that look back window
-// tokens.
+// streams is how many caches there are, and cells how long each.
 func (m *llama) streams(context uint32) (streams, cells uint64) {
 	slots := uint64(max(m.run.Parallel, 1))
 	unit := uint64(cellsPlain)
@@ -139,7 +139,8 @@ func (m *llama) at(context uint32, onGPU uint64) []parts {
 	k, v := m.run.types()
 	out := make([]parts, len(m.gpus)+1)
 	host := &out[len(m.gpus)]
-	first, slots := uint64(0), uint64(max(m.run.Parallel, 1))
+	// Both layers and bounds go up, so that no GPU before from holds any of what comes.
+	from, first, slots := 0, uint64(0), uint64(max(m.run.Parallel, 1))
 	for _, group := range m.card.Layers {
 		kept := cells
 		if group.Kind == model.Sliding {
@@ -147,7 +148,10 @@ func (m *llama) at(context uint32, onGPU uint64) []parts {
 		}
 		each := layerBytes(group, k, v, 1, mul(kept, streams), slots)
 		count := uint64(group.Count)
-		for g := range m.gpus {
+		for from < len(m.gpus) && l.bounds[from+1] <= first {
+			from++
+		}
+		for g := from; g < len(m.gpus) && l.bounds[g] < first+uint64(group.Count); g++ {
 			here := l.on(g, first, uint64(group.Count))
 			out[g].kv = add(out[g].kv, mul(here, each))
 			count -= here
@@ -172,7 +176,7 @@ func (m *llama) at(context uint32, onGPU uint64) []parts {
 	return out
 }
 
-// over is by how many bytes the fullest GPU is above what it has less spare MiB; GPUs whose memory is not known are never over.
+// over reports whether a GPU would hold more than it has less spare MiB. One whose memory is not known never does.
 func (m *llama) over(all []parts, spareMiB uint32) bool {
 	for g, gpu := range m.gpus {
 		if gpu.TotalMiB > 0 && all[g].sum() > sub(bytesOf(gpu.TotalMiB), bytesOf(spareMiB)) {
@@ -199,6 +203,7 @@ func ofLlama(card model.Card, run Run, gpus []GPU) Estimate {
 			}) * cellsFlash)
 		}
 		if run.GPULayers == nil && m.over(m.at(context, onGPU), run.FitTargetMiB) {
+			// On several GPUs a layer more can move others, so that more layers might fit as well; those that are found do fit.
 			onGPU = largest(0, m.layers+1, func(n uint64) bool { return !m.over(m.at(context, n), run.FitTargetMiB) })
 		}
 		all = m.at(context, onGPU)

@@ -65,7 +65,7 @@ func (r Run) filled(gpus []GPU) Run {
 		sum += uint64(g.TotalMiB)
 	}
 	// vLLM's API server takes 8,192 tokens and 1,024 sequences at a time on GPUs of 70 GiB and more, else 2,048 and 256
-	// (EngineArgs.get_batch_defaults, vllm/engine/arg_utils.py).
+	// (EngineArgs.get_batch_defaults, vllm/engine/arg_utils.py; on an A100 always the lower ones, which need less).
 	large := smallest >= 70*1024
 	if r.Batch == 0 {
 		r.Batch = 2048

@@ -69,11 +69,11 @@ func ofGPUs(devices []inspect.DeviceMiB) ([]uint32, error) {
 
 // reservedPeaks are the store's peaks on a disk that can become full: then nothing is written down of them.
 type reservedPeaks struct {
-	*store.Store
+	need.Memory
 	kept *reserve.Reserve
 }
 
 // NotePeak implements need.Memory.
 func (s reservedPeaks) NotePeak(ctx context.Context, p *store.Peak) error {
-	return s.kept.Write(false, func() error { return s.Store.NotePeak(ctx, p) })
+	return s.kept.Write(false, func() error { return s.Memory.NotePeak(ctx, p) })
 }

@@ -163,7 +163,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	defer func() { err = errors.Join(err, durable.Close()) }()
 	memory := reservedStore{Store: durable, kept: kept}
 	book, err := openBook(ctx, cfg, bookConfig{
-		Catalogue: source.Current, GPUs: gpus, Memory: reservedPeaks{Store: durable, kept: kept}, Logger: logger,
+		Catalogue: source.Current, GPUs: gpus, Memory: reservedPeaks{durable, kept}, Logger: logger,
 		Definition: func(ctx context.Context, s *catalogue.Service) (string, error) { return services.Definition(ctx, s) },
 	})
 	if err != nil {

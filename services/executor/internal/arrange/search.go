@@ -11,7 +11,7 @@ import (
 const never = math.MaxInt64 / 4
 
 // unlimited is a capacity that no sum of uses reaches.
-const unlimited = 1 << 43
+const unlimited = 1 << 44
 
 // search looks for the solutions of one problem. Services are decided one after the other, in the order of items; those that are
 // not decided yet are at option 0, and so is a service that none of its options would help. A node of the search is a set of

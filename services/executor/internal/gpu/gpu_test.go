@@ -413,3 +413,52 @@ func TestPatience(t *testing.T) {
 		}
 	})
 }
+
+// TestModels: what GPUs are is known from the first measurement on, also to who is asked for claims in it, and outlives a driver that
+// ceases to answer.
+func TestModels(t *testing.T) {
+	source := &driver{devices: real2()}
+	gpus := []catalogue.GPU{{Index: 7, UUID: second, Name: "Upstairs"}}
+	var m *Monitor
+	asked := 0
+	m = New(Config{
+		Source: source, Catalogue: func() *catalogue.Catalogue { return &catalogue.Catalogue{GPUs: gpus} },
+		Claims: func() []Claim {
+			asked++
+			if two, ok := m.Models().Find(7); !ok || two.Total != 2000 && !two.Simulated {
+				t.Errorf("in claims the GPU is %+v, %v", two, ok)
+			}
+			return nil
+		},
+		Logger: platformtest.Logger(),
+	})
+	if _, ok := m.Models().Find(7); ok {
+		t.Error("it is known before anybody measured")
+	}
+	m.Read(t.Context())
+	before := m.Models()
+	for index, want := range map[uint32]Model{
+		0: {Name: "NVIDIA One", UUID: first, Total: 1000}, 7: {Name: "NVIDIA Two", UUID: second, Total: 2000},
+	} {
+		if got, ok := before.Find(index); !ok || got != want {
+			t.Errorf("GPU %d is %+v, %v", index, got, ok)
+		}
+	}
+	source.set(func(d *driver) { d.devices[1].Used = 900 })
+	m.Read(t.Context())
+	source.set(func(d *driver) { d.err = errors.New("gone") })
+	m.Read(t.Context())
+	if m.Models() != before {
+		t.Errorf("nothing changed, and yet they are %+v", m.Models())
+	}
+	source.set(func(d *driver) { d.err, d.devices = nil, d.devices[:1] })
+	m.Read(t.Context())
+	if _, ok := m.Models().Find(7); !ok || asked != 4 {
+		t.Errorf("a lost GPU is nothing any more; %d claims", asked)
+	}
+	gpus = []catalogue.GPU{{Index: 7, Name: "Made up", MemoryMiB: 50, Simulated: true}}
+	m.Read(t.Context())
+	if got, _ := m.Models().Find(7); got != (Model{UUID: "simulated-7", Total: 50, Simulated: true}) {
+		t.Errorf("simulated: %+v", got)
+	}
+}

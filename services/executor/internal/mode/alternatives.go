@@ -49,26 +49,14 @@ type way struct {
 	loading map[uint32]uint32
 }
 
-// group are candidates that are decided on together, because some depend on others. Each combination has a way for each of them.
-type group struct {
-	who          []int
-	combinations [][]int
-}
-
-// maxCombinations bounds a group. Hosts have two or three services that depend on each other; then all are seen.
-const maxCombinations = 256
-
 // search is one search for alternatives.
 type search struct {
 	*Switcher
 	ctx        context.Context
 	p          *plan
 	candidates []candidate
-	groups     []group
-	// outside are all services that a plan may move and that are not to run, memory or not.
-	outside []*catalogue.Service
-	problem arrange.Problem
-	cut     bool
+	problem    arrange.Problem
+	cut        bool
 }
 
 // alternatives looks for other ways that fit than the plan: the least disruptive first, in none of which anything can be left out.
@@ -79,7 +67,6 @@ func (s *Switcher) alternatives(ctx context.Context, p *plan, wanted int) (found
 	}
 	w := &search{Switcher: s, ctx: ctx, p: p}
 	w.gather()
-	w.gatherGroups()
 	if !w.pose(wanted + 1) { // one of them may be the plan
 		return nil, true, nil
 	}
@@ -114,7 +101,6 @@ func (w *search) gather() {
 		if w.p.kept[one] || w.p.target.stop[one] || !v.Holds() || slices.Contains(incoming, one) {
 			continue
 		}
-		w.outside = append(w.outside, one)
 		w.candidates = append(w.candidates, candidate{Service: one, ways: w.waysOut(one)})
 	}
 }
@@ -141,94 +127,32 @@ func (w *search) waysOut(one *catalogue.Service) []way {
 	return ways // in the middle of a change of its own
 }
 
-// gatherGroups puts those together that depend on each other: who runs on keeps what it depends on.
-func (w *search) gatherGroups() {
+// dependents returns, for each candidate that others need, which: those that are awake and go on needing it as long as they are left
+// alone. What comes needs nothing that could go.
+func (w *search) dependents() map[int][]int {
 	index := map[*catalogue.Service]int{}
-	leader := make([]int, len(w.candidates))
 	for i, c := range w.candidates {
-		leader[i] = i
 		if !c.comes {
 			index[c.Service] = i
 		}
 	}
-	var find func(i int) int
-	find = func(i int) int {
-		if leader[i] != i {
-			leader[i] = find(leader[i])
-		}
-		return leader[i]
-	}
-	needs := make([][]int, len(w.candidates))
+	out := map[int][]int{}
 	for i, c := range w.candidates {
-		if c.comes || len(c.DependsOn) == 0 {
+		if v := w.p.forces.views[c.Service]; c.comes || len(c.DependsOn) == 0 || v.Asleep() {
 			continue
 		}
 		for _, other := range supported(w.p.catalogue, []*catalogue.Service{c.Service}) {
 			if j, ok := index[other]; ok && j != i {
-				needs[i] = append(needs[i], j)
-				leader[max(find(i), find(j))] = min(find(i), find(j))
+				out[j] = append(out[j], i)
 			}
 		}
 	}
-	at := map[int]int{}
-	for i := range w.candidates {
-		l := find(i)
-		g, ok := at[l]
-		if !ok {
-			g = len(w.groups)
-			at[l] = g
-			w.groups = append(w.groups, group{})
-		}
-		w.groups[g].who = append(w.groups[g].who, i)
-	}
-	for g := range w.groups {
-		w.combine(&w.groups[g], needs)
-	}
+	return out
 }
 
-// combine lists what can become of a group.
-func (w *search) combine(g *group, needs [][]int) {
-	place := map[int]int{}
-	for n, i := range g.who {
-		place[i] = n
-	}
-	sound := func(choice []int) bool {
-		for n, i := range g.who {
-			if v := w.p.forces.views[w.candidates[i].Service]; choice[n] != 0 || v.Asleep() {
-				continue
-			}
-			for _, j := range needs[i] { // it runs on, and so does what it needs
-				if choice[place[j]] != 0 {
-					return false
-				}
-			}
-		}
-		return true
-	}
-	choice := make([]int, len(g.who))
-	for seen := 0; ; seen++ {
-		if len(g.who) == 1 || sound(choice) {
-			g.combinations = append(g.combinations, slices.Clone(choice))
-		}
-		n := 0
-		for ; n < len(choice); n++ {
-			if choice[n]++; choice[n] < len(w.candidates[g.who[n]].ways) {
-				break
-			}
-			choice[n] = 0
-		}
-		if n == len(choice) {
-			return
-		}
-		if len(g.combinations) == maxCombinations && len(g.who) > 1 || seen == 64*maxCombinations {
-			w.cut = true
-			return
-		}
-	}
-}
-
-// pose puts the question to package arrange: each GPU is a resource, and the host's memory the last one. It reports whether there
-// are not too many.
+// pose puts the question to package arrange. Each GPU is a resource, then the host's memory, and then each candidate that others
+// need: k of those that need it take one of it each as long as they are left alone, and it takes k to go, which leaves k for nobody.
+// It reports whether there are not too many.
 func (w *search) pose(limit int) bool {
 	f := &w.p.forces
 	at := map[uint32]int{}
@@ -247,7 +171,18 @@ func (w *search) pose(limit int) bool {
 		}
 	}
 	host := len(at)
-	w.problem = arrange.Problem{Capacity: make([]int64, host+1), Idle: make([]int64, host+1), Limit: limit}
+	needed := w.dependents()
+	ties := slices.Sorted(maps.Keys(needed))
+	if over := host + 1 + len(ties) - arrange.MaxResources; over > 0 {
+		// Who is needed by others and is no resource stays, whatever those do.
+		w.cut = true
+		for _, i := range ties[len(ties)-min(over, len(ties)):] {
+			w.candidates[i].ways = w.candidates[i].ways[:1]
+		}
+		ties = ties[:max(len(ties)-over, 0)]
+	}
+	resources := host + 1 + len(ties)
+	w.problem = arrange.Problem{Capacity: make([]int64, resources), Idle: make([]int64, resources), Limit: limit}
 	usable := make([]bool, host)
 	for index, i := range at {
 		w.problem.Idle[i] = math.MaxInt64 // where nobody comes, nobody asks
@@ -262,6 +197,10 @@ func (w *search) pose(limit int) bool {
 		w.problem.Capacity[host] = int64(f.available) - int64(loader)
 	}
 	w.problem.Idle[host] = w.problem.Capacity[host]
+	for n, i := range ties {
+		w.problem.Capacity[host+1+n] = int64(len(needed[i]))
+		w.problem.Idle[host+1+n] = int64(len(needed[i]))
+	}
 	back := func(held map[uint32]uint32) {
 		for index, mib := range held {
 			if i := at[index]; usable[i] {
@@ -272,77 +211,55 @@ func (w *search) pose(limit int) bool {
 	for _, one := range f.told {
 		back(room.Held(f.h, one.Service))
 	}
-	uses := make([][][]int64, len(w.candidates))
-	for i, c := range w.candidates {
+	for _, c := range w.candidates {
 		held := room.Held(f.h, c.Service)
 		back(held)
-		for _, way := range c.ways {
-			use := make([]int64, host+1)
-			switch {
-			case c.comes:
-				for index, mib := range way.awake.PerGPU {
-					use[at[index]] = int64(max(mib, way.loading[index]))
-				}
-				for index, mib := range way.loading {
-					use[at[index]] = max(use[at[index]], int64(mib))
-				}
-			case way.kind == changeKeep:
-				for index, mib := range held {
-					use[at[index]] = int64(mib)
-				}
-			case way.kind == changeSleep:
-				keeps := f.z.Asleep(c.Service)
-				for index, mib := range held {
-					use[at[index]] = int64(min(mib, keeps[index]))
-				}
-				use[host] = int64(f.z.book.HostAsleep(c.Service))
-			}
-			uses[i] = append(uses[i], use)
-		}
-	}
-	for _, g := range w.groups {
-		one := arrange.Service{Arrives: w.candidates[g.who[0]].comes}
-		for _, choice := range g.combinations {
-			option := arrange.Option{Use: uses[g.who[0]][choice[0]]}
-			for n, i := range g.who {
-				way := w.candidates[i].ways[choice[n]]
-				option.Cost += way.cost
-				if n > 0 {
-					option.Use = sum(option.Use, uses[i][choice[n]])
-				}
-			}
-			for n, other := range g.combinations[:len(one.Options)] {
-				if n > 0 && w.less(g, other, choice) {
-					option.Less = append(option.Less, n)
+		one := arrange.Service{Arrives: c.comes}
+		for n, way := range c.ways {
+			option := arrange.Option{Use: make([]int64, resources), Cost: way.cost}
+			w.uses(c, way, held, at, option.Use)
+			for m := 1; m < n; m++ { // the same in a lesser degree
+				if c.ways[m].kind == way.kind && (way.kind == changeContext || way.kind == changeUtilisation) {
+					option.Less = append(option.Less, m)
 				}
 			}
 			one.Options = append(one.Options, option)
 		}
 		w.problem.Services = append(w.problem.Services, one)
 	}
+	for n, i := range ties {
+		for _, j := range needed[i] {
+			w.problem.Services[j].Options[0].Use[host+1+n] = 1
+		}
+		for o := range w.problem.Services[i].Options[1:] {
+			w.problem.Services[i].Options[1+o].Use[host+1+n] = int64(len(needed[i]))
+		}
+	}
 	return w.problem.Check() == nil
 }
 
-func sum(a, b []int64) []int64 {
-	out := slices.Clone(a)
-	for i, n := range b {
-		out[i] += n
-	}
-	return out
-}
-
-// less reports whether what one combination of a group does is part of what the other does, or the same in a lesser degree.
-func (w *search) less(g group, a, b []int) bool {
-	for n, i := range g.who {
-		if a[n] == 0 || a[n] == b[n] {
-			continue
+// uses is what a candidate takes of GPUs, by at, and of the host's memory, which comes after them, if that becomes of it.
+func (w *search) uses(c candidate, becomes way, held map[uint32]uint32, at map[uint32]int, use []int64) {
+	f := &w.p.forces
+	switch {
+	case c.comes:
+		for index, mib := range becomes.awake.PerGPU {
+			use[at[index]] = int64(mib)
 		}
-		lesser, greater := w.candidates[i].ways[a[n]].kind, w.candidates[i].ways[b[n]].kind
-		if a[n] > b[n] || lesser != greater || lesser != changeContext && lesser != changeUtilisation {
-			return false
+		for index, mib := range becomes.loading {
+			use[at[index]] = max(use[at[index]], int64(mib))
 		}
+	case becomes.kind == changeKeep:
+		for index, mib := range held {
+			use[at[index]] = int64(mib)
+		}
+	case becomes.kind == changeSleep:
+		keeps := f.z.Asleep(c.Service)
+		for index, mib := range held {
+			use[at[index]] = int64(min(mib, keeps[index]))
+		}
+		use[len(at)] = int64(f.z.book.HostAsleep(c.Service))
 	}
-	return true
 }
 
 // read makes the plan of a solution; nil for one that is the plan itself. What does not fit by package room's word after all is none.
@@ -350,6 +267,7 @@ func (w *search) read(choice []int) (*alternative, error) {
 	base := &w.p.forces
 	p := *w.p
 	p.stays, p.short, p.lack, p.keeps, p.subject, p.digest = "", nil, "", nil, nil, ""
+	p.unbound = !p.request.plain()
 	f := &p.forces
 	f.sleeping, f.asleep, f.stopping, f.ending = nil, nil, nil, nil
 	z := *base.z
@@ -364,37 +282,35 @@ func (w *search) read(choice []int) (*alternative, error) {
 	}
 	same := true
 	var changes []Change
-	for g, at := range choice {
-		for n, i := range w.groups[g].who {
-			c := w.candidates[i]
-			way := c.ways[w.groups[g].combinations[at][n]]
-			change := Change{Kind: way.kind, Service: c.ID, From: way.from, To: way.to}
-			if c.comes {
-				if way.kind != changeKeep {
-					z.want(c.Service, way.awake, way.loading)
-					changes = append(changes, change)
-					p.unbound, same = true, false
-				}
-				continue
-			}
-			end, ended := ends[c.Service]
-			same = same && way.kind == cmp.Or(end, changeKeep)
-			switch v := f.views[c.Service]; {
-			case way.kind == changeSleep:
-				f.sleeping = append(f.sleeping, c.Service)
-			case way.kind == changeStop && v.Asleep():
-				f.ending = append(f.ending, c.Service)
-			case way.kind == changeStop:
-				f.stopping = append(f.stopping, c.Service)
-			case v.Asleep():
-				f.asleep = append(f.asleep, c.Service)
-			}
-			if way.kind != changeKeep || ended {
+	for i, at := range choice {
+		c := w.candidates[i]
+		way := c.ways[at]
+		change := Change{Kind: way.kind, Service: c.ID, From: way.from, To: way.to}
+		if c.comes {
+			if way.kind != changeKeep {
+				z.want(c.Service, way.awake, way.loading)
 				changes = append(changes, change)
+				p.unbound, same = true, false
 			}
-			if way.kind == changeKeep && ended {
-				p.keeps = append(p.keeps, c.Service)
-			}
+			continue
+		}
+		end, ended := ends[c.Service]
+		same = same && way.kind == cmp.Or(end, changeKeep)
+		switch v := f.views[c.Service]; {
+		case way.kind == changeSleep:
+			f.sleeping = append(f.sleeping, c.Service)
+		case way.kind == changeStop && v.Asleep():
+			f.ending = append(f.ending, c.Service)
+		case way.kind == changeStop:
+			f.stopping = append(f.stopping, c.Service)
+		case v.Asleep():
+			f.asleep = append(f.asleep, c.Service)
+		}
+		if way.kind != changeKeep || ended {
+			changes = append(changes, change)
+		}
+		if way.kind == changeKeep && ended {
+			p.keeps = append(p.keeps, c.Service)
 		}
 	}
 	if same {

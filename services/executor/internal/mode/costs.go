@@ -9,7 +9,7 @@ import "time"
 //	keep            0      nothing changes
 //	sleep       1 000      it is back in seconds, and nothing is loaded from the disk; its requests in flight end
 //	utilisation 2 000      fewer requests at a time fit; takes a human and a restart; 50 more for each 0.05
-//	context     4 000      long requests are refused; takes a human and a restart; 500 more for each halving
+//	context     4 000      long requests are refused; takes a human and a restart; 500 more for each further halving, up to seven
 //	GPU         8 000      nobody notices but who looks; takes a human, and is wrong where the GPUs are told apart on purpose
 //	sleeper    12 000      what sleeps is stopped: nobody's requests end, but it is no longer back in seconds
 //	stop       16 000      it is gone until it was loaded again
@@ -28,8 +28,12 @@ const (
 
 	costEachStep    = 50
 	costEachHalving = 500
+	maxHalvings     = 7
 	maxCostSeconds  = 900
 )
 
 // grain is how long something takes to be back, as a cost.
 func grain(back time.Duration) int64 { return min(int64(seconds(back)), maxCostSeconds) }
+
+// halving is what the n-th halving of a context costs more than the first.
+func halving(n int64) int64 { return min(n-1, maxHalvings) * costEachHalving }

@@ -97,3 +97,30 @@ func TestWhatFittedBeforeIsBroughtBack(t *testing.T) {
 		t.Errorf("undone: %+v, %v", out, err)
 	}
 }
+
+// TestAnAlternativeOfANarrowerMargin is for a call with that margin alone.
+func TestAnAlternativeOfANarrowerMargin(t *testing.T) {
+	t.Parallel()
+	setup := func() *world {
+		w := newWorld(t, "chat", "watch")
+		w.host.foreign[1] = total - reserved - 4000 - 500 - 300 // beside watch, embed fits with 300 MiB to spare
+		w.cfg.Margin, w.cfg.LeastMargin = 512, proto.Uint32(256)
+		w.host.c = parse(t, strings.Replace(catalogueText, "pin: true", "pin: false", 1))
+		return w
+	}
+	w := setup()
+	got, err := w.Simulate(t.Context(), Request{Mode: "talk", Margin: proto.Uint32(256), Alternatives: 10})
+	if err != nil || len(got.Alternatives) == 0 || said(got.Alternatives[0]) != "keep watch" || got.Next != nil {
+		t.Fatalf("simulated: %+v, %v", got, err)
+	}
+	digest := got.Alternatives[0].Digest
+	_, err = w.Switch(t.Context(), "talk", digest, nil, w.consent())
+	wantFault(t, err, callv1.Code_CODE_PLAN_CHANGED, "nothing was done")
+	if len(w.did()) != 0 {
+		t.Errorf("and yet: %v", w.did())
+	}
+	out, err := w.Switch(t.Context(), "talk", digest, proto.Uint32(256), w.consent())
+	if err != nil || out.Outcome != committed {
+		t.Errorf("switched: %+v, %v", out, err)
+	}
+}

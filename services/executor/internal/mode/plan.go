@@ -108,17 +108,6 @@ func (p *plan) unfit() string {
 	return p.lack
 }
 
-// of returns the services of the steps with one of the actions, in their order.
-func (p *plan) of(actions ...executorv1.PlanAction) []*catalogue.Service {
-	var out []*catalogue.Service
-	for _, st := range p.steps {
-		if slices.Contains(actions, st.action) {
-			out = append(out, st.service)
-		}
-	}
-	return out
-}
-
 // planSubject is what a human approves, in its RFC 8785 form. It holds no measurement: what is free now is checked again when
 // the switch begins, and a GPU that became fuller or emptier makes no other plan.
 type planSubject struct {

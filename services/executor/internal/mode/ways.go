@@ -116,7 +116,7 @@ func (e *estimator) contexts() []way {
 			break
 		}
 		one := e.way(way{
-			kind: changeContext, from: decimal(e.base.Context), to: decimal(tokens), cost: costContext + (n-1)*costEachHalving,
+			kind: changeContext, from: decimal(e.base.Context), to: decimal(tokens), cost: costContext + halving(n),
 		}, then.PerGPU, then.Source)
 		one.awake.Context = tokens
 		out = append(out, one)

@@ -45,8 +45,8 @@ type file struct {
 	// exact is by the run that it was asked for.
 	exact map[exactRun][]uint32
 	err   error
-	// at is when it was looked at, read when it was read.
-	at, read time.Time
+	// at is when it was looked at, read when it was read, refused when llama.cpp's program last gave no answer.
+	at, read, refused time.Time
 }
 
 // stamp changes when a file does.
@@ -295,7 +295,7 @@ func (b *Book) read(ctx context.Context, s *catalogue.Service) {
 			next.err, next.read = before.err, before.read
 		default:
 			if same {
-				next.exact = before.exact
+				next.exact, next.refused = before.exact, before.refused
 			}
 			next.err = b.inspect(ctx, s, next)
 		}
@@ -334,7 +334,7 @@ func (b *Book) inspect(ctx context.Context, s *catalogue.Service, f *file) error
 		return nil
 	}
 	key := exactOf(run)
-	if _, asked := f.exact[key]; asked {
+	if _, asked := f.exact[key]; asked || f.at.Sub(f.refused) < again {
 		return nil
 	}
 	// What it would take if it were not made to fit: that depends on what happens to be free now.
@@ -342,8 +342,9 @@ func (b *Book) inspect(ctx context.Context, s *catalogue.Service, f *file) error
 	sizes, err := b.cfg.Exact(ctx, s.Model.File, run)
 	if err != nil {
 		b.cfg.Logger.WarnContext(ctx, "llama-fit-params does not say what a model takes", "service_id", s.ID, "error", err)
+		f.refused = f.at
+		return nil
 	}
-	// What failed is not asked again before the file changes.
 	exact := map[exactRun][]uint32{key: sizes}
 	for k, v := range f.exact {
 		if len(exact) < maxFiles {

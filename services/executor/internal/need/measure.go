@@ -97,7 +97,6 @@ type run struct {
 	since, first time.Time
 	// loading is the most that was seen before it was ready, by hardware. It is noted once it is ready: what did not come up says nothing.
 	loading map[string][]uint32
-	ready   bool
 	// counted is when a measurement last counted, wrote when something was written down.
 	counted, wrote time.Time
 	// touched are what this run measured.

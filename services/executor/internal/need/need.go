@@ -164,10 +164,7 @@ func (b *Book) Card(s *catalogue.Service) (model.Card, bool) {
 	return *z.card, true
 }
 
-var (
-	errNoGPU    = errors.New("it uses no GPU, so its context length changes no memory of any")
-	errNoTotals = errors.New("how much memory its GPUs have is not known yet, so nothing can be estimated")
-)
+var errNoGPU = errors.New("it uses no GPU, so its context length changes no memory of any")
 
 // AwakeAt is what it would take with another context length, in tokens: what is known, and on each GPU what the estimates for the two
 // lengths differ by. vram.ErrNoCard, or one sentence, where nothing can be estimated.
@@ -312,8 +309,6 @@ func (z *sizes) fill(s *catalogue.Service) {
 		z.estimateErr = vram.ErrNoCard
 	case err != nil:
 		z.estimateErr = err
-	case z.gpus == nil:
-		z.estimateErr = errNoTotals
 	default:
 		z.estimate, z.estimateErr = vram.Of(*z.card, run, z.gpus)
 	}
@@ -328,8 +323,8 @@ func (z *sizes) whole(exact []uint32) []uint32 {
 	out := make([]uint32, len(exact))
 	for i, mib := range exact {
 		most := uint32(mostMiB)
-		if z.run.Fit {
-			most = z.gpus[i].TotalMiB - min(z.run.FitTargetMiB, z.gpus[i].TotalMiB)
+		if total := z.gpus[i].TotalMiB; z.run.Fit && total > 0 {
+			most = total - min(z.run.FitTargetMiB, total)
 		}
 		out[i] = min(min(mib, mostMiB)+catalogue.Share(z.estimate.OverheadMiB, len(exact)), most)
 	}
@@ -385,18 +380,17 @@ func loadsOnRequest(s *catalogue.Service, run vram.Run) bool {
 	return s.Sleep == catalogue.SleepLlamaRouter || run.Engine == enginecmd.Ollama
 }
 
-// totals are what the service's GPUs have; nil where that is not known of all of them.
+// totals are what the service's GPUs have; 0 where that is not known yet.
 func totals(c *catalogue.Catalogue, models *gpu.Models, s *catalogue.Service) []vram.GPU {
-	out := make([]vram.GPU, 0, len(s.GPUs))
-	for _, index := range s.GPUs {
-		one, ok := models.Find(index)
-		if i := slices.IndexFunc(c.GPUs, func(g catalogue.GPU) bool { return g.Index == index && g.Simulated }); i >= 0 {
-			one.Total, ok = c.GPUs[i].MemoryMiB, true
+	out := make([]vram.GPU, len(s.GPUs))
+	for i, index := range s.GPUs {
+		one, _ := models.Find(index)
+		out[i].TotalMiB = one.Total
+		for _, g := range c.GPUs {
+			if g.Index == index && g.Simulated {
+				out[i].TotalMiB = g.MemoryMiB
+			}
 		}
-		if !ok || one.Total == 0 {
-			return nil
-		}
-		out = append(out, vram.GPU{TotalMiB: one.Total})
 	}
 	return out
 }

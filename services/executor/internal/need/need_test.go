@@ -306,8 +306,11 @@ func TestAnotherContextLength(t *testing.T) {
 		}
 	}
 	b.models = nil
-	if _, err := book.AwakeAt(s, 4096); !errors.Is(err, errNoTotals) {
-		t.Errorf("on GPUs that nobody found yet: %v", err)
+	if _, err := book.AwakeAt(b.entry("claims"), 4096); !errors.Is(err, vram.ErrNoTotal) {
+		t.Errorf("a share of GPUs that nobody found yet: %v", err)
+	}
+	if got, err := book.AwakeAt(s, 4096); err != nil || got.MiB() != less.PerGPU[0] {
+		t.Errorf("on GPUs that nobody found yet: %+v, %v", got, err)
 	}
 }
 
@@ -380,7 +383,7 @@ func TestWhatLlamaCPPSaysItself(t *testing.T) {
 				}
 			})
 			before := book.Awake(&s)
-			for range 3 {
+			for range 3 { // within moments of each other
 				book.renew(t.Context(), &s)
 			}
 			want := before.PerGPU

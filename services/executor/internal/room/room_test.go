@@ -164,3 +164,45 @@ func TestForecasts(t *testing.T) {
 		t.Errorf("forecast (-want +got):\n%s", diff)
 	}
 }
+
+// sized are services by what they take of GPU 0 awake, while they load, and asleep.
+type sized map[string][3]uint32
+
+func (z sized) of(s *catalogue.Service, i int) map[uint32]uint32 {
+	if mib, ok := z[s.ID]; ok {
+		return map[uint32]uint32{0: mib[i]}
+	}
+	return nil
+}
+
+func (z sized) Awake(s *catalogue.Service) map[uint32]uint32   { return z.of(s, 0) }
+func (z sized) Loading(s *catalogue.Service) map[uint32]uint32 { return z.of(s, 1) }
+func (z sized) Asleep(s *catalogue.Service) map[uint32]uint32  { return z.of(s, 2) }
+
+// TestSizes: what starts needs what it takes while it loads, what runs then is what it takes awake, and what is declared counts for
+// nothing where something better is known.
+func TestSizes(t *testing.T) {
+	chat, code, blank := entry("chat", 1, 0), entry("code", 90000, 0), entry("blank", 90000, 0)
+	z := sized{"chat": {10000, 14000, 800}, "code": {9000, 3000, 500}}
+	if diff := cmp.Diff(map[uint32]uint32{0: 23000}, Need(z, chat, code, blank)); diff != "" {
+		t.Errorf("need (-want +got):\n%s", diff)
+	}
+	empty := host(device(0, 0, nil, nil))
+	for margin, fits := range map[uint32]bool{9500: true, 9501: false} {
+		if err := Admit(z, empty, chat, margin); (err == nil) != fits {
+			t.Errorf("with a margin of %d: %v", margin, err)
+		}
+	}
+	running := host(device(0, 0, map[string]uint32{"chat": 10000}, map[string]uint32{"chat": 10000}))
+	if diff := cmp.Diff(map[uint32]uint32{0: 9200}, Released(z, running, nil, []*catalogue.Service{chat})); diff != "" {
+		t.Errorf("released (-want +got):\n%s", diff)
+	}
+	got := Forecasts(z, running, nil, []*catalogue.Service{chat}, []*catalogue.Service{code})
+	if len(got) != 1 || got[0].After != 9800 || got[0].Free != 23500-9800 {
+		t.Errorf("forecast %+v", got)
+	}
+	huge := sized{"chat": {1<<32 - 1, 0, 0}, "code": {1<<32 - 1, 0, 0}}
+	if short := Fits(huge, empty, []*catalogue.Service{chat, code}, nil, 0); short == nil || short.Need != 1<<32-1 {
+		t.Errorf("sizes that wrap: %+v", short)
+	}
+}

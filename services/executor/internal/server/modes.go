@@ -143,6 +143,9 @@ func serving(c *catalogue.Catalogue, id string) []*catalogue.Service {
 // defaultAlternatives is how many alternatives are looked for unless told.
 const defaultAlternatives = 3
 
+// maxNamed is how many services are named of those whose size nobody knows.
+const maxNamed = 5
+
 // SimulateMode shows what a switch would do, or a start or stop, and other ways that fit.
 func (t *Tools) SimulateMode(ctx context.Context, r *executorv1.SimulateModeRequest) (*executorv1.SimulateModeResponse, error) {
 	asked := mode.Request{
@@ -223,6 +226,9 @@ func simulated(plan *mode.Simulation) string {
 		if n.Source == vram.Unknown {
 			unknown = append(unknown, n.Service)
 		}
+	}
+	if more := len(unknown) - maxNamed; more > 0 {
+		unknown = append(unknown[:maxNamed], fmt.Sprintf("and %d more", more))
 	}
 	if len(unknown) > 0 {
 		line += "; nobody knows what these need, so they count nothing: " + strings.Join(unknown, ", ")

@@ -25,6 +25,7 @@ import (
 
 const withModes = catalogueText + `
   - {id: gamma, name: Gamma, driver: "null", model: demo/one, gpus: [0], vram_mib: 20000}
+  - {id: mystery, name: Mystery, driver: "null", gpus: [0]}
 modes:
   - {id: small, name: Small, description: The small one., services: [alpha, beta]}
   - {id: large, name: Large, services: [gamma]}
@@ -149,6 +150,8 @@ func TestSimulateMode(t *testing.T) {
 		"a start":            {[]string{"alpha"}, &executorv1.SimulateModeRequest{Start: []string{"program"}}, true, "start_service program", nil, "it fits: start program"},
 		"a start without room": {[]string{"alpha"}, &executorv1.SimulateModeRequest{Start: []string{"gamma"}}, false, "", []string{"STOP alpha"},
 			"that cannot be done now: it does not fit: GPU 0 has 18432 MiB free for it, and 20000 MiB are needed with a margin of 512 MiB; 1 alternative"},
+		"what nobody knows the size of": {nil, &executorv1.SimulateModeRequest{Start: []string{"mystery"}}, true, "start_service mystery", nil,
+			"it fits: start mystery; nobody knows what these need, so they count nothing: mystery"},
 		"a stop": {[]string{"alpha"}, &executorv1.SimulateModeRequest{Stop: []string{"alpha"}}, true, "stop_service alpha", nil, "it fits: stop alpha"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -247,6 +248,43 @@ func TestClaims(t *testing.T) {
 		claims := m.Claims()
 		if (len(claims) == 2) != holds || holds && (claims[0].CGroup != "/x" || claims[0].PID != 7 || claims[0].MiB != 100) {
 			t.Errorf("%v: %+v", state, claims)
+		}
+	}
+}
+
+// sized says what each service takes of GPU 0.
+type sized struct{ awake, loading, asleep uint32 }
+
+func (z sized) Awake(*catalogue.Service) map[uint32]uint32   { return map[uint32]uint32{0: z.awake} }
+func (z sized) Loading(*catalogue.Service) map[uint32]uint32 { return map[uint32]uint32{0: z.loading} }
+func (z sized) Asleep(*catalogue.Service) map[uint32]uint32 {
+	if z.asleep == 0 {
+		return nil
+	}
+	return map[uint32]uint32{0: z.asleep}
+}
+
+// TestClaimsGoByWhatIsKnown, and by what is declared only where nobody knows better.
+func TestClaimsGoByWhatIsKnown(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		given func(*sleeper)
+		sizes Sizes
+		want  map[uint32]uint32
+	}{
+		"nobody knows":          {func(*sleeper) {}, nil, nil},
+		"it runs":               {func(*sleeper) {}, sized{700, 900, 50}, map[uint32]uint32{0: 700}},
+		"it starts":             {func(w *sleeper) { w.program.set(driver.Sight{State: driver.Starting}) }, sized{700, 900, 50}, map[uint32]uint32{0: 900}},
+		"it starts with little": {func(w *sleeper) { w.program.set(driver.Sight{State: driver.Starting}) }, sized{700, 600, 50}, map[uint32]uint32{0: 700}},
+		"it is being stopped":   {func(w *sleeper) { w.program.set(driver.Sight{State: driver.Stopping}) }, sized{700, 900, 50}, map[uint32]uint32{0: 700}},
+		"it sleeps":             {func(w *sleeper) { w.unit(w.s.ID).asleep = true }, sized{700, 900, 50}, map[uint32]uint32{0: 50}},
+		"it sleeps on nothing":  {func(w *sleeper) { w.unit(w.s.ID).asleep = true }, sized{700, 900, 0}, map[uint32]uint32{}},
+	} {
+		w := newSleeper(t).up()
+		w.cfg.Sizes = c.sizes
+		c.given(w)
+		if got := w.Claims(); len(got) != 1 || !maps.Equal(got[0].On, c.want) || (got[0].On == nil) != (c.want == nil) {
+			t.Errorf("%s: it claims %+v", name, got)
 		}
 	}
 }

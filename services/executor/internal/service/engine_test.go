@@ -122,9 +122,11 @@ services:
 	b.Manager = service.New(service.Config{
 		Catalogue: known, Drivers: map[string]service.Driver{"process": d}, Health: health.New(), Engine: engine.New(), GPUs: b.gpus,
 		MarginMiB: 100,
-		Admit:     func(ctx context.Context, s *catalogue.Service) error { return room.Admit(room.Declared{}, b.gpus.Read(ctx), s, 100) },
-		Confirm:   func(_ context.Context, begin func()) error { begin(); return nil },
-		Logger:    slog.New(slog.DiscardHandler),
+		Admit: func(ctx context.Context, s *catalogue.Service) error {
+			return room.Admit(room.Declared{}, b.gpus.Read(ctx), s, 100)
+		},
+		Confirm: func(_ context.Context, begin func()) error { begin(); return nil },
+		Logger:  slog.New(slog.DiscardHandler),
 	})
 	s, _ := b.source.Lookup("chat")
 	t.Cleanup(func() { _, _ = b.Stop(context.Background(), s) })

@@ -118,12 +118,20 @@ func TestHiddenFiles(t *testing.T) {
 
 // TestLevelOneNeedsRoom: what vLLM moves to the host's memory must have room there.
 func TestLevelOneNeedsRoom(t *testing.T) {
-	for text, want := range map[string]string{
-		"MemTotal: 9 kB\nMemAvailable: 900000 kB\n": driver.CauseHostMemory,
-		"MemTotal: 9 kB\nMemAvailable: 921600 kB\n": "",
-		"MemTotal: 9 kB\n":                          driver.CauseHostMemory,
+	for text, c := range map[string]struct {
+		weights uint32 // what is known of it
+		want    string
+	}{
+		"MemTotal: 9 kB\nMemAvailable: 900000 kB\n": {0, driver.CauseHostMemory},
+		"MemTotal: 8 kB\nMemAvailable: 900000 kB\n": {870, ""}, // 878 MiB are available
+		"MemTotal: 7 kB\nMemAvailable: 900000 kB\n": {880, driver.CauseHostMemory},
+		"MemTotal: 6 kB\nMemAvailable: 921600 kB\n": {9000, ""}, // never more than it gives up
+		"MemTotal: 9 kB\nMemAvailable: 921600 kB\n": {0, ""},
+		"MemTotal: 9 kB\n":                          {0, driver.CauseHostMemory},
 	} {
+		want := c.want
 		w := newSleeper(t).up()
+		w.cfg.HostAsleep = func(*catalogue.Service) uint32 { return c.weights }
 		proc := t.TempDir()
 		if err := os.WriteFile(filepath.Join(proc, "meminfo"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -65,5 +66,21 @@ func TestOldConfigurationsAreForgotten(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("kept (-want +got):\n%s", diff)
+	}
+}
+
+// TestPeaksAreBounded: services of catalogues that are long gone take no room for ever.
+func TestPeaksAreBounded(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir())
+	if _, err := s.db.ExecContext(t.Context(), `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		INSERT INTO peak SELECT 'old' || i, 'd', 'g', 'awake', '[1]', 3, 0, i, i FROM n`, keepPeaks); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.NotePeak(t.Context(), peak("a", PeakAwake, 100, 3, 4000)))
+	all := peaks(t, s)
+	oldest := slices.MinFunc(all, func(a, b Peak) int { return a.Last.Compare(b.Last) })
+	if len(all) != keepPeaks || oldest.Service != "old2" || !slices.ContainsFunc(all, func(p Peak) bool { return p.Service == "chat" }) {
+		t.Errorf("%d are kept, the oldest is %+v", len(all), oldest)
 	}
 }

@@ -116,7 +116,7 @@ func card(kind, path string) (model.Card, error) {
 
 // open opens a regular file. Whoever put something else there could make an opening or a reading wait for ever.
 func open(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0) //nolint:gosec // G703: whoever starts the program says which file it reads
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fs.ErrPermission
@@ -126,7 +126,7 @@ func open(path string) (*os.File, error) {
 		return nil, errors.New("the file cannot be opened")
 	}
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		f.Close()
+		_ = f.Close()
 		return nil, errors.New("it is not a regular file")
 	}
 	return f, nil
@@ -148,7 +148,7 @@ func openFolder(path string) (huggingface.Folder, error) {
 	case errors.Is(err, fs.ErrPermission):
 		return huggingface.Folder{}, err
 	}
-	dir, err := os.Open(path)
+	dir, err := os.Open(path) //nolint:gosec // G703: as above
 	if err != nil {
 		return huggingface.Folder{}, errors.New("the folder cannot be opened")
 	}

@@ -27,7 +27,7 @@ var built = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // G302: nobody starts it
+	if err := os.Chmod(dir, 0o755); err != nil {
 		return "", err
 	}
 	path := filepath.Join(dir, "durward-inspect")
@@ -74,7 +74,7 @@ func start(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 func put(t *testing.T, path string, b []byte) string {
 	t.Helper()
-	if err := os.WriteFile(path, b, 0o644); err != nil { //nolint:gosec // G306: nobody reads it
+	if err := os.WriteFile(path, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return path

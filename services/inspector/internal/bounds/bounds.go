@@ -1,5 +1,6 @@
 // Package bounds takes from the process that it runs in everything that reading a model's files does not need, before a byte of
-// them is read. What it trusts is the kernel alone; what a kernel cannot do is left out and said.
+// them is read. What it trusts is the kernel alone; what a kernel cannot do is left out and said. It works in programs without
+// cgo, as all of ours are that link it.
 package bounds
 
 import (
@@ -54,6 +55,9 @@ func Limit() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("dumpable: %w", err)
 	}
+	if err := allThreads(unix.PR_SET_NO_NEW_PRIVS, 1, 0); err != nil {
+		return fmt.Errorf("no new privileges: %w", err)
+	}
 	return nil
 }
 
@@ -95,9 +99,6 @@ func filter() error {
 	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if !ok {
 		return fmt.Errorf("not known on %s", runtime.GOARCH)
-	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
 	}
 	const (
 		load   = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,8 +26,27 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 5 && os.Args[1] == "probe" {
 		os.Exit(probe(os.Args[2], os.Args[3], os.Args[4]))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if path, err := built(); err == nil {
+		os.RemoveAll(filepath.Dir(path))
+	}
+	os.Exit(code)
 }
+
+// built is this test's program without cgo and the race detector, as programs are shipped.
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "bounds")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "bounds.test")
+	cmd := exec.Command("go", "test", "-c", "-o", path, ".")
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return path, nil
+})
 
 func probe(name, how, folder string) int {
 	open, err := os.Open(filepath.Join(folder, "model"))
@@ -34,7 +54,7 @@ func probe(name, how, folder string) int {
 		fmt.Println(err)
 		return 1
 	}
-	if how == "limited" || how == "sealed" {
+	if how != "free" {
 		if err := Limit(); err != nil {
 			fmt.Println(err)
 			return 1
@@ -48,7 +68,13 @@ func probe(name, how, folder string) int {
 			fmt.Println(err)
 			return 1
 		}
-	case "filtered":
+	case "filtered", "filtered in a unit":
+		if how == "filtered in a unit" {
+			if err := forbid(unix.SYS_SECCOMP); err != nil {
+				fmt.Println(err)
+				return 1
+			}
+		}
 		if err := filter(); err != nil {
 			fmt.Println(err)
 			return 1
@@ -170,6 +196,16 @@ func socket(family, kind int) error {
 	return err
 }
 
+// forbid takes one call away, as a unit's SystemCallFilter= does.
+func forbid(call uint32) error {
+	return install([]unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: call, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	})
+}
+
 // attempt runs a probe and reports what it printed, or how it ended if it did not come to that.
 func attempt(t *testing.T, name, how string) string {
 	t.Helper()
@@ -181,7 +217,11 @@ func attempt(t *testing.T, name, how string) string {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "probe", name, how, folder)
+	path, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, path, "probe", name, how, folder)
 	cmd.Env = []string{"SECRET=1"}
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
@@ -235,7 +275,10 @@ func TestWhatReadingNeeds(t *testing.T) {
 // is no filter.
 func TestHalves(t *testing.T) {
 	t.Parallel()
-	halves := map[string][]string{"filtered": {"open", "create", "tcp", "udp", "exec", "start"}}
+	halves := map[string][]string{
+		"filtered":           {"open", "create", "tcp", "udp", "exec", "start"},
+		"filtered in a unit": {"open", "create", "tcp", "udp", "exec", "start"},
+	}
 	if version, err := abi.LandlockGetABIVersion(); err != nil {
 		t.Logf("this kernel has no Landlock (%v): it is the filter alone that is tested", err)
 	} else {

@@ -135,7 +135,7 @@ func (r *reader) skip(n int64) {
 	if !r.take(n) {
 		return
 	}
-	if _, err := io.CopyN(io.Discard, r.in, n); err != nil {
+	if _, err := r.in.Discard(int(n)); err != nil { // of at most maxHeader
 		r.fail(errTruncated)
 	}
 }

@@ -2,10 +2,12 @@ package main
 
 import (
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +59,23 @@ func TestScripts(t *testing.T) {
 				if info.Mode().Perm() != os.FileMode(want) {
 					ts.Fatalf("%s has mode %o", args[0], info.Mode().Perm())
 				}
+			},
+			// dockerd SOCKET DIR serves the files of DIR as a Docker Engine's answers until the script ends, each under its path with _ for
+			// every slash and without its query, and nothing but GET.
+			"dockerd": func(ts *testscript.TestScript, _ bool, args []string) {
+				l, err := net.Listen("unix", ts.MkAbs(args[0]))
+				ts.Check(err)
+				dir := ts.MkAbs(args[1])
+				server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					raw, err := os.ReadFile(filepath.Join(dir, strings.ReplaceAll(r.URL.Path, "/", "_")))
+					if err != nil || r.Method != http.MethodGet {
+						w.WriteHeader(http.StatusNotFound)
+						return
+					}
+					_, _ = w.Write(raw)
+				})}
+				go func() { _ = server.Serve(l) }()
+				ts.Defer(func() { _ = server.Close() })
 			},
 			// occupy ADDRESS listens until the script ends.
 			"occupy": func(ts *testscript.TestScript, _ bool, args []string) {

@@ -1,6 +1,7 @@
 package bring
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -29,20 +30,25 @@ func Compose(p *Proposal, files []string, given Given) error {
 		if err != nil {
 			return err
 		}
-		root, err := decode(filepath.Base(file), data)
-		if err != nil {
-			return err
-		}
 		base, err := filepath.Abs(filepath.Dir(file))
 		if err != nil {
 			return fmt.Errorf("the folder of %s cannot be told", clean.Visible(file))
 		}
-		c := &compose{builder: b, base: base, file: filepath.Base(file), root: root, modeIDs: modes}
-		if err := c.read(); err != nil {
+		if err := composeFile(b, modes, filepath.Base(file), base, data); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// composeFile reads one file, whose relative folders are below base.
+func composeFile(b *builder, modes map[string]bool, file, base string, data []byte) error {
+	root, err := decode(file, data)
+	if err != nil {
+		return err
+	}
+	c := &compose{builder: b, base: base, file: clean.Line(clean.Visible(file), 100), root: root, modeIDs: modes}
+	return c.read()
 }
 
 type compose struct {
@@ -247,6 +253,9 @@ func (c *compose) refused(v *value) string {
 // command is a list of arguments, or a line that is split as Compose splits it.
 func (c *compose) command(v *value) ([]string, error) {
 	if v.kind == sequence {
+		if slices.ContainsFunc(v.list, func(item *value) bool { return item.kind != text && item.kind != scalar }) {
+			return nil, errors.New("it is not a list of texts")
+		}
 		return c.texts(v), nil
 	}
 	return split(c.text(v))

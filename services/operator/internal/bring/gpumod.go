@@ -34,7 +34,7 @@ func Gpumod(p *Proposal, dir string, given Given) error {
 	if err != nil {
 		return fmt.Errorf("%s is no folder that can be read", clean.Visible(dir))
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	presets, modes := "presets", "modes"
 	if info, err := root.Stat(presets); err != nil || !info.IsDir() {
 		presets = "."

@@ -255,7 +255,7 @@ func (b *builder) listen(s *program, argv []string, environment map[string]strin
 	case port == 0:
 		b.LeaveOut(s.what, "nothing says at which port it listens")
 		return 0, nil, false
-	case !b.PortFree(port) && !(known && traits.args):
+	case !b.PortFree(port) && (!known || !traits.args):
 		b.LeaveOut(s.what, "its port %d is another service's already, and how to give it another one is not known", port)
 		return 0, nil, false
 	}

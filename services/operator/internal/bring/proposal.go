@@ -174,15 +174,20 @@ func (p *Proposal) Model(id string, fields Fields, notes ...string) string {
 // Service puts a service, unless the catalogue has one with this id or there are too many; then it says so and returns false.
 // model is the id of its model or "", needs are services that must run first.
 func (p *Proposal) Service(id string, fields Fields, model string, needs []string, notes ...string) bool {
+	why := ""
 	switch {
 	case p.present != nil && has(p.present.Lookup(id)):
-		p.LeaveOut("service "+id, "the catalogue has a service with this id already")
-		return false
+		why = "the catalogue has a service with this id already"
 	case find(p.services, id) != nil:
-		p.LeaveOut("service "+id, "two of them have this id")
-		return false
+		why = "two of them have this id"
 	case len(p.services) >= maxServices:
-		p.LeaveOut("service "+id, "more than %d services", maxServices)
+		why = fmt.Sprintf("more than %d services", maxServices)
+	}
+	if why != "" {
+		p.LeaveOut("service "+id, "%s", why)
+		if m := find(p.models, model); m != nil && !slices.ContainsFunc(p.services, func(s *item) bool { return s.model == model }) {
+			m.out = true // it was put for this service
+		}
 		return false
 	}
 	p.services = append(p.services, &item{id: id, fields: fields, model: model, needs: needs, notes: tidy(notes)})

@@ -30,11 +30,16 @@ func SecretValue(value string) bool {
 		return true
 	}
 	for _, run := range longRun.FindAllString(value, 64) {
-		if random(run) {
+		if random(run) && !digest(value, run) {
 			return true
 		}
 	}
 	return false
+}
+
+// digest reports whether a run is a commit's or a file's digest that a path or an image's name holds.
+func digest(value, run string) bool {
+	return (len(run) == 40 || len(run) == 64) && strings.Trim(run, "0123456789abcdef") == "" && (strings.Contains(value, "/") || strings.Contains(value, "sha256:"))
 }
 
 // random reports whether a run has digits among its letters everywhere and says a lot for its length.
@@ -60,7 +65,7 @@ func random(run string) bool {
 			entropy -= p * math.Log2(p)
 		}
 	}
-	return digits >= 2 && letters >= 4 && turns >= 4 && entropy > 3
+	return digits >= 3 && letters >= 4 && turns >= 6 && entropy > 3
 }
 
 // withoutSecrets takes options that hold secrets out of an argument vector and names them. ok is false where another argument looks

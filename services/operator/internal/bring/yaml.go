@@ -173,6 +173,9 @@ func (d *decoder) value(n *yaml.Node, depth int) (*value, error) {
 
 func (d *decoder) fresh(n *yaml.Node, depth int) (*value, error) {
 	v := &value{line: n.Line}
+	if tag := n.ShortTag(); n.Kind == yaml.SequenceNode && tag != "!!seq" || n.Kind == yaml.MappingNode && tag != "!!map" {
+		return nil, at(n, "tags are not accepted")
+	}
 	switch n.Kind {
 	case yaml.DocumentNode:
 		if len(n.Content) != 1 {

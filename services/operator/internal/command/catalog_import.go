@@ -69,9 +69,11 @@ func (a *app) importGpumodCommand(imp *importing) *cobra.Command {
 becomes a service that is the systemd unit ID.service (Docker presets become containers), a mode becomes a mode. Unit
 templates and extra arguments are code and are left out: the unit that gpumod installed stays as it is.
 ` + importLong,
-		Example:           "  durward catalog import gpumod ~/gpumod\n  durward catalog import gpumod ~/gpumod --set HOME=/home/ai --out -",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { return nil, cobra.ShellCompDirectiveFilterDirs },
+		Example: "  durward catalog import gpumod ~/gpumod\n  durward catalog import gpumod ~/gpumod --set HOME=/home/ai --out -",
+		Args:    cobra.ExactArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.importFiles(cmd, imp, "gpumod", args, func(p *bring.Proposal) error { return bring.Gpumod(p, args[0], imp.given) })
 		},

@@ -629,7 +629,7 @@ func (a *app) showEstimate(ctx context.Context, m *fromModel, c *catalogue.Catal
 		out.Printf("%s what it takes cannot be estimated: %s\n", out.Yellow("!"), clean.Line(err.Error(), 300))
 		return nil, nil
 	}
-	source := "estimated from the file's card"
+	source := "estimated from the model's card"
 	result := &estimateJSON{
 		Source: vram.Estimated, Context: estimate.Context, PerGPU: map[string]uint32{},
 		Parts: map[string]uint32{
@@ -641,7 +641,7 @@ func (a *app) showEstimate(ctx context.Context, m *fromModel, c *catalogue.Catal
 		{"weights", mebibytes(estimate.WeightsMiB), source},
 		{"KV cache", mebibytes(estimate.KVMiB), fmt.Sprintf("%s: %d tokens, %s", source, estimate.Context, cmp.Or(run.CacheK, "f16"))},
 		{"computation", mebibytes(estimate.ComputeMiB), source},
-		{"driver and engine", mebibytes(estimate.OverheadMiB), "as measured by others, see README"},
+		{"driver and engine", mebibytes(estimate.OverheadMiB), "estimated: what the driver and such engines take besides"},
 	}
 	if estimate.ClaimMiB > 0 {
 		rows = append(rows, []string{"claim", mebibytes(estimate.ClaimMiB), fmt.Sprintf("%s takes %.2f of each GPU, room for %d tokens", run.Engine, run.Utilisation, estimate.KVTokens)})
@@ -740,7 +740,7 @@ func (a *app) addEntries(ctx context.Context, path string, opts catalogue.Option
 		if _, err := catalogue.ParseFiles(files, opts); err != nil {
 			return a.badEntry(files[at].Name, line, len(e.entry.Lines()), err)
 		}
-		out.Printf("%s %s\n", out.Bold(files[at].Name), e.section)
+		out.Printf("%s, %s\n", out.Bold(files[at].Name), e.section)
 		for _, l := range e.entry.Lines() {
 			out.Printf("    %s\n", out.Green("+ "+clean.Visible(l)))
 		}

@@ -56,6 +56,8 @@ type Container struct {
 	// AllGPUs: it asks for every GPU, or for a number of them. Asked are UUIDs or indexes that it asks for.
 	AllGPUs bool
 	Asked   []string
+	// Wide: its port is published for other hosts too.
+	Wide bool
 	// Unsafe is what no container that the executor makes would have.
 	Unsafe []string
 }
@@ -335,6 +337,7 @@ func (c *Container) ports(seen inspection) {
 		if best == "" || number == strconv.FormatUint(uint64(inside), 10) || best != strconv.FormatUint(uint64(inside), 10) && number < best {
 			best = number
 			c.Port = portNumber(bindings[0].HostPort)
+			c.Wide = bindings[0].HostIP != "127.0.0.1" && bindings[0].HostIP != "::1"
 		}
 	}
 	c.Inside = portNumber(best)

@@ -52,7 +52,8 @@ func (seen inspection) unsafe(base image) (out []string) {
 			say(true, "Mounts", place+" is a socket: whoever speaks to a daemon of the host is its root")
 		case !plain(m.Source) || m.Source == "/":
 			say(true, "Mounts", place+" is the whole host, or no plain path")
-		case slices.ContainsFunc(refusedFolders, func(no string) bool { return within(m.Source, no) || within(no, m.Source) }):
+		case slices.ContainsFunc(refusedFolders, func(no string) bool { return within(m.Source, no) || within(no, m.Source) }),
+			slices.ContainsFunc(programFolders, func(no string) bool { return within(m.Source, no) }), m.Source == "/home", m.Source == "/usr":
 			say(true, "Mounts", place+" is the system's")
 		case target(m.Destination) != "":
 			say(true, "Mounts", target(m.Destination))
@@ -64,6 +65,9 @@ func (seen inspection) unsafe(base image) (out []string) {
 		"Cmd", "its command line holds a secret, which an entry would show: let the program read it from a file")
 	return out
 }
+
+// programFolders hold the host's programs and libraries.
+var programFolders = []string{"/bin", "/lib", "/lib64", "/sbin", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/local/bin", "/usr/sbin"}
 
 var inDocker = regexp.MustCompile(`\A[1-9][0-9]{0,8}(:[0-9]{1,9})?\z`)
 
@@ -106,6 +110,9 @@ func (e *entry) image(c *Container) yaml.MapSlice {
 func (e *entry) make(c *Container) {
 	e.note("It has no label %s, so it cannot be adopted: this entry makes another container of its image. Stop and remove the old one first.", LabelService)
 	e.put("driver", catalogue.DriverDocker)
+	if c.Wide {
+		e.note("Its port was published for other hosts too; an entry's is published on 127.0.0.1.")
+	}
 	container := e.image(c)
 	user := c.User
 	if !inDocker.MatchString(user) {

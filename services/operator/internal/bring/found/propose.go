@@ -53,7 +53,7 @@ func (h Host) Units(p *bring.Proposal, servers []Server, passed []Passed) {
 			p.LeaveOut(what, "no id can be made of its name")
 			continue
 		}
-		e := entry{host: h, p: p, server: s, notes: []string{what + ", " + state(s.Running) + ". " + s.words()}}
+		e := entry{host: h, p: p, server: s, notes: []string{"The " + what + ", " + state(s.Running) + ". " + s.words()}}
 		e.put("driver", catalogue.DriverSystemd)
 		e.put("unit", s.Subject)
 		e.rest()
@@ -104,7 +104,7 @@ func (h Host) Containers(p *bring.Proposal, containers []Container, passed []Pas
 			p.LeaveOut(what, "its label's value %s is no service's id, or is another's too", clean.Line(c.Service, 64))
 			continue
 		}
-		e := entry{host: h, p: p, server: &c.Server, mounts: list(c.Mounts), notes: []string{what + ", " + state(c.Running) + ". " + c.words()}}
+		e := entry{host: h, p: p, server: &c.Server, mounts: list(c.Mounts), notes: []string{"The " + what + ", " + state(c.Running) + ". " + c.words()}}
 		if label {
 			e.adopt(c)
 		} else {
@@ -240,7 +240,7 @@ func (e *entry) rest() {
 		for _, name := range s.Withheld[:min(len(s.Withheld), 16)] {
 			names = append(names, clean.Line(name, 64))
 		}
-		e.note("Its environment sets %s; their values were not copied.", strings.Join(names, ", "))
+		e.note("Its environment sets more, of which no value was copied: %s.", strings.Join(names, ", "))
 	}
 	e.notes = append(e.notes, sentences(s.Remarks)...)
 }
@@ -278,6 +278,14 @@ func (e *entry) modelOf(engine string) bool {
 	name := served
 	var fields bring.Fields
 	path := e.outside(s.Command.Model)
+	if plain(served) {
+		if engine == enginecmd.LlamaCPP {
+			// It serves one model, whatever requests call it; a path of the host is nothing for agents to see.
+			served = filepath.Base(served)
+		} else {
+			e.note("Requests name its model by its path, which agents see: --served-model-name gives it another name.")
+		}
+	}
 	switch {
 	case repository.MatchString(s.Command.Model):
 		name = s.Command.Model

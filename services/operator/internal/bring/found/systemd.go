@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,8 +20,9 @@ import (
 type Systemd struct {
 	// Manager is "system", or "user" for the operator's own.
 	Manager string
-	// Run runs busctl; nil: Run.
-	Run Runner
+	// Program is busctl's absolute path; "": the one in PATH. Run runs it; nil: Run.
+	Program string
+	Run     Runner
 	// Proc is where the kernel tells of processes; "": /proc.
 	Proc string
 	// Holders are the programs that hold memory of GPUs.
@@ -69,9 +68,12 @@ func (s Systemd) Servers(ctx context.Context) ([]Server, []Passed, error) {
 	if s.Run == nil {
 		s.Run = Run
 	}
-	busctl, err := program("busctl")
-	if err != nil {
-		return nil, nil, err
+	busctl := s.Program
+	if busctl == "" {
+		var err error
+		if busctl, err = program("busctl"); err != nil {
+			return nil, nil, err
+		}
 	}
 	units, err := s.list(ctx, busctl)
 	if err != nil {
@@ -283,14 +285,4 @@ func portOf(c enginecmd.Command, recognised bool) uint32 {
 		return c.Port
 	}
 	return defaultPorts[c.Engine]
-}
-
-// HasManager reports whether the host, or the user, has a manager that could be asked.
-func HasManager(user bool) bool {
-	place := "/run/systemd/system"
-	if user {
-		place = filepath.Join("/run/user", fmt.Sprint(os.Getuid()), "systemd")
-	}
-	info, err := os.Stat(place)
-	return err == nil && info.IsDir()
 }

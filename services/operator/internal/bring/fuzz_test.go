@@ -1,0 +1,197 @@
+package bring
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"durward.internal/services/platform/catalogue"
+)
+
+// settles holds what every import promises: what comes out is accepted by the catalogue and shows nothing but text, whatever came in.
+func settles(t *testing.T, p *Proposal) {
+	t.Helper()
+	out, err := p.Settle(nil, host())
+	for _, l := range p.LeftOut() {
+		shows(t, l.What)
+		shows(t, l.Why)
+	}
+	if errors.Is(err, ErrNothing) {
+		return
+	}
+	if err != nil {
+		t.Fatalf("it does not settle: %v", err)
+	}
+	shows(t, string(out))
+	c, err := catalogue.Parse("x", out, host())
+	if err != nil {
+		t.Fatalf("the catalogue refuses it: %v\n%s", err, out)
+	}
+	for _, s := range c.Services {
+		if s.Driver == catalogue.DriverProcess && len(s.Argv) == 0 || s.Driver == catalogue.DriverDocker && s.Container.User == "" {
+			t.Errorf("an entry that nothing could run: %+v", s)
+		}
+		for key := range s.Environment {
+			if SecretKey(key) {
+				t.Errorf("a secret: %s", key)
+			}
+		}
+	}
+}
+
+// shows holds that every line of a text is what it looks like.
+func shows(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.SplitSeq(text, "\n") {
+		// What was made visible holds backslashes, which Visible would show as well.
+		if !Shown(strings.ReplaceAll(line, `\`, "/")) {
+			t.Errorf("not clean: %q", line)
+		}
+	}
+}
+
+func seed(f *testing.F, names ...string) {
+	f.Helper()
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+}
+
+func FuzzLlamaSwap(f *testing.F) {
+	seed(f, "testdata/llama-swap/full.yaml", "testdata/llama-swap/matrix.yaml")
+	f.Add([]byte("models: {a: {cmd: \"/x ${a} --port ${PORT}\", macros: {a: \"${MODEL_ID}\"}}}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		root, err := decode("x", data)
+		if err != nil {
+			return
+		}
+		p := New("llama-swap", nil, "x")
+		if llamaSwap(p, root, Given{}) == nil {
+			settles(t, p)
+		}
+	})
+}
+
+func FuzzCompose(f *testing.F) {
+	seed(f, "testdata/compose/gpu.yaml")
+	f.Add([]byte("services: {a: {image: \"x:1\", gpus: all, ports: [\"80:80\"], volumes: [\"/a:/b\"]}}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p := New("compose", nil, "x")
+		if composeFile(newBuilder(p, Given{}), map[string]bool{}, "x", "/base", data) == nil {
+			settles(t, p)
+		}
+	})
+}
+
+func FuzzGpumod(f *testing.F) {
+	seed(f, "testdata/gpumod/presets/llm/coder.yaml", "testdata/gpumod/presets/boxed.yaml", "testdata/gpumod/modes/code.yaml")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		root, err := decode("x", data)
+		if err != nil {
+			return
+		}
+		p := New("gpumod", nil, "x")
+		g := &gpumod{builder: newBuilder(p, Given{})}
+		g.preset(presetFile{"presets/x.yaml", root})
+		g.mode(presetFile{"modes/x.yaml", root})
+		settles(t, p)
+	})
+}
+
+// FuzzSplit: a word that is quoted comes back as it was, and no word of an unquoted line holds what a shell would act on.
+func FuzzSplit(f *testing.F) {
+	f.Add("a 'b c' \"d\\\"e\" f\\ g\n# h\ni")
+	f.Fuzz(func(t *testing.T, text string) {
+		if !strings.ContainsRune(text, '\'') {
+			words, err := split("x '" + text + "'")
+			if err == nil && (len(words) != 2 || words[1] != strings.ReplaceAll(text, "\r\n", "\n")) {
+				t.Errorf("%q became %q", text, words)
+			}
+		}
+		words, err := split(text)
+		if err != nil || strings.ContainsAny(text, "'\"\\") {
+			return
+		}
+		for _, w := range words {
+			if strings.ContainsAny(w, "|&;<>()`$*? \t\n") {
+				t.Errorf("%q became %q", text, words)
+			}
+		}
+	})
+}
+
+// TestGpumodFolder: what is no regular file is not read, and nothing outside the folder is.
+func TestGpumodFolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	outside := filepath.Join(t.TempDir(), "outside.yaml")
+	preset := "id: %\nname: x\ndriver: vllm\nvram_mb: 1\nport: 8000\n"
+	for name, text := range map[string]string{
+		outside: strings.ReplaceAll(preset, "%", "outside"), filepath.Join(dir, "presets", "a.yaml"): strings.ReplaceAll(preset, "%", "a"),
+		filepath.Join(dir, "presets", ".git", "b.yaml"): strings.ReplaceAll(preset, "%", "b"), filepath.Join(dir, "presets", "c.txt"): strings.ReplaceAll(preset, "%", "c"),
+		filepath.Join(dir, "presets", "large.yaml"): "# " + strings.Repeat("x", maxPresetBytes),
+	} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, target := range map[string]string{"link.yaml": outside, "folder": filepath.Dir(outside)} {
+		if err := os.Symlink(target, filepath.Join(dir, "presets", link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := New("gpumod", nil, "x")
+	if err := Gpumod(p, dir, Given{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Services(); len(got) != 1 || got[0] != "a" {
+		t.Errorf("services %q", got)
+	}
+	if err := Gpumod(New("gpumod", nil, "x"), t.TempDir(), Given{}); err == nil {
+		t.Error("an empty folder is an import")
+	}
+}
+
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{
+		"hf_abcdefgh", "sk-abcdef", "x=ghp_abcdefghijklmnopqrst", "https://u:pass@h/x", "Bearer abcdefghij", "AKIAABCDEFGHIJKLMNOP", "a1B2c3D4e5F6g7H8i9J0k1L2",
+		"-----BEGIN OPENSSH PRIVATE KEY-----", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIx",
+	} {
+		if !SecretValue(value) {
+			t.Errorf("%q is taken for no secret", value)
+		}
+	}
+	for _, value := range []string{
+		"", "0", "/srv/models/DeepSeek-R1-Distill-Qwen-32B-Instruct-Q4_K_M.gguf", "DeepSeekR1DistillQwen32BInstruct", "GPU-11111111-2222-3333-4444-555555555555",
+		"http://127.0.0.1:8000/v1", "--max-num-batched-tokens", "/cache/hub/models--a--b/snapshots/0123456789abcdef0123456789abcdef01234567", "127.0.0.1:8080",
+		"x@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", "expandable_segments:True",
+	} {
+		if SecretValue(value) {
+			t.Errorf("%q is taken for a secret", value)
+		}
+	}
+	for _, key := range []string{"HF_TOKEN", "OPENAI_API_KEY", "password", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY", "x-api-key", "GITHUB_PAT", "VLLM_API_KEY"} {
+		if !SecretKey(key) {
+			t.Errorf("%s is taken for no secret", key)
+		}
+	}
+	for _, key := range []string{"TOKENIZERS_PARALLELISM", "OLLAMA_KEEP_ALIVE", "MAX_TOKENS", "HF_HOME", "KEYBOARD", "PATH", "LLAMA_ARG_N_PARALLEL"} {
+		if SecretKey(key) {
+			t.Errorf("%s is taken for a secret", key)
+		}
+	}
+	kept, named, ok := withoutSecrets([]string{"x", "--api-key", "k", "--hf-token=k", "-hft", "k", "--api-key-file", "/f", "--tokenizer", "t"})
+	if !ok || strings.Join(kept, " ") != "x --api-key-file /f --tokenizer t" || len(named) != 3 {
+		t.Errorf("%q %q %v", kept, named, ok)
+	}
+}

@@ -1,0 +1,165 @@
+package command
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// brought is the absolute path of one of package bring's fixtures.
+func brought(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("..", "bring", "testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestCatalogImport(t *testing.T) {
+	source := brought(t, "llama-swap/full.yaml")
+	c := newCatalog(t)
+	t.Chdir(t.TempDir())
+	got := c.run("", "catalog", "import", "llama-swap", source)
+	if got.code != exitOK || !strings.Contains(got.out, "durward-import-llama-swap.yaml: 4 services") || !strings.Contains(got.out, "left out: apiKeys") {
+		t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+	// The id chat is the catalogue's already, and its GPUs are simulated.
+	if !strings.Contains(got.out, "service chat: the catalogue has a service with this id already") {
+		t.Errorf("taken ids are not said\n%s", got.out)
+	}
+	if c.read() != testCatalogue {
+		t.Error("the catalogue was changed")
+	}
+	first, err := os.ReadFile("durward-import-llama-swap.yaml")
+	if err != nil || strings.Contains(string(first), "not-a-real") {
+		t.Fatalf("%v\n%s", err, first)
+	}
+
+	// What is there stays, unless somebody says otherwise.
+	if err := os.WriteFile("durward-import-llama-swap.yaml", []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.run("y\n", "catalog", "import", "llama-swap", source); got.code != exitDenied {
+		t.Errorf("nobody was there to ask: exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+	if now, _ := os.ReadFile("durward-import-llama-swap.yaml"); string(now) != "mine" {
+		t.Errorf("it was overwritten: %.40s", now)
+	}
+	got = c.run("", "catalog", "import", "llama-swap", source, "--yes", "--json")
+	var answer proposalJSON
+	if err := json.Unmarshal([]byte(got.out), &answer); err != nil || got.code != exitOK {
+		t.Fatalf("exit code %d: %v\n%s%s", got.code, err, got.out, got.err)
+	}
+	if answer.File != "durward-import-llama-swap.yaml" || len(answer.Services) != 4 || len(answer.Models) != 3 || len(answer.LeftOut) == 0 || answer.LeftOut[0].Why == "" {
+		t.Errorf("%+v", answer)
+	}
+	if now, _ := os.ReadFile(answer.File); string(now) != string(first) {
+		t.Error("the same import makes something else")
+	}
+
+	got = c.run("", "catalog", "import", "llama-swap", source, "--out", "-")
+	if got.code != exitOK || got.out != string(first) {
+		t.Errorf("--out -: exit code %d\n%s", got.code, got.err)
+	}
+}
+
+func TestCatalogImportBesideAFolder(t *testing.T) {
+	c := newCatalog(t)
+	folder := filepath.Join(t.TempDir(), "catalogue")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "a.yaml"), []byte(testCatalogue), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	source := brought(t, "compose/gpu.yaml")
+	t.Chdir(folder)
+	if got := c.run("", "catalog", "import", "compose", source, "--catalogue", folder); got.code != exitUsage || !strings.Contains(got.err, "the catalogue's folder") {
+		t.Errorf("within the folder: exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+	names, _ := filepath.Glob(filepath.Join(folder, "*"))
+	if len(names) != 1 {
+		t.Errorf("files %q", names)
+	}
+	for range 2 { // the second time the proposal itself is in the folder
+		got := c.run("", "catalog", "import", "compose", source, "--catalogue", folder, "--out", filepath.Join(folder, "b.yaml"), "--yes")
+		if got.code != exitOK || !strings.Contains(got.out, "5 services") {
+			t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
+		}
+	}
+	if got := c.run("", "catalog", "check", folder); got.code != exitOK || !strings.Contains(got.out, "6 services") {
+		t.Errorf("exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+}
+
+func TestCatalogImportRefuses(t *testing.T) {
+	c := newCatalog(t)
+	source, dir := brought(t, "gpumod"), t.TempDir()
+	t.Chdir(dir)
+	if err := syscall.Mkfifo("pipe.yaml", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("none.yaml", []byte("services: {web: {image: x}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("none.yaml", "link.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []struct {
+		name string
+		args []string
+		code int
+		want string
+	}{
+		{"a secret", []string{"gpumod", source, "--set", "HF_TOKEN=x"}, exitUsage, "secrets are not copied"},
+		{"a secret by its shape", []string{"gpumod", source, "--set", "X=hf_abcdefghij"}, exitUsage, "secrets are not copied"},
+		{"no pair", []string{"gpumod", source, "--set", "X"}, exitUsage, "NAME=VALUE"},
+		{"two for standard output", []string{"gpumod", source, "--out", "-", "--json"}, exitUsage, "standard output"},
+		{"a link to write to", []string{"gpumod", source, "--out", "link.yaml"}, exitUsage, "not a regular file"},
+		{"no folder", []string{"gpumod", filepath.Join(dir, "nowhere")}, exitFailed, "no folder"},
+		{"a pipe", []string{"llama-swap", "pipe.yaml"}, exitFailed, "not a regular file"},
+		{"no file", []string{"compose", "nowhere.yaml"}, exitFailed, "cannot be opened"},
+		{"nothing in it", []string{"compose", "none.yaml"}, exitFailed, "nothing in it"},
+		{"another catalogue that is not there", []string{"compose", "none.yaml", "--catalogue", "nowhere"}, exitFailed, "cannot be read"},
+		{"no kind", []string{"kubernetes", "x"}, exitUsage, ""},
+	} {
+		got := c.run("", append([]string{"catalog", "import"}, r.args...)...)
+		if got.code != r.code || !strings.Contains(got.err, r.want) {
+			t.Errorf("%s: exit code %d, want %d\n%s%s", r.name, got.code, r.code, got.out, got.err)
+		}
+	}
+	c.write("version: 7\n")
+	if got := c.run("", "catalog", "import", "gpumod", source); got.code != exitFailed || !strings.Contains(got.err, "not good") {
+		t.Errorf("a bad catalogue: exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if strings.Contains(path, "durward-import") {
+			t.Errorf("%s was written", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCatalogImportInProduction: programs get a user of their own there, which somebody must name.
+func TestCatalogImportInProduction(t *testing.T) {
+	c := newCatalog(t)
+	c.write("version: 1\nmodels: [{id: a}]\n")
+	source := brought(t, "llama-swap/matrix.yaml")
+	t.Chdir(t.TempDir())
+	got := c.run("", "catalog", "import", "llama-swap", source, "--development=false")
+	if got.code != exitFailed || !strings.Contains(got.out, "needs run_as") || !strings.Contains(got.err, "nothing in it") {
+		t.Errorf("nobody: exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+	got = c.run("", "catalog", "import", "llama-swap", source, "--development=false", "--run-as", "nobody")
+	if got.code != exitOK || !strings.Contains(got.out, "6 services") {
+		t.Errorf("somebody: exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+}
