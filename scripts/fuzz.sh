@@ -9,6 +9,6 @@ grep -rlE '^func Fuzz' --include='*_test.go' "$@" | while read -r file; do
   dir=$(dirname "$file")
   grep -oE '^func Fuzz[A-Za-z0-9_]+' "$file" | cut -c6- | while read -r target; do
     echo "fuzz: $dir $target $time"
-    (cd "$dir" && go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" . </dev/null)
+    (cd "$dir" && go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" -fuzzminimizetime 20x . </dev/null)
   done
 done

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goccy/go-yaml/ast"
+
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/config"
 )
@@ -207,9 +209,15 @@ func place(files []File, problems []*problem) Problems {
 	for i, f := range files {
 		order[f.Name] = i
 	}
+	trees := map[int]*ast.File{}
 	for _, p := range problems {
 		f := files[p.at.file]
-		line, column := position(f.Data, p.at.path)
+		tree, known := trees[p.at.file]
+		if !known {
+			tree = parsed(f.Data)
+			trees[p.at.file] = tree
+		}
+		line, column := positionIn(tree, p.at.path)
 		out = append(out, Problem{File: f.Name, Line: line, Column: column, What: p.what})
 	}
 	slices.SortStableFunc(out, func(a, b Problem) int {

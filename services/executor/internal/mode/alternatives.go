@@ -93,12 +93,16 @@ func (s *Switcher) alternatives(ctx context.Context, p *plan, wanted int) (found
 func (w *search) gather() {
 	f := &w.p.forces
 	incoming := f.incoming()
+	needed := map[*catalogue.Service]bool{}
+	for _, one := range supported(w.p.catalogue, incoming) {
+		needed[one] = true
+	}
 	for _, one := range incoming {
 		w.candidates = append(w.candidates, candidate{Service: one, comes: true, ways: w.waysIn(one)})
 	}
 	for _, one := range w.p.catalogue.Services {
 		v := f.views[one]
-		if w.p.kept[one] || w.p.target.stop[one] || !v.Holds() || slices.Contains(incoming, one) {
+		if w.p.kept[one] || w.p.target.stop[one] || !v.Holds() || needed[one] {
 			continue
 		}
 		w.candidates = append(w.candidates, candidate{Service: one, ways: w.waysOut(one)})

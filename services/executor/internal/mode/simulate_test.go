@@ -342,6 +342,25 @@ func TestAlternatives(t *testing.T) {
 	}
 }
 
+// TestWhatIsRestartedKeepsWhatItNeeds: a what-if of a service that runs takes nothing away that it depends on.
+func TestWhatIsRestartedKeepsWhatItNeeds(t *testing.T) {
+	t.Parallel()
+	for _, depends := range []bool{false, true} {
+		w := newWorld(t, "chat", "legacy").with(&book{perToken: map[string]float64{"legacy": 0.5}, awake: map[string]need.Need{
+			"legacy": {PerGPU: map[uint32]uint32{1: 6000}, Source: vram.Declared, Context: 4096},
+		}})
+		w.host.foreign[1] = 5000
+		if depends {
+			w.host.c = parse(t, strings.Replace(catalogueText, "vram_mib: 6000}", "vram_mib: 6000, depends_on: [chat]}", 1))
+		}
+		got := w.simulate(Request{Contexts: map[string]uint32{"legacy": 36864}, Alternatives: 10})
+		all := saidAll(got.Alternatives)
+		if got.Fits || slices.Contains(all, "sleep chat; gpu legacy 1>0") == depends || !slices.Contains(all, "context legacy 36864>18432") {
+			t.Errorf("depends %v: %v, %q", depends, got.Fits, all)
+		}
+	}
+}
+
 // TestAlternativesAreCarriedOut: what an alternative promises is what a switch with its digest does, and nothing is kept or ended that
 // it does not say.
 func TestAlternativesAreCarriedOut(t *testing.T) {

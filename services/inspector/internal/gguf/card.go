@@ -66,7 +66,6 @@ func Card(parts []Source) (card model.Card, err error) {
 		}
 	}()
 	var whole parser.GGUFFile
-	var held uint64
 	for i, p := range parts {
 		info, err := p.Stat()
 		if err != nil {
@@ -93,7 +92,6 @@ func Card(parts []Source) (card model.Card, err error) {
 		if size > uint64(max(0, h.size-h.data)) {
 			return model.Card{}, errors.New("the file is shorter than the tensors that its header lists")
 		}
-		held += uint64(h.size)
 	}
 	if err := sound(whole.Header.MetadataKV); err != nil {
 		return model.Card{}, err

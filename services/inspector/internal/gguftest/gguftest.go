@@ -61,7 +61,7 @@ type File struct {
 	Tensors   []Tensor
 	// KVCount and TensorCount are written where they are not nil, whatever there really is.
 	KVCount, TensorCount *uint64
-	// Data is how many bytes follow the header; -1: what the tensors take.
+	// Data is how many bytes follow the header; 0: what the tensors take.
 	Data int64
 }
 
@@ -146,7 +146,7 @@ func (t Tensor) Size() uint64 {
 func (f *File) Bytes() []byte { return append(f.Header(), make([]byte, f.data())...) }
 
 func (f *File) data() int64 {
-	if f.Data >= 0 && f.Data != 0 {
+	if f.Data != 0 {
 		return f.Data
 	}
 	var n uint64
