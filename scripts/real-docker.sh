@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The docker driver against a Docker Engine of its own: its own data, bridge, ports and mounts in namespaces that end with it.
+# The docker driver, and what `durward catalog import docker` finds, against a Docker Engine of its own: its own data, bridge, ports and mounts in namespaces that end with it.
 # Nothing is pulled from anywhere: the images are made from a static program by the test itself. Needs root. CORPORA=DIR adds
 # Kubernetes' Pod Security examples and Docker's seccomp profile of that folder, judged by the driver's policy.
 set -euo pipefail
@@ -36,6 +36,7 @@ fi
 
 # The test's own program is what runs in the containers, so it must be static.
 CGO_ENABLED=0 go test -C services/executor -tags real -c -o "$work/test" ./internal/driver/docker
+CGO_ENABLED=0 go test -C services/operator -tags real -c -o "$work/found.test" ./internal/bring/found
 unshare --mount --propagation private --net --pid --fork --kill-child=KILL --mount-proc bash -euo pipefail -c '
   work=$1 group=$2
   shift 2
@@ -55,6 +56,7 @@ unshare --mount --propagation private --net --pid --fork --kill-child=KILL --mou
   mkdir "$work/tmp"
   cd services/executor/internal/driver/docker
   DURWARD_DOCKER_SOCKET="$work/docker.sock" TMPDIR="$work/tmp" "$work/test" -test.v -test.count=1 -test.timeout=10m "$@" || code=$?
+  DURWARD_DOCKER_SOCKET="$work/docker.sock" TMPDIR="$work/tmp" "$work/found.test" -test.v -test.count=1 -test.timeout=2m -test.run=RealContainers || code=$?
   # The daemon ends before its mounts do.
   kill -TERM "$(cat "$work/pid")" 2>/dev/null && wait || true
   mountpoint -q "$work/root" && umount "$work/root" || true

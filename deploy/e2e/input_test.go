@@ -49,6 +49,14 @@ func TestBadInput(t *testing.T) {
 		"empty":                  {"start_service", `{"service_id":""}`, callv1.Code_CODE_INVALID_ARGUMENT, "service_id", ""},
 		"an operation's name":    {"wait_operation", `{"operation_id":"K7F3"}`, callv1.Code_CODE_INVALID_ARGUMENT, "operation_id", ""},
 		"an operation not there": {"wait_operation", `{"operation_id":"` + strings.Repeat("0", 32) + `"}`, callv1.Code_CODE_NOT_FOUND, "", ""},
+		"33 items":               {"simulate_mode", `{"start":["` + strings.Join(strings.Split(strings.Repeat("a", 33), ""), `","`) + `"]}`, callv1.Code_CODE_INVALID_ARGUMENT, "start", ""},
+		"an item twice":          {"simulate_mode", `{"stop":["demo-chat","demo-chat"]}`, callv1.Code_CODE_INVALID_ARGUMENT, "stop", ""},
+		"an item that is no id":  {"simulate_mode", `{"start":["demo-chat","a;rm -rf /"]}`, callv1.Code_CODE_INVALID_ARGUMENT, "start", ""},
+		"null among the items":   {"simulate_mode", `{"start":[null]}`, callv1.Code_CODE_INVALID_ARGUMENT, "start", "string"},
+		"an unknown item":        {"simulate_mode", `{"start":["demo-chat2"]}`, callv1.Code_CODE_NOT_FOUND, "start", "demo-chat"},
+		"a key that is no id":    {"simulate_mode", `{"context_overrides":{"/etc/passwd":8192}}`, callv1.Code_CODE_INVALID_ARGUMENT, "context_overrides", ""},
+		"a value out of range":   {"simulate_mode", `{"context_overrides":{"demo-chat":-1}}`, callv1.Code_CODE_INVALID_ARGUMENT, "context_overrides", "range"},
+		"a value in quotes":      {"simulate_mode", `{"context_overrides":{"demo-chat":"8192"}}`, callv1.Code_CODE_INVALID_ARGUMENT, "context_overrides", "whole number"},
 		"arguments where none":   {"gpu_status", `{"service_id":"demo-chat"}`, callv1.Code_CODE_INVALID_ARGUMENT, "", ""},
 	}
 	for name, test := range tests {
@@ -87,13 +95,14 @@ func TestBadInput(t *testing.T) {
 		status int
 		code   callv1.Code
 	}{
-		"duplicate argument":  {call(`{"service_id":"demo-chat","service_id":"other"}`), http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
-		"duplicate tool name": {`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"gpu_status","name":"start_service","arguments":{"service_id":"demo-chat"}}}`, http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
-		"trailing data":       {call(`{"service_id":"demo-chat"}`) + `{}`, http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
-		"not UTF-8":           {call("{\"service_id\":\"demo-chat\xff\"}"), http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
-		"51 levels":           {call(strings.Repeat(`{"a":`, 51) + "1" + strings.Repeat("}", 51)), http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
-		"a batch":             {"[" + call(`{"service_id":"demo-chat"}`) + "]", http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
-		"2 MB":                {call(`{"service_id":"` + strings.Repeat("a", 2<<20) + `"}`), http.StatusRequestEntityTooLarge, callv1.Code_CODE_TOO_LARGE},
+		"duplicate argument":     {call(`{"service_id":"demo-chat","service_id":"other"}`), http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
+		"duplicate key in a map": {`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"simulate_mode","arguments":{"context_overrides":{"a":1,"a":2}}}}`, http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
+		"duplicate tool name":    {`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"gpu_status","name":"start_service","arguments":{"service_id":"demo-chat"}}}`, http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
+		"trailing data":          {call(`{"service_id":"demo-chat"}`) + `{}`, http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
+		"not UTF-8":              {call("{\"service_id\":\"demo-chat\xff\"}"), http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
+		"51 levels":              {call(strings.Repeat(`{"a":`, 51) + "1" + strings.Repeat("}", 51)), http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
+		"a batch":                {"[" + call(`{"service_id":"demo-chat"}`) + "]", http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
+		"2 MB":                   {call(`{"service_id":"` + strings.Repeat("a", 2<<20) + `"}`), http.StatusRequestEntityTooLarge, callv1.Code_CODE_TOO_LARGE},
 	}
 	for name, test := range frames {
 		t.Run(name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -96,6 +97,18 @@ func (x *transcript) commands() map[string]func(*testscript.TestScript, bool, []
 		},
 		// stop PROCESS and start PROCESS end a process and start it again.
 		"stop":  func(_ *testscript.TestScript, _ bool, args []string) { x.h.Process(args[0]).Stop() },
+		// eventually TEXT ARGS runs durward until its standard output holds TEXT, for what takes the executor a moment.
+		"eventually": func(ts *testscript.TestScript, _ bool, args []string) {
+			var out []byte
+			for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+				// A failure shows in what it says.
+				out, _ = exec.Command(filepath.Join(x.h.Bin, "durward"), append([]string{"--home", x.h.Dir}, args[1:]...)...).Output()
+				if strings.Contains(string(out), args[0]) {
+					return
+				}
+			}
+			ts.Fatalf("%q is not in what durward %s says:\n%s", args[0], strings.Join(args[1:], " "), out)
+		},
 		"start": func(_ *testscript.TestScript, _ bool, args []string) { x.h.StartProcess(args[0]) },
 	}
 }

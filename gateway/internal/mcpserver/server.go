@@ -48,7 +48,7 @@ const (
 // instructions are for the model, at most 1,500 characters.
 const instructions = `Durward lets you look at and manage this GPU host. Every change is shown to a human first.
 
-- Look first: READ tools run at once and change nothing. To change the mode call simulate_mode, then switch_mode with its plan_digest.
+- Look first: READ tools run at once and change nothing. To change what runs call simulate_mode; result.next is the call that does it.
 - security_config shows which tools run, ask or are denied to you. Only humans change rules; an argument named …_override lasts for one call or session.
 - Resources tell the same to read: durward://help explains; services, modes and durward://operations/{operation_id} can be watched.
 - WRITE and DESTRUCTIVE tools ask a human. Give a short "reason": the human sees it.

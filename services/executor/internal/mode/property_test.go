@@ -491,7 +491,7 @@ func (z sizesOf) Loading(s *catalogue.Service) map[uint32]uint32 {
 	return z.box.loading[s]
 }
 
-func (z sizesOf) Asleep(s *catalogue.Service) map[uint32]uint32 { return z.box.asleep[s] }
+func (z sizesOf) Asleep(s *catalogue.Service) map[uint32]uint32 { return z.asleep[s] }
 
 // possible reports whether a combination can be done: nobody loses what it needs, and it fits, by package room's word, and in the
 // host's memory.

@@ -316,7 +316,7 @@ func (m *sampler) note(h gpu.Host, s *catalogue.Service, v service.View) {
 	if !ok || gpus == "" {
 		return
 	}
-	state, ready := store.PeakAwake, false
+	at, state, ready := m.now(), store.PeakAwake, false
 	switch {
 	case v.Asleep():
 		state, ready = store.PeakAsleep, true
@@ -326,9 +326,8 @@ func (m *sampler) note(h gpu.Host, s *catalogue.Service, v service.View) {
 		r.loading[gpus] = most(r.loading[gpus], mib)
 		return
 	default:
-		ready = v.Up() && (v.Healthy || s.Health == nil)
+		ready = v.Up() && answers(r.entry, v, at)
 	}
-	at := m.now()
 	counted := ready && at.Sub(r.counted) >= apart
 	if counted {
 		r.counted = at
@@ -340,6 +339,15 @@ func (m *sampler) note(h gpu.Host, s *catalogue.Service, v service.View) {
 		delete(r.loading, gpus)
 	}
 	r.touched[c] = true
+}
+
+// answers reports whether the service is as far as it gets: it is healthy or, where nobody can ask it, has run for as long as its start
+// may take. A program that runs may still load its model.
+func answers(s *catalogue.Service, v service.View, at time.Time) bool {
+	if s.Health != nil {
+		return v.Healthy
+	}
+	return !v.Since.IsZero() && at.Sub(v.Since) >= s.StartTimeout()
 }
 
 // held is what the service's programs are measured to hold, in the order of its GPUs. It is not known where one of them does not

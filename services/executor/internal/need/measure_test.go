@@ -131,6 +131,24 @@ func TestAChangeInTheMiddleOfAMeasurementSpoilsIt(t *testing.T) {
 	}
 }
 
+// TestAProgramThatNobodyCanAskMayStillLoad: without a health check it runs from its first moment on.
+func TestAProgramThatNobodyCanAskMayStillLoad(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	book := b.book()
+	s := b.entry("both")
+	measure, _ := b.sampling(book)
+	before := int(s.StartTimeout()/apart) - 1
+	if s.Health != nil || before < counts {
+		t.Fatalf("the example has a health check, or little time: %+v", s)
+	}
+	b.is("both", running, 1010, 3000, 3000) // when it is measured first
+	measure(before + 1)
+	wantNeed(t, "while it may load", book.Awake(s), vram.Declared, map[uint32]uint32{0: 4501, 1: 4501})
+	measure(counts)
+	wantNeed(t, "when it has loaded", book.Awake(s), vram.Measured, map[uint32]uint32{0: 3000, 1: 3000})
+}
+
 type reader func(ctx context.Context) gpu.Host
 
 func (r reader) Read(ctx context.Context) gpu.Host { return r(ctx) }

@@ -12,15 +12,15 @@ import (
 
 // What stands for a variable without a value: its name between two characters that no text may hold, so that it can get nowhere.
 const (
-	open  = '\ue000'
-	close = '\ue001'
+	opening = '\ue000'
+	closing = '\ue001'
 )
 
 func placeholder(name string) string {
-	return string(open) + clean.Line(clean.Visible(name), 64) + string(close)
+	return string(opening) + clean.Line(clean.Visible(name), 64) + string(closing)
 }
 
-var placeholders = regexp.MustCompile(string(open) + `([^` + string(open) + string(close) + `]*)` + string(close))
+var placeholders = regexp.MustCompile(string(opening) + `([^` + string(opening) + string(closing) + `]*)` + string(closing))
 
 // missing are the variables without a value in a text.
 func missing(text string) []string {

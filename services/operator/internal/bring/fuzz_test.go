@@ -161,6 +161,24 @@ func TestGpumodFolder(t *testing.T) {
 	}
 }
 
+// TestNoSecretPasses: whoever makes an entry, the last look at it finds a secret.
+func TestNoSecretPasses(t *testing.T) {
+	t.Parallel()
+	p := New("x", nil, "x")
+	for i, fields := range []Fields{
+		{{Key: "driver", Value: "null"}, {Key: "description", Value: "sk-abcdefgh"}},
+		{{Key: "driver", Value: "process"}, {Key: "argv", Value: []any{"/x", "hf_abcdefghij"}}, {Key: "port", Value: 80}},
+		{{Key: "driver", Value: "process"}, {Key: "argv", Value: []string{"/x"}}, {Key: "port", Value: 81}, {Key: "environment", Value: Fields{{Key: "A", Value: "https://u:p@h/"}}}},
+	} {
+		p.Service("s"+string(rune('a'+i)), fields, "", nil)
+	}
+	p.Service("good", Fields{{Key: "driver", Value: "null"}}, "", nil)
+	text, err := p.Settle(nil, host())
+	if err != nil || len(p.Services()) != 1 || len(p.LeftOut()) != 3 || !strings.Contains(p.LeftOut()[0].Why, "looks like a secret") {
+		t.Errorf("%v %v\n%s", err, p.LeftOut(), text)
+	}
+}
+
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{
@@ -189,6 +207,10 @@ func TestSecrets(t *testing.T) {
 		if SecretKey(key) {
 			t.Errorf("%s is taken for a secret", key)
 		}
+	}
+	if got := redact("a sk-abcdefgh b a1B2c3D4e5F6g7H8i9J0k1L2 x/0123456789abcdef0123456789abcdef01234567"); strings.Contains(got, "abcdefgh b") || strings.Contains(got, "c3D4") ||
+		!strings.HasSuffix(got, "x/0123456789abcdef0123456789abcdef01234567") {
+		t.Errorf("redacted to %q", got)
 	}
 	kept, named, ok := withoutSecrets([]string{"x", "--api-key", "k", "--hf-token=k", "-hft", "k", "--api-key-file", "/f", "--tokenizer", "t"})
 	if !ok || strings.Join(kept, " ") != "x --api-key-file /f --tokenizer t" || len(named) != 3 {

@@ -41,7 +41,6 @@ func llamaSwap(p *Proposal, root *value, given Given) error {
 	l.top()
 	l.router()
 	for _, key := range models.keys {
-		l.ids[""] = true
 		if id := FreeID(key, l.ids); id != "" {
 			l.origins[key] = id
 		}

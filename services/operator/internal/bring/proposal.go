@@ -9,6 +9,8 @@
 package bring
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -103,7 +105,7 @@ func (p *Proposal) Note(format string, args ...any) {
 
 // note adds a remark, once.
 func note(notes []string, text string) []string {
-	if text = clean.Line(text, maxNote); text == "" || len(notes) >= maxNotes || slices.Contains(notes, text) {
+	if text = clean.Line(redact(text), maxNote); text == "" || len(notes) >= maxNotes || slices.Contains(notes, text) {
 		return notes
 	}
 	return append(notes, text)
@@ -111,7 +113,7 @@ func note(notes []string, text string) []string {
 
 // LeaveOut says that something is not in the proposal.
 func (p *Proposal) LeaveOut(what, format string, args ...any) {
-	l := LeftOut{clean.Line(what, 200), clean.Line(fmt.Sprintf(format, args...), maxNote)}
+	l := LeftOut{clean.Line(redact(what), 200), clean.Line(redact(fmt.Sprintf(format, args...)), maxNote)}
 	switch {
 	case slices.Contains(p.left, l):
 	case len(p.left) >= maxLeftOut:
@@ -249,7 +251,7 @@ func (p *Proposal) GPU(index uint32) bool {
 		return !simulated
 	}
 	p.gpus = append(p.gpus, &item{id: id, fields: Fields{{Key: "index", Value: index}}})
-	slices.SortFunc(p.gpus, func(a, b *item) int { return len(a.id)*1000 - len(b.id)*1000 + strings.Compare(a.id, b.id) })
+	slices.SortFunc(p.gpus, func(a, b *item) int { return cmp.Or(cmp.Compare(len(a.id), len(b.id)), cmp.Compare(a.id, b.id)) })
 	return true
 }
 
@@ -379,5 +381,25 @@ func (it *item) entry(section string) (draft.Entry, error) {
 	if section == draft.Modes {
 		fields = append(fields, yaml.MapItem{Key: "services", Value: it.members})
 	}
+	if holdsSecret(fields) {
+		return draft.Entry{}, errSecret
+	}
 	return draft.Make(fields)
+}
+
+var errSecret = errors.New("one of its values looks like a secret, which is not copied")
+
+// holdsSecret is the last look at an entry, whoever made it.
+func holdsSecret(v any) bool {
+	switch v := v.(type) {
+	case string:
+		return SecretValue(v)
+	case []string:
+		return slices.ContainsFunc(v, SecretValue)
+	case []any:
+		return slices.ContainsFunc(v, holdsSecret)
+	case Fields:
+		return slices.ContainsFunc(v, func(f yaml.MapItem) bool { return holdsSecret(f.Value) })
+	}
+	return false
 }

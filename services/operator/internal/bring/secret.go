@@ -37,6 +37,17 @@ func SecretValue(value string) bool {
 	return false
 }
 
+// redact takes out of a remark what looks like a secret.
+func redact(text string) string {
+	text = secretShape.ReplaceAllString(text, "…")
+	return longRun.ReplaceAllStringFunc(text, func(run string) string {
+		if random(run) && !digest(text, run) {
+			return "…"
+		}
+		return run
+	})
+}
+
 // digest reports whether a run is a commit's or a file's digest that a path or an image's name holds.
 func digest(value, run string) bool {
 	return (len(run) == 40 || len(run) == 64) && strings.Trim(run, "0123456789abcdef") == "" && (strings.Contains(value, "/") || strings.Contains(value, "sha256:"))

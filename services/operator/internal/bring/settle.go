@@ -205,8 +205,11 @@ func (p *Proposal) write() []byte {
 	return []byte(strings.Join(w.lines, "\n") + "\n")
 }
 
+// Heading is how every proposal begins.
+const Heading = "# A proposal of durward catalog import "
+
 func (p *Proposal) head(w *page) {
-	w.comment("", "", "A proposal of durward catalog import "+p.kind+", made from "+strings.Join(p.from, ", ")+".")
+	w.comment("", "", strings.TrimPrefix(Heading, "# ")+p.kind+", made from "+strings.Join(p.from, ", ")+".")
 	w.comment("", "", "Nothing was run and nothing has changed. Read it, change what is wrong, check it, and put it into the catalogue's "+
 		"folder (or its entries into the catalogue's file): durward catalog check")
 	for _, n := range p.notes {
@@ -258,7 +261,11 @@ func (p *Proposal) entries(w *page, s section) {
 		e, err := it.entry(s.name)
 		if err != nil {
 			it.out = true
-			p.LeaveOut(s.noun+" "+it.id, "it cannot be written as an entry")
+			why := "it cannot be written as an entry"
+			if errors.Is(err, errSecret) {
+				why = err.Error()
+			}
+			p.LeaveOut(s.noun+" "+it.id, "%s", why)
 			continue
 		}
 		if !begun {

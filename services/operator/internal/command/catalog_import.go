@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -31,12 +32,14 @@ type importing struct {
 }
 
 const importLong = `
-What comes out is a proposal: a new catalogue file, by default ./durward-import-KIND.yaml, with comments that say where each
-entry came from, what was left out, and why. Nothing is run, the catalogue does not change, and no variable of your
-environment is read. Secrets are never copied: they are named in a comment, and you put them where they belong.
+What comes out is a proposal: a new catalogue file, by default ./durward-import-KIND.yaml, with comments that say
+where each entry came from, what was left out, and why. Nothing is run, the catalogue does not change, and no
+variable of your environment is read. Secrets are never copied: they are named in a comment, and you put them where
+they belong.
 
-The proposal stands beside the present catalogue: ids and ports that are taken there are not proposed again, and every entry
-was accepted by the same check as durward catalog check. Read it, change it, and move it into the catalogue's folder.`
+The proposal stands beside the present catalogue: ids and ports that are taken there are not proposed again, and
+every entry was accepted by the check of durward catalog check. Read it, change it, and move it into the
+catalogue's folder.`
 
 func (a *app) catalogImportCommand(place *catalogPlace) *cobra.Command {
 	imp := &importing{place: place}
@@ -55,7 +58,9 @@ func (a *app) catalogImportCommand(place *catalogPlace) *cobra.Command {
 	flags.StringVar(&imp.given.RunAs, "run-as", "", "the user that imported programs run as")
 	flags.StringVar(&imp.given.ContainerUser, "container-user", "1000:1000", "the user of containers that name none or root, UID or UID:GID")
 	flags.StringArrayVar(&imp.set, "set", nil, "NAME=VALUE for a variable that the files name; never a secret")
-	_ = cmd.MarkPersistentFlagFilename("out", "yaml") // for completion alone
+	// These fail for unknown flags alone.
+	_ = cmd.RegisterFlagCompletionFunc("out", files("yaml"))
+	_ = cmd.RegisterFlagCompletionFunc("set", cobra.NoFileCompletions)
 	cmd.AddCommand(a.importGpumodCommand(imp), a.importLlamaSwapCommand(imp), a.importComposeCommand(imp), a.importSystemdCommand(imp),
 		a.importDockerCommand(imp))
 	return cmd
@@ -65,9 +70,9 @@ func (a *app) importGpumodCommand(imp *importing) *cobra.Command {
 	return &cobra.Command{
 		Use:   "gpumod DIR",
 		Short: "From gpumod's presets and modes",
-		Long: `Reads presets/**/*.yaml and modes/*.yaml below a folder, as gpumod lays them out, or a folder of presets alone. A preset
-becomes a service that is the systemd unit ID.service (Docker presets become containers), a mode becomes a mode. Unit
-templates and extra arguments are code and are left out: the unit that gpumod installed stays as it is.
+		Long: `Reads presets/**/*.yaml and modes/*.yaml below a folder, as gpumod lays them out, or a folder of presets alone. A
+preset becomes a service that is the systemd unit ID.service (Docker presets become containers), a mode becomes a
+mode. Unit templates and extra arguments are code and are left out: the unit that gpumod installed stays as it is.
 ` + importLong,
 		Example: "  durward catalog import gpumod ~/gpumod\n  durward catalog import gpumod ~/gpumod --set HOME=/home/ai --out -",
 		Args:    cobra.ExactArgs(1),
@@ -84,14 +89,14 @@ func (a *app) importLlamaSwapCommand(imp *importing) *cobra.Command {
 	return &cobra.Command{
 		Use:   "llama-swap FILE",
 		Short: "From llama-swap's config.yaml",
-		Long: `Reads llama-swap's configuration. A model becomes a service: its cmd is split into arguments, macros are expanded, and
-commands that need a shell are left out. docker run and podman run become containers. Groups and the matrix become candidate
-modes, persistent groups are pinned, ttl becomes idle, and what is preloaded is named as a candidate for boot. API keys and
-peers stay where they are.
+		Long: `Reads llama-swap's configuration. A model becomes a service: its cmd is split into arguments, macros are expanded,
+and commands that need a shell are left out. docker run and podman run become containers. Groups and the matrix
+become candidate modes, persistent groups are pinned, ttl becomes idle, and what is preloaded is named as a
+candidate for boot. API keys and peers stay where they are.
 ` + importLong,
 		Example:           "  durward catalog import llama-swap config.yaml\n  durward catalog import llama-swap config.yaml --set HOME=/home/ai --run-as ai",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeYAML,
+		ValidArgsFunction: files("yaml", "yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.importFiles(cmd, imp, "llama-swap", args, func(p *bring.Proposal) error { return bring.LlamaSwap(p, args[0], imp.given) })
 		},
@@ -102,22 +107,18 @@ func (a *app) importComposeCommand(imp *importing) *cobra.Command {
 	return &cobra.Command{
 		Use:   "compose FILE...",
 		Short: "From the GPU services of Compose files",
-		Long: `Reads Compose files one by one and takes the services that ask for GPUs. Profiles become modes. What makes a container as
-powerful as the host is refused by name: privileged, added capabilities, the host's namespaces, the runtime's socket, system
-folders. Ports are published on 127.0.0.1 alone. Files that a Compose file extends, includes or reads variables from are named
-and not read.
+		Long: `Reads Compose files one by one and takes the services that ask for GPUs. Profiles become modes. What makes a
+container as powerful as the host is refused by name: privileged, added capabilities, the host's namespaces, the
+runtime's socket, system folders. Ports are published on 127.0.0.1 alone. Files that a Compose file extends, includes
+or reads variables from are named and not read.
 ` + importLong,
 		Example:           "  durward catalog import compose compose.yaml\n  durward catalog import compose compose.yaml compose.gpu.yaml --set TAG=v0.11.0",
 		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: completeYAML,
+		ValidArgsFunction: files("yaml", "yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.importFiles(cmd, imp, "compose", args, func(p *bring.Proposal) error { return bring.Compose(p, args, imp.given) })
 		},
 	}
-}
-
-func completeYAML(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 }
 
 // importFiles is an import from files: begun, read, proposed.
@@ -181,14 +182,8 @@ func (a *app) presentCatalogue(cmd *cobra.Command, imp *importing) (*catalogue.C
 		}
 	}
 	// The proposal may be there already, from the run before: it is what is made anew.
-	if out, err := filepath.Abs(imp.out); err == nil {
-		kept := imp.files[:0]
-		for _, f := range imp.files {
-			if name, err := filepath.Abs(f.Name); err != nil || name != out {
-				kept = append(kept, f)
-			}
-		}
-		imp.files = kept
+	if imp.files, err = besides(imp.files, imp.out, err); errors.Is(err, errOwnFile) {
+		return nil, usage("Name a new file: --out FILE", "%s is one of the catalogue's own files", clean.Visible(imp.out))
 	}
 	if err != nil || path == "" || len(imp.files) == 0 {
 		// Without an installation there is nobody to run as.
@@ -201,6 +196,28 @@ func (a *app) presentCatalogue(cmd *cobra.Command, imp *importing) (*catalogue.C
 		return nil, a.badCatalogue(path, err)
 	}
 	return present, nil
+}
+
+var errOwnFile = errors.New("the catalogue's own")
+
+// besides leaves out the proposal itself, which may be in the catalogue from a run before, and refuses any other of its files as
+// the one to write. err is what went wrong before.
+func besides(files []catalogue.File, out string, err error) ([]catalogue.File, error) {
+	target, statErr := os.Stat(out)
+	if statErr != nil || err != nil {
+		return files, err
+	}
+	var kept []catalogue.File
+	for _, f := range files {
+		info, statErr := os.Stat(f.Name)
+		switch {
+		case statErr != nil || !os.SameFile(info, target):
+			kept = append(kept, f)
+		case len(files) == 1 || !bytes.HasPrefix(f.Data, []byte(bring.Heading)):
+			return nil, errOwnFile
+		}
+	}
+	return kept, nil
 }
 
 // outsideCatalogue keeps a proposal that nobody has read from becoming the catalogue by the folder that one stands in.

@@ -92,6 +92,16 @@ func TestCatalogImportBesideAFolder(t *testing.T) {
 			t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
 		}
 	}
+	// Another file of the catalogue is never the one to write, by whatever name and whoever says yes.
+	for _, own := range []string{filepath.Join(folder, "a.yaml"), "./a.yaml"} {
+		got := c.run("", "catalog", "import", "compose", source, "--catalogue", folder, "--out", own, "--yes")
+		if got.code != exitUsage || !strings.Contains(got.err, "own files") {
+			t.Errorf("%s: exit code %d\n%s%s", own, got.code, got.out, got.err)
+		}
+	}
+	if got := c.run("", "catalog", "import", "compose", source, "--out", c.path, "--yes"); got.code != exitUsage || c.read() != testCatalogue {
+		t.Errorf("the catalogue's file: exit code %d\n%s%s", got.code, got.out, got.err)
+	}
 	if got := c.run("", "catalog", "check", folder); got.code != exitOK || !strings.Contains(got.out, "6 services") {
 		t.Errorf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}

@@ -637,14 +637,18 @@ func (a *app) showEstimate(ctx context.Context, m *fromModel, c *catalogue.Catal
 			"claim": estimate.ClaimMiB, "host_while_loading": estimate.LoadHostMiB,
 		},
 	}
+	tokens := uint64(estimate.Context)
+	if estimate.ClaimMiB > 0 {
+		tokens = estimate.KVTokens // it takes what the claim leaves
+	}
 	rows := [][]string{
 		{"weights", mebibytes(estimate.WeightsMiB), source},
-		{"KV cache", mebibytes(estimate.KVMiB), fmt.Sprintf("%s: %d tokens, %s", source, estimate.Context, cmp.Or(run.CacheK, "f16"))},
+		{"KV cache", mebibytes(estimate.KVMiB), fmt.Sprintf("%s: room for %d tokens, %s", source, tokens, cmp.Or(run.CacheK, "f16"))},
 		{"computation", mebibytes(estimate.ComputeMiB), source},
 		{"driver and engine", mebibytes(estimate.OverheadMiB), "estimated: what the driver and such engines take besides"},
 	}
 	if estimate.ClaimMiB > 0 {
-		rows = append(rows, []string{"claim", mebibytes(estimate.ClaimMiB), fmt.Sprintf("%s takes %.2f of each GPU, room for %d tokens", run.Engine, run.Utilisation, estimate.KVTokens)})
+		rows = append(rows, []string{"claim", mebibytes(estimate.ClaimMiB), fmt.Sprintf("%s takes %.2f of each GPU whatever the model needs", run.Engine, run.Utilisation)})
 	}
 	out.Table([]string{"PART", "MEMORY", "SOURCE"}, rows)
 	fits, sized := true, true

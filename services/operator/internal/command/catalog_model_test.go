@@ -82,7 +82,7 @@ func TestCatalogAddFromModel(t *testing.T) {
 	if got.code != exitOK {
 		t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
-	for _, want := range []string{"KV cache", "4608 MiB", "32768 tokens", "GPU 0: ", "of 24576 MiB", "written"} {
+	for _, want := range []string{"KV cache", "4608 MiB", "room for 32768 tokens", "GPU 0: ", "of 24576 MiB", "written"} {
 		if !strings.Contains(got.out, want) {
 			t.Errorf("%q is not in\n%s", want, got.out)
 		}

@@ -255,7 +255,7 @@ func checkArguments(cmd *cobra.Command) {
 	}
 	cmd.Args = func(c *cobra.Command, args []string) error {
 		_, files := c.Annotations[takesFiles]
-		if c.HasSubCommands() && len(args) > 0 && !(files && isModelPath(args[0])) {
+		if c.HasSubCommands() && len(args) > 0 && (!files || !isModelPath(args[0])) {
 			next := "See: " + c.CommandPath() + " -h"
 			if near := config.Suggest(args[0], names(c)); len(near) > 0 {
 				next = "Did you mean " + strings.Join(near, ", ") + "?"

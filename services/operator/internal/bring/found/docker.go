@@ -217,7 +217,7 @@ var imageID = regexp.MustCompile(`\Asha256:[0-9a-f]{64}\z`)
 func part[T any](fields map[string]json.RawMessage, key string) T {
 	var v T
 	if raw, ok := fields[key]; ok {
-		_ = json.Unmarshal(raw, &v) //nolint:errcheck // the rules refuse a field that is not what it should be
+		_ = json.Unmarshal(raw, &v) // the rules refuse a field that is not what it should be
 	}
 	return v
 }

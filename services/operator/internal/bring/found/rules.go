@@ -89,8 +89,6 @@ func contains(want ...string) func([]string) bool {
 
 func free(*judged, json.RawMessage) string { return "" }
 
-var no = one(func(v bool) bool { return !v }, "must be off")
-
 // configRules are of what could run anywhere, hostRules of what touches the host. A field that is in neither must be empty.
 var configRules = map[string]rule{
 	"Hostname":    one(func(v string) bool { return v == "" || hostname.MatchString(v) }, "is not a plain name"),
