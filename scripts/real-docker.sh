@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The docker driver, and what `durward catalog import docker` finds, against a Docker Engine of its own: its own data, bridge, ports and mounts in namespaces that end with it.
-# Nothing is pulled from anywhere: the images are made from a static program by the test itself. Needs root. CORPORA=DIR adds
-# Kubernetes' Pod Security examples and Docker's seccomp profile of that folder, judged by the driver's policy.
+# The docker driver, and what `durward catalog import docker` finds, against a Docker Engine of its own: its own data, bridge, ports
+# and mounts in namespaces that end with it. Nothing is pulled from anywhere: the images are made from a static program by the tests
+# themselves. Needs root. CORPORA=DIR adds Kubernetes' Pod Security examples and Docker's seccomp profile of that folder, judged by
+# the driver's policy. Arguments go to the driver's test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing() { echo "real docker needs $1" >&2; exit 1; }

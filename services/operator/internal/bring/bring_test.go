@@ -84,6 +84,14 @@ var imports = []struct {
 		}
 		return composeFile(newBuilder(p, Given{}), map[string]bool{}, "gpu.yaml", "/home/ai/box", data)
 	}},
+	{"llama-swap-containers", "llama-swap", func(p *Proposal) error { return LlamaSwap(p, "testdata/llama-swap/containers.yaml", Given{}) }},
+	{"compose-more", "compose", func(p *Proposal) error {
+		data, err := readFile("testdata/compose/more.yaml")
+		if err != nil {
+			return err
+		}
+		return composeFile(newBuilder(p, Given{ContainerUser: "2000:2000"}), map[string]bool{}, "more.yaml", "/home/ai/more", data)
+	}},
 	{"gpumod", "gpumod", func(p *Proposal) error { return Gpumod(p, "testdata/gpumod", Given{}) }},
 	{"gpumod-set", "gpumod", func(p *Proposal) error {
 		return Gpumod(p, "testdata/gpumod", Given{Variables: map[string]string{"HOME": "/home/ai"}})
@@ -93,6 +101,10 @@ var imports = []struct {
 // TestGolden: every feature of the formats, with a catalogue that is there and without one. The catalogue accepts what comes out,
 // and no secret of the fixtures is in it.
 func TestGolden(t *testing.T) {
+	// The environment is never read.
+	for _, key := range []string{"MODELS", "HF_TOKEN", "IMAGE", "VLLM_TAG", "HOME"} {
+		t.Setenv(key, "/from/the/environment")
+	}
 	for _, c := range imports {
 		for _, beside := range []bool{false, true} {
 			name := c.name + ".yaml"

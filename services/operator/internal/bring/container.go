@@ -293,7 +293,7 @@ func (b *builder) container(id string, s *program, c container) bool {
 	if !ok {
 		return false
 	}
-	b.allowed(s, environment)
+	b.allowed(id, s, environment)
 	engine, known := enginecmd.InImage(c.image, c.command, environment)
 	inner := Fields{{Key: "image", Value: c.image}}
 	if !strings.Contains(c.image, "@sha256:") {
@@ -312,7 +312,7 @@ func (b *builder) container(id string, s *program, c container) bool {
 	if port != 0 {
 		inner = append(inner, yaml.MapItem{Key: "port", Value: inside})
 	}
-	inner, ok = b.bind(s, c, inner)
+	inner, ok = b.bind(id, s, c, inner)
 	if !ok {
 		return false
 	}
@@ -425,7 +425,7 @@ func (b *builder) publish(s *program, c container, engine enginecmd.Command, kno
 }
 
 // bind takes over bind mounts and names the others.
-func (b *builder) bind(s *program, c container, inner Fields) (Fields, bool) {
+func (b *builder) bind(id string, s *program, c container, inner Fields) (Fields, bool) {
 	var list []any
 	for _, m := range c.mounts {
 		shown := clean.Line(clean.Visible(m.source), 200)
@@ -452,7 +452,7 @@ func (b *builder) bind(s *program, c container, inner Fields) (Fields, bool) {
 			b.LeaveOut(s.what, "a mount holds characters that cannot be shown")
 			return nil, false
 		}
-		b.Mount(source)
+		b.Mount(source, id)
 		one := Fields{{Key: "source", Value: source}, {Key: "target", Value: m.target}}
 		if !m.readOnly {
 			one = append(one, yaml.MapItem{Key: "writable", Value: true})
@@ -527,12 +527,12 @@ var containerKeys = strings.Fields(`HOME LANG LC_ALL TERM TZ USER XDG_CACHE_HOME
 var engineKey = regexp.MustCompile(`\A(LLAMA_ARG|VLLM|OLLAMA|SGLANG|SGL)_[A-Z0-9_]{1,48}\z`)
 
 // allowed leaves out variables that a container may not be given, and proposes those of engines.
-func (b *builder) allowed(s *program, environment map[string]string) {
+func (b *builder) allowed(id string, s *program, environment map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(environment)) {
 		switch {
 		case slices.Contains(containerKeys, key), b.present != nil && slices.Contains(b.present.Containers.Environment, key):
 		case engineKey.MatchString(key):
-			b.Key(key)
+			b.Key(key, id)
 			b.Note("What stands under containers.environment is beyond what every container may be given; by this file all may.")
 		case loader.MatchString(key):
 			delete(environment, key)

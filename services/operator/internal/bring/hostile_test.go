@@ -260,6 +260,25 @@ func TestHarmlessEntries(t *testing.T) {
 	}
 }
 
+// TestNothingWider: what containers may be given is proposed for services that are proposed, and for no others.
+func TestNothingWider(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		composeOf("environment: {VLLM_X: \"1\"}", "volumes: [\"/srv/x:/x\", \"/etc:/y\"]"),
+		composeOf("environment: {VLLM_X: \"1\"}", "volumes: [\"/srv/x:/x\"]", "user: \"1:1\"", "depends_on: [t]") + "  t: {image: \"UPPER:1\", gpus: all}\n",
+	} {
+		p := New("compose", nil, "x")
+		if err := composeFile(newBuilder(p, Given{}), map[string]bool{}, "x", "/base", []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		p.Service("other", Fields{{Key: "driver", Value: "null"}}, "", nil)
+		out, err := p.Settle(nil, host())
+		if err != nil || len(p.Services()) != 1 || strings.Contains(string(out), "containers:") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+}
+
 // TestHostileNames: whatever names a file gives, the proposal is clean and says what it says.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()

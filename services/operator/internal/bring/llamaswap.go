@@ -204,7 +204,8 @@ func (l *swap) service(key string, v *value) bool {
 	if l.ports[key] == 0 {
 		delete(m.layers[0], "PORT")
 	}
-	command, err := m.expand(v.get("cmd").str())
+	// What stands in a comment is no macro's.
+	command, err := m.expand(withoutComments(v.get("cmd").str()))
 	if err != nil {
 		l.LeaveOut(s.what, "%s", err.Error())
 		return false

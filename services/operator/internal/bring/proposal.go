@@ -69,7 +69,7 @@ type item struct {
 	id     string
 	fields Fields
 	notes  []string
-	// model and needs are of services, members of modes.
+	// model and needs are of services, members of modes; needs of a folder and a key are the services that need it.
 	model          string
 	needs, members []string
 	out            bool
@@ -281,24 +281,30 @@ func (p *Proposal) GPUByUUID(uuid string) (uint32, bool) {
 	return 0, false
 }
 
-// Mount proposes a folder from which containers may mount.
-func (p *Proposal) Mount(folder string) {
+// Mount proposes a folder from which containers may mount. services are those that need it: it goes when the last of them goes.
+func (p *Proposal) Mount(folder string, services ...string) {
 	if p.present != nil && slices.ContainsFunc(p.present.Containers.Mounts, func(yes string) bool { return folder == yes || strings.HasPrefix(folder, yes+"/") }) {
 		return
 	}
-	if find(p.mounts, folder) == nil {
-		p.mounts = append(p.mounts, &item{id: folder})
-	}
+	p.mounts = needed(p.mounts, folder, services)
 }
 
-// Key proposes an environment key that containers may be given.
-func (p *Proposal) Key(key string) {
+// Key proposes an environment key that containers may be given, as Mount does a folder.
+func (p *Proposal) Key(key string, services ...string) {
 	if p.present != nil && slices.Contains(p.present.Containers.Environment, key) {
 		return
 	}
-	if find(p.keys, key) == nil {
-		p.keys = append(p.keys, &item{id: key})
+	p.keys = needed(p.keys, key, services)
+}
+
+func needed(items []*item, id string, services []string) []*item {
+	it := find(items, id)
+	if it == nil {
+		it = &item{id: id}
+		items = append(items, it)
 	}
+	it.needs = append(it.needs, services...)
+	return items
 }
 
 // Port takes a port for a service: the wanted one where it is free, else, or where none is wanted, the next free one from start.
@@ -381,7 +387,7 @@ func (it *item) entry(section string) (draft.Entry, error) {
 	if section == draft.Modes {
 		fields = append(fields, yaml.MapItem{Key: "services", Value: it.members})
 	}
-	if holdsSecret(fields) {
+	if holdsSecret(fields) || SecretValue(it.model) {
 		return draft.Entry{}, errSecret
 	}
 	return draft.Make(fields)

@@ -105,6 +105,10 @@ func (p *Proposal) consistent() {
 			m.out = true
 		}
 	}
+	for _, it := range slices.Concat(p.mounts, p.keys) {
+		// What containers may be given is no wider than what is proposed.
+		it.out = it.out || len(it.needs) > 0 && !slices.ContainsFunc(it.needs, func(id string) bool { return find(p.services, id) != nil })
+	}
 	for _, m := range p.modes {
 		if m.out {
 			continue

@@ -81,6 +81,17 @@ func split(command string) ([]string, error) {
 	return words, end()
 }
 
+// withoutComments leaves out the lines that begin with #.
+func withoutComments(command string) string {
+	var out strings.Builder
+	for line := range strings.Lines(command) {
+		if !strings.HasPrefix(strings.TrimSpace(line), "#") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
 // metacharacter reports whether a shell would act on the character that s begins with. Brackets and braces stand in JSON and in
 // device lists; a shell takes them as they are where they hold no pattern and no list.
 func metacharacter(s string, begun bool) bool {

@@ -59,7 +59,7 @@ func lineToChange(w catalogue.Written, change *executorv1.Change) string {
 	case executorv1.ChangeKind_CHANGE_KIND_GPU:
 		return at(w, "gpus") + "gpus: [" + to + "]"
 	case executorv1.ChangeKind_CHANGE_KIND_SPLIT:
-		numbers := strings.Split(to, ",")
+		numbers := strings.FieldsFunc(to, func(r rune) bool { return r == ',' || r == ' ' })
 		return at(w, "gpus") + "gpus: [" + strings.Join(numbers, ", ") + fmt.Sprintf("], and its engine's tensor parallel size to %d", len(numbers))
 	}
 	return ""

@@ -342,6 +342,8 @@ func TestContainers(t *testing.T) {
 		},
 	})
 	add(7, m{"Name": "/web", "Path": "nginx", "Args": []any{"-g", "daemon off;"}}, m{"Config": m{"Image": "nginx:1", "Cmd": []any{"nginx"}}, "HostConfig": m{"DeviceRequests": nil}})
+	add(10, m{"Name": "/hidden"}, bound("127.0.0.1", "9110"), m{"Config": m{"Entrypoint": []any{"vllm", "serve"}, "Cmd": []any{"--model", "a\u202eb"}},
+		"Mounts": []any{m{"Type": "bind", "Source": "/srv/models/\u200b", "Destination": "/m"}}})
 	add(8, m{"Name": "/bad\u202e\u001b[31mname"}, label("../etc"))
 	containers[id(9)] = "nonsense"
 	image, err := json.Marshal(cases.Image)

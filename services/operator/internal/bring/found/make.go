@@ -30,7 +30,7 @@ func (seen inspection) unsafe(base image) (out []string) {
 	own("IpcMode", "private", "none", "shareable")
 	own("UTSMode")
 	own("UsernsMode")
-	own("CgroupnsMode", "private")
+	// CgroupnsMode is the host's by default where control groups are of version 1, without anybody's having asked for it.
 	network := part[string](h, "NetworkMode")
 	say(network == "host" || strings.HasPrefix(network, "container:"), "NetworkMode", clean.Line(network, 64)+" is not the container's own")
 	for _, c := range part[[]string](h, "CapAdd") {
@@ -59,6 +59,9 @@ func (seen inspection) unsafe(base image) (out []string) {
 			say(true, "Mounts", target(m.Destination))
 		}
 	}
+	hidden := func(text string) bool { return !bring.Shown(text) }
+	say(slices.ContainsFunc(part[[]string](seen.Config, "Cmd"), hidden), "Cmd", "its command line has characters that do not show")
+	say(slices.ContainsFunc(seen.Mounts, func(m mountPoint) bool { return hidden(m.Source + m.Destination) }), "Mounts", "a path has characters that do not show")
 	entrypoint := part[[]string](seen.Config, "Entrypoint")
 	say(!slices.Equal(entrypoint, base.Config.Entrypoint), "Entrypoint", "it replaces its image's, which an entry cannot")
 	say(slices.ContainsFunc(part[[]string](seen.Config, "Cmd"), secretArgument) || secretFollows(part[[]string](seen.Config, "Cmd")),
