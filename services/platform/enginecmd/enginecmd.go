@@ -156,8 +156,14 @@ func readModule(name string, args []string) (Command, bool) {
 func readLlama(args []string, variable func(string) string) Command {
 	c := Command{Engine: LlamaCPP}
 	for _, key := range llamaVariables {
-		if value := variable(key.variable); value != "" {
-			llamaOptions[key.option].take(&c, value)
+		value := variable(key.variable)
+		off := truth(value) != nil && !*truth(value)
+		switch opt := llamaOptions[key.option]; {
+		case value == "":
+		case opt.arity != flag || !off:
+			opt.take(&c, value)
+		case key.option == "-kvu":
+			c.Unified = truth(value)
 		}
 	}
 	llamaOptions.read(&c, args)

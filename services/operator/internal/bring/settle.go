@@ -14,8 +14,8 @@ import (
 // ErrNothing means that nothing is left to propose.
 var ErrNothing = errors.New("nothing in it can be brought into the catalogue")
 
-// maxRounds bounds how often the catalogue is asked: each time at least one entry goes.
-const maxRounds = 16
+// maxRounds bounds how often the catalogue is asked: each time at least one entry goes, and mostly all that are wrong.
+const maxRounds = maxServices + maxModes + 64
 
 // proposalName stands for the proposal among the catalogue's files, behind all others.
 const proposalName = "~proposal.yaml"

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -49,9 +50,9 @@ type value struct {
 	fields map[string]*value
 }
 
-// readFile reads a regular file of at most 1 MB.
+// readFile reads a regular file of at most 1 MB. A named pipe does not hold it up.
 func readFile(name string) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|nonblock, 0)
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s cannot be opened", clean.Visible(name))
 	}

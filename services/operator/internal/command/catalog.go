@@ -484,7 +484,9 @@ func (a *app) catalogAddCommand(place *catalogPlace) *cobra.Command {
 	}
 	add := &addition{place: place}
 	m := &fromModel{add: add}
-	m.flags(cmd)
+	a.modelFlags(m, cmd)
+	// Beside the subcommands a model's file or folder: the shell's own completion, where no subcommand begins so.
+	cmd.ValidArgsFunction = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return cmd.Help()

@@ -127,6 +127,6 @@ container as powerful as the host is refused by name.
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", "the Docker Engine's socket (default: as executor.yaml says, or "+dockerSocket+")")
 	cmd.Flags().BoolVar(&l.quiet, "no-ask", false, "ask no server what it is")
-	_ = cmd.MarkFlagFilename("socket") // for completion alone
+	a.completeFlagWith(cmd, "socket", files("sock"))
 	return cmd
 }

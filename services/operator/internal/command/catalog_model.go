@@ -58,7 +58,7 @@ type fromModel struct {
 	context, port             uint32
 }
 
-func (m *fromModel) flags(cmd *cobra.Command) {
+func (a *app) modelFlags(m *fromModel, cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&m.id, "id", "", "the model's id (default: from the name of its file or folder)")
 	flags.StringVar(&m.served, "served-name", "", "the name to use in requests (default: its id)")
@@ -72,6 +72,11 @@ func (m *fromModel) flags(cmd *cobra.Command) {
 	flags.BoolVar(&m.exact, "exact", false, "ask llama.cpp's llama-fit-params too, if it is installed; it opens the file and the GPUs")
 	flags.StringVar(&m.fitParams, "llama-fit-params", "", "where that program is (default: as executor.yaml says, or in PATH)")
 	cmd.MarkFlagsMutuallyExclusive("service", "no-service")
+	for _, made := range []string{"id", "service", "context"} {
+		a.completeFlagWith(cmd, made, cobra.NoFileCompletions)
+	}
+	a.completeFlagWith(cmd, "program", files())
+	a.completeFlagWith(cmd, "llama-fit-params", files())
 }
 
 const fromModelLong = `

@@ -3149,7 +3149,7 @@ const file_durward_executor_v1_tools_proto_rawDesc = "" +
 	"\x18SWITCH_OUTCOME_COMMITTED\x10\x01\x12\x1e\n" +
 	"\x1aSWITCH_OUTCOME_ROLLED_BACK\x10\x02\x12\x1b\n" +
 	"\x17SWITCH_OUTCOME_DEGRADED\x10\x03\x12 \n" +
-	"\x1cSWITCH_OUTCOME_NEEDS_A_HUMAN\x10\x042\x90$\n" +
+	"\x1cSWITCH_OUTCOME_NEEDS_A_HUMAN\x10\x042\x90%\n" +
 	"\vToolService\x12\xbe\x02\n" +
 	"\tGpuStatus\x12%.durward.executor.v1.GpuStatusRequest\x1a&.durward.executor.v1.GpuStatusResponse\"\xe1\x01\xaa\xbb\x18\x02\x01\x06\xb2\xbb\x18\xd6\x01\n" +
 	"\n" +
@@ -3176,9 +3176,9 @@ const file_durward_executor_v1_tools_proto_rawDesc = "" +
 	"\vlist_models\x12\vList models\x1ajREAD: runs without asking anyone. Lists the models that services of this host serve, and which answer now. \x01(\x01\x12\xf3\x01\n" +
 	"\tModelInfo\x12%.durward.executor.v1.ModelInfoRequest\x1a&.durward.executor.v1.ModelInfoResponse\"\x96\x01\xaa\xbb\x18\x02\x01\x06\xb2\xbb\x18\x8b\x01\n" +
 	"\n" +
-	"model_info\x12\rModel details\x1ajREAD: runs without asking anyone. Shows one model and the services that serve it, with state and base_url. \x01(\x01\x12\xcc\x02\n" +
-	"\fSimulateMode\x12(.durward.executor.v1.SimulateModeRequest\x1a).durward.executor.v1.SimulateModeResponse\"\xe6\x01\xaa\xbb\x18\x02\x01\x06\xb2\xbb\x18\xdb\x01\n" +
-	"\rsimulate_mode\x12\x0fSimulate a mode\x1a\xb4\x01READ: runs without asking anyone and changes nothing. Shows what switch_mode would stop, sleep and start, whether it fits in GPU memory, and the plan_digest that switch_mode takes. \x01(\x01\x12\xef\x03\n" +
+	"model_info\x12\rModel details\x1ajREAD: runs without asking anyone. Shows one model and the services that serve it, with state and base_url. \x01(\x01\x12\xcc\x03\n" +
+	"\fSimulateMode\x12(.durward.executor.v1.SimulateModeRequest\x1a).durward.executor.v1.SimulateModeResponse\"\xe6\x02\xaa\xbb\x18\x02\x01\x06\xb2\xbb\x18\xdb\x02\n" +
+	"\rsimulate_mode\x12\x0fSimulate a mode\x1a\xb4\x02READ: runs without asking anyone and changes nothing. Shows what switch_mode would stop, sleep and start, whether it fits in GPU memory, and the plan_digest that switch_mode takes. start and stop name services beside a mode or without one; alternatives are other ways that fit; next is the call that does it. \x01(\x01\x12\xef\x03\n" +
 	"\n" +
 	"SwitchMode\x12&.durward.executor.v1.SwitchModeRequest\x1a'.durward.executor.v1.SwitchModeResponse\"\x8f\x03\xaa\xbb\x18\x02\x01\x06\xb2\xbb\x18\x84\x03\n" +
 	"\vswitch_mode\x12\x10Switch to a mode\x1a\xde\x02DESTRUCTIVE: a human is shown the plan and must approve before anything stops; services outside the mode stop or sleep, with their requests in flight. Call simulate_mode first and pass its plan_digest. If a step fails, the services from before are brought back. If the answer is pending_approval, tell the user how to approve and call wait_operation. \x03(\x01\x12\xfa\x02\n" +

@@ -1,5 +1,0 @@
-//go:build !unix
-
-package bring
-
-const nonblock = 0
