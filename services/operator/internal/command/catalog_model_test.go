@@ -330,3 +330,27 @@ func TestModelNamed(t *testing.T) {
 		}
 	}
 }
+
+// Where the catalogue has no GPUs, those of the host that the service will use come along, by their uuid, and the engine is told to use
+// no others.
+func TestCatalogAddFromModelOnRealGPUs(t *testing.T) {
+	h := newModelHost(t, "version: 1\n", says(smallCard))
+	smi := "case \"$1\" in --query-gpu=*) echo '0, GPU-11111111-2222-3333-4444-555555555555, NVIDIA T400, 2048, 2000';" +
+		" echo '1, GPU-22222222-2222-3333-4444-555555555555, NVIDIA RTX 4090, 24564, 24000';; esac"
+	if err := os.WriteFile(filepath.Join(h.programs, "nvidia-smi"), []byte("#!/bin/sh\n"+smi+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", h.programs+":/usr/bin:/bin")
+	if got := h.run("", "catalog", "add", h.file, "--yes"); got.code != exitOK || !strings.Contains(got.out, "of 24564 MiB") {
+		t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+	c, err := catalogue.Load(h.path, catalogue.Options{ProgramsDir: h.programs, Development: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, ok := c.Lookup("tiny-8b-q4_k_m")
+	if !ok || len(c.GPUs) != 1 || c.GPUs[0].UUID != "GPU-22222222-2222-3333-4444-555555555555" || len(s.GPUs) != 1 || s.GPUs[0] != 1 ||
+		s.Environment["CUDA_VISIBLE_DEVICES"] != "1" || s.Environment["CUDA_DEVICE_ORDER"] != "PCI_BUS_ID" {
+		t.Errorf("%+v\n%s", s, h.read())
+	}
+}
