@@ -96,7 +96,7 @@ func (x *transcript) commands() map[string]func(*testscript.TestScript, bool, []
 			}
 		},
 		// stop PROCESS and start PROCESS end a process and start it again.
-		"stop":  func(_ *testscript.TestScript, _ bool, args []string) { x.h.Process(args[0]).Stop() },
+		"stop": func(_ *testscript.TestScript, _ bool, args []string) { x.h.Process(args[0]).Stop() },
 		// eventually TEXT ARGS runs durward until its standard output holds TEXT, for what takes the executor a moment.
 		"eventually": func(ts *testscript.TestScript, _ bool, args []string) {
 			var out []byte
