@@ -339,7 +339,7 @@ func TestNothingLeaks(t *testing.T) {
 var programEnded = regexp.MustCompile(`("msg":"a service's program ended","service":"executor",)"service_id":"[^"]*",`)
 
 // ofService is the label of the executor's metrics that name a service of its catalogue, as a human wrote it.
-var ofService = regexp.MustCompile(`(?m)^(durward_service_(?:state|memory_bytes)\{[^}]*)\bservice="[^"]*"`)
+var ofService = regexp.MustCompile(`(?m)^(durward_service_(?:state|memory_bytes|vram_bytes)\{[^}]*)\bservice="[^"]*"`)
 
 // leaks drives an installation with canaries and returns what it found, and where.
 func leaks(t *testing.T, opts harness.Options) (found, places []string) {
@@ -496,6 +496,12 @@ func argumentsFor(t *testing.T, tool *mcp.Tool) []string {
 			good[name] = 3
 		case name == "margin_mib_override":
 			good[name] = 1024
+		case p.Type == "integer":
+			good[name] = 3
+		case p.Type == "array":
+			good[name] = []string{canaryText}
+		case p.Type == "object":
+			good[name] = map[string]int{canaryText: 4096}
 		case p.Type != "string":
 			t.Fatalf("argument %s of %s is of type %s, which this test does not know how to fill", name, tool.Name, p.Type)
 		case name == "operation_id":
