@@ -197,6 +197,8 @@ func TestBadCataloguesAreRefusedWithTheirPlace(t *testing.T) {
 		{name: "extra_config with an option", text: entry("    extra_config: {context_size: --help}\n"), at: "10:34", what: "does not look like"},
 		{name: "extra_config with a switch in YAML's words", text: entry("    extra_config: {fit: true}\n"), at: "10:25", what: "does not look like"},
 		{name: "extra_config with a type that is an option", text: entry("    extra_config: {kv_cache_dtype_v: --help}\n"), at: "10:38", what: "does not look like"},
+		{name: "extra_config with shares that are an option", text: entry("    extra_config: {tensor_split: --rpc}\n"), at: "10:34", what: "does not look like"},
+		{name: "extra_config with a split of tomorrow", text: entry("    extra_config: {split_mode: all}\n"), at: "10:32", what: "does not look like"},
 		{name: "extra_config with negative layers", text: entry("    extra_config: {gpu_layers: -1}\n"), at: "10:32", what: "does not look like"},
 		{name: "extra_config with more bytes than memory", text: entry("    extra_config: {kv_cache_memory_bytes: 1000000000000000}\n"), at: "10:43", what: "does not look like"},
 		{name: "extra_config with a list", text: entry("    extra_config: {context_size: [1]}\n"), what: "does not look like"},
@@ -318,6 +320,9 @@ services:
       flash_attention: off
       fit: "on"
       fit_target_mib: 1024
+      split_mode: row
+      tensor_split: 3,1.5
+      main_gpu: 1
     start_timeout_s: 1800
   - id: embed
     driver: docker
@@ -357,7 +362,7 @@ modes:
 		Network: NetworkLoopback, Credentials: []string{"hf-token"},
 		ExtraConfig: map[string]string{"engine": "vllm", "context_size": "32768", "gpu_memory_utilization": "0.92", "kv_cache_dtype_k": "fp8", "kv_cache_dtype_v": "q8_0",
 			"kv_cache_memory_bytes": "17179869184", "kv_unified": "on", "batch_size": "8192", "micro_batch_size": "512", "gpu_layers": "0", "flash_attention": "off",
-			"fit": "on", "fit_target_mib": "1024"},
+			"fit": "on", "fit_target_mib": "1024", "split_mode": "row", "tensor_split": "3,1.5", "main_gpu": "1"},
 		StartTimeoutS: 1800, StallTimeoutS: 300, StopTimeoutS: 10, LogMaxBytes: 10 << 20,
 	}, chat); diff != "" {
 		t.Errorf("chat (-want +got):\n%s", diff)

@@ -317,9 +317,6 @@ func (c *checker) boot() {
 	}
 }
 
-// refusedMounts are folders that no list of a human opens to containers (SEC-D9): whoever writes there owns the host.
-var refusedMounts = []string{"/etc", "/proc", "/sys", "/dev", "/root", "/run", "/var/run", "/boot", "/usr", "/bin", "/sbin", "/lib", "/lib64"}
-
 func (c *checker) containers(d *document) {
 	root := spot{d.file, "$.containers"}
 	for i, folder := range d.Containers.Mounts {
@@ -327,8 +324,8 @@ func (c *checker) containers(d *document) {
 		switch {
 		case !plainPath(folder) || folder == "/":
 			c.found(wrong(at, "a folder that containers may mount from is an absolute path in its shortest form, and not /"))
-		case slices.ContainsFunc(refusedMounts, func(no string) bool { return folder == no || strings.HasPrefix(folder, no+"/") }):
-			c.found(wrong(at, "no container may mount anything from there"))
+		case Unmountable(folder) != "":
+			c.found(wrong(at, "no container may mount anything from there: it %s", Unmountable(folder)))
 		default:
 			c.out.Containers.Mounts = append(c.out.Containers.Mounts, folder)
 		}

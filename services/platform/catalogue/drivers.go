@@ -162,6 +162,9 @@ func (c *checker) mounts(at spot, k Container) *problem {
 		if !plainPath(m.Source) || !slices.ContainsFunc(c.allMounts(), func(yes string) bool { return m.Source == yes || strings.HasPrefix(m.Source, yes+"/") }) {
 			return wrong(here.in(".source"), "source must lie in one of the folders under containers.mounts, in its shortest form")
 		}
+		if why := Unmountable(m.Source); why != "" {
+			return wrong(here.in(".source"), "no container may have it: it %s", why)
+		}
 		if p := target(here.in(".target"), m.Target); p != nil {
 			return p
 		}

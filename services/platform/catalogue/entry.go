@@ -328,6 +328,9 @@ var extraKeys = map[string]*regexp.Regexp{
 	"flash_attention":       regexp.MustCompile(`\A(on|off)\z`),
 	"fit":                   regexp.MustCompile(`\A(on|off)\z`),
 	"fit_target_mib":        regexp.MustCompile(`\A[1-9][0-9]{0,5}\z`),
+	"split_mode":            regexp.MustCompile(`\A(none|layer|row|tensor)\z`),
+	"tensor_split":          regexp.MustCompile(`\A[0-9]{1,6}(\.[0-9]{1,4})?(,[0-9]{1,6}(\.[0-9]{1,4})?){0,63}\z`),
+	"main_gpu":              regexp.MustCompile(`\A(0|[1-9][0-9]?)\z`),
 }
 
 func extraConfig(at spot, in *service, out *Service) *problem {

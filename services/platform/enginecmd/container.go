@@ -237,6 +237,9 @@ func InImage(image string, command []string, environment map[string]string) (Com
 		if c, ok := Read(command, environment); ok {
 			return c, true
 		}
+		if Indirect(command) != "" {
+			return Command{}, false // whatever the image is, a shell runs something else in it
+		}
 	}
 	name, _, _ := strings.Cut(image, "@")
 	tag := ""

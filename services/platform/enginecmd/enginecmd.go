@@ -30,7 +30,9 @@ type Command struct {
 	Port              uint32
 	// Context is in tokens, for llama.cpp over all slots; Parallel is slots or sequences at a time.
 	Context, Parallel uint32
-	TensorParallel    uint32
+	// OwnContext: the command line asks for the model's own context (llama.cpp's -c 0).
+	OwnContext                                     bool
+	TensorParallel, PipelineParallel, DataParallel uint32
 	// GPULayers is llama.cpp's -ngl; nil: not said, which means all.
 	GPULayers *uint32
 	// CacheK and CacheV are data types of the KV cache, "f16", "q8_0", "fp8".
@@ -49,6 +51,12 @@ type Command struct {
 	FullWindow           bool  // llama.cpp's --swa-full
 	Unified              *bool // llama.cpp's --kv-unified
 	Adapters, Projectors []string
+	// Drafts are models that guess tokens for the main one.
+	Drafts []string
+	// SplitMode, TensorSplit, Devices and MainGPU say how llama.cpp lays a model on several GPUs, as it was told: "row", "3,1",
+	// "CUDA0,CUDA1". MainGPU is an index among the GPUs that it sees, or among Devices.
+	SplitMode, TensorSplit, Devices string
+	MainGPU                         uint32
 }
 
 // maxArguments bounds what is looked at; an entry of the catalogue has at most 128.
@@ -183,6 +191,9 @@ func readVLLM(args []string) Command {
 func readSGLang(args []string) Command {
 	c := Command{Engine: SGLang}
 	sglangOptions.read(&c, args)
+	if slices.Contains(args, "--enable-dp-attention") {
+		c.DataParallel = 0 // on the GPUs of tensor parallelism
+	}
 	return c
 }
 

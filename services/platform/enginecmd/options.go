@@ -197,7 +197,7 @@ func layers(text string) *uint32 {
 
 // llamaOptions are llama-server's. Source: tools/server/README.md of ggml-org/llama.cpp (September 2026), and older spellings.
 var llamaOptions = table(
-	row{"-c --ctx-size", value, func(c *Command, v string) { c.Context = number(v) }},
+	row{"-c --ctx-size", value, func(c *Command, v string) { c.Context, c.OwnContext = number(v), v == "0" }},
 	row{"-np --parallel", value, func(c *Command, v string) { c.Parallel = number(v) }},
 	row{"-ngl --gpu-layers --n-gpu-layers", value, func(c *Command, v string) { c.GPULayers = layers(v) }},
 	row{"-ctk --cache-type-k", value, func(c *Command, v string) { c.CacheK = v }},
@@ -233,7 +233,14 @@ var llamaOptions = table(
 	row{"-no-kvu --no-kv-unified", flag, func(c *Command, _ string) { c.Unified = truth("off") }},
 	row{"--lora", value, func(c *Command, v string) { c.Adapters = append(c.Adapters, list(v, false)...) }},
 	row{"--lora-scaled", value, func(c *Command, v string) { c.Adapters = append(c.Adapters, list(v, true)...) }},
-	row{"-mm --mmproj", value, func(c *Command, v string) { c.Projectors = append(c.Projectors, v) }},
+	row{"-mm --mmproj -mmu --mmproj-url", value, func(c *Command, v string) { c.Projectors = append(c.Projectors, v) }},
+	row{"-md --model-draft --spec-draft-model -hfd -hfrd --hf-repo-draft --spec-draft-hf", value, func(c *Command, v string) {
+		c.Drafts = append(c.Drafts, v)
+	}},
+	row{"-sm --split-mode", value, func(c *Command, v string) { c.SplitMode = v }},
+	row{"-ts --tensor-split", value, func(c *Command, v string) { c.TensorSplit = v }},
+	row{"-mg --main-gpu", value, func(c *Command, v string) { c.MainGPU = number(v) }},
+	row{"-dev --device", value, func(c *Command, v string) { c.Devices = v }},
 )
 
 // llamaVariables stand for options. LLAMA_ARG_MODEL comes before the repository, as -m does.
@@ -243,7 +250,10 @@ var llamaVariables = []struct{ variable, option string }{
 	{"LLAMA_ARG_FLASH_ATTN", "-fa"}, {"LLAMA_ARG_FIT", "-fit"}, {"LLAMA_ARG_FIT_TARGET", "-fitt"},
 	{"LLAMA_ARG_MODEL", "-m"}, {"LLAMA_ARG_HF_REPO", "-hf"}, {"LLAMA_ARG_MODEL_URL", "-mu"}, {"LLAMA_ARG_DOCKER_REPO", "-dr"},
 	{"LLAMA_ARG_ALIAS", "-a"}, {"LLAMA_ARG_HOST", "--host"}, {"LLAMA_ARG_PORT", "--port"}, {"LLAMA_ARG_SWA_FULL", "--swa-full"},
-	{"LLAMA_ARG_KV_UNIFIED", "-kvu"}, {"LLAMA_ARG_MMPROJ", "-mm"},
+	{"LLAMA_ARG_KV_UNIFIED", "-kvu"}, {"LLAMA_ARG_MMPROJ", "-mm"}, {"LLAMA_ARG_MMPROJ_URL", "-mmu"},
+	{"LLAMA_ARG_SPLIT_MODE", "-sm"}, {"LLAMA_ARG_TENSOR_SPLIT", "-ts"}, {"LLAMA_ARG_MAIN_GPU", "-mg"}, {"LLAMA_ARG_DEVICE", "-dev"},
+	{"LLAMA_ARG_MODEL_DRAFT", "-md"}, {"LLAMA_ARG_SPEC_DRAFT_MODEL", "-md"},
+	{"LLAMA_ARG_HFD_REPO", "-hfd"}, {"LLAMA_ARG_SPEC_DRAFT_HF_REPO", "-hfd"},
 }
 
 // vllmOptions are vLLM's. Source: docs.vllm.ai, `vllm serve --help` and "Engine Arguments".
@@ -256,6 +266,8 @@ var vllmOptions = table(
 	row{"--max-num-seqs", value, func(c *Command, v string) { c.Parallel = size32(v) }},
 	row{"--max-num-batched-tokens", value, func(c *Command, v string) { c.Batch = size32(v) }},
 	row{"-tp --tensor-parallel-size", value, func(c *Command, v string) { c.TensorParallel = number(v) }},
+	row{"-pp --pipeline-parallel-size", value, func(c *Command, v string) { c.PipelineParallel = number(v) }},
+	row{"-dp --data-parallel-size", value, func(c *Command, v string) { c.DataParallel = number(v) }},
 	row{"--gpu-memory-utilization", value, func(c *Command, v string) { c.Utilisation = share(v) }},
 	row{"--kv-cache-memory-bytes", value, func(c *Command, v string) { c.KVCacheBytes = size(v) }},
 	row{"--kv-cache-dtype", value, func(c *Command, v string) { c.CacheK, c.CacheV = v, v }},
@@ -274,6 +286,8 @@ var sglangOptions = table(
 	row{"--max-running-requests", value, func(c *Command, v string) { c.Parallel = number(v) }},
 	row{"--chunked-prefill-size", value, func(c *Command, v string) { c.Batch = number(v) }},
 	row{"--tp --tp-size --tensor-parallel-size", value, func(c *Command, v string) { c.TensorParallel = number(v) }},
+	row{"--pp --pp-size --pipeline-parallel-size", value, func(c *Command, v string) { c.PipelineParallel = number(v) }},
+	row{"--dp --dp-size --data-parallel-size", value, func(c *Command, v string) { c.DataParallel = number(v) }},
 	row{"--mem-fraction-static", value, func(c *Command, v string) { c.Utilisation = share(v) }},
 	row{"--kv-cache-dtype", value, func(c *Command, v string) { c.CacheK, c.CacheV = v, v }},
 	row{"--enable-memory-saver", flag, func(c *Command, _ string) { c.SleepMode = true }},

@@ -71,6 +71,10 @@ func fitArguments(file string, run vram.Run) []string {
 	number("-ub", run.MicroBatch)
 	word("-ctk", run.CacheK)
 	word("-ctv", run.CacheV)
+	word("-sm", run.SplitMode)
+	word("-ts", run.TensorSplit)
+	word("-dev", run.Devices)
+	number("-mg", run.MainGPU)
 	if run.GPULayers != nil {
 		args = append(args, "-ngl", strconv.FormatUint(uint64(*run.GPULayers), 10))
 	}

@@ -32,6 +32,8 @@ const (
 	// maxCard and maxSentence bound, in bytes, what is read of its answer.
 	maxCard     = 64 << 10
 	maxSentence = 400
+	// maxNames is how many files of a folder are looked at; the program reads folders of no more.
+	maxNames = 10_000
 	// kept is how many answers are remembered.
 	kept = 256
 )
@@ -39,6 +41,7 @@ const (
 // Exit codes of durward-inspect.
 const (
 	exitFailure   = 1
+	exitRuntime   = 2
 	exitForbidden = 3
 )
 
@@ -126,20 +129,48 @@ func look(path string) (kind string, print fingerprint, err error) {
 	print = fingerprint{path: path, stamps: [3]stamp{stampOf(info)}}
 	switch {
 	case info.IsDir():
-		for i, name := range []string{"config.json", "model.safetensors.index.json"} {
-			if info, err := os.Stat(filepath.Join(path, name)); err == nil {
-				print.stamps[i+1] = stampOf(info)
-			}
+		if info, err := os.Stat(filepath.Join(path, "config.json")); err == nil {
+			print.stamps[1] = stampOf(info)
 		}
+		print.stamps[2] = stampOfAll(path, func(name string) bool {
+			return strings.HasSuffix(name, ".safetensors") || name == "model.safetensors.index.json"
+		})
 		return "huggingface", print, nil
 	case info.Mode().IsRegular():
-		// Parts of a split model come and go beside it.
-		if info, err := os.Stat(filepath.Dir(path)); err == nil && strings.Contains(filepath.Base(path), "-of-") {
-			print.stamps[1] = stampOf(info)
+		if before, _, split := strings.Cut(filepath.Base(path), "-of-"); split && len(before) > len("-00001") {
+			// Parts of a split model come and grow beside it.
+			prefix := before[:len(before)-len("00001")]
+			print.stamps[1] = stampOfAll(filepath.Dir(path), func(name string) bool { return strings.HasPrefix(name, prefix) })
 		}
 		return "gguf", print, nil
 	}
 	return "", print, errors.New("it is neither a regular file nor a folder")
+}
+
+// stampOfAll is of a folder's files that count: how long they are together, when one of them was last changed, and a sum of what
+// tells them apart.
+func stampOfAll(folder string, counts func(name string) bool) (all stamp) {
+	dir, err := os.Open(folder)
+	if err != nil {
+		return all
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(maxNames) // what was read before an error counts
+	for _, name := range names {
+		if !counts(name) {
+			continue
+		}
+		info, err := os.Stat(filepath.Join(folder, name))
+		if err != nil {
+			continue
+		}
+		one := stampOf(info)
+		all.device += one.device
+		all.inode += one.inode
+		all.size += one.size
+		all.changed = max(all.changed, one.changed)
+	}
+	return all
 }
 
 func stampOf(info os.FileInfo) stamp {
@@ -196,8 +227,9 @@ func (i *Inspector) read(ctx context.Context, kind, path string) (card model.Car
 		}
 		return model.Card{}, r.code == exitFailure, errors.New(sentence)
 	case r.code != 0:
-		// Go's runtime ends a process that is refused memory or runs out of stack with 2, a limit of the kernel's with a signal.
-		return model.Card{}, false, ErrBounds
+		// Go's runtime ends a process that is refused memory or runs out of stack with 2, which it does again; a limit of the
+		// kernel's, or somebody else, with a signal.
+		return model.Card{}, r.code == exitRuntime, ErrBounds
 	}
 	if err := canonical.Unmarshal(trimNewline(r.stdout), &card); err != nil {
 		return model.Card{}, false, fmt.Errorf("%w: %w", ErrAnswer, err)

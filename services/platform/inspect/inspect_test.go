@@ -279,7 +279,7 @@ func printOf(t *testing.T, path string) fingerprint {
 func TestRemembered(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(open(t), "log")
-	for name, script := range map[string]string{"a card": printf(goodCard), "a refusal": "echo 'no' >&2; exit 1"} {
+	for name, script := range map[string]string{"a card": printf(goodCard), "a refusal": "echo 'no' >&2; exit 1", "no stack left": "exit 2"} {
 		t.Run(name, func(t *testing.T) {
 			log := log + strings.ReplaceAll(name, " ", "-")
 			if err := os.WriteFile(log, nil, 0o666); err != nil {
@@ -327,6 +327,59 @@ func TestRemembered(t *testing.T) {
 				t.Errorf("asked %d times, want 3: another file of the same size and time is in its place", n)
 			}
 		})
+	}
+}
+
+// What was refused while it was downloaded is looked at again when any of its files has grown.
+func TestParts(t *testing.T) {
+	t.Parallel()
+	i := fake(t, "echo no >&2; exit 1")
+	asked := func(path string) fingerprint {
+		t.Helper()
+		if _, err := i.Card(t.Context(), path); err == nil {
+			t.Fatal("no refusal")
+		}
+		_, print, err := look(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := i.remembered(print); !ok {
+			t.Fatal("the refusal is not remembered")
+		}
+		return print
+	}
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, files := range map[string][2]string{
+		"folder":                {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"},
+		"a-00001-of-00002.gguf": {"a-00001-of-00002.gguf", "a-00002-of-00002.gguf"},
+	} {
+		dir := open(t)
+		path := filepath.Join(dir, path)
+		at := dir
+		if filepath.Ext(path) == "" {
+			if err := os.Mkdir(path, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			at = path
+		}
+		for _, name := range files {
+			write(filepath.Join(at, name), "x")
+		}
+		write(filepath.Join(at, "notes.txt"), "x")
+		before := asked(path)
+		write(filepath.Join(at, "notes.txt"), "xy")
+		if asked(path) != before {
+			t.Errorf("%s: another file is none of the model's", path)
+		}
+		write(filepath.Join(at, files[1]), "xy")
+		if asked(path) == before {
+			t.Errorf("%s: a part has grown", path)
+		}
 	}
 }
 

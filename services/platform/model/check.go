@@ -53,6 +53,8 @@ func (c Card) Check() error {
 		return wrong("weights_mib", "weights_mib must be 1 to %d", MaxWeightsMiB)
 	case c.HostWeightsMiB > c.WeightsMiB:
 		return wrong("host_weights_mib", "host_weights_mib is a part of weights_mib, so it must be at most %d", c.WeightsMiB)
+	case c.OutputMiB > c.WeightsMiB-c.HostWeightsMiB:
+		return wrong("output_mib", "output_mib is a part of weights_mib beside host_weights_mib, so it must be at most %d", c.WeightsMiB-c.HostWeightsMiB)
 	case len(c.Layers) > MaxLayers:
 		return wrong("layers", "a card has at most %d groups of layers", MaxLayers)
 	}
@@ -93,8 +95,6 @@ func (l Layers) check() *Problem {
 		return wrong(".window", "window is of sliding layers alone")
 	case l.Window == 0 && l.Kind == Sliding:
 		return wrong("", "sliding layers need window, in tokens")
-	case l.StateBytes > 0 && l.Kind != Recurrent:
-		return wrong(".state_bytes", "state_bytes is of recurrent layers alone")
 	case l.Kind == Recurrent && (l.KVHeads > 0 || l.KeyDim > 0 || l.ValueDim > 0):
 		return wrong("", "recurrent layers keep no keys and values, so kv_heads, key_dim and value_dim have no meaning")
 	case attention && !l.Shared && (l.KVHeads == 0 || l.KeyDim == 0):

@@ -10,7 +10,7 @@ import (
 
 func good() Card {
 	return Card{
-		Architecture: "gemma3", WeightsMiB: 16384, HostWeightsMiB: 1024, Context: 131072, Hidden: 5376, FeedForward: 21504, Heads: 32, Vocabulary: 262208,
+		Architecture: "gemma3", WeightsMiB: 16384, HostWeightsMiB: 1024, OutputMiB: 1104, Context: 131072, Hidden: 5376, FeedForward: 21504, Heads: 32, Vocabulary: 262208,
 		Layers: []Layers{
 			{Count: 52, Kind: Sliding, KVHeads: 16, KeyDim: 128, ValueDim: 128, Window: 1024},
 			{Count: 10, Kind: Full, KVHeads: 16, KeyDim: 128, ValueDim: 128},
@@ -21,6 +21,7 @@ func good() Card {
 			{Count: 1, Kind: Latent, Shared: true},
 			{Count: 3, Kind: Latent, KVHeads: 1, KeyDim: 576},
 			{Count: 3, Kind: Latent, KeyDim: 576},
+			{Count: 1, Kind: Full, KVHeads: 2, KeyDim: 128, ValueDim: 128, StateBytes: 1 << 20},
 		},
 	}
 }
@@ -40,6 +41,7 @@ func TestCheck(t *testing.T) {
 		{"nothing", "weights_mib", "1 to", func(c *Card) { *c = Card{} }},
 		{"weights beyond all bounds", "weights_mib", "1 to", func(c *Card) { c.WeightsMiB = MaxWeightsMiB + 1 }},
 		{"more on the host than there is", "host_weights_mib", "a part of", func(c *Card) { c.HostWeightsMiB = c.WeightsMiB + 1 }},
+		{"an output that is more than the rest", "output_mib", "a part of", func(c *Card) { c.OutputMiB = c.WeightsMiB - c.HostWeightsMiB + 1 }},
 		{"a name that moves the cursor", "architecture", "letters", func(c *Card) { c.Architecture = "a\x1b[2K" }},
 		{"a name in another script", "architecture", "letters", func(c *Card) { c.Architecture = "gemm\u0430" }},
 		{"a name of 65", "architecture", "up to 64", func(c *Card) { c.Architecture = strings.Repeat("a", 65) }},
@@ -61,7 +63,7 @@ func TestCheck(t *testing.T) {
 		{"a window of what does not slide", "layers[1].window", "sliding layers alone", func(c *Card) { c.Layers[1].Window = 5 }},
 		{"what slides without a window", "layers[0]", "need window", func(c *Card) { c.Layers[0].Window = 0 }},
 		{"state_bytes", "layers[3].state_bytes", "at most", func(c *Card) { c.Layers[3].StateBytes = MaxStateBytes + 1 }},
-		{"a state of attention", "layers[1].state_bytes", "recurrent layers alone", func(c *Card) { c.Layers[1].StateBytes = 5 }},
+		{"a state of attention", "layers[1].state_bytes", "at most", func(c *Card) { c.Layers[1].StateBytes = MaxStateBytes + 1 }},
 		{"keys of a state", "layers[3]", "no keys", func(c *Card) { c.Layers[3].KVHeads = 5 }},
 		{"attention without heads", "layers[1]", "need kv_heads", func(c *Card) { c.Layers[1].KVHeads = 0 }},
 		{"attention without keys", "layers[1]", "need kv_heads", func(c *Card) { c.Layers[1].KeyDim = 0 }},

@@ -15,8 +15,8 @@ const (
 	Latent = "latent"
 )
 
-// Layers are Count layers that are alike. A layer that has attention and a state at once stands twice, once for each; one that keeps
-// nothing (an MLP alone) is full and Shared.
+// Layers are Count layers that are alike. A layer that has attention and a state at once (Falcon-H1) is of attention's kind, with
+// StateBytes; one that keeps nothing (an MLP alone) is full and Shared.
 type Layers struct {
 	Count uint32 `yaml:"count" json:"count"`
 	Kind  string `yaml:"kind" json:"kind"`
@@ -27,7 +27,7 @@ type Layers struct {
 	ValueDim uint32 `yaml:"value_dim" json:"value_dim,omitempty"`
 	// Window is of sliding layers, in tokens.
 	Window uint32 `yaml:"window" json:"window,omitempty"`
-	// StateBytes is what a recurrent layer keeps for one sequence.
+	// StateBytes is the state that a layer keeps for one sequence.
 	StateBytes uint64 `yaml:"state_bytes" json:"state_bytes,omitempty"`
 	// Shared: they read another layer's keys and values and keep none.
 	Shared bool `yaml:"shared" json:"shared,omitempty"`
@@ -41,6 +41,8 @@ type Card struct {
 	// input embeddings there (llama.cpp).
 	WeightsMiB     uint32 `yaml:"weights_mib" json:"weights_mib"`
 	HostWeightsMiB uint32 `yaml:"host_weights_mib" json:"host_weights_mib,omitempty"`
+	// OutputMiB of the rest are the output layer, which lies on one GPU as a whole (llama.cpp: the last). 0: not known.
+	OutputMiB uint32 `yaml:"output_mib" json:"output_mib,omitempty"`
 	// Layers are all of them, in order, alike ones together.
 	Layers []Layers `yaml:"layers" json:"layers,omitempty"`
 	// Context is the longest context that the model was trained for, in tokens.

@@ -73,11 +73,11 @@ var (
 	// meta-llama/Llama-3.1-8B-Instruct (8,030,261,248 parameters of two bytes).
 	llama8 = model.Card{Architecture: "llama", WeightsMiB: 15317, Layers: dense(32, 8, 128), Context: 131072,
 		Hidden: 4096, FeedForward: 14336, Heads: 32, Vocabulary: 128256}
-	// The same in Q4_K_M: the file's tensors, and its embeddings, which stay with the host.
-	llama8Q4 = model.Card{Architecture: "llama", WeightsMiB: 4686, HostWeightsMiB: 282, Layers: dense(32, 8, 128), Context: 131072,
+	// The same in Q4_K_M: the file's tensors, its embeddings, which stay with the host, and its output in Q6_K.
+	llama8Q4 = model.Card{Architecture: "llama", WeightsMiB: 4686, HostWeightsMiB: 282, OutputMiB: 411, Layers: dense(32, 8, 128), Context: 131072,
 		Hidden: 4096, FeedForward: 14336, Heads: 32, Vocabulary: 128256}
 	// meta-llama/Llama-3.3-70B-Instruct.
-	llama70 = model.Card{Architecture: "llama", WeightsMiB: 134570, Layers: dense(80, 8, 128), Context: 131072,
+	llama70 = model.Card{Architecture: "llama", WeightsMiB: 134570, OutputMiB: 2004, Layers: dense(80, 8, 128), Context: 131072,
 		Hidden: 8192, FeedForward: 28672, Heads: 64, Vocabulary: 128256}
 	// meta-llama/Llama-3.1-405B.
 	llama405 = model.Card{Architecture: "llama", WeightsMiB: 774100, Layers: dense(126, 8, 128), Context: 131072,

@@ -37,15 +37,22 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	if slices.ContainsFunc(gpus, func(g GPU) bool { return g.TotalMiB == 0 }) && run.KVCacheBytes == 0 {
 		return Estimate{}, ErrNoTotal
 	}
-	n := uint64(len(gpus))
-	tensor := uint64(run.TensorParallel)
+	all := uint64(len(gpus))
+	n, tensor := all, uint64(run.TensorParallel)
 	if tensor == 0 {
 		tensor = n
 	}
 	enough := tensor <= n
 	tensor = min(tensor, n)
-	// GPUs beyond tensor parallelism hold layers one after the other (pipeline parallelism).
-	stages := ceilDiv(n, tensor)
+	// GPUs beyond tensor parallelism hold layers one after the other (pipeline parallelism), where nothing else is said.
+	stages, copies := ceilDiv(n, tensor), uint64(1)
+	if run.PipelineParallel > 0 || run.DataParallel > 0 {
+		stages, copies = uint64(max(run.PipelineParallel, 1)), uint64(max(run.DataParallel, 1))
+		used := mul(mul(tensor, stages), copies)
+		enough = enough && used <= n
+		n = min(used, n) // those that come after are not touched
+		gpus = gpus[:n]
+	}
 	context := run.context(card)
 	k, v := run.types()
 	batch := uint64(run.Batch)
@@ -62,11 +69,11 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	}
 	need = ceilDiv(need, stages)
 
-	weights := ceilDiv(bytesOf(card.WeightsMiB), n)
+	weights := ceilDiv(bytesOf(card.WeightsMiB), min(mul(tensor, stages), n))
 	compute := activation(card, batch, uint64(run.Parallel), tensor)
 	fixed := add(add(weights, compute), bytesOf(graphsMiB))
 
-	e := Estimate{PerGPU: make([]uint32, n), Context: context, Starts: enough}
+	e := Estimate{PerGPU: make([]uint32, all), Context: context, Starts: enough}
 	pool := uint64(math.MaxUint64)
 	var claims, kv uint64
 	for i, g := range gpus {
@@ -101,7 +108,7 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	if need > 0 {
 		// As many tokens as sequences of the longest length have, in whole blocks.
 		tokens, _ := divided(pool, pad(uint64(context), block), need)
-		e.KVTokens = tokens / block * block
+		e.KVTokens = mul(tokens/block*block, copies)
 	}
 	e.WeightsMiB, e.KVMiB, e.ClaimMiB = mib(mul(weights, n)), mib(kv), mib(claims)
 	e.ComputeMiB, e.OverheadMiB = mib(mul(compute, n)), mib(mul(bytesOf(graphsMiB+contextMiB), n))

@@ -18,6 +18,7 @@ func FuzzEstimate(f *testing.F) {
 			f.Fatal(err)
 		}
 		f.Add(raw, i, uint32(32768), uint32(i), uint32(2), "f16", 0.9, uint64(0), uint32(2048), uint32(512), int64(-1), byte(0xff), uint32(24564), uint32(24564))
+		f.Add(raw, i, uint32(32768), uint32(i), uint32(2), "3,1", 0.9, uint64(0), uint32(1), uint32(512+i), int64(-1), byte(0x4f), uint32(24564), uint32(24564))
 		f.Add(raw, i, uint32(math.MaxUint32), uint32(math.MaxUint32), uint32(math.MaxUint32), "q8_0", math.NaN(), uint64(math.MaxUint64), uint32(0), uint32(math.MaxUint32),
 			int64(7), byte(0), uint32(0), uint32(math.MaxUint32))
 	}
@@ -30,6 +31,10 @@ func FuzzEstimate(f *testing.F) {
 		run := Run{Engine: engines[uint(engine)%uint(len(engines))], Context: context, Parallel: parallel, TensorParallel: tensor, CacheK: cache, CacheV: cache,
 			Utilisation: utilisation, KVCacheBytes: bytes, Batch: batch, MicroBatch: micro, FlashAttention: flags&1 > 0, FullWindow: flags&2 > 0,
 			Unified: flags&4 > 0, Fit: flags&8 > 0, FitTargetMiB: micro, Sleep: []string{"", "vllm-l1", "vllm-l2", "llama-router"}[flags>>4&3]}
+		if flags&0xc0 == 0x40 {
+			run.SplitMode, run.TensorSplit, run.Devices, run.MainGPU = []string{"", "none", "row", "tensor"}[micro&3], cache, "", parallel&3
+			run.Drafts, run.Projectors, run.Adapters = int(parallel&1), int(tensor), int(batch)
+		}
 		if layers >= 0 {
 			run.GPULayers = ptr(uint32(layers))
 		}

@@ -39,24 +39,24 @@ type layout struct {
 	layers uint64
 }
 
-// lay spreads the last n of layers and the output over GPUs by their memory, as llama.cpp does when no --tensor-split is given
+// lay spreads the last n of layers and the output over GPUs by their shares, as llama.cpp does
 // (load_tensors in src/llama-model.cpp: the output counts as a layer, the last, and the host has the first ones. Builds before 2026
 // left the output to the host until every layer was on a GPU, which is a layer more in its place).
-func lay(layers, n uint64, gpus []GPU) layout {
+func lay(layers, n uint64, shares []uint64) layout {
 	units := layers + 1
 	n = min(n, units)
 	start := units - n
 	var sum uint64
-	for _, g := range gpus {
-		sum += uint64(max(g.TotalMiB, 1))
+	for _, s := range shares {
+		sum += s
 	}
-	l := layout{layers: layers, bounds: make([]uint64, len(gpus)+1)}
+	l := layout{layers: layers, bounds: make([]uint64, len(shares)+1)}
 	var before uint64
-	for i, g := range gpus {
+	for i, s := range shares {
 		l.bounds[i] = start + ratio(n, before, sum)
-		before += uint64(max(g.TotalMiB, 1))
+		before += s
 	}
-	l.bounds[len(gpus)] = start + n
+	l.bounds[len(shares)] = start + n
 	return l
 }
 
@@ -70,11 +70,11 @@ type parts struct{ weights, kv, compute, overhead uint64 }
 
 func (p parts) sum() uint64 { return add(add(p.weights, p.kv), add(p.compute, p.overhead)) }
 
-// llama is one model in llama.cpp or Ollama on some GPUs.
+// llama is one model in llama.cpp or Ollama on those GPUs that it lies on.
 type llama struct {
 	card   model.Card
 	run    Run
-	gpus   []GPU
+	place  placement
 	layers uint64
 }
 
@@ -123,7 +123,7 @@ func (m *llama) compute(cells uint64, logits bool) uint64 {
 		widest = max(widest, mul(mul(mul(uint64(orElse(m.card.Heads, 64)), cells), batch), 4))
 		perCell = mul(batch, 4) // a mask in 32 bits
 	}
-	if len(m.gpus) > 1 {
+	if len(m.place.gpus) > 1 {
 		perCell = mul(perCell, maskCopies)
 	}
 	if k, v := m.run.types(); k.quantised() || v.quantised() {
@@ -132,13 +132,39 @@ func (m *llama) compute(cells uint64, logits bool) uint64 {
 	return add(add(widest, scratch(m.card, batch)), mul(perCell, cells))
 }
 
+// output is the size of the output layer. Where the card does not say it, it is taken for as large as in 16 bits, and for no more than
+// a third of the model.
+func (m *llama) output(weights uint64) uint64 {
+	switch {
+	case m.layers == 0:
+		return weights
+	case m.card.OutputMiB > 0:
+		return bytesOf(m.card.OutputMiB)
+	}
+	return min(mul(mul(uint64(m.card.Vocabulary), uint64(orElse(m.card.Hidden, 8192))), 2), weights/3)
+}
+
+// weigh is the size of so many layers, and of the output if it is among them. Where its size is not known, layers are taken for as
+// large as if it were one of them, so that neither they nor it are taken for too small.
+func (m *llama) weigh(layers, output uint64) uint64 {
+	weights := bytesOf(m.card.WeightsMiB - m.card.HostWeightsMiB)
+	last := m.output(weights)
+	if m.card.OutputMiB > 0 || m.layers == 0 {
+		return add(ratio(weights-last, layers, max(m.layers, 1)), mul(output, last))
+	}
+	last = max(last, ratio(weights, 1, m.layers+1))
+	return min(add(ratio(weights, layers, m.layers+1), mul(output, last)), weights)
+}
+
 // at is what each GPU and the host hold with so many layers on GPUs, the host's part last.
 func (m *llama) at(context uint32, onGPU uint64) []parts {
-	l := lay(m.layers, onGPU, m.gpus)
+	gpus := len(m.place.gpus)
+	l := lay(m.layers, onGPU, m.place.shares)
 	streams, cells := m.streams(context)
 	k, v := m.run.types()
-	out := make([]parts, len(m.gpus)+1)
-	host := &out[len(m.gpus)]
+	out := make([]parts, gpus+1)
+	host := &out[gpus]
+	var onGPUs uint64 // KV cache
 	// Both layers and bounds go up, so that no GPU before from holds any of what comes.
 	from, first, slots := 0, uint64(0), uint64(max(m.run.Parallel, 1))
 	for _, group := range m.card.Layers {
@@ -148,37 +174,47 @@ func (m *llama) at(context uint32, onGPU uint64) []parts {
 		}
 		each := layerBytes(group, k, v, 1, mul(kept, streams), slots)
 		count := uint64(group.Count)
-		for from < len(m.gpus) && l.bounds[from+1] <= first {
+		for from < gpus && l.bounds[from+1] <= first {
 			from++
 		}
-		for g := from; g < len(m.gpus) && l.bounds[g] < first+uint64(group.Count); g++ {
+		for g := from; g < gpus && l.bounds[g] < first+uint64(group.Count); g++ {
 			here := l.on(g, first, uint64(group.Count))
 			out[g].kv = add(out[g].kv, mul(here, each))
 			count -= here
 		}
 		host.kv = add(host.kv, mul(count, each))
+		onGPUs = add(onGPUs, mul(uint64(group.Count)-count, each))
 		first += uint64(group.Count)
 	}
-	weights := bytesOf(m.card.WeightsMiB - m.card.HostWeightsMiB)
-	left := weights
-	for g := range m.gpus {
-		units := l.on(g, 0, m.layers+1)
-		out[g].weights = min(ratio(weights, units, m.layers+1), left)
-		left -= out[g].weights
+	// What is on no GPU is the host's.
+	below, last := m.layers, uint64(1)
+	for g := range gpus {
+		below, last = below-l.on(g, 0, m.layers), last-l.on(g, m.layers, 1)
+	}
+	host.weights = add(m.weigh(below, last), bytesOf(m.card.HostWeightsMiB))
+	for g := range gpus {
+		output := l.on(g, m.layers, 1)
+		units := l.on(g, 0, m.layers) + output
+		out[g].weights = m.weigh(units-output, output)
+		if m.place.rows {
+			out[g].weights = ratio(m.weigh(m.layers-below, 1-last), m.place.shares[g], m.place.sum())
+		}
 		// The driver's context is on every GPU that the process sees; with all layers on the host, large batches are still computed
 		// on the first.
 		out[g].overhead = bytesOf(contextMiB + llamaMarginMiB)
-		if units > 0 || (g == 0 && onGPU == 0) {
-			out[g].compute = m.compute(cells, l.on(g, m.layers, 1) > 0 || onGPU == 0)
+		if units > 0 || g == 0 && onGPU == 0 || m.place.rows {
+			out[g].compute = m.compute(cells, output > 0 || onGPU == 0 || m.place.rows)
 		}
 	}
-	host.weights = add(left, bytesOf(m.card.HostWeightsMiB))
+	if m.place.keepsAll {
+		out[m.place.main].kv = onGPUs
+	}
 	return out
 }
 
 // over reports whether a GPU would hold more than it has less spare MiB. One whose memory is not known never does.
 func (m *llama) over(all []parts, spareMiB uint32) bool {
-	for g, gpu := range m.gpus {
+	for g, gpu := range m.place.gpus {
 		if gpu.TotalMiB > 0 && all[g].sum() > sub(bytesOf(gpu.TotalMiB), bytesOf(spareMiB)) {
 			return true
 		}
@@ -186,8 +222,12 @@ func (m *llama) over(all []parts, spareMiB uint32) bool {
 	return false
 }
 
-func ofLlama(card model.Card, run Run, gpus []GPU) Estimate {
-	m := &llama{card: card, run: run, gpus: gpus}
+func ofLlama(card model.Card, run Run, gpus []GPU) (Estimate, error) {
+	place, err := run.place(gpus)
+	if err != nil {
+		return Estimate{}, err
+	}
+	m := &llama{card: card, run: run, place: place}
 	for _, l := range card.Layers {
 		m.layers += uint64(l.Count)
 	}
@@ -209,25 +249,33 @@ func ofLlama(card model.Card, run Run, gpus []GPU) Estimate {
 		all = m.at(context, onGPU)
 	}
 	e := Estimate{PerGPU: make([]uint32, len(gpus)), Context: context}
-	var total parts
-	for g := range gpus {
-		e.PerGPU[g] = mib(all[g].sum())
+	// llama.cpp does not start with quantised values and without flash attention; Ollama keeps them as they are.
+	quantised := run.Engine == enginecmd.LlamaCPP && !run.FlashAttention && cacheType(run.CacheV).quantised()
+	e.Starts = !m.over(all, 0) && !quantised
+	m.beside(all)
+	e.Starts = e.Starts && (run.Fit || !m.over(all, 0))
+	total := parts{overhead: mul(bytesOf(contextMiB), uint64(len(gpus)-len(place.gpus)))}
+	for i := range gpus {
+		e.PerGPU[i] = contextMiB // the driver's, on a GPU that is seen and not used
+	}
+	for g, i := range place.gpus {
+		e.PerGPU[i.index] = mib(all[g].sum())
+		if i.TotalMiB > 0 && run.Fit && e.Starts { // what is beside the model is a guess, and what was made to fit does
+			e.PerGPU[i.index] = min(e.PerGPU[i.index], i.TotalMiB)
+		}
 		total.weights, total.kv = add(total.weights, all[g].weights), add(total.kv, all[g].kv)
 		total.compute, total.overhead = add(total.compute, all[g].compute), add(total.overhead, all[g].overhead)
 	}
 	e.WeightsMiB, e.KVMiB, e.ComputeMiB, e.OverheadMiB = mib(total.weights), mib(total.kv), mib(total.compute), mib(total.overhead)
 	streams, cells := m.streams(context)
 	e.KVTokens = mul(streams, cells)
-	// llama.cpp does not start with quantised values and without flash attention; Ollama keeps them as they are.
-	quantised := run.Engine == enginecmd.LlamaCPP && !run.FlashAttention && cacheType(run.CacheV).quantised()
-	e.Starts = !m.over(all, 0) && !quantised
-	host := all[len(gpus)]
+	host := all[len(place.gpus)]
 	e.LoadHostMiB = mib(add(add(host.weights, host.kv), bytesOf(llamaHostMiB)))
 	if run.Sleep == catalogue.SleepLlamaRouter {
 		// The router ends what it started; it has asked the driver for its GPUs, which leaves a context on each.
 		e.AsleepMiB = contextMiB * uint32(len(gpus))
 	}
-	return e
+	return e, nil
 }
 
 // largest is the greatest n from low to high for which ok holds, where it holds for every smaller one as well; low if for none.

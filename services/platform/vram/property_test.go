@@ -15,6 +15,9 @@ func aCard(r *rand.Rand) model.Card {
 	c := model.Card{WeightsMiB: 1 + r.Uint32N(200000), Context: 1 + r.Uint32N(1<<18), Hidden: r.Uint32N(1 << 14), FeedForward: r.Uint32N(1 << 16),
 		Heads: r.Uint32N(256), Vocabulary: r.Uint32N(1 << 18)}
 	c.HostWeightsMiB = r.Uint32N(c.WeightsMiB/4 + 1)
+	if r.IntN(2) == 0 {
+		c.OutputMiB = r.Uint32N(c.WeightsMiB/4 + 1)
+	}
 	for range 1 + r.IntN(6) {
 		l := model.Layers{Count: 1 + r.Uint32N(40), Shared: r.IntN(8) == 0}
 		switch r.IntN(5) {
@@ -129,6 +132,9 @@ func TestMonotoneInLayers(t *testing.T) {
 		more := card
 		more.Layers = slices.Clone(card.Layers)
 		more.Layers[r.IntN(len(more.Layers))].Count += 1 + r.Uint32N(4)
+		if card.OutputMiB == 0 && run.GPULayers == nil && len(gpus) > 1 {
+			return // what is not known is counted on each GPU
+		}
 		less, deeper := must(t, card, run, gpus), must(t, more, run, gpus)
 		a, _ := KVBytes(card, run, uint64(run.Context))
 		b, _ := KVBytes(more, run, uint64(run.Context))
@@ -242,4 +248,32 @@ func TestArithmeticEndsAtTheEnd(t *testing.T) {
 			t.Errorf("%s: %+v", engine, e)
 		}
 	}
+}
+
+// What the golden figures are computed with is what estimates come to, where neither padding nor windows make a difference.
+func TestEstimatesKeepWhatKVBytesSays(t *testing.T) {
+	random(t, func(t *testing.T, r *rand.Rand, card model.Card, run Run, gpus []GPU) {
+		run.Context, run.Parallel, run.Unified, run.FullWindow, run.FlashAttention = 256*(1+r.Uint32N(512)), 1, false, true, true
+		if run.Engine == enginecmd.SGLang {
+			return
+		}
+		if run.Engine == enginecmd.VLLM {
+			gpus, run.KVCacheBytes = gpus[:1], 1+r.Uint64N(1<<36)
+		}
+		bytes, err := KVBytes(card, run, uint64(run.Context))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := must(t, card, run, gpus)
+		switch {
+		case run.Engine != enginecmd.VLLM:
+			if e.KVMiB != mib(bytes) {
+				t.Errorf("%d MiB, and %d of one sequence", e.KVMiB, mib(bytes))
+			}
+		case bytes > 0:
+			if tokens, _ := divided(run.KVCacheBytes, uint64(run.Context), bytes); e.KVTokens != tokens/block*block {
+				t.Errorf("%d tokens, and %d by one sequence", e.KVTokens, tokens/block*block)
+			}
+		}
+	})
 }

@@ -126,10 +126,18 @@ func RunOf(s *catalogue.Service) (Run, error) {
 		if err != nil {
 			return Run{}, err
 		}
+		if n.key == "context_size" && said.OwnContext {
+			given = 0
+		}
 		*n.where = orElse(n.said, orElse(given, *n.where))
 	}
 	if said.Parallel > 0 || extra["parallel"] != "" {
 		r.Unified = false // a number of slots that is given switches sharing off (tools/server, PR 17997)
+	}
+	if said.Engine == enginecmd.VLLM || said.Engine == enginecmd.SGLang {
+		// A command line that was read and says nothing means one GPU (vllm/config/parallel.py, server_args.py).
+		r.TensorParallel = orElse(r.TensorParallel, 1)
+		r.PipelineParallel, r.DataParallel = orElse(said.PipelineParallel, 1), orElse(said.DataParallel, 1)
 	}
 	r.CacheK = orWord(said.CacheK, orWord(extra["kv_cache_dtype_k"], orWord(extra["kv_cache_dtype"], r.CacheK)))
 	r.CacheV = orWord(said.CacheV, orWord(extra["kv_cache_dtype_v"], orWord(extra["kv_cache_dtype"], r.CacheV)))
@@ -173,6 +181,13 @@ func RunOf(s *catalogue.Service) (Run, error) {
 		}
 	}
 	r.FullWindow = said.FullWindow
+	r.SplitMode, r.TensorSplit, r.Devices = orWord(said.SplitMode, extra["split_mode"]), orWord(said.TensorSplit, extra["tensor_split"]), said.Devices
+	main, err := number(extra, "main_gpu")
+	if err != nil {
+		return Run{}, err
+	}
+	r.MainGPU = orElse(said.MainGPU, main)
+	r.Drafts, r.Projectors, r.Adapters = len(said.Drafts), len(said.Projectors), len(said.Adapters)
 	return r, nil
 }
 

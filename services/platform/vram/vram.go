@@ -28,6 +28,8 @@ type Run struct {
 	// Context is in tokens: for llama.cpp what all slots share, for Ollama what each has, for vLLM and SGLang the longest sequence.
 	// 0: the engine's own choice, which is the model's longest but for Ollama, and what still fits with llama.cpp's Fit.
 	Context, Parallel, TensorParallel uint32
+	// PipelineParallel and DataParallel are vLLM's and SGLang's. 0, and TensorParallel 0: as many as fill the GPUs.
+	PipelineParallel, DataParallel uint32
 	// CacheK and CacheV are data types of the KV cache, as the engine calls them; "": two bytes an element. One that is not known
 	// counts two bytes: whatever engines add is smaller.
 	CacheK, CacheV string
@@ -43,6 +45,11 @@ type Run struct {
 	// Fit: llama.cpp leaves FitTargetMiB of each GPU free, by a shorter context where none was asked for, then by fewer layers.
 	Fit          bool
 	FitTargetMiB uint32
+	// SplitMode, TensorSplit, Devices and MainGPU are llama.cpp's, as it takes them; "" and 0: its defaults.
+	SplitMode, TensorSplit, Devices string
+	MainGPU                         uint32
+	// Drafts, Projectors and Adapters are how many files llama.cpp loads beside the model. What is in them is not known.
+	Drafts, Projectors, Adapters int
 	// Sleep is how the service sleeps, as the catalogue has it.
 	Sleep string
 }
@@ -99,7 +106,7 @@ func Of(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	}
 	switch run.Engine {
 	case enginecmd.LlamaCPP, enginecmd.Ollama:
-		return ofLlama(card, run, gpus), nil
+		return ofLlama(card, run, gpus)
 	case enginecmd.VLLM, enginecmd.SGLang:
 		return ofClaim(card, run, gpus)
 	}
@@ -129,16 +136,15 @@ func KVBytes(card model.Card, run Run, tokens uint64) (uint64, error) {
 // layerBytes is what one layer keeps for so many tokens and sequences on each of share GPUs that its heads are divided among. A
 // head is never divided, and what is compressed for all heads at once is kept by each GPU (vLLM, MLA with tensor parallelism).
 func layerBytes(l model.Layers, k, v elements, share, tokens, sequences uint64) uint64 {
+	state := mul(ceilDiv(l.StateBytes, share), sequences)
 	switch {
-	case l.Shared:
-		return 0
-	case l.Kind == model.Recurrent:
-		return mul(ceilDiv(l.StateBytes, share), sequences)
+	case l.Shared || l.Kind == model.Recurrent:
+		return state
 	case l.Kind == model.Latent:
-		return mul(add(k.bytes(uint64(l.KeyDim)), v.bytes(uint64(l.ValueDim))), tokens)
+		return add(state, mul(add(k.bytes(uint64(l.KeyDim)), v.bytes(uint64(l.ValueDim))), tokens))
 	}
 	heads := ceilDiv(uint64(l.KVHeads), share)
-	return mul(add(k.bytes(heads*uint64(l.KeyDim)), v.bytes(heads*uint64(l.ValueDim))), tokens)
+	return add(state, mul(add(k.bytes(heads*uint64(l.KeyDim)), v.bytes(heads*uint64(l.ValueDim))), tokens))
 }
 
 // context is the context length to compute with.

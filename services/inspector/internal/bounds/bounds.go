@@ -100,13 +100,6 @@ func filter() error {
 	if !ok {
 		return fmt.Errorf("not known on %s", runtime.GOARCH)
 	}
-	const (
-		load   = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
-		equal  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-		answer = unix.BPF_RET | unix.BPF_K
-		number = 0 // offsets in struct seccomp_data
-		archAt = 4
-	)
 	program := []unix.SockFilter{
 		{Code: load, K: archAt},
 		{Code: equal, K: arch, Jt: 1},
@@ -118,16 +111,67 @@ func filter() error {
 			unix.SockFilter{Code: equal, K: uint32(call), Jf: 1},
 			unix.SockFilter{Code: answer, K: unix.SECCOMP_RET_ALLOW})
 	}
-	program = append(program, unix.SockFilter{Code: answer, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)})
+	for _, c := range conditions(os.Getpid()) {
+		program = append(program, c.filter()...)
+	}
+	program = append(program, unix.SockFilter{Code: answer, K: refused})
 	return install(program)
 }
 
-// allowed is what Go's runtime and reads and writes of open files need.
+const (
+	load    = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+	equal   = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+	bits    = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
+	answer  = unix.BPF_RET | unix.BPF_K
+	refused = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
+
+	// Offsets in struct seccomp_data. Of an argument the lower half is looked at, which comes first on both processors; the kernel
+	// itself takes no more of those that conditions are about.
+	number   = 0
+	archAt   = 4
+	argument = 16
+)
+
+// condition lets a call through whose argument is one of some values, or has one of them in its bits.
+type condition struct {
+	call, argument int
+	values         []uint32
+	asBits         bool
+}
+
+func (c condition) filter() []unix.SockFilter {
+	body := []unix.SockFilter{{Code: load, K: argument + 8*uint32(c.argument)}}
+	test := uint16(equal)
+	if c.asBits {
+		test = bits
+	}
+	for _, v := range c.values {
+		body = append(body, unix.SockFilter{Code: test, K: v, Jf: 1}, unix.SockFilter{Code: answer, K: unix.SECCOMP_RET_ALLOW})
+	}
+	body = append(body, unix.SockFilter{Code: answer, K: refused})
+	return append([]unix.SockFilter{{Code: equal, K: uint32(c.call), Jf: uint8(len(body))}}, body...)
+}
+
+// conditions are of calls that Go's runtime makes in one way and that would do harm in another.
+func conditions(pid int) []condition {
+	return []condition{
+		// It wakes its own threads by signals. Any other process of the same user could be killed so.
+		{call: unix.SYS_TGKILL, argument: 0, values: []uint32{uint32(pid)}},
+		// It makes threads. A process of its own would have processor time of its own.
+		{call: unix.SYS_CLONE, argument: 0, values: []uint32{unix.CLONE_THREAD}, asBits: true},
+		// Not F_SETOWN with F_SETSIG, by which the kernel sends any signal to any process of the same user.
+		{call: unix.SYS_FCNTL, argument: 1, values: []uint32{unix.F_GETFD, unix.F_GETFL, unix.F_SETFL}},
+		// It names its memory.
+		{call: unix.SYS_PRCTL, argument: 0, values: []uint32{unix.PR_SET_VMA}},
+	}
+}
+
+// allowed is what Go's runtime and reads and writes of open files need, whatever the arguments.
 var allowed = []int{
-	unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_FSTAT, unix.SYS_LSEEK, unix.SYS_FCNTL,
-	unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MADVISE, unix.SYS_MPROTECT, unix.SYS_BRK, unix.SYS_MINCORE, unix.SYS_PRCTL,
-	unix.SYS_FUTEX, unix.SYS_CLONE, unix.SYS_SCHED_YIELD, unix.SYS_SCHED_GETAFFINITY, unix.SYS_GETTID, unix.SYS_GETPID,
-	unix.SYS_TGKILL, unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN, unix.SYS_SIGALTSTACK,
+	unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_FSTAT, unix.SYS_LSEEK,
+	unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MADVISE, unix.SYS_MPROTECT, unix.SYS_BRK, unix.SYS_MINCORE,
+	unix.SYS_FUTEX, unix.SYS_SCHED_YIELD, unix.SYS_SCHED_GETAFFINITY, unix.SYS_GETTID, unix.SYS_GETPID,
+	unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN, unix.SYS_SIGALTSTACK,
 	unix.SYS_NANOSLEEP, unix.SYS_CLOCK_GETTIME, unix.SYS_RESTART_SYSCALL,
 	unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2,
 	unix.SYS_SETITIMER, unix.SYS_TIMER_CREATE, unix.SYS_TIMER_SETTIME, unix.SYS_TIMER_DELETE,

@@ -48,6 +48,9 @@ var built = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
+// parent is asked for before the bounds are set, which forbid that too.
+var parent = os.Getppid()
+
 func probe(name, how, folder string) int {
 	open, err := os.Open(filepath.Join(folder, "model"))
 	if err != nil {
@@ -108,6 +111,8 @@ var probes = map[string]func(open *os.File, folder string) error{
 		runtime.GC()
 		return nil
 	},
+	// The runtime wakes threads so.
+	"own thread": func(*os.File, string) error { return unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGURG) },
 	// What it does not.
 	"open":    func(_ *os.File, folder string) error { return openAny(filepath.Join(folder, "model")) },
 	"passwd":  func(*os.File, string) error { return openAny("/etc/passwd") },
@@ -125,9 +130,30 @@ var probes = map[string]func(open *os.File, folder string) error{
 		_, err := net.DialTimeout("udp", "127.0.0.1:9", time.Second)
 		return err
 	},
-	"kill":  func(*os.File, string) error { return unix.Kill(os.Getppid(), 0) },
-	"memfd": func(*os.File, string) error { _, err := unix.MemfdCreate("x", 0); return err },
-	"chdir": func(*os.File, string) error { return os.Chdir("/") },
+	"kill":   func(*os.File, string) error { return unix.Kill(parent, 0) },
+	"tgkill": func(*os.File, string) error { return unix.Tgkill(parent, parent, 0) },
+	// The kernel would send the signal when something comes through the pipe.
+	"signal by a pipe": func(*os.File, string) error {
+		_, err := unix.FcntlInt(os.Stdout.Fd(), unix.F_SETOWN, parent)
+		return err
+	},
+	"signal's number": func(*os.File, string) error {
+		_, err := unix.FcntlInt(os.Stdout.Fd(), unix.F_SETSIG, int(unix.SIGKILL))
+		return err
+	},
+	"fork": func(*os.File, string) error {
+		pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+		if errno != 0 {
+			return errno
+		}
+		if pid == 0 {
+			unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+		}
+		return nil
+	},
+	"dumpable": func(*os.File, string) error { return unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) },
+	"memfd":    func(*os.File, string) error { _, err := unix.MemfdCreate("x", 0); return err },
+	"chdir":    func(*os.File, string) error { return os.Chdir("/") },
 	"environment": func(*os.File, string) error {
 		if len(os.Environ()) == 0 {
 			return errors.New("empty")
@@ -239,7 +265,7 @@ func TestBounds(t *testing.T) {
 		"limited": {"environment", "more files", "write a file", "memory", "memory bit by bit", "stack"},
 		"sealed": {
 			"open", "passwd", "list", "stat", "create", "remove", "exec", "start", "tcp", "udp", "unix", "netlink", "dial", "kill", "memfd",
-			"chdir",
+			"chdir", "tgkill", "signal by a pipe", "signal's number", "fork", "dumpable",
 		},
 	} {
 		for _, name := range names {
@@ -264,7 +290,7 @@ func TestBounds(t *testing.T) {
 
 func TestWhatReadingNeeds(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"read", "compute"} {
+	for _, name := range []string{"read", "compute", "own thread"} {
 		if got := attempt(t, name, "sealed"); got != "done" {
 			t.Errorf("%s: %s", name, got)
 		}

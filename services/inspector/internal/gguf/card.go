@@ -222,16 +222,17 @@ func of(f *parser.GGUFFile) (model.Card, error) {
 		Architecture:   cards.Name(a.Architecture),
 		WeightsMiB:     cards.MiB(weights),
 		HostWeightsMiB: cards.Narrow(hostBytes(f.TensorInfos) >> 20),
+		OutputMiB:      cards.MiB(outputBytes(f.TensorInfos)),
 		Context:        cards.Narrow(a.MaximumContextLength),
 		Hidden:         cards.Narrow(a.EmbeddingLength),
 		FeedForward:    cards.Narrow(feedForward(a)),
 		Heads:          cards.Narrow(a.AttentionHeadCount),
 		Vocabulary:     cards.Narrow(a.VocabularyLength),
 	}
+	// Rounding up must not make it more than there is.
+	card.OutputMiB = min(card.OutputMiB, card.WeightsMiB-min(card.HostWeightsMiB, card.WeightsMiB))
 	for i := range a.BlockCount {
-		for _, l := range layers(a, i) {
-			card.Layers = cards.Append(card.Layers, l)
-		}
+		card.Layers = cards.Append(card.Layers, layer(a, i))
 	}
 	return card, nil
 }
@@ -259,6 +260,20 @@ func hostBytes(tensors parser.GGUFTensorInfos) uint64 {
 	return sum
 }
 
+// outputBytes is the output layer: its own tensor, else the embeddings, which are loaded as that.
+func outputBytes(tensors parser.GGUFTensorInfos) uint64 {
+	for _, name := range []string{"output.weight", "token_embd.weight"} {
+		if t, ok := tensors.Get(name); ok {
+			n, err := bytesOf(parser.GGUFTensorInfos{t})
+			if err != nil {
+				return 0
+			}
+			return n
+		}
+	}
+	return 0
+}
+
 // feedForward is the widest that a token's activations get in a feed-forward layer.
 func feedForward(a parser.GGUFArchitecture) uint64 {
 	widest := a.ExpertFeedForwardLength * uint64(a.ExpertUsedCount)
@@ -268,18 +283,18 @@ func feedForward(a parser.GGUFArchitecture) uint64 {
 	return widest
 }
 
-// layers is what layer i keeps: one entry, or two where it has attention and a recurrent state at once (Falcon-H1). It follows
-// llama.cpp's llama_kv_cache and llama_memory_recurrent, as the library's own estimate does, but for latent layers.
-func layers(a parser.GGUFArchitecture, i uint64) []model.Layers {
+// layer is what layer i keeps, attention and a recurrent state at once in some models (Falcon-H1). It follows llama.cpp's
+// llama_kv_cache and llama_memory_recurrent, as the library's own estimate does, but for latent layers.
+func layer(a parser.GGUFArchitecture, i uint64) model.Layers {
 	attention, recurrent := memory(a, i)
-	var kept []model.Layers
+	l := model.Layers{Count: 1, Kind: model.Recurrent}
 	if attention {
-		kept = append(kept, attentionLayer(a, i))
+		l = attentionLayer(a, i)
 	}
 	if recurrent {
-		kept = append(kept, model.Layers{Count: 1, Kind: model.Recurrent, StateBytes: stateBytes(a)})
+		l.StateBytes = stateBytes(a)
 	}
-	return kept
+	return l
 }
 
 // memory says which kinds of memory layer i has. The rules are the library's memoryKindOfLayer, which it does not export.

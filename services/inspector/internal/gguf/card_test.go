@@ -55,7 +55,7 @@ func TestCard(t *testing.T) {
 	n4 := layersOf(4, model.Sliding, 2, 256, 256, 512)
 	n1 := layersOf(1, model.Full, 2, 256, 256, 0)
 	// 2 MiB of embeddings, 2 of output, 4.25 of Q8_0.
-	const weights, host = 9, 2
+	const weights, host, output = 9, 2, 2
 	for name, test := range map[string]struct {
 		file *gguftest.File
 		want model.Card
@@ -107,7 +107,7 @@ func TestCard(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test.want.WeightsMiB, test.want.HostWeightsMiB = weights, host
+			test.want.WeightsMiB, test.want.HostWeightsMiB, test.want.OutputMiB = weights, host, output
 			got, err := Card(of1(test.file.Bytes()))
 			if err != nil {
 				t.Fatal(err)
@@ -128,8 +128,8 @@ func TestTiedEmbeddings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if card.WeightsMiB != 7 || card.HostWeightsMiB != 0 {
-		t.Errorf("weights %d MiB, %d of them in the host's memory; want 7 and 0", card.WeightsMiB, card.HostWeightsMiB)
+	if card.WeightsMiB != 7 || card.HostWeightsMiB != 0 || card.OutputMiB != 2 {
+		t.Errorf("weights %d MiB, %d of them in the host's memory, %d the output; want 7, 0 and 2", card.WeightsMiB, card.HostWeightsMiB, card.OutputMiB)
 	}
 }
 

@@ -70,6 +70,9 @@ var configs = map[string]struct {
 	"Qwen2, the last layers slide": {`{"model_type":"qwen2","num_hidden_layers":28,"hidden_size":3584,"num_attention_heads":28,
 		"num_key_value_heads":4,"sliding_window":131072,"use_sliding_window":true,"max_window_layers":20}`,
 		[]model.Layers{group(20, model.Full, 4, 128, 128, 0), group(8, model.Sliding, 4, 128, 128, 131072)}},
+	"Qwen2 that does not say whether any slide": {`{"model_type":"qwen2","num_hidden_layers":28,"hidden_size":3584,"num_attention_heads":28,
+		"num_key_value_heads":4,"sliding_window":131072,"max_window_layers":20}`,
+		[]model.Layers{group(28, model.Full, 4, 128, 128, 0)}},
 	"Mistral 7B v0.1: all slide": {`{"model_type":"mistral","num_hidden_layers":32,"hidden_size":4096,"num_attention_heads":32,
 		"num_key_value_heads":8,"sliding_window":4096}`,
 		[]model.Layers{group(32, model.Sliding, 8, 128, 128, 4096)}},
@@ -125,7 +128,7 @@ var configs = map[string]struct {
 		[]model.Layers{state(1, (3072+256)*3+3072*128), group(1, model.Full, 4, 128, 128, 0)}},
 	"Falcon-H1: both at once": {`{"model_type":"falcon_h1","num_hidden_layers":1,"hidden_size":1024,"num_attention_heads":8,
 		"num_key_value_heads":2,"head_dim":64,"mamba_d_ssm":1536,"mamba_n_heads":24,"mamba_d_head":64,"mamba_d_state":128,"mamba_n_groups":1,"mamba_d_conv":4}`,
-		[]model.Layers{group(1, model.Full, 2, 64, 64, 0), state(1, (1536+256)*3+1536*128)}},
+		[]model.Layers{{Count: 1, Kind: model.Full, KVHeads: 2, KeyDim: 64, ValueDim: 64, StateBytes: 4 * ((1536+256)*3 + 1536*128)}}},
 	"LFM2: short convolutions": {`{"model_type":"lfm2","num_hidden_layers":2,"hidden_size":2048,"num_attention_heads":32,
 		"num_key_value_heads":8,"conv_L_cache":3,"layer_types":["conv","full_attention"]}`,
 		[]model.Layers{state(1, 2*2048), group(1, model.Full, 8, 64, 64, 0)}},
@@ -135,6 +138,37 @@ var configs = map[string]struct {
 	"heads by layer": {`{"model_type":"openelm","num_hidden_layers":3,"hidden_size":1280,"num_attention_heads":20,"head_dim":64,
 		"num_key_value_heads":[3,0,4]}`,
 		[]model.Layers{group(1, model.Full, 3, 64, 64, 0), {Count: 1, Kind: model.Full, KVHeads: 1, KeyDim: 1, ValueDim: 1, Shared: true}, group(1, model.Full, 4, 64, 64, 0)}},
+}
+
+// What positions are scaled by is in the longest context, or comes on top.
+func TestContexts(t *testing.T) {
+	t.Parallel()
+	for scaling, want := range map[string]uint32{
+		`null`: 32768,
+		`{"type":"yarn","factor":4.0,"original_max_position_embeddings":32768}`:                          131072,
+		`{"rope_type":"yarn","factor":4.0}`:                                                              131072,
+		`{"rope_type":"yarn","factor":40,"original_max_position_embeddings":4096}`:                       163840,
+		`{"rope_type":"llama3","factor":8.0,"original_max_position_embeddings":8192}`:                    32768,
+		`{"type":"longrope","long_factor":[1.0],"short_factor":[1.0]}`:                                   32768,
+		`{"type":"linear","factor":2}`:                                                                   65536,
+		`{"type":"dynamic","factor":2.5}`:                                                                81920,
+		`{"type":"yarn","factor":1e300}`:                                                                 1 << 30,
+		`{"type":"yarn","factor":-4}`:                                                                    32768,
+		`{"type":"yarn","factor":"4"}`:                                                                   32768,
+		`{"full_attention":{"rope_type":"default"},"sliding_attention":{"rope_type":"yarn","factor":4}}`: 32768,
+		`[1]`: 32768,
+	} {
+		for _, key := range []string{"rope_scaling", "rope_parameters"} {
+			card, err := parse([]byte(`{"model_type":"qwen2","num_hidden_layers":1,"hidden_size":1024,"num_attention_heads":8,"max_position_embeddings":32768,"` + key + `":` + scaling + `}`))
+			if err != nil || card.Context != want {
+				t.Errorf("%s %s: %d tokens, want %d, %v", key, scaling, card.Context, want, err)
+			}
+		}
+	}
+	card, err := parse([]byte(`{"model_type":"gemma3_text","num_hidden_layers":1,"hidden_size":1024,"num_attention_heads":8,"max_position_embeddings":131072,"rope_scaling":{"rope_type":"linear","factor":8}}`))
+	if err != nil || card.Context != 131072 {
+		t.Errorf("Gemma 3: %d tokens, %v", card.Context, err)
+	}
 }
 
 func TestConfigs(t *testing.T) {
@@ -198,7 +232,11 @@ func TestWeights(t *testing.T) {
 		"several":                 {nil, map[string]Source{"a.safetensors": weights(5), "b.safetensors": weights(6)}, 11, ""},
 		"the other format beside": {nil, map[string]Source{"model.safetensors": weights(5), "consolidated.safetensors": weights(5)}, 5, ""},
 		"the other format alone":  {nil, map[string]Source{"consolidated.safetensors": weights(5)}, 5, ""},
-		"an adapter beside":       {nil, map[string]Source{"model.safetensors": weights(5), "adapter_model.safetensors": weights(7)}, 5, ""},
+		"parts of the other format alone": {nil, map[string]Source{"consolidated-00001-of-00002.safetensors": weights(5), "consolidated-00002-of-00002.safetensors": weights(6),
+			"adapter_model.safetensors": weights(1)}, 11, ""},
+		"parts of the other format beside": {nil, map[string]Source{"model.safetensors": weights(9), "consolidated-00001-of-00002.safetensors": weights(5),
+			"consolidated-00002-of-00002.safetensors": weights(6)}, 9, ""},
+		"an adapter beside": {nil, map[string]Source{"model.safetensors": weights(5), "adapter_model.safetensors": weights(7)}, 5, ""},
 		"by the index": {index(map[string]string{"x": "a.safetensors", "y": "b.safetensors", "z": "a.safetensors"}),
 			map[string]Source{"a.safetensors": weights(5), "b.safetensors": weights(6), "other.safetensors": weights(9)}, 11, ""},
 		"one is missing": {index(map[string]string{"x": "a.safetensors", "y": "b.safetensors"}),
@@ -245,30 +283,31 @@ func TestHostileConfigs(t *testing.T) {
 	t.Parallel()
 	deep := strings.Repeat(`{"text_config":`, 9_000) + `{}` + strings.Repeat(`}`, 9_000)
 	for name, test := range map[string]struct{ config, says string }{
-		"empty":                  {``, "not valid JSON"},
-		"cut off":                {`{"n_layer":12`, "not valid JSON"},
-		"a list":                 {`[]`, "not valid JSON"},
-		"two":                    {`{"n_layer":1}{}`, "not valid JSON"},
-		"null":                   {`null`, "how many layers"},
-		"10 MiB":                 {`{"x":"` + strings.Repeat("y", 10<<20) + `"}`, "larger than 4 MiB"},
-		"deep":                   {strings.Repeat(`[`, 1<<20), "not valid JSON"},
-		"deep within the bounds": {deep, "how many layers"},
-		"no layers":              {`{"hidden_size":64}`, "how many layers"},
-		"layers below zero":      {`{"n_layer":-5,"n_embd":64,"n_head":1}`, "how many layers"},
-		"too many layers":        {`{"n_layer":5000,"n_embd":64,"n_head":1}`, "more than 4096 layers"},
-		"2^63 layers":            {`{"n_layer":9223372036854775808,"n_embd":64,"n_head":1}`, "larger than any model"},
-		"1e999 layers":           {`{"n_layer":1e999,"n_embd":64,"n_head":1}`, "not a whole number"},
-		"half a layer":           {`{"n_layer":0.5,"n_embd":64,"n_head":1}`, "not a whole number"},
-		"layers, a text":         {`{"n_layer":"12","n_embd":64,"n_head":1}`, "not a whole number"},
-		"a list of texts":        {`{"n_layer":1,"n_embd":64,"n_head":1,"num_key_value_heads":["a"]}`, "not a whole number"},
-		"a list of 5,000":        {`{"n_layer":1,"n_embd":64,"n_head":1,"num_key_value_heads":[1` + strings.Repeat(",1", 4999) + `]}`, "more than 4096 layers"},
-		"no heads":               {`{"n_layer":1,"n_embd":64}`, "how many heads"},
-		"heads wider than any":   {`{"n_layer":1,"n_embd":64,"n_head":1,"head_dim":1000000}`, "key_dim must be at most"},
-		"kinds of too few":       {`{"n_layer":2,"n_embd":64,"n_head":1,"layer_types":["full_attention"]}`, "fewer layers"},
-		"a kind of no kind":      {`{"n_layer":1,"n_embd":64,"n_head":1,"layer_types":["rm -rf \u001b[0m"]}`, "a kind that is not known"},
-		"a letter of no kind":    {`{"n_layer":1,"n_embd":64,"n_head":1,"hybrid_override_pattern":"?"}`, "a kind that is not known"},
-		"a window of nothing":    {`{"n_layer":1,"n_embd":64,"n_head":1,"layer_types":["sliding_attention"]}`, "how wide it is"},
-		"a state of nothing":     {`{"n_layer":1,"layer_types":["conv"]}`, "state of its recurrent layers"},
+		"empty":                     {``, "not valid JSON"},
+		"cut off":                   {`{"n_layer":12`, "not valid JSON"},
+		"a list":                    {`[]`, "not valid JSON"},
+		"two":                       {`{"n_layer":1}{}`, "not valid JSON"},
+		"null":                      {`null`, "how many layers"},
+		"10 MiB":                    {`{"x":"` + strings.Repeat("y", 10<<20) + `"}`, "larger than 4 MiB"},
+		"deep":                      {strings.Repeat(`[`, 1<<20), "not valid JSON"},
+		"deep within the bounds":    {deep, "parts within parts"},
+		"deep within the decoder's": {strings.Repeat(`{"text_config":`, 9900) + "{}" + strings.Repeat("}", 9900), "parts within parts"},
+		"no layers":                 {`{"hidden_size":64}`, "how many layers"},
+		"layers below zero":         {`{"n_layer":-5,"n_embd":64,"n_head":1}`, "how many layers"},
+		"too many layers":           {`{"n_layer":5000,"n_embd":64,"n_head":1}`, "more than 4096 layers"},
+		"2^63 layers":               {`{"n_layer":9223372036854775808,"n_embd":64,"n_head":1}`, "larger than any model"},
+		"1e999 layers":              {`{"n_layer":1e999,"n_embd":64,"n_head":1}`, "not a whole number"},
+		"half a layer":              {`{"n_layer":0.5,"n_embd":64,"n_head":1}`, "not a whole number"},
+		"layers, a text":            {`{"n_layer":"12","n_embd":64,"n_head":1}`, "not a whole number"},
+		"a list of texts":           {`{"n_layer":1,"n_embd":64,"n_head":1,"num_key_value_heads":["a"]}`, "not a whole number"},
+		"a list of 5,000":           {`{"n_layer":1,"n_embd":64,"n_head":1,"num_key_value_heads":[1` + strings.Repeat(",1", 4999) + `]}`, "more than 4096 layers"},
+		"no heads":                  {`{"n_layer":1,"n_embd":64}`, "how many heads"},
+		"heads wider than any":      {`{"n_layer":1,"n_embd":64,"n_head":1,"head_dim":1000000}`, "key_dim must be at most"},
+		"kinds of too few":          {`{"n_layer":2,"n_embd":64,"n_head":1,"layer_types":["full_attention"]}`, "fewer layers"},
+		"a kind of no kind":         {`{"n_layer":1,"n_embd":64,"n_head":1,"layer_types":["rm -rf \u001b[0m"]}`, "a kind that is not known"},
+		"a letter of no kind":       {`{"n_layer":1,"n_embd":64,"n_head":1,"hybrid_override_pattern":"?"}`, "a kind that is not known"},
+		"a window of nothing":       {`{"n_layer":1,"n_embd":64,"n_head":1,"layer_types":["sliding_attention"]}`, "how wide it is"},
+		"a state of nothing":        {`{"n_layer":1,"layer_types":["conv"]}`, "state of its recurrent layers"},
 		"a state beyond": {`{"model_type":"mamba","num_hidden_layers":1,"hidden_size":1000000000,"state_size":1000000000,"conv_kernel":1000000000}`,
 			"must be at most"},
 		"python": {`{"auto_map":{"AutoConfig":"evil.py"}}`, "how many layers"},

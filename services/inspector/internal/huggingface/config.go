@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	cards "durward.internal/services/inspector/internal/card"
 	"durward.internal/services/platform/model"
@@ -25,10 +26,10 @@ type config struct {
 	ModelType     string   `json:"model_type"`
 
 	// The part that is the language model, where a model has others.
-	Text     *config `json:"text_config"`
-	LLM      *config `json:"llm_config"`
-	Language *config `json:"language_config"`
-	Thinker  *config `json:"thinker_config"`
+	Text     json.RawMessage `json:"text_config"`
+	LLM      json.RawMessage `json:"llm_config"`
+	Language json.RawMessage `json:"language_config"`
+	Thinker  json.RawMessage `json:"thinker_config"`
 
 	NumHiddenLayers size `json:"num_hidden_layers"`
 	NLayer          size `json:"n_layer"`
@@ -59,6 +60,8 @@ type config struct {
 	MaxPositionEmbeddings size `json:"max_position_embeddings"`
 	NPositions            size `json:"n_positions"`
 	SeqLength             size `json:"seq_length"`
+	RopeScaling           rope `json:"rope_scaling"`
+	RopeParameters        rope `json:"rope_parameters"`
 
 	LayerTypes             []string `json:"layer_types"`
 	LayersBlockType        []string `json:"layers_block_type"`
@@ -188,16 +191,13 @@ func first(all ...size) uint64 {
 // parse makes a card, without weights, of config.json.
 func parse(text []byte) (model.Card, error) {
 	var whole config
-	if err := json.Unmarshal(finite(text), &whole); err != nil {
-		switch {
-		case errors.Is(err, errNumber):
-			return model.Card{}, errNumber
-		case errors.Is(err, errLayers):
-			return model.Card{}, errLayers
-		}
-		return model.Card{}, errJSON
+	if err := whole.decode(finite(text)); err != nil {
+		return model.Card{}, err
 	}
-	c := whole.language(0)
+	c, err := whole.language(0)
+	if err != nil {
+		return model.Card{}, err
+	}
 	name := whole.ModelType
 	if len(whole.Architectures) > 0 {
 		name = whole.Architectures[0]
@@ -211,33 +211,100 @@ func parse(text []byte) (model.Card, error) {
 	}
 	card := model.Card{
 		Architecture: cards.Name(name),
-		Context:      uint32(first(c.MaxPositionEmbeddings, c.NPositions, c.SeqLength)),
+		Context:      c.context(),
 		Hidden:       uint32(c.hidden()),
 		FeedForward:  uint32(min(c.feedForward(), maxSize)),
 		Heads:        uint32(c.heads()),
 		Vocabulary:   uint32(first(c.VocabSize, whole.VocabSize)),
 	}
 	for i := range n {
-		all, err := c.layers(i, n)
+		l, err := c.layer(i, n)
 		if err != nil {
 			return model.Card{}, err
 		}
-		for _, l := range all {
-			card.Layers = cards.Append(card.Layers, l)
-		}
+		card.Layers = cards.Append(card.Layers, l)
 	}
 	return card, nil
 }
 
+// decode reads what a part of the file says, but for the parts in it.
+func (c *config) decode(text []byte) error {
+	switch err := json.Unmarshal(text, c); {
+	case err == nil:
+		return nil
+	case errors.Is(err, errNumber):
+		return errNumber
+	case errors.Is(err, errLayers):
+		return errLayers
+	}
+	return errJSON
+}
+
 // language is the part of the configuration that is the language model's.
-func (c *config) language(depth int) *config {
-	for _, part := range []*config{c.Text, c.LLM, c.Language, c.Thinker} {
+func (c *config) language(depth int) (*config, error) {
+	for _, text := range []json.RawMessage{c.Text, c.LLM, c.Language, c.Thinker} {
 		// Where the outer part has layers of its own, it is the model's (encoder and decoder apart are not served by an engine here).
-		if part != nil && depth < 4 && first(c.NumHiddenLayers) == 0 {
-			return part.language(depth + 1)
+		if len(text) == 0 || bytes.Equal(text, []byte("null")) || first(c.NumHiddenLayers) > 0 {
+			continue
+		}
+		if depth == 4 {
+			return nil, errors.New("config.json has parts within parts within parts")
+		}
+		var part config
+		if err := part.decode(text); err != nil {
+			return nil, err
+		}
+		return part.language(depth + 1)
+	}
+	return c, nil
+}
+
+// rope is how positions are scaled. Newer configurations have one for each kind of layer; those are of no model whose context it
+// makes longer.
+type rope struct {
+	kind             string
+	factor, original float64
+}
+
+func (r *rope) UnmarshalJSON(b []byte) error {
+	*r = rope{}
+	var said struct {
+		Type     any `json:"type"`
+		RopeType any `json:"rope_type"`
+		Factor   any `json:"factor"`
+		Original any `json:"original_max_position_embeddings"`
+	}
+	if json.Unmarshal(b, &said) != nil {
+		return nil // no object, so nothing is said
+	}
+	r.kind, _ = said.RopeType.(string)
+	if r.kind == "" {
+		r.kind, _ = said.Type.(string)
+	}
+	r.factor, _ = said.Factor.(float64)
+	r.original, _ = said.Original.(float64)
+	return nil
+}
+
+// context is the longest one that vLLM takes by itself (_get_and_verify_max_len in vllm/config/model.py): the positions times what
+// they are scaled by, which for most kinds is in the positions already.
+func (c *config) context() uint32 {
+	positions := float64(first(c.MaxPositionEmbeddings, c.NPositions, c.SeqLength))
+	for _, r := range []rope{c.RopeScaling, c.RopeParameters} {
+		if !(r.factor > 1) || strings.HasPrefix(c.ModelType, "gemma3") {
+			continue
+		}
+		switch r.kind {
+		case "yarn":
+			if r.original > 0 {
+				positions = r.original
+			}
+			return uint32(min(positions*r.factor, maxSize))
+		case "linear", "dynamic":
+			return uint32(min(positions*r.factor, maxSize))
 		}
 	}
-	return c
+	return uint32(positions)
 }
 
 func (c *config) hidden() uint64 { return first(c.HiddenSize, c.NEmbd, c.DModel) }
@@ -377,8 +444,9 @@ func (c *config) slides(i uint64) bool {
 	if c.SlidingWindow.at(i) == 0 || c.UseSlidingWindow != nil && !*c.UseSlidingWindow {
 		return false
 	}
-	if c.UseSlidingWindow != nil && c.MaxWindowLayers > 0 {
-		return i >= uint64(c.MaxWindowLayers) // Qwen2: the layers below see everything
+	if c.MaxWindowLayers > 0 {
+		// Qwen2: the layers below see everything, and all of them unless use_sliding_window says so.
+		return c.UseSlidingWindow != nil && i >= uint64(c.MaxWindowLayers)
 	}
 	every := periods[c.ModelType]
 	switch p := c.SlidingWindowPattern.(type) {
@@ -394,11 +462,11 @@ func (c *config) slides(i uint64) bool {
 	return every == 0 || (i+1)%every != 0
 }
 
-// layers is what layer i of n keeps.
-func (c *config) layers(i, n uint64) ([]model.Layers, error) {
+// layer is what layer i of n keeps.
+func (c *config) layer(i, n uint64) (model.Layers, error) {
 	kind, err := c.kind(i, n)
 	if err != nil {
-		return nil, err
+		return model.Layers{}, err
 	}
 	l := model.Layers{Count: 1, Kind: model.Full, KVHeads: uint32(c.kvHeads(i)), KeyDim: uint32(c.headDim()), ValueDim: uint32(c.headDim())}
 	if c.VHeadDim > 0 && c.KVLoraRank == 0 {
@@ -422,22 +490,22 @@ func (c *config) layers(i, n uint64) ([]model.Layers, error) {
 			l.Window = uint32(c.AttentionChunkSize)
 		}
 		if l.Window == 0 {
-			return nil, errors.New("config.json has layers that see a window, and does not say how wide it is")
+			return model.Layers{}, errors.New("config.json has layers that see a window, and does not say how wide it is")
 		}
 	}
 	var state uint64
 	switch kind {
 	case none:
-		return []model.Layers{cards.None()}, nil
+		return cards.None(), nil
 	case full, sliding, chunked, both:
 		switch {
 		case l.KVHeads == 0 && len(c.NumKeyValueHeads) > 1:
 			l = cards.None() // the list has 0 for layers without attention
 		case l.KVHeads == 0 || l.KeyDim == 0:
-			return nil, errors.New("config.json does not say how many heads attention has, or how wide they are")
+			return model.Layers{}, errors.New("config.json does not say how many heads attention has, or how wide they are")
 		}
 		if kind != both {
-			return []model.Layers{l}, nil
+			return l, nil
 		}
 		state = c.mambaState()
 	case linear:
@@ -450,14 +518,14 @@ func (c *config) layers(i, n uint64) ([]model.Layers, error) {
 		state = c.mambaState()
 	}
 	if state == 0 {
-		return nil, errors.New("config.json does not say how large the state of its recurrent layers is")
+		return model.Layers{}, errors.New("config.json does not say how large the state of its recurrent layers is")
 	}
 	// In F32, as llama.cpp keeps it; vLLM keeps it so, or smaller.
-	recurrent := model.Layers{Count: 1, Kind: model.Recurrent, StateBytes: cards.Product(4, state)}
-	if kind == both {
-		return []model.Layers{l, recurrent}, nil
+	if kind != both {
+		l = model.Layers{Count: 1, Kind: model.Recurrent}
 	}
-	return []model.Layers{recurrent}, nil
+	l.StateBytes = cards.Product(4, state)
+	return l, nil
 }
 
 // linearState is the elements of a gated delta net's state: its convolution's past inputs, and one matrix for each head

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -100,11 +101,12 @@ func (f Folder) names() ([]string, error) {
 	for name := range f.Weights {
 		all[name] = true
 	}
-	for name := range f.Weights {
-		// Mistral's own format lies beside the other; adapters are no weights of the model.
-		if strings.HasPrefix(name, "consolidated") && len(all) > 1 || strings.HasPrefix(name, "adapter_") {
-			delete(all, name)
-		}
+	maps.DeleteFunc(all, func(name string, _ bool) bool { return strings.HasPrefix(name, "adapter_") }) // no weights of the model
+	// Mistral's own format may lie beside the other, or be all that there is.
+	other := maps.Clone(all)
+	maps.DeleteFunc(other, func(name string, _ bool) bool { return strings.HasPrefix(name, "consolidated") })
+	if len(other) > 0 {
+		all = other
 	}
 	if len(all) == 0 {
 		return nil, errors.New("the folder has no .safetensors files, and no other kind is read")

@@ -58,6 +58,14 @@ type fromModel struct {
 	context, port             uint32
 }
 
+// servable refuses a name that is not what it looks like: an engine would get it as it is.
+func servable(name string) error {
+	if !bring.Shown(name) {
+		return usage("", "--served-name %q holds characters that cannot be shown", clean.Visible(name))
+	}
+	return nil
+}
+
 func (a *app) modelFlags(m *fromModel, cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&m.id, "id", "", "the model's id (default: from the name of its file or folder)")
@@ -123,6 +131,9 @@ type hostGPU struct {
 
 // addFromModel drafts a model and a service for a local model, shows both with their estimate, asks and writes.
 func (a *app) addFromModel(cmd *cobra.Command, m *fromModel, path string) error {
+	if err := servable(m.served); err != nil {
+		return err
+	}
 	ctx := cmd.Context()
 	if m.add.from != "" {
 		return usage("", "with --from the file says everything; leave the arguments out")
@@ -254,6 +265,7 @@ func cardFields(c model.Card) yaml.MapSlice {
 	}
 	number(&out, "weights_mib", uint64(c.WeightsMiB))
 	number(&out, "host_weights_mib", uint64(c.HostWeightsMiB))
+	number(&out, "output_mib", uint64(c.OutputMiB))
 	number(&out, "context", uint64(c.Context))
 	number(&out, "hidden", uint64(c.Hidden))
 	number(&out, "feed_forward", uint64(c.FeedForward))
@@ -489,7 +501,7 @@ func runOn(card model.Card, engine string, gpus []hostGPU, context uint32) choic
 	return out
 }
 
-// claim finds the smallest share of the GPUs with which vLLM starts, and takes one step more: what it needs at its start is the least
+// claim finds the smallest share of the GPUs with which vLLM starts, and takes one step more where there is room: what it needs at its start is the least
 // certain of all.
 func (c choice) claim(card model.Card, run vram.Run, on []vram.GPU) choice {
 	for percent := 30; percent <= 95; percent += 5 {
@@ -498,14 +510,17 @@ func (c choice) claim(card model.Card, run vram.Run, on []vram.GPU) choice {
 		if err != nil {
 			return c
 		}
-		c.estimate, c.utilisation = estimate, fmt.Sprintf("%.2f", run.Utilisation)
-		if c.sized && (!c.room() || c.fits) {
-			return c
+		next := c
+		next.estimate, next.utilisation = estimate, fmt.Sprintf("%.2f", run.Utilisation)
+		room := c.sized && next.room()
+		next.fits = room && estimate.Starts
+		switch {
+		case c.fits && !next.fits:
+			return c // there is no room for the step more
+		case c.fits, c.sized && !room, !c.sized && percent >= 90:
+			return next
 		}
-		// Once it starts, the loop goes round once more.
-		if c.fits = c.sized && estimate.Starts; !c.sized && percent >= 90 {
-			return c
-		}
+		c = next
 	}
 	return c
 }
