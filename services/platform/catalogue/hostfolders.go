@@ -45,6 +45,9 @@ func Unmountable(path string) string {
 			return "is all of a user's own folder, with the keys in it"
 		}
 	}
+	if path == "/tmp" || path == "/var/tmp" {
+		return "is everybody's, with the sockets in it"
+	}
 	if name := hidden(path); name != "" {
 		why := "lies in the hidden folder " + clean.Line(clean.Visible(name), 64) + ", where programs keep keys and settings"
 		for _, yes := range modelFolders {

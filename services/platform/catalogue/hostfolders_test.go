@@ -29,7 +29,8 @@ func TestUnmountable(t *testing.T) {
 		"/home/ai/.cache":           "the hidden folder .cache",
 		"/home/ai/.cache/x/.ssh":    "the hidden folder .ssh",
 		"/home/ai/.cachex/y":        "the hidden folder .cachex",
-		"/home/ai/.ollama":          "the hidden folder .ollama",
+		"/tmp":                      "everybody's",
+		"/home/ai/.ollama":          "the hidden folder .ollama, where programs keep keys and settings; .ollama/models may be mounted",
 		"/home/ai/.ollama/modelsx":  "the hidden folder .ollama",
 		"/srv/.a\u202eb":            `the hidden folder .a\u{202E}b`,
 	} {
@@ -39,7 +40,7 @@ func TestUnmountable(t *testing.T) {
 	}
 	for _, path := range []string{
 		"/srv", "/srv/models", "/opt/models", "/mnt/disk", "/home/ai/models", "/home/ai/.cache/huggingface", "/home/ai/.ollama/models", "/home/ai/.ollama/models/blobs",
-		"/etcetera", "/var/lib/models", "/var/lib/dockers", "/srv/a.b", "/srv/a..b",
+		"/etcetera", "/tmp/x", "/var/lib/models", "/var/lib/dockers", "/srv/a.b", "/srv/a..b",
 	} {
 		if got := Unmountable(path); got != "" {
 			t.Errorf("%s: %q", path, got)

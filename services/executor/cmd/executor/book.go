@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,7 +59,7 @@ func ofGPUs(devices []inspect.DeviceMiB) ([]uint32, error) {
 	var out []uint32
 	for _, d := range devices {
 		if strings.HasPrefix(d.Device, "CUDA") {
-			out = append(out, d.Model+d.Context+d.Compute)
+			out = append(out, uint32(min(uint64(d.Model)+uint64(d.Context)+uint64(d.Compute), math.MaxUint32)))
 		}
 	}
 	if len(out) == 0 {

@@ -32,6 +32,9 @@ func TestWhatTheOracleSaysOfGPUs(t *testing.T) {
 	if diff := cmp.Diff([]uint32{8732, 6}, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
+	if got, err := ofGPUs([]inspect.DeviceMiB{{Device: "CUDA0", Model: 1 << 31, Context: 1 << 31, Compute: 5}}); err != nil || got[0] != 1<<32-1 {
+		t.Errorf("absurd numbers: %v, %v", got, err)
+	}
 	if got, err := ofGPUs([]inspect.DeviceMiB{{Device: "Host", Model: 900}}); err == nil {
 		t.Errorf("a host without GPUs: %v", got)
 	}

@@ -58,11 +58,12 @@ const (
 	// MaxLimit is how many solutions are looked for at most: ten alternatives, and the plan itself among them.
 	MaxLimit = 11
 
-	// These bound a problem, so that no sum overflows and it is read in no time. MaxOptions is for one service, MaxAll for all.
+	// These bound a problem, so that no sum overflows and it is read in no time: options of one service are compared with each other.
+	// MaxOptions is for one service, MaxAll for all.
 	MaxResources = 64
 	MaxServices  = 4096
-	MaxOptions   = 512
-	MaxAll       = 1 << 17
+	MaxOptions   = 256
+	MaxAll       = 1 << 13
 	MaxUse       = 1 << 31
 	MaxCost      = 1 << 32
 )
@@ -163,6 +164,9 @@ func Solve(ctx context.Context, p *Problem) (found []Solution, cut bool) {
 		return []Solution{{Choice: wanted}}, false
 	}
 	s := newSearch(ctx, p)
+	if s == nil {
+		return nil, true
+	}
 	s.run()
 	return s.solutions(), s.cut
 }

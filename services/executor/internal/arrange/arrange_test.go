@@ -212,7 +212,7 @@ func TestMalformedProblemsHaveNoSolution(t *testing.T) {
 		want   string
 	}{
 		"no option":              {func(p *Problem) { p.Services[1].Options = nil }, "service 1 has 0 options"},
-		"too many options":       {func(p *Problem) { p.Services[1].Options = make([]Option, MaxOptions+1) }, "service 1 has 513 options"},
+		"too many options":       {func(p *Problem) { p.Services[1].Options = make([]Option, MaxOptions+1) }, "service 1 has 257 options"},
 		"too few uses":           {func(p *Problem) { p.Services[1].Options[1].Use = nil }, "option 1 of service 1: it takes of 0 resources"},
 		"too many uses":          {func(p *Problem) { p.Services[0].Options[0].Use = []int64{1, 1} }, "option 0 of service 0: it takes of 2 resources"},
 		"a negative use":         {func(p *Problem) { p.Services[0].Options[0].Use[0] = -1 }, "it takes -1 of resource 0"},
@@ -233,7 +233,7 @@ func TestMalformedProblemsHaveNoSolution(t *testing.T) {
 		"too many services":      {func(p *Problem) { p.Services = make([]Service, MaxServices+1) }, "4097 services"},
 		"too many in all": {func(p *Problem) {
 			p.Services = slices.Repeat([]Service{{Options: slices.Concat([]Option{one(0, 0)}, slices.Repeat([]Option{one(0, 1)}, MaxOptions-1))}}, MaxAll/MaxOptions+1)
-		}, "more than 131072 options"},
+		}, "more than 8192 options"},
 	}
 	sound := func() *Problem {
 		service := func() Service { return Service{Options: []Option{one(5, 0), one(0, 1)}} }
@@ -254,6 +254,22 @@ func TestMalformedProblemsHaveNoSolution(t *testing.T) {
 				t.Errorf("Solve returns %v, %v", got, cut)
 			}
 		})
+	}
+}
+
+// TestNobodyWaitsForTheBeginningOfASearch that is not wanted any more.
+func TestNobodyWaitsForTheBeginningOfASearch(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	p := &Problem{Limit: 3, Capacity: []int64{5}, Services: []Service{
+		{Options: []Option{one(5, 0), one(0, 1)}}, {Options: []Option{one(5, 0), one(0, 1)}},
+	}}
+	if newSearch(ctx, p) != nil {
+		t.Error("it begins")
+	}
+	if got, cut := Solve(ctx, p); got != nil || !cut {
+		t.Errorf("Solve returns %v, %v", got, cut)
 	}
 }
 

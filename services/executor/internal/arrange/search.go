@@ -96,6 +96,7 @@ type candidate struct {
 	count  int
 }
 
+// newSearch is nil where ctx is done before there is a search.
 func newSearch(ctx context.Context, p *Problem) *search {
 	s := &search{ctx: ctx, services: len(p.Services), limit: min(p.Limit, MaxLimit), steps: p.Steps, ceiling: never, above: never}
 	if s.steps == 0 {
@@ -105,6 +106,9 @@ func newSearch(ctx context.Context, p *Problem) *search {
 	s.choice = make([]int, s.services)
 	s.place = make([]int, s.services)
 	for i := range p.Services {
+		if ctx.Err() != nil {
+			return nil
+		}
 		s.place[i] = -1
 		it := s.item(p, i, kept)
 		for _, r := range bitsOf(it.takes) {

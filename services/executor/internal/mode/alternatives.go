@@ -115,10 +115,13 @@ func (w *search) waysOut(one *catalogue.Service) []way {
 	ways := []way{{kind: changeKeep}}
 	back := grain(w.expected(w.ctx, actionStart, one.ID))
 	switch v.State {
-	case executorv1.ServiceState_SERVICE_STATE_RUNNING:
-		if w.stays(one, v) {
+	case executorv1.ServiceState_SERVICE_STATE_RUNNING, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
+		if w.stays(one, v) { // it may only be slow to answer
 			return ways
 		}
+	}
+	switch v.State {
+	case executorv1.ServiceState_SERVICE_STATE_RUNNING:
 		if sleeps(one) {
 			ways = append(ways, way{kind: changeSleep, cost: costSleep + grain(w.expected(w.ctx, actionWake, one.ID))})
 		}

@@ -28,6 +28,8 @@ type Book interface {
 	// HostAsleep and HostLoading are MiB of the host's memory; 0: not known or none.
 	HostAsleep(s *catalogue.Service) uint32
 	HostLoading(s *catalogue.Service) uint32
+	// Await waits for what is still to be read of the services' models, a few seconds at most.
+	Await(ctx context.Context, services ...*catalogue.Service)
 	// Card is what estimates are made of.
 	Card(s *catalogue.Service) (model.Card, bool)
 }
@@ -50,6 +52,9 @@ func (declared) AwakeAt(*catalogue.Service, uint32) (need.Need, error) {
 }
 func (declared) HostAsleep(*catalogue.Service) uint32  { return 0 }
 func (declared) HostLoading(*catalogue.Service) uint32 { return 0 }
+
+// Await implements Book: there is nothing to read.
+func (declared) Await(context.Context, ...*catalogue.Service) {}
 
 func (declared) Card(s *catalogue.Service) (model.Card, bool) {
 	if s.Model == nil || s.Model.Card == nil {

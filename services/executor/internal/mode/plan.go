@@ -140,6 +140,7 @@ func (s *Switcher) plan(ctx context.Context, r Request, h gpu.Host) (*plan, erro
 	if p.target, err = aim(c, r, views); err != nil {
 		return nil, err
 	}
+	s.cfg.Book.Await(ctx, p.target.members...)
 	z := newSizes(s.cfg.Book)
 	changed, cannot, err := p.target.override(c, r, z)
 	if err != nil {
@@ -149,6 +150,9 @@ func (s *Switcher) plan(ctx context.Context, r Request, h gpu.Host) (*plan, erro
 	p.forces.available, p.forces.tells = s.available()
 	s.weigh(c, p, views, changed)
 	p.short, p.lack = p.forces.settle()
+	if cannot == "" {
+		cannot = p.forces.unable()
+	}
 	if cannot != "" && p.short == nil {
 		p.lack, p.hopeless = cannot, true
 	}

@@ -430,10 +430,10 @@ func (b *box) outsideTreatments(s *catalogue.Service) []treatment {
 	case b.sleeping(s):
 		stop.cost = costSleeper + seconds("start")
 		return []treatment{keep, stop}
-	case v.State == executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
-		return []treatment{keep, stop}
 	case b.young(s):
 		return []treatment{keep}
+	case v.State == executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
+		return []treatment{keep, stop}
 	case s.Sleep == catalogue.SleepNone:
 		return []treatment{keep, stop}
 	}

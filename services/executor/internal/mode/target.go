@@ -148,6 +148,8 @@ func (t *target) override(c *catalogue.Catalogue, r Request, z *sizes) (changed 
 				why = "its model has no card"
 			case errors.Is(err, vram.ErrNoEngine):
 				why = "its entry does not say which engine runs it"
+			case errors.Is(err, vram.ErrPlace):
+				why = vram.ErrPlace.Error()
 			}
 			return nil, "", fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "what "+id+" would need with another context cannot be told: "+why,
 				fault.WithField("context_overrides"), fault.WithCause(err))
@@ -156,9 +158,14 @@ func (t *target) override(c *catalogue.Catalogue, r Request, z *sizes) (changed 
 			continue
 		}
 		then.Context = tokens
-		if then.KVTokens > 0 && then.KVTokens < uint64(tokens) && cannot == "" {
+		switch {
+		case cannot != "":
+		case then.KVTokens > 0 && then.KVTokens < uint64(tokens):
 			cannot = fmt.Sprintf("%s would not start with a context of %d tokens: by the estimate its KV cache has room for %d",
 				id, tokens, then.KVTokens)
+		case then.NoStart:
+			cannot = fmt.Sprintf("%s would not start with a context of %d tokens: by the estimate its engine does not get what its model needs",
+				id, tokens)
 		}
 		z.want(one, then, loadingOf(z, one, now, then.PerGPU))
 		changed[one] = true
@@ -182,6 +189,21 @@ func loadingOf(z *sizes, s *catalogue.Service, now need.Need, awake map[uint32]u
 		out[index] = uint32(min(uint64(mib)+each, 1<<32-1))
 	}
 	return out
+}
+
+// unable is why one of the services that are started would not start, however much is free, by what is estimated of its entry as it
+// is; "" if all would. What only wakes has started before.
+func (f *forces) unable() string {
+	for _, one := range slices.Concat(f.starting, f.restarting, f.reloading) {
+		if n := f.z.running(one); n.NoStart {
+			why := "its engine does not get what its model needs"
+			if n.KVTokens > 0 && n.KVTokens < uint64(n.Context) {
+				why = fmt.Sprintf("its KV cache has room for %d tokens, and its context is %d", n.KVTokens, n.Context)
+			}
+			return one.ID + " would not start as its entry has it: by the estimate " + why
+		}
+	}
+	return ""
 }
 
 // weigh decides of every service whether it goes, comes, or stays as it is.

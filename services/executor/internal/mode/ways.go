@@ -96,14 +96,9 @@ func (e *estimator) way(w way, awake map[uint32]uint32, source string) way {
 func (e *estimator) differ(then vram.Estimate) map[uint32]uint32 {
 	out := map[uint32]uint32{}
 	for i, index := range e.one.GPUs {
-		out[index] = shift(e.base.PerGPU[index], e.now.PerGPU[i], then.PerGPU[i])
+		out[index] = need.Shift(e.base.PerGPU[index], e.now.PerGPU[i], then.PerGPU[i])
 	}
 	return out
-}
-
-// shift is base and the difference from now to then.
-func shift(base, now, then uint32) uint32 {
-	return uint32(min(max(int64(base)+int64(then)-int64(now), 0), math.MaxUint32))
 }
 
 // contexts are smaller ones, each half of the one before.
@@ -166,7 +161,7 @@ func (e *estimator) others() []way {
 			if err != nil || len(then.PerGPU) != 1 || !then.Starts {
 				continue
 			}
-			mib, source = shift(mib, e.now.PerGPU[0], then.PerGPU[0]), vram.Estimated
+			mib, source = need.Shift(mib, e.now.PerGPU[0], then.PerGPU[0]), vram.Estimated
 		}
 		out = append(out, e.way(way{kind: changeGPU, from: decimal(from), to: decimal(g.Index), cost: costGPU},
 			map[uint32]uint32{g.Index: mib}, source))

@@ -1,15 +1,18 @@
 package mode
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/need"
 	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/vram"
 )
 
@@ -37,6 +40,8 @@ modes: [{id: one, services: [claim]}]
 type estimating struct {
 	declared
 	h *host
+	// measured is what was, of services with one GPU.
+	measured map[string]uint32
 }
 
 func (b estimating) estimate(s *catalogue.Service, bend func(*vram.Run)) (need.Need, error) {
@@ -58,14 +63,19 @@ func (b estimating) estimate(s *catalogue.Service, bend func(*vram.Run)) (need.N
 		return need.Need{}, err
 	}
 	out := need.Need{PerGPU: map[uint32]uint32{}, Source: vram.Estimated, Context: e.Context, KVTokens: e.KVTokens}
+	out.NoStart = !e.Starts
 	for i, index := range s.GPUs {
 		out.PerGPU[index] = e.PerGPU[i]
+		out.NoStart = out.NoStart && e.PerGPU[i] <= gpus[i].TotalMiB
 	}
 	return out, nil
 }
 
 func (b estimating) Awake(s *catalogue.Service) need.Need {
 	if n, err := b.estimate(s, func(*vram.Run) {}); err == nil {
+		if mib, ok := b.measured[s.ID]; ok {
+			n.PerGPU, n.Source = map[uint32]uint32{s.GPUs[0]: mib}, vram.Measured
+		}
 		return n
 	}
 	return b.declared.Awake(s)
@@ -74,7 +84,12 @@ func (b estimating) Awake(s *catalogue.Service) need.Need {
 func (b estimating) Loading(s *catalogue.Service) need.Need { return b.Awake(s) }
 
 func (b estimating) AwakeAt(s *catalogue.Service, tokens uint32) (need.Need, error) {
-	return b.estimate(s, func(r *vram.Run) { r.Context = tokens })
+	then, err := b.estimate(s, func(r *vram.Run) { r.Context = tokens })
+	if mib, ok := b.measured[s.ID]; ok && err == nil {
+		now, _ := b.estimate(s, func(*vram.Run) {})
+		then.PerGPU[s.GPUs[0]] = need.Shift(mib, now.PerGPU[s.GPUs[0]], then.PerGPU[s.GPUs[0]])
+	}
+	return then, err
 }
 
 // newCards is a world of cardsText. What strangers hold is by GPU.
@@ -176,6 +191,81 @@ func TestAContextThatDoesNotStart(t *testing.T) {
 	}
 	if got = w.simulate(Request{Start: []string{"claim"}, Contexts: map[string]uint32{"claim": 16384}}); !got.Fits {
 		t.Errorf("simulated: %+v", got)
+	}
+}
+
+// TestAWayIsNotForNothing: what was measured far below its estimate does not become nothing where less is estimated.
+func TestAWayIsNotForNothing(t *testing.T) {
+	t.Parallel()
+	w := newCards(t, full-8500, 3000, 0, 0)
+	w.host.totals[3] = total / 2 // a smaller GPU, of which a claim is half as much
+	small := estimating{h: w.host, measured: map[string]uint32{"claim": 9000, "slots": 9000}}
+	w.cfg.Book = small
+	for _, id := range []string{"claim", "slots"} {
+		got := w.simulate(Request{Start: []string{id}, Alternatives: 10})
+		if got.Fits || len(got.Alternatives) == 0 {
+			t.Errorf("%s: %+v", id, got)
+		}
+		for _, a := range got.Alternatives {
+			for i, g := range a.GPUs {
+				if to := fmt.Sprint(g.GPU); a.Changes[0].Kind == changeGPU && a.Changes[0].To == to && g.After-got.GPUs[i].After < 9000 {
+					t.Errorf("%s: GPU %d goes from %d to %d MiB, and %s needs 9000", said(a), g.GPU, got.GPUs[i].After, g.After, id)
+				}
+			}
+			if a.Changes[0].Kind != changeGPU {
+				t.Errorf("%s: less than the 9000 MiB that were measured would not fit either, by the estimate", said(a))
+			}
+		}
+	}
+}
+
+// TestAnEntryThatDoesNotStart, by its own estimate, is not said to fit, and nobody switches to it.
+func TestAnEntryThatDoesNotStart(t *testing.T) {
+	t.Parallel()
+	const why = "claim would not start as its entry has it: by the estimate its engine does not get what its model needs"
+	w := newCards(t)
+	w.host.c = parse(t, strings.Replace(cardsText, "gpu_memory_utilization: 0.90", "gpu_memory_utilization: 0.50", 1))
+	got := w.simulate(Request{Mode: "one", Alternatives: 3})
+	if got.Fits || got.Reason != "it does not fit: "+why || got.Digest != "" || got.Next != nil || len(got.Alternatives) != 0 {
+		t.Errorf("simulated: %+v", got)
+	}
+	if got := w.simulate(Request{Start: []string{"claim"}, Contexts: map[string]uint32{"claim": 4096}}); got.Fits ||
+		!strings.Contains(got.Reason, "claim would not start with a context of 4096 tokens: by the estimate ") {
+		t.Errorf("with another context: %+v", got)
+	}
+	p, err := w.plan(t.Context(), Request{Mode: "one"}, w.host.Last())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Switch(t.Context(), "one", p.digest, nil, w.consent()); !fault.Is(err, callv1.Code_CODE_DOES_NOT_FIT) || !strings.Contains(err.Error(), why) {
+		t.Errorf("switched: %v", err)
+	}
+	if w.host.state["claim"] = executorv1.ServiceState_SERVICE_STATE_RUNNING; !w.simulate(Request{Mode: "one"}).Fits {
+		t.Error("it runs, and is said not to start")
+	}
+}
+
+// TestAPlanWaitsForModelsFiles of what is to run, and of nothing else.
+func TestAPlanWaitsForModelsFiles(t *testing.T) {
+	t.Parallel()
+	w := newCards(t)
+	waited := &waiting{Book: w.cfg.Book}
+	w.cfg.Book = waited
+	w.simulate(Request{Mode: "one", Start: []string{"pair"}})
+	if diff := cmp.Diff([]string{"claim", "pair"}, waited.ids); diff != "" {
+		t.Errorf("waited for (-want +got):\n%s", diff)
+	}
+}
+
+// waiting notes which services' files are waited for.
+type waiting struct {
+	Book
+	ids []string
+}
+
+func (b *waiting) Await(_ context.Context, services ...*catalogue.Service) {
+	for _, s := range services {
+		b.ids = append(b.ids, s.ID)
 	}
 }
 

@@ -36,14 +36,18 @@ models:
     card: {architecture: llama, weights_mib: 4000, hidden: 1024, feed_forward: 4096, heads: 8, vocabulary: 32000, context: 131072, layers: [{count: 32, kind: full, kv_heads: 8, key_dim: 128, value_dim: 128}]}
   - {id: filed, served_name: filed, file: /nowhere/model.gguf}
 services:
-  - {id: declared, driver: systemd, unit: declared.service, gpus: [0], vram_mib: 8000, sleep: vllm-l1, sleep_mib: 600, port: 9001, openai: true, description: DESCRIPTION}
-  - {id: both, driver: systemd, unit: both.service, gpus: [1, 0], vram_mib: 9001}
+  - {id: declared, driver: systemd, unit: declared.service, gpus: [0], vram_mib: 8000, sleep: vllm-l1, sleep_mib: 600, port: 9001, openai: true, description: DESCRIPTION, extra_config: {engine: vllm}}
+  - {id: both, driver: systemd, unit: both.service, gpus: [1, 0], vram_mib: 9001, extra_config: {engine: sglang}}
   - {id: guessed, driver: systemd, unit: guessed.service, gpus: [0], model: tiny, extra_config: {engine: llama.cpp, context_size: "8192", fit: "off"}}
   - {id: claims, driver: systemd, unit: claims.service, gpus: [0], model: tiny, extra_config: {engine: vllm, context_size: "8192", gpu_memory_utilization: "0.50"}}
   - {id: naps, driver: systemd, unit: naps.service, gpus: [0], model: tiny, vram_mib: 12800, sleep: vllm-l1, port: 9002, openai: true, extra_config: {engine: vllm, context_size: "8192", gpu_memory_utilization: "0.50"}}
   - {id: filed, driver: systemd, unit: filed.service, gpus: [0], model: filed, extra_config: {engine: llama.cpp, context_size: "8192", fit: "off"}}
   - {id: unknown, driver: systemd, unit: unknown.service, gpus: [0]}
   - {id: none, driver: systemd, unit: none.service}
+  - {id: grows, driver: systemd, unit: grows.service, gpus: [0], vram_mib: 8000, sleep: vllm-l1, sleep_mib: 600, port: 9003, openai: true}
+  - {id: dozes, driver: systemd, unit: dozes.service, gpus: [0, 1], vram_mib: 8000, sleep: vllm-l2, port: 9004, openai: true}
+  - {id: fitted, driver: systemd, unit: fitted.service, gpus: [0], model: tiny, extra_config: {engine: llama.cpp}}
+  - {id: narrow, driver: systemd, unit: narrow.service, gpus: [0], model: tiny, extra_config: {engine: vllm, context_size: "8192", gpu_memory_utilization: "0.15"}}
   - {id: ollama, driver: systemd, unit: ollama.service, gpus: [0], vram_mib: 8000, extra_config: {engine: ollama}}
 `
 

@@ -93,7 +93,7 @@ func TestAHostThatIsMeasured(t *testing.T) {
 		c, err := catalogue.Parse("catalogue.yaml", []byte(`version: 1
 gpus: [{index: 0, uuid: "GPU-11111111-0000-0000-0000-000000000000", name: One}]
 services:
-  - {id: chat, driver: systemd, unit: chat.service, gpus: [0], vram_mib: 16000, port: 9001, health: {path: /health}}
+  - {id: chat, driver: systemd, unit: chat.service, gpus: [0], vram_mib: 16000, port: 9001, health: {path: /health}, extra_config: {engine: vllm}}
   - {id: code, driver: systemd, unit: code.service, gpus: [0], vram_mib: 12000}
 `), catalogue.Options{Development: true})
 		if err != nil {

@@ -61,11 +61,17 @@ type exactRun struct {
 	context, parallel, batch, microBatch uint32
 	gpuLayers                            uint32
 	cacheK, cacheV                       string
+	splitMode, tensorSplit, devices      string
+	mainGPU                              uint32
 	flash, fullWindow, unified           bool
 }
 
 func exactOf(r vram.Run) exactRun {
-	e := exactRun{r.Context, r.Parallel, r.Batch, r.MicroBatch, 1 << 31, r.CacheK, r.CacheV, r.FlashAttention, r.FullWindow, r.Unified}
+	e := exactRun{
+		context: r.Context, parallel: r.Parallel, batch: r.Batch, microBatch: r.MicroBatch, gpuLayers: 1 << 31,
+		cacheK: r.CacheK, cacheV: r.CacheV, splitMode: r.SplitMode, tensorSplit: r.TensorSplit, devices: r.Devices, mainGPU: r.MainGPU,
+		flash: r.FlashAttention, fullWindow: r.FullWindow, unified: r.Unified,
+	}
 	if r.GPULayers != nil {
 		e.gpuLayers = *r.GPULayers
 	}
@@ -121,12 +127,12 @@ func (b *Book) due(s *catalogue.Service) bool {
 	return !ok || now.Sub(f.at) > stale
 }
 
-// want asks Run to look at a service.
-func (b *Book) want(s *catalogue.Service) {
+// want asks Run to look at a service; first: somebody waits for it.
+func (b *Book) want(s *catalogue.Service, first bool) {
 	b.mu.Lock()
-	wanted := b.looked != s.ID && len(b.wanted) < maxWanted
+	wanted := b.looked != s.ID && (first || len(b.wanted) < maxWanted)
 	if wanted {
-		b.wanted[s.ID] = true
+		b.wanted[s.ID] = first || b.wanted[s.ID]
 	}
 	b.mu.Unlock()
 	if !wanted {
@@ -201,9 +207,53 @@ func (b *Book) seen(s *catalogue.Service, models *gpu.Models) map[string]store.P
 	return out
 }
 
-// Look finds out what the service is now, so far as anything that was measured depends on it. It waits for the service's driver, a few
-// seconds at most: what is to be started is looked at before it is decided whether it fits.
+// Look finds out what the service is now, so far as what is known of its memory depends on it. It waits for the service's driver, and
+// for its model's files if nothing was read of them yet, a few seconds at most: what is to be started is looked at before it is decided
+// whether it fits.
 func (b *Book) Look(ctx context.Context, s *catalogue.Service) {
+	b.recognise(ctx, s)
+	b.Await(ctx, s)
+}
+
+// Await waits for the files of the services' models that nothing was read of yet, a few seconds at most for all of them, while Run
+// reads them.
+func (b *Book) Await(ctx context.Context, services ...*catalogue.Service) {
+	if unread, _ := b.unread(services); len(unread) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	for {
+		unread, arrived := b.unread(services)
+		if len(unread) == 0 {
+			return
+		}
+		for _, s := range unread {
+			b.want(s, true)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-arrived:
+		}
+	}
+}
+
+// unread are the services whose models' files were not read yet, and what is closed when one more was.
+func (b *Book) unread(services []*catalogue.Service) ([]*catalogue.Service, <-chan struct{}) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var out []*catalogue.Service
+	for _, s := range services {
+		if b.readable(s) && b.files[s.Model.File] == nil {
+			out = append(out, s)
+		}
+	}
+	return out, b.arrived
+}
+
+// recognise finds out how the service would run now, if anything that was measured depends on it.
+func (b *Book) recognise(ctx context.Context, s *catalogue.Service) {
 	b.mu.RLock()
 	measured := len(b.peaks[s.ID]) > 0
 	b.mu.RUnlock()
@@ -245,33 +295,31 @@ func (b *Book) serve(ctx context.Context) {
 			return
 		case <-b.ask:
 		}
-		b.mu.Lock()
-		wanted := b.wanted
-		b.wanted = map[string]bool{}
-		b.mu.Unlock()
-		for id := range wanted {
-			if ctx.Err() != nil {
-				return
-			}
+		for id := b.next(); id != "" && ctx.Err() == nil; id = b.next() {
 			if s, ok := b.cfg.Catalogue().Lookup(id); ok {
-				b.looking(id)
 				b.renew(ctx, s)
-				b.looking("")
 			}
 		}
 	}
 }
 
-// looking notes the service that is looked at now.
-func (b *Book) looking(id string) {
+// next is the service to be looked at now, one that somebody waits for before others; "" if there is none.
+func (b *Book) next() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.looked = id
+	b.looked = ""
+	for id, first := range b.wanted {
+		if b.looked == "" || first && !b.wanted[b.looked] {
+			b.looked = id
+		}
+	}
+	delete(b.wanted, b.looked)
+	return b.looked
 }
 
 // renew looks at a service and at its model's files.
 func (b *Book) renew(ctx context.Context, s *catalogue.Service) {
-	b.Look(ctx, s)
+	b.recognise(ctx, s)
 	b.mu.RLock()
 	readable := b.readable(s)
 	b.mu.RUnlock()
@@ -312,6 +360,8 @@ func (b *Book) read(ctx context.Context, s *catalogue.Service) {
 		b.files = map[string]*file{}
 	}
 	b.files[path] = next
+	close(b.arrived)
+	b.arrived = make(chan struct{})
 	if before == nil || !reflect.DeepEqual(before.card, next.card) || !reflect.DeepEqual(before.exact, next.exact) {
 		b.changed()
 	}
@@ -336,6 +386,12 @@ func (b *Book) inspect(ctx context.Context, s *catalogue.Service, f *file) error
 	key := exactOf(run)
 	if _, asked := f.exact[key]; asked || f.at.Sub(f.refused) < again {
 		return nil
+	}
+	b.mu.RLock()
+	starts := b.starts
+	b.mu.RUnlock()
+	if starts != nil && starts() {
+		return nil // it opens every GPU for a moment: an engine that measures what is free meanwhile is misled
 	}
 	// What it would take if it were not made to fit: that depends on what happens to be free now.
 	run.Fit = false

@@ -28,8 +28,10 @@ const (
 	pace = 10 * time.Second
 	// keepConfigurations is how many ways of running one service are remembered, as the store has it.
 	keepConfigurations = 8
-	// flushPatience is how long the last writing may take.
+	// flushPatience is how long the last writing may take, and how long a file may hang that is being read meanwhile.
 	flushPatience = 3 * time.Second
+	// day is how much later a peak has to be seen again for that to be written down.
+	day = 24 * time.Hour
 )
 
 // Services are the services that are measured; service.Manager has them.
@@ -66,6 +68,7 @@ type reading struct {
 	store.Peak
 	written []uint32
 	saved   uint32
+	seen    time.Time
 }
 
 // measured returns what is known of a configuration, made if nothing is. The book is locked, or nobody else's yet.
@@ -117,6 +120,22 @@ type sampler struct {
 // Run measures what services hold while they are up, and finds out what answers asked for, until ctx ends. An idle host is not
 // measured. When it returns, what it measured is written down.
 func (b *Book) Run(ctx context.Context, services Services, host Host) {
+	b.mu.Lock()
+	b.starts = func() bool {
+		return slices.ContainsFunc(services.All(), func(s *catalogue.Service) bool {
+			return len(s.GPUs) > 0 && services.Look(s).State == executorv1.ServiceState_SERVICE_STATE_STARTING
+		})
+	}
+	b.mu.Unlock()
+	// Whoever is started or simulated first finds its model's file read.
+	for _, s := range services.All() {
+		b.mu.RLock()
+		due := b.due(s)
+		b.mu.RUnlock()
+		if due {
+			b.want(s, false)
+		}
+	}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -158,12 +177,16 @@ func (b *Book) Run(ctx context.Context, services Services, host Host) {
 			timer.Stop()
 		}
 	}
-	<-served
 	<-watched
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushPatience)
 	defer cancel()
 	for id, r := range m.runs {
 		m.save(flush, id, r, true)
+	}
+	select {
+	case <-served:
+	case <-flush.Done():
+		b.cfg.Logger.WarnContext(ctx, "a model's file is still being read; its file system does not answer")
 	}
 }
 
@@ -183,7 +206,7 @@ func (b *Book) Settle(ctx context.Context, services Services, host Host) {
 		if ctx.Err() != nil {
 			return
 		}
-		b.Look(ctx, s)
+		b.recognise(ctx, s)
 	}
 }
 
@@ -201,7 +224,7 @@ func (m *sampler) sample(ctx context.Context) time.Duration {
 			m.end(ctx, s.ID, v)
 			continue
 		}
-		if m.simulated(s) {
+		if simulated(m.book.cfg.Catalogue(), s) {
 			continue
 		}
 		before[s.ID] = v
@@ -228,11 +251,6 @@ func (m *sampler) sample(ctx context.Context) time.Duration {
 		m.save(ctx, s.ID, m.runs[s.ID], false)
 	}
 	return next
-}
-
-// simulated reports whether the service is on a simulated GPU, where there is nothing to measure.
-func (m *sampler) simulated(s *catalogue.Service) bool {
-	return slices.ContainsFunc(m.book.cfg.Catalogue().GPUs, func(g catalogue.GPU) bool { return g.Simulated && slices.Contains(s.GPUs, g.Index) })
 }
 
 // resting reports whether the service is not in the middle of a start or stop.
@@ -450,7 +468,8 @@ func (b *Book) unsaved(id string, touched map[configuration]bool, all bool) []st
 				was := at(r.written, i)
 				news = news || mib >= was+step || all && mib > was
 			}
-			if news || all && r.Readings > r.saved {
+			// When it was seen last says which configurations are worth keeping.
+			if news || all && (r.Readings > r.saved || r.Last.Sub(r.seen) >= day) {
 				p := r.Peak
 				p.MiB = slices.Clone(r.MiB)
 				out = append(out, p)
@@ -466,7 +485,7 @@ func (b *Book) saved(p store.Peak) {
 	defer b.mu.Unlock()
 	if one := b.peaks[p.Service][configuration{p.Digest, p.GPUs}]; one != nil {
 		if r := one.states[p.State]; r != nil {
-			r.written, r.saved = p.MiB, p.Readings
+			r.written, r.saved, r.seen = p.MiB, p.Readings, p.Last
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/model"
 	"durward.internal/services/platform/vram"
 )
 
@@ -204,7 +205,7 @@ func TestAServiceThatItsManagerStartsAgain(t *testing.T) {
 }
 
 // settling decides between what is known and what was measured, as settle does.
-type settling func(s *catalogue.Service, known Need, peak store.Peak, onRequest bool) Need
+type settling func(s *catalogue.Service, known Need, peak store.Peak, floor bool) Need
 
 // smaller looks for a service that got its own need below what it holds, or below what is declared without having been measured
 // ready often enough: it steers what it holds and how it looks, and nothing else. It returns what it found, "" if nothing.
@@ -354,6 +355,71 @@ func TestLittleIsWritten(t *testing.T) {
 	if len(b.noted()) != n {
 		t.Error("what was written is written again")
 	}
+}
+
+// TestWhatIsSeenEveryDayIsNotTheOldest: nothing of it grows, and when it was seen last is written down all the same.
+func TestWhatIsSeenEveryDayIsNotTheOldest(t *testing.T) {
+	t.Parallel()
+	for hours, want := range map[int]int{1: 0, 25: 1} {
+		b := newBench(t)
+		book := b.book()
+		c := &clock{time.Unix(1000, 0)}
+		m := &sampler{book: book, services: b, host: b, runs: map[string]*run{}, now: func() time.Time { return c.at }}
+		up := func(since int64) {
+			b.is("declared", running, since, 7000)
+			for range 4 {
+				c.at = c.at.Add(apart)
+				m.sample(t.Context())
+			}
+			b.is("declared", stopped, 0)
+			m.sample(t.Context())
+		}
+		up(100)
+		before := len(b.noted())
+		c.at = c.at.Add(time.Duration(hours) * time.Hour)
+		up(200)
+		if n := len(b.noted()) - before; n != want {
+			t.Errorf("%d hours later %d peaks are written down, want %d: %+v", hours, n, want, b.noted())
+		}
+	}
+}
+
+// TestAFileThatHangsKeepsNoEnd: what was measured is written down, and the end waits only a moment for who reads.
+func TestAFileThatHangsKeepsNoEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.edit("/nowhere/model.gguf", t.TempDir())
+		dead := make(chan struct{})
+		book := b.book(func(c *Config) { c.Inspector = deaf(dead) })
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			book.Run(ctx, b, b)
+		}()
+		b.is("declared", running, 100, 7000)
+		time.Sleep(time.Minute)
+		b.is("declared", running, 100, 7005)
+		time.Sleep(slow)
+		began := time.Now()
+		stop()
+		<-done
+		if d := time.Since(began); d != flushPatience {
+			t.Errorf("the end took %s", d)
+		}
+		if noted := b.noted(); len(noted) == 0 || noted[len(noted)-1].MiB[0] != 7005 {
+			t.Errorf("written down: %+v", noted)
+		}
+		close(dead)
+	})
+}
+
+// deaf is an inspector that hears of no end of anybody.
+type deaf chan struct{}
+
+func (d deaf) Card(context.Context, string) (model.Card, error) {
+	<-d
+	return model.Card{}, nil
 }
 
 // TestManyConfigurationsAreForgotten in the process as they are in the store.

@@ -2,7 +2,9 @@
 // measured on this host before, else what a human declared, else what is estimated from the model's card.
 //
 // It trusts the driver's measurement, the catalogue and its own store. A service has no say: what it was seen to hold counts at once
-// where that is more than what was thought, and for less only after several measurements of a service that is ready. A model's file
+// where that is more than what was thought, and for less only after several measurements of a service that is ready, and only where
+// its engine takes all that it will ever take before it is ready. What others hold while nobody asks them for anything says nothing of
+// what they take when somebody does: there what a human declared, or what is estimated, is the least. A model's file
 // is a stranger's word; it is read by another program (package inspect), and what comes of it is only ever an estimate.
 package need
 
@@ -47,6 +49,9 @@ type Need struct {
 	// Context is the context length that it stands for, in tokens, KVTokens how many tokens fit; 0: not known.
 	Context  uint32
 	KVTokens uint64
+	// NoStart: by the estimate the engine would not start as its entry has it, however much is free. It is never said of a service that a
+	// human declared, or that was seen to run like that.
+	NoStart bool
 }
 
 // MiB is on all GPUs together.
@@ -105,10 +110,14 @@ type Book struct {
 	// definitions are by service, files by path.
 	definitions map[string]definition
 	files       map[string]*file
-	// wanted are services to be looked at, looked the one that is now.
+	// wanted are services to be looked at, true for those that somebody waits for; looked is the one that is now.
 	wanted map[string]bool
 	looked string
-	cache  cache
+	// arrived is closed when something was read of a model's file.
+	arrived chan struct{}
+	cache   cache
+	// starts says whether a service is starting now; nil while Run does not run.
+	starts func() bool
 	// changes counts what would make a number of the cache wrong.
 	changes uint64
 }
@@ -124,7 +133,7 @@ type cache struct {
 func New(ctx context.Context, cfg Config) (*Book, error) {
 	b := &Book{
 		cfg: cfg, ask: make(chan struct{}, 1), peaks: map[string]map[configuration]*peaks{}, definitions: map[string]definition{},
-		files: map[string]*file{}, wanted: map[string]bool{},
+		files: map[string]*file{}, wanted: map[string]bool{}, arrived: make(chan struct{}),
 	}
 	if cfg.Memory == nil {
 		return b, nil
@@ -135,7 +144,7 @@ func New(ctx context.Context, cfg Config) (*Book, error) {
 	}
 	for _, p := range kept {
 		one := b.measured(p.Service, configuration{p.Digest, p.GPUs})
-		one.states[p.State] = &reading{Peak: p, written: slices.Clone(p.MiB), saved: p.Readings}
+		one.states[p.State] = &reading{Peak: p, written: slices.Clone(p.MiB), saved: p.Readings, seen: p.Last}
 	}
 	return b, nil
 }
@@ -149,7 +158,8 @@ func (b *Book) Loading(s *catalogue.Service) Need { return b.sizes(s).loading }
 // Asleep is what it keeps in its sleep; nothing where it has no way to sleep.
 func (b *Book) Asleep(s *catalogue.Service) Need { return b.sizes(s).asleep }
 
-// HostAsleep is what of the host's memory it would take in its sleep, in MiB; 0: not known or none.
+// HostAsleep is what of the host's memory it may take in its sleep, in MiB; 0: not known or none. It is the weights by the estimate
+// with room for error, and never more than what the service gives up of its GPUs.
 func (b *Book) HostAsleep(s *catalogue.Service) uint32 { return b.sizes(s).hostAsleep }
 
 // HostLoading is what of the host's memory it would take while it loads, in MiB; 0: not known or none.
@@ -167,7 +177,7 @@ func (b *Book) Card(s *catalogue.Service) (model.Card, bool) {
 var errNoGPU = errors.New("it uses no GPU, so its context length changes no memory of any")
 
 // AwakeAt is what it would take with another context length, in tokens: what is known, and on each GPU what the estimates for the two
-// lengths differ by. vram.ErrNoCard, or one sentence, where nothing can be estimated.
+// lengths differ by (Shift). vram.ErrNoCard, or one sentence, where nothing can be estimated.
 func (b *Book) AwakeAt(s *catalogue.Service, context uint32) (Need, error) {
 	z := b.sizes(s)
 	if z.estimateErr != nil {
@@ -181,10 +191,21 @@ func (b *Book) AwakeAt(s *catalogue.Service, context uint32) (Need, error) {
 	}
 	out := Need{PerGPU: map[uint32]uint32{}, Source: vram.Estimated, Context: cmp.Or(then.Context, context), KVTokens: then.KVTokens}
 	for i, index := range s.GPUs {
-		mib := int64(z.awake.PerGPU[index]) + int64(at(then.PerGPU, i)) - int64(at(z.estimate.PerGPU, i))
-		out.PerGPU[index] = uint32(min(max(mib, 0), mostMiB))
+		out.PerGPU[index] = Shift(z.awake.PerGPU[index], at(z.estimate.PerGPU, i), at(then.PerGPU, i))
 	}
+	out.NoStart = noStart(&then, z.gpus) && !z.refuted
 	return out, nil
+}
+
+// Shift is what a service takes of a GPU, in MiB, when the estimate for it goes from now to then, and known is what it takes now. Where
+// less is estimated and what is known lies below the estimate already, the difference of the two is no measure of what it gives back:
+// the outcome is not below the new estimate, unless what is known is.
+func Shift(known, now, then uint32) uint32 {
+	mib := int64(known) + int64(then) - int64(now)
+	if then < now {
+		mib = max(mib, int64(min(known, then)))
+	}
+	return uint32(min(mib, mostMiB))
 }
 
 // Sizes are the numbers without their sources.
@@ -207,6 +228,8 @@ type sizes struct {
 	// estimate holds only if estimateErr is nil.
 	estimate    vram.Estimate
 	estimateErr error
+	// refuted: by the estimate it does not start, and it was seen to run.
+	refuted bool
 	// grows: there is something to look at again from time to time.
 	grows bool
 }
@@ -221,7 +244,7 @@ func (b *Book) sizes(s *catalogue.Service) *sizes {
 			due := z.grows && b.due(s)
 			b.mu.RUnlock()
 			if due {
-				b.want(s)
+				b.want(s, false)
 			}
 			return z
 		}
@@ -243,7 +266,7 @@ func (b *Book) sizes(s *catalogue.Service) *sizes {
 	due := z.grows && b.due(s)
 	b.mu.Unlock()
 	if due {
-		b.want(s)
+		b.want(s, false)
 	}
 	return z
 }
@@ -280,21 +303,24 @@ func (b *Book) reckon(c *catalogue.Catalogue, models *gpu.Models, s *catalogue.S
 	case z.estimateErr == nil:
 		known = Need{Source: vram.Estimated, PerGPU: byIndex(s, z.estimate.PerGPU)}
 	}
-	z.awake = settle(s, known, seen[store.PeakAwake], loadsOnRequest(s, z.run))
+	first := allocatesFirst(s, z.run)
+	z.awake = settle(s, known, seen[store.PeakAwake], !first)
 	z.awake.Context, z.awake.KVTokens = z.estimate.Context, z.estimate.KVTokens
 	if z.awake.Context == 0 {
 		z.awake.Context = z.run.Context
+	}
+	if z.estimateErr == nil && noStart(&z.estimate, z.gpus) {
+		z.refuted = seen[store.PeakAwake].Readings >= counts
+		z.awake.NoStart = !z.refuted && known.Source == vram.Estimated
 	}
 	z.loading = z.awake
 	if p := seen[store.PeakLoading]; over(s, p.MiB, z.awake.PerGPU) {
 		z.loading.PerGPU, z.loading.Source = larger(z.awake.PerGPU, byIndex(s, p.MiB)), vram.Measured
 	}
-	z.asleep = sleeping(s, z, seen[store.PeakAsleep])
+	z.asleep = sleeping(c, s, z, seen[store.PeakAsleep], first)
 	if s.Sleep == catalogue.SleepVLLM1 {
-		if z.hostAsleep = z.estimate.HostMiB; z.estimateErr != nil || z.hostAsleep == 0 {
-			awake, asleep := z.awake.MiB(), z.asleep.MiB()
-			z.hostAsleep = awake - min(awake, asleep)
-		}
+		awake, asleep := z.awake.MiB(), z.asleep.MiB()
+		z.hostAsleep = inHost(awake-min(awake, asleep), z.estimate.HostMiB)
 	}
 	z.hostLoading = z.estimate.LoadHostMiB
 	return z
@@ -332,7 +358,7 @@ func (z *sizes) whole(exact []uint32) []uint32 {
 }
 
 // sleeping is what the service keeps in its sleep.
-func sleeping(s *catalogue.Service, z *sizes, peak store.Peak) Need {
+func sleeping(c *catalogue.Catalogue, s *catalogue.Service, z *sizes, peak store.Peak, first bool) Need {
 	if s.Sleep == "" || s.Sleep == catalogue.SleepNone {
 		return Need{Source: vram.Declared}
 	}
@@ -342,21 +368,53 @@ func sleeping(s *catalogue.Service, z *sizes, peak store.Peak) Need {
 		known = Need{Source: vram.Declared, PerGPU: even(s.SleepMiB, s.GPUs)}
 	case z.estimateErr == nil:
 		known = Need{Source: vram.Estimated, PerGPU: even(z.estimate.AsleepMiB, s.GPUs)}
+	case !simulated(c, s): // one that is simulated keeps what is declared, and nothing else
+		known = Need{Source: vram.Estimated, PerGPU: map[uint32]uint32{}}
+		for _, index := range s.GPUs {
+			known.PerGPU[index] = vram.Residue(s.Sleep)
+		}
 	}
-	out := settle(s, known, peak, false)
+	out := settle(s, known, peak, s.SleepMiB > 0 && !first)
 	out.Context = z.awake.Context
 	return out
 }
 
-// settle decides between what is known and what was measured, if anything was.
-func settle(s *catalogue.Service, known Need, peak store.Peak, onRequest bool) Need {
+// inHost is how much of the host's memory vLLM's level 1 may take that gives up so many MiB of its GPUs, weights of which are the
+// model's by the estimate, 0 if there is none. What is loaded can be more than what lies in the files (--dtype float32, 8 bits unpacked
+// to 16, adapters, a draft model), and a card can be wrong: a host that runs out of memory ends programs of its own choice. So the
+// weights count twice, and never less than a quarter of all that it gives up.
+func inHost(gives, weights uint32) uint32 {
+	if weights == 0 {
+		return gives
+	}
+	return min(gives, max(2*min(weights, mostMiB), gives/4))
+}
+
+// noStart reports whether an estimate says of GPUs that would be large enough that the engine does not start on them. Where they are
+// too small, what is free says so.
+func noStart(e *vram.Estimate, gpus []vram.GPU) bool {
+	for i, g := range gpus {
+		if g.TotalMiB > 0 && at(e.PerGPU, i) > g.TotalMiB {
+			return false
+		}
+	}
+	return !e.Starts
+}
+
+// simulated reports whether the service is on a simulated GPU, where there is nothing to measure.
+func simulated(c *catalogue.Catalogue, s *catalogue.Service) bool {
+	return slices.ContainsFunc(c.GPUs, func(g catalogue.GPU) bool { return g.Simulated && slices.Contains(s.GPUs, g.Index) })
+}
+
+// settle decides between what is known and what was measured, if anything was. floor: what is known is the least that it needs.
+func settle(s *catalogue.Service, known Need, peak store.Peak, floor bool) Need {
 	if len(peak.MiB) == 0 {
 		return known
 	}
 	measured := Need{Source: vram.Measured, PerGPU: byIndex(s, peak.MiB)}
 	loaded := peak.State != store.PeakAwake || uint64(measured.MiB())*lazy >= uint64(known.MiB())
 	switch {
-	case known.Source == vram.Unknown, peak.Readings >= counts && loaded && !onRequest:
+	case known.Source == vram.Unknown, peak.Readings >= counts && loaded && !floor:
 		return measured
 	case !over(s, peak.MiB, known.PerGPU):
 		return known
@@ -375,9 +433,26 @@ func over(s *catalogue.Service, peak []uint32, sizes map[uint32]uint32) bool {
 	return false
 }
 
-// loadsOnRequest reports whether the service's server is ready without a model: what it holds then says nothing of what it may.
-func loadsOnRequest(s *catalogue.Service, run vram.Run) bool {
-	return s.Sleep == catalogue.SleepLlamaRouter || run.Engine == enginecmd.Ollama
+// allocatesFirst reports whether the service's engine is one that is not ready before it holds all that it will ever hold: what is
+// measured of it then is the truth. A llama-server that fits itself in is none. It took what was free, and elsewhere takes more.
+func allocatesFirst(s *catalogue.Service, run vram.Run) bool {
+	switch run.Engine {
+	case enginecmd.VLLM, enginecmd.SGLang:
+		return true
+	case enginecmd.LlamaCPP:
+		squeezed := run.Fit && (run.Context == 0 || run.GPULayers == nil)
+		return !squeezed && s.Sleep != catalogue.SleepLlamaRouter && !routes(s)
+	}
+	return false
+}
+
+// routes reports whether the service's command line is that of a llama-server that loads models on request.
+func routes(s *catalogue.Service) bool {
+	c, known := enginecmd.Read(s.Argv, s.Environment)
+	if s.Container != nil {
+		c, known = enginecmd.InImage(s.Container.Image, s.Container.Command, s.Environment)
+	}
+	return known && c.Router
 }
 
 // totals are what the service's GPUs have; 0 where that is not known yet.

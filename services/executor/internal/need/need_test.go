@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/model"
@@ -56,6 +58,7 @@ func TestTruthOrder(t *testing.T) {
 	}
 	b := newBench(t)
 	guessed, claims, naps := b.estimate("guessed", nil), b.estimate("claims", nil), b.estimate("naps", nil)
+	fitted := b.estimate("fitted", nil).PerGPU[0]
 	for name, c := range map[string]struct {
 		id                     string
 		peaks                  []store.Peak
@@ -77,6 +80,12 @@ func TestTruthOrder(t *testing.T) {
 		"more on one of them": {"both", []store.Peak{peak("both", store.PeakAwake, 1, 6000, 1000)}, Need{Source: vram.Measured, PerGPU: map[uint32]uint32{1: 6000, 0: 4501}}, Need{Source: vram.Measured, PerGPU: map[uint32]uint32{1: 6000, 0: 4501}}, Need{Source: vram.Declared}},
 		"ready without model": {"declared", []store.Peak{peak("declared", store.PeakAwake, 3, 1999)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared, PerGPU: on(600)}},
 		"loads on request":    {"ollama", []store.Peak{peak("ollama", store.PeakAwake, 3, 7000)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared}},
+		"grows on request":    {"grows", []store.Peak{peak("grows", store.PeakAwake, 3, 2100)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared, PerGPU: on(600)}},
+		"has grown":           {"grows", []store.Peak{peak("grows", store.PeakAwake, 3, 8100)}, Need{Source: vram.Measured, PerGPU: on(8100)}, Need{Source: vram.Measured, PerGPU: on(8100)}, Need{Source: vram.Declared, PerGPU: on(600)}},
+		"asleep, and nobody says what it keeps": {"dozes", nil, Need{Source: vram.Declared, PerGPU: map[uint32]uint32{0: 4000, 1: 4000}}, Need{Source: vram.Declared, PerGPU: map[uint32]uint32{0: 4000, 1: 4000}},
+			Need{Source: vram.Estimated, PerGPU: map[uint32]uint32{0: vram.Residue(catalogue.SleepVLLM2), 1: vram.Residue(catalogue.SleepVLLM2)}}},
+		"asleep, of no engine that is known": {"grows", []store.Peak{peak("grows", store.PeakAsleep, 3, 90)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared, PerGPU: on(600)}},
+		"squeezed in beside others":          {"fitted", []store.Peak{peak("fitted", store.PeakAwake, 3, 9000)}, Need{Source: vram.Estimated, PerGPU: on(fitted)}, Need{Source: vram.Estimated, PerGPU: on(fitted)}, Need{Source: vram.Declared}},
 		"more while it loads": {"declared", []store.Peak{peak("declared", store.PeakAwake, 3, 7000), peak("declared", store.PeakLoading, 1, 9000)},
 			Need{Source: vram.Measured, PerGPU: on(7000)}, Need{Source: vram.Measured, PerGPU: on(9000)}, Need{Source: vram.Declared, PerGPU: on(600)}},
 		"less while it loads": {"declared", []store.Peak{peak("declared", store.PeakLoading, 1, 900)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared, PerGPU: on(600)}},
@@ -291,7 +300,13 @@ func TestAnotherContextLength(t *testing.T) {
 	if got, err = book.AwakeAt(s, 4096); err != nil {
 		t.Fatal(err)
 	}
-	wantNeed(t, "less", got, vram.Estimated, on(4300+less.PerGPU[0]-now.PerGPU[0]))
+	wantNeed(t, "less, of what is below its estimate", got, vram.Estimated, on(4300))
+	b.is("guessed", running, 100, 9000)
+	measure(1)
+	if got, err = book.AwakeAt(s, 4096); err != nil {
+		t.Fatal(err)
+	}
+	wantNeed(t, "less", got, vram.Estimated, on(9000+less.PerGPU[0]-now.PerGPU[0]))
 
 	// A claim of a share of the GPU stays, and holds so many tokens.
 	claim, err := book.AwakeAt(b.entry("claims"), 65536)
@@ -314,6 +329,224 @@ func TestAnotherContextLength(t *testing.T) {
 	}
 }
 
+// TestWhatIsTakenBeforeAServiceIsReady: only there a measurement says that less is needed than is declared.
+func TestWhatIsTakenBeforeAServiceIsReady(t *testing.T) {
+	t.Parallel()
+	const extra = ", extra_config: {engine: llama.cpp%s}}"
+	for name, c := range map[string]struct {
+		entry string
+		want  bool
+	}{
+		"vLLM":                          {", extra_config: {engine: vllm}}", true},
+		"SGLang":                        {", extra_config: {engine: sglang}}", true},
+		"SGLang, by its command":        {"ARGV python3, -m, sglang.launch_server, --model-path, /m]}", true},
+		"llama.cpp that fits itself in": {fmt.Sprintf(extra, ""), false},
+		"by its layers alone":           {fmt.Sprintf(extra, `, context_size: "8192"`), false},
+		"by its context alone":          {fmt.Sprintf(extra, `, gpu_layers: "99"`), false},
+		"with nothing left to fit":      {fmt.Sprintf(extra, `, context_size: "8192", gpu_layers: "99"`), true},
+		"llama.cpp that does not":       {fmt.Sprintf(extra, `, fit: "off"`), true},
+		"by its command":                {"ARGV /usr/bin/llama-server, -m, /m.gguf, --fit, \"off\"]}", true},
+		"a router":                      {"ARGV /usr/bin/llama-server, --models-dir, /m, --fit, \"off\"]}", false},
+		"a router that sleeps":          {", sleep: llama-router, port: 9009" + fmt.Sprintf(extra, `, fit: "off"`), false},
+		"Ollama":                        {", extra_config: {engine: ollama}}", false},
+		"an engine that nobody says":    {"}", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			head := "- {id: one, driver: systemd, unit: one.service, gpus: [0], vram_mib: 8000"
+			if argv, is := strings.CutPrefix(c.entry, "ARGV "); is {
+				head, c.entry = "- {id: one, driver: process, argv: [", argv[:len(argv)-1]+", port: 9009, gpus: [0], vram_mib: 8000}"
+			}
+			b := newBench(t)
+			b.edit("- {id: both,", head+c.entry+"\n  - {id: both,")
+			book := b.book()
+			measure, _ := b.sampling(book)
+			s := b.entry("one")
+			b.is("one", running, 100, 2100)
+			measure(1 + counts + int(s.StartTimeout()/apart))
+			want, source := uint32(8000), vram.Declared
+			if c.want {
+				want, source = 2100, vram.Measured
+			}
+			wantNeed(t, "idle", book.Awake(s), source, on(want))
+			b.is("one", running, 100, 8500)
+			measure(1)
+			wantNeed(t, "at work", book.Awake(s), vram.Measured, on(8500))
+		})
+	}
+}
+
+func TestShift(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ known, now, then, want uint32 }{
+		"nothing changes":                {9000, 20000, 20000, 9000},
+		"more":                           {9000, 20000, 21000, 10000},
+		"more of nothing":                {0, 0, 500, 500},
+		"less":                           {20000, 20000, 15000, 15000},
+		"less, known above the estimate": {22000, 20000, 15000, 17000},
+		"less, known below the estimate": {18000, 20000, 15000, 15000},
+		"less, known far below":          {9000, 21000, 12500, 9000},
+		"less, known below what is estimated then": {9000, 21000, 11000, 9000},
+		"less than what is known":                  {9000, 21000, 5000, 5000},
+		"more than any GPU has":                    {mostMiB, 0, 1<<32 - 1, mostMiB},
+	} {
+		if got := Shift(c.known, c.now, c.then); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+	// Whatever is known and estimated, less never comes to less than both what is known and what is estimated then.
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 100_000 {
+		known, now, then := random.Uint32N(50_000), random.Uint32N(50_000), random.Uint32N(50_000)
+		got := Shift(known, now, then)
+		if got < min(known, then) || then <= now && got > known || then >= now && got != known+then-now {
+			t.Fatalf("Shift(%d, %d, %d) = %d", known, now, then, got)
+		}
+	}
+}
+
+// TestAShorterContextIsNotForNothing: of one that was measured far below its estimate.
+func TestAShorterContextIsNotForNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.edit(`model: tiny, extra_config: {engine: llama.cpp, context_size: "8192", fit: "off"}`,
+		`model: tiny, vram_mib: 6000, extra_config: {engine: llama.cpp, context_size: "131072", gpu_layers: "99"}`)
+	book := b.book()
+	s := b.entry("guessed")
+	now := b.estimate("guessed", nil)
+	if now.PerGPU[0] < 20000 {
+		t.Fatalf("the estimate is %v", now.PerGPU)
+	}
+	measure, _ := b.sampling(book)
+	check := func(base uint32) {
+		t.Helper()
+		for tokens := uint32(65536); tokens >= 4096; tokens /= 2 {
+			then := b.estimate("guessed", func(r *vram.Run) { r.Context = tokens })
+			got, err := book.AwakeAt(s, tokens)
+			if err != nil || got.MiB() < min(base, then.PerGPU[0]) || got.MiB() > base {
+				t.Errorf("%d tokens: %+v, %v; %d now, and estimated %v then", tokens, got, err, base, then.PerGPU)
+			}
+		}
+	}
+	check(6000)
+	b.is("guessed", running, 100, 9000)
+	measure(3)
+	check(9000)
+}
+
+// TestWhatDoesNotStart by the estimate, unless a human declares what it needs or it was seen to run.
+func TestWhatDoesNotStart(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	book := b.book()
+	at := func(id string) Need {
+		t.Helper()
+		n, err := book.AwakeAt(b.entry(id), 4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for id, want := range map[string]bool{"narrow": true, "claims": false, "naps": false, "guessed": false, "fitted": false, "declared": false} {
+		if got := book.Awake(b.entry(id)); got.NoStart != want {
+			t.Errorf("%s: %+v", id, got)
+		}
+	}
+	if !at("narrow").NoStart || at("claims").NoStart {
+		t.Errorf("with another context: %+v, %+v", at("narrow"), at("claims"))
+	}
+	measure, _ := b.sampling(book)
+	b.is("narrow", running, 100, 3500)
+	measure(int(b.entry("narrow").StartTimeout()/apart) + counts)
+	if book.Awake(b.entry("narrow")).NoStart || at("narrow").NoStart {
+		t.Errorf("it was seen to run: %+v, %+v", book.Awake(b.entry("narrow")), at("narrow"))
+	}
+
+	declared := newBench(t)
+	declared.edit("unit: narrow.service, gpus: [0]", "unit: narrow.service, gpus: [0], vram_mib: 4000")
+	if got := declared.book().Awake(declared.entry("narrow")); got.NoStart {
+		t.Errorf("declared: %+v", got)
+	}
+	// One that is larger than the GPU is short of memory, and that is what is said.
+	large := newBench(t)
+	large.hardware("NVIDIA Small", 3000)
+	if got := large.book().Awake(large.entry("guessed")); got.NoStart || got.MiB() < 3000 {
+		t.Errorf("larger than the GPU: %+v", got)
+	}
+}
+
+// TestTheFirstStartWaitsForTheModelsFile, for one that takes too long only a while, and not for what was read before.
+func TestTheFirstStartWaitsForTheModelsFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		file := filepath.Join(t.TempDir(), "model.gguf")
+		if err := os.WriteFile(file, []byte("made up"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b.edit("/nowhere/model.gguf", file)
+		card := *b.entry("guessed").Model.Card
+		card.WeightsMiB = 40000
+		reader := &leisurely{inspector: inspector{hang: make(chan struct{}), card: card}, takes: 3 * time.Second}
+		close(reader.hang)
+		book := b.book(func(c *Config) { c.Inspector = reader })
+		s := b.entry("filed")
+		took := func(look func()) time.Duration {
+			began := time.Now()
+			look()
+			return time.Since(began)
+		}
+		look := func() { book.Look(t.Context(), s) }
+		// Nobody reads yet. Settling waits for no file: whoever reads it begins later.
+		if d := took(look); d != lookPatience {
+			t.Errorf("without a reader it waited %s", d)
+		}
+		if d := took(func() { book.Settle(t.Context(), b, b) }); d != 0 {
+			t.Errorf("settling took %s", d)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			book.Run(ctx, b, b)
+		}()
+		if d := took(look); d != 3*time.Second {
+			t.Errorf("it waited %s", d)
+		}
+		if err := room.Admit(book.Sizes(), b.Read(ctx), s, 512); err == nil {
+			t.Errorf("it is admitted: %+v", book.Awake(s))
+		}
+		if d := took(look); d != 0 || reader.asked.Load() != 1 {
+			t.Errorf("again it waited %s, and the file was read %d times", d, reader.asked.Load())
+		}
+		stop()
+		<-done
+
+		// One that nobody asked for is read as well, when Run begins.
+		again := b.book(func(c *Config) { c.Inspector = reader })
+		ctx, stop = context.WithCancel(t.Context())
+		done = make(chan struct{})
+		go func() {
+			defer close(done)
+			again.Run(ctx, b, b)
+		}()
+		time.Sleep(4 * time.Second)
+		wantNeed(t, "unasked", again.Awake(s), vram.Estimated, book.Awake(s).PerGPU)
+		stop()
+		<-done
+	})
+}
+
+// leisurely is an inspector that takes its time.
+type leisurely struct {
+	inspector
+	takes time.Duration
+}
+
+func (i *leisurely) Card(ctx context.Context, path string) (model.Card, error) {
+	time.Sleep(i.takes)
+	return i.inspector.Card(ctx, path)
+}
+
 func TestTheHostsMemory(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -322,8 +555,20 @@ func TestTheHostsMemory(t *testing.T) {
 	if got := book.HostAsleep(b.entry("declared")); got != 7400 {
 		t.Errorf("declared: %d", got)
 	}
-	if got, want := book.HostAsleep(b.entry("naps")), b.estimate("naps", nil).HostMiB; got != want || want == 0 {
+	if got, want := book.HostAsleep(b.entry("naps")), 2*b.estimate("naps", nil).HostMiB; got != want || want == 0 {
 		t.Errorf("estimated: %d, want %d", got, want)
+	}
+	for name, c := range map[string]struct{ gives, weights, want uint32 }{
+		"nobody knows":                {20000, 0, 20000},
+		"twice the weights":           {20000, 6000, 12000},
+		"never more than it gives up": {20000, 16000, 20000},
+		"a slip in a card":            {20000, 6, 5000},
+		"an absurd card":              {20000, 1<<32 - 1, 20000},
+		"it gives up nothing":         {0, 6000, 0},
+	} {
+		if got := inHost(c.gives, c.weights); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
 	}
 	if got := book.HostAsleep(b.entry("guessed")); got != 0 {
 		t.Errorf("one that does not sleep: %d", got)
@@ -404,6 +649,50 @@ func TestWhatLlamaCPPSaysItself(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLlamaCPPIsNotAskedWhileAServiceStarts: it opens every GPU.
+func TestLlamaCPPIsNotAskedWhileAServiceStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		file := filepath.Join(t.TempDir(), "model.gguf")
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b.edit("/nowhere/model.gguf", file)
+		b.is("declared", starting, 0, 100)
+		var asked atomic.Int32
+		reader := &inspector{hang: make(chan struct{}), card: *b.entry("guessed").Model.Card}
+		close(reader.hang)
+		book := b.book(func(c *Config) {
+			c.Inspector = reader
+			c.Exact = func(context.Context, string, vram.Run) ([]uint32, error) {
+				asked.Add(1)
+				return []uint32{5000}, nil
+			}
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			book.Run(ctx, b, b)
+		}()
+		look := func() Need {
+			time.Sleep(2 * stale)
+			book.Awake(b.entry("filed"))
+			synctest.Wait()
+			return book.Awake(b.entry("filed"))
+		}
+		if got := look(); asked.Load() != 0 || got.MiB() != b.estimate("guessed", nil).PerGPU[0] {
+			t.Errorf("while one starts it was asked %d times: %+v", asked.Load(), got)
+		}
+		b.is("declared", running, 100, 7000)
+		if got := look(); asked.Load() != 1 || got.MiB() != 5000+b.estimate("guessed", nil).OverheadMiB {
+			t.Errorf("then it was asked %d times: %+v", asked.Load(), got)
+		}
+		stop()
+		<-done
+	})
 }
 
 // TestManyAskWhileItIsMeasured is for the race detector.

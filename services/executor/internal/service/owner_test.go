@@ -127,6 +127,9 @@ func TestLevelOneNeedsRoom(t *testing.T) {
 		"MemTotal: 7 kB\nMemAvailable: 900000 kB\n": {880, driver.CauseHostMemory},
 		"MemTotal: 6 kB\nMemAvailable: 921600 kB\n": {9000, ""}, // never more than it gives up
 		"MemTotal: 9 kB\nMemAvailable: 921600 kB\n": {0, ""},
+		// A slip in a card does not make 900 MiB ten: a quarter of them is 225.
+		"MemTotal: 5 kB\nMemAvailable: 229376 kB\n": {10, driver.CauseHostMemory},
+		"MemTotal: 5 kB\nMemAvailable: 230400 kB\n": {10, ""},
 		"MemTotal: 9 kB\n":                          {0, driver.CauseHostMemory},
 	} {
 		want := c.want

@@ -110,10 +110,10 @@ type Config struct {
 	Engine Engine
 	// GPUs measures what sleeping services keep. nil: nothing is measured, and nothing can be put to sleep.
 	GPUs GPUs
-	// Sizes are what services claim. nil: what they declare.
+	// Sizes are what services claim, and what a sleeping one may keep. nil: what they declare.
 	Sizes Sizes
-	// HostAsleep is what of the host's memory a service takes in its sleep, in MiB; 0 for one where that is not known. nil, or 0: all
-	// that it gives up of its GPUs.
+	// HostAsleep is the most of the host's memory that a service may take in its sleep, in MiB; 0 for one where that is not known. nil,
+	// or 0: all that it gives up of its GPUs.
 	HostAsleep func(s *catalogue.Service) uint32
 	// MarginMiB is how much more than it declares a sleeping service may keep on each of its GPUs.
 	MarginMiB uint32

@@ -67,7 +67,7 @@ func (m *Manager) ask(ctx context.Context, s *catalogue.Service, u *unit) (aslee
 }
 
 // Sleep puts a running service to sleep, by the way that its entry says, and returns when its memory was seen to be free on
-// every one of its GPUs: what it keeps there is at most what it declares for its sleep and the margin. It reports whether that
+// every one of its GPUs: what it keeps there is at most what its sleep is counted for, or declared, and the margin. It reports whether that
 // changed anything. Errors are faults; one with the cause CauseStillHeld means that the engine says that it sleeps and keeps
 // its memory, and whoever needs that memory has to stop the service. What is not confirmed is not begun.
 func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (changed bool, err error) {
@@ -167,14 +167,14 @@ func (m *Manager) measure(ctx context.Context) gpu.Host {
 	return m.cfg.GPUs.Read(ctx)
 }
 
-// released reports whether the service is seen to hold no more, on any of its GPUs, than a sleeping one may. Where the GPU
+// released reports whether the service is seen to hold no more, on any of its GPUs, than a sleeping one may (keeps). Where the GPU
 // driver does not tell which program holds what, the GPU as a whole must have become freer than before by what the service gave
-// up; without a measurement from before nothing is seen, and free is true. A simulated GPU holds what is declared, so there is
+// up (awake less keeps); without a measurement from before nothing is seen, and free is true. A simulated GPU holds what is declared, so there is
 // nothing to see.
 func (m *Manager) released(s *catalogue.Service, now gpu.Host, before *gpu.Host) (free, seen bool) {
-	awake, asleep := catalogue.Share(s.VRAMMiB, len(s.GPUs)), catalogue.Share(s.SleepMiB, len(s.GPUs))
 	seen = true
 	for _, index := range s.GPUs {
+		awake, asleep := m.awake(s, index), m.keeps(s, index)
 		g, ok := now.Find(index)
 		switch {
 		case !ok || g.Problem != "":
@@ -197,11 +197,30 @@ func (m *Manager) released(s *catalogue.Service, now gpu.Host, before *gpu.Host)
 			return false, true
 		case was.ServiceMiB(s.ID) > 0:
 			continue // it is attributed, and is seen to hold little now
+		case awake == 0 && g.Used+m.cfg.MarginMiB >= was.Used:
+			return false, true // nobody knows how much there is to see, and there is nothing
 		case g.Used+awake > was.Used+asleep+m.cfg.MarginMiB:
 			return false, true
 		}
 	}
 	return true, seen
+}
+
+// awake is what the service takes of a GPU while it runs, in MiB, as everybody counts it; 0: nobody knows.
+func (m *Manager) awake(s *catalogue.Service, index uint32) uint32 {
+	if m.cfg.Sizes == nil {
+		return catalogue.Share(s.VRAMMiB, len(s.GPUs))
+	}
+	return m.cfg.Sizes.Awake(s)[index]
+}
+
+// keeps is the most that it may keep of a GPU in its sleep, in MiB: what is declared, or what everybody counts it for, if that is more.
+func (m *Manager) keeps(s *catalogue.Service, index uint32) uint32 {
+	declared := catalogue.Share(s.SleepMiB, len(s.GPUs))
+	if m.cfg.Sizes == nil {
+		return declared
+	}
+	return max(declared, m.cfg.Sizes.Asleep(s)[index])
 }
 
 // unclaimed is what is used on the GPU beyond what other services' programs are measured to use.
@@ -217,10 +236,9 @@ func unclaimed(g gpu.Device, id string) uint32 {
 
 // mayHold reports whether a service that was found asleep may hold all that it holds awake, by what nobody else is known to.
 func (m *Manager) mayHold(s *catalogue.Service, now gpu.Host) bool {
-	awake := catalogue.Share(s.VRAMMiB, len(s.GPUs))
 	return slices.ContainsFunc(s.GPUs, func(index uint32) bool {
 		g, ok := now.Find(index)
-		return !ok || !g.Simulated && g.ServiceMiB(s.ID) == 0 && unclaimed(g, s.ID) >= awake
+		return !ok || !g.Simulated && g.ServiceMiB(s.ID) == 0 && unclaimed(g, s.ID) >= m.awake(s, index)
 	})
 }
 
@@ -237,7 +255,8 @@ func (m *Manager) grown(s *catalogue.Service, was, now gpu.Host) bool {
 }
 
 // roomInHost reports as an error that the host's memory does not hold what vLLM's level 1 copies there, its weights, which may be less
-// than what it gives up: a host without memory ends programs of its own choice. Level 2 and a llama-server forget instead.
+// than what it gives up: a host without memory ends programs of its own choice. Weights that are only estimated are taken for a
+// quarter of that at least. Level 2 and a llama-server forget instead.
 func (m *Manager) roomInHost(s *catalogue.Service, now gpu.Host) error {
 	if s.Sleep != catalogue.SleepVLLM1 {
 		return nil
@@ -248,15 +267,15 @@ func (m *Manager) roomInHost(s *catalogue.Service, now gpu.Host) error {
 		if !ok || g.Simulated {
 			continue
 		}
-		holds := cmp.Or(g.ServiceMiB(s.ID), catalogue.Share(s.VRAMMiB, len(s.GPUs)))
-		moves += uint64(holds - min(holds, catalogue.Share(s.SleepMiB, len(s.GPUs))))
+		holds := cmp.Or(g.ServiceMiB(s.ID), m.awake(s, index))
+		moves += uint64(holds - min(holds, m.keeps(s, index)))
 	}
 	if moves == 0 {
 		return nil
 	}
 	if m.cfg.HostAsleep != nil {
 		if known := uint64(m.cfg.HostAsleep(s)); known > 0 {
-			moves = min(moves, known)
+			moves = min(moves, max(known, moves/4))
 		}
 	}
 	available, err := m.host.available()

@@ -65,6 +65,49 @@ func TestASleepIsSeenByItsMemory(t *testing.T) {
 	}
 }
 
+// counted are what a service is counted for on GPU 0, whatever it declares.
+type counted struct{ awake, asleep uint32 }
+
+func (c counted) Awake(*catalogue.Service) map[uint32]uint32   { return map[uint32]uint32{0: c.awake} }
+func (c counted) Loading(*catalogue.Service) map[uint32]uint32 { return c.Awake(nil) }
+func (c counted) Asleep(*catalogue.Service) map[uint32]uint32  { return map[uint32]uint32{0: c.asleep} }
+
+// TestASleepIsJudgedByWhatItIsCountedFor: plans go by numbers that are measured or estimated, and so does what is seen of a sleep.
+func TestASleepIsJudgedByWhatItIsCountedFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		sizes            Sizes
+		declared, keeps  uint32
+		nobody, lies, ok bool
+	}{
+		"it keeps what is estimated":         {counted{20000, 1168}, 0, 1168, false, false, true},
+		"it keeps a margin more":             {counted{20000, 1168}, 0, 1680, false, false, true},
+		"it keeps more":                      {counted{20000, 1168}, 0, 1681, false, false, false},
+		"it keeps more than is declared":     {counted{20000, 1168}, 600, 1168, false, false, true},
+		"it keeps what is declared":          {counted{20000, 90}, 1200, 1700, false, false, true},
+		"nobody counts":                      {nil, 0, 1168, false, false, false},
+		"seen on the whole":                  {counted{20000, 1168}, 0, 1168, true, false, true},
+		"it lies":                            {counted{20000, 1168}, 0, 0, false, true, false},
+		"it lies, seen on the whole":         {counted{20000, 1168}, 0, 0, true, true, false},
+		"it lies, and nobody knows its size": {counted{}, 0, 0, true, true, false},
+		"unknown, and seen to give back":     {counted{}, 0, 600, true, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newSleeper(t)
+				w.bench.device.Total = 24564
+				w.bench.hold(20000)
+				w.bench.nobody, w.model.lies, w.model.keeps = c.nobody, c.lies, c.keeps
+				w.cfg.MarginMiB, w.cfg.Sizes, w.s.VRAMMiB, w.s.SleepMiB = 512, c.sizes, 0, c.declared
+				w.up()
+				changed, err := w.SleepService(t.Context(), w.s)
+				if changed != c.ok || (err == nil) != c.ok || w.Look(w.s).Asleep() != c.ok {
+					t.Errorf("%v, %v: %+v", changed, err, w.Look(w.s))
+				}
+			})
+		})
+	}
+}
+
 // TestMemoryComesBackLate: a driver gives it back a moment after the engine has answered.
 func TestMemoryComesBackLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -472,6 +472,8 @@ func TestMountSources(t *testing.T) {
 		"with a colon":              allowed + "/a:b",
 		"what is ours":              refusedHere,
 		"what holds ours":           allowed,
+		"a hidden folder":           folder(t, allowed, ".ssh"),
+		"below a hidden folder":     folder(t, allowed, ".config", "llama"),
 		"a socket in it":            filepath.Dir(withSocket),
 		"a socket itself":           alone,
 		"where others may write":    below,

@@ -13,13 +13,9 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-)
 
-// refused are folders of the host that no container sees a part of, nor a folder that holds one of them.
-var refused = []string{
-	"/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/run", "/var/spool/cron",
-	"/var/lib/docker", "/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/lib/systemd",
-}
+	"durward.internal/services/platform/catalogue"
+)
 
 const (
 	mountTable  = "/proc/self/mountinfo"
@@ -53,11 +49,15 @@ func (k *check) source(path string, recursive bool) string {
 	}):
 		return safe(path) + " lies in no folder that a human allows"
 	}
+	// By its name, and below by where it really is.
+	if why := catalogue.Unmountable(path); why != "" {
+		return safe(path) + " " + why
+	}
 	table, err := readMounts()
 	if err != nil {
 		return "the host's mounts cannot be read"
 	}
-	for _, no := range append(slices.Clone(refused), k.Refused...) {
+	for _, no := range append(catalogue.HostFolders(), k.Refused...) {
 		real, err := filepath.EvalSymlinks(no)
 		if err != nil {
 			real = filepath.Clean(no)
