@@ -1,6 +1,7 @@
 package bring
 
 import (
+	"context"
 	"flag"
 	"os"
 	"os/user"
@@ -72,29 +73,35 @@ var imports = []struct {
 	name, kind string
 	read       func(*Proposal) error
 }{
-	{"llama-swap", "llama-swap", func(p *Proposal) error { return LlamaSwap(p, "testdata/llama-swap/full.yaml", Given{}) }},
-	{"llama-swap-set", "llama-swap", func(p *Proposal) error {
-		return LlamaSwap(p, "testdata/llama-swap/full.yaml", Given{RunAs: "ai", Variables: map[string]string{"MODELS": "/srv/models"}})
+	{"llama-swap", "llama-swap", func(p *Proposal) error {
+		return LlamaSwap(context.Background(), p, "testdata/llama-swap/full.yaml", Given{})
 	}},
-	{"llama-swap-matrix", "llama-swap", func(p *Proposal) error { return LlamaSwap(p, "testdata/llama-swap/matrix.yaml", Given{}) }},
+	{"llama-swap-set", "llama-swap", func(p *Proposal) error {
+		return LlamaSwap(context.Background(), p, "testdata/llama-swap/full.yaml", Given{RunAs: "ai", Variables: map[string]string{"MODELS": "/srv/models"}})
+	}},
+	{"llama-swap-matrix", "llama-swap", func(p *Proposal) error {
+		return LlamaSwap(context.Background(), p, "testdata/llama-swap/matrix.yaml", Given{})
+	}},
 	{"compose", "compose", func(p *Proposal) error {
 		data, err := readFile("testdata/compose/gpu.yaml")
 		if err != nil {
 			return err
 		}
-		return composeFile(newBuilder(p, Given{}), map[string]bool{}, "gpu.yaml", "/home/ai/box", data)
+		return composeFile(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "gpu.yaml", "/home/ai/box", data)
 	}},
-	{"llama-swap-containers", "llama-swap", func(p *Proposal) error { return LlamaSwap(p, "testdata/llama-swap/containers.yaml", Given{}) }},
+	{"llama-swap-containers", "llama-swap", func(p *Proposal) error {
+		return LlamaSwap(context.Background(), p, "testdata/llama-swap/containers.yaml", Given{})
+	}},
 	{"compose-more", "compose", func(p *Proposal) error {
 		data, err := readFile("testdata/compose/more.yaml")
 		if err != nil {
 			return err
 		}
-		return composeFile(newBuilder(p, Given{ContainerUser: "2000:2000"}), map[string]bool{}, "more.yaml", "/home/ai/more", data)
+		return composeFile(context.Background(), newBuilder(p, Given{ContainerUser: "2000:2000"}), map[string]bool{}, "more.yaml", "/home/ai/more", data)
 	}},
-	{"gpumod", "gpumod", func(p *Proposal) error { return Gpumod(p, "testdata/gpumod", Given{}) }},
+	{"gpumod", "gpumod", func(p *Proposal) error { return Gpumod(context.Background(), p, "testdata/gpumod", Given{}) }},
 	{"gpumod-set", "gpumod", func(p *Proposal) error {
-		return Gpumod(p, "testdata/gpumod", Given{Variables: map[string]string{"HOME": "/home/ai"}})
+		return Gpumod(context.Background(), p, "testdata/gpumod", Given{Variables: map[string]string{"HOME": "/home/ai"}})
 	}},
 }
 
@@ -118,7 +125,7 @@ func TestGolden(t *testing.T) {
 				if err := c.read(p); err != nil {
 					t.Fatal(err)
 				}
-				text, err := p.Settle(files, host())
+				text, err := p.Settle(context.Background(), files, host())
 				if err != nil {
 					t.Fatal(err)
 				}

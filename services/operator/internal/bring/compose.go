@@ -1,6 +1,8 @@
 package bring
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -19,7 +21,7 @@ const maxComposeFiles = 32
 
 // Compose reads Compose files, each by itself, and takes the services that ask for GPUs. What single services get wrong is left
 // out by name; an error is for a file as a whole. Source: the Compose Specification (compose-spec/compose-spec).
-func Compose(p *Proposal, files []string, given Given) error {
+func Compose(ctx context.Context, p *Proposal, files []string, given Given) error {
 	if len(files) > maxComposeFiles {
 		return fmt.Errorf("more than %d files", maxComposeFiles)
 	}
@@ -34,7 +36,7 @@ func Compose(p *Proposal, files []string, given Given) error {
 		if err != nil {
 			return fmt.Errorf("the folder of %s cannot be told", clean.Visible(file))
 		}
-		if err := composeFile(b, modes, filepath.Base(file), base, data); err != nil {
+		if err := composeFile(ctx, b, modes, filepath.Base(file), base, data); err != nil {
 			return err
 		}
 	}
@@ -42,13 +44,13 @@ func Compose(p *Proposal, files []string, given Given) error {
 }
 
 // composeFile reads one file, whose relative folders are below base.
-func composeFile(b *builder, modes map[string]bool, file, base string, data []byte) error {
+func composeFile(ctx context.Context, b *builder, modes map[string]bool, file, base string, data []byte) error {
 	root, err := decode(file, data)
 	if err != nil {
 		return err
 	}
 	c := &compose{builder: b, base: base, file: clean.Line(clean.Visible(file), 100), root: root, modeIDs: modes}
-	return c.read()
+	return c.services(ctx)
 }
 
 type compose struct {
@@ -60,12 +62,18 @@ type compose struct {
 	profiles map[string][]string
 	order    []string
 	always   []string
+	// here are the ids of the file's services by name, wanted those that ask for GPUs.
+	here   map[string]string
+	wanted map[string]bool
 }
 
-func (c *compose) read() error {
+func (c *compose) services(ctx context.Context) error {
 	services := c.root.get("services")
 	if services.kind != mapping {
 		return fmt.Errorf("%s has no services: it is no Compose file", clean.Visible(c.file))
+	}
+	if len(services.keys) > maxEntries {
+		return fmt.Errorf("%s has more than %d services", clean.Visible(c.file), maxEntries)
 	}
 	for _, key := range c.root.keys {
 		switch {
@@ -78,14 +86,19 @@ func (c *compose) read() error {
 		}
 	}
 	c.profiles = map[string][]string{}
-	here := map[string]string{}
+	c.here, c.wanted = map[string]string{}, map[string]bool{}
 	for _, name := range services.keys {
 		if id := freeIDOf(name, c.ids); id != "" {
-			here[name] = id
+			c.here[name] = id
 		}
+		v := services.get(name)
+		c.wanted[name] = v.over(composeBounds) == "" && wants(v)
 	}
 	for _, name := range services.keys {
-		c.service(name, services.get(name), here)
+		c.service(name, services.get(name))
+		if err := cmp.Or(ctx.Err(), c.spent()); err != nil {
+			return err
+		}
 	}
 	c.modes()
 	return nil
@@ -102,12 +115,12 @@ func freeIDOf(name string, taken map[string]bool) string {
 }
 
 // text is a value with its variables put in.
-func (c *compose) text(v *value) string { return expand(v.str(), c.given.Variables) }
+func (c *compose) text(v *value) string { return c.put(v.str()) }
 
 func (c *compose) texts(v *value) []string {
 	var out []string
 	for _, one := range v.strings() {
-		out = append(out, expand(one, c.given.Variables))
+		out = append(out, c.put(one))
 	}
 	return out
 }
@@ -117,10 +130,8 @@ func wants(v *value) bool {
 	if v.get("gpus").isSet() || v.get("runtime").str() == "nvidia" {
 		return true
 	}
-	for _, d := range v.at("deploy", "resources", "reservations", "devices").list {
-		if isGPU(d) {
-			return true
-		}
+	if slices.ContainsFunc(v.at("deploy", "resources", "reservations", "devices").list, isGPU) {
+		return true
 	}
 	return slices.ContainsFunc(devices(v), func(d string) bool {
 		return strings.HasPrefix(d, "nvidia.com/gpu") || strings.HasPrefix(d, "/dev/nvidia")
@@ -128,6 +139,9 @@ func wants(v *value) bool {
 }
 
 func isGPU(d *value) bool {
+	if d.over([]bound{{[]string{"device_ids"}, maxList}, {[]string{"capabilities"}, maxList}}) != "" {
+		return false
+	}
 	if driver := d.get("driver").str(); driver != "" && driver != "nvidia" && driver != "cdi" {
 		return false
 	}
@@ -153,13 +167,24 @@ var composeQuiet = strings.Fields("image command environment ports volumes deplo
 	"mem_limit cpus pids_limit tmpfs container_name hostname labels logging networks stop_grace_period stop_signal ulimits init tty stdin_open read_only cap_drop " +
 	"annotations platform pull_policy expose ipc pid uts userns_mode network_mode privileged cap_add security_opt attach")
 
-func (c *compose) service(name string, v *value, here map[string]string) {
+// composeBounds are how long a service's lists may be.
+var composeBounds = []bound{
+	{[]string{"command"}, maxArguments}, {[]string{"environment"}, maxVariables}, {[]string{"volumes"}, maxMounts}, {[]string{"tmpfs"}, maxTmpfs},
+	{[]string{"ports"}, maxList}, {[]string{"depends_on"}, maxList}, {[]string{"devices"}, maxList}, {[]string{"gpus"}, maxList},
+	{[]string{"deploy", "resources", "reservations", "devices"}, maxList}, {[]string{"profiles"}, maxList}, {[]string{"security_opt"}, maxList},
+	{[]string{"env_file"}, maxList},
+}
+
+func (c *compose) service(name string, v *value) {
 	shown := clean.Line(clean.Visible(name), 64)
 	s := &program{what: "service " + shown, from: "From the service " + shown + " of " + c.file + "."}
-	id := here[name]
+	id, long := c.here[name], v.over(composeBounds)
 	switch {
 	case v.kind != mapping:
 		c.LeaveOut(s.what, "it is no mapping")
+		return
+	case long != "":
+		c.LeaveOut(s.what, "%s", long)
 		return
 	case id == "":
 		c.LeaveOut(s.what, "no id can be made of its name")
@@ -167,8 +192,11 @@ func (c *compose) service(name string, v *value, here map[string]string) {
 	case v.get("extends").isSet():
 		c.LeaveOut(s.what, "it extends another service, which is not followed")
 		return
-	case !wants(v):
+	case !c.wanted[name]:
 		c.LeaveOut(s.what, "it asks for no GPU")
+		return
+	case !c.more():
+		c.LeaveOut(s.what, "more than %d services", maxServices)
 		return
 	}
 	if why := c.refused(v); why != "" {
@@ -191,7 +219,7 @@ func (c *compose) service(name string, v *value, here map[string]string) {
 	}
 	for _, p := range v.get("environment").pairs() {
 		if !SecretKey(p.key) {
-			p.value = expand(p.value, c.given.Variables)
+			p.value = c.put(p.value)
 		}
 		s.environment = append(s.environment, p)
 	}
@@ -207,7 +235,7 @@ func (c *compose) service(name string, v *value, here map[string]string) {
 	c.gpus(s, &k, v)
 	c.ports(s, &k, v)
 	c.volumes(&k, v)
-	c.needs(s, &k, v, here)
+	c.needs(s, &k, v)
 	c.rest(s, v)
 	if c.container(id, s, k) {
 		c.sort(id, v)
@@ -243,7 +271,7 @@ func (c *compose) refused(v *value) string {
 		}
 	}
 	for _, d := range devices(v) {
-		if d = expand(d, c.given.Variables); !cdiName.MatchString(d) {
+		if d = c.put(d); !cdiName.MatchString(d) {
 			return widens("device", d)
 		}
 	}
@@ -273,6 +301,9 @@ func (c *compose) tmpfs(v *value) []string {
 // gpus reads the ways in which a service asks for GPUs.
 func (c *compose) gpus(s *program, k *container, v *value) {
 	request := func(d *value) {
+		if d.size() > maxList || d.get("device_ids").size() > maxList {
+			return
+		}
 		ids := c.texts(d.get("device_ids"))
 		count := c.text(d.get("count"))
 		switch {
@@ -308,7 +339,7 @@ func (c *compose) gpus(s *program, k *container, v *value) {
 		request(&value{kind: mapping, fields: map[string]*value{"count": g}})
 	}
 	for _, d := range devices(v) {
-		if d = expand(d, c.given.Variables); cdiName.MatchString(d) {
+		if d = c.put(d); cdiName.MatchString(d) {
 			k.cdi = true
 			k.gpus = append(k.gpus, c.cdi(s, d)...)
 		}
@@ -324,7 +355,7 @@ func (c *compose) gpus(s *program, k *container, v *value) {
 func (c *compose) ports(s *program, k *container, v *value) {
 	for _, p := range v.get("ports").list {
 		if p.kind != mapping {
-			one := expand(p.str(), c.given.Variables)
+			one := c.put(p.str())
 			if names := missing(one); len(names) > 0 {
 				s.note("A published port was left out: it %s.", unusable(one))
 				continue
@@ -345,7 +376,7 @@ func (c *compose) ports(s *program, k *container, v *value) {
 
 func (c *compose) volumes(k *container, v *value) {
 	for _, one := range v.get("volumes").list {
-		m := volume(expand(one.str(), c.given.Variables))
+		m := volume(c.put(one.str()))
 		if one.kind == mapping {
 			m = mount{source: c.text(one.get("source")), target: c.text(one.get("target")), readOnly: one.get("read_only").is()}
 			switch one.get("type").str() {
@@ -358,6 +389,9 @@ func (c *compose) volumes(k *container, v *value) {
 				}
 			}
 		}
+		if home := c.given.Variables["HOME"]; filepath.IsAbs(home) && strings.HasPrefix(m.source, "~/") {
+			m.source = filepath.Join(home, m.source[2:])
+		}
 		if strings.HasPrefix(m.source, "./") || strings.HasPrefix(m.source, "../") || m.source == "." || m.source == ".." {
 			m.source = filepath.Join(c.base, m.source)
 		}
@@ -366,14 +400,13 @@ func (c *compose) volumes(k *container, v *value) {
 }
 
 // needs takes over dependencies between services that are GPU services both.
-func (c *compose) needs(s *program, k *container, v *value, here map[string]string) {
+func (c *compose) needs(s *program, k *container, v *value) {
 	names := v.get("depends_on").strings()
 	if v.get("depends_on").kind == mapping {
 		names = v.get("depends_on").keys
 	}
 	for _, name := range names {
-		other := c.root.at("services", name)
-		if id := here[name]; id != "" && wants(other) {
+		if id := c.here[name]; id != "" && c.wanted[name] {
 			k.needs = append(k.needs, id)
 		} else {
 			s.note("It depends on %s, which asks for no GPU and is not in the proposal: see that it runs.", clean.Line(clean.Visible(name), 64))

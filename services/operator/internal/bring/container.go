@@ -83,28 +83,13 @@ var harmless = []string{
 	"cidfile", "annotation", "expose", "userns", "privileged",
 }
 
-// systemFolders are folders of the host that a container never sees (SEC-D9).
-var systemFolders = []string{
-	"/", "/etc", "/proc", "/sys", "/dev", "/root", "/run", "/var/run", "/boot", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/var", "/var/lib",
-	"/var/lib/docker", "/var/lib/containers", "/home",
-}
-
 // refusedSource is why a folder of the host is not mounted, or "".
 func refusedSource(source string) string {
-	base := filepath.Base(source)
-	switch {
-	case strings.HasSuffix(base, ".sock") || base == "docker" && strings.HasPrefix(source, "/var/lib/"):
-		return "the mount of " + source + " is refused: who has the runtime's socket or files has the host"
-	case source == "/" || source == "/var" || source == "/var/lib" || source == "/home":
-		return "the mount of " + source + " is refused: it is all of a system folder"
+	if strings.HasSuffix(source, ".sock") {
+		return "the mount of " + source + " is refused: who has a daemon's socket has the host"
 	}
-	for _, folder := range systemFolders[1:] {
-		if folder == "/var" || folder == "/var/lib" || folder == "/home" {
-			continue
-		}
-		if source == folder || strings.HasPrefix(source, folder+"/") {
-			return "the mount of " + source + " is refused: " + folder + " is the system's"
-		}
+	if why := catalogue.Unmountable(source); why != "" {
+		return "the mount of " + source + " is refused: it " + why
 	}
 	return ""
 }
@@ -276,6 +261,23 @@ func takeVariable(s *program, key string) (value string, found bool) {
 
 // container puts a service that is a container.
 func (b *builder) container(id string, s *program, c container) bool {
+	why := overlong(c.command, len(s.environment), len(c.mounts), len(c.tmpfs), len(c.published))
+	if len(c.command) > 0 && why == "" {
+		if indirect := enginecmd.Indirect(c.command); indirect != "" {
+			why = "its command " + indirect + "; name the program and its arguments"
+		}
+	}
+	if why != "" {
+		b.LeaveOut(s.what, "%s", why)
+		return false
+	}
+	if home := b.given.Variables["HOME"]; filepath.IsAbs(home) {
+		for i := range c.mounts {
+			if rest, ok := strings.CutPrefix(c.mounts[i].source, "~/"); ok {
+				c.mounts[i].source = filepath.Join(home, rest)
+			}
+		}
+	}
 	command, named, ok := withoutSecrets(append([]string{""}, c.command...))
 	if !ok {
 		b.LeaveOut(s.what, "an argument of its command looks like a secret, which is not copied")
@@ -289,7 +291,7 @@ func (b *builder) container(id string, s *program, c container) bool {
 		b.LeaveOut(s.what, "its image or command %s", why)
 		return false
 	}
-	environment, ok := b.environment(s)
+	environment, ok := b.environment(s, func(string) bool { return true }) // allowed, below, is stricter
 	if !ok {
 		return false
 	}
@@ -314,7 +316,7 @@ func (b *builder) container(id string, s *program, c container) bool {
 	}
 	inner, ok = b.bind(id, s, c, inner)
 	if !ok {
-		return false
+		return b.keeping(port, false)
 	}
 	inner = b.sizes(s, c, inner)
 	if c.cdi && len(c.gpus) > 0 {
@@ -336,7 +338,7 @@ func (b *builder) container(id string, s *program, c container) bool {
 	if known {
 		engine.Model = c.outside(engine.Model)
 	}
-	return b.Service(id, fields, b.model(s, engine, known), c.needs, s.notes...)
+	return b.keeping(port, b.Service(id, fields, b.model(s, engine, known), c.needs, s.notes...))
 }
 
 // outside is what a path of the container is on the host: that of the mount that it lies in, or nothing that could be named.
@@ -437,7 +439,7 @@ func (b *builder) bind(id string, s *program, c container, inner Fields) (Fields
 			s.note("A mount was left out: it %s.", unusable(m.source+m.target))
 			continue
 		case strings.HasPrefix(m.source, "~") || strings.Contains(m.source, "$"):
-			s.note("The mount of %s at %s was left out: write out which folder that is.", shown, clean.Visible(m.target))
+			s.note("The mount of %s at %s was left out: write out which folder that is (--set HOME=… says what ~ is).", shown, clean.Visible(m.target))
 			continue
 		case !filepath.IsAbs(m.source):
 			s.note("The volume %s at %s was left out: a mount is a folder of the host.", shown, clean.Visible(m.target))
@@ -525,6 +527,15 @@ var containerKeys = strings.Fields(`HOME LANG LC_ALL TERM TZ USER XDG_CACHE_HOME
 
 // engineKey are engines' own variables, which a human may allow.
 var engineKey = regexp.MustCompile(`\A(LLAMA_ARG|VLLM|OLLAMA|SGLANG|SGL)_[A-Z0-9_]{1,48}\z`)
+
+// processKey are variables of the libraries that engines compute with, and where programs are found.
+var processKey = regexp.MustCompile(`\A((CUDA|NVIDIA|GGML|HIP|ROCR|HSA|NCCL|OMP|MKL|OPENBLAS|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|XLA)_[A-Z0-9_]{1,48}|PATH)\z`)
+
+// plainKey reports whether a program's variable is copied, if neither its name nor its value is a secret's. What would change which code
+// the program runs stays, for the catalogue to refuse the entry.
+func plainKey(key string) bool {
+	return slices.Contains(containerKeys, key) || engineKey.MatchString(key) || processKey.MatchString(key) || loader.MatchString(key)
+}
 
 // allowed leaves out variables that a container may not be given, and proposes those of engines.
 func (b *builder) allowed(id string, s *program, environment map[string]string) {

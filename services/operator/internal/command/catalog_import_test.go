@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"durward.internal/services/operator/internal/bring"
 )
 
 // brought is the absolute path of one of package bring's fixtures.
@@ -41,13 +43,14 @@ func TestCatalogImport(t *testing.T) {
 	}
 
 	// What is there stays, unless somebody says otherwise.
-	if err := os.WriteFile("durward-import-llama-swap.yaml", []byte("mine"), 0o600); err != nil {
+	const mine = bring.Heading + "that is mine now"
+	if err := os.WriteFile("durward-import-llama-swap.yaml", []byte(mine), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got := c.run("y\n", "catalog", "import", "llama-swap", source); got.code != exitDenied {
 		t.Errorf("nobody was there to ask: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
-	if now, _ := os.ReadFile("durward-import-llama-swap.yaml"); string(now) != "mine" {
+	if now, _ := os.ReadFile("durward-import-llama-swap.yaml"); string(now) != mine {
 		t.Errorf("it was overwritten: %.40s", now)
 	}
 	got = c.run("", "catalog", "import", "llama-swap", source, "--yes", "--json")
@@ -60,6 +63,19 @@ func TestCatalogImport(t *testing.T) {
 	}
 	if now, _ := os.ReadFile(answer.File); string(now) != string(first) {
 		t.Error("the same import makes something else")
+	}
+
+	// What is no proposal is never overwritten, whoever says yes.
+	for _, own := range []string{"", "mine", testCatalogue} {
+		if err := os.WriteFile("own.yaml", []byte(own), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.run("", "catalog", "import", "llama-swap", source, "--out", "own.yaml", "--yes"); got.code != exitUsage || !strings.Contains(got.err, "no proposal") {
+			t.Errorf("exit code %d\n%s%s", got.code, got.out, got.err)
+		}
+		if now, _ := os.ReadFile("own.yaml"); string(now) != own {
+			t.Errorf("it was overwritten: %.40s", now)
+		}
 	}
 
 	got = c.run("", "catalog", "import", "llama-swap", source, "--out", "-")
@@ -103,6 +119,24 @@ func TestCatalogImportBesideAFolder(t *testing.T) {
 		t.Errorf("the catalogue's file: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 	if got := c.run("", "catalog", "check", folder); got.code != exitOK || !strings.Contains(got.out, "6 services") {
+		t.Errorf("exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+}
+
+// TestCatalogImportOffersWhatAShellTakes: what is offered to be typed means to a shell what it says.
+func TestCatalogImportOffersWhatAShellTakes(t *testing.T) {
+	c := newCatalog(t)
+	folder := filepath.Join(t.TempDir(), "my catalogue")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "a.yaml"), []byte(testCatalogue), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	source := brought(t, "compose/gpu.yaml")
+	t.Chdir(t.TempDir())
+	got := c.run("", "catalog", "import", "compose", source, "--catalogue", folder, "--out", "-a;b $c.yaml")
+	if got.code != exitOK || !strings.Contains(got.out, "mv './-a;b $c.yaml' '"+folder+"/' && durward") {
 		t.Errorf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 }
@@ -155,6 +189,22 @@ func TestCatalogImportRefuses(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestCatalogImportForNobody: without an installation and without a user the proposal says what the check will ask for.
+func TestCatalogImportForNobody(t *testing.T) {
+	c := newCatalog(t)
+	source := brought(t, "llama-swap/matrix.yaml")
+	t.Chdir(t.TempDir())
+	for _, run := range []struct {
+		args  []string
+		noted bool
+	}{{nil, true}, {[]string{"--run-as", "nobody"}, false}, {[]string{"--development"}, false}} {
+		got := c.run("", append([]string{"catalog", "import", "llama-swap", source, "--out", "-", "--home", t.TempDir()}, run.args...)...)
+		if got.code != exitOK || strings.Contains(strings.ReplaceAll(got.out, "\n# ", " "), "--run-as USER") != run.noted {
+			t.Errorf("%q: exit code %d\n%.900s%s", run.args, got.code, got.out, got.err)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package command
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
+	"durward.internal/services/platform/vram"
 )
 
 const twoGPUs = `# mine
@@ -311,6 +313,53 @@ func TestChooseGPUs(t *testing.T) {
 		if c.fits && !c.room() {
 			t.Errorf("%s: it fits and has no room: %+v", tc.name, c)
 		}
+	}
+}
+
+// What vLLM is given fits wherever a share does, and is the smallest that starts or one step more; of two GPUs the one that it fits on is
+// taken.
+func TestClaim(t *testing.T) {
+	t.Parallel()
+	var card model.Card
+	if err := json.Unmarshal([]byte(smallCard), &card); err != nil {
+		t.Fatal(err)
+	}
+	fitted, tight := 0, 0
+	for _, total := range []uint32{8192, 12288, 16384, 24576} {
+		for weights := uint32(1000); weights < total; weights += 97 {
+			card.WeightsMiB = weights
+			at := func(percent int) (vram.Estimate, bool) {
+				run, _ := vram.Defaults(enginecmd.VLLM)
+				run.Context, run.TensorParallel, run.Utilisation = 8192, 1, float64(percent)/100
+				e, err := vram.Of(card, run, []vram.GPU{{TotalMiB: total}})
+				return e, err == nil && e.Starts && uint64(e.PerGPU[0])+marginMiB <= uint64(total)
+			}
+			want := map[string]bool{}
+			for percent := 30; percent <= 95; percent += 5 {
+				if _, ok := at(percent); ok {
+					want[fmt.Sprintf("%.2f", float64(percent)/100)] = true
+					if _, ok := at(percent + 5); ok && percent < 95 {
+						want = map[string]bool{fmt.Sprintf("%.2f", float64(percent+5)/100): true}
+					} else {
+						tight++
+					}
+					break
+				}
+			}
+			c := runOn(card, enginecmd.VLLM, []hostGPU{{totalMiB: total}}, 8192)
+			if c.fits != (len(want) > 0) || c.fits && (!want[c.utilisation] || !c.room() || !c.estimate.Starts) {
+				t.Errorf("%d MiB on %d: fits %v with %s, want one of %v: %+v", weights, total, c.fits, c.utilisation, want, c.estimate)
+			}
+			if c.fits {
+				fitted++
+			}
+			if two := chooseGPUs(card, enginecmd.VLLM, []hostGPU{{totalMiB: total}, {index: 1, totalMiB: 4 * total}}, false, 8192); !two.fits || c.fits != (two.gpus[0].index == 0) {
+				t.Errorf("%d MiB on %d and a larger one: fits %v on %+v", weights, total, two.fits, two.gpus)
+			}
+		}
+	}
+	if fitted < 100 || tight == 0 {
+		t.Errorf("%d fit, %d of them without a step more: nothing was tested", fitted, tight)
 	}
 }
 

@@ -571,6 +571,8 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"service", "chat"}, exitUsage, "durward service show chat"},
 		{[]string{"simulate", "codin"}, exitFailed, "Did you mean coding?"},
 		{[]string{"switch", "coding", "--plan", "xyz"}, exitUsage, "durward simulate"},
+		{[]string{"switch", "coding", "--plan", "", "--yes"}, exitUsage, "--plan is empty"},
+		{[]string{"switch", "coding", "--plan=", "--yes"}, exitUsage, "--plan is empty"},
 		{[]string{"switch", "coding", "--plan", "00000000", "--yes"}, exitFailed, "nothing was done"},
 		{[]string{"switch", "coding"}, exitDenied, "no terminal"},
 		{[]string{"sleep", "chat"}, exitDenied, "no terminal"},

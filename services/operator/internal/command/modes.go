@@ -135,7 +135,11 @@ Switching to the current mode again starts what has died since.
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeModes,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if plan = strings.ToLower(plan); plan != "" && !planPrefix.MatchString(plan) {
+			if plan = strings.ToLower(plan); cmd.Flags().Changed("plan") && plan == "" {
+				// A script that took it from a simulation without a number would else switch without any plan.
+				return usage("Not every simulation has one: what takes a change of the catalogue, or names no mode, has none.", "--plan is empty")
+			}
+			if plan != "" && !planPrefix.MatchString(plan) {
 				return usage("It is what durward simulate prints: 8 to 64 characters 0-9 and a-f.",
 					"%q is not the beginning of a plan's digest", clean.Visible(plan))
 			}

@@ -56,8 +56,14 @@ type Container struct {
 	// AllGPUs: it asks for every GPU, or for a number of them. Asked are UUIDs or indexes that it asks for.
 	AllGPUs bool
 	Asked   []string
-	// Wide: its port is published for other hosts too.
-	Wide bool
+	// Wide: its port is published for other hosts too. published is the address, "" for all.
+	Wide      bool
+	published string
+	// Tmpfs are the places of its memory folders, limits what it may take at most.
+	Tmpfs  []string
+	limits limits
+	// Dropped are settings that an entry has no place for.
+	Dropped []string
 	// Unsafe is what no container that the executor makes would have.
 	Unsafe []string
 }
@@ -156,7 +162,7 @@ type image struct {
 	RepoDigests []string
 	Config      struct {
 		Env, Cmd, Entrypoint []string
-		User                 string
+		User, WorkingDir     string
 	}
 }
 
@@ -255,6 +261,7 @@ func (d Docker) container(ctx context.Context, seen inspection, base image, id s
 	c.Image, c.Digest = imageName(part[string](seen.Config, "Image"), base.RepoDigests)
 	c.asks(seen, pairs)
 	c.ports(seen)
+	c.settings(seen, base)
 	for _, m := range seen.Mounts {
 		if m.Type == "bind" {
 			c.Mounts = append(c.Mounts, Bind{m.Source, m.Destination, m.RW})
@@ -275,8 +282,8 @@ func (d Docker) container(ctx context.Context, seen inspection, base image, id s
 	if !known && c.Service == "" && !c.AllGPUs && len(c.Asked) == 0 && len(c.GPUs) == 0 {
 		return c, false
 	}
-	if c.Running && d.Prober != nil {
-		c.Answer = d.Prober.Ask(ctx, c.Port)
+	if c.Running {
+		c.ask(ctx, d.Prober, c.published)
 	}
 	return c, true
 }
@@ -337,7 +344,8 @@ func (c *Container) ports(seen inspection) {
 		if best == "" || number == strconv.FormatUint(uint64(inside), 10) || best != strconv.FormatUint(uint64(inside), 10) && number < best {
 			best = number
 			c.Port = portNumber(bindings[0].HostPort)
-			c.Wide = bindings[0].HostIP != "127.0.0.1" && bindings[0].HostIP != "::1"
+			c.published = bindings[0].HostIP
+			c.Wide = c.published != "127.0.0.1" && c.published != "::1"
 		}
 	}
 	c.Inside = portNumber(best)

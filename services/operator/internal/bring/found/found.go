@@ -23,6 +23,7 @@ import (
 	"strings"
 	"time"
 
+	"durward.internal/services/operator/internal/bring"
 	"durward.internal/services/platform/enginecmd"
 )
 
@@ -42,8 +43,9 @@ type Server struct {
 	MiB  uint32
 	// Port is where it listens on this host; 0: not known.
 	Port uint32
-	// Answer is what it said of itself, if it was asked.
-	Answer Answer
+	// Answer is what it said of itself, if it was asked. Elsewhere is the address that it listens on, if it was not asked for that.
+	Answer    Answer
+	Elsewhere string
 	// Refused are the reasons for which the executor would not run it, Remarks what is worth knowing besides.
 	Refused, Remarks []string
 }
@@ -61,7 +63,7 @@ func environment(pairs []string) (values map[string]string, withheld []string) {
 	values = map[string]string{}
 	for _, pair := range pairs {
 		key, value, _ := strings.Cut(pair, "=")
-		if slices.Contains(shown, key) && len(value) <= 256 && !strings.Contains(value, "://") {
+		if slices.Contains(shown, key) && len(value) <= 256 && !strings.Contains(value, "://") && !bring.SecretValue(value) {
 			values[key] = value
 		} else if key != "" && !slices.Contains(withheld, key) {
 			withheld = append(withheld, key)

@@ -138,7 +138,7 @@ services:
 // are named in their places.
 func settled(t *testing.T, p *bring.Proposal, golden string, ports map[uint32]string) {
 	t.Helper()
-	text, err := p.Settle([]catalogue.File{{Name: "present.yaml", Data: []byte(presentCatalogue)}}, catalogue.Options{Development: true})
+	text, err := p.Settle(context.Background(), []catalogue.File{{Name: "present.yaml", Data: []byte(presentCatalogue)}}, catalogue.Options{Development: true})
 	if err != nil {
 		t.Fatalf("%v\nleft out: %+v", err, p.LeftOut())
 	}
@@ -178,6 +178,8 @@ func TestUnits(t *testing.T) {
 	ollama := engine(t, map[string]string{
 		"/v1/models": `{"data":[{"id":"qwen3:8b","owned_by":"library"},{"id":"gemma3:27b","owned_by":"library"}]}`, "/api/version": `{"version":"0.13.1"}`,
 	})
+	// Listens on 127.0.0.1 at the port that elsewhere.service has on another address.
+	stranger := engine(t, map[string]string{"/v1/models": `{"data":[{"id":"strangers-model","owned_by":"llamacpp"}]}`, "/health": ""})
 	text := func(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 	units := map[string]fakeUnit{
 		"vllm@chat.service": {
@@ -195,11 +197,13 @@ func TestUnits(t *testing.T) {
 		"busy.service":      {active: "inactive", argv: []string{"/usr/bin/llama-server", "--port", "9999"}, user: "ai"},
 		"durward-x.service": {argv: []string{"/usr/bin/llama-server", "--port", "9998"}, user: "ai"},
 		`esc\x2d.service`:   {argv: []string{"/usr/bin/llama-server", "--port", "9997"}, user: "ai"},
-		"gone.service":      {load: "not-found", argv: []string{"/usr/bin/llama-server"}},
-		"mute.service":      {broken: true},
-		"once.service":      {argv: nil, group: "/system.slice/once.service"},
+		"elsewhere.service": {argv: []string{"/opt/vllm/bin/vllm", "serve", "m/m", "--host", "10.0.0.5", "--port", text(stranger)}, user: "ai",
+			group: "/system.slice/elsewhere.service", pid: 600},
+		"gone.service": {load: "not-found", argv: []string{"/usr/bin/llama-server"}},
+		"mute.service": {broken: true},
+		"once.service": {argv: nil, group: "/system.slice/once.service"},
 	}
-	holders := []Holder{{first, 101, 18000}, {second, 101, 2000}, {second, 301, 5000}, {second, 400, 700}, {first, 99999, 50}}
+	holders := []Holder{{first, 101, 18000}, {second, 101, 18000}, {first, 200, 512}, {second, 301, 5000}, {second, 400, 700}, {first, 99999, 50}}
 	s := Systemd{
 		Program: "/usr/bin/busctl", Run: busctl(t, units), Holders: holders, Prober: NewProber(),
 		Proc: proc(t, map[int][2]string{
@@ -209,6 +213,7 @@ func TestUnits(t *testing.T) {
 			300: {"/system.slice/wrapped.service", "/bin/sh /usr/local/bin/start-it.sh"},
 			301: {"/system.slice/wrapped.service", "/usr/bin/llama-server -m /srv/models/embed.gguf --port 9083 --embedding"},
 			400: {"/system.slice/trainer.service", "/usr/bin/python3 /srv/train.py"},
+			600: {"/system.slice/elsewhere.service", "vllm serve m/m --host 10.0.0.5 --port " + text(stranger)},
 			500: {"/system.slice/sshd.service", "sshd"},
 		}),
 	}
@@ -218,7 +223,7 @@ func TestUnits(t *testing.T) {
 	}
 	p := bring.New("systemd", present(t), "the units of this host's systemd (system)")
 	Host{Present: present(t), GPUs: hostGPUs}.Units(p, servers, passed)
-	settled(t, p, "units.yaml", map[uint32]string{vllm: "7001", ollama: "7002"})
+	settled(t, p, "units.yaml", map[uint32]string{vllm: "7001", ollama: "7002", stranger: "7003"})
 }
 
 // What busctl may answer that is no answer.
@@ -299,6 +304,8 @@ func TestContainers(t *testing.T) {
 	cases := readAdoptCases(t)
 	port := engine(t, map[string]string{"/v1/models": `{"data":[{"id":"qwen3","owned_by":"vllm","max_model_len":32768}]}`, "/health": ""})
 	own := strconv.FormatUint(uint64(port), 10)
+	stranger := engine(t, map[string]string{"/v1/models": `{"data":[{"id":"strangers-model","owned_by":"llamacpp"}]}`, "/health": ""})
+	strangers := strconv.FormatUint(uint64(stranger), 10)
 	id := func(n int) string { return fmt.Sprintf("%064x", 0xc0ffee+n) }
 	containers := map[string]string{}
 	add := func(n int, patches ...any) {
@@ -344,6 +351,13 @@ func TestContainers(t *testing.T) {
 	add(7, m{"Name": "/web", "Path": "nginx", "Args": []any{"-g", "daemon off;"}}, m{"Config": m{"Image": "nginx:1", "Cmd": []any{"nginx"}}, "HostConfig": m{"DeviceRequests": nil}})
 	add(10, m{"Name": "/hidden"}, bound("127.0.0.1", "9110"), m{"Config": m{"Entrypoint": []any{"vllm", "serve"}, "Cmd": []any{"--model", "a\u202eb"}},
 		"Mounts": []any{m{"Type": "bind", "Source": "/srv/models/\u200b", "Destination": "/m"}}})
+	// On another address than the one that answers at this port.
+	add(11, m{"Name": "/elsewhere", "Path": "vllm", "Args": []any{"serve", "m/m"}}, bound("10.0.0.5", strangers), m{
+		"Config":     m{"Entrypoint": []any{"vllm", "serve"}, "Cmd": []any{"m/m"}, "WorkingDir": "/work", "Env": nil},
+		"HostConfig": m{"Memory": 17179869184, "NanoCpus": 2500000000, "PidsLimit": 300, "Tmpfs": m{"/run/x": "rw", "/tmp": ""}, "GroupAdd": []any{"44"}, "Sysctls": m{"net.core.somaxconn": "1"}},
+	})
+	add(12, m{"Name": "/gvisor", "Path": "vllm", "Args": []any{"serve", "m/m"}}, bound("127.0.0.1", "9112"), m{"HostConfig": m{"Runtime": "runsc"}})
+	add(13, m{"Name": "/shelled", "Path": "sh", "Args": []any{"-c", "vllm serve x | tee"}}, bound("127.0.0.1", "9113"), m{"Config": m{"Cmd": []any{"sh", "-c", "vllm serve x | tee"}}})
 	add(8, m{"Name": "/bad\u202e\u001b[31mname"}, label("../etc"))
 	containers[id(9)] = "nonsense"
 	image, err := json.Marshal(cases.Image)
@@ -366,7 +380,7 @@ func TestContainers(t *testing.T) {
 			t.Errorf("a secret is told: %+v", l)
 		}
 	}
-	settled(t, p, "containers.yaml", map[uint32]string{port: "7001"})
+	settled(t, p, "containers.yaml", map[uint32]string{port: "7001", stranger: "7004"})
 }
 
 // A daemon that is not there, or is none.

@@ -10,6 +10,7 @@ import (
 	"durward.internal/services/operator/internal/bring"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/enginecmd"
 )
 
 // unsafe says what a container without a label has that the executor's own containers never have: whoever has it reaches the host, or
@@ -31,6 +32,8 @@ func (seen inspection) unsafe(base image) (out []string) {
 	own("UTSMode")
 	own("UsernsMode")
 	// CgroupnsMode is the host's by default where control groups are of version 1, without anybody's having asked for it.
+	runtime := part[string](h, "Runtime")
+	say(!slices.Contains([]string{"", "runc", "nvidia", "io.containerd.runc.v2"}, runtime), "Runtime", clean.Line(runtime, 64)+" is another one than an entry's container would have")
 	network := part[string](h, "NetworkMode")
 	say(network == "host" || strings.HasPrefix(network, "container:"), "NetworkMode", clean.Line(network, 64)+" is not the container's own")
 	for _, c := range part[[]string](h, "CapAdd") {
@@ -52,9 +55,8 @@ func (seen inspection) unsafe(base image) (out []string) {
 			say(true, "Mounts", place+" is a socket: whoever speaks to a daemon of the host is its root")
 		case !plain(m.Source) || m.Source == "/":
 			say(true, "Mounts", place+" is the whole host, or no plain path")
-		case slices.ContainsFunc(refusedFolders, func(no string) bool { return within(m.Source, no) || within(no, m.Source) }),
-			slices.ContainsFunc(programFolders, func(no string) bool { return within(m.Source, no) }), m.Source == "/home", m.Source == "/usr":
-			say(true, "Mounts", place+" is the system's")
+		case catalogue.Unmountable(m.Source) != "":
+			say(true, "Mounts", place+" "+catalogue.Unmountable(m.Source))
 		case target(m.Destination) != "":
 			say(true, "Mounts", target(m.Destination))
 		}
@@ -64,31 +66,15 @@ func (seen inspection) unsafe(base image) (out []string) {
 	say(slices.ContainsFunc(seen.Mounts, func(m mountPoint) bool { return hidden(m.Source + m.Destination) }), "Mounts", "a path has characters that do not show")
 	entrypoint := part[[]string](seen.Config, "Entrypoint")
 	say(!slices.Equal(entrypoint, base.Config.Entrypoint), "Entrypoint", "it replaces its image's, which an entry cannot")
-	say(slices.ContainsFunc(part[[]string](seen.Config, "Cmd"), secretArgument) || secretFollows(part[[]string](seen.Config, "Cmd")),
-		"Cmd", "its command line holds a secret, which an entry would show: let the program read it from a file")
+	if command := part[[]string](seen.Config, "Cmd"); len(command) > 0 && !slices.Equal(command, base.Config.Cmd) {
+		indirect := enginecmd.Indirect(command)
+		say(indirect != "", "Cmd", "its command "+clean.Line(clean.Visible(indirect), 128)+", which an entry would do too")
+	}
+	say(bring.SecretArguments(part[[]string](seen.Config, "Cmd")), "Cmd", "its command line holds a secret, which an entry would show: let the program read it from a file")
 	return out
 }
 
-// programFolders hold the host's programs and libraries.
-var programFolders = []string{"/bin", "/lib", "/lib64", "/sbin", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/local/bin", "/usr/sbin"}
-
 var inDocker = regexp.MustCompile(`\A[1-9][0-9]{0,8}(:[0-9]{1,9})?\z`)
-
-// secretOption reports whether an option's name is one of a secret's.
-func secretOption(name string) bool {
-	return strings.HasPrefix(name, "-") && bring.SecretKey(strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_"))
-}
-
-// secretArgument: --api-key=VALUE, or a value that looks like a secret by itself.
-func secretArgument(a string) bool {
-	name, value, joined := strings.Cut(a, "=")
-	return joined && value != "" && secretOption(name) || bring.SecretValue(a)
-}
-
-// secretFollows: --api-key VALUE.
-func secretFollows(argv []string) bool {
-	return slices.ContainsFunc(argv, secretOption)
-}
 
 // adopt puts a container that is taken over as it is.
 func (e *entry) adopt(c *Container) {
@@ -143,17 +129,23 @@ func (e *entry) make(c *Container) {
 			e.note("%s is writable as it was.", clean.Line(m.Source, 128))
 		}
 		mounts = append(mounts, one)
-		e.p.Mount(m.Source)
+		e.p.Mount(m.Source, e.id)
 	}
 	if len(mounts) > 0 {
 		container = append(container, yaml.MapItem{Key: "mounts", Value: mounts})
 	}
-	container = append(container, yaml.MapItem{Key: "tmpfs", Value: []any{"/tmp"}})
+	container = append(container, yaml.MapItem{Key: "tmpfs", Value: words(c.Tmpfs)})
 	e.note("Its root folder is read-only: /tmp is a tmpfs, other folders that it writes to need one too.")
 	if c.ShmMiB > 0 {
 		container = append(container, yaml.MapItem{Key: "shm_mib", Value: c.ShmMiB})
 	}
 	e.put("container", container)
+	if limits := c.limits.fields(); len(limits) > 0 {
+		e.put("limits", limits)
+	}
+	if len(c.Dropped) > 0 {
+		e.note("Settings that an entry has no place for were left out: %s.", strings.Join(c.Dropped, ", "))
+	}
 	e.environment(c)
 	if c.AllGPUs && len(c.GPUs) == 0 {
 		for _, g := range e.host.GPUs {

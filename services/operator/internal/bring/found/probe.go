@@ -92,6 +92,23 @@ func (p *Prober) get(ctx context.Context, port uint32, path string) (status int,
 	return response.StatusCode, body, nil
 }
 
+// local reports whether who listens on an address listens on 127.0.0.1 too. Who listens elsewhere is not asked: another server may have
+// the same port here.
+func local(address string) bool {
+	return slices.Contains([]string{"", "*", "0.0.0.0", "127.0.0.1", "::", "[::]", "localhost"}, address)
+}
+
+// ask asks a server that listens on an address of this host, if it can be asked.
+func (s *Server) ask(ctx context.Context, p *Prober, address string) {
+	switch {
+	case p == nil || s.Port == 0:
+	case local(address):
+		s.Answer = p.Ask(ctx, s.Port)
+	default:
+		s.Elsewhere = clean.Line(clean.Visible(address), 64)
+	}
+}
+
 // Ask asks the server at the port of 127.0.0.1. None of the questions wakes a model or counts as a request for one.
 func (p *Prober) Ask(ctx context.Context, port uint32) Answer {
 	var a Answer

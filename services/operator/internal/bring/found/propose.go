@@ -53,7 +53,7 @@ func (h Host) Units(p *bring.Proposal, servers []Server, passed []Passed) {
 			p.LeaveOut(what, "no id can be made of its name")
 			continue
 		}
-		e := entry{host: h, p: p, server: s, notes: []string{"The " + what + ", " + state(s.Running) + ". " + s.words()}}
+		e := entry{host: h, p: p, id: id, server: s, notes: []string{"The " + what + ", " + state(s.Running) + ". " + s.words()}}
 		e.put("driver", catalogue.DriverSystemd)
 		e.put("unit", s.Subject)
 		e.rest()
@@ -104,7 +104,7 @@ func (h Host) Containers(p *bring.Proposal, containers []Container, passed []Pas
 			p.LeaveOut(what, "its label's value %s is no service's id, or is another's too", clean.Line(c.Service, 64))
 			continue
 		}
-		e := entry{host: h, p: p, server: &c.Server, mounts: list(c.Mounts), notes: []string{"The " + what + ", " + state(c.Running) + ". " + c.words()}}
+		e := entry{host: h, p: p, id: id, server: &c.Server, mounts: list(c.Mounts), notes: []string{"The " + what + ", " + state(c.Running) + ". " + c.words()}}
 		if label {
 			e.adopt(c)
 		} else {
@@ -163,6 +163,8 @@ func (s *Server) words() string {
 	switch {
 	case s.Answer.Answered:
 		text += "; " + s.Answer.Words()
+	case s.Elsewhere != "":
+		text += "; it listens on " + s.Elsewhere + " and not on 127.0.0.1, so it was not asked"
 	case s.Running && s.Port != 0:
 		text += "; it did not answer on 127.0.0.1:" + number32(s.Port)
 	}
@@ -173,11 +175,14 @@ func (s *Server) words() string {
 type entry struct {
 	host   Host
 	p      *bring.Proposal
+	id     string
 	server *Server
 	mounts []Bind // of a container, nil for a unit
 	fields bring.Fields
 	notes  []string
 	model  string
+	// file: the model's files are known. sized: what it needs is declared.
+	file, sized bool
 }
 
 func (e *entry) put(key string, value any) {
@@ -223,14 +228,9 @@ func (e *entry) rest() {
 	gpus := e.gpus()
 	if len(gpus) > 0 {
 		e.put("gpus", gpus)
-		if s.MiB > 0 {
-			e.put("vram_mib", s.MiB)
-			e.note("vram_mib is what it held when it was looked at.")
-		} else {
-			e.note("What it needs of its GPUs' memory is not known: declare vram_mib, or let it be measured.")
-		}
+		e.memory(engine, len(gpus))
 	}
-	e.sleep(engine, len(gpus) > 0 && s.MiB > 0)
+	e.sleep(engine, e.sized)
 	if extra := e.extra(engine); len(extra) > 0 {
 		e.put("extra_config", extra)
 	}
@@ -243,6 +243,47 @@ func (e *entry) rest() {
 		e.note("Its environment sets more, of which no value was copied: %s.", strings.Join(names, ", "))
 	}
 	e.notes = append(e.notes, sentences(s.Remarks)...)
+}
+
+// memory declares what a server holds, where that is what it needs: a declaration counts for more than an estimate.
+func (e *entry) memory(engine string, gpus int) {
+	s := e.server
+	why := ""
+	switch {
+	case s.MiB == 0:
+		e.note("What it needs of its GPUs' memory is not known: declare vram_mib, or let it be measured.")
+		return
+	case engine == enginecmd.Ollama || s.Command.Router:
+		why = "it loads models as they are asked for"
+	case engine != "" && !s.Answer.Healthy:
+		why = "it did not say that it is well, and may have been loading"
+	case s.Command.SleepMode && uint64(s.MiB) < e.half(gpus):
+		why = "it may have been asleep"
+	case e.file:
+		why = "what its model needs can be estimated from its files"
+	}
+	if why != "" {
+		e.note("It held %d MiB when it was looked at, which is not declared: %s.", s.MiB, why)
+		return
+	}
+	e.put("vram_mib", s.MiB)
+	e.sized = true
+	e.note("vram_mib is what it held when it was looked at.")
+}
+
+// half is half of what vLLM takes of so many GPUs, by its own default where its command line does not say.
+func (e *entry) half(gpus int) uint64 {
+	share, err := strconv.ParseFloat(e.server.Command.Utilisation, 64)
+	if err != nil || share <= 0 || share > 1 {
+		share = 0.9
+	}
+	total := uint32(0)
+	for _, g := range e.host.GPUs {
+		if total == 0 || g.TotalMiB < total {
+			total = g.TotalMiB
+		}
+	}
+	return uint64(float64(total) * share * float64(gpus) / 2)
 }
 
 func number32(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
@@ -294,6 +335,7 @@ func (e *entry) modelOf(engine string) bool {
 		// A server that was told no name answers to its file's path, or to the file's name.
 		name = strings.TrimSuffix(filepath.Base(path), ".gguf")
 		fields = append(fields, yaml.MapItem{Key: "file", Value: path})
+		e.file = true
 	}
 	if served == "" || name == "" {
 		return false

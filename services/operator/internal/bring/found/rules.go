@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 )
 
@@ -46,11 +47,7 @@ var (
 	stopSignals   = []string{"", "SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "15", "2", "3", "1"}
 	maskedPaths   = []string{"/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug", "/proc/scsi", "/sys/firmware"}
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
-	// Folders of the host that no container sees a part of, and those of a container that nothing is laid over.
-	refusedFolders = []string{
-		"/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/run", "/var/spool/cron",
-		"/var/lib/docker", "/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/lib/systemd",
-	}
+	// Folders of a container that nothing is laid over.
 	insideRefused = []string{"/proc", "/sys", "/dev"}
 	// Keys that any container may be given.
 	plainKeys = []string{
@@ -538,10 +535,8 @@ func (j *judged) source(path string) string {
 	if !slices.ContainsFunc(j.Rules.Mounts, func(yes string) bool { return yes != "/" && within(path, yes) }) {
 		return clean.Line(path, 128) + " lies in no folder that a human allows (containers.mounts)"
 	}
-	for _, no := range refusedFolders {
-		if within(path, no) || within(no, path) {
-			return clean.Line(path, 128) + " touches " + no
-		}
+	if why := catalogue.Unmountable(path); why != "" {
+		return clean.Line(path, 128) + " " + why
 	}
 	return ""
 }

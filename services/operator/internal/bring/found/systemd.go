@@ -223,8 +223,8 @@ func (s Systemd) server(ctx context.Context, u unit, f unitFacts, running proces
 		return nil
 	}
 	out.Port = portOf(out.Command, out.Recognised)
-	if out.Running && s.Prober != nil {
-		out.Answer = s.Prober.Ask(ctx, out.Port)
+	if out.Running {
+		out.ask(ctx, s.Prober, out.Command.Host)
 	}
 	if !f.dynamic && (f.user == "" || f.user == "root" || f.user == "0") && s.Manager != "user" {
 		out.Remarks = append(out.Remarks, "it runs as root, and outside development no such unit is started: give it User= or DynamicUser=")

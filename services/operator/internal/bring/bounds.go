@@ -1,0 +1,96 @@
+package bring
+
+import "fmt"
+
+// Bounds of one import. What is longer than the catalogue takes is left out where it is read, before anything is made of it: in a
+// file with aliases, a list of a hundred thousand texts can stand in every service.
+const (
+	maxArguments = 128
+	maxVariables = 64
+	maxMounts    = 32
+	maxTmpfs     = 16
+	// maxList is for everything else of an entry that is a list.
+	maxList = 64
+	// maxKeys bounds the keys of an entry.
+	maxKeys = 256
+	// maxEntries bounds how many entries a file may have, whatever becomes of them.
+	maxEntries = 4096
+	// maxRead bounds the bytes of all texts that an import reads, aliases followed.
+	maxRead = 8 << 20
+	// maxAllowed is how many folders and how many keys a catalogue may let containers have.
+	maxAllowed = 64
+)
+
+var errRead = fmt.Errorf("with its aliases and variables the text is longer than %d MB", maxRead>>20)
+
+// size is how many elements a list or a mapping has.
+func (v *value) size() int { return max(len(v.list), len(v.keys)) }
+
+// bound is how long a list of an entry may be.
+type bound struct {
+	keys []string
+	most int
+}
+
+// over says which list of an entry is longer than it may be, or "".
+func (v *value) over(bounds []bound) string {
+	if v.size() > maxKeys {
+		return fmt.Sprintf("it has more than %d keys", maxKeys)
+	}
+	for _, b := range bounds {
+		if v.at(b.keys...).size() > b.most {
+			return fmt.Sprintf("%s has more than %d entries", b.keys[len(b.keys)-1], b.most)
+		}
+	}
+	return ""
+}
+
+// overlong says what of a program or container is longer than the catalogue takes, or "".
+func overlong(arguments []string, variables, mounts, tmpfs, published int) string {
+	switch {
+	case len(arguments) > maxArguments:
+		return fmt.Sprintf("its command has more than %d arguments", maxArguments)
+	case variables > maxVariables:
+		return fmt.Sprintf("its environment has more than %d entries", maxVariables)
+	case mounts > maxMounts:
+		return fmt.Sprintf("it has more than %d mounts", maxMounts)
+	case tmpfs > maxTmpfs:
+		return fmt.Sprintf("its tmpfs has more than %d entries", maxTmpfs)
+	case published > maxList:
+		return fmt.Sprintf("it publishes more than %d ports", maxList)
+	}
+	return ""
+}
+
+// put puts variables into a text, as expand does, and counts what it reads. Over the bound there is nothing to read any more, and
+// the import ends (spent).
+func (b *builder) put(text string) string {
+	if b.spent() != nil {
+		return ""
+	}
+	out := expand(text, b.given.Variables)
+	b.read += len(text) + len(out) + 16
+	return out
+}
+
+// more counts an entry that is tried, and reports whether there may be another one.
+func (b *builder) more() bool {
+	b.tried++
+	return b.tried <= maxServices
+}
+
+// spent is the error of an import that has read more than it may.
+func (b *builder) spent() error {
+	if b.read > maxRead {
+		return errRead
+	}
+	return nil
+}
+
+// keeping gives a port back where what was to have it is not proposed, and passes on whether it is.
+func (b *builder) keeping(port uint32, proposed bool) bool {
+	if !proposed && port != 0 {
+		delete(b.ports, port)
+	}
+	return proposed
+}
