@@ -1,6 +1,7 @@
 package vram
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -25,8 +26,8 @@ const (
 // 16 bits, and logits with their probabilities in 32. It gives 1.2 GiB for Llama-3-8B with 8,192 tokens and 256 sequences, of
 // which vLLM's own profile says 1.26 (vLLM PR 10511); heads and MLP are divided among tensor parallel GPUs, the hidden state is not.
 func activation(card model.Card, tokens, sequences, share uint64) uint64 {
-	hidden := uint64(orElse(card.Hidden, 8192))
-	wide := uint64(orElse(card.FeedForward, uint32(min(4*hidden, math.MaxUint32))))
+	hidden := uint64(cmp.Or(card.Hidden, 8192))
+	wide := uint64(cmp.Or(card.FeedForward, uint32(min(4*hidden, math.MaxUint32))))
 	states := mul(tokens, mul(add(mul(hidden, 4), mul(ceilDiv(wide, share), 3)), 2))
 	logits := mul(min(tokens, sequences), mul(uint64(card.Vocabulary), 8))
 	return ratio(add(states, logits), 11, 10)

@@ -1,6 +1,7 @@
 package vram
 
 import (
+	"cmp"
 	"math"
 
 	"durward.internal/services/platform/catalogue"
@@ -120,14 +121,14 @@ func (m *llama) compute(cells uint64, logits bool) uint64 {
 		widest = mul(mul(uint64(m.card.Vocabulary), batch), 4)
 	}
 	if !m.run.FlashAttention {
-		widest = max(widest, mul(mul(mul(uint64(orElse(m.card.Heads, 64)), cells), batch), 4))
+		widest = max(widest, mul(mul(mul(uint64(cmp.Or(m.card.Heads, 64)), cells), batch), 4))
 		perCell = mul(batch, 4) // a mask in 32 bits
 	}
 	if len(m.place.gpus) > 1 {
 		perCell = mul(perCell, maskCopies)
 	}
 	if k, v := m.run.types(); k.quantised() || v.quantised() {
-		perCell = max(perCell, ratio(mul(uint64(orElse(m.card.Hidden, 8192)), 9), batch, 4*512))
+		perCell = max(perCell, ratio(mul(uint64(cmp.Or(m.card.Hidden, 8192)), 9), batch, 4*512))
 	}
 	return add(add(widest, scratch(m.card, batch)), mul(perCell, cells))
 }
@@ -141,7 +142,7 @@ func (m *llama) output(weights uint64) uint64 {
 	case m.card.OutputMiB > 0:
 		return bytesOf(m.card.OutputMiB)
 	}
-	return min(mul(mul(uint64(m.card.Vocabulary), uint64(orElse(m.card.Hidden, 8192))), 2), weights/3)
+	return min(mul(mul(uint64(m.card.Vocabulary), uint64(cmp.Or(m.card.Hidden, 8192))), 2), weights/3)
 }
 
 // weigh is the size of so many layers, and of the output if it is among them. Where its size is not known, layers are taken for as

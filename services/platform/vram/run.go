@@ -1,6 +1,7 @@
 package vram
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 
@@ -50,11 +51,11 @@ func (r Run) filled(gpus []GPU) Run {
 		r.Parallel = 1
 	}
 	r.CacheK, r.CacheV = orWord(r.CacheK, d.CacheK), orWord(r.CacheV, d.CacheV)
-	r.Batch, r.MicroBatch = orElse(r.Batch, d.Batch), orElse(r.MicroBatch, d.MicroBatch)
+	r.Batch, r.MicroBatch = cmp.Or(r.Batch, d.Batch), cmp.Or(r.MicroBatch, d.MicroBatch)
 	if r.blocks() {
 		r.MicroBatch = min(r.MicroBatch, r.Batch) // src/llama-context.cpp
 	}
-	r.FitTargetMiB = orElse(r.FitTargetMiB, d.FitTargetMiB)
+	r.FitTargetMiB = cmp.Or(r.FitTargetMiB, d.FitTargetMiB)
 	if !(r.Utilisation > 0 && r.Utilisation <= 1) {
 		r.Utilisation = d.Utilisation
 	}
@@ -129,15 +130,15 @@ func RunOf(s *catalogue.Service) (Run, error) {
 		if n.key == "context_size" && said.OwnContext {
 			given = 0
 		}
-		*n.where = orElse(n.said, orElse(given, *n.where))
+		*n.where = cmp.Or(n.said, cmp.Or(given, *n.where))
 	}
 	if said.Parallel > 0 || extra["parallel"] != "" {
 		r.Unified = false // a number of slots that is given switches sharing off (tools/server, PR 17997)
 	}
 	if said.Engine == enginecmd.VLLM || said.Engine == enginecmd.SGLang {
 		// A command line that was read and says nothing means one GPU (vllm/config/parallel.py, server_args.py).
-		r.TensorParallel = orElse(r.TensorParallel, 1)
-		r.PipelineParallel, r.DataParallel = orElse(said.PipelineParallel, 1), orElse(said.DataParallel, 1)
+		r.TensorParallel = cmp.Or(r.TensorParallel, 1)
+		r.PipelineParallel, r.DataParallel = cmp.Or(said.PipelineParallel, 1), cmp.Or(said.DataParallel, 1)
 	}
 	r.CacheK = orWord(said.CacheK, orWord(extra["kv_cache_dtype_k"], orWord(extra["kv_cache_dtype"], r.CacheK)))
 	r.CacheV = orWord(said.CacheV, orWord(extra["kv_cache_dtype_v"], orWord(extra["kv_cache_dtype"], r.CacheV)))
@@ -186,7 +187,7 @@ func RunOf(s *catalogue.Service) (Run, error) {
 	if err != nil {
 		return Run{}, err
 	}
-	r.MainGPU = orElse(said.MainGPU, main)
+	r.MainGPU = cmp.Or(said.MainGPU, main)
 	r.Drafts, r.Projectors, r.Adapters = len(said.Drafts), len(said.Projectors), len(said.Adapters)
 	return r, nil
 }

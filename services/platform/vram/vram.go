@@ -7,6 +7,7 @@
 package vram
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -162,12 +163,5 @@ func (r Run) context(card model.Card) uint32 {
 // scratch is a few rows of the hidden state in 32 bits for each token of a batch: the least that a graph of computation needs. Where
 // the card says no width, 8192 stands for it.
 func scratch(card model.Card, tokens uint64) uint64 {
-	return mul(mul(tokens, uint64(orElse(card.Hidden, 8192))), 4*4)
-}
-
-func orElse(v, other uint32) uint32 {
-	if v == 0 {
-		return other
-	}
-	return v
+	return mul(mul(tokens, uint64(cmp.Or(card.Hidden, 8192))), 4*4)
 }
