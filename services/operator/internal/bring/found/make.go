@@ -8,6 +8,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"durward.internal/services/operator/internal/bring"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
@@ -39,12 +40,12 @@ func (seen inspection) unsafe(base image) (out []string) {
 	for _, c := range part[[]string](h, "CapAdd") {
 		say(c != "NET_BIND_SERVICE" && c != "CAP_NET_BIND_SERVICE", "CapAdd", "capability "+clean.Line(c, 64))
 	}
-	say(!silent(orNull(h["Devices"])), "Devices", "devices of the host; GPUs are asked for by gpus")
-	say(!silent(orNull(h["DeviceCgroupRules"])), "DeviceCgroupRules", "devices of the host")
+	say(!canonical.Empty(orNull(h["Devices"])), "Devices", "devices of the host; GPUs are asked for by gpus")
+	say(!canonical.Empty(orNull(h["DeviceCgroupRules"])), "DeviceCgroupRules", "devices of the host")
 	for _, o := range part[[]string](h, "SecurityOpt") {
 		say(strings.HasSuffix(o, "unconfined") || strings.HasSuffix(o, "disable"), "SecurityOpt", clean.Line(o, 64)+" loosens the container")
 	}
-	say(!silent(orNull(h["VolumesFrom"])), "VolumesFrom", "mounts of another container")
+	say(!canonical.Empty(orNull(h["VolumesFrom"])), "VolumesFrom", "mounts of another container")
 	for _, m := range seen.Mounts {
 		place := clean.Line(m.Source, 128)
 		switch {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 )
@@ -184,7 +185,7 @@ func (r Rules) check(seen inspection, base image, c Container) []string {
 			switch {
 			case known:
 				wrong = judge(j, raw)
-			case !silent(raw):
+			case !canonical.Empty(raw):
 				wrong = "no rule allows it"
 			}
 			if wrong != "" {
@@ -195,35 +196,6 @@ func (r Rules) check(seen inspection, base image, c Container) []string {
 		out = append(out, found...)
 	}
 	return append(out, j.reported()...)
-}
-
-// silent reports whether a value says nothing.
-func silent(raw json.RawMessage) bool {
-	var v any
-	return json.Unmarshal(raw, &v) == nil && nothing(v)
-}
-
-func nothing(v any) bool {
-	switch v := v.(type) {
-	case nil:
-		return true
-	case bool:
-		return !v
-	case float64:
-		return v == 0
-	case string:
-		return v == ""
-	case []any:
-		return len(v) == 0
-	case map[string]any:
-		for _, inner := range v {
-			if !nothing(inner) {
-				return false
-			}
-		}
-		return true
-	}
-	return false
 }
 
 // reported judges what the daemon says that it did.
@@ -482,10 +454,10 @@ func (j *judged) mounts(raw json.RawMessage) string {
 			return wrong
 		}
 		switch {
-		case m.Consistency != "" && m.Consistency != "default", !silent(orNull(m.VolumeOptions)), !silent(orNull(m.ImageOptions)), !silent(orNull(m.ClusterOptions)):
+		case m.Consistency != "" && m.Consistency != "default", !canonical.Empty(orNull(m.VolumeOptions)), !canonical.Empty(orNull(m.ImageOptions)), !canonical.Empty(orNull(m.ClusterOptions)):
 			return "only folders of the host and memory are mounted"
 		case m.Type == "tmpfs" && m.Source == "" && m.BindOptions == nil:
-		case m.Type == "bind" && silent(orNull(m.TmpfsOptions)):
+		case m.Type == "bind" && canonical.Empty(orNull(m.TmpfsOptions)):
 			if o := m.BindOptions; o != nil && (!private(o.Propagation) || o.CreateMountpoint) {
 				return "mounts must not pass through to the host and back"
 			}

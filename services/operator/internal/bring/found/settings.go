@@ -7,6 +7,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 )
 
@@ -50,7 +51,7 @@ func (c *Container) settings(seen inspection, base image) {
 		c.limits.pids = uint32(min(*pids, 1<<20))
 	}
 	for field, raw := range h {
-		quiet := slices.Contains(hostRead, field) || silent(raw)
+		quiet := slices.Contains(hostRead, field) || canonical.Empty(raw)
 		switch field {
 		case "RestartPolicy":
 			name := part[struct{ Name string }](h, field).Name

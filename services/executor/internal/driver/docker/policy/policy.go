@@ -19,6 +19,8 @@ import (
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/network"
+
+	"durward.internal/services/platform/canonical"
 )
 
 // Rules are the bounds of one service's container: what a human allows on this host, and what the catalogue's entry says. The
@@ -179,43 +181,11 @@ func (k *check) unknown() {
 	}{{"Config", whole.Config, k.Config}, {"HostConfig", whole.HostConfig, k.Host}} {
 		known := fields(reflect.ValueOf(part.known).Elem())
 		for key, value := range part.said {
-			if !slices.ContainsFunc(known, func(f field) bool { return strings.EqualFold(f.name, key) }) && !emptyJSON(value) {
+			if !slices.ContainsFunc(known, func(f field) bool { return strings.EqualFold(f.name, key) }) && !canonical.Empty(value) {
 				k.report(part.name+"."+safe(key), "nobody here knows what it means")
 			}
 		}
 	}
-}
-
-// emptyJSON reports whether a value says nothing.
-func emptyJSON(raw json.RawMessage) bool {
-	var v any
-	if json.Unmarshal(raw, &v) != nil {
-		return false
-	}
-	return emptyValue(v)
-}
-
-func emptyValue(v any) bool {
-	switch v := v.(type) {
-	case nil:
-		return true
-	case bool:
-		return !v
-	case float64:
-		return v == 0
-	case string:
-		return v == ""
-	case []any:
-		return len(v) == 0
-	case map[string]any:
-		for _, inner := range v {
-			if !emptyValue(inner) {
-				return false
-			}
-		}
-		return true
-	}
-	return false
 }
 
 // safe keeps what a stranger named from filling the log.
