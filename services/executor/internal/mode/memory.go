@@ -3,15 +3,13 @@ package mode
 import (
 	"context"
 	"math"
-	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/need"
 	"durward.internal/services/executor/internal/room"
+	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/model"
@@ -140,17 +138,8 @@ func weaker(a, b string) string {
 
 // readAvailable is how much memory the host can give to programs without pushing others out, in MiB, and whether it tells.
 func readAvailable() (uint32, bool) {
-	text, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0, false
-	}
-	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "MemAvailable:" {
-			kib, err := strconv.ParseUint(fields[1], 10, 64)
-			return uint32(min(kib/1024, math.MaxUint32)), err == nil
-		}
-	}
-	return 0, false
+	mib, err := service.HostAvailable()
+	return uint32(min(mib, math.MaxUint32)), err == nil
 }
 
 // history is a Journal that remembers how long steps took until a switch notes a new one: a plan asks that for every service.

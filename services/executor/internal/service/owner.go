@@ -215,6 +215,9 @@ func (h host) user(pid int) (string, bool) {
 	return "", false
 }
 
+// HostAvailable is how much memory this host can give to programs without pushing others out, in MiB.
+func HostAvailable() (uint64, error) { return host{proc: "/proc"}.available() }
+
 // available is how much memory the host can give to programs without pushing others out, in MiB.
 func (h host) available() (uint64, error) {
 	text, err := os.ReadFile(filepath.Join(h.proc, "meminfo"))
