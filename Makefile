@@ -6,8 +6,8 @@ help: ## print this list
 
 run: ## build, make keys, start every process, print how to connect and approve
 	@scripts/run.sh
-test: ## every test that needs nothing but Go
-	@scripts/test.sh
+test: ## every test that needs nothing but Go (PKG=services/vault/... RUN=TestScope E2E=0 for some)
+	@PKG="$(PKG)" RUN="$(RUN)" E2E="$(E2E)" scripts/test.sh
 real: ## the suites against real parts (npm clients, conformance, systemd, dockerd, NVML, the layout); installs what they need
 	@scripts/real.sh
 conformance: ## the official MCP conformance suite, every revision (part of real)
@@ -26,6 +26,8 @@ bench: ## benchmarks as ratios to named baselines, in one run
 	@scripts/bench.sh
 fuzz: ## each fuzz target for FUZZTIME (10s), or those of the folders in FUZZ
 	@scripts/fuzz.sh $(FUZZ)
+full: ## every step at full size, with its times beside its budget; hours
+	@scripts/steps.sh full
 lint: ## contract, generated code, modules apart, golangci-lint
 	@scripts/lint.sh
 generate: ## generated code from proto/ and the tables of SECURITY.md
@@ -35,4 +37,4 @@ build: ## binaries into bin/
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real conformance race drill soak hostile vram-report bench fuzz lint generate build clean
+.PHONY: help run test real conformance race drill soak hostile vram-report bench fuzz full lint generate build clean

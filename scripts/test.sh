@@ -1,23 +1,44 @@
 #!/usr/bin/env bash
-# Every test that needs nothing but Go: the modules' own, then the built programs end to end. Arguments go to `go test`
-# (scripts/test.sh -count=1 -run TestX). The last line says how many tests passed and failed; a test's output is shown
-# when its package failed.
+# Every test that needs nothing but Go: the modules' own, then the built programs end to end. What has not changed is answered
+# by Go's test cache; the programs are compiled first, and their digests are inputs of the tests that start them.
+#   PKG=services/vault/... RUN=TestScope   these packages, these tests     (PKG may name several folders)
+#   E2E=0                                  not the built programs
+#   RACE=1                                 the modules' own tests under the race detector, which needs a C compiler
+# Arguments go to `go test`. The last line says how many tests passed and failed; a test's output is shown when its package failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export CGO_ENABLED=0
-mapfile -t modules < <(scripts/modules.sh)
+export CGO_ENABLED=0 GOFLAGS=-trimpath
 units=() ends=()
-for module in "${modules[@]}"; do
-  case $module in
-    deploy/*) ends+=("./$module/...") ;;
-    *) units+=("./$module/...") ;;
+sort_in() { # PACKAGES
+  case ${1#./} in
+    deploy/*) [ "${E2E:-1}" = 0 ] || ends+=("./${1#./}") ;;
+    *) units+=("./${1#./}") ;;
   esac
-done
+}
+if [ -n "${PKG:-}" ]; then
+  for package in $PKG; do sort_in "$package"; done
+else
+  while read -r module; do sort_in "$module/..."; done < <(scripts/modules.sh)
+fi
+set -- ${RUN:+-run "$RUN"} "$@"
+race=()
+if [ "${RACE:-0}" = 1 ]; then
+  command -v gcc >/dev/null || { echo "the race detector needs a C compiler: install gcc" >&2; exit 1; }
+  race=(env CGO_ENABLED=1 go test -race)
+else
+  race=(go test)
+fi
 {
   status=0
-  go test -v "$@" "${units[@]}" 2>&1 || status=1
-  # By themselves: they start processes and measure time limits. Most of their time they wait, so several go on at once.
-  go test -v -timeout 15m -parallel 4 "$@" "${ends[@]}" 2>&1 || status=1
+  if [ ${#units[@]} -gt 0 ]; then "${race[@]}" -v "$@" "${units[@]}" 2>&1 || status=1; fi
+  if [ ${#ends[@]} -gt 0 ]; then
+    # Most of their time they wait, for processes and for time to pass, so more of them go on at once than there are cores.
+    if programs=$(go run ./deploy/e2e/cmd/programs ${PROGRAMS:-plain weak conformance}); then
+      env $programs go test -v -timeout 15m -parallel 8 "$@" "${ends[@]}" 2>&1 || status=1
+    else
+      status=1
+    fi
+  fi
   exit "$status"
 } | awk '
   /^=== (RUN|PAUSE|CONT|NAME)/ || /^PASS$/ || /\[no test files\]$/ { next }

@@ -1,4 +1,4 @@
-// Package harness builds Durward's programs, runs them as the separate processes that they are, and gives a test the means
+// Package harness runs Durward's programs as the separate processes that they are, and gives a test the means
 // of everybody around them: the operator's command line, MCP clients over HTTP and stdio, certificates of any identity, and
 // signals. It links none of the programs' code but the contract and the platform's public formats.
 //
@@ -7,86 +7,26 @@
 package harness
 
 import (
-	"bytes"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
+	"time"
+
+	"durward.internal/deploy/e2e/programs"
 )
 
 // Build says how the programs are compiled. The zero value is how they are shipped.
-type Build struct {
-	// Weak adds the tag under which the drill's negative controls are compiled.
-	Weak bool
-	// Conformance adds the tag under which the gateway has what the official conformance suite looks for.
-	Conformance bool
-	// Race adds the race detector, which needs a C compiler.
-	Race bool
-	// NVML adds what reads GPUs through the driver's library, which needs a C compiler, and builds a stand-in for that library:
-	// Library.
-	NVML bool
-}
-
-func (b Build) name() string {
-	name := "plain"
-	if tags := b.tags(); tags != "" {
-		name = tags
-	}
-	if b.Race {
-		name += "-race"
-	}
-	return name
-}
-
-// tags returns the build tags, separated by commas.
-func (b Build) tags() string {
-	var tags []string
-	if b.Weak {
-		tags = append(tags, "weak")
-	}
-	if b.Conformance {
-		tags = append(tags, "conformance")
-	}
-	if b.NVML {
-		tags = append(tags, "nvml")
-	}
-	return strings.Join(tags, ",")
-}
-
-// programs are the packages of every program that is shipped, relative to the root of the repository.
-var programs = []string{
-	"./gateway/cmd/gateway",
-	"./services/vault/cmd/vault",
-	"./services/executor/cmd/executor",
-	"./services/executor/cmd/durward-demo",
-	"./services/audit/cmd/audit",
-	"./services/operator/cmd/durward",
-	"./services/inspector/cmd/durward-inspect",
-}
-
-// helpers are the packages of programs for tests alone: a stand-in for a model server, and one for nvidia-smi.
-var helpers = []string{
-	"./deploy/e2e/engine/durward-engine",
-	"./deploy/e2e/fakegpu/nvidia-smi",
-}
+type Build = programs.Build
 
 // Engine is the stand-in for a model server, among the programs.
 const Engine = "durward-engine"
 
 // Library is the stand-in for the GPU driver's library, beside the programs of a Build with NVML.
-const Library = "libnvidia-ml.so.1"
+const Library = programs.Library
 
 // Programs returns the file names of every program that is shipped.
-func Programs() []string {
-	var names []string
-	for _, p := range programs {
-		names = append(names, filepath.Base(p))
-	}
-	return names
-}
+func Programs() []string { return programs.Shipped() }
 
 // Root returns the root of the repository: the nearest folder above with a go.work.
 func Root(t testing.TB) string {
@@ -107,66 +47,50 @@ func Root(t testing.TB) string {
 	}
 }
 
-// built remembers, by name, what this test process has compiled already.
-type built struct {
+// ready holds the folders of the builds that this test process has made sure of, by name.
+var ready struct {
 	mu   sync.Mutex
 	dirs map[string]string
 }
 
-var binaries built
-
-// Binaries compiles every program and returns the folder that holds them. It does so once per test process and kind of
-// build; test processes that run at the same time take turns.
+// Binaries returns the folder that holds every program. The scripts have compiled them and say so in the environment, with a
+// digest that must be theirs. Without that it compiles them itself, and the test's result is not cached.
 func Binaries(t testing.TB, b Build) string {
 	t.Helper()
-	binaries.mu.Lock()
-	defer binaries.mu.Unlock()
-	if dir, ok := binaries.dirs[b.name()]; ok {
+	ready.mu.Lock()
+	defer ready.mu.Unlock()
+	if dir, ok := ready.dirs[b.Name()]; ok {
 		return dir
 	}
 	root := Root(t)
-	dir := filepath.Join(root, ".cache", "e2e", b.name())
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	release := lock(t, dir+".lock")
-	defer release()
-	args := []string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}
-	cgo := "CGO_ENABLED=0"
-	if tags := b.tags(); tags != "" {
-		args = append(args, "-tags", tags)
-	}
-	if b.NVML {
-		cgo = "CGO_ENABLED=1"
-		if out, err := exec.Command(filepath.Join(root, "deploy", "e2e", "fakegpu", "build.sh"), dir).CombinedOutput(); err != nil {
-			t.Fatalf("build the stand-in for the GPU driver: %v\n%s", err, bytes.TrimSpace(out))
+	dir := b.Dir(root)
+	if want := os.Getenv(b.Variable()); want == "" {
+		uncached(t, root)
+		if _, err := programs.Compile(root, b); err != nil {
+			t.Fatal(err)
 		}
+	} else if got, err := programs.Digest(dir); err != nil || got != want {
+		t.Fatalf("the programs in %s have changed since the scripts compiled them: %v", dir, err)
 	}
-	if b.Race {
-		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
+	if ready.dirs == nil {
+		ready.dirs = map[string]string{}
 	}
-	cmd := exec.Command("go", append(append(args, programs...), helpers...)...)
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "GOWORK="+filepath.Join(root, "go.work"), "GOFLAGS=", cgo)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the programs: %v\n%s", err, bytes.TrimSpace(out))
-	}
-	if binaries.dirs == nil {
-		binaries.dirs = map[string]string{}
-	}
-	binaries.dirs[b.name()] = dir
+	ready.dirs[b.Name()] = dir
 	return dir
 }
 
-// lock takes an exclusive lock on a file, waiting for it.
-func lock(t testing.TB, path string) (release func()) {
+// uncached keeps Go from caching the result of this test: the cache remembers no test that has read a file of its module
+// which is newer than the end of the test.
+func uncached(t testing.TB, root string) {
 	t.Helper()
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
+	name := filepath.Join(root, "deploy", "e2e", ".uncached")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+	if future := time.Now().Add(24 * time.Hour); os.Chtimes(name, future, future) != nil {
+		t.Fatal("a file of the checkout cannot be given a time")
+	}
+	if _, err := os.ReadFile(name); err != nil {
 		t.Fatal(err)
 	}
-	return func() { _ = f.Close() }
 }
