@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -26,7 +27,7 @@ import (
 // DefaultDeadline is given to a unary call whose context has none.
 const DefaultDeadline = 2 * time.Second
 
-// ClientConfig is what a connection needs; every field but Logger is required.
+// ClientConfig is what a connection needs; every field but Logger and Dialer is required.
 type ClientConfig struct {
 	Identity *identity.Source
 	// Address is host:port, or a Unix socket with the user who must be listening there (config.Peer).
@@ -34,6 +35,8 @@ type ClientConfig struct {
 	// Server is the one identity that is accepted there.
 	Server identity.ID
 	Logger *slog.Logger
+	// Dialer makes the connection below TLS; nil: as Address says. Tests give one that stays within the process.
+	Dialer func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // Dial returns a connection that is made at the first call and made again by itself (waiting at most 1 s between tries).
@@ -49,6 +52,9 @@ func Dial(cfg ClientConfig) (*grpc.ClientConn, error) {
 	if config.IsUnix(cfg.Address) {
 		// TLS names the server by its identity, whatever this says; a path would be no name.
 		options = append(options, grpc.WithAuthority(identity.RoleName(cfg.Server.Role())), grpc.WithContextDialer(DialContext))
+	}
+	if cfg.Dialer != nil {
+		options = append(options, grpc.WithContextDialer(cfg.Dialer))
 	}
 	return grpc.NewClient("passthrough:///"+cfg.Address, append(options,
 		grpc.WithTransportCredentials(credentials.NewTLS(cfg.Identity.ClientTLS(cfg.Server))),
