@@ -403,12 +403,17 @@ func TestSearch(t *testing.T) {
 func TestLargeRecords(t *testing.T) {
 	h := newHouse(t)
 	client := auditv1.NewLogServiceClient(h.as(optionsv1.Role_ROLE_EXECUTOR, "local"))
-	const n = 150
+	const n, batch = 150, 10
 	big := strings.Repeat("a", 65536)
-	for i := range uint64(n) {
-		if _, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: []*auditv1.Record{{
-			Sequence: i + 1, Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Body: &auditv1.Body{Arguments: big},
-		}}}); err != nil {
+	for i := uint64(0); i < n; {
+		var records []*auditv1.Record
+		for range batch {
+			i++
+			records = append(records, &auditv1.Record{
+				Sequence: i, Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Body: &auditv1.Body{Arguments: big},
+			})
+		}
+		if _, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: records}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -21,7 +21,7 @@ import (
 	"durward.internal/services/platform/model"
 )
 
-// built is the program as it is shipped, where any user may start it.
+// built is the program, where any user may start it.
 var built = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "durward-inspect")
 	if err != nil {
@@ -31,15 +31,14 @@ var built = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "durward-inspect")
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, ".")
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return path, nil
+	return path, build(path)
 })
 
+// TestMain makes this test's own program the one that is tested, where it is started without a test's flags.
 func TestMain(m *testing.M) {
+	if len(os.Args) < 2 || !strings.HasPrefix(os.Args[1], "-test.") {
+		main()
+	}
 	code := m.Run()
 	if path, err := built(); err == nil {
 		os.RemoveAll(filepath.Dir(path))

@@ -13,7 +13,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,26 +26,9 @@ func TestMain(m *testing.M) {
 		os.Exit(probe(os.Args[2], os.Args[3], os.Args[4]))
 	}
 	code := m.Run()
-	if path, err := built(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
-	}
+	discard()
 	os.Exit(code)
 }
-
-// built is this test's program without cgo and the race detector, as programs are shipped.
-var built = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "bounds")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "bounds.test")
-	cmd := exec.Command("go", "test", "-c", "-o", path, ".")
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return path, nil
-})
 
 // parent is asked for before the bounds are set, which forbid that too.
 var parent = os.Getppid()
