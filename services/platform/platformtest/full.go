@@ -1,6 +1,6 @@
 package platformtest
 
-import "os"
+import "durward.internal/services/platform/platformtest/full"
 
-// Full reports whether tests that take samples by default go through everything: whether DURWARD_FULL is set.
-func Full() bool { return os.Getenv("DURWARD_FULL") != "" }
+// Full reports whether tests go through everything instead of a sample.
+func Full() bool { return full.Set() }

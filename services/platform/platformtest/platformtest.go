@@ -51,6 +51,8 @@ type Kit struct {
 	// LogSigner signs checkpoints of the log of audit/main; LogKey is its text form, as a key file holds it.
 	LogSigner note.Signer
 	LogKey    string
+	// Deadline is that of connections' calls which have none of their own; 0: rpc.DefaultDeadline.
+	Deadline time.Duration
 
 	t        testing.TB
 	inMemory bool
@@ -214,7 +216,7 @@ func (k *Kit) Dial(t testing.TB, as identity.ID, addr string, server identity.ID
 // DialWith is Dial with any identity.
 func (k *Kit) DialWith(t testing.TB, as *identity.Source, addr string, server identity.ID) *grpc.ClientConn {
 	t.Helper()
-	cfg := rpc.ClientConfig{Identity: as, Address: addr, Server: server, Logger: Logger()}
+	cfg := rpc.ClientConfig{Identity: as, Address: addr, Server: server, Logger: Logger(), Deadline: k.Deadline}
 	if k.inMemory {
 		cfg.Dialer = k.dial
 	}

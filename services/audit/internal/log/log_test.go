@@ -22,7 +22,7 @@ import (
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
-	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/full"
 	"durward.internal/services/platform/reserve"
 )
 
@@ -510,11 +510,9 @@ func TestKeyRotation(t *testing.T) {
 
 // TestRandom drives the log through random appends, repetitions, refusals, failures and restarts.
 func TestRandom(t *testing.T) {
-	seeds := []uint64{0, 1, 2, 3}
-	if !platformtest.Full() {
-		seeds = []uint64{rand.Uint64()}
-	}
-	for _, seed := range seeds {
+	first, n := full.Sample(t, 4, 1)
+	for i := range uint64(n) {
+		seed := first + i
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			r := newRig(t)
 			random := rand.New(rand.NewPCG(seed, 1))

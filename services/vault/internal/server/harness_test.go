@@ -196,6 +196,7 @@ type vault struct {
 func newVault(t *testing.T, options ...func(*Config, *operation.Config)) *vault {
 	t.Helper()
 	v := &vault{Kit: platformtest.New(t, platformtest.InMemory()), t: t, conns: map[string]*grpc.ClientConn{}, clock: &clock{now: time.Now().Truncate(time.Second)}, audit: &fakeAudit{t: t}}
+	v.Deadline = time.Minute // the disk may be busy
 	v.self = v.ID(optionsv1.Role_ROLE_VAULT, "main")
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	v.must(err)
