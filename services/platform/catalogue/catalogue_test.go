@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -512,7 +513,7 @@ func TestProgramDigestFollowsTheFile(t *testing.T) {
 		if err := os.Chtimes(file, stamp, stamp); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(20 * time.Millisecond) // the clock of file times is coarse
+		time.Sleep(20 * time.Millisecond) // the kernel's clock of file times is coarse, and nothing tells of its tick
 		d, err := p.Digest(file)
 		if err != nil {
 			t.Fatal(err)
@@ -529,43 +530,42 @@ func TestProgramDigestFollowsTheFile(t *testing.T) {
 }
 
 func TestTheLastGoodCatalogueStays(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "c.yaml")
-	put := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "c.yaml")
+		put := func(text string) {
+			t.Helper()
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put("version: 3\n")
+		if _, err := Open(file, host(t), slog.New(slog.DiscardHandler)); err == nil {
+			t.Fatal("a bad catalogue was enough to start")
+		}
+		put("version: 1\nservices: [{id: a, driver: \"null\"}]\n")
+		var said bytes.Buffer
+		s, err := Open(file, host(t), slog.New(slog.NewTextHandler(&said, nil)))
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	put("version: 3\n")
-	if _, err := Open(file, host(t), slog.New(slog.DiscardHandler)); err == nil {
-		t.Fatal("a bad catalogue was enough to start")
-	}
-	put("version: 1\nservices: [{id: a, driver: \"null\"}]\n")
-	var said bytes.Buffer
-	s, err := Open(file, host(t), slog.New(slog.NewTextHandler(&said, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	put("version: 1\nservices: [{id: a, driver: nul}]\n")
-	if err := s.Reload(); err == nil {
-		t.Error("a bad change was adopted")
-	}
-	if _, ok := s.Current().Lookup("a"); !ok {
-		t.Error("the last good catalogue is gone")
-	}
-	put("version: 1\nservices: [{id: b, driver: \"null\"}]\n")
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if _, ok := s.Current().Lookup("b"); ok {
-			break
+		put("version: 1\nservices: [{id: a, driver: nul}]\n")
+		if err := s.Reload(); err == nil {
+			t.Error("a bad change was adopted")
 		}
-		if time.Now().After(deadline) {
+		if _, ok := s.Current().Lookup("a"); !ok {
+			t.Error("the last good catalogue is gone")
+		}
+		put("version: 1\nservices: [{id: b, driver: \"null\"}]\n")
+		time.Sleep(pollInterval)
+		synctest.Wait()
+		if _, ok := s.Current().Lookup("b"); !ok {
 			t.Fatal("a good change was not seen")
 		}
-	}
-	s.Close()
-	if !strings.Contains(said.String(), "read again") {
-		t.Errorf("the log says %q", said.String())
-	}
+		s.Close()
+		if !strings.Contains(said.String(), "read again") {
+			t.Errorf("the log says %q", said.String())
+		}
+	})
 }
 
 // FuzzParse: whatever is in the file, there is no panic, and what is accepted can be shown and digested.

@@ -2,10 +2,10 @@ package contract
 
 import (
 	"bytes"
+	"embed"
 	"encoding/json"
 	"flag"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -23,6 +23,9 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/fault"
 )
+
+//go:embed testdata
+var testdata embed.FS
 
 var update = flag.Bool("update", false, "write the golden vectors anew")
 
@@ -95,13 +98,14 @@ func TestDefinitionsGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		file := filepath.Join("testdata", tool.Name+".definition.json")
+		file := "testdata/" + tool.Name + ".definition.json"
 		if *update {
 			if err := os.WriteFile(file, got, 0o644); err != nil {
 				t.Fatal(err)
 			}
+			continue
 		}
-		want, err := os.ReadFile(file)
+		want, err := testdata.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,6 +3,7 @@ package grant
 import (
 	"bytes"
 	"crypto/ed25519"
+	"embed"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -20,6 +21,9 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 )
+
+//go:embed testdata
+var testdata embed.FS
 
 var update = flag.Bool("update", false, "write the golden vectors anew")
 
@@ -93,8 +97,9 @@ func golden(t *testing.T, file string, got vector) {
 		if err := os.WriteFile(file, append(b, '\n'), 0o644); err != nil {
 			t.Fatal(err)
 		}
+		return
 	}
-	b, err := os.ReadFile(file)
+	b, err := testdata.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}

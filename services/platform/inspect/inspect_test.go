@@ -198,7 +198,7 @@ func pidIn(t *testing.T, path string) int {
 		select {
 		case <-t.Context().Done():
 			t.Fatal("the program did not come to write its number")
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(5 * time.Millisecond): // another program writes it, and says nothing to us
 		}
 	}
 }
@@ -209,7 +209,7 @@ func gone(t *testing.T, pid int) {
 		select {
 		case <-t.Context().Done():
 			t.Fatalf("process %d is still there", pid)
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(5 * time.Millisecond): // it is no child of ours: its end is seen in /proc alone
 		}
 	}
 }

@@ -10,15 +10,18 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/mod/sumdb/note"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/grant"
@@ -48,11 +51,16 @@ type Kit struct {
 	// LogSigner signs checkpoints of the log of audit/main; LogKey is its text form, as a key file holds it.
 	LogSigner note.Signer
 	LogKey    string
+	// Deadline is that of connections' calls which have none of their own; 0: rpc.DefaultDeadline.
+	Deadline time.Duration
 
-	t       testing.TB
-	mu      sync.Mutex
-	sources map[identity.ID]*identity.Source
-	revoked []identity.ID
+	t        testing.TB
+	inMemory bool
+	mu       sync.Mutex
+	sources  map[identity.ID]*identity.Source
+	// listeners are those in memory, by their addresses.
+	listeners map[string]*bufconn.Listener
+	revoked   []identity.ID
 }
 
 // Option changes a kit that New makes.
@@ -61,10 +69,14 @@ type Option func(*Kit)
 // WithTrustDomain names the trust domain; without it, it is durward.local.
 func WithTrustDomain(name string) Option { return func(k *Kit) { k.TrustDomain = name } }
 
+// InMemory keeps the kit's connections within the process: with them a test runs in a synctest bubble, where a goroutine that
+// waits for the network would hold the clock.
+func InMemory() Option { return func(k *Kit) { k.inMemory = true } }
+
 // New makes a trust domain for the test.
 func New(t testing.TB, opts ...Option) *Kit {
 	t.Helper()
-	k := &Kit{TrustDomain: identity.DefaultTrustDomain, Dir: t.TempDir(), t: t, sources: map[identity.ID]*identity.Source{}}
+	k := &Kit{TrustDomain: identity.DefaultTrustDomain, Dir: t.TempDir(), t: t, sources: map[identity.ID]*identity.Source{}, listeners: map[string]*bufconn.Listener{}}
 	for _, opt := range opts {
 		opt(k)
 	}
@@ -144,8 +156,7 @@ func (k *Kit) Serve(t testing.TB, role optionsv1.Role, instance string, register
 	}
 	server := rpc.NewServer(cfg)
 	register(server)
-	lis, err := rpc.Listen("127.0.0.1:0", false)
-	k.must(err)
+	lis, addr := k.Listen(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, lis) }()
@@ -155,13 +166,61 @@ func (k *Kit) Serve(t testing.TB, role optionsv1.Role, instance string, register
 			t.Errorf("server %s/%s: %v", identity.RoleName(role), instance, err)
 		}
 	})
-	return lis.Addr().String()
+	return addr
+}
+
+// Listen returns a listener and the address at which Dial finds it, on loopback or in memory.
+func (k *Kit) Listen(t testing.TB) (lis net.Listener, addr string) {
+	t.Helper()
+	if !k.inMemory {
+		lis, err := rpc.Listen("127.0.0.1:0", false)
+		k.must(err)
+		return lis, lis.Addr().String()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	addr = fmt.Sprintf("memory:%d", len(k.listeners)+1)
+	return k.listenLocked(addr), addr
+}
+
+// ListenAgain is Listen at an address in memory whose listener is closed.
+func (k *Kit) ListenAgain(addr string) net.Listener {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.listenLocked(addr)
+}
+
+func (k *Kit) listenLocked(addr string) net.Listener {
+	lis := bufconn.Listen(1 << 16)
+	k.listeners[addr] = lis
+	return lis
+}
+
+// dial connects to a listener in memory.
+func (k *Kit) dial(ctx context.Context, addr string) (net.Conn, error) {
+	k.mu.Lock()
+	lis := k.listeners[addr]
+	k.mu.Unlock()
+	if lis == nil {
+		return nil, &net.OpError{Op: "dial", Net: "memory", Err: syscall.ECONNREFUSED}
+	}
+	return lis.DialContext(ctx)
 }
 
 // Dial returns a connection as one identity of the kit to another; it is closed when t ends.
 func (k *Kit) Dial(t testing.TB, as identity.ID, addr string, server identity.ID) *grpc.ClientConn {
 	t.Helper()
-	conn, err := rpc.Dial(rpc.ClientConfig{Identity: k.Identity(as.Role(), as.Instance()), Address: addr, Server: server, Logger: Logger()})
+	return k.DialWith(t, k.Identity(as.Role(), as.Instance()), addr, server)
+}
+
+// DialWith is Dial with any identity.
+func (k *Kit) DialWith(t testing.TB, as *identity.Source, addr string, server identity.ID) *grpc.ClientConn {
+	t.Helper()
+	cfg := rpc.ClientConfig{Identity: as, Address: addr, Server: server, Logger: Logger(), Deadline: k.Deadline}
+	if k.inMemory {
+		cfg.Dialer = k.dial
+	}
+	conn, err := rpc.Dial(cfg)
 	k.must(err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn

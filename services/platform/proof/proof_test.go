@@ -3,9 +3,9 @@ package proof
 import (
 	"bytes"
 	"crypto/ed25519"
+	_ "embed"
 	"encoding/hex"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 
@@ -45,6 +45,9 @@ func renew() Claim {
 	return Claim{Purpose: callv1.Proof_PURPOSE_RENEW, Client: "claude-code", Session: "s-aaaa", Counter: 8, Time: 1795176002}
 }
 
+//go:embed testdata/golden.txt
+var vectors string
+
 func TestGoldenVectors(t *testing.T) {
 	var lines []string
 	for _, c := range []Claim{open(), renew(), call(), openFor(), openSender()} {
@@ -58,12 +61,8 @@ func TestGoldenVectors(t *testing.T) {
 		}
 		lines = append(lines, strings.TrimPrefix(string(m), domain)+" "+hex.EncodeToString(p.Signature))
 	}
-	want, err := os.ReadFile("testdata/golden.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Join(lines, "\n") + "\n"; got != string(want) {
-		t.Errorf("got\n%swant\n%s", got, want)
+	if got := strings.Join(lines, "\n") + "\n"; got != vectors {
+		t.Errorf("got\n%swant\n%s", got, vectors)
 	}
 }
 

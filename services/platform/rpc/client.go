@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -26,7 +27,7 @@ import (
 // DefaultDeadline is given to a unary call whose context has none.
 const DefaultDeadline = 2 * time.Second
 
-// ClientConfig is what a connection needs; every field but Logger is required.
+// ClientConfig is what a connection needs; every field but Logger, Deadline and Dialer is required.
 type ClientConfig struct {
 	Identity *identity.Source
 	// Address is host:port, or a Unix socket with the user who must be listening there (config.Peer).
@@ -34,6 +35,10 @@ type ClientConfig struct {
 	// Server is the one identity that is accepted there.
 	Server identity.ID
 	Logger *slog.Logger
+	// Deadline is given to a unary call whose context has none; 0: DefaultDeadline. Tests on a disk that is busy set it.
+	Deadline time.Duration
+	// Dialer makes the connection below TLS; nil: as Address says. Tests give one that stays within the process.
+	Dialer func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // Dial returns a connection that is made at the first call and made again by itself (waiting at most 1 s between tries).
@@ -44,11 +49,17 @@ func Dial(cfg ClientConfig) (*grpc.ClientConn, error) {
 	if cfg.Identity == nil || cfg.Server.IsZero() || cfg.Address == "" {
 		return nil, errors.New("rpc: a connection needs an identity, an address and the server's identity")
 	}
+	if cfg.Deadline == 0 {
+		cfg.Deadline = DefaultDeadline
+	}
 	c := &client{cfg: cfg}
 	var options []grpc.DialOption
 	if config.IsUnix(cfg.Address) {
 		// TLS names the server by its identity, whatever this says; a path would be no name.
 		options = append(options, grpc.WithAuthority(identity.RoleName(cfg.Server.Role())), grpc.WithContextDialer(DialContext))
+	}
+	if cfg.Dialer != nil {
+		options = append(options, grpc.WithContextDialer(cfg.Dialer))
 	}
 	return grpc.NewClient("passthrough:///"+cfg.Address, append(options,
 		grpc.WithTransportCredentials(credentials.NewTLS(cfg.Identity.ClientTLS(cfg.Server))),
@@ -76,7 +87,7 @@ type client struct{ cfg ClientConfig }
 func (c *client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, DefaultDeadline)
+		ctx, cancel = context.WithTimeout(ctx, c.cfg.Deadline)
 		defer cancel()
 	}
 	if err := c.revoked(ctx, method); err != nil {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
@@ -376,90 +377,89 @@ func TestStreamsEndWithTheirCallersTrust(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			kit := platformtest.New(t)
-			second, err := pki.NewCA(kit.TrustDomain)
-			if err != nil {
-				t.Fatal(err)
-			}
-			kit.WriteTrust(trust.FileCA, append(kit.CA.CertificatePEM(), second.CertificatePEM()...))
-			if err := kit.Trust.Reload(); err != nil {
-				t.Fatal(err)
-			}
-			w := &watch{}
-			say, sent := make(chan struct{}), make(chan error, 1)
-			addr := kit.Serve(t, audit, "main", func(r grpc.ServiceRegistrar) {
-				auditv1.RegisterHistoryServiceServer(r, &history{tail: func(r *auditv1.TailRecordsRequest, s grpc.ServerStreamingServer[auditv1.TailRecordsResponse]) error {
-					if err := s.Send(&auditv1.TailRecordsResponse{}); err != nil {
-						return err
-					}
-					if r.GetFromIndex() == talking {
-						<-say
-						err := s.Send(&auditv1.TailRecordsResponse{})
-						sent <- err
-						return nil // what the handler makes of it does not matter
-					}
-					<-s.Context().Done()
-					return s.Context().Err()
-				}})
-			}, w.configure(t))
-			mallory := issued(t, kit, second, kit.ID(operator, "mallory"))
-			conn, err := rpc.Dial(rpc.ClientConfig{Identity: mallory, Address: addr, Server: kit.ID(audit, "main"), Logger: platformtest.Logger()})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = conn.Close() })
-			open := func(conn *grpc.ClientConn, from uint64) grpc.ServerStreamingClient[auditv1.TailRecordsResponse] {
-				t.Helper()
-				stream, err := auditv1.NewHistoryServiceClient(conn).TailRecords(t.Context(), &auditv1.TailRecordsRequest{FromIndex: from})
+			synctest.Test(t, func(t *testing.T) {
+				kit := platformtest.New(t, platformtest.InMemory())
+				second, err := pki.NewCA(kit.TrustDomain)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := stream.Recv(); err != nil {
+				kit.WriteTrust(trust.FileCA, append(kit.CA.CertificatePEM(), second.CertificatePEM()...))
+				if err := kit.Trust.Reload(); err != nil {
 					t.Fatal(err)
 				}
-				return stream
-			}
-			quiet, loud := open(conn, 0), open(conn, talking)
-			honest := open(kit.Dial(t, kit.ID(operator, "alice"), addr, kit.ID(audit, "main")), 0)
-
-			change.trust(t, kit)
-			began := time.Now()
-			before := kit.Trust.Current()
-			for kit.Trust.Current() == before && time.Since(began) < 10*time.Second {
-				time.Sleep(time.Millisecond)
-			}
-			close(say)
-			if err := <-sent; !fault.Is(err, callv1.Code_CODE_DENIED) {
-				t.Errorf("a message after the change: %v", err)
-			}
-			for what, stream := range map[string]grpc.ServerStreamingClient[auditv1.TailRecordsResponse]{"quiet": quiet, "loud": loud} {
-				if m, err := stream.Recv(); !fault.Is(err, callv1.Code_CODE_DENIED) || err.Error() != fault.NotAllowed {
-					t.Errorf("the %s stream got %v, %v", what, m, err)
+				w := &watch{}
+				say, sent := make(chan struct{}), make(chan error, 1)
+				addr := kit.Serve(t, audit, "main", func(r grpc.ServiceRegistrar) {
+					auditv1.RegisterHistoryServiceServer(r, &history{tail: func(r *auditv1.TailRecordsRequest, s grpc.ServerStreamingServer[auditv1.TailRecordsResponse]) error {
+						if err := s.Send(&auditv1.TailRecordsResponse{}); err != nil {
+							return err
+						}
+						if r.GetFromIndex() == talking {
+							<-say
+							err := s.Send(&auditv1.TailRecordsResponse{})
+							sent <- err
+							return nil // what the handler makes of it does not matter
+						}
+						<-s.Context().Done()
+						return s.Context().Err()
+					}})
+				}, w.configure(t))
+				mallory := issued(t, kit, second, kit.ID(operator, "mallory"))
+				conn := kit.DialWith(t, mallory, addr, kit.ID(audit, "main"))
+				open := func(conn *grpc.ClientConn, from uint64) grpc.ServerStreamingClient[auditv1.TailRecordsResponse] {
+					t.Helper()
+					stream, err := auditv1.NewHistoryServiceClient(conn).TailRecords(t.Context(), &auditv1.TailRecordsRequest{FromIndex: from})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, err := stream.Recv(); err != nil {
+						t.Fatal(err)
+					}
+					return stream
 				}
-			}
-			// The folder is looked at once a second.
-			if took := time.Since(began); took > 2*time.Second {
-				t.Errorf("the streams ended after %v", took)
-			}
-			if _, err := auditv1.NewHistoryServiceClient(conn).GetRecord(t.Context(), &auditv1.GetRecordRequest{}); !fault.Is(err, callv1.Code_CODE_DENIED) {
-				t.Errorf("a call on the same connection: %v", err)
-			}
-			w.mu.Lock()
-			refusals := slices.Clone(w.refusals)
-			w.mu.Unlock()
-			if len(refusals) != 3 || !strings.Contains(refusals[0], "TailRecords "+kit.ID(operator, "mallory").String()) || !strings.Contains(refusals[0], change.cause) {
-				t.Errorf("refusals: %q, want one for each stream and one for the call", refusals)
-			}
-			if err := honest.Context().Err(); err != nil {
-				t.Errorf("another's stream: %v", err)
-			}
-			ended := make(chan error, 1)
-			go func() { _, err := honest.Recv(); ended <- err }()
-			select {
-			case err := <-ended:
-				t.Errorf("another's stream ended: %v", err)
-			case <-time.After(700 * time.Millisecond):
-			}
+				quiet, loud := open(conn, 0), open(conn, talking)
+				honest := open(kit.Dial(t, kit.ID(operator, "alice"), addr, kit.ID(audit, "main")), 0)
+
+				change.trust(t, kit)
+				began := time.Now()
+				before := kit.Trust.Current()
+				<-time.After(time.Second) // the folder is looked at once a second
+				synctest.Wait()
+				if kit.Trust.Current() == before {
+					t.Fatal("the change of trust is not taken up")
+				}
+				close(say)
+				if err := <-sent; !fault.Is(err, callv1.Code_CODE_DENIED) {
+					t.Errorf("a message after the change: %v", err)
+				}
+				for what, stream := range map[string]grpc.ServerStreamingClient[auditv1.TailRecordsResponse]{"quiet": quiet, "loud": loud} {
+					if m, err := stream.Recv(); !fault.Is(err, callv1.Code_CODE_DENIED) || err.Error() != fault.NotAllowed {
+						t.Errorf("the %s stream got %v, %v", what, m, err)
+					}
+				}
+				if took := time.Since(began); took > 2*time.Second {
+					t.Errorf("the streams ended after %v", took)
+				}
+				if _, err := auditv1.NewHistoryServiceClient(conn).GetRecord(t.Context(), &auditv1.GetRecordRequest{}); !fault.Is(err, callv1.Code_CODE_DENIED) {
+					t.Errorf("a call on the same connection: %v", err)
+				}
+				w.mu.Lock()
+				refusals := slices.Clone(w.refusals)
+				w.mu.Unlock()
+				if len(refusals) != 3 || !strings.Contains(refusals[0], "TailRecords "+kit.ID(operator, "mallory").String()) || !strings.Contains(refusals[0], change.cause) {
+					t.Errorf("refusals: %q, want one for each stream and one for the call", refusals)
+				}
+				if err := honest.Context().Err(); err != nil {
+					t.Errorf("another's stream: %v", err)
+				}
+				ended := make(chan error, 1)
+				go func() { _, err := honest.Recv(); ended <- err }()
+				select {
+				case err := <-ended:
+					t.Errorf("another's stream ended: %v", err)
+				case <-time.After(5 * time.Second):
+				}
+			})
 		})
 	}
 }
@@ -830,103 +830,94 @@ func TestDrain(t *testing.T) {
 
 // A handler that ignores everything holds the server up for 5 s and no longer.
 func TestDrainIsBounded(t *testing.T) {
-	t.Parallel()
-	kit := platformtest.New(t)
-	entered, release := make(chan struct{}), make(chan struct{})
-	defer close(release)
-	server := rpc.NewServer(rpc.ServerConfig{Identity: kit.Identity(executor, "local"), Logger: platformtest.Logger()})
-	executorv1.RegisterToolServiceServer(server, &tools{info: func(context.Context, *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
-		close(entered)
-		<-release
-		return nil, nil
-	}})
-	lis, err := rpc.Listen("127.0.0.1:0", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(ctx, lis) }()
-	conn := kit.Dial(t, kit.ID(gateway, "main"), lis.Addr().String(), kit.ID(executor, "local"))
-	go func() { _, _ = executorv1.NewToolServiceClient(conn).ServiceInfo(t.Context(), serviceID("a")) }()
-	<-entered
-	stop()
-	select {
-	case err := <-served:
-		if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		kit := platformtest.New(t, platformtest.InMemory())
+		entered, release := make(chan struct{}), make(chan struct{})
+		defer close(release)
+		server := rpc.NewServer(rpc.ServerConfig{Identity: kit.Identity(executor, "local"), Logger: platformtest.Logger()})
+		executorv1.RegisterToolServiceServer(server, &tools{info: func(context.Context, *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+			close(entered)
+			<-release
+			return nil, nil
+		}})
+		lis, addr := kit.Listen(t)
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(ctx, lis) }()
+		conn := kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local"))
+		go func() { _, _ = executorv1.NewToolServiceClient(conn).ServiceInfo(t.Context(), serviceID("a")) }()
+		<-entered
+		began := time.Now()
+		stop()
+		if err := <-served; err != nil {
 			t.Error(err)
 		}
-	case <-time.After(8 * time.Second):
-		t.Error("still serving after 8 s")
-	}
+		if took := time.Since(began); took != 5*time.Second {
+			t.Errorf("it served for another %v", took)
+		}
+	})
 }
 
 // A connection outlives its server and finds the next one by itself; meanwhile calls fail at once.
 func TestReconnect(t *testing.T) {
-	kit := platformtest.New(t)
-	serve := func(lis net.Listener) func() {
-		server := rpc.NewServer(rpc.ServerConfig{Identity: kit.Identity(executor, "local"), Logger: slog.New(slog.DiscardHandler)})
-		executorv1.RegisterToolServiceServer(server, &tools{info: func(context.Context, *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
-			return &executorv1.ServiceInfoResponse{}, nil
-		}})
-		ctx, stop := context.WithCancel(t.Context())
-		served := make(chan error, 1)
-		go func() { served <- server.Serve(ctx, lis) }()
-		return func() { stop(); <-served }
-	}
-	lis, err := rpc.Listen("127.0.0.1:0", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := lis.Addr().String()
-	stop := serve(lis)
-	client := executorv1.NewToolServiceClient(kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local")))
-	if _, err := client.ServiceInfo(t.Context(), serviceID("a")); err != nil {
-		t.Fatal(err)
-	}
-	stop()
-	start := time.Now()
-	_, err = client.ServiceInfo(t.Context(), serviceID("a"))
-	if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || err.Error() != "the executor cannot be reached" || time.Since(start) > 2*time.Second {
-		t.Errorf("without a server: %v after %s", err, time.Since(start))
-	}
-	if lis, err = rpc.Listen(addr, false); err != nil {
-		t.Fatal(err)
-	}
-	defer serve(lis)()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if _, err = client.ServiceInfo(t.Context(), serviceID("a")); err == nil {
-			break
+	synctest.Test(t, func(t *testing.T) {
+		kit := platformtest.New(t, platformtest.InMemory())
+		serve := func(lis net.Listener) func() {
+			server := rpc.NewServer(rpc.ServerConfig{Identity: kit.Identity(executor, "local"), Logger: slog.New(slog.DiscardHandler)})
+			executorv1.RegisterToolServiceServer(server, &tools{info: func(context.Context, *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+				return &executorv1.ServiceInfoResponse{}, nil
+			}})
+			ctx, stop := context.WithCancel(t.Context())
+			served := make(chan error, 1)
+			go func() { served <- server.Serve(ctx, lis) }()
+			return func() { stop(); <-served }
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not found again in 5 s: %v", err)
+		lis, addr := kit.Listen(t)
+		stop := serve(lis)
+		client := executorv1.NewToolServiceClient(kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local")))
+		if _, err := client.ServiceInfo(t.Context(), serviceID("a")); err != nil {
+			t.Fatal(err)
 		}
-	}
+		stop()
+		start := time.Now()
+		_, err := client.ServiceInfo(t.Context(), serviceID("a"))
+		if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || err.Error() != "the executor cannot be reached" || time.Since(start) > 0 {
+			t.Errorf("without a server: %v after %s", err, time.Since(start))
+		}
+		defer serve(kit.ListenAgain(addr))()
+		<-time.After(1200 * time.Millisecond) // the longest pause between two tries
+		synctest.Wait()
+		if _, err = client.ServiceInfo(t.Context(), serviceID("a")); err != nil {
+			t.Fatalf("not found again: %v", err)
+		}
+	})
 }
 
 // A call without a deadline gets one.
 func TestDefaultDeadline(t *testing.T) {
-	kit := platformtest.New(t)
-	addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) {
-		executorv1.RegisterToolServiceServer(r, &tools{info: func(ctx context.Context, _ *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
-			deadline, ok := ctx.Deadline()
-			if !ok || time.Until(deadline) > rpc.DefaultDeadline {
-				t.Errorf("deadline %v, %v", deadline, ok)
-			}
-			<-ctx.Done()
-			time.Sleep(100 * time.Millisecond) // the client gives up first
-			return nil, ctx.Err()
-		}})
+	synctest.Test(t, func(t *testing.T) {
+		kit := platformtest.New(t, platformtest.InMemory())
+		addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) {
+			executorv1.RegisterToolServiceServer(r, &tools{info: func(ctx context.Context, _ *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+				deadline, ok := ctx.Deadline()
+				if !ok || time.Until(deadline) > rpc.DefaultDeadline {
+					t.Errorf("deadline %v, %v", deadline, ok)
+				}
+				<-ctx.Done()
+				<-time.After(time.Millisecond) // the client gives up first
+				return nil, ctx.Err()
+			}})
+		})
+		client := executorv1.NewToolServiceClient(kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local")))
+		start := time.Now()
+		_, err := client.ServiceInfo(context.Background(), serviceID("a"))
+		if err == nil || time.Since(start) != rpc.DefaultDeadline {
+			t.Errorf("%v after %s", err, time.Since(start))
+		}
+		if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || err.Error() != "the executor did not answer in time" {
+			t.Errorf("%v: %v", fault.From(err).Code, err)
+		}
 	})
-	client := executorv1.NewToolServiceClient(kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local")))
-	start := time.Now()
-	_, err := client.ServiceInfo(context.Background(), serviceID("a"))
-	if err == nil || time.Since(start) > 2*rpc.DefaultDeadline {
-		t.Errorf("%v after %s", err, time.Since(start))
-	}
-	if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || err.Error() != "the executor did not answer in time" {
-		t.Errorf("%v: %v", fault.From(err).Code, err)
-	}
 }
 
 func TestDialRefuses(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -317,57 +318,69 @@ func TestRulesThatDoNotGoTogether(t *testing.T) {
 }
 
 func TestWatches(t *testing.T) {
-	dir := tree(t, map[string]string{"security.yaml": "approvals: {wait_s: 300}\n"})
-	clients := filepath.Join(t.TempDir(), "clients.yaml")
-	if err := os.WriteFile(clients, []byte("clients: []\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	seen := make(chan security.Change, 16)
-	l, err := security.Open(security.Options{Dir: dir, Also: map[string]string{"clients.yaml": clients}, OnChange: func(c security.Change) { seen <- c }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	<-seen
-	<-seen
-	for _, c := range []struct{ folder, name string }{{dir, "security.yaml"}, {dir, "users/alice/security.yaml"}, {filepath.Dir(clients), "clients.yaml"}} {
-		begun := time.Now()
-		write(t, c.folder, c.name, "approvals: {wait_s: 90}\n")
-		select {
-		case got := <-seen:
-			if got.File != c.name || got.Problem != "" || time.Since(begun) > 1500*time.Millisecond {
-				t.Errorf("%s: %+v after %v", c.name, got, time.Since(begun))
-			}
-		case <-time.After(5 * time.Second):
-			t.Fatalf("%s: nothing was seen", c.name)
+	synctest.Test(t, func(t *testing.T) {
+		dir := tree(t, map[string]string{"security.yaml": "approvals: {wait_s: 300}\n"})
+		clients := filepath.Join(t.TempDir(), "clients.yaml")
+		if err := os.WriteFile(clients, []byte("clients: []\n"), 0o600); err != nil {
+			t.Fatal(err)
 		}
-	}
+		seen := make(chan security.Change, 16)
+		l, err := security.Open(security.Options{Dir: dir, Also: map[string]string{"clients.yaml": clients}, OnChange: func(c security.Change) { seen <- c }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		<-seen
+		<-seen
+		for _, c := range []struct{ folder, name string }{{dir, "security.yaml"}, {dir, "users/alice/security.yaml"}, {filepath.Dir(clients), "clients.yaml"}} {
+			begun := time.Now()
+			write(t, c.folder, c.name, "approvals: {wait_s: 90}\n")
+			select {
+			case got := <-seen:
+				if got.File != c.name || got.Problem != "" || time.Since(begun) > time.Second {
+					t.Errorf("%s: %+v after %v", c.name, got, time.Since(begun))
+				}
+			case <-time.After(5 * time.Second):
+				t.Fatalf("%s: nothing was seen", c.name)
+			}
+		}
+	})
 }
 
 // A file that is being written is not read: it counts once it looked the same twice.
 func TestHalfWrittenIsNotRead(t *testing.T) {
-	dir := tree(t, map[string]string{"policy/a.cedar": forbid + forbid[:0]})
-	var told changes
-	l, err := security.Open(security.Options{Dir: dir, OnChange: told.add})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	told.take()
-	path := filepath.Join(dir, "policy/a.cedar")
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if _, err := f.WriteString("// a slow editor\n"); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		dir := tree(t, map[string]string{"policy/a.cedar": forbid + forbid[:0]})
+		var told changes
+		l, err := security.Open(security.Options{Dir: dir, OnChange: told.add})
+		if err != nil {
 			t.Fatal(err)
 		}
-		if got := told.take(); len(got) > 0 {
-			t.Fatalf("read while it was written: %+v", got)
+		defer l.Close()
+		told.take()
+		path := filepath.Join(dir, "policy/a.cedar")
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		defer f.Close()
+		for range 30 {
+			if _, err := f.WriteString("// a slow editor\n"); err != nil {
+				t.Fatal(err)
+			}
+			if got := told.take(); len(got) > 0 {
+				t.Fatalf("read while it was written: %+v", got)
+			}
+			time.Sleep(50 * time.Millisecond)
+			synctest.Wait()
+		}
+		// And it counts once the writer is done.
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := told.take(); len(got) != 1 || got[0].File != "policy/a.cedar" {
+			t.Errorf("after it was written: %+v", got)
+		}
+	})
 }
 
 func TestTry(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -155,21 +155,25 @@ func TestAHaltWaitsForWhatIsBeginning(t *testing.T) {
 		}).err
 	}()
 	<-beginning
-	answered := make(chan error, 1)
+	answered, moved := make(chan error, 1), a.streams.next()
 	go func() {
 		_, err := a.Halt(t.Context(), "", 0)
 		answered <- err
 	}()
-	for deadline := time.Now().Add(10 * time.Second); !a.Control().Halted; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not in force while something begins")
-		}
+	<-moved
+	if !a.Control().Halted {
+		t.Error("not in force while something begins")
+	}
+	// A writer that waits keeps further readers out, so that this ends when the halt has come to the lock.
+	for a.beginning.TryRLock() {
+		a.beginning.RUnlock()
+		runtime.Gosched()
 	}
 	select {
 	case <-answered:
 		close(goOn)
 		t.Fatal("the halt answered while something was beginning")
-	case <-time.After(50 * time.Millisecond):
+	default:
 	}
 	close(goOn)
 	if err := errors.Join(<-acted, <-answered); err != nil {

@@ -3,6 +3,7 @@ package statement
 import (
 	"bytes"
 	"crypto/ed25519"
+	"embed"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -21,6 +22,9 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/trust"
 )
+
+//go:embed testdata
+var testdata embed.FS
 
 var update = flag.Bool("update", false, "write the golden vectors anew")
 
@@ -138,8 +142,9 @@ func TestGoldenVector(t *testing.T) {
 				if err := os.WriteFile(file, got, 0o644); err != nil {
 					t.Fatal(err)
 				}
+				continue
 			}
-			want, err := os.ReadFile(file)
+			want, err := testdata.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}

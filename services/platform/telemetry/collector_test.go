@@ -69,7 +69,7 @@ func TestCollectorIsReached(t *testing.T) {
 				if !c.reached || method != "/opentelemetry.proto.collector.trace.v1.TraceService/Export" {
 					t.Errorf("called %s", method)
 				}
-			case <-time.After(time.Second):
+			default: // Close has sent what there was, or has given up
 				if c.reached {
 					t.Error("nobody called")
 				}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
@@ -23,7 +24,7 @@ import (
 	"durward.internal/services/platform/rpc"
 )
 
-// serve runs a whole audit on a state folder and an address; stop ends it as a process ends.
+// serve runs a whole audit on a state folder and an address in memory, a new one if it is empty; stop ends it as a process ends.
 func serve(t *testing.T, kit *platformtest.Kit, dir, addr string) (bound string, stop func()) {
 	t.Helper()
 	db, err := store.Open(t.Context(), dir)
@@ -43,14 +44,16 @@ func serve(t *testing.T, kit *platformtest.Kit, dir, addr string) (bound string,
 	}
 	rpcs := rpc.NewServer(rpc.ServerConfig{Identity: kit.Identity(optionsv1.Role_ROLE_AUDIT, "main"), Logger: platformtest.Logger()})
 	s.Register(rpcs)
-	lis, err := rpc.Listen(addr, false)
-	if err != nil {
-		t.Fatal(err)
+	var lis net.Listener
+	if addr == "" {
+		lis, addr = kit.Listen(t)
+	} else {
+		lis = kit.ListenAgain(addr)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- rpcs.Serve(ctx, lis) }()
-	return lis.Addr().String(), func() {
+	return addr, func() {
 		cancel()
 		if err := <-served; err != nil {
 			t.Error(err)
@@ -65,98 +68,106 @@ func serve(t *testing.T, kit *platformtest.Kit, dir, addr string) (bound string,
 // TestFaultsBetweenProcesses takes audit down, brings it back, hangs it, and puts an old copy of its state in its place,
 // under a writer that keeps running.
 func TestFaultsBetweenProcesses(t *testing.T) {
-	kit := platformtest.New(t)
-	dir, old := t.TempDir(), t.TempDir()
-	addr, stop := serve(t, kit, dir, "127.0.0.1:0")
-	me, audit := kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"), kit.ID(optionsv1.Role_ROLE_AUDIT, "main")
-	waiting, err := spool.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := recorder.Open(t.Context(), recorder.OpenConfig{
-		Conn: kit.Dial(t, me, addr, audit), Audit: audit.String(), Writer: me.String(), Trust: kit.Trust, Store: waiting, Logger: platformtest.Logger(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := r.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
-	record := func() error {
-		_, err := r.Record(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_INTENT, RequestId: "r-1"})
-		return err
-	}
-	refused := func(when string) {
-		t.Helper()
-		began := time.Now()
-		if err := record(); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
-			t.Errorf("%s: %v", when, err)
-		}
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("%s: refused after %v", when, took)
-		}
-	}
-	works := func(when string) {
-		t.Helper()
-		var err error
-		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
-			if err = record(); err == nil {
-				return
-			}
-		}
-		t.Fatalf("%s: %v", when, err)
-	}
-	works("at the start")
-	stop()
-	for _, suffix := range []string{"", "-wal"} {
-		b, err := os.ReadFile(filepath.Join(dir, store.File+suffix))
-		if os.IsNotExist(err) {
-			continue
-		}
+	synctest.Test(t, func(t *testing.T) {
+		kit := platformtest.New(t, platformtest.InMemory())
+		dir, old := t.TempDir(), t.TempDir()
+		addr, stop := serve(t, kit, dir, "")
+		me, audit := kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"), kit.ID(optionsv1.Role_ROLE_AUDIT, "main")
+		waiting, err := spool.Open(t.Context(), t.TempDir())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(old, store.File+suffix), b, 0o600); err != nil {
+		r, err := recorder.Open(t.Context(), recorder.OpenConfig{
+			Conn: kit.Dial(t, me, addr, audit), Audit: audit.String(), Writer: me.String(), Trust: kit.Trust, Store: waiting, Logger: platformtest.Logger(),
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	refused("audit is down")
-	if err := r.Spool(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_READ, RequestId: "r-2"}); err != nil {
-		t.Errorf("a read while audit is down: %v", err)
-	}
-	if r.Depth() == 0 || r.Reachable() {
-		t.Errorf("depth %d, reachable %v", r.Depth(), r.Reachable())
-	}
-	_, stop = serve(t, kit, dir, addr)
-	works("audit is back")
-	if r.Depth() != 0 {
-		t.Errorf("%d records are still spooled", r.Depth())
-	}
-	stop()
+		defer func() {
+			if err := r.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+		record := func() error {
+			_, err := r.Record(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_INTENT, RequestId: "r-1"})
+			return err
+		}
+		refused := func(when string) {
+			t.Helper()
+			began := time.Now()
+			if err := record(); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
+				t.Errorf("%s: %v", when, err)
+			}
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("%s: refused after %v", when, took)
+			}
+		}
+		works := func(when string) {
+			t.Helper()
+			var err error
+			for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+				if err = record(); err == nil {
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			t.Fatalf("%s: %v", when, err)
+		}
+		works("at the start")
+		stop()
+		for _, suffix := range []string{"", "-wal"} {
+			b, err := os.ReadFile(filepath.Join(dir, store.File+suffix))
+			if os.IsNotExist(err) {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(old, store.File+suffix), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		refused("audit is down")
+		if err := r.Spool(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_READ, RequestId: "r-2"}); err != nil {
+			t.Errorf("a read while audit is down: %v", err)
+		}
+		if r.Depth() == 0 || r.Reachable() {
+			t.Errorf("depth %d, reachable %v", r.Depth(), r.Reachable())
+		}
+		_, stop = serve(t, kit, dir, addr)
+		works("audit is back")
+		if r.Depth() != 0 {
+			t.Errorf("%d records are still spooled", r.Depth())
+		}
+		stop()
 
-	// Something accepts connections there and never says a word.
-	mute, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	refused("audit hangs")
-	if err := mute.Close(); err != nil {
-		t.Fatal(err)
-	}
+		// Something accepts connections there and never says a word.
+		mute := kit.ListenAgain(addr)
+		go func() {
+			for {
+				if _, err := mute.Accept(); err != nil {
+					return
+				}
+			}
+		}()
+		time.Sleep(1500 * time.Millisecond) // time to connect to it
+		refused("audit hangs")
+		if err := mute.Close(); err != nil {
+			t.Fatal(err)
+		}
 
-	_, stop = serve(t, kit, dir, addr)
-	works("audit is back again")
-	stop()
-	_, stop = serve(t, kit, old, addr)
-	time.Sleep(1500 * time.Millisecond) // time to connect to it
-	refused("audit runs on an old copy of its state")
-	if r.Reachable() {
-		t.Error("a log that was put back counts as reachable")
-	}
-	stop()
-	_, stop = serve(t, kit, dir, addr)
-	works("the true log is back")
-	stop()
+		_, stop = serve(t, kit, dir, addr)
+		works("audit is back again")
+		stop()
+		_, stop = serve(t, kit, old, addr)
+		time.Sleep(1500 * time.Millisecond) // time to connect to it
+		refused("audit runs on an old copy of its state")
+		if r.Reachable() {
+			t.Error("a log that was put back counts as reachable")
+		}
+		stop()
+		_, stop = serve(t, kit, dir, addr)
+		works("the true log is back")
+		stop()
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,9 +44,10 @@ type house struct {
 	serv  *server.Server
 }
 
-func newHouse(t testing.TB) *house {
+func newHouse(t testing.TB, options ...platformtest.Option) *house {
 	t.Helper()
-	kit := platformtest.New(t)
+	kit := platformtest.New(t, options...)
+	kit.Deadline = time.Minute
 	h := &house{t: t, kit: kit, audit: kit.ID(optionsv1.Role_ROLE_AUDIT, "main")}
 	db, err := store.Open(t.Context(), t.TempDir())
 	if err != nil {
@@ -403,12 +405,17 @@ func TestSearch(t *testing.T) {
 func TestLargeRecords(t *testing.T) {
 	h := newHouse(t)
 	client := auditv1.NewLogServiceClient(h.as(optionsv1.Role_ROLE_EXECUTOR, "local"))
-	const n = 150
+	const n, batch = 150, 10
 	big := strings.Repeat("a", 65536)
-	for i := range uint64(n) {
-		if _, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: []*auditv1.Record{{
-			Sequence: i + 1, Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Body: &auditv1.Body{Arguments: big},
-		}}}); err != nil {
+	for i := uint64(0); i < n; {
+		var records []*auditv1.Record
+		for range batch {
+			i++
+			records = append(records, &auditv1.Record{
+				Sequence: i, Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Body: &auditv1.Body{Arguments: big},
+			})
+		}
+		if _, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: records}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -567,63 +574,65 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestRecorder puts the writers' side and the log together, over real connections: what was answered is in the log, once,
+// TestRecorder puts the writers' side and the log together, over mutual TLS: what was answered is in the log, once,
 // through a restart of the writer.
 func TestRecorder(t *testing.T) {
-	h := newHouse(t)
-	dir := t.TempDir()
-	me := h.kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local")
-	open := func() *recorder.Recorder {
-		waiting, err := spool.Open(t.Context(), dir)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) { // a disk that is busy takes no time from a record
+		h := newHouse(t, platformtest.InMemory())
+		dir := t.TempDir()
+		me := h.kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local")
+		open := func() *recorder.Recorder {
+			waiting, err := spool.Open(t.Context(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := recorder.Open(t.Context(), recorder.OpenConfig{
+				Conn: h.as(me.Role(), me.Instance()), Audit: h.audit.String(), Writer: me.String(), Trust: h.kit.Trust, Store: waiting, Logger: platformtest.Logger(),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
 		}
-		r, err := recorder.Open(t.Context(), recorder.OpenConfig{
-			Conn: h.as(me.Role(), me.Instance()), Audit: h.audit.String(), Writer: me.String(), Trust: h.kit.Trust, Store: waiting, Logger: platformtest.Logger(),
-		})
-		if err != nil {
-			t.Fatal(err)
+		record := func(kind auditv1.Kind, request string) *auditv1.Record {
+			return &auditv1.Record{Kind: kind, RequestId: request, Body: &auditv1.Body{Summary: "about " + request}}
 		}
-		return r
-	}
-	record := func(kind auditv1.Kind, request string) *auditv1.Record {
-		return &auditv1.Record{Kind: kind, RequestId: request, Body: &auditv1.Body{Summary: "about " + request}}
-	}
-	var heads []logproof.Checkpoint
-	for life := range 3 {
-		r := open()
-		for i := range 20 {
-			if err := r.Spool(t.Context(), record(auditv1.Kind_KIND_READ, fmt.Sprint("r-", life, "-", i))); err != nil {
+		var heads []logproof.Checkpoint
+		for life := range 3 {
+			r := open()
+			for i := range 20 {
+				if err := r.Spool(t.Context(), record(auditv1.Kind_KIND_READ, fmt.Sprint("r-", life, "-", i))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			receipt, err := r.Record(t.Context(), record(auditv1.Kind_KIND_INTENT, "r-intent"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			head, err := logproof.VerifyReceipt(receipt, h.keys())
+			if err != nil {
+				t.Fatal(err)
+			}
+			heads = append(heads, head)
+			if _, err := r.Report(t.Context(), record(auditv1.Kind_KIND_OUTCOME, "r-intent")); err != nil {
+				t.Fatal(err)
+			}
+			// A kind that is not this writer's is refused for good and leaves no gap.
+			if _, err := r.Record(t.Context(), record(auditv1.Kind_KIND_APPROVED, "r-forged")); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
+				t.Errorf("another's kind: %v", err)
+			}
+			if err := r.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		receipt, err := r.Record(t.Context(), record(auditv1.Kind_KIND_INTENT, "r-intent"))
-		if err != nil {
-			t.Fatal(err)
+		entries := h.export(t, 0, heads...)
+		if len(entries) != 3*22 {
+			t.Errorf("%d entries, want %d", len(entries), 3*22)
 		}
-		head, err := logproof.VerifyReceipt(receipt, h.keys())
-		if err != nil {
-			t.Fatal(err)
+		for _, e := range entries {
+			if e.GetRecord().GetRequestId() == "r-forged" || e.GetWriter() != me.String() {
+				t.Errorf("entry %d: %v", e.GetIndex(), e)
+			}
 		}
-		heads = append(heads, head)
-		if _, err := r.Report(t.Context(), record(auditv1.Kind_KIND_OUTCOME, "r-intent")); err != nil {
-			t.Fatal(err)
-		}
-		// A kind that is not this writer's is refused for good and leaves no gap.
-		if _, err := r.Record(t.Context(), record(auditv1.Kind_KIND_APPROVED, "r-forged")); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
-			t.Errorf("another's kind: %v", err)
-		}
-		if err := r.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	entries := h.export(t, 0, heads...)
-	if len(entries) != 3*22 {
-		t.Errorf("%d entries, want %d", len(entries), 3*22)
-	}
-	for _, e := range entries {
-		if e.GetRecord().GetRequestId() == "r-forged" || e.GetWriter() != me.String() {
-			t.Errorf("entry %d: %v", e.GetIndex(), e)
-		}
-	}
+	})
 }

@@ -1,13 +1,15 @@
 package main
 
 import (
-	"os/exec"
+	"bytes"
 	"reflect"
 	"runtime"
 	"strings"
 	"testing"
 
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/process"
+	"durward.internal/services/vault/internal/settings"
 )
 
 // What the vault must never link, with the reason.
@@ -41,8 +43,9 @@ func TestDependencies(t *testing.T) {
 
 // A product has no switch that removes a guard.
 func TestNoWeakenFlag(t *testing.T) {
-	out, err := exec.Command("go", "run", ".", "-weaken", "owner", "-version").CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "flag provided but not defined: -weaken") {
-		t.Errorf("-weaken: %v, %s", err, out)
+	var out, complaint bytes.Buffer
+	code := process.Main(program(&settings.Settings{}), []string{"-weaken", "owner", "-version"}, &out, &complaint)
+	if code != process.ExitBadConfiguration || out.Len() > 0 || !strings.Contains(complaint.String(), "flag provided but not defined: -weaken") {
+		t.Errorf("-weaken: %d, %s%s", code, &out, &complaint)
 	}
 }

@@ -51,8 +51,12 @@ const closing = 2 * time.Second
 
 func main() {
 	var s settings.Settings
-	os.Exit(process.Main(process.Program{
-		Name: "vault", Version: version, Settings: &s,
+	os.Exit(process.Main(program(&s), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func program(s *settings.Settings) process.Program {
+	return process.Program{
+		Name: "vault", Version: version, Settings: s,
 		Check: func() error {
 			err := s.Check()
 			for _, warning := range s.Warnings() {
@@ -64,8 +68,8 @@ func main() {
 			f.BoolVar(&s.Development, "development", false, "one Unix user runs everything: gateway_user is not looked at")
 			guardFlags(f)
 		},
-		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, &s, logger) },
-	}, os.Args[1:], os.Stdout, os.Stderr))
+		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, s, logger) },
+	}
 }
 
 func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err error) {

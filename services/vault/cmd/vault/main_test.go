@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/config"
@@ -69,12 +71,9 @@ func TestRun(t *testing.T) {
 		go func() { ended <- run(ctx, s, platformtest.Logger()) }()
 		operator := kit.ID(optionsv1.Role_ROLE_OPERATOR, "alice")
 		client := vaultv1.NewControlServiceClient(kit.Dial(t, operator, s.Listen, kit.ID(optionsv1.Role_ROLE_VAULT, "main")))
-		deadline := time.Now().Add(10 * time.Second)
-		status, err := client.GetStatus(ctx, &vaultv1.GetStatusRequest{})
-		for err != nil && time.Now().Before(deadline) {
-			time.Sleep(10 * time.Millisecond)
-			status, err = client.GetStatus(ctx, &vaultv1.GetStatusRequest{})
-		}
+		patient, cancel := context.WithTimeout(ctx, 10*time.Second)
+		status, err := client.GetStatus(patient, &vaultv1.GetStatusRequest{}, grpc.WaitForReady(true))
+		cancel()
 		if err != nil {
 			t.Fatal(err)
 		}

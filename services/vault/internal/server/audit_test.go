@@ -4,10 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"net"
 	"path/filepath"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -170,62 +170,65 @@ func (v *vault) recorded(addr string) {
 }
 
 func TestWithARealLog(t *testing.T) {
-	v := newVault(t)
-	log := &memoryLog{kit: v.Kit}
-	addr := v.Serve(t, optionsv1.Role_ROLE_AUDIT, "main", func(r grpc.ServiceRegistrar) { auditv1.RegisterLogServiceServer(r, log) })
-	v.recorded(addr)
-	for !v.server.Audit.Reachable() {
-		time.Sleep(5 * time.Millisecond)
-	}
-	_, id, g := v.granted(bearer, "a")
-	v.must(v.redeem(g))
-	_, err := v.sink().Settle(t.Context(), &vaultv1.SettleRequest{OperationId: id, Use: 1, Ok: true})
-	v.must(err)
-	kinds := log.kinds()
-	for _, kind := range []auditv1.Kind{
-		auditv1.Kind_KIND_SESSION_OPENED, auditv1.Kind_KIND_ASKED, auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED,
-	} {
-		if kinds[kind] != 1 {
-			t.Errorf("%d of %s in the log when the sink has its answer, want 1", kinds[kind], kind)
+	synctest.Test(t, func(t *testing.T) {
+		v := newVault(t)
+		log := &memoryLog{kit: v.Kit}
+		addr := v.Serve(t, optionsv1.Role_ROLE_AUDIT, "main", func(r grpc.ServiceRegistrar) { auditv1.RegisterLogServiceServer(r, log) })
+		v.recorded(addr)
+		synctest.Wait()
+		if !v.server.Audit.Reachable() {
+			t.Fatal("audit is not reached")
 		}
-	}
+		_, id, g := v.granted(bearer, "a")
+		v.must(v.redeem(g))
+		_, err := v.sink().Settle(t.Context(), &vaultv1.SettleRequest{OperationId: id, Use: 1, Ok: true})
+		v.must(err)
+		kinds := log.kinds()
+		for _, kind := range []auditv1.Kind{
+			auditv1.Kind_KIND_SESSION_OPENED, auditv1.Kind_KIND_ASKED, auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED,
+		} {
+			if kinds[kind] != 1 {
+				t.Errorf("%d of %s in the log when the sink has its answer, want 1", kinds[kind], kind)
+			}
+		}
 
-	opened := v.open(bearer)
-	log.hang(true)
-	started := time.Now()
-	_, err = v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", "b"))
-	wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
-	if took := time.Since(started); took > 2*time.Second {
-		t.Errorf("it took %s", took)
-	}
-	started = time.Now()
-	_, err = v.control().Halt(t.Context(), &vaultv1.HaltRequest{Reason: "audit hangs"})
-	v.must(err)
-	if took := time.Since(started); took > time.Second {
-		t.Errorf("the halt took %s", took)
-	}
-	v.open(bearer) // the spool has room
-	log.hang(false)
-	for log.kinds()[auditv1.Kind_KIND_HALTED] == 0 || log.kinds()[auditv1.Kind_KIND_SESSION_OPENED] < 3 {
-		time.Sleep(5 * time.Millisecond)
-	}
+		opened := v.open(bearer)
+		log.hang(true)
+		started := time.Now()
+		_, err = v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", "b"))
+		wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
+		if took := time.Since(started); took > 2*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		started = time.Now()
+		_, err = v.control().Halt(t.Context(), &vaultv1.HaltRequest{Reason: "audit hangs"})
+		v.must(err)
+		if took := time.Since(started); took > time.Second {
+			t.Errorf("the halt took %s", took)
+		}
+		v.open(bearer) // the spool has room
+		log.hang(false)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if kinds := log.kinds(); kinds[auditv1.Kind_KIND_HALTED] == 0 || kinds[auditv1.Kind_KIND_SESSION_OPENED] < 3 {
+			t.Errorf("what was spooled is not in the log 10 s after audit answers again: %v", kinds)
+		}
+	})
 }
 
 func TestWithoutAnyAudit(t *testing.T) {
-	v := newVault(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	v.must(err)
-	addr := listener.Addr().String()
-	v.must(listener.Close())
-	v.recorded(addr)
-	opened := v.open(bearer)
-	started := time.Now()
-	_, err = v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", "b"))
-	wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
-	if took := time.Since(started); took > 2*time.Second {
-		t.Errorf("it took %s", took)
-	}
-	if n := v.server.Queue.PendingCount(); n != 0 {
-		t.Errorf("%d operations wait", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		v := newVault(t)
+		v.recorded("memory:none")
+		opened := v.open(bearer)
+		started := time.Now()
+		_, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", "b"))
+		wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
+		if took := time.Since(started); took > 2*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		if n := v.server.Queue.PendingCount(); n != 0 {
+			t.Errorf("%d operations wait", n)
+		}
+	})
 }

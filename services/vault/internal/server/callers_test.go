@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,41 +21,41 @@ import (
 
 // Every RPC that this server holds, called by every role over real mutual TLS: let in exactly where the contract says so.
 func TestEveryMethodByEveryRole(t *testing.T) {
-	v := newVault(t)
-	files := []protoreflect.FileDescriptor{
-		vaultv1.File_durward_vault_v1_session_proto, vaultv1.File_durward_vault_v1_redeem_proto, vaultv1.File_durward_vault_v1_operator_proto,
-	}
-	methods := 0
-	// A tool of the vault's own takes a permit: without one its caller would be refused for that.
-	permitted := withPermit(t.Context(), permitFor(optionsv1.Role_ROLE_VAULT, v.open(bearer).GetPermits()))
-	for _, file := range files {
-		for i := range file.Services().Len() {
-			service := file.Services().Get(i)
-			for j := range service.Methods().Len() {
-				method := service.Methods().Get(j)
-				methods++
-				callers := proto.GetExtension(method.Options(), optionsv1.E_Callers).([]optionsv1.Role)
-				for number := range optionsv1.Role_name {
-					role := optionsv1.Role(number)
-					if identity.RoleName(role) == "" {
-						continue
-					}
-					name := string(service.Name()) + "/" + string(method.Name()) + "/" + identity.RoleName(role)
-					t.Run(name, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVault(t)
+		files := []protoreflect.FileDescriptor{
+			vaultv1.File_durward_vault_v1_session_proto, vaultv1.File_durward_vault_v1_redeem_proto, vaultv1.File_durward_vault_v1_operator_proto,
+		}
+		methods := 0
+		// A tool of the vault's own takes a permit: without one its caller would be refused for that.
+		permitted := withPermit(t.Context(), permitFor(optionsv1.Role_ROLE_VAULT, v.open(bearer).GetPermits()))
+		for _, file := range files {
+			for i := range file.Services().Len() {
+				service := file.Services().Get(i)
+				for j := range service.Methods().Len() {
+					method := service.Methods().Get(j)
+					methods++
+					callers := proto.GetExtension(method.Options(), optionsv1.E_Callers).([]optionsv1.Role)
+					for number := range optionsv1.Role_name {
+						role := optionsv1.Role(number)
+						if identity.RoleName(role) == "" {
+							continue
+						}
+						name := string(service.Name()) + "/" + string(method.Name()) + "/" + identity.RoleName(role)
 						err := invoke(permitted, v.as(role, "main"), service, method)
 						// A caller that is let in is refused for its empty request, or served; never for who it is.
 						refused := fault.Is(err, callv1.Code_CODE_DENIED)
 						if allowed := slices.Contains(callers, role); allowed == refused {
-							t.Errorf("allowed %v by the contract, and the answer is %v", allowed, err)
+							t.Errorf("%s: allowed %v by the contract, and the answer is %v", name, allowed, err)
 						}
-					})
+					}
 				}
 			}
 		}
-	}
-	if methods != 31 {
-		t.Errorf("%d methods were called; adding one is a decision about who may call it", methods)
-	}
+		if methods != 31 {
+			t.Errorf("%d methods were called; adding one is a decision about who may call it", methods)
+		}
+	})
 }
 
 func invoke(ctx context.Context, conn *grpc.ClientConn, service protoreflect.ServiceDescriptor, method protoreflect.MethodDescriptor) error {

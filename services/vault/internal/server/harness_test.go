@@ -184,15 +184,19 @@ type vault struct {
 	clients   string // path
 	security  string // path of the folder
 	stop      func()
+	connsMu   sync.Mutex
+	conns     map[string]*grpc.ClientConn // by the server's address and the caller
 	// Of the standing authority: the store, whether four eyes are needed, and the limits, nil for the widest.
 	store    *store.Store
 	fourEyes bool
 	limits   func(client, user string) standing.Limits
 }
 
+// newVault starts one. It keeps its connections in memory, so that a test that waits may run it in a synctest bubble.
 func newVault(t *testing.T, options ...func(*Config, *operation.Config)) *vault {
 	t.Helper()
-	v := &vault{Kit: platformtest.New(t), t: t, clock: &clock{now: time.Now().Truncate(time.Second)}, audit: &fakeAudit{t: t}}
+	v := &vault{Kit: platformtest.New(t, platformtest.InMemory()), t: t, conns: map[string]*grpc.ClientConn{}, clock: &clock{now: time.Now().Truncate(time.Second)}, audit: &fakeAudit{t: t}}
+	v.Deadline = time.Minute // the disk may be busy
 	v.self = v.ID(optionsv1.Role_ROLE_VAULT, "main")
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	v.must(err)
@@ -277,9 +281,8 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 		Identity: v.Identity(optionsv1.Role_ROLE_VAULT, "main"), Logger: platformtest.Logger(), OnRefused: v.server.Refused,
 	})
 	v.server.Register(grpcServer)
-	listener, err := rpc.Listen("127.0.0.1:0", false)
-	v.must(err)
-	v.addr = listener.Addr().String()
+	listener, addr := v.Listen(v.t)
+	v.addr = addr
 	served := make(chan error, 1)
 	go func() { served <- grpcServer.Serve(ctx, listener) }()
 	v.stop = sync.OnceFunc(func() {
@@ -311,7 +314,14 @@ func (v *vault) must(err error) {
 
 func (v *vault) as(role optionsv1.Role, instance string) *grpc.ClientConn {
 	v.t.Helper()
-	return v.Dial(v.t, v.ID(role, instance), v.addr, v.self)
+	id := v.ID(role, instance)
+	key := v.addr + " " + id.String()
+	v.connsMu.Lock()
+	defer v.connsMu.Unlock()
+	if v.conns[key] == nil {
+		v.conns[key] = v.Dial(v.t, id, v.addr, v.self)
+	}
+	return v.conns[key]
 }
 
 func (v *vault) sessions() vaultv1.SessionServiceClient {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -116,102 +117,105 @@ func TestReadIsGrantedOnce(t *testing.T) {
 
 // The main job: ask, look, approve, wait, redeem, settle, and the records that tell of it.
 func TestApprovedOperation(t *testing.T) {
-	v := newVault(t)
-	opened := v.open(bearer)
-	req := request(opened.GetSessionId(), "start_service", "demo-chat")
-	req.Reason = "the user \x1b[1masked"
-	asked, err := v.authority().Authorise(t.Context(), req)
-	v.must(err)
-	if asked.GetDecision() != vaultv1.AuthoriseResponse_DECISION_PENDING || asked.GetGrant() != nil || asked.GetRule() != "may-be-asked-for" {
-		t.Fatalf("%v", asked)
-	}
-	id := asked.GetOperationId()
-	shown := v.operation(id)
-	if shown.GetState() != pending || shown.GetAgentReason() != "the user asked" || string(shown.GetArguments()) != string(arguments("demo-chat")) ||
-		shown.GetTier() != optionsv1.Tier_TIER_WRITE || shown.GetAudience() != v.ID(executor, "local").String() || shown.GetEpoch() != 1 ||
-		shown.GetExpiresAt().AsTime().Sub(v.clock.Now()) > operation.Life || shown.GetClientName() != "test" || shown.GetKeyBound() {
-		t.Errorf("shown as %v", shown)
-	}
-
-	answer := make(chan *vaultv1.WaitOperationResponse, 1)
-	go func() {
-		resp, err := v.wait(opened, id, 20*time.Second)
-		if err != nil {
-			t.Error(err)
-		}
-		answer <- resp
-	}()
-	for v.operation(id).GetWaiters() == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	if got := v.approve(id); got.GetState() != approved || got.GetDecidedBy() != platformtest.Operator || got.GetStatement() == nil {
-		t.Errorf("approved as %v", got)
-	}
-	resp := <-answer
-	g, err := grant.Verify(resp.GetGrant(), v.Trust, v.clock.Now())
-	v.must(err)
-	wanted := canonicalDigest(t, subject)
-	if resp.GetState() != approved || string(resp.GetArguments()) != string(arguments("demo-chat")) || g.GetOperationId() != id ||
-		g.GetUse() != 1 || len(g.GetStatements()) != 1 || string(g.GetSubjectDigest()) != string(wanted) || g.GetEpoch() != 1 ||
-		!g.GetExpiresAt().AsTime().Equal(v.clock.Now().Add(time.Minute)) {
-		t.Errorf("grant %v", g)
-	}
-	verified, err := statement.Verify(g.GetStatements()[0], v.Trust.Current().AllowedSigners, v.clock.Now(), statement.Skew)
-	v.must(err)
-	// What the sink will check.
-	v.must(verified.Covers(g, toolRef("start_service"), optionsv1.Tier_TIER_WRITE, arguments("demo-chat"), nil))
-
-	// Another issue has another id and the same spend key.
-	again, err := v.wait(opened, id, 0)
-	v.must(err)
-	g2, err := grant.Verify(again.GetGrant(), v.Trust, v.clock.Now())
-	v.must(err)
-	if g2.GetId() == g.GetId() || grant.SpendKey(g2) != grant.SpendKey(g) {
-		t.Errorf("ids %s and %s, spend keys %s and %s", g.GetId(), g2.GetId(), grant.SpendKey(g), grant.SpendKey(g2))
-	}
-	v.must(v.redeem(resp.GetGrant()))
-	if got := v.operation(id).GetState(); got != running {
-		t.Errorf("state %s", got)
-	}
-	wantCode(t, v.redeem(again.GetGrant()), callv1.Code_CODE_ALREADY_SPENT)
-
-	// An identical request joins what runs, and gets the same spend key.
-	joined := v.ask(opened.GetSessionId(), "demo-chat")
-	if !joined.GetJoined() || joined.GetOperationId() != id || joined.GetDecision() != vaultv1.AuthoriseResponse_DECISION_GRANTED {
-		t.Errorf("%v", joined)
-	}
-	settle := &vaultv1.SettleRequest{OperationId: id, Use: 1, Ok: true}
-	for range 2 {
-		_, err = v.sink().Settle(t.Context(), settle)
+	synctest.Test(t, func(t *testing.T) {
+		v := newVault(t)
+		opened := v.open(bearer)
+		req := request(opened.GetSessionId(), "start_service", "demo-chat")
+		req.Reason = "the user \x1b[1masked"
+		asked, err := v.authority().Authorise(t.Context(), req)
 		v.must(err)
-	}
-	if got := v.operation(id).GetState(); got != done {
-		t.Errorf("state %s", got)
-	}
-	after, err := v.wait(opened, id, time.Minute)
-	v.must(err)
-	if after.GetState() != done || after.GetGrant() == nil {
-		t.Errorf("after it was done: %v", after)
-	}
-	if next := v.ask(opened.GetSessionId(), "demo-chat"); next.GetJoined() || next.GetOperationId() == id ||
-		next.GetDecision() != vaultv1.AuthoriseResponse_DECISION_PENDING {
-		t.Errorf("the next identical request is no new operation: %v", next)
-	}
-
-	for kind, n := range map[auditv1.Kind]int{
-		auditv1.Kind_KIND_ASKED: 3, auditv1.Kind_KIND_APPROVED: 1, auditv1.Kind_KIND_GRANTED: 4, auditv1.Kind_KIND_REDEEMED: 1,
-	} {
-		if got := len(v.audit.of(kind)); got != n {
-			t.Errorf("%d records of %s, want %d", got, kind, n)
+		if asked.GetDecision() != vaultv1.AuthoriseResponse_DECISION_PENDING || asked.GetGrant() != nil || asked.GetRule() != "may-be-asked-for" {
+			t.Fatalf("%v", asked)
 		}
-	}
-	approval := v.audit.of(auditv1.Kind_KIND_APPROVED)[0]
-	if !proto.Equal(approval.GetBody().GetStatement(), g.GetStatements()[0]) || !approval.GetBody().GetConfirmed() || approval.GetOperationId() != id {
-		t.Errorf("approval recorded as %v", approval)
-	}
-	if first := v.audit.of(auditv1.Kind_KIND_ASKED)[0]; first.GetBody().GetArguments() != string(arguments("demo-chat")) {
-		t.Errorf("arguments recorded as %q", first.GetBody().GetArguments())
-	}
+		id := asked.GetOperationId()
+		shown := v.operation(id)
+		if shown.GetState() != pending || shown.GetAgentReason() != "the user asked" || string(shown.GetArguments()) != string(arguments("demo-chat")) ||
+			shown.GetTier() != optionsv1.Tier_TIER_WRITE || shown.GetAudience() != v.ID(executor, "local").String() || shown.GetEpoch() != 1 ||
+			shown.GetExpiresAt().AsTime().Sub(v.clock.Now()) > operation.Life || shown.GetClientName() != "test" || shown.GetKeyBound() {
+			t.Errorf("shown as %v", shown)
+		}
+
+		answer := make(chan *vaultv1.WaitOperationResponse, 1)
+		go func() {
+			resp, err := v.wait(opened, id, 20*time.Second)
+			if err != nil {
+				t.Error(err)
+			}
+			answer <- resp
+		}()
+		synctest.Wait()
+		if v.operation(id).GetWaiters() == 0 {
+			t.Fatal("nobody waits")
+		}
+		if got := v.approve(id); got.GetState() != approved || got.GetDecidedBy() != platformtest.Operator || got.GetStatement() == nil {
+			t.Errorf("approved as %v", got)
+		}
+		resp := <-answer
+		g, err := grant.Verify(resp.GetGrant(), v.Trust, v.clock.Now())
+		v.must(err)
+		wanted := canonicalDigest(t, subject)
+		if resp.GetState() != approved || string(resp.GetArguments()) != string(arguments("demo-chat")) || g.GetOperationId() != id ||
+			g.GetUse() != 1 || len(g.GetStatements()) != 1 || string(g.GetSubjectDigest()) != string(wanted) || g.GetEpoch() != 1 ||
+			!g.GetExpiresAt().AsTime().Equal(v.clock.Now().Add(time.Minute)) {
+			t.Errorf("grant %v", g)
+		}
+		verified, err := statement.Verify(g.GetStatements()[0], v.Trust.Current().AllowedSigners, v.clock.Now(), statement.Skew)
+		v.must(err)
+		// What the sink will check.
+		v.must(verified.Covers(g, toolRef("start_service"), optionsv1.Tier_TIER_WRITE, arguments("demo-chat"), nil))
+
+		// Another issue has another id and the same spend key.
+		again, err := v.wait(opened, id, 0)
+		v.must(err)
+		g2, err := grant.Verify(again.GetGrant(), v.Trust, v.clock.Now())
+		v.must(err)
+		if g2.GetId() == g.GetId() || grant.SpendKey(g2) != grant.SpendKey(g) {
+			t.Errorf("ids %s and %s, spend keys %s and %s", g.GetId(), g2.GetId(), grant.SpendKey(g), grant.SpendKey(g2))
+		}
+		v.must(v.redeem(resp.GetGrant()))
+		if got := v.operation(id).GetState(); got != running {
+			t.Errorf("state %s", got)
+		}
+		wantCode(t, v.redeem(again.GetGrant()), callv1.Code_CODE_ALREADY_SPENT)
+
+		// An identical request joins what runs, and gets the same spend key.
+		joined := v.ask(opened.GetSessionId(), "demo-chat")
+		if !joined.GetJoined() || joined.GetOperationId() != id || joined.GetDecision() != vaultv1.AuthoriseResponse_DECISION_GRANTED {
+			t.Errorf("%v", joined)
+		}
+		settle := &vaultv1.SettleRequest{OperationId: id, Use: 1, Ok: true}
+		for range 2 {
+			_, err = v.sink().Settle(t.Context(), settle)
+			v.must(err)
+		}
+		if got := v.operation(id).GetState(); got != done {
+			t.Errorf("state %s", got)
+		}
+		after, err := v.wait(opened, id, time.Minute)
+		v.must(err)
+		if after.GetState() != done || after.GetGrant() == nil {
+			t.Errorf("after it was done: %v", after)
+		}
+		if next := v.ask(opened.GetSessionId(), "demo-chat"); next.GetJoined() || next.GetOperationId() == id ||
+			next.GetDecision() != vaultv1.AuthoriseResponse_DECISION_PENDING {
+			t.Errorf("the next identical request is no new operation: %v", next)
+		}
+
+		for kind, n := range map[auditv1.Kind]int{
+			auditv1.Kind_KIND_ASKED: 3, auditv1.Kind_KIND_APPROVED: 1, auditv1.Kind_KIND_GRANTED: 4, auditv1.Kind_KIND_REDEEMED: 1,
+		} {
+			if got := len(v.audit.of(kind)); got != n {
+				t.Errorf("%d records of %s, want %d", got, kind, n)
+			}
+		}
+		approval := v.audit.of(auditv1.Kind_KIND_APPROVED)[0]
+		if !proto.Equal(approval.GetBody().GetStatement(), g.GetStatements()[0]) || !approval.GetBody().GetConfirmed() || approval.GetOperationId() != id {
+			t.Errorf("approval recorded as %v", approval)
+		}
+		if first := v.audit.of(auditv1.Kind_KIND_ASKED)[0]; first.GetBody().GetArguments() != string(arguments("demo-chat")) {
+			t.Errorf("arguments recorded as %q", first.GetBody().GetArguments())
+		}
+	})
 }
 
 func canonicalDigest(t *testing.T, s string) []byte {
@@ -596,25 +600,28 @@ func TestClientThatIsGone(t *testing.T) {
 		"token changed": func(v *vault) { v.changeToken(bearer) },
 	} {
 		t.Run("while its call is held, "+name, func(t *testing.T) {
-			v := newVault(t)
-			opened := v.open(bearer)
-			id := v.ask(opened.GetSessionId(), "a").GetOperationId()
-			ended := make(chan error, 1)
-			go func() {
-				_, err := v.wait(opened, id, 20*time.Second)
-				ended <- err
-			}()
-			for v.operation(id).GetWaiters() == 0 {
-				time.Sleep(time.Millisecond)
-			}
-			leave(v)
-			v.approve(id) // a human who did not know
-			wantCode(t, <-ended, callv1.Code_CODE_DENIED)
-			_, err := v.wait(opened, id, 0)
-			wantCode(t, err, callv1.Code_CODE_DENIED)
-			if n := len(v.audit.of(auditv1.Kind_KIND_GRANTED)); n != 0 {
-				t.Errorf("%d grants were issued", n)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				v := newVault(t)
+				opened := v.open(bearer)
+				id := v.ask(opened.GetSessionId(), "a").GetOperationId()
+				ended := make(chan error, 1)
+				go func() {
+					_, err := v.wait(opened, id, 20*time.Second)
+					ended <- err
+				}()
+				synctest.Wait()
+				if v.operation(id).GetWaiters() == 0 {
+					t.Fatal("nobody waits")
+				}
+				leave(v)
+				v.approve(id) // a human who did not know
+				wantCode(t, <-ended, callv1.Code_CODE_DENIED)
+				_, err := v.wait(opened, id, 0)
+				wantCode(t, err, callv1.Code_CODE_DENIED)
+				if n := len(v.audit.of(auditv1.Kind_KIND_GRANTED)); n != 0 {
+					t.Errorf("%d grants were issued", n)
+				}
+			})
 		})
 	}
 	t.Run("with a grant in hand", func(t *testing.T) {
@@ -694,226 +701,237 @@ func TestRestartKeepsOperations(t *testing.T) {
 func TestAuditAway(t *testing.T) {
 	for _, how := range []string{"down", "hung"} {
 		t.Run(how, func(t *testing.T) {
-			v := newVault(t)
-			opened, id, g := v.granted(bearer, "a")
-			waiting := v.ask(opened.GetSessionId(), "b").GetOperationId()
-			h := v.sign(v.statementFor(v.operation(waiting)))
-			v.audit.set(func(f *fakeAudit) { f.down, f.hung = how == "down", how == "hung" })
-			calls := map[string]func() error{
-				"ask": func() error {
-					_, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", "c"))
-					return err
-				},
-				"ask the same at the same time": func() error {
-					errs := make(chan error, 2)
-					for range 2 {
-						go func() {
-							_, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", "d"))
-							errs <- err
-						}()
-					}
-					if err := <-errs; err == nil {
-						return nil
-					}
-					return <-errs
-				},
-				"approve": func() error {
-					_, err := v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{OperationId: waiting, Statement: h})
-					return err
-				},
-				"redeem": func() error { return v.redeem(g) },
-			}
-			if how == "down" {
-				calls["issue"] = func() error { _, err := v.wait(opened, id, time.Second); return err }
-			}
-			for name, call := range calls {
-				t.Run(name, func(t *testing.T) {
-					started := time.Now()
-					wantCode(t, call(), callv1.Code_CODE_AUDIT_UNAVAILABLE)
-					if took := time.Since(started); took > 2*time.Second {
-						t.Errorf("it took %s", took)
-					}
-				})
-			}
-			if o := v.operation(waiting); o.GetState() != pending {
-				t.Errorf("state %s", o.GetState())
-			}
-			if n := v.server.Queue.PendingCount(); n != 1 {
-				t.Errorf("%d operations wait", n)
-			}
-			givenUp := map[string]bool{}
-			for _, r := range v.audit.of(auditv1.Kind_KIND_DENIED) {
-				givenUp[r.GetBody().GetAction()] = r.GetStatus() == auditv1.Status_STATUS_ERROR
-			}
-			// A record that was sent and not answered may reach the log: what follows it says that nothing was done.
-			for _, action := range []string{"ask-given-up", "approve-given-up", "redeem-given-up"} {
-				if givenUp[action] != (how == "hung") {
-					t.Errorf("%s recorded: %v", action, givenUp[action])
+			synctest.Test(t, func(t *testing.T) {
+				v := newVault(t)
+				opened, id, g := v.granted(bearer, "a")
+				waiting := v.ask(opened.GetSessionId(), "b").GetOperationId()
+				h := v.sign(v.statementFor(v.operation(waiting)))
+				v.audit.set(func(f *fakeAudit) { f.down, f.hung = how == "down", how == "hung" })
+				calls := map[string]func() error{
+					"ask": func() error {
+						_, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", "c"))
+						return err
+					},
+					"ask the same at the same time": func() error {
+						errs := make(chan error, 2)
+						for range 2 {
+							go func() {
+								_, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", "d"))
+								errs <- err
+							}()
+						}
+						if err := <-errs; err == nil {
+							return nil
+						}
+						return <-errs
+					},
+					"approve": func() error {
+						_, err := v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{OperationId: waiting, Statement: h})
+						return err
+					},
+					"redeem": func() error { return v.redeem(g) },
 				}
-			}
-			v.audit.set(func(f *fakeAudit) { f.down, f.hung = false, false })
-			v.must(v.redeem(g)) // nothing was spent meanwhile
-			v.approve(waiting)
+				if how == "down" {
+					calls["issue"] = func() error { _, err := v.wait(opened, id, time.Second); return err }
+				}
+				for name, call := range calls {
+					started := time.Now()
+					if err := call(); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
+						t.Errorf("%s: %v", name, err)
+					}
+					if took := time.Since(started); took > 2*time.Second {
+						t.Errorf("%s took %s", name, took)
+					}
+				}
+				if o := v.operation(waiting); o.GetState() != pending {
+					t.Errorf("state %s", o.GetState())
+				}
+				if n := v.server.Queue.PendingCount(); n != 1 {
+					t.Errorf("%d operations wait", n)
+				}
+				givenUp := map[string]bool{}
+				for _, r := range v.audit.of(auditv1.Kind_KIND_DENIED) {
+					givenUp[r.GetBody().GetAction()] = r.GetStatus() == auditv1.Status_STATUS_ERROR
+				}
+				// A record that was sent and not answered may reach the log: what follows it says that nothing was done.
+				for _, action := range []string{"ask-given-up", "approve-given-up", "redeem-given-up"} {
+					if givenUp[action] != (how == "hung") {
+						t.Errorf("%s recorded: %v", action, givenUp[action])
+					}
+				}
+				v.audit.set(func(f *fakeAudit) { f.down, f.hung = false, false })
+				v.must(v.redeem(g)) // nothing was spent meanwhile
+				v.approve(waiting)
+			})
 		})
 	}
 }
 
 func TestWaitEndsWithItsCaller(t *testing.T) {
-	v := newVault(t)
-	opened := v.open(bearer)
-	id := v.ask(opened.GetSessionId(), "a").GetOperationId()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		ctx, stop := context.WithTimeout(withPermit(ctx, permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())), time.Minute)
-		defer stop()
-		_, _ = v.tools().WaitOperation(ctx, &vaultv1.WaitOperationRequest{OperationId: &id})
-	}()
-	for v.operation(id).GetWaiters() != 1 {
-		time.Sleep(time.Millisecond)
-	}
-	cancel()
-	<-ended
-	for v.operation(id).GetWaiters() != 0 {
-		time.Sleep(time.Millisecond)
-	}
-	// A call of its own deadline is answered before it.
-	started := time.Now()
-	resp, err := v.wait(opened, id, 300*time.Millisecond)
-	v.must(err)
-	if resp.GetState() != pending || time.Since(started) < 250*time.Millisecond {
-		t.Errorf("%v after %s", resp, time.Since(started))
-	}
-	// And so is everybody when the vault stops.
-	stopping, stop := context.WithCancel(t.Context())
-	stop()
-	v.server.Run(stopping)
-	started = time.Now()
-	resp, err = v.wait(opened, id, time.Minute)
-	v.must(err)
-	if resp.GetState() != pending || time.Since(started) > 10*time.Second {
-		t.Errorf("%v after %s", resp, time.Since(started))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		v := newVault(t)
+		opened := v.open(bearer)
+		id := v.ask(opened.GetSessionId(), "a").GetOperationId()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			ctx, stop := context.WithTimeout(withPermit(ctx, permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())), time.Minute)
+			defer stop()
+			_, _ = v.tools().WaitOperation(ctx, &vaultv1.WaitOperationRequest{OperationId: &id})
+		}()
+		synctest.Wait()
+		if n := v.operation(id).GetWaiters(); n != 1 {
+			t.Fatalf("%d wait, want 1", n)
+		}
+		cancel()
+		<-ended
+		synctest.Wait()
+		if n := v.operation(id).GetWaiters(); n != 0 {
+			t.Fatalf("%d wait, and the caller is gone", n)
+		}
+		// A call of its own deadline is answered before it.
+		started := time.Now()
+		resp, err := v.wait(opened, id, 300*time.Millisecond)
+		v.must(err)
+		if resp.GetState() != pending || time.Since(started) != 300*time.Millisecond {
+			t.Errorf("%v after %s", resp, time.Since(started))
+		}
+		// And so is everybody when the vault stops.
+		stopping, stop := context.WithCancel(t.Context())
+		stop()
+		v.server.Run(stopping)
+		started = time.Now()
+		resp, err = v.wait(opened, id, time.Minute)
+		v.must(err)
+		if resp.GetState() != pending || time.Since(started) > 0 {
+			t.Errorf("%v after %s", resp, time.Since(started))
+		}
+	})
 }
 
 // Whoever looks at an operation sees each of its states as it comes, may carry out none of them, and does not count as
 // waiting.
 func TestGetOperation(t *testing.T) {
-	v := newVault(t)
-	opened := v.open(bearer)
-	id := v.ask(opened.GetSessionId(), "demo-chat").GetOperationId()
-	got, err := v.look(opened, id)
-	v.must(err)
-	if got.GetState() != pending || got.GetTool().GetName() != "start_service" || string(got.GetArguments()) != string(arguments("demo-chat")) ||
-		!got.GetAskedAt().AsTime().Equal(v.clock.Now()) || got.GetExpiresAt().AsTime().Sub(v.clock.Now()) > operation.Life || got.GetReason() != "" {
-		t.Errorf("shown as %v", got)
-	}
-	// follow looks until the state leaves the known one, and does what changes it once the look is on its way.
-	follow := func(known vaultv1.OperationState, change func()) *vaultv1.GetOperationResponse {
-		t.Helper()
-		answer := make(chan *vaultv1.GetOperationResponse, 1)
-		go func() {
-			resp, err := v.look(opened, id, known)
-			if err != nil {
-				t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		v := newVault(t)
+		opened := v.open(bearer)
+		id := v.ask(opened.GetSessionId(), "demo-chat").GetOperationId()
+		got, err := v.look(opened, id)
+		v.must(err)
+		if got.GetState() != pending || got.GetTool().GetName() != "start_service" || string(got.GetArguments()) != string(arguments("demo-chat")) ||
+			!got.GetAskedAt().AsTime().Equal(v.clock.Now()) || got.GetExpiresAt().AsTime().Sub(v.clock.Now()) > operation.Life || got.GetReason() != "" {
+			t.Errorf("shown as %v", got)
+		}
+		// follow looks until the state leaves the known one, and does what changes it once the look is on its way.
+		follow := func(known vaultv1.OperationState, change func()) *vaultv1.GetOperationResponse {
+			t.Helper()
+			answer := make(chan *vaultv1.GetOperationResponse, 1)
+			go func() {
+				resp, err := v.look(opened, id, known)
+				if err != nil {
+					t.Error(err)
+				}
+				answer <- resp
+			}()
+			synctest.Wait()
+			select {
+			case early := <-answer:
+				t.Fatalf("%v, and nothing changed", early)
+			default:
 			}
-			answer <- resp
-		}()
-		select {
-		case early := <-answer:
-			t.Fatalf("%v, and nothing changed", early)
-		case <-time.After(100 * time.Millisecond):
+			if n := v.operation(id).GetWaiters(); n != 0 {
+				t.Errorf("%d wait, and nobody could carry it out", n)
+			}
+			change()
+			return <-answer
 		}
-		if n := v.operation(id).GetWaiters(); n != 0 {
-			t.Errorf("%d wait, and nobody could carry it out", n)
+		if got := follow(pending, func() { v.approve(id) }); got.GetState() != approved {
+			t.Errorf("after the approval %v", got)
 		}
-		change()
-		return <-answer
-	}
-	if got := follow(pending, func() { v.approve(id) }); got.GetState() != approved {
-		t.Errorf("after the approval %v", got)
-	}
-	var issued *callv1.SignedGrant
-	if got := follow(approved, func() {
-		resp, err := v.wait(opened, id, 0)
-		v.must(err)
-		issued = resp.GetGrant()
-		v.must(v.redeem(issued))
-	}); got.GetState() != running {
-		t.Errorf("after the redemption %v", got)
-	}
-	if got := follow(running, func() {
-		_, err := v.sink().Settle(t.Context(), &vaultv1.SettleRequest{OperationId: id, Use: 1, Ok: true})
-		v.must(err)
-	}); got.GetState() != done {
-		t.Errorf("after it was settled %v", got)
-	}
-	// What is final is told at once, and a state that is another than the known one too.
-	started := time.Now()
-	for _, known := range []vaultv1.OperationState{done, pending, 0} {
-		if got, err := v.look(opened, id, known); err != nil || got.GetState() != done {
-			t.Errorf("known %s: %v, %v", known, got, err)
+		var issued *callv1.SignedGrant
+		if got := follow(approved, func() {
+			resp, err := v.wait(opened, id, 0)
+			v.must(err)
+			issued = resp.GetGrant()
+			v.must(v.redeem(issued))
+		}); got.GetState() != running {
+			t.Errorf("after the redemption %v", got)
 		}
-	}
-	if took := time.Since(started); took > 10*time.Second {
-		t.Errorf("a final state took %s", took)
-	}
-	if n := len(v.audit.of(auditv1.Kind_KIND_GRANTED)); n != 1 {
-		t.Errorf("%d grants were issued, want the one of wait_operation", n)
-	}
+		if got := follow(running, func() {
+			_, err := v.sink().Settle(t.Context(), &vaultv1.SettleRequest{OperationId: id, Use: 1, Ok: true})
+			v.must(err)
+		}); got.GetState() != done {
+			t.Errorf("after it was settled %v", got)
+		}
+		// What is final is told at once, and a state that is another than the known one too.
+		started := time.Now()
+		for _, known := range []vaultv1.OperationState{done, pending, 0} {
+			if got, err := v.look(opened, id, known); err != nil || got.GetState() != done {
+				t.Errorf("known %s: %v, %v", known, got, err)
+			}
+		}
+		if took := time.Since(started); took > 0 {
+			t.Errorf("a final state took %s", took)
+		}
+		if n := len(v.audit.of(auditv1.Kind_KIND_GRANTED)); n != 1 {
+			t.Errorf("%d grants were issued, want the one of wait_operation", n)
+		}
 
-	no := v.ask(opened.GetSessionId(), "other").GetOperationId()
-	_, err = v.approvals().DenyOperation(t.Context(), &vaultv1.DenyOperationRequest{OperationId: no, Reason: "not now"})
-	v.must(err)
-	if got, err := v.look(opened, no); err != nil || got.GetState() != refused || got.GetReason() != "not now" {
-		t.Errorf("denied: %v, %v", got, err)
-	}
-	late := v.ask(opened.GetSessionId(), "late").GetOperationId()
-	v.clock.advance(operation.Life)
-	if got, err := v.look(v.open(bearer), late, pending); err != nil || got.GetState() != expired {
-		t.Errorf("past its end, before the sweep: %v, %v", got, err)
-	}
+		no := v.ask(opened.GetSessionId(), "other").GetOperationId()
+		_, err = v.approvals().DenyOperation(t.Context(), &vaultv1.DenyOperationRequest{OperationId: no, Reason: "not now"})
+		v.must(err)
+		if got, err := v.look(opened, no); err != nil || got.GetState() != refused || got.GetReason() != "not now" {
+			t.Errorf("denied: %v, %v", got, err)
+		}
+		late := v.ask(opened.GetSessionId(), "late").GetOperationId()
+		v.clock.advance(operation.Life)
+		if got, err := v.look(v.open(bearer), late, pending); err != nil || got.GetState() != expired {
+			t.Errorf("past its end, before the sweep: %v, %v", got, err)
+		}
+	})
 }
 
 // A look that is held ends with its wait, with the caller's own time, and when the client is shut out.
 func TestGetOperationIsHeldWithinBounds(t *testing.T) {
-	v := newVault(t)
-	opened := v.open(bearer)
-	id := v.ask(opened.GetSessionId(), "a").GetOperationId()
-	permit := permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())
-	known := pending
-	for name, c := range map[string]struct {
-		wait     uint32
-		deadline time.Duration
-		least    time.Duration
-	}{
-		"the caller's time": {45, time.Second, 400 * time.Millisecond},
-		"the wait":          {1, 20 * time.Second, 900 * time.Millisecond},
-		"no wait":           {0, 20 * time.Second, 0},
-	} {
-		ctx, cancel := context.WithTimeout(withPermit(t.Context(), permit), c.deadline)
-		started := time.Now()
-		got, err := v.operations().GetOperation(ctx, &vaultv1.GetOperationRequest{OperationId: &id, KnownState: &known, WaitS: &c.wait})
-		cancel()
-		if took := time.Since(started); err != nil || got.GetState() != pending || took < c.least || took > c.least+5*time.Second {
-			t.Errorf("%s: %v, %v after %s", name, got, err, took)
+	synctest.Test(t, func(t *testing.T) {
+		v := newVault(t)
+		opened := v.open(bearer)
+		id := v.ask(opened.GetSessionId(), "a").GetOperationId()
+		permit := permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())
+		known := pending
+		for name, c := range map[string]struct {
+			wait     uint32
+			deadline time.Duration
+			held     time.Duration
+		}{
+			"the caller's time": {45, time.Second, time.Second - holdSpare},
+			"the wait":          {1, 20 * time.Second, time.Second},
+			"no wait":           {0, 20 * time.Second, 0},
+		} {
+			ctx, cancel := context.WithTimeout(withPermit(t.Context(), permit), c.deadline)
+			started := time.Now()
+			got, err := v.operations().GetOperation(ctx, &vaultv1.GetOperationRequest{OperationId: &id, KnownState: &known, WaitS: &c.wait})
+			cancel()
+			if took := time.Since(started); err != nil || got.GetState() != pending || took != c.held {
+				t.Errorf("%s: %v, %v after %s", name, got, err, took)
+			}
 		}
-	}
-	// Without a known state it is not held, whatever the wait.
-	started := time.Now()
-	if _, err := v.operations().GetOperation(withPermit(t.Context(), permit), &vaultv1.GetOperationRequest{OperationId: &id, WaitS: proto.Uint32(45)}); err != nil || time.Since(started) > time.Second {
-		t.Errorf("%v after %s", err, time.Since(started))
-	}
-	ended := make(chan error, 1)
-	go func() {
-		_, err := v.look(opened, id, pending)
-		ended <- err
-	}()
-	time.Sleep(100 * time.Millisecond)
-	v.revoke(bearer)
-	v.approve(id)
-	wantCode(t, <-ended, callv1.Code_CODE_DENIED)
+		// Without a known state it is not held, whatever the wait.
+		started := time.Now()
+		if _, err := v.operations().GetOperation(withPermit(t.Context(), permit), &vaultv1.GetOperationRequest{OperationId: &id, WaitS: proto.Uint32(45)}); err != nil || time.Since(started) > 0 {
+			t.Errorf("%v after %s", err, time.Since(started))
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := v.look(opened, id, pending)
+			ended <- err
+		}()
+		synctest.Wait()
+		v.revoke(bearer)
+		v.approve(id)
+		wantCode(t, <-ended, callv1.Code_CODE_DENIED)
+	})
 }
 
 // What a client is told of an operation is recorded once, and what tells it nothing new is not. A grant has its own record.
@@ -1006,64 +1024,68 @@ func TestProbesAreRecorded(t *testing.T) {
 // A held call ends with the epoch that its permit is of, and is refused as the permit would be; and the same when its permit
 // has been over for longer than any call is held.
 func TestHeldCallsEndWithTheirPermit(t *testing.T) {
-	v := newVault(t)
-	opened := v.open(bearer)
-	id := v.ask(opened.GetSessionId(), "a").GetOperationId()
-	held := func(end func()) {
-		t.Helper()
-		ended := make(chan error, 2)
+	synctest.Test(t, func(t *testing.T) {
+		v := newVault(t)
 		opened := v.open(bearer)
-		go func() {
-			_, err := v.look(opened, id, pending)
-			ended <- err
-		}()
-		go func() {
-			_, err := v.wait(opened, id, time.Minute)
-			ended <- err
-		}()
-		for v.operation(id).GetWaiters() == 0 {
-			time.Sleep(5 * time.Millisecond)
+		id := v.ask(opened.GetSessionId(), "a").GetOperationId()
+		held := func(end func()) {
+			t.Helper()
+			ended := make(chan error, 2)
+			opened := v.open(bearer)
+			go func() {
+				_, err := v.look(opened, id, pending)
+				ended <- err
+			}()
+			go func() {
+				_, err := v.wait(opened, id, time.Minute)
+				ended <- err
+			}()
+			synctest.Wait()
+			if v.operation(id).GetWaiters() == 0 {
+				t.Fatal("nobody waits")
+			}
+			started := time.Now()
+			end()
+			for range 2 {
+				wantCode(t, <-ended, callv1.Code_CODE_EXPIRED)
+			}
+			if took := time.Since(started); took > 10*time.Second {
+				t.Errorf("it took %s", took)
+			}
 		}
-		time.Sleep(100 * time.Millisecond)
-		started := time.Now()
-		end()
-		for range 2 {
-			wantCode(t, <-ended, callv1.Code_CODE_EXPIRED)
+		held(func() {
+			v.clock.advance(grant.MaxPermitLife + maxHold + time.Second)
+			v.approve(id)
+		})
+		if n := len(v.audit.of(auditv1.Kind_KIND_GRANTED)); n != 0 {
+			t.Errorf("%d grants were issued", n)
 		}
-		if took := time.Since(started); took > 10*time.Second {
-			t.Errorf("it took %s", took)
-		}
-	}
-	held(func() {
-		v.clock.advance(grant.MaxPermitLife + maxHold + time.Second)
-		v.approve(id)
-	})
-	if n := len(v.audit.of(auditv1.Kind_KIND_GRANTED)); n != 0 {
-		t.Errorf("%d grants were issued", n)
-	}
-	id = v.ask(v.open(bearer).GetSessionId(), "b").GetOperationId()
-	held(func() {
-		_, err := v.control().Halt(t.Context(), &vaultv1.HaltRequest{Reason: "test"})
-		v.must(err)
+		id = v.ask(v.open(bearer).GetSessionId(), "b").GetOperationId()
+		held(func() {
+			_, err := v.control().Halt(t.Context(), &vaultv1.HaltRequest{Reason: "test"})
+			v.must(err)
+		})
 	})
 }
 
 // What runs for longer than it is kept in memory is looked at without haste.
 func TestGetOperationOfWhatNobodySettles(t *testing.T) {
-	v := newVault(t)
-	_, id, g := v.granted(bearer, "a")
-	v.must(v.redeem(g))
-	v.clock.advance(operation.JoinRunning)
-	v.must(v.server.Sweep(t.Context()))
-	opened := v.open(bearer)
-	ctx, cancel := context.WithTimeout(withPermit(t.Context(), permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())), 10*time.Second)
-	defer cancel()
-	known := running
-	started := time.Now()
-	got, err := v.operations().GetOperation(ctx, &vaultv1.GetOperationRequest{OperationId: &id, KnownState: &known, WaitS: proto.Uint32(1)})
-	if took := time.Since(started); err != nil || got.GetState() != running || took < 900*time.Millisecond {
-		t.Errorf("%v, %v after %s", got, err, took)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		v := newVault(t)
+		_, id, g := v.granted(bearer, "a")
+		v.must(v.redeem(g))
+		v.clock.advance(operation.JoinRunning)
+		v.must(v.server.Sweep(t.Context()))
+		opened := v.open(bearer)
+		ctx, cancel := context.WithTimeout(withPermit(t.Context(), permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())), 10*time.Second)
+		defer cancel()
+		known := running
+		started := time.Now()
+		got, err := v.operations().GetOperation(ctx, &vaultv1.GetOperationRequest{OperationId: &id, KnownState: &known, WaitS: proto.Uint32(1)})
+		if took := time.Since(started); err != nil || got.GetState() != running || took != time.Second {
+			t.Errorf("%v, %v after %s", got, err, took)
+		}
+	})
 }
 
 func TestWatchOperations(t *testing.T) {
