@@ -341,18 +341,14 @@ func TestPeersAway(t *testing.T) {
 		}
 	})
 	t.Run("vault hangs", func(t *testing.T) {
-		e := newEdge(t, edgeOptions{})
+		e := newEdge(t, edgeOptions{decide: 200 * time.Millisecond})
 		s := e.connect(t, tokenAgent)
 		e.vault.mu.Lock()
 		e.vault.hang = make(chan struct{})
 		e.vault.mu.Unlock()
-		began := time.Now()
 		a := e.call(t, s, "start_service", `{"service_id":"demo-chat"}`)
 		if a.Status != "error" || a.Error.Code != "TIMEOUT" || a.TellUser == "" || !a.Error.Retryable {
 			t.Errorf("answer %s", a.tool.Structured)
-		}
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("it took %v", took)
 		}
 		if read := e.call(t, s, "gpu_status", `{}`); read.Status != "ok" {
 			t.Errorf("a read with a warm permit: %s", read.tool.Structured)
