@@ -317,6 +317,7 @@ func TestReadIsCancelledWithItsRequest(t *testing.T) {
 }
 
 func TestProgressWhileWaiting(t *testing.T) {
+	t.Parallel() // it waits
 	e := newEdge(t, edgeOptions{hold: time.Second, telling: 100 * time.Millisecond})
 	s := e.connect(t, tokenAgent)
 	r := e.send(t, request{session: s, body: `{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"start_service","arguments":{"service_id":"demo-chat"},"_meta":{"progressToken":"p1"}}}`})
@@ -329,6 +330,7 @@ func TestProgressWhileWaiting(t *testing.T) {
 }
 
 func TestPeersAway(t *testing.T) {
+	t.Parallel() // it waits
 	t.Run("vault, at the door", func(t *testing.T) {
 		e := newEdge(t, edgeOptions{vaultDown: true})
 		began := time.Now()
@@ -341,7 +343,7 @@ func TestPeersAway(t *testing.T) {
 		}
 	})
 	t.Run("vault hangs", func(t *testing.T) {
-		e := newEdge(t, edgeOptions{decide: 200 * time.Millisecond})
+		e := newEdge(t, edgeOptions{})
 		s := e.connect(t, tokenAgent)
 		e.vault.mu.Lock()
 		e.vault.hang = make(chan struct{})

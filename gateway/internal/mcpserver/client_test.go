@@ -109,6 +109,7 @@ func resolve(t testing.TB, schema any) *jsonschema.Resolved {
 }
 
 func TestGoClientSeesProgress(t *testing.T) {
+	t.Parallel() // it waits
 	e := newEdge(t, edgeOptions{hold: time.Second, telling: 100 * time.Millisecond})
 	progress := make(chan string, 10)
 	client := mcp.NewClient(&mcp.Implementation{Name: "go-client", Version: "1"}, &mcp.ClientOptions{

@@ -22,6 +22,7 @@ func statelessCall(tool, arguments string) request {
 
 // A call is held in the stateless era as it is in the other: with progress, within bounds, and then pending.
 func TestStatelessCallIsHeld(t *testing.T) {
+	t.Parallel() // it waits
 	const hold = time.Second
 	e := newEdge(t, edgeOptions{hold: hold, telling: 100 * time.Millisecond})
 	began := time.Now()

@@ -242,6 +242,7 @@ func TestEverythingThatLeavesIsClean(t *testing.T) {
 
 // A notification of a change, which the SDK sends by itself, and progress are cleaned on their way out like all else.
 func TestNotificationsAreClean(t *testing.T) {
+	t.Parallel() // it waits
 	e := newEdge(t, edgeOptions{hold: time.Second, telling: 100 * time.Millisecond, wrap: func(c grpc.ClientConnInterface) grpc.ClientConnInterface { return poisoned{c} }})
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -422,6 +422,7 @@ func TestStatelessClientThatLeaves(t *testing.T) {
 }
 
 func TestStatelessProgress(t *testing.T) {
+	t.Parallel() // it waits
 	e := newEdge(t, edgeOptions{hold: time.Second, telling: 100 * time.Millisecond})
 	r := e.askModern(t, tokenAgent, modernCall("start_service", `{"service_id":"demo-chat"}`, `"progressToken":"p1"`))
 	if !strings.Contains(r.raw, `"method":"notifications/progress"`) || !strings.Contains(r.raw, `"progressToken":"p1"`) {

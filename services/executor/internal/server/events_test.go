@@ -146,6 +146,7 @@ func TestWatchServices(t *testing.T) {
 
 // A stream ends when its permit does and when an operator halts; the next permit opens the next.
 func TestWatchServicesEndsWithItsPermit(t *testing.T) {
+	t.Parallel() // it waits for the end of a permit
 	w := newWorld(t)
 	client := w.events()
 	short := w.watch(t.Context(), client, func(p *callv1.Permit) {
