@@ -678,7 +678,7 @@ func TestRealConnectionsEnd(t *testing.T) {
 	}
 	w := newWorld(t, Config{})
 	s := w.unit("talk.service", "Type=exec", "ExecStart=ACT wait")
-	w.start(s) // told of, and nobody takes it
+	w.start(s)                         // told of, and nobody takes it
 	time.Sleep(100 * time.Millisecond) // no event: systemd does it in its own time
 	b.close()
 	time.Sleep(100 * time.Millisecond) // no event: systemd does it in its own time
