@@ -25,6 +25,7 @@ import (
 const shipped = "../../../deploy/config/gateway.yaml"
 
 func TestShippedConfigurationIsTheDefault(t *testing.T) {
+	platformtest.Outside()
 	s := new(settings)
 	if err := config.Load(shipped, s); err != nil {
 		t.Fatal(err)
@@ -38,6 +39,7 @@ func TestShippedConfigurationIsTheDefault(t *testing.T) {
 }
 
 func TestConfigurationIsRefused(t *testing.T) {
+	platformtest.Outside()
 	good, err := os.ReadFile(shipped)
 	if err != nil {
 		t.Fatal(err)
@@ -74,6 +76,7 @@ func TestConfigurationIsRefused(t *testing.T) {
 
 // Reaching the gateway from elsewhere takes TLS, and says so.
 func TestRemoteListenerNeedsTLS(t *testing.T) {
+	platformtest.Outside()
 	good, err := os.ReadFile(shipped)
 	if err != nil {
 		t.Fatal(err)
@@ -161,8 +164,7 @@ func runWithoutPeers(t *testing.T, secret config.TLS, scheme string, transport *
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, s, "", slog.New(slog.DiscardHandler)) }()
-	deadline := time.Now().Add(5 * time.Second)
-	for {
+	for late := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) { // no event: it is asked as an operator asks it
 		resp, err := http.Get("http://" + health + "/health")
 		if err == nil {
 			_ = resp.Body.Close()
@@ -170,10 +172,9 @@ func runWithoutPeers(t *testing.T, secret config.TLS, scheme string, transport *
 				break
 			}
 		}
-		if time.Now().After(deadline) {
+		if time.Now().After(late) {
 			t.Fatalf("not healthy: %v", err)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	req, err := http.NewRequest(http.MethodPost, scheme+mcp+"/mcp",
 		strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`))
@@ -209,7 +210,7 @@ func runWithoutPeers(t *testing.T, secret config.TLS, scheme string, transport *
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("it does not stop")
 	}
 }

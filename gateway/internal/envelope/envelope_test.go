@@ -2,9 +2,11 @@ package envelope
 
 import (
 	"bytes"
+	"embed"
 	"encoding/json"
 	"errors"
 	"flag"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +23,9 @@ import (
 )
 
 var update = flag.Bool("update", false, "write the golden vectors")
+
+//go:embed testdata/*.json
+var vectors embed.FS
 
 const (
 	request   = "r-aaaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -55,8 +60,9 @@ func TestGoldenVectors(t *testing.T) {
 				if err := os.WriteFile(path, append(got, '\n'), 0o600); err != nil {
 					t.Fatal(err)
 				}
+				return
 			}
-			want, err := os.ReadFile(path)
+			want, err := vectors.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,12 +80,12 @@ func TestSchemaTakesEveryStatus(t *testing.T) {
 		t.Fatal("no start_service")
 	}
 	schema, all := resolved(t, Schema(start.ResultSchema, true)), resolved(t, whole(start.ResultSchema))
-	vectors, err := filepath.Glob("testdata/*.json")
-	if err != nil || len(vectors) < 10 {
-		t.Fatalf("%d vectors: %v", len(vectors), err)
+	paths, err := fs.Glob(vectors, "testdata/*.json")
+	if err != nil || len(paths) < 10 {
+		t.Fatalf("%d vectors: %v", len(paths), err)
 	}
-	for _, path := range vectors {
-		raw, err := os.ReadFile(path)
+	for _, path := range paths {
+		raw, err := vectors.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,10 @@ var wrappers = [...]string{"fetchedcontent", "memorycontext"}
 // in it. What looks like the tag of a wrapper inside s loses its bracket, in whatever spelling a reader might still take for
 // one, so that s can neither end its wrapper nor begin another; all other brackets stay, those of code among them. The empty
 // text stays empty.
-func Outside(s string) string {
+func Outside(s string) string { return outside(s, maxText) }
+
+// outside is Outside with another bound of the text.
+func outside(s string, most int) string {
 	s = clean.Block(s, clean.Whole)
 	if inner, ok := strings.CutPrefix(s, outsideOpen); ok {
 		if inner, ok = strings.CutSuffix(inner, outsideClose); ok {
@@ -38,7 +41,7 @@ func Outside(s string) string {
 		return ""
 	}
 	// Cut first: a cut can make a letter of half a character reference.
-	return outsideOpen + disarm(clean.Block(s, maxText)) + outsideClose
+	return outsideOpen + disarm(clean.Block(s, most)) + outsideClose
 }
 
 // maxTag is how far behind its bracket the name of a tag may end, in letters and digits: a namespace or attributes may come

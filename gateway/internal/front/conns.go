@@ -26,6 +26,8 @@ type Conns struct {
 	// idle are connections of accepted clients that serve no request, the one that has been idle longest first.
 	idle   *list.List
 	counts map[string]int
+	// moved is a test's: it has a value when any of this changed.
+	moved chan struct{}
 }
 
 // NewConns returns Conns with the bounds of conf, which must be valid.
@@ -172,6 +174,10 @@ func (c *conn) move(to *list.List) {
 	c.in, c.place = to, nil
 	if to != nil {
 		c.place = to.PushBack(c)
+	}
+	select {
+	case c.conns.moved <- struct{}{}:
+	default: // nobody wants to know, or it is known already
 	}
 }
 

@@ -25,6 +25,7 @@ func serveCounted(t *testing.T, conf limit.Config) (address string, conns *Conns
 		t.Fatal(err)
 	}
 	conns, release = NewConns(conf), make(chan struct{})
+	conns.moved = make(chan struct{}, 1)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -101,17 +102,19 @@ func (c *client) ask(principal string) int {
 // settled waits until there are so many connections, counted in all, strangers', and idle ones.
 func settled(t *testing.T, conns *Conns, all, strangers, idle int) {
 	t.Helper()
-	var got [3]int
-	for range 500 {
+	for late := time.After(30 * time.Second); ; {
 		conns.mu.Lock()
-		got = [3]int{conns.all, conns.strangers.Len(), conns.idle.Len()}
+		got := [3]int{conns.all, conns.strangers.Len(), conns.idle.Len()}
 		conns.mu.Unlock()
 		if got == [3]int{all, strangers, idle} {
 			return
 		}
-		time.Sleep(5 * time.Millisecond)
+		select {
+		case <-conns.moved:
+		case <-late:
+			t.Fatalf("%v connections in all, of strangers, idle; want %d, %d, %d", got, all, strangers, idle)
+		}
 	}
-	t.Fatalf("%v connections in all, of strangers, idle; want %d, %d, %d", got, all, strangers, idle)
 }
 
 // Connections that show no accepted token push out each other, and never a client that works.

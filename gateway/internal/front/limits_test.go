@@ -120,12 +120,13 @@ type edge struct {
 	log     *bytes.Buffer
 	refused *refusal.Recorder
 	served  atomic.Int32
+	arrived chan struct{} // has a value when something was served
 	release chan struct{}
 }
 
 func newEdge(t *testing.T, conf limit.Config) *edge {
 	t.Helper()
-	e := &edge{t: t, vault: new(vault), records: new(spool), log: new(bytes.Buffer), release: make(chan struct{})}
+	e := &edge{t: t, vault: new(vault), records: new(spool), log: new(bytes.Buffer), release: make(chan struct{}), arrived: make(chan struct{}, 1)}
 	logger := slog.New(slog.NewJSONHandler(e.log, nil))
 	var err error
 	if e.refused, err = refusal.New(e.records, logger); err != nil {
@@ -137,6 +138,10 @@ func newEdge(t *testing.T, conf limit.Config) *edge {
 	}
 	sdk := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e.served.Add(1)
+		select {
+		case e.arrived <- struct{}{}:
+		default:
+		}
 		call := Of(r.Context())
 		w.Header().Set("Served-As", call.Session.Agent()+"|"+call.Session.Sender().User+"|"+call.Session.Sender().Room)
 		body, err := io.ReadAll(r.Body)

@@ -207,9 +207,7 @@ func TestRunningOutlivesTheCall(t *testing.T) {
 		defer close(left)
 		_, _ = e.try(ctx, request{session: s, body: toolCall(5, "start_service", `{"service_id":"demo-chat"}`)}) // it is cut off
 	}()
-	for e.executor.count() == 0 {
-		time.Sleep(5 * time.Millisecond)
-	}
+	e.executor.carriedOut(t)
 	cancel()
 	<-left
 	var id string
@@ -218,7 +216,7 @@ func TestRunningOutlivesTheCall(t *testing.T) {
 	}
 	e.vault.set(id, vaultv1.OperationState_OPERATION_STATE_RUNNING, "")
 	go func() {
-		time.Sleep(100 * time.Millisecond)
+		<-e.joined
 		close(e.executor.slow)
 	}()
 	a := e.call(t, s, "wait_operation", `{"operation_id":"`+id+`"}`)
@@ -241,7 +239,7 @@ func TestClientThatLeavesEndsTheWait(t *testing.T) {
 		"drained": func(e *edge, _ string, _ func()) { e.drain() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := newEdge(t, edgeOptions{hold: 30 * time.Second})
+			e := newEdge(t, edgeOptions{hold: longestHold})
 			s := e.connect(t, tokenAgent)
 			ctx, cut := context.WithCancel(context.Background())
 			defer cut()
@@ -254,7 +252,7 @@ func TestClientThatLeavesEndsTheWait(t *testing.T) {
 			leave(e, s, cut)
 			select {
 			case <-ended:
-			case <-time.After(3 * time.Second):
+			case <-time.After(patience):
 				t.Fatal("the call went on")
 			}
 			e.vault.deserted(t)
@@ -287,7 +285,9 @@ func TestJoinedCallersCleanOneAnswer(t *testing.T) {
 			answers <- r
 		}()
 	}
-	time.Sleep(150 * time.Millisecond) // until all have joined
+	for range callers - 1 {
+		<-e.joined
+	}
 	close(e.executor.slow)
 	for range callers {
 		a := decodeAnswer(t, <-answers)
@@ -310,24 +310,15 @@ func TestReadIsCancelledWithItsRequest(t *testing.T) {
 		defer close(ended)
 		_, _ = e.try(context.Background(), request{session: s, body: toolCall(5, "gpu_status", `{}`)})
 	}()
-	for reads := 0; reads == 0; time.Sleep(5 * time.Millisecond) {
-		e.executor.mu.Lock()
-		reads = e.executor.reads
-		e.executor.mu.Unlock()
-	}
+	e.executor.readOf(t)
 	e.send(t, request{session: s, body: `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`})
 	<-ended
-	for range 200 {
-		if e.executor.cancelled.Load() == 1 {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Error("the executor was not told")
+	e.executor.cancels(t)
 }
 
 func TestProgressWhileWaiting(t *testing.T) {
-	e := newEdge(t, edgeOptions{hold: 6 * time.Second})
+	t.Parallel() // it waits
+	e := newEdge(t, edgeOptions{hold: time.Second, telling: 100 * time.Millisecond})
 	s := e.connect(t, tokenAgent)
 	r := e.send(t, request{session: s, body: `{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"start_service","arguments":{"service_id":"demo-chat"},"_meta":{"progressToken":"p1"}}}`})
 	if !strings.Contains(r.raw, `"method":"notifications/progress"`) || !strings.Contains(r.raw, `"progressToken":"p1"`) || !strings.Contains(r.raw, "waiting for approval") {
@@ -339,6 +330,7 @@ func TestProgressWhileWaiting(t *testing.T) {
 }
 
 func TestPeersAway(t *testing.T) {
+	t.Parallel() // it waits
 	t.Run("vault, at the door", func(t *testing.T) {
 		e := newEdge(t, edgeOptions{vaultDown: true})
 		began := time.Now()
@@ -356,13 +348,9 @@ func TestPeersAway(t *testing.T) {
 		e.vault.mu.Lock()
 		e.vault.hang = make(chan struct{})
 		e.vault.mu.Unlock()
-		began := time.Now()
 		a := e.call(t, s, "start_service", `{"service_id":"demo-chat"}`)
 		if a.Status != "error" || a.Error.Code != "TIMEOUT" || a.TellUser == "" || !a.Error.Retryable {
 			t.Errorf("answer %s", a.tool.Structured)
-		}
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("it took %v", took)
 		}
 		if read := e.call(t, s, "gpu_status", `{}`); read.Status != "ok" {
 			t.Errorf("a read with a warm permit: %s", read.tool.Structured)
@@ -526,14 +514,13 @@ func TestKeyBoundClientIsToldWhichProof(t *testing.T) {
 func TestKeyBoundClientAsksAfterItsPermitsEnded(t *testing.T) {
 	e := newEdge(t, edgeOptions{hold: 200 * time.Millisecond})
 	e.vault.mu.Lock()
-	e.vault.permitLife = time.Millisecond
+	e.vault.permitLife = time.Nanosecond // it is over at once
 	e.vault.mu.Unlock()
 	proof := func(purpose string) string {
 		return `"_meta":{"durward/proof":{"purpose":"` + purpose + `","counter":"1","time":"1","signature":"` + strings.Repeat("A", 86) + `=="}}`
 	}
 	r := e.send(t, request{token: tokenSigner, body: strings.Replace(initialize, `"params":{`, `"params":{`+proof("PURPOSE_OPEN")+`,`, 1)})
 	s := r.header.Get("Mcp-Session-Id")
-	time.Sleep(10 * time.Millisecond)
 	call := func(tool, arguments, purpose string) answer {
 		return decodeAnswer(t, e.send(t, request{session: s, token: tokenSigner,
 			body: `{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"` + tool + `","arguments":` + arguments + `,` + proof(purpose) + `}}`}))

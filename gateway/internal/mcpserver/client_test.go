@@ -109,7 +109,8 @@ func resolve(t testing.TB, schema any) *jsonschema.Resolved {
 }
 
 func TestGoClientSeesProgress(t *testing.T) {
-	e := newEdge(t, edgeOptions{hold: 6 * time.Second})
+	t.Parallel() // it waits
+	e := newEdge(t, edgeOptions{hold: time.Second, telling: 100 * time.Millisecond})
 	progress := make(chan string, 10)
 	client := mcp.NewClient(&mcp.Implementation{Name: "go-client", Version: "1"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { progress <- r.Params.Message },

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -14,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,6 +47,61 @@ const (
 	tokenChat   = "chat-token"
 )
 
+// patience is how long a test waits for an event before it fails.
+const patience = 30 * time.Second
+
+// longestHold is longer than patience: a call that is held so long and ends before was let go.
+const longestHold = mcpserver.LongestHold
+
+// news wakes those who wait for something to become true.
+type news struct {
+	mu   sync.Mutex
+	next chan struct{}
+}
+
+// tell wakes all who wait. It may be called with the mutex of what changed.
+func (n *news) tell() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.next != nil {
+		close(n.next)
+		n.next = nil
+	}
+}
+
+// await waits until done reports true, which it asks again whenever something was told.
+func (n *news) await(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		n.mu.Lock()
+		if n.next == nil {
+			n.next = make(chan struct{})
+		}
+		next := n.next
+		n.mu.Unlock()
+		if done() {
+			return
+		}
+		select {
+		case <-next:
+		case <-late:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// poll asks again and again until done reports true. It is for what the gateway takes up by itself and shows in its answers
+// alone, so that there is no event to wait for.
+func poll(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for late := time.Now().Add(patience); !done(); time.Sleep(5 * time.Millisecond) { // no event: see above
+		if time.Now().After(late) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
 // fakeVault opens sessions for known tokens, issues real signed permits, and decides as the test says.
 type fakeVault struct {
 	vaultv1.UnimplementedSessionServiceServer
@@ -78,7 +133,8 @@ type fakeVault struct {
 	said chan *vaultv1.WatchSessionsResponse
 	// unwilling is what whoever waits for an operation is answered.
 	unwilling *fault.Error
-	waiting   atomic.Int32
+	waiting   int
+	news      news
 }
 
 type fakeOperation struct {
@@ -215,6 +271,7 @@ func (v *fakeVault) CloseSession(_ context.Context, req *vaultv1.CloseSessionReq
 	defer v.mu.Unlock()
 	delete(v.sessions, req.GetSessionId())
 	v.closed++
+	v.news.tell()
 	return &vaultv1.CloseSessionResponse{}, nil
 }
 
@@ -240,6 +297,7 @@ func (v *fakeVault) Authorise(ctx context.Context, req *vaultv1.AuthoriseRequest
 		state: vaultv1.OperationState_OPERATION_STATE_PENDING, tool: req.GetTool(), arguments: req.GetArguments(),
 		principal: principal, changed: make(chan struct{}),
 	}
+	v.news.tell()
 	return &vaultv1.AuthoriseResponse{
 		Decision: vaultv1.AuthoriseResponse_DECISION_PENDING, OperationId: id,
 		ExpiresAt: timestamppb.New(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)),
@@ -257,21 +315,27 @@ func (v *fakeVault) set(id string, state vaultv1.OperationState, reason string) 
 }
 
 // pending returns the id of the one operation that waits, once there is one.
-func (v *fakeVault) pending(t *testing.T) string {
+func (v *fakeVault) pending(t *testing.T) (pending string) {
 	t.Helper()
-	for range 500 {
+	v.news.await(t, "something is asked for", func() bool {
 		v.mu.Lock()
+		defer v.mu.Unlock()
 		for id, o := range v.operations {
 			if o.state == vaultv1.OperationState_OPERATION_STATE_PENDING {
-				v.mu.Unlock()
-				return id
+				pending = id
 			}
 		}
-		v.mu.Unlock()
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Fatal("nothing was asked for")
-	return ""
+		return pending != ""
+	})
+	return pending
+}
+
+// wait counts who waits for operations.
+func (v *fakeVault) wait(n int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.waiting += n
+	v.news.tell()
 }
 
 func (v *fakeVault) WaitOperation(ctx context.Context, req *vaultv1.WaitOperationRequest) (*vaultv1.WaitOperationResponse, error) {
@@ -284,8 +348,8 @@ func (v *fakeVault) WaitOperation(ctx context.Context, req *vaultv1.WaitOperatio
 	if unwilling != nil {
 		return nil, unwilling
 	}
-	v.waiting.Add(1)
-	defer v.waiting.Add(-1)
+	v.wait(1)
+	defer v.wait(-1)
 	md, _ := metadata.FromIncomingContext(ctx)
 	principal, err := permitHolder(v.kit, md)
 	if err != nil {
@@ -357,13 +421,11 @@ func (v *fakeVault) SecurityConfig(ctx context.Context, req *vaultv1.SecurityCon
 // deserted waits until nobody waits for an operation.
 func (v *fakeVault) deserted(t *testing.T) {
 	t.Helper()
-	for range 500 {
-		if v.waiting.Load() == 0 {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Fatal("somebody still waits")
+	v.news.await(t, "nobody waits", func() bool {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		return v.waiting == 0
+	})
 }
 
 func permitHolder(kit *platformtest.Kit, md metadata.MD) (string, error) {
@@ -400,7 +462,8 @@ type fakeExecutor struct {
 	// told delays a switch until its steps were told.
 	told chan struct{}
 	// cancelled counts reads whose caller went away.
-	cancelled atomic.Int32
+	cancelled int
+	news      news
 	fail      *fault.Error
 	// refuse is what the next reads answer.
 	refuse []*fault.Error
@@ -431,12 +494,16 @@ func (e *fakeExecutor) GpuStatus(ctx context.Context, _ *executorv1.GpuStatusReq
 	e.reads++
 	e.requestIDs = append(e.requestIDs, rpc.RequestID(ctx))
 	name, slow := e.name, e.slow
+	e.news.tell()
 	e.mu.Unlock()
 	if slow != nil {
 		select {
 		case <-slow:
 		case <-ctx.Done():
-			e.cancelled.Add(1)
+			e.mu.Lock()
+			e.cancelled++
+			e.news.tell()
+			e.mu.Unlock()
 			return nil, ctx.Err()
 		}
 	}
@@ -473,6 +540,7 @@ func (e *fakeExecutor) StartService(ctx context.Context, req *executorv1.StartSe
 			e.spent = map[string]bool{}
 		}
 		e.spent[key] = true
+		e.news.tell()
 	}
 	e.mu.Unlock()
 	if slow != nil {
@@ -501,6 +569,32 @@ func (e *fakeExecutor) count() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.effects
+}
+
+// carriedOut waits until something has an effect.
+func (e *fakeExecutor) carriedOut(t testing.TB) {
+	t.Helper()
+	e.news.await(t, "an effect", func() bool { return e.count() > 0 })
+}
+
+// readOf waits until something reads.
+func (e *fakeExecutor) readOf(t testing.TB) {
+	t.Helper()
+	e.news.await(t, "a read", func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.reads > 0
+	})
+}
+
+// cancels waits until a read is cancelled.
+func (e *fakeExecutor) cancels(t testing.TB) {
+	t.Helper()
+	e.news.await(t, "the executor is told that its caller left", func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.cancelled == 1
+	})
 }
 
 // fakeSpool keeps what was recorded.
@@ -560,7 +654,10 @@ type edge struct {
 	spool    *fakeSpool
 	refusals *refusal.Recorder
 	front    *front.Front
+	server   *mcpserver.Server
 	drain    func()
+	// joined gets a value for each caller that joins an operation under way.
+	joined chan struct{}
 }
 
 type edgeOptions struct {
@@ -571,6 +668,8 @@ type edgeOptions struct {
 	calls        int
 	decide       time.Duration
 	idle         time.Duration
+	telling      time.Duration
+	fresh        time.Duration
 	// permits is how long permits last; 0: a minute.
 	permits time.Duration
 	// wrap is around the connections to the peers; nil leaves them as they are.
@@ -580,7 +679,7 @@ type edgeOptions struct {
 func newEdge(t testing.TB, opts edgeOptions) *edge {
 	t.Helper()
 	kit := platformtest.New(t)
-	e := &edge{vault: newFakeVault(kit), executor: &fakeExecutor{kit: kit, name: "Simulated GPU"}, spool: &fakeSpool{}}
+	e := &edge{vault: newFakeVault(kit), executor: &fakeExecutor{kit: kit, name: "Simulated GPU"}, spool: &fakeSpool{}, joined: make(chan struct{}, 100)}
 	e.vault.permitLife = opts.permits
 	gateway := kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")
 	dead := "127.0.0.1:1"
@@ -613,6 +712,8 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 		Executor:      wrap(kit.Dial(t, gateway, executorAddr, kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"))),
 		Logger:        logger,
 		DecideTimeout: opts.decide,
+		Fresh:         opts.fresh,
+		Joined:        func() { e.joined <- struct{}{} },
 	})
 	must(t, err)
 	watching, unwatch := context.WithCancel(context.Background())
@@ -624,8 +725,9 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	server, err := mcpserver.New(mcpserver.Config{
 		Relay: peers, Refusals: refusals, Logger: logger, Version: "test", Hold: orDefault(opts.hold, time.Second),
 		SessionTimeout: orDefault(opts.idle, time.Minute), Draining: draining,
-	})
+	}.TellingEvery(opts.telling))
 	must(t, err)
+	e.server = server
 	limits := lifted()
 	limits.CallsPerPrincipal = orDefault(opts.calls, 8)
 	edge, err := front.New(front.Config{
@@ -690,6 +792,8 @@ type request struct {
 	host    string
 	query   string
 	header  map[string]string
+	// follow gets the answer as it comes; nil: nobody.
+	follow io.Writer
 }
 
 func (e *edge) send(t testing.TB, r request) reply {
@@ -725,7 +829,7 @@ func (e *edge) try(ctx context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
+	raw, err := io.ReadAll(io.TeeReader(resp.Body, orDefault(r.follow, io.Discard)))
 	if err != nil {
 		return reply{}, err
 	}
@@ -868,14 +972,9 @@ func mustJSON(t testing.TB, v any) string {
 // closedAtTheVault waits until the vault was told of n sessions' ends.
 func (e *edge) closedAtTheVault(t testing.TB, n int) {
 	t.Helper()
-	for range 2000 {
+	e.vault.news.await(t, fmt.Sprintf("the vault is told of %d sessions' ends", n), func() bool {
 		e.vault.mu.Lock()
-		closed := e.vault.closed
-		e.vault.mu.Unlock()
-		if closed == n {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Errorf("the vault was not told of %d sessions' ends", n)
+		defer e.vault.mu.Unlock()
+		return e.vault.closed == n
+	})
 }

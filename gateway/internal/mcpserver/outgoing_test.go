@@ -242,8 +242,9 @@ func TestEverythingThatLeavesIsClean(t *testing.T) {
 
 // A notification of a change, which the SDK sends by itself, and progress are cleaned on their way out like all else.
 func TestNotificationsAreClean(t *testing.T) {
-	e := newEdge(t, edgeOptions{hold: 6 * time.Second, wrap: func(c grpc.ClientConnInterface) grpc.ClientConnInterface { return poisoned{c} }})
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Parallel() // it waits
+	e := newEdge(t, edgeOptions{hold: time.Second, telling: 100 * time.Millisecond, wrap: func(c grpc.ClientConnInterface) grpc.ClientConnInterface { return poisoned{c} }})
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r := modernCall("start_service", `{"service_id":"demo-chat"}`, `"progressToken":"[bold]token"`)
 	out, err := e.try(ctx, r)

@@ -15,7 +15,7 @@ import (
 	"durward.internal/services/platform/contract"
 )
 
-// progressEvery is how often a waiting client that asked for progress hears that we are still there.
+// progressEvery is how often a waiting client that asked for progress hears that we are still there, where Config says nothing else.
 const progressEvery = 5 * time.Second
 
 // waitUnit is how much of a step a tick is while no step is known: what is told only ever grows.
@@ -153,7 +153,7 @@ func (s *Server) watchClient(ctx context.Context, call *front.Call, leave contex
 	stop := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		tick := time.NewTicker(progressEvery)
+		tick := time.NewTicker(s.conf.progressEvery)
 		defer tick.Stop()
 		for {
 			select {

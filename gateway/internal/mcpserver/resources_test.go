@@ -32,6 +32,7 @@ type fakeEvents struct {
 	moved    chan struct{}
 	watching int
 	opened   int
+	news     news
 	listed   int
 }
 
@@ -61,20 +62,19 @@ func (f *fakeEvents) enter(n int) (watching, opened int) {
 	if n > 0 {
 		f.opened++
 	}
+	if n != 0 {
+		f.news.tell()
+	}
 	return f.watching, f.opened
 }
 
-// watched waits until that many streams are open.
+// watched waits until that many streams are open, whose watchers know how things are.
 func (f *fakeEvents) watched(t testing.TB, n int) {
 	t.Helper()
-	for range 500 {
-		if watching, _ := f.enter(0); watching == n {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	watching, _ := f.enter(0)
-	t.Fatalf("%d streams are open, want %d", watching, n)
+	f.news.await(t, fmt.Sprintf("%d streams are open", n), func() bool {
+		watching, _ := f.enter(0)
+		return watching == n
+	})
 }
 
 func (e *fakeExecutor) WatchServices(_ *executorv1.WatchServicesRequest, stream grpc.ServerStreamingServer[executorv1.WatchServicesResponse]) error {
@@ -83,12 +83,14 @@ func (e *fakeExecutor) WatchServices(_ *executorv1.WatchServicesRequest, stream 
 	if _, err := permitHolder(e.kit, md); err != nil {
 		return err
 	}
-	e.enter(1)
-	defer e.enter(-1)
 	for initial := true; ; initial = false {
 		state, moved := e.look()
 		if err := stream.Send(&executorv1.WatchServicesResponse{ServiceId: "demo-chat", State: state, Initial: initial}); err != nil {
 			return err
+		}
+		if initial {
+			e.enter(1)
+			defer e.enter(-1)
 		}
 		select {
 		case <-moved:
@@ -156,7 +158,7 @@ func (r *reader) told(uris ...string) {
 		select {
 		case uri := <-r.updated:
 			got = append(got, uri)
-		case <-time.After(5 * time.Second):
+		case <-time.After(patience):
 			r.t.Fatalf("told of %v, want %v", got, uris)
 		}
 	}
@@ -167,14 +169,32 @@ func (r *reader) told(uris ...string) {
 	}
 }
 
-// silent fails if anything is told within a moment.
+// silent closes the session and fails if it was told of more than told waited for. What comes too early is found by the next
+// told: a client hears of things in their order.
 func (r *reader) silent() {
 	r.t.Helper()
+	_ = r.Close() // the server may have gone first
 	select {
 	case uri := <-r.updated:
 		r.t.Errorf("told of %s", uri)
-	case <-time.After(300 * time.Millisecond):
+	default:
 	}
+}
+
+// awaited closes seen as soon as text was written to it.
+type awaited struct {
+	text string
+	seen chan struct{}
+	got  []byte
+}
+
+func (a *awaited) Write(p []byte) (int, error) {
+	before := strings.Contains(string(a.got), a.text)
+	a.got = append(a.got, p...)
+	if !before && strings.Contains(string(a.got), a.text) {
+		close(a.seen)
+	}
+	return len(p), nil
 }
 
 func (r *reader) subscribe(uris ...string) {
@@ -374,20 +394,21 @@ func TestSubscriptions(t *testing.T) {
 			bystander.subscribe("durward://services/demo-chat?format=json")
 			operation := "durward://operations/" + id
 			r.subscribe("durward://services", "durward://services/demo-chat", "durward://services/demo-chat", "durward://gpu?format=json", operation)
+			subscribed := func(n int) { // the client of the stateless era does not wait for the answers
+				t.Helper()
+				poll(t, fmt.Sprintf("%d subscriptions", n), func() bool { return e.server.Subscriptions() == n })
+			}
+			subscribed(5)
 			e.executor.watched(t, 2)
-			settled := func() { time.Sleep(200 * time.Millisecond) } // until the streams have told what is there
-			settled()
 			e.executor.move(executorv1.ServiceState_SERVICE_STATE_RUNNING)
 			r.told("durward://services", "durward://services/demo-chat", "durward://gpu?format=json")
 			bystander.told("durward://services/demo-chat?format=json")
 			e.vault.set(id, vaultv1.OperationState_OPERATION_STATE_APPROVED, "")
 			r.told(operation)
-			bystander.silent()
-			r.silent()
 
 			must(t, r.Unsubscribe(context.Background(), &mcp.UnsubscribeParams{URI: "durward://services/demo-chat"}))
 			must(t, r.Unsubscribe(context.Background(), &mcp.UnsubscribeParams{URI: "durward://gpu?format=json"}))
-			settled()
+			subscribed(3)
 			e.executor.move(executorv1.ServiceState_SERVICE_STATE_FAILED)
 			r.told("durward://services")
 			bystander.told("durward://services/demo-chat?format=json")
@@ -395,7 +416,8 @@ func TestSubscriptions(t *testing.T) {
 			e.executor.watched(t, 1) // the bystander's
 			e.vault.set(id, vaultv1.OperationState_OPERATION_STATE_DONE, "")
 			r.told(operation)
-			_ = bystander.Close()
+			bystander.silent()
+			r.silent()
 			e.executor.watched(t, 0)
 			if _, opened := e.executor.enter(0); era == "stateful" && opened != 2 {
 				t.Errorf("%d streams were opened for two sessions", opened)
@@ -455,17 +477,21 @@ func TestListenStream(t *testing.T) {
 		body := `{"jsonrpc":"2.0","id":` + id + `,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true,"resourceSubscriptions":["durward://services"]},` +
 			`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 		ended := make(chan reply, 1)
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		before, _ := e.executor.enter(0)
+		update := &awaited{text: "notifications/resources/updated", seen: make(chan struct{})}
 		go func() {
-			out, _ := e.try(ctx, request{body: body, header: map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}})
+			out, _ := e.try(ctx, request{body: body, follow: update, header: map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}})
 			ended <- out
 		}()
 		e.executor.watched(t, before+1)
-		time.Sleep(200 * time.Millisecond)
 		e.executor.move(executorv1.ServiceState_SERVICE_STATE_RUNNING)
-		time.Sleep(300 * time.Millisecond)
+		select {
+		case <-update.seen:
+		case out := <-ended:
+			t.Fatalf("the stream ended: %s", out.raw)
+		}
 		if id == `17` {
 			e.drain()
 			out := <-ended

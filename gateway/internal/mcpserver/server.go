@@ -7,6 +7,7 @@
 package mcpserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,6 +78,8 @@ type Config struct {
 	Limits *limit.Config
 	// Draining is closed when the process is about to stop: calls that wait for a human then end as pending.
 	Draining <-chan struct{}
+	// progressEvery is what a test sets instead of the constant.
+	progressEvery time.Duration
 }
 
 // runGrace is how long beyond Hold a call waits for an approved operation to finish, as long as that is no more than LongestHold
@@ -123,6 +126,7 @@ func New(conf Config) (*Server, error) {
 	if conf.Hold > LongestHold {
 		return nil, fmt.Errorf("mcpserver: a call is held for %v at most", LongestHold)
 	}
+	conf.progressEvery = cmp.Or(conf.progressEvery, progressEvery)
 	s := &Server{conf: conf, tools: map[string]tool{}, screen: messaging.New()}
 	for _, t := range contract.Tools() {
 		s.tools[t.Name] = tool{Tool: t, reason: t.Tier != optionsv1.Tier_TIER_READ, look: lookFor(t)}

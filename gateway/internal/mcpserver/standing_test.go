@@ -130,13 +130,12 @@ func TestReadWithoutAPermit(t *testing.T) {
 func TestPermitThatNoLongerCovers(t *testing.T) {
 	for _, era := range []string{"sessions", "stateless"} {
 		t.Run(era, func(t *testing.T) {
-			e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond})
+			e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond, fresh: time.Nanosecond}) // a permit that was refused when it was fresh is refused for good
 			call := e.callers(t, tokenAgent, "")[era]
 			if a := call(t, "gpu_status", `{}`); a.Status != "ok" {
 				t.Fatalf("before: %s", a.tool.Structured)
 			}
 			e.vault.uncover("gpu_status", true)
-			time.Sleep(2100 * time.Millisecond) // a permit that was refused when it was fresh is refused for good
 			e.executor.mu.Lock()
 			e.executor.refuse = []*fault.Error{fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed), fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed)}
 			e.executor.mu.Unlock()
@@ -222,13 +221,7 @@ func TestDangerousBanner(t *testing.T) {
 	say := func(m *vaultv1.WatchSessionsResponse) { e.vault.said <- m }
 	becomes := func(t *testing.T, call caller, want bool) {
 		t.Helper()
-		for range 400 {
-			if a := call(t, "gpu_status", `{}`); shown(a) == want {
-				return
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
-		t.Errorf("shown is not %v", want)
+		poll(t, fmt.Sprintf("shown is %v", want), func() bool { return shown(call(t, "gpu_status", `{}`)) == want })
 	}
 	for era, call := range e.callers(t, tokenAgent, "") {
 		t.Run(era, func(t *testing.T) {
@@ -289,12 +282,7 @@ func TestDangerousBannerOfTasks(t *testing.T) {
 	e := newEdge(t, edgeOptions{hold: 50 * time.Millisecond})
 	e.vault.said <- &vaultv1.WatchSessionsResponse{Session: "s-agent", DangerousUntil: timestamppb.New(time.Now().Add(time.Hour))}
 	call := e.callers(t, tokenAgent, "")["stateless"]
-	for range 400 {
-		if a := call(t, "gpu_status", `{}`); len(a.Warnings) > 0 {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	poll(t, "a warning", func() bool { return len(call(t, "gpu_status", `{}`).Warnings) > 0 })
 	declared := strings.Replace(modernMeta, `clientCapabilities":{}`, `clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}`, 1)
 	ask := func(method, name, members string) map[string]any {
 		t.Helper()

@@ -394,7 +394,7 @@ func TestStatelessRefusals(t *testing.T) {
 
 // In the stateless era the request is the call: whoever closes it has left.
 func TestStatelessClientThatLeaves(t *testing.T) {
-	e := newEdge(t, edgeOptions{hold: 30 * time.Second})
+	e := newEdge(t, edgeOptions{hold: longestHold})
 	ctx, cut := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -416,23 +416,14 @@ func TestStatelessClientThatLeaves(t *testing.T) {
 	defer close(e.executor.slow)
 	ctx, cut = context.WithCancel(context.Background())
 	go func() { _, _ = e.try(ctx, modernCall("gpu_status", `{}`, "")) }()
-	for reads := 0; reads == 0; time.Sleep(5 * time.Millisecond) {
-		e.executor.mu.Lock()
-		reads = e.executor.reads
-		e.executor.mu.Unlock()
-	}
+	e.executor.readOf(t)
 	cut()
-	for range 400 {
-		if e.executor.cancelled.Load() == 1 {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Error("the executor was not told")
+	e.executor.cancels(t)
 }
 
 func TestStatelessProgress(t *testing.T) {
-	e := newEdge(t, edgeOptions{hold: 6 * time.Second})
+	t.Parallel() // it waits
+	e := newEdge(t, edgeOptions{hold: time.Second, telling: 100 * time.Millisecond})
 	r := e.askModern(t, tokenAgent, modernCall("start_service", `{"service_id":"demo-chat"}`, `"progressToken":"p1"`))
 	if !strings.Contains(r.raw, `"method":"notifications/progress"`) || !strings.Contains(r.raw, `"progressToken":"p1"`) {
 		t.Errorf("no progress in %s", r.raw)
@@ -503,7 +494,7 @@ func TestStandaloneStream(t *testing.T) {
 		}()
 		select {
 		case <-done:
-		case <-time.After(5 * time.Second):
+		case <-time.After(patience):
 			t.Error("the stream goes on")
 		}
 	}
@@ -534,13 +525,7 @@ func TestStandaloneStream(t *testing.T) {
 		e := newEdge(t, edgeOptions{})
 		s := e.connect(t, tokenAgent)
 		must(t, open(e, s).Body.Close())
-		for range 200 {
-			if again := open(e, s); again.StatusCode == http.StatusOK {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		t.Error("no second stream after the first was closed")
+		poll(t, "a second stream after the first was closed", func() bool { return open(e, s).StatusCode == http.StatusOK })
 	})
 	t.Run("with the process", func(t *testing.T) {
 		e := newEdge(t, edgeOptions{})

@@ -14,6 +14,8 @@ var ErrRunning = errors.New("the operation is still running")
 type flights struct {
 	mu   sync.Mutex
 	byID map[string]*flight
+	// joined, where set, is called when a further caller joins a flight that is under way.
+	joined func()
 }
 
 type flight struct {
@@ -42,6 +44,9 @@ func (f *flights) do(ctx context.Context, id string, fn func() (Reply, error)) (
 		}()
 	}
 	f.mu.Unlock()
+	if joined && f.joined != nil {
+		f.joined()
+	}
 	select {
 	case <-current.done:
 		return current.reply, current.err

@@ -42,6 +42,10 @@ type Config struct {
 	ReadTimeout time.Duration
 	// RunTimeout bounds the call that carries out a mutation; 0: 10 min.
 	RunTimeout time.Duration
+	// Fresh is how old a permit may be for a sink's denial to be taken as the last word; 0: 2 s. An older one is renewed first.
+	Fresh time.Duration
+	// Joined, where set, is called when a further caller joins an operation that is under way; it returns at once.
+	Joined func()
 }
 
 // Relay is the gateway's side of the other processes.
@@ -67,6 +71,7 @@ func New(conf Config) (*Relay, error) {
 	conf.DecideTimeout = orDefault(conf.DecideTimeout, 1900*time.Millisecond)
 	conf.ReadTimeout = orDefault(conf.ReadTimeout, 15*time.Second)
 	conf.RunTimeout = orDefault(conf.RunTimeout, 10*time.Minute)
+	conf.Fresh = orDefault(conf.Fresh, 2*time.Second)
 	return &Relay{
 		conf:     conf,
 		sessions: vaultv1.NewSessionServiceClient(conf.Vault),
@@ -76,6 +81,7 @@ func New(conf Config) (*Relay, error) {
 		changes:  vaultv1.NewOperationServiceClient(conf.Waits),
 		watched:  vaultv1.NewSessionServiceClient(conf.Waits),
 		events:   executorv1.NewEventServiceClient(conf.Executor),
+		flights:  flights{joined: conf.Joined},
 		looks:    newLooks(),
 	}, nil
 }

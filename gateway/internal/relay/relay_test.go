@@ -99,3 +99,12 @@ func TestSessionOpenedAgainIsAsTheVaultSaysNow(t *testing.T) {
 		t.Errorf("opened again as %+v", a)
 	}
 }
+
+// An agent learns within 2 s that the vault does not answer.
+func TestDecisionsAreBounded(t *testing.T) {
+	p := newPeers()
+	r, err := New(Config{Vault: p, Waits: p, Executor: p, Logger: platformtest.Logger()})
+	if err != nil || r.conf.DecideTimeout <= 0 || r.conf.DecideTimeout >= 2*time.Second {
+		t.Errorf("a decision may take %v: %v", r.conf.DecideTimeout, err)
+	}
+}

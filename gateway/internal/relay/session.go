@@ -237,20 +237,17 @@ func (r *Relay) LetGo(s *Session) { s.end() }
 
 // stale reports whether a fresh permit could change a sink's answer to a call that used this one: the sink found it too
 // old, or refuses it for a reason that it keeps to itself, as after a halt, whose epoch makes older permits void.
-func (s *Session) stale(role optionsv1.Role, used string, err error) bool {
+func (r *Relay) stale(s *Session, role optionsv1.Role, used string, err error) bool {
 	switch {
 	case fault.Is(err, callv1.Code_CODE_EXPIRED), fault.Is(err, callv1.Code_CODE_UNAUTHENTICATED):
 		return true
 	case fault.Is(err, callv1.Code_CODE_DENIED):
 		p := s.state.Load().permits[role]
-		return p.signed != used || time.Since(p.got) > fresh
+		return p.signed != used || time.Since(p.got) > r.conf.Fresh
 	default:
 		return false
 	}
 }
-
-// fresh is how old a permit may be to be taken as refused for good.
-const fresh = 2 * time.Second
 
 // permit returns the session's permit for a sink, renewed if it has little life left or is the stale one. Concurrent
 // callers share one renewal, which none of them can cancel for the others.
@@ -315,7 +312,7 @@ func (r *Relay) withPermit(ctx context.Context, s *Session, by Caller, role opti
 		if err = fn(permit); err == nil {
 			return nil
 		}
-		if stale != "" || !s.stale(role, permit, err) {
+		if stale != "" || !r.stale(s, role, permit, err) {
 			return fault.From(err)
 		}
 		stale = permit

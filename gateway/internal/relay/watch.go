@@ -112,7 +112,7 @@ func (r *Relay) follow(ctx context.Context, s *Session, role optionsv1.Role, onc
 			pause, refused = minPause, false
 		}
 		stale = ""
-		if s.stale(role, permit, err) {
+		if r.stale(s, role, permit, err) {
 			stale = permit
 		}
 		switch {

@@ -91,7 +91,7 @@ services:
 	defer stop()
 	running.Go(func() { book.Run(ctx, nobody{}, gpu.New(gpu.Config{Catalogue: known, Logger: logger})) })
 	want := 7401 + 814 + 517 + estimate.OverheadMiB
-	for deadline := time.Now().Add(30 * time.Second); book.Awake(chat).MiB() != want; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); book.Awake(chat).MiB() != want; time.Sleep(10 * time.Millisecond) { // no event: a real program is asked in the background
 		if time.Now().After(deadline) {
 			t.Fatalf("it needs %+v, want %d", book.Awake(chat), want)
 		}

@@ -66,6 +66,7 @@ func TestShippedCatalogueIsGood(t *testing.T) {
 }
 
 func TestBadConfigurationIsRefused(t *testing.T) {
+	platformtest.Outside()
 	good, err := os.ReadFile(filepath.Join(shipped, "executor.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -114,14 +115,26 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// TestTheProgram builds the executor, starts it without vault and audit, and looks at it as the operator: reads go on into
+// asProgram makes the test's own binary the executor.
+const asProgram = "DURWARD_TEST_EXECUTOR"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// TestTheProgram starts the executor without vault and audit, and looks at it as the operator: reads go on into
 // the spool, changes do not, SIGTERM ends it with 0, and a second one takes up its state.
 func TestTheProgram(t *testing.T) {
 	kit := platformtest.New(t)
 	dir := t.TempDir()
-	program := filepath.Join(dir, "executor")
-	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	program := func(args ...string) *exec.Cmd {
+		cmd := exec.Command(os.Args[0], args...)
+		cmd.Env = append(os.Environ(), asProgram+"=1")
+		return cmd
 	}
 	files := kit.Files(optionsv1.Role_ROLE_EXECUTOR, "local")
 	listen, health := freePort(t), freePort(t)
@@ -139,12 +152,12 @@ catalogue: %s
 `, listen, health, filepath.Join(dir, "state"), kit.TrustDir, files.Certificate, files.Key,
 		kit.ID(optionsv1.Role_ROLE_VAULT, "main"), kit.ID(optionsv1.Role_ROLE_AUDIT, "main"), cat))
 
-	if out, err := exec.Command(program, "-config", file, "-check").CombinedOutput(); err != nil || !bytes.Contains(out, []byte("ok")) {
+	if out, err := program("-config", file, "-check").CombinedOutput(); err != nil || !bytes.Contains(out, []byte("ok")) {
 		t.Errorf("-check: %v\n%s", err, out)
 	}
 	for range 2 {
 		var said bytes.Buffer
-		p := exec.Command(program, "-config", file)
+		p := program("-config", file)
 		p.Stderr = &said
 		if err := p.Start(); err != nil {
 			t.Fatal(err)
@@ -180,7 +193,7 @@ catalogue: %s
 			if err != nil {
 				t.Errorf("it ended with %v\n%s", err, said.String())
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatalf("it does not end\n%s", said.String())
 		}
 		for line := range strings.Lines(said.String()) {
@@ -199,7 +212,7 @@ catalogue: %s
 
 func awaitHealth(t *testing.T, port int) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) { // no event: another process is asked
 		res, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/health", port))
 		if err == nil {
 			err = res.Body.Close()

@@ -34,6 +34,8 @@ type fake struct {
 	// fails are paths that answer with a status.
 	fails   map[string]int
 	metrics string
+	// later, where there are any, are the metrics from the next look on.
+	later string
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -63,6 +65,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/collective_rpc", "/reset_prefix_cache", "/v1/completions", "/v1/chat/completions", "/v1/embeddings":
 	case "/metrics":
 		_, _ = io.WriteString(w, f.metrics)
+		if f.later != "" {
+			f.metrics = f.later
+		}
 	case "/models":
 		if f.lag--; f.lag < 0 {
 			for id, state := range f.next {
@@ -290,12 +295,7 @@ func TestDrain(t *testing.T) {
 	if New().Drain(t.Context(), s, 20*time.Millisecond) {
 		t.Error("a busy engine is drained")
 	}
-	go func() {
-		time.Sleep(50 * time.Millisecond)
-		f.mu.Lock()
-		f.metrics = "vllm:num_requests_running 0\n"
-		f.mu.Unlock()
-	}()
+	f.later = "vllm:num_requests_running 0\n"
 	if !New().Drain(t.Context(), s, 10*time.Second) {
 		t.Error("an idle engine is not")
 	}

@@ -189,8 +189,10 @@ func TestChangesAreRefused(t *testing.T) {
 		}, code: callv1.Code_CODE_AUDIT_UNAVAILABLE, cause: "spent but not acted", spends: true},
 	}
 	alike := map[callv1.Code]string{}
+	var comparing sync.Mutex
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel() // each waits for its own disk
 			w := newWorld(t)
 			tk := w.ticket("alpha")
 			if tc.bend != nil {
@@ -206,10 +208,12 @@ func TestChangesAreRefused(t *testing.T) {
 			}
 			_, err := w.gateway.StartService(ctx, start("alpha"))
 			f := wantCode(t, err, tc.code)
+			comparing.Lock()
 			if said, ok := alike[tc.code]; ok && said != f.Message {
 				t.Errorf("the caller can tell refusals apart: %q and %q", said, f.Message)
 			}
 			alike[tc.code] = f.Message
+			comparing.Unlock()
 			if n := w.driver.count(); n != 0 {
 				t.Errorf("%d effects, want 0", n)
 			}
@@ -595,12 +599,14 @@ func TestWhatWaitedForItsTurnIsCheckedAgain(t *testing.T) {
 			first := call()
 			<-w.driver.entered
 			second := call()
-			for deadline := time.Now().Add(10 * time.Second); len(w.log.kinds()) < 2; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
+			for late := time.After(30 * time.Second); len(w.log.kinds()) < 2; {
+				select {
+				case <-w.log.grew:
+				case <-late:
 					t.Fatal("the second call has no intent")
 				}
 			}
-			time.Sleep(100 * time.Millisecond) // from its intent to the queue it waits for nobody
+			time.Sleep(100 * time.Millisecond) // no event: from its intent to the queue it waits for nothing, and where it stands in the queue shows nowhere
 			tc.meanwhile(w, func(d time.Duration) { ahead.Store(int64(d)) })
 			close(w.driver.leave)
 			wantCode(t, <-first, callv1.Code_CODE_FAILED)
@@ -635,7 +641,7 @@ func TestWhatWaitedForItsTurnIsCheckedAgain(t *testing.T) {
 func (w *world) haltWhileBusy() {
 	w.t.Helper()
 	go func() { _, _ = w.authority.Halt(w.t.Context(), "panic", 0) }()
-	for deadline := time.Now().Add(10 * time.Second); !w.authority.Control().Halted; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); !w.authority.Control().Halted; time.Sleep(time.Millisecond) { // no event: Halt answers later
 		if time.Now().After(deadline) {
 			w.t.Fatal("not halted")
 		}

@@ -137,6 +137,8 @@ type log struct {
 	full    bool
 	// fails names kinds that cannot be recorded.
 	fails []auditv1.Kind
+	// grew has a value when there is another record; it is the log's first.
+	grew chan struct{}
 }
 
 var errDown = errors.New("audit is down")
@@ -148,6 +150,10 @@ func (l *log) Record(_ context.Context, r *auditv1.Record) (*callv1.Receipt, err
 		return nil, errDown
 	}
 	l.records = append(l.records, r)
+	select {
+	case l.grew <- struct{}{}:
+	default:
+	}
 	return &callv1.Receipt{Index: uint64(len(l.records))}, nil
 }
 
@@ -208,6 +214,7 @@ type vault struct {
 	mu       sync.Mutex
 	spent    map[string]bool
 	settled  map[string]bool
+	told     chan string // operations, as they are settled
 	redeemed int
 	refuse   *fault.Error
 	// revoked: what grants rest on does not stand any more.
@@ -246,6 +253,10 @@ func (v *vault) Settle(_ context.Context, r *vaultv1.SettleRequest) (*vaultv1.Se
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.settled[r.GetOperationId()] = r.GetOk()
+	select {
+	case v.told <- r.GetOperationId():
+	default: // nobody wants to know
+	}
 	return &vaultv1.SettleResponse{}, nil
 }
 
@@ -308,8 +319,8 @@ func newWorld(t *testing.T, configure ...func(*sink.Config)) *world {
 func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config)) *world {
 	t.Helper()
 	w := &world{
-		t: t, kit: platformtest.New(t), driver: &effects{running: map[string]bool{}}, log: &log{},
-		vault:   &vault{spent: map[string]bool{}, settled: map[string]bool{}},
+		t: t, kit: platformtest.New(t), driver: &effects{running: map[string]bool{}}, log: &log{grew: make(chan struct{}, 1)},
+		vault:   &vault{spent: map[string]bool{}, settled: map[string]bool{}, told: make(chan string, 100)},
 		refused: make(chan *fault.Error, 100),
 	}
 	w.self = w.kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local")

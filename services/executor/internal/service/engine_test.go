@@ -27,6 +27,7 @@ import (
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest"
 )
 
 // stub builds the stand-in for a model server and the one for nvidia-smi once, and returns their folder.
@@ -35,9 +36,10 @@ var stub = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-o", dir+"/", "./engine/durward-engine", "./fakegpu/nvidia-smi")
+	platformtest.Outside()
+	cmd := exec.Command("go", "build", "-mod=readonly", "-o", dir+"/", "./engine/durward-engine", "./fakegpu/nvidia-smi")
 	cmd.Dir = "../../../../deploy/e2e"
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the stub engine: %w\n%s", err, out)
 	}
@@ -354,7 +356,7 @@ func TestRequestsInFlightEndFirst(t *testing.T) {
 		_ = res.Body.Close()
 		answered <- res.Status
 	}()
-	for client, deadline := engine.New(), time.Now().Add(10*time.Second); client.Usage(t.Context(), s).Requests == 0; time.Sleep(5 * time.Millisecond) {
+	for client, deadline := engine.New(), time.Now().Add(10*time.Second); client.Usage(t.Context(), s).Requests == 0; time.Sleep(5 * time.Millisecond) { // no event: another process is asked
 		if time.Now().After(deadline) {
 			t.Fatal("no request is seen")
 		}

@@ -98,6 +98,8 @@ type Config struct {
 	// HTTP is the transport; nil for one that ignores proxies.
 	HTTP http.RoundTripper
 	Now  func() time.Time
+	// looks is a test's instead of a ticker: with each value the permits behind subscriptions are looked at.
+	looks <-chan time.Time
 }
 
 // Bridge relays what one client says.

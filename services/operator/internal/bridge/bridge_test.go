@@ -42,6 +42,8 @@ type gateway struct {
 	// news is what a session's own stream brings; nil: there is none. asked counts who wanted it.
 	news  chan string
 	asked int
+	// wanted gets a value whenever asked is counted; nil: it does not.
+	wanted chan struct{}
 	// instances are the names under which stateless requests came, and hung the ids of those whose client hung up.
 	instances map[string]bool
 	hung      chan string
@@ -230,6 +232,15 @@ type client struct {
 	in  *io.PipeWriter
 	out *bufio.Reader
 	end chan error
+	// looks makes the bridge look at the permits behind subscriptions.
+	looks  chan time.Time
+	bridge *Bridge
+}
+
+// look has the bridge look at the permits behind subscriptions, and returns when it has done so.
+func (c *client) look() {
+	c.looks <- time.Time{}
+	c.looks <- time.Time{} // taken when the look before is over
 }
 
 func start(t *testing.T, g *gateway, key ed25519.PrivateKey, now func() time.Time, configure ...func(*Config)) *client {
@@ -237,6 +248,8 @@ func start(t *testing.T, g *gateway, key ed25519.PrivateKey, now func() time.Tim
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	cfg := Config{Endpoint: g.server.URL, Token: testToken, Client: "tester", Key: key, In: inR, Out: outW, Now: now}
+	looks := make(chan time.Time)
+	cfg.looks = looks
 	for _, c := range configure {
 		c(&cfg)
 	}
@@ -244,7 +257,7 @@ func start(t *testing.T, g *gateway, key ed25519.PrivateKey, now func() time.Tim
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &client{t: t, in: inW, out: bufio.NewReader(outR), end: make(chan error, 1)}
+	c := &client{t: t, in: inW, out: bufio.NewReader(outR), end: make(chan error, 1), looks: looks, bridge: b}
 	go func() { c.end <- b.Run(context.Background()) }()
 	return c
 }

@@ -72,8 +72,12 @@ func (b *Bridge) keepWatching(ctx context.Context) {
 	if b.cfg.Key == nil {
 		return
 	}
-	tick := time.NewTicker(watchTick)
-	defer tick.Stop()
+	looks := b.cfg.looks
+	if looks == nil {
+		tick := time.NewTicker(watchTick)
+		defer tick.Stop()
+		looks = tick.C
+	}
 	tried := map[*prover]time.Time{}
 	due := func(p *prover) bool {
 		now := b.cfg.Now()
@@ -87,7 +91,7 @@ func (b *Bridge) keepWatching(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-looks:
 		}
 		session, stateless := b.watched()
 		if session && due(b.prover) {

@@ -14,6 +14,9 @@ import (
 func (g *gateway) listen(w http.ResponseWriter, r *http.Request) {
 	news, current := g.news, fmt.Sprintf("id-%d", g.session)
 	g.asked++
+	if g.wanted != nil {
+		g.wanted <- struct{}{}
+	}
 	switch {
 	case news == nil:
 		w.WriteHeader(http.StatusMethodNotAllowed)
@@ -119,7 +122,7 @@ func TestUnsubscribedWhateverTheGatewaySays(t *testing.T) {
 			g.mu.Lock()
 			now = now.Add(50 * time.Second)
 			g.mu.Unlock()
-			time.Sleep(2 * watchTick)
+			c.look()
 			c.close()
 			if strings.Contains(g.events(), "durward-renewal") {
 				t.Errorf("events:\n%s", g.events())
@@ -183,9 +186,11 @@ func TestSubscriptionsAreTakenUpAgain(t *testing.T) {
 // A gateway that offers no stream is not asked again.
 func TestNoNews(t *testing.T) {
 	g := newGateway(t, nil)
+	g.wanted = make(chan struct{}, 10)
 	c := start(t, g, nil, nil)
 	c.handshake()
-	time.Sleep(3 * listenPause)
+	<-g.wanted
+	c.bridge.background.Wait() // nothing goes on that could ask again
 	c.close()
 	if g.asked != 1 {
 		t.Errorf("the stream was asked for %d times, want 1", g.asked)
@@ -221,12 +226,13 @@ func TestRenewalsBehindSubscriptions(t *testing.T) {
 			c := start(t, g, key, func() time.Time { g.mu.Lock(); defer g.mu.Unlock(); return now })
 			subscribe(c)
 			c.receive()
-			time.Sleep(watchTick + watchTick/2) // it is not due yet
+			c.look() // it is not due yet
 			g.mu.Lock()
 			now = now.Add(50 * time.Second)
 			g.mu.Unlock()
+			c.look()
 			<-renewed
-			time.Sleep(2 * watchTick)
+			c.look()
 			c.close()
 			if n := strings.Count(g.events(), name+` "durward-renewal" PURPOSE_RENEW`); n != 1 || strings.Count(g.events(), "durward-renewal") != 1 {
 				t.Errorf("events:\n%s", g.events())

@@ -2,6 +2,7 @@ package bring
 
 import (
 	"context"
+	"embed"
 	"flag"
 	"os"
 	"os/user"
@@ -15,6 +16,14 @@ import (
 )
 
 var update = flag.Bool("update", false, "write the golden proposals anew")
+
+// testdata makes the fixtures part of the test's binary, by which Go's test cache knows their content wherever the tree lies. What
+// reads files by name finds the same ones below fixtures, at which the cache does not look.
+//
+//go:embed testdata/golden testdata/llama-swap testdata/compose testdata/gpumod
+var testdata embed.FS
+
+const fixtures = "/proc/self/cwd/testdata/"
 
 // host is how the catalogue is read in tests: no program is looked for, and one user exists.
 func host() catalogue.Options {
@@ -59,8 +68,9 @@ func golden(t *testing.T, name string, got []byte) {
 		if err := os.WriteFile(path, got, 0o644); err != nil {
 			t.Fatal(err)
 		}
+		return
 	}
-	want, err := os.ReadFile(path)
+	want, err := testdata.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,34 +84,34 @@ var imports = []struct {
 	read       func(*Proposal) error
 }{
 	{"llama-swap", "llama-swap", func(p *Proposal) error {
-		return LlamaSwap(context.Background(), p, "testdata/llama-swap/full.yaml", Given{})
+		return LlamaSwap(context.Background(), p, fixtures+"llama-swap/full.yaml", Given{})
 	}},
 	{"llama-swap-set", "llama-swap", func(p *Proposal) error {
-		return LlamaSwap(context.Background(), p, "testdata/llama-swap/full.yaml", Given{RunAs: "ai", Variables: map[string]string{"MODELS": "/srv/models"}})
+		return LlamaSwap(context.Background(), p, fixtures+"llama-swap/full.yaml", Given{RunAs: "ai", Variables: map[string]string{"MODELS": "/srv/models"}})
 	}},
 	{"llama-swap-matrix", "llama-swap", func(p *Proposal) error {
-		return LlamaSwap(context.Background(), p, "testdata/llama-swap/matrix.yaml", Given{})
+		return LlamaSwap(context.Background(), p, fixtures+"llama-swap/matrix.yaml", Given{})
 	}},
 	{"compose", "compose", func(p *Proposal) error {
-		data, err := readFile("testdata/compose/gpu.yaml")
+		data, err := readFile(fixtures + "compose/gpu.yaml")
 		if err != nil {
 			return err
 		}
 		return composeFile(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "gpu.yaml", "/home/ai/box", data)
 	}},
 	{"llama-swap-containers", "llama-swap", func(p *Proposal) error {
-		return LlamaSwap(context.Background(), p, "testdata/llama-swap/containers.yaml", Given{})
+		return LlamaSwap(context.Background(), p, fixtures+"llama-swap/containers.yaml", Given{})
 	}},
 	{"compose-more", "compose", func(p *Proposal) error {
-		data, err := readFile("testdata/compose/more.yaml")
+		data, err := readFile(fixtures + "compose/more.yaml")
 		if err != nil {
 			return err
 		}
 		return composeFile(context.Background(), newBuilder(p, Given{ContainerUser: "2000:2000"}), map[string]bool{}, "more.yaml", "/home/ai/more", data)
 	}},
-	{"gpumod", "gpumod", func(p *Proposal) error { return Gpumod(context.Background(), p, "testdata/gpumod", Given{}) }},
+	{"gpumod", "gpumod", func(p *Proposal) error { return Gpumod(context.Background(), p, fixtures+"gpumod", Given{}) }},
 	{"gpumod-set", "gpumod", func(p *Proposal) error {
-		return Gpumod(context.Background(), p, "testdata/gpumod", Given{Variables: map[string]string{"HOME": "/home/ai"}})
+		return Gpumod(context.Background(), p, fixtures+"gpumod", Given{Variables: map[string]string{"HOME": "/home/ai"}})
 	}},
 }
 

@@ -62,7 +62,7 @@ func shows(t *testing.T, text string) {
 func seed(f *testing.F, names ...string) {
 	f.Helper()
 	for _, name := range names {
-		data, err := os.ReadFile(name)
+		data, err := testdata.ReadFile(name)
 		if err != nil {
 			f.Fatal(err)
 		}

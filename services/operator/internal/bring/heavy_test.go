@@ -113,9 +113,9 @@ func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for name, read := range map[string]func(*Proposal) error{
-		"llama-swap": func(p *Proposal) error { return LlamaSwap(ctx, p, "testdata/llama-swap/full.yaml", Given{}) },
-		"compose":    func(p *Proposal) error { return Compose(ctx, p, []string{"testdata/compose/gpu.yaml"}, Given{}) },
-		"gpumod":     func(p *Proposal) error { return Gpumod(ctx, p, "testdata/gpumod", Given{}) },
+		"llama-swap": func(p *Proposal) error { return LlamaSwap(ctx, p, fixtures+"llama-swap/full.yaml", Given{}) },
+		"compose":    func(p *Proposal) error { return Compose(ctx, p, []string{fixtures + "compose/gpu.yaml"}, Given{}) },
+		"gpumod":     func(p *Proposal) error { return Gpumod(ctx, p, fixtures+"gpumod", Given{}) },
 		"settling": func(p *Proposal) error {
 			p.Service("a", Fields{{Key: "driver", Value: "null"}}, "", nil)
 			_, err := p.Settle(ctx, nil, catalogue.Options{Development: true})

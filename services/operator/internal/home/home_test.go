@@ -13,6 +13,7 @@ import (
 
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/trust"
 )
 
@@ -160,6 +161,7 @@ func TestRenewAtHalfLife(t *testing.T) {
 
 // The example that up writes is the one that is documented, and every server's own tests load that one.
 func TestCatalogueIsTheDocumentedExample(t *testing.T) {
+	platformtest.Outside()
 	documented, err := os.ReadFile("../../../../deploy/config/catalogue.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -174,6 +176,7 @@ func TestCatalogueIsTheDocumentedExample(t *testing.T) {
 }
 
 func TestDocumentedOperatorConfig(t *testing.T) {
+	platformtest.Outside()
 	cfg, err := LoadConfig("../../../../deploy/config/operator.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -184,6 +187,7 @@ func TestDocumentedOperatorConfig(t *testing.T) {
 }
 
 func TestLoadConfigRefuses(t *testing.T) {
+	platformtest.Outside()
 	good, err := os.ReadFile("../../../../deploy/config/operator.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -137,7 +137,7 @@ func (h *installed) eventually(what string, f func() error) {
 		if time.Now().After(deadline) {
 			h.Fatalf("%s: %v", what, err)
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // no event: systemd does it in its own time
 	}
 }
 

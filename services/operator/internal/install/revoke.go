@@ -186,10 +186,11 @@ func verified(lines, want []string) ([]byte, error) {
 // read and written: every folder of ours, as far as it is there, must be neither another's nor everybody's to write to, and in
 // the tree of another host no link, which may lead out of it.
 func checkTree(root string) error {
+	if !filepath.IsAbs(root) {
+		return errors.New("the root must be an absolute path")
+	}
 	info, err := os.Stat(root)
 	switch {
-	case !filepath.IsAbs(root):
-		return errors.New("the root must be an absolute path")
 	case err != nil:
 		return fmt.Errorf("root: %w", err)
 	case !info.IsDir():

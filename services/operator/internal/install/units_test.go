@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/platformtest"
 )
 
 // TestShippedUnits compares what is installed with what deploy/systemd shows.
@@ -22,6 +23,7 @@ func TestShippedUnits(t *testing.T) {
 			t.Fatal(err)
 		}
 		path := filepath.Join("../../../../deploy/systemd", shown[entry.Name()], entry.Name())
+		platformtest.Outside()
 		if got, err := os.ReadFile(path); err != nil || string(got) != string(want) {
 			t.Errorf("files/systemd/%s and %s differ: copy the one over the other (%v)", entry.Name(), path, err)
 		}

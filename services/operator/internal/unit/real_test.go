@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 			}
 		}
 		fmt.Printf("writes /usr: %v\nwrites its own: %v\nshown\n", write == nil, state == nil)
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // a program that a signal ends
 	}
 	if os.Getenv("SANDBOX") != "1" {
 		fmt.Fprintln(os.Stderr, "run scripts/real-systemd.sh")
@@ -91,7 +91,7 @@ func TestRealRenderedUnitRuns(t *testing.T) {
 	do(t, "systemctl", "daemon-reload")
 	do(t, "systemctl", "start", name)
 	log := ""
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(log, "\nshown") && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(log, "\nshown") && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) { // no event: another process writes it
 		log = do(t, "journalctl", "--no-pager", "--output=cat", "--unit="+name)
 	}
 	var want []string

@@ -1,8 +1,10 @@
 package unit
 
 import (
+	"embed"
 	"errors"
 	"flag"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -12,9 +14,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/platformtest"
 )
 
 var update = flag.Bool("update", false, "write testdata anew")
+
+//go:embed testdata/*.service
+var golden embed.FS
 
 func entry(argv ...string) *catalogue.Service {
 	return &catalogue.Service{
@@ -149,8 +155,13 @@ func compare(t *testing.T, file string, got []byte) {
 		if err := os.WriteFile(file, got, 0o644); err != nil {
 			t.Fatal(err)
 		}
+		return
 	}
-	want, err := os.ReadFile(file)
+	want, err := golden.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		platformtest.Outside()
+		want, err = os.ReadFile(file)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

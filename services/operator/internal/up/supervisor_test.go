@@ -69,6 +69,7 @@ type scene struct {
 	dir, journal string
 	mu           sync.Mutex
 	reports      []string
+	news         chan struct{}
 }
 
 func (s *scene) child(t *testing.T, role, behaviour string) Child {
@@ -85,6 +86,10 @@ func (s *scene) report(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reports = append(s.reports, text)
+	select {
+	case s.news <- struct{}{}:
+	default: // that there is something new is known already
+	}
 }
 
 func (s *scene) reported() string {
@@ -103,7 +108,7 @@ func (s *scene) events(t *testing.T) string {
 
 func newScene(t *testing.T) *scene {
 	dir := t.TempDir()
-	return &scene{dir: dir, journal: filepath.Join(dir, "journal")}
+	return &scene{dir: dir, journal: filepath.Join(dir, "journal"), news: make(chan struct{}, 1)}
 }
 
 func TestNewRefuses(t *testing.T) {
@@ -157,11 +162,12 @@ func TestRunInOrderAndRestart(t *testing.T) {
 	if response, err := http.Get("http://" + children[1].Health + "/die"); err == nil {
 		_ = response.Body.Close()
 	}
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(s.reported(), "vault is running again"); {
-		if time.Now().After(deadline) {
+	for late := time.After(30 * time.Second); !strings.Contains(s.reported(), "vault is running again"); {
+		select {
+		case <-s.news:
+		case <-late:
 			t.Fatalf("not restarted; reports: %s", s.reported())
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 	for _, want := range []string{"vault stopped by itself (exit status 7)", "told to die"} {
 		if !strings.Contains(s.reported(), want) {

@@ -507,7 +507,7 @@ func TestADaemonThatComesAndGoes(t *testing.T) {
 	}
 	wait := func(what driver.State) driver.Sight {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) { // no event: Look is all that tells of a daemon that went or came
 			if got := d.Look(s); got.State == what || time.Now().After(deadline) {
 				return got
 			}

@@ -55,7 +55,7 @@ func program(args []string) int {
 	case "deaf": // does not end when it is told to
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("deaf")
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // a program that a signal ends
 	case "hog": // takes memory until it is stopped
 		var kept [][]byte
 		for {

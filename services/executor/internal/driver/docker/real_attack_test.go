@@ -140,7 +140,7 @@ func TestRealLogs(t *testing.T) {
 	s := b.service(nil, "count", "100")
 	b.start(s)
 	// The newest lines, once all are there. Which of the two outputs comes last is the daemon's affair.
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) { // no event: dockerd writes the log when it likes
 		page, err := b.d.Logs(t.Context(), s, "", 80)
 		if err != nil {
 			t.Fatal(err)
@@ -182,7 +182,7 @@ func TestRealLogs(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.start(s)
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) { // no event: dockerd writes the log when it likes
 		page, err := b.d.Logs(t.Context(), s, cursor, 1)
 		if err != nil {
 			t.Fatal(err)

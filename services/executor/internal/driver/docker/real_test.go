@@ -272,7 +272,7 @@ func (b *bench) await(d *Driver, s *catalogue.Service, what driver.State) driver
 		if time.Now().After(deadline) {
 			b.t.Fatalf("it is %+v, want state %d", got, what)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // no event: another process is asked
 	}
 }
 
@@ -293,7 +293,7 @@ func (b *bench) ask(s *catalogue.Service, path string) string {
 		if time.Now().After(deadline) {
 			b.t.Fatal(err)
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // no event: another process is asked
 	}
 }
 

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		ready(arg)
-		time.Sleep(time.Hour) // not select {}: the runtime calls that a deadlock and ends
+		time.Sleep(time.Hour) // a signal ends it; not select {}: the runtime calls that a deadlock and ends
 	case "parent": // a child of its own that ignores SIGTERM
 		child := exec.Command(os.Args[0])
 		child.Env = append(os.Environ(), role+"=stubborn", roleArg+"="+arg)
@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 	case "spam":
 		for {
 			fmt.Println(strings.Repeat("x", 1023))
-			time.Sleep(100 * time.Microsecond)
+			time.Sleep(100 * time.Microsecond) // the pace of its lines
 		}
 	case "status": // what it is, and whether it can become root
 		raw, _ := os.ReadFile("/proc/self/status")
@@ -178,9 +178,10 @@ func held(t *testing.T, d *Driver, id string) identity {
 	return who
 }
 
+// eventually waits for what other processes do, of which the test hears nothing but by looking.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(5 * time.Millisecond) { // no event: see above
 		if time.Now().After(deadline) {
 			t.Fatalf("in vain: %s", what)
 		}

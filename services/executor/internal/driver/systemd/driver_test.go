@@ -2,6 +2,7 @@ package systemd
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"log/slog"
 	"maps"
@@ -157,8 +158,21 @@ func x() *catalogue.Service {
 	return &catalogue.Service{ID: "x", Driver: catalogue.DriverSystemd, Unit: "x.service", StopTimeoutS: 30}
 }
 
+// fragment is the file of x.service below the test's own folder. Go's test cache does not look there: it knows the file by unitFile, which
+// is part of the test's binary.
+const fragment = "/proc/self/cwd/testdata/x.service"
+
+//go:embed testdata/x.service
+var unitFile string
+
+func TestFragmentIsTheUnit(t *testing.T) {
+	if text, err := os.ReadFile(fragment); err != nil || string(text) != unitFile {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
 func idle() properties {
-	return properties{"Id": "x.service", "LoadState": "loaded", "ActiveState": "inactive", "FragmentPath": "testdata/x.service"}
+	return properties{"Id": "x.service", "LoadState": "loaded", "ActiveState": "inactive", "FragmentPath": fragment}
 }
 
 func TestNewRefuses(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 func begun(more properties) properties {
 	p := properties{
 		"Id": "x.service", "LoadState": "loaded", "ActiveState": "active", "SubState": "running", "Restart": "no",
-		"FragmentPath": "testdata/x.service", "DropInPaths": []string{}, "NeedDaemonReload": false,
+		"FragmentPath": fragment, "DropInPaths": []string{}, "NeedDaemonReload": false,
 		"MainPID": uint32(42), "ControlGroup": "/system.slice/x.service", "NRestarts": uint32(0), "Result": "success",
 		"InvocationID": []byte("0123456789abcdef"), "ActiveEnterTimestamp": uint64(1_700_000_000_000_000),
 		"InactiveExitTimestampMonotonic": uint64(10), "ActiveEnterTimestampMonotonic": uint64(20),

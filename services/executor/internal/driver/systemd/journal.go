@@ -3,6 +3,7 @@ package systemd
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,6 +42,8 @@ type journal struct {
 	program string
 	// user: the units are the executor's user's own.
 	user bool
+	// patience bounds one call of journalctl; 0: journalTimeout.
+	patience time.Duration
 }
 
 // entry is what is used of an entry of the journal.
@@ -128,7 +131,7 @@ func (j journal) read(ctx context.Context, n int, args ...string) ([]string, cur
 }
 
 func (j journal) run(ctx context.Context, n int, args []string) ([]string, cursors, error) {
-	ctx, cancel := context.WithTimeout(ctx, journalTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(j.patience, journalTimeout))
 	defer cancel()
 	fixed := []string{"--quiet", "--no-pager", "--output=json", "--output-fields=MESSAGE"}
 	if j.user {

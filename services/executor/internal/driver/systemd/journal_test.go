@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -82,7 +83,7 @@ func journalctl(t *testing.T, script string) (j journal, args func() string) {
 	if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return journal{program: program}, func() string {
+	return journal{program: program, patience: 2 * time.Minute}, func() string {
 		said, err := os.ReadFile(filepath.Join(dir, "said"))
 		if err != nil {
 			t.Fatal(err)

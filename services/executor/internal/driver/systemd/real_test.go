@@ -52,7 +52,7 @@ func act(args []string) int {
 	case "deaf": // to SIGTERM
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("waiting")
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // a program that a signal ends
 	case "say": // lines and a status
 		status, _ := strconv.Atoi(args[1])
 		for _, line := range args[2:] {
@@ -64,7 +64,7 @@ func act(args []string) int {
 		for i := range n {
 			fmt.Println("line", i+1)
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // a program that a signal ends
 	case "hog": // memory
 		fmt.Println("taking memory")
 		var held [][]byte
@@ -76,7 +76,7 @@ func act(args []string) int {
 			held = append(held, block)
 		}
 		fmt.Println(len(held))
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // a program that a signal ends
 	case "drive": // a driver of its own: args are manager, address, verb, unit
 		d, err := New(Config{Manager: args[1], Address: args[2], Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
@@ -185,7 +185,7 @@ func (w *world) until(s *catalogue.Service, state driver.State) driver.Sight {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("the unit is in state %d (%s), not %d", sight.State, sight.Cause, state)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond) // no event: systemd does it in its own time
 	}
 }
 
@@ -464,7 +464,7 @@ func TestRealLogs(t *testing.T) {
 	}
 	w.start(s)
 	var page driver.Page
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) { // no event: systemd does it in its own time
 		if page, err = w.Logs(t.Context(), s, "", 5); err != nil {
 			t.Fatal(err)
 		}
@@ -517,7 +517,7 @@ func TestRealLongLine(t *testing.T) {
 	w.start(s)
 	w.until(s, driver.Ended)
 	long := func(l string) bool { return strings.HasPrefix(l, "éééé") && len(l) > 4096 && len(l) <= maxLine+4 }
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) { // no event: systemd does it in its own time
 		page, err := w.Logs(t.Context(), s, "", 40)
 		if err == nil && slices.ContainsFunc(page.Lines, long) {
 			break
@@ -537,7 +537,7 @@ func TestRealRestartingUnitIsTold(t *testing.T) {
 		t.Errorf("Warnings (-want +got):\n%s", diff)
 	}
 	for w.Look(s).Restarts == 0 {
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond) // no event: systemd does it in its own time
 	}
 	if _, err := w.Stop(t.Context(), s); err != nil {
 		t.Error(err)
@@ -678,10 +678,10 @@ func TestRealConnectionsEnd(t *testing.T) {
 	}
 	w := newWorld(t, Config{})
 	s := w.unit("talk.service", "Type=exec", "ExecStart=ACT wait")
-	w.start(s) // told of, and nobody takes it
-	time.Sleep(100 * time.Millisecond)
+	w.start(s)                         // told of, and nobody takes it
+	time.Sleep(100 * time.Millisecond) // no event: systemd does it in its own time
 	b.close()
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(100 * time.Millisecond) // no event: systemd does it in its own time
 	if _, ok := <-b.changes(); ok {
 		t.Error("the connection is closed, and somebody still waits to tell of changes")
 	}

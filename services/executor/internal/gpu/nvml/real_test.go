@@ -159,7 +159,7 @@ func TestAKilledProgramHoldsNothing(t *testing.T) {
 
 func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(10 * time.Millisecond) { // no event: the driver is asked
 		if time.Now().After(deadline) {
 			t.Fatalf("in vain: %s", what)
 		}
@@ -226,7 +226,7 @@ func TestXID(t *testing.T) {
 	eventually(t, "the first error is heard", func() bool {
 		text += "1 79\n"
 		f.write("xid", text)
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // no event: the driver is asked
 		return heard(1)()
 	})
 	mu.Lock()

@@ -2,6 +2,7 @@ package found
 
 import (
 	"context"
+	"embed"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -151,8 +152,9 @@ func settled(t *testing.T, p *bring.Proposal, golden string, ports map[uint32]st
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
+		return
 	}
-	want, err := os.ReadFile(file)
+	want, err := goldens.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,6 +162,9 @@ func settled(t *testing.T, p *bring.Proposal, golden string, ports map[uint32]st
 		t.Errorf("%s (-want +got); -update writes it anew\n%s", golden, diff)
 	}
 }
+
+//go:embed testdata/*.yaml
+var goldens embed.FS
 
 func present(t *testing.T) *catalogue.Catalogue {
 	t.Helper()

@@ -79,7 +79,7 @@ ExecStart=/usr/local/bin/llama-server -m "/srv/with space/a.gguf" --alias tiny -
 	do(t, "systemctl", "daemon-reload")
 	do(t, "systemctl", "start", "llm@a.service", "wrapped.service", "other.service")
 	prober := NewProber()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) { // no event: systemd does it in its own time
 		if prober.Ask(t.Context(), 9391).Answered && prober.Ask(t.Context(), 9392).Answered {
 			break
 		}

@@ -1,8 +1,8 @@
 package found
 
 import (
+	_ "embed"
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 )
@@ -24,14 +24,13 @@ type adoptCases struct {
 	}
 }
 
+//go:embed testdata/adopt.json
+var adopt []byte
+
 func readAdoptCases(t testing.TB) adoptCases {
 	t.Helper()
-	raw, err := os.ReadFile("testdata/adopt.json")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var out adoptCases
-	if err := json.Unmarshal(raw, &out); err != nil {
+	if err := json.Unmarshal(adopt, &out); err != nil {
 		t.Fatal(err)
 	}
 	return out

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net"
 	"net/netip"
@@ -417,18 +418,22 @@ func TestMountSources(t *testing.T) {
 	}
 	listen := func(path string) {
 		t.Helper()
-		l, err := net.Listen("unix", path)
+		// Unix sockets have short names, so each is made by way of its folder's descriptor.
+		dir, err := os.Open(filepath.Dir(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		l, err := net.Listen("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = l.Close() })
 	}
-	// Unix sockets have short names, so each begins where it is short.
-	t.Chdir(allowed)
 	withSocket := folder(t, allowed, "withsocket", "a")
-	listen("withsocket/a/models.gguf")
+	listen(filepath.Join(allowed, "withsocket", "a", "models.gguf"))
 	alone := filepath.Join(folder(t, allowed, "alone"), "weights")
-	listen("alone/weights")
+	listen(alone)
 
 	rules := &Rules{Mounts: []string{allowed, "/", "/etc", "/root", through + "/nowhere"}, Refused: []string{filepath.Join(allowed, "state")}}
 	judge := func(source string, change func(m *mount.Mount)) error {

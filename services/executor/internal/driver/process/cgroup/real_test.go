@@ -87,7 +87,7 @@ func TestKill(t *testing.T) {
 	for pid == 0 {
 		raw, _ := os.ReadFile(file)
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(raw)))
-		time.Sleep(interval)
+		time.Sleep(interval) // no event: the kernel is asked
 	}
 	if err := g.Kill(); err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestLimitsHold(t *testing.T) {
 		if strings.Contains(strings.ToLower(string(raw)), "fork") || time.Now().After(deadline) {
 			break
 		}
-		time.Sleep(interval)
+		time.Sleep(interval) // no event: the kernel is asked
 	}
 	if n := len(g.programs()); n > 5 {
 		t.Errorf("%d programs of 5", n)
