@@ -7,41 +7,51 @@
 # Arguments go to `go test`. The last line says how many tests passed and failed; a test's output is shown when its package failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/inputs.sh
 export CGO_ENABLED=0 GOFLAGS=-trimpath
 units=() ends=()
-sort_in() { # PACKAGES
+add() { # PACKAGES
   case ${1#./} in
     deploy/*) [ "${E2E:-1}" = 0 ] || ends+=("./${1#./}") ;;
     *) units+=("./${1#./}") ;;
   esac
 }
 if [ -n "${PKG:-}" ]; then
-  for package in $PKG; do sort_in "$package"; done
+  for package in $PKG; do add "$package"; done
 else
-  while read -r module; do sort_in "$module/..."; done < <(scripts/modules.sh)
+  while read -r module; do add "$module/..."; done < <(scripts/modules.sh)
 fi
-set -- ${RUN:+-run "$RUN"} "$@"
-race=()
+test=(go test)
 if [ "${RACE:-0}" = 1 ]; then
   command -v gcc >/dev/null || { echo "the race detector needs a C compiler: install gcc" >&2; exit 1; }
-  race=(env CGO_ENABLED=1 go test -race)
-else
-  race=(go test)
+  test=(env CGO_ENABLED=1 go test -race)
 fi
 {
   status=0
-  if [ ${#units[@]} -gt 0 ]; then "${race[@]}" -v "$@" "${units[@]}" 2>&1 || status=1; fi
+  if [ ${#units[@]} -gt 0 ]; then
+    # Go's cache answers for fuzz targets only in the same folder, since it takes that of their seeds as an input; so they run
+    # by themselves, with their seeds alone.
+    "${test[@]}" -v -run "${RUN:-^(Test|Example)}" "$@" "${units[@]}" 2>&1 || status=1
+    if [ -z "${RUN:-}" ]; then
+      mapfile -t fuzzed < <(git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u | while read -r folder; do
+        for unit in "${units[@]}"; do
+          case ./$folder/ in "${unit%...}"*) echo "./$folder" && break ;; esac
+        done
+      done)
+      if [ ${#fuzzed[@]} -gt 0 ]; then "${test[@]}" -v -run '^Fuzz' "$@" "${fuzzed[@]}" 2>&1 || status=1; fi
+    fi
+  fi
   if [ ${#ends[@]} -gt 0 ]; then
     # Most of their time they wait, for processes and for time to pass, so more of them go on at once than there are cores.
     if programs=$(go run ./deploy/e2e/cmd/programs ${PROGRAMS:-plain weak conformance}); then
-      env $programs go test -v -timeout 15m -parallel 8 "$@" "${ends[@]}" 2>&1 || status=1
+      env $programs go test -v -timeout 15m -parallel 8 ${RUN:+-run "$RUN"} "$@" "${ends[@]}" 2>&1 || status=1
     else
       status=1
     fi
   fi
   exit "$status"
 } | awk '
-  /^=== (RUN|PAUSE|CONT|NAME)/ || /^PASS$/ || /\[no test files\]$/ { next }
+  /^=== (RUN|PAUSE|CONT|NAME)/ || /^PASS$/ || /\[no test files\]$/ || /\[no tests to run\]$/ { next }
   /^ *--- (PASS|SKIP)/ { if ($2 == "PASS:") passed++; else { skipped++; held = held $0 "\n" } next }
   /^ *--- FAIL/ { failed++ }
   /^FAIL\t.*\[(build|setup) failed\]/ { failed++ }

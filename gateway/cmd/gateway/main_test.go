@@ -19,13 +19,14 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/input"
 	"durward.internal/services/platform/process"
 )
 
 const shipped = "../../../deploy/config/gateway.yaml"
 
 func TestShippedConfigurationIsTheDefault(t *testing.T) {
-	platformtest.Outside()
+	input.Outside(t)
 	s := new(settings)
 	if err := config.Load(shipped, s); err != nil {
 		t.Fatal(err)
@@ -39,7 +40,7 @@ func TestShippedConfigurationIsTheDefault(t *testing.T) {
 }
 
 func TestConfigurationIsRefused(t *testing.T) {
-	platformtest.Outside()
+	input.Outside(t)
 	good, err := os.ReadFile(shipped)
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +77,7 @@ func TestConfigurationIsRefused(t *testing.T) {
 
 // Reaching the gateway from elsewhere takes TLS, and says so.
 func TestRemoteListenerNeedsTLS(t *testing.T) {
-	platformtest.Outside()
+	input.Outside(t)
 	good, err := os.ReadFile(shipped)
 	if err != nil {
 		t.Fatal(err)

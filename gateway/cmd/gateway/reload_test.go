@@ -12,13 +12,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // A human's change of allowed_origins is taken up without a restart. A file that is broken changes nothing, and says so; what else
 // changed waits for a restart, and says so.
 func TestOriginsAreReadAgain(t *testing.T) {
-	platformtest.Outside()
+	input.Outside(t)
 	good, err := os.ReadFile(shipped)
 	if err != nil {
 		t.Fatal(err)

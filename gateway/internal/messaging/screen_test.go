@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // The source's own examples and the ways in which people write them (MSG-1).
@@ -129,7 +131,7 @@ func TestEveryPhraseMatches(t *testing.T) {
 // on users of MCP (garak, MCPSecBench), and BIPIA's, most of which are ordinary tasks in the wrong place, which no list of
 // phrases can tell from a right one.
 func TestCorpora(t *testing.T) {
-	dir := os.Getenv("CORPORA")
+	dir := input.Corpora(t)
 	if dir == "" {
 		t.Log("CORPORA is not set: only the built-in texts were looked at")
 		return

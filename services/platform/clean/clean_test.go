@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"durward.internal/services/platform/clean"
+
+	"durward.internal/services/platform/platformtest/input"
 )
 
 func TestText(t *testing.T) {
@@ -218,7 +220,7 @@ func FuzzVisibleIsInjective(f *testing.F) {
 // counts, and a taste of the corpus.
 func TestNaughtyStrings(t *testing.T) {
 	list := []string{"\u202e\x1b[2J", "\ufdd0\U000e0001", "\u200b\ufeff\u2028", "\u0085\x00\x7f"}
-	if dir := os.Getenv("CORPORA"); dir == "" {
+	if dir := input.Corpora(t); dir == "" {
 		t.Log("CORPORA is not set: only the built-in strings were looked at")
 	} else {
 		b, err := os.ReadFile(filepath.Join(dir, "minimaxir__big-list-of-naughty-strings", "blns.json"))

@@ -5,10 +5,13 @@ import (
 	"testing"
 
 	"durward.internal/services/platform/security"
+
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // The documented examples load, and say of each setting what is built in.
 func TestShippedConfiguration(t *testing.T) {
+	input.Outside(t)
 	files := map[string]string{}
 	for _, name := range []string{"security.yaml", "tools.yaml"} {
 		raw, err := os.ReadFile("../../../deploy/config/" + name)

@@ -22,6 +22,8 @@ import (
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/process"
+
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // place writes everything that a configuration names and returns the configuration.
@@ -152,6 +154,7 @@ func overwrite(t *testing.T, path, text string) {
 
 // TestCheck runs the program's -check on the shipped configuration and on broken ones.
 func TestCheck(t *testing.T) {
+	input.Outside(t)
 	shipped, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "deploy", "config", "audit.yaml"))
 	if err != nil {
 		t.Fatal(err)

@@ -27,11 +27,13 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/input"
 )
 
 const shipped = "../../../../deploy/config"
 
 func TestShippedConfigurationIsGood(t *testing.T) {
+	input.Outside(t)
 	cfg := &settings{}
 	if err := config.Load(filepath.Join(shipped, "executor.yaml"), cfg); err != nil {
 		t.Fatal(err)
@@ -48,6 +50,7 @@ func TestShippedConfigurationIsGood(t *testing.T) {
 }
 
 func TestShippedCatalogueIsGood(t *testing.T) {
+	input.Outside(t)
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "durward-demo"), nil, 0o700); err != nil {
 		t.Fatal(err)
@@ -66,7 +69,7 @@ func TestShippedCatalogueIsGood(t *testing.T) {
 }
 
 func TestBadConfigurationIsRefused(t *testing.T) {
-	platformtest.Outside()
+	input.Outside(t)
 	good, err := os.ReadFile(filepath.Join(shipped, "executor.yaml"))
 	if err != nil {
 		t.Fatal(err)

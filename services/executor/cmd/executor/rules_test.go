@@ -16,6 +16,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/input"
 	"durward.internal/services/platform/security/custody"
 	"durward.internal/services/platform/sink"
 )
@@ -46,7 +47,7 @@ type ruled struct {
 
 func newRuled(t *testing.T) *ruled {
 	t.Helper()
-	platformtest.Outside()
+	input.Outside(t)
 	text, err := os.ReadFile(filepath.Join(shipped, "executor.yaml"))
 	if err != nil {
 		t.Fatal(err)

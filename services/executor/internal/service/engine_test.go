@@ -27,7 +27,7 @@ import (
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/fault"
-	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // stub builds the stand-in for a model server and the one for nvidia-smi once, and returns their folder.
@@ -36,20 +36,23 @@ var stub = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	platformtest.Outside()
+	stubs = dir
 	cmd := exec.Command("go", "build", "-mod=readonly", "-o", dir+"/", "./engine/durward-engine", "./fakegpu/nvidia-smi")
 	cmd.Dir = "../../../../deploy/e2e"
-	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=-trimpath")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the stub engine: %w\n%s", err, out)
 	}
 	return dir, nil
 })
 
+// stubs is the folder that stub made, if it did.
+var stubs string
+
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if dir, err := stub(); err == nil {
-		_ = os.RemoveAll(dir)
+	if stubs != "" {
+		_ = os.RemoveAll(stubs)
 	}
 	os.Exit(code)
 }
@@ -66,6 +69,7 @@ type box struct {
 // newBox makes one whose catalogue is a service "chat" with these lines and these flags of the stub engine.
 func newBox(t *testing.T, lines, flags string) (*box, *catalogue.Service) {
 	t.Helper()
+	input.Outside(t)
 	bin, err := stub()
 	if err != nil {
 		t.Fatal(err)

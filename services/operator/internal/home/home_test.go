@@ -13,7 +13,7 @@ import (
 
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/platform/identity"
-	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/input"
 	"durward.internal/services/platform/trust"
 )
 
@@ -161,7 +161,7 @@ func TestRenewAtHalfLife(t *testing.T) {
 
 // The example that up writes is the one that is documented, and every server's own tests load that one.
 func TestCatalogueIsTheDocumentedExample(t *testing.T) {
-	platformtest.Outside()
+	input.Outside(t)
 	documented, err := os.ReadFile("../../../../deploy/config/catalogue.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func TestCatalogueIsTheDocumentedExample(t *testing.T) {
 }
 
 func TestDocumentedOperatorConfig(t *testing.T) {
-	platformtest.Outside()
+	input.Outside(t)
 	cfg, err := LoadConfig("../../../../deploy/config/operator.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +187,7 @@ func TestDocumentedOperatorConfig(t *testing.T) {
 }
 
 func TestLoadConfigRefuses(t *testing.T) {
-	platformtest.Outside()
+	input.Outside(t)
 	good, err := os.ReadFile("../../../../deploy/config/operator.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"durward.internal/services/operator/internal/home"
-	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // TestShippedUnits compares what is installed with what deploy/systemd shows.
@@ -23,7 +23,7 @@ func TestShippedUnits(t *testing.T) {
 			t.Fatal(err)
 		}
 		path := filepath.Join("../../../../deploy/systemd", shown[entry.Name()], entry.Name())
-		platformtest.Outside()
+		input.Outside(t)
 		if got, err := os.ReadFile(path); err != nil || string(got) != string(want) {
 			t.Errorf("files/systemd/%s and %s differ: copy the one over the other (%v)", entry.Name(), path, err)
 		}

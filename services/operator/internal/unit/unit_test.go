@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/platform/catalogue"
-	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/input"
 )
 
 var update = flag.Bool("update", false, "write testdata anew")
@@ -159,7 +159,7 @@ func compare(t *testing.T, file string, got []byte) {
 	}
 	want, err := golden.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		platformtest.Outside()
+		input.Outside(t)
 		want, err = os.ReadFile(file)
 	}
 	if err != nil {

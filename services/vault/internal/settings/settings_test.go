@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/platformtest/input"
 	"durward.internal/services/vault/internal/clients"
 )
 
@@ -15,6 +16,7 @@ const (
 )
 
 func TestValidateRefuses(t *testing.T) {
+	input.Outside(t)
 	good, err := os.ReadFile(example)
 	if err != nil {
 		t.Fatal(err)
@@ -53,6 +55,7 @@ func TestValidateRefuses(t *testing.T) {
 }
 
 func TestShippedExamples(t *testing.T) {
+	input.Outside(t)
 	var s Settings
 	if err := config.Load(example, &s); err != nil {
 		t.Fatal(err)

@@ -16,12 +16,14 @@ import (
 	"github.com/moby/moby/api/types/network"
 
 	"durward.internal/services/platform/catalogue"
+
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // corpora is the folder that CORPORA names, and a part of it.
 func corpora(t *testing.T, part ...string) string {
 	t.Helper()
-	dir := os.Getenv("CORPORA")
+	dir := input.Corpora(t)
 	if dir == "" {
 		t.Skip("CORPORA names no folder: Kubernetes' and Docker's own examples are not looked at")
 	}

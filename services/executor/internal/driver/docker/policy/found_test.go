@@ -8,13 +8,13 @@ import (
 
 	"github.com/moby/moby/api/types/container"
 
-	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // The operator's program says before an import what this package will say of a container, by rules of its own, since it may not link
 // Docker's structures. Both are held against the same containers here and in services/operator/internal/bring/found.
 func TestFoundAgrees(t *testing.T) {
-	platformtest.Outside()
+	input.Outside(t)
 	raw, err := os.ReadFile("../../../../../operator/internal/bring/found/testdata/adopt.json")
 	if err != nil {
 		t.Fatal(err)
