@@ -102,6 +102,7 @@ func invoke(t *testing.T, conn *grpc.ClientConn, m method) error {
 // TestMatrix calls every RPC as every role and with every kind of certificate that must not be let in, over real mutual
 // TLS, against the running processes. What may call what is read from the contract alone.
 func TestMatrix(t *testing.T) {
+	t.Parallel()
 	h := harness.Start(t, harness.Options{})
 	ca := h.CA()
 	elsewhere, err := pki.NewCA(identity.DefaultTrustDomain)

@@ -21,6 +21,7 @@ var weakened = []string{"vault", "executor", "gateway"}
 // TestNoWeakSetting shows that no program as it is shipped has a setting, a symbol or a build tag of the drill's negative
 // controls, and that a drill build has: the test would notice.
 func TestNoWeakSetting(t *testing.T) {
+	t.Parallel()
 	for _, name := range harness.Programs() {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(harness.Binaries(t, harness.Build{}), name)
@@ -60,6 +61,7 @@ func weakness(t *testing.T, path string) (flag, tag bool, symbol string) {
 // TestNoDiagnostics shows that no program as it is shipped has a build tag, a symbol or a word of what the conformance suite
 // looks for, and that the gateway which is built for it has: the test would notice.
 func TestNoDiagnostics(t *testing.T) {
+	t.Parallel()
 	signs := func(t *testing.T, path string) (tag, word bool) {
 		program, err := os.ReadFile(path)
 		if err != nil {
@@ -134,6 +136,7 @@ func findSymbol(t *testing.T, path string, fits func(name string) bool) string {
 
 // TestCheckAndVersion shows that every process checks its configuration and prints its version without starting.
 func TestCheckAndVersion(t *testing.T) {
+	t.Parallel()
 	h := harness.New(t, harness.Options{})
 	for _, role := range harness.Roles() {
 		t.Run(role, func(t *testing.T) {
