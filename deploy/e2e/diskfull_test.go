@@ -133,8 +133,9 @@ func TestFullDisk(t *testing.T) {
 
 	spooled := value(scrape(t, c.Host, harness.Vault)["durward_recorder_spool_records"], nil)
 	var out harness.Output
+	alone, _ := c.Strain(func() { c.Run("", "status") }) // as long as a program that asks every process takes now
 	took, lag := c.Strain(func() { out = c.Run("", "panic", "--reason", "the disk is full") })
-	if out.Code != 0 || took > panicTime+10*lag {
+	if out.Code != 0 || took > panicTime+alone+10*lag {
 		t.Errorf("durward panic: exit status %d after %s\n%s%s", out.Code, took, out.Stdout, out.Stderr)
 	}
 	t.Logf("durward panic took %s", took.Round(time.Millisecond))

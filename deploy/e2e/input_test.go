@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,10 +107,17 @@ func TestBadInput(t *testing.T) {
 		"a batch":                {"[" + call(`{"service_id":"demo-chat"}`) + "]", http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
 		"2 MB":                   {call(`{"service_id":"` + strings.Repeat("a", 2<<20) + `"}`), http.StatusRequestEntityTooLarge, callv1.Code_CODE_TOO_LARGE},
 	}
-	for name, test := range frames {
+	// Of the manner of messages the first of each client is recorded, and the others are counted: each frame has a client of its own.
+	names := slices.Collect(maps.Keys(frames))
+	var clients []string
+	for _, name := range names {
+		clients = append(clients, "frames-"+strings.ToLower(strings.ReplaceAll(name, " ", "-")))
+	}
+	tokens := h.AddClients(clients)
+	for i, name := range names {
+		test := frames[name]
 		t.Run(name, func(t *testing.T) {
-			// Of the manner of messages the first of each client is recorded, and the others are counted.
-			session := h.ConnectRaw(h.AddClient("frames-" + strings.ToLower(strings.ReplaceAll(name, " ", "-"))))
+			session := h.ConnectRaw(tokens[i])
 			answer := session.Send([]byte(test.body))
 			if answer.HTTPStatus != test.status || answer.Error == nil || answer.Error.Message == "" {
 				t.Fatalf("HTTP %d, want %d: %s", answer.HTTPStatus, test.status, answer.Body)
