@@ -184,7 +184,8 @@ func (h *Host) Up(flags ...string) *Process {
 	args := append([]string{filepath.Join(h.Bin, "durward"), "--home", h.Dir, "up", "--development"}, flags...)
 	p := startProcess(h.t, "durward up", log, h.Environment(), args)
 	h.processes[up] = p
-	Eventually(h.t, "durward up is ready", func() error {
+	// It starts every process.
+	if err := poll(time.Duration(len(Roles()))*Patience, func() error {
 		if !p.Running() {
 			h.t.Fatalf("durward up ended: %v\n%s", p.Ended(), p.Log())
 		}
@@ -192,7 +193,9 @@ func (h *Host) Up(flags ...string) *Process {
 			return fmt.Errorf("not yet\n%s", p.Log())
 		}
 		return nil
-	})
+	}); err != nil {
+		h.t.Fatalf("durward up is ready: %v", err)
+	}
 	return p
 }
 
@@ -290,8 +293,10 @@ func Eventually(t testing.TB, what string, check func() error) {
 
 // Poll calls check until it returns nil, or for Patience, and returns what check said last. It pauses longer and longer, and about
 // as long as a check takes that keeps the machine busy, so that those who wait leave it to those who work.
-func Poll(check func() error) error {
-	deadline := time.Now().Add(Patience)
+func Poll(check func() error) error { return poll(Patience, check) }
+
+func poll(patience time.Duration, check func() error) error {
+	deadline := time.Now().Add(patience)
 	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		began := time.Now()
 		err := check()
