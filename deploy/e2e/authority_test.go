@@ -47,8 +47,8 @@ func switchTo(t *testing.T, agent *harness.Client, mode string) harness.Envelope
 	var plan struct {
 		PlanDigest string `json:"plan_digest"`
 	}
-	agent.Call("simulate_mode", map[string]any{"mode_id": mode}).Decode(t, &plan)
-	return agent.Call("switch_mode", map[string]any{"mode_id": mode, "plan_digest": plan.PlanDigest})
+	agent.Ask("simulate_mode", map[string]any{"mode_id": mode}).Decode(t, &plan)
+	return agent.Ask("switch_mode", map[string]any{"mode_id": mode, "plan_digest": plan.PlanDigest})
 }
 
 // isStatus checks an answer's status.
@@ -188,7 +188,7 @@ func TestPolicyAllow(t *testing.T) {
 	rule := rules.Rules[at].Rule
 	told(t, h, done, rule+" (", false, "")
 	asks(t, h, switchTo(t, cursor, harness.DayMode))
-	asks(t, h, cursor.Call("stop_service", map[string]any{"service_id": harness.SleepyService}))
+	asks(t, h, cursor.Ask("stop_service", map[string]any{"service_id": harness.SleepyService}))
 	asks(t, h, switchTo(t, other, harness.NightMode))
 
 	for line, want := range map[string]string{
@@ -222,7 +222,7 @@ func TestSettingsReachAgents(t *testing.T) {
 	h := harness.Start(t, harness.Options{})
 	agent := bound(h, "cursor")
 	tells := func(agent *harness.Client, want ...string) error {
-		e := agent.Call("security_config", map[string]any{})
+		e := agent.Ask("security_config", map[string]any{})
 		if e.Status != "ok" {
 			return fmt.Errorf("%s", e.Raw)
 		}
@@ -235,7 +235,7 @@ func TestSettingsReachAgents(t *testing.T) {
 	}
 	h.Durward("config", "set", "approvals.wait_s", "300", "--yes")
 	harness.Eventually(t, "security_config tells the new value", func() error { return tells(agent, "approvals.wait_s", "300", "system") })
-	asked := isStatus(t, "pending_approval", agent.Call("start_service", demo))
+	asked := isStatus(t, "pending_approval", agent.Ask("start_service", demo))
 	expires, err := time.Parse(time.RFC3339, asked.ExpiresAt)
 	if wait := time.Until(expires); err != nil || wait > 5*time.Minute || wait < 4*time.Minute {
 		t.Errorf("it waits until %s, %v", asked.ExpiresAt, err)
@@ -244,22 +244,22 @@ func TestSettingsReachAgents(t *testing.T) {
 
 	// An agent lowers its own ceiling for its session: said in the answer, and gone in the next session.
 	before := h.Digest("config")
-	lowered := isStatus(t, "ok", agent.Call("security_config", map[string]any{"tier_ceiling_override": "TIER_READ"}))
+	lowered := isStatus(t, "ok", agent.Ask("security_config", map[string]any{"tier_ceiling_override": "TIER_READ"}))
 	if !strings.Contains(string(lowered.Audit), `"persistent":false`) || len(lowered.Warnings) == 0 {
 		t.Errorf("the override is not told: %s", lowered.Raw)
 	}
-	isStatus(t, "denied", agent.Call("start_service", demo))
-	asks(t, h, h.ConnectStdio("cursor").Call("start_service", demo))
+	isStatus(t, "denied", agent.Ask("start_service", demo))
+	asks(t, h, h.ConnectStdio("cursor").Ask("start_service", demo))
 	if after := h.Digest("config"); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Error("an override changed a file")
 	}
 
 	h.Durward("config", "set", "tier_ceiling", "READ", "--yes")
 	harness.Eventually(t, "the ceiling of everybody is lower", func() error { return tells(h.ConnectStdio("cursor"), `READ`) })
-	soon(t, "denied", func() harness.Envelope { return h.ConnectStdio("cursor").Call("start_service", demo) })
+	soon(t, "denied", func() harness.Envelope { return h.ConnectStdio("cursor").Ask("start_service", demo) })
 	h.Durward("config", "unset", "tier_ceiling", "--yes")
 	harness.Eventually(t, "the ceiling is as it was", func() error {
-		e := h.ConnectStdio("cursor").Call("start_service", demo)
+		e := h.ConnectStdio("cursor").Ask("start_service", demo)
 		if e.Status != "pending_approval" {
 			return fmt.Errorf("%s", e.Raw)
 		}
@@ -301,11 +301,11 @@ func TestDangerousModeAtATerminal(t *testing.T) {
 	x.waits("Type this to go on")
 	x.types("yes\n")
 	x.ends(4)
-	asks(t, h, agent.Call("start_service", demo))
+	asks(t, h, agent.Ask("start_service", demo))
 
 	enableDangerous(t, h, "cursor", session, "10m")
 	other := h.ConnectStdio("cursor")
-	done := isStatus(t, "ok", agent.Call("start_service", demo))
+	done := isStatus(t, "ok", agent.Ask("start_service", demo))
 	told(t, h, done, "dangerous-mode-runs", true, "dangerous")
 	if n := h.Starts(harness.DemoService); n != 1 {
 		t.Errorf("the service was started %d times", n)
@@ -313,13 +313,13 @@ func TestDangerousModeAtATerminal(t *testing.T) {
 	if len(done.Warnings) == 0 || !strings.HasPrefix(done.Warnings[0], "DANGEROUS MODE until ") || !strings.HasPrefix(done.Summary, "DANGEROUS MODE until ") {
 		t.Errorf("the answer does not say so: %s", done.Raw)
 	}
-	if e := agent.Call("gpu_status", nil); len(e.Warnings) == 0 || !strings.HasPrefix(e.Warnings[0], "DANGEROUS MODE") {
+	if e := agent.Ask("gpu_status", nil); len(e.Warnings) == 0 || !strings.HasPrefix(e.Warnings[0], "DANGEROUS MODE") {
 		t.Errorf("a read does not say so: %s", e.Raw)
 	}
-	if e := other.Call("gpu_status", nil); strings.Contains(string(e.Raw), "DANGEROUS") {
+	if e := other.Ask("gpu_status", nil); strings.Contains(string(e.Raw), "DANGEROUS") {
 		t.Errorf("another session says so: %s", e.Raw)
 	}
-	asks(t, h, other.Call("stop_service", demo))
+	asks(t, h, other.Ask("stop_service", demo))
 	for _, command := range [][]string{{"sessions"}, {"status"}, {"approvals"}, {"services"}} {
 		if out := h.Run("", command...); out.Code == 0 && command[0] != "services" && !strings.Contains(out.Stderr, "DANGEROUS MODE: cursor") {
 			t.Errorf("durward %s does not warn: %q", command[0], out.Stderr)
@@ -330,9 +330,9 @@ func TestDangerousModeAtATerminal(t *testing.T) {
 	}
 
 	h.Durward("dangerous", "disable")
-	asks(t, h, agent.Call("stop_service", demo))
+	asks(t, h, agent.Ask("stop_service", demo))
 	harness.Eventually(t, "the answers say it no more", func() error {
-		if e := agent.Call("gpu_status", nil); strings.Contains(string(e.Raw), "DANGEROUS") {
+		if e := agent.Ask("gpu_status", nil); strings.Contains(string(e.Raw), "DANGEROUS") {
 			return fmt.Errorf("%s", e.Raw)
 		}
 		return nil
@@ -343,7 +343,7 @@ func TestDangerousModeAtATerminal(t *testing.T) {
 	h.Durward("panic")
 	h.Durward("resume", "--yes")
 	harness.Eventually(t, "calls are taken again", func() error {
-		e := agent.Call("stop_service", demo)
+		e := agent.Ask("stop_service", demo)
 		if e.Status == "ok" {
 			t.Fatalf("dangerous mode outlived a panic: %s", e.Raw)
 		}
@@ -360,19 +360,19 @@ func TestScopeAtTheCommandLine(t *testing.T) {
 	t.Parallel()
 	h := harness.Start(t, harness.Options{})
 	agent := bound(h, "cursor")
-	asked := isStatus(t, "pending_approval", agent.Call("start_service", demo))
+	asked := isStatus(t, "pending_approval", agent.Ask("start_service", demo))
 	waiting := h.Approvals()
 	if len(waiting) != 1 {
 		t.Fatalf("%d operations wait", len(waiting))
 	}
 	h.Durward("approve", waiting[0].Number, "--scope", "--uses", "3", "--for", "10m", "--tool", "stop_service", "--yes")
-	isStatus(t, "ok", agent.Call("wait_operation", asked.Next.Arguments))
-	stopped := isStatus(t, "ok", agent.Call("stop_service", demo))
+	isStatus(t, "ok", agent.Ask("wait_operation", asked.Next.Arguments))
+	stopped := isStatus(t, "ok", agent.Ask("stop_service", demo))
 	told(t, h, stopped, "", false, "scope")
-	asks(t, h, agent.Call("start_service", map[string]any{"service_id": harness.SlowService}))
-	asks(t, h, h.ConnectStdio("cursor").Call("start_service", demo))
-	isStatus(t, "ok", agent.Call("start_service", demo))
-	asks(t, h, agent.Call("stop_service", demo))
+	asks(t, h, agent.Ask("start_service", map[string]any{"service_id": harness.SlowService}))
+	asks(t, h, h.ConnectStdio("cursor").Ask("start_service", demo))
+	isStatus(t, "ok", agent.Ask("start_service", demo))
+	asks(t, h, agent.Ask("stop_service", demo))
 	if n := h.Starts(harness.DemoService); n != 2 {
 		t.Errorf("%d starts", n)
 	}
@@ -384,19 +384,19 @@ func TestMuteFromTheCommandLine(t *testing.T) {
 	t.Parallel()
 	h := harness.Start(t, harness.Options{})
 	agent := bound(h, "cursor")
-	waits := isStatus(t, "pending_approval", agent.Call("start_service", demo))
+	waits := isStatus(t, "pending_approval", agent.Ask("start_service", demo))
 	h.Durward("mute", "cursor", "--for", "10m")
-	isStatus(t, "denied", agent.Call("wait_operation", waits.Next.Arguments))
-	e := agent.Call("start_service", demo)
+	isStatus(t, "denied", agent.Ask("wait_operation", waits.Next.Arguments))
+	e := agent.Ask("start_service", demo)
 	if e.Status == "pending_approval" || !strings.Contains(string(e.Raw), "MUTED") && !strings.Contains(string(e.Raw), "muted") {
 		t.Errorf("a muted client: %s", e.Raw)
 	}
 	if len(h.Approvals()) != 0 {
 		t.Error("somebody was asked")
 	}
-	isStatus(t, "ok", agent.Call("gpu_status", nil))
+	isStatus(t, "ok", agent.Ask("gpu_status", nil))
 	h.Durward("mute", "cursor", "--off")
-	asks(t, h, agent.Call("start_service", demo))
+	asks(t, h, agent.Ask("start_service", demo))
 }
 
 // TestRotationWithAnOverlap: a rotated client's programs go on; the old token lets in until its time, and not after it. What was let in
@@ -416,8 +416,9 @@ func TestRotationWithAnOverlap(t *testing.T) {
 		return a.HTTPStatus
 	}
 	const overlap = 10 * time.Second
-	began := time.Now()
+	began := time.Now() // from here on at the earliest, and from the end of the commands at the latest
 	h.Durward("client", "rotate", "dashboard", "--overlap", overlap.String(), "--yes")
+	rotated := time.Now()
 	h.Durward("client", "rotate", "cursor", "--overlap", overlap.String(), "--yes")
 	fresh := strings.TrimSpace(h.ReadFile("clients/dashboard/token"))
 	if fresh == old {
@@ -432,17 +433,23 @@ func TestRotationWithAnOverlap(t *testing.T) {
 	if status := lets(old); status != http.StatusOK && time.Since(began) < overlap-2*time.Second {
 		t.Errorf("the old token is refused during the overlap: %d", status)
 	}
-	isStatus(t, "ok", bridge.Call("gpu_status", nil))
-	time.Sleep(time.Until(began.Add(overlap + 2*time.Second)))
-	if status := lets(old); status != http.StatusUnauthorized {
-		t.Errorf("the old token is taken after %s: %d", time.Since(began), status)
+	isStatus(t, "ok", bridge.Ask("gpu_status", nil))
+	if _, lag := h.Strain(func() {
+		harness.Eventually(t, "the old token is refused", func() error {
+			if status := lets(old); status != http.StatusUnauthorized {
+				return fmt.Errorf("status %d", status)
+			}
+			return nil
+		})
+	}); time.Since(rotated) > overlap+2*time.Second+10*lag {
+		t.Errorf("the old token was taken until %s after the rotation", time.Since(rotated))
 	}
 	if a := before.CallTool("start_service", fmt.Sprintf(`{"service_id":%q}`, harness.DemoService)); strings.Contains(a.Body, "pending_approval") {
 		t.Errorf("a session of the old token asks for something: %s", a.Body)
 	}
 	// The bridge takes the new files up by itself. One call may hear that its session has ended.
-	asks(t, h, soon(t, "pending_approval", func() harness.Envelope { return bridge.Call("start_service", demo) }))
-	isStatus(t, "ok", h.Connect(fresh).Call("gpu_status", nil))
+	asks(t, h, soon(t, "pending_approval", func() harness.Envelope { return bridge.Ask("start_service", demo) }))
+	isStatus(t, "ok", h.Connect(fresh).Ask("gpu_status", nil))
 }
 
 // TestProjectTrust: a project's file tightens the rules for its clients once a person trusts it, as it was then; and never more.
@@ -458,31 +465,31 @@ func TestProjectTrust(t *testing.T) {
 		}
 	}
 	write("tools:\n  start_service: {tier: DENIED}\n")
-	asks(t, h, cursor.Call("start_service", demo)) // a file that nobody trusts is nothing
+	asks(t, h, cursor.Ask("start_service", demo)) // a file that nobody trusts is nothing
 	out := h.Durward("config", "trust", file, "--client", "cursor", "--yes")
 	if !strings.Contains(out, "start_service") {
 		t.Errorf("config trust does not show the file:\n%s", out)
 	}
 	soon(t, "denied", func() harness.Envelope {
-		e := cursor.Call("start_service", demo)
+		e := cursor.Ask("start_service", demo)
 		if e.Status == "pending_approval" {
 			h.Deny(e.OperationID, "not now")
 		}
 		return e
 	})
-	asks(t, h, other.Call("start_service", demo))
+	asks(t, h, other.Ask("start_service", demo))
 	// What happens to the file afterwards changes nothing.
 	write("tools: {}\n")
-	isStatus(t, "denied", cursor.Call("start_service", demo))
+	isStatus(t, "denied", cursor.Ask("start_service", demo))
 	// A file that loosens is refused.
 	write("tools:\n  start_service: {tier: READ}\n")
 	if out := h.Run("", "config", "trust", file, "--client", "cursor", "--yes"); out.Code != 2 {
 		t.Errorf("a project that loosens: exit code %d\n%s%s", out.Code, out.Stdout, out.Stderr)
 	}
-	isStatus(t, "denied", cursor.Call("start_service", demo))
+	isStatus(t, "denied", cursor.Ask("start_service", demo))
 	h.Durward("config", "untrust", file, "--yes")
 	harness.Eventually(t, "the project's rules are gone", func() error {
-		e := cursor.Call("start_service", demo)
+		e := cursor.Ask("start_service", demo)
 		if e.Status != "pending_approval" {
 			return fmt.Errorf("%s", e.Raw)
 		}
@@ -534,7 +541,7 @@ func TestChangesAreRecordedTwice(t *testing.T) {
 		t.Errorf("config show does not tell of the broken file: %+v", shown.Files)
 	}
 	agent := bound(h, "cursor")
-	if e := agent.Call("security_config", nil); !strings.Contains(string(e.Result), "600") {
+	if e := agent.Ask("security_config", nil); !strings.Contains(string(e.Result), "600") {
 		t.Errorf("the last good file is not in force: %s", e.Raw)
 	}
 	h.WriteFile("config/security/security.yaml", good)

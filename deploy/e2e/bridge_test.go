@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -22,11 +21,10 @@ type bridged struct {
 func bridge(t *testing.T, h *harness.Host, client, revision string) *bridged {
 	t.Helper()
 	b := &bridged{t: t, updates: make(chan string, 100)}
-	line := h.StdioCommand(client)
 	program := mcp.NewClient(&mcp.Implementation{Name: "bridged", Version: "1"}, &mcp.ClientOptions{
 		ResourceUpdatedHandler: func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) { b.updates <- r.Params.URI },
 	})
-	session, err := program.Connect(t.Context(), &mcp.CommandTransport{Command: exec.Command(line[0], line[1:]...)},
+	session, err := program.Connect(t.Context(), &mcp.CommandTransport{Command: h.Command(h.StdioCommand(client)...)},
 		&mcp.ClientSessionOptions{ProtocolVersion: revision})
 	if err != nil {
 		t.Fatal(err)
@@ -41,11 +39,13 @@ func bridge(t *testing.T, h *harness.Host, client, revision string) *bridged {
 
 func (b *bridged) call(tool string, arguments map[string]any) harness.Envelope {
 	b.t.Helper()
-	result, err := b.session.CallTool(b.t.Context(), &mcp.CallToolParams{Name: tool, Arguments: arguments})
-	if err != nil {
-		b.t.Fatalf("%s: %v", tool, err)
-	}
-	return harness.CheckResult(b.t, nil, result)
+	return harness.Again(func() harness.Envelope {
+		result, err := b.session.CallTool(b.t.Context(), &mcp.CallToolParams{Name: tool, Arguments: arguments})
+		if err != nil {
+			b.t.Fatalf("%s: %v", tool, err)
+		}
+		return harness.CheckResult(b.t, nil, result)
+	})
 }
 
 // updated waits until the client is told that the resource changed.
@@ -109,7 +109,7 @@ func TestBridge(t *testing.T) {
 // reaches one of them.
 func TestBridgesHaveSessionsOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	h := harness.Start(t, harness.Options{HoldS: 1})
+	h := harness.Start(t, harness.Options{})
 	h.AddKeyBound("agent")
 	h.AddClient("bearer")
 	for _, client := range []string{"agent", "bearer"} {

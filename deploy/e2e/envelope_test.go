@@ -10,12 +10,14 @@ import (
 // content say the same, and that isError is set for denied and error alone (harness.CheckResult).
 func TestEnvelope(t *testing.T) {
 	t.Parallel()
-	h := harness.Start(t, harness.Options{HoldS: 1})
-	for name, agent := range map[string]*harness.Client{
-		"http":  h.Connect(h.AddClient("bearer")),
-		"stdio": func() *harness.Client { h.AddKeyBound("bound"); return h.ConnectStdio("bound") }(),
+	for name, connect := range map[string]func(*harness.Host) *harness.Client{
+		"http":  func(h *harness.Host) *harness.Client { return h.Connect(h.AddClient("bearer")) },
+		"stdio": func(h *harness.Host) *harness.Client { h.AddKeyBound("bound"); return h.ConnectStdio("bound") },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := harness.Start(t, harness.Options{})
+			agent := connect(h)
 			seen := map[string]harness.Envelope{}
 			note := func(want string, e harness.Envelope) harness.Envelope {
 				t.Helper()
@@ -25,48 +27,48 @@ func TestEnvelope(t *testing.T) {
 				seen[want] = e
 				return e
 			}
-			note("ok", agent.Call("list_services", map[string]any{}))
-			bad := note("error", agent.Call("start_service", map[string]any{"service_id": "--force"}))
+			note("ok", agent.Ask("list_services", map[string]any{}))
+			bad := note("error", agent.Ask("start_service", map[string]any{"service_id": "--force"}))
 			if bad.Error == nil || bad.Error.Code != "INVALID_ARGUMENT" || bad.Result != nil {
 				t.Errorf("error: %s", bad.Raw)
 			}
 
 			slow := map[string]any{"service_id": harness.SlowService}
-			asked := note("pending_approval", agent.Call("start_service", slow))
+			asked := note("pending_approval", agent.Ask("start_service", slow))
 			if asked.ExpiresAt == "" || asked.TellUser == "" || asked.Next == nil || asked.Result != nil {
 				t.Errorf("pending: %s", asked.Raw)
 			}
 			// The identical call joins the operation.
-			if again := agent.Call("start_service", slow); again.OperationID != asked.OperationID || again.Status != "pending_approval" {
+			if again := agent.Ask("start_service", slow); again.OperationID != asked.OperationID || again.Status != "pending_approval" {
 				t.Errorf("the identical call: %s", again.Raw)
 			}
 			h.Deny(asked.OperationID, "not while the benchmark runs")
-			denied := note("denied", agent.Call("wait_operation", asked.Next.Arguments))
+			denied := note("denied", agent.Ask("wait_operation", asked.Next.Arguments))
 			if denied.Reason != "user_rejected" || denied.Error != nil || denied.Result != nil {
 				t.Errorf("denied: %s", denied.Raw)
 			}
 
 			// A service that takes an hour to be ready is approved and still running when the call can be held no longer.
-			asked = agent.Call("start_service", slow)
+			asked = agent.Ask("start_service", slow)
 			h.Approve(asked.OperationID)
-			running := note("running", agent.Call("wait_operation", asked.Next.Arguments))
+			running := note("running", agent.Ask("wait_operation", asked.Next.Arguments))
 			if running.OperationID != asked.OperationID || running.Next == nil || running.Result != nil {
 				t.Errorf("running: %s", running.Raw)
 			}
 			// Stopping it ends the start.
-			stop := agent.Call("stop_service", slow)
+			stop := agent.Ask("stop_service", slow)
 			h.Approve(stop.OperationID)
-			if e := agent.Call("wait_operation", stop.Next.Arguments); e.Status != "ok" {
+			if e := agent.Ask("wait_operation", stop.Next.Arguments); e.Status != "ok" {
 				t.Errorf("stopping what is starting: %s", e.Raw)
 			}
 
-			started := agent.Call("start_service", demo)
+			started := agent.Ask("start_service", demo)
 			h.Approve(started.OperationID)
-			done := note("ok", agent.Call("wait_operation", started.Next.Arguments))
+			done := note("ok", agent.Ask("wait_operation", started.Next.Arguments))
 			if done.Replayed || done.OperationID != started.OperationID {
 				t.Errorf("ok: %s", done.Raw)
 			}
-			replayed := note("ok", agent.Call("wait_operation", started.Next.Arguments))
+			replayed := note("ok", agent.Ask("wait_operation", started.Next.Arguments))
 			if !replayed.Replayed || string(replayed.Result) != string(done.Result) {
 				t.Errorf("replayed: %s", replayed.Raw)
 			}

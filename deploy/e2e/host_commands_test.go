@@ -12,6 +12,7 @@ import (
 
 // TestTheHostFromTheCommandLine walks the operator's commands for services, modes and the catalogue over real processes.
 func TestTheHostFromTheCommandLine(t *testing.T) {
+	t.Parallel()
 	h := harness.Start(t, harness.Options{})
 	add := func(args ...string) {
 		t.Helper()
@@ -75,31 +76,31 @@ func TestTheHostFromTheCommandLine(t *testing.T) {
 		}
 	}
 
-	holds(h.Run("", "simulate", "toobig"), 1, "toobig cannot be switched to")
-	holds(h.Run("", "switch", "toobig", "--yes"), 1, "toobig cannot be switched to")
+	holds(h.Ask("simulate", "toobig"), 1, "toobig cannot be switched to")
+	holds(h.Ask("switch", "toobig", "--yes"), 1, "toobig cannot be switched to")
 	running()
 
 	stale := simulate("two")
-	holds(h.Run("", "switch", "one", "--plan", simulate("one")[:12], "--yes"), 0, "start "+harness.DemoService, "recorded as")
+	holds(h.Ask("switch", "one", "--plan", simulate("one")[:12], "--yes"), 0, "start "+harness.DemoService, "recorded as")
 	running(harness.DemoService)
-	holds(h.Run("", "gpu"), 0, "8.0 GiB by services", harness.DemoService)
-	holds(h.Run("", "switch", "one", "--yes"), 0, "in this mode already")
-	holds(h.Run("", "logs", harness.DemoService), 0, "demo service")
-	holds(h.Run("", "logs", harness.DemoService, "-n", "100"), 0, "demo service")
+	holds(h.Ask("gpu"), 0, "8.0 GiB by services", harness.DemoService)
+	holds(h.Ask("switch", "one", "--yes"), 0, "in this mode already")
+	holds(h.Ask("logs", harness.DemoService), 0, "demo service")
+	holds(h.Ask("logs", harness.DemoService, "-n", "100"), 0, "demo service")
 
 	// The plan from before stops nothing, since nothing ran then.
-	holds(h.Run("", "switch", "two", "--plan", stale[:12], "--yes"), 1, "nothing was done")
+	holds(h.Ask("switch", "two", "--plan", stale[:12], "--yes"), 1, "nothing was done")
 	running(harness.DemoService)
-	holds(h.Run("", "switch", "two", "--yes"), 0, "stop "+harness.DemoService, "start second")
+	holds(h.Ask("switch", "two", "--yes"), 0, "stop "+harness.DemoService, "start second")
 	running("second")
 
-	holds(h.Run("", "switch", "bad", "--yes"), 1, "rolled back: broken")
+	holds(h.Ask("switch", "bad", "--yes"), 1, "rolled back: broken")
 	running("second")
 
-	holds(h.Run("", "stop", "second", "--yes"), 0, "stopped")
-	holds(h.Run("", "mode", "show", "two"), 0, "drifted: second")
-	holds(h.Run("", "status"), 0, "drifted; bring it back: durward switch two")
-	holds(h.Run("", "switch", "two", "--yes"), 0, "start second")
+	holds(h.Ask("stop", "second", "--yes"), 0, "stopped")
+	holds(h.Ask("mode", "show", "two"), 0, "drifted: second")
+	holds(h.Ask("status"), 0, "drifted; bring it back: durward switch two")
+	holds(h.Ask("switch", "two", "--yes"), 0, "start second")
 	running("second")
 
 	var history struct {
@@ -116,6 +117,6 @@ func TestTheHostFromTheCommandLine(t *testing.T) {
 	if want := "two COMMITTED, bad ROLLED_BACK, two COMMITTED, one COMMITTED"; strings.Join(got, ", ") != want {
 		t.Errorf("the history is %v, want %s", got, want)
 	}
-	holds(h.Run("", "switches", "--steps", "--limit", "2"), 0, "to bring back what was before", "broken: ")
+	holds(h.Ask("switches", "--steps", "--limit", "2"), 0, "to bring back what was before", "broken: ")
 	h.Durward("audit", "verify")
 }

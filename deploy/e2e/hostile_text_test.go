@@ -38,8 +38,6 @@ func hostileTexts() []string {
 // a terminal obeys or that nobody sees, in a pipe and at a terminal; and it stays one agent's quoted text.
 func TestHostileTextReachesNoTerminal(t *testing.T) {
 	t.Parallel()
-	h := harness.Start(t, harness.Options{})
-	token := h.AddClient("agent", ceiling...)
 	onlyText := func(what, out string) {
 		t.Helper()
 		for _, r := range out {
@@ -50,46 +48,50 @@ func TestHostileTextReachesNoTerminal(t *testing.T) {
 		}
 	}
 	texts := hostileTexts()
-	// The names and reasons of several calls at once, since each look takes a process.
-	const batch = 4
-	seen := 0
-	for at := 0; at < len(texts); at += batch {
-		var calls sync.WaitGroup // each is held until a person has had a moment to decide
-		for i, text := range texts[at:min(at+batch, len(texts))] {
-			quoted, err := json.Marshal(text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			// Identical calls would join one operation, and the person would see the first one's reason alone.
-			tool, service := []string{"start_service", "stop_service"}[i%2], []string{harness.DemoService, harness.SlowService}[i/2]
-			r := harness.Stateless(token, "tools/call", tool, fmt.Sprintf(`{"name":%q,"arguments":{"service_id":%q,"reason":%s}}`, tool, service, quoted))
-			r.Body = []byte(strings.Replace(string(r.Body), `"name":"raw"`, `"name":`+string(quoted), 1))
-			calls.Go(func() {
-				if a, err := h.Raw(t.Context(), r); err != nil {
+	h := harness.Start(t, harness.Options{})
+	// Identical calls would join one operation, and the person would see the first one's reason alone: each client has a few calls.
+	const perClient = 4
+	var names []string
+	for at := 0; at < len(texts); at += perClient {
+		names = append(names, fmt.Sprintf("agent-%d", at/perClient))
+	}
+	tokens := h.AddClients(names, ceiling...)
+	var calls sync.WaitGroup // each is held until a person has had a moment to decide
+	places := make(chan struct{}, 16)
+	for i, text := range texts {
+		quoted, err := json.Marshal(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tool, service := []string{"start_service", "stop_service"}[i%2], []string{harness.DemoService, harness.SlowService}[i/2%2]
+		r := harness.Stateless(tokens[i/perClient], "tools/call", tool, fmt.Sprintf(`{"name":%q,"arguments":{"service_id":%q,"reason":%s}}`, tool, service, quoted))
+		r.Body = []byte(strings.Replace(string(r.Body), `"name":"raw"`, `"name":`+string(quoted), 1))
+		calls.Go(func() {
+			places <- struct{}{}
+			defer func() { <-places }()
+			harness.Again(func() harness.RawAnswer {
+				a, err := h.Raw(t.Context(), r)
+				if err != nil {
 					t.Error(err)
-				} else {
-					onlyText(fmt.Sprintf("the answer to %q", text), a.Body)
 				}
+				onlyText(fmt.Sprintf("the answer to %q", text), a.Body)
+				return a
 			})
-		}
-		calls.Wait()
-		waiting := h.Approvals()
-		seen += len(waiting)
-		if len(waiting) == 0 {
-			continue // nothing of it was taken
-		}
-		onlyText("durward approvals", h.Durward("approvals"))
-		onlyText("durward sessions", h.Durward("sessions"))
-		for i, one := range waiting {
-			onlyText("the reason", strings.ReplaceAll(one.AgentReason, "\t", " "))
-			if i == at/batch%len(waiting) {
-				out := h.Run("", "approve", one.Number) // shows everything, and signs nothing
-				onlyText("durward approve", out.Stdout+out.Stderr)
-				if out.Code != 4 || strings.Count(out.Stdout, "agent says (untrusted)") > 1 {
-					t.Errorf("durward approve: exit code %d\n%s", out.Code, out.Stdout)
-				}
+		})
+	}
+	calls.Wait()
+	waiting := h.Approvals()
+	seen := len(waiting)
+	onlyText("durward approvals", h.Durward("approvals"))
+	onlyText("durward sessions", h.Durward("sessions"))
+	for i, one := range waiting {
+		onlyText("the reason", strings.ReplaceAll(one.AgentReason, "\t", " "))
+		if i%perClient == 0 { // each look takes a process
+			out := h.Ask("approve", one.Number) // shows everything, and signs nothing
+			onlyText("durward approve", out.Stdout+out.Stderr)
+			if out.Code != 4 || strings.Count(out.Stdout, "agent says (untrusted)") > 1 {
+				t.Errorf("durward approve: exit code %d\n%s", out.Code, out.Stdout)
 			}
-			h.Durward("deny", one.Number, "--reason", "not now")
 		}
 	}
 	if seen < len(texts)/2 {

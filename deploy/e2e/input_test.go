@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,6 +23,7 @@ var internals = regexp.MustCompile(`(?i)/(home|root|tmp|work|usr|var|proc)/|\.go
 // TestBadInput sends what nobody should send, as bytes, and checks that it is refused with words that help, recorded, and
 // without effect.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	h := harness.Start(t, harness.Options{})
 	session := h.ConnectRaw(h.AddClient("agent"))
 	schemas := h.Connect(h.AddClient("strict")).Tools
@@ -61,7 +64,7 @@ func TestBadInput(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			answer := session.CallTool(test.tool, test.arguments)
+			answer := harness.Again(func() harness.RawAnswer { return session.CallTool(test.tool, test.arguments) })
 			if answer.Error != nil || answer.HTTPStatus != http.StatusOK {
 				t.Fatalf("HTTP %d, error %+v, want an envelope", answer.HTTPStatus, answer.Error)
 			}
@@ -104,10 +107,17 @@ func TestBadInput(t *testing.T) {
 		"a batch":                {"[" + call(`{"service_id":"demo-chat"}`) + "]", http.StatusBadRequest, callv1.Code_CODE_INVALID_ARGUMENT},
 		"2 MB":                   {call(`{"service_id":"` + strings.Repeat("a", 2<<20) + `"}`), http.StatusRequestEntityTooLarge, callv1.Code_CODE_TOO_LARGE},
 	}
-	for name, test := range frames {
+	// Of the manner of messages the first of each client is recorded, and the others are counted: each frame has a client of its own.
+	names := slices.Collect(maps.Keys(frames))
+	var clients []string
+	for _, name := range names {
+		clients = append(clients, "frames-"+strings.ToLower(strings.ReplaceAll(name, " ", "-")))
+	}
+	tokens := h.AddClients(clients)
+	for i, name := range names {
+		test := frames[name]
 		t.Run(name, func(t *testing.T) {
-			// Of the manner of messages the first of each client is recorded, and the others are counted.
-			session := h.ConnectRaw(h.AddClient("frames-" + strings.ToLower(strings.ReplaceAll(name, " ", "-"))))
+			session := h.ConnectRaw(tokens[i])
 			answer := session.Send([]byte(test.body))
 			if answer.HTTPStatus != test.status || answer.Error == nil || answer.Error.Message == "" {
 				t.Fatalf("HTTP %d, want %d: %s", answer.HTTPStatus, test.status, answer.Body)
@@ -127,7 +137,7 @@ func TestBadInput(t *testing.T) {
 	}
 
 	// A tool that does not exist and a denied one look alike.
-	unknown := session.CallTool("format_disk", `{}`)
+	unknown := harness.Again(func() harness.RawAnswer { return session.CallTool("format_disk", `{}`) })
 	var result mcp.CallToolResult
 	if err := json.Unmarshal(unknown.Result, &result); err != nil {
 		t.Fatalf("unknown tool: %v: %s", err, unknown.Body)

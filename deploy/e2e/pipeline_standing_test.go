@@ -17,6 +17,7 @@ var changes = []string{"start_service", "switch_mode", "sleep_service", "wake_se
 // within a scope, in dangerous mode, and unattended by a human's rule. A key-bound client's call goes through every stage, and its
 // records say by what; a bearer client's asks all the same.
 func TestPipelineWithoutAsking(t *testing.T) {
+	t.Parallel()
 	for _, r := range routes {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -86,11 +84,35 @@ func (r *reader) read(uri string) (string, error) {
 
 func (r *reader) call(tool string, arguments map[string]any) harness.Envelope {
 	r.t.Helper()
-	result, err := r.CallTool(r.t.Context(), &mcp.CallToolParams{Name: tool, Arguments: arguments})
-	if err != nil {
-		r.t.Fatal(err)
+	return harness.Again(func() harness.Envelope {
+		result, err := r.CallTool(r.t.Context(), &mcp.CallToolParams{Name: tool, Arguments: arguments})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		return harness.CheckResult(r.t, nil, result)
+	})
+}
+
+// streams returns as what tools the streams of services that the executor served a principal are recorded.
+func streams(h *harness.Host, principal string) (tools []string) {
+	for _, e := range h.Records(&auditv1.SearchRecordsRequest{Kinds: []auditv1.Kind{auditv1.Kind_KIND_READ}}) {
+		body := e.GetRecord().GetBody()
+		if body.GetDetails()["method"] == executorv1.EventService_WatchServices_FullMethodName && body.GetPrincipal() == principal {
+			tools = append(tools, e.GetRecord().GetTool())
+		}
 	}
-	return harness.CheckResult(r.t, nil, result)
+	return tools
+}
+
+// watched waits until the executor serves a stream of services to a principal, the n-th of its.
+func watched(t *testing.T, h *harness.Host, principal string, n int) {
+	t.Helper()
+	harness.Eventually(t, "the services are watched", func() error {
+		if got := len(streams(h, principal)); got < n {
+			return fmt.Errorf("%d streams are recorded, want %d", got, n)
+		}
+		return nil
+	})
 }
 
 // forget starts the count of notifications anew.
@@ -127,6 +149,7 @@ func hostileServices(h *harness.Host) string {
 // Everything can be read in both eras and both forms, what is subscribed to is told when it changes, whoever changed it, and
 // every read is in the log.
 func TestResources(t *testing.T) {
+	t.Parallel()
 	h := harness.Start(t, harness.Options{Catalogue: hostileServices})
 	for era, revision := range revisions {
 		t.Run(era, func(t *testing.T) {
@@ -161,8 +184,8 @@ func TestResources(t *testing.T) {
 				}
 			}
 
-			watched := []string{"durward://services", "durward://services/" + harness.DemoService, "durward://gpu", operation}
-			for _, uri := range watched {
+			subjects := []string{"durward://services", "durward://services/" + harness.DemoService, "durward://gpu", operation}
+			for _, uri := range subjects {
 				if err := r.Subscribe(t.Context(), &mcp.SubscribeParams{URI: uri}); err != nil {
 					t.Fatalf("%s: %v", uri, err)
 				}
@@ -170,12 +193,12 @@ func TestResources(t *testing.T) {
 			if err := stranger.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "durward://services/careless"}); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Second) // until the streams are open
+			watched(t, h, era, 1)
 			h.Approve(asked.OperationID)
 			if done := r.call("wait_operation", asked.Next.Arguments); done.Status != "ok" {
 				t.Fatalf("wait_operation: %s", done.Raw)
 			}
-			r.await(watched...)
+			r.await(subjects...)
 			harness.Eventually(t, "the operation is shown as done", func() error {
 				text, err := r.read(operation + "?format=json")
 				if err != nil || !strings.Contains(text, `"state":"done"`) {
@@ -192,6 +215,7 @@ func TestResources(t *testing.T) {
 			h.Process(harness.Executor).Kill()
 			h.StartProcess(harness.Executor)
 			harness.Eventually(t, "the executor answers", func() error { _, err := r.read("durward://services?format=json"); return err })
+			watched(t, h, era, 2)
 			r.forget()
 			stop := r.call("stop_service", map[string]any{"service_id": harness.DemoService})
 			h.Approve(stop.OperationID)
@@ -206,13 +230,7 @@ func TestResources(t *testing.T) {
 			}
 			stranger.mu.Unlock()
 			harness.Eventually(t, "the records of the streams", func() error {
-				var streams []string
-				for _, e := range h.Records(&auditv1.SearchRecordsRequest{Kinds: []auditv1.Kind{auditv1.Kind_KIND_READ}}) {
-					body := e.GetRecord().GetBody()
-					if body.GetDetails()["method"] == executorv1.EventService_WatchServices_FullMethodName && body.GetPrincipal() == era {
-						streams = append(streams, e.GetRecord().GetTool())
-					}
-				}
+				streams := streams(h, era)
 				// One for the session and one after the executor's restart; more when a permit ended meanwhile.
 				if len(streams) < 2 || len(streams) > 6 || len(slices.Compact(streams)) != 1 || streams[0] != "list_services" {
 					return fmt.Errorf("streams are recorded as %v", streams)
@@ -228,21 +246,22 @@ func TestResources(t *testing.T) {
 
 // A key-bound client reads and is told through the bridge as over HTTP, in both eras.
 func TestResourcesThroughTheBridge(t *testing.T) {
+	t.Parallel()
 	h := harness.Start(t, harness.Options{})
 	h.AddKeyBound("agent")
 	for era, revision := range revisions {
 		t.Run(era, func(t *testing.T) {
-			line := h.StdioCommand("agent")
-			r := connectOver(t, revision, &mcp.CommandTransport{Command: exec.Command(line[0], line[1:]...)})
+			r := connectOver(t, revision, &mcp.CommandTransport{Command: h.Command(h.StdioCommand("agent")...)})
 			for uri, want := range map[string]string{"durward://config": "key-bound", "durward://services?format=json": harness.DemoService} {
 				if text, err := r.read(uri); err != nil || !strings.Contains(text, want) {
 					t.Errorf("%s: %v: %s", uri, err, text)
 				}
 			}
+			before := len(streams(h, "agent"))
 			if err := r.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "durward://services"}); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Second) // until the stream is open
+			watched(t, h, "agent", before+1)
 			for _, tool := range []string{"start_service", "stop_service"} {
 				r.forget()
 				asked := r.call(tool, map[string]any{"service_id": harness.DemoService})
@@ -258,9 +277,10 @@ func TestResourcesThroughTheBridge(t *testing.T) {
 
 // The gateway's certificate alone watches nothing and looks at no operation.
 func TestGatewayAloneWatchesNothing(t *testing.T) {
+	t.Parallel()
 	h := harness.Start(t, harness.Options{})
 	agent := h.Connect(h.AddClient("agent"))
-	asked := agent.Call("start_service", map[string]any{"service_id": harness.DemoService})
+	asked := agent.Ask("start_service", map[string]any{"service_id": harness.DemoService})
 	gateway := h.Identity(harness.Gateway)
 	executor, vault := h.DialAs(gateway, harness.Executor), h.DialAs(gateway, harness.Vault)
 	forged := metadata.AppendToOutgoingContext(t.Context(), rpc.MetadataPermit, "\x0a\x02\x08\x01")

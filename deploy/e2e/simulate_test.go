@@ -149,6 +149,7 @@ func (p *pipeline) approved(tool, arguments string) (done harness.Envelope, scre
 // TestSimulate: an agent asks what a start would take, makes the call that it is handed, and switches to an alternative; a human
 // approves each, and what the alternative keeps runs on.
 func TestSimulate(t *testing.T) {
+	t.Parallel()
 	for _, r := range routes {
 		if r.name != "http 2025-11-25" && r.name != "stdio 2026-07-28" {
 			continue // one of each era and transport; TestPipeline has all
@@ -315,7 +316,7 @@ func (p *pipeline) switchedByOperator() {
 	if found == nil {
 		p.t.Fatalf("no alternative sleeps chat and keeps embed:\n%s", shown)
 	}
-	if out := p.h.Run("", "switch", "coding", "--plan", found[1], "--yes"); out.Code != 0 || !strings.Contains(out.Stdout, "coding: sleep chat, keep embed") ||
+	if out := p.h.Ask("switch", "coding", "--plan", found[1], "--yes"); out.Code != 0 || !strings.Contains(out.Stdout, "coding: sleep chat, keep embed") ||
 		strings.Contains(out.Stdout, "stop embed") {
 		p.t.Errorf("exit code %d\n%s%s", out.Code, out.Stdout, out.Stderr)
 	}

@@ -163,6 +163,7 @@ func within(r harness.RawRequest, members string) harness.RawRequest {
 // TestTracesJoin starts a service, approved while the call is held, for a client that has a trace of its own: what every
 // process did for it is in that trace, each span under the one that caused it. In both eras.
 func TestTracesJoin(t *testing.T) {
+	t.Parallel()
 	h := observed(t, harness.Options{HoldS: 20}, nil)
 	token := h.AddClient("agent")
 	const parent = "00f067aa0ba902b7"
@@ -268,6 +269,7 @@ func chain(byID map[string]span, s span, names []string) bool {
 
 // TestSamplingIsOurs shows that a client joins its trace and does not decide what is recorded.
 func TestSamplingIsOurs(t *testing.T) {
+	t.Parallel()
 	h := harness.New(t, harness.Options{})
 	h.WriteFile("config/gateway.yaml", h.ReadFile("config/gateway.yaml")+"\ntelemetry: {sample_ratio: 0}\n")
 	h.StartAll()
@@ -317,6 +319,7 @@ func canaryCatalogue(h *harness.Host) string {
 // looks for the canaries in every log, span and metric. The same against an executor that lacks the guard of spans must
 // find them.
 func TestNothingLeaks(t *testing.T) {
+	t.Parallel()
 	t.Run("shipped", func(t *testing.T) {
 		t.Parallel()
 		found, _ := leaks(t, harness.Options{Operator: canaryOperator, Catalogue: canaryCatalogue})
@@ -533,8 +536,8 @@ func argumentsFor(t *testing.T, tool *mcp.Tool) []string {
 func driveStdio(t *testing.T, h *harness.Host) {
 	t.Helper()
 	client := h.ConnectStdio(canaryClient + "2")
-	client.Call("gpu_status", nil)
-	client.Call("start_service", map[string]any{"service_id": harness.DemoService, "reason": canaryText})
+	client.Ask("gpu_status", nil)
+	client.Ask("start_service", map[string]any{"service_id": harness.DemoService, "reason": canaryText})
 	h.Deny(h.AwaitApproval("start_service").OperationID, canaryText)
 }
 
@@ -590,13 +593,14 @@ func scrape(t *testing.T, h *harness.Host, role string) map[string]*dto.MetricFa
 
 // TestMetrics scrapes the running processes: what each shows, with which labels, all of them from closed sets.
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	h := harness.StartMeasured(t)
 	client := h.Connect(h.AddClient("agent"))
-	client.Call("gpu_status", nil)
-	client.Call("service_info", map[string]any{"service_id": "not-there"})
-	asked := client.Call("start_service", map[string]any{"service_id": harness.SleepyService})
+	client.Ask("gpu_status", nil)
+	client.Ask("service_info", map[string]any{"service_id": "not-there"})
+	asked := client.Ask("start_service", map[string]any{"service_id": harness.SleepyService})
 	h.Approve(asked.OperationID)
-	client.Call("wait_operation", map[string]any{"operation_id": asked.OperationID})
+	client.Ask("wait_operation", map[string]any{"operation_id": asked.OperationID})
 	h.ConnectRaw(h.AddClient("other")).CallTool("format_disk", `{}`)
 
 	want := map[string]map[string][]string{
@@ -744,6 +748,7 @@ var (
 // TestAlertsFitMetrics holds every alert to a scrape of the running processes: each metric that it names is there, with each
 // label, and each value that a label is compared with is one that it can have.
 func TestAlertsFitMetrics(t *testing.T) {
+	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join(harness.Root(t), "deploy", "prometheus", "alerts.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -754,9 +759,9 @@ func TestAlertsFitMetrics(t *testing.T) {
 	}
 	h := harness.StartMeasured(t)
 	client := h.Connect(h.AddClient("agent"))
-	asked := client.Call("start_service", map[string]any{"service_id": harness.SleepyService})
+	asked := client.Ask("start_service", map[string]any{"service_id": harness.SleepyService})
 	h.Approve(asked.OperationID)
-	client.Call("wait_operation", map[string]any{"operation_id": asked.OperationID})
+	client.Ask("wait_operation", map[string]any{"operation_id": asked.OperationID})
 	// labels are what each series has, as Prometheus stores it: name → label → values.
 	labels := map[string]map[string]map[string]bool{"up": {"job": {}, "instance": {}}}
 	for _, role := range harness.Roles() {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,8 +58,8 @@ func openTerminal(t judge, h *harness.Host, columns, rows uint16, args ...string
 	slave, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	must(err)
 	must(unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}))
-	cmd := exec.Command(filepath.Join(h.Bin, "durward"), append([]string{"--home", h.Dir}, args...)...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TERM=xterm-256color", "LANG=C.UTF-8"}
+	cmd := h.Command(append([]string{filepath.Join(h.Bin, "durward"), "--home", h.Dir}, args...)...)
+	cmd.Env = append(cmd.Env, "TERM=xterm-256color")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	must(cmd.Start())
@@ -97,15 +98,17 @@ func (x *terminal) text() string {
 
 // waits waits for a text that comes after what was waited for before.
 func (x *terminal) waits(text string) {
-	for deadline := time.Now().Add(harness.Patience); ; time.Sleep(5 * time.Millisecond) {
+	err := harness.Poll(func() error {
 		all := x.text()
-		if at := strings.Index(all[x.seen:], text); at >= 0 {
-			x.seen += at + len(text)
-			return
+		at := strings.Index(all[x.seen:], text)
+		if at < 0 {
+			return fmt.Errorf("%q never came:\n%q", text, all[x.seen:])
 		}
-		if time.Now().After(deadline) {
-			x.t.Fatalf("%q never came:\n%q", text, all[x.seen:])
-		}
+		x.seen += at + len(text)
+		return nil
+	})
+	if err != nil {
+		x.t.Fatalf("%v", err)
 	}
 }
 

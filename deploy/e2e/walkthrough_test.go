@@ -20,6 +20,7 @@ import (
 
 // TestWalkThrough is the main job: an agent asks, a person approves, something happens, and the log tells and proves it.
 func TestWalkThrough(t *testing.T) {
+	t.Parallel()
 	for name, connect := range map[string]func(h *harness.Host) *harness.Client{
 		"http": func(h *harness.Host) *harness.Client { return h.Connect(h.AddClient("agent")) },
 		"stdio": func(h *harness.Host) *harness.Client {
@@ -52,7 +53,7 @@ func walk(t *testing.T, h *harness.Host, agent *harness.Client) {
 		t.Error("the server's instructions do not mention wait_operation")
 	}
 
-	gpus := agent.Call("gpu_status", nil)
+	gpus := agent.Ask("gpu_status", nil)
 	var status struct {
 		Source string
 		Gpus   []struct {
@@ -66,7 +67,7 @@ func walk(t *testing.T, h *harness.Host, agent *harness.Client) {
 	}
 
 	// Asking changes nothing; a person is needed, and the agent is told so.
-	asked := agent.Call("start_service", map[string]any{"service_id": harness.DemoService})
+	asked := agent.Ask("start_service", map[string]any{"service_id": harness.DemoService})
 	if asked.Status != "pending_approval" || len(asked.OperationID) != 32 || !strings.Contains(asked.TellUser, "durward approvals") {
 		t.Fatalf("start_service: %s", asked.Raw)
 	}
@@ -98,7 +99,7 @@ func walk(t *testing.T, h *harness.Host, agent *harness.Client) {
 		}
 	}
 
-	done := agent.Call("wait_operation", asked.Next.Arguments)
+	done := agent.Ask("wait_operation", asked.Next.Arguments)
 	var started struct {
 		Changed bool
 		Service struct {
@@ -122,17 +123,17 @@ func walk(t *testing.T, h *harness.Host, agent *harness.Client) {
 	}
 
 	// The same operation again is a replay and no second start.
-	again := agent.Call("wait_operation", asked.Next.Arguments)
+	again := agent.Ask("wait_operation", asked.Next.Arguments)
 	if again.Status != "ok" || !again.Replayed || h.Starts(harness.DemoService) != 1 {
 		t.Errorf("the same operation again: %s", again.Raw)
 	}
 
-	stopped := agent.Call("stop_service", map[string]any{"service_id": harness.DemoService})
+	stopped := agent.Ask("stop_service", map[string]any{"service_id": harness.DemoService})
 	if stopped.Status != "pending_approval" {
 		t.Fatalf("stop_service: %s", stopped.Raw)
 	}
 	h.Approve(stopped.OperationID)
-	if e := agent.Call("wait_operation", stopped.Next.Arguments); e.Status != "ok" {
+	if e := agent.Ask("wait_operation", stopped.Next.Arguments); e.Status != "ok" {
 		t.Fatalf("wait_operation for the stop: %s", e.Raw)
 	}
 	if conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(h.Port(0)))); err == nil {

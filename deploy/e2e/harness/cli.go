@@ -15,11 +15,20 @@ type Output struct {
 	Code           int
 }
 
+// Environment is what the installation's programs inherit, and what a program that a test starts for it ought to.
+func (h *Host) Environment() []string { return environment(h.root) }
+
+// Command is a command line in the installation's environment.
+func (h *Host) Command(line ...string) *exec.Cmd {
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Env = h.Environment()
+	return cmd
+}
+
 // Run runs durward on this installation without a terminal, input as its standard input, and returns what it printed.
 func (h *Host) Run(input string, args ...string) Output {
 	h.t.Helper()
-	cmd := exec.CommandContext(h.t.Context(), filepath.Join(h.Bin, "durward"), append([]string{"--home", h.Dir}, args...)...)
-	cmd.Env = environment()
+	cmd := h.Command(append([]string{filepath.Join(h.Bin, "durward"), "--home", h.Dir}, args...)...)
 	cmd.Stdin = strings.NewReader(input)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -31,10 +40,22 @@ func (h *Host) Run(input string, args ...string) Output {
 	return Output{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// Durward runs durward, which must succeed, and returns its standard output.
+// unreachable is durward's exit status when it did nothing, since a process did not answer in time or nothing could be recorded.
+const unreachable = 3
+
+// NotNow reports whether durward did nothing for now, as Envelope.NotNow does.
+func (o Output) NotNow() bool { return o.Code == unreachable }
+
+// Ask is Run without input, run again as long as durward says that it is not now.
+func (h *Host) Ask(args ...string) Output {
+	h.t.Helper()
+	return Again(func() Output { return h.Run("", args...) })
+}
+
+// Durward is Ask for what must succeed. It returns the standard output.
 func (h *Host) Durward(args ...string) string {
 	h.t.Helper()
-	out := h.Run("", args...)
+	out := h.Ask(args...)
 	if out.Code != 0 {
 		h.t.Fatalf("durward %s: exit status %d\n%s%s", strings.Join(args, " "), out.Code, out.Stdout, out.Stderr)
 	}

@@ -46,7 +46,8 @@ type Options struct {
 	// Limits is the gateway's `limits:` section, in YAML; empty means limits that no test reaches, and DefaultLimits those that
 	// an operator gets.
 	Limits string
-	// HoldS is how many seconds the gateway holds a call that waits for a human; 0 means 2, so that tests need not wait.
+	// HoldS is how many seconds the gateway holds a call that waits for a human; 0 means 1, the least there is, so that tests need
+	// not wait.
 	HoldS int
 	// Operator is the operator's name; empty means ada.
 	Operator string
@@ -61,6 +62,8 @@ type Host struct {
 	// Operator is the operator's name.
 	Operator string
 
+	// root is the home folder of whoever runs the programs; Dir is in it.
+	root      string
 	t         testing.TB
 	opts      Options
 	base      int
@@ -72,22 +75,22 @@ type Host struct {
 // New makes an installation in development mode, by `durward up --prepare`, and starts nothing.
 func New(t testing.TB, opts Options) *Host {
 	t.Helper()
+	root := t.TempDir()
 	h := &Host{
-		Dir: filepath.Join(t.TempDir(), "home"), Bin: Binaries(t, opts.Build), Operator: cmp.Or(opts.Operator, "ada"),
-		t: t, opts: opts, base: claimPorts(t), processes: map[string]*Process{},
+		Dir: filepath.Join(root, "home"), Bin: Binaries(t, opts.Build), Operator: cmp.Or(opts.Operator, "ada"),
+		root: root, t: t, opts: opts, base: claimPorts(t), processes: map[string]*Process{},
 	}
 	t.Cleanup(h.close)
+	if err := os.Mkdir(filepath.Join(root, "tmp"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	h.Durward("up", "--prepare", "--development", "--operator", h.Operator, "--base-port", strconv.Itoa(h.base))
 	catalogue := opts.Catalogue
 	if catalogue == nil {
 		catalogue = DemoCatalogue
 	}
 	h.WriteFile("config/catalogue.yaml", catalogue(h))
-	hold := opts.HoldS
-	if hold == 0 {
-		hold = 2
-	}
-	h.WriteFile("config/gateway.yaml", h.ReadFile("config/gateway.yaml")+fmt.Sprintf("\nhold_s: %d\n%s", hold, opts.limits()))
+	h.WriteFile("config/gateway.yaml", h.ReadFile("config/gateway.yaml")+fmt.Sprintf("\nhold_s: %d\n%s", cmp.Or(opts.HoldS, 1), opts.limits()))
 	return h
 }
 
@@ -179,9 +182,10 @@ func (h *Host) Up(flags ...string) *Process {
 		h.t.Fatal(err)
 	}
 	args := append([]string{filepath.Join(h.Bin, "durward"), "--home", h.Dir, "up", "--development"}, flags...)
-	p := startProcess(h.t, "durward up", log, args)
+	p := startProcess(h.t, "durward up", log, h.Environment(), args)
 	h.processes[up] = p
-	Eventually(h.t, "durward up is ready", func() error {
+	// It starts every process.
+	if err := poll(time.Duration(len(Roles()))*Patience, func() error {
 		if !p.Running() {
 			h.t.Fatalf("durward up ended: %v\n%s", p.Ended(), p.Log())
 		}
@@ -189,7 +193,9 @@ func (h *Host) Up(flags ...string) *Process {
 			return fmt.Errorf("not yet\n%s", p.Log())
 		}
 		return nil
-	})
+	}); err != nil {
+		h.t.Fatalf("durward up is ready: %v", err)
+	}
 	return p
 }
 
@@ -218,7 +224,7 @@ func (h *Host) LaunchUnder(wrapper []string, role string) *Process {
 		args = append(args, "-development")
 	}
 	args = append(args, h.opts.Flags[role]...)
-	p := startProcess(h.t, role, h.Path("logs", role+".log"), args)
+	p := startProcess(h.t, role, h.Path("logs", role+".log"), h.Environment(), args)
 	h.processes[role] = p
 	return p
 }
@@ -280,16 +286,24 @@ func (h *Host) AwaitHealthy(role string) {
 // Eventually waits until check returns nil, for at most Patience.
 func Eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(Patience)
-	for {
+	if err := Poll(check); err != nil {
+		t.Fatalf("%s: not within %s: %v", what, Patience, err)
+	}
+}
+
+// Poll calls check until it returns nil, or for Patience, and returns what check said last. It pauses longer and longer, and about
+// as long as a check takes that keeps the machine busy, so that those who wait leave it to those who work.
+func Poll(check func() error) error { return poll(Patience, check) }
+
+func poll(patience time.Duration, check func() error) error {
+	deadline := time.Now().Add(patience)
+	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		began := time.Now()
 		err := check()
-		if err == nil {
-			return
+		if err == nil || time.Now().After(deadline) {
+			return err
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %s: %v", what, Patience, err)
-		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(max(pause, min(time.Since(began), 100*time.Millisecond)))
 	}
 }
 

@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,25 +79,36 @@ type Client struct {
 // on return.
 func (h *Host) AddClient(name string, flags ...string) string {
 	h.t.Helper()
-	h.addClient(name, append([]string{"--bearer"}, flags...))
-	return strings.TrimSpace(h.ReadFile(filepath.Join("clients", name, "token")))
+	return h.AddClients([]string{name}, flags...)[0]
+}
+
+// AddClients is AddClient for several at once: the vault reads its list of clients again but once a second.
+func (h *Host) AddClients(names []string, flags ...string) (tokens []string) {
+	h.t.Helper()
+	h.addClients(names, append([]string{"--bearer"}, flags...))
+	for _, name := range names {
+		tokens = append(tokens, strings.TrimSpace(h.ReadFile(filepath.Join("clients", name, "token"))))
+	}
+	return tokens
 }
 
 // AddKeyBound lets in a client that signs what it asks for; ConnectStdio connects it.
 func (h *Host) AddKeyBound(name string, flags ...string) {
 	h.t.Helper()
-	h.addClient(name, flags)
+	h.addClients([]string{name}, flags)
 }
 
-func (h *Host) addClient(name string, flags []string) {
+func (h *Host) addClients(names, flags []string) {
 	h.t.Helper()
 	before, running := h.vaultClients()
-	h.Durward(append([]string{"client", "add", name, "--yes"}, flags...)...)
+	for _, name := range names {
+		h.Durward(append([]string{"client", "add", name, "--yes"}, flags...)...)
+	}
 	if !running {
 		return
 	}
-	Eventually(h.t, "the vault knows the client "+name, func() error {
-		if now, _ := h.vaultClients(); now <= before {
+	Eventually(h.t, fmt.Sprintf("the vault knows the clients %v", names), func() error {
+		if now, _ := h.vaultClients(); int(now) < int(before)+len(names) {
 			return fmt.Errorf("it knows %d clients", now)
 		}
 		return nil
@@ -139,8 +151,7 @@ func (h *Host) StdioCommand(client string) []string {
 func (h *Host) ConnectStdio(client string) *Client {
 	h.t.Helper()
 	line := h.StdioCommand(client)
-	cmd := exec.Command(line[0], line[1:]...)
-	cmd.Env = environment()
+	cmd := h.Command(line...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	h.t.Cleanup(func() {
@@ -218,6 +229,32 @@ func (c *Client) Call(tool string, arguments any) Envelope {
 	}
 	return e
 }
+
+// NotNow reports whether the envelope says that the installation cannot do it just now: a process is away or too slow, or nothing
+// can be recorded. A busy machine brings that about.
+func (e Envelope) NotNow() bool {
+	return e.Status == "error" && e.Error != nil && e.Error.Retryable && slices.Contains([]string{"UNAVAILABLE", "TIMEOUT", "AUDIT_UNAVAILABLE"}, e.Error.Code)
+}
+
+// Ask is Call for a test whose subject is something else than what a busy machine puts off: it asks again as long as the
+// answer is NotNow, as the answer says that a client should.
+func (c *Client) Ask(tool string, arguments any) Envelope {
+	c.t.Helper()
+	return Again(func() Envelope { return c.Call(tool, arguments) })
+}
+
+// Again calls until the answer is not NotNow, for at most Patience, and returns the last one.
+func Again[A interface{ NotNow() bool }](call func() A) (answer A) {
+	_ = Poll(func() error { // the caller judges the answer
+		if answer = call(); answer.NotNow() {
+			return errNotNow
+		}
+		return nil
+	})
+	return answer
+}
+
+var errNotNow = errors.New("not now")
 
 // TryCall is Call for callers that expect the protocol itself to fail, or call from another goroutine.
 func (c *Client) TryCall(ctx context.Context, tool string, arguments any) (Envelope, error) {

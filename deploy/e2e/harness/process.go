@@ -23,18 +23,19 @@ type Process struct {
 	ending error
 }
 
-// environment is what a process inherits: what `durward up` would give it.
-func environment() []string {
-	var env []string
-	for _, name := range []string{"PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR"} {
-		if value := os.Getenv(name); value != "" {
-			env = append(env, name+"="+value)
-		}
+// environment is what a program inherits: the search path of the test, and nothing else of the user who runs it. Its home and
+// its temporary files are root and folders in it, so that what lies about on a machine, such as a ~/.durward, has no say.
+func environment(root string) []string {
+	return []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + root, "TMPDIR=" + filepath.Join(root, "tmp"),
+		"XDG_CONFIG_HOME=" + filepath.Join(root, ".config"), "XDG_DATA_HOME=" + filepath.Join(root, ".local", "share"),
+		"XDG_STATE_HOME=" + filepath.Join(root, ".local", "state"), "XDG_CACHE_HOME=" + filepath.Join(root, ".cache"),
+		"XDG_RUNTIME_DIR=" + filepath.Join(root, "tmp"),
+		"USER=e2e", "LOGNAME=e2e", "LANG=C.UTF-8", "TZ=UTC",
 	}
-	return env
 }
 
-func startProcess(t testing.TB, name, log string, args []string) *Process {
+func startProcess(t testing.TB, name, log string, env, args []string) *Process {
 	t.Helper()
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -42,7 +43,7 @@ func startProcess(t testing.TB, name, log string, args []string) *Process {
 	}
 	defer f.Close()
 	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Env = environment()
+	cmd.Env = env
 	cmd.Stdout, cmd.Stderr = f, f
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		// A group of its own: a signal to the test reaches the test alone. Should the test be killed, the processes drain.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
 	"strings"
 	"time"
 )
@@ -52,6 +51,14 @@ type RawAnswer struct {
 	// Result and Error are the JSON-RPC message's, where the body held one.
 	Result json.RawMessage
 	Error  *RawError
+}
+
+// NotNow reports whether the answer is an envelope that is NotNow.
+func (a RawAnswer) NotNow() bool {
+	var result struct {
+		StructuredContent Envelope `json:"structuredContent"`
+	}
+	return json.Unmarshal(a.Result, &result) == nil && result.StructuredContent.NotNow()
 }
 
 // RawError is a JSON-RPC error.
@@ -236,9 +243,7 @@ type RawStdio struct {
 // StdioRaw starts the bridge of a client, until the test ends.
 func (h *Host) StdioRaw(client string) *RawStdio {
 	h.t.Helper()
-	line := h.StdioCommand(client)
-	cmd := exec.Command(line[0], line[1:]...)
-	cmd.Env = environment()
+	cmd := h.Command(h.StdioCommand(client)...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		h.t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // smallDiskAt names the folder to mount on, for the process that SmallDisk starts.
@@ -24,8 +25,12 @@ func SmallDisk(t *testing.T, bytes int64) string {
 		}
 		return dir
 	}
+	timeout := 2 * time.Minute
+	if deadline, ok := t.Deadline(); ok {
+		timeout = max(time.Until(deadline)-5*time.Second, time.Second) // it ends before this process, and says where it was
+	}
 	// #nosec G204 G702 -- this very test again
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.timeout=2m")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.timeout="+timeout.String())
 	cmd.Env = append(os.Environ(), smallDiskAt+"="+t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
