@@ -5,7 +5,7 @@
 // Each attack runs twice, in two installations: against the programs as they are shipped, where it must have no effect, and
 // against a build with the tag weak that lacks the guards which stand in its way, where it must have one: else the attack
 // would not have found a hole if there were one. Attacks that are in each other's way, or that wait long, have installations
-// of their own; `go test -parallel` says how many installations there are at once.
+// of their own; Worlds says how many of those there are at once.
 //
 // The attacker has what the table "If X alone is hostile" of SECURITY.md gives him: the certificate and key of the process
 // that he took over, and whatever that process was told. At the edge he has a token of his own, or none.
@@ -73,48 +73,58 @@ func Groups() []Group {
 	}
 }
 
+// Worlds bounds how many installations run at the same time. Its capacity is that number.
+type Worlds chan struct{}
+
+// run starts a subtest as soon as there is room, in the order of its calls, which go test's own -parallel does not keep.
+func (w Worlds) run(t *testing.T, running *sync.WaitGroup, name string, world func(t *testing.T)) {
+	w <- struct{}{}
+	running.Go(func() {
+		defer func() { <-w }()
+		t.Run(name, world)
+	})
+}
+
 // Run carries out the lines that are wanted, prints each when both its worlds are through with it, and fails the test when
 // an attack had an effect or a control had none. A full drill does as much as there is; else attacks that repeat one thing very
 // often take a sample.
-func Run(t *testing.T, full bool, wanted func(name string) bool, print func(line string)) {
+func Run(t *testing.T, worlds Worlds, full bool, wanted func(name string) bool, print func(line string)) {
 	// Compiled before the first worlds begin.
 	harness.Binaries(t, harness.Build{})
 	harness.Binaries(t, harness.Build{Weak: true})
 	board := newBoard(print)
-	t.Run("worlds", func(t *testing.T) {
-		for _, g := range Groups() {
-			lines := slices.DeleteFunc(g.Lines, func(l Line) bool { return !wanted(l.Name) })
-			if len(lines) == 0 {
-				continue
-			}
-			for _, l := range lines {
-				board.expect(l.Name, 2)
-			}
-			t.Run(g.Name+"-shipped", func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t, false, full)
-				for _, l := range lines {
-					began := time.Now()
-					trials, effects := l.attack(w)
-					t.Logf("%s: %d trials, %d effects, %s", l.Name, trials, effects, time.Since(began).Round(time.Millisecond))
-					// A world in which nothing works any more would withstand everything.
-					w.settle()
-					board.note(l.Name, Result{Trials: trials, Effects: effects})
-				}
-			})
-			t.Run(g.Name+"-weak", func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t, true, full)
-				for _, l := range lines {
-					began := time.Now()
-					w.weaken(l.Weaken)
-					_, effects := l.attack(w)
-					t.Logf("%s without %v: %d effects, %s", l.Name, l.Weaken, effects, time.Since(began).Round(time.Millisecond))
-					board.note(l.Name, Result{Control: effects})
-				}
-			})
+	var running sync.WaitGroup
+	for _, g := range Groups() {
+		lines := slices.DeleteFunc(g.Lines, func(l Line) bool { return !wanted(l.Name) })
+		if len(lines) == 0 {
+			continue
 		}
-	})
+		for _, l := range lines {
+			board.expect(l.Name, 2)
+		}
+		worlds.run(t, &running, g.Name+"/shipped", func(t *testing.T) {
+			w := newWorld(t, false, full)
+			for _, l := range lines {
+				began := time.Now()
+				trials, effects := l.attack(w)
+				t.Logf("%s: %d trials, %d effects, %s", l.Name, trials, effects, time.Since(began).Round(time.Millisecond))
+				// A world in which nothing works any more would withstand everything.
+				w.settle()
+				board.note(l.Name, Result{Trials: trials, Effects: effects})
+			}
+		})
+		worlds.run(t, &running, g.Name+"/weak", func(t *testing.T) {
+			w := newWorld(t, true, full)
+			for _, l := range lines {
+				began := time.Now()
+				w.weaken(l.Weaken)
+				_, effects := l.attack(w)
+				t.Logf("%s without %v: %d effects, %s", l.Name, l.Weaken, effects, time.Since(began).Round(time.Millisecond))
+				board.note(l.Name, Result{Control: effects})
+			}
+		})
+	}
+	running.Wait()
 	board.judge(t)
 }
 

@@ -65,37 +65,35 @@ func HostLines() []HostLine {
 // RunHost carries out the lines that are wanted, each in the shipped world (or, where it needs that, in the drill's build with
 // every guard in place) and in one without the guards, prints each, and fails the test when an attack had an effect or a control
 // had none. rounds is how often each attack is repeated.
-func RunHost(t *testing.T, rounds int, wanted func(name string) bool, print func(line string)) {
+func RunHost(t *testing.T, worlds Worlds, rounds int, wanted func(name string) bool, print func(line string)) {
 	builds := map[bool]harness.Build{false: {NVML: true}, true: {Weak: true, NVML: true}}
 	harness.Binaries(t, builds[false])
 	harness.Binaries(t, builds[true])
 	board := newBoard(print)
-	t.Run("worlds", func(t *testing.T) {
-		for _, l := range HostLines() {
-			if !wanted(l.Name) {
-				continue
-			}
-			board.expect(l.Name, l.shares+1)
-			for share := range l.shares {
-				t.Run(fmt.Sprintf("%s-guarded-%d", l.Name, share), func(t *testing.T) {
-					t.Parallel()
-					w := newHostWorld(t, builds[l.drillBuild])
-					w.share, w.shares = share, l.shares
-					began := time.Now()
-					trials, effects := l.attack(w, rounds)
-					t.Logf("%d trials, %d effects, %s", trials, effects, time.Since(began).Round(time.Millisecond))
-					board.note(l.Name, Result{Trials: trials, Effects: effects})
-				})
-			}
-			t.Run(l.Name+"-control", func(t *testing.T) {
-				t.Parallel()
-				w := newHostWorld(t, builds[true], l.Weaken...)
-				w.weak, w.shares = true, 1
-				_, effects := l.attack(w, 1)
-				board.note(l.Name, Result{Control: effects})
+	var running sync.WaitGroup
+	for _, l := range HostLines() {
+		if !wanted(l.Name) {
+			continue
+		}
+		board.expect(l.Name, l.shares+1)
+		for share := range l.shares {
+			worlds.run(t, &running, fmt.Sprintf("%s/guarded-%d", l.Name, share), func(t *testing.T) {
+				w := newHostWorld(t, builds[l.drillBuild])
+				w.share, w.shares = share, l.shares
+				began := time.Now()
+				trials, effects := l.attack(w, rounds)
+				t.Logf("%d trials, %d effects, %s", trials, effects, time.Since(began).Round(time.Millisecond))
+				board.note(l.Name, Result{Trials: trials, Effects: effects})
 			})
 		}
-	})
+		worlds.run(t, &running, l.Name+"/control", func(t *testing.T) {
+			w := newHostWorld(t, builds[true], l.Weaken...)
+			w.weak, w.shares = true, 1
+			_, effects := l.attack(w, 1)
+			board.note(l.Name, Result{Control: effects})
+		})
+	}
+	running.Wait()
 	board.judge(t)
 }
 

@@ -26,5 +26,5 @@ func TestDrillHost(t *testing.T) {
 			t.Fatalf("SOAK=%s is not a number of rounds", soak)
 		}
 	}
-	RunHost(t, rounds, chosen.MatchString, func(line string) { fmt.Println(line) })
+	RunHost(t, worlds(), rounds, chosen.MatchString, func(line string) { fmt.Println(line) })
 }
