@@ -4,4 +4,4 @@
 # switches run once; with DURWARD_FULL=1 they do so at full size, and 3 times. WORLDS says how many installations run at once.
 set -euo pipefail
 cd "$(dirname "$0")/../deploy/e2e/drill"
-exec go test -tags drill -count=1 -timeout 40m -run TestDrill -args -worlds "${WORLDS:-10}" -lines "${1:-.}"
+exec go test -tags drill -count=1 -timeout 40m -run TestDrill -args -worlds "${WORLDS:-8}" -lines "${1:-.}"

@@ -15,7 +15,7 @@ import (
 var lines = flag.String("lines", ".", "attacks whose names match this `expression`")
 
 // installations bounds how many there are at once. Most of the time they wait, so that many share a core.
-var installations = flag.Int("worlds", 10, "how many `installations` run at the same time")
+var installations = flag.Int("worlds", 8, "how many `installations` run at the same time")
 
 // worlds is shared by all tests.
 var worlds = sync.OnceValue(func() Worlds { return make(Worlds, max(*installations, 1)) })
