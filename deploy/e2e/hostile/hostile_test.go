@@ -39,9 +39,9 @@ func size(all, sample int) int {
 
 var (
 	corpora      = flag.String("corpora", "", "`folder` with public corpora")
-	mutants      = flag.Int("mutants", size(100_000, 20_000), "how many mutants")
-	samples      = flag.Int("strings", size(0, 4000), "about how many strings of the corpora; 0: all")
-	schemaValues = flag.Int("values", size(0, 200), "about how many values of the JSON Schema suite; 0: all")
+	mutants      = flag.Int("mutants", size(100_000, 12_000), "how many mutants")
+	samples      = flag.Int("strings", size(0, 3000), "about how many strings of the corpora; 0: all")
+	schemaValues = flag.Int("values", size(0, 150), "about how many values of the JSON Schema suite; 0: all")
 	seed         = flag.Uint64("seed", 7430, "of the samples and the mutants")
 )
 
