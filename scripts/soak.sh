@@ -6,4 +6,4 @@ cd "$(dirname "$0")/.."
 FUZZTIME=${FUZZTIME:-15m} scripts/fuzz.sh services/inspector
 cd deploy/e2e/drill
 export SOAK="${SOAK:-20}"
-exec go test -tags drill -count=1 -timeout 12h -run TestDrillHost -args -lines "${1:-^host-}"
+exec go test -tags drill -count=1 -timeout 12h -run TestDrillHost -args -worlds "${WORLDS:-8}" -lines "${1:-^host-}"

@@ -3,6 +3,7 @@ package drill
 import (
 	"bytes"
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"sync"
@@ -50,20 +51,21 @@ func inParallel(n, workers int, f func(i int)) {
 	done.Wait()
 }
 
-// redemptions is how many callers hold one grant at the same time.
-const redemptions = 1000
+// redemptions is how many callers hold one grant at the same time, and in a sample.
+const redemptions, someRedemptions = 1000, 200
 
 // parallelRedemption has one approved call carried out by a thousand callers at once, and again while the executor, and then the
 // vault, dies and comes back. Its effects are starts beyond the one.
 func parallelRedemption(w *world) (trials, effects int) {
+	callers := w.size(redemptions, someRedemptions)
 	for round, role := range []string{"", harness.Executor, harness.Vault, harness.Executor, harness.Vault} {
 		m := w.arrange()
 		g := marshal(w.approved(w.open(), "start_service", idle))
 		rush := func() {
-			inParallel(redemptions, 64, func(int) {
+			inParallel(callers, 64, func(int) {
 				_, _ = w.execute(w.gatewayExecutor, "start_service", idle, rpc.MetadataGrant, g)
 			})
-			trials += redemptions
+			trials += callers
 		}
 		if role == "" {
 			rush()
@@ -95,8 +97,9 @@ func parallelRedemption(w *world) (trials, effects int) {
 	return trials, effects
 }
 
-// neverValidTimes is how often an approval that never was valid is handed in, to the vault and to the executor alike.
-const neverValidTimes = 10_000
+// neverValidTimes is how often an approval that never was valid is handed in, to the vault and to the executor alike, and in a
+// sample.
+const neverValidTimes, neverValidSample = 10_000, 1_500
 
 // neverValid hands in approvals that are over, have not begun, are for another host, another audience, another namespace, or are
 // signed by somebody who may not.
@@ -154,11 +157,11 @@ func neverValid(w *world) (trials, effects int) {
 	}
 	approvals := vaultv1.NewApprovalServiceClient(w.operatorVault)
 	var tried atomic.Int64
-	for n := 0; n < neverValidTimes; n += 500 {
+	for n := 0; n < w.size(neverValidTimes, neverValidSample); n += 500 {
 		inParallel(500, 8, func(i int) {
 			st := *good
 			st.ID = grant.NewID()
-			h := variants[(n+i)%len(variants)](&st)
+			h := variants[(n+i)/2%len(variants)](&st) // each at both places
 			tried.Add(1)
 			ctx, cancel := w.ctx(callTime)
 			defer cancel()
@@ -166,7 +169,9 @@ func neverValid(w *world) (trials, effects int) {
 				_, _ = approvals.ApproveOperation(ctx, &vaultv1.ApproveOperationRequest{OperationId: id, Statement: h})
 				return
 			}
-			w.issue(w.grantOf(&st, "start_service", idle, h), "start_service", idle)
+			g := w.grantOf(&st, "start_service", idle, h)
+			g.Epoch = good.Epoch // the executor goes with the vault to an epoch ahead of its own, and the real vault stays behind
+			w.issue(g, "start_service", idle)
 		})
 		if effects = decided(); w.caught(effects) {
 			break
@@ -221,7 +226,7 @@ func confirmsItself(w *world) (trials, effects int) {
 // panicUnderLoad halts vault and executor while eight callers carry approved calls out as fast as they can, and have more approved calls
 // in hand. Its effects are starts that began when a second had passed since the panic.
 func panicUnderLoad(w *world) (trials, effects int) {
-	const callers = 8
+	const callers, lateCalls = 8, 20 * 8
 	approved := func() (grants []string) {
 		for range callers {
 			grants = append(grants, marshal(w.approved(w.open(), "start_service", spare)))
@@ -229,8 +234,9 @@ func panicUnderLoad(w *world) (trials, effects int) {
 		return grants
 	}
 	before, after := approved(), approved()
-	w.arrange()
+	idleStarts := w.arrange().starts
 	var over, stop atomic.Bool
+	var late atomic.Int64
 	var load sync.WaitGroup
 	for i := range callers {
 		load.Go(func() {
@@ -240,30 +246,40 @@ func panicUnderLoad(w *world) (trials, effects int) {
 					grants = after
 				}
 				_, _ = w.execute(w.gatewayExecutor, "start_service", spare, rpc.MetadataGrant, grants[i])
+				if over.Load() {
+					late.Add(1)
+				}
 				for _, pid := range w.pids(spare) {
 					_ = syscall.Kill(pid, syscall.SIGKILL) // gone already is as good
 				}
 			}
 		})
 	}
-	time.Sleep(200 * time.Millisecond)
+	harness.Eventually(w.t, "the load has begun", func() error {
+		if w.starts() == idleStarts {
+			return errors.New("nothing is started yet")
+		}
+		return nil
+	})
 	w.halt()
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // what began before may end
 	began := w.starts()
 	over.Store(true)
-	for range 20 {
-		trials += callers
-		time.Sleep(50 * time.Millisecond)
-	}
+	harness.Eventually(w.t, "every caller has tried what it has in hand", func() error {
+		if n := late.Load(); n < lateCalls {
+			return fmt.Errorf("%d calls", n)
+		}
+		return nil
+	})
 	stop.Store(true)
 	load.Wait()
-	effects = w.starts() - began
+	trials, effects = int(late.Load()), w.starts()-began
 	w.resume()
 	return trials, effects
 }
 
-// mutations is how many grants and statements are changed in one place each.
-const mutations = 100_000
+// mutations is how many grants and statements are changed in one place each, and in a sample.
+const mutations, someMutations = 100_000, 6_000
 
 // paperMutated has the vault's key sign grants that differ in one field from what the operator's statement says, or that carry a
 // statement that differs in one place from what the operator signed, or changes a grant after it was signed.
@@ -275,7 +291,7 @@ func paperMutated(w *world) (trials, effects int) {
 	base := w.grantOf(st, "start_service", idle, signed)
 	foreign := w.sign(st, w.other)
 	var sent atomic.Int64
-	for n := 0; n < mutations; n += 2000 {
+	for n := 0; n < w.size(mutations, someMutations); n += 2000 {
 		inParallel(2000, 16, func(i int) {
 			random := mathrand.New(mathrand.NewPCG(uint64(n), uint64(i)))
 			g := w.mutate(random, base, signed, foreign)

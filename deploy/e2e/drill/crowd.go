@@ -22,6 +22,14 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 )
 
+// crowdLines are attacks by numbers: their worlds have nothing else to do.
+func crowdLines() []Line {
+	return []Line{
+		{"edge-slow-clients", map[string]string{harness.Gateway: "slow"}, slowClients},
+		{"edge-refusal-flood", map[string]string{harness.Gateway: "flood"}, refusalFlood},
+	}
+}
+
 // Slow clients: how many there are, how long the gateway may take to be rid of one, and how many connections a client may keep.
 const (
 	slowCount            = 1000
@@ -184,9 +192,11 @@ func established(conn net.Conn) bool {
 	return err == nil && open
 }
 
-// refused is how many requests a flood has, and floodAllowance how many of them may be recorded at once; beyond, perSecond.
+// flooded is how many requests a flood has, and in a sample, and floodAllowance how many of them may be recorded at once; beyond,
+// floodPerSecond.
 const (
 	flooded        = 6000
+	someFlooded    = 2000
 	floodAllowance = 250
 	floodPerSecond = 25
 )
@@ -224,7 +234,7 @@ func refusalFlood(w *world) (trials, effects int) {
 			}
 		})
 	}
-	for trials < flooded && time.Since(began) < 20*time.Second {
+	for trials < w.size(flooded, someFlooded) && time.Since(began) < 20*time.Second {
 		jobs <- bad[trials%len(bad)]
 		trials++
 	}

@@ -2,9 +2,10 @@
 // gateway's address, and counts what the attacks achieve where it matters: services that start or stop, rows that appear in the
 // stores, answers that disclose something, a client that is not served. A refusal on the way counts for nothing, good or bad.
 //
-// Each attack runs twice at the same time, in two installations: against the programs as they are shipped, where it must
-// have no effect, and against a build with the tag weak that lacks the guards which stand in its way, where it must have
-// one: else the attack would not have found a hole if there were one.
+// Each attack runs twice, in two installations: against the programs as they are shipped, where it must have no effect, and
+// against a build with the tag weak that lacks the guards which stand in its way, where it must have one: else the attack
+// would not have found a hole if there were one. Attacks that are in each other's way, or that wait long, have installations
+// of their own; Worlds says how many of those there are at once.
 //
 // The attacker has what the table "If X alone is hostile" of SECURITY.md gives him: the certificate and key of the process
 // that he took over, and whatever that process was told. At the edge he has a token of his own, or none.
@@ -38,88 +39,135 @@ type Result struct {
 
 func (r Result) ok() bool { return r.Trials > 0 && r.Effects == 0 && r.Control > 0 }
 
-// Format writes the line that the drill prints.
-func (l Line) Format(r Result) string {
+// Format writes the line that the drill prints of an attack.
+func (r Result) Format(name string) string {
 	control := "CAUGHT"
 	if r.Control == 0 {
 		control = "NOT CAUGHT"
 	}
-	return fmt.Sprintf("drill %s: %d trials, %d effects, control %s", l.Name, r.Trials, r.Effects, control)
+	return fmt.Sprintf("drill %s: %d trials, %d effects, control %s", name, r.Trials, r.Effects, control)
 }
 
-// Lines are every attack, in an order in which one leaves nothing behind that is in the way of the next.
-func Lines() []Line {
-	var lines []Line
-	lines = append(lines, gatewayLines()...)
-	lines = append(lines, agentLines()...)
-	lines = append(lines, edgeLines()...)
-	lines = append(lines, logLines()...)
-	lines = append(lines, lateLines()...)
-	lines = append(lines, sameUserLines()...)
-	lines = append(lines, authorityLines()...)
-	lines = append(lines, standingLines()...)
-	lines = append(lines, ruleLines()...)
-	lines = append(lines, vaultLines()...)
-	return lines
+// Group is attacks that share a pair of worlds, in an order in which one leaves nothing behind that is in the way of the next.
+type Group struct {
+	Name  string
+	Lines []Line
+}
+
+// Groups are every attack. Groups that mostly wait come first, so that the others work in the meantime.
+func Groups() []Group {
+	standing := standingLines()
+	return []Group{
+		{"rules", ruleLines()},
+		// Last in its group is what waits until that is over which was harvested at the beginning. No line before it may raise the
+		// epoch, which would void the harvest.
+		{"gateway", slices.Concat(gatewayLines(), logLines(), lateLines())},
+		{"standing", standing[:len(standing)/2]},
+		{"sessions", standing[len(standing)/2:]},
+		{"agent", slices.Concat(agentLines(), sameUserLines())},
+		{"crowd", crowdLines()},
+		{"edge", edgeLines()},
+		{"authority", authorityLines()},
+		// The hostile vault stays once it stands in for the real one.
+		{"vault", vaultLines()},
+	}
+}
+
+// Worlds bounds how many installations run at the same time. Its capacity is that number.
+type Worlds chan struct{}
+
+// run starts a subtest as soon as there is room, in the order of its calls, which go test's own -parallel does not keep.
+func (w Worlds) run(t *testing.T, running *sync.WaitGroup, name string, world func(t *testing.T)) {
+	w <- struct{}{}
+	running.Go(func() {
+		defer func() { <-w }()
+		t.Run(name, world)
+	})
 }
 
 // Run carries out the lines that are wanted, prints each when both its worlds are through with it, and fails the test when
-// an attack had an effect or a control had none.
-func Run(t *testing.T, wanted func(name string) bool, print func(line string)) {
-	lines := slices.DeleteFunc(Lines(), func(l Line) bool { return !wanted(l.Name) })
-	// Compiled before the two worlds begin, so that both begin at once.
+// an attack had an effect or a control had none. A full drill does as much as there is; else attacks that repeat one thing very
+// often take a sample.
+func Run(t *testing.T, worlds Worlds, full bool, wanted func(name string) bool, print func(line string)) {
+	// Compiled before the first worlds begin.
 	harness.Binaries(t, harness.Build{})
 	harness.Binaries(t, harness.Build{Weak: true})
-	board := board{results: make([]Result, len(lines)), halves: make([]int, len(lines)), lines: lines, print: print}
-	t.Run("worlds", func(t *testing.T) {
-		t.Run("shipped", func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, false)
-			for i, l := range lines {
+	board := newBoard(print)
+	var running sync.WaitGroup
+	for _, g := range Groups() {
+		lines := slices.DeleteFunc(g.Lines, func(l Line) bool { return !wanted(l.Name) })
+		if len(lines) == 0 {
+			continue
+		}
+		for _, l := range lines {
+			board.expect(l.Name, 2)
+		}
+		worlds.run(t, &running, g.Name+"/shipped", func(t *testing.T) {
+			w := newWorld(t, false, full)
+			for _, l := range lines {
 				began := time.Now()
 				trials, effects := l.attack(w)
 				t.Logf("%s: %d trials, %d effects, %s", l.Name, trials, effects, time.Since(began).Round(time.Millisecond))
 				// A world in which nothing works any more would withstand everything.
 				w.settle()
-				board.note(i, func(r *Result) { r.Trials, r.Effects = trials, effects })
+				board.note(l.Name, Result{Trials: trials, Effects: effects})
 			}
 		})
-		t.Run("weak", func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, true)
-			for i, l := range lines {
+		worlds.run(t, &running, g.Name+"/weak", func(t *testing.T) {
+			w := newWorld(t, true, full)
+			for _, l := range lines {
 				began := time.Now()
 				w.weaken(l.Weaken)
 				_, effects := l.attack(w)
 				t.Logf("%s without %v: %d effects, %s", l.Name, l.Weaken, effects, time.Since(began).Round(time.Millisecond))
-				board.note(i, func(r *Result) { r.Control = effects })
+				board.note(l.Name, Result{Control: effects})
 			}
 		})
-	})
-	for i, r := range board.results {
-		if board.halves[i] != 2 {
-			t.Errorf("drill %s: not carried out", lines[i].Name)
-		} else if !r.ok() {
-			t.Errorf("%s", lines[i].Format(r))
-		}
+	}
+	running.Wait()
+	board.judge(t)
+}
+
+// board collects what the worlds found, by line.
+type board struct {
+	mu      sync.Mutex
+	names   []string
+	results map[string]Result
+	// left counts the parts of a line that are not carried out yet.
+	left  map[string]int
+	print func(line string)
+}
+
+func newBoard(print func(line string)) *board {
+	return &board{results: map[string]Result{}, left: map[string]int{}, print: print}
+}
+
+// expect adds a line that is carried out in so many parts.
+func (b *board) expect(name string, parts int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.names = append(b.names, name)
+	b.left[name] = parts
+}
+
+// note adds what a part of a line found, and prints the line when that was the last.
+func (b *board) note(name string, part Result) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.results[name]
+	b.results[name] = Result{r.Trials + part.Trials, r.Effects + part.Effects, r.Control + part.Control}
+	if b.left[name]--; b.left[name] == 0 {
+		b.print(b.results[name].Format(name))
 	}
 }
 
-// board collects results of the two worlds.
-type board struct {
-	mu      sync.Mutex
-	lines   []Line
-	results []Result
-	// halves counts the worlds that are through with a line.
-	halves []int
-	print  func(line string)
-}
-
-func (b *board) note(i int, set func(*Result)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	set(&b.results[i])
-	if b.halves[i]++; b.halves[i] == 2 {
-		b.print(b.lines[i].Format(b.results[i]))
+// judge fails the test for each line that did not end as it should.
+func (b *board) judge(t *testing.T) {
+	for _, name := range b.names {
+		if r := b.results[name]; b.left[name] != 0 {
+			t.Errorf("drill %s: not carried out", name)
+		} else if !r.ok() {
+			t.Errorf("%s", r.Format(name))
+		}
 	}
 }

@@ -5,17 +5,29 @@ package drill
 import (
 	"flag"
 	"fmt"
+	"os"
 	"regexp"
+	"sync"
 	"testing"
 )
 
 // lines chooses attacks by name. (go test's own -run chooses tests.)
 var lines = flag.String("lines", ".", "attacks whose names match this `expression`")
 
+// installations bounds how many there are at once. Most of the time they wait, so that many share a core.
+var installations = flag.Int("worlds", 8, "how many `installations` run at the same time")
+
+// worlds is shared by all tests.
+var worlds = sync.OnceValue(func() Worlds { return make(Worlds, max(*installations, 1)) })
+
+// full says that attacks which repeat one thing very often do so at full size.
+var full = os.Getenv("DURWARD_FULL") == "1"
+
 func TestDrill(t *testing.T) {
+	t.Parallel()
 	chosen, err := regexp.Compile(*lines)
 	if err != nil {
 		t.Fatal(err)
 	}
-	Run(t, chosen.MatchString, func(line string) { fmt.Println(line) })
+	Run(t, worlds(), full, chosen.MatchString, func(line string) { fmt.Println(line) })
 }

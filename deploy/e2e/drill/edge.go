@@ -34,8 +34,6 @@ func edgeLines() []Line {
 		{"edge-terminated-keys", gateway("keys"), terminatedKeys},
 		{"edge-duplicate-keys", gateway("keys"), duplicateKeys},
 		{"edge-cross-site-call", gateway("local,media"), crossSiteCall},
-		{"edge-slow-clients", gateway("slow"), slowClients},
-		{"edge-refusal-flood", gateway("flood"), refusalFlood},
 		{"edge-remote-plaintext", gateway("remote"), remotePlaintext},
 	}
 }

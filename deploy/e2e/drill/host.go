@@ -41,54 +41,60 @@ type HostLine struct {
 	Weaken []string
 	// drill build only: its attack needs what shipped programs do not have, such as an end at a given write.
 	drillBuild bool
-	attack     func(w *hostWorld, rounds int) (trials, effects int)
+	// shares is how many worlds do the attack's trials between them.
+	shares int
+	attack func(w *hostWorld, rounds int) (trials, effects int)
 }
 
 // HostLines are every attack on switches of modes.
 func HostLines() []HostLine {
 	return []HostLine{
-		{"host-killed-at-every-write", []string{"-weaken-switch", "compensation"}, true, (*hostWorld).killedAtEveryWrite},
-		{"host-killed-at-any-moment", []string{"-weaken-switch", "compensation"}, false, (*hostWorld).killedAtAnyMoment},
-		{"host-every-step-fails", []string{"-weaken-switch", "compensation"}, false, (*hostWorld).everyStepFails},
-		{"host-two-agents", []string{"-weaken-switch", "lease"}, false, (*hostWorld).twoAgents},
-		{"host-stranger-takes-memory", []string{"-weaken-switch", "compensation,admission"}, false, (*hostWorld).strangerTakesMemory},
-		{"host-edited-after-approval", []string{"-weaken", "subject,confirm", "-weaken-switch", "plan,definition"}, false,
+		{"host-killed-at-every-write", []string{"-weaken-switch", "compensation"}, true, 4, (*hostWorld).killedAtEveryWrite},
+		{"host-killed-at-any-moment", []string{"-weaken-switch", "compensation"}, false, 1, (*hostWorld).killedAtAnyMoment},
+		{"host-every-step-fails", []string{"-weaken-switch", "compensation"}, false, 1, (*hostWorld).everyStepFails},
+		{"host-two-agents", []string{"-weaken-switch", "lease"}, false, 1, (*hostWorld).twoAgents},
+		{"host-stranger-takes-memory", []string{"-weaken-switch", "compensation,admission"}, false, 1, (*hostWorld).strangerTakesMemory},
+		{"host-edited-after-approval", []string{"-weaken", "subject,confirm", "-weaken-switch", "plan,definition"}, false, 1,
 			(*hostWorld).editedAfterApproval},
 		{"host-hostile-gateway", []string{
 			"-weaken", "required,grant,arguments,subject,statement,spent,redeem,confirm", "-weaken-switch", "plan",
-		}, false, (*hostWorld).hostileGateway},
+		}, false, 1, (*hostWorld).hostileGateway},
 	}
 }
 
 // RunHost carries out the lines that are wanted, each in the shipped world (or, where it needs that, in the drill's build with
 // every guard in place) and in one without the guards, prints each, and fails the test when an attack had an effect or a control
 // had none. rounds is how often each attack is repeated.
-func RunHost(t *testing.T, rounds int, wanted func(name string) bool, print func(line string)) {
+func RunHost(t *testing.T, worlds Worlds, rounds int, wanted func(name string) bool, print func(line string)) {
 	builds := map[bool]harness.Build{false: {NVML: true}, true: {Weak: true, NVML: true}}
+	harness.Binaries(t, builds[false])
+	harness.Binaries(t, builds[true])
+	board := newBoard(print)
+	var running sync.WaitGroup
 	for _, l := range HostLines() {
 		if !wanted(l.Name) {
 			continue
 		}
-		var r Result
-		t.Run(l.Name, func(t *testing.T) {
-			t.Run("guarded", func(t *testing.T) {
+		board.expect(l.Name, l.shares+1)
+		for share := range l.shares {
+			worlds.run(t, &running, fmt.Sprintf("%s/guarded-%d", l.Name, share), func(t *testing.T) {
 				w := newHostWorld(t, builds[l.drillBuild])
+				w.share, w.shares = share, l.shares
 				began := time.Now()
-				r.Trials, r.Effects = l.attack(w, rounds)
-				t.Logf("%d trials, %d effects, %s", r.Trials, r.Effects, time.Since(began).Round(time.Millisecond))
+				trials, effects := l.attack(w, rounds)
+				t.Logf("%d trials, %d effects, %s", trials, effects, time.Since(began).Round(time.Millisecond))
+				board.note(l.Name, Result{Trials: trials, Effects: effects})
 			})
-			t.Run("control", func(t *testing.T) {
-				w := newHostWorld(t, builds[true], l.Weaken...)
-				w.weak = true
-				_, r.Control = l.attack(w, 1)
-			})
-		})
-		line := Line{Name: l.Name}
-		print(line.Format(r))
-		if !r.ok() {
-			t.Errorf("%s", line.Format(r))
 		}
+		worlds.run(t, &running, l.Name+"/control", func(t *testing.T) {
+			w := newHostWorld(t, builds[true], l.Weaken...)
+			w.weak, w.shares = true, 1
+			_, effects := l.attack(w, 1)
+			board.note(l.Name, Result{Control: effects})
+		})
 	}
+	running.Wait()
+	board.judge(t)
 }
 
 // The services of the drill's host, each a stand-in for a model server that holds memory of two GPUs of 24 GiB.
@@ -127,6 +133,8 @@ type hostWorld struct {
 	*world
 	gpus  *fakegpu.Host
 	flags []string
+	// share is which of the attack's shares this world has.
+	share, shares int
 	// edit changes the catalogue's text.
 	edit func(string) string
 }
@@ -529,11 +537,11 @@ func (w *hostWorld) ready(mode string) (args []byte, g *callv1.SignedGrant) {
 var workAfter = []string{"chat:asleep", "code", "docs"}
 
 // killedAtEveryWrite kills the executor before and after each write of the journal, in switches that go well and in ones that
-// are being undone, and kills the next one while it recovers.
+// are being undone, and kills the next one while it recovers: at every third point in the first round, then at each.
 func (w *hostWorld) killedAtEveryWrite(rounds int) (trials, effects int) {
 	for round := range rounds {
 		for _, mode := range []string{"work", "oom"} {
-			for point, died := 1, true; died; point++ {
+			for point, died := 1+w.share, true; died; point += w.shares {
 				w.restartWith("-crash-at", fmt.Sprint(point))
 				began := w.began()
 				args, g := w.ready(mode)
@@ -543,9 +551,9 @@ func (w *hostWorld) killedAtEveryWrite(rounds int) (trials, effects int) {
 					break // every point is past
 				}
 				w.h.Process(harness.Executor).AwaitEnd()
-				// Recoveries are killed too, at another write each time, and at none in the first round.
+				// Recoveries are killed too, at another write each time.
 				for again := range 3 {
-					if at := (point + again + round) % 9; round > 0 && at > 0 && !w.restartWith("-crash-at", fmt.Sprint(at)) {
+					if at := (point + again + round) % 9; (round > 0 || point%3 == 0) && at > 0 && !w.restartWith("-crash-at", fmt.Sprint(at)) {
 						continue
 					}
 					break

@@ -10,17 +10,21 @@ import (
 	"testing"
 )
 
-// TestDrillHost repeats each attack SOAK times; 3 times unless that is set.
+// TestDrillHost carries each attack out once, 3 times in a full drill, or SOAK times where that is set.
 func TestDrillHost(t *testing.T) {
+	t.Parallel()
 	chosen, err := regexp.Compile(*lines)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rounds := 3
+	rounds := 1
+	if full {
+		rounds = 3
+	}
 	if soak := os.Getenv("SOAK"); soak != "" {
 		if rounds, err = strconv.Atoi(soak); err != nil || rounds < 1 {
 			t.Fatalf("SOAK=%s is not a number of rounds", soak)
 		}
 	}
-	RunHost(t, rounds, chosen.MatchString, func(line string) { fmt.Println(line) })
+	RunHost(t, worlds(), rounds, chosen.MatchString, func(line string) { fmt.Println(line) })
 }

@@ -47,12 +47,8 @@ func rotatedClient(w *world) (trials, effects int) {
 	if rotated.String() == before {
 		w.t.Fatal("the client is not in clients.yaml")
 	}
-	w.h.WriteFile(file, rotated.String())
-	defer func() {
-		w.h.WriteFile(file, before)
-		w.pause(w.t.Context(), rulesPatience)
-	}()
-	w.pause(w.t.Context(), rulesPatience)
+	w.adopted(harness.Vault, func() { w.h.WriteFile(file, rotated.String()) })
+	defer w.adopted(harness.Vault, func() { w.h.WriteFile(file, before) })
 	w.must(w.grantScope(w.sign(w.scopeOf(s.agentSession, "cli", time.Hour, 100, "start_service", idle, spare), w.signer)))
 	m := w.arrange()
 	if w.call(s, "start_service", idle); w.effects(m) != 1 {

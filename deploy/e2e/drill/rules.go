@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"durward.internal/deploy/e2e/harness"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 )
 
 // ruleLines are attacks by way of the files that humans rule with.
@@ -22,6 +23,23 @@ func ruleLines() []Line {
 
 // rulesPatience is longer than vault and executor take to see a changed file of rules.
 const rulesPatience = 1500 * time.Millisecond
+
+// adopted changes a file that a process watches, and waits until the process has recorded that the new one counts.
+func (w *world) adopted(role string, change func()) {
+	w.t.Helper()
+	records := func() int {
+		return w.query(harness.Audit, `SELECT count(*) FROM entries JOIN writers ON writers.id = entries.writer
+			WHERE writers.role = ? AND kind IN (?, ?)`, role, int(auditv1.Kind_KIND_CONFIG_ADOPTED), int(auditv1.Kind_KIND_CONFIG_FOUND))
+	}
+	before := records()
+	change()
+	harness.Eventually(w.t, "the changed file counts", func() error {
+		if records() == before {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
 
 // Where the rules lie.
 const (
@@ -72,11 +90,9 @@ func (w *world) unattended(list string) (undo func()) {
 	if changed == before {
 		w.t.Fatal("the executor's configuration has no list of what runs unattended")
 	}
-	w.h.WriteFile(file, changed)
-	w.pause(w.t.Context(), rulesPatience)
+	w.adopted(harness.Executor, func() { w.h.WriteFile(file, changed) })
 	return func() {
-		w.h.WriteFile(file, before)
-		w.pause(w.t.Context(), rulesPatience)
+		w.adopted(harness.Executor, func() { w.h.WriteFile(file, before) })
 	}
 }
 
@@ -105,14 +121,12 @@ func policyFiles(w *world) (trials, effects int) {
 		}
 	}
 	m := w.arrange()
-	w.h.WriteFile(policyFolder+"/10-allow.cedar", allow)
-	w.pause(w.t.Context(), rulesPatience)
+	w.adopted(harness.Vault, func() { w.h.WriteFile(policyFolder+"/10-allow.cedar", allow) })
 	w.call(s, "stop_service", victim)
 	if w.effects(m) != 1 {
 		w.t.Fatal("what a human's file lets run does not run, so that a broken file proves nothing")
 	}
-	w.h.WriteFile(denyFile, deny)
-	w.pause(w.t.Context(), rulesPatience)
+	w.adopted(harness.Vault, func() { w.h.WriteFile(denyFile, deny) })
 	m = w.arrange()
 
 	// In place, as somebody writes who does not know how files are replaced.

@@ -100,17 +100,17 @@ func claimedPrincipal(w *world) (trials, effects int) {
 	return trials, w.effects(m)
 }
 
-// enumerated is how many ids an enumeration tries.
-const enumerated = 10000
+// enumerated is how many ids an enumeration tries, and in a sample.
+const enumerated, someEnumerated = 10_000, 2_000
 
-// guesses are ids that somebody would try: small numbers, neighbours of one that he knows, and random ones.
-func guesses(known string) []string {
+// guesses are n ids that somebody would try: small numbers, neighbours of one that he knows, and random ones.
+func guesses(known string, n int) []string {
 	const digits = "0123456789abcdef"
 	var out []string
-	for i := range enumerated / 2 {
+	for i := range n / 2 {
 		out = append(out, fmt.Sprintf("%032x", i))
 	}
-	for i := range enumerated / 4 {
+	for i := range n / 4 {
 		neighbour := []byte(known)
 		for _, at := range []int{i % 32, i * 7 % 32} {
 			neighbour[31-at] = digits[(strings.IndexByte(digits, neighbour[31-at])+1+i/32)%16]
@@ -119,7 +119,7 @@ func guesses(known string) []string {
 			out = append(out, string(neighbour))
 		}
 	}
-	for len(out) < enumerated {
+	for len(out) < n {
 		out = append(out, fmt.Sprintf("%016x%016x", mathrand.Uint64(), mathrand.Uint64()))
 	}
 	return out
@@ -131,7 +131,7 @@ func enumeratedOperations(w *world) (trials, effects int) {
 	owner, thief := w.open(), w.open()
 	w.approve(w.ask(owner, "start_service", idle))
 	own := w.ask(thief, "stop_service", spare)
-	trials = w.volley(guesses(own), func(id string) {
+	trials = w.volley(guesses(own, w.size(enumerated, someEnumerated)), func(id string) {
 		out, _ := w.wait(thief.permits["vault"], id)
 		w.useGrant(out.GetGrant(), out.GetTool().GetName(), idle)
 	}, func() bool { return w.effects(m) > 0 })
@@ -149,7 +149,7 @@ func enumeratedSessions(w *world) (trials, effects int) {
 			string(arguments(victim)), owner.principal)
 	}
 	before := owned()
-	trials = w.volley(guesses(thief.handle), func(handle string) {
+	trials = w.volley(guesses(thief.handle, w.size(enumerated, someEnumerated)), func(handle string) {
 		ctx, cancel := w.ctx(callTime)
 		defer cancel()
 		out, err := vaultv1.NewSessionServiceClient(w.gatewayVault).RenewPermits(ctx, &vaultv1.RenewPermitsRequest{SessionId: handle})

@@ -373,10 +373,7 @@ func selfApproval(w *world) (trials, effects int) {
 	before := w.h.ReadFile(file)
 	w.h.WriteFile(file, before+allowed(mallory, own))
 	w.pause(w.t.Context(), trustPatience)
-	defer func() {
-		w.h.WriteFile(file, before)
-		w.pause(w.t.Context(), trustPatience)
-	}()
+	defer w.h.WriteFile(file, before) // nobody is in the way of the next attack by being trusted a moment longer
 	decided := func() int {
 		return w.query(harness.Vault, `SELECT count(*) FROM operations WHERE decided_by = ?`, mallory) +
 			w.query(harness.Vault, `SELECT count(*) FROM standing WHERE operator = ?`, mallory) + w.effects(m)

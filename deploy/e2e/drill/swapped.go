@@ -3,6 +3,7 @@ package drill
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -92,12 +93,18 @@ func swappedRequests(w *world) (trials, effects int) {
 		var mine harness.RawAnswer
 		var took time.Duration
 		var waiting sync.WaitGroup
+		before := w.operations()
 		waiting.Go(func() {
 			began := time.Now()
 			mine = w.raw(held)
 			took = time.Since(began)
 		})
-		w.pause(w.t.Context(), holdTime/8)
+		harness.Eventually(w.t, "the owner's call waits", func() error {
+			if w.operations() == before {
+				return errors.New("nothing is asked for yet")
+			}
+			return nil
+		})
 		for _, r := range []harness.RawRequest{own.Request(cancel), inOthers, inNone} {
 			trials++
 			w.raw(r)
@@ -172,13 +179,14 @@ func swappedOperations(w *world) (trials, effects int) {
 	ctx, stop := context.WithCancel(w.t.Context())
 	defer stop()
 	listen := harness.Stateless(thief.token, "subscriptions/listen", "", `{"notifications":{"resourceSubscriptions":["durward://operations/`+id+`"]}}`)
-	var heard sync.WaitGroup
+	var heard, listening sync.WaitGroup
 	var streams [2]string
 	for i, r := range []harness.RawRequest{listen, {Token: thief.token, Method: http.MethodGet, Header: own.Request(nil).Header}} {
 		trials++
-		heard.Go(func() { streams[i] = w.listen(ctx, r) })
+		listening.Add(1)
+		heard.Go(func() { streams[i] = w.listen(ctx, r, listening.Done) })
 	}
-	w.pause(w.t.Context(), 500*time.Millisecond)
+	listening.Wait()
 	if n := w.query(harness.Vault, `SELECT count(*) FROM operations WHERE operation_id = ? AND state != 1`, id); n != 0 {
 		w.t.Logf("the owner's operation is not pending any more")
 		effects += n
@@ -196,13 +204,15 @@ func swappedOperations(w *world) (trials, effects int) {
 	return trials, effects
 }
 
-// listen returns what a stream said until ctx ended.
-func (w *world) listen(ctx context.Context, r harness.RawRequest) string {
+// listen returns what a stream said until ctx ended, and tells once whether there is one is known.
+func (w *world) listen(ctx context.Context, r harness.RawRequest, known func()) string {
 	request, err := r.HTTP(ctx, w.h.MCPURL())
 	if err != nil {
+		known()
 		return ""
 	}
 	response, err := http.DefaultClient.Do(request)
+	known()
 	if err != nil {
 		return ""
 	}

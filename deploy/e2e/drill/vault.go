@@ -201,7 +201,7 @@ func removedOperator(w *world) (trials, effects int) {
 		}
 	}
 	w.h.WriteFile(file, before)
-	time.Sleep(trustPatience)
+	w.settle()
 	return trials, effects
 }
 

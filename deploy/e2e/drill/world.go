@@ -51,6 +51,8 @@ type world struct {
 	t    *testing.T
 	h    *harness.Host
 	weak bool
+	// full is a drill in which no attack takes a sample.
+	full bool
 	// signer is the operator's key; other is a key that nobody trusts.
 	signer, other ssh.Signer
 	vaultKey      grant.Key
@@ -76,8 +78,8 @@ type world struct {
 	}
 }
 
-func newWorld(t *testing.T, weak bool) *world {
-	w := &world{t: t, weak: weak, weakened: map[string]string{}}
+func newWorld(t *testing.T, weak, full bool) *world {
+	w := &world{t: t, weak: weak, full: full, weakened: map[string]string{}}
 	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Catalogue: catalogue, Limits: limits})
 	bound, boundFile := newKey(t)
 	parsed, err := ssh.ParseRawPrivateKey(boundFile)
@@ -268,6 +270,14 @@ func (w *world) settle() {
 		}
 		return w.command("start_service", victim)
 	})
+}
+
+// size is how often an attack repeats what it does: all, or in a drill that is not full, a sample.
+func (w *world) size(all, sample int) int {
+	if w.full {
+		return all
+	}
+	return sample
 }
 
 // mark is the state before an attack.

@@ -26,11 +26,23 @@ import (
 	"durward.internal/deploy/e2e/harness"
 )
 
+// full says that every string of the corpora is sent; else a sample is.
+var full = os.Getenv("DURWARD_FULL") == "1"
+
+// size is all in a full run, else that of a sample.
+func size(all, sample int) int {
+	if full {
+		return all
+	}
+	return sample
+}
+
 var (
-	corpora = flag.String("corpora", "", "`folder` with public corpora")
-	mutants = flag.Int("mutants", 100_000, "how many mutants")
-	every   = flag.Int("every", 1, "take one string of the corpora in so many, for a quick look")
-	seed    = flag.Uint64("seed", 7430, "of the mutants")
+	corpora      = flag.String("corpora", "", "`folder` with public corpora")
+	mutants      = flag.Int("mutants", size(100_000, 12_000), "how many mutants")
+	samples      = flag.Int("strings", size(0, 3000), "about how many strings of the corpora; 0: all")
+	schemaValues = flag.Int("values", size(0, 150), "about how many values of the JSON Schema suite; 0: all")
+	seed         = flag.Uint64("seed", 7430, "of the samples and the mutants")
 )
 
 // findings are all kinds, in the order of the report.
@@ -76,21 +88,28 @@ func TestHostile(t *testing.T) {
 	allowed := append([]string{harness.DemoService}, decoys...)
 	g := gateway{h.Address(harness.Gateway)}
 
-	// The strings.
-	own := seeds(h.Dir)
+	// The strings. Their canaries lie where another run's would too, so that a seed makes the same strings again.
+	own := seeds(os.TempDir())
 	pool := slices.Clone(own)
 	var public []string
 	if *corpora != "" {
-		list, from, err := readCorpora(*corpora)
+		strata, err := readCorpora(*corpora)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := 0; i < len(list); i += max(*every, 1) {
-			public = append(public, list[i])
+		public = sample(rand.New(rand.NewPCG(*seed, 2)), strata, *samples)
+		all, taken := map[string]int{}, map[string]int{}
+		for _, s := range strata {
+			pool = append(pool, s.strings...)
+			all[s.corpus] += len(s.strings)
+			if n := common(s.strings, public); n > 0 {
+				taken[s.corpus] += n
+			} else {
+				t.Errorf("no string of %s is sent", s.file)
+			}
 		}
-		pool = append(pool, public...)
-		for _, name := range sorted(from) {
-			fmt.Printf("hostile: %6d strings of %s\n", from[name], name)
+		for _, name := range sorted(all) {
+			fmt.Printf("hostile: %6d of %6d strings of %s\n", taken[name], all[name], name)
 		}
 	}
 	m := mutator{rand.New(rand.NewPCG(*seed, *seed)), pool}
@@ -98,7 +117,8 @@ func TestHostile(t *testing.T) {
 	for i := range made {
 		made[i] = m.next()
 	}
-	fmt.Printf("hostile: %d seeds of our own, %d strings of corpora, %d mutants (seed %d)\n", len(own), len(public), len(made), *seed)
+	fmt.Printf("hostile: %d seeds of our own, %d strings of corpora, %d mutants; the same again: -seed %d -strings %d -values %d -mutants %d\n",
+		len(own), len(public), len(made), *seed, *samples, *schemaValues, *mutants)
 
 	// The clients.
 	guest := client{token: h.AddClient("guest")}
@@ -182,6 +202,15 @@ func TestHostile(t *testing.T) {
 	t.Run("URLs", func(t *testing.T) { testURLs(t, g, clients[0], allowed) })
 	close(w.stop)
 	w.watching.Wait()
+}
+
+// common counts the strings of a list that are in another.
+func common(list, other []string) int {
+	in := map[string]bool{}
+	for _, s := range other {
+		in[s] = true
+	}
+	return len(slices.DeleteFunc(slices.Clone(list), func(s string) bool { return !in[s] }))
 }
 
 func sorted(m map[string]int) []string {

@@ -1,5 +1,3 @@
-//go:build hostile
-
 package hostile
 
 import (
@@ -12,10 +10,12 @@ import (
 	"html"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -60,11 +60,24 @@ func seeds(folder string) []string {
 	return list
 }
 
-// readCorpora returns every string of the corpora in a folder: each text and key of a JSON file, each line of any other file.
-// What has a test of its own here is left to it.
-func readCorpora(root string) ([]string, map[string]int, error) {
-	var list []string
-	seen, from := map[string]bool{}, map[string]int{}
+// Folders of corpora that have a test of their own.
+const (
+	folderJSON   = "nst__JSONTestSuite"
+	folderSchema = "json-schema-org__JSON-Schema-Test-Suite"
+	folderURL    = "nlnwa__whatwg-url"
+)
+
+// stratum is the strings of one file of a corpus that no file before it has.
+type stratum struct {
+	corpus, file string
+	strings      []string
+}
+
+// readCorpora returns every string of the corpora in a folder, in an order that is always the same: each text and key of a JSON
+// file, each line of any other file. What has a test of its own here is left to it.
+func readCorpora(root string) ([]stratum, error) {
+	var strata []stratum
+	seen := map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || entry.Name() == "MANIFEST.tsv" {
 			return err
@@ -81,33 +94,43 @@ func readCorpora(root string) ([]string, map[string]int, error) {
 		if err != nil {
 			return err
 		}
-		add := func(s string) {
-			if s != "" && !seen[s] {
-				seen[s] = true
-				list = append(list, s)
-				from[corpus]++
+		s := stratum{corpus: corpus, file: rel}
+		if err := read(filepath.Ext(path), raw, func(text string) {
+			if text != "" && !seen[text] {
+				seen[text] = true
+				s.strings = append(s.strings, text)
 			}
+		}); err != nil {
+			return fmt.Errorf("%s: %w", rel, err)
 		}
-		if ext := filepath.Ext(path); ext == ".json" || ext == ".jsonl" {
-			dec := json.NewDecoder(bytes.NewReader(raw))
-			for {
-				var v any
-				if err := dec.Decode(&v); errors.Is(err, io.EOF) {
-					return nil
-				} else if err != nil {
-					return fmt.Errorf("%s: %w", rel, err)
-				}
-				texts(v, add)
-			}
+		if len(s.strings) > 0 {
+			strata = append(strata, s)
 		}
-		lines := bufio.NewScanner(bytes.NewReader(raw))
-		lines.Buffer(nil, 1<<20)
-		for lines.Scan() {
-			add(lines.Text())
-		}
-		return lines.Err()
+		return nil
 	})
-	return list, from, err
+	return strata, err
+}
+
+// read tells of each string of a file.
+func read(ext string, raw []byte, add func(string)) error {
+	if ext == ".json" || ext == ".jsonl" {
+		dec := json.NewDecoder(bytes.NewReader(raw))
+		for {
+			var v any
+			if err := dec.Decode(&v); errors.Is(err, io.EOF) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			texts(v, add)
+		}
+	}
+	lines := bufio.NewScanner(bytes.NewReader(raw))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		add(lines.Text())
+	}
+	return lines.Err()
 }
 
 func texts(v any, add func(string)) {
@@ -119,11 +142,33 @@ func texts(v any, add func(string)) {
 			texts(item, add)
 		}
 	case map[string]any:
-		for key, item := range v {
+		for _, key := range slices.Sorted(maps.Keys(v)) {
 			add(key)
-			texts(item, add)
+			texts(v[key], add)
 		}
 	}
+}
+
+// sample takes about n strings, or all for 0: every corpus has the same share, and within it every file, of which at least one
+// string is taken. With the same random numbers it takes the same ones.
+func sample(random *rand.Rand, strata []stratum, n int) []string {
+	files := map[string]int{}
+	for _, s := range strata {
+		files[s.corpus]++
+	}
+	var out []string
+	for _, s := range strata {
+		share := len(s.strings)
+		if n > 0 {
+			share = min(share, max(1, n/len(files)/files[s.corpus]))
+		}
+		taken := random.Perm(len(s.strings))[:share]
+		slices.Sort(taken)
+		for _, i := range taken {
+			out = append(out, s.strings[i])
+		}
+	}
+	return out
 }
 
 // mutator makes strings out of others. With the same seed and pool it makes the same ones.

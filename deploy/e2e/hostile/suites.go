@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -15,13 +16,6 @@ import (
 	"testing"
 
 	"github.com/google/jsonschema-go/jsonschema"
-)
-
-// Folders of corpora that have a test of their own.
-const (
-	folderJSON   = "nst__JSONTestSuite"
-	folderSchema = "json-schema-org__JSON-Schema-Test-Suite"
-	folderURL    = "nlnwa__whatwg-url"
 )
 
 // ownJSON stands in for the JSON parsing suite where there are no corpora: one of each kind.
@@ -134,7 +128,7 @@ func testSchemas(t *testing.T, g gateway, c client, list json.RawMessage) {
 	}
 	values := []string{`null`, `true`, `0`, `-1.5`, `"x"`, `""`, `[]`, `["a"]`, `{}`, `{"a":1}`, `"foo\n"`, `1e3`, `"\ud83d\ude00"`}
 	if *corpora != "" {
-		values = append(values, suiteValues(t)...)
+		values = append(values, sample(rand.New(rand.NewPCG(*seed, 3)), suiteValues(t), *schemaValues)...)
 	}
 	slices.Sort(values)
 	values = slices.Compact(values)
@@ -226,15 +220,15 @@ func used(t *testing.T, raw json.RawMessage) map[string]bool {
 	return out
 }
 
-// suiteValues returns every value that the suite validates, for all keywords, and holds the validator to the suite for the
-// keywords that our schemas use.
-func suiteValues(t *testing.T) []string {
+// suiteValues returns every value that the suite validates, by keyword, and holds the validator to the suite for the keywords
+// that our schemas use.
+func suiteValues(t *testing.T) []stratum {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(*corpora, folderSchema, "tests", "draft2020-12", "*.json"))
 	if err != nil || len(paths) < 40 {
 		t.Fatalf("%d files: %v", len(paths), err)
 	}
-	var values []string
+	var values []stratum
 	checked := 0
 	for _, path := range paths {
 		raw, err := os.ReadFile(path)
@@ -254,6 +248,7 @@ func suiteValues(t *testing.T) []string {
 			t.Fatal(err)
 		}
 		keyword := strings.TrimSuffix(filepath.Base(path), ".json")
+		of := stratum{corpus: folderSchema, file: keyword}
 		for _, group := range groups {
 			schema := new(jsonschema.Schema)
 			var resolved *jsonschema.Resolved
@@ -266,7 +261,7 @@ func suiteValues(t *testing.T) []string {
 				}
 			}
 			for _, test := range group.Tests {
-				values = append(values, string(test.Data))
+				of.strings = append(of.strings, string(test.Data))
 				if resolved == nil {
 					continue
 				}
@@ -280,6 +275,7 @@ func suiteValues(t *testing.T) []string {
 				}
 			}
 		}
+		values = append(values, of)
 	}
 	fmt.Printf("hostile: JSON Schema suite: the validator passes %d tests of %s\n", checked, strings.Join(keywords, ", "))
 	return values
