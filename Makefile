@@ -1,5 +1,7 @@
 # An index; the work is in scripts/. `make` alone prints it.
 .DEFAULT_GOAL := help
+# One checkout's compiled packages serve another.
+export GOFLAGS := -trimpath
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-11s %s\n", $$1, $$2}'

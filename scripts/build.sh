@@ -8,7 +8,7 @@ mkdir -p "$out"
 version=$(git describe --always --dirty 2>/dev/null || echo unknown)
 ldflags="-s -w -X main.version=$version"
 # GOFLAGS of whoever builds, from the environment or `go env -w`, could add build tags, and with them what no product carries.
-export GOFLAGS=-mod=readonly
+export GOFLAGS="-mod=readonly -trimpath"
 CGO_ENABLED=0 go build -buildvcs=false -ldflags "$ldflags" -o "$out/" \
   ./gateway/cmd/... ./services/audit/cmd/... ./services/vault/cmd/... ./services/executor/cmd/... ./services/operator/cmd/... \
   ./services/inspector/cmd/...

@@ -10,10 +10,10 @@ fi
 parts=$(mktemp -d)
 trap 'rm -rf "$parts"' EXIT
 deploy/e2e/fakegpu/build.sh "$parts"
-(cd deploy/e2e && CGO_ENABLED=0 GOFLAGS=-mod=readonly go build -o "$parts/nvidia-smi" ./fakegpu/nvidia-smi)
+(cd deploy/e2e && CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath" go build -o "$parts/nvidia-smi" ./fakegpu/nvidia-smi)
 export DURWARD_FAKE_NVML=$parts/libnvidia-ml.so.1 DURWARD_FAKE_SMI=$parts/nvidia-smi
 tags=nvml,real
 [ "${REQUIRE_GPU:-}" != 1 ] || tags+=,hardware
 cd services/executor
-CGO_ENABLED=1 GOFLAGS=-mod=readonly go test -tags "$tags" -ldflags '-extldflags=-Wl,-z,lazy' -count=1 -v -bench Read -benchtime 200x "$@" \
+CGO_ENABLED=1 GOFLAGS="-mod=readonly -trimpath" go test -tags "$tags" -ldflags '-extldflags=-Wl,-z,lazy' -count=1 -v -bench Read -benchtime 200x "$@" \
   ./internal/gpu/...

@@ -26,7 +26,12 @@ if [ "$mode" = table ]; then
 fi
 
 case $mode in
-  ci) export RACE=1 ;; # the unit tests run once, under the race detector
+  ci)
+    # The unit tests run once, under the race detector; samples are those of the commit.
+    export RACE=1 FUZZ=services/inspector
+    DURWARD_SEED=$((16#$(git rev-parse --short=12 HEAD | cut -c1-12)))
+    export DURWARD_SEED
+    ;;
   full) export DURWARD_FULL=1 ;;
   *) echo "scripts/steps.sh knows ci, full and table, not $mode" >&2; exit 2 ;;
 esac
