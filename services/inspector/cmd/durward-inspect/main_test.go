@@ -42,6 +42,7 @@ var built = sync.OnceValues(func() (string, error) {
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if path, err := built(); err == nil {
+		// The result of the tests is what the exit status says.
 		os.RemoveAll(filepath.Dir(path))
 	}
 	os.Exit(code)
