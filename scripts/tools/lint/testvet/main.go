@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 
 	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/analysis/checker"
@@ -38,7 +39,20 @@ func run(analyzers []*analysis.Analyzer, tags string, patterns []string) error {
 	if err != nil {
 		return err
 	}
-	if packages.PrintErrors(pkgs) > 0 {
+	// A package that is loaded with its tests too need not stand without them.
+	tested := map[string]bool{}
+	for _, p := range pkgs {
+		tested[p.PkgPath] = tested[p.PkgPath] || p.ID != p.PkgPath
+	}
+	pkgs = slices.DeleteFunc(pkgs, func(p *packages.Package) bool { return p.ID == p.PkgPath && tested[p.PkgPath] })
+	failed := false
+	for _, p := range pkgs {
+		for _, err := range p.Errors {
+			fmt.Fprintln(os.Stderr, err)
+			failed = true
+		}
+	}
+	if failed {
 		return errors.New("the packages do not load")
 	}
 	graph, err := checker.Analyze(analyzers, pkgs, nil)
