@@ -35,6 +35,11 @@ for module in $(scripts/modules.sh); do
   done
 done
 
+step tests
+(cd scripts/tools/lint && GOWORK=off CGO_ENABLED=0 go test ./...)
+tags=$(git grep -hE '^//go:build [a-z]+$' -- '*.go' | cut -d' ' -f2 | sort -u | paste -sd,)
+for build in "" "$tags"; do CGO_ENABLED=0 testvet -tags "$build" $(scripts/modules.sh | sed 's|.*|./&/...|'); done
+
 step documents
 scripts/check-docs.sh
 

@@ -436,7 +436,9 @@ func TestNewerState(t *testing.T) {
 					t.Error("the newer state was changed")
 				}
 				for _, suffix := range []string{"-wal", "-shm"} {
-					_ = os.Remove(file + suffix)
+					if err := os.Remove(file + suffix); err != nil && !os.IsNotExist(err) {
+						t.Fatal(err)
+					}
 				}
 				if err := os.WriteFile(file, original, 0o600); err != nil {
 					t.Fatal(err)

@@ -84,6 +84,7 @@ func openTerminal(t judge, h *harness.Host, columns, rows uint16, args ...string
 
 // close ends the command, if it has not ended, and takes the terminal away.
 func (x *terminal) close() {
+	// It may have ended.
 	_ = x.cmd.Process.Kill()
 	<-x.ended
 	_ = x.master.Close()

@@ -219,6 +219,7 @@ func (s *suite) baseline(c *client) func(port int, flags ...string) string {
 		s.must(cmd.Start())
 		s.Cleanup(func() {
 			_ = cmd.Process.Kill()
+			// A killed program ends with an error.
 			_ = cmd.Wait()
 		})
 		url := "http://" + address

@@ -580,6 +580,7 @@ func (w *hostWorld) killedAtAnyMoment(rounds int) (trials, effects int) {
 		began := w.began()
 		args, g := w.ready("work")
 		var calling sync.WaitGroup
+		// The host is judged, whatever the call is answered.
 		calling.Go(func() { _, _ = w.call(w.operatorExecutor, "switch_mode", args, g) })
 		time.Sleep(time.Duration(rand.IntN(600)) * time.Millisecond)
 		w.h.Process(harness.Executor).Kill()
@@ -645,6 +646,7 @@ func (w *hostWorld) twoAgents(rounds int) (trials, effects int) {
 		w.must(err)
 		before := w.records("crash", "stall", "liar")
 		var calling sync.WaitGroup
+		// The host is judged, whatever the call is answered.
 		calling.Go(func() { _, _ = w.call(w.operatorExecutor, "switch_mode", args, g) })
 		harness.Eventually(w.t, "the switch has begun", func() error {
 			if last := w.newest(); last == nil || last.GetOperationId() == began || len(last.GetSteps()) == 0 {
@@ -658,6 +660,7 @@ func (w *hostWorld) twoAgents(rounds int) (trials, effects int) {
 			args []byte
 			g    *callv1.SignedGrant
 		}{{"switch_mode", lie, lieGrant}, {"start_service", crash, crashGrant}, {"start_service", stall, stallGrant}} {
+			// The records are counted, whatever the call is answered.
 			others.Go(func() { _, _ = w.call(w.gatewayExecutor, other.tool, other.args, other.g) })
 		}
 		others.Wait()
@@ -694,6 +697,7 @@ func (w *hostWorld) strangerTakesMemory(rounds int) (trials, effects int) {
 			began := w.began()
 			args, g := w.ready("work")
 			var calling sync.WaitGroup
+			// The host is judged, whatever the call is answered.
 			calling.Go(func() { _, _ = w.call(w.operatorExecutor, "switch_mode", args, g) })
 			time.Sleep(after)
 			stop := w.grab()
@@ -756,6 +760,7 @@ func (w *hostWorld) editedAfterApproval(rounds int) (trials, effects int) {
 			args, g := w.ready("work")
 			var calling sync.WaitGroup
 			if late {
+				// The host is judged, whatever the call is answered.
 				calling.Go(func() { _, _ = w.call(w.gatewayExecutor, "switch_mode", args, g) })
 				time.Sleep(50 * time.Millisecond)
 				write(poison)
@@ -770,6 +775,7 @@ func (w *hostWorld) editedAfterApproval(rounds int) (trials, effects int) {
 					}
 					return nil
 				})
+				// The host is judged, whatever the call is answered.
 				_, _ = w.call(w.gatewayExecutor, "switch_mode", args, g)
 			}
 			trials++
@@ -819,6 +825,7 @@ func (w *hostWorld) hostileGateway(rounds int) (trials, effects int) {
 			{modeArguments("work", strings.Repeat("0", 64)), g},
 			{modeArguments("work", strings.Repeat("0", 64)), nil},
 		} {
+			// The host is judged, whatever the call is answered.
 			_, _ = w.call(w.gatewayExecutor, "switch_mode", attempt.args, attempt.g)
 			trials++
 			if !slices.Equal(w.set(), modes["talk"]) || w.began() != began {

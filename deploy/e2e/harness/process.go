@@ -158,6 +158,7 @@ func (p *Process) end() {
 	case <-p.done:
 	case <-time.After(10 * time.Second):
 		p.t.Errorf("%s did not drain within 10 s", p.name)
+		// It may have ended.
 		_ = p.cmd.Process.Kill()
 		<-p.done
 	}

@@ -34,6 +34,7 @@ func openScreen(t *testing.T, columns, rows int, program ...string) *screen {
 	}
 	s := &screen{t, filepath.Join(t.TempDir(), "tmux")}
 	s.tmux(append([]string{"-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(columns), "-y", fmt.Sprint(rows)}, program...)...)
+	// The server ends by itself when its program has ended.
 	t.Cleanup(func() { _ = exec.Command("tmux", "-S", s.socket, "kill-server").Run() })
 	return s
 }

@@ -88,7 +88,9 @@ func (c *client) status() int {
 		}
 		return 0
 	}
-	_, _ = io.Copy(io.Discard, response.Body)
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		c.t.Error(err)
+	}
 	_ = response.Body.Close()
 	return response.StatusCode
 }
@@ -232,7 +234,9 @@ func TestClientsThatDoNotRead(t *testing.T) {
 			one := make([]byte, 1)
 			for range 10 {
 				time.Sleep(writeTimeout / 2)
-				_, _ = theirs.Read(one)
+				if _, err := theirs.Read(one); err != nil {
+					t.Error(err)
+				}
 			}
 		}()
 		for i := range 10 {

@@ -308,6 +308,7 @@ func TestReadIsCancelledWithItsRequest(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		// The session ends before the answer.
 		_, _ = e.try(context.Background(), request{session: s, body: toolCall(5, "gpu_status", `{}`)})
 	}()
 	e.executor.readOf(t)
@@ -544,6 +545,7 @@ func TestCallsAtOnceAreCapped(t *testing.T) {
 	e := newEdge(t, edgeOptions{hold: 30 * time.Second, calls: 1})
 	s := e.connect(t, tokenAgent)
 	go func() {
+		// It waits until the test ends.
 		_, _ = e.try(context.Background(), request{session: s, body: toolCall(5, "start_service", `{"service_id":"demo-chat"}`)})
 	}()
 	e.vault.pending(t)

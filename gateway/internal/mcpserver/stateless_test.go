@@ -415,6 +415,7 @@ func TestStatelessClientThatLeaves(t *testing.T) {
 	e.executor.mu.Unlock()
 	defer close(e.executor.slow)
 	ctx, cut = context.WithCancel(context.Background())
+	// It is cut before it is answered.
 	go func() { _, _ = e.try(ctx, modernCall("gpu_status", `{}`, "")) }()
 	e.executor.readOf(t)
 	cut()

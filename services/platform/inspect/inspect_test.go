@@ -386,7 +386,9 @@ func TestParts(t *testing.T) {
 func TestRemembersNoMoreThanItMay(t *testing.T) {
 	t.Parallel()
 	i := fake(t, "exit 1")
-	_, _ = i.Card(t.Context(), file(t, "x"))
+	if _, err := i.Card(t.Context(), file(t, "x")); err == nil {
+		t.Error("a program that failed gave a card")
+	}
 	for n := range 3 * kept {
 		i.remember(fingerprint{path: strconv.Itoa(n)}, answer{err: ErrAnswer})
 	}

@@ -325,7 +325,9 @@ func authorise(s *Set, applies []*rule, c Call, known bool, tier optionsv1.Tier,
 	action := types.NewEntityUID("Action", types.String(group+":"+ActionName(c.Tool)))
 	entities[action] = types.Entity{UID: action, Parents: types.NewEntityUIDSet(types.NewEntityUID("Action", types.String(group)))}
 	var args map[string]any
-	_ = json.Unmarshal(c.Arguments, &args)
+	if err := json.Unmarshal(c.Arguments, &args); err != nil {
+		panic(err)
+	}
 	record := types.RecordMap{}
 	for k, v := range args {
 		switch v := v.(type) {

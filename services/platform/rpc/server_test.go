@@ -845,6 +845,7 @@ func TestDrainIsBounded(t *testing.T) {
 		served := make(chan error, 1)
 		go func() { served <- server.Serve(ctx, lis) }()
 		conn := kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local"))
+		// The server is stopped while it answers: the call may be answered or cut.
 		go func() { _, _ = executorv1.NewToolServiceClient(conn).ServiceInfo(t.Context(), serviceID("a")) }()
 		<-entered
 		began := time.Now()

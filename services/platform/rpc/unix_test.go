@@ -57,6 +57,7 @@ func TestListenUnixRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer first.Close()
+	// Listen knocks at a taken address; the listener's end ends Accept with an error.
 	go func() { _, _ = first.Accept() }()
 	for addr, want := range map[string]string{
 		"unix:":          "absolute path",
@@ -225,6 +226,7 @@ func TestUnixPeers(t *testing.T) {
 					if err != nil {
 						return
 					}
+					// The program that knocked reads it, or fails the test.
 					_, _ = io.WriteString(conn, "welcome")
 					_ = conn.Close()
 				}

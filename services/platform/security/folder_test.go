@@ -75,7 +75,11 @@ func TestAFolderThatCannotBeLookedInto(t *testing.T) {
 		t.Run(fmt.Sprintf("%s %04o", c.folder, c.mode), func(t *testing.T) {
 			dir := folders(t, files)
 			path := filepath.Join(dir, c.folder)
-			t.Cleanup(func() { _ = os.Chmod(path, 0o755) })
+			t.Cleanup(func() {
+				if err := os.Chmod(path, 0o755); err != nil {
+					t.Error(err)
+				}
+			})
 			l, err := loaded(dir)
 			if err != nil {
 				t.Fatal(err)

@@ -61,7 +61,9 @@ func TestAChangeMustBeConfirmed(t *testing.T) {
 		{"refused, and went on", func(a *Authority, effects *int) grpc.UnaryHandler {
 			return func(ctx context.Context, _ any) (any, error) {
 				halted(a)
-				_ = Confirm(ctx, func() { t.Error("begun during a halt") })
+				if err := Confirm(ctx, func() { t.Error("begun during a halt") }); err == nil {
+					t.Error("confirmed during a halt")
+				}
 				*effects++
 				return good, nil
 			}

@@ -289,7 +289,9 @@ func FuzzGrant(f *testing.F) {
 		c := &call{tool: tool, request: tool.NewRequest()}
 		if _, err := a.acceptGrant(context.Background(), c, raw); err == nil || c.grant != nil {
 			signed := &callv1.SignedGrant{}
-			_ = proto.Unmarshal(raw, signed)
+			if malformed := proto.Unmarshal(raw, signed); malformed != nil {
+				t.Fatalf("accepted %x: %v", raw, malformed)
+			}
 			if _, verr := grant.Verify(signed, kit.Trust, time.Now()); verr != nil {
 				t.Errorf("accepted %x", raw)
 			}

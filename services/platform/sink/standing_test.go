@@ -518,13 +518,21 @@ func TestStandingAuthorityIsLookedAtAgain(t *testing.T) {
 				}
 			}, callv1.Code_CODE_DENIED},
 		"halted": {func(s *stand) *paper { return s.dangerous("start_service", startAlpha()) },
-			func(s *stand) { _, _ = s.Halt(s.t.Context(), "panic", 0) }, callv1.Code_CODE_HALTED},
+			func(s *stand) {
+				if _, err := s.Halt(s.t.Context(), "panic", 0); err != nil {
+					s.t.Error(err)
+				}
+			}, callv1.Code_CODE_HALTED},
 		"no longer unattended": {func(s *stand) *paper {
 			if err := s.SetUnattended([]Unattended{{Tool: "start_service"}}); err != nil {
 				s.t.Fatal(err)
 			}
 			return s.grantFor("start_service", startAlpha())
-		}, func(s *stand) { _ = s.SetUnattended(nil) }, callv1.Code_CODE_DENIED},
+		}, func(s *stand) {
+			if err := s.SetUnattended(nil); err != nil {
+				s.t.Error(err)
+			}
+		}, callv1.Code_CODE_DENIED},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t)

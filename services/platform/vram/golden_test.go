@@ -232,7 +232,9 @@ func TestGolden(t *testing.T) {
 			t.Errorf("%s's %s: ours is the same wrong figure", w.project, w.model)
 		}
 	}
-	table.Flush()
+	if err := table.Flush(); err != nil {
+		t.Error(err)
+	}
 	if *report {
 		fmt.Fprint(os.Stdout, out.String())
 	}

@@ -130,6 +130,7 @@ func TestKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := bufio.NewReader(pipe)
+		// A child that has ended by then is what the test waits for.
 		deadline := time.AfterFunc(20*time.Second, func() { _ = child.Process.Kill() })
 		before := len(all)
 		for n := 0; ; n++ {

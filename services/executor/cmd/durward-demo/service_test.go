@@ -67,6 +67,7 @@ func TestTheDemoService(t *testing.T) {
 		Logger:  slog.New(slog.DiscardHandler),
 	})
 	s, _ := c.Lookup("demo")
+	// The test stops it itself; this is for one that fails before.
 	defer func() { _, _ = m.Stop(t.Context(), s) }()
 
 	// A stranger on the port: nothing is started.

@@ -54,7 +54,12 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var named struct{ Model string }
-	_ = json.Unmarshal(body, &named)
+	if len(body) > 0 {
+		if err := json.Unmarshal(body, &named); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+	}
 	switch r.URL.Path {
 	case "/is_sleeping":
 		fmt.Fprintf(w, `{"is_sleeping":%t}`, f.asleep)
@@ -80,6 +85,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			value, failed := strings.CutSuffix(state, " failed")
 			list = append(list, map[string]any{"id": id, "status": map[string]any{"value": value, "failed": failed}})
 		}
+		// The client refuses a reply that is cut short.
 		_ = json.NewEncoder(w).Encode(map[string]any{"data": list})
 	case "/models/unload", "/models/load":
 		if f.next == nil {

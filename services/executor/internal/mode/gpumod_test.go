@@ -311,6 +311,7 @@ func TestWhatACallIsToldAfterACrash(t *testing.T) {
 		t.Error("it answers for other tools")
 	}
 	w.host.crash = func(name string, late bool) bool { return name == "raise code" && late }
+	// The executor is killed in it: nobody gets its answer.
 	if !survives(func() { _, _ = w.Switch(context.Background(), "work", plan.Digest, nil, w.consent()) }) {
 		t.Fatal("nobody was killed")
 	}

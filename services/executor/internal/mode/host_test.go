@@ -511,7 +511,7 @@ func (j *journal) write(f func() error) error {
 	}
 	if fails {
 		if torn {
-			_ = f()
+			return errors.Join(errors.New("the disk is full"), f())
 		}
 		return errors.New("the disk is full")
 	}

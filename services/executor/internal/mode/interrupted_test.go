@@ -18,6 +18,7 @@ func interruptedAt(t *testing.T, act string, running ...string) *world {
 	t.Helper()
 	w := newWorld(t, running...)
 	w.host.crash = func(name string, late bool) bool { return name == act && late }
+	// The executor is killed in it: nobody gets its answer.
 	if !survives(func() { _, _ = w.to("work") }) {
 		t.Fatal("nobody was killed")
 	}
@@ -83,7 +84,7 @@ func TestATornWriteBlocksNothing(t *testing.T) {
 		before := w.host.set()
 		w.journal.reset(0, 0, n)
 		w.journal.torn = true
-		_, _ = w.to("work")
+		_, _ = w.to("work") // The torn write fails it or not, by where it is: what is left of it is checked.
 		w.owing.Wait()
 		w.sound("torn", before, []string{"chat:asleep", "code", "embed", "tools"})
 		if out, err := w.to("talk"); err != nil || out.Outcome != committed {
@@ -171,6 +172,7 @@ func TestARecoveryAfterARebootStartsNothing(t *testing.T) {
 		w.host.c = parse(t, catalogueText+"boot: "+rule+"\n")
 		w.must("old")
 		w.host.crash = func(name string, late bool) bool { return name == "raise code" && late }
+		// The executor is killed in it: nobody gets its answer.
 		if !survives(func() { _, _ = w.to("work") }) {
 			t.Fatal("nobody was killed")
 		}

@@ -140,6 +140,7 @@ func TestEveryCrash(t *testing.T) {
 				}
 				w.journal.reset(0, 0, 0)
 				set(w)
+				// The executor is killed in it: nobody gets its answer.
 				if !survives(func() { _, _ = w.Switch(context.Background(), trip.to, plan.Digest, nil, w.consent()) }) {
 					t.Fatal("nobody was killed")
 				}
@@ -188,6 +189,7 @@ func TestEveryCrash(t *testing.T) {
 					} else {
 						w.journal.reset(n, 0, 0)
 					}
+					// The executor is killed in it: nobody gets its answer.
 					if !survives(func() { _ = w.Recover(context.Background()) }) {
 						continue
 					}
@@ -263,6 +265,7 @@ func TestEveryHalt(t *testing.T) {
 func TestARecoveryIsHalted(t *testing.T) {
 	w := newWorld(t, "chat", "legacy")
 	w.host.crash = func(name string, _ bool) bool { return name == "raise embed" }
+	// The executor is killed in it: nobody gets its answer.
 	if !survives(func() { _, _ = w.to("work") }) {
 		t.Fatal("nobody was killed")
 	}

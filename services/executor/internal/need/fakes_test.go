@@ -218,7 +218,9 @@ func (b *bench) is(id string, state executorv1.ServiceState, since int64, holds 
 	tell := b.tell
 	b.mu.Unlock()
 	if tell != nil {
-		_ = tell(service.Change{ID: id, State: state})
+		if err := tell(service.Change{ID: id, State: state}); err != nil {
+			b.Error(err)
+		}
 	}
 }
 

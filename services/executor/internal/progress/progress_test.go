@@ -13,7 +13,20 @@ import (
 )
 
 func TestNobodyIsToldOutsideAnOperation(t *testing.T) {
-	Tell(t.Context(), Step{Number: 1}) // nothing happens
+	synctest.Test(t, func(t *testing.T) {
+		var hub Hub
+		ctx, end := hub.Open(t.Context(), "op")
+		Tell(t.Context(), Step{Number: 1})
+		Tell(ctx, Step{Number: 2})
+		end()
+		var got []Step
+		if err := hub.Watch(t.Context(), "op", func(s Step) error { got = append(got, s); return nil }); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff([]Step{{Number: 2}}, got); diff != "" {
+			t.Errorf("steps (-want +got):\n%s", diff)
+		}
+	})
 }
 
 func TestWatch(t *testing.T) {

@@ -239,10 +239,12 @@ func TestMain(m *testing.M) {
 			err = s.Spend(context.Background(), interrupted())
 		}
 		if err != nil {
-			os.Stderr.WriteString(err.Error())
+			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+			os.Exit(1)
+		}
 	}
 	os.Exit(m.Run())
 }

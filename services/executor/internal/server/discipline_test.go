@@ -640,7 +640,11 @@ func TestWhatWaitedForItsTurnIsCheckedAgain(t *testing.T) {
 // when the start has begun.
 func (w *world) haltWhileBusy() {
 	w.t.Helper()
-	go func() { _, _ = w.authority.Halt(w.t.Context(), "panic", 0) }()
+	go func() {
+		if _, err := w.authority.Halt(w.t.Context(), "panic", 0); err != nil && w.t.Context().Err() == nil {
+			w.t.Error(err)
+		}
+	}()
 	for deadline := time.Now().Add(30 * time.Second); !w.authority.Control().Halted; time.Sleep(time.Millisecond) { // no event: Halt answers later
 		if time.Now().After(deadline) {
 			w.t.Fatal("not halted")

@@ -52,6 +52,7 @@ var stubs string
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if stubs != "" {
+		// The result of the tests is what the exit status says.
 		_ = os.RemoveAll(stubs)
 	}
 	os.Exit(code)

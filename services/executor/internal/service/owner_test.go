@@ -25,6 +25,7 @@ func TestWhoeverAnswersIsTheServices(t *testing.T) {
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
 	}
+	// A killed program ends with an error.
 	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
 	h := host{proc: "/proc", cgroups: "/sys/fs/cgroup"}
 	for name, c := range map[string]struct {

@@ -80,8 +80,9 @@ func TestReadinessIsByStall(t *testing.T) {
 // cpu writes what the kernel would.
 func cpu(w *sleeper, us int) {
 	dir := filepath.Join(w.host.cgroups, "chat")
-	_ = os.MkdirAll(dir, 0o700)
-	_ = os.WriteFile(filepath.Join(dir, "cpu.stat"), fmt.Appendf(nil, "usage_usec %d\nuser_usec 0\n", us), 0o600)
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "cpu.stat"), fmt.Appendf(nil, "usage_usec %d\nuser_usec 0\n", us), 0o600)); err != nil {
+		panic(err)
+	}
 }
 
 func TestProcessorTime(t *testing.T) {

@@ -316,6 +316,7 @@ func TestATurnThatDoesNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &program{after: driver.Running, took: time.Hour}
 		m, s := manager(t, p, &answers{}, 0)
+		// It holds the turn until the bubble ends; its own answer does not matter.
 		go func() { _, _ = m.Start(t.Context(), s) }()
 		synctest.Wait()
 		began := time.Now()
@@ -377,7 +378,9 @@ func TestAStopThatIsHaltedHalfWay(t *testing.T) {
 			m.cfg.Confirm = func(ctx context.Context, begin func()) error {
 				if confirmed++; confirmed == 3 {
 					if again {
-						_ = p.Start(ctx, s, "")
+						if err := p.Start(ctx, s, ""); err != nil {
+							return err
+						}
 					}
 					return errors.New("halted")
 				}

@@ -45,6 +45,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	if path, err := built(); err == nil {
+		// The result of the tests is what the exit status says.
 		os.RemoveAll(filepath.Dir(path))
 	}
 	os.Exit(code)

@@ -41,7 +41,9 @@ func TestRefusesToWriteOverWhatWasNotShown(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_ = os.Remove(path)
+			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Fatal(err)
+			}
 			if err := os.WriteFile(path, []byte("old\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +57,9 @@ func TestRefusesToWriteOverWhatWasNotShown(t *testing.T) {
 			if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
 				t.Errorf("left over: %v", left)
 			}
-			_ = os.Remove(filepath.Join(dir, "other"))
+			if err := os.Remove(filepath.Join(dir, "other")); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Fatal(err)
+			}
 		})
 	}
 	// One that was not there is there now.

@@ -50,6 +50,7 @@ func openTerminal(t *testing.T, width, height uint16) *terminal {
 		b := make([]byte, 4096)
 		for {
 			n, err := master.Read(b)
+			// It is a buffer: writing to it cannot fail.
 			_, _ = term.drawn.Write(b[:n])
 			if err != nil {
 				return

@@ -35,6 +35,7 @@ func installation(t *testing.T, skew time.Duration) Config {
 	serve := func(role string) string {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Date", time.Now().Add(skew).UTC().Format(http.TimeFormat))
+			// The client refuses a reply that is cut short.
 			_ = json.NewEncoder(w).Encode(map[string]string{"status": "ok", "service": role, "version": "1"})
 		}))
 		t.Cleanup(server.Close)

@@ -217,9 +217,11 @@ func FuzzSet(f *testing.F) {
 			if err := yaml.Unmarshal(out, &got); err != nil {
 				t.Fatalf("%q: %v", out, err)
 			}
+			// Any text may be refused, and must not crash it.
 			_, _ = edit.Unset(out, path)
-			_, _ = edit.Append(out, one, value)
+			_, _ = edit.Append(out, one, value) // as above
 		}
+		// Any text may be refused, and must not crash it.
 		_, _ = edit.RemoveRule([]byte(raw), one)
 	})
 }

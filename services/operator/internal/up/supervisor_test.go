@@ -48,6 +48,7 @@ func child(behaviour, role, address, journal string) {
 				fmt.Fprintln(os.Stderr, "told to die")
 				os.Exit(7)
 			}
+			// The client refuses a reply that is cut short.
 			_ = json.NewEncoder(w).Encode(Health{Status: "ok", Service: role, Version: "test"})
 		}))
 	}()

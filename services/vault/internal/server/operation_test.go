@@ -778,6 +778,7 @@ func TestWaitEndsWithItsCaller(t *testing.T) {
 			defer close(ended)
 			ctx, stop := context.WithTimeout(withPermit(ctx, permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())), time.Minute)
 			defer stop()
+			// It is cancelled.
 			_, _ = v.tools().WaitOperation(ctx, &vaultv1.WaitOperationRequest{OperationId: &id})
 		}()
 		synctest.Wait()

@@ -128,6 +128,7 @@ func TestScopeOrNothing(t *testing.T) {
 		h := v.sign(v.scope(opened.GetSession(), bound, 5))
 		var wg sync.WaitGroup
 		wg.Go(func() {
+			// Either of the two may come first; the other is then refused.
 			_, _ = v.approvals().DenyOperation(t.Context(), &vaultv1.DenyOperationRequest{OperationId: id})
 		})
 		_, err := v.standing().GrantScope(t.Context(), &vaultv1.GrantScopeRequest{Statement: h, OperationId: id})

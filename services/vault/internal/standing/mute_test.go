@@ -75,6 +75,7 @@ func TestMuteLeavesNothingWaiting(t *testing.T) {
 		live := w.open(bound)
 		var wg sync.WaitGroup
 		for _, service := range []string{"a", "b", "c", "d"} {
+			// It may come before the muting, or be refused after it.
 			wg.Go(func() { _, _ = w.call(live, "start_service", service) })
 		}
 		wg.Go(func() {

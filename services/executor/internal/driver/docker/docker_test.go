@@ -412,6 +412,7 @@ func fake(t *testing.T, socket, version string, answers map[string]string) *http
 		case strings.HasSuffix(r.URL.Path, "/_ping"):
 			return
 		case strings.HasSuffix(r.URL.Path, "/events"):
+			// A client that is gone needs no events.
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 			return

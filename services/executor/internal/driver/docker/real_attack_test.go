@@ -487,7 +487,11 @@ func TestRealMounts(t *testing.T) {
 		if err := syscall.Mount(from, to, "", syscall.MS_BIND, ""); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = syscall.Unmount(to, syscall.MNT_DETACH) })
+		t.Cleanup(func() {
+			if err := syscall.Unmount(to, syscall.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 	bind(b.socket, bound)
 	elsewhere := folder("models", "elsewhere")
@@ -669,6 +673,7 @@ func TestRealTampered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Docker refuses it while a container of a failed test is attached.
 	defer func() { _, _ = b.api.NetworkRemove(context.Background(), lan.ID, client.NetworkRemoveOptions{}) }()
 	limited := func(s *catalogue.Service) {
 		withPort(t)(s)

@@ -77,7 +77,10 @@ func TestMain(m *testing.M) {
 			os.Exit(3)
 		}
 		wait()
-		_, _ = d.Stop(context.Background(), s)
+		if _, err := d.Stop(context.Background(), s); err != nil {
+			fmt.Println(err)
+			os.Exit(4)
+		}
 	case "brief":
 		os.Exit(7)
 	case "executor": // starts a service and is killed
@@ -88,7 +91,9 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			os.Exit(3)
 		}
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+			os.Exit(4)
+		}
 	}
 	os.Exit(0)
 }
@@ -99,7 +104,11 @@ func wait() {
 	<-c
 }
 
-func ready(file string) { _ = os.WriteFile(file, []byte(strconv.Itoa(os.Getpid())), 0o600) }
+func ready(file string) {
+	if err := os.WriteFile(file, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+		panic(err)
+	}
+}
 
 type surroundings struct {
 	Environment []string
@@ -123,8 +132,9 @@ func report(file string) {
 		Environment: os.Environ(), Dir: dir, Args: os.Args, Session: session, Group: unix.Getpgrp(), PID: os.Getpid(), Umask: umask,
 		Stdin: stdin, Stdout: stdout,
 	})
-	_ = os.WriteFile(file+".new", raw, 0o600)
-	_ = os.Rename(file+".new", file)
+	if err := errors.Join(os.WriteFile(file+".new", raw, 0o600), os.Rename(file+".new", file)); err != nil {
+		panic(err)
+	}
 }
 
 func entry(program, arg string) *catalogue.Service {
@@ -172,6 +182,7 @@ func held(t *testing.T, d *Driver, id string) identity {
 	who := d.records[id].identity()
 	t.Cleanup(func() {
 		if alive(who) {
+			// The group may have ended.
 			_ = unix.Kill(-who.pid, unix.SIGKILL)
 		}
 	})

@@ -116,6 +116,7 @@ func TestCapabilitiesEndWithTheExecutor(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		// It may have ended: Wait says how.
 		_ = executor.Process.Signal(syscall.SIGTERM)
 		if err := executor.Wait(); err != nil {
 			t.Error(err)

@@ -140,9 +140,11 @@ func (w *world) unit(name string, lines ...string) *catalogue.Service {
 	w.write("/run/systemd/system/"+name, lines...)
 	w.reload()
 	w.t.Cleanup(func() {
+		// The test may have taken the unit away.
 		_ = exec.Command("systemctl", "stop", name).Run()
 		_ = os.Remove("/run/systemd/system/" + name)
 		_ = os.RemoveAll("/run/systemd/system/" + name + ".d")
+		// It fails where the unit has not failed.
 		_ = exec.Command("systemctl", "reset-failed", name).Run()
 	})
 	return &catalogue.Service{ID: "s", Driver: catalogue.DriverSystemd, Unit: name, StopTimeoutS: 10, StartTimeoutS: 10}
@@ -323,11 +325,15 @@ func TestRealRefusals(t *testing.T) {
 		if err := ask(t.Context(), w.Driver, &other); !errors.Is(err, errAlias) {
 			t.Errorf("Start = %v", err)
 		}
-		_ = os.Remove("/run/systemd/system/alias.service")
+		if err := os.Remove("/run/systemd/system/alias.service"); err != nil {
+			t.Fatal(err)
+		}
 	})
 	t.Run("masked", func(t *testing.T) {
 		s := w.unit("masked.service", "Type=exec", "ExecStart=ACT wait")
-		_ = os.Remove("/run/systemd/system/masked.service")
+		if err := os.Remove("/run/systemd/system/masked.service"); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.Symlink("/dev/null", "/run/systemd/system/masked.service"); err != nil {
 			t.Fatal(err)
 		}

@@ -92,7 +92,7 @@ func TestKill(t *testing.T) {
 	if err := g.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait()
+	_ = cmd.Wait() // A killed program ends with an error.
 	if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) && !zombie(pid) {
 		t.Errorf("the one that left is alive: %v", err)
 	}
@@ -112,7 +112,7 @@ func TestLimitsHold(t *testing.T) {
 		t.Fatal(err, out)
 	}
 	cmd := start(t, g, "head -c 200000000 /dev/zero | tail -c 200000000 >/dev/null; exit 3")
-	_ = cmd.Wait()
+	_ = cmd.Wait() // The kernel kills a part of it or all.
 	if !g.OutOfMemory() {
 		t.Error("200 MB fit into 32 MiB")
 	}
@@ -135,7 +135,7 @@ func TestLimitsHold(t *testing.T) {
 	if err := g.Kill(); err != nil {
 		t.Error(err)
 	}
-	_ = cmd.Wait()
+	_ = cmd.Wait() // A killed program ends with an error.
 }
 
 // Two executors on one host do not meet.
