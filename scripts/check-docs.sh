@@ -19,11 +19,11 @@ refused=deploy/docs/refused.md
 while read -r code; do
   grep -qx "## $code" "$refused" || complain "$refused has no section $code"
 done < <(sed -nE 's/^  CODE_([A-Z_]+) = [1-9][0-9]*;.*/\1/p' proto/durward/call/v1/call.proto)
-grep -rhvE --include='*.go' --exclude='*_test.go' '^\s*//' services gateway >"$work/code"
 while read -r part; do
   complain "$refused: no code says \"$part\""
-done < <(sed -nE 's/^\| `([^`]+)` \|.*/\1/p' "$refused" | sed 's/…/\n/g' |
-  awk 'NR == FNR { code = code $0 "\n"; next } /[^ ]/ && !index(code, $0)' "$work/code" -)
+done < <(sed -nE 's/^\| `([^`]+)` \|.*/\1/p' "$refused" | sed 's/…/\n/g' | grep '[^ ]' >"$work/parts"
+  grep -rhF --include='*.go' --exclude='*_test.go' '"' services gateway | grep -v '^[[:space:]]*//' |
+    awk 'NR == FNR { parts[$0]; next } { for (p in parts) if (index($0, p)) delete parts[p] } END { for (p in parts) print p }' "$work/parts" -)
 
 # Every guide to a security feature says what an agent can and cannot change (DOC-1).
 while read -r guide; do
