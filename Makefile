@@ -30,13 +30,15 @@ fuzz: ## each fuzz target for FUZZTIME (10s), or those of the folders in FUZZ
 	@scripts/fuzz.sh $(FUZZ)
 full: ## every step at full size, with its times beside its budget; hours
 	@scripts/steps.sh full
-lint: ## contract, generated code, modules apart, golangci-lint
+lint: ## contract, generated code, modules apart, golangci-lint, testvet, documents, shellcheck
 	@scripts/lint.sh
-generate: ## generated code from proto/ and the tables of SECURITY.md
+generate: ## generated code from proto/, the tables of SECURITY.md, the command reference
 	@scripts/generate.sh
+hooks: ## a Git hook that checks format, vet and documents before each commit
+	@scripts/hooks.sh
 build: ## binaries into bin/
 	@scripts/build.sh
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real conformance race drill soak hostile vram-report bench fuzz full lint generate build clean
+.PHONY: help run test real conformance race drill soak hostile vram-report bench fuzz full lint generate hooks build clean
