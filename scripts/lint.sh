@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$(scripts/tools.sh generate):$(scripts/tools.sh lint):$PATH
 root=$PWD
+export GOFLAGS=-trimpath
 step() { echo "lint: $*"; }
 
 step contract
@@ -21,7 +22,7 @@ unformatted=$(git ls-files '*.go' | grep -v '^proto/gen/' | xargs gofmt -l)
 # A module is a trust boundary: each must stand on its own go.mod, without the workspace.
 for module in $(scripts/modules.sh); do
   step "$module alone"
-  (cd "$module" && GOWORK=off GOFLAGS=-mod=readonly CGO_ENABLED=0 go build ./... && GOWORK=off GOFLAGS=-mod=mod go mod tidy -diff >/dev/null) ||
+  (cd "$module" && GOWORK=off GOFLAGS="-mod=readonly -trimpath" CGO_ENABLED=0 go build ./... && GOWORK=off GOFLAGS=-mod=mod go mod tidy -diff >/dev/null) ||
     { echo "$module does not stand alone: cd $module && GOWORK=off go mod tidy" >&2; exit 1; }
 done
 

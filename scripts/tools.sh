@@ -8,7 +8,7 @@ install() { # MODULE_DIR: rebuilds only when its pins, or the tools that it hold
   local stamp
   stamp=$bin/$(echo "$1" | tr / _).$(cat "$1"/go.{mod,sum} $(git ls-files ":(glob)$1/*/*.go") | sha256sum | cut -c1-16)
   [ -e "$stamp" ] && return
-  (cd "$1" && GOWORK=off GOFLAGS=-mod=readonly CGO_ENABLED=0 GOBIN=$bin go install tool) >&2
+  (cd "$1" && GOWORK=off GOFLAGS="-mod=readonly -trimpath" CGO_ENABLED=0 GOBIN=$bin go install tool) >&2
   touch "$stamp"
 }
 case "${1:-generate}" in
