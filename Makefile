@@ -4,7 +4,7 @@
 export GOFLAGS := -trimpath
 
 help: ## print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 run: ## build, make keys, start every process, print how to connect and approve
 	@scripts/run.sh
@@ -16,6 +16,10 @@ conformance: ## the official MCP conformance suite, every revision (part of real
 	@scripts/conformance.sh
 race: ## the unit tests under the race detector (needs a C compiler)
 	@scripts/race.sh
+golden-diff: ## what users and clients see, beside the goldens of deploy/e2e/golden; fails if it differs
+	@scripts/golden.sh diff
+golden-accept: ## rewrite the goldens
+	@scripts/golden.sh accept
 drill: ## attacks: hostile gateway, vault and agent, each with its negative control
 	@scripts/drill.sh
 soak: ## 30 min of fuzzing of the model readers; the switch drill 20 times over: kill -9 and failure at every step, two agents at once
@@ -41,4 +45,4 @@ build: ## binaries into bin/
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real conformance race drill soak hostile vram-report bench fuzz full lint generate hooks build clean
+.PHONY: help run test real conformance race drill soak hostile vram-report bench fuzz full lint generate hooks build clean golden-diff golden-accept
