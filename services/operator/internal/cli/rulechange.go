@@ -1,0 +1,601 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	filechange "durward.internal/services/operator/internal/change"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/security"
+	"durward.internal/services/platform/statement"
+)
+
+// FileClients is clients.yaml in statements and records.
+const FileClients = "clients.yaml"
+
+// SignedChange is what the help of every command that changes rules ends with.
+const SignedChange = `
+The difference is shown first, then the statement about it, which you sign with your key. The file is replaced
+whole, with its comments and order kept; the vault reads it again within a second; the change is recorded with
+the digests before and after. Without a terminal and a key it changes nothing and says which file and line to
+edit: no agent and no process changes the rules, only a human does.`
+
+// RuleFlags are the flags of commands that change rules.
+func (a *App) RuleFlags(cmd *cobra.Command, userName *string, yes *bool) {
+	if userName != nil {
+		cmd.Flags().StringVar(userName, "user", "", "change the rules of this user's clients instead of everybody's")
+		a.CompleteFlagWith(cmd, "user", a.CompleteUsers)
+	}
+	cmd.Flags().BoolVar(yes, "yes", false, "do not ask before signing; a protected key asks for its passphrase all the same")
+}
+
+const (
+	// AskPatience bounds how long a change of a file waits for the vault to answer; it goes on without.
+	AskPatience = 2 * time.Second
+	// adoptPatience is how long the vault has to take a change up before this program stops looking.
+	adoptPatience = 4 * time.Second
+)
+
+// RuleChange is a change of rules: what it is for records, and the files that it concerns.
+type RuleChange struct {
+	// Action is for records: "config set approvals.wait_s".
+	Action string
+	// Plans works the changes out. It is called with the configuration's lock held.
+	Plans func() ([]*filechange.Plan, error)
+	// Before shows what a person should know beside the difference. May be nil.
+	Before func() error
+	// Ready is called when everything is agreed, signed and announced, right before the first file is written. May be nil.
+	Ready func() error
+	Yes   bool
+	// Unsigned: the change takes a right away, or root lets the first operator in. It is signed where a key can be asked for, and
+	// made all the same where none can.
+	Unsigned bool
+}
+
+// RulesChanged is what became of it, in --json too.
+type RulesChanged struct {
+	Files []ruleFile `json:"files"`
+	// Announced: the vault has the signed statement.
+	Announced bool `json:"announced"`
+	// InForce: every file was seen to be in force. Of a file that another process than the vault reads nobody says so.
+	InForce bool `json:"in_force"`
+	// Unseen are files that their process reads by itself, within a second; what it refuses stands in its log and in audit's.
+	Unseen []string `json:"unseen,omitempty"`
+	// adopted: the vault has every file that is for it.
+	adopted bool
+}
+
+type ruleFile struct {
+	File   string `json:"file"`
+	Path   string `json:"path"`
+	Before string `json:"digest_before"`
+	After  string `json:"digest_after"`
+}
+
+// ChangeRules is the one way to change a file that holds rules: the difference is shown, then the statement, whole; a person
+// agrees and signs; the vault is told; the files are replaced; and it is recorded (CFG-4). Where no key can be asked for it
+// changes nothing and says which file and line to edit (CFG-5).
+func (a *App) ChangeRules(ctx context.Context, cfg home.Config, r RuleChange) (*RulesChanged, error) {
+	release, err := a.Home.Lock("config")
+	if errors.Is(err, home.ErrLocked) {
+		return nil, Failed("Try again.", "another durward command is changing the configuration")
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = release() }() // ends with this process at the latest
+	plans, err := r.Plans()
+	if err != nil {
+		return nil, err
+	}
+	plans = Effective(plans)
+	if len(plans) == 0 {
+		return &RulesChanged{Files: []ruleFile{}, InForce: true}, nil
+	}
+	byHand := whereToEdit(plans)
+	if err := signable(cfg, plans); err != nil && !r.Unsigned {
+		return nil, Usage(byHand, "%v", err)
+	}
+	if err := tryRules(cfg, plans); err != nil {
+		return nil, err
+	}
+	for _, p := range plans {
+		a.ShowPlan(p)
+	}
+	if r.Before != nil {
+		if err := r.Before(); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range plans {
+		if err := p.Writable(); err != nil {
+			return nil, Denied("Run it with sudo, or edit as who owns the file: "+byHand, "this user may not change the rules")
+		}
+	}
+	side, err := a.SigningSide(cfg)
+	reason := ""
+	switch {
+	case err != nil:
+		reason = "there is no signing key to ask for: " + err.Error()
+	case !r.Yes && !output.IsTerminal(a.Streams.In):
+		reason = "there is no terminal to ask at, and only a human changes the rules"
+	}
+	if reason != "" && !r.Unsigned {
+		return nil, Denied(byHand, "%s", reason)
+	}
+	ctx, vault := a.vaultForChanges(ctx)
+	defer vault.close()
+	if reason != "" {
+		return a.changeUnsigned(ctx, cfg, r, plans, vault, reason)
+	}
+	statements := make([]*statement.Statement, len(plans))
+	for i, p := range plans {
+		statements[i] = filechange.Statement(side.operator, cfg.Vault.Identity, vault.epoch, a.Now(), p.Change())
+		if err := a.showConfigStatement(statements[i]); err != nil {
+			return nil, err
+		}
+	}
+	if vault.session == nil {
+		a.Out.Remark("%s", a.Out.Yellow("The vault cannot be reached: it will find the change by itself and record it as found."))
+	}
+	if err := a.Confirm(ctx, "Sign and change it?", r.Yes); err != nil {
+		return nil, err
+	}
+	signed, err := a.signAll(ctx, side, statements)
+	if err != nil && r.Unsigned && ctx.Err() == nil {
+		return a.changeUnsigned(ctx, cfg, r, plans, vault, PublicText(err))
+	}
+	if errors.Is(err, keys.ErrNeedsHuman) {
+		return nil, Denied(byHand, "%v", keys.ErrNeedsHuman)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return a.makeChanges(ctx, cfg, r, plans, signed, vault)
+}
+
+// changeUnsigned makes a change that needs no signature where there is none, and says so.
+func (a *App) changeUnsigned(ctx context.Context, cfg home.Config, r RuleChange, plans []*filechange.Plan, vault changeVault, reason string) (*RulesChanged, error) {
+	a.Out.Remark("%s", a.Out.Yellow("It is changed without a signature, and recorded so: "+clean.Line(reason, 300)+"."))
+	return a.makeChanges(ctx, cfg, r, plans, nil, vault)
+}
+
+// maxSignable is the longest statement that processes take, and room for what is not known before it is signed.
+const maxSignable = 65536 - 256
+
+// signable reports which change is too long for a statement, before anything is shown or asked.
+func signable(cfg home.Config, plans []*filechange.Plan) error {
+	for _, p := range plans {
+		raw, err := filechange.Statement(cfg.Operator, cfg.Vault.Identity, 1, time.Time{}, p.Change()).Marshal()
+		if err != nil {
+			return err
+		}
+		if len(raw) > maxSignable {
+			return fmt.Errorf("the difference of %s is too long to be signed: %d KB, and a statement is of at most %d", clean.Visible(p.Name), len(raw)>>10, maxSignable>>10)
+		}
+	}
+	return nil
+}
+
+// makeChanges tells the vault, writes, and records: file by file, in order. Without signatures the vault is told nothing.
+func (a *App) makeChanges(
+	ctx context.Context, cfg home.Config, r RuleChange, plans []*filechange.Plan, signed []*callv1.HumanStatement, vault changeVault,
+) (*RulesChanged, error) {
+	out := &RulesChanged{Announced: vault.session != nil && signed != nil}
+	for i, p := range plans {
+		if vault.session != nil && signed != nil {
+			err := vault.announce(ctx, signed[i])
+			switch {
+			case err == nil:
+			case isAway(err):
+				a.Out.Remark("%s", a.Out.Yellow("The vault went away: it will find the change by itself and record it as found."))
+				out.Announced, vault.session = false, nil
+			case r.Unsigned:
+				a.Out.Remark("%s", a.Out.Yellow("The vault does not take the signature; it is changed without one: "+PublicText(err)))
+				out.Announced, signed = false, nil
+			default:
+				return nil, fmt.Errorf("%s: %w", whatStands(plans, i), err)
+			}
+		}
+		if i == 0 && r.Ready != nil {
+			if err := r.Ready(); err != nil {
+				return nil, err
+			}
+		}
+		if err := p.Write(); err != nil {
+			return nil, Failed("See what it is now: durward config show", "%s: %v", whatStands(plans, i), err)
+		}
+		c := p.Change()
+		out.Files = append(out.Files, ruleFile{File: p.Name, Path: p.Path, Before: c.Before, After: c.After})
+		// The statement itself stands in the vault's record, who verified it; its digest ties the two together.
+		by := "none"
+		if signed != nil {
+			by = statementDigest(signed[i])
+		}
+		a.Record(ctx, cfg, &auditv1.Body{
+			Action: clean.Line(r.Action, 128), Summary: clean.Line(r.Action, 500), Persistent: true, DecisionSource: "operator:" + cfg.Operator,
+			Details: map[string]string{"file": clean.Line(p.Name, 256), "digest_before": OrElse(c.Before, "none"), "digest_after": OrElse(c.After, "none"),
+				"statement": by},
+		})
+	}
+	var own []*filechange.Plan
+	for _, p := range plans {
+		if watchedByVault(cfg, p) {
+			own = append(own, p)
+		} else {
+			out.Unseen = append(out.Unseen, p.Name)
+		}
+	}
+	if len(own) == 0 {
+		return out, nil
+	}
+	var err error
+	out.adopted, err = a.awaitAdoption(ctx, vault, own)
+	out.InForce = out.adopted && len(out.Unseen) == 0
+	return out, err
+}
+
+// whatStands says how far a change of several files came that failed at one of them.
+func whatStands(plans []*filechange.Plan, failed int) string {
+	if failed == 0 {
+		return "nothing was written"
+	}
+	var names []string
+	for _, p := range plans[:failed] {
+		names = append(names, clean.Visible(p.Name))
+	}
+	return strings.Join(names, ", ") + " is changed already, and " + clean.Visible(plans[failed].Name) + " is not"
+}
+
+// watchedByVault reports whether the vault says of a file what it has in force; every other file another process reads by itself.
+func watchedByVault(cfg home.Config, p *filechange.Plan) bool {
+	rel, err := filepath.Rel(cfg.SecurityDir, p.Path)
+	return p.Name == FileClients || err == nil && filepath.IsLocal(rel)
+}
+
+func statementDigest(h *callv1.HumanStatement) string {
+	sum := canonical.Digest(h.GetStatement())
+	return canonical.FormatDigest(sum[:])
+}
+
+// ReportRules says what became of a change.
+func (a *App) ReportRules(out *RulesChanged, err error, done string) error {
+	if err != nil {
+		return err
+	}
+	if a.JSON {
+		return a.Out.Value(out)
+	}
+	switch {
+	case len(out.Files) == 0:
+		a.Out.Printf("Nothing to change: it is so already.\n")
+	case out.InForce:
+		a.Out.Printf("%s %s, and it is in force.\n", a.Out.Green("✓"), done)
+	case len(out.Unseen) > 0:
+		a.Out.Printf("%s %s.\n", a.Out.Green("✓"), done)
+		if out.adopted {
+			a.Out.Printf("  At the vault it is in force.\n")
+		}
+		for _, name := range out.Unseen {
+			a.Out.Printf("  %s is written; %s within a second, and it is recorded if it is refused: durward audit search\n", clean.Visible(name), reader(name))
+		}
+	default:
+		a.Out.Printf("%s %s.\n", a.Out.Green("✓"), done)
+	}
+	return nil
+}
+
+func Effective(plans []*filechange.Plan) []*filechange.Plan {
+	var out []*filechange.Plan
+	for _, p := range plans {
+		if !p.Empty() {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// whereToEdit is what a human edits by hand, file and line.
+func whereToEdit(plans []*filechange.Plan) string {
+	var places []string
+	for _, p := range plans {
+		if p.Before == nil {
+			places = append(places, clean.Visible(p.Path)+" (a new file)")
+			continue
+		}
+		places = append(places, fmt.Sprintf("%s, line %d", clean.Visible(p.Path), p.Line()))
+	}
+	return "Edit by hand: " + strings.Join(places, "; and ")
+}
+
+// tryRules holds the files as they would be to what the vault would say of them. What was broken before is no reason to refuse.
+func tryRules(cfg home.Config, plans []*filechange.Plan) error {
+	overlay := map[string][]byte{}
+	for _, p := range plans {
+		if rel, err := filepath.Rel(cfg.SecurityDir, p.Path); err == nil && filepath.IsLocal(rel) {
+			overlay[p.Name] = p.After
+		}
+	}
+	if len(overlay) == 0 {
+		return nil
+	}
+	options, done, err := SecurityOptions(cfg)
+	if err != nil {
+		return err
+	}
+	defer done()
+	_, before := security.Look(options, nil)
+	_, after := security.Look(options, overlay)
+	known := map[string]bool{}
+	for _, f := range before {
+		known[f.Name+"\x00"+f.Problem] = true
+	}
+	var problems []string
+	for _, f := range after {
+		if _, ours := overlay[f.Name]; f.Problem != "" && (ours || !known[f.Name+"\x00"+f.Problem]) {
+			problems = append(problems, ProblemLine(f))
+		}
+	}
+	if len(problems) > 0 {
+		return Usage("Nothing was written.", "the vault would refuse it: %s", clean.Block(strings.Join(problems, "\n"), 4000))
+	}
+	return nil
+}
+
+func ProblemLine(f security.File) string {
+	if strings.HasPrefix(f.Problem, f.Name) {
+		return f.Problem
+	}
+	return f.Name + ": " + f.Problem
+}
+
+// SecurityOptions is what to read of the security configuration. A folder that is not there yet is empty.
+func SecurityOptions(cfg home.Config) (security.Options, func(), error) {
+	if _, err := os.Stat(cfg.SecurityDir); !errors.Is(err, fs.ErrNotExist) {
+		return security.Options{Dir: cfg.SecurityDir}, func() {}, nil
+	}
+	empty, err := os.MkdirTemp("", "durward-security-")
+	if err != nil {
+		return security.Options{}, nil, err
+	}
+	return security.Options{Dir: empty}, func() { _ = os.RemoveAll(empty) }, nil
+}
+
+// placeLine is the line of a difference that says where the next group stands.
+var placeLine = regexp.MustCompile(`^ @ [0-9]+$`)
+
+// ShowPlan prints the difference, made visible.
+func (a *App) ShowPlan(p *filechange.Plan) {
+	out := a.Display()
+	what := ""
+	switch {
+	case p.Before == nil:
+		what = "  (new)"
+	case p.After == nil:
+		what = "  (taken away)"
+	}
+	out.Printf("%s  %s%s\n", out.Bold(clean.Visible(p.Name)), out.Dim(clean.Visible(p.Path)), what)
+	for _, line := range filechange.Diff(p.Before, p.After) {
+		text := clean.Visible(line)
+		switch {
+		case line[0] == '+':
+			text = out.Green(text)
+		case line[0] == '-':
+			text = out.Red(text)
+		case placeLine.MatchString(line):
+			text = out.Dim(text)
+		}
+		out.Printf("  %s\n", text)
+	}
+}
+
+// showConfigStatement prints what is about to be signed, whole.
+func (a *App) showConfigStatement(st *statement.Statement) error {
+	raw, err := st.Marshal()
+	if err != nil {
+		return err
+	}
+	out := a.Display()
+	out.Printf("%s\n", out.Bold("The statement that you sign, whole:"))
+	for _, line := range approval.Lines(raw) {
+		out.Printf("  %s\n", line)
+	}
+	return nil
+}
+
+// signingSide is whose key signs: this person's; or, under sudo, of who called it, since root approves nothing.
+type signingSide struct {
+	operator string
+	source   keys.Source
+}
+
+func (a *App) SigningSide(cfg home.Config) (signingSide, error) {
+	agent := a.Streams.Getenv("SSH_AUTH_SOCK")
+	own := signingSide{cfg.Operator, keys.Source{File: cfg.SigningKey, AgentSocket: agent, Ask: keys.AskTerminal}}
+	_, err := os.Stat(cfg.SigningKey)
+	if err == nil {
+		return own, nil
+	}
+	name := a.Streams.Getenv("SUDO_USER")
+	if os.Geteuid() != 0 || name == "" || name == "root" {
+		return own, fmt.Errorf("%s is missing", clean.Visible(cfg.SigningKey))
+	}
+	caller, err := user.Lookup(name)
+	if err != nil {
+		return own, fmt.Errorf("there is no user %s", clean.Visible(name))
+	}
+	theirs, err := home.Home{Dir: filepath.Join(caller.HomeDir, ".durward")}.Load()
+	if err != nil {
+		return own, fmt.Errorf("%s is no operator here", clean.Visible(name))
+	}
+	return signingSide{theirs.Operator, keys.Source{File: theirs.SigningKey, AgentSocket: agent, Ask: keys.AskTerminal}}, nil
+}
+
+// signAll opens the key once, for what was shown together, and signs.
+func (a *App) signAll(ctx context.Context, side signingSide, statements []*statement.Statement) (out []*callv1.HumanStatement, err error) {
+	key, err := side.source.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, key.Close()) }()
+	for _, st := range statements {
+		if key.Protection == "touch" {
+			a.Out.Remark("Touch your security key.")
+		}
+		signed, err := statement.Sign(st, key)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, signed)
+	}
+	return out, nil
+}
+
+// changeVault is the vault while rules are changed; without a session it cannot be reached.
+type changeVault struct {
+	session *Session
+	epoch   uint64
+}
+
+func (v changeVault) close() {
+	if v.session != nil {
+		v.session.Close()
+	}
+}
+
+// vaultForChanges connects to the vault and asks for its epoch. Where it does not answer, the executor's epoch is as good: the
+// statement is evidence then, and opens nothing.
+func (a *App) vaultForChanges(ctx context.Context) (context.Context, changeVault) {
+	v := changeVault{epoch: 1}
+	ctx, s, err := a.Connect(ctx)
+	if err != nil {
+		return ctx, v
+	}
+	patient, cancel := context.WithTimeout(ctx, AskPatience)
+	defer cancel()
+	if status, err := s.Vault.Control.GetStatus(patient, &vaultv1.GetStatusRequest{}); err == nil {
+		return ctx, changeVault{session: s, epoch: max(1, status.GetEpoch())}
+	}
+	brief, cancelBrief := context.WithTimeout(ctx, AskPatience)
+	defer cancelBrief()
+	if status, err := s.Executor.GetStatus(brief, &executorv1.GetStatusRequest{}); err == nil {
+		v.epoch = max(1, status.GetEpoch())
+	}
+	s.Close()
+	return ctx, v
+}
+
+func (v changeVault) announce(ctx context.Context, signed *callv1.HumanStatement) error {
+	return Unhurried(ctx, func() error {
+		ctx, cancel := context.WithTimeout(ctx, 2*AskPatience)
+		defer cancel()
+		_, err := v.session.Vault.Policy.AnnounceChange(ctx, &vaultv1.AnnounceChangeRequest{Statement: signed})
+		return err
+	})
+}
+
+// Unhurried tries again, twice, what failed because nothing could be recorded: a person has signed by then, and a disk that is busy
+// for a moment is no reason to sign again. What was not recorded was not done, and its statement is not used up.
+func Unhurried(ctx context.Context, try func() error) error {
+	err := try()
+	for range 2 {
+		if !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(AskPatience):
+		}
+		err = try()
+	}
+	return err
+}
+
+// isAway reports whether an error means that nobody answered.
+func isAway(err error) bool {
+	return fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || fault.Is(err, callv1.Code_CODE_TIMEOUT)
+}
+
+// awaitAdoption looks until the vault has taken up what it watches, and says what it refuses.
+func (a *App) awaitAdoption(ctx context.Context, v changeVault, plans []*filechange.Plan) (bool, error) {
+	if v.session == nil {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, adoptPatience)
+	defer cancel()
+	for {
+		response, err := v.session.Vault.Policy.GetPolicy(ctx, &vaultv1.GetPolicyRequest{})
+		if err != nil {
+			return false, nil // it is written and recorded; the vault takes it up when it can
+		}
+		files := map[string]*vaultv1.ConfigFile{}
+		for _, f := range response.GetFiles() {
+			files[f.GetName()] = f
+		}
+		waiting := ""
+		for _, p := range plans {
+			f, known := files[p.Name]
+			want := ""
+			if p.After != nil {
+				sum := canonical.Digest(p.After)
+				want = canonical.FormatDigest(sum[:])
+			}
+			switch {
+			case f.GetProblem() != "":
+				return false, Failed("It stays as it was before, until the file is corrected.", "the vault refuses %s: %s",
+					clean.Visible(p.Name), clean.Line(f.GetProblem(), 500))
+			case known && f.GetDigest() == want, !known && want == "":
+			default:
+				waiting = p.Name
+			}
+		}
+		if waiting == "" {
+			return true, nil
+		}
+		select {
+		case <-ctx.Done():
+			a.Out.Remark("%s", a.Out.Yellow("The vault has not taken up "+clean.Visible(waiting)+
+				": is its security_dir (vault.yaml) the folder that was changed? See: durward config show"))
+			return false, nil
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// reader says which process reads a file by itself.
+func reader(name string) string {
+	switch name {
+	case FileExecutor:
+		return "the executor reads it"
+	case FileGateway:
+		return "the gateway reads it"
+	}
+	return "each process reads it"
+}
+
+// Names of files beside the security folder, in statements and records.
+const (
+	FileExecutor = "executor.yaml"
+	FileGateway  = "gateway.yaml"
+)

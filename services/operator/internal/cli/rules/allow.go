@@ -1,0 +1,489 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	filechange "durward.internal/services/operator/internal/change"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/edit"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/policy"
+	"durward.internal/services/platform/security"
+)
+
+// fileAllow is where `policy allow` writes.
+const fileAllow = "allow.cedar"
+
+// allowance is what a person wants to run without being asked.
+type allowance struct {
+	client, tool, note string
+	modes, services    []string
+	arguments          []string
+	until              time.Duration
+	yes                bool
+}
+
+func (a *app) policyAllowCommand() *cobra.Command {
+	var w allowance
+	cmd := &cobra.Command{
+		Use:   "allow --client CLIENT --tool TOOL",
+		Short: "Let a client call a tool without asking, with your signature",
+		Long: `Writes a rule by which calls of a client run without asking you, and the entry in the executor's own list without
+which the executor refuses them: two files, whose differences are both shown. Without it every change asks.
+
+--mode, --service and --arg narrow it to calls whose argument has one of the values. What is denied stays denied; a bearer
+client asks all the same, and so does a tool that no human has named.
+
+--until ends both: the rule at the vault, and the entry by the executor's own clock. To allow the same again with another
+--until, or with none, replaces what was allowed.
+` + cli.SignedChange,
+		Example: `  durward policy allow --client cursor --tool switch_mode --mode chat,coding
+  durward policy allow --client ci --tool stop_service --arg service_id=demo-chat --until 720h`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.Config()
+			if err != nil {
+				return err
+			}
+			return a.allowCalls(cmd.Context(), cfg, w)
+		},
+	}
+	cmd.Flags().StringVar(&w.client, "client", "", "the client")
+	cmd.Flags().StringVar(&w.tool, "tool", "", "the tool")
+	cmd.Flags().StringSliceVar(&w.modes, "mode", nil, "to these modes alone")
+	cmd.Flags().StringSliceVar(&w.services, "service", nil, "for these services alone")
+	cmd.Flags().StringArrayVar(&w.arguments, "arg", nil, "`NAME=VALUE[,VALUE...]`: where the argument has one of the values; may be repeated")
+	cmd.Flags().DurationVar(&w.until, "until", 0, "how long the rule counts, like 720h (default: until it is removed)")
+	cmd.Flags().StringVar(&w.note, "note", "", "a comment above the rule")
+	a.CompleteFlagWith(cmd, "client", a.CompleteClients)
+	a.CompleteFlagWith(cmd, "tool", cli.CompleteTools)
+	a.CompleteFlagWith(cmd, "mode", a.CompleteModes)
+	a.CompleteFlagWith(cmd, "service", a.CompleteServices)
+	a.CompleteFlagWith(cmd, "arg", cobra.NoFileCompletions)
+	a.RuleFlags(cmd, nil, &w.yes)
+	return cmd
+}
+
+// pinnedArguments are the values that arguments must have one of.
+func (w allowance) pinnedArguments(tool contract.Tool) (map[string][]string, error) {
+	out := map[string][]string{}
+	about := func(kind, fallback string, values []string) {
+		if len(values) == 0 {
+			return
+		}
+		name := fallback
+		if tool.Resource == kind && tool.ResourceArgument != "" {
+			name = tool.ResourceArgument
+		}
+		out[name] = append(out[name], values...)
+	}
+	about("Mode", "mode_id", w.modes)
+	about("Service", "service_id", w.services)
+	for _, arg := range w.arguments {
+		name, values, ok := strings.Cut(arg, "=")
+		if !ok || name == "" || values == "" {
+			return nil, cli.Usage("", "--arg %s: write NAME=VALUE[,VALUE...]", clean.Visible(arg))
+		}
+		out[name] = append(out[name], strings.Split(values, ",")...)
+	}
+	for name, values := range out {
+		for _, v := range values {
+			if _, err := argumentValue(tool, name, v); err != nil {
+				return nil, err
+			}
+		}
+		slices.Sort(values)
+		out[name] = slices.Compact(values)
+	}
+	return out, nil
+}
+
+func (a *app) allowCalls(ctx context.Context, cfg home.Config, w allowance) error {
+	if w.client == "" || w.tool == "" {
+		return cli.Usage("Say whom and what: --client CLIENT --tool TOOL", "a rule is about a client and a tool")
+	}
+	if _, err := clientUser(cfg, w.client); err != nil {
+		return err
+	}
+	tool, err := lookupTool(w.tool)
+	if err != nil {
+		return err
+	}
+	arguments, err := w.pinnedArguments(tool)
+	if err != nil {
+		return err
+	}
+	var until time.Time
+	if w.until < 0 {
+		return cli.Usage("", "--until is a length of time, like 720h")
+	} else if w.until > 0 {
+		until = a.Now().Add(w.until).UTC().Truncate(time.Second)
+	}
+	id, text, err := policy.AllowUntil(w.client, tool, arguments, w.note, until)
+	if err != nil {
+		return cli.Usage("", "%s", clean.Line(err.Error(), 500))
+	}
+	entry := unattendedItem(tool, w.client, arguments, id, until)
+	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "policy allow " + id, Yes: w.yes, Plans: func() ([]*filechange.Plan, error) {
+		return planAllow(cfg, tool, id, text, entry, func(raw []byte) []string { return otherEnds(raw, w.client, tool, arguments, id) })
+	}, Before: func() error { return a.warnOfAllow(ctx, cfg, w.client, tool, arguments) }})
+	done := w.client + " may call " + tool.Name + " without asking (rule " + id + ")"
+	if !until.IsZero() {
+		done += " until " + until.Local().Format("2006-01-02 15:04:05")
+	}
+	return a.ReportRules(out, err, done)
+}
+
+// ends finds the ends of rules and of the executor's entries, as they are written.
+var ends = regexp.MustCompile(`context\.time\.unix < ([0-9]{1,12})|until: "?([0-9TZ:-]{20})"?`)
+
+// otherEnds are the ids that the same rule would have with the ends that a text speaks of, and with none: a rule's id is made of
+// what it says, so that one with another end has another.
+func otherEnds(raw []byte, client string, tool contract.Tool, arguments map[string][]string, id string) []string {
+	untils := []time.Time{{}}
+	for _, found := range ends.FindAllSubmatch(raw, -1) {
+		if unix, err := strconv.ParseInt(string(found[1]), 10, 64); err == nil {
+			untils = append(untils, time.Unix(unix, 0))
+		} else if until, err := time.Parse(time.RFC3339, string(found[2])); err == nil {
+			untils = append(untils, until)
+		}
+	}
+	var out []string
+	for _, until := range untils {
+		if other, _, err := policy.AllowUntil(client, tool, arguments, "", until); err == nil && other != id && !slices.Contains(out, other) {
+			out = append(out, other)
+		}
+	}
+	return out
+}
+
+// planAllow is the rule, and the entry of the executor's list: what is read only runs without one. What said the same with another
+// end is replaced: others names the rules that a policy file could hold of that.
+func planAllow(cfg home.Config, tool contract.Tool, id, text, entry string, others func(raw []byte) []string) ([]*filechange.Plan, error) {
+	name := security.FolderPolicy + "/" + fileAllow
+	var replaced []string
+	plans, err := planned(filepath.Join(cfg.SecurityDir, security.FolderPolicy, fileAllow), name, func(before []byte) ([]byte, error) {
+		replaced = others(before)
+		for _, other := range replaced {
+			after, err := edit.RemoveRule(before, other)
+			if errors.Is(err, edit.ErrUnknown) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			before = after
+		}
+		if edit.RuleLine(before, id) > 0 {
+			return before, nil
+		}
+		if before == nil {
+			before = []byte("// What runs without asking, as `durward policy allow` wrote it; edit it by hand as well.\n")
+		}
+		if before = endLine(before); len(before) > 0 && !strings.HasSuffix(string(before), "\n\n") {
+			before = append(before, '\n')
+		}
+		return append(before, text...), nil
+	})
+	if err != nil || tool.Tier == optionsv1.Tier_TIER_READ || tool.Sink != optionsv1.Role_ROLE_EXECUTOR {
+		return plans, err
+	}
+	listed, err := planned(cfg.ExecutorConfig, cli.FileExecutor, func(before []byte) ([]byte, error) {
+		if before == nil {
+			return nil, os.ErrNotExist
+		}
+		before, err := withoutUnattended(before, append(replaced, others(before)...)...)
+		if err != nil || hasUnattended(before, id) {
+			return before, err
+		}
+		return edit.Append(before, "unattended", entry)
+	})
+	return append(plans, listed...), err
+}
+
+// UnattendedMark begins the comment that ties an entry of the executor's list to its rule.
+const UnattendedMark = "# durward policy allow: "
+
+// marked reports whether an entry of the executor's list bears the mark of a rule. A line that is commented out is no entry.
+func marked(text, id string) bool {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if _, rest, ok := strings.Cut(line, UnattendedMark); ok && rest == id && !strings.HasPrefix(line, "#") {
+			return true
+		}
+	}
+	return false
+}
+
+// hasUnattended reports whether the executor's list has an entry that was written with a rule.
+func hasUnattended(raw []byte, id string) bool {
+	_, err := edit.Remove(raw, "unattended", func(_ any, text string) bool { return marked(text, id) })
+	return marked(string(raw), id) && !errors.Is(err, edit.ErrUnknown)
+}
+
+// withoutUnattended takes the entries that were written with rules out of the executor's list.
+func withoutUnattended(raw []byte, ids ...string) ([]byte, error) {
+	if !slices.ContainsFunc(ids, func(id string) bool { return marked(string(raw), id) }) {
+		return raw, nil
+	}
+	out, err := edit.Remove(raw, "unattended", func(_ any, text string) bool {
+		return slices.ContainsFunc(ids, func(id string) bool { return marked(text, id) })
+	})
+	if errors.Is(err, edit.ErrUnknown) {
+		return raw, nil
+	}
+	return out, err
+}
+
+// unattendedItem is the entry that a sink's own list takes; a zero until: it does not end.
+func unattendedItem(tool contract.Tool, client string, arguments map[string][]string, id string, until time.Time) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "{tool: %s, clients: [%s]", edit.Text(tool.Name), edit.Text(client))
+	for i, name := range slices.Sorted(maps.Keys(arguments)) {
+		if i == 0 {
+			b.WriteString(", arguments: {")
+		} else {
+			b.WriteString(", ")
+		}
+		values := make([]string, len(arguments[name]))
+		for j, v := range arguments[name] {
+			values[j] = flowText(v)
+			if typed, err := argumentValue(tool, name, v); err == nil {
+				if _, text := typed.(string); !text {
+					values[j] = v // a number or a bool, which argumentValue has read
+				}
+			}
+		}
+		fmt.Fprintf(&b, "%s: [%s]", edit.Text(name), strings.Join(values, ", "))
+		if i == len(arguments)-1 {
+			b.WriteString("}")
+		}
+	}
+	if !until.IsZero() {
+		fmt.Fprintf(&b, ", until: %q", until.UTC().Format(time.RFC3339))
+	}
+	fmt.Fprintf(&b, "} %s%s", UnattendedMark, id)
+	return b.String()
+}
+
+// flowText is a text between brackets.
+func flowText(s string) string {
+	if text := edit.Text(s); !strings.ContainsAny(text, ",[]{}") || strings.HasPrefix(text, `"`) {
+		return text
+	}
+	return strconv.Quote(s)
+}
+
+// warnOfAllow says what the rule does not change.
+func (a *app) warnOfAllow(ctx context.Context, cfg home.Config, client string, tool contract.Tool, arguments map[string][]string) error {
+	out := a.Display()
+	if tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE {
+		out.Printf("%s\n", out.Red("DESTRUCTIVE: from now on "+client+" does this without asking anybody."))
+	}
+	if len(arguments) == 0 {
+		out.Printf("%s\n", out.Yellow("It is for every call of "+tool.Name+", whatever its arguments: --mode, --service and --arg narrow it."))
+	}
+	for _, text := range a.strangers(ctx, tool, arguments) {
+		out.Printf("%s\n", out.Yellow(text))
+	}
+	list, err := cli.ReadClientFacts(cfg.Clients)
+	if err != nil {
+		return nil // clientUser has read it before
+	}
+	for _, c := range list {
+		if c.ID == client && !c.KeyBound && tool.Tier != optionsv1.Tier_TIER_READ {
+			out.Printf("%s\n", out.Yellow(client+" is a bearer client: its changes ask all the same, whatever a rule says."))
+		}
+		if c.ID == client && tierRank(c.Ceiling) < int(tool.Tier) {
+			out.Printf("%s\n", out.Yellow(client+" may use tools up to "+clean.Line(c.Ceiling, 16)+" alone (clients.yaml): it stays denied."))
+		}
+	}
+	return nil
+}
+
+// catalogueIDs are the ids of modes, services and models: those that the executor has, or, where it does not answer, those of the
+// catalogue's file. A kind that cannot be read is left out.
+func (a *app) catalogueIDs(ctx context.Context) map[string][]string {
+	if ids := a.executorIDs(ctx); len(ids) > 0 {
+		return ids
+	}
+	path, opts, err := cli.CatalogPlace{}.Resolve(a.App, false)
+	if err != nil {
+		return nil
+	}
+	c, err := catalogue.Load(path, opts)
+	if err != nil {
+		return nil // durward catalog check says what is wrong with it
+	}
+	ids := map[string][]string{"mode": {}, "service": {}, "model": {}}
+	for _, m := range c.Modes {
+		ids["mode"] = append(ids["mode"], m.ID)
+	}
+	for _, s := range c.Services {
+		ids["service"] = append(ids["service"], s.ID)
+	}
+	for _, m := range c.Models {
+		ids["model"] = append(ids["model"], m.ID)
+	}
+	return ids
+}
+
+func (a *app) executorIDs(ctx context.Context) map[string][]string {
+	defer func(was string) { a.RequestID = was }(a.RequestID) // what is asked beside the change is not what failed
+	ctx, cancel := context.WithTimeout(ctx, cli.AskPatience)
+	defer cancel()
+	ctx, s, err := a.Connect(ctx)
+	if err != nil {
+		return nil
+	}
+	defer s.Close()
+	ids := map[string][]string{}
+	if list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{}); err == nil {
+		ids["mode"] = []string{}
+		for _, m := range list.GetModes() {
+			ids["mode"] = append(ids["mode"], m.GetModeId())
+		}
+	}
+	if list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{}); err == nil {
+		ids["service"] = []string{}
+		for _, m := range list.GetServices() {
+			ids["service"] = append(ids["service"], m.GetServiceId())
+		}
+	}
+	if list, err := s.Executor.Tools.ListModels(ctx, &executorv1.ListModelsRequest{}); err == nil {
+		ids["model"] = []string{}
+		for _, m := range list.GetModels() {
+			ids["model"] = append(ids["model"], m.GetModelId())
+		}
+	}
+	return ids
+}
+
+// strangers says which modes, services and models of a rule the catalogue does not have.
+func (a *app) strangers(ctx context.Context, tool contract.Tool, arguments map[string][]string) []string {
+	if len(arguments) == 0 {
+		return nil
+	}
+	ids := a.catalogueIDs(ctx)
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(arguments)) {
+		kind, isID := strings.CutSuffix(name, "_id")
+		if name == tool.ResourceArgument {
+			kind, isID = strings.ToLower(tool.Resource), true
+		}
+		known, read := ids[kind]
+		if !isID || !read {
+			continue
+		}
+		for _, value := range arguments[name] {
+			if slices.Contains(known, value) {
+				continue
+			}
+			text := "The catalogue has no " + kind + " " + clean.Visible(value) + ": for it the rule does nothing."
+			if near := config.Suggest(value, known); len(near) > 0 {
+				text += " Did you mean " + clean.Line(strings.Join(near, ", "), 200) + "?"
+			}
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+func tierRank(name string) int {
+	return int(optionsv1.Tier_value["TIER_"+name])
+}
+
+func endLine(b []byte) []byte {
+	if len(b) > 0 && b[len(b)-1] != '\n' {
+		b = append(b, '\n')
+	}
+	return b
+}
+
+func (a *app) removeRule(ctx context.Context, id string, yes bool) error {
+	cfg, err := a.Config()
+	if err != nil {
+		return err
+	}
+	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "policy remove " + clean.Line(id, 100), Yes: yes, Plans: func() ([]*filechange.Plan, error) {
+		return planRemove(cfg, id)
+	}})
+	return a.ReportRules(out, err, clean.Visible(id)+" is taken away")
+}
+
+func planRemove(cfg home.Config, id string) ([]*filechange.Plan, error) {
+	files, err := cedarFiles(cfg)
+	if err != nil {
+		return nil, err
+	}
+	var plans []*filechange.Plan
+	// The executor's list first: what it refuses cannot run, whatever the rule that is left.
+	listed, err := planned(cfg.ExecutorConfig, cli.FileExecutor, func(before []byte) ([]byte, error) {
+		if before == nil {
+			return nil, nil
+		}
+		return withoutUnattended(before, id)
+	})
+	if err != nil {
+		return nil, err
+	}
+	plans = append(plans, listed...)
+	for _, name := range files {
+		removed, err := planned(filepath.Join(cfg.SecurityDir, filepath.FromSlash(name)), name, func(before []byte) ([]byte, error) {
+			after, err := edit.RemoveRule(before, id)
+			if errors.Is(err, edit.ErrUnknown) {
+				return before, nil
+			}
+			return after, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		plans = append(plans, removed...)
+	}
+	if len(cli.Effective(plans)) == 0 {
+		return nil, cli.Usage("See: durward policy list", "no policy file holds a rule %s", clean.Visible(id))
+	}
+	return plans, nil
+}
+
+// cedarFiles are the names of all policy files.
+func cedarFiles(cfg home.Config) ([]string, error) {
+	var out []string
+	for _, pattern := range []string{"policy/*.cedar", "users/*/policy/*.cedar"} {
+		found, err := filepath.Glob(filepath.Join(escapeGlob(cfg.SecurityDir), pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range found {
+			rel, err := filepath.Rel(cfg.SecurityDir, path)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, filepath.ToSlash(rel))
+		}
+	}
+	return out, nil
+}
+
+// escapeGlob takes a path as it is, whatever is in it.
+func escapeGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+}
