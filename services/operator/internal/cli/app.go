@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/output"
@@ -103,6 +104,35 @@ func (a *App) Connect(ctx context.Context) (context.Context, *Session, error) {
 	}
 	a.RequestID = rpc.NewRequestID()
 	return rpc.WithRequestID(ctx, a.RequestID), &Session{p, cfg, a.warnOfDanger}, nil
+}
+
+// Run calls f with connections, and closes them.
+func (a *App) Run(ctx context.Context, f func(context.Context, *Session) error) error {
+	ctx, s, err := a.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return f(ctx, s)
+}
+
+// Connected makes a command's function of one that needs connections, and the command's arguments alone.
+func (a *App) Connected(f func(context.Context, *Session, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return a.Run(cmd.Context(), func(ctx context.Context, s *Session) error { return f(ctx, s, args) })
+	}
+}
+
+// Show writes a result: the value with --json, a message as its protocol's JSON, and otherwise what text prints.
+func (a *App) Show(value any, text func()) error {
+	if !a.JSON {
+		text()
+		return nil
+	}
+	if m, ok := value.(proto.Message); ok {
+		return a.Out.Message(m)
+	}
+	return a.Out.Value(value)
 }
 
 // Close ends the connections; an error in doing so changes nothing for anybody.

@@ -283,26 +283,24 @@ func (a *App) ReportRules(out *RulesChanged, err error, done string) error {
 	if err != nil {
 		return err
 	}
-	if a.JSON {
-		return a.Out.Value(out)
-	}
-	switch {
-	case len(out.Files) == 0:
-		a.Out.Printf("Nothing to change: it is so already.\n")
-	case out.InForce:
-		a.Out.Printf("%s %s, and it is in force.\n", a.Out.Green("✓"), done)
-	case len(out.Unseen) > 0:
-		a.Out.Printf("%s %s.\n", a.Out.Green("✓"), done)
-		if out.adopted {
-			a.Out.Printf("  At the vault it is in force.\n")
+	return a.Show(out, func() {
+		switch {
+		case len(out.Files) == 0:
+			a.Out.Printf("Nothing to change: it is so already.\n")
+		case out.InForce:
+			a.Out.Printf("%s %s, and it is in force.\n", a.Out.Green("✓"), done)
+		case len(out.Unseen) > 0:
+			a.Out.Printf("%s %s.\n", a.Out.Green("✓"), done)
+			if out.adopted {
+				a.Out.Printf("  At the vault it is in force.\n")
+			}
+			for _, name := range out.Unseen {
+				a.Out.Printf("  %s is written; %s within a second, and it is recorded if it is refused: durward audit search\n", clean.Visible(name), reader(name))
+			}
+		default:
+			a.Out.Printf("%s %s.\n", a.Out.Green("✓"), done)
 		}
-		for _, name := range out.Unseen {
-			a.Out.Printf("  %s is written; %s within a second, and it is recorded if it is refused: durward audit search\n", clean.Visible(name), reader(name))
-		}
-	default:
-		a.Out.Printf("%s %s.\n", a.Out.Green("✓"), done)
-	}
-	return nil
+	})
 }
 
 func Effective(plans []*filechange.Plan) []*filechange.Plan {

@@ -38,11 +38,9 @@ func (a *app) certCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.Out.Value(map[string]any{"renewed": renewed})
-			}
-			a.Out.Printf("%s renewed: %s\n", a.Out.Green("✓"), strings.Join(renewed, ", "))
-			return nil
+			return a.Show(map[string]any{"renewed": renewed}, func() {
+				a.Out.Printf("%s renewed: %s\n", a.Out.Green("✓"), strings.Join(renewed, ", "))
+			})
 		},
 	}
 	cmd.AddCommand(status, renew)

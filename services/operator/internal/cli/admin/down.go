@@ -63,24 +63,21 @@ func (a *app) down(ctx context.Context) error {
 }
 
 func (a *app) stopServices(ctx context.Context, yes bool) error {
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
-	if err != nil {
-		return err
-	}
-	for _, service := range list.GetServices() {
-		switch service.GetState() {
-		case executorv1.ServiceState_SERVICE_STATE_STOPPED, executorv1.ServiceState_SERVICE_STATE_FAILED:
-			continue
-		default:
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
+		if err != nil {
+			return err
 		}
-		if err := a.ActOnService(ctx, s, "stop_service", service.GetServiceId(), yes); err != nil {
-			return fmt.Errorf("stop %s: %w", service.GetServiceId(), err)
+		for _, service := range list.GetServices() {
+			switch service.GetState() {
+			case executorv1.ServiceState_SERVICE_STATE_STOPPED, executorv1.ServiceState_SERVICE_STATE_FAILED:
+				continue
+			default:
+			}
+			if err := a.ActOnService(ctx, s, "stop_service", service.GetServiceId(), yes); err != nil {
+				return fmt.Errorf("stop %s: %w", service.GetServiceId(), err)
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }

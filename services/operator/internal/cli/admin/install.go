@@ -368,14 +368,12 @@ func (a *app) join(ctx context.Context, operator, signingKey string, without boo
 	if err != nil {
 		return cli.Failed("", "%s", clean.Block(err.Error(), 2000))
 	}
-	if a.JSON {
-		return a.Out.Value(joined{Operator: operator, Home: a.Home.Dir, PublicKey: string(bytes.TrimSpace(key.Public)), KeyFile: key.File, KeySince: key.Since})
-	}
-	a.Out.Printf("%s %s is ready.\n", a.Out.Green("✓"), a.Home.Dir)
-	if !without {
-		a.Out.Printf("  Your key, which root lets approve (sudo durward operator add %s KEYFILE.pub):\n  %s\n", operator, bytes.TrimSpace(key.Public))
-	}
-	return nil
+	return a.Show(joined{Operator: operator, Home: a.Home.Dir, PublicKey: string(bytes.TrimSpace(key.Public)), KeyFile: key.File, KeySince: key.Since}, func() {
+		a.Out.Printf("%s %s is ready.\n", a.Out.Green("✓"), a.Home.Dir)
+		if !without {
+			a.Out.Printf("  Your key, which root lets approve (sudo durward operator add %s KEYFILE.pub):\n  %s\n", operator, bytes.TrimSpace(key.Public))
+		}
+	})
 }
 
 // plain prepares a command that needs no home folder: a unit of systemd has none.

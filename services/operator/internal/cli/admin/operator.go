@@ -198,11 +198,9 @@ func (a *app) listOperators() error {
 		rows = append(rows, r)
 		cells = append(cells, []string{clean.Visible(r.Operator), r.Type, r.Fingerprint})
 	}
-	if a.JSON {
-		return a.Out.Value(map[string]any{"operators": rows})
-	}
-	a.Out.Table([]string{"OPERATOR", "KEY", "FINGERPRINT"}, cells)
-	return nil
+	return a.Show(map[string]any{"operators": rows}, func() {
+		a.Out.Table([]string{"OPERATOR", "KEY", "FINGERPRINT"}, cells)
+	})
 }
 
 func (a *app) revokeOperator(ctx context.Context, cfg home.Config, name string, yes bool) error {

@@ -34,12 +34,7 @@ shows everything. "durward tui" shows the services and GPUs as well.
 
 The short number on the left names the operation in approve and deny. It exists on your side alone.`,
 		Example: "  durward approvals\n  durward approvals --watch\n  durward approvals --json | jq -r .operations[].number",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
 			if watch && a.Interactive() {
 				return a.runScreen(ctx, s, true)
 			}
@@ -47,7 +42,7 @@ The short number on the left names the operation in approve and deny. It exists 
 				return a.watchApprovals(ctx, s)
 			}
 			return a.listApprovals(ctx, s)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&watch, "watch", false, "stay and show each request as it comes (with --json: one object a line)")
 	return cmd

@@ -99,50 +99,47 @@ func changingArguments() (names []string) {
 }
 
 func (a *app) approve(ctx context.Context, number string, within *approval.Within, run, yes bool) error {
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	op, number, err := find(ctx, s, number)
-	if err != nil {
-		return err
-	}
-	call, err := approval.CallOf(op)
-	if err != nil {
-		return cli.Denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
-	}
-	if within != nil && !cli.IsPending(op) {
-		return cli.Usage("Carry it out: durward approve "+number+" --run", "%s is approved already", number)
-	}
-	if cli.IsPending(op) {
-		if op, err = a.decide(ctx, s, op, number, within, yes); err != nil {
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		op, number, err := find(ctx, s, number)
+		if err != nil {
 			return err
 		}
-	}
-	waiting := op.GetWaiters() > 0
-	if !run || waiting {
-		if a.JSON {
-			return a.Out.Value(cardJSON(approval.Card{Number: number, Operation: op}))
+		call, err := approval.CallOf(op)
+		if err != nil {
+			return cli.Denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
 		}
-		a.Out.Printf("%s %s approved.\n", a.Out.Green("✓"), number)
-		if within != nil {
-			a.Out.Printf("  It may be repeated within the scope. See it, end it: durward standing\n")
+		if within != nil && !cli.IsPending(op) {
+			return cli.Usage("Carry it out: durward approve "+number+" --run", "%s is approved already", number)
 		}
-		if waiting {
-			a.Out.Printf("  The agent waits; its call carries it out now. See it: durward watch\n")
-			return nil
+		if cli.IsPending(op) {
+			if op, err = a.decide(ctx, s, op, number, within, yes); err != nil {
+				return err
+			}
 		}
-		a.Out.Printf("  No agent waits at this moment. Its next wait_operation carries it out, or: durward approve %s --run\n", number)
-		if yes || !a.Interactive() || a.Confirm(ctx, "Carry it out from here now?", false) != nil {
-			return nil
+		waiting := op.GetWaiters() > 0
+		if !run || waiting {
+			if a.JSON {
+				return a.Out.Value(cardJSON(approval.Card{Number: number, Operation: op}))
+			}
+			a.Out.Printf("%s %s approved.\n", a.Out.Green("✓"), number)
+			if within != nil {
+				a.Out.Printf("  It may be repeated within the scope. See it, end it: durward standing\n")
+			}
+			if waiting {
+				a.Out.Printf("  The agent waits; its call carries it out now. See it: durward watch\n")
+				return nil
+			}
+			a.Out.Printf("  No agent waits at this moment. Its next wait_operation carries it out, or: durward approve %s --run\n", number)
+			if yes || !a.Interactive() || a.Confirm(ctx, "Carry it out from here now?", false) != nil {
+				return nil
+			}
 		}
-	}
-	claimed, err := s.Vault.ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: op.GetOperationId()})
-	if err != nil {
-		return err
-	}
-	return a.CarryOut(ctx, s, call, claimed.GetGrant(), op.GetOperationId())
+		claimed, err := s.Vault.ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: op.GetOperationId()})
+		if err != nil {
+			return err
+		}
+		return a.CarryOut(ctx, s, call, claimed.GetGrant(), op.GetOperationId())
+	})
 }
 
 // decide shows, asks, signs and hands in one approval, or a scope.
@@ -190,12 +187,7 @@ not to try again.`,
 		Example:           "  durward deny K7F3 --reason \"not while the benchmark runs\"",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeNumbers,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
 			op, number, err := find(ctx, s, args[0])
 			if err != nil {
 				return err
@@ -207,12 +199,10 @@ not to try again.`,
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.Out.Value(cardJSON(approval.Card{Number: number, Operation: response.GetOperation()}))
-			}
-			a.Out.Printf("%s denied.\n", number)
-			return nil
-		},
+			return a.Show(cardJSON(approval.Card{Number: number, Operation: response.GetOperation()}), func() {
+				a.Out.Printf("%s denied.\n", number)
+			})
+		}),
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "what the agent is told")
 	return cmd

@@ -106,12 +106,9 @@ func (a *app) enableDangerous(ctx context.Context, name string, length time.Dura
 	if a.JSON || !output.IsTerminal(a.Streams.In) || !output.IsTerminal(a.Streams.Out) {
 		return cli.Denied("Run it at a terminal. There is no other way.", "dangerous mode is turned on by a person at a terminal alone")
 	}
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	return a.askForDanger(ctx, s, name, length)
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		return a.askForDanger(ctx, s, name, length)
+	})
 }
 
 // askForDanger is the whole ceremony: show, typed phrase, signature, wait, second confirmation.
@@ -202,24 +199,19 @@ func (a *app) countDown(ctx context.Context, d time.Duration) error {
 }
 
 func (a *app) dangerousStatus(ctx context.Context) error {
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
-	if err != nil {
-		return err
-	}
-	found := cli.Dangers(list)
-	if a.JSON {
-		return a.Out.Message(&vaultv1.ListStandingResponse{Standing: found})
-	}
-	if len(found) == 0 {
-		a.Out.Printf("No session is in dangerous mode.\n")
-	}
-	for _, one := range found {
-		a.printStanding(one)
-	}
-	return nil
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
+		if err != nil {
+			return err
+		}
+		found := cli.Dangers(list)
+		return a.Show(&vaultv1.ListStandingResponse{Standing: found}, func() {
+			if len(found) == 0 {
+				a.Out.Printf("No session is in dangerous mode.\n")
+			}
+			for _, one := range found {
+				a.printStanding(one)
+			}
+		})
+	})
 }

@@ -49,12 +49,9 @@ func (a *app) panic(ctx context.Context, reason string) error {
 	if len(reason) > 500 {
 		return cli.Usage("", "--reason is at most 500 bytes")
 	}
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	return a.reportHalt(a.haltAll(ctx, s, reason), "halted", "It may be running still. Stop it by hand: durward down, or end its process.")
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		return a.reportHalt(a.haltAll(ctx, s, reason), "halted", "It may be running still. Stop it by hand: durward down, or end its process.")
+	})
 }
 
 // haltAll halts the vault and the executor, whether or not the other answers.
@@ -137,12 +134,9 @@ granted before stays void, and agents ask again.`,
 }
 
 func (a *app) resume(ctx context.Context, yes bool) error {
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	return a.wake(ctx, s, yes)
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		return a.wake(ctx, s, yes)
+	})
 }
 
 // wake ends the halt of both processes.

@@ -1,6 +1,7 @@
 package approve
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/statement"
@@ -23,31 +25,24 @@ dangerous mode. A session of a key-bound client is one "durward mcp"; what a bea
 
 The number counts a client's sessions, the oldest is 1. Commands take the reference, or its first characters.`,
 		Example: "  durward sessions\n  durward sessions --json | jq -r '.sessions[].session'",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
 			list, err := s.Vault.Standing.ListSessions(ctx, &vaultv1.ListSessionsRequest{})
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.Out.Message(list)
-			}
-			if len(list.GetSessions()) == 0 {
-				a.Out.Printf("No session is open.\n")
-				return nil
-			}
-			numbers := approval.SessionNumbers(list.GetSessions())
-			rows := make([][]string, 0, len(list.GetSessions()))
-			for _, one := range list.GetSessions() {
-				rows = append(rows, a.sessionRow(one, numbers[one.GetSession()]))
-			}
-			a.Out.Table([]string{"CLIENT", "#", "SESSION", "CHANNEL", "REACHES", "OPEN FOR", "NOTES"}, rows)
-			return nil
-		},
+			return a.Show(list, func() {
+				if len(list.GetSessions()) == 0 {
+					a.Out.Printf("No session is open.\n")
+					return
+				}
+				numbers := approval.SessionNumbers(list.GetSessions())
+				rows := make([][]string, 0, len(list.GetSessions()))
+				for _, one := range list.GetSessions() {
+					rows = append(rows, a.sessionRow(one, numbers[one.GetSession()]))
+				}
+				a.Out.Table([]string{"CLIENT", "#", "SESSION", "CHANNEL", "REACHES", "OPEN FOR", "NOTES"}, rows)
+			})
+		}),
 	}
 }
 

@@ -69,34 +69,29 @@ ID is the statement's id or its first 8 characters.`,
 }
 
 func (a *app) listStanding(ctx context.Context) error {
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
-	if err != nil {
-		return err
-	}
-	if a.JSON {
-		return a.Out.Message(list)
-	}
-	if len(list.GetStanding()) == 0 {
-		a.Out.Printf("Every change is asked for: nothing stands.\n")
-	}
-	for _, one := range list.GetStanding() {
-		if st := a.printStanding(one); st != nil && len(st.SubjectDigests) > 0 {
-			a.printDefinitions(ctx, s, st)
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
+		if err != nil {
+			return err
 		}
-	}
-	for _, m := range list.GetMuted() {
-		line := fmt.Sprintf("%s is muted until %s, by %s", clean.Visible(m.GetPrincipal()), m.GetUntil().AsTime().Local().Format("15:04"), clean.Visible(m.GetBy()))
-		if m.GetReason() != "" {
-			line += ": " + clean.Visible(m.GetReason())
-		}
-		a.Out.Printf("%s\n", line)
-	}
-	return nil
+		return a.Show(list, func() {
+			if len(list.GetStanding()) == 0 {
+				a.Out.Printf("Every change is asked for: nothing stands.\n")
+			}
+			for _, one := range list.GetStanding() {
+				if st := a.printStanding(one); st != nil && len(st.SubjectDigests) > 0 {
+					a.printDefinitions(ctx, s, st)
+				}
+			}
+			for _, m := range list.GetMuted() {
+				line := fmt.Sprintf("%s is muted until %s, by %s", clean.Visible(m.GetPrincipal()), m.GetUntil().AsTime().Local().Format("15:04"), clean.Visible(m.GetBy()))
+				if m.GetReason() != "" {
+					line += ": " + clean.Visible(m.GetReason())
+				}
+				a.Out.Printf("%s\n", line)
+			}
+		})
+	})
 }
 
 // standingTitle is one line about what stands.
@@ -217,59 +212,55 @@ func (a *app) revokeStanding(ctx context.Context, id, sessionName, reason string
 	if len(reason) > 500 {
 		return cli.Usage("", "--reason is at most 500 bytes")
 	}
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	var requests []*vaultv1.RevokeStandingRequest
-	request := &vaultv1.RevokeStandingRequest{Reason: reason}
-	if id != "" {
-		if request.StandingId, err = findStanding(ctx, s, id); err != nil {
-			return err
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		var requests []*vaultv1.RevokeStandingRequest
+		request := &vaultv1.RevokeStandingRequest{Reason: reason}
+		var err error
+		if id != "" {
+			if request.StandingId, err = findStanding(ctx, s, id); err != nil {
+				return err
+			}
 		}
-	}
-	if sessionName != "" {
-		// A session that ended has nothing that stands; its whole reference is taken as it is all the same.
-		if request.Session = sessionName; !sessionRef.MatchString(sessionName) {
-			found, err := s.FindSession(ctx, sessionName)
+		if sessionName != "" {
+			// A session that ended has nothing that stands; its whole reference is taken as it is all the same.
+			if request.Session = sessionName; !sessionRef.MatchString(sessionName) {
+				found, err := s.FindSession(ctx, sessionName)
+				if err != nil {
+					return err
+				}
+				request.Session = found.GetSession()
+			}
+		}
+		requests = append(requests, request)
+		if dangerousOnly {
+			list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
 			if err != nil {
 				return err
 			}
-			request.Session = found.GetSession()
-		}
-	}
-	requests = append(requests, request)
-	if dangerousOnly {
-		list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
-		if err != nil {
-			return err
-		}
-		requests = nil
-		for _, one := range list.GetStanding() {
-			if one.GetKind() == string(statement.KindDangerous) && (request.GetSession() == "" || one.GetSession() == request.GetSession()) {
-				requests = append(requests, &vaultv1.RevokeStandingRequest{StandingId: one.GetStandingId(), Reason: reason})
+			requests = nil
+			for _, one := range list.GetStanding() {
+				if one.GetKind() == string(statement.KindDangerous) && (request.GetSession() == "" || one.GetSession() == request.GetSession()) {
+					requests = append(requests, &vaultv1.RevokeStandingRequest{StandingId: one.GetStandingId(), Reason: reason})
+				}
 			}
 		}
-	}
-	all := &vaultv1.RevokeStandingResponse{}
-	for _, r := range requests {
-		response, err := s.Vault.Standing.RevokeStanding(ctx, r)
-		if err != nil {
-			return err
+		all := &vaultv1.RevokeStandingResponse{}
+		for _, r := range requests {
+			response, err := s.Vault.Standing.RevokeStanding(ctx, r)
+			if err != nil {
+				return err
+			}
+			all.Ended = append(all.Ended, response.GetEnded()...)
 		}
-		all.Ended = append(all.Ended, response.GetEnded()...)
-	}
-	if a.JSON {
-		return a.Out.Message(all)
-	}
-	if len(all.GetEnded()) == 0 {
-		a.Out.Printf("Nothing of it was in force.\n")
-	}
-	for _, one := range all.GetEnded() {
-		a.Out.Printf("%s ended: %s\n", a.Out.Green("✓"), standingTitle(one, a.Now()))
-	}
-	return nil
+		return a.Show(all, func() {
+			if len(all.GetEnded()) == 0 {
+				a.Out.Printf("Nothing of it was in force.\n")
+			}
+			for _, one := range all.GetEnded() {
+				a.Out.Printf("%s ended: %s\n", a.Out.Green("✓"), standingTitle(one, a.Now()))
+			}
+		})
+	})
 }
 
 var sessionRef = regexp.MustCompile(`^s-[a-z2-7]{26}$`)
@@ -318,28 +309,23 @@ later. What it may do without asking goes on.`,
 			if off {
 				length = 0
 			}
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			response, err := mute(ctx, s, args[0], length, reason)
-			if err != nil {
-				return err
-			}
-			if a.JSON {
-				return a.Out.Message(response)
-			}
-			if response.GetMute() == nil {
-				a.Out.Printf("%s may ask you again.\n", args[0])
-				return nil
-			}
-			a.Out.Printf("%s is muted until %s.", args[0], response.GetMute().GetUntil().AsTime().Local().Format("15:04"))
-			if n := response.GetDenied(); n > 0 {
-				a.Out.Printf(" %d of its requests waited and were denied.", n)
-			}
-			a.Out.Printf("\n")
-			return nil
+			return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
+				response, err := mute(ctx, s, args[0], length, reason)
+				if err != nil {
+					return err
+				}
+				return a.Show(response, func() {
+					if response.GetMute() == nil {
+						a.Out.Printf("%s may ask you again.\n", args[0])
+						return
+					}
+					a.Out.Printf("%s is muted until %s.", args[0], response.GetMute().GetUntil().AsTime().Local().Format("15:04"))
+					if n := response.GetDenied(); n > 0 {
+						a.Out.Printf(" %d of its requests waited and were denied.", n)
+					}
+					a.Out.Printf("\n")
+				})
+			})
 		},
 	}
 	cmd.Flags().DurationVar(&length, "for", muteFor, "for so long, 24h at most")

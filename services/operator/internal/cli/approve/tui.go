@@ -42,12 +42,9 @@ that ssh-agent holds, or a security key, is asked each time. It goes on when a p
 			if !a.Interactive() {
 				return cli.Denied("See what waits: durward approvals", "there is no terminal to draw on")
 			}
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			return a.runScreen(ctx, s, false)
+			return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
+				return a.runScreen(ctx, s, false)
+			})
 		},
 	}
 }

@@ -76,16 +76,13 @@ func proofProblem(err error) error {
 
 // withLog connects, keeps the newest checkpoint and calls f.
 func (a *app) withLog(ctx context.Context, f func(context.Context, *cli.Session, *history.Log) error) error {
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	l, err := a.openLog(ctx, s)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f(ctx, s, l), l.Close())
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		l, err := a.openLog(ctx, s)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f(ctx, s, l), l.Close())
+	})
 }
 
 func (a *app) auditSearchCommand() *cobra.Command {
@@ -174,24 +171,22 @@ func (a *app) parseTime(flag, s string) (*timestamppb.Timestamp, error) {
 }
 
 func (a *app) showSearch(found *auditv1.SearchRecordsResponse, limit uint32) error {
-	if a.JSON {
-		return a.Out.Message(found)
-	}
-	if len(found.GetEntries()) == 0 {
-		a.Out.Printf("No record matches.\n")
-		return nil
-	}
-	rows := make([][]string, 0, len(found.GetEntries()))
-	for _, e := range found.GetEntries() {
-		rows = append(rows, []string{strconv.FormatUint(e.GetIndex(), 10), e.GetRecord().GetTime().AsTime().Local().Format(time.DateTime),
-			approval.Place(e.GetWriter()), kindWord(e), a.statusColour(e), clean.Line(e.GetRecord().GetTool(), 64),
-			clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(e.GetRecord().GetBody().GetSummary(), 80)})
-	}
-	a.Out.Table([]string{"INDEX", "TIME", "WRITER", "KIND", "STATUS", "TOOL", "WHO", "SUMMARY"}, rows)
-	if found.GetNextBefore() > 0 && len(found.GetEntries()) >= int(limit) {
-		a.Out.Printf("%s\n", a.Out.Dim("There are older ones: narrow the search, or raise --limit."))
-	}
-	return nil
+	return a.Show(found, func() {
+		if len(found.GetEntries()) == 0 {
+			a.Out.Printf("No record matches.\n")
+			return
+		}
+		rows := make([][]string, 0, len(found.GetEntries()))
+		for _, e := range found.GetEntries() {
+			rows = append(rows, []string{strconv.FormatUint(e.GetIndex(), 10), e.GetRecord().GetTime().AsTime().Local().Format(time.DateTime),
+				approval.Place(e.GetWriter()), kindWord(e), a.statusColour(e), clean.Line(e.GetRecord().GetTool(), 64),
+				clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(e.GetRecord().GetBody().GetSummary(), 80)})
+		}
+		a.Out.Table([]string{"INDEX", "TIME", "WRITER", "KIND", "STATUS", "TOOL", "WHO", "SUMMARY"}, rows)
+		if found.GetNextBefore() > 0 && len(found.GetEntries()) >= int(limit) {
+			a.Out.Printf("%s\n", a.Out.Dim("There are older ones: narrow the search, or raise --limit."))
+		}
+	})
 }
 
 func kindWord(e *auditv1.Entry) string {
@@ -327,12 +322,7 @@ func (a *app) auditTailCommand() *cobra.Command {
 		Use:     "tail",
 		Short:   "Show records as they are written",
 		Example: "  durward audit tail\n  durward audit tail --json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
 			l, err := a.openLog(ctx, s)
 			if err != nil {
 				return err
@@ -368,7 +358,7 @@ func (a *app) auditTailCommand() *cobra.Command {
 				}
 				a.Out.Printf("%s\n", a.storyLine(response.GetEntry()))
 			}
-		},
+		}),
 	}
 }
 

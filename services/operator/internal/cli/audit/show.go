@@ -111,16 +111,14 @@ func (a *app) showStory(ctx context.Context, s *cli.Session, id string) error {
 	if len(entries) == 0 {
 		return cli.Failed("Find one: durward audit search", "nothing is recorded under %s", id)
 	}
-	if a.JSON {
-		return a.Out.Message(&auditv1.SearchRecordsResponse{Entries: entries})
-	}
-	for _, e := range entries {
-		a.Out.Printf("%s\n", a.storyLine(e))
-	}
-	if signed := signedEntries(entries); len(signed) > 0 {
-		a.showEvidence(s, signed[0], history.Evidence(signed[0]))
-	}
-	return nil
+	return a.Show(&auditv1.SearchRecordsResponse{Entries: entries}, func() {
+		for _, e := range entries {
+			a.Out.Printf("%s\n", a.storyLine(e))
+		}
+		if signed := signedEntries(entries); len(signed) > 0 {
+			a.showEvidence(s, signed[0], history.Evidence(signed[0]))
+		}
+	})
 }
 
 // signedEntries returns those of a story's entries that carry a human's statement: the vault's approvals first, which are
@@ -193,30 +191,28 @@ func (a *app) showRecord(ctx context.Context, s *cli.Session, index uint64) erro
 	if response.GetReceipt().GetIndex() != index || string(response.GetReceipt().GetLeafHash()) != string(response.GetEntry().GetLeafHash()) {
 		return proofProblem(logproof.ErrInclusion)
 	}
-	if a.JSON {
-		return a.Out.Message(response)
-	}
-	a.Out.Printf("%s\n", a.storyLine(response.GetEntry()))
-	e := response.GetEntry()
-	for _, line := range [][2]string{
-		{"request", e.GetRecord().GetRequestId()}, {"operation", e.GetRecord().GetOperationId()}, {"tool", e.GetRecord().GetTool()},
-		{"who", e.GetRecord().GetBody().GetPrincipal()}, {"session", e.GetRecord().GetBody().GetSession()},
-		{"arguments", e.GetRecord().GetBody().GetArguments()}, {"action", e.GetRecord().GetBody().GetAction()},
-		{"reason", e.GetRecord().GetBody().GetReason()}, {"decided by", e.GetRecord().GetBody().GetDecisionSource()},
-	} {
-		if line[1] != "" {
-			a.Out.Printf("  %-11s %s\n", line[0], clean.Visible(line[1]))
+	return a.Show(response, func() {
+		a.Out.Printf("%s\n", a.storyLine(response.GetEntry()))
+		e := response.GetEntry()
+		for _, line := range [][2]string{
+			{"request", e.GetRecord().GetRequestId()}, {"operation", e.GetRecord().GetOperationId()}, {"tool", e.GetRecord().GetTool()},
+			{"who", e.GetRecord().GetBody().GetPrincipal()}, {"session", e.GetRecord().GetBody().GetSession()},
+			{"arguments", e.GetRecord().GetBody().GetArguments()}, {"action", e.GetRecord().GetBody().GetAction()},
+			{"reason", e.GetRecord().GetBody().GetReason()}, {"decided by", e.GetRecord().GetBody().GetDecisionSource()},
+		} {
+			if line[1] != "" {
+				a.Out.Printf("  %-11s %s\n", line[0], clean.Visible(line[1]))
+			}
 		}
-	}
-	details := e.GetRecord().GetBody().GetDetails()
-	for _, name := range slices.Sorted(mapKeys(details)) {
-		a.Out.Printf("  %-11s %s\n", clean.Visible(name), clean.Visible(details[name]))
-	}
-	a.Out.Printf("  in the log of %d records that %s signed\n", at.Size, clean.Visible(at.Origin))
-	if evidence := history.Evidence(e); evidence != nil {
-		a.showEvidence(s, e, evidence)
-	}
-	return nil
+		details := e.GetRecord().GetBody().GetDetails()
+		for _, name := range slices.Sorted(mapKeys(details)) {
+			a.Out.Printf("  %-11s %s\n", clean.Visible(name), clean.Visible(details[name]))
+		}
+		a.Out.Printf("  in the log of %d records that %s signed\n", at.Size, clean.Visible(at.Origin))
+		if evidence := history.Evidence(e); evidence != nil {
+			a.showEvidence(s, e, evidence)
+		}
+	})
 }
 
 func mapKeys(m map[string]string) func(func(string) bool) {

@@ -161,14 +161,12 @@ filled in, which is what an approver is shown (there with the digest of its prog
 			if len(args) == 1 {
 				return a.showEntry(c, args[0])
 			}
-			if a.JSON {
-				return a.Out.Value(map[string]any{
-					"digest": c.Digest, "gpus": cli.NonNil(c.GPUs), "models": cli.NonNil(c.Models), "services": cli.NonNil(c.Services),
-					"modes": cli.NonNil(c.Modes), "boot": c.Boot,
-				})
-			}
-			a.printCatalogue(c)
-			return nil
+			return a.Show(map[string]any{
+				"digest": c.Digest, "gpus": cli.NonNil(c.GPUs), "models": cli.NonNil(c.Models), "services": cli.NonNil(c.Services),
+				"modes": cli.NonNil(c.Modes), "boot": c.Boot,
+			}, func() {
+				a.printCatalogue(c)
+			})
 		},
 	}
 }

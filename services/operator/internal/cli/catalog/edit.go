@@ -75,11 +75,9 @@ func (a *app) add(ctx context.Context, path string, opts catalogue.Options, add 
 	if err := replace(files[at].Name, before, after); err != nil {
 		return err
 	}
-	if a.JSON {
-		return a.Out.Value(map[string]any{"file": files[at].Name, "line": line, "section": add.section, "digest": changed.Digest})
-	}
-	a.Out.Printf("%s written. The executor takes it up within a second; see: durward catalog check\n", a.Out.Green("✓"))
-	return nil
+	return a.Show(map[string]any{"file": files[at].Name, "line": line, "section": add.section, "digest": changed.Digest}, func() {
+		a.Out.Printf("%s written. The executor takes it up within a second; see: durward catalog check\n", a.Out.Green("✓"))
+	})
 }
 
 // badEntry says what is wrong with the new entry, by its own lines.

@@ -282,24 +282,22 @@ func (a *app) propose(ctx context.Context, imp *importing, p *bring.Proposal) er
 	if err := a.writeProposal(ctx, imp, text); err != nil {
 		return err
 	}
-	if a.JSON {
-		return a.Out.Value(ProposalJSON{imp.out, cli.NonNil(p.Models()), cli.NonNil(p.Services()), cli.NonNil(p.Modes()), cli.NonNil(p.LeftOut())})
-	}
-	a.leftOut(p)
-	a.Out.Printf("%s %s: %s, %s, %s\n", a.Out.Green("✓"), clean.Visible(imp.out), cli.Count(len(p.Services()), "service"), cli.Count(len(p.Models()), "model"),
-		cli.Count(len(p.Modes()), "mode"))
-	a.Out.Printf("Read it first. ")
-	info, err := os.Stat(imp.path)
-	there, thereErr := os.Stat(filepath.Dir(imp.out))
-	switch {
-	case imp.path == "" || err != nil || !info.IsDir():
-		a.Out.Printf("Its entries go into the catalogue's file; a catalogue may also be a folder of files.\n")
-	case thereErr == nil && os.SameFile(info, there):
-		a.Out.Printf("It is in the catalogue's folder, and in force as it is: durward catalog check\n")
-	default:
-		a.Out.Printf("When it is right: mv %s %s && durward catalog check\n", movable(imp.out), cli.ShellWord(filepath.Clean(imp.path)+"/"))
-	}
-	return nil
+	return a.Show(ProposalJSON{imp.out, cli.NonNil(p.Models()), cli.NonNil(p.Services()), cli.NonNil(p.Modes()), cli.NonNil(p.LeftOut())}, func() {
+		a.leftOut(p)
+		a.Out.Printf("%s %s: %s, %s, %s\n", a.Out.Green("✓"), clean.Visible(imp.out), cli.Count(len(p.Services()), "service"), cli.Count(len(p.Models()), "model"),
+			cli.Count(len(p.Modes()), "mode"))
+		a.Out.Printf("Read it first. ")
+		info, err := os.Stat(imp.path)
+		there, thereErr := os.Stat(filepath.Dir(imp.out))
+		switch {
+		case imp.path == "" || err != nil || !info.IsDir():
+			a.Out.Printf("Its entries go into the catalogue's file; a catalogue may also be a folder of files.\n")
+		case thereErr == nil && os.SameFile(info, there):
+			a.Out.Printf("It is in the catalogue's folder, and in force as it is: durward catalog check\n")
+		default:
+			a.Out.Printf("When it is right: mv %s %s && durward catalog check\n", movable(imp.out), cli.ShellWord(filepath.Clean(imp.path)+"/"))
+		}
+	})
 }
 
 func (a *app) leftOut(p *bring.Proposal) {

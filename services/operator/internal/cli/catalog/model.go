@@ -810,9 +810,7 @@ func (a *app) addEntries(ctx context.Context, path string, opts catalogue.Option
 			return err
 		}
 	}
-	if a.JSON {
-		return a.Out.Value(map[string]any{"files": written, "added": added, "estimate": estimate, "digest": changed.Digest})
-	}
-	a.Out.Printf("%s written. The executor takes it up within a second; see: durward catalog check\n", a.Out.Green("✓"))
-	return nil
+	return a.Show(map[string]any{"files": written, "added": added, "estimate": estimate, "digest": changed.Digest}, func() {
+		a.Out.Printf("%s written. The executor takes it up within a second; see: durward catalog check\n", a.Out.Green("✓"))
+	})
 }

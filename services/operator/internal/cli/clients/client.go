@@ -62,14 +62,12 @@ request who asks in which room, and may only look.
 				return err
 			}
 			folder := a.Home.Client(c.ID)
-			if a.JSON {
-				return a.Out.Value(map[string]any{"client": c.ID, "folder": folder, "key_bound": !bearer})
-			}
-			a.Out.Printf("%s client %s may connect, up to %s.\n  token  %s\n", a.Out.Green("✓"), c.ID, c.TierCeiling, filepath.Join(folder, client.FileToken))
-			if !bearer {
-				a.Out.Printf("  key    %s\n  bridge durward mcp --client %s\n", filepath.Join(folder, client.FileKey), c.ID)
-			}
-			return nil
+			return a.Show(map[string]any{"client": c.ID, "folder": folder, "key_bound": !bearer}, func() {
+				a.Out.Printf("%s client %s may connect, up to %s.\n  token  %s\n", a.Out.Green("✓"), c.ID, c.TierCeiling, filepath.Join(folder, client.FileToken))
+				if !bearer {
+					a.Out.Printf("  key    %s\n  bridge durward mcp --client %s\n", filepath.Join(folder, client.FileKey), c.ID)
+				}
+			})
 		},
 	}
 	cmd.Flags().StringVar(&c.Channel, "channel", "cli", "how it reaches us: cli, desktop_ui, api or messaging:NAME")
@@ -307,15 +305,13 @@ func (a *app) clientListCommand() *cobra.Command {
 				}
 				cells = append(cells, []string{clean.Line(c.ID, 64), kind, clean.Line(c.Channel, 80), clean.Line(c.TierCeiling, 16), clean.Line(c.User, 64), state})
 			}
-			if a.JSON {
-				return a.Out.Value(map[string]any{"clients": rows})
-			}
-			if len(cells) == 0 {
-				a.Out.Printf("No client yet: durward client connect claude-code, or durward client add NAME\n")
-				return nil
-			}
-			a.Out.Table([]string{"CLIENT", "KIND", "CHANNEL", "UP TO", "USER", "STATE"}, cells)
-			return nil
+			return a.Show(map[string]any{"clients": rows}, func() {
+				if len(cells) == 0 {
+					a.Out.Printf("No client yet: durward client connect claude-code, or durward client add NAME\n")
+					return
+				}
+				a.Out.Table([]string{"CLIENT", "KIND", "CHANNEL", "UP TO", "USER", "STATE"}, cells)
+			})
 		},
 	}
 }

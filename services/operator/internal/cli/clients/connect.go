@@ -243,18 +243,16 @@ func (a *app) connectOverSSH(ctx context.Context, cfg home.Config, o connectOpti
 			return err
 		}
 	}
-	if a.JSON {
-		return a.Out.Value(map[string]any{"client": o.name, "authorized_keys": line, "configuration": string(document)})
-	}
-	if len(public) == 0 {
-		a.Out.Printf("1. On the machine where %s runs, make a key for this alone:\n\n  ssh-keygen -t ed25519 -N '' -f %s\n\n", o.program.Title, identity)
-	} else {
-		a.Out.Printf("1. On the machine where %s runs, the key's private half is %s.\n\n", o.program.Title, identity)
-	}
-	a.Out.Printf("2. Here, one line in ~/.ssh/authorized_keys of the user whose clients/%s this is. The key can do nothing but speak for\n"+
-		"   this client: no shell, no forwarding, and what the other side asks to run is not looked at.\n\n%s\n\n", o.name, clean.Visible(line))
-	a.Out.Printf("3. On the program's machine, in its configuration:\n\n%s", clean.Block(string(document), 1<<16))
-	return nil
+	return a.Show(map[string]any{"client": o.name, "authorized_keys": line, "configuration": string(document)}, func() {
+		if len(public) == 0 {
+			a.Out.Printf("1. On the machine where %s runs, make a key for this alone:\n\n  ssh-keygen -t ed25519 -N '' -f %s\n\n", o.program.Title, identity)
+		} else {
+			a.Out.Printf("1. On the machine where %s runs, the key's private half is %s.\n\n", o.program.Title, identity)
+		}
+		a.Out.Printf("2. Here, one line in ~/.ssh/authorized_keys of the user whose clients/%s this is. The key can do nothing but speak for\n"+
+			"   this client: no shell, no forwarding, and what the other side asks to run is not looked at.\n\n%s\n\n", o.name, clean.Visible(line))
+		a.Out.Printf("3. On the program's machine, in its configuration:\n\n%s", clean.Block(string(document), 1<<16))
+	})
 }
 
 // knownClient reports whether the client may connect and its files are here.

@@ -1,7 +1,11 @@
 package host
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
+
+	"durward.internal/services/operator/internal/cli"
 )
 
 const signedRoad = `
@@ -38,14 +42,9 @@ func (a *app) actCommand(v verb) *cobra.Command {
 		Example:           "  durward " + v.word + " demo-chat",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.CompleteServices,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
 			return a.ActOnService(ctx, s, v.tool, args[0], yes)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
 	return cmd

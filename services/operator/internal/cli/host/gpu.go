@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -32,24 +33,17 @@ program that holds memory, with its user. Measured numbers are at most a second 
 
 Simulated GPUs come from the catalogue and say so.`,
 		Example: "  durward gpu\n  durward gpu --json | jq '.gpus[].gpu | {index, memory_free_mib}'",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
 			host, err := s.Executor.GetHost(ctx, &executorv1.GetHostRequest{})
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.Out.Message(host)
-			}
-			for _, line := range a.hostLines(a.Out, host, a.width(a.Out), true) {
-				a.Out.Printf("%s\n", line)
-			}
-			return nil
-		},
+			return a.Show(host, func() {
+				for _, line := range a.hostLines(a.Out, host, a.width(a.Out), true) {
+					a.Out.Printf("%s\n", line)
+				}
+			})
+		}),
 	}
 }
 

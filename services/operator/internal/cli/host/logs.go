@@ -49,19 +49,16 @@ Without -f, --json gives a cursor (up to -n 40): --cursor reads on from there. W
 			case cursor != "" && (follow || lines > pageLines):
 				return cli.Usage("", "--cursor has no meaning with -f, and reads at most %d lines", pageLines)
 			}
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			switch {
-			case follow:
-				return a.followLogs(ctx, s, args[0], lines)
-			case lines > pageLines:
-				return a.showTail(ctx, s, args[0], lines)
-			default:
-				return a.showLogs(ctx, s, args[0], cursor, lines)
-			}
+			return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
+				switch {
+				case follow:
+					return a.followLogs(ctx, s, args[0], lines)
+				case lines > pageLines:
+					return a.showTail(ctx, s, args[0], lines)
+				default:
+					return a.showLogs(ctx, s, args[0], cursor, lines)
+				}
+			})
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "stay, and print each new line")
@@ -79,16 +76,14 @@ func (a *app) showLogs(ctx context.Context, s *cli.Session, id, cursor string, l
 	if err != nil {
 		return err
 	}
-	if a.JSON {
-		return a.Out.Message(page)
-	}
-	if page.GetLog() != "" {
-		a.Out.Printf("%s\n", clean.Block(page.GetLog(), pageLines*cli.MaxLogLine))
-	}
-	if page.GetMore() {
-		a.Out.Remark("%s", a.Out.Dim("There is more: --cursor "+clean.Line(page.GetCursor(), 256)))
-	}
-	return nil
+	return a.Show(page, func() {
+		if page.GetLog() != "" {
+			a.Out.Printf("%s\n", clean.Block(page.GetLog(), pageLines*cli.MaxLogLine))
+		}
+		if page.GetMore() {
+			a.Out.Remark("%s", a.Out.Dim("There is more: --cursor "+clean.Line(page.GetCursor(), 256)))
+		}
+	})
 }
 
 // showTail prints more of the last lines than one answer holds: those with which a followed log begins.
@@ -131,13 +126,11 @@ func (a *app) showTail(ctx context.Context, s *cli.Session, id string, lines uin
 	for i, line := range all {
 		all[i] = clean.Text(line, cli.MaxLogLine)
 	}
-	if a.JSON {
-		return a.Out.Message(&executorv1.ServiceLogsResponse{ServiceId: id, Log: strings.Join(all, "\n")})
-	}
-	for _, line := range all {
-		a.Out.Printf("%s\n", line)
-	}
-	return nil
+	return a.Show(&executorv1.ServiceLogsResponse{ServiceId: id, Log: strings.Join(all, "\n")}, func() {
+		for _, line := range all {
+			a.Out.Printf("%s\n", line)
+		}
+	})
 }
 
 func (a *app) followLogs(ctx context.Context, s *cli.Session, id string, lines uint32) error {

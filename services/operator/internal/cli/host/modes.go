@@ -38,40 +38,33 @@ func (a *app) modeListCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "The catalogue's modes, and which one the host is in",
 		Example: "  durward mode ls\n  durward mode ls --json | jq -r .current",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
 			list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.Out.Message(list)
-			}
-			if len(list.GetModes()) == 0 {
-				a.Out.Printf("The catalogue defines no mode yet. Add one: durward catalog add mode -h\n")
-				return nil
-			}
-			rows := make([][]string, 0, len(list.GetModes()))
-			for _, m := range list.GetModes() {
-				state := ""
-				switch current := m.GetModeId() == list.GetCurrent(); {
-				case current && m.GetRunning():
-					state = a.Out.Green("current")
-				case current:
-					state = a.Out.Yellow("current, drifted")
-				case m.GetRunning():
-					state = "all run"
+			return a.Show(list, func() {
+				if len(list.GetModes()) == 0 {
+					a.Out.Printf("The catalogue defines no mode yet. Add one: durward catalog add mode -h\n")
+					return
 				}
-				rows = append(rows, []string{clean.Line(m.GetModeId(), 64), state, cli.Mebibytes(m.GetVramMib()),
-					clean.Line(strings.Join(m.GetServices(), ", "), 300), clean.Line(m.GetName(), 64)})
-			}
-			a.Out.Table([]string{"MODE", "STATE", "VRAM", "SERVICES", "NAME"}, rows)
-			return nil
-		},
+				rows := make([][]string, 0, len(list.GetModes()))
+				for _, m := range list.GetModes() {
+					state := ""
+					switch current := m.GetModeId() == list.GetCurrent(); {
+					case current && m.GetRunning():
+						state = a.Out.Green("current")
+					case current:
+						state = a.Out.Yellow("current, drifted")
+					case m.GetRunning():
+						state = "all run"
+					}
+					rows = append(rows, []string{clean.Line(m.GetModeId(), 64), state, cli.Mebibytes(m.GetVramMib()),
+						clean.Line(strings.Join(m.GetServices(), ", "), 300), clean.Line(m.GetName(), 64)})
+				}
+				a.Out.Table([]string{"MODE", "STATE", "VRAM", "SERVICES", "NAME"}, rows)
+			})
+		}),
 	}
 }
 
@@ -83,33 +76,26 @@ func (a *app) modeShowCommand() *cobra.Command {
 		Example:           "  durward mode show coding",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.CompleteModes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
 			m, err := s.Executor.Tools.ModeInfo(ctx, &executorv1.ModeInfoRequest{ModeId: &args[0]})
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.Out.Message(m)
-			}
-			a.Out.Printf("%s  %s\n", a.Out.Bold(clean.Line(m.GetModeId(), 64)), clean.Line(m.GetName(), 64))
-			if m.GetDescription() != "" {
-				a.Out.Printf("  %s\n", clean.Line(m.GetDescription(), 300))
-			}
-			if m.GetCurrent() {
-				a.Out.Printf("  %s\n", a.Out.Green("the host was switched to it last"))
-			}
-			if len(m.GetDrifted()) > 0 {
-				a.Out.Printf("  %s  %s\n", a.Out.Yellow("drifted: "+clean.Line(strings.Join(m.GetDrifted(), ", "), 500)),
-					a.Out.Dim("bring it back: durward switch "+clean.Line(m.GetModeId(), 64)))
-			}
-			a.printServices(m.GetServices())
-			return nil
-		},
+			return a.Show(m, func() {
+				a.Out.Printf("%s  %s\n", a.Out.Bold(clean.Line(m.GetModeId(), 64)), clean.Line(m.GetName(), 64))
+				if m.GetDescription() != "" {
+					a.Out.Printf("  %s\n", clean.Line(m.GetDescription(), 300))
+				}
+				if m.GetCurrent() {
+					a.Out.Printf("  %s\n", a.Out.Green("the host was switched to it last"))
+				}
+				if len(m.GetDrifted()) > 0 {
+					a.Out.Printf("  %s  %s\n", a.Out.Yellow("drifted: "+clean.Line(strings.Join(m.GetDrifted(), ", "), 500)),
+						a.Out.Dim("bring it back: durward switch "+clean.Line(m.GetModeId(), 64)))
+				}
+				a.printServices(m.GetServices())
+			})
+		}),
 	}
 }
 
@@ -140,12 +126,9 @@ Switching to the current mode again starts what has died since.
 				return cli.Usage("It is what durward simulate prints: 8 to 64 characters 0-9 and a-f.",
 					"%q is not the beginning of a plan's digest", clean.Visible(plan))
 			}
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			return a.switchMode(ctx, s, args[0], plan, yes)
+			return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
+				return a.switchMode(ctx, s, args[0], plan, yes)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&plan, "plan", "", "the number of the plan, or of an alternative, from durward simulate: refuse if it is another one now")
@@ -211,34 +194,29 @@ failed. A switch that the executor's own restart interrupted says "recovered".`,
 			if limit < 1 || limit > 200 {
 				return cli.Usage("", "--limit is 1 to 200")
 			}
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			list, err := s.Executor.ListSwitches(ctx, &executorv1.ListSwitchesRequest{Limit: limit})
-			if err != nil {
-				return err
-			}
-			if a.JSON {
-				return a.Out.Message(list)
-			}
-			if len(list.GetSwitches()) == 0 {
-				a.Out.Printf("This host was never switched to a mode. See: durward mode ls\n")
-				return nil
-			}
-			if steps {
-				for _, sw := range list.GetSwitches() {
-					a.printSwitch(sw)
+			return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
+				list, err := s.Executor.ListSwitches(ctx, &executorv1.ListSwitchesRequest{Limit: limit})
+				if err != nil {
+					return err
 				}
-				return nil
-			}
-			rows := make([][]string, 0, len(list.GetSwitches()))
-			for _, sw := range list.GetSwitches() {
-				rows = append(rows, []string{began(sw), modeChange(sw), a.OutcomeColour(sw.GetOutcome()), took(sw), whyFailed(sw)})
-			}
-			a.Out.Table([]string{"BEGAN", "MODE", "OUTCOME", "TOOK", "WHY"}, rows)
-			return nil
+				return a.Show(list, func() {
+					if len(list.GetSwitches()) == 0 {
+						a.Out.Printf("This host was never switched to a mode. See: durward mode ls\n")
+						return
+					}
+					if steps {
+						for _, sw := range list.GetSwitches() {
+							a.printSwitch(sw)
+						}
+						return
+					}
+					rows := make([][]string, 0, len(list.GetSwitches()))
+					for _, sw := range list.GetSwitches() {
+						rows = append(rows, []string{began(sw), modeChange(sw), a.OutcomeColour(sw.GetOutcome()), took(sw), whyFailed(sw)})
+					}
+					a.Out.Table([]string{"BEGAN", "MODE", "OUTCOME", "TOOK", "WHY"}, rows)
+				})
+			})
 		},
 	}
 	cmd.Flags().Uint32Var(&limit, "limit", 20, "at most so many, up to 200")

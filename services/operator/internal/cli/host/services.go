@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"strings"
 	"time"
 
@@ -40,26 +41,19 @@ func (a *app) serviceListCommand(use string, aliases ...string) *cobra.Command {
 		Long:    "Lists the services that this host's catalogue defines, as the executor sees them now.",
 		Example: `  durward services
   durward services --json | jq -r '.services[] | select(.state == "SERVICE_STATE_RUNNING") | .service_id'`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
 			list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.Out.Message(list)
-			}
-			if len(list.GetServices()) == 0 {
-				a.Out.Printf("The catalogue defines no service yet. Add one: durward catalog add service -h\n")
-				return nil
-			}
-			a.printServices(list.GetServices())
-			return nil
-		},
+			return a.Show(list, func() {
+				if len(list.GetServices()) == 0 {
+					a.Out.Printf("The catalogue defines no service yet. Add one: durward catalog add service -h\n")
+					return
+				}
+				a.printServices(list.GetServices())
+			})
+		}),
 	}
 }
 
@@ -80,22 +74,15 @@ func (a *app) serviceShowCommand() *cobra.Command {
 		Example:           "  durward service show demo-chat\n  durward service show demo-chat --json | jq -r .service.base_url",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.CompleteServices,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
 			info, err := s.Executor.Tools.ServiceInfo(ctx, &executorv1.ServiceInfoRequest{ServiceId: &args[0]})
 			if err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.Out.Message(info)
-			}
-			a.printService(info.GetService())
-			return nil
-		},
+			return a.Show(info, func() {
+				a.printService(info.GetService())
+			})
+		}),
 	}
 }
 

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"slices"
@@ -58,29 +59,26 @@ Exit code 1 when it does not fit or cannot be done.`,
 			if err != nil {
 				return err
 			}
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			plan, err := s.Executor.Tools.SimulateMode(ctx, request)
-			if err != nil {
-				return err
-			}
-			if a.JSON {
-				if err := a.Out.Message(plan); err != nil {
+			return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
+				plan, err := s.Executor.Tools.SimulateMode(ctx, request)
+				if err != nil {
 					return err
 				}
-				return feasible(plan)
-			}
-			a.printSimulation(a.Out, plan, shown{alternatives: true, needs: q.verbose, host: q.verbose})
-			if err := feasible(plan); err != nil {
-				return err
-			}
-			if apply := applied(plan, request); apply != "" {
-				a.Out.Printf("%s\n", a.Out.Dim(apply))
-			}
-			return nil
+				if a.JSON {
+					if err := a.Out.Message(plan); err != nil {
+						return err
+					}
+					return feasible(plan)
+				}
+				a.printSimulation(a.Out, plan, shown{alternatives: true, needs: q.verbose, host: q.verbose})
+				if err := feasible(plan); err != nil {
+					return err
+				}
+				if apply := applied(plan, request); apply != "" {
+					a.Out.Printf("%s\n", a.Out.Dim(apply))
+				}
+				return nil
+			})
 		},
 	}
 	f := cmd.Flags()

@@ -27,14 +27,9 @@ carried out and what waits for you, until Ctrl-C. It goes on when a process is r
 Anywhere else: a line for each change, with --json one object a line ("kind" is service, gpu, mode, operation,
 step, dangerous or problem).`,
 		Example: "  durward watch\n  durward watch --json | jq -c 'select(.kind == \"service\")'",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, s, err := a.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
 			return a.watch(ctx, s)
-		},
+		}),
 	}
 }
 

@@ -143,11 +143,9 @@ func versionCommand(a *cli.App) *cobra.Command {
 		Use:   "version",
 		Short: "Print the version",
 		RunE: func(*cobra.Command, []string) error {
-			if a.JSON {
-				return a.Out.Value(map[string]string{"version": a.Streams.Version})
-			}
-			a.Out.Printf("durward %s\n", a.Streams.Version)
-			return nil
+			return a.Show(map[string]string{"version": a.Streams.Version}, func() {
+				a.Out.Printf("durward %s\n", a.Streams.Version)
+			})
 		},
 	}
 }

@@ -102,11 +102,9 @@ func (a *app) showConfig(ctx context.Context, cfg home.Config, clientID string, 
 	if vault != nil {
 		settings, shown = compareInForce(settings, shown, vault)
 	}
-	if a.JSON {
-		return a.Out.Value(map[string]any{"client": clientID, "vault_answered": vault != nil, "settings": settings, "files": shown})
-	}
-	a.printConfig(cfg, settings, shown, origin, vault != nil)
-	return nil
+	return a.Show(map[string]any{"client": clientID, "vault_answered": vault != nil, "settings": settings, "files": shown}, func() {
+		a.printConfig(cfg, settings, shown, origin, vault != nil)
+	})
 }
 
 // policyInForce asks the vault; nil: it does not answer.

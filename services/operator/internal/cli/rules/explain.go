@@ -53,31 +53,26 @@ asks you or is denied, the rule that decides, and where that stands. Nothing is 
 }
 
 func (a *app) explainCall(ctx context.Context, request *vaultv1.ExplainCallRequest) error {
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	response, err := s.Vault.Policy.ExplainCall(ctx, request)
-	if err != nil {
-		return err
-	}
-	rule := response.GetRule()
-	if a.JSON {
-		return a.Out.Value(map[string]any{
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		response, err := s.Vault.Policy.ExplainCall(ctx, request)
+		if err != nil {
+			return err
+		}
+		rule := response.GetRule()
+		return a.Show(map[string]any{
 			"client": request.GetClient(), "tool": request.GetTool(), "decision": response.GetDecision(), "tier": contract.TierName(response.GetTier()),
 			"reason": response.GetReason(),
 			"rule":   shownRule{rule.GetRule(), rule.GetLayer(), rule.GetFile(), rule.GetLine(), rule.GetForbids()},
+		}, func() {
+			a.Out.Printf("%s  %s %s  %s\n", a.decisionColour(response.GetDecision()), clean.Visible(request.GetClient()), clean.Visible(request.GetTool()),
+				contract.TierName(response.GetTier()))
+			if response.GetReason() != "" {
+				a.Out.Printf("  %s\n", clean.Line(response.GetReason(), 500))
+			}
+			at := clean.Visible(place(rule.GetFile(), rule.GetLine()))
+			a.Out.Printf("  rule %s  %s  %s\n", clean.Visible(rule.GetRule()), clean.Line(rule.GetLayer(), 16), at)
 		})
-	}
-	a.Out.Printf("%s  %s %s  %s\n", a.decisionColour(response.GetDecision()), clean.Visible(request.GetClient()), clean.Visible(request.GetTool()),
-		contract.TierName(response.GetTier()))
-	if response.GetReason() != "" {
-		a.Out.Printf("  %s\n", clean.Line(response.GetReason(), 500))
-	}
-	at := clean.Visible(place(rule.GetFile(), rule.GetLine()))
-	a.Out.Printf("  rule %s  %s  %s\n", clean.Visible(rule.GetRule()), clean.Line(rule.GetLayer(), 16), at)
-	return nil
+	})
 }
 
 func (a *app) decisionColour(decision string) string {

@@ -60,22 +60,20 @@ func (a *app) policyListCommand() *cobra.Command {
 			} else if rules, err = rulesOfFiles(cfg); err != nil {
 				return err
 			}
-			if a.JSON {
-				return a.Out.Value(map[string]any{"vault_answered": vault != nil, "rules": rules})
-			}
-			cells := make([][]string, 0, len(rules))
-			for _, r := range rules {
-				does := a.Out.Green("permits")
-				if r.Forbids {
-					does = a.Out.Red("forbids")
+			return a.Show(map[string]any{"vault_answered": vault != nil, "rules": rules}, func() {
+				cells := make([][]string, 0, len(rules))
+				for _, r := range rules {
+					does := a.Out.Green("permits")
+					if r.Forbids {
+						does = a.Out.Red("forbids")
+					}
+					cells = append(cells, []string{r.Rule, does, r.Layer, place(r.File, r.Line)})
 				}
-				cells = append(cells, []string{r.Rule, does, r.Layer, place(r.File, r.Line)})
-			}
-			a.Out.Table([]string{"RULE", "DOES", "LAYER", "STANDS AT"}, cells)
-			if vault == nil {
-				a.Out.Remark("%s", a.Out.Yellow("The vault does not answer: this is what the files say, not what is in force."))
-			}
-			return nil
+				a.Out.Table([]string{"RULE", "DOES", "LAYER", "STANDS AT"}, cells)
+				if vault == nil {
+					a.Out.Remark("%s", a.Out.Yellow("The vault does not answer: this is what the files say, not what is in force."))
+				}
+			})
 		},
 	}
 }
