@@ -17,9 +17,6 @@ import (
 	"durward.internal/services/platform/clean"
 )
 
-// MaxCatalogueFile is the most that is read of a file, one byte more than the catalogue's own bound.
-const MaxCatalogueFile = 1<<20 + 1
-
 // CatalogPlace is which catalogue is meant, and how it is read.
 type CatalogPlace struct {
 	Path        string

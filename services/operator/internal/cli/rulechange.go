@@ -44,7 +44,6 @@ edit: no agent and no process changes the rules, only a human does.`
 func (a *App) RuleFlags(cmd *cobra.Command, userName *string, yes *bool) {
 	if userName != nil {
 		cmd.Flags().StringVar(userName, "user", "", "change the rules of this user's clients instead of everybody's")
-		a.CompleteFlagWith(cmd, "user", a.CompleteUsers)
 	}
 	cmd.Flags().BoolVar(yes, "yes", false, "do not ask before signing; a protected key asks for its passphrase all the same")
 }

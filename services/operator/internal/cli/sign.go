@@ -13,8 +13,10 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
@@ -110,4 +112,21 @@ func (s *Session) dispatch(ctx context.Context, call approval.Call, grant *callv
 		}
 	}
 	return r, err
+}
+
+// FindSession returns the open session that a person named.
+func (s *Session) FindSession(ctx context.Context, name string) (*vaultv1.OpenSession, error) {
+	list, err := s.Vault.Standing.ListSessions(ctx, &vaultv1.ListSessionsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	found, err := approval.FindSession(name, list.GetSessions())
+	var ambiguous *approval.AmbiguousError
+	switch {
+	case errors.As(err, &ambiguous):
+		return nil, Usage("Say one of them.", "%s fits %d sessions", clean.Visible(name), len(ambiguous.Candidates))
+	case err != nil:
+		return nil, Usage("See: durward sessions", "no open session is called %s", clean.Visible(name))
+	}
+	return found, nil
 }

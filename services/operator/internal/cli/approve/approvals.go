@@ -329,21 +329,12 @@ func find(ctx context.Context, s *cli.Session, number string) (*vaultv1.Operatio
 
 // completeNumbers completes the short numbers of what waits.
 func (a *app) completeNumbers(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var out []string
-	a.ForCompletion(cmd, func(ctx context.Context, s *cli.Session) error {
+	var numbers map[string]string
+	return cli.CompleteAsked(a.App, cmd, args, func(ctx context.Context, s *cli.Session) ([]*vaultv1.Operation, error) {
 		ops, err := operations(ctx, s)
-		if err != nil {
-			return err
-		}
-		numbers := approval.Numbers(operationIDs(ops))
-		for _, op := range ops {
-			out = append(out, cobra.CompletionWithDesc(numbers[op.GetOperationId()],
-				clean.Visible(op.GetTool().GetName())+" "+approval.Arguments(op.GetArguments())))
-		}
-		return nil
+		numbers = approval.Numbers(operationIDs(ops))
+		return ops, err
+	}, func(op *vaultv1.Operation) (id, about string) {
+		return numbers[op.GetOperationId()], clean.Visible(op.GetTool().GetName()) + " " + approval.Arguments(op.GetArguments())
 	})
-	return out, cobra.ShellCompDirectiveNoFileComp
 }

@@ -67,10 +67,10 @@ NUMBER is a short number from "durward approvals", or the beginning of an operat
 	cmd.Flags().StringSliceVar(&within.Tools, "tool", nil, "scope: these tools as well")
 	cmd.Flags().StringSliceVar(&within.Free, "free", nil, "scope: these arguments may have any value")
 	cmd.Flags().BoolVar(&within.Any, "any", false, "scope: act on whatever the catalogue says at that time")
-	a.CompleteFlag(cmd, "for", "30m", "1h", "2h", "8h")
-	a.CompleteFlag(cmd, "uses", "5", "10", "50")
-	a.CompleteFlag(cmd, "tool", changingTools()...)
-	a.CompleteFlag(cmd, "free", changingArguments()...)
+	cli.CompleteFlag(cmd, "for", cli.OneOf("30m", "1h", "2h", "8h"))
+	cli.CompleteFlag(cmd, "uses", cli.OneOf("5", "10", "50"))
+	cli.CompleteFlag(cmd, "tool", cli.OneOf(changingTools()...))
+	cli.CompleteFlag(cmd, "free", cli.OneOf(changingArguments()...))
 	return cmd
 }
 

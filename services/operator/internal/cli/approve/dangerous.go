@@ -69,10 +69,7 @@ or: durward dangerous disable`,
 		Example: "  durward dangerous status",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.dangerousStatus(cmd.Context()) },
 	}
-	// It fails only for a flag that is not there.
-	_ = enable.RegisterFlagCompletionFunc("session", a.CompleteSessions)
-	_ = disable.RegisterFlagCompletionFunc("session", a.CompleteSessions)
-	a.CompleteFlag(enable, "for", "15m", "30m", "1h", "2h")
+	cli.CompleteFlag(enable, "for", cli.OneOf("15m", "30m", "1h", "2h"))
 	cmd.AddCommand(enable, disable, status)
 	return cmd
 }

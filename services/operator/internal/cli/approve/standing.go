@@ -63,7 +63,6 @@ ID is the statement's id or its first 8 characters.`,
 	revoke.Flags().StringVar(&session, "session", "", "all of this session's")
 	revoke.Flags().BoolVar(&all, "all", false, "all there are")
 	revoke.Flags().StringVar(&reason, "reason", "", "for the record")
-	_ = revoke.RegisterFlagCompletionFunc("session", a.CompleteSessions) // it fails only for a flag that is not there
 	cmd.AddCommand(ls, revoke)
 	return cmd
 }
@@ -267,18 +266,12 @@ var sessionRef = regexp.MustCompile(`^s-[a-z2-7]{26}$`)
 
 // completeStanding completes the ids of what stands.
 func (a *app) completeStanding(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var out []string
-	a.ForCompletion(cmd, func(ctx context.Context, s *cli.Session) error {
+	return cli.CompleteAsked(a.App, cmd, args, func(ctx context.Context, s *cli.Session) ([]*vaultv1.Standing, error) {
 		list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
-		for _, one := range list.GetStanding() {
-			out = append(out, cobra.CompletionWithDesc(shortStanding(one.GetStandingId()), clean.Line(one.GetKind()+" "+one.GetPrincipal(), 80)))
-		}
-		return err
+		return list.GetStanding(), err
+	}, func(one *vaultv1.Standing) (id, about string) {
+		return shortStanding(one.GetStandingId()), clean.Line(one.GetKind()+" "+one.GetPrincipal(), 80)
 	})
-	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
 var principalPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
@@ -331,7 +324,7 @@ later. What it may do without asking goes on.`,
 	cmd.Flags().DurationVar(&length, "for", muteFor, "for so long, 24h at most")
 	cmd.Flags().BoolVar(&off, "off", false, "let it ask again")
 	cmd.Flags().StringVar(&reason, "reason", "", "for the record")
-	a.CompleteFlag(cmd, "for", "15m", "1h", "8h")
+	cli.CompleteFlag(cmd, "for", cli.OneOf("15m", "1h", "8h"))
 	return cmd
 }
 

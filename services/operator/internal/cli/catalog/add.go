@@ -2,15 +2,16 @@ package catalog
 
 import (
 	"io"
-	"os"
 	"strconv"
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/bring"
+	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/draft"
+	"durward.internal/services/operator/internal/sizing"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 )
@@ -97,9 +98,9 @@ func (a *app) readEntry(from string) (draft.Entry, error) {
 	var raw []byte
 	var err error
 	if from == "-" {
-		raw, err = io.ReadAll(io.LimitReader(a.Streams.In, cli.MaxCatalogueFile))
+		raw, err = io.ReadAll(io.LimitReader(a.Streams.In, catalogfile.MaxFile))
 	} else {
-		raw, err = readBounded(from)
+		raw, err = catalogfile.ReadFile(from)
 	}
 	if err != nil {
 		return draft.Entry{}, cli.Usage("", "the entry cannot be read: %s", clean.Line(err.Error(), 300))
@@ -109,15 +110,6 @@ func (a *app) readEntry(from string) (draft.Entry, error) {
 		return draft.Entry{}, cli.Usage("", "%s", err.Error())
 	}
 	return e, nil
-}
-
-func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, cli.MaxCatalogueFile))
 }
 
 // fields collects an entry's keys in their order, leaving out what was not given.
@@ -250,13 +242,8 @@ passed on; no shell ever sees them. With --unit it is a systemd unit instead, wi
 		"sleep":   {catalogue.SleepNone, catalogue.SleepVLLM1, catalogue.SleepVLLM2, catalogue.SleepLlamaRouter},
 		"network": {catalogue.NetworkHost, catalogue.NetworkLoopback, catalogue.NetworkNone},
 	} {
-		// It fails for unknown flags alone.
-		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+		cli.CompleteFlag(cmd, name, cli.OneOf(words...))
 	}
-	models := func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
-		return a.CompleteModels(cmd, nil, word)
-	}
-	_ = cmd.RegisterFlagCompletionFunc("model", models)
 	return cmd
 }
 
@@ -316,7 +303,7 @@ entry; the id may then be left out. A service for it comes along with: durward c
 		case len(args) == 1:
 			id = args[0]
 		case file != "":
-			id = bring.ModelID(modelNamed(file).id)
+			id = bring.ModelID(sizing.NameOf(file).ID)
 		}
 		if id == "" {
 			return draft.Entry{}, cli.Usage("Usage: "+cmd.UseLine(), "name the model")

@@ -11,8 +11,8 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 )
@@ -193,7 +193,7 @@ func (a *app) showEntry(c *catalogue.Catalogue, id string) error {
 		return a.Out.Value(found)
 	}
 	for _, kind := range []string{"services", "modes", "models"} {
-		for _, entry := range anyList(found[kind]) {
+		for _, entry := range catalogfile.AsList(found[kind]) {
 			raw, err := json.Marshal(entry)
 			if err != nil {
 				return fmt.Errorf("encode entry: %w", err)
@@ -256,29 +256,25 @@ func (a *app) section(header []string, rows [][]string) {
 // completeEntries completes ids from the catalogue's own file, without asking any process.
 func (a *app) completeEntries(place *cli.CatalogPlace) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		at, err := home.At(a.HomeDir)
-		if err != nil || len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		a.Home = at
-		path, opts, err := place.Of(a.App, cmd)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		c, err := catalogue.Load(path, opts)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		var out []string
-		for _, s := range c.Services {
-			out = append(out, cobra.CompletionWithDesc(s.ID, "service: "+s.Name))
-		}
-		for _, m := range c.Modes {
-			out = append(out, cobra.CompletionWithDesc(m.ID, "mode: "+m.Name))
-		}
-		for _, m := range c.Models {
-			out = append(out, cobra.CompletionWithDesc(m.ID, "model"))
-		}
-		return out, cobra.ShellCompDirectiveNoFileComp
+		return a.Complete(args, func() (out []string, err error) {
+			path, opts, err := place.Of(a.App, cmd)
+			if err != nil {
+				return nil, err
+			}
+			c, err := catalogue.Load(path, opts)
+			if err != nil {
+				return nil, err
+			}
+			for _, s := range c.Services {
+				out = append(out, cobra.CompletionWithDesc(s.ID, "service: "+s.Name))
+			}
+			for _, m := range c.Modes {
+				out = append(out, cobra.CompletionWithDesc(m.ID, "mode: "+m.Name))
+			}
+			for _, m := range c.Models {
+				out = append(out, cobra.CompletionWithDesc(m.ID, "model"))
+			}
+			return out, nil
+		})
 	}
 }

@@ -1,41 +1,28 @@
 package catalog
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
 
-	"github.com/goccy/go-yaml"
-
+	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/draft"
-	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 )
 
-func anyList(v any) []any {
-	items, _ := v.([]any)
-	return items
-}
-
 // add puts an entry into the catalogue: checked, shown, asked, written.
 func (a *app) add(ctx context.Context, path string, opts catalogue.Options, add addition) error {
-	files, err := catalogueFiles(path)
+	files, err := catalogfile.Read(path)
 	if err != nil {
 		return cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
 	}
 	if _, err := catalogue.ParseFiles(files, opts); err != nil {
 		return a.BadCatalogue(path, err)
 	}
-	at, files, err := target(path, files, add)
+	at, files, err := targetOf(path, files, add)
 	if err != nil {
 		return err
 	}
@@ -96,99 +83,23 @@ func (a *app) badEntry(file string, line, length int, err error) error {
 	return cli.Usage("Nothing was written. Every key of an entry: deploy/config/catalogue.yaml", "%s", strings.Join(lines, "\n  "))
 }
 
-// catalogueFiles reads a catalogue's files as the executor lists them.
-func catalogueFiles(path string) ([]catalogue.File, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
+// targetOf is target, with what was named wrongly as wrong usage.
+func targetOf(path string, files []catalogue.File, add addition) (int, []catalogue.File, error) {
+	at, files, err := catalogfile.Target(path, files, add.to, add.section)
+	if wrong := catalogfile.NameError(""); errors.As(err, &wrong) {
+		err = cli.Usage("", "%v", err)
 	}
-	names := []string{path}
-	if info.IsDir() {
-		entries, err := os.ReadDir(path)
-		if err != nil {
-			return nil, err
-		}
-		names = nil
-		for _, e := range entries {
-			if filepath.Ext(e.Name()) == ".yaml" && !strings.HasPrefix(e.Name(), ".") {
-				names = append(names, filepath.Join(path, e.Name()))
-			}
-		}
-	}
-	files := make([]catalogue.File, len(names))
-	for i, name := range names {
-		data, err := readBounded(name)
-		if err != nil {
-			return nil, err
-		}
-		files[i] = catalogue.File{Name: name, Data: data}
-	}
-	return files, nil
+	return at, files, err
 }
 
-// target chooses the file that gets the entry, and adds it to the files, without data, where it is a new one.
-func target(path string, files []catalogue.File, add addition) (int, []catalogue.File, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return 0, nil, err
-	}
-	if !info.IsDir() {
-		if add.to != "" {
-			return 0, nil, cli.Usage("", "--to is for a catalogue that is a folder; this one is the file %s", path)
-		}
-		return 0, files, nil
-	}
-	if add.to != "" {
-		if add.to != filepath.Base(add.to) || filepath.Ext(add.to) != ".yaml" || strings.HasPrefix(add.to, ".") {
-			return 0, nil, cli.Usage("", "--to is the name of a .yaml file in the folder")
-		}
-		name := filepath.Join(path, add.to)
-		if i := slices.IndexFunc(files, func(f catalogue.File) bool { return f.Name == name }); i >= 0 {
-			return i, files, nil
-		}
-		files = append(files, catalogue.File{Name: name})
-		slices.SortFunc(files, func(a, b catalogue.File) int { return strings.Compare(a.Name, b.Name) })
-		return slices.IndexFunc(files, func(f catalogue.File) bool { return f.Name == name }), files, nil
-	}
-	at := 0
-	for i, f := range files {
-		var sections map[string]any
-		if yaml.Unmarshal(f.Data, &sections) == nil && len(anyList(sections[add.section])) > 0 {
-			at = i
-		}
-	}
-	return at, files, nil
-}
-
-// replace writes a catalogue's file, if it still is what was read; nil means that it must not be there.
+// replace writes a file of the catalogue's, and says what to do where that went wrong.
 func replace(path string, before, after []byte) error {
-	now, err := readBounded(path)
+	err := catalogfile.Replace(path, before, after)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && before == nil:
-		return home.CreateFile(path, after, 0o644)
-	case err != nil:
-		return fmt.Errorf("write: %w", err)
-	case before == nil || !bytes.Equal(now, before):
+	case errors.Is(err, catalogfile.ErrChanged):
 		return cli.Failed("Run the command again.", "%s was changed meanwhile; nothing was written", path)
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return fmt.Errorf("write: %w", err)
-	}
-	// A symbolic link stays one.
-	if path, err = filepath.EvalSymlinks(path); err != nil {
-		return fmt.Errorf("write: %w", err)
-	}
-	if err := home.WriteFile(path, after, info.Mode().Perm()); err != nil {
-		return err
-	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || int(owner.Uid) == os.Geteuid() && int(owner.Gid) == os.Getegid() {
-		return nil
-	}
-	// It stays its owner's, whose group may be the executor's.
-	if err := os.Chown(path, int(owner.Uid), int(owner.Gid)); err != nil {
+	case errors.Is(err, catalogfile.ErrOwner):
 		return cli.Failed("See that the executor may read it.", "%s was written, and its owner is now you", path)
 	}
-	return nil
+	return err
 }

@@ -128,6 +128,5 @@ container as powerful as the host is refused by name.
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", "the Docker Engine's socket (default: as executor.yaml says, or "+dockerSocket+")")
 	cmd.Flags().BoolVar(&l.quiet, "no-ask", false, "ask no server what it is")
-	a.CompleteFlagWith(cmd, "socket", cli.CompleteFiles("sock"))
 	return cmd
 }

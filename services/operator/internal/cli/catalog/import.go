@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/bring"
+	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/platform/catalogue"
@@ -62,9 +63,6 @@ func (a *app) catalogImportCommand(place *cli.CatalogPlace) *cobra.Command {
 	flags.StringVar(&imp.given.RunAs, "run-as", "", "the user that imported programs run as")
 	flags.StringVar(&imp.given.ContainerUser, "container-user", "1000:1000", "the user of containers that name none or root, UID or UID:GID")
 	flags.StringArrayVar(&imp.set, "set", nil, "NAME=VALUE for a variable that the files name; never a secret")
-	// These fail for unknown flags alone.
-	_ = cmd.RegisterFlagCompletionFunc("out", cli.CompleteFiles("yaml"))
-	_ = cmd.RegisterFlagCompletionFunc("set", cobra.NoFileCompletions)
 	cmd.AddCommand(a.importGpumodCommand(imp), a.importLlamaSwapCommand(imp), a.importComposeCommand(imp), a.importSystemdCommand(imp),
 		a.importDockerCommand(imp))
 	return cmd
@@ -183,7 +181,7 @@ func (a *app) presentCatalogue(cmd *cobra.Command, imp *importing) (*catalogue.C
 	path, opts, err := imp.place.Of(a.App, cmd)
 	imp.opts = opts
 	if err == nil {
-		imp.files, err = catalogueFiles(path)
+		imp.files, err = catalogfile.Read(path)
 		if errors.Is(err, fs.ErrNotExist) && imp.place.Path == "" {
 			path, err = "", nil
 		}

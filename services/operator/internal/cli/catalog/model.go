@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,8 +17,10 @@ import (
 
 	"durward.internal/services/operator/internal/bring"
 	"durward.internal/services/operator/internal/bring/found"
+	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/draft"
+	"durward.internal/services/operator/internal/sizing"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
@@ -34,19 +34,6 @@ const (
 	inspector = "durward-inspect"
 	// oracle is llama.cpp's own program that says what a model takes.
 	oracle = "llama-fit-params"
-	// FirstPort is where a port for a new service is looked for.
-	FirstPort = 8001
-	// usualContext is the context length, in tokens, that a new service gets where the model and the GPUs have room for it. More costs
-	// memory that other services want; a human who needs it says so.
-	usualContext = 32768
-	// leastContext is below what no service is drafted, unless the model or a human wants less; goodContext is what a further GPU is
-	// taken for.
-	leastContext = 4096
-	goodContext  = 8192
-	// modelStartS is what a service gets to load its model.
-	modelStartS = 900
-	// marginMiB is what the executor leaves free on each GPU unless it is told otherwise (deploy/config/executor.yaml).
-	marginMiB = 512
 )
 
 // fromModel is one run of `catalog add FILE`.
@@ -82,10 +69,8 @@ func (a *app) modelFlags(m *fromModel, cmd *cobra.Command) {
 	flags.StringVar(&m.fitParams, "llama-fit-params", "", "where that program is (default: as executor.yaml says, or in PATH)")
 	cmd.MarkFlagsMutuallyExclusive("service", "no-service")
 	for _, made := range []string{"id", "service", "context"} {
-		a.CompleteFlagWith(cmd, made, cobra.NoFileCompletions)
+		cli.CompleteFlag(cmd, made, cobra.NoFileCompletions)
 	}
-	a.CompleteFlagWith(cmd, "program", cli.CompleteFiles())
-	a.CompleteFlagWith(cmd, "llama-fit-params", cli.CompleteFiles())
 }
 
 const fromModelLong = `
@@ -106,28 +91,6 @@ func IsModelPath(arg string) bool {
 type newEntry struct {
 	section string
 	entry   draft.Entry
-}
-
-// choice is how the service would run, and what that takes.
-type choice struct {
-	gpus        []hostGPU
-	context     uint32
-	utilisation string
-	estimate    vram.Estimate
-	// fits: on every GPU there is room; sized: the GPUs' memory is known.
-	fits, sized bool
-}
-
-// hostGPU is one that a service may use.
-type hostGPU struct {
-	index uint32
-	// driver is the driver's own index, and real: it is none that the catalogue made up.
-	driver   uint32
-	real     bool
-	totalMiB uint32
-	// missing: the catalogue does not have it; uuid and name are for its entry.
-	missing    bool
-	uuid, name string
 }
 
 // addFromModel drafts a model and a service for a local model, shows both with their estimate, asks and writes.
@@ -151,7 +114,7 @@ func (a *app) addFromModel(cmd *cobra.Command, m *fromModel, path string) error 
 	if err != nil {
 		return err
 	}
-	files, err := catalogueFiles(at)
+	files, err := catalogfile.Read(at)
 	if err != nil {
 		return cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
 	}
@@ -159,15 +122,15 @@ func (a *app) addFromModel(cmd *cobra.Command, m *fromModel, path string) error 
 	if err != nil {
 		return a.BadCatalogue(at, err)
 	}
-	named := modelNamed(file)
-	id := bring.ModelID(cmp.Or(m.id, named.id))
+	named := sizing.NameOf(file)
+	id := bring.ModelID(cmp.Or(m.id, named.ID))
 	if id == "" || m.id != "" && id != m.id {
 		return cli.Usage("Give it one: --id NAME", "no model id can be made of %q", clean.Visible(cmp.Or(m.id, filepath.Base(file))))
 	}
 	if _, taken := present.Model(id); taken {
 		return cli.Usage("Name it otherwise: --id NAME", "the catalogue has a model %s already", id)
 	}
-	entry, err := draft.Make(modelFields(id, m.served, file, named.source, &card))
+	entry, err := draft.Make(sizing.Model(id, m.served, file, named.Source, &card))
 	if err != nil {
 		return cli.Usage("", "%s", err.Error())
 	}
@@ -209,88 +172,6 @@ func (a *app) readCard(ctx context.Context, opts catalogue.Options, file string)
 	return card, nil
 }
 
-// naming is what a path says of a model's name.
-type naming struct{ id, source string }
-
-var (
-	splitPart = regexp.MustCompile(`-[0-9]{5}-of-[0-9]{5}\z`)
-	// Hugging Face's cache: models--OWNER--NAME/snapshots/REVISION.
-	hubCache = regexp.MustCompile(`/models--([A-Za-z0-9][A-Za-z0-9._\-]*?)--([A-Za-z0-9][A-Za-z0-9._\-]*)/snapshots/[0-9a-f]{40}(/|\z)`)
-)
-
-func modelNamed(file string) naming {
-	if m := hubCache.FindStringSubmatch(file); m != nil {
-		name := m[1] + "/" + m[2]
-		if strings.HasSuffix(file, ".gguf") {
-			return naming{ggufName(file), "hf:" + name}
-		}
-		return naming{name, "hf:" + name}
-	}
-	if strings.HasSuffix(file, ".gguf") {
-		return naming{id: ggufName(file)}
-	}
-	return naming{id: filepath.Base(file)}
-}
-
-func ggufName(file string) string {
-	return splitPart.ReplaceAllString(strings.TrimSuffix(filepath.Base(file), ".gguf"), "")
-}
-
-// modelFields are a model's entry.
-func modelFields(id, served, file, source string, card *model.Card) yaml.MapSlice {
-	out := yaml.MapSlice{{Key: "id", Value: id}}
-	put := func(key string, value any, given bool) {
-		if given {
-			out = append(out, yaml.MapItem{Key: key, Value: value})
-		}
-	}
-	put("served_name", served, served != "")
-	put("file", file, file != "")
-	put("source", source, source != "")
-	if card != nil {
-		put("card", cardFields(*card), true)
-	}
-	return out
-}
-
-// cardFields lay a card out as the catalogue has it.
-func cardFields(c model.Card) yaml.MapSlice {
-	var out yaml.MapSlice
-	number := func(to *yaml.MapSlice, key string, n uint64) {
-		if n != 0 {
-			*to = append(*to, yaml.MapItem{Key: key, Value: n})
-		}
-	}
-	if c.Architecture != "" {
-		out = append(out, yaml.MapItem{Key: "architecture", Value: c.Architecture})
-	}
-	number(&out, "weights_mib", uint64(c.WeightsMiB))
-	number(&out, "host_weights_mib", uint64(c.HostWeightsMiB))
-	number(&out, "output_mib", uint64(c.OutputMiB))
-	number(&out, "context", uint64(c.Context))
-	number(&out, "hidden", uint64(c.Hidden))
-	number(&out, "feed_forward", uint64(c.FeedForward))
-	number(&out, "heads", uint64(c.Heads))
-	number(&out, "vocabulary", uint64(c.Vocabulary))
-	var layers []any
-	for _, l := range c.Layers {
-		one := yaml.MapSlice{{Key: "count", Value: l.Count}, {Key: "kind", Value: l.Kind}}
-		number(&one, "kv_heads", uint64(l.KVHeads))
-		number(&one, "key_dim", uint64(l.KeyDim))
-		number(&one, "value_dim", uint64(l.ValueDim))
-		number(&one, "window", uint64(l.Window))
-		number(&one, "state_bytes", l.StateBytes)
-		if l.Shared {
-			one = append(one, yaml.MapItem{Key: "shared", Value: true})
-		}
-		layers = append(layers, one)
-	}
-	if len(layers) > 0 {
-		out = append(out, yaml.MapItem{Key: "layers", Value: layers})
-	}
-	return out
-}
-
 // draftService drafts a service for the model, and before it the GPUs that the catalogue does not have yet.
 func (a *app) draftService(
 	ctx context.Context, m *fromModel, present *catalogue.Catalogue, opts catalogue.Options, card model.Card, file, modelID string,
@@ -323,23 +204,23 @@ func (a *app) draftService(
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort(m.port, present)
+	port, err := sizing.FreePort(m.port, present)
 	if err != nil {
-		return nil, err
+		return nil, cli.Usage("Name one: --port N", "%v", err)
 	}
-	c := chooseGPUs(card, engine, gpus, len(m.gpus) > 0, m.context)
+	c := sizing.Choose(card, engine, gpus, len(m.gpus) > 0, m.context)
 	var out []newEntry
-	for _, g := range c.gpus {
-		if !g.missing {
+	for _, g := range c.GPUs {
+		if !g.Missing {
 			continue
 		}
-		e, err := draft.Make(yaml.MapSlice{{Key: "index", Value: g.index}, {Key: "uuid", Value: g.uuid}, {Key: "name", Value: g.name}})
+		e, err := draft.Make(yaml.MapSlice{{Key: "index", Value: g.Index}, {Key: "uuid", Value: g.UUID}, {Key: "name", Value: g.Name}})
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, newEntry{draft.GPUs, e})
 	}
-	e, err := draft.Make(serviceFields(m, c, card, engine, program, file, id, modelID, port))
+	e, err := draft.Make(sizing.Entry(c, sizing.Service{Engine: engine, Program: program, File: file, ID: id, Model: modelID, Served: cmp.Or(m.served, modelID), RunAs: m.runAs, Port: port}))
 	if err != nil {
 		return nil, cli.Usage("", "%s", err.Error())
 	}
@@ -358,229 +239,38 @@ func programFound(name, folder string) bool {
 	return err == nil && filepath.IsAbs(found)
 }
 
-// freePort is the port that was asked for, or the first from firstPort on that neither a service has nor a program of this host.
-func freePort(wanted uint32, present *catalogue.Catalogue) (uint32, error) {
-	taken := func(port uint32) bool {
-		return slices.ContainsFunc(present.Services, func(s *catalogue.Service) bool { return s.Port == port })
-	}
-	if wanted != 0 {
-		return wanted, nil // the catalogue's check says whose it is
-	}
-	for port := uint32(FirstPort); port < 10000; port++ {
-		if taken(port) {
-			continue
-		}
-		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.FormatUint(uint64(port), 10))
-		if err != nil {
-			continue
-		}
-		_ = l.Close()
-		return port, nil
-	}
-	return 0, cli.Usage("Name one: --port N", "no port from %d on is free", FirstPort)
-}
-
 // serviceGPUs are the GPUs that the service may use: those that were named, or the catalogue's, or where it has none the host's.
-func (a *app) serviceGPUs(ctx context.Context, m *fromModel, present *catalogue.Catalogue) ([]hostGPU, error) {
+func (a *app) serviceGPUs(ctx context.Context, m *fromModel, present *catalogue.Catalogue) ([]sizing.GPU, error) {
 	host, _, err := found.GPUs(ctx, found.Run)
 	if err != nil {
 		a.Out.Remark("The GPUs cannot be read, so their memory is not known here: %s", clean.Line(err.Error(), 200))
 	}
-	var all []hostGPU
+	var all []sizing.GPU
 	for _, g := range present.GPUs {
-		one := hostGPU{index: g.Index, driver: g.Index, real: !g.Simulated, totalMiB: g.MemoryMiB}
+		one := sizing.GPU{Index: g.Index, Driver: g.Index, Real: !g.Simulated, TotalMiB: g.MemoryMiB}
 		i := slices.IndexFunc(host, func(h found.GPU) bool { return g.UUID != "" && h.UUID == g.UUID || g.UUID == "" && h.Index == g.Index })
-		if i >= 0 && one.real {
-			one.driver, one.totalMiB = host[i].Index, host[i].TotalMiB
+		if i >= 0 && one.Real {
+			one.Driver, one.TotalMiB = host[i].Index, host[i].TotalMiB
 		}
 		all = append(all, one)
 	}
 	if len(all) == 0 {
 		for _, h := range host {
-			all = append(all, hostGPU{index: h.Index, driver: h.Index, real: true, totalMiB: h.TotalMiB, missing: true, uuid: h.UUID, name: h.Name})
+			all = append(all, sizing.GPU{Index: h.Index, Driver: h.Index, Real: true, TotalMiB: h.TotalMiB, Missing: true, UUID: h.UUID, Name: h.Name})
 		}
 	}
 	if len(m.gpus) == 0 {
 		return all, nil
 	}
-	var out []hostGPU
+	var out []sizing.GPU
 	for _, wanted := range indexes(m.gpus) {
-		i := slices.IndexFunc(all, func(g hostGPU) bool { return g.index == wanted })
+		i := slices.IndexFunc(all, func(g sizing.GPU) bool { return g.Index == wanted })
 		if i < 0 {
 			return nil, cli.Usage("See: durward catalog show", "the catalogue has no GPU %d", wanted)
 		}
 		out = append(out, all[i])
 	}
 	return out, nil
-}
-
-// chooseGPUs finds how the service fits: the fewest GPUs first, and on them the longest context, at most usualContext unless more was
-// asked for. Where nothing fits, it says what the least would take.
-func chooseGPUs(card model.Card, engine string, gpus []hostGPU, all bool, wanted uint32) choice {
-	contexts := contextsOf(card, wanted)
-	sets := setsOf(gpus, engine, all)
-	var last choice
-	for _, least := range []uint32{min(goodContext, contexts[0]), 0} {
-		for _, set := range sets {
-			for _, context := range contexts {
-				if context < least {
-					break
-				}
-				c := runOn(card, engine, set, context)
-				if c.fits || !c.sized {
-					return c
-				}
-				last = c
-			}
-		}
-	}
-	return last
-}
-
-// contextsOf are the context lengths to try, the longest first.
-func contextsOf(card model.Card, wanted uint32) []uint32 {
-	if wanted > 0 {
-		return []uint32{wanted}
-	}
-	longest := uint32(usualContext)
-	if card.Context > 0 {
-		longest = min(longest, card.Context)
-	}
-	out := []uint32{longest}
-	for n := uint32(usualContext) / 2; n >= leastContext; n /= 2 {
-		if n < longest {
-			out = append(out, n)
-		}
-	}
-	return out
-}
-
-// setsOf are the GPUs to try together. vLLM divides a model's heads by a power of two, among GPUs that are alike.
-func setsOf(gpus []hostGPU, engine string, all bool) [][]hostGPU {
-	if all || len(gpus) == 0 {
-		return [][]hostGPU{gpus}
-	}
-	var out [][]hostGPU
-	for _, g := range gpus {
-		out = append(out, []hostGPU{g})
-	}
-	for n := 2; n <= len(gpus); n++ {
-		if engine == enginecmd.VLLM && n&(n-1) != 0 {
-			continue
-		}
-		for first := 0; first+n <= len(gpus); first++ {
-			set := gpus[first : first+n]
-			if engine == enginecmd.LlamaCPP || !slices.ContainsFunc(set, func(g hostGPU) bool { return g.totalMiB != set[0].totalMiB }) {
-				out = append(out, set)
-			}
-		}
-	}
-	return out
-}
-
-// runOn estimates the service on these GPUs.
-func runOn(card model.Card, engine string, gpus []hostGPU, context uint32) choice {
-	out := choice{gpus: gpus, context: context, sized: len(gpus) > 0}
-	run, _ := vram.Defaults(engine)
-	run.Context = context
-	on := make([]vram.GPU, len(gpus))
-	for i, g := range gpus {
-		on[i].TotalMiB = g.totalMiB
-		out.sized = out.sized && g.totalMiB > 0
-	}
-	if len(gpus) == 0 {
-		return out
-	}
-	if engine == enginecmd.VLLM {
-		run.TensorParallel = uint32(len(gpus))
-		return out.claim(card, run, on)
-	}
-	run.Fit = false // whether all of it fits is the question
-	estimate, err := vram.Of(card, run, on)
-	out.estimate = estimate
-	out.fits = err == nil && out.sized && estimate.Starts && out.room()
-	return out
-}
-
-// claim finds the smallest share of the GPUs with which vLLM starts, and takes one step more where there is room: what it needs at its start is the least
-// certain of all.
-func (c choice) claim(card model.Card, run vram.Run, on []vram.GPU) choice {
-	for percent := 30; percent <= 95; percent += 5 {
-		run.Utilisation = float64(percent) / 100
-		estimate, err := vram.Of(card, run, on)
-		if err != nil {
-			return c
-		}
-		next := c
-		next.estimate, next.utilisation = estimate, fmt.Sprintf("%.2f", run.Utilisation)
-		room := c.sized && next.room()
-		next.fits = room && estimate.Starts
-		switch {
-		case c.fits && !next.fits:
-			return c // there is no room for the step more
-		case c.fits, c.sized && !room, !c.sized && percent >= 90:
-			return next
-		}
-		c = next
-	}
-	return c
-}
-
-// room reports whether each GPU has what the estimate takes, and the executor's margin.
-func (c choice) room() bool {
-	for i, g := range c.gpus {
-		if i >= len(c.estimate.PerGPU) || uint64(c.estimate.PerGPU[i])+marginMiB > uint64(g.totalMiB) {
-			return false
-		}
-	}
-	return true
-}
-
-// serviceFields are the service's entry.
-func serviceFields(m *fromModel, c choice, card model.Card, engine, program, file, id, modelID string, port uint32) yaml.MapSlice {
-	number := func(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
-	served := cmp.Or(m.served, modelID)
-	var argv []any
-	extra := yaml.MapSlice{{Key: "engine", Value: engine}, {Key: "context_size", Value: c.context}}
-	if engine == enginecmd.VLLM {
-		argv = []any{program, "serve", file, "--host", "127.0.0.1", "--port", number(port), "--served-model-name", served, "--max-model-len", number(c.context)}
-		if len(c.gpus) > 1 {
-			argv = append(argv, "--tensor-parallel-size", strconv.Itoa(len(c.gpus)))
-			extra = append(extra, yaml.MapItem{Key: "tensor_parallel", Value: len(c.gpus)})
-		}
-		if c.utilisation != "" {
-			argv = append(argv, "--gpu-memory-utilization", c.utilisation)
-			extra = append(extra, yaml.MapItem{Key: "gpu_memory_utilization", Value: c.utilisation})
-		}
-	} else {
-		argv = []any{program, "-m", file, "--host", "127.0.0.1", "--port", number(port), "--alias", served, "-c", number(c.context)}
-	}
-	out := yaml.MapSlice{{Key: "id", Value: id}, {Key: "driver", Value: catalogue.DriverProcess}, {Key: "argv", Value: argv}}
-	put := func(key string, value any) { out = append(out, yaml.MapItem{Key: key, Value: value}) }
-	var numbers []uint32
-	var visible []string
-	for _, g := range c.gpus {
-		numbers = append(numbers, g.index)
-		if g.real {
-			visible = append(visible, number(g.driver))
-		}
-	}
-	if len(visible) > 0 {
-		// The engine would use every GPU of the host; in this order its numbers are the driver's.
-		put("environment", yaml.MapSlice{{Key: "CUDA_DEVICE_ORDER", Value: "PCI_BUS_ID"}, {Key: "CUDA_VISIBLE_DEVICES", Value: strings.Join(visible, ",")}})
-	}
-	if m.runAs != "" {
-		put("run_as", m.runAs)
-	}
-	put("port", port)
-	put("openai", true)
-	put("model", modelID)
-	if len(numbers) > 0 {
-		put("gpus", numbers)
-	}
-	put("extra_config", extra)
-	put("start_timeout_s", modelStartS)
-	return out
 }
 
 // withCard adds a card to a model's fields, if its file can be read.
@@ -595,12 +285,12 @@ func (a *app) withCard(ctx context.Context, m *fromModel, cmd *cobra.Command, fi
 		a.Out.Remark("The entry has no card, so what the model takes is not known yet: %v", err)
 		return
 	}
-	f.put("card", cardFields(card))
+	f.put("card", sizing.Card(card))
 }
 
 // estimated is what a service of the catalogue takes by its card, on GPUs whose memory is known here, and the run that it was
 // reckoned for.
-func (a *app) estimated(ctx context.Context, c *catalogue.Catalogue, s *catalogue.Service) (vram.Estimate, vram.Run, []hostGPU, error) {
+func (a *app) estimated(ctx context.Context, c *catalogue.Catalogue, s *catalogue.Service) (vram.Estimate, vram.Run, []sizing.GPU, error) {
 	var wanted []uint
 	for _, g := range s.GPUs {
 		wanted = append(wanted, uint(g))
@@ -618,7 +308,7 @@ func (a *app) estimated(ctx context.Context, c *catalogue.Catalogue, s *catalogu
 	}
 	on := make([]vram.GPU, len(gpus))
 	for i, g := range gpus {
-		on[i].TotalMiB = g.totalMiB
+		on[i].TotalMiB = g.TotalMiB
 	}
 	estimate, err := vram.Of(*s.Model.Card, run, on)
 	return estimate, run, gpus, err
@@ -675,14 +365,14 @@ func (a *app) showEstimate(ctx context.Context, m *fromModel, c *catalogue.Catal
 	fits, sized := true, true
 	for i, g := range gpus {
 		need := estimate.PerGPU[i]
-		result.PerGPU[strconv.FormatUint(uint64(g.index), 10)] = need
-		sized = sized && g.totalMiB > 0
-		fits = fits && uint64(need)+marginMiB <= uint64(g.totalMiB)
+		result.PerGPU[strconv.FormatUint(uint64(g.Index), 10)] = need
+		sized = sized && g.TotalMiB > 0
+		fits = fits && uint64(need)+sizing.MarginMiB <= uint64(g.TotalMiB)
 		of := "of a GPU whose memory is not known here"
-		if g.totalMiB > 0 {
-			of = "of " + cli.Mebibytes(g.totalMiB)
+		if g.TotalMiB > 0 {
+			of = "of " + cli.Mebibytes(g.TotalMiB)
 		}
-		out.Printf("GPU %d: %s %s\n", g.index, cli.Mebibytes(need), of)
+		out.Printf("GPU %d: %s %s\n", g.Index, cli.Mebibytes(need), of)
 	}
 	if sized {
 		fits = fits && estimate.Starts
@@ -736,7 +426,7 @@ func (a *app) showExact(ctx context.Context, m *fromModel, run vram.Run, file st
 
 // addEntries puts several entries into the catalogue: checked together, shown, asked for once, written file by file.
 func (a *app) addEntries(ctx context.Context, path string, opts catalogue.Options, m *fromModel, entries []newEntry, file string) error {
-	files, err := catalogueFiles(path)
+	files, err := catalogfile.Read(path)
 	if err != nil {
 		return cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
 	}
@@ -750,7 +440,7 @@ func (a *app) addEntries(ctx context.Context, path string, opts catalogue.Option
 		add := *m.add
 		add.section, add.entry = e.section, e.entry
 		var at int
-		if at, files, err = target(path, files, add); err != nil {
+		if at, files, err = targetOf(path, files, add); err != nil {
 			return err
 		}
 		text := files[at].Data

@@ -76,10 +76,7 @@ request who asks in which room, and may only look.
 	cmd.Flags().StringSliceVar(&c.Agents, "agent", nil, "the names that it may give its own agents")
 	cmd.Flags().BoolVar(&bearer, "bearer", false, "a token alone, for programs that cannot run the bridge")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask; the signing key is still needed")
-	a.CompleteFlagWith(cmd, "channel", cli.OneOf("cli", "desktop_ui", "api", "messaging:"))
-	a.CompleteFlagWith(cmd, "tier", cli.CompleteTiers)
-	a.CompleteFlagWith(cmd, "user", a.CompleteUsers)
-	a.CompleteFlagWith(cmd, "agent", a.CompleteAgents)
+	cli.CompleteFlag(cmd, "channel", cli.OneOf("cli", "desktop_ui", "api", "messaging:"))
 	return cmd
 }
 
@@ -174,7 +171,7 @@ token that somebody else may have.
 	}
 	cmd.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "how long the old token and key are taken beside the new ones")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask; the signing key is still needed")
-	a.CompleteFlagWith(cmd, "overlap", cli.OneOf("0", "1h", "24h", "168h"))
+	cli.CompleteFlag(cmd, "overlap", cli.OneOf("0", "1h", "24h", "168h"))
 	return cmd
 }
 

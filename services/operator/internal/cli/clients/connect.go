@@ -96,10 +96,7 @@ configuration.
 	flags.StringVar(&o.sshKey, "ssh-key", "", "with --ssh: the public key file of the program's machine")
 	flags.StringVar(&o.name, "name", "", "the client's name (default the program's)")
 	flags.StringVar(&o.tier, "tier", "DESTRUCTIVE", "the most that a new client may ask for: READ, WRITE or DESTRUCTIVE")
-	a.CompleteFlagWith(cmd, "name", a.CompleteClients)
-	a.CompleteFlagWith(cmd, "tier", cli.CompleteTiers)
-	a.CompleteFlagWith(cmd, "ssh", cobra.NoFileCompletions)
-	a.CompleteFlagWith(cmd, "ssh-key", cli.CompleteFiles("pub"))
+	cli.CompleteFlag(cmd, "name", a.CompleteClients)
 	return cmd
 }
 

@@ -64,7 +64,5 @@ Agent programs start it; "durward client connect claude-code" writes that into t
 	}
 	cmd.Flags().StringVar(&name, "client", "", "the client whose token and key to use")
 	cmd.Flags().StringVar(&agent, "agent", "", "which of the client's agents it speaks for")
-	a.CompleteFlagWith(cmd, "client", a.CompleteClients)
-	a.CompleteFlagWith(cmd, "agent", a.CompleteAgents)
 	return cmd
 }

@@ -88,11 +88,10 @@ Exit code 1 when it does not fit or cannot be done.`,
 	f.Uint32Var(&q.alternatives, "alternatives", 3, "so many other ways are looked for, up to 10; 0: none")
 	f.Uint32Var(&q.margin, "margin", 0, "`MIB` that stay free on each GPU, instead of what the executor's file says")
 	f.BoolVarP(&q.verbose, "verbose", "v", false, "with what each service needs, and the host's memory")
-	a.CompleteFlagWith(cmd, "start", a.completeServiceList)
-	a.CompleteFlagWith(cmd, "stop", a.completeServiceList)
-	a.CompleteFlagWith(cmd, "context", a.completeServiceContext)
-	a.CompleteFlagWith(cmd, "alternatives", cli.OneOf("0", "3", "10"))
-	a.CompleteFlagWith(cmd, "margin", cobra.NoFileCompletions)
+	cli.CompleteFlag(cmd, "start", a.completeServiceList)
+	cli.CompleteFlag(cmd, "stop", a.completeServiceList)
+	cli.CompleteFlag(cmd, "context", a.completeServiceContext)
+	cli.CompleteFlag(cmd, "alternatives", cli.OneOf("0", "3", "10"))
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/catalog"
 	"durward.internal/services/operator/internal/cli/clitest"
+	"durward.internal/services/operator/internal/sizing"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
@@ -104,7 +105,7 @@ func TestCatalogAddFromModel(t *testing.T) {
 	if a, b := encode(t, card), encode(t, *s.Model.Card); a != b {
 		t.Errorf("the card became %s, not %s", b, a)
 	}
-	if s.Port == 8001 || s.Port < catalog.FirstPort || len(s.GPUs) != 1 || s.GPUs[0] != 0 || !s.OpenAI || s.ExtraConfig["context_size"] != "32768" {
+	if s.Port == 8001 || s.Port < sizing.FirstPort || len(s.GPUs) != 1 || s.GPUs[0] != 0 || !s.OpenAI || s.ExtraConfig["context_size"] != "32768" {
 		t.Errorf("%+v", s)
 	}
 	// Once more: its id is taken.

@@ -12,6 +12,7 @@ import (
 func flagWords(a *cli.App) map[string]cobra.CompletionFunc {
 	none := cobra.NoFileCompletions
 	table := map[string]cobra.CompletionFunc{
+		"program": cli.CompleteFiles(), "llama-fit-params": cli.CompleteFiles(), "socket": cli.CompleteFiles("sock"), "out": cli.CompleteFiles("yaml"),
 		"home": cli.CompleteFolders, "programs": cli.CompleteFolders, "root": cli.CompleteFolders,
 		"file": cli.CompleteFiles(), "from": cli.CompleteFiles(), "to": cli.CompleteFiles(), "output": cli.CompleteFiles(), "offline": cli.CompleteFiles(), "catalogue": cli.CompleteFiles(), "signing-key": cli.CompleteFiles(), "ssh-key": cli.CompleteFiles("pub"),
 		"client": a.CompleteClients, "principal": a.CompleteClients, "as": a.CompleteClients, "agent": a.CompleteAgents, "user": a.CompleteUsers,
@@ -25,7 +26,7 @@ func flagWords(a *cli.App) map[string]cobra.CompletionFunc {
 	for _, free := range []string{
 		"reason", "note", "name", "description", "source", "served-name", "request", "operation", "cursor", "plan", "uuid", "image", "health", "unit",
 		"container-user", "limit", "lines", "vram", "memory", "sleep-mib", "gpus", "port", "base-port", "container-port", "start-timeout", "stop-timeout",
-		"stall-timeout", "budget-session", "budget-day", "budget-month", "uses", "arg",
+		"stall-timeout", "budget-session", "budget-day", "budget-month", "uses", "arg", "set", "ssh", "margin",
 	} {
 		table[free] = none
 	}
@@ -60,7 +61,7 @@ func completeRest(a *cli.App, root *cobra.Command) {
 		complete := func(f *pflag.Flag) {
 			words, known := flags[f.Name]
 			if _, has := cmd.GetFlagCompletionFunc(f.Name); known && !has && f.Value.Type() != "bool" {
-				a.CompleteFlagWith(cmd, f.Name, words)
+				cli.CompleteFlag(cmd, f.Name, words)
 			}
 		}
 		cmd.LocalNonPersistentFlags().VisitAll(complete)

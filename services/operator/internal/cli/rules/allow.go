@@ -72,11 +72,6 @@ client asks all the same, and so does a tool that no human has named.
 	cmd.Flags().StringArrayVar(&w.arguments, "arg", nil, "`NAME=VALUE[,VALUE...]`: where the argument has one of the values; may be repeated")
 	cmd.Flags().DurationVar(&w.until, "until", 0, "how long the rule counts, like 720h (default: until it is removed)")
 	cmd.Flags().StringVar(&w.note, "note", "", "a comment above the rule")
-	a.CompleteFlagWith(cmd, "client", a.CompleteClients)
-	a.CompleteFlagWith(cmd, "tool", cli.CompleteTools)
-	a.CompleteFlagWith(cmd, "mode", a.CompleteModes)
-	a.CompleteFlagWith(cmd, "service", a.CompleteServices)
-	a.CompleteFlagWith(cmd, "arg", cobra.NoFileCompletions)
 	a.RuleFlags(cmd, nil, &w.yes)
 	return cmd
 }

@@ -73,7 +73,6 @@ are shown.`,
 	}
 	cmd.Flags().BoolVar(&origin, "origin", false, "with file and line of each")
 	cmd.Flags().StringVar(&clientID, "client", "", "what binds this client (default: the host's settings)")
-	a.CompleteFlagWith(cmd, "client", a.CompleteClients)
 	return cmd
 }
 

@@ -47,8 +47,6 @@ asks you or is denied, the rule that decides, and where that stands. Nothing is 
 	cmd.Flags().StringVar(&as, "as", "", "the client that calls")
 	cmd.Flags().StringVar(&agent, "agent", "", "one of the client's agents")
 	cmd.Flags().BoolVar(&dangerous, "dangerous", false, "as if the session were in dangerous mode")
-	a.CompleteFlagWith(cmd, "as", a.CompleteClients)
-	a.CompleteFlagWith(cmd, "agent", a.CompleteAgents)
 	return cmd
 }
 

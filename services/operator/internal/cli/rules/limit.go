@@ -63,7 +63,7 @@ limit is refused until it may be made again; nobody is asked. What lets a tool r
 	cmd.Flags().IntVar(&w.day, "budget-day", 0, "calls in a day")
 	cmd.Flags().IntVar(&w.month, "budget-month", 0, "calls in a month")
 	cmd.Flags().BoolVar(&w.remove, "remove", false, "take everything that tools.yaml says of the tool out")
-	a.CompleteFlagWith(cmd, "tier", cobra.FixedCompletions([]string{"READ", "WRITE", "DESTRUCTIVE", "DENIED"}, cobra.ShellCompDirectiveNoFileComp))
+	cli.CompleteFlag(cmd, "tier", cli.OneOf("READ", "WRITE", "DESTRUCTIVE", "DENIED"))
 	a.RuleFlags(cmd, &w.user, &w.yes)
 	return cmd
 }

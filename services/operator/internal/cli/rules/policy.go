@@ -231,22 +231,15 @@ func (a *app) policyRemoveCommand() *cobra.Command {
 
 // completeOwnRules completes the ids of rules that stand in Cedar files.
 func (a *app) completeOwnRules(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	at, err := home.At(a.HomeDir)
-	if err != nil || len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	cfg, err := at.Load()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	rules, _ := rulesOfFiles(cfg)
-	var out []string
-	for _, r := range rules {
-		if strings.HasSuffix(r.File, ".cedar") && r.Layer != string(policy.BuiltIn) {
-			out = append(out, r.Rule)
+	return a.CompleteFrom(args, func(cfg home.Config) (out []string, err error) {
+		rules, err := rulesOfFiles(cfg)
+		for _, r := range rules {
+			if strings.HasSuffix(r.File, ".cedar") && r.Layer != string(policy.BuiltIn) {
+				out = append(out, r.Rule)
+			}
 		}
-	}
-	return out, cobra.ShellCompDirectiveNoFileComp
+		return out, err
+	})
 }
 
 // unattendedTools are the tools that the executor's own list names; none where it cannot be read, which is for the executor to say.

@@ -44,7 +44,6 @@ never the project's folder: a file that is changed there counts again once you t
 		},
 	}
 	cmd.Flags().StringSliceVar(&clients, "client", nil, "the clients that it binds (default: all)")
-	a.CompleteFlagWith(cmd, "client", a.CompleteClients)
 	a.RuleFlags(cmd, nil, &yes)
 	return cmd
 }
@@ -265,18 +264,11 @@ func (a *app) configUntrustCommand() *cobra.Command {
 
 // completeProjects completes the files that are trusted.
 func (a *app) completeProjects(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	at, err := home.At(a.HomeDir)
-	if err != nil || len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	cfg, err := at.Load()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	known, _ := readProjects(cfg)
-	var out []string
-	for _, p := range known {
-		out = append(out, clean.Visible(p.Path))
-	}
-	return out, cobra.ShellCompDirectiveNoFileComp
+	return a.CompleteFrom(args, func(cfg home.Config) (out []string, err error) {
+		known, err := readProjects(cfg)
+		for _, p := range known {
+			out = append(out, clean.Visible(p.Path))
+		}
+		return out, err
+	})
 }

@@ -1,4 +1,4 @@
-package catalog
+package sizing
 
 import (
 	"encoding/json"
@@ -23,9 +23,9 @@ func TestChooseGPUs(t *testing.T) {
 	large.WeightsMiB = 30000
 	short := small
 	short.Context = 2048
-	gpus := func(sizes ...uint32) (out []hostGPU) {
+	gpus := func(sizes ...uint32) (out []GPU) {
 		for i, n := range sizes {
-			out = append(out, hostGPU{index: uint32(i), totalMiB: n})
+			out = append(out, GPU{Index: uint32(i), TotalMiB: n})
 		}
 		return out
 	}
@@ -33,7 +33,7 @@ func TestChooseGPUs(t *testing.T) {
 		name    string
 		card    model.Card
 		engine  string
-		gpus    []hostGPU
+		gpus    []GPU
 		wanted  uint32
 		fits    bool
 		on      int
@@ -53,9 +53,9 @@ func TestChooseGPUs(t *testing.T) {
 		{"not known, vLLM", small, enginecmd.VLLM, gpus(0), 0, false, 1, 0, 32768},
 		{"none", small, enginecmd.VLLM, nil, 0, false, 0, 0, 32768},
 	} {
-		c := chooseGPUs(tc.card, tc.engine, tc.gpus, false, tc.wanted)
-		if c.fits != tc.fits || len(c.gpus) != tc.on || tc.on > 0 && tc.fits && c.gpus[0].index != tc.first || tc.context > 0 && c.context != tc.context {
-			t.Errorf("%s: fits %v on %+v with %d tokens, share %q: %+v", tc.name, c.fits, c.gpus, c.context, c.utilisation, c.estimate)
+		c := Choose(tc.card, tc.engine, tc.gpus, false, tc.wanted)
+		if c.fits != tc.fits || len(c.GPUs) != tc.on || tc.on > 0 && tc.fits && c.GPUs[0].Index != tc.first || tc.context > 0 && c.context != tc.context {
+			t.Errorf("%s: fits %v on %+v with %d tokens, share %q: %+v", tc.name, c.fits, c.GPUs, c.context, c.utilisation, c.estimate)
 		}
 		if c.fits && !c.room() {
 			t.Errorf("%s: it fits and has no room: %+v", tc.name, c)
@@ -79,7 +79,7 @@ func TestClaim(t *testing.T) {
 				run, _ := vram.Defaults(enginecmd.VLLM)
 				run.Context, run.TensorParallel, run.Utilisation = 8192, 1, float64(percent)/100
 				e, err := vram.Of(card, run, []vram.GPU{{TotalMiB: total}})
-				return e, err == nil && e.Starts && uint64(e.PerGPU[0])+marginMiB <= uint64(total)
+				return e, err == nil && e.Starts && uint64(e.PerGPU[0])+MarginMiB <= uint64(total)
 			}
 			want := map[string]bool{}
 			for percent := 30; percent <= 95; percent += 5 {
@@ -93,15 +93,15 @@ func TestClaim(t *testing.T) {
 					break
 				}
 			}
-			c := runOn(card, enginecmd.VLLM, []hostGPU{{totalMiB: total}}, 8192)
+			c := runOn(card, enginecmd.VLLM, []GPU{{TotalMiB: total}}, 8192)
 			if c.fits != (len(want) > 0) || c.fits && (!want[c.utilisation] || !c.room() || !c.estimate.Starts) {
 				t.Errorf("%d MiB on %d: fits %v with %s, want one of %v: %+v", weights, total, c.fits, c.utilisation, want, c.estimate)
 			}
 			if c.fits {
 				fitted++
 			}
-			if two := chooseGPUs(card, enginecmd.VLLM, []hostGPU{{totalMiB: total}, {index: 1, totalMiB: 4 * total}}, false, 8192); !two.fits || c.fits != (two.gpus[0].index == 0) {
-				t.Errorf("%d MiB on %d and a larger one: fits %v on %+v", weights, total, two.fits, two.gpus)
+			if two := Choose(card, enginecmd.VLLM, []GPU{{TotalMiB: total}, {Index: 1, TotalMiB: 4 * total}}, false, 8192); !two.fits || c.fits != (two.GPUs[0].Index == 0) {
+				t.Errorf("%d MiB on %d and a larger one: fits %v on %+v", weights, total, two.fits, two.GPUs)
 			}
 		}
 	}
@@ -113,7 +113,7 @@ func TestClaim(t *testing.T) {
 func TestModelNamed(t *testing.T) {
 	t.Parallel()
 	hash := strings.Repeat("0123456789", 4)
-	for file, want := range map[string]naming{
+	for file, want := range map[string]Named{
 		"/srv/m/Qwen3-8B-Q4_K_M.gguf":                             {"Qwen3-8B-Q4_K_M", ""},
 		"/srv/m/big-00001-of-00005.gguf":                          {"big", ""},
 		"/srv/m/Qwen3-32B":                                        {"Qwen3-32B", ""},
@@ -121,7 +121,7 @@ func TestModelNamed(t *testing.T) {
 		"/h/models--a--b-GGUF/snapshots/" + hash + "/b-Q8_0.gguf": {"b-Q8_0", "hf:a/b-GGUF"},
 		"/h/models--Qwen--Qwen3-32B/snapshots/" + hash[:39] + "x": {hash[:39] + "x", ""},
 	} {
-		if got := modelNamed(file); got != want {
+		if got := NameOf(file); got != want {
 			t.Errorf("%s: %+v, want %+v", file, got, want)
 		}
 	}
