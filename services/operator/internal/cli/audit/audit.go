@@ -389,18 +389,8 @@ func (a *app) export(ctx context.Context, s *cli.Session, l *history.Log, path s
 	if err != nil {
 		return cli.Usage("Name a file that is not there yet.", "the file cannot be made: %v", err)
 	}
-	w := bufio.NewWriter(f)
-	v := l.Verifier()
-	err = history.Each(stream, func(checkpoint []byte, _ [][]byte) error {
-		return errors.Join(v.Head(checkpoint), history.WriteHead(w, checkpoint))
-	}, func(e *auditv1.Entry) error {
-		return errors.Join(v.Add(e), history.WriteEntry(w, e))
-	})
-	var report history.Report
-	if err == nil {
-		report, err = v.Finish()
-	}
-	if err = errors.Join(err, w.Flush(), f.Sync(), f.Close()); err != nil {
+	report, err := l.Export(stream, f)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return proofProblem(err)
 	}
 	return a.showReport(report, checkpointPath(s.Config))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,7 +21,6 @@ import (
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
-	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
@@ -56,55 +56,11 @@ command that verifies it, without Durward, years later.`,
 	return cmd
 }
 
-// story returns every record of a request or operation, oldest first. A request leads to its operations, and an operation
-// to everything under its id.
-func story(ctx context.Context, s *cli.Session, id string) ([]*auditv1.Entry, error) {
-	entries := map[uint64]*auditv1.Entry{}
-	search := func(q *auditv1.SearchRecordsRequest) error {
-		q.Limit = 1000
-		found, err := s.Audit.SearchRecords(ctx, q)
-		for _, e := range found.GetEntries() {
-			entries[e.GetIndex()] = e
-		}
-		return err
-	}
-	if approval.IsOperationID(id) {
-		if err := search(&auditv1.SearchRecordsRequest{OperationId: id}); err != nil {
-			return nil, err
-		}
-	} else {
-		if err := search(&auditv1.SearchRecordsRequest{RequestId: id}); err != nil {
-			return nil, err
-		}
-		operations := map[string]bool{}
-		for _, e := range entries {
-			if op := e.GetRecord().GetOperationId(); op != "" {
-				operations[op] = true
-			}
-		}
-		for op := range operations {
-			if err := search(&auditv1.SearchRecordsRequest{OperationId: op}); err != nil {
-				return nil, err
-			}
-		}
-	}
-	indexes := make([]uint64, 0, len(entries))
-	for index := range entries {
-		indexes = append(indexes, index)
-	}
-	slices.Sort(indexes)
-	out := make([]*auditv1.Entry, len(indexes))
-	for i, index := range indexes {
-		out[i] = entries[index]
-	}
-	return out, nil
-}
-
 func (a *app) showStory(ctx context.Context, s *cli.Session, id string) error {
 	if !approval.IsOperationID(id) && !strings.HasPrefix(id, "r-") {
 		return cli.Usage("Find one: durward audit search", "%q is neither a request id (r-…), nor an operation id (32 hex digits), nor an index", clean.Visible(id))
 	}
-	entries, err := story(ctx, s, id)
+	entries, err := history.Story(ctx, s.Audit, id)
 	if err != nil {
 		return err
 	}
@@ -115,26 +71,10 @@ func (a *app) showStory(ctx context.Context, s *cli.Session, id string) error {
 		for _, e := range entries {
 			a.Out.Printf("%s\n", a.storyLine(e))
 		}
-		if signed := signedEntries(entries); len(signed) > 0 {
+		if signed := history.Signed(entries); len(signed) > 0 {
 			a.showEvidence(s, signed[0], history.Evidence(signed[0]))
 		}
 	})
-}
-
-// signedEntries returns those of a story's entries that carry a human's statement: the vault's approvals first, which are
-// where a statement enters the story, and then the others in their order.
-func signedEntries(entries []*auditv1.Entry) []*auditv1.Entry {
-	var approvals, others []*auditv1.Entry
-	for _, e := range entries {
-		switch {
-		case history.Evidence(e) == nil:
-		case e.GetRecord().GetKind() == auditv1.Kind_KIND_APPROVED:
-			approvals = append(approvals, e)
-		default:
-			others = append(others, e)
-		}
-	}
-	return append(approvals, others...)
 }
 
 func (a *app) storyLine(e *auditv1.Entry) string {
@@ -174,22 +114,9 @@ func (a *app) showEvidence(s *cli.Session, e *auditv1.Entry, evidence *callv1.Hu
 }
 
 func (a *app) showRecord(ctx context.Context, s *cli.Session, index uint64) error {
-	response, err := s.Audit.GetRecord(ctx, &auditv1.GetRecordRequest{Index: index})
+	response, at, err := history.Record(ctx, s.Audit, index, s.Trust.Current().LogKeys)
 	if err != nil {
-		return err
-	}
-	if response.GetEntry().GetIndex() != index {
-		return proofProblem(logproof.ErrInclusion)
-	}
-	if err := logproof.VerifyEntry(response.GetEntry()); err != nil {
-		return proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
-	}
-	at, err := logproof.VerifyReceipt(response.GetReceipt(), s.Trust.Current().LogKeys)
-	if err != nil {
-		return proofProblem(fmt.Errorf("%w: %w", logproof.ErrInclusion, err))
-	}
-	if response.GetReceipt().GetIndex() != index || string(response.GetReceipt().GetLeafHash()) != string(response.GetEntry().GetLeafHash()) {
-		return proofProblem(logproof.ErrInclusion)
+		return proofProblem(err)
 	}
 	return a.Show(response, func() {
 		a.Out.Printf("%s\n", a.storyLine(response.GetEntry()))
@@ -205,7 +132,7 @@ func (a *app) showRecord(ctx context.Context, s *cli.Session, index uint64) erro
 			}
 		}
 		details := e.GetRecord().GetBody().GetDetails()
-		for _, name := range slices.Sorted(mapKeys(details)) {
+		for _, name := range slices.Sorted(maps.Keys(details)) {
 			a.Out.Printf("  %-11s %s\n", clean.Visible(name), clean.Visible(details[name]))
 		}
 		a.Out.Printf("  in the log of %d records that %s signed\n", at.Size, clean.Visible(at.Origin))
@@ -215,23 +142,13 @@ func (a *app) showRecord(ctx context.Context, s *cli.Session, index uint64) erro
 	})
 }
 
-func mapKeys(m map[string]string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for key := range m {
-			if !yield(key) {
-				return
-			}
-		}
-	}
-}
-
 // writeStatement writes an operation's signed statement so that ssh-keygen verifies it.
 func (a *app) writeStatement(ctx context.Context, s *cli.Session, id, folder string) error {
-	entries, err := story(ctx, s, id)
+	entries, err := history.Story(ctx, s.Audit, id)
 	if err != nil {
 		return err
 	}
-	for _, e := range signedEntries(entries) {
+	for _, e := range history.Signed(entries) {
 		evidence := history.Evidence(e)
 		st, err := statement.Parse(evidence.GetStatement())
 		if err != nil {
