@@ -107,12 +107,12 @@ func (a *App) ChangeRules(ctx context.Context, cfg home.Config, r RuleChange) (*
 	if err != nil {
 		return nil, err
 	}
-	plans = Effective(plans)
+	plans = filechange.Effective(plans)
 	if len(plans) == 0 {
 		return &RulesChanged{Files: []ruleFile{}, InForce: true}, nil
 	}
-	byHand := whereToEdit(plans)
-	if err := signable(cfg, plans); err != nil && !r.Unsigned {
+	byHand := filechange.WhereToEdit(plans)
+	if err := filechange.Signable(cfg, plans); err != nil && !r.Unsigned {
 		return nil, Usage(byHand, "%v", err)
 	}
 	if err := tryRules(cfg, plans); err != nil {
@@ -179,23 +179,6 @@ func (a *App) changeUnsigned(ctx context.Context, cfg home.Config, r RuleChange,
 	return a.makeChanges(ctx, cfg, r, plans, nil, vault)
 }
 
-// maxSignable is the longest statement that processes take, and room for what is not known before it is signed.
-const maxSignable = 65536 - 256
-
-// signable reports which change is too long for a statement, before anything is shown or asked.
-func signable(cfg home.Config, plans []*filechange.Plan) error {
-	for _, p := range plans {
-		raw, err := filechange.Statement(cfg.Operator, cfg.Vault.Identity, 1, time.Time{}, p.Change()).Marshal()
-		if err != nil {
-			return err
-		}
-		if len(raw) > maxSignable {
-			return fmt.Errorf("the difference of %s is too long to be signed: %d KB, and a statement is of at most %d", clean.Visible(p.Name), len(raw)>>10, maxSignable>>10)
-		}
-	}
-	return nil
-}
-
 // makeChanges tells the vault, writes, and records: file by file, in order. Without signatures the vault is told nothing.
 func (a *App) makeChanges(
 	ctx context.Context, cfg home.Config, r RuleChange, plans []*filechange.Plan, signed []*callv1.HumanStatement, vault changeVault,
@@ -213,7 +196,7 @@ func (a *App) makeChanges(
 				a.Out.Remark("%s", a.Out.Yellow("The vault does not take the signature; it is changed without one: "+PublicText(err)))
 				out.Announced, signed = false, nil
 			default:
-				return nil, fmt.Errorf("%s: %w", whatStands(plans, i), err)
+				return nil, fmt.Errorf("%s: %w", filechange.WhatStands(plans, i), err)
 			}
 		}
 		if i == 0 && r.Ready != nil {
@@ -222,14 +205,14 @@ func (a *App) makeChanges(
 			}
 		}
 		if err := p.Write(); err != nil {
-			return nil, Failed("See what it is now: durward config show", "%s: %v", whatStands(plans, i), err)
+			return nil, Failed("See what it is now: durward config show", "%s: %v", filechange.WhatStands(plans, i), err)
 		}
 		c := p.Change()
 		out.Files = append(out.Files, ruleFile{File: p.Name, Path: p.Path, Before: c.Before, After: c.After})
 		// The statement itself stands in the vault's record, who verified it; its digest ties the two together.
 		by := "none"
 		if signed != nil {
-			by = statementDigest(signed[i])
+			by = filechange.StatementDigest(signed[i])
 		}
 		a.Record(ctx, cfg, &auditv1.Body{
 			Action: clean.Line(r.Action, 128), Summary: clean.Line(r.Action, 500), Persistent: true, DecisionSource: "operator:" + cfg.Operator,
@@ -254,27 +237,10 @@ func (a *App) makeChanges(
 	return out, err
 }
 
-// whatStands says how far a change of several files came that failed at one of them.
-func whatStands(plans []*filechange.Plan, failed int) string {
-	if failed == 0 {
-		return "nothing was written"
-	}
-	var names []string
-	for _, p := range plans[:failed] {
-		names = append(names, clean.Visible(p.Name))
-	}
-	return strings.Join(names, ", ") + " is changed already, and " + clean.Visible(plans[failed].Name) + " is not"
-}
-
 // watchedByVault reports whether the vault says of a file what it has in force; every other file another process reads by itself.
 func watchedByVault(cfg home.Config, p *filechange.Plan) bool {
 	rel, err := filepath.Rel(cfg.SecurityDir, p.Path)
 	return p.Name == FileClients || err == nil && filepath.IsLocal(rel)
-}
-
-func statementDigest(h *callv1.HumanStatement) string {
-	sum := canonical.Digest(h.GetStatement())
-	return canonical.FormatDigest(sum[:])
 }
 
 // ReportRules says what became of a change.
@@ -300,29 +266,6 @@ func (a *App) ReportRules(out *RulesChanged, err error, done string) error {
 			a.Out.Printf("%s %s.\n", a.Out.Green("✓"), done)
 		}
 	})
-}
-
-func Effective(plans []*filechange.Plan) []*filechange.Plan {
-	var out []*filechange.Plan
-	for _, p := range plans {
-		if !p.Empty() {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-// whereToEdit is what a human edits by hand, file and line.
-func whereToEdit(plans []*filechange.Plan) string {
-	var places []string
-	for _, p := range plans {
-		if p.Before == nil {
-			places = append(places, clean.Visible(p.Path)+" (a new file)")
-			continue
-		}
-		places = append(places, fmt.Sprintf("%s, line %d", clean.Visible(p.Path), p.Line()))
-	}
-	return "Edit by hand: " + strings.Join(places, "; and ")
 }
 
 // tryRules holds the files as they would be to what the vault would say of them. What was broken before is no reason to refuse.

@@ -11,8 +11,8 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/cli/rules"
 	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/unattended"
 	"durward.internal/services/platform/sink"
 	"durward.internal/services/platform/trust"
 )
@@ -72,7 +72,7 @@ func TestAllowUntilEndsInBothFiles(t *testing.T) {
 			t.Fatalf("%q: %+v", c.until, r)
 		}
 		list, ids := entries(t, folder), ruleIDs(t, folder)
-		if len(list) != 1 || len(ids) != 1 || !strings.Contains(read(t, filepath.Join(folder, "executor.yaml")), rules.UnattendedMark+ids[0]+"\n") {
+		if len(list) != 1 || len(ids) != 1 || !strings.Contains(read(t, filepath.Join(folder, "executor.yaml")), unattended.Mark+ids[0]+"\n") {
 			t.Fatalf("%q: entries %+v, rules %q", c.until, list, ids)
 		}
 		if left := time.Until(list[0].Until); c.want == 0 && !list[0].Until.IsZero() || c.want > 0 && (left > c.want || left < c.want-time.Minute) {

@@ -3,13 +3,10 @@ package rules
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +18,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/unattended"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
@@ -135,38 +133,15 @@ func (a *app) allowCalls(ctx context.Context, cfg home.Config, w allowance) erro
 	if err != nil {
 		return cli.Usage("", "%s", clean.Line(err.Error(), 500))
 	}
-	entry := unattendedItem(tool, w.client, arguments, id, until)
+	entry := unattended.Entry(tool, w.client, arguments, id, until)
 	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "policy allow " + id, Yes: w.yes, Plans: func() ([]*filechange.Plan, error) {
-		return planAllow(cfg, tool, id, text, entry, func(raw []byte) []string { return otherEnds(raw, w.client, tool, arguments, id) })
+		return planAllow(cfg, tool, id, text, entry, func(raw []byte) []string { return unattended.OtherEnds(raw, w.client, tool, arguments, id) })
 	}, Before: func() error { return a.warnOfAllow(ctx, cfg, w.client, tool, arguments) }})
 	done := w.client + " may call " + tool.Name + " without asking (rule " + id + ")"
 	if !until.IsZero() {
 		done += " until " + until.Local().Format("2006-01-02 15:04:05")
 	}
 	return a.ReportRules(out, err, done)
-}
-
-// ends finds the ends of rules and of the executor's entries, as they are written.
-var ends = regexp.MustCompile(`context\.time\.unix < ([0-9]{1,12})|until: "?([0-9TZ:-]{20})"?`)
-
-// otherEnds are the ids that the same rule would have with the ends that a text speaks of, and with none: a rule's id is made of
-// what it says, so that one with another end has another.
-func otherEnds(raw []byte, client string, tool contract.Tool, arguments map[string][]string, id string) []string {
-	untils := []time.Time{{}}
-	for _, found := range ends.FindAllSubmatch(raw, -1) {
-		if unix, err := strconv.ParseInt(string(found[1]), 10, 64); err == nil {
-			untils = append(untils, time.Unix(unix, 0))
-		} else if until, err := time.Parse(time.RFC3339, string(found[2])); err == nil {
-			untils = append(untils, until)
-		}
-	}
-	var out []string
-	for _, until := range untils {
-		if other, _, err := policy.AllowUntil(client, tool, arguments, "", until); err == nil && other != id && !slices.Contains(out, other) {
-			out = append(out, other)
-		}
-	}
-	return out
 }
 
 // planAllow is the rule, and the entry of the executor's list: what is read only runs without one. What said the same with another
@@ -204,86 +179,13 @@ func planAllow(cfg home.Config, tool contract.Tool, id, text, entry string, othe
 		if before == nil {
 			return nil, os.ErrNotExist
 		}
-		before, err := withoutUnattended(before, append(replaced, others(before)...)...)
-		if err != nil || hasUnattended(before, id) {
+		before, err := unattended.Without(before, append(replaced, others(before)...)...)
+		if err != nil || unattended.Has(before, id) {
 			return before, err
 		}
 		return edit.Append(before, "unattended", entry)
 	})
 	return append(plans, listed...), err
-}
-
-// UnattendedMark begins the comment that ties an entry of the executor's list to its rule.
-const UnattendedMark = "# durward policy allow: "
-
-// marked reports whether an entry of the executor's list bears the mark of a rule. A line that is commented out is no entry.
-func marked(text, id string) bool {
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if _, rest, ok := strings.Cut(line, UnattendedMark); ok && rest == id && !strings.HasPrefix(line, "#") {
-			return true
-		}
-	}
-	return false
-}
-
-// hasUnattended reports whether the executor's list has an entry that was written with a rule.
-func hasUnattended(raw []byte, id string) bool {
-	_, err := edit.Remove(raw, "unattended", func(_ any, text string) bool { return marked(text, id) })
-	return marked(string(raw), id) && !errors.Is(err, edit.ErrUnknown)
-}
-
-// withoutUnattended takes the entries that were written with rules out of the executor's list.
-func withoutUnattended(raw []byte, ids ...string) ([]byte, error) {
-	if !slices.ContainsFunc(ids, func(id string) bool { return marked(string(raw), id) }) {
-		return raw, nil
-	}
-	out, err := edit.Remove(raw, "unattended", func(_ any, text string) bool {
-		return slices.ContainsFunc(ids, func(id string) bool { return marked(text, id) })
-	})
-	if errors.Is(err, edit.ErrUnknown) {
-		return raw, nil
-	}
-	return out, err
-}
-
-// unattendedItem is the entry that a sink's own list takes; a zero until: it does not end.
-func unattendedItem(tool contract.Tool, client string, arguments map[string][]string, id string, until time.Time) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "{tool: %s, clients: [%s]", edit.Text(tool.Name), edit.Text(client))
-	for i, name := range slices.Sorted(maps.Keys(arguments)) {
-		if i == 0 {
-			b.WriteString(", arguments: {")
-		} else {
-			b.WriteString(", ")
-		}
-		values := make([]string, len(arguments[name]))
-		for j, v := range arguments[name] {
-			values[j] = flowText(v)
-			if typed, err := argumentValue(tool, name, v); err == nil {
-				if _, text := typed.(string); !text {
-					values[j] = v // a number or a bool, which argumentValue has read
-				}
-			}
-		}
-		fmt.Fprintf(&b, "%s: [%s]", edit.Text(name), strings.Join(values, ", "))
-		if i == len(arguments)-1 {
-			b.WriteString("}")
-		}
-	}
-	if !until.IsZero() {
-		fmt.Fprintf(&b, ", until: %q", until.UTC().Format(time.RFC3339))
-	}
-	fmt.Fprintf(&b, "} %s%s", UnattendedMark, id)
-	return b.String()
-}
-
-// flowText is a text between brackets.
-func flowText(s string) string {
-	if text := edit.Text(s); !strings.ContainsAny(text, ",[]{}") || strings.HasPrefix(text, `"`) {
-		return text
-	}
-	return strconv.Quote(s)
 }
 
 // warnOfAllow says what the rule does not change.
@@ -434,7 +336,7 @@ func planRemove(cfg home.Config, id string) ([]*filechange.Plan, error) {
 		if before == nil {
 			return nil, nil
 		}
-		return withoutUnattended(before, id)
+		return unattended.Without(before, id)
 	})
 	if err != nil {
 		return nil, err
@@ -453,7 +355,7 @@ func planRemove(cfg home.Config, id string) ([]*filechange.Plan, error) {
 		}
 		plans = append(plans, removed...)
 	}
-	if len(cli.Effective(plans)) == 0 {
+	if len(filechange.Effective(plans)) == 0 {
 		return nil, cli.Usage("See: durward policy list", "no policy file holds a rule %s", clean.Visible(id))
 	}
 	return plans, nil
