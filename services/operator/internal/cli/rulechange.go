@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/user"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -16,16 +14,11 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/operator/internal/approval"
 	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
-	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
-	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/statement"
 )
@@ -319,208 +312,6 @@ func SecurityOptions(cfg home.Config) (security.Options, func(), error) {
 		return security.Options{}, nil, err
 	}
 	return security.Options{Dir: empty}, func() { _ = os.RemoveAll(empty) }, nil
-}
-
-// placeLine is the line of a difference that says where the next group stands.
-var placeLine = regexp.MustCompile(`^ @ [0-9]+$`)
-
-// ShowPlan prints the difference, made visible.
-func (a *App) ShowPlan(p *filechange.Plan) {
-	out := a.Display()
-	what := ""
-	switch {
-	case p.Before == nil:
-		what = "  (new)"
-	case p.After == nil:
-		what = "  (taken away)"
-	}
-	out.Printf("%s  %s%s\n", out.Bold(clean.Visible(p.Name)), out.Dim(clean.Visible(p.Path)), what)
-	for _, line := range filechange.Diff(p.Before, p.After) {
-		text := clean.Visible(line)
-		switch {
-		case line[0] == '+':
-			text = out.Green(text)
-		case line[0] == '-':
-			text = out.Red(text)
-		case placeLine.MatchString(line):
-			text = out.Dim(text)
-		}
-		out.Printf("  %s\n", text)
-	}
-}
-
-// showConfigStatement prints what is about to be signed, whole.
-func (a *App) showConfigStatement(st *statement.Statement) error {
-	raw, err := st.Marshal()
-	if err != nil {
-		return err
-	}
-	out := a.Display()
-	out.Printf("%s\n", out.Bold("The statement that you sign, whole:"))
-	for _, line := range approval.Lines(raw) {
-		out.Printf("  %s\n", line)
-	}
-	return nil
-}
-
-// signingSide is whose key signs: this person's; or, under sudo, of who called it, since root approves nothing.
-type signingSide struct {
-	operator string
-	source   keys.Source
-}
-
-func (a *App) SigningSide(cfg home.Config) (signingSide, error) {
-	agent := a.Streams.Getenv("SSH_AUTH_SOCK")
-	own := signingSide{cfg.Operator, keys.Source{File: cfg.SigningKey, AgentSocket: agent, Ask: keys.AskTerminal}}
-	_, err := os.Stat(cfg.SigningKey)
-	if err == nil {
-		return own, nil
-	}
-	name := a.Streams.Getenv("SUDO_USER")
-	if os.Geteuid() != 0 || name == "" || name == "root" {
-		return own, fmt.Errorf("%s is missing", clean.Visible(cfg.SigningKey))
-	}
-	caller, err := user.Lookup(name)
-	if err != nil {
-		return own, fmt.Errorf("there is no user %s", clean.Visible(name))
-	}
-	theirs, err := home.Home{Dir: filepath.Join(caller.HomeDir, ".durward")}.Load()
-	if err != nil {
-		return own, fmt.Errorf("%s is no operator here", clean.Visible(name))
-	}
-	return signingSide{theirs.Operator, keys.Source{File: theirs.SigningKey, AgentSocket: agent, Ask: keys.AskTerminal}}, nil
-}
-
-// signAll opens the key once, for what was shown together, and signs.
-func (a *App) signAll(ctx context.Context, side signingSide, statements []*statement.Statement) (out []*callv1.HumanStatement, err error) {
-	key, err := side.source.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, key.Close()) }()
-	for _, st := range statements {
-		if key.Protection == "touch" {
-			a.Out.Remark("Touch your security key.")
-		}
-		signed, err := statement.Sign(st, key)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, signed)
-	}
-	return out, nil
-}
-
-// changeVault is the vault while rules are changed; without a session it cannot be reached.
-type changeVault struct {
-	session *Session
-	epoch   uint64
-}
-
-func (v changeVault) close() {
-	if v.session != nil {
-		v.session.Close()
-	}
-}
-
-// vaultForChanges connects to the vault and asks for its epoch. Where it does not answer, the executor's epoch is as good: the
-// statement is evidence then, and opens nothing.
-func (a *App) vaultForChanges(ctx context.Context) (context.Context, changeVault) {
-	v := changeVault{epoch: 1}
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return ctx, v
-	}
-	patient, cancel := context.WithTimeout(ctx, AskPatience)
-	defer cancel()
-	if status, err := s.Vault.Control.GetStatus(patient, &vaultv1.GetStatusRequest{}); err == nil {
-		return ctx, changeVault{session: s, epoch: max(1, status.GetEpoch())}
-	}
-	brief, cancelBrief := context.WithTimeout(ctx, AskPatience)
-	defer cancelBrief()
-	if status, err := s.Executor.GetStatus(brief, &executorv1.GetStatusRequest{}); err == nil {
-		v.epoch = max(1, status.GetEpoch())
-	}
-	s.Close()
-	return ctx, v
-}
-
-func (v changeVault) announce(ctx context.Context, signed *callv1.HumanStatement) error {
-	return Unhurried(ctx, func() error {
-		ctx, cancel := context.WithTimeout(ctx, 2*AskPatience)
-		defer cancel()
-		_, err := v.session.Vault.Policy.AnnounceChange(ctx, &vaultv1.AnnounceChangeRequest{Statement: signed})
-		return err
-	})
-}
-
-// Unhurried tries again, twice, what failed because nothing could be recorded: a person has signed by then, and a disk that is busy
-// for a moment is no reason to sign again. What was not recorded was not done, and its statement is not used up.
-func Unhurried(ctx context.Context, try func() error) error {
-	err := try()
-	for range 2 {
-		if !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(AskPatience):
-		}
-		err = try()
-	}
-	return err
-}
-
-// isAway reports whether an error means that nobody answered.
-func isAway(err error) bool {
-	return fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || fault.Is(err, callv1.Code_CODE_TIMEOUT)
-}
-
-// awaitAdoption looks until the vault has taken up what it watches, and says what it refuses.
-func (a *App) awaitAdoption(ctx context.Context, v changeVault, plans []*filechange.Plan) (bool, error) {
-	if v.session == nil {
-		return false, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, adoptPatience)
-	defer cancel()
-	for {
-		response, err := v.session.Vault.Policy.GetPolicy(ctx, &vaultv1.GetPolicyRequest{})
-		if err != nil {
-			return false, nil // it is written and recorded; the vault takes it up when it can
-		}
-		files := map[string]*vaultv1.ConfigFile{}
-		for _, f := range response.GetFiles() {
-			files[f.GetName()] = f
-		}
-		waiting := ""
-		for _, p := range plans {
-			f, known := files[p.Name]
-			want := ""
-			if p.After != nil {
-				sum := canonical.Digest(p.After)
-				want = canonical.FormatDigest(sum[:])
-			}
-			switch {
-			case f.GetProblem() != "":
-				return false, Failed("It stays as it was before, until the file is corrected.", "the vault refuses %s: %s",
-					clean.Visible(p.Name), clean.Line(f.GetProblem(), 500))
-			case known && f.GetDigest() == want, !known && want == "":
-			default:
-				waiting = p.Name
-			}
-		}
-		if waiting == "" {
-			return true, nil
-		}
-		select {
-		case <-ctx.Done():
-			a.Out.Remark("%s", a.Out.Yellow("The vault has not taken up "+clean.Visible(waiting)+
-				": is its security_dir (vault.yaml) the folder that was changed? See: durward config show"))
-			return false, nil
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
 }
 
 // reader says which process reads a file by itself.
