@@ -8,7 +8,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"durward.internal/services/operator/internal/command"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/root"
 )
 
 // version is set by the linker.
@@ -16,7 +17,7 @@ var version = "development"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := command.Main(ctx, os.Args[1:], command.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Version: version})
+	code := root.Main(ctx, os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Version: version})
 	stop()
 	os.Exit(code)
 }

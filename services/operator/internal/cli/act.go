@@ -1,0 +1,164 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+)
+
+// ActOnService carries out a human's own call of a tool that takes a service id.
+func (a *App) ActOnService(ctx context.Context, s *Session, tool, serviceID string, yes bool) error {
+	err := a.Act(ctx, s, tool, map[string]string{"service_id": serviceID}, yes)
+	if errors.Is(err, approval.ErrArguments) {
+		return Usage("See: durward services", "%q is not a service id: letters, digits, _ and -, at most 64",
+			clean.Visible(serviceID))
+	}
+	return err
+}
+
+// Act carries out a human's own call: shown, signed, granted, done, recorded. Arguments that the tool does not take are
+// approval.ErrArguments.
+func (a *App) Act(ctx context.Context, s *Session, tool string, arguments map[string]string, yes bool) error {
+	raw, err := canonical.Marshal(arguments)
+	if err != nil {
+		return fmt.Errorf("%w: %w", approval.ErrArguments, err)
+	}
+	call, err := approval.NewCall(tool, raw)
+	if err != nil {
+		return err
+	}
+	preview, err := s.Preview(ctx, call.Tool.Ref(), call.Arguments)
+	if err != nil {
+		return err
+	}
+	signer, err := a.Signer(s)
+	if err != nil {
+		return err
+	}
+	vault, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+	if err != nil {
+		return err
+	}
+	st, err := signer.Command(call, preview, vault.GetEpoch())
+	if err != nil {
+		return Denied("", "it cannot be signed: %v", err)
+	}
+	steps, err := call.Steps(preview)
+	if err != nil {
+		return Denied("", "it cannot be signed: %v", err)
+	}
+	out := a.Display()
+	out.Printf("%s  %s %s  on %s\n", out.Bold(contract.TierName(call.Tool.Tier)), call.Tool.Name,
+		approval.Arguments(call.Arguments), approval.Place(st.Audience))
+	for _, step := range preview.GetPlan() {
+		out.Printf("  %s\n", clean.Visible(step))
+	}
+	for _, line := range approval.StepLines(steps) {
+		out.Printf("  %s\n", line)
+	}
+	if err := a.ShowStatement(st, preview.GetSubject().GetEntry(), steps...); err != nil {
+		return err
+	}
+	if err := a.Confirm(ctx, "Sign and do it?", yes); err != nil {
+		return err
+	}
+	signed, err := a.Sign(ctx, s, st)
+	if err != nil {
+		return err
+	}
+	granted, err := s.Vault.GrantCommand(ctx, &vaultv1.GrantCommandRequest{Statement: signed})
+	if err != nil {
+		return err
+	}
+	return a.CarryOut(ctx, s, call, granted.GetGrant(), granted.GetOperationId())
+}
+
+// CarryOut does a granted call at the executor, shows its steps while it runs, and then how it ended.
+func (a *App) CarryOut(
+	ctx context.Context, s *Session, call approval.Call, grant *callv1.SignedGrant, operationID string,
+) error {
+	stop := a.follow(ctx, s, operationID)
+	r, err := s.dispatch(ctx, call, grant)
+	stop()
+	if err != nil {
+		if ctx.Err() != nil {
+			return Failed("What was begun goes on at the executor; nothing is undone. See: durward watch", "interrupted")
+		}
+		return err
+	}
+	return a.showResult(r, operationID)
+}
+
+// showResult prints how a call ended. A call that was carried out and did not go well is an error, with exit code 1.
+func (a *App) showResult(r result, operationID string) error {
+	summary := clean.Line(r.outcome.GetSummary(), 500)
+	if a.JSON {
+		response, err := output.MessageJSON(r.response)
+		if err != nil {
+			return err
+		}
+		status := "ok"
+		if r.outcome.GetFailed() {
+			status = "failed"
+		}
+		if err := a.Out.Value(map[string]any{
+			"status": status, "operation_id": operationID, "request_id": a.RequestID, "summary": summary,
+			"replayed": r.outcome.GetReplayed(), "audit_index": r.outcome.GetReceipt().GetIndex(), "result": response,
+		}); err != nil {
+			return err
+		}
+	} else {
+		a.printResult(r, OrElse(summary, "done"), operationID)
+	}
+	if !r.outcome.GetFailed() {
+		return nil
+	}
+	if switched, ok := r.response.(*executorv1.SwitchModeResponse); ok {
+		return switchProblem(switched)
+	}
+	return Failed("See: durward audit show "+operationID, "%s", OrElse(summary, "it was carried out and did not go well"))
+}
+
+func (a *App) printResult(r result, summary, operationID string) {
+	mark := a.Out.Green("✓")
+	if r.outcome.GetFailed() {
+		mark = a.Out.Red("✗")
+	}
+	a.Out.Printf("%s %s\n", mark, summary)
+	for _, warning := range r.outcome.GetWarnings() {
+		a.Out.Printf("  %s\n", a.Out.Yellow(clean.Line(warning, 500)))
+	}
+	a.printResponse(r.response)
+	if r.outcome.GetReplayed() {
+		a.Out.Printf("  It had been carried out before; this is what was recorded then.\n")
+	}
+	if r.outcome.GetReceipt() != nil {
+		recorded := fmt.Sprintf("recorded as %d; durward audit show %s", r.outcome.GetReceipt().GetIndex(), operationID)
+		a.Out.Printf("  %s\n", a.Out.Dim(recorded))
+	}
+}
+
+// printResponse prints what a tool's own answer adds to the summary.
+func (a *App) printResponse(response proto.Message) {
+	switch m := response.(type) {
+	case *executorv1.SwitchModeResponse:
+		a.printSwitched(m)
+	case interface {
+		GetService() *executorv1.ServiceDetail
+	}:
+		if url := m.GetService().GetBaseUrl(); url != "" {
+			a.Out.Printf("  %s  %s\n", a.StateColour(m.GetService().GetState()), clean.Line(url, 256))
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/doctor"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+)
+
+// programVersion asks a server program for its version.
+func programVersion(ctx context.Context, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	b, err := exec.CommandContext(ctx, path, "-version").Output()
+	if err != nil {
+		return "", fmt.Errorf("run %s: %w", path, err)
+	}
+	return clean.Line(string(b), 100), nil
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "What makes this installation weak or keeps it from running",
+		Long: `Looks at users and groups, file permissions, the signing key, ports and processes, clocks, certificates,
+programs and drivers; at the catalogue, where GPU numbers come from, whether systemd and Docker can be reached
+where the catalogue uses them, and network expectations that nothing enforces. Each line is ✓ good, ! worth
+knowing or ✗ bad, and says what to do. It changes nothing.
+
+Exit code 1 when anything is ✗.`,
+		Example: "  durward doctor\n  durward doctor --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.Config()
+			if err != nil {
+				return err
+			}
+			bin, err := cli.OwnFolder()
+			if err != nil {
+				return err
+			}
+			running, _ := a.Home.RunningProcess()
+			findings := doctor.Examine(cmd.Context(), doctor.Config{
+				Home: a.Home, Operator: cfg, Development: running.Development, Bin: bin, Version: programVersion, Own: a.Streams.Version,
+				HTTP: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}, Now: a.Now, Root: "/",
+				Host: a.examinedHost(cmd.Context()),
+			})
+			bad := 0
+			for _, f := range findings {
+				if f.Level == doctor.Bad {
+					bad++
+				}
+				if a.JSON {
+					continue
+				}
+				mark := map[doctor.Level]string{doctor.Good: a.Out.Green("✓"), doctor.Warning: a.Out.Yellow("!"), doctor.Bad: a.Out.Red("✗")}[f.Level]
+				a.Out.Printf("%s %-13s %s\n", mark, f.Name, f.Text)
+				if f.Do != "" {
+					a.Out.Printf("  %-13s %s\n", "", a.Out.Dim("→ "+f.Do))
+				}
+			}
+			if a.JSON {
+				if err := a.Out.Value(map[string]any{"findings": findings, "bad": bad}); err != nil {
+					return err
+				}
+			}
+			if bad > 0 {
+				return cli.Failed("", "%d of %d findings are bad", bad, len(findings))
+			}
+			return nil
+		},
+	}
+}
+
+// examinedHost gathers what doctor looks at of the GPU host: the catalogue's own file, and what the executor says.
+func (a *app) examinedHost(ctx context.Context) doctor.Host {
+	var h doctor.Host
+	path, opts, err := cli.CatalogPlace{}.Resolve(a.App, false)
+	if err == nil {
+		h.Catalogue, err = catalogue.Load(path, opts)
+	}
+	h.CatalogueError = err
+	if f, _, err := a.ExecutorFile(); err == nil {
+		h.DockerSocket, h.UserManager = f.Docker.Socket, f.Systemd.Manager == "user"
+	}
+	ctx, s, err := a.Connect(ctx)
+	if err != nil {
+		return h
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
+	defer cancel()
+	defer func() { a.RequestID = "" }()
+	if h.Status, err = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}); err != nil {
+		return h // whether the processes answer is a finding of its own
+	}
+	h.Unenforced = unenforced(ctx, s, a.limitedServices())
+	return h
+}

@@ -1,0 +1,373 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/install"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/up"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Whether every process is well, and what is pending",
+		Long: `Asks every process how it is: its health listener, and over the operator's own connection its deep status
+(halted, epoch, whether it reaches the others, what waits). It works when some or all of them are down.
+
+Exit code 3 when a process cannot be reached.`,
+		Example: "  durward status\n  durward status --json | jq .vault.pending",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.status(cmd.Context()) },
+	}
+}
+
+// processStatus is one process in --json. Field names are stable.
+type processStatus struct {
+	Role    string `json:"role"`
+	Health  string `json:"health"`
+	Version string `json:"version,omitempty"`
+	Address string `json:"health_address"`
+	Problem string `json:"problem,omitempty"`
+	// answers: it runs, whatever it says of itself.
+	answers bool
+	// refused: it refuses a file, and goes by the last good one.
+	refused bool
+}
+
+// deep is what the processes' GetStatus RPCs answer; nil where one could not be had.
+type deep struct {
+	vault    *vaultv1.GetStatusResponse
+	executor *executorv1.GetStatusResponse
+	audit    *auditv1.GetStatusResponse
+	modes    *executorv1.ListModesResponse
+	// unenforced are services whose network expectation nothing enforces.
+	unenforced []string
+	problems   map[string]string
+	// undoing is the mode of an interrupted switch that is being undone.
+	undoing string
+	// refused says which of its rules' files the vault refuses.
+	refused string
+}
+
+func (a *app) status(ctx context.Context) error {
+	cfg, err := a.Config()
+	if err != nil {
+		return err
+	}
+	processes := a.health(ctx, cfg)
+	d := a.deepStatus(ctx, slices.ContainsFunc(processes, func(p processStatus) bool { return p.Role == "vault" && p.answers && p.Health != "ok" }))
+	for i := range processes {
+		p := &processes[i]
+		p.Problem = d.problems[p.Role]
+		if p.Health == "ok" || !p.answers || p.Problem != "" {
+			continue
+		}
+		p.Problem = "it runs, and says that it is not well"
+		if p.Role == "vault" && d.refused != "" {
+			p.Problem, p.refused = d.refused, true
+		}
+	}
+	running, isRunning := a.Home.RunningProcess()
+	if a.JSON {
+		err = a.statusJSON(processes, d, running, isRunning)
+	} else {
+		a.statusText(processes, d, running, isRunning)
+	}
+	if err != nil {
+		return err
+	}
+	for _, p := range processes {
+		if p.Health != "ok" || p.Problem != "" {
+			a.RequestID = ""
+			if p.refused {
+				return cli.Unreachable("Correct the file. What is in force until then: durward config show", "the %s refuses a file of its rules, and the last good one binds", p.Role)
+			}
+			return cli.Unreachable(a.whyNot(p), "%s is not well", p.Role)
+		}
+	}
+	return nil
+}
+
+// whyNot says where a process tells why it is not well, and how it is started where it does not run.
+func (a *app) whyNot(p processStatus) string {
+	why, start := "Why it stopped: "+a.Home.Log(p.Role), "Start it: durward up. "
+	if a.installed() {
+		why, start = "Why: journalctl -u durward-"+p.Role, "Start it: sudo systemctl restart durward-"+p.Role+". "
+	}
+	if !p.answers {
+		return start + why
+	}
+	return "It runs. " + strings.Replace(why, "it stopped", "it is not well", 1)
+}
+
+// refusedRules says which files of the rules the vault refuses; "" where it names none or does not answer.
+func refusedRules(ctx context.Context, s *cli.Session) string {
+	policy, err := s.Vault.Policy.GetPolicy(ctx, &vaultv1.GetPolicyRequest{})
+	if err != nil {
+		return ""
+	}
+	refused, more := "", 0
+	for _, f := range policy.GetFiles() {
+		switch {
+		case f.GetProblem() == "":
+		case refused == "":
+			refused = clean.Line(f.GetName(), 256) + ": " + clean.Line(f.GetProblem(), 500)
+		default:
+			more++
+		}
+	}
+	if refused == "" {
+		return ""
+	}
+	if more > 0 {
+		refused += fmt.Sprintf(" (and %d more files)", more)
+	}
+	return refused + "; the last good one is in force"
+}
+
+// installed reports whether the processes are those that durward install laid out on this host, which systemd runs.
+func (a *app) installed() bool {
+	cfg, err := a.Home.Load()
+	return err == nil && cfg.TrustDir == install.TrustDir
+}
+
+// health asks the shallow health listeners, all at once.
+func (a *app) health(ctx context.Context, cfg home.Config) []processStatus {
+	client := &http.Client{Timeout: cli.StatusPatience, Transport: &http.Transport{DisableKeepAlives: true}}
+	out := make([]processStatus, len(home.Roles()))
+	var wait sync.WaitGroup
+	for i, role := range home.Roles() {
+		wait.Go(func() {
+			address := cfg.Health.Of(role)
+			ok, h := up.Healthy(ctx, client, address, role)
+			word := "ok"
+			switch {
+			case ok:
+			case h.Service == role:
+				word = clean.Line(h.Status, 32)
+			case h.Service != "":
+				word = "answered by " + clean.Line(h.Service, 32)
+			default:
+				word = "down"
+			}
+			out[i] = processStatus{Role: role, Health: word, Version: clean.Line(h.Version, 64), Address: address, answers: h.Service == role}
+		})
+	}
+	wait.Wait()
+	return out
+}
+
+// deepStatus asks the GetStatus RPCs, all at once; with rules also which files the vault refuses.
+func (a *app) deepStatus(ctx context.Context, rules bool) deep {
+	d := deep{problems: map[string]string{}}
+	ctx, s, err := a.Connect(ctx)
+	if err != nil {
+		for _, role := range []string{"vault", "executor", "audit"} {
+			d.problems[role] = cli.PublicText(err)
+		}
+		return d
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
+	defer cancel()
+	var wait sync.WaitGroup
+	var vaultErr, executorErr, auditErr error
+	wait.Go(func() { d.vault, vaultErr = s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{}) })
+	wait.Go(func() { d.executor, executorErr = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}) })
+	wait.Go(func() { d.audit, auditErr = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{}) })
+	// What could not be had of these is left out: the executor's own line says that it does not answer.
+	wait.Go(func() { d.modes, _ = s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{}) })
+	wait.Go(func() { d.undoing = undoing(ctx, s) })
+	if rules {
+		wait.Go(func() { d.refused = refusedRules(ctx, s) })
+	}
+	wait.Go(func() { d.unenforced = unenforced(ctx, s, a.limitedServices()) })
+	wait.Wait()
+	for role, err := range map[string]error{"vault": vaultErr, "executor": executorErr, "audit": auditErr} {
+		if err != nil {
+			d.problems[role] = cli.PublicText(err)
+		}
+	}
+	return d
+}
+
+func (a *app) statusJSON(processes []processStatus, d deep, running home.Process, isRunning bool) error {
+	value := map[string]any{
+		"home": a.Home.Dir, "processes": processes, "certificates": a.Home.Certificates(), "running": isRunning,
+		"mode": clean.Line(d.modes.GetCurrent(), 64), "network_not_enforced": cli.NonNil(d.unenforced),
+		"undoing": clean.Line(d.undoing, 64),
+	}
+	if isRunning {
+		value["up"] = running
+	}
+	for name, message := range map[string]proto.Message{"vault": d.vault, "executor": d.executor, "audit": d.audit} {
+		if !message.ProtoReflect().IsValid() {
+			value[name] = nil
+			continue
+		}
+		b, err := output.MessageJSON(message)
+		if err != nil {
+			return err
+		}
+		value[name] = b
+	}
+	return a.Out.Value(value)
+}
+
+func (a *app) statusText(processes []processStatus, d deep, running home.Process, isRunning bool) {
+	switch {
+	case isRunning && running.Development:
+		a.Out.Printf("durward up runs as process %d, %s\n", running.PID, a.Out.Yellow("DEVELOPMENT"))
+	case isRunning:
+		a.Out.Printf("durward up runs as process %d\n", running.PID)
+	case a.installed():
+		a.Out.Printf("systemd runs the processes: durward.target\n")
+	default:
+		a.Out.Printf("durward up does not run for %s\n", a.Home.Dir)
+	}
+	if d.vault.GetHalted() || d.executor.GetHalted() {
+		a.Out.Printf("%s\n", a.Out.Red("HALTED: nothing that changes anything runs. End it with: durward resume"))
+	}
+	rows := make([][]string, 0, len(processes))
+	for _, p := range processes {
+		word := a.Out.Red(p.Health)
+		if p.Health == "ok" {
+			word = a.Out.Green(p.Health)
+		}
+		// Of a process that says that it is not well the rest is worth knowing all the more: that it is halted, say.
+		detail := strings.Join(slices.DeleteFunc([]string{p.Problem, d.detail(p.Role)}, func(s string) bool { return s == "" }), "; ")
+		rows = append(rows, []string{p.Role, word, detail})
+	}
+	a.Out.Table([]string{"PROCESS", "HEALTH", "DETAIL"}, rows)
+	if e := d.executor; e != nil {
+		a.Out.Printf("services %d of %d running   GPUs %s\n", e.GetServicesRunning(), e.GetServicesTotal(),
+			cli.GPUWords(e.GetGpuSource(), e.GetGpus(), a.Home.IsExampleCatalogue(), cli.DriverFound()))
+	}
+	if d.undoing != "" {
+		a.Out.Printf("switch   %s\n", a.Out.Yellow("to "+clean.Line(d.undoing, 64)+" was interrupted and is being undone; nothing else changes meanwhile"))
+	}
+	if current := d.modes.GetCurrent(); current != "" {
+		drifted := ""
+		if !cli.ModeRuns(d.modes) {
+			drifted = a.Out.Yellow("  drifted; bring it back: durward switch " + clean.Line(current, 64))
+		}
+		a.Out.Printf("mode     %s%s\n", clean.Line(current, 64), drifted)
+	}
+	if len(d.unenforced) > 0 {
+		a.Out.Printf("network  %s\n", a.Out.Yellow("not enforced: "+strings.Join(d.unenforced, ", ")))
+	}
+	if d.vault != nil {
+		a.Out.Printf("pending  %d   sessions %d   clients %d\n", d.vault.GetPending(), d.vault.GetSessions(), d.vault.GetClients())
+	}
+	now := a.Now()
+	var soonest *home.Certificate
+	certificates := a.Home.Certificates()
+	for i, c := range certificates {
+		if c.Problem != "" {
+			a.Out.Printf("%s\n", a.Out.Red("certificate of "+c.Role+": "+c.Problem))
+			continue
+		}
+		if soonest == nil || c.NotAfter.Before(soonest.NotAfter) {
+			soonest = &certificates[i]
+		}
+	}
+	if soonest != nil {
+		a.Out.Printf("certs    the first (%s) expires in %s\n", soonest.Role, approval.Duration(soonest.NotAfter.Sub(now)))
+	}
+}
+
+// undoing is the mode of an interrupted switch that the executor undoes now; "" where there is none.
+func undoing(ctx context.Context, s *cli.Session) string {
+	out, err := s.Executor.ListSwitches(ctx, &executorv1.ListSwitchesRequest{Limit: 1})
+	if err != nil || len(out.GetSwitches()) == 0 {
+		return ""
+	}
+	last := out.GetSwitches()[0]
+	if last.GetEndedAt() != nil || !last.GetRecovered() {
+		return ""
+	}
+	return last.GetModeId()
+}
+
+// maxLimited bounds how many services are asked about.
+const maxLimited = 64
+
+// limitedServices are the services of the catalogue's own file that are expected not to reach everything. Where the file
+// cannot be read there are none: doctor says so.
+func (a *app) limitedServices() []string {
+	path, opts, err := cli.CatalogPlace{}.Resolve(a.App, false)
+	if err != nil {
+		return nil
+	}
+	c, err := catalogue.Load(path, opts)
+	if err != nil {
+		return nil
+	}
+	var ids []string
+	for _, s := range c.Services {
+		if (s.Network == catalogue.NetworkLoopback || s.Network == catalogue.NetworkNone) && len(ids) < maxLimited {
+			ids = append(ids, s.ID)
+		}
+	}
+	return ids
+}
+
+// unenforced returns those of the services of which the executor says that nothing enforces their network expectation.
+func unenforced(ctx context.Context, s *cli.Session, ids []string) []string {
+	var out []string
+	for _, id := range ids {
+		info, err := s.Executor.Tools.ServiceInfo(ctx, &executorv1.ServiceInfoRequest{ServiceId: &id})
+		if err == nil && info.GetService().GetNetwork() == "not enforced" {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// detail sums up a process's deep status in a line.
+func (d deep) detail(role string) string {
+	switch {
+	case role == "vault" && d.vault != nil:
+		return fmt.Sprintf("epoch %d%s%s%s", d.vault.GetEpoch(), cli.When(d.vault.GetHalted(), ", halted"),
+			cli.When(!d.vault.GetAuditReachable(), ", cannot reach audit"), spooled(d.vault.GetSpooledRecords()))
+	case role == "executor" && d.executor != nil:
+		return fmt.Sprintf("epoch %d%s%s%s%s%s", d.executor.GetEpoch(), cli.When(d.executor.GetHalted(), ", halted"),
+			cli.When(!d.executor.GetAuditReachable(), ", cannot reach audit"), cli.When(!d.executor.GetVaultReachable(), ", cannot reach the vault"),
+			spooled(d.executor.GetSpooledRecords()), unsettled(d.executor.GetUnsettled()))
+	case role == "audit" && d.audit != nil:
+		return fmt.Sprintf("%d records, %d MiB, %d MiB free", d.audit.GetSize(), d.audit.GetDatabaseBytes()>>20, d.audit.GetDiskFreeBytes()>>20)
+	default:
+		return ""
+	}
+}
+
+func spooled(n uint32) string {
+	if n == 0 {
+		return ""
+	}
+	return ", " + strconv.FormatUint(uint64(n), 10) + " records wait for audit"
+}
+
+func unsettled(n uint32) string {
+	if n == 0 {
+		return ""
+	}
+	return ", " + strconv.FormatUint(uint64(n), 10) + " interrupted operations"
+}

@@ -1,0 +1,338 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/up"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/rpc"
+)
+
+// renewCheck is how often up looks whether a certificate has reached half its life.
+const renewCheck = 10 * time.Minute
+
+func (a *app) upCommand() *cobra.Command {
+	var opts upOptions
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run Durward in this terminal until Ctrl-C",
+		Long: `Runs audit, vault, executor and gateway as separate processes and stays in the foreground.
+
+The first time it makes a folder (~/.durward) with a certificate authority, keys, configuration and an
+example catalogue; after that it reuses them. It renews certificates by itself. A process that dies is
+reported with its last log lines and started again. Ctrl-C stops Durward; services that it started keep
+running ("durward down --services" stops those too).
+
+With --development every process runs as you and your signing key has no passphrase: any program of
+yours can approve. Without it, up asks for a passphrase when it makes the key, and services in the
+catalogue need a user of their own (run_as).`,
+		Example: `  durward up --development
+  durward up --home /srv/durward --base-port 8430`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.up(cmd.Context(), opts) },
+	}
+	cmd.Flags().BoolVar(&opts.development, "development", false, "one user, a signing key without passphrase; for trying it out")
+	cmd.Flags().BoolVar(&opts.prepare, "prepare", false, "make the folder with its keys and configuration, and start nothing")
+	cmd.Flags().BoolVar(&opts.built, "built", false, "print that the programs were built (scripts/run.sh does)")
+	cmd.Flags().StringVar(&opts.operator, "operator", "", "your name in approvals, when the folder is made (default your user name)")
+	cmd.Flags().IntVar(&opts.basePort, "base-port", 0, fmt.Sprintf("first of the ports, when the folder is made (default %d)", home.DefaultBasePort))
+	return cmd
+}
+
+type upOptions struct {
+	development, built, prepare bool
+	operator                    string
+	basePort                    int
+}
+
+func (a *app) up(ctx context.Context, opts upOptions) error {
+	bin, err := cli.OwnFolder()
+	if err != nil {
+		return err
+	}
+	release, err := a.lockUp()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = release() }() // ends with this process at the latest
+	if opts.built {
+		a.tick("built", true)
+	}
+	cfg, err := a.prepare(ctx, opts)
+	if err != nil {
+		return a.endLine(opts.built, err)
+	}
+	a.tick("keys", !opts.built)
+	if opts.prepare {
+		a.Out.Printf("\nReady in %s. Edit %s, then: durward up\n", a.Home.Dir, filepath.Dir(a.Home.Config("x")))
+		return nil
+	}
+	children, err := a.children(opts.development, bin)
+	if err != nil {
+		return a.endLine(true, err)
+	}
+
+	// Certificates and processes are watched side by side.
+	var reporting sync.Mutex
+	report := func(text string) {
+		reporting.Lock()
+		defer reporting.Unlock()
+		a.Out.Remark("%s", a.Out.Yellow(clean.Block(text, 8000)))
+	}
+	supervisor, err := up.New(up.Config{Children: children, Ready: func(role string) { a.tick(role, false) }, Report: report})
+	if err != nil {
+		return a.endLine(true, cli.Failed("", "%s", err.Error()))
+	}
+	self, err := home.Self(opts.development)
+	if err != nil {
+		return a.endLine(true, err)
+	}
+	if err := a.Home.WriteProcess(self); err != nil {
+		return a.endLine(true, err)
+	}
+	defer func() { _ = a.Home.RemoveProcess() }() // its process is gone: it says nothing to anybody
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	renewing := make(chan struct{})
+	go func() {
+		defer close(renewing)
+		a.keepCertificates(ctx, cfg.Operator, report)
+	}()
+	err = supervisor.Run(ctx, func() {
+		a.Out.Printf("\n")
+		a.screen(ctx, cfg, opts, bin)
+	})
+	cancel()
+	<-renewing
+	if err != nil {
+		return a.endLine(true, cli.Failed("The whole log is in "+filepath.Dir(a.Home.Log("x"))+".", "%s", clean.Block(err.Error(), 8000)))
+	}
+	a.Out.Printf("\nDurward has stopped; services that it started keep running.\n")
+	return nil
+}
+
+// endLine ends the line of ticks before an error is written.
+func (a *app) endLine(started bool, err error) error {
+	if started {
+		a.Out.Printf("\n")
+	}
+	return err
+}
+
+func (a *app) tick(word string, first bool) {
+	if !first {
+		a.Out.Printf("  ")
+	}
+	a.Out.Printf("%s %s", a.Out.Green("✓"), word)
+}
+
+func (a *app) lockUp() (func() error, error) {
+	release, err := a.Home.Lock("up")
+	if errors.Is(err, home.ErrLocked) {
+		text := "Durward is already running for " + a.Home.Dir
+		if p, ok := a.Home.RunningProcess(); ok {
+			text += " (process " + strconv.Itoa(p.PID) + ")"
+		}
+		return nil, cli.Failed("See: durward status. Stop it: durward down", "%s", text)
+	}
+	return release, err
+}
+
+// prepare makes what is missing and issues certificates.
+func (a *app) prepare(ctx context.Context, opts upOptions) (home.Config, error) {
+	fresh := !a.Home.Exists()
+	name := opts.operator
+	if name == "" {
+		name = home.OperatorName(cli.UserName())
+	}
+	if !fresh {
+		cfg, err := a.Config()
+		if err != nil {
+			return home.Config{}, err
+		}
+		if opts.operator != "" && opts.operator != cfg.Operator {
+			return home.Config{}, cli.Usage("Edit "+a.Home.Config("operator")+" to change it.", "this installation's operator is %s", cfg.Operator)
+		}
+		if opts.basePort != 0 {
+			return home.Config{}, cli.Usage("Edit the files in "+filepath.Dir(a.Home.Config("x"))+" to change ports.", "--base-port is for making a new installation; this one is there already")
+		}
+		name = cfg.Operator
+	}
+	_, err := a.Home.Init(home.Options{
+		Development: opts.development, Operator: name, BasePort: opts.basePort,
+		Passphrase: func() ([]byte, error) { return a.newPassphrase(ctx) },
+	})
+	if err != nil {
+		return home.Config{}, err
+	}
+	cfg, err := a.Config()
+	if err != nil {
+		return home.Config{}, err
+	}
+	if !opts.development {
+		protected, err := keys.Protected(cfg.SigningKey)
+		if err != nil {
+			return home.Config{}, err
+		}
+		if !protected {
+			return home.Config{}, cli.Denied("Give it one: ssh-keygen -p -f "+cfg.SigningKey+"\n  or try things out with: durward up --development",
+				"the signing key has no passphrase, so any program of yours could approve")
+		}
+	}
+	if _, err := a.Home.RenewCertificates(cfg.Operator, a.Now(), false); err != nil {
+		return home.Config{}, err
+	}
+	return cfg, nil
+}
+
+func (a *app) newPassphrase(ctx context.Context) ([]byte, error) {
+	for {
+		first, err := keys.AskTerminal(ctx, "New passphrase for your signing key (at least 8 characters): ")
+		if err != nil {
+			return nil, err
+		}
+		if len(first) < 8 {
+			a.Out.Remark("That is shorter than 8 characters.")
+			continue
+		}
+		second, err := keys.AskTerminal(ctx, "The same again: ")
+		if err != nil {
+			return nil, err
+		}
+		if bytes.Equal(first, second) {
+			clear(second)
+			return first, nil
+		}
+		a.Out.Remark("The two were not the same.")
+	}
+}
+
+// children describes the processes, and refuses when one of their ports is taken.
+func (a *app) children(development bool, bin string) ([]up.Child, error) {
+	var children []up.Child
+	for _, role := range home.Roles() {
+		listeners, err := readListeners(a.Home.Config(role))
+		if err != nil {
+			return nil, err
+		}
+		for _, address := range []string{listeners.Listen, listeners.HealthListen} {
+			l, err := rpc.Listen(address, true)
+			if err != nil {
+				return nil, cli.Failed("Stop that program, or change the port in "+a.Home.Config(role)+".", "%s cannot listen: %s", role, clean.Line(err.Error(), 500))
+			}
+			if err := l.Close(); err != nil {
+				return nil, fmt.Errorf("port check: %w", err)
+			}
+		}
+		args := []string{"-config", a.Home.Config(role)}
+		if (role == "executor" || role == "vault") && development {
+			args = append(args, "-development")
+		}
+		children = append(children, up.Child{
+			Role: role, Path: filepath.Join(bin, role), Args: args, Env: childEnvironment(a.Streams.Getenv),
+			Log: a.Home.Log(role), Health: listeners.HealthListen,
+		})
+	}
+	return children, nil
+}
+
+// childEnvironment is all that the processes inherit (ENV-1).
+func childEnvironment(getenv func(string) string) []string {
+	var env []string
+	for _, name := range []string{"PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR"} {
+		if value := getenv(name); value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// readListeners reads the two addresses out of a process's file; the process itself checks the rest.
+func readListeners(path string) (home.Listeners, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return home.Listeners{}, fmt.Errorf("configuration: %w", err)
+	}
+	var l home.Listeners
+	if err := yaml.Unmarshal(raw, &l); err != nil || l.Listen == "" || l.HealthListen == "" {
+		return home.Listeners{}, cli.Usage("Correct the file and try again.", "%s does not say listen and health_listen", path)
+	}
+	return l, nil
+}
+
+// keepCertificates renews certificates at half their life until ctx ends, and reports when it cannot.
+func (a *app) keepCertificates(ctx context.Context, operator string, report func(string)) {
+	tick := time.NewTicker(renewCheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if _, err := a.Home.RenewCertificates(operator, a.Now(), false); err != nil {
+				report("certificates could not be renewed: " + err.Error())
+			}
+		}
+	}
+}
+
+// screen is what a person reads once everything runs.
+func (a *app) screen(ctx context.Context, cfg home.Config, opts upOptions, bin string) {
+	if opts.development {
+		a.Out.Printf("%s\n", a.Out.Yellow("DEVELOPMENT: every process runs as you; any program of yours can approve. See SECURITY.md."))
+	} else {
+		a.Out.Printf("%s\n", a.Out.Yellow("ONE USER: every process runs as you; your key's passphrase is what stands between your programs and an approval. See SECURITY.md."))
+	}
+	a.Out.Printf("GPUs   %s\n", a.gpuLine(ctx))
+	a.Out.Printf("MCP    %s\n", cfg.MCPURL)
+	command := "durward"
+	if a.HomeDir != "" {
+		command += " --home " + cli.ShellWord(a.Home.Dir)
+	}
+	a.Out.Printf("Next   %s client connect claude-code     then ask: \"what runs on my GPUs? start the demo chat service\"\n", command)
+	a.Out.Printf("       %s approvals\n", command)
+	a.Out.Printf("       %s watch\n", command)
+	a.Out.Printf("       %s audit search\n", command)
+	if !onPath(bin, a.Streams.Getenv("PATH")) {
+		a.Out.Printf("%s\n", a.Out.Dim("       (durward is not on your PATH yet: export PATH="+cli.ShellWord(bin)+":$PATH)"))
+	}
+}
+
+func onPath(folder, path string) bool {
+	for _, entry := range filepath.SplitList(path) {
+		if real, err := filepath.EvalSymlinks(entry); err == nil && real == folder {
+			return true
+		}
+	}
+	return false
+}
+
+// gpuLine says what GPUs there are and where that is known from, by the executor's own words.
+func (a *app) gpuLine(ctx context.Context) string {
+	ctx, s, err := a.Connect(ctx)
+	if err != nil {
+		return "unknown: " + clean.Line(err.Error(), 200)
+	}
+	defer s.Close()
+	status, err := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
+	if err != nil {
+		return "unknown: " + clean.Line(err.Error(), 200)
+	}
+	a.RequestID = ""
+	return cli.GPUWords(status.GetGpuSource(), status.GetGpus(), a.Home.IsExampleCatalogue(), cli.DriverFound())
+}

@@ -1,0 +1,170 @@
+// Package cli holds what the groups of commands below it share: connecting, asking, signing, completion and output. It has no
+// commands. The groups import it and never each other; package root alone knows them all.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/peers"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/rpc"
+)
+
+// Exit codes; `durward help exit-codes` explains them.
+const (
+	ExitOK          = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitUnreachable = 3
+	ExitDenied      = 4
+)
+
+// Groups of commands, as the help lists them.
+const (
+	GroupRun      = "run"
+	GroupDecide   = "decide"
+	GroupServices = "services"
+	GroupHost     = "host"
+	GroupHistory  = "history"
+	GroupAccess   = "access"
+)
+
+// Grouped puts commands into a group of the help.
+func Grouped(group string, commands ...*cobra.Command) []*cobra.Command {
+	for _, c := range commands {
+		c.GroupID = group
+	}
+	return commands
+}
+
+// Streams are the program's surroundings.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+	Getenv   func(string) string
+	// Version is this program's.
+	Version string
+}
+
+// App is one run of the command.
+type App struct {
+	Streams Streams
+	HomeDir string
+	JSON    bool
+	Out     *output.Printer
+	Home    home.Home
+	Now     func() time.Time
+	// RequestID is the id of this run's last call, for error messages.
+	RequestID string
+}
+
+// TakesFiles annotates a command with subcommands that takes the path of a model in their place.
+const TakesFiles = "takes-files"
+
+// Config reads the operator's configuration.
+func (a *App) Config() (home.Config, error) {
+	if !a.Home.Exists() {
+		return home.Config{}, Failed("Make one: durward up --development", "there is no Durward installation in %s", a.Home.Dir)
+	}
+	cfg, err := a.Home.Load()
+	if err != nil {
+		return home.Config{}, Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 2000))
+	}
+	return cfg, nil
+}
+
+// Session is an open connection to the processes.
+type Session struct {
+	*peers.Peers
+	Config home.Config
+	// parting warns of dangerous mode before the connections end; nil where nobody looks.
+	parting func(*Session)
+}
+
+// Connect opens the connections. The context carries the request id of everything that this run asks for.
+func (a *App) Connect(ctx context.Context) (context.Context, *Session, error) {
+	cfg, err := a.Config()
+	if err != nil {
+		return ctx, nil, err
+	}
+	p, err := peers.Open(cfg)
+	if err != nil {
+		return ctx, nil, Failed("Certificates are renewed while durward up runs, or with: durward cert renew", "%s", clean.Block(err.Error(), 500))
+	}
+	a.RequestID = rpc.NewRequestID()
+	return rpc.WithRequestID(ctx, a.RequestID), &Session{p, cfg, a.warnOfDanger}, nil
+}
+
+// Run calls f with connections, and closes them.
+func (a *App) Run(ctx context.Context, f func(context.Context, *Session) error) error {
+	ctx, s, err := a.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return f(ctx, s)
+}
+
+// Connected makes a command's function of one that needs connections, and the command's arguments alone.
+func (a *App) Connected(f func(context.Context, *Session, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return a.Run(cmd.Context(), func(ctx context.Context, s *Session) error { return f(ctx, s, args) })
+	}
+}
+
+// Show writes a result: the value with --json, a message as its protocol's JSON, and otherwise what text prints.
+func (a *App) Show(value any, text func()) error {
+	if !a.JSON {
+		text()
+		return nil
+	}
+	if m, ok := value.(proto.Message); ok {
+		return a.Out.Message(m)
+	}
+	return a.Out.Value(value)
+}
+
+// Close ends the connections; an error in doing so changes nothing for anybody.
+func (s *Session) Close() {
+	if s.parting != nil {
+		s.parting(s)
+	}
+	_ = s.Peers.Close()
+}
+
+// OwnFolder is where this program lies, and with it the programs of the processes.
+func OwnFolder() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find this program: %w", err)
+	}
+	if real, err := filepath.EvalSymlinks(self); err == nil {
+		self = real
+	}
+	return filepath.Dir(self), nil
+}
+
+// UserName is the name of the Unix user.
+func UserName() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return ""
+}
+
+// MostAlternatives is how many the executor looks for at most: --plan may name any of them.
+const MostAlternatives = 10
+
+// StatusPatience bounds each question that status asks.
+const StatusPatience = 2 * time.Second

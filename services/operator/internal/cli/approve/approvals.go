@@ -1,0 +1,340 @@
+package approve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/statement"
+)
+
+func (a *app) approvalsCommand() *cobra.Command {
+	var watch bool
+	cmd := &cobra.Command{
+		Use:     "approvals",
+		Aliases: []string{"pending"},
+		Short:   "What waits for your decision",
+		Long: `Lists what agents asked for and nobody has decided yet: the call, who asks, how long it waits, and what
+would be done, as the executor itself says. The agent's own words are marked untrusted.
+
+With --watch at a terminal it stays, and you decide there: a approve, s within a scope, d deny, m mute, enter
+shows everything. "durward tui" shows the services and GPUs as well.
+
+The short number on the left names the operation in approve and deny. It exists on your side alone.`,
+		Example: "  durward approvals\n  durward approvals --watch\n  durward approvals --json | jq -r .operations[].number",
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
+			if watch && a.Interactive() {
+				return a.runScreen(ctx, s, true)
+			}
+			if watch {
+				return a.watchApprovals(ctx, s)
+			}
+			return a.listApprovals(ctx, s)
+		}),
+	}
+	cmd.Flags().BoolVar(&watch, "watch", false, "stay and show each request as it comes (with --json: one object a line)")
+	return cmd
+}
+
+// actionable are the states in which a person can still do something about an operation.
+var actionable = []vaultv1.OperationState{vaultv1.OperationState_OPERATION_STATE_PENDING, vaultv1.OperationState_OPERATION_STATE_APPROVED}
+
+// operations returns what is pending or approved and not carried out.
+func operations(ctx context.Context, s *cli.Session) ([]*vaultv1.Operation, error) {
+	response, err := s.Vault.ListOperations(ctx, &vaultv1.ListOperationsRequest{States: actionable, Limit: 1000})
+	return response.GetOperations(), err
+}
+
+func operationIDs(ops []*vaultv1.Operation) []string {
+	ids := make([]string, len(ops))
+	for i, op := range ops {
+		ids[i] = op.GetOperationId()
+	}
+	return ids
+}
+
+// openSessions are the vault's open sessions, for people to recognise who asks.
+type openSessions struct {
+	byRef   map[string]*vaultv1.OpenSession
+	numbers map[string]int
+}
+
+// askSessions asks the vault; what it does not tell is not shown.
+func askSessions(ctx context.Context, s *cli.Session) openSessions {
+	list, err := s.Vault.Standing.ListSessions(ctx, &vaultv1.ListSessionsRequest{})
+	if err != nil {
+		return openSessions{}
+	}
+	return sessionsOf(list.GetSessions())
+}
+
+func sessionsOf(list []*vaultv1.OpenSession) openSessions {
+	seen := openSessions{map[string]*vaultv1.OpenSession{}, approval.SessionNumbers(list)}
+	for _, one := range list {
+		seen.byRef[one.GetSession()] = one
+	}
+	return seen
+}
+
+// card adds the executor's own preview to an operation.
+func card(ctx context.Context, s *cli.Session, op *vaultv1.Operation, number string, seen openSessions) approval.Card {
+	c := approval.Card{Number: number, Operation: op, Session: seen.byRef[op.GetSession()], SessionNumber: seen.numbers[op.GetSession()]}
+	if c.Session == nil {
+		c.Agent = askingAgent(ctx, s, op.GetOperationId())
+	}
+	call, err := approval.CallOf(op)
+	if err == nil {
+		c.Preview, err = s.Preview(ctx, call.Tool.Ref(), call.Arguments)
+	}
+	if err != nil {
+		c.Problem = cli.PublicText(err)
+		return c
+	}
+	c.Simulated = simulated(ctx, s, call)
+	return c
+}
+
+// askedPatience bounds how long a card waits for the record of its request.
+const askedPatience = time.Second
+
+// detailAgent is the detail of the vault's record of a request that names the client's agent.
+const detailAgent = "agent"
+
+// askingAgent is which of a client's agents asked, as the vault recorded it: once a session has ended nothing else tells. "" where
+// it names none, or the log does not answer.
+func askingAgent(ctx context.Context, s *cli.Session, operationID string) string {
+	ctx, cancel := context.WithTimeout(ctx, askedPatience)
+	defer cancel()
+	found, err := s.Audit.SearchRecords(ctx, &auditv1.SearchRecordsRequest{
+		OperationId: operationID, Kinds: []auditv1.Kind{auditv1.Kind_KIND_ASKED}, Writer: s.Config.Vault.Identity, Limit: 1,
+	})
+	if err != nil || len(found.GetEntries()) == 0 {
+		return ""
+	}
+	return clean.Line(found.GetEntries()[0].GetRecord().GetBody().GetDetails()[detailAgent], 64)
+}
+
+// simulated is what a switch of modes would do to the GPUs' memory, as the executor reckons it now; nil for any other call and
+// where it cannot say.
+func simulated(ctx context.Context, s *cli.Session, call approval.Call) *executorv1.SimulateModeResponse {
+	message, err := call.Tool.Decode(call.Arguments)
+	if err != nil {
+		return nil
+	}
+	asked, ok := message.(*executorv1.SwitchModeRequest)
+	if !ok {
+		return nil
+	}
+	simulated, err := s.Executor.Tools.SimulateMode(ctx, &executorv1.SimulateModeRequest{
+		ModeId: asked.ModeId, MarginMibOverride: asked.MarginMibOverride, Alternatives: new(uint32(cli.MostAlternatives)),
+	})
+	if err != nil {
+		return nil
+	}
+	return simulated
+}
+
+// operationJSON is an operation in --json. Field names are stable.
+type operationJSON struct {
+	Number      string          `json:"number"`
+	OperationID string          `json:"operation_id"`
+	State       string          `json:"state"`
+	Tier        string          `json:"tier"`
+	PolicyTier  string          `json:"policy_tier,omitempty"`
+	Rule        string          `json:"rule,omitempty"`
+	Tool        string          `json:"tool"`
+	Arguments   json.RawMessage `json:"arguments"`
+	Audience    string          `json:"audience"`
+	Target      string          `json:"target,omitempty"`
+	Plan        []string        `json:"plan,omitempty"`
+	Problem     string          `json:"problem,omitempty"`
+	Principal   string          `json:"principal"`
+	Agent       string          `json:"agent,omitempty"`
+	ClientName  string          `json:"client_name,omitempty"`
+	KeyBound    bool            `json:"key_bound"`
+	Session     string          `json:"session"`
+	Channel     string          `json:"channel"`
+	AgentReason string          `json:"agent_reason,omitempty"`
+	AskedAt     string          `json:"asked_at"`
+	ExpiresAt   string          `json:"expires_at"`
+	Waiters     uint32          `json:"waiters"`
+	DecidedBy   string          `json:"decided_by,omitempty"`
+	RequestID   string          `json:"request_id"`
+}
+
+func cardJSON(c approval.Card) operationJSON {
+	op := c.Operation
+	arguments := json.RawMessage(op.GetArguments())
+	if !json.Valid(arguments) {
+		arguments = nil
+	}
+	policyTier := ""
+	if op.GetPolicyTier() > op.GetTier() {
+		policyTier = contract.TierName(op.GetPolicyTier())
+	}
+	return operationJSON{
+		PolicyTier: policyTier, Rule: op.GetRule(),
+		Number: c.Number, OperationID: op.GetOperationId(), State: cli.OperationState(op.GetState()), Tier: contract.TierName(op.GetTier()),
+		Tool: op.GetTool().GetName(), Arguments: arguments, Audience: op.GetAudience(), Target: c.Preview.GetSubject().GetLabel(),
+		Plan: c.Preview.GetPlan(), Problem: c.Problem, Principal: op.GetPrincipal(), Agent: c.AgentName(), ClientName: op.GetClientName(),
+		KeyBound: op.GetKeyBound(), Session: op.GetSession(), Channel: statement.ChannelName(op.GetChannel()),
+		AgentReason: op.GetAgentReason(), AskedAt: op.GetAskedAt().AsTime().Format(time.RFC3339),
+		ExpiresAt: op.GetExpiresAt().AsTime().Format(time.RFC3339), Waiters: op.GetWaiters(), DecidedBy: op.GetDecidedBy(),
+		RequestID: op.GetRequestId(),
+	}
+}
+
+func (a *app) listApprovals(ctx context.Context, s *cli.Session) error {
+	ops, err := operations(ctx, s)
+	if err != nil {
+		return err
+	}
+	numbers := approval.Numbers(operationIDs(ops))
+	seen := askSessions(ctx, s)
+	var waiting, approved []approval.Card
+	for _, op := range ops {
+		number := numbers[op.GetOperationId()]
+		if cli.IsPending(op) {
+			waiting = append(waiting, card(ctx, s, op, number, seen))
+		} else {
+			approved = append(approved, approval.Card{Number: number, Operation: op})
+		}
+	}
+	if a.JSON {
+		list := make([]operationJSON, 0, len(waiting))
+		for _, c := range waiting {
+			list = append(list, cardJSON(c))
+		}
+		return a.Out.Value(map[string]any{"operations": list})
+	}
+	if len(waiting) == 0 {
+		a.Out.Printf("Nothing waits.\n")
+	} else {
+		a.Out.Printf("%d waiting\n", len(waiting))
+	}
+	for _, c := range waiting {
+		a.printCard(c)
+	}
+	for _, c := range approved {
+		a.Out.Printf("%s  approved by %s, and nobody has come for it yet: durward approve %s --run\n", c.Number,
+			clean.Visible(c.Operation.GetDecidedBy()), c.Number)
+	}
+	if len(waiting) > 0 {
+		n := waiting[0].Number
+		a.Out.Printf("%s\n", a.Out.Dim(fmt.Sprintf("durward approve %s [--scope]   durward deny %s --reason \"…\"   durward tui", n, n)))
+	}
+	return nil
+}
+
+func (a *app) printCard(c approval.Card) {
+	out := a.Display()
+	for i, line := range c.Lines(a.Now()) {
+		switch {
+		case i == 0 && c.IsDestructive():
+			line = out.Red(out.Bold(line))
+		case i == 0:
+			line = out.Bold(line)
+		case i == 1 && c.IsDestructive():
+			line = out.Red(line)
+		}
+		out.Printf("%s\n", line)
+	}
+}
+
+// watchApprovals shows each operation as it comes and each decision as it falls.
+func (a *app) watchApprovals(ctx context.Context, s *cli.Session) error {
+	stream, err := s.Vault.WatchOperations(ctx, &vaultv1.WatchOperationsRequest{})
+	if err != nil {
+		return err
+	}
+	known := map[string]vaultv1.OperationState{}
+	for {
+		event, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return cli.Unreachable("Start it again: durward approvals --watch", "the vault ended the watch")
+		case ctx.Err() != nil:
+			return nil // Ctrl-C is how a watch ends
+		case err != nil:
+			return err
+		}
+		op := event.GetOperation()
+		if before, seen := known[op.GetOperationId()]; seen && before == op.GetState() {
+			continue
+		}
+		known[op.GetOperationId()] = op.GetState()
+		ids := make([]string, 0, len(known))
+		for id := range known {
+			ids = append(ids, id)
+		}
+		number := approval.Numbers(ids)[op.GetOperationId()]
+		c := approval.Card{Number: number, Operation: op}
+		if cli.IsPending(op) {
+			c = card(ctx, s, op, number, askSessions(ctx, s))
+		}
+		if a.JSON {
+			b, err := json.Marshal(cardJSON(c))
+			if err != nil {
+				return fmt.Errorf("encode: %w", err)
+			}
+			a.Out.Printf("%s\n", b)
+			continue
+		}
+		if cli.IsPending(op) {
+			a.printCard(c)
+			continue
+		}
+		line := fmt.Sprintf("%s  %s", number, cli.OperationState(op.GetState()))
+		if by := op.GetDecidedBy(); by != "" {
+			line += " by " + clean.Visible(by)
+		}
+		a.Out.Printf("%s\n", line)
+	}
+}
+
+// find returns the live operation that a number names.
+func find(ctx context.Context, s *cli.Session, number string) (*vaultv1.Operation, string, error) {
+	ops, err := operations(ctx, s)
+	if err != nil {
+		return nil, "", err
+	}
+	ids := operationIDs(ops)
+	id, err := approval.Find(number, ids)
+	var ambiguous *approval.AmbiguousError
+	switch {
+	case errors.As(err, &ambiguous):
+		return nil, "", cli.Usage("Say one of them.", "%s", ambiguous.Error())
+	case err != nil:
+		return nil, "", cli.Usage("See: durward approvals", "no operation that waits has the number %s", clean.Visible(number))
+	}
+	for _, op := range ops {
+		if op.GetOperationId() == id {
+			return op, approval.Numbers(ids)[id], nil
+		}
+	}
+	return nil, "", cli.Usage("See: durward approvals", "no operation that waits has the number %s", clean.Visible(number))
+}
+
+// completeNumbers completes the short numbers of what waits.
+func (a *app) completeNumbers(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var numbers map[string]string
+	return cli.CompleteAsked(a.App, cmd, args, func(ctx context.Context, s *cli.Session) ([]*vaultv1.Operation, error) {
+		ops, err := operations(ctx, s)
+		numbers = approval.Numbers(operationIDs(ops))
+		return ops, err
+	}, func(op *vaultv1.Operation) (id, about string) {
+		return numbers[op.GetOperationId()], clean.Visible(op.GetTool().GetName()) + " " + approval.Arguments(op.GetArguments())
+	})
+}

@@ -1,0 +1,214 @@
+package approve
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/platform/clean"
+)
+
+const (
+	// confirmSlack is added to the wait before the second confirmation: the vault judges by its own clock.
+	confirmSlack = 300 * time.Millisecond
+	// longestWait bounds what a vault can make a person wait for.
+	longestWait = time.Minute
+)
+
+func (a *app) dangerousCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dangerous",
+		Short: "Let one session change things without asking, for a while",
+		Long: `Dangerous mode lets one session of a key-bound client run every WRITE and DESTRUCTIVE tool without asking you.
+What your rules deny, unknown tools and desktop control stay as they are; everything is recorded, and marked.
+
+It takes a person: your signature, a typed phrase, and a second confirmation 5 seconds later. There is no flag,
+file or API for it, and none over messaging. It ends with its time, the session, a panic, a restart of the vault,
+or: durward dangerous disable`,
+	}
+	var sessionName string
+	var length time.Duration
+	enable := &cobra.Command{
+		Use:     "enable --session S [--for 2h]",
+		Short:   "Turn it on for one session",
+		Long:    "Shows what it means, asks you to type a phrase, signs, waits 5 seconds and asks again. It refuses without a terminal.",
+		Example: "  durward sessions\n  durward dangerous enable --session s-6qza --for 30m",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if sessionName == "" {
+				return cli.Usage("See: durward sessions", "say which session: --session")
+			}
+			return a.enableDangerous(cmd.Context(), sessionName, length)
+		},
+	}
+	enable.Flags().StringVar(&sessionName, "session", "", "the session, as durward sessions shows it, or its first characters")
+	enable.Flags().DurationVar(&length, "for", scopeFor, "for so long, 8h at most")
+	var disableSession string
+	disable := &cobra.Command{
+		Use:     "disable",
+		Short:   "Turn it off at once",
+		Long:    "Ends dangerous mode of one session, or of all. It needs no key: ending is always safe.",
+		Example: "  durward dangerous disable",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.revokeStanding(cmd.Context(), "", disableSession, "dangerous mode disabled", true)
+		},
+	}
+	disable.Flags().StringVar(&disableSession, "session", "", "this session's alone")
+	status := &cobra.Command{
+		Use:     "status",
+		Short:   "Which sessions are in dangerous mode",
+		Example: "  durward dangerous status",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.dangerousStatus(cmd.Context()) },
+	}
+	cli.CompleteFlag(enable, "for", cli.OneOf("15m", "30m", "1h", "2h"))
+	cmd.AddCommand(enable, disable, status)
+	return cmd
+}
+
+// ask asks a person once and returns what they enter; false when they enter nothing. What was typed before the question is no
+// answer to it.
+func (a *app) ask(ctx context.Context, question string) (string, bool) {
+	cli.ForgetTyped(a.Streams.In)
+	a.Out.Printf("%s", question)
+	type answer struct {
+		text string
+		ok   bool
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		// It reads while there is a question alone: the passphrase comes from the same terminal.
+		line, err := bufio.NewReader(a.Streams.In).ReadString('\n')
+		answered <- answer{strings.TrimSpace(line), err == nil}
+	}()
+	select {
+	case got := <-answered:
+		return got.text, got.ok
+	case <-ctx.Done():
+		// Ctrl-C; the reading goroutine ends with the program.
+		a.Out.Printf("\n")
+		return "", false
+	}
+}
+
+func (a *app) enableDangerous(ctx context.Context, name string, length time.Duration) error {
+	if a.JSON || !output.IsTerminal(a.Streams.In) || !output.IsTerminal(a.Streams.Out) {
+		return cli.Denied("Run it at a terminal. There is no other way.", "dangerous mode is turned on by a person at a terminal alone")
+	}
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		return a.askForDanger(ctx, s, name, length)
+	})
+}
+
+// askForDanger is the whole ceremony: show, typed phrase, signature, wait, second confirmation.
+func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, length time.Duration) error {
+	target, err := s.FindSession(ctx, name)
+	if err != nil {
+		return err
+	}
+	vault, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+	if err != nil {
+		return err
+	}
+	executor, err := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
+	if err != nil {
+		return err
+	}
+	if vault.GetHalted() || executor.GetHalted() {
+		return cli.Denied("End the halt first: durward resume", "everything is halted")
+	}
+	signer, err := a.Signer(s)
+	if err != nil {
+		return err
+	}
+	st, err := signer.Dangerous(target, length, vault.GetEpoch(), executor.GetEpoch())
+	switch {
+	case errors.Is(err, approval.ErrWithin):
+		return cli.Usage("", "%v", err)
+	case err != nil:
+		return cli.Denied("Approve its requests one by one.", "dangerous mode is not possible there: %v", err)
+	}
+	a.Out.Table([]string{"CLIENT", "#", "SESSION", "CHANNEL", "REACHES", "OPEN FOR", "NOTES"}, [][]string{a.sessionRow(target, 1)})
+	if err := a.ShowSheet(approval.Sheet{Statement: st}); err != nil {
+		return err
+	}
+	phrase := approval.Phrase(target)
+	typed, ok := a.ask(ctx, fmt.Sprintf("Type this to go on: %s\n> ", a.Out.Bold(phrase)))
+	if !ok || typed != phrase {
+		return cli.Denied("", "that is not the phrase; nothing was done")
+	}
+	signed, err := a.Sign(ctx, s, st)
+	if err != nil {
+		return err
+	}
+	proposed, err := s.Vault.Standing.ProposeDangerous(ctx, &vaultv1.ProposeDangerousRequest{Statement: signed})
+	if err != nil {
+		return err
+	}
+	if err := a.countDown(ctx, dangerWait(proposed, a.Now())); err != nil {
+		return err
+	}
+	answer, ok := a.ask(ctx, a.Out.Red("Once more: "+clean.Visible(target.GetPrincipal())+" changes things without asking you from now on. Put it into force?")+" [yes/N] ")
+	if !ok || !strings.EqualFold(answer, "yes") {
+		return cli.Denied("", "it was not confirmed, and is not in force")
+	}
+	confirmed, err := s.Vault.Standing.ConfirmDangerous(ctx, &vaultv1.ConfirmDangerousRequest{StandingId: proposed.GetStandingId()})
+	if err != nil {
+		return err
+	}
+	a.Out.Printf("%s in force: %s\n", a.Out.Red("✓"), standingTitle(confirmed.GetStanding(), a.Now()))
+	a.Out.Printf("  End it: durward dangerous disable\n")
+	return nil
+}
+
+// dangerWait is how long it takes until a proposal may be confirmed: five seconds at least, whatever the vault says.
+func dangerWait(p *vaultv1.ProposeDangerousResponse, now time.Time) time.Duration {
+	return min(max(p.GetNotBefore().AsTime().Sub(now), 5*time.Second)+confirmSlack, longestWait)
+}
+
+// countDown shows the seconds that pass.
+func (a *app) countDown(ctx context.Context, d time.Duration) error {
+	until := time.Now().Add(d)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		left := time.Until(until)
+		if left <= 0 {
+			a.Out.Printf("\r                                        \r")
+			return nil
+		}
+		a.Out.Printf("\rAsking again in %d s … Ctrl-C ends it. ", int(left/time.Second)+1)
+		select {
+		case <-ctx.Done():
+			return cli.Denied("", "it was not confirmed, and is not in force")
+		case <-tick.C:
+		case <-time.After(left):
+		}
+	}
+}
+
+func (a *app) dangerousStatus(ctx context.Context) error {
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
+		if err != nil {
+			return err
+		}
+		found := cli.Dangers(list)
+		return a.Show(&vaultv1.ListStandingResponse{Standing: found}, func() {
+			if len(found) == 0 {
+				a.Out.Printf("No session is in dangerous mode.\n")
+			}
+			for _, one := range found {
+				a.printStanding(one)
+			}
+		})
+	})
+}

@@ -1,0 +1,216 @@
+package approve
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/cli"
+)
+
+// haltPatience is how long a process has to answer a panic.
+const haltPatience = time.Second
+
+// haltResult is one process's answer, in --json too.
+type haltResult struct {
+	Process string `json:"process"`
+	OK      bool   `json:"ok"`
+	Epoch   uint64 `json:"epoch,omitempty"`
+	Problem string `json:"problem,omitempty"`
+	took    time.Duration
+}
+
+func (a *app) panicCommand() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "panic",
+		Short: "Stop everything that changes anything, at once",
+		Long: `Tells the vault and the executor, in parallel and directly, to refuse every further change and to void every
+grant that is out. It takes a second at most, needs no key, and works with the gateway hung or other
+processes down: each process says for itself whether it stopped. It is durable: a restart does not end it.
+
+Running services keep running ("durward down --services" stops them after a resume). Looking stays possible.
+"durward resume" ends it.`,
+		Example: "  durward panic --reason \"the agent does strange things\"",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.panic(cmd.Context(), reason) },
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "for the record")
+	return cmd
+}
+
+func (a *app) panic(ctx context.Context, reason string) error {
+	if len(reason) > 500 {
+		return cli.Usage("", "--reason is at most 500 bytes")
+	}
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		return a.reportHalt(a.haltAll(ctx, s, reason), "halted", "It may be running still. Stop it by hand: durward down, or end its process.")
+	})
+}
+
+// haltAll halts the vault and the executor, whether or not the other answers.
+func (a *app) haltAll(ctx context.Context, s *cli.Session, reason string) []haltResult {
+	return a.inParallel(ctx, map[string]func(context.Context) (uint64, error){
+		"vault": func(ctx context.Context) (uint64, error) {
+			response, err := s.Vault.Control.Halt(ctx, &vaultv1.HaltRequest{Reason: reason})
+			return response.GetEpoch(), err
+		},
+		"executor": func(ctx context.Context) (uint64, error) {
+			response, err := s.Executor.Halt(ctx, &executorv1.HaltRequest{Reason: reason})
+			return response.GetEpoch(), err
+		},
+	})
+}
+
+// inParallel asks the vault and the executor at once, each with the same patience.
+func (a *app) inParallel(ctx context.Context, calls map[string]func(context.Context) (uint64, error)) []haltResult {
+	ctx, cancel := context.WithTimeout(ctx, haltPatience)
+	defer cancel()
+	order := []string{"vault", "executor"}
+	results := make([]haltResult, len(order))
+	var wait sync.WaitGroup
+	for i, name := range order {
+		wait.Go(func() {
+			began := time.Now()
+			epoch, err := calls[name](ctx)
+			results[i] = haltResult{Process: name, OK: err == nil, Epoch: epoch, took: time.Since(began)}
+			if err != nil {
+				results[i].Problem = cli.PublicText(err)
+			}
+		})
+	}
+	wait.Wait()
+	return results
+}
+
+func (a *app) reportHalt(results []haltResult, done, next string) error {
+	if a.JSON {
+		if err := a.Out.Value(map[string]any{"processes": results}); err != nil {
+			return err
+		}
+	}
+	var missed []string
+	for _, r := range results {
+		if !r.OK {
+			missed = append(missed, r.Process)
+		}
+		if a.JSON {
+			continue
+		}
+		if r.OK {
+			took := ""
+			if r.took > 0 {
+				took = a.Out.Dim(fmt.Sprintf("  (%d ms)", r.took.Milliseconds()))
+			}
+			a.Out.Printf("%s %-8s %s, epoch %d%s\n", a.Out.Green("✓"), r.Process, done, r.Epoch, took)
+		} else {
+			a.Out.Printf("%s %-8s %s\n", a.Out.Red("✗"), r.Process, r.Problem)
+		}
+	}
+	if len(missed) > 0 {
+		return cli.Unreachable(next, "not every process answered: %v", missed)
+	}
+	return nil
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "resume",
+		Short: "End a halt, with your signature",
+		Long: `Ends a panic. For each halted process you sign a statement that begins a new epoch; what was asked for or
+granted before stays void, and agents ask again.`,
+		Example: "  durward resume",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.resume(cmd.Context(), yes) },
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
+	return cmd
+}
+
+func (a *app) resume(ctx context.Context, yes bool) error {
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		return a.wake(ctx, s, yes)
+	})
+}
+
+// wake ends the halt of both processes.
+func (a *app) wake(ctx context.Context, s *cli.Session, yes bool) error {
+	vault, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+	if err != nil {
+		return err
+	}
+	executor, err := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
+	if err != nil {
+		return err
+	}
+	// An executor that is behind takes up the vault's epoch with the next grant; one that is ahead refuses all of them.
+	if !vault.GetHalted() && !executor.GetHalted() && vault.GetEpoch() >= executor.GetEpoch() {
+		a.Out.Printf("Nothing is halted.\n")
+		return nil
+	}
+	// A panic may have reached one of them alone. Both are halted, so that both begin the same new epoch.
+	epoch := max(vault.GetEpoch(), executor.GetEpoch())
+	const why = "resume: halted so that vault and executor begin the same epoch"
+	if !vault.GetHalted() {
+		response, err := s.Vault.Control.Halt(ctx, &vaultv1.HaltRequest{Reason: why})
+		if err != nil {
+			return err
+		}
+		epoch = max(epoch, response.GetEpoch())
+	}
+	if !executor.GetHalted() {
+		response, err := s.Executor.Halt(ctx, &executorv1.HaltRequest{Reason: why, Epoch: epoch})
+		if err != nil {
+			return err
+		}
+		epoch = max(epoch, response.GetEpoch())
+	}
+	epoch++
+	signer, err := a.Signer(s)
+	if err != nil {
+		return err
+	}
+	var results []haltResult
+	for _, process := range []struct {
+		name, audience string
+		send           func(*callv1.HumanStatement) (uint64, error)
+	}{
+		// The executor first: were the vault first, its new grants would meet a sink that still refuses.
+		{"executor", s.Config.Executor.Identity, func(st *callv1.HumanStatement) (uint64, error) {
+			response, err := s.Executor.Resume(ctx, &executorv1.ResumeRequest{Statement: st})
+			return response.GetEpoch(), err
+		}},
+		{"vault", s.Config.Vault.Identity, func(st *callv1.HumanStatement) (uint64, error) {
+			response, err := s.Vault.Control.Resume(ctx, &vaultv1.ResumeRequest{Statement: st})
+			return response.GetEpoch(), err
+		}},
+	} {
+		st := signer.Resume(process.audience, epoch)
+		if err := a.ShowStatement(st, nil); err != nil {
+			return err
+		}
+		if err := a.Confirm(ctx, "Sign and resume "+approval.Place(process.audience)+"?", yes); err != nil {
+			return err
+		}
+		signed, err := a.Sign(ctx, s, st)
+		if err != nil {
+			return err
+		}
+		r := haltResult{Process: process.name}
+		if err := cli.Unhurried(ctx, func() (err error) {
+			r.Epoch, err = process.send(signed)
+			return err
+		}); err != nil {
+			return err
+		}
+		r.OK = true
+		results = append(results, r)
+	}
+	return a.reportHalt(results, "resumed", "")
+}

@@ -1,0 +1,126 @@
+package approve
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/platform/fault"
+)
+
+// proposal is a statement that a person is asked to sign, and what becomes of it then.
+type proposal struct {
+	sheet approval.Sheet
+	// submit hands the signed statement to the vault.
+	submit func(context.Context, *callv1.HumanStatement) (*vaultv1.Operation, error)
+}
+
+// proposeApproval makes the statement that lets one operation run once.
+func (a *app) proposeApproval(ctx context.Context, s *cli.Session, op *vaultv1.Operation, number string) (*proposal, *executorv1.PreviewCallResponse, error) {
+	cannot := func(err error) error {
+		return cli.Denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
+	}
+	call, err := approval.CallOf(op)
+	if err != nil {
+		return nil, nil, cannot(err)
+	}
+	preview, err := s.Preview(ctx, call.Tool.Ref(), call.Arguments)
+	if f := (*fault.Error)(nil); errors.As(err, &f) && f.Code == callv1.Code_CODE_PLAN_CHANGED {
+		return nil, nil, cli.Denied("Deny it, and the agent simulates and asks again: durward deny "+number,
+			"%s cannot be approved: %v", number, approval.ErrPlan)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	signer, err := a.Signer(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := signer.Approve(op, preview)
+	if err != nil {
+		return nil, nil, cannot(err)
+	}
+	steps, err := call.Steps(preview)
+	if err != nil {
+		return nil, nil, cannot(err)
+	}
+	return &proposal{approval.SheetOf(st, preview.GetSubject().GetEntry(), steps...),
+		func(ctx context.Context, signed *callv1.HumanStatement) (*vaultv1.Operation, error) {
+			response, err := s.Vault.ApproveOperation(ctx, &vaultv1.ApproveOperationRequest{OperationId: op.GetOperationId(), Statement: signed})
+			return response.GetOperation(), err
+		}}, preview, nil
+}
+
+// proposeScope makes the statement that lets a session do more than the one call that it asked for.
+func (a *app) proposeScope(ctx context.Context, s *cli.Session, op *vaultv1.Operation, number string, w approval.Within) (*proposal, error) {
+	cannot := func(err error) error {
+		next := "Approve the one call: durward approve " + number
+		if errors.Is(err, approval.ErrTool) || errors.Is(err, approval.ErrArguments) || errors.Is(err, approval.ErrTarget) {
+			next = "Deny it: durward deny " + number
+		}
+		return cli.Denied(next, "%s cannot be approved within a scope: %v", number, err)
+	}
+	scope, err := approval.NewScope(op, w)
+	if errors.Is(err, approval.ErrWithin) {
+		return nil, cli.Usage("", "%v", err)
+	}
+	if err != nil {
+		return nil, cannot(err)
+	}
+	candidates, err := candidates(ctx, s, scope.Candidates())
+	if err != nil {
+		return nil, err
+	}
+	calls, err := scope.Calls(candidates)
+	if err != nil {
+		return nil, cannot(err)
+	}
+	var previews []*executorv1.PreviewCallResponse
+	for _, call := range calls {
+		preview, err := s.Preview(ctx, call.Tool.Ref(), call.Arguments)
+		if err != nil {
+			return nil, err
+		}
+		previews = append(previews, preview)
+	}
+	signer, err := a.Signer(s)
+	if err != nil {
+		return nil, err
+	}
+	st, err := signer.Scope(scope, previews)
+	if err != nil {
+		return nil, cannot(err)
+	}
+	return &proposal{approval.ScopeSheet(st, previews),
+		func(ctx context.Context, signed *callv1.HumanStatement) (*vaultv1.Operation, error) {
+			response, err := s.Vault.Standing.GrantScope(ctx, &vaultv1.GrantScopeRequest{OperationId: op.GetOperationId(), Statement: signed})
+			return response.GetOperation(), err
+		}}, nil
+}
+
+// candidates are the ids of everything of a kind that the executor's catalogue has.
+func candidates(ctx context.Context, s *cli.Session, kind string) (ids []string, err error) {
+	switch kind {
+	case "":
+		return nil, nil
+	case "Service":
+		list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
+		for _, service := range list.GetServices() {
+			ids = append(ids, service.GetServiceId())
+		}
+		return ids, err
+	case "Mode":
+		list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
+		for _, mode := range list.GetModes() {
+			ids = append(ids, mode.GetModeId())
+		}
+		return ids, err
+	default:
+		return nil, cli.Usage("Let any definition do: --any", "there is no list of every %s to approve", strings.ToLower(kind))
+	}
+}

@@ -1,0 +1,112 @@
+package approve
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/clitest"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/peers"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/contract"
+)
+
+// haltedVault and haltedExecutor answer what a command asks before it signs; nothing else.
+type haltedVault struct{ vaultv1.ControlServiceClient }
+
+func (haltedVault) GetStatus(context.Context, *vaultv1.GetStatusRequest, ...grpc.CallOption) (*vaultv1.GetStatusResponse, error) {
+	return &vaultv1.GetStatusResponse{Halted: true, Epoch: 3}, nil
+}
+
+type haltedExecutor struct {
+	executorv1.ControlServiceClient
+}
+
+func (haltedExecutor) GetStatus(context.Context, *executorv1.GetStatusRequest, ...grpc.CallOption) (*executorv1.GetStatusResponse, error) {
+	return &executorv1.GetStatusResponse{Halted: true, Epoch: 3}, nil
+}
+
+func (haltedExecutor) PreviewCall(context.Context, *executorv1.PreviewCallRequest, ...grpc.CallOption) (*executorv1.PreviewCallResponse, error) {
+	return &executorv1.PreviewCallResponse{
+		Subject: &callv1.Subject{Label: "service demo-chat", Entry: []byte(`{"argv":["/usr/bin/demo"],"id":"demo-chat"}`)},
+		Plan:    []string{"the plan's only step"}, Epoch: 3, Audience: clitest.ExecutorID,
+	}, nil
+}
+
+// TestEverySignatureIsShownFirst: with --json too a person sees what is signed, and standard output stays the program's.
+func TestEverySignatureIsShownFirst(t *testing.T) {
+	tool, ok := contract.Lookup("start_service")
+	if !ok {
+		t.Fatal("no start_service")
+	}
+	op := &vaultv1.Operation{
+		OperationId: "0123456789abcdef0123456789abcdef", State: vaultv1.OperationState_OPERATION_STATE_PENDING,
+		Principal: "claude-code", Session: "s-abc", Channel: callv1.Channel_CHANNEL_CLI, Tool: tool.Ref(), Tier: tool.Tier,
+		Arguments: []byte(`{"service_id":"demo-chat"}`), Audience: clitest.ExecutorID, Epoch: 3,
+		AskedAt: timestamppb.New(clitest.Now), ExpiresAt: timestamppb.New(clitest.Now.Add(time.Minute)),
+	}
+	s := &cli.Session{
+		Peers: &peers.Peers{Vault: peers.Vault{Control: haltedVault{}, Standing: noStanding{}}, Executor: peers.Executor{ControlServiceClient: haltedExecutor{}},
+			Audit: peers.Audit{HistoryServiceClient: emptyLog{}}},
+		Config: home.Config{Operator: "alice", Executor: config.Peer{Identity: clitest.ExecutorID}, Vault: config.Peer{Identity: "spiffe://durward.local/vault/main"}},
+	}
+	call := []string{"start_service", `"service_id": "demo-chat"`, "the plan's only step", "/usr/bin/demo"}
+	for _, c := range []struct {
+		name string
+		run  func(*app) error
+		want []string
+	}{
+		{"approve", func(a *app) error {
+			_, err := a.decide(t.Context(), s, op, "K7F3", nil, false)
+			return err
+		}, append(call, "K7F3", `"kind": "approve"`)},
+		{"start", func(a *app) error { return a.ActOnService(t.Context(), s, "start_service", "demo-chat", false) }, append(call, `"kind": "command"`)},
+		{"resume", func(a *app) error { return a.wake(t.Context(), s, false) }, []string{`"kind": "resume"`, `"epoch":`, clitest.ExecutorID}},
+	} {
+		for _, asJSON := range []bool{false, true} {
+			core, out, errs := clitest.Printing(asJSON)
+			a := &app{core}
+			var p *cli.Problem
+			if err := c.run(a); !errors.As(err, &p) || p.Code != cli.ExitDenied {
+				t.Errorf("%s: without a terminal: %v", c.name, err)
+			}
+			shown, other := out, errs
+			if asJSON {
+				shown, other = errs, out
+			}
+			for _, want := range c.want {
+				if !strings.Contains(shown.String(), want) {
+					t.Errorf("%s, --json %v: %q is not shown:\n%s", c.name, asJSON, want, shown)
+				}
+			}
+			if other.Len() > 0 {
+				t.Errorf("%s, --json %v: elsewhere it wrote\n%s", c.name, asJSON, other)
+			}
+		}
+	}
+}
+
+// noStanding is a vault that tells of no session.
+type noStanding struct{ vaultv1.StandingServiceClient }
+
+func (noStanding) ListSessions(context.Context, *vaultv1.ListSessionsRequest, ...grpc.CallOption) (*vaultv1.ListSessionsResponse, error) {
+	return &vaultv1.ListSessionsResponse{}, nil
+}
+
+// emptyLog is a log without a record.
+type emptyLog struct{ auditv1.HistoryServiceClient }
+
+func (emptyLog) SearchRecords(context.Context, *auditv1.SearchRecordsRequest, ...grpc.CallOption) (*auditv1.SearchRecordsResponse, error) {
+	return &auditv1.SearchRecordsResponse{}, nil
+}

@@ -1,0 +1,270 @@
+package approve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"sync"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/picture"
+	"durward.internal/services/operator/internal/hold"
+	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/tui"
+	"durward.internal/services/platform/clean"
+)
+
+// pastOperations is how many operations that ended the screen knows.
+const pastOperations = 50
+
+func (a *app) tuiCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "tui",
+		Short: "One screen: what waits, services, GPUs, history; one key for each decision",
+		Long: `What waits for you is on top: a approves, s approves within a scope, d denies, m mutes the client, enter shows
+everything. Below are the GPUs, the services and what happened. p is panic, ? explains the keys, q ends it.
+
+Your signing key stays open for 5 minutes after its passphrase at most; L locks it, and so does leaving. A key
+that ssh-agent holds, or a security key, is asked each time. It goes on when a process is restarted.`,
+		Example: "  durward tui",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !a.Interactive() {
+				return cli.Denied("See what waits: durward approvals", "there is no terminal to draw on")
+			}
+			return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
+				return a.runScreen(ctx, s, false)
+			})
+		},
+	}
+}
+
+// runScreen shows the screen until it is left.
+func (a *app) runScreen(ctx context.Context, s *cli.Session, small bool) error {
+	d, err := a.newDesk(s)
+	if err != nil {
+		return err
+	}
+	defer d.key.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	model, err := tui.New(ctx, tui.Config{Backend: d, Small: small, Now: a.Now})
+	if err != nil {
+		return err
+	}
+	program := tea.NewProgram(model, tea.WithInput(a.Streams.In), tea.WithOutput(a.Streams.Out),
+		tea.WithoutSignalHandler(), tea.WithEnvironment(a.screenEnvironment()))
+	// Leaving is asked for: a program that its context kills closes the terminal's reader while it is being read.
+	defer context.AfterFunc(ctx, program.Quit)()
+	var following sync.WaitGroup
+	following.Go(func() { d.Follow(ctx, program.Send) })
+	_, err = program.Run()
+	cancel()
+	following.Wait()
+	if err != nil {
+		return fmt.Errorf("screen: %w", err)
+	}
+	return nil
+}
+
+// screenEnvironment is what of the environment says how a terminal draws.
+func (a *app) screenEnvironment() []string {
+	var env []string
+	for _, name := range []string{"TERM", "COLORTERM", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM_PROGRAM", "TMUX"} {
+		if value := a.Streams.Getenv(name); value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// desk is what the screen works with.
+type desk struct {
+	a   *app
+	s   *cli.Session
+	key *hold.Key
+}
+
+var _ tui.Backend = (*desk)(nil)
+
+func (a *app) newDesk(s *cli.Session) (*desk, error) {
+	key, err := hold.New(hold.Config{Open: func(ctx context.Context, ask keys.Asker) (*keys.Signer, error) {
+		return a.KeySource(s, ask).Open(ctx)
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return &desk{a, s, key}, nil
+}
+
+// Follow passes on what the vault and the executor say. One goroutine owns the picture.
+func (d *desk) Follow(ctx context.Context, tell func(tea.Msg)) {
+	ctx, cancel := context.WithCancel(ctx)
+	changes := make(chan picture.Change)
+	pass := func(c picture.Change) bool {
+		select {
+		case changes <- c:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	var sources sync.WaitGroup
+	defer sources.Wait()
+	defer cancel()
+	sources.Go(func() { picture.WatchServices(ctx, d.s, func() {}, pass) })
+	sources.Go(func() {
+		picture.Ask(ctx, "executor", picture.EverySecond, pass, func(ctx context.Context) (picture.Change, error) {
+			host, err := d.s.Executor.GetHost(ctx, &executorv1.GetHostRequest{})
+			return picture.HostChange(host), err
+		})
+	})
+	sources.Go(func() {
+		picture.Ask(ctx, "vault", picture.EverySecond, pass, func(ctx context.Context) (picture.Change, error) {
+			said, err := vaultNow(ctx, d.s)
+			return func(*picture.Picture) []picture.News {
+				tell(said)
+				return nil
+			}, err
+		})
+	})
+	p := picture.New()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case c := <-changes:
+			c(p)
+			tell(copied(p.Services))
+			tell(tui.Host{GetHostResponse: p.Host})
+			tell(tui.Problems(maps.Clone(p.Problems)))
+		}
+	}
+}
+
+// copied are the picture's services as they are now: it changes them in place.
+func copied(services []*executorv1.ServiceSummary) tui.Services {
+	out := make(tui.Services, len(services))
+	for i, s := range services {
+		out[i] = proto.CloneOf(s)
+	}
+	return out
+}
+
+// vaultNow is everything that the vault says there is.
+func vaultNow(ctx context.Context, s *cli.Session) (tui.Vault, error) {
+	live, err := s.Vault.ListOperations(ctx, &vaultv1.ListOperationsRequest{Limit: 1000, States: append(actionable[:len(actionable):len(actionable)],
+		vaultv1.OperationState_OPERATION_STATE_RUNNING)})
+	if err != nil {
+		return tui.Vault{}, err
+	}
+	past, err := s.Vault.ListOperations(ctx, &vaultv1.ListOperationsRequest{Limit: pastOperations, States: []vaultv1.OperationState{
+		vaultv1.OperationState_OPERATION_STATE_DONE, vaultv1.OperationState_OPERATION_STATE_DENIED, vaultv1.OperationState_OPERATION_STATE_EXPIRED,
+	}})
+	if err != nil {
+		return tui.Vault{}, err
+	}
+	standing, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
+	if err != nil {
+		return tui.Vault{}, err
+	}
+	return tui.Vault{Operations: live.GetOperations(), History: past.GetOperations(), Standing: standing.GetStanding(), Muted: standing.GetMuted()}, nil
+}
+
+func (d *desk) Card(ctx context.Context, op *vaultv1.Operation, number string) approval.Card {
+	return card(ctx, d.s, op, number, askSessions(ctx, d.s))
+}
+
+func (d *desk) Approve(ctx context.Context, op *vaultv1.Operation, number string) (*tui.Proposal, error) {
+	p, _, err := d.a.proposeApproval(ctx, d.s, op, number)
+	return d.proposal(p, number, number+" approved.", err)
+}
+
+func (d *desk) Scope(ctx context.Context, op *vaultv1.Operation, number string, w approval.Within) (*tui.Proposal, error) {
+	p, err := d.a.proposeScope(ctx, d.s, op, number, w)
+	return d.proposal(p, number, number+" approved; it may be repeated within the scope. r ends it.", err)
+}
+
+func (d *desk) proposal(p *proposal, number, said string, err error) (*tui.Proposal, error) {
+	if err != nil {
+		return nil, plain(err)
+	}
+	return &tui.Proposal{Number: number, Sheet: p.sheet, Submit: func(ctx context.Context, signed *callv1.HumanStatement) (string, error) {
+		op, err := p.submit(ctx, signed)
+		said := said
+		if err == nil && op.GetWaiters() == 0 {
+			said += " No agent waits; its next wait_operation carries it out, or: durward approve " + number + " --run"
+		}
+		return said, plain(err)
+	}}, nil
+}
+
+// plain is an error as people are shown it.
+func plain(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(cli.PublicText(err))
+}
+
+func (d *desk) Deny(ctx context.Context, operationID, reason string) error {
+	_, err := d.s.Vault.DenyOperation(ctx, &vaultv1.DenyOperationRequest{OperationId: operationID, Reason: reason})
+	return plain(err)
+}
+
+func (d *desk) Mute(ctx context.Context, principal string, length time.Duration) error {
+	_, err := mute(ctx, d.s, principal, length, "")
+	return plain(err)
+}
+
+func (d *desk) Revoke(ctx context.Context, standingID string) error {
+	_, err := d.s.Vault.Standing.RevokeStanding(ctx, &vaultv1.RevokeStandingRequest{StandingId: standingID})
+	return plain(err)
+}
+
+func (d *desk) Halt(ctx context.Context) []tui.Halted {
+	var out []tui.Halted
+	for _, r := range d.a.haltAll(ctx, d.s, "panic on the screen") {
+		out = append(out, tui.Halted{Process: r.Process, Epoch: r.Epoch, Problem: r.Problem, Took: r.took})
+	}
+	return out
+}
+
+func (d *desk) NeedsPassphrase() (bool, error) {
+	if _, held := d.key.Held(); held {
+		return false, nil
+	}
+	needs, err := d.a.KeySource(d.s, nil).NeedsPassphrase()
+	if errors.Is(err, os.ErrNotExist) {
+		return false, errors.New("the signing key that config/operator.yaml names is missing")
+	}
+	return needs, err
+}
+
+func (d *desk) Sign(ctx context.Context, p *tui.Proposal, passphrase []byte) (string, error) {
+	signed, err := d.key.Sign(ctx, p.Sheet.Statement, func(context.Context, string) ([]byte, error) {
+		if passphrase == nil {
+			return nil, keys.ErrNeedsHuman
+		}
+		// The one who asks clears what they are given.
+		return append([]byte(nil), passphrase...), nil
+	})
+	if err != nil {
+		return "", errors.New(clean.Line(err.Error(), 500))
+	}
+	return p.Submit(ctx, signed)
+}
+
+func (d *desk) Held() (time.Time, bool) { return d.key.Held() }
+
+func (d *desk) Lock() { d.key.Lock() }

@@ -1,0 +1,397 @@
+package audit
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/history"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/trust"
+)
+
+// exportPatience is how long reading the whole log may take.
+const exportPatience = 30 * time.Minute
+
+func (a *app) auditCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "What happened, and the proof of it",
+		Long: `Searches, shows and proves the audit log. The log is a Merkle tree with signed checkpoints: every use of
+these commands keeps the newest checkpoint, and a log that does not extend it is refused loudly.`,
+	}
+	cmd.AddCommand(a.auditSearchCommand(), a.auditShowCommand(), a.auditVerifyCommand(), a.auditTailCommand(), a.auditExportCommand())
+	return cmd
+}
+
+// openLog opens the operator's view of the log, sends what waited and keeps the newest checkpoint.
+func (a *app) openLog(ctx context.Context, s *cli.Session) (*history.Log, error) {
+	l, err := history.Open(ctx, history.Config{
+		Client: s.Audit.Log, Audit: s.Config.Audit.Identity, Writer: s.Identity().String(), Trust: s.Trust, StateDir: s.Config.StateDir, Now: a.Now,
+		OnRefused: a.TellRefused,
+	})
+	if err != nil {
+		return nil, proofProblem(err)
+	}
+	if err := l.Flush(ctx); err != nil {
+		return nil, errors.Join(proofProblem(err), l.Close())
+	}
+	if _, err := l.Keep(ctx); err != nil {
+		return nil, errors.Join(proofProblem(err), l.Close())
+	}
+	return l, nil
+}
+
+// proofProblem says what it means that the log does not prove itself.
+func proofProblem(err error) error {
+	const next = "Do not go on before you know why. Compare with a checkpoint or export that you kept elsewhere."
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, logproof.ErrRollback), errors.Is(err, logproof.ErrFork):
+		return cli.Failed(next, "THE LOG IS NOT WHAT IT WAS: %v", err)
+	case errors.Is(err, logproof.ErrSignature), errors.Is(err, logproof.ErrOrigin), errors.Is(err, logproof.ErrFormat),
+		errors.Is(err, logproof.ErrInclusion), errors.Is(err, logproof.ErrEntry):
+		return cli.Failed(next, "the log does not prove itself: %v", err)
+	default:
+		return err
+	}
+}
+
+// withLog connects, keeps the newest checkpoint and calls f.
+func (a *app) withLog(ctx context.Context, f func(context.Context, *cli.Session, *history.Log) error) error {
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		l, err := a.openLog(ctx, s)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f(ctx, s, l), l.Close())
+	})
+}
+
+func (a *app) auditSearchCommand() *cobra.Command {
+	var q auditv1.SearchRecordsRequest
+	var tier, since, until string
+	var kinds, statuses []string
+	cmd := &cobra.Command{
+		Use:   "search",
+		Short: "Find records, newest first",
+		Example: `  durward audit search
+  durward audit search --tool start_service --since 24h
+  durward audit search --kind refused --kind denied
+  durward audit search --operation 0123456789abcdef0123456789abcdef --json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.fillSearch(&q, tier, kinds, statuses, since, until); err != nil {
+				return err
+			}
+			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, _ *history.Log) error {
+				found, err := s.Audit.SearchRecords(ctx, &q)
+				if err != nil {
+					return err
+				}
+				return a.showSearch(found, q.GetLimit())
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&q.RequestId, "request", "", "request id, r-…")
+	flags.StringVar(&q.OperationId, "operation", "", "operation id")
+	flags.StringVar(&q.Session, "session", "", "session, s-…")
+	flags.StringVar(&q.Principal, "principal", "", "client, or operator:NAME")
+	flags.StringVar(&q.Tool, "tool", "", "tool")
+	flags.StringVar(&tier, "tier", "", "READ, WRITE or DESTRUCTIVE")
+	flags.StringSliceVar(&kinds, "kind", nil, "what happened: asked, approved, denied, intent, outcome, refused, …")
+	flags.StringSliceVar(&statuses, "status", nil, "ok, pending, denied, error, unknown")
+	flags.StringVar(&since, "since", "", "a time (2026-01-31T12:00:00Z) or how long ago (24h)")
+	flags.StringVar(&until, "until", "", "the same")
+	flags.StringVar(&q.Writer, "writer", "", "role or SPIFFE ID of who wrote it")
+	flags.Uint32Var(&q.Limit, "limit", 50, "at most so many, up to 1000")
+	return cmd
+}
+
+func (a *app) fillSearch(q *auditv1.SearchRecordsRequest, tier string, kinds, statuses []string, since, until string) error {
+	if tier != "" {
+		value, ok := optionsv1.Tier_value["TIER_"+strings.ToUpper(tier)]
+		if !ok || value == 0 {
+			return cli.Usage("Use READ, WRITE or DESTRUCTIVE.", "%q is not a tier", clean.Visible(tier))
+		}
+		q.Tier = optionsv1.Tier(value)
+	}
+	for _, name := range kinds {
+		value, ok := auditv1.Kind_value["KIND_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))]
+		if !ok || value == 0 {
+			return cli.Usage("Kinds: "+strings.Join(cli.EnumWords(auditv1.Kind_name, "KIND_"), ", "), "%q is not a kind of record", clean.Visible(name))
+		}
+		q.Kinds = append(q.Kinds, auditv1.Kind(value))
+	}
+	for _, name := range statuses {
+		value, ok := auditv1.Status_value["STATUS_"+strings.ToUpper(name)]
+		if !ok || value == 0 {
+			return cli.Usage("Use "+strings.Join(cli.EnumWords(auditv1.Status_name, "STATUS_"), ", ")+".", "%q is not a status", clean.Visible(name))
+		}
+		q.Statuses = append(q.Statuses, auditv1.Status(value))
+	}
+	var err error
+	if q.Since, err = a.parseTime("since", since); err != nil {
+		return err
+	}
+	q.Until, err = a.parseTime("until", until)
+	return err
+}
+
+func (a *app) parseTime(flag, s string) (*timestamppb.Timestamp, error) {
+	if s == "" {
+		return nil, nil
+	}
+	if ago, err := time.ParseDuration(s); err == nil {
+		return timestamppb.New(a.Now().Add(-ago)), nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, s, time.Local); err == nil {
+			return timestamppb.New(t), nil
+		}
+	}
+	return nil, cli.Usage("Like 2026-01-31T12:00:00Z, 2026-01-31 or 24h.", "--%s %q is not a time", flag, clean.Visible(s))
+}
+
+func (a *app) showSearch(found *auditv1.SearchRecordsResponse, limit uint32) error {
+	return a.Show(found, func() {
+		if len(found.GetEntries()) == 0 {
+			a.Out.Printf("No record matches.\n")
+			return
+		}
+		rows := make([][]string, 0, len(found.GetEntries()))
+		for _, e := range found.GetEntries() {
+			rows = append(rows, []string{strconv.FormatUint(e.GetIndex(), 10), e.GetRecord().GetTime().AsTime().Local().Format(time.DateTime),
+				approval.Place(e.GetWriter()), kindWord(e), a.statusColour(e), clean.Line(e.GetRecord().GetTool(), 64),
+				clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(e.GetRecord().GetBody().GetSummary(), 80)})
+		}
+		a.Out.Table([]string{"INDEX", "TIME", "WRITER", "KIND", "STATUS", "TOOL", "WHO", "SUMMARY"}, rows)
+		if found.GetNextBefore() > 0 && len(found.GetEntries()) >= int(limit) {
+			a.Out.Printf("%s\n", a.Out.Dim("There are older ones: narrow the search, or raise --limit."))
+		}
+	})
+}
+
+func kindWord(e *auditv1.Entry) string {
+	return strings.ToLower(strings.TrimPrefix(e.GetRecord().GetKind().String(), "KIND_"))
+}
+
+func statusWord(e *auditv1.Entry) string {
+	if e.GetRecord().GetStatus() == auditv1.Status_STATUS_UNSPECIFIED {
+		return "-"
+	}
+	return strings.ToLower(strings.TrimPrefix(e.GetRecord().GetStatus().String(), "STATUS_"))
+}
+
+// statusColour makes denied, failed and destructive records stand out (AUD-3).
+func (a *app) statusColour(e *auditv1.Entry) string {
+	word := statusWord(e)
+	switch e.GetRecord().GetStatus() {
+	case auditv1.Status_STATUS_DENIED, auditv1.Status_STATUS_ERROR, auditv1.Status_STATUS_UNKNOWN:
+		return a.Out.Red(word)
+	default:
+		if e.GetRecord().GetTier() == optionsv1.Tier_TIER_DESTRUCTIVE {
+			return a.Out.Yellow(word)
+		}
+		return word
+	}
+}
+
+func (a *app) auditVerifyCommand() *cobra.Command {
+	var offline string
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Prove the whole log",
+		Long: `Reads every entry and proves the log: each leaf is rebuilt, each body is held to its commitment, the tree's
+root must be the one that the signed checkpoint names, and the log must extend the checkpoint that this
+program kept before. Every human's signature must stand: one that does not is listed, the rest of the
+log is proved all the same, and the exit code is 1.
+
+With --offline it proves a file that "durward audit export" wrote, without any process running.`,
+		Example: "  durward audit verify\n  durward audit verify --offline log.jsonl",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if offline != "" {
+				return a.verifyFile(cmd.Context(), offline)
+			}
+			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, l *history.Log) error {
+				ctx, cancel := context.WithTimeout(ctx, exportPatience)
+				defer cancel()
+				kept := l.Held()
+				stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{KnownSize: kept.Size})
+				if err != nil {
+					return err
+				}
+				report, err := l.Verify(ctx, stream)
+				if err != nil {
+					return proofProblem(err)
+				}
+				return a.showReport(report, checkpointPath(s.Config))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&offline, "offline", "", "prove this exported file")
+	return cmd
+}
+
+func checkpointPath(cfg home.Config) string { return filepath.Join(cfg.StateDir, "checkpoint") }
+
+func (a *app) verifyFile(ctx context.Context, path string) error {
+	cfg, err := a.Config()
+	if err != nil {
+		return err
+	}
+	roots, err := trust.Open(cfg.TrustDir)
+	if err != nil {
+		return err
+	}
+	defer roots.Close()
+	l, err := history.Open(ctx, history.Config{Audit: cfg.Audit.Identity, Trust: roots, StateDir: cfg.StateDir, Now: a.Now})
+	if err != nil {
+		return proofProblem(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return errors.Join(cli.Usage("", "the file cannot be opened: %v", err), l.Close())
+	}
+	report, err := history.VerifyFile(bufio.NewReader(f), l.Verifier())
+	if err = errors.Join(err, f.Close(), l.Close()); err != nil {
+		return proofProblem(err)
+	}
+	return a.showReport(report, checkpointPath(cfg))
+}
+
+func (a *app) showReport(r history.Report, kept string) error {
+	if a.JSON {
+		return errors.Join(a.Out.Value(r), badStatements(r))
+	}
+	a.Out.Printf("%s %d records, root %s, signed by %s, ", a.Out.Green("✓"), r.Records, r.Root, clean.Visible(r.SignedBy))
+	if r.KeptSize == 0 {
+		a.Out.Printf("nothing kept before to compare with\n")
+	} else {
+		a.Out.Printf("consistent with the checkpoint kept at %s (%d records)\n", kept, r.KeptSize)
+	}
+	noun := "statements"
+	if r.Statements == 1 {
+		noun = "statement"
+	}
+	a.Out.Printf("  %d signed %s", r.Statements, noun)
+	if r.Unjudged > 0 {
+		a.Out.Printf(", %s", a.Out.Yellow(fmt.Sprintf("%d by signers that allowed_signers does not know", r.Unjudged)))
+	}
+	if r.Dropped > 0 {
+		a.Out.Printf(", %d bodies dropped by retention", r.Dropped)
+	}
+	a.Out.Printf("\n")
+	for _, bad := range r.Bad {
+		a.Out.Printf("%s record %d of %s: %s\n", a.Out.Red("✗"), bad.Index, approval.Place(bad.Writer), clean.Visible(bad.Problem))
+	}
+	if more := r.BadStatements - len(r.Bad); more > 0 {
+		a.Out.Printf("  and %d more\n", more)
+	}
+	return badStatements(r)
+}
+
+// badStatements is the error of a log that is whole and holds statements that no human signed.
+func badStatements(r history.Report) error {
+	if r.BadStatements == 0 {
+		return nil
+	}
+	return cli.Failed("Whoever wrote these records is not to be trusted. Look at one: durward audit show INDEX",
+		"the log is whole, and %d of its records claim a human's signature that does not stand", r.BadStatements)
+}
+
+func (a *app) auditTailCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "tail",
+		Short:   "Show records as they are written",
+		Example: "  durward audit tail\n  durward audit tail --json",
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
+			l, err := a.openLog(ctx, s)
+			if err != nil {
+				return err
+			}
+			size := l.Held().Size
+			// A tail lasts: other commands need the log meanwhile.
+			if err := l.Close(); err != nil {
+				return err
+			}
+			const before = 10
+			stream, err := s.Audit.TailRecords(ctx, &auditv1.TailRecordsRequest{FromIndex: size - min(size, before)})
+			if err != nil {
+				return err
+			}
+			for {
+				response, err := stream.Recv()
+				switch {
+				case ctx.Err() != nil:
+					return nil // Ctrl-C is how a tail ends
+				case errors.Is(err, io.EOF):
+					return cli.Unreachable("Start it again: durward audit tail", "audit ended the stream")
+				case err != nil:
+					return err
+				}
+				if err := logproof.VerifyEntry(response.GetEntry()); err != nil {
+					return proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
+				}
+				if a.JSON {
+					if err := history.WriteEntry(a.Streams.Out, response.GetEntry()); err != nil {
+						return err
+					}
+					continue
+				}
+				a.Out.Printf("%s\n", a.storyLine(response.GetEntry()))
+			}
+		}),
+	}
+}
+
+func (a *app) auditExportCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "export FILE",
+		Short: "Write the whole log to a file that can be proved offline",
+		Long: `Writes the signed checkpoint and every entry as JSON lines, proving them on the way. Keep the file somewhere
+else: "durward audit verify --offline FILE" proves it, and a later log must extend it.`,
+		Example: "  durward audit export log.jsonl",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, l *history.Log) error {
+				ctx, cancel := context.WithTimeout(ctx, exportPatience)
+				defer cancel()
+				return a.export(ctx, s, l, args[0])
+			})
+		},
+	}
+}
+
+func (a *app) export(ctx context.Context, s *cli.Session, l *history.Log, path string) (err error) {
+	stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{KnownSize: l.Held().Size})
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return cli.Usage("Name a file that is not there yet.", "the file cannot be made: %v", err)
+	}
+	report, err := l.Export(stream, f)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return proofProblem(err)
+	}
+	return a.showReport(report, checkpointPath(s.Config))
+}

@@ -1,0 +1,179 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/history"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
+)
+
+func (a *app) auditShowCommand() *cobra.Command {
+	var asStatement bool
+	var folder string
+	cmd := &cobra.Command{
+		Use:   "show REQUEST_ID|OPERATION_ID|INDEX",
+		Short: "Tell one story: every record of a request or operation, in order",
+		Long: `Shows everything that was recorded under a request id or an operation id, in order, one line a record, and
+what the human signed. With an index it shows that one record whole.
+
+With --statement it writes the signed statement of an operation as two files and prints the ssh-keygen
+command that verifies it, without Durward, years later.`,
+		Example: "  durward audit show 0123456789abcdef0123456789abcdef\n  durward audit show 42\n" +
+			"  durward audit show --statement 0123456789abcdef0123456789abcdef -o /tmp/evidence",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, l *history.Log) error {
+				if asStatement {
+					return a.writeStatement(ctx, s, args[0], folder)
+				}
+				if index, err := strconv.ParseUint(args[0], 10, 64); err == nil && !approval.IsOperationID(args[0]) {
+					return a.showRecord(ctx, s, index)
+				}
+				return a.showStory(ctx, s, args[0])
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asStatement, "statement", false, "write the human's signed statement of an operation")
+	cmd.Flags().StringVarP(&folder, "output", "o", ".", "folder for --statement")
+	return cmd
+}
+
+func (a *app) showStory(ctx context.Context, s *cli.Session, id string) error {
+	if !approval.IsOperationID(id) && !strings.HasPrefix(id, "r-") {
+		return cli.Usage("Find one: durward audit search", "%q is neither a request id (r-…), nor an operation id (32 hex digits), nor an index", clean.Visible(id))
+	}
+	entries, err := history.Story(ctx, s.Audit, id)
+	if err != nil {
+		return err
+	}
+	if len(entries) == 0 {
+		return cli.Failed("Find one: durward audit search", "nothing is recorded under %s", id)
+	}
+	return a.Show(&auditv1.SearchRecordsResponse{Entries: entries}, func() {
+		for _, e := range entries {
+			a.Out.Printf("%s\n", a.storyLine(e))
+		}
+		if signed := history.Signed(entries); len(signed) > 0 {
+			a.showEvidence(s, signed[0], history.Evidence(signed[0]))
+		}
+	})
+}
+
+func (a *app) storyLine(e *auditv1.Entry) string {
+	body := e.GetRecord().GetBody()
+	line := fmt.Sprintf("%6d  %s  %-14s  %-16s  %s", e.GetIndex(), e.GetRecord().GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"),
+		approval.Place(e.GetWriter()), kindWord(e), output.Pad(a.statusColour(e), 7))
+	for _, part := range []string{body.GetSummary(), body.GetAction(), body.GetReason()} {
+		if part = clean.Line(part, 500); part != "" {
+			return line + "  " + part
+		}
+	}
+	if tool := clean.Line(e.GetRecord().GetTool(), 64); tool != "" {
+		return line + "  " + tool
+	}
+	return line
+}
+
+// showEvidence prints what a human signed, and whether the signature stands.
+func (a *app) showEvidence(s *cli.Session, e *auditv1.Entry, evidence *callv1.HumanStatement) {
+	verdict := a.Out.Green("the signature stands")
+	st, err := statement.VerifySignature(evidence, s.Trust.Current().AllowedSigners, e.GetLoggedAt().AsTime())
+	switch {
+	case errors.Is(err, trust.ErrUnknownSigner):
+		verdict = a.Out.Yellow("its signer is not in allowed_signers now")
+	case err != nil:
+		verdict = a.Out.Red("THE SIGNATURE DOES NOT STAND: " + clean.Line(err.Error(), 200))
+	default:
+		verdict += " (" + clean.Visible(st.Operator) + ")"
+	}
+	a.Out.Printf("%s  %s\n", a.Out.Bold("What the human signed:"), verdict)
+	for _, line := range approval.Lines(evidence.GetStatement()) {
+		a.Out.Printf("  %s\n", line)
+	}
+	if op := e.GetRecord().GetOperationId(); op != "" {
+		a.Out.Printf("%s\n", a.Out.Dim("Verify it without Durward: durward audit show --statement "+op))
+	}
+}
+
+func (a *app) showRecord(ctx context.Context, s *cli.Session, index uint64) error {
+	response, at, err := history.Record(ctx, s.Audit, index, s.Trust.Current().LogKeys)
+	if err != nil {
+		return proofProblem(err)
+	}
+	return a.Show(response, func() {
+		a.Out.Printf("%s\n", a.storyLine(response.GetEntry()))
+		e := response.GetEntry()
+		for _, line := range [][2]string{
+			{"request", e.GetRecord().GetRequestId()}, {"operation", e.GetRecord().GetOperationId()}, {"tool", e.GetRecord().GetTool()},
+			{"who", e.GetRecord().GetBody().GetPrincipal()}, {"session", e.GetRecord().GetBody().GetSession()},
+			{"arguments", e.GetRecord().GetBody().GetArguments()}, {"action", e.GetRecord().GetBody().GetAction()},
+			{"reason", e.GetRecord().GetBody().GetReason()}, {"decided by", e.GetRecord().GetBody().GetDecisionSource()},
+		} {
+			if line[1] != "" {
+				a.Out.Printf("  %-11s %s\n", line[0], clean.Visible(line[1]))
+			}
+		}
+		details := e.GetRecord().GetBody().GetDetails()
+		for _, name := range slices.Sorted(maps.Keys(details)) {
+			a.Out.Printf("  %-11s %s\n", clean.Visible(name), clean.Visible(details[name]))
+		}
+		a.Out.Printf("  in the log of %d records that %s signed\n", at.Size, clean.Visible(at.Origin))
+		if evidence := history.Evidence(e); evidence != nil {
+			a.showEvidence(s, e, evidence)
+		}
+	})
+}
+
+// writeStatement writes an operation's signed statement so that ssh-keygen verifies it.
+func (a *app) writeStatement(ctx context.Context, s *cli.Session, id, folder string) error {
+	entries, err := history.Story(ctx, s.Audit, id)
+	if err != nil {
+		return err
+	}
+	for _, e := range history.Signed(entries) {
+		evidence := history.Evidence(e)
+		st, err := statement.Parse(evidence.GetStatement())
+		if err != nil {
+			continue // verify reports it
+		}
+		if folder, err = filepath.Abs(folder); err != nil {
+			return fmt.Errorf("output folder: %w", err)
+		}
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			return fmt.Errorf("output folder: %w", err)
+		}
+		file := filepath.Join(folder, "statement.json")
+		if err := home.WriteFile(file, evidence.GetStatement(), 0o600); err != nil {
+			return err
+		}
+		if err := home.WriteFile(file+".sig", evidence.GetSignature(), 0o600); err != nil {
+			return err
+		}
+		verify := fmt.Sprintf("ssh-keygen -Y verify -f %s -I %s -n %s -s %s < %s", cli.ShellWord(filepath.Join(s.Config.TrustDir, trust.FileAllowedSigners)),
+			cli.ShellWord(st.Operator), statement.Namespace, cli.ShellWord(file+".sig"), cli.ShellWord(file))
+		if a.JSON {
+			return a.Out.Value(map[string]string{"statement": file, "signature": file + ".sig", "operator": st.Operator, "verify": verify})
+		}
+		a.Out.Printf("%s\n%s\n\nVerify it:\n  %s\n", file, file+".sig", verify)
+		return nil
+	}
+	return cli.Failed("Find one: durward audit search --kind approved", "no signed statement is recorded under %s", clean.Visible(id))
+}

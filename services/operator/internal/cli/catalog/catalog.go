@@ -1,0 +1,280 @@
+package catalog
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/catalogfile"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+)
+
+func (a *app) catalogCommand() *cobra.Command {
+	var place cli.CatalogPlace
+	cmd := &cobra.Command{
+		Use:     "catalog",
+		Aliases: []string{"catalogue"},
+		Short:   "The catalogue: what this host may run; check, show, add, import",
+		Long: `The catalogue is a file, or a folder of .yaml files, in which you say what the executor may run: GPUs, models,
+services, modes. No agent and no RPC changes it. The executor reads it again within a second of a change, and
+keeps the last good one while there is a mistake in it.`,
+		Example: `  durward catalog check
+  durward catalog show demo-chat
+  durward catalog add service coder --port 8001 --gpus 0 --vram 40000 -- vllm serve Qwen/Qwen3-32B --port 8001
+  durward catalog add mode coding coder demo-embed`,
+	}
+	cmd.PersistentFlags().StringVar(&place.Path, "catalogue", "",
+		"the catalogue's file or folder (default: what config/executor.yaml names)")
+	cmd.PersistentFlags().BoolVar(&place.Development, "development", false,
+		"accept services without run_as (default: as this installation was made)")
+	cmd.AddCommand(a.catalogCheckCommand(&place), a.catalogShowCommand(&place), a.catalogAddCommand(&place), a.catalogImportCommand(&place))
+	return cmd
+}
+
+func (a *app) catalogCheckCommand(place *cli.CatalogPlace) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check [PATH]",
+		Short: "Whether the catalogue is good; every mistake with its line",
+		Long: `Reads the catalogue as the executor would and says everything that is wrong, as file:line:column. Of a good
+one it says what the executor will not tell you: modes that declare more than a GPU has, network
+expectations that nothing enforces, and whether the running executor uses this very catalogue.
+
+Exit code 1 when it is not good.`,
+		Example: "  durward catalog check\n  durward catalog check ./catalogue.yaml --development",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				place.Path = args[0]
+			}
+			path, c, err := place.Load(a.App, cmd)
+			if err != nil {
+				return err
+			}
+			return a.goodCatalogue(cmd.Context(), path, c)
+		},
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+	}
+}
+
+// goodCatalogue says what is worth knowing of a good one.
+func (a *app) goodCatalogue(ctx context.Context, path string, c *catalogue.Catalogue) error {
+	remarks := catalogueRemarks(c)
+	inForce, known := a.inForce(ctx, c.Digest)
+	if a.JSON {
+		value := map[string]any{
+			"path": path, "good": true, "digest": c.Digest, "remarks": remarks, "in_force": nil,
+			"gpus": len(c.GPUs), "models": len(c.Models), "services": len(c.Services), "modes": len(c.Modes),
+		}
+		if known {
+			value["in_force"] = inForce
+		}
+		return a.Out.Value(value)
+	}
+	a.Out.Printf("%s %s: %s, %s, %s, %s\n", a.Out.Green("✓"), path, cli.Count(len(c.GPUs), "GPU"), cli.Count(len(c.Models), "model"),
+		cli.Count(len(c.Services), "service"), cli.Count(len(c.Modes), "mode"))
+	for _, remark := range remarks {
+		a.Out.Printf("%s %s\n", a.Out.Yellow("!"), remark)
+	}
+	switch {
+	case known && inForce:
+		a.Out.Printf("%s the executor uses it\n", a.Out.Green("✓"))
+	case known:
+		a.Out.Printf("%s the executor uses another one; if it still does in a second, its log says why: %s\n", a.Out.Yellow("!"),
+			a.Home.Log("executor"))
+	}
+	return nil
+}
+
+// inForce reports whether the running executor uses the catalogue with this digest, if it can be asked.
+func (a *app) inForce(ctx context.Context, digest string) (inForce, known bool) {
+	if !a.Home.Exists() {
+		return false, false
+	}
+	ctx, s, err := a.Connect(ctx)
+	if err != nil {
+		return false, false
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
+	defer cancel()
+	status, err := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
+	a.RequestID = ""
+	return status.GetCatalogueDigest() == digest, err == nil
+}
+
+// catalogueRemarks are what is allowed and still worth a look.
+func catalogueRemarks(c *catalogue.Catalogue) []string {
+	var out []string
+	total := map[uint32]uint32{}
+	for _, g := range c.GPUs {
+		total[g.Index] = g.MemoryMiB
+	}
+	for _, m := range c.Modes {
+		need := map[uint32]uint32{}
+		for _, id := range m.Services {
+			s, ok := c.Lookup(id)
+			if !ok {
+				continue
+			}
+			for _, index := range s.GPUs {
+				need[index] += catalogue.Share(s.VRAMMiB, len(s.GPUs))
+			}
+		}
+		for _, g := range c.GPUs {
+			// What a real GPU has is measured by the executor.
+			if has := total[g.Index]; has > 0 && need[g.Index] > has {
+				out = append(out, fmt.Sprintf("mode %s declares %d MiB on GPU %d, which has %d", m.ID, need[g.Index], g.Index, has))
+			}
+		}
+	}
+	for _, s := range c.Services {
+		if s.Driver == catalogue.DriverProcess && (s.Network == catalogue.NetworkLoopback || s.Network == catalogue.NetworkNone) {
+			out = append(out, fmt.Sprintf("service %s expects network %q, which the process driver cannot enforce; "+
+				"a systemd unit can: durward service install %s", s.ID, s.Network, s.ID))
+		}
+	}
+	return out
+}
+
+func (a *app) catalogShowCommand(place *cli.CatalogPlace) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show [ID]",
+		Short: "The catalogue as the executor would read it, or one entry whole",
+		Long: `Without ID: what the catalogue defines. With the id of a service, mode or model: the whole entry, every default
+filled in, which is what an approver is shown (there with the digest of its program, unit or image).`,
+		Example:           "  durward catalog show\n  durward catalog show demo-chat --json | jq .services[0].argv",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeEntries(place),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, c, err := place.Load(a.App, cmd)
+			if err != nil {
+				return err
+			}
+			if len(args) == 1 {
+				return a.showEntry(c, args[0])
+			}
+			return a.Show(map[string]any{
+				"digest": c.Digest, "gpus": cli.NonNil(c.GPUs), "models": cli.NonNil(c.Models), "services": cli.NonNil(c.Services),
+				"modes": cli.NonNil(c.Modes), "boot": c.Boot,
+			}, func() {
+				a.printCatalogue(c)
+			})
+		},
+	}
+}
+
+func (a *app) showEntry(c *catalogue.Catalogue, id string) error {
+	found := map[string]any{}
+	if s, ok := c.Lookup(id); ok {
+		found["services"] = []any{s}
+	}
+	if m, ok := c.Mode(id); ok {
+		found["modes"] = []any{m}
+	}
+	if m, ok := c.Model(id); ok {
+		found["models"] = []any{m}
+	}
+	if len(found) == 0 {
+		next := "See: durward catalog show"
+		if near := c.Suggest(id); len(near) > 0 {
+			next = "Did you mean " + strings.Join(near, ", ") + "?"
+		}
+		return cli.Failed(next, "no service, mode or model has the id %q", clean.Visible(id))
+	}
+	if a.JSON {
+		return a.Out.Value(found)
+	}
+	for _, kind := range []string{"services", "modes", "models"} {
+		for _, entry := range catalogfile.AsList(found[kind]) {
+			raw, err := json.Marshal(entry)
+			if err != nil {
+				return fmt.Errorf("encode entry: %w", err)
+			}
+			a.Out.Printf("%s\n", a.Out.Bold(strings.TrimSuffix(kind, "s")+" "+clean.Visible(id)))
+			for _, line := range approval.Lines(raw) {
+				a.Out.Printf("  %s\n", line)
+			}
+		}
+	}
+	return nil
+}
+
+func (a *app) printCatalogue(c *catalogue.Catalogue) {
+	var rows [][]string
+	for _, g := range c.GPUs {
+		kind := "real, " + cli.OrElse(g.UUID, "by index")
+		if g.Simulated {
+			kind = "simulated, " + cli.Mebibytes(g.MemoryMiB)
+		}
+		rows = append(rows, []string{strconv.FormatUint(uint64(g.Index), 10), kind, clean.Line(g.Name, 64)})
+	}
+	a.section([]string{"GPU", "KIND", "NAME"}, rows)
+	rows = nil
+	for _, m := range c.Models {
+		rows = append(rows, []string{clean.Line(m.ID, 128), clean.Line(m.ServedName, 128), clean.Line(m.Source, 256)})
+	}
+	a.section([]string{"MODEL", "NAME IN REQUESTS", "SOURCE"}, rows)
+	rows = nil
+	for _, s := range c.Services {
+		model := ""
+		if s.Model != nil {
+			model = clean.Line(s.Model.ID, 128)
+		}
+		sleep := s.Sleep
+		if sleep == catalogue.SleepNone {
+			sleep = ""
+		}
+		rows = append(rows, []string{
+			s.ID, s.Driver, cli.OrNothing(s.Port), cli.JoinNumbers(s.GPUs), cli.Mebibytes(s.VRAMMiB), sleep, s.RunAs, model,
+		})
+	}
+	a.section([]string{"SERVICE", "DRIVER", "PORT", "GPUS", "VRAM", "SLEEP", "RUNS AS", "MODEL"}, rows)
+	rows = nil
+	for _, m := range c.Modes {
+		rows = append(rows, []string{m.ID, strings.Join(m.Services, ", "), clean.Line(m.Description, 100)})
+	}
+	a.section([]string{"MODE", "SERVICES", "ABOUT"}, rows)
+	a.Out.Printf("at boot: %s\n", clean.Line(cli.OrElse(c.Boot, catalogue.BootNone), 64))
+}
+
+// section is a table that is left out when it is empty.
+func (a *app) section(header []string, rows [][]string) {
+	if len(rows) > 0 {
+		a.Out.Table(header, rows)
+		a.Out.Printf("\n")
+	}
+}
+
+// completeEntries completes ids from the catalogue's own file, without asking any process.
+func (a *app) completeEntries(place *cli.CatalogPlace) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return a.Complete(args, func() (out []string, err error) {
+			path, opts, err := place.Of(a.App, cmd)
+			if err != nil {
+				return nil, err
+			}
+			c, err := catalogue.Load(path, opts)
+			if err != nil {
+				return nil, err
+			}
+			for _, s := range c.Services {
+				out = append(out, cobra.CompletionWithDesc(s.ID, "service: "+s.Name))
+			}
+			for _, m := range c.Modes {
+				out = append(out, cobra.CompletionWithDesc(m.ID, "mode: "+m.Name))
+			}
+			for _, m := range c.Models {
+				out = append(out, cobra.CompletionWithDesc(m.ID, "model"))
+			}
+			return out, nil
+		})
+	}
+}

@@ -1,0 +1,105 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"durward.internal/services/operator/internal/catalogfile"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/draft"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+)
+
+// add puts an entry into the catalogue: checked, shown, asked, written.
+func (a *app) add(ctx context.Context, path string, opts catalogue.Options, add addition) error {
+	files, err := catalogfile.Read(path)
+	if err != nil {
+		return cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
+	}
+	if _, err := catalogue.ParseFiles(files, opts); err != nil {
+		return a.BadCatalogue(path, err)
+	}
+	at, files, err := targetOf(path, files, add)
+	if err != nil {
+		return err
+	}
+	before := files[at].Data
+	text := before
+	if text == nil {
+		text = []byte("version: 1\n")
+	}
+	after, line, err := draft.Append(text, add.section, add.entry)
+	if err != nil {
+		for _, line := range add.entry.Lines() {
+			a.Display().Printf("    %s\n", clean.Visible(line))
+		}
+		return cli.Failed("", "%s: %s", files[at].Name, err.Error())
+	}
+	files[at].Data = after
+	changed, err := catalogue.ParseFiles(files, opts)
+	if err != nil {
+		return a.badEntry(files[at].Name, line, len(add.entry.Lines()), err)
+	}
+	out := a.Display()
+	out.Printf("%s\n", out.Bold(files[at].Name))
+	old, now := strings.Split(string(text), "\n"), strings.Split(string(after), "\n")
+	first := 0
+	for first < min(len(old), len(now)) && old[first] == now[first] {
+		first++
+	}
+	for i := first; i < min(line-1+len(add.entry.Lines()), len(now)); i++ {
+		out.Printf("%s %s\n", out.Dim(fmt.Sprintf("%5d", i+1)), out.Green("+ "+clean.Visible(strings.TrimSuffix(now[i], "\r"))))
+	}
+	for _, remark := range catalogueRemarks(changed) {
+		out.Printf("%s %s\n", out.Yellow("!"), remark)
+	}
+	if err := a.Confirm(ctx, "Write it?", add.yes); err != nil {
+		return err
+	}
+	if err := replace(files[at].Name, before, after); err != nil {
+		return err
+	}
+	return a.Show(map[string]any{"file": files[at].Name, "line": line, "section": add.section, "digest": changed.Digest}, func() {
+		a.Out.Printf("%s written. The executor takes it up within a second; see: durward catalog check\n", a.Out.Green("✓"))
+	})
+}
+
+// badEntry says what is wrong with the new entry, by its own lines.
+func (a *app) badEntry(file string, line, length int, err error) error {
+	var lines []string
+	for _, p := range catalogue.AsProblems(err) {
+		where := p.String()
+		if p.File == file && p.Line >= line && p.Line < line+length {
+			where = fmt.Sprintf("line %d of the entry: %s", p.Line-line+1, p.What)
+		}
+		lines = append(lines, clean.Line(where, 500))
+	}
+	if len(lines) == 0 {
+		lines = []string{clean.Block(err.Error(), 1000)}
+	}
+	return cli.Usage("Nothing was written. Every key of an entry: deploy/config/catalogue.yaml", "%s", strings.Join(lines, "\n  "))
+}
+
+// targetOf is target, with what was named wrongly as wrong usage.
+func targetOf(path string, files []catalogue.File, add addition) (int, []catalogue.File, error) {
+	at, files, err := catalogfile.Target(path, files, add.to, add.section)
+	if wrong := catalogfile.NameError(""); errors.As(err, &wrong) {
+		err = cli.Usage("", "%v", err)
+	}
+	return at, files, err
+}
+
+// replace writes a file of the catalogue's, and says what to do where that went wrong.
+func replace(path string, before, after []byte) error {
+	err := catalogfile.Replace(path, before, after)
+	switch {
+	case errors.Is(err, catalogfile.ErrChanged):
+		return cli.Failed("Run the command again.", "%s was changed meanwhile; nothing was written", path)
+	case errors.Is(err, catalogfile.ErrOwner):
+		return cli.Failed("See that the executor may read it.", "%s was written, and its owner is now you", path)
+	}
+	return err
+}

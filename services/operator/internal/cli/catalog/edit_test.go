@@ -1,0 +1,34 @@
+package catalog
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestReplaceSeesChanges: what somebody wrote meanwhile is not overwritten, and a link stays one.
+func TestReplaceSeesChanges(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "c.yaml"), filepath.Join(dir, "l.yaml")
+	if err := os.WriteFile(file, []byte("theirs"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := replace(file, []byte("ours"), []byte("new")); err == nil {
+		t.Error("a change was overwritten")
+	}
+	if err := replace(file, nil, []byte("new")); err == nil {
+		t.Error("a file that was not there was overwritten")
+	}
+	if err := replace(link, []byte("theirs"), []byte("new")); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link is %v now, %v", info, err)
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "new" {
+		t.Errorf("%q, %v", b, err)
+	}
+}

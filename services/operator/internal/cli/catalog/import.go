@@ -1,0 +1,352 @@
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"durward.internal/services/operator/internal/bring"
+	"durward.internal/services/operator/internal/catalogfile"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+)
+
+// importing is one run of `catalog import`.
+type importing struct {
+	place *cli.CatalogPlace
+	out   string
+	yes   bool
+	given bring.Given
+	set   []string
+
+	// What was found of the present catalogue: its path, "" for none, its files and how it is read.
+	path  string
+	files []catalogue.File
+	opts  catalogue.Options
+	// lenient: it is judged as in development, since nobody was named whom programs run as.
+	lenient bool
+}
+
+const importLong = `
+What comes out is a proposal: a new catalogue file, by default ./durward-import-KIND.yaml, with comments that say
+where each entry came from, what was left out, and why. Nothing is run, the catalogue does not change, and no
+variable of your environment is read. What is called a secret or looks like one is not copied: it is named in a
+comment, and you put it where it belongs.
+
+The proposal stands beside the present catalogue: ids and ports that are taken there are not proposed again, and
+every entry was accepted by the check of durward catalog check. Where there is no catalogue and --run-as names nobody,
+that is the check with --development, and the file says so. Read it, change it, and move it into the catalogue's folder.`
+
+func (a *app) catalogImportCommand(place *cli.CatalogPlace) *cobra.Command {
+	imp := &importing{place: place}
+	cmd := &cobra.Command{
+		Use:   "import",
+		Short: "Propose catalogue entries from what you run already",
+		Long:  "Brings what another tool runs, or what runs on this host, into a proposal for the catalogue.\n" + importLong,
+		Example: `  durward catalog import llama-swap ~/llama-swap/config.yaml
+  durward catalog import compose compose.yaml --out proposal.yaml
+  durward catalog import gpumod ~/gpumod --set HOME=/home/ai
+  durward catalog import systemd`,
+	}
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&imp.out, "out", "", `the file to write, or "-" for standard output (default ./durward-import-KIND.yaml)`)
+	flags.BoolVar(&imp.yes, "yes", false, "do not ask before a proposal from before is overwritten; nothing else ever is")
+	flags.StringVar(&imp.given.RunAs, "run-as", "", "the user that imported programs run as")
+	flags.StringVar(&imp.given.ContainerUser, "container-user", "1000:1000", "the user of containers that name none or root, UID or UID:GID")
+	flags.StringArrayVar(&imp.set, "set", nil, "NAME=VALUE for a variable that the files name; never a secret")
+	cmd.AddCommand(a.importGpumodCommand(imp), a.importLlamaSwapCommand(imp), a.importComposeCommand(imp), a.importSystemdCommand(imp),
+		a.importDockerCommand(imp))
+	return cmd
+}
+
+func (a *app) importGpumodCommand(imp *importing) *cobra.Command {
+	return &cobra.Command{
+		Use:   "gpumod DIR",
+		Short: "From gpumod's presets and modes",
+		Long: `Reads presets/**/*.yaml and modes/*.yaml below a folder, as gpumod lays them out, or a folder of presets alone. A
+preset becomes a service that is the systemd unit ID.service (Docker presets become containers), a mode becomes a
+mode. Unit templates and extra arguments are code and are left out: the unit that gpumod installed stays as it is.
+` + importLong,
+		Example: "  durward catalog import gpumod ~/gpumod\n  durward catalog import gpumod ~/gpumod --set HOME=/home/ai --out -",
+		Args:    cobra.ExactArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.importFiles(cmd, imp, "gpumod", args, func(p *bring.Proposal) error { return bring.Gpumod(cmd.Context(), p, args[0], imp.given) })
+		},
+	}
+}
+
+func (a *app) importLlamaSwapCommand(imp *importing) *cobra.Command {
+	return &cobra.Command{
+		Use:   "llama-swap FILE",
+		Short: "From llama-swap's config.yaml",
+		Long: `Reads llama-swap's configuration. A model becomes a service: its cmd is split into arguments, macros are expanded,
+and commands that need a shell are left out. docker run and podman run become containers. Groups and the matrix
+become candidate modes, persistent groups are pinned, ttl becomes idle, and what is preloaded is named as a
+candidate for boot. API keys and peers stay where they are.
+` + importLong,
+		Example:           "  durward catalog import llama-swap config.yaml\n  durward catalog import llama-swap config.yaml --set HOME=/home/ai --run-as ai",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cli.CompleteFiles("yaml", "yml"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.importFiles(cmd, imp, "llama-swap", args, func(p *bring.Proposal) error { return bring.LlamaSwap(cmd.Context(), p, args[0], imp.given) })
+		},
+	}
+}
+
+func (a *app) importComposeCommand(imp *importing) *cobra.Command {
+	return &cobra.Command{
+		Use:   "compose FILE...",
+		Short: "From the GPU services of Compose files",
+		Long: `Reads Compose files one by one and takes the services that ask for GPUs. Profiles become modes. What makes a
+container as powerful as the host is refused by name: privileged, added capabilities, the host's namespaces, the
+runtime's socket, the system's and hidden folders, whole homes. Ports are published on 127.0.0.1 alone. Files that a
+Compose file extends, includes or reads variables from are named and not read.
+` + importLong,
+		Example:           "  durward catalog import compose compose.yaml\n  durward catalog import compose compose.yaml compose.gpu.yaml --set TAG=v0.11.0",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: cli.CompleteFiles("yaml", "yml"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.importFiles(cmd, imp, "compose", args, func(p *bring.Proposal) error { return bring.Compose(cmd.Context(), p, args, imp.given) })
+		},
+	}
+}
+
+// importFiles is an import from files: begun, read, proposed.
+func (a *app) importFiles(cmd *cobra.Command, imp *importing, kind string, from []string, read func(*bring.Proposal) error) error {
+	p, err := a.beginImport(cmd, imp, kind, from...)
+	if err != nil {
+		return err
+	}
+	if err := read(p); errors.Is(err, context.Canceled) {
+		return err
+	} else if err != nil {
+		return cli.Failed("Nothing was written.", "%s", clean.Block(err.Error(), 1000))
+	}
+	return a.propose(cmd.Context(), imp, p)
+}
+
+// beginImport reads the present catalogue, which must be good, and begins a proposal beside it. from is what it is made from.
+func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from ...string) (*bring.Proposal, error) {
+	for _, pair := range imp.set {
+		name, value, ok := strings.Cut(pair, "=")
+		if !ok || name == "" {
+			return nil, cli.Usage("", "--set takes NAME=VALUE")
+		}
+		if bring.SecretKey(name) || bring.SecretValue(value) {
+			return nil, cli.Usage("", "--set %s: secrets are not copied into a catalogue", clean.Visible(name))
+		}
+		if imp.given.Variables == nil {
+			imp.given.Variables = map[string]string{}
+		}
+		imp.given.Variables[name] = value
+	}
+	if imp.out == "-" && a.JSON {
+		return nil, cli.Usage("", "--json and --out - both want standard output; name a file")
+	}
+	if imp.out == "" {
+		imp.out = "durward-import-" + kind + ".yaml"
+		if err := a.outsideCatalogue(cmd, imp); err != nil {
+			return nil, err
+		}
+	}
+	present, err := a.presentCatalogue(cmd, imp)
+	if err != nil {
+		return nil, err
+	}
+	p := bring.New(kind, present, from...)
+	if imp.lenient && kind == "llama-swap" {
+		p.Note("Nobody was named whom programs run as (--run-as USER). An installed executor, and durward catalog check without --development, want run_as " +
+			"in every entry of the driver process.")
+	}
+	if imp.path == "" {
+		p.Note("No catalogue was found on this host to stand beside (--catalogue names one).")
+	}
+	return p, nil
+}
+
+// presentCatalogue reads the catalogue that there is; nil means that there is none.
+func (a *app) presentCatalogue(cmd *cobra.Command, imp *importing) (*catalogue.Catalogue, error) {
+	path, opts, err := imp.place.Of(a.App, cmd)
+	imp.opts = opts
+	if err == nil {
+		imp.files, err = catalogfile.Read(path)
+		if errors.Is(err, fs.ErrNotExist) && imp.place.Path == "" {
+			path, err = "", nil
+		}
+		if err != nil {
+			return nil, cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
+		}
+	}
+	// The proposal may be there already, from the run before: it is what is made anew.
+	if imp.files, err = besides(imp.files, imp.out, err); errors.Is(err, errOwnFile) {
+		return nil, cli.Usage("Name a new file: --out FILE", "%s is one of the catalogue's own files", clean.Visible(imp.out))
+	}
+	if err != nil || path == "" || len(imp.files) == 0 {
+		// Without an installation there is nobody to run as.
+		imp.lenient = !imp.opts.Development && imp.given.RunAs == "" && !cmd.Flags().Changed("development")
+		imp.opts.Development = imp.opts.Development || imp.lenient
+		return nil, nil
+	}
+	imp.path = path
+	present, err := catalogue.ParseFiles(imp.files, imp.opts)
+	if err != nil {
+		return nil, a.BadCatalogue(path, err)
+	}
+	return present, nil
+}
+
+var errOwnFile = errors.New("the catalogue's own")
+
+// besides leaves out the proposal itself, which may be in the catalogue from a run before, and refuses any other of its files as
+// the one to write. err is what went wrong before.
+func besides(files []catalogue.File, out string, err error) ([]catalogue.File, error) {
+	target, statErr := os.Stat(out)
+	if statErr != nil || err != nil {
+		return files, err
+	}
+	var kept []catalogue.File
+	for _, f := range files {
+		info, statErr := os.Stat(f.Name)
+		switch {
+		case statErr != nil || !os.SameFile(info, target):
+			kept = append(kept, f)
+		case len(files) == 1 || !bytes.HasPrefix(f.Data, []byte(bring.Heading)):
+			return nil, errOwnFile
+		}
+	}
+	return kept, nil
+}
+
+// outsideCatalogue keeps a proposal that nobody has read from becoming the catalogue by the folder that one stands in.
+func (a *app) outsideCatalogue(cmd *cobra.Command, imp *importing) error {
+	path, _, err := imp.place.Of(a.App, cmd)
+	if err != nil {
+		return nil
+	}
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return nil
+	}
+	if here, err := os.Stat("."); err == nil && os.SameFile(info, here) {
+		return cli.Usage("Run it in another folder, or name the file: --out FILE", "this is the catalogue's folder, where a proposal would be in force at once")
+	}
+	return nil
+}
+
+// ProposalJSON is what --json says of an import.
+type ProposalJSON struct {
+	File     string          `json:"file"`
+	Models   []string        `json:"models"`
+	Services []string        `json:"services"`
+	Modes    []string        `json:"modes"`
+	LeftOut  []bring.LeftOut `json:"left_out"`
+}
+
+// propose settles a proposal with the present catalogue, writes it and says what is in it.
+func (a *app) propose(ctx context.Context, imp *importing, p *bring.Proposal) error {
+	text, err := p.Settle(ctx, imp.files, imp.opts)
+	if errors.Is(err, bring.ErrNothing) {
+		if a.JSON {
+			if err := a.Out.Value(ProposalJSON{"", cli.NonNil(p.Models()), cli.NonNil(p.Services()), cli.NonNil(p.Modes()), cli.NonNil(p.LeftOut())}); err != nil {
+				return err
+			}
+		} else {
+			a.leftOut(p)
+		}
+		return cli.Failed("Nothing was written.", "%s", err.Error())
+	}
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	if err != nil {
+		return cli.Failed("Nothing was written.", "%s", clean.Block(err.Error(), 1000))
+	}
+	if imp.out == "-" {
+		_, err := a.Streams.Out.Write(text)
+		return err
+	}
+	if err := a.writeProposal(ctx, imp, text); err != nil {
+		return err
+	}
+	return a.Show(ProposalJSON{imp.out, cli.NonNil(p.Models()), cli.NonNil(p.Services()), cli.NonNil(p.Modes()), cli.NonNil(p.LeftOut())}, func() {
+		a.leftOut(p)
+		a.Out.Printf("%s %s: %s, %s, %s\n", a.Out.Green("✓"), clean.Visible(imp.out), cli.Count(len(p.Services()), "service"), cli.Count(len(p.Models()), "model"),
+			cli.Count(len(p.Modes()), "mode"))
+		a.Out.Printf("Read it first. ")
+		info, err := os.Stat(imp.path)
+		there, thereErr := os.Stat(filepath.Dir(imp.out))
+		switch {
+		case imp.path == "" || err != nil || !info.IsDir():
+			a.Out.Printf("Its entries go into the catalogue's file; a catalogue may also be a folder of files.\n")
+		case thereErr == nil && os.SameFile(info, there):
+			a.Out.Printf("It is in the catalogue's folder, and in force as it is: durward catalog check\n")
+		default:
+			a.Out.Printf("When it is right: mv %s %s && durward catalog check\n", movable(imp.out), cli.ShellWord(filepath.Clean(imp.path)+"/"))
+		}
+	})
+}
+
+func (a *app) leftOut(p *bring.Proposal) {
+	for _, l := range p.LeftOut() {
+		a.Out.Printf("%s left out: %s: %s\n", a.Out.Yellow("!"), l.What, l.Why)
+	}
+}
+
+// writeProposal writes the file: a new one as it is, one that is there only after asking.
+func (a *app) writeProposal(ctx context.Context, imp *importing, text []byte) error {
+	info, err := os.Lstat(imp.out)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return written(home.CreateFile(imp.out, text, 0o644))
+	case err != nil:
+		return written(err)
+	case !info.Mode().IsRegular():
+		return cli.Usage("", "%s is not a regular file", clean.Visible(imp.out))
+	}
+	if !proposed(imp.out) {
+		return cli.Usage("Name a new file: --out FILE", "%s is there already, and is no proposal of this command", clean.Visible(imp.out))
+	}
+	if err := a.Confirm(ctx, clean.Visible(imp.out)+" is there already. Overwrite it?", imp.yes); err != nil {
+		return err
+	}
+	return written(home.WriteFile(imp.out, text, 0o644))
+}
+
+// proposed reports whether a file is a proposal, by its first line: nothing else is overwritten, whoever says yes.
+func proposed(name string) bool {
+	f, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	begin := make([]byte, len(bring.Heading))
+	_, err = io.ReadFull(f, begin)
+	return err == nil && string(begin) == bring.Heading
+}
+
+// movable is a file's name as mv takes it from a shell.
+func movable(name string) string {
+	if strings.HasPrefix(name, "-") {
+		name = "./" + name
+	}
+	return cli.ShellWord(clean.Visible(name))
+}
+
+func written(err error) error {
+	if err != nil {
+		return cli.Failed("", "the proposal cannot be written: %s", clean.Line(err.Error(), 300))
+	}
+	return nil
+}

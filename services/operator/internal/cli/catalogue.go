@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"strconv"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
+
+	"durward.internal/services/operator/internal/install"
+	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+)
+
+// CatalogPlace is which catalogue is meant, and how it is read.
+type CatalogPlace struct {
+	Path        string
+	Development bool
+}
+
+// executorFile is what of the executor's configuration matters here; the executor itself checks the rest.
+type executorFile struct {
+	Catalogue   string `yaml:"catalogue"`
+	ProgramsDir string `yaml:"programs_dir"`
+	Systemd     struct {
+		Manager string `yaml:"manager"`
+	} `yaml:"systemd"`
+	Docker struct {
+		Socket string `yaml:"socket"`
+	} `yaml:"docker"`
+	GPU struct {
+		LlamaFitParams string `yaml:"llama_fit_params"`
+	} `yaml:"gpu"`
+}
+
+// installedExecutor is the executor's configuration where durward install laid it out: anybody may read it.
+const installedExecutor = "/etc/durward/executor.yaml"
+
+// ExecutorFile reads the executor's configuration: this home's, or else the host's.
+func (a *App) ExecutorFile() (f executorFile, installed bool, err error) {
+	name := a.Home.Config("executor")
+	raw, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if host, hostErr := os.ReadFile(installedExecutor); hostErr == nil {
+			name, raw, err, installed = installedExecutor, host, nil, true
+		}
+	}
+	if err != nil {
+		return f, false, err
+	}
+	if err := yaml.Unmarshal(raw, &f); err != nil || f.Catalogue == "" {
+		return f, installed, fmt.Errorf("%s names no catalogue", name)
+	}
+	return f, installed, nil
+}
+
+// Resolve fills in which catalogue is meant and how the executor would read it. changed: --development was given.
+func (p CatalogPlace) Resolve(a *App, changed bool) (string, catalogue.Options, error) {
+	bin, err := OwnFolder()
+	if err != nil {
+		return "", catalogue.Options{}, err
+	}
+	opts := catalogue.Options{ProgramsDir: bin, Development: p.Development, UID: os.Getuid()}
+	f, installed, err := a.ExecutorFile()
+	if err != nil && p.Path == "" {
+		return "", opts, Usage("Name the catalogue: --catalogue PATH", "%s", clean.Block(err.Error(), 500))
+	}
+	opts.ProgramsDir = OrElse(f.ProgramsDir, opts.ProgramsDir)
+	if u, err := user.Lookup(install.User("executor")); err == nil && installed {
+		if uid, err := strconv.Atoi(u.Uid); err == nil {
+			opts.UID = uid
+		}
+	}
+	if !changed {
+		opts.Development = !installed && a.isDevelopment()
+	}
+	return OrElse(p.Path, f.Catalogue), opts, nil
+}
+
+// isDevelopment reports whether this installation is one for trying things out: it runs as one, or its signing key has no
+// passphrase.
+func (a *App) isDevelopment() bool {
+	if running, ok := a.Home.RunningProcess(); ok {
+		return running.Development
+	}
+	cfg, err := a.Home.Load()
+	if err != nil {
+		return false
+	}
+	protected, err := keys.Protected(cfg.SigningKey)
+	return err == nil && !protected
+}
+
+func (p *CatalogPlace) Of(a *App, cmd *cobra.Command) (string, catalogue.Options, error) {
+	return p.Resolve(a, cmd.Flags().Changed("development"))
+}
+
+// Load reads the catalogue there, which must be good, and says where that is.
+func (p *CatalogPlace) Load(a *App, cmd *cobra.Command) (string, *catalogue.Catalogue, error) {
+	path, opts, err := p.Of(a, cmd)
+	if err != nil {
+		return "", nil, err
+	}
+	c, err := catalogue.Load(path, opts)
+	if err != nil {
+		return "", nil, a.BadCatalogue(path, err)
+	}
+	return path, c, nil
+}
+
+// problemJSON is one thing that is wrong with a catalogue, in --json.
+type problemJSON struct {
+	File   string `json:"file"`
+	Line   int    `json:"line,omitempty"`
+	Column int    `json:"column,omitempty"`
+	What   string `json:"what"`
+}
+
+// BadCatalogue says what is wrong with a catalogue.
+func (a *App) BadCatalogue(path string, err error) error {
+	problems := catalogue.AsProblems(err)
+	if a.JSON {
+		list := []problemJSON{}
+		for _, p := range problems {
+			list = append(list, problemJSON{p.File, p.Line, p.Column, p.What})
+		}
+		if len(problems) == 0 {
+			list = append(list, problemJSON{File: path, What: clean.Block(err.Error(), 2000)})
+		}
+		if err := a.Out.Value(map[string]any{"path": path, "good": false, "problems": list}); err != nil {
+			return err
+		}
+		return Failed("", "the catalogue is not good: %s", Count(len(list), "mistake"))
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || len(problems) == 0 {
+		return Failed("", "%s", clean.Block(err.Error(), 2000))
+	}
+	for _, p := range problems {
+		a.Out.Printf("%s %s\n", a.Out.Red("✗"), clean.Line(p.String(), 1000))
+	}
+	return Failed("The executor keeps the last good catalogue until this one is.", "the catalogue is not good: %s",
+		Count(len(problems), "mistake"))
+}

@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/platform/fault"
+)
+
+func TestExplain(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  error
+		code int
+		want string
+	}{
+		{"unreachable", fault.New(callv1.Code_CODE_UNAVAILABLE, "the vault cannot be reached", fault.WithCause(errors.New("dial tcp 127.0.0.1:7431"))), ExitUnreachable,
+			"durward: the vault cannot be reached [r-1]\n  See which process is down: durward status\n"},
+		{"audit", fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "nothing can be recorded"), ExitUnreachable, "nothing can be recorded [r-1]"},
+		{"halted", fault.New(callv1.Code_CODE_HALTED, "an operator has halted everything"), ExitDenied, "durward resume"},
+		{"denied", fault.New(callv1.Code_CODE_DENIED, "not allowed"), ExitDenied, "not allowed [r-1]"},
+		{"bad input", fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "does not match", fault.WithField("service_id"), fault.WithSuggestions("demo-chat")), ExitUsage,
+			"durward: service_id: does not match\n  Did you mean demo-chat?\n"},
+		{"a stranger's error", status.Error(codes.Internal, "panic: goroutine 1 at /src/x.go:3"), ExitFailed, ""},
+		{"no terminal", fmt.Errorf("sign: %w", keys.ErrNeedsHuman), ExitDenied, "ssh-agent"},
+		{"wrong passphrase", keys.ErrPassphrase, ExitDenied, "Try again."},
+		{"interrupted", context.Canceled, ExitFailed, "interrupted"},
+		{"hostile text", errors.New("x\x1b[31m\u202ey"), ExitFailed, "durward: xy"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var errs bytes.Buffer
+			a := &App{Streams: Streams{Err: &errs}, RequestID: "r-1"}
+			err := c.err
+			if st, ok := status.FromError(err); ok && st.Code() == codes.Internal {
+				err = fault.From(err) // as the client interceptor does
+			}
+			if code := a.Explain(err); code != c.code {
+				t.Errorf("exit code %d, want %d", code, c.code)
+			}
+			if !strings.Contains(errs.String(), c.want) {
+				t.Errorf("got %q, want %q in it", errs.String(), c.want)
+			}
+			for _, leak := range []string{"127.0.0.1", "goroutine", ".go:", "\x1b"} {
+				if strings.Contains(errs.String(), leak) {
+					t.Errorf("%q leaked: %q", leak, errs.String())
+				}
+			}
+		})
+	}
+}
+
+func TestConfirmRefusesWithoutATerminal(t *testing.T) {
+	var out bytes.Buffer
+	a := &App{Streams: Streams{In: strings.NewReader("y\n")}, Out: output.New(&out, &out, false, func(string) string { return "" })}
+	var p *Problem
+	if err := a.Confirm(context.Background(), "Sign?", false); !errors.As(err, &p) || p.Code != ExitDenied {
+		t.Errorf("a pipe that says yes: %v", err)
+	}
+	if err := a.Confirm(context.Background(), "Sign?", true); err != nil {
+		t.Errorf("--yes: %v", err)
+	}
+}
+
+func TestGPUWords(t *testing.T) {
+	for _, c := range []struct {
+		source          string
+		gpus            uint32
+		example, driver bool
+		want            string
+	}{
+		{"simulated", 2, true, false, "2 × simulated (as the example catalogue says; no NVIDIA driver found)"},
+		{"simulated", 1, false, true, "1 × simulated (as the catalogue says; an NVIDIA driver is there, and this executor does not use it)"},
+		{"nvml", 8, false, true, "8 × NVIDIA"},
+		{"nvidia-smi", 1, false, true, "1 × NVIDIA (read through nvidia-smi: this build was made without a C compiler)"},
+		{"none found", 0, false, false, "none (no NVIDIA driver found; the catalogue simulates none)"},
+	} {
+		if got := GPUWords(c.source, c.gpus, c.example, c.driver); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
+func TestShellWord(t *testing.T) {
+	for in, want := range map[string]string{"/home/me/.durward": "/home/me/.durward", "": "''", "it's": `'it'\''s'`, "a b": "'a b'", "$(x)": "'$(x)'"} {
+		if got := ShellWord(in); got != want {
+			t.Errorf("shellWord(%q) = %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestTableAligns(t *testing.T) {
+	var out bytes.Buffer
+	p := output.New(&out, &out, false, func(string) string { return "" })
+	p.Table([]string{"A", "LONGER"}, [][]string{{"é", "x"}, {"\x1b[32mok\x1b[0m", "y"}})
+	if got, want := out.String(), "A   LONGER\né   x\n\x1b[32mok\x1b[0m  y\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

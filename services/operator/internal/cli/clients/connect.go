@@ -1,0 +1,338 @@
+package clients
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/client"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/clean"
+)
+
+type connectOptions struct {
+	program                     client.Program
+	name, tier, ssh, sshKey     string
+	overHTTP, dryRun, yes, user bool
+	print, remove               bool
+}
+
+func (a *app) clientConnectCommand() *cobra.Command {
+	var o connectOptions
+	cmd := &cobra.Command{
+		Use:   "connect claude-code|claude-desktop|cursor|vscode",
+		Short: "Write an agent program's configuration",
+		Long: `Lets the client in if need be, and writes Durward into the program's own configuration: the project's in the current
+folder (.mcp.json, .cursor/mcp.json, .vscode/mcp.json), or with --user yours; Claude Desktop has yours alone. The change
+is shown first; other servers, comments and order stay, and the file as it was is kept beside it (.before-durward).
+Nothing secret is written there: the stdio bridge (durward mcp) reads the token and key from files that only you can read.
+
+A client that is let in so may ask for everything, switches of modes included, and each change waits for your
+signature; --tier WRITE keeps from it what takes something away.
+
+With --http the configuration names the URL, and the token is read from the environment variable
+DURWARD_TOKEN; such a client is a bearer client.
+
+With --ssh HOST the program runs on another machine, which reaches this one as HOST: nothing is written there. What to put
+where is printed: a line for authorized_keys, whose key can do nothing but speak for this client, and the program's
+configuration.
+
+--print prints what would stand in the configuration, and changes nothing. --remove takes Durward out of it again.`,
+		Example: "  durward client connect claude-code\n  durward client connect vscode --dry-run\n  durward client connect cursor --user --yes\n" +
+			"  durward client connect claude-code --ssh gpu1 --ssh-key agent.pub\n  durward client connect cursor --remove",
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: client.ProgramNames(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.program, _ = client.FindProgram(args[0])
+			if o.name == "" {
+				o.name = args[0]
+				if o.overHTTP {
+					o.name += "-http"
+				}
+			}
+			switch {
+			case o.overHTTP && o.ssh != "":
+				return cli.Usage("", "give one of --http and --ssh")
+			case o.sshKey != "" && o.ssh == "":
+				return cli.Usage("", "--ssh-key goes with --ssh")
+			case o.remove && (o.print || o.ssh != ""):
+				return cli.Usage("", "--remove goes with neither --print nor --ssh")
+			}
+			cfg, err := a.Config()
+			if err != nil {
+				return err
+			}
+			if err := client.CheckName(o.name); err != nil {
+				return cli.Usage("", "%v", err)
+			}
+			switch {
+			case o.ssh != "":
+				return a.connectOverSSH(cmd.Context(), cfg, o)
+			case o.print:
+				return a.printConnection(cfg, o)
+			case o.remove:
+				return a.disconnectClient(cmd.Context(), o)
+			default:
+				return a.connectClient(cmd.Context(), cfg, o)
+			}
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&o.overHTTP, "http", false, "connect by URL instead of by the bridge")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "show the change and make none")
+	flags.BoolVar(&o.yes, "yes", false, "do not ask; the signing key is still needed to let a client in")
+	flags.BoolVar(&o.user, "user", false, "write your configuration instead of the project's")
+	flags.BoolVar(&o.print, "print", false, "print the configuration and change nothing")
+	flags.BoolVar(&o.remove, "remove", false, "take Durward out of the configuration; the client stays")
+	flags.StringVar(&o.ssh, "ssh", "", "the program is on another machine, which reaches this one by SSH under this name ([user@]host)")
+	flags.StringVar(&o.sshKey, "ssh-key", "", "with --ssh: the public key file of the program's machine")
+	flags.StringVar(&o.name, "name", "", "the client's name (default the program's)")
+	flags.StringVar(&o.tier, "tier", "DESTRUCTIVE", "the most that a new client may ask for: READ, WRITE or DESTRUCTIVE")
+	cli.CompleteFlag(cmd, "name", a.CompleteClients)
+	return cmd
+}
+
+// entry writes Durward's entry into a document of the program's.
+func (a *app) entry(cfg home.Config, o connectOptions, document []byte) ([]byte, error) {
+	if o.overHTTP {
+		return o.program.HTTP(document, cfg.MCPURL)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	return o.program.Stdio(document, self, client.Bridge(a.Home.Dir, o.name)...)
+}
+
+func (a *app) printConnection(cfg home.Config, o connectOptions) error {
+	document, err := a.entry(cfg, o, nil)
+	if err != nil {
+		return a.notEdited(o, "", err)
+	}
+	a.Out.Printf("%s", document)
+	return nil
+}
+
+func (a *app) connectClient(ctx context.Context, cfg home.Config, o connectOptions) error {
+	path, before, err := a.programFile(o)
+	if err != nil {
+		return err
+	}
+	after, err := a.entry(cfg, o, before)
+	if err != nil {
+		return a.notEdited(o, path, err)
+	}
+	known, err := a.knownClient(cfg, o.name)
+	if err != nil {
+		return err
+	}
+	if !known {
+		a.Out.Printf("Lets in the client %s (up to %s), with its token and key in %s.\n", o.name, o.tier, a.Home.Client(o.name))
+	}
+	diff := client.Diff(path, before, after)
+	if diff == "" {
+		diff = path + " is as it should be already.\n"
+	}
+	a.Out.Printf("%s", clean.Block(diff, 1<<20))
+	if o.dryRun {
+		a.Out.Printf("Nothing was changed.\n")
+		return nil
+	}
+	if known && bytes.Equal(before, after) {
+		return nil
+	}
+	// Whoever lets the client in is shown that, and asked, there.
+	if known {
+		err = a.Confirm(ctx, "Make this change?", o.yes)
+	} else {
+		err = a.addClient(ctx, cfg, client.Client{ID: o.name, Channel: "cli", TierCeiling: o.tier}, o.overHTTP, o.yes)
+	}
+	if err != nil {
+		return err
+	}
+	if err := replaceProgramFile(path, before, after, o); err != nil {
+		return err
+	}
+	a.Out.Printf("%s %s will find Durward at its next start.\n", a.Out.Green("✓"), o.program.Title)
+	if o.overHTTP {
+		a.Out.Printf("  Start it with the token: export %s=\"$(cat %s)\"\n", client.TokenVariable, cli.ShellWord(a.Home.Client(o.name, client.FileToken)))
+	}
+	return nil
+}
+
+func (a *app) disconnectClient(ctx context.Context, o connectOptions) error {
+	path, before, err := a.programFile(o)
+	if err != nil {
+		return err
+	}
+	after, err := o.program.Remove(before)
+	if err != nil {
+		return a.notEdited(o, path, err)
+	}
+	if len(before) == 0 || bytes.Equal(before, after) {
+		a.Out.Printf("Durward is not in %s.\n", clean.Visible(path))
+		return nil
+	}
+	a.Out.Printf("%s", clean.Block(client.Diff(path, before, after), 1<<20))
+	if o.dryRun {
+		a.Out.Printf("Nothing was changed.\n")
+		return nil
+	}
+	if err := a.Confirm(ctx, "Make this change?", o.yes); err != nil {
+		return err
+	}
+	if err := replaceProgramFile(path, before, after, o); err != nil {
+		return err
+	}
+	a.Out.Printf("%s %s does not know Durward any more. To lock the client out too: durward client revoke %s\n", a.Out.Green("✓"), o.program.Title, o.name)
+	return nil
+}
+
+func (a *app) notEdited(o connectOptions, path string, err error) error {
+	if errors.Is(err, client.ErrNoURL) {
+		return cli.Usage("Leave --http away: it starts the bridge.", "%s connects to servers that it starts itself", o.program.Title)
+	}
+	return cli.Usage("Nothing was changed. Correct the file, or move it away.", "%s cannot be edited: %v", clean.Visible(path), err)
+}
+
+// sshHost is a name that ssh takes for a host and for nothing else.
+var sshHost = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_.@:-]{0,252}$`)
+
+// connectOverSSH says what a program on another machine needs, and lets its client in.
+func (a *app) connectOverSSH(ctx context.Context, cfg home.Config, o connectOptions) error {
+	if !sshHost.MatchString(o.ssh) {
+		return cli.Usage("", "--ssh is the name by which the other machine reaches this one: [user@]host")
+	}
+	var public []byte
+	if o.sshKey != "" {
+		var err error
+		if public, err = os.ReadFile(o.sshKey); err != nil {
+			return cli.Usage("Give the .pub file of an SSH key of the program's machine.", "%s", clean.Line(err.Error(), 300))
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	line, err := client.AuthorizedKey(self, a.Home.Dir, o.name, string(public))
+	if err != nil {
+		return cli.Usage("Give the .pub file of an SSH key of the program's machine.", "%v", err)
+	}
+	identity := "~/.ssh/durward_" + o.name
+	document, err := o.program.Stdio(nil, "ssh", "-T", "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes", "-i", identity, o.ssh)
+	if err != nil {
+		return err
+	}
+	known, err := a.knownClient(cfg, o.name)
+	if err != nil {
+		return err
+	}
+	if !known && !o.print && !o.dryRun {
+		if err := a.addClient(ctx, cfg, client.Client{ID: o.name, Channel: "cli", TierCeiling: o.tier}, false, o.yes); err != nil {
+			return err
+		}
+	}
+	return a.Show(map[string]any{"client": o.name, "authorized_keys": line, "configuration": string(document)}, func() {
+		if len(public) == 0 {
+			a.Out.Printf("1. On the machine where %s runs, make a key for this alone:\n\n  ssh-keygen -t ed25519 -N '' -f %s\n\n", o.program.Title, identity)
+		} else {
+			a.Out.Printf("1. On the machine where %s runs, the key's private half is %s.\n\n", o.program.Title, identity)
+		}
+		a.Out.Printf("2. Here, one line in ~/.ssh/authorized_keys of the user whose clients/%s this is. The key can do nothing but speak for\n"+
+			"   this client: no shell, no forwarding, and what the other side asks to run is not looked at.\n\n%s\n\n", o.name, clean.Visible(line))
+		a.Out.Printf("3. On the program's machine, in its configuration:\n\n%s", clean.Block(string(document), 1<<16))
+	})
+}
+
+// knownClient reports whether the client may connect and its files are here.
+func (a *app) knownClient(cfg home.Config, name string) (bool, error) {
+	list, err := client.Read(cfg.Clients)
+	if err != nil {
+		return false, cli.Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 1000))
+	}
+	for _, c := range list {
+		if c.ID != name {
+			continue
+		}
+		if c.Revoked {
+			return false, cli.Denied("Give another one: --name", "the client %s was revoked", name)
+		}
+		if _, err := client.LoadCredentials(a.Home.Client(name)); err != nil {
+			return false, cli.Failed("Give another one: --name", "the client %s is there, and its token is not: %v", name, err)
+		}
+		return true, nil
+	}
+	return false, nil
+}
+
+// programFile finds the configuration to edit, and reads it: nil if there is none. A link is followed: many people keep such files
+// elsewhere.
+func (a *app) programFile(o connectOptions) (path string, before []byte, err error) {
+	if path, err = a.programPath(o); err != nil {
+		return "", nil, err
+	}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	before, err = os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", nil, fmt.Errorf("configuration of %s: %w", o.program.Title, err)
+	}
+	return path, before, nil
+}
+
+func (a *app) programPath(o connectOptions) (string, error) {
+	if !o.user && o.program.HasProject() {
+		folder, err := os.Getwd()
+		if err != nil {
+			return "", fmt.Errorf("current folder: %w", err)
+		}
+		return o.program.ProjectFile(folder), nil
+	}
+	folder, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("home folder: %w", err)
+	}
+	places := client.Places{Home: folder, Config: filepath.Join(folder, ".config"), Mac: runtime.GOOS == "darwin"}
+	if dir := a.Streams.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
+		places.Config = dir
+	}
+	return o.program.UserFile(places), nil
+}
+
+// replaceProgramFile keeps the file as it was beside it, and replaces it.
+func replaceProgramFile(path string, before, after []byte, o connectOptions) error {
+	mode := programFileMode(path, o)
+	if len(before) > 0 {
+		if err := home.WriteFile(path+".before-durward", before, mode); err != nil {
+			return err
+		}
+	}
+	folder := os.FileMode(0o755)
+	if mode == 0o600 {
+		folder = 0o700
+	}
+	if err := os.MkdirAll(filepath.Dir(path), folder); err != nil {
+		return fmt.Errorf("configuration of %s: %w", o.program.Title, err)
+	}
+	return home.WriteFile(path, after, mode)
+}
+
+// programFileMode keeps a file's mode; a new project file may be read by all, as others beside it.
+func programFileMode(path string, o connectOptions) os.FileMode {
+	if info, err := os.Stat(path); err == nil {
+		return info.Mode().Perm()
+	}
+	if o.user || !o.program.HasProject() {
+		return 0o600
+	}
+	return 0o644
+}

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"strings"
+
+	"durward.internal/services/operator/internal/output"
+)
+
+// Interactive reports whether a person sits before this command.
+func (a *App) Interactive() bool {
+	return !a.JSON && output.IsTerminal(a.Streams.In) && output.IsTerminal(a.Streams.Out)
+}
+
+// Display is where a person looks before signing: the results' own place, or standard error when the results are for a
+// program. Nothing is signed that was not shown.
+func (a *App) Display() *output.Printer {
+	if !a.JSON {
+		return a.Out
+	}
+	return output.New(a.Streams.Err, a.Streams.Err, false, a.Streams.Getenv)
+}
+
+// Confirm asks a person, at the terminal. What was typed before the question is no answer to it. Without a terminal it refuses
+// unless yes was given: what proves a human is the key, never a terminal.
+func (a *App) Confirm(ctx context.Context, question string, yes bool) error {
+	if yes {
+		return nil
+	}
+	if !output.IsTerminal(a.Streams.In) {
+		return Denied("At a terminal run the same command; in a script that a human started, add --yes.", "there is no terminal to ask at")
+	}
+	ForgetTyped(a.Streams.In)
+	a.Display().Printf("%s [y/N] ", question)
+	answered := make(chan string, 1)
+	go func() {
+		// What cannot be read is not a yes.
+		answer, _ := bufio.NewReader(a.Streams.In).ReadString('\n')
+		answered <- answer
+	}()
+	select {
+	case answer := <-answered:
+		switch strings.ToLower(strings.TrimSpace(answer)) {
+		case "y", "yes":
+			return nil
+		}
+	case <-ctx.Done():
+		// Ctrl-C; the reading goroutine ends with the program.
+		a.Display().Printf("\n")
+	}
+	return Denied("", "nothing was done")
+}

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package cli
+
+// ForgetTyped does nothing where there is no way that is known.
+func ForgetTyped(any) {}

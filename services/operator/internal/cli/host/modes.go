@@ -1,0 +1,279 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/platform/clean"
+)
+
+// planPrefix is what --plan takes: the beginning of a plan's digest, long enough that nobody hits one by chance.
+var planPrefix = regexp.MustCompile(`^[0-9a-f]{8,64}$`)
+
+func (a *app) modeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "mode",
+		Aliases: []string{"modes"},
+		Short:   "Modes: named sets of services that run together",
+		Long: `A mode is a named set of services that must fit on the GPUs together. Switching to it starts what is missing
+and puts to sleep or stops what does not belong to it, in one go: either the mode runs afterwards, or what
+ran before runs again, or you are told plainly what does not.`,
+		Example: "  durward mode ls\n  durward simulate coding\n  durward switch coding",
+	}
+	cmd.AddCommand(a.modeListCommand(), a.modeShowCommand(), a.switchCommand())
+	return cmd
+}
+
+func (a *app) modeListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "The catalogue's modes, and which one the host is in",
+		Example: "  durward mode ls\n  durward mode ls --json | jq -r .current",
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
+			list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
+			if err != nil {
+				return err
+			}
+			return a.Show(list, func() {
+				if len(list.GetModes()) == 0 {
+					a.Out.Printf("The catalogue defines no mode yet. Add one: durward catalog add mode -h\n")
+					return
+				}
+				rows := make([][]string, 0, len(list.GetModes()))
+				for _, m := range list.GetModes() {
+					state := ""
+					switch current := m.GetModeId() == list.GetCurrent(); {
+					case current && m.GetRunning():
+						state = a.Out.Green("current")
+					case current:
+						state = a.Out.Yellow("current, drifted")
+					case m.GetRunning():
+						state = "all run"
+					}
+					rows = append(rows, []string{clean.Line(m.GetModeId(), 64), state, cli.Mebibytes(m.GetVramMib()),
+						clean.Line(strings.Join(m.GetServices(), ", "), 300), clean.Line(m.GetName(), 64)})
+				}
+				a.Out.Table([]string{"MODE", "STATE", "VRAM", "SERVICES", "NAME"}, rows)
+			})
+		}),
+	}
+}
+
+func (a *app) modeShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "show ID",
+		Aliases:           []string{"info"},
+		Short:             "One mode: its services in order, and what drifted from it",
+		Example:           "  durward mode show coding",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.CompleteModes,
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
+			m, err := s.Executor.Tools.ModeInfo(ctx, &executorv1.ModeInfoRequest{ModeId: &args[0]})
+			if err != nil {
+				return err
+			}
+			return a.Show(m, func() {
+				a.Out.Printf("%s  %s\n", a.Out.Bold(clean.Line(m.GetModeId(), 64)), clean.Line(m.GetName(), 64))
+				if m.GetDescription() != "" {
+					a.Out.Printf("  %s\n", clean.Line(m.GetDescription(), 300))
+				}
+				if m.GetCurrent() {
+					a.Out.Printf("  %s\n", a.Out.Green("the host was switched to it last"))
+				}
+				if len(m.GetDrifted()) > 0 {
+					a.Out.Printf("  %s  %s\n", a.Out.Yellow("drifted: "+clean.Line(strings.Join(m.GetDrifted(), ", "), 500)),
+						a.Out.Dim("bring it back: durward switch "+clean.Line(m.GetModeId(), 64)))
+				}
+				a.printServices(m.GetServices())
+			})
+		}),
+	}
+}
+
+func (a *app) switchCommand() *cobra.Command {
+	var yes bool
+	var plan string
+	cmd := &cobra.Command{
+		Use:   "switch MODE",
+		Short: "Switch to a mode, by your own signed command",
+		Long: `Simulates the switch, shows the plan, and carries it out once you have signed it. Services outside the mode
+sleep or stop, with their requests in flight; those of the mode start one after the other, each once the
+memory is measured to be free. If a step fails, the services from before are brought back, and you are told
+which service failed, why, and the last lines of its log.
+
+With --plan the switch is done only if the plan is still the one that "durward simulate" showed: its own, or the one of
+an alternative, which then keeps or puts to sleep what it says.
+Switching to the current mode again starts what has died since.
+` + signedRoad,
+		Example:           "  durward switch coding\n  durward switch coding --plan 3f2a91c04d17 --yes",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.CompleteModes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if plan = strings.ToLower(plan); cmd.Flags().Changed("plan") && plan == "" {
+				// A script that took it from a simulation without a number would else switch without any plan.
+				return cli.Usage("Not every simulation has one: what takes a change of the catalogue, or names no mode, has none.", "--plan is empty")
+			}
+			if plan != "" && !planPrefix.MatchString(plan) {
+				return cli.Usage("It is what durward simulate prints: 8 to 64 characters 0-9 and a-f.",
+					"%q is not the beginning of a plan's digest", clean.Visible(plan))
+			}
+			return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
+				return a.switchMode(ctx, s, args[0], plan, yes)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&plan, "plan", "", "the number of the plan, or of an alternative, from durward simulate: refuse if it is another one now")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
+	return cmd
+}
+
+func (a *app) switchMode(ctx context.Context, s *cli.Session, mode, prefix string, yes bool) error {
+	request := &executorv1.SimulateModeRequest{ModeId: &mode}
+	if prefix != "" {
+		request.Alternatives = new(uint32(cli.MostAlternatives))
+	}
+	plan, err := s.Executor.Tools.SimulateMode(ctx, request)
+	if err != nil {
+		return err
+	}
+	out := a.Display()
+	digest, chosen, err := choose(plan, prefix)
+	if err != nil {
+		return err
+	}
+	if chosen != nil {
+		a.printAlternative(out, plan.GetModeId(), chosen)
+	} else {
+		a.printSimulation(out, plan, shown{alternatives: prefix == "", number: true})
+		if err := feasible(plan); err != nil {
+			return err
+		}
+		if digest == "" {
+			return cli.Failed("See: durward simulate "+clean.Visible(mode), "the executor gave no number for the plan, so it cannot be signed")
+		}
+	}
+	if chosen == nil && len(plan.GetSteps()) == 0 {
+		modes, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
+		if err != nil {
+			return err
+		}
+		if modes.GetCurrent() == plan.GetModeId() {
+			if a.JSON {
+				return a.Out.Value(map[string]any{"status": "ok", "changed": false, "summary": "the host is in this mode already"})
+			}
+			a.Out.Printf("The host is in this mode already.\n")
+			return nil
+		}
+	}
+	err = a.Act(ctx, s, "switch_mode", map[string]string{"mode_id": mode, "plan_digest": digest}, yes)
+	if errors.Is(err, approval.ErrArguments) {
+		return cli.Usage("See: durward mode ls", "%q is not a mode id", clean.Visible(mode))
+	}
+	return err
+}
+
+func (a *app) switchesCommand() *cobra.Command {
+	var limit uint32
+	var steps bool
+	cmd := &cobra.Command{
+		Use:   "switches",
+		Short: "The switches of modes, newest first, and how each ended",
+		Long: `Lists the newest switches from the executor's journal: when, from which mode to which, how it ended, and what
+failed. A switch that the executor's own restart interrupted says "recovered".`,
+		Example: "  durward switches\n  durward switches --steps --limit 1",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 1 || limit > 200 {
+				return cli.Usage("", "--limit is 1 to 200")
+			}
+			return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
+				list, err := s.Executor.ListSwitches(ctx, &executorv1.ListSwitchesRequest{Limit: limit})
+				if err != nil {
+					return err
+				}
+				return a.Show(list, func() {
+					if len(list.GetSwitches()) == 0 {
+						a.Out.Printf("This host was never switched to a mode. See: durward mode ls\n")
+						return
+					}
+					if steps {
+						for _, sw := range list.GetSwitches() {
+							a.printSwitch(sw)
+						}
+						return
+					}
+					rows := make([][]string, 0, len(list.GetSwitches()))
+					for _, sw := range list.GetSwitches() {
+						rows = append(rows, []string{began(sw), modeChange(sw), a.OutcomeColour(sw.GetOutcome()), took(sw), whyFailed(sw)})
+					}
+					a.Out.Table([]string{"BEGAN", "MODE", "OUTCOME", "TOOK", "WHY"}, rows)
+				})
+			})
+		},
+	}
+	cmd.Flags().Uint32Var(&limit, "limit", 20, "at most so many, up to 200")
+	cmd.Flags().BoolVar(&steps, "steps", false, "with every step, and the failed service's last log lines")
+	return cmd
+}
+
+func began(sw *executorv1.Switch) string {
+	return sw.GetBeganAt().AsTime().Local().Format(time.DateTime)
+}
+
+func modeChange(sw *executorv1.Switch) string {
+	to := clean.Line(sw.GetModeId(), 64)
+	if from := clean.Line(sw.GetFromModeId(), 64); from != "" {
+		return from + " → " + to
+	}
+	return "→ " + to
+}
+
+func took(sw *executorv1.Switch) string {
+	if sw.GetEndedAt() == nil {
+		return ""
+	}
+	return cli.Seconds(sw.GetEndedAt().AsTime().Sub(sw.GetBeganAt().AsTime()))
+}
+
+func whyFailed(sw *executorv1.Switch) string {
+	text := clean.Line(sw.GetCause(), 300)
+	if service := clean.Line(sw.GetFailedService(), 64); service != "" {
+		text = service + ": " + text
+	}
+	if sw.GetRecovered() {
+		text = strings.TrimSpace(text + " (recovered after a restart)")
+	}
+	return text
+}
+
+// printSwitch prints one switch with its steps.
+func (a *app) printSwitch(sw *executorv1.Switch) {
+	a.Out.Printf("%s  %s  %s  %s\n", a.Out.Bold(began(sw)), modeChange(sw), a.OutcomeColour(sw.GetOutcome()), took(sw))
+	if why := whyFailed(sw); why != "" {
+		a.Out.Printf("  %s\n", why)
+	}
+	for _, step := range sw.GetSteps() {
+		mark := a.Out.Green("✓")
+		if !step.GetDone() {
+			mark = a.Out.Yellow("·")
+		}
+		undo := ""
+		if step.GetCompensation() {
+			undo = a.Out.Dim("  to bring back what was before")
+		}
+		a.Out.Printf("  %s %-6s %-24s %s%s\n", mark, cli.ActionWord(step.GetAction()), clean.Line(step.GetServiceId(), 64),
+			cli.Seconds(time.Duration(step.GetTookMs())*time.Millisecond), undo)
+	}
+	a.PrintLog(clean.Line(sw.GetFailedService(), 64), sw.GetLog())
+	if sw.GetOperationId() != "" {
+		a.Out.Printf("  %s\n", a.Out.Dim("durward audit search --operation "+clean.Line(sw.GetOperationId(), 64)))
+	}
+}

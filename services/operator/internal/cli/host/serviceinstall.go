@@ -1,0 +1,120 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/install"
+	"durward.internal/services/operator/internal/unit"
+	"durward.internal/services/platform/clean"
+)
+
+// serviceInstallCommand renders what lets systemd run a service. It installs nothing: a human reviews the file first.
+func (a *app) serviceInstallCommand() *cobra.Command {
+	var place cli.CatalogPlace
+	var output, executor string
+	var polkit bool
+	cmd := &cobra.Command{
+		Use:   "install ID",
+		Short: "A hardened systemd unit for a service's program, to review",
+		Long: `Renders a systemd unit for a service that the catalogue runs by its argv: a user of its own, this host's network
+alone, no privileges, no restart behind the executor's back. Nothing is installed: you review the file, put it into
+/etc/systemd/system, reload systemd, and name the unit in the catalogue's entry.
+
+With --polkit it renders the rule that lets the executor's user start and stop exactly the units that the catalogue
+names. It belongs into /etc/polkit-1/rules.d.`,
+		Example: `  durward service install coder
+  durward service install coder --output durward-service-coder.service
+  durward service install --polkit --output 60-durward.rules`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if n := len(args); polkit && n != 0 || !polkit && n != 1 {
+				return cli.Usage("durward service install ID, or durward service install --polkit", "install takes one service's id, or --polkit")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, c, err := place.Load(a.App, cmd)
+			if err != nil {
+				return err
+			}
+			if polkit {
+				text, err := unit.Polkit(c, executor)
+				if err != nil {
+					return cli.Failed("", "%s", clean.Line(err.Error(), 500))
+				}
+				return a.rendered("60-durward.rules", output, text)
+			}
+			s, ok := c.Lookup(args[0])
+			if !ok {
+				next := "durward catalog show lists the services."
+				if near := c.Suggest(args[0]); len(near) > 0 {
+					next = "Did you mean " + near[0] + "?"
+				}
+				return cli.Failed(next, "the catalogue has no service %q", clean.Line(args[0], 64))
+			}
+			text, err := unit.Render(s)
+			if err != nil {
+				return cli.Failed("", "%s", clean.Line(err.Error(), 500))
+			}
+			return a.rendered(unit.Name(s.ID), output, text)
+		},
+		ValidArgsFunction: a.CompleteServices,
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "write this file, which must not be there yet, instead of standard output")
+	cmd.Flags().BoolVar(&polkit, "polkit", false, "render the rule for polkit instead")
+	cmd.Flags().StringVar(&executor, "executor-user", install.User("executor"), "with --polkit: the user that the executor runs as")
+	cmd.Flags().StringVar(&place.Path, "catalogue", "", "the catalogue's file or folder (default: what config/executor.yaml names)")
+	cmd.Flags().BoolVar(&place.Development, "development", false, "accept services without run_as (default: as this installation was made)")
+	return cmd
+}
+
+// RenderedJSON is a rendered file in --json. File is where it was written; empty: nowhere.
+type RenderedJSON struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+	File string `json:"file,omitempty"`
+}
+
+// rendered shows a file, or writes it where it was asked for.
+func (a *app) rendered(name, output string, text []byte) error {
+	if output != "" {
+		if err := writeNew(output, text); err != nil {
+			return err
+		}
+	}
+	switch {
+	case a.JSON:
+		return a.Out.Value(RenderedJSON{Name: name, Text: string(text), File: output})
+	case output == "":
+		a.Out.Printf("%s", text)
+	default:
+		a.Out.Printf("Wrote %s. Review it before you install it.\n", clean.Line(output, 500))
+	}
+	return nil
+}
+
+// writeNew writes a file that is not there. One that holds the same already is left alone, any other is somebody's work.
+func writeNew(name string, text []byte) error {
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644) //nolint:gosec // a unit is for everybody to read
+	if errors.Is(err, fs.ErrExist) {
+		if there, rerr := os.ReadFile(name); rerr == nil && bytes.Equal(there, text) {
+			return nil
+		}
+		return cli.Failed("Compare the two, and remove the old one yourself.", "%s is there already and holds something else", clean.Line(name, 500))
+	}
+	if err == nil {
+		_, err = file.Write(text)
+		if cerr := file.Close(); err == nil {
+			err = cerr
+		}
+	}
+	if err != nil {
+		return cli.Failed("", "%s", clean.Line(err.Error(), 500))
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package host
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/platform/clean"
+)
+
+// serviceCommand is the noun; the commonest of its verbs are commands of their own as well.
+func (a *app) serviceCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "service",
+		Short: "One service: show, start, stop, sleep, wake, logs, install",
+		Long: `A service is something that the catalogue lets the executor run: a program, a systemd unit, a container.
+You look without asking anybody. What changes something you sign, as you would an agent's request.`,
+		Example: `  durward service ls
+  durward service show demo-chat
+  durward service start demo-chat
+  durward service logs demo-chat -f`,
+	}
+	cmd.AddCommand(a.serviceListCommand("ls", "list"), a.serviceShowCommand())
+	for _, v := range verbs {
+		cmd.AddCommand(a.actCommand(v))
+	}
+	cmd.AddCommand(a.logsCommand(), a.serviceInstallCommand())
+	return cmd
+}
+
+func (a *app) serviceListCommand(use string, aliases ...string) *cobra.Command {
+	return &cobra.Command{
+		Use:     use,
+		Aliases: aliases,
+		Short:   "The catalogue's services and their states",
+		Long:    "Lists the services that this host's catalogue defines, as the executor sees them now.",
+		Example: `  durward services
+  durward services --json | jq -r '.services[] | select(.state == "SERVICE_STATE_RUNNING") | .service_id'`,
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
+			list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
+			if err != nil {
+				return err
+			}
+			return a.Show(list, func() {
+				if len(list.GetServices()) == 0 {
+					a.Out.Printf("The catalogue defines no service yet. Add one: durward catalog add service -h\n")
+					return
+				}
+				a.printServices(list.GetServices())
+			})
+		}),
+	}
+}
+
+func (a *app) printServices(services []*executorv1.ServiceSummary) {
+	rows := make([][]string, 0, len(services))
+	for _, service := range services {
+		rows = append(rows, []string{clean.Line(service.GetServiceId(), 64), a.StateColour(service.GetState()),
+			cli.Mebibytes(service.GetVramMib()), clean.Line(service.GetModel(), 128), clean.Line(service.GetName(), 64)})
+	}
+	a.Out.Table([]string{"SERVICE", "STATE", "VRAM", "MODEL", "NAME"}, rows)
+}
+
+func (a *app) serviceShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "show ID",
+		Aliases:           []string{"info"},
+		Short:             "One service: state, address, model, memory",
+		Example:           "  durward service show demo-chat\n  durward service show demo-chat --json | jq -r .service.base_url",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.CompleteServices,
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
+			info, err := s.Executor.Tools.ServiceInfo(ctx, &executorv1.ServiceInfoRequest{ServiceId: &args[0]})
+			if err != nil {
+				return err
+			}
+			return a.Show(info, func() {
+				a.printService(info.GetService())
+			})
+		}),
+	}
+}
+
+func (a *app) printService(d *executorv1.ServiceDetail) {
+	a.Out.Printf("%s  %s\n", a.Out.Bold(clean.Line(d.GetServiceId(), 64)), clean.Line(d.GetName(), 64))
+	network := clean.Line(d.GetNetwork(), 32)
+	if network == "not enforced" {
+		network = a.Out.Yellow("not enforced") + a.Out.Dim(" (the catalogue expects a limit that this driver cannot set)")
+	}
+	for _, line := range [][2]string{
+		{"state", a.StateColour(d.GetState())},
+		{"cause", clean.Line(d.GetCause(), 300)},
+		{"address", clean.Line(d.GetBaseUrl(), 256)},
+		{"model", clean.Line(d.GetModel(), 128)},
+		{"GPUs", cli.JoinNumbers(d.GetGpus())},
+		{"memory", memoryWords(d)},
+		{"sleep", clean.Line(d.GetSleep(), 32)},
+		{"pinned", cli.When(d.GetPinned(), "no switch stops it, and it never goes idle")},
+		{"up for", uptime(d.GetUptimeS())},
+		{"restarts", cli.OrNothing(d.GetRestarts())},
+		{"driver", clean.Line(d.GetDriver(), 64)},
+		{"network", network},
+		{"about", clean.Line(d.GetDescription(), 300)},
+	} {
+		if line[1] != "" {
+			a.Out.Printf("  %-8s %s\n", line[0], line[1])
+		}
+	}
+}
+
+// memoryWords says what is declared and, where it is known, what is measured.
+func memoryWords(d *executorv1.ServiceDetail) string {
+	var parts []string
+	if d.GetVramMib() > 0 {
+		parts = append(parts, cli.Mebibytes(d.GetVramMib())+" (declared)")
+	}
+	if d.GetMeasuredMib() > 0 {
+		parts = append(parts, cli.Mebibytes(d.GetMeasuredMib())+" (measured now)")
+	}
+	return strings.Join(parts, ", ")
+}
+
+func uptime(seconds uint32) string {
+	if seconds == 0 {
+		return ""
+	}
+	return approval.Duration(time.Duration(seconds) * time.Second)
+}

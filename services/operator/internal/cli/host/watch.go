@@ -1,0 +1,206 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/picture"
+	"durward.internal/services/operator/internal/live"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/platform/clean"
+)
+
+func (a *app) watchCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "watch",
+		Short: "Services, GPU memory and running steps, live",
+		Long: `On a terminal: one screen with every service's state, a bar of each GPU's memory, the steps of what is being
+carried out and what waits for you, until Ctrl-C. It goes on when a process is restarted.
+
+Anywhere else: a line for each change, with --json one object a line ("kind" is service, gpu, mode, operation,
+step, dangerous or problem).`,
+		Example: "  durward watch\n  durward watch --json | jq -c 'select(.kind == \"service\")'",
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
+			return a.watch(ctx, s)
+		}),
+	}
+}
+
+func (a *app) watch(ctx context.Context, s *cli.Session) error {
+	// The first answer says whether there is anything to watch at all.
+	list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
+	if err != nil {
+		return err
+	}
+	p := picture.New()
+	p.Services = list.GetServices()
+	ctx, cancel := context.WithCancel(ctx)
+	changes := make(chan picture.Change)
+	tell := func(c picture.Change) bool {
+		select {
+		case changes <- c:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	// Which mode the host is in can change when a service does; asking again and again would fill the log with reads.
+	stirred := make(chan struct{}, 1)
+	stir := func() {
+		select {
+		case stirred <- struct{}{}:
+		default:
+		}
+	}
+	sources := []func(){
+		func() { picture.WatchServices(ctx, s, stir, tell) },
+		func() {
+			picture.Ask(ctx, "executor", picture.EverySecond, tell, func(ctx context.Context) (picture.Change, error) {
+				host, err := s.Executor.GetHost(ctx, &executorv1.GetHostRequest{})
+				return picture.HostChange(host), err
+			})
+		},
+		func() {
+			picture.Ask(ctx, "modes", picture.OnceStirred(stirred), tell, func(ctx context.Context) (picture.Change, error) {
+				modes, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
+				return picture.ModesChange(modes), err
+			})
+		},
+		func() { picture.WatchOperations(ctx, a.App, s, stir, tell) },
+		func() { picture.WatchDanger(ctx, s, tell) },
+	}
+	done := make(chan struct{}, len(sources))
+	for _, source := range sources {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			source()
+		}()
+	}
+	defer func() {
+		cancel()
+		for range sources {
+			<-done
+		}
+	}()
+	if a.JSON || !output.IsTerminal(a.Out.Out) {
+		return a.watchLines(ctx, p, changes)
+	}
+	return a.watchScreen(ctx, p, changes)
+}
+
+// watchLines writes a line for each piece of news.
+func (a *app) watchLines(ctx context.Context, p *picture.Picture, changes <-chan picture.Change) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil // Ctrl-C is how watching ends
+		case c := <-changes:
+			p.Forget(a.Now())
+			for _, n := range c(p) {
+				if !a.JSON {
+					a.Out.Printf("%s  %s\n", a.Now().Format(time.TimeOnly), n.Text)
+					continue
+				}
+				if err := a.Out.Line(n.Value); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// watchScreen draws the whole picture whenever it changes, and at least each second, since times move.
+func (a *app) watchScreen(ctx context.Context, p *picture.Picture, changes <-chan picture.Change) error {
+	area := live.Whole(a.Out.Out)
+	defer area.Close()
+	tick := time.NewTicker(cli.Redraw)
+	defer tick.Stop()
+	dirty, drawn := true, time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case c := <-changes:
+			c(p)
+			dirty = true
+		case now := <-tick.C:
+			if dirty || now.Sub(drawn) >= time.Second {
+				p.Forget(a.Now())
+				width, _ := area.Size()
+				area.Draw(a.screenLines(p, width))
+				dirty, drawn = false, now
+			}
+		}
+	}
+}
+
+// screenLines lays the picture out.
+func (a *app) screenLines(p *picture.Picture, width int) []string {
+	out, now := a.Out, a.Now()
+	mode := "no mode"
+	if current := p.Modes.GetCurrent(); current != "" {
+		mode = "mode " + clean.Line(current, 64)
+		if !cli.ModeRuns(p.Modes) {
+			mode += out.Yellow(" (drifted)")
+		}
+	}
+	lines := []string{out.Bold("durward") + "  " + mode + "  " + out.Dim(now.Format(time.TimeOnly)+"  Ctrl-C ends")}
+	if p.Danger != "" {
+		lines = append(lines, out.Red(p.Danger))
+	}
+	for _, source := range sortedSources(p.Problems) {
+		lines = append(lines, out.Red(source+": "+p.Problems[source]))
+	}
+	if n := len(p.Waiting); n > 0 {
+		lines = append(lines, out.Yellow(fmt.Sprintf("%d waiting for you: durward approvals", n)))
+	}
+	lines = append(lines, "")
+	if p.Host != nil {
+		lines = append(lines, a.hostLines(out, p.Host, min(max(width-4, 20), maxBarWidth), false)...)
+		lines = append(lines, "")
+	}
+	for _, id := range sortedOperations(p.Ops) {
+		w := p.Ops[id]
+		lines = append(lines, w.Title)
+		for _, line := range w.Steps.Lines(out, now) {
+			lines = append(lines, "  "+line)
+		}
+		lines = append(lines, "")
+	}
+	for _, service := range p.Services {
+		lines = append(lines, fmt.Sprintf("%s %s %s", output.Pad(clean.Line(service.GetServiceId(), 64), 28),
+			output.Pad(a.StateColour(service.GetState()), 10), out.Dim(clean.Line(service.GetModel(), 128))))
+	}
+	return lines
+}
+
+func sortedSources(m map[string]string) []string {
+	var out []string
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// sortedOperations orders operations by when they were asked for.
+func sortedOperations(ops map[string]*picture.Watched) []string {
+	var out []string
+	for id := range ops {
+		out = append(out, id)
+	}
+	slices.SortFunc(out, func(x, y string) int {
+		if c := ops[x].Op.GetAskedAt().AsTime().Compare(ops[y].Op.GetAskedAt().AsTime()); c != 0 {
+			return c
+		}
+		return strings.Compare(x, y)
+	})
+	return out
+}

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/fault"
+)
+
+// PublicText is an error's sentence for a screen.
+func PublicText(err error) string {
+	var f *fault.Error
+	if errors.As(err, &f) {
+		return f.Message
+	}
+	return clean.Line(err.Error(), 500)
+}
+
+// Problem is an error with an exit code and what to do next.
+type Problem struct {
+	Code int
+	text string
+	next string
+}
+
+func (p *Problem) Error() string { return p.text }
+
+func Failed(next, format string, args ...any) error {
+	return &Problem{ExitFailed, fmt.Sprintf(format, args...), next}
+}
+
+func Usage(next, format string, args ...any) error {
+	return &Problem{ExitUsage, fmt.Sprintf(format, args...), next}
+}
+
+func Unreachable(next, format string, args ...any) error {
+	return &Problem{ExitUnreachable, fmt.Sprintf(format, args...), next}
+}
+
+func Denied(next, format string, args ...any) error {
+	return &Problem{ExitDenied, fmt.Sprintf(format, args...), next}
+}
+
+// Explain writes an error as one plain sentence, what to do next and the request id, and returns the exit code.
+func (a *App) Explain(err error) int {
+	var p *Problem
+	if !errors.As(err, &p) {
+		p = a.translate(err)
+	}
+	line := "durward: " + p.text
+	if a.RequestID != "" && p.Code != ExitUsage {
+		line += " [" + a.RequestID + "]"
+	}
+	_, _ = fmt.Fprintln(a.Streams.Err, line)
+	if p.next != "" {
+		_, _ = fmt.Fprintln(a.Streams.Err, "  "+p.next)
+	}
+	return p.Code
+}
+
+// translate turns an error from elsewhere into a sentence for a person.
+func (a *App) translate(err error) *Problem {
+	var f *fault.Error
+	switch {
+	case errors.Is(err, keys.ErrNeedsHuman):
+		return &Problem{ExitDenied, keys.ErrNeedsHuman.Error(), "Run the command at a terminal, or load the key into ssh-agent."}
+	case errors.Is(err, keys.ErrPassphrase):
+		return &Problem{ExitDenied, keys.ErrPassphrase.Error(), "Try again."}
+	case errors.As(err, &f):
+		return translateFault(f)
+	case errors.Is(err, context.Canceled):
+		return &Problem{ExitFailed, "interrupted", ""}
+	default:
+		// Whatever remains is this program's own: its files, its arguments.
+		return &Problem{ExitFailed, clean.Block(err.Error(), 2000), ""}
+	}
+}
+
+func translateFault(f *fault.Error) *Problem {
+	text := f.Message
+	if f.Field != "" && !strings.Contains(text, f.Field) {
+		text = f.Field + ": " + text
+	}
+	next := ""
+	if len(f.DidYouMean) > 0 {
+		next = "Did you mean " + strings.Join(f.DidYouMean, ", ") + "?"
+	}
+	switch f.Code {
+	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_TIMEOUT:
+		return &Problem{ExitUnreachable, text, OrElse(next, "See which process is down: durward status")}
+	case callv1.Code_CODE_AUDIT_UNAVAILABLE:
+		return &Problem{ExitUnreachable, text, OrElse(next, "Nothing is done that cannot be recorded. See: durward status")}
+	case callv1.Code_CODE_DENIED, callv1.Code_CODE_UNAUTHENTICATED, callv1.Code_CODE_PROOF_REQUIRED:
+		return &Problem{ExitDenied, text, next}
+	case callv1.Code_CODE_HALTED:
+		return &Problem{ExitDenied, text, OrElse(next, "End the halt: durward resume")}
+	case callv1.Code_CODE_INVALID_ARGUMENT:
+		return &Problem{ExitUsage, text, next}
+	case callv1.Code_CODE_NOT_FOUND:
+		return &Problem{ExitFailed, text, next}
+	case callv1.Code_CODE_PLAN_CHANGED:
+		return &Problem{ExitFailed, text, OrElse(next, "Nothing was done. See what would be done now: durward simulate MODE")}
+	case callv1.Code_CODE_DOES_NOT_FIT:
+		return &Problem{ExitFailed, text, OrElse(next, "See what holds memory: durward gpu")}
+	case callv1.Code_CODE_INTERNAL:
+		return &Problem{ExitFailed, text, OrElse(next, "The cause is in the log of the process under the request id: ~/.durward/logs")}
+	default:
+		return &Problem{ExitFailed, text, next}
+	}
+}

@@ -1,0 +1,169 @@
+// Package root assembles the durward command. It alone knows every group of commands; the groups do not know each other.
+//
+// The program runs as the operator, at the operator's terminal or in the operator's scripts. It believes the files of the home
+// folder and what the executor says of itself; what agents, clients and the vault say is shown, made visible, and signed
+// only after its digests were computed here.
+package root
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/admin"
+	"durward.internal/services/operator/internal/cli/approve"
+	"durward.internal/services/operator/internal/cli/audit"
+	"durward.internal/services/operator/internal/cli/catalog"
+	"durward.internal/services/operator/internal/cli/clients"
+	"durward.internal/services/operator/internal/cli/host"
+	"durward.internal/services/operator/internal/cli/rules"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
+)
+
+// Main runs the command and returns its exit code.
+func Main(ctx context.Context, args []string, streams cli.Streams) int {
+	a := &cli.App{Streams: streams, Now: time.Now}
+	cmd := root(a)
+	cmd.SetArgs(args)
+	cmd.SetIn(streams.In)
+	cmd.SetOut(streams.Out)
+	cmd.SetErr(streams.Err)
+	err := cmd.ExecuteContext(ctx)
+	if err == nil {
+		return cli.ExitOK
+	}
+	return a.Explain(err)
+}
+
+const longHelp = `durward is the human's side of Durward, which lets AI agents manage this machine's services
+while a person keeps the last word.
+
+An agent may look by itself. What it wants to change waits here until you approve it with your own
+signing key, and everything is recorded in a log that can be proved.
+
+  durward up --development          run everything in this terminal, for trying it out
+  durward client connect claude-code
+  durward approvals                 what waits for you
+  durward approve K7F3              look at it whole, sign, let it happen
+  durward watch                     services, GPU memory and running steps, live
+  durward simulate coding           what a switch of modes would do, and whether it fits
+  durward audit search              what happened
+
+Every command that reads takes --json. "durward help exit-codes" explains the exit codes.`
+
+// root builds the tree of commands.
+func root(a *cli.App) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "durward",
+		Short:         "The human's side of Durward",
+		Long:          longHelp,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
+			a.Out = output.New(a.Streams.Out, a.Streams.Err, a.JSON, a.Streams.Getenv)
+			a.Home, err = home.At(a.HomeDir)
+			return err
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.PersistentFlags().StringVar(&a.HomeDir, "home", "", "folder of this installation (default ~/.durward)")
+	root.PersistentFlags().BoolVar(&a.JSON, "json", false, "write results as JSON")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return cli.Usage("See: "+cmd.CommandPath()+" -h", "%v", err)
+	})
+	root.AddGroup(
+		&cobra.Group{ID: cli.GroupRun, Title: "Running it:"},
+		&cobra.Group{ID: cli.GroupDecide, Title: "Deciding:"},
+		&cobra.Group{ID: cli.GroupServices, Title: "Services:"},
+		&cobra.Group{ID: cli.GroupHost, Title: "The GPU host:"},
+		&cobra.Group{ID: cli.GroupHistory, Title: "History:"},
+		&cobra.Group{ID: cli.GroupAccess, Title: "Who may do what:"},
+	)
+	for _, commands := range []func(*cli.App) []*cobra.Command{
+		admin.Commands, approve.Commands, audit.Commands, catalog.Commands, clients.Commands, host.Commands, rules.Commands,
+	} {
+		root.AddCommand(commands(a)...)
+	}
+	root.AddCommand(versionCommand(a), exitCodesTopic())
+	checkArguments(root)
+	completeRest(a, root)
+	return root
+}
+
+// checkArguments makes the wrong number of arguments, and unknown subcommands, a usage error of every command.
+func checkArguments(cmd *cobra.Command) {
+	inner := cmd.Args
+	if inner == nil {
+		inner = cobra.NoArgs
+	}
+	cmd.Args = func(c *cobra.Command, args []string) error {
+		_, files := c.Annotations[cli.TakesFiles]
+		if c.HasSubCommands() && len(args) > 0 && (!files || !catalog.IsModelPath(args[0])) {
+			next := "See: " + c.CommandPath() + " -h"
+			if near := config.Suggest(args[0], names(c)); len(near) > 0 {
+				next = "Did you mean " + strings.Join(near, ", ") + "?"
+			} else if show, _, err := c.Find([]string{"show"}); err == nil && show != c {
+				next = "To look at one: " + show.CommandPath() + " " + clean.Visible(args[0])
+			}
+			return cli.Usage(next, "%s has no command %q", c.CommandPath(), clean.Visible(args[0]))
+		}
+		if err := inner(c, args); err != nil {
+			return cli.Usage("Usage: "+c.UseLine(), "%v", err)
+		}
+		return nil
+	}
+	if cmd.HasSubCommands() && cmd.RunE == nil && cmd.Run == nil {
+		cmd.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	}
+	for _, sub := range cmd.Commands() {
+		checkArguments(sub)
+	}
+}
+
+// names lists a command's subcommands and their aliases.
+func names(c *cobra.Command) []string {
+	var out []string
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			out = append(append(out, sub.Name()), sub.Aliases...)
+		}
+	}
+	return out
+}
+
+func versionCommand(a *cli.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		RunE: func(*cobra.Command, []string) error {
+			return a.Show(map[string]string{"version": a.Streams.Version}, func() {
+				a.Out.Printf("durward %s\n", a.Streams.Version)
+			})
+		},
+	}
+}
+
+func exitCodesTopic() *cobra.Command {
+	return &cobra.Command{
+		Use:   "exit-codes",
+		Short: "What the exit codes mean",
+		Long: `What durward's exit codes mean:
+
+  0  done
+  1  it was tried and failed; doctor found a ✗; verify found that the log is not what it was, or
+     that a signature in it does not stand
+  2  wrong usage or bad input; nothing was tried
+  3  a process of Durward cannot be reached; see "durward status"
+  4  denied, or a person is needed: no terminal to ask at, a wrong passphrase, a halt
+
+Errors go to standard error: one sentence, what to do next, and the request id under which logs
+and records tell more.`,
+	}
+}

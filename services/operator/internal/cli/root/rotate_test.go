@@ -1,0 +1,65 @@
+package root
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/client"
+)
+
+// TestRotateAtOnce: where the old credential ends at once, the new one is in its place before that, since a bridge that is refused
+// looks there; and where nothing is written the old one is back.
+func TestRotateAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	clients := filepath.Join(w.withClients(t), "clients.yaml")
+	if r := w.run("client", "add", "desk", "--yes"); r.code != cli.ExitOK {
+		t.Fatalf("%+v", r)
+	}
+	folder := w.home.Client("desk")
+	digest := func() string {
+		sum := sha256.Sum256([]byte(strings.TrimSpace(read(t, filepath.Join(folder, client.FileToken)))))
+		return hex.EncodeToString(sum[:])
+	}
+	old, written := digest(), read(t, clients)
+
+	// Whoever sees the new clients.yaml, as early as can be, finds the token that it lets in.
+	seen := make(chan bool, 1)
+	w.announced = func(string) {
+		go func() {
+			for now := ""; ; time.Sleep(100 * time.Microsecond) {
+				raw, err := os.ReadFile(clients)
+				if now = string(raw); err == nil && now != written {
+					seen <- strings.Contains(now, digest())
+					return
+				}
+			}
+		}()
+	}
+	if r := w.run("client", "rotate", "desk", "--overlap", "0", "--yes"); r.code != cli.ExitOK || digest() == old {
+		t.Fatalf("%+v", r)
+	}
+	if !<-seen {
+		t.Error("the old token had ended, and the new one was not in its place")
+	}
+
+	// Somebody else writes the file meanwhile: nothing is written, and the client's programs keep what is let in.
+	old = digest()
+	w.announced = func(string) {
+		if err := os.WriteFile(clients, []byte(read(t, clients)+"# by hand\n"), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	if r := w.run("client", "rotate", "desk", "--overlap", "0", "--yes"); r.code == cli.ExitOK || digest() != old || !strings.Contains(read(t, clients), old) {
+		t.Errorf("%+v", r)
+	}
+	if list, err := os.ReadDir(filepath.Dir(folder)); err != nil || len(list) != 1 {
+		t.Errorf("left over: %v, %v", list, err)
+	}
+}

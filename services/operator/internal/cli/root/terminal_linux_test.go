@@ -1,0 +1,284 @@
+package root
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	filechange "durward.internal/services/operator/internal/change"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/clitest"
+	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/platform/statement"
+)
+
+// terminal is a real pseudo-terminal; a goroutine keeps what the program draws.
+type terminal struct {
+	t      *testing.T
+	master *os.File
+	slave  *os.File
+	drawn  lockedBuffer
+}
+
+func openTerminal(t *testing.T, width, height uint16) *terminal {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width}); err != nil {
+		t.Fatal(err)
+	}
+	term := &terminal{t: t, master: master, slave: slave}
+	go func() {
+		b := make([]byte, 4096)
+		for {
+			n, err := master.Read(b)
+			// It is a buffer: writing to it cannot fail.
+			_, _ = term.drawn.Write(b[:n])
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = slave.Close()
+		_ = master.Close()
+	})
+	return term
+}
+
+func (x *terminal) types(s string) {
+	x.t.Helper()
+	if _, err := x.master.WriteString(s); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+func (x *terminal) waitFor(text string) {
+	x.t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); !strings.Contains(x.drawn.String(), text); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			x.t.Fatalf("%q never came:\n%q", text, x.drawn.String())
+		}
+	}
+}
+
+// runAt runs durward at the terminal; the channel tells its exit code.
+func (w *world) runAt(ctx context.Context, x *terminal, args ...string) <-chan int {
+	code := make(chan int, 1)
+	go func() {
+		code <- Main(ctx, append([]string{"--home", w.home.Dir}, args...), cli.Streams{In: x.slave, Out: x.slave, Err: x.slave,
+			Getenv: func(name string) string { return map[string]string{"TERM": "xterm-256color"}[name] }, Version: "test"})
+	}()
+	return code
+}
+
+func (x *terminal) ends(code <-chan int, want int) {
+	x.t.Helper()
+	select {
+	case got := <-code:
+		if got != want {
+			x.t.Errorf("exit code %d, want %d:\n%q", got, want, x.drawn.String())
+		}
+	case <-time.After(15 * time.Second):
+		x.t.Fatalf("it does not end:\n%q", x.drawn.String())
+	}
+}
+
+// TestDangerousModeTakesAPerson: the phrase, the signature, the wait and the second confirmation; what was typed before a
+// question is no answer to it.
+func TestDangerousModeTakesAPerson(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.withSessions()
+	for _, c := range []struct{ session, want string }{
+		{bearerSession, "key-bound"}, {chatSession, "no dangerous mode over messaging"}, {"s-nobody", "no open session"},
+	} {
+		x := openTerminal(t, 120, 40)
+		x.ends(w.runAt(t.Context(), x, "dangerous", "enable", "--session", c.session), map[bool]int{true: cli.ExitUsage, false: cli.ExitDenied}[c.session == "s-nobody"])
+		x.waitFor(c.want)
+	}
+	x := openTerminal(t, 120, 40)
+	code := w.runAt(t.Context(), x, "dangerous", "enable", "--session", "aaaa", "--for", "30m")
+	x.waitFor("Type this to go on")
+	x.types("dangerous claude-code\n")
+	x.ends(code, cli.ExitDenied)
+	if len(w.signed)+len(w.calls) > 0 {
+		t.Fatalf("signed %v, called %q", w.signed, w.calls)
+	}
+	x = openTerminal(t, 120, 40)
+	began := time.Now()
+	code = w.runAt(t.Context(), x, "dangerous", "enable", "--session", "aaaa", "--for", "30m")
+	x.waitFor("Type this to go on")
+	x.waitFor("DANGEROUS MODE for claude-code's session " + boundSession)
+	x.types("dangerous claude-code aaaabb\n")
+	x.waitFor("Asking again in 5 s")
+	x.types("yes\n")
+	x.waitFor("Put it into force?")
+	if took := time.Since(began); took < 5*time.Second {
+		t.Errorf("it asked again after %s", took)
+	}
+	time.Sleep(200 * time.Millisecond)
+	w.mu.Lock()
+	if strings.Contains(strings.Join(w.calls, " "), "confirm") {
+		t.Error("what was typed before the question confirmed it")
+	}
+	w.mu.Unlock()
+	x.types("yes\n")
+	x.ends(code, cli.ExitOK)
+	x.waitFor("in force")
+	x.waitFor("DANGEROUS MODE: claude-code")
+	if len(w.signed) != 1 || w.signed[0].Kind != statement.KindDangerous || w.signed[0].Session != boundSession {
+		t.Errorf("signed %+v", w.signed)
+	}
+	if got := strings.Join(w.calls, ", "); got != "propose, confirm "+standingID {
+		t.Errorf("called %s", got)
+	}
+}
+
+// TestWhatWasTypedBeforeIsNoAnswer: a yes that was typed ahead signs nothing.
+func TestWhatWasTypedBeforeIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.withSessions()
+	w.asks("start_service", `{"service_id":"chat"}`)
+	x := openTerminal(t, 120, 40)
+	x.types("y\n")
+	code := w.runAt(t.Context(), x, "approve", "01234567")
+	x.waitFor("Sign and approve? [y/N]")
+	time.Sleep(200 * time.Millisecond)
+	w.mu.Lock()
+	if len(w.signed) > 0 {
+		t.Error("what was typed before the question answered it")
+	}
+	w.mu.Unlock()
+	x.types("n\n")
+	x.ends(code, cli.ExitDenied)
+}
+
+// TestPlacesAreDim: the lines of a difference that say where it stands look like nothing else.
+func TestPlacesAreDim(t *testing.T) {
+	a, _, _ := clitest.Printing(false)
+	x := openTerminal(t, 80, 24)
+	a.Out = output.New(x.slave, x.slave, false, func(string) string { return "" })
+	a.ShowPlan(&filechange.Plan{Name: "tools.yaml", Path: "/x", Before: []byte("a\n@ 1\n"), After: []byte("b\n@ 1\n")})
+	x.waitFor("@ 1")
+	if drawn := x.drawn.String(); !strings.Contains(drawn, a.Out.Dim(" @ 1")) || strings.Contains(drawn, a.Out.Dim("-a")) {
+		t.Errorf("%q", drawn)
+	}
+}
+
+// protect puts a passphrase on the operator's key.
+func (w *world) protect(t *testing.T, passphrase string) {
+	t.Helper()
+	cfg, err := w.home.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, _, err := keys.Generate("alice", []byte(passphrase))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(cfg.SigningKey, private, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestScreenAtATerminal drives the whole screen in a real pseudo-terminal: look, sign with a passphrase, panic, leave.
+func TestScreenAtATerminal(t *testing.T) {
+	for _, size := range [][2]uint16{{80, 24}, {200, 60}} {
+		w := newWorld(t)
+		w.withSessions()
+		w.protect(t, "open sesame")
+		w.asks("start_service", `{"service_id":"chat"}`)
+		w.stands(statement.KindDangerous, boundSession)
+		x := openTerminal(t, size[0], size[1])
+		code := w.runAt(t.Context(), x, "tui")
+		for _, text := range []string{"start_service", "services", "GPU 0", "DANGEROUS MODE"} {
+			x.waitFor(text)
+		}
+		x.types("a")
+		x.waitFor("The statement")
+		time.Sleep(500 * time.Millisecond)
+		x.types("G")
+		x.waitFor("sign it")
+		x.types("y")
+		x.waitFor("Passphrase")
+		x.types("open sesame\r")
+		x.waitFor("approved.")
+		x.waitFor("open 4:5")
+		x.types("p")
+		x.waitFor("vault halted, epoch 4")
+		x.types("q")
+		x.ends(code, cli.ExitOK)
+		if strings.Contains(x.drawn.String(), "sesame") {
+			t.Error("the passphrase was drawn")
+		}
+		if strings.Contains(x.drawn.String(), "\x1b[2J\x1b[2J") || strings.Contains(x.drawn.String(), "code\x1b[2J") {
+			t.Error("a hostile name reached the terminal")
+		}
+		w.mu.Lock()
+		if len(w.signed) != 1 || w.signed[0].Kind != statement.KindApprove {
+			t.Errorf("signed %v", w.signed)
+		}
+		w.mu.Unlock()
+	}
+}
+
+// TestWatchingApprovalsAtATerminal: the same keys, for what waits alone; and Ctrl-C ends it.
+func TestWatchingApprovalsAtATerminal(t *testing.T) {
+	w := newWorld(t)
+	w.asks("start_service", `{"service_id":"chat"}`)
+	x := openTerminal(t, 80, 24)
+	code := w.runAt(t.Context(), x, "approvals", "--watch")
+	x.waitFor("start_service")
+	x.types("dnot now\r")
+	x.waitFor("denied.")
+	x.types("\x03")
+	x.ends(code, cli.ExitOK)
+	if got := strings.Join(w.calls, ","); got != "deny not now" {
+		t.Errorf("called %s", got)
+	}
+	if strings.Contains(x.drawn.String(), "services") {
+		t.Error("it shows more than what waits")
+	}
+}
+
+// TestScreenOutlivesTheVault: a vault that goes away is said, and the screen goes on; nothing is left running behind it.
+func TestScreenOutlivesTheVault(t *testing.T) {
+	w := newWorld(t)
+	w.asks("start_service", `{"service_id":"chat"}`)
+	x := openTerminal(t, 80, 24)
+	ctx, cancel := context.WithCancel(t.Context())
+	code := w.runAt(ctx, x, "tui")
+	x.waitFor("start_service")
+	w.stopVault()
+	x.waitFor("vault: ")
+	x.types("j")
+	w.mu.Lock()
+	w.running = []*vaultv1.Operation{}
+	w.mu.Unlock()
+	w.startVault()
+	x.waitFor("Nothing waits.")
+	cancel()
+	x.ends(code, cli.ExitOK)
+}

@@ -1,0 +1,386 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	filechange "durward.internal/services/operator/internal/change"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/edit"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/unattended"
+	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/policy"
+	"durward.internal/services/platform/security"
+)
+
+// fileAllow is where `policy allow` writes.
+const fileAllow = "allow.cedar"
+
+// allowance is what a person wants to run without being asked.
+type allowance struct {
+	client, tool, note string
+	modes, services    []string
+	arguments          []string
+	until              time.Duration
+	yes                bool
+}
+
+func (a *app) policyAllowCommand() *cobra.Command {
+	var w allowance
+	cmd := &cobra.Command{
+		Use:   "allow --client CLIENT --tool TOOL",
+		Short: "Let a client call a tool without asking, with your signature",
+		Long: `Writes a rule by which calls of a client run without asking you, and the entry in the executor's own list without
+which the executor refuses them: two files, whose differences are both shown. Without it every change asks.
+
+--mode, --service and --arg narrow it to calls whose argument has one of the values. What is denied stays denied; a bearer
+client asks all the same, and so does a tool that no human has named.
+
+--until ends both: the rule at the vault, and the entry by the executor's own clock. To allow the same again with another
+--until, or with none, replaces what was allowed.
+` + cli.SignedChange,
+		Example: `  durward policy allow --client cursor --tool switch_mode --mode chat,coding
+  durward policy allow --client ci --tool stop_service --arg service_id=demo-chat --until 720h`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.Config()
+			if err != nil {
+				return err
+			}
+			return a.allowCalls(cmd.Context(), cfg, w)
+		},
+	}
+	cmd.Flags().StringVar(&w.client, "client", "", "the client")
+	cmd.Flags().StringVar(&w.tool, "tool", "", "the tool")
+	cmd.Flags().StringSliceVar(&w.modes, "mode", nil, "to these modes alone")
+	cmd.Flags().StringSliceVar(&w.services, "service", nil, "for these services alone")
+	cmd.Flags().StringArrayVar(&w.arguments, "arg", nil, "`NAME=VALUE[,VALUE...]`: where the argument has one of the values; may be repeated")
+	cmd.Flags().DurationVar(&w.until, "until", 0, "how long the rule counts, like 720h (default: until it is removed)")
+	cmd.Flags().StringVar(&w.note, "note", "", "a comment above the rule")
+	a.RuleFlags(cmd, nil, &w.yes)
+	return cmd
+}
+
+// pinnedArguments are the values that arguments must have one of.
+func (w allowance) pinnedArguments(tool contract.Tool) (map[string][]string, error) {
+	out := map[string][]string{}
+	about := func(kind, fallback string, values []string) {
+		if len(values) == 0 {
+			return
+		}
+		name := fallback
+		if tool.Resource == kind && tool.ResourceArgument != "" {
+			name = tool.ResourceArgument
+		}
+		out[name] = append(out[name], values...)
+	}
+	about("Mode", "mode_id", w.modes)
+	about("Service", "service_id", w.services)
+	for _, arg := range w.arguments {
+		name, values, ok := strings.Cut(arg, "=")
+		if !ok || name == "" || values == "" {
+			return nil, cli.Usage("", "--arg %s: write NAME=VALUE[,VALUE...]", clean.Visible(arg))
+		}
+		out[name] = append(out[name], strings.Split(values, ",")...)
+	}
+	for name, values := range out {
+		for _, v := range values {
+			if _, err := argumentValue(tool, name, v); err != nil {
+				return nil, err
+			}
+		}
+		slices.Sort(values)
+		out[name] = slices.Compact(values)
+	}
+	return out, nil
+}
+
+func (a *app) allowCalls(ctx context.Context, cfg home.Config, w allowance) error {
+	if w.client == "" || w.tool == "" {
+		return cli.Usage("Say whom and what: --client CLIENT --tool TOOL", "a rule is about a client and a tool")
+	}
+	if _, err := clientUser(cfg, w.client); err != nil {
+		return err
+	}
+	tool, err := lookupTool(w.tool)
+	if err != nil {
+		return err
+	}
+	arguments, err := w.pinnedArguments(tool)
+	if err != nil {
+		return err
+	}
+	var until time.Time
+	if w.until < 0 {
+		return cli.Usage("", "--until is a length of time, like 720h")
+	} else if w.until > 0 {
+		until = a.Now().Add(w.until).UTC().Truncate(time.Second)
+	}
+	id, text, err := policy.AllowUntil(w.client, tool, arguments, w.note, until)
+	if err != nil {
+		return cli.Usage("", "%s", clean.Line(err.Error(), 500))
+	}
+	entry := unattended.Entry(tool, w.client, arguments, id, until)
+	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "policy allow " + id, Yes: w.yes, Plans: func() ([]*filechange.Plan, error) {
+		return planAllow(cfg, tool, id, text, entry, func(raw []byte) []string { return unattended.OtherEnds(raw, w.client, tool, arguments, id) })
+	}, Before: func() error { return a.warnOfAllow(ctx, cfg, w.client, tool, arguments) }})
+	done := w.client + " may call " + tool.Name + " without asking (rule " + id + ")"
+	if !until.IsZero() {
+		done += " until " + until.Local().Format("2006-01-02 15:04:05")
+	}
+	return a.ReportRules(out, err, done)
+}
+
+// planAllow is the rule, and the entry of the executor's list: what is read only runs without one. What said the same with another
+// end is replaced: others names the rules that a policy file could hold of that.
+func planAllow(cfg home.Config, tool contract.Tool, id, text, entry string, others func(raw []byte) []string) ([]*filechange.Plan, error) {
+	name := security.FolderPolicy + "/" + fileAllow
+	var replaced []string
+	plans, err := planned(filepath.Join(cfg.SecurityDir, security.FolderPolicy, fileAllow), name, func(before []byte) ([]byte, error) {
+		replaced = others(before)
+		for _, other := range replaced {
+			after, err := edit.RemoveRule(before, other)
+			if errors.Is(err, edit.ErrUnknown) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			before = after
+		}
+		if edit.RuleLine(before, id) > 0 {
+			return before, nil
+		}
+		if before == nil {
+			before = []byte("// What runs without asking, as `durward policy allow` wrote it; edit it by hand as well.\n")
+		}
+		if before = endLine(before); len(before) > 0 && !strings.HasSuffix(string(before), "\n\n") {
+			before = append(before, '\n')
+		}
+		return append(before, text...), nil
+	})
+	if err != nil || tool.Tier == optionsv1.Tier_TIER_READ || tool.Sink != optionsv1.Role_ROLE_EXECUTOR {
+		return plans, err
+	}
+	listed, err := planned(cfg.ExecutorConfig, cli.FileExecutor, func(before []byte) ([]byte, error) {
+		if before == nil {
+			return nil, os.ErrNotExist
+		}
+		before, err := unattended.Without(before, append(replaced, others(before)...)...)
+		if err != nil || unattended.Has(before, id) {
+			return before, err
+		}
+		return edit.Append(before, "unattended", entry)
+	})
+	return append(plans, listed...), err
+}
+
+// warnOfAllow says what the rule does not change.
+func (a *app) warnOfAllow(ctx context.Context, cfg home.Config, client string, tool contract.Tool, arguments map[string][]string) error {
+	out := a.Display()
+	if tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE {
+		out.Printf("%s\n", out.Red("DESTRUCTIVE: from now on "+client+" does this without asking anybody."))
+	}
+	if len(arguments) == 0 {
+		out.Printf("%s\n", out.Yellow("It is for every call of "+tool.Name+", whatever its arguments: --mode, --service and --arg narrow it."))
+	}
+	for _, text := range a.strangers(ctx, tool, arguments) {
+		out.Printf("%s\n", out.Yellow(text))
+	}
+	list, err := cli.ReadClientFacts(cfg.Clients)
+	if err != nil {
+		return nil // clientUser has read it before
+	}
+	for _, c := range list {
+		if c.ID == client && !c.KeyBound && tool.Tier != optionsv1.Tier_TIER_READ {
+			out.Printf("%s\n", out.Yellow(client+" is a bearer client: its changes ask all the same, whatever a rule says."))
+		}
+		if c.ID == client && tierRank(c.Ceiling) < int(tool.Tier) {
+			out.Printf("%s\n", out.Yellow(client+" may use tools up to "+clean.Line(c.Ceiling, 16)+" alone (clients.yaml): it stays denied."))
+		}
+	}
+	return nil
+}
+
+// catalogueIDs are the ids of modes, services and models: those that the executor has, or, where it does not answer, those of the
+// catalogue's file. A kind that cannot be read is left out.
+func (a *app) catalogueIDs(ctx context.Context) map[string][]string {
+	if ids := a.executorIDs(ctx); len(ids) > 0 {
+		return ids
+	}
+	path, opts, err := cli.CatalogPlace{}.Resolve(a.App, false)
+	if err != nil {
+		return nil
+	}
+	c, err := catalogue.Load(path, opts)
+	if err != nil {
+		return nil // durward catalog check says what is wrong with it
+	}
+	ids := map[string][]string{"mode": {}, "service": {}, "model": {}}
+	for _, m := range c.Modes {
+		ids["mode"] = append(ids["mode"], m.ID)
+	}
+	for _, s := range c.Services {
+		ids["service"] = append(ids["service"], s.ID)
+	}
+	for _, m := range c.Models {
+		ids["model"] = append(ids["model"], m.ID)
+	}
+	return ids
+}
+
+func (a *app) executorIDs(ctx context.Context) map[string][]string {
+	defer func(was string) { a.RequestID = was }(a.RequestID) // what is asked beside the change is not what failed
+	ctx, cancel := context.WithTimeout(ctx, cli.AskPatience)
+	defer cancel()
+	ctx, s, err := a.Connect(ctx)
+	if err != nil {
+		return nil
+	}
+	defer s.Close()
+	ids := map[string][]string{}
+	if list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{}); err == nil {
+		ids["mode"] = []string{}
+		for _, m := range list.GetModes() {
+			ids["mode"] = append(ids["mode"], m.GetModeId())
+		}
+	}
+	if list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{}); err == nil {
+		ids["service"] = []string{}
+		for _, m := range list.GetServices() {
+			ids["service"] = append(ids["service"], m.GetServiceId())
+		}
+	}
+	if list, err := s.Executor.Tools.ListModels(ctx, &executorv1.ListModelsRequest{}); err == nil {
+		ids["model"] = []string{}
+		for _, m := range list.GetModels() {
+			ids["model"] = append(ids["model"], m.GetModelId())
+		}
+	}
+	return ids
+}
+
+// strangers says which modes, services and models of a rule the catalogue does not have.
+func (a *app) strangers(ctx context.Context, tool contract.Tool, arguments map[string][]string) []string {
+	if len(arguments) == 0 {
+		return nil
+	}
+	ids := a.catalogueIDs(ctx)
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(arguments)) {
+		kind, isID := strings.CutSuffix(name, "_id")
+		if name == tool.ResourceArgument {
+			kind, isID = strings.ToLower(tool.Resource), true
+		}
+		known, read := ids[kind]
+		if !isID || !read {
+			continue
+		}
+		for _, value := range arguments[name] {
+			if slices.Contains(known, value) {
+				continue
+			}
+			text := "The catalogue has no " + kind + " " + clean.Visible(value) + ": for it the rule does nothing."
+			if near := config.Suggest(value, known); len(near) > 0 {
+				text += " Did you mean " + clean.Line(strings.Join(near, ", "), 200) + "?"
+			}
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+func tierRank(name string) int {
+	return int(optionsv1.Tier_value["TIER_"+name])
+}
+
+func endLine(b []byte) []byte {
+	if len(b) > 0 && b[len(b)-1] != '\n' {
+		b = append(b, '\n')
+	}
+	return b
+}
+
+func (a *app) removeRule(ctx context.Context, id string, yes bool) error {
+	cfg, err := a.Config()
+	if err != nil {
+		return err
+	}
+	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "policy remove " + clean.Line(id, 100), Yes: yes, Plans: func() ([]*filechange.Plan, error) {
+		return planRemove(cfg, id)
+	}})
+	return a.ReportRules(out, err, clean.Visible(id)+" is taken away")
+}
+
+func planRemove(cfg home.Config, id string) ([]*filechange.Plan, error) {
+	files, err := cedarFiles(cfg)
+	if err != nil {
+		return nil, err
+	}
+	var plans []*filechange.Plan
+	// The executor's list first: what it refuses cannot run, whatever the rule that is left.
+	listed, err := planned(cfg.ExecutorConfig, cli.FileExecutor, func(before []byte) ([]byte, error) {
+		if before == nil {
+			return nil, nil
+		}
+		return unattended.Without(before, id)
+	})
+	if err != nil {
+		return nil, err
+	}
+	plans = append(plans, listed...)
+	for _, name := range files {
+		removed, err := planned(filepath.Join(cfg.SecurityDir, filepath.FromSlash(name)), name, func(before []byte) ([]byte, error) {
+			after, err := edit.RemoveRule(before, id)
+			if errors.Is(err, edit.ErrUnknown) {
+				return before, nil
+			}
+			return after, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		plans = append(plans, removed...)
+	}
+	if len(filechange.Effective(plans)) == 0 {
+		return nil, cli.Usage("See: durward policy list", "no policy file holds a rule %s", clean.Visible(id))
+	}
+	return plans, nil
+}
+
+// cedarFiles are the names of all policy files.
+func cedarFiles(cfg home.Config) ([]string, error) {
+	var out []string
+	for _, pattern := range []string{"policy/*.cedar", "users/*/policy/*.cedar"} {
+		found, err := filepath.Glob(filepath.Join(escapeGlob(cfg.SecurityDir), pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range found {
+			rel, err := filepath.Rel(cfg.SecurityDir, path)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, filepath.ToSlash(rel))
+		}
+	}
+	return out, nil
+}
+
+// escapeGlob takes a path as it is, whatever is in it.
+func escapeGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+}

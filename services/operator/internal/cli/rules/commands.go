@@ -1,0 +1,17 @@
+// Package rules is the commands that show and change what binds agents: settings, projects and policy.
+package rules
+
+import (
+	"github.com/spf13/cobra"
+
+	"durward.internal/services/operator/internal/cli"
+)
+
+// app is one run of the program, with this group's commands.
+type app struct{ *cli.App }
+
+// Commands returns the commands of this group.
+func Commands(core *cli.App) []*cobra.Command {
+	a := &app{core}
+	return cli.Grouped(cli.GroupAccess, a.configCommand(), a.policyCommand())
+}

@@ -1,0 +1,266 @@
+package rules
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
+
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/policy"
+	"durward.internal/services/platform/security"
+	"durward.internal/services/platform/security/custody"
+)
+
+func (a *app) policyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "Which calls run, ask you, or are denied",
+		Long: `The rules of who may call what. What is built in: tools that only look run, what changes something asks you, and
+what nothing permits is denied. Your own rules are Cedar files in policy/ and the short cuts in tools.yaml; a forbid
+always wins. What runs without asking must also stand in the executor's own list: "durward policy allow" writes both.`,
+	}
+	cmd.AddCommand(a.policyAllowCommand(), a.policyLimitCommand(), a.policyListCommand(), a.policyRemoveCommand(), a.policyCheckCommand(),
+		a.policyExplainCommand(), a.policyTestCommand())
+	return cmd
+}
+
+// shownRule is one rule, in --json too.
+type shownRule struct {
+	Rule    string `json:"rule"`
+	Layer   string `json:"layer"`
+	File    string `json:"file,omitempty"`
+	Line    uint32 `json:"line,omitempty"`
+	Forbids bool   `json:"forbids"`
+}
+
+func (a *app) policyListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "The rules in force",
+		Example: "  durward policy list",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.Config()
+			if err != nil {
+				return err
+			}
+			rules := []shownRule{}
+			vault := a.policyInForce(cmd.Context(), "")
+			if vault != nil {
+				for _, r := range vault.GetRules() {
+					rules = append(rules, shownRule{clean.Visible(r.GetRule()), clean.Line(r.GetLayer(), 16), clean.Visible(r.GetFile()), r.GetLine(), r.GetForbids()})
+				}
+			} else if rules, err = rulesOfFiles(cfg); err != nil {
+				return err
+			}
+			return a.Show(map[string]any{"vault_answered": vault != nil, "rules": rules}, func() {
+				cells := make([][]string, 0, len(rules))
+				for _, r := range rules {
+					does := a.Out.Green("permits")
+					if r.Forbids {
+						does = a.Out.Red("forbids")
+					}
+					cells = append(cells, []string{r.Rule, does, r.Layer, place(r.File, r.Line)})
+				}
+				a.Out.Table([]string{"RULE", "DOES", "LAYER", "STANDS AT"}, cells)
+				if vault == nil {
+					a.Out.Remark("%s", a.Out.Yellow("The vault does not answer: this is what the files say, not what is in force."))
+				}
+			})
+		},
+	}
+}
+
+func place(file string, line uint32) string {
+	if file == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d", file, line)
+}
+
+func rulesOfFiles(cfg home.Config) ([]shownRule, error) {
+	options, done, err := cli.SecurityOptions(cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	state, files := security.Look(options, nil)
+	if state == nil {
+		return nil, cli.Usage("", "the rules cannot be read: %s", clean.Block(problemsOf(files), 4000))
+	}
+	out := []shownRule{}
+	for _, r := range state.Policies.Rules() {
+		out = append(out, shownRule{clean.Visible(r.ID), string(r.Layer), clean.Visible(r.File), uint32(r.Line), r.Forbids})
+	}
+	return out, nil
+}
+
+func problemsOf(files []security.File) string {
+	var out []string
+	for _, f := range files {
+		if f.Problem != "" {
+			out = append(out, cli.ProblemLine(f))
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+func (a *app) policyCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check [FILE...]",
+		Short: "What is wrong with the rules, before the vault says so",
+		Long: `Checks the files of the security folder as the vault does: their form, each rule against the contract's types, and
+rules that can never match. With FILEs it checks those instead, as rules of the system's layer. It needs no process running.
+
+The exit code is 1 if something is wrong; warnings alone leave it 0.`,
+		Example: "  durward policy check\n  durward policy check draft.cedar",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			cfg, err := a.Config()
+			if err != nil {
+				return err
+			}
+			return a.checkPolicy(cfg, args)
+		},
+	}
+}
+
+func (a *app) checkPolicy(cfg home.Config, files []string) error {
+	var sources []policy.Source
+	var broken []security.File
+	var unbound map[string]string
+	if len(files) == 0 {
+		options, done, err := cli.SecurityOptions(cfg)
+		if err != nil {
+			return err
+		}
+		defer done()
+		state, all := security.Look(options, nil)
+		if state != nil {
+			sources = state.Sources()
+		}
+		unbound = emptyUsers(cfg, all)
+		broken = slices.DeleteFunc(all, func(f security.File) bool { return f.Problem == "" })
+	}
+	for _, name := range files {
+		text, err := custody.ReadFile(name, maxProject, nil)
+		if err != nil {
+			return cli.Usage("", "%s cannot be read: %s", clean.Visible(name), clean.Line(err.Error(), 200))
+		}
+		sources = append(sources, policy.Source{Layer: policy.System, Name: name, Text: text})
+	}
+	var known policy.Known
+	if list, err := cli.ReadClientFacts(cfg.Clients); err == nil {
+		for _, c := range list {
+			known.Clients = append(known.Clients, c.ID)
+			known.Users = append(known.Users, c.User)
+		}
+	}
+	known.Unattended = unattendedTools(cfg.ExecutorConfig)
+	problems := policy.CheckKnown(sources, known)
+	type row struct {
+		File    string `json:"file"`
+		Line    int    `json:"line,omitempty"`
+		Column  int    `json:"column,omitempty"`
+		Text    string `json:"text"`
+		Warning bool   `json:"warning"`
+	}
+	rows, wrong := []row{}, 0
+	for _, folder := range slices.Sorted(maps.Keys(unbound)) {
+		rows = append(rows, row{File: clean.Visible(folder), Text: clean.Line(folder+": warning: "+unbound[folder], 500), Warning: true})
+	}
+	for _, f := range broken {
+		rows = append(rows, row{File: clean.Visible(f.Name), Text: clean.Line(cli.ProblemLine(f), 500)})
+		wrong++
+	}
+	for _, p := range problems {
+		rows = append(rows, row{clean.Visible(p.File), p.Line, p.Column, clean.Line(p.String(), 500), p.Warning})
+		if !p.Warning {
+			wrong++
+		}
+	}
+	if a.JSON {
+		if err := a.Out.Value(map[string]any{"good": wrong == 0, "problems": rows}); err != nil {
+			return err
+		}
+	} else {
+		for _, r := range rows {
+			text := a.Out.Red(r.Text)
+			if r.Warning {
+				text = a.Out.Yellow(r.Text)
+			}
+			a.Out.Printf("%s\n", text)
+		}
+		if len(rows) == 0 {
+			a.Out.Printf("%s the rules are good.\n", a.Out.Green("✓"))
+		}
+	}
+	if wrong > 0 {
+		return cli.Failed("What was good before stays in force until it is corrected.", "%d of the rules' files or rules are wrong", wrong)
+	}
+	return nil
+}
+
+// removeRule is `policy remove`; the rule is found in any file of the layer.
+func (a *app) policyRemoveCommand() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "remove RULE",
+		Short: "Take away a rule that was allowed, with your signature",
+		Long: `Takes a rule out of the policy file that it stands in, by its id, with the comment above it; and the entry that
+"durward policy allow" wrote with it out of the executor's list. Rules of tools.yaml are taken out by hand or with
+"durward policy limit".
+` + cli.SignedChange,
+		Example:           "  durward policy list\n  durward policy remove allow/cursor/switch_mode/1f2e3d4c",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeOwnRules,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.removeRule(cmd.Context(), args[0], yes)
+		},
+	}
+	a.RuleFlags(cmd, nil, &yes)
+	return cmd
+}
+
+// completeOwnRules completes the ids of rules that stand in Cedar files.
+func (a *app) completeOwnRules(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.CompleteFrom(args, func(cfg home.Config) (out []string, err error) {
+		rules, err := rulesOfFiles(cfg)
+		for _, r := range rules {
+			if strings.HasSuffix(r.File, ".cedar") && r.Layer != string(policy.BuiltIn) {
+				out = append(out, r.Rule)
+			}
+		}
+		return out, err
+	})
+}
+
+// unattendedTools are the tools that the executor's own list names; none where it cannot be read, which is for the executor to say.
+func unattendedTools(path string) []string {
+	var listed struct {
+		Unattended []any `yaml:"unattended"`
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil || yaml.Unmarshal(raw, &listed) != nil {
+		return nil
+	}
+	var names []string
+	for _, entry := range listed.Unattended {
+		switch e := entry.(type) {
+		case string:
+			names = append(names, e)
+		case map[string]any:
+			if name, ok := e["tool"].(string); ok {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}

@@ -1,0 +1,274 @@
+package rules
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	filechange "durward.internal/services/operator/internal/change"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/edit"
+	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/policy"
+	"durward.internal/services/platform/security"
+	"durward.internal/services/platform/security/custody"
+)
+
+// maxProject bounds a project's file, as the vault does.
+const maxProject = 256 << 10
+
+func (a *app) configTrustCommand() *cobra.Command {
+	var clients []string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "trust FILE",
+		Short: "Let a project's file tighten the rules, with your signature",
+		Long: `Shows a project's file whole (settings: and tools:, as in security.yaml and tools.yaml) and what it would tighten,
+and trusts it: a copy is put beside the rules and entered in projects.yaml by its digest. The vault reads that copy alone,
+never the project's folder: a file that is changed there counts again once you trust it again. A project can only tighten.
+` + cli.SignedChange,
+		Example: "  durward config trust ~/work/shop/durward.yaml --client cursor",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.trustProject(cmd.Context(), args[0], clients, yes)
+		},
+	}
+	cmd.Flags().StringSliceVar(&clients, "client", nil, "the clients that it binds (default: all)")
+	a.RuleFlags(cmd, nil, &yes)
+	return cmd
+}
+
+func (a *app) trustProject(ctx context.Context, file string, clients []string, yes bool) error {
+	cfg, err := a.Config()
+	if err != nil {
+		return err
+	}
+	path, err := filepath.Abs(file)
+	if err != nil {
+		return err
+	}
+	for _, c := range clients {
+		if _, err := clientUser(cfg, c); err != nil {
+			return err
+		}
+	}
+	text, err := custody.ReadFile(path, maxProject, nil)
+	if err != nil {
+		return cli.Usage("", "%s cannot be read: %s", clean.Visible(path), clean.Line(err.Error(), 200))
+	}
+	sum := sha256.Sum256(text)
+	entry := security.Project{Path: path, SHA256: hex.EncodeToString(sum[:]), Clients: clients, By: cfg.Operator, At: a.Now().UTC().Truncate(time.Second)}
+	var plans []*filechange.Plan
+	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "config trust " + filepath.Base(path), Yes: yes, Plans: func() ([]*filechange.Plan, error) {
+		plans, err = planTrust(cfg, entry, text)
+		return plans, err
+	}, Before: func() error { return a.showTightening(cfg, entry, plans) }})
+	return a.ReportRules(out, err, clean.Visible(path)+" is trusted as it is now")
+}
+
+// planTrust puts the copy there before what names it, and takes away the copy of what was trusted of the path before.
+func planTrust(cfg home.Config, entry security.Project, text []byte) ([]*filechange.Plan, error) {
+	known, err := readProjects(cfg)
+	if err != nil {
+		return nil, err
+	}
+	var plans []*filechange.Plan
+	placed, err := planned(filepath.Join(cfg.SecurityDir, entry.Copy()), entry.Copy(), func([]byte) ([]byte, error) { return text, nil })
+	if err != nil {
+		return nil, err
+	}
+	plans = append(plans, placed...)
+	named, err := planned(filepath.Join(cfg.SecurityDir, security.FileProjects), security.FileProjects, func(before []byte) ([]byte, error) {
+		for _, p := range known {
+			if p.Path == entry.Path && p.SHA256 == entry.SHA256 && slices.Equal(p.Clients, entry.Clients) {
+				return before, nil
+			}
+		}
+		after, err := edit.Remove(before, "projects", ofProject(entry.Path))
+		if errors.Is(err, edit.ErrUnknown) {
+			after, err = before, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		return edit.Append(after, "projects", projectItem(entry))
+	})
+	if err != nil {
+		return nil, err
+	}
+	plans = append(plans, named...)
+	dropped, err := dropCopies(cfg, known, entry.Path, entry.SHA256)
+	return append(plans, dropped...), err
+}
+
+// projectItem is an entry of projects.yaml.
+func projectItem(p security.Project) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "path: %s\nsha256: %q\n", edit.Text(p.Path), p.SHA256)
+	if len(p.Clients) > 0 {
+		fmt.Fprintf(&b, "clients: [%s]\n", strings.Join(texts(p.Clients), ", "))
+	}
+	fmt.Fprintf(&b, "by: %s\nat: %q\n", edit.Text(p.By), p.At.Format(time.RFC3339))
+	return b.String()
+}
+
+// texts writes words as YAML.
+func texts(words []string) []string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = edit.Text(w)
+	}
+	return out
+}
+
+func ofProject(path string) func(any, string) bool {
+	return func(item any, _ string) bool {
+		m, ok := item.(map[string]any)
+		return ok && m["path"] == path
+	}
+}
+
+// readProjects is what is trusted now.
+func readProjects(cfg home.Config) ([]security.Project, error) {
+	raw, err := os.ReadFile(filepath.Join(cfg.SecurityDir, security.FileProjects))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, cli.Failed("", "%s cannot be read", security.FileProjects)
+	}
+	list, err := security.ParseProjects(security.FileProjects, raw)
+	if err != nil {
+		return nil, cli.Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 1000))
+	}
+	return list, nil
+}
+
+// dropCopies takes away copies that were trusted for a path and that nothing names any more.
+func dropCopies(cfg home.Config, known []security.Project, path, kept string) ([]*filechange.Plan, error) {
+	var plans []*filechange.Plan
+	for _, p := range known {
+		if p.Path != path || p.SHA256 == kept {
+			continue
+		}
+		if slices.ContainsFunc(known, func(other security.Project) bool { return other.Path != path && other.SHA256 == p.SHA256 }) {
+			continue
+		}
+		gone, err := planned(filepath.Join(cfg.SecurityDir, p.Copy()), p.Copy(), func([]byte) ([]byte, error) { return nil, nil })
+		if err != nil {
+			return nil, err
+		}
+		plans = append(plans, gone...)
+	}
+	return plans, nil
+}
+
+// showTightening says what a project's file changes for those that it binds.
+func (a *app) showTightening(cfg home.Config, entry security.Project, plans []*filechange.Plan) error {
+	options, done, err := cli.SecurityOptions(cfg)
+	if err != nil {
+		return err
+	}
+	defer done()
+	overlay := map[string][]byte{}
+	for _, p := range plans {
+		overlay[p.Name] = p.After
+	}
+	before, _ := security.Look(options, nil)
+	after, _ := security.Look(options, overlay)
+	if before == nil || after == nil {
+		return nil
+	}
+	out := a.Display()
+	clients := entry.Clients
+	if len(clients) == 0 {
+		clients = []string{"*"}
+	}
+	out.Printf("%s\n", out.Bold("What it tightens:"))
+	nothing := true
+	for _, c := range clients {
+		userName := ""
+		if c != "*" {
+			if userName, err = clientUser(cfg, c); err != nil {
+				return err
+			}
+		}
+		was := before.Settings(c, userName)
+		for i, s := range after.Settings(c, userName) {
+			if s.Value != was[i].Value {
+				nothing = false
+				out.Printf("  %s: %s, which was %s%s\n", s.Name, s.Value, was[i].Value, map[bool]string{true: "", false: "  (" + c + ")"}[c == "*"])
+			}
+		}
+	}
+	for _, r := range after.Policies.Rules() {
+		if r.Layer == policy.Project && r.File == entry.Copy() {
+			nothing = false
+			out.Printf("  %s  %s:%d\n", clean.Visible(r.ID), clean.Visible(entry.Path), r.Line)
+		}
+	}
+	if nothing {
+		out.Printf("  nothing: what it says is no tighter than what binds already\n")
+	}
+	return nil
+}
+
+func (a *app) configUntrustCommand() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:               "untrust FILE",
+		Short:             "Let a project's file count for nothing again, with your signature",
+		Long:              "Takes a project's entry out of projects.yaml, and its copy away.\n" + cli.SignedChange,
+		Example:           "  durward config untrust ~/work/shop/durward.yaml",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeProjects,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := a.Config()
+			if err != nil {
+				return err
+			}
+			path, err := filepath.Abs(args[0])
+			if err != nil {
+				return err
+			}
+			out, err := a.ChangeRules(cmd.Context(), cfg, cli.RuleChange{Action: "config untrust " + filepath.Base(path), Yes: yes, Plans: func() ([]*filechange.Plan, error) {
+				known, err := readProjects(cfg)
+				if err != nil {
+					return nil, err
+				}
+				if !slices.ContainsFunc(known, func(p security.Project) bool { return p.Path == path }) {
+					return nil, cli.Usage("See: durward config show", "no file %s is trusted", clean.Visible(path))
+				}
+				plans, err := planned(filepath.Join(cfg.SecurityDir, security.FileProjects), security.FileProjects, func(before []byte) ([]byte, error) {
+					return edit.Remove(before, "projects", ofProject(path))
+				})
+				if err != nil {
+					return nil, err
+				}
+				dropped, err := dropCopies(cfg, known, path, "")
+				return append(plans, dropped...), err
+			}})
+			return a.ReportRules(out, err, clean.Visible(path)+" is not trusted any more")
+		},
+	}
+	a.RuleFlags(cmd, nil, &yes)
+	return cmd
+}
+
+// completeProjects completes the files that are trusted.
+func (a *app) completeProjects(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.CompleteFrom(args, func(cfg home.Config) (out []string, err error) {
+		known, err := readProjects(cfg)
+		for _, p := range known {
+			out = append(out, clean.Visible(p.Path))
+		}
+		return out, err
+	})
+}

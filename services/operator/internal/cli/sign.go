@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
+)
+
+// runPatience is how long a start or stop may take: the catalogue allows an hour for a start.
+const runPatience = 70 * time.Minute
+
+// Preview asks the executor itself what a call would act on and do.
+func (s *Session) Preview(ctx context.Context, ref *callv1.ToolRef, arguments []byte) (*executorv1.PreviewCallResponse, error) {
+	return s.Executor.PreviewCall(ctx, &executorv1.PreviewCallRequest{Tool: ref, Arguments: arguments})
+}
+
+// Signer describes who signs. The executor's identity is the one that its certificate had to prove.
+func (a *App) Signer(s *Session) (approval.Signer, error) {
+	executor, err := identity.Parse(s.Config.Executor.Identity)
+	if err != nil {
+		return approval.Signer{}, err
+	}
+	return approval.Signer{Operator: s.Config.Operator, Executor: executor, Now: a.Now()}, nil
+}
+
+// ShowStatement prints everything that is about to be signed: the target's own definition, whose digest the statement pins, the
+// entry behind each step of a plan that starts or wakes something, and the statement, whole.
+func (a *App) ShowStatement(st *statement.Statement, entry []byte, steps ...approval.Step) error {
+	return a.ShowSheet(approval.SheetOf(st, entry, steps...))
+}
+
+// ShowSheet prints a sheet, whole.
+func (a *App) ShowSheet(sheet approval.Sheet) error {
+	lines, err := sheet.Lines(a.Now())
+	if err != nil {
+		return err
+	}
+	out := a.Display()
+	for _, line := range lines {
+		switch line.Kind {
+		case approval.Heading:
+			line.Text = out.Bold(line.Text)
+		case approval.Danger:
+			line.Text = out.Red(line.Text)
+		}
+		out.Printf("%s\n", line.Text)
+	}
+	return nil
+}
+
+// KeySource is where the operator's signing key is.
+func (a *App) KeySource(s *Session, ask keys.Asker) keys.Source {
+	return keys.Source{File: s.Config.SigningKey, AgentSocket: a.Streams.Getenv("SSH_AUTH_SOCK"), Ask: ask}
+}
+
+// Sign opens the operator's key, for this one statement, and signs.
+func (a *App) Sign(ctx context.Context, s *Session, st *statement.Statement) (_ *callv1.HumanStatement, err error) {
+	key, err := a.KeySource(s, keys.AskTerminal).Open(ctx)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, Failed("config/operator.yaml names it as signing_key.", "the signing key %s is missing", s.Config.SigningKey)
+		}
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, key.Close()) }()
+	if key.Protection == "touch" {
+		a.Out.Remark("Touch your security key.")
+	}
+	return statement.Sign(st, key)
+}
+
+// result is how a dispatched call ended.
+type result struct {
+	response proto.Message
+	outcome  *callv1.Outcome
+}
+
+// dispatch carries out a granted call at the executor.
+func (s *Session) dispatch(ctx context.Context, call approval.Call, grant *callv1.SignedGrant) (result, error) {
+	request, err := call.Tool.Decode(call.Arguments)
+	if err != nil {
+		return result{}, err
+	}
+	signed, err := proto.Marshal(grant)
+	if err != nil {
+		return result{}, fmt.Errorf("encode the grant: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, rpc.MetadataGrant, string(signed)), runPatience)
+	defer cancel()
+	r := result{response: call.Tool.NewResponse(), outcome: &callv1.Outcome{}}
+	var trailer metadata.MD
+	err = s.Executor.Conn.Invoke(ctx, call.Tool.FullMethod, request, r.response, grpc.Trailer(&trailer))
+	if values := trailer.Get(rpc.TrailerOutcome); len(values) == 1 {
+		if unmarshalErr := proto.Unmarshal([]byte(values[0]), r.outcome); unmarshalErr != nil {
+			r.outcome = &callv1.Outcome{}
+		}
+	}
+	return r, err
+}
+
+// FindSession returns the open session that a person named.
+func (s *Session) FindSession(ctx context.Context, name string) (*vaultv1.OpenSession, error) {
+	list, err := s.Vault.Standing.ListSessions(ctx, &vaultv1.ListSessionsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	found, err := approval.FindSession(name, list.GetSessions())
+	var ambiguous *approval.AmbiguousError
+	switch {
+	case errors.As(err, &ambiguous):
+		return nil, Usage("Say one of them.", "%s fits %d sessions", clean.Visible(name), len(ambiguous.Candidates))
+	case err != nil:
+		return nil, Usage("See: durward sessions", "no open session is called %s", clean.Visible(name))
+	}
+	return found, nil
+}

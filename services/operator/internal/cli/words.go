@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+)
+
+func IsPending(op *vaultv1.Operation) bool {
+	return op.GetState() == vaultv1.OperationState_OPERATION_STATE_PENDING
+}
+
+func OperationState(s vaultv1.OperationState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "OPERATION_STATE_"))
+}
+
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}
+
+// NonNil makes an empty list of none, for JSON.
+func NonNil[T any](items []T) []T {
+	if items == nil {
+		return []T{}
+	}
+	return items
+}
+
+// Seconds writes how long something took: "0.4 s", "42 s", "1:35".
+func Seconds(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 10*time.Second:
+		return strconv.FormatFloat(d.Truncate(100*time.Millisecond).Seconds(), 'f', 1, 64) + " s"
+	case d < time.Minute:
+		return strconv.Itoa(int(d/time.Second)) + " s"
+	default:
+		return approval.Duration(d)
+	}
+}
+
+func OrElse(s, otherwise string) string {
+	if s != "" {
+		return s
+	}
+	return otherwise
+}
+
+func StateWord(s executorv1.ServiceState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "SERVICE_STATE_"))
+}
+
+// StateColour is a state's word in its colour.
+func (a *App) StateColour(s executorv1.ServiceState) string {
+	text := StateWord(s)
+	switch s {
+	case executorv1.ServiceState_SERVICE_STATE_RUNNING:
+		return a.Out.Green(text)
+	case executorv1.ServiceState_SERVICE_STATE_SLEEPING:
+		return a.Out.Blue(text)
+	case executorv1.ServiceState_SERVICE_STATE_STARTING, executorv1.ServiceState_SERVICE_STATE_STOPPING,
+		executorv1.ServiceState_SERVICE_STATE_UNKNOWN:
+		return a.Out.Yellow(text)
+	case executorv1.ServiceState_SERVICE_STATE_UNHEALTHY, executorv1.ServiceState_SERVICE_STATE_FAILED:
+		return a.Out.Red(text)
+	default:
+		return text
+	}
+}
+
+func Mebibytes(n uint32) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.FormatUint(uint64(n), 10) + " MiB"
+}
+
+func OrNothing(n uint32) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(uint64(n), 10)
+}
+
+func JoinNumbers(list []uint32) string {
+	parts := make([]string, len(list))
+	for i, n := range list {
+		parts[i] = strconv.FormatUint(uint64(n), 10)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func When(yes bool, text string) string {
+	if yes {
+		return text
+	}
+	return ""
+}
+
+// ShellWord quotes s for a POSIX shell where that is needed.
+func ShellWord(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-:=@%+,") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+func GPUWords(source string, gpus uint32, example, driver bool) string {
+	found := "no NVIDIA driver found"
+	if driver {
+		found = "an NVIDIA driver is there, and this executor does not use it"
+	}
+	switch source {
+	case "simulated":
+		catalogue := "the catalogue"
+		if example {
+			catalogue = "the example catalogue"
+		}
+		return fmt.Sprintf("%d × simulated (as %s says; %s)", gpus, catalogue, found)
+	case "nvml":
+		return fmt.Sprintf("%d × NVIDIA", gpus)
+	case "nvidia-smi":
+		return fmt.Sprintf("%d × NVIDIA (read through nvidia-smi: this build was made without a C compiler)", gpus)
+	default:
+		return "none (" + found + "; the catalogue simulates none)"
+	}
+}
+
+// DriverFound reports whether the NVIDIA kernel driver is loaded.
+func DriverFound() bool {
+	_, err := os.Stat("/proc/driver/nvidia/version")
+	return err == nil
+}
+
+func ModeRuns(modes *executorv1.ListModesResponse) bool {
+	for _, m := range modes.GetModes() {
+		if m.GetModeId() == modes.GetCurrent() {
+			return m.GetRunning()
+		}
+	}
+	return false
+}

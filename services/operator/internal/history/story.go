@@ -1,0 +1,111 @@
+package history
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"golang.org/x/mod/sumdb/note"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/platform/logproof"
+)
+
+// Story returns every record of a request or operation, oldest first. A request leads to its operations, and an operation
+// to everything under its id.
+func Story(ctx context.Context, log auditv1.HistoryServiceClient, id string) ([]*auditv1.Entry, error) {
+	entries := map[uint64]*auditv1.Entry{}
+	search := func(q *auditv1.SearchRecordsRequest) error {
+		q.Limit = 1000
+		found, err := log.SearchRecords(ctx, q)
+		for _, e := range found.GetEntries() {
+			entries[e.GetIndex()] = e
+		}
+		return err
+	}
+	if approval.IsOperationID(id) {
+		if err := search(&auditv1.SearchRecordsRequest{OperationId: id}); err != nil {
+			return nil, err
+		}
+	} else {
+		if err := search(&auditv1.SearchRecordsRequest{RequestId: id}); err != nil {
+			return nil, err
+		}
+		operations := map[string]bool{}
+		for _, e := range entries {
+			if op := e.GetRecord().GetOperationId(); op != "" {
+				operations[op] = true
+			}
+		}
+		for op := range operations {
+			if err := search(&auditv1.SearchRecordsRequest{OperationId: op}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	out := slices.Collect(maps.Values(entries))
+	slices.SortFunc(out, func(a, b *auditv1.Entry) int { return cmp.Compare(a.GetIndex(), b.GetIndex()) })
+	return out, nil
+}
+
+// Signed returns those of a story's entries that carry a human's statement: the vault's approvals first, which are
+// where a statement enters the story, and then the others in their order.
+func Signed(entries []*auditv1.Entry) []*auditv1.Entry {
+	var approvals, others []*auditv1.Entry
+	for _, e := range entries {
+		switch {
+		case Evidence(e) == nil:
+		case e.GetRecord().GetKind() == auditv1.Kind_KIND_APPROVED:
+			approvals = append(approvals, e)
+		default:
+			others = append(others, e)
+		}
+	}
+	return append(approvals, others...)
+}
+
+// Record returns one record with its receipt, and the checkpoint of the log that it is in. Both are proved: errors say that the log
+// does not prove itself, or are audit's.
+func Record(ctx context.Context, log auditv1.HistoryServiceClient, index uint64, keys []note.Verifier) (*auditv1.GetRecordResponse, logproof.Checkpoint, error) {
+	var none logproof.Checkpoint
+	response, err := log.GetRecord(ctx, &auditv1.GetRecordRequest{Index: index})
+	if err != nil {
+		return nil, none, err
+	}
+	entry, receipt := response.GetEntry(), response.GetReceipt()
+	if entry.GetIndex() != index {
+		return nil, none, logproof.ErrInclusion
+	}
+	if err := logproof.VerifyEntry(entry); err != nil {
+		return nil, none, fmt.Errorf("%w: %w", logproof.ErrEntry, err)
+	}
+	at, err := logproof.VerifyReceipt(receipt, keys)
+	if err != nil {
+		return nil, none, fmt.Errorf("%w: %w", logproof.ErrInclusion, err)
+	}
+	if receipt.GetIndex() != index || string(receipt.GetLeafHash()) != string(entry.GetLeafHash()) {
+		return nil, none, logproof.ErrInclusion
+	}
+	return response, at, nil
+}
+
+// Export writes a whole log to out, as VerifyFile reads it, and proves it on the way.
+func (l *Log) Export(stream exporter, out io.Writer) (report Report, err error) {
+	w := bufio.NewWriter(out)
+	v := l.Verifier()
+	err = Each(stream, func(checkpoint []byte, _ [][]byte) error {
+		return errors.Join(v.Head(checkpoint), WriteHead(w, checkpoint))
+	}, func(e *auditv1.Entry) error {
+		return errors.Join(v.Add(e), WriteEntry(w, e))
+	})
+	if err == nil {
+		report, err = v.Finish()
+	}
+	return report, errors.Join(err, w.Flush())
+}
