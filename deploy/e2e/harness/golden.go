@@ -35,7 +35,7 @@ func (h *Host) Dialogue(says []string, args ...string) Output {
 	must(err)
 	must(unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 120}))
 	cmd := exec.CommandContext(h.t.Context(), filepath.Join(h.Bin, "durward"), append([]string{"--home", h.Dir}, args...)...)
-	cmd.Env = append(environment(), "TERM=xterm-256color")
+	cmd.Env = append(h.Environment(), "TERM=xterm-256color")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	must(cmd.Start())
