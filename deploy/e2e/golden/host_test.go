@@ -137,6 +137,18 @@ func (w *world) ended(operationID string) {
 	})
 }
 
+// settled waits until the vault has been told of everything that the executor did: status counts what it has not.
+func (w *world) settled() {
+	w.t.Helper()
+	harness.Eventually(w.t, "the vault knows how everything ended", func() error {
+		var status struct{ Executor struct{ Unsettled *int } }
+		if w.DurwardJSON(&status, "status"); status.Executor.Unsettled == nil || *status.Executor.Unsettled != 0 {
+			return fmt.Errorf("%+v", status)
+		}
+		return nil
+	})
+}
+
 func tellDecisions(w *world, cursor *agent, session string) {
 	const chat = `{"service_id":"demo-chat","reason":"the user asked for it"}`
 	f := w.file("decisions/once.txt")
@@ -309,6 +321,7 @@ func tellCommands(w *world, cursor *agent) {
 
 	f = w.file("decisions/panic.txt")
 	f.says("Panic needs nothing; a resume is signed.")
+	w.settled()
 	f.durward("panic", "--reason", "something is wrong")
 	f.both("status")
 	f.durward("start", "demo-chat", "--yes")
