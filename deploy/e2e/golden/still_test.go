@@ -84,7 +84,7 @@ func tellConfigurations(w *world) {
 		f := w.file("configuration/" + program + ".txt")
 		own := map[string][]mistake{
 			harness.Gateway: {
-				{"a limit below its range", "hold_s: 2", "hold_s: -1"},
+				{"a limit below its range", "hold_s: 1", "hold_s: -1"},
 				{"an identity that is none", "spiffe://durward.local/vault/main", "vault"},
 				{"an unknown limit", "limits: {", "limits: {tool: {per_s: 1, burst: 1}, "},
 			},
