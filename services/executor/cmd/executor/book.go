@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/inspect"
@@ -20,18 +20,18 @@ import (
 // inspector is the program that reads models' files, beside the executor's own.
 const inspector = "durward-inspect"
 
-// bookConfig is what the wiring knows of a need.Config.
+// bookConfig is what the wiring knows of a memreq.Config.
 type bookConfig struct {
 	Catalogue  func() *catalogue.Catalogue
-	GPUs       need.GPUs
+	GPUs       memreq.GPUs
 	Definition func(ctx context.Context, s *catalogue.Service) (string, error)
-	Memory     need.Memory
+	Memory     memreq.Memory
 	Logger     *slog.Logger
 }
 
 // openBook opens what is known of services' memory. Without the inspector, estimates come of the catalogue's cards alone.
-func openBook(ctx context.Context, cfg *settings, b bookConfig) (*need.Book, error) {
-	out := need.Config{Catalogue: b.Catalogue, GPUs: b.GPUs, Definition: b.Definition, Memory: b.Memory, Logger: b.Logger}
+func openBook(ctx context.Context, cfg *settings, b bookConfig) (*memreq.Book, error) {
+	out := memreq.Config{Catalogue: b.Catalogue, GPUs: b.GPUs, Definition: b.Definition, Memory: b.Memory, Logger: b.Logger}
 	own, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func openBook(ctx context.Context, cfg *settings, b bookConfig) (*need.Book, err
 			return ofGPUs(devices)
 		}
 	}
-	return need.New(ctx, out)
+	return memreq.New(ctx, out)
 }
 
 // ofGPUs is what llama.cpp's program says of each GPU, in its order. What it says of the host's memory is left out.
@@ -70,11 +70,11 @@ func ofGPUs(devices []inspect.DeviceMiB) ([]uint32, error) {
 
 // reservedPeaks are the store's peaks on a disk that can become full: then nothing is written down of them.
 type reservedPeaks struct {
-	need.Memory
+	memreq.Memory
 	kept *reserve.Reserve
 }
 
-// NotePeak implements need.Memory.
+// NotePeak implements memreq.Memory.
 func (s reservedPeaks) NotePeak(ctx context.Context, p *store.Peak) error {
 	return s.kept.Write(false, func() error { return s.Memory.NotePeak(ctx, p) })
 }

@@ -14,7 +14,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalogue"
@@ -110,7 +110,7 @@ func (nobody) Watch(ctx context.Context, _ []string, _ func(service.Change) erro
 
 // fullPeaks is what writes peaks to a disk that is full.
 type fullPeaks struct {
-	need.Memory
+	memreq.Memory
 	disk
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver/null"
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/platformtest"
@@ -38,9 +38,9 @@ func (m *measured) Read(context.Context) ([]gpu.Device, error) {
 }
 
 // needs are what services need, by id.
-type needs map[string]need.Need
+type needs map[string]memreq.Need
 
-func (n needs) Awake(s *catalogue.Service) need.Need { return n[s.ID] }
+func (n needs) Awake(s *catalogue.Service) memreq.Need { return n[s.ID] }
 
 func shown(t *testing.T, source gpu.Source, c *catalogue.Catalogue, claims ...gpu.Claim) (*Metrics, map[string]float64) {
 	t.Helper()

@@ -14,7 +14,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/contract"
@@ -35,9 +35,9 @@ type Metrics struct {
 	phases   *prometheus.HistogramVec
 }
 
-// Needs says what services need; need.Book does.
+// Needs says what services need; memreq.Book does.
 type Needs interface {
-	Awake(s *catalogue.Service) need.Need
+	Awake(s *catalogue.Service) memreq.Need
 }
 
 // New registers the metrics. Services and GPUs are looked at when they are asked for. needs may be nil.

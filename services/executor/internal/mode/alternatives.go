@@ -9,7 +9,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/arrange"
-	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/platform/catalogue"
 )
@@ -45,7 +45,7 @@ type way struct {
 	from, to string
 	cost     int64
 	// awake and loading are of one that comes.
-	awake   need.Need
+	awake   memreq.Need
 	loading map[uint32]uint32
 }
 

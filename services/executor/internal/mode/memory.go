@@ -7,7 +7,7 @@ import (
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
@@ -16,13 +16,13 @@ import (
 	"durward.internal/services/platform/vram"
 )
 
-// Book says what services need, and where each number comes from; need.Book is one. Nobody changes the maps that it returns.
+// Book says what services need, and where each number comes from; memreq.Book is one. Nobody changes the maps that it returns.
 type Book interface {
-	Awake(s *catalogue.Service) need.Need
-	Loading(s *catalogue.Service) need.Need
-	Asleep(s *catalogue.Service) need.Need
+	Awake(s *catalogue.Service) memreq.Need
+	Loading(s *catalogue.Service) memreq.Need
+	Asleep(s *catalogue.Service) memreq.Need
 	// AwakeAt is what it would take with another context length, in tokens.
-	AwakeAt(s *catalogue.Service, context uint32) (need.Need, error)
+	AwakeAt(s *catalogue.Service, context uint32) (memreq.Need, error)
 	// HostAsleep and HostLoading are MiB of the host's memory; 0: not known or none.
 	HostAsleep(s *catalogue.Service) uint32
 	HostLoading(s *catalogue.Service) uint32
@@ -35,18 +35,18 @@ type Book interface {
 // declared is a Book of what the catalogue says and nothing else.
 type declared struct{}
 
-func (declared) Awake(s *catalogue.Service) need.Need {
-	return need.Need{PerGPU: room.Declared{}.Awake(s), Source: stated(s.VRAMMiB)}
+func (declared) Awake(s *catalogue.Service) memreq.Need {
+	return memreq.Need{PerGPU: room.Declared{}.Awake(s), Source: stated(s.VRAMMiB)}
 }
 
-func (d declared) Loading(s *catalogue.Service) need.Need { return d.Awake(s) }
+func (d declared) Loading(s *catalogue.Service) memreq.Need { return d.Awake(s) }
 
-func (declared) Asleep(s *catalogue.Service) need.Need {
-	return need.Need{PerGPU: room.Declared{}.Asleep(s), Source: stated(s.SleepMiB)}
+func (declared) Asleep(s *catalogue.Service) memreq.Need {
+	return memreq.Need{PerGPU: room.Declared{}.Asleep(s), Source: stated(s.SleepMiB)}
 }
 
-func (declared) AwakeAt(*catalogue.Service, uint32) (need.Need, error) {
-	return need.Need{}, vram.ErrNoCard
+func (declared) AwakeAt(*catalogue.Service, uint32) (memreq.Need, error) {
+	return memreq.Need{}, vram.ErrNoCard
 }
 func (declared) HostAsleep(*catalogue.Service) uint32  { return 0 }
 func (declared) HostLoading(*catalogue.Service) uint32 { return 0 }
@@ -72,17 +72,17 @@ func stated(mib uint32) string {
 // make the plan contradict itself. Where a simulation or an alternative wants a service otherwise, that stands instead.
 type sizes struct {
 	book                  Book
-	awake, loading, sleep map[*catalogue.Service]need.Need
+	awake, loading, sleep map[*catalogue.Service]memreq.Need
 }
 
 func newSizes(book Book) *sizes {
 	return &sizes{
-		book: book, awake: map[*catalogue.Service]need.Need{}, loading: map[*catalogue.Service]need.Need{},
-		sleep: map[*catalogue.Service]need.Need{},
+		book: book, awake: map[*catalogue.Service]memreq.Need{}, loading: map[*catalogue.Service]memreq.Need{},
+		sleep: map[*catalogue.Service]memreq.Need{},
 	}
 }
 
-func remembered(known map[*catalogue.Service]need.Need, s *catalogue.Service, ask func(*catalogue.Service) need.Need) need.Need {
+func remembered(known map[*catalogue.Service]memreq.Need, s *catalogue.Service, ask func(*catalogue.Service) memreq.Need) memreq.Need {
 	n, ok := known[s]
 	if !ok {
 		n = ask(s)
@@ -91,11 +91,11 @@ func remembered(known map[*catalogue.Service]need.Need, s *catalogue.Service, as
 	return n
 }
 
-func (z *sizes) running(s *catalogue.Service) need.Need {
+func (z *sizes) running(s *catalogue.Service) memreq.Need {
 	return remembered(z.awake, s, z.book.Awake)
 }
 
-func (z *sizes) asleep(s *catalogue.Service) need.Need {
+func (z *sizes) asleep(s *catalogue.Service) memreq.Need {
 	return remembered(z.sleep, s, z.book.Asleep)
 }
 
@@ -111,8 +111,8 @@ func (z *sizes) Loading(s *catalogue.Service) map[uint32]uint32 {
 func (z *sizes) Asleep(s *catalogue.Service) map[uint32]uint32 { return z.asleep(s).PerGPU }
 
 // want lets a service need that instead of what the book says.
-func (z *sizes) want(s *catalogue.Service, awake need.Need, loading map[uint32]uint32) {
-	z.awake[s], z.loading[s] = awake, need.Need{PerGPU: loading, Source: awake.Source}
+func (z *sizes) want(s *catalogue.Service, awake memreq.Need, loading map[uint32]uint32) {
+	z.awake[s], z.loading[s] = awake, memreq.Need{PerGPU: loading, Source: awake.Source}
 }
 
 // rank orders sources, the best first.

@@ -16,7 +16,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/lease"
-	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/service"
@@ -59,23 +59,23 @@ func (b *box) Took(_ context.Context, action executorv1.PlanAction, id string, _
 	return nil, nil
 }
 
-func (b *box) Awake(s *catalogue.Service) need.Need {
-	return need.Need{PerGPU: b.awake[s], Source: vram.Measured, Context: b.context[s]}
+func (b *box) Awake(s *catalogue.Service) memreq.Need {
+	return memreq.Need{PerGPU: b.awake[s], Source: vram.Measured, Context: b.context[s]}
 }
 
-func (b *box) Loading(s *catalogue.Service) need.Need {
-	return need.Need{PerGPU: b.loading[s], Source: vram.Measured}
+func (b *box) Loading(s *catalogue.Service) memreq.Need {
+	return memreq.Need{PerGPU: b.loading[s], Source: vram.Measured}
 }
 
-func (b *box) Asleep(s *catalogue.Service) need.Need {
-	return need.Need{PerGPU: b.asleep[s], Source: vram.Measured}
+func (b *box) Asleep(s *catalogue.Service) memreq.Need {
+	return memreq.Need{PerGPU: b.asleep[s], Source: vram.Measured}
 }
 
-func (b *box) AwakeAt(s *catalogue.Service, tokens uint32) (need.Need, error) {
+func (b *box) AwakeAt(s *catalogue.Service, tokens uint32) (memreq.Need, error) {
 	if b.perToken[s] == 0 {
-		return need.Need{}, errors.New("no card")
+		return memreq.Need{}, errors.New("no card")
 	}
-	then := need.Need{PerGPU: map[uint32]uint32{}, Source: vram.Estimated, Context: tokens}
+	then := memreq.Need{PerGPU: map[uint32]uint32{}, Source: vram.Estimated, Context: tokens}
 	for index, mib := range b.awake[s] {
 		then.PerGPU[index] = mib - min(mib, (b.context[s]-tokens)/1024*b.perToken[s])
 	}

@@ -14,7 +14,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/fault"
@@ -24,35 +24,35 @@ import (
 // book is one whose numbers a test sets; what it does not set is declared.
 type book struct {
 	declared
-	awake       map[string]need.Need
+	awake       map[string]memreq.Need
 	loading     map[string]map[uint32]uint32
 	perToken    map[string]float64
 	hostAsleep  map[string]uint32
 	hostLoading map[string]uint32
 }
 
-func (b *book) Awake(s *catalogue.Service) need.Need {
+func (b *book) Awake(s *catalogue.Service) memreq.Need {
 	if n, ok := b.awake[s.ID]; ok {
 		return n
 	}
 	return b.declared.Awake(s)
 }
 
-func (b *book) Loading(s *catalogue.Service) need.Need {
+func (b *book) Loading(s *catalogue.Service) memreq.Need {
 	if n, ok := b.loading[s.ID]; ok {
-		return need.Need{PerGPU: n, Source: vram.Measured}
+		return memreq.Need{PerGPU: n, Source: vram.Measured}
 	}
 	return b.Awake(s)
 }
 
 // AwakeAt takes that much more or less for each token, in MiB, on the service's GPUs together.
-func (b *book) AwakeAt(s *catalogue.Service, tokens uint32) (need.Need, error) {
+func (b *book) AwakeAt(s *catalogue.Service, tokens uint32) (memreq.Need, error) {
 	each, ok := b.perToken[s.ID]
 	if !ok {
-		return need.Need{}, errors.New("no card")
+		return memreq.Need{}, errors.New("no card")
 	}
 	now := b.Awake(s)
-	then := need.Need{PerGPU: map[uint32]uint32{}, Source: vram.Estimated, Context: tokens}
+	then := memreq.Need{PerGPU: map[uint32]uint32{}, Source: vram.Estimated, Context: tokens}
 	for index, mib := range now.PerGPU {
 		then.PerGPU[index] = uint32(float64(mib) + (float64(tokens)-float64(now.Context))*each/float64(len(now.PerGPU)))
 	}
@@ -188,7 +188,7 @@ func TestAModeWithAStartAndAStop(t *testing.T) {
 
 func TestARequestThatContradictsItself(t *testing.T) {
 	t.Parallel()
-	cards := &book{perToken: map[string]float64{"chat": 0.1}, awake: map[string]need.Need{
+	cards := &book{perToken: map[string]float64{"chat": 0.1}, awake: map[string]memreq.Need{
 		"chat": {PerGPU: map[uint32]uint32{0: 16000}, Source: vram.Declared, Context: 32768},
 	}}
 	for name, c := range map[string]struct {
@@ -236,7 +236,7 @@ func TestARequestThatContradictsItself(t *testing.T) {
 
 func TestAnotherContext(t *testing.T) {
 	t.Parallel()
-	b := &book{perToken: map[string]float64{"chat": 0.25}, awake: map[string]need.Need{
+	b := &book{perToken: map[string]float64{"chat": 0.25}, awake: map[string]memreq.Need{
 		"chat": {PerGPU: map[uint32]uint32{0: 16000}, Source: vram.Measured, Context: 16384},
 	}}
 	for name, c := range map[string]struct {
@@ -284,7 +284,7 @@ func TestAnotherContext(t *testing.T) {
 // alternatives are of chat (16000 of 24576, keeps 1000 in its sleep) and what else runs.
 func TestAlternatives(t *testing.T) {
 	t.Parallel()
-	contexts := &book{perToken: map[string]float64{"code": 0.25}, awake: map[string]need.Need{
+	contexts := &book{perToken: map[string]float64{"code": 0.25}, awake: map[string]memreq.Need{
 		"code": {PerGPU: map[uint32]uint32{0: 20000}, Source: vram.Declared, Context: 65536},
 	}}
 	for name, c := range map[string]struct {
@@ -346,7 +346,7 @@ func TestAlternatives(t *testing.T) {
 func TestWhatIsRestartedKeepsWhatItNeeds(t *testing.T) {
 	t.Parallel()
 	for _, depends := range []bool{false, true} {
-		w := newWorld(t, "chat", "legacy").with(&book{perToken: map[string]float64{"legacy": 0.5}, awake: map[string]need.Need{
+		w := newWorld(t, "chat", "legacy").with(&book{perToken: map[string]float64{"legacy": 0.5}, awake: map[string]memreq.Need{
 			"legacy": {PerGPU: map[uint32]uint32{1: 6000}, Source: vram.Declared, Context: 4096},
 		}})
 		w.host.foreign[1] = 5000
@@ -604,12 +604,12 @@ func TestTheHostsMemory(t *testing.T) {
 
 func TestWhereTheNumbersComeFrom(t *testing.T) {
 	t.Parallel()
-	known := func(source string) need.Need {
-		return need.Need{PerGPU: map[uint32]uint32{0: 16000}, Source: source, Context: 8192, KVTokens: 9000}
+	known := func(source string) memreq.Need {
+		return memreq.Need{PerGPU: map[uint32]uint32{0: 16000}, Source: source, Context: 8192, KVTokens: 9000}
 	}
 	for name, c := range map[string]struct {
 		running []string
-		chat    need.Need
+		chat    memreq.Need
 		request Request
 		zero    string
 		one     string
@@ -618,12 +618,12 @@ func TestWhereTheNumbersComeFrom(t *testing.T) {
 		"what comes was measured":   {nil, known(vram.Measured), Request{Mode: "talk"}, vram.Measured, vram.Declared},
 		"what comes is declared":    {nil, known(vram.Declared), Request{Mode: "talk"}, vram.Declared, vram.Declared},
 		"what comes is estimated":   {nil, known(vram.Estimated), Request{Mode: "talk"}, vram.Estimated, vram.Declared},
-		"what comes is unknown":     {nil, need.Need{Source: vram.Unknown}, Request{Mode: "talk"}, vram.Unknown, vram.Declared},
+		"what comes is unknown":     {nil, memreq.Need{Source: vram.Unknown}, Request{Mode: "talk"}, vram.Unknown, vram.Declared},
 		"what sleeps keeps is said": {[]string{"chat"}, known(vram.Measured), Request{Mode: "work"}, vram.Declared, vram.Declared},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, c.running...).with(&book{awake: map[string]need.Need{"chat": c.chat}})
+			w := newWorld(t, c.running...).with(&book{awake: map[string]memreq.Need{"chat": c.chat}})
 			got := w.simulate(c.request)
 			if got.GPUs[0].Source != c.zero || got.GPUs[1].Source != c.one {
 				t.Errorf("the sources are %q and %q", got.GPUs[0].Source, got.GPUs[1].Source)

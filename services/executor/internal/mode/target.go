@@ -9,7 +9,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/fault"
@@ -175,7 +175,7 @@ func (t *target) override(c *catalogue.Catalogue, r Request, z *sizes) (changed 
 
 // loadingOf is what a service takes while it loads when awake takes that on each GPU: as much more as it takes now, shared by as
 // many GPUs as it then has.
-func loadingOf(z *sizes, s *catalogue.Service, now need.Need, awake map[uint32]uint32) map[uint32]uint32 {
+func loadingOf(z *sizes, s *catalogue.Service, now memreq.Need, awake map[uint32]uint32) map[uint32]uint32 {
 	var more uint64
 	for index, mib := range z.Loading(s) {
 		more += uint64(mib - min(mib, now.PerGPU[index]))

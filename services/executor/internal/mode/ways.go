@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
@@ -44,7 +44,7 @@ func (w *search) waysIn(one *catalogue.Service) []way {
 type estimator struct {
 	*search
 	one  *catalogue.Service
-	base need.Need
+	base memreq.Need
 	// known: there is a card, and now is the estimate for the entry as it is.
 	known bool
 	card  model.Card
@@ -87,7 +87,7 @@ func (e *estimator) totals(gpus []uint32) []vram.GPU {
 // way is one with that need.
 func (e *estimator) way(w way, awake map[uint32]uint32, source string) way {
 	z := e.p.forces.z
-	w.awake = need.Need{PerGPU: awake, Source: weaker(e.base.Source, source), Context: e.base.Context}
+	w.awake = memreq.Need{PerGPU: awake, Source: weaker(e.base.Source, source), Context: e.base.Context}
 	w.loading = loadingOf(z, e.one, e.base, awake)
 	return w
 }
@@ -96,7 +96,7 @@ func (e *estimator) way(w way, awake map[uint32]uint32, source string) way {
 func (e *estimator) differ(then vram.Estimate) map[uint32]uint32 {
 	out := map[uint32]uint32{}
 	for i, index := range e.one.GPUs {
-		out[index] = need.Shift(e.base.PerGPU[index], e.now.PerGPU[i], then.PerGPU[i])
+		out[index] = memreq.Shift(e.base.PerGPU[index], e.now.PerGPU[i], then.PerGPU[i])
 	}
 	return out
 }
@@ -161,7 +161,7 @@ func (e *estimator) others() []way {
 			if err != nil || len(then.PerGPU) != 1 || !then.Starts {
 				continue
 			}
-			mib, source = need.Shift(mib, e.now.PerGPU[0], then.PerGPU[0]), vram.Estimated
+			mib, source = memreq.Shift(mib, e.now.PerGPU[0], then.PerGPU[0]), vram.Estimated
 		}
 		out = append(out, e.way(way{kind: changeGPU, from: decimal(from), to: decimal(g.Index), cost: costGPU},
 			map[uint32]uint32{g.Index: mib}, source))

@@ -10,7 +10,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/vram"
@@ -36,7 +36,7 @@ services:
 modes: [{id: one, services: [claim]}]
 `
 
-// estimating is a Book that estimates, as need.Book does where nothing is measured or declared.
+// estimating is a Book that estimates, as memreq.Book does where nothing is measured or declared.
 type estimating struct {
 	declared
 	h *host
@@ -44,14 +44,14 @@ type estimating struct {
 	measured map[string]uint32
 }
 
-func (b estimating) estimate(s *catalogue.Service, bend func(*vram.Run)) (need.Need, error) {
+func (b estimating) estimate(s *catalogue.Service, bend func(*vram.Run)) (memreq.Need, error) {
 	card, ok := b.Card(s)
 	if !ok {
-		return need.Need{}, vram.ErrNoCard
+		return memreq.Need{}, vram.ErrNoCard
 	}
 	run, err := vram.RunOf(s)
 	if err != nil {
-		return need.Need{}, err
+		return memreq.Need{}, err
 	}
 	bend(&run)
 	var gpus []vram.GPU
@@ -60,9 +60,9 @@ func (b estimating) estimate(s *catalogue.Service, bend func(*vram.Run)) (need.N
 	}
 	e, err := vram.Of(card, run, gpus)
 	if err != nil {
-		return need.Need{}, err
+		return memreq.Need{}, err
 	}
-	out := need.Need{PerGPU: map[uint32]uint32{}, Source: vram.Estimated, Context: e.Context, KVTokens: e.KVTokens}
+	out := memreq.Need{PerGPU: map[uint32]uint32{}, Source: vram.Estimated, Context: e.Context, KVTokens: e.KVTokens}
 	out.NoStart = !e.Starts
 	for i, index := range s.GPUs {
 		out.PerGPU[index] = e.PerGPU[i]
@@ -71,7 +71,7 @@ func (b estimating) estimate(s *catalogue.Service, bend func(*vram.Run)) (need.N
 	return out, nil
 }
 
-func (b estimating) Awake(s *catalogue.Service) need.Need {
+func (b estimating) Awake(s *catalogue.Service) memreq.Need {
 	if n, err := b.estimate(s, func(*vram.Run) {}); err == nil {
 		if mib, ok := b.measured[s.ID]; ok {
 			n.PerGPU, n.Source = map[uint32]uint32{s.GPUs[0]: mib}, vram.Measured
@@ -81,13 +81,13 @@ func (b estimating) Awake(s *catalogue.Service) need.Need {
 	return b.declared.Awake(s)
 }
 
-func (b estimating) Loading(s *catalogue.Service) need.Need { return b.Awake(s) }
+func (b estimating) Loading(s *catalogue.Service) memreq.Need { return b.Awake(s) }
 
-func (b estimating) AwakeAt(s *catalogue.Service, tokens uint32) (need.Need, error) {
+func (b estimating) AwakeAt(s *catalogue.Service, tokens uint32) (memreq.Need, error) {
 	then, err := b.estimate(s, func(r *vram.Run) { r.Context = tokens })
 	if mib, ok := b.measured[s.ID]; ok && err == nil {
 		now, _ := b.estimate(s, func(*vram.Run) {})
-		then.PerGPU[s.GPUs[0]] = need.Shift(mib, now.PerGPU[s.GPUs[0]], then.PerGPU[s.GPUs[0]])
+		then.PerGPU[s.GPUs[0]] = memreq.Shift(mib, now.PerGPU[s.GPUs[0]], then.PerGPU[s.GPUs[0]])
 	}
 	return then, err
 }

@@ -27,8 +27,8 @@ import (
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/lease"
+	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/mode"
-	"durward.internal/services/executor/internal/need"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/server"
@@ -298,7 +298,7 @@ type world struct {
 	vault     *vault
 	store     *store.Store
 	gpus      *gpu.Monitor
-	book      *need.Book
+	book      *memreq.Book
 	services  *service.Manager
 	modes     *mode.Switcher
 	hub       progress.Hub
@@ -336,7 +336,7 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 	w.gpus = gpu.New(gpu.Config{
 		Catalogue: w.source.Current, Claims: func() []gpu.Claim { return w.services.Claims() }, Logger: platformtest.Logger(),
 	})
-	w.book, err = need.New(t.Context(), need.Config{
+	w.book, err = memreq.New(t.Context(), memreq.Config{
 		Catalogue: w.source.Current, GPUs: w.gpus, Memory: w.store, Logger: platformtest.Logger(),
 		Definition: func(ctx context.Context, s *catalogue.Service) (string, error) { return w.services.Definition(ctx, s) },
 	})

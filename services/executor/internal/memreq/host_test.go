@@ -1,4 +1,4 @@
-package need_test
+package memreq_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/executor/internal/need"
+	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
@@ -103,7 +103,7 @@ services:
 		source, units := &card{}, &programs{}
 		var services *service.Manager
 		gpus := gpu.New(gpu.Config{Source: source, Catalogue: known, Claims: func() []gpu.Claim { return services.Claims() }, Logger: logger})
-		book, err := need.New(t.Context(), need.Config{
+		book, err := memreq.New(t.Context(), memreq.Config{
 			Catalogue: known, GPUs: gpus, Logger: logger,
 			Definition: func(ctx context.Context, s *catalogue.Service) (string, error) { return services.Definition(ctx, s) },
 		})

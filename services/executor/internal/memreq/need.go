@@ -1,4 +1,4 @@
-// Package need says what services need of GPU memory, awake, asleep and while they load, and where each number comes from: what was
+// Package memreq says what services need of GPU memory, awake, asleep and while they load, and where each number comes from: what was
 // measured on this host before, else what a human declared, else what is estimated from the model's card.
 //
 // It trusts the driver's measurement, the catalogue and its own store. A service has no say: what it was seen to hold counts at once
@@ -6,7 +6,7 @@
 // its engine takes all that it will ever take before it is ready. What others hold while nobody asks them for anything says nothing of
 // what they take when somebody does: there what a human declared, or what is estimated, is the least. A model's file
 // is a stranger's word; it is read by another program (package inspect), and what comes of it is only ever an estimate.
-package need
+package memreq
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package need
+package memreq
 
 import (
 	"context"
