@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/gpu/find"
-	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/sink"
@@ -134,7 +134,7 @@ const maxMarginMiB = 1 << 20
 // marginMiB is what stays free on each GPU.
 func (s *settings) marginMiB() uint32 {
 	if s.GPU.MarginMiB == nil {
-		return room.DefaultMargin
+		return capacity.DefaultMargin
 	}
 	return *s.GPU.MarginMiB
 }

@@ -24,6 +24,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/gpu/find"
@@ -32,7 +33,6 @@ import (
 	"durward.internal/services/executor/internal/metrics"
 	"durward.internal/services/executor/internal/mode"
 	"durward.internal/services/executor/internal/progress"
-	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/server"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
@@ -184,7 +184,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		Leases:     leases,
 		Admit: func(ctx context.Context, s *catalogue.Service) error {
 			book.Look(ctx, s)
-			return room.Admit(book.Sizes(), gpus.Read(ctx), s, cfg.marginMiB())
+			return capacity.Admit(book.Sizes(), gpus.Read(ctx), s, cfg.marginMiB())
 		},
 		Confirm: sink.Confirm,
 		Rule:    rule,

@@ -21,7 +21,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	"durward.internal/services/executor/internal/room"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
@@ -41,7 +41,7 @@ func TestShippedConfigurationIsGood(t *testing.T) {
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)
 	}
-	if cfg.marginMiB() != room.DefaultMargin || (&settings{}).marginMiB() != room.DefaultMargin || cfg.Docker.Socket != "" {
+	if cfg.marginMiB() != capacity.DefaultMargin || (&settings{}).marginMiB() != capacity.DefaultMargin || cfg.Docker.Socket != "" {
 		t.Errorf("margin %d, docker %q", cfg.marginMiB(), cfg.Docker.Socket)
 	}
 	if len(cfg.Unattended) != 0 {

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/memreq"
-	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/fault"
@@ -122,7 +122,7 @@ services:
 		fits := func(s *catalogue.Service, want bool) {
 			t.Helper()
 			synctest.Wait()
-			err := room.Admit(book.Sizes(), gpus.Read(ctx), s, 512)
+			err := capacity.Admit(book.Sizes(), gpus.Read(ctx), s, 512)
 			if (err == nil) != want || err != nil && !fault.Is(err, callv1.Code_CODE_DOES_NOT_FIT) {
 				t.Errorf("%s fits: %v, want %v; chat needs %+v", s.ID, err, want, book.Awake(chat))
 			}

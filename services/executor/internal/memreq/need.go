@@ -19,8 +19,8 @@ import (
 	"sync"
 	"time"
 
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/enginecmd"
@@ -209,7 +209,7 @@ func Shift(known, now, then uint32) uint32 {
 }
 
 // Sizes are the numbers without their sources.
-func (b *Book) Sizes() room.Sizes { return bare{b} }
+func (b *Book) Sizes() capacity.Sizes { return bare{b} }
 
 type bare struct{ b *Book }
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"durward.internal/services/executor/internal/room"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/model"
@@ -512,7 +512,7 @@ func TestTheFirstStartWaitsForTheModelsFile(t *testing.T) {
 		if d := took(look); d != 3*time.Second {
 			t.Errorf("it waited %s", d)
 		}
-		if err := room.Admit(book.Sizes(), b.Read(ctx), s, 512); err == nil {
+		if err := capacity.Admit(book.Sizes(), b.Read(ctx), s, 512); err == nil {
 			t.Errorf("it is admitted: %+v", book.Awake(s))
 		}
 		if d := took(look); d != 0 || reader.asked.Load() != 1 {

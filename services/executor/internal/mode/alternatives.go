@@ -9,8 +9,8 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/arrange"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/memreq"
-	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/platform/catalogue"
 )
 
@@ -194,7 +194,7 @@ func (w *search) pose(limit int) bool {
 	for index, i := range at {
 		w.problem.Idle[i] = math.MaxInt64 // where nobody comes, nobody asks
 		w.problem.Capacity[i] = -1
-		if spare, ok := room.Spare(f.h, index); ok {
+		if spare, ok := capacity.Spare(f.h, index); ok {
 			w.problem.Capacity[i], usable[i] = spare-int64(w.p.margin), true
 		}
 	}
@@ -216,10 +216,10 @@ func (w *search) pose(limit int) bool {
 		}
 	}
 	for _, one := range f.told {
-		back(room.Held(f.h, one.Service))
+		back(capacity.Held(f.h, one.Service))
 	}
 	for _, c := range w.candidates {
-		held := room.Held(f.h, c.Service)
+		held := capacity.Held(f.h, c.Service)
 		back(held)
 		one := arrange.Service{Arrives: c.comes}
 		for n, way := range c.ways {

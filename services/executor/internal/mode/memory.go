@@ -7,8 +7,8 @@ import (
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/memreq"
-	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalogue"
@@ -36,13 +36,13 @@ type Book interface {
 type declared struct{}
 
 func (declared) Awake(s *catalogue.Service) memreq.Need {
-	return memreq.Need{PerGPU: room.Declared{}.Awake(s), Source: stated(s.VRAMMiB)}
+	return memreq.Need{PerGPU: capacity.Declared{}.Awake(s), Source: stated(s.VRAMMiB)}
 }
 
 func (d declared) Loading(s *catalogue.Service) memreq.Need { return d.Awake(s) }
 
 func (declared) Asleep(s *catalogue.Service) memreq.Need {
-	return memreq.Need{PerGPU: room.Declared{}.Asleep(s), Source: stated(s.SleepMiB)}
+	return memreq.Need{PerGPU: capacity.Declared{}.Asleep(s), Source: stated(s.SleepMiB)}
 }
 
 func (declared) AwakeAt(*catalogue.Service, uint32) (memreq.Need, error) {
@@ -99,15 +99,15 @@ func (z *sizes) asleep(s *catalogue.Service) memreq.Need {
 	return remembered(z.sleep, s, z.book.Asleep)
 }
 
-// Awake implements room.Sizes.
+// Awake implements capacity.Sizes.
 func (z *sizes) Awake(s *catalogue.Service) map[uint32]uint32 { return z.running(s).PerGPU }
 
-// Loading implements room.Sizes.
+// Loading implements capacity.Sizes.
 func (z *sizes) Loading(s *catalogue.Service) map[uint32]uint32 {
 	return remembered(z.loading, s, z.book.Loading).PerGPU
 }
 
-// Asleep implements room.Sizes.
+// Asleep implements capacity.Sizes.
 func (z *sizes) Asleep(s *catalogue.Service) map[uint32]uint32 { return z.asleep(s).PerGPU }
 
 // want lets a service need that instead of what the book says.

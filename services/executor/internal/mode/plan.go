@@ -11,8 +11,8 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/catalogue"
@@ -75,7 +75,7 @@ type plan struct {
 	// yet; another way that keeps it may do.
 	reason, stays string
 	// short is where it does not fit, lack why not beside what is short on no GPU; nil and "" if it does.
-	short *room.Short
+	short *capacity.Short
 	lack  string
 	// hopeless: what is asked for does not start however much room there is.
 	hopeless bool
@@ -380,9 +380,9 @@ func (f *forces) leaves() []*catalogue.Service {
 	return out
 }
 
-func (f *forces) short() *room.Short {
-	released := room.Released(f.z, f.h, f.leaves(), f.sleeping)
-	return room.Fits(f.z, f.h, f.incoming(), released, f.margin)
+func (f *forces) short() *capacity.Short {
+	released := capacity.Released(f.z, f.h, f.leaves(), f.sleeping)
+	return capacity.Fits(f.z, f.h, f.incoming(), released, f.margin)
 }
 
 // host is what the plan takes of the host's memory, in MiB: what goes to sleep keeps there, and the largest that is loaded. Services
@@ -410,7 +410,7 @@ func (f *forces) lacking() string {
 
 // settle decides which services that can sleep are stopped instead, because the mode does not fit beside what they keep, or the
 // host has no memory for them. It returns where the mode does not fit even so, and then no sleeper is stopped for it.
-func (f *forces) settle() (*room.Short, string) {
+func (f *forces) settle() (*capacity.Short, string) {
 	sleeping, asleep, stopping := slices.Clone(f.sleeping), slices.Clone(f.asleep), slices.Clone(f.stopping)
 	undo := func() { f.sleeping, f.asleep, f.stopping, f.ending = sleeping, asleep, stopping, nil }
 	for {
@@ -462,7 +462,7 @@ func (f *forces) stopOne(index uint32) bool {
 		for _, one := range list {
 			residue := f.z.Asleep(one)[index]
 			if now {
-				residue = max(residue, room.Held(f.h, one)[index])
+				residue = max(residue, capacity.Held(f.h, one)[index])
 			}
 			if residue > most {
 				most, chosen, sleeps = residue, one, now

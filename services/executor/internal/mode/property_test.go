@@ -14,11 +14,11 @@ import (
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/lease"
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/progress"
-	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/vram"
@@ -415,7 +415,7 @@ func (b *box) incomingTreatments(s *catalogue.Service) []treatment {
 
 func (b *box) outsideTreatments(s *catalogue.Service) []treatment {
 	seconds := func(action string) int64 { return min(int64(b.took[action+" "+s.ID]/time.Second), 900) }
-	held := room.Held(b.gpus, s)
+	held := capacity.Held(b.gpus, s)
 	keep, sleep, stop := treatment{kind: changeKeep}, treatment{kind: changeSleep}, treatment{kind: changeStop}
 	sleep.uses[3] = b.hostAsleep[s]
 	for index, mib := range held {
@@ -530,7 +530,7 @@ func (q *question) possible(choice []int) bool {
 	if q.tells && sleepers+loader > q.available {
 		return false
 	}
-	return room.Fits(z, q.gpus, q.incoming, room.Released(z, q.gpus, stopping, sleeping), q.margin) == nil
+	return capacity.Fits(z, q.gpus, q.incoming, capacity.Released(z, q.gpus, stopping, sleeping), q.margin) == nil
 }
 
 // lesser are the treatments that are less than one: none, and smaller steps of the same.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/vram"
 )
@@ -45,7 +45,7 @@ type Step struct {
 
 // Forecast is what would be used of one GPU, and where the numbers come from: the weakest source of them all, package vram's words.
 type Forecast struct {
-	room.Forecast
+	capacity.Forecast
 	Source string
 }
 
@@ -141,7 +141,7 @@ func (s *Switcher) expectations(ctx context.Context, p *plan) []Step {
 func (p *plan) forecasts() []Forecast {
 	f := &p.forces
 	incoming, leaves := f.incoming(), f.leaves()
-	all := room.Forecasts(f.z, f.h, leaves, f.sleeping, incoming)
+	all := capacity.Forecasts(f.z, f.h, leaves, f.sleeping, incoming)
 	out := make([]Forecast, 0, len(all))
 	for i, one := range all {
 		g := f.h.GPUs[i]
@@ -158,7 +158,7 @@ func (p *plan) forecasts() []Forecast {
 			}
 		}
 		for _, s := range f.sleeping {
-			if slices.Contains(s.GPUs, g.Index) && room.Held(f.h, s)[g.Index] > 0 {
+			if slices.Contains(s.GPUs, g.Index) && capacity.Held(f.h, s)[g.Index] > 0 {
 				source = weaker(source, f.z.asleep(s).Source)
 			}
 		}

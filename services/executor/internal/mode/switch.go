@@ -11,9 +11,9 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/progress"
-	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalogue"
@@ -378,7 +378,7 @@ func (r *run) services(steps []workStep) []*catalogue.Service {
 
 // shortage is room that did not come: too little memory, or programs that are still there.
 type shortage struct {
-	*room.Short
+	*capacity.Short
 	// held: programs of services that were stopped still hold memory.
 	held bool
 }
@@ -394,12 +394,12 @@ func (s *shortage) Error() string {
 // over. It goes by what there is and not by what changed: memory may have been given back before anybody looked.
 func (r *run) await(ctx context.Context, incoming []*catalogue.Service) *shortage {
 	z := newSizes(r.cfg.Book)
-	if len(room.Need(z, incoming...)) == 0 {
+	if len(capacity.Need(z, incoming...)) == 0 {
 		return nil
 	}
 	for deadline := time.Now().Add(r.patience); ; {
 		h := r.cfg.GPUs.Read(ctx)
-		missing := &shortage{Short: room.Fits(z, h, incoming, nil, r.margin)}
+		missing := &shortage{Short: capacity.Fits(z, h, incoming, nil, r.margin)}
 		for _, g := range h.GPUs {
 			for _, p := range g.Processes {
 				missing.held = missing.held || r.gone[p.PID]

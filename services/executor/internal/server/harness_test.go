@@ -24,13 +24,13 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/lease"
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/mode"
 	"durward.internal/services/executor/internal/progress"
-	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/server"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
@@ -354,13 +354,13 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 		Sizes:  w.book.Sizes(),
 		Leases: leases,
 		Admit: func(ctx context.Context, s *catalogue.Service) error {
-			return room.Admit(w.book.Sizes(), w.gpus.Read(ctx), s, room.DefaultMargin)
+			return capacity.Admit(w.book.Sizes(), w.gpus.Read(ctx), s, capacity.DefaultMargin)
 		},
 		Confirm: sink.Confirm,
 		Logger:  platformtest.Logger(),
 	})
 	w.modes = mode.New(mode.Config{
-		Catalogue: w.source.Current, Services: w.services, GPUs: w.gpus, Book: w.book, Leases: leases, Journal: w.store, Margin: room.DefaultMargin, LeastMargin: proto.Uint32(128),
+		Catalogue: w.source.Current, Services: w.services, GPUs: w.gpus, Book: w.book, Leases: leases, Journal: w.store, Margin: capacity.DefaultMargin, LeastMargin: proto.Uint32(128),
 		Hub: &w.hub, Proceed: func(begin func()) error { return w.authority.Proceed(begin) }, Logger: platformtest.Logger(),
 	})
 	w.source.Veto(w.services.Accept)

@@ -17,13 +17,13 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/process"
 	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/gpu/smi"
 	"durward.internal/services/executor/internal/health"
-	"durward.internal/services/executor/internal/room"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/fault"
@@ -130,7 +130,7 @@ services:
 		Catalogue: known, Drivers: map[string]service.Driver{"process": d}, Health: health.New(), Engine: engine.New(), GPUs: b.gpus,
 		MarginMiB: 100,
 		Admit: func(ctx context.Context, s *catalogue.Service) error {
-			return room.Admit(room.Declared{}, b.gpus.Read(ctx), s, 100)
+			return capacity.Admit(capacity.Declared{}, b.gpus.Read(ctx), s, 100)
 		},
 		Confirm: func(_ context.Context, begin func()) error { begin(); return nil },
 		Logger:  slog.New(slog.DiscardHandler),

@@ -1,10 +1,10 @@
-// Package room decides whether services fit in the memory of the host's GPUs: what is measured to be free, less what is promised
+// Package capacity decides whether services fit in the memory of the host's GPUs: what is measured to be free, less what is promised
 // already and not taken yet, against what is needed. Every program on a GPU counts, whosever it is, and every GPU counts for
 // itself.
 //
 // It trusts its two sources, the driver's measurement and whoever gives it Sizes, and invents no number: a GPU that cannot be
 // measured has no room. It holds no state and changes nothing.
-package room
+package capacity
 
 import (
 	"fmt"

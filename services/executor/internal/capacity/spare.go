@@ -1,4 +1,4 @@
-package room
+package capacity
 
 import "durward.internal/services/executor/internal/gpu"
 
