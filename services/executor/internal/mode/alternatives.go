@@ -8,9 +8,9 @@ import (
 	"slices"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/executor/internal/arrange"
 	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/memreq"
+	"durward.internal/services/executor/internal/solver"
 	"durward.internal/services/platform/catalogue"
 )
 
@@ -55,7 +55,7 @@ type search struct {
 	ctx        context.Context
 	p          *plan
 	candidates []candidate
-	problem    arrange.Problem
+	problem    solver.Problem
 	cut        bool
 }
 
@@ -70,7 +70,7 @@ func (s *Switcher) alternatives(ctx context.Context, p *plan, wanted int) (found
 	if !w.pose(wanted + 1) { // one of them may be the plan
 		return nil, true, nil
 	}
-	solutions, ended := arrange.Solve(ctx, &w.problem)
+	solutions, ended := solver.Solve(ctx, &w.problem)
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
@@ -180,7 +180,7 @@ func (w *search) pose(limit int) bool {
 	host := len(at)
 	needed := w.dependents()
 	ties := slices.Sorted(maps.Keys(needed))
-	if over := host + 1 + len(ties) - arrange.MaxResources; over > 0 {
+	if over := host + 1 + len(ties) - solver.MaxResources; over > 0 {
 		// Who is needed by others and is no resource stays, whatever those do.
 		w.cut = true
 		for _, i := range ties[len(ties)-min(over, len(ties)):] {
@@ -189,7 +189,7 @@ func (w *search) pose(limit int) bool {
 		ties = ties[:max(len(ties)-over, 0)]
 	}
 	resources := host + 1 + len(ties)
-	w.problem = arrange.Problem{Capacity: make([]int64, resources), Idle: make([]int64, resources), Limit: limit}
+	w.problem = solver.Problem{Capacity: make([]int64, resources), Idle: make([]int64, resources), Limit: limit}
 	usable := make([]bool, host)
 	for index, i := range at {
 		w.problem.Idle[i] = math.MaxInt64 // where nobody comes, nobody asks
@@ -221,9 +221,9 @@ func (w *search) pose(limit int) bool {
 	for _, c := range w.candidates {
 		held := capacity.Held(f.h, c.Service)
 		back(held)
-		one := arrange.Service{Arrives: c.comes}
+		one := solver.Service{Arrives: c.comes}
 		for n, way := range c.ways {
-			option := arrange.Option{Use: make([]int64, resources), Cost: way.cost}
+			option := solver.Option{Use: make([]int64, resources), Cost: way.cost}
 			w.uses(c, way, held, at, option.Use)
 			for m := 1; m < n; m++ { // the same in a lesser degree
 				if c.ways[m].kind == way.kind && (way.kind == changeContext || way.kind == changeUtilisation) {

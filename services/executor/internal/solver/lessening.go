@@ -1,4 +1,4 @@
-package arrange
+package solver
 
 // lessening is what irredundant works with, kept between calls.
 type lessening struct {

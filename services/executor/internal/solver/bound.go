@@ -1,4 +1,4 @@
-package arrange
+package solver
 
 import (
 	"cmp"

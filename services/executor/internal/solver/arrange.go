@@ -1,11 +1,11 @@
-// Package arrange finds the least costly ways to make services fit in what a host has: for each service one of its options, so
+// Package solver finds the least costly ways to make services fit in what a host has: for each service one of its options, so
 // that together they take no more of any resource than there is. It knows nothing of GPUs or services; package mode says what
 // the resources and options are.
 //
 // It is exact for the sizes that hosts have, by branch and bound; beyond, it stops after a fixed number of steps, so that the same
 // problem has the same answer on every machine, and says so. It trusts nothing of a problem: one that is not well formed has no
 // solutions, and Check says why.
-package arrange
+package solver
 
 import (
 	"context"
