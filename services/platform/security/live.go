@@ -13,7 +13,7 @@ import (
 
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
-	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/security/ownership"
 )
 
 // pollInterval is how often the folder is looked at. A change counts once it looked the same twice, so that a file is not read
@@ -46,7 +46,7 @@ type Live struct {
 	// adopted is what is in force of each file; refused what was refused of it last, so that it is told once.
 	adopted map[string][]byte
 	refused map[string]string
-	stamps  map[string]custody.Stamp
+	stamps  map[string]ownership.Stamp
 
 	stop    chan struct{}
 	stopped sync.WaitGroup
@@ -124,7 +124,7 @@ func (l *Live) watch() {
 	defer l.stopped.Done()
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	var last map[string]custody.Stamp
+	var last map[string]ownership.Stamp
 	for {
 		select {
 		case <-l.stop:
@@ -220,7 +220,7 @@ func (l *Live) read(list listing, overlay map[string][]byte) *proposal {
 		if _, ok := overlay[f.name]; ok {
 			continue
 		}
-		data, err := custody.ReadFile(f.path, f.limit, l.opts.Foreign)
+		data, err := ownership.ReadFile(f.path, f.limit, l.opts.Foreign)
 		if err != nil {
 			p.refuse(f.name, reason(err), l.adopted)
 			continue

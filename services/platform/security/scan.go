@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/security/ownership"
 )
 
 // Bounds of what is read.
@@ -58,12 +58,12 @@ type found struct {
 type listing struct {
 	files    []found
 	problems map[string]string
-	stamps   map[string]custody.Stamp
+	stamps   map[string]ownership.Stamp
 }
 
 // list looks at the folder and reads no file.
 func (o *Options) list() listing {
-	l := listing{problems: map[string]string{}, stamps: map[string]custody.Stamp{}}
+	l := listing{problems: map[string]string{}, stamps: map[string]ownership.Stamp{}}
 	if o.Dir != "" {
 		o.listRoot(&l)
 	}
@@ -83,7 +83,7 @@ func (o *Options) list() listing {
 }
 
 func (l *listing) add(f found) {
-	l.stamps[f.name] = custody.StampOf(f.path)
+	l.stamps[f.name] = ownership.StampOf(f.path)
 	l.files = append(l.files, f)
 }
 
@@ -91,8 +91,8 @@ func (l *listing) add(f found) {
 // folder was seen where it lies, or has to be there: one that cannot be looked into, whatever the cause, is no folder without rules.
 func (o *Options) folder(l *listing, name string, entry func(e fs.DirEntry)) {
 	path := filepath.Join(o.Dir, name)
-	l.stamps[name+"/"] = custody.StampOf(path)
-	entries, err := custody.Names(path, maxFiles, o.Foreign)
+	l.stamps[name+"/"] = ownership.StampOf(path)
+	entries, err := ownership.Names(path, maxFiles, o.Foreign)
 	if err != nil {
 		l.problems[name+"/"] = reason(err)
 		return
@@ -186,8 +186,8 @@ func (l *listing) stray(folder string, e fs.DirEntry, known []string) {
 // ancestors stamps the folders above, whose owner and mode count.
 func (o *Options) ancestors(l *listing) {
 	for path := filepath.Dir(filepath.Clean(o.Dir)); ; path = filepath.Dir(path) {
-		s := custody.StampOf(path)
-		l.stamps["above "+path] = custody.Stamp{Device: s.Device, Inode: s.Inode, Mode: s.Mode, UID: s.UID, GID: s.GID}
+		s := ownership.StampOf(path)
+		l.stamps["above "+path] = ownership.Stamp{Device: s.Device, Inode: s.Inode, Mode: s.Mode, UID: s.UID, GID: s.GID}
 		if path == "/" || path == "." {
 			return
 		}

@@ -12,7 +12,7 @@
 package security
 
 import (
-	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/security/ownership"
 )
 
 // Names of layers, as settings and files tell where they come from.
@@ -24,7 +24,7 @@ const (
 )
 
 // Foreign is the Unix user, the gateway's, who may neither own nor write any of the configuration, nor a folder above it.
-type Foreign = custody.Foreign
+type Foreign = ownership.Foreign
 
 // Effective is one setting as it binds, and where that comes from.
 type Effective struct {

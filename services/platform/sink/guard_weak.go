@@ -19,7 +19,7 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
-	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
@@ -52,7 +52,7 @@ func Weaken(names string) error {
 		case name == reserve.GuardReserve:
 			reserve.WeakenReserve()
 		case name == GuardOwnership:
-			custody.WeakenOwnership()
+			ownership.WeakenOwnership()
 		case slices.Contains(desktop.Guards, name):
 			if err := desktop.Weaken(name); err != nil {
 				return err

@@ -16,7 +16,7 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/sink"
 )
 
@@ -48,8 +48,8 @@ type rulesConfig struct {
 // file that a human owns: no RPC does. A file that is broken, or that the gateway's user could have written, changes nothing.
 type rules struct {
 	cfg     rulesConfig
-	foreign *custody.Foreign
-	stamp   custody.Stamp
+	foreign *ownership.Foreign
+	stamp   ownership.Stamp
 	// digest is that of the file as it was taken over last, and list what it lists; settings is all that it said at the start.
 	digest   string
 	list     []sink.Unattended
@@ -67,7 +67,7 @@ func openRules(cfg rulesConfig) (*rules, error) {
 	}
 	r.cfg.Path = path
 	if cfg.GatewayUser != "" && !cfg.Development {
-		if r.foreign, err = custody.Lookup(cfg.GatewayUser); err != nil {
+		if r.foreign, err = ownership.Lookup(cfg.GatewayUser); err != nil {
 			return nil, fmt.Errorf("gateway_user: %w", err)
 		}
 	}
@@ -102,11 +102,11 @@ func (r *rules) place() string {
 	return r.cfg.Path
 }
 
-func (r *rules) look() custody.Stamp { return custody.StampOf(r.place()) }
+func (r *rules) look() ownership.Stamp { return ownership.StampOf(r.place()) }
 
 // read reads the whole file, strictly.
 func (r *rules) read() (*settings, []sink.Unattended, string, error) {
-	raw, err := custody.ReadFile(r.place(), maxRules, r.foreign)
+	raw, err := ownership.ReadFile(r.place(), maxRules, r.foreign)
 	if err != nil {
 		return nil, nil, "", err
 	}
@@ -147,7 +147,7 @@ func (r *rules) check(ctx context.Context) {
 		return
 	}
 	s, list, digest, err := r.read()
-	if errors.Is(err, custody.ErrUnsteady) {
+	if errors.Is(err, ownership.ErrUnsteady) {
 		return // it is being written; the next look finds it whole
 	}
 	r.stamp = stamp

@@ -17,7 +17,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/platformtest/input"
-	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/sink"
 )
 
@@ -182,11 +182,11 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 
 // TestTheGatewaysUserWritesNoList: where it could have, the executor does not start, and no change counts.
 func TestTheGatewaysUserWritesNoList(t *testing.T) {
-	for name, spoil := range map[string]func(r *ruled, foreign *custody.Foreign) error{
-		"owns it":              func(_ *ruled, f *custody.Foreign) error { f.UID = uint32(os.Getuid()); return nil },
-		"may write it":         func(r *ruled, _ *custody.Foreign) error { return os.Chmod(r.path, 0o666) },
-		"may write its folder": func(r *ruled, _ *custody.Foreign) error { return os.Chmod(filepath.Dir(r.path), 0o777) },
-		"a link": func(r *ruled, _ *custody.Foreign) error {
+	for name, spoil := range map[string]func(r *ruled, foreign *ownership.Foreign) error{
+		"owns it":              func(_ *ruled, f *ownership.Foreign) error { f.UID = uint32(os.Getuid()); return nil },
+		"may write it":         func(r *ruled, _ *ownership.Foreign) error { return os.Chmod(r.path, 0o666) },
+		"may write its folder": func(r *ruled, _ *ownership.Foreign) error { return os.Chmod(filepath.Dir(r.path), 0o777) },
+		"a link": func(r *ruled, _ *ownership.Foreign) error {
 			real := r.path + ".real"
 			return errors.Join(os.Rename(r.path, real), os.Symlink(real, r.path))
 		},
@@ -198,7 +198,7 @@ func TestTheGatewaysUserWritesNoList(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			rules.foreign = &custody.Foreign{UID: 4242, GIDs: []uint32{4242}}
+			rules.foreign = &ownership.Foreign{UID: 4242, GIDs: []uint32{4242}}
 			r.write("[stop_service]")
 			if err := spoil(r, rules.foreign); err != nil {
 				t.Fatal(err)

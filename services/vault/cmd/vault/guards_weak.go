@@ -12,7 +12,7 @@ import (
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/security"
-	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/vault/internal/adoption"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/halt"
@@ -29,7 +29,7 @@ func guardFlags(flags *flag.FlagSet) {
 		clients.GuardRotation:      clients.WeakenRotation,
 		usage.GuardReservation:     usage.WeakenReservation,
 		// What the vault reads of others' packages.
-		"ownership":          custody.WeakenOwnership,
+		"ownership":          ownership.WeakenOwnership,
 		"layers":             security.WeakenLayers,
 		reserve.GuardReserve: reserve.WeakenReserve,
 	}

@@ -25,7 +25,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/security/ownership"
 )
 
 // Defaults and bounds of a client's limits.
@@ -145,7 +145,7 @@ func IsUser(name string) bool { return idPattern.MatchString(name) }
 type Registry struct {
 	path    string
 	now     func() time.Time
-	foreign *custody.Foreign
+	foreign *ownership.Foreign
 	current atomic.Pointer[[]*Client]
 	failure atomic.Pointer[error]
 	stop    chan struct{}
@@ -160,7 +160,7 @@ type Config struct {
 	// Now is the clock that ends a previous credential; nil is time.Now.
 	Now func() time.Time
 	// Foreign may neither own nor write the file, nor a folder above it; nil: nobody is looked at.
-	Foreign *custody.Foreign
+	Foreign *ownership.Foreign
 }
 
 // Open reads the file and watches it until Close.
@@ -200,7 +200,7 @@ func (r *Registry) read() ([]*Client, error) {
 	if r.foreign == nil {
 		return Read(r.path)
 	}
-	data, err := custody.ReadFile(r.path, maxFile, r.foreign)
+	data, err := ownership.ReadFile(r.path, maxFile, r.foreign)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.path, err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/security/ownership"
 )
 
 const edKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl laptop"
@@ -266,7 +266,7 @@ func TestRotation(t *testing.T) {
 // A file that the gateway's user owns, or may write, is no human's word.
 func TestForeignFile(t *testing.T) {
 	path := write(t, "", one())
-	stranger := &custody.Foreign{UID: 54321, GIDs: []uint32{54321}}
+	stranger := &ownership.Foreign{UID: 54321, GIDs: []uint32{54321}}
 	r, err := Open(Config{Path: path, Foreign: stranger})
 	if err != nil {
 		t.Fatal(err)

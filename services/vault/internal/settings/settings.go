@@ -12,7 +12,7 @@ import (
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/security"
-	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/vault/internal/clients"
 )
 
@@ -92,11 +92,11 @@ func (s *Settings) Validate() error {
 
 // Foreign returns the Unix user who may not write the rules; nil where nobody's rights are looked at. It asks the host's user
 // database.
-func (s *Settings) Foreign() (*custody.Foreign, error) {
+func (s *Settings) Foreign() (*ownership.Foreign, error) {
 	if s.Development || s.GatewayUser == "" {
 		return nil, nil
 	}
-	f, err := custody.Lookup(s.GatewayUser)
+	f, err := ownership.Lookup(s.GatewayUser)
 	if err != nil {
 		return nil, fmt.Errorf("gateway_user: %w", err)
 	}

@@ -15,7 +15,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
-	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/security/ownership"
 )
 
 func (a *app) policyCommand() *cobra.Command {
@@ -150,7 +150,7 @@ func (a *app) checkPolicy(cfg home.Config, files []string) error {
 		broken = slices.DeleteFunc(all, func(f security.File) bool { return f.Problem == "" })
 	}
 	for _, name := range files {
-		text, err := custody.ReadFile(name, maxProject, nil)
+		text, err := ownership.ReadFile(name, maxProject, nil)
 		if err != nil {
 			return cli.Usage("", "%s cannot be read: %s", clean.Visible(name), clean.Line(err.Error(), 200))
 		}

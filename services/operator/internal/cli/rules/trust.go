@@ -21,7 +21,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
-	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/security/ownership"
 )
 
 // maxProject bounds a project's file, as the vault does.
@@ -62,7 +62,7 @@ func (a *app) trustProject(ctx context.Context, file string, clients []string, y
 			return err
 		}
 	}
-	text, err := custody.ReadFile(path, maxProject, nil)
+	text, err := ownership.ReadFile(path, maxProject, nil)
 	if err != nil {
 		return cli.Usage("", "%s cannot be read: %s", clean.Visible(path), clean.Line(err.Error(), 200))
 	}

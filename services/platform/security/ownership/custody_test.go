@@ -1,4 +1,4 @@
-package custody_test
+package ownership_test
 
 import (
 	"errors"
@@ -10,11 +10,13 @@ import (
 	"syscall"
 	"testing"
 
-	"durward.internal/services/platform/security/custody"
+	"durward.internal/services/platform/security/ownership"
 )
 
 // stranger is a Unix user that nothing on the host belongs to.
-func stranger() *custody.Foreign { return &custody.Foreign{UID: 61234, GIDs: []uint32{61234, 61235}} }
+func stranger() *ownership.Foreign {
+	return &ownership.Foreign{UID: 61234, GIDs: []uint32{61234, 61235}}
+}
 
 func file(t *testing.T) string {
 	t.Helper()
@@ -52,36 +54,36 @@ func TestRefusesWhatTheForeignUserCouldHaveWritten(t *testing.T) {
 		prepare func(t *testing.T, path string)
 		want    error
 	}{
-		"it owns the file":          {func(t *testing.T, p string) { chown(t, p, 61234, group); chmod(t, p, 0o400) }, custody.ErrForeign},
-		"its group may write":       {func(t *testing.T, p string) { chown(t, p, me, 61235); chmod(t, p, 0o664) }, custody.ErrForeign},
-		"everybody may write":       {func(t *testing.T, p string) { chmod(t, p, 0o646) }, custody.ErrForeign},
-		"it owns the folder":        {func(t *testing.T, p string) { chown(t, filepath.Dir(p), 61234, group) }, custody.ErrAbove},
-		"everybody may write there": {func(t *testing.T, p string) { chmod(t, filepath.Dir(p), 0o757) }, custody.ErrAbove},
-		"its group may write there": {func(t *testing.T, p string) { chown(t, filepath.Dir(p), me, 61234); chmod(t, filepath.Dir(p), 0o775) }, custody.ErrAbove},
-		"it owns the folder above":  {func(t *testing.T, p string) { chown(t, filepath.Dir(filepath.Dir(p)), 61234, group) }, custody.ErrAbove},
+		"it owns the file":          {func(t *testing.T, p string) { chown(t, p, 61234, group); chmod(t, p, 0o400) }, ownership.ErrForeign},
+		"its group may write":       {func(t *testing.T, p string) { chown(t, p, me, 61235); chmod(t, p, 0o664) }, ownership.ErrForeign},
+		"everybody may write":       {func(t *testing.T, p string) { chmod(t, p, 0o646) }, ownership.ErrForeign},
+		"it owns the folder":        {func(t *testing.T, p string) { chown(t, filepath.Dir(p), 61234, group) }, ownership.ErrAbove},
+		"everybody may write there": {func(t *testing.T, p string) { chmod(t, filepath.Dir(p), 0o757) }, ownership.ErrAbove},
+		"its group may write there": {func(t *testing.T, p string) { chown(t, filepath.Dir(p), me, 61234); chmod(t, filepath.Dir(p), 0o775) }, ownership.ErrAbove},
+		"it owns the folder above":  {func(t *testing.T, p string) { chown(t, filepath.Dir(filepath.Dir(p)), 61234, group) }, ownership.ErrAbove},
 		"its own sticky folder above": {func(t *testing.T, p string) {
 			up := filepath.Dir(filepath.Dir(p))
 			chown(t, up, 61234, group)
 			chmod(t, up, fs.ModeSticky|0o755)
-		}, custody.ErrAbove},
+		}, ownership.ErrAbove},
 		"its own folder in a sticky one": {func(t *testing.T, p string) {
 			up := filepath.Dir(filepath.Dir(p))
 			chmod(t, up, fs.ModeSticky|0o777)
 			chown(t, filepath.Dir(p), 61234, group)
 			chmod(t, filepath.Dir(p), 0o555)
-		}, custody.ErrAbove},
+		}, ownership.ErrAbove},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := file(t)
 			c.prepare(t, path)
-			if _, err := custody.ReadFile(path, 100, stranger()); !errors.Is(err, c.want) {
+			if _, err := ownership.ReadFile(path, 100, stranger()); !errors.Is(err, c.want) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
-			if _, err := custody.Names(filepath.Dir(path), 10, stranger()); err == nil && errors.Is(c.want, custody.ErrAbove) {
+			if _, err := ownership.Names(filepath.Dir(path), 10, stranger()); err == nil && errors.Is(c.want, ownership.ErrAbove) {
 				t.Error("the folder is listed all the same")
 			}
 			// Where nobody's rights are looked at, it is read.
-			if _, err := custody.ReadFile(path, 100, nil); err != nil {
+			if _, err := ownership.ReadFile(path, 100, nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -100,7 +102,7 @@ func TestReadsWhatIsBeyondReach(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := file(t)
 			prepare(t, path)
-			if data, err := custody.ReadFile(path, 100, stranger()); err != nil || string(data) != "x" {
+			if data, err := ownership.ReadFile(path, 100, stranger()); err != nil || string(data) != "x" {
 				t.Errorf("%q, %v", data, err)
 			}
 		})
@@ -116,26 +118,26 @@ func TestRefusesWhatIsNoFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for at, want := range map[string]error{link: custody.ErrLink, loop: custody.ErrLink, fifo: custody.ErrKind, dir: custody.ErrKind,
-		filepath.Join(dir, "none"): fs.ErrNotExist, "/dev/zero": custody.ErrKind} {
-		if _, err := custody.ReadFile(at, 100, nil); !errors.Is(err, want) {
+	for at, want := range map[string]error{link: ownership.ErrLink, loop: ownership.ErrLink, fifo: ownership.ErrKind, dir: ownership.ErrKind,
+		filepath.Join(dir, "none"): fs.ErrNotExist, "/dev/zero": ownership.ErrKind} {
+		if _, err := ownership.ReadFile(at, 100, nil); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", filepath.Base(at), err, want)
 		}
 	}
-	if _, err := custody.Names(dir+"-link", 10, nil); !errors.Is(err, custody.ErrLink) {
+	if _, err := ownership.Names(dir+"-link", 10, nil); !errors.Is(err, ownership.ErrLink) {
 		t.Errorf("a link to a folder: %v", err)
 	}
-	if _, err := custody.Names(path, 10, nil); !errors.Is(err, custody.ErrFolder) {
+	if _, err := ownership.Names(path, 10, nil); !errors.Is(err, ownership.ErrFolder) {
 		t.Errorf("a file: %v", err)
 	}
-	if _, err := custody.Names(dir, 2, nil); !errors.Is(err, custody.ErrLarge) {
+	if _, err := ownership.Names(dir, 2, nil); !errors.Is(err, ownership.ErrLarge) {
 		t.Errorf("many names: %v", err)
 	}
 	// 100 MB, of which nothing is read.
 	if err := os.Truncate(path, 100<<20); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := custody.ReadFile(path, 1<<20, nil); !errors.Is(err, custody.ErrLarge) {
+	if _, err := ownership.ReadFile(path, 1<<20, nil); !errors.Is(err, ownership.ErrLarge) {
 		t.Errorf("100 MB: %v", err)
 	}
 }
@@ -152,7 +154,7 @@ func TestJudgesTheFoldersOfLinksOnTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	through := filepath.Join(link, "security.yaml")
-	if _, err := custody.ReadFile(through, 100, stranger()); err != nil {
+	if _, err := ownership.ReadFile(through, 100, stranger()); err != nil {
 		t.Errorf("a link that only a human can change: %v", err)
 	}
 	second := filepath.Join(filepath.Dir(open), "second")
@@ -161,7 +163,7 @@ func TestJudgesTheFoldersOfLinksOnTheWay(t *testing.T) {
 	}
 	chmod(t, open, 0o777)
 	for _, p := range []string{through, filepath.Join(second, "security.yaml")} {
-		if _, err := custody.ReadFile(p, 100, stranger()); !errors.Is(err, custody.ErrAbove) {
+		if _, err := ownership.ReadFile(p, 100, stranger()); !errors.Is(err, ownership.ErrAbove) {
 			t.Errorf("%v", err)
 		}
 	}
@@ -182,13 +184,13 @@ func TestAccessLists(t *testing.T) {
 			t.Skipf("no access lists here: %v", err)
 		}
 	}
-	if _, err := custody.ReadFile(path, 100, stranger()); !errors.Is(err, custody.ErrForeign) {
+	if _, err := ownership.ReadFile(path, 100, stranger()); !errors.Is(err, ownership.ErrForeign) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestReasonsHoldNoPath(t *testing.T) {
-	for _, err := range []error{custody.ErrLink, custody.ErrKind, custody.ErrFolder, custody.ErrLarge, custody.ErrForeign, custody.ErrAbove, custody.ErrUnsteady} {
+	for _, err := range []error{ownership.ErrLink, ownership.ErrKind, ownership.ErrFolder, ownership.ErrLarge, ownership.ErrForeign, ownership.ErrAbove, ownership.ErrUnsteady} {
 		if strings.Contains(err.Error(), "/") {
 			t.Errorf("%v", err)
 		}
@@ -196,14 +198,14 @@ func TestReasonsHoldNoPath(t *testing.T) {
 }
 
 func TestLookup(t *testing.T) {
-	f, err := custody.Lookup("root")
+	f, err := ownership.Lookup("root")
 	if err != nil || f.UID != 0 || len(f.GIDs) == 0 || f.GIDs[0] != 0 {
 		t.Errorf("%+v, %v", f, err)
 	}
-	if f, err = custody.Lookup("0"); err != nil || f.UID != 0 {
+	if f, err = ownership.Lookup("0"); err != nil || f.UID != 0 {
 		t.Errorf("%+v, %v", f, err)
 	}
-	if _, err := custody.Lookup("nobody-of-that-name"); err == nil {
+	if _, err := ownership.Lookup("nobody-of-that-name"); err == nil {
 		t.Error("somebody is found who is not there")
 	}
 }

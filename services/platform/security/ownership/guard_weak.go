@@ -1,6 +1,6 @@
 //go:build weak
 
-package custody
+package ownership
 
 import "syscall"
 

@@ -1,10 +1,10 @@
-// Package custody reads files that a human owns, and refuses those that somebody else could have written: symbolic links,
+// Package ownership reads files that a human owns, and refuses those that somebody else could have written: symbolic links,
 // what is no regular file, what is too large, and what a named Unix user (the gateway's) owns or may write, itself or any
 // folder above it.
 //
 // Every process that reads rules may link it. It believes the kernel, and asks it about the open file, never about a name
 // twice: what was judged is what is read.
-package custody
+package ownership
 
 import (
 	"errors"

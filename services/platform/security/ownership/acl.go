@@ -1,4 +1,4 @@
-package custody
+package ownership
 
 import (
 	"strconv"
