@@ -13,7 +13,7 @@ import (
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/ownership"
-	"durward.internal/services/vault/internal/adoption"
+	"durward.internal/services/vault/internal/changelog"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/operation"
@@ -24,10 +24,10 @@ import (
 // guardFlags adds -weaken, for the negative controls of deploy/e2e. No product carries the tag.
 func guardFlags(flags *flag.FlagSet) {
 	own := map[string]func(){
-		adoption.GuardAnnouncement: adoption.WeakenAnnouncement,
-		halt.GuardHalted:           halt.Weaken,
-		clients.GuardRotation:      clients.WeakenRotation,
-		usage.GuardReservation:     usage.WeakenReservation,
+		changelog.GuardAnnouncement: changelog.WeakenAnnouncement,
+		halt.GuardHalted:            halt.Weaken,
+		clients.GuardRotation:       clients.WeakenRotation,
+		usage.GuardReservation:      usage.WeakenReservation,
 		// What the vault reads of others' packages.
 		"ownership":          ownership.WeakenOwnership,
 		"layers":             security.WeakenLayers,

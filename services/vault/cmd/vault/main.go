@@ -26,7 +26,7 @@ import (
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/platform/trust"
-	"durward.internal/services/vault/internal/adoption"
+	"durward.internal/services/vault/internal/changelog"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/consent"
 	"durward.internal/services/vault/internal/halt"
@@ -149,7 +149,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	seen.WatchRecorder(records)
 	log := journal.New(records, time.Now, logger)
 
-	changes, err := adoption.New(ctx, adoption.Config{DB: db, Reserve: kept, Journal: log, Now: time.Now, Logger: logger})
+	changes, err := changelog.New(ctx, changelog.Config{DB: db, Reserve: kept, Journal: log, Now: time.Now, Logger: logger})
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/statement"
-	"durward.internal/services/vault/internal/adoption"
+	"durward.internal/services/vault/internal/changelog"
 )
 
 func (v *vault) policies() vaultv1.PolicyServiceClient {
@@ -149,7 +149,7 @@ func TestChangesAreAdoptedOrFound(t *testing.T) {
 	}
 	// An announcement that nothing came of lapses.
 	v.must(v.announce(v.change("security.yaml", "", first, nil)))
-	v.clock.advance(adoption.Patience + 1)
+	v.clock.advance(changelog.Patience + 1)
 	v.rule("security.yaml", first)
 	if got := v.changes(auditv1.Kind_KIND_CONFIG_ADOPTED); len(got) != 2 {
 		t.Errorf("adopted late: %q", got)

@@ -38,7 +38,7 @@ import (
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
-	"durward.internal/services/vault/internal/adoption"
+	"durward.internal/services/vault/internal/changelog"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/consent"
 	"durward.internal/services/vault/internal/halt"
@@ -238,7 +238,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	v.must(err)
 	log := journal.New(v.audit, v.clock.Now, platformtest.Logger())
 	operators := func() *trust.AllowedSigners { return v.Trust.Current().AllowedSigners }
-	changes, err := adoption.New(ctx, adoption.Config{DB: db, Journal: log, Now: v.clock.Now, Logger: platformtest.Logger()})
+	changes, err := changelog.New(ctx, changelog.Config{DB: db, Journal: log, Now: v.clock.Now, Logger: platformtest.Logger()})
 	v.must(err)
 	rules, err := security.Open(security.Options{
 		Dir: v.security, Also: map[string]string{"clients.yaml": v.clients}, OnChange: changes.Changed, Logger: platformtest.Logger(),

@@ -26,7 +26,7 @@ import (
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/trust"
-	"durward.internal/services/vault/internal/adoption"
+	"durward.internal/services/vault/internal/changelog"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/consent"
 	"durward.internal/services/vault/internal/halt"
@@ -59,7 +59,7 @@ type Config struct {
 	// Usage counts calls for the limits in it.
 	Usage *usage.Book
 	// Changes tells the log what of it changed.
-	Changes *adoption.Ledger
+	Changes *changelog.Ledger
 	// Desktop judges the control of desktops.
 	Desktop *desktop.Gate
 	Queue   *operation.Queue

@@ -1,6 +1,6 @@
 //go:build !weak
 
-package adoption
+package changelog
 
 import (
 	"durward.internal/services/platform/security"

@@ -1,4 +1,4 @@
-package adoption
+package changelog
 
 import (
 	"context"

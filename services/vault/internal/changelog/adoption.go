@@ -1,9 +1,9 @@
-// Package adoption tells the log which files of the security configuration came into force, and whose change each was: announced
+// Package changelog tells the log which files of the security configuration came into force, and whose change each was: announced
 // beforehand by a human's signed statement, or found. It runs inside the vault and reads no file: package security does, and says
 // what changed. It remembers across restarts what was in force last, so that what changed while no vault ran is found too.
 //
 // It gives nothing and stops nothing. A file counts because a human owns it; a statement only says who changed it.
-package adoption
+package changelog
 
 import (
 	"context"
