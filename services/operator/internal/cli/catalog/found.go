@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/bring"
-	"durward.internal/services/operator/internal/bring/found"
+	"durward.internal/services/operator/internal/bring/discover"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
@@ -19,9 +19,9 @@ const dockerSocket = "/run/docker.sock"
 // looking is what both kinds of looking at a host share.
 type looking struct {
 	quiet  bool
-	prober *found.Prober
-	host   found.Host
-	held   []found.Holder
+	prober *discover.Prober
+	host   discover.Host
+	held   []discover.Holder
 }
 
 // look reads the GPUs and what is known already. A proposal is begun beside the present catalogue.
@@ -36,13 +36,13 @@ func (a *app) look(cmd *cobra.Command, imp *importing, l *looking, kind, from st
 		}
 	}
 	l.host.ContainerUser = imp.given.ContainerUser
-	gpus, held, err := found.GPUs(cmd.Context(), found.Run)
+	gpus, held, err := discover.GPUs(cmd.Context(), discover.Run)
 	if err != nil {
 		p.Note("The GPUs could not be read: %s. Which GPUs a service uses, and how much of them, is not known.", clean.Line(err.Error(), 200))
 	}
 	l.host.GPUs, l.held = gpus, held
 	if !l.quiet {
-		l.prober = found.NewProber()
+		l.prober = discover.NewProber()
 	}
 	return p, nil
 }
@@ -73,7 +73,7 @@ a few values are read that say how an engine runs; the names of all others are m
 			if err != nil {
 				return err
 			}
-			servers, passed, err := found.Systemd{Manager: manager, Holders: l.held, Prober: l.prober}.Servers(cmd.Context())
+			servers, passed, err := discover.Systemd{Manager: manager, Holders: l.held, Prober: l.prober}.Servers(cmd.Context())
 			if err != nil {
 				return cli.Failed("Is this host run by systemd, and is its D-Bus there? Nothing was written.", "%s", clean.Line(err.Error(), 300))
 			}
@@ -107,14 +107,14 @@ container as powerful as the host is refused by name.
 			if err != nil {
 				return err
 			}
-			rules := found.Rules{}
+			rules := discover.Rules{}
 			if present := l.host.Present; present != nil {
 				rules.Mounts, rules.Environment = present.Containers.Mounts, present.Containers.Environment
 			}
 			for _, g := range l.host.GPUs {
 				rules.GPUs = append(rules.GPUs, g.UUID)
 			}
-			containers, passed, err := found.Docker{Socket: socket, Holders: l.held, Prober: l.prober}.Containers(cmd.Context(), rules)
+			containers, passed, err := discover.Docker{Socket: socket, Holders: l.held, Prober: l.prober}.Containers(cmd.Context(), rules)
 			if err != nil {
 				next := "Nothing was written."
 				if strings.Contains(err.Error(), "permission denied") {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/bring"
-	"durward.internal/services/operator/internal/bring/found"
+	"durward.internal/services/operator/internal/bring/discover"
 	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/draft"
@@ -238,14 +238,16 @@ func programFound(name, folder string) bool {
 
 // serviceGPUs are the GPUs that the service may use: those that were named, or the catalogue's, or where it has none the host's.
 func (a *app) serviceGPUs(ctx context.Context, m *fromModel, present *catalogue.Catalogue) ([]sizing.GPU, error) {
-	host, _, err := found.GPUs(ctx, found.Run)
+	host, _, err := discover.GPUs(ctx, discover.Run)
 	if err != nil {
 		a.Out.Remark("The GPUs cannot be read, so their memory is not known here: %s", clean.Line(err.Error(), 200))
 	}
 	var all []sizing.GPU
 	for _, g := range present.GPUs {
 		one := sizing.GPU{Index: g.Index, Driver: g.Index, Real: !g.Simulated, TotalMiB: g.MemoryMiB}
-		i := slices.IndexFunc(host, func(h found.GPU) bool { return g.UUID != "" && h.UUID == g.UUID || g.UUID == "" && h.Index == g.Index })
+		i := slices.IndexFunc(host, func(h discover.GPU) bool {
+			return g.UUID != "" && h.UUID == g.UUID || g.UUID == "" && h.Index == g.Index
+		})
 		if i >= 0 && one.Real {
 			one.Driver, one.TotalMiB = host[i].Index, host[i].TotalMiB
 		}

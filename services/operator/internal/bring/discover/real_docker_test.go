@@ -1,6 +1,6 @@
 //go:build real
 
-package found
+package discover
 
 import (
 	"archive/tar"

@@ -1,4 +1,4 @@
-// Package found looks at what a host runs already: units of systemd and containers of Docker that serve models, the GPUs that
+// Package discover looks at what a host runs already: units of systemd and containers of Docker that serve models, the GPUs that
 // they hold memory of, and what they answer about themselves.
 //
 // It runs as the operator and reads only: busctl with fixed questions, HTTP GET over Docker's socket, nvidia-smi's two lists, files of
@@ -8,7 +8,7 @@
 //
 // The operator's program may link neither a D-Bus library nor Docker's client (only the executor touches the host), and it needs
 // neither: busctl and a GET say the same as JSON.
-package found
+package discover
 
 import (
 	"context"
