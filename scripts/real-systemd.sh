@@ -11,7 +11,7 @@ trap 'exit 130' INT TERM HUP
 chmod 755 "$work" # units run the test programs as other users
 go test -tags real -c -o "$work/driver.test" ./services/executor/internal/driver/systemd
 go test -tags real -c -o "$work/unit.test" ./services/operator/internal/unit
-go test -tags real -c -o "$work/found.test" ./services/operator/internal/bring/discover
+go test -tags real -c -o "$work/found.test" ./services/operator/internal/importer/discover
 for part in driver unit found; do
   scripts/systemd-sandbox.sh -b "$work/$part.test" -test.v -test.count=1 -test.timeout=5m -test.run=Real "$@"
 done

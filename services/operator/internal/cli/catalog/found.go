@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"durward.internal/services/operator/internal/bring"
-	"durward.internal/services/operator/internal/bring/discover"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/importer/discover"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 )
@@ -25,7 +25,7 @@ type looking struct {
 }
 
 // look reads the GPUs and what is known already. A proposal is begun beside the present catalogue.
-func (a *app) look(cmd *cobra.Command, imp *importing, l *looking, kind, from string) (*bring.Proposal, error) {
+func (a *app) look(cmd *cobra.Command, imp *importing, l *looking, kind, from string) (*importer.Proposal, error) {
 	p, err := a.beginImport(cmd, imp, kind, from)
 	if err != nil {
 		return nil, err

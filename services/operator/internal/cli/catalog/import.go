@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"durward.internal/services/operator/internal/bring"
 	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 )
@@ -25,7 +25,7 @@ type importing struct {
 	place *cli.CatalogPlace
 	out   string
 	yes   bool
-	given bring.Given
+	given importer.Given
 	set   []string
 
 	// What was found of the present catalogue: its path, "" for none, its files and how it is read.
@@ -82,7 +82,7 @@ mode. Unit templates and extra arguments are code and are left out: the unit tha
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.importFiles(cmd, imp, "gpumod", args, func(p *bring.Proposal) error { return bring.Gpumod(cmd.Context(), p, args[0], imp.given) })
+			return a.importFiles(cmd, imp, "gpumod", args, func(p *importer.Proposal) error { return importer.Gpumod(cmd.Context(), p, args[0], imp.given) })
 		},
 	}
 }
@@ -100,7 +100,7 @@ candidate for boot. API keys and peers stay where they are.
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.CompleteFiles("yaml", "yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.importFiles(cmd, imp, "llama-swap", args, func(p *bring.Proposal) error { return bring.LlamaSwap(cmd.Context(), p, args[0], imp.given) })
+			return a.importFiles(cmd, imp, "llama-swap", args, func(p *importer.Proposal) error { return importer.LlamaSwap(cmd.Context(), p, args[0], imp.given) })
 		},
 	}
 }
@@ -118,13 +118,13 @@ Compose file extends, includes or reads variables from are named and not read.
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: cli.CompleteFiles("yaml", "yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.importFiles(cmd, imp, "compose", args, func(p *bring.Proposal) error { return bring.Compose(cmd.Context(), p, args, imp.given) })
+			return a.importFiles(cmd, imp, "compose", args, func(p *importer.Proposal) error { return importer.Compose(cmd.Context(), p, args, imp.given) })
 		},
 	}
 }
 
 // importFiles is an import from files: begun, read, proposed.
-func (a *app) importFiles(cmd *cobra.Command, imp *importing, kind string, from []string, read func(*bring.Proposal) error) error {
+func (a *app) importFiles(cmd *cobra.Command, imp *importing, kind string, from []string, read func(*importer.Proposal) error) error {
 	p, err := a.beginImport(cmd, imp, kind, from...)
 	if err != nil {
 		return err
@@ -138,13 +138,13 @@ func (a *app) importFiles(cmd *cobra.Command, imp *importing, kind string, from 
 }
 
 // beginImport reads the present catalogue, which must be good, and begins a proposal beside it. from is what it is made from.
-func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from ...string) (*bring.Proposal, error) {
+func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from ...string) (*importer.Proposal, error) {
 	for _, pair := range imp.set {
 		name, value, ok := strings.Cut(pair, "=")
 		if !ok || name == "" {
 			return nil, cli.Usage("", "--set takes NAME=VALUE")
 		}
-		if bring.SecretKey(name) || bring.SecretValue(value) {
+		if importer.SecretKey(name) || importer.SecretValue(value) {
 			return nil, cli.Usage("", "--set %s: secrets are not copied into a catalogue", clean.Visible(name))
 		}
 		if imp.given.Variables == nil {
@@ -165,7 +165,7 @@ func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from 
 	if err != nil {
 		return nil, err
 	}
-	p := bring.New(kind, present, from...)
+	p := importer.New(kind, present, from...)
 	if imp.lenient && kind == "llama-swap" {
 		p.Note("Nobody was named whom programs run as (--run-as USER). An installed executor, and durward catalog check without --development, want run_as " +
 			"in every entry of the driver process.")
@@ -222,7 +222,7 @@ func besides(files []catalogue.File, out string, err error) ([]catalogue.File, e
 		switch {
 		case statErr != nil || !os.SameFile(info, target):
 			kept = append(kept, f)
-		case len(files) == 1 || !bytes.HasPrefix(f.Data, []byte(bring.Heading)):
+		case len(files) == 1 || !bytes.HasPrefix(f.Data, []byte(importer.Heading)):
 			return nil, errOwnFile
 		}
 	}
@@ -247,17 +247,17 @@ func (a *app) outsideCatalogue(cmd *cobra.Command, imp *importing) error {
 
 // ProposalJSON is what --json says of an import.
 type ProposalJSON struct {
-	File     string          `json:"file"`
-	Models   []string        `json:"models"`
-	Services []string        `json:"services"`
-	Modes    []string        `json:"modes"`
-	LeftOut  []bring.LeftOut `json:"left_out"`
+	File     string             `json:"file"`
+	Models   []string           `json:"models"`
+	Services []string           `json:"services"`
+	Modes    []string           `json:"modes"`
+	LeftOut  []importer.LeftOut `json:"left_out"`
 }
 
 // propose settles a proposal with the present catalogue, writes it and says what is in it.
-func (a *app) propose(ctx context.Context, imp *importing, p *bring.Proposal) error {
+func (a *app) propose(ctx context.Context, imp *importing, p *importer.Proposal) error {
 	text, err := p.Settle(ctx, imp.files, imp.opts)
-	if errors.Is(err, bring.ErrNothing) {
+	if errors.Is(err, importer.ErrNothing) {
 		if a.JSON {
 			if err := a.Out.Value(ProposalJSON{"", cli.NonNil(p.Models()), cli.NonNil(p.Services()), cli.NonNil(p.Modes()), cli.NonNil(p.LeftOut())}); err != nil {
 				return err
@@ -298,7 +298,7 @@ func (a *app) propose(ctx context.Context, imp *importing, p *bring.Proposal) er
 	})
 }
 
-func (a *app) leftOut(p *bring.Proposal) {
+func (a *app) leftOut(p *importer.Proposal) {
 	for _, l := range p.LeftOut() {
 		a.Out.Printf("%s left out: %s: %s\n", a.Out.Yellow("!"), l.What, l.Why)
 	}
@@ -331,9 +331,9 @@ func proposed(name string) bool {
 		return false
 	}
 	defer f.Close()
-	begin := make([]byte, len(bring.Heading))
+	begin := make([]byte, len(importer.Heading))
 	_, err = io.ReadFull(f, begin)
-	return err == nil && string(begin) == bring.Heading
+	return err == nil && string(begin) == importer.Heading
 }
 
 // movable is a file's name as mv takes it from a shell.

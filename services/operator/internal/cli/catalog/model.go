@@ -13,11 +13,11 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
-	"durward.internal/services/operator/internal/bring"
-	"durward.internal/services/operator/internal/bring/discover"
 	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/draft"
+	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/importer/discover"
 	"durward.internal/services/operator/internal/sizing"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
@@ -45,7 +45,7 @@ type fromModel struct {
 
 // servable refuses a name that is not what it looks like: an engine would get it as it is.
 func servable(name string) error {
-	if !bring.Shown(name) {
+	if !importer.Shown(name) {
 		return cli.Usage("", "--served-name %q holds characters that cannot be shown", clean.Visible(name))
 	}
 	return nil
@@ -120,7 +120,7 @@ func (a *app) addFromModel(cmd *cobra.Command, m *fromModel, path string) error 
 		return a.BadCatalogue(at, err)
 	}
 	named := sizing.NameOf(file)
-	id := bring.ModelID(cmp.Or(m.id, named.ID))
+	id := importer.ModelID(cmp.Or(m.id, named.ID))
 	if id == "" || m.id != "" && id != m.id {
 		return cli.Usage("Give it one: --id NAME", "no model id can be made of %q", clean.Visible(cmp.Or(m.id, filepath.Base(file))))
 	}
@@ -181,7 +181,7 @@ func (a *app) draftService(
 		taken[mode.ID] = true
 	}
 	name := cmp.Or(m.service, strings.ToLower(modelID[strings.LastIndex(modelID, "/")+1:]))
-	id := bring.FreeID(name, taken)
+	id := importer.FreeID(name, taken)
 	if id == "" || m.service != "" && id != m.service {
 		return nil, cli.Usage("Name it otherwise: --service ID", "the service's id %q is taken or is none", clean.Visible(name))
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"durward.internal/services/operator/internal/bring"
+	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
@@ -21,14 +21,14 @@ const startTimeoutS = 900
 
 // Host is what is known of the host beside the servers.
 type Host struct {
-	Present *bring.Present // nil: there is no catalogue yet
+	Present *importer.Present // nil: there is no catalogue yet
 	GPUs    []GPU
 	// ContainerUser is whom containers run as that run as root now, UID or UID:GID; "": 1000:1000.
 	ContainerUser string
 }
 
 // Units puts what runs as units into the proposal.
-func (h Host) Units(p *bring.Proposal, servers []Server, passed []Passed) {
+func (h Host) Units(p *importer.Proposal, servers []Server, passed []Passed) {
 	taken := h.taken()
 	for _, one := range passed {
 		p.LeaveOut("unit "+one.Name, "%s", one.Why)
@@ -48,7 +48,7 @@ func (h Host) Units(p *bring.Proposal, servers []Server, passed []Passed) {
 			p.LeaveOut(what, "its port %d is another service's in the catalogue or the proposal", s.Port)
 			continue
 		}
-		id := bring.FreeID(strings.TrimSuffix(s.Subject, ".service"), taken)
+		id := importer.FreeID(strings.TrimSuffix(s.Subject, ".service"), taken)
 		if id == "" {
 			p.LeaveOut(what, "no id can be made of its name")
 			continue
@@ -62,7 +62,7 @@ func (h Host) Units(p *bring.Proposal, servers []Server, passed []Passed) {
 }
 
 // Containers puts what runs in containers into the proposal: one with the label of a service is adopted, any other is made anew.
-func (h Host) Containers(p *bring.Proposal, containers []Container, passed []Passed) {
+func (h Host) Containers(p *importer.Proposal, containers []Container, passed []Passed) {
 	taken := h.taken()
 	for _, one := range passed {
 		p.LeaveOut("container "+one.Name, "%s", one.Why)
@@ -95,7 +95,7 @@ func (h Host) Containers(p *bring.Proposal, containers []Container, passed []Pas
 		if label {
 			name = c.Service
 		}
-		id := bring.FreeID(name, taken)
+		id := importer.FreeID(name, taken)
 		switch {
 		case id == "":
 			p.LeaveOut(what, "no id can be made of its name")
@@ -174,11 +174,11 @@ func (s *Server) words() string {
 // entry is one service's entry in the making.
 type entry struct {
 	host   Host
-	p      *bring.Proposal
+	p      *importer.Proposal
 	id     string
 	server *Server
 	mounts []Bind // of a container, nil for a unit
-	fields bring.Fields
+	fields importer.Fields
 	notes  []string
 	model  string
 	// file: the model's files are known. sized: what it needs is declared.
@@ -317,7 +317,7 @@ func (e *entry) modelOf(engine string) bool {
 		served = clean.Line(s.Command.Model, maxModelName)
 	}
 	name := served
-	var fields bring.Fields
+	var fields importer.Fields
 	path := e.outside(s.Command.Model)
 	if plain(served) {
 		if engine == enginecmd.LlamaCPP {
@@ -340,14 +340,14 @@ func (e *entry) modelOf(engine string) bool {
 	if served == "" || name == "" {
 		return false
 	}
-	fields = append(bring.Fields{{Key: "served_name", Value: served}}, fields...)
+	fields = append(importer.Fields{{Key: "served_name", Value: served}}, fields...)
 	e.model = e.p.Model(name, fields, "Served by "+s.Name+".")
 	return e.model != ""
 }
 
 // outside is where a model's file lies on the host, "" where that is not known.
 func (e *entry) outside(path string) string {
-	if !plain(path) || path == "/" || !bring.Shown(path) {
+	if !plain(path) || path == "/" || !importer.Shown(path) {
 		return ""
 	}
 	if e.mounts == nil {

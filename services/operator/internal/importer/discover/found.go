@@ -23,7 +23,7 @@ import (
 	"strings"
 	"time"
 
-	"durward.internal/services/operator/internal/bring"
+	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/platform/enginecmd"
 )
 
@@ -63,7 +63,7 @@ func environment(pairs []string) (values map[string]string, withheld []string) {
 	values = map[string]string{}
 	for _, pair := range pairs {
 		key, value, _ := strings.Cut(pair, "=")
-		if slices.Contains(shown, key) && len(value) <= 256 && !strings.Contains(value, "://") && !bring.SecretValue(value) {
+		if slices.Contains(shown, key) && len(value) <= 256 && !strings.Contains(value, "://") && !importer.SecretValue(value) {
 			values[key] = value
 		} else if key != "" && !slices.Contains(withheld, key) {
 			withheld = append(withheld, key)

@@ -1,4 +1,4 @@
-// Package bring turns what people run already into a proposal for the catalogue: gpumod's presets and modes, llama-swap's
+// Package importer turns what people run already into a proposal for the catalogue: gpumod's presets and modes, llama-swap's
 // configuration, the GPU services of Compose files.
 //
 // It runs in the operator's process, on files that strangers may have written, and trusts none of them: every file is bounded
@@ -6,7 +6,7 @@
 // secret is copied. What cannot be brought safely is left out by name, with the reason. The proposal is a whole catalogue file
 // which stands beside the present one; it decides nothing, a human reads it and puts it in its place, and package catalogue judges
 // every entry of it as it will judge it there.
-package bring
+package importer
 
 import (
 	"cmp"

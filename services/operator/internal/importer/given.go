@@ -1,4 +1,4 @@
-package bring
+package importer
 
 // Given is what a human says beside the files.
 type Given struct {

@@ -1,4 +1,4 @@
-package bring
+package importer
 
 import (
 	"context"

@@ -7,7 +7,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"durward.internal/services/operator/internal/bring"
+	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
@@ -62,7 +62,7 @@ func (seen inspection) unsafe(base image) (out []string) {
 			say(true, "Mounts", target(m.Destination))
 		}
 	}
-	hidden := func(text string) bool { return !bring.Shown(text) }
+	hidden := func(text string) bool { return !importer.Shown(text) }
 	say(slices.ContainsFunc(part[[]string](seen.Config, "Cmd"), hidden), "Cmd", "its command line has characters that do not show")
 	say(slices.ContainsFunc(seen.Mounts, func(m mountPoint) bool { return hidden(m.Source + m.Destination) }), "Mounts", "a path has characters that do not show")
 	entrypoint := part[[]string](seen.Config, "Entrypoint")
@@ -71,7 +71,7 @@ func (seen inspection) unsafe(base image) (out []string) {
 		indirect := enginecmd.Indirect(command)
 		say(indirect != "", "Cmd", "its command "+clean.Line(clean.Visible(indirect), 128)+", which an entry would do too")
 	}
-	say(bring.SecretArguments(part[[]string](seen.Config, "Cmd")), "Cmd", "its command line holds a secret, which an entry would show: let the program read it from a file")
+	say(importer.SecretArguments(part[[]string](seen.Config, "Cmd")), "Cmd", "its command line holds a secret, which an entry would show: let the program read it from a file")
 	return out
 }
 
@@ -180,7 +180,7 @@ func (e *entry) environment(c *Container) {
 	for _, pair := range pairs {
 		key, value, _ := strings.Cut(pair, "=")
 		allowed := slices.Contains(plainKeys, key) || e.host.Present != nil && slices.Contains(e.host.Present.Containers.Environment, key)
-		if allowed && !bring.SecretKey(key) && !bring.SecretValue(value) && bring.Shown(value) && len(value) <= 512 {
+		if allowed && !importer.SecretKey(key) && !importer.SecretValue(value) && importer.Shown(value) && len(value) <= 512 {
 			out = append(out, yaml.MapItem{Key: key, Value: value})
 		} else {
 			withheld = append(withheld, key)

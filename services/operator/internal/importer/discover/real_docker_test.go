@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"durward.internal/services/operator/internal/bring"
+	"durward.internal/services/operator/internal/importer"
 )
 
 // asking speaks to the daemon as whoever makes containers does.
@@ -132,7 +132,7 @@ func TestRealContainers(t *testing.T) {
 	if c := seen["usual"]; len(c.Unsafe) > 0 || !c.Wide || c.Port != 9493 || len(c.Refused) == 0 {
 		t.Errorf("usual: unsafe %q, %+v", c.Unsafe, c)
 	}
-	p := bring.New("docker", nil, "this host")
+	p := importer.New("docker", nil, "this host")
 	Host{}.Containers(p, all, passed)
 	if got := strings.Join(p.Services(), " "); got != "careful usual" {
 		t.Errorf("proposed: %q, left out: %+v", got, p.LeftOut())
