@@ -14,10 +14,10 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
+	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/statement"

@@ -11,9 +11,9 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/operator/internal/approval"
-	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/keys"
+	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/statement"
 )

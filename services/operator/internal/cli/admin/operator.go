@@ -14,11 +14,11 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
-	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/keys"
+	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/statement"

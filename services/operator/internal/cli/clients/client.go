@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/home"
+	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 )
 

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
+	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/statement"
 )
 

@@ -14,10 +14,10 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/home"
+	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/unattended"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"

@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/home"
+	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/security"

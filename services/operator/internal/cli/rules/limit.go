@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/edit"
+	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/security"
 )

@@ -14,10 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	filechange "durward.internal/services/operator/internal/change"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/home"
+	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"

@@ -1,4 +1,4 @@
-package change_test
+package signedchange_test
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"durward.internal/services/operator/internal/change"
+	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/statement"
 )
@@ -21,9 +21,9 @@ func to(after string) func([]byte) ([]byte, error) {
 	return func([]byte) ([]byte, error) { return []byte(after), nil }
 }
 
-func prepare(t *testing.T, path, after string) *change.Plan {
+func prepare(t *testing.T, path, after string) *signedchange.Plan {
 	t.Helper()
-	p, err := change.Prepare(path, "security.yaml", to(after))
+	p, err := signedchange.Prepare(path, "security.yaml", to(after))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestRefusesToWriteOverWhatWasNotShown(t *testing.T) {
 			if err := meanwhile(); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Write(); !errors.Is(err, change.ErrMoved) && !errors.Is(err, change.ErrLink) {
+			if err := p.Write(); !errors.Is(err, signedchange.ErrMoved) && !errors.Is(err, signedchange.ErrLink) {
 				t.Errorf("got %v", err)
 			}
 			if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
@@ -68,7 +68,7 @@ func TestRefusesToWriteOverWhatWasNotShown(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Write(); !errors.Is(err, change.ErrMoved) {
+	if err := p.Write(); !errors.Is(err, signedchange.ErrMoved) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -81,8 +81,8 @@ func TestRefusesWhatIsNoFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for path, want := range map[string]error{link: change.ErrLink, fifo: change.ErrKind, big: change.ErrKind, dir: change.ErrKind} {
-		if _, err := change.Prepare(path, "x", to("")); !errors.Is(err, want) {
+	for path, want := range map[string]error{link: signedchange.ErrLink, fifo: signedchange.ErrKind, big: signedchange.ErrKind, dir: signedchange.ErrKind} {
+		if _, err := signedchange.Prepare(path, "x", to("")); !errors.Is(err, want) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -133,7 +133,7 @@ func TestWrites(t *testing.T) {
 	if p = prepare(t, path, "one\ntwo\n"); !p.Empty() {
 		t.Error("the same is a change")
 	}
-	gone, err := change.Prepare(path, "x", func([]byte) ([]byte, error) { return nil, nil })
+	gone, err := signedchange.Prepare(path, "x", func([]byte) ([]byte, error) { return nil, nil })
 	if err != nil || gone.Write() != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestStatement(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := prepare(t, path, "b\n")
-	st := change.Statement("alice", "spiffe://durward.local/vault/main", 3, time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC), p.Change())
+	st := signedchange.Statement("alice", "spiffe://durward.local/vault/main", 3, time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC), p.Change())
 	raw, err := st.Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestDiff(t *testing.T) {
 			[]string{" @ 1", "-line a", " line b", " line c", " line d", " @ 18", " line r", " line s", " line t", "-line u", "+x"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, change.Diff([]byte(c.before), []byte(c.after))); diff != "" {
+			if diff := cmp.Diff(c.want, signedchange.Diff([]byte(c.before), []byte(c.after))); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -206,7 +206,7 @@ func FuzzDiff(f *testing.F) {
 			return
 		}
 		var added, removed int
-		for _, line := range change.Diff(before, after) {
+		for _, line := range signedchange.Diff(before, after) {
 			switch line[0] {
 			case '+':
 				added++

@@ -1,6 +1,6 @@
 //go:build !weak
 
-package change
+package signedchange
 
 import "bytes"
 

@@ -1,6 +1,6 @@
 //go:build weak
 
-package change
+package signedchange
 
 // This file makes a negative control of deploy/e2e: a program that writes over what somebody else wrote. No product carries the
 // tag.

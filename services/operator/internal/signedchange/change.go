@@ -1,10 +1,10 @@
-// Package change is the one way in which the operator's program changes a file that humans own: the difference is worked out and
+// Package signedchange is the one way in which the operator's program changes a file that humans own: the difference is worked out and
 // shown before anything is made, a statement with the digests before and after is what the operator signs, and the file is replaced
 // whole, durably, by its own owner and mode, or not at all.
 //
 // It runs in the operator's process. It trusts the file's owner and nobody's memory of the file: a file that is not any more what
 // was shown is not written.
-package change
+package signedchange
 
 import (
 	"bytes"
