@@ -13,7 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 )
 
 func TestMain(m *testing.M) {
@@ -31,9 +31,9 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			// makehome DIR makes a development installation of the operator alice on ports that nobody listens on.
 			"makehome": func(ts *testscript.TestScript, _ bool, args []string) {
-				h, err := home.At(ts.MkAbs(args[0]))
+				h, err := installdir.At(ts.MkAbs(args[0]))
 				ts.Check(err)
-				_, err = h.Init(home.Options{Development: true, Operator: "alice", BasePort: 29430})
+				_, err = h.Init(installdir.Options{Development: true, Operator: "alice", BasePort: 29430})
 				ts.Check(err)
 				_, err = h.RenewCertificates("alice", time.Now(), true)
 				ts.Check(err)

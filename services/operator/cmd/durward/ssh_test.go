@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"durward.internal/services/operator/internal/client"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 )
 
 // opening is what an agent program says first. Nobody listens at the gateway's address, and the bridge says so in its own words:
@@ -25,17 +25,17 @@ const (
 )
 
 // remote is an installation with a client whose bridge may be started from elsewhere.
-func remote(t *testing.T) (program string, h home.Home) {
+func remote(t *testing.T) (program string, h installdir.Home) {
 	t.Helper()
 	program, err := exec.LookPath("durward")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err = home.At(filepath.Join(t.TempDir(), "it's a home"))
+	h, err = installdir.At(filepath.Join(t.TempDir(), "it's a home"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Init(home.Options{Development: true, Operator: "alice", BasePort: 29430}); err != nil {
+	if _, err := h.Init(installdir.Options{Development: true, Operator: "alice", BasePort: 29430}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := client.Create(h.Client("remote"), "remote", "cli", "READ", false); err != nil {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/catalogue"
 )
 
@@ -120,7 +120,7 @@ func Replace(path string, before, after []byte) error {
 	now, err := ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && before == nil:
-		return home.CreateFile(path, after, 0o644)
+		return installdir.CreateFile(path, after, 0o644)
 	case err != nil:
 		return fmt.Errorf("write: %w", err)
 	case before == nil || !bytes.Equal(now, before):
@@ -134,7 +134,7 @@ func Replace(path string, before, after []byte) error {
 	if path, err = filepath.EvalSymlinks(path); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	if err := home.WriteFile(path, after, info.Mode().Perm()); err != nil {
+	if err := installdir.WriteFile(path, after, info.Mode().Perm()); err != nil {
 		return err
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)

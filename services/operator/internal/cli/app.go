@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/platform/clean"
@@ -63,7 +63,7 @@ type App struct {
 	HomeDir string
 	JSON    bool
 	Out     *output.Printer
-	Home    home.Home
+	Home    installdir.Home
 	Now     func() time.Time
 	// RequestID is the id of this run's last call, for error messages.
 	RequestID string
@@ -73,13 +73,13 @@ type App struct {
 const TakesFiles = "takes-files"
 
 // Config reads the operator's configuration.
-func (a *App) Config() (home.Config, error) {
+func (a *App) Config() (installdir.Config, error) {
 	if !a.Home.Exists() {
-		return home.Config{}, Failed("Make one: durward up --development", "there is no Durward installation in %s", a.Home.Dir)
+		return installdir.Config{}, Failed("Make one: durward up --development", "there is no Durward installation in %s", a.Home.Dir)
 	}
 	cfg, err := a.Home.Load()
 	if err != nil {
-		return home.Config{}, Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 2000))
+		return installdir.Config{}, Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 2000))
 	}
 	return cfg, nil
 }
@@ -87,7 +87,7 @@ func (a *App) Config() (home.Config, error) {
 // Session is an open connection to the processes.
 type Session struct {
 	*peers.Peers
-	Config home.Config
+	Config installdir.Config
 	// parting warns of dangerous mode before the connections end; nil where nobody looks.
 	parting func(*Session)
 }

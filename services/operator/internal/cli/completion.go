@@ -15,7 +15,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/client"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/identity"
@@ -43,7 +43,7 @@ const noFiles = cobra.ShellCompDirectiveNoFileComp
 // Complete completes a first argument, or a flag, with what list finds: quickly and silently, since a shell's line is no place for
 // errors. An incomplete completion is a completion. Persistent hooks do not run for completion.
 func (a *App) Complete(args []string, list func() ([]string, error)) ([]string, cobra.ShellCompDirective) {
-	at, err := home.At(a.HomeDir)
+	at, err := installdir.At(a.HomeDir)
 	if err != nil || len(args) > 0 {
 		return nil, noFiles
 	}
@@ -53,7 +53,7 @@ func (a *App) Complete(args []string, list func() ([]string, error)) ([]string, 
 }
 
 // CompleteFrom completes with what list finds in the files of this installation.
-func (a *App) CompleteFrom(args []string, list func(home.Config) ([]string, error)) ([]string, cobra.ShellCompDirective) {
+func (a *App) CompleteFrom(args []string, list func(installdir.Config) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	return a.Complete(args, func() ([]string, error) {
 		cfg, err := a.Home.Load()
 		if err != nil {
@@ -122,7 +122,7 @@ func (a *App) CompleteSessions(cmd *cobra.Command, args []string, _ string) ([]s
 
 // CompleteClients completes the names of clients that are let in.
 func (a *App) CompleteClients(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.CompleteFrom(args, func(cfg home.Config) (out []string, err error) {
+	return a.CompleteFrom(args, func(cfg installdir.Config) (out []string, err error) {
 		list, err := client.Read(cfg.Clients)
 		for _, c := range list {
 			if !c.Revoked {
@@ -196,7 +196,7 @@ func CompleteAccounts(*cobra.Command, []string, string) ([]string, cobra.ShellCo
 
 // CompleteOperators completes who may approve.
 func (a *App) CompleteOperators(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.CompleteFrom(args, func(cfg home.Config) ([]string, error) {
+	return a.CompleteFrom(args, func(cfg installdir.Config) ([]string, error) {
 		raw, err := os.ReadFile(filepath.Join(cfg.TrustDir, trust.FileAllowedSigners))
 		if err != nil {
 			return nil, err
@@ -217,7 +217,7 @@ func (a *App) CompleteOperators(_ *cobra.Command, args []string, _ string) ([]st
 
 // CompleteUsers completes the users that clients.yaml names.
 func (a *App) CompleteUsers(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.CompleteFrom(args, func(cfg home.Config) ([]string, error) {
+	return a.CompleteFrom(args, func(cfg installdir.Config) ([]string, error) {
 		list, err := ReadClientFacts(cfg.Clients)
 		return KnownUsers(list), err
 	})
@@ -225,7 +225,7 @@ func (a *App) CompleteUsers(_ *cobra.Command, args []string, _ string) ([]string
 
 // CompleteAgents completes the agents that clients.yaml names.
 func (a *App) CompleteAgents(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.CompleteFrom(args, func(cfg home.Config) (out []string, err error) {
+	return a.CompleteFrom(args, func(cfg installdir.Config) (out []string, err error) {
 		list, err := ReadClientFacts(cfg.Clients)
 		for _, c := range list {
 			out = append(out, c.Agents...)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/security"
 )
 
@@ -62,7 +62,7 @@ func KnownUsers(list []ClientFacts) []string {
 }
 
 // NeedsUser reports whether four eyes bind a client without a user.
-func NeedsUser(cfg home.Config, id string) bool {
+func NeedsUser(cfg installdir.Config, id string) bool {
 	options, done, err := SecurityOptions(cfg)
 	if err != nil {
 		return false

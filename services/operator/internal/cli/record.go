@@ -7,14 +7,14 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/operator/internal/history"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 )
 
 // recordPatience bounds how long a change of a file waits for audit; what cannot be sent is kept and sent later.
 const recordPatience = 2 * time.Second
 
 // Record writes a change to the log, or keeps it until audit can be reached; the change itself is made already.
-func (a *App) Record(ctx context.Context, cfg home.Config, body *auditv1.Body) {
+func (a *App) Record(ctx context.Context, cfg installdir.Config, body *auditv1.Body) {
 	ctx, cancel := context.WithTimeout(ctx, recordPatience)
 	defer cancel()
 	sent, err := a.tryRecord(ctx, cfg, body)
@@ -30,7 +30,7 @@ func (a *App) Record(ctx context.Context, cfg home.Config, body *auditv1.Body) {
 	}
 }
 
-func (a *App) tryRecord(ctx context.Context, cfg home.Config, body *auditv1.Body) (bool, error) {
+func (a *App) tryRecord(ctx context.Context, cfg installdir.Config, body *auditv1.Body) (bool, error) {
 	ctx, s, err := a.Connect(ctx)
 	if err != nil {
 		return false, err

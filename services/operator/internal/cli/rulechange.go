@@ -14,7 +14,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
 	filechange "durward.internal/services/operator/internal/signedchange"
@@ -87,9 +87,9 @@ type ruleFile struct {
 // ChangeRules is the one way to change a file that holds rules: the difference is shown, then the statement, whole; a person
 // agrees and signs; the vault is told; the files are replaced; and it is recorded (CFG-4). Where no key can be asked for it
 // changes nothing and says which file and line to edit (CFG-5).
-func (a *App) ChangeRules(ctx context.Context, cfg home.Config, r RuleChange) (*RulesChanged, error) {
+func (a *App) ChangeRules(ctx context.Context, cfg installdir.Config, r RuleChange) (*RulesChanged, error) {
 	release, err := a.Home.Lock("config")
-	if errors.Is(err, home.ErrLocked) {
+	if errors.Is(err, installdir.ErrLocked) {
 		return nil, Failed("Try again.", "another durward command is changing the configuration")
 	}
 	if err != nil {
@@ -167,14 +167,14 @@ func (a *App) ChangeRules(ctx context.Context, cfg home.Config, r RuleChange) (*
 }
 
 // changeUnsigned makes a change that needs no signature where there is none, and says so.
-func (a *App) changeUnsigned(ctx context.Context, cfg home.Config, r RuleChange, plans []*filechange.Plan, vault changeVault, reason string) (*RulesChanged, error) {
+func (a *App) changeUnsigned(ctx context.Context, cfg installdir.Config, r RuleChange, plans []*filechange.Plan, vault changeVault, reason string) (*RulesChanged, error) {
 	a.Out.Remark("%s", a.Out.Yellow("It is changed without a signature, and recorded so: "+clean.Line(reason, 300)+"."))
 	return a.makeChanges(ctx, cfg, r, plans, nil, vault)
 }
 
 // makeChanges tells the vault, writes, and records: file by file, in order. Without signatures the vault is told nothing.
 func (a *App) makeChanges(
-	ctx context.Context, cfg home.Config, r RuleChange, plans []*filechange.Plan, signed []*callv1.HumanStatement, vault changeVault,
+	ctx context.Context, cfg installdir.Config, r RuleChange, plans []*filechange.Plan, signed []*callv1.HumanStatement, vault changeVault,
 ) (*RulesChanged, error) {
 	out := &RulesChanged{Announced: vault.session != nil && signed != nil}
 	for i, p := range plans {
@@ -231,7 +231,7 @@ func (a *App) makeChanges(
 }
 
 // watchedByVault reports whether the vault says of a file what it has in force; every other file another process reads by itself.
-func watchedByVault(cfg home.Config, p *filechange.Plan) bool {
+func watchedByVault(cfg installdir.Config, p *filechange.Plan) bool {
 	rel, err := filepath.Rel(cfg.SecurityDir, p.Path)
 	return p.Name == FileClients || err == nil && filepath.IsLocal(rel)
 }
@@ -262,7 +262,7 @@ func (a *App) ReportRules(out *RulesChanged, err error, done string) error {
 }
 
 // tryRules holds the files as they would be to what the vault would say of them. What was broken before is no reason to refuse.
-func tryRules(cfg home.Config, plans []*filechange.Plan) error {
+func tryRules(cfg installdir.Config, plans []*filechange.Plan) error {
 	overlay := map[string][]byte{}
 	for _, p := range plans {
 		if rel, err := filepath.Rel(cfg.SecurityDir, p.Path); err == nil && filepath.IsLocal(rel) {
@@ -303,7 +303,7 @@ func ProblemLine(f security.File) string {
 }
 
 // SecurityOptions is what to read of the security configuration. A folder that is not there yet is empty.
-func SecurityOptions(cfg home.Config) (security.Options, func(), error) {
+func SecurityOptions(cfg installdir.Config) (security.Options, func(), error) {
 	if _, err := os.Stat(cfg.SecurityDir); !errors.Is(err, fs.ErrNotExist) {
 		return security.Options{Dir: cfg.SecurityDir}, func() {}, nil
 	}

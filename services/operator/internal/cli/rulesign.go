@@ -11,7 +11,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/operator/internal/approval"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/keys"
 	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
@@ -66,7 +66,7 @@ type signingSide struct {
 	source   keys.Source
 }
 
-func (a *App) SigningSide(cfg home.Config) (signingSide, error) {
+func (a *App) SigningSide(cfg installdir.Config) (signingSide, error) {
 	agent := a.Streams.Getenv("SSH_AUTH_SOCK")
 	own := signingSide{cfg.Operator, keys.Source{File: cfg.SigningKey, AgentSocket: agent, Ask: keys.AskTerminal}}
 	_, err := os.Stat(cfg.SigningKey)
@@ -81,7 +81,7 @@ func (a *App) SigningSide(cfg home.Config) (signingSide, error) {
 	if err != nil {
 		return own, fmt.Errorf("there is no user %s", clean.Visible(name))
 	}
-	theirs, err := home.Home{Dir: filepath.Join(caller.HomeDir, ".durward")}.Load()
+	theirs, err := installdir.Home{Dir: filepath.Join(caller.HomeDir, ".durward")}.Load()
 	if err != nil {
 		return own, fmt.Errorf("%s is no operator here", clean.Visible(name))
 	}

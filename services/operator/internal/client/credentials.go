@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/keys"
 )
 
@@ -61,12 +61,12 @@ func create(folder, name string, bearer bool) (Client, error) {
 		if err != nil {
 			return Client{}, err
 		}
-		if err := home.WriteFile(filepath.Join(folder, FileKey), private, 0o600); err != nil {
+		if err := installdir.WriteFile(filepath.Join(folder, FileKey), private, 0o600); err != nil {
 			return Client{}, err
 		}
 		c.Key = strings.TrimSpace(string(public))
 	}
-	return c, home.WriteFile(filepath.Join(folder, FileToken), []byte(token+"\n"), 0o600)
+	return c, installdir.WriteFile(filepath.Join(folder, FileToken), []byte(token+"\n"), 0o600)
 }
 
 // Fresh is a client's new credential beside its old one. One of Use and Drop ends it.

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/up"
 )
@@ -42,8 +42,8 @@ type Finding struct {
 
 // Config is what is examined.
 type Config struct {
-	Home     home.Home
-	Operator home.Config
+	Home     installdir.Home
+	Operator installdir.Config
 	// Development: one user for everything is meant so.
 	Development bool
 	// Bin is the folder of the programs.
@@ -104,7 +104,7 @@ func groups(context.Context, Config) []Finding {
 // users: outside development an agent must not be the user that the processes run as.
 func users(_ context.Context, cfg Config) []Finding {
 	var same []string
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		if uid, ok := processUser(cfg, role); ok && uid == os.Getuid() {
 			same = append(same, role)
 		}
@@ -217,7 +217,7 @@ func signingKey(_ context.Context, cfg Config) []Finding {
 
 func processes(ctx context.Context, cfg Config) []Finding {
 	var down, strangers []string
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		ok, h := up.Healthy(ctx, cfg.HTTP, cfg.Operator.Health.Of(role), role)
 		switch {
 		case ok:
@@ -247,7 +247,7 @@ const maxSkew = 5 * time.Minute
 func clocks(ctx context.Context, cfg Config) []Finding {
 	worst, where := time.Duration(0), ""
 	asked := 0
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		response, err := up.Ask(ctx, cfg.HTTP, cfg.Operator.Health.Of(role))
 		if err != nil {
 			continue
@@ -300,7 +300,7 @@ func certificates(_ context.Context, cfg Config) []Finding {
 
 func binaries(ctx context.Context, cfg Config) []Finding {
 	var missing, other []string
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		line, err := cfg.Version(ctx, filepath.Join(cfg.Bin, role))
 		switch {
 		case err != nil:

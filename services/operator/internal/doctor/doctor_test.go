@@ -12,17 +12,17 @@ import (
 	"testing"
 	"time"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 )
 
 // installation is a home whose four processes are one test server.
 func installation(t *testing.T, skew time.Duration) Config {
 	t.Helper()
-	h, err := home.At(filepath.Join(t.TempDir(), "h"))
+	h, err := installdir.At(filepath.Join(t.TempDir(), "h"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Init(home.Options{Development: true, Operator: "alice"}); err != nil {
+	if _, err := h.Init(installdir.Options{Development: true, Operator: "alice"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.RenewCertificates("alice", time.Now(), true); err != nil {
@@ -41,7 +41,7 @@ func installation(t *testing.T, skew time.Duration) Config {
 		t.Cleanup(server.Close)
 		return strings.TrimPrefix(server.URL, "http://")
 	}
-	cfg.Health = home.HealthAddresses{Gateway: serve("gateway"), Vault: serve("vault"), Executor: serve("executor"), Audit: serve("audit")}
+	cfg.Health = installdir.HealthAddresses{Gateway: serve("gateway"), Vault: serve("vault"), Executor: serve("executor"), Audit: serve("audit")}
 	return Config{
 		Home: h, Operator: cfg, Development: true, Bin: "/bin", Own: "1", Root: t.TempDir(), Now: time.Now, HTTP: http.DefaultClient,
 		Version: func(_ context.Context, path string) (string, error) { return filepath.Base(path) + " 1", nil },

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/trust"
 )
@@ -69,7 +69,7 @@ func (s store) LoadCheckpoint(context.Context) ([]byte, error) {
 }
 
 func (s store) SaveCheckpoint(_ context.Context, checkpoint []byte) error {
-	return home.WriteFile(s.path, checkpoint, 0o600)
+	return installdir.WriteFile(s.path, checkpoint, 0o600)
 }
 
 // Open prepares the log; it asks audit nothing yet.
@@ -245,5 +245,5 @@ func (l *Log) keepUnsent(records []*auditv1.Record) error {
 	if err != nil {
 		return fmt.Errorf("records that wait for audit: %w", err)
 	}
-	return home.WriteFile(path, b, 0o600)
+	return installdir.WriteFile(path, b, 0o600)
 }

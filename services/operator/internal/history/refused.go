@@ -14,7 +14,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
 )
@@ -154,7 +154,7 @@ func (l *Log) keepRefused(record *auditv1.Record, reason, field string) (string,
 	for n := 1; ; n++ {
 		path := filepath.Join(dir, fmt.Sprintf("%s-%d.json", stamp, n))
 		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-			return path, home.WriteFile(path, append(file, '\n'), 0o600)
+			return path, installdir.WriteFile(path, append(file, '\n'), 0o600)
 		} else if err != nil {
 			return "", err
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 
-	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/install"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
@@ -44,7 +44,7 @@ func newImage(t *testing.T) *image {
 	m.public = public
 	m.write("etc/passwd", fmt.Sprintf("root:x:0:0::/root:/bin/sh\nalice:x:%d:%d::/home/alice:/bin/sh\n", os.Getuid(), os.Getgid()))
 	m.write("etc/group", "root:x:0:\ndocker:x:64001:\n")
-	for _, name := range append(home.Roles(), "durward", "durward-inspect") {
+	for _, name := range append(installdir.Roles(), "durward", "durward-inspect") {
 		m.must(os.WriteFile(filepath.Join(m.programs, name), []byte("program "+name), 0o755))
 	}
 	return m
@@ -79,7 +79,7 @@ func (m *image) command(_ context.Context, program string, args ...string) error
 	case "systemd-sysusers":
 		passwd, group := m.read("etc/passwd"), m.read("etc/group")
 		var members []string
-		for _, role := range home.Roles() {
+		for _, role := range installdir.Roles() {
 			passwd += fmt.Sprintf("durward-%s:x:%d:%d::/:/sbin/nologin\n", role, os.Getuid(), os.Getgid())
 			group += fmt.Sprintf("durward-%s:x:%d:\n", role, os.Getgid())
 			members = append(members, "durward-"+role)
@@ -93,7 +93,7 @@ func (m *image) command(_ context.Context, program string, args ...string) error
 	case "gpasswd":
 		m.write("etc/group", strings.ReplaceAll(strings.ReplaceAll(m.read("etc/group"), ",alice\n", "\n"), ":alice\n", ":\n"))
 	case "systemd-tmpfiles":
-		for _, role := range home.Roles() {
+		for _, role := range installdir.Roles() {
 			m.must(os.MkdirAll(m.path("run/durward/"+role), 0o710))
 			m.must(os.MkdirAll(m.path("var/lib/durward/"+role), 0o700))
 		}
@@ -519,7 +519,7 @@ func TestConfigurations(t *testing.T) {
 	for _, settings := range []install.Settings{{}, {HealthOnLoopback: true, Docker: true}} {
 		m := newImage(t)
 		m.apply(settings)
-		for _, role := range home.Roles() {
+		for _, role := range installdir.Roles() {
 			text := m.read("etc/durward/" + role + ".yaml")
 			var c struct {
 				config.Common          `yaml:",inline"`
@@ -606,9 +606,9 @@ func TestJoin(t *testing.T) {
 	settings := install.Settings{Port: 7430}
 	dir := t.TempDir()
 	ask := func() ([]byte, error) { return []byte("correct horse"), nil }
-	join := func(name string, change func(*install.JoinOptions)) ([]byte, home.Home, error) {
+	join := func(name string, change func(*install.JoinOptions)) ([]byte, installdir.Home, error) {
 		t.Helper()
-		h, err := home.At(filepath.Join(dir, name))
+		h, err := installdir.At(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -680,11 +680,11 @@ func TestJoin(t *testing.T) {
 		t.Errorf("with another key than before: %v", err)
 	}
 
-	own, err := home.At(filepath.Join(dir, "own"))
+	own, err := installdir.At(filepath.Join(dir, "own"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := own.Init(home.Options{Development: true, Operator: "alice", BasePort: 29430}); err != nil {
+	if _, err := own.Init(installdir.Options{Development: true, Operator: "alice", BasePort: 29430}); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := join("own", nil); err == nil || !strings.Contains(err.Error(), "installation of its own") {

@@ -8,14 +8,14 @@ import (
 	"path/filepath"
 	"time"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/keys"
 )
 
 // JoinOptions say how a person's own side is made.
 type JoinOptions struct {
 	// Home is the person's folder.
-	Home home.Home
+	Home installdir.Home
 	// Operator is the name in approvals.
 	Operator string
 	// SigningKey is a key file that is there already, absolute; empty: keys/operator_ed25519 of the home, made if missing.
@@ -79,7 +79,7 @@ func Join(settings Settings, opts JoinOptions) (key Key, err error) {
 		if err != nil {
 			return Key{}, err
 		}
-		if err := home.CreateFile(h.Config("operator"), data, 0o600); err != nil {
+		if err := installdir.CreateFile(h.Config("operator"), data, 0o600); err != nil {
 			return Key{}, err
 		}
 	}
@@ -135,8 +135,8 @@ func makeKey(file, publicFile string, opts JoinOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := home.WriteFile(publicFile, public, 0o600); err != nil {
+	if err := installdir.WriteFile(publicFile, public, 0o600); err != nil {
 		return err
 	}
-	return home.CreateFile(file, private, 0o600)
+	return installdir.CreateFile(file, private, 0o600)
 }

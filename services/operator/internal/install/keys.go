@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/mod/sumdb/note"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
@@ -132,7 +132,7 @@ func (p *Plan) logKey() error {
 
 // certificates gives each process and operator a first certificate, or one in the place of a certificate that is due.
 func (p *Plan) certificates() error {
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		id, err := roleIdentity(role)
 		if err != nil {
 			return err
@@ -140,7 +140,7 @@ func (p *Plan) certificates() error {
 		p.certificate(tlsDir+"/"+role, id, owner{group: User(role)}, 0o640)
 	}
 	for _, name := range append([]string{"root"}, p.record.Operators...) {
-		id, err := operatorIdentity(home.OperatorName(name))
+		id, err := operatorIdentity(installdir.OperatorName(name))
 		if err != nil {
 			return err
 		}
@@ -149,7 +149,7 @@ func (p *Plan) certificates() error {
 			o = owner{}
 		}
 		// The group is root, which renews it without the power to read everybody's files.
-		p.certificate(tlsDir+"/operators/"+home.OperatorName(name), id, o, 0o440)
+		p.certificate(tlsDir+"/operators/"+installdir.OperatorName(name), id, o, 0o440)
 	}
 	return nil
 }

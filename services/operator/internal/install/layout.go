@@ -22,7 +22,7 @@ import (
 	"strings"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 )
@@ -58,7 +58,7 @@ const (
 	firstKID     = "grant-1"
 	healthOffset = 10
 	// DefaultPort is where agents connect.
-	DefaultPort = home.DefaultBasePort
+	DefaultPort = installdir.DefaultBasePort
 )
 
 // instances are the last parts of the processes' identities.
@@ -151,7 +151,7 @@ func (v values) loopback(offset int) string {
 }
 
 func (v values) render(name string) ([]byte, error) {
-	return home.Render(files, "files/config", name, v)
+	return installdir.Render(files, "files/config", name, v)
 }
 
 // account is a Unix user of the host under a root.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/trust"
 )
 
@@ -145,7 +145,7 @@ func New(opts Options) (*Plan, error) {
 func distinct(users []string) error {
 	names := map[string]string{"root": "root"}
 	for _, user := range users {
-		operator := home.OperatorName(user)
+		operator := installdir.OperatorName(user)
 		if other, taken := names[operator]; taken && other != user {
 			return fmt.Errorf("%s and %s would both be the operator %s: rename one of the Unix users", other, user, operator)
 		}
@@ -203,7 +203,7 @@ func (p *Plan) programs() error {
 		return fmt.Errorf("everybody may write to %s, the folder of the programs", p.opts.Programs)
 	}
 	p.folder(programs, owner{}, 0o755)
-	for _, name := range append(home.Roles(), "durward", "durward-inspect") {
+	for _, name := range append(installdir.Roles(), "durward", "durward-inspect") {
 		if err := p.program(filepath.Join(p.opts.Programs, name), programs+"/"+name); err != nil {
 			return err
 		}
@@ -256,7 +256,7 @@ func (p *Plan) missingUsers() ([]string, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		_, err := lookupUser(p.opts.Root, User(role))
 		switch {
 		case errors.Is(err, errNoSuchUser):
@@ -302,18 +302,18 @@ func (p *Plan) folders() error {
 	p.folder(pkiDir, owner{}, 0o700)
 	p.folder(keysDir, owner{}, 0o700)
 	p.folder(tlsDir, owner{}, 0o755)
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		p.folder(tlsDir+"/"+role, owner{group: User(role)}, 0o750)
 	}
 	p.folder(tlsDir+"/operators", owner{}, 0o755)
 	for _, name := range append([]string{"root"}, p.record.Operators...) {
-		p.folder(tlsDir+"/operators/"+home.OperatorName(name), owner{}, 0o755)
+		p.folder(tlsDir+"/operators/"+installdir.OperatorName(name), owner{}, 0o755)
 	}
 	if err := p.managed("files/systemd/tmpfiles.conf", "/etc/tmpfiles.d/durward.conf"); err != nil {
 		return err
 	}
 	for _, dir := range []string{runDir, stateDir} {
-		for _, role := range home.Roles() {
+		for _, role := range installdir.Roles() {
 			if _, err := os.Stat(p.on(dir + "/" + role)); err != nil {
 				p.add(p.run("makes "+runDir+" and "+stateDir+", with a folder for each process",
 					p.rooted("systemd-tmpfiles", "--create", "durward.conf")...))
@@ -327,7 +327,7 @@ func (p *Plan) folders() error {
 
 func (p *Plan) configs() error {
 	v := values{Settings: p.opts.Settings}
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		data, err := v.render(role)
 		if err != nil {
 			return err
@@ -355,7 +355,7 @@ const gatewaySocket = "durward-gateway.socket"
 // Units of systemd that are installed as they are.
 func unitNames() []string {
 	names := []string{"durward.target", "durward-renew.service", "durward-renew.timer", gatewaySocket}
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		names = append(names, "durward-"+role+".service")
 	}
 	return names
@@ -427,7 +427,7 @@ func (p *Plan) member(name string) error {
 	if err != nil {
 		return err
 	}
-	operator := home.OperatorName(name)
+	operator := installdir.OperatorName(name)
 	known, err := p.approves(operator)
 	if err != nil {
 		return err
@@ -489,7 +489,7 @@ func (p *Plan) start() error {
 		}) {
 			restart = append(restart, gatewaySocket)
 		}
-		for _, role := range home.Roles() {
+		for _, role := range installdir.Roles() {
 			restart = append(restart, "durward-"+role+".service")
 		}
 		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", restart...), p.run("", "systemctl", "start", "durward.target"))

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/pki"
 )
@@ -36,7 +36,7 @@ func Renew(root string, now time.Time, all bool) ([]Renewal, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := home.Roles()
+	names := installdir.Roles()
 	operators, err := os.ReadDir(filepath.Join(root, tlsDir, "operators"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/trust"
 )
 
@@ -22,7 +22,7 @@ const TrustDir = trustDir
 
 // revokes reports whether the operator of this name was revoked and is nobody's by now.
 func (r Record) revokes(operator string) bool {
-	is := func(user string) bool { return home.OperatorName(user) == operator }
+	is := func(user string) bool { return installdir.OperatorName(user) == operator }
 	return slices.ContainsFunc(r.Revoked, is) && !slices.ContainsFunc(r.Operators, is)
 }
 
@@ -30,7 +30,7 @@ func (r Record) revokes(operator string) bool {
 func Knows(root, operator string) bool {
 	_, err := os.Lstat(filepath.Join(root, tlsDir, "operators", operator))
 	record, readErr := ReadRecord(root)
-	return err == nil || readErr == nil && slices.ContainsFunc(record.Operators, func(user string) bool { return home.OperatorName(user) == operator })
+	return err == nil || readErr == nil && slices.ContainsFunc(record.Operators, func(user string) bool { return installdir.OperatorName(user) == operator })
 }
 
 // OperatorIdentity is the SPIFFE ID in an operator's certificate.
@@ -53,7 +53,7 @@ func Revoke(ctx context.Context, root, operator string, run func(ctx context.Con
 	p := &Plan{opts: Options{Root: root, Command: run}, record: record}
 	var users []string
 	for _, user := range append(slices.Clone(record.Operators), record.Revoked...) {
-		if home.OperatorName(user) == operator {
+		if installdir.OperatorName(user) == operator {
 			users = append(users, user)
 		}
 	}
@@ -100,7 +100,7 @@ func (p *Plan) revoked(v values) error {
 	}
 	after := raw
 	for _, name := range p.opts.Operators {
-		id, err := operatorIdentity(home.OperatorName(name))
+		id, err := operatorIdentity(installdir.OperatorName(name))
 		if err != nil {
 			return err
 		}
@@ -203,7 +203,7 @@ func checkTree(root string) error {
 	}
 	folders := []string{"/etc/passwd", "/etc/group", recordFile, trustDir, pkiDir, keysDir, tlsDir + "/operators", programs, filepath.Dir(command),
 		"/etc/sysusers.d/durward.conf", "/etc/tmpfiles.d/durward.conf", stateDir, runDir, unitsDir}
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		folders = append(folders, tlsDir+"/"+role)
 	}
 	for _, dir := range []string{trustDir, pkiDir, keysDir, unitsDir, tlsDir + "/operators"} {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/platformtest/input"
 )
 
@@ -39,7 +39,7 @@ var hardening = []string{
 }
 
 func TestUnitsAreHardened(t *testing.T) {
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		raw, err := files.ReadFile("files/systemd/durward-" + role + ".service")
 		if err != nil {
 			t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 )
 
 // recordFile says what was installed: whoever may read /etc/durward may read it.
@@ -161,7 +161,7 @@ func (p *Plan) put(path string, data []byte, o owner, mode fs.FileMode) error {
 		return err
 	}
 	// Narrow until it has its owner.
-	if err := home.WriteFile(p.on(path), data, mode&0o700); err != nil {
+	if err := installdir.WriteFile(p.on(path), data, mode&0o700); err != nil {
 		return err
 	}
 	return p.give(p.on(path), o, mode)

@@ -14,7 +14,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
@@ -64,7 +64,7 @@ type Peers struct {
 }
 
 // Open reads the operator's identity and trust folder and prepares the connections.
-func Open(cfg home.Config) (*Peers, error) {
+func Open(cfg installdir.Config) (*Peers, error) {
 	folder, err := trust.Open(cfg.TrustDir)
 	if err != nil {
 		return nil, err

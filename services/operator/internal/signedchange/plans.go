@@ -6,7 +6,7 @@ import (
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 )
@@ -15,7 +15,7 @@ import (
 const maxSignable = 65536 - 256
 
 // Signable reports which change is too long for a statement, before anything is shown or asked.
-func Signable(cfg home.Config, plans []*Plan) error {
+func Signable(cfg installdir.Config, plans []*Plan) error {
 	for _, p := range plans {
 		raw, err := Statement(cfg.Operator, cfg.Vault.Identity, 1, time.Time{}, p.Change()).Marshal()
 		if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/install"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/up"
@@ -206,7 +206,7 @@ func (a *app) step(s install.Step) {
 func (a *app) awaitInstalled(ctx context.Context, plan *install.Plan, patience time.Duration) error {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	deadline := time.Now().Add(patience)
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		for {
 			if ok, _ := up.Healthy(ctx, client, plan.Health(role), role); ok {
 				break
@@ -351,7 +351,7 @@ func (a *app) join(ctx context.Context, operator, signingKey string, without boo
 		return cli.Failed("sudo durward install --apply", "Durward is not installed on this host")
 	}
 	if operator == "" {
-		operator = home.OperatorName(cli.UserName())
+		operator = installdir.OperatorName(cli.UserName())
 	}
 	if signingKey != "" {
 		if signingKey, err = filepath.Abs(signingKey); err != nil {

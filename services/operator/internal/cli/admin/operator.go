@@ -15,8 +15,8 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/install"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/keys"
 	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/canonical"
@@ -27,9 +27,9 @@ import (
 
 // changeFile replaces a human-owned file by what edit makes of it, atomically and one change at a time, and records the
 // change with the digests before and after (CFG-4).
-func (a *app) changeFile(ctx context.Context, cfg home.Config, path, action string, edit func([]byte) ([]byte, error)) error {
+func (a *app) changeFile(ctx context.Context, cfg installdir.Config, path, action string, edit func([]byte) ([]byte, error)) error {
 	release, err := a.Home.Lock("config")
-	if errors.Is(err, home.ErrLocked) {
+	if errors.Is(err, installdir.ErrLocked) {
 		return cli.Failed("Try again.", "another durward command is changing the configuration")
 	}
 	if err != nil {
@@ -51,7 +51,7 @@ func (a *app) changeFile(ctx context.Context, cfg home.Config, path, action stri
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	if err := home.WriteFile(path, after, info.Mode().Perm()); err != nil {
+	if err := installdir.WriteFile(path, after, info.Mode().Perm()); err != nil {
 		return err
 	}
 	was, is := canonical.Digest(before), canonical.Digest(after)
@@ -125,7 +125,7 @@ terminal or a key it is done all the same, and the record says that nobody signe
 const fileSigners = "trust/" + trust.FileAllowedSigners
 
 // planSigners works a change of allowed_signers out.
-func planSigners(cfg home.Config, edited func([]byte) ([]byte, error)) ([]*filechange.Plan, error) {
+func planSigners(cfg installdir.Config, edited func([]byte) ([]byte, error)) ([]*filechange.Plan, error) {
 	p, err := filechange.Prepare(filepath.Join(cfg.TrustDir, trust.FileAllowedSigners), fileSigners, edited)
 	if err != nil {
 		var ours *cli.Problem
@@ -137,7 +137,7 @@ func planSigners(cfg home.Config, edited func([]byte) ([]byte, error)) ([]*filec
 	return []*filechange.Plan{p}, nil
 }
 
-func (a *app) addOperator(ctx context.Context, cfg home.Config, name, file string, yes bool) error {
+func (a *app) addOperator(ctx context.Context, cfg installdir.Config, name, file string, yes bool) error {
 	if !operatorName.MatchString(name) {
 		return cli.Usage("", "an operator's name is a-z, 0-9, _ and -, at most 32, beginning with a letter or digit")
 	}
@@ -203,7 +203,7 @@ func (a *app) listOperators() error {
 	})
 }
 
-func (a *app) revokeOperator(ctx context.Context, cfg home.Config, name string, yes bool) error {
+func (a *app) revokeOperator(ctx context.Context, cfg installdir.Config, name string, yes bool) error {
 	installed := cfg.TrustDir == install.TrustDir
 	if installed && os.Geteuid() != 0 {
 		return cli.Denied("sudo durward operator revoke "+clean.Line(name, 64), "who may approve is root's to say")
@@ -255,7 +255,7 @@ func (a *app) revokeOperator(ctx context.Context, cfg home.Config, name string, 
 }
 
 // revokeInstalled takes away what an installation of this host gave to an operator beside the right to approve.
-func (a *app) revokeInstalled(ctx context.Context, cfg home.Config, name string) error {
+func (a *app) revokeInstalled(ctx context.Context, cfg installdir.Config, name string) error {
 	id, err := install.OperatorIdentity(name)
 	if err != nil {
 		return err

@@ -17,8 +17,8 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/install"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/up"
 	"durward.internal/services/platform/catalogue"
@@ -149,11 +149,11 @@ func (a *app) installed() bool {
 }
 
 // health asks the shallow health listeners, all at once.
-func (a *app) health(ctx context.Context, cfg home.Config) []processStatus {
+func (a *app) health(ctx context.Context, cfg installdir.Config) []processStatus {
 	client := &http.Client{Timeout: cli.StatusPatience, Transport: &http.Transport{DisableKeepAlives: true}}
-	out := make([]processStatus, len(home.Roles()))
+	out := make([]processStatus, len(installdir.Roles()))
 	var wait sync.WaitGroup
-	for i, role := range home.Roles() {
+	for i, role := range installdir.Roles() {
 		wait.Go(func() {
 			address := cfg.Health.Of(role)
 			ok, h := up.Healthy(ctx, client, address, role)
@@ -208,7 +208,7 @@ func (a *app) deepStatus(ctx context.Context, rules bool) deep {
 	return d
 }
 
-func (a *app) statusJSON(processes []processStatus, d deep, running home.Process, isRunning bool) error {
+func (a *app) statusJSON(processes []processStatus, d deep, running installdir.Process, isRunning bool) error {
 	value := map[string]any{
 		"home": a.Home.Dir, "processes": processes, "certificates": a.Home.Certificates(), "running": isRunning,
 		"mode": clean.Line(d.modes.GetCurrent(), 64), "network_not_enforced": cli.NonNil(d.unenforced),
@@ -231,7 +231,7 @@ func (a *app) statusJSON(processes []processStatus, d deep, running home.Process
 	return a.Out.Value(value)
 }
 
-func (a *app) statusText(processes []processStatus, d deep, running home.Process, isRunning bool) {
+func (a *app) statusText(processes []processStatus, d deep, running installdir.Process, isRunning bool) {
 	switch {
 	case isRunning && running.Development:
 		a.Out.Printf("durward up runs as process %d, %s\n", running.PID, a.Out.Yellow("DEVELOPMENT"))
@@ -277,7 +277,7 @@ func (a *app) statusText(processes []processStatus, d deep, running home.Process
 		a.Out.Printf("pending  %d   sessions %d   clients %d\n", d.vault.GetPending(), d.vault.GetSessions(), d.vault.GetClients())
 	}
 	now := a.Now()
-	var soonest *home.Certificate
+	var soonest *installdir.Certificate
 	certificates := a.Home.Certificates()
 	for i, c := range certificates {
 		if c.Problem != "" {

@@ -5,16 +5,16 @@ import (
 	"testing"
 
 	"durward.internal/services/operator/internal/cli/clitest"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 )
 
 // TestWhyNotWell: what does not run is to be started, what runs is not.
 func TestWhyNotWell(t *testing.T) {
-	h, err := home.At(t.TempDir())
+	h, err := installdir.At(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Init(home.Options{Development: true, Operator: "alice", BasePort: 29430}); err != nil {
+	if _, err := h.Init(installdir.Options{Development: true, Operator: "alice", BasePort: 29430}); err != nil {
 		t.Fatal(err)
 	}
 	core, _, _ := clitest.Printing(false)

@@ -16,7 +16,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/up"
 	"durward.internal/services/platform/clean"
@@ -49,7 +49,7 @@ catalogue need a user of their own (run_as).`,
 	cmd.Flags().BoolVar(&opts.prepare, "prepare", false, "make the folder with its keys and configuration, and start nothing")
 	cmd.Flags().BoolVar(&opts.built, "built", false, "print that the programs were built (scripts/run.sh does)")
 	cmd.Flags().StringVar(&opts.operator, "operator", "", "your name in approvals, when the folder is made (default your user name)")
-	cmd.Flags().IntVar(&opts.basePort, "base-port", 0, fmt.Sprintf("first of the ports, when the folder is made (default %d)", home.DefaultBasePort))
+	cmd.Flags().IntVar(&opts.basePort, "base-port", 0, fmt.Sprintf("first of the ports, when the folder is made (default %d)", installdir.DefaultBasePort))
 	return cmd
 }
 
@@ -97,7 +97,7 @@ func (a *app) up(ctx context.Context, opts upOptions) error {
 	if err != nil {
 		return a.endLine(true, cli.Failed("", "%s", err.Error()))
 	}
-	self, err := home.Self(opts.development)
+	self, err := installdir.Self(opts.development)
 	if err != nil {
 		return a.endLine(true, err)
 	}
@@ -143,7 +143,7 @@ func (a *app) tick(word string, first bool) {
 
 func (a *app) lockUp() (func() error, error) {
 	release, err := a.Home.Lock("up")
-	if errors.Is(err, home.ErrLocked) {
+	if errors.Is(err, installdir.ErrLocked) {
 		text := "Durward is already running for " + a.Home.Dir
 		if p, ok := a.Home.RunningProcess(); ok {
 			text += " (process " + strconv.Itoa(p.PID) + ")"
@@ -154,48 +154,48 @@ func (a *app) lockUp() (func() error, error) {
 }
 
 // prepare makes what is missing and issues certificates.
-func (a *app) prepare(ctx context.Context, opts upOptions) (home.Config, error) {
+func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, error) {
 	fresh := !a.Home.Exists()
 	name := opts.operator
 	if name == "" {
-		name = home.OperatorName(cli.UserName())
+		name = installdir.OperatorName(cli.UserName())
 	}
 	if !fresh {
 		cfg, err := a.Config()
 		if err != nil {
-			return home.Config{}, err
+			return installdir.Config{}, err
 		}
 		if opts.operator != "" && opts.operator != cfg.Operator {
-			return home.Config{}, cli.Usage("Edit "+a.Home.Config("operator")+" to change it.", "this installation's operator is %s", cfg.Operator)
+			return installdir.Config{}, cli.Usage("Edit "+a.Home.Config("operator")+" to change it.", "this installation's operator is %s", cfg.Operator)
 		}
 		if opts.basePort != 0 {
-			return home.Config{}, cli.Usage("Edit the files in "+filepath.Dir(a.Home.Config("x"))+" to change ports.", "--base-port is for making a new installation; this one is there already")
+			return installdir.Config{}, cli.Usage("Edit the files in "+filepath.Dir(a.Home.Config("x"))+" to change ports.", "--base-port is for making a new installation; this one is there already")
 		}
 		name = cfg.Operator
 	}
-	_, err := a.Home.Init(home.Options{
+	_, err := a.Home.Init(installdir.Options{
 		Development: opts.development, Operator: name, BasePort: opts.basePort,
 		Passphrase: func() ([]byte, error) { return a.newPassphrase(ctx) },
 	})
 	if err != nil {
-		return home.Config{}, err
+		return installdir.Config{}, err
 	}
 	cfg, err := a.Config()
 	if err != nil {
-		return home.Config{}, err
+		return installdir.Config{}, err
 	}
 	if !opts.development {
 		protected, err := keys.Protected(cfg.SigningKey)
 		if err != nil {
-			return home.Config{}, err
+			return installdir.Config{}, err
 		}
 		if !protected {
-			return home.Config{}, cli.Denied("Give it one: ssh-keygen -p -f "+cfg.SigningKey+"\n  or try things out with: durward up --development",
+			return installdir.Config{}, cli.Denied("Give it one: ssh-keygen -p -f "+cfg.SigningKey+"\n  or try things out with: durward up --development",
 				"the signing key has no passphrase, so any program of yours could approve")
 		}
 	}
 	if _, err := a.Home.RenewCertificates(cfg.Operator, a.Now(), false); err != nil {
-		return home.Config{}, err
+		return installdir.Config{}, err
 	}
 	return cfg, nil
 }
@@ -225,7 +225,7 @@ func (a *app) newPassphrase(ctx context.Context) ([]byte, error) {
 // children describes the processes, and refuses when one of their ports is taken.
 func (a *app) children(development bool, bin string) ([]up.Child, error) {
 	var children []up.Child
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		listeners, err := readListeners(a.Home.Config(role))
 		if err != nil {
 			return nil, err
@@ -263,14 +263,14 @@ func childEnvironment(getenv func(string) string) []string {
 }
 
 // readListeners reads the two addresses out of a process's file; the process itself checks the rest.
-func readListeners(path string) (home.Listeners, error) {
+func readListeners(path string) (installdir.Listeners, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return home.Listeners{}, fmt.Errorf("configuration: %w", err)
+		return installdir.Listeners{}, fmt.Errorf("configuration: %w", err)
 	}
-	var l home.Listeners
+	var l installdir.Listeners
 	if err := yaml.Unmarshal(raw, &l); err != nil || l.Listen == "" || l.HealthListen == "" {
-		return home.Listeners{}, cli.Usage("Correct the file and try again.", "%s does not say listen and health_listen", path)
+		return installdir.Listeners{}, cli.Usage("Correct the file and try again.", "%s does not say listen and health_listen", path)
 	}
 	return l, nil
 }
@@ -292,7 +292,7 @@ func (a *app) keepCertificates(ctx context.Context, operator string, report func
 }
 
 // screen is what a person reads once everything runs.
-func (a *app) screen(ctx context.Context, cfg home.Config, opts upOptions, bin string) {
+func (a *app) screen(ctx context.Context, cfg installdir.Config, opts upOptions, bin string) {
 	if opts.development {
 		a.Out.Printf("%s\n", a.Out.Yellow("DEVELOPMENT: every process runs as you; any program of yours can approve. See SECURITY.md."))
 	} else {

@@ -16,7 +16,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
@@ -59,7 +59,7 @@ func TestEverySignatureIsShownFirst(t *testing.T) {
 	s := &cli.Session{
 		Peers: &peers.Peers{Vault: peers.Vault{Control: haltedVault{}, Standing: noStanding{}}, Executor: peers.Executor{ControlServiceClient: haltedExecutor{}},
 			Audit: peers.Audit{HistoryServiceClient: emptyLog{}}},
-		Config: home.Config{Operator: "alice", Executor: config.Peer{Identity: clitest.ExecutorID}, Vault: config.Peer{Identity: "spiffe://durward.local/vault/main"}},
+		Config: installdir.Config{Operator: "alice", Executor: config.Peer{Identity: clitest.ExecutorID}, Vault: config.Peer{Identity: "spiffe://durward.local/vault/main"}},
 	}
 	call := []string{"start_service", `"service_id": "demo-chat"`, "the plan's only step", "/usr/bin/demo"}
 	for _, c := range []struct {

@@ -20,7 +20,7 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/history"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/trust"
@@ -250,7 +250,7 @@ With --offline it proves a file that "durward audit export" wrote, without any p
 	return cmd
 }
 
-func checkpointPath(cfg home.Config) string { return filepath.Join(cfg.StateDir, "checkpoint") }
+func checkpointPath(cfg installdir.Config) string { return filepath.Join(cfg.StateDir, "checkpoint") }
 
 func (a *app) verifyFile(ctx context.Context, path string) error {
 	cfg, err := a.Config()

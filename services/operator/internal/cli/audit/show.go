@@ -18,7 +18,7 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/history"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/statement"
@@ -161,10 +161,10 @@ func (a *app) writeStatement(ctx context.Context, s *cli.Session, id, folder str
 			return fmt.Errorf("output folder: %w", err)
 		}
 		file := filepath.Join(folder, "statement.json")
-		if err := home.WriteFile(file, evidence.GetStatement(), 0o600); err != nil {
+		if err := installdir.WriteFile(file, evidence.GetStatement(), 0o600); err != nil {
 			return err
 		}
-		if err := home.WriteFile(file+".sig", evidence.GetSignature(), 0o600); err != nil {
+		if err := installdir.WriteFile(file+".sig", evidence.GetSignature(), 0o600); err != nil {
 			return err
 		}
 		verify := fmt.Sprintf("ssh-keygen -Y verify -f %s -I %s -n %s -s %s < %s", cli.ShellWord(filepath.Join(s.Config.TrustDir, trust.FileAllowedSigners)),

@@ -14,8 +14,8 @@ import (
 
 	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/home"
 	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 )
@@ -309,7 +309,7 @@ func (a *app) writeProposal(ctx context.Context, imp *importing, text []byte) er
 	info, err := os.Lstat(imp.out)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return written(home.CreateFile(imp.out, text, 0o644))
+		return written(installdir.CreateFile(imp.out, text, 0o644))
 	case err != nil:
 		return written(err)
 	case !info.Mode().IsRegular():
@@ -321,7 +321,7 @@ func (a *app) writeProposal(ctx context.Context, imp *importing, text []byte) er
 	if err := a.Confirm(ctx, clean.Visible(imp.out)+" is there already. Overwrite it?", imp.yes); err != nil {
 		return err
 	}
-	return written(home.WriteFile(imp.out, text, 0o644))
+	return written(installdir.WriteFile(imp.out, text, 0o644))
 }
 
 // proposed reports whether a file is a proposal, by its first line: nothing else is overwritten, whoever says yes.

@@ -13,7 +13,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/client"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 )
@@ -82,7 +82,7 @@ request who asks in which room, and may only look.
 
 // addClient makes a client's files and enters it; c has everything but its credential. Files are made only for a client that can
 // be entered, and go again with one that was not.
-func (a *app) addClient(ctx context.Context, cfg home.Config, c client.Client, bearer, yes bool) error {
+func (a *app) addClient(ctx context.Context, cfg installdir.Config, c client.Client, bearer, yes bool) error {
 	if err := client.CheckName(c.ID); err != nil {
 		return cli.Usage("", "%v", err)
 	}
@@ -123,7 +123,7 @@ func (a *app) addClient(ctx context.Context, cfg home.Config, c client.Client, b
 }
 
 // planClients works a change of clients.yaml out.
-func planClients(cfg home.Config, name string, edit func([]byte) ([]byte, error)) ([]*filechange.Plan, error) {
+func planClients(cfg installdir.Config, name string, edit func([]byte) ([]byte, error)) ([]*filechange.Plan, error) {
 	p, err := filechange.Prepare(cfg.Clients, cli.FileClients, func(before []byte) ([]byte, error) {
 		after, err := edit(before)
 		var ours *cli.Problem
@@ -139,7 +139,7 @@ func planClients(cfg home.Config, name string, edit func([]byte) ([]byte, error)
 }
 
 // entered reports whether the client stands in the file with its credential.
-func entered(cfg home.Config, c client.Client) bool {
+func entered(cfg installdir.Config, c client.Client) bool {
 	list, err := client.Read(cfg.Clients)
 	return err == nil && slices.ContainsFunc(list, func(other client.Client) bool { return other.ID == c.ID && other.TokenSHA256 == c.TokenSHA256 })
 }
@@ -175,7 +175,7 @@ token that somebody else may have.
 	return cmd
 }
 
-func (a *app) rotateClient(ctx context.Context, cfg home.Config, name string, overlap time.Duration, yes bool) error {
+func (a *app) rotateClient(ctx context.Context, cfg installdir.Config, name string, overlap time.Duration, yes bool) error {
 	if err := client.CheckName(name); err != nil {
 		return cli.Usage("", "%v", err)
 	}

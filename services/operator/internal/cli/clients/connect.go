@@ -14,7 +14,7 @@ import (
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/client"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
 )
 
@@ -101,7 +101,7 @@ configuration.
 }
 
 // entry writes Durward's entry into a document of the program's.
-func (a *app) entry(cfg home.Config, o connectOptions, document []byte) ([]byte, error) {
+func (a *app) entry(cfg installdir.Config, o connectOptions, document []byte) ([]byte, error) {
 	if o.overHTTP {
 		return o.program.HTTP(document, cfg.MCPURL)
 	}
@@ -112,7 +112,7 @@ func (a *app) entry(cfg home.Config, o connectOptions, document []byte) ([]byte,
 	return o.program.Stdio(document, self, client.Bridge(a.Home.Dir, o.name)...)
 }
 
-func (a *app) printConnection(cfg home.Config, o connectOptions) error {
+func (a *app) printConnection(cfg installdir.Config, o connectOptions) error {
 	document, err := a.entry(cfg, o, nil)
 	if err != nil {
 		return a.notEdited(o, "", err)
@@ -121,7 +121,7 @@ func (a *app) printConnection(cfg home.Config, o connectOptions) error {
 	return nil
 }
 
-func (a *app) connectClient(ctx context.Context, cfg home.Config, o connectOptions) error {
+func (a *app) connectClient(ctx context.Context, cfg installdir.Config, o connectOptions) error {
 	path, before, err := a.programFile(o)
 	if err != nil {
 		return err
@@ -207,7 +207,7 @@ func (a *app) notEdited(o connectOptions, path string, err error) error {
 var sshHost = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_.@:-]{0,252}$`)
 
 // connectOverSSH says what a program on another machine needs, and lets its client in.
-func (a *app) connectOverSSH(ctx context.Context, cfg home.Config, o connectOptions) error {
+func (a *app) connectOverSSH(ctx context.Context, cfg installdir.Config, o connectOptions) error {
 	if !sshHost.MatchString(o.ssh) {
 		return cli.Usage("", "--ssh is the name by which the other machine reaches this one: [user@]host")
 	}
@@ -253,7 +253,7 @@ func (a *app) connectOverSSH(ctx context.Context, cfg home.Config, o connectOpti
 }
 
 // knownClient reports whether the client may connect and its files are here.
-func (a *app) knownClient(cfg home.Config, name string) (bool, error) {
+func (a *app) knownClient(cfg installdir.Config, name string) (bool, error) {
 	list, err := client.Read(cfg.Clients)
 	if err != nil {
 		return false, cli.Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 1000))
@@ -312,7 +312,7 @@ func (a *app) programPath(o connectOptions) (string, error) {
 func replaceProgramFile(path string, before, after []byte, o connectOptions) error {
 	mode := programFileMode(path, o)
 	if len(before) > 0 {
-		if err := home.WriteFile(path+".before-durward", before, mode); err != nil {
+		if err := installdir.WriteFile(path+".before-durward", before, mode); err != nil {
 			return err
 		}
 	}
@@ -323,7 +323,7 @@ func replaceProgramFile(path string, before, after []byte, o connectOptions) err
 	if err := os.MkdirAll(filepath.Dir(path), folder); err != nil {
 		return fmt.Errorf("configuration of %s: %w", o.program.Title, err)
 	}
-	return home.WriteFile(path, after, mode)
+	return installdir.WriteFile(path, after, mode)
 }
 
 // programFileMode keeps a file's mode; a new project file may be read by all, as others beside it.

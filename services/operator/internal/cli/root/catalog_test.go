@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 )
 
 const testCatalogue = `# mine
@@ -41,17 +41,17 @@ modes:
 // catalogWorld runs durward in a home with a catalogue, and nothing else running.
 type catalogWorld struct {
 	t    *testing.T
-	home home.Home
+	home installdir.Home
 	path string
 }
 
 func newCatalog(t *testing.T) catalogWorld {
 	t.Helper()
-	h, err := home.At(filepath.Join(t.TempDir(), "h"))
+	h, err := installdir.At(filepath.Join(t.TempDir(), "h"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Init(home.Options{Development: true, Operator: "alice"}); err != nil {
+	if _, err := h.Init(installdir.Options{Development: true, Operator: "alice"}); err != nil {
 		t.Fatal(err)
 	}
 	c := catalogWorld{t, h, h.Config("catalogue")}

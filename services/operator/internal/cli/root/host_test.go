@@ -23,7 +23,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/contract"
@@ -40,7 +40,7 @@ type world struct {
 	// undoing: the executor undoes an interrupted switch.
 	undoing bool
 	t       *testing.T
-	home    home.Home
+	home    installdir.Home
 
 	mu sync.Mutex
 	// plan is what the executor would do; its canonical JSON is the subject of switch_mode.
@@ -90,10 +90,10 @@ func newWorld(t *testing.T) *world {
 	if w.plan, err = canonical.Marshal(map[string]any{"catalogue": "sha256:aa", "mode": "coding", "steps": steps}); err != nil {
 		t.Fatal(err)
 	}
-	if w.home, err = home.At(filepath.Join(t.TempDir(), "h")); err != nil {
+	if w.home, err = installdir.At(filepath.Join(t.TempDir(), "h")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.home.Init(home.Options{Development: true, Operator: "alice", BasePort: freePorts(t)}); err != nil {
+	if _, err := w.home.Init(installdir.Options{Development: true, Operator: "alice", BasePort: freePorts(t)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.home.RenewCertificates("alice", time.Now(), true); err != nil {

@@ -20,7 +20,7 @@ import (
 	"durward.internal/services/operator/internal/cli/clients"
 	"durward.internal/services/operator/internal/cli/host"
 	"durward.internal/services/operator/internal/cli/rules"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
@@ -68,7 +68,7 @@ func root(a *cli.App) *cobra.Command {
 		Args:          cobra.NoArgs,
 		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
 			a.Out = output.New(a.Streams.Out, a.Streams.Err, a.JSON, a.Streams.Getenv)
-			a.Home, err = home.At(a.HomeDir)
+			a.Home, err = installdir.At(a.HomeDir)
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

@@ -15,7 +15,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/telemetry"
@@ -102,7 +102,7 @@ func TestStatusOfABrokenFile(t *testing.T) {
 	w := newWorld(t)
 	w.withClients(t)
 	w.withAudit(fakeAudit{})
-	for _, role := range home.Roles() {
+	for _, role := range installdir.Roles() {
 		if role == "vault" {
 			w.healthy(role, errors.New("policy/no.cedar: broken"))
 		} else {

@@ -16,7 +16,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/edit"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/unattended"
 	"durward.internal/services/platform/catalogue"
@@ -108,7 +108,7 @@ func (w allowance) pinnedArguments(tool contract.Tool) (map[string][]string, err
 	return out, nil
 }
 
-func (a *app) allowCalls(ctx context.Context, cfg home.Config, w allowance) error {
+func (a *app) allowCalls(ctx context.Context, cfg installdir.Config, w allowance) error {
 	if w.client == "" || w.tool == "" {
 		return cli.Usage("Say whom and what: --client CLIENT --tool TOOL", "a rule is about a client and a tool")
 	}
@@ -146,7 +146,7 @@ func (a *app) allowCalls(ctx context.Context, cfg home.Config, w allowance) erro
 
 // planAllow is the rule, and the entry of the executor's list: what is read only runs without one. What said the same with another
 // end is replaced: others names the rules that a policy file could hold of that.
-func planAllow(cfg home.Config, tool contract.Tool, id, text, entry string, others func(raw []byte) []string) ([]*filechange.Plan, error) {
+func planAllow(cfg installdir.Config, tool contract.Tool, id, text, entry string, others func(raw []byte) []string) ([]*filechange.Plan, error) {
 	name := security.FolderPolicy + "/" + fileAllow
 	var replaced []string
 	plans, err := planned(filepath.Join(cfg.SecurityDir, security.FolderPolicy, fileAllow), name, func(before []byte) ([]byte, error) {
@@ -189,7 +189,7 @@ func planAllow(cfg home.Config, tool contract.Tool, id, text, entry string, othe
 }
 
 // warnOfAllow says what the rule does not change.
-func (a *app) warnOfAllow(ctx context.Context, cfg home.Config, client string, tool contract.Tool, arguments map[string][]string) error {
+func (a *app) warnOfAllow(ctx context.Context, cfg installdir.Config, client string, tool contract.Tool, arguments map[string][]string) error {
 	out := a.Display()
 	if tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE {
 		out.Printf("%s\n", out.Red("DESTRUCTIVE: from now on "+client+" does this without asking anybody."))
@@ -325,7 +325,7 @@ func (a *app) removeRule(ctx context.Context, id string, yes bool) error {
 	return a.ReportRules(out, err, clean.Visible(id)+" is taken away")
 }
 
-func planRemove(cfg home.Config, id string) ([]*filechange.Plan, error) {
+func planRemove(cfg installdir.Config, id string) ([]*filechange.Plan, error) {
 	files, err := cedarFiles(cfg)
 	if err != nil {
 		return nil, err
@@ -362,7 +362,7 @@ func planRemove(cfg home.Config, id string) ([]*filechange.Plan, error) {
 }
 
 // cedarFiles are the names of all policy files.
-func cedarFiles(cfg home.Config) ([]string, error) {
+func cedarFiles(cfg installdir.Config) ([]string, error) {
 	var out []string
 	for _, pattern := range []string{"policy/*.cedar", "users/*/policy/*.cedar"} {
 		found, err := filepath.Glob(filepath.Join(escapeGlob(cfg.SecurityDir), pattern))

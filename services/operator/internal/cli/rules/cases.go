@@ -11,7 +11,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/policy"
@@ -95,7 +95,7 @@ type caseResult struct {
 	wanted string
 }
 
-func (a *app) testPolicy(cfg home.Config, file string) error {
+func (a *app) testPolicy(cfg installdir.Config, file string) error {
 	var cases policyCases
 	if err := config.Load(file, &cases); err != nil {
 		return cli.Usage("", "%s", clean.Block(err.Error(), 1000))

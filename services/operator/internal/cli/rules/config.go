@@ -14,7 +14,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/edit"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
@@ -76,7 +76,7 @@ are shown.`,
 	return cmd
 }
 
-func (a *app) showConfig(ctx context.Context, cfg home.Config, clientID string, origin bool) error {
+func (a *app) showConfig(ctx context.Context, cfg installdir.Config, clientID string, origin bool) error {
 	userOf, err := clientUser(cfg, clientID)
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func compareInForce(settings []EffectiveSetting, files []shownFile, vault *vault
 	return settings, files
 }
 
-func (a *app) printConfig(cfg home.Config, settings []EffectiveSetting, files []shownFile, origin, answered bool) {
+func (a *app) printConfig(cfg installdir.Config, settings []EffectiveSetting, files []shownFile, origin, answered bool) {
 	header, rows := []string{"SETTING", "VALUE", "FROM"}, [][]string{}
 	if origin {
 		header = append(header, "STANDS AT")
@@ -202,7 +202,7 @@ func shortDigest(d string) string {
 }
 
 // clientUser is the user that clients.yaml gives a client.
-func clientUser(cfg home.Config, id string) (string, error) {
+func clientUser(cfg installdir.Config, id string) (string, error) {
 	if id == "" {
 		return "", nil
 	}
@@ -225,7 +225,7 @@ func clientUser(cfg home.Config, id string) (string, error) {
 }
 
 // settingsFile is the file of a layer, and its name.
-func settingsFile(cfg home.Config, base, userName string) (path, name string, err error) {
+func settingsFile(cfg installdir.Config, base, userName string) (path, name string, err error) {
 	name = base
 	if userName != "" {
 		if err := security.CheckUser(userName); err != nil {

@@ -5,14 +5,14 @@ import (
 	"strings"
 
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/security"
 )
 
 // userUnknown says that rules of a user bind nobody; "": they bind somebody, or it cannot be told.
-func userUnknown(cfg home.Config, userName string) string {
+func userUnknown(cfg installdir.Config, userName string) string {
 	list, err := cli.ReadClientFacts(cfg.Clients)
 	if err != nil || userName == "" || slices.Contains(cli.KnownUsers(list), userName) {
 		return ""
@@ -25,14 +25,14 @@ func userUnknown(cfg home.Config, userName string) string {
 }
 
 // warnOfUser says beside the difference that it would bind nobody.
-func (a *app) warnOfUser(cfg home.Config, userName string) {
+func (a *app) warnOfUser(cfg installdir.Config, userName string) {
 	if text := userUnknown(cfg, userName); text != "" {
 		a.Out.Remark("%s", a.Out.Yellow("Careful: "+text+"."))
 	}
 }
 
 // warnOfFourEyes says for which clients nobody can approve anything once four eyes are needed: those that belong to nobody.
-func (a *app) warnOfFourEyes(cfg home.Config) {
+func (a *app) warnOfFourEyes(cfg installdir.Config) {
 	list, err := cli.ReadClientFacts(cfg.Clients)
 	if err != nil {
 		return // who reads the file for its own sake says so
@@ -50,7 +50,7 @@ func (a *app) warnOfFourEyes(cfg home.Config) {
 }
 
 // emptyUsers are the folders of users/ whose rules bind nobody, each as a sentence.
-func emptyUsers(cfg home.Config, files []security.File) map[string]string {
+func emptyUsers(cfg installdir.Config, files []security.File) map[string]string {
 	out := map[string]string{}
 	for _, f := range files {
 		rest, ok := strings.CutPrefix(f.Name, security.FolderUsers+"/")

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
@@ -85,7 +85,7 @@ func place(file string, line uint32) string {
 	return fmt.Sprintf("%s:%d", file, line)
 }
 
-func rulesOfFiles(cfg home.Config) ([]shownRule, error) {
+func rulesOfFiles(cfg installdir.Config) ([]shownRule, error) {
 	options, done, err := cli.SecurityOptions(cfg)
 	if err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ The exit code is 1 if something is wrong; warnings alone leave it 0.`,
 	}
 }
 
-func (a *app) checkPolicy(cfg home.Config, files []string) error {
+func (a *app) checkPolicy(cfg installdir.Config, files []string) error {
 	var sources []policy.Source
 	var broken []security.File
 	var unbound map[string]string
@@ -231,7 +231,7 @@ func (a *app) policyRemoveCommand() *cobra.Command {
 
 // completeOwnRules completes the ids of rules that stand in Cedar files.
 func (a *app) completeOwnRules(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.CompleteFrom(args, func(cfg home.Config) (out []string, err error) {
+	return a.CompleteFrom(args, func(cfg installdir.Config) (out []string, err error) {
 		rules, err := rulesOfFiles(cfg)
 		for _, r := range rules {
 			if strings.HasSuffix(r.File, ".cedar") && r.Layer != string(policy.BuiltIn) {

@@ -16,7 +16,7 @@ import (
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/edit"
-	"durward.internal/services/operator/internal/home"
+	"durward.internal/services/operator/internal/installdir"
 	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/policy"
@@ -77,7 +77,7 @@ func (a *app) trustProject(ctx context.Context, file string, clients []string, y
 }
 
 // planTrust puts the copy there before what names it, and takes away the copy of what was trusted of the path before.
-func planTrust(cfg home.Config, entry security.Project, text []byte) ([]*filechange.Plan, error) {
+func planTrust(cfg installdir.Config, entry security.Project, text []byte) ([]*filechange.Plan, error) {
 	known, err := readProjects(cfg)
 	if err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func ofProject(path string) func(any, string) bool {
 }
 
 // readProjects is what is trusted now.
-func readProjects(cfg home.Config) ([]security.Project, error) {
+func readProjects(cfg installdir.Config) ([]security.Project, error) {
 	raw, err := os.ReadFile(filepath.Join(cfg.SecurityDir, security.FileProjects))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, cli.Failed("", "%s cannot be read", security.FileProjects)
@@ -152,7 +152,7 @@ func readProjects(cfg home.Config) ([]security.Project, error) {
 }
 
 // dropCopies takes away copies that were trusted for a path and that nothing names any more.
-func dropCopies(cfg home.Config, known []security.Project, path, kept string) ([]*filechange.Plan, error) {
+func dropCopies(cfg installdir.Config, known []security.Project, path, kept string) ([]*filechange.Plan, error) {
 	var plans []*filechange.Plan
 	for _, p := range known {
 		if p.Path != path || p.SHA256 == kept {
@@ -171,7 +171,7 @@ func dropCopies(cfg home.Config, known []security.Project, path, kept string) ([
 }
 
 // showTightening says what a project's file changes for those that it binds.
-func (a *app) showTightening(cfg home.Config, entry security.Project, plans []*filechange.Plan) error {
+func (a *app) showTightening(cfg installdir.Config, entry security.Project, plans []*filechange.Plan) error {
 	options, done, err := cli.SecurityOptions(cfg)
 	if err != nil {
 		return err
@@ -264,7 +264,7 @@ func (a *app) configUntrustCommand() *cobra.Command {
 
 // completeProjects completes the files that are trusted.
 func (a *app) completeProjects(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.CompleteFrom(args, func(cfg home.Config) (out []string, err error) {
+	return a.CompleteFrom(args, func(cfg installdir.Config) (out []string, err error) {
 		known, err := readProjects(cfg)
 		for _, p := range known {
 			out = append(out, clean.Visible(p.Path))

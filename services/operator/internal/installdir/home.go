@@ -1,9 +1,9 @@
-// Package home is the folder of a Durward installation that one person runs: where everything lies, how it is made, and
+// Package installdir is the folder of a Durward installation that one person runs: where everything lies, how it is made, and
 // how its files are changed without ever being half written.
 //
 // It runs in the operator's process, which owns the folder. It trusts the folder's owner; Init refuses a folder that
 // others may write to.
-package home
+package installdir
 
 import (
 	"encoding/json"
