@@ -18,7 +18,7 @@ import (
 
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/keys"
-	"durward.internal/services/operator/internal/up"
+	"durward.internal/services/operator/internal/supervisor"
 )
 
 // Level says how bad a finding is.
@@ -218,7 +218,7 @@ func signingKey(_ context.Context, cfg Config) []Finding {
 func processes(ctx context.Context, cfg Config) []Finding {
 	var down, strangers []string
 	for _, role := range installdir.Roles() {
-		ok, h := up.Healthy(ctx, cfg.HTTP, cfg.Operator.Health.Of(role), role)
+		ok, h := supervisor.Healthy(ctx, cfg.HTTP, cfg.Operator.Health.Of(role), role)
 		switch {
 		case ok:
 		case h.Service != "" && h.Service != role:
@@ -248,7 +248,7 @@ func clocks(ctx context.Context, cfg Config) []Finding {
 	worst, where := time.Duration(0), ""
 	asked := 0
 	for _, role := range installdir.Roles() {
-		response, err := up.Ask(ctx, cfg.HTTP, cfg.Operator.Health.Of(role))
+		response, err := supervisor.Ask(ctx, cfg.HTTP, cfg.Operator.Health.Of(role))
 		if err != nil {
 			continue
 		}

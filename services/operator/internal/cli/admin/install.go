@@ -23,7 +23,7 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
-	"durward.internal/services/operator/internal/up"
+	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/clean"
 )
 
@@ -208,7 +208,7 @@ func (a *app) awaitInstalled(ctx context.Context, plan *install.Plan, patience t
 	deadline := time.Now().Add(patience)
 	for _, role := range installdir.Roles() {
 		for {
-			if ok, _ := up.Healthy(ctx, client, plan.Health(role), role); ok {
+			if ok, _ := supervisor.Healthy(ctx, client, plan.Health(role), role); ok {
 				break
 			}
 			if ctx.Err() != nil {

@@ -20,7 +20,7 @@ import (
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
-	"durward.internal/services/operator/internal/up"
+	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/catalogue"
 	"durward.internal/services/platform/clean"
 )
@@ -156,7 +156,7 @@ func (a *app) health(ctx context.Context, cfg installdir.Config) []processStatus
 	for i, role := range installdir.Roles() {
 		wait.Go(func() {
 			address := cfg.Health.Of(role)
-			ok, h := up.Healthy(ctx, client, address, role)
+			ok, h := supervisor.Healthy(ctx, client, address, role)
 			word := "ok"
 			switch {
 			case ok:

@@ -18,7 +18,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/keys"
-	"durward.internal/services/operator/internal/up"
+	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/rpc"
 )
@@ -93,7 +93,7 @@ func (a *app) up(ctx context.Context, opts upOptions) error {
 		defer reporting.Unlock()
 		a.Out.Remark("%s", a.Out.Yellow(clean.Block(text, 8000)))
 	}
-	supervisor, err := up.New(up.Config{Children: children, Ready: func(role string) { a.tick(role, false) }, Report: report})
+	supervisor, err := supervisor.New(supervisor.Config{Children: children, Ready: func(role string) { a.tick(role, false) }, Report: report})
 	if err != nil {
 		return a.endLine(true, cli.Failed("", "%s", err.Error()))
 	}
@@ -223,8 +223,8 @@ func (a *app) newPassphrase(ctx context.Context) ([]byte, error) {
 }
 
 // children describes the processes, and refuses when one of their ports is taken.
-func (a *app) children(development bool, bin string) ([]up.Child, error) {
-	var children []up.Child
+func (a *app) children(development bool, bin string) ([]supervisor.Child, error) {
+	var children []supervisor.Child
 	for _, role := range installdir.Roles() {
 		listeners, err := readListeners(a.Home.Config(role))
 		if err != nil {
@@ -243,7 +243,7 @@ func (a *app) children(development bool, bin string) ([]up.Child, error) {
 		if (role == "executor" || role == "vault") && development {
 			args = append(args, "-development")
 		}
-		children = append(children, up.Child{
+		children = append(children, supervisor.Child{
 			Role: role, Path: filepath.Join(bin, role), Args: args, Env: childEnvironment(a.Streams.Getenv),
 			Log: a.Home.Log(role), Health: listeners.HealthListen,
 		})

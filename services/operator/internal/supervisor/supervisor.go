@@ -1,9 +1,9 @@
-// Package up runs Durward's processes in the foreground of one terminal: it starts them in order, waits until each is
+// Package supervisor runs Durward's processes in the foreground of one terminal: it starts them in order, waits until each is
 // healthy, says when one dies and starts it again, and stops them in reverse order.
 //
 // It runs in the operator's process, as the operator's user. It gives the processes nothing but their configuration file
 // and a small environment; it trusts their binaries, which lie beside its own.
-package up
+package supervisor
 
 import (
 	"bytes"
