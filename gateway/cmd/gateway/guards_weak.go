@@ -6,10 +6,10 @@ import (
 	"flag"
 	"fmt"
 
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 )
 
 // guardFlags adds -weaken, for the negative controls of deploy/e2e. No product carries the tag.
 func guardFlags(flags *flag.FlagSet) {
-	flags.Func("weaken", fmt.Sprintf("remove guards: %v", front.Guards), front.Weaken)
+	flags.Func("weaken", fmt.Sprintf("remove guards: %v", httpfront.Guards), httpfront.Weaken)
 }

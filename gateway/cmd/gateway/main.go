@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/mcpserver"
 	"durward.internal/gateway/internal/metrics"
@@ -154,13 +154,13 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	}
 	defer closeIdentity()
 	seen, err := telemetry.Open(telemetry.Config{
-		Service: "gateway", Version: version, Settings: s.Telemetry, NotAfter: self.NotAfter, Methods: front.Methods(),
+		Service: "gateway", Version: version, Settings: s.Telemetry, NotAfter: self.NotAfter, Methods: httpfront.Methods(),
 	})
 	if err != nil {
 		return err
 	}
 	defer seen.Close()
-	shown := metrics.New(seen, front.Methods())
+	shown := metrics.New(seen, httpfront.Methods())
 	dial := func(peer config.Peer) (*grpc.ClientConn, error) {
 		server, err := identity.Parse(peer.Identity)
 		if err != nil {
@@ -221,8 +221,8 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	if err != nil {
 		return err
 	}
-	edge, err := front.New(front.Config{
-		Sessions: peers, Stateful: server.Handler(front.Stateful), Stateless: server.Handler(front.Stateless),
+	edge, err := httpfront.New(httpfront.Config{
+		Sessions: peers, Stateful: server.Handler(httpfront.Stateful), Stateless: server.Handler(httpfront.Stateless),
 		Refusals: refusals, Metrics: shown, Logger: logger, Hosts: s.AllowedHosts, Origins: s.AllowedOrigins,
 		SessionsPerPrincipal: s.SessionsPerPrincipal, SessionIdle: time.Duration(s.SessionIdleS) * time.Second,
 		Limits: s.Limits,
@@ -230,9 +230,9 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	if err != nil {
 		return err
 	}
-	var certificate *front.Certificate
+	var certificate *httpfront.Certificate
 	if s.MCPTLS != (config.TLS{}) {
-		if certificate, err = front.OpenCertificate(identity.Files(s.MCPTLS)); err != nil {
+		if certificate, err = httpfront.OpenCertificate(identity.Files(s.MCPTLS)); err != nil {
 			return err
 		}
 		process.Watch(ctx, logger, "certificate for MCP clients", certificate.Err)
@@ -245,7 +245,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	conns := front.NewConns(s.Limits)
+	conns := httpfront.NewConns(s.Limits)
 	shown.Gauge("durward_gateway_connections", "Open connections of clients.", conns.Count)
 	shown.Gauge("durward_gateway_connections_limit", "How many connections there may be.", func() int { return s.Limits.Connections })
 	shown.Gauge("durward_gateway_sessions", "Open sessions of clients, of both eras.", edge.Sessions)
@@ -254,7 +254,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	if certificate != nil {
 		scheme = "https://"
 	}
-	logger.Info("serving", "mcp", scheme+listener.Addr().String()+front.Path)
+	logger.Info("serving", "mcp", scheme+listener.Addr().String()+httpfront.Path)
 
 	note(ctx, records, logger, auditv1.Kind_KIND_STARTED)
 	group, serving := errgroup.WithContext(ctx)
@@ -287,7 +287,7 @@ func note(ctx context.Context, records *recorder.Recorder, logger *slog.Logger, 
 }
 
 // serve serves HTTP, over TLS where there is a certificate, until ctx ends; then it lets calls finish and ends every session.
-func serve(ctx context.Context, listener net.Listener, certificate *front.Certificate, edge *front.Front, conns *front.Conns) error {
+func serve(ctx context.Context, listener net.Listener, certificate *httpfront.Certificate, edge *httpfront.Front, conns *httpfront.Conns) error {
 	listener = conns.Listen(listener)
 	if certificate != nil {
 		listener = tls.NewListener(listener, certificate.TLS())

@@ -15,7 +15,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 )
 
 // BenchmarkEdge measures a warm READ from the HTTP handler to the wire, without sockets: what the edge itself allocates for a
@@ -67,7 +67,7 @@ func BenchmarkBare(b *testing.B) {
 		b.Run(era.String(), func(b *testing.B) {
 			web := httptest.NewServer(bareHandler(b, era))
 			defer web.Close()
-			bare, session := &edge{url: web.URL + front.Path}, ""
+			bare, session := &edge{url: web.URL + httpfront.Path}, ""
 			if era == legacy {
 				session = bare.connect(b, "-")
 			}

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"durward.internal/gateway/internal/envelope"
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -83,7 +83,7 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, t tool) (*m
 }
 
 // unknownTool answers like a denial of policy (ACL-3).
-func (s *Server) unknownTool(ctx context.Context, call *front.Call) (mcp.Result, error) {
+func (s *Server) unknownTool(ctx context.Context, call *httpfront.Call) (mcp.Result, error) {
 	call.Seen.Call(span.Unknown)(string(envelope.Denied))
 	s.conf.Metrics.Refused("unknown tool")
 	s.conf.Logger.InfoContext(ctx, "unknown tool", "principal", call.Session.Principal(), "session", call.Session.Ref())
@@ -92,14 +92,14 @@ func (s *Server) unknownTool(ctx context.Context, call *front.Call) (mcp.Result,
 		Principal: call.Session.Principal(), Session: call.Session.Ref(),
 	})
 	result, err := s.result(ctx, call, answer{Envelope: envelope.Unavailable(call.RequestID)})
-	if err != nil || call.Era == front.Stateful {
+	if err != nil || call.Era == httpfront.Stateful {
 		return result, err
 	}
 	return completed{result}, nil
 }
 
 // limited holds one of the principal's slots for the call.
-func (s *Server) limited(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t tool, until bounds) (answer, error) {
+func (s *Server) limited(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, t tool, until bounds) (answer, error) {
 	if !call.Enter() {
 		s.conf.Metrics.Refused("limit: calls")
 		return answer{}, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded", fault.WithRetry(time.Second))
@@ -125,7 +125,7 @@ func (s *Server) limited(ctx context.Context, req *mcp.CallToolRequest, call *fr
 
 // read calls a READ tool under the session's permit, or asks for leave to make this one call if the permit is not for the tool, or not
 // any more: policy may count, limit or ask about what only looks, too.
-func (s *Server) read(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t tool, request proto.Message, until bounds) (answer, error) {
+func (s *Server) read(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, t tool, request proto.Message, until bounds) (answer, error) {
 	covers := func() (bool, error) { return s.conf.Relay.Covers(ctx, call.Session, call.Caller, t.Tool) }
 	covered, err := covers()
 	if fault.Is(err, callv1.Code_CODE_PROOF_REQUIRED) && call.Caller.Proof.GetPurpose() == callv1.Proof_PURPOSE_CALL {
@@ -204,7 +204,7 @@ func splitReason(raw json.RawMessage) (rest json.RawMessage, reason string, err 
 }
 
 // ask asks the vault for leave to make one call, waits for a human within bounds, and carries the call out.
-func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t tool, request proto.Message, reason string, until bounds) (answer, error) {
+func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, t tool, request proto.Message, reason string, until bounds) (answer, error) {
 	arguments, err := contract.Canonical(request)
 	if err != nil {
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
@@ -242,7 +242,7 @@ func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, call *front.
 }
 
 // waitOperation is the tool that an agent calls after pending_approval. Its answer is the original tool's.
-func (s *Server) waitOperation(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, request proto.Message, until bounds) (answer, error) {
+func (s *Server) waitOperation(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, request proto.Message, until bounds) (answer, error) {
 	wait, ok := request.(*vaultv1.WaitOperationRequest)
 	if !ok {
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("request is a %T", request)))
@@ -251,7 +251,7 @@ func (s *Server) waitOperation(ctx context.Context, req *mcp.CallToolRequest, ca
 }
 
 // settle waits for an operation within bounds, carries it out if a human approved it, and says how it stands.
-func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, id string, expires time.Time, until bounds) (answer, error) {
+func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, id string, expires time.Time, until bounds) (answer, error) {
 	state, err := s.await(ctx, req, call, id, until.decided)
 	if err != nil {
 		f := fault.From(err)
@@ -303,7 +303,7 @@ func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *fro
 
 // await asks the vault where an operation stands until it no longer needs a human. When the hold is over, the client has
 // left or the process stops, the answer is PENDING.
-func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, id string, until time.Time) (*vaultv1.WaitOperationResponse, error) {
+func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, id string, until time.Time) (*vaultv1.WaitOperationResponse, error) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	defer s.conf.Metrics.Wait()()
@@ -351,7 +351,7 @@ func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, call *fron
 
 // run carries an operation out. A client that leaves, cancels or runs out of time does not stop it: the answer is then
 // that it is running.
-func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *front.Call, t contract.Tool, request proto.Message, id string, grant *callv1.SignedGrant, until bounds) (answer, error) {
+func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, t contract.Tool, request proto.Message, id string, grant *callv1.SignedGrant, until bounds) (answer, error) {
 	waiting, cancel := context.WithDeadline(ctx, until.done)
 	defer cancel()
 	defer s.watchClient(waiting, call, cancel)()
@@ -369,7 +369,7 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *front.
 }
 
 // done makes the envelope of a sink's answer, which it leaves as it is: callers that were joined share one.
-func done(call *front.Call, t contract.Tool, reply relay.Reply, id string) (answer, error) {
+func done(call *httpfront.Call, t contract.Tool, reply relay.Reply, id string) (answer, error) {
 	result, err := envelope.Result(proto.Clone(reply.Response))
 	if err != nil {
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
@@ -410,7 +410,7 @@ func shortLines(texts []string) []string {
 }
 
 // failed makes the answer of an error.
-func failed(call *front.Call, t tool, err error) answer {
+func failed(call *httpfront.Call, t tool, err error) answer {
 	f := fault.From(err)
 	forget(call, f)
 	out := answer{Envelope: envelope.Fault(call.RequestID, f), fault: f}
@@ -436,7 +436,7 @@ func proofNeeded(err error, otherwise callv1.Proof_Purpose) string {
 }
 
 // recordRefused writes down an input that never reached a decision.
-func (s *Server) recordRefused(ctx context.Context, call *front.Call, t tool, err error) {
+func (s *Server) recordRefused(ctx context.Context, call *httpfront.Call, t tool, err error) {
 	f := fault.From(err)
 	s.conf.Metrics.Refused("arguments")
 	s.conf.Refusals.Record(ctx, refusal.Event{
@@ -446,7 +446,7 @@ func (s *Server) recordRefused(ctx context.Context, call *front.Call, t tool, er
 }
 
 // banner puts dangerous mode in front of an answer of a session that is in it, as the vault says at this moment.
-func (s *Server) banner(call *front.Call, out answer) answer {
+func (s *Server) banner(call *httpfront.Call, out answer) answer {
 	until, ok := s.conf.Relay.Dangerous(call.Session)
 	if !ok {
 		return out
@@ -456,7 +456,7 @@ func (s *Server) banner(call *front.Call, out answer) answer {
 }
 
 // result writes an envelope as text and as structured content, byte for byte the same JSON.
-func (s *Server) result(ctx context.Context, call *front.Call, out answer) (*mcp.CallToolResult, error) {
+func (s *Server) result(ctx context.Context, call *httpfront.Call, out answer) (*mcp.CallToolResult, error) {
 	out = s.banner(call, out)
 	raw, err := out.JSON()
 	if err != nil {
@@ -472,7 +472,7 @@ func (s *Server) result(ctx context.Context, call *front.Call, out answer) (*mcp
 }
 
 // metaOf is what a reply's _meta says beside an answer.
-func metaOf(call *front.Call, out answer) mcp.Meta {
+func metaOf(call *httpfront.Call, out answer) mcp.Meta {
 	meta := mcp.Meta{metaRequestID: call.RequestID}
 	if out.OperationID != "" {
 		meta[metaOperationID] = out.OperationID

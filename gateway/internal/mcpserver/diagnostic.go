@@ -14,7 +14,7 @@ import (
 
 	"durward.internal/gateway/internal/diagnostic"
 	"durward.internal/gateway/internal/envelope"
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 )
 
 // diagnostics are what the conformance suite looks for beside the product.
@@ -23,9 +23,9 @@ type diagnostics struct{ jobs diagnostic.Jobs }
 // prepare lets a server say that it has what register puts on it.
 func (*diagnostics) prepare(options *mcp.ServerOptions) { diagnostic.Prepare(options) }
 
-func (*diagnostics) register(sdk *mcp.Server, era front.Era) error {
+func (*diagnostics) register(sdk *mcp.Server, era httpfront.Era) error {
 	diagnostic.Register(sdk)
-	if era == front.Stateful {
+	if era == httpfront.Stateful {
 		return nil
 	}
 	// In place of the product's, whose tasks take no input.
@@ -49,7 +49,7 @@ type suiteTask struct {
 
 // diagnose serves a message that is for the suite's tools, prompts and resources, whose errors go out as they are; false: it
 // is for the product.
-func (s *Server) diagnose(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call) (result mcp.Result, served bool, err error) {
+func (s *Server) diagnose(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *httpfront.Call) (result mcp.Result, served bool, err error) {
 	switch params := req.GetParams().(type) {
 	case *mcp.CompleteParams:
 		result, served := diagnostic.Complete(params)

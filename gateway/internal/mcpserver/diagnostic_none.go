@@ -7,7 +7,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 )
 
 // The conformance suite looks for tools, prompts and resources that no shipped build has. They are in diagnostic.go, which
@@ -17,8 +17,8 @@ type diagnostics struct{}
 
 func (diagnostics) prepare(*mcp.ServerOptions) {}
 
-func (diagnostics) register(*mcp.Server, front.Era) error { return nil }
+func (diagnostics) register(*mcp.Server, httpfront.Era) error { return nil }
 
-func (s *Server) diagnose(context.Context, mcp.MethodHandler, string, mcp.Request, *front.Call) (result mcp.Result, served bool, err error) {
+func (s *Server) diagnose(context.Context, mcp.MethodHandler, string, mcp.Request, *httpfront.Call) (result mcp.Result, served bool, err error) {
 	return nil, false, nil
 }

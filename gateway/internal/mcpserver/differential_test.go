@@ -23,7 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/mcpserver"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
@@ -133,8 +133,8 @@ func newGateway(t testing.TB, vault, executor grpc.ClientConnInterface) http.Han
 		Draining: make(chan struct{}),
 	})
 	must(t, err)
-	edge, err := front.New(front.Config{
-		Sessions: peers, Stateful: server.Handler(front.Stateful), Stateless: server.Handler(front.Stateless),
+	edge, err := httpfront.New(httpfront.Config{
+		Sessions: peers, Stateful: server.Handler(httpfront.Stateful), Stateless: server.Handler(httpfront.Stateless),
 		Refusals: refusals, Logger: logger, SessionsPerPrincipal: 8, SessionIdle: time.Hour,
 		Limits: lifted(),
 	})
@@ -144,7 +144,7 @@ func newGateway(t testing.TB, vault, executor grpc.ClientConnInterface) http.Han
 }
 
 func (r *readers) post(body []byte, header map[string]string) *httptest.ResponseRecorder {
-	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "http://127.0.0.1"+front.Path, bytes.NewReader(body))
+	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "http://127.0.0.1"+httpfront.Path, bytes.NewReader(body))
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "application/json, text/event-stream")
 	request.Header.Set("Authorization", "Bearer "+tokenAgent)

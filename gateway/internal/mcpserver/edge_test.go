@@ -23,7 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/mcpserver"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
@@ -653,7 +653,7 @@ type edge struct {
 	executor *fakeExecutor
 	spool    *fakeSpool
 	refusals *refusal.Recorder
-	front    *front.Front
+	front    *httpfront.Front
 	server   *mcpserver.Server
 	drain    func()
 	// joined gets a value for each caller that joins an operation under way.
@@ -730,8 +730,8 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	e.server = server
 	limits := lifted()
 	limits.CallsPerPrincipal = orDefault(opts.calls, 8)
-	edge, err := front.New(front.Config{
-		Sessions: peers, Stateful: server.Handler(front.Stateful), Stateless: server.Handler(front.Stateless),
+	edge, err := httpfront.New(httpfront.Config{
+		Sessions: peers, Stateful: server.Handler(httpfront.Stateful), Stateless: server.Handler(httpfront.Stateless),
 		Refusals: refusals, Logger: logger, Hosts: []string{"gateway.example"}, Origins: []string{"https://console.example"},
 		SessionsPerPrincipal: orDefault(opts.sessions, 8), SessionIdle: orDefault(opts.idle, time.Minute),
 		Limits: limits,
@@ -744,7 +744,7 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 		edge.Close(context.Background())
 		web.Close()
 	})
-	e.url = web.URL + front.Path
+	e.url = web.URL + httpfront.Path
 	return e
 }
 

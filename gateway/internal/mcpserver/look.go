@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/contract"
@@ -48,7 +48,7 @@ func fieldsAmong(some, all protoreflect.MessageDescriptor) bool {
 
 // look asks the sink whether what a mutation names is there, so that no human is asked about what cannot be done. Its one
 // error is the sink's CODE_NOT_FOUND, with what was meant perhaps; whatever else goes wrong is for those who decide and act.
-func (s *Server) look(ctx context.Context, call *front.Call, t tool, request proto.Message) error {
+func (s *Server) look(ctx context.Context, call *httpfront.Call, t tool, request proto.Message) error {
 	if t.look == nil {
 		return nil
 	}

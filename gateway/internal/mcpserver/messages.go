@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/messaging"
 	"durward.internal/gateway/internal/refusal"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -13,13 +13,13 @@ import (
 )
 
 // fromMessages reports whether a caller relays what people write on a messaging platform, where anybody may.
-func fromMessages(call *front.Call) bool {
+func fromMessages(call *httpfront.Call) bool {
 	return call.Session.About().Channel == callv1.Channel_CHANNEL_MESSAGING
 }
 
 // screened refuses a call from a messaging channel whose arguments are too long or hold a phrase by which people take agents
 // over (MSG-1). The contract has let them pass, since screening costs more than what it refuses is worth. The record says which argument and what kind of phrase; nothing repeats the text.
-func (s *Server) screened(ctx context.Context, call *front.Call, t tool, arguments json.RawMessage) error {
+func (s *Server) screened(ctx context.Context, call *httpfront.Call, t tool, arguments json.RawMessage) error {
 	if !fromMessages(call) {
 		return nil
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/clean"
@@ -128,7 +128,7 @@ func sentenceOf(p *executorv1.WatchProgressResponse) string {
 
 // watchSteps tells the client of each step of an operation that the executor carries out, as far as the client may look at its
 // services. Without that, or when nothing comes, the call goes on as it does. What it returns ends the watch.
-func (s *Server) watchSteps(ctx context.Context, call *front.Call, t contract.Tool, operation string) func() {
+func (s *Server) watchSteps(ctx context.Context, call *httpfront.Call, t contract.Tool, operation string) func() {
 	teller := tellerOf(ctx)
 	teller.say("running")
 	if teller == nil || t.Sink != optionsv1.Role_ROLE_EXECUTOR {
@@ -149,7 +149,7 @@ func (s *Server) watchSteps(ctx context.Context, call *front.Call, t contract.To
 
 // watchClient keeps the client informed while a call waits, and calls leave when there is nobody left to inform: the client
 // closed the request or the session, or the process is about to stop. What it returns ends the watch.
-func (s *Server) watchClient(ctx context.Context, call *front.Call, leave context.CancelFunc) func() {
+func (s *Server) watchClient(ctx context.Context, call *httpfront.Call, leave context.CancelFunc) func() {
 	stop := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() {

@@ -11,7 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/gateway/internal/envelope"
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/fault"
@@ -19,7 +19,7 @@ import (
 )
 
 // receive is around every message that the SDK of one era handles.
-func (s *Server) receive(era front.Era) mcp.Middleware {
+func (s *Server) receive(era httpfront.Era) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
 			call := callOf(req)
@@ -42,7 +42,7 @@ func (s *Server) receive(era front.Era) mcp.Middleware {
 }
 
 // dispatch gives a message to whatever serves its method: the SDK, for what is not here.
-func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call) (mcp.Result, error) {
+func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *httpfront.Call) (mcp.Result, error) {
 	if result, served, err := s.diagnose(ctx, next, method, req, call); served {
 		return result, err
 	}
@@ -72,7 +72,7 @@ func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method st
 
 // renew renews the session's permits for a request that brings a proof and asks for nothing that would use it: what a client
 // that signs subscribed to goes on under them.
-func (s *Server) renew(ctx context.Context, call *front.Call) error {
+func (s *Server) renew(ctx context.Context, call *httpfront.Call) error {
 	if call.Caller.Proof == nil {
 		return nil
 	}
@@ -89,10 +89,10 @@ type refusalError struct{ rpc *jsonrpc.Error }
 func (e *refusalError) Error() string { return e.rpc.Message }
 
 // refuse makes a JSON-RPC error of a fault, for every method but tools/call, which answers in the envelope.
-func refuse(call *front.Call, f *fault.Error) error {
+func refuse(call *httpfront.Call, f *fault.Error) error {
 	code := int64(-32000)
 	switch {
-	case f.Code == callv1.Code_CODE_NOT_FOUND && call.Era == front.Stateful:
+	case f.Code == callv1.Code_CODE_NOT_FOUND && call.Era == httpfront.Stateful:
 		code = -32002 // what the older revisions call a resource that is not there
 	case f.Code == callv1.Code_CODE_NOT_FOUND, f.Code == callv1.Code_CODE_INVALID_ARGUMENT:
 		code = jsonrpc.CodeInvalidParams
@@ -103,10 +103,10 @@ func refuse(call *front.Call, f *fault.Error) error {
 }
 
 // rpcError is refuse with a JSON-RPC code of the caller's choice.
-func rpcError(call *front.Call, code int64, f *fault.Error) error {
+func rpcError(call *httpfront.Call, code int64, f *fault.Error) error {
 	forget(call, f)
 	out := envelope.Fault(call.RequestID, f)
-	said := front.ErrorData(out)
+	said := httpfront.ErrorData(out)
 	if f.Code == callv1.Code_CODE_PROOF_REQUIRED {
 		said[metaProofNeeded], said[metaSession] = proofNeeded(f, callv1.Proof_PURPOSE_RENEW), call.Session.Ref()
 	}
@@ -119,14 +119,14 @@ func rpcError(call *front.Call, code int64, f *fault.Error) error {
 
 // forget ends a session that the vault accepts no more, as when its client was renamed or removed. The client's next request
 // opens another in the stateless era, and in the other one hears that its session is gone.
-func forget(call *front.Call, f *fault.Error) {
+func forget(call *httpfront.Call, f *fault.Error) {
 	if f.Code == callv1.Code_CODE_UNAUTHENTICATED {
 		call.Forget()
 	}
 }
 
 // public returns the error that the client sees.
-func (s *Server) public(ctx context.Context, method string, call *front.Call, err error) error {
+func (s *Server) public(ctx context.Context, method string, call *httpfront.Call, err error) error {
 	if ours, ok := errors.AsType[*refusalError](err); ok {
 		return ours.rpc
 	}
@@ -134,9 +134,9 @@ func (s *Server) public(ctx context.Context, method string, call *front.Call, er
 	return internal(call)
 }
 
-func internalError(call *front.Call) error { return &refusalError{internal(call)} }
+func internalError(call *httpfront.Call) error { return &refusalError{internal(call)} }
 
-func internal(call *front.Call) *jsonrpc.Error {
+func internal(call *httpfront.Call) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "Internal error.",
 		Data: []byte(`{"code":"INTERNAL","request_id":"` + call.RequestID + `"}`)}
 }
@@ -155,7 +155,7 @@ func (c completed) MarshalJSON() ([]byte, error) {
 }
 
 // discover tells a client of the stateless era what the server can do, and what its proofs must name.
-func (s *Server) discover(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call) (mcp.Result, error) {
+func (s *Server) discover(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *httpfront.Call) (mcp.Result, error) {
 	result, err := next(ctx, method, req)
 	if err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (s *Server) discover(ctx context.Context, next mcp.MethodHandler, method st
 
 // listen serves a stream of notifications. It ends, with an answer, when the client closes it, when the session ends or the
 // process stops, and after as long as a session may be idle: whoever still listens asks again.
-func (s *Server) listen(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call) (mcp.Result, error) {
+func (s *Server) listen(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *httpfront.Call) (mcp.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.conf.SessionTimeout)
 	defer cancel()
 	go func() {
@@ -183,7 +183,7 @@ func (s *Server) listen(ctx context.Context, next mcp.MethodHandler, method stri
 
 // initialize ends a handshake: the session that the front opened at the vault gets the SDK's id, and the client learns what
 // its proofs must name.
-func (s *Server) initialize(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call) (mcp.Result, error) {
+func (s *Server) initialize(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *httpfront.Call) (mcp.Result, error) {
 	result, err := next(ctx, method, req)
 	session, ok := req.GetSession().(*mcp.ServerSession)
 	if err != nil || !ok {

@@ -12,7 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/gateway/internal/envelope"
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/resource"
@@ -123,7 +123,7 @@ func (r *resources) register(sdk *mcp.Server) {
 
 // outgoing is outermost around what a server sends by itself: it lets the subscriptions send through it, and sees when the
 // client of a stream was told that it is subscribed.
-func (r *resources) outgoing(era front.Era) mcp.Middleware {
+func (r *resources) outgoing(era httpfront.Era) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		r.send[era] = next
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -149,12 +149,12 @@ func (r *resources) subscribed(session *mcp.ServerSession) {
 type uriKey struct{}
 
 // client is who reads, by the front's verdict.
-func client(call *front.Call) resource.Client {
+func client(call *httpfront.Call) resource.Client {
 	return resource.Client{Session: call.Session, By: call.Caller, About: call.Session.About()}
 }
 
 // resource serves a message about resources.
-func (s *Server) resource(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call) (mcp.Result, error) {
+func (s *Server) resource(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *httpfront.Call) (mcp.Result, error) {
 	var result mcp.Result
 	var err error
 	var asked string
@@ -197,7 +197,7 @@ func (s *Server) resource(ctx context.Context, next mcp.MethodHandler, method st
 }
 
 // refuseResource says why a message about resources gets no further, and records what never reached a sink.
-func (s *Server) refuseResource(ctx context.Context, call *front.Call, method string, f *fault.Error) error {
+func (s *Server) refuseResource(ctx context.Context, call *httpfront.Call, method string, f *fault.Error) error {
 	s.conf.Logger.InfoContext(ctx, "resource refused", "method", method, "principal", call.Session.Principal(), "session", call.Session.Ref(), "fault", f)
 	if errors.Is(f, resource.ErrURI) || f.Code == callv1.Code_CODE_INVALID_ARGUMENT {
 		s.conf.Refusals.Record(ctx, refusal.Event{
@@ -212,9 +212,9 @@ func (s *Server) refuseResource(ctx context.Context, call *front.Call, method st
 var repeatable = regexp.MustCompile(`^[a-z]{1,16}://[A-Za-z0-9_-]{1,64}$`)
 
 // naming adds the URI of a resource that is not there to the refusal, as the stateless era has it.
-func naming(asked string, call *front.Call, f *fault.Error, refused error) error {
+func naming(asked string, call *httpfront.Call, f *fault.Error, refused error) error {
 	said, ok := errors.AsType[*refusalError](refused)
-	if !ok || call.Era != front.Stateless || f.Code != callv1.Code_CODE_NOT_FOUND {
+	if !ok || call.Era != httpfront.Stateless || f.Code != callv1.Code_CODE_NOT_FOUND {
 		return refused
 	}
 	// A model's id may look like a path, so that it is not repeated.
@@ -249,7 +249,7 @@ func (r *resources) read(ctx context.Context, req *mcp.ReadResourceRequest) (*mc
 	}, nil
 }
 
-func (r *resources) complete(ctx context.Context, call *front.Call, params *mcp.CompleteParams) (mcp.Result, error) {
+func (r *resources) complete(ctx context.Context, call *httpfront.Call, params *mcp.CompleteParams) (mcp.Result, error) {
 	if params.Ref == nil || params.Ref.Type != "ref/resource" {
 		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "only arguments of resource templates are completed", fault.WithField("ref.type"))
 	}
@@ -265,7 +265,7 @@ func (r *resources) complete(ctx context.Context, call *front.Call, params *mcp.
 
 // subscribable reads URIs and judges them as a reader of the resources is judged, so that whoever may not look is not told of
 // changes either. It returns the states of the operations among them.
-func (r *resources) subscribable(ctx context.Context, call *front.Call, raw ...string) ([]resource.URI, map[string]vaultv1.OperationState, error) {
+func (r *resources) subscribable(ctx context.Context, call *httpfront.Call, raw ...string) ([]resource.URI, map[string]vaultv1.OperationState, error) {
 	var uris []resource.URI
 	for _, text := range raw {
 		uri, err := parseURI(text)
@@ -282,7 +282,7 @@ func (r *resources) subscribable(ctx context.Context, call *front.Call, raw ...s
 }
 
 // subscribe subscribes a session of the stateful era. Notifications go out on its standalone stream.
-func (r *resources) subscribe(ctx context.Context, req mcp.Request, call *front.Call, raw string) error {
+func (r *resources) subscribe(ctx context.Context, req mcp.Request, call *httpfront.Call, raw string) error {
 	uris, states, err := r.subscribable(ctx, call, raw)
 	if err != nil {
 		return err
@@ -294,7 +294,7 @@ func (r *resources) subscribe(ctx context.Context, req mcp.Request, call *front.
 	r.mu.Lock()
 	l := r.listeners[session]
 	if l == nil {
-		l = r.table.Listen(call.Session, call.Session.Principal(), func(uri string) { r.notify(front.Stateful, session, uri, nil) })
+		l = r.table.Listen(call.Session, call.Session.Principal(), func(uri string) { r.notify(httpfront.Stateful, session, uri, nil) })
 		r.listeners[session] = l
 		go func() {
 			_ = session.Wait() // why it ended is logged by whoever ended it
@@ -329,7 +329,7 @@ func (r *resources) unsubscribe(req mcp.Request, uri resource.URI) {
 
 // listenTo serves a stream of notifications of the stateless era. Every resource is judged before the client hears that it is
 // subscribed to any.
-func (s *Server) listenTo(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *front.Call, params *mcp.SubscriptionsListenParams) (mcp.Result, error) {
+func (s *Server) listenTo(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *httpfront.Call, params *mcp.SubscriptionsListenParams) (mcp.Result, error) {
 	session, ok := req.GetSession().(*mcp.ServerSession)
 	if !ok || params.Notifications == nil || len(params.Notifications.ResourceSubscriptions) == 0 {
 		return s.listen(ctx, next, method, req, call)
@@ -354,7 +354,7 @@ func (s *Server) listenTo(ctx context.Context, next mcp.MethodHandler, method st
 	l := r.table.Listen(call.Session, call.Session.Principal(), func(uri string) {
 		select {
 		case <-acked:
-			r.notify(front.Stateless, session, uri, meta)
+			r.notify(httpfront.Stateless, session, uri, meta)
 		case <-ctx.Done():
 		}
 	})
@@ -366,7 +366,7 @@ func (s *Server) listenTo(ctx context.Context, next mcp.MethodHandler, method st
 }
 
 // rpcID is the JSON-RPC id of a request, as notifications repeat it.
-func rpcID(call *front.Call) any {
+func rpcID(call *httpfront.Call) any {
 	var number int64
 	if json.Unmarshal(call.ID, &number) == nil {
 		return number
@@ -377,7 +377,7 @@ func rpcID(call *front.Call) any {
 }
 
 // notify tells one session that a resource changed. A client that has no stream open, or does not read it, misses it.
-func (r *resources) notify(era front.Era, session *mcp.ServerSession, uri string, meta mcp.Meta) {
+func (r *resources) notify(era httpfront.Era, session *mcp.ServerSession, uri string, meta mcp.Meta) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
 	_, _ = r.send[era](ctx, noteUpdated, &mcp.ServerRequest[*mcp.ResourceUpdatedNotificationParams]{

@@ -21,7 +21,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/gateway/internal/envelope"
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/messaging"
 	"durward.internal/gateway/internal/metrics"
@@ -135,7 +135,7 @@ func New(conf Config) (*Server, error) {
 	if s.resources, err = newResources(conf); err != nil {
 		return nil, err
 	}
-	for _, era := range []front.Era{front.Stateful, front.Stateless} {
+	for _, era := range []httpfront.Era{httpfront.Stateful, httpfront.Stateless} {
 		if err := s.serve(era); err != nil {
 			return nil, err
 		}
@@ -144,16 +144,16 @@ func New(conf Config) (*Server, error) {
 }
 
 // serve makes the SDK's server of one era and puts everything on it that is served.
-func (s *Server) serve(era front.Era) error {
+func (s *Server) serve(era httpfront.Era) error {
 	capabilities := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}
-	if era == front.Stateless {
+	if era == httpfront.Stateless {
 		capabilities.AddExtension(extensionTasks, nil)
 	}
 	options := &mcp.ServerOptions{
 		Instructions:              instructions,
 		Logger:                    slog.New(slog.DiscardHandler), // its texts repeat input; what matters is logged here
 		Capabilities:              capabilities,
-		SupportedProtocolVersions: front.Protocols(era),
+		SupportedProtocolVersions: httpfront.Protocols(era),
 		SetCacheable:              cacheable,
 	}
 	s.resources.options(options)
@@ -164,7 +164,7 @@ func (s *Server) serve(era front.Era) error {
 			return err
 		}
 	}
-	if era == front.Stateless {
+	if era == httpfront.Stateless {
 		if err := addTasks(sdk); err != nil {
 			return err
 		}
@@ -252,9 +252,9 @@ const sdkTimeout = 25 * time.Hour
 
 // Handler returns the HTTP handler of one era behind the front. In the stateless one a request is cancelled when its client
 // closes it.
-func (s *Server) Handler(era front.Era) http.Handler {
+func (s *Server) Handler(era httpfront.Era) http.Handler {
 	streamable := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.sdk[era] }, &mcp.StreamableHTTPOptions{
-		Stateless:                    era == front.Stateless,
+		Stateless:                    era == httpfront.Stateless,
 		SessionTimeout:               sdkTimeout,
 		MaxRequestBodyBytes:          2 << 20, // the front has bounded it already
 		PropagateRequestCancellation: true,
@@ -262,7 +262,7 @@ func (s *Server) Handler(era front.Era) http.Handler {
 	})
 	// The SDK binds a session to its user through its own token middleware; the front has done the judging.
 	verify := func(ctx context.Context, _ string, _ *http.Request) (*auth.TokenInfo, error) {
-		call := front.Of(ctx)
+		call := httpfront.Of(ctx)
 		if call == nil || call.Session == nil {
 			return nil, auth.ErrInvalidToken
 		}
@@ -274,9 +274,9 @@ func (s *Server) Handler(era front.Era) http.Handler {
 const extraCall = "durward"
 
 // callOf returns the front's call for a request. The SDK's context belongs to the session, not to the request.
-func callOf(req mcp.Request) *front.Call {
+func callOf(req mcp.Request) *httpfront.Call {
 	if extra := req.GetExtra(); extra != nil && extra.TokenInfo != nil {
-		call, _ := extra.TokenInfo.Extra[extraCall].(*front.Call)
+		call, _ := extra.TokenInfo.Extra[extraCall].(*httpfront.Call)
 		return call
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/gateway/internal/envelope"
-	"durward.internal/gateway/internal/front"
+	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/refusal"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -97,7 +97,7 @@ func addTasks(sdk *mcp.Server) error {
 
 // takesTasks reports whether a call may be answered with a task: its client declared so with this very call, and what it calls
 // may take as long as a human does.
-func takesTasks(call *front.Call, t tool) bool {
+func takesTasks(call *httpfront.Call, t tool) bool {
 	return call.Capabilities.Tasks && t.Tier != optionsv1.Tier_TIER_READ
 }
 
@@ -122,7 +122,7 @@ func taskOr(ctx context.Context, next mcp.MethodHandler, method string, req mcp.
 
 // leaveTask leaves a task in place of the answer of a call that has not ended. Without the vault's word on the operation there
 // is none, and the answer stands.
-func (s *Server) leaveTask(ctx context.Context, call *front.Call, t tool, out answer) {
+func (s *Server) leaveTask(ctx context.Context, call *httpfront.Call, t tool, out answer) {
 	slot, _ := ctx.Value(taskSlot{}).(**task)
 	if slot == nil || !takesTasks(call, t) || out.OperationID == "" || out.Status != envelope.PendingApproval && out.Status != envelope.Running {
 		return
@@ -137,7 +137,7 @@ func (s *Server) leaveTask(ctx context.Context, call *front.Call, t tool, out an
 }
 
 // newTask is the task of an operation that has not ended. It says to people what the envelope would have said.
-func newTask(call *front.Call, operation *vaultv1.GetOperationResponse, out answer) *task {
+func newTask(call *httpfront.Call, operation *vaultv1.GetOperationResponse, out answer) *task {
 	asked, updated := operation.GetAskedAt().AsTime(), time.Now()
 	if operation.GetState() == vaultv1.OperationState_OPERATION_STATE_PENDING {
 		updated = asked
@@ -155,7 +155,7 @@ func newTask(call *front.Call, operation *vaultv1.GetOperationResponse, out answ
 }
 
 // task answers the extension's methods.
-func (s *Server) task(ctx context.Context, method string, req mcp.Request, call *front.Call) (mcp.Result, error) {
+func (s *Server) task(ctx context.Context, method string, req mcp.Request, call *httpfront.Call) (mcp.Result, error) {
 	params, _ := req.GetParams().(*taskParams)
 	session, _ := req.GetSession().(*mcp.ServerSession)
 	if params == nil || session == nil {
@@ -178,7 +178,7 @@ func (s *Server) task(ctx context.Context, method string, req mcp.Request, call 
 }
 
 // getTask polls a task, and carries the operation out if a human approved it meanwhile.
-func (s *Server) getTask(ctx context.Context, session *mcp.ServerSession, call *front.Call, id string) (mcp.Result, error) {
+func (s *Server) getTask(ctx context.Context, session *mcp.ServerSession, call *httpfront.Call, id string) (mcp.Result, error) {
 	if !call.Enter() {
 		return nil, taskError(call, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded", fault.WithRetry(time.Second)))
 	}
@@ -227,7 +227,7 @@ var afterCancel = map[vaultv1.OperationState]string{
 
 // cancelTask ends nothing but the client's waiting, which is over when it stops polling: the request is the human's to deny,
 // and what runs is not rolled back. The acknowledgement is empty, as the extension wants it; how things stand is in _meta.
-func (s *Server) cancelTask(ctx context.Context, call *front.Call, id string) (mcp.Result, error) {
+func (s *Server) cancelTask(ctx context.Context, call *httpfront.Call, id string) (mcp.Result, error) {
 	operation, err := s.conf.Relay.Operation(ctx, call.Session, call.Caller, id)
 	if err != nil {
 		return nil, taskError(call, err)
@@ -252,7 +252,7 @@ func gone(f *fault.Error) bool {
 }
 
 // taskError is the answer to a poll that cannot say how the task stands.
-func taskError(call *front.Call, err error) error {
+func taskError(call *httpfront.Call, err error) error {
 	f := fault.From(err)
 	if gone(f) {
 		return refuse(call, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such task"))

@@ -1,6 +1,6 @@
 //go:build !weak
 
-package front
+package httpfront
 
 import (
 	"crypto/sha256"

@@ -1,4 +1,4 @@
-// Package front is the HTTP side of the gateway, the first thing that a stranger's bytes meet. It checks Host and Origin, how
+// Package httpfront is the HTTP side of the gateway, the first thing that a stranger's bytes meet. It checks Host and Origin, how
 // much a caller asks, the method, the media types, the size, the JSON (strictly, once, the whole body), and who is calling; it
 // decides which era a message belongs to, from the body; it keeps the sessions of both eras; and it passes on a message that it
 // rebuilt from the parts it understood, with headers that it compared with them. It trusts nothing that arrives, and nothing
@@ -8,7 +8,7 @@
 // era the vault judges the token when a handshake opens a session; later requests of that session must bring the same one,
 // compared in constant time. In the stateless era the first request of a token opens its session at the vault, and the token
 // alone finds it again. A session that is not there and a session of somebody else look alike.
-package front
+package httpfront
 
 import (
 	"bytes"

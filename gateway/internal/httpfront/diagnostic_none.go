@@ -1,6 +1,6 @@
 //go:build !conformance
 
-package front
+package httpfront
 
 import (
 	"net/http"
