@@ -109,9 +109,9 @@ func TestTheDemoService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); m.Look(s).State != executorv1.ServiceState_SERVICE_STATE_FAILED; time.Sleep(5 * time.Millisecond) { // no event: another process has ended
+	for deadline := time.Now().Add(10 * time.Second); m.Status(s).State != executorv1.ServiceState_SERVICE_STATE_FAILED; time.Sleep(5 * time.Millisecond) { // no event: another process has ended
 		if time.Now().After(deadline) {
-			t.Fatalf("killed, and yet %v", m.Look(s))
+			t.Fatalf("killed, and yet %v", m.Status(s))
 		}
 	}
 	if changed, err := m.Start(t.Context(), s); !changed || err != nil {

@@ -101,8 +101,8 @@ services:
 // nobody is an executor whose services do not run.
 type nobody struct{}
 
-func (nobody) All() []*catalogue.Service                { return nil }
-func (nobody) Look(*catalogue.Service) (v service.View) { return v }
+func (nobody) All() []*catalogue.Service                  { return nil }
+func (nobody) Status(*catalogue.Service) (v service.View) { return v }
 func (nobody) Watch(ctx context.Context, _ []string, _ func(service.Change) error) error {
 	<-ctx.Done()
 	return ctx.Err()

@@ -110,7 +110,7 @@ func (l *lazy) Close() error {
 	return l.used.Close()
 }
 
-func (l *lazy) Look(s *catalogue.Service) driver.Sight { return l.driver().Look(s) }
+func (l *lazy) Status(s *catalogue.Service) driver.Status { return l.driver().Status(s) }
 func (l *lazy) Start(ctx context.Context, s *catalogue.Service, definition string) error {
 	return l.driver().Start(ctx, s, definition)
 }
@@ -135,8 +135,8 @@ func (l *lazy) Warnings(s *catalogue.Service) []string {
 // missing is a driver that could not be opened.
 type missing struct{}
 
-func (missing) Look(*catalogue.Service) driver.Sight {
-	return driver.Sight{State: driver.Unknown, Cause: driver.CauseNoManager}
+func (missing) Status(*catalogue.Service) driver.Status {
+	return driver.Status{State: driver.Unknown, Cause: driver.CauseNoManager}
 }
 func (missing) Start(context.Context, *catalogue.Service, string) error { return driver.ErrNoManager }
 func (missing) Stop(context.Context, *catalogue.Service) (bool, error) {

@@ -32,8 +32,8 @@ func TestADriverIsOpenedWhenItIsNeeded(t *testing.T) {
 	d.later("unused", slog.New(slog.DiscardHandler), func() (closer, error) { t.Error("opened for nothing"); return one, nil })
 	d.later("broken", slog.New(slog.DiscardHandler), func() (closer, error) { return nil, errors.New("no bus") })
 	used := d.byName["used"]
-	if err := used.Start(t.Context(), s, ""); err != nil || used.Look(s).State != driver.Running || opened != 1 {
-		t.Errorf("%v, %v, opened %d times", err, used.Look(s), opened)
+	if err := used.Start(t.Context(), s, ""); err != nil || used.Status(s).State != driver.Running || opened != 1 {
+		t.Errorf("%v, %v, opened %d times", err, used.Status(s), opened)
 	}
 	if w := used.(service.Warner).Warnings(s); !cmp.Equal(w, []string{"careful"}) {
 		t.Errorf("warnings are %v", w)
@@ -47,8 +47,8 @@ func TestADriverIsOpenedWhenItIsNeeded(t *testing.T) {
 			t.Errorf("one that cannot be opened: %v", err)
 		}
 	}
-	if broken.Look(s).State != driver.Unknown || len(broken.(service.Warner).Warnings(s)) != 0 {
-		t.Errorf("it looks %v", broken.Look(s))
+	if broken.Status(s).State != driver.Unknown || len(broken.(service.Warner).Warnings(s)) != 0 {
+		t.Errorf("it looks %v", broken.Status(s))
 	}
 	if err := d.Close(); err != nil || one.closed != 1 {
 		t.Errorf("close: %v, %d times", err, one.closed)

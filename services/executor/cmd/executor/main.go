@@ -183,7 +183,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		MarginMiB:  cfg.marginMiB(),
 		Leases:     leases,
 		Admit: func(ctx context.Context, s *catalogue.Service) error {
-			book.Look(ctx, s)
+			book.Observe(ctx, s)
 			return capacity.Admit(book.Sizes(), gpus.Read(ctx), s, cfg.marginMiB())
 		},
 		Confirm: sink.Confirm,

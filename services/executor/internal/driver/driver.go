@@ -27,8 +27,8 @@ const (
 	Unknown
 )
 
-// Sight is one look at a service.
-type Sight struct {
+// Status is what a driver last saw of a service.
+type Status struct {
 	State State
 	// Since is when a running service was started.
 	Since time.Time

@@ -156,7 +156,7 @@ func (b *bench) noted() []store.Peak {
 
 func (b *bench) All() []*catalogue.Service { return b.current().Services }
 
-func (b *bench) Look(s *catalogue.Service) service.View {
+func (b *bench) Status(s *catalogue.Service) service.View {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if v, ok := b.views[s.ID]; ok {

@@ -60,13 +60,13 @@ type programs struct {
 	since time.Time
 }
 
-func (p *programs) Look(s *catalogue.Service) driver.Sight {
+func (p *programs) Status(s *catalogue.Service) driver.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s.ID != "chat" || p.since.IsZero() {
-		return driver.Sight{State: driver.Stopped}
+		return driver.Status{State: driver.Stopped}
 	}
-	return driver.Sight{State: driver.Running, Since: p.since, PID: os.Getpid()}
+	return driver.Status{State: driver.Running, Since: p.since, PID: os.Getpid()}
 }
 
 func (*programs) Definition(context.Context, *catalogue.Service) (string, error) {

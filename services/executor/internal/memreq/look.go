@@ -207,10 +207,10 @@ func (b *Book) seen(s *catalogue.Service, models *gpu.Models) map[string]store.P
 	return out
 }
 
-// Look finds out what the service is now, so far as what is known of its memory depends on it. It waits for the service's driver, and
+// Observe finds out what the service is now, so far as what is known of its memory depends on it. It waits for the service's driver, and
 // for its model's files if nothing was read of them yet, a few seconds at most: what is to be started is looked at before it is decided
 // whether it fits.
-func (b *Book) Look(ctx context.Context, s *catalogue.Service) {
+func (b *Book) Observe(ctx context.Context, s *catalogue.Service) {
 	b.recognise(ctx, s)
 	b.Await(ctx, s)
 }

@@ -37,7 +37,7 @@ const (
 // Services are the services that are measured; service.Manager has them.
 type Services interface {
 	All() []*catalogue.Service
-	Look(s *catalogue.Service) service.View
+	Status(s *catalogue.Service) service.View
 	Watch(ctx context.Context, ids []string, send func(service.Change) error) error
 }
 
@@ -123,7 +123,7 @@ func (b *Book) Run(ctx context.Context, services Services, host Host) {
 	b.mu.Lock()
 	b.starts = func() bool {
 		return slices.ContainsFunc(services.All(), func(s *catalogue.Service) bool {
-			return len(s.GPUs) > 0 && services.Look(s).State == executorv1.ServiceState_SERVICE_STATE_STARTING
+			return len(s.GPUs) > 0 && services.Status(s).State == executorv1.ServiceState_SERVICE_STATE_STARTING
 		})
 	}
 	b.mu.Unlock()
@@ -219,7 +219,7 @@ func (m *sampler) sample(ctx context.Context) time.Duration {
 		if len(s.GPUs) == 0 {
 			continue
 		}
-		v := m.services.Look(s)
+		v := m.services.Status(s)
 		if !v.Running() && !v.Asleep() {
 			m.end(ctx, s.ID, v)
 			continue
@@ -243,7 +243,7 @@ func (m *sampler) sample(ctx context.Context) time.Duration {
 	}
 	for _, s := range up {
 		v := before[s.ID]
-		if after := m.services.Look(s); after.State != v.State || !after.Since.Equal(v.Since) {
+		if after := m.services.Status(s); after.State != v.State || !after.Since.Equal(v.Since) {
 			next = quick // nobody can say which of the two was measured
 			continue
 		}

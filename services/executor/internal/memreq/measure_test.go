@@ -183,7 +183,7 @@ func TestAnEntryThatChangesWhileItRuns(t *testing.T) {
 	measure(3)
 	wantNeed(t, "the new entry, started", again.Awake(b.entry("declared")), vram.Measured, on(19000))
 	b.edit("", "")
-	again.Look(t.Context(), b.entry("declared"))
+	again.Observe(t.Context(), b.entry("declared"))
 	wantNeed(t, "the old entry again", again.Awake(b.entry("declared")), vram.Measured, on(7500))
 }
 
@@ -200,7 +200,7 @@ func TestAServiceThatItsManagerStartsAgain(t *testing.T) {
 	measure(3)
 	wantNeed(t, "the new program", book.Awake(b.entry("declared")), vram.Measured, on(3000))
 	b.definition = "sha256:one"
-	book.Look(t.Context(), b.entry("declared"))
+	book.Observe(t.Context(), b.entry("declared"))
 	wantNeed(t, "the old program", book.Awake(b.entry("declared")), vram.Measured, on(7000))
 }
 

@@ -151,7 +151,7 @@ func TestOnlyItsOwnWayOfRunningCounts(t *testing.T) {
 					again = b.book()
 				}
 				c.change(b)
-				again.Look(t.Context(), b.entry("declared"))
+				again.Observe(t.Context(), b.entry("declared"))
 				if got := again.Awake(b.entry("declared")); got.Source != c.want {
 					t.Errorf("%s: %+v", kind, got)
 				}
@@ -495,7 +495,7 @@ func TestTheFirstStartWaitsForTheModelsFile(t *testing.T) {
 			look()
 			return time.Since(began)
 		}
-		look := func() { book.Look(t.Context(), s) }
+		look := func() { book.Observe(t.Context(), s) }
 		// Nobody reads yet. Settling waits for no file: whoever reads it begins later.
 		if d := took(look); d != lookPatience {
 			t.Errorf("without a reader it waited %s", d)

@@ -103,7 +103,7 @@ func (h *host) states(out chan<- prometheus.Metric) {
 	}
 	counts := map[executorv1.ServiceState]int{}
 	for _, entry := range h.services.Catalogue().Services {
-		now := h.services.Look(entry).State
+		now := h.services.Status(entry).State
 		counts[now]++
 		for _, s := range all {
 			one(out, state, truth(s == now), entry.ID, service.StateName(s))

@@ -149,7 +149,7 @@ func (h *host) set() []string {
 	return out
 }
 
-func (h *host) Look(s *catalogue.Service) service.View {
+func (h *host) Status(s *catalogue.Service) service.View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return service.View{State: h.state[s.ID], Cause: h.cause[s.ID], Since: h.since[s.ID]}

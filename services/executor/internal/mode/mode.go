@@ -34,7 +34,7 @@ import (
 
 // Services is what a switch needs of the service manager.
 type Services interface {
-	Look(s *catalogue.Service) service.View
+	Status(s *catalogue.Service) service.View
 	Raise(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
 	Lower(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
 	Sleep(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
@@ -220,7 +220,7 @@ func (s *Switcher) Drifted() []string {
 	}
 	var out []string
 	for _, member := range members(c, m) {
-		if s.cfg.Services.Look(member).State != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+		if s.cfg.Services.Status(member).State != executorv1.ServiceState_SERVICE_STATE_RUNNING {
 			out = append(out, member.ID)
 		}
 	}

@@ -134,7 +134,7 @@ func (s *Switcher) plan(ctx context.Context, r Request, h gpu.Host) (*plan, erro
 	c := s.cfg.Catalogue()
 	views := make(map[*catalogue.Service]service.View, len(c.Services))
 	for _, one := range c.Services {
-		views[one] = s.cfg.Services.Look(one)
+		views[one] = s.cfg.Services.Status(one)
 	}
 	p := &plan{catalogue: c, request: r, margin: margin, entries: map[*catalogue.Service]string{}}
 	if p.target, err = aim(c, r, views); err != nil {

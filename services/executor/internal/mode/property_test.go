@@ -46,7 +46,7 @@ type box struct {
 	took                    map[string]time.Duration
 }
 
-func (b *box) Look(s *catalogue.Service) service.View { return b.views[s] }
+func (b *box) Status(s *catalogue.Service) service.View { return b.views[s] }
 func (b *box) Definition(_ context.Context, s *catalogue.Service) (string, error) {
 	return "sha256:" + s.ID, nil
 }

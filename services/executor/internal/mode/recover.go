@@ -108,7 +108,7 @@ func (r *run) finish(ctx context.Context, undoing bool, finished map[string]bool
 	}
 	for _, one := range r.work.Members {
 		found, ok := r.cfg.Catalogue().Lookup(one)
-		whole = whole && ok && alive(r.cfg.Services.Look(found))
+		whole = whole && ok && alive(r.cfg.Services.Status(found))
 	}
 	if whole {
 		return r.commit(ctx)
@@ -141,7 +141,7 @@ func (r *run) settleDown(ctx context.Context) {
 	for deadline := time.Now().Add(r.unseenPatience); ; {
 		seen := true
 		for _, one := range r.services(r.work.Steps) {
-			switch r.cfg.Services.Look(one).State {
+			switch r.cfg.Services.Status(one).State {
 			case executorv1.ServiceState_SERVICE_STATE_UNKNOWN, executorv1.ServiceState_SERVICE_STATE_STOPPING:
 				seen = false
 			}
@@ -320,14 +320,14 @@ func (b *booting) follow(ctx context.Context) {
 
 // boot starts one service by the boot rule.
 func (b *booting) boot(ctx context.Context, one *catalogue.Service) error {
-	switch v := b.cfg.Services.Look(one); {
+	switch v := b.cfg.Services.Status(one); {
 	case v.Up():
 		return nil
 	case unseen(v):
 		return errLater
 	}
 	for _, id := range one.DependsOn {
-		if other, ok := b.cfg.Catalogue().Lookup(id); !ok || !b.cfg.Services.Look(other).Up() {
+		if other, ok := b.cfg.Catalogue().Lookup(id); !ok || !b.cfg.Services.Status(other).Up() {
 			if ok && !b.tried[id] {
 				return fmt.Errorf("it depends on %s: %w", id, errLater)
 			}

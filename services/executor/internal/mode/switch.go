@@ -313,7 +313,7 @@ func (r *run) forward(ctx context.Context, releases, incoming []workStep) bool {
 	}
 	for _, id := range r.work.Members {
 		one, ok := r.cfg.Catalogue().Lookup(id)
-		if !ok || !alive(r.cfg.Services.Look(one)) {
+		if !ok || !alive(r.cfg.Services.Status(one)) {
 			return r.fail(ctx, id, CauseGone, nil)
 		}
 	}
@@ -625,7 +625,7 @@ func (r *run) fail(ctx context.Context, id, cause string, err error) bool {
 	}
 	one, known := r.cfg.Catalogue().Lookup(id)
 	if known && (cause == "" || cause == CauseGone) {
-		if seen := r.cfg.Services.Look(one).Cause; seen != "" {
+		if seen := r.cfg.Services.Status(one).Cause; seen != "" {
 			cause = seen
 		}
 	}

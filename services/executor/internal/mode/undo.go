@@ -79,7 +79,7 @@ func (r *run) giveUp(ctx context.Context, st workStep) bool {
 		r.stuck = true // whatever it is by now, nobody can end it
 		return false
 	}
-	v := r.cfg.Services.Look(one)
+	v := r.cfg.Services.Status(one)
 	// One whose wake was begun may be half awake whatever it looks like: the service manager makes sure that it sleeps.
 	if st.Before == wasSleeping && (v.Running() || v.Asleep()) {
 		err := r.do(ctx, actionSleep, one, "", true, r.cfg.Services.Sleep)
@@ -111,7 +111,7 @@ func (r *run) takeBack(ctx context.Context, st workStep) {
 	}
 	if err == nil {
 		// After a restart nobody has asked yet whether a service sleeps that can; then it is asked by being woken.
-		v := r.cfg.Services.Look(one)
+		v := r.cfg.Services.Status(one)
 		if asBefore(st.Before, v) && (!r.recovered || !sleeps(one) || v.Asleep()) {
 			return
 		}
@@ -155,7 +155,7 @@ func (r *run) missing() (notRunning []string, lost bool) {
 			}
 			continue
 		}
-		v := r.cfg.Services.Look(one)
+		v := r.cfg.Services.Status(one)
 		switch v.State {
 		case executorv1.ServiceState_SERVICE_STATE_UNKNOWN, executorv1.ServiceState_SERVICE_STATE_STARTING,
 			executorv1.ServiceState_SERVICE_STATE_STOPPING:

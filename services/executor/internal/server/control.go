@@ -117,7 +117,7 @@ func (s Subjects) Found(ctx context.Context, tool, operation string, arguments [
 
 // plan says what the call would do, a step a line.
 func (c *Control) plan(tool string, s *catalogue.Service) []string {
-	v := c.cfg.Services.Look(s)
+	v := c.cfg.Services.Status(s)
 	var lines []string
 	switch tool {
 	case "start_service":
@@ -178,7 +178,7 @@ func (c *Control) GetStatus(ctx context.Context, _ *executorv1.GetStatusRequest)
 	gpus := c.cfg.GPUs.Last()
 	running := 0
 	for _, s := range cat.Services {
-		if c.cfg.Services.Look(s).Running() {
+		if c.cfg.Services.Status(s).Running() {
 			running++
 		}
 	}

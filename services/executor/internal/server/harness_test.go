@@ -68,13 +68,13 @@ type effects struct {
 	lines          []string
 }
 
-func (e *effects) Look(s *catalogue.Service) driver.Sight {
+func (e *effects) Status(s *catalogue.Service) driver.Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.running[s.ID] {
-		return driver.Sight{State: driver.Running, Since: time.Now()}
+		return driver.Status{State: driver.Running, Since: time.Now()}
 	}
-	return driver.Sight{State: driver.Stopped}
+	return driver.Status{State: driver.Stopped}
 }
 
 func (e *effects) Start(_ context.Context, s *catalogue.Service, _ string) error {

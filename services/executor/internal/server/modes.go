@@ -33,7 +33,7 @@ func (t *Tools) ListModes(ctx context.Context, _ *executorv1.ListModesRequest) (
 		one := &executorv1.ModeSummary{ModeId: m.ID, Name: m.Name, Services: m.Services, Running: true}
 		for _, s := range modeServices(c, m) {
 			one.VramMib += s.VRAMMiB
-			one.Running = one.Running && t.services.Look(s).Up()
+			one.Running = one.Running && t.services.Status(s).Up()
 		}
 		out.Modes = append(out.Modes, one)
 	}
@@ -54,7 +54,7 @@ func (t *Tools) ModeInfo(ctx context.Context, r *executorv1.ModeInfoRequest) (*e
 	out := &executorv1.ModeInfoResponse{ModeId: m.ID, Name: m.Name, Description: m.Description, Current: t.cfg.Modes.Current() == m.ID}
 	running := 0
 	for _, s := range modeServices(t.services.Catalogue(), m) {
-		v := t.services.Look(s)
+		v := t.services.Status(s)
 		if v.Up() {
 			running++
 		}
@@ -92,7 +92,7 @@ func (t *Tools) ListModels(ctx context.Context, _ *executorv1.ListModelsRequest)
 		one := &executorv1.ModelSummary{ModelId: m.ID, ServedName: m.ServedName}
 		for _, s := range serving(c, m.ID) {
 			one.Services = append(one.Services, s.ID)
-			one.Available = one.Available || t.services.Look(s).Up()
+			one.Available = one.Available || t.services.Status(s).Up()
 		}
 		if one.Available {
 			available++

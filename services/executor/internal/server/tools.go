@@ -45,7 +45,7 @@ func (t *Tools) ListServices(ctx context.Context, _ *executorv1.ListServicesRequ
 	out := &executorv1.ListServicesResponse{}
 	running := 0
 	for _, s := range t.services.All() {
-		v := t.services.Look(s)
+		v := t.services.Status(s)
 		if v.Running() {
 			running++
 		}
@@ -149,7 +149,7 @@ func (t *Tools) warnDependents(ctx context.Context, id string) {
 }
 
 func (t *Tools) detail(s *catalogue.Service) *executorv1.ServiceDetail {
-	v := t.services.Look(s)
+	v := t.services.Status(s)
 	d := &executorv1.ServiceDetail{
 		ServiceId:   s.ID,
 		Name:        s.Name,

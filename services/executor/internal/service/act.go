@@ -49,7 +49,7 @@ func (m *Manager) WakeService(ctx context.Context, s *catalogue.Service) (bool, 
 func (m *Manager) admit(ctx context.Context, s *catalogue.Service) error {
 	for _, id := range s.DependsOn {
 		needed, ok := m.cfg.Catalogue().Lookup(id)
-		if !ok || !m.Look(needed).Up() {
+		if !ok || !m.Status(needed).Up() {
 			return fault.New(callv1.Code_CODE_CONFLICT, s.ID+" was not started: it depends on "+id+", which does not run")
 		}
 	}
@@ -63,7 +63,7 @@ func (m *Manager) admit(ctx context.Context, s *catalogue.Service) error {
 func (m *Manager) Dependents(s *catalogue.Service) []string {
 	var out []string
 	for _, other := range m.All() {
-		if slices.Contains(other.DependsOn, s.ID) && m.Look(other).Running() {
+		if slices.Contains(other.DependsOn, s.ID) && m.Status(other).Running() {
 			out = append(out, other.ID)
 		}
 	}

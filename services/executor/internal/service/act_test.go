@@ -51,11 +51,11 @@ func TestAStartPassesAdmission(t *testing.T) {
 	if _, err := m.Start(t.Context(), base); !errors.Is(err, error(no)) {
 		t.Errorf("it does not fit, and yet: %v", err)
 	}
-	if starts, _ := p.count(); starts != 0 || m.Look(base).State != executorv1.ServiceState_SERVICE_STATE_STOPPED || len(m.Claims()) != 0 {
-		t.Errorf("%d starts, %v, %v", starts, m.Look(base), m.Claims())
+	if starts, _ := p.count(); starts != 0 || m.Status(base).State != executorv1.ServiceState_SERVICE_STATE_STOPPED || len(m.Claims()) != 0 {
+		t.Errorf("%d starts, %v, %v", starts, m.Status(base), m.Claims())
 	}
 	// What runs already is not admitted again: it would be in its own way.
-	p.set(driver.Sight{State: driver.Running})
+	p.set(driver.Status{State: driver.Running})
 	if changed, err := m.Start(t.Context(), base); changed || err != nil || asked != 1 {
 		t.Errorf("running: %v, %v, asked %d times", changed, err, asked)
 	}
@@ -80,7 +80,7 @@ func TestLeases(t *testing.T) {
 		if release, err = m.cfg.Leases.Loading(base); err != nil {
 			t.Fatalf("the lease was not given back: %v", err)
 		}
-		p.set(driver.Sight{})
+		p.set(driver.Status{})
 		began = time.Now()
 		_, err = m.Start(t.Context(), base)
 		wantFault(t, err, callv1.Code_CODE_CONFLICT, "nothing was done to base: another service is being started on one of its GPUs")
@@ -115,7 +115,7 @@ func TestDependents(t *testing.T) {
 	if got := m.Dependents(base); len(got) != 0 {
 		t.Errorf("nothing runs: %v", got)
 	}
-	p.set(driver.Sight{State: driver.Running})
+	p.set(driver.Status{State: driver.Running})
 	if got := m.Dependents(base); !cmp.Equal(got, []string{"chat"}) {
 		t.Errorf("of base: %v", got)
 	}
@@ -181,7 +181,7 @@ func TestACatalogueThatWouldOrphanIsRefused(t *testing.T) {
 		"the same":                   {as("a"), driver.Running, ""},
 		"another unit, stopped":      {as("b"), driver.Stopped, ""},
 	} {
-		p := &program{sight: driver.Sight{State: c.state}}
+		p := &program{status: driver.Status{State: c.state}}
 		m, _ := manager(t, p, &answers{}, 0)
 		now := parse(as("a"))
 		m.cfg.Catalogue = func() *catalogue.Catalogue { return now }
@@ -224,7 +224,7 @@ func TestWhatCannotBeReadCannotBeStarted(t *testing.T) {
 func TestADriverThatThereIsNot(t *testing.T) {
 	m, s := manager(t, &program{}, &answers{}, 0)
 	m.cfg.Drivers = nil
-	if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_STOPPED || v.Cause != driver.CauseNoManager {
+	if v := m.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_STOPPED || v.Cause != driver.CauseNoManager {
 		t.Errorf("%+v", v)
 	}
 	_, err := m.Start(t.Context(), s)
@@ -244,7 +244,7 @@ func TestClaims(t *testing.T) {
 		driver.Stopped: false, driver.Ended: false, driver.Running: true, driver.Starting: true, driver.Stopping: true, driver.Unknown: true,
 	} {
 		m, _, _, p := pair(t)
-		p.set(driver.Sight{State: state, CGroup: "/x", PID: 7})
+		p.set(driver.Status{State: state, CGroup: "/x", PID: 7})
 		claims := m.Claims()
 		if (len(claims) == 2) != holds || holds && (claims[0].CGroup != "/x" || claims[0].PID != 7 || claims[0].MiB != 100) {
 			t.Errorf("%v: %+v", state, claims)
@@ -274,9 +274,9 @@ func TestClaimsGoByWhatIsKnown(t *testing.T) {
 	}{
 		"nobody knows":          {func(*sleeper) {}, nil, nil},
 		"it runs":               {func(*sleeper) {}, sized{700, 900, 50}, map[uint32]uint32{0: 700}},
-		"it starts":             {func(w *sleeper) { w.program.set(driver.Sight{State: driver.Starting}) }, sized{700, 900, 50}, map[uint32]uint32{0: 900}},
-		"it starts with little": {func(w *sleeper) { w.program.set(driver.Sight{State: driver.Starting}) }, sized{700, 600, 50}, map[uint32]uint32{0: 700}},
-		"it is being stopped":   {func(w *sleeper) { w.program.set(driver.Sight{State: driver.Stopping}) }, sized{700, 900, 50}, map[uint32]uint32{0: 700}},
+		"it starts":             {func(w *sleeper) { w.program.set(driver.Status{State: driver.Starting}) }, sized{700, 900, 50}, map[uint32]uint32{0: 900}},
+		"it starts with little": {func(w *sleeper) { w.program.set(driver.Status{State: driver.Starting}) }, sized{700, 600, 50}, map[uint32]uint32{0: 700}},
+		"it is being stopped":   {func(w *sleeper) { w.program.set(driver.Status{State: driver.Stopping}) }, sized{700, 900, 50}, map[uint32]uint32{0: 700}},
 		"it sleeps":             {func(w *sleeper) { w.unit(w.s.ID).asleep = true }, sized{700, 900, 50}, map[uint32]uint32{0: 50}},
 		"it sleeps on nothing":  {func(w *sleeper) { w.unit(w.s.ID).asleep = true }, sized{700, 900, 0}, map[uint32]uint32{}},
 	} {

@@ -105,7 +105,7 @@ func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit 
 	defer m.survive(ctx, s, u, driver.CauseNotStarted, &err)
 	d := m.driver(s)
 	for {
-		running := d.Look(s).State == driver.Running
+		running := d.Status(s).State == driver.Running
 		if running && m.asleep(ctx, s, u) {
 			return m.wakeUp(ctx, s, u, a, admit)
 		}
@@ -125,7 +125,7 @@ func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit 
 		begun, died, done := false, false, false
 		refused := a.Confirm(ctx, func() {
 			begun = true
-			if now := d.Look(s).State == driver.Running; now || running {
+			if now := d.Status(s).State == driver.Running; now || running {
 				// What ended since it was seen to run has neither been admitted nor compared with what was approved.
 				running, died = now, !now
 				return
@@ -284,7 +284,7 @@ func changedSince(s *catalogue.Service) error {
 // launch starts the service unless its manager is at that already. A panic of the driver is a failure of this start.
 func (m *Manager) launch(ctx context.Context, d Driver, s *catalogue.Service, definition string) error {
 	return m.guarded(ctx, s, func() error {
-		if d.Look(s).State == driver.Starting {
+		if d.Status(s).State == driver.Starting {
 			return nil
 		}
 		return start(ctx, d, s, definition)
@@ -301,14 +301,14 @@ func (m *Manager) undo(ctx context.Context, d Driver, s *catalogue.Service, why 
 	}
 	if errors.Is(why, driver.ErrUnknown) {
 		for deadline := time.Now().Add(lostPatience); time.Now().Before(deadline); time.Sleep(startPoll) {
-			switch d.Look(s).State {
+			switch d.Status(s).State {
 			case driver.Running, driver.Starting:
 				if err := m.down(ctx, d, s); err != nil {
 					return err
 				}
 			}
 		}
-		switch d.Look(s).State {
+		switch d.Status(s).State {
 		case driver.Stopped, driver.Ended:
 			// It was seen down for as long as a lost start may take.
 			why = &failure{driver.CauseUnknown, errors.New("it was stopped again")}
@@ -363,7 +363,7 @@ func (m *Manager) Lower(ctx context.Context, s *catalogue.Service, a Act) (chang
 	switch {
 	case refused != nil && !abandoned:
 		return false, refused
-	case refused != nil && d.Look(s).State == driver.Running:
+	case refused != nil && d.Status(s).State == driver.Running:
 		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" was stopped while it was starting, and another start came before the rest",
 			fault.WithCause(refused))
 	case refused != nil:
@@ -389,7 +389,7 @@ func (m *Manager) Lower(ctx context.Context, s *catalogue.Service, a Act) (chang
 
 // serving reports whether a service may be busy with requests that it can tell of.
 func (m *Manager) serving(s *catalogue.Service) bool {
-	return m.cfg.Engine != nil && talks(s) && m.Look(s).Healthy
+	return m.cfg.Engine != nil && talks(s) && m.Status(s).Healthy
 }
 
 // talks reports whether the entry's program is a model server, which may be asked what such servers are asked.

@@ -113,9 +113,9 @@ func (m *Manager) observe(ctx context.Context) {
 		u.mu.Lock()
 		turn := u.turns
 		u.mu.Unlock()
-		sight := m.driver(s).Look(s)
-		m.tell(s, u, turn, sight)
-		if sight.State == driver.Running {
+		status := m.driver(s).Status(s)
+		m.tell(s, u, turn, status)
+		if status.State == driver.Running {
 			slots += timeout(s).Seconds() / interval(s).Seconds()
 			u.mu.Lock()
 			if !u.checking && !now.Before(u.due) {
@@ -123,7 +123,7 @@ func (m *Manager) observe(ctx context.Context) {
 			}
 			u.mu.Unlock()
 		}
-		m.follow(ctx, s, u, sight)
+		m.follow(ctx, s, u, status)
 	}
 	// As many as are under way at a time if every service takes as long as it may.
 	m.queue.fill(due, min(max(int(slots)+1, minChecks), maxChecks), func(one overdue) {
@@ -237,9 +237,9 @@ func (m *Manager) check(ctx context.Context, s *catalogue.Service, u *unit) {
 	u.mu.Lock()
 	turn := u.turns
 	u.mu.Unlock()
-	sight := m.driver(s).Look(s)
-	if sight.State != driver.Running {
-		m.tell(s, u, turn, sight)
+	status := m.driver(s).Status(s)
+	if status.State != driver.Running {
+		m.tell(s, u, turn, status)
 		return
 	}
 	asleep, held, asked := false, false, true
@@ -270,7 +270,7 @@ func (m *Manager) check(ctx context.Context, s *catalogue.Service, u *unit) {
 		}
 	}
 	u.mu.Unlock()
-	m.tell(s, u, turn, sight)
+	m.tell(s, u, turn, status)
 }
 
 // found is the definition of a running service that this executor did not start: what its rule may start again. known is false

@@ -49,12 +49,12 @@ func (h hooked) Sleep(ctx context.Context, s *catalogue.Service) ([]string, erro
 // TestAServiceThatDiesBeforeItsStart: what ran when it was looked at, and does not when it is begun, passes admission first.
 func TestAServiceThatDiesBeforeItsStart(t *testing.T) {
 	w := newSleeper(t)
-	w.program.set(driver.Sight{State: driver.Running})
+	w.program.set(driver.Status{State: driver.Running})
 	no := fault.New(callv1.Code_CODE_DOES_NOT_FIT, "too big")
 	asked := 0
 	w.cfg.Admit = func(context.Context, *catalogue.Service) error { asked++; return no }
 	w.cfg.Engine = hooked{model: w.model, asleepIs: func() (bool, error) {
-		w.program.set(driver.Sight{State: driver.Ended})
+		w.program.set(driver.Status{State: driver.Ended})
 		return false, context.DeadlineExceeded
 	}}
 	if changed, err := w.Start(t.Context(), w.s); changed || !errors.Is(err, error(no)) || asked != 1 {
@@ -71,8 +71,8 @@ func TestWhatChangedIsNotStarted(t *testing.T) {
 	m, s := manager(t, p, &answers{}, 0)
 	_, err := m.Raise(t.Context(), s, Act{Confirm: willing, Definition: "sha256:0"})
 	wantFault(t, err, callv1.Code_CODE_CONFLICT, "chat was not started: what it runs changed since it was approved")
-	if Cause(err) != driver.CauseChanged || m.Look(s).State != executorv1.ServiceState_SERVICE_STATE_STOPPED {
-		t.Errorf("%q, %+v", Cause(err), m.Look(s))
+	if Cause(err) != driver.CauseChanged || m.Status(s).State != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+		t.Errorf("%q, %+v", Cause(err), m.Status(s))
 	}
 	p.startErr = fmt.Errorf("%w: just now", driver.ErrChanged)
 	_, err = m.Raise(t.Context(), s, Act{Confirm: willing, Definition: "sha256:1"})
@@ -92,7 +92,7 @@ func TestARestartRunsWhatWasApproved(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w, _ := ruled(t)
 			if found {
-				w.program.set(driver.Sight{State: driver.Running, Since: time.Now()})
+				w.program.set(driver.Status{State: driver.Running, Since: time.Now()})
 			} else if _, err := w.Start(t.Context(), w.s); err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +134,7 @@ func (l lost) Start(context.Context, *catalogue.Service, string) error {
 		if l.blind {
 			state = driver.Unknown
 		}
-		l.set(driver.Sight{State: state})
+		l.set(driver.Status{State: state})
 	}()
 	return fmt.Errorf("%w: no answer", driver.ErrUnknown)
 }
@@ -150,7 +150,7 @@ func TestAStartWhoseAnswerIsLost(t *testing.T) {
 			if Cause(err) != driver.CauseUnknown {
 				t.Errorf("%v", err)
 			}
-			v := m.Look(s)
+			v := m.Status(s)
 			switch {
 			case blind && v.State != executorv1.ServiceState_SERVICE_STATE_UNKNOWN, !blind && v.State != executorv1.ServiceState_SERVICE_STATE_FAILED:
 				t.Errorf("blind %t: %+v", blind, v)
@@ -159,12 +159,12 @@ func TestAStartWhoseAnswerIsLost(t *testing.T) {
 				return
 			}
 			// Its manager is seen again, and says that it is stopped: it may still come up, until a stop has gone well.
-			p.set(driver.Sight{State: driver.Stopped})
-			if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_UNKNOWN || v.Cause != driver.CauseUnknown || len(m.Claims()) != 1 {
+			p.set(driver.Status{State: driver.Stopped})
+			if v := m.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_UNKNOWN || v.Cause != driver.CauseUnknown || len(m.Claims()) != 1 {
 				t.Errorf("in doubt: %+v", v)
 			}
-			if _, err := m.Stop(t.Context(), s); err != nil || m.Look(s).State != executorv1.ServiceState_SERVICE_STATE_STOPPED {
-				t.Errorf("stopped: %v, %+v", err, m.Look(s))
+			if _, err := m.Stop(t.Context(), s); err != nil || m.Status(s).State != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+				t.Errorf("stopped: %v, %+v", err, m.Status(s))
 			}
 		})
 	}
@@ -269,7 +269,7 @@ func TestAWakeThatFailsHalfWay(t *testing.T) {
 				if _, err := w.Wake(t.Context(), w.s, Act{Confirm: willing}); err == nil {
 					t.Errorf("%s: it woke", name)
 				}
-				if v := w.Look(w.s); v.State != c.want || v.Cause != c.cause {
+				if v := w.Status(w.s); v.State != c.want || v.Cause != c.cause {
 					t.Errorf("%s, not attributed %t: %+v", name, nobody, v)
 				}
 			})
@@ -288,7 +288,7 @@ func TestALieIsRemembered(t *testing.T) {
 		}
 		for range 3 {
 			w.check(t.Context(), w.s, w.unit(w.s.ID))
-			if v := w.Look(w.s); v.Asleep() || v.Cause != driver.CauseStillHeld || w.Claims()[0].MiB != w.s.VRAMMiB {
+			if v := w.Status(w.s); v.Asleep() || v.Cause != driver.CauseStillHeld || w.Claims()[0].MiB != w.s.VRAMMiB {
 				t.Errorf("%+v, %+v", v, w.Claims())
 			}
 		}
@@ -298,14 +298,14 @@ func TestALieIsRemembered(t *testing.T) {
 		// Memory that is seen to be free is free; one that was found asleep beside a small stranger sleeps.
 		w.bench.hold(100)
 		w.check(t.Context(), w.s, w.unit(w.s.ID))
-		if !w.Look(w.s).Asleep() {
-			t.Errorf("%+v", w.Look(w.s))
+		if !w.Status(w.s).Asleep() {
+			t.Errorf("%+v", w.Status(w.s))
 		}
 		w.set(w.s, w.unit(w.s.ID), func(u *unit) { u.asleep, u.held = false, false })
 		w.bench.set(func(b *bench) { b.mib, b.others = 0, 600 })
 		w.check(t.Context(), w.s, w.unit(w.s.ID))
-		if !w.Look(w.s).Asleep() {
-			t.Errorf("beside a stranger: %+v", w.Look(w.s))
+		if !w.Status(w.s).Asleep() {
+			t.Errorf("beside a stranger: %+v", w.Status(w.s))
 		}
 	})
 }

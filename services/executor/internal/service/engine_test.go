@@ -219,8 +219,8 @@ func TestEnginesSleepAndWake(t *testing.T) {
 			if changed, err := b.SleepService(t.Context(), s); !changed || err != nil {
 				t.Fatalf("sleep: %v, %v", changed, err)
 			}
-			if used := b.used(); used[0] > 300 || used[1] > 300 || b.says(s) == "sense" || !b.Look(s).Asleep() {
-				t.Errorf("asleep: used %v, %v, it says %s", used, b.Look(s), b.says(s))
+			if used := b.used(); used[0] > 300 || used[1] > 300 || b.says(s) == "sense" || !b.Status(s).Asleep() {
+				t.Errorf("asleep: used %v, %v, it says %s", used, b.Status(s), b.says(s))
 			}
 			if changed, err := b.SleepService(t.Context(), s); changed || err != nil {
 				t.Errorf("sleep again: %v, %v", changed, err)
@@ -253,8 +253,8 @@ func TestASleepThatIsNone(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := b.SleepService(t.Context(), s)
-			if service.Cause(err) != driver.CauseStillHeld || b.Look(s).Cause != driver.CauseStillHeld || !b.Look(s).Running() {
-				t.Errorf("%v, %+v", err, b.Look(s))
+			if service.Cause(err) != driver.CauseStillHeld || b.Status(s).Cause != driver.CauseStillHeld || !b.Status(s).Running() {
+				t.Errorf("%v, %+v", err, b.Status(s))
 			}
 			if changed, err := b.WakeService(t.Context(), s); !changed || err != nil || b.says(s) != "sense" {
 				t.Errorf("wake: %v, %v", changed, err)
@@ -288,7 +288,7 @@ func TestEnginesThatFail(t *testing.T) {
 			if err == nil || f.Code != callv1.Code_CODE_FAILED || f.Message != c.sentence {
 				t.Errorf("%v, want %q", err, c.sentence)
 			}
-			if v := b.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || b.used() != [2]uint32{} {
+			if v := b.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || b.used() != [2]uint32{} {
 				t.Errorf("then it is %+v, used %v", v, b.used())
 			}
 			if page, err := b.Logs(t.Context(), s, "", 20); err != nil || len(page.Lines) == 0 {

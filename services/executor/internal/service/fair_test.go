@@ -41,7 +41,7 @@ func TestEveryServiceIsChecked(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, a := &program{sight: driver.Sight{State: driver.Running}}, &slowAnswers{took: took, n: map[uint32]int{}}
+			p, a := &program{status: driver.Status{State: driver.Running}}, &slowAnswers{took: took, n: map[uint32]int{}}
 			m := New(Config{
 				Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]Driver{"process": p}, Health: a, Confirm: willing,
 				Logger: slog.New(slog.DiscardHandler),
@@ -65,9 +65,9 @@ func TestEveryServiceIsChecked(t *testing.T) {
 // slowLook is a driver that takes a while to say why a service ended.
 type slowLook struct{ *program }
 
-func (d slowLook) Look(*catalogue.Service) driver.Sight {
+func (d slowLook) Status(*catalogue.Service) driver.Status {
 	time.Sleep(time.Second)
-	return driver.Sight{State: driver.Ended}
+	return driver.Status{State: driver.Ended}
 }
 
 // TestSettlingIsBounded: however many ended services' logs are read, serving begins.
@@ -99,7 +99,7 @@ func TestSettlingIsBounded(t *testing.T) {
 func TestReleasesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, chat, base, p := pair(t)
-		p.set(driver.Sight{State: driver.Running})
+		p.set(driver.Status{State: driver.Running})
 		give, err := m.cfg.Leases.Loading(chat)
 		if err != nil {
 			t.Fatal(err)
@@ -108,7 +108,7 @@ func TestReleasesWait(t *testing.T) {
 		if _, err := m.Stop(t.Context(), base); err != nil || time.Since(began) != base.StopTimeout() {
 			t.Errorf("beside a load: %v after %s", err, time.Since(began))
 		}
-		p.set(driver.Sight{State: driver.Running})
+		p.set(driver.Status{State: driver.Running})
 		began = time.Now()
 		if _, err := m.Stop(t.Context(), chat); err != nil || time.Since(began) > time.Second {
 			t.Errorf("of the loader itself: %v after %s", err, time.Since(began))

@@ -187,12 +187,12 @@ func newSleeper(t *testing.T) *sleeper {
 
 // up makes the service run.
 func (w *sleeper) up() *sleeper {
-	w.program.set(driver.Sight{State: driver.Running, Since: time.Now()})
+	w.program.set(driver.Status{State: driver.Running, Since: time.Now()})
 	w.check(context.Background(), w.s, w.unit(w.s.ID))
 	return w
 }
 
-func (w *sleeper) state() executorv1.ServiceState { return w.Look(w.s).State }
+func (w *sleeper) state() executorv1.ServiceState { return w.Status(w.s).State }
 
 var errNo = errors.New("halted")
 

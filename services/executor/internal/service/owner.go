@@ -29,13 +29,13 @@ func (m *Manager) ours(s *catalogue.Service) error {
 	if s.Port == 0 || s.Driver == catalogue.DriverDocker {
 		return nil
 	}
-	return m.host.owns(m.driver(s).Look(s), s.Port)
+	return m.host.owns(m.driver(s).Status(s), s.Port)
 }
 
 // owns reports as an error that somebody else than the service's programs listens at the port on 127.0.0.1, or nobody does. A
 // program whose open files may not be seen owns its user's sockets, and root's: systemd opens some for others.
-func (h host) owns(sight driver.Sight, port uint32) error {
-	pids := h.pids(sight)
+func (h host) owns(status driver.Status, port uint32) error {
+	pids := h.pids(status)
 	if len(pids) == 0 {
 		return nil
 	}
@@ -131,11 +131,11 @@ func endpoint(text string) (netip.AddrPort, bool) {
 }
 
 // pids are a service's programs: those of its control group, or its first one and what descends from it or is of its session.
-func (h host) pids(sight driver.Sight) []int {
+func (h host) pids(status driver.Status) []int {
 	all := map[int]bool{}
-	if sight.CGroup != "" && sight.CGroup != "/" {
+	if status.CGroup != "" && status.CGroup != "/" {
 		for _, hierarchy := range []string{"", "unified", "systemd", "pids", "memory"} {
-			_ = filepath.WalkDir(filepath.Join(h.cgroups, hierarchy, sight.CGroup), func(path string, _ fs.DirEntry, err error) error {
+			_ = filepath.WalkDir(filepath.Join(h.cgroups, hierarchy, status.CGroup), func(path string, _ fs.DirEntry, err error) error {
 				if err != nil || filepath.Base(path) != "cgroup.procs" {
 					return nil //nolint:nilerr // a group that is gone meanwhile has no programs
 				}
@@ -149,12 +149,12 @@ func (h host) pids(sight driver.Sight) []int {
 			})
 		}
 	}
-	if sight.PID <= 0 {
+	if status.PID <= 0 {
 		return slices.Sorted(maps.Keys(all))
 	}
-	all[sight.PID] = true
+	all[status.PID] = true
 	if len(all) == 1 {
-		h.family(sight.PID, all)
+		h.family(status.PID, all)
 	}
 	return slices.Sorted(maps.Keys(all))
 }

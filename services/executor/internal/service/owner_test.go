@@ -36,12 +36,12 @@ func TestWhoeverAnswersIsTheServices(t *testing.T) {
 		"its own":            {os.Getpid(), nil},
 		"its child's parent": {other.Process.Pid, errStranger},
 	} {
-		if err := h.owns(driver.Sight{State: driver.Running, PID: c.pid}, port); !errors.Is(err, c.want) {
+		if err := h.owns(driver.Status{State: driver.Running, PID: c.pid}, port); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	_ = l.Close()
-	if err := h.owns(driver.Sight{State: driver.Running, PID: os.Getpid()}, port); !errors.Is(err, errNobody) {
+	if err := h.owns(driver.Status{State: driver.Running, PID: os.Getpid()}, port); !errors.Is(err, errNobody) {
 		t.Errorf("closed: %v", err)
 	}
 
@@ -53,7 +53,7 @@ func TestWhoeverAnswersIsTheServices(t *testing.T) {
 	defer l.Close()
 	w.s.Port = uint32(netip.MustParseAddrPort(l.Addr().String()).Port())
 	w.s.StartTimeoutS, w.s.OpenAI = 1, false
-	w.program.sightAfter = driver.Sight{State: driver.Running, PID: other.Process.Pid}
+	w.program.sightAfter = driver.Status{State: driver.Running, PID: other.Process.Pid}
 	if _, err := w.Start(t.Context(), w.s); Cause(err) != driver.CauseTimeout {
 		t.Errorf("a stranger's answer made it ready: %v", err)
 	}
@@ -108,11 +108,11 @@ func TestHiddenFiles(t *testing.T) {
 	write("78/stat", "78 (y) z) S 1 77 77 0\n") // of its session
 	write("79/stat", "79 (z) S 78 79 79 0\n")   // a child of that
 	write("80/stat", "80 (z) S 1 80 80 0\n")
-	if got := h.pids(driver.Sight{PID: 77}); len(got) != 3 || got[2] != 79 {
+	if got := h.pids(driver.Status{PID: 77}); len(got) != 3 || got[2] != 79 {
 		t.Errorf("programs %v", got)
 	}
 	write("77/fd/3", "") // no socket
-	if err := h.owns(driver.Sight{PID: 77}, 0x1F90); !errors.Is(err, errStranger) {
+	if err := h.owns(driver.Status{PID: 77}, 0x1F90); !errors.Is(err, errStranger) {
 		t.Errorf("a socket of nobody's: %v", err)
 	}
 }

@@ -85,10 +85,10 @@ func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalogue.Servic
 	pause := startPoll
 	good := uint32(0)
 	for {
-		sight := d.Look(s)
+		status := d.Status(s)
 		var last error
 		var mark string
-		switch sight.State {
+		switch status.State {
 		case driver.Running:
 			if s.Health == nil {
 				return nil
@@ -100,15 +100,15 @@ func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalogue.Servic
 				good = 0
 			}
 			// The answer counts only if our program is still there: it, and not a stranger, gave it.
-			if good >= max(s.Health.HealthyAfter, 1) && d.Look(s).State == driver.Running {
+			if good >= max(s.Health.HealthyAfter, 1) && d.Status(s).State == driver.Running {
 				return nil
 			}
 		case driver.Starting, driver.Unknown:
 			good = 0
 		default:
-			return ended(s, sight)
+			return ended(s, status)
 		}
-		if ctx.Err() == nil && signs.moved(ctx, sight, mark) {
+		if ctx.Err() == nil && signs.moved(ctx, status, mark) {
 			stalled = time.Now().Add(s.StallTimeout())
 		}
 		switch {
@@ -133,11 +133,11 @@ func (m *Manager) warm(ctx context.Context, d Driver, s *catalogue.Service) erro
 			err = m.cfg.Engine.Warm(ctx, s)
 		}
 		switch {
-		case err == nil && d.Look(s).State == driver.Running:
+		case err == nil && d.Status(s).State == driver.Running:
 			return nil
 		case errors.Is(err, engine.ErrRefused):
 			return &failure{driver.CauseNoModel, err}
-		case ctx.Err() != nil, d.Look(s).State != driver.Running:
+		case ctx.Err() != nil, d.Status(s).State != driver.Running:
 			return m.gaveUp(ctx, d, s, &failure{driver.CauseNoModel, orNothing(err)})
 		}
 		select {
@@ -149,9 +149,9 @@ func (m *Manager) warm(ctx context.Context, d Driver, s *catalogue.Service) erro
 
 // gaveUp is why an engine did not do what was asked of it: its program may have ended, or the time is over.
 func (m *Manager) gaveUp(ctx context.Context, d Driver, s *catalogue.Service, why *failure) error {
-	switch sight := d.Look(s); {
-	case sight.State != driver.Running && sight.State != driver.Unknown:
-		return ended(s, sight)
+	switch status := d.Status(s); {
+	case status.State != driver.Running && status.State != driver.Unknown:
+		return ended(s, status)
 	case ctx.Err() != nil:
 		return over(ctx, why)
 	}
@@ -167,8 +167,8 @@ func over(ctx context.Context, last error) error {
 }
 
 // ended is why a program that was starting is not there any more.
-func ended(s *catalogue.Service, sight driver.Sight) error {
-	cause, err := sight.Cause, errEarly
+func ended(s *catalogue.Service, status driver.Status) error {
+	cause, err := status.Cause, errEarly
 	if cause == "" || cause == driver.CauseExited {
 		cause = driver.CauseExited
 		if busy := driver.PortFree(s.Port); busy != nil {

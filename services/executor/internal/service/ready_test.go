@@ -31,7 +31,7 @@ func TestReadinessIsByStall(t *testing.T) {
 		"its memory, and back":  func(w *sleeper, n int) { w.bench.hold(uint32(1000 + n%2*100)) },
 		"its processor":         func(w *sleeper, n int) { cpu(w, n*9_000_000) },
 		"its processor, a bit":  func(w *sleeper, n int) { cpu(w, n*100_000) },
-		"the manager starts it": func(w *sleeper, _ int) { w.program.set(driver.Sight{State: driver.Starting}) },
+		"the manager starts it": func(w *sleeper, _ int) { w.program.set(driver.Status{State: driver.Starting}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -40,7 +40,7 @@ func TestReadinessIsByStall(t *testing.T) {
 				w.host.cgroups = dir
 				w.bench.hold(0)
 				w.s.StartTimeoutS, w.s.StallTimeoutS = start, stall
-				w.program.sightAfter = driver.Sight{State: driver.Running, CGroup: "/chat"}
+				w.program.sightAfter = driver.Status{State: driver.Running, CGroup: "/chat"}
 				w.answers.set(errors.New("loading"))
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
@@ -69,7 +69,7 @@ func TestReadinessIsByStall(t *testing.T) {
 				if _, stops := w.program.count(); stops != 1 && name != "the manager starts it" {
 					t.Errorf("%d stops", stops)
 				}
-				if v := w.Look(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != cause {
+				if v := w.Status(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != cause {
 					t.Errorf("then it is %v", v)
 				}
 			})
@@ -98,19 +98,19 @@ func TestProcessorTime(t *testing.T) {
 	write("proc/7/stat", "7 (a) b (c) S 1 7 7 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 1 0 1 1 1")
 	write("proc/8/stat", "8 (x) S 1")
 	for name, c := range map[string]struct {
-		host  host
-		sight driver.Sight
-		want  time.Duration
-		ok    bool
+		host   host
+		status driver.Status
+		want   time.Duration
+		ok     bool
 	}{
-		"nothing known":    {host{}, driver.Sight{}, 0, false},
-		"no such program":  {host{proc: dir + "/proc"}, driver.Sight{PID: 9}, 0, false},
-		"too short a line": {host{proc: dir + "/proc"}, driver.Sight{PID: 8}, 0, false},
-		"group, version 2": {host{cgroups: dir + "/v2"}, driver.Sight{CGroup: "/chat", PID: 9}, 1500 * time.Millisecond, true},
-		"group, version 1": {host{cgroups: dir + "/v1"}, driver.Sight{CGroup: "/chat"}, 2500 * time.Millisecond, true},
-		"first program":    {host{proc: dir + "/proc", cgroups: dir + "/v2"}, driver.Sight{CGroup: "/", PID: 7}, 2 * time.Second, true},
+		"nothing known":    {host{}, driver.Status{}, 0, false},
+		"no such program":  {host{proc: dir + "/proc"}, driver.Status{PID: 9}, 0, false},
+		"too short a line": {host{proc: dir + "/proc"}, driver.Status{PID: 8}, 0, false},
+		"group, version 2": {host{cgroups: dir + "/v2"}, driver.Status{CGroup: "/chat", PID: 9}, 1500 * time.Millisecond, true},
+		"group, version 1": {host{cgroups: dir + "/v1"}, driver.Status{CGroup: "/chat"}, 2500 * time.Millisecond, true},
+		"first program":    {host{proc: dir + "/proc", cgroups: dir + "/v2"}, driver.Status{CGroup: "/", PID: 7}, 2 * time.Second, true},
 	} {
-		if got, ok := c.host.cpu(c.sight); got != c.want || ok != c.ok {
+		if got, ok := c.host.cpu(c.status); got != c.want || ok != c.ok {
 			t.Errorf("%s: %s, %t", name, got, ok)
 		}
 	}
@@ -183,7 +183,7 @@ func TestWarmUp(t *testing.T) {
 func dies(w *sleeper) {
 	go func() {
 		time.Sleep(2 * time.Second)
-		w.program.set(driver.Sight{State: driver.Ended, Cause: driver.CauseOutOfVRAM})
+		w.program.set(driver.Status{State: driver.Ended, Cause: driver.CauseOutOfVRAM})
 	}()
 }
 
@@ -209,7 +209,7 @@ func TestARouterIsReadyWithItsModel(t *testing.T) {
 
 // TestTheCauseIsTheDrivers: what a program's last words tell comes first.
 func TestTheCauseIsTheDrivers(t *testing.T) {
-	m, s := manager(t, &program{sightAfter: driver.Sight{State: driver.Ended, Cause: driver.CauseOutOfVRAM}}, &answers{}, 0)
+	m, s := manager(t, &program{sightAfter: driver.Status{State: driver.Ended, Cause: driver.CauseOutOfVRAM}}, &answers{}, 0)
 	_, err := m.Start(t.Context(), s)
 	wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: the GPU's memory ran out")
 	if Cause(err) != driver.CauseOutOfVRAM || Cause(errNo) != "" || Cause(fault.New(callv1.Code_CODE_HALTED, "x")) != driver.CauseHalted {
@@ -244,7 +244,7 @@ func TestADriversPanicIsAFailedStart(t *testing.T) {
 	if changed, err := m.Start(t.Context(), s); !changed || err != nil {
 		t.Errorf("then: %v, %v", changed, err)
 	}
-	p.set(driver.Sight{})
+	p.set(driver.Status{})
 	m.cfg.Confirm = func(context.Context, func()) error { return nil }
 	if _, err := m.Start(t.Context(), s); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
 		t.Errorf("a confirmation that does nothing: %v", err)
@@ -277,7 +277,7 @@ func TestAnswersInARow(t *testing.T) {
 func TestAServiceThatDoesNotAnswerIsAskedLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &answers{err: errors.New("refused")}
-		m, _ := manager(t, &program{sight: driver.Sight{State: driver.Running}}, a, 0)
+		m, _ := manager(t, &program{status: driver.Status{State: driver.Running}}, a, 0)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { m.Run(ctx); close(ended) }()

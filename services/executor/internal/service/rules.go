@@ -82,7 +82,7 @@ func (r *ruling) later(now time.Time) {
 }
 
 // follow begins what the entry's rules say of a service that looks so. It does not wait.
-func (m *Manager) follow(ctx context.Context, s *catalogue.Service, u *unit, sight driver.Sight) {
+func (m *Manager) follow(ctx context.Context, s *catalogue.Service, u *unit, status driver.Status) {
 	if m.cfg.Rule == nil || m.cfg.Proceed == nil {
 		return
 	}
@@ -94,16 +94,16 @@ func (m *Manager) follow(ctx context.Context, s *catalogue.Service, u *unit, sig
 		return
 	}
 	switch {
-	case sight.State == driver.Running:
+	case status.State == driver.Running:
 		if !r.live {
-			r.live, r.used, r.began = true, now, sight.Since
+			r.live, r.used, r.began = true, now, status.Since
 		}
 		if s.Idle == nil || s.Pin || u.asleep && s.Idle.Action != "stop" || now.Before(r.asked.Add(useInterval(s.Idle))) {
 			return
 		}
 		r.asked, r.acting = now, true
 		m.acts.Go(func() { m.release(ctx, s, u) })
-	case sight.State == driver.Ended, sight.State == driver.Stopped && r.again:
+	case status.State == driver.Ended, status.State == driver.Stopped && r.again:
 		if !r.live || s.Restart.Max == 0 || r.spent {
 			return
 		}

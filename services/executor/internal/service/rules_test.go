@@ -89,7 +89,7 @@ func (w *sleeper) follows(t *testing.T, during func()) {
 }
 
 func (w *sleeper) end() {
-	w.program.set(driver.Sight{State: driver.Ended, Cause: driver.CauseOutOfMemory})
+	w.program.set(driver.Status{State: driver.Ended, Cause: driver.CauseOutOfMemory})
 }
 
 func TestWhatEndsByItselfIsStartedAgain(t *testing.T) {
@@ -109,7 +109,7 @@ func TestWhatEndsByItselfIsStartedAgain(t *testing.T) {
 				w.end()
 				time.Sleep(5 * time.Second)
 			}
-			if v := w.Look(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != driver.CauseRestartLimit || v.Restarts != 2 {
+			if v := w.Status(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != driver.CauseRestartLimit || v.Restarts != 2 {
 				t.Errorf("after three ends: %+v", v)
 			}
 			if starts, _ := w.program.count(); starts != 3 {
@@ -125,7 +125,7 @@ func TestWhatEndsByItselfIsStartedAgain(t *testing.T) {
 			}
 			w.end()
 			time.Sleep(5 * time.Second)
-			if v := w.Look(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || v.Restarts != 3 {
+			if v := w.Status(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || v.Restarts != 3 {
 				t.Errorf("then: %+v", v)
 			}
 			// What was stopped stays stopped.
@@ -202,7 +202,7 @@ func TestNoRestart(t *testing.T) {
 					free()
 					time.Sleep(2 * maxRuleBackoff)
 					if starts, _ := w.program.count(); starts != 1 || w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
-						t.Errorf("afterwards: %d starts, %v", starts, w.Look(w.s))
+						t.Errorf("afterwards: %d starts, %v", starts, w.Status(w.s))
 					}
 				})
 			})
@@ -240,7 +240,7 @@ func TestARestartThatFails(t *testing.T) {
 		if diff := cmp.Diff(want, b.read()); diff != "" {
 			t.Errorf("records (-want +got):\n%s", diff)
 		}
-		if v := w.Look(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != driver.CauseRestartLimit {
+		if v := w.Status(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != driver.CauseRestartLimit {
 			t.Errorf("it is %+v", v)
 		}
 	})
@@ -279,12 +279,12 @@ func TestWhatNobodyUsesIsReleased(t *testing.T) {
 				w.follows(t, func() {
 					time.Sleep(59 * time.Second)
 					if w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
-						t.Errorf("too early it is %v", w.Look(w.s))
+						t.Errorf("too early it is %v", w.Status(w.s))
 					}
 					time.Sleep(time.Minute)
 				})
 				if w.state() != c.state {
-					t.Errorf("it is %v; %v", w.Look(w.s), b.read())
+					t.Errorf("it is %v; %v", w.Status(w.s), b.read())
 				}
 				acted := c.state != executorv1.ServiceState_SERVICE_STATE_RUNNING
 				if want := []string{c.action + " chat", c.action + " chat done"}; acted && !slices.Equal(b.read(), want) || !acted && len(b.read()) > 0 {
@@ -310,11 +310,11 @@ func TestARequestBetweenTwoLooks(t *testing.T) {
 				w.model.mu.Unlock()
 			}
 			if w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
-				t.Errorf("used, and yet %v", w.Look(w.s))
+				t.Errorf("used, and yet %v", w.Status(w.s))
 			}
 			time.Sleep(75 * time.Second)
 			if w.state() != executorv1.ServiceState_SERVICE_STATE_SLEEPING {
-				t.Errorf("unused, and yet %v", w.Look(w.s))
+				t.Errorf("unused, and yet %v", w.Status(w.s))
 			}
 		})
 	})
@@ -361,7 +361,7 @@ func TestALyingSleeperIsNotAskedForEver(t *testing.T) {
 		if n := len(b.read()); n != 2 {
 			t.Errorf("%d records: %v", n, b.read()[:min(n, 6)])
 		}
-		if v := w.Look(w.s); v.Cause != driver.CauseStillHeld {
+		if v := w.Status(w.s); v.Cause != driver.CauseStillHeld {
 			t.Errorf("it is %v", v)
 		}
 	})

@@ -33,9 +33,9 @@ import (
 
 // Driver runs services of one kind. It is safe for concurrent use; start and stop of one service do not overlap.
 type Driver interface {
-	// Look is cheap: what the driver's own observation last saw, at most a second old, and never older than its last Start or
+	// Status is cheap: what the driver's own observation last saw, at most a second old, and never older than its last Start or
 	// Stop of the service.
-	Look(s *catalogue.Service) driver.Sight
+	Status(s *catalogue.Service) driver.Status
 	// Start starts what has that definition at the last moment where it can be compared, and returns when it runs, healthy or
 	// not. It fails with driver.ErrChanged, having run nothing, where it has another by then. Errors wrap the driver package's.
 	Start(ctx context.Context, s *catalogue.Service, definition string) error
@@ -205,8 +205,8 @@ func (m *Manager) driver(s *catalogue.Service) Driver {
 // absent stands for a driver that this executor was not given.
 type absent struct{}
 
-func (absent) Look(*catalogue.Service) driver.Sight {
-	return driver.Sight{State: driver.Stopped, Cause: driver.CauseNoManager}
+func (absent) Status(*catalogue.Service) driver.Status {
+	return driver.Status{State: driver.Stopped, Cause: driver.CauseNoManager}
 }
 func (absent) Start(context.Context, *catalogue.Service, string) error { return driver.ErrNoManager }
 func (absent) Stop(context.Context, *catalogue.Service) (bool, error) {
@@ -226,11 +226,11 @@ func (m *Manager) set(s *catalogue.Service, u *unit, change func(u *unit)) {
 	u.turns++
 	turn, resting := u.turns, u.phase == executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
 	u.mu.Unlock()
-	var sight driver.Sight // in the middle of a start or stop it does not matter
+	var status driver.Status // in the middle of a start or stop it does not matter
 	if resting {
-		sight = m.driver(s).Look(s)
+		status = m.driver(s).Status(s)
 	}
-	m.tell(s, u, turn, sight)
+	m.tell(s, u, turn, status)
 }
 
 // Find returns a catalogue entry, or a fault that offers the nearest ids.
@@ -283,29 +283,29 @@ func (v View) Holds() bool {
 	return v.Running() || v.Asleep() || v.State == executorv1.ServiceState_SERVICE_STATE_UNKNOWN
 }
 
-// Look describes a service. It asks the driver; health is as of the last check, at most a few seconds ago.
-func (m *Manager) Look(s *catalogue.Service) View { return m.look(s, m.driver(s).Look(s)) }
+// Status describes a service. It asks the driver; health is as of the last check, at most a few seconds ago.
+func (m *Manager) Status(s *catalogue.Service) View { return m.look(s, m.driver(s).Status(s)) }
 
-func (m *Manager) look(s *catalogue.Service, sight driver.Sight) View {
+func (m *Manager) look(s *catalogue.Service, status driver.Status) View {
 	u := m.unit(s.ID)
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.view(sight)
+	return u.view(status)
 }
 
 // view is what a service looks like by what is remembered of it and what its driver sees. The unit is locked.
-func (u *unit) view(sight driver.Sight) View {
-	v := View{Restarts: sight.Restarts + u.rules.restarts, Network: sight.Network}
+func (u *unit) view(status driver.Status) View {
+	v := View{Restarts: status.Restarts + u.rules.restarts, Network: status.Network}
 	running := func(state executorv1.ServiceState, cause string) View {
-		v.State, v.Since, v.Cause = state, sight.Since, cause
+		v.State, v.Since, v.Cause = state, status.Since, cause
 		return v
 	}
 	if u.phase != executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED {
 		return running(u.phase, "")
 	}
-	switch sight.State {
+	switch status.State {
 	case driver.Unknown:
-		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_UNKNOWN, cmp.Or(sight.Cause, driver.CauseNoManager)
+		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_UNKNOWN, cmp.Or(status.Cause, driver.CauseNoManager)
 	case driver.Starting:
 		return running(executorv1.ServiceState_SERVICE_STATE_STARTING, "")
 	case driver.Stopping:
@@ -326,13 +326,13 @@ func (u *unit) view(sight driver.Sight) View {
 			v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_UNKNOWN, driver.CauseUnknown
 			return v
 		}
-		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_FAILED, cmp.Or(sight.Cause, driver.CauseExited)
+		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_FAILED, cmp.Or(status.Cause, driver.CauseExited)
 	default:
 		if u.doubt {
 			v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_UNKNOWN, driver.CauseUnknown
 			return v
 		}
-		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_STOPPED, sight.Cause
+		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_STOPPED, status.Cause
 		if u.failure != "" {
 			v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_FAILED, u.failure
 		}
@@ -347,12 +347,12 @@ func (u *unit) view(sight driver.Sight) View {
 func (m *Manager) Claims() []gpu.Claim {
 	var out []gpu.Claim
 	for _, s := range m.All() {
-		sight := m.driver(s).Look(s)
-		v := m.look(s, sight)
+		status := m.driver(s).Status(s)
+		v := m.look(s, status)
 		if !v.Holds() {
 			continue
 		}
-		claim := gpu.Claim{Service: s.ID, CGroup: sight.CGroup, PID: sight.PID, MiB: s.VRAMMiB, GPUs: s.GPUs}
+		claim := gpu.Claim{Service: s.ID, CGroup: status.CGroup, PID: status.PID, MiB: s.VRAMMiB, GPUs: s.GPUs}
 		if v.Asleep() {
 			claim.MiB = s.SleepMiB
 		}
@@ -442,7 +442,7 @@ func (m *Manager) Accept(next *catalogue.Catalogue) error {
 		kept, ok := next.Lookup(s.ID)
 		same := ok && kept.Driver == s.Driver && kept.Unit == s.Unit
 		switch {
-		case same || !m.Look(s).Holds():
+		case same || !m.Status(s).Holds():
 		case !ok:
 			return fmt.Errorf("service %q runs and cannot be removed; stop it first", s.ID)
 		default:
@@ -499,7 +499,7 @@ func (m *Manager) Found(_ context.Context, _ string, arguments []byte) string {
 	if err != nil {
 		return "unknown"
 	}
-	switch v := m.Look(s); {
+	switch v := m.Status(s); {
 	case v.Running():
 		return "running"
 	case v.Asleep(), v.State == executorv1.ServiceState_SERVICE_STATE_UNKNOWN:

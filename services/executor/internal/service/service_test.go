@@ -24,7 +24,7 @@ import (
 // program is a driver with one program that a test moves.
 type program struct {
 	mu            sync.Mutex
-	sight         driver.Sight
+	status        driver.Status
 	starts, stops int
 	busy, most    int
 	startErr      error
@@ -32,7 +32,7 @@ type program struct {
 	// after is what the program does once started.
 	after driver.State
 	// sightAfter, unless it is empty, is what is seen of it then.
-	sightAfter driver.Sight
+	sightAfter driver.Status
 	took       time.Duration
 	// said is how much it has logged.
 	said          int
@@ -44,10 +44,10 @@ type program struct {
 	started    []string
 }
 
-func (p *program) Look(*catalogue.Service) driver.Sight {
+func (p *program) Status(*catalogue.Service) driver.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.sight
+	return p.status
 }
 
 func (p *program) enter() {
@@ -71,9 +71,9 @@ func (p *program) Start(_ context.Context, _ *catalogue.Service, definition stri
 	}
 	p.starts++
 	p.started = append(p.started, definition)
-	p.sight = driver.Sight{State: p.after, Since: time.Now()}
-	if p.sightAfter != (driver.Sight{}) {
-		p.sight = p.sightAfter
+	p.status = driver.Status{State: p.after, Since: time.Now()}
+	if p.sightAfter != (driver.Status{}) {
+		p.status = p.sightAfter
 	}
 	return nil
 }
@@ -89,11 +89,11 @@ func (p *program) Stop(context.Context, *catalogue.Service) (bool, error) {
 	if p.stopErr != nil {
 		return false, p.stopErr
 	}
-	was := p.sight.State == driver.Running
+	was := p.status.State == driver.Running
 	if was {
 		p.stops++
 	}
-	p.sight = driver.Sight{State: driver.Stopped}
+	p.status = driver.Status{State: driver.Stopped}
 	return was, nil
 }
 
@@ -109,10 +109,10 @@ func (p *program) Logs(context.Context, *catalogue.Service, string, int) (driver
 	return driver.Page{Cursor: strconv.Itoa(p.said)}, nil
 }
 
-func (p *program) set(sight driver.Sight) {
+func (p *program) set(status driver.Status) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sight = sight
+	p.status = status
 }
 
 func (p *program) count() (starts, stops int) {
@@ -190,13 +190,13 @@ func TestStartWaitsForHealth(t *testing.T) {
 			done <- err
 		}()
 		time.Sleep(time.Second)
-		if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_STARTING || !v.Running() {
+		if v := m.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_STARTING || !v.Running() {
 			t.Errorf("meanwhile it is %v", v)
 		}
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || !v.Healthy {
+		if v := m.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || !v.Healthy {
 			t.Errorf("then it is %v", v)
 		}
 		if changed, err := m.Start(t.Context(), s); changed || err != nil || p.starts != 1 {
@@ -212,7 +212,7 @@ func TestAStartThatFailsIsUndone(t *testing.T) {
 			m, s := manager(t, p, a, 0)
 			_, err := m.Start(t.Context(), s)
 			wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not start: the service did not become healthy in time")
-			if v := m.Look(s); p.stops != 1 || v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != driver.CauseTimeout {
+			if v := m.Status(s); p.stops != 1 || v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != driver.CauseTimeout {
 				t.Errorf("%d stops, %v", p.stops, v)
 			}
 		})
@@ -237,7 +237,7 @@ func TestAStartThatFailsIsUndone(t *testing.T) {
 			if !<-stopped {
 				t.Error("the stop failed or says that it changed nothing")
 			}
-			if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+			if v := m.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_STOPPED {
 				t.Errorf("afterwards: %v", v)
 			}
 		})
@@ -275,7 +275,7 @@ func TestAStartThatFailsIsUndone(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
-	p := &program{sight: driver.Sight{State: driver.Running}, stopErr: driver.ErrNotStopped}
+	p := &program{status: driver.Status{State: driver.Running}, stopErr: driver.ErrNotStopped}
 	m, s := manager(t, p, &answers{}, 0)
 	_, err := m.Stop(t.Context(), s)
 	wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not stop: the program could not be ended")
@@ -345,7 +345,7 @@ func TestWhatIsNotConfirmedIsNotBegun(t *testing.T) {
 		if changed, err := m.Start(t.Context(), s); !errors.Is(err, no) || changed || p.starts != 0 {
 			t.Errorf("start: %v, %v, %d starts", changed, err, p.starts)
 		}
-		if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+		if v := m.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_STOPPED {
 			t.Errorf("a start that was not begun leaves it %v", v)
 		}
 		p.after, a.ready = driver.Running, time.Now().Add(3*time.Second)
@@ -362,8 +362,8 @@ func TestWhatIsNotConfirmedIsNotBegun(t *testing.T) {
 		if err := <-started; err != nil || p.stops != 0 {
 			t.Errorf("the start was ended by what was not confirmed: %v, %d stops", err, p.stops)
 		}
-		if _, err := m.Stop(t.Context(), s); !errors.Is(err, no) || p.stops != 0 || m.Look(s).State != executorv1.ServiceState_SERVICE_STATE_RUNNING {
-			t.Errorf("stop: %v, %d stops, %v", err, p.stops, m.Look(s))
+		if _, err := m.Stop(t.Context(), s); !errors.Is(err, no) || p.stops != 0 || m.Status(s).State != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+			t.Errorf("stop: %v, %d stops, %v", err, p.stops, m.Status(s))
 		}
 	})
 }
@@ -405,26 +405,26 @@ func TestAStopThatIsHaltedHalfWay(t *testing.T) {
 
 func TestHealthIsWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, a := &program{sight: driver.Sight{State: driver.Running}}, &answers{}
+		p, a := &program{status: driver.Status{State: driver.Running}}, &answers{}
 		m, s := manager(t, p, a, 0)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { m.Run(ctx); close(ended) }()
 		synctest.Wait()
-		if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || !v.Healthy {
+		if v := m.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || !v.Healthy {
 			t.Errorf("at first: %v", v)
 		}
 		a.mu.Lock()
 		a.err = errors.New("refused")
 		a.mu.Unlock()
 		time.Sleep(healthInterval + time.Second)
-		if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_UNHEALTHY || v.Cause != driver.CauseUnhealthy {
+		if v := m.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_UNHEALTHY || v.Cause != driver.CauseUnhealthy {
 			t.Errorf("then: %v", v)
 		}
 		p.mu.Lock()
-		p.sight = driver.Sight{State: driver.Ended, Cause: driver.CauseExited}
+		p.status = driver.Status{State: driver.Ended, Cause: driver.CauseExited}
 		p.mu.Unlock()
-		if v := m.Look(s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != driver.CauseExited {
+		if v := m.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_FAILED || v.Cause != driver.CauseExited {
 			t.Errorf("in the end: %v", v)
 		}
 		stop()
@@ -433,7 +433,7 @@ func TestHealthIsWatched(t *testing.T) {
 }
 
 func TestFindAndFound(t *testing.T) {
-	p := &program{sight: driver.Sight{State: driver.Running}}
+	p := &program{status: driver.Status{State: driver.Running}}
 	m, _ := manager(t, p, &answers{}, 0)
 	if _, err := m.Find("chatt"); err == nil || !strings.Contains(err.Error(), "no service") {
 		t.Errorf("find: %v", err)

@@ -40,7 +40,7 @@ func (m *Manager) signs(s *catalogue.Service) *signs {
 }
 
 // moved reports whether anything has moved since it was asked before.
-func (g *signs) moved(ctx context.Context, sight driver.Sight, mark string) bool {
+func (g *signs) moved(ctx context.Context, status driver.Status, mark string) bool {
 	moved := mark != "" && mark != g.mark
 	if mark != "" {
 		g.mark = mark
@@ -56,7 +56,7 @@ func (g *signs) moved(ctx context.Context, sight driver.Sight, mark string) bool
 	if mib := g.m.Measured(g.service); mib >= g.mib+grownMiB {
 		moved, g.mib = true, mib
 	}
-	if cpu, ok := g.m.host.cpu(sight); ok {
+	if cpu, ok := g.m.host.cpu(status); ok {
 		if busy := cpu - g.cpu; !g.read.IsZero() && busy.Seconds() > busyShare*now.Sub(g.read).Seconds() {
 			moved = true
 		}
@@ -72,9 +72,9 @@ type host struct{ proc, cgroups string }
 const clockTicks = 100
 
 // cpu returns the processor time that a service has used: its control group's, or its first program's.
-func (h host) cpu(sight driver.Sight) (time.Duration, bool) {
-	if sight.CGroup != "" && sight.CGroup != "/" {
-		if text, err := os.ReadFile(filepath.Join(h.cgroups, sight.CGroup, "cpu.stat")); err == nil {
+func (h host) cpu(status driver.Status) (time.Duration, bool) {
+	if status.CGroup != "" && status.CGroup != "/" {
+		if text, err := os.ReadFile(filepath.Join(h.cgroups, status.CGroup, "cpu.stat")); err == nil {
 			for line := range strings.Lines(string(text)) {
 				if us, ok := strings.CutPrefix(line, "usage_usec "); ok {
 					n, err := strconv.ParseInt(strings.TrimSpace(us), 10, 64)
@@ -83,16 +83,16 @@ func (h host) cpu(sight driver.Sight) (time.Duration, bool) {
 			}
 		}
 		for _, controller := range []string{"cpuacct", "cpu,cpuacct"} {
-			if text, err := os.ReadFile(filepath.Join(h.cgroups, controller, sight.CGroup, "cpuacct.usage")); err == nil {
+			if text, err := os.ReadFile(filepath.Join(h.cgroups, controller, status.CGroup, "cpuacct.usage")); err == nil {
 				n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 				return time.Duration(n), err == nil
 			}
 		}
 	}
-	if sight.PID <= 0 {
+	if status.PID <= 0 {
 		return 0, false
 	}
-	text, err := os.ReadFile(filepath.Join(h.proc, strconv.Itoa(sight.PID), "stat"))
+	text, err := os.ReadFile(filepath.Join(h.proc, strconv.Itoa(status.PID), "stat"))
 	if err != nil {
 		return 0, false
 	}

@@ -81,7 +81,7 @@ func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (chang
 	defer u.release()
 	defer m.survive(ctx, s, u, driver.CauseNoSleep, &err)
 	d := m.driver(s)
-	if d.Look(s).State != driver.Running {
+	if d.Status(s).State != driver.Running {
 		return false, fault.New(callv1.Code_CODE_CONFLICT, s.ID+" does not run, so it cannot be put to sleep")
 	}
 	slept := m.asleep(ctx, s, u)
@@ -301,7 +301,7 @@ func (m *Manager) wake(ctx context.Context, s *catalogue.Service, a Act, admit a
 	}
 	defer u.release()
 	defer m.survive(ctx, s, u, driver.CauseNoWake, &err)
-	if m.driver(s).Look(s).State != driver.Running {
+	if m.driver(s).Status(s).State != driver.Running {
 		return false, fault.New(callv1.Code_CODE_CONFLICT, s.ID+" does not run, so it cannot be woken; start it")
 	}
 	if !m.asleep(ctx, s, u) {

@@ -48,7 +48,7 @@ func TestASleepIsSeenByItsMemory(t *testing.T) {
 					wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not go to sleep: "+c.cause)
 				}
 				if (err == nil) != (c.cause == "") || changed != (err == nil) || Cause(err) != c.cause || w.state() != c.state {
-					t.Errorf("%v, %v, cause %q, %v", changed, err, Cause(err), w.Look(w.s))
+					t.Errorf("%v, %v, cause %q, %v", changed, err, Cause(err), w.Status(w.s))
 				}
 				if took := time.Since(began); took > verifyPatience+time.Second {
 					t.Errorf("it took %s", took)
@@ -100,8 +100,8 @@ func TestASleepIsJudgedByWhatItIsCountedFor(t *testing.T) {
 				w.cfg.MarginMiB, w.cfg.Sizes, w.s.VRAMMiB, w.s.SleepMiB = 512, c.sizes, 0, c.declared
 				w.up()
 				changed, err := w.SleepService(t.Context(), w.s)
-				if changed != c.ok || (err == nil) != c.ok || w.Look(w.s).Asleep() != c.ok {
-					t.Errorf("%v, %v: %+v", changed, err, w.Look(w.s))
+				if changed != c.ok || (err == nil) != c.ok || w.Status(w.s).Asleep() != c.ok {
+					t.Errorf("%v, %v: %+v", changed, err, w.Status(w.s))
 				}
 			})
 		})
@@ -128,15 +128,15 @@ func TestALieIsForgivenOnceItIsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSleeper(t).up()
 		w.model.lies = true
-		if _, err := w.SleepService(t.Context(), w.s); err == nil || w.Look(w.s).Cause != driver.CauseStillHeld {
-			t.Errorf("%v, %v", err, w.Look(w.s))
+		if _, err := w.SleepService(t.Context(), w.s); err == nil || w.Status(w.s).Cause != driver.CauseStillHeld {
+			t.Errorf("%v, %v", err, w.Status(w.s))
 		}
 		if changed, err := w.SleepService(t.Context(), w.s); changed || Cause(err) != driver.CauseStillHeld {
 			t.Errorf("again: %v, %v", changed, err)
 		}
 		w.bench.hold(100)
 		w.check(t.Context(), w.s, w.unit("chat"))
-		if v := w.Look(w.s); !v.Asleep() || v.Running() || !v.Holds() {
+		if v := w.Status(w.s); !v.Asleep() || v.Running() || !v.Holds() {
 			t.Errorf("then: %v", v)
 		}
 		if changed, err := w.SleepService(t.Context(), w.s); changed || err != nil {
@@ -155,7 +155,7 @@ func TestWhoMaySleep(t *testing.T) {
 		w.up()
 		w.cfg.Confirm = refusing
 		if _, err := w.SleepService(t.Context(), w.s); !errors.Is(err, errNo) || w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
-			t.Errorf("unconfirmed: %v, %v", err, w.Look(w.s))
+			t.Errorf("unconfirmed: %v, %v", err, w.Status(w.s))
 		}
 		w.cfg.Confirm = willing
 		if changed, err := w.WakeService(t.Context(), w.s); changed || err != nil {
@@ -194,13 +194,13 @@ func TestWake(t *testing.T) {
 		_, err := w.WakeService(t.Context(), w.s)
 		wantFault(t, err, callv1.Code_CODE_FAILED, "chat did not wake: its engine did not wake")
 		if w.state() != executorv1.ServiceState_SERVICE_STATE_SLEEPING {
-			t.Errorf("not woken, and yet %v", w.Look(w.s))
+			t.Errorf("not woken, and yet %v", w.Status(w.s))
 		}
 		w.model.wakeErr = nil
 		if changed, err := w.WakeService(t.Context(), w.s); !changed || err != nil {
 			t.Errorf("%v, %v", changed, err)
 		}
-		if v := w.Look(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || !v.Healthy || w.Claims()[0].MiB != 1000 {
+		if v := w.Status(w.s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || !v.Healthy || w.Claims()[0].MiB != 1000 {
 			t.Errorf("woken: %v, %v", v, w.Claims())
 		}
 		if _, err := w.SleepService(t.Context(), w.s); err != nil {
@@ -208,7 +208,7 @@ func TestWake(t *testing.T) {
 		}
 		// To start what sleeps is to wake it: no second program.
 		if changed, err := w.Start(t.Context(), w.s); !changed || err != nil || w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
-			t.Errorf("start: %v, %v, %v", changed, err, w.Look(w.s))
+			t.Errorf("start: %v, %v, %v", changed, err, w.Status(w.s))
 		}
 		if starts, _ := w.program.count(); starts != 0 {
 			t.Errorf("%d starts", starts)
@@ -226,7 +226,7 @@ func TestASleeperIsFoundAgain(t *testing.T) {
 	w.model.asleep = true
 	w.bench.hold(100)
 	if w.up(); w.state() != executorv1.ServiceState_SERVICE_STATE_SLEEPING {
-		t.Errorf("it is %v", w.Look(w.s))
+		t.Errorf("it is %v", w.Status(w.s))
 	}
 	if w.answers.asked != 0 {
 		t.Error("a sleeper was asked for its health")
@@ -235,7 +235,7 @@ func TestASleeperIsFoundAgain(t *testing.T) {
 		t.Errorf("found %q", got)
 	}
 	if changed, err := w.Stop(t.Context(), w.s); !changed || err != nil || w.state() != executorv1.ServiceState_SERVICE_STATE_STOPPED {
-		t.Errorf("a sleeper is stopped: %v, %v, %v", changed, err, w.Look(w.s))
+		t.Errorf("a sleeper is stopped: %v, %v, %v", changed, err, w.Status(w.s))
 	}
 }
 

@@ -88,7 +88,7 @@ func (m *Manager) Watch(ctx context.Context, ids []string, send func(Change) err
 	defer m.watchers.drop(w)
 	for _, s := range m.All() {
 		if w.wants(s.ID) {
-			w.put(Change{ID: s.ID, State: m.Look(s).State, Initial: true})
+			w.put(Change{ID: s.ID, State: m.Status(s).State, Initial: true})
 		}
 	}
 	sent := map[string]executorv1.ServiceState{}
@@ -137,10 +137,10 @@ func (w *watchers) tell(c Change) {
 
 // tell tells watchers what a service looks like by a sight that was taken at that turn, if it is news and nothing changed
 // since: whoever changes something tells it too.
-func (m *Manager) tell(s *catalogue.Service, u *unit, turn int, sight driver.Sight) {
+func (m *Manager) tell(s *catalogue.Service, u *unit, turn int, status driver.Status) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	state := u.view(sight).State
+	state := u.view(status).State
 	if u.turns != turn || u.told == state {
 		return
 	}

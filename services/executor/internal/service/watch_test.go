@@ -57,7 +57,7 @@ func TestWatchTellsEachChange(t *testing.T) {
 		a.mu.Unlock()
 		time.Sleep(10 * healthInterval) // one that does not answer is asked less often
 		p.mu.Lock()
-		p.sight = driver.Sight{State: driver.Ended, Cause: driver.CauseExited}
+		p.status = driver.Status{State: driver.Ended, Cause: driver.CauseExited}
 		p.mu.Unlock()
 		time.Sleep(2 * healthInterval)
 		start()

@@ -476,7 +476,7 @@ func TestAfterAReboot(t *testing.T) {
 		"/containers/json":    `[{"Id":"abcdefabcdef0","Names":["/durward-chat"],"State":"exited","Labels":{"durward.service":"chat","durward.made":"true"}}]`,
 		"/abcdefabcdef0/json": `{"Id":"abcdefabcdef0","State":{"Status":"exited","ExitCode":255,"StartedAt":"2001-11-22T10:00:00Z"}}`,
 	})
-	if got := open(t, socket).Look(entryOf("cdi")); got.State != driver.Stopped || got.Cause != driver.CauseRestarted {
+	if got := open(t, socket).Status(entryOf("cdi")); got.State != driver.Stopped || got.Cause != driver.CauseRestarted {
 		t.Errorf("it is %+v", got)
 	}
 }
@@ -488,7 +488,7 @@ func TestADaemonThatComesAndGoes(t *testing.T) {
 	}
 	socket := filepath.Join(t.TempDir(), "d.sock")
 	d, s := open(t, socket), entryOf("cdi")
-	if got := d.Look(s); got.State != driver.Unknown || got.Cause != driver.CauseNoManager {
+	if got := d.Status(s); got.State != driver.Unknown || got.Cause != driver.CauseNoManager {
 		t.Errorf("without a daemon: %+v", got)
 	}
 	for name, call := range map[string]func() error{
@@ -506,10 +506,10 @@ func TestADaemonThatComesAndGoes(t *testing.T) {
 		"/abcdefabcdef0/json": `{"Id":"abcdefabcdef0","State":{"Status":"running","Running":true,"StartedAt":"2026-11-22T10:00:00Z"},` +
 			`"RestartCount":2,"HostConfig":{"NetworkMode":"bridge"}}`,
 	}
-	wait := func(what driver.State) driver.Sight {
+	wait := func(what driver.State) driver.Status {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) { // no event: Look is all that tells of a daemon that went or came
-			if got := d.Look(s); got.State == what || time.Now().After(deadline) {
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) { // no event: Status is all that tells of a daemon that went or came
+			if got := d.Status(s); got.State == what || time.Now().After(deadline) {
 				return got
 			}
 		}

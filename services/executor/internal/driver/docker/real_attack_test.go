@@ -60,7 +60,7 @@ func (b *bench) refused(name string, d *Driver, s *catalogue.Service, want error
 	default:
 		b.t.Logf("%s: %v", name, err)
 	}
-	if got := d.Look(s); got.State == driver.Running {
+	if got := d.Status(s); got.State == driver.Running {
 		b.t.Errorf("%s: it looks as if it ran", name)
 	}
 }
@@ -91,7 +91,7 @@ func TestRealEnds(t *testing.T) {
 		if ran, err := b.d.Stop(t.Context(), s); ran || err != nil {
 			t.Errorf("%s: stop: %v, %v", tc.name, ran, err)
 		}
-		if got := b.d.Look(s); got.State != driver.Stopped {
+		if got := b.d.Status(s); got.State != driver.Stopped {
 			t.Errorf("%s: stopped, and yet %+v", tc.name, got)
 		}
 	}
@@ -121,7 +121,7 @@ func TestRealDeaf(t *testing.T) {
 	b := newBench(t)
 	s := b.service(func(s *catalogue.Service) { s.StopTimeoutS = 1 }, "deaf")
 	b.start(s)
-	pid := b.d.Look(s).PID
+	pid := b.d.Status(s).PID
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // the caller is gone, and the stop goes on
 	if ran, err := b.d.Stop(ctx, s); !ran || err != nil {
@@ -130,7 +130,7 @@ func TestRealDeaf(t *testing.T) {
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("its program is there: %v", err)
 	}
-	if got := b.d.Look(s); got.State != driver.Stopped {
+	if got := b.d.Status(s); got.State != driver.Stopped {
 		t.Errorf("it is %+v", got)
 	}
 }
@@ -309,10 +309,10 @@ func TestRealAdopt(t *testing.T) {
 	if ran, err := b.d.Stop(t.Context(), s); !ran || err != nil {
 		t.Fatalf("stop: %v, %v", ran, err)
 	}
-	if got := b.d.Look(s); got.State != driver.Stopped {
+	if got := b.d.Status(s); got.State != driver.Stopped {
 		t.Errorf("stopped, and yet %+v", got)
 	}
-	if got := b.driver(b.socket).Look(s); got.State != driver.Stopped {
+	if got := b.driver(b.socket).Status(s); got.State != driver.Stopped {
 		t.Errorf("after a restart of the executor it is %+v", got)
 	}
 	b.start(s)
@@ -725,7 +725,7 @@ func TestRealTampered(t *testing.T) {
 		if err := begin(t.Context(), d, s); !errors.Is(err, driver.ErrContainer) {
 			t.Errorf("%s, at the start: %v", name, err)
 		}
-		if got := d.Look(s); got.State == driver.Running {
+		if got := d.Status(s); got.State == driver.Running {
 			t.Errorf("%s, at the start: it runs on", name)
 		}
 	}

@@ -261,11 +261,11 @@ func (b *bench) start(s *catalogue.Service) {
 }
 
 // await waits until a service looks as it should.
-func (b *bench) await(d *Driver, s *catalogue.Service, what driver.State) driver.Sight {
+func (b *bench) await(d *Driver, s *catalogue.Service, what driver.State) driver.Status {
 	b.t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for {
-		got := d.Look(s)
+		got := d.Status(s)
 		if got.State == what {
 			return got
 		}
@@ -315,7 +315,7 @@ func TestRealLife(t *testing.T) {
 		s.Container.Tmpfs = []string{"/cache"}
 		s.Container.Mounts = []catalogue.Mount{{Source: folder, Target: "/models"}}
 	})
-	if got := b.d.Look(s); got.State != driver.Stopped || got.Network != driver.NetworkNotEnforced {
+	if got := b.d.Status(s); got.State != driver.Stopped || got.Network != driver.NetworkNotEnforced {
 		t.Errorf("before: %+v", got)
 	}
 	definition, err := b.d.Definition(t.Context(), s)
@@ -323,17 +323,17 @@ func TestRealLife(t *testing.T) {
 		t.Fatalf("definition %q, %v", definition, err)
 	}
 	b.start(s)
-	sight := b.d.Look(s)
-	if sight.State != driver.Running || sight.PID <= 0 || sight.CGroup == "" || time.Since(sight.Since) > time.Minute || sight.Restarts != 0 {
-		t.Errorf("it runs: %+v", sight)
+	status := b.d.Status(s)
+	if status.State != driver.Running || status.PID <= 0 || status.CGroup == "" || time.Since(status.Since) > time.Minute || status.Restarts != 0 {
+		t.Errorf("it runs: %+v", status)
 	}
-	t.Logf("its control group is %s", sight.CGroup)
+	t.Logf("its control group is %s", status.CGroup)
 
 	// What is really in force, as the program in the container sees it.
-	status := b.ask(s, "/file?name=/proc/self/status")
+	inside := b.ask(s, "/file?name=/proc/self/status")
 	for _, want := range []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2", "Uid:\t4242\t4242"} {
-		if !strings.Contains(status, want) {
-			t.Errorf("the program's status lacks %q:\n%s", want, status)
+		if !strings.Contains(inside, want) {
+			t.Errorf("the program's status lacks %q:\n%s", want, inside)
 		}
 	}
 	if got := b.ask(s, "/file?name=/models/weights"); got != "200 heavy" {
@@ -353,7 +353,7 @@ func TestRealLife(t *testing.T) {
 			t.Errorf("the environment lacks %s: %s", want, environment)
 		}
 	}
-	for file, want := range b.controls(sight) {
+	for file, want := range b.controls(status) {
 		raw, err := os.ReadFile(file)
 		if got := strings.TrimSpace(string(raw)); err != nil || got != want {
 			t.Errorf("%s is %q, %v; want %q", file, got, err, want)
@@ -369,7 +369,7 @@ func TestRealLife(t *testing.T) {
 
 	// Another executor finds it as it is.
 	other := b.driver(b.socket)
-	if got := other.Look(s); got.State != driver.Running || got.PID != sight.PID {
+	if got := other.Status(s); got.State != driver.Running || got.PID != status.PID {
 		t.Errorf("another executor sees %+v", got)
 	}
 	if err := begin(t.Context(), b.d, s); err == nil {
@@ -378,10 +378,10 @@ func TestRealLife(t *testing.T) {
 	if ran, err := b.d.Stop(t.Context(), s); !ran || err != nil {
 		t.Fatalf("stop: %v, %v", ran, err)
 	}
-	if got := b.d.Look(s); got.State != driver.Stopped || got.Cause != "" {
+	if got := b.d.Status(s); got.State != driver.Stopped || got.Cause != "" {
 		t.Errorf("stopped, and yet %+v", got)
 	}
-	if got := b.driver(b.socket).Look(s); got.State != driver.Stopped {
+	if got := b.driver(b.socket).Status(s); got.State != driver.Stopped {
 		t.Errorf("after a restart of the executor it is %+v", got)
 	}
 	if page, err := b.d.Logs(t.Context(), s, "", 10); err != nil || strings.Join(page.Lines, "|") != "serving|ending" {
@@ -400,7 +400,7 @@ func TestRealLife(t *testing.T) {
 }
 
 // controls are the files of the host that say what a container is limited to, by what they must say.
-func (b *bench) controls(s driver.Sight) map[string]string {
+func (b *bench) controls(s driver.Status) map[string]string {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		at := filepath.Join("/sys/fs/cgroup", s.CGroup)
 		return map[string]string{at + "/memory.max": "268435456", at + "/memory.swap.max": "0", at + "/pids.max": "64", at + "/cpu.max": "50000 100000"}

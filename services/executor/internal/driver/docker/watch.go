@@ -48,7 +48,7 @@ type watcher struct {
 type sighting struct {
 	summary container.Summary
 	mode    container.NetworkMode
-	sight   driver.Sight
+	status  driver.Status
 }
 
 // watch begins the observation. The first look is waited for, so that services which run already are not taken for stopped.
@@ -104,7 +104,7 @@ func (d *Driver) look(ctx context.Context) bool {
 	now := make(map[string][]sighting, len(all))
 	for _, c := range all {
 		id := c.Labels[LabelService]
-		now[id] = append(now[id], d.sight(ctx, c, before[id], stale[c.ID] || stale[everything]))
+		now[id] = append(now[id], d.status(ctx, c, before[id], stale[c.ID] || stale[everything]))
 	}
 	d.seenMu.Lock()
 	defer d.seenMu.Unlock()
@@ -134,7 +134,7 @@ func (d *Driver) refresh(ctx context.Context, id string) {
 	}
 	var now []sighting
 	for _, c := range all {
-		now = append(now, d.sight(ctx, c, nil, true))
+		now = append(now, d.status(ctx, c, nil, true))
 	}
 	d.seenMu.Lock()
 	defer d.seenMu.Unlock()
@@ -154,7 +154,7 @@ func (d *Driver) forget(err error) {
 }
 
 // sight inspects a container whose state changed; one that is as before needs no second look.
-func (d *Driver) sight(ctx context.Context, c container.Summary, before []sighting, afresh bool) sighting {
+func (d *Driver) status(ctx context.Context, c container.Summary, before []sighting, afresh bool) sighting {
 	for _, old := range before {
 		// Names and State are all that can change of a container without an event of starting or ending, beside Status, which
 		// counts the time.
@@ -163,7 +163,7 @@ func (d *Driver) sight(ctx context.Context, c container.Summary, before []sighti
 			return old
 		}
 	}
-	out := sighting{summary: c, sight: driver.Sight{State: driver.Unknown, Cause: driver.CauseNoManager}}
+	out := sighting{summary: c, status: driver.Status{State: driver.Unknown, Cause: driver.CauseNoManager}}
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	got, err := d.api.ContainerInspect(asking, c.ID, client.ContainerInspectOptions{})
@@ -175,14 +175,14 @@ func (d *Driver) sight(ctx context.Context, c container.Summary, before []sighti
 		out.mode = got.Container.HostConfig.NetworkMode
 	}
 	out.summary.State = got.Container.State.Status
-	out.sight = d.describe(ctx, got.Container)
+	out.status = d.describe(ctx, got.Container)
 	return out
 }
 
 // describe says what an inspected container is.
-func (d *Driver) describe(ctx context.Context, c container.InspectResponse) driver.Sight {
+func (d *Driver) describe(ctx context.Context, c container.InspectResponse) driver.Status {
 	st := c.State
-	s := driver.Sight{Restarts: uint32(max(c.RestartCount, 0))}
+	s := driver.Status{Restarts: uint32(max(c.RestartCount, 0))}
 	switch {
 	case st.Restarting:
 		s.State = driver.Starting
@@ -246,16 +246,16 @@ func (d *Driver) why(ctx context.Context, c container.InspectResponse) string {
 	return driver.CauseExited
 }
 
-// Look reports what was last seen of a service: at most a second old while the daemon answers.
-func (d *Driver) Look(s *catalogue.Service) driver.Sight {
+// Status reports what was last seen of a service: at most a second old while the daemon answers.
+func (d *Driver) Status(s *catalogue.Service) driver.Status {
 	if s.Container == nil {
-		return driver.Sight{State: driver.Stopped}
+		return driver.Status{State: driver.Stopped}
 	}
 	d.seenMu.Lock()
 	known, all := d.known, d.seen[s.ID]
 	d.seenMu.Unlock()
 	if !known {
-		return driver.Sight{State: driver.Unknown, Cause: driver.CauseNoManager, Network: unlooked(s)}
+		return driver.Status{State: driver.Unknown, Cause: driver.CauseNoManager, Network: unlooked(s)}
 	}
 	summaries := make([]container.Summary, len(all))
 	for i, c := range all {
@@ -264,13 +264,13 @@ func (d *Driver) Look(s *catalogue.Service) driver.Sight {
 	id, found, err := pick(summaries, s)
 	switch {
 	case err != nil:
-		return driver.Sight{State: driver.Unknown, Cause: driver.CauseContainer, Network: unlooked(s)}
+		return driver.Status{State: driver.Unknown, Cause: driver.CauseContainer, Network: unlooked(s)}
 	case !found:
-		return driver.Sight{State: driver.Stopped, Network: unlooked(s)}
+		return driver.Status{State: driver.Stopped, Network: unlooked(s)}
 	}
 	for _, c := range all {
 		if c.summary.ID == id {
-			out := c.sight
+			out := c.status
 			out.Network = enforced(s, c.mode)
 			if s.Container.Adopt && out.State == driver.Ended && out.Cause == driver.CauseExited && asked(c.summary.Status) {
 				// Nobody wrote down who ended it: an orderly end counts as asked for.
@@ -279,7 +279,7 @@ func (d *Driver) Look(s *catalogue.Service) driver.Sight {
 			return out
 		}
 	}
-	return driver.Sight{State: driver.Stopped, Network: unlooked(s)}
+	return driver.Status{State: driver.Stopped, Network: unlooked(s)}
 }
 
 // unlooked is what is enforced once the service's container is there.

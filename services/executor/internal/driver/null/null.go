@@ -21,15 +21,15 @@ type Driver struct {
 	running map[string]time.Time
 }
 
-// Look reports whether the service was "started".
-func (d *Driver) Look(s *catalogue.Service) driver.Sight {
+// Status reports whether the service was "started".
+func (d *Driver) Status(s *catalogue.Service) driver.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	since, ok := d.running[s.ID]
 	if !ok {
-		return driver.Sight{State: driver.Stopped}
+		return driver.Status{State: driver.Stopped}
 	}
-	return driver.Sight{State: driver.Running, Since: since}
+	return driver.Status{State: driver.Running, Since: since}
 }
 
 // Start notes the service.

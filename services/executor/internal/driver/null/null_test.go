@@ -16,16 +16,16 @@ func TestItRemembersAndTakesItsTime(t *testing.T) {
 		d, s := &Driver{StartTakes: 2 * time.Second, StopTakes: time.Second}, &catalogue.Service{ID: "one"}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := d.Start(ctx, s, ""); !errors.Is(err, context.DeadlineExceeded) || d.Look(s).State != driver.Stopped {
-			t.Errorf("a start that was cut short: %v, %v", err, d.Look(s))
+		if err := d.Start(ctx, s, ""); !errors.Is(err, context.DeadlineExceeded) || d.Status(s).State != driver.Stopped {
+			t.Errorf("a start that was cut short: %v, %v", err, d.Status(s))
 		}
 		began := time.Now()
-		if err := d.Start(t.Context(), s, ""); err != nil || d.Look(s).State != driver.Running || time.Since(began) != 2*time.Second {
-			t.Errorf("start: %v, %v after %s", err, d.Look(s), time.Since(began))
+		if err := d.Start(t.Context(), s, ""); err != nil || d.Status(s).State != driver.Running || time.Since(began) != 2*time.Second {
+			t.Errorf("start: %v, %v after %s", err, d.Status(s), time.Since(began))
 		}
 		for _, want := range []bool{true, false} {
-			if changed, err := d.Stop(t.Context(), s); changed != want || err != nil || d.Look(s).State != driver.Stopped {
-				t.Errorf("stop: %v, %v, %v", changed, err, d.Look(s))
+			if changed, err := d.Stop(t.Context(), s); changed != want || err != nil || d.Status(s).State != driver.Stopped {
+				t.Errorf("stop: %v, %v, %v", changed, err, d.Status(s))
 			}
 		}
 		definition, err := d.Definition(t.Context(), s)

@@ -8,7 +8,7 @@
 // Outside development each service has a control group of its own where this host lets the executor make any (package
 // cgroup): it bounds memory, processor time and the number of programs, and holds whoever leaves the process group. Where there
 // is none, a program that leaves its group or daemonises is beyond this driver's reach; systemd and Docker hold such programs.
-// What a service may reach over the network is not enforced, and Sight says so.
+// What a service may reach over the network is not enforced, and Status says so.
 //
 // The program writes to its log file itself, so that it survives us; while we run, a watcher copies a log that has grown
 // too long to ID.log.1 and empties it. While no executor runs, a log is not bounded.
@@ -125,25 +125,25 @@ func (d *Driver) Close() {
 	})
 }
 
-// Look reports what is true of a service at this moment.
-func (d *Driver) Look(s *catalogue.Service) driver.Sight {
+// Status reports what is true of a service at this moment.
+func (d *Driver) Status(s *catalogue.Service) driver.Status {
 	d.mu.Lock()
 	r := d.records[s.ID]
 	d.mu.Unlock()
-	sight := driver.Sight{Network: network(s)}
+	status := driver.Status{Network: network(s)}
 	switch {
 	case r == nil:
-		sight.State = driver.Stopped
+		status.State = driver.Stopped
 	case r.Boot != d.boot:
-		sight.State, sight.Cause = driver.Stopped, driver.CauseRestarted
+		status.State, status.Cause = driver.Stopped, driver.CauseRestarted
 	case r.PID == 0:
-		sight.State = driver.Starting
+		status.State = driver.Starting
 	case alive(r.identity()):
-		sight.State, sight.Since, sight.PID, sight.CGroup = driver.Running, r.StartedAt, r.PID, r.CGroup
+		status.State, status.Since, status.PID, status.CGroup = driver.Running, r.StartedAt, r.PID, r.CGroup
 	default:
-		sight.State, sight.Cause = driver.Ended, d.cause(r)
+		status.State, status.Cause = driver.Ended, d.cause(r)
 	}
-	return sight
+	return status
 }
 
 // network says that nothing is enforced, where anything is expected.

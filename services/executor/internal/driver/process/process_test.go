@@ -201,20 +201,20 @@ func eventually(t *testing.T, what string, done func() bool) {
 
 func TestStartAndStop(t *testing.T) {
 	d, s := open(t, t.TempDir()), entry("polite", "")
-	if got := d.Look(s); got.State != driver.Stopped {
+	if got := d.Status(s); got.State != driver.Stopped {
 		t.Fatalf("before the start: %v", got)
 	}
 	if changed, err := d.Stop(t.Context(), s); changed || err != nil {
 		t.Errorf("stopping what does not run: %v, %v", changed, err)
 	}
 	who := started(t, d, s)
-	if got := d.Look(s); got.State != driver.Running || got.Since.IsZero() || got.PID != who.pid || got.CGroup != "" {
+	if got := d.Status(s); got.State != driver.Running || got.Since.IsZero() || got.PID != who.pid || got.CGroup != "" {
 		t.Errorf("after the start: %v", got)
 	}
 	if changed, err := d.Stop(t.Context(), s); !changed || err != nil {
 		t.Errorf("stop: %v, %v", changed, err)
 	}
-	if alive(who) || d.Look(s).State != driver.Stopped {
+	if alive(who) || d.Status(s).State != driver.Stopped {
 		t.Error("it still runs")
 	}
 }
@@ -296,15 +296,15 @@ func TestAProgramThatEndsByItselfIsSeen(t *testing.T) {
 	if err := start(t.Context(), d, s); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "its end is seen", func() bool { return d.Look(s).State == driver.Ended })
-	if got := d.Look(s).Cause; got != driver.CauseExited {
+	eventually(t, "its end is seen", func() bool { return d.Status(s).State == driver.Ended })
+	if got := d.Status(s).Cause; got != driver.CauseExited {
 		t.Errorf("cause is %q", got)
 	}
 	again := open(t, dir)
-	if got := again.Look(s); got.State != driver.Ended {
+	if got := again.Status(s); got.State != driver.Ended {
 		t.Errorf("another executor sees %v", got)
 	}
-	if changed, err := again.Stop(t.Context(), s); changed || err != nil || again.Look(s).State != driver.Stopped {
+	if changed, err := again.Stop(t.Context(), s); changed || err != nil || again.Status(s).State != driver.Stopped {
 		t.Errorf("stopping what ended: %v, %v", changed, err)
 	}
 }
@@ -330,7 +330,7 @@ func TestOutlivingTheExecutor(t *testing.T) {
 			}
 			d := open(t, dir)
 			who := held(t, d, "demo")
-			if d.Look(s).State != driver.Running {
+			if d.Status(s).State != driver.Running {
 				t.Fatal("the program was not found again")
 			}
 			if changed, err := d.Stop(t.Context(), s); !changed || err != nil || alive(who) {
@@ -370,7 +370,7 @@ func TestARecycledPIDIsNotOurs(t *testing.T) {
 			bend(r)
 			write(t, file, r)
 			next := open(t, dir)
-			if next.Look(s).State == driver.Running {
+			if next.Status(s).State == driver.Running {
 				t.Error("a stranger passes for our program")
 			}
 			if changed, err := next.Stop(t.Context(), s); changed || err != nil {
@@ -398,7 +398,7 @@ func TestADamagedRecordIsSetAside(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := open(t, dir)
-			if d.Look(entry("polite", "")).State != driver.Stopped {
+			if d.Status(entry("polite", "")).State != driver.Stopped {
 				t.Error("it was believed")
 			}
 			if _, err := os.Stat(file + ".damaged"); err != nil {
@@ -449,7 +449,7 @@ func TestWhatCannotStart(t *testing.T) {
 		}
 	}
 	for _, s := range []*catalogue.Service{missing, busy, text, nobody} {
-		if got := d.Look(s).State; got != driver.Stopped {
+		if got := d.Status(s).State; got != driver.Stopped {
 			t.Errorf("after a failed start: %v", got)
 		}
 	}
@@ -485,12 +485,12 @@ func TestOnlyWhatWasApprovedRuns(t *testing.T) {
 		}
 		put(append(slices.Clone(content), ' '))
 		for _, told := range []string{definition, ""} {
-			if err := d.Start(t.Context(), s, told); !errors.Is(err, driver.ErrChanged) || d.Look(s).State != driver.Stopped {
+			if err := d.Start(t.Context(), s, told); !errors.Is(err, driver.ErrChanged) || d.Status(s).State != driver.Stopped {
 				t.Errorf("a script: %v: another program: %v", script, err)
 			}
 		}
 		put(content)
-		if err := d.Start(t.Context(), s, definition); err != nil || d.Look(s).State != driver.Running {
+		if err := d.Start(t.Context(), s, definition); err != nil || d.Status(s).State != driver.Running {
 			t.Errorf("a script: %v: the program: %v", script, err)
 		}
 		if _, err := d.Stop(t.Context(), s); err != nil {

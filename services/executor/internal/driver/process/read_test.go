@@ -202,11 +202,11 @@ func TestCause(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.records["demo"] = &record{ID: "demo", Boot: d.boot, PID: 1 << 30, Start: 1}
-		if got := d.Look(entry("polite", "")); got.State != driver.Ended || got.Cause != want {
+		if got := d.Status(entry("polite", "")); got.State != driver.Ended || got.Cause != want {
 			t.Errorf("%.30q: %+v", text, got)
 		}
 		log(t, d, "\naddress already in use\n")
-		if got := d.Look(entry("polite", "")).Cause; got != want {
+		if got := d.Status(entry("polite", "")).Cause; got != want {
 			t.Errorf("%.30q: the cause changed to %q", text, got)
 		}
 	}
@@ -234,12 +234,12 @@ func TestSight(t *testing.T) {
 		catalogue.NetworkLoopback: driver.NetworkNotEnforced, catalogue.NetworkNone: driver.NetworkNotEnforced,
 	} {
 		s.Network = expected
-		if got := d.Look(s).Network; got != want {
+		if got := d.Status(s).Network; got != want {
 			t.Errorf("network %q: %v", expected, got)
 		}
 	}
 	d.records["demo"] = &record{ID: "demo", Boot: d.boot}
-	if got := d.Look(s).State; got != driver.Starting {
+	if got := d.Status(s).State; got != driver.Starting {
 		t.Errorf("before the program has a pid: %v", got)
 	}
 }

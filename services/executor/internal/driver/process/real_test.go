@@ -35,10 +35,10 @@ func TestProduction(t *testing.T) {
 		Limits: catalogue.Limits{MemoryMiB: 32, PIDs: 20, CPUPercent: 100},
 	}
 	who := started(t, d, s)
-	sight := d.Look(s)
+	status := d.Status(s)
 	group := d.groups.Group("demo")
-	if sight.State != driver.Running || sight.CGroup == "" || sight.CGroup != group.Path() || !group.There() {
-		t.Errorf("it is seen as %+v", sight)
+	if status.State != driver.Running || status.CGroup == "" || status.CGroup != group.Path() || !group.There() {
+		t.Errorf("it is seen as %+v", status)
 	}
 	eventually(t, "it says who it is", func() bool {
 		p, err := d.Logs(t.Context(), s, "", 1)
@@ -46,7 +46,7 @@ func TestProduction(t *testing.T) {
 	})
 	eventually(t, "one of it is out of reach", func() bool { return strays(t, who.pid) != "" })
 	// A service is found again by another executor with the same folder.
-	if r, err := readRecord(d.recordFile("demo")); err != nil || r.CGroup != sight.CGroup {
+	if r, err := readRecord(d.recordFile("demo")); err != nil || r.CGroup != status.CGroup {
 		t.Errorf("the record is %+v, %v", r, err)
 	}
 	if changed, err := d.Stop(t.Context(), s); !changed || err != nil {
@@ -58,8 +58,8 @@ func TestProduction(t *testing.T) {
 
 	s.Argv = []string{"/bin/sh", "-c", "head -c 200000000 /dev/zero | tail -c 200000000 > /dev/null; exit 3"}
 	started(t, d, s)
-	eventually(t, "it ends", func() bool { return d.Look(s).State == driver.Ended })
-	if got := d.Look(s).Cause; got != driver.CauseOutOfMemory {
+	eventually(t, "it ends", func() bool { return d.Status(s).State == driver.Ended })
+	if got := d.Status(s).Cause; got != driver.CauseOutOfMemory {
 		t.Errorf("its cause is %q", got)
 	}
 	if _, err := d.Stop(t.Context(), s); err != nil || group.There() {

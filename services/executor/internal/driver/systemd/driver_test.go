@@ -248,7 +248,7 @@ func TestUnitNamesAreTheCataloguesAlone(t *testing.T) {
 		for _, name := range []string{"", "-x.service", "x", "x.target", "x@.service", "../x.service", "x.service y.service", "x.service\n", "*.service"} {
 			s := x()
 			s.Unit = name
-			if got := d.Look(s); got.State != driver.Stopped {
+			if got := d.Status(s); got.State != driver.Stopped {
 				t.Errorf("Look(%q) = %+v", name, got)
 			}
 			_, stop := d.Stop(t.Context(), s)
@@ -283,7 +283,7 @@ func TestStartDoesNotWaitForReadiness(t *testing.T) {
 		if err := ask(t.Context(), d, x()); err != nil || time.Since(began) != time.Minute {
 			t.Errorf("Start = %v after %v", err, time.Since(began))
 		}
-		if got := d.Look(x()); got.State != driver.Starting || got.PID != 42 {
+		if got := d.Status(x()); got.State != driver.Starting || got.PID != 42 {
 			t.Errorf("Look = %+v", got)
 		}
 	})
@@ -381,7 +381,7 @@ func TestStop(t *testing.T) {
 				if !slices.Equal(c.calls, f.said()) {
 					t.Errorf("asked of systemd: %q, want %q", f.said(), c.calls)
 				}
-				if got := d.Look(x()); c.want == nil && (got.State != driver.Stopped || got.Cause != "") {
+				if got := d.Status(x()); c.want == nil && (got.State != driver.Stopped || got.Cause != "") {
 					t.Errorf("afterwards: %+v", got)
 				}
 			})
@@ -394,12 +394,12 @@ func TestLookFollowsSignals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(idle())
 		d := on(t, f)
-		if got := d.Look(x()); got.State != driver.Stopped {
+		if got := d.Status(x()); got.State != driver.Stopped {
 			t.Errorf("at first: %+v", got)
 		}
 		f.change(begun(nil))
 		synctest.Wait()
-		if got := d.Look(x()); got.State != driver.Running {
+		if got := d.Status(x()); got.State != driver.Running {
 			t.Errorf("after it was started: %+v", got)
 		}
 		// It ends well, and systemd forgets it at once.
@@ -407,12 +407,12 @@ func TestLookFollowsSignals(t *testing.T) {
 		f.out <- change{path: unitPaths + "x_2eservice", props: end}
 		f.change(idle())
 		synctest.Wait()
-		if got := d.Look(x()); got.State != driver.Ended || got.Cause != driver.CauseExited {
+		if got := d.Status(x()); got.State != driver.Ended || got.Cause != driver.CauseExited {
 			t.Errorf("after it ended: %+v", got)
 		}
 		f.out <- change{path: unitPaths + "other", props: begun(nil)}
 		synctest.Wait()
-		if got := d.Look(x()); got.State != driver.Ended {
+		if got := d.Status(x()); got.State != driver.Ended {
 			t.Errorf("after news of another unit: %+v", got)
 		}
 	})
@@ -423,13 +423,13 @@ func TestComparison(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(idle())
 		d := on(t, f)
-		d.Look(x())
+		d.Status(x())
 		f.mu.Lock()
 		f.become(begun(nil))
 		f.mu.Unlock()
 		time.Sleep(comparing)
 		synctest.Wait()
-		if got := d.Look(x()); got.State != driver.Running {
+		if got := d.Status(x()); got.State != driver.Running {
 			t.Errorf("Look = %+v", got)
 		}
 		d.mu.Lock()
@@ -461,12 +461,12 @@ func TestBusIsLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer d.Close()
-		if got := d.Look(x()); got.State != driver.Running {
+		if got := d.Status(x()); got.State != driver.Running {
 			t.Fatalf("at first: %+v", got)
 		}
 		first.close()
 		synctest.Wait()
-		if got := d.Look(x()); got.State != driver.Unknown || got.Cause != driver.CauseNoManager {
+		if got := d.Status(x()); got.State != driver.Unknown || got.Cause != driver.CauseNoManager {
 			t.Errorf("without systemd: %+v", got)
 		}
 		if err := ask(t.Context(), d, x()); !errors.Is(err, driver.ErrNoManager) {
@@ -476,7 +476,7 @@ func TestBusIsLost(t *testing.T) {
 			t.Errorf("Stop without systemd = %v", err)
 		}
 		time.Sleep(4 * maxBackoff)
-		if got := d.Look(x()); got.State != driver.Running || len(next) != 0 {
+		if got := d.Status(x()); got.State != driver.Running || len(next) != 0 {
 			t.Errorf("when it is back: %+v", got)
 		}
 	})
@@ -522,6 +522,6 @@ func BenchmarkLook(b *testing.B) {
 	defer d.Close()
 	s := x()
 	for b.Loop() {
-		d.Look(s)
+		d.Status(s)
 	}
 }

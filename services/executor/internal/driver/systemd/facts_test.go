@@ -161,7 +161,7 @@ func TestSight(t *testing.T) {
 			if u.facts.ended() {
 				u.cause = u.facts.bluntCause(true)
 			}
-			got := u.sight()
+			got := u.status()
 			if got.State != c.state || got.Cause != c.cause {
 				t.Errorf("sight = %+v, want state %d and %q", got, c.state, c.cause)
 			}
@@ -170,7 +170,7 @@ func TestSight(t *testing.T) {
 			}
 			// What was settled is over.
 			if u.settled = u.facts.run.invocation; u.settled != "" && c.state == driver.Ended {
-				if got := u.sight(); got.State != driver.Stopped || got.Cause != "" {
+				if got := u.status(); got.State != driver.Stopped || got.Cause != "" {
 					t.Errorf("settled: %+v", got)
 				}
 			}

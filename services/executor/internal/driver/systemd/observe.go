@@ -66,32 +66,32 @@ func (d *Driver) unit(name string) *unit {
 }
 
 // sight is the unit as the driver package sees it; the mutex must be held.
-func (u *unit) sight() driver.Sight {
+func (u *unit) status() driver.Status {
 	f := u.facts
-	sight := driver.Sight{Restarts: f.restarts}
+	status := driver.Status{Restarts: f.restarts}
 	switch f.active {
 	case active, reloading, refreshing, activating, deactivating:
-		sight.PID, sight.CGroup, sight.Since = f.mainPID, f.cgroup, f.since
+		status.PID, status.CGroup, status.Since = f.mainPID, f.cgroup, f.since
 	}
 	switch f.active {
 	case active, reloading, refreshing:
-		sight.State = driver.Running
+		status.State = driver.Running
 	case activating:
-		sight.State = driver.Starting
+		status.State = driver.Starting
 	case deactivating:
-		sight.State = driver.Stopping
+		status.State = driver.Stopping
 	case inactive, failed:
-		sight.State = driver.Stopped
+		status.State = driver.Stopped
 		switch {
 		case f.ended() && (f.run.invocation == "" || f.run.invocation != u.settled):
-			sight.State, sight.Cause = driver.Ended, u.cause
+			status.State, status.Cause = driver.Ended, u.cause
 		case f.load == notFound:
-			sight.Cause = driver.CauseUnitMissing
+			status.Cause = driver.CauseUnitMissing
 		}
 	default:
-		sight.State, sight.Cause = driver.Unknown, driver.CauseNoManager
+		status.State, status.Cause = driver.Unknown, driver.CauseNoManager
 	}
-	return sight
+	return status
 }
 
 // observe follows units until Close, over one connection after another. b is the first one, nil if there is none yet.

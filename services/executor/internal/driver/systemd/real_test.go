@@ -99,7 +99,7 @@ func act(args []string) int {
 			fmt.Println(driver.Cause(err)+":", err)
 			return 1
 		}
-		fmt.Println(d.Look(s).State)
+		fmt.Println(d.Status(s).State)
 	}
 	return 0
 }
@@ -176,16 +176,16 @@ func (w *world) start(s *catalogue.Service) {
 }
 
 // until looks until the state is there.
-func (w *world) until(s *catalogue.Service, state driver.State) driver.Sight {
+func (w *world) until(s *catalogue.Service, state driver.State) driver.Status {
 	w.t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
-		sight := w.Look(s)
-		if sight.State == state {
-			return sight
+		status := w.Status(s)
+		if status.State == state {
+			return status
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("the unit is in state %d (%s), not %d", sight.State, sight.Cause, state)
+			w.t.Fatalf("the unit is in state %d (%s), not %d", status.State, status.Cause, state)
 		}
 		time.Sleep(5 * time.Millisecond) // no event: systemd does it in its own time
 	}
@@ -194,7 +194,7 @@ func (w *world) until(s *catalogue.Service, state driver.State) driver.Sight {
 func TestRealStartAndStop(t *testing.T) {
 	w := newWorld(t, Config{})
 	s := w.unit("plain.service", "Type=exec", "ExecStart=ACT wait")
-	if got := w.Look(s); got.State != driver.Stopped || got.Cause != "" {
+	if got := w.Status(s); got.State != driver.Stopped || got.Cause != "" {
 		t.Errorf("before: %+v", got)
 	}
 	if changed, err := w.Stop(t.Context(), s); changed || err != nil {
@@ -202,7 +202,7 @@ func TestRealStartAndStop(t *testing.T) {
 	}
 	for range 3 {
 		w.start(s)
-		got := w.Look(s)
+		got := w.Status(s)
 		if got.State != driver.Running || got.PID == 0 || time.Since(got.Since) > time.Minute {
 			t.Fatalf("running: %+v", got)
 		}
@@ -211,13 +211,13 @@ func TestRealStartAndStop(t *testing.T) {
 			t.Errorf("its control group is told as %q, and is %q, %v", got.CGroup, text, err)
 		}
 		w.start(s) // again: nothing
-		if again := w.Look(s); again.PID != got.PID {
+		if again := w.Status(s); again.PID != got.PID {
 			t.Errorf("it was started twice: %d, %d", got.PID, again.PID)
 		}
 		if changed, err := w.Stop(t.Context(), s); !changed || err != nil {
 			t.Fatalf("Stop = %v, %v", changed, err)
 		}
-		if got := w.Look(s); got.State != driver.Stopped || got.Cause != "" || got.PID != 0 || got.CGroup != "" {
+		if got := w.Status(s); got.State != driver.Stopped || got.Cause != "" || got.PID != 0 || got.CGroup != "" {
 			t.Errorf("stopped: %+v", got)
 		}
 	}
@@ -227,7 +227,7 @@ func TestRealStartAndStop(t *testing.T) {
 func TestRealOthersActToo(t *testing.T) {
 	w := newWorld(t, Config{})
 	s := w.unit("others.service", "Type=exec", "ExecStart=ACT wait")
-	w.Look(s)
+	w.Status(s)
 	for range 3 {
 		if _, err := w.root.StartUnitContext(t.Context(), s.Unit, "fail", nil); err != nil {
 			t.Fatal(err)
@@ -269,7 +269,7 @@ func TestRealFailures(t *testing.T) {
 			if changed, err := w.Stop(t.Context(), s); changed || err != nil {
 				t.Errorf("Stop = %v, %v", changed, err)
 			}
-			if got := w.Look(s); got.State != driver.Stopped || got.Cause != "" {
+			if got := w.Status(s); got.State != driver.Stopped || got.Cause != "" {
 				t.Errorf("after it was stopped: %+v", got)
 			}
 			// A failure of the past does not keep it from being started.
@@ -285,7 +285,7 @@ func TestRealFailureIsFoundAgain(t *testing.T) {
 	s := w.unit("found.service", "Type=exec", `ExecStart=ACT say 1 "CUDA out of memory"`)
 	w.start(s)
 	w.until(s, driver.Ended)
-	if got := newWorld(t, Config{}).Look(s); got.State != driver.Ended || got.Cause != driver.CauseOutOfVRAM {
+	if got := newWorld(t, Config{}).Status(s); got.State != driver.Ended || got.Cause != driver.CauseOutOfVRAM {
 		t.Errorf("another driver sees %+v", got)
 	}
 }
@@ -350,7 +350,7 @@ func TestRealRefusals(t *testing.T) {
 		defer stranger.Close()
 		s := w.unit("taken.service", "Type=exec", "ExecStart=ACT wait")
 		s.Port = uint32(stranger.Addr().(*net.TCPAddr).Port)
-		if err := ask(t.Context(), w.Driver, s); !errors.Is(err, driver.ErrPortInUse) || w.Look(s).State != driver.Stopped {
+		if err := ask(t.Context(), w.Driver, s); !errors.Is(err, driver.ErrPortInUse) || w.Status(s).State != driver.Stopped {
 			t.Errorf("Start = %v", err)
 		}
 	})
@@ -386,7 +386,7 @@ func TestRealDefinition(t *testing.T) {
 			if got, err := w.Definition(t.Context(), s); !errors.Is(err, errReload) {
 				t.Errorf("Definition before a reload = %q, %v", got, err)
 			}
-			if got := w.Look(s); got.State != driver.Stopped {
+			if got := w.Status(s); got.State != driver.Stopped {
 				t.Errorf("it runs: %+v", got)
 			}
 			w.reload()
@@ -394,7 +394,7 @@ func TestRealDefinition(t *testing.T) {
 			if err != nil || slices.Contains(seen, got) {
 				t.Errorf("Definition after a reload = %q, %v; before: %q", got, err, seen)
 			}
-			if err := w.Start(t.Context(), s, seen[len(seen)-1]); !errors.Is(err, driver.ErrChanged) || w.Look(s).State != driver.Stopped {
+			if err := w.Start(t.Context(), s, seen[len(seen)-1]); !errors.Is(err, driver.ErrChanged) || w.Status(s).State != driver.Stopped {
 				t.Errorf("Start of what was approved before = %v", err)
 			}
 			seen = append(seen, got)
@@ -421,7 +421,7 @@ func TestRealDeafUnitIsKilled(t *testing.T) {
 	if changed, err := w.Stop(t.Context(), s); !changed || err != nil {
 		t.Errorf("Stop = %v, %v", changed, err)
 	}
-	if got := w.Look(s); got.State != driver.Stopped || got.Cause != "" {
+	if got := w.Status(s); got.State != driver.Stopped || got.Cause != "" {
 		t.Errorf("after: %+v", got)
 	}
 }
@@ -431,13 +431,13 @@ func TestRealSlowUnit(t *testing.T) {
 	w := newWorld(t, Config{})
 	s := w.unit("slow.service", "Type=notify", "ExecStart=ACT wait", "TimeoutStartSec=60")
 	w.start(s)
-	if got := w.Look(s); got.State != driver.Starting || got.PID == 0 || got.CGroup == "" {
+	if got := w.Status(s); got.State != driver.Starting || got.PID == 0 || got.CGroup == "" {
 		t.Errorf("while it starts: %+v", got)
 	}
 	if changed, err := w.Stop(t.Context(), s); !changed || err != nil {
 		t.Errorf("Stop = %v, %v", changed, err)
 	}
-	if got := w.Look(s); got.State != driver.Stopped || got.Cause != "" {
+	if got := w.Status(s); got.State != driver.Stopped || got.Cause != "" {
 		t.Errorf("after: %+v", got)
 	}
 }
@@ -456,7 +456,7 @@ func TestRealStartIsCalledOff(t *testing.T) {
 	if err != nil || slices.ContainsFunc(jobs, func(j sd.JobStatus) bool { return j.Unit == s.Unit }) {
 		t.Errorf("jobs that are left: %+v, %v", jobs, err)
 	}
-	if got := w.Look(s); got.State != driver.Stopped {
+	if got := w.Status(s); got.State != driver.Stopped {
 		t.Errorf("after: %+v", got)
 	}
 }
@@ -542,13 +542,13 @@ func TestRealRestartingUnitIsTold(t *testing.T) {
 	if diff := cmp.Diff([]string{WarnRestart, WarnNetwork}, w.Warnings(s)); diff != "" {
 		t.Errorf("Warnings (-want +got):\n%s", diff)
 	}
-	for w.Look(s).Restarts == 0 {
+	for w.Status(s).Restarts == 0 {
 		time.Sleep(5 * time.Millisecond) // no event: systemd does it in its own time
 	}
 	if _, err := w.Stop(t.Context(), s); err != nil {
 		t.Error(err)
 	}
-	if got := w.Look(s); got.State != driver.Stopped {
+	if got := w.Status(s); got.State != driver.Stopped {
 		t.Errorf("after a stop: %+v", got)
 	}
 }
@@ -578,7 +578,7 @@ func TestRealNetwork(t *testing.T) {
 		{half, catalogue.NetworkLoopback, driver.NetworkNotEnforced},
 	} {
 		c.s.Network = c.expected
-		if got := w.Look(c.s).Network; got != c.want {
+		if got := w.Status(c.s).Network; got != c.want {
 			t.Errorf("%s with expectation %q: %d, want %d", c.s.Unit, c.expected, got, c.want)
 		}
 	}
@@ -589,7 +589,7 @@ func TestRealBusIsLost(t *testing.T) {
 	w := newWorld(t, Config{Address: systemBus})
 	s := w.unit("survivor.service", "Type=exec", "ExecStart=ACT wait")
 	w.start(s)
-	if got := w.Look(s); got.State != driver.Running {
+	if got := w.Status(s); got.State != driver.Running {
 		t.Fatalf("over the bus: %+v", got)
 	}
 	for _, verb := range []string{"stop", "start"} {
@@ -629,7 +629,7 @@ func TestRealStrangersOnTheBus(t *testing.T) {
 			t.Fatalf("busctl emit %q: %v: %s", args, err, out)
 		}
 	}
-	if got := w.Look(s); got.State != driver.Running {
+	if got := w.Status(s); got.State != driver.Running {
 		t.Errorf("after strangers spoke: %+v", got)
 	}
 	if _, err := w.Stop(t.Context(), s); err != nil {
@@ -762,7 +762,7 @@ func TestRealPolkit(t *testing.T) {
 		if out, err := w.as("durward-executor", "system", "", "start", s.Unit); err == nil || !strings.HasPrefix(out, driver.CauseNotPermitted) {
 			t.Errorf("start of a unit of %s: %s, %v", who, out, err)
 		}
-		if got := w.Look(s); got.State != driver.Stopped {
+		if got := w.Status(s); got.State != driver.Stopped {
 			t.Errorf("a unit of %s: %+v", who, got)
 		}
 	}

@@ -130,10 +130,10 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// Look reports what systemd last said of the service's unit.
-func (d *Driver) Look(s *catalogue.Service) driver.Sight {
+// Status reports what systemd last said of the service's unit.
+func (d *Driver) Status(s *catalogue.Service) driver.Status {
 	if !unitPattern.MatchString(s.Unit) {
-		return driver.Sight{State: driver.Stopped, Cause: driver.CauseUnitMissing, Network: facts{}.network(s, false)}
+		return driver.Status{State: driver.Stopped, Cause: driver.CauseUnitMissing, Network: facts{}.network(s, false)}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -150,16 +150,16 @@ func (d *Driver) Look(s *catalogue.Service) driver.Sight {
 		}
 	}
 	if d.bus == nil || !u.known {
-		return driver.Sight{State: driver.Unknown, Cause: driver.CauseNoManager, Network: facts{}.network(s, false)}
+		return driver.Status{State: driver.Unknown, Cause: driver.CauseNoManager, Network: facts{}.network(s, false)}
 	}
-	sight := u.sight()
-	sight.Network = u.facts.network(s, d.filters)
-	return sight
+	status := u.status()
+	status.Network = u.facts.network(s, d.filters)
+	return status
 }
 
 // Warnings are fixed sentences on what is wrong with a unit and does not keep it from being started.
 func (d *Driver) Warnings(s *catalogue.Service) []string {
-	sight := d.Look(s)
+	status := d.Status(s)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	u, ok := d.units[s.Unit]
@@ -173,7 +173,7 @@ func (d *Driver) Warnings(s *catalogue.Service) []string {
 	if u.facts.needReload {
 		out = append(out, WarnReload)
 	}
-	if sight.Network == driver.NetworkNotEnforced {
+	if status.Network == driver.NetworkNotEnforced {
 		out = append(out, WarnNetwork)
 	}
 	return out
@@ -233,7 +233,7 @@ func (d *Driver) ask(ctx context.Context, s *catalogue.Service) (facts, error) {
 }
 
 // Start starts a unit that does not run, if it has the definition, and returns when its program runs: ready or not, and even if
-// it ended again at once, which Look then tells with its cause. Errors wrap the driver package's.
+// it ended again at once, which Status then tells with its cause. Errors wrap the driver package's.
 func (d *Driver) Start(ctx context.Context, s *catalogue.Service, definition string) error {
 	f, err := d.ask(ctx, s)
 	if err != nil {
@@ -322,7 +322,7 @@ func (d *Driver) judge(ctx context.Context, s *catalogue.Service, before facts, 
 	case driver.CauseNotStarted:
 		return fmt.Errorf("%w: %s", errNotRun, f.run.result)
 	}
-	return nil // it ran and ended; Look says why
+	return nil // it ran and ended; Status says why
 }
 
 // Stop stops a unit, and kills it after the entry's stop timeout. It reports whether anything ran. A unit that ended by itself
