@@ -30,7 +30,7 @@ type answer struct {
 }
 
 // flight is one spend key on its way; later calls with the same key wait for it.
-type flight struct {
+type execution struct {
 	tool   string
 	digest []byte
 	done   chan struct{}
@@ -54,7 +54,7 @@ func (a *Authority) mutate(ctx context.Context, c *call, handler grpc.UnaryHandl
 		return nil, err
 	}
 	key := spendKey(c.grant)
-	f, first := a.board(key, c)
+	f, first := a.join(key, c)
 	if f == nil {
 		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the spend key is in use for another call"))
 	}
@@ -62,8 +62,8 @@ func (a *Authority) mutate(ctx context.Context, c *call, handler grpc.UnaryHandl
 		// From here on the caller only waits: hanging up neither hurries nor undoes what was begun.
 		go func() {
 			defer a.acting.Done()
-			f.answer = a.fly(context.WithoutCancel(ctx), ctx, key, c, signed, handler)
-			a.land(key, f)
+			f.answer = a.execute(context.WithoutCancel(ctx), ctx, key, c, signed, handler)
+			a.finish(key, f)
 		}()
 	}
 	select {
@@ -85,32 +85,32 @@ func (a *Authority) mutate(ctx context.Context, c *call, handler grpc.UnaryHandl
 	return got.response, nil
 }
 
-// board returns the flight of the key and whether the call is its first; nil if the flight is for another call.
-func (a *Authority) board(key string, c *call) (*flight, bool) {
+// join returns the execution of the key and whether the call is its first; nil if the execution is for another call.
+func (a *Authority) join(key string, c *call) (*execution, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if f, ok := a.flights[key]; ok {
+	if f, ok := a.executions[key]; ok {
 		if f.tool != c.tool.Name || !bytes.Equal(f.digest, c.grant.GetArgumentsDigest()) {
 			return nil, false
 		}
 		return f, false
 	}
-	f := &flight{tool: c.tool.Name, digest: c.grant.GetArgumentsDigest(), done: make(chan struct{})}
-	a.flights[key] = f
+	f := &execution{tool: c.tool.Name, digest: c.grant.GetArgumentsDigest(), done: make(chan struct{})}
+	a.executions[key] = f
 	a.acting.Add(1)
 	return f, true
 }
 
-func (a *Authority) land(key string, f *flight) {
+func (a *Authority) finish(key string, f *execution) {
 	a.mu.Lock()
-	delete(a.flights, key)
+	delete(a.executions, key)
 	a.mu.Unlock()
 	close(f.done)
 }
 
-// fly takes a verified grant to its outcome. ctx outlives the caller, whose own context only says whether anybody still
+// execute takes a verified grant to its outcome. ctx outlives the caller, whose own context only says whether anybody still
 // waits.
-func (a *Authority) fly(ctx, caller context.Context, key string, c *call, signed *callv1.SignedGrant, handler grpc.UnaryHandler) answer {
+func (a *Authority) execute(ctx, caller context.Context, key string, c *call, signed *callv1.SignedGrant, handler grpc.UnaryHandler) answer {
 	known, err := a.cfg.Store.Lookup(ctx, key)
 	if err != nil {
 		return answer{err: a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)}
@@ -118,7 +118,7 @@ func (a *Authority) fly(ctx, caller context.Context, key string, c *call, signed
 	if known != nil {
 		return a.replay(ctx, c, known)
 	}
-	use, err := a.convince(ctx, c)
+	use, err := a.verifyApproval(ctx, c)
 	if err != nil {
 		return answer{err: err}
 	}
@@ -183,9 +183,9 @@ func (a *Authority) replay(ctx context.Context, c *call, e *Entry) answer {
 	return answer{response: response, outcome: outcome}
 }
 
-// convince checks what the call acts on and what a human said to it. It returns the statement's use, nil for what runs
+// verifyApproval checks what the call acts on and what a human said to it. It returns the statement's use, nil for what runs
 // unattended.
-func (a *Authority) convince(ctx context.Context, c *call) (*Use, error) {
+func (a *Authority) verifyApproval(ctx context.Context, c *call) (*Use, error) {
 	subject, err := a.cfg.Subjects.Subject(ctx, c.tool, c.request)
 	if err != nil {
 		return nil, a.refuseWith(ctx, c, fault.From(err))
@@ -316,7 +316,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	default:
 		outcome.Receipt = later
 	}
-	a.finish(ctx, key, c, result, outcome)
+	a.complete(ctx, key, c, result, outcome)
 	return answer{response: response, err: err, outcome: outcome}
 }
 
@@ -399,8 +399,8 @@ func (a *Authority) keep(ctx context.Context, key string, c *call, r *Result, ou
 	}
 }
 
-// finish keeps the outcome and tells the vault, side by side: the vault knows before the reply if it is quick to hear.
-func (a *Authority) finish(ctx context.Context, key string, c *call, r *Result, outcome *callv1.Outcome) {
+// complete keeps the outcome and tells the vault, side by side: the vault knows before the reply if it is quick to hear.
+func (a *Authority) complete(ctx context.Context, key string, c *call, r *Result, outcome *callv1.Outcome) {
 	var telling sync.WaitGroup
 	var untold error
 	telling.Go(func() {

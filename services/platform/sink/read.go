@@ -142,7 +142,7 @@ func (a *Authority) admitByGrant(ctx context.Context, c *call, raw []byte) error
 		return err
 	}
 	if len(c.grant.GetStatements()) > 0 {
-		if _, err := a.convince(ctx, c); err != nil {
+		if _, err := a.verifyApproval(ctx, c); err != nil {
 			return err
 		}
 	}

@@ -141,8 +141,8 @@ type Authority struct {
 	// beginning is held for reading while an effect begins, and for writing by a halt before it answers.
 	beginning sync.RWMutex
 
-	mu      sync.Mutex
-	flights map[string]*flight
+	mu         sync.Mutex
+	executions map[string]*execution
 	// settled are keys that the vault has heard of and that are not noted yet.
 	settled []string
 	// acting counts calls that were spent and have not been answered; Wait waits for them.
@@ -162,15 +162,15 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 		return nil, err
 	}
 	a := &Authority{
-		cfg:       cfg,
-		under:     under,
-		operators: contract.OperatorStreams(cfg.Self.Role()),
-		streams:   streams{open: map[string]int{}, moved: make(chan struct{})},
-		self:      cfg.Self.String(),
-		tools:     map[string]contract.Tool{},
-		flights:   map[string]*flight{},
-		desktop:   desktop.New(cfg.Now),
-		nudge:     make(chan struct{}, 1),
+		cfg:        cfg,
+		under:      under,
+		operators:  contract.OperatorStreams(cfg.Self.Role()),
+		streams:    streams{open: map[string]int{}, moved: make(chan struct{})},
+		self:       cfg.Self.String(),
+		tools:      map[string]contract.Tool{},
+		executions: map[string]*execution{},
+		desktop:    desktop.New(cfg.Now),
+		nudge:      make(chan struct{}, 1),
 	}
 	for _, t := range contract.Tools() {
 		if t.Sink != cfg.Self.Role() {

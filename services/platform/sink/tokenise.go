@@ -81,7 +81,7 @@ func (a *Authority) tokenise(ctx context.Context, c *call, n *notes, response pr
 			c.replaced += max(strings.Count(answer.GetTexts()[i], opening)-strings.Count(h.text, opening), 0)
 		}
 	}
-	return out, holes.finish()
+	return out, holes.complete()
 }
 
 func (a *Authority) askTokeniser(ctx context.Context, request *vaultv1.TokeniseRequest) (*vaultv1.TokeniseResponse, error) {
@@ -230,8 +230,8 @@ func atMost(text string) string {
 	return strings.ToValidUTF8(text[:tokeniseBytes], "")
 }
 
-// finish gives the maps their new keys. Two keys that became one are an error: neither value may be dropped.
-func (o *outside) finish() error {
+// complete gives the maps their new keys. Two keys that became one are an error: neither value may be dropped.
+func (o *outside) complete() error {
 	for _, m := range o.maps {
 		if !m.apply() {
 			return errors.New("two keys of a map became one")
