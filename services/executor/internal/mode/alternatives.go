@@ -91,7 +91,7 @@ func (s *Switcher) alternatives(ctx context.Context, p *plan, wanted int) (found
 
 // gather finds the services that an alternative may move, and the ways there are for each.
 func (w *search) gather() {
-	f := &w.p.forces
+	f := &w.p.movements
 	incoming := f.incoming()
 	needed := map[*catalogue.Service]bool{}
 	for _, one := range supported(w.p.catalogue, incoming) {
@@ -111,7 +111,7 @@ func (w *search) gather() {
 
 // waysOut are those of a service that is not to run, or that runs and was not asked for.
 func (w *search) waysOut(one *catalogue.Service) []way {
-	v := w.p.forces.views[one]
+	v := w.p.movements.views[one]
 	ways := []way{{kind: changeKeep}}
 	back := grain(w.expected(w.ctx, actionStart, one.ID))
 	switch v.State {
@@ -145,7 +145,7 @@ func (w *search) dependents() map[int][]int {
 	}
 	out := map[int][]int{}
 	for i, c := range w.candidates {
-		if v := w.p.forces.views[c.Service]; c.comes || len(c.DependsOn) == 0 || v.Asleep() {
+		if v := w.p.movements.views[c.Service]; c.comes || len(c.DependsOn) == 0 || v.Asleep() {
 			continue
 		}
 		for _, other := range supported(w.p.catalogue, []*catalogue.Service{c.Service}) {
@@ -161,7 +161,7 @@ func (w *search) dependents() map[int][]int {
 // need: k of those that need it take one of it each as long as they are left alone, and it takes k to go, which leaves k for nobody.
 // It reports whether there are not too many.
 func (w *search) pose(limit int) bool {
-	f := &w.p.forces
+	f := &w.p.movements
 	at := map[uint32]int{}
 	for _, g := range f.h.GPUs {
 		at[g.Index] = len(at)
@@ -215,7 +215,7 @@ func (w *search) pose(limit int) bool {
 			}
 		}
 	}
-	for _, one := range f.told {
+	for _, one := range f.requestedStops {
 		back(capacity.Held(f.h, one.Service))
 	}
 	for _, c := range w.candidates {
@@ -247,7 +247,7 @@ func (w *search) pose(limit int) bool {
 
 // uses is what a candidate takes of GPUs, by at, and of the host's memory, which comes after them, if that becomes of it.
 func (w *search) uses(c candidate, becomes way, held map[uint32]uint32, at map[uint32]int, use []int64) {
-	f := &w.p.forces
+	f := &w.p.movements
 	switch {
 	case c.comes:
 		for index, mib := range becomes.awake.PerGPU {
@@ -271,11 +271,11 @@ func (w *search) uses(c candidate, becomes way, held map[uint32]uint32, at map[u
 
 // read makes the plan of a solution; nil for one that is the plan itself. What does not fit by package room's word after all is none.
 func (w *search) read(choice []int) (*alternative, error) {
-	base := &w.p.forces
+	base := &w.p.movements
 	p := *w.p
 	p.stays, p.short, p.lack, p.keeps, p.subject, p.digest = "", nil, "", nil, nil, ""
 	p.unbound = !p.request.plain()
-	f := &p.forces
+	f := &p.movements
 	f.sleeping, f.asleep, f.stopping, f.ending = nil, nil, nil, nil
 	z := *base.z
 	z.awake, z.loading = maps.Clone(z.awake), maps.Clone(z.loading)

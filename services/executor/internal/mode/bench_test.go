@@ -94,7 +94,7 @@ func to(b *testing.B, s *mode.Switcher, id string) {
 }
 
 // BenchmarkSwitchOfEightServices stops four services and starts four others, with everything that a switch writes to the disk. What
-// the drivers take is subtracted in overhead-ms: the aim is 50 ms at most.
+// the drivers take is subtracted in overhead-ms: the resolve is 50 ms at most.
 func BenchmarkSwitchOfEightServices(b *testing.B) {
 	for _, takes := range []time.Duration{0, 10 * time.Millisecond} {
 		b.Run(fmt.Sprintf("drivers-take-%s", takes), func(b *testing.B) {

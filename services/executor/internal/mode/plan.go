@@ -65,7 +65,7 @@ type plan struct {
 	catalogue *catalogue.Catalogue
 	request   Request
 	target    *target
-	forces    forces
+	movements movements
 	steps     []planStep
 	// margin is what stays free on each GPU, in MiB.
 	margin uint32
@@ -137,7 +137,7 @@ func (s *Switcher) plan(ctx context.Context, r Request, h gpu.Host) (*plan, erro
 		views[one] = s.cfg.Services.Status(one)
 	}
 	p := &plan{catalogue: c, request: r, margin: margin, entries: map[*catalogue.Service]string{}}
-	if p.target, err = aim(c, r, views); err != nil {
+	if p.target, err = resolve(c, r, views); err != nil {
 		return nil, err
 	}
 	s.cfg.Book.Await(ctx, p.target.members...)
@@ -146,12 +146,12 @@ func (s *Switcher) plan(ctx context.Context, r Request, h gpu.Host) (*plan, erro
 	if err != nil {
 		return nil, err
 	}
-	p.forces = forces{margin: margin, h: h, z: z}
-	p.forces.available, p.forces.tells = s.available()
-	s.weigh(c, p, views, changed)
-	p.short, p.lack = p.forces.settle()
+	p.movements = movements{margin: margin, h: h, z: z}
+	p.movements.available, p.movements.tells = s.available()
+	s.classify(c, p, views, changed)
+	p.short, p.lack = p.movements.settle()
 	if cannot == "" {
-		cannot = p.forces.unable()
+		cannot = p.movements.unable()
 	}
 	if cannot != "" && p.short == nil {
 		p.lack, p.hopeless = cannot, true
@@ -161,7 +161,7 @@ func (s *Switcher) plan(ctx context.Context, r Request, h gpu.Host) (*plan, erro
 
 // finish puts the steps in order and, where the plan can be switched to, seals them.
 func (s *Switcher) finish(ctx context.Context, p *plan) error {
-	p.steps = p.forces.steps(p.catalogue)
+	p.steps = p.movements.steps(p.catalogue)
 	for i := range p.steps {
 		if err := s.seal(ctx, p, &p.steps[i]); err != nil {
 			return err
@@ -334,8 +334,8 @@ func kept(
 	return out
 }
 
-// forces are the services that a plan moves, by what becomes of them.
-type forces struct {
+// movements are the services that a plan moves, by what becomes of them.
+type movements struct {
 	h      gpu.Host
 	z      *sizes
 	margin uint32
@@ -349,8 +349,8 @@ type forces struct {
 	waking, starting, restarting, reloading []*catalogue.Service
 	// sleeping are put to sleep, asleep are left so, stopping are stopped; ending sleep now, and are stopped for their memory.
 	sleeping, asleep, stopping, ending []*catalogue.Service
-	// told are stopped because the request says so.
-	told []leaving
+	// requestedStops are stopped because the request says so.
+	requestedStops []leaving
 }
 
 // leaving is a service that is stopped, and what it was.
@@ -360,7 +360,7 @@ type leaving struct {
 }
 
 // incoming are the members that take memory, in the order in which they do.
-func (f *forces) incoming() []*catalogue.Service {
+func (f *movements) incoming() []*catalogue.Service {
 	var out []*catalogue.Service
 	for _, one := range f.members {
 		if slices.Contains(f.waking, one) || slices.Contains(f.starting, one) || slices.Contains(f.restarting, one) ||
@@ -372,22 +372,22 @@ func (f *forces) incoming() []*catalogue.Service {
 }
 
 // leaves are those that give all their memory back.
-func (f *forces) leaves() []*catalogue.Service {
+func (f *movements) leaves() []*catalogue.Service {
 	out := append(slices.Clone(f.stopping), f.ending...)
-	for _, one := range f.told {
+	for _, one := range f.requestedStops {
 		out = append(out, one.Service)
 	}
 	return out
 }
 
-func (f *forces) short() *capacity.Short {
+func (f *movements) short() *capacity.Short {
 	released := capacity.Released(f.z, f.h, f.leaves(), f.sleeping)
 	return capacity.Fits(f.z, f.h, f.incoming(), released, f.margin)
 }
 
 // host is what the plan takes of the host's memory, in MiB: what goes to sleep keeps there, and the largest that is loaded. Services
 // are loaded one at a time. What nobody knows counts nothing.
-func (f *forces) host() (sleepers, loader uint64) {
+func (f *movements) host() (sleepers, loader uint64) {
 	for _, one := range f.sleeping {
 		sleepers += uint64(f.z.book.HostAsleep(one))
 	}
@@ -400,7 +400,7 @@ func (f *forces) host() (sleepers, loader uint64) {
 }
 
 // lacking is why the host's memory is too small; "" if it is not, or does not say.
-func (f *forces) lacking() string {
+func (f *movements) lacking() string {
 	sleepers, loader := f.host()
 	if !f.tells || sleepers+loader <= uint64(f.available) {
 		return ""
@@ -410,7 +410,7 @@ func (f *forces) lacking() string {
 
 // settle decides which services that can sleep are stopped instead, because the mode does not fit beside what they keep, or the
 // host has no memory for them. It returns where the mode does not fit even so, and then no sleeper is stopped for it.
-func (f *forces) settle() (*capacity.Short, string) {
+func (f *movements) settle() (*capacity.Short, string) {
 	sleeping, asleep, stopping := slices.Clone(f.sleeping), slices.Clone(f.asleep), slices.Clone(f.stopping)
 	undo := func() { f.sleeping, f.asleep, f.stopping, f.ending = sleeping, asleep, stopping, nil }
 	for {
@@ -437,7 +437,7 @@ func (f *forces) settle() (*capacity.Short, string) {
 
 // stopHeaviest makes that service stop which would take the most of the host's memory in its sleep, and reports whether there is
 // one.
-func (f *forces) stopHeaviest() bool {
+func (f *movements) stopHeaviest() bool {
 	var most uint32
 	var chosen *catalogue.Service
 	for _, one := range f.sleeping {
@@ -454,7 +454,7 @@ func (f *forces) stopHeaviest() bool {
 }
 
 // stopOne makes that service stop which would keep the most of the GPU in its sleep, and reports whether there is one.
-func (f *forces) stopOne(index uint32) bool {
+func (f *movements) stopOne(index uint32) bool {
 	var most uint32
 	var chosen *catalogue.Service
 	sleeps := false
@@ -484,7 +484,7 @@ func (f *forces) stopOne(index uint32) bool {
 }
 
 // steps puts everything in order: sleeps, then stops, each before what it depends on, and then the members' wakes and starts.
-func (f *forces) steps(c *catalogue.Catalogue) []planStep {
+func (f *movements) steps(c *catalogue.Catalogue) []planStep {
 	var out []planStep
 	stops := map[*catalogue.Service]string{}
 	for _, one := range append(slices.Clone(f.stopping), f.restarting...) {
@@ -493,7 +493,7 @@ func (f *forces) steps(c *catalogue.Catalogue) []planStep {
 	for _, one := range append(slices.Clone(f.ending), f.reloading...) {
 		stops[one] = wasSleeping
 	}
-	for _, one := range f.told {
+	for _, one := range f.requestedStops {
 		stops[one.Service] = one.before
 	}
 	sleeps := map[*catalogue.Service]bool{}

@@ -102,10 +102,10 @@ func (s *Switcher) Simulate(ctx context.Context, r Request) (*Simulation, error)
 		out.Digest = p.digest
 		out.Next = p.next()
 	}
-	sleepers, loader := p.forces.host()
+	sleepers, loader := p.movements.host()
 	out.HostMiB = mib(sleepers + loader)
-	if p.forces.tells {
-		out.HostAvailable = p.forces.available
+	if p.movements.tells {
+		out.HostAvailable = p.movements.available
 	}
 	if r.Alternatives <= 0 {
 		return out, nil
@@ -118,7 +118,7 @@ func (s *Switcher) Simulate(ctx context.Context, r Request) (*Simulation, error)
 	out.CutOff = cut
 	for _, other := range found[:min(len(found), r.Alternatives)] {
 		one := Alternative{Changes: other.changes, GPUs: other.forecasts(), Digest: other.digest}
-		sleepers, _ := other.forces.host()
+		sleepers, _ := other.movements.host()
 		one.HostMiB = mib(sleepers)
 		for _, st := range s.expectations(ctx, other.plan) {
 			one.Expected += st.Expected
@@ -139,7 +139,7 @@ func (s *Switcher) expectations(ctx context.Context, p *plan) []Step {
 
 // forecasts says of each GPU what would be used when the plan is done, and how far to trust that.
 func (p *plan) forecasts() []Forecast {
-	f := &p.forces
+	f := &p.movements
 	incoming, leaves := f.incoming(), f.leaves()
 	all := capacity.Forecasts(f.z, f.h, leaves, f.sleeping, incoming)
 	out := make([]Forecast, 0, len(all))
@@ -171,7 +171,7 @@ func (p *plan) forecasts() []Forecast {
 }
 
 // standing is the weakest source of what is left alone on a simulated GPU: what is used of it is what services are said to need.
-func (f *forces) standing(g gpu.Device, incoming, leaves []*catalogue.Service) string {
+func (f *movements) standing(g gpu.Device, incoming, leaves []*catalogue.Service) string {
 	source := vram.Declared
 	for s, v := range f.views {
 		if !v.Holds() || !slices.Contains(s.GPUs, g.Index) || slices.Contains(incoming, s) || slices.Contains(leaves, s) ||
@@ -192,7 +192,7 @@ func (p *plan) needs() []Need {
 	var out []Need
 	for _, list := range [][]*catalogue.Service{p.target.members, p.target.staying} {
 		for _, one := range list {
-			n := p.forces.z.running(one)
+			n := p.movements.z.running(one)
 			source := n.Source
 			if len(one.GPUs) == 0 && source == vram.Unknown {
 				source = vram.Declared // it is said to use no GPU

@@ -55,8 +55,8 @@ func (t *target) runs(s *catalogue.Service) bool {
 	return slices.Contains(t.members, s) || slices.Contains(t.staying, s)
 }
 
-// aim finds out what a request wants. Errors are faults: CODE_NOT_FOUND, and CODE_INVALID_ARGUMENT for what contradicts itself.
-func aim(c *catalogue.Catalogue, r Request, views map[*catalogue.Service]service.View) (*target, error) {
+// resolve finds out what a request wants. Errors are faults: CODE_NOT_FOUND, and CODE_INVALID_ARGUMENT for what contradicts itself.
+func resolve(c *catalogue.Catalogue, r Request, views map[*catalogue.Service]service.View) (*target, error) {
 	t := &target{stop: map[*catalogue.Service]bool{}}
 	var listed []*catalogue.Service
 	if r.Mode != "" {
@@ -193,7 +193,7 @@ func loadingOf(z *sizes, s *catalogue.Service, now memreq.Need, awake map[uint32
 
 // unable is why one of the services that are started would not start, however much is free, by what is estimated of its entry as it
 // is; "" if all would. What only wakes has started before.
-func (f *forces) unable() string {
+func (f *movements) unable() string {
 	for _, one := range slices.Concat(f.starting, f.restarting, f.reloading) {
 		if n := f.z.running(one); n.NoStart {
 			why := "its engine does not get what its model needs"
@@ -206,9 +206,9 @@ func (f *forces) unable() string {
 	return ""
 }
 
-// weigh decides of every service whether it goes, comes, or stays as it is.
-func (s *Switcher) weigh(c *catalogue.Catalogue, p *plan, views map[*catalogue.Service]service.View, changed map[*catalogue.Service]bool) {
-	f := &p.forces
+// classify decides of every service whether it goes, comes, or stays as it is.
+func (s *Switcher) classify(c *catalogue.Catalogue, p *plan, views map[*catalogue.Service]service.View, changed map[*catalogue.Service]bool) {
+	f := &p.movements
 	no := func(sentence string) {
 		if p.reason == "" {
 			p.reason = sentence
@@ -261,9 +261,9 @@ func (s *Switcher) weigh(c *catalogue.Catalogue, p *plan, views map[*catalogue.S
 		case p.target.stop[one]:
 			switch {
 			case v.Asleep() || v.Cause == driver.CauseStillHeld && v.State == executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
-				f.told = append(f.told, leaving{one, wasSleeping})
+				f.requestedStops = append(f.requestedStops, leaving{one, wasSleeping})
 			case alive(v):
-				f.told = append(f.told, leaving{one, wasRunning})
+				f.requestedStops = append(f.requestedStops, leaving{one, wasRunning})
 			case v.Holds():
 				no(unsettled(one, v))
 			}

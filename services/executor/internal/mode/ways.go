@@ -25,7 +25,7 @@ const (
 
 // waysIn are those of a service that comes: as the catalogue says, and what a human could change there.
 func (w *search) waysIn(one *catalogue.Service) []way {
-	z := w.p.forces.z
+	z := w.p.movements.z
 	base := z.running(one)
 	ways := []way{{kind: changeKeep, awake: base, loading: z.Loading(one)}}
 	if len(one.GPUs) == 0 || base.MiB() == 0 {
@@ -53,7 +53,7 @@ type estimator struct {
 }
 
 func (e *estimator) prepare() {
-	card, ok := e.p.forces.z.book.Card(e.one)
+	card, ok := e.p.movements.z.book.Card(e.one)
 	if !ok {
 		return
 	}
@@ -75,7 +75,7 @@ func (e *estimator) prepare() {
 func (e *estimator) totals(gpus []uint32) []vram.GPU {
 	var out []vram.GPU
 	for _, index := range gpus {
-		g, ok := e.p.forces.h.Find(index)
+		g, ok := e.p.movements.h.Find(index)
 		if !ok || g.Problem != "" {
 			return nil
 		}
@@ -86,7 +86,7 @@ func (e *estimator) totals(gpus []uint32) []vram.GPU {
 
 // way is one with that need.
 func (e *estimator) way(w way, awake map[uint32]uint32, source string) way {
-	z := e.p.forces.z
+	z := e.p.movements.z
 	w.awake = memreq.Need{PerGPU: awake, Source: weaker(e.base.Source, source), Context: e.base.Context}
 	w.loading = loadingOf(z, e.one, e.base, awake)
 	return w
@@ -104,7 +104,7 @@ func (e *estimator) differ(then vram.Estimate) map[uint32]uint32 {
 // contexts are smaller ones, each half of the one before.
 func (e *estimator) contexts() []way {
 	var out []way
-	book := e.p.forces.z.book
+	book := e.p.movements.z.book
 	for n, tokens := int64(1), e.base.Context/2; tokens >= leastContext; n, tokens = n+1, tokens/2 {
 		then, err := book.AwakeAt(e.one, tokens)
 		if err != nil {
@@ -150,7 +150,7 @@ func (e *estimator) others() []way {
 	}
 	from := e.one.GPUs[0]
 	var out []way
-	for _, g := range e.p.forces.h.GPUs {
+	for _, g := range e.p.movements.h.GPUs {
 		if g.Index == from || g.Problem != "" || g.Simulated != e.simulated() {
 			continue
 		}
@@ -170,7 +170,7 @@ func (e *estimator) others() []way {
 }
 
 func (e *estimator) simulated() bool {
-	g, _ := e.p.forces.h.Find(e.one.GPUs[0])
+	g, _ := e.p.movements.h.Find(e.one.GPUs[0])
 	return g.Simulated
 }
 
@@ -179,12 +179,12 @@ func (e *estimator) splits() []way {
 	if !e.known {
 		return nil
 	}
-	own, ok := e.p.forces.h.Find(e.one.GPUs[0])
+	own, ok := e.p.movements.h.Find(e.one.GPUs[0])
 	if !ok {
 		return nil
 	}
 	var pool []uint32
-	for _, g := range e.p.forces.h.GPUs {
+	for _, g := range e.p.movements.h.GPUs {
 		if g.Problem == "" && g.Simulated == own.Simulated && g.Total == own.Total {
 			pool = append(pool, g.Index)
 		}
