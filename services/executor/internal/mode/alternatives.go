@@ -34,12 +34,12 @@ type alternative struct {
 // the catalogue says.
 type candidate struct {
 	*catalogue.Service
-	comes bool
-	ways  []way
+	comes   bool
+	options []option
 }
 
 // way is one of them.
-type way struct {
+type option struct {
 	// kind is changeKeep for the first.
 	kind     executorv1.ChangeKind
 	from, to string
@@ -98,40 +98,40 @@ func (w *search) gather() {
 		needed[one] = true
 	}
 	for _, one := range incoming {
-		w.candidates = append(w.candidates, candidate{Service: one, comes: true, ways: w.waysIn(one)})
+		w.candidates = append(w.candidates, candidate{Service: one, comes: true, options: w.optionsIn(one)})
 	}
 	for _, one := range w.p.catalogue.Services {
 		v := f.views[one]
 		if w.p.kept[one] || w.p.target.stop[one] || !v.Holds() || needed[one] {
 			continue
 		}
-		w.candidates = append(w.candidates, candidate{Service: one, ways: w.waysOut(one)})
+		w.candidates = append(w.candidates, candidate{Service: one, options: w.optionsOut(one)})
 	}
 }
 
-// waysOut are those of a service that is not to run, or that runs and was not asked for.
-func (w *search) waysOut(one *catalogue.Service) []way {
+// optionsOut are those of a service that is not to run, or that runs and was not asked for.
+func (w *search) optionsOut(one *catalogue.Service) []option {
 	v := w.p.movements.views[one]
-	ways := []way{{kind: changeKeep}}
+	options := []option{{kind: changeKeep}}
 	back := grain(w.expected(w.ctx, actionStart, one.ID))
 	switch v.State {
 	case executorv1.ServiceState_SERVICE_STATE_RUNNING, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
 		if w.stays(one, v) { // it may only be slow to answer
-			return ways
+			return options
 		}
 	}
 	switch v.State {
 	case executorv1.ServiceState_SERVICE_STATE_RUNNING:
 		if sleeps(one) {
-			ways = append(ways, way{kind: changeSleep, cost: costSleep + grain(w.expected(w.ctx, actionWake, one.ID))})
+			options = append(options, option{kind: changeSleep, cost: costSleep + grain(w.expected(w.ctx, actionWake, one.ID))})
 		}
-		return append(ways, way{kind: changeStop, cost: costStop + back})
+		return append(options, option{kind: changeStop, cost: costStop + back})
 	case executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
-		return append(ways, way{kind: changeStop, cost: costStop + back})
+		return append(options, option{kind: changeStop, cost: costStop + back})
 	case executorv1.ServiceState_SERVICE_STATE_SLEEPING:
-		return append(ways, way{kind: changeStop, cost: costSleeper + back})
+		return append(options, option{kind: changeStop, cost: costSleeper + back})
 	}
-	return ways // in the middle of a change of its own
+	return options // in the middle of a change of its own
 }
 
 // dependents returns, for each candidate that others need, which: those that are awake and go on needing it as long as they are left
@@ -167,8 +167,8 @@ func (w *search) pose(limit int) bool {
 		at[g.Index] = len(at)
 	}
 	for _, c := range w.candidates {
-		for _, way := range c.ways {
-			for _, taken := range []map[uint32]uint32{way.awake.PerGPU, way.loading} {
+		for _, option := range c.options {
+			for _, taken := range []map[uint32]uint32{option.awake.PerGPU, option.loading} {
 				for _, index := range slices.Sorted(maps.Keys(taken)) {
 					if _, ok := at[index]; !ok {
 						at[index] = len(at)
@@ -184,7 +184,7 @@ func (w *search) pose(limit int) bool {
 		// Who is needed by others and is no resource stays, whatever those do.
 		w.cut = true
 		for _, i := range ties[len(ties)-min(over, len(ties)):] {
-			w.candidates[i].ways = w.candidates[i].ways[:1]
+			w.candidates[i].options = w.candidates[i].options[:1]
 		}
 		ties = ties[:max(len(ties)-over, 0)]
 	}
@@ -222,15 +222,15 @@ func (w *search) pose(limit int) bool {
 		held := capacity.Held(f.h, c.Service)
 		back(held)
 		one := solver.Service{Arrives: c.comes}
-		for n, way := range c.ways {
-			option := solver.Option{Use: make([]int64, resources), Cost: way.cost}
-			w.uses(c, way, held, at, option.Use)
+		for n, option := range c.options {
+			choice := solver.Option{Use: make([]int64, resources), Cost: option.cost}
+			w.uses(c, option, held, at, choice.Use)
 			for m := 1; m < n; m++ { // the same in a lesser degree
-				if c.ways[m].kind == way.kind && (way.kind == changeContext || way.kind == changeUtilisation) {
-					option.Less = append(option.Less, m)
+				if c.options[m].kind == option.kind && (option.kind == changeContext || option.kind == changeUtilisation) {
+					choice.Less = append(choice.Less, m)
 				}
 			}
-			one.Options = append(one.Options, option)
+			one.Options = append(one.Options, choice)
 		}
 		w.problem.Services = append(w.problem.Services, one)
 	}
@@ -246,7 +246,7 @@ func (w *search) pose(limit int) bool {
 }
 
 // uses is what a candidate takes of GPUs, by at, and of the host's memory, which comes after them, if that becomes of it.
-func (w *search) uses(c candidate, becomes way, held map[uint32]uint32, at map[uint32]int, use []int64) {
+func (w *search) uses(c candidate, becomes option, held map[uint32]uint32, at map[uint32]int, use []int64) {
 	f := &w.p.movements
 	switch {
 	case c.comes:
@@ -291,32 +291,32 @@ func (w *search) read(choice []int) (*alternative, error) {
 	var changes []Change
 	for i, at := range choice {
 		c := w.candidates[i]
-		way := c.ways[at]
-		change := Change{Kind: way.kind, Service: c.ID, From: way.from, To: way.to}
+		option := c.options[at]
+		change := Change{Kind: option.kind, Service: c.ID, From: option.from, To: option.to}
 		if c.comes {
-			if way.kind != changeKeep {
-				z.want(c.Service, way.awake, way.loading)
+			if option.kind != changeKeep {
+				z.want(c.Service, option.awake, option.loading)
 				changes = append(changes, change)
 				p.unbound, same = true, false
 			}
 			continue
 		}
 		end, ended := ends[c.Service]
-		same = same && way.kind == cmp.Or(end, changeKeep)
+		same = same && option.kind == cmp.Or(end, changeKeep)
 		switch v := f.views[c.Service]; {
-		case way.kind == changeSleep:
+		case option.kind == changeSleep:
 			f.sleeping = append(f.sleeping, c.Service)
-		case way.kind == changeStop && v.Asleep():
+		case option.kind == changeStop && v.Asleep():
 			f.ending = append(f.ending, c.Service)
-		case way.kind == changeStop:
+		case option.kind == changeStop:
 			f.stopping = append(f.stopping, c.Service)
 		case v.Asleep():
 			f.asleep = append(f.asleep, c.Service)
 		}
-		if way.kind != changeKeep || ended {
+		if option.kind != changeKeep || ended {
 			changes = append(changes, change)
 		}
-		if way.kind == changeKeep && ended {
+		if option.kind == changeKeep && ended {
 			p.keeps = append(p.keeps, c.Service)
 		}
 	}

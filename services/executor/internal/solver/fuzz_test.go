@@ -71,7 +71,7 @@ func (n *numbers) problem() *Problem {
 }
 
 // ways is how many choices there are, 1 << 20 at most.
-func ways(p *Problem) int {
+func options(p *Problem) int {
 	out := 1
 	for _, s := range p.Services {
 		out = min(out*len(s.Options), 1<<20)
@@ -105,7 +105,7 @@ func FuzzSolve(f *testing.F) {
 				t.Fatalf("%v could be less\n%s", s, text(p))
 			}
 		}
-		if !cut && ways(p) <= 1<<14 {
+		if !cut && options(p) <= 1<<14 {
 			if want := brute(p); !same(found, want) {
 				t.Fatalf("got %v, want %v\n%s", found, want, text(p))
 			}

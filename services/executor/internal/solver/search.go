@@ -49,7 +49,7 @@ type search struct {
 	// best are the solutions so far, in order.
 	best []candidate
 
-	lessening lessening
+	dominance dominance
 }
 
 // item is a service with options that can help.
@@ -318,7 +318,7 @@ func (s *search) run() {
 	if root >= never {
 		return
 	}
-	if !s.guess() {
+	if !s.heuristic() {
 		return
 	}
 	s.ceiling = root + root/32

@@ -1,10 +1,10 @@
 package solver
 
-// lessening is what irredundant works with, kept between calls.
-type lessening struct {
+// dominance is what irredundant works with, kept between calls.
+type dominance struct {
 	// mixed are the deviations that take of a resource which can run short without others.
 	mixed []int
-	// relief is what the mixed ones from one on can give back at most, by lessening: relief[i*resources+r], never above 0.
+	// relief is what the mixed ones from one on can give back at most, by dominance: relief[i*resources+r], never above 0.
 	relief []int64
 	// rise is what all of them together give back at most, the other way.
 	rise []int64
@@ -13,22 +13,22 @@ type lessening struct {
 }
 
 // irredundant reports whether the node, which fits, would not fit with any of its deviations left out or lessened, alone or
-// together. Most deviations only ever free something that matters: of these it is enough to lessen one, as lessening more frees
+// together. Most deviations only ever free something that matters: of these it is enough to dominate one, as dominance more frees
 // less. Only those that also take something that others have to make room for are tried together.
 func (s *search) irredundant() bool {
 	if !s.spend(1 + len(s.chosen)) {
 		return false
 	}
 	s.prepare()
-	l := &s.lessening
+	l := &s.dominance
 	for i := range s.chosen {
 		for _, o := range s.lesser(i) {
 			if !s.step() {
 				return false
 			}
-			s.lessen(i, o, 1)
+			s.dominate(i, o, 1)
 			redundant := s.fits()
-			s.lessen(i, o, -1)
+			s.dominate(i, o, -1)
 			if redundant {
 				return false
 			}
@@ -37,13 +37,13 @@ func (s *search) irredundant() bool {
 	return len(l.mixed) < 2 || !s.lessens(0, 0)
 }
 
-// lessens reports whether some way to lessen two or more of the mixed ones, from the i-th on, fits. lessened is how many are.
+// lessens reports whether some way to dominate two or more of the mixed ones, from the i-th on, fits. lessened is how many are.
 func (s *search) lessens(i, lessened int) bool {
 	if !s.step() {
 		// Not known: it is not offered, and the search has ended early.
 		return true
 	}
-	l := &s.lessening
+	l := &s.dominance
 	for r, use := range s.use {
 		limit := s.relaxed[r]
 		if l.certain[r] > 0 {
@@ -61,9 +61,9 @@ func (s *search) lessens(i, lessened int) bool {
 	}
 	at := l.mixed[i]
 	for _, o := range s.lesser(at) {
-		s.lessen(at, o, 1)
+		s.dominate(at, o, 1)
 		fits := s.lessens(i+1, lessened+1)
-		s.lessen(at, o, -1)
+		s.dominate(at, o, -1)
 		if fits {
 			return true
 		}
@@ -71,8 +71,8 @@ func (s *search) lessens(i, lessened int) bool {
 	return false
 }
 
-// lessen puts one deviation at a lesser option, by 1, or back, by -1.
-func (s *search) lessen(i, option, by int) {
+// dominate puts one deviation at a lesser option, by 1, or back, by -1.
+func (s *search) dominate(i, option, by int) {
 	it, m := s.deviation(i)
 	lesser := &it.all[option]
 	for _, d := range m.deltas {
@@ -94,7 +94,7 @@ func (s *search) deviation(i int) (*item, *move) {
 
 // prepare finds what may be lessened, and which deviations are mixed.
 func (s *search) prepare() {
-	l := &s.lessening
+	l := &s.dominance
 	l.rise = zeros(l.rise, s.resources)
 	l.certain = append(l.certain[:0], s.taking...)
 	for i := range s.chosen {

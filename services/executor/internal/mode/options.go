@@ -23,20 +23,20 @@ const (
 	maxPool = 8
 )
 
-// waysIn are those of a service that comes: as the catalogue says, and what a human could change there.
-func (w *search) waysIn(one *catalogue.Service) []way {
+// optionsIn are those of a service that comes: as the catalogue says, and what a human could change there.
+func (w *search) optionsIn(one *catalogue.Service) []option {
 	z := w.p.movements.z
 	base := z.running(one)
-	ways := []way{{kind: changeKeep, awake: base, loading: z.Loading(one)}}
+	options := []option{{kind: changeKeep, awake: base, loading: z.Loading(one)}}
 	if len(one.GPUs) == 0 || base.MiB() == 0 {
-		return ways
+		return options
 	}
 	e := &estimator{search: w, one: one, base: base}
 	e.prepare()
-	ways = append(ways, e.contexts()...)
-	ways = append(ways, e.utilisations()...)
-	ways = append(ways, e.others()...)
-	return append(ways, e.splits()...)
+	options = append(options, e.contexts()...)
+	options = append(options, e.utilisations()...)
+	options = append(options, e.others()...)
+	return append(options, e.splits()...)
 }
 
 // estimator says what a service would need if its entry were another. It trusts the book's number for the entry as it is, and adds
@@ -85,7 +85,7 @@ func (e *estimator) totals(gpus []uint32) []vram.GPU {
 }
 
 // way is one with that need.
-func (e *estimator) way(w way, awake map[uint32]uint32, source string) way {
+func (e *estimator) option(w option, awake map[uint32]uint32, source string) option {
 	z := e.p.movements.z
 	w.awake = memreq.Need{PerGPU: awake, Source: weaker(e.base.Source, source), Context: e.base.Context}
 	w.loading = loadingOf(z, e.one, e.base, awake)
@@ -102,15 +102,15 @@ func (e *estimator) differ(then vram.Estimate) map[uint32]uint32 {
 }
 
 // contexts are smaller ones, each half of the one before.
-func (e *estimator) contexts() []way {
-	var out []way
+func (e *estimator) contexts() []option {
+	var out []option
 	book := e.p.movements.z.book
 	for n, tokens := int64(1), e.base.Context/2; tokens >= leastContext; n, tokens = n+1, tokens/2 {
 		then, err := book.AwakeAt(e.one, tokens)
 		if err != nil {
 			break
 		}
-		one := e.way(way{
+		one := e.option(option{
 			kind: changeContext, from: decimal(e.base.Context), to: decimal(tokens), cost: costContext + halving(n),
 		}, then.PerGPU, then.Source)
 		one.awake.Context = tokens
@@ -120,11 +120,11 @@ func (e *estimator) contexts() []way {
 }
 
 // utilisations are lower claims of vLLM, as far as the model still starts.
-func (e *estimator) utilisations() []way {
+func (e *estimator) utilisations() []option {
 	if !e.known || e.run.Utilisation == 0 || e.run.KVCacheBytes != 0 || e.run.Engine != enginecmd.VLLM {
 		return nil
 	}
-	var out []way
+	var out []option
 	for n := int64(1); ; n++ {
 		run := e.run
 		run.Utilisation = math.Round((e.run.Utilisation-float64(n)*utilisationStep)*100) / 100
@@ -135,7 +135,7 @@ func (e *estimator) utilisations() []way {
 		if err != nil || !then.Starts || len(then.PerGPU) != len(e.one.GPUs) {
 			return out
 		}
-		one := e.way(way{
+		one := e.option(option{
 			kind: changeUtilisation, from: share(e.run.Utilisation), to: share(run.Utilisation), cost: costUtilisation + n*costEachStep,
 		}, e.differ(then), vram.Estimated)
 		one.awake.KVTokens = then.KVTokens
@@ -144,12 +144,12 @@ func (e *estimator) utilisations() []way {
 }
 
 // others are the host's other GPUs, for a service that uses one.
-func (e *estimator) others() []way {
+func (e *estimator) others() []option {
 	if len(e.one.GPUs) != 1 {
 		return nil
 	}
 	from := e.one.GPUs[0]
-	var out []way
+	var out []option
 	for _, g := range e.p.movements.h.GPUs {
 		if g.Index == from || g.Problem != "" || g.Simulated != e.simulated() {
 			continue
@@ -163,7 +163,7 @@ func (e *estimator) others() []way {
 			}
 			mib, source = memreq.Shift(mib, e.now.PerGPU[0], then.PerGPU[0]), vram.Estimated
 		}
-		out = append(out, e.way(way{kind: changeGPU, from: decimal(from), to: decimal(g.Index), cost: costGPU},
+		out = append(out, e.option(option{kind: changeGPU, from: decimal(from), to: decimal(g.Index), cost: costGPU},
 			map[uint32]uint32{g.Index: mib}, source))
 	}
 	return out
@@ -175,7 +175,7 @@ func (e *estimator) simulated() bool {
 }
 
 // splits share the model among 2 or 4 GPUs that have as much memory as the service's own.
-func (e *estimator) splits() []way {
+func (e *estimator) splits() []option {
 	if !e.known {
 		return nil
 	}
@@ -190,7 +190,7 @@ func (e *estimator) splits() []way {
 		}
 	}
 	slices.Sort(pool)
-	var out []way
+	var out []option
 	for _, n := range []int{2, 4} {
 		if n <= len(e.one.GPUs) || e.card.Heads%uint32(n) != 0 {
 			continue
@@ -214,7 +214,7 @@ func (e *estimator) splits() []way {
 			for i, index := range on {
 				awake[index] = uint32(min(int64(then.PerGPU[i])+each, math.MaxUint32))
 			}
-			out = append(out, e.way(way{kind: changeSplit, from: list(e.one.GPUs), to: list(on), cost: costSplit}, awake, vram.Estimated))
+			out = append(out, e.option(option{kind: changeSplit, from: list(e.one.GPUs), to: list(on), cost: costSplit}, awake, vram.Estimated))
 		}
 	}
 	return out

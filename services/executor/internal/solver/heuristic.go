@@ -8,11 +8,11 @@ import (
 // scan is how many moves are looked at, outside the search proper, for one step.
 const scan = 16
 
-// guess looks for a first few solutions that are not bad, so that a search that is cut has some, and so that most of what is
+// heuristic looks for a first few solutions that are not bad, so that a search that is cut has some, and so that most of what is
 // worse is never looked at: what frees most of what is missing for its cost, until it fits, less what was not needed; then the
 // same with each thing that this chose done otherwise, as long as that finds a better one. It spends a quarter of the steps at
 // most, and reports whether the search goes on.
-func (s *search) guess() bool {
+func (s *search) heuristic() bool {
 	enough := s.steps - s.steps/4
 	least, now := s.greedy(nil, chosen{position: -1})
 	for i := 0; i < len(now) && s.steps > enough; i++ {
