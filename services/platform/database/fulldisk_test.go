@@ -51,30 +51,30 @@ func TestFullDisk(t *testing.T) {
 	for i := 0; i < 2000 && refused == nil; i++ { // what the database had allocated already
 		refused = insert(false)
 	}
-	if f := fault.From(refused); refused == nil || f.Code != callv1.Code_CODE_UNAVAILABLE || r.Given() {
-		t.Fatalf("not entitled on a full disk: %v; given up %v", refused, r.Given())
+	if f := fault.From(refused); refused == nil || f.Code != callv1.Code_CODE_UNAVAILABLE || r.InUse() {
+		t.Fatalf("not entitled on a full disk: %v; given up %v", refused, r.InUse())
 	}
 	for i := range 50 { // a log that is written ahead takes some 12 kB for each
 		if err := insert(true); err != nil {
 			t.Fatalf("entitled write %d on a full disk: %v", i, err)
 		}
 	}
-	if !r.Given() {
+	if !r.InUse() {
 		t.Error("the disk was not full at all")
 	}
 	if err := insert(false); fault.From(err) == nil || fault.From(err).Message != reserve.Sentence {
 		t.Errorf("not entitled while the reserve is in use: %v", err)
 	}
-	if err := r.Refill(); !reserve.Full(err) || !r.Given() {
+	if err := r.Refill(); !reserve.Full(err) || !r.InUse() {
 		t.Errorf("Refill on a full disk: %v", err)
 	}
 	platformtest.Fill(t, filepath.Join(dir, "ballast2"))
 	again, err := reserve.Open(dir, 1<<20)
-	if err != nil || !again.Given() {
+	if err != nil || !again.InUse() {
 		t.Errorf("a start on a full disk: %v", err)
 	}
-	if err := errors.Join(os.Remove(ballast), r.Refill()); err != nil || r.Given() {
-		t.Errorf("with room again: %v, given up %v", err, r.Given())
+	if err := errors.Join(os.Remove(ballast), r.Refill()); err != nil || r.InUse() {
+		t.Errorf("with room again: %v, given up %v", err, r.InUse())
 	}
 	if err := insert(false); err != nil {
 		t.Errorf("with room again: %v", err)

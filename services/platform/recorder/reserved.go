@@ -21,7 +21,7 @@ type reserved struct {
 
 // Commit implements Store.
 func (s reserved) Commit(ctx context.Context, change Change) error {
-	if !s.kept.Given() {
+	if !s.kept.InUse() {
 		if err := s.Store.Commit(ctx, change); !reserve.Full(err) {
 			return err
 		}

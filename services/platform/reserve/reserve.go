@@ -83,8 +83,8 @@ func allocated(info os.FileInfo) int64 {
 	return min(info.Size(), st.Blocks*512) //nolint:unconvert // Blocks is not an int64 on every system
 }
 
-// Given reports whether the reserve is given up.
-func (r *Reserve) Given() bool {
+// InUse reports whether the reserve is given up.
+func (r *Reserve) InUse() bool {
 	if r == nil {
 		return false
 	}
@@ -206,7 +206,7 @@ func (r *Reserve) Write(entitled bool, write func() error) error {
 	return write()
 }
 
-// Tight is Given after an attempt, now and then, to take the reserve again.
+// Tight is InUse after an attempt, now and then, to take the reserve again.
 func (r *Reserve) Tight() bool {
 	if r == nil {
 		return false

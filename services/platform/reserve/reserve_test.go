@@ -62,22 +62,22 @@ func TestLife(t *testing.T) {
 		}
 		return info.Sys().(*syscall.Stat_t).Blocks * 512
 	}
-	if r.Given() || held() < size {
-		t.Fatalf("given %v, %d bytes held", r.Given(), held())
+	if r.InUse() || held() < size {
+		t.Fatalf("given %v, %d bytes held", r.InUse(), held())
 	}
 	for i, want := range []bool{true, false} {
 		if released, err := r.Release(); released != want || err != nil {
 			t.Errorf("Release %d = %v, %v", i, released, err)
 		}
 	}
-	if !r.Given() || held() != 0 {
-		t.Errorf("given up: %v, and %d bytes held", r.Given(), held())
+	if !r.InUse() || held() != 0 {
+		t.Errorf("given up: %v, and %d bytes held", r.InUse(), held())
 	}
-	if err := r.Refill(); err != nil || r.Given() || held() < size {
-		t.Errorf("Refill: %v, given %v, %d bytes held", err, r.Given(), held())
+	if err := r.Refill(); err != nil || r.InUse() || held() < size {
+		t.Errorf("Refill: %v, given %v, %d bytes held", err, r.InUse(), held())
 	}
 	before, _ := os.Stat(filepath.Join(dir, reserve.File))
-	if again := open(t, dir); again.Given() {
+	if again := open(t, dir); again.InUse() {
 		t.Error("the next start did not find it")
 	}
 	if after, _ := os.Stat(filepath.Join(dir, reserve.File)); !after.ModTime().Equal(before.ModTime()) {
@@ -95,7 +95,7 @@ func TestLife(t *testing.T) {
 // TestNone: a process without a reserve writes as it always did.
 func TestNone(t *testing.T) {
 	var r *reserve.Reserve
-	if released, err := r.Release(); released || err != nil || r.Given() || r.Refill() != nil {
+	if released, err := r.Release(); released || err != nil || r.InUse() || r.Refill() != nil {
 		t.Error("a reserve that is none does something")
 	}
 	if err := r.Write(false, func() error { return syscall.ENOSPC }); !errors.Is(err, syscall.ENOSPC) {
@@ -163,21 +163,21 @@ func TestWrite(t *testing.T) {
 			return results[attempts-1]
 		})
 	}
-	if err := run(false, boom); !errors.Is(err, boom) || r.Given() {
+	if err := run(false, boom); !errors.Is(err, boom) || r.InUse() {
 		t.Errorf("another error: %v", err)
 	}
 	err := run(false, syscall.ENOSPC)
-	if f := fault.From(err); f.Code != callv1.Code_CODE_UNAVAILABLE || f.Message != reserve.Sentence || !f.Retryable || attempts != 1 || r.Given() {
-		t.Errorf("not entitled on a full disk: %v, %d attempts, given up %v", err, attempts, r.Given())
+	if f := fault.From(err); f.Code != callv1.Code_CODE_UNAVAILABLE || f.Message != reserve.Sentence || !f.Retryable || attempts != 1 || r.InUse() {
+		t.Errorf("not entitled on a full disk: %v, %d attempts, given up %v", err, attempts, r.InUse())
 	}
-	if err := run(true, syscall.ENOSPC, nil); err != nil || attempts != 2 || !r.Given() {
-		t.Errorf("entitled on a full disk: %v, %d attempts, given up %v", err, attempts, r.Given())
+	if err := run(true, syscall.ENOSPC, nil); err != nil || attempts != 2 || !r.InUse() {
+		t.Errorf("entitled on a full disk: %v, %d attempts, given up %v", err, attempts, r.InUse())
 	}
 	if err := run(true, syscall.ENOSPC); !errors.Is(err, syscall.ENOSPC) || attempts != 1 {
 		t.Errorf("entitled when the reserve is used up: %v, %d attempts", err, attempts)
 	}
 	// There is room again, as this disk never was full: the reserve is taken again and everybody writes.
-	if err := run(false, nil); err != nil || r.Given() {
-		t.Errorf("with room again: %v, given up %v", err, r.Given())
+	if err := run(false, nil); err != nil || r.InUse() {
+		t.Errorf("with room again: %v, given up %v", err, r.InUse())
 	}
 }

@@ -55,7 +55,7 @@ func TestFullDisk(t *testing.T) {
 	if f := fault.From(refused); refused == nil || f.Code != callv1.Code_CODE_AUDIT_UNAVAILABLE || f.Field != reserve.Field || strings.Contains(f.Message, "full") {
 		t.Fatalf("a read on a full disk: %v", refused)
 	}
-	if kept.Given() {
+	if kept.InUse() {
 		t.Error("a read used the reserve")
 	}
 	if r.log.Ready() == nil {
@@ -121,7 +121,7 @@ func TestFullDisk(t *testing.T) {
 				t.Errorf("%s after a minute: %v", kind, err)
 			}
 		}
-		if !kept.Given() {
+		if !kept.InUse() {
 			t.Error("the reserve was not needed: the disk was not full")
 		}
 		r.check()
@@ -141,8 +141,8 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("a halt with a read behind it: %v", err)
 	}
 	r.next[me] -= 2
-	if err := errors.Join(os.Remove(ballast), os.Remove(filepath.Join(dir, "more")), kept.Refill()); err != nil || kept.Given() {
-		t.Fatalf("with room again: %v, given up %v", err, kept.Given())
+	if err := errors.Join(os.Remove(ballast), os.Remove(filepath.Join(dir, "more")), kept.Refill()); err != nil || kept.InUse() {
+		t.Fatalf("with room again: %v, given up %v", err, kept.InUse())
 	}
 	if err := try(me, of(auditv1.Kind_KIND_READ, "gpu_status", "")); err != nil || r.log.Ready() != nil {
 		t.Errorf("with room again: %v, ready: %v", err, r.log.Ready())

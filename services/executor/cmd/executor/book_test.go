@@ -123,7 +123,7 @@ func TestAFullDiskKeepsNoPeaks(t *testing.T) {
 		t.Fatal(err)
 	}
 	memory := reservedPeaks{fullPeaks{disk: disk{kept}}, kept}
-	if err := memory.NotePeak(t.Context(), &store.Peak{}); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || kept.Given() {
-		t.Errorf("a peak on a full disk: %v, reserve given up: %v", err, kept.Given())
+	if err := memory.NotePeak(t.Context(), &store.Peak{}); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || kept.InUse() {
+		t.Errorf("a peak on a full disk: %v, reserve given up: %v", err, kept.InUse())
 	}
 }

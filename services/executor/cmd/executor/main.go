@@ -113,7 +113,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	if kept.Given() {
+	if kept.InUse() {
 		logger.Error("THE DISK IS FULL: only what takes load off the host goes on until there is room")
 	}
 	log, err := recorder.Open(ctx, recorder.OpenConfig{

@@ -25,7 +25,7 @@ import (
 type disk struct{ kept *reserve.Reserve }
 
 func (d disk) write() error {
-	if d.kept.Given() {
+	if d.kept.InUse() {
 		return nil
 	}
 	return fmt.Errorf("write: %w", syscall.ENOSPC)
@@ -65,12 +65,12 @@ func TestAFullDiskLetsStoppingThrough(t *testing.T) {
 	}
 	store, spool := reservedStore{fullStore{disk: disk{kept}}, kept}, recorder.Reserved(fullSpool{disk: disk{kept}}, kept)
 	for _, tool := range []string{"start_service", "switch_mode", "no_such_tool"} {
-		if err := store.Spend(t.Context(), &sink.Spend{Tool: tool}); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || kept.Given() {
-			t.Errorf("%s on a full disk: %v, reserve given up: %v", tool, err, kept.Given())
+		if err := store.Spend(t.Context(), &sink.Spend{Tool: tool}); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || kept.InUse() {
+			t.Errorf("%s on a full disk: %v, reserve given up: %v", tool, err, kept.InUse())
 		}
 	}
-	if err := spool.Commit(t.Context(), row(auditv1.Kind_KIND_READ, "gpu_status")); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || kept.Given() {
-		t.Errorf("a read's record on a full disk: %v, reserve given up: %v", err, kept.Given())
+	if err := spool.Commit(t.Context(), row(auditv1.Kind_KIND_READ, "gpu_status")); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || kept.InUse() {
+		t.Errorf("a read's record on a full disk: %v, reserve given up: %v", err, kept.InUse())
 	}
 	for what, write := range map[string]func() error{
 		"a stop":          func() error { return store.Spend(t.Context(), &sink.Spend{Tool: "stop_service"}) },
@@ -81,13 +81,13 @@ func TestAFullDiskLetsStoppingThrough(t *testing.T) {
 		"a stop's intent": func() error { return spool.Commit(t.Context(), row(auditv1.Kind_KIND_INTENT, "stop_service")) },
 		"rows taken away": func() error { return spool.Commit(t.Context(), recorder.Change{Remove: []uint64{1}}) },
 	} {
-		if kept.Given() {
+		if kept.InUse() {
 			if err := kept.Refill(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := write(); err != nil || !kept.Given() {
-			t.Errorf("%s on a full disk: %v, reserve given up: %v", what, err, kept.Given())
+		if err := write(); err != nil || !kept.InUse() {
+			t.Errorf("%s on a full disk: %v, reserve given up: %v", what, err, kept.InUse())
 		}
 	}
 }
@@ -109,8 +109,8 @@ func TestAReallyFullDisk(t *testing.T) {
 	}
 	defer waiting.Close()
 	kept, err := reserve.Open(dir, 4<<20)
-	if err != nil || kept.Given() {
-		t.Fatalf("the reserve: %v, given up: %v", err, kept.Given())
+	if err != nil || kept.InUse() {
+		t.Fatalf("the reserve: %v, given up: %v", err, kept.InUse())
 	}
 	store, records := reservedStore{durable, kept}, recorder.Reserved(waiting, kept)
 	platformtest.Fill(t, filepath.Join(dir, "ballast"))
@@ -125,12 +125,12 @@ func TestAReallyFullDisk(t *testing.T) {
 	for n := 0; n < 1000 && full == nil; n++ {
 		full = store.Spend(t.Context(), spend("start_service", n))
 	}
-	if !fault.Is(full, callv1.Code_CODE_UNAVAILABLE) || kept.Given() {
-		t.Fatalf("starts on a full disk end with %v, reserve given up: %v", full, kept.Given())
+	if !fault.Is(full, callv1.Code_CODE_UNAVAILABLE) || kept.InUse() {
+		t.Fatalf("starts on a full disk end with %v, reserve given up: %v", full, kept.InUse())
 	}
 	stop := spend("stop_service", 1)
-	if err := store.Spend(t.Context(), stop); err != nil || !kept.Given() {
-		t.Fatalf("a stop on a full disk: %v, reserve given up: %v", err, kept.Given())
+	if err := store.Spend(t.Context(), stop); err != nil || !kept.InUse() {
+		t.Fatalf("a stop on a full disk: %v, reserve given up: %v", err, kept.InUse())
 	}
 	if err := store.Spend(t.Context(), spend("start_service", 5000)); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) {
 		t.Errorf("a start takes of the reserve: %v", err)

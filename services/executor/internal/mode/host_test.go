@@ -227,7 +227,7 @@ func failed(s *catalogue.Service, verb string) error {
 	return fault.New(callv1.Code_CODE_FAILED, s.ID+" does not "+verb+": "+driver.CauseExited)
 }
 
-func (h *host) Raise(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error) {
+func (h *host) StartLocked(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error) {
 	return h.act(ctx, "raise", s, a, func() (bool, error) { return h.start(s) })
 }
 
@@ -252,7 +252,7 @@ func (h *host) Wake(ctx context.Context, s *catalogue.Service, a service.Act) (b
 	return h.act(ctx, "wake", s, a, func() (bool, error) { return h.start(s) })
 }
 
-func (h *host) Lower(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error) {
+func (h *host) StopLocked(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error) {
 	return h.act(ctx, "lower", s, a, func() (bool, error) {
 		switch h.state[s.ID] {
 		case executorv1.ServiceState_SERVICE_STATE_STOPPED, executorv1.ServiceState_SERVICE_STATE_FAILED:

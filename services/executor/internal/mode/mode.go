@@ -35,8 +35,8 @@ import (
 // Services is what a switch needs of the service manager.
 type Services interface {
 	Status(s *catalogue.Service) service.View
-	Raise(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
-	Lower(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
+	StartLocked(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
+	StopLocked(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
 	Sleep(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
 	Wake(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
 	Definition(ctx context.Context, s *catalogue.Service) (string, error)

@@ -341,7 +341,7 @@ func (b *booting) boot(ctx context.Context, one *catalogue.Service) error {
 		return short
 	}
 	intended := false
-	_, err := b.attempt(ctx, b.cfg.Services.Raise, one, service.Act{Confirm: func(ctx context.Context, begin func()) error {
+	_, err := b.attempt(ctx, b.cfg.Services.StartLocked, one, service.Act{Confirm: func(ctx context.Context, begin func()) error {
 		// A halted host has nothing to record.
 		if err := b.cfg.Proceed(func() {}); err != nil {
 			return err

@@ -297,7 +297,7 @@ func (r *run) forward(ctx context.Context, releases, incoming []workStep) bool {
 		if err != nil {
 			return r.fail(ctx, st.Service, CauseChanged, err)
 		}
-		act := r.cfg.Services.Raise
+		act := r.cfg.Services.StartLocked
 		if st.Action == actionWake {
 			act = r.cfg.Services.Wake
 		}
@@ -338,7 +338,7 @@ func (r *run) release(ctx context.Context, st workStep) bool {
 		r.of++
 	}
 	programs := r.programs(one)
-	if err := r.do(ctx, actionStop, one, "", false, r.cfg.Services.Lower); err != nil {
+	if err := r.do(ctx, actionStop, one, "", false, r.cfg.Services.StopLocked); err != nil {
 		return r.fail(ctx, st.Service, "", err)
 	}
 	for _, pid := range programs {

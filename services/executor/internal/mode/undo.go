@@ -91,7 +91,7 @@ func (r *run) giveUp(ctx context.Context, st workStep) bool {
 		return true
 	}
 	programs := r.programs(one)
-	if err := r.do(ctx, actionStop, one, "", true, r.cfg.Services.Lower); err != nil {
+	if err := r.do(ctx, actionStop, one, "", true, r.cfg.Services.StopLocked); err != nil {
 		r.stuck = r.stuck || !r.halted
 		r.cfg.Logger.ErrorContext(ctx, "a service could not be ended; nothing more is tried", "service_id", one.ID, "error", err)
 		return false
@@ -127,12 +127,12 @@ func (r *run) takeBack(ctx context.Context, st workStep) {
 		one, definition, err = r.approved(ctx, st)
 	}
 	if err == nil {
-		err = r.do(ctx, actionStart, one, definition, true, r.cfg.Services.Raise)
+		err = r.do(ctx, actionStart, one, definition, true, r.cfg.Services.StartLocked)
 	}
 	if err == nil && st.Before == wasSleeping {
 		if err = r.do(ctx, actionSleep, one, "", true, r.cfg.Services.Sleep); err != nil && !r.halted {
 			// Awake it would take the room of those that are brought back after it.
-			err = errors.Join(err, r.do(ctx, actionStop, one, "", true, r.cfg.Services.Lower))
+			err = errors.Join(err, r.do(ctx, actionStop, one, "", true, r.cfg.Services.StopLocked))
 		}
 	}
 	if err != nil {

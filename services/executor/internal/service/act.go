@@ -13,7 +13,7 @@ import (
 	"durward.internal/services/platform/fault"
 )
 
-// Start is what start_service does: Raise under a lease of the service's GPUs, if it fits and what it depends on runs.
+// Start is what start_service does: StartLocked under a lease of the service's GPUs, if it fits and what it depends on runs.
 func (m *Manager) Start(ctx context.Context, s *catalogue.Service) (bool, error) {
 	of := 2
 	if s.OpenAI && m.cfg.Engine != nil {
@@ -24,10 +24,10 @@ func (m *Manager) Start(ctx context.Context, s *catalogue.Service) (bool, error)
 	})
 }
 
-// Stop is what stop_service does: Lower, unless a switch has the host.
+// Stop is what stop_service does: StopLocked, unless a switch has the host.
 func (m *Manager) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
 	return m.told(ctx, s, 0, func(a Act) (bool, error) {
-		return m.releasing(ctx, s, func() (bool, error) { return m.Lower(ctx, s, a) })
+		return m.releasing(ctx, s, func() (bool, error) { return m.StopLocked(ctx, s, a) })
 	})
 }
 

@@ -100,10 +100,10 @@ func TestLeases(t *testing.T) {
 			}
 		}
 		// The switch itself acts without them.
-		if changed, err := m.Raise(t.Context(), base, Act{Confirm: willing}); !changed || err != nil {
+		if changed, err := m.StartLocked(t.Context(), base, Act{Confirm: willing}); !changed || err != nil {
 			t.Errorf("raise: %v, %v", changed, err)
 		}
-		if changed, err := m.Lower(t.Context(), base, Act{Confirm: willing}); !changed || err != nil {
+		if changed, err := m.StopLocked(t.Context(), base, Act{Confirm: willing}); !changed || err != nil {
 			t.Errorf("lower: %v, %v", changed, err)
 		}
 		release()
@@ -165,8 +165,8 @@ func TestACatalogueThatWouldOrphanIsRefused(t *testing.T) {
 		}
 		return c
 	}
-	const unit = "  - {id: chat, driver: systemd, unit: %s.service, port: 17999}\n"
-	as := func(name string) string { return strings.Replace(unit, "%s", name, 1) }
+	const instance = "  - {id: chat, driver: systemd, unit: %s.service, port: 17999}\n"
+	as := func(name string) string { return strings.Replace(instance, "%s", name, 1) }
 	for name, c := range map[string]struct {
 		next  string
 		state driver.State
@@ -277,8 +277,8 @@ func TestClaimsGoByWhatIsKnown(t *testing.T) {
 		"it starts":             {func(w *sleeper) { w.program.set(driver.Status{State: driver.Starting}) }, sized{700, 900, 50}, map[uint32]uint32{0: 900}},
 		"it starts with little": {func(w *sleeper) { w.program.set(driver.Status{State: driver.Starting}) }, sized{700, 600, 50}, map[uint32]uint32{0: 700}},
 		"it is being stopped":   {func(w *sleeper) { w.program.set(driver.Status{State: driver.Stopping}) }, sized{700, 900, 50}, map[uint32]uint32{0: 700}},
-		"it sleeps":             {func(w *sleeper) { w.unit(w.s.ID).asleep = true }, sized{700, 900, 50}, map[uint32]uint32{0: 50}},
-		"it sleeps on nothing":  {func(w *sleeper) { w.unit(w.s.ID).asleep = true }, sized{700, 900, 0}, map[uint32]uint32{}},
+		"it sleeps":             {func(w *sleeper) { w.instance(w.s.ID).asleep = true }, sized{700, 900, 50}, map[uint32]uint32{0: 50}},
+		"it sleeps on nothing":  {func(w *sleeper) { w.instance(w.s.ID).asleep = true }, sized{700, 900, 0}, map[uint32]uint32{}},
 	} {
 		w := newSleeper(t).up()
 		w.cfg.Sizes = c.sizes

@@ -54,7 +54,7 @@ type failure struct {
 func (f *failure) Error() string { return f.cause + ": " + f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// Cause returns the driver package's sentence for an error of Raise, Lower, Sleep or Wake; "" for one that is no failure of the
+// Cause returns the driver package's sentence for an error of StartLocked, StopLocked, Sleep or Wake; "" for one that is no failure of the
 // service, such as a change that was not confirmed.
 func Cause(err error) string {
 	if f := new(failure); errors.As(err, &f) {
@@ -85,19 +85,19 @@ func failed(err error) *failure {
 	return &failure{driver.Cause(err), err}
 }
 
-// Raise makes a service run and returns when it is healthy and warm; one that sleeps is woken. It reports whether that changed
+// StartLocked makes a service run and returns when it is healthy and warm; one that sleeps is woken. It reports whether that changed
 // anything. Errors are faults: CODE_CONFLICT when a stranger holds the port or the service's turn does not come, CODE_FAILED
 // with a fixed cause otherwise; then a service that was started is stopped again. What is not confirmed is not begun.
-func (m *Manager) Raise(ctx context.Context, s *catalogue.Service, a Act) (bool, error) {
+func (m *Manager) StartLocked(ctx context.Context, s *catalogue.Service, a Act) (bool, error) {
 	return m.raise(ctx, s, a, nil)
 }
 
 // admission decides whether a service may take its GPU memory now; its error is a fault. nil: nobody asks.
 type admission func(ctx context.Context, s *catalogue.Service) error
 
-// raise is Raise, with an admission that is asked once nothing but the confirmation is left to wait for.
+// raise is StartLocked, with an admission that is asked once nothing but the confirmation is left to wait for.
 func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit admission) (changed bool, err error) {
-	u := m.unit(s.ID)
+	u := m.instance(s.ID)
 	if err := u.take(ctx, s); err != nil {
 		return false, err
 	}
@@ -130,7 +130,7 @@ func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit 
 				running, died = now, !now
 				return
 			}
-			m.set(s, u, func(u *unit) {
+			m.set(s, u, func(u *instance) {
 				u.phase, u.failure, u.abandon = executorv1.ServiceState_SERVICE_STATE_STARTING, "", abandon
 				u.verdict, u.asleep, u.held, u.doubt = verdict{}, false, false, false
 			})
@@ -166,7 +166,7 @@ func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit 
 }
 
 // settled follows a start that was begun to its end. err is the driver's answer.
-func (m *Manager) settled(ctx context.Context, d Driver, s *catalogue.Service, u *unit, a Act, definition string, err error) (bool, error) {
+func (m *Manager) settled(ctx context.Context, d Driver, s *catalogue.Service, u *instance, a Act, definition string, err error) (bool, error) {
 	switch {
 	case err == nil:
 		err = m.ready(ctx, d, s, a)
@@ -178,7 +178,7 @@ func (m *Manager) settled(ctx context.Context, d Driver, s *catalogue.Service, u
 		cause = failed(err).cause
 	}
 	doubt := errors.Is(err, driver.ErrUnknown) || errors.Is(err, driver.ErrNotStopped)
-	m.set(s, u, func(u *unit) {
+	m.set(s, u, func(u *instance) {
 		u.phase, u.failure, u.abandon = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, cause, nil
 		u.verdict = verdict{known: err == nil, healthy: err == nil}
 		u.doubt = doubt
@@ -214,7 +214,7 @@ func definite(err error) bool {
 
 // survive makes a panic of a driver, an engine or whoever confirms an error of this change, and ends its phase: what the service
 // does by then is as it is seen, and in doubt until it is.
-func (m *Manager) survive(ctx context.Context, s *catalogue.Service, u *unit, cause string, err *error) {
+func (m *Manager) survive(ctx context.Context, s *catalogue.Service, u *instance, cause string, err *error) {
 	p := recover()
 	if p == nil {
 		return
@@ -338,11 +338,11 @@ func (m *Manager) down(ctx context.Context, d Driver, s *catalogue.Service) erro
 	return &failure{cause, fmt.Errorf("%w: %w", driver.ErrNotStopped, err)}
 }
 
-// Lower makes a service not run, and ends a start that is still waiting for it to be ready. One that is busy with requests, and
+// StopLocked makes a service not run, and ends a start that is still waiting for it to be ready. One that is busy with requests, and
 // tells of them, may finish them first for a while. It reports whether that changed anything. Errors are faults; what is not
 // confirmed is not begun.
-func (m *Manager) Lower(ctx context.Context, s *catalogue.Service, a Act) (changed bool, err error) {
-	u := m.unit(s.ID)
+func (m *Manager) StopLocked(ctx context.Context, s *catalogue.Service, a Act) (changed bool, err error) {
+	u := m.instance(s.ID)
 	d := m.driver(s)
 	abandoned := false
 	if u.starting() {
@@ -358,7 +358,7 @@ func (m *Manager) Lower(ctx context.Context, s *catalogue.Service, a Act) (chang
 	busy := m.serving(s)
 	// Ending a program takes as long as it takes, so only the decision is made while a halt would wait.
 	refused := a.Confirm(ctx, func() {
-		m.set(s, u, func(u *unit) { u.phase = executorv1.ServiceState_SERVICE_STATE_STOPPING })
+		m.set(s, u, func(u *instance) { u.phase = executorv1.ServiceState_SERVICE_STATE_STOPPING })
 	})
 	switch {
 	case refused != nil && !abandoned:
@@ -374,7 +374,7 @@ func (m *Manager) Lower(ctx context.Context, s *catalogue.Service, a Act) (chang
 	}
 	a.phase(progress.PhaseStop)
 	changed, err = stop(ctx, d, s)
-	m.set(s, u, func(u *unit) {
+	m.set(s, u, func(u *instance) {
 		u.phase = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
 		if err == nil {
 			u.failure, u.verdict, u.asleep, u.held, u.doubt, u.models = "", verdict{}, false, false, false, nil
@@ -408,14 +408,14 @@ func (m *Manager) drain(ctx context.Context, s *catalogue.Service, a Act) {
 	}
 }
 
-func (u *unit) starting() bool {
+func (u *instance) starting() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.abandon != nil
 }
 
 // stopStarting ends the start that is under way, and reports whether there was one.
-func (u *unit) stopStarting() bool {
+func (u *instance) stopStarting() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.abandon == nil {
@@ -426,7 +426,7 @@ func (u *unit) stopStarting() bool {
 }
 
 // take waits for the service's turn, at most as long as one start or stop of it may last.
-func (u *unit) take(ctx context.Context, s *catalogue.Service) error {
+func (u *instance) take(ctx context.Context, s *catalogue.Service) error {
 	patience := time.NewTimer(max(s.StartTimeout(), s.StopTimeout()))
 	defer patience.Stop()
 	select {
@@ -439,4 +439,4 @@ func (u *unit) take(ctx context.Context, s *catalogue.Service) error {
 	}
 }
 
-func (u *unit) release() { <-u.turn }
+func (u *instance) release() { <-u.turn }

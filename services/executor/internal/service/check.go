@@ -86,7 +86,7 @@ func (m *Manager) Settle(ctx context.Context) {
 	slots, settled := make(chan struct{}, settleChecks), make(chan struct{})
 	var all sync.WaitGroup
 	for _, s := range m.All() {
-		u := m.unit(s.ID)
+		u := m.instance(s.ID)
 		all.Add(1)
 		m.checks.Go(func() {
 			defer all.Done()
@@ -109,7 +109,7 @@ func (m *Manager) observe(ctx context.Context) {
 	slots := 0.0
 	now := time.Now()
 	for _, s := range m.All() {
-		u := m.unit(s.ID)
+		u := m.instance(s.ID)
 		u.mu.Lock()
 		turn := u.turns
 		u.mu.Unlock()
@@ -135,7 +135,7 @@ func (m *Manager) observe(ctx context.Context) {
 // overdue is a service whose check is due since a moment.
 type overdue struct {
 	s     *catalogue.Service
-	u     *unit
+	u     *instance
 	since time.Time
 }
 
@@ -213,7 +213,7 @@ func timeout(s *catalogue.Service) time.Duration {
 }
 
 // schedule says when a service is checked next: one that does not answer waits ever longer, and no two at the same moment.
-func (m *Manager) schedule(s *catalogue.Service, u *unit) {
+func (m *Manager) schedule(s *catalogue.Service, u *instance) {
 	pause := interval(s)
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -226,14 +226,14 @@ func (m *Manager) schedule(s *catalogue.Service, u *unit) {
 }
 
 // soon makes the next check due.
-func (m *Manager) soon(u *unit) {
+func (m *Manager) soon(u *instance) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.due = time.Time{}
 }
 
 // check asks a running service whether it answers and whether it sleeps, remembers it, and tells watchers of what changed.
-func (m *Manager) check(ctx context.Context, s *catalogue.Service, u *unit) {
+func (m *Manager) check(ctx context.Context, s *catalogue.Service, u *instance) {
 	u.mu.Lock()
 	turn := u.turns
 	u.mu.Unlock()
@@ -275,7 +275,7 @@ func (m *Manager) check(ctx context.Context, s *catalogue.Service, u *unit) {
 
 // found is the definition of a running service that this executor did not start: what its rule may start again. known is false
 // where that is known already, or cannot be read.
-func (m *Manager) found(ctx context.Context, s *catalogue.Service, u *unit) (definition string, known bool) {
+func (m *Manager) found(ctx context.Context, s *catalogue.Service, u *instance) (definition string, known bool) {
 	u.mu.Lock()
 	wanted := !u.rules.known && s.Restart.Max > 0
 	u.mu.Unlock()

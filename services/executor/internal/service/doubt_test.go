@@ -69,16 +69,16 @@ func TestAServiceThatDiesBeforeItsStart(t *testing.T) {
 func TestWhatChangedIsNotStarted(t *testing.T) {
 	p := &program{after: driver.Running}
 	m, s := manager(t, p, &answers{}, 0)
-	_, err := m.Raise(t.Context(), s, Act{Confirm: willing, Definition: "sha256:0"})
+	_, err := m.StartLocked(t.Context(), s, Act{Confirm: willing, Definition: "sha256:0"})
 	wantFault(t, err, callv1.Code_CODE_CONFLICT, "chat was not started: what it runs changed since it was approved")
 	if Cause(err) != driver.CauseChanged || m.Status(s).State != executorv1.ServiceState_SERVICE_STATE_STOPPED {
 		t.Errorf("%q, %+v", Cause(err), m.Status(s))
 	}
 	p.startErr = fmt.Errorf("%w: just now", driver.ErrChanged)
-	_, err = m.Raise(t.Context(), s, Act{Confirm: willing, Definition: "sha256:1"})
+	_, err = m.StartLocked(t.Context(), s, Act{Confirm: willing, Definition: "sha256:1"})
 	wantFault(t, err, callv1.Code_CODE_CONFLICT, "chat was not started: what it runs changed since it was approved")
 	p.startErr = nil
-	if changed, err := m.Raise(t.Context(), s, Act{Confirm: willing, Definition: "sha256:1"}); !changed || err != nil {
+	if changed, err := m.StartLocked(t.Context(), s, Act{Confirm: willing, Definition: "sha256:1"}); !changed || err != nil {
 		t.Errorf("unchanged: %t, %v", changed, err)
 	}
 	if diff := cmp.Diff([]string{"sha256:1"}, p.started); diff != "" {
@@ -201,7 +201,7 @@ func TestAPanicIsAnError(t *testing.T) {
 	for name, act := range map[string]func(w *sleeper) error{
 		"stop": func(w *sleeper) error {
 			w.program.stopPanics = true
-			_, err := w.Lower(t.Context(), w.s, Act{Confirm: willing})
+			_, err := w.StopLocked(t.Context(), w.s, Act{Confirm: willing})
 			w.program.stopPanics = false
 			return err
 		},
@@ -217,7 +217,7 @@ func TestAPanicIsAnError(t *testing.T) {
 			return err
 		},
 		"a phase that panics": func(w *sleeper) error {
-			_, err := w.Lower(t.Context(), w.s, Act{Confirm: willing, Phase: func(string) { panic("a fault in a switch") }})
+			_, err := w.StopLocked(t.Context(), w.s, Act{Confirm: willing, Phase: func(string) { panic("a fault in a switch") }})
 			return err
 		},
 	} {
@@ -231,7 +231,7 @@ func TestAPanicIsAnError(t *testing.T) {
 			t.Errorf("%s: it is %v for ever", name, w.state())
 		}
 		w.cfg.Engine = w.model
-		if _, err := w.Lower(t.Context(), w.s, Act{Confirm: willing}); err != nil {
+		if _, err := w.StopLocked(t.Context(), w.s, Act{Confirm: willing}); err != nil {
 			t.Errorf("%s: a stop afterwards: %v", name, err)
 		}
 	}
@@ -287,7 +287,7 @@ func TestALieIsRemembered(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		for range 3 {
-			w.check(t.Context(), w.s, w.unit(w.s.ID))
+			w.check(t.Context(), w.s, w.instance(w.s.ID))
 			if v := w.Status(w.s); v.Asleep() || v.Cause != driver.CauseStillHeld || w.Claims()[0].MiB != w.s.VRAMMiB {
 				t.Errorf("%+v, %+v", v, w.Claims())
 			}
@@ -297,13 +297,13 @@ func TestALieIsRemembered(t *testing.T) {
 		}
 		// Memory that is seen to be free is free; one that was found asleep beside a small stranger sleeps.
 		w.bench.hold(100)
-		w.check(t.Context(), w.s, w.unit(w.s.ID))
+		w.check(t.Context(), w.s, w.instance(w.s.ID))
 		if !w.Status(w.s).Asleep() {
 			t.Errorf("%+v", w.Status(w.s))
 		}
-		w.set(w.s, w.unit(w.s.ID), func(u *unit) { u.asleep, u.held = false, false })
+		w.set(w.s, w.instance(w.s.ID), func(u *instance) { u.asleep, u.held = false, false })
 		w.bench.set(func(b *bench) { b.mib, b.others = 0, 600 })
-		w.check(t.Context(), w.s, w.unit(w.s.ID))
+		w.check(t.Context(), w.s, w.instance(w.s.ID))
 		if !w.Status(w.s).Asleep() {
 			t.Errorf("beside a stranger: %+v", w.Status(w.s))
 		}

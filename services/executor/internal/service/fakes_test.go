@@ -188,7 +188,7 @@ func newSleeper(t *testing.T) *sleeper {
 // up makes the service run.
 func (w *sleeper) up() *sleeper {
 	w.program.set(driver.Status{State: driver.Running, Since: time.Now()})
-	w.check(context.Background(), w.s, w.unit(w.s.ID))
+	w.check(context.Background(), w.s, w.instance(w.s.ID))
 	return w
 }
 

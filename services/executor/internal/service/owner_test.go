@@ -61,7 +61,7 @@ func TestWhoeverAnswersIsTheServices(t *testing.T) {
 	if _, err := w.Sleep(t.Context(), w.s, Act{Confirm: willing}); Cause(err) != driver.CausePortInUse {
 		t.Errorf("a stranger was sent to sleep: %v", err)
 	}
-	w.set(w.s, w.unit(w.s.ID), func(u *unit) { u.asleep = true })
+	w.set(w.s, w.instance(w.s.ID), func(u *instance) { u.asleep = true })
 	if _, err := w.Wake(t.Context(), w.s, Act{Confirm: willing}); Cause(err) != driver.CausePortInUse {
 		t.Errorf("a stranger was woken: %v", err)
 	}

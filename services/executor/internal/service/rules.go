@@ -82,7 +82,7 @@ func (r *ruling) later(now time.Time) {
 }
 
 // follow begins what the entry's rules say of a service that looks so. It does not wait.
-func (m *Manager) follow(ctx context.Context, s *catalogue.Service, u *unit, status driver.Status) {
+func (m *Manager) follow(ctx context.Context, s *catalogue.Service, u *instance, status driver.Status) {
 	if m.cfg.Rule == nil || m.cfg.Proceed == nil {
 		return
 	}
@@ -117,7 +117,7 @@ func useInterval(i *catalogue.Idle) time.Duration {
 }
 
 // rest ends a rule's turn. later: it could not act and waits.
-func (u *unit) rest(later bool) {
+func (u *instance) rest(later bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.rules.acting = false
@@ -127,7 +127,7 @@ func (u *unit) rest(later bool) {
 }
 
 // restart starts a service that ended by itself, as often as its entry allows.
-func (m *Manager) restart(ctx context.Context, s *catalogue.Service, u *unit) {
+func (m *Manager) restart(ctx context.Context, s *catalogue.Service, u *instance) {
 	now := time.Now()
 	u.mu.Lock()
 	window := time.Duration(s.Restart.WithinS) * time.Second
@@ -141,7 +141,7 @@ func (m *Manager) restart(ctx context.Context, s *catalogue.Service, u *unit) {
 	}
 	if spent {
 		m.cfg.Logger.WarnContext(ctx, "a service ended by itself too often and is not started again", "service_id", s.ID)
-		m.set(s, u, func(*unit) {})
+		m.set(s, u, func(*instance) {})
 		u.rest(false)
 		return
 	}
@@ -163,7 +163,7 @@ func (m *Manager) restart(ctx context.Context, s *catalogue.Service, u *unit) {
 }
 
 // release puts a service to sleep, or stops it, that nobody has used for as long as its entry says.
-func (m *Manager) release(ctx context.Context, s *catalogue.Service, u *unit) {
+func (m *Manager) release(ctx context.Context, s *catalogue.Service, u *instance) {
 	if !m.idle(ctx, s, u) {
 		u.rest(false)
 		return
@@ -177,7 +177,7 @@ func (m *Manager) release(ctx context.Context, s *catalogue.Service, u *unit) {
 	defer release()
 	what, act := RuleIdleSleep, m.Sleep
 	if s.Idle.Action == "stop" {
-		what, act = RuleIdleStop, m.Lower
+		what, act = RuleIdleStop, m.StopLocked
 	}
 	r := &byRule{m: m, service: s, what: what, begun: func() {}}
 	_, err = act(ctx, s, Act{Confirm: r.confirm})
@@ -227,7 +227,7 @@ func (r *byRule) outcome(ctx context.Context, err error) {
 
 // idle reports whether nobody has used the service for as long as its entry says. An engine that tells of its requests is
 // believed; otherwise whoever is connected uses it.
-func (m *Manager) idle(ctx context.Context, s *catalogue.Service, u *unit) bool {
+func (m *Manager) idle(ctx context.Context, s *catalogue.Service, u *instance) bool {
 	used := false
 	u.mu.Lock()
 	served := u.rules.served

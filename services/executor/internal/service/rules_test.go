@@ -329,7 +329,7 @@ func TestARequestBetweenTwoLooks(t *testing.T) {
 		w, _ := ruled(t)
 		w.host.proc = dir
 		w.s.Idle = &catalogue.Idle{Action: "sleep", AfterS: 60}
-		u := w.up().unit("chat")
+		u := w.up().instance("chat")
 		if w.idle(t.Context(), w.s, u); w.idle(t.Context(), w.s, u) {
 			t.Error("what cannot be seen is idle")
 		}

@@ -132,10 +132,10 @@ type Config struct {
 
 // Manager starts, stops and describes services. It is safe for concurrent use.
 type Manager struct {
-	cfg      Config
-	mu       sync.Mutex
-	units    map[string]*unit
-	watchers watchers
+	cfg       Config
+	mu        sync.Mutex
+	instances map[string]*instance
+	watchers  watchers
 	// checks are health checks that are under way.
 	checks sync.WaitGroup
 	// acts are changes by rule that are under way.
@@ -151,12 +151,12 @@ func New(cfg Config) *Manager {
 		cfg.Leases = &lease.Leases{}
 	}
 	return &Manager{
-		cfg: cfg, units: map[string]*unit{}, host: host{proc: "/proc", cgroups: "/sys/fs/cgroup"},
+		cfg: cfg, instances: map[string]*instance{}, host: host{proc: "/proc", cgroups: "/sys/fs/cgroup"},
 	}
 }
 
 // unit is what is remembered of one service beside what its driver sees.
-type unit struct {
+type instance struct {
 	// turn holds one token: who has it may change the service.
 	turn chan struct{}
 
@@ -183,13 +183,13 @@ type unit struct {
 	rules ruling
 }
 
-func (m *Manager) unit(id string) *unit {
+func (m *Manager) instance(id string) *instance {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	u, ok := m.units[id]
+	u, ok := m.instances[id]
 	if !ok {
-		u = &unit{turn: make(chan struct{}, 1)}
-		m.units[id] = u
+		u = &instance{turn: make(chan struct{}, 1)}
+		m.instances[id] = u
 	}
 	return u
 }
@@ -220,7 +220,7 @@ func (absent) Logs(context.Context, *catalogue.Service, string, int) (driver.Pag
 }
 
 // set changes what is remembered of a service, and tells watchers what it looks like then.
-func (m *Manager) set(s *catalogue.Service, u *unit, change func(u *unit)) {
+func (m *Manager) set(s *catalogue.Service, u *instance, change func(u *instance)) {
 	u.mu.Lock()
 	change(u)
 	u.turns++
@@ -287,14 +287,14 @@ func (v View) Holds() bool {
 func (m *Manager) Status(s *catalogue.Service) View { return m.look(s, m.driver(s).Status(s)) }
 
 func (m *Manager) look(s *catalogue.Service, status driver.Status) View {
-	u := m.unit(s.ID)
+	u := m.instance(s.ID)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.view(status)
 }
 
-// view is what a service looks like by what is remembered of it and what its driver sees. The unit is locked.
-func (u *unit) view(status driver.Status) View {
+// view is what a service looks like by what is remembered of it and what its driver sees. The instance is locked.
+func (u *instance) view(status driver.Status) View {
 	v := View{Restarts: status.Restarts + u.rules.restarts, Network: status.Network}
 	running := func(state executorv1.ServiceState, cause string) View {
 		v.State, v.Since, v.Cause = state, status.Since, cause

@@ -31,7 +31,7 @@ var errHeld = &failure{driver.CauseStillHeld, errors.New("measured after the eng
 func sleeps(s *catalogue.Service) bool { return engine.Sleeps(s) }
 
 // asleep asks whether the service's engine sleeps; one that does not answer is as it was last.
-func (m *Manager) asleep(ctx context.Context, s *catalogue.Service, u *unit) bool {
+func (m *Manager) asleep(ctx context.Context, s *catalogue.Service, u *instance) bool {
 	if m.cfg.Engine == nil || !sleeps(s) {
 		return false
 	}
@@ -45,7 +45,7 @@ func (m *Manager) asleep(ctx context.Context, s *catalogue.Service, u *unit) boo
 }
 
 // ask asks the engine whether it sleeps and measures whether it holds its memory all the same.
-func (m *Manager) ask(ctx context.Context, s *catalogue.Service, u *unit) (asleep, held bool, err error) {
+func (m *Manager) ask(ctx context.Context, s *catalogue.Service, u *instance) (asleep, held bool, err error) {
 	if err := m.ours(s); err != nil {
 		return false, false, err
 	}
@@ -74,7 +74,7 @@ func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (chang
 	if m.cfg.Engine == nil || !sleeps(s) {
 		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" cannot sleep: its catalogue entry says no way to")
 	}
-	u := m.unit(s.ID)
+	u := m.instance(s.ID)
 	if err := u.take(ctx, s); err != nil {
 		return false, err
 	}
@@ -97,7 +97,7 @@ func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (chang
 	}
 	if refused := a.Confirm(ctx, func() {
 		if !slept {
-			m.set(s, u, func(u *unit) { u.phase = executorv1.ServiceState_SERVICE_STATE_STOPPING })
+			m.set(s, u, func(u *instance) { u.phase = executorv1.ServiceState_SERVICE_STATE_STOPPING })
 		}
 	}); refused != nil {
 		return false, refused
@@ -105,7 +105,7 @@ func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (chang
 	if slept {
 		// It slept before anybody measured, or it was seen to hold its memory: now it was measured.
 		held := false
-		m.set(s, u, func(u *unit) { held = u.held })
+		m.set(s, u, func(u *instance) { held = u.held })
 		if held {
 			return false, notAsleep(s, errHeld)
 		}
@@ -114,7 +114,7 @@ func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (chang
 	m.drain(ctx, s, a)
 	models, err := m.slumber(ctx, s, a, before)
 	said := err == nil || errors.Is(err, errHeld)
-	m.set(s, u, func(u *unit) {
+	m.set(s, u, func(u *instance) {
 		u.phase = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
 		u.asleep, u.held = said, errors.Is(err, errHeld)
 		if said && len(models) > 0 {
@@ -295,7 +295,7 @@ func (m *Manager) wake(ctx context.Context, s *catalogue.Service, a Act, admit a
 	if m.cfg.Engine == nil || !sleeps(s) {
 		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" does not sleep: its catalogue entry says no way to")
 	}
-	u := m.unit(s.ID)
+	u := m.instance(s.ID)
 	if err := u.take(ctx, s); err != nil {
 		return false, err
 	}
@@ -311,7 +311,7 @@ func (m *Manager) wake(ctx context.Context, s *catalogue.Service, a Act, admit a
 }
 
 // wakeUp wakes a service whose turn is taken and that sleeps.
-func (m *Manager) wakeUp(ctx context.Context, s *catalogue.Service, u *unit, a Act, admit admission) (bool, error) {
+func (m *Manager) wakeUp(ctx context.Context, s *catalogue.Service, u *instance, a Act, admit admission) (bool, error) {
 	if admit != nil {
 		if err := admit(ctx, s); err != nil {
 			return false, err
@@ -325,7 +325,7 @@ func (m *Manager) wakeUp(ctx context.Context, s *catalogue.Service, u *unit, a A
 	waiting, abandon := context.WithCancelCause(ctx)
 	defer abandon(nil)
 	if refused := a.Confirm(ctx, func() {
-		m.set(s, u, func(u *unit) {
+		m.set(s, u, func(u *instance) {
 			u.phase, u.verdict, u.abandon, models = executorv1.ServiceState_SERVICE_STATE_STARTING, verdict{}, abandon, u.models
 		})
 	}); refused != nil {
@@ -345,7 +345,7 @@ func (m *Manager) wakeUp(ctx context.Context, s *catalogue.Service, u *unit, a A
 	if err != nil {
 		asleep, held = m.halfAwake(ctx, s, u, before)
 	}
-	m.set(s, u, func(u *unit) {
+	m.set(s, u, func(u *instance) {
 		u.phase, u.abandon = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, nil
 		u.verdict = verdict{known: true, healthy: err == nil}
 		u.asleep, u.held = asleep, held
@@ -374,7 +374,7 @@ func notAwake(s *catalogue.Service, why *failure) error {
 
 // halfAwake says how a service is that did not wake: it sleeps only if its engine says so and its memory does too. An engine that
 // does not answer may hold everything by now.
-func (m *Manager) halfAwake(ctx context.Context, s *catalogue.Service, u *unit, before gpu.Host) (asleep, held bool) {
+func (m *Manager) halfAwake(ctx context.Context, s *catalogue.Service, u *instance, before gpu.Host) (asleep, held bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyPatience)
 	defer cancel()
 	asleep, held = true, true

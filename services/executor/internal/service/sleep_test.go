@@ -135,7 +135,7 @@ func TestALieIsForgivenOnceItIsNone(t *testing.T) {
 			t.Errorf("again: %v, %v", changed, err)
 		}
 		w.bench.hold(100)
-		w.check(t.Context(), w.s, w.unit("chat"))
+		w.check(t.Context(), w.s, w.instance("chat"))
 		if v := w.Status(w.s); !v.Asleep() || v.Running() || !v.Holds() {
 			t.Errorf("then: %v", v)
 		}

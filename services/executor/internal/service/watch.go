@@ -137,7 +137,7 @@ func (w *watchers) tell(c Change) {
 
 // tell tells watchers what a service looks like by a sight that was taken at that turn, if it is news and nothing changed
 // since: whoever changes something tells it too.
-func (m *Manager) tell(s *catalogue.Service, u *unit, turn int, status driver.Status) {
+func (m *Manager) tell(s *catalogue.Service, u *instance, turn int, status driver.Status) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	state := u.view(status).State
@@ -153,7 +153,7 @@ func (m *Manager) tellGone() {
 	current := m.cfg.Catalogue()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for id, u := range m.units {
+	for id, u := range m.instances {
 		if _, kept := current.Lookup(id); kept {
 			continue
 		}

@@ -45,11 +45,11 @@ func TestRulesOnAFullDisk(t *testing.T) {
 	for n := range 2000 { // what the database had allocated already
 		last = digest(n)
 		l.Changed(security.Change{File: "security.yaml", Layer: "system", After: last})
-		if kept.Given() {
+		if kept.InUse() {
 			break
 		}
 	}
-	if !kept.Given() {
+	if !kept.InUse() {
 		t.Fatal("the reserve was not needed: the disk was not full")
 	}
 	if again, err := New(t.Context(), c); err != nil || again.inForce["security.yaml"] != last {

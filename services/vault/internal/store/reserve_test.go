@@ -64,7 +64,7 @@ func TestFullDisk(t *testing.T) {
 	for i := 0; i < 5000 && refused == nil; i++ { // what the database had allocated already
 		refused = s.Insert(t.Context(), operation("start_service"))
 	}
-	if f := fault.From(refused); refused == nil || f.Code != callv1.Code_CODE_UNAVAILABLE || f.Message != reserve.Sentence || kept.Given() {
+	if f := fault.From(refused); refused == nil || f.Code != callv1.Code_CODE_UNAVAILABLE || f.Message != reserve.Sentence || kept.InUse() {
 		t.Fatalf("asking for a start on a full disk: %v", refused)
 	}
 	for round := range 20 {
@@ -93,7 +93,7 @@ func TestFullDisk(t *testing.T) {
 			}
 		}
 	}
-	if !kept.Given() {
+	if !kept.InUse() {
 		t.Error("the reserve was not needed: the disk was not full")
 	}
 	for name, step := range map[string]func() error{

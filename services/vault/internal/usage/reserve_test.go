@@ -38,8 +38,8 @@ func TestABudgetStopsNoStop(t *testing.T) {
 		}
 		started++
 	}
-	if refused == nil || fault.From(refused).Message != reserve.Sentence || kept.Given() {
-		t.Fatalf("a start that is counted, on a full disk: %v, reserve given up: %v", refused, kept.Given())
+	if refused == nil || fault.From(refused).Message != reserve.Sentence || kept.InUse() {
+		t.Fatalf("a start that is counted, on a full disk: %v, reserve given up: %v", refused, kept.InUse())
 	}
 	for range 20 {
 		commit(t, place(t, b, stop))
@@ -49,7 +49,7 @@ func TestABudgetStopsNoStop(t *testing.T) {
 	if err := back.Release(t.Context()); err != nil {
 		t.Errorf("a stop that came to nothing: %v", err)
 	}
-	if !kept.Given() {
+	if !kept.InUse() {
 		t.Error("the reserve was not needed: the disk was not full")
 	}
 	if err := place(t, b, start).Commit(t.Context()); err == nil || fault.From(err).Message != reserve.Sentence {
