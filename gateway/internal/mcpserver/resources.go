@@ -39,7 +39,7 @@ const notifyTimeout = 10 * time.Second
 
 // resources serves the book of resources, and the subscriptions to it.
 type resources struct {
-	book  *resource.Book
+	book  *resource.Reader
 	table *subscription.Table
 	// send sends a notification to one session, by era.
 	send [2]mcp.MethodHandler

@@ -42,19 +42,19 @@ type Client struct {
 	About   relay.About
 }
 
-// Book reads resources. It is immutable and safe for concurrent use.
-type Book struct {
+// Reader reads resources. It is immutable and safe for concurrent use.
+type Reader struct {
 	relay  Relay
 	bounds func(principal string) []Bound
 	tools  map[string]contract.Tool
 }
 
-// New returns a Book. bounds returns the limits that this gateway keeps for a client.
-func New(r Relay, bounds func(principal string) []Bound) (*Book, error) {
+// New returns a Reader. bounds returns the limits that this gateway keeps for a client.
+func New(r Relay, bounds func(principal string) []Bound) (*Reader, error) {
 	if r == nil || bounds == nil {
 		return nil, errors.New("resource: a relay and bounds are required")
 	}
-	b := &Book{relay: r, bounds: bounds, tools: map[string]contract.Tool{}}
+	b := &Reader{relay: r, bounds: bounds, tools: map[string]contract.Tool{}}
 	for _, name := range []string{toolGPU, toolServices, toolService, toolModes, toolMode, toolModels, toolModel} {
 		t, ok := contract.Lookup(name)
 		if !ok {
@@ -83,7 +83,7 @@ type page struct {
 }
 
 // Read returns a resource's text. Errors are faults: those of the READ tool behind it, CODE_NOT_FOUND for what is not there.
-func (b *Book) Read(ctx context.Context, c Client, u URI) (string, error) {
+func (b *Reader) Read(ctx context.Context, c Client, u URI) (string, error) {
 	p, err := b.page(ctx, c, u)
 	if err != nil {
 		return "", err
@@ -100,7 +100,7 @@ func (b *Book) Read(ctx context.Context, c Client, u URI) (string, error) {
 	return d.String(), nil
 }
 
-func (b *Book) page(ctx context.Context, c Client, u URI) (page, error) {
+func (b *Reader) page(ctx context.Context, c Client, u URI) (page, error) {
 	switch u.Kind {
 	case Help:
 		return help(), nil
@@ -128,7 +128,7 @@ func (b *Book) page(ctx context.Context, c Client, u URI) (page, error) {
 }
 
 // look calls a READ tool and cleans its answer, in place and as JSON.
-func (b *Book) look(ctx context.Context, c Client, name string, request proto.Message) (proto.Message, json.RawMessage, error) {
+func (b *Reader) look(ctx context.Context, c Client, name string, request proto.Message) (proto.Message, json.RawMessage, error) {
 	reply, err := b.relay.Read(ctx, c.Session, c.By, b.tools[name], request)
 	if fault.Is(err, callv1.Code_CODE_DENIED) {
 		// Nobody is asked because somebody read a page: what policy decides on each time is the tool's.
@@ -145,7 +145,7 @@ func (b *Book) look(ctx context.Context, c Client, name string, request proto.Me
 	return reply.Response, raw, nil
 }
 
-func (b *Book) gpu(ctx context.Context, c Client) (page, error) {
+func (b *Reader) gpu(ctx context.Context, c Client) (page, error) {
 	m, raw, err := b.look(ctx, c, toolGPU, &executorv1.GpuStatusRequest{})
 	if err != nil {
 		return page{}, err
@@ -172,7 +172,7 @@ func (b *Book) gpu(ctx context.Context, c Client) (page, error) {
 	}}, nil
 }
 
-func (b *Book) services(ctx context.Context, c Client) (page, error) {
+func (b *Reader) services(ctx context.Context, c Client) (page, error) {
 	got, raw, err := b.list(ctx, c)
 	if err != nil {
 		return page{}, err
@@ -192,7 +192,7 @@ func (b *Book) services(ctx context.Context, c Client) (page, error) {
 	}}, nil
 }
 
-func (b *Book) list(ctx context.Context, c Client) (*executorv1.ListServicesResponse, json.RawMessage, error) {
+func (b *Reader) list(ctx context.Context, c Client) (*executorv1.ListServicesResponse, json.RawMessage, error) {
 	m, raw, err := b.look(ctx, c, toolServices, &executorv1.ListServicesRequest{})
 	if err != nil {
 		return nil, nil, err
@@ -204,7 +204,7 @@ func (b *Book) list(ctx context.Context, c Client) (*executorv1.ListServicesResp
 	return got, raw, nil
 }
 
-func (b *Book) service(ctx context.Context, c Client, id string) (page, error) {
+func (b *Reader) service(ctx context.Context, c Client, id string) (page, error) {
 	m, raw, err := b.look(ctx, c, toolService, &executorv1.ServiceInfoRequest{ServiceId: &id})
 	if err != nil {
 		return page{}, err
@@ -271,7 +271,7 @@ var next = map[vaultv1.OperationState]string{
 	vaultv1.OperationState_OPERATION_STATE_EXPIRED:  "Nobody decided or came for it in time, and nothing was done. Ask again if it is still wanted.",
 }
 
-func (b *Book) operation(ctx context.Context, c Client, id string) (page, error) {
+func (b *Reader) operation(ctx context.Context, c Client, id string) (page, error) {
 	got, err := b.relay.Operation(ctx, c.Session, c.By, id)
 	if err != nil {
 		return page{}, err
@@ -327,7 +327,7 @@ const MaxCompletions = 100
 
 // Complete returns the values of a template's argument that begin with what is there already, at most MaxCompletions, and
 // how many there are in all. What nobody may guess, an operation's id, has none.
-func (b *Book) Complete(ctx context.Context, c Client, template, argument, prefix string) (values []string, total int, err error) {
+func (b *Reader) Complete(ctx context.Context, c Client, template, argument, prefix string) (values []string, total int, err error) {
 	i := slices.IndexFunc(Templates(), func(t Template) bool { return t.URI == template })
 	if i < 0 {
 		return nil, 0, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "there is no such resource template", fault.WithField("ref.uri"))
@@ -397,7 +397,7 @@ func yes(b bool) string {
 //
 // It asks no more than that takes: the vault for each operation, the executor for its services once, if any is named. Whoever
 // names none is judged by the permit that the watch takes, at the sink, each time that a watch begins.
-func (b *Book) Probe(ctx context.Context, c Client, uris ...URI) (map[string]vaultv1.OperationState, error) {
+func (b *Reader) Probe(ctx context.Context, c Client, uris ...URI) (map[string]vaultv1.OperationState, error) {
 	named := map[Kind][]string{}
 	watched := false
 	for _, u := range uris {
@@ -437,7 +437,7 @@ func (b *Book) Probe(ctx context.Context, c Client, uris ...URI) (map[string]vau
 }
 
 // known checks that there are services, modes or models with these ids.
-func (b *Book) known(ctx context.Context, c Client, kind Kind, ids []string) error {
+func (b *Reader) known(ctx context.Context, c Client, kind Kind, ids []string) error {
 	var all []string
 	var err error
 	switch kind {

@@ -139,7 +139,7 @@ func client() Client {
 	}}
 }
 
-func book(t testing.TB, h *host) *Book {
+func book(t testing.TB, h *host) *Reader {
 	t.Helper()
 	b, err := New(h, func(principal string) []Bound {
 		return []Bound{{Name: "resources of " + principal, Value: "10 a second"}}
@@ -150,7 +150,7 @@ func book(t testing.TB, h *host) *Book {
 	return b
 }
 
-func read(t testing.TB, b *Book, uri string) string {
+func read(t testing.TB, b *Reader, uri string) string {
 	t.Helper()
 	u, err := Parse(uri)
 	if err != nil {

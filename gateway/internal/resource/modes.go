@@ -9,7 +9,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 )
 
-func (b *Book) serviceIDs(ctx context.Context, c Client) ([]string, error) {
+func (b *Reader) serviceIDs(ctx context.Context, c Client) ([]string, error) {
 	got, _, err := b.list(ctx, c)
 	if err != nil {
 		return nil, err
@@ -21,7 +21,7 @@ func (b *Book) serviceIDs(ctx context.Context, c Client) ([]string, error) {
 	return ids, nil
 }
 
-func (b *Book) modeList(ctx context.Context, c Client) (*executorv1.ListModesResponse, json.RawMessage, error) {
+func (b *Reader) modeList(ctx context.Context, c Client) (*executorv1.ListModesResponse, json.RawMessage, error) {
 	m, raw, err := b.look(ctx, c, toolModes, &executorv1.ListModesRequest{})
 	if err != nil {
 		return nil, nil, err
@@ -33,7 +33,7 @@ func (b *Book) modeList(ctx context.Context, c Client) (*executorv1.ListModesRes
 	return got, raw, nil
 }
 
-func (b *Book) modeIDs(ctx context.Context, c Client) ([]string, error) {
+func (b *Reader) modeIDs(ctx context.Context, c Client) ([]string, error) {
 	got, _, err := b.modeList(ctx, c)
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (b *Book) modeIDs(ctx context.Context, c Client) ([]string, error) {
 	return ids, nil
 }
 
-func (b *Book) modes(ctx context.Context, c Client) (page, error) {
+func (b *Reader) modes(ctx context.Context, c Client) (page, error) {
 	got, raw, err := b.modeList(ctx, c)
 	if err != nil {
 		return page{}, err
@@ -72,7 +72,7 @@ func (b *Book) modes(ctx context.Context, c Client) (page, error) {
 	}}, nil
 }
 
-func (b *Book) mode(ctx context.Context, c Client, id string) (page, error) {
+func (b *Reader) mode(ctx context.Context, c Client, id string) (page, error) {
 	m, raw, err := b.look(ctx, c, toolMode, &executorv1.ModeInfoRequest{ModeId: &id})
 	if err != nil {
 		return page{}, err
@@ -103,7 +103,7 @@ func (b *Book) mode(ctx context.Context, c Client, id string) (page, error) {
 	}}, nil
 }
 
-func (b *Book) modelList(ctx context.Context, c Client) (*executorv1.ListModelsResponse, json.RawMessage, error) {
+func (b *Reader) modelList(ctx context.Context, c Client) (*executorv1.ListModelsResponse, json.RawMessage, error) {
 	m, raw, err := b.look(ctx, c, toolModels, &executorv1.ListModelsRequest{})
 	if err != nil {
 		return nil, nil, err
@@ -115,7 +115,7 @@ func (b *Book) modelList(ctx context.Context, c Client) (*executorv1.ListModelsR
 	return got, raw, nil
 }
 
-func (b *Book) modelIDs(ctx context.Context, c Client) ([]string, error) {
+func (b *Reader) modelIDs(ctx context.Context, c Client) ([]string, error) {
 	got, _, err := b.modelList(ctx, c)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (b *Book) modelIDs(ctx context.Context, c Client) ([]string, error) {
 	return ids, nil
 }
 
-func (b *Book) models(ctx context.Context, c Client) (page, error) {
+func (b *Reader) models(ctx context.Context, c Client) (page, error) {
 	got, raw, err := b.modelList(ctx, c)
 	if err != nil {
 		return page{}, err
@@ -147,7 +147,7 @@ func (b *Book) models(ctx context.Context, c Client) (page, error) {
 	}}, nil
 }
 
-func (b *Book) model(ctx context.Context, c Client, id string) (page, error) {
+func (b *Reader) model(ctx context.Context, c Client, id string) (page, error) {
 	m, raw, err := b.look(ctx, c, toolModel, &executorv1.ModelInfoRequest{ModelId: &id})
 	if err != nil {
 		return page{}, err

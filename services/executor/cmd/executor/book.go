@@ -30,7 +30,7 @@ type bookConfig struct {
 }
 
 // openBook opens what is known of services' memory. Without the inspector, estimates come of the catalogue's cards alone.
-func openBook(ctx context.Context, cfg *settings, b bookConfig) (*memreq.Book, error) {
+func openBook(ctx context.Context, cfg *settings, b bookConfig) (*memreq.Tracker, error) {
 	out := memreq.Config{Catalogue: b.Catalogue, GPUs: b.GPUs, Definition: b.Definition, Memory: b.Memory, Logger: b.Logger}
 	own, err := os.Executable()
 	if err != nil {

@@ -197,13 +197,13 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	hub := &progress.Hub{}
 	meter := metrics.New(seen.Metrics, services, gpus, book)
 	modes := mode.New(mode.Config{
-		Catalogue: source.Current,
-		Services:  services,
-		GPUs:      gpus,
-		Book:      book,
-		Leases:    leases,
-		Journal:   durable,
-		Margin:    cfg.marginMiB(),
+		Catalogue:    source.Current,
+		Services:     services,
+		GPUs:         gpus,
+		Requirements: book,
+		Leases:       leases,
+		Journal:      durable,
+		Margin:       cfg.marginMiB(),
 		// What a call's margin_mib_override may go down to is a human's to say.
 		LeastMargin: cfg.GPU.MarginOverrideMinMiB,
 		Hub:         hub,

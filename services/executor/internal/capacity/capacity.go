@@ -21,7 +21,7 @@ import (
 // DefaultMargin is what stays free on each GPU beyond what services need, in MiB, unless the configuration says otherwise.
 const DefaultMargin = 512
 
-// Sizes says what a service takes of each of its GPUs, in MiB by the catalogue's index. need.Book has them from what was measured, is
+// Sizes says what a service takes of each of its GPUs, in MiB by the catalogue's index. memreq.Tracker has them from what was measured, is
 // declared or can be estimated; nobody changes what a method returns. Package room asks for nothing else about a number.
 type Sizes interface {
 	// Awake is what it takes while it runs, Loading the most that it takes until then, Asleep what it keeps in its sleep.

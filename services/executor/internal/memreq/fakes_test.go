@@ -102,7 +102,7 @@ func (b *bench) hardware(name string, total uint32) {
 	})
 }
 
-func (b *bench) book(change ...func(*Config)) *Book {
+func (b *bench) book(change ...func(*Config)) *Tracker {
 	b.Helper()
 	cfg := Config{Catalogue: b.current, GPUs: b, Definition: b.define, Memory: b, Logger: platformtest.Logger()}
 	for _, c := range change {
@@ -237,7 +237,7 @@ func (b *bench) entry(id string) *catalogue.Service {
 type clock struct{ at time.Time }
 
 // sampling is a sampler on the bench, whose time goes on by ten seconds with each measurement.
-func (b *bench) sampling(book *Book) (measure func(times int), flush func()) {
+func (b *bench) sampling(book *Tracker) (measure func(times int), flush func()) {
 	c := &clock{time.Unix(1000, 0)}
 	m := &sampler{book: book, services: b, host: b, runs: map[string]*run{}, now: func() time.Time { return c.at }}
 	return func(times int) {

@@ -72,7 +72,7 @@ type reading struct {
 }
 
 // measured returns what is known of a configuration, made if nothing is. The book is locked, or nobody else's yet.
-func (b *Book) measured(id string, c configuration) *peaks {
+func (b *Tracker) measured(id string, c configuration) *peaks {
 	all, ok := b.peaks[id]
 	if !ok {
 		all = map[configuration]*peaks{}
@@ -108,7 +108,7 @@ type run struct {
 
 // sampler measures services that are up.
 type sampler struct {
-	book     *Book
+	book     *Tracker
 	services Services
 	host     Host
 	runs     map[string]*run
@@ -119,7 +119,7 @@ type sampler struct {
 
 // Run measures what services hold while they are up, and finds out what answers asked for, until ctx ends. An idle host is not
 // measured. When it returns, what it measured is written down.
-func (b *Book) Run(ctx context.Context, services Services, host Host) {
+func (b *Tracker) Run(ctx context.Context, services Services, host Host) {
 	b.mu.Lock()
 	b.starts = func() bool {
 		return slices.ContainsFunc(services.All(), func(s *catalogue.Service) bool {
@@ -192,7 +192,7 @@ func (b *Book) Run(ctx context.Context, services Services, host Host) {
 
 // Settle finds out, before anything is decided, which of what was measured earlier still holds: what the host's GPUs are, and how the
 // services would run. Where nothing was measured it does nothing.
-func (b *Book) Settle(ctx context.Context, services Services, host Host) {
+func (b *Tracker) Settle(ctx context.Context, services Services, host Host) {
 	ctx, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
 	b.mu.RLock()
@@ -286,7 +286,7 @@ func (m *sampler) follow(ctx context.Context, s *catalogue.Service, v service.Vi
 }
 
 // otherwise reports whether a run was measured under other digests alone.
-func (b *Book) otherwise(id string, since time.Time, digest string) bool {
+func (b *Tracker) otherwise(id string, since time.Time, digest string) bool {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	found := false
@@ -403,7 +403,7 @@ func most(a, b []uint32) []uint32 {
 }
 
 // take makes a measurement part of its peak: what is there never becomes less. counted: the service was ready.
-func (b *Book) take(c configuration, p store.Peak, counted bool) {
+func (b *Tracker) take(c configuration, p store.Peak, counted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	one := b.measured(p.Service, c)
@@ -449,7 +449,7 @@ func (m *sampler) save(ctx context.Context, id string, r *run, all bool) {
 }
 
 // unsaved are the peaks that are not on the disk as they are; unless all are wanted, those that are news.
-func (b *Book) unsaved(id string, touched map[configuration]bool, all bool) []store.Peak {
+func (b *Tracker) unsaved(id string, touched map[configuration]bool, all bool) []store.Peak {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	var out []store.Peak
@@ -480,7 +480,7 @@ func (b *Book) unsaved(id string, touched map[configuration]bool, all bool) []st
 }
 
 // saved notes that a peak is on the disk.
-func (b *Book) saved(p store.Peak) {
+func (b *Tracker) saved(p store.Peak) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if one := b.peaks[p.Service][configuration{p.Digest, p.GPUs}]; one != nil {

@@ -244,7 +244,7 @@ func smaller(b *bench, settle settling) string {
 }
 
 // peak is what was measured of a service in a state.
-func (b *Book) peak(s *catalogue.Service, state string) store.Peak {
+func (b *Tracker) peak(s *catalogue.Service, state string) store.Peak {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.seen(s, b.cfg.GPUs.Models())[state]

@@ -80,7 +80,7 @@ type Inspector interface {
 	Card(ctx context.Context, path string) (model.Card, error)
 }
 
-// Config is what a Book is made of. Catalogue, GPUs and Logger are required.
+// Config is what a Tracker is made of. Catalogue, GPUs and Logger are required.
 type Config struct {
 	// Catalogue returns the newest good one.
 	Catalogue func() *catalogue.Catalogue
@@ -97,9 +97,9 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Book answers for every service. It is safe for concurrent use, and its answers never wait: what has to be found out first is found
+// Tracker answers for every service. It is safe for concurrent use, and its answers never wait: what has to be found out first is found
 // out by Run, and until then the next best is told.
-type Book struct {
+type Tracker struct {
 	cfg Config
 	// ask wakes Run for what is in wanted.
 	ask chan struct{}
@@ -129,9 +129,9 @@ type cache struct {
 	by        map[*catalogue.Service]*sizes
 }
 
-// New returns a Book that knows what was measured before.
-func New(ctx context.Context, cfg Config) (*Book, error) {
-	b := &Book{
+// New returns a Tracker that knows what was measured before.
+func New(ctx context.Context, cfg Config) (*Tracker, error) {
+	b := &Tracker{
 		cfg: cfg, ask: make(chan struct{}, 1), peaks: map[string]map[configuration]*peaks{}, definitions: map[string]definition{},
 		files: map[string]*file{}, wanted: map[string]bool{}, arrived: make(chan struct{}),
 	}
@@ -150,23 +150,23 @@ func New(ctx context.Context, cfg Config) (*Book, error) {
 }
 
 // Awake is what the service takes while it runs.
-func (b *Book) Awake(s *catalogue.Service) Need { return b.sizes(s).awake }
+func (b *Tracker) Awake(s *catalogue.Service) Need { return b.sizes(s).awake }
 
 // Loading is the most that it takes until it runs; never less than Awake.
-func (b *Book) Loading(s *catalogue.Service) Need { return b.sizes(s).loading }
+func (b *Tracker) Loading(s *catalogue.Service) Need { return b.sizes(s).loading }
 
 // Asleep is what it keeps in its sleep; nothing where it has no way to sleep.
-func (b *Book) Asleep(s *catalogue.Service) Need { return b.sizes(s).asleep }
+func (b *Tracker) Asleep(s *catalogue.Service) Need { return b.sizes(s).asleep }
 
 // HostAsleep is what of the host's memory it may take in its sleep, in MiB; 0: not known or none. It is the weights by the estimate
 // with room for error, and never more than what the service gives up of its GPUs.
-func (b *Book) HostAsleep(s *catalogue.Service) uint32 { return b.sizes(s).hostAsleep }
+func (b *Tracker) HostAsleep(s *catalogue.Service) uint32 { return b.sizes(s).hostAsleep }
 
 // HostLoading is what of the host's memory it would take while it loads, in MiB; 0: not known or none.
-func (b *Book) HostLoading(s *catalogue.Service) uint32 { return b.sizes(s).hostLoading }
+func (b *Tracker) HostLoading(s *catalogue.Service) uint32 { return b.sizes(s).hostLoading }
 
 // Card is what estimates for the service are made of: the catalogue's card, else what the inspector read of the model's file.
-func (b *Book) Card(s *catalogue.Service) (model.Card, bool) {
+func (b *Tracker) Card(s *catalogue.Service) (model.Card, bool) {
 	z := b.sizes(s)
 	if z.card == nil {
 		return model.Card{}, false
@@ -178,7 +178,7 @@ var errNoGPU = errors.New("it uses no GPU, so its context length changes no memo
 
 // AwakeAt is what it would take with another context length, in tokens: what is known, and on each GPU what the estimates for the two
 // lengths differ by (Shift). vram.ErrNoCard, or one sentence, where nothing can be estimated.
-func (b *Book) AwakeAt(s *catalogue.Service, context uint32) (Need, error) {
+func (b *Tracker) AwakeAt(s *catalogue.Service, context uint32) (Need, error) {
 	z := b.sizes(s)
 	if z.estimateErr != nil {
 		return Need{}, z.estimateErr
@@ -209,9 +209,9 @@ func Shift(known, now, then uint32) uint32 {
 }
 
 // Sizes are the numbers without their sources.
-func (b *Book) Sizes() capacity.Sizes { return bare{b} }
+func (b *Tracker) Sizes() capacity.Sizes { return bare{b} }
 
-type bare struct{ b *Book }
+type bare struct{ b *Tracker }
 
 func (z bare) Awake(s *catalogue.Service) map[uint32]uint32   { return z.b.Awake(s).PerGPU }
 func (z bare) Loading(s *catalogue.Service) map[uint32]uint32 { return z.b.Loading(s).PerGPU }
@@ -235,7 +235,7 @@ type sizes struct {
 }
 
 // sizes returns what is known of an entry. Only entries of the present catalogue are remembered: others are somebody's "what if".
-func (b *Book) sizes(s *catalogue.Service) *sizes {
+func (b *Tracker) sizes(s *catalogue.Service) *sizes {
 	c, models := b.cfg.Catalogue(), b.cfg.GPUs.Models()
 	b.mu.RLock()
 	changes := b.changes
@@ -272,13 +272,13 @@ func (b *Book) sizes(s *catalogue.Service) *sizes {
 }
 
 // changed drops what was remembered. The book is locked.
-func (b *Book) changed() {
+func (b *Tracker) changed() {
 	b.changes++
 	b.cache = cache{}
 }
 
 // reckon puts together what is known of a service.
-func (b *Book) reckon(c *catalogue.Catalogue, models *gpu.Models, s *catalogue.Service) *sizes {
+func (b *Tracker) reckon(c *catalogue.Catalogue, models *gpu.Models, s *catalogue.Service) *sizes {
 	z := &sizes{}
 	if len(s.GPUs) == 0 {
 		none := Need{Source: vram.Declared}

@@ -145,7 +145,7 @@ func TestOnlyItsOwnWayOfRunningCounts(t *testing.T) {
 			measure(3)
 			flush()
 			wantNeed(t, "before", book.Awake(b.entry("declared")), vram.Measured, on(7000))
-			for kind, again := range map[string]*Book{"the same process": book, "after a restart": nil} {
+			for kind, again := range map[string]*Tracker{"the same process": book, "after a restart": nil} {
 				if again == nil {
 					b.kept = b.noted()
 					again = b.book()

@@ -105,17 +105,17 @@ func digestOf(s *catalogue.Service, definition string) (string, error) {
 }
 
 // lookable reports whether there is something to look at again from time to time. The book is locked.
-func (b *Book) lookable(s *catalogue.Service) bool {
+func (b *Tracker) lookable(s *catalogue.Service) bool {
 	return b.cfg.Definition != nil && len(b.peaks[s.ID]) > 0 || b.readable(s)
 }
 
 // readable reports whether the model's files are read for the service.
-func (b *Book) readable(s *catalogue.Service) bool {
+func (b *Tracker) readable(s *catalogue.Service) bool {
 	return s.Model != nil && s.Model.File != "" && (b.cfg.Inspector != nil && s.Model.Card == nil || b.cfg.Exact != nil)
 }
 
 // due reports whether it is time to look again. The book is locked.
-func (b *Book) due(s *catalogue.Service) bool {
+func (b *Tracker) due(s *catalogue.Service) bool {
 	now := time.Now()
 	if b.cfg.Definition != nil && len(b.peaks[s.ID]) > 0 && now.Sub(b.definitions[s.ID].at) > stale {
 		return true
@@ -128,7 +128,7 @@ func (b *Book) due(s *catalogue.Service) bool {
 }
 
 // want asks Run to look at a service; first: somebody waits for it.
-func (b *Book) want(s *catalogue.Service, first bool) {
+func (b *Tracker) want(s *catalogue.Service, first bool) {
 	b.mu.Lock()
 	wanted := b.looked != s.ID && (first || len(b.wanted) < maxWanted)
 	if wanted {
@@ -145,7 +145,7 @@ func (b *Book) want(s *catalogue.Service, first bool) {
 }
 
 // card is the catalogue's, else what was read of the model's file, else nil. The book is locked.
-func (b *Book) card(s *catalogue.Service) *model.Card {
+func (b *Tracker) card(s *catalogue.Service) *model.Card {
 	switch {
 	case s.Model == nil:
 		return nil
@@ -159,7 +159,7 @@ func (b *Book) card(s *catalogue.Service) *model.Card {
 }
 
 // exact is what llama.cpp itself said of the service, in the order of its GPUs, or nil. The book is locked.
-func (b *Book) exact(s *catalogue.Service) []uint32 {
+func (b *Tracker) exact(s *catalogue.Service) []uint32 {
 	if b.cfg.Exact == nil || s.Model == nil {
 		return nil
 	}
@@ -185,7 +185,7 @@ func (b *Book) exact(s *catalogue.Service) []uint32 {
 }
 
 // seen is what was measured of the service as it would run now, by state. The book is locked.
-func (b *Book) seen(s *catalogue.Service, models *gpu.Models) map[string]store.Peak {
+func (b *Tracker) seen(s *catalogue.Service, models *gpu.Models) map[string]store.Peak {
 	all := b.peaks[s.ID]
 	if len(all) == 0 {
 		return nil
@@ -210,14 +210,14 @@ func (b *Book) seen(s *catalogue.Service, models *gpu.Models) map[string]store.P
 // Observe finds out what the service is now, so far as what is known of its memory depends on it. It waits for the service's driver, and
 // for its model's files if nothing was read of them yet, a few seconds at most: what is to be started is looked at before it is decided
 // whether it fits.
-func (b *Book) Observe(ctx context.Context, s *catalogue.Service) {
+func (b *Tracker) Observe(ctx context.Context, s *catalogue.Service) {
 	b.recognise(ctx, s)
 	b.Await(ctx, s)
 }
 
 // Await waits for the files of the services' models that nothing was read of yet, a few seconds at most for all of them, while Run
 // reads them.
-func (b *Book) Await(ctx context.Context, services ...*catalogue.Service) {
+func (b *Tracker) Await(ctx context.Context, services ...*catalogue.Service) {
 	if unread, _ := b.unread(services); len(unread) == 0 {
 		return
 	}
@@ -240,7 +240,7 @@ func (b *Book) Await(ctx context.Context, services ...*catalogue.Service) {
 }
 
 // unread are the services whose models' files were not read yet, and what is closed when one more was.
-func (b *Book) unread(services []*catalogue.Service) ([]*catalogue.Service, <-chan struct{}) {
+func (b *Tracker) unread(services []*catalogue.Service) ([]*catalogue.Service, <-chan struct{}) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	var out []*catalogue.Service
@@ -253,7 +253,7 @@ func (b *Book) unread(services []*catalogue.Service) ([]*catalogue.Service, <-ch
 }
 
 // recognise finds out how the service would run now, if anything that was measured depends on it.
-func (b *Book) recognise(ctx context.Context, s *catalogue.Service) {
+func (b *Tracker) recognise(ctx context.Context, s *catalogue.Service) {
 	b.mu.RLock()
 	measured := len(b.peaks[s.ID]) > 0
 	b.mu.RUnlock()
@@ -263,7 +263,7 @@ func (b *Book) recognise(ctx context.Context, s *catalogue.Service) {
 }
 
 // define notes the digest of the service's configuration, and returns it; "" where it cannot be read.
-func (b *Book) define(ctx context.Context, s *catalogue.Service) string {
+func (b *Tracker) define(ctx context.Context, s *catalogue.Service) string {
 	if b.cfg.Definition == nil {
 		return ""
 	}
@@ -288,7 +288,7 @@ func (b *Book) define(ctx context.Context, s *catalogue.Service) string {
 }
 
 // serve looks at what was asked for until ctx ends.
-func (b *Book) serve(ctx context.Context) {
+func (b *Tracker) serve(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -304,7 +304,7 @@ func (b *Book) serve(ctx context.Context) {
 }
 
 // next is the service to be looked at now, one that somebody waits for before others; "" if there is none.
-func (b *Book) next() string {
+func (b *Tracker) next() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.looked = ""
@@ -318,7 +318,7 @@ func (b *Book) next() string {
 }
 
 // renew looks at a service and at its model's files.
-func (b *Book) renew(ctx context.Context, s *catalogue.Service) {
+func (b *Tracker) renew(ctx context.Context, s *catalogue.Service) {
 	b.recognise(ctx, s)
 	b.mu.RLock()
 	readable := b.readable(s)
@@ -330,7 +330,7 @@ func (b *Book) renew(ctx context.Context, s *catalogue.Service) {
 
 // read reads the model's files. The inspector remembers what it has read, so this is cheap while they are as they were; what could not
 // be read is left alone for a while unless it changes.
-func (b *Book) read(ctx context.Context, s *catalogue.Service) {
+func (b *Tracker) read(ctx context.Context, s *catalogue.Service) {
 	path, now := s.Model.File, time.Now()
 	b.mu.RLock()
 	before := b.files[path]
@@ -368,7 +368,7 @@ func (b *Book) read(ctx context.Context, s *catalogue.Service) {
 }
 
 // inspect fills in a file's card and, for llama.cpp, what that says itself.
-func (b *Book) inspect(ctx context.Context, s *catalogue.Service, f *file) error {
+func (b *Tracker) inspect(ctx context.Context, s *catalogue.Service, f *file) error {
 	if s.Model.Card == nil && b.cfg.Inspector != nil {
 		card, err := b.cfg.Inspector.Card(ctx, s.Model.File)
 		if err != nil {

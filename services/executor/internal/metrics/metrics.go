@@ -35,7 +35,7 @@ type Metrics struct {
 	phases   *prometheus.HistogramVec
 }
 
-// Needs says what services need; memreq.Book does.
+// Needs says what services need; memreq.Tracker does.
 type Needs interface {
 	Awake(s *catalogue.Service) memreq.Need
 }

@@ -16,8 +16,8 @@ import (
 	"durward.internal/services/platform/vram"
 )
 
-// Book says what services need, and where each number comes from; memreq.Book is one. Nobody changes the maps that it returns.
-type Book interface {
+// Requirements says what services need, and where each number comes from; memreq.Requirements is one. Nobody changes the maps that it returns.
+type Requirements interface {
 	Awake(s *catalogue.Service) memreq.Need
 	Loading(s *catalogue.Service) memreq.Need
 	Asleep(s *catalogue.Service) memreq.Need
@@ -32,7 +32,7 @@ type Book interface {
 	Card(s *catalogue.Service) (model.Card, bool)
 }
 
-// declared is a Book of what the catalogue says and nothing else.
+// declared is a Requirements of what the catalogue says and nothing else.
 type declared struct{}
 
 func (declared) Awake(s *catalogue.Service) memreq.Need {
@@ -51,7 +51,7 @@ func (declared) AwakeAt(*catalogue.Service, uint32) (memreq.Need, error) {
 func (declared) HostAsleep(*catalogue.Service) uint32  { return 0 }
 func (declared) HostLoading(*catalogue.Service) uint32 { return 0 }
 
-// Await implements Book: there is nothing to read.
+// Await implements Requirements: there is nothing to read.
 func (declared) Await(context.Context, ...*catalogue.Service) {}
 
 func (declared) Card(s *catalogue.Service) (model.Card, bool) {
@@ -71,11 +71,11 @@ func stated(mib uint32) string {
 // sizes are what one plan goes by: the book's numbers, each asked for once, so that a measurement that comes in between does not
 // make the plan contradict itself. Where a simulation or an alternative wants a service otherwise, that stands instead.
 type sizes struct {
-	book                  Book
+	book                  Requirements
 	awake, loading, sleep map[*catalogue.Service]memreq.Need
 }
 
-func newSizes(book Book) *sizes {
+func newSizes(book Requirements) *sizes {
 	return &sizes{
 		book: book, awake: map[*catalogue.Service]memreq.Need{}, loading: map[*catalogue.Service]memreq.Need{},
 		sleep: map[*catalogue.Service]memreq.Need{},

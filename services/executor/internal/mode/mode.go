@@ -83,8 +83,8 @@ type Config struct {
 	GPUs      GPUs
 	Leases    *lease.Leases
 	Journal   Journal
-	// Book says what services need. nil: what they declare.
-	Book Book
+	// Requirements says what services need. nil: what they declare.
+	Requirements Requirements
 	// Margin is what stays free on each GPU beyond what services need, in MiB.
 	Margin uint32
 	// LeastMargin is how low a call's margin_mib_override may set it; nil: as low as Margin.
@@ -152,8 +152,8 @@ type sighting struct{ since, first time.Time }
 
 // New returns a Switcher. It does nothing before it is asked.
 func New(cfg Config) *Switcher {
-	if cfg.Book == nil {
-		cfg.Book = declared{}
+	if cfg.Requirements == nil {
+		cfg.Requirements = declared{}
 	}
 	cfg.Journal = &history{Journal: cfg.Journal, took: map[pastStep][]time.Duration{}}
 	return &Switcher{

@@ -36,7 +36,7 @@ services:
 modes: [{id: one, services: [claim]}]
 `
 
-// estimating is a Book that estimates, as memreq.Book does where nothing is measured or declared.
+// estimating is a Requirements that estimates, as memreq.Requirements does where nothing is measured or declared.
 type estimating struct {
 	declared
 	h *host
@@ -104,7 +104,7 @@ func newCards(t *testing.T, foreign ...uint32) *world {
 	for i, mib := range foreign {
 		w.host.foreign[uint32(i)] = mib
 	}
-	w.cfg.Book = estimating{h: w.host}
+	w.cfg.Requirements = estimating{h: w.host}
 	return w
 }
 
@@ -200,7 +200,7 @@ func TestAWayIsNotForNothing(t *testing.T) {
 	w := newCards(t, full-8500, 3000, 0, 0)
 	w.host.totals[3] = total / 2 // a smaller GPU, of which a claim is half as much
 	small := estimating{h: w.host, measured: map[string]uint32{"claim": 9000, "slots": 9000}}
-	w.cfg.Book = small
+	w.cfg.Requirements = small
 	for _, id := range []string{"claim", "slots"} {
 		got := w.simulate(Request{Start: []string{id}, Alternatives: 10})
 		if got.Fits || len(got.Alternatives) == 0 {
@@ -249,8 +249,8 @@ func TestAnEntryThatDoesNotStart(t *testing.T) {
 func TestAPlanWaitsForModelsFiles(t *testing.T) {
 	t.Parallel()
 	w := newCards(t)
-	waited := &waiting{Book: w.cfg.Book}
-	w.cfg.Book = waited
+	waited := &waiting{Requirements: w.cfg.Requirements}
+	w.cfg.Requirements = waited
 	w.simulate(Request{Mode: "one", Start: []string{"pair"}})
 	if diff := cmp.Diff([]string{"claim", "pair"}, waited.ids); diff != "" {
 		t.Errorf("waited for (-want +got):\n%s", diff)
@@ -259,7 +259,7 @@ func TestAPlanWaitsForModelsFiles(t *testing.T) {
 
 // waiting notes which services' files are waited for.
 type waiting struct {
-	Book
+	Requirements
 	ids []string
 }
 

@@ -140,8 +140,8 @@ func (s *Switcher) plan(ctx context.Context, r Request, h gpu.Host) (*plan, erro
 	if p.target, err = resolve(c, r, views); err != nil {
 		return nil, err
 	}
-	s.cfg.Book.Await(ctx, p.target.members...)
-	z := newSizes(s.cfg.Book)
+	s.cfg.Requirements.Await(ctx, p.target.members...)
+	z := newSizes(s.cfg.Requirements)
 	changed, cannot, err := p.target.override(c, r, z)
 	if err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ import (
 )
 
 // box is a small made-up host of a random shape: what its services are and need, what its GPUs hold, and what is asked of it. It is
-// the Services, the GPUs, the Journal and the Book of a Switcher.
+// the Services, the GPUs, the Journal and the Requirements of a Switcher.
 type box struct {
 	Services
 	Journal
@@ -244,7 +244,7 @@ func newBox(c *catalogue.Catalogue, seed uint64) *box {
 func (b *box) switcher() *Switcher {
 	s := New(Config{
 		Catalogue: func() *catalogue.Catalogue { return b.catalogue }, Services: b, GPUs: b, Leases: &lease.Leases{}, Journal: b,
-		Margin: b.margin, Book: b, Hub: &progress.Hub{}, Proceed: func(begin func()) error { begin(); return nil },
+		Margin: b.margin, Requirements: b, Hub: &progress.Hub{}, Proceed: func(begin func()) error { begin(); return nil },
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	s.available = func() (uint32, bool) { return b.available, b.tells }

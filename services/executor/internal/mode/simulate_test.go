@@ -64,7 +64,7 @@ func (b *book) HostLoading(s *catalogue.Service) uint32 { return b.hostLoading[s
 
 // with gives the world a book.
 func (w *world) with(b *book) *world {
-	w.cfg.Book = b
+	w.cfg.Requirements = b
 	return w
 }
 

@@ -393,7 +393,7 @@ func (s *shortage) Error() string {
 // await waits until the services fit and the programs that were ended are gone, and returns what was missing when patience was
 // over. It goes by what there is and not by what changed: memory may have been given back before anybody looked.
 func (r *run) await(ctx context.Context, incoming []*catalogue.Service) *shortage {
-	z := newSizes(r.cfg.Book)
+	z := newSizes(r.cfg.Requirements)
 	if len(capacity.Need(z, incoming...)) == 0 {
 		return nil
 	}

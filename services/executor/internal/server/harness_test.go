@@ -298,7 +298,7 @@ type world struct {
 	vault     *vault
 	store     *store.Store
 	gpus      *gpu.Monitor
-	book      *memreq.Book
+	book      *memreq.Tracker
 	services  *service.Manager
 	modes     *mode.Switcher
 	hub       progress.Hub
@@ -360,7 +360,7 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 		Logger:  platformtest.Logger(),
 	})
 	w.modes = mode.New(mode.Config{
-		Catalogue: w.source.Current, Services: w.services, GPUs: w.gpus, Book: w.book, Leases: leases, Journal: w.store, Margin: capacity.DefaultMargin, LeastMargin: proto.Uint32(128),
+		Catalogue: w.source.Current, Services: w.services, GPUs: w.gpus, Requirements: w.book, Leases: leases, Journal: w.store, Margin: capacity.DefaultMargin, LeastMargin: proto.Uint32(128),
 		Hub: &w.hub, Proceed: func(begin func()) error { return w.authority.Proceed(begin) }, Logger: platformtest.Logger(),
 	})
 	w.source.Veto(w.services.Accept)

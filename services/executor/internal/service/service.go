@@ -76,7 +76,7 @@ type GPUs interface {
 // not wait long. sink.Confirm is one.
 type Confirm func(ctx context.Context, begin func()) error
 
-// Sizes says what a service takes of each of its GPUs, in MiB by the catalogue's index; need.Book has them. Nobody changes what it
+// Sizes says what a service takes of each of its GPUs, in MiB by the catalogue's index; memreq.Tracker has them. Nobody changes what it
 // returns, and it waits for nothing.
 type Sizes interface {
 	// Awake is what it takes while it runs, Loading the most that it takes until then, Asleep what it keeps in its sleep.

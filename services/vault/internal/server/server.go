@@ -57,19 +57,19 @@ type Config struct {
 	// Security is the configuration that humans own: settings and policies.
 	Security *security.Live
 	// Usage counts calls for the limits in it.
-	Usage *usage.Book
+	Usage *usage.Counters
 	// Changes tells the log what of it changed.
 	Changes *changelog.Ledger
 	// Desktop judges the control of desktops.
 	Desktop *desktop.Gate
 	Queue   *operation.Queue
 	// Standing is what humans let sessions do without being asked each time; Consent judges what they sign.
-	Standing  *standing.Book
+	Standing  *standing.Approvals
 	Consent   *consent.Judge
 	Issuer    *issuer.Issuer
 	Halt      *halt.Switch
 	Journal   *journal.Journal
-	Tokens    *token.Book
+	Tokens    *token.Values
 	Audit     Audit
 	Operators func() *trust.AllowedSigners
 	// Now is the vault's clock.

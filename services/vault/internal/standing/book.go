@@ -54,7 +54,7 @@ type Limits struct {
 	DangerousAllowed       bool
 }
 
-// Config is what a Book needs; everything is required but for Limits.
+// Config is what a Approvals needs; everything is required but for Limits.
 type Config struct {
 	Store    *store.Store
 	Journal  *journal.Journal
@@ -74,8 +74,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Book holds what is in force. It is safe for concurrent use, and never calls back into a queue.
-type Book struct {
+// Approvals holds what is in force. It is safe for concurrent use, and never calls back into a queue.
+type Approvals struct {
 	Config
 
 	mu        sync.Mutex
@@ -101,13 +101,13 @@ type entry struct {
 }
 
 // New begins with nothing in force. What was in force when the process before this one ended is written down as ended.
-func New(ctx context.Context, c Config) (*Book, error) {
+func New(ctx context.Context, c Config) (*Approvals, error) {
 	if c.Limits == nil {
 		c.Limits = func(string, string) Limits {
 			return Limits{ScopeMax: 8 * time.Hour, DangerousMax: 8 * time.Hour, ScopeMaxUses: 1000, DangerousAllowed: true}
 		}
 	}
-	b := &Book{
+	b := &Approvals{
 		Config: c, held: map[string]*entry{}, proposals: map[string]*proposal{}, mutes: map[string]*vaultv1.Mute{},
 		watchers: map[*watcher]struct{}{}, operators: c.Operators(),
 	}
@@ -145,7 +145,7 @@ const (
 func errOver(why string) error { return errors.New("not in force: " + why) }
 
 // Dangerous reports until when a session is in dangerous mode, and the statement that says so.
-func (b *Book) Dangerous(sessionRef string) (until time.Time, h *callv1.HumanStatement, ok bool) {
+func (b *Approvals) Dangerous(sessionRef string) (until time.Time, h *callv1.HumanStatement, ok bool) {
 	for _, e := range b.of(sessionRef) {
 		if e.Kind == statement.KindDangerous && b.judge(e, true) == "" {
 			return e.until, e.human, true
@@ -156,12 +156,12 @@ func (b *Book) Dangerous(sessionRef string) (until time.Time, h *callv1.HumanSta
 
 // Use takes one use of a scope that covers the operation, which is complete but for its id. giveBack, called at most once, undoes
 // it: for a call that came to nothing.
-func (b *Book) Use(o *store.Operation) (h *callv1.HumanStatement, giveBack func(), ok bool) {
+func (b *Approvals) Use(o *store.Operation) (h *callv1.HumanStatement, giveBack func(), ok bool) {
 	return b.UseOf("", o)
 }
 
 // UseOf is Use of one scope, by its id; of any where that is empty.
-func (b *Book) UseOf(id string, o *store.Operation) (h *callv1.HumanStatement, giveBack func(), ok bool) {
+func (b *Approvals) UseOf(id string, o *store.Operation) (h *callv1.HumanStatement, giveBack func(), ok bool) {
 	for _, e := range b.of(o.Session) {
 		if id != "" && e.ID != id || e.Kind != statement.KindScope || b.judge(e, true) != "" || covers(e.Verified, o) != nil {
 			continue
@@ -180,7 +180,7 @@ func (b *Book) UseOf(id string, o *store.Operation) (h *callv1.HumanStatement, g
 	return nil, nil, false
 }
 
-func (b *Book) giveBack(e *entry) {
+func (b *Approvals) giveBack(e *entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.held[e.ID] == e && !e.spent {
@@ -190,7 +190,7 @@ func (b *Book) giveBack(e *entry) {
 
 // Holds implements operation.Standing: why the statement that an operation runs by is in force no more, or nil. A scope that is
 // used up holds for what it covered.
-func (b *Book) Holds(o *store.Operation) error {
+func (b *Approvals) Holds(o *store.Operation) error {
 	for _, e := range b.of(o.Session) {
 		if string(e.human.GetStatement()) == string(o.Statement) {
 			if why := b.judge(e, true); why != "" {
@@ -211,13 +211,13 @@ func covers(v *statement.Verified, o *store.Operation) error {
 }
 
 // of returns a session's entries, oldest first.
-func (b *Book) of(sessionRef string) []*entry {
+func (b *Approvals) of(sessionRef string) []*entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.sortedLocked(func(e *entry) bool { return e.Session == sessionRef })
 }
 
-func (b *Book) sortedLocked(which func(*entry) bool) []*entry {
+func (b *Approvals) sortedLocked(which func(*entry) bool) []*entry {
 	var out []*entry
 	for _, e := range b.held {
 		if which(e) {
@@ -229,7 +229,7 @@ func (b *Book) sortedLocked(which func(*entry) bool) []*entry {
 }
 
 // judge says why an entry is in force no more, or "". The signature is verified again if signed says so.
-func (b *Book) judge(e *entry, signed bool) string {
+func (b *Approvals) judge(e *entry, signed bool) string {
 	if !epochHolds(e.Epoch, b.Halt.Now()) {
 		return whyHalt
 	}
@@ -277,7 +277,7 @@ func stillIn(client *clients.Client, live *session.Session) bool {
 }
 
 // end takes entries out of force, and then records it, once each. why returns "" for what stays.
-func (b *Book) end(ctx context.Context, by string, why func(*entry) string) []*vaultv1.Standing {
+func (b *Approvals) end(ctx context.Context, by string, why func(*entry) string) []*vaultv1.Standing {
 	type ending struct {
 		e    *entry
 		why  string
@@ -306,7 +306,7 @@ func (b *Book) end(ctx context.Context, by string, why func(*entry) string) []*v
 	return out
 }
 
-func (b *Book) recordEnd(ctx context.Context, e *entry, why, by string) {
+func (b *Approvals) recordEnd(ctx context.Context, e *entry, why, by string) {
 	r := journal.Session(auditv1.Kind_KIND_STANDING_ENDED, auditv1.Status_STATUS_OK, e.Principal, e.Session, e.session.Client.Channel)
 	r.Body.Action, r.Body.Reason, r.Body.DecisionSource = "standing-ended", why, by
 	r.Body.Dangerous = e.Kind == statement.KindDangerous
@@ -321,7 +321,7 @@ func (b *Book) recordEnd(ctx context.Context, e *entry, why, by string) {
 const settle = 3 * time.Second
 
 // Sweep ends what is over. It is to be called every second, and at once after a halt.
-func (b *Book) Sweep(ctx context.Context) {
+func (b *Approvals) Sweep(ctx context.Context) {
 	now := b.Now()
 	operators := b.Operators()
 	b.mu.Lock()
@@ -357,7 +357,7 @@ func (b *Book) Sweep(ctx context.Context) {
 }
 
 // SessionEnded ends what a session had. The server calls it when a session is closed, expires, or its client is shut out.
-func (b *Book) SessionEnded(ctx context.Context, sessionRef string) {
+func (b *Approvals) SessionEnded(ctx context.Context, sessionRef string) {
 	b.end(ctx, "", func(e *entry) string {
 		if e.Session == sessionRef {
 			return whySession
@@ -372,7 +372,7 @@ func (b *Book) SessionEnded(ctx context.Context, sessionRef string) {
 
 // Revoke ends one, all of a session, or (neither named) all there are, at once, proposals included. by is the identity that asks.
 // CODE_NOT_FOUND for one that is neither in force nor proposed.
-func (b *Book) Revoke(ctx context.Context, id, sessionRef, reason, by string) ([]*vaultv1.Standing, error) {
+func (b *Approvals) Revoke(ctx context.Context, id, sessionRef, reason, by string) ([]*vaultv1.Standing, error) {
 	why := "an operator ended it"
 	if reason != "" {
 		why += ": " + reason
@@ -394,7 +394,7 @@ func (b *Book) Revoke(ctx context.Context, id, sessionRef, reason, by string) ([
 }
 
 // List shows what is in force, oldest first, and who is muted.
-func (b *Book) List() ([]*vaultv1.Standing, []*vaultv1.Mute) {
+func (b *Approvals) List() ([]*vaultv1.Standing, []*vaultv1.Mute) {
 	b.mu.Lock()
 	all := b.sortedLocked(func(e *entry) bool { return !e.spent })
 	b.mu.Unlock()
@@ -410,13 +410,13 @@ func (b *Book) List() ([]*vaultv1.Standing, []*vaultv1.Mute) {
 }
 
 // Of shows what is in force for a session, oldest first: what the session's own agent may be told.
-func (b *Book) Of(sessionRef string) []*vaultv1.Standing {
+func (b *Approvals) Of(sessionRef string) []*vaultv1.Standing {
 	all, _ := b.List()
 	return slices.DeleteFunc(all, func(s *vaultv1.Standing) bool { return s.GetSession() != sessionRef })
 }
 
 // Count is how much is in force, and how many clients are muted.
-func (b *Book) Count() (scopes, dangerous, muted int) {
+func (b *Approvals) Count() (scopes, dangerous, muted int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, e := range b.held {

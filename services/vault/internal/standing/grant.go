@@ -32,7 +32,7 @@ type proposal struct {
 }
 
 // withdraw takes proposals back, records it, and shows what they were.
-func (b *Book) withdraw(ctx context.Context, why, by string, which func(*proposal) bool) []*vaultv1.Standing {
+func (b *Approvals) withdraw(ctx context.Context, why, by string, which func(*proposal) bool) []*vaultv1.Standing {
 	var gone []*proposal
 	b.mu.Lock()
 	for ref, p := range b.proposals {
@@ -61,7 +61,7 @@ func (b *Book) withdraw(ctx context.Context, why, by string, which func(*proposa
 // client and within the limits. first, where not nil, is an operation that it has to cover. caller is the identity that brought
 // it. Errors: CODE_DENIED with why in one sentence, CODE_ALREADY_SPENT, CODE_RATE_LIMITED, CODE_HALTED, CODE_EXPIRED,
 // CODE_AUDIT_UNAVAILABLE.
-func (b *Book) GrantScope(ctx context.Context, h *callv1.HumanStatement, first *store.Operation, caller string) (*vaultv1.Standing, error) {
+func (b *Approvals) GrantScope(ctx context.Context, h *callv1.HumanStatement, first *store.Operation, caller string) (*vaultv1.Standing, error) {
 	v, live, err := b.grantable(h, statement.KindScope)
 	if err == nil {
 		err = b.scope(v, live)
@@ -80,7 +80,7 @@ func (b *Book) GrantScope(ctx context.Context, h *callv1.HumanStatement, first *
 
 // ProposeDangerous takes a statement of kind "dangerous" and returns when it may be confirmed. It uses the statement up, and
 // nothing is in force. One session has one proposal at a time: CODE_CONFLICT. Other errors are GrantScope's.
-func (b *Book) ProposeDangerous(ctx context.Context, h *callv1.HumanStatement, caller string) (id string, notBefore, notAfter time.Time, err error) {
+func (b *Approvals) ProposeDangerous(ctx context.Context, h *callv1.HumanStatement, caller string) (id string, notBefore, notAfter time.Time, err error) {
 	v, live, err := b.grantable(h, statement.KindDangerous)
 	if err == nil {
 		err = b.dangerous(v, live)
@@ -119,7 +119,7 @@ func (b *Book) ProposeDangerous(ctx context.Context, h *callv1.HumanStatement, c
 
 // ConfirmDangerous puts a proposal into force, by the vault's clock between ConfirmAfter and ConfirmWithin of it. Errors:
 // CODE_NOT_FOUND, CODE_CONFLICT for too early, CODE_EXPIRED for too late; others are GrantScope's.
-func (b *Book) ConfirmDangerous(ctx context.Context, id, caller string) (*vaultv1.Standing, error) {
+func (b *Approvals) ConfirmDangerous(ctx context.Context, id, caller string) (*vaultv1.Standing, error) {
 	now := b.Now()
 	b.mu.Lock()
 	var p *proposal
@@ -152,7 +152,7 @@ func (b *Book) ConfirmDangerous(ctx context.Context, id, caller string) (*vaultv
 }
 
 // grantable verifies a statement and finds the live session that it is for: one of a key-bound client, as the statement says.
-func (b *Book) grantable(h *callv1.HumanStatement, kind statement.Kind) (*statement.Verified, *session.Session, error) {
+func (b *Approvals) grantable(h *callv1.HumanStatement, kind statement.Kind) (*statement.Verified, *session.Session, error) {
 	s, err := statement.Parse(h.GetStatement())
 	if err != nil {
 		return nil, nil, err
@@ -190,7 +190,7 @@ func (b *Book) grantable(h *callv1.HumanStatement, kind statement.Kind) (*statem
 }
 
 // fresh refuses a statement that was used before, so that a replay is not recorded as a grant. The store is what makes it so.
-func (b *Book) fresh(ctx context.Context, v *statement.Verified) error {
+func (b *Approvals) fresh(ctx context.Context, v *statement.Verified) error {
 	switch used, err := b.Store.StatementUsed(ctx, v.Digest[:]); {
 	case err != nil:
 		return fault.New(callv1.Code_CODE_INTERNAL, "internal error", fault.WithCause(err))
@@ -202,7 +202,7 @@ func (b *Book) fresh(ctx context.Context, v *statement.Verified) error {
 }
 
 // scope holds a scope to the limits and to the tools there are.
-func (b *Book) scope(v *statement.Verified, live *session.Session) error {
+func (b *Approvals) scope(v *statement.Verified, live *session.Session) error {
 	// SameCredential says that the session and clients.yaml agree on whose it is.
 	limits := b.Limits(v.Principal, live.Client.User)
 	if v.Ends.Sub(b.Now()) > limits.ScopeMax {
@@ -229,7 +229,7 @@ func desktop(tool contract.Tool) bool {
 	return slices.ContainsFunc(tool.Tags, func(tag string) bool { return strings.HasPrefix(tag, "desktop:") })
 }
 
-func (b *Book) dangerous(v *statement.Verified, live *session.Session) error {
+func (b *Approvals) dangerous(v *statement.Verified, live *session.Session) error {
 	limits := b.Limits(v.Principal, live.Client.User)
 	switch {
 	case !limits.DangerousAllowed:
@@ -243,7 +243,7 @@ func (b *Book) dangerous(v *statement.Verified, live *session.Session) error {
 }
 
 // enforce records a grant, keeps it as evidence, and puts it into force: on one side of a halt or the other.
-func (b *Book) enforce(ctx context.Context, v *statement.Verified, h *callv1.HumanStatement, live *session.Session, used *store.UsedStatement, caller string) (*vaultv1.Standing, error) {
+func (b *Approvals) enforce(ctx context.Context, v *statement.Verified, h *callv1.HumanStatement, live *session.Session, used *store.UsedStatement, caller string) (*vaultv1.Standing, error) {
 	if err := b.room(v); err != nil {
 		return nil, err
 	}
@@ -301,7 +301,7 @@ func (b *Book) enforce(ctx context.Context, v *statement.Verified, h *callv1.Hum
 }
 
 // room keeps the caps. Grants that race may pass it together: a human signs each.
-func (b *Book) room(v *statement.Verified) error {
+func (b *Approvals) room(v *statement.Verified) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	own, all := 0, 0
@@ -317,7 +317,7 @@ func (b *Book) room(v *statement.Verified) error {
 	return nil
 }
 
-func (b *Book) record(v *statement.Verified, h *callv1.HumanStatement, live *session.Session, status auditv1.Status, caller string) *auditv1.Record {
+func (b *Approvals) record(v *statement.Verified, h *callv1.HumanStatement, live *session.Session, status auditv1.Status, caller string) *auditv1.Record {
 	r := journal.Session(auditv1.Kind_KIND_STANDING_GRANTED, status, v.Principal, v.Session, live.Client.Channel)
 	r.Body.Statement, r.Body.Confirmed, r.Body.Dangerous = h, true, v.Kind == statement.KindDangerous
 	r.Body.DecisionSource = v.Operator
@@ -333,7 +333,7 @@ func (r *refusal) Error() string { return r.sentence }
 func refused(sentence string) error { return &refusal{sentence} }
 
 // refuse records a statement that was not accepted, and returns what its bearer is told.
-func (b *Book) refuse(ctx context.Context, h *callv1.HumanStatement, caller string, cause error) error {
+func (b *Approvals) refuse(ctx context.Context, h *callv1.HumanStatement, caller string, cause error) error {
 	principal, ref := "", ""
 	if s, err := statement.Parse(h.GetStatement()); err == nil {
 		principal, ref = s.Principal, s.Session

@@ -18,7 +18,7 @@ import (
 )
 
 // Muted reports until when an operator does not want to be asked by the principal.
-func (b *Book) Muted(principal string) (until time.Time, ok bool) {
+func (b *Approvals) Muted(principal string) (until time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m, ok := b.mutes[principal]
@@ -28,7 +28,7 @@ func (b *Book) Muted(principal string) (until time.Time, ok bool) {
 	return m.GetUntil().AsTime(), true
 }
 
-func (b *Book) isMuted(principal string) bool {
+func (b *Approvals) isMuted(principal string) bool {
 	_, muted := b.Muted(principal)
 	return muted
 }
@@ -36,7 +36,7 @@ func (b *Book) isMuted(principal string) bool {
 // Mute refuses what a client asks a human for, for so long, and ends what its sessions were let do; 0 ends the mute, and returns
 // nil. It is in memory alone: a restart asks again. What waits is the caller's to deny, after this. CODE_NOT_FOUND for a client
 // that there is not.
-func (b *Book) Mute(ctx context.Context, principal string, length time.Duration, reason, by string) (*vaultv1.Mute, error) {
+func (b *Approvals) Mute(ctx context.Context, principal string, length time.Duration, reason, by string) (*vaultv1.Mute, error) {
 	var mute *vaultv1.Mute
 	if length > 0 {
 		if _, ok := b.Client(principal); !ok {
@@ -68,7 +68,7 @@ func (b *Book) Mute(ctx context.Context, principal string, length time.Duration,
 	return mute, nil
 }
 
-func (b *Book) recordMute(ctx context.Context, principal string, mute *vaultv1.Mute, reason, by string) {
+func (b *Approvals) recordMute(ctx context.Context, principal string, mute *vaultv1.Mute, reason, by string) {
 	r := journal.Session(auditv1.Kind_KIND_MUTED, auditv1.Status_STATUS_OK, principal, "", 0)
 	r.Body.Action, r.Body.Reason, r.Body.DecisionSource = "unmute", reason, by
 	if mute != nil {
@@ -78,7 +78,7 @@ func (b *Book) recordMute(ctx context.Context, principal string, mute *vaultv1.M
 	b.Journal.Note(ctx, r)
 }
 
-func (b *Book) sweepMutes(ctx context.Context, now time.Time) {
+func (b *Approvals) sweepMutes(ctx context.Context, now time.Time) {
 	b.mu.Lock()
 	var over []string
 	for principal, m := range b.mutes {
@@ -94,7 +94,7 @@ func (b *Book) sweepMutes(ctx context.Context, now time.Time) {
 	}
 }
 
-func (b *Book) muted() []*vaultv1.Mute {
+func (b *Approvals) muted() []*vaultv1.Mute {
 	now := b.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,7 +20,7 @@ type change struct {
 
 // watcher gathers changes for one program. A slow one gets fewer, newer states, and holds nobody up.
 type watcher struct {
-	changed map[string]change // under Book.mu
+	changed map[string]change // under Approvals.mu
 	order   []string
 	signal  chan struct{}
 }
@@ -36,7 +36,7 @@ func (w *watcher) touch(session string, c change) {
 	}
 }
 
-func (b *Book) tellLocked(session string, c change) {
+func (b *Approvals) tellLocked(session string, c change) {
 	for w := range b.watchers {
 		w.touch(session, c)
 	}
@@ -44,7 +44,7 @@ func (b *Book) tellLocked(session string, c change) {
 
 // Watch sends every session in dangerous mode, then each change: until when a session is in it (zero: no more), and that a session
 // has ended. A halt is seen at once. It returns when ctx ends or send fails.
-func (b *Book) Watch(ctx context.Context, send func(session string, until time.Time, ended bool) error) error {
+func (b *Approvals) Watch(ctx context.Context, send func(session string, until time.Time, ended bool) error) error {
 	w := &watcher{changed: map[string]change{}, signal: make(chan struct{}, 1)}
 	b.mu.Lock()
 	if len(b.watchers) >= maxWatchers {

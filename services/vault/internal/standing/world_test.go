@@ -104,7 +104,7 @@ type world struct {
 	audit    *recorder
 	halt     *halt.Switch
 	sessions *session.Table
-	book     *standing.Book
+	book     *standing.Approvals
 	queue    *operation.Queue
 	issuer   *issuer.Issuer
 	clients  map[string]*clients.Client

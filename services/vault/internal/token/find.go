@@ -153,7 +153,7 @@ const (
 )
 
 // find returns the places in a text that look like credentials.
-func (b *Book) find(ctx context.Context, text string) ([]span, error) {
+func (b *Values) find(ctx context.Context, text string) ([]span, error) {
 	if len(text) < minValue {
 		return nil, ctx.Err()
 	}

@@ -52,14 +52,14 @@ const (
 	maxBucket = 8
 )
 
-// Config is what a Book is made of.
+// Config is what a Values is made of.
 type Config struct {
 	// Credential reports whether a word is a credential that this vault lets somebody in with; nil: none is known.
 	Credential func(word string) bool
 }
 
-// Book holds the values of all sessions. It is safe for concurrent use.
-type Book struct {
+// Values holds the values of all sessions. It is safe for concurrent use.
+type Values struct {
 	cfg Config
 	key []byte
 
@@ -78,16 +78,16 @@ type holding struct {
 	forgotten bool
 }
 
-// New returns a Book that holds nothing. References of different books have nothing in common.
-func New(cfg Config) *Book {
-	b := &Book{cfg: cfg, key: make([]byte, 32), sessions: map[string]*holding{}}
+// New returns a Values that holds nothing. References of different books have nothing in common.
+func New(cfg Config) *Values {
+	b := &Values{cfg: cfg, key: make([]byte, 32), sessions: map[string]*holding{}}
 	_, _ = rand.Read(b.key) // never fails
 	return b
 }
 
 // Tokenise returns the texts, in their order, with each value replaced, and how many places there were. It ends early, with
 // ctx's error and no texts, when ctx does.
-func (b *Book) Tokenise(ctx context.Context, session string, origin Origin, texts []string) ([]string, int, error) {
+func (b *Values) Tokenise(ctx context.Context, session string, origin Origin, texts []string) ([]string, int, error) {
 	h := b.holding(session)
 	found := make([][]piece, len(texts))
 	for i, text := range texts {
@@ -148,7 +148,7 @@ func (b *Book) Tokenise(ctx context.Context, session string, origin Origin, text
 }
 
 // rewrite writes a piece with its values replaced, and returns how many there were.
-func (b *Book) rewrite(w *strings.Builder, h *holding, session string, origin Origin, p piece) int {
+func (b *Values) rewrite(w *strings.Builder, h *holding, session string, origin Origin, p piece) int {
 	spans := merge(p.spans)
 	at := 0
 	for _, s := range spans {
@@ -161,7 +161,7 @@ func (b *Book) rewrite(w *strings.Builder, h *holding, session string, origin Or
 }
 
 // Forget drops what the sessions hold that keep does not want kept.
-func (b *Book) Forget(keep func(session string) bool) {
+func (b *Values) Forget(keep func(session string) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for session := range b.sessions {
@@ -177,13 +177,13 @@ func (b *Book) Forget(keep func(session string) bool) {
 }
 
 // Sessions counts the sessions that hold anything.
-func (b *Book) Sessions() int {
+func (b *Values) Sessions() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.sessions)
 }
 
-func (b *Book) holding(session string) *holding {
+func (b *Values) holding(session string) *holding {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.sessions[session]
@@ -197,7 +197,7 @@ func (b *Book) holding(session string) *holding {
 var refText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // reference is what stands for a value: 80 bits that the value, its session and its origin make.
-func (b *Book) reference(h *holding, session string, origin Origin, kind, value string) string {
+func (b *Values) reference(h *holding, session string, origin Origin, kind, value string) string {
 	mac := hmac.New(sha256.New, b.key)
 	for _, part := range []string{session, string(origin)} {
 		mac.Write([]byte(part))
@@ -212,7 +212,7 @@ func (b *Book) reference(h *holding, session string, origin Origin, kind, value 
 }
 
 // hold remembers a value while there is room.
-func (b *Book) hold(h *holding, value, kind string) {
+func (b *Values) hold(h *holding, value, kind string) {
 	if h.forgotten || h.values.count >= MaxValues || h.values.bytes+len(value) > maxHeld || b.total.Load()+int64(len(value)) > maxTotal {
 		return
 	}

@@ -30,7 +30,7 @@ func keyBody(end string) string {
 	return "x" + end + keyLine + end + "b" + keyLine[1:] + end + "c" + keyLine[1:] + end + "Zm9vYmFy" + end + "ready"
 }
 
-func tokenise(t *testing.T, b *Book, session string, texts ...string) []string {
+func tokenise(t *testing.T, b *Values, session string, texts ...string) []string {
 	t.Helper()
 	out, _, err := b.Tokenise(t.Context(), session, OriginSink, texts)
 	if err != nil {

@@ -22,7 +22,7 @@ func TestPruneBetweenCommitAndRelease(t *testing.T) {
 	if err := joined.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for name, book := range map[string]*Book{"in memory": b, "in the table": New(db, time.Now)} {
+	for name, book := range map[string]*Counters{"in memory": b, "in the table": New(db, time.Now)} {
 		counts := make(chan Counts, 1)
 		go func() { c, _ := book.Look(t.Context(), alice); counts <- c }()
 		select {

@@ -35,8 +35,8 @@ type Counts struct {
 	Last                time.Time
 }
 
-// Book keeps the counts. It is safe for concurrent use.
-type Book struct {
+// Counters keeps the counts. It is safe for concurrent use.
+type Counters struct {
 	db   *sql.DB
 	now  func() time.Time
 	kept *reserve.Reserve
@@ -60,14 +60,14 @@ type tally struct {
 }
 
 // Option changes a book that New makes.
-type Option func(*Book)
+type Option func(*Counters)
 
 // WithReserve makes the book give up the reserve, when the disk is full, to count calls of tools that take load off the host: a
 // limit on them must not be what stops them. Other calls that are counted are then refused with reserve.Refused.
-func WithReserve(kept *reserve.Reserve) Option { return func(b *Book) { b.kept = kept } }
+func WithReserve(kept *reserve.Reserve) Option { return func(b *Counters) { b.kept = kept } }
 
 // write runs one durable write about a call, out of the reserve if the tool may use it.
-func (b *Book) write(ctx context.Context, entitled bool, query string, values ...any) error {
+func (b *Counters) write(ctx context.Context, entitled bool, query string, values ...any) error {
 	return b.kept.Write(entitled, func() error {
 		_, err := b.db.ExecContext(ctx, query, values...)
 		return err
@@ -75,8 +75,8 @@ func (b *Book) write(ctx context.Context, entitled bool, query string, values ..
 }
 
 // New makes a book on a database whose schema is store.Migrations'. Days and months are of now's location.
-func New(db *sql.DB, now func() time.Time, options ...Option) *Book {
-	b := &Book{db: db, now: now, tools: map[tool]*tally{}, sessions: map[Who]uint32{}}
+func New(db *sql.DB, now func() time.Time, options ...Option) *Counters {
+	b := &Counters{db: db, now: now, tools: map[tool]*tally{}, sessions: map[Who]uint32{}}
 	for _, option := range options {
 		option(b)
 	}
@@ -85,7 +85,7 @@ func New(db *sql.DB, now func() time.Time, options ...Option) *Book {
 
 // Reservation is one call's place. Release it, or Commit and Keep it. A nil one is of a call that nobody counts.
 type Reservation struct {
-	book   *Book
+	book   *Counters
 	tally  *tally
 	who    Who
 	at     time.Time
@@ -105,7 +105,7 @@ func (r *Reservation) Counts() Counts {
 }
 
 // Reserve takes the next place.
-func (b *Book) Reserve(ctx context.Context, who Who) (*Reservation, error) {
+func (b *Counters) Reserve(ctx context.Context, who Who) (*Reservation, error) {
 	now := b.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,7 +119,7 @@ func (b *Book) Reserve(ctx context.Context, who Who) (*Reservation, error) {
 }
 
 // Look returns the counts and takes no place.
-func (b *Book) Look(ctx context.Context, who Who) (Counts, error) {
+func (b *Counters) Look(ctx context.Context, who Who) (Counts, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t, err := b.tallyLocked(ctx, who, b.now())
@@ -129,7 +129,7 @@ func (b *Book) Look(ctx context.Context, who Who) (Counts, error) {
 	return b.countsLocked(t, who), nil
 }
 
-func (b *Book) countsLocked(t *tally, who Who) Counts {
+func (b *Counters) countsLocked(t *tally, who Who) Counts {
 	c := Counts{Session: b.sessions[who], Day: t.today, Month: t.thisMonth, Last: t.last}
 	for r := range underway(t.held) {
 		if r.committed {
@@ -148,7 +148,7 @@ func (b *Book) countsLocked(t *tally, who Who) Counts {
 }
 
 // tallyLocked finds the tally and brings it to the day.
-func (b *Book) tallyLocked(ctx context.Context, who Who, now time.Time) (*tally, error) {
+func (b *Counters) tallyLocked(ctx context.Context, who Who, now time.Time) (*tally, error) {
 	key := tool{who.Client, who.Tool}
 	t := b.tools[key]
 	if t == nil {
@@ -165,7 +165,7 @@ func (b *Book) tallyLocked(ctx context.Context, who Who, now time.Time) (*tally,
 	return t, nil
 }
 
-func (b *Book) load(ctx context.Context, t *tally, who Who, day, month string) error {
+func (b *Counters) load(ctx context.Context, t *tally, who Who, day, month string) error {
 	var last int64
 	err := b.db.QueryRowContext(ctx, `SELECT COALESCE(SUM(CASE WHEN day = ? THEN calls END), 0),
 		COALESCE(SUM(CASE WHEN substr(day, 1, 7) = ? THEN calls END), 0), COALESCE(MAX(last_at), 0)
@@ -269,7 +269,7 @@ func (r *Reservation) takeBack() bool {
 }
 
 // Forget drops the counts of sessions that are over.
-func (b *Book) Forget(live func(session string) bool) {
+func (b *Counters) Forget(live func(session string) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for who := range b.sessions {
@@ -280,7 +280,7 @@ func (b *Book) Forget(live func(session string) bool) {
 }
 
 // Prune forgets days that no limit looks at any more, and in memory what no reservation is open for.
-func (b *Book) Prune(ctx context.Context) error {
+func (b *Counters) Prune(ctx context.Context) error {
 	now := b.now()
 	b.forgetIdle()
 	if err := b.write(ctx, true, `DELETE FROM usage WHERE day < ?`, now.Add(-keep).Format(dayForm)); err != nil {
@@ -289,7 +289,7 @@ func (b *Book) Prune(ctx context.Context) error {
 	return nil
 }
 
-func (b *Book) forgetIdle() {
+func (b *Counters) forgetIdle() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for key, t := range b.tools {

@@ -29,7 +29,7 @@ func open(t *testing.T, dir string) *sql.DB {
 
 var alice = Who{Client: "alice", Session: "s-1", Tool: "switch_mode"}
 
-func place(t *testing.T, b *Book, who Who) *Reservation {
+func place(t *testing.T, b *Counters, who Who) *Reservation {
 	t.Helper()
 	r, err := b.Reserve(t.Context(), who)
 	if err != nil {
