@@ -45,9 +45,9 @@ func (a *App) ShowStatement(st *statement.Statement, entry []byte, steps ...appr
 	return a.ShowSheet(approval.SheetOf(st, entry, steps...))
 }
 
-// ShowSheet prints a sheet, whole.
-func (a *App) ShowSheet(sheet approval.Sheet) error {
-	lines, err := sheet.Lines(a.Now())
+// ShowSheet prints a document, whole.
+func (a *App) ShowSheet(document approval.Document) error {
+	lines, err := document.Lines(a.Now())
 	if err != nil {
 		return err
 	}

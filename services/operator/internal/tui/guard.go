@@ -4,10 +4,10 @@ package tui
 
 import "time"
 
-// settleTime is how long a sheet is on the screen before it can be signed.
+// settleTime is how long a document is on the screen before it can be signed.
 const settleTime = 400 * time.Millisecond
 
-// seen reports whether a sheet can be signed: all of it was on the screen, and long enough that the key answers it.
+// seen reports whether a document can be signed: all of it was on the screen, and long enough that the key answers it.
 func seen(shownFor time.Duration, end bool) bool { return end && shownFor >= settleTime }
 
 // awaited reports whether what a look brought is shown: it answers the last look, and the cursor is still there.

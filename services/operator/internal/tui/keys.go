@@ -45,7 +45,7 @@ func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
 		return nil
 	}
 	if m.looking {
-		// A sheet is about to come; until then the cursor stays and nothing is begun.
+		// A document is about to come; until then the cursor stays and nothing is begun.
 		return nil
 	}
 	switch m.mode {
@@ -156,7 +156,7 @@ func (m *Model) move(by int) {
 	m.selected = shown[max(0, min(at, len(shown)-1))].GetOperationId()
 }
 
-// readingKey scrolls, and signs a sheet whose end was seen.
+// readingKey scrolls, and signs a document whose end was seen.
 func (m *Model) readingKey(name string) tea.Cmd {
 	page := max(m.room()-1, 1)
 	switch name {

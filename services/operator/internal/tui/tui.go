@@ -50,9 +50,9 @@ type Backend interface {
 
 // Proposal is a statement that a person is asked to sign.
 type Proposal struct {
-	Number string
-	Sheet  approval.Sheet
-	Submit func(context.Context, *callv1.HumanStatement) (string, error)
+	Number   string
+	Document approval.Document
+	Submit   func(context.Context, *callv1.HumanStatement) (string, error)
 }
 
 // Halted is one process's answer to a panic.
@@ -167,12 +167,12 @@ type Model struct {
 	editor   editor
 	form     form
 	proposal *Proposal
-	// lines are those of a detail or a sheet, unwrapped.
+	// lines are those of a detail or a document, unwrapped.
 	lines []approval.Line
-	// shownAt is when a sheet appeared: keys typed before are no answer to it. seenEnd: all of it was on the screen.
+	// shownAt is when a document appeared: keys typed before are no answer to it. seenEnd: all of it was on the screen.
 	shownAt time.Time
 	seenEnd bool
-	// job numbers what keys start: busy tells of the last one, and no other's answer ends it. looking: it is to bring a sheet.
+	// job numbers what keys start: busy tells of the last one, and no other's answer ends it. looking: it is to bring a document.
 	job     int
 	busy    string
 	looking bool
@@ -300,7 +300,7 @@ func (m *Model) gone() {
 }
 
 // brought takes what a look at an operation brought. It is shown only as the answer to the last look, while the cursor is on
-// that operation still and nothing else is read or typed: a sheet never appears under another request's name, or under a key that
+// that operation still and nothing else is read or typed: a document never appears under another request's name, or under a key that
 // was meant for something else.
 func (m *Model) brought(msg proposed) {
 	show := awaited(m.looking && msg.job == m.job, m.selected == msg.operation && (m.mode == modeList || m.mode == modeDetail))
@@ -404,9 +404,9 @@ func (m *Model) card(op *vaultv1.Operation) approval.Card {
 	return approval.Card{Number: m.numbers()[op.GetOperationId()], Operation: op, Problem: "the executor is being asked"}
 }
 
-// show puts a sheet on the screen, under the card of the operation that it is about.
+// show puts a document on the screen, under the card of the operation that it is about.
 func (m *Model) show(operation string, p *Proposal) {
-	lines, err := p.Sheet.Lines(m.now())
+	lines, err := p.Document.Lines(m.now())
 	if err != nil {
 		m.fail(err)
 		return
@@ -429,7 +429,7 @@ func (m *Model) show(operation string, p *Proposal) {
 	m.lookedAt()
 }
 
-// lookedAt notes that the end of a sheet was on the screen.
+// lookedAt notes that the end of a document was on the screen.
 func (m *Model) lookedAt() {
 	m.scroll = max(min(m.scroll, m.lastScroll()), 0)
 	if m.mode == modeSheet && m.scroll >= m.lastScroll() {

@@ -64,7 +64,7 @@ func (d *desk) Approve(_ context.Context, op *vaultv1.Operation, number string) 
 	if err != nil {
 		return nil, err
 	}
-	return &Proposal{Number: number, Sheet: approval.SheetOf(st, preview().GetSubject().GetEntry())}, nil
+	return &Proposal{Number: number, Document: approval.SheetOf(st, preview().GetSubject().GetEntry())}, nil
 }
 
 func (d *desk) Scope(_ context.Context, op *vaultv1.Operation, number string, w approval.Within) (*Proposal, error) {
@@ -77,7 +77,7 @@ func (d *desk) Scope(_ context.Context, op *vaultv1.Operation, number string, w 
 	if err != nil {
 		return nil, err
 	}
-	return &Proposal{Number: number, Sheet: approval.ScopeSheet(st, []*executorv1.PreviewCallResponse{preview()})}, nil
+	return &Proposal{Number: number, Document: approval.ScopeSheet(st, []*executorv1.PreviewCallResponse{preview()})}, nil
 }
 
 func (d *desk) Deny(_ context.Context, id, reason string) error {
@@ -103,7 +103,7 @@ func (d *desk) Halt(context.Context) []Halted {
 func (d *desk) NeedsPassphrase() (bool, error) { return d.passphrase && !d.held, nil }
 
 func (d *desk) Sign(_ context.Context, p *Proposal, passphrase []byte) (string, error) {
-	d.note("sign %s %s %s", p.Sheet.Statement.Kind, p.Number, passphrase)
+	d.note("sign %s %s %s", p.Document.Statement.Kind, p.Number, passphrase)
 	return "signed", d.signErr
 }
 
@@ -262,13 +262,13 @@ func TestNothingIsSignedUnseen(t *testing.T) {
 	s.asked("sign approve " + s.m.numbers()[operation(1, "start_service").GetOperationId()] + " ")
 	s.sees("signed")
 
-	// A sheet that fits is not signed by a key that was on its way.
+	// A document that fits is not signed by a key that was on its way.
 	s = newStage(t, 200, 60)
 	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
 	s.keys("ay")
 	s.asked("approve 0001")
 	s.clock = s.clock.Add(time.Second)
-	// Its request is decided elsewhere while the sheet is looked at.
+	// Its request is decided elsewhere while the document is looked at.
 	s.send(Vault{Operations: []*vaultv1.Operation{operation(2, "start_service")}})
 	s.sees("does not wait any more")
 	s.keys("y")

@@ -137,7 +137,7 @@ func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, len
 		return cli.Denied("Approve its requests one by one.", "dangerous mode is not possible there: %v", err)
 	}
 	a.Out.Table([]string{"CLIENT", "#", "SESSION", "CHANNEL", "REACHES", "OPEN FOR", "NOTES"}, [][]string{a.sessionRow(target, 1)})
-	if err := a.ShowSheet(approval.Sheet{Statement: st}); err != nil {
+	if err := a.ShowSheet(approval.Document{Statement: st}); err != nil {
 		return err
 	}
 	phrase := approval.Phrase(target)

@@ -15,7 +15,7 @@ import (
 
 // proposal is a statement that a person is asked to sign, and what becomes of it then.
 type proposal struct {
-	sheet approval.Sheet
+	document approval.Document
 	// submit hands the signed statement to the vault.
 	submit func(context.Context, *callv1.HumanStatement) (*vaultv1.Operation, error)
 }

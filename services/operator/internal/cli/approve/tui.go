@@ -199,7 +199,7 @@ func (d *desk) proposal(p *proposal, number, said string, err error) (*tui.Propo
 	if err != nil {
 		return nil, plain(err)
 	}
-	return &tui.Proposal{Number: number, Sheet: p.sheet, Submit: func(ctx context.Context, signed *callv1.HumanStatement) (string, error) {
+	return &tui.Proposal{Number: number, Document: p.document, Submit: func(ctx context.Context, signed *callv1.HumanStatement) (string, error) {
 		op, err := p.submit(ctx, signed)
 		said := said
 		if err == nil && op.GetWaiters() == 0 {
@@ -252,7 +252,7 @@ func (d *desk) NeedsPassphrase() (bool, error) {
 }
 
 func (d *desk) Sign(ctx context.Context, p *tui.Proposal, passphrase []byte) (string, error) {
-	signed, err := d.key.Sign(ctx, p.Sheet.Statement, func(context.Context, string) ([]byte, error) {
+	signed, err := d.key.Sign(ctx, p.Document.Statement, func(context.Context, string) ([]byte, error) {
 		if passphrase == nil {
 			return nil, keys.ErrNeedsHuman
 		}

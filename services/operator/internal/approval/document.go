@@ -12,7 +12,7 @@ import (
 	"durward.internal/services/platform/statement"
 )
 
-// Kind is how a line of a sheet is meant.
+// Kind is how a line of a document is meant.
 type Kind int
 
 // The kinds of line.
@@ -22,14 +22,14 @@ const (
 	Danger
 )
 
-// Line is one line of a sheet. It holds no hostile character.
+// Line is one line of a document. It holds no hostile character.
 type Line struct {
 	Kind Kind
 	Text string
 }
 
-// Sheet is everything that a person is shown before a statement is signed. Nothing of it is cut.
-type Sheet struct {
+// Document is everything that a person is shown before a statement is signed. Nothing of it is cut.
+type Document struct {
 	Statement *statement.Statement
 	// Entries are the definitions whose digests the statement pins, or that stand behind a plan's digest.
 	Entries []Entry
@@ -42,8 +42,8 @@ type Entry struct {
 }
 
 // SheetOf lays out a statement about one call: its target, and what each step of a plan runs.
-func SheetOf(st *statement.Statement, entry []byte, steps ...Step) Sheet {
-	s := Sheet{Statement: st}
+func SheetOf(st *statement.Statement, entry []byte, steps ...Step) Document {
+	s := Document{Statement: st}
 	if entry != nil {
 		s.Entries = append(s.Entries, Entry{"What it acts on", entry})
 	}
@@ -57,8 +57,8 @@ func SheetOf(st *statement.Statement, entry []byte, steps ...Step) Sheet {
 
 // ScopeSheet lays out a scope: each definition that it may act on, once, where it names them; what it would act on now, where
 // any will do.
-func ScopeSheet(st *statement.Statement, previews []*executorv1.PreviewCallResponse) Sheet {
-	s := Sheet{Statement: st}
+func ScopeSheet(st *statement.Statement, previews []*executorv1.PreviewCallResponse) Document {
+	s := Document{Statement: st}
 	seen := map[[32]byte]bool{}
 	for _, p := range previews {
 		entry := p.GetSubject().GetEntry()
@@ -74,8 +74,8 @@ func ScopeSheet(st *statement.Statement, previews []*executorv1.PreviewCallRespo
 	return s
 }
 
-// Lines lays the sheet out, the statement last and whole.
-func (s Sheet) Lines(now time.Time) ([]Line, error) {
+// Lines lays the document out, the statement last and whole.
+func (s Document) Lines(now time.Time) ([]Line, error) {
 	raw, err := s.Statement.Marshal()
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (s Sheet) Lines(now time.Time) ([]Line, error) {
 }
 
 // destructive reports whether what the statement lets happen takes something away.
-func (s Sheet) destructive() bool {
+func (s Document) destructive() bool {
 	if s.Statement.Tier == contract.TierName(optionsv1.Tier_TIER_DESTRUCTIVE) {
 		return true
 	}
