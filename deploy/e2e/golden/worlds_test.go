@@ -78,14 +78,14 @@ func TestGolden(t *testing.T) {
 type fixed struct{ *testing.T }
 
 func (f fixed) TempDir() string {
-	f.T.Helper()
+	f.Helper()
 	dir := filepath.Join("/tmp", fmt.Sprintf("durward-golden-%08d-%04d", os.Getpid()%100_000_000, folders.next()))
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		f.T.Fatal(err)
+		f.Fatal(err)
 	}
-	f.T.Cleanup(func() {
+	f.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
-			f.T.Errorf("remove the installation: %v", err)
+			f.Errorf("remove the installation: %v", err)
 		}
 	})
 	return dir
