@@ -37,7 +37,7 @@ fi
 
 # The test's own program is what runs in the containers, so it must be static.
 CGO_ENABLED=0 go test -C services/executor -tags real -c -o "$work/test" ./internal/driver/docker
-CGO_ENABLED=0 go test -C services/operator -tags real -c -o "$work/found.test" ./internal/bring/found
+CGO_ENABLED=0 go test -C services/operator -tags real -c -o "$work/found.test" ./internal/importer/discover
 unshare --mount --propagation private --net --pid --fork --kill-child=KILL --mount-proc bash -euo pipefail -c '
   work=$1 group=$2
   shift 2

@@ -17,7 +17,7 @@ import (
 // brought is the absolute path of one of package bring's fixtures.
 func brought(t *testing.T, name string) string {
 	t.Helper()
-	path, err := filepath.Abs(filepath.Join("..", "..", "bring", "testdata", name))
+	path, err := filepath.Abs(filepath.Join("..", "..", "importer", "testdata", name))
 	if err != nil {
 		t.Fatal(err)
 	}

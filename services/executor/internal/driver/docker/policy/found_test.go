@@ -12,10 +12,10 @@ import (
 )
 
 // The operator's program says before an import what this package will say of a container, by rules of its own, since it may not link
-// Docker's structures. Both are held against the same containers here and in services/operator/internal/bring/found.
+// Docker's structures. Both are held against the same containers here and in services/operator/internal/importer/discover.
 func TestFoundAgrees(t *testing.T) {
 	input.Outside(t)
-	raw, err := os.ReadFile("../../../../../operator/internal/bring/found/testdata/adopt.json")
+	raw, err := os.ReadFile("../../../../../operator/internal/importer/discover/testdata/adopt.json")
 	if err != nil {
 		t.Fatal(err)
 	}
