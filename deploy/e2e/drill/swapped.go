@@ -67,7 +67,7 @@ func (w *world) instanceCall(token, instance, tool, service string) harness.RawA
 }
 
 // holdTime is how long the drill's gateway holds a call that waits for a human.
-const holdTime = 2 * time.Second
+const holdTime = time.Second
 
 // swappedRequests cancels another's request by its id, and asks for another's progress by its token, in both eras. Its effects
 // are calls that ended before their time, and notifications that somebody got who did not ask for them.

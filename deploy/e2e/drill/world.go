@@ -80,7 +80,7 @@ type world struct {
 
 func newWorld(t *testing.T, weak, full bool) *world {
 	w := &world{t: t, weak: weak, full: full, weakened: map[string]string{}}
-	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Catalogue: catalogue, Limits: limits})
+	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Catalogue: catalogue, Limits: limits, HoldS: int(holdTime.Seconds())})
 	bound, boundFile := newKey(t)
 	parsed, err := ssh.ParseRawPrivateKey(boundFile)
 	w.must(err)
