@@ -38,9 +38,6 @@ var roles = []string{"audit", "vault", "executor", "gateway"}
 type installed struct {
 	*testing.T
 	programs string
-	// home is root's home folder here: what lies in the folder of the machine's root, such as a development installation, is
-	// nothing to this host.
-	home string
 }
 
 // TestRealLayout installs Durward on a host with systemd, starts it by its units, and lives with it: an agent asks, an operator
@@ -49,12 +46,12 @@ func TestRealLayout(t *testing.T) {
 	if os.Getenv("SANDBOX") == "" || os.Getenv("PROGRAMS") == "" {
 		t.Fatal("run scripts/real-layout.sh, which makes the sandbox")
 	}
-	h := &installed{t, os.Getenv("PROGRAMS"), t.TempDir()}
+	h := &installed{t, os.Getenv("PROGRAMS")}
 	for _, name := range []string{"alice", "bob", "carol", "mallory", "svc"} {
 		h.root("useradd", "--create-home", "--shell", "/bin/bash", name)
 	}
 	h.key()
-	h.developed()
+	h.fresh()
 	for _, part := range []struct {
 		name string
 		do   func(*installed)
@@ -77,7 +74,7 @@ func TestRealLayout(t *testing.T) {
 		{"a change of settings", (*installed).settings},
 		{"a unit, by the narrow executor", (*installed).unit},
 	} {
-		if !t.Run(part.name, func(t *testing.T) { part.do(&installed{t, h.programs, h.home}) }) {
+		if !t.Run(part.name, func(t *testing.T) { part.do(&installed{t, h.programs}) }) {
 			out, _ := exec.Command("journalctl", "--no-pager", "-o", "cat", "-n", "60", "-u", "durward-*").CombinedOutput()
 			t.Fatalf("the journal's last lines:\n%s", out)
 		}
@@ -106,11 +103,7 @@ func (h *installed) as(name string, env []string, argv ...string) (string, int) 
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential, Setsid: true}
 	cmd.Dir = "/"
-	home := u.HomeDir
-	if name == "root" {
-		home = h.home
-	}
-	cmd.Env = append([]string{"HOME=" + home, "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "USER=" + name}, env...)
+	cmd.Env = append([]string{"HOME=" + u.HomeDir, "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "USER=" + name}, env...)
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
 		h.Fatalf("%v: %v", argv, err)
@@ -118,18 +111,13 @@ func (h *installed) as(name string, env []string, argv ...string) (string, int) 
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// developed leaves in the home folder of the machine's root, as the sandbox shows it, what `make run` leaves in a developer's.
-func (h *installed) developed() {
+// fresh takes away what lies in the home folder of the machine's root, such as what `make run` leaves in a developer's: to this
+// host it is nothing. The folder is the sandbox's own view, so that the machine keeps it.
+func (h *installed) fresh() {
 	h.Helper()
 	u, err := user.Lookup("root")
 	h.must(err)
-	file := filepath.Join(u.HomeDir, ".durward", "config", "operator.yaml")
-	h.must(os.MkdirAll(filepath.Dir(file), 0o700))
-	if f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil { // or there is one
-		_, err = f.WriteString("operator: developer\n")
-		h.must(err)
-		h.must(f.Close())
-	}
+	h.must(os.RemoveAll(filepath.Join(u.HomeDir, ".durward")))
 }
 
 func (h *installed) root(argv ...string) string {
