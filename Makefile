@@ -24,7 +24,7 @@ drill: ## attacks: hostile gateway, vault and agent, each with its negative cont
 	@scripts/drill.sh
 soak: ## 30 min of fuzzing of the model readers; the switch drill 20 times over: kill -9 and failure at every step, two agents at once
 	@scripts/soak.sh
-hostile: ## hostile strings and 100,000 mutants through everything that takes a string (CORPORA=DIR adds more)
+hostile: ## hostile strings and mutants through everything that takes a string (CORPORA=DIR adds more)
 	@scripts/hostile.sh
 vram-report: ## published figures of GPU memory beside the estimates, with sources; fails beyond 3 %
 	@scripts/vram-report.sh

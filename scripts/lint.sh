@@ -39,7 +39,8 @@ done
 step tests
 (cd scripts/tools/lint && GOWORK=off CGO_ENABLED=0 go test ./...)
 tags=$(git grep -hE '^//go:build [a-z]+$' -- '*.go' | cut -d' ' -f2 | sort -u | paste -sd,)
-for build in "" "$tags"; do CGO_ENABLED=0 testvet -tags "$build" $(scripts/modules.sh | sed 's|.*|./&/...|'); done
+mapfile -t packages < <(scripts/modules.sh | sed 's|.*|./&/...|')
+for build in "" "$tags"; do CGO_ENABLED=0 testvet -tags "$build" "${packages[@]}"; done
 
 step documents
 scripts/check-docs.sh

@@ -6,7 +6,7 @@ bin=$PWD/.cache/tools
 mkdir -p "$bin"
 install() { # MODULE_DIR: rebuilds only when its pins, or the tools that it holds itself, changed
   local stamp
-  stamp=$bin/$(echo "$1" | tr / _).$(cat "$1"/go.{mod,sum} $(git ls-files ":(glob)$1/*/*.go") | sha256sum | cut -c1-16)
+  stamp=$bin/$(echo "$1" | tr / _).$(git ls-files -z "$1/go.mod" "$1/go.sum" ":(glob)$1/*/*.go" | xargs -0 cat | sha256sum | cut -c1-16)
   [ -e "$stamp" ] && return
   (cd "$1" && GOWORK=off GOFLAGS="-mod=readonly -trimpath" CGO_ENABLED=0 GOBIN=$bin go install tool) >&2
   touch "$stamp"
