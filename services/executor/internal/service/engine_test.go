@@ -136,6 +136,7 @@ services:
 		Logger:  slog.New(slog.DiscardHandler),
 	})
 	s, _ := b.source.Lookup("chat")
+	// It may not run, or its entry may be one that is refused.
 	t.Cleanup(func() { _, _ = b.Stop(context.Background(), s) })
 	return b, s
 }
@@ -338,6 +339,7 @@ func TestAStrangersMemoryCounts(t *testing.T) {
 		t.Error("it was started")
 	}
 	cancel()
+	// A cancelled command ends with an error.
 	_ = grab.Wait()
 	if changed, err := b.Start(t.Context(), s); !changed || err != nil {
 		t.Errorf("once the stranger is gone: %v, %v", changed, err)
