@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"durward.internal/deploy/e2e/programs"
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // Build says how the programs are compiled. The zero value is how they are shipped.
@@ -65,7 +65,7 @@ func Binaries(t testing.TB, b Build) string {
 	root := Root(t)
 	dir := b.Dir(root)
 	if want := os.Getenv(b.Variable()); want == "" {
-		uncached(t, root)
+		input.Uncached(t)
 		if _, err := programs.Compile(root, b); err != nil {
 			t.Fatal(err)
 		}
@@ -77,20 +77,4 @@ func Binaries(t testing.TB, b Build) string {
 	}
 	ready.dirs[b.Name()] = dir
 	return dir
-}
-
-// uncached keeps Go from caching the result of this test: the cache remembers no test that has read a file of its module
-// which is newer than the end of the test.
-func uncached(t testing.TB, root string) {
-	t.Helper()
-	name := filepath.Join(root, "deploy", "e2e", ".uncached")
-	if err := os.WriteFile(name, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if future := time.Now().Add(24 * time.Hour); os.Chtimes(name, future, future) != nil {
-		t.Fatal("a file of the checkout cannot be given a time")
-	}
-	if _, err := os.ReadFile(name); err != nil {
-		t.Fatal(err)
-	}
 }

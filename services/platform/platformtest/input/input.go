@@ -23,13 +23,18 @@ func Corpora(t testing.TB) string {
 	return dir
 }
 
-// digest makes an environment variable an input of the test. If it is empty, Go does not cache the test's result: it
-// remembers no test that read a file of its module which is newer than the test's end.
+// digest makes an environment variable an input of the test. If it is empty, the test's result is not cached.
 func digest(t testing.TB, variable string) {
 	t.Helper()
-	if os.Getenv(variable) != "" {
-		return
+	if os.Getenv(variable) == "" {
+		Uncached(t)
 	}
+}
+
+// Uncached keeps Go from caching the result of this test: the cache remembers no test that read a file of its module which is
+// newer than the test's end.
+func Uncached(t testing.TB) {
+	t.Helper()
 	const name = ".uncached"
 	future := time.Now().Add(24 * time.Hour)
 	if err := os.WriteFile(name, nil, 0o600); err != nil {
