@@ -141,7 +141,7 @@ func inOrder(t *testing.T, kinds []auditv1.Kind, want ...auditv1.Kind) {
 // client; and it is over as soon as it is removed.
 func TestPolicyAllow(t *testing.T) {
 	t.Parallel()
-	h := harness.Start(t, harness.Options{Catalogue: harness.ModesCatalogue})
+	h := harness.Start(t, harness.Options{Catalog: harness.ModesCatalog})
 	cursor, other := bound(h, "cursor"), bound(h, "other")
 	asks(t, h, switchTo(t, cursor, harness.NightMode))
 

@@ -10,7 +10,7 @@ import (
 	"durward.internal/deploy/e2e/harness"
 )
 
-// TestTheHostFromTheCommandLine walks the operator's commands for services, modes and the catalogue over real processes.
+// TestTheHostFromTheCommandLine walks the operator's commands for services, modes and the catalog over real processes.
 func TestTheHostFromTheCommandLine(t *testing.T) {
 	t.Parallel()
 	h := harness.Start(t, harness.Options{})

@@ -21,7 +21,7 @@ func TestPipelineWithoutAsking(t *testing.T) {
 	for _, r := range routes {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			h := harness.Start(t, harness.Options{Catalogue: harness.ModesCatalogue})
+			h := harness.Start(t, harness.Options{Catalog: harness.ModesCatalog})
 			connect := func(client string) *pipeline {
 				p := &pipeline{t: t, h: h, route: r, send: r.connect(h, client), schemas: map[string]*jsonschema.Resolved{}}
 				simulate, _ := toolset.Lookup("simulate_mode") // a first call, so that there is a session

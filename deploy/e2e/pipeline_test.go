@@ -101,7 +101,7 @@ func TestPipeline(t *testing.T) {
 			t.Parallel()
 			// A bucket that hardly fills again: what this test needs, and a few calls more.
 			h := harness.Start(t, harness.Options{
-				Catalogue: harness.ModesCatalogue, Limits: fmt.Sprintf("{tools: {per_s: 0.1, burst: %d}, reads: {per_s: 0.1, burst: %d}}", burst, burst),
+				Catalog: harness.ModesCatalog, Limits: fmt.Sprintf("{tools: {per_s: 0.1, burst: %d}, reads: {per_s: 0.1, burst: %d}}", burst, burst),
 			})
 			p := &pipeline{t: t, h: h, route: r, send: r.connect(h, "piper"), schemas: map[string]*jsonschema.Resolved{}}
 			for _, tool := range toolset.Tools() {

@@ -137,9 +137,9 @@ func (r *reader) await(uris ...string) {
 	})
 }
 
-// hostileServices adds what a human may have written into a catalogue and nobody else ought to read there.
+// hostileServices adds what a human may have written into a catalog and nobody else ought to read there.
 func hostileServices(h *harness.Host) string {
-	return harness.DemoCatalogue(h) + `  - id: careless
+	return harness.DemoCatalog(h) + `  - id: careless
     name: "Runs /opt/models/secret.gguf"
     description: "HF_TOKEN=hf_abcdefghijklmnopqrstuv password: hunter2 \u001b[31m in ~/models"
     driver: "null"
@@ -150,7 +150,7 @@ func hostileServices(h *harness.Host) string {
 // every read is in the log.
 func TestResources(t *testing.T) {
 	t.Parallel()
-	h := harness.Start(t, harness.Options{Catalogue: hostileServices})
+	h := harness.Start(t, harness.Options{Catalog: hostileServices})
 	for era, revision := range revisions {
 		t.Run(era, func(t *testing.T) {
 			r := connectReader(t, h, h.AddClient(era), revision)

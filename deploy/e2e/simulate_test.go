@@ -16,9 +16,9 @@ import (
 	toolset "durward.internal/services/platform/contract"
 )
 
-// crowdedCatalogue has one GPU that does not hold all its services: chat, which can sleep, and coder fit beside embed, but not beside
+// crowdedCatalog has one GPU that does not hold all its services: chat, which can sleep, and coder fit beside embed, but not beside
 // each other.
-func crowdedCatalogue(h *harness.Host) string {
+func crowdedCatalog(h *harness.Host) string {
 	demo := func(id string, port, vram int, more string) string {
 		return fmt.Sprintf("  - {id: %s, name: %s, driver: process, argv: [durward-demo, -port, %q, -model, demo, -touch, %q], port: %d, health: {path: /health}, vram_mib: %d, gpus: [0]%s}\n",
 			id, id, fmt.Sprint(port), filepath.Join(h.Dir, "starts-"+id), port, vram, more)
@@ -156,7 +156,7 @@ func TestSimulate(t *testing.T) {
 		}
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			h := harness.Start(t, harness.Options{Catalogue: crowdedCatalogue})
+			h := harness.Start(t, harness.Options{Catalog: crowdedCatalog})
 			p := &pipeline{t: t, h: h, route: r, send: r.connect(h, "piper"), schemas: map[string]*jsonschema.Resolved{}}
 			for _, tool := range toolset.Tools() {
 				p.schemas[tool.Name] = nil

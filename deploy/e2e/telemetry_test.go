@@ -299,13 +299,13 @@ const (
 	canaryOperator = "canaryoperator"
 	canaryClient   = "canaryclient"
 	canaryText     = "canarytext"
-	// canaryService is a service of the catalogue that cannot be started.
+	// canaryService is a service of the catalog that cannot be started.
 	canaryService = "canaryservice"
 )
 
-// canaryCatalogue is the demo catalogue with a service that is named by a canary.
-func canaryCatalogue(h *harness.Host) string {
-	return harness.DemoCatalogue(h) + fmt.Sprintf(`  - id: %s
+// canaryCatalog is the demo catalog with a service that is named by a canary.
+func canaryCatalog(h *harness.Host) string {
+	return harness.DemoCatalog(h) + fmt.Sprintf(`  - id: %s
     name: %s
     driver: process
     argv: [durward-demo, -model, %s, -no-such-flag]
@@ -322,14 +322,14 @@ func TestNothingLeaks(t *testing.T) {
 	t.Parallel()
 	t.Run("shipped", func(t *testing.T) {
 		t.Parallel()
-		found, _ := leaks(t, harness.Options{Operator: canaryOperator, Catalogue: canaryCatalogue})
+		found, _ := leaks(t, harness.Options{Operator: canaryOperator, Catalog: canaryCatalog})
 		for _, where := range found {
 			t.Errorf("%s", where)
 		}
 	})
 	t.Run("without the guard of spans", func(t *testing.T) {
 		t.Parallel()
-		_, places := leaks(t, harness.Options{Operator: canaryOperator, Catalogue: canaryCatalogue, Build: harness.Build{Weak: true},
+		_, places := leaks(t, harness.Options{Operator: canaryOperator, Catalog: canaryCatalog, Build: harness.Build{Weak: true},
 			Flags: map[string][]string{harness.Executor: {"-weaken", "spans"}}})
 		if diff := cmp.Diff([]string{"collector", "executor /traces"}, places); diff != "" {
 			t.Errorf("canaries are found at (-want +got):\n%s", diff)
@@ -337,11 +337,11 @@ func TestNothingLeaks(t *testing.T) {
 	})
 }
 
-// programEnded finds the one place in a log that names a service: the executor says which program of its own catalogue ended,
+// programEnded finds the one place in a log that names a service: the executor says which program of its own catalog ended,
 // whoever started it.
 var programEnded = regexp.MustCompile(`("msg":"a service's program ended","service":"executor",)"service_id":"[^"]*",`)
 
-// ofService is the label of the executor's metrics that name a service of its catalogue, as a human wrote it.
+// ofService is the label of the executor's metrics that name a service of its catalog, as a human wrote it.
 var ofService = regexp.MustCompile(`(?m)^(durward_service_(?:state|memory_bytes|vram_bytes)\{[^}]*)\bservice="[^"]*"`)
 
 // leaks drives an installation with canaries and returns what it found, and where.

@@ -26,7 +26,7 @@ func TestTranscripts(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			t.Parallel()
-			h := harness.Start(t, harness.Options{Catalogue: harness.ModesCatalogue})
+			h := harness.Start(t, harness.Options{Catalog: harness.ModesCatalog})
 			testscript.Run(t, testscript.Params{
 				Files: []string{file}, ContinueOnError: true,
 				Setup: func(env *testscript.Env) error {

@@ -89,7 +89,7 @@ func TestBench(t *testing.T) {
 
 // calls measures calls, one client's, as fast as they go.
 func (s *suite) calls() {
-	s.h = harness.New(s, harness.Options{Catalogue: catalogue})
+	s.h = harness.New(s, harness.Options{Catalog: catalog})
 	s.token = s.h.AddClient("bench")
 	s.start()
 	s.h.StartAll()
@@ -103,7 +103,7 @@ func (s *suite) calls() {
 	}
 }
 
-func catalogue(*harness.Host) string {
+func catalog(*harness.Host) string {
 	return `version: 1
 gpus:
   - {index: 0, name: Simulated 24 GB, memory_mib: 24576, simulated: true}

@@ -34,7 +34,7 @@ const (
 
 // limits measures what one principal notices of another that asks for all it can, and what limits cost.
 func (s *suite) limits() {
-	s.h = harness.New(s, harness.Options{Catalogue: catalogue, Limits: ownRateBeside})
+	s.h = harness.New(s, harness.Options{Catalog: catalog, Limits: ownRateBeside})
 	beside, flood := s.h.AddClient(besideClient), s.h.AddClient(floodClient)
 	tokens := s.manyClients()
 	s.h.StartAll()

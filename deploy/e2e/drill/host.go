@@ -135,7 +135,7 @@ type hostWorld struct {
 	flags []string
 	// share is which of the attack's shares this world has.
 	share, shares int
-	// edit changes the catalogue's text.
+	// edit changes the catalog's text.
 	edit func(string) string
 }
 
@@ -146,7 +146,7 @@ func newHostWorld(t *testing.T, build harness.Build, flags ...string) *hostWorld
 		fakegpu.GPU{UUID: "GPU-00000000-0000-0000-0000-000000000000", Name: "Drill", Total: gpuTotal, Reserved: gpuReserved},
 		fakegpu.GPU{UUID: "GPU-00000000-0000-0000-0000-000000000001", Name: "Drill", Total: gpuTotal, Reserved: gpuReserved})
 	w.must(err)
-	w.h = harness.New(t, harness.Options{Build: build, Catalogue: w.catalogue, Limits: limits})
+	w.h = harness.New(t, harness.Options{Build: build, Catalog: w.catalog, Limits: limits})
 	w.h.WriteFile("config/clients.yaml", clientsFile(strings.TrimSpace(string(ssh.MarshalAuthorizedKey(w.public())))))
 	w.h.WriteFile("config/executor.yaml", w.h.ReadFile("config/executor.yaml")+
 		fmt.Sprintf("\ngpu: {source: nvml, library: %q, margin_mib: %d}\n", filepath.Join(w.h.Bin, harness.Library), gpuMargin))
@@ -176,7 +176,7 @@ func (w *hostWorld) public() ssh.PublicKey {
 	return signer.PublicKey()
 }
 
-func (w *hostWorld) catalogue(h *harness.Host) string {
+func (w *hostWorld) catalog(h *harness.Host) string {
 	var b strings.Builder
 	b.WriteString("version: 1\ngpus:\n  - {index: 0, name: One}\n  - {index: 1, name: Two}\nservices:\n")
 	for i, p := range programs {
@@ -738,7 +738,7 @@ func (w *hostWorld) grab() (stop func()) {
 	}
 }
 
-// editedAfterApproval changes the catalogue between the approval and the start, and while the switch goes on: nothing of what was
+// editedAfterApproval changes the catalog between the approval and the start, and while the switch goes on: nothing of what was
 // written then may run.
 func (w *hostWorld) editedAfterApproval(rounds int) (trials, effects int) {
 	evil := w.h.Path("starts-evil")
@@ -751,7 +751,7 @@ func (w *hostWorld) editedAfterApproval(rounds int) (trials, effects int) {
 	}
 	write := func(edit func(string) string) {
 		w.edit = edit
-		w.h.WriteFile("config/catalogue.yaml", w.catalogue(w.h))
+		w.h.WriteFile("config/catalogue.yaml", w.catalog(w.h))
 	}
 	poison := func(text string) string { return strings.ReplaceAll(text, w.h.Path("starts-docs"), evil) }
 	for range rounds {

@@ -36,7 +36,7 @@ import (
 	"durward.internal/services/platform/trust"
 )
 
-// Services of the catalogue. Between attacks idle and spare are stopped, and victim runs.
+// Services of the catalog. Between attacks idle and spare are stopped, and victim runs.
 const (
 	idle   = "demo-idle"
 	victim = "demo-victim"
@@ -80,7 +80,7 @@ type world struct {
 
 func newWorld(t *testing.T, weak, full bool) *world {
 	w := &world{t: t, weak: weak, full: full, weakened: map[string]string{}}
-	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Catalogue: catalogue, Limits: limits, HoldS: int(holdTime.Seconds())})
+	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Catalog: catalog, Limits: limits, HoldS: int(holdTime.Seconds())})
 	bound, boundFile := newKey(t)
 	parsed, err := ssh.ParseRawPrivateKey(boundFile)
 	w.must(err)
@@ -130,7 +130,7 @@ const (
 		`, strangers: ` + many + `, refusal_delay_ms: 1}`
 )
 
-func catalogue(h *harness.Host) string {
+func catalog(h *harness.Host) string {
 	var b strings.Builder
 	b.WriteString("version: 1\ngpus:\n  - {index: 0, name: Simulated 24 GB, memory_mib: 24576, simulated: true}\nservices:\n")
 	for i, id := range []string{idle, victim, spare} {

@@ -13,7 +13,7 @@ import (
 
 // tellAgents tells what an MCP client meets: what is offered, in every revision, and each refusal.
 func tellAgents(t *testing.T, s *set) {
-	w := newWorld(t, s, harness.Options{Catalogue: harness.ModesCatalogue, HoldS: 1})
+	w := newWorld(t, s, harness.Options{Catalog: harness.ModesCatalog, HoldS: 1})
 	defer w.done()
 	const slow = "{per_s: 0.1, burst: 1}"
 	w.WriteFile("config/gateway.yaml", strings.Replace(w.ReadFile("config/gateway.yaml"), "limits: {",

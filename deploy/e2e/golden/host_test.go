@@ -74,7 +74,7 @@ func (a *agent) call(f *transcript, status, tool, arguments string) envelope {
 
 // tellHost tells of a host that runs: fresh, with a service, and every decision that a person takes.
 func tellHost(t *testing.T, s *set) {
-	w := newWorld(t, s, harness.Options{Catalogue: harness.ModesCatalogue})
+	w := newWorld(t, s, harness.Options{Catalog: harness.ModesCatalog})
 	defer w.done()
 	w.StartAll()
 	cursor := w.agent("cursor")

@@ -9,7 +9,7 @@ import (
 
 // tellStill tells of an installation that does not run: what durward says then, wrong usage, and mistakes in every configuration file.
 func tellStill(t *testing.T, s *set) {
-	w := newWorld(t, s, harness.Options{Catalogue: harness.ModesCatalogue})
+	w := newWorld(t, s, harness.Options{Catalog: harness.ModesCatalog})
 	defer w.done()
 
 	f := w.file("refusals/usage.txt")

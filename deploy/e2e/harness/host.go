@@ -41,8 +41,8 @@ const Patience = 20 * time.Second
 // Options say how a Host is made.
 type Options struct {
 	Build Build
-	// Catalogue returns the executor's catalogue; nil means DemoCatalogue.
-	Catalogue func(h *Host) string
+	// Catalog returns the executor's catalog; nil means DemoCatalog.
+	Catalog func(h *Host) string
 	// Limits is the gateway's `limits:` section, in YAML; empty means limits that no test reaches, and DefaultLimits those that
 	// an operator gets.
 	Limits string
@@ -85,11 +85,11 @@ func New(t testing.TB, opts Options) *Host {
 		t.Fatal(err)
 	}
 	h.Durward("up", "--prepare", "--development", "--operator", h.Operator, "--base-port", strconv.Itoa(h.base))
-	catalogue := opts.Catalogue
-	if catalogue == nil {
-		catalogue = DemoCatalogue
+	catalog := opts.Catalog
+	if catalog == nil {
+		catalog = DemoCatalog
 	}
-	h.WriteFile("config/catalogue.yaml", catalogue(h))
+	h.WriteFile("config/catalogue.yaml", catalog(h))
 	h.WriteFile("config/gateway.yaml", h.ReadFile("config/gateway.yaml")+fmt.Sprintf("\nhold_s: %d\n%s", cmp.Or(opts.HoldS, 1), opts.limits()))
 	return h
 }

@@ -9,7 +9,7 @@ import (
 	"durward.internal/deploy/e2e/fakegpu"
 )
 
-// Of ModesCatalogue beside DemoService.
+// Of ModesCatalog beside DemoService.
 const (
 	// SleepyService can sleep; Port(2).
 	SleepyService = "demo-sleepy"
@@ -21,9 +21,9 @@ const (
 	LoggedSecret = "Tr0ub4dor-and-3"
 )
 
-// ModesCatalogue has two modes on two simulated GPUs: DemoService, which counts its starts, and a stand-in for vLLM that can sleep and
+// ModesCatalog has two modes on two simulated GPUs: DemoService, which counts its starts, and a stand-in for vLLM that can sleep and
 // that writes a password into its log.
-func ModesCatalogue(h *Host) string {
+func ModesCatalog(h *Host) string {
 	return fmt.Sprintf(`version: 1
 gpus:
   - {index: 0, name: Simulated 24 GB, memory_mib: 24576, simulated: true}
@@ -63,7 +63,7 @@ modes:
 // its memory in.
 func StartMeasured(t testing.TB) *Host {
 	t.Helper()
-	h := New(t, Options{Catalogue: measuredCatalogue})
+	h := New(t, Options{Catalog: measuredCatalog})
 	if _, err := fakegpu.New(h.Path("gpus"), fakegpu.GPU{UUID: "GPU-00000000-1111-2222-3333-444444444444", Name: "NVIDIA H100 80GB HBM3", Total: 81559, Reserved: 560}); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func StartMeasured(t testing.TB) *Host {
 	return h
 }
 
-func measuredCatalogue(h *Host) string {
+func measuredCatalog(h *Host) string {
 	return fmt.Sprintf(`version: 1
 gpus:
   - {index: 0, name: H100}

@@ -25,7 +25,7 @@ import (
 type world struct {
 	t *testing.T
 	h *harness.Host
-	// allowed are the ids of the catalogue.
+	// allowed are the ids of the catalog.
 	allowed []string
 	before  map[string]bool
 
@@ -165,7 +165,7 @@ func (w *world) count() effects {
 	return e
 }
 
-// outside are the effects that are not of a service of the catalogue, and files and programs that nobody should have made.
+// outside are the effects that are not of a service of the catalog, and files and programs that nobody should have made.
 func (e effects) outside(allowed []string) []string {
 	var out []string
 	for _, list := range [][]string{e.spent, e.intents} {

@@ -54,10 +54,10 @@ const (
 	agents  = 6
 )
 
-// decoys are services of the catalogue whose names the corpora are full of. They do nothing, and nobody approves them.
+// decoys are services of the catalog whose names the corpora are full of. They do nothing, and nobody approves them.
 var decoys = []string{"null", "admin"}
 
-func catalogue(h *harness.Host) string {
+func catalog(h *harness.Host) string {
 	services := fmt.Sprintf(`version: 1
 gpus:
   - {index: 0, name: Simulated 24 GB, memory_mib: 24576, simulated: true}
@@ -78,7 +78,7 @@ services:
 var logLevel = regexp.MustCompile(`(?m)^log_level:.*$`)
 
 func TestHostile(t *testing.T) {
-	h := harness.New(t, harness.Options{Catalogue: catalogue, HoldS: 1})
+	h := harness.New(t, harness.Options{Catalog: catalog, HoldS: 1})
 	for _, role := range harness.Roles() {
 		// A line for each request would cost more than many a request; a panic is an error.
 		file := filepath.Join("config", role+".yaml")
@@ -514,7 +514,7 @@ func (f *friend) change(tool string) {
 }
 
 // plantedEffects is the control of the counters: a file, a program, and calls on a service that is then taken for one outside
-// the catalogue must be found where the suite looks.
+// the catalog must be found where the suite looks.
 func plantedEffects(t *testing.T, h *harness.Host, w *world) {
 	if err := os.WriteFile(h.Path(canary+"-planted"), nil, 0o600); err != nil {
 		t.Fatal(err)

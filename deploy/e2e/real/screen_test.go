@@ -97,7 +97,7 @@ func masked(text string) string { return changing.ReplaceAllString(text, "#") }
 func TestScreenInATerminal(t *testing.T) {
 	for _, size := range [][2]int{{80, 24}, {200, 60}} {
 		t.Run(fmt.Sprintf("%dx%d", size[0], size[1]), func(t *testing.T) {
-			h := harness.Start(t, harness.Options{Catalogue: harness.ModesCatalogue})
+			h := harness.Start(t, harness.Options{Catalog: harness.ModesCatalog})
 			h.AddKeyBound("cursor", "--tier", "DESTRUCTIVE")
 			agent := h.ConnectStdio("cursor")
 			hostile := map[string]any{"service_id": harness.DemoService, "reason": "\x1b[2J\x1b]0;owned\x07 I\u202e am\u200b y\u0430ur \U000e0041friend " + strings.Repeat("x", 600)}

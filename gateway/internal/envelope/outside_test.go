@@ -27,8 +27,8 @@ import (
 // page is the response of a tool that fetches: no tool of the contract has text from outside yet.
 func page(t testing.TB) protoreflect.MessageDescriptor {
 	t.Helper()
-	catalogue := &descriptorpb.FieldOptions{}
-	proto.SetExtension(catalogue, optionsv1.E_Origin, optionsv1.Origin_ORIGIN_CATALOGUE)
+	catalog := &descriptorpb.FieldOptions{}
+	proto.SetExtension(catalog, optionsv1.E_Origin, optionsv1.Origin_ORIGIN_CATALOGUE)
 	outside := &descriptorpb.FieldOptions{}
 	proto.SetExtension(outside, optionsv1.E_Origin, optionsv1.Origin_ORIGIN_OUTSIDE)
 	field := func(name string, number int32, label descriptorpb.FieldDescriptorProto_Label, kind descriptorpb.FieldDescriptorProto_Type, of string, o *descriptorpb.FieldOptions) *descriptorpb.FieldDescriptorProto {
@@ -49,15 +49,15 @@ func page(t testing.TB) protoreflect.MessageDescriptor {
 		Dependency: []string{"google/protobuf/wrappers.proto"},
 		MessageType: []*descriptorpb.DescriptorProto{
 			{Name: proto.String("Part"), Field: []*descriptorpb.FieldDescriptorProto{
-				field("label", 1, one, text, "", catalogue), field("text", 2, one, text, "", nil),
+				field("label", 1, one, text, "", catalog), field("text", 2, one, text, "", nil),
 			}},
 			{
 				Name: proto.String("Page"),
 				Field: []*descriptorpb.FieldDescriptorProto{
-					field("id", 1, one, text, "", catalogue), field("title", 2, one, text, "", nil), field("body", 3, one, text, "", outside),
-					field("lines", 4, many, text, "", outside), field("headers", 5, many, message, entry, nil), field("parts", 6, many, message, within, catalogue),
+					field("id", 1, one, text, "", catalog), field("title", 2, one, text, "", nil), field("body", 3, one, text, "", outside),
+					field("lines", 4, many, text, "", outside), field("headers", 5, many, message, entry, nil), field("parts", 6, many, message, within, catalog),
 					field("count", 7, one, number, "", nil), field("foreign", 8, one, message, ".google.protobuf.StringValue", nil),
-					field("ours", 9, one, message, ".google.protobuf.StringValue", catalogue),
+					field("ours", 9, one, message, ".google.protobuf.StringValue", catalog),
 				},
 				NestedType: []*descriptorpb.DescriptorProto{{
 					Name: proto.String("HeadersEntry"), Options: &descriptorpb.MessageOptions{MapEntry: proto.Bool(true)},

@@ -35,7 +35,7 @@ func Result(m proto.Message) (json.RawMessage, error) {
 }
 
 // Clean cleans every string of a sink's response in place, however deep, map keys included, and wraps those that the
-// contract does not say are from the catalogue: the sink has done so too, and nothing is believed because of it. Calling it
+// contract does not say are from the catalog: the sink has done so too, and nothing is believed because of it. Calling it
 // again changes nothing. A field of another package's message, such as a timestamp, has the origin of the field that holds
 // the message.
 func Clean(m proto.Message) {
@@ -59,7 +59,7 @@ func (c cleaner) message(m protoreflect.Message) {
 		}
 		of := c
 		if ours {
-			of.outside = !contract.FromCatalogue(fd)
+			of.outside = !contract.FromCatalog(fd)
 		}
 		switch {
 		case fd.IsMap():

@@ -24,7 +24,7 @@ import (
 	"durward.internal/services/platform/fault"
 )
 
-// host is a Relay over a catalogue that a test writes.
+// host is a Relay over a catalog that a test writes.
 type host struct {
 	gpus      []*executorv1.Gpu
 	services  []*executorv1.ServiceSummary
@@ -248,9 +248,9 @@ func distinct(names []string) []string {
 	return out
 }
 
-// No resource shows a path, a value of the environment, a credential or a token, whoever wrote them into the catalogue, nor
+// No resource shows a path, a value of the environment, a credential or a token, whoever wrote them into the catalog, nor
 // brings anything that a terminal or a reader of Markdown would obey (SEC-E2, SEC-E3).
-func TestHostileCatalogue(t *testing.T) {
+func TestHostileCatalog(t *testing.T) {
 	hostile := []string{
 		"/etc/shadow", "~/.ssh/id_ed25519", "/\u200betc/passwd", "/e\x1b[31mtc/hosts", "C:\\Windows\\System32", "file:///root/x",
 		"HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz", "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMIK7MDENG", "password: hunter2", "api\u200b_key=s3cr3tvalue",

@@ -8,7 +8,7 @@ import (
 	"durward.internal/services/platform/clean"
 )
 
-// What a resource never shows (SEC-E2), even where a human wrote it into a name or a description of the catalogue, and what
+// What a resource never shows (SEC-E2), even where a human wrote it into a name or a description of the catalog, and what
 // stands in its place.
 const (
 	hiddenPath  = "(path)"

@@ -1,7 +1,7 @@
 // Package resource is what agents may read of Durward beside its tools: the URIs, strictly parsed, and the text behind each.
 // It runs in the gateway, the untrusted edge. What it shows it fetches as the READ tools do, under the session's permit, so
 // that the sink checks and records it; nothing is kept. Its texts hold no absolute path, environment value, credential or
-// token (SEC-E2), whoever wrote them into the catalogue.
+// token (SEC-E2), whoever wrote them into the catalog.
 package resource
 
 import (

@@ -95,8 +95,8 @@ var packages = map[protoreflect.FullName]optionsv1.Role{
 	vaultv1.File_durward_vault_v1_session_proto.Package():     optionsv1.Role_ROLE_VAULT,
 }
 
-// catalogue is derived once from the compiled descriptors, which never change.
-var catalogue = sync.OnceValue(func() []Tool {
+// catalog is derived once from the compiled descriptors, which never change.
+var catalog = sync.OnceValue(func() []Tool {
 	var tools []Tool
 	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
 		sink, ok := packages[file.Package()]
@@ -118,20 +118,20 @@ var catalogue = sync.OnceValue(func() []Tool {
 })
 
 // Tools returns every tool of the compiled contract, sorted by name. The slice is the caller's.
-func Tools() []Tool { return slices.Clone(catalogue()) }
+func Tools() []Tool { return slices.Clone(catalog()) }
 
 // Lookup finds a tool by name.
 func Lookup(name string) (Tool, bool) {
-	i, ok := slices.BinarySearchFunc(catalogue(), name, func(t Tool, name string) int { return strings.Compare(t.Name, name) })
+	i, ok := slices.BinarySearchFunc(catalog(), name, func(t Tool, name string) int { return strings.Compare(t.Name, name) })
 	if !ok {
 		return Tool{}, false
 	}
-	return catalogue()[i], true
+	return catalog()[i], true
 }
 
 // ByMethod finds a tool by its gRPC name.
 func ByMethod(fullMethod string) (Tool, bool) {
-	for _, t := range catalogue() {
+	for _, t := range catalog() {
 		if t.FullMethod == fullMethod {
 			return t, true
 		}
@@ -370,9 +370,9 @@ func Sensitive(fd protoreflect.FieldDescriptor) bool {
 	return sensitive
 }
 
-// FromCatalogue reports whether the contract says that a response field's text is ours or was written in the catalogue by a
+// FromCatalog reports whether the contract says that a response field's text is ours or was written in the catalog by a
 // human. Any other text is a program's or a stranger's.
-func FromCatalogue(fd protoreflect.FieldDescriptor) bool {
+func FromCatalog(fd protoreflect.FieldDescriptor) bool {
 	origin, _ := proto.GetExtension(fd.Options(), optionsv1.E_Origin).(optionsv1.Origin)
 	return origin == optionsv1.Origin_ORIGIN_CATALOGUE
 }
@@ -394,7 +394,7 @@ func Opaque(d protoreflect.MessageDescriptor) []string {
 			value = fd.MapValue()
 		}
 		foreign := value.Message() != nil && value.Message().ParentFile().Package() != d.ParentFile().Package() && holdsText(value.Message())
-		if !FromCatalogue(fd) && (value.Kind() == protoreflect.BytesKind || foreign) {
+		if !FromCatalog(fd) && (value.Kind() == protoreflect.BytesKind || foreign) {
 			out = append(out, path)
 		}
 	})
@@ -415,7 +415,7 @@ func holdsText(d protoreflect.MessageDescriptor) bool {
 func outsideFields(m protoreflect.MethodDescriptor) []string {
 	var out []string
 	walkFields(m.Output(), func(path string, fd protoreflect.FieldDescriptor) {
-		if !FromCatalogue(fd) {
+		if !FromCatalog(fd) {
 			out = append(out, path)
 		}
 	})

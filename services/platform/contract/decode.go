@@ -54,7 +54,7 @@ func (t Tool) Decode(raw []byte) (proto.Message, error) {
 // validator knows every tool's request. It is built once, from descriptors alone.
 var validator = sync.OnceValues(func() (protovalidate.Validator, error) {
 	var requests []proto.Message
-	for _, t := range catalogue() {
+	for _, t := range catalog() {
 		requests = append(requests, t.NewRequest())
 	}
 	return protovalidate.New(protovalidate.WithMessages(requests...), protovalidate.WithDisableLazy())

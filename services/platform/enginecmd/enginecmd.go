@@ -59,7 +59,7 @@ type Command struct {
 	MainGPU                         uint32
 }
 
-// maxArguments bounds what is looked at; an entry of the catalogue has at most 128.
+// maxArguments bounds what is looked at; an entry of the catalog has at most 128.
 const maxArguments = 1024
 
 // Read reads an engine's argument vector and says whether it is one: llama-server, `vllm serve`, vLLM's and SGLang's Python

@@ -1,4 +1,4 @@
-// Package model says what of a language model decides how much memory it takes: its card. A human writes one into the catalogue,
+// Package model says what of a language model decides how much memory it takes: its card. A human writes one into the catalog,
 // or the inspector reads it from a model's files. It links nothing but the standard library and holds no formula: package vram
 // has those.
 package model

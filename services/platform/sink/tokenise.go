@@ -153,7 +153,7 @@ type keys struct {
 
 func (o *outside) message(m protoreflect.Message) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		mine := contract.FromCatalogue(fd)
+		mine := contract.FromCatalog(fd)
 		switch {
 		case fd.IsMap():
 			o.entries(fd, v.Map(), mine)

@@ -101,7 +101,7 @@ func logs(context.Context, any) (any, error) {
 	return &executorv1.ServiceLogsResponse{ServiceId: secret, Log: "password is " + secret, Cursor: "c"}, nil
 }
 
-// What a service wrote leaves through the vault, under the very grant that the call came with; what the catalogue holds does
+// What a service wrote leaves through the vault, under the very grant that the call came with; what the catalog holds does
 // not need to.
 func TestAReadOfTextFromOutside(t *testing.T) {
 	kit := platformtest.New(t)

@@ -106,7 +106,7 @@ type Statement struct {
 	Pinned         []Pin    `json:"pinned,omitempty"`
 	Free           []string `json:"free,omitempty"`
 	SubjectDigests []string `json:"subject_digests,omitempty"`
-	// AnySubject: whatever the sink's own catalogue, which a human owns, says of them at the time of the call. A scope has this or
+	// AnySubject: whatever the sink's own catalog, which a human owns, says of them at the time of the call. A scope has this or
 	// SubjectDigests. A switch of modes has no other choice, since its plan depends on what runs.
 	AnySubject bool `json:"any_subject,omitempty"`
 

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
 )
@@ -115,9 +115,9 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	e.ComputeMiB, e.OverheadMiB = mib(mul(compute, n)), mib(mul(bytesOf(graphsMiB+contextMiB), n))
 	e.LoadHostMiB = workerHostMiB * uint32(n)
 	switch run.Sleep {
-	case catalogue.SleepVLLM1:
+	case catalog.SleepVLLM1:
 		e.AsleepMiB, e.HostMiB = residueMiB*uint32(n), mib(mul(weights, n))
-	case catalogue.SleepVLLM2:
+	case catalog.SleepVLLM2:
 		e.AsleepMiB = residueMiB * uint32(n)
 	}
 	return e, nil

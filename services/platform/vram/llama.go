@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"math"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
 )
@@ -272,7 +272,7 @@ func ofLlama(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	e.KVTokens = mul(streams, cells)
 	host := all[len(place.gpus)]
 	e.LoadHostMiB = mib(add(add(host.weights, host.kv), bytesOf(llamaHostMiB)))
-	if run.Sleep == catalogue.SleepLlamaRouter {
+	if run.Sleep == catalog.SleepLlamaRouter {
 		// The router ends what it started; it has asked the driver for its GPUs, which leaves a context on each.
 		e.AsleepMiB = contextMiB * uint32(len(gpus))
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 )
 
@@ -103,7 +103,7 @@ func orWord(v, other string) string {
 
 // RunOf is how the service runs its model: what its command line says, else what extra_config says, else the engine's defaults.
 // It returns ErrNoEngine where neither names an engine that formulas are known for.
-func RunOf(s *catalogue.Service) (Run, error) {
+func RunOf(s *catalog.Service) (Run, error) {
 	said := command(s)
 	extra := s.ExtraConfig
 	r, known := Defaults(orWord(said.Engine, extra["engine"]))
@@ -206,7 +206,7 @@ func number(extra map[string]string, key string) (uint32, error) {
 
 // command is what the service's command line says; nothing where it has none, or one that is not an engine's. A container's
 // command may be options alone, which its image's entrypoint takes.
-func command(s *catalogue.Service) enginecmd.Command {
+func command(s *catalog.Service) enginecmd.Command {
 	read := enginecmd.Read
 	argv := s.Argv
 	if s.Container != nil {

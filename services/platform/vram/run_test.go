@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 )
 
@@ -20,54 +20,54 @@ func TestRunOf(t *testing.T) {
 	with := func(r Run, change func(*Run)) Run { change(&r); return r }
 	tests := []struct {
 		name    string
-		service catalogue.Service
+		service catalog.Service
 		want    Run
 	}{
-		{"defaults of llama.cpp", catalogue.Service{Argv: []string{"/opt/llama-server", "-m", "/srv/a.gguf"}}, llama},
-		{"a command line of llama.cpp", catalogue.Service{Argv: []string{"/opt/llama-server", "-m", "/srv/a.gguf", "-c", "32768", "-np", "2", "-ngl", "20",
+		{"defaults of llama.cpp", catalog.Service{Argv: []string{"/opt/llama-server", "-m", "/srv/a.gguf"}}, llama},
+		{"a command line of llama.cpp", catalog.Service{Argv: []string{"/opt/llama-server", "-m", "/srv/a.gguf", "-c", "32768", "-np", "2", "-ngl", "20",
 			"-ctk", "q8_0", "-ctv", "q4_0", "-b", "1024", "-ub", "256", "-fa", "off", "--fit", "off", "--swa-full"}},
 			with(llama, func(r *Run) {
 				r.Context, r.Parallel, r.Unified, r.GPULayers, r.CacheK, r.CacheV = 32768, 2, false, ptr(uint32(20)), "q8_0", "q4_0"
 				r.Batch, r.MicroBatch, r.FlashAttention, r.Fit, r.FullWindow = 1024, 256, false, false, true
 			})},
-		{"places and what is beside the model", catalogue.Service{Argv: []string{"llama-server", "-m", "/a.gguf", "-sm", "row", "-ts", "3,1", "-mg", "1", "--device", "CUDA0,CUDA1",
+		{"places and what is beside the model", catalog.Service{Argv: []string{"llama-server", "-m", "/a.gguf", "-sm", "row", "-ts", "3,1", "-mg", "1", "--device", "CUDA0,CUDA1",
 			"-md", "/d.gguf", "--mmproj", "/p.gguf", "--lora", "/x.gguf,/y.gguf"}},
 			with(llama, func(r *Run) {
 				r.SplitMode, r.TensorSplit, r.MainGPU, r.Devices, r.Drafts, r.Projectors, r.Adapters = "row", "3,1", 1, "CUDA0,CUDA1", 1, 1, 2
 			})},
-		{"places by variables", catalogue.Service{Argv: []string{"llama-server", "-m", "/a.gguf"}, Environment: map[string]string{"LLAMA_ARG_SPLIT_MODE": "none",
+		{"places by variables", catalog.Service{Argv: []string{"llama-server", "-m", "/a.gguf"}, Environment: map[string]string{"LLAMA_ARG_SPLIT_MODE": "none",
 			"LLAMA_ARG_MAIN_GPU": "1", "LLAMA_ARG_TENSOR_SPLIT": "1,2", "LLAMA_ARG_SPEC_DRAFT_MODEL": "/d.gguf"}},
 			with(llama, func(r *Run) { r.SplitMode, r.MainGPU, r.TensorSplit, r.Drafts = "none", 1, "1,2", 1 })},
-		{"places by extra_config", catalogue.Service{Unit: "chat.service", ExtraConfig: map[string]string{"engine": "llama.cpp", "split_mode": "none", "main_gpu": "1", "tensor_split": "3,1"}},
+		{"places by extra_config", catalog.Service{Unit: "chat.service", ExtraConfig: map[string]string{"engine": "llama.cpp", "split_mode": "none", "main_gpu": "1", "tensor_split": "3,1"}},
 			with(llama, func(r *Run) { r.SplitMode, r.MainGPU, r.TensorSplit = "none", 1, "3,1" })},
-		{"slots that share by their own words", catalogue.Service{Argv: []string{"llama-server", "-np", "2", "--kv-unified"}},
+		{"slots that share by their own words", catalog.Service{Argv: []string{"llama-server", "-np", "2", "--kv-unified"}},
 			with(llama, func(r *Run) { r.Parallel = 2 })},
-		{"a command line of vLLM", catalogue.Service{Sleep: catalogue.SleepVLLM1, Argv: []string{"/opt/vllm", "serve", "org/model", "--max-model-len", "16384",
+		{"a command line of vLLM", catalog.Service{Sleep: catalog.SleepVLLM1, Argv: []string{"/opt/vllm", "serve", "org/model", "--max-model-len", "16384",
 			"--gpu-memory-utilization", "0.45", "--tensor-parallel-size", "2", "--max-num-seqs", "64", "--kv-cache-dtype", "fp8"}},
 			with(vllm, func(r *Run) {
-				r.Context, r.Utilisation, r.TensorParallel, r.Parallel, r.CacheK, r.CacheV, r.Sleep = 16384, 0.45, 2, 64, "fp8", "fp8", catalogue.SleepVLLM1
+				r.Context, r.Utilisation, r.TensorParallel, r.Parallel, r.CacheK, r.CacheV, r.Sleep = 16384, 0.45, 2, 64, "fp8", "fp8", catalog.SleepVLLM1
 				r.PipelineParallel, r.DataParallel = 1, 1
 			})},
-		{"options of vLLM's own image", catalogue.Service{Container: &catalogue.Container{Image: "vllm/vllm-openai@sha256:0", Command: []string{"--model", "org/model", "--max-model-len", "8192"}}},
+		{"options of vLLM's own image", catalog.Service{Container: &catalog.Container{Image: "vllm/vllm-openai@sha256:0", Command: []string{"--model", "org/model", "--max-model-len", "8192"}}},
 			with(vllm, func(r *Run) { r.Context, r.TensorParallel, r.PipelineParallel, r.DataParallel = 8192, 1, 1, 1 })},
-		{"a unit of which extra_config tells", catalogue.Service{Unit: "chat.service", ExtraConfig: map[string]string{"engine": "llama.cpp", "context_size": "16384", "parallel": "3",
+		{"a unit of which extra_config tells", catalog.Service{Unit: "chat.service", ExtraConfig: map[string]string{"engine": "llama.cpp", "context_size": "16384", "parallel": "3",
 			"kv_unified": "on", "kv_cache_dtype": "q8_0", "kv_cache_dtype_v": "q5_1", "gpu_layers": "0", "flash_attention": "off", "fit": "off", "fit_target_mib": "2048",
 			"batch_size": "512", "micro_batch_size": "128"}},
 			with(llama, func(r *Run) {
 				r.Context, r.Parallel, r.CacheK, r.CacheV, r.GPULayers, r.FlashAttention, r.Fit = 16384, 3, "q8_0", "q5_1", ptr(uint32(0)), false, false
 				r.FitTargetMiB, r.Batch, r.MicroBatch = 2048, 512, 128
 			})},
-		{"vLLM on several GPUs", catalogue.Service{Argv: []string{"vllm", "serve", "org/model", "-tp", "2", "-pp", "2", "--data-parallel-size", "3"}},
+		{"vLLM on several GPUs", catalog.Service{Argv: []string{"vllm", "serve", "org/model", "-tp", "2", "-pp", "2", "--data-parallel-size", "3"}},
 			with(vllm, func(r *Run) { r.TensorParallel, r.PipelineParallel, r.DataParallel = 2, 2, 3 })},
-		{"SGLang's copies on the same GPUs", catalogue.Service{Argv: []string{"python3", "-m", "sglang.launch_server", "--model-path", "org/model", "--tp", "4", "--dp", "4", "--enable-dp-attention"}},
+		{"SGLang's copies on the same GPUs", catalog.Service{Argv: []string{"python3", "-m", "sglang.launch_server", "--model-path", "org/model", "--tp", "4", "--dp", "4", "--enable-dp-attention"}},
 			with(sglang, func(r *Run) { r.TensorParallel, r.PipelineParallel, r.DataParallel = 4, 1, 1 })},
-		{"the model's own context wins over extra_config", catalogue.Service{Argv: []string{"llama-server", "-c", "0"}, ExtraConfig: map[string]string{"context_size": "4096"}}, llama},
-		{"a unit of vLLM", catalogue.Service{Unit: "chat.service", ExtraConfig: map[string]string{"engine": "vllm", "gpu_memory_utilization": "0.5", "kv_cache_memory_bytes": "1073741824", "tensor_parallel": "4"}},
+		{"the model's own context wins over extra_config", catalog.Service{Argv: []string{"llama-server", "-c", "0"}, ExtraConfig: map[string]string{"context_size": "4096"}}, llama},
+		{"a unit of vLLM", catalog.Service{Unit: "chat.service", ExtraConfig: map[string]string{"engine": "vllm", "gpu_memory_utilization": "0.5", "kv_cache_memory_bytes": "1073741824", "tensor_parallel": "4"}},
 			with(vllm, func(r *Run) { r.Utilisation, r.KVCacheBytes, r.TensorParallel = 0.5, 1<<30, 4 })},
-		{"the command line wins over extra_config", catalogue.Service{Argv: []string{"llama-server", "-c", "4096", "-ngl", "5", "-fa", "on"},
+		{"the command line wins over extra_config", catalog.Service{Argv: []string{"llama-server", "-c", "4096", "-ngl", "5", "-fa", "on"},
 			ExtraConfig: map[string]string{"engine": "vllm", "context_size": "99", "gpu_layers": "9", "flash_attention": "off"}},
 			with(llama, func(r *Run) { r.Context, r.GPULayers = 4096, ptr(uint32(5)) })},
-		{"Ollama", catalogue.Service{Argv: []string{"/usr/bin/ollama", "serve"}, Environment: map[string]string{"OLLAMA_CONTEXT_LENGTH": "8192", "OLLAMA_NUM_PARALLEL": "2"}},
+		{"Ollama", catalog.Service{Argv: []string{"/usr/bin/ollama", "serve"}, Environment: map[string]string{"OLLAMA_CONTEXT_LENGTH": "8192", "OLLAMA_NUM_PARALLEL": "2"}},
 			with(ollama, func(r *Run) { r.Context, r.Parallel = 8192, 2 })},
 	}
 	for _, tt := range tests {
@@ -86,7 +86,7 @@ func TestRunOf(t *testing.T) {
 
 func TestRunOfRefuses(t *testing.T) {
 	t.Parallel()
-	for name, s := range map[string]catalogue.Service{
+	for name, s := range map[string]catalog.Service{
 		"nothing":                    {},
 		"a program of its own":       {Argv: []string{"/opt/serve"}},
 		"an engine without formulas": {ExtraConfig: map[string]string{"engine": "tensorrt-llm"}},
@@ -105,7 +105,7 @@ func TestRunOfRefuses(t *testing.T) {
 		"bytes beyond 64 bits":     {"engine": "vllm", "kv_cache_memory_bytes": "99999999999999999999"},
 		"layers in words":          {"engine": "llama.cpp", "gpu_layers": "all"},
 	} {
-		if r, err := RunOf(&catalogue.Service{ExtraConfig: extra}); err == nil || errors.Is(err, ErrNoEngine) {
+		if r, err := RunOf(&catalog.Service{ExtraConfig: extra}); err == nil || errors.Is(err, ErrNoEngine) {
 			t.Errorf("%s: %+v %v", name, r, err)
 		}
 	}

@@ -51,7 +51,7 @@ type Run struct {
 	MainGPU                         uint32
 	// Drafts, Projectors and Adapters are how many files llama.cpp loads beside the model. What is in them is not known.
 	Drafts, Projectors, Adapters int
-	// Sleep is how the service sleeps, as the catalogue has it.
+	// Sleep is how the service sleeps, as the catalog has it.
 	Sleep string
 }
 
@@ -84,7 +84,7 @@ var ErrNoEngine = errors.New("the service's engine is not known; extra_config.en
 // ErrNoTotal means that an engine takes a share of a GPU whose memory is not known.
 var ErrNoTotal = errors.New("the engine takes a share of each GPU, and how much memory one of them has is not known")
 
-// maxGPUs is the most that a catalogue has.
+// maxGPUs is the most that a catalog has.
 const maxGPUs = 64
 
 // Of estimates what the model takes. gpus are the service's, in its order.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
 )
@@ -493,16 +493,16 @@ func TestAsleep(t *testing.T) {
 	at := func(sleep string) Estimate {
 		return of(t, llama70, vllmRun(func(r *Run) { r.Context, r.Sleep = 8192, sleep }), 81920, 81920)
 	}
-	if e := at(catalogue.SleepVLLM1); e.AsleepMiB != 2*residueMiB || e.HostMiB != e.WeightsMiB || e.HostMiB < 134570 {
+	if e := at(catalog.SleepVLLM1); e.AsleepMiB != 2*residueMiB || e.HostMiB != e.WeightsMiB || e.HostMiB < 134570 {
 		t.Errorf("level 1: %+v", e)
 	}
-	if e := at(catalogue.SleepVLLM2); e.AsleepMiB != 2*residueMiB || e.HostMiB != 0 {
+	if e := at(catalog.SleepVLLM2); e.AsleepMiB != 2*residueMiB || e.HostMiB != 0 {
 		t.Errorf("level 2: %+v", e)
 	}
-	if e := at(catalogue.SleepNone); e.AsleepMiB != 0 || e.HostMiB != 0 || e.LoadHostMiB == 0 {
+	if e := at(catalog.SleepNone); e.AsleepMiB != 0 || e.HostMiB != 0 || e.LoadHostMiB == 0 {
 		t.Errorf("no sleep: %+v", e)
 	}
-	if e := of(t, llama8Q4, llamaRun(func(r *Run) { r.Context, r.Sleep = 8192, catalogue.SleepLlamaRouter }), 24564); e.AsleepMiB != contextMiB || e.HostMiB != 0 {
+	if e := of(t, llama8Q4, llamaRun(func(r *Run) { r.Context, r.Sleep = 8192, catalog.SleepLlamaRouter }), 24564); e.AsleepMiB != contextMiB || e.HostMiB != 0 {
 		t.Errorf("router: %+v", e)
 	}
 }

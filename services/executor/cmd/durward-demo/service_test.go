@@ -19,7 +19,7 @@ import (
 	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/executor/internal/health"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
@@ -50,9 +50,9 @@ func TestTheDemoService(t *testing.T) {
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	starts := filepath.Join(dir, "starts")
-	c, err := catalogue.Parse("c.yaml", fmt.Appendf(nil,
+	c, err := catalog.Parse("c.yaml", fmt.Appendf(nil,
 		"version: 1\nservices: [{id: demo, driver: process, argv: [durward-demo, -port, %q, -touch, %q], port: %d, stop_timeout_s: 5}]\n",
-		fmt.Sprint(port), starts, port), catalogue.Options{ProgramsDir: dir, Development: true})
+		fmt.Sprint(port), starts, port), catalog.Options{ProgramsDir: dir, Development: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestTheDemoService(t *testing.T) {
 	}
 	defer d.Close()
 	m := service.New(service.Config{
-		Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]service.Driver{"process": d}, Health: health.New(), Engine: engine.New(),
+		Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]service.Driver{"process": d}, Health: health.New(), Engine: engine.New(),
 		Confirm: func(_ context.Context, begin func()) error { begin(); return nil },
 		Logger:  slog.New(slog.DiscardHandler),
 	})

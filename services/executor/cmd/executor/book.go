@@ -11,7 +11,7 @@ import (
 
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/inspect"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/vram"
@@ -22,16 +22,16 @@ const inspector = "durward-inspect"
 
 // bookConfig is what the wiring knows of a memreq.Config.
 type bookConfig struct {
-	Catalogue  func() *catalogue.Catalogue
+	Catalog    func() *catalog.Catalog
 	GPUs       memreq.GPUs
-	Definition func(ctx context.Context, s *catalogue.Service) (string, error)
+	Definition func(ctx context.Context, s *catalog.Service) (string, error)
 	Memory     memreq.Memory
 	Logger     *slog.Logger
 }
 
-// openBook opens what is known of services' memory. Without the inspector, estimates come of the catalogue's cards alone.
+// openBook opens what is known of services' memory. Without the inspector, estimates come of the catalog's cards alone.
 func openBook(ctx context.Context, cfg *settings, b bookConfig) (*memreq.Tracker, error) {
-	out := memreq.Config{Catalogue: b.Catalogue, GPUs: b.GPUs, Definition: b.Definition, Memory: b.Memory, Logger: b.Logger}
+	out := memreq.Config{Catalog: b.Catalog, GPUs: b.GPUs, Definition: b.Definition, Memory: b.Memory, Logger: b.Logger}
 	own, err := os.Executable()
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/inspect"
 	"durward.internal/services/platform/reserve"
@@ -49,7 +49,7 @@ func TestAModelsFileIsReadByTheProgramsBesideThisOne(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c, err := catalogue.Parse("catalogue.yaml", []byte(`version: 1
+	c, err := catalog.Parse("catalogue.yaml", []byte(`version: 1
 gpus: [{index: 0, name: Made up, memory_mib: 24000, simulated: true}]
 models:
   - id: tiny
@@ -58,17 +58,17 @@ models:
     card: {architecture: llama, weights_mib: 4000, layers: [{count: 32, kind: full, kv_heads: 8, key_dim: 128, value_dim: 128}]}
 services:
   - {id: chat, driver: systemd, unit: chat.service, gpus: [0], model: tiny, extra_config: {engine: llama.cpp, context_size: "8192", fit: "off"}}
-`), catalogue.Options{Development: true})
+`), catalog.Options{Development: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := func() *catalogue.Catalogue { return c }
+	known := func() *catalog.Catalog { return c }
 	cfg := &settings{}
 	cfg.GPU.LlamaFitParams = oracle
 	var said strings.Builder
 	logger := slog.New(slog.NewTextHandler(&said, nil))
 	book, err := openBook(t.Context(), cfg, bookConfig{
-		Catalogue: known, GPUs: gpu.New(gpu.Config{Catalogue: known, Logger: logger}), Logger: logger,
+		Catalog: known, GPUs: gpu.New(gpu.Config{Catalog: known, Logger: logger}), Logger: logger,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ services:
 	defer running.Wait()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	running.Go(func() { book.Run(ctx, nobody{}, gpu.New(gpu.Config{Catalogue: known, Logger: logger})) })
+	running.Go(func() { book.Run(ctx, nobody{}, gpu.New(gpu.Config{Catalog: known, Logger: logger})) })
 	want := 7401 + 814 + 517 + estimate.OverheadMiB
 	for deadline := time.Now().Add(30 * time.Second); book.Awake(chat).MiB() != want; time.Sleep(10 * time.Millisecond) { // no event: a real program is asked in the background
 		if time.Now().After(deadline) {
@@ -101,8 +101,8 @@ services:
 // nobody is an executor whose services do not run.
 type nobody struct{}
 
-func (nobody) All() []*catalogue.Service                  { return nil }
-func (nobody) Status(*catalogue.Service) (v service.View) { return v }
+func (nobody) All() []*catalog.Service                  { return nil }
+func (nobody) Status(*catalog.Service) (v service.View) { return v }
 func (nobody) Watch(ctx context.Context, _ []string, _ func(service.Change) error) error {
 	<-ctx.Done()
 	return ctx.Err()

@@ -22,9 +22,9 @@ type settings struct {
 	Vault config.Peer `yaml:"vault"`
 	// Audit gets every record. Required.
 	Audit config.Peer `yaml:"audit"`
-	// Catalogue is the file, or the folder of .yaml files, that says what may be run, owned by a human and read again when it changes. Required, absolute.
-	Catalogue string `yaml:"catalogue"`
-	// ProgramsDir is the folder where programs that the catalogue names without a slash are looked for before PATH.
+	// Catalog is the file, or the folder of .yaml files, that says what may be run, owned by a human and read again when it changes. Required, absolute.
+	Catalog string `yaml:"catalogue"`
+	// ProgramsDir is the folder where programs that the catalog names without a slash are looked for before PATH.
 	// Empty: the folder of the executor's own program.
 	ProgramsDir string `yaml:"programs_dir"`
 	// Unattended lists calls beyond READ that run here on a grant without a human's statement: a tool's name, or {tool, clients,
@@ -38,7 +38,7 @@ type settings struct {
 
 	// Systemd says how units are reached.
 	Systemd struct {
-		// Manager is "system" (default) or "user": whose units the catalogue's systemd services are.
+		// Manager is "system" (default) or "user": whose units the catalog's systemd services are.
 		Manager string `yaml:"manager"`
 	} `yaml:"systemd"`
 	// Docker says how containers are reached.
@@ -90,7 +90,7 @@ func (s *settings) Validate() error {
 			problems = append(problems, fmt.Errorf("%s.identity: is not an identity of role %s", peer.key, peer.key))
 		}
 	}
-	if !filepath.IsAbs(s.Catalogue) {
+	if !filepath.IsAbs(s.Catalog) {
 		problems = append(problems, errors.New("catalogue: must be an absolute path"))
 	}
 	if s.ProgramsDir != "" && !filepath.IsAbs(s.ProgramsDir) {

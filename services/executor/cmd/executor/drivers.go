@@ -14,7 +14,7 @@ import (
 	"durward.internal/services/executor/internal/driver/systemd"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // drivers are what runs services on this host.
@@ -25,28 +25,28 @@ type drivers struct {
 
 // openDrivers opens the drivers that the configuration gives this executor. Those that need another program, systemd or Docker,
 // are opened when a service first needs them.
-func openDrivers(cfg *settings, known func() *catalogue.Catalogue, gpus *gpu.Monitor, logger *slog.Logger) (*drivers, error) {
+func openDrivers(cfg *settings, known func() *catalog.Catalog, gpus *gpu.Monitor, logger *slog.Logger) (*drivers, error) {
 	processes, err := driverprocess.New(driverprocess.Config{Dir: cfg.StateDir, Log: logger, Development: cfg.development})
 	if err != nil {
 		return nil, err
 	}
 	d := &drivers{
-		byName: map[string]service.Driver{catalogue.DriverProcess: processes, catalogue.DriverNull: &null.Driver{}},
+		byName: map[string]service.Driver{catalog.DriverProcess: processes, catalog.DriverNull: &null.Driver{}},
 		close:  []func() error{func() error { processes.Close(); return nil }},
 	}
-	d.later(catalogue.DriverSystemd, logger, func() (closer, error) {
+	d.later(catalog.DriverSystemd, logger, func() (closer, error) {
 		return systemd.New(systemd.Config{Manager: cfg.Systemd.Manager, Development: cfg.development, Logger: logger})
 	})
 	if cfg.Docker.Socket != "" {
-		d.later(catalogue.DriverDocker, logger, func() (closer, error) {
+		d.later(catalog.DriverDocker, logger, func() (closer, error) {
 			return docker.New(docker.Config{
-				Socket: cfg.Docker.Socket, Catalogue: known, Logger: logger,
+				Socket: cfg.Docker.Socket, Catalog: known, Logger: logger,
 				UUID: func(index uint32) (string, bool) {
 					g, ok := gpus.Last().Find(index)
 					return g.UUID, ok && !g.Simulated && g.UUID != ""
 				},
 				Refused: []string{
-					cfg.StateDir, cfg.TrustDir, cfg.Catalogue, filepath.Dir(cfg.TLS.Key), filepath.Dir(cfg.TLS.Certificate), cfg.Docker.Socket,
+					cfg.StateDir, cfg.TrustDir, cfg.Catalog, filepath.Dir(cfg.TLS.Key), filepath.Dir(cfg.TLS.Certificate), cfg.Docker.Socket,
 				},
 			})
 		})
@@ -110,22 +110,22 @@ func (l *lazy) Close() error {
 	return l.used.Close()
 }
 
-func (l *lazy) Status(s *catalogue.Service) driver.Status { return l.driver().Status(s) }
-func (l *lazy) Start(ctx context.Context, s *catalogue.Service, definition string) error {
+func (l *lazy) Status(s *catalog.Service) driver.Status { return l.driver().Status(s) }
+func (l *lazy) Start(ctx context.Context, s *catalog.Service, definition string) error {
 	return l.driver().Start(ctx, s, definition)
 }
-func (l *lazy) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
+func (l *lazy) Stop(ctx context.Context, s *catalog.Service) (bool, error) {
 	return l.driver().Stop(ctx, s)
 }
-func (l *lazy) Definition(ctx context.Context, s *catalogue.Service) (string, error) {
+func (l *lazy) Definition(ctx context.Context, s *catalog.Service) (string, error) {
 	return l.driver().Definition(ctx, s)
 }
-func (l *lazy) Logs(ctx context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error) {
+func (l *lazy) Logs(ctx context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error) {
 	return l.driver().Logs(ctx, s, cursor, lines)
 }
 
 // Warnings are the driver's, if it has any.
-func (l *lazy) Warnings(s *catalogue.Service) []string {
+func (l *lazy) Warnings(s *catalog.Service) []string {
 	if w, ok := l.driver().(service.Warner); ok {
 		return w.Warnings(s)
 	}
@@ -135,16 +135,16 @@ func (l *lazy) Warnings(s *catalogue.Service) []string {
 // missing is a driver that could not be opened.
 type missing struct{}
 
-func (missing) Status(*catalogue.Service) driver.Status {
+func (missing) Status(*catalog.Service) driver.Status {
 	return driver.Status{State: driver.Unknown, Cause: driver.CauseNoManager}
 }
-func (missing) Start(context.Context, *catalogue.Service, string) error { return driver.ErrNoManager }
-func (missing) Stop(context.Context, *catalogue.Service) (bool, error) {
+func (missing) Start(context.Context, *catalog.Service, string) error { return driver.ErrNoManager }
+func (missing) Stop(context.Context, *catalog.Service) (bool, error) {
 	return false, driver.ErrNoManager
 }
-func (missing) Definition(context.Context, *catalogue.Service) (string, error) {
+func (missing) Definition(context.Context, *catalog.Service) (string, error) {
 	return "", driver.ErrNoManager
 }
-func (missing) Logs(context.Context, *catalogue.Service, string, int) (driver.Page, error) {
+func (missing) Logs(context.Context, *catalog.Service, string, int) (driver.Page, error) {
 	return driver.Page{}, driver.ErrNoManager
 }

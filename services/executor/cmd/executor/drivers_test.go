@@ -12,7 +12,7 @@ import (
 	"durward.internal/services/executor/internal/driver/null"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // counted is a driver that counts how often it is opened and closed.
@@ -21,11 +21,11 @@ type counted struct {
 	closed int
 }
 
-func (c *counted) Close() error                       { c.closed++; return nil }
-func (*counted) Warnings(*catalogue.Service) []string { return []string{"careful"} }
+func (c *counted) Close() error                     { c.closed++; return nil }
+func (*counted) Warnings(*catalog.Service) []string { return []string{"careful"} }
 
 func TestADriverIsOpenedWhenItIsNeeded(t *testing.T) {
-	s := &catalogue.Service{ID: "chat"}
+	s := &catalog.Service{ID: "chat"}
 	one, opened := &counted{}, 0
 	d := &drivers{byName: map[string]service.Driver{}}
 	d.later("used", slog.New(slog.DiscardHandler), func() (closer, error) { opened++; return one, nil })
@@ -59,24 +59,24 @@ func TestDriversAreTheConfigurations(t *testing.T) {
 	for socket, want := range map[string]bool{"": false, "/nonexistent/docker.sock": true} {
 		cfg := &settings{}
 		cfg.StateDir, cfg.Docker.Socket = t.TempDir(), socket
-		known := func() *catalogue.Catalogue { return &catalogue.Catalogue{} }
-		d, err := openDrivers(cfg, known, gpu.New(gpu.Config{Catalogue: known}), slog.New(slog.DiscardHandler))
+		known := func() *catalog.Catalog { return &catalog.Catalog{} }
+		d, err := openDrivers(cfg, known, gpu.New(gpu.Config{Catalog: known}), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		box, ok := d.byName[catalogue.DriverDocker]
+		box, ok := d.byName[catalog.DriverDocker]
 		if ok != want {
 			t.Errorf("socket %q: docker %t", socket, ok)
 		}
 		if ok {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			s := &catalogue.Service{ID: "box", Driver: catalogue.DriverDocker, Container: &catalogue.Container{Image: "a"}}
+			s := &catalog.Service{ID: "box", Driver: catalog.DriverDocker, Container: &catalog.Container{Image: "a"}}
 			if err := box.Start(ctx, s, ""); err == nil {
 				t.Error("a container was started without a daemon")
 			}
 		}
-		for _, name := range []string{catalogue.DriverProcess, catalogue.DriverNull, catalogue.DriverSystemd} {
+		for _, name := range []string{catalog.DriverProcess, catalog.DriverNull, catalog.DriverSystemd} {
 			if _, ok := d.byName[name]; !ok {
 				t.Errorf("no %s driver", name)
 			}

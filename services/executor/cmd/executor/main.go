@@ -1,7 +1,7 @@
-// Command executor is the process that touches the host. It starts and stops services that a human wrote in its catalogue,
+// Command executor is the process that touches the host. It starts and stops services that a human wrote in its catalog,
 // and acts only on a grant that it has verified itself, that the vault has redeemed, and whose intent is in the audit log.
 //
-// It trusts its configuration, its trust folder, the catalogue and the kernel. It dials vault and audit, and asks services
+// It trusts its configuration, its trust folder, the catalog and the kernel. It dials vault and audit, and asks services
 // on loopback for their health.
 package main
 
@@ -36,7 +36,7 @@ import (
 	"durward.internal/services/executor/internal/server"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/process"
@@ -140,7 +140,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if measured != nil {
 		defer func() { err = errors.Join(err, measured.Close()) }()
 	}
-	source, err := catalogue.Open(cfg.Catalogue, catalogue.Options{ProgramsDir: programs, Development: cfg.development, UID: os.Getuid()}, logger)
+	source, err := catalog.Open(cfg.Catalog, catalog.Options{ProgramsDir: programs, Development: cfg.development, UID: os.Getuid()}, logger)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	var services *service.Manager
 	var authority *sink.Authority
 	gpus := gpu.New(gpu.Config{
-		Source: measured, Catalogue: source.Current, Claims: func() []gpu.Claim { return services.Claims() }, Logger: logger,
+		Source: measured, Catalog: source.Current, Claims: func() []gpu.Claim { return services.Claims() }, Logger: logger,
 	})
 	drivers, err := openDrivers(cfg, source.Current, gpus, logger)
 	if err != nil {
@@ -163,8 +163,8 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	defer func() { err = errors.Join(err, durable.Close()) }()
 	memory := reservedStore{Store: durable, kept: kept}
 	book, err := openBook(ctx, cfg, bookConfig{
-		Catalogue: source.Current, GPUs: gpus, Memory: reservedPeaks{durable, kept}, Logger: logger,
-		Definition: func(ctx context.Context, s *catalogue.Service) (string, error) { return services.Definition(ctx, s) },
+		Catalog: source.Current, GPUs: gpus, Memory: reservedPeaks{durable, kept}, Logger: logger,
+		Definition: func(ctx context.Context, s *catalog.Service) (string, error) { return services.Definition(ctx, s) },
 	})
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	proceed := func(begin func()) error { return authority.Proceed(begin) }
 	rule := recordRules(log)
 	services = service.New(service.Config{
-		Catalogue:  source.Current,
+		Catalog:    source.Current,
 		Drivers:    drivers.byName,
 		Health:     health.New(),
 		Engine:     engine.New(),
@@ -182,7 +182,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		HostAsleep: book.HostAsleep,
 		MarginMiB:  cfg.marginMiB(),
 		Leases:     leases,
-		Admit: func(ctx context.Context, s *catalogue.Service) error {
+		Admit: func(ctx context.Context, s *catalog.Service) error {
 			book.Observe(ctx, s)
 			return capacity.Admit(book.Sizes(), gpus.Read(ctx), s, cfg.marginMiB())
 		},
@@ -197,7 +197,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	hub := &progress.Hub{}
 	meter := metrics.New(seen.Metrics, services, gpus, book)
 	modes := mode.New(mode.Config{
-		Catalogue:    source.Current,
+		Catalog:      source.Current,
 		Services:     services,
 		GPUs:         gpus,
 		Requirements: book,
@@ -212,7 +212,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		Meter:       meter,
 		Logger:      logger,
 	})
-	source.Veto(func(next *catalogue.Catalogue) error {
+	source.Veto(func(next *catalog.Catalog) error {
 		if err := modes.Accept(next); err != nil {
 			return err
 		}

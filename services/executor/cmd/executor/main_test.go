@@ -22,7 +22,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/executor/internal/capacity"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
@@ -49,13 +49,13 @@ func TestShippedConfigurationIsGood(t *testing.T) {
 	}
 }
 
-func TestShippedCatalogueIsGood(t *testing.T) {
+func TestShippedCatalogIsGood(t *testing.T) {
 	input.Outside(t)
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "durward-demo"), nil, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	c, err := catalogue.Load(filepath.Join(shipped, "catalogue.yaml"), catalogue.Options{ProgramsDir: dir, Development: true})
+	c, err := catalog.Load(filepath.Join(shipped, "catalogue.yaml"), catalog.Options{ProgramsDir: dir, Development: true})
 	if err != nil {
 		t.Fatal(err)
 	}

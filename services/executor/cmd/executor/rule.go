@@ -8,7 +8,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/sink"
 )
@@ -19,7 +19,7 @@ const ruleTimeout = 2 * time.Second
 // recordRules returns what records the executor's acts by rule. What is about to be done is in the log before it is done, or it
 // is not done; how it went may reach the log later.
 func recordRules(log sink.Recorder) service.Rule {
-	return func(ctx context.Context, what string, s *catalogue.Service, stage service.Stage, how error) error {
+	return func(ctx context.Context, what string, s *catalog.Service, stage service.Stage, how error) error {
 		record := &auditv1.Record{
 			Kind: auditv1.Kind_KIND_RULE, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_PENDING,
 			Body: &auditv1.Body{Summary: clean.Line(what, 500), Details: map[string]string{}},

@@ -10,7 +10,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // history is a log that can be down.
@@ -43,7 +43,7 @@ func (h *history) Spool(context.Context, *auditv1.Record) error { return errors.
 func TestRulesAreRecorded(t *testing.T) {
 	h := &history{down: true}
 	rule := recordRules(h)
-	s := &catalogue.Service{ID: "chat"}
+	s := &catalog.Service{ID: "chat"}
 	if err := rule(t.Context(), service.RuleRestart, s, service.Intent, nil); err == nil {
 		t.Error("a rule may act while nothing can be recorded")
 	}

@@ -14,34 +14,34 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
 // DefaultMargin is what stays free on each GPU beyond what services need, in MiB, unless the configuration says otherwise.
 const DefaultMargin = 512
 
-// Sizes says what a service takes of each of its GPUs, in MiB by the catalogue's index. memreq.Tracker has them from what was measured, is
+// Sizes says what a service takes of each of its GPUs, in MiB by the catalog's index. memreq.Tracker has them from what was measured, is
 // declared or can be estimated; nobody changes what a method returns. Package room asks for nothing else about a number.
 type Sizes interface {
 	// Awake is what it takes while it runs, Loading the most that it takes until then, Asleep what it keeps in its sleep.
-	Awake(s *catalogue.Service) map[uint32]uint32
-	Loading(s *catalogue.Service) map[uint32]uint32
-	Asleep(s *catalogue.Service) map[uint32]uint32
+	Awake(s *catalog.Service) map[uint32]uint32
+	Loading(s *catalog.Service) map[uint32]uint32
+	Asleep(s *catalog.Service) map[uint32]uint32
 }
 
-// Declared are the Sizes where nothing is known but the catalogue: what services declare, shared evenly by their GPUs. A service that
+// Declared are the Sizes where nothing is known but the catalog: what services declare, shared evenly by their GPUs. A service that
 // declares none takes none.
 type Declared struct{}
 
 // Awake implements Sizes.
-func (Declared) Awake(s *catalogue.Service) map[uint32]uint32 { return shares(s.VRAMMiB, s.GPUs) }
+func (Declared) Awake(s *catalog.Service) map[uint32]uint32 { return shares(s.VRAMMiB, s.GPUs) }
 
 // Loading implements Sizes.
-func (Declared) Loading(s *catalogue.Service) map[uint32]uint32 { return shares(s.VRAMMiB, s.GPUs) }
+func (Declared) Loading(s *catalog.Service) map[uint32]uint32 { return shares(s.VRAMMiB, s.GPUs) }
 
 // Asleep implements Sizes.
-func (Declared) Asleep(s *catalogue.Service) map[uint32]uint32 { return shares(s.SleepMiB, s.GPUs) }
+func (Declared) Asleep(s *catalog.Service) map[uint32]uint32 { return shares(s.SleepMiB, s.GPUs) }
 
 func shares(mib uint32, gpus []uint32) map[uint32]uint32 {
 	if mib == 0 {
@@ -49,14 +49,14 @@ func shares(mib uint32, gpus []uint32) map[uint32]uint32 {
 	}
 	out := make(map[uint32]uint32, len(gpus))
 	for _, index := range gpus {
-		out[index] = catalogue.Share(mib, len(gpus))
+		out[index] = catalog.Share(mib, len(gpus))
 	}
 	return out
 }
 
-// Need is what has to be there for the services to start or wake together, in MiB by the catalogue's index of the GPU: of each what
+// Need is what has to be there for the services to start or wake together, in MiB by the catalog's index of the GPU: of each what
 // it takes while it runs or while it loads, whichever is more. A service whose size nobody knows is not in it.
-func Need(z Sizes, services ...*catalogue.Service) map[uint32]uint32 {
+func Need(z Sizes, services ...*catalog.Service) map[uint32]uint32 {
 	out := map[uint32]uint32{}
 	for _, s := range services {
 		awake, loading := z.Awake(s), z.Loading(s)
@@ -157,7 +157,7 @@ func untold(g gpu.Device) uint32 {
 
 // Held is what the service has of each of its GPUs, in MiB: what its programs are measured to use, or what it claims in its
 // present state, whichever is more. A service that neither runs nor sleeps holds nothing.
-func Held(h gpu.Host, s *catalogue.Service) map[uint32]uint32 {
+func Held(h gpu.Host, s *catalog.Service) map[uint32]uint32 {
 	out := map[uint32]uint32{}
 	for _, index := range s.GPUs {
 		if g, ok := h.Find(index); ok {
@@ -171,7 +171,7 @@ func Held(h gpu.Host, s *catalogue.Service) map[uint32]uint32 {
 
 // Released is what there will be on each GPU once the services have stopped, those in sleeping: have gone to sleep, and keep
 // what they keep in their sleep.
-func Released(z Sizes, h gpu.Host, stopping, sleeping []*catalogue.Service) map[uint32]uint32 {
+func Released(z Sizes, h gpu.Host, stopping, sleeping []*catalog.Service) map[uint32]uint32 {
 	out := map[uint32]uint32{}
 	for _, s := range stopping {
 		for index, mib := range Held(h, s) {
@@ -189,7 +189,7 @@ func Released(z Sizes, h gpu.Host, stopping, sleeping []*catalogue.Service) map[
 
 // Fits is Check for services that are to run beside what is on the GPUs now: what they hold themselves already, because they
 // sleep, is no reason against them. released is what will have been given back before.
-func Fits(z Sizes, h gpu.Host, incoming []*catalogue.Service, released map[uint32]uint32, margin uint32) *Short {
+func Fits(z Sizes, h gpu.Host, incoming []*catalog.Service, released map[uint32]uint32, margin uint32) *Short {
 	own := maps.Clone(released)
 	if own == nil {
 		own = map[uint32]uint32{}
@@ -201,8 +201,8 @@ func Fits(z Sizes, h gpu.Host, incoming []*catalogue.Service, released map[uint3
 }
 
 // Admit is Fits for one service that is to be started or woken now. Its error is a fault: CODE_DOES_NOT_FIT.
-func Admit(z Sizes, h gpu.Host, s *catalogue.Service, margin uint32) error {
-	if short := Fits(z, h, []*catalogue.Service{s}, nil, margin); short != nil {
+func Admit(z Sizes, h gpu.Host, s *catalog.Service, margin uint32) error {
+	if short := Fits(z, h, []*catalog.Service{s}, nil, margin); short != nil {
 		return fault.New(callv1.Code_CODE_DOES_NOT_FIT, s.ID+" does not fit: "+short.Sentence())
 	}
 	return nil
@@ -218,7 +218,7 @@ type Forecast struct {
 // Forecasts says of each GPU what would be used once some services have stopped, others gone to sleep, and the incoming ones run.
 // What is given up is what was measured, wherever it was; what is taken is what they take once they run, not what they take for a
 // moment while they load.
-func Forecasts(z Sizes, h gpu.Host, stopping, sleeping, incoming []*catalogue.Service) []Forecast {
+func Forecasts(z Sizes, h gpu.Host, stopping, sleeping, incoming []*catalog.Service) []Forecast {
 	taken := map[uint32]uint32{}
 	for _, s := range incoming {
 		for index, mib := range z.Awake(s) {
@@ -249,7 +249,7 @@ func Forecasts(z Sizes, h gpu.Host, stopping, sleeping, incoming []*catalogue.Se
 
 // uses is what the service uses of the GPU now: what is measured or, where the driver does not tell what its programs use, what
 // it claims.
-func uses(g gpu.Device, s *catalogue.Service) uint32 {
+func uses(g gpu.Device, s *catalog.Service) uint32 {
 	measured, silent := uint32(0), false
 	for _, p := range g.Processes {
 		if p.Service == s.ID {

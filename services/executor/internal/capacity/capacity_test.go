@@ -8,7 +8,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
@@ -45,8 +45,8 @@ func device(index uint32, foreign uint32, holds, claims map[string]uint32) gpu.D
 
 func host(devices ...gpu.Device) gpu.Host { return gpu.Host{Source: gpu.SourceNVML, GPUs: devices} }
 
-func entry(id string, mib uint32, gpus ...uint32) *catalogue.Service {
-	return &catalogue.Service{ID: id, VRAMMiB: mib, GPUs: gpus}
+func entry(id string, mib uint32, gpus ...uint32) *catalog.Service {
+	return &catalog.Service{ID: id, VRAMMiB: mib, GPUs: gpus}
 }
 
 func TestCheck(t *testing.T) {
@@ -120,7 +120,7 @@ func TestGpumodD2EveryGPUCounts(t *testing.T) {
 	if diff := cmp.Diff(map[uint32]uint32{0: 20000, 1: 20000}, Need(Declared{}, both)); diff != "" {
 		t.Errorf("need (-want +got):\n%s", diff)
 	}
-	if short := Fits(Declared{}, h, []*catalogue.Service{both}, nil, 500); short == nil || short.GPU != 1 || short.Free != 3500 {
+	if short := Fits(Declared{}, h, []*catalog.Service{both}, nil, 500); short == nil || short.GPU != 1 || short.Free != 3500 {
 		t.Errorf("it is short of %+v", short)
 	}
 	if err := Admit(Declared{}, h, entry("one", 20000, 0), 500); err != nil {
@@ -131,10 +131,10 @@ func TestGpumodD2EveryGPUCounts(t *testing.T) {
 // D3: what was waited for was the largest of those to come, not all of them.
 func TestGpumodD3TheSumIsNeeded(t *testing.T) {
 	h := host(device(0, 4000, nil, nil))
-	if short := Fits(Declared{}, h, []*catalogue.Service{entry("a", 10000, 0), entry("b", 10000, 0)}, nil, 500); short == nil || short.Need != 20000 {
+	if short := Fits(Declared{}, h, []*catalog.Service{entry("a", 10000, 0), entry("b", 10000, 0)}, nil, 500); short == nil || short.Need != 20000 {
 		t.Errorf("two of 10000 fit into 19500: %+v", short)
 	}
-	if short := Fits(Declared{}, h, []*catalogue.Service{entry("a", 10000, 0)}, nil, 500); short != nil {
+	if short := Fits(Declared{}, h, []*catalog.Service{entry("a", 10000, 0)}, nil, 500); short != nil {
 		t.Errorf("one of them does not: %+v", short)
 	}
 }
@@ -143,7 +143,7 @@ func TestReleased(t *testing.T) {
 	sleeper := entry("chat", 16000, 0)
 	sleeper.SleepMiB = 1000
 	h := host(device(0, 0, map[string]uint32{"chat": 17000, "old": 3000}, map[string]uint32{"chat": 16000, "old": 4000}), device(1, 0, nil, nil))
-	got := Released(Declared{}, h, []*catalogue.Service{entry("old", 4000, 0), entry("gone", 100, 1)}, []*catalogue.Service{sleeper})
+	got := Released(Declared{}, h, []*catalog.Service{entry("old", 4000, 0), entry("gone", 100, 1)}, []*catalog.Service{sleeper})
 	// old was promised 4000 and took 3000; chat took more than it declares.
 	if diff := cmp.Diff(map[uint32]uint32{0: 4000 + 16000}, got); diff != "" {
 		t.Errorf("released (-want +got):\n%s", diff)
@@ -158,8 +158,8 @@ func TestForecasts(t *testing.T) {
 		{GPU: 0, Total: 24000, Now: 20500, After: 500 + 1000 + 20000, Free: 2000, Foreign: 500, Measured: true},
 		{GPU: 1, Total: 8000, After: 4000, Free: 4000},
 	}
-	got := Forecasts(Declared{}, h, []*catalogue.Service{entry("old", 4000, 0)}, []*catalogue.Service{sleeper},
-		[]*catalogue.Service{entry("code", 20000, 0), entry("embed", 4000, 1)})
+	got := Forecasts(Declared{}, h, []*catalog.Service{entry("old", 4000, 0)}, []*catalog.Service{sleeper},
+		[]*catalog.Service{entry("code", 20000, 0), entry("embed", 4000, 1)})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("forecast (-want +got):\n%s", diff)
 	}
@@ -168,16 +168,16 @@ func TestForecasts(t *testing.T) {
 // sized are services by what they take of GPU 0 awake, while they load, and asleep.
 type sized map[string][3]uint32
 
-func (z sized) of(s *catalogue.Service, i int) map[uint32]uint32 {
+func (z sized) of(s *catalog.Service, i int) map[uint32]uint32 {
 	if mib, ok := z[s.ID]; ok {
 		return map[uint32]uint32{0: mib[i]}
 	}
 	return nil
 }
 
-func (z sized) Awake(s *catalogue.Service) map[uint32]uint32   { return z.of(s, 0) }
-func (z sized) Loading(s *catalogue.Service) map[uint32]uint32 { return z.of(s, 1) }
-func (z sized) Asleep(s *catalogue.Service) map[uint32]uint32  { return z.of(s, 2) }
+func (z sized) Awake(s *catalog.Service) map[uint32]uint32   { return z.of(s, 0) }
+func (z sized) Loading(s *catalog.Service) map[uint32]uint32 { return z.of(s, 1) }
+func (z sized) Asleep(s *catalog.Service) map[uint32]uint32  { return z.of(s, 2) }
 
 // TestSizes: what starts needs what it takes while it loads, what runs then is what it takes awake, and what is declared counts for
 // nothing where something better is known.
@@ -194,15 +194,15 @@ func TestSizes(t *testing.T) {
 		}
 	}
 	running := host(device(0, 0, map[string]uint32{"chat": 10000}, map[string]uint32{"chat": 10000}))
-	if diff := cmp.Diff(map[uint32]uint32{0: 9200}, Released(z, running, nil, []*catalogue.Service{chat})); diff != "" {
+	if diff := cmp.Diff(map[uint32]uint32{0: 9200}, Released(z, running, nil, []*catalog.Service{chat})); diff != "" {
 		t.Errorf("released (-want +got):\n%s", diff)
 	}
-	got := Forecasts(z, running, nil, []*catalogue.Service{chat}, []*catalogue.Service{code})
+	got := Forecasts(z, running, nil, []*catalog.Service{chat}, []*catalog.Service{code})
 	if len(got) != 1 || got[0].After != 9800 || got[0].Free != 23500-9800 {
 		t.Errorf("forecast %+v", got)
 	}
 	huge := sized{"chat": {1<<32 - 1, 0, 0}, "code": {1<<32 - 1, 0, 0}}
-	if short := Fits(huge, empty, []*catalogue.Service{chat, code}, nil, 0); short == nil || short.Need != 1<<32-1 {
+	if short := Fits(huge, empty, []*catalog.Service{chat, code}, nil, 0); short == nil || short.Need != 1<<32-1 {
 		t.Errorf("sizes that wrap: %+v", short)
 	}
 }

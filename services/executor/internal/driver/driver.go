@@ -49,7 +49,7 @@ type Network int
 
 // Whether an expectation is enforced.
 const (
-	// NetworkUnasked: the catalogue expects nothing.
+	// NetworkUnasked: the catalog expects nothing.
 	NetworkUnasked Network = iota
 	NetworkEnforced
 	NetworkNotEnforced

@@ -1,4 +1,4 @@
-// Package engine speaks to model servers what the catalogue says of them: how they go to sleep and wake, how many requests they
+// Package engine speaks to model servers what the catalog says of them: how they go to sleep and wake, how many requests they
 // are busy with, and one token that warms them up. vLLM and llama-server in router mode sleep; whatever speaks OpenAI's API is
 // warmed up; whoever shows Prometheus metrics under a name that is known here tells of its requests.
 //
@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"durward.internal/services/executor/internal/health"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -57,17 +57,17 @@ func New() *Client {
 }
 
 // Sleeps reports whether the entry says how the service sleeps.
-func Sleeps(s *catalogue.Service) bool { return s.Sleep != "" && s.Sleep != catalogue.SleepNone }
+func Sleeps(s *catalog.Service) bool { return s.Sleep != "" && s.Sleep != catalog.SleepNone }
 
 // Sleep asks the engine to free its GPU memory and returns when it says that it did, with the models that Wake is to load again
 // where the engine has many. An engine that sleeps already is left alone. How long it may take is ctx's affair.
-func (c *Client) Sleep(ctx context.Context, s *catalogue.Service) (models []string, err error) {
+func (c *Client) Sleep(ctx context.Context, s *catalog.Service) (models []string, err error) {
 	switch s.Sleep {
-	case catalogue.SleepVLLM1:
+	case catalog.SleepVLLM1:
 		return nil, c.vllmSleep(ctx, s, "1")
-	case catalogue.SleepVLLM2:
+	case catalog.SleepVLLM2:
 		return nil, c.vllmSleep(ctx, s, "2")
-	case catalogue.SleepLlamaRouter:
+	case catalog.SleepLlamaRouter:
 		return c.unload(ctx, s)
 	default:
 		return nil, ErrCannotSleep
@@ -76,11 +76,11 @@ func (c *Client) Sleep(ctx context.Context, s *catalogue.Service) (models []stri
 
 // Wake asks the engine to take its memory again and returns when it says that it answers. models are what Sleep returned; without
 // any, a llama-server loads the entry's own model.
-func (c *Client) Wake(ctx context.Context, s *catalogue.Service, models []string) error {
+func (c *Client) Wake(ctx context.Context, s *catalog.Service, models []string) error {
 	switch s.Sleep {
-	case catalogue.SleepVLLM1, catalogue.SleepVLLM2:
+	case catalog.SleepVLLM1, catalog.SleepVLLM2:
 		return c.vllmWake(ctx, s)
-	case catalogue.SleepLlamaRouter:
+	case catalog.SleepLlamaRouter:
 		return c.load(ctx, s, models)
 	default:
 		return ErrCannotSleep
@@ -88,13 +88,13 @@ func (c *Client) Wake(ctx context.Context, s *catalogue.Service, models []string
 }
 
 // Asleep reports whether the engine says that it sleeps.
-func (c *Client) Asleep(ctx context.Context, s *catalogue.Service) (bool, error) {
+func (c *Client) Asleep(ctx context.Context, s *catalog.Service) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	switch s.Sleep {
-	case catalogue.SleepVLLM1, catalogue.SleepVLLM2:
+	case catalog.SleepVLLM1, catalog.SleepVLLM2:
 		return c.vllmAsleep(ctx, s)
-	case catalogue.SleepLlamaRouter:
+	case catalog.SleepLlamaRouter:
 		return c.unloaded(ctx, s)
 	default:
 		return false, nil
@@ -103,7 +103,7 @@ func (c *Client) Asleep(ctx context.Context, s *catalogue.Service) (bool, error)
 
 // Warm asks for one token, or for one vector of a model that only embeds, so that no user's request is the first. ErrRefused: the
 // service does not serve the model under that API; other errors may pass.
-func (c *Client) Warm(ctx context.Context, s *catalogue.Service) error {
+func (c *Client) Warm(ctx context.Context, s *catalog.Service) error {
 	model, err := json.Marshal(s.ServedModel())
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (c *Client) Warm(ctx context.Context, s *catalogue.Service) error {
 }
 
 // at is an address of the engine itself, beside its API for clients.
-func at(s *catalogue.Service, path string, query url.Values) string {
+func at(s *catalog.Service, path string, query url.Values) string {
 	u := url.URL{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", strconv.FormatUint(uint64(s.Port), 10)), Path: path, RawQuery: query.Encode()}
 	return u.String()
 }

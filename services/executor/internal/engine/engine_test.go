@@ -18,7 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // fake is an engine that writes down what it is asked.
@@ -100,7 +100,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func serve(t *testing.T, f http.Handler, sleep string) *catalogue.Service {
+func serve(t *testing.T, f http.Handler, sleep string) *catalog.Service {
 	t.Helper()
 	srv := httptest.NewServer(f)
 	t.Cleanup(srv.Close)
@@ -108,17 +108,17 @@ func serve(t *testing.T, f http.Handler, sleep string) *catalogue.Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &catalogue.Service{
+	return &catalog.Service{
 		ID: "chat", Port: uint32(netip.MustParseAddrPort(at.Host).Port()), Sleep: sleep, BaseURL: srv.URL + "/v1",
-		Model: &catalogue.Model{ID: "org/one", ServedName: "one"},
+		Model: &catalog.Model{ID: "org/one", ServedName: "one"},
 	}
 }
 
 // TestGpumodD7TheLevelIsTheEntrys: and a query parameter, since vLLM reads no body.
 func TestGpumodD7TheLevelIsTheEntrys(t *testing.T) {
 	for sleep, want := range map[string]string{
-		catalogue.SleepVLLM1: "POST /sleep?level=1&mode=wait",
-		catalogue.SleepVLLM2: "POST /sleep?level=2&mode=wait",
+		catalog.SleepVLLM1: "POST /sleep?level=1&mode=wait",
+		catalog.SleepVLLM2: "POST /sleep?level=2&mode=wait",
 	} {
 		f := &fake{}
 		if _, err := New().Sleep(t.Context(), serve(t, f, sleep)); err != nil {
@@ -133,8 +133,8 @@ func TestGpumodD7TheLevelIsTheEntrys(t *testing.T) {
 // TestGpumodD8LevelTwoWakesInOrder: without the second call the engine answers nonsense, without the last from a cache of before.
 func TestGpumodD8LevelTwoWakesInOrder(t *testing.T) {
 	for sleep, want := range map[string][]string{
-		catalogue.SleepVLLM1: {"POST /wake_up"},
-		catalogue.SleepVLLM2: {
+		catalog.SleepVLLM1: {"POST /wake_up"},
+		catalog.SleepVLLM2: {
 			"POST /wake_up?tags=weights", `POST /collective_rpc {"method":"reload_weights"}`,
 			"POST /wake_up?tags=kv_cache", "POST /reset_prefix_cache",
 		},
@@ -165,7 +165,7 @@ func TestGpumodD9AnAnswerIsRead(t *testing.T) {
 		"500 to reset":        {&fake{asleep: true, fails: map[string]int{"/reset_prefix_cache": 500}}, ErrStatus},
 		"awake it is not yet": {&fake{asleep: true, stubborn: true}, ErrState},
 	} {
-		s := serve(t, c.fake, catalogue.SleepVLLM2)
+		s := serve(t, c.fake, catalog.SleepVLLM2)
 		var err error
 		if c.fake.asleep {
 			err = New().Wake(t.Context(), s, nil)
@@ -182,19 +182,19 @@ func TestGpumodD9AnAnswerIsRead(t *testing.T) {
 	hangs := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := New().Sleep(ctx, serve(t, hangs, catalogue.SleepVLLM1)); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := New().Sleep(ctx, serve(t, hangs, catalog.SleepVLLM1)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("an engine that does not answer: %v", err)
 	}
 }
 
 func TestOneThatSleepsIsLeftAlone(t *testing.T) {
 	f := &fake{asleep: true}
-	if _, err := New().Sleep(t.Context(), serve(t, f, catalogue.SleepVLLM1)); err != nil || len(f.calls) != 0 {
+	if _, err := New().Sleep(t.Context(), serve(t, f, catalog.SleepVLLM1)); err != nil || len(f.calls) != 0 {
 		t.Errorf("%v, %v", err, f.calls)
 	}
 	for body, want := range map[string]error{`{}`: ErrAnswer, `[]`: ErrAnswer, `not JSON`: ErrAnswer, strings.Repeat(" ", maxAnswer+1): ErrAnswer} {
 		odd := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
-		if _, err := New().Asleep(t.Context(), serve(t, odd, catalogue.SleepVLLM1)); !errors.Is(err, want) {
+		if _, err := New().Asleep(t.Context(), serve(t, odd, catalog.SleepVLLM1)); !errors.Is(err, want) {
 			t.Errorf("%.10q: %v", body, err)
 		}
 	}
@@ -203,7 +203,7 @@ func TestOneThatSleepsIsLeftAlone(t *testing.T) {
 // TestGpumodD14EveryModelOfARouter: each that is loaded is unloaded, each is loaded again, and done is when the router says so.
 func TestGpumodD14EveryModelOfARouter(t *testing.T) {
 	f := &fake{models: map[string]string{"one": "loaded", "two": "unloaded", "three": "loading", "four": "sleeping", "five": "downloading"}, lag: 3}
-	s := serve(t, f, catalogue.SleepLlamaRouter)
+	s := serve(t, f, catalog.SleepLlamaRouter)
 	models, err := New().Sleep(t.Context(), s)
 	slices.Sort(models)
 	if diff := cmp.Diff([]string{"four", "one", "three"}, models); diff != "" || err != nil {
@@ -226,7 +226,7 @@ func TestGpumodD14EveryModelOfARouter(t *testing.T) {
 		t.Error("it did not look again")
 	}
 	f = &fake{models: map[string]string{"one": "unloaded"}}
-	if err := New().Wake(t.Context(), serve(t, f, catalogue.SleepLlamaRouter), nil); err != nil || f.models["one"] != "loaded" {
+	if err := New().Wake(t.Context(), serve(t, f, catalog.SleepLlamaRouter), nil); err != nil || f.models["one"] != "loaded" {
 		t.Errorf("without a memory of models: %v, %v", err, f.models)
 	}
 	for name, c := range map[string]struct {
@@ -239,7 +239,7 @@ func TestGpumodD14EveryModelOfARouter(t *testing.T) {
 		"no status":     {&fake{models: map[string]string{"one": ""}}, ErrAnswer},
 		"no models":     {&fake{}, ErrAnswer},
 	} {
-		if err := New().Wake(t.Context(), serve(t, c.fake, catalogue.SleepLlamaRouter), nil); !errors.Is(err, c.want) {
+		if err := New().Wake(t.Context(), serve(t, c.fake, catalog.SleepLlamaRouter), nil); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -251,14 +251,14 @@ func TestAModelThatCannotBeLoaded(t *testing.T) {
 			_, _ = io.WriteString(w, `{"data":[{"id":"one","status":{"value":"unloaded","failed":true,"exit_code":1}}]}`)
 		}
 	})
-	if err := New().Wake(t.Context(), serve(t, crash, catalogue.SleepLlamaRouter), nil); !errors.Is(err, ErrLoad) {
+	if err := New().Wake(t.Context(), serve(t, crash, catalog.SleepLlamaRouter), nil); !errors.Is(err, ErrLoad) {
 		t.Error(err)
 	}
 }
 
 func TestWhatDoesNotSleep(t *testing.T) {
 	f := &fake{}
-	s := serve(t, f, catalogue.SleepNone)
+	s := serve(t, f, catalog.SleepNone)
 	if _, err := New().Sleep(t.Context(), s); !errors.Is(err, ErrCannotSleep) {
 		t.Error(err)
 	}
@@ -297,7 +297,7 @@ func TestWarm(t *testing.T) {
 
 func TestDrain(t *testing.T) {
 	f := &fake{metrics: "vllm:num_requests_running 1\n"}
-	s := serve(t, f, catalogue.SleepVLLM1)
+	s := serve(t, f, catalog.SleepVLLM1)
 	if New().Drain(t.Context(), s, 20*time.Millisecond) {
 		t.Error("a busy engine is drained")
 	}

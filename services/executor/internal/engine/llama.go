@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // maxModels bounds how many models of one router are looked at.
@@ -33,7 +33,7 @@ func (m model) holds() bool {
 	return false
 }
 
-func (c *Client) models(ctx context.Context, s *catalogue.Service) ([]model, error) {
+func (c *Client) models(ctx context.Context, s *catalog.Service) ([]model, error) {
 	answer, err := c.ask(ctx, http.MethodGet, at(s, "/models", nil), nil, maxAnswer)
 	if err != nil {
 		return nil, err
@@ -56,13 +56,13 @@ func (c *Client) models(ctx context.Context, s *catalogue.Service) ([]model, err
 }
 
 // unloaded reports whether no model holds memory.
-func (c *Client) unloaded(ctx context.Context, s *catalogue.Service) (bool, error) {
+func (c *Client) unloaded(ctx context.Context, s *catalog.Service) (bool, error) {
 	models, err := c.models(ctx, s)
 	return err == nil && !slices.ContainsFunc(models, model.holds), err
 }
 
 // unload unloads every model that holds memory, and waits until none does: the router answers before it is done.
-func (c *Client) unload(ctx context.Context, s *catalogue.Service) ([]string, error) {
+func (c *Client) unload(ctx context.Context, s *catalog.Service) ([]string, error) {
 	models, err := c.models(ctx, s)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (c *Client) unload(ctx context.Context, s *catalogue.Service) ([]string, er
 }
 
 // load loads the models and waits until each is loaded.
-func (c *Client) load(ctx context.Context, s *catalogue.Service, wanted []string) error {
+func (c *Client) load(ctx context.Context, s *catalog.Service, wanted []string) error {
 	if len(wanted) == 0 && s.ServedModel() != "" {
 		wanted = []string{s.ServedModel()}
 	}
@@ -113,7 +113,7 @@ func (c *Client) load(ctx context.Context, s *catalogue.Service, wanted []string
 }
 
 // until waits until every model of the router is as it should be.
-func (c *Client) until(ctx context.Context, s *catalogue.Service, good func(model) (bool, error)) error {
+func (c *Client) until(ctx context.Context, s *catalog.Service, good func(model) (bool, error)) error {
 	for {
 		models, err := c.models(ctx, s)
 		if err != nil {

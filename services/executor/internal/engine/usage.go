@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // maxMetrics bounds what is read of an engine's metrics; vLLM's are some hundred kB.
@@ -39,7 +39,7 @@ var (
 
 // Usage asks for the engine's metrics. One that has none under a name that is known here does not tell; that is no error, and
 // neither is one that does not answer.
-func (c *Client) Usage(ctx context.Context, s *catalogue.Service) Usage {
+func (c *Client) Usage(ctx context.Context, s *catalog.Service) Usage {
 	if s.Port == 0 {
 		return Usage{}
 	}
@@ -54,7 +54,7 @@ func (c *Client) Usage(ctx context.Context, s *catalogue.Service) Usage {
 
 // Drain waits, at most for the patience, until an engine that tells of its requests has none. It reports whether it had none in
 // the end, or never told.
-func (c *Client) Drain(ctx context.Context, s *catalogue.Service, patience time.Duration) bool {
+func (c *Client) Drain(ctx context.Context, s *catalog.Service, patience time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {

@@ -6,10 +6,10 @@ import (
 	"net/http"
 	"net/url"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
-func (c *Client) vllmAsleep(ctx context.Context, s *catalogue.Service) (bool, error) {
+func (c *Client) vllmAsleep(ctx context.Context, s *catalog.Service) (bool, error) {
 	answer, err := c.ask(ctx, http.MethodGet, at(s, "/is_sleeping", nil), nil, maxAnswer)
 	if err != nil {
 		return false, err
@@ -28,7 +28,7 @@ func (c *Client) vllmAsleep(ctx context.Context, s *catalogue.Service) (bool, er
 
 // vllmSleep waits for requests in flight (mode=wait; a vLLM that does not know the parameter ends them, which is why the service
 // package drains first).
-func (c *Client) vllmSleep(ctx context.Context, s *catalogue.Service, level string) error {
+func (c *Client) vllmSleep(ctx context.Context, s *catalog.Service, level string) error {
 	if asleep, err := c.vllmAsleep(ctx, s); err != nil || asleep {
 		return err
 	}
@@ -40,14 +40,14 @@ func (c *Client) vllmSleep(ctx context.Context, s *catalogue.Service, level stri
 
 // vllmWake brings level 2 back in vLLM's own order: memory for the weights, the weights, memory for the cache, and no cached
 // prefix of before. Without the second step the engine answers nonsense.
-func (c *Client) vllmWake(ctx context.Context, s *catalogue.Service) error {
+func (c *Client) vllmWake(ctx context.Context, s *catalog.Service) error {
 	type call struct {
 		path  string
 		query url.Values
 		body  []byte
 	}
 	calls := []call{{path: "/wake_up"}}
-	if s.Sleep == catalogue.SleepVLLM2 {
+	if s.Sleep == catalog.SleepVLLM2 {
 		calls = []call{
 			{path: "/wake_up", query: url.Values{"tags": {"weights"}}},
 			{path: "/collective_rpc", body: []byte(`{"method":"reload_weights"}`)},
@@ -64,7 +64,7 @@ func (c *Client) vllmWake(ctx context.Context, s *catalogue.Service) error {
 }
 
 // vllmIs checks what the engine says of itself after it said that it was done.
-func (c *Client) vllmIs(ctx context.Context, s *catalogue.Service, want bool) error {
+func (c *Client) vllmIs(ctx context.Context, s *catalog.Service, want bool) error {
 	switch asleep, err := c.vllmAsleep(ctx, s); {
 	case err != nil:
 		return err

@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
@@ -17,8 +17,8 @@ var errSilent = errors.New("the GPU driver gives no answer")
 // maxName bounds names of GPUs and of programs.
 const maxName = 64
 
-// compose puts together what the catalogue names, what was measured and what services claim.
-func (m *Monitor) compose(known *catalogue.Catalogue, raw reading) Host {
+// compose puts together what the catalog names, what was measured and what services claim.
+func (m *Monitor) compose(known *catalog.Catalog, raw reading) Host {
 	h := m.place(known, raw)
 	// What services claim may depend on what their GPUs are, so it is asked for once that is known.
 	claims := m.cfg.Claims()
@@ -49,7 +49,7 @@ func (m *Monitor) compose(known *catalogue.Catalogue, raw reading) Host {
 }
 
 // place gives every GPU its index, and notes what they are. What services make of them is missing yet.
-func (m *Monitor) place(known *catalogue.Catalogue, raw reading) Host {
+func (m *Monitor) place(known *catalog.Catalog, raw reading) Host {
 	h := Host{Source: SourceNone, At: raw.at}
 	measured := m.measures(known)
 	if measured {
@@ -89,7 +89,7 @@ func (m *Monitor) place(known *catalogue.Catalogue, raw reading) Host {
 	return h
 }
 
-// recognise notes what the GPUs are, by the catalogue's index. One that does not answer is what it was. The monitor is locked.
+// recognise notes what the GPUs are, by the catalog's index. One that does not answer is what it was. The monitor is locked.
 func (m *Monitor) recognise(h Host, devices []Device) {
 	before := m.Models()
 	now := make(map[uint32]Model, len(h.GPUs))
@@ -115,8 +115,8 @@ func (m *Monitor) recognise(h Host, devices []Device) {
 	}
 }
 
-// found is the measured GPU that the catalogue names.
-func (m *Monitor) found(g catalogue.GPU, devices []Device) Device {
+// found is the measured GPU that the catalog names.
+func (m *Monitor) found(g catalog.GPU, devices []Device) Device {
 	uuid := cmp.Or(g.UUID, m.bound[g.Index])
 	i := slices.IndexFunc(devices, func(d Device) bool {
 		if uuid != "" {
@@ -139,7 +139,7 @@ func (m *Monitor) found(g catalogue.GPU, devices []Device) Device {
 	return d
 }
 
-// unnamed are the GPUs that the catalogue does not name; where the driver does not answer, those that were measured once.
+// unnamed are the GPUs that the catalog does not name; where the driver does not answer, those that were measured once.
 func (m *Monitor) unnamed(raw reading, named map[string]bool) []Device {
 	devices := raw.devices
 	if raw.err != nil {
@@ -171,8 +171,8 @@ func free(taken map[uint32]bool, index uint32) uint32 {
 	return index
 }
 
-// simulated is a GPU of the catalogue alone: what services claim is what they use. They can claim more than there is.
-func simulated(g catalogue.GPU) Device {
+// simulated is a GPU of the catalog alone: what services claim is what they use. They can claim more than there is.
+func simulated(g catalog.GPU) Device {
 	return Device{Index: g.Index, UUID: fmt.Sprintf("simulated-%d", g.Index), Name: g.Name, Simulated: true, Total: g.MemoryMiB}
 }
 

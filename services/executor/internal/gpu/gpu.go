@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // Where the numbers come from.
@@ -55,7 +55,7 @@ const (
 
 // Device is one GPU. Sizes are MiB.
 type Device struct {
-	// Index is the catalogue's where the catalogue names the GPU, and the driver's otherwise.
+	// Index is the catalog's where the catalog names the GPU, and the driver's otherwise.
 	Index     uint32
 	UUID      string
 	Name      string
@@ -89,7 +89,7 @@ type Model struct {
 	Simulated bool
 }
 
-// Models are what GPUs are, by the catalogue's index.
+// Models are what GPUs are, by the catalog's index.
 type Models struct{ byIndex map[uint32]Model }
 
 // NewModels makes them of a map that nobody changes.
@@ -133,17 +133,17 @@ type Claim struct {
 	// MiB is what it declares in its present state on all its GPUs together, shared evenly.
 	MiB  uint32
 	GPUs []uint32
-	// On is what it needs in its present state by the catalogue's index of the GPU, where that is known better than by MiB. A GPU of
+	// On is what it needs in its present state by the catalog's index of the GPU, where that is known better than by MiB. A GPU of
 	// GPUs that is not in it needs nothing. nil: MiB holds.
 	On map[uint32]uint32
 }
 
-// share is what the claim takes of the GPU with the catalogue's index, and what it declares there.
+// share is what the claim takes of the GPU with the catalog's index, and what it declares there.
 func (c Claim) share(index uint32) (mib, declared uint32, ok bool) {
 	if !slices.Contains(c.GPUs, index) {
 		return 0, 0, false
 	}
-	declared = catalogue.Share(c.MiB, len(c.GPUs))
+	declared = catalog.Share(c.MiB, len(c.GPUs))
 	if c.On == nil {
 		return declared, declared, true
 	}
@@ -211,7 +211,7 @@ func (d Device) Services() []string {
 	return out
 }
 
-// Find returns the GPU with the catalogue's index.
+// Find returns the GPU with the catalog's index.
 func (h Host) Find(index uint32) (Device, bool) {
 	for _, d := range h.GPUs {
 		if d.Index == index {

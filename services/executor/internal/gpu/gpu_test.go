@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/platformtest"
 )
 
@@ -77,10 +77,10 @@ func real2() []Device {
 	}
 }
 
-func monitor(t *testing.T, source Source, gpus []catalogue.GPU, claims ...Claim) *Monitor {
+func monitor(t *testing.T, source Source, gpus []catalog.GPU, claims ...Claim) *Monitor {
 	t.Helper()
 	m := New(Config{
-		Source: source, Catalogue: func() *catalogue.Catalogue { return &catalogue.Catalogue{GPUs: gpus} },
+		Source: source, Catalog: func() *catalog.Catalog { return &catalog.Catalog{GPUs: gpus} },
 		Claims: func() []Claim { return claims }, Logger: platformtest.Logger(),
 	})
 	m.proc = t.TempDir()
@@ -106,7 +106,7 @@ func program(t *testing.T, m *Monitor, pid, parent int, cgroup string) {
 
 // What is simulated is reckoned from what services claim, on several GPUs evenly and rounded up, and the driver is not asked.
 func TestSimulated(t *testing.T) {
-	gpus := []catalogue.GPU{
+	gpus := []catalog.GPU{
 		{Index: 0, Name: "A", MemoryMiB: 100, Simulated: true}, {Index: 2, Name: "B", MemoryMiB: 100, Simulated: true},
 	}
 	asked := &driver{devices: real2()}
@@ -144,34 +144,34 @@ func TestSimulated(t *testing.T) {
 	}
 }
 
-// A GPU of the catalogue is the one with its UUID, else the one that the driver first counted at its index.
+// A GPU of the catalog is the one with its UUID, else the one that the driver first counted at its index.
 func TestNames(t *testing.T) {
 	for name, tc := range map[string]struct {
-		gpus []catalogue.GPU
+		gpus []catalog.GPU
 		want []Device
 	}{
 		"none is named": {nil, []Device{{Index: 0, UUID: first, Name: "NVIDIA One"}, {Index: 1, UUID: second, Name: "NVIDIA Two"}}},
 		"by index": {
-			[]catalogue.GPU{{Index: 1, Name: "Right"}},
+			[]catalog.GPU{{Index: 1, Name: "Right"}},
 			[]Device{{Index: 1, UUID: second, Name: "Right"}, {Index: 0, UUID: first, Name: "NVIDIA One"}},
 		},
 		"by UUID": {
-			[]catalogue.GPU{{Index: 0, UUID: second}, {Index: 1, UUID: first}},
+			[]catalog.GPU{{Index: 0, UUID: second}, {Index: 1, UUID: first}},
 			[]Device{{Index: 0, UUID: second, Name: "NVIDIA Two"}, {Index: 1, UUID: first, Name: "NVIDIA One"}},
 		},
 		"another's index": {
-			[]catalogue.GPU{{Index: 0, UUID: second}},
+			[]catalog.GPU{{Index: 0, UUID: second}},
 			[]Device{{Index: 0, UUID: second, Name: "NVIDIA Two"}, {Index: 1, UUID: first, Name: "NVIDIA One"}},
 		},
 		"simulated beside real": {
-			[]catalogue.GPU{{Index: 0, Simulated: true, Name: "S"}, {Index: 1, UUID: first}},
+			[]catalog.GPU{{Index: 0, Simulated: true, Name: "S"}, {Index: 1, UUID: first}},
 			[]Device{
 				{Index: 0, UUID: "simulated-0", Name: "S"}, {Index: 1, UUID: first, Name: "NVIDIA One"},
 				{Index: 2, UUID: second, Name: "NVIDIA Two"},
 			},
 		},
 		"absent": {
-			[]catalogue.GPU{{Index: 0, UUID: "GPU-3", Name: "C"}, {Index: 7}},
+			[]catalog.GPU{{Index: 0, UUID: "GPU-3", Name: "C"}, {Index: 7}},
 			[]Device{
 				{Index: 0, UUID: "GPU-3", Name: "C", Problem: ProblemAbsent}, {Index: 7, Problem: ProblemAbsent},
 				{Index: 1, UUID: first, Name: "NVIDIA One"}, {Index: 2, UUID: second, Name: "NVIDIA Two"},
@@ -197,7 +197,7 @@ func TestNames(t *testing.T) {
 // A driver that does not answer and a GPU that falls away are states. No other GPU takes the place of a lost one.
 func TestLost(t *testing.T) {
 	d := &driver{devices: real2()}
-	gpus := []catalogue.GPU{{Index: 0}, {Index: 1}, {Index: 2, Simulated: true, MemoryMiB: 10}}
+	gpus := []catalog.GPU{{Index: 0}, {Index: 1}, {Index: 2, Simulated: true, MemoryMiB: 10}}
 	m := monitor(t, d, gpus)
 	m.Read(t.Context())
 	problems := func() (string, []string) {
@@ -236,14 +236,14 @@ func TestLost(t *testing.T) {
 			t.Errorf("%s: it did not come back: %q %q", name, problem, got)
 		}
 	}
-	// Without names the catalogue has no GPU to show; what was measured once is not forgotten.
+	// Without names the catalog has no GPU to show; what was measured once is not forgotten.
 	m = monitor(t, d, nil)
 	m.Read(t.Context())
 	d.set(func(d *driver) { d.err = errors.New("gone") })
 	if problem, got := problems(); problem != ProblemDriver || len(got) != 2 || got[0] != first+" "+ProblemDriver {
 		t.Errorf("unnamed: %q %q", problem, got)
 	}
-	// A host without a driver has none that the catalogue could name.
+	// A host without a driver has none that the catalog could name.
 	if h := monitor(t, nil, gpus).Read(t.Context()); h.Source != SourceNone || h.Problem != ProblemDriver || h.GPUs[1].Problem != ProblemDriver {
 		t.Errorf("without a driver: %+v", h)
 	}
@@ -418,11 +418,11 @@ func TestPatience(t *testing.T) {
 // ceases to answer.
 func TestModels(t *testing.T) {
 	source := &driver{devices: real2()}
-	gpus := []catalogue.GPU{{Index: 7, UUID: second, Name: "Upstairs"}}
+	gpus := []catalog.GPU{{Index: 7, UUID: second, Name: "Upstairs"}}
 	var m *Monitor
 	asked := 0
 	m = New(Config{
-		Source: source, Catalogue: func() *catalogue.Catalogue { return &catalogue.Catalogue{GPUs: gpus} },
+		Source: source, Catalog: func() *catalog.Catalog { return &catalog.Catalog{GPUs: gpus} },
 		Claims: func() []Claim {
 			asked++
 			if two, ok := m.Models().Find(7); !ok || two.Total != 2000 && !two.Simulated {
@@ -456,7 +456,7 @@ func TestModels(t *testing.T) {
 	if _, ok := m.Models().Find(7); !ok || asked != 4 {
 		t.Errorf("a lost GPU is nothing any more; %d claims", asked)
 	}
-	gpus = []catalogue.GPU{{Index: 7, Name: "Made up", MemoryMiB: 50, Simulated: true}}
+	gpus = []catalog.GPU{{Index: 7, Name: "Made up", MemoryMiB: 50, Simulated: true}}
 	m.Read(t.Context())
 	if got, _ := m.Models().Find(7); got != (Model{UUID: "simulated-7", Total: 50, Simulated: true}) {
 		t.Errorf("simulated: %+v", got)

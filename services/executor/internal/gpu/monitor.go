@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -23,8 +23,8 @@ const (
 type Config struct {
 	// Source measures real GPUs; nil where this host has no driver.
 	Source Source
-	// Catalogue returns the newest good one.
-	Catalogue func() *catalogue.Catalogue
+	// Catalog returns the newest good one.
+	Catalog func() *catalog.Catalog
 	// Claims returns every service that holds GPU memory now or may. It is called in Read and Last and must not call them; nil: none.
 	Claims func() []Claim
 	Logger *slog.Logger
@@ -32,7 +32,7 @@ type Config struct {
 
 // Monitor knows the host's GPUs. It is safe for concurrent use, and measures when it is asked: an idle host is not polled.
 //
-// A catalogue whose GPUs are all simulated is a simulation: the driver is not asked then, whatever this host has.
+// A catalog whose GPUs are all simulated is a simulation: the driver is not asked then, whatever this host has.
 type Monitor struct {
 	cfg  Config
 	proc string
@@ -43,7 +43,7 @@ type Monitor struct {
 	// since is when the measurement under way began; zero: none is.
 	since time.Time
 	raw   reading
-	// bound are the GPUs that the catalogue names by index alone, as they were first found: when one falls off the bus, the
+	// bound are the GPUs that the catalog names by index alone, as they were first found: when one falls off the bus, the
 	// driver counts the others anew.
 	bound map[uint32]string
 	// seen are GPUs that were measured once, by UUID.
@@ -78,7 +78,7 @@ func New(cfg Config) *Monitor {
 
 // Read measures now: nothing in the answer is older than the call.
 func (m *Monitor) Read(ctx context.Context) Host {
-	known := m.cfg.Catalogue()
+	known := m.cfg.Catalog()
 	if !m.measures(known) {
 		return m.compose(known, reading{at: time.Now()})
 	}
@@ -87,7 +87,7 @@ func (m *Monitor) Read(ctx context.Context) Host {
 
 // Last is what is known without much waiting: the measurement is at most a second old, what services claim is of now.
 func (m *Monitor) Last() Host {
-	known := m.cfg.Catalogue()
+	known := m.cfg.Catalog()
 	if !m.measures(known) {
 		return m.compose(known, reading{at: time.Now()})
 	}
@@ -119,11 +119,11 @@ func (m *Monitor) Run(ctx context.Context) {
 }
 
 // measures reports whether there is anything to measure.
-func (m *Monitor) measures(known *catalogue.Catalogue) bool {
+func (m *Monitor) measures(known *catalog.Catalog) bool {
 	if m.cfg.Source == nil {
 		return false
 	}
-	return len(known.GPUs) == 0 || slices.ContainsFunc(known.GPUs, func(g catalogue.GPU) bool { return !g.Simulated })
+	return len(known.GPUs) == 0 || slices.ContainsFunc(known.GPUs, func(g catalog.GPU) bool { return !g.Simulated })
 }
 
 // measure asks the source, one caller at a time. Whoever waited takes over what was begun after it asked.

@@ -1,6 +1,6 @@
 // Package health asks a service on this host whether it answers (SEC-H1..H5): HTTP on loopback alone, judged on the
 // address that is dialled, with a timeout for each check, a bounded body and no redirects. It trusts nothing that the
-// service says: only that it answered 2xx, with the content type that the catalogue names, counts.
+// service says: only that it answered 2xx, with the content type that the catalog names, counts.
 package health
 
 import (
@@ -20,7 +20,7 @@ import (
 	"syscall"
 	"time"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // maxBody is how much of an answer is read.
@@ -38,7 +38,7 @@ var (
 	ErrContentType = errors.New("the health answer is of another content type than the catalogue says")
 )
 
-// pathPattern is the catalogue's own (SEC-H2). It is checked here again, where the request is made.
+// pathPattern is the catalog's own (SEC-H2). It is checked here again, where the request is made.
 var pathPattern = regexp.MustCompile(`\A/[A-Za-z0-9._~/\-]{0,127}\z`)
 
 // Checker checks services. It is safe for concurrent use and holds no connections.
@@ -73,7 +73,7 @@ func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 
 // Check returns nil if GET http://127.0.0.1:PORT/PATH is answered with 2xx within the entry's timeout. mark stands for what
 // the service answered, well or not, and is "" where it did not: a loading service whose answers differ is getting on.
-func (c *Checker) Check(ctx context.Context, port uint32, h *catalogue.Health) (mark string, err error) {
+func (c *Checker) Check(ctx context.Context, port uint32, h *catalog.Health) (mark string, err error) {
 	if !pathPattern.MatchString(h.Path) || strings.Contains("/"+h.Path+"/", "/../") {
 		return "", ErrPath
 	}
@@ -117,7 +117,7 @@ func (c *Checker) get(ctx context.Context, url string, timeout time.Duration, co
 	return mark, nil
 }
 
-// sameType compares a header, parameters apart, with what the catalogue expects.
+// sameType compares a header, parameters apart, with what the catalog expects.
 func sameType(header, want string) bool {
 	got, _, err := mime.ParseMediaType(header)
 	return err == nil && strings.EqualFold(got, want)

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // serve answers on loopback and returns the port.
@@ -77,7 +77,7 @@ func TestCheck(t *testing.T) {
 			if c.path == "/slow" || c.path == "/drip" {
 				timeout = 1
 			}
-			_, err := New().Check(t.Context(), port, &catalogue.Health{Path: c.path, TimeoutS: timeout, ContentType: c.contentType})
+			_, err := New().Check(t.Context(), port, &catalog.Health{Path: c.path, TimeoutS: timeout, ContentType: c.contentType})
 			if (err == nil) != c.ok || c.want != nil && !errors.Is(err, c.want) {
 				t.Errorf("%s: %v", c.path, err)
 			}
@@ -101,7 +101,7 @@ func TestMark(t *testing.T) {
 		_, _ = w.Write([]byte(body))
 	})
 	port := serve(t, mux)
-	h := &catalogue.Health{Path: "/health", TimeoutS: 2}
+	h := &catalog.Health{Path: "/health", TimeoutS: 2}
 	first, err := New().Check(t.Context(), port, h)
 	if !errors.Is(err, ErrStatus) || first == "" {
 		t.Errorf("%q, %v", first, err)

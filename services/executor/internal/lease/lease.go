@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // ErrSwitching: a switch of modes has the host.
@@ -46,7 +46,7 @@ func (l *Leases) Host() (func(), error) {
 
 // Loading takes the service's GPUs to start or wake it, or to put it to sleep, or fails with ErrSwitching or ErrBusy: two changes
 // of memory at once on one GPU spoil each other's measurement of what is free.
-func (l *Leases) Loading(s *catalogue.Service) (func(), error) {
+func (l *Leases) Loading(s *catalog.Service) (func(), error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -72,7 +72,7 @@ func (l *Leases) Loading(s *catalogue.Service) (func(), error) {
 
 // Releasing takes the right to stop a service, or fails with ErrSwitching. With patience it fails with ErrBusy where another
 // service loads on one of its GPUs; one that loads itself may always be stopped.
-func (l *Leases) Releasing(s *catalogue.Service, patient bool) (func(), error) {
+func (l *Leases) Releasing(s *catalog.Service, patient bool) (func(), error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {

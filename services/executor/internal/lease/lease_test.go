@@ -5,10 +5,10 @@ import (
 	"sync"
 	"testing"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
-func on(gpus ...uint32) *catalogue.Service { return &catalogue.Service{GPUs: gpus} }
+func on(gpus ...uint32) *catalog.Service { return &catalog.Service{GPUs: gpus} }
 
 func TestLeases(t *testing.T) {
 	l := &Leases{}

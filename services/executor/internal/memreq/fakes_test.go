@@ -13,7 +13,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/platformtest"
 )
 
@@ -55,7 +55,7 @@ services:
 type bench struct {
 	*testing.T
 	mu         sync.Mutex
-	catalogue  *catalogue.Catalogue
+	catalog    *catalog.Catalog
 	models     *gpu.Models
 	views      map[string]service.View
 	holds      map[string][]uint32 // by GPU 0 and 1
@@ -77,20 +77,20 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// edit takes the catalogue over with one change of its text.
+// edit takes the catalog over with one change of its text.
 func (b *bench) edit(from, to string) {
 	b.Helper()
 	text := entries
 	if from != "" {
 		text = strings.Replace(entries, from, to, 1)
 	}
-	c, err := catalogue.Parse("catalogue.yaml", []byte(text), catalogue.Options{Development: true})
+	c, err := catalog.Parse("catalogue.yaml", []byte(text), catalog.Options{Development: true})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.catalogue = c
+	b.catalog = c
 }
 
 // hardware is GPU 0; nobody names it "".
@@ -104,7 +104,7 @@ func (b *bench) hardware(name string, total uint32) {
 
 func (b *bench) book(change ...func(*Config)) *Tracker {
 	b.Helper()
-	cfg := Config{Catalogue: b.current, GPUs: b, Definition: b.define, Memory: b, Logger: platformtest.Logger()}
+	cfg := Config{Catalog: b.current, GPUs: b, Definition: b.define, Memory: b, Logger: platformtest.Logger()}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -115,10 +115,10 @@ func (b *bench) book(change ...func(*Config)) *Tracker {
 	return out
 }
 
-func (b *bench) current() *catalogue.Catalogue {
+func (b *bench) current() *catalog.Catalog {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.catalogue
+	return b.catalog
 }
 
 func (b *bench) Models() *gpu.Models {
@@ -127,7 +127,7 @@ func (b *bench) Models() *gpu.Models {
 	return b.models
 }
 
-func (b *bench) define(_ context.Context, s *catalogue.Service) (string, error) {
+func (b *bench) define(_ context.Context, s *catalog.Service) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.definition == "" {
@@ -154,9 +154,9 @@ func (b *bench) noted() []store.Peak {
 	return slices.Clone(b.notes)
 }
 
-func (b *bench) All() []*catalogue.Service { return b.current().Services }
+func (b *bench) All() []*catalog.Service { return b.current().Services }
 
-func (b *bench) Status(s *catalogue.Service) service.View {
+func (b *bench) Status(s *catalog.Service) service.View {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if v, ok := b.views[s.ID]; ok {
@@ -224,7 +224,7 @@ func (b *bench) is(id string, state executorv1.ServiceState, since int64, holds 
 	}
 }
 
-func (b *bench) entry(id string) *catalogue.Service {
+func (b *bench) entry(id string) *catalog.Service {
 	b.Helper()
 	s, ok := b.current().Lookup(id)
 	if !ok {

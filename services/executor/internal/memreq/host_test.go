@@ -14,7 +14,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/vram"
@@ -60,7 +60,7 @@ type programs struct {
 	since time.Time
 }
 
-func (p *programs) Status(s *catalogue.Service) driver.Status {
+func (p *programs) Status(s *catalog.Service) driver.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s.ID != "chat" || p.since.IsZero() {
@@ -69,7 +69,7 @@ func (p *programs) Status(s *catalogue.Service) driver.Status {
 	return driver.Status{State: driver.Running, Since: p.since, PID: os.Getpid()}
 }
 
-func (*programs) Definition(context.Context, *catalogue.Service) (string, error) {
+func (*programs) Definition(context.Context, *catalog.Service) (string, error) {
 	return "sha256:one", nil
 }
 
@@ -84,34 +84,34 @@ func (p *programs) run(up bool) {
 
 type well struct{}
 
-func (well) Check(context.Context, uint32, *catalogue.Health) (string, error) { return "", nil }
+func (well) Check(context.Context, uint32, *catalog.Health) (string, error) { return "", nil }
 
 // TestAHostThatIsMeasured: monitor, manager and book together. What chat was measured to need decides what fits beside it, while it
 // runs and when it has been stopped and comes back.
 func TestAHostThatIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := catalogue.Parse("catalogue.yaml", []byte(`version: 1
+		c, err := catalog.Parse("catalogue.yaml", []byte(`version: 1
 gpus: [{index: 0, uuid: "GPU-11111111-0000-0000-0000-000000000000", name: One}]
 services:
   - {id: chat, driver: systemd, unit: chat.service, gpus: [0], vram_mib: 16000, port: 9001, health: {path: /health}, extra_config: {engine: vllm}}
   - {id: code, driver: systemd, unit: code.service, gpus: [0], vram_mib: 12000}
-`), catalogue.Options{Development: true})
+`), catalog.Options{Development: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		known, logger := func() *catalogue.Catalogue { return c }, platformtest.Logger()
+		known, logger := func() *catalog.Catalog { return c }, platformtest.Logger()
 		source, units := &card{}, &programs{}
 		var services *service.Manager
-		gpus := gpu.New(gpu.Config{Source: source, Catalogue: known, Claims: func() []gpu.Claim { return services.Claims() }, Logger: logger})
+		gpus := gpu.New(gpu.Config{Source: source, Catalog: known, Claims: func() []gpu.Claim { return services.Claims() }, Logger: logger})
 		book, err := memreq.New(t.Context(), memreq.Config{
-			Catalogue: known, GPUs: gpus, Logger: logger,
-			Definition: func(ctx context.Context, s *catalogue.Service) (string, error) { return services.Definition(ctx, s) },
+			Catalog: known, GPUs: gpus, Logger: logger,
+			Definition: func(ctx context.Context, s *catalog.Service) (string, error) { return services.Definition(ctx, s) },
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		services = service.New(service.Config{
-			Catalogue: known, Drivers: map[string]service.Driver{catalogue.DriverSystemd: units}, Health: well{}, GPUs: gpus,
+			Catalog: known, Drivers: map[string]service.Driver{catalog.DriverSystemd: units}, Health: well{}, GPUs: gpus,
 			Sizes: book.Sizes(), Logger: logger,
 		})
 		var running sync.WaitGroup
@@ -119,7 +119,7 @@ services:
 		running.Go(func() { services.Run(ctx) })
 		running.Go(func() { book.Run(ctx, services, gpus) })
 		chat, code := c.Services[0], c.Services[1]
-		fits := func(s *catalogue.Service, want bool) {
+		fits := func(s *catalog.Service, want bool) {
 			t.Helper()
 			synctest.Wait()
 			err := capacity.Admit(book.Sizes(), gpus.Read(ctx), s, 512)

@@ -11,7 +11,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -36,8 +36,8 @@ const (
 
 // Services are the services that are measured; service.Manager has them.
 type Services interface {
-	All() []*catalogue.Service
-	Status(s *catalogue.Service) service.View
+	All() []*catalog.Service
+	Status(s *catalog.Service) service.View
 	Watch(ctx context.Context, ids []string, send func(service.Change) error) error
 }
 
@@ -92,8 +92,8 @@ func (b *Tracker) measured(id string, c configuration) *peaks {
 
 // run is a service that is up, from its start on.
 type run struct {
-	// entry is the service's as it was started: the catalogue may say something else by now.
-	entry *catalogue.Service
+	// entry is the service's as it was started: the catalog may say something else by now.
+	entry *catalog.Service
 	// digest is of what was started; "" where that is not known, and then nothing is measured.
 	digest string
 	// since is what its manager calls its beginning, zero until it is there; first is when it was first seen.
@@ -122,7 +122,7 @@ type sampler struct {
 func (b *Tracker) Run(ctx context.Context, services Services, host Host) {
 	b.mu.Lock()
 	b.starts = func() bool {
-		return slices.ContainsFunc(services.All(), func(s *catalogue.Service) bool {
+		return slices.ContainsFunc(services.All(), func(s *catalog.Service) bool {
 			return len(s.GPUs) > 0 && services.Status(s).State == executorv1.ServiceState_SERVICE_STATE_STARTING
 		})
 	}
@@ -213,7 +213,7 @@ func (b *Tracker) Settle(ctx context.Context, services Services, host Host) {
 // sample measures once, and says when to measure again; 0: when something changes.
 func (m *sampler) sample(ctx context.Context) time.Duration {
 	before := map[string]service.View{}
-	var up []*catalogue.Service
+	var up []*catalog.Service
 	next := slow
 	for _, s := range m.services.All() {
 		if len(s.GPUs) == 0 {
@@ -224,7 +224,7 @@ func (m *sampler) sample(ctx context.Context) time.Duration {
 			m.end(ctx, s.ID, v)
 			continue
 		}
-		if simulated(m.book.cfg.Catalogue(), s) {
+		if simulated(m.book.cfg.Catalog(), s) {
 			continue
 		}
 		before[s.ID] = v
@@ -259,7 +259,7 @@ func resting(v service.View) bool {
 }
 
 // follow returns the run that the service is in, begun if it is another than before.
-func (m *sampler) follow(ctx context.Context, s *catalogue.Service, v service.View) *run {
+func (m *sampler) follow(ctx context.Context, s *catalog.Service, v service.View) *run {
 	r, ok := m.runs[s.ID]
 	if ok {
 		switch {
@@ -313,9 +313,9 @@ func (m *sampler) end(ctx context.Context, id string, v service.View) {
 	delete(m.runs, id)
 }
 
-// gone closes the runs of services that the catalogue has no more.
+// gone closes the runs of services that the catalog has no more.
 func (m *sampler) gone(ctx context.Context) {
-	c := m.book.cfg.Catalogue()
+	c := m.book.cfg.Catalog()
 	for id := range m.runs {
 		if _, ok := c.Lookup(id); !ok {
 			m.end(ctx, id, service.View{})
@@ -324,7 +324,7 @@ func (m *sampler) gone(ctx context.Context) {
 }
 
 // note takes in what a service was measured to hold.
-func (m *sampler) note(h gpu.Host, s *catalogue.Service, v service.View) {
+func (m *sampler) note(h gpu.Host, s *catalog.Service, v service.View) {
 	r := m.runs[s.ID]
 	if r == nil || r.digest == "" {
 		return
@@ -361,7 +361,7 @@ func (m *sampler) note(h gpu.Host, s *catalogue.Service, v service.View) {
 
 // answers reports whether the service is as far as it gets: it is healthy or, where nobody can ask it, has run for as long as its start
 // may take. A program that runs may still load its model.
-func answers(s *catalogue.Service, v service.View, at time.Time) bool {
+func answers(s *catalog.Service, v service.View, at time.Time) bool {
 	if s.Health != nil {
 		return v.Healthy
 	}
@@ -370,7 +370,7 @@ func answers(s *catalogue.Service, v service.View, at time.Time) bool {
 
 // held is what the service's programs are measured to hold, in the order of its GPUs. It is not known where one of them does not
 // answer, or where the driver does not tell what one of the programs holds; and nothing at all says nothing.
-func held(h gpu.Host, s *catalogue.Service) ([]uint32, bool) {
+func held(h gpu.Host, s *catalog.Service) ([]uint32, bool) {
 	out := make([]uint32, 0, len(s.GPUs))
 	some := false
 	for _, index := range s.GPUs {

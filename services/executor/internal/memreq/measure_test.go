@@ -16,7 +16,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/model"
 	"durward.internal/services/platform/vram"
 )
@@ -205,7 +205,7 @@ func TestAServiceThatItsManagerStartsAgain(t *testing.T) {
 }
 
 // settling decides between what is known and what was measured, as settle does.
-type settling func(s *catalogue.Service, known Need, peak store.Peak, floor bool) Need
+type settling func(s *catalog.Service, known Need, peak store.Peak, floor bool) Need
 
 // smaller looks for a service that got its own need below what it holds, or below what is declared without having been measured
 // ready often enough: it steers what it holds and how it looks, and nothing else. It returns what it found, "" if nothing.
@@ -244,7 +244,7 @@ func smaller(b *bench, settle settling) string {
 }
 
 // peak is what was measured of a service in a state.
-func (b *Tracker) peak(s *catalogue.Service, state string) store.Peak {
+func (b *Tracker) peak(s *catalog.Service, state string) store.Peak {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.seen(s, b.cfg.GPUs.Models())[state]
@@ -258,19 +258,19 @@ func TestAServiceCannotMakeItsNeedSmaller(t *testing.T) {
 		t.Error(found)
 	}
 	for name, weak := range map[string]settling{
-		"whatever was measured": func(s *catalogue.Service, known Need, p store.Peak, _ bool) Need {
+		"whatever was measured": func(s *catalog.Service, known Need, p store.Peak, _ bool) Need {
 			if len(p.MiB) == 0 {
 				return known
 			}
 			return Need{PerGPU: byIndex(s, p.MiB)}
 		},
-		"never more than declared": func(s *catalogue.Service, known Need, p store.Peak, _ bool) Need {
+		"never more than declared": func(s *catalog.Service, known Need, p store.Peak, _ bool) Need {
 			if p.Readings < counts {
 				return known
 			}
 			return settle(s, known, p, false)
 		},
-		"a server without its model": func(s *catalogue.Service, known Need, p store.Peak, _ bool) Need {
+		"a server without its model": func(s *catalog.Service, known Need, p store.Peak, _ bool) Need {
 			if p.Readings < counts {
 				return settle(s, known, p, false)
 			}
@@ -498,15 +498,15 @@ func TestAnIdleHostIsNotMeasured(t *testing.T) {
 // TestSimulatedGPUsAreNotMeasured, whatever they say.
 func TestSimulatedGPUsAreNotMeasured(t *testing.T) {
 	t.Parallel()
-	c, err := catalogue.Parse("catalogue.yaml", []byte(`version: 1
+	c, err := catalog.Parse("catalogue.yaml", []byte(`version: 1
 gpus: [{index: 0, name: Made up, memory_mib: 24000, simulated: true}]
 services: [{id: declared, driver: systemd, unit: declared.service, gpus: [0], vram_mib: 8000}]
-`), catalogue.Options{Development: true})
+`), catalog.Options{Development: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := newBench(t)
-	b.catalogue = c
+	b.catalog = c
 	book := b.book()
 	measure, flush := b.sampling(book)
 	b.is("declared", running, 100, 7000)

@@ -1,7 +1,7 @@
 // Package memreq says what services need of GPU memory, awake, asleep and while they load, and where each number comes from: what was
 // measured on this host before, else what a human declared, else what is estimated from the model's card.
 //
-// It trusts the driver's measurement, the catalogue and its own store. A service has no say: what it was seen to hold counts at once
+// It trusts the driver's measurement, the catalog and its own store. A service has no say: what it was seen to hold counts at once
 // where that is more than what was thought, and for less only after several measurements of a service that is ready, and only where
 // its engine takes all that it will ever take before it is ready. What others hold while nobody asks them for anything says nothing of
 // what they take when somebody does: there what a human declared, or what is estimated, is the least. A model's file
@@ -22,7 +22,7 @@ import (
 	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
 	"durward.internal/services/platform/vram"
@@ -42,7 +42,7 @@ const (
 
 // Need is what one service takes in one state. Sizes are MiB.
 type Need struct {
-	// PerGPU is by the catalogue's index. Nobody changes it.
+	// PerGPU is by the catalog's index. Nobody changes it.
 	PerGPU map[uint32]uint32
 	// Source is vram.Measured, Declared, Estimated or Unknown.
 	Source string
@@ -80,16 +80,16 @@ type Inspector interface {
 	Card(ctx context.Context, path string) (model.Card, error)
 }
 
-// Config is what a Tracker is made of. Catalogue, GPUs and Logger are required.
+// Config is what a Tracker is made of. Catalog, GPUs and Logger are required.
 type Config struct {
-	// Catalogue returns the newest good one.
-	Catalogue func() *catalogue.Catalogue
-	GPUs      GPUs
+	// Catalog returns the newest good one.
+	Catalog func() *catalog.Catalog
+	GPUs    GPUs
 	// Definition is the digest of what an entry names and does not hold; service.Manager has it. nil: nothing that was measured is used.
-	Definition func(ctx context.Context, s *catalogue.Service) (string, error)
+	Definition func(ctx context.Context, s *catalog.Service) (string, error)
 	// Memory keeps what was measured. nil: it is forgotten with this process.
 	Memory Memory
-	// Inspector reads cards that the catalogue does not give. nil: none is read.
+	// Inspector reads cards that the catalog does not give. nil: none is read.
 	Inspector Inspector
 	// Exact asks llama.cpp's own program what a model's file would take of each GPU that it finds, in MiB. It bounds its own time. nil:
 	// nobody is asked.
@@ -122,11 +122,11 @@ type Tracker struct {
 	changes uint64
 }
 
-// cache holds the answers for the entries of one catalogue on GPUs of those models.
+// cache holds the answers for the entries of one catalog on GPUs of those models.
 type cache struct {
-	catalogue *catalogue.Catalogue
-	models    *gpu.Models
-	by        map[*catalogue.Service]*sizes
+	catalog *catalog.Catalog
+	models  *gpu.Models
+	by      map[*catalog.Service]*sizes
 }
 
 // New returns a Tracker that knows what was measured before.
@@ -150,23 +150,23 @@ func New(ctx context.Context, cfg Config) (*Tracker, error) {
 }
 
 // Awake is what the service takes while it runs.
-func (b *Tracker) Awake(s *catalogue.Service) Need { return b.sizes(s).awake }
+func (b *Tracker) Awake(s *catalog.Service) Need { return b.sizes(s).awake }
 
 // Loading is the most that it takes until it runs; never less than Awake.
-func (b *Tracker) Loading(s *catalogue.Service) Need { return b.sizes(s).loading }
+func (b *Tracker) Loading(s *catalog.Service) Need { return b.sizes(s).loading }
 
 // Asleep is what it keeps in its sleep; nothing where it has no way to sleep.
-func (b *Tracker) Asleep(s *catalogue.Service) Need { return b.sizes(s).asleep }
+func (b *Tracker) Asleep(s *catalog.Service) Need { return b.sizes(s).asleep }
 
 // HostAsleep is what of the host's memory it may take in its sleep, in MiB; 0: not known or none. It is the weights by the estimate
 // with room for error, and never more than what the service gives up of its GPUs.
-func (b *Tracker) HostAsleep(s *catalogue.Service) uint32 { return b.sizes(s).hostAsleep }
+func (b *Tracker) HostAsleep(s *catalog.Service) uint32 { return b.sizes(s).hostAsleep }
 
 // HostLoading is what of the host's memory it would take while it loads, in MiB; 0: not known or none.
-func (b *Tracker) HostLoading(s *catalogue.Service) uint32 { return b.sizes(s).hostLoading }
+func (b *Tracker) HostLoading(s *catalog.Service) uint32 { return b.sizes(s).hostLoading }
 
-// Card is what estimates for the service are made of: the catalogue's card, else what the inspector read of the model's file.
-func (b *Tracker) Card(s *catalogue.Service) (model.Card, bool) {
+// Card is what estimates for the service are made of: the catalog's card, else what the inspector read of the model's file.
+func (b *Tracker) Card(s *catalog.Service) (model.Card, bool) {
 	z := b.sizes(s)
 	if z.card == nil {
 		return model.Card{}, false
@@ -178,7 +178,7 @@ var errNoGPU = errors.New("it uses no GPU, so its context length changes no memo
 
 // AwakeAt is what it would take with another context length, in tokens: what is known, and on each GPU what the estimates for the two
 // lengths differ by (Shift). vram.ErrNoCard, or one sentence, where nothing can be estimated.
-func (b *Tracker) AwakeAt(s *catalogue.Service, context uint32) (Need, error) {
+func (b *Tracker) AwakeAt(s *catalog.Service, context uint32) (Need, error) {
 	z := b.sizes(s)
 	if z.estimateErr != nil {
 		return Need{}, z.estimateErr
@@ -213,9 +213,9 @@ func (b *Tracker) Sizes() capacity.Sizes { return bare{b} }
 
 type bare struct{ b *Tracker }
 
-func (z bare) Awake(s *catalogue.Service) map[uint32]uint32   { return z.b.Awake(s).PerGPU }
-func (z bare) Loading(s *catalogue.Service) map[uint32]uint32 { return z.b.Loading(s).PerGPU }
-func (z bare) Asleep(s *catalogue.Service) map[uint32]uint32  { return z.b.Asleep(s).PerGPU }
+func (z bare) Awake(s *catalog.Service) map[uint32]uint32   { return z.b.Awake(s).PerGPU }
+func (z bare) Loading(s *catalog.Service) map[uint32]uint32 { return z.b.Loading(s).PerGPU }
+func (z bare) Asleep(s *catalog.Service) map[uint32]uint32  { return z.b.Asleep(s).PerGPU }
 
 // sizes is all that is told of one service.
 type sizes struct {
@@ -234,12 +234,12 @@ type sizes struct {
 	grows bool
 }
 
-// sizes returns what is known of an entry. Only entries of the present catalogue are remembered: others are somebody's "what if".
-func (b *Tracker) sizes(s *catalogue.Service) *sizes {
-	c, models := b.cfg.Catalogue(), b.cfg.GPUs.Models()
+// sizes returns what is known of an entry. Only entries of the present catalog are remembered: others are somebody's "what if".
+func (b *Tracker) sizes(s *catalog.Service) *sizes {
+	c, models := b.cfg.Catalog(), b.cfg.GPUs.Models()
 	b.mu.RLock()
 	changes := b.changes
-	if b.cache.catalogue == c && b.cache.models == models {
+	if b.cache.catalog == c && b.cache.models == models {
 		if z, ok := b.cache.by[s]; ok {
 			due := z.grows && b.due(s)
 			b.mu.RUnlock()
@@ -258,8 +258,8 @@ func (b *Tracker) sizes(s *catalogue.Service) *sizes {
 	}
 	b.mu.Lock()
 	if b.changes == changes {
-		if b.cache.catalogue != c || b.cache.models != models {
-			b.cache = cache{c, models, make(map[*catalogue.Service]*sizes, len(c.Services))}
+		if b.cache.catalog != c || b.cache.models != models {
+			b.cache = cache{c, models, make(map[*catalog.Service]*sizes, len(c.Services))}
 		}
 		b.cache.by[s] = z
 	}
@@ -278,7 +278,7 @@ func (b *Tracker) changed() {
 }
 
 // reckon puts together what is known of a service.
-func (b *Tracker) reckon(c *catalogue.Catalogue, models *gpu.Models, s *catalogue.Service) *sizes {
+func (b *Tracker) reckon(c *catalog.Catalog, models *gpu.Models, s *catalog.Service) *sizes {
 	z := &sizes{}
 	if len(s.GPUs) == 0 {
 		none := Need{Source: vram.Declared}
@@ -318,7 +318,7 @@ func (b *Tracker) reckon(c *catalogue.Catalogue, models *gpu.Models, s *catalogu
 		z.loading.PerGPU, z.loading.Source = larger(z.awake.PerGPU, byIndex(s, p.MiB)), vram.Measured
 	}
 	z.asleep = sleeping(c, s, z, seen[store.PeakAsleep], first)
-	if s.Sleep == catalogue.SleepVLLM1 {
+	if s.Sleep == catalog.SleepVLLM1 {
 		awake, asleep := z.awake.MiB(), z.asleep.MiB()
 		z.hostAsleep = inHost(awake-min(awake, asleep), z.estimate.HostMiB)
 	}
@@ -327,7 +327,7 @@ func (b *Tracker) reckon(c *catalogue.Catalogue, models *gpu.Models, s *catalogu
 }
 
 // fill estimates, if there is anything to estimate from.
-func (z *sizes) fill(s *catalogue.Service) {
+func (z *sizes) fill(s *catalog.Service) {
 	run, err := vram.RunOf(s)
 	z.run = run
 	switch {
@@ -352,14 +352,14 @@ func (z *sizes) whole(exact []uint32) []uint32 {
 		if total := z.gpus[i].TotalMiB; z.run.Fit && total > 0 {
 			most = total - min(z.run.FitTargetMiB, total)
 		}
-		out[i] = min(min(mib, mostMiB)+catalogue.Share(z.estimate.OverheadMiB, len(exact)), most)
+		out[i] = min(min(mib, mostMiB)+catalog.Share(z.estimate.OverheadMiB, len(exact)), most)
 	}
 	return out
 }
 
 // sleeping is what the service keeps in its sleep.
-func sleeping(c *catalogue.Catalogue, s *catalogue.Service, z *sizes, peak store.Peak, first bool) Need {
-	if s.Sleep == "" || s.Sleep == catalogue.SleepNone {
+func sleeping(c *catalog.Catalog, s *catalog.Service, z *sizes, peak store.Peak, first bool) Need {
+	if s.Sleep == "" || s.Sleep == catalog.SleepNone {
 		return Need{Source: vram.Declared}
 	}
 	known := Need{Source: vram.Unknown, PerGPU: map[uint32]uint32{}}
@@ -402,12 +402,12 @@ func noStart(e *vram.Estimate, gpus []vram.GPU) bool {
 }
 
 // simulated reports whether the service is on a simulated GPU, where there is nothing to measure.
-func simulated(c *catalogue.Catalogue, s *catalogue.Service) bool {
-	return slices.ContainsFunc(c.GPUs, func(g catalogue.GPU) bool { return g.Simulated && slices.Contains(s.GPUs, g.Index) })
+func simulated(c *catalog.Catalog, s *catalog.Service) bool {
+	return slices.ContainsFunc(c.GPUs, func(g catalog.GPU) bool { return g.Simulated && slices.Contains(s.GPUs, g.Index) })
 }
 
 // settle decides between what is known and what was measured, if anything was. floor: what is known is the least that it needs.
-func settle(s *catalogue.Service, known Need, peak store.Peak, floor bool) Need {
+func settle(s *catalog.Service, known Need, peak store.Peak, floor bool) Need {
 	if len(peak.MiB) == 0 {
 		return known
 	}
@@ -424,7 +424,7 @@ func settle(s *catalogue.Service, known Need, peak store.Peak, floor bool) Need 
 }
 
 // over reports whether a peak, in the order of the service's GPUs, is more than sizes on one of them.
-func over(s *catalogue.Service, peak []uint32, sizes map[uint32]uint32) bool {
+func over(s *catalog.Service, peak []uint32, sizes map[uint32]uint32) bool {
 	for i, index := range s.GPUs {
 		if at(peak, i) > sizes[index] {
 			return true
@@ -435,19 +435,19 @@ func over(s *catalogue.Service, peak []uint32, sizes map[uint32]uint32) bool {
 
 // allocatesFirst reports whether the service's engine is one that is not ready before it holds all that it will ever hold: what is
 // measured of it then is the truth. A llama-server that fits itself in is none. It took what was free, and elsewhere takes more.
-func allocatesFirst(s *catalogue.Service, run vram.Run) bool {
+func allocatesFirst(s *catalog.Service, run vram.Run) bool {
 	switch run.Engine {
 	case enginecmd.VLLM, enginecmd.SGLang:
 		return true
 	case enginecmd.LlamaCPP:
 		squeezed := run.Fit && (run.Context == 0 || run.GPULayers == nil)
-		return !squeezed && s.Sleep != catalogue.SleepLlamaRouter && !routes(s)
+		return !squeezed && s.Sleep != catalog.SleepLlamaRouter && !routes(s)
 	}
 	return false
 }
 
 // routes reports whether the service's command line is that of a llama-server that loads models on request.
-func routes(s *catalogue.Service) bool {
+func routes(s *catalog.Service) bool {
 	c, known := enginecmd.Read(s.Argv, s.Environment)
 	if s.Container != nil {
 		c, known = enginecmd.InImage(s.Container.Image, s.Container.Command, s.Environment)
@@ -456,7 +456,7 @@ func routes(s *catalogue.Service) bool {
 }
 
 // totals are what the service's GPUs have; 0 where that is not known yet.
-func totals(c *catalogue.Catalogue, models *gpu.Models, s *catalogue.Service) []vram.GPU {
+func totals(c *catalog.Catalog, models *gpu.Models, s *catalog.Service) []vram.GPU {
 	out := make([]vram.GPU, len(s.GPUs))
 	for i, index := range s.GPUs {
 		one, _ := models.Find(index)
@@ -472,7 +472,7 @@ func totals(c *catalogue.Catalogue, models *gpu.Models, s *catalogue.Service) []
 
 // hardware is what the service's GPUs are, in its order: "NVIDIA H200 140 GiB"; "" where one of them is simulated or not known. The
 // size belongs to it, because cards of one name are sold with several.
-func hardware(models *gpu.Models, s *catalogue.Service) string {
+func hardware(models *gpu.Models, s *catalog.Service) string {
 	out := make([]string, 0, len(s.GPUs))
 	for _, index := range s.GPUs {
 		one, ok := models.Find(index)
@@ -487,12 +487,12 @@ func hardware(models *gpu.Models, s *catalogue.Service) string {
 func even(mib uint32, gpus []uint32) map[uint32]uint32 {
 	out := make(map[uint32]uint32, len(gpus))
 	for _, index := range gpus {
-		out[index] = min(catalogue.Share(mib, len(gpus)), mostMiB)
+		out[index] = min(catalog.Share(mib, len(gpus)), mostMiB)
 	}
 	return out
 }
 
-func byIndex(s *catalogue.Service, inOrder []uint32) map[uint32]uint32 {
+func byIndex(s *catalog.Service, inOrder []uint32) map[uint32]uint32 {
 	out := make(map[uint32]uint32, len(s.GPUs))
 	for i, index := range s.GPUs {
 		out[index] = min(at(inOrder, i), mostMiB)

@@ -18,7 +18,7 @@ import (
 
 	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/model"
 	"durward.internal/services/platform/vram"
 )
@@ -33,7 +33,7 @@ func wantNeed(t *testing.T, what string, got Need, source string, perGPU map[uin
 	}
 }
 
-// estimate is what the catalogue's card of a service comes to.
+// estimate is what the catalog's card of a service comes to.
 func (b *bench) estimate(id string, change func(*vram.Run)) vram.Estimate {
 	b.Helper()
 	s := b.entry(id)
@@ -83,7 +83,7 @@ func TestTruthOrder(t *testing.T) {
 		"grows on request":    {"grows", []store.Peak{peak("grows", store.PeakAwake, 3, 2100)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared, PerGPU: on(600)}},
 		"has grown":           {"grows", []store.Peak{peak("grows", store.PeakAwake, 3, 8100)}, Need{Source: vram.Measured, PerGPU: on(8100)}, Need{Source: vram.Measured, PerGPU: on(8100)}, Need{Source: vram.Declared, PerGPU: on(600)}},
 		"asleep, and nobody says what it keeps": {"dozes", nil, Need{Source: vram.Declared, PerGPU: map[uint32]uint32{0: 4000, 1: 4000}}, Need{Source: vram.Declared, PerGPU: map[uint32]uint32{0: 4000, 1: 4000}},
-			Need{Source: vram.Estimated, PerGPU: map[uint32]uint32{0: vram.Residue(catalogue.SleepVLLM2), 1: vram.Residue(catalogue.SleepVLLM2)}}},
+			Need{Source: vram.Estimated, PerGPU: map[uint32]uint32{0: vram.Residue(catalog.SleepVLLM2), 1: vram.Residue(catalog.SleepVLLM2)}}},
 		"asleep, of no engine that is known": {"grows", []store.Peak{peak("grows", store.PeakAsleep, 3, 90)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared, PerGPU: on(8000)}, Need{Source: vram.Declared, PerGPU: on(600)}},
 		"squeezed in beside others":          {"fitted", []store.Peak{peak("fitted", store.PeakAwake, 3, 9000)}, Need{Source: vram.Estimated, PerGPU: on(fitted)}, Need{Source: vram.Estimated, PerGPU: on(fitted)}, Need{Source: vram.Declared}},
 		"more while it loads": {"declared", []store.Peak{peak("declared", store.PeakAwake, 3, 7000), peak("declared", store.PeakLoading, 1, 9000)},
@@ -578,7 +578,7 @@ func TestTheHostsMemory(t *testing.T) {
 	}
 }
 
-// TestAWhatIfIsNobodysMeasurement: an entry that is not the catalogue's own is judged by what it says.
+// TestAWhatIfIsNobodysMeasurement: an entry that is not the catalog's own is judged by what it says.
 func TestAWhatIfIsNobodysMeasurement(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -731,13 +731,13 @@ func BenchmarkAwake(b *testing.B) {
 	for i := range 1000 {
 		text += fmt.Sprintf("  - {id: s%d, driver: systemd, unit: s%[1]d.service, gpus: [0], vram_mib: 64}\n", i)
 	}
-	c, err := catalogue.Parse("catalogue.yaml", []byte(text), catalogue.Options{Development: true})
+	c, err := catalog.Parse("catalogue.yaml", []byte(text), catalog.Options{Development: true})
 	if err != nil {
 		b.Fatal(err)
 	}
-	bench := &bench{catalogue: c}
+	bench := &bench{catalog: c}
 	bench.hardware("NVIDIA One", 24564)
-	book, err := New(b.Context(), Config{Catalogue: bench.current, GPUs: bench, Definition: bench.define})
+	book, err := New(b.Context(), Config{Catalog: bench.current, GPUs: bench, Definition: bench.define})
 	if err != nil {
 		b.Fatal(err)
 	}

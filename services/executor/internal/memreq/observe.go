@@ -13,7 +13,7 @@ import (
 
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
 	"durward.internal/services/platform/vram"
@@ -79,14 +79,14 @@ func exactOf(r vram.Run) exactRun {
 }
 
 // plain is the entry without what a human calls it: that changes nothing of how it runs.
-func plain(s *catalogue.Service) *catalogue.Service {
+func plain(s *catalog.Service) *catalog.Service {
 	out := *s
 	out.Name, out.Description = "", ""
 	return &out
 }
 
 // entrySum tells entries apart by how they run.
-func entrySum(s *catalogue.Service) [32]byte {
+func entrySum(s *catalog.Service) [32]byte {
 	entry, err := plain(s).Subject("")
 	if err != nil {
 		return [32]byte{}
@@ -95,7 +95,7 @@ func entrySum(s *catalogue.Service) [32]byte {
 }
 
 // digestOf is the configuration's digest: of the entry, without what a human calls it, and of what it names.
-func digestOf(s *catalogue.Service, definition string) (string, error) {
+func digestOf(s *catalog.Service, definition string) (string, error) {
 	entry, err := plain(s).Subject(definition)
 	if err != nil {
 		return "", err
@@ -105,17 +105,17 @@ func digestOf(s *catalogue.Service, definition string) (string, error) {
 }
 
 // lookable reports whether there is something to look at again from time to time. The book is locked.
-func (b *Tracker) lookable(s *catalogue.Service) bool {
+func (b *Tracker) lookable(s *catalog.Service) bool {
 	return b.cfg.Definition != nil && len(b.peaks[s.ID]) > 0 || b.readable(s)
 }
 
 // readable reports whether the model's files are read for the service.
-func (b *Tracker) readable(s *catalogue.Service) bool {
+func (b *Tracker) readable(s *catalog.Service) bool {
 	return s.Model != nil && s.Model.File != "" && (b.cfg.Inspector != nil && s.Model.Card == nil || b.cfg.Exact != nil)
 }
 
 // due reports whether it is time to look again. The book is locked.
-func (b *Tracker) due(s *catalogue.Service) bool {
+func (b *Tracker) due(s *catalog.Service) bool {
 	now := time.Now()
 	if b.cfg.Definition != nil && len(b.peaks[s.ID]) > 0 && now.Sub(b.definitions[s.ID].at) > stale {
 		return true
@@ -128,7 +128,7 @@ func (b *Tracker) due(s *catalogue.Service) bool {
 }
 
 // want asks Run to look at a service; first: somebody waits for it.
-func (b *Tracker) want(s *catalogue.Service, first bool) {
+func (b *Tracker) want(s *catalog.Service, first bool) {
 	b.mu.Lock()
 	wanted := b.looked != s.ID && (first || len(b.wanted) < maxWanted)
 	if wanted {
@@ -144,8 +144,8 @@ func (b *Tracker) want(s *catalogue.Service, first bool) {
 	}
 }
 
-// card is the catalogue's, else what was read of the model's file, else nil. The book is locked.
-func (b *Tracker) card(s *catalogue.Service) *model.Card {
+// card is the catalog's, else what was read of the model's file, else nil. The book is locked.
+func (b *Tracker) card(s *catalog.Service) *model.Card {
 	switch {
 	case s.Model == nil:
 		return nil
@@ -159,7 +159,7 @@ func (b *Tracker) card(s *catalogue.Service) *model.Card {
 }
 
 // exact is what llama.cpp itself said of the service, in the order of its GPUs, or nil. The book is locked.
-func (b *Tracker) exact(s *catalogue.Service) []uint32 {
+func (b *Tracker) exact(s *catalog.Service) []uint32 {
 	if b.cfg.Exact == nil || s.Model == nil {
 		return nil
 	}
@@ -185,7 +185,7 @@ func (b *Tracker) exact(s *catalogue.Service) []uint32 {
 }
 
 // seen is what was measured of the service as it would run now, by state. The book is locked.
-func (b *Tracker) seen(s *catalogue.Service, models *gpu.Models) map[string]store.Peak {
+func (b *Tracker) seen(s *catalog.Service, models *gpu.Models) map[string]store.Peak {
 	all := b.peaks[s.ID]
 	if len(all) == 0 {
 		return nil
@@ -210,14 +210,14 @@ func (b *Tracker) seen(s *catalogue.Service, models *gpu.Models) map[string]stor
 // Observe finds out what the service is now, so far as what is known of its memory depends on it. It waits for the service's driver, and
 // for its model's files if nothing was read of them yet, a few seconds at most: what is to be started is looked at before it is decided
 // whether it fits.
-func (b *Tracker) Observe(ctx context.Context, s *catalogue.Service) {
+func (b *Tracker) Observe(ctx context.Context, s *catalog.Service) {
 	b.recognise(ctx, s)
 	b.Await(ctx, s)
 }
 
 // Await waits for the files of the services' models that nothing was read of yet, a few seconds at most for all of them, while Run
 // reads them.
-func (b *Tracker) Await(ctx context.Context, services ...*catalogue.Service) {
+func (b *Tracker) Await(ctx context.Context, services ...*catalog.Service) {
 	if unread, _ := b.unread(services); len(unread) == 0 {
 		return
 	}
@@ -240,10 +240,10 @@ func (b *Tracker) Await(ctx context.Context, services ...*catalogue.Service) {
 }
 
 // unread are the services whose models' files were not read yet, and what is closed when one more was.
-func (b *Tracker) unread(services []*catalogue.Service) ([]*catalogue.Service, <-chan struct{}) {
+func (b *Tracker) unread(services []*catalog.Service) ([]*catalog.Service, <-chan struct{}) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	var out []*catalogue.Service
+	var out []*catalog.Service
 	for _, s := range services {
 		if b.readable(s) && b.files[s.Model.File] == nil {
 			out = append(out, s)
@@ -253,7 +253,7 @@ func (b *Tracker) unread(services []*catalogue.Service) ([]*catalogue.Service, <
 }
 
 // recognise finds out how the service would run now, if anything that was measured depends on it.
-func (b *Tracker) recognise(ctx context.Context, s *catalogue.Service) {
+func (b *Tracker) recognise(ctx context.Context, s *catalog.Service) {
 	b.mu.RLock()
 	measured := len(b.peaks[s.ID]) > 0
 	b.mu.RUnlock()
@@ -263,7 +263,7 @@ func (b *Tracker) recognise(ctx context.Context, s *catalogue.Service) {
 }
 
 // define notes the digest of the service's configuration, and returns it; "" where it cannot be read.
-func (b *Tracker) define(ctx context.Context, s *catalogue.Service) string {
+func (b *Tracker) define(ctx context.Context, s *catalog.Service) string {
 	if b.cfg.Definition == nil {
 		return ""
 	}
@@ -296,7 +296,7 @@ func (b *Tracker) serve(ctx context.Context) {
 		case <-b.ask:
 		}
 		for id := b.next(); id != "" && ctx.Err() == nil; id = b.next() {
-			if s, ok := b.cfg.Catalogue().Lookup(id); ok {
+			if s, ok := b.cfg.Catalog().Lookup(id); ok {
 				b.renew(ctx, s)
 			}
 		}
@@ -318,7 +318,7 @@ func (b *Tracker) next() string {
 }
 
 // renew looks at a service and at its model's files.
-func (b *Tracker) renew(ctx context.Context, s *catalogue.Service) {
+func (b *Tracker) renew(ctx context.Context, s *catalog.Service) {
 	b.recognise(ctx, s)
 	b.mu.RLock()
 	readable := b.readable(s)
@@ -330,7 +330,7 @@ func (b *Tracker) renew(ctx context.Context, s *catalogue.Service) {
 
 // read reads the model's files. The inspector remembers what it has read, so this is cheap while they are as they were; what could not
 // be read is left alone for a while unless it changes.
-func (b *Tracker) read(ctx context.Context, s *catalogue.Service) {
+func (b *Tracker) read(ctx context.Context, s *catalog.Service) {
 	path, now := s.Model.File, time.Now()
 	b.mu.RLock()
 	before := b.files[path]
@@ -368,7 +368,7 @@ func (b *Tracker) read(ctx context.Context, s *catalogue.Service) {
 }
 
 // inspect fills in a file's card and, for llama.cpp, what that says itself.
-func (b *Tracker) inspect(ctx context.Context, s *catalogue.Service, f *file) error {
+func (b *Tracker) inspect(ctx context.Context, s *catalog.Service, f *file) error {
 	if s.Model.Card == nil && b.cfg.Inspector != nil {
 		card, err := b.cfg.Inspector.Card(ctx, s.Model.File)
 		if err != nil {

@@ -84,7 +84,7 @@ func (h *host) sizes(out chan<- prometheus.Metric, reading gpu.Host) {
 	if h.needs == nil {
 		return
 	}
-	for _, entry := range h.services.Catalogue().Services {
+	for _, entry := range h.services.Catalog().Services {
 		awake := h.needs.Awake(entry)
 		for index, mib := range awake.PerGPU {
 			if d, ok := reading.Find(index); ok && d.UUID != "" && awake.Source != vram.Unknown {
@@ -102,7 +102,7 @@ func (h *host) states(out chan<- prometheus.Metric) {
 		}
 	}
 	counts := map[executorv1.ServiceState]int{}
-	for _, entry := range h.services.Catalogue().Services {
+	for _, entry := range h.services.Catalog().Services {
 		now := h.services.Status(entry).State
 		counts[now]++
 		for _, s := range all {

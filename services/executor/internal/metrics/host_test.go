@@ -13,7 +13,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/telemetry/telemetrytest"
 	"durward.internal/services/platform/vram"
@@ -40,17 +40,17 @@ func (m *measured) Read(context.Context) ([]gpu.Device, error) {
 // needs are what services need, by id.
 type needs map[string]memreq.Need
 
-func (n needs) Awake(s *catalogue.Service) memreq.Need { return n[s.ID] }
+func (n needs) Awake(s *catalog.Service) memreq.Need { return n[s.ID] }
 
-func shown(t *testing.T, source gpu.Source, c *catalogue.Catalogue, claims ...gpu.Claim) (*Metrics, map[string]float64) {
+func shown(t *testing.T, source gpu.Source, c *catalog.Catalog, claims ...gpu.Claim) (*Metrics, map[string]float64) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	known := func() *catalogue.Catalogue { return c }
+	known := func() *catalog.Catalog { return c }
 	m := New(registry,
 		service.New(service.Config{
-			Catalogue: known, Drivers: map[string]service.Driver{catalogue.DriverNull: &null.Driver{}}, Logger: platformtest.Logger(),
+			Catalog: known, Drivers: map[string]service.Driver{catalog.DriverNull: &null.Driver{}}, Logger: platformtest.Logger(),
 		}),
-		gpu.New(gpu.Config{Source: source, Catalogue: known, Logger: platformtest.Logger(), Claims: func() []gpu.Claim { return claims }}),
+		gpu.New(gpu.Config{Source: source, Catalog: known, Logger: platformtest.Logger(), Claims: func() []gpu.Claim { return claims }}),
 		needs{"chat": {PerGPU: map[uint32]uint32{0: 500, 1: 20, 9: 7}, Source: vram.Estimated}, "new": {PerGPU: map[uint32]uint32{0: 0}, Source: vram.Unknown}})
 	m.Switched("rolled_back")
 	m.Phase("drain", 3)
@@ -60,7 +60,7 @@ func shown(t *testing.T, source gpu.Source, c *catalogue.Catalogue, claims ...gp
 // What is measured is shown in base units under the driver's UUID; what is not known is not shown.
 func TestHost(t *testing.T) {
 	const mib = 1 << 20
-	c := &catalogue.Catalogue{Services: []*catalogue.Service{{ID: "chat", Driver: catalogue.DriverNull}, {ID: "new", Driver: catalogue.DriverNull}}}
+	c := &catalog.Catalog{Services: []*catalog.Service{{ID: "chat", Driver: catalog.DriverNull}, {ID: "new", Driver: catalog.DriverNull}}}
 	chat := gpu.Claim{Service: "chat", PID: os.Getpid(), MiB: 700, GPUs: []uint32{0, 1}, On: map[uint32]uint32{0: 500, 1: 20}}
 	_, got := shown(t, &measured{}, c, chat)
 	for name, want := range map[string]float64{
@@ -106,7 +106,7 @@ func TestHost(t *testing.T) {
 
 // Without a driver, or without an answer of it, nothing is measured; several GPUs that nobody found spoil no scrape.
 func TestHostWithoutAnswers(t *testing.T) {
-	c := &catalogue.Catalogue{GPUs: []catalogue.GPU{{Index: 0}, {Index: 1}, {Index: 2, Simulated: true, MemoryMiB: 100}}}
+	c := &catalog.Catalog{GPUs: []catalog.GPU{{Index: 0}, {Index: 1}, {Index: 2, Simulated: true, MemoryMiB: 100}}}
 	claim := gpu.Claim{Service: "chat", MiB: 30, GPUs: []uint32{0, 1, 2}}
 	for name, source := range map[string]gpu.Source{"no driver": nil, "no answer": &measured{err: errors.New("gone")}} {
 		_, got := shown(t, source, c, claim)
@@ -117,10 +117,10 @@ func TestHostWithoutAnswers(t *testing.T) {
 			t.Errorf("%s: a simulated number passes for a measured one", name)
 		}
 	}
-	if _, got := shown(t, nil, &catalogue.Catalogue{}); got[`durward_gpu_driver_up`] != 0 {
+	if _, got := shown(t, nil, &catalog.Catalog{}); got[`durward_gpu_driver_up`] != 0 {
 		t.Error("a driver was made up")
 	}
-	if _, got := shown(t, nil, &catalogue.Catalogue{}); len(got) == 0 {
+	if _, got := shown(t, nil, &catalog.Catalog{}); len(got) == 0 {
 		t.Error("nothing is shown")
 	} else if _, there := got[`durward_gpu_driver_up`]; there {
 		t.Error("a host without GPUs is alarmed about its driver")

@@ -1,5 +1,5 @@
 // Package metrics is what the executor shows of its work and its host on its loopback listener. Its labels are tools, codes,
-// states, GPUs and the catalogue's ids of services: no principal, session, argument or program is in any of them.
+// states, GPUs and the catalog's ids of services: no principal, session, argument or program is in any of them.
 //
 // GPUs are named as the driver names them: gpu_uuid is the UUID label of NVIDIA's DCGM exporter, so that the two can be joined.
 package metrics
@@ -16,7 +16,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
@@ -37,7 +37,7 @@ type Metrics struct {
 
 // Needs says what services need; memreq.Tracker does.
 type Needs interface {
-	Awake(s *catalogue.Service) memreq.Need
+	Awake(s *catalog.Service) memreq.Need
 }
 
 // New registers the metrics. Services and GPUs are looked at when they are asked for. needs may be nil.

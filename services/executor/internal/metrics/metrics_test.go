@@ -13,7 +13,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
@@ -23,8 +23,8 @@ import (
 // A call counts as denied where the sink was not convinced, by what it carried, and as an error where it failed.
 func TestCalls(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	nothing := func() *catalogue.Catalogue { return &catalogue.Catalogue{} }
-	m := New(registry, service.New(service.Config{Catalogue: nothing}), gpu.New(gpu.Config{Catalogue: nothing, Logger: platformtest.Logger()}), nil)
+	nothing := func() *catalog.Catalog { return &catalog.Catalog{} }
+	m := New(registry, service.New(service.Config{Catalog: nothing}), gpu.New(gpu.Config{Catalog: nothing, Logger: platformtest.Logger()}), nil)
 	const inFlight = "durward_executor_calls_in_flight"
 	call := func(method, carries string, err error) {
 		t.Helper()

@@ -11,7 +11,7 @@ import (
 	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/solver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -31,9 +31,9 @@ type alternative struct {
 }
 
 // candidate is a service that an alternative may treat in several ways. The first is to leave it as it is or, for one that comes, as
-// the catalogue says.
+// the catalog says.
 type candidate struct {
-	*catalogue.Service
+	*catalog.Service
 	comes   bool
 	options []option
 }
@@ -93,14 +93,14 @@ func (s *Switcher) alternatives(ctx context.Context, p *plan, wanted int) (found
 func (w *search) gather() {
 	f := &w.p.movements
 	incoming := f.incoming()
-	needed := map[*catalogue.Service]bool{}
-	for _, one := range supported(w.p.catalogue, incoming) {
+	needed := map[*catalog.Service]bool{}
+	for _, one := range supported(w.p.catalog, incoming) {
 		needed[one] = true
 	}
 	for _, one := range incoming {
 		w.candidates = append(w.candidates, candidate{Service: one, comes: true, options: w.optionsIn(one)})
 	}
-	for _, one := range w.p.catalogue.Services {
+	for _, one := range w.p.catalog.Services {
 		v := f.views[one]
 		if w.p.kept[one] || w.p.target.stop[one] || !v.Holds() || needed[one] {
 			continue
@@ -110,7 +110,7 @@ func (w *search) gather() {
 }
 
 // optionsOut are those of a service that is not to run, or that runs and was not asked for.
-func (w *search) optionsOut(one *catalogue.Service) []option {
+func (w *search) optionsOut(one *catalog.Service) []option {
 	v := w.p.movements.views[one]
 	options := []option{{kind: changeKeep}}
 	back := grain(w.expected(w.ctx, actionStart, one.ID))
@@ -137,7 +137,7 @@ func (w *search) optionsOut(one *catalogue.Service) []option {
 // dependents returns, for each candidate that others need, which: those that are awake and go on needing it as long as they are left
 // alone. What comes needs nothing that could go.
 func (w *search) dependents() map[int][]int {
-	index := map[*catalogue.Service]int{}
+	index := map[*catalog.Service]int{}
 	for i, c := range w.candidates {
 		if !c.comes {
 			index[c.Service] = i
@@ -148,7 +148,7 @@ func (w *search) dependents() map[int][]int {
 		if v := w.p.movements.views[c.Service]; c.comes || len(c.DependsOn) == 0 || v.Asleep() {
 			continue
 		}
-		for _, other := range supported(w.p.catalogue, []*catalogue.Service{c.Service}) {
+		for _, other := range supported(w.p.catalog, []*catalog.Service{c.Service}) {
 			if j, ok := index[other]; ok && j != i {
 				out[j] = append(out[j], i)
 			}
@@ -280,7 +280,7 @@ func (w *search) read(choice []int) (*alternative, error) {
 	z := *base.z
 	z.awake, z.loading = maps.Clone(z.awake), maps.Clone(z.loading)
 	f.z = &z
-	ends := map[*catalogue.Service]executorv1.ChangeKind{}
+	ends := map[*catalog.Service]executorv1.ChangeKind{}
 	for _, one := range base.sleeping {
 		ends[one] = changeSleep
 	}

@@ -18,7 +18,7 @@ import (
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // executor is one with a GPU for everything.
@@ -37,10 +37,10 @@ func executor(b *testing.B, services, members int, takes time.Duration) (*mode.S
 	return open(b, text.String(), takes)
 }
 
-// open is a real executor from the switcher down to the disk; only its driver runs nothing. bend changes the catalogue before that.
-func open(b *testing.B, text string, takes time.Duration, bend ...func(*catalogue.Service)) (*mode.Switcher, *service.Manager) {
+// open is a real executor from the switcher down to the disk; only its driver runs nothing. bend changes the catalog before that.
+func open(b *testing.B, text string, takes time.Duration, bend ...func(*catalog.Service)) (*mode.Switcher, *service.Manager) {
 	b.Helper()
-	c, err := catalogue.Parse("catalogue.yaml", []byte(text), catalogue.Options{Development: true})
+	c, err := catalog.Parse("catalogue.yaml", []byte(text), catalog.Options{Development: true})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func open(b *testing.B, text string, takes time.Duration, bend ...func(*catalogu
 			change(one)
 		}
 	}
-	current := func() *catalogue.Catalogue { return c }
+	current := func() *catalog.Catalog { return c }
 	memory, err := store.Open(b.Context(), b.TempDir())
 	if err != nil {
 		b.Fatal(err)
@@ -57,18 +57,18 @@ func open(b *testing.B, text string, takes time.Duration, bend ...func(*catalogu
 	b.Cleanup(func() { _ = memory.Close() })
 	logger := slog.New(slog.DiscardHandler)
 	var manager *service.Manager
-	gpus := gpu.New(gpu.Config{Catalogue: current, Claims: func() []gpu.Claim { return manager.Claims() }, Logger: logger})
+	gpus := gpu.New(gpu.Config{Catalog: current, Claims: func() []gpu.Claim { return manager.Claims() }, Logger: logger})
 	leases := &lease.Leases{}
 	consent := func(_ context.Context, begin func()) error {
 		begin()
 		return nil
 	}
 	manager = service.New(service.Config{
-		Catalogue: current, Drivers: map[string]service.Driver{catalogue.DriverNull: &null.Driver{StartTakes: takes, StopTakes: takes}},
+		Catalog: current, Drivers: map[string]service.Driver{catalog.DriverNull: &null.Driver{StartTakes: takes, StopTakes: takes}},
 		Health: health.New(), GPUs: gpus, Leases: leases, Confirm: consent, Logger: logger,
 	})
 	return mode.New(mode.Config{
-		Catalogue: current, Services: manager, GPUs: gpus, Leases: leases, Journal: memory, Margin: 512, Hub: &progress.Hub{},
+		Catalog: current, Services: manager, GPUs: gpus, Leases: leases, Journal: memory, Margin: 512, Hub: &progress.Hub{},
 		Proceed: func(begin func()) error {
 			begin()
 			return nil
@@ -180,9 +180,9 @@ func large(b *testing.B, services int) *mode.Switcher {
 		fmt.Fprintf(&text, "  - {id: m%d, services: [%s]}\n", m, strings.Join(ids, ", "))
 	}
 	n := 0
-	s, _ := open(b, text.String(), 0, func(one *catalogue.Service) {
+	s, _ := open(b, text.String(), 0, func(one *catalog.Service) {
 		if n++; n%4 == 0 { // no entry of this driver may say so; the plans are the same
-			one.Sleep, one.SleepMiB = catalogue.SleepVLLM1, one.VRAMMiB/10
+			one.Sleep, one.SleepMiB = catalog.SleepVLLM1, one.VRAMMiB/10
 		}
 	})
 	to(b, s, "full")

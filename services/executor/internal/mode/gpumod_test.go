@@ -17,7 +17,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
@@ -357,7 +357,7 @@ func TestBoot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, c.running...)
-			w.host.c = parse(t, catalogueText+"boot: "+c.rule+"\n")
+			w.host.c = parse(t, catalogText+"boot: "+c.rule+"\n")
 			if err := w.store.SetCurrentMode(t.Context(), c.current); err != nil {
 				t.Fatal(err)
 			}
@@ -397,8 +397,8 @@ func (h *host) bendAll() {
 	}
 }
 
-// A mode that the catalogue has no more is nobody's current one.
-func TestCurrentIsOfTheCatalogue(t *testing.T) {
+// A mode that the catalog has no more is nobody's current one.
+func TestCurrentIsOfTheCatalog(t *testing.T) {
 	w := newWorld(t)
 	if err := w.store.SetCurrentMode(t.Context(), "gone"); err != nil {
 		t.Fatal(err)
@@ -412,5 +412,5 @@ var (
 	_ Services = (*host)(nil)
 	_ GPUs     = (*gpu.Monitor)(nil)
 	_ Journal  = (*store.Store)(nil)
-	_          = catalogue.Share
+	_          = catalog.Share
 )

@@ -23,12 +23,12 @@ import (
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
-// catalogueText is a host with two GPUs of 24 GiB. tools depends on code; watch is pinned.
-const catalogueText = `
+// catalogText is a host with two GPUs of 24 GiB. tools depends on code; watch is pinned.
+const catalogText = `
 version: 1
 gpus: [{index: 0, name: One}, {index: 1, name: Two}]
 services:
@@ -55,7 +55,7 @@ const (
 // host is the services and the GPUs of a made-up machine. It outlives the switchers of a test.
 type host struct {
 	mu    sync.Mutex
-	c     *catalogue.Catalogue
+	c     *catalog.Catalog
 	state map[string]executorv1.ServiceState
 	cause map[string]string
 	// fails makes an act fail: "raise chat". What it is set to says how: "before", "after" the effect, or "gone" with the
@@ -94,7 +94,7 @@ type host struct {
 func newHost(t testing.TB, running ...string) *host {
 	t.Helper()
 	h := &host{
-		c: parse(t, catalogueText), state: map[string]executorv1.ServiceState{}, cause: map[string]string{}, fails: map[string]string{},
+		c: parse(t, catalogText), state: map[string]executorv1.ServiceState{}, cause: map[string]string{}, fails: map[string]string{},
 		once: map[string]bool{}, lies: map[string]bool{}, held: map[string]time.Time{}, foreign: map[uint32]uint32{},
 		lost: map[uint32]bool{}, edits: map[string]string{}, since: map[string]time.Time{}, given: map[string]string{},
 	}
@@ -120,9 +120,9 @@ func newHost(t testing.TB, running ...string) *host {
 	return h
 }
 
-func parse(t testing.TB, text string) *catalogue.Catalogue {
+func parse(t testing.TB, text string) *catalog.Catalog {
 	t.Helper()
-	c, err := catalogue.Parse("catalogue.yaml", []byte(text), catalogue.Options{Development: true})
+	c, err := catalog.Parse("catalogue.yaml", []byte(text), catalog.Options{Development: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,14 +149,14 @@ func (h *host) set() []string {
 	return out
 }
 
-func (h *host) Status(s *catalogue.Service) service.View {
+func (h *host) Status(s *catalog.Service) service.View {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return service.View{State: h.state[s.ID], Cause: h.cause[s.ID], Since: h.since[s.ID]}
 }
 
 // act is what every change has in common: the confirmation, what a test wants to go wrong, and the effect.
-func (h *host) act(ctx context.Context, verb string, s *catalogue.Service, a service.Act, effect func() (bool, error)) (bool, error) {
+func (h *host) act(ctx context.Context, verb string, s *catalog.Service, a service.Act, effect func() (bool, error)) (bool, error) {
 	name := verb + " " + s.ID
 	h.mu.Lock()
 	on, crash := h.on, h.crash
@@ -223,23 +223,23 @@ func (h *host) act(ctx context.Context, verb string, s *catalogue.Service, a ser
 	return changed, err
 }
 
-func failed(s *catalogue.Service, verb string) error {
+func failed(s *catalog.Service, verb string) error {
 	return fault.New(callv1.Code_CODE_FAILED, s.ID+" does not "+verb+": "+driver.CauseExited)
 }
 
-func (h *host) StartLocked(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error) {
+func (h *host) StartLocked(ctx context.Context, s *catalog.Service, a service.Act) (bool, error) {
 	return h.act(ctx, "raise", s, a, func() (bool, error) { return h.start(s) })
 }
 
 // start makes a service run, if its memory is there.
-func (h *host) start(s *catalogue.Service) (bool, error) {
+func (h *host) start(s *catalog.Service) (bool, error) {
 	switch h.state[s.ID] {
 	case executorv1.ServiceState_SERVICE_STATE_RUNNING, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
 		return false, nil
 	}
 	for _, index := range s.GPUs {
 		g := h.device(index)
-		if g.Free+g.ServiceMiB(s.ID) < catalogue.Share(s.VRAMMiB, len(s.GPUs)) {
+		if g.Free+g.ServiceMiB(s.ID) < catalog.Share(s.VRAMMiB, len(s.GPUs)) {
 			h.state[s.ID], h.cause[s.ID] = executorv1.ServiceState_SERVICE_STATE_FAILED, driver.CauseOutOfVRAM
 			return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" did not start: "+driver.CauseOutOfVRAM)
 		}
@@ -248,11 +248,11 @@ func (h *host) start(s *catalogue.Service) (bool, error) {
 	return true, nil
 }
 
-func (h *host) Wake(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error) {
+func (h *host) Wake(ctx context.Context, s *catalog.Service, a service.Act) (bool, error) {
 	return h.act(ctx, "wake", s, a, func() (bool, error) { return h.start(s) })
 }
 
-func (h *host) StopLocked(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error) {
+func (h *host) StopLocked(ctx context.Context, s *catalog.Service, a service.Act) (bool, error) {
 	return h.act(ctx, "lower", s, a, func() (bool, error) {
 		switch h.state[s.ID] {
 		case executorv1.ServiceState_SERVICE_STATE_STOPPED, executorv1.ServiceState_SERVICE_STATE_FAILED:
@@ -266,7 +266,7 @@ func (h *host) StopLocked(ctx context.Context, s *catalogue.Service, a service.A
 	})
 }
 
-func (h *host) Sleep(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error) {
+func (h *host) Sleep(ctx context.Context, s *catalog.Service, a service.Act) (bool, error) {
 	return h.act(ctx, "sleep", s, a, func() (bool, error) {
 		switch {
 		case h.state[s.ID] == executorv1.ServiceState_SERVICE_STATE_SLEEPING:
@@ -282,7 +282,7 @@ func (h *host) Sleep(ctx context.Context, s *catalogue.Service, a service.Act) (
 	})
 }
 
-func (h *host) Definition(_ context.Context, s *catalogue.Service) (string, error) {
+func (h *host) Definition(_ context.Context, s *catalog.Service) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.edits[s.ID] == "unreadable" {
@@ -291,7 +291,7 @@ func (h *host) Definition(_ context.Context, s *catalogue.Service) (string, erro
 	return "sha256:" + s.ID + h.edits[s.ID], nil
 }
 
-func (h *host) Logs(_ context.Context, s *catalogue.Service, _ string, lines int) (driver.Page, error) {
+func (h *host) Logs(_ context.Context, s *catalog.Service, _ string, lines int) (driver.Page, error) {
 	var out []string
 	for i := range 30 {
 		out = append(out, fmt.Sprintf("%s says %d", s.ID, i))
@@ -326,7 +326,7 @@ func (h *host) device(index uint32) gpu.Device {
 		if !slices.Contains(s.GPUs, index) {
 			continue
 		}
-		mib := catalogue.Share(s.VRAMMiB, len(s.GPUs))
+		mib := catalog.Share(s.VRAMMiB, len(s.GPUs))
 		claims := true
 		switch h.state[s.ID] {
 		case executorv1.ServiceState_SERVICE_STATE_STOPPED, executorv1.ServiceState_SERVICE_STATE_FAILED:
@@ -335,7 +335,7 @@ func (h *host) device(index uint32) gpu.Device {
 			}
 			claims = false
 		case executorv1.ServiceState_SERVICE_STATE_SLEEPING:
-			mib = catalogue.Share(s.SleepMiB, len(s.GPUs))
+			mib = catalog.Share(s.SleepMiB, len(s.GPUs))
 		}
 		d.Used += mib
 		if h.silent {
@@ -343,9 +343,9 @@ func (h *host) device(index uint32) gpu.Device {
 		}
 		d.Processes = append(d.Processes, gpu.Process{PID: 100 + i, MiB: mib, Service: s.ID})
 		if claims {
-			share := catalogue.Share(s.VRAMMiB, len(s.GPUs))
+			share := catalog.Share(s.VRAMMiB, len(s.GPUs))
 			if h.state[s.ID] == executorv1.ServiceState_SERVICE_STATE_SLEEPING {
-				share = catalogue.Share(s.SleepMiB, len(s.GPUs))
+				share = catalog.Share(s.SleepMiB, len(s.GPUs))
 			}
 			d.Claims = append(d.Claims, gpu.Share{Service: s.ID, MiB: share})
 		}
@@ -416,13 +416,13 @@ func (w *world) restart() {
 	}
 	w.leases = &lease.Leases{}
 	w.Switcher = New(Config{
-		Catalogue: func() *catalogue.Catalogue {
+		Catalog: func() *catalog.Catalog {
 			w.host.mu.Lock()
 			defer w.host.mu.Unlock()
 			return w.host.c
 		},
 		Services: w.host, GPUs: w.host, Leases: w.leases, Journal: w.journal, Margin: margin, Hub: w.hub, Proceed: w.proceed,
-		Rule: func(_ context.Context, what string, s *catalogue.Service, stage service.Stage, err error) error {
+		Rule: func(_ context.Context, what string, s *catalog.Service, stage service.Stage, err error) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if w.silence != nil {

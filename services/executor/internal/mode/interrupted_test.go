@@ -101,16 +101,16 @@ func TestAPanicBetweenStepsIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	consent, steps := w.consent(), 0
-	catalogue := w.cfg.Catalogue
+	catalog := w.cfg.Catalog
 	consent.Later = func(_ context.Context, begin func()) error {
 		if steps++; steps == 2 {
-			w.cfg.Catalogue = nil // whatever is asked for next panics
+			w.cfg.Catalog = nil // whatever is asked for next panics
 		}
 		begin()
 		return nil
 	}
 	out, err := w.Switch(t.Context(), "work", plan.Digest, nil, consent)
-	w.cfg.Catalogue = catalogue
+	w.cfg.Catalog = catalog
 	if err != nil || out.Outcome != needsAHuman || out.Cause != CausePanic || out.FailedService != "legacy" {
 		t.Fatalf("it is %+v, %v", out, err)
 	}
@@ -169,7 +169,7 @@ func TestARecoveryWaitsForTheLog(t *testing.T) {
 func TestARecoveryAfterARebootStartsNothing(t *testing.T) {
 	for _, rule := range []string{"none", "last"} {
 		w := newWorld(t, "chat", "legacy")
-		w.host.c = parse(t, catalogueText+"boot: "+rule+"\n")
+		w.host.c = parse(t, catalogText+"boot: "+rule+"\n")
 		w.must("old")
 		w.host.crash = func(name string, late bool) bool { return name == "raise code" && late }
 		// The executor is killed in it: nobody gets its answer.
@@ -300,7 +300,7 @@ func TestTheBootRuleWaits(t *testing.T) {
 		},
 	} {
 		w := newWorld(t)
-		w.host.c = parse(t, catalogueText+"boot: work\n")
+		w.host.c = parse(t, catalogText+"boot: work\n")
 		comes := bend(w)
 		w.bootPatience = time.Minute
 		time.AfterFunc(5*time.Millisecond, func() {
@@ -315,7 +315,7 @@ func TestTheBootRuleWaits(t *testing.T) {
 		}
 		// One that ends before it is done goes on at its next start.
 		w = newWorld(t)
-		w.host.c = parse(t, catalogueText+"boot: work\n")
+		w.host.c = parse(t, catalogText+"boot: work\n")
 		comes = bend(w)
 		w.bootPatience = time.Minute
 		time.AfterFunc(5*time.Millisecond, w.Stop)
@@ -360,7 +360,7 @@ func TestAStartIsBoundToItsDefinition(t *testing.T) {
 // A wall clock that was set back keeps no service for longer than it may stay.
 func TestResidenceGoesByNoWallClock(t *testing.T) {
 	w := newWorld(t, "legacy")
-	w.host.c = parse(t, strings.Replace(catalogueText, "vram_mib: 6000}", "vram_mib: 6000, min_residence_s: 60}", 1))
+	w.host.c = parse(t, strings.Replace(catalogText, "vram_mib: 6000}", "vram_mib: 6000, min_residence_s: 60}", 1))
 	now := time.Now()
 	w.now = func() time.Time { return now }
 	w.host.since["legacy"] = now.Add(24 * time.Hour)

@@ -83,7 +83,7 @@ func TestTheMarginOfACall(t *testing.T) {
 // TestWhatFittedBeforeIsBroughtBack: a mode that runs by a call's margin is brought back by it when a switch away from it fails.
 func TestWhatFittedBeforeIsBroughtBack(t *testing.T) {
 	w := tight(t, proto.Uint32(256))
-	w.host.c = parse(t, strings.Replace(catalogueText, "gpus: [1], vram_mib: 6000}", "gpus: [0], vram_mib: 100}", 1)+"  - {id: small, services: [legacy]}\n")
+	w.host.c = parse(t, strings.Replace(catalogText, "gpus: [1], vram_mib: 6000}", "gpus: [0], vram_mib: 100}", 1)+"  - {id: small, services: [legacy]}\n")
 	with, err := w.Simulate(t.Context(), Request{Mode: "talk", Margin: proto.Uint32(256)})
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestAnAlternativeOfANarrowerMargin(t *testing.T) {
 		w := newWorld(t, "chat", "watch")
 		w.host.foreign[1] = total - reserved - 4000 - 500 - 300 // beside watch, embed fits with 300 MiB to spare
 		w.cfg.Margin, w.cfg.LeastMargin = 512, proto.Uint32(256)
-		w.host.c = parse(t, strings.Replace(catalogueText, "pin: true", "pin: false", 1))
+		w.host.c = parse(t, strings.Replace(catalogText, "pin: true", "pin: false", 1))
 		return w
 	}
 	w := setup()

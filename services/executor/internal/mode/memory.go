@@ -11,50 +11,50 @@ import (
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/model"
 	"durward.internal/services/platform/vram"
 )
 
 // Requirements says what services need, and where each number comes from; memreq.Requirements is one. Nobody changes the maps that it returns.
 type Requirements interface {
-	Awake(s *catalogue.Service) memreq.Need
-	Loading(s *catalogue.Service) memreq.Need
-	Asleep(s *catalogue.Service) memreq.Need
+	Awake(s *catalog.Service) memreq.Need
+	Loading(s *catalog.Service) memreq.Need
+	Asleep(s *catalog.Service) memreq.Need
 	// AwakeAt is what it would take with another context length, in tokens.
-	AwakeAt(s *catalogue.Service, context uint32) (memreq.Need, error)
+	AwakeAt(s *catalog.Service, context uint32) (memreq.Need, error)
 	// HostAsleep and HostLoading are MiB of the host's memory; 0: not known or none.
-	HostAsleep(s *catalogue.Service) uint32
-	HostLoading(s *catalogue.Service) uint32
+	HostAsleep(s *catalog.Service) uint32
+	HostLoading(s *catalog.Service) uint32
 	// Await waits for what is still to be read of the services' models, a few seconds at most.
-	Await(ctx context.Context, services ...*catalogue.Service)
+	Await(ctx context.Context, services ...*catalog.Service)
 	// Card is what estimates are made of.
-	Card(s *catalogue.Service) (model.Card, bool)
+	Card(s *catalog.Service) (model.Card, bool)
 }
 
-// declared is a Requirements of what the catalogue says and nothing else.
+// declared is a Requirements of what the catalog says and nothing else.
 type declared struct{}
 
-func (declared) Awake(s *catalogue.Service) memreq.Need {
+func (declared) Awake(s *catalog.Service) memreq.Need {
 	return memreq.Need{PerGPU: capacity.Declared{}.Awake(s), Source: stated(s.VRAMMiB)}
 }
 
-func (d declared) Loading(s *catalogue.Service) memreq.Need { return d.Awake(s) }
+func (d declared) Loading(s *catalog.Service) memreq.Need { return d.Awake(s) }
 
-func (declared) Asleep(s *catalogue.Service) memreq.Need {
+func (declared) Asleep(s *catalog.Service) memreq.Need {
 	return memreq.Need{PerGPU: capacity.Declared{}.Asleep(s), Source: stated(s.SleepMiB)}
 }
 
-func (declared) AwakeAt(*catalogue.Service, uint32) (memreq.Need, error) {
+func (declared) AwakeAt(*catalog.Service, uint32) (memreq.Need, error) {
 	return memreq.Need{}, vram.ErrNoCard
 }
-func (declared) HostAsleep(*catalogue.Service) uint32  { return 0 }
-func (declared) HostLoading(*catalogue.Service) uint32 { return 0 }
+func (declared) HostAsleep(*catalog.Service) uint32  { return 0 }
+func (declared) HostLoading(*catalog.Service) uint32 { return 0 }
 
 // Await implements Requirements: there is nothing to read.
-func (declared) Await(context.Context, ...*catalogue.Service) {}
+func (declared) Await(context.Context, ...*catalog.Service) {}
 
-func (declared) Card(s *catalogue.Service) (model.Card, bool) {
+func (declared) Card(s *catalog.Service) (model.Card, bool) {
 	if s.Model == nil || s.Model.Card == nil {
 		return model.Card{}, false
 	}
@@ -72,17 +72,17 @@ func stated(mib uint32) string {
 // make the plan contradict itself. Where a simulation or an alternative wants a service otherwise, that stands instead.
 type sizes struct {
 	book                  Requirements
-	awake, loading, sleep map[*catalogue.Service]memreq.Need
+	awake, loading, sleep map[*catalog.Service]memreq.Need
 }
 
 func newSizes(book Requirements) *sizes {
 	return &sizes{
-		book: book, awake: map[*catalogue.Service]memreq.Need{}, loading: map[*catalogue.Service]memreq.Need{},
-		sleep: map[*catalogue.Service]memreq.Need{},
+		book: book, awake: map[*catalog.Service]memreq.Need{}, loading: map[*catalog.Service]memreq.Need{},
+		sleep: map[*catalog.Service]memreq.Need{},
 	}
 }
 
-func remembered(known map[*catalogue.Service]memreq.Need, s *catalogue.Service, ask func(*catalogue.Service) memreq.Need) memreq.Need {
+func remembered(known map[*catalog.Service]memreq.Need, s *catalog.Service, ask func(*catalog.Service) memreq.Need) memreq.Need {
 	n, ok := known[s]
 	if !ok {
 		n = ask(s)
@@ -91,27 +91,27 @@ func remembered(known map[*catalogue.Service]memreq.Need, s *catalogue.Service, 
 	return n
 }
 
-func (z *sizes) running(s *catalogue.Service) memreq.Need {
+func (z *sizes) running(s *catalog.Service) memreq.Need {
 	return remembered(z.awake, s, z.book.Awake)
 }
 
-func (z *sizes) asleep(s *catalogue.Service) memreq.Need {
+func (z *sizes) asleep(s *catalog.Service) memreq.Need {
 	return remembered(z.sleep, s, z.book.Asleep)
 }
 
 // Awake implements capacity.Sizes.
-func (z *sizes) Awake(s *catalogue.Service) map[uint32]uint32 { return z.running(s).PerGPU }
+func (z *sizes) Awake(s *catalog.Service) map[uint32]uint32 { return z.running(s).PerGPU }
 
 // Loading implements capacity.Sizes.
-func (z *sizes) Loading(s *catalogue.Service) map[uint32]uint32 {
+func (z *sizes) Loading(s *catalog.Service) map[uint32]uint32 {
 	return remembered(z.loading, s, z.book.Loading).PerGPU
 }
 
 // Asleep implements capacity.Sizes.
-func (z *sizes) Asleep(s *catalogue.Service) map[uint32]uint32 { return z.asleep(s).PerGPU }
+func (z *sizes) Asleep(s *catalog.Service) map[uint32]uint32 { return z.asleep(s).PerGPU }
 
 // want lets a service need that instead of what the book says.
-func (z *sizes) want(s *catalogue.Service, awake memreq.Need, loading map[uint32]uint32) {
+func (z *sizes) want(s *catalog.Service, awake memreq.Need, loading map[uint32]uint32) {
 	z.awake[s], z.loading[s] = awake, memreq.Need{PerGPU: loading, Source: awake.Source}
 }
 
@@ -157,7 +157,7 @@ type pastStep struct {
 	n       int
 }
 
-// maxPast bounds what is remembered, whatever catalogues come and go.
+// maxPast bounds what is remembered, whatever catalogs come and go.
 const maxPast = 1 << 14
 
 // Took implements Journal.

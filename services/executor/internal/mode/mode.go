@@ -6,7 +6,7 @@
 // start what it was doing, and finishes or undoes it. Undoing goes by what is seen on the host and not by what was noted last,
 // so that it can itself be interrupted.
 //
-// It trusts the catalogue, the service manager and the journal. It acts on a plan that a human has seen, by its digest, and on
+// It trusts the catalog, the service manager and the journal. It acts on a plan that a human has seen, by its digest, and on
 // nothing else; where the plan would be another one by now, nothing is done.
 package mode
 
@@ -27,20 +27,20 @@ import (
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/fault"
 )
 
 // Services is what a switch needs of the service manager.
 type Services interface {
-	Status(s *catalogue.Service) service.View
-	StartLocked(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
-	StopLocked(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
-	Sleep(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
-	Wake(ctx context.Context, s *catalogue.Service, a service.Act) (bool, error)
-	Definition(ctx context.Context, s *catalogue.Service) (string, error)
-	Logs(ctx context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error)
+	Status(s *catalog.Service) service.View
+	StartLocked(ctx context.Context, s *catalog.Service, a service.Act) (bool, error)
+	StopLocked(ctx context.Context, s *catalog.Service, a service.Act) (bool, error)
+	Sleep(ctx context.Context, s *catalog.Service, a service.Act) (bool, error)
+	Wake(ctx context.Context, s *catalog.Service, a service.Act) (bool, error)
+	Definition(ctx context.Context, s *catalog.Service) (string, error)
+	Logs(ctx context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error)
 }
 
 // GPUs measures the host's GPUs; gpu.Monitor does.
@@ -75,14 +75,14 @@ type Meter interface {
 // Record is one switch of the history.
 type Record = store.Switch
 
-// Config is what a Switcher is made of. Catalogue, Services, GPUs, Leases, Journal, Hub, Proceed and Logger are required.
+// Config is what a Switcher is made of. Catalog, Services, GPUs, Leases, Journal, Hub, Proceed and Logger are required.
 type Config struct {
-	// Catalogue returns the newest good one.
-	Catalogue func() *catalogue.Catalogue
-	Services  Services
-	GPUs      GPUs
-	Leases    *lease.Leases
-	Journal   Journal
+	// Catalog returns the newest good one.
+	Catalog  func() *catalog.Catalog
+	Services Services
+	GPUs     GPUs
+	Leases   *lease.Leases
+	Journal  Journal
 	// Requirements says what services need. nil: what they declare.
 	Requirements Requirements
 	// Margin is what stays free on each GPU beyond what services need, in MiB.
@@ -93,7 +93,7 @@ type Config struct {
 	Hub *progress.Hub
 	// Proceed runs begin unless the host is halted, for what no call waits for: undoing after a restart, and the boot rule.
 	Proceed func(begin func()) error
-	// Rule records what is done by the catalogue's boot rule, and what undoes an interrupted switch; what it cannot record is not
+	// Rule records what is done by the catalog's boot rule, and what undoes an interrupted switch; what it cannot record is not
 	// done. nil: neither is done.
 	Rule service.Rule
 	// Meter may be nil.
@@ -133,7 +133,7 @@ type Switcher struct {
 	available func() (uint32, bool)
 
 	mu sync.Mutex
-	// acting: a switch holds the host, so the catalogue stays as it is. undoing: it is one that an earlier process began.
+	// acting: a switch holds the host, so the catalog stays as it is. undoing: it is one that an earlier process began.
 	acting, undoing bool
 	// seen is since when each running service was seen to run as it does, by a clock that nobody sets.
 	seen map[string]sighting
@@ -198,14 +198,14 @@ func (s *Switcher) Undoing() bool {
 	return s.undoing
 }
 
-// Current is the id of the mode that the host was switched to last; "" where there is none, or the catalogue has it no more.
+// Current is the id of the mode that the host was switched to last; "" where there is none, or the catalog has it no more.
 func (s *Switcher) Current() string {
 	id, err := s.cfg.Journal.CurrentMode(context.Background())
 	if err != nil {
 		s.cfg.Logger.Error("the current mode could not be read", "error", err)
 		return ""
 	}
-	if _, ok := s.cfg.Catalogue().Mode(id); !ok {
+	if _, ok := s.cfg.Catalog().Mode(id); !ok {
 		return ""
 	}
 	return id
@@ -213,7 +213,7 @@ func (s *Switcher) Current() string {
 
 // Drifted returns the services of the current mode, what they depend on included, that do not run.
 func (s *Switcher) Drifted() []string {
-	c := s.cfg.Catalogue()
+	c := s.cfg.Catalog()
 	m, ok := c.Mode(s.Current())
 	if !ok {
 		return nil
@@ -232,8 +232,8 @@ func (s *Switcher) History(ctx context.Context, limit int) ([]*Record, error) {
 	return s.cfg.Journal.Switches(ctx, limit)
 }
 
-// Accept vetoes a new catalogue while a switch goes on: it would act on one and be judged by another.
-func (s *Switcher) Accept(*catalogue.Catalogue) error {
+// Accept vetoes a new catalog while a switch goes on: it would act on one and be judged by another.
+func (s *Switcher) Accept(*catalog.Catalog) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.acting {
@@ -263,10 +263,10 @@ func (s *Switcher) margin(override *uint32) (uint32, error) {
 	return *override, nil
 }
 
-// Find returns a mode of the catalogue, or a fault that offers the nearest ids.
-func (s *Switcher) Find(id string) (*catalogue.Mode, error) { return find(s.cfg.Catalogue(), id) }
+// Find returns a mode of the catalog, or a fault that offers the nearest ids.
+func (s *Switcher) Find(id string) (*catalog.Mode, error) { return find(s.cfg.Catalog(), id) }
 
-func find(c *catalogue.Catalogue, id string) (*catalogue.Mode, error) {
+func find(c *catalog.Catalog, id string) (*catalog.Mode, error) {
 	if m, ok := c.Mode(id); ok {
 		return m, nil
 	}

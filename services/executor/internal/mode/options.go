@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"durward.internal/services/executor/internal/memreq"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
 	"durward.internal/services/platform/vram"
@@ -23,8 +23,8 @@ const (
 	maxPool = 8
 )
 
-// optionsIn are those of a service that comes: as the catalogue says, and what a human could change there.
-func (w *search) optionsIn(one *catalogue.Service) []option {
+// optionsIn are those of a service that comes: as the catalog says, and what a human could change there.
+func (w *search) optionsIn(one *catalog.Service) []option {
 	z := w.p.movements.z
 	base := z.running(one)
 	options := []option{{kind: changeKeep, awake: base, loading: z.Loading(one)}}
@@ -43,7 +43,7 @@ func (w *search) optionsIn(one *catalogue.Service) []option {
 // what estimates differ by.
 type estimator struct {
 	*search
-	one  *catalogue.Service
+	one  *catalog.Service
 	base memreq.Need
 	// known: there is a card, and now is the estimate for the entry as it is.
 	known bool

@@ -11,7 +11,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/memreq"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/vram"
 )
@@ -44,7 +44,7 @@ type estimating struct {
 	measured map[string]uint32
 }
 
-func (b estimating) estimate(s *catalogue.Service, bend func(*vram.Run)) (memreq.Need, error) {
+func (b estimating) estimate(s *catalog.Service, bend func(*vram.Run)) (memreq.Need, error) {
 	card, ok := b.Card(s)
 	if !ok {
 		return memreq.Need{}, vram.ErrNoCard
@@ -71,7 +71,7 @@ func (b estimating) estimate(s *catalogue.Service, bend func(*vram.Run)) (memreq
 	return out, nil
 }
 
-func (b estimating) Awake(s *catalogue.Service) memreq.Need {
+func (b estimating) Awake(s *catalog.Service) memreq.Need {
 	if n, err := b.estimate(s, func(*vram.Run) {}); err == nil {
 		if mib, ok := b.measured[s.ID]; ok {
 			n.PerGPU, n.Source = map[uint32]uint32{s.GPUs[0]: mib}, vram.Measured
@@ -81,9 +81,9 @@ func (b estimating) Awake(s *catalogue.Service) memreq.Need {
 	return b.declared.Awake(s)
 }
 
-func (b estimating) Loading(s *catalogue.Service) memreq.Need { return b.Awake(s) }
+func (b estimating) Loading(s *catalog.Service) memreq.Need { return b.Awake(s) }
 
-func (b estimating) AwakeAt(s *catalogue.Service, tokens uint32) (memreq.Need, error) {
+func (b estimating) AwakeAt(s *catalog.Service, tokens uint32) (memreq.Need, error) {
 	then, err := b.estimate(s, func(r *vram.Run) { r.Context = tokens })
 	if mib, ok := b.measured[s.ID]; ok && err == nil {
 		now, _ := b.estimate(s, func(*vram.Run) {})
@@ -110,7 +110,7 @@ func newCards(t *testing.T, foreign ...uint32) *world {
 
 const full = total - reserved
 
-func TestWaysThatTakeAnotherCatalogue(t *testing.T) {
+func TestWaysThatTakeAnotherCatalog(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		foreign []uint32
@@ -148,7 +148,7 @@ func TestWaysThatTakeAnotherCatalogue(t *testing.T) {
 	}
 }
 
-// try edits the catalogue as the alternative says, and sees that the service fits then.
+// try edits the catalog as the alternative says, and sees that the service fits then.
 func (w *world) try(t *testing.T, id string, a Alternative) {
 	t.Helper()
 	text := cardsText
@@ -263,7 +263,7 @@ type waiting struct {
 	ids []string
 }
 
-func (b *waiting) Await(_ context.Context, services ...*catalogue.Service) {
+func (b *waiting) Await(_ context.Context, services ...*catalog.Service) {
 	for _, s := range services {
 		b.ids = append(b.ids, s.ID)
 	}

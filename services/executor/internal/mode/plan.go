@@ -15,7 +15,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
@@ -51,7 +51,7 @@ const (
 // planStep is one step of a plan.
 type planStep struct {
 	action  executorv1.PlanAction
-	service *catalogue.Service
+	service *catalog.Service
 	// entry is the digest, in hex, of the service's entry with what it runs.
 	entry string
 	// before is what the service was.
@@ -62,7 +62,7 @@ func (p planStep) releases() bool { return p.action == actionSleep || p.action =
 
 // plan is what a switch to a mode would do now, or what a simulation asks for.
 type plan struct {
-	catalogue *catalogue.Catalogue
+	catalog   *catalog.Catalog
 	request   Request
 	target    *target
 	movements movements
@@ -70,7 +70,7 @@ type plan struct {
 	// margin is what stays free on each GPU, in MiB.
 	margin uint32
 	// kept are the services that nothing but a human's word moves: those to run, and those that are pinned, with what they depend on.
-	kept map[*catalogue.Service]bool
+	kept map[*catalog.Service]bool
 	// reason is why this cannot be done now, whatever memory there is; "" if it can. stays is why what would have to go may not go
 	// yet; another way that keeps it may do.
 	reason, stays string
@@ -79,14 +79,14 @@ type plan struct {
 	lack  string
 	// hopeless: what is asked for does not start however much room there is.
 	hopeless bool
-	// unbound: it takes a change of the catalogue, so nobody can switch to it.
+	// unbound: it takes a change of the catalog, so nobody can switch to it.
 	unbound bool
 	// keeps are services that an alternative keeps and the plan itself would not. Nobody else has any.
-	keeps   []*catalogue.Service
+	keeps   []*catalog.Service
 	subject []byte
 	digest  string
 	// entries are the digests that were reckoned for it and its alternatives.
-	entries map[*catalogue.Service]string
+	entries map[*catalog.Service]string
 }
 
 // binds reports whether it can be switched to by its digest.
@@ -111,7 +111,7 @@ func (p *plan) unfit() string {
 // planSubject is what a human approves, in its RFC 8785 form. It holds no measurement: what is free now is checked again when
 // the switch begins, and a GPU that became fuller or emptier makes no other plan.
 type planSubject struct {
-	Catalogue string `json:"catalogue"`
+	Catalog string `json:"catalogue"`
 	// Keeps are ids of services that are left alone though the mode does not name them. A plan that is no alternative has none.
 	Keeps []string      `json:"keeps,omitempty"`
 	Mode  string        `json:"mode"`
@@ -131,12 +131,12 @@ func (s *Switcher) plan(ctx context.Context, r Request, h gpu.Host) (*plan, erro
 	if err != nil {
 		return nil, err
 	}
-	c := s.cfg.Catalogue()
-	views := make(map[*catalogue.Service]service.View, len(c.Services))
+	c := s.cfg.Catalog()
+	views := make(map[*catalog.Service]service.View, len(c.Services))
 	for _, one := range c.Services {
 		views[one] = s.cfg.Services.Status(one)
 	}
-	p := &plan{catalogue: c, request: r, margin: margin, entries: map[*catalogue.Service]string{}}
+	p := &plan{catalog: c, request: r, margin: margin, entries: map[*catalog.Service]string{}}
 	if p.target, err = resolve(c, r, views); err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func (s *Switcher) plan(ctx context.Context, r Request, h gpu.Host) (*plan, erro
 
 // finish puts the steps in order and, where the plan can be switched to, seals them.
 func (s *Switcher) finish(ctx context.Context, p *plan) error {
-	p.steps = p.movements.steps(p.catalogue)
+	p.steps = p.movements.steps(p.catalog)
 	for i := range p.steps {
 		if err := s.seal(ctx, p, &p.steps[i]); err != nil {
 			return err
@@ -170,7 +170,7 @@ func (s *Switcher) finish(ctx context.Context, p *plan) error {
 	if !p.binds() {
 		return nil
 	}
-	subject := planSubject{Catalogue: p.catalogue.Digest, Mode: p.target.mode.ID, Steps: make([]subjectStep, 0, len(p.steps))}
+	subject := planSubject{Catalog: p.catalog.Digest, Mode: p.target.mode.ID, Steps: make([]subjectStep, 0, len(p.steps))}
 	for _, one := range p.keeps {
 		subject.Keeps = append(subject.Keeps, one.ID)
 	}
@@ -201,32 +201,32 @@ func (s *Switcher) seal(ctx context.Context, p *plan, st *planStep) error {
 		if !st.releases() && p.reason == "" {
 			p.reason = st.service.ID + " cannot be started: what it runs is missing or cannot be read"
 		}
-		definition = catalogue.Unreadable
+		definition = catalog.Unreadable
 	}
 	if !p.binds() {
 		return nil
 	}
-	if st.entry, err = s.sealed.digest(p.catalogue, st.service, definition); err != nil {
+	if st.entry, err = s.sealed.digest(p.catalog, st.service, definition); err != nil {
 		return err
 	}
 	p.entries[st.service] = st.entry
 	return nil
 }
 
-// seals are digests of one catalogue's entries, which nobody changes, each with the definition that it was reckoned with: a plan
+// seals are digests of one catalog's entries, which nobody changes, each with the definition that it was reckoned with: a plan
 // that ends a hundred services needs as many.
 type seals struct {
 	mu    sync.Mutex
-	of    *catalogue.Catalogue
-	known map[*catalogue.Service]sealedEntry
+	of    *catalog.Catalog
+	known map[*catalog.Service]sealedEntry
 }
 
 type sealedEntry struct{ definition, digest string }
 
-func (k *seals) digest(c *catalogue.Catalogue, one *catalogue.Service, definition string) (string, error) {
+func (k *seals) digest(c *catalog.Catalog, one *catalog.Service, definition string) (string, error) {
 	k.mu.Lock()
 	if k.of != c {
-		k.of, k.known = c, map[*catalogue.Service]sealedEntry{}
+		k.of, k.known = c, map[*catalog.Service]sealedEntry{}
 	}
 	entry, ok := k.known[one]
 	k.mu.Unlock()
@@ -245,7 +245,7 @@ func (k *seals) digest(c *catalogue.Catalogue, one *catalogue.Service, definitio
 	return digest, nil
 }
 
-func entryDigest(s *catalogue.Service, definition string) (string, error) {
+func entryDigest(s *catalog.Service, definition string) (string, error) {
 	entry, err := s.Subject(definition)
 	if err != nil {
 		return "", err
@@ -255,7 +255,7 @@ func entryDigest(s *catalogue.Service, definition string) (string, error) {
 }
 
 // stays reports whether a service that runs is within the time that a switch leaves it alone.
-func (s *Switcher) stays(one *catalogue.Service, v service.View) bool {
+func (s *Switcher) stays(one *catalog.Service, v service.View) bool {
 	return !v.Since.IsZero() && time.Duration(one.MinResidenceS)*time.Second > s.ran(one.ID, v.Since)
 }
 
@@ -272,10 +272,10 @@ func (s *Switcher) ran(id string, since time.Time) time.Duration {
 }
 
 // sleeps reports whether the entry says a way to sleep.
-func sleeps(s *catalogue.Service) bool { return s.Sleep != "" && s.Sleep != catalogue.SleepNone }
+func sleeps(s *catalog.Service) bool { return s.Sleep != "" && s.Sleep != catalog.SleepNone }
 
 // unsettled is why nothing can be planned with a service that is neither here nor there.
-func unsettled(s *catalogue.Service, v service.View) string {
+func unsettled(s *catalog.Service, v service.View) string {
 	if v.State == executorv1.ServiceState_SERVICE_STATE_UNKNOWN {
 		return "nobody can tell whether " + s.ID + " runs: its manager does not answer"
 	}
@@ -283,8 +283,8 @@ func unsettled(s *catalogue.Service, v service.View) string {
 }
 
 // members are a mode's services, each after those that it depends on, otherwise in the mode's order.
-func members(c *catalogue.Catalogue, m *catalogue.Mode) []*catalogue.Service {
-	var listed []*catalogue.Service
+func members(c *catalog.Catalog, m *catalog.Mode) []*catalog.Service {
+	var listed []*catalog.Service
 	for _, id := range m.Services {
 		if one, ok := c.Lookup(id); ok {
 			listed = append(listed, one)
@@ -294,11 +294,11 @@ func members(c *catalogue.Catalogue, m *catalogue.Mode) []*catalogue.Service {
 }
 
 // supported returns the services and all that they depend on, each after what it depends on.
-func supported(c *catalogue.Catalogue, listed []*catalogue.Service) []*catalogue.Service {
-	var out []*catalogue.Service
+func supported(c *catalog.Catalog, listed []*catalog.Service) []*catalog.Service {
+	var out []*catalog.Service
 	seen := map[string]bool{}
-	var visit func(one *catalogue.Service)
-	visit = func(one *catalogue.Service) {
+	var visit func(one *catalog.Service)
+	visit = func(one *catalog.Service) {
 		if seen[one.ID] {
 			return
 		}
@@ -319,15 +319,15 @@ func supported(c *catalogue.Catalogue, listed []*catalogue.Service) []*catalogue
 // kept are the services that a switch leaves alone: those that are to run, and those that run and are pinned, with what they
 // depend on.
 func kept(
-	c *catalogue.Catalogue, members []*catalogue.Service, views map[*catalogue.Service]service.View,
-) map[*catalogue.Service]bool {
-	var pinned []*catalogue.Service
+	c *catalog.Catalog, members []*catalog.Service, views map[*catalog.Service]service.View,
+) map[*catalog.Service]bool {
+	var pinned []*catalog.Service
 	for _, one := range c.Services {
 		if one.Pin && views[one].Holds() {
 			pinned = append(pinned, one)
 		}
 	}
-	out := map[*catalogue.Service]bool{}
+	out := map[*catalog.Service]bool{}
 	for _, one := range append(supported(c, pinned), members...) {
 		out[one] = true
 	}
@@ -342,26 +342,26 @@ type movements struct {
 	// available is what the host's memory has to give, in MiB; tells: that is known.
 	available uint32
 	tells     bool
-	views     map[*catalogue.Service]service.View
-	members   []*catalogue.Service
+	views     map[*catalog.Service]service.View
+	members   []*catalog.Service
 	// waking, starting and restarting are members: asleep, not running, and running without answering. reloading sleep, and are
 	// started anew for a simulation's sake.
-	waking, starting, restarting, reloading []*catalogue.Service
+	waking, starting, restarting, reloading []*catalog.Service
 	// sleeping are put to sleep, asleep are left so, stopping are stopped; ending sleep now, and are stopped for their memory.
-	sleeping, asleep, stopping, ending []*catalogue.Service
+	sleeping, asleep, stopping, ending []*catalog.Service
 	// requestedStops are stopped because the request says so.
 	requestedStops []leaving
 }
 
 // leaving is a service that is stopped, and what it was.
 type leaving struct {
-	*catalogue.Service
+	*catalog.Service
 	before string
 }
 
 // incoming are the members that take memory, in the order in which they do.
-func (f *movements) incoming() []*catalogue.Service {
-	var out []*catalogue.Service
+func (f *movements) incoming() []*catalog.Service {
+	var out []*catalog.Service
 	for _, one := range f.members {
 		if slices.Contains(f.waking, one) || slices.Contains(f.starting, one) || slices.Contains(f.restarting, one) ||
 			slices.Contains(f.reloading, one) {
@@ -372,7 +372,7 @@ func (f *movements) incoming() []*catalogue.Service {
 }
 
 // leaves are those that give all their memory back.
-func (f *movements) leaves() []*catalogue.Service {
+func (f *movements) leaves() []*catalog.Service {
 	out := append(slices.Clone(f.stopping), f.ending...)
 	for _, one := range f.requestedStops {
 		out = append(out, one.Service)
@@ -391,7 +391,7 @@ func (f *movements) host() (sleepers, loader uint64) {
 	for _, one := range f.sleeping {
 		sleepers += uint64(f.z.book.HostAsleep(one))
 	}
-	for _, list := range [][]*catalogue.Service{f.starting, f.restarting, f.reloading} {
+	for _, list := range [][]*catalog.Service{f.starting, f.restarting, f.reloading} {
 		for _, one := range list {
 			loader = max(loader, uint64(f.z.book.HostLoading(one)))
 		}
@@ -439,7 +439,7 @@ func (f *movements) settle() (*capacity.Short, string) {
 // one.
 func (f *movements) stopHeaviest() bool {
 	var most uint32
-	var chosen *catalogue.Service
+	var chosen *catalog.Service
 	for _, one := range f.sleeping {
 		if mib := f.z.book.HostAsleep(one); mib > most {
 			most, chosen = mib, one
@@ -448,7 +448,7 @@ func (f *movements) stopHeaviest() bool {
 	if chosen == nil {
 		return false
 	}
-	f.sleeping = slices.DeleteFunc(f.sleeping, func(one *catalogue.Service) bool { return one == chosen })
+	f.sleeping = slices.DeleteFunc(f.sleeping, func(one *catalog.Service) bool { return one == chosen })
 	f.stopping = append(f.stopping, chosen)
 	return true
 }
@@ -456,9 +456,9 @@ func (f *movements) stopHeaviest() bool {
 // stopOne makes that service stop which would keep the most of the GPU in its sleep, and reports whether there is one.
 func (f *movements) stopOne(index uint32) bool {
 	var most uint32
-	var chosen *catalogue.Service
+	var chosen *catalog.Service
 	sleeps := false
-	look := func(list []*catalogue.Service, now bool) {
+	look := func(list []*catalog.Service, now bool) {
 		for _, one := range list {
 			residue := f.z.Asleep(one)[index]
 			if now {
@@ -474,7 +474,7 @@ func (f *movements) stopOne(index uint32) bool {
 	if chosen == nil {
 		return false
 	}
-	is := func(one *catalogue.Service) bool { return one == chosen }
+	is := func(one *catalog.Service) bool { return one == chosen }
 	if sleeps {
 		f.asleep, f.ending = slices.DeleteFunc(f.asleep, is), append(f.ending, chosen)
 	} else {
@@ -484,9 +484,9 @@ func (f *movements) stopOne(index uint32) bool {
 }
 
 // steps puts everything in order: sleeps, then stops, each before what it depends on, and then the members' wakes and starts.
-func (f *movements) steps(c *catalogue.Catalogue) []planStep {
+func (f *movements) steps(c *catalog.Catalog) []planStep {
 	var out []planStep
-	stops := map[*catalogue.Service]string{}
+	stops := map[*catalog.Service]string{}
 	for _, one := range append(slices.Clone(f.stopping), f.restarting...) {
 		stops[one] = wasRunning
 	}
@@ -496,11 +496,11 @@ func (f *movements) steps(c *catalogue.Catalogue) []planStep {
 	for _, one := range f.requestedStops {
 		stops[one.Service] = one.before
 	}
-	sleeps := map[*catalogue.Service]bool{}
+	sleeps := map[*catalog.Service]bool{}
 	for _, one := range f.sleeping {
 		sleeps[one] = true
 	}
-	var order []*catalogue.Service
+	var order []*catalog.Service
 	if len(stops)+len(sleeps) > 0 {
 		order = supported(c, c.Services)
 		slices.Reverse(order)

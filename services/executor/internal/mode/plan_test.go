@@ -107,7 +107,7 @@ func TestThePlanIsWhatIsApproved(t *testing.T) {
 			t.Errorf("the entry of %s is %q", st.Service, st.EntrySHA256)
 		}
 	}
-	if diff := cmp.Diff([]string{"stop legacy", "start chat", "start embed"}, did); diff != "" || form.Mode != "talk" || form.Catalogue != w.host.c.Digest {
+	if diff := cmp.Diff([]string{"stop legacy", "start chat", "start embed"}, did); diff != "" || form.Mode != "talk" || form.Catalog != w.host.c.Digest {
 		t.Errorf("the subject is %s\n%s", subject.GetEntry(), diff)
 	}
 	lines, err := w.Preview(t.Context(), request)
@@ -124,7 +124,7 @@ func TestThePlanIsWhatIsApproved(t *testing.T) {
 	}
 	for name, bend := range map[string]func(*host){
 		"another program":                  func(h *host) { h.edits["chat"] = "edited" },
-		"another catalogue":                func(h *host) { h.c = parse(t, strings.Replace(catalogueText, "vram_mib: 4000", "vram_mib: 4001", 1)) },
+		"another catalogue":                func(h *host) { h.c = parse(t, strings.Replace(catalogText, "vram_mib: 4000", "vram_mib: 4001", 1)) },
 		"another state":                    func(h *host) { h.state["embed"] = executorv1.ServiceState_SERVICE_STATE_RUNNING },
 		"a program of one that is stopped": func(h *host) { h.edits["legacy"] = "edited" },
 	} {
@@ -146,7 +146,7 @@ func TestPinnedServicesStay(t *testing.T) {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
 	// What a pinned service depends on stays as well, asleep or not.
-	w.host.c = parse(t, strings.Replace(catalogueText, "pin: true}", "pin: true, depends_on: [legacy]}", 1))
+	w.host.c = parse(t, strings.Replace(catalogText, "pin: true}", "pin: true, depends_on: [legacy]}", 1))
 	if diff := cmp.Diff([]string{"start chat", "start embed"}, w.planned("talk")); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}

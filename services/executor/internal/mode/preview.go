@@ -8,7 +8,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
@@ -61,7 +61,7 @@ func (s *Switcher) Entries(ctx context.Context, r *executorv1.SwitchModeRequest)
 	for _, st := range p.steps {
 		definition, err := s.cfg.Services.Definition(ctx, st.service)
 		if err != nil { // it was said when the plan was made; what cannot be read can be stopped
-			definition = catalogue.Unreadable
+			definition = catalog.Unreadable
 		}
 		entry, err := st.service.Subject(definition)
 		if err != nil {

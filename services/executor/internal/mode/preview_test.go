@@ -10,7 +10,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // Whoever approves sees, behind every digest of the plan, the entry with what it runs.
@@ -39,7 +39,7 @@ func TestTheEntriesBehindAPlan(t *testing.T) {
 		if hex.EncodeToString(digest[:]) != st.EntrySHA256 || entries[i].GetLabel() != "service "+st.Service {
 			t.Errorf("step %d, %s %s: the entry %q is %s", i, st.Action, st.Service, entries[i].GetLabel(), entries[i].GetEntry())
 		}
-		s, err := catalogue.ReadSubject(entries[i].GetEntry())
+		s, err := catalog.ReadSubject(entries[i].GetEntry())
 		if err != nil || s.ID != st.Service {
 			t.Errorf("step %d: %+v, %v", i, s, err)
 		}

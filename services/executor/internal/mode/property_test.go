@@ -20,7 +20,7 @@ import (
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/vram"
 )
 
@@ -31,8 +31,8 @@ type box struct {
 	Journal
 	declared
 	seed      uint64
-	catalogue *catalogue.Catalogue
-	views     map[*catalogue.Service]service.View
+	catalog   *catalog.Catalog
+	views     map[*catalog.Service]service.View
 	gpus      gpu.Host
 	margin    uint32
 	available uint32
@@ -40,14 +40,14 @@ type box struct {
 	request   Request
 	now       time.Time
 
-	awake, loading, asleep  map[*catalogue.Service]map[uint32]uint32
-	context, perToken       map[*catalogue.Service]uint32
-	hostAsleep, hostLoading map[*catalogue.Service]uint32
+	awake, loading, asleep  map[*catalog.Service]map[uint32]uint32
+	context, perToken       map[*catalog.Service]uint32
+	hostAsleep, hostLoading map[*catalog.Service]uint32
 	took                    map[string]time.Duration
 }
 
-func (b *box) Status(s *catalogue.Service) service.View { return b.views[s] }
-func (b *box) Definition(_ context.Context, s *catalogue.Service) (string, error) {
+func (b *box) Status(s *catalog.Service) service.View { return b.views[s] }
+func (b *box) Definition(_ context.Context, s *catalog.Service) (string, error) {
 	return "sha256:" + s.ID, nil
 }
 func (b *box) Read(context.Context) gpu.Host { return b.gpus }
@@ -59,19 +59,19 @@ func (b *box) Took(_ context.Context, action executorv1.PlanAction, id string, _
 	return nil, nil
 }
 
-func (b *box) Awake(s *catalogue.Service) memreq.Need {
+func (b *box) Awake(s *catalog.Service) memreq.Need {
 	return memreq.Need{PerGPU: b.awake[s], Source: vram.Measured, Context: b.context[s]}
 }
 
-func (b *box) Loading(s *catalogue.Service) memreq.Need {
+func (b *box) Loading(s *catalog.Service) memreq.Need {
 	return memreq.Need{PerGPU: b.loading[s], Source: vram.Measured}
 }
 
-func (b *box) Asleep(s *catalogue.Service) memreq.Need {
+func (b *box) Asleep(s *catalog.Service) memreq.Need {
 	return memreq.Need{PerGPU: b.asleep[s], Source: vram.Measured}
 }
 
-func (b *box) AwakeAt(s *catalogue.Service, tokens uint32) (memreq.Need, error) {
+func (b *box) AwakeAt(s *catalog.Service, tokens uint32) (memreq.Need, error) {
 	if b.perToken[s] == 0 {
 		return memreq.Need{}, errors.New("no card")
 	}
@@ -82,10 +82,10 @@ func (b *box) AwakeAt(s *catalogue.Service, tokens uint32) (memreq.Need, error) 
 	return then, nil
 }
 
-func (b *box) HostAsleep(s *catalogue.Service) uint32  { return b.hostAsleep[s] }
-func (b *box) HostLoading(s *catalogue.Service) uint32 { return b.hostLoading[s] }
+func (b *box) HostAsleep(s *catalog.Service) uint32  { return b.hostAsleep[s] }
+func (b *box) HostLoading(s *catalog.Service) uint32 { return b.hostLoading[s] }
 
-// boxText is what the catalogues of boxes are made of; the numbers come later.
+// boxText is what the catalogs of boxes are made of; the numbers come later.
 const boxText = `
 version: 1
 gpus: [{index: 0, name: One}, {index: 1, name: Two}, {index: 2, name: Three}]
@@ -105,7 +105,7 @@ var dependencies = [][6]string{
 	{}, {}, {}, {"", "s0"}, {"", "", "", "s5", "s5"}, {"", "s5", "s5", "s5"}, {"s4, s5"}, {"", "s0", "s1", "", "", "s4"},
 }
 
-func boxCatalogue(t testing.TB, which int) *catalogue.Catalogue {
+func boxCatalog(t testing.TB, which int) *catalog.Catalog {
 	var words []any
 	var free string
 	for i, d := range dependencies[which] {
@@ -119,17 +119,17 @@ func boxCatalogue(t testing.TB, which int) *catalogue.Catalogue {
 	return parse(t, fmt.Sprintf(boxText, append(words, free)...))
 }
 
-// newBox makes a host of a catalogue, whose services it changes. The same seed makes the same host.
-func newBox(c *catalogue.Catalogue, seed uint64) *box {
+// newBox makes a host of a catalog, whose services it changes. The same seed makes the same host.
+func newBox(c *catalog.Catalog, seed uint64) *box {
 	rng := rand.New(rand.NewPCG(seed, 11))
 	chance := func(percent int) bool { return rng.IntN(100) < percent }
 	b := &box{
-		seed: seed, catalogue: c, now: time.Unix(1_800_000_000, 0), margin: uint32(rng.IntN(3) * 150), tells: chance(60),
-		views: map[*catalogue.Service]service.View{}, took: map[string]time.Duration{},
-		awake: map[*catalogue.Service]map[uint32]uint32{}, loading: map[*catalogue.Service]map[uint32]uint32{},
-		asleep:  map[*catalogue.Service]map[uint32]uint32{},
-		context: map[*catalogue.Service]uint32{}, perToken: map[*catalogue.Service]uint32{},
-		hostAsleep: map[*catalogue.Service]uint32{}, hostLoading: map[*catalogue.Service]uint32{},
+		seed: seed, catalog: c, now: time.Unix(1_800_000_000, 0), margin: uint32(rng.IntN(3) * 150), tells: chance(60),
+		views: map[*catalog.Service]service.View{}, took: map[string]time.Duration{},
+		awake: map[*catalog.Service]map[uint32]uint32{}, loading: map[*catalog.Service]map[uint32]uint32{},
+		asleep:  map[*catalog.Service]map[uint32]uint32{},
+		context: map[*catalog.Service]uint32{}, perToken: map[*catalog.Service]uint32{},
+		hostAsleep: map[*catalog.Service]uint32{}, hostLoading: map[*catalog.Service]uint32{},
 	}
 	b.available = uint32(rng.IntN(12_000))
 	const total, reserved = 10_000, 100
@@ -172,7 +172,7 @@ func newBox(c *catalogue.Catalogue, seed uint64) *box {
 	}
 	c.Modes[0].Services = ids(2)
 	for i, s := range c.Services {
-		s.Pin, s.Sleep, s.MinResidenceS = chance(10), catalogue.SleepNone, 0
+		s.Pin, s.Sleep, s.MinResidenceS = chance(10), catalog.SleepNone, 0
 		s.GPUs = nil
 		for range (1 + rng.IntN(5)) / 2 {
 			if index := uint32(rng.IntN(gpus)); !slices.Contains(s.GPUs, index) {
@@ -184,7 +184,7 @@ func newBox(c *catalogue.Catalogue, seed uint64) *box {
 			v.State = executorv1.ServiceState_SERVICE_STATE_STOPPED
 		}
 		if v.State == executorv1.ServiceState_SERVICE_STATE_SLEEPING || chance(60) {
-			s.Sleep = catalogue.SleepVLLM1
+			s.Sleep = catalog.SleepVLLM1
 		}
 		if chance(10) {
 			s.MinResidenceS = uint32(3000 + rng.IntN(2)*1000) // it is over, or it is not
@@ -198,7 +198,7 @@ func newBox(c *catalogue.Catalogue, seed uint64) *box {
 		for _, index := range s.GPUs {
 			b.awake[s][index] = uint32(1000 + rng.IntN(4000))
 			b.loading[s][index] = b.awake[s][index] + more
-			if s.Sleep != catalogue.SleepNone {
+			if s.Sleep != catalog.SleepNone {
 				b.asleep[s][index] = uint32(rng.IntN(3)) * 300
 			}
 		}
@@ -243,7 +243,7 @@ func newBox(c *catalogue.Catalogue, seed uint64) *box {
 
 func (b *box) switcher() *Switcher {
 	s := New(Config{
-		Catalogue: func() *catalogue.Catalogue { return b.catalogue }, Services: b, GPUs: b, Leases: &lease.Leases{}, Journal: b,
+		Catalog: func() *catalog.Catalog { return b.catalog }, Services: b, GPUs: b, Leases: &lease.Leases{}, Journal: b,
 		Margin: b.margin, Requirements: b, Hub: &progress.Hub{}, Proceed: func(begin func()) error { begin(); return nil },
 		Logger: slog.New(slog.DiscardHandler),
 	})
@@ -267,21 +267,21 @@ type treatment struct {
 // question is what a box asks, on the level of services.
 type question struct {
 	*box
-	incoming, outside, told []*catalogue.Service
+	incoming, outside, told []*catalog.Service
 	treatments              [][]treatment // of incoming, then of outside
-	kept                    map[*catalogue.Service]bool
+	kept                    map[*catalog.Service]bool
 	// fits is by combination: see at.
 	fits []bool
 }
 
-func (b *box) byID(id string) *catalogue.Service {
-	s, _ := b.catalogue.Lookup(id)
+func (b *box) byID(id string) *catalog.Service {
+	s, _ := b.catalog.Lookup(id)
 	return s
 }
 
 // closure are services with all that they depend on.
-func (b *box) closure(from ...*catalogue.Service) map[*catalogue.Service]bool {
-	out := map[*catalogue.Service]bool{}
+func (b *box) closure(from ...*catalog.Service) map[*catalog.Service]bool {
+	out := map[*catalog.Service]bool{}
 	for len(from) > 0 {
 		s := from[0]
 		from = from[1:]
@@ -296,21 +296,21 @@ func (b *box) closure(from ...*catalogue.Service) map[*catalogue.Service]bool {
 	return out
 }
 
-func (b *box) running(s *catalogue.Service) bool {
+func (b *box) running(s *catalog.Service) bool {
 	state := b.views[s].State
 	return state == executorv1.ServiceState_SERVICE_STATE_RUNNING || state == executorv1.ServiceState_SERVICE_STATE_UNHEALTHY
 }
 
-func (b *box) sleeping(s *catalogue.Service) bool {
+func (b *box) sleeping(s *catalog.Service) bool {
 	return b.views[s].State == executorv1.ServiceState_SERVICE_STATE_SLEEPING
 }
 
 // ask finds out who comes, who may be moved, and how.
 func (b *box) ask() *question {
 	q := &question{box: b}
-	var wanted, pinned []*catalogue.Service
+	var wanted, pinned []*catalog.Service
 	if b.request.Mode != "" {
-		for _, id := range b.catalogue.Modes[0].Services {
+		for _, id := range b.catalog.Modes[0].Services {
 			wanted = append(wanted, b.byID(id))
 		}
 	}
@@ -321,13 +321,13 @@ func (b *box) ask() *question {
 	for _, id := range b.request.Stop {
 		delete(members, b.byID(id))
 	}
-	for _, s := range b.catalogue.Services {
+	for _, s := range b.catalog.Services {
 		if s.Pin && (b.running(s) || b.sleeping(s)) {
 			pinned = append(pinned, s)
 		}
 	}
 	q.kept = b.closure(pinned...)
-	for _, s := range b.catalogue.Services {
+	for _, s := range b.catalog.Services {
 		healthy := b.views[s].State == executorv1.ServiceState_SERVICE_STATE_RUNNING || b.request.Mode == "" && b.running(s)
 		switch {
 		case slices.Contains(b.request.Stop, s.ID):
@@ -371,7 +371,7 @@ func best(all []treatment) []treatment {
 	return out
 }
 
-func (b *box) incomingTreatments(s *catalogue.Service) []treatment {
+func (b *box) incomingTreatments(s *catalog.Service) []treatment {
 	with := func(t treatment, awake map[uint32]uint32) treatment {
 		// What it takes more while it loads, it takes anywhere.
 		var more uint32
@@ -413,7 +413,7 @@ func (b *box) incomingTreatments(s *catalogue.Service) []treatment {
 	return out
 }
 
-func (b *box) outsideTreatments(s *catalogue.Service) []treatment {
+func (b *box) outsideTreatments(s *catalog.Service) []treatment {
 	seconds := func(action string) int64 { return min(int64(b.took[action+" "+s.ID]/time.Second), 900) }
 	held := capacity.Held(b.gpus, s)
 	keep, sleep, stop := treatment{kind: changeKeep}, treatment{kind: changeSleep}, treatment{kind: changeStop}
@@ -434,14 +434,14 @@ func (b *box) outsideTreatments(s *catalogue.Service) []treatment {
 		return []treatment{keep}
 	case v.State == executorv1.ServiceState_SERVICE_STATE_UNHEALTHY:
 		return []treatment{keep, stop}
-	case s.Sleep == catalogue.SleepNone:
+	case s.Sleep == catalog.SleepNone:
 		return []treatment{keep, stop}
 	}
 	return []treatment{keep, sleep, stop}
 }
 
 // young: it runs for less than its minimum residence.
-func (b *box) young(s *catalogue.Service) bool {
+func (b *box) young(s *catalog.Service) bool {
 	return b.now.Sub(b.views[s].Since) < time.Duration(s.MinResidenceS)*time.Second
 }
 
@@ -474,29 +474,29 @@ func (q *question) index(choice []int) int {
 // sizesOf are the needs of a combination.
 type sizesOf struct {
 	*box
-	awake, loading map[*catalogue.Service]map[uint32]uint32
+	awake, loading map[*catalog.Service]map[uint32]uint32
 }
 
-func (z sizesOf) Awake(s *catalogue.Service) map[uint32]uint32 {
+func (z sizesOf) Awake(s *catalog.Service) map[uint32]uint32 {
 	if n, ok := z.awake[s]; ok {
 		return n
 	}
 	return z.box.awake[s]
 }
 
-func (z sizesOf) Loading(s *catalogue.Service) map[uint32]uint32 {
+func (z sizesOf) Loading(s *catalog.Service) map[uint32]uint32 {
 	if n, ok := z.loading[s]; ok {
 		return n
 	}
 	return z.box.loading[s]
 }
 
-func (z sizesOf) Asleep(s *catalogue.Service) map[uint32]uint32 { return z.asleep[s] }
+func (z sizesOf) Asleep(s *catalog.Service) map[uint32]uint32 { return z.asleep[s] }
 
 // possible reports whether a combination can be done: nobody loses what it needs, and it fits, by package room's word, and in the
 // host's memory.
 func (q *question) possible(choice []int) bool {
-	z := sizesOf{q.box, map[*catalogue.Service]map[uint32]uint32{}, map[*catalogue.Service]map[uint32]uint32{}}
+	z := sizesOf{q.box, map[*catalog.Service]map[uint32]uint32{}, map[*catalog.Service]map[uint32]uint32{}}
 	var sleepers, loader uint32
 	for i, s := range q.incoming {
 		t := q.treatments[i][choice[i]]
@@ -505,8 +505,8 @@ func (q *question) possible(choice []int) bool {
 			loader = max(loader, q.hostLoading[s])
 		}
 	}
-	moved := map[*catalogue.Service]bool{}
-	var sleeping []*catalogue.Service
+	moved := map[*catalog.Service]bool{}
+	var sleeping []*catalog.Service
 	stopping := slices.Clone(q.told)
 	for i, s := range q.outside {
 		switch q.treatments[len(q.incoming)+i][choice[len(q.incoming)+i]].kind {
@@ -618,7 +618,7 @@ func TestAlternativesAreWhatLookingAtEverythingFinds(t *testing.T) {
 	for which := range dependencies {
 		t.Run(fmt.Sprint(which), func(t *testing.T) {
 			t.Parallel()
-			c := boxCatalogue(t, which)
+			c := boxCatalog(t, which)
 			var looked, offered, several, accepted, refused int
 			for n := range uint64(hosts) {
 				b := newBox(c, n*100+uint64(which))
@@ -707,8 +707,8 @@ func (q *question) check(t *testing.T, sim *Simulation) {
 // tell shows a host that a test failed on.
 func (b *box) tell(t *testing.T) {
 	t.Helper()
-	t.Logf("request %+v, mode of %v, margin %d, host memory %d (%v)", b.request, b.catalogue.Modes[0].Services, b.margin, b.available, b.tells)
-	for _, s := range b.catalogue.Services {
+	t.Logf("request %+v, mode of %v, margin %d, host memory %d (%v)", b.request, b.catalog.Modes[0].Services, b.margin, b.available, b.tells)
+	for _, s := range b.catalog.Services {
 		t.Logf("%s %v: awake %v loading %v asleep %v context %d (%d) host %d/%d pin %v residence %d sleep %q needs %v", s.ID, b.views[s].State,
 			b.awake[s], b.loading[s], b.asleep[s], b.context[s], b.perToken[s], b.hostAsleep[s], b.hostLoading[s], s.Pin, s.MinResidenceS, s.Sleep,
 			s.DependsOn)

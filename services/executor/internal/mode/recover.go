@@ -12,7 +12,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // Interruption is a switch that an earlier process began and did not end. It holds the host until it is undone.
@@ -107,7 +107,7 @@ func (r *run) finish(ctx context.Context, undoing bool, finished map[string]bool
 		whole = whole && r.touched[st.Service]
 	}
 	for _, one := range r.work.Members {
-		found, ok := r.cfg.Catalogue().Lookup(one)
+		found, ok := r.cfg.Catalog().Lookup(one)
 		whole = whole && ok && alive(r.cfg.Services.Status(found))
 	}
 	if whole {
@@ -158,7 +158,7 @@ func undoes(a executorv1.PlanAction) string {
 }
 
 // intend records that a step of an interrupted switch is about to be done. It waits for audit: without that nothing is done.
-func (r *run) intend(ctx context.Context, action executorv1.PlanAction, one *catalogue.Service) error {
+func (r *run) intend(ctx context.Context, action executorv1.PlanAction, one *catalog.Service) error {
 	err := errors.New("nothing records what is done by rule")
 	for deadline := time.Now().Add(r.unseenPatience); ; {
 		// A halted host has nothing to record.
@@ -184,7 +184,7 @@ func (r *run) intend(ctx context.Context, action executorv1.PlanAction, one *cat
 }
 
 // tell records how what was done by rule went.
-func (s *Switcher) tell(ctx context.Context, what string, one *catalogue.Service, how error) {
+func (s *Switcher) tell(ctx context.Context, what string, one *catalog.Service, how error) {
 	if err := s.cfg.Rule(context.WithoutCancel(ctx), what, one, service.Outcome, how); err != nil {
 		s.cfg.Logger.ErrorContext(ctx, "how an act by rule went could not be recorded", "service_id", one.ID, "rule", what, "error", err)
 	}
@@ -229,7 +229,7 @@ func ending(w *store.Switch) string {
 // RuleBoot is what the boot rule's records say.
 const RuleBoot = "start: the catalogue's boot rule"
 
-// Boot follows the catalogue's boot rule, once in each boot of the host: it starts the services of the mode that do not run, one
+// Boot follows the catalog's boot rule, once in each boot of the host: it starts the services of the mode that do not run, one
 // after the other, as far as they fit, and stops nothing. Each start is recorded first. What does not answer yet, a manager, a GPU
 // or audit, is waited for. It returns when that is done; what could not be started is logged. An error says that the journal could
 // not be read or written.
@@ -283,12 +283,12 @@ var errLater = errors.New("it does not answer yet")
 // follow starts what can be started now.
 func (b *booting) follow(ctx context.Context) {
 	b.later = nil
-	c := b.cfg.Catalogue()
+	c := b.cfg.Catalog()
 	id := c.Boot
 	switch id {
-	case "", catalogue.BootNone:
+	case "", catalog.BootNone:
 		return
-	case catalogue.BootLast:
+	case catalog.BootLast:
 		id = b.Current()
 	}
 	m, ok := c.Mode(id)
@@ -319,7 +319,7 @@ func (b *booting) follow(ctx context.Context) {
 }
 
 // boot starts one service by the boot rule.
-func (b *booting) boot(ctx context.Context, one *catalogue.Service) error {
+func (b *booting) boot(ctx context.Context, one *catalog.Service) error {
 	switch v := b.cfg.Services.Status(one); {
 	case v.Up():
 		return nil
@@ -327,14 +327,14 @@ func (b *booting) boot(ctx context.Context, one *catalogue.Service) error {
 		return errLater
 	}
 	for _, id := range one.DependsOn {
-		if other, ok := b.cfg.Catalogue().Lookup(id); !ok || !b.cfg.Services.Status(other).Up() {
+		if other, ok := b.cfg.Catalog().Lookup(id); !ok || !b.cfg.Services.Status(other).Up() {
 			if ok && !b.tried[id] {
 				return fmt.Errorf("it depends on %s: %w", id, errLater)
 			}
 			return fmt.Errorf("it depends on %s, which does not run", id)
 		}
 	}
-	if short := b.await(ctx, []*catalogue.Service{one}); short != nil {
+	if short := b.await(ctx, []*catalog.Service{one}); short != nil {
 		if short.Short != nil && short.Problem != "" {
 			return errors.Join(errLater, short)
 		}

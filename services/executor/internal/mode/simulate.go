@@ -9,7 +9,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/vram"
 )
 
@@ -59,7 +59,7 @@ type Need struct {
 	KVTokens uint64
 }
 
-// Change is one thing that an alternative does otherwise. From and To are what the catalogue would say, where it is the catalogue's.
+// Change is one thing that an alternative does otherwise. From and To are what the catalog would say, where it is the catalog's.
 type Change struct {
 	Kind     executorv1.ChangeKind
 	Service  string
@@ -70,7 +70,7 @@ type Change struct {
 type Alternative struct {
 	Changes []Change
 	GPUs    []Forecast
-	// Digest is what Switch takes for it; "" where a human would have to change the catalogue, or no mode is asked for as it is.
+	// Digest is what Switch takes for it; "" where a human would have to change the catalog, or no mode is asked for as it is.
 	Digest string
 	// HostMiB is what would sleep in the host's memory that is awake now.
 	HostMiB uint32
@@ -171,7 +171,7 @@ func (p *plan) forecasts() []Forecast {
 }
 
 // standing is the weakest source of what is left alone on a simulated GPU: what is used of it is what services are said to need.
-func (f *movements) standing(g gpu.Device, incoming, leaves []*catalogue.Service) string {
+func (f *movements) standing(g gpu.Device, incoming, leaves []*catalog.Service) string {
 	source := vram.Declared
 	for s, v := range f.views {
 		if !v.Holds() || !slices.Contains(s.GPUs, g.Index) || slices.Contains(incoming, s) || slices.Contains(leaves, s) ||
@@ -190,7 +190,7 @@ func (f *movements) standing(g gpu.Device, incoming, leaves []*catalogue.Service
 // needs are of each service that is to run, those that a mode names or that are started first.
 func (p *plan) needs() []Need {
 	var out []Need
-	for _, list := range [][]*catalogue.Service{p.target.members, p.target.staying} {
+	for _, list := range [][]*catalog.Service{p.target.members, p.target.staying} {
 		for _, one := range list {
 			n := p.movements.z.running(one)
 			source := n.Source
@@ -203,7 +203,7 @@ func (p *plan) needs() []Need {
 	return out
 }
 
-// next is the call that does what the plan says, or the first of them; nil where a human has to change the catalogue first, or no
+// next is the call that does what the plan says, or the first of them; nil where a human has to change the catalog first, or no
 // call says it: a margin of its own is a number, and the arguments of a ready call are words.
 func (p *plan) next() *Call {
 	r := p.request

@@ -16,7 +16,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/vram"
 )
@@ -31,14 +31,14 @@ type book struct {
 	hostLoading map[string]uint32
 }
 
-func (b *book) Awake(s *catalogue.Service) memreq.Need {
+func (b *book) Awake(s *catalog.Service) memreq.Need {
 	if n, ok := b.awake[s.ID]; ok {
 		return n
 	}
 	return b.declared.Awake(s)
 }
 
-func (b *book) Loading(s *catalogue.Service) memreq.Need {
+func (b *book) Loading(s *catalog.Service) memreq.Need {
 	if n, ok := b.loading[s.ID]; ok {
 		return memreq.Need{PerGPU: n, Source: vram.Measured}
 	}
@@ -46,7 +46,7 @@ func (b *book) Loading(s *catalogue.Service) memreq.Need {
 }
 
 // AwakeAt takes that much more or less for each token, in MiB, on the service's GPUs together.
-func (b *book) AwakeAt(s *catalogue.Service, tokens uint32) (memreq.Need, error) {
+func (b *book) AwakeAt(s *catalog.Service, tokens uint32) (memreq.Need, error) {
 	each, ok := b.perToken[s.ID]
 	if !ok {
 		return memreq.Need{}, errors.New("no card")
@@ -59,8 +59,8 @@ func (b *book) AwakeAt(s *catalogue.Service, tokens uint32) (memreq.Need, error)
 	return then, nil
 }
 
-func (b *book) HostAsleep(s *catalogue.Service) uint32  { return b.hostAsleep[s.ID] }
-func (b *book) HostLoading(s *catalogue.Service) uint32 { return b.hostLoading[s.ID] }
+func (b *book) HostAsleep(s *catalog.Service) uint32  { return b.hostAsleep[s.ID] }
+func (b *book) HostLoading(s *catalog.Service) uint32 { return b.hostLoading[s.ID] }
 
 // with gives the world a book.
 func (w *world) with(b *book) *world {
@@ -224,7 +224,7 @@ func TestARequestThatContradictsItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "chat", "legacy", "watch").with(cards)
-			w.host.c = parse(t, strings.Replace(catalogueText, "pin: true}", "pin: true, depends_on: [legacy]}", 1))
+			w.host.c = parse(t, strings.Replace(catalogText, "pin: true}", "pin: true, depends_on: [legacy]}", 1))
 			_, err := w.Simulate(t.Context(), c.request)
 			wantFault(t, err, c.code, c.says)
 			if f := fault.From(err); f.Field != c.field || !slices.Equal(f.DidYouMean, c.offers) {
@@ -309,7 +309,7 @@ func TestAlternatives(t *testing.T) {
 		"who stays keeps what it depends on": {[]string{"tools", "code"}, Request{Mode: "talk"}, nil,
 			[]string{"gpu chat 0>1; keep tools; keep code"}},
 		"who goes lets go of it": {[]string{"tools", "code"}, Request{Start: []string{"big"}}, func(w *world) {
-			w.host.c = parse(w.t, strings.Replace(catalogueText, "vram_mib: 47000", "vram_mib: 44000", 1))
+			w.host.c = parse(w.t, strings.Replace(catalogText, "vram_mib: 47000", "vram_mib: 44000", 1))
 		}, []string{"stop tools; stop code"}},
 		"one that sleeps goes for its rest": {[]string{"chat:asleep"}, Request{Start: []string{"big"}}, nil, []string{"stop chat"}},
 		"residence": {[]string{"legacy", "chat"}, Request{Mode: "work"}, func(w *world) {
@@ -351,7 +351,7 @@ func TestWhatIsRestartedKeepsWhatItNeeds(t *testing.T) {
 		}})
 		w.host.foreign[1] = 5000
 		if depends {
-			w.host.c = parse(t, strings.Replace(catalogueText, "vram_mib: 6000}", "vram_mib: 6000, depends_on: [chat]}", 1))
+			w.host.c = parse(t, strings.Replace(catalogText, "vram_mib: 6000}", "vram_mib: 6000, depends_on: [chat]}", 1))
 		}
 		got := w.simulate(Request{Contexts: map[string]uint32{"legacy": 36864}, Alternatives: 10})
 		all := saidAll(got.Alternatives)
@@ -464,10 +464,10 @@ func TestTheDigestOfAnAlternative(t *testing.T) {
 		}, callv1.Code_CODE_PLAN_CHANGED, "nothing was done"},
 		"what it keeps sleeps nowhere else": {"work", func(w *world) {
 			w.host.state["watch"] = executorv1.ServiceState_SERVICE_STATE_RUNNING
-			w.host.c = parse(w.t, strings.Replace(catalogueText, ", pin: true", "", 1))
+			w.host.c = parse(w.t, strings.Replace(catalogText, ", pin: true", "", 1))
 		}, callv1.Code_CODE_PLAN_CHANGED, "nothing was done"},
 		"what would sleep is pinned by now": {"work", func(w *world) {
-			w.host.c = parse(w.t, strings.Replace(catalogueText, "sleep_mib: 1000}", "sleep_mib: 1000, pin: true}", 1))
+			w.host.c = parse(w.t, strings.Replace(catalogText, "sleep_mib: 1000}", "sleep_mib: 1000, pin: true}", 1))
 		}, callv1.Code_CODE_PLAN_CHANGED, "nothing was done"},
 		"what would sleep may not go yet": {"work", func(w *world) {
 			s, _ := w.host.c.Lookup("chat")

@@ -16,7 +16,7 @@ import (
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
@@ -312,7 +312,7 @@ func (r *run) forward(ctx context.Context, releases, incoming []workStep) bool {
 		}
 	}
 	for _, id := range r.work.Members {
-		one, ok := r.cfg.Catalogue().Lookup(id)
+		one, ok := r.cfg.Catalog().Lookup(id)
 		if !ok || !alive(r.cfg.Services.Status(one)) {
 			return r.fail(ctx, id, CauseGone, nil)
 		}
@@ -322,7 +322,7 @@ func (r *run) forward(ctx context.Context, releases, incoming []workStep) bool {
 
 // release puts a service to sleep or stops it. One that does not sleep, or keeps its memory, is stopped.
 func (r *run) release(ctx context.Context, st workStep) bool {
-	one, ok := r.cfg.Catalogue().Lookup(st.Service)
+	one, ok := r.cfg.Catalog().Lookup(st.Service)
 	if !ok {
 		return r.fail(ctx, st.Service, CauseRemoved, nil)
 	}
@@ -365,11 +365,11 @@ func (r *run) verify(ctx context.Context, incoming []workStep) bool {
 	return r.fail(ctx, incoming[0].Service, step.Cause, short)
 }
 
-// services are the catalogue's entries for steps.
-func (r *run) services(steps []workStep) []*catalogue.Service {
-	var out []*catalogue.Service
+// services are the catalog's entries for steps.
+func (r *run) services(steps []workStep) []*catalog.Service {
+	var out []*catalog.Service
 	for _, st := range steps {
-		if one, ok := r.cfg.Catalogue().Lookup(st.Service); ok {
+		if one, ok := r.cfg.Catalog().Lookup(st.Service); ok {
 			out = append(out, one)
 		}
 	}
@@ -392,7 +392,7 @@ func (s *shortage) Error() string {
 
 // await waits until the services fit and the programs that were ended are gone, and returns what was missing when patience was
 // over. It goes by what there is and not by what changed: memory may have been given back before anybody looked.
-func (r *run) await(ctx context.Context, incoming []*catalogue.Service) *shortage {
+func (r *run) await(ctx context.Context, incoming []*catalog.Service) *shortage {
 	z := newSizes(r.cfg.Requirements)
 	if len(capacity.Need(z, incoming...)) == 0 {
 		return nil
@@ -441,7 +441,7 @@ func (r *run) strangers() map[uint32]uint32 {
 }
 
 // programs are the service's own on real GPUs.
-func (r *run) programs(s *catalogue.Service) []int {
+func (r *run) programs(s *catalog.Service) []int {
 	var out []int
 	for _, g := range r.cfg.GPUs.Last().GPUs {
 		for _, p := range g.Processes {
@@ -453,10 +453,10 @@ func (r *run) programs(s *catalogue.Service) []int {
 	return out
 }
 
-// approved returns the catalogue's entry for a step, and the definition of what it runs, if they are still what the plan was made
+// approved returns the catalog's entry for a step, and the definition of what it runs, if they are still what the plan was made
 // of. Nothing else is to be started.
-func (r *run) approved(ctx context.Context, st workStep) (*catalogue.Service, string, error) {
-	one, ok := r.cfg.Catalogue().Lookup(st.Service)
+func (r *run) approved(ctx context.Context, st workStep) (*catalog.Service, string, error) {
+	one, ok := r.cfg.Catalog().Lookup(st.Service)
 	if !ok {
 		return nil, "", errors.New(CauseRemoved)
 	}
@@ -477,7 +477,7 @@ func (r *run) approved(ctx context.Context, st workStep) (*catalogue.Service, st
 // do carries out one step: noted first, told to whoever watches, and then noted how it went. Its error is the step's; one for
 // which refused is true says that it was not begun.
 func (r *run) do(
-	ctx context.Context, action executorv1.PlanAction, one *catalogue.Service, definition string, compensation bool, act act,
+	ctx context.Context, action executorv1.PlanAction, one *catalog.Service, definition string, compensation bool, act act,
 ) error {
 	if r.recovered {
 		if err := r.intend(ctx, action, one); err != nil {
@@ -558,10 +558,10 @@ func (r *run) consent(ctx context.Context, begin func()) error {
 }
 
 // act is one change of the service manager's.
-type act func(context.Context, *catalogue.Service, service.Act) (bool, error)
+type act func(context.Context, *catalog.Service, service.Act) (bool, error)
 
 // attempt lets a panic be the step's failure: it is undone like any other.
-func (r *run) attempt(ctx context.Context, act act, one *catalogue.Service, a service.Act) (changed bool, err error) {
+func (r *run) attempt(ctx context.Context, act act, one *catalog.Service, a service.Act) (changed bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			r.panicked(ctx, p)
@@ -623,7 +623,7 @@ func (r *run) fail(ctx context.Context, id, cause string, err error) bool {
 	case cause == "":
 		cause = service.Cause(err)
 	}
-	one, known := r.cfg.Catalogue().Lookup(id)
+	one, known := r.cfg.Catalog().Lookup(id)
 	if known && (cause == "" || cause == CauseGone) {
 		if seen := r.cfg.Services.Status(one).Cause; seen != "" {
 			cause = seen
@@ -645,7 +645,7 @@ func (r *run) fail(ctx context.Context, id, cause string, err error) bool {
 }
 
 // lines are the last of a service's log.
-func (r *run) lines(ctx context.Context, one *catalogue.Service) []string {
+func (r *run) lines(ctx context.Context, one *catalog.Service) []string {
 	page, err := r.cfg.Services.Logs(ctx, one, "", maxLogLines)
 	if err != nil {
 		r.cfg.Logger.DebugContext(ctx, "the log of a failed service could not be read", "service_id", one.ID, "error", err)

@@ -11,7 +11,7 @@ import (
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/vram"
 )
@@ -33,7 +33,7 @@ type Request struct {
 // MaxAlternatives is how many alternatives can be asked for.
 const MaxAlternatives = 10
 
-// plain reports whether it asks for a mode as the catalogue has it: then it can be switched to.
+// plain reports whether it asks for a mode as the catalog has it: then it can be switched to.
 func (r Request) plain() bool {
 	return r.Mode != "" && len(r.Start) == 0 && len(r.Stop) == 0 && len(r.Contexts) == 0
 }
@@ -41,24 +41,24 @@ func (r Request) plain() bool {
 // target is what a request wants to run.
 type target struct {
 	// mode is nil where what runs now is to go on.
-	mode *catalogue.Mode
+	mode *catalog.Mode
 	// members are to run, each after what it depends on: the mode's services and those to start.
-	members []*catalogue.Service
+	members []*catalog.Service
 	// staying run now and go on without being members; there are none with a mode.
-	staying []*catalogue.Service
+	staying []*catalog.Service
 	// stop are not to run, whether or not they do.
-	stop map[*catalogue.Service]bool
+	stop map[*catalog.Service]bool
 }
 
 // runs reports whether a service is to run.
-func (t *target) runs(s *catalogue.Service) bool {
+func (t *target) runs(s *catalog.Service) bool {
 	return slices.Contains(t.members, s) || slices.Contains(t.staying, s)
 }
 
 // resolve finds out what a request wants. Errors are faults: CODE_NOT_FOUND, and CODE_INVALID_ARGUMENT for what contradicts itself.
-func resolve(c *catalogue.Catalogue, r Request, views map[*catalogue.Service]service.View) (*target, error) {
-	t := &target{stop: map[*catalogue.Service]bool{}}
-	var listed []*catalogue.Service
+func resolve(c *catalog.Catalog, r Request, views map[*catalog.Service]service.View) (*target, error) {
+	t := &target{stop: map[*catalog.Service]bool{}}
+	var listed []*catalog.Service
 	if r.Mode != "" {
 		m, err := find(c, r.Mode)
 		if err != nil {
@@ -101,7 +101,7 @@ func resolve(c *catalogue.Catalogue, r Request, views map[*catalogue.Service]ser
 		}
 	}
 	for _, one := range remain {
-		for _, other := range supported(c, []*catalogue.Service{one}) {
+		for _, other := range supported(c, []*catalog.Service{one}) {
 			if t.stop[other] {
 				return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT,
 					fmt.Sprintf("%s cannot be stopped: %s runs and depends on it", other.ID, one.ID), fault.WithField("stop"))
@@ -112,8 +112,8 @@ func resolve(c *catalogue.Catalogue, r Request, views map[*catalogue.Service]ser
 }
 
 // lookup finds services by id.
-func lookup(c *catalogue.Catalogue, ids []string, field string) ([]*catalogue.Service, error) {
-	var out []*catalogue.Service
+func lookup(c *catalog.Catalog, ids []string, field string) ([]*catalog.Service, error) {
+	var out []*catalog.Service
 	for _, id := range ids {
 		one, ok := c.Lookup(id)
 		if !ok {
@@ -127,8 +127,8 @@ func lookup(c *catalogue.Catalogue, ids []string, field string) ([]*catalogue.Se
 
 // override lets services need what they would with another context length. It returns those, and one sentence where one of them would
 // not even start with it. An error is a fault: one is not to run, or nobody knows what it would need.
-func (t *target) override(c *catalogue.Catalogue, r Request, z *sizes) (changed map[*catalogue.Service]bool, cannot string, err error) {
-	changed = map[*catalogue.Service]bool{}
+func (t *target) override(c *catalog.Catalog, r Request, z *sizes) (changed map[*catalog.Service]bool, cannot string, err error) {
+	changed = map[*catalog.Service]bool{}
 	for _, id := range slices.Sorted(maps.Keys(r.Contexts)) {
 		found, err := lookup(c, []string{id}, "context_overrides")
 		if err != nil {
@@ -175,7 +175,7 @@ func (t *target) override(c *catalogue.Catalogue, r Request, z *sizes) (changed 
 
 // loadingOf is what a service takes while it loads when awake takes that on each GPU: as much more as it takes now, shared by as
 // many GPUs as it then has.
-func loadingOf(z *sizes, s *catalogue.Service, now memreq.Need, awake map[uint32]uint32) map[uint32]uint32 {
+func loadingOf(z *sizes, s *catalog.Service, now memreq.Need, awake map[uint32]uint32) map[uint32]uint32 {
 	var more uint64
 	for index, mib := range z.Loading(s) {
 		more += uint64(mib - min(mib, now.PerGPU[index]))
@@ -207,7 +207,7 @@ func (f *movements) unable() string {
 }
 
 // classify decides of every service whether it goes, comes, or stays as it is.
-func (s *Switcher) classify(c *catalogue.Catalogue, p *plan, views map[*catalogue.Service]service.View, changed map[*catalogue.Service]bool) {
+func (s *Switcher) classify(c *catalog.Catalog, p *plan, views map[*catalog.Service]service.View, changed map[*catalog.Service]bool) {
 	f := &p.movements
 	no := func(sentence string) {
 		if p.reason == "" {
@@ -252,7 +252,7 @@ func (s *Switcher) classify(c *catalogue.Catalogue, p *plan, views map[*catalogu
 	}
 	if len(changed) > 0 {
 		f.members = supported(c, f.members)
-		f.members = slices.DeleteFunc(f.members, func(one *catalogue.Service) bool { return !p.target.runs(one) })
+		f.members = slices.DeleteFunc(f.members, func(one *catalog.Service) bool { return !p.target.runs(one) })
 	}
 	p.kept = kept(c, p.target.members, views)
 	for _, one := range c.Services {

@@ -9,7 +9,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // undo brings back what was there before, as far as that was touched, and ends the switch. It goes by what it sees: what was
@@ -74,7 +74,7 @@ func (r *run) bringBack(ctx context.Context) {
 
 // giveUp ends a service that was started, or puts one back to sleep that was woken. It reports whether undoing may go on.
 func (r *run) giveUp(ctx context.Context, st workStep) bool {
-	one, ok := r.cfg.Catalogue().Lookup(st.Service)
+	one, ok := r.cfg.Catalog().Lookup(st.Service)
 	if !ok {
 		r.stuck = true // whatever it is by now, nobody can end it
 		return false
@@ -104,7 +104,7 @@ func (r *run) giveUp(ctx context.Context, st workStep) bool {
 
 // takeBack makes a service run, or sleep, that did before. What cannot be brought back is left; the others may still fit.
 func (r *run) takeBack(ctx context.Context, st workStep) {
-	one, ok := r.cfg.Catalogue().Lookup(st.Service)
+	one, ok := r.cfg.Catalog().Lookup(st.Service)
 	var err error
 	if !ok {
 		err = errors.New(CauseRemoved)
@@ -118,7 +118,7 @@ func (r *run) takeBack(ctx context.Context, st workStep) {
 		// It ran before, by whatever margin a call had set within what a human allows.
 		r.margin = r.leastMargin()
 		// A program that ended and still counts as there is no reason against it where there is room all the same.
-		if short := r.await(ctx, []*catalogue.Service{one}); short != nil && short.Short != nil {
+		if short := r.await(ctx, []*catalog.Service{one}); short != nil && short.Short != nil {
 			err = short
 		}
 	}
@@ -147,7 +147,7 @@ func (r *run) missing() (notRunning []string, lost bool) {
 		if !r.touched[st.Service] {
 			continue
 		}
-		one, ok := r.cfg.Catalogue().Lookup(st.Service)
+		one, ok := r.cfg.Catalog().Lookup(st.Service)
 		if !ok {
 			lost = true
 			if st.Before != wasStopped {

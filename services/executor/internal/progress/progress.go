@@ -1,4 +1,4 @@
-// Package progress tells whoever watches an operation which step it is at. What it tells is made of catalogue ids, numbers and
+// Package progress tells whoever watches an operation which step it is at. What it tells is made of catalog ids, numbers and
 // fixed words, so that an agent may read it.
 package progress
 

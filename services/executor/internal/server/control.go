@@ -16,7 +16,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/mode"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/sink"
@@ -116,7 +116,7 @@ func (s Subjects) Found(ctx context.Context, tool, operation string, arguments [
 }
 
 // plan says what the call would do, a step a line.
-func (c *Control) plan(tool string, s *catalogue.Service) []string {
+func (c *Control) plan(tool string, s *catalog.Service) []string {
 	v := c.cfg.Services.Status(s)
 	var lines []string
 	switch tool {
@@ -127,7 +127,7 @@ func (c *Control) plan(tool string, s *catalogue.Service) []string {
 		case v.State == executorv1.ServiceState_SERVICE_STATE_RUNNING:
 			lines = append(lines, s.ID+" is running already: nothing changes")
 		}
-		lines = append(lines, "start "+s.ID+": "+s.Describe(c.cfg.Services.Catalogue().GPUs))
+		lines = append(lines, "start "+s.ID+": "+s.Describe(c.cfg.Services.Catalog().GPUs))
 		warnings := c.cfg.Services.Warnings(s)
 		if len(warnings) == 0 && networkName(s, v) == "not enforced" {
 			warnings = []string{"the catalogue expects no more of the network than " + s.Network + ", and nothing enforces that"}
@@ -155,7 +155,7 @@ func (c *Control) plan(tool string, s *catalogue.Service) []string {
 		if !v.Asleep() {
 			lines = append(lines, s.ID+" is "+service.StateName(v.State)+": nothing changes unless it sleeps by then")
 		}
-		lines = append(lines, "wake "+s.ID+": "+s.Describe(c.cfg.Services.Catalogue().GPUs))
+		lines = append(lines, "wake "+s.ID+": "+s.Describe(c.cfg.Services.Catalog().GPUs))
 	default:
 		lines = append(lines, "look at "+s.ID)
 	}
@@ -163,8 +163,8 @@ func (c *Control) plan(tool string, s *catalogue.Service) []string {
 }
 
 // sleepLine says how a service sleeps.
-func sleepLine(s *catalogue.Service) string {
-	return fmt.Sprintf("%s, %d MiB awake and %d MiB asleep as declared", cmp.Or(s.Sleep, catalogue.SleepNone), s.VRAMMiB, s.SleepMiB)
+func sleepLine(s *catalog.Service) string {
+	return fmt.Sprintf("%s, %d MiB awake and %d MiB asleep as declared", cmp.Or(s.Sleep, catalog.SleepNone), s.VRAMMiB, s.SleepMiB)
 }
 
 // GetStatus is deep health.
@@ -174,7 +174,7 @@ func (c *Control) GetStatus(ctx context.Context, _ *executorv1.GetStatusRequest)
 	if err != nil {
 		return nil, err
 	}
-	cat := c.cfg.Services.Catalogue()
+	cat := c.cfg.Services.Catalog()
 	gpus := c.cfg.GPUs.Last()
 	running := 0
 	for _, s := range cat.Services {

@@ -108,7 +108,7 @@ func TestPreviewIsWhatTheSinkChecks(t *testing.T) {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
 	// Nobody can approve the start of a program that nobody knows; to stop it works all the same.
-	w.write(strings.Replace(catalogueText, "/usr/bin/env", "/usr/bin/no-such-program", 1))
+	w.write(strings.Replace(catalogText, "/usr/bin/env", "/usr/bin/no-such-program", 1))
 	w.must(w.source.Reload())
 	_, err = w.control.PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: tool.Ref(), Arguments: []byte(`{"service_id":"program"}`)})
 	if f := wantCode(t, err, callv1.Code_CODE_FAILED); f.Message != "program cannot be started: what it runs is missing or cannot be read" {
@@ -173,7 +173,7 @@ func TestServiceInfoAndGPU(t *testing.T) {
 // TestGpumodD11AStartPassesAdmission: an approved start of what does not fit is not begun, and says what is missing.
 func TestGpumodD11AStartPassesAdmission(t *testing.T) {
 	w := newWorld(t)
-	w.write(strings.Replace(catalogueText, "vram_mib: 6144", "vram_mib: 24100", 1))
+	w.write(strings.Replace(catalogText, "vram_mib: 6144", "vram_mib: 24100", 1))
 	w.must(w.source.Reload())
 	var trailer metadata.MD
 	_, err := w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(w.ticket("alpha"))), start("alpha"), grpc.Trailer(&trailer))
@@ -188,7 +188,7 @@ func TestGpumodD11AStartPassesAdmission(t *testing.T) {
 		t.Errorf("recorded is %v", r)
 	}
 	// What another service holds counts, and so does what one holds that is not seen any more but by its claim.
-	w.write(strings.Replace(catalogueText, "vram_mib: 6144", "vram_mib: 23100", 1))
+	w.write(strings.Replace(catalogText, "vram_mib: 6144", "vram_mib: 23100", 1))
 	w.must(w.source.Reload())
 	w.driver.running["program"] = true
 	_, err = w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(w.ticket("alpha"))), start("alpha"))
@@ -217,7 +217,7 @@ func TestOneCallsStepsAreTold(t *testing.T) {
 	}
 }
 
-func TestACatalogueThatDropsARunningServiceIsNotAdopted(t *testing.T) {
+func TestACatalogThatDropsARunningServiceIsNotAdopted(t *testing.T) {
 	w := newWorld(t)
 	w.driver.running["beta"] = true
 	w.write("version: 1\nservices: [{id: alpha, driver: \"null\"}]\n")

@@ -26,7 +26,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
@@ -135,7 +135,7 @@ func TestChangesAreRefused(t *testing.T) {
 			tk.grant.SubjectDigest = nil
 		}, code: callv1.Code_CODE_CONFLICT, cause: "subject"},
 		{name: "the catalogue was edited after the approval", after: func(_ *testing.T, w *world, _ *callv1.SignedGrant) {
-			w.write(strings.Replace(catalogueText, "name: Alpha", "name: Alpha two", 1))
+			w.write(strings.Replace(catalogText, "name: Alpha", "name: Alpha two", 1))
 			w.must(w.source.Reload())
 		}, code: callv1.Code_CODE_CONFLICT, cause: "subject"},
 		{name: "no human", bend: func(_ *testing.T, _ *world, tk *ticket) { tk.statement = nil }, code: denied, cause: "no human"},
@@ -314,13 +314,13 @@ func TestAnApprovedChangeHappensOnceAndIsReplayed(t *testing.T) {
 	}
 }
 
-// TestAReplayNeedsNoPresent: what was done is told although the catalogue was edited and the statement would be refused now.
+// TestAReplayNeedsNoPresent: what was done is told although the catalog was edited and the statement would be refused now.
 func TestAReplayNeedsNoPresent(t *testing.T) {
 	w := newWorld(t)
 	ctx := with(t.Context(), rpc.MetadataGrant, w.sign(w.ticket("alpha")))
 	_, err := w.gateway.StartService(ctx, start("alpha"))
 	w.must(err)
-	w.write(strings.Replace(catalogueText, "name: Alpha", "name: Alpha two", 1))
+	w.write(strings.Replace(catalogText, "name: Alpha", "name: Alpha two", 1))
 	w.must(w.source.Reload())
 	if _, err := w.gateway.StartService(ctx, start("alpha")); err != nil {
 		t.Errorf("the recorded outcome was not replayed: %v", err)
@@ -568,12 +568,12 @@ func TestWhatWaitedForItsTurnIsCheckedAgain(t *testing.T) {
 			wantCode(w.t, err, denied)
 		}, expired, "epoch was raised"},
 		{"the catalogue was edited", func(w *world, _ func(time.Duration)) {
-			w.write(strings.Replace(catalogueText, "name: Alpha", "name: Alpha two", 1))
+			w.write(strings.Replace(catalogText, "name: Alpha", "name: Alpha two", 1))
 			w.must(w.source.Reload())
 		}, callv1.Code_CODE_CONFLICT, "subject changed"},
 		{"the service is gone from the catalogue", func(w *world, _ func(time.Duration)) {
-			w.source.Veto(func(*catalogue.Catalogue) error { return nil })
-			w.write(strings.Replace(catalogueText, "id: alpha", "id: gamma", 1))
+			w.source.Veto(func(*catalog.Catalog) error { return nil })
+			w.write(strings.Replace(catalogText, "id: alpha", "id: gamma", 1))
 			w.must(w.source.Reload())
 		}, callv1.Code_CODE_CONFLICT, "subject is gone"},
 		{"the statement ended", func(_ *world, later func(time.Duration)) { later(16 * time.Minute) }, expired, "time"},

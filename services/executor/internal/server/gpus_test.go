@@ -11,7 +11,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/platformtest"
 )
 
@@ -31,9 +31,9 @@ func (measured) Read(context.Context) ([]gpu.Device, error) {
 	}, nil
 }
 
-func host(source gpu.Source, gpus ...catalogue.GPU) *gpu.Monitor {
+func host(source gpu.Source, gpus ...catalog.GPU) *gpu.Monitor {
 	return gpu.New(gpu.Config{
-		Source: source, Catalogue: func() *catalogue.Catalogue { return &catalogue.Catalogue{GPUs: gpus} }, Logger: platformtest.Logger(),
+		Source: source, Catalog: func() *catalog.Catalog { return &catalog.Catalog{GPUs: gpus} }, Logger: platformtest.Logger(),
 		Claims: func() []gpu.Claim {
 			return []gpu.Claim{{Service: "chat", PID: os.Getpid(), MiB: 350, GPUs: []uint32{0}}}
 		},
@@ -78,7 +78,7 @@ func TestGPUs(t *testing.T) {
 }
 
 func TestSimulatedGPUs(t *testing.T) {
-	one := catalogue.GPU{Index: 0, Name: "S", MemoryMiB: 300, Simulated: true}
+	one := catalog.GPU{Index: 0, Name: "S", MemoryMiB: 300, Simulated: true}
 	got, err := NewTools(ToolsConfig{GPUs: host(nil, one)}).GpuStatus(t.Context(), nil)
 	want := &executorv1.GpuStatusResponse{Source: "simulated", Gpus: []*executorv1.Gpu{{
 		Uuid: "simulated-0", Name: "S", Simulated: true, MemoryTotalMib: 300, MemoryUsedMib: 350, MemoryClaimedMib: 350,

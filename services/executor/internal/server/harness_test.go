@@ -35,7 +35,7 @@ import (
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
@@ -46,7 +46,7 @@ import (
 	"durward.internal/services/platform/statement"
 )
 
-const catalogueText = `
+const catalogText = `
 version: 1
 gpus: [{index: 0, name: Test GPU, memory_mib: 24576, simulated: true}]
 models: [{id: demo/one, served_name: demo-one}]
@@ -64,11 +64,11 @@ type effects struct {
 	entered, leave chan struct{} // if set, Start tells and waits
 	fail           error
 	failOnce       error
-	programs       catalogue.Programs
+	programs       catalog.Programs
 	lines          []string
 }
 
-func (e *effects) Status(s *catalogue.Service) driver.Status {
+func (e *effects) Status(s *catalog.Service) driver.Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.running[s.ID] {
@@ -77,7 +77,7 @@ func (e *effects) Status(s *catalogue.Service) driver.Status {
 	return driver.Status{State: driver.Stopped}
 }
 
-func (e *effects) Start(_ context.Context, s *catalogue.Service, _ string) error {
+func (e *effects) Start(_ context.Context, s *catalog.Service, _ string) error {
 	if e.entered != nil {
 		e.entered <- struct{}{}
 		<-e.leave
@@ -93,7 +93,7 @@ func (e *effects) Start(_ context.Context, s *catalogue.Service, _ string) error
 	return nil
 }
 
-func (e *effects) Stop(_ context.Context, s *catalogue.Service) (bool, error) {
+func (e *effects) Stop(_ context.Context, s *catalog.Service) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	was := e.running[s.ID]
@@ -104,14 +104,14 @@ func (e *effects) Stop(_ context.Context, s *catalogue.Service) (bool, error) {
 	return was, nil
 }
 
-func (e *effects) Definition(_ context.Context, s *catalogue.Service) (string, error) {
+func (e *effects) Definition(_ context.Context, s *catalog.Service) (string, error) {
 	if s.Program() == "" {
 		return "", nil
 	}
 	return e.programs.Digest(s.Program())
 }
 
-func (e *effects) Logs(_ context.Context, _ *catalogue.Service, _ string, lines int) (driver.Page, error) {
+func (e *effects) Logs(_ context.Context, _ *catalog.Service, _ string, lines int) (driver.Page, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	begin := max(len(e.lines)-lines, 0)
@@ -127,7 +127,7 @@ func (e *effects) count() int {
 // healthy is a Checker that is always content.
 type healthy struct{}
 
-func (healthy) Check(context.Context, uint32, *catalogue.Health) (string, error) { return "", nil }
+func (healthy) Check(context.Context, uint32, *catalog.Health) (string, error) { return "", nil }
 
 // log is an audit log in memory, which can be told to fail.
 type log struct {
@@ -292,7 +292,7 @@ type world struct {
 	kit       *platformtest.Kit
 	self      identity.ID
 	file      string
-	source    *catalogue.Source
+	source    *catalog.Source
 	driver    *effects
 	log       *log
 	vault     *vault
@@ -325,42 +325,42 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 	}
 	w.self = w.kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local")
 	w.file = filepath.Join(t.TempDir(), "catalogue.yaml")
-	w.write(catalogueText)
+	w.write(catalogText)
 	var err error
-	w.source, err = catalogue.Open(w.file, catalogue.Options{Development: true}, platformtest.Logger())
+	w.source, err = catalog.Open(w.file, catalog.Options{Development: true}, platformtest.Logger())
 	w.must(err)
 	t.Cleanup(w.source.Close)
 	w.store, err = store.Open(t.Context(), t.TempDir())
 	w.must(err)
 	t.Cleanup(func() { w.must(w.store.Close()) })
 	w.gpus = gpu.New(gpu.Config{
-		Catalogue: w.source.Current, Claims: func() []gpu.Claim { return w.services.Claims() }, Logger: platformtest.Logger(),
+		Catalog: w.source.Current, Claims: func() []gpu.Claim { return w.services.Claims() }, Logger: platformtest.Logger(),
 	})
 	w.book, err = memreq.New(t.Context(), memreq.Config{
-		Catalogue: w.source.Current, GPUs: w.gpus, Memory: w.store, Logger: platformtest.Logger(),
-		Definition: func(ctx context.Context, s *catalogue.Service) (string, error) { return w.services.Definition(ctx, s) },
+		Catalog: w.source.Current, GPUs: w.gpus, Memory: w.store, Logger: platformtest.Logger(),
+		Definition: func(ctx context.Context, s *catalog.Service) (string, error) { return w.services.Definition(ctx, s) },
 	})
 	w.must(err)
 	leases := &lease.Leases{}
 	w.leases = leases
 	w.services = service.New(service.Config{
-		Catalogue: w.source.Current,
+		Catalog: w.source.Current,
 		Drivers: map[string]service.Driver{
-			catalogue.DriverNull: w.driver, catalogue.DriverProcess: w.driver, catalogue.DriverSystemd: w.driver, catalogue.DriverDocker: w.driver,
+			catalog.DriverNull: w.driver, catalog.DriverProcess: w.driver, catalog.DriverSystemd: w.driver, catalog.DriverDocker: w.driver,
 		},
 		Health: healthy{},
 		Engine: e,
 		GPUs:   w.gpus,
 		Sizes:  w.book.Sizes(),
 		Leases: leases,
-		Admit: func(ctx context.Context, s *catalogue.Service) error {
+		Admit: func(ctx context.Context, s *catalog.Service) error {
 			return capacity.Admit(w.book.Sizes(), w.gpus.Read(ctx), s, capacity.DefaultMargin)
 		},
 		Confirm: sink.Confirm,
 		Logger:  platformtest.Logger(),
 	})
 	w.modes = mode.New(mode.Config{
-		Catalogue: w.source.Current, Services: w.services, GPUs: w.gpus, Requirements: w.book, Leases: leases, Journal: w.store, Margin: capacity.DefaultMargin, LeastMargin: proto.Uint32(128),
+		Catalog: w.source.Current, Services: w.services, GPUs: w.gpus, Requirements: w.book, Leases: leases, Journal: w.store, Margin: capacity.DefaultMargin, LeastMargin: proto.Uint32(128),
 		Hub: &w.hub, Proceed: func(begin func()) error { return w.authority.Proceed(begin) }, Logger: platformtest.Logger(),
 	})
 	w.source.Veto(w.services.Accept)

@@ -10,7 +10,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/sink"
 )
@@ -109,11 +109,11 @@ func (c *Control) FollowLogs(r *executorv1.FollowLogsRequest, stream grpc.Server
 
 // logger reads logs; service.Manager is one.
 type logger interface {
-	Logs(ctx context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error)
+	Logs(ctx context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error)
 }
 
 // follow sends the last lines of a log and then each new one, until ctx ends.
-func follow(ctx context.Context, from logger, s *catalogue.Service, last int, send func([]string) error) error {
+func follow(ctx context.Context, from logger, s *catalog.Service, last int, send func([]string) error) error {
 	page, err := from.Logs(ctx, s, "", max(last, 1)) // with none to send, it still says where the end is
 	if last == 0 {
 		page.Lines = nil

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // tape is a log that grows: cursors are places in it.
@@ -24,7 +24,7 @@ type tape struct {
 	err   error
 }
 
-func (l *tape) Logs(_ context.Context, _ *catalogue.Service, cursor string, n int) (driver.Page, error) {
+func (l *tape) Logs(_ context.Context, _ *catalog.Service, cursor string, n int) (driver.Page, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked = append(l.asked, cursor)

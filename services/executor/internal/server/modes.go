@@ -14,7 +14,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/mode"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/fault"
@@ -27,7 +27,7 @@ const defaultSwitches = 20
 
 // ListModes lists the modes and says which one the host is in.
 func (t *Tools) ListModes(ctx context.Context, _ *executorv1.ListModesRequest) (*executorv1.ListModesResponse, error) {
-	c := t.services.Catalogue()
+	c := t.services.Catalog()
 	out := &executorv1.ListModesResponse{Current: t.cfg.Modes.Current()}
 	for _, m := range c.Modes {
 		one := &executorv1.ModeSummary{ModeId: m.ID, Name: m.Name, Services: m.Services, Running: true}
@@ -53,7 +53,7 @@ func (t *Tools) ModeInfo(ctx context.Context, r *executorv1.ModeInfoRequest) (*e
 	}
 	out := &executorv1.ModeInfoResponse{ModeId: m.ID, Name: m.Name, Description: m.Description, Current: t.cfg.Modes.Current() == m.ID}
 	running := 0
-	for _, s := range modeServices(t.services.Catalogue(), m) {
+	for _, s := range modeServices(t.services.Catalog(), m) {
 		v := t.services.Status(s)
 		if v.Up() {
 			running++
@@ -73,8 +73,8 @@ func (t *Tools) ModeInfo(ctx context.Context, r *executorv1.ModeInfoRequest) (*e
 }
 
 // modeServices are a mode's own, in the order in which they are started.
-func modeServices(c *catalogue.Catalogue, m *catalogue.Mode) []*catalogue.Service {
-	var out []*catalogue.Service
+func modeServices(c *catalog.Catalog, m *catalog.Mode) []*catalog.Service {
+	var out []*catalog.Service
 	for _, id := range m.Services {
 		if s, ok := c.Lookup(id); ok {
 			out = append(out, s)
@@ -85,7 +85,7 @@ func modeServices(c *catalogue.Catalogue, m *catalogue.Mode) []*catalogue.Servic
 
 // ListModels lists the models and who serves them.
 func (t *Tools) ListModels(ctx context.Context, _ *executorv1.ListModelsRequest) (*executorv1.ListModelsResponse, error) {
-	c := t.services.Catalogue()
+	c := t.services.Catalog()
 	out := &executorv1.ListModelsResponse{}
 	available := 0
 	for _, m := range c.Models {
@@ -105,7 +105,7 @@ func (t *Tools) ListModels(ctx context.Context, _ *executorv1.ListModelsRequest)
 
 // ModelInfo shows one model and who serves it. Where its file is stays here.
 func (t *Tools) ModelInfo(ctx context.Context, r *executorv1.ModelInfoRequest) (*executorv1.ModelInfoResponse, error) {
-	c := t.services.Catalogue()
+	c := t.services.Catalog()
 	m, ok := c.Model(r.GetModelId())
 	if !ok {
 		ids := make([]string, 0, len(c.Models))
@@ -130,8 +130,8 @@ func (t *Tools) ModelInfo(ctx context.Context, r *executorv1.ModelInfoRequest) (
 }
 
 // serving are the services that serve a model.
-func serving(c *catalogue.Catalogue, id string) []*catalogue.Service {
-	var out []*catalogue.Service
+func serving(c *catalog.Catalog, id string) []*catalog.Service {
+	var out []*catalog.Service
 	for _, s := range c.Services {
 		if s.Model != nil && s.Model.ID == id {
 			out = append(out, s)

@@ -23,7 +23,7 @@ import (
 	"durward.internal/services/platform/rpc"
 )
 
-const withModes = catalogueText + `
+const withModes = catalogText + `
   - {id: gamma, name: Gamma, driver: "null", model: demo/one, gpus: [0], vram_mib: 20000}
   - {id: mystery, name: Mystery, driver: "null", gpus: [0]}
 modes:

@@ -75,7 +75,7 @@ func TestAScopeForAModeIsForThatMode(t *testing.T) {
 	}
 }
 
-// TestAScopeStartsNothingThatChangedSince: the catalogue is edited between the scope and the call, and while the call waits.
+// TestAScopeStartsNothingThatChangedSince: the catalog is edited between the scope and the call, and while the call waits.
 func TestAScopeStartsNothingThatChangedSince(t *testing.T) {
 	w := newWorld(t)
 	tk := w.ticket("alpha")
@@ -83,7 +83,7 @@ func TestAScopeStartsNothingThatChangedSince(t *testing.T) {
 	scope.Tools, scope.Uses, scope.SubjectDigests = []statement.Tool{*tk.statement.Tool}, 3, []string{tk.statement.SubjectDigest}
 	scope.Pinned = []statement.Pin{{Pointer: "/service_id", Value: json.RawMessage(`"alpha"`)}}
 	tk.statement, tk.grant.SubjectDigest = scope, nil
-	w.write(strings.Replace(catalogueText, "name: Alpha", "name: Alpha two", 1))
+	w.write(strings.Replace(catalogText, "name: Alpha", "name: Alpha two", 1))
 	w.must(w.source.Reload())
 	_, err := w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(tk)), start("alpha"))
 	wantCode(t, err, callv1.Code_CODE_CONFLICT)

@@ -1,7 +1,7 @@
 // Package server answers the executor's RPCs. ToolService runs behind the sink's discipline: when a handler that changes
 // something is reached, the call was proved, redeemed and recorded. ControlService is the human's side.
 //
-// It trusts the chain in front of it and the managers behind it, and builds every answer from catalogue text, but for the fields
+// It trusts the chain in front of it and the managers behind it, and builds every answer from catalog text, but for the fields
 // that the contract marks as text from outside.
 package server
 
@@ -17,7 +17,7 @@ import (
 	"durward.internal/services/executor/internal/mode"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/sink"
 )
 
@@ -40,7 +40,7 @@ type Tools struct {
 // NewTools returns the tools.
 func NewTools(cfg ToolsConfig) *Tools { return &Tools{cfg: cfg, services: cfg.Services} }
 
-// ListServices lists the catalogue's services with their states.
+// ListServices lists the catalog's services with their states.
 func (t *Tools) ListServices(ctx context.Context, _ *executorv1.ListServicesRequest) (*executorv1.ListServicesResponse, error) {
 	out := &executorv1.ListServicesResponse{}
 	running := 0
@@ -56,7 +56,7 @@ func (t *Tools) ListServices(ctx context.Context, _ *executorv1.ListServicesRequ
 }
 
 // summary is a service in a list.
-func summary(s *catalogue.Service, v service.View) *executorv1.ServiceSummary {
+func summary(s *catalog.Service, v service.View) *executorv1.ServiceSummary {
 	return &executorv1.ServiceSummary{ServiceId: s.ID, Name: s.Name, State: v.State, Model: s.ServedModel(), VramMib: s.VRAMMiB}
 }
 
@@ -76,7 +76,7 @@ func (t *Tools) ServiceInfo(ctx context.Context, r *executorv1.ServiceInfoReques
 
 // change carries out a change of one service and returns how it is then.
 func (t *Tools) change(
-	ctx context.Context, id string, act func(context.Context, *catalogue.Service) (bool, error), already string,
+	ctx context.Context, id string, act func(context.Context, *catalog.Service) (bool, error), already string,
 ) (*executorv1.ServiceDetail, bool, error) {
 	s, err := t.services.Find(id)
 	if err != nil {
@@ -148,7 +148,7 @@ func (t *Tools) warnDependents(ctx context.Context, id string) {
 	}
 }
 
-func (t *Tools) detail(s *catalogue.Service) *executorv1.ServiceDetail {
+func (t *Tools) detail(s *catalog.Service) *executorv1.ServiceDetail {
 	v := t.services.Status(s)
 	d := &executorv1.ServiceDetail{
 		ServiceId:   s.ID,
@@ -167,7 +167,7 @@ func (t *Tools) detail(s *catalogue.Service) *executorv1.ServiceDetail {
 		Restarts:    v.Restarts,
 		Network:     networkName(s, v),
 	}
-	if s.Sleep != catalogue.SleepNone {
+	if s.Sleep != catalog.SleepNone {
 		d.Sleep = s.Sleep
 	}
 	if (v.Running() || v.Asleep()) && !v.Since.IsZero() {
@@ -177,16 +177,16 @@ func (t *Tools) detail(s *catalogue.Service) *executorv1.ServiceDetail {
 }
 
 func driverName(name string) string {
-	if name == catalogue.DriverNull {
+	if name == catalog.DriverNull {
 		return "null (does nothing, for measuring)"
 	}
 	return name
 }
 
-// networkName says whether what the catalogue expects of the network is enforced. Whatever nobody enforces is not.
-func networkName(s *catalogue.Service, v service.View) string {
+// networkName says whether what the catalog expects of the network is enforced. Whatever nobody enforces is not.
+func networkName(s *catalog.Service, v service.View) string {
 	switch {
-	case s.Network == "" || s.Network == catalogue.NetworkHost:
+	case s.Network == "" || s.Network == catalog.NetworkHost:
 		return ""
 	case v.Network == driver.NetworkEnforced:
 		return "enforced"

@@ -14,7 +14,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/engine"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/rpc"
 )
@@ -22,20 +22,20 @@ import (
 // dreamer is an engine that does as it is told.
 type dreamer struct{ asleep bool }
 
-func (d *dreamer) Sleep(context.Context, *catalogue.Service) ([]string, error) {
+func (d *dreamer) Sleep(context.Context, *catalog.Service) ([]string, error) {
 	d.asleep = true
 	return nil, nil
 }
 
-func (d *dreamer) Wake(context.Context, *catalogue.Service, []string) error {
+func (d *dreamer) Wake(context.Context, *catalog.Service, []string) error {
 	d.asleep = false
 	return nil
 }
 
-func (d *dreamer) Asleep(context.Context, *catalogue.Service) (bool, error)         { return d.asleep, nil }
-func (*dreamer) Warm(context.Context, *catalogue.Service) error                     { return nil }
-func (*dreamer) Usage(context.Context, *catalogue.Service) engine.Usage             { return engine.Usage{} }
-func (*dreamer) Drain(context.Context, *catalogue.Service, time.Duration) (ok bool) { return true }
+func (d *dreamer) Asleep(context.Context, *catalog.Service) (bool, error)         { return d.asleep, nil }
+func (*dreamer) Warm(context.Context, *catalog.Service) error                     { return nil }
+func (*dreamer) Usage(context.Context, *catalog.Service) engine.Usage             { return engine.Usage{} }
+func (*dreamer) Drain(context.Context, *catalog.Service, time.Duration) (ok bool) { return true }
 
 const manyServices = `
 version: 1

@@ -9,12 +9,12 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/executor/internal/lease"
 	"durward.internal/services/executor/internal/progress"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
 // Start is what start_service does: StartLocked under a lease of the service's GPUs, if it fits and what it depends on runs.
-func (m *Manager) Start(ctx context.Context, s *catalogue.Service) (bool, error) {
+func (m *Manager) Start(ctx context.Context, s *catalog.Service) (bool, error) {
 	of := 2
 	if s.OpenAI && m.cfg.Engine != nil {
 		of = 3
@@ -25,30 +25,30 @@ func (m *Manager) Start(ctx context.Context, s *catalogue.Service) (bool, error)
 }
 
 // Stop is what stop_service does: StopLocked, unless a switch has the host.
-func (m *Manager) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
+func (m *Manager) Stop(ctx context.Context, s *catalog.Service) (bool, error) {
 	return m.told(ctx, s, 0, func(a Act) (bool, error) {
 		return m.releasing(ctx, s, func() (bool, error) { return m.StopLocked(ctx, s, a) })
 	})
 }
 
 // SleepService is what sleep_service does: Sleep under a lease of the service's GPUs.
-func (m *Manager) SleepService(ctx context.Context, s *catalogue.Service) (bool, error) {
+func (m *Manager) SleepService(ctx context.Context, s *catalog.Service) (bool, error) {
 	return m.told(ctx, s, 0, func(a Act) (bool, error) {
 		return m.loading(ctx, s, func() (bool, error) { return m.Sleep(ctx, s, a) })
 	})
 }
 
 // WakeService is what wake_service does: Wake under a lease of the service's GPUs, if it fits.
-func (m *Manager) WakeService(ctx context.Context, s *catalogue.Service) (bool, error) {
+func (m *Manager) WakeService(ctx context.Context, s *catalog.Service) (bool, error) {
 	return m.told(ctx, s, 0, func(a Act) (bool, error) {
 		return m.loading(ctx, s, func() (bool, error) { return m.wake(ctx, s, a, m.admit) })
 	})
 }
 
 // admit decides whether a service may be started or woken now.
-func (m *Manager) admit(ctx context.Context, s *catalogue.Service) error {
+func (m *Manager) admit(ctx context.Context, s *catalog.Service) error {
 	for _, id := range s.DependsOn {
-		needed, ok := m.cfg.Catalogue().Lookup(id)
+		needed, ok := m.cfg.Catalog().Lookup(id)
 		if !ok || !m.Status(needed).Up() {
 			return fault.New(callv1.Code_CODE_CONFLICT, s.ID+" was not started: it depends on "+id+", which does not run")
 		}
@@ -60,7 +60,7 @@ func (m *Manager) admit(ctx context.Context, s *catalogue.Service) error {
 }
 
 // Dependents returns the ids of running services that depend on the service.
-func (m *Manager) Dependents(s *catalogue.Service) []string {
+func (m *Manager) Dependents(s *catalog.Service) []string {
 	var out []string
 	for _, other := range m.All() {
 		if slices.Contains(other.DependsOn, s.ID) && m.Status(other).Running() {
@@ -71,20 +71,20 @@ func (m *Manager) Dependents(s *catalogue.Service) []string {
 }
 
 // loading acts under a lease of the service's GPUs, for which it waits as long as a load on them may last.
-func (m *Manager) loading(ctx context.Context, s *catalogue.Service, act func() (bool, error)) (bool, error) {
+func (m *Manager) loading(ctx context.Context, s *catalog.Service, act func() (bool, error)) (bool, error) {
 	return m.leased(ctx, s, s.StartTimeout(), func(bool) (func(), error) { return m.cfg.Leases.Loading(s) }, act)
 }
 
 // releasing acts under the right to release. It waits for another service's load on the same GPU, whose measurement a release
 // would spoil, but no longer than a stop may last: whoever wants a service stopped gets it.
-func (m *Manager) releasing(ctx context.Context, s *catalogue.Service, act func() (bool, error)) (bool, error) {
+func (m *Manager) releasing(ctx context.Context, s *catalog.Service, act func() (bool, error)) (bool, error) {
 	return m.leased(ctx, s, s.StopTimeout(), func(patient bool) (func(), error) { return m.cfg.Leases.Releasing(s, patient) }, act)
 }
 
 // leased acts under a lease. While take says that something else has it, it waits; when patience is over it asks once more, and
 // says so.
 func (m *Manager) leased(
-	ctx context.Context, s *catalogue.Service, patience time.Duration, take func(patient bool) (func(), error), act func() (bool, error),
+	ctx context.Context, s *catalog.Service, patience time.Duration, take func(patient bool) (func(), error), act func() (bool, error),
 ) (bool, error) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -108,7 +108,7 @@ func (m *Manager) leased(
 	}
 }
 
-func notNow(s *catalogue.Service, err error) error {
+func notNow(s *catalog.Service, err error) error {
 	sentence := "nothing was done to " + s.ID + ": another service is being started on one of its GPUs"
 	if errors.Is(err, lease.ErrSwitching) {
 		sentence = "nothing was done to " + s.ID + ": a switch of modes is going on"
@@ -118,7 +118,7 @@ func notNow(s *catalogue.Service, err error) error {
 
 // told carries a change out under the tools' confirmation, and tells whoever watches the operation of its phases, of which there
 // are of if all goes well; 0: that is not known before.
-func (m *Manager) told(ctx context.Context, s *catalogue.Service, of int, act func(Act) (bool, error)) (bool, error) {
+func (m *Manager) told(ctx context.Context, s *catalog.Service, of int, act func(Act) (bool, error)) (bool, error) {
 	var step progress.Step
 	var began time.Time
 	end := func(cause string) {

@@ -16,26 +16,26 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/progress"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 )
 
 // pair is a manager of two services on one GPU, of which chat depends on base.
-func pair(t *testing.T) (m *Manager, chat, base *catalogue.Service, p *program) {
+func pair(t *testing.T) (m *Manager, chat, base *catalog.Service, p *program) {
 	t.Helper()
-	c, err := catalogue.Parse("c.yaml", []byte(`version: 1
+	c, err := catalog.Parse("c.yaml", []byte(`version: 1
 gpus: [{index: 0, name: S, memory_mib: 1000, simulated: true}]
 services:
   - {id: base, driver: process, argv: [/usr/bin/true], port: 17998, gpus: [0], vram_mib: 100}
   - {id: chat, driver: process, argv: [/usr/bin/true], port: 17999, gpus: [0], vram_mib: 100, depends_on: [base]}
-`), catalogue.Options{Development: true})
+`), catalog.Options{Development: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p = &program{after: driver.Running}
 	m, _ = manager(t, p, &answers{}, 0)
-	m.cfg.Catalogue = func() *catalogue.Catalogue { return c }
+	m.cfg.Catalog = func() *catalog.Catalog { return c }
 	base, _ = c.Lookup("base")
 	chat, _ = c.Lookup("chat")
 	return m, chat, base, p
@@ -47,7 +47,7 @@ func TestAStartPassesAdmission(t *testing.T) {
 	wantFault(t, err, callv1.Code_CODE_CONFLICT, "chat was not started: it depends on base, which does not run")
 	no := fault.New(callv1.Code_CODE_DOES_NOT_FIT, "too big")
 	asked := 0
-	m.cfg.Admit = func(context.Context, *catalogue.Service) error { asked++; return no }
+	m.cfg.Admit = func(context.Context, *catalog.Service) error { asked++; return no }
 	if _, err := m.Start(t.Context(), base); !errors.Is(err, error(no)) {
 		t.Errorf("it does not fit, and yet: %v", err)
 	}
@@ -91,7 +91,7 @@ func TestLeases(t *testing.T) {
 		if release, err = m.cfg.Leases.Host(); err != nil {
 			t.Fatal(err)
 		}
-		for name, act := range map[string]func(context.Context, *catalogue.Service) (bool, error){
+		for name, act := range map[string]func(context.Context, *catalog.Service) (bool, error){
 			"start": m.Start, "stop": m.Stop, "sleep": m.SleepService, "wake": m.WakeService,
 		} {
 			_, err := act(t.Context(), base)
@@ -155,11 +155,11 @@ func TestPhasesAreTold(t *testing.T) {
 	})
 }
 
-// TestACatalogueThatWouldOrphanIsRefused: what runs must stay what it is, and of a driver that there is.
-func TestACatalogueThatWouldOrphanIsRefused(t *testing.T) {
-	parse := func(text string) *catalogue.Catalogue {
+// TestACatalogThatWouldOrphanIsRefused: what runs must stay what it is, and of a driver that there is.
+func TestACatalogThatWouldOrphanIsRefused(t *testing.T) {
+	parse := func(text string) *catalog.Catalog {
 		t.Helper()
-		c, err := catalogue.Parse("c.yaml", []byte("version: 1\nservices:\n"+text), catalogue.Options{Development: true})
+		c, err := catalog.Parse("c.yaml", []byte("version: 1\nservices:\n"+text), catalog.Options{Development: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +184,7 @@ func TestACatalogueThatWouldOrphanIsRefused(t *testing.T) {
 		p := &program{status: driver.Status{State: c.state}}
 		m, _ := manager(t, p, &answers{}, 0)
 		now := parse(as("a"))
-		m.cfg.Catalogue = func() *catalogue.Catalogue { return now }
+		m.cfg.Catalog = func() *catalog.Catalog { return now }
 		m.cfg.Drivers = map[string]Driver{"systemd": p, "null": p}
 		if err := m.Accept(parse(c.next)); (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
@@ -255,9 +255,9 @@ func TestClaims(t *testing.T) {
 // sized says what each service takes of GPU 0.
 type sized struct{ awake, loading, asleep uint32 }
 
-func (z sized) Awake(*catalogue.Service) map[uint32]uint32   { return map[uint32]uint32{0: z.awake} }
-func (z sized) Loading(*catalogue.Service) map[uint32]uint32 { return map[uint32]uint32{0: z.loading} }
-func (z sized) Asleep(*catalogue.Service) map[uint32]uint32 {
+func (z sized) Awake(*catalog.Service) map[uint32]uint32   { return map[uint32]uint32{0: z.awake} }
+func (z sized) Loading(*catalog.Service) map[uint32]uint32 { return map[uint32]uint32{0: z.loading} }
+func (z sized) Asleep(*catalog.Service) map[uint32]uint32 {
 	if z.asleep == 0 {
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/progress"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/sink"
 )
@@ -88,15 +88,15 @@ func failed(err error) *failure {
 // StartLocked makes a service run and returns when it is healthy and warm; one that sleeps is woken. It reports whether that changed
 // anything. Errors are faults: CODE_CONFLICT when a stranger holds the port or the service's turn does not come, CODE_FAILED
 // with a fixed cause otherwise; then a service that was started is stopped again. What is not confirmed is not begun.
-func (m *Manager) StartLocked(ctx context.Context, s *catalogue.Service, a Act) (bool, error) {
+func (m *Manager) StartLocked(ctx context.Context, s *catalog.Service, a Act) (bool, error) {
 	return m.raise(ctx, s, a, nil)
 }
 
 // admission decides whether a service may take its GPU memory now; its error is a fault. nil: nobody asks.
-type admission func(ctx context.Context, s *catalogue.Service) error
+type admission func(ctx context.Context, s *catalog.Service) error
 
 // raise is StartLocked, with an admission that is asked once nothing but the confirmation is left to wait for.
-func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit admission) (changed bool, err error) {
+func (m *Manager) raise(ctx context.Context, s *catalog.Service, a Act, admit admission) (changed bool, err error) {
 	u := m.instance(s.ID)
 	if err := u.take(ctx, s); err != nil {
 		return false, err
@@ -166,7 +166,7 @@ func (m *Manager) raise(ctx context.Context, s *catalogue.Service, a Act, admit 
 }
 
 // settled follows a start that was begun to its end. err is the driver's answer.
-func (m *Manager) settled(ctx context.Context, d Driver, s *catalogue.Service, u *instance, a Act, definition string, err error) (bool, error) {
+func (m *Manager) settled(ctx context.Context, d Driver, s *catalog.Service, u *instance, a Act, definition string, err error) (bool, error) {
 	switch {
 	case err == nil:
 		err = m.ready(ctx, d, s, a)
@@ -214,7 +214,7 @@ func definite(err error) bool {
 
 // survive makes a panic of a driver, an engine or whoever confirms an error of this change, and ends its phase: what the service
 // does by then is as it is seen, and in doubt until it is.
-func (m *Manager) survive(ctx context.Context, s *catalogue.Service, u *instance, cause string, err *error) {
+func (m *Manager) survive(ctx context.Context, s *catalog.Service, u *instance, cause string, err *error) {
 	p := recover()
 	if p == nil {
 		return
@@ -232,7 +232,7 @@ func (m *Manager) survive(ctx context.Context, s *catalogue.Service, u *instance
 }
 
 // guarded is what act returns; a panic is an error.
-func (m *Manager) guarded(ctx context.Context, s *catalogue.Service, act func() error) (err error) {
+func (m *Manager) guarded(ctx context.Context, s *catalog.Service, act func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			m.panicked(ctx, s, p)
@@ -242,13 +242,13 @@ func (m *Manager) guarded(ctx context.Context, s *catalogue.Service, act func() 
 	return act()
 }
 
-func (m *Manager) panicked(ctx context.Context, s *catalogue.Service, p any) {
+func (m *Manager) panicked(ctx context.Context, s *catalog.Service, p any) {
 	m.cfg.Logger.ErrorContext(ctx, "a driver or engine panicked", "service_id", s.ID, "driver", s.Driver, "panic", fmt.Sprint(p),
 		"stack", string(debug.Stack()))
 }
 
 // mayRun returns the definition of what would be started, if that is what may be.
-func (m *Manager) mayRun(ctx context.Context, s *catalogue.Service, a Act) (string, error) {
+func (m *Manager) mayRun(ctx context.Context, s *catalog.Service, a Act) (string, error) {
 	if len(s.Credentials) > 0 {
 		return "", fault.New(callv1.Code_CODE_FAILED, s.ID+" was not started: its catalogue entry names credentials, which services cannot be given yet")
 	}
@@ -276,13 +276,13 @@ func (m *Manager) mayRun(ctx context.Context, s *catalogue.Service, a Act) (stri
 }
 
 // changedSince is the fault of a start of what nobody approved.
-func changedSince(s *catalogue.Service) error {
+func changedSince(s *catalog.Service) error {
 	return fault.New(callv1.Code_CODE_CONFLICT, s.ID+" was not started: "+driver.CauseChanged,
 		fault.WithCause(&failure{driver.CauseChanged, driver.ErrChanged}))
 }
 
 // launch starts the service unless its manager is at that already. A panic of the driver is a failure of this start.
-func (m *Manager) launch(ctx context.Context, d Driver, s *catalogue.Service, definition string) error {
+func (m *Manager) launch(ctx context.Context, d Driver, s *catalog.Service, definition string) error {
 	return m.guarded(ctx, s, func() error {
 		if d.Status(s).State == driver.Starting {
 			return nil
@@ -293,7 +293,7 @@ func (m *Manager) launch(ctx context.Context, d Driver, s *catalogue.Service, de
 
 // undo stops what a start left, and returns why it failed: because somebody wanted it stopped, if so. A start whose answer is
 // lost may come up after it was stopped, so that it is watched for a while; one that nobody has seen down by then is in doubt.
-func (m *Manager) undo(ctx context.Context, d Driver, s *catalogue.Service, why error) error {
+func (m *Manager) undo(ctx context.Context, d Driver, s *catalog.Service, why error) error {
 	stopped := errors.Is(context.Cause(ctx), errStopped)
 	ctx = context.WithoutCancel(ctx)
 	if err := m.down(ctx, d, s); err != nil {
@@ -323,7 +323,7 @@ func (m *Manager) undo(ctx context.Context, d Driver, s *catalogue.Service, why 
 }
 
 // down stops what may run. Its error wraps driver.ErrNotStopped.
-func (m *Manager) down(ctx context.Context, d Driver, s *catalogue.Service) error {
+func (m *Manager) down(ctx context.Context, d Driver, s *catalog.Service) error {
 	err := m.guarded(ctx, s, func() error {
 		_, err := stop(ctx, d, s)
 		return err
@@ -341,7 +341,7 @@ func (m *Manager) down(ctx context.Context, d Driver, s *catalogue.Service) erro
 // StopLocked makes a service not run, and ends a start that is still waiting for it to be ready. One that is busy with requests, and
 // tells of them, may finish them first for a while. It reports whether that changed anything. Errors are faults; what is not
 // confirmed is not begun.
-func (m *Manager) StopLocked(ctx context.Context, s *catalogue.Service, a Act) (changed bool, err error) {
+func (m *Manager) StopLocked(ctx context.Context, s *catalog.Service, a Act) (changed bool, err error) {
 	u := m.instance(s.ID)
 	d := m.driver(s)
 	abandoned := false
@@ -388,17 +388,17 @@ func (m *Manager) StopLocked(ctx context.Context, s *catalogue.Service, a Act) (
 }
 
 // serving reports whether a service may be busy with requests that it can tell of.
-func (m *Manager) serving(s *catalogue.Service) bool {
+func (m *Manager) serving(s *catalog.Service) bool {
 	return m.cfg.Engine != nil && talks(s) && m.Status(s).Healthy
 }
 
 // talks reports whether the entry's program is a model server, which may be asked what such servers are asked.
-func talks(s *catalogue.Service) bool {
+func talks(s *catalog.Service) bool {
 	return s.Port != 0 && (s.OpenAI || sleeps(s) || s.ExtraConfig["engine"] != "")
 }
 
 // drain lets a service finish what it is busy with.
-func (m *Manager) drain(ctx context.Context, s *catalogue.Service, a Act) {
+func (m *Manager) drain(ctx context.Context, s *catalog.Service, a Act) {
 	if u := m.cfg.Engine.Usage(ctx, s); !u.Told || u.Requests == 0 {
 		return
 	}
@@ -426,7 +426,7 @@ func (u *instance) stopStarting() bool {
 }
 
 // take waits for the service's turn, at most as long as one start or stop of it may last.
-func (u *instance) take(ctx context.Context, s *catalogue.Service) error {
+func (u *instance) take(ctx context.Context, s *catalog.Service) error {
 	patience := time.NewTimer(max(s.StartTimeout(), s.StopTimeout()))
 	defer patience.Stop()
 	select {

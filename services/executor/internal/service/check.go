@@ -9,7 +9,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -40,7 +40,7 @@ func (v verdict) good() bool { return v.known && v.healthy }
 func (v verdict) bad() bool  { return v.known && !v.healthy }
 
 // hear takes in one check. The first one is the verdict; afterwards as many in a row as the entry says change it.
-func (v *verdict) hear(ok bool, h *catalogue.Health) {
+func (v *verdict) hear(ok bool, h *catalog.Health) {
 	if v.failed++; ok {
 		v.failed = 0
 	}
@@ -64,7 +64,7 @@ func (v *verdict) hear(ok bool, h *catalogue.Health) {
 	}
 }
 
-// Run checks services and follows the catalogue's rules for them until ctx ends. It returns when nothing of it is under way.
+// Run checks services and follows the catalog's rules for them until ctx ends. It returns when nothing of it is under way.
 func (m *Manager) Run(ctx context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -134,7 +134,7 @@ func (m *Manager) observe(ctx context.Context) {
 
 // overdue is a service whose check is due since a moment.
 type overdue struct {
-	s     *catalogue.Service
+	s     *catalog.Service
 	u     *instance
 	since time.Time
 }
@@ -198,14 +198,14 @@ func (m *Manager) work(ctx context.Context, one overdue) {
 }
 
 // interval is how often a service is asked, and timeout how long its answer may take.
-func interval(s *catalogue.Service) time.Duration {
+func interval(s *catalog.Service) time.Duration {
 	if s.Health != nil && s.Health.IntervalS > 0 {
 		return time.Duration(s.Health.IntervalS) * time.Second
 	}
 	return healthInterval
 }
 
-func timeout(s *catalogue.Service) time.Duration {
+func timeout(s *catalog.Service) time.Duration {
 	if s.Health != nil && s.Health.TimeoutS > 0 {
 		return time.Duration(s.Health.TimeoutS) * time.Second
 	}
@@ -213,7 +213,7 @@ func timeout(s *catalogue.Service) time.Duration {
 }
 
 // schedule says when a service is checked next: one that does not answer waits ever longer, and no two at the same moment.
-func (m *Manager) schedule(s *catalogue.Service, u *instance) {
+func (m *Manager) schedule(s *catalog.Service, u *instance) {
 	pause := interval(s)
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -233,7 +233,7 @@ func (m *Manager) soon(u *instance) {
 }
 
 // check asks a running service whether it answers and whether it sleeps, remembers it, and tells watchers of what changed.
-func (m *Manager) check(ctx context.Context, s *catalogue.Service, u *instance) {
+func (m *Manager) check(ctx context.Context, s *catalog.Service, u *instance) {
 	u.mu.Lock()
 	turn := u.turns
 	u.mu.Unlock()
@@ -275,7 +275,7 @@ func (m *Manager) check(ctx context.Context, s *catalogue.Service, u *instance) 
 
 // found is the definition of a running service that this executor did not start: what its rule may start again. known is false
 // where that is known already, or cannot be read.
-func (m *Manager) found(ctx context.Context, s *catalogue.Service, u *instance) (definition string, known bool) {
+func (m *Manager) found(ctx context.Context, s *catalog.Service, u *instance) (definition string, known bool) {
 	u.mu.Lock()
 	wanted := !u.rules.known && s.Restart.Max > 0
 	u.mu.Unlock()

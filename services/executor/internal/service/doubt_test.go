@@ -13,7 +13,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
@@ -25,21 +25,21 @@ type hooked struct {
 	sleeps   func()
 }
 
-func (h hooked) Asleep(ctx context.Context, s *catalogue.Service) (bool, error) {
+func (h hooked) Asleep(ctx context.Context, s *catalog.Service) (bool, error) {
 	if h.asleepIs != nil {
 		return h.asleepIs()
 	}
 	return h.model.Asleep(ctx, s)
 }
 
-func (h hooked) Wake(ctx context.Context, s *catalogue.Service, models []string) error {
+func (h hooked) Wake(ctx context.Context, s *catalog.Service, models []string) error {
 	if h.wakes != nil {
 		return h.wakes()
 	}
 	return h.model.Wake(ctx, s, models)
 }
 
-func (h hooked) Sleep(ctx context.Context, s *catalogue.Service) ([]string, error) {
+func (h hooked) Sleep(ctx context.Context, s *catalog.Service) ([]string, error) {
 	if h.sleeps != nil {
 		h.sleeps()
 	}
@@ -52,7 +52,7 @@ func TestAServiceThatDiesBeforeItsStart(t *testing.T) {
 	w.program.set(driver.Status{State: driver.Running})
 	no := fault.New(callv1.Code_CODE_DOES_NOT_FIT, "too big")
 	asked := 0
-	w.cfg.Admit = func(context.Context, *catalogue.Service) error { asked++; return no }
+	w.cfg.Admit = func(context.Context, *catalog.Service) error { asked++; return no }
 	w.cfg.Engine = hooked{model: w.model, asleepIs: func() (bool, error) {
 		w.program.set(driver.Status{State: driver.Ended})
 		return false, context.DeadlineExceeded
@@ -127,7 +127,7 @@ type lost struct {
 	blind bool
 }
 
-func (l lost) Start(context.Context, *catalogue.Service, string) error {
+func (l lost) Start(context.Context, *catalog.Service, string) error {
 	go func() {
 		time.Sleep(l.later)
 		state := driver.Running
@@ -191,7 +191,7 @@ type stopCounter struct {
 	stops int
 }
 
-func (c *stopCounter) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
+func (c *stopCounter) Stop(ctx context.Context, s *catalog.Service) (bool, error) {
 	c.stops++
 	return c.program.Stop(ctx, s)
 }

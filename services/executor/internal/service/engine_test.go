@@ -25,7 +25,7 @@ import (
 	"durward.internal/services/executor/internal/gpu/smi"
 	"durward.internal/services/executor/internal/health"
 	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest/input"
 )
@@ -63,12 +63,12 @@ type box struct {
 	*service.Manager
 	t      *testing.T
 	dir    string
-	source *catalogue.Catalogue
+	source *catalog.Catalog
 	gpus   *gpu.Monitor
 }
 
-// newBox makes one whose catalogue is a service "chat" with these lines and these flags of the stub engine.
-func newBox(t *testing.T, lines, flags string) (*box, *catalogue.Service) {
+// newBox makes one whose catalog is a service "chat" with these lines and these flags of the stub engine.
+func newBox(t *testing.T, lines, flags string) (*box, *catalog.Service) {
 	t.Helper()
 	input.Outside(t)
 	bin, err := stub()
@@ -96,7 +96,7 @@ func newBox(t *testing.T, lines, flags string) (*box, *catalogue.Service) {
 	for flag := range strings.FieldsSeq(flags) {
 		argv += fmt.Sprintf(", %q", flag)
 	}
-	b.source, err = catalogue.Parse("c.yaml", fmt.Appendf(nil, `version: 1
+	b.source, err = catalog.Parse("c.yaml", fmt.Appendf(nil, `version: 1
 gpus: [{index: 0, name: One}, {index: 1, name: Two}]
 models: [{id: stub}]
 services:
@@ -111,7 +111,7 @@ services:
     gpus: [0, 1]
     vram_mib: 8000
     stop_timeout_s: 2
-%s`, argv, fake, port, lines), catalogue.Options{Development: true})
+%s`, argv, fake, port, lines), catalog.Options{Development: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,12 +124,12 @@ services:
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := func() *catalogue.Catalogue { return b.source }
-	b.gpus = gpu.New(gpu.Config{Source: measured, Catalogue: known, Claims: func() []gpu.Claim { return b.Claims() }, Logger: slog.New(slog.DiscardHandler)})
+	known := func() *catalog.Catalog { return b.source }
+	b.gpus = gpu.New(gpu.Config{Source: measured, Catalog: known, Claims: func() []gpu.Claim { return b.Claims() }, Logger: slog.New(slog.DiscardHandler)})
 	b.Manager = service.New(service.Config{
-		Catalogue: known, Drivers: map[string]service.Driver{"process": d}, Health: health.New(), Engine: engine.New(), GPUs: b.gpus,
+		Catalog: known, Drivers: map[string]service.Driver{"process": d}, Health: health.New(), Engine: engine.New(), GPUs: b.gpus,
 		MarginMiB: 100,
-		Admit: func(ctx context.Context, s *catalogue.Service) error {
+		Admit: func(ctx context.Context, s *catalog.Service) error {
 			return capacity.Admit(capacity.Declared{}, b.gpus.Read(ctx), s, 100)
 		},
 		Confirm: func(_ context.Context, begin func()) error { begin(); return nil },
@@ -180,7 +180,7 @@ func (b *box) used() [2]uint32 {
 }
 
 // says is what the engine answers to a request.
-func (b *box) says(s *catalogue.Service) string {
+func (b *box) says(s *catalog.Service) string {
 	res, err := http.Post(s.BaseURL+"/completions", "application/json", strings.NewReader(`{"model":"stub","max_tokens":1}`))
 	if err != nil {
 		return err.Error()

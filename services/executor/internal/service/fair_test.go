@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // slowAnswers is a Checker that takes its time and counts.
@@ -20,7 +20,7 @@ type slowAnswers struct {
 	n    map[uint32]int
 }
 
-func (c *slowAnswers) Check(_ context.Context, port uint32, _ *catalogue.Health) (string, error) {
+func (c *slowAnswers) Check(_ context.Context, port uint32, _ *catalog.Health) (string, error) {
 	time.Sleep(c.took)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,13 +37,13 @@ func TestEveryServiceIsChecked(t *testing.T) {
 			for i := range count {
 				text += fmt.Sprintf("- {id: s%d, driver: process, argv: [/usr/bin/true], port: %d}\n", i, 17000+i)
 			}
-			c, err := catalogue.Parse("c.yaml", []byte(text), catalogue.Options{Development: true})
+			c, err := catalog.Parse("c.yaml", []byte(text), catalog.Options{Development: true})
 			if err != nil {
 				t.Fatal(err)
 			}
 			p, a := &program{status: driver.Status{State: driver.Running}}, &slowAnswers{took: took, n: map[uint32]int{}}
 			m := New(Config{
-				Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]Driver{"process": p}, Health: a, Confirm: willing,
+				Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]Driver{"process": p}, Health: a, Confirm: willing,
 				Logger: slog.New(slog.DiscardHandler),
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -65,7 +65,7 @@ func TestEveryServiceIsChecked(t *testing.T) {
 // slowLook is a driver that takes a while to say why a service ended.
 type slowLook struct{ *program }
 
-func (d slowLook) Status(*catalogue.Service) driver.Status {
+func (d slowLook) Status(*catalog.Service) driver.Status {
 	time.Sleep(time.Second)
 	return driver.Status{State: driver.Ended}
 }
@@ -77,12 +77,12 @@ func TestSettlingIsBounded(t *testing.T) {
 		for i := range 500 {
 			text += fmt.Sprintf("- {id: s%d, driver: process, argv: [/usr/bin/true], port: %d}\n", i, 17000+i)
 		}
-		c, err := catalogue.Parse("c.yaml", []byte(text), catalogue.Options{Development: true})
+		c, err := catalog.Parse("c.yaml", []byte(text), catalog.Options{Development: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		m := New(Config{
-			Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]Driver{"process": slowLook{&program{}}}, Health: &answers{},
+			Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]Driver{"process": slowLook{&program{}}}, Health: &answers{},
 			Confirm: willing, Logger: slog.New(slog.DiscardHandler),
 		})
 		began := time.Now()

@@ -12,7 +12,7 @@ import (
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // model is an engine whose memory is on the GPUs of bench.
@@ -42,7 +42,7 @@ func (e *model) done() []string {
 	return slices.Clone(e.calls)
 }
 
-func (e *model) Sleep(context.Context, *catalogue.Service) ([]string, error) {
+func (e *model) Sleep(context.Context, *catalog.Service) ([]string, error) {
 	e.did("sleep")
 	time.Sleep(e.sleepTook)
 	if e.sleepErr != nil {
@@ -57,7 +57,7 @@ func (e *model) Sleep(context.Context, *catalogue.Service) ([]string, error) {
 	return []string{"one"}, nil
 }
 
-func (e *model) Wake(_ context.Context, _ *catalogue.Service, models []string) error {
+func (e *model) Wake(_ context.Context, _ *catalog.Service, models []string) error {
 	e.did("wake " + fmtList(models))
 	if e.wakeErr != nil {
 		return e.wakeErr
@@ -76,13 +76,13 @@ func fmtList(list []string) string {
 	return list[0]
 }
 
-func (e *model) Asleep(context.Context, *catalogue.Service) (bool, error) {
+func (e *model) Asleep(context.Context, *catalog.Service) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.asleep, nil
 }
 
-func (e *model) Warm(ctx context.Context, _ *catalogue.Service) error {
+func (e *model) Warm(ctx context.Context, _ *catalog.Service) error {
 	e.did("warm")
 	select {
 	case <-time.After(e.warmFor):
@@ -92,13 +92,13 @@ func (e *model) Warm(ctx context.Context, _ *catalogue.Service) error {
 	return e.warmErr
 }
 
-func (e *model) Usage(context.Context, *catalogue.Service) engine.Usage {
+func (e *model) Usage(context.Context, *catalog.Service) engine.Usage {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.usage
 }
 
-func (e *model) Drain(ctx context.Context, _ *catalogue.Service, patience time.Duration) bool {
+func (e *model) Drain(ctx context.Context, _ *catalog.Service, patience time.Duration) bool {
 	e.did("drain")
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -166,7 +166,7 @@ func (b *bench) Read(context.Context) gpu.Host {
 // sleeper is a manager with one service that can sleep, and what is around it.
 type sleeper struct {
 	*Manager
-	s       *catalogue.Service
+	s       *catalog.Service
 	program *program
 	answers *answers
 	model   *model
@@ -180,8 +180,8 @@ func newSleeper(t *testing.T) *sleeper {
 	b.hold(1000)
 	e := &model{bench: b, keeps: 100}
 	m.cfg.Engine, m.cfg.GPUs, m.cfg.MarginMiB = e, b, 50
-	s.Port, s.Sleep, s.VRAMMiB, s.SleepMiB, s.GPUs, s.OpenAI = 17999, catalogue.SleepVLLM2, 1000, 100, []uint32{0}, true
-	s.Model = &catalogue.Model{ID: "org/one", ServedName: "one"}
+	s.Port, s.Sleep, s.VRAMMiB, s.SleepMiB, s.GPUs, s.OpenAI = 17999, catalog.SleepVLLM2, 1000, 100, []uint32{0}, true
+	s.Model = &catalog.Model{ID: "org/one", ServedName: "one"}
 	return &sleeper{m, s, p, a, e, b}
 }
 

@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // errStranger: whoever answers at the service's port is none of its programs.
@@ -25,8 +25,8 @@ var errNobody = errors.New("nobody listens on the service's port")
 
 // ours reports as an error that whoever listens on the service's port is not one of its programs. Where its driver tells of no
 // program, that cannot be told; a container's port is held by Docker.
-func (m *Manager) ours(s *catalogue.Service) error {
-	if s.Port == 0 || s.Driver == catalogue.DriverDocker {
+func (m *Manager) ours(s *catalog.Service) error {
+	if s.Port == 0 || s.Driver == catalog.DriverDocker {
 		return nil
 	}
 	return m.host.owns(m.driver(s).Status(s), s.Port)

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // TestWhoeverAnswersIsTheServices: a listener on the port that belongs to another program is a stranger.
@@ -135,13 +135,13 @@ func TestLevelOneNeedsRoom(t *testing.T) {
 	} {
 		want := c.want
 		w := newSleeper(t).up()
-		w.cfg.HostAsleep = func(*catalogue.Service) uint32 { return c.weights }
+		w.cfg.HostAsleep = func(*catalog.Service) uint32 { return c.weights }
 		proc := t.TempDir()
 		if err := os.WriteFile(filepath.Join(proc, "meminfo"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		w.host.proc = proc
-		w.s.Sleep = catalogue.SleepVLLM1
+		w.s.Sleep = catalog.SleepVLLM1
 		_, err := w.Sleep(t.Context(), w.s, Act{Confirm: willing})
 		if Cause(err) != want {
 			t.Errorf("%q: %v", text, err)
@@ -149,7 +149,7 @@ func TestLevelOneNeedsRoom(t *testing.T) {
 		if calls := w.model.done(); want != "" && len(calls) > 0 {
 			t.Errorf("%q: it was asked %v", text, calls)
 		}
-		w.s.Sleep = catalogue.SleepVLLM2
+		w.s.Sleep = catalog.SleepVLLM2
 		if _, err := w.Sleep(t.Context(), w.s, Act{Confirm: willing}); err != nil {
 			t.Errorf("%q: level 2: %v", text, err)
 		}

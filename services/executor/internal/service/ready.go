@@ -9,7 +9,7 @@ import (
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/executor/internal/progress"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 var errEarly = errors.New(driver.CauseExited)
 
 // ready waits until a started service answers and is warm. One that does not is stopped again.
-func (m *Manager) ready(ctx context.Context, d Driver, s *catalogue.Service, a Act) error {
+func (m *Manager) ready(ctx context.Context, d Driver, s *catalog.Service, a Act) error {
 	err := m.guarded(ctx, s, func() error { return m.answers(ctx, d, s, a, whole) })
 	if err == nil {
 		return nil
@@ -50,7 +50,7 @@ var whole = fresh{load: true, warm: true}
 //
 // A big model loads for minutes, so that no fixed time tells a slow start from one that hangs: a start fails when it shows no
 // progress for the entry's stall_timeout_s, and in any case after start_timeout_s.
-func (m *Manager) answers(ctx context.Context, d Driver, s *catalogue.Service, a Act, lacks fresh) error {
+func (m *Manager) answers(ctx context.Context, d Driver, s *catalog.Service, a Act, lacks fresh) error {
 	// Whoever waits is told that the start is past the driver even where there is nothing to ask.
 	a.phase(progress.PhaseReady)
 	ctx, cancel := context.WithDeadlineCause(ctx, time.Now().Add(s.StartTimeout()), errTimeout)
@@ -61,7 +61,7 @@ func (m *Manager) answers(ctx context.Context, d Driver, s *catalogue.Service, a
 	if m.cfg.Engine == nil || s.Health == nil {
 		return nil
 	}
-	if lacks.load && s.Sleep == catalogue.SleepLlamaRouter && s.ServedModel() != "" {
+	if lacks.load && s.Sleep == catalog.SleepLlamaRouter && s.ServedModel() != "" {
 		// A router answers with nothing loaded; it is ready when its model is.
 		err := m.ours(s)
 		if err == nil {
@@ -79,7 +79,7 @@ func (m *Manager) answers(ctx context.Context, d Driver, s *catalogue.Service, a
 }
 
 // awaitHealth waits until a service answers as often in a row as its entry wants.
-func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalogue.Service) error {
+func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalog.Service) error {
 	signs := m.signs(s)
 	stalled := time.Now().Add(s.StallTimeout())
 	pause := startPoll
@@ -126,7 +126,7 @@ func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalogue.Servic
 }
 
 // warm asks for one token until it comes.
-func (m *Manager) warm(ctx context.Context, d Driver, s *catalogue.Service) error {
+func (m *Manager) warm(ctx context.Context, d Driver, s *catalog.Service) error {
 	for {
 		err := m.ours(s)
 		if err == nil {
@@ -148,7 +148,7 @@ func (m *Manager) warm(ctx context.Context, d Driver, s *catalogue.Service) erro
 }
 
 // gaveUp is why an engine did not do what was asked of it: its program may have ended, or the time is over.
-func (m *Manager) gaveUp(ctx context.Context, d Driver, s *catalogue.Service, why *failure) error {
+func (m *Manager) gaveUp(ctx context.Context, d Driver, s *catalog.Service, why *failure) error {
 	switch status := d.Status(s); {
 	case status.State != driver.Running && status.State != driver.Unknown:
 		return ended(s, status)
@@ -167,7 +167,7 @@ func over(ctx context.Context, last error) error {
 }
 
 // ended is why a program that was starting is not there any more.
-func ended(s *catalogue.Service, status driver.Status) error {
+func ended(s *catalog.Service, status driver.Status) error {
 	cause, err := status.Cause, errEarly
 	if cause == "" || cause == driver.CauseExited {
 		cause = driver.CauseExited

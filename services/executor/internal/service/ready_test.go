@@ -15,7 +15,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/engine"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
@@ -191,7 +191,7 @@ func dies(w *sleeper) {
 func TestARouterIsReadyWithItsModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSleeper(t)
-		w.s.Sleep = catalogue.SleepLlamaRouter
+		w.s.Sleep = catalog.SleepLlamaRouter
 		if _, err := w.Start(t.Context(), w.s); err != nil {
 			t.Error(err)
 		}
@@ -254,7 +254,7 @@ func TestADriversPanicIsAFailedStart(t *testing.T) {
 // TestAnswersInARow: as many as the entry says make it ready, and as many change the verdict of a running one.
 func TestAnswersInARow(t *testing.T) {
 	var v verdict
-	h := &catalogue.Health{UnhealthyAfter: 3, HealthyAfter: 2}
+	h := &catalog.Health{UnhealthyAfter: 3, HealthyAfter: 2}
 	for i, c := range []struct{ ok, want bool }{
 		{true, true}, {false, true}, {false, true}, {true, true}, {false, true}, {false, true}, {false, false},
 		{true, false}, {false, false}, {true, false}, {true, true},

@@ -7,7 +7,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // What is done by rule, as records say it.
@@ -82,7 +82,7 @@ func (r *ruling) later(now time.Time) {
 }
 
 // follow begins what the entry's rules say of a service that looks so. It does not wait.
-func (m *Manager) follow(ctx context.Context, s *catalogue.Service, u *instance, status driver.Status) {
+func (m *Manager) follow(ctx context.Context, s *catalog.Service, u *instance, status driver.Status) {
 	if m.cfg.Rule == nil || m.cfg.Proceed == nil {
 		return
 	}
@@ -112,7 +112,7 @@ func (m *Manager) follow(ctx context.Context, s *catalogue.Service, u *instance,
 	}
 }
 
-func useInterval(i *catalogue.Idle) time.Duration {
+func useInterval(i *catalog.Idle) time.Duration {
 	return min(max(time.Duration(i.AfterS)*time.Second/10, minUseInterval), maxUseInterval)
 }
 
@@ -127,7 +127,7 @@ func (u *instance) rest(later bool) {
 }
 
 // restart starts a service that ended by itself, as often as its entry allows.
-func (m *Manager) restart(ctx context.Context, s *catalogue.Service, u *instance) {
+func (m *Manager) restart(ctx context.Context, s *catalog.Service, u *instance) {
 	now := time.Now()
 	u.mu.Lock()
 	window := time.Duration(s.Restart.WithinS) * time.Second
@@ -163,7 +163,7 @@ func (m *Manager) restart(ctx context.Context, s *catalogue.Service, u *instance
 }
 
 // release puts a service to sleep, or stops it, that nobody has used for as long as its entry says.
-func (m *Manager) release(ctx context.Context, s *catalogue.Service, u *instance) {
+func (m *Manager) release(ctx context.Context, s *catalog.Service, u *instance) {
 	if !m.idle(ctx, s, u) {
 		u.rest(false)
 		return
@@ -188,7 +188,7 @@ func (m *Manager) release(ctx context.Context, s *catalogue.Service, u *instance
 // byRule is how a rule acts: recorded first, unless the sink is halted.
 type byRule struct {
 	m       *Manager
-	service *catalogue.Service
+	service *catalog.Service
 	what    string
 	// begun is called right before something begins.
 	begun    func()
@@ -227,7 +227,7 @@ func (r *byRule) outcome(ctx context.Context, err error) {
 
 // idle reports whether nobody has used the service for as long as its entry says. An engine that tells of its requests is
 // believed; otherwise whoever is connected uses it.
-func (m *Manager) idle(ctx context.Context, s *catalogue.Service, u *instance) bool {
+func (m *Manager) idle(ctx context.Context, s *catalog.Service, u *instance) bool {
 	used := false
 	u.mu.Lock()
 	served := u.rules.served

@@ -17,7 +17,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/engine"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // book is a Rule and a Proceed that can be told to refuse.
@@ -27,7 +27,7 @@ type book struct {
 	down, halted bool
 }
 
-func (b *book) rule(_ context.Context, what string, s *catalogue.Service, stage Stage, err error) error {
+func (b *book) rule(_ context.Context, what string, s *catalog.Service, stage Stage, err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.down && stage == Intent {
@@ -73,7 +73,7 @@ func ruled(t *testing.T) (*sleeper, *book) {
 	t.Helper()
 	w, b := newSleeper(t), &book{}
 	w.cfg.Rule, w.cfg.Proceed = b.rule, b.proceed
-	w.s.Restart = catalogue.Restart{Max: 2, WithinS: 60}
+	w.s.Restart = catalog.Restart{Max: 2, WithinS: 60}
 	return w, b
 }
 
@@ -176,7 +176,7 @@ func TestNoRestart(t *testing.T) {
 		"it does not fit": {func(w *sleeper, _ *book) func() {
 			var mu sync.Mutex
 			full := true
-			w.cfg.Admit = func(context.Context, *catalogue.Service) error {
+			w.cfg.Admit = func(context.Context, *catalog.Service) error {
 				mu.Lock()
 				defer mu.Unlock()
 				if full {
@@ -210,7 +210,7 @@ func TestNoRestart(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w, b := ruled(t)
-		w.s.Restart = catalogue.Restart{}
+		w.s.Restart = catalog.Restart{}
 		w.up()
 		w.follows(t, func() {
 			time.Sleep(time.Second)
@@ -273,7 +273,7 @@ func TestWhatNobodyUsesIsReleased(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, b := ruled(t)
 				w.model.usage = engine.Usage{Told: true}
-				w.s.Idle = &catalogue.Idle{Action: c.action, AfterS: 60}
+				w.s.Idle = &catalog.Idle{Action: c.action, AfterS: 60}
 				c.given(w, b)
 				w.up()
 				w.follows(t, func() {
@@ -300,7 +300,7 @@ func TestARequestBetweenTwoLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := ruled(t)
 		w.model.usage = engine.Usage{Told: true, Served: 1}
-		w.s.Idle = &catalogue.Idle{Action: "sleep", AfterS: 60}
+		w.s.Idle = &catalog.Idle{Action: "sleep", AfterS: 60}
 		w.up()
 		w.follows(t, func() {
 			for range 10 {
@@ -328,7 +328,7 @@ func TestARequestBetweenTwoLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := ruled(t)
 		w.host.proc = dir
-		w.s.Idle = &catalogue.Idle{Action: "sleep", AfterS: 60}
+		w.s.Idle = &catalog.Idle{Action: "sleep", AfterS: 60}
 		u := w.up().instance("chat")
 		if w.idle(t.Context(), w.s, u); w.idle(t.Context(), w.s, u) {
 			t.Error("what cannot be seen is idle")
@@ -355,7 +355,7 @@ func TestALyingSleeperIsNotAskedForEver(t *testing.T) {
 		w, b := ruled(t)
 		w.model.usage = engine.Usage{Told: true}
 		w.model.lies = true
-		w.s.Idle = &catalogue.Idle{Action: "sleep", AfterS: 10}
+		w.s.Idle = &catalog.Idle{Action: "sleep", AfterS: 10}
 		w.up()
 		w.follows(t, func() { time.Sleep(time.Hour) })
 		if n := len(b.read()); n != 2 {
@@ -371,7 +371,7 @@ func TestALyingSleeperIsNotAskedForEver(t *testing.T) {
 func TestWhatWasRecordedHasAnOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, b := ruled(t)
-		w.cfg.Rule = func(ctx context.Context, what string, s *catalogue.Service, stage Stage, how error) error {
+		w.cfg.Rule = func(ctx context.Context, what string, s *catalog.Service, stage Stage, how error) error {
 			if stage == Intent {
 				b.set(func(b *book) { b.halted = true })
 			}
@@ -396,7 +396,7 @@ func TestWhatWasRecordedHasAnOutcome(t *testing.T) {
 func TestWhatRunsStaysForItsResidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := ruled(t)
-		w.s.Idle, w.s.MinResidenceS = &catalogue.Idle{Action: "stop", AfterS: 60}, 600
+		w.s.Idle, w.s.MinResidenceS = &catalog.Idle{Action: "stop", AfterS: 60}, 600
 		if _, err := w.Start(t.Context(), w.s); err != nil {
 			t.Fatal(err)
 		}

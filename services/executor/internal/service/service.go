@@ -1,8 +1,8 @@
-// Package service is what the executor knows of services: the catalogue's entries, the drivers that run them, and the state
+// Package service is what the executor knows of services: the catalog's entries, the drivers that run them, and the state
 // machine between. One service's changes follow each other; different services do not wait for each other, except for GPUs that
 // they share while one of them loads.
 //
-// It trusts the catalogue and its drivers. What a service itself says counts for nothing but its health, and that it sleeps only
+// It trusts the catalog and its drivers. What a service itself says counts for nothing but its health, and that it sleeps only
 // once its memory is seen to be free.
 package service
 
@@ -26,7 +26,7 @@ import (
 	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/lease"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 )
@@ -35,33 +35,33 @@ import (
 type Driver interface {
 	// Status is cheap: what the driver's own observation last saw, at most a second old, and never older than its last Start or
 	// Stop of the service.
-	Status(s *catalogue.Service) driver.Status
+	Status(s *catalog.Service) driver.Status
 	// Start starts what has that definition at the last moment where it can be compared, and returns when it runs, healthy or
 	// not. It fails with driver.ErrChanged, having run nothing, where it has another by then. Errors wrap the driver package's.
-	Start(ctx context.Context, s *catalogue.Service, definition string) error
+	Start(ctx context.Context, s *catalog.Service, definition string) error
 	// Stop reports whether anything ran.
-	Stop(ctx context.Context, s *catalogue.Service) (bool, error)
+	Stop(ctx context.Context, s *catalog.Service) (bool, error)
 	// Definition is "sha256:…" of what the entry names and does not hold: the program file, the unit with its drop-ins, the
 	// image. "" for a driver that runs nothing.
-	Definition(ctx context.Context, s *catalogue.Service) (string, error)
+	Definition(ctx context.Context, s *catalog.Service) (string, error)
 	// Logs returns at most lines whole lines after the cursor, or the newest ones without it. A cursor that does not stand for
 	// a place any more gives the oldest lines that there are.
-	Logs(ctx context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error)
+	Logs(ctx context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error)
 }
 
 // Checker asks whether a service answers; health.Checker is one. mark stands for what it answered, "" where it did not.
 type Checker interface {
-	Check(ctx context.Context, port uint32, h *catalogue.Health) (mark string, err error)
+	Check(ctx context.Context, port uint32, h *catalog.Health) (mark string, err error)
 }
 
 // Engine speaks to model servers; engine.Client is one.
 type Engine interface {
-	Sleep(ctx context.Context, s *catalogue.Service) (models []string, err error)
-	Wake(ctx context.Context, s *catalogue.Service, models []string) error
-	Asleep(ctx context.Context, s *catalogue.Service) (bool, error)
-	Warm(ctx context.Context, s *catalogue.Service) error
-	Usage(ctx context.Context, s *catalogue.Service) engine.Usage
-	Drain(ctx context.Context, s *catalogue.Service, patience time.Duration) bool
+	Sleep(ctx context.Context, s *catalog.Service) (models []string, err error)
+	Wake(ctx context.Context, s *catalog.Service, models []string) error
+	Asleep(ctx context.Context, s *catalog.Service) (bool, error)
+	Warm(ctx context.Context, s *catalog.Service) error
+	Usage(ctx context.Context, s *catalog.Service) engine.Usage
+	Drain(ctx context.Context, s *catalog.Service, patience time.Duration) bool
 }
 
 // GPUs measures the host's GPUs; gpu.Monitor does.
@@ -76,13 +76,13 @@ type GPUs interface {
 // not wait long. sink.Confirm is one.
 type Confirm func(ctx context.Context, begin func()) error
 
-// Sizes says what a service takes of each of its GPUs, in MiB by the catalogue's index; memreq.Tracker has them. Nobody changes what it
+// Sizes says what a service takes of each of its GPUs, in MiB by the catalog's index; memreq.Tracker has them. Nobody changes what it
 // returns, and it waits for nothing.
 type Sizes interface {
 	// Awake is what it takes while it runs, Loading the most that it takes until then, Asleep what it keeps in its sleep.
-	Awake(s *catalogue.Service) map[uint32]uint32
-	Loading(s *catalogue.Service) map[uint32]uint32
-	Asleep(s *catalogue.Service) map[uint32]uint32
+	Awake(s *catalog.Service) map[uint32]uint32
+	Loading(s *catalog.Service) map[uint32]uint32
+	Asleep(s *catalog.Service) map[uint32]uint32
 }
 
 // Stage is what a Rule's record tells.
@@ -96,13 +96,13 @@ const (
 	Outcome
 )
 
-// Rule records what is done by a rule of the catalogue, with no call behind it. how is an outcome's, nil: it went well.
-type Rule func(ctx context.Context, what string, s *catalogue.Service, stage Stage, how error) error
+// Rule records what is done by a rule of the catalog, with no call behind it. how is an outcome's, nil: it went well.
+type Rule func(ctx context.Context, what string, s *catalog.Service, stage Stage, how error) error
 
-// Config is what a Manager is made of. Catalogue, Drivers, Health, Confirm and Logger are required.
+// Config is what a Manager is made of. Catalog, Drivers, Health, Confirm and Logger are required.
 type Config struct {
-	// Catalogue returns the newest good one.
-	Catalogue func() *catalogue.Catalogue
+	// Catalog returns the newest good one.
+	Catalog func() *catalog.Catalog
 	// Drivers by the name that entries use. An entry of another driver cannot be started.
 	Drivers map[string]Driver
 	Health  Checker
@@ -114,16 +114,16 @@ type Config struct {
 	Sizes Sizes
 	// HostAsleep is the most of the host's memory that a service may take in its sleep, in MiB; 0 for one where that is not known. nil,
 	// or 0: all that it gives up of its GPUs.
-	HostAsleep func(s *catalogue.Service) uint32
+	HostAsleep func(s *catalog.Service) uint32
 	// MarginMiB is how much more than it declares a sleeping service may keep on each of its GPUs.
 	MarginMiB uint32
 	// Leases order changes of single services among each other and with switches. nil: leases of this Manager's own.
 	Leases *lease.Leases
 	// Admit decides whether a service fits on its GPUs now, before it is started or woken; its error is a fault. nil: all fit.
-	Admit func(ctx context.Context, s *catalogue.Service) error
+	Admit func(ctx context.Context, s *catalog.Service) error
 	// Confirm is for what tools do: what was approved still holds.
 	Confirm Confirm
-	// Rule and Proceed are for what rules of the catalogue do: recorded first, and not while the sink is halted. A nil Rule or
+	// Rule and Proceed are for what rules of the catalog do: recorded first, and not while the sink is halted. A nil Rule or
 	// Proceed: the rules are off.
 	Rule    Rule
 	Proceed func(begin func()) error
@@ -195,7 +195,7 @@ func (m *Manager) instance(id string) *instance {
 }
 
 // driver returns the entry's, or one that can do nothing where this executor has no such driver.
-func (m *Manager) driver(s *catalogue.Service) Driver {
+func (m *Manager) driver(s *catalog.Service) Driver {
 	if d, ok := m.cfg.Drivers[s.Driver]; ok && d != nil {
 		return d
 	}
@@ -205,22 +205,22 @@ func (m *Manager) driver(s *catalogue.Service) Driver {
 // absent stands for a driver that this executor was not given.
 type absent struct{}
 
-func (absent) Status(*catalogue.Service) driver.Status {
+func (absent) Status(*catalog.Service) driver.Status {
 	return driver.Status{State: driver.Stopped, Cause: driver.CauseNoManager}
 }
-func (absent) Start(context.Context, *catalogue.Service, string) error { return driver.ErrNoManager }
-func (absent) Stop(context.Context, *catalogue.Service) (bool, error) {
+func (absent) Start(context.Context, *catalog.Service, string) error { return driver.ErrNoManager }
+func (absent) Stop(context.Context, *catalog.Service) (bool, error) {
 	return false, driver.ErrNoManager
 }
-func (absent) Definition(context.Context, *catalogue.Service) (string, error) {
+func (absent) Definition(context.Context, *catalog.Service) (string, error) {
 	return "", driver.ErrNoManager
 }
-func (absent) Logs(context.Context, *catalogue.Service, string, int) (driver.Page, error) {
+func (absent) Logs(context.Context, *catalog.Service, string, int) (driver.Page, error) {
 	return driver.Page{}, driver.ErrNoManager
 }
 
 // set changes what is remembered of a service, and tells watchers what it looks like then.
-func (m *Manager) set(s *catalogue.Service, u *instance, change func(u *instance)) {
+func (m *Manager) set(s *catalog.Service, u *instance, change func(u *instance)) {
 	u.mu.Lock()
 	change(u)
 	u.turns++
@@ -233,9 +233,9 @@ func (m *Manager) set(s *catalogue.Service, u *instance, change func(u *instance
 	m.tell(s, u, turn, status)
 }
 
-// Find returns a catalogue entry, or a fault that offers the nearest ids.
-func (m *Manager) Find(id string) (*catalogue.Service, error) {
-	c := m.cfg.Catalogue()
+// Find returns a catalog entry, or a fault that offers the nearest ids.
+func (m *Manager) Find(id string) (*catalog.Service, error) {
+	c := m.cfg.Catalog()
 	if s, ok := c.Lookup(id); ok {
 		return s, nil
 	}
@@ -243,11 +243,11 @@ func (m *Manager) Find(id string) (*catalogue.Service, error) {
 		fault.WithSuggestions(c.Suggest(id)...))
 }
 
-// All returns the catalogue's entries in its order.
-func (m *Manager) All() []*catalogue.Service { return m.cfg.Catalogue().Services }
+// All returns the catalog's entries in its order.
+func (m *Manager) All() []*catalog.Service { return m.cfg.Catalog().Services }
 
-// Catalogue returns the newest good catalogue.
-func (m *Manager) Catalogue() *catalogue.Catalogue { return m.cfg.Catalogue() }
+// Catalog returns the newest good catalog.
+func (m *Manager) Catalog() *catalog.Catalog { return m.cfg.Catalog() }
 
 // View is what a service looks like now.
 type View struct {
@@ -284,9 +284,9 @@ func (v View) Holds() bool {
 }
 
 // Status describes a service. It asks the driver; health is as of the last check, at most a few seconds ago.
-func (m *Manager) Status(s *catalogue.Service) View { return m.look(s, m.driver(s).Status(s)) }
+func (m *Manager) Status(s *catalog.Service) View { return m.look(s, m.driver(s).Status(s)) }
 
-func (m *Manager) look(s *catalogue.Service, status driver.Status) View {
+func (m *Manager) look(s *catalog.Service, status driver.Status) View {
 	u := m.instance(s.ID)
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -363,7 +363,7 @@ func (m *Manager) Claims() []gpu.Claim {
 }
 
 // claimed is what the service needs of each of its GPUs in its present state; nil: what it declares.
-func (m *Manager) claimed(s *catalogue.Service, v View) map[uint32]uint32 {
+func (m *Manager) claimed(s *catalog.Service, v View) map[uint32]uint32 {
 	if m.cfg.Sizes == nil {
 		return nil
 	}
@@ -390,7 +390,7 @@ func kept(sizes map[uint32]uint32) map[uint32]uint32 {
 }
 
 // Measured is what the service's programs hold on all its GPUs as they were last measured, in MiB; 0 where nothing measures it.
-func (m *Manager) Measured(s *catalogue.Service) uint32 {
+func (m *Manager) Measured(s *catalog.Service) uint32 {
 	if m.cfg.GPUs == nil {
 		return 0
 	}
@@ -404,7 +404,7 @@ func (m *Manager) Measured(s *catalogue.Service) uint32 {
 }
 
 // Logs returns a piece of the service's log: at most lines lines after the cursor, or the newest ones without it.
-func (m *Manager) Logs(ctx context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error) {
+func (m *Manager) Logs(ctx context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error) {
 	page, err := m.driver(s).Logs(ctx, s, cursor, lines)
 	if err != nil {
 		return driver.Page{}, fault.New(callv1.Code_CODE_FAILED, "the log of "+s.ID+" cannot be read", fault.WithCause(err))
@@ -413,26 +413,26 @@ func (m *Manager) Logs(ctx context.Context, s *catalogue.Service, cursor string,
 }
 
 // Definition is the digest of what the entry names and does not hold, as it is now.
-func (m *Manager) Definition(ctx context.Context, s *catalogue.Service) (string, error) {
+func (m *Manager) Definition(ctx context.Context, s *catalog.Service) (string, error) {
 	return m.driver(s).Definition(ctx, s)
 }
 
 // Warner is a Driver that knows what is wrong with an entry and does not keep it from being started, in fixed sentences.
 type Warner interface {
-	Warnings(s *catalogue.Service) []string
+	Warnings(s *catalog.Service) []string
 }
 
 // Warnings says what is wrong with how the service is run, in fixed sentences.
-func (m *Manager) Warnings(s *catalogue.Service) []string {
+func (m *Manager) Warnings(s *catalog.Service) []string {
 	if w, ok := m.driver(s).(Warner); ok {
 		return w.Warnings(s)
 	}
 	return nil
 }
 
-// Accept vetoes a catalogue from which a running service is gone, or in which it is something else: nobody could stop it any
+// Accept vetoes a catalog from which a running service is gone, or in which it is something else: nobody could stop it any
 // more. So does a service of a driver that this executor does not have.
-func (m *Manager) Accept(next *catalogue.Catalogue) error {
+func (m *Manager) Accept(next *catalog.Catalog) error {
 	for _, s := range next.Services {
 		if _, ok := m.cfg.Drivers[s.Driver]; !ok {
 			return fmt.Errorf("service %q uses the %s driver, which this executor's configuration does not give it", s.ID, s.Driver)
@@ -452,7 +452,7 @@ func (m *Manager) Accept(next *catalogue.Catalogue) error {
 	return nil
 }
 
-// Subject returns what a call would act on, as it is now: the resolved catalogue entry with the digest of what it runs. Tools
+// Subject returns what a call would act on, as it is now: the resolved catalog entry with the digest of what it runs. Tools
 // that act on no service have an empty one. A call that runs something has no subject while that cannot be read: nobody can
 // approve what nobody knows. To look at a service, to stop it or to put it to sleep must work all the same, and then the entry
 // says so.
@@ -472,7 +472,7 @@ func (m *Manager) Subject(ctx context.Context, tool contract.Tool, request proto
 			return nil, fault.New(callv1.Code_CODE_FAILED, s.ID+" cannot be started: what it runs is missing or cannot be read",
 				fault.WithCause(err))
 		}
-		definition = catalogue.Unreadable
+		definition = catalog.Unreadable
 	}
 	entry, err := s.Subject(definition)
 	if err != nil {
@@ -487,7 +487,7 @@ func runs(tool contract.Tool) bool {
 }
 
 // Found says, after a restart, what is true of the service that an interrupted call acted on: "running", "sleeping", "stopped",
-// or "unknown" where the catalogue has it no more or its manager does not answer.
+// or "unknown" where the catalog has it no more or its manager does not answer.
 func (m *Manager) Found(_ context.Context, _ string, arguments []byte) string {
 	var named struct {
 		ServiceID string `json:"service_id"`

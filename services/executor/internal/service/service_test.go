@@ -17,7 +17,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
@@ -44,7 +44,7 @@ type program struct {
 	started    []string
 }
 
-func (p *program) Status(*catalogue.Service) driver.Status {
+func (p *program) Status(*catalog.Service) driver.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.status
@@ -58,7 +58,7 @@ func (p *program) enter() {
 	time.Sleep(p.took)
 }
 
-func (p *program) Start(_ context.Context, _ *catalogue.Service, definition string) error {
+func (p *program) Start(_ context.Context, _ *catalog.Service, definition string) error {
 	if p.panics {
 		panic("a fault in a driver")
 	}
@@ -78,7 +78,7 @@ func (p *program) Start(_ context.Context, _ *catalogue.Service, definition stri
 	return nil
 }
 
-func (p *program) Stop(context.Context, *catalogue.Service) (bool, error) {
+func (p *program) Stop(context.Context, *catalog.Service) (bool, error) {
 	if p.stopPanics {
 		panic("a fault in a driver")
 	}
@@ -97,13 +97,13 @@ func (p *program) Stop(context.Context, *catalogue.Service) (bool, error) {
 	return was, nil
 }
 
-func (p *program) Definition(context.Context, *catalogue.Service) (string, error) {
+func (p *program) Definition(context.Context, *catalog.Service) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return cmp.Or(p.definition, "sha256:1"), p.definitionErr
 }
 
-func (p *program) Logs(context.Context, *catalogue.Service, string, int) (driver.Page, error) {
+func (p *program) Logs(context.Context, *catalog.Service, string, int) (driver.Page, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return driver.Page{Cursor: strconv.Itoa(p.said)}, nil
@@ -136,7 +136,7 @@ func (a *answers) set(err error) {
 	a.err = err
 }
 
-func (a *answers) Check(context.Context, uint32, *catalogue.Health) (string, error) {
+func (a *answers) Check(context.Context, uint32, *catalog.Health) (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked++
@@ -149,17 +149,17 @@ func (a *answers) Check(context.Context, uint32, *catalogue.Health) (string, err
 	return a.mark, nil
 }
 
-func manager(t *testing.T, p *program, a *answers, port uint32) (*Manager, *catalogue.Service) {
+func manager(t *testing.T, p *program, a *answers, port uint32) (*Manager, *catalog.Service) {
 	t.Helper()
-	c, err := catalogue.Parse("c.yaml", []byte("version: 1\nservices: [{id: chat, driver: process, argv: [/usr/bin/true], port: 17999, start_timeout_s: 5, health: {unhealthy_after: 1}}]\n"),
-		catalogue.Options{Development: true})
+	c, err := catalog.Parse("c.yaml", []byte("version: 1\nservices: [{id: chat, driver: process, argv: [/usr/bin/true], port: 17999, start_timeout_s: 5, health: {unhealthy_after: 1}}]\n"),
+		catalog.Options{Development: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s, _ := c.Lookup("chat")
 	s.Port = port
 	return New(Config{
-		Catalogue: func() *catalogue.Catalogue { return c }, Drivers: map[string]Driver{"process": p}, Health: a, Confirm: willing, Logger: slog.New(slog.DiscardHandler),
+		Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]Driver{"process": p}, Health: a, Confirm: willing, Logger: slog.New(slog.DiscardHandler),
 	}), s
 }
 

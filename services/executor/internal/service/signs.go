@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -26,7 +26,7 @@ const (
 // them proves anything, so together they only put off the verdict that it hangs.
 type signs struct {
 	m       *Manager
-	service *catalogue.Service
+	service *catalog.Service
 	mark    string
 	cursor  string
 	mib     uint32
@@ -35,7 +35,7 @@ type signs struct {
 	read, next time.Time
 }
 
-func (m *Manager) signs(s *catalogue.Service) *signs {
+func (m *Manager) signs(s *catalog.Service) *signs {
 	return &signs{m: m, service: s, next: time.Now().Add(signInterval)}
 }
 

@@ -14,7 +14,7 @@ import (
 	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/progress"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
@@ -28,10 +28,10 @@ const (
 // errHeld: the engine says that it sleeps, and its memory says otherwise.
 var errHeld = &failure{driver.CauseStillHeld, errors.New("measured after the engine said that it sleeps")}
 
-func sleeps(s *catalogue.Service) bool { return engine.Sleeps(s) }
+func sleeps(s *catalog.Service) bool { return engine.Sleeps(s) }
 
 // asleep asks whether the service's engine sleeps; one that does not answer is as it was last.
-func (m *Manager) asleep(ctx context.Context, s *catalogue.Service, u *instance) bool {
+func (m *Manager) asleep(ctx context.Context, s *catalog.Service, u *instance) bool {
 	if m.cfg.Engine == nil || !sleeps(s) {
 		return false
 	}
@@ -45,7 +45,7 @@ func (m *Manager) asleep(ctx context.Context, s *catalogue.Service, u *instance)
 }
 
 // ask asks the engine whether it sleeps and measures whether it holds its memory all the same.
-func (m *Manager) ask(ctx context.Context, s *catalogue.Service, u *instance) (asleep, held bool, err error) {
+func (m *Manager) ask(ctx context.Context, s *catalog.Service, u *instance) (asleep, held bool, err error) {
 	if err := m.ours(s); err != nil {
 		return false, false, err
 	}
@@ -70,7 +70,7 @@ func (m *Manager) ask(ctx context.Context, s *catalogue.Service, u *instance) (a
 // every one of its GPUs: what it keeps there is at most what its sleep is counted for, or declared, and the margin. It reports whether that
 // changed anything. Errors are faults; one with the cause CauseStillHeld means that the engine says that it sleeps and keeps
 // its memory, and whoever needs that memory has to stop the service. What is not confirmed is not begun.
-func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (changed bool, err error) {
+func (m *Manager) Sleep(ctx context.Context, s *catalog.Service, a Act) (changed bool, err error) {
 	if m.cfg.Engine == nil || !sleeps(s) {
 		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" cannot sleep: its catalogue entry says no way to")
 	}
@@ -128,7 +128,7 @@ func (m *Manager) Sleep(ctx context.Context, s *catalogue.Service, a Act) (chang
 	return true, nil
 }
 
-func notAsleep(s *catalogue.Service, err error) error {
+func notAsleep(s *catalog.Service, err error) error {
 	why := failed(err)
 	if why.cause != driver.CauseStillHeld && why.cause != driver.CauseHostMemory && why.cause != driver.CausePortInUse {
 		why = &failure{driver.CauseNoSleep, err}
@@ -137,7 +137,7 @@ func notAsleep(s *catalogue.Service, err error) error {
 }
 
 // slumber asks the engine and measures.
-func (m *Manager) slumber(ctx context.Context, s *catalogue.Service, a Act, before gpu.Host) ([]string, error) {
+func (m *Manager) slumber(ctx context.Context, s *catalog.Service, a Act, before gpu.Host) ([]string, error) {
 	a.phase(progress.PhaseSleep)
 	asking, cancel := context.WithTimeout(ctx, sleepPatience)
 	defer cancel()
@@ -171,7 +171,7 @@ func (m *Manager) measure(ctx context.Context) gpu.Host {
 // driver does not tell which program holds what, the GPU as a whole must have become freer than before by what the service gave
 // up (awake less keeps); without a measurement from before nothing is seen, and free is true. A simulated GPU holds what is declared, so there is
 // nothing to see.
-func (m *Manager) released(s *catalogue.Service, now gpu.Host, before *gpu.Host) (free, seen bool) {
+func (m *Manager) released(s *catalog.Service, now gpu.Host, before *gpu.Host) (free, seen bool) {
 	seen = true
 	for _, index := range s.GPUs {
 		awake, asleep := m.awake(s, index), m.keeps(s, index)
@@ -207,16 +207,16 @@ func (m *Manager) released(s *catalogue.Service, now gpu.Host, before *gpu.Host)
 }
 
 // awake is what the service takes of a GPU while it runs, in MiB, as everybody counts it; 0: nobody knows.
-func (m *Manager) awake(s *catalogue.Service, index uint32) uint32 {
+func (m *Manager) awake(s *catalog.Service, index uint32) uint32 {
 	if m.cfg.Sizes == nil {
-		return catalogue.Share(s.VRAMMiB, len(s.GPUs))
+		return catalog.Share(s.VRAMMiB, len(s.GPUs))
 	}
 	return m.cfg.Sizes.Awake(s)[index]
 }
 
 // keeps is the most that it may keep of a GPU in its sleep, in MiB: what is declared, or what everybody counts it for, if that is more.
-func (m *Manager) keeps(s *catalogue.Service, index uint32) uint32 {
-	declared := catalogue.Share(s.SleepMiB, len(s.GPUs))
+func (m *Manager) keeps(s *catalog.Service, index uint32) uint32 {
+	declared := catalog.Share(s.SleepMiB, len(s.GPUs))
 	if m.cfg.Sizes == nil {
 		return declared
 	}
@@ -235,7 +235,7 @@ func unclaimed(g gpu.Device, id string) uint32 {
 }
 
 // mayHold reports whether a service that was found asleep may hold all that it holds awake, by what nobody else is known to.
-func (m *Manager) mayHold(s *catalogue.Service, now gpu.Host) bool {
+func (m *Manager) mayHold(s *catalog.Service, now gpu.Host) bool {
 	return slices.ContainsFunc(s.GPUs, func(index uint32) bool {
 		g, ok := now.Find(index)
 		return !ok || !g.Simulated && g.ServiceMiB(s.ID) == 0 && unclaimed(g, s.ID) >= m.awake(s, index)
@@ -243,7 +243,7 @@ func (m *Manager) mayHold(s *catalogue.Service, now gpu.Host) bool {
 }
 
 // grown reports whether memory is used on the service's GPUs that was not, and that may be the service's.
-func (m *Manager) grown(s *catalogue.Service, was, now gpu.Host) bool {
+func (m *Manager) grown(s *catalog.Service, was, now gpu.Host) bool {
 	return slices.ContainsFunc(s.GPUs, func(index uint32) bool {
 		before, ok := was.Find(index)
 		after, still := now.Find(index)
@@ -257,8 +257,8 @@ func (m *Manager) grown(s *catalogue.Service, was, now gpu.Host) bool {
 // roomInHost reports as an error that the host's memory does not hold what vLLM's level 1 copies there, its weights, which may be less
 // than what it gives up: a host without memory ends programs of its own choice. Weights that are only estimated are taken for a
 // quarter of that at least. Level 2 and a llama-server forget instead.
-func (m *Manager) roomInHost(s *catalogue.Service, now gpu.Host) error {
-	if s.Sleep != catalogue.SleepVLLM1 {
+func (m *Manager) roomInHost(s *catalog.Service, now gpu.Host) error {
+	if s.Sleep != catalog.SleepVLLM1 {
 		return nil
 	}
 	var moves uint64
@@ -287,11 +287,11 @@ func (m *Manager) roomInHost(s *catalogue.Service, now gpu.Host) error {
 
 // Wake wakes a sleeping service, by the way that its entry says, and returns when it is healthy and warm. It reports whether that
 // changed anything. Errors are faults; a service that could not be woken is left as it is. What is not confirmed is not begun.
-func (m *Manager) Wake(ctx context.Context, s *catalogue.Service, a Act) (bool, error) {
+func (m *Manager) Wake(ctx context.Context, s *catalog.Service, a Act) (bool, error) {
 	return m.wake(ctx, s, a, nil)
 }
 
-func (m *Manager) wake(ctx context.Context, s *catalogue.Service, a Act, admit admission) (changed bool, err error) {
+func (m *Manager) wake(ctx context.Context, s *catalog.Service, a Act, admit admission) (changed bool, err error) {
 	if m.cfg.Engine == nil || !sleeps(s) {
 		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" does not sleep: its catalogue entry says no way to")
 	}
@@ -311,7 +311,7 @@ func (m *Manager) wake(ctx context.Context, s *catalogue.Service, a Act, admit a
 }
 
 // wakeUp wakes a service whose turn is taken and that sleeps.
-func (m *Manager) wakeUp(ctx context.Context, s *catalogue.Service, u *instance, a Act, admit admission) (bool, error) {
+func (m *Manager) wakeUp(ctx context.Context, s *catalog.Service, u *instance, a Act, admit admission) (bool, error) {
 	if admit != nil {
 		if err := admit(ctx, s); err != nil {
 			return false, err
@@ -368,13 +368,13 @@ func (m *Manager) wakeUp(ctx context.Context, s *catalogue.Service, u *instance,
 	return false, notAwake(s, why)
 }
 
-func notAwake(s *catalogue.Service, why *failure) error {
+func notAwake(s *catalog.Service, why *failure) error {
 	return fault.New(callv1.Code_CODE_FAILED, fmt.Sprintf("%s did not wake: %s", s.ID, why.cause), fault.WithCause(why))
 }
 
 // halfAwake says how a service is that did not wake: it sleeps only if its engine says so and its memory does too. An engine that
 // does not answer may hold everything by now.
-func (m *Manager) halfAwake(ctx context.Context, s *catalogue.Service, u *instance, before gpu.Host) (asleep, held bool) {
+func (m *Manager) halfAwake(ctx context.Context, s *catalog.Service, u *instance, before gpu.Host) (asleep, held bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyPatience)
 	defer cancel()
 	asleep, held = true, true

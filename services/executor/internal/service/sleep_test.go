@@ -15,7 +15,7 @@ import (
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
@@ -68,9 +68,9 @@ func TestASleepIsSeenByItsMemory(t *testing.T) {
 // counted are what a service is counted for on GPU 0, whatever it declares.
 type counted struct{ awake, asleep uint32 }
 
-func (c counted) Awake(*catalogue.Service) map[uint32]uint32   { return map[uint32]uint32{0: c.awake} }
-func (c counted) Loading(*catalogue.Service) map[uint32]uint32 { return c.Awake(nil) }
-func (c counted) Asleep(*catalogue.Service) map[uint32]uint32  { return map[uint32]uint32{0: c.asleep} }
+func (c counted) Awake(*catalog.Service) map[uint32]uint32   { return map[uint32]uint32{0: c.awake} }
+func (c counted) Loading(*catalog.Service) map[uint32]uint32 { return c.Awake(nil) }
+func (c counted) Asleep(*catalog.Service) map[uint32]uint32  { return map[uint32]uint32{0: c.asleep} }
 
 // TestASleepIsJudgedByWhatItIsCountedFor: plans go by numbers that are measured or estimated, and so does what is seen of a sleep.
 func TestASleepIsJudgedByWhatItIsCountedFor(t *testing.T) {
@@ -161,7 +161,7 @@ func TestWhoMaySleep(t *testing.T) {
 		if changed, err := w.WakeService(t.Context(), w.s); changed || err != nil {
 			t.Errorf("awake: %v, %v", changed, err)
 		}
-		w.s.Sleep = catalogue.SleepNone
+		w.s.Sleep = catalog.SleepNone
 		_, err = w.SleepService(t.Context(), w.s)
 		wantFault(t, err, callv1.Code_CODE_FAILED, "chat cannot sleep: its catalogue entry says no way to")
 		_, err = w.WakeService(t.Context(), w.s)
@@ -179,7 +179,7 @@ func TestWake(t *testing.T) {
 			t.Fatal(err)
 		}
 		no := fault.New(callv1.Code_CODE_DOES_NOT_FIT, "too big")
-		w.cfg.Admit = func(context.Context, *catalogue.Service) error { return no }
+		w.cfg.Admit = func(context.Context, *catalog.Service) error { return no }
 		if _, err := w.WakeService(t.Context(), w.s); !errors.Is(err, error(no)) {
 			t.Errorf("a wake that does not fit: %v", err)
 		}

@@ -6,13 +6,13 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // Change is what a watcher is told of one service.
 type Change struct {
 	ID string
-	// State is UNKNOWN for a service that the catalogue does not hold any more.
+	// State is UNKNOWN for a service that the catalog does not hold any more.
 	State executorv1.ServiceState
 	// Initial is what was there when the watch began.
 	Initial bool
@@ -75,7 +75,7 @@ func (w *watcher) take() []Change {
 }
 
 // Watch sends the state of each service, then each change, until ctx ends or send fails; its error is theirs. ids narrows it;
-// one that is not in the catalogue is Find's fault.
+// one that is not in the catalog is Find's fault.
 func (m *Manager) Watch(ctx context.Context, ids []string, send func(Change) error) error {
 	for _, id := range ids {
 		if _, err := m.Find(id); err != nil {
@@ -137,7 +137,7 @@ func (w *watchers) tell(c Change) {
 
 // tell tells watchers what a service looks like by a sight that was taken at that turn, if it is news and nothing changed
 // since: whoever changes something tells it too.
-func (m *Manager) tell(s *catalogue.Service, u *instance, turn int, status driver.Status) {
+func (m *Manager) tell(s *catalog.Service, u *instance, turn int, status driver.Status) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	state := u.view(status).State
@@ -148,9 +148,9 @@ func (m *Manager) tell(s *catalogue.Service, u *instance, turn int, status drive
 	m.watchers.tell(Change{ID: s.ID, State: state})
 }
 
-// tellGone tells watchers once of each service that the catalogue holds no more.
+// tellGone tells watchers once of each service that the catalog holds no more.
 func (m *Manager) tellGone() {
-	current := m.cfg.Catalogue()
+	current := m.cfg.Catalog()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, u := range m.instances {

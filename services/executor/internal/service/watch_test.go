@@ -15,7 +15,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // told collects what a watcher is sent.
@@ -112,25 +112,25 @@ func TestASlowWatcherGetsTheNewestState(t *testing.T) {
 	}
 }
 
-// A service that the catalogue drops is told once, as unknown, and one that comes is told as it is.
-func TestWatchersLearnOfANewCatalogue(t *testing.T) {
-	parse := func(ids ...string) *catalogue.Catalogue {
+// A service that the catalog drops is told once, as unknown, and one that comes is told as it is.
+func TestWatchersLearnOfANewCatalog(t *testing.T) {
+	parse := func(ids ...string) *catalog.Catalog {
 		text := "version: 1\nservices:\n"
 		for _, id := range ids {
 			text += fmt.Sprintf("  - {id: %s, driver: \"null\"}\n", id)
 		}
-		c, err := catalogue.Parse("c.yaml", []byte(text), catalogue.Options{Development: true})
+		c, err := catalog.Parse("c.yaml", []byte(text), catalog.Options{Development: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return c
 	}
 	current := parse("one", "two")
-	m := New(Config{Catalogue: func() *catalogue.Catalogue { return current }, Drivers: map[string]Driver{"null": &program{}}, Health: &answers{}, Confirm: willing})
+	m := New(Config{Catalog: func() *catalog.Catalog { return current }, Drivers: map[string]Driver{"null": &program{}}, Health: &answers{}, Confirm: willing})
 	w := newWatcher(nil)
 	m.watchers.add(w)
 	for _, c := range []struct {
-		next *catalogue.Catalogue
+		next *catalog.Catalog
 		want []Change
 	}{
 		{current, []Change{{ID: "one", State: executorv1.ServiceState_SERVICE_STATE_STOPPED}, {ID: "two", State: executorv1.ServiceState_SERVICE_STATE_STOPPED}}},

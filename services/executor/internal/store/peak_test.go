@@ -69,7 +69,7 @@ func TestOldConfigurationsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestPeaksAreBounded: services of catalogues that are long gone take no room for ever.
+// TestPeaksAreBounded: services of catalogs that are long gone take no room for ever.
 func TestPeaksAreBounded(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir())

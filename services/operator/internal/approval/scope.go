@@ -44,7 +44,7 @@ type Within struct {
 	Tools []string
 	// Free are arguments that may have any value; all others are pinned to what was asked for.
 	Free []string
-	// Any: what is acted on may be anything that the executor's catalogue has, as it is then. Otherwise each definition that may be
+	// Any: what is acted on may be anything that the executor's catalog has, as it is then. Otherwise each definition that may be
 	// acted on is listed.
 	Any bool
 	// For is how long, a minute to eight hours; Uses how often, 1 to 1000.

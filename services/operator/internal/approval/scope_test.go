@@ -156,7 +156,7 @@ func TestFreedArgumentListsEveryCandidate(t *testing.T) {
 	if err := covers(t, st, "start_service", `{"service_id":"new"}`, []byte(`{"id":"new"}`)); err == nil {
 		t.Error("it lets a service that nobody was shown")
 	}
-	// A hostile catalogue's id is no argument.
+	// A hostile catalog's id is no argument.
 	if _, err := scope.Calls([]string{"a;rm -rf /"}); err == nil {
 		t.Error("a hostile id was taken")
 	}

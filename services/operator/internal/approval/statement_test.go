@@ -18,7 +18,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/statement"
@@ -252,7 +252,7 @@ func TestDuration(t *testing.T) {
 }
 
 // entryOf is the entry of a service, as an executor shows it.
-func entryOf(t *testing.T, s *catalogue.Service) []byte {
+func entryOf(t *testing.T, s *catalog.Service) []byte {
 	t.Helper()
 	entry, err := s.Subject("sha256:aa")
 	if err != nil {
@@ -261,12 +261,12 @@ func entryOf(t *testing.T, s *catalogue.Service) []byte {
 	return entry
 }
 
-func chat() *catalogue.Service {
-	return &catalogue.Service{ID: "chat", Driver: catalogue.DriverSystemd, Unit: "chat.service", VRAMMiB: 6000, GPUs: []uint32{0}}
+func chat() *catalog.Service {
+	return &catalog.Service{ID: "chat", Driver: catalog.DriverSystemd, Unit: "chat.service", VRAMMiB: 6000, GPUs: []uint32{0}}
 }
 
-func coder() *catalogue.Service {
-	return &catalogue.Service{ID: "coder", Driver: catalogue.DriverProcess, Argv: []string{"/usr/bin/vllm", "serve", "two words"},
+func coder() *catalog.Service {
+	return &catalog.Service{ID: "coder", Driver: catalog.DriverProcess, Argv: []string{"/usr/bin/vllm", "serve", "two words"},
 		RunAs: "llm", Port: 8001, GPUs: []uint32{0, 1}, VRAMMiB: 20000}
 }
 
@@ -283,7 +283,7 @@ func switching(t *testing.T, actions ...string) (*vaultv1.Operation, *executorv1
 	op, p := operation(t), preview()
 	var steps []map[string]string
 	p.Plan, p.Entries = nil, nil
-	for i, s := range []*catalogue.Service{chat(), coder()} {
+	for i, s := range []*catalog.Service{chat(), coder()} {
 		digest := canonical.Digest(entryOf(t, s))
 		steps = append(steps, map[string]string{"action": actions[i], "entry_sha256": hex.EncodeToString(digest[:]), "service": s.ID})
 		p.Plan = append(p.Plan, actions[i]+" "+s.ID)

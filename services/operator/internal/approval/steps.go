@@ -7,7 +7,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
@@ -20,7 +20,7 @@ type Step struct {
 	// Action is "sleep", "stop", "start" or "wake".
 	Action string
 	// Service is the entry, read.
-	Service *catalogue.Service
+	Service *catalog.Service
 	// Entry is its RFC 8785 JSON with the digest of what it runs: the bytes whose digest the plan holds.
 	Entry []byte
 }
@@ -41,7 +41,7 @@ func (c Call) Steps(preview *executorv1.PreviewCallResponse) ([]Step, error) {
 		return nil, nil
 	}
 	var plan struct {
-		Catalogue string `json:"catalogue"`
+		Catalog string `json:"catalogue"`
 		// Keeps are services that an alternative leaves alone; the preview's lines say so.
 		Keeps []string `json:"keeps,omitempty"`
 		Mode  string   `json:"mode"`
@@ -63,7 +63,7 @@ func (c Call) Steps(preview *executorv1.PreviewCallResponse) ([]Step, error) {
 		if digest := canonical.Digest(entry); hex.EncodeToString(digest[:]) != st.EntrySHA256 {
 			return nil, ErrEntries
 		}
-		s, err := catalogue.ReadSubject(entry)
+		s, err := catalog.ReadSubject(entry)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrEntries, err)
 		}

@@ -1,5 +1,5 @@
-// Package catalogfile reads and replaces the files of a catalogue for the operator's commands. It runs as the operator and trusts the
-// catalogue's owner; a file that is not any more what was read is not written.
+// Package catalogfile reads and replaces the files of a catalog for the operator's commands. It runs as the operator and trusts the
+// catalog's owner; a file that is not any more what was read is not written.
 package catalogfile
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
-// MaxFile is the most that is read of a file, one byte more than the catalogue's own bound.
+// MaxFile is the most that is read of a file, one byte more than the catalog's own bound.
 const MaxFile = 1<<20 + 1
 
 // ReadFile reads a file, MaxFile bytes at most.
@@ -39,8 +39,8 @@ func AsList(v any) []any {
 	return items
 }
 
-// Read reads a catalogue's files as the executor lists them.
-func Read(path string) ([]catalogue.File, error) {
+// Read reads a catalog's files as the executor lists them.
+func Read(path string) ([]catalog.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -58,13 +58,13 @@ func Read(path string) ([]catalogue.File, error) {
 			}
 		}
 	}
-	files := make([]catalogue.File, len(names))
+	files := make([]catalog.File, len(names))
 	for i, name := range names {
 		data, err := ReadFile(name)
 		if err != nil {
 			return nil, err
 		}
-		files[i] = catalogue.File{Name: name, Data: data}
+		files[i] = catalog.File{Name: name, Data: data}
 	}
 	return files, nil
 }
@@ -75,7 +75,7 @@ type NameError string
 func (e NameError) Error() string { return string(e) }
 
 // Target chooses the file that gets the entry, and adds it to the files, without data, where it is a new one.
-func Target(path string, files []catalogue.File, to, section string) (int, []catalogue.File, error) {
+func Target(path string, files []catalog.File, to, section string) (int, []catalog.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return 0, nil, err
@@ -91,12 +91,12 @@ func Target(path string, files []catalogue.File, to, section string) (int, []cat
 			return 0, nil, NameError("--to is the name of a .yaml file in the folder")
 		}
 		name := filepath.Join(path, to)
-		if i := slices.IndexFunc(files, func(f catalogue.File) bool { return f.Name == name }); i >= 0 {
+		if i := slices.IndexFunc(files, func(f catalog.File) bool { return f.Name == name }); i >= 0 {
 			return i, files, nil
 		}
-		files = append(files, catalogue.File{Name: name})
-		slices.SortFunc(files, func(a, b catalogue.File) int { return strings.Compare(a.Name, b.Name) })
-		return slices.IndexFunc(files, func(f catalogue.File) bool { return f.Name == name }), files, nil
+		files = append(files, catalog.File{Name: name})
+		slices.SortFunc(files, func(a, b catalog.File) int { return strings.Compare(a.Name, b.Name) })
+		return slices.IndexFunc(files, func(f catalog.File) bool { return f.Name == name }), files, nil
 	}
 	at := 0
 	for i, f := range files {
@@ -115,7 +115,7 @@ var (
 	ErrOwner = errors.New("the file was written, and its owner is now you")
 )
 
-// Replace writes a catalogue's file, if it still is what was read; nil means that it must not be there.
+// Replace writes a catalog's file, if it still is what was read; nil means that it must not be there.
 func Replace(path string, before, after []byte) error {
 	now, err := ReadFile(path)
 	switch {

@@ -22,7 +22,7 @@ import (
 	"durward.internal/services/platform/statement"
 )
 
-// runPatience is how long a start or stop may take: the catalogue allows an hour for a start.
+// runPatience is how long a start or stop may take: the catalog allows an hour for a start.
 const runPatience = 70 * time.Minute
 
 // Preview asks the executor itself what a call would act on and do.

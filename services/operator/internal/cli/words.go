@@ -120,11 +120,11 @@ func GPUWords(source string, gpus uint32, example, driver bool) string {
 	}
 	switch source {
 	case "simulated":
-		catalogue := "the catalogue"
+		catalog := "the catalogue"
 		if example {
-			catalogue = "the example catalogue"
+			catalog = "the example catalogue"
 		}
-		return fmt.Sprintf("%d × simulated (as %s says; %s)", gpus, catalogue, found)
+		return fmt.Sprintf("%d × simulated (as %s says; %s)", gpus, catalog, found)
 	case "nvml":
 		return fmt.Sprintf("%d × NVIDIA", gpus)
 	case "nvidia-smi":

@@ -65,7 +65,7 @@ type Config struct {
 func Examine(ctx context.Context, cfg Config) []Finding {
 	var out []Finding
 	for _, check := range []func(context.Context, Config) []Finding{groups, users, permissions, signingKey, fourEyes, processes, clocks, certificates, binaries,
-		drivers, catalogueFile, gpuSource, systemd, docker, network} {
+		drivers, catalogFile, gpuSource, systemd, docker, network} {
 		out = append(out, check(ctx, cfg)...)
 	}
 	return out

@@ -14,15 +14,15 @@ import (
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
 // Host is what is known of the GPU host.
 type Host struct {
-	// Catalogue is the catalogue's own file, read as the executor would; nil when CatalogueError says why it cannot be.
-	Catalogue      *catalogue.Catalogue
-	CatalogueError error
+	// Catalog is the catalog's own file, read as the executor would; nil when CatalogError says why it cannot be.
+	Catalog      *catalog.Catalog
+	CatalogError error
 	// DockerSocket is what config/executor.yaml names; UserManager: units are those of systemd's user manager.
 	DockerSocket string
 	UserManager  bool
@@ -32,11 +32,11 @@ type Host struct {
 	Unenforced []string
 }
 
-// uses counts the catalogue's services of a driver.
+// uses counts the catalog's services of a driver.
 func (h Host) uses(driver string) int {
 	n := 0
-	if h.Catalogue != nil {
-		for _, s := range h.Catalogue.Services {
+	if h.Catalog != nil {
+		for _, s := range h.Catalog.Services {
 			if s.Driver == driver {
 				n++
 			}
@@ -45,21 +45,21 @@ func (h Host) uses(driver string) int {
 	return n
 }
 
-func catalogueFile(_ context.Context, cfg Config) []Finding {
+func catalogFile(_ context.Context, cfg Config) []Finding {
 	h := cfg.Host
 	switch {
-	case errors.Is(h.CatalogueError, fs.ErrPermission):
+	case errors.Is(h.CatalogError, fs.ErrPermission):
 		return []Finding{{Warning, "catalogue", "you may not read it", "Look as a user who may: durward catalog check"}}
-	case h.CatalogueError != nil:
-		first, _, _ := strings.Cut(h.CatalogueError.Error(), "\n")
+	case h.CatalogError != nil:
+		first, _, _ := strings.Cut(h.CatalogError.Error(), "\n")
 		return []Finding{{Bad, "catalogue", clean.Line(first, 300), "durward catalog check"}}
-	case h.Catalogue == nil:
+	case h.Catalog == nil:
 		return nil
-	case h.Status != nil && h.Status.GetCatalogueDigest() != h.Catalogue.Digest:
+	case h.Status != nil && h.Status.GetCatalogueDigest() != h.Catalog.Digest:
 		return []Finding{{Warning, "catalogue", "it is good, and the executor uses another one",
 			"Its log says why: " + cfg.Home.Log("executor")}}
 	}
-	return []Finding{good("catalogue", "%d services and %d modes, without a mistake", len(h.Catalogue.Services), len(h.Catalogue.Modes))}
+	return []Finding{good("catalogue", "%d services and %d modes, without a mistake", len(h.Catalog.Services), len(h.Catalog.Modes))}
 }
 
 func gpuSource(_ context.Context, cfg Config) []Finding {
@@ -90,7 +90,7 @@ func gpuSource(_ context.Context, cfg Config) []Finding {
 }
 
 func systemd(_ context.Context, cfg Config) []Finding {
-	n := cfg.Host.uses(catalogue.DriverSystemd)
+	n := cfg.Host.uses(catalog.DriverSystemd)
 	if n == 0 {
 		return nil
 	}
@@ -109,7 +109,7 @@ func systemd(_ context.Context, cfg Config) []Finding {
 const dockerPatience = time.Second
 
 func docker(ctx context.Context, cfg Config) []Finding {
-	n := cfg.Host.uses(catalogue.DriverDocker)
+	n := cfg.Host.uses(catalog.DriverDocker)
 	socket := cfg.Host.DockerSocket
 	switch {
 	case n == 0:

@@ -12,13 +12,13 @@ import (
 	"testing"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
-func services(drivers ...string) *catalogue.Catalogue {
-	c := &catalogue.Catalogue{Digest: "sha256:aa"}
+func services(drivers ...string) *catalog.Catalog {
+	c := &catalog.Catalog{Digest: "sha256:aa"}
 	for _, d := range drivers {
-		c.Services = append(c.Services, &catalogue.Service{ID: d, Driver: d})
+		c.Services = append(c.Services, &catalog.Service{ID: d, Driver: d})
 	}
 	return c
 }
@@ -52,10 +52,10 @@ func TestExamineHost(t *testing.T) {
 		// want is "" where nothing is to be said.
 		want Level
 	}{
-		{"a mistake", "catalogue", "", Host{CatalogueError: errors.New("c.yaml:3:1: unknown key\nand more")}, Bad},
-		{"not readable", "catalogue", "", Host{CatalogueError: fs.ErrPermission}, Warning},
-		{"another one in force", "catalogue", "", Host{Catalogue: services(), Status: &executorv1.GetStatusResponse{CatalogueDigest: "sha256:bb"}}, Warning},
-		{"in force", "catalogue", "", Host{Catalogue: services(), Status: gpus("nvml")}, Good},
+		{"a mistake", "catalogue", "", Host{CatalogError: errors.New("c.yaml:3:1: unknown key\nand more")}, Bad},
+		{"not readable", "catalogue", "", Host{CatalogError: fs.ErrPermission}, Warning},
+		{"another one in force", "catalogue", "", Host{Catalog: services(), Status: &executorv1.GetStatusResponse{CatalogueDigest: "sha256:bb"}}, Warning},
+		{"in force", "catalogue", "", Host{Catalog: services(), Status: gpus("nvml")}, Good},
 		{"the executor is down", "gpu", "", Host{}, ""},
 		{"nvml", "gpu", "with", Host{Status: gpus("nvml")}, Good},
 		{"nvidia-smi", "gpu", "with", Host{Status: gpus("nvidia-smi")}, Warning},
@@ -63,23 +63,23 @@ func TestExamineHost(t *testing.T) {
 		{"simulated", "gpu", "without", Host{Status: gpus("simulated")}, Good},
 		{"none beside a driver", "gpu", "with", Host{Status: gpus("none found")}, Bad},
 		{"none", "gpu", "without", Host{Status: gpus("none found")}, Warning},
-		{"no unit", "systemd", "without", Host{Catalogue: services("process")}, ""},
-		{"no systemd", "systemd", "without", Host{Catalogue: services("systemd")}, Bad},
-		{"no user manager", "systemd", "without", Host{Catalogue: services("systemd"), UserManager: true}, Bad},
-		{"systemd", "systemd", "with", Host{Catalogue: services("systemd")}, Good},
-		{"user manager", "systemd", "with", Host{Catalogue: services("systemd"), UserManager: true}, Good},
-		{"no container", "docker", "with", Host{Catalogue: services("process")}, ""},
-		{"no socket is named", "docker", "with", Host{Catalogue: services("docker")}, Bad},
-		{"the socket is missing", "docker", "with", Host{Catalogue: services("docker"), DockerSocket: "/none.sock"}, Bad},
-		{"nobody listens", "docker", "with", Host{Catalogue: services("docker"), DockerSocket: "/dead.sock"}, Bad},
-		{"it answers to everybody", "docker", "with", Host{Catalogue: services("docker"), DockerSocket: "/d.sock"}, Warning},
+		{"no unit", "systemd", "without", Host{Catalog: services("process")}, ""},
+		{"no systemd", "systemd", "without", Host{Catalog: services("systemd")}, Bad},
+		{"no user manager", "systemd", "without", Host{Catalog: services("systemd"), UserManager: true}, Bad},
+		{"systemd", "systemd", "with", Host{Catalog: services("systemd")}, Good},
+		{"user manager", "systemd", "with", Host{Catalog: services("systemd"), UserManager: true}, Good},
+		{"no container", "docker", "with", Host{Catalog: services("process")}, ""},
+		{"no socket is named", "docker", "with", Host{Catalog: services("docker")}, Bad},
+		{"the socket is missing", "docker", "with", Host{Catalog: services("docker"), DockerSocket: "/none.sock"}, Bad},
+		{"nobody listens", "docker", "with", Host{Catalog: services("docker"), DockerSocket: "/dead.sock"}, Bad},
+		{"it answers to everybody", "docker", "with", Host{Catalog: services("docker"), DockerSocket: "/d.sock"}, Warning},
 		{"enforced", "network", "", Host{}, ""},
 		{"not enforced", "network", "", Host{Unenforced: []string{"chat"}}, Warning},
 	} {
 		t.Run(c.row+": "+c.name, func(t *testing.T) {
 			cfg := Config{Host: c.host, Root: filepath.Join(root, c.root)}
 			var found []Finding
-			for _, check := range []func(context.Context, Config) []Finding{catalogueFile, gpuSource, systemd, docker, network} {
+			for _, check := range []func(context.Context, Config) []Finding{catalogFile, gpuSource, systemd, docker, network} {
 				found = append(found, check(t.Context(), cfg)...)
 			}
 			i := slices.IndexFunc(found, func(f Finding) bool { return f.Name == c.row })

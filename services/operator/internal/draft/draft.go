@@ -1,7 +1,7 @@
-// Package draft puts new entries into a catalogue's file without touching any other byte of it: comments, layout and order
+// Package draft puts new entries into a catalog's file without touching any other byte of it: comments, layout and order
 // stay as their author left them.
 //
-// It runs in the operator's process, on files that a human owns. It does not judge an entry, which package catalogue does
+// It runs in the operator's process, on files that a human owns. It does not judge an entry, which package catalog does
 // afterwards; it makes sure that the file means what it meant, and the new entry beside it.
 package draft
 
@@ -17,7 +17,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// Sections of a catalogue that entries are put into.
+// Sections of a catalog that entries are put into.
 const (
 	GPUs     = "gpus"
 	Models   = "models"

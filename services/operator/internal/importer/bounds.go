@@ -2,7 +2,7 @@ package importer
 
 import "fmt"
 
-// Bounds of one import. What is longer than the catalogue takes is left out where it is read, before anything is made of it: in a
+// Bounds of one import. What is longer than the catalog takes is left out where it is read, before anything is made of it: in a
 // file with aliases, a list of a hundred thousand texts can stand in every service.
 const (
 	maxArguments = 128
@@ -17,7 +17,7 @@ const (
 	maxEntries = 4096
 	// maxRead bounds the bytes of all texts that an import reads, aliases followed.
 	maxRead = 8 << 20
-	// maxAllowed is how many folders and how many keys a catalogue may let containers have.
+	// maxAllowed is how many folders and how many keys a catalog may let containers have.
 	maxAllowed = 64
 )
 
@@ -45,7 +45,7 @@ func (v *value) over(bounds []bound) string {
 	return ""
 }
 
-// overlong says what of a program or container is longer than the catalogue takes, or "".
+// overlong says what of a program or container is longer than the catalog takes, or "".
 func overlong(arguments []string, variables, mounts, tmpfs, published int) string {
 	switch {
 	case len(arguments) > maxArguments:

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 var update = flag.Bool("update", false, "write the golden proposals anew")
@@ -25,9 +25,9 @@ var testdata embed.FS
 
 const fixtures = "/proc/self/cwd/testdata/"
 
-// host is how the catalogue is read in tests: no program is looked for, and one user exists.
-func host() catalogue.Options {
-	return catalogue.Options{Development: true, UID: 990, Users: func(name string) (*user.User, error) {
+// host is how the catalog is read in tests: no program is looked for, and one user exists.
+func host() catalog.Options {
+	return catalog.Options{Development: true, UID: 990, Users: func(name string) (*user.User, error) {
 		if name != "ai" {
 			return nil, user.UnknownUserError(name)
 		}
@@ -35,7 +35,7 @@ func host() catalogue.Options {
 	}}
 }
 
-// present is a catalogue that stands already.
+// present is a catalog that stands already.
 const present = `version: 1
 gpus:
   - index: 0
@@ -48,13 +48,13 @@ services:
     port: 6002
 `
 
-func presentFiles() []catalogue.File {
-	return []catalogue.File{{Name: "present.yaml", Data: []byte(present)}}
+func presentFiles() []catalog.File {
+	return []catalog.File{{Name: "present.yaml", Data: []byte(present)}}
 }
 
-func presentCatalogue(t testing.TB) *catalogue.Catalogue {
+func presentCatalog(t testing.TB) *catalog.Catalog {
 	t.Helper()
-	c, err := catalogue.ParseFiles(presentFiles(), host())
+	c, err := catalog.ParseFiles(presentFiles(), host())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ var imports = []struct {
 	}},
 }
 
-// TestGolden: every feature of the formats, with a catalogue that is there and without one. The catalogue accepts what comes out,
+// TestGolden: every feature of the formats, with a catalog that is there and without one. The catalog accepts what comes out,
 // and no secret of the fixtures is in it.
 func TestGolden(t *testing.T) {
 	// The environment is never read.
@@ -125,10 +125,10 @@ func TestGolden(t *testing.T) {
 	for _, c := range imports {
 		for _, beside := range []bool{false, true} {
 			name := c.name + ".yaml"
-			var files []catalogue.File
-			var there *catalogue.Catalogue
+			var files []catalog.File
+			var there *catalog.Catalog
 			if beside {
-				name, files, there = c.name+"-beside.yaml", presentFiles(), presentCatalogue(t)
+				name, files, there = c.name+"-beside.yaml", presentFiles(), presentCatalog(t)
 			}
 			t.Run(name, func(t *testing.T) {
 				p := New(c.kind, there, "a fixture")
@@ -140,7 +140,7 @@ func TestGolden(t *testing.T) {
 					t.Fatal(err)
 				}
 				golden(t, name, text)
-				if _, err := catalogue.ParseFiles(append(files, catalogue.File{Name: "~", Data: text}), host()); err != nil {
+				if _, err := catalog.ParseFiles(append(files, catalog.File{Name: "~", Data: text}), host()); err != nil {
 					t.Errorf("the catalogue refuses it: %v", err)
 				}
 				if strings.Contains(string(text), "not-a-real") || strings.Contains(string(text), "notareal") {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
 )
@@ -76,7 +76,7 @@ func widens(name, value string) string {
 	return ""
 }
 
-// harmless are settings that mean nothing in a catalogue, which has its own way for them, and are passed over in silence.
+// harmless are settings that mean nothing in a catalog, which has its own way for them, and are passed over in silence.
 var harmless = []string{
 	"rm", "init", "detach", "interactive", "tty", "restart", "pull", "name", "hostname", "log-driver", "log-opt", "platform", "label", "ulimit", "quiet",
 	"stop-timeout", "stop-signal", "read-only", "cap-drop", "security-opt", "runtime", "network", "ipc", "replace", "sig-proxy", "no-healthcheck", "attach",
@@ -88,7 +88,7 @@ func refusedSource(source string) string {
 	if strings.HasSuffix(source, ".sock") {
 		return "the mount of " + source + " is refused: who has a daemon's socket has the host"
 	}
-	if why := catalogue.Unmountable(source); why != "" {
+	if why := catalog.Unmountable(source); why != "" {
 		return "the mount of " + source + " is refused: it " + why
 	}
 	return ""
@@ -322,7 +322,7 @@ func (b *builder) container(id string, s *program, c container) bool {
 	if c.cdi && len(c.gpus) > 0 {
 		inner = append(inner, yaml.MapItem{Key: "gpu_access", Value: "cdi"})
 	}
-	fields := append(s.head(catalogue.DriverDocker), yaml.MapItem{Key: "container", Value: inner})
+	fields := append(s.head(catalog.DriverDocker), yaml.MapItem{Key: "container", Value: inner})
 	fields = appendEnvironment(fields, environment)
 	if port != 0 {
 		fields = append(fields, yaml.MapItem{Key: "port", Value: port})
@@ -532,7 +532,7 @@ var engineKey = regexp.MustCompile(`\A(LLAMA_ARG|VLLM|OLLAMA|SGLANG|SGL)_[A-Z0-9
 var processKey = regexp.MustCompile(`\A((CUDA|NVIDIA|GGML|HIP|ROCR|HSA|NCCL|OMP|MKL|OPENBLAS|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|XLA)_[A-Z0-9_]{1,48}|PATH)\z`)
 
 // plainKey reports whether a program's variable is copied, if neither its name nor its value is a secret's. What would change which code
-// the program runs stays, for the catalogue to refuse the entry.
+// the program runs stays, for the catalog to refuse the entry.
 func plainKey(key string) bool {
 	return slices.Contains(containerKeys, key) || engineKey.MatchString(key) || processKey.MatchString(key) || loader.MatchString(key)
 }

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
-// settles holds what every import promises: what comes out is accepted by the catalogue and shows nothing but text, whatever came in.
+// settles holds what every import promises: what comes out is accepted by the catalog and shows nothing but text, whatever came in.
 func settles(t *testing.T, p *Proposal) {
 	t.Helper()
 	out, err := p.Settle(context.Background(), nil, host())
@@ -26,12 +26,12 @@ func settles(t *testing.T, p *Proposal) {
 		t.Fatalf("it does not settle: %v", err)
 	}
 	shows(t, string(out))
-	c, err := catalogue.Parse("x", out, host())
+	c, err := catalog.Parse("x", out, host())
 	if err != nil {
 		t.Fatalf("the catalogue refuses it: %v\n%s", err, out)
 	}
 	for _, s := range c.Services {
-		if s.Driver == catalogue.DriverProcess && len(s.Argv) == 0 || s.Driver == catalogue.DriverDocker && s.Container.User == "" {
+		if s.Driver == catalog.DriverProcess && len(s.Argv) == 0 || s.Driver == catalog.DriverDocker && s.Container.User == "" {
 			t.Errorf("an entry that nothing could run: %+v", s)
 		}
 		// A list of its own, so that what the importers' list misses can be found.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
 )
@@ -188,7 +188,7 @@ func (g *gpumod) preset(f presetFile) {
 
 // unit is a preset that gpumod made a unit of.
 func (g *gpumod) unit(id string, s *program, v *value, driver string) {
-	fields := append(s.head(catalogue.DriverSystemd), yaml.MapItem{Key: "unit", Value: id + ".service"})
+	fields := append(s.head(catalog.DriverSystemd), yaml.MapItem{Key: "unit", Value: id + ".service"})
 	if v.get("unit_template").isSet() {
 		s.note("unit_template was left out: it is code. The unit %s.service stays as it is installed.", id)
 	}
@@ -248,7 +248,7 @@ func (g *gpumod) memory(fields Fields, s *program, v *value) Fields {
 	if mode == "" && v.get("supports_sleep").is() {
 		mode = "l1"
 	}
-	sleep := map[string]string{"l1": catalogue.SleepVLLM1, "l2": catalogue.SleepVLLM2, "router": catalogue.SleepLlamaRouter}[mode]
+	sleep := map[string]string{"l1": catalog.SleepVLLM1, "l2": catalog.SleepVLLM2, "router": catalog.SleepLlamaRouter}[mode]
 	switch {
 	case mode == "" || mode == "none":
 	case sleep == "":
@@ -257,7 +257,7 @@ func (g *gpumod) memory(fields Fields, s *program, v *value) Fields {
 		s.note("sleep_mode was left out: an engine is asked to sleep at its port, and there is none.")
 	default:
 		fields = append(fields, yaml.MapItem{Key: "sleep", Value: sleep})
-		if sleep != catalogue.SleepLlamaRouter {
+		if sleep != catalog.SleepLlamaRouter {
 			s.note("Its unit must have --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1, and listen on 127.0.0.1: gpumod's template does neither.")
 		}
 	}

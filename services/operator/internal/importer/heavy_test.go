@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // many joins n texts that format makes of their numbers.
@@ -118,7 +118,7 @@ func TestInterrupted(t *testing.T) {
 		"gpumod":     func(p *Proposal) error { return Gpumod(ctx, p, fixtures+"gpumod", Given{}) },
 		"settling": func(p *Proposal) error {
 			p.Service("a", Fields{{Key: "driver", Value: "null"}}, "", nil)
-			_, err := p.Settle(ctx, nil, catalogue.Options{Development: true})
+			_, err := p.Settle(ctx, nil, catalog.Options{Development: true})
 			return err
 		},
 	} {

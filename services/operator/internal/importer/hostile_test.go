@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // hostile are files that somebody made to hurt, and the sentence that each of them ends with.
@@ -325,7 +325,7 @@ func TestHostileNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	shows(t, string(out))
-	c, err := catalogue.Parse("x", out, host())
+	c, err := catalog.Parse("x", out, host())
 	if err != nil || len(c.Services) != 1 || len(c.Modes) != 1 {
 		t.Errorf("%v\n%s", err, out)
 	}

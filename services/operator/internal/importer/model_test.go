@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // TestModelsOfOneName: a model is another one where its file or source is, whatever it is called; estimates are made of the file.
 func TestModelsOfOneName(t *testing.T) {
 	t.Parallel()
-	present, err := catalogue.Parse("x", []byte("version: 1\nmodels: [{id: a/b, file: /srv/q4.gguf, source: \"hf:a/b\"}, {id: known}]\n"), host())
+	present, err := catalog.Parse("x", []byte("version: 1\nmodels: [{id: a/b, file: /srv/q4.gguf, source: \"hf:a/b\"}, {id: known}]\n"), host())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestModelsAlike(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := catalogue.Parse("x", out, host())
+		c, err := catalog.Parse("x", out, host())
 		if err != nil {
 			t.Fatal(err)
 		}

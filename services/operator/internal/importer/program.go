@@ -12,7 +12,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
 )
@@ -133,7 +133,7 @@ func (b *builder) process(id string, s *program, argv []string) bool {
 		return false
 	}
 	model := b.model(s, engine, known)
-	fields := s.head(catalogue.DriverProcess)
+	fields := s.head(catalog.DriverProcess)
 	fields = append(fields, yaml.MapItem{Key: "argv", Value: anyOf(argv)})
 	fields = appendEnvironment(fields, environment)
 	if b.given.RunAs != "" {

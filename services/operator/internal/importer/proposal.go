@@ -1,10 +1,10 @@
-// Package importer turns what people run already into a proposal for the catalogue: gpumod's presets and modes, llama-swap's
+// Package importer turns what people run already into a proposal for the catalog: gpumod's presets and modes, llama-swap's
 // configuration, the GPU services of Compose files.
 //
 // It runs in the operator's process, on files that strangers may have written, and trusts none of them: every file is bounded
 // before and while it is decoded, macros and aliases cannot grow, nothing is run, no variable of the environment is read, and no
-// secret is copied. What cannot be brought safely is left out by name, with the reason. The proposal is a whole catalogue file
-// which stands beside the present one; it decides nothing, a human reads it and puts it in its place, and package catalogue judges
+// secret is copied. What cannot be brought safely is left out by name, with the reason. The proposal is a whole catalog file
+// which stands beside the present one; it decides nothing, a human reads it and puts it in its place, and package catalog judges
 // every entry of it as it will judge it there.
 package importer
 
@@ -20,11 +20,11 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"durward.internal/services/operator/internal/draft"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
-// Bounds of a proposal. The catalogue's own are wider; no host has so much.
+// Bounds of a proposal. The catalog's own are wider; no host has so much.
 const (
 	maxServices = 256
 	maxModes    = 128
@@ -41,11 +41,11 @@ type LeftOut struct {
 	Why  string `json:"why"`
 }
 
-// Fields are an entry's keys and values without its id, in the catalogue's order: strings, bools, numbers, lists and mappings of them.
+// Fields are an entry's keys and values without its id, in the catalog's order: strings, bools, numbers, lists and mappings of them.
 type Fields = yaml.MapSlice
 
-// Present is what the catalogue has already. nil means that there is none.
-type Present = catalogue.Catalogue
+// Present is what the catalog has already. nil means that there is none.
+type Present = catalog.Catalog
 
 // Proposal is what an import makes. The zero value is of no use; see New.
 type Proposal struct {
@@ -127,7 +127,7 @@ func (p *Proposal) LeaveOut(what, format string, args ...any) {
 	}
 }
 
-// LeftOut is everything that is not in the proposal. After Settle it says too what the catalogue would have refused.
+// LeftOut is everything that is not in the proposal. After Settle it says too what the catalog would have refused.
 func (p *Proposal) LeftOut() []LeftOut {
 	out := slices.Clone(p.left)
 	if p.more > 0 {
@@ -160,7 +160,7 @@ func find(items []*item, id string) *item {
 	return nil
 }
 
-// Model puts a model. One that the catalogue or the proposal has already under this id stays as it is there, if it is the same; one of
+// Model puts a model. One that the catalog or the proposal has already under this id stays as it is there, if it is the same; one of
 // another file or another source gets -2, -3 behind its id: what a model takes is read from its file, and would be another's. The id
 // that services name it by is returned, "" where there is none.
 func (p *Proposal) Model(id string, fields Fields, notes ...string) string {
@@ -217,7 +217,7 @@ func textOf(fields Fields, key string) string {
 	return ""
 }
 
-// Service puts a service, unless the catalogue has one with this id or there are too many; then it says so and returns false.
+// Service puts a service, unless the catalog has one with this id or there are too many; then it says so and returns false.
 // model is the id of its model or "", needs are services that must run first.
 func (p *Proposal) Service(id string, fields Fields, model string, needs []string, notes ...string) bool {
 	why := ""
@@ -276,7 +276,7 @@ func tidy(notes []string) []string {
 	return out
 }
 
-// GPU makes sure that a GPU is in the catalogue or in the proposal, and reports whether it can be named.
+// GPU makes sure that a GPU is in the catalog or in the proposal, and reports whether it can be named.
 func (p *Proposal) GPU(index uint32) bool {
 	if index >= 64 {
 		return false
@@ -299,7 +299,7 @@ func (p *Proposal) GPU(index uint32) bool {
 	return true
 }
 
-// HostGPUs are the indexes of all GPUs that the catalogue knows, or the first alone where it knows none.
+// HostGPUs are the indexes of all GPUs that the catalog knows, or the first alone where it knows none.
 func (p *Proposal) HostGPUs() (indexes []uint32, known bool) {
 	if p.present != nil {
 		for _, g := range p.present.GPUs {
@@ -313,7 +313,7 @@ func (p *Proposal) HostGPUs() (indexes []uint32, known bool) {
 	return indexes, true
 }
 
-// GPUByUUID is the index of the GPU that the catalogue knows by a uuid.
+// GPUByUUID is the index of the GPU that the catalog knows by a uuid.
 func (p *Proposal) GPUByUUID(uuid string) (uint32, bool) {
 	if p.present != nil && uuid != "" {
 		for _, g := range p.present.GPUs {
@@ -346,7 +346,7 @@ func needed(items []*item, id string, services []string) []*item {
 	it := find(items, id)
 	if it == nil {
 		if len(items) >= maxAllowed {
-			return items // the catalogue then refuses what would need it
+			return items // the catalog then refuses what would need it
 		}
 		it = &item{id: id}
 		items = append(items, it)
@@ -370,7 +370,7 @@ func (p *Proposal) Port(wanted, start uint32) (uint32, bool) {
 	return 0, false
 }
 
-// PortFree reports whether no service of the catalogue or the proposal has the port.
+// PortFree reports whether no service of the catalog or the proposal has the port.
 func (p *Proposal) PortFree(port uint32) bool { return port > 0 && port <= 65535 && !p.ports[port] }
 
 var (

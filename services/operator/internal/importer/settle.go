@@ -8,25 +8,25 @@ import (
 	"strings"
 
 	"durward.internal/services/operator/internal/draft"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
 // ErrNothing means that nothing is left to propose.
 var ErrNothing = errors.New("nothing in it can be brought into the catalogue")
 
-// maxRounds bounds how often the catalogue is asked: each time at least one entry goes, and mostly all that are wrong.
+// maxRounds bounds how often the catalog is asked: each time at least one entry goes, and mostly all that are wrong.
 const maxRounds = maxServices + maxModes + 64
 
-// maxSettled bounds the bytes that the catalogue is asked about in all rounds together.
+// maxSettled bounds the bytes that the catalog is asked about in all rounds together.
 const maxSettled = 32 << 20
 
-// proposalName stands for the proposal among the catalogue's files, behind all others.
+// proposalName stands for the proposal among the catalog's files, behind all others.
 const proposalName = "~proposal.yaml"
 
-// Settle returns the proposal's text once the catalogue accepts it beside the present files. What the catalogue refuses is left out,
+// Settle returns the proposal's text once the catalog accepts it beside the present files. What the catalog refuses is left out,
 // with what it says of it. The present files must be good by themselves; an error says what is wrong with them, or is ErrNothing.
-func (p *Proposal) Settle(ctx context.Context, present []catalogue.File, opts catalogue.Options) ([]byte, error) {
+func (p *Proposal) Settle(ctx context.Context, present []catalog.File, opts catalog.Options) ([]byte, error) {
 	written := 0
 	for range maxRounds {
 		if err := ctx.Err(); err != nil {
@@ -40,12 +40,12 @@ func (p *Proposal) Settle(ctx context.Context, present []catalogue.File, opts ca
 		if written += len(text); written > maxSettled {
 			break
 		}
-		files := append(slices.Clone(present), catalogue.File{Name: proposalName, Data: text})
-		_, err := catalogue.ParseFiles(files, opts)
+		files := append(slices.Clone(present), catalog.File{Name: proposalName, Data: text})
+		_, err := catalog.ParseFiles(files, opts)
 		if err == nil {
 			return text, nil
 		}
-		problems := catalogue.AsProblems(err)
+		problems := catalog.AsProblems(err)
 		if len(problems) == 0 || !p.drop(problems) {
 			return nil, fmt.Errorf("the proposal does not fit the catalogue: %s", clean.Line(err.Error(), 500))
 		}
@@ -54,7 +54,7 @@ func (p *Proposal) Settle(ctx context.Context, present []catalogue.File, opts ca
 }
 
 // drop leaves out the entries that the problems are of, and reports whether there were any.
-func (p *Proposal) drop(problems catalogue.Problems) bool {
+func (p *Proposal) drop(problems catalog.Problems) bool {
 	dropped := false
 	for _, problem := range problems {
 		if problem.File != proposalName {
@@ -84,7 +84,7 @@ func (p *Proposal) sections() []section {
 	}
 }
 
-// known reports whether a service is in the proposal or in the catalogue.
+// known reports whether a service is in the proposal or in the catalog.
 func (p *Proposal) known(id string) bool {
 	return find(p.services, id) != nil || p.present != nil && has(p.present.Lookup(id))
 }

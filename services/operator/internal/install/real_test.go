@@ -284,7 +284,7 @@ func (h *installed) processes() {
 	}
 }
 
-const catalogue = `version: 1
+const catalog = `version: 1
 models:
   - {id: demo-model, served_name: demo}
 services:
@@ -300,7 +300,7 @@ services:
 
 func (h *installed) approvedStart() {
 	h.root("install", "-m", "755", filepath.Join(h.programs, "durward-demo"), "/usr/local/lib/durward/durward-demo")
-	h.must(os.WriteFile("/etc/durward/catalogue.yaml", []byte(catalogue), 0o644))
+	h.must(os.WriteFile("/etc/durward/catalogue.yaml", []byte(catalog), 0o644))
 	// As sudo does: the file is root's, and alice signs the change.
 	if out, code := h.as("root", []string{"SUDO_USER=alice", "SSH_AUTH_SOCK=/home/alice/.ssh/agent"}, "durward", "client", "add", "robot", "--bearer", "--channel", "api", "--yes"); code != 0 {
 		h.Fatalf("client add ended with %d:\n%s", code, out)
@@ -391,7 +391,7 @@ func (h *installed) unit() {
 	h.must(os.MkdirAll("/etc/polkit-1/rules.d", 0o755))
 	h.must(os.WriteFile("/etc/polkit-1/rules.d/60-durward.rules", []byte(demoRule), 0o644))
 	h.root("systemctl", "daemon-reload")
-	h.must(os.WriteFile("/etc/durward/catalogue.yaml", []byte(catalogue+`  - id: demo-unit
+	h.must(os.WriteFile("/etc/durward/catalogue.yaml", []byte(catalog+`  - id: demo-unit
     name: Demo unit
     driver: systemd
     unit: demo-unit.service

@@ -46,7 +46,7 @@ func (h Home) path(parts ...string) string {
 	return filepath.Join(append([]string{h.Dir}, parts...)...)
 }
 
-// Config is the configuration file of a process, or "clients", "catalogue", "operator".
+// Config is the configuration file of a process, or "clients", "catalog", "operator".
 func (h Home) Config(name string) string { return h.path("config", name+".yaml") }
 
 // Security is the folder of the security configuration, or a file in it.

@@ -131,7 +131,7 @@ func TestInitOnce(t *testing.T) {
 	if signers := folder.Current().AllowedSigners.All(); len(signers) != 1 || signers[0].Operator != "alice" || !cmp.Equal(signers[0].Namespaces, []string{"durward-approval"}) {
 		t.Errorf("allowed signers %+v", signers)
 	}
-	if !h.IsExampleCatalogue() {
+	if !h.IsExampleCatalog() {
 		t.Error("the fresh catalogue is not the example")
 	}
 }
@@ -160,7 +160,7 @@ func TestRenewAtHalfLife(t *testing.T) {
 }
 
 // The example that up writes is the one that is documented, and every server's own tests load that one.
-func TestCatalogueIsTheDocumentedExample(t *testing.T) {
+func TestCatalogIsTheDocumentedExample(t *testing.T) {
 	input.Outside(t)
 	documented, err := os.ReadFile("../../../../deploy/config/catalogue.yaml")
 	if err != nil {

@@ -364,8 +364,8 @@ func (m *maker) configs() error {
 	return nil
 }
 
-// IsExampleCatalogue reports whether the catalogue is still the example that Init wrote.
-func (h Home) IsExampleCatalogue() bool {
+// IsExampleCatalog reports whether the catalog is still the example that Init wrote.
+func (h Home) IsExampleCatalog() bool {
 	example, err := templates.ReadFile("templates/catalogue.yaml")
 	if err != nil {
 		return false

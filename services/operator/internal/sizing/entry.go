@@ -8,7 +8,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
 )
@@ -58,7 +58,7 @@ func Model(id, served, file, source string, card *model.Card) yaml.MapSlice {
 	return out
 }
 
-// Card lays a card out as the catalogue has it.
+// Card lays a card out as the catalog has it.
 func Card(c model.Card) yaml.MapSlice {
 	var out yaml.MapSlice
 	number := func(to *yaml.MapSlice, key string, n uint64) {
@@ -122,7 +122,7 @@ func Entry(c Choice, s Service) yaml.MapSlice {
 	} else {
 		argv = []any{s.Program, "-m", s.File, "--host", "127.0.0.1", "--port", number(s.Port), "--alias", s.Served, "-c", number(c.context)}
 	}
-	out := yaml.MapSlice{{Key: "id", Value: s.ID}, {Key: "driver", Value: catalogue.DriverProcess}, {Key: "argv", Value: argv}}
+	out := yaml.MapSlice{{Key: "id", Value: s.ID}, {Key: "driver", Value: catalog.DriverProcess}, {Key: "argv", Value: argv}}
 	put := func(key string, value any) { out = append(out, yaml.MapItem{Key: key, Value: value}) }
 	var numbers []uint32
 	var visible []string

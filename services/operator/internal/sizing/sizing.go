@@ -1,5 +1,5 @@
 // Package sizing finds how a model's service fits on the GPUs of a host, by the estimate of what it takes, and drafts the entries of
-// the catalogue that say so. It reads no model's file itself: it is given the model's card.
+// the catalog that say so. It reads no model's file itself: it is given the model's card.
 package sizing
 
 import (
@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strconv"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
 	"durward.internal/services/platform/vram"
@@ -43,22 +43,22 @@ type Choice struct {
 // GPU is one that a service may use.
 type GPU struct {
 	Index uint32
-	// Driver is the driver's own index, and Real: it is none that the catalogue made up.
+	// Driver is the driver's own index, and Real: it is none that the catalog made up.
 	Driver   uint32
 	Real     bool
 	TotalMiB uint32
-	// Missing: the catalogue does not have it; UUID and Name are for its entry.
+	// Missing: the catalog does not have it; UUID and Name are for its entry.
 	Missing    bool
 	UUID, Name string
 }
 
 // FreePort is the port that was asked for, or the first from FirstPort on that neither a service has nor a program of this host.
-func FreePort(wanted uint32, present *catalogue.Catalogue) (uint32, error) {
+func FreePort(wanted uint32, present *catalog.Catalog) (uint32, error) {
 	taken := func(port uint32) bool {
-		return slices.ContainsFunc(present.Services, func(s *catalogue.Service) bool { return s.Port == port })
+		return slices.ContainsFunc(present.Services, func(s *catalog.Service) bool { return s.Port == port })
 	}
 	if wanted != 0 {
-		return wanted, nil // the catalogue's check says whose it is
+		return wanted, nil // the catalog's check says whose it is
 	}
 	for port := uint32(FirstPort); port < 10000; port++ {
 		if taken(port) {

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // Action is what systemd asks polkit for when somebody starts or stops a unit. It names the unit and the verb since systemd 226.
@@ -20,7 +20,7 @@ var verbs = []string{"start", "stop", "kill", "reset-failed"}
 // unitPattern is SEC-D1's, of a service that can be started.
 var unitPattern = regexp.MustCompile(`\A[a-zA-Z0-9_][a-zA-Z0-9_:.\-]*(@[a-zA-Z0-9_:.\-]+)?\.service\z`)
 
-// The host's own units and Durward's: no catalogue gives the executor a say over them. Some are told by how they begin.
+// The host's own units and Durward's: no catalog gives the executor a say over them. Some are told by how they begin.
 var (
 	hostPrefixes = []string{"systemd-", "durward-", "user@", "getty@", "serial-getty@"}
 	hostUnits    = []string{
@@ -38,18 +38,18 @@ func hosts(unit string) bool {
 	return slices.Contains(hostUnits, name) || slices.ContainsFunc(hostPrefixes, func(p string) bool { return strings.HasPrefix(unit, p) })
 }
 
-// ErrNoUnits says that a catalogue names no unit.
+// ErrNoUnits says that a catalog names no unit.
 var ErrNoUnits = errors.New("the catalogue has no service of the systemd driver")
 
-// Polkit returns a rule, for /etc/polkit-1/rules.d, that lets user start and stop the catalogue's units and nothing else.
-func Polkit(c *catalogue.Catalogue, user string) ([]byte, error) {
+// Polkit returns a rule, for /etc/polkit-1/rules.d, that lets user start and stop the catalog's units and nothing else.
+func Polkit(c *catalog.Catalog, user string) ([]byte, error) {
 	if !userPattern.MatchString(user) || user == "root" {
 		return nil, errors.New("the rule needs the user that the executor runs as")
 	}
 	var units []string
 	for _, s := range c.Services {
 		switch {
-		case s.Driver != catalogue.DriverSystemd:
+		case s.Driver != catalog.DriverSystemd:
 			continue
 		case !unitPattern.MatchString(s.Unit):
 			return nil, fmt.Errorf("%s names no unit that can be started", s.ID)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // These tests run inside scripts/systemd-sandbox.sh and nowhere else.
@@ -69,11 +69,11 @@ func TestRealRenderedUnitRuns(t *testing.T) {
 	hostile := []string{
 		"two words", `"quoted"`, `back\slash\`, "100% %n %%", "$HOME ${HOME} $$", "new\nline", "\ttab\x01", ";", `\;`, "#x", "'", "éü", "", "-x", "\\x41",
 	}
-	s := &catalogue.Service{
-		ID: "coder", Driver: catalogue.DriverProcess, RunAs: "models", Argv: append([]string{program, "show"}, hostile...),
+	s := &catalog.Service{
+		ID: "coder", Driver: catalog.DriverProcess, RunAs: "models", Argv: append([]string{program, "show"}, hostile...),
 		Environment: map[string]string{"V": "100% $HOME \"q\" \\ \n\tend"},
 		WorkingDir:  "/srv/work 100% $HOME", GPUs: []uint32{0}, StartTimeoutS: 30, StopTimeoutS: 5,
-		Limits: catalogue.Limits{MemoryMiB: 256, CPUPercent: 50, PIDs: 64},
+		Limits: catalog.Limits{MemoryMiB: 256, CPUPercent: 50, PIDs: 64},
 	}
 	do(t, "mkdir", "-p", s.WorkingDir)
 	text, err := Render(s)
@@ -144,7 +144,7 @@ func sorted(text string) []string {
 
 // How exposed a rendered unit is, by systemd's own reckoning.
 func TestRealRenderedUnitIsHardened(t *testing.T) {
-	s := &catalogue.Service{ID: "coder", Driver: catalogue.DriverProcess, RunAs: "nobody", Argv: []string{"/bin/true"}}
+	s := &catalog.Service{ID: "coder", Driver: catalog.DriverProcess, RunAs: "nobody", Argv: []string{"/bin/true"}}
 	text, err := Render(s)
 	if err != nil {
 		t.Fatal(err)

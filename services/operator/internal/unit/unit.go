@@ -1,8 +1,8 @@
-// Package unit renders systemd units for services whose programs the catalogue names, and the rule for polkit that lets the
+// Package unit renders systemd units for services whose programs the catalog names, and the rule for polkit that lets the
 // executor start and stop such units and nothing else. A human reviews what is rendered and installs it; nothing here writes to
 // the host, and the executor never makes a unit.
 //
-// It runs in the operator's program and trusts the catalogue's entry to be one that was checked. There are no templates: every
+// It runs in the operator's program and trusts the catalog's entry to be one that was checked. There are no templates: every
 // value goes through the quoting of its own key, and what systemd has no way to say is refused (SEC-D3).
 package unit
 
@@ -16,7 +16,7 @@ import (
 	"slices"
 	"strings"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // Prefix is how the names of rendered units begin; Durward's own units begin otherwise.
@@ -36,18 +36,18 @@ func Name(id string) string { return Prefix + id + ".service" }
 
 // Render returns a hardened unit for an entry of the process driver, which runs the entry's program as its own user. It refuses
 // what cannot be said in a unit, a program that is told to listen beyond this host, and the user root.
-func Render(s *catalogue.Service) ([]byte, error) {
+func Render(s *catalog.Service) ([]byte, error) {
 	switch {
 	case !idPattern.MatchString(s.ID):
 		return nil, errors.New("the service has no good id")
-	case s.Driver != catalogue.DriverProcess || len(s.Argv) == 0:
+	case s.Driver != catalog.DriverProcess || len(s.Argv) == 0:
 		return nil, fmt.Errorf("%s is of the %s driver and has no argv: only a program of the process driver becomes a unit", s.ID, s.Driver)
 	case s.RunAs == "":
 		return nil, fmt.Errorf("%s has no run_as: a unit runs as a user of its own", s.ID)
 	case !userPattern.MatchString(s.RunAs) || reserved(s.RunAs):
 		return nil, fmt.Errorf("%s cannot run as that user: a unit needs a user of its own, neither root nor one of Durward's", s.ID)
 	}
-	if _, err := catalogue.Loopback(s.Argv, s.Environment); err != nil {
+	if _, err := catalog.Loopback(s.Argv, s.Environment); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.ID, err)
 	}
 	start, err := command(s.Argv)
@@ -104,7 +104,7 @@ func (w *writer) seconds(k string, v uint32) {
 	}
 }
 
-func (w *writer) environment(s *catalogue.Service) error {
+func (w *writer) environment(s *catalog.Service) error {
 	env := map[string]string{
 		"LANG":           "C.UTF-8",
 		"HOME":           "/var/lib/" + Prefix + s.ID,
@@ -128,7 +128,7 @@ func (w *writer) environment(s *catalogue.Service) error {
 }
 
 // folders gives the service two of its own, which it may write to; everything else of the host is read-only for it.
-func (w *writer) folders(s *catalogue.Service) error {
+func (w *writer) folders(s *catalog.Service) error {
 	w.set("StateDirectory", Prefix+s.ID)
 	w.set("StateDirectoryMode", "0700")
 	w.set("CacheDirectory", Prefix+s.ID)
@@ -145,7 +145,7 @@ func (w *writer) folders(s *catalogue.Service) error {
 	return nil
 }
 
-func (w *writer) limits(l catalogue.Limits) {
+func (w *writer) limits(l catalog.Limits) {
 	if l.MemoryMiB > 0 {
 		w.set("MemoryMax", fmt.Sprintf("%dM", l.MemoryMiB))
 		w.set("MemorySwapMax", "0")
@@ -187,7 +187,7 @@ var hardening = [][2]string{
 	{"RestrictAddressFamilies", "AF_UNIX AF_INET AF_INET6 AF_NETLINK"},
 }
 
-func (w *writer) hardening(s *catalogue.Service) {
+func (w *writer) hardening(s *catalog.Service) {
 	for _, h := range hardening {
 		w.set(h[0], h[1])
 	}
@@ -206,13 +206,13 @@ func (w *writer) hardening(s *catalogue.Service) {
 	w.comment("It reaches this host alone, and only this host reaches it. Needs control groups of version 2.")
 	w.set("IPAddressDeny", "any")
 	w.set("IPAddressAllow", "localhost")
-	if s.Port == 0 && s.Network == catalogue.NetworkNone {
+	if s.Port == 0 && s.Network == catalog.NetworkNone {
 		w.set("PrivateNetwork", "yes")
 	}
 }
 
 // paths are what of the host's files the entry names.
-func paths(s *catalogue.Service) []string {
+func paths(s *catalog.Service) []string {
 	list := append([]string{s.WorkingDir}, s.Argv...)
 	for _, argument := range s.Argv {
 		if _, value, joined := strings.Cut(argument, "="); joined {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/platformtest/input"
 )
 
@@ -22,9 +22,9 @@ var update = flag.Bool("update", false, "write testdata anew")
 //go:embed testdata/*.service
 var golden embed.FS
 
-func entry(argv ...string) *catalogue.Service {
-	return &catalogue.Service{
-		ID: "coder", Driver: catalogue.DriverProcess, RunAs: "models", Port: 8001, Argv: argv,
+func entry(argv ...string) *catalog.Service {
+	return &catalog.Service{
+		ID: "coder", Driver: catalog.DriverProcess, RunAs: "models", Port: 8001, Argv: argv,
 		StartTimeoutS: 600, StopTimeoutS: 30,
 	}
 }
@@ -33,30 +33,30 @@ func TestRenderRefuses(t *testing.T) {
 	good := []string{"/usr/bin/llama-server", "--port", "8001"}
 	cases := []struct {
 		name   string
-		change func(*catalogue.Service)
+		change func(*catalog.Service)
 		want   string
 	}{
-		{"a unit already", func(s *catalogue.Service) { s.Driver = catalogue.DriverSystemd }, "only a program"},
-		{"no program", func(s *catalogue.Service) { s.Argv = nil }, "only a program"},
-		{"an id with a path", func(s *catalogue.Service) { s.ID = "../x" }, "no good id"},
-		{"an id that is two lines", func(s *catalogue.Service) { s.ID = "x\nExecStartPre=y" }, "no good id"},
-		{"nobody to run as", func(s *catalogue.Service) { s.RunAs = "" }, "run_as"},
-		{"root", func(s *catalogue.Service) { s.RunAs = "root" }, "neither root"},
-		{"one of Durward's users", func(s *catalogue.Service) { s.RunAs = "durward-vault" }, "neither root"},
-		{"an argument that is shown turned round", func(s *catalogue.Service) { s.Argv = append(s.Argv, "a\u202eb") }, "would not see"},
-		{"a variable with a character without width", func(s *catalogue.Service) { s.Environment = map[string]string{"A": "b\u200bc"} }, "control character"},
-		{"a user that is two lines", func(s *catalogue.Service) { s.RunAs = "models\nUser=root" }, "neither root"},
-		{"a relative program", func(s *catalogue.Service) { s.Argv = []string{"llama-server"} }, "cannot hold"},
-		{"a program with a quote", func(s *catalogue.Service) { s.Argv = []string{`/opt/"x`} }, "cannot hold"},
-		{"a program with a newline", func(s *catalogue.Service) { s.Argv = []string{"/opt/x\n[Install]"} }, "cannot hold"},
-		{"an argument that is not UTF-8", func(s *catalogue.Service) { s.Argv = append(s.Argv, "\xff") }, "UTF-8"},
-		{"an argument with a zero byte", func(s *catalogue.Service) { s.Argv = append(s.Argv, "a\x00b") }, "zero byte"},
-		{"a variable's name", func(s *catalogue.Service) { s.Environment = map[string]string{"A=B\nC": "d"} }, "no good name"},
-		{"a variable's value", func(s *catalogue.Service) { s.Environment = map[string]string{"A": "\x1b[0m"} }, "control character"},
-		{"a working folder with a newline", func(s *catalogue.Service) { s.WorkingDir = "/srv\nUser=root" }, "cannot hold"},
-		{"a working folder that continues", func(s *catalogue.Service) { s.WorkingDir = `/srv\` }, "cannot hold"},
-		{"a working folder that is relative", func(s *catalogue.Service) { s.WorkingDir = "srv" }, "cannot hold"},
-		{"more than systemd reads", func(s *catalogue.Service) { s.Argv = append(s.Argv, strings.Repeat("x", maxUnit)) }, "longer"},
+		{"a unit already", func(s *catalog.Service) { s.Driver = catalog.DriverSystemd }, "only a program"},
+		{"no program", func(s *catalog.Service) { s.Argv = nil }, "only a program"},
+		{"an id with a path", func(s *catalog.Service) { s.ID = "../x" }, "no good id"},
+		{"an id that is two lines", func(s *catalog.Service) { s.ID = "x\nExecStartPre=y" }, "no good id"},
+		{"nobody to run as", func(s *catalog.Service) { s.RunAs = "" }, "run_as"},
+		{"root", func(s *catalog.Service) { s.RunAs = "root" }, "neither root"},
+		{"one of Durward's users", func(s *catalog.Service) { s.RunAs = "durward-vault" }, "neither root"},
+		{"an argument that is shown turned round", func(s *catalog.Service) { s.Argv = append(s.Argv, "a\u202eb") }, "would not see"},
+		{"a variable with a character without width", func(s *catalog.Service) { s.Environment = map[string]string{"A": "b\u200bc"} }, "control character"},
+		{"a user that is two lines", func(s *catalog.Service) { s.RunAs = "models\nUser=root" }, "neither root"},
+		{"a relative program", func(s *catalog.Service) { s.Argv = []string{"llama-server"} }, "cannot hold"},
+		{"a program with a quote", func(s *catalog.Service) { s.Argv = []string{`/opt/"x`} }, "cannot hold"},
+		{"a program with a newline", func(s *catalog.Service) { s.Argv = []string{"/opt/x\n[Install]"} }, "cannot hold"},
+		{"an argument that is not UTF-8", func(s *catalog.Service) { s.Argv = append(s.Argv, "\xff") }, "UTF-8"},
+		{"an argument with a zero byte", func(s *catalog.Service) { s.Argv = append(s.Argv, "a\x00b") }, "zero byte"},
+		{"a variable's name", func(s *catalog.Service) { s.Environment = map[string]string{"A=B\nC": "d"} }, "no good name"},
+		{"a variable's value", func(s *catalog.Service) { s.Environment = map[string]string{"A": "\x1b[0m"} }, "control character"},
+		{"a working folder with a newline", func(s *catalog.Service) { s.WorkingDir = "/srv\nUser=root" }, "cannot hold"},
+		{"a working folder that continues", func(s *catalog.Service) { s.WorkingDir = `/srv\` }, "cannot hold"},
+		{"a working folder that is relative", func(s *catalog.Service) { s.WorkingDir = "srv" }, "cannot hold"},
+		{"more than systemd reads", func(s *catalog.Service) { s.Argv = append(s.Argv, strings.Repeat("x", maxUnit)) }, "longer"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -95,14 +95,14 @@ func TestGpumodD12RenderedUnitIsReachedFromThisHostAlone(t *testing.T) {
 		{"/usr/bin/x", "0.0.0.0"},
 	}
 	for _, argv := range beyond {
-		if out, err := Render(entry(argv...)); !errors.Is(err, catalogue.ErrBeyond) && !errors.Is(err, catalogue.ErrOpen) {
+		if out, err := Render(entry(argv...)); !errors.Is(err, catalog.ErrBeyond) && !errors.Is(err, catalog.ErrOpen) {
 			t.Errorf("%q: %v\n%s", argv, err, out)
 		}
 	}
 	for _, env := range []map[string]string{{"OLLAMA_HOST": "0.0.0.0"}, {"VLLM_HOST": "10.1.1.1"}, {"ANY": "[::]:80"}, {"OLLAMA_HOST": "http://0.0.0.0:11434"}} {
 		s := entry("/usr/bin/ollama", "serve")
 		s.Environment = env
-		if _, err := Render(s); !errors.Is(err, catalogue.ErrBeyond) {
+		if _, err := Render(s); !errors.Is(err, catalog.ErrBeyond) {
 			t.Errorf("environment %v: %v", env, err)
 		}
 	}
@@ -135,10 +135,10 @@ func TestRender(t *testing.T) {
 	full.Environment = map[string]string{"CUDA_VISIBLE_DEVICES": "GPU-1", "NOTE": "100% $x \"q\"\nline"}
 	full.GPUs = []uint32{0}
 	full.WorkingDir = "/srv/work 100%"
-	full.Limits = catalogue.Limits{MemoryMiB: 4096, CPUPercent: 250, PIDs: 512}
+	full.Limits = catalog.Limits{MemoryMiB: 4096, CPUPercent: 250, PIDs: 512}
 	small := entry("/home/ann/bin/batch")
-	small.Port, small.Network = 0, catalogue.NetworkNone
-	for name, s := range map[string]*catalogue.Service{"full": full, "small": small} {
+	small.Port, small.Network = 0, catalog.NetworkNone
+	for name, s := range map[string]*catalog.Service{"full": full, "small": small} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Render(s)
 			if err != nil {
@@ -329,10 +329,10 @@ func specifiers(t *testing.T, s string) string {
 }
 
 func TestPolkit(t *testing.T) {
-	c := func(units ...string) *catalogue.Catalogue {
-		out := &catalogue.Catalogue{Services: []*catalogue.Service{entry("/bin/x")}}
+	c := func(units ...string) *catalog.Catalog {
+		out := &catalog.Catalog{Services: []*catalog.Service{entry("/bin/x")}}
 		for _, u := range units {
-			out.Services = append(out.Services, &catalogue.Service{ID: "s", Driver: catalogue.DriverSystemd, Unit: u})
+			out.Services = append(out.Services, &catalog.Service{ID: "s", Driver: catalog.DriverSystemd, Unit: u})
 		}
 		return out
 	}

@@ -1,12 +1,12 @@
 // Package docker runs services as containers of the Docker Engine on this host, through its Unix socket.
 //
 // Whoever holds that socket is root on the host. So the driver is the only one that speaks to it, says only what the
-// catalogue's entry says, and lets package policy judge each container three times (SEC-D7..D10): as it is sent, as the
+// catalog's entry says, and lets package policy judge each container three times (SEC-D7..D10): as it is sent, as the
 // daemon says that it made it, and once more when it runs. A container that a human made, which an entry adopts by its label,
 // is judged in the same way and by the same rules.
 //
 // Images are never pulled, built or loaded: a human puts them on the host. An image is named by its digest; where the
-// catalogue allows a tag, the image that was approved is the one that runs, and the container is made from its id. GPUs are
+// catalog allows a tag, the image that was approved is the one that runs, and the container is made from its id. GPUs are
 // asked for by UUID; the NVIDIA runtime, which believes what images say, is never used.
 //
 // A container that was made here outlives the executor and keeps its log when it ends; the next start removes it.
@@ -27,7 +27,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/docker/policy"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // Labels of containers.
@@ -52,9 +52,9 @@ const (
 type Config struct {
 	// Socket is the Docker Engine's, an absolute path.
 	Socket string
-	// Catalogue returns the newest good one: what a human allows containers, and which GPU has which UUID.
-	Catalogue func() *catalogue.Catalogue
-	// UUID finds the UUID of a real GPU that the catalogue names by its index alone; it may be nil.
+	// Catalog returns the newest good one: what a human allows containers, and which GPU has which UUID.
+	Catalog func() *catalog.Catalog
+	// UUID finds the UUID of a real GPU that the catalog names by its index alone; it may be nil.
 	UUID func(index uint32) (uuid string, ok bool)
 	// Refused are folders and files that no container may see beyond those that none ever may: the executor's own.
 	Refused []string
@@ -97,7 +97,7 @@ func (d *Driver) Close() error {
 
 // Start makes the entry's container, or finds the one that it adopts, and starts it, if it has the definition. It returns when the container runs,
 // whether or not it is healthy yet. Errors wrap one of the driver package's.
-func (d *Driver) Start(ctx context.Context, s *catalogue.Service, definition string) error {
+func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition string) error {
 	if s.Container == nil {
 		return fmt.Errorf("%w: the entry has no container", driver.ErrContainer)
 	}
@@ -118,7 +118,7 @@ func (d *Driver) Start(ctx context.Context, s *catalogue.Service, definition str
 }
 
 // startMade makes a container of the entry and starts it.
-func (d *Driver) startMade(ctx context.Context, s *catalogue.Service, definition string, h host) error {
+func (d *Driver) startMade(ctx context.Context, s *catalog.Service, definition string, h host) error {
 	img, err := d.image(ctx, s)
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (d *Driver) startMade(ctx context.Context, s *catalogue.Service, definition
 }
 
 // startAdopted starts a container that a human made.
-func (d *Driver) startAdopted(ctx context.Context, s *catalogue.Service, definition string, h host) error {
+func (d *Driver) startAdopted(ctx context.Context, s *catalog.Service, definition string, h host) error {
 	img, err := d.image(ctx, s)
 	if err != nil {
 		return err
@@ -233,7 +233,7 @@ func (d *Driver) run(ctx context.Context, id string, judge func(container.Inspec
 
 // Stop ends a service: SIGTERM, and SIGKILL after the entry's stop timeout. It reports whether anything ran. It does not end
 // when ctx does: half a stop helps nobody.
-func (d *Driver) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
+func (d *Driver) Stop(ctx context.Context, s *catalog.Service) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.StopTimeout()+stopGrace)
 	defer cancel()
 	c, found, err := d.find(ctx, s)

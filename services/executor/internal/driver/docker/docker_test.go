@@ -21,7 +21,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/docker/policy"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -30,20 +30,20 @@ const (
 )
 
 // entryOf is a service with two GPUs.
-func entryOf(access string) *catalogue.Service {
-	return &catalogue.Service{
-		ID: "chat", Driver: catalogue.DriverDocker, GPUs: []uint32{0, 1}, Port: 9000, StopTimeoutS: 10, LogMaxBytes: 10 << 20,
-		Limits: catalogue.Limits{MemoryMiB: 1024, CPUPercent: 250, PIDs: 100},
-		Container: &catalogue.Container{
+func entryOf(access string) *catalog.Service {
+	return &catalog.Service{
+		ID: "chat", Driver: catalog.DriverDocker, GPUs: []uint32{0, 1}, Port: 9000, StopTimeoutS: 10, LogMaxBytes: 10 << 20,
+		Limits: catalog.Limits{MemoryMiB: 1024, CPUPercent: 250, PIDs: 100},
+		Container: &catalog.Container{
 			Image: "registry.example/vllm@sha256:" + strings.Repeat("a", 64), User: "1000:1000", Port: 8080, GPUAccess: access, Tmpfs: []string{"/cache"},
 		},
 	}
 }
 
-func unit(c *catalogue.Catalogue, uuid func(uint32) (string, bool)) *Driver {
+func unit(c *catalog.Catalog, uuid func(uint32) (string, bool)) *Driver {
 	return &Driver{
 		cfg: Config{
-			Socket: "/nowhere/docker.sock", Catalogue: func() *catalogue.Catalogue { return c }, UUID: uuid,
+			Socket: "/nowhere/docker.sock", Catalog: func() *catalog.Catalog { return c }, UUID: uuid,
 			Logger: slog.New(slog.DiscardHandler),
 		},
 	}
@@ -53,7 +53,7 @@ func unit(c *catalogue.Catalogue, uuid func(uint32) (string, bool)) *Driver {
 // the image. Here a container is asked for with exactly the entry's GPUs by UUID, under runc, and an image that wants every GPU
 // gets none by saying so.
 func TestGpumodD15DockerPinsGPUsAndTrustsNoRuntime(t *testing.T) {
-	c := &catalogue.Catalogue{GPUs: []catalogue.GPU{{Index: 0, UUID: uuidA}, {Index: 1}, {Index: 2, Simulated: true}}}
+	c := &catalog.Catalog{GPUs: []catalog.GPU{{Index: 0, UUID: uuidA}, {Index: 1}, {Index: 2, Simulated: true}}}
 	find := func(index uint32) (string, bool) { return uuidB, index == 1 }
 	wish := img{id: "sha256:" + strings.Repeat("b", 64), env: []string{"NVIDIA_VISIBLE_DEVICES=all"}}
 	for access, want := range map[string]container.DeviceRequest{
@@ -110,7 +110,7 @@ func TestGpumodD15DockerPinsGPUsAndTrustsNoRuntime(t *testing.T) {
 }
 
 func TestWhatIsMade(t *testing.T) {
-	c := &catalogue.Catalogue{GPUs: []catalogue.GPU{{Index: 0, UUID: uuidA}, {Index: 1, UUID: uuidB}}}
+	c := &catalog.Catalog{GPUs: []catalog.GPU{{Index: 0, UUID: uuidA}, {Index: 1, UUID: uuidB}}}
 	s, d := entryOf("cdi"), unit(c, nil)
 	s.Environment = map[string]string{"HF_HOME": "/cache"}
 	rules, err := d.rules(s, host{}, img{id: "sha256:" + strings.Repeat("b", 64)})
@@ -137,11 +137,11 @@ func TestWhatIsMade(t *testing.T) {
 		}
 	}
 	// What is allowed nowhere is not made, whatever the entry says.
-	for name, change := range map[string]func(s *catalogue.Service){
-		"a key":   func(s *catalogue.Service) { s.Environment = map[string]string{"LD_LIBRARY_PATH": "/x"} },
-		"root":    func(s *catalogue.Service) { s.Container.User = "0" },
-		"/proc":   func(s *catalogue.Service) { s.Container.Tmpfs = []string{"/proc"} },
-		"a mount": func(s *catalogue.Service) { s.Container.Mounts = []catalogue.Mount{{Source: "/etc", Target: "/x"}} },
+	for name, change := range map[string]func(s *catalog.Service){
+		"a key":   func(s *catalog.Service) { s.Environment = map[string]string{"LD_LIBRARY_PATH": "/x"} },
+		"root":    func(s *catalog.Service) { s.Container.User = "0" },
+		"/proc":   func(s *catalog.Service) { s.Container.Tmpfs = []string{"/proc"} },
+		"a mount": func(s *catalog.Service) { s.Container.Mounts = []catalog.Mount{{Source: "/etc", Target: "/x"}} },
 	} {
 		s := entryOf("cdi")
 		change(s)
@@ -164,13 +164,13 @@ func TestNetwork(t *testing.T) {
 	}{
 		{"", 0, "none", driver.NetworkUnasked},
 		{"", 80, "bridge", driver.NetworkUnasked},
-		{catalogue.NetworkHost, 0, "bridge", driver.NetworkUnasked},
-		{catalogue.NetworkNone, 0, "none", driver.NetworkEnforced},
-		{catalogue.NetworkLoopback, 0, "none", driver.NetworkEnforced},
-		{catalogue.NetworkNone, 80, "bridge", driver.NetworkNotEnforced},
-		{catalogue.NetworkLoopback, 80, "bridge", driver.NetworkNotEnforced},
+		{catalog.NetworkHost, 0, "bridge", driver.NetworkUnasked},
+		{catalog.NetworkNone, 0, "none", driver.NetworkEnforced},
+		{catalog.NetworkLoopback, 0, "none", driver.NetworkEnforced},
+		{catalog.NetworkNone, 80, "bridge", driver.NetworkNotEnforced},
+		{catalog.NetworkLoopback, 80, "bridge", driver.NetworkNotEnforced},
 	} {
-		s := &catalogue.Service{Network: tc.expectation, Container: &catalogue.Container{Port: tc.port}}
+		s := &catalog.Service{Network: tc.expectation, Container: &catalog.Container{Port: tc.port}}
 		if mode := networkMode(s); mode != tc.mode || enforced(s, mode) != tc.want {
 			t.Errorf("%q with port %d: %s, %v", tc.expectation, tc.port, mode, enforced(s, mode))
 		}
@@ -434,7 +434,7 @@ func fake(t *testing.T, socket, version string, answers map[string]string) *http
 func open(t *testing.T, socket string) *Driver {
 	t.Helper()
 	d, err := New(Config{
-		Socket: socket, Catalogue: func() *catalogue.Catalogue { return &catalogue.Catalogue{} }, Logger: slog.New(slog.DiscardHandler),
+		Socket: socket, Catalog: func() *catalog.Catalog { return &catalog.Catalog{} }, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

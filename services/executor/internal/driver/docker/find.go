@@ -19,7 +19,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/docker/policy"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // host is what the daemon cannot do, or must not be.
@@ -56,7 +56,7 @@ type img struct {
 }
 
 // image finds the entry's image. It is never fetched.
-func (d *Driver) image(ctx context.Context, s *catalogue.Service) (img, error) {
+func (d *Driver) image(ctx context.Context, s *catalog.Service) (img, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	ref := s.Container.Image
@@ -117,7 +117,7 @@ func canonicalJSON(raw json.RawMessage) []byte {
 }
 
 // Definition is the digest of the image that the entry names, or of the container that it adopts.
-func (d *Driver) Definition(ctx context.Context, s *catalogue.Service) (string, error) {
+func (d *Driver) Definition(ctx context.Context, s *catalog.Service) (string, error) {
 	if s.Container == nil {
 		return "", fmt.Errorf("%w: the entry has no container", driver.ErrContainer)
 	}
@@ -136,8 +136,8 @@ func (d *Driver) Definition(ctx context.Context, s *catalogue.Service) (string, 
 }
 
 // name is what a container that is made here is called; last is what it is called once it was stopped.
-func name(s *catalogue.Service) string { return "durward-" + s.ID }
-func last(s *catalogue.Service) string { return name(s) + ".last" }
+func name(s *catalog.Service) string { return "durward-" + s.ID }
+func last(s *catalog.Service) string { return name(s) + ".last" }
 
 // isMade reports whether a container is one that the driver made for the service.
 func isMade(labels map[string]string, id string) bool {
@@ -160,7 +160,7 @@ func (d *Driver) list(ctx context.Context, id string) ([]container.Summary, erro
 }
 
 // pick finds the container that is the service: the one that was made and not retired, or the one that the entry adopts.
-func pick(all []container.Summary, s *catalogue.Service) (id string, found bool, err error) {
+func pick(all []container.Summary, s *catalog.Service) (id string, found bool, err error) {
 	for _, c := range all {
 		made := isMade(c.Labels, s.ID)
 		switch {
@@ -175,7 +175,7 @@ func pick(all []container.Summary, s *catalogue.Service) (id string, found bool,
 }
 
 // find looks at the container that is the service now.
-func (d *Driver) find(ctx context.Context, s *catalogue.Service) (container.InspectResponse, bool, error) {
+func (d *Driver) find(ctx context.Context, s *catalog.Service) (container.InspectResponse, bool, error) {
 	if s.Container == nil {
 		return container.InspectResponse{}, false, nil
 	}
@@ -200,7 +200,7 @@ func (d *Driver) find(ctx context.Context, s *catalogue.Service) (container.Insp
 }
 
 // adopted finds the container that an entry adopts.
-func (d *Driver) adopted(ctx context.Context, s *catalogue.Service) (container.InspectResponse, []byte, error) {
+func (d *Driver) adopted(ctx context.Context, s *catalog.Service) (container.InspectResponse, []byte, error) {
 	all, err := d.list(ctx, s.ID)
 	if err != nil {
 		return container.InspectResponse{}, nil, err
@@ -224,7 +224,7 @@ func (d *Driver) adopted(ctx context.Context, s *catalogue.Service) (container.I
 
 // clear takes away what earlier starts left: the container that ended, and the one that was stopped. One that runs is left,
 // and so is a stranger with our name.
-func (d *Driver) clear(ctx context.Context, s *catalogue.Service) error {
+func (d *Driver) clear(ctx context.Context, s *catalog.Service) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	for _, called := range []string{name(s), last(s)} {
@@ -249,7 +249,7 @@ func (d *Driver) clear(ctx context.Context, s *catalogue.Service) error {
 
 // retire gives a container that was stopped another name, by which it is known after a restart of the executor that its end
 // was asked for. Its log stays.
-func (d *Driver) retire(ctx context.Context, s *catalogue.Service, c container.InspectResponse) error {
+func (d *Driver) retire(ctx context.Context, s *catalog.Service, c container.InspectResponse) error {
 	if c.Config == nil || !isMade(c.Config.Labels, s.ID) {
 		return nil
 	}
@@ -265,8 +265,8 @@ func (d *Driver) retire(ctx context.Context, s *catalogue.Service, c container.I
 }
 
 // rules are what the service's container may be.
-func (d *Driver) rules(s *catalogue.Service, h host, i img) (*policy.Rules, error) {
-	c := d.cfg.Catalogue()
+func (d *Driver) rules(s *catalog.Service, h host, i img) (*policy.Rules, error) {
+	c := d.cfg.Catalog()
 	gpus, err := d.uuids(c, s)
 	if err != nil {
 		return nil, err
@@ -281,10 +281,10 @@ func (d *Driver) rules(s *catalogue.Service, h host, i img) (*policy.Rules, erro
 }
 
 // uuids are those of the entry's real GPUs. An index alone is not enough: after a reboot it may be another GPU's.
-func (d *Driver) uuids(c *catalogue.Catalogue, s *catalogue.Service) ([]string, error) {
+func (d *Driver) uuids(c *catalog.Catalog, s *catalog.Service) ([]string, error) {
 	var out []string
 	for _, index := range s.GPUs {
-		i := slices.IndexFunc(c.GPUs, func(g catalogue.GPU) bool { return g.Index == index })
+		i := slices.IndexFunc(c.GPUs, func(g catalog.GPU) bool { return g.Index == index })
 		if i < 0 {
 			return nil, fmt.Errorf("%w: GPU %d is not in the catalogue any more", driver.ErrNotStarted, index)
 		}

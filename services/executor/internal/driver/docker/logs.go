@@ -16,7 +16,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -78,7 +78,7 @@ const nowhere = "c=000000000000;t=0.000000000;n=0"
 
 // Logs returns lines of the service's container: the newest, or those after the cursor. A cursor from before the container
 // was made anew gives the oldest lines that there are.
-func (d *Driver) Logs(ctx context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error) {
+func (d *Driver) Logs(ctx context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error) {
 	if s.Container == nil || lines < 1 {
 		return driver.Page{Cursor: nowhere}, nil
 	}
@@ -99,7 +99,7 @@ func (d *Driver) Logs(ctx context.Context, s *catalogue.Service, cursor string, 
 }
 
 // logged is the container whose log is the service's: the one that runs, or else the one that was stopped last.
-func (d *Driver) logged(ctx context.Context, s *catalogue.Service) (string, error) {
+func (d *Driver) logged(ctx context.Context, s *catalog.Service) (string, error) {
 	all, err := d.list(ctx, s.ID)
 	if err != nil {
 		return "", err

@@ -14,7 +14,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/docker/policy"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -34,7 +34,7 @@ type spec struct {
 func (s spec) judged() policy.Container { return policy.Container{Config: s.config, Host: s.host} }
 
 // make builds a service's container. It says everything that a daemon's configuration could decide otherwise.
-func (d *Driver) make(s *catalogue.Service, i img, r *policy.Rules) (spec, error) {
+func (d *Driver) make(s *catalog.Service, i img, r *policy.Rules) (spec, error) {
 	k := s.Container
 	off, on := false, true
 	pids := int64(defaultPIDs)
@@ -110,17 +110,17 @@ func (d *Driver) make(s *catalogue.Service, i img, r *policy.Rules) (spec, error
 }
 
 // networkMode: without a port a container that needs no network gets none. One with a port needs a bridge, which leads out.
-func networkMode(s *catalogue.Service) container.NetworkMode {
-	if s.Container.Port == 0 && s.Network != catalogue.NetworkHost {
+func networkMode(s *catalog.Service) container.NetworkMode {
+	if s.Container.Port == 0 && s.Network != catalog.NetworkHost {
 		return network.NetworkNone
 	}
 	return network.NetworkBridge
 }
 
 // enforced says whether the entry's network expectation holds.
-func enforced(s *catalogue.Service, mode container.NetworkMode) driver.Network {
+func enforced(s *catalog.Service, mode container.NetworkMode) driver.Network {
 	switch {
-	case s.Network == "", s.Network == catalogue.NetworkHost:
+	case s.Network == "", s.Network == catalog.NetworkHost:
 		return driver.NetworkUnasked
 	case mode.IsNone():
 		return driver.NetworkEnforced
@@ -144,7 +144,7 @@ func deviceRequest(access string, uuids []string) container.DeviceRequest {
 
 // variables are the entry's, and the one that keeps an image from asking for GPUs by itself where NVIDIA's runtime is the
 // daemon's default. With a device request the daemon says that variable itself.
-func variables(s *catalogue.Service) []string {
+func variables(s *catalog.Service) []string {
 	var out []string
 	for key, value := range s.Environment {
 		out = append(out, key+"="+value)

@@ -28,11 +28,11 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/docker/policy"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // ran reports whether a container of the service was ever started.
-func (b *bench) ran(s *catalogue.Service) bool {
+func (b *bench) ran(s *catalog.Service) bool {
 	b.t.Helper()
 	all, err := b.d.list(context.Background(), s.ID)
 	if err != nil {
@@ -47,7 +47,7 @@ func (b *bench) ran(s *catalogue.Service) bool {
 }
 
 // refused starts a service that must not start.
-func (b *bench) refused(name string, d *Driver, s *catalogue.Service, want error) {
+func (b *bench) refused(name string, d *Driver, s *catalog.Service, want error) {
 	b.t.Helper()
 	err := begin(b.t.Context(), d, s)
 	switch {
@@ -110,7 +110,7 @@ func TestRealEnds(t *testing.T) {
 
 func TestRealOutOfMemory(t *testing.T) {
 	b := newBench(t)
-	s := b.service(func(s *catalogue.Service) { s.Limits.MemoryMiB = 64 }, "hog")
+	s := b.service(func(s *catalog.Service) { s.Limits.MemoryMiB = 64 }, "hog")
 	b.start(s)
 	if got := b.await(b.d, s, driver.Ended); got.Cause != driver.CauseOutOfMemory {
 		t.Errorf("it is %+v", got)
@@ -119,7 +119,7 @@ func TestRealOutOfMemory(t *testing.T) {
 
 func TestRealDeaf(t *testing.T) {
 	b := newBench(t)
-	s := b.service(func(s *catalogue.Service) { s.StopTimeoutS = 1 }, "deaf")
+	s := b.service(func(s *catalog.Service) { s.StopTimeoutS = 1 }, "deaf")
 	b.start(s)
 	pid := b.d.Status(s).PID
 	ctx, cancel := context.WithCancel(t.Context())
@@ -198,10 +198,10 @@ func TestRealLogs(t *testing.T) {
 
 func TestRealNothingToRun(t *testing.T) {
 	b := newBench(t)
-	b.refused("no image", b.d, b.service(func(s *catalogue.Service) {
+	b.refused("no image", b.d, b.service(func(s *catalog.Service) {
 		s.Container.Image = b.host + "/app@sha256:" + strings.Repeat("0", 64)
 	}), driver.ErrImageMissing)
-	b.refused("a port that is taken", b.d, b.service(func(s *catalogue.Service) {
+	b.refused("a port that is taken", b.d, b.service(func(s *catalog.Service) {
 		l, err := net.Listen("tcp4", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -213,7 +213,7 @@ func TestRealNothingToRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	missing := b.service(func(s *catalogue.Service) { s.Container.Image = none })
+	missing := b.service(func(s *catalog.Service) { s.Container.Image = none })
 	b.start(missing) // the daemon's init runs, and finds nothing to run
 	if got := b.await(b.d, missing, driver.Ended); got.Cause != driver.CauseProgramMissing {
 		t.Errorf("no program: %+v", got)
@@ -222,14 +222,14 @@ func TestRealNothingToRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.refused("a volume of the image", b.d, b.service(func(s *catalogue.Service) { s.Container.Image = volume }), driver.ErrContainer)
+	b.refused("a volume of the image", b.d, b.service(func(s *catalog.Service) { s.Container.Image = volume }), driver.ErrContainer)
 	preload, err := b.push("preload", "latest", map[string]any{"Env": []string{"LD_PRELOAD=/x.so", inContainer + "=1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.refused("an image that preloads", b.d, b.service(func(s *catalogue.Service) { s.Container.Image = preload }), driver.ErrContainer)
-	b.refused("a GPU on a host without one", b.d, b.service(func(s *catalogue.Service) {
-		b.c.GPUs = []catalogue.GPU{{Index: 0, UUID: uuidA}}
+	b.refused("an image that preloads", b.d, b.service(func(s *catalog.Service) { s.Container.Image = preload }), driver.ErrContainer)
+	b.refused("a GPU on a host without one", b.d, b.service(func(s *catalog.Service) {
+		b.c.GPUs = []catalog.GPU{{Index: 0, UUID: uuidA}}
 		s.GPUs, s.Container.GPUAccess = []uint32{0}, "device-request"
 	}), driver.ErrNotStarted)
 	// A stranger's container with our name stays what it is.
@@ -251,7 +251,7 @@ func TestRealTagMoves(t *testing.T) {
 	if _, err := b.push("tagged", "v1", map[string]any{"Labels": map[string]string{"edition": "first"}}); err != nil {
 		t.Fatal(err)
 	}
-	s := b.service(func(s *catalogue.Service) { s.Container.Image, s.Container.AllowTag = b.host+"/tagged:v1", true })
+	s := b.service(func(s *catalog.Service) { s.Container.Image, s.Container.AllowTag = b.host+"/tagged:v1", true })
 	approved, err := b.d.Definition(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +270,7 @@ func TestRealTagMoves(t *testing.T) {
 }
 
 // adoptable is a container as a human would make one to be adopted.
-func adoptable(b *bench, s *catalogue.Service) client.ContainerCreateOptions {
+func adoptable(b *bench, s *catalog.Service) client.ContainerCreateOptions {
 	b.t.Helper()
 	made, err := b.d.make(s, img{id: b.image}, mustRules(b, s))
 	if err != nil {
@@ -283,11 +283,11 @@ func adoptable(b *bench, s *catalogue.Service) client.ContainerCreateOptions {
 
 func TestRealAdopt(t *testing.T) {
 	b := newBench(t)
-	entry := func() *catalogue.Service {
-		return b.service(func(s *catalogue.Service) {
+	entry := func() *catalog.Service {
+		return b.service(func(s *catalog.Service) {
 			withPort(t)(s)
 			s.Container.Adopt = true
-			s.Limits = catalogue.Limits{MemoryMiB: 128, CPUPercent: 50, PIDs: 64}
+			s.Limits = catalog.Limits{MemoryMiB: 128, CPUPercent: 50, PIDs: 64}
 		})
 	}
 	s := entry()
@@ -423,7 +423,7 @@ func TestRealAdopt(t *testing.T) {
 	b.refused("two of them", b.d, s, driver.ErrContainer)
 }
 
-func mustRules(b *bench, s *catalogue.Service) *policy.Rules {
+func mustRules(b *bench, s *catalog.Service) *policy.Rules {
 	b.t.Helper()
 	r, err := b.d.rules(s, host{noSwap: true}, img{})
 	if err != nil {
@@ -521,14 +521,14 @@ func TestRealMounts(t *testing.T) {
 		"/proc":                      "/proc",
 		"/var/run":                   "/var/run",
 	} {
-		b.refused(name, b.d, b.service(func(s *catalogue.Service) {
-			s.Container.Mounts = []catalogue.Mount{{Source: source, Target: "/models"}}
+		b.refused(name, b.d, b.service(func(s *catalog.Service) {
+			s.Container.Mounts = []catalog.Mount{{Source: source, Target: "/models"}}
 		}), driver.ErrContainer)
 	}
 	// A link within the allowed folder is followed before, and what it led to is what is mounted.
-	s := b.service(func(s *catalogue.Service) {
+	s := b.service(func(s *catalog.Service) {
 		withPort(t)(s)
-		s.Container.Mounts = []catalogue.Mount{{Source: link(inside, "current"), Target: "/models"}}
+		s.Container.Mounts = []catalog.Mount{{Source: link(inside, "current"), Target: "/models"}}
 	})
 	b.start(s)
 	if got := b.ask(s, "/file?name=/models/weights"); got != "200 heavy" {
@@ -539,7 +539,7 @@ func TestRealMounts(t *testing.T) {
 		t.Errorf("mounted is %+v, %v", got.Container.Mounts, err)
 	}
 	// Where a container would bring along what is mounted below, it is refused.
-	adopt := b.service(func(s *catalogue.Service) {
+	adopt := b.service(func(s *catalog.Service) {
 		withPort(t)(s)
 		s.Container.Adopt = true
 	})
@@ -552,17 +552,17 @@ func TestRealMounts(t *testing.T) {
 	// What the host has mounted below an allowed folder stays outside.
 	below := folder("models", "llama", "below")
 	bind("/etc/ssl", below)
-	s = b.service(func(s *catalogue.Service) {
+	s = b.service(func(s *catalog.Service) {
 		withPort(t)(s)
-		s.Container.Mounts = []catalogue.Mount{{Source: inside, Target: "/models"}}
+		s.Container.Mounts = []catalog.Mount{{Source: inside, Target: "/models"}}
 	})
 	b.start(s)
 	if got := b.ask(s, "/file?name=/models/below/openssl.cnf"); !strings.HasPrefix(got, "404") {
 		t.Errorf("a mount below came along: %.40q", got)
 	}
-	s = b.service(func(s *catalogue.Service) {
+	s = b.service(func(s *catalog.Service) {
 		withPort(t)(s)
-		s.Container.Mounts = []catalogue.Mount{{Source: filepath.Dir(bound), Target: "/models"}}
+		s.Container.Mounts = []catalog.Mount{{Source: filepath.Dir(bound), Target: "/models"}}
 	})
 	b.start(s)
 	if got := b.ask(s, "/file?name=/models/weights.gguf"); got != "403" && !strings.HasPrefix(got, "404") {
@@ -630,14 +630,14 @@ func TestRealLostAnswer(t *testing.T) {
 	d := b.driver(m.socket)
 	lose := func() { panic(http.ErrAbortHandler) }
 	made := b.service(withPort(t))
-	adopted := b.service(func(s *catalogue.Service) {
+	adopted := b.service(func(s *catalog.Service) {
 		withPort(t)(s)
 		s.Container.Adopt = true
 	})
 	if _, err := b.api.ContainerCreate(t.Context(), adoptable(b, adopted)); err != nil {
 		t.Fatal(err)
 	}
-	for name, s := range map[string]*catalogue.Service{"made": made, "adopted": adopted} {
+	for name, s := range map[string]*catalog.Service{"made": made, "adopted": adopted} {
 		m.after("/start", lose)
 		err := begin(t.Context(), d, s)
 		if !errors.Is(err, driver.ErrNoManager) || errors.Is(err, driver.ErrUnknown) {
@@ -662,7 +662,7 @@ func TestRealTampered(t *testing.T) {
 	b := newBench(t)
 	m := b.meddler()
 	d := b.driver(m.socket)
-	update := func(s *catalogue.Service, o client.ContainerUpdateOptions) func() {
+	update := func(s *catalog.Service, o client.ContainerUpdateOptions) func() {
 		return func() {
 			if _, err := b.api.ContainerUpdate(context.Background(), name(s), o); err != nil {
 				t.Error(err)
@@ -675,25 +675,25 @@ func TestRealTampered(t *testing.T) {
 	}
 	// Docker refuses it while a container of a failed test is attached.
 	defer func() { _, _ = b.api.NetworkRemove(context.Background(), lan.ID, client.NetworkRemoveOptions{}) }()
-	limited := func(s *catalogue.Service) {
+	limited := func(s *catalog.Service) {
 		withPort(t)(s)
 		s.Limits.MemoryMiB = 64
 	}
-	for name, act := range map[string]func(s *catalogue.Service) func(){
-		"more memory": func(s *catalogue.Service) func() {
+	for name, act := range map[string]func(s *catalog.Service) func(){
+		"more memory": func(s *catalog.Service) func() {
 			return update(s, client.ContainerUpdateOptions{Resources: &container.Resources{Memory: 512 << 20, MemorySwap: 512 << 20}})
 		},
-		"a restart policy": func(s *catalogue.Service) func() {
+		"a restart policy": func(s *catalog.Service) func() {
 			return update(s, client.ContainerUpdateOptions{RestartPolicy: &container.RestartPolicy{Name: container.RestartPolicyAlways}})
 		},
-		"another network": func(s *catalogue.Service) func() {
+		"another network": func(s *catalog.Service) func() {
 			return func() {
 				if _, err := b.api.NetworkConnect(context.Background(), lan.ID, client.NetworkConnectOptions{Container: "durward-" + s.ID}); err != nil {
 					t.Error(err)
 				}
 			}
 		},
-		"another container": func(s *catalogue.Service) func() {
+		"another container": func(s *catalog.Service) func() {
 			return func() {
 				if _, err := b.api.ContainerRemove(context.Background(), "durward-"+s.ID, client.ContainerRemoveOptions{Force: true}); err != nil {
 					t.Error(err)

@@ -26,7 +26,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // engine is the daemon that scripts/real-docker.sh started, and a registry with images of this very program.
@@ -179,23 +179,23 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// host is a catalogue and a driver on the daemon.
+// host is a catalog and a driver on the daemon.
 type bench struct {
 	*engine
 	t *testing.T
 	d *Driver
-	c *catalogue.Catalogue
+	c *catalog.Catalog
 }
 
 func newBench(t *testing.T) *bench {
-	b := &bench{engine: daemon(t), t: t, c: &catalogue.Catalogue{}}
+	b := &bench{engine: daemon(t), t: t, c: &catalog.Catalog{}}
 	b.d = b.driver(b.socket)
 	return b
 }
 
 func (b *bench) driver(socket string) *Driver {
 	b.t.Helper()
-	d, err := New(Config{Socket: socket, Catalogue: func() *catalogue.Catalogue { return b.c }, Logger: slog.New(slog.NewTextHandler(b.t.Output(), nil))})
+	d, err := New(Config{Socket: socket, Catalog: func() *catalog.Catalog { return b.c }, Logger: slog.New(slog.NewTextHandler(b.t.Output(), nil))})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -210,12 +210,12 @@ func (b *bench) driver(socket string) *Driver {
 var serial int
 
 // service is an entry whose container runs the program with some arguments. What it leaves behind is taken away.
-func (b *bench) service(change func(s *catalogue.Service), command ...string) *catalogue.Service {
+func (b *bench) service(change func(s *catalog.Service), command ...string) *catalog.Service {
 	b.t.Helper()
 	serial++
-	s := &catalogue.Service{
-		ID: fmt.Sprintf("s%d", serial), Driver: catalogue.DriverDocker, StopTimeoutS: 2, LogMaxBytes: 1 << 20,
-		Container: &catalogue.Container{Image: b.image, User: "4242:4242", Command: command},
+	s := &catalog.Service{
+		ID: fmt.Sprintf("s%d", serial), Driver: catalog.DriverDocker, StopTimeoutS: 2, LogMaxBytes: 1 << 20,
+		Container: &catalog.Container{Image: b.image, User: "4242:4242", Command: command},
 	}
 	if change != nil {
 		change(s)
@@ -233,9 +233,9 @@ func (b *bench) service(change func(s *catalogue.Service), command ...string) *c
 }
 
 // withPort publishes the program's port.
-func withPort(t *testing.T) func(s *catalogue.Service) {
+func withPort(t *testing.T) func(s *catalog.Service) {
 	port := freePort(t)
-	return func(s *catalogue.Service) { s.Port, s.Container.Port = port, 8080 }
+	return func(s *catalog.Service) { s.Port, s.Container.Port = port, 8080 }
 }
 
 func freePort(t *testing.T) uint32 {
@@ -248,12 +248,12 @@ func freePort(t *testing.T) uint32 {
 }
 
 // begin starts what there is at this moment; a definition that cannot be had is as good as any.
-func begin(ctx context.Context, d *Driver, s *catalogue.Service) error {
+func begin(ctx context.Context, d *Driver, s *catalog.Service) error {
 	definition, _ := d.Definition(ctx, s)
 	return d.Start(ctx, s, definition)
 }
 
-func (b *bench) start(s *catalogue.Service) {
+func (b *bench) start(s *catalog.Service) {
 	b.t.Helper()
 	if err := begin(b.t.Context(), b.d, s); err != nil {
 		b.t.Fatalf("start: %v", err)
@@ -261,7 +261,7 @@ func (b *bench) start(s *catalogue.Service) {
 }
 
 // await waits until a service looks as it should.
-func (b *bench) await(d *Driver, s *catalogue.Service, what driver.State) driver.Status {
+func (b *bench) await(d *Driver, s *catalog.Service, what driver.State) driver.Status {
 	b.t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for {
@@ -277,7 +277,7 @@ func (b *bench) await(d *Driver, s *catalogue.Service, what driver.State) driver
 }
 
 // ask gets something from the program in the container.
-func (b *bench) ask(s *catalogue.Service, path string) string {
+func (b *bench) ask(s *catalog.Service, path string) string {
 	b.t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
@@ -307,13 +307,13 @@ func TestRealLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.c.Containers.Mounts = []string{filepath.Dir(folder)}
-	s := b.service(func(s *catalogue.Service) {
+	s := b.service(func(s *catalog.Service) {
 		withPort(t)(s)
-		s.Limits = catalogue.Limits{MemoryMiB: 256, CPUPercent: 50, PIDs: 64}
-		s.Network = catalogue.NetworkLoopback
+		s.Limits = catalog.Limits{MemoryMiB: 256, CPUPercent: 50, PIDs: 64}
+		s.Network = catalog.NetworkLoopback
 		s.Environment = map[string]string{"HF_HOME": "/cache"}
 		s.Container.Tmpfs = []string{"/cache"}
-		s.Container.Mounts = []catalogue.Mount{{Source: folder, Target: "/models"}}
+		s.Container.Mounts = []catalog.Mount{{Source: folder, Target: "/models"}}
 	})
 	if got := b.d.Status(s); got.State != driver.Stopped || got.Network != driver.NetworkNotEnforced {
 		t.Errorf("before: %+v", got)

@@ -14,7 +14,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/cause"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -247,7 +247,7 @@ func (d *Driver) why(ctx context.Context, c container.InspectResponse) string {
 }
 
 // Status reports what was last seen of a service: at most a second old while the daemon answers.
-func (d *Driver) Status(s *catalogue.Service) driver.Status {
+func (d *Driver) Status(s *catalog.Service) driver.Status {
 	if s.Container == nil {
 		return driver.Status{State: driver.Stopped}
 	}
@@ -283,7 +283,7 @@ func (d *Driver) Status(s *catalogue.Service) driver.Status {
 }
 
 // unlooked is what is enforced once the service's container is there.
-func unlooked(s *catalogue.Service) driver.Network {
+func unlooked(s *catalog.Service) driver.Network {
 	if s.Container.Adopt {
 		return enforced(s, "")
 	}

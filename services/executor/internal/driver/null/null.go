@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // Driver remembers what it was told. It is safe for concurrent use; its zero value is ready and takes no time.
@@ -22,7 +22,7 @@ type Driver struct {
 }
 
 // Status reports whether the service was "started".
-func (d *Driver) Status(s *catalogue.Service) driver.Status {
+func (d *Driver) Status(s *catalog.Service) driver.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	since, ok := d.running[s.ID]
@@ -33,7 +33,7 @@ func (d *Driver) Status(s *catalogue.Service) driver.Status {
 }
 
 // Start notes the service.
-func (d *Driver) Start(ctx context.Context, s *catalogue.Service, _ string) error {
+func (d *Driver) Start(ctx context.Context, s *catalog.Service, _ string) error {
 	if err := wait(ctx, d.StartTakes); err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (d *Driver) Start(ctx context.Context, s *catalogue.Service, _ string) erro
 }
 
 // Stop forgets the service.
-func (d *Driver) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
+func (d *Driver) Stop(ctx context.Context, s *catalog.Service) (bool, error) {
 	if err := wait(ctx, d.StopTakes); err != nil {
 		return false, err
 	}
@@ -59,10 +59,10 @@ func (d *Driver) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
 }
 
 // Definition is "": nothing is run.
-func (d *Driver) Definition(context.Context, *catalogue.Service) (string, error) { return "", nil }
+func (d *Driver) Definition(context.Context, *catalog.Service) (string, error) { return "", nil }
 
 // Logs is empty: nothing is said.
-func (d *Driver) Logs(context.Context, *catalogue.Service, string, int) (driver.Page, error) {
+func (d *Driver) Logs(context.Context, *catalog.Service, string, int) (driver.Page, error) {
 	return driver.Page{Cursor: "0"}, nil
 }
 

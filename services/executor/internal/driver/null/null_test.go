@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 func TestItRemembersAndTakesItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, s := &Driver{StartTakes: 2 * time.Second, StopTakes: time.Second}, &catalogue.Service{ID: "one"}
+		d, s := &Driver{StartTakes: 2 * time.Second, StopTakes: time.Second}, &catalog.Service{ID: "one"}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := d.Start(ctx, s, ""); !errors.Is(err, context.DeadlineExceeded) || d.Status(s).State != driver.Stopped {

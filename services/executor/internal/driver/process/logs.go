@@ -8,11 +8,11 @@ import (
 	"os"
 	"time"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // openLog opens the service's log for appending, which is what lets it be emptied while the program writes.
-func (d *Driver) openLog(s *catalogue.Service) (*os.File, error) {
+func (d *Driver) openLog(s *catalog.Service) (*os.File, error) {
 	file := d.logFile(s.ID)
 	d.logs.Lock()
 	err := boundLog(file, s.LogMaxBytes)

@@ -1,6 +1,6 @@
 // Package process runs services as programs of the host, without any other manager: the embedded default.
 //
-// It runs in the executor and trusts the catalogue's entry alone. A program gets its argument vector as it stands (no
+// It runs in the executor and trusts the catalog's entry alone. A program gets its argument vector as it stands (no
 // shell), a session and process group of its own, /dev/null, a bounded log, a small environment (ENV-1), and outside
 // development a user of its own and no capability whatever the executor has. It outlives the executor and is found again by pid, start time and boot: a recycled pid
 // is never ours.
@@ -34,7 +34,7 @@ import (
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/cause"
 	"durward.internal/services/executor/internal/driver/process/cgroup"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -59,7 +59,7 @@ type Driver struct {
 	log            *slog.Logger
 	boot           string
 	development    bool
-	programs       catalogue.Programs
+	programs       catalog.Programs
 	// groups is nil where services have no control groups.
 	groups *cgroup.Tree
 
@@ -126,7 +126,7 @@ func (d *Driver) Close() {
 }
 
 // Status reports what is true of a service at this moment.
-func (d *Driver) Status(s *catalogue.Service) driver.Status {
+func (d *Driver) Status(s *catalog.Service) driver.Status {
 	d.mu.Lock()
 	r := d.records[s.ID]
 	d.mu.Unlock()
@@ -147,8 +147,8 @@ func (d *Driver) Status(s *catalogue.Service) driver.Status {
 }
 
 // network says that nothing is enforced, where anything is expected.
-func network(s *catalogue.Service) driver.Network {
-	if s.Network == "" || s.Network == catalogue.NetworkHost {
+func network(s *catalog.Service) driver.Network {
+	if s.Network == "" || s.Network == catalog.NetworkHost {
 		return driver.NetworkUnasked
 	}
 	return driver.NetworkNotEnforced
@@ -187,9 +187,9 @@ func (d *Driver) group(r *record) *cgroup.Group {
 }
 
 // Definition is the digest of the program file's content.
-func (d *Driver) Definition(_ context.Context, s *catalogue.Service) (string, error) {
+func (d *Driver) Definition(_ context.Context, s *catalog.Service) (string, error) {
 	digest, err := d.programs.Digest(s.Program())
-	if errors.Is(err, catalogue.ErrNoProgram) {
+	if errors.Is(err, catalog.ErrNoProgram) {
 		return "", fmt.Errorf("%w: %w", driver.ErrProgramMissing, err)
 	}
 	return digest, err
@@ -197,7 +197,7 @@ func (d *Driver) Definition(_ context.Context, s *catalogue.Service) (string, er
 
 // Start starts the program of a service that is not running, if its file has the definition. It returns when the program
 // runs, whether or not it is healthy yet. Errors wrap one of the driver package's.
-func (d *Driver) Start(_ context.Context, s *catalogue.Service, definition string) error {
+func (d *Driver) Start(_ context.Context, s *catalog.Service, definition string) error {
 	program, err := openProgram(s.Program(), definition)
 	if err != nil {
 		return err
@@ -270,7 +270,7 @@ func (d *Driver) Start(_ context.Context, s *catalogue.Service, definition strin
 }
 
 // prepare makes the service's control group anew, with its limits.
-func (d *Driver) prepare(s *catalogue.Service) (*cgroup.Group, error) {
+func (d *Driver) prepare(s *catalog.Service) (*cgroup.Group, error) {
 	limits := cgroup.Limits{MemoryMiB: s.Limits.MemoryMiB, CPUPercent: s.Limits.CPUPercent, PIDs: s.Limits.PIDs}
 	if d.groups == nil {
 		if limits != (cgroup.Limits{}) {
@@ -355,7 +355,7 @@ func how(err error) string {
 }
 
 // Stop ends a service: SIGTERM to its group, SIGKILL after the entry's stop timeout. It reports whether anything ran.
-func (d *Driver) Stop(_ context.Context, s *catalogue.Service) (bool, error) {
+func (d *Driver) Stop(_ context.Context, s *catalog.Service) (bool, error) {
 	d.mu.Lock()
 	r := d.records[s.ID]
 	d.mu.Unlock()
@@ -410,7 +410,7 @@ func sweep(who identity) {
 }
 
 // command builds the child: argument vector, environment, session, user. Only in development may that be the executor's own.
-func command(s *catalogue.Service, development bool) (*exec.Cmd, error) {
+func command(s *catalog.Service, development bool) (*exec.Cmd, error) {
 	self, err := user.Current()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrNotStarted, err)

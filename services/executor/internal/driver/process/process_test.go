@@ -25,10 +25,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
-// The test binary plays the programs: which one is told by a variable that its catalogue entry names.
+// The test binary plays the programs: which one is told by a variable that its catalog entry names.
 const (
 	role    = "DEMO_ROLE"
 	roleArg = "DEMO_ARGUMENT"
@@ -137,9 +137,9 @@ func report(file string) {
 	}
 }
 
-func entry(program, arg string) *catalogue.Service {
-	return &catalogue.Service{
-		ID: "demo", Driver: catalogue.DriverProcess, Argv: []string{os.Args[0], "a b", "$HOME", "; rm -rf /"},
+func entry(program, arg string) *catalog.Service {
+	return &catalog.Service{
+		ID: "demo", Driver: catalog.DriverProcess, Argv: []string{os.Args[0], "a b", "$HOME", "; rm -rf /"},
 		Environment: map[string]string{role: program, roleArg: arg}, StopTimeoutS: 1, LogMaxBytes: 64 << 10,
 	}
 }
@@ -156,7 +156,7 @@ func open(t *testing.T, dir string) *Driver {
 
 // started starts a program and sees to it that nothing of it outlives the test.
 // start starts what there is at this moment.
-func start(ctx context.Context, d *Driver, s *catalogue.Service) error {
+func start(ctx context.Context, d *Driver, s *catalog.Service) error {
 	definition, err := d.Definition(ctx, s)
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func start(ctx context.Context, d *Driver, s *catalogue.Service) error {
 	return d.Start(ctx, s, definition)
 }
 
-func started(t *testing.T, d *Driver, s *catalogue.Service) identity {
+func started(t *testing.T, d *Driver, s *catalog.Service) identity {
 	t.Helper()
 	if err := start(t.Context(), d, s); err != nil {
 		t.Fatal(err)
@@ -448,7 +448,7 @@ func TestWhatCannotStart(t *testing.T) {
 			t.Errorf("the executor's own user, in development: %v: %v", development, err)
 		}
 	}
-	for _, s := range []*catalogue.Service{missing, busy, text, nobody} {
+	for _, s := range []*catalog.Service{missing, busy, text, nobody} {
 		if got := d.Status(s).State; got != driver.Stopped {
 			t.Errorf("after a failed start: %v", got)
 		}

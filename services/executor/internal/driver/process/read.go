@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 // Logs returns lines of the service's log. A cursor is a place in all that the service ever wrote, "b" and a number of bytes, so
 // that it holds when the log is emptied; what was thrown away since is skipped. Whoever reads may make one up, so the rest of a
 // line that it stands in is skipped too. While the service runs, a line that is not ended yet is not shown.
-func (d *Driver) Logs(_ context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error) {
+func (d *Driver) Logs(_ context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error) {
 	d.mu.Lock()
 	r := d.records[s.ID]
 	d.mu.Unlock()

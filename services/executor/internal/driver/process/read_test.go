@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // log writes what the service wrote.
@@ -230,8 +230,8 @@ func TestDefinition(t *testing.T) {
 func TestSight(t *testing.T) {
 	d, s := open(t, t.TempDir()), entry("polite", "")
 	for expected, want := range map[string]driver.Network{
-		"": driver.NetworkUnasked, catalogue.NetworkHost: driver.NetworkUnasked,
-		catalogue.NetworkLoopback: driver.NetworkNotEnforced, catalogue.NetworkNone: driver.NetworkNotEnforced,
+		"": driver.NetworkUnasked, catalog.NetworkHost: driver.NetworkUnasked,
+		catalog.NetworkLoopback: driver.NetworkNotEnforced, catalog.NetworkNone: driver.NetworkNotEnforced,
 	} {
 		s.Network = expected
 		if got := d.Status(s).Network; got != want {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // Outside development, as root, with control groups: another user, limits that hold, and nobody left behind.
@@ -29,10 +29,10 @@ func TestProduction(t *testing.T) {
 	if d.groups == nil {
 		t.Fatal("no control group can be made here")
 	}
-	s := &catalogue.Service{
-		ID: "demo", Driver: catalogue.DriverProcess, RunAs: "nobody", StopTimeoutS: 1, LogMaxBytes: 64 << 10, WorkingDir: "/",
+	s := &catalog.Service{
+		ID: "demo", Driver: catalog.DriverProcess, RunAs: "nobody", StopTimeoutS: 1, LogMaxBytes: 64 << 10, WorkingDir: "/",
 		Argv:   []string{"/bin/sh", "-c", "echo $USER; setsid sh -c 'trap \"\" TERM; sleep 600; sleep 600' & sleep 600"},
-		Limits: catalogue.Limits{MemoryMiB: 32, PIDs: 20, CPUPercent: 100},
+		Limits: catalog.Limits{MemoryMiB: 32, PIDs: 20, CPUPercent: 100},
 	}
 	who := started(t, d, s)
 	status := d.Status(s)

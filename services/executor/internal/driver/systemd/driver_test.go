@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // fake is a systemd with one unit, x.service.
@@ -149,13 +149,13 @@ func on(t *testing.T, f *fake) *Driver {
 }
 
 // ask starts what there is at this moment; a definition that cannot be had is as good as any.
-func ask(ctx context.Context, d *Driver, s *catalogue.Service) error {
+func ask(ctx context.Context, d *Driver, s *catalog.Service) error {
 	definition, _ := d.Definition(ctx, s)
 	return d.Start(ctx, s, definition)
 }
 
-func x() *catalogue.Service {
-	return &catalogue.Service{ID: "x", Driver: catalogue.DriverSystemd, Unit: "x.service", StopTimeoutS: 30}
+func x() *catalog.Service {
+	return &catalog.Service{ID: "x", Driver: catalog.DriverSystemd, Unit: "x.service", StopTimeoutS: 30}
 }
 
 // fragment is the file of x.service below the test's own folder. Go's test cache does not look there: it knows the file by unitFile, which
@@ -241,7 +241,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-func TestUnitNamesAreTheCataloguesAlone(t *testing.T) {
+func TestUnitNamesAreTheCatalogsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(begun(nil))
 		d := on(t, f)
@@ -505,7 +505,7 @@ func TestWarnings(t *testing.T) {
 		if got := on(t, newFake(begun(nil))).Warnings(s); len(got) != 0 {
 			t.Errorf("of a good unit: %q", got)
 		}
-		s.Network = catalogue.NetworkLoopback
+		s.Network = catalog.NetworkLoopback
 		got := on(t, newFake(begun(properties{"Restart": "always", "NeedDaemonReload": true}))).Warnings(s)
 		if diff := cmp.Diff([]string{WarnRestart, WarnReload, WarnNetwork}, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // What systemd calls the states of a unit, org.freedesktop.systemd1(5).
@@ -274,11 +274,11 @@ func (f facts) bluntCause(v1 bool) string {
 }
 
 // network says whether what the entry expects is enforced. filters: this manager can filter a unit's packets.
-func (f facts) network(s *catalogue.Service, filters bool) driver.Network {
+func (f facts) network(s *catalog.Service, filters bool) driver.Network {
 	switch {
-	case s.Network == "" || s.Network == catalogue.NetworkHost:
+	case s.Network == "" || s.Network == catalog.NetworkHost:
 		return driver.NetworkUnasked
-	case f.private, s.Network == catalogue.NetworkLoopback && f.guarded && filters:
+	case f.private, s.Network == catalog.NetworkLoopback && f.guarded && filters:
 		return driver.NetworkEnforced
 	}
 	// With a port on the host's loopback interface, nothing keeps a unit from other services there.

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // begun is a unit that was started, as systemd tells of it.
@@ -192,21 +192,21 @@ func TestNetworkExpectation(t *testing.T) {
 		want     driver.Network
 	}{
 		{"nothing asked", "", properties{}, true, driver.NetworkUnasked},
-		{"all of it", catalogue.NetworkHost, properties{}, true, driver.NetworkUnasked},
-		{"open", catalogue.NetworkLoopback, properties{}, true, driver.NetworkNotEnforced},
-		{"filtered", catalogue.NetworkLoopback, properties{"IPAddressDeny": [][]any{any4, any6}, "IPAddressAllow": [][]any{lo4, lo6}}, true, driver.NetworkEnforced},
-		{"filtered, where nothing filters", catalogue.NetworkLoopback, properties{"IPAddressDeny": [][]any{any4, any6}}, false, driver.NetworkNotEnforced},
-		{"one family alone", catalogue.NetworkLoopback, properties{"IPAddressDeny": [][]any{any4}}, true, driver.NetworkNotEnforced},
-		{"the local network too", catalogue.NetworkLoopback, properties{"IPAddressDeny": [][]any{any4, any6}, "IPAddressAllow": [][]any{lo4, lan}}, true, driver.NetworkNotEnforced},
-		{"more than loopback", catalogue.NetworkLoopback, properties{"IPAddressDeny": [][]any{any4, any6}, "IPAddressAllow": [][]any{wide}}, true, driver.NetworkNotEnforced},
-		{"its own", catalogue.NetworkLoopback, properties{"PrivateNetwork": true}, false, driver.NetworkEnforced},
-		{"none, its own", catalogue.NetworkNone, properties{"PrivateNetwork": true}, false, driver.NetworkEnforced},
-		{"none, filtered", catalogue.NetworkNone, properties{"IPAddressDeny": [][]any{any4, any6}}, true, driver.NetworkNotEnforced},
-		{"ranges that are none", catalogue.NetworkLoopback, properties{"IPAddressDeny": [][]any{{int32(2), []byte{1}, uint32(0)}}}, true, driver.NetworkNotEnforced},
+		{"all of it", catalog.NetworkHost, properties{}, true, driver.NetworkUnasked},
+		{"open", catalog.NetworkLoopback, properties{}, true, driver.NetworkNotEnforced},
+		{"filtered", catalog.NetworkLoopback, properties{"IPAddressDeny": [][]any{any4, any6}, "IPAddressAllow": [][]any{lo4, lo6}}, true, driver.NetworkEnforced},
+		{"filtered, where nothing filters", catalog.NetworkLoopback, properties{"IPAddressDeny": [][]any{any4, any6}}, false, driver.NetworkNotEnforced},
+		{"one family alone", catalog.NetworkLoopback, properties{"IPAddressDeny": [][]any{any4}}, true, driver.NetworkNotEnforced},
+		{"the local network too", catalog.NetworkLoopback, properties{"IPAddressDeny": [][]any{any4, any6}, "IPAddressAllow": [][]any{lo4, lan}}, true, driver.NetworkNotEnforced},
+		{"more than loopback", catalog.NetworkLoopback, properties{"IPAddressDeny": [][]any{any4, any6}, "IPAddressAllow": [][]any{wide}}, true, driver.NetworkNotEnforced},
+		{"its own", catalog.NetworkLoopback, properties{"PrivateNetwork": true}, false, driver.NetworkEnforced},
+		{"none, its own", catalog.NetworkNone, properties{"PrivateNetwork": true}, false, driver.NetworkEnforced},
+		{"none, filtered", catalog.NetworkNone, properties{"IPAddressDeny": [][]any{any4, any6}}, true, driver.NetworkNotEnforced},
+		{"ranges that are none", catalog.NetworkLoopback, properties{"IPAddressDeny": [][]any{{int32(2), []byte{1}, uint32(0)}}}, true, driver.NetworkNotEnforced},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			if got := read(c.props).network(&catalogue.Service{Network: c.expected}, c.filters); got != c.want {
+			if got := read(c.props).network(&catalog.Service{Network: c.expected}, c.filters); got != c.want {
 				t.Errorf("network = %d, want %d", got, c.want)
 			}
 		})

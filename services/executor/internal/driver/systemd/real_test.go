@@ -24,7 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // These tests run inside scripts/systemd-sandbox.sh and nowhere else: they write units and have systemd run them.
@@ -84,7 +84,7 @@ func act(args []string) int {
 			return 1
 		}
 		defer d.Close()
-		s := &catalogue.Service{ID: "s", Driver: catalogue.DriverSystemd, Unit: args[4], StopTimeoutS: 5}
+		s := &catalog.Service{ID: "s", Driver: catalog.DriverSystemd, Unit: args[4], StopTimeoutS: 5}
 		switch args[3] {
 		case "start":
 			err = ask(context.Background(), d, s)
@@ -135,7 +135,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 }
 
 // unit writes a unit that acts, has systemd read it, and returns its entry.
-func (w *world) unit(name string, lines ...string) *catalogue.Service {
+func (w *world) unit(name string, lines ...string) *catalog.Service {
 	w.t.Helper()
 	w.write("/run/systemd/system/"+name, lines...)
 	w.reload()
@@ -147,7 +147,7 @@ func (w *world) unit(name string, lines ...string) *catalogue.Service {
 		// It fails where the unit has not failed.
 		_ = exec.Command("systemctl", "reset-failed", name).Run()
 	})
-	return &catalogue.Service{ID: "s", Driver: catalogue.DriverSystemd, Unit: name, StopTimeoutS: 10, StartTimeoutS: 10}
+	return &catalog.Service{ID: "s", Driver: catalog.DriverSystemd, Unit: name, StopTimeoutS: 10, StartTimeoutS: 10}
 }
 
 func (w *world) write(file string, lines ...string) {
@@ -168,7 +168,7 @@ func (w *world) reload() {
 	}
 }
 
-func (w *world) start(s *catalogue.Service) {
+func (w *world) start(s *catalog.Service) {
 	w.t.Helper()
 	if err := ask(w.t.Context(), w.Driver, s); err != nil {
 		w.t.Fatalf("Start: %v", err)
@@ -176,7 +176,7 @@ func (w *world) start(s *catalogue.Service) {
 }
 
 // until looks until the state is there.
-func (w *world) until(s *catalogue.Service, state driver.State) driver.Status {
+func (w *world) until(s *catalog.Service, state driver.State) driver.Status {
 	w.t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
@@ -294,14 +294,14 @@ func TestRealRefusals(t *testing.T) {
 	w := newWorld(t, Config{})
 	cases := []struct {
 		name string
-		s    *catalogue.Service
+		s    *catalog.Service
 		want error
 	}{
-		{"not there", &catalogue.Service{Unit: "not-there.service"}, driver.ErrUnitMissing},
-		{"a dash", &catalogue.Service{Unit: "-plain.service"}, driver.ErrUnitMissing},
-		{"a path", &catalogue.Service{Unit: "../plain.service"}, driver.ErrUnitMissing},
-		{"a target", &catalogue.Service{Unit: "basic.target"}, driver.ErrUnitMissing},
-		{"a template", &catalogue.Service{Unit: "t@.service"}, driver.ErrUnitMissing},
+		{"not there", &catalog.Service{Unit: "not-there.service"}, driver.ErrUnitMissing},
+		{"a dash", &catalog.Service{Unit: "-plain.service"}, driver.ErrUnitMissing},
+		{"a path", &catalog.Service{Unit: "../plain.service"}, driver.ErrUnitMissing},
+		{"a target", &catalog.Service{Unit: "basic.target"}, driver.ErrUnitMissing},
+		{"a template", &catalog.Service{Unit: "t@.service"}, driver.ErrUnitMissing},
 		{"no program", w.unit("noprogram.service", "Type=exec", "ExecStart=/nowhere/program"), driver.ErrProgramMissing},
 		{"no user", w.unit("nouser.service", "Type=exec", "User=nobodyatall", "ExecStart=ACT wait"), driver.ErrNotPermitted},
 		{"nonsense", w.unit("nonsense.service", "Type=exec", "User=nobody"), errBadUnit},
@@ -537,7 +537,7 @@ func TestRealLongLine(t *testing.T) {
 func TestRealRestartingUnitIsTold(t *testing.T) {
 	w := newWorld(t, Config{})
 	s := w.unit("phoenix.service", "Type=exec", "ExecStart=ACT say 1 again", "Restart=on-failure", "RestartSec=50ms", "StartLimitBurst=100")
-	s.Network = catalogue.NetworkLoopback
+	s.Network = catalog.NetworkLoopback
 	w.start(s)
 	if diff := cmp.Diff([]string{WarnRestart, WarnNetwork}, w.Warnings(s)); diff != "" {
 		t.Errorf("Warnings (-want +got):\n%s", diff)
@@ -564,18 +564,18 @@ func TestRealNetwork(t *testing.T) {
 		byFilter = driver.NetworkEnforced
 	}
 	for _, c := range []struct {
-		s        *catalogue.Service
+		s        *catalog.Service
 		expected string
 		want     driver.Network
 	}{
 		{open, "", driver.NetworkUnasked},
-		{open, catalogue.NetworkHost, driver.NetworkUnasked},
-		{open, catalogue.NetworkLoopback, driver.NetworkNotEnforced},
-		{private, catalogue.NetworkLoopback, driver.NetworkEnforced},
-		{private, catalogue.NetworkNone, driver.NetworkEnforced},
-		{guarded, catalogue.NetworkNone, driver.NetworkNotEnforced},
-		{guarded, catalogue.NetworkLoopback, byFilter},
-		{half, catalogue.NetworkLoopback, driver.NetworkNotEnforced},
+		{open, catalog.NetworkHost, driver.NetworkUnasked},
+		{open, catalog.NetworkLoopback, driver.NetworkNotEnforced},
+		{private, catalog.NetworkLoopback, driver.NetworkEnforced},
+		{private, catalog.NetworkNone, driver.NetworkEnforced},
+		{guarded, catalog.NetworkNone, driver.NetworkNotEnforced},
+		{guarded, catalog.NetworkLoopback, byFilter},
+		{half, catalog.NetworkLoopback, driver.NetworkNotEnforced},
 	} {
 		c.s.Network = c.expected
 		if got := w.Status(c.s).Network; got != c.want {

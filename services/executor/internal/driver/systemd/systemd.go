@@ -1,6 +1,6 @@
 // Package systemd runs services that are units of systemd, of the host's or of a user's, over D-Bus: no systemctl, no shell.
 //
-// It runs in the executor and trusts the catalogue's entry for the unit's name, systemd for what it says of the unit, and the
+// It runs in the executor and trusts the catalog's entry for the unit's name, systemd for what it says of the unit, and the
 // unit's files for nothing: their digest is part of what a human approves, and a unit that changed on disk since systemd read it
 // is not started. It touches exactly the units that entries name, with the verbs start, stop, kill and reset-failed, and lets
 // systemd's own authority (polkit, or the user's own manager) decide whether it may. It makes, changes and enables no unit.
@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 // Whose units they are.
@@ -131,7 +131,7 @@ func (d *Driver) Close() error {
 }
 
 // Status reports what systemd last said of the service's unit.
-func (d *Driver) Status(s *catalogue.Service) driver.Status {
+func (d *Driver) Status(s *catalog.Service) driver.Status {
 	if !unitPattern.MatchString(s.Unit) {
 		return driver.Status{State: driver.Stopped, Cause: driver.CauseUnitMissing, Network: facts{}.network(s, false)}
 	}
@@ -158,7 +158,7 @@ func (d *Driver) Status(s *catalogue.Service) driver.Status {
 }
 
 // Warnings are fixed sentences on what is wrong with a unit and does not keep it from being started.
-func (d *Driver) Warnings(s *catalogue.Service) []string {
+func (d *Driver) Warnings(s *catalog.Service) []string {
 	status := d.Status(s)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -190,7 +190,7 @@ func restarts(f facts) bool { return f.restart != "" && f.restart != "no" }
 
 // Definition is the digest over the unit's file and drop-ins, names and contents, as they are on disk. What the unit in turn
 // reads when it is started (its program, its EnvironmentFile=) is not part of it.
-func (d *Driver) Definition(ctx context.Context, s *catalogue.Service) (string, error) {
+func (d *Driver) Definition(ctx context.Context, s *catalog.Service) (string, error) {
 	f, err := d.ask(ctx, s)
 	if err == nil {
 		err = d.refusal(f, s.Unit)
@@ -214,7 +214,7 @@ func (d *Driver) refusal(f facts, name string) error {
 }
 
 // Logs returns lines of the unit from systemd's journal, of all its activations.
-func (d *Driver) Logs(ctx context.Context, s *catalogue.Service, cursor string, lines int) (driver.Page, error) {
+func (d *Driver) Logs(ctx context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error) {
 	if !unitPattern.MatchString(s.Unit) {
 		return driver.Page{}, driver.ErrUnitMissing
 	}
@@ -222,7 +222,7 @@ func (d *Driver) Logs(ctx context.Context, s *catalogue.Service, cursor string, 
 }
 
 // ask has systemd say how the unit is now.
-func (d *Driver) ask(ctx context.Context, s *catalogue.Service) (facts, error) {
+func (d *Driver) ask(ctx context.Context, s *catalog.Service) (facts, error) {
 	if !unitPattern.MatchString(s.Unit) {
 		return facts{}, driver.ErrUnitMissing
 	}
@@ -234,7 +234,7 @@ func (d *Driver) ask(ctx context.Context, s *catalogue.Service) (facts, error) {
 
 // Start starts a unit that does not run, if it has the definition, and returns when its program runs: ready or not, and even if
 // it ended again at once, which Status then tells with its cause. Errors wrap the driver package's.
-func (d *Driver) Start(ctx context.Context, s *catalogue.Service, definition string) error {
+func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition string) error {
 	f, err := d.ask(ctx, s)
 	if err != nil {
 		return err
@@ -292,7 +292,7 @@ func lost(err error) error {
 }
 
 // unchanged has systemd say once more what it would run, and compares that with what may be.
-func (d *Driver) unchanged(ctx context.Context, s *catalogue.Service, definition string) error {
+func (d *Driver) unchanged(ctx context.Context, s *catalog.Service, definition string) error {
 	found, err := d.Definition(ctx, s)
 	if err == nil && found != definition {
 		return driver.ErrChanged
@@ -301,7 +301,7 @@ func (d *Driver) unchanged(ctx context.Context, s *catalogue.Service, definition
 }
 
 // judge says what became of a start. before is how the unit was, verdict the job's result.
-func (d *Driver) judge(ctx context.Context, s *catalogue.Service, before facts, verdict string) error {
+func (d *Driver) judge(ctx context.Context, s *catalog.Service, before facts, verdict string) error {
 	f, err := d.ask(ctx, s)
 	if err != nil {
 		return err
@@ -327,7 +327,7 @@ func (d *Driver) judge(ctx context.Context, s *catalogue.Service, before facts, 
 
 // Stop stops a unit, and kills it after the entry's stop timeout. It reports whether anything ran. A unit that ended by itself
 // counts as stopped from then on.
-func (d *Driver) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
+func (d *Driver) Stop(ctx context.Context, s *catalog.Service) (bool, error) {
 	f, err := d.ask(ctx, s)
 	if err != nil {
 		return false, err
@@ -346,7 +346,7 @@ func (d *Driver) Stop(ctx context.Context, s *catalogue.Service) (bool, error) {
 }
 
 // end stops what runs.
-func (d *Driver) end(ctx context.Context, b manager, u *unit, s *catalogue.Service) error {
+func (d *Driver) end(ctx context.Context, b manager, u *unit, s *catalog.Service) error {
 	_, result, err := b.stop(ctx, s.Unit)
 	if errors.Is(err, errDestructive) {
 		// The unit's own start is still under way, perhaps one that an earlier executor asked for. What is stopped need not start.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/platformtest"
 )
 
@@ -33,7 +33,7 @@ func TestHardware(t *testing.T) {
 	defer cancel()
 	var done sync.WaitGroup
 	done.Go(func() { s.Watch(ctx, func(uuid string, xid uint32) { t.Logf("%s: XID %d", uuid, xid) }) })
-	m := gpu.New(gpu.Config{Source: s, Catalogue: func() *catalogue.Catalogue { return &catalogue.Catalogue{} }, Logger: platformtest.Logger()})
+	m := gpu.New(gpu.Config{Source: s, Catalog: func() *catalog.Catalog { return &catalog.Catalog{} }, Logger: platformtest.Logger()})
 	for range 2 {
 		h := m.Read(t.Context())
 		if h.Problem != "" || h.Source != gpu.SourceNVML || len(h.GPUs) == 0 {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/platformtest"
 )
 
@@ -249,8 +249,8 @@ func TestMonitor(t *testing.T) {
 	ours, theirs := stranger(t), stranger(t)
 	m := gpu.New(gpu.Config{
 		Source: s, Logger: platformtest.Logger(),
-		Catalogue: func() *catalogue.Catalogue {
-			return &catalogue.Catalogue{GPUs: []catalogue.GPU{{Index: 5, UUID: second}}}
+		Catalog: func() *catalog.Catalog {
+			return &catalog.Catalog{GPUs: []catalog.GPU{{Index: 5, UUID: second}}}
 		},
 		Claims: func() []gpu.Claim {
 			return []gpu.Claim{{Service: "ours", PID: ours.Process.Pid, MiB: 900, GPUs: []uint32{5}}}
@@ -296,7 +296,7 @@ func BenchmarkReadMonitor(b *testing.B) {
 	}
 	f.write("alloc/all", text.String())
 	m := gpu.New(gpu.Config{
-		Source: s, Logger: platformtest.Logger(), Catalogue: func() *catalogue.Catalogue { return &catalogue.Catalogue{} },
+		Source: s, Logger: platformtest.Logger(), Catalog: func() *catalog.Catalog { return &catalog.Catalog{} },
 		Claims: func() []gpu.Claim {
 			return []gpu.Claim{{Service: "ours", CGroup: "/nowhere", MiB: 900, GPUs: []uint32{0}}}
 		},

@@ -12,7 +12,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/doctor"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
@@ -80,14 +80,14 @@ Exit code 1 when anything is ✗.`,
 	}
 }
 
-// examinedHost gathers what doctor looks at of the GPU host: the catalogue's own file, and what the executor says.
+// examinedHost gathers what doctor looks at of the GPU host: the catalog's own file, and what the executor says.
 func (a *app) examinedHost(ctx context.Context) doctor.Host {
 	var h doctor.Host
 	path, opts, err := cli.CatalogPlace{}.Resolve(a.App, false)
 	if err == nil {
-		h.Catalogue, err = catalogue.Load(path, opts)
+		h.Catalog, err = catalog.Load(path, opts)
 	}
-	h.CatalogueError = err
+	h.CatalogError = err
 	if f, _, err := a.ExecutorFile(); err == nil {
 		h.DockerSocket, h.UserManager = f.Docker.Socket, f.Systemd.Manager == "user"
 	}

@@ -21,7 +21,7 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/supervisor"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
@@ -258,7 +258,7 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 	a.Out.Table([]string{"PROCESS", "HEALTH", "DETAIL"}, rows)
 	if e := d.executor; e != nil {
 		a.Out.Printf("services %d of %d running   GPUs %s\n", e.GetServicesRunning(), e.GetServicesTotal(),
-			cli.GPUWords(e.GetGpuSource(), e.GetGpus(), a.Home.IsExampleCatalogue(), cli.DriverFound()))
+			cli.GPUWords(e.GetGpuSource(), e.GetGpus(), a.Home.IsExampleCatalog(), cli.DriverFound()))
 	}
 	if d.undoing != "" {
 		a.Out.Printf("switch   %s\n", a.Out.Yellow("to "+clean.Line(d.undoing, 64)+" was interrupted and is being undone; nothing else changes meanwhile"))
@@ -309,20 +309,20 @@ func undoing(ctx context.Context, s *cli.Session) string {
 // maxLimited bounds how many services are asked about.
 const maxLimited = 64
 
-// limitedServices are the services of the catalogue's own file that are expected not to reach everything. Where the file
+// limitedServices are the services of the catalog's own file that are expected not to reach everything. Where the file
 // cannot be read there are none: doctor says so.
 func (a *app) limitedServices() []string {
 	path, opts, err := cli.CatalogPlace{}.Resolve(a.App, false)
 	if err != nil {
 		return nil
 	}
-	c, err := catalogue.Load(path, opts)
+	c, err := catalog.Load(path, opts)
 	if err != nil {
 		return nil
 	}
 	var ids []string
 	for _, s := range c.Services {
-		if (s.Network == catalogue.NetworkLoopback || s.Network == catalogue.NetworkNone) && len(ids) < maxLimited {
+		if (s.Network == catalog.NetworkLoopback || s.Network == catalog.NetworkNone) && len(ids) < maxLimited {
 			ids = append(ids, s.ID)
 		}
 	}

@@ -334,5 +334,5 @@ func (a *app) gpuLine(ctx context.Context) string {
 		return "unknown: " + clean.Line(err.Error(), 200)
 	}
 	a.RequestID = ""
-	return cli.GPUWords(status.GetGpuSource(), status.GetGpus(), a.Home.IsExampleCatalogue(), cli.DriverFound())
+	return cli.GPUWords(status.GetGpuSource(), status.GetGpus(), a.Home.IsExampleCatalog(), cli.DriverFound())
 }

@@ -103,7 +103,7 @@ func (a *app) proposeScope(ctx context.Context, s *cli.Session, op *vaultv1.Oper
 		}}, nil
 }
 
-// candidates are the ids of everything of a kind that the executor's catalogue has.
+// candidates are the ids of everything of a kind that the executor's catalog has.
 func candidates(ctx context.Context, s *cli.Session, kind string) (ids []string, err error) {
 	switch kind {
 	case "":

@@ -132,7 +132,7 @@ func (a *app) printStanding(one *vaultv1.Standing) *statement.Statement {
 // definitionsPatience bounds how long the executor is asked what a scope's digests stand for.
 const definitionsPatience = 3 * time.Second
 
-// printDefinitions shows what a scope may act on: each of its digests, with the definition that has it as the executor's catalogue
+// printDefinitions shows what a scope may act on: each of its digests, with the definition that has it as the executor's catalog
 // is now.
 func (a *app) printDefinitions(ctx context.Context, s *cli.Session, st *statement.Statement) {
 	ctx, cancel := context.WithTimeout(ctx, definitionsPatience)

@@ -12,7 +12,7 @@ import (
 	"durward.internal/services/operator/internal/draft"
 	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/operator/internal/sizing"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
@@ -167,7 +167,7 @@ passed on; no shell ever sees them. With --unit it is a systemd unit instead, wi
 		for _, one := range []struct {
 			driver string
 			is     bool
-		}{{catalogue.DriverProcess, len(argv) > 0}, {catalogue.DriverSystemd, unit != ""}, {catalogue.DriverDocker, image != ""}} {
+		}{{catalog.DriverProcess, len(argv) > 0}, {catalog.DriverSystemd, unit != ""}, {catalog.DriverDocker, image != ""}} {
 			if one.is {
 				given++
 				kind = cli.OrElse(kind, one.driver)
@@ -238,9 +238,9 @@ passed on; no shell ever sees them. With --unit it is a systemd unit instead, wi
 	flags.Uint32Var(&stallTimeout, "stall-timeout", 0, "seconds that a start may go without progress")
 	flags.Uint32Var(&stopTimeout, "stop-timeout", 0, "seconds between SIGTERM and SIGKILL (default 10)")
 	for name, words := range map[string][]string{
-		"driver":  {catalogue.DriverProcess, catalogue.DriverSystemd, catalogue.DriverDocker, catalogue.DriverNull},
-		"sleep":   {catalogue.SleepNone, catalogue.SleepVLLM1, catalogue.SleepVLLM2, catalogue.SleepLlamaRouter},
-		"network": {catalogue.NetworkHost, catalogue.NetworkLoopback, catalogue.NetworkNone},
+		"driver":  {catalog.DriverProcess, catalog.DriverSystemd, catalog.DriverDocker, catalog.DriverNull},
+		"sleep":   {catalog.SleepNone, catalog.SleepVLLM1, catalog.SleepVLLM2, catalog.SleepLlamaRouter},
+		"network": {catalog.NetworkHost, catalog.NetworkLoopback, catalog.NetworkNone},
 	} {
 		cli.CompleteFlag(cmd, name, cli.OneOf(words...))
 	}

@@ -13,7 +13,7 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
@@ -58,15 +58,15 @@ Exit code 1 when it is not good.`,
 			if err != nil {
 				return err
 			}
-			return a.goodCatalogue(cmd.Context(), path, c)
+			return a.goodCatalog(cmd.Context(), path, c)
 		},
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 	}
 }
 
-// goodCatalogue says what is worth knowing of a good one.
-func (a *app) goodCatalogue(ctx context.Context, path string, c *catalogue.Catalogue) error {
-	remarks := catalogueRemarks(c)
+// goodCatalog says what is worth knowing of a good one.
+func (a *app) goodCatalog(ctx context.Context, path string, c *catalog.Catalog) error {
+	remarks := catalogRemarks(c)
 	inForce, known := a.inForce(ctx, c.Digest)
 	if a.JSON {
 		value := map[string]any{
@@ -93,7 +93,7 @@ func (a *app) goodCatalogue(ctx context.Context, path string, c *catalogue.Catal
 	return nil
 }
 
-// inForce reports whether the running executor uses the catalogue with this digest, if it can be asked.
+// inForce reports whether the running executor uses the catalog with this digest, if it can be asked.
 func (a *app) inForce(ctx context.Context, digest string) (inForce, known bool) {
 	if !a.Home.Exists() {
 		return false, false
@@ -110,8 +110,8 @@ func (a *app) inForce(ctx context.Context, digest string) (inForce, known bool) 
 	return status.GetCatalogueDigest() == digest, err == nil
 }
 
-// catalogueRemarks are what is allowed and still worth a look.
-func catalogueRemarks(c *catalogue.Catalogue) []string {
+// catalogRemarks are what is allowed and still worth a look.
+func catalogRemarks(c *catalog.Catalog) []string {
 	var out []string
 	total := map[uint32]uint32{}
 	for _, g := range c.GPUs {
@@ -125,7 +125,7 @@ func catalogueRemarks(c *catalogue.Catalogue) []string {
 				continue
 			}
 			for _, index := range s.GPUs {
-				need[index] += catalogue.Share(s.VRAMMiB, len(s.GPUs))
+				need[index] += catalog.Share(s.VRAMMiB, len(s.GPUs))
 			}
 		}
 		for _, g := range c.GPUs {
@@ -136,7 +136,7 @@ func catalogueRemarks(c *catalogue.Catalogue) []string {
 		}
 	}
 	for _, s := range c.Services {
-		if s.Driver == catalogue.DriverProcess && (s.Network == catalogue.NetworkLoopback || s.Network == catalogue.NetworkNone) {
+		if s.Driver == catalog.DriverProcess && (s.Network == catalog.NetworkLoopback || s.Network == catalog.NetworkNone) {
 			out = append(out, fmt.Sprintf("service %s expects network %q, which the process driver cannot enforce; "+
 				"a systemd unit can: durward service install %s", s.ID, s.Network, s.ID))
 		}
@@ -165,13 +165,13 @@ filled in, which is what an approver is shown (there with the digest of its prog
 				"digest": c.Digest, "gpus": cli.NonNil(c.GPUs), "models": cli.NonNil(c.Models), "services": cli.NonNil(c.Services),
 				"modes": cli.NonNil(c.Modes), "boot": c.Boot,
 			}, func() {
-				a.printCatalogue(c)
+				a.printCatalog(c)
 			})
 		},
 	}
 }
 
-func (a *app) showEntry(c *catalogue.Catalogue, id string) error {
+func (a *app) showEntry(c *catalog.Catalog, id string) error {
 	found := map[string]any{}
 	if s, ok := c.Lookup(id); ok {
 		found["services"] = []any{s}
@@ -207,7 +207,7 @@ func (a *app) showEntry(c *catalogue.Catalogue, id string) error {
 	return nil
 }
 
-func (a *app) printCatalogue(c *catalogue.Catalogue) {
+func (a *app) printCatalog(c *catalog.Catalog) {
 	var rows [][]string
 	for _, g := range c.GPUs {
 		kind := "real, " + cli.OrElse(g.UUID, "by index")
@@ -229,7 +229,7 @@ func (a *app) printCatalogue(c *catalogue.Catalogue) {
 			model = clean.Line(s.Model.ID, 128)
 		}
 		sleep := s.Sleep
-		if sleep == catalogue.SleepNone {
+		if sleep == catalog.SleepNone {
 			sleep = ""
 		}
 		rows = append(rows, []string{
@@ -242,7 +242,7 @@ func (a *app) printCatalogue(c *catalogue.Catalogue) {
 		rows = append(rows, []string{m.ID, strings.Join(m.Services, ", "), clean.Line(m.Description, 100)})
 	}
 	a.section([]string{"MODE", "SERVICES", "ABOUT"}, rows)
-	a.Out.Printf("at boot: %s\n", clean.Line(cli.OrElse(c.Boot, catalogue.BootNone), 64))
+	a.Out.Printf("at boot: %s\n", clean.Line(cli.OrElse(c.Boot, catalog.BootNone), 64))
 }
 
 // section is a table that is left out when it is empty.
@@ -253,7 +253,7 @@ func (a *app) section(header []string, rows [][]string) {
 	}
 }
 
-// completeEntries completes ids from the catalogue's own file, without asking any process.
+// completeEntries completes ids from the catalog's own file, without asking any process.
 func (a *app) completeEntries(place *cli.CatalogPlace) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return a.Complete(args, func() (out []string, err error) {
@@ -261,7 +261,7 @@ func (a *app) completeEntries(place *cli.CatalogPlace) cobra.CompletionFunc {
 			if err != nil {
 				return nil, err
 			}
-			c, err := catalogue.Load(path, opts)
+			c, err := catalog.Load(path, opts)
 			if err != nil {
 				return nil, err
 			}

@@ -1,4 +1,4 @@
-// Package catalog is the commands that check, show and extend the catalogue.
+// Package catalog is the commands that check, show and extend the catalog.
 package catalog
 
 import (

@@ -9,18 +9,18 @@ import (
 	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/draft"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
-// add puts an entry into the catalogue: checked, shown, asked, written.
-func (a *app) add(ctx context.Context, path string, opts catalogue.Options, add addition) error {
+// add puts an entry into the catalog: checked, shown, asked, written.
+func (a *app) add(ctx context.Context, path string, opts catalog.Options, add addition) error {
 	files, err := catalogfile.Read(path)
 	if err != nil {
 		return cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
 	}
-	if _, err := catalogue.ParseFiles(files, opts); err != nil {
-		return a.BadCatalogue(path, err)
+	if _, err := catalog.ParseFiles(files, opts); err != nil {
+		return a.BadCatalog(path, err)
 	}
 	at, files, err := targetOf(path, files, add)
 	if err != nil {
@@ -39,7 +39,7 @@ func (a *app) add(ctx context.Context, path string, opts catalogue.Options, add 
 		return cli.Failed("", "%s: %s", files[at].Name, err.Error())
 	}
 	files[at].Data = after
-	changed, err := catalogue.ParseFiles(files, opts)
+	changed, err := catalog.ParseFiles(files, opts)
 	if err != nil {
 		return a.badEntry(files[at].Name, line, len(add.entry.Lines()), err)
 	}
@@ -53,7 +53,7 @@ func (a *app) add(ctx context.Context, path string, opts catalogue.Options, add 
 	for i := first; i < min(line-1+len(add.entry.Lines()), len(now)); i++ {
 		out.Printf("%s %s\n", out.Dim(fmt.Sprintf("%5d", i+1)), out.Green("+ "+clean.Visible(strings.TrimSuffix(now[i], "\r"))))
 	}
-	for _, remark := range catalogueRemarks(changed) {
+	for _, remark := range catalogRemarks(changed) {
 		out.Printf("%s %s\n", out.Yellow("!"), remark)
 	}
 	if err := a.Confirm(ctx, "Write it?", add.yes); err != nil {
@@ -70,7 +70,7 @@ func (a *app) add(ctx context.Context, path string, opts catalogue.Options, add 
 // badEntry says what is wrong with the new entry, by its own lines.
 func (a *app) badEntry(file string, line, length int, err error) error {
 	var lines []string
-	for _, p := range catalogue.AsProblems(err) {
+	for _, p := range catalog.AsProblems(err) {
 		where := p.String()
 		if p.File == file && p.Line >= line && p.Line < line+length {
 			where = fmt.Sprintf("line %d of the entry: %s", p.Line-line+1, p.What)
@@ -84,7 +84,7 @@ func (a *app) badEntry(file string, line, length int, err error) error {
 }
 
 // targetOf is target, with what was named wrongly as wrong usage.
-func targetOf(path string, files []catalogue.File, add addition) (int, []catalogue.File, error) {
+func targetOf(path string, files []catalog.File, add addition) (int, []catalog.File, error) {
 	at, files, err := catalogfile.Target(path, files, add.to, add.section)
 	if wrong := catalogfile.NameError(""); errors.As(err, &wrong) {
 		err = cli.Usage("", "%v", err)
@@ -92,7 +92,7 @@ func targetOf(path string, files []catalogue.File, add addition) (int, []catalog
 	return at, files, err
 }
 
-// replace writes a file of the catalogue's, and says what to do where that went wrong.
+// replace writes a file of the catalog's, and says what to do where that went wrong.
 func replace(path string, before, after []byte) error {
 	err := catalogfile.Replace(path, before, after)
 	switch {

@@ -10,16 +10,16 @@ import (
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/sizing"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/inspect"
 	"durward.internal/services/platform/vram"
 )
 
-// estimated is what a service of the catalogue takes by its card, on GPUs whose memory is known here, and the run that it was
+// estimated is what a service of the catalog takes by its card, on GPUs whose memory is known here, and the run that it was
 // reckoned for.
-func (a *app) estimated(ctx context.Context, c *catalogue.Catalogue, s *catalogue.Service) (vram.Estimate, vram.Run, []sizing.GPU, error) {
+func (a *app) estimated(ctx context.Context, c *catalog.Catalog, s *catalog.Service) (vram.Estimate, vram.Run, []sizing.GPU, error) {
 	var wanted []uint
 	for _, g := range s.GPUs {
 		wanted = append(wanted, uint(g))
@@ -62,7 +62,7 @@ type ExactJSON struct {
 }
 
 // showEstimate says what the service will take, part by part with the source, and returns the same for --json.
-func (a *app) showEstimate(ctx context.Context, m *fromModel, c *catalogue.Catalogue, s *catalogue.Service, file string) (*estimateJSON, error) {
+func (a *app) showEstimate(ctx context.Context, m *fromModel, c *catalog.Catalog, s *catalog.Service, file string) (*estimateJSON, error) {
 	estimate, run, gpus, err := a.estimated(ctx, c, s)
 	out := a.Display()
 	if err != nil {

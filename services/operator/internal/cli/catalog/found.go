@@ -9,7 +9,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/operator/internal/importer/discover"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
@@ -24,15 +24,15 @@ type looking struct {
 	held   []discover.Holder
 }
 
-// look reads the GPUs and what is known already. A proposal is begun beside the present catalogue.
+// look reads the GPUs and what is known already. A proposal is begun beside the present catalog.
 func (a *app) look(cmd *cobra.Command, imp *importing, l *looking, kind, from string) (*importer.Proposal, error) {
 	p, err := a.beginImport(cmd, imp, kind, from)
 	if err != nil {
 		return nil, err
 	}
 	if imp.path != "" {
-		if l.host.Present, err = catalogue.ParseFiles(imp.files, imp.opts); err != nil {
-			return nil, a.BadCatalogue(imp.path, err)
+		if l.host.Present, err = catalog.ParseFiles(imp.files, imp.opts); err != nil {
+			return nil, a.BadCatalog(imp.path, err)
 		}
 	}
 	l.host.ContainerUser = imp.given.ContainerUser

@@ -16,7 +16,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
@@ -28,10 +28,10 @@ type importing struct {
 	given importer.Given
 	set   []string
 
-	// What was found of the present catalogue: its path, "" for none, its files and how it is read.
+	// What was found of the present catalog: its path, "" for none, its files and how it is read.
 	path  string
-	files []catalogue.File
-	opts  catalogue.Options
+	files []catalog.File
+	opts  catalog.Options
 	// lenient: it is judged as in development, since nobody was named whom programs run as.
 	lenient bool
 }
@@ -137,7 +137,7 @@ func (a *app) importFiles(cmd *cobra.Command, imp *importing, kind string, from 
 	return a.propose(cmd.Context(), imp, p)
 }
 
-// beginImport reads the present catalogue, which must be good, and begins a proposal beside it. from is what it is made from.
+// beginImport reads the present catalog, which must be good, and begins a proposal beside it. from is what it is made from.
 func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from ...string) (*importer.Proposal, error) {
 	for _, pair := range imp.set {
 		name, value, ok := strings.Cut(pair, "=")
@@ -157,11 +157,11 @@ func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from 
 	}
 	if imp.out == "" {
 		imp.out = "durward-import-" + kind + ".yaml"
-		if err := a.outsideCatalogue(cmd, imp); err != nil {
+		if err := a.outsideCatalog(cmd, imp); err != nil {
 			return nil, err
 		}
 	}
-	present, err := a.presentCatalogue(cmd, imp)
+	present, err := a.presentCatalog(cmd, imp)
 	if err != nil {
 		return nil, err
 	}
@@ -176,8 +176,8 @@ func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from 
 	return p, nil
 }
 
-// presentCatalogue reads the catalogue that there is; nil means that there is none.
-func (a *app) presentCatalogue(cmd *cobra.Command, imp *importing) (*catalogue.Catalogue, error) {
+// presentCatalog reads the catalog that there is; nil means that there is none.
+func (a *app) presentCatalog(cmd *cobra.Command, imp *importing) (*catalog.Catalog, error) {
 	path, opts, err := imp.place.Of(a.App, cmd)
 	imp.opts = opts
 	if err == nil {
@@ -200,23 +200,23 @@ func (a *app) presentCatalogue(cmd *cobra.Command, imp *importing) (*catalogue.C
 		return nil, nil
 	}
 	imp.path = path
-	present, err := catalogue.ParseFiles(imp.files, imp.opts)
+	present, err := catalog.ParseFiles(imp.files, imp.opts)
 	if err != nil {
-		return nil, a.BadCatalogue(path, err)
+		return nil, a.BadCatalog(path, err)
 	}
 	return present, nil
 }
 
 var errOwnFile = errors.New("the catalogue's own")
 
-// besides leaves out the proposal itself, which may be in the catalogue from a run before, and refuses any other of its files as
+// besides leaves out the proposal itself, which may be in the catalog from a run before, and refuses any other of its files as
 // the one to write. err is what went wrong before.
-func besides(files []catalogue.File, out string, err error) ([]catalogue.File, error) {
+func besides(files []catalog.File, out string, err error) ([]catalog.File, error) {
 	target, statErr := os.Stat(out)
 	if statErr != nil || err != nil {
 		return files, err
 	}
-	var kept []catalogue.File
+	var kept []catalog.File
 	for _, f := range files {
 		info, statErr := os.Stat(f.Name)
 		switch {
@@ -229,8 +229,8 @@ func besides(files []catalogue.File, out string, err error) ([]catalogue.File, e
 	return kept, nil
 }
 
-// outsideCatalogue keeps a proposal that nobody has read from becoming the catalogue by the folder that one stands in.
-func (a *app) outsideCatalogue(cmd *cobra.Command, imp *importing) error {
+// outsideCatalog keeps a proposal that nobody has read from becoming the catalog by the folder that one stands in.
+func (a *app) outsideCatalog(cmd *cobra.Command, imp *importing) error {
 	path, _, err := imp.place.Of(a.App, cmd)
 	if err != nil {
 		return nil
@@ -254,7 +254,7 @@ type ProposalJSON struct {
 	LeftOut  []importer.LeftOut `json:"left_out"`
 }
 
-// propose settles a proposal with the present catalogue, writes it and says what is in it.
+// propose settles a proposal with the present catalog, writes it and says what is in it.
 func (a *app) propose(ctx context.Context, imp *importing, p *importer.Proposal) error {
 	text, err := p.Settle(ctx, imp.files, imp.opts)
 	if errors.Is(err, importer.ErrNothing) {

@@ -19,7 +19,7 @@ import (
 	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/operator/internal/importer/discover"
 	"durward.internal/services/operator/internal/sizing"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/inspect"
@@ -115,9 +115,9 @@ func (a *app) addFromModel(cmd *cobra.Command, m *fromModel, path string) error 
 	if err != nil {
 		return cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
 	}
-	present, err := catalogue.ParseFiles(files, opts)
+	present, err := catalog.ParseFiles(files, opts)
 	if err != nil {
-		return a.BadCatalogue(at, err)
+		return a.BadCatalog(at, err)
 	}
 	named := sizing.NameOf(file)
 	id := importer.ModelID(cmp.Or(m.id, named.ID))
@@ -143,7 +143,7 @@ func (a *app) addFromModel(cmd *cobra.Command, m *fromModel, path string) error 
 }
 
 // readCard runs the inspector.
-func (a *app) readCard(ctx context.Context, opts catalogue.Options, file string) (model.Card, error) {
+func (a *app) readCard(ctx context.Context, opts catalog.Options, file string) (model.Card, error) {
 	own, err := cli.OwnFolder()
 	if err != nil {
 		return model.Card{}, err
@@ -169,9 +169,9 @@ func (a *app) readCard(ctx context.Context, opts catalogue.Options, file string)
 	return card, nil
 }
 
-// draftService drafts a service for the model, and before it the GPUs that the catalogue does not have yet.
+// draftService drafts a service for the model, and before it the GPUs that the catalog does not have yet.
 func (a *app) draftService(
-	ctx context.Context, m *fromModel, present *catalogue.Catalogue, opts catalogue.Options, card model.Card, file, modelID string,
+	ctx context.Context, m *fromModel, present *catalog.Catalog, opts catalog.Options, card model.Card, file, modelID string,
 ) ([]newEntry, error) {
 	taken := map[string]bool{}
 	for _, s := range present.Services {
@@ -236,8 +236,8 @@ func programFound(name, folder string) bool {
 	return err == nil && filepath.IsAbs(found)
 }
 
-// serviceGPUs are the GPUs that the service may use: those that were named, or the catalogue's, or where it has none the host's.
-func (a *app) serviceGPUs(ctx context.Context, m *fromModel, present *catalogue.Catalogue) ([]sizing.GPU, error) {
+// serviceGPUs are the GPUs that the service may use: those that were named, or the catalog's, or where it has none the host's.
+func (a *app) serviceGPUs(ctx context.Context, m *fromModel, present *catalog.Catalog) ([]sizing.GPU, error) {
 	host, _, err := discover.GPUs(ctx, discover.Run)
 	if err != nil {
 		a.Out.Remark("The GPUs cannot be read, so their memory is not known here: %s", clean.Line(err.Error(), 200))
@@ -287,8 +287,8 @@ func (a *app) withCard(ctx context.Context, m *fromModel, cmd *cobra.Command, fi
 	f.put("card", sizing.Card(card))
 }
 
-// addEntries puts several entries into the catalogue: checked together, shown, asked for once, written file by file.
-func (a *app) addEntries(ctx context.Context, path string, opts catalogue.Options, m *fromModel, entries []newEntry, file string) error {
+// addEntries puts several entries into the catalog: checked together, shown, asked for once, written file by file.
+func (a *app) addEntries(ctx context.Context, path string, opts catalog.Options, m *fromModel, entries []newEntry, file string) error {
 	files, err := catalogfile.Read(path)
 	if err != nil {
 		return cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
@@ -315,7 +315,7 @@ func (a *app) addEntries(ctx context.Context, path string, opts catalogue.Option
 			return cli.Failed("", "%s: %s", files[at].Name, err.Error())
 		}
 		files[at].Data = after
-		if _, err := catalogue.ParseFiles(files, opts); err != nil {
+		if _, err := catalog.ParseFiles(files, opts); err != nil {
 			return a.badEntry(files[at].Name, line, len(e.entry.Lines()), err)
 		}
 		out.Printf("%s, %s\n", out.Bold(files[at].Name), e.section)
@@ -326,9 +326,9 @@ func (a *app) addEntries(ctx context.Context, path string, opts catalogue.Option
 			written = append(written, files[at].Name)
 		}
 	}
-	changed, err := catalogue.ParseFiles(files, opts)
+	changed, err := catalog.ParseFiles(files, opts)
 	if err != nil {
-		return a.BadCatalogue(path, err)
+		return a.BadCatalog(path, err)
 	}
 	var estimate *estimateJSON
 	added := map[string]string{}
@@ -343,19 +343,19 @@ func (a *app) addEntries(ctx context.Context, path string, opts catalogue.Option
 			}
 		}
 	}
-	for _, remark := range catalogueRemarks(changed) {
+	for _, remark := range catalogRemarks(changed) {
 		out.Printf("%s %s\n", out.Yellow("!"), remark)
 	}
 	if err := a.Confirm(ctx, "Write it?", m.add.yes); err != nil {
 		return err
 	}
 	data := func(name string) []byte {
-		return files[slices.IndexFunc(files, func(f catalogue.File) bool { return f.Name == name })].Data
+		return files[slices.IndexFunc(files, func(f catalog.File) bool { return f.Name == name })].Data
 	}
 	for i, name := range written {
 		if err := replace(name, before[name], data(name)); err != nil {
 			for _, done := range written[:i] {
-				// As far as it can be undone. The executor keeps the last good catalogue in any case.
+				// As far as it can be undone. The executor keeps the last good catalog in any case.
 				if before[done] != nil {
 					err = errors.Join(err, replace(done, data(done), before[done]))
 				}

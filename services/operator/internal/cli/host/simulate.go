@@ -192,7 +192,7 @@ func (a *app) printSimulation(out *output.Printer, plan *executorv1.SimulateMode
 	if !show.alternatives {
 		return
 	}
-	places := a.catalogueLines(plan.GetAlternatives())
+	places := a.catalogLines(plan.GetAlternatives())
 	lead := "Instead: "
 	for i, alternative := range plan.GetAlternatives() {
 		out.Printf("%s%d) %s\n", lead, i+1, a.alternativeWords(out, alternative, places))
@@ -347,7 +347,7 @@ func printNeeds(out *output.Printer, needs []*executorv1.ServiceNeed, all bool) 
 	}
 }
 
-// alternativeWords is an alternative on one line, and below it what in the catalogue it would take.
+// alternativeWords is an alternative on one line, and below it what in the catalog it would take.
 func (a *app) alternativeWords(out *output.Printer, alternative *executorv1.Alternative, places map[string]string) string {
 	words := changeWords(alternative)
 	var beside []string

@@ -8,7 +8,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
@@ -24,11 +24,11 @@ func changeKey(c *executorv1.Change) string {
 	return c.GetKind().String() + " " + c.GetServiceId() + " " + c.GetTo()
 }
 
-// catalogueLines says for the changes that only a human can make what to write where: "catalogue.yaml:14: gpus: [1]". The file is this
+// catalogLines says for the changes that only a human can make what to write where: "catalogue.yaml:14: gpus: [1]". The file is this
 // installation's; where it cannot be read, or is another host's, only what to write is said.
-func (a *app) catalogueLines(alternatives []*executorv1.Alternative) map[string]string {
+func (a *app) catalogLines(alternatives []*executorv1.Alternative) map[string]string {
 	out := map[string]string{}
-	entries := map[string]catalogue.Written{}
+	entries := map[string]catalog.Written{}
 	path, looked := "", false
 	for _, alternative := range alternatives {
 		for _, change := range alternative.GetChanges() {
@@ -41,7 +41,7 @@ func (a *app) catalogueLines(alternatives []*executorv1.Alternative) map[string]
 			}
 			id := change.GetServiceId()
 			if _, known := entries[id]; !known {
-				entries[id], _ = catalogue.Find(path, id)
+				entries[id], _ = catalog.Find(path, id)
 			}
 			out[changeKey(change)] = clean.Line(lineToChange(entries[id], change), 300)
 		}
@@ -50,7 +50,7 @@ func (a *app) catalogueLines(alternatives []*executorv1.Alternative) map[string]
 }
 
 // lineToChange says where a change goes. An entry without a file is one that was not found.
-func lineToChange(w catalogue.Written, change *executorv1.Change) string {
+func lineToChange(w catalog.Written, change *executorv1.Change) string {
 	to := change.GetTo()
 	switch change.GetKind() {
 	case executorv1.ChangeKind_CHANGE_KIND_CONTEXT:
@@ -67,7 +67,7 @@ func lineToChange(w catalogue.Written, change *executorv1.Change) string {
 }
 
 // settingLine finds the option in the entry's command line, or else the key in its extra_config.
-func settingLine(w catalogue.Written, options []string, key, what, to string) string {
+func settingLine(w catalog.Written, options []string, key, what, to string) string {
 	for _, line := range []struct {
 		key   string
 		words []string
@@ -94,7 +94,7 @@ func settingLine(w catalogue.Written, options []string, key, what, to string) st
 }
 
 // at is the place of the first of the keys that the entry has, or else of the entry.
-func at(w catalogue.Written, keys ...string) string {
+func at(w catalog.Written, keys ...string) string {
 	if w.File == "" {
 		return "its entry in the catalogue: "
 	}

@@ -213,7 +213,7 @@ func solved(p *Picture, source string) []News {
 	return []News{{source + ": answers again", problemNews{"problem", source, ""}}}
 }
 
-// WatchServices passes on the states of services as they change. The list is read anew with each stream, since the catalogue
+// WatchServices passes on the states of services as they change. The list is read anew with each stream, since the catalog
 // may have changed.
 func WatchServices(ctx context.Context, s *cli.Session, stir func(), tell func(Change) bool) {
 	for {

@@ -32,11 +32,11 @@ func TestCatalogImport(t *testing.T) {
 	if got.code != cli.ExitOK || !strings.Contains(got.out, "durward-import-llama-swap.yaml: 4 services") || !strings.Contains(got.out, "left out: apiKeys") {
 		t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
-	// The id chat is the catalogue's already, and its GPUs are simulated.
+	// The id chat is the catalog's already, and its GPUs are simulated.
 	if !strings.Contains(got.out, "service chat: the catalogue has a service with this id already") {
 		t.Errorf("taken ids are not said\n%s", got.out)
 	}
-	if c.read() != testCatalogue {
+	if c.read() != testCatalog {
 		t.Error("the catalogue was changed")
 	}
 	first, err := os.ReadFile("durward-import-llama-swap.yaml")
@@ -68,7 +68,7 @@ func TestCatalogImport(t *testing.T) {
 	}
 
 	// What is no proposal is never overwritten, whoever says yes.
-	for _, own := range []string{"", "mine", testCatalogue} {
+	for _, own := range []string{"", "mine", testCatalog} {
 		if err := os.WriteFile("own.yaml", []byte(own), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +92,7 @@ func TestCatalogImportBesideAFolder(t *testing.T) {
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "a.yaml"), []byte(testCatalogue), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(folder, "a.yaml"), []byte(testCatalog), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	source := brought(t, "compose/gpu.yaml")
@@ -110,14 +110,14 @@ func TestCatalogImportBesideAFolder(t *testing.T) {
 			t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
 		}
 	}
-	// Another file of the catalogue is never the one to write, by whatever name and whoever says yes.
+	// Another file of the catalog is never the one to write, by whatever name and whoever says yes.
 	for _, own := range []string{filepath.Join(folder, "a.yaml"), "./a.yaml"} {
 		got := c.run("", "catalog", "import", "compose", source, "--catalogue", folder, "--out", own, "--yes")
 		if got.code != cli.ExitUsage || !strings.Contains(got.err, "own files") {
 			t.Errorf("%s: exit code %d\n%s%s", own, got.code, got.out, got.err)
 		}
 	}
-	if got := c.run("", "catalog", "import", "compose", source, "--out", c.path, "--yes"); got.code != cli.ExitUsage || c.read() != testCatalogue {
+	if got := c.run("", "catalog", "import", "compose", source, "--out", c.path, "--yes"); got.code != cli.ExitUsage || c.read() != testCatalog {
 		t.Errorf("the catalogue's file: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 	if got := c.run("", "catalog", "check", folder); got.code != cli.ExitOK || !strings.Contains(got.out, "6 services") {
@@ -132,7 +132,7 @@ func TestCatalogImportOffersWhatAShellTakes(t *testing.T) {
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "a.yaml"), []byte(testCatalogue), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(folder, "a.yaml"), []byte(testCatalog), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	source := brought(t, "compose/gpu.yaml")

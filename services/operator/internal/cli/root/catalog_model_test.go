@@ -11,7 +11,7 @@ import (
 	"durward.internal/services/operator/internal/cli/catalog"
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/sizing"
-	"durward.internal/services/platform/catalogue"
+	platform "durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
 )
@@ -30,7 +30,7 @@ services:
     port: 8001
 `
 
-// modelHost is a catalogue, a folder with programs that stand for engines and the inspector, and a model's file.
+// modelHost is a catalog, a folder with programs that stand for engines and the inspector, and a model's file.
 type modelHost struct {
 	catalogWorld
 	programs, file string
@@ -90,7 +90,7 @@ func TestCatalogAddFromModel(t *testing.T) {
 	if !strings.HasPrefix(text, twoGPUs) {
 		t.Errorf("what was there changed:\n%s", text)
 	}
-	c, err := catalogue.Load(h.path, catalogue.Options{ProgramsDir: h.programs, Development: true})
+	c, err := platform.Load(h.path, platform.Options{ProgramsDir: h.programs, Development: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestCatalogAddFromFolder(t *testing.T) {
 	if got := h.run("", "catalog", "add", folder, "--yes"); got.code != cli.ExitOK || strings.Contains(got.out, "does not fit") {
 		t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
-	c, err := catalogue.Load(h.path, catalogue.Options{ProgramsDir: h.programs, Development: true})
+	c, err := platform.Load(h.path, platform.Options{ProgramsDir: h.programs, Development: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func TestCatalogAddFromModelToAFolder(t *testing.T) {
 	}
 }
 
-// Where the catalogue has no GPUs, those of the host that the service will use come along, by their uuid, and the engine is told to use
+// Where the catalog has no GPUs, those of the host that the service will use come along, by their uuid, and the engine is told to use
 // no others.
 func TestCatalogAddFromModelOnRealGPUs(t *testing.T) {
 	h := newModelHost(t, "version: 1\n", says(clitest.SmallCard))
@@ -275,7 +275,7 @@ func TestCatalogAddFromModelOnRealGPUs(t *testing.T) {
 	if got := h.run("", "catalog", "add", h.file, "--yes"); got.code != cli.ExitOK || !strings.Contains(got.out, "of 24564 MiB") {
 		t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
-	c, err := catalogue.Load(h.path, catalogue.Options{ProgramsDir: h.programs, Development: true})
+	c, err := platform.Load(h.path, platform.Options{ProgramsDir: h.programs, Development: true})
 	if err != nil {
 		t.Fatal(err)
 	}

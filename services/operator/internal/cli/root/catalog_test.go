@@ -13,7 +13,7 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 )
 
-const testCatalogue = `# mine
+const testCatalog = `# mine
 version: 1
 
 gpus:
@@ -38,7 +38,7 @@ modes:
   - {id: chatting, services: [chat]}
 `
 
-// catalogWorld runs durward in a home with a catalogue, and nothing else running.
+// catalogWorld runs durward in a home with a catalog, and nothing else running.
 type catalogWorld struct {
 	t    *testing.T
 	home installdir.Home
@@ -58,7 +58,7 @@ func newCatalog(t *testing.T) catalogWorld {
 	if err := os.Chmod(c.path, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	c.write(testCatalogue)
+	c.write(testCatalog)
 	return c
 }
 
@@ -93,12 +93,12 @@ func TestCatalogCheck(t *testing.T) {
 	if got.code != cli.ExitOK || !strings.Contains(got.out, "1 GPU, 1 model, 1 service, 1 mode") || !strings.Contains(got.out, `network "none"`) {
 		t.Errorf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
-	c.write(strings.ReplaceAll(testCatalogue, "vram_mib: 6144", "vram_mib: 30000"))
+	c.write(strings.ReplaceAll(testCatalog, "vram_mib: 6144", "vram_mib: 30000"))
 	if got := c.run("", "catalog", "check"); got.code != cli.ExitOK || !strings.Contains(got.out, "mode chatting declares 30000 MiB on GPU 0, which has 24576") {
 		t.Errorf("a mode that cannot fit: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 	// Everything that is wrong is said, with its line.
-	c.write(strings.NewReplacer("port: 7450", "port: 99999", "version: 1", "version: 7").Replace(testCatalogue))
+	c.write(strings.NewReplacer("port: 7450", "port: 99999", "version: 1", "version: 7").Replace(testCatalog))
 	got = c.run("", "catalogue", "check")
 	if got.code != cli.ExitFailed || !strings.Contains(got.out, "catalogue.yaml:2:") ||
 		!strings.Contains(got.out, "catalogue.yaml:15:") || !strings.Contains(got.err, "2 mistakes") {
@@ -113,7 +113,7 @@ func TestCatalogCheck(t *testing.T) {
 		t.Errorf("--json: %v\n%s", err, got.out)
 	}
 	// Production has no services of the executor's own user.
-	c.write(testCatalogue)
+	c.write(testCatalog)
 	if got := c.run("", "catalog", "check", "--development=false"); got.code != cli.ExitFailed || !strings.Contains(got.out, "run_as") {
 		t.Errorf("production: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
@@ -185,7 +185,7 @@ func TestCatalogAddRefuses(t *testing.T) {
 			if got.code != tc.code || !strings.Contains(got.err, tc.want) {
 				t.Errorf("exit code %d, want %d, and %q in\n%s%s", got.code, tc.code, tc.want, got.out, got.err)
 			}
-			if c.read() != testCatalogue {
+			if c.read() != testCatalog {
 				t.Errorf("the catalogue became\n%s", c.read())
 			}
 		})
@@ -220,7 +220,7 @@ func TestCatalogAdd(t *testing.T) {
 	}
 	text := c.read()
 	rest := text
-	for line := range strings.Lines(testCatalogue) {
+	for line := range strings.Lines(testCatalog) {
 		_, after, found := strings.Cut(rest, line)
 		if !found {
 			t.Fatalf("%q is gone from\n%s", line, text)
@@ -243,7 +243,7 @@ func TestCatalogAddToAFolder(t *testing.T) {
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	before, modes, _ := strings.Cut(testCatalogue, "# how it is used\n")
+	before, modes, _ := strings.Cut(testCatalog, "# how it is used\n")
 	for name, text := range map[string]string{"a.yaml": before, "b.yaml": "version: 1\n" + modes, ".c.yaml": "nonsense", "d.txt": "nonsense"} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

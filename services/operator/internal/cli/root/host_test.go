@@ -25,7 +25,7 @@ import (
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
@@ -73,9 +73,9 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t}
 	var steps []map[string]string
-	for action, s := range []*catalogue.Service{
-		{ID: "chat", Driver: catalogue.DriverNull},
-		{ID: "coder", Driver: catalogue.DriverProcess, Argv: []string{"/usr/bin/vllm", "serve"}, RunAs: "llm", Port: 8001, GPUs: []uint32{0}, VRAMMiB: 20000},
+	for action, s := range []*catalog.Service{
+		{ID: "chat", Driver: catalog.DriverNull},
+		{ID: "coder", Driver: catalog.DriverProcess, Argv: []string{"/usr/bin/vllm", "serve"}, RunAs: "llm", Port: 8001, GPUs: []uint32{0}, VRAMMiB: 20000},
 	} {
 		entry, err := s.Subject("sha256:aa")
 		if err != nil {

@@ -46,7 +46,7 @@ func TestServiceInstallRefuses(t *testing.T) {
 
 func TestServiceInstall(t *testing.T) {
 	c := newCatalog(t)
-	c.write(strings.Replace(testCatalogue, "driver: process", "driver: process\n    run_as: nobody", 1))
+	c.write(strings.Replace(testCatalog, "driver: process", "driver: process\n    run_as: nobody", 1))
 	got := c.install("chat")
 	for _, want := range []string{"\nUser=nobody\n", "\nExecStart=:\"/bin/true\" \"-x\"\n", "\nIPAddressDeny=any\n", "\nRestart=no\n", "\nProtectSystem=strict\n"} {
 		if got.code != cli.ExitOK || !strings.Contains(got.out, want) {
@@ -80,7 +80,7 @@ func TestServiceInstall(t *testing.T) {
 
 func TestServiceInstallPolkit(t *testing.T) {
 	c := newCatalog(t)
-	c.write(strings.Replace(testCatalogue, "driver: process\n    argv: [/bin/true, -x]", "driver: systemd\n    unit: durward-service-chat.service", 1))
+	c.write(strings.Replace(testCatalog, "driver: process\n    argv: [/bin/true, -x]", "driver: systemd\n    unit: durward-service-chat.service", 1))
 	got := c.install("--polkit")
 	if got.code != cli.ExitOK || !strings.Contains(got.out, `"durward-service-chat.service"`) || !strings.Contains(got.out, `subject.user === "durward-executor"`) {
 		t.Errorf("exit code %d\n%s%s", got.code, got.out, got.err)

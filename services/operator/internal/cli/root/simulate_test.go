@@ -44,7 +44,7 @@ func otherWays(first, second string) []*executorv1.Alternative {
 	}
 }
 
-const simulatedCatalogue = `version: 1
+const simulatedCatalog = `version: 1
 services:
   - id: coder
     driver: process
@@ -74,7 +74,7 @@ services:
 // TestSimulateShows is what people see, whole.
 func TestSimulateShows(t *testing.T) {
 	w := newWorld(t)
-	if err := os.WriteFile(filepath.Join(w.home.Dir, "config", "catalogue.yaml"), []byte(simulatedCatalogue), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.home.Dir, "config", "catalogue.yaml"), []byte(simulatedCatalog), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	a, b := strings.Repeat("a", 64), strings.Repeat("b", 64)

@@ -19,7 +19,7 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/unattended"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
@@ -215,9 +215,9 @@ func (a *app) warnOfAllow(ctx context.Context, cfg installdir.Config, client str
 	return nil
 }
 
-// catalogueIDs are the ids of modes, services and models: those that the executor has, or, where it does not answer, those of the
-// catalogue's file. A kind that cannot be read is left out.
-func (a *app) catalogueIDs(ctx context.Context) map[string][]string {
+// catalogIDs are the ids of modes, services and models: those that the executor has, or, where it does not answer, those of the
+// catalog's file. A kind that cannot be read is left out.
+func (a *app) catalogIDs(ctx context.Context) map[string][]string {
 	if ids := a.executorIDs(ctx); len(ids) > 0 {
 		return ids
 	}
@@ -225,7 +225,7 @@ func (a *app) catalogueIDs(ctx context.Context) map[string][]string {
 	if err != nil {
 		return nil
 	}
-	c, err := catalogue.Load(path, opts)
+	c, err := catalog.Load(path, opts)
 	if err != nil {
 		return nil // durward catalog check says what is wrong with it
 	}
@@ -273,12 +273,12 @@ func (a *app) executorIDs(ctx context.Context) map[string][]string {
 	return ids
 }
 
-// strangers says which modes, services and models of a rule the catalogue does not have.
+// strangers says which modes, services and models of a rule the catalog does not have.
 func (a *app) strangers(ctx context.Context, tool contract.Tool, arguments map[string][]string) []string {
 	if len(arguments) == 0 {
 		return nil
 	}
-	ids := a.catalogueIDs(ctx)
+	ids := a.catalogIDs(ctx)
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(arguments)) {
 		kind, isID := strings.CutSuffix(name, "_id")

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/operator/internal/importer"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 var update = flag.Bool("update", false, "write the golden proposals anew")
@@ -124,7 +124,7 @@ func orElse(s, other string) string {
 	return other
 }
 
-const presentCatalogue = `version: 1
+const presentCatalog = `version: 1
 gpus:
   - {index: 0, uuid: ` + first + `, name: first}
   - {index: 1, uuid: ` + second + `, name: second}
@@ -135,11 +135,11 @@ services:
   - {id: old, driver: systemd, unit: known.service, port: 9999}
 `
 
-// settled is the proposal's text, which the catalogue accepts beside the present one; ports that were free when the test was written
+// settled is the proposal's text, which the catalog accepts beside the present one; ports that were free when the test was written
 // are named in their places.
 func settled(t *testing.T, p *importer.Proposal, golden string, ports map[uint32]string) {
 	t.Helper()
-	text, err := p.Settle(context.Background(), []catalogue.File{{Name: "present.yaml", Data: []byte(presentCatalogue)}}, catalogue.Options{Development: true})
+	text, err := p.Settle(context.Background(), []catalog.File{{Name: "present.yaml", Data: []byte(presentCatalog)}}, catalog.Options{Development: true})
 	if err != nil {
 		t.Fatalf("%v\nleft out: %+v", err, p.LeftOut())
 	}
@@ -166,9 +166,9 @@ func settled(t *testing.T, p *importer.Proposal, golden string, ports map[uint32
 //go:embed testdata/*.yaml
 var goldens embed.FS
 
-func present(t *testing.T) *catalogue.Catalogue {
+func present(t *testing.T) *catalog.Catalog {
 	t.Helper()
-	c, err := catalogue.ParseFiles([]catalogue.File{{Name: "present.yaml", Data: []byte(presentCatalogue)}}, catalogue.Options{Development: true})
+	c, err := catalog.ParseFiles([]catalog.File{{Name: "present.yaml", Data: []byte(presentCatalog)}}, catalog.Options{Development: true})
 	if err != nil {
 		t.Fatal(err)
 	}

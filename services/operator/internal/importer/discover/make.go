@@ -9,7 +9,7 @@ import (
 
 	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
 )
@@ -56,8 +56,8 @@ func (seen inspection) unsafe(base image) (out []string) {
 			say(true, "Mounts", place+" is a socket: whoever speaks to a daemon of the host is its root")
 		case !plain(m.Source) || m.Source == "/":
 			say(true, "Mounts", place+" is the whole host, or no plain path")
-		case catalogue.Unmountable(m.Source) != "":
-			say(true, "Mounts", place+" "+catalogue.Unmountable(m.Source))
+		case catalog.Unmountable(m.Source) != "":
+			say(true, "Mounts", place+" "+catalog.Unmountable(m.Source))
 		case target(m.Destination) != "":
 			say(true, "Mounts", target(m.Destination))
 		}
@@ -79,7 +79,7 @@ var inDocker = regexp.MustCompile(`\A[1-9][0-9]{0,8}(:[0-9]{1,9})?\z`)
 
 // adopt puts a container that is taken over as it is.
 func (e *entry) adopt(c *Container) {
-	e.put("driver", catalogue.DriverDocker)
+	e.put("driver", catalog.DriverDocker)
 	container := append(e.image(c), yaml.MapItem{Key: "adopt", Value: true})
 	if c.Port != 0 && c.Inside != 0 {
 		container = append(container, yaml.MapItem{Key: "port", Value: c.Inside})
@@ -99,7 +99,7 @@ func (e *entry) image(c *Container) yaml.MapSlice {
 // make puts an entry for another container of the same image, which the executor makes.
 func (e *entry) make(c *Container) {
 	e.note("It has no label %s, so it cannot be adopted: this entry makes another container of its image. Stop and remove the old one first.", LabelService)
-	e.put("driver", catalogue.DriverDocker)
+	e.put("driver", catalog.DriverDocker)
 	if c.Wide {
 		e.note("Its port was published for other hosts too; an entry's is published on 127.0.0.1.")
 	}

@@ -11,17 +11,17 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"durward.internal/services/operator/internal/importer"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
 )
 
-// startTimeoutS is what an engine is given to load its model; a minute, the catalogue's default, is too short for most.
+// startTimeoutS is what an engine is given to load its model; a minute, the catalog's default, is too short for most.
 const startTimeoutS = 900
 
 // Host is what is known of the host beside the servers.
 type Host struct {
-	Present *importer.Present // nil: there is no catalogue yet
+	Present *importer.Present // nil: there is no catalog yet
 	GPUs    []GPU
 	// ContainerUser is whom containers run as that run as root now, UID or UID:GID; "": 1000:1000.
 	ContainerUser string
@@ -36,7 +36,7 @@ func (h Host) Units(p *importer.Proposal, servers []Server, passed []Passed) {
 	for i := range servers {
 		s := &servers[i]
 		what := "unit " + s.Name
-		if id, known := h.service(func(in *catalogue.Service) bool { return in.Unit == s.Subject }); known {
+		if id, known := h.service(func(in *catalog.Service) bool { return in.Unit == s.Subject }); known {
 			p.LeaveOut(what, "it is the catalogue's service %s already", id)
 			continue
 		}
@@ -54,7 +54,7 @@ func (h Host) Units(p *importer.Proposal, servers []Server, passed []Passed) {
 			continue
 		}
 		e := entry{host: h, p: p, id: id, server: s, notes: []string{"The " + what + ", " + state(s.Running) + ". " + s.words()}}
-		e.put("driver", catalogue.DriverSystemd)
+		e.put("driver", catalog.DriverSystemd)
 		e.put("unit", s.Subject)
 		e.rest()
 		p.Service(id, e.fields, e.model, nil, e.notes...)
@@ -72,7 +72,7 @@ func (h Host) Containers(p *importer.Proposal, containers []Container, passed []
 		what := "container " + c.Name
 		label := c.Service != ""
 		if label {
-			if id, known := h.service(func(in *catalogue.Service) bool { return in.ID == c.Service }); known {
+			if id, known := h.service(func(in *catalog.Service) bool { return in.ID == c.Service }); known {
 				p.LeaveOut(what, "its label says %s, which the catalogue has already", id)
 				continue
 			}
@@ -122,7 +122,7 @@ func list(mounts []Bind) []Bind {
 	return mounts
 }
 
-// taken are the ids that the catalogue has.
+// taken are the ids that the catalog has.
 func (h Host) taken() map[string]bool {
 	out := map[string]bool{}
 	if h.Present != nil {
@@ -136,7 +136,7 @@ func (h Host) taken() map[string]bool {
 	return out
 }
 
-func (h Host) service(is func(*catalogue.Service) bool) (id string, known bool) {
+func (h Host) service(is func(*catalog.Service) bool) (id string, known bool) {
 	if h.Present == nil {
 		return "", false
 	}
@@ -404,11 +404,11 @@ func (e *entry) sleep(engine string, sized bool) {
 	kind := ""
 	switch {
 	case engine == enginecmd.VLLM && c.SleepMode && e.server.Environment["VLLM_SERVER_DEV_MODE"] == "1":
-		kind = catalogue.SleepVLLM1
+		kind = catalog.SleepVLLM1
 	case engine == enginecmd.VLLM && c.SleepMode:
 		e.note("It could sleep, and does not take the request: vLLM wants VLLM_SERVER_DEV_MODE=1 in its environment for that.")
 	case engine == enginecmd.LlamaCPP && c.Router:
-		kind = catalogue.SleepLlamaRouter
+		kind = catalog.SleepLlamaRouter
 	}
 	switch {
 	case kind == "" || e.server.Port == 0:
@@ -419,7 +419,7 @@ func (e *entry) sleep(engine string, sized bool) {
 	}
 }
 
-// Of extra_config's values, the shapes that the catalogue takes; others are left out.
+// Of extra_config's values, the shapes that the catalog takes; others are left out.
 var (
 	sharePattern   = regexp.MustCompile(`\A(0\.[0-9]{1,4}|1(\.0)?)\z`)
 	dtypePattern   = regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`)

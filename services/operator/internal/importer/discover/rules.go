@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
@@ -507,7 +507,7 @@ func (j *judged) source(path string) string {
 	if !slices.ContainsFunc(j.Rules.Mounts, func(yes string) bool { return yes != "/" && within(path, yes) }) {
 		return clean.Line(path, 128) + " lies in no folder that a human allows (containers.mounts)"
 	}
-	if why := catalogue.Unmountable(path); why != "" {
+	if why := catalog.Unmountable(path); why != "" {
 		return clean.Line(path, 128) + " " + why
 	}
 	return ""

@@ -44,7 +44,7 @@ const (
 )
 
 var (
-	// unitPattern is what a catalogue's entry may name.
+	// unitPattern is what a catalog's entry may name.
 	unitPattern   = regexp.MustCompile(`\A[a-zA-Z0-9_][a-zA-Z0-9_:.\-]*(@[a-zA-Z0-9_:.\-]+)?\.service\z`)
 	objectPattern = regexp.MustCompile(`\A` + busPath + `/unit/[A-Za-z0-9_]{1,512}\z`)
 	errBus        = errors.New("busctl writes what is not understood")

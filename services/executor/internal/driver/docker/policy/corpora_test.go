@@ -15,7 +15,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/api/types/network"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 
 	"durward.internal/services/platform/platformtest/input"
 )
@@ -368,8 +368,8 @@ func volumes(p *pod, h *container.HostConfig, allowed string) error {
 	return nil
 }
 
-// entry puts a container's probes where they are said here, into an entry of the catalogue. The executor asks 127.0.0.1 and
-// nothing else, so the catalogue has no word for a host; and what runs after a start is no word of it either.
+// entry puts a container's probes where they are said here, into an entry of the catalog. The executor asks 127.0.0.1 and
+// nothing else, so the catalog has no word for a host; and what runs after a start is no word of it either.
 func entry(in podContainer) error {
 	health, lifecycle := "", ""
 	for _, probe := range []*podProbe{in.LivenessProbe, in.ReadinessProbe} {
@@ -395,6 +395,6 @@ func entry(in podContainer) error {
 	}
 	text := fmt.Sprintf("version: 1\nservices:\n- {id: pod, driver: docker, container: {image: %s@sha256:%s, user: '1000'%s%s}%s}\n",
 		in.Image, strings.Repeat("a", 64), port, lifecycle, health)
-	_, err := catalogue.Parse("pod.yaml", []byte(text), catalogue.Options{Development: true})
+	_, err := catalog.Parse("pod.yaml", []byte(text), catalog.Options{Development: true})
 	return err
 }

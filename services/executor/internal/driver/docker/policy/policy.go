@@ -6,7 +6,7 @@
 // must be on (no-new-privileges, dropped capabilities, a read-only root) is demanded in so many words, because a daemon's
 // defaults are whatever its configuration says.
 //
-// The package trusts the catalogue's rules and the file system as it is at the moment of the check. It changes nothing.
+// The package trusts the catalog's rules and the file system as it is at the moment of the check. It changes nothing.
 package policy
 
 import (
@@ -23,7 +23,7 @@ import (
 	"durward.internal/services/platform/canonical"
 )
 
-// Rules are the bounds of one service's container: what a human allows on this host, and what the catalogue's entry says. The
+// Rules are the bounds of one service's container: what a human allows on this host, and what the catalog's entry says. The
 // zero value allows no mount, no port, no GPU and no environment key beyond the built-in ones.
 type Rules struct {
 	// Mounts are the folders of the host that mounts may lie in.

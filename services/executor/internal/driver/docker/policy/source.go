@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 )
 
 const (
@@ -50,14 +50,14 @@ func (k *check) source(path string, recursive bool) string {
 		return safe(path) + " lies in no folder that a human allows"
 	}
 	// By its name, and below by where it really is.
-	if why := catalogue.Unmountable(path); why != "" {
+	if why := catalog.Unmountable(path); why != "" {
 		return safe(path) + " " + why
 	}
 	table, err := readMounts()
 	if err != nil {
 		return "the host's mounts cannot be read"
 	}
-	for _, no := range append(catalogue.HostFolders(), k.Refused...) {
+	for _, no := range append(catalog.HostFolders(), k.Refused...) {
 		real, err := filepath.EvalSymlinks(no)
 		if err != nil {
 			real = filepath.Clean(no)

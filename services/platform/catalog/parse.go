@@ -1,4 +1,4 @@
-package catalogue
+package catalog
 
 import (
 	"cmp"
@@ -23,7 +23,7 @@ const (
 	maxFiles     = 64
 )
 
-// Options say on which host a catalogue is read.
+// Options say on which host a catalog is read.
 type Options struct {
 	// ProgramsDir is where a program named without a slash is looked for first, before PATH. May be empty.
 	ProgramsDir string
@@ -35,7 +35,7 @@ type Options struct {
 	Users func(name string) (*user.User, error)
 }
 
-// File is one file of a catalogue; Name stands for it in errors.
+// File is one file of a catalog; Name stands for it in errors.
 type File struct {
 	Name string
 	Data []byte
@@ -55,7 +55,7 @@ func (p Problem) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.What)
 }
 
-// Problems is everything that is wrong with a catalogue, in the order of its files and lines.
+// Problems is everything that is wrong with a catalog, in the order of its files and lines.
 type Problems []Problem
 
 // Error is a line for each problem.
@@ -67,9 +67,9 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Load reads and checks a catalogue: a file, or every .yaml file of a folder in the order of their names. Its errors say file,
+// Load reads and checks a catalog: a file, or every .yaml file of a folder in the order of their names. Its errors say file,
 // line and column, and what is wrong, for a human; they do not leave the process otherwise.
-func Load(path string, opts Options) (*Catalogue, error) {
+func Load(path string, opts Options) (*Catalog, error) {
 	files, err := read(path)
 	if err != nil {
 		return nil, fmt.Errorf("catalogue: %w", err)
@@ -136,14 +136,14 @@ func readFile(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 }
 
-// Parse checks the bytes of a catalogue of one file; name stands for the file in errors.
-func Parse(name string, raw []byte, opts Options) (*Catalogue, error) {
+// Parse checks the bytes of a catalog of one file; name stands for the file in errors.
+func Parse(name string, raw []byte, opts Options) (*Catalog, error) {
 	return ParseFiles([]File{{Name: name, Data: raw}}, opts)
 }
 
-// ParseFiles checks a catalogue. What is no YAML of the right shape is told alone; of what can be read, everything that is wrong
+// ParseFiles checks a catalog. What is no YAML of the right shape is told alone; of what can be read, everything that is wrong
 // is told, as Problems.
-func ParseFiles(files []File, opts Options) (*Catalogue, error) {
+func ParseFiles(files []File, opts Options) (*Catalog, error) {
 	if opts.Users == nil {
 		opts.Users = user.Lookup
 	}
@@ -157,7 +157,7 @@ func ParseFiles(files []File, opts Options) (*Catalogue, error) {
 			return nil, err
 		}
 	}
-	c := checker{opts: opts, docs: docs, out: &Catalogue{Boot: BootNone, byID: map[string]*Service{}}}
+	c := checker{opts: opts, docs: docs, out: &Catalog{Boot: BootNone, byID: map[string]*Service{}}}
 	c.check()
 	if len(c.problems) > 0 {
 		return nil, place(files, c.problems)

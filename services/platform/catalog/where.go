@@ -1,4 +1,4 @@
-package catalogue
+package catalog
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ type Written struct {
 	path string
 }
 
-// Find finds a service's entry in the catalogue at path, which need not be good. ok is false where it is in none of its files, or
+// Find finds a service's entry in the catalog at path, which need not be good. ok is false where it is in none of its files, or
 // they cannot be read.
 func Find(path, id string) (w Written, ok bool) {
 	files, err := read(path)

@@ -1,4 +1,4 @@
-package catalogue
+package catalog
 
 import (
 	"strings"
@@ -51,21 +51,21 @@ func TestUnmountable(t *testing.T) {
 // TestMountsAreJudgedTwice: what a human allows is no wider than what containers may ever have, nor is what an entry then takes of it.
 func TestMountsAreJudgedTwice(t *testing.T) {
 	t.Parallel()
-	catalogue := func(folder, source string) error {
+	catalog := func(folder, source string) error {
 		text := "version: 1\ncontainers: {mounts: [" + folder + "]}\nservices:\n  - id: a\n    driver: docker\n    container:\n      image: x\n      allow_tag: true\n" +
 			"      user: \"1000\"\n      mounts: [{source: " + source + ", target: /m}]\n"
 		_, err := Parse("x.yaml", []byte(text), Options{Development: true})
 		return err
 	}
-	if err := catalogue("/srv/ai", "/srv/ai/models"); err != nil {
+	if err := catalog("/srv/ai", "/srv/ai/models"); err != nil {
 		t.Fatalf("the control is refused: %v", err)
 	}
 	for _, folder := range []string{"/home/ai/.ssh", "/var/lib/containerd", "/var/lib/kubelet", "/var/spool/cron", "/var/lib/durward", "/home/ai", "/var"} {
-		if err := catalogue(folder, folder+"/x"); err == nil || !strings.Contains(err.Error(), "x.yaml:2:") || !strings.Contains(err.Error(), "no container may mount anything from there") {
+		if err := catalog(folder, folder+"/x"); err == nil || !strings.Contains(err.Error(), "x.yaml:2:") || !strings.Contains(err.Error(), "no container may mount anything from there") {
 			t.Errorf("%s: %v", folder, err)
 		}
 	}
-	if err := catalogue("/srv/ai", "/srv/ai/.ssh"); err == nil || !strings.Contains(err.Error(), "x.yaml:10:") || !strings.Contains(err.Error(), "hidden folder .ssh") {
+	if err := catalog("/srv/ai", "/srv/ai/.ssh"); err == nil || !strings.Contains(err.Error(), "x.yaml:10:") || !strings.Contains(err.Error(), "hidden folder .ssh") {
 		t.Errorf("a hidden folder below: %v", err)
 	}
 }

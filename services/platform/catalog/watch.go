@@ -1,4 +1,4 @@
-package catalogue
+package catalog
 
 import (
 	"fmt"
@@ -13,19 +13,19 @@ import (
 // pollInterval is how soon a change of the file is seen.
 const pollInterval = time.Second
 
-// Source watches a catalogue, a file or a folder, and keeps the last good reading. It is safe for concurrent use.
+// Source watches a catalog, a file or a folder, and keeps the last good reading. It is safe for concurrent use.
 type Source struct {
 	file    string
 	opts    Options
 	log     *slog.Logger
-	current atomic.Pointer[Catalogue]
-	veto    atomic.Pointer[func(*Catalogue) error]
+	current atomic.Pointer[Catalog]
+	veto    atomic.Pointer[func(*Catalog) error]
 	stop    chan struct{}
 	stopped sync.WaitGroup
 	once    sync.Once
 }
 
-// Open reads the catalogue, which must be good, and watches it until Close.
+// Open reads the catalog, which must be good, and watches it until Close.
 func Open(file string, opts Options, log *slog.Logger) (*Source, error) {
 	s := &Source{file: file, opts: opts, log: log, stop: make(chan struct{})}
 	mark := stamp(file)
@@ -39,13 +39,13 @@ func Open(file string, opts Options, log *slog.Logger) (*Source, error) {
 	return s, nil
 }
 
-// Current returns the newest good catalogue.
-func (s *Source) Current() *Catalogue { return s.current.Load() }
+// Current returns the newest good catalog.
+func (s *Source) Current() *Catalog { return s.current.Load() }
 
-// Veto sets a function that may refuse a new catalogue, which is then tried again every second.
-func (s *Source) Veto(f func(*Catalogue) error) { s.veto.Store(&f) }
+// Veto sets a function that may refuse a new catalog, which is then tried again every second.
+func (s *Source) Veto(f func(*Catalog) error) { s.veto.Store(&f) }
 
-// Close stops watching. The last catalogue stays readable.
+// Close stops watching. The last catalog stays readable.
 func (s *Source) Close() {
 	s.once.Do(func() { close(s.stop) })
 	s.stopped.Wait()
@@ -79,7 +79,7 @@ func (s *Source) watch(mark string) {
 	}
 }
 
-// Reload reads the file now instead of within a second. On an error the last good catalogue stays in force.
+// Reload reads the file now instead of within a second. On an error the last good catalog stays in force.
 func (s *Source) Reload() error {
 	next, err := Load(s.file, s.opts)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Source) Reload() error {
 	return nil
 }
 
-// stamp is a cheap fingerprint of the names, sizes and times of the catalogue's files.
+// stamp is a cheap fingerprint of the names, sizes and times of the catalog's files.
 func stamp(path string) string {
 	names, err := list(path)
 	if err != nil {

@@ -1,4 +1,4 @@
-package catalogue
+package catalog
 
 import (
 	"fmt"
@@ -23,7 +23,7 @@ func ReadSubject(raw []byte) (*Service, error) {
 }
 
 // Describe says in one line what the service runs, for whoever approves it: what, as whom, its port, its GPUs, its memory.
-// What is hostile in it is shown, not dropped. gpus are the catalogue's, whose simulated ones are called so, or nil where
+// What is hostile in it is shown, not dropped. gpus are the catalog's, whose simulated ones are called so, or nil where
 // they are not known.
 func (s *Service) Describe(gpus []GPU) string {
 	var parts []string

@@ -1,4 +1,4 @@
-package catalogue
+package catalog
 
 import (
 	"bytes"
@@ -55,7 +55,7 @@ services:
     driver: "null"
 `
 
-func TestAGoodCatalogue(t *testing.T) {
+func TestAGoodCatalog(t *testing.T) {
 	opts := host(t)
 	c, err := Parse("c.yaml", []byte(good), opts)
 	if err != nil {
@@ -79,7 +79,7 @@ func TestAGoodCatalogue(t *testing.T) {
 	}
 }
 
-func TestBadCataloguesAreRefusedWithTheirPlace(t *testing.T) {
+func TestBadCatalogsAreRefusedWithTheirPlace(t *testing.T) {
 	entry := func(lines string) string {
 		return "version: 1\ngpus:\n  - {index: 0, name: G, memory_mib: 9, simulated: true}\nservices:\n  - id: chat\n    driver: process\n    argv: [serve]\n    run_as: demo\n    port: 8001\n" + lines
 	}
@@ -408,7 +408,7 @@ func TestGpumodD16NoMemoryIsInvented(t *testing.T) {
 	}
 }
 
-// TestAFolder: files are one catalogue, whatever stands where, and each problem names its own file.
+// TestAFolder: files are one catalog, whatever stands where, and each problem names its own file.
 func TestAFolder(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name, text string) {
@@ -529,7 +529,7 @@ func TestProgramDigestFollowsTheFile(t *testing.T) {
 	}
 }
 
-func TestTheLastGoodCatalogueStays(t *testing.T) {
+func TestTheLastGoodCatalogStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "c.yaml")
 		put := func(text string) {

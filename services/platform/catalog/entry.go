@@ -1,4 +1,4 @@
-package catalogue
+package catalog
 
 import (
 	"cmp"
@@ -317,7 +317,7 @@ var extraKeys = map[string]*regexp.Regexp{
 	"dtype":                  regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
 	"kv_cache_dtype":         regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
 	"quantization":           regexp.MustCompile(`\A[A-Za-z][A-Za-z0-9_]{0,31}\z`),
-	// What an estimate needs to know where the command line is not in the catalogue (a unit's, an adopted container's).
+	// What an estimate needs to know where the command line is not in the catalog (a unit's, an adopted container's).
 	"kv_cache_dtype_k":      regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
 	"kv_cache_dtype_v":      regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
 	"kv_cache_memory_bytes": regexp.MustCompile(`\A[1-9][0-9]{0,13}\z`),

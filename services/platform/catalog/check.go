@@ -1,4 +1,4 @@
-package catalogue
+package catalog
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"durward.internal/services/platform/model"
 )
 
-// Bounds of a catalogue.
+// Bounds of a catalog.
 const (
 	maxGPUs          = 64
 	maxModels        = 1024
@@ -49,7 +49,7 @@ type document struct {
 type checker struct {
 	opts     Options
 	docs     []*document
-	out      *Catalogue
+	out      *Catalog
 	problems []*problem
 	// at is where each service, by id, and each mode stands.
 	at     map[string]spot

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// Services of DemoCatalogue.
+// Services of DemoCatalog.
 const (
 	// DemoService becomes healthy at once and answers on Port(0).
 	DemoService = "demo-chat"
-	// SlowService starts and never becomes healthy within the time that the catalogue gives it; Port(1).
+	// SlowService starts and never becomes healthy within the time that the catalog gives it; Port(1).
 	SlowService = "demo-slow"
 )
 
-// DemoCatalogue has two simulated GPUs, a demo service that counts its starts, and one that never gets ready.
-func DemoCatalogue(h *Host) string {
+// DemoCatalog has two simulated GPUs, a demo service that counts its starts, and one that never gets ready.
+func DemoCatalog(h *Host) string {
 	return fmt.Sprintf(`version: 1
 gpus:
   - {index: 0, name: Simulated 24 GB, memory_mib: 24576, simulated: true}
@@ -47,7 +47,7 @@ services:
 
 func (h *Host) touchFile(service string) string { return filepath.Join(h.Dir, "starts-"+service) }
 
-// Starts returns how often a service of the demo catalogue was started: its effects, counted by itself.
+// Starts returns how often a service of the demo catalog was started: its effects, counted by itself.
 func (h *Host) Starts(service string) int {
 	h.t.Helper()
 	b, err := os.ReadFile(h.touchFile(service))

@@ -1,4 +1,4 @@
-package catalogue
+package catalog
 
 import (
 	"errors"
@@ -177,7 +177,7 @@ func (c *checker) mounts(at spot, k Container) *problem {
 	return nil
 }
 
-// allMounts are the folders of every file of the catalogue.
+// allMounts are the folders of every file of the catalog.
 func (c *checker) allMounts() []string { return c.out.Containers.Mounts }
 
 // argv resolves the program and keeps every argument as it is.

@@ -13,11 +13,11 @@ import (
 
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/keys"
-	"durward.internal/services/platform/catalogue"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
-// CatalogPlace is which catalogue is meant, and how it is read.
+// CatalogPlace is which catalog is meant, and how it is read.
 type CatalogPlace struct {
 	Path        string
 	Development bool
@@ -25,7 +25,7 @@ type CatalogPlace struct {
 
 // executorFile is what of the executor's configuration matters here; the executor itself checks the rest.
 type executorFile struct {
-	Catalogue   string `yaml:"catalogue"`
+	Catalog     string `yaml:"catalogue"`
 	ProgramsDir string `yaml:"programs_dir"`
 	Systemd     struct {
 		Manager string `yaml:"manager"`
@@ -53,19 +53,19 @@ func (a *App) ExecutorFile() (f executorFile, installed bool, err error) {
 	if err != nil {
 		return f, false, err
 	}
-	if err := yaml.Unmarshal(raw, &f); err != nil || f.Catalogue == "" {
+	if err := yaml.Unmarshal(raw, &f); err != nil || f.Catalog == "" {
 		return f, installed, fmt.Errorf("%s names no catalogue", name)
 	}
 	return f, installed, nil
 }
 
-// Resolve fills in which catalogue is meant and how the executor would read it. changed: --development was given.
-func (p CatalogPlace) Resolve(a *App, changed bool) (string, catalogue.Options, error) {
+// Resolve fills in which catalog is meant and how the executor would read it. changed: --development was given.
+func (p CatalogPlace) Resolve(a *App, changed bool) (string, catalog.Options, error) {
 	bin, err := OwnFolder()
 	if err != nil {
-		return "", catalogue.Options{}, err
+		return "", catalog.Options{}, err
 	}
-	opts := catalogue.Options{ProgramsDir: bin, Development: p.Development, UID: os.Getuid()}
+	opts := catalog.Options{ProgramsDir: bin, Development: p.Development, UID: os.Getuid()}
 	f, installed, err := a.ExecutorFile()
 	if err != nil && p.Path == "" {
 		return "", opts, Usage("Name the catalogue: --catalogue PATH", "%s", clean.Block(err.Error(), 500))
@@ -79,7 +79,7 @@ func (p CatalogPlace) Resolve(a *App, changed bool) (string, catalogue.Options, 
 	if !changed {
 		opts.Development = !installed && a.isDevelopment()
 	}
-	return OrElse(p.Path, f.Catalogue), opts, nil
+	return OrElse(p.Path, f.Catalog), opts, nil
 }
 
 // isDevelopment reports whether this installation is one for trying things out: it runs as one, or its signing key has no
@@ -96,24 +96,24 @@ func (a *App) isDevelopment() bool {
 	return err == nil && !protected
 }
 
-func (p *CatalogPlace) Of(a *App, cmd *cobra.Command) (string, catalogue.Options, error) {
+func (p *CatalogPlace) Of(a *App, cmd *cobra.Command) (string, catalog.Options, error) {
 	return p.Resolve(a, cmd.Flags().Changed("development"))
 }
 
-// Load reads the catalogue there, which must be good, and says where that is.
-func (p *CatalogPlace) Load(a *App, cmd *cobra.Command) (string, *catalogue.Catalogue, error) {
+// Load reads the catalog there, which must be good, and says where that is.
+func (p *CatalogPlace) Load(a *App, cmd *cobra.Command) (string, *catalog.Catalog, error) {
 	path, opts, err := p.Of(a, cmd)
 	if err != nil {
 		return "", nil, err
 	}
-	c, err := catalogue.Load(path, opts)
+	c, err := catalog.Load(path, opts)
 	if err != nil {
-		return "", nil, a.BadCatalogue(path, err)
+		return "", nil, a.BadCatalog(path, err)
 	}
 	return path, c, nil
 }
 
-// problemJSON is one thing that is wrong with a catalogue, in --json.
+// problemJSON is one thing that is wrong with a catalog, in --json.
 type problemJSON struct {
 	File   string `json:"file"`
 	Line   int    `json:"line,omitempty"`
@@ -121,9 +121,9 @@ type problemJSON struct {
 	What   string `json:"what"`
 }
 
-// BadCatalogue says what is wrong with a catalogue.
-func (a *App) BadCatalogue(path string, err error) error {
-	problems := catalogue.AsProblems(err)
+// BadCatalog says what is wrong with a catalog.
+func (a *App) BadCatalog(path string, err error) error {
+	problems := catalog.AsProblems(err)
 	if a.JSON {
 		list := []problemJSON{}
 		for _, p := range problems {

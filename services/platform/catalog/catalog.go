@@ -1,10 +1,10 @@
-// Package catalogue reads the file in which a human says what the executor may run: GPUs, models and services.
+// Package catalog reads the file in which a human says what the executor may run: GPUs, models and services.
 //
 // It is read by the executor, the process that touches the host, and by the operator's program, which checks and drafts it.
 // It trusts the file's owner, as one trusts whoever may edit a
 // unit file, and still checks everything: a mistake is refused with its line and column, names are cleaned, programs are
-// resolved to absolute paths, and nothing in it ever reaches a shell. No RPC changes a catalogue.
-package catalogue
+// resolved to absolute paths, and nothing in it ever reaches a shell. No RPC changes a catalog.
+package catalog
 
 import (
 	"cmp"
@@ -248,8 +248,8 @@ func (s *Service) Subject(definition string) ([]byte, error) {
 	}{s, definition})
 }
 
-// Catalogue is one good reading of the file. It is immutable and safe for concurrent use.
-type Catalogue struct {
+// Catalog is one good reading of the file. It is immutable and safe for concurrent use.
+type Catalog struct {
 	// GPUs, Models, Services and Modes are in the file's order.
 	GPUs       []GPU
 	Models     []Model
@@ -264,13 +264,13 @@ type Catalogue struct {
 }
 
 // Lookup finds a service by id.
-func (c *Catalogue) Lookup(id string) (*Service, bool) {
+func (c *Catalog) Lookup(id string) (*Service, bool) {
 	s, ok := c.byID[id]
 	return s, ok
 }
 
 // Mode finds a mode by id.
-func (c *Catalogue) Mode(id string) (*Mode, bool) {
+func (c *Catalog) Mode(id string) (*Mode, bool) {
 	i := slices.IndexFunc(c.Modes, func(m *Mode) bool { return m.ID == id })
 	if i < 0 {
 		return nil, false
@@ -279,7 +279,7 @@ func (c *Catalogue) Mode(id string) (*Mode, bool) {
 }
 
 // Model finds a model by id.
-func (c *Catalogue) Model(id string) (*Model, bool) {
+func (c *Catalog) Model(id string) (*Model, bool) {
 	i := slices.IndexFunc(c.Models, func(m Model) bool { return m.ID == id })
 	if i < 0 {
 		return nil, false
@@ -288,7 +288,7 @@ func (c *Catalogue) Model(id string) (*Model, bool) {
 }
 
 // Suggest returns at most five ids that look like id, the nearest first.
-func (c *Catalogue) Suggest(id string) []string {
+func (c *Catalog) Suggest(id string) []string {
 	near := config.Suggest(id, slices.SortedFunc(maps.Keys(c.byID), cmp.Compare[string]))
 	return near[:min(len(near), 5)]
 }
