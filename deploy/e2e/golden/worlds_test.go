@@ -398,6 +398,8 @@ var amounts = []struct{ name, pattern string }{
 	{"RULE", `allow/cursor/stop_service/([0-9a-f]{8})\b`},
 	{"UNIX", `time\.unix < (\d{10})\b`},
 	{"PREFIX", `dangerous cursor ([a-z2-7]{6})\b`},
+	// How far a process has seen the log depends on when it was told last.
+	{"CHECKPOINT", `"checkpoint": "([A-Za-z0-9+/=]{40,})"`},
 	// Where a page of a log ends depends on how many digits its times have.
 	{"CURSOR", `"cursor": "(b\d+)"`},
 }
