@@ -188,7 +188,6 @@ func (w *world) source(role string) *identity.Source {
 	w.t.Helper()
 	s, err := identity.Open(identity.Files{Certificate: w.h.Path("tls", role, "cert.pem"), Key: w.h.Path("tls", role, "key.pem")}, w.trust)
 	w.must(err)
-	w.t.Cleanup(s.Close)
 	return s
 }
 

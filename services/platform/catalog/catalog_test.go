@@ -556,7 +556,7 @@ func TestTheLastGoodCatalogStays(t *testing.T) {
 			t.Error("the last good catalogue is gone")
 		}
 		put("version: 1\nservices: [{id: b, driver: \"null\"}]\n")
-		time.Sleep(pollInterval)
+		time.Sleep(time.Second)
 		synctest.Wait()
 		if _, ok := s.Current().Lookup("b"); !ok {
 			t.Fatal("a good change was not seen")

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/filewatch"
 )
 
 // ErrNoProgram is returned for a program file that is missing or not a regular file.
@@ -26,16 +27,8 @@ type Programs struct {
 }
 
 type programDigest struct {
-	stamp  fileStamp
+	stamp  filewatch.Stamp
 	digest string
-}
-
-// fileStamp changes whenever a file's content can have changed; the change time cannot be set by its owner.
-type fileStamp struct {
-	device, inode uint64
-	size          int64
-	modified      syscall.Timespec
-	changed       syscall.Timespec
 }
 
 // Digest returns "sha256:…" of the file's content.
@@ -56,7 +49,7 @@ func (p *Programs) Digest(file string) (string, error) {
 	if !ok || !info.Mode().IsRegular() {
 		return "", ErrNoProgram
 	}
-	stamp := fileStamp{device: sys.Dev, inode: sys.Ino, size: sys.Size, modified: sys.Mtim, changed: sys.Ctim}
+	stamp := filewatch.Of(sys)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if known, ok := p.known[file]; ok && known.stamp == stamp {

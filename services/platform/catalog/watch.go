@@ -3,15 +3,10 @@ package catalog
 import (
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
-	"sync"
 	"sync/atomic"
-	"time"
-)
 
-// pollInterval is how soon a change of the file is seen.
-const pollInterval = time.Second
+	"durward.internal/services/platform/filewatch"
+)
 
 // Source watches a catalog, a file or a folder, and keeps the last good reading. It is safe for concurrent use.
 type Source struct {
@@ -20,22 +15,18 @@ type Source struct {
 	log     *slog.Logger
 	current atomic.Pointer[Catalog]
 	veto    atomic.Pointer[func(*Catalog) error]
-	stop    chan struct{}
-	stopped sync.WaitGroup
-	once    sync.Once
+	watch   *filewatch.Watcher
+	// complaint is what was last said to be wrong.
+	complaint string
 }
 
 // Open reads the catalog, which must be good, and watches it until Close.
 func Open(file string, opts Options, log *slog.Logger) (*Source, error) {
-	s := &Source{file: file, opts: opts, log: log, stop: make(chan struct{})}
-	mark := stamp(file)
-	first, err := Load(file, opts)
-	if err != nil {
+	s := &Source{file: file, opts: opts, log: log}
+	var err error
+	if s.watch, err = filewatch.Open(s.look, s.load); err != nil {
 		return nil, err
 	}
-	s.current.Store(first)
-	s.stopped.Add(1)
-	go s.watch(mark)
 	return s, nil
 }
 
@@ -46,46 +37,33 @@ func (s *Source) Current() *Catalog { return s.current.Load() }
 func (s *Source) Veto(f func(*Catalog) error) { s.veto.Store(&f) }
 
 // Close stops watching. The last catalog stays readable.
-func (s *Source) Close() {
-	s.once.Do(func() { close(s.stop) })
-	s.stopped.Wait()
-}
-
-func (s *Source) watch(mark string) {
-	defer s.stopped.Done()
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	var complaint string
-	for {
-		select {
-		case <-s.stop:
-			return
-		case <-tick.C:
-		}
-		// The stamp is taken before reading, so that a change during the reading is seen at the next tick.
-		next := stamp(s.file)
-		if next == mark && complaint == "" {
-			continue
-		}
-		mark = next
-		err := s.Reload()
-		switch {
-		case err == nil:
-			complaint = ""
-		case err.Error() != complaint:
-			complaint = err.Error()
-			s.log.Error("the catalogue was changed and is not accepted; the last good one stays in force", "error", complaint)
-		}
-	}
-}
+func (s *Source) Close() { s.watch.Close() }
 
 // Reload reads the file now instead of within a second. On an error the last good catalog stays in force.
-func (s *Source) Reload() error {
+func (s *Source) Reload() error { return s.watch.Reload() }
+
+func (s *Source) load() error {
+	err := s.adopt()
+	switch {
+	case err == nil:
+		s.complaint = ""
+	case s.Current() != nil && err.Error() != s.complaint:
+		s.complaint = err.Error()
+		s.log.Error("the catalogue was changed and is not accepted; the last good one stays in force", "error", s.complaint)
+	}
+	return err
+}
+
+func (s *Source) adopt() error {
 	next, err := Load(s.file, s.opts)
 	if err != nil {
 		return err
 	}
 	before := s.Current()
+	if before == nil {
+		s.current.Store(next)
+		return nil
+	}
 	if next.Digest == before.Digest {
 		return nil
 	}
@@ -99,19 +77,11 @@ func (s *Source) Reload() error {
 	return nil
 }
 
-// stamp is a cheap fingerprint of the names, sizes and times of the catalog's files.
-func stamp(path string) string {
-	names, err := list(path)
+// look looks at the catalog's files.
+func (s *Source) look() filewatch.Stamps {
+	names, err := list(s.file)
 	if err != nil {
-		return "-"
+		return nil
 	}
-	var all strings.Builder
-	for _, name := range names {
-		info, err := os.Stat(name)
-		if err != nil {
-			return "-"
-		}
-		fmt.Fprintf(&all, "%s:%d:%d\n", name, info.Size(), info.ModTime().UnixNano())
-	}
-	return all.String()
+	return filewatch.Paths(names...)()
 }

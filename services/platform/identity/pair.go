@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"sync"
+
+	"durward.internal/services/platform/filewatch"
 )
 
 // maxFile bounds a certificate or key file.
@@ -23,7 +26,7 @@ type Pair[T any] struct {
 	parse func(certificate, key []byte) (T, error)
 
 	mu      sync.Mutex
-	mark    string
+	mark    filewatch.Stamps
 	current T
 	failure error
 }
@@ -56,8 +59,8 @@ func (p *Pair[T]) Reload() error {
 }
 
 func (p *Pair[T]) reload() {
-	mark := p.files.stamp()
-	if mark == p.mark {
+	mark := filewatch.Paths(p.files.Certificate, p.files.Key)()
+	if maps.Equal(mark, p.mark) {
 		return
 	}
 	p.mark = mark
@@ -92,18 +95,4 @@ func readFile(path string) ([]byte, error) {
 		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file of at most 1 MB")}
 	}
 	return os.ReadFile(path)
-}
-
-// stamp is a cheap fingerprint of both files. It is never empty.
-func (f Files) stamp() string {
-	mark := ""
-	for _, path := range []string{f.Certificate, f.Key} {
-		info, err := os.Stat(path)
-		if err != nil {
-			mark += "-;"
-			continue
-		}
-		mark += fmt.Sprintf("%d:%d;", info.Size(), info.ModTime().UnixNano())
-	}
-	return mark
 }

@@ -16,9 +16,6 @@ import (
 	"durward.internal/services/platform/trust"
 )
 
-// pollInterval is how soon a renewed certificate is taken up without a handshake.
-const pollInterval = time.Second
-
 // Source is a process's identity as it is now: its certificate and key, read again when the files change, and the roots it
 // trusts. It is safe for concurrent use. It is go-spiffe's x509svid.Source and x509bundle.Source.
 type Source struct {
@@ -30,10 +27,6 @@ type Source struct {
 	rootedMu sync.Mutex
 	under    *trust.Snapshot
 	rooted   map[*x509.Certificate]error
-
-	stop    chan struct{}
-	stopped sync.WaitGroup
-	once    sync.Once
 }
 
 var (
@@ -48,7 +41,7 @@ func Open(files Files, roots *trust.Folder) (*Source, error) {
 	if roots == nil {
 		return nil, errors.New("identity: no trust folder")
 	}
-	s := &Source{roots: roots, stop: make(chan struct{})}
+	s := &Source{roots: roots}
 	var err error
 	if s.pair, err = OpenPair(files, s.accept); err != nil {
 		return nil, err
@@ -56,8 +49,6 @@ func Open(files Files, roots *trust.Folder) (*Source, error) {
 	if s.id, err = Parse(s.pair.Get().ID.String()); err != nil {
 		return nil, err
 	}
-	s.stopped.Add(1)
-	go s.watch()
 	return s, nil
 }
 
@@ -94,12 +85,6 @@ func (s *Source) Rooted(chain []*x509.Certificate) error {
 		s.rooted[chain[0]] = verdict
 	}
 	return verdict
-}
-
-// Close stops watching. The last certificate stays in use.
-func (s *Source) Close() {
-	s.once.Do(func() { close(s.stop) })
-	s.stopped.Wait()
 }
 
 // ServerTLS returns the configuration of a listener: TLS 1.3 alone, a client certificate required, its chain in the
@@ -152,20 +137,6 @@ func (s *Source) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bund
 // Reload takes up the files now if they changed. A pair that does not fit (a renewal half written, another identity) is
 // left, and the last good one stays in use; Err says why.
 func (s *Source) Reload() { _ = s.pair.Reload() }
-
-func (s *Source) watch() {
-	defer s.stopped.Done()
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-s.stop:
-			return
-		case <-tick.C:
-			s.Reload()
-		}
-	}
-}
 
 // accept checks that a peer with our own roots would accept a pair, and that it is for whom the first one was for.
 func (s *Source) accept(certificate, key []byte) (*x509svid.SVID, error) {

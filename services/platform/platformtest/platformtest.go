@@ -141,7 +141,6 @@ func (k *Kit) Identity(role optionsv1.Role, instance string) *identity.Source {
 	}
 	s, err := identity.Open(k.Files(role, instance), k.Trust)
 	k.must(err)
-	k.t.Cleanup(s.Close)
 	k.sources[id] = s
 	return s
 }

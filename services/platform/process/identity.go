@@ -25,8 +25,5 @@ func OpenIdentity(ctx context.Context, logger *slog.Logger, c *config.Common) (r
 	}
 	Watch(ctx, logger, "trust folder", roots.Err)
 	Watch(ctx, logger, "certificate", self.Err)
-	return roots, self, func() {
-		self.Close()
-		roots.Close()
-	}, nil
+	return roots, self, roots.Close, nil
 }

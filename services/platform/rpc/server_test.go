@@ -482,7 +482,6 @@ func issued(t *testing.T, kit *platformtest.Kit, ca *pki.CA, id identity.ID) *id
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(source.Close)
 	return source
 }
 

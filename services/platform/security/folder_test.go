@@ -3,7 +3,6 @@ package security
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -55,8 +54,8 @@ func folders(t *testing.T, files map[string]string) string {
 
 // loaded is what Open returns, and watches nothing.
 func loaded(dir string) (*Live, error) {
-	l := &Live{opts: Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}, adopted: map[string][]byte{}, refused: map[string]string{}}
-	return l, l.load(nil, true)
+	l := newLive(Options{Dir: dir})
+	return l, l.watch.Reload()
 }
 
 const noSwitches = "@id(\"no-switches\")\nforbid (principal, action == Action::\"call:switch_mode\", resource);\n"
@@ -140,14 +139,11 @@ func TestTooManyUsers(t *testing.T) {
 func TestTooManyFiles(t *testing.T) {
 	dir := folders(t, map[string]string{"policy/no.cedar": noSwitches, "clients.yaml": "clients: []\n"})
 	also := filepath.Join(dir, "clients.yaml")
-	l := &Live{
-		opts:    Options{Dir: filepath.Join(dir, "rules"), Also: map[string]string{"clients.yaml": also}, Logger: slog.New(slog.DiscardHandler)},
-		adopted: map[string][]byte{}, refused: map[string]string{},
-	}
+	l := newLive(Options{Dir: filepath.Join(dir, "rules"), Also: map[string]string{"clients.yaml": also}})
 	if err := os.Mkdir(l.opts.Dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.load(nil, true); err != nil {
+	if err := l.watch.Reload(); err != nil {
 		t.Fatal(err)
 	}
 	for folder := range 3 {

@@ -7,18 +7,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/security/ownership"
 )
-
-// pollInterval is how often the folder is looked at. A change counts once it looked the same twice, so that a file is not read
-// while an editor writes it, and so within a second.
-const pollInterval = 400 * time.Millisecond
 
 // Options say what to read.
 type Options struct {
@@ -40,42 +35,40 @@ type Options struct {
 type Live struct {
 	opts    Options
 	current atomic.Pointer[State]
-	failure atomic.Pointer[error]
 
-	mu sync.Mutex // held while loading
 	// adopted is what is in force of each file; refused what was refused of it last, so that it is told once.
 	adopted map[string][]byte
 	refused map[string]string
-	stamps  map[string]ownership.Stamp
 
-	stop    chan struct{}
-	stopped sync.WaitGroup
-	once    sync.Once
+	watch *filewatch.Watcher
 }
 
 // Open reads the configuration and watches it until Close. A file that is not good is an error here, and nothing is in force:
 // what it would have forbidden is not known.
 func Open(opts Options) (*Live, error) {
-	l := &Live{opts: opts, adopted: map[string][]byte{}, refused: map[string]string{}, stop: make(chan struct{})}
+	l := newLive(opts)
+	if err := l.watch.Reload(); err != nil {
+		return nil, err
+	}
+	l.watch.Start()
+	return l, nil
+}
+
+// newLive has read nothing yet.
+func newLive(opts Options) *Live {
+	l := &Live{opts: opts, adopted: map[string][]byte{}, refused: map[string]string{}}
 	if l.opts.Logger == nil {
 		l.opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	if err := l.load(nil, true); err != nil {
-		return nil, err
-	}
-	if opts.Dir != "" || len(opts.Also) > 0 {
-		l.stopped.Add(1)
-		go l.watch()
-	}
-	return l, nil
+	l.watch = filewatch.New(func() filewatch.Stamps { return l.opts.list().stamps }, func() error { return l.load(nil, l.Current() == nil) })
+	return l
 }
 
 // Try reads the configuration once, as it would be with some files changed: by their names, to these contents, or nil for a file
 // that is taken away. It returns what would be in force, or everything that would be refused.
 func Try(opts Options, changed map[string][]byte) (*State, error) {
-	opts.OnChange = nil
-	l := &Live{opts: opts, adopted: map[string][]byte{}, refused: map[string]string{}}
-	l.opts.Logger = slog.New(slog.DiscardHandler)
+	opts.OnChange, opts.Logger = nil, nil
+	l := newLive(opts)
 	if err := l.load(changed, true); err != nil {
 		return nil, err
 	}
@@ -85,9 +78,8 @@ func Try(opts Options, changed map[string][]byte) (*State, error) {
 // Look is Try for looking at files as they are: a file that is not good is left out, and told of among the files with its Problem.
 // The state is nil where nothing can be made of the rest.
 func Look(opts Options, changed map[string][]byte) (*State, []File) {
-	opts.OnChange = nil
-	l := &Live{opts: opts, adopted: map[string][]byte{}, refused: map[string]string{}}
-	l.opts.Logger = slog.New(slog.DiscardHandler)
+	opts.OnChange, opts.Logger = nil, nil
+	l := newLive(opts)
 	p := l.read(l.opts.list(), changed)
 	state, err := l.build(p)
 	if err != nil {
@@ -104,44 +96,13 @@ func Look(opts Options, changed map[string][]byte) (*State, []File) {
 func (l *Live) Current() *State { return l.current.Load() }
 
 // Err says what of the files as they are now is not in force, or nil.
-func (l *Live) Err() error {
-	if p := l.failure.Load(); p != nil {
-		return *p
-	}
-	return nil
-}
+func (l *Live) Err() error { return l.watch.Err() }
 
 // Reload reads the files now, instead of within a second.
-func (l *Live) Reload() { _ = l.load(nil, false) } // Err keeps it
+func (l *Live) Reload() { _ = l.watch.Reload() } // Err keeps it
 
 // Close ends the watch.
-func (l *Live) Close() {
-	l.once.Do(func() { close(l.stop) })
-	l.stopped.Wait()
-}
-
-func (l *Live) watch() {
-	defer l.stopped.Done()
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	var last map[string]ownership.Stamp
-	for {
-		select {
-		case <-l.stop:
-			return
-		case <-tick.C:
-		}
-		list := l.opts.list()
-		now := list.stamps
-		l.mu.Lock()
-		same := maps.Equal(now, l.stamps)
-		l.mu.Unlock()
-		if !same && maps.Equal(now, last) {
-			l.Reload()
-		}
-		last = now
-	}
-}
+func (l *Live) Close() { l.watch.Close() }
 
 // proposal is a configuration that is about to be tried.
 type proposal struct {
@@ -168,10 +129,7 @@ func (p *proposal) refuse(name, why string, adopted map[string][]byte) {
 // load tries the files as they are, adopts what is good, file by file, and tells what changed. With strict set, anything that
 // is not good is an error and nothing is adopted.
 func (l *Live) load(overlay map[string][]byte, strict bool) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	list := l.opts.list()
-	p := l.read(list, overlay)
+	p := l.read(l.opts.list(), overlay)
 	state, err := l.build(p)
 	if err != nil {
 		p.problems["/"] = clean.Line(err.Error(), 500)
@@ -182,18 +140,12 @@ func (l *Live) load(overlay map[string][]byte, strict bool) error {
 	}
 	if state == nil {
 		// Not even what was in force can be made again: it stays as it is.
-		l.failure.Store(&failure)
 		return failure
 	}
 	changes := l.changes(p)
 	state.Files = l.files(p)
-	l.adopted, l.stamps = p.data, list.stamps
+	l.adopted = p.data
 	l.current.Store(state)
-	if failure == nil {
-		l.failure.Store(nil)
-	} else {
-		l.failure.Store(&failure)
-	}
 	for _, c := range changes {
 		l.tell(c)
 	}

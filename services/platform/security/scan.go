@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/security/ownership"
 )
 
@@ -58,12 +59,12 @@ type found struct {
 type listing struct {
 	files    []found
 	problems map[string]string
-	stamps   map[string]ownership.Stamp
+	stamps   filewatch.Stamps
 }
 
 // list looks at the folder and reads no file.
 func (o *Options) list() listing {
-	l := listing{problems: map[string]string{}, stamps: map[string]ownership.Stamp{}}
+	l := listing{problems: map[string]string{}, stamps: filewatch.Stamps{}}
 	if o.Dir != "" {
 		o.listRoot(&l)
 	}
@@ -83,7 +84,7 @@ func (o *Options) list() listing {
 }
 
 func (l *listing) add(f found) {
-	l.stamps[f.name] = ownership.StampOf(f.path)
+	l.stamps[f.name] = filewatch.StampOf(f.path)
 	l.files = append(l.files, f)
 }
 
@@ -91,7 +92,7 @@ func (l *listing) add(f found) {
 // folder was seen where it lies, or has to be there: one that cannot be looked into, whatever the cause, is no folder without rules.
 func (o *Options) folder(l *listing, name string, entry func(e fs.DirEntry)) {
 	path := filepath.Join(o.Dir, name)
-	l.stamps[name+"/"] = ownership.StampOf(path)
+	l.stamps[name+"/"] = filewatch.StampOf(path)
 	entries, err := ownership.Names(path, maxFiles, o.Foreign)
 	if err != nil {
 		l.problems[name+"/"] = reason(err)
@@ -105,7 +106,7 @@ func (o *Options) folder(l *listing, name string, entry func(e fs.DirEntry)) {
 }
 
 func (o *Options) listRoot(l *listing) {
-	o.ancestors(l)
+	l.stamps.Above(o.Dir)
 	known := []string{FileSettings, FileTools, FileProjects, FolderPolicy, FolderUsers, FolderProjects}
 	o.folder(l, "", func(e fs.DirEntry) {
 		switch n := e.Name(); n {
@@ -181,17 +182,6 @@ func (l *listing) stray(folder string, e fs.DirEntry, known []string) {
 		n = folder + "/" + n
 	}
 	l.problems[n] = text
-}
-
-// ancestors stamps the folders above, whose owner and mode count.
-func (o *Options) ancestors(l *listing) {
-	for path := filepath.Dir(filepath.Clean(o.Dir)); ; path = filepath.Dir(path) {
-		s := ownership.StampOf(path)
-		l.stamps["above "+path] = ownership.Stamp{Device: s.Device, Inode: s.Inode, Mode: s.Mode, UID: s.UID, GID: s.GID}
-		if path == "/" || path == "." {
-			return
-		}
-	}
 }
 
 // reason puts an error from reading into words without a path.

@@ -26,7 +26,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +34,8 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+
+	"durward.internal/services/platform/filewatch"
 )
 
 // Names of the files in the folder.
@@ -48,9 +49,6 @@ const (
 
 // maxFile bounds each file: trust is a handful of keys.
 const maxFile = 1 << 20
-
-// pollInterval is how soon a change is seen.
-const pollInterval = time.Second
 
 // GrantSigner is one of the vault's signing keys. The next key is everywhere before it signs.
 type GrantSigner struct {
@@ -95,24 +93,21 @@ func (s *Snapshot) Verifier() note.Verifiers { return note.VerifierList(s.LogKey
 type Folder struct {
 	dir     string
 	current atomic.Pointer[Snapshot]
-	failure atomic.Pointer[error]
-	stop    chan struct{}
-	stopped sync.WaitGroup
-	once    sync.Once
+	watch   *filewatch.Watcher
 }
 
 // Open reads the folder and watches it until Close. A folder that does not parse is an error: there is no way to start
 // without roots of trust.
 func Open(dir string) (*Folder, error) {
-	f := &Folder{dir: dir, stop: make(chan struct{})}
-	mark := f.stamp()
-	snapshot, err := Read(dir)
-	if err != nil {
+	f := &Folder{dir: dir}
+	var paths []string
+	for _, name := range []string{FileCA, FileGrantSigners, FileAllowedSigners, FileLogKeys, FileRevoked} {
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	var err error
+	if f.watch, err = filewatch.Open(filewatch.Paths(paths...), f.load); err != nil {
 		return nil, err
 	}
-	f.current.Store(snapshot)
-	f.stopped.Add(1)
-	go f.watch(mark)
 	return f, nil
 }
 
@@ -120,12 +115,7 @@ func Open(dir string) (*Folder, error) {
 func (f *Folder) Current() *Snapshot { return f.current.Load() }
 
 // Err returns what is wrong with the folder as it is now, or nil.
-func (f *Folder) Err() error {
-	if p := f.failure.Load(); p != nil {
-		return *p
-	}
-	return nil
-}
+func (f *Folder) Err() error { return f.watch.Err() }
 
 // GrantKey returns a grant-signing key of the newest good snapshot; it makes a Folder a grant.Keys.
 func (f *Folder) GrantKey(kid string, now time.Time) (ed25519.PublicKey, error) {
@@ -133,53 +123,18 @@ func (f *Folder) GrantKey(kid string, now time.Time) (ed25519.PublicKey, error) 
 }
 
 // Reload reads the folder now instead of within a second.
-func (f *Folder) Reload() error {
+func (f *Folder) Reload() error { return f.watch.Reload() }
+
+// Close stops watching. The last snapshot stays readable.
+func (f *Folder) Close() { f.watch.Close() }
+
+func (f *Folder) load() error {
 	snapshot, err := Read(f.dir)
 	if err != nil {
-		f.failure.Store(&err)
 		return err
 	}
 	f.current.Store(snapshot)
-	f.failure.Store(nil)
 	return nil
-}
-
-// Close stops watching. The last snapshot stays readable.
-func (f *Folder) Close() {
-	f.once.Do(func() { close(f.stop) })
-	f.stopped.Wait()
-}
-
-func (f *Folder) watch(mark string) {
-	defer f.stopped.Done()
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-f.stop:
-			return
-		case <-tick.C:
-			// The stamp is taken before reading, so that a change during the reading is seen at the next tick.
-			if next := f.stamp(); next != mark {
-				mark = next
-				_ = f.Reload() // kept for Err
-			}
-		}
-	}
-}
-
-// stamp is a cheap fingerprint of the files' identities, sizes and times.
-func (f *Folder) stamp() string {
-	var b strings.Builder
-	for _, name := range []string{FileCA, FileGrantSigners, FileAllowedSigners, FileLogKeys, FileRevoked} {
-		info, err := os.Stat(filepath.Join(f.dir, name))
-		if err != nil {
-			fmt.Fprintf(&b, "%s:-;", name)
-			continue
-		}
-		fmt.Fprintf(&b, "%s:%d:%d;", name, info.Size(), info.ModTime().UnixNano())
-	}
-	return b.String()
 }
 
 // Read reads a trust folder once.

@@ -176,7 +176,7 @@ func TestFolderKeepsTheLastGoodSnapshot(t *testing.T) {
 			t.Fatalf("after a broken file: %d operators, want the 1 from before", got)
 		}
 		write(FileAllowedSigners, FormatSigner("bob", bob, "durward-approval")+"\n")
-		time.Sleep(pollInterval)
+		time.Sleep(time.Second)
 		synctest.Wait()
 		if s, err := f.Current().AllowedSigners.Find(bob, "durward-approval", now); err != nil || s.Operator != "bob" || f.Err() != nil {
 			t.Fatalf("after a change: operator %q, %v, Err %v", s.Operator, err, f.Err())

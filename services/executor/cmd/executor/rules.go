@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"reflect"
-	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -16,13 +15,12 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/sink"
 )
 
 const (
-	// rulesInterval is how often the file is looked at.
-	rulesInterval = time.Second
 	// maxRules bounds the file, as the config package does.
 	maxRules = 1 << 20
 	// rulesName is what records call the file, wherever it is.
@@ -49,7 +47,6 @@ type rulesConfig struct {
 type rules struct {
 	cfg     rulesConfig
 	foreign *ownership.Foreign
-	stamp   ownership.Stamp
 	// digest is that of the file as it was taken over last, and list what it lists; settings is all that it said at the start.
 	digest   string
 	list     []sink.Unattended
@@ -75,7 +72,6 @@ func openRules(cfg rulesConfig) (*rules, error) {
 		cfg.Logger.Warn("DANGEROUS: without gateway_user nobody checks whether the gateway could have written what runs here without a human",
 			"file", rulesName)
 	}
-	r.stamp = r.look()
 	s, list, digest, err := r.read()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", rulesName, err)
@@ -102,7 +98,14 @@ func (r *rules) place() string {
 	return r.cfg.Path
 }
 
-func (r *rules) look() ownership.Stamp { return ownership.StampOf(r.place()) }
+// look looks at the file, and at the folders above it where it counts who may write them.
+func (r *rules) look() filewatch.Stamps {
+	s := filewatch.Paths(r.cfg.Path)()
+	if r.foreign != nil {
+		s.Above(r.cfg.Path)
+	}
+	return s
+}
 
 // read reads the whole file, strictly.
 func (r *rules) read() (*settings, []sink.Unattended, string, error) {
@@ -125,32 +128,17 @@ func (r *rules) read() (*settings, []sink.Unattended, string, error) {
 	return s, list, canonical.FormatDigest(sum[:]), nil
 }
 
-// watch looks at the file until ctx ends.
+// watch takes over what changes until ctx ends.
 func (r *rules) watch(ctx context.Context) {
-	tick := time.NewTicker(rulesInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			r.check(ctx)
-		}
-	}
+	filewatch.New(r.look, func() error { return r.check(ctx) }).Run(ctx)
 }
 
-// check takes over what changed. What was refused is looked at each time, so that it is taken over as soon as it is good: who may
-// write a folder above it can change without the file.
-func (r *rules) check(ctx context.Context) {
-	stamp := r.look()
-	if stamp == r.stamp && r.problem == "" && r.foreign == nil {
-		return
-	}
+// check takes over what changed. An error says that it has to be tried again.
+func (r *rules) check(ctx context.Context) error {
 	s, list, digest, err := r.read()
 	if errors.Is(err, ownership.ErrUnsteady) {
-		return // it is being written; the next look finds it whole
+		return err // it is being written; the next look finds it whole
 	}
-	r.stamp = stamp
 	if err == nil && digest != r.digest {
 		err = r.adopt(ctx, s, list, digest)
 	}
@@ -169,6 +157,7 @@ func (r *rules) check(ctx context.Context) {
 		}
 	}
 	r.problem = problem
+	return err
 }
 
 // adopt puts a changed file into force, as far as that needs no restart. It is recorded before it counts.

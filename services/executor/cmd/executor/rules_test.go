@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/platformtest/input"
 	"durward.internal/services/platform/security/ownership"
@@ -114,19 +115,19 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	if len(r.list) != 1 || !strings.Contains(said.String(), "DANGEROUS") {
 		t.Errorf("at the start: %v, said %q", r.list, said.String())
 	}
-	rules.check(t.Context())
+	_ = rules.check(t.Context())
 	if r.sets != 1 {
 		t.Error("a file that did not change was taken over again")
 	}
 	r.write(chatUntil)
-	rules.check(t.Context())
+	_ = rules.check(t.Context())
 	if len(r.list) != 1 || !r.list[0].Until.Equal(time.Date(2026, 1, 31, 17, 0, 0, 0, time.UTC)) || rules.problem != "" {
 		t.Fatalf("an entry with its end is %v, problem %q", r.list, rules.problem)
 	}
-	rules.check(t.Context())
+	_ = rules.check(t.Context())
 	r.log.records = nil
 	r.write(chatForCursor)
-	rules.check(t.Context())
+	_ = rules.check(t.Context())
 	want := []sink.Unattended{{Tool: "switch_mode", Clients: []string{"cursor"}, Arguments: map[string][]json.RawMessage{
 		"mode_id": {json.RawMessage(`"chat"`), json.RawMessage(`"coding"`)},
 	}}}
@@ -151,8 +152,8 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	} {
 		r.log.records = nil
 		r.write(list)
-		rules.check(t.Context())
-		rules.check(t.Context())
+		_ = rules.check(t.Context())
+		_ = rules.check(t.Context())
 		if diff := cmp.Diff(want, r.list); diff != "" {
 			t.Errorf("%s was taken over (-want +got):\n%s", name, diff)
 		}
@@ -163,18 +164,18 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	if err := os.Remove(r.path); err != nil {
 		t.Fatal(err)
 	}
-	rules.check(t.Context())
+	_ = rules.check(t.Context())
 	if diff := cmp.Diff(want, r.list); diff != "" || rules.problem == "" {
 		t.Errorf("without the file, problem %q (-want +got):\n%s", rules.problem, diff)
 	}
 	r.log.full = true
 	r.write("[]")
-	rules.check(t.Context())
+	_ = rules.check(t.Context())
 	if len(r.list) != 1 {
 		t.Error("a change that could not be recorded counts")
 	}
 	r.log.full = false
-	rules.check(t.Context())
+	_ = rules.check(t.Context())
 	if len(r.list) != 0 || rules.problem != "" {
 		t.Errorf("the list is %v, problem %q", r.list, rules.problem)
 	}
@@ -203,7 +204,7 @@ func TestTheGatewaysUserWritesNoList(t *testing.T) {
 			if err := spoil(r, rules.foreign); err != nil {
 				t.Fatal(err)
 			}
-			rules.check(t.Context())
+			_ = rules.check(t.Context())
 			if len(r.list) != 0 || len(r.log.records) != 1 || r.log.records[0].GetKind() != auditv1.Kind_KIND_CONFIG_REFUSED {
 				t.Errorf("the list is %v, recorded %v", r.list, r.log.records)
 			}
@@ -216,7 +217,7 @@ func TestTheGatewaysUserWritesNoList(t *testing.T) {
 	}
 }
 
-func TestRulesAreLookedAtEachSecond(t *testing.T) {
+func TestRulesAreTakenOverWithinASecond(t *testing.T) {
 	r := newRuled(t)
 	r.write("[]")
 	rules, err := r.open(platformtest.Logger())
@@ -224,7 +225,7 @@ func TestRulesAreLookedAtEachSecond(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.write("[stop_service]")
-	ctx, cancel := context.WithTimeout(t.Context(), rulesInterval+500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*filewatch.Interval)
 	defer cancel()
 	rules.watch(ctx)
 	if len(r.list) != 1 {

@@ -121,12 +121,9 @@ func TestInitOnce(t *testing.T) {
 	}
 	defer folder.Close()
 	for _, role := range append(Roles(), "operator") {
-		source, err := identity.Open(identity.Files{Certificate: h.TLS(role, "cert.pem"), Key: h.TLS(role, "key.pem")}, folder)
-		if err != nil {
+		if _, err := identity.Open(identity.Files{Certificate: h.TLS(role, "cert.pem"), Key: h.TLS(role, "key.pem")}, folder); err != nil {
 			t.Errorf("%s: %v", role, err)
-			continue
 		}
-		source.Close()
 	}
 	if signers := folder.Current().AllowedSigners.All(); len(signers) != 1 || signers[0].Operator != "alice" || !cmp.Equal(signers[0].Namespaces, []string{"durward-approval"}) {
 		t.Errorf("allowed signers %+v", signers)

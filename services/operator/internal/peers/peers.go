@@ -112,7 +112,6 @@ func (p *Peers) Close() error {
 	for _, conn := range p.conns {
 		problems = append(problems, conn.Close())
 	}
-	p.source.Close()
 	p.Trust.Close()
 	return errors.Join(problems...)
 }

@@ -18,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"durward.internal/services/platform/filewatch"
 )
 
 // Foreign is a Unix user who may neither own nor write what is read, nor a folder above it.
@@ -66,32 +68,6 @@ var (
 	ErrUnsteady = errors.New("it changed while it was read")
 )
 
-// Stamp tells versions of a file apart without reading it.
-type Stamp struct {
-	Device, Inode     uint64
-	Size              int64
-	Modified, Changed int64
-	Mode              uint32
-	UID, GID          uint32
-}
-
-func stampOf(st *syscall.Stat_t) Stamp {
-	return Stamp{
-		Device: st.Dev, Inode: st.Ino, Size: st.Size, Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano(),
-		Mode: st.Mode, UID: st.Uid, GID: st.Gid,
-	}
-}
-
-// StampOf looks at a path, and not through a link. The zero Stamp: nothing is there, or nothing that this process may look at; only
-// reading tells which.
-func StampOf(path string) Stamp {
-	var st syscall.Stat_t
-	if syscall.Lstat(path, &st) != nil {
-		return Stamp{}
-	}
-	return stampOf(&st)
-}
-
 // ReadFile returns what is in the file at path, at most limit bytes. foreign may be nil: then nobody's rights are looked at.
 // Errors are those above, or the kernel's; fs.ErrNotExist if nothing is there.
 func ReadFile(path string, limit int64, foreign *Foreign) ([]byte, error) {
@@ -123,7 +99,7 @@ func ReadFile(path string, limit int64, foreign *Foreign) ([]byte, error) {
 	if err := syscall.Fstat(int(f.Fd()), &after); err != nil {
 		return nil, err
 	}
-	if stampOf(&after) != stampOf(&st) || after.Size != int64(len(data)) {
+	if filewatch.Of(&after) != filewatch.Of(&st) || after.Size != int64(len(data)) {
 		return nil, ErrUnsteady
 	}
 	return data, nil
@@ -181,7 +157,7 @@ func open(path string, flags int) (*os.File, syscall.Stat_t, error) {
 	return os.NewFile(uintptr(fd), name), st, nil
 }
 
-func isLink(path string) bool { return StampOf(path).Mode&syscall.S_IFMT == syscall.S_IFLNK }
+func isLink(path string) bool { return filewatch.StampOf(path).Link != 0 }
 
 // judge says whether the open file or folder is beyond foreign's reach.
 func judge(f *os.File, st *syscall.Stat_t, foreign *Foreign) error {

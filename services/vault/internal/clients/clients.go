@@ -12,11 +12,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +23,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/security/ownership"
 )
 
@@ -36,9 +35,6 @@ const (
 	maxAgents       = 64
 	maxFile         = 1 << 20
 )
-
-// pollInterval is how soon a change is seen.
-const pollInterval = time.Second
 
 // Client is one entry of the file. It is immutable.
 type Client struct {
@@ -147,10 +143,7 @@ type Registry struct {
 	now     func() time.Time
 	foreign *ownership.Foreign
 	current atomic.Pointer[[]*Client]
-	failure atomic.Pointer[error]
-	stop    chan struct{}
-	stopped sync.WaitGroup
-	once    sync.Once
+	watch   *filewatch.Watcher
 }
 
 // Config is what a Registry needs.
@@ -165,35 +158,39 @@ type Config struct {
 
 // Open reads the file and watches it until Close.
 func Open(c Config) (*Registry, error) {
-	r := &Registry{path: c.Path, now: c.Now, foreign: c.Foreign, stop: make(chan struct{})}
+	r := &Registry{path: c.Path, now: c.Now, foreign: c.Foreign}
 	if r.now == nil {
 		r.now = time.Now
 	}
-	mark := r.stamp()
-	if err := r.Reload(); err != nil {
+	var err error
+	if r.watch, err = filewatch.Open(r.look, r.load); err != nil {
 		return nil, err
 	}
-	r.stopped.Add(1)
-	go r.watch(mark)
 	return r, nil
 }
 
 // Close ends the watch.
-func (r *Registry) Close() {
-	r.once.Do(func() { close(r.stop) })
-	r.stopped.Wait()
-}
+func (r *Registry) Close() { r.watch.Close() }
 
 // Reload reads the file now instead of within a second.
-func (r *Registry) Reload() error {
+func (r *Registry) Reload() error { return r.watch.Reload() }
+
+func (r *Registry) load() error {
 	list, err := r.read()
 	if err != nil {
-		r.failure.Store(&err)
 		return err
 	}
 	r.current.Store(&list)
-	r.failure.Store(nil)
 	return nil
+}
+
+// look looks at the file, and at the folders above it where it counts who may write them.
+func (r *Registry) look() filewatch.Stamps {
+	s := filewatch.Paths(r.path)()
+	if r.foreign != nil {
+		s.Above(r.path)
+	}
+	return s
 }
 
 func (r *Registry) read() ([]*Client, error) {
@@ -208,12 +205,7 @@ func (r *Registry) read() ([]*Client, error) {
 }
 
 // Err returns what is wrong with the file as it is now, or nil.
-func (r *Registry) Err() error {
-	if p := r.failure.Load(); p != nil {
-		return *p
-	}
-	return nil
-}
+func (r *Registry) Err() error { return r.watch.Err() }
 
 // Count returns how many clients are let in.
 func (r *Registry) Count() int {
@@ -291,36 +283,6 @@ func (r *Registry) IDs() []string {
 func (r *Registry) LetIn(id string) bool {
 	_, ok := r.Lookup(id)
 	return ok
-}
-
-type stamp struct {
-	modified time.Time
-	size     int64
-}
-
-func (r *Registry) stamp() stamp {
-	info, err := os.Stat(r.path)
-	if err != nil {
-		return stamp{}
-	}
-	return stamp{info.ModTime(), info.Size()}
-}
-
-func (r *Registry) watch(seen stamp) {
-	defer r.stopped.Done()
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-r.stop:
-			return
-		case <-tick.C:
-			if now := r.stamp(); now != seen {
-				seen = now
-				_ = r.Reload() // Err keeps it
-			}
-		}
-	}
 }
 
 // Read parses the file. Errors name the client and say what is wrong, and never repeat a credential.

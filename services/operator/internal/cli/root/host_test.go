@@ -188,7 +188,6 @@ func (w *world) serve(role, address string, register func(grpc.ServiceRegistrar)
 	stop = sync.OnceFunc(func() {
 		cancel()
 		<-done
-		source.Close()
 		folder.Close()
 	})
 	w.t.Cleanup(stop)
