@@ -576,12 +576,25 @@ func (w *hostWorld) killedAtEveryWrite(rounds int) (trials, effects int) {
 // killedAtAnyMoment kills the executor from outside, at moments that nobody chose.
 func (w *hostWorld) killedAtAnyMoment(rounds int) (trials, effects int) {
 	w.restartWith()
-	for i := range rounds * 8 {
+	trialsMax := rounds * 8
+	if w.weak {
+		trialsMax = 64 // until one moment was the wrong one
+	}
+	for i := range trialsMax {
 		began := w.began()
 		args, g := w.ready("work")
 		var calling sync.WaitGroup
 		// The host is judged, whatever the call is answered.
 		calling.Go(func() { _, _ = w.call(w.operatorExecutor, "switch_mode", args, g) })
+		if i%2 == 1 {
+			// Every second kill comes in the midst of the switch, however long it took to begin.
+			harness.Eventually(w.t, "the switch has begun", func() error {
+				if last := w.newest(); last == nil || last.GetOperationId() == began {
+					return errors.New("not yet")
+				}
+				return nil
+			})
+		}
 		time.Sleep(time.Duration(rand.IntN(600)) * time.Millisecond)
 		w.h.Process(harness.Executor).Kill()
 		calling.Wait()
