@@ -2,47 +2,46 @@ package e2e
 
 import (
 	"bytes"
-	"debug/buildinfo"
 	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"durward.internal/deploy/e2e/harness"
+	"durward.internal/deploy/e2e/programs"
 )
 
 // weakened are the programs that have guards to remove in a drill build.
 var weakened = []string{"vault", "executor", "gateway"}
 
-// TestNoWeakSetting shows that no program as it is shipped has a setting, a symbol or a build tag of the drill's negative
-// controls, and that a drill build has: the test would notice.
+// TestNoWeakSetting shows that no program as it is shipped has a setting or a symbol of the drill's negative controls, and that
+// a drill build has: the test would notice.
 func TestNoWeakSetting(t *testing.T) {
 	t.Parallel()
 	for _, name := range harness.Programs() {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(harness.Binaries(t, harness.Build{}), name)
-			if flag, tag, symbol := weakness(t, path); flag || tag || symbol != "" {
-				t.Errorf("flag %t, tag %t, symbol %q", flag, tag, symbol)
+			if flag, symbol := weakness(t, path); flag || symbol != "" {
+				t.Errorf("flag %t, symbol %q", flag, symbol)
 			}
 		})
 	}
 	for _, name := range weakened {
 		t.Run(name+" of the drill", func(t *testing.T) {
 			path := filepath.Join(harness.Binaries(t, harness.Build{Weak: true}), name)
-			if flag, tag, symbol := weakness(t, path); !flag || !tag || symbol == "" {
-				t.Errorf("flag %t, tag %t, symbol %q", flag, tag, symbol)
+			if flag, symbol := weakness(t, path); !flag || symbol == "" {
+				t.Errorf("flag %t, symbol %q", flag, symbol)
 			}
 		})
 	}
 }
 
-// weakness looks for the three signs of a drill build: the flag -weaken, the tag weak, and a symbol.
-func weakness(t *testing.T, path string) (flag, tag bool, symbol string) {
+// weakness looks for the two signs of a drill build: the flag -weaken and a symbol.
+func weakness(t *testing.T, path string) (flag bool, symbol string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), path, "-weaken", "nothing").CombinedOutput()
 	if err == nil {
@@ -52,31 +51,31 @@ func weakness(t *testing.T, path string) (flag, tag bool, symbol string) {
 	flag = !slices.ContainsFunc([]string{"flag provided but not defined: -weaken", "unknown shorthand flag", "usage: durward-inspect"},
 		func(sentence string) bool { return bytes.Contains(out, []byte(sentence)) })
 
-	tag = hasTag(t, path, "weak")
 	symbol = findSymbol(t, path, func(name string) bool {
 		return strings.HasPrefix(name, "durward.internal/") && strings.Contains(strings.ToLower(name), "weaken")
 	})
-	return flag, tag, symbol
+	return flag, symbol
 }
 
-// TestNoDiagnostics shows that no program as it is shipped has a build tag, a symbol or a word of what the conformance suite
+// TestNoDiagnostics shows that no program as it is shipped has a symbol or a word of what the conformance suite
 // looks for, and that the gateway which is built for it has: the test would notice.
 func TestNoDiagnostics(t *testing.T) {
 	t.Parallel()
-	signs := func(t *testing.T, path string) (tag, word bool) {
+	has := func(t *testing.T, path, word string) bool {
 		program, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return hasTag(t, path, "conformance"), bytes.Contains(program, []byte("test_simple_text"))
+		return bytes.Contains(program, []byte(word))
 	}
+	const diagnostic, weak = "test_simple_text", "weaken"
 	check := func(t *testing.T, path string, want bool) {
-		tag, word := signs(t, path)
+		word := has(t, path, diagnostic)
 		symbol := findSymbol(t, path, func(name string) bool {
 			return strings.HasPrefix(name, "durward.internal/gateway/internal/diagnostic.")
 		})
-		if tag != want || word != want || (symbol != "") != want {
-			t.Errorf("tag %t, tool %t, symbol %q, want %t", tag, word, symbol, want)
+		if word != want || (symbol != "") != want {
+			t.Errorf("tool %t, symbol %q, want %t", word, symbol, want)
 		}
 	}
 	for _, name := range harness.Programs() {
@@ -84,6 +83,13 @@ func TestNoDiagnostics(t *testing.T) {
 			check(t, filepath.Join(harness.Binaries(t, harness.Build{}), name), false)
 		})
 	}
+	t.Run("the words are those of a weak build", func(t *testing.T) {
+		for _, name := range weakened {
+			if !has(t, filepath.Join(harness.Binaries(t, harness.Build{Weak: true}), name), weak) {
+				t.Errorf("%s has no %q", name, weak)
+			}
+		}
+	})
 	t.Run("gateway of the suite", func(t *testing.T) {
 		check(t, filepath.Join(harness.Binaries(t, harness.Build{Conformance: true}), harness.Gateway), true)
 	})
@@ -91,7 +97,11 @@ func TestNoDiagnostics(t *testing.T) {
 		// A folder that stays: what is up to date there is not linked again, only its time is set.
 		dir, began := filepath.Join(harness.Root(t), ".cache", "e2e", "shipped"), time.Now().Add(-time.Second)
 		build := exec.CommandContext(t.Context(), filepath.Join(harness.Root(t), "scripts", "build.sh"), dir)
-		build.Env = append(os.Environ(), "GOFLAGS=-tags=conformance,weak")
+		overlay := filepath.Join(t.TempDir(), "overlay.json")
+		if err := (programs.Build{Weak: true, Conformance: true}).WriteOverlay(harness.Root(t), overlay); err != nil {
+			t.Fatal(err)
+		}
+		build.Env = append(os.Environ(), "GOFLAGS=-overlay="+overlay)
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -101,22 +111,12 @@ func TestNoDiagnostics(t *testing.T) {
 				t.Errorf("%s was not built: %v", name, err)
 				continue
 			}
-			if tag, word := signs(t, path); tag || word || hasTag(t, path, "weak") {
-				t.Errorf("%s: tag conformance %t, tool %t, tag weak %t", name, tag, word, hasTag(t, path, "weak"))
+			for _, word := range []string{diagnostic, weak} {
+				if has(t, path, word) {
+					t.Errorf("%s has %q", name, word)
+				}
 			}
 		}
-	})
-}
-
-// hasTag reports whether a program was built with a tag.
-func hasTag(t *testing.T, path, tag string) bool {
-	t.Helper()
-	info, err := buildinfo.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool {
-		return s.Key == "-tags" && slices.Contains(strings.Split(s.Value, ","), tag)
 	})
 }
 

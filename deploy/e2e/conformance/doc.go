@@ -1,5 +1,5 @@
 // Package conformance runs the official MCP conformance suite, as it is published on npm and pinned here, against the built
-// programs: a real vault, executor and audit, and a gateway that was compiled with the tag "conformance", which adds the
+// programs: a real vault, executor and audit, and a gateway that was compiled with the files in overlay, which add the
 // tools, prompts and resources that the suite looks for and nothing else. The suite knows no tokens: a proxy in front of the
 // gateway adds one, and changes nothing besides.
 //

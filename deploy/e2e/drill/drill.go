@@ -3,7 +3,7 @@
 // stores, answers that disclose something, a client that is not served. A refusal on the way counts for nothing, good or bad.
 //
 // Each attack runs twice, in two installations: against the programs as they are shipped, where it must have no effect, and
-// against a build with the tag weak that lacks the guards which stand in its way, where it must have one: else the attack
+// against a build with the files of deploy/e2e/weak that lacks the guards which stand in its way, where it must have one: else the attack
 // would not have found a hole if there were one. Attacks that are in each other's way, or that wait long, have installations
 // of their own; Worlds says how many of those there are at once.
 //

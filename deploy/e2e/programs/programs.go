@@ -8,9 +8,12 @@ package programs
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,9 +24,10 @@ import (
 
 // Build says how the programs are compiled. The zero value is how they are shipped, but for symbols, which tests look for.
 type Build struct {
-	// Weak adds the tag under which the drill's negative controls are compiled.
+	// Weak puts the files of deploy/e2e/weak in the place of those that they are called after: negative controls, in which a guard
+	// can be switched off.
 	Weak bool
-	// Conformance adds the tag under which the gateway has what the official conformance suite looks for.
+	// Conformance does so with deploy/e2e/conformance/overlay: a gateway that has what the official conformance suite looks for.
 	Conformance bool
 	// Race adds the race detector, which needs a C compiler.
 	Race bool
@@ -85,11 +89,16 @@ func Parse(name string) (Build, error) {
 	return Build{}, fmt.Errorf("there is no build %q: %s", name, strings.Join(known, ", "))
 }
 
-// Name is the Build's name: its tags, and "race"; "plain" if it has none.
+// Name is the Build's name: what it has of weak, conformance, nvml and race; "plain" if it has none.
 func (b Build) Name() string {
-	parts := b.tags()
-	if b.Race {
-		parts = append(parts, "race")
+	var parts []string
+	for _, part := range []struct {
+		set  bool
+		name string
+	}{{b.Weak, "weak"}, {b.Conformance, "conformance"}, {b.NVML, "nvml"}, {b.Race, "race"}} {
+		if part.set {
+			parts = append(parts, part.name)
+		}
 	}
 	if len(parts) == 0 {
 		return "plain"
@@ -102,18 +111,44 @@ func (b Build) Variable() string {
 	return variable + strings.ToUpper(strings.ReplaceAll(b.Name(), "-", "_"))
 }
 
-func (b Build) tags() []string {
-	var tags []string
-	if b.Weak {
-		tags = append(tags, "weak")
+// WriteOverlay writes what `go build -overlay` takes for the Build: the files that stand in the place of shipped ones or beside
+// them, and those of Overlay.
+func (b Build) WriteOverlay(root, path string) error {
+	replace := map[string]string{}
+	if own := os.Getenv(Overlay); own != "" {
+		var more struct{ Replace map[string]string }
+		content, err := os.ReadFile(own)
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(content, &more); err != nil {
+			return fmt.Errorf("%s: %w", own, err)
+		}
+		maps.Copy(replace, more.Replace)
 	}
-	if b.Conformance {
-		tags = append(tags, "conformance")
+	for _, tree := range []struct {
+		set bool
+		dir string
+	}{{b.Weak, "deploy/e2e/weak"}, {b.Conformance, "deploy/e2e/conformance/overlay"}} {
+		if !tree.set {
+			continue
+		}
+		dir := filepath.Join(root, tree.dir)
+		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && strings.HasSuffix(path, ".go") {
+				replace[filepath.Join(root, strings.TrimPrefix(path, dir))] = path
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
 	}
-	if b.NVML {
-		tags = append(tags, "nvml")
+	content, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return err
 	}
-	return tags
+	return os.WriteFile(path, content, 0o600)
 }
 
 // Dir is the folder of a Build's programs, below the root of the repository.
@@ -138,10 +173,8 @@ func Compile(root string, b Build) (dir string, err error) {
 	defer release()
 	// GOFLAGS of the environment could add tags; -trimpath makes one checkout's programs equal another's.
 	args, flags, cgo := []string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}, "-trimpath", "CGO_ENABLED=0"
-	if tags := b.tags(); len(tags) > 0 {
-		args = append(args, "-tags", strings.Join(tags, ","))
-	}
 	if b.NVML {
+		args = append(args, "-tags", "nvml")
 		cgo = "CGO_ENABLED=1"
 		library := exec.Command(filepath.Join(root, "deploy", "e2e", "fakegpu", "build.sh"), dir)
 		if out, err := library.CombinedOutput(); err != nil {
@@ -151,9 +184,11 @@ func Compile(root string, b Build) (dir string, err error) {
 	if b.Race {
 		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
 	}
-	if overlay := os.Getenv(Overlay); overlay != "" {
-		args = append(args, "-overlay", overlay)
+	overlay := dir + ".overlay"
+	if err := b.WriteOverlay(root, overlay); err != nil {
+		return "", err
 	}
+	args = append(args, "-overlay", overlay)
 	build := exec.Command("go", slices.Concat(args, shipped, helpers)...)
 	build.Dir = root
 	build.Env = append(os.Environ(), "GOWORK="+filepath.Join(root, "go.work"), "GOFLAGS="+flags, cgo)

@@ -1,5 +1,3 @@
-//go:build !weak
-
 package httpfront
 
 import (
@@ -8,8 +6,8 @@ import (
 	"net"
 )
 
-// The guards of the edge, one small function each, so that a drill can show what happens without one: deploy/e2e builds the
-// twins in guard_weak.go with a tag that no shipped build carries.
+// The guards of the edge, one small function each, so that a drill can show what happens without one: its builds have the twins
+// in deploy/e2e/weak instead.
 
 // sameToken reports whether a session was opened with the token that is shown.
 func sameToken(opened, shown [sha256.Size]byte) bool {

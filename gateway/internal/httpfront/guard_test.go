@@ -1,5 +1,3 @@
-//go:build !weak
-
 package httpfront
 
 import (

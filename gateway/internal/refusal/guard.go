@@ -1,5 +1,3 @@
-//go:build !weak
-
 package refusal
 
 // rateRequired reports whether refusals beyond a rate are only counted. A drill shows what happens without it.

@@ -1,5 +1,3 @@
-//go:build !weak
-
 package config
 
 // remoteAllowed reports whether a process may listen beyond loopback. A drill shows what happens without it.

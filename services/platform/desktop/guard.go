@@ -1,5 +1,3 @@
-//go:build !weak
-
 package desktop
 
 import (
@@ -8,7 +6,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 )
 
-// The rules of DSK-1, one small function each, so that a drill can show what happens without one (guard_weak.go).
+// The rules of DSK-1, one small function each, so that a drill can show what happens without one (deploy/e2e/weak).
 
 // switchedOn reports whether a human has allowed desktop control at all.
 func switchedOn(allowed bool) bool { return allowed }

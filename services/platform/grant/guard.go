@@ -1,5 +1,3 @@
-//go:build !weak
-
 package grant
 
 import "crypto/rand"

@@ -1,9 +1,7 @@
-//go:build !weak
-
 package policy
 
-// The guards of this package, one small function each, so that a drill can show what happens without one: deploy/e2e builds the
-// twins in guard_weak.go with a tag that no shipped build carries.
+// The guards of this package, one small function each, so that a drill can show what happens without one: its builds have the twins
+// in deploy/e2e/weak instead.
 
 // failedForbidCounts reports whether a forbid that cannot be evaluated counts as matching.
 func failedForbidCounts() bool { return true }

@@ -1,5 +1,3 @@
-//go:build !weak
-
 package security
 
 // tighter reports whether a lets less happen than b.

@@ -1,5 +1,3 @@
-//go:build !weak
-
 package telemetry
 
 import "go.opentelemetry.io/otel/attribute"

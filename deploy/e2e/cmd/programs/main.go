@@ -1,10 +1,11 @@
 // Command programs compiles the programs that black-box tests start, and prints NAME=DIGEST for the environment of the tests,
-// a line for each kind of build that it is given: plain, weak, conformance, nvml, weak-nvml, race, nvml-race. Run it
-// anywhere in the repository.
+// a line for each kind of build that it is given: plain, weak, conformance, nvml, weak-nvml, race, nvml-race. With -overlay
+// FILE it compiles nothing, and writes what go's -overlay takes for the one kind. Run it anywhere in the repository.
 package main
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,13 +15,15 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	overlay := flag.String("overlay", "", "write what go's -overlay takes into this `file`")
+	flag.Parse()
+	if err := run(flag.Args(), *overlay); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(names []string) error {
+func run(names []string, overlay string) error {
 	workspace, err := exec.Command("go", "env", "GOWORK").Output()
 	if err != nil {
 		return fmt.Errorf("look for go.work: %w", err)
@@ -30,6 +33,9 @@ func run(names []string) error {
 		build, err := programs.Parse(name)
 		if err != nil {
 			return err
+		}
+		if overlay != "" {
+			return build.WriteOverlay(root, overlay)
 		}
 		dir, err := programs.Compile(root, build)
 		if err != nil {

@@ -1,5 +1,3 @@
-//go:build !weak
-
 package server
 
 // kindsKept reports whether each role writes its own kinds alone, and speaks of a human's consent only where it may.

@@ -1,11 +1,9 @@
-//go:build !weak
-
 package mode
 
 import "durward.internal/services/executor/internal/lease"
 
 // The guards that keep the host from being left half switched, one small function each, so that a drill can show what happens
-// without one: deploy/e2e builds the twins in guard_weak.go with a tag that no shipped build carries.
+// without one: its builds have the twins in deploy/e2e/weak instead.
 
 // crashPoint is where a drill kills the executor: around each write of the journal.
 func crashPoint(string) {}

@@ -1,5 +1,3 @@
-//go:build !weak
-
 package usage
 
 // underway returns the calls that are being decided on: they count, or many at once would all be the last one.

@@ -1,0 +1,156 @@
+package httpfront
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"durward.internal/gateway/internal/refusal"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/telemetry"
+)
+
+// This file makes the negative controls of deploy/e2e: the edge without one of its guards.
+
+// Guards are the names that Weaken takes.
+var Guards = []string{"owner", "local", "media", "headers", "keys", "slow", "flood", "remote", "sender"}
+
+// weakened is set once, from a flag, before anything is served.
+var weakened = map[string]bool{}
+
+// Weaken removes guards, by comma-separated names.
+func Weaken(names string) error {
+	for name := range strings.SplitSeq(names, ",") {
+		if !slices.Contains(Guards, name) {
+			return fmt.Errorf("no guard is called %q; there are %s", name, strings.Join(Guards, ", "))
+		}
+		weakened[name] = true
+		switch name {
+		case "local":
+			telemetry.WeakenLocal()
+		case "flood":
+			refusal.WeakenRate()
+		case "remote":
+			config.WeakenRemote()
+		}
+	}
+	return nil
+}
+
+// sameToken without "owner" gives everybody everybody's sessions.
+func sameToken(opened, shown [sha256.Size]byte) bool {
+	return weakened["owner"] || subtle.ConstantTimeCompare(opened[:], shown[:]) == 1
+}
+
+func localRequired() bool { return !weakened["local"] }
+
+func mediaRequired() bool { return !weakened["media"] }
+
+func headersRequired() bool { return !weakened["headers"] }
+
+// senderRequired without "sender" serves whoever a messaging client names in whatever session it names.
+func senderRequired() bool { return !weakened["sender"] }
+
+// asSent without "keys" is the message as a forgiving parser understands it: keys without regard to case, to what Unicode
+// folds and to zeros at their end, the last of two.
+func asSent(body []byte) []byte {
+	if !weakened["keys"] {
+		return body
+	}
+	var message any
+	if json.NewDecoder(bytes.NewReader(body)).Decode(&message) != nil {
+		return body
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	out, err := json.Marshal(forgiving(dec))
+	if err != nil {
+		return body
+	}
+	return out
+}
+
+// forgiving reads the next value.
+func forgiving(dec *json.Decoder) any {
+	token, err := dec.Token()
+	if err != nil {
+		return nil
+	}
+	switch token {
+	case json.Delim('{'):
+		object := map[string]any{}
+		for dec.More() {
+			key, _ := dec.Token()
+			name, _ := key.(string)
+			name = strings.TrimRight(name, "\x00")
+			for _, known := range []string{"method", "params", "name", "arguments", "service_id"} {
+				if strings.EqualFold(name, known) {
+					name = known
+				}
+			}
+			object[name] = forgiving(dec)
+		}
+		_, _ = dec.Token()
+		return object
+	case json.Delim('['):
+		list := []any{}
+		for dec.More() {
+			list = append(list, forgiving(dec))
+		}
+		_, _ = dec.Token()
+		return list
+	default:
+		return token
+	}
+}
+
+// counted without "slow" takes every connection for as long as it likes.
+func counted(l net.Listener, c *Conns) net.Listener {
+	if weakened["slow"] {
+		return patient{l}
+	}
+	return &listener{l, c}
+}
+
+type patient struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (p patient) Accept() (net.Conn, error) {
+	c, err := p.Listener.Accept()
+	return timeless{c}, err
+}
+
+// timeless is a connection whose time never comes. (A deadline in the past is how net/http interrupts its own reads.)
+type timeless struct{ net.Conn }
+
+func future(t time.Time) bool { return time.Until(t) > 0 }
+
+// SetDeadline implements net.Conn.
+func (c timeless) SetDeadline(t time.Time) error {
+	if future(t) {
+		return nil
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+// SetReadDeadline implements net.Conn.
+func (c timeless) SetReadDeadline(t time.Time) error {
+	if future(t) {
+		return nil
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c timeless) SetWriteDeadline(t time.Time) error {
+	if future(t) {
+		return nil
+	}
+	return c.Conn.SetWriteDeadline(t)
+}

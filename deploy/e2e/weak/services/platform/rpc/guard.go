@@ -1,0 +1,42 @@
+package rpc
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+)
+
+// This file makes the negative controls of deploy/e2e: a server without its check of callers, or whose spans show what was
+// sent.
+
+// GuardCallers is the name of the guard that WeakenCallers removes.
+const GuardCallers = "callers"
+
+// GuardSpans is the name of the guard that WeakenSpans removes.
+const GuardSpans = "spans"
+
+var anyCaller, anySpan atomic.Bool
+
+// WeakenCallers lets every role call every method.
+func WeakenCallers() { anyCaller.Store(true) }
+
+func roleAllowed(callers []optionsv1.Role, role optionsv1.Role) bool {
+	return anyCaller.Load() || slices.Contains(callers, role)
+}
+
+// WeakenSpans puts whole requests into spans, and lets them out of the process.
+func WeakenSpans() { anySpan.Store(true) }
+
+// SpansWeakened reports whether WeakenSpans was called.
+func SpansWeakened() bool { return anySpan.Load() }
+
+func describe(s trace.Span, request any) {
+	if SpansWeakened() && s.IsRecording() {
+		s.SetAttributes(attribute.String("durward.request", fmt.Sprint(request)))
+	}
+}

@@ -1,8 +1,0 @@
-//go:build weak
-
-package hold
-
-import "time"
-
-// expired, weakened: a key that was opened once stays open.
-func expired(time.Time, time.Time) bool { return false }
