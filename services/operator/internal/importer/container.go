@@ -13,6 +13,7 @@ import (
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/secret"
 )
 
 // container is what a Compose file or a `docker run` says of one, where the two agree.
@@ -278,7 +279,7 @@ func (b *builder) container(id string, s *program, c container) bool {
 			}
 		}
 	}
-	command, named, ok := withoutSecrets(append([]string{""}, c.command...))
+	command, named, ok := secret.WithoutArguments(append([]string{""}, c.command...))
 	if !ok {
 		b.LeaveOut(s.what, "an argument of its command looks like a secret, which is not copied")
 		return false

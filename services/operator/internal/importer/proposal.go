@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/operator/internal/draft"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/secret"
 )
 
 // Bounds of a proposal. The catalog's own are wider; no host has so much.
@@ -109,7 +110,7 @@ func (p *Proposal) Note(format string, args ...any) {
 
 // note adds a remark, once.
 func note(notes []string, text string) []string {
-	if text = clean.Line(redact(text), maxNote); text == "" || len(notes) >= maxNotes || slices.Contains(notes, text) {
+	if text = clean.Line(secret.Redact(text), maxNote); text == "" || len(notes) >= maxNotes || slices.Contains(notes, text) {
 		return notes
 	}
 	return append(notes, text)
@@ -121,7 +122,7 @@ func (p *Proposal) LeaveOut(what, format string, args ...any) {
 		p.more++
 		return
 	}
-	l := LeftOut{clean.Line(redact(what), 200), clean.Line(redact(fmt.Sprintf(format, args...)), maxNote)}
+	l := LeftOut{clean.Line(secret.Redact(what), 200), clean.Line(secret.Redact(fmt.Sprintf(format, args...)), maxNote)}
 	if !slices.Contains(p.left, l) {
 		p.left = append(p.left, l)
 	}
@@ -438,7 +439,7 @@ func (it *item) entry(section string) (draft.Entry, error) {
 	if section == draft.Modes {
 		fields = append(fields, yaml.MapItem{Key: "services", Value: it.members})
 	}
-	if holdsSecret(fields) || SecretValue(it.model) {
+	if holdsSecret(fields) || secret.Suspect(it.model) {
 		return draft.Entry{}, errSecret
 	}
 	made, err := draft.Make(fields)
@@ -454,9 +455,9 @@ var errSecret = errors.New("one of its values looks like a secret, which is not 
 func holdsSecret(v any) bool {
 	switch v := v.(type) {
 	case string:
-		return SecretValue(v)
+		return secret.Suspect(v)
 	case []string:
-		return slices.ContainsFunc(v, SecretValue)
+		return slices.ContainsFunc(v, secret.Suspect)
 	case []any:
 		return slices.ContainsFunc(v, holdsSecret)
 	case Fields:

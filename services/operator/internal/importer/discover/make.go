@@ -14,6 +14,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/secret"
 )
 
 // unsafe says what a container without a label has that the executor's own containers never have: whoever has it reaches the host, or
@@ -74,7 +75,7 @@ func (seen inspection) unsafe(base image) (out []string) {
 		indirect := enginecmd.Indirect(command)
 		say(indirect != "", "Cmd", "its command "+clean.Line(clean.Visible(indirect), 128)+", which an entry would do too")
 	}
-	say(importer.SecretArguments(part[[]string](seen.Config, "Cmd")), "Cmd", "its command line holds a secret, which an entry would show: let the program read it from a file")
+	say(secret.InArguments(part[[]string](seen.Config, "Cmd")), "Cmd", "its command line holds a secret, which an entry would show: let the program read it from a file")
 	return out
 }
 
@@ -185,7 +186,7 @@ func (e *entry) environment(c *Container) {
 	for _, pair := range pairs {
 		key, value, _ := strings.Cut(pair, "=")
 		allowed := containerpolicy.PlainKey(key) || e.host.Present != nil && slices.Contains(e.host.Present.Containers.Environment, key)
-		if allowed && !importer.SecretKey(key) && !importer.SecretValue(value) && importer.Shown(value) && len(value) <= 512 {
+		if allowed && !secret.Name(key) && !secret.Suspect(value) && importer.Shown(value) && len(value) <= 512 {
 			out = append(out, yaml.MapItem{Key: key, Value: value})
 		} else {
 			withheld = append(withheld, key)
