@@ -247,9 +247,12 @@ func memorySwap(k *check) string {
 	return "must be between the memory limit and twice that"
 }
 
+// IsUser reports whether a container may run as the user: UID or UID:GID in numbers, and not 0.
+func IsUser(user string) bool { return userPattern.MatchString(user) }
+
 func user(k *check) string {
 	switch {
-	case !userPattern.MatchString(k.Config.User):
+	case !IsUser(k.Config.User):
 		return "must be UID or UID:GID in numbers, and not 0"
 	case k.User != "" && k.Config.User != k.User:
 		return "is not the entry's"

@@ -34,6 +34,8 @@ const (
 	maxNote     = 400
 	maxID       = 64
 	maxModelID  = 128
+	// maxAllowed is how many folders and how many keys a catalog may let containers have.
+	maxAllowed = 64
 )
 
 // LeftOut is something that is not in the proposal, and why. Both texts are clean.
@@ -337,10 +339,15 @@ func (p *Proposal) Mount(folder string, services ...string) {
 
 // Key proposes an environment key that containers may be given, as Mount does a folder.
 func (p *Proposal) Key(key string, services ...string) {
-	if p.present != nil && slices.Contains(p.present.Containers.Environment, key) {
+	if p.KeyAllowed(key) {
 		return
 	}
 	p.keys = needed(p.keys, key, services)
+}
+
+// KeyAllowed reports whether the catalog lets containers have the environment key already.
+func (p *Proposal) KeyAllowed(key string) bool {
+	return p.present != nil && slices.Contains(p.present.Containers.Environment, key)
 }
 
 func needed(items []*item, id string, services []string) []*item {
@@ -370,6 +377,9 @@ func (p *Proposal) Port(wanted, start uint32) (uint32, bool) {
 	}
 	return 0, false
 }
+
+// FreePort gives a port back that Port took.
+func (p *Proposal) FreePort(port uint32) { delete(p.ports, port) }
 
 // PortFree reports whether no service of the catalog or the proposal has the port.
 func (p *Proposal) PortFree(port uint32) bool { return port > 0 && port <= 65535 && !p.ports[port] }

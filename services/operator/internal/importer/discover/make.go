@@ -2,7 +2,6 @@ package discover
 
 import (
 	"encoding/json"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -81,8 +80,6 @@ func (seen inspection) unsafe(base image) (out []string) {
 
 func empty(raw json.RawMessage) bool { return raw == nil || canonical.Empty(raw) }
 
-var inDocker = regexp.MustCompile(`\A[1-9][0-9]{0,8}(:[0-9]{1,9})?\z`)
-
 // adopt puts a container that is taken over as it is.
 func (e *entry) adopt(c *Container) {
 	e.put("driver", catalog.DriverDocker)
@@ -111,7 +108,7 @@ func (e *entry) make(c *Container) {
 	}
 	container := e.image(c)
 	user := c.User
-	if !inDocker.MatchString(user) {
+	if !containerpolicy.IsUser(user) {
 		was := "root"
 		if user != "" {
 			was = clean.Line(user, 64)
