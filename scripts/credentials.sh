@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes services/vault/internal/token/gitleaks.json, the public shapes of credentials, anew from the rules in the Go module of
-# gitleaks at the version below; the module's licence goes beside it. Run it after raising the version, and run the vault's tests.
+# Makes services/platform/secret/gitleaks.json, the public shapes of credentials, anew from the rules in the Go module of
+# gitleaks at the version below; the module's licence goes beside it. Run it after raising the version, and run the tests of package secret and of the vault.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=v8.30.1
 dir=$(cd "$(mktemp -d)" && go mod download -json "github.com/zricethezav/gitleaks/v8@$version" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
-out=$PWD/services/vault/internal/token
+out=$PWD/services/platform/secret
 (cd scripts/tools/credentials && GOWORK=off GOFLAGS=-mod=readonly go run . "$dir/config/gitleaks.toml" "$version") >"$out/gitleaks.json.new"
 mv "$out/gitleaks.json.new" "$out/gitleaks.json"
 {

@@ -32,7 +32,7 @@ trap cleanup EXIT
 
 if [ -n "${CORPORA:-}" ]; then
   CORPORA=$(cd "$CORPORA" && pwd) go test -C services/executor -count=1 -v -run '^(TestPodSecurity|TestTheDockerProfile)$' \
-    ./internal/driver/docker/policy
+    ./internal/driver/docker
 fi
 
 # The test's own program is what runs in the containers, so it must be static.

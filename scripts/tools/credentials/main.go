@@ -1,4 +1,4 @@
-// Command credentials makes the vault's list of public shapes of credentials from the rules that the gitleaks project publishes
+// Command credentials makes the list of public shapes of credentials from the rules that the gitleaks project publishes
 // with its Go module, and writes it to standard output as JSON. scripts/credentials.sh calls it.
 //
 // Rules that are about a file's name are left out, since a text has none, and exceptions for single files and documents are:

@@ -11,39 +11,13 @@ const (
 	maxTmpfs     = 16
 	// maxList is for everything else of an entry that is a list.
 	maxList = 64
-	// maxKeys bounds the keys of an entry.
-	maxKeys = 256
 	// maxEntries bounds how many entries a file may have, whatever becomes of them.
 	maxEntries = 4096
 	// maxRead bounds the bytes of all texts that an import reads, aliases followed.
 	maxRead = 8 << 20
-	// maxAllowed is how many folders and how many keys a catalog may let containers have.
-	maxAllowed = 64
 )
 
 var errRead = fmt.Errorf("with its aliases and variables the text is longer than %d MB", maxRead>>20)
-
-// size is how many elements a list or a mapping has.
-func (v *value) size() int { return max(len(v.list), len(v.keys)) }
-
-// bound is how long a list of an entry may be.
-type bound struct {
-	keys []string
-	most int
-}
-
-// over says which list of an entry is longer than it may be, or "".
-func (v *value) over(bounds []bound) string {
-	if v.size() > maxKeys {
-		return fmt.Sprintf("it has more than %d keys", maxKeys)
-	}
-	for _, b := range bounds {
-		if v.at(b.keys...).size() > b.most {
-			return fmt.Sprintf("%s has more than %d entries", b.keys[len(b.keys)-1], b.most)
-		}
-	}
-	return ""
-}
 
 // overlong says what of a program or container is longer than the catalog takes, or "".
 func overlong(arguments []string, variables, mounts, tmpfs, published int) string {
@@ -90,7 +64,7 @@ func (b *builder) spent() error {
 // keeping gives a port back where what was to have it is not proposed, and passes on whether it is.
 func (b *builder) keeping(port uint32, proposed bool) bool {
 	if !proposed && port != 0 {
-		delete(b.ports, port)
+		b.FreePort(port)
 	}
 	return proposed
 }

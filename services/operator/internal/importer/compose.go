@@ -14,6 +14,7 @@ import (
 
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/secret"
 )
 
 // maxComposeFiles bounds how many files one import reads.
@@ -218,7 +219,7 @@ func (c *compose) service(name string, v *value) {
 		return
 	}
 	for _, p := range v.get("environment").pairs() {
-		if !SecretKey(p.key) {
+		if !secret.Name(p.key) {
 			p.value = c.put(p.value)
 		}
 		s.environment = append(s.environment, p)

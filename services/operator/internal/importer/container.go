@@ -12,7 +12,9 @@ import (
 
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/secret"
 )
 
 // container is what a Compose file or a `docker run` says of one, where the two agree.
@@ -278,7 +280,7 @@ func (b *builder) container(id string, s *program, c container) bool {
 			}
 		}
 	}
-	command, named, ok := withoutSecrets(append([]string{""}, c.command...))
+	command, named, ok := secret.WithoutArguments(append([]string{""}, c.command...))
 	if !ok {
 		b.LeaveOut(s.what, "an argument of its command looks like a secret, which is not copied")
 		return false
@@ -362,11 +364,9 @@ func (c *container) outside(path string) string {
 // loader are variables that make programs run other code.
 var loader = regexp.MustCompile(`\A(LD_|DYLD_|PYTHON(PATH|HOME|STARTUP)|GCONV_PATH|GLIBC_TUNABLES|BASH_ENV)`)
 
-var numericUser = regexp.MustCompile(`\A[1-9][0-9]{0,8}(:[0-9]{1,9})?\z`)
-
 // user is whom the container runs as: never root.
 func (b *builder) user(s *program, user string) string {
-	if numericUser.MatchString(user) {
+	if containerpolicy.IsUser(user) {
 		return user
 	}
 	if user == "" {
@@ -518,13 +518,6 @@ func mebibytes(text string) (uint32, bool) {
 	return max(1, uint32(n)), true
 }
 
-// containerKeys are the environment keys that every container may be given, as the executor's rules have them.
-var containerKeys = strings.Fields(`HOME LANG LC_ALL TERM TZ USER XDG_CACHE_HOME HF_HOME HF_HUB_CACHE HF_HUB_OFFLINE HF_HUB_DISABLE_TELEMETRY
-	TRANSFORMERS_CACHE TRANSFORMERS_OFFLINE TOKENIZERS_PARALLELISM TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR NCCL_DEBUG PYTORCH_CUDA_ALLOC_CONF
-	CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES CUDA_CACHE_PATH OMP_NUM_THREADS PYTHONUNBUFFERED VLLM_ATTENTION_BACKEND VLLM_CACHE_ROOT
-	VLLM_CONFIG_ROOT VLLM_LOGGING_LEVEL VLLM_NO_USAGE_STATS VLLM_SERVER_DEV_MODE VLLM_USE_V1 VLLM_WORKER_MULTIPROC_METHOD DO_NOT_TRACK
-	LLAMA_CACHE LLAMA_LOG_VERBOSITY OLLAMA_MODELS OLLAMA_KEEP_ALIVE OLLAMA_NUM_PARALLEL`)
-
 // engineKey are engines' own variables, which a human may allow.
 var engineKey = regexp.MustCompile(`\A(LLAMA_ARG|VLLM|OLLAMA|SGLANG|SGL)_[A-Z0-9_]{1,48}\z`)
 
@@ -534,14 +527,14 @@ var processKey = regexp.MustCompile(`\A((CUDA|NVIDIA|GGML|HIP|ROCR|HSA|NCCL|OMP|
 // plainKey reports whether a program's variable is copied, if neither its name nor its value is a secret's. What would change which code
 // the program runs stays, for the catalog to refuse the entry.
 func plainKey(key string) bool {
-	return slices.Contains(containerKeys, key) || engineKey.MatchString(key) || processKey.MatchString(key) || loader.MatchString(key)
+	return containerpolicy.PlainKey(key) || engineKey.MatchString(key) || processKey.MatchString(key) || loader.MatchString(key)
 }
 
 // allowed leaves out variables that a container may not be given, and proposes those of engines.
 func (b *builder) allowed(id string, s *program, environment map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(environment)) {
 		switch {
-		case slices.Contains(containerKeys, key), b.present != nil && slices.Contains(b.present.Containers.Environment, key):
+		case containerpolicy.PlainKey(key), b.KeyAllowed(key):
 		case engineKey.MatchString(key):
 			b.Key(key, id)
 			b.Note("What stands under containers.environment is beyond what every container may be given; by this file all may.")

@@ -8,11 +8,12 @@ import (
 	"strings"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/secret"
 )
 
 // What stands for a variable without a value: its name between two characters that no text may hold, so that it can get nowhere.
 const (
-	opening = '\ue000'
+	opening = secret.Placeholder
 	closing = '\ue001'
 )
 
@@ -44,7 +45,7 @@ func unusable(texts ...string) string {
 	for _, text := range texts {
 		if names := missing(text); len(names) > 0 {
 			for _, name := range names {
-				if settable.MatchString(name) && !SecretKey(name) {
+				if settable.MatchString(name) && !secret.Name(name) {
 					return fmt.Sprintf("names %s, and no variable of the environment is read (--set %s=… gives a value)", strings.Join(names, ", "), name)
 				}
 			}

@@ -17,6 +17,7 @@ import (
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/secret"
 )
 
 // Bounds of a folder of presets.
@@ -305,7 +306,7 @@ func (g *gpumod) extra(s *program, v *value, driver string) Fields {
 			switch {
 			case key == "extra_args" || key == "unit_vars":
 				why = ": it is code"
-			case SecretKey(key) || SecretValue(from.get(key).str()):
+			case secret.Name(key) || secret.Suspect(from.get(key).str()):
 				why = ": it is a secret"
 			}
 			s.note("%s.%s was left out%s; the unit has it.", section, clean.Line(clean.Visible(key), 64), why)
@@ -342,7 +343,7 @@ func (g *gpumod) model(s *program, v *value) string {
 		case len(missing(expanded)) > 0:
 			s.note("model_path %s was left out: it %s.", clean.Line(clean.Visible(file), 120), unusable(expanded))
 			expanded = ""
-		case !filepath.IsAbs(expanded) || !Shown(expanded) || SecretValue(expanded):
+		case !filepath.IsAbs(expanded) || !Shown(expanded) || secret.Suspect(expanded):
 			s.note("model_path was left out: it is not an absolute path that can be shown.")
 			expanded = ""
 		}
@@ -353,7 +354,7 @@ func (g *gpumod) model(s *program, v *value) string {
 	if id == "" && file != "" {
 		id = strings.TrimSuffix(filepath.Base(file), ".gguf")
 	}
-	if SecretValue(id) || ModelID(id) == "" {
+	if secret.Suspect(id) || ModelID(id) == "" {
 		return ""
 	}
 	var fields Fields

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/secret"
 )
 
 // LlamaSwap reads llama-swap's config.yaml. What single models get wrong is left out by name; an error is for the file as a whole.
@@ -263,7 +264,7 @@ func (l *swap) service(key string, v *value) bool {
 		return false
 	}
 	for _, one := range v.get("env").pairs() {
-		if !SecretKey(one.key) {
+		if !secret.Name(one.key) {
 			if one.value, err = m.expand(one.value); err != nil {
 				l.LeaveOut(s.what, "%s", err.Error())
 				return false

@@ -15,6 +15,7 @@ import (
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/secret"
 )
 
 // builder makes services for a proposal.
@@ -106,7 +107,7 @@ func (b *builder) program(id string, s *program) bool {
 		}
 		return b.run(id, s, run)
 	}
-	argv, named, ok := withoutSecrets(argv)
+	argv, named, ok := secret.WithoutArguments(argv)
 	if !ok {
 		b.LeaveOut(s.what, "an argument of its command looks like a secret, which is not copied")
 		return false
@@ -162,7 +163,7 @@ func (s *program) head(driver string) Fields {
 	}{{"name", s.name, 64}, {"description", s.description, 300}} {
 		// The whole text is looked at: what is cut short has not the shape of what it was.
 		switch text := clean.Line(one.text, one.most); {
-		case SecretValue(one.text) || SecretValue(text):
+		case secret.Suspect(one.text) || secret.Suspect(text):
 			s.note("Its %s was left out: it looks like a secret.", one.key)
 		case text != "":
 			fields = append(fields, yaml.MapItem{Key: one.key, Value: text})
@@ -218,7 +219,7 @@ func (b *builder) environment(s *program, plain func(key string) bool) (map[stri
 		switch {
 		case p.bare:
 			s.note("The variable %s has no value in the file; the environment is not read.", name)
-		case SecretKey(p.key) || SecretValue(p.value):
+		case secret.Name(p.key) || secret.Suspect(p.value):
 			b.secretNamed(s, name)
 		case !plain(p.key):
 			s.note("The variable %s was left out, since its value could be a secret: write it under environment where it is none.", clean.Line(name, 64))
@@ -236,7 +237,7 @@ func (b *builder) environment(s *program, plain func(key string) bool) (map[stri
 
 // secretNamed names a variable or an option that holds a secret, which is not taken over.
 func (b *builder) secretNamed(s *program, name string) {
-	name = clean.Line(redact(name), 64)
+	name = clean.Line(secret.Redact(name), 64)
 	s.note("%s was left out: it holds a secret (credentials: [%s] is how an entry would name it).", name, credentialName(name))
 	b.Note("Secrets were left out: what is in a catalogue is shown to approvers and recorded. Let each program read its own from a file that its user " +
 		"alone can read; services cannot be given credentials by Durward yet.")
@@ -368,7 +369,7 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 	if id == "" {
 		return ""
 	}
-	if SecretValue(served) {
+	if secret.Suspect(served) {
 		s.note("The name that it serves its model by was left out: it looks like a secret.")
 		served = ""
 	}

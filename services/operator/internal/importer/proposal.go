@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/operator/internal/draft"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/secret"
 )
 
 // Bounds of a proposal. The catalog's own are wider; no host has so much.
@@ -33,6 +34,8 @@ const (
 	maxNote     = 400
 	maxID       = 64
 	maxModelID  = 128
+	// maxAllowed is how many folders and how many keys a catalog may let containers have.
+	maxAllowed = 64
 )
 
 // LeftOut is something that is not in the proposal, and why. Both texts are clean.
@@ -109,7 +112,7 @@ func (p *Proposal) Note(format string, args ...any) {
 
 // note adds a remark, once.
 func note(notes []string, text string) []string {
-	if text = clean.Line(redact(text), maxNote); text == "" || len(notes) >= maxNotes || slices.Contains(notes, text) {
+	if text = clean.Line(secret.Redact(text), maxNote); text == "" || len(notes) >= maxNotes || slices.Contains(notes, text) {
 		return notes
 	}
 	return append(notes, text)
@@ -121,7 +124,7 @@ func (p *Proposal) LeaveOut(what, format string, args ...any) {
 		p.more++
 		return
 	}
-	l := LeftOut{clean.Line(redact(what), 200), clean.Line(redact(fmt.Sprintf(format, args...)), maxNote)}
+	l := LeftOut{clean.Line(secret.Redact(what), 200), clean.Line(secret.Redact(fmt.Sprintf(format, args...)), maxNote)}
 	if !slices.Contains(p.left, l) {
 		p.left = append(p.left, l)
 	}
@@ -336,10 +339,15 @@ func (p *Proposal) Mount(folder string, services ...string) {
 
 // Key proposes an environment key that containers may be given, as Mount does a folder.
 func (p *Proposal) Key(key string, services ...string) {
-	if p.present != nil && slices.Contains(p.present.Containers.Environment, key) {
+	if p.KeyAllowed(key) {
 		return
 	}
 	p.keys = needed(p.keys, key, services)
+}
+
+// KeyAllowed reports whether the catalog lets containers have the environment key already.
+func (p *Proposal) KeyAllowed(key string) bool {
+	return p.present != nil && slices.Contains(p.present.Containers.Environment, key)
 }
 
 func needed(items []*item, id string, services []string) []*item {
@@ -369,6 +377,9 @@ func (p *Proposal) Port(wanted, start uint32) (uint32, bool) {
 	}
 	return 0, false
 }
+
+// FreePort gives a port back that Port took.
+func (p *Proposal) FreePort(port uint32) { delete(p.ports, port) }
 
 // PortFree reports whether no service of the catalog or the proposal has the port.
 func (p *Proposal) PortFree(port uint32) bool { return port > 0 && port <= 65535 && !p.ports[port] }
@@ -438,7 +449,7 @@ func (it *item) entry(section string) (draft.Entry, error) {
 	if section == draft.Modes {
 		fields = append(fields, yaml.MapItem{Key: "services", Value: it.members})
 	}
-	if holdsSecret(fields) || SecretValue(it.model) {
+	if holdsSecret(fields) || secret.Suspect(it.model) {
 		return draft.Entry{}, errSecret
 	}
 	made, err := draft.Make(fields)
@@ -454,9 +465,9 @@ var errSecret = errors.New("one of its values looks like a secret, which is not 
 func holdsSecret(v any) bool {
 	switch v := v.(type) {
 	case string:
-		return SecretValue(v)
+		return secret.Suspect(v)
 	case []string:
-		return slices.ContainsFunc(v, SecretValue)
+		return slices.ContainsFunc(v, secret.Suspect)
 	case []any:
 		return slices.ContainsFunc(v, holdsSecret)
 	case Fields:

@@ -146,45 +146,6 @@ func TestWhatIsNoSecretIsCopied(t *testing.T) {
 	}
 }
 
-func TestSecretArguments(t *testing.T) {
-	t.Parallel()
-	for _, line := range []string{
-		"--api-key x", "--admin-api-key x", "--api-key=x", "--api-keys x", "--hf-api-token x", "--hf-token x", "-hft x", "--ssl-keyfile-password x", "--password x", "--auth x", "--api-key",
-		"--basic-auth x:y", "--header x", "--x api_key=y",
-	} {
-		if !SecretArguments(strings.Fields(line)) {
-			t.Errorf("%s is taken for no secret", line)
-		}
-	}
-	for _, line := range []string{
-		"", "--tokenizer x", "--tokenizer-mode auto", "--max-num-batched-tokens 8192", "--max-total-tokens=4096", "--max-batch-prefill-tokens 1", "--ssl-keyfile /x/key.pem", "--ssl-key-file /x",
-		"--api-key-file /x", "--skip-tokenizer-init", "--allow-credentials", "--return-tokens-as-token-ids", "--long-prefill-token-threshold 5", "--speculative-token-map /x", "--tokenization-workers 4",
-		"--key-value-dtype x", "-k 40", "-ctk q8_0", "--keep 4", "--served-model-name author/x", "--enable-auto-tool-choice", "--lora-modules sql=/srv/lora",
-	} {
-		if SecretArguments(strings.Fields(line)) {
-			t.Errorf("%s is taken for a secret", line)
-		}
-	}
-}
-
-// TestRedact: remarks keep their words, and lose what is a secret.
-func TestRedact(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"HF_TOKEN was left out: it holds a secret: see the key: it": "HF_TOKEN was left out: it holds a secret: see the key: it",
-		"type=volume,password=hunter2,x=y":                          "type=volume,password=…,x=y",
-		`{"api_key":"hunter2"} stays`:                               `{"api_key":"…"} stays`,
-		"at https://h/x?token=hunter2 it is":                        "at https://h/x?… it is",
-		"token=" + strings.Repeat("z", 200) + " end":                "token=… end",
-		"a=b=token=hunter2":                                         "a=b=token=…",
-		"--set API_KEY=… gives a value":                             "--set API_KEY=… gives a value",
-	} {
-		if got := redact(text); got != want {
-			t.Errorf("%q became %q, want %q", text, got, want)
-		}
-	}
-}
-
 // TestMountsThatAreRefused: what no container may have is not proposed, however it is asked for.
 func TestMountsThatAreRefused(t *testing.T) {
 	t.Parallel()

@@ -25,6 +25,8 @@ const (
 	// maxMerged bounds the keys that merges (<<) copy.
 	maxMerged = 10_000
 	maxText   = 64 << 10
+	// maxKeys bounds the keys of an entry.
+	maxKeys = 256
 )
 
 // kind is what a value is.
@@ -276,6 +278,28 @@ func (v *value) at(keys ...string) *value {
 		v = v.get(key)
 	}
 	return v
+}
+
+// size is how many elements a list or a mapping has.
+func (v *value) size() int { return max(len(v.list), len(v.keys)) }
+
+// bound is how long a list of an entry may be.
+type bound struct {
+	keys []string
+	most int
+}
+
+// over says which list of an entry is longer than it may be, or "".
+func (v *value) over(bounds []bound) string {
+	if v.size() > maxKeys {
+		return fmt.Sprintf("it has more than %d keys", maxKeys)
+	}
+	for _, b := range bounds {
+		if v.at(b.keys...).size() > b.most {
+			return fmt.Sprintf("%s has more than %d entries", b.keys[len(b.keys)-1], b.most)
+		}
+	}
+	return ""
 }
 
 // isSet reports whether there is something.

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"slices"
+
+	"durward.internal/services/platform/secret"
 )
 
 // maxLocal is maxBucket for the values of one request.
@@ -51,26 +53,26 @@ func (x *index) add(text, kind string, most int) bool {
 }
 
 // find returns where the values are, the longest at each place.
-func (x *index) find(text string) []span {
+func (x *index) find(text string) []secret.Span {
 	if x.count == 0 || len(text) < window {
 		return nil
 	}
 	var sums, powers []uint64 // made when first they are needed
-	var out []span
+	var out []secret.Span
 	for i := 0; i+window <= len(text); i++ {
-		best := span{}
+		best := secret.Span{}
 		for _, v := range x.values[[window]byte([]byte(text[i:i+window]))] {
-			if n := len(v.text); n > best.to-best.from && i+n <= len(text) {
+			if n := len(v.text); n > best.To-best.From && i+n <= len(text) {
 				if sums == nil {
 					sums, powers = x.sums(text)
 				}
 				// The sum of a part is that of all up to its end without that of all before it.
 				if sum(times(sums[i], powers[n]), v.sum) == sums[i+n] {
-					best = span{from: i, to: i + n, kind: v.kind}
+					best = secret.Span{From: i, To: i + n, Kind: v.kind}
 				}
 			}
 		}
-		if best.to > 0 && (len(out) == 0 || best.to > out[len(out)-1].to) {
+		if best.To > 0 && (len(out) == 0 || best.To > out[len(out)-1].To) {
 			out = append(out, best)
 		}
 	}

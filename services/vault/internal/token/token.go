@@ -6,8 +6,8 @@
 // session it is another, and a value that the agent sent itself is another than the one that a sink holds, so that nobody finds
 // out by asking. What is held is held in memory, ends with its session, and is never logged.
 //
-// Everything here runs in time linear in the text: it is gone through by hand, or by expressions of RE2 on a few KiB at a time, and
-// values are found by a window of fixed length and a sum over the rest.
+// Everything here runs in time linear in the text: values are found by package secret, and again by a window of fixed length and a
+// sum over the rest.
 package token
 
 import (
@@ -22,6 +22,8 @@ import (
 	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
+
+	"durward.internal/services/platform/secret"
 )
 
 // Origin says where a text came from.
@@ -110,14 +112,14 @@ func (b *Values) Tokenise(ctx context.Context, session string, origin Origin, te
 	for _, pieces := range found {
 		for _, p := range pieces {
 			for _, s := range p.spans {
-				value := p.text[s.from:s.to]
-				local.add(value, s.kind, maxLocal)
-				for from, to := range lines(value) {
-					local.add(strings.TrimSpace(value[from:to]), s.kind, maxLocal)
+				value := p.text[s.From:s.To]
+				local.add(value, s.Kind, maxLocal)
+				for from, to := range secret.Lines(value) {
+					local.add(strings.TrimSpace(value[from:to]), s.Kind, maxLocal)
 				}
 				// What the agent sent is its own affair: it is found again within one request, and takes no room.
 				if origin == OriginSink {
-					b.hold(h, value, s.kind)
+					b.hold(h, value, s.Kind)
 				}
 			}
 		}
@@ -147,14 +149,46 @@ func (b *Values) Tokenise(ctx context.Context, session string, origin Origin, te
 	return out, replaced, nil
 }
 
+// find returns the places in a text that look like credentials, and the vault's own credentials.
+func (b *Values) find(ctx context.Context, text string) ([]secret.Span, error) {
+	out, err := secret.Find(ctx, text)
+	if err != nil || b.cfg.Credential == nil {
+		return out, err
+	}
+	return secret.Merge(append(out, credentials(text, b.cfg.Credential)...)), nil
+}
+
+// What a credential of this vault's clients looks like, whoever made it.
+const minCredential, maxCredential = 20, 256
+
+// credentials finds the words that let somebody in.
+func credentials(text string, known func(word string) bool) []secret.Span {
+	var out []secret.Span
+	for from := 0; from < len(text); {
+		to := from
+		for to < min(from+maxCredential, len(text)) && (wordByte(text[to])) {
+			to++
+		}
+		if to-from >= minCredential && known(text[from:to]) {
+			out = append(out, secret.Span{From: from, To: to, Kind: "DURWARD_TOKEN"})
+		}
+		from = max(to, from+1)
+	}
+	return out
+}
+
+func wordByte(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("+/=_.~-", c) >= 0
+}
+
 // rewrite writes a piece with its values replaced, and returns how many there were.
 func (b *Values) rewrite(w *strings.Builder, h *holding, session string, origin Origin, p piece) int {
-	spans := merge(p.spans)
+	spans := secret.Merge(p.spans)
 	at := 0
 	for _, s := range spans {
-		w.WriteString(p.text[at:s.from])
-		w.WriteString(b.reference(h, session, origin, s.kind, p.text[s.from:s.to]))
-		at = s.to
+		w.WriteString(p.text[at:s.From])
+		w.WriteString(b.reference(h, session, origin, s.Kind, p.text[s.From:s.To]))
+		at = s.To
 	}
 	w.WriteString(p.text[at:])
 	return len(spans)
@@ -242,7 +276,7 @@ func distinct(s string) bool {
 type piece struct {
 	text   string
 	issued bool
-	spans  []span
+	spans  []secret.Span
 }
 
 var references = regexp.MustCompile(`\[\[(?:SECRET|PII):[A-Z0-9_]{1,64}:[a-z2-7]{16}\]\]`)

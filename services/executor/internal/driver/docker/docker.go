@@ -1,7 +1,7 @@
 // Package docker runs services as containers of the Docker Engine on this host, through its Unix socket.
 //
 // Whoever holds that socket is root on the host. So the driver is the only one that speaks to it, says only what the
-// catalog's entry says, and lets package policy judge each container three times (SEC-D7..D10): as it is sent, as the
+// catalog's entry says, and lets package containerpolicy judge each container three times (SEC-D7..D10): as it is sent, as the
 // daemon says that it made it, and once more when it runs. A container that a human made, which an entry adopts by its label,
 // is judged in the same way and by the same rules.
 //
@@ -26,7 +26,6 @@ import (
 	"github.com/moby/moby/client"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/executor/internal/driver/docker/policy"
 	"durward.internal/services/platform/catalog"
 )
 
@@ -134,7 +133,7 @@ func (d *Driver) startMade(ctx context.Context, s *catalog.Service, definition s
 	if err != nil {
 		return err
 	}
-	if err := rules.Check(spec.judged()); err != nil {
+	if err := spec.check(rules); err != nil {
 		return fmt.Errorf("%w: what would be sent: %w", driver.ErrContainer, err)
 	}
 	if err := d.clear(ctx, s); err != nil {
@@ -152,7 +151,7 @@ func (d *Driver) startMade(ctx context.Context, s *catalog.Service, definition s
 		d.cfg.Logger.Warn("Docker changed what a container was to be", "service_id", s.ID, "warning", w)
 	}
 	if err := d.run(ctx, made.ID, func(c container.InspectResponse, raw []byte) error {
-		return errors.Join(rules.Check(policy.Inspected(c, raw)), spec.differs(c, img))
+		return errors.Join(rules.Check(raw), spec.differs(c, img))
 	}); err != nil {
 		if removed := d.remove(ctx, made.ID); removed && errors.Is(err, driver.ErrUnknown) {
 			return fmt.Errorf("%w: the start was not answered, and the container is gone", driver.ErrNoManager)
@@ -183,7 +182,7 @@ func (d *Driver) startAdopted(ctx context.Context, s *catalog.Service, definitio
 		if adoptedDefinition(img, raw) != definition {
 			return driver.ErrChanged
 		}
-		return errors.Join(rules.Check(policy.Inspected(c, raw)), sameImage(c, img))
+		return errors.Join(rules.Check(raw), sameImage(c, img))
 	})
 }
 

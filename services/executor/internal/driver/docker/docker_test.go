@@ -20,8 +20,8 @@ import (
 	"github.com/moby/moby/api/types/container"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/executor/internal/driver/docker/policy"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/containerpolicy"
 )
 
 const (
@@ -81,20 +81,20 @@ func TestGpumodD15DockerPinsGPUsAndTrustsNoRuntime(t *testing.T) {
 		if void != (access == "cdi") {
 			t.Errorf("%s: the environment is %v", access, made.config.Env)
 		}
-		if err := rules.Check(made.judged()); err != nil {
+		if err := made.check(rules); err != nil {
 			t.Errorf("%s: what is made is refused: %v", access, err)
 		}
 		// What the image wishes counts for nothing where no request overrides it.
 		made.config.Env = wish.env
 		made.host.DeviceRequests = nil
-		if err := rules.Check(made.judged()); err == nil {
+		if err := made.check(rules); err == nil {
 			t.Errorf("%s: an image that takes every GPU passes", access)
 		}
 	}
 	// Without GPUs in the entry there is no request, and the image's wish is overruled.
 	s := entryOf("")
 	s.GPUs = nil
-	made, err := unit(c, find).make(s, wish, &policy.Rules{})
+	made, err := unit(c, find).make(s, wish, &containerpolicy.Rules{})
 	if err != nil || len(made.host.DeviceRequests) > 0 || !slices.Contains(made.config.Env, "NVIDIA_VISIBLE_DEVICES=void") {
 		t.Errorf("without GPUs: %+v, %v", made.host.DeviceRequests, err)
 	}
@@ -121,7 +121,7 @@ func TestWhatIsMade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := rules.Check(made.judged()); err != nil {
+	if err := made.check(rules); err != nil {
 		t.Errorf("what is made is refused: %v", err)
 	}
 	raw, err := json.Marshal(struct{ C, H any }{made.config, made.host})
@@ -149,7 +149,7 @@ func TestWhatIsMade(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if made, err := d.make(s, img{id: "sha256:" + strings.Repeat("b", 64)}, rules); err == nil && rules.Check(made.judged()) == nil {
+		if made, err := d.make(s, img{id: "sha256:" + strings.Repeat("b", 64)}, rules); err == nil && made.check(rules) == nil {
 			t.Errorf("%s is sent", name)
 		}
 	}

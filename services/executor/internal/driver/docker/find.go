@@ -18,8 +18,8 @@ import (
 	"github.com/moby/moby/client/pkg/versions"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/executor/internal/driver/docker/policy"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/containerpolicy"
 )
 
 // host is what the daemon cannot do, or must not be.
@@ -265,13 +265,13 @@ func (d *Driver) retire(ctx context.Context, s *catalog.Service, c container.Ins
 }
 
 // rules are what the service's container may be.
-func (d *Driver) rules(s *catalog.Service, h host, i img) (*policy.Rules, error) {
+func (d *Driver) rules(s *catalog.Service, h host, i img) (*containerpolicy.Rules, error) {
 	c := d.cfg.Catalog()
 	gpus, err := d.uuids(c, s)
 	if err != nil {
 		return nil, err
 	}
-	return &policy.Rules{
+	return &containerpolicy.Rules{
 		Mounts: c.Containers.Mounts, Environment: c.Containers.Environment, ImageEnvironment: i.env,
 		Refused: append([]string{d.cfg.Socket}, d.cfg.Refused...),
 		Port:    s.Container.Port, HostPort: s.Port, GPUs: gpus, User: s.Container.User,
@@ -295,7 +295,7 @@ func (d *Driver) uuids(c *catalog.Catalog, s *catalog.Service) ([]string, error)
 		if uuid == "" && d.cfg.UUID != nil {
 			uuid, ok = d.cfg.UUID(index)
 		}
-		if !ok || !policy.IsUUID(uuid) {
+		if !ok || !containerpolicy.IsUUID(uuid) {
 			return nil, fmt.Errorf("%w: GPU %d has no UUID that is known", driver.ErrNotStarted, index)
 		}
 		out = append(out, uuid)

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,8 +14,8 @@ import (
 	"github.com/moby/moby/api/types/network"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/executor/internal/driver/docker/policy"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/containerpolicy"
 )
 
 const (
@@ -31,10 +32,17 @@ type spec struct {
 	host   *container.HostConfig
 }
 
-func (s spec) judged() policy.Container { return policy.Container{Config: s.config, Host: s.host} }
+// check judges it as the JSON that is sent.
+func (s spec) check(rules *containerpolicy.Rules) error {
+	raw, err := json.Marshal(container.InspectResponse{Config: s.config, HostConfig: s.host})
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	return rules.Check(raw)
+}
 
 // make builds a service's container. It says everything that a daemon's configuration could decide otherwise.
-func (d *Driver) make(s *catalog.Service, i img, r *policy.Rules) (spec, error) {
+func (d *Driver) make(s *catalog.Service, i img, r *containerpolicy.Rules) (spec, error) {
 	k := s.Container
 	off, on := false, true
 	pids := int64(defaultPIDs)
@@ -59,8 +67,8 @@ func (d *Driver) make(s *catalog.Service, i img, r *policy.Rules) (spec, error) 
 			IpcMode:        container.IPCModePrivate,
 			ReadonlyRootfs: true,
 			Runtime:        "runc",
-			MaskedPaths:    policy.MaskedPaths(),
-			ReadonlyPaths:  policy.ReadonlyPaths(),
+			MaskedPaths:    containerpolicy.MaskedPaths(),
+			ReadonlyPaths:  containerpolicy.ReadonlyPaths(),
 			ShmSize:        int64(k.ShmMiB) * mib,
 			Init:           &on,
 			LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{
@@ -83,7 +91,7 @@ func (d *Driver) make(s *catalog.Service, i img, r *policy.Rules) (spec, error) 
 		}}}
 	}
 	for _, m := range k.Mounts {
-		source, err := policy.Resolve(m.Source)
+		source, err := containerpolicy.Resolve(m.Source)
 		if err != nil {
 			return spec{}, fmt.Errorf("%w: a mount: %w", driver.ErrContainer, err)
 		}
@@ -133,7 +141,7 @@ func deviceRequest(access string, uuids []string) container.DeviceRequest {
 	if access == "cdi" {
 		ids := make([]string, len(uuids))
 		for i, uuid := range uuids {
-			ids[i] = policy.CDIPrefix + uuid
+			ids[i] = containerpolicy.CDIPrefix + uuid
 		}
 		return container.DeviceRequest{Driver: "cdi", DeviceIDs: ids}
 	}
@@ -150,7 +158,7 @@ func variables(s *catalog.Service) []string {
 		out = append(out, key+"="+value)
 	}
 	if s.Container.GPUAccess != "device-request" {
-		out = append(out, policy.VisibleDevices+"="+policy.NoDevices)
+		out = append(out, containerpolicy.VisibleDevices+"="+containerpolicy.NoDevices)
 	}
 	slices.Sort(out)
 	return out

@@ -27,8 +27,8 @@ import (
 	"github.com/moby/moby/client"
 
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/executor/internal/driver/docker/policy"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/containerpolicy"
 )
 
 // ran reports whether a container of the service was ever started.
@@ -423,7 +423,7 @@ func TestRealAdopt(t *testing.T) {
 	b.refused("two of them", b.d, s, driver.ErrContainer)
 }
 
-func mustRules(b *bench, s *catalog.Service) *policy.Rules {
+func mustRules(b *bench, s *catalog.Service) *containerpolicy.Rules {
 	b.t.Helper()
 	r, err := b.d.rules(s, host{noSwap: true}, img{})
 	if err != nil {

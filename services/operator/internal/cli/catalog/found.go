@@ -11,6 +11,7 @@ import (
 	"durward.internal/services/operator/internal/importer/discover"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/containerpolicy"
 )
 
 // dockerSocket is where a Docker Engine listens unless the executor's configuration names another.
@@ -107,7 +108,7 @@ container as powerful as the host is refused by name.
 			if err != nil {
 				return err
 			}
-			rules := discover.Rules{}
+			rules := containerpolicy.Rules{}
 			if present := l.host.Present; present != nil {
 				rules.Mounts, rules.Environment = present.Containers.Mounts, present.Containers.Environment
 			}

@@ -18,6 +18,7 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/secret"
 )
 
 // importing is one run of `catalog import`.
@@ -144,7 +145,7 @@ func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from 
 		if !ok || name == "" {
 			return nil, cli.Usage("", "--set takes NAME=VALUE")
 		}
-		if importer.SecretKey(name) || importer.SecretValue(value) {
+		if secret.Name(name) || secret.Suspect(value) {
 			return nil, cli.Usage("", "--set %s: secrets are not copied into a catalogue", clean.Visible(name))
 		}
 		if imp.given.Variables == nil {

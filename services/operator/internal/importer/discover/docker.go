@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/enginecmd"
 )
 
@@ -137,22 +138,14 @@ type inspection struct {
 		Running bool
 		Pid     int
 	}
-	AppArmorProfile string
-	Config          map[string]json.RawMessage
-	HostConfig      map[string]json.RawMessage
-	Mounts          []mountPoint
-	NetworkSettings struct {
-		Ports    map[string][]binding
-		Networks map[string]*struct {
-			Links      []string
-			DriverOpts map[string]string
-		}
-	}
+	Config     map[string]json.RawMessage
+	HostConfig map[string]json.RawMessage
+	Mounts     []mountPoint
 }
 
 type mountPoint struct {
-	Type, Source, Destination, Propagation string
-	RW                                     bool
+	Type, Source, Destination string
+	RW                        bool
 }
 
 type binding struct{ HostIP, HostPort string }
@@ -167,8 +160,9 @@ type image struct {
 }
 
 // Containers finds those that ask for GPUs, run an engine that is known, or have the label of a service, in the order of their names.
-// rules are what the executor lets an adopted container be.
-func (d Docker) Containers(ctx context.Context, rules Rules) ([]Container, []Passed, error) {
+// rules are what a human allows; what only the executor can see (sockets in a folder, who may rename one, the host's mount table) is judged by
+// it alone, when the container is used.
+func (d Docker) Containers(ctx context.Context, rules containerpolicy.Rules) ([]Container, []Passed, error) {
 	at, err := newDaemon(d.Socket)
 	if err != nil {
 		return nil, nil, err
@@ -193,8 +187,9 @@ func (d Docker) Containers(ctx context.Context, rules Rules) ([]Container, []Pas
 		if !containerID.MatchString(entry.ID) {
 			return nil, nil, errors.New("docker writes what is not understood")
 		}
+		var raw json.RawMessage
 		var seen inspection
-		if err := at.get(ctx, "/containers/"+entry.ID+"/json", &seen); err != nil {
+		if err := at.get(ctx, "/containers/"+entry.ID+"/json", &raw); err != nil || json.Unmarshal(raw, &seen) != nil {
 			passed = append(passed, Passed{entry.ID[:12], "the daemon did not say what it is"})
 			continue
 		}
@@ -208,7 +203,9 @@ func (d Docker) Containers(ctx context.Context, rules Rules) ([]Container, []Pas
 		case ours && isMade(seen):
 			passed = append(passed, Passed{c.Name, "the executor made it"})
 		case ours:
-			c.Refused, c.Unsafe = rules.check(seen, base, c), seen.unsafe(base)
+			own := rules
+			own.NamesOnly, own.ImageEnvironment, own.Port, own.HostPort = true, base.Config.Env, c.Inside, c.Port
+			c.Refused, c.Unsafe = own.Refusals(raw), seen.unsafe(base)
 			out = append(out, c)
 		}
 	}
@@ -288,28 +285,25 @@ func (d Docker) container(ctx context.Context, seen inspection, base image, id s
 	return c, true
 }
 
-// deviceRequest is how GPUs are asked for.
+// deviceRequest is how GPUs are asked for, in every way that there is.
 type deviceRequest struct {
 	Driver       string
 	Count        int
 	DeviceIDs    []string
 	Capabilities [][]string
-	Options      map[string]string
 }
-
-const cdiPrefix = "nvidia.com/gpu="
 
 // asks notes which GPUs the container asks for.
 func (c *Container) asks(seen inspection, pairs []string) {
 	add := func(id string) {
-		if id = strings.TrimPrefix(id, cdiPrefix); id == "all" {
+		if id = strings.TrimPrefix(id, containerpolicy.CDIPrefix); id == "all" {
 			c.AllGPUs = true
 		} else if id != "" && id != "none" && id != "void" && !slices.Contains(c.Asked, id) {
 			c.Asked = append(c.Asked, id)
 		}
 	}
 	for _, r := range part[[]deviceRequest](seen.HostConfig, "DeviceRequests") {
-		gpu := r.Driver == "nvidia" || slices.ContainsFunc(r.DeviceIDs, func(id string) bool { return strings.HasPrefix(id, cdiPrefix) }) ||
+		gpu := r.Driver == "nvidia" || slices.ContainsFunc(r.DeviceIDs, func(id string) bool { return strings.HasPrefix(id, containerpolicy.CDIPrefix) }) ||
 			slices.ContainsFunc(r.Capabilities, func(all []string) bool { return slices.Contains(all, "gpu") })
 		if !gpu {
 			continue

@@ -23,8 +23,8 @@ import (
 	"strings"
 	"time"
 
-	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/secret"
 )
 
 // Server is a unit or a container that serves a model, or seems to.
@@ -63,7 +63,7 @@ func environment(pairs []string) (values map[string]string, withheld []string) {
 	values = map[string]string{}
 	for _, pair := range pairs {
 		key, value, _ := strings.Cut(pair, "=")
-		if slices.Contains(shown, key) && len(value) <= 256 && !strings.Contains(value, "://") && !importer.SecretValue(value) {
+		if slices.Contains(shown, key) && len(value) <= 256 && !strings.Contains(value, "://") && !secret.Suspect(value) {
 			values[key] = value
 		} else if key != "" && !slices.Contains(withheld, key) {
 			withheld = append(withheld, key)

@@ -21,6 +21,8 @@ import (
 
 	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/containerpolicy"
+	"durward.internal/services/platform/containerpolicy/containertest"
 )
 
 var update = flag.Bool("update", false, "write the golden proposals anew")
@@ -306,7 +308,7 @@ func fakeDocker(t *testing.T, containers, images map[string]string) string {
 
 func TestContainers(t *testing.T) {
 	t.Parallel()
-	cases := readAdoptCases(t)
+	cases := containertest.Adopt(t)
 	port := engine(t, map[string]string{"/v1/models": `{"data":[{"id":"qwen3","owned_by":"vllm","max_model_len":32768}]}`, "/health": ""})
 	own := strconv.FormatUint(uint64(port), 10)
 	stranger := engine(t, map[string]string{"/v1/models": `{"data":[{"id":"strangers-model","owned_by":"llamacpp"}]}`, "/health": ""})
@@ -314,9 +316,9 @@ func TestContainers(t *testing.T) {
 	id := func(n int) string { return fmt.Sprintf("%064x", 0xc0ffee+n) }
 	containers := map[string]string{}
 	add := func(n int, patches ...any) {
-		value := merged(cases.Base, map[string]any{"Id": id(n), "Config": map[string]any{"Labels": nil}, "HostConfig": map[string]any{"Mounts": nil}, "Mounts": nil})
+		value := containertest.Merge(cases.Base, map[string]any{"Id": id(n), "Config": map[string]any{"Labels": nil}, "HostConfig": map[string]any{"Mounts": nil}, "Mounts": nil})
 		for _, one := range patches {
-			value = merged(value, one)
+			value = containertest.Merge(value, one)
 		}
 		raw, err := json.Marshal(value)
 		if err != nil {
@@ -373,7 +375,7 @@ func TestContainers(t *testing.T) {
 	d := Docker{Socket: socket, Prober: NewProber(), Holders: []Holder{{first, 4242, 9000}}, Proc: proc(t, map[int][2]string{
 		4242: {"/system.slice/docker-" + id(1) + ".scope", "vllm serve"},
 	})}
-	rules := Rules{Mounts: []string{"/srv/models"}, Environment: []string{"EXTRA_SETTING"}, GPUs: []string{first, second}}
+	rules := containerpolicy.Rules{Mounts: []string{"/srv/models"}, Environment: []string{"EXTRA_SETTING"}, GPUs: []string{first, second}}
 	all, passed, err := d.Containers(t.Context(), rules)
 	if err != nil {
 		t.Fatal(err)
@@ -392,12 +394,12 @@ func TestContainers(t *testing.T) {
 func TestContainersRefuse(t *testing.T) {
 	t.Parallel()
 	for _, socket := range []string{"", "docker.sock", "/run/../run/docker.sock", filepath.Join(t.TempDir(), "none.sock")} {
-		if _, _, err := (Docker{Socket: socket, Proc: t.TempDir()}).Containers(t.Context(), Rules{}); err == nil {
+		if _, _, err := (Docker{Socket: socket, Proc: t.TempDir()}).Containers(t.Context(), containerpolicy.Rules{}); err == nil {
 			t.Errorf("%q was taken", socket)
 		}
 	}
 	socket := fakeDocker(t, map[string]string{"../../images/json": "{}"}, nil)
-	if _, _, err := (Docker{Socket: socket, Proc: t.TempDir()}).Containers(t.Context(), Rules{}); err == nil {
+	if _, _, err := (Docker{Socket: socket, Proc: t.TempDir()}).Containers(t.Context(), containerpolicy.Rules{}); err == nil {
 		t.Error("an id that is a path was taken")
 	}
 }

@@ -1,7 +1,7 @@
 package discover
 
 import (
-	"regexp"
+	"encoding/json"
 	"slices"
 	"strings"
 
@@ -11,7 +11,9 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/secret"
 )
 
 // unsafe says what a container without a label has that the executor's own containers never have: whoever has it reaches the host, or
@@ -40,12 +42,12 @@ func (seen inspection) unsafe(base image) (out []string) {
 	for _, c := range part[[]string](h, "CapAdd") {
 		say(c != "NET_BIND_SERVICE" && c != "CAP_NET_BIND_SERVICE", "CapAdd", "capability "+clean.Line(c, 64))
 	}
-	say(!canonical.Empty(orNull(h["Devices"])), "Devices", "devices of the host; GPUs are asked for by gpus")
-	say(!canonical.Empty(orNull(h["DeviceCgroupRules"])), "DeviceCgroupRules", "devices of the host")
+	say(!empty(h["Devices"]), "Devices", "devices of the host; GPUs are asked for by gpus")
+	say(!empty(h["DeviceCgroupRules"]), "DeviceCgroupRules", "devices of the host")
 	for _, o := range part[[]string](h, "SecurityOpt") {
 		say(strings.HasSuffix(o, "unconfined") || strings.HasSuffix(o, "disable"), "SecurityOpt", clean.Line(o, 64)+" loosens the container")
 	}
-	say(!canonical.Empty(orNull(h["VolumesFrom"])), "VolumesFrom", "mounts of another container")
+	say(!empty(h["VolumesFrom"]), "VolumesFrom", "mounts of another container")
 	for _, m := range seen.Mounts {
 		place := clean.Line(m.Source, 128)
 		switch {
@@ -54,12 +56,13 @@ func (seen inspection) unsafe(base image) (out []string) {
 			say(true, "Mounts", "a volume at "+clean.Line(m.Destination, 128)+": an entry mounts folders of the host")
 		case strings.HasSuffix(m.Source, ".sock"):
 			say(true, "Mounts", place+" is a socket: whoever speaks to a daemon of the host is its root")
-		case !plain(m.Source) || m.Source == "/":
+		case !containerpolicy.Plain(m.Source) || m.Source == "/":
 			say(true, "Mounts", place+" is the whole host, or no plain path")
 		case catalog.Unmountable(m.Source) != "":
 			say(true, "Mounts", place+" "+catalog.Unmountable(m.Source))
-		case target(m.Destination) != "":
-			say(true, "Mounts", target(m.Destination))
+		default:
+			wrong := containerpolicy.Target(m.Destination)
+			say(wrong != "", "Mounts", wrong)
 		}
 	}
 	hidden := func(text string) bool { return !importer.Shown(text) }
@@ -71,11 +74,11 @@ func (seen inspection) unsafe(base image) (out []string) {
 		indirect := enginecmd.Indirect(command)
 		say(indirect != "", "Cmd", "its command "+clean.Line(clean.Visible(indirect), 128)+", which an entry would do too")
 	}
-	say(importer.SecretArguments(part[[]string](seen.Config, "Cmd")), "Cmd", "its command line holds a secret, which an entry would show: let the program read it from a file")
+	say(secret.InArguments(part[[]string](seen.Config, "Cmd")), "Cmd", "its command line holds a secret, which an entry would show: let the program read it from a file")
 	return out
 }
 
-var inDocker = regexp.MustCompile(`\A[1-9][0-9]{0,8}(:[0-9]{1,9})?\z`)
+func empty(raw json.RawMessage) bool { return raw == nil || canonical.Empty(raw) }
 
 // adopt puts a container that is taken over as it is.
 func (e *entry) adopt(c *Container) {
@@ -105,7 +108,7 @@ func (e *entry) make(c *Container) {
 	}
 	container := e.image(c)
 	user := c.User
-	if !inDocker.MatchString(user) {
+	if !containerpolicy.IsUser(user) {
 		was := "root"
 		if user != "" {
 			was = clean.Line(user, 64)
@@ -179,8 +182,8 @@ func (e *entry) environment(c *Container) {
 	slices.Sort(pairs)
 	for _, pair := range pairs {
 		key, value, _ := strings.Cut(pair, "=")
-		allowed := slices.Contains(plainKeys, key) || e.host.Present != nil && slices.Contains(e.host.Present.Containers.Environment, key)
-		if allowed && !importer.SecretKey(key) && !importer.SecretValue(value) && importer.Shown(value) && len(value) <= 512 {
+		allowed := containerpolicy.PlainKey(key) || e.host.Present != nil && slices.Contains(e.host.Present.Containers.Environment, key)
+		if allowed && !secret.Name(key) && !secret.Suspect(value) && importer.Shown(value) && len(value) <= 512 {
 			out = append(out, yaml.MapItem{Key: key, Value: value})
 		} else {
 			withheld = append(withheld, key)

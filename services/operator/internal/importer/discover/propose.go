@@ -13,6 +13,7 @@ import (
 	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/enginecmd"
 )
 
@@ -319,7 +320,7 @@ func (e *entry) modelOf(engine string) bool {
 	name := served
 	var fields importer.Fields
 	path := e.outside(s.Command.Model)
-	if plain(served) {
+	if containerpolicy.Plain(served) {
 		if engine == enginecmd.LlamaCPP {
 			// It serves one model, whatever requests call it; a path of the host is nothing for agents to see.
 			served = filepath.Base(served)
@@ -347,14 +348,14 @@ func (e *entry) modelOf(engine string) bool {
 
 // outside is where a model's file lies on the host, "" where that is not known.
 func (e *entry) outside(path string) string {
-	if !plain(path) || path == "/" || !importer.Shown(path) {
+	if !containerpolicy.Plain(path) || path == "/" || !importer.Shown(path) {
 		return ""
 	}
 	if e.mounts == nil {
 		return path
 	}
 	for _, m := range e.mounts {
-		if within(path, m.Target) && m.Target != "/" {
+		if containerpolicy.Within(path, m.Target) && m.Target != "/" {
 			return filepath.Join(m.Source, strings.TrimPrefix(path, m.Target))
 		}
 	}

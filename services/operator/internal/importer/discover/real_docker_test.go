@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/platform/containerpolicy"
 )
 
 // asking speaks to the daemon as whoever makes containers does.
@@ -109,7 +110,7 @@ func TestRealContainers(t *testing.T) {
 	create("careless", m{"Labels": m{"durward.service": "careless"}}, m{"PortBindings": bindings("0.0.0.0", "9492"), "RestartPolicy": m{"Name": "always"}, "Privileged": true})
 	create("usual", nil, m{"PortBindings": bindings("", "9493"), "RestartPolicy": m{"Name": "unless-stopped"}})
 
-	all, passed, err := Docker{Socket: socket, Prober: NewProber()}.Containers(t.Context(), Rules{})
+	all, passed, err := Docker{Socket: socket, Prober: NewProber()}.Containers(t.Context(), containerpolicy.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/containerpolicy"
 )
 
 // limits are what a container may take at most; 0: there is no limit.
@@ -36,7 +37,7 @@ func (c *Container) settings(seen inspection, base image) {
 	h := seen.HostConfig
 	c.Tmpfs = []string{"/tmp"}
 	for place := range part[map[string]string](h, "Tmpfs") {
-		if plain(place) && !slices.Contains(c.Tmpfs, place) {
+		if containerpolicy.Plain(place) && !slices.Contains(c.Tmpfs, place) {
 			c.Tmpfs = append(c.Tmpfs, place)
 		}
 	}

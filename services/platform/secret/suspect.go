@@ -1,8 +1,8 @@
-package importer
+package secret
 
 import (
+	"context"
 	"encoding/base64"
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -27,9 +27,9 @@ var (
 // maxLooked bounds what is looked at: an entry's longest text has half of it.
 const maxLooked = 8 << 10
 
-// SecretKey reports whether what a variable, an option or a key of this name holds is a secret. It errs on the side of saying yes; what
+// Name reports whether what a variable, an option or a key of this name holds is a secret. It errs on the side of saying yes; what
 // names the file of one holds none.
-func SecretKey(key string) bool {
+func Name(key string) bool {
 	words := wordsOf(key[:min(len(key), 512)])
 	if n := len(words); n == 0 || slices.ContainsFunc([]string{"file", "files", "path", "dir"}, func(end string) bool { return strings.HasSuffix(words[n-1], end) }) {
 		return false
@@ -95,10 +95,10 @@ func secretWord(w, before, after string) bool {
 	return holds("key")
 }
 
-// SecretValue reports whether a text looks like a secret, or holds one, whatever it is called: the shapes of known issuers' keys, a user
+// Suspect reports whether a text looks like a secret, or holds one, whatever it is called: the shapes of known issuers' keys, a user
 // in a URL or what follows its question mark, a private key, the value of a key that is a secret's, or a long run of letters and digits
 // that no word looks like. It errs on the side of saying yes; of a text longer than 8 kB, which no entry takes, it always says so.
-func SecretValue(value string) bool {
+func Suspect(value string) bool {
 	if len(value) > maxLooked || secretShape.MatchString(value) {
 		return true
 	}
@@ -117,7 +117,8 @@ func SecretValue(value string) bool {
 			return true
 		}
 	}
-	return secretPair(value)
+	found, err := Find(context.Background(), value)
+	return err != nil || len(found) > 0 || secretPair(value)
 }
 
 // plainQuery is how model hubs are asked for a file itself.
@@ -141,7 +142,7 @@ type keyed struct {
 }
 
 func (p keyed) secret(text string) bool {
-	return SecretKey(p.key) && !plainValue(text[p.from:p.to])
+	return Name(p.key) && !plainValue(text[p.from:p.to])
 }
 
 // pairAt reads what stands before and behind an = or a colon.
@@ -171,9 +172,8 @@ func pairAt(text string, at int) (p keyed, ok bool) {
 	return p, p.key != "" && p.to > p.from
 }
 
-func nameByte(c byte) bool {
-	return c == '_' || c == '-' || c == '.' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-}
+// Placeholder begins what stands for a value that was never there; it is for private use in Unicode.
+const Placeholder = '\ue000'
 
 // plainValue reports whether a value says too little for a secret, or only where one was.
 func plainValue(value string) bool {
@@ -181,13 +181,18 @@ func plainValue(value string) bool {
 		return true
 	}
 	return slices.Contains([]string{"true", "false", "null", "none", "on", "off", "yes", "no"}, strings.ToLower(value)) ||
-		strings.HasPrefix(value, "…") || strings.HasPrefix(value, string(opening))
+		strings.HasPrefix(value, "…") || strings.HasPrefix(value, string(Placeholder))
 }
 
-// redact takes out of a remark what looks like a secret. A remark is a sentence, in which a colon stands behind any word.
-func redact(text string) string {
+// Redact takes out of a remark what looks like a secret. A remark is a sentence, in which a colon stands behind any word.
+func Redact(text string) string {
 	text = text[:min(len(text), maxLooked)] // of which a few hundred are shown
 	text = secretShape.ReplaceAllString(text, "…")
+	if found, err := shapes(context.Background(), text, asciiLower(text), len(text)); err == nil {
+		for _, s := range slices.Backward(Merge(found)) {
+			text = text[:s.From] + "…" + text[s.To:]
+		}
+	}
 	text = query.ReplaceAllStringFunc(text, func(found string) string {
 		m := query.FindStringSubmatch(found)
 		if plainQuery(m[2]) {
@@ -225,10 +230,8 @@ func digest(value, run string) bool {
 
 // random reports whether a run has digits among its letters everywhere and says a lot for its length.
 func random(run string) bool {
-	var seen [256]int
 	digits, letters, turns := 0, 0, 0
 	for i := range len(run) {
-		seen[run[i]]++
 		digit := run[i] >= '0' && run[i] <= '9'
 		if digit {
 			digits++
@@ -239,14 +242,7 @@ func random(run string) bool {
 			turns++
 		}
 	}
-	entropy := 0.0
-	for _, n := range seen {
-		if n > 0 {
-			p := float64(n) / float64(len(run))
-			entropy -= p * math.Log2(p)
-		}
-	}
-	return digits >= 3 && letters >= 4 && turns >= 6 && entropy > 3
+	return digits >= 3 && letters >= 4 && turns >= 6 && entropy(run) > 3
 }
 
 // switches begin the names of options that turn something on or off, and take no value.
@@ -266,18 +262,18 @@ func secretOption(name, next string) bool {
 	case name == "-H" || slices.Contains(words, "header") || slices.Contains(words, "headers"):
 		return true
 	}
-	return SecretKey(bare)
+	return Name(bare)
 }
 
-// SecretArguments reports whether an argument vector holds a secret.
-func SecretArguments(argv []string) bool {
-	_, named, ok := withoutSecrets(append([]string{""}, argv...))
+// InArguments reports whether an argument vector holds a secret.
+func InArguments(argv []string) bool {
+	_, named, ok := WithoutArguments(append([]string{""}, argv...))
 	return !ok || len(named) > 0
 }
 
-// withoutSecrets takes options that hold secrets out of an argument vector, with all of their values, and names them. ok is false where
+// WithoutArguments takes options that hold secrets out of an argument vector, with all of their values, and names them. ok is false where
 // another argument looks like a secret, or where it cannot be told what an option's value is.
-func withoutSecrets(argv []string) (kept, named []string, ok bool) {
+func WithoutArguments(argv []string) (kept, named []string, ok bool) {
 	for i := 0; i < len(argv); i++ {
 		name, _, joined := strings.Cut(argv[i], "=")
 		next := ""
@@ -285,7 +281,7 @@ func withoutSecrets(argv []string) (kept, named []string, ok bool) {
 			next = argv[i+1]
 		}
 		if i == 0 || !secretOption(name, next) {
-			if SecretValue(argv[i]) {
+			if Suspect(argv[i]) {
 				return nil, named, false
 			}
 			kept = append(kept, argv[i])

@@ -1,15 +1,11 @@
-package policy
+package containerpolicy
 
 import (
-	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/api/types/mount"
 )
 
 // insideRefused are folders of a container that nothing may be laid over: what is masked there would come to light.
@@ -17,6 +13,20 @@ var insideRefused = []string{"/proc", "/sys", "/dev"}
 
 var tmpfsOption = regexp.MustCompile(
 	`\A(rw|ro|nosuid|nodev|noexec|exec|noatime|size=[0-9]{1,13}[kmgKMG]?|mode=0?[0-7]{3,4}|uid=[0-9]{1,9}|gid=[0-9]{1,9})\z`)
+
+// mount is one in the newer form. The options of kinds that are not mounted are looked at for being there.
+type mount struct {
+	Type, Source, Target, Consistency string
+	BindOptions                       *struct {
+		Propagation                    string
+		CreateMountpoint, NonRecursive bool
+	}
+	VolumeOptions, ImageOptions, ClusterOptions any
+	TmpfsOptions                                *struct{ Options []any }
+}
+
+// mountPoint is a mount as the daemon reports it.
+type mountPoint struct{ Type, Source, Destination, Propagation string }
 
 // mounts judges mounts in the newer form.
 func mounts(k *check) string {
@@ -28,36 +38,32 @@ func mounts(k *check) string {
 	return ""
 }
 
-func (k *check) mount(m mount.Mount) string {
-	if wrong := target(m.Target); wrong != "" {
+func (k *check) mount(m mount) string {
+	if wrong := Target(m.Target); wrong != "" {
 		return wrong
 	}
 	switch {
-	case m.Consistency != "" && m.Consistency != mount.ConsistencyDefault:
+	case m.Consistency != "" && m.Consistency != "default":
 		return "consistency has no rule"
 	case m.VolumeOptions != nil || m.ImageOptions != nil || m.ClusterOptions != nil:
 		return "only folders of the host and memory are mounted"
 	}
 	switch m.Type {
-	case mount.TypeTmpfs:
+	case "tmpfs":
 		if o := m.TmpfsOptions; o != nil && len(o.Options) > 0 {
 			return "options of a tmpfs have no rule"
 		}
 		return unless(m.Source == "" && m.BindOptions == nil, "a tmpfs has no source")
-	case mount.TypeBind:
-		o := m.BindOptions
-		if o == nil {
-			o = &mount.BindOptions{}
-		}
-		switch {
-		case !private(o.Propagation) || o.CreateMountpoint:
-			return "mounts must not pass through to the host and back"
-		case m.TmpfsOptions != nil:
+	case "bind":
+		if m.TmpfsOptions != nil {
 			return "is a folder and memory at once"
 		}
-		return k.source(m.Source, !o.NonRecursive)
+		if o := m.BindOptions; o != nil && (!private(o.Propagation) || o.CreateMountpoint) {
+			return "mounts must not pass through to the host and back"
+		}
+		return k.source(m.Source, m.BindOptions == nil || !m.BindOptions.NonRecursive)
 	}
-	return safe(string(m.Type)) + " is not mounted here"
+	return safe(m.Type) + " is not mounted here"
 }
 
 // binds judges mounts in the older form, SOURCE:TARGET[:OPTIONS].
@@ -69,12 +75,12 @@ func binds(k *check) string {
 		}
 		if len(parts) == 3 {
 			for option := range strings.SplitSeq(parts[2], ",") {
-				if option != "ro" && option != "rw" && (option == "" || !private(mount.Propagation(option))) {
+				if option != "ro" && option != "rw" && (option == "" || !private(option)) {
 					return safe(option) + " has no rule"
 				}
 			}
 		}
-		if wrong := target(parts[1]) + k.source(parts[0], true); wrong != "" {
+		if wrong := Target(parts[1]) + k.source(parts[0], true); wrong != "" {
 			return wrong
 		}
 	}
@@ -84,7 +90,7 @@ func binds(k *check) string {
 // tmpfs judges folders in memory: they must not bring devices or other users' rights, as the daemon's defaults see to.
 func tmpfs(k *check) string {
 	for place, options := range k.Host.Tmpfs {
-		if wrong := target(place); wrong != "" {
+		if wrong := Target(place); wrong != "" {
 			return wrong
 		}
 		for option := range strings.SplitSeq(options, ",") {
@@ -98,66 +104,66 @@ func tmpfs(k *check) string {
 
 // reported judges what the daemon says that it did.
 func (k *check) reported() {
-	for _, m := range k.Container.Mounts {
+	fields := len(k.found)
+	for _, m := range k.container.Mounts {
 		if wrong := k.mountPoint(m); wrong != "" {
-			k.report("Mounts", "%s", wrong)
+			k.report("Mounts", wrong)
 		}
 	}
-	if k.AppArmor == "unconfined" {
+	if k.AppArmorProfile == "unconfined" {
 		k.report("AppArmorProfile", "must not be unconfined")
 	}
-	if wrong := k.ports(k.Published); wrong != "" {
-		k.report("NetworkSettings.Ports", "%s", wrong)
+	if wrong := k.ports(k.NetworkSettings.Ports); wrong != "" {
+		k.report("NetworkSettings.Ports", wrong)
 	}
-	for name, endpoint := range k.Networks {
+	for name, endpoint := range k.NetworkSettings.Networks {
 		switch {
 		case !slices.Contains(networks, name) || (k.Host.NetworkMode == "none") != (name == "none"):
-			k.report("NetworkSettings.Networks", "%s is not the network that was asked for", safe(name))
-		case endpoint == nil:
-		case len(endpoint.Links) > 0 || len(endpoint.DriverOpts) > 0:
+			k.report("NetworkSettings.Networks", safe(name)+" is not the network that was asked for")
+		case endpoint != nil && (len(endpoint.Links) > 0 || len(endpoint.DriverOpts) > 0):
 			k.report("NetworkSettings.Networks", "links and driver options have no rule")
 		}
 	}
+	slices.Sort(k.found[fields:])
 }
 
-func (k *check) mountPoint(m container.MountPoint) string {
+func (k *check) mountPoint(m mountPoint) string {
 	switch m.Type {
-	case mount.TypeTmpfs:
-		return target(m.Destination)
-	case mount.TypeBind:
+	case "tmpfs":
+		return Target(m.Destination)
+	case "bind":
 		if !private(m.Propagation) {
 			return "mounts must not pass through to the host and back"
 		}
 		// Whether what is mounted below comes along is said in HostConfig, and judged there.
-		return target(m.Destination) + k.source(m.Source, false)
+		return Target(m.Destination) + k.source(m.Source, false)
 	}
-	return fmt.Sprintf("%s at %s: a volume has no bound, and may be anything that its driver finds",
-		safe(string(m.Type)), safe(m.Destination))
+	return safe(m.Type) + " at " + safe(m.Destination) + ": a volume has no bound, and may be anything that its driver finds"
 }
 
-func private(p mount.Propagation) bool {
-	return p == "" || p == mount.PropagationPrivate || p == mount.PropagationRPrivate
+func private(propagation string) bool {
+	return propagation == "" || propagation == "private" || propagation == "rprivate"
 }
 
-// target judges a place inside the container.
-func target(path string) string {
+// Target says what is wrong with a place inside a container, or "".
+func Target(path string) string {
 	switch {
-	case !plain(path) || path == "/":
+	case !Plain(path) || path == "/":
 		return safe(path) + " is not a place in a container"
-	case slices.ContainsFunc(insideRefused, func(no string) bool { return within(path, no) }):
+	case slices.ContainsFunc(insideRefused, func(no string) bool { return Within(path, no) }):
 		return safe(path) + " would lay itself over the kernel's files"
 	}
 	return ""
 }
 
-// plain reports whether a path is absolute, in its shortest form, and without characters that mean something to a daemon.
-func plain(path string) bool {
+// Plain reports whether a path is absolute, in its shortest form, and without characters that mean something to a daemon.
+func Plain(path string) bool {
 	return filepath.IsAbs(path) && filepath.Clean(path) == path && len(path) <= 4096 &&
 		!strings.ContainsFunc(path, func(r rune) bool { return r < 0x20 || r == 0x7f || r == ':' || r == ',' })
 }
 
-// within reports whether path is folder or lies in it.
-func within(path, folder string) bool {
+// Within reports whether path is folder or lies in it.
+func Within(path, folder string) bool {
 	return path == folder || folder == "/" || strings.HasPrefix(path, folder+"/")
 }
 

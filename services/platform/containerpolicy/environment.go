@@ -1,4 +1,4 @@
-package policy
+package containerpolicy
 
 import (
 	"path"
@@ -70,8 +70,11 @@ func (k *check) mayBeSet(key, value string, byImage bool) bool {
 	case byImage:
 		return true
 	}
-	return slices.Contains(keys, key) || slices.Contains(k.Environment, key)
+	return PlainKey(key) || slices.Contains(k.Environment, key)
 }
+
+// PlainKey reports whether any container may be given the variable.
+func PlainKey(key string) bool { return slices.Contains(keys, key) }
 
 // lasting reports whether a name of a folder leads to the same place from everywhere, and not to one where anybody writes. An
 // empty one is the working folder.

@@ -1,4 +1,4 @@
-package token
+package secret
 
 import (
 	"regexp"
@@ -45,8 +45,8 @@ func nothing(value string) bool {
 
 // settings finds what is set to a secret: NAME=value, "name": "value", --name value, and as Python, JSON, YAML and people write it.
 // It goes through the text once, and over no value twice. lower is the text in lower case.
-func settings(text, lower string) []span {
-	var out []span
+func settings(text, lower string) []Span {
+	var out []Span
 	for i := 0; i < len(lower); i++ {
 		name := settingName(lower[i:])
 		if name == "" {
@@ -55,7 +55,7 @@ func settings(text, lower string) []span {
 		s, ok := setting(text, lower, i, i+len(name))
 		if ok {
 			out = append(out, s)
-			i = s.to - 1
+			i = s.To - 1
 		} else {
 			i += len(name) - 1
 		}
@@ -77,7 +77,7 @@ func settingName(lower string) string {
 }
 
 // setting reads the setting whose name's last word lies from one place to another.
-func setting(text, lower string, from, to int) (span, bool) {
+func setting(text, lower string, from, to int) (Span, bool) {
 	word := lower[from:to]
 	begin := from
 	for begin > max(from-maxName, 0) && nameByte(text[begin-1]) {
@@ -90,16 +90,16 @@ func setting(text, lower string, from, to int) (span, bool) {
 	name := text[begin:to]
 	switch {
 	case word == "key" && !isKey(lower[max(from-maxName, 0):from]), notSecret.MatchString(name):
-		return span{}, false
+		return Span{}, false
 	case word == "pass" && from > 0 && isLetter(lower[from-1]) && (text[from] != 'P' || text[from-1] < 'a'):
-		return span{}, false
+		return Span{}, false
 	}
 	at, how := separator(text, lower, to, word, strings.HasPrefix(name, "--"))
 	if how == notSet {
-		return span{}, false
+		return Span{}, false
 	}
 	s, alone := settingValue(text, at)
-	value := text[s.from:s.to]
+	value := text[s.From:s.To]
 	ok := !nothing(value)
 	switch {
 	case word != "token" && word != "key":
@@ -194,8 +194,8 @@ func separator(text, lower string, at int, word string, option bool) (int, how) 
 
 // settingValue returns where the value that begins at a place is, without its quotes and what is wrapped around it, and whether it
 // is alone on its line.
-func settingValue(text string, at int) (span, bool) {
-	s := span{kind: "SETTING"}
+func settingValue(text string, at int) (Span, bool) {
+	s := Span{Kind: "SETTING"}
 	for range 4 { // a list, an object's first member, a call: one in the other
 		switch {
 		case at < len(text) && strings.IndexByte("[({", text[at]) >= 0:
@@ -216,15 +216,15 @@ func settingValue(text string, at int) (span, bool) {
 		quote++
 	}
 	if quote < len(text) && (text[quote] == '"' || text[quote] == '\'') {
-		s.from = quote + 1
-		s.to = closing(text, s.from, text[quote], escaped)
+		s.From = quote + 1
+		s.To = closing(text, s.From, text[quote], escaped)
 		return s, false
 	}
-	s.from, s.to = at, at
-	for s.to < len(text) && strings.IndexByte(" \t\r\n\v\f\"',;[](){}<>", text[s.to]) < 0 {
-		s.to++
+	s.From, s.To = at, at
+	for s.To < len(text) && strings.IndexByte(" \t\r\n\v\f\"',;[](){}<>", text[s.To]) < 0 {
+		s.To++
 	}
-	rest := spaces(text, s.to)
+	rest := spaces(text, s.To)
 	return s, rest == len(text) || text[rest] == '\n' || text[rest] == '\r'
 }
 

@@ -1,4 +1,4 @@
-package policy
+package containerpolicy
 
 import (
 	"bufio"
@@ -27,7 +27,7 @@ const (
 // Resolve follows every symbolic link of a mount's source. What is sent to the daemon is what this returns, so that a link
 // cannot point elsewhere by the time the daemon follows it.
 func Resolve(source string) (string, error) {
-	if !plain(source) {
+	if !Plain(source) {
 		return "", errors.New("the path is not in its shortest form")
 	}
 	return filepath.EvalSymlinks(source)
@@ -36,6 +36,9 @@ func Resolve(source string) (string, error) {
 // source judges what of the host is mounted, with what is mounted below it or without.
 func (k *check) source(path string, recursive bool) string {
 	resolved, err := Resolve(path)
+	if err != nil && k.NamesOnly && Plain(path) {
+		resolved, err = path, nil
+	}
 	switch {
 	case err != nil:
 		return safe(path) + " cannot be resolved"
@@ -45,13 +48,19 @@ func (k *check) source(path string, recursive bool) string {
 		return "the whole host is not mounted"
 	case !slices.ContainsFunc(k.Rules.Mounts, func(yes string) bool {
 		allowed, err := Resolve(yes)
-		return err == nil && allowed != "/" && within(path, allowed)
+		if err != nil && k.NamesOnly {
+			allowed, err = yes, nil
+		}
+		return err == nil && allowed != "/" && Within(path, allowed)
 	}):
-		return safe(path) + " lies in no folder that a human allows"
+		return safe(path) + " lies in no folder that a human allows (containers.mounts)"
 	}
 	// By its name, and below by where it really is.
 	if why := catalog.Unmountable(path); why != "" {
 		return safe(path) + " " + why
+	}
+	if k.NamesOnly {
+		return ""
 	}
 	table, err := readMounts()
 	if err != nil {
@@ -66,7 +75,7 @@ func (k *check) source(path string, recursive bool) string {
 			return safe(path) + " touches " + no
 		}
 	}
-	if recursive && slices.ContainsFunc(table, func(m mountEntry) bool { return m.at != path && within(m.at, path) }) {
+	if recursive && slices.ContainsFunc(table, func(m mountEntry) bool { return m.at != path && Within(m.at, path) }) {
 		return safe(path) + " has something mounted below it, which would come along"
 	}
 	info, err := os.Lstat(path)
@@ -148,7 +157,7 @@ func sockets(path string) string {
 	defer f.Close()
 	for _, name := range listening(f) {
 		folder, err := filepath.EvalSymlinks(filepath.Dir(name))
-		if err == nil && within(filepath.Join(folder, filepath.Base(name)), path) {
+		if err == nil && Within(filepath.Join(folder, filepath.Base(name)), path) {
 			return safe(name) + " is a socket"
 		}
 	}
@@ -224,7 +233,7 @@ func unescape(s string) string {
 func (t mountsTable) locate(path string) (place, bool) {
 	best := -1
 	for i, m := range t {
-		if within(path, m.at) && (best < 0 || len(m.at) >= len(t[best].at)) {
+		if Within(path, m.at) && (best < 0 || len(m.at) >= len(t[best].at)) {
 			best = i
 		}
 	}
@@ -237,10 +246,10 @@ func (t mountsTable) locate(path string) (place, bool) {
 
 // overlap reports whether one of two resolved paths is the other or lies in it, by name or by where they really are.
 func (t mountsTable) overlap(a, b string) bool {
-	if within(a, b) || within(b, a) {
+	if Within(a, b) || Within(b, a) {
 		return true
 	}
 	pa, oka := t.locate(a)
 	pb, okb := t.locate(b)
-	return oka && okb && pa.device == pb.device && (within(pa.path, pb.path) || within(pb.path, pa.path))
+	return oka && okb && pa.device == pb.device && (Within(pa.path, pb.path) || Within(pb.path, pa.path))
 }

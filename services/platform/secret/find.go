@@ -1,4 +1,9 @@
-package token
+// Package secret finds credentials in text that programs and strangers wrote, and trusts nothing in it. Find says where one is, in a
+// log, where words that only look like one must stay; Suspect says whether a text may go into a proposal, and errs on the side
+// of no.
+//
+// Find runs in time linear in the text: it is gone through by hand, or by expressions of RE2 on a few KiB at a time.
+package secret
 
 import (
 	"cmp"
@@ -14,26 +19,26 @@ import (
 	"unicode/utf8"
 )
 
-// span is one value in a text, in bytes.
-type span struct {
-	from, to int
-	kind     string
+// Span is one value in a text, in bytes.
+type Span struct {
+	From, To int
+	Kind     string
 }
 
-// merge sorts spans and joins those that overlap; what is joined has the kind of the longest.
-func merge(spans []span) []span {
-	slices.SortStableFunc(spans, func(a, b span) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(b.to, a.to)) })
-	var out []span
+// Merge sorts spans and joins those that overlap; what is joined has the kind of the longest.
+func Merge(spans []Span) []Span {
+	slices.SortStableFunc(spans, func(a, b Span) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(b.To, a.To)) })
+	var out []Span
 	longest := 0
 	for _, s := range spans {
 		last := len(out) - 1
-		if last < 0 || s.from >= out[last].to {
-			out, longest = append(out, s), s.to-s.from
+		if last < 0 || s.From >= out[last].To {
+			out, longest = append(out, s), s.To-s.From
 			continue
 		}
-		out[last].to = max(out[last].to, s.to)
-		if n := s.to - s.from; n > longest {
-			out[last].kind, longest = s.kind, n
+		out[last].To = max(out[last].To, s.To)
+		if n := s.To - s.From; n > longest {
+			out[last].Kind, longest = s.Kind, n
 		}
 	}
 	return out
@@ -92,7 +97,7 @@ const (
 var rules = sync.OnceValue(func() []rule {
 	var list listed
 	if err := json.Unmarshal(gitleaks, &list); err != nil {
-		panic(fmt.Sprintf("token: the rules that are linked in cannot be read: %v", err))
+		panic(fmt.Sprintf("secret: the rules that are linked in cannot be read: %v", err))
 	}
 	placeholder := anyOf(list.Allow)
 	out := own()
@@ -152,8 +157,8 @@ const (
 	overlap = 4 << 10
 )
 
-// find returns the places in a text that look like credentials.
-func (b *Values) find(ctx context.Context, text string) ([]span, error) {
+// Find returns the places in a text that look like credentials, merged. It ends early, with ctx's error, when ctx does.
+func Find(ctx context.Context, text string) ([]Span, error) {
 	if len(text) < minValue {
 		return nil, ctx.Err()
 	}
@@ -169,25 +174,22 @@ func (b *Values) find(ctx context.Context, text string) ([]span, error) {
 			return nil, err
 		}
 		for _, s := range found {
-			s.from, s.to = s.from+from, s.to+from
-			if s.to == to && to < len(text) {
+			s.From, s.To = s.From+from, s.To+from
+			if s.To == to && to < len(text) {
 				// It goes on beyond what was looked at; so does what is hidden, to the end of the line.
-				if s.to = len(text); strings.IndexByte(text[to:], '\n') >= 0 {
-					s.to = to + strings.IndexByte(text[to:], '\n')
+				if s.To = len(text); strings.IndexByte(text[to:], '\n') >= 0 {
+					s.To = to + strings.IndexByte(text[to:], '\n')
 				}
 			}
 			out = append(out, s)
 		}
 	}
-	if b.cfg.Credential != nil {
-		out = append(out, credentials(text, b.cfg.Credential)...)
-	}
-	return merge(out), nil
+	return Merge(out), nil
 }
 
 // shapes finds what has the shape of one rule or another and begins before a place.
-func shapes(ctx context.Context, text, lower string, before int) ([]span, error) {
-	var out []span
+func shapes(ctx context.Context, text, lower string, before int) ([]Span, error) {
+	var out []Span
 	for _, r := range rules() {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -216,8 +218,8 @@ func runeStart(text string, at int) int {
 }
 
 // spans returns the values of the rule's shape in a text that begin before a place.
-func (r rule) spans(text string, before int) []span {
-	var out []span
+func (r rule) spans(text string, before int) []Span {
+	var out []Span
 	for _, m := range r.expression().FindAllStringSubmatchIndex(text, -1) {
 		if m[0] >= before {
 			break
@@ -231,27 +233,8 @@ func (r rule) spans(text string, before int) []span {
 			match[0]--
 		}
 		if r.plausible == nil || r.plausible(text, match, value) {
-			out = append(out, span{from: value[0], to: value[1], kind: r.kind})
+			out = append(out, Span{From: value[0], To: value[1], Kind: r.kind})
 		}
-	}
-	return out
-}
-
-// What a credential of this vault's clients looks like, whoever made it.
-const minCredential, maxCredential = 20, 256
-
-// credentials finds the words that let somebody in.
-func credentials(text string, known func(word string) bool) []span {
-	var out []span
-	for from := 0; from < len(text); {
-		to := from
-		for to < min(from+maxCredential, len(text)) && (isBase64(text[to]) || strings.IndexByte("_.~-", text[to]) >= 0) {
-			to++
-		}
-		if to-from >= minCredential && known(text[from:to]) {
-			out = append(out, span{from: from, to: to, kind: "DURWARD_TOKEN"})
-		}
-		from = max(to, from+1)
 	}
 	return out
 }

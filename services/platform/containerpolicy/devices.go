@@ -1,11 +1,9 @@
-package policy
+package containerpolicy
 
 import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/moby/moby/api/types/container"
 )
 
 // CDIPrefix names NVIDIA's GPUs in the Container Device Interface.
@@ -16,6 +14,15 @@ var gpuUUID = regexp.MustCompile(`\A(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}
 
 // IsUUID reports whether s names one GPU for good.
 func IsUUID(s string) bool { return gpuUUID.MatchString(s) }
+
+// deviceRequest is how GPUs are asked for.
+type deviceRequest struct {
+	Driver       string
+	Count        int
+	DeviceIDs    []string
+	Capabilities [][]string
+	Options      map[string]string
+}
 
 // deviceRequests: the entry's GPUs, one by one and by name. "All", a number of them, and another vendor's driver are not asked
 // for, and devices proper and device rules have no rule at all.
@@ -63,5 +70,5 @@ func gpuCapabilities(groups [][]string) string {
 
 // asksDriver reports whether NVIDIA's hook is told which GPUs to put in, so that what the environment says does not count.
 func (k *check) asksDriver() bool {
-	return slices.ContainsFunc(k.Host.DeviceRequests, func(d container.DeviceRequest) bool { return d.Driver == "nvidia" })
+	return slices.ContainsFunc(k.Host.DeviceRequests, func(d deviceRequest) bool { return d.Driver == "nvidia" })
 }

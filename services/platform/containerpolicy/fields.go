@@ -1,14 +1,13 @@
-package policy
+package containerpolicy
 
 import (
-	"net/netip"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/api/types/network"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Bounds of what an adopted container may be given where the entry says nothing.
@@ -28,8 +27,75 @@ var (
 	stopSignal  = regexp.MustCompile(`\A(|SIGTERM|SIGINT|SIGQUIT|SIGHUP|15|2|3|1)\z`)
 )
 
-// configRules are the rules of the part that could run anywhere. A nil rule allows anything: what it says stays inside the
-// container, or is the image's own.
+// container is a container in Docker's JSON, as far as it is judged. What a structure does not name is in its Others. A name
+// that comes twice makes the whole unreadable.
+type container struct {
+	Config *config
+	Host   *hostConfig `json:"HostConfig"`
+	// What follows is there once the daemon has made the container.
+	AppArmorProfile string
+	Mounts          []mountPoint
+	NetworkSettings struct {
+		Ports    portMap
+		Networks map[string]*struct {
+			Links      []string
+			DriverOpts map[string]string
+		}
+	}
+}
+
+// config could run anywhere.
+type config struct {
+	Hostname, User, Image, StopSignal string
+	Env                               []string
+	Tty, OpenStdin                    bool
+	Others                            map[string]jsontext.Value `json:",embed"`
+}
+
+// hostConfig touches the host.
+type hostConfig struct {
+	Privileged, PublishAllPorts, ReadonlyRootfs, AutoRemove                       bool
+	CapAdd, CapDrop, SecurityOpt, MaskedPaths, ReadonlyPaths, Binds               []string
+	CgroupnsMode, IpcMode, PidMode, UTSMode, UsernsMode, NetworkMode              string
+	Runtime, Isolation, CpusetCpus                                                string
+	Sysctls, Tmpfs, Annotations, StorageOpt                                       map[string]string
+	ShmSize, Memory, MemorySwap, MemoryReservation, NanoCpus, CpuPeriod, CpuQuota int64
+	PidsLimit, Umask                                                              *int64
+	OomKillDisable                                                                *bool
+	PortBindings                                                                  portMap
+	DeviceRequests                                                                []deviceRequest
+	Mounts                                                                        []mount
+	RestartPolicy                                                                 struct {
+		Name              string
+		MaximumRetryCount int
+	}
+	LogConfig struct {
+		Type   string
+		Config map[string]string
+	}
+	Ulimits []*struct {
+		Name       string
+		Hard, Soft int64
+	}
+	Others map[string]jsontext.Value `json:",embed"`
+}
+
+// portMap are addresses and ports of the host by a port of the container, such as 8000/tcp.
+type portMap map[string][]struct {
+	HostIP   string `json:"HostIp"`
+	HostPort string
+}
+
+// configFree and hostFree may say anything: it stays inside the container, is the image's own, or is judged elsewhere: what the
+// daemon makes of Volumes is in Mounts. A health check runs inside the container, as the container.
+var (
+	configFree = []string{
+		"AttachStdin", "AttachStdout", "AttachStderr", "StdinOnce", "ExposedPorts", "Cmd", "Entrypoint", "Shell", "OnBuild", "ArgsEscaped",
+		"WorkingDir", "Labels", "Healthcheck", "NetworkDisabled", "StopTimeout", "Volumes",
+	}
+	hostFree = []string{"MemorySwappiness", "ConsoleSize", "Init"}
+)
+
 var configRules = map[string]rule{
 	"Hostname": func(k *check) string {
 		return unless(k.Config.Hostname == "" || hostname.MatchString(k.Config.Hostname), "is not a plain name")
@@ -40,27 +106,10 @@ var configRules = map[string]rule{
 	"StopSignal": func(k *check) string {
 		return unless(stopSignal.MatchString(k.Config.StopSignal), "is not one that asks a program to end")
 	},
-	"Tty":             func(k *check) string { return unless(!k.Config.Tty, "a service has no terminal") },
-	"OpenStdin":       func(k *check) string { return unless(!k.Config.OpenStdin, "a service has no input") },
-	"AttachStdin":     nil,
-	"AttachStdout":    nil,
-	"AttachStderr":    nil,
-	"StdinOnce":       nil,
-	"ExposedPorts":    nil,
-	"Cmd":             nil,
-	"Entrypoint":      nil,
-	"Shell":           nil,
-	"OnBuild":         nil,
-	"ArgsEscaped":     nil,
-	"WorkingDir":      nil,
-	"Labels":          nil,
-	"Healthcheck":     nil, // runs inside the container, as the container
-	"NetworkDisabled": nil,
-	"StopTimeout":     nil,
-	"Volumes":         nil, // what the daemon makes of it is in Mounts, and refused there
+	"Tty":       func(k *check) string { return unless(!k.Config.Tty, "a service has no terminal") },
+	"OpenStdin": func(k *check) string { return unless(!k.Config.OpenStdin, "a service has no input") },
 }
 
-// hostRules are the rules of the part that touches the host.
 var hostRules = map[string]rule{
 	"Privileged": func(k *check) string { return unless(!k.Host.Privileged, "privileged containers are the host") },
 	"PublishAllPorts": func(k *check) string {
@@ -76,23 +125,25 @@ var hostRules = map[string]rule{
 	},
 	"SecurityOpt": securityOptions,
 	"CgroupnsMode": func(k *check) string {
-		return unless(k.Host.CgroupnsMode == container.CgroupnsModePrivate, "must be private")
+		return unless(k.Host.CgroupnsMode == "private", "must be private")
 	},
 	"IpcMode": func(k *check) string {
-		return unless(k.Host.IpcMode == container.IPCModePrivate || k.Host.IpcMode == container.IPCModeNone, "must be private")
+		return unless(k.Host.IpcMode == "private" || k.Host.IpcMode == "none", "must be private")
 	},
 	"PidMode":    func(k *check) string { return unless(k.Host.PidMode == "", "must be the container's own") },
 	"UTSMode":    func(k *check) string { return unless(k.Host.UTSMode == "", "must be the container's own") },
 	"UsernsMode": func(k *check) string { return unless(k.Host.UsernsMode == "", "must be the daemon's") },
 	"NetworkMode": func(k *check) string {
-		return unless(slices.Contains(networks, string(k.Host.NetworkMode)), "must be bridge or none")
+		return unless(slices.Contains(networks, k.Host.NetworkMode), "must be bridge or none")
 	},
 	"Runtime": func(k *check) string {
 		return unless(slices.Contains(runtimes, k.Host.Runtime), "another runtime than runc decides by itself what a container gets")
 	},
-	"Isolation": func(k *check) string { return unless(k.Host.Isolation.IsDefault(), "is not for Linux") },
+	"Isolation": func(k *check) string {
+		return unless(k.Host.Isolation == "" || k.Host.Isolation == "default", "is not for Linux")
+	},
 	"RestartPolicy": func(k *check) string {
-		return unless(k.Host.RestartPolicy.IsNone() && k.Host.RestartPolicy.MaximumRetryCount == 0,
+		return unless((k.Host.RestartPolicy.Name == "" || k.Host.RestartPolicy.Name == "no") && k.Host.RestartPolicy.MaximumRetryCount == 0,
 			"a container that starts by itself takes GPU memory behind a switch's back")
 	},
 	"MaskedPaths":    func(k *check) string { return holds(k.Host.MaskedPaths, maskedPaths) },
@@ -101,6 +152,9 @@ var hostRules = map[string]rule{
 	"LogConfig":      logConfig,
 	"PortBindings":   portBindings,
 	"DeviceRequests": deviceRequests,
+	"Annotations":    func(k *check) string { return unless(len(k.Host.Annotations) == 0, noRule) },
+	"StorageOpt":     func(k *check) string { return unless(len(k.Host.StorageOpt) == 0, noRule) },
+	"Umask":          func(k *check) string { return unless(k.Host.Umask == nil, noRule) },
 	"Binds":          binds,
 	"Mounts":         mounts,
 	"Tmpfs":          tmpfs,
@@ -110,10 +164,9 @@ var hostRules = map[string]rule{
 	},
 	"MemorySwap":        memorySwap,
 	"MemoryReservation": func(k *check) string { return unless(k.Host.MemoryReservation >= 0, "is negative") },
-	"MemorySwappiness":  nil,
 	"NanoCpus":          processors,
-	"CpuPeriod":         func(k *check) string { return unless(k.Host.CPUPeriod >= 0, "is negative") },
-	"CpuQuota":          func(k *check) string { return unless(k.Host.CPUQuota >= 0, "must not lift the limit") },
+	"CpuPeriod":         func(k *check) string { return unless(k.Host.CpuPeriod >= 0, "is negative") },
+	"CpuQuota":          func(k *check) string { return unless(k.Host.CpuQuota >= 0, "must not lift the limit") },
 	"CpusetCpus": func(k *check) string {
 		return unless(k.Host.CpusetCpus == "" || cpuSet.MatchString(k.Host.CpusetCpus), "is not a set of processors")
 	},
@@ -126,9 +179,7 @@ var hostRules = map[string]rule{
 	"OomKillDisable": func(k *check) string {
 		return unless(k.Host.OomKillDisable == nil || !*k.Host.OomKillDisable, "what takes too much memory must be ended")
 	},
-	"Ulimits":     ulimits,
-	"ConsoleSize": nil,
-	"Init":        nil,
+	"Ulimits": ulimits,
 }
 
 var (
@@ -150,13 +201,6 @@ func MaskedPaths() []string {
 
 // ReadonlyPaths says what is read-only in /proc.
 func ReadonlyPaths() []string { return slices.Clone(readonlyPaths) }
-
-func unless(good bool, wrong string) string {
-	if good {
-		return ""
-	}
-	return wrong
-}
 
 func holds(have, want []string) string {
 	for _, path := range want {
@@ -182,13 +226,13 @@ func limit(have, want, most int64, demanded bool) string {
 
 // processors judges the limit of processor time, which can be said in two ways.
 func processors(k *check) string {
-	have := k.Host.NanoCPUs
-	if have == 0 && k.Host.CPUQuota > 0 {
-		period := k.Host.CPUPeriod
+	have := k.Host.NanoCpus
+	if have == 0 && k.Host.CpuQuota > 0 {
+		period := k.Host.CpuPeriod
 		if period <= 0 {
 			period = 100_000 // the kernel's, in microseconds
 		}
-		have = k.Host.CPUQuota * 1_000_000 / period * 1000
+		have = k.Host.CpuQuota * 1_000_000 / period * 1000
 	}
 	return limit(have, k.NanoCPUs, 1<<62, k.NanoCPUs > 0)
 }
@@ -203,9 +247,12 @@ func memorySwap(k *check) string {
 	return "must be between the memory limit and twice that"
 }
 
+// IsUser reports whether a container may run as the user: UID or UID:GID in numbers, and not 0.
+func IsUser(user string) bool { return userPattern.MatchString(user) }
+
 func user(k *check) string {
 	switch {
-	case !userPattern.MatchString(k.Config.User):
+	case !IsUser(k.Config.User):
 		return "must be UID or UID:GID in numbers, and not 0"
 	case k.User != "" && k.Config.User != k.User:
 		return "is not the entry's"
@@ -216,15 +263,12 @@ func user(k *check) string {
 // portBindings: SEC-D8's "loopback-published ports".
 func portBindings(k *check) string { return k.ports(k.Host.PortBindings) }
 
-func (k *check) ports(published network.PortMap) string {
+func (k *check) ports(published portMap) string {
+	inside, outside := fmt.Sprintf("%d/tcp", k.Port), strconv.FormatUint(uint64(k.HostPort), 10)
 	for port, bindings := range published {
 		for _, b := range bindings {
-			switch {
-			case b.HostIP != netip.AddrFrom4([4]byte{127, 0, 0, 1}):
-				return "a port is published on 127.0.0.1 alone"
-			case k.Port == 0 || port.Proto() != network.TCP || uint32(port.Num()) != k.Port ||
-				b.HostPort != strconv.FormatUint(uint64(k.HostPort), 10):
-				return "the entry's port alone is published"
+			if b.HostIP != "127.0.0.1" || k.Port == 0 || port != inside || b.HostPort != outside {
+				return "one port, the entry's, is published, on 127.0.0.1 alone"
 			}
 		}
 	}

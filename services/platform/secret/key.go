@@ -1,4 +1,4 @@
-package token
+package secret
 
 import (
 	"strings"
@@ -16,9 +16,9 @@ const (
 const arrow = "⏎"
 
 // keys finds private keys, of which a window on a log may show one end or the middle. It goes through the text once.
-func keys(text, lower string) []span {
-	var out []span
-	add := func(from, to int) { out = append(out, span{from: from, to: to, kind: "PRIVATE_KEY"}) }
+func keys(text, lower string) []Span {
+	var out []Span
+	add := func(from, to int) { out = append(out, Span{From: from, To: to, Kind: "PRIVATE_KEY"}) }
 	open, body := -1, 0 // where a key began, and where its label ended
 	for at := 0; ; {
 		i := strings.Index(lower[at:], "-----")
@@ -134,15 +134,15 @@ func betweenBefore(text string) int {
 
 // keyLines finds two or more lines of a key after one another, and what follows the last of them; programs may have put a word
 // before each.
-func keyLines(text string) []span {
-	var out []span
+func keyLines(text string) []Span {
+	var out []Span
 	run := 0
-	for from, to := range lines(text) {
+	for from, to := range Lines(text) {
 		line := strings.TrimRight(text[from:to], " \t\r\"',")
 		word := line[strings.LastIndexAny(line, " \t\"'")+1:]
 		whole := isKeyLine(word)
 		if whole || run > 1 && len(word) >= 4 && len(word) < minKeyLine && allBase64(word) {
-			out = append(out, span{from: from + len(line) - len(word), to: from + len(line), kind: "PRIVATE_KEY"})
+			out = append(out, Span{From: from + len(line) - len(word), To: from + len(line), Kind: "PRIVATE_KEY"})
 		}
 		if run++; !whole {
 			run = 0
@@ -152,11 +152,11 @@ func keyLines(text string) []span {
 }
 
 // pairs leaves out lines that stand alone: what looks like one line of a key may be anything.
-func pairs(spans []span, text string) []span {
-	var out []span
+func pairs(spans []Span, text string) []Span {
+	var out []Span
 	for i, s := range spans {
-		before := i > 0 && near(text[spans[i-1].to:s.from])
-		after := i+1 < len(spans) && near(text[s.to:spans[i+1].from])
+		before := i > 0 && near(text[spans[i-1].To:s.From])
+		after := i+1 < len(spans) && near(text[s.To:spans[i+1].From])
 		if before || after {
 			out = append(out, s)
 		}
@@ -169,8 +169,8 @@ func near(gap string) bool {
 	return len(gap) <= 256 && strings.Count(gap, "\n")+strings.Count(gap, `\n`)+strings.Count(gap, arrow) == 1
 }
 
-// lines goes through the lines of a text, as a log, a string of a program and systemd's journal divide them.
-func lines(text string) func(yield func(from, to int) bool) {
+// Lines goes through the lines of a text, as a log, a string of a program and systemd's journal divide them.
+func Lines(text string) func(yield func(from, to int) bool) {
 	return func(yield func(from, to int) bool) {
 		from := 0
 		for i := 0; i <= len(text); {

@@ -1,4 +1,4 @@
-package policy
+package containerpolicy
 
 import (
 	"encoding/json"
