@@ -26,6 +26,7 @@ require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	github.com/goccy/go-yaml v1.19.2 // indirect
+	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.4 // indirect
 	github.com/henvic/httpretty v0.1.4 // indirect
 	github.com/hiddeco/sshsig v0.2.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect

@@ -10,6 +10,7 @@ require (
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3
 	github.com/goccy/go-yaml v1.19.2
 	github.com/gowebpki/jcs v1.0.2
+	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.4
 	golang.org/x/crypto v0.58.0
 	golang.org/x/mod v0.42.0
 )

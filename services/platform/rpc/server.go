@@ -2,9 +2,10 @@
 // by every process. A server trusts its compiled contract (who may call what, which input is valid) and what mutual TLS
 // proves of the peer; of the request it trusts nothing. A client trusts the one server identity that it was given.
 //
-// The chain, the same for unary calls, streams and methods that do not exist: recover → request id and log → caller →
-// unknown fields → contract rules → the service's own interceptors → handler. What comes back is always a fault with a
-// public half; the cause is logged here, once.
+// The chain, the same for unary calls, streams and methods that do not exist: request id, log and public error → recover →
+// caller → unknown fields and contract rules → the service's own interceptors → handler. What comes back is always a fault
+// with a public half; the cause is logged here, once. go-grpc-middleware recovers from panics and validates. Its logging and
+// auth are not used: they cost more than the whole chain, and let a service decide by itself who may call it.
 package rpc
 
 import (
@@ -21,6 +22,9 @@ import (
 	"time"
 
 	"buf.build/go/protovalidate"
+	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
+	validating "github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/protovalidate"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
@@ -87,12 +91,12 @@ type ServerConfig struct {
 // Server is a gRPC server on which services are registered (it is a grpc.ServiceRegistrar) before Serve.
 type Server struct {
 	grpc.ServiceRegistrar
-	cfg       ServerConfig
-	grpc      *grpc.Server
-	callers   map[string][]optionsv1.Role // by full method; complete before the first connection
-	changes   map[string]bool             // the methods of tools beyond READ
-	validator protovalidate.Validator
-	draining  context.Context
+	cfg      ServerConfig
+	grpc     *grpc.Server
+	callers  map[string][]optionsv1.Role // by full method; complete before the first connection
+	changes  map[string]bool             // the methods of tools beyond READ
+	rules    *rules
+	draining context.Context
 
 	mu   sync.Mutex
 	open map[*checkedStream]struct{}
@@ -100,14 +104,17 @@ type Server struct {
 
 // NewServer returns a server without services. Mistakes in cfg are reported by Serve.
 func NewServer(cfg ServerConfig) *Server {
-	s := &Server{cfg: cfg, callers: map[string][]optionsv1.Role{}, changes: map[string]bool{}, open: map[*checkedStream]struct{}{}}
+	s := &Server{cfg: cfg, callers: map[string][]optionsv1.Role{}, changes: map[string]bool{}, rules: &rules{}, open: map[*checkedStream]struct{}{}}
 	limit := cfg.MaxMessageBytes
 	if limit <= 0 {
 		limit = DefaultMessageBytes
 	}
+	recovered := recovery.WithRecoveryHandlerContext(s.panicked)
 	opts := []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(append([]grpc.UnaryServerInterceptor{s.unary}, cfg.Unary...)...),
-		grpc.ChainStreamInterceptor(append([]grpc.StreamServerInterceptor{s.stream}, cfg.Stream...)...),
+		grpc.ChainUnaryInterceptor(s.unary, recovery.UnaryServerInterceptor(recovered), s.admitUnary, validating.UnaryServerInterceptor(s.rules)),
+		grpc.ChainUnaryInterceptor(cfg.Unary...),
+		grpc.ChainStreamInterceptor(s.stream, recovery.StreamServerInterceptor(recovered), s.admitStream, validating.StreamServerInterceptor(s.rules)),
+		grpc.ChainStreamInterceptor(cfg.Stream...),
 		// Without it a method that does not exist would skip the chain, and whoever asks would learn that.
 		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return denied(errors.New("no such method")) }),
 		grpc.MaxRecvMsgSize(min(limit, MaxMessageBytes)),
@@ -237,7 +244,7 @@ func (s *Server) buildValidator(requests map[protoreflect.FullName]proto.Message
 			broken = append(broken, fmt.Errorf("rpc: rules of %s: %w", name, err))
 		}
 	}
-	s.validator = validator
+	s.rules.Validator = validator
 	return errors.Join(broken...)
 }
 
@@ -273,22 +280,32 @@ type call struct {
 	span    trace.Span
 }
 
+type callKey struct{}
+
+// callOf returns the call that begin put into the context.
+func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
+
+// attributes are what each line about the call says.
+func (c *call) attributes(more ...any) []any {
+	return append([]any{"method", c.method, "caller", c.caller, "duration", time.Since(c.started)}, more...)
+}
+
 // begin gives the call its request id and its caller.
-func (s *Server) begin(ctx context.Context, method string) (context.Context, call) {
+func (s *Server) begin(ctx context.Context, method string) (context.Context, *call) {
 	id := ""
 	if values := metadata.ValueFromIncomingContext(ctx, MetadataRequestID); len(values) == 1 && ValidRequestID(values[0]) {
 		id = values[0]
 	} else {
 		id = NewRequestID()
 	}
-	c := call{method: method, started: time.Now()}
+	c := &call{method: method, started: time.Now()}
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && info.SPIFFEID != nil {
 			c.caller, _ = identity.Parse(info.SPIFFEID.String()) // a zero caller is refused
 			c.chain = info.State.PeerCertificates
 		}
 	}
-	ctx = WithRequestID(ctx, id)
+	ctx = context.WithValue(WithRequestID(ctx, id), callKey{}, c)
 	if !c.caller.IsZero() {
 		ctx = WithCaller(ctx, c.caller)
 	}
@@ -297,7 +314,7 @@ func (s *Server) begin(ctx context.Context, method string) (context.Context, cal
 }
 
 // trace begins the span of a call, if its caller traces it or it changes something.
-func (s *Server) trace(ctx context.Context, c call, requestID string) (context.Context, trace.Span) {
+func (s *Server) trace(ctx context.Context, c *call, requestID string) (context.Context, trace.Span) {
 	var remote trace.SpanContext
 	if values := metadata.ValueFromIncomingContext(ctx, span.Header); len(values) == 1 {
 		remote = span.Parse(values[0])
@@ -322,7 +339,7 @@ func spanName(method string) string { return strings.TrimPrefix(method, "/") }
 
 // authorise lets in a caller whose role the method names. The trust folder is asked again on each call, and on each message
 // of a stream, since a connection outlives a revocation and the end of a root.
-func (s *Server) authorise(c call) *fault.Error {
+func (s *Server) authorise(c *call) *fault.Error {
 	callers, exists := s.callers[c.method]
 	switch {
 	case c.caller.IsZero():
@@ -345,100 +362,53 @@ func denied(reason error) *fault.Error {
 	return fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(reason))
 }
 
-// checkRequest refuses a message with a field that the contract does not name, or that breaks one of its rules.
-func (s *Server) checkRequest(m any) *fault.Error {
-	message, ok := m.(proto.Message)
-	if !ok {
-		return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("request is a %T", m)))
-	}
-	if path, found := unknownField(message.ProtoReflect(), ""); found {
-		subject := path
-		if subject == "" {
-			subject = "the request"
-		}
-		return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, subject+" holds a field that is not in the contract", fault.WithField(path))
-	}
-	if err := s.validator.Validate(message); err != nil {
-		return fault.Validation(err)
-	}
-	return nil
-}
-
-// unknownField finds the message that holds an unknown field, at any depth, and returns its path in proto names.
-func unknownField(m protoreflect.Message, path string) (string, bool) {
-	if len(m.GetUnknown()) > 0 {
-		return path, true
-	}
-	where, found := "", false
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		child := string(fd.Name())
-		if path != "" {
-			child = path + "." + child
-		}
-		switch {
-		case fd.IsMap():
-			if fd.MapValue().Message() == nil {
-				return true
-			}
-			v.Map().Range(func(_ protoreflect.MapKey, item protoreflect.Value) bool {
-				where, found = unknownField(item.Message(), child)
-				return !found
-			})
-		case fd.Message() == nil:
-		case fd.IsList():
-			for i := 0; i < v.List().Len() && !found; i++ {
-				where, found = unknownField(v.List().Get(i).Message(), child)
-			}
-		default:
-			where, found = unknownField(v.Message(), child)
-		}
-		return !found
-	})
-	return where, found
-}
-
-func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	ctx, c := s.begin(ctx, info.FullMethod)
-	defer func() {
-		if p := recover(); p != nil {
-			err = panicked(p)
-		}
-		if err = s.end(ctx, c, err); err != nil {
-			resp = nil
-		}
-	}()
-	refused := s.authorise(c)
-	if refused == nil {
-		refused = s.checkRequest(req)
+	resp, err := handler(ctx, req)
+	if err = s.end(ctx, c, err); err != nil {
+		return nil, err
 	}
-	if refused != nil {
+	return resp, nil
+}
+
+func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, c := s.begin(ss.Context(), info.FullMethod)
+	return s.end(ctx, c, handler(srv, &middleware.WrappedServerStream{ServerStream: ss, WrappedContext: ctx}))
+}
+
+// admitUnary lets a call through whose caller is let in, and reports a refusal, its own or that of the rules behind it.
+func (s *Server) admitUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	c := callOf(ctx)
+	if refused := s.authorise(c); refused != nil {
 		return nil, s.refuse(ctx, c, refused)
 	}
 	describe(c.span, req)
-	return handler(ctx, req)
+	resp, err := handler(ctx, req)
+	if refused := broken(err); refused != nil {
+		return nil, s.refuse(ctx, c, refused)
+	}
+	return resp, err
 }
 
-func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	ctx, c := s.begin(ss.Context(), info.FullMethod)
-	// A stream ends when the server is told to stop, and when its caller is let in no more; a unary call is left to finish.
-	ctx, end := context.WithCancelCause(ctx)
+// admitStream is admitUnary for a stream, which ends when the server is told to stop, and when its caller is let in no more;
+// a unary call is left to finish.
+func (s *Server) admitStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	ctx, end := context.WithCancelCause(ss.Context())
 	defer end(nil)
 	defer context.AfterFunc(s.draining, func() { end(nil) })()
-	defer func() {
-		if p := recover(); p != nil {
-			err = panicked(p)
-		}
-		err = s.end(ctx, c, err)
-	}()
-	checked := &checkedStream{ServerStream: ss, ctx: ctx, end: end, server: s, call: c}
+	checked := &checkedStream{ServerStream: ss, ctx: ctx, end: end, server: s, call: callOf(ctx)}
 	// It is known before its caller is let in, so that no change of trust falls between.
 	defer s.enlist(checked)()
-	if refused := s.authorise(c); refused != nil {
-		return s.refuse(ctx, c, refused)
+	refused := s.authorise(checked.call)
+	if refused == nil {
+		err = handler(srv, checked)
+		refused = broken(err)
 	}
-	err = handler(srv, checked)
-	if refused, ok := errors.AsType[*fault.Error](context.Cause(ctx)); ok {
-		return s.refuse(context.WithoutCancel(ctx), c, refused)
+	if ended, ok := errors.AsType[*fault.Error](context.Cause(ctx)); ok {
+		refused = ended
+	}
+	if refused != nil {
+		return s.refuse(context.WithoutCancel(ctx), checked.call, refused)
 	}
 	return err
 }
@@ -474,14 +444,13 @@ func (s *Server) askAgain(ctx context.Context) {
 	}
 }
 
-// checkedStream checks every message that arrives on a stream, and asks with each one, either way, whether the caller is
-// still let in.
+// checkedStream asks with each message of a stream, either way, whether the caller is still let in.
 type checkedStream struct {
 	grpc.ServerStream
 	ctx    context.Context
 	end    context.CancelCauseFunc
 	server *Server
-	call   call
+	call   *call
 }
 
 func (s *checkedStream) Context() context.Context { return s.ctx }
@@ -506,59 +475,45 @@ func (s *checkedStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
-	if err := s.ask(); err != nil {
-		return err
-	}
-	if refused := s.server.checkRequest(m); refused != nil {
-		return s.server.refuse(s.ctx, s.call, refused)
-	}
-	return nil
+	return s.ask()
 }
 
-// refusal marks a fault that refuse has reported already.
-type refusal struct{ fault *fault.Error }
+// reported marks a fault that is in the log already.
+type reported struct{ fault *fault.Error }
 
-func (r refusal) Error() string { return r.fault.Error() }
-func (r refusal) Unwrap() error { return r.fault }
+func (r reported) Error() string { return r.fault.Error() }
+func (r reported) Unwrap() error { return r.fault }
 
 // refuse logs a refusal and tells the service of it.
-func (s *Server) refuse(ctx context.Context, c call, err *fault.Error) error {
+func (s *Server) refuse(ctx context.Context, c *call, err *fault.Error) error {
 	s.cfg.Logger.WarnContext(ctx, "call refused", "method", c.method, "caller", c.caller, "fault", err)
 	if s.cfg.OnRefused != nil {
 		s.cfg.OnRefused(ctx, c.method, c.caller, err)
 	}
-	return refusal{err}
+	return reported{err}
 }
 
-// panicError keeps a panic's stack for our log.
-type panicError struct {
-	value any
-	stack []byte
+// panicked logs a panic with its stack, which the peer must not see.
+func (s *Server) panicked(ctx context.Context, value any) error {
+	f := fault.From(fmt.Errorf("panic: %v", value))
+	s.cfg.Logger.ErrorContext(ctx, "call panicked", callOf(ctx).attributes("fault", f, "stack", string(debug.Stack()))...)
+	return reported{f}
 }
-
-func (p *panicError) Error() string { return fmt.Sprintf("panic: %v", p.value) }
-
-func panicked(value any) error { return &panicError{value, debug.Stack()} }
 
 // end turns a handler's error into the status that the peer sees, and logs it once.
-func (s *Server) end(ctx context.Context, c call, err error) error {
+func (s *Server) end(ctx context.Context, c *call, err error) error {
 	span.End(c.span, err)
-	attrs := []any{"method", c.method, "caller", c.caller, "duration", time.Since(c.started)}
 	if err == nil {
-		s.cfg.Logger.DebugContext(ctx, "call", attrs...)
+		s.cfg.Logger.DebugContext(ctx, "call", c.attributes()...)
 		return nil
 	}
 	f := fault.From(err)
-	var reported refusal
-	var panicked *panicError
-	switch {
-	case errors.As(err, &reported):
-	case errors.As(err, &panicked):
-		s.cfg.Logger.ErrorContext(ctx, "call panicked", append(attrs, "fault", f, "stack", string(panicked.stack))...)
+	switch _, done := errors.AsType[reported](err); {
+	case done:
 	case f.Code == callv1.Code_CODE_INTERNAL:
-		s.cfg.Logger.ErrorContext(ctx, "call failed", append(attrs, "fault", f)...)
+		s.cfg.Logger.ErrorContext(ctx, "call failed", c.attributes("fault", f)...)
 	default:
-		s.cfg.Logger.DebugContext(ctx, "call", append(attrs, "fault", f)...)
+		s.cfg.Logger.DebugContext(ctx, "call", c.attributes("fault", f)...)
 	}
 	return f.GRPCStatus(RequestID(ctx)).Err()
 }

@@ -669,6 +669,96 @@ func TestRequestsAreChecked(t *testing.T) {
 	}
 }
 
+// A panic ends one call. Its text and its stack are in our log, and nowhere else.
+func TestPanics(t *testing.T) {
+	const secret = "near SELECT: /var/lib/durward"
+	kit := platformtest.New(t)
+	var w watch
+	addr := kit.Serve(t, audit, "main", func(r grpc.ServiceRegistrar) {
+		auditv1.RegisterLogServiceServer(r, &logs{})
+		auditv1.RegisterHistoryServiceServer(r, &history{tail: func(_ *auditv1.TailRecordsRequest, s grpc.ServerStreamingServer[auditv1.TailRecordsResponse]) error {
+			if err := s.Send(&auditv1.TailRecordsResponse{}); err != nil {
+				return err
+			}
+			panic(secret)
+		}})
+	}, w.configure(t), func(c *rpc.ServerConfig) {
+		c.Unary = append(c.Unary, func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
+			panic(errors.New(secret))
+		})
+		c.OnRefused = func(context.Context, string, identity.ID, *fault.Error) { panic(secret) }
+	})
+	vaults := auditv1.NewLogServiceClient(kit.Dial(t, kit.ID(vault, "main"), addr, kit.ID(audit, "main")))
+	operators := auditv1.NewHistoryServiceClient(kit.Dial(t, kit.ID(operator, "alice"), addr, kit.ID(audit, "main")))
+	calls := map[string]func(context.Context) error{
+		"interceptor": func(ctx context.Context) error { _, err := vaults.GetHead(ctx, &auditv1.GetHeadRequest{}); return err },
+		"refused":     func(ctx context.Context) error { _, err := vaults.Append(ctx, &auditv1.AppendRequest{}); return err },
+		"stream": func(ctx context.Context) error {
+			return drain(operators.TailRecords(ctx, &auditv1.TailRecordsRequest{}))
+		},
+		"refused-a-stream": func(ctx context.Context) error {
+			return drain(auditv1.NewHistoryServiceClient(kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(audit, "main"))).TailRecords(ctx, &auditv1.TailRecordsRequest{}))
+		},
+	}
+	for name, call := range calls {
+		err := call(rpc.WithRequestID(t.Context(), "r-"+name))
+		var got *fault.Error
+		if !errors.As(err, &got) || got.Code != callv1.Code_CODE_INTERNAL || got.Message != fault.Internal {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if wire := fmt.Sprint(status.Convert(got.Cause).Proto()); strings.Contains(wire, "SELECT") || strings.Contains(wire, "goroutine") || !strings.Contains(wire, "r-"+name) {
+			t.Errorf("%s: the peer sees %s", name, wire)
+		}
+	}
+	logged := map[string]int{}
+	for _, line := range w.lines(t, "ERROR") {
+		logged[fmt.Sprint(line["request_id"])]++
+		text, stack := fmt.Sprint(line["fault"]), fmt.Sprint(line["stack"])
+		if line["msg"] != "call panicked" || !strings.Contains(text, secret) || !strings.Contains(stack, "TestPanics") || line["caller"] == nil || line["method"] == nil {
+			t.Errorf("logged as %v", line)
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"r-interceptor": 1, "r-refused": 1, "r-stream": 1, "r-refused-a-stream": 1}, logged); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// drain reads a stream to its end.
+func drain[T any](stream grpc.ServerStreamingClient[T], err error) error {
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	return err
+}
+
+// What protovalidate says of a request stays here: its text repeats the key of a map.
+func TestViolationsAreOurs(t *testing.T) {
+	kit := platformtest.New(t)
+	var w watch
+	addr := kit.Serve(t, audit, "main", func(r grpc.ServiceRegistrar) {
+		auditv1.RegisterLogServiceServer(r, &logs{})
+		executorv1.RegisterControlServiceServer(r, executorv1.UnimplementedControlServiceServer{})
+	}, w.configure(t))
+	details := map[string]string{"SECRET": strings.Repeat("x", 2000)}
+	_, unary := auditv1.NewLogServiceClient(kit.Dial(t, kit.ID(vault, "main"), addr, kit.ID(audit, "main"))).Append(t.Context(),
+		&auditv1.AppendRequest{Records: []*auditv1.Record{{Sequence: 1, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.Now(), Body: &auditv1.Body{Details: details}}}})
+	stream := drain(executorv1.NewControlServiceClient(kit.Dial(t, kit.ID(operator, "alice"), addr, kit.ID(audit, "main"))).
+		FollowLogs(t.Context(), &executorv1.FollowLogsRequest{ServiceId: "a;SECRET"}))
+	for text, err := range map[string]error{"records.body.details is too long, the most is 1024": unary, "service_id does not match the pattern of an id": stream} {
+		var got *fault.Error
+		if !errors.As(err, &got) || got.Code != callv1.Code_CODE_INVALID_ARGUMENT || got.Message != text || !strings.HasPrefix(text, got.Field+" ") {
+			t.Errorf("%+v, want %s", got, text)
+			continue
+		}
+		if st := status.Convert(got.Cause).Proto(); len(st.GetDetails()) != 1 || st.GetMessage() != text || strings.Contains(fmt.Sprint(st), "SECRET") {
+			t.Errorf("the peer sees %v", st)
+		}
+	}
+	if len(w.refusals) != 2 || !strings.Contains(fmt.Sprint(w.refusals), "rule string.max_len") || !strings.Contains(fmt.Sprint(w.refusals), "rule string.pattern") || strings.Contains(w.log.String(), "SECRET") {
+		t.Errorf("recorded %q, logged %s", w.refusals, &w.log)
+	}
+}
+
 func TestTooLarge(t *testing.T) {
 	kit := platformtest.New(t)
 	service := &logs{}

@@ -1,0 +1,95 @@
+package rpc
+
+import (
+	"errors"
+
+	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	"buf.build/go/protovalidate"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+)
+
+// rules is the validator behind the library's interceptors; Serve builds it. An interceptor makes a status of a violation,
+// in protovalidate's words, which may repeat what was sent. Validate puts our sentence in their place; broken reads it back.
+type rules struct{ protovalidate.Validator }
+
+// Validate refuses a message with a field that the contract does not name, or that breaks one of its rules.
+func (r *rules) Validate(m proto.Message, options ...protovalidate.ValidationOption) error {
+	var f *fault.Error
+	if path, found := unknownField(m.ProtoReflect(), ""); found {
+		subject := path
+		if subject == "" {
+			subject = "the request"
+		}
+		f = fault.New(callv1.Code_CODE_INVALID_ARGUMENT, subject+" holds a field that is not in the contract", fault.WithField(path))
+	} else if f = fault.Validation(r.Validator.Validate(m, options...)); f == nil {
+		return nil
+	}
+	if f.Code != callv1.Code_CODE_INVALID_ARGUMENT {
+		return f.Cause // the rule itself is broken
+	}
+	violation := &validate.Violation{
+		Field: &validate.FieldPath{Elements: []*validate.FieldPathElement{{FieldName: &f.Field}}}, Message: &f.Message,
+	}
+	if f.Cause != nil {
+		violation.RuleId = proto.String(f.Cause.Error())
+	}
+	return &protovalidate.ValidationError{Violations: []*protovalidate.Violation{{Proto: violation}}}
+}
+
+// broken returns the fault of a violation that an interceptor made a status of; nil for every other error. A status inside
+// another error is a peer's.
+func broken(err error) *fault.Error {
+	st, ok := err.(interface{ GRPCStatus() *status.Status }) //nolint:errorlint // see above
+	if !ok {
+		return nil
+	}
+	for _, detail := range st.GRPCStatus().Details() {
+		if found, ok := detail.(*validate.Violations); ok {
+			v := found.GetViolations()[0]
+			f := fault.New(callv1.Code_CODE_INVALID_ARGUMENT, v.GetMessage(), fault.WithField(v.GetField().GetElements()[0].GetFieldName()))
+			if id := v.GetRuleId(); id != "" {
+				f.Cause = errors.New(id)
+			}
+			return f
+		}
+	}
+	return nil
+}
+
+// unknownField finds the message that holds an unknown field, at any depth, and returns its path in proto names.
+func unknownField(m protoreflect.Message, path string) (string, bool) {
+	if len(m.GetUnknown()) > 0 {
+		return path, true
+	}
+	where, found := "", false
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		child := string(fd.Name())
+		if path != "" {
+			child = path + "." + child
+		}
+		switch {
+		case fd.IsMap():
+			if fd.MapValue().Message() == nil {
+				return true
+			}
+			v.Map().Range(func(_ protoreflect.MapKey, item protoreflect.Value) bool {
+				where, found = unknownField(item.Message(), child)
+				return !found
+			})
+		case fd.Message() == nil:
+		case fd.IsList():
+			for i := 0; i < v.List().Len() && !found; i++ {
+				where, found = unknownField(v.List().Get(i).Message(), child)
+			}
+		default:
+			where, found = unknownField(v.Message(), child)
+		}
+		return !found
+	})
+	return where, found
+}
