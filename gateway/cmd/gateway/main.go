@@ -21,8 +21,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/limit"
@@ -161,29 +159,22 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	}
 	defer seen.Close()
 	shown := metrics.New(seen, httpfront.Methods())
-	dial := func(peer config.Peer) (*grpc.ClientConn, error) {
-		server, err := identity.Parse(peer.Identity)
-		if err != nil {
-			return nil, err
-		}
-		return rpc.Dial(rpc.ClientConfig{Identity: self, Address: peer.Address, Server: server, Logger: logger})
-	}
-	vault, err := dial(s.Vault)
+	vault, err := process.Dial(self, s.Vault, logger)
 	if err != nil {
 		return err
 	}
 	defer vault.Close()
-	waits, err := dial(s.Vault)
+	waits, err := process.Dial(self, s.Vault, logger)
 	if err != nil {
 		return err
 	}
 	defer waits.Close()
-	executor, err := dial(s.Executor)
+	executor, err := process.Dial(self, s.Executor, logger)
 	if err != nil {
 		return err
 	}
 	defer executor.Close()
-	audit, err := dial(s.Audit)
+	audit, err := process.Dial(self, s.Audit, logger)
 	if err != nil {
 		return err
 	}
@@ -256,7 +247,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	}
 	logger.Info("serving", "mcp", scheme+listener.Addr().String()+httpfront.Path)
 
-	note(ctx, records, logger, auditv1.Kind_KIND_STARTED)
+	process.Note(ctx, records, logger, "gateway "+version, auditv1.Kind_KIND_STARTED)
 	group, serving := errgroup.WithContext(ctx)
 	group.Go(func() error { return seen.Serve(serving, health, nil) })
 	group.Go(func() error { peers.WatchSessions(serving); return nil })
@@ -272,18 +263,8 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 		return serve(serving, listener, certificate, edge, conns)
 	})
 	err = group.Wait()
-	note(ctx, records, logger, auditv1.Kind_KIND_STOPPED)
+	process.Note(ctx, records, logger, "gateway "+version, auditv1.Kind_KIND_STOPPED)
 	return err
-}
-
-// note records that the process starts or stops.
-func note(ctx context.Context, records *recorder.Recorder, logger *slog.Logger, kind auditv1.Kind) {
-	record := &auditv1.Record{
-		Kind: kind, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{Summary: "gateway " + version},
-	}
-	if err := records.Spool(ctx, record); err != nil {
-		logger.WarnContext(ctx, "a start or stop was not recorded", "error", err)
-	}
 }
 
 // serve serves HTTP, over TLS where there is a certificate, until ctx ends; then it lets calls finish and ends every session.

@@ -42,6 +42,8 @@ type call struct {
 	// agreed is what the statement says; unattended: there is none, and this sink's own file lets the call run.
 	agreed     *statement.Statement
 	unattended bool
+	// subjects says what a call beyond READ acts on.
+	subjects Subjects
 	// redeemed is when the vault was asked to redeem the grant.
 	redeemed time.Time
 	// signedGrant and signedPermit are what the call came with, once verified: at most one of them.

@@ -113,7 +113,7 @@ func (a *Authority) stillApproved(ctx context.Context, c *call) *refusal {
 			return &refusal{callv1.Code_CODE_DENIED, errors.New("what may run unattended changed or ended while the call waited for its turn")}
 		}
 	}
-	subject, err := a.cfg.Subjects.Subject(ctx, c.tool, c.request)
+	subject, err := c.subjects.Subject(ctx, c.tool, c.request)
 	if err != nil {
 		return &refusal{callv1.Code_CODE_CONFLICT, fmt.Errorf("the subject is gone: %w", err)}
 	}

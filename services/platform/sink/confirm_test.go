@@ -30,7 +30,7 @@ func spent(t *testing.T, store *memory) (*call, string) {
 	c := &call{
 		tool: tool, request: &executorv1.StartServiceRequest{ServiceId: proto.String("alpha")}, requestID: "r-1",
 		grant:   &callv1.Grant{OperationId: grant.NewID(), Use: 1, Epoch: 1},
-		subject: sha256.Sum256([]byte("{}")),
+		subject: sha256.Sum256([]byte("{}")), subjects: plain{},
 	}
 	key := spendKey(c.grant)
 	if err := store.Spend(t.Context(), &Spend{Key: key, Operation: c.grant.GetOperationId(), Use: 1, Tool: tool.Name}); err != nil {

@@ -186,7 +186,7 @@ func (a *Authority) replay(ctx context.Context, c *call, e *Entry) answer {
 // verifyApproval checks what the call acts on and what a human said to it. It returns the statement's use, nil for what runs
 // unattended.
 func (a *Authority) verifyApproval(ctx context.Context, c *call) (*Use, error) {
-	subject, err := a.cfg.Subjects.Subject(ctx, c.tool, c.request)
+	subject, err := c.subjects.Subject(ctx, c.tool, c.request)
 	if err != nil {
 		return nil, a.refuseWith(ctx, c, fault.From(err))
 	}

@@ -110,7 +110,6 @@ type Config struct {
 	Vault    Redeemer
 	// Tokeniser is required where a tool of this sink returns text from outside.
 	Tokeniser Tokeniser
-	Subjects  Subjects
 	Logger    *slog.Logger
 	// Unattended are the calls beyond READ that run here without a human's statement: this sink's own file says so. SetUnattended
 	// replaces it.
@@ -203,7 +202,7 @@ func (a *Authority) Control() Control { return *a.control.Load() }
 // Unary returns the interceptor. It runs after callers and requests were checked. An RPC that the contract puts under a READ
 // tool's permit is let in and recorded as that tool's calls are, by a permit alone: a one-call grant is for the tool itself.
 // Other methods that are no tools pass through.
-func (a *Authority) Unary() grpc.UnaryServerInterceptor {
+func (a *Authority) Unary(subjects Subjects) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		tool, isTool := a.tools[info.FullMethod]
 		permitted, isPermitted := a.under[info.FullMethod]
@@ -220,6 +219,7 @@ func (a *Authority) Unary() grpc.UnaryServerInterceptor {
 			return a.read(ctx, c, handler)
 		}
 		c := a.newCall(ctx, tool, message)
+		c.subjects = subjects
 		if tool.Tier == optionsv1.Tier_TIER_READ {
 			return a.read(ctx, c, handler)
 		}

@@ -123,7 +123,7 @@ func newAuthority(t testing.TB, kit *platformtest.Kit, configure ...func(*Config
 	store, log := &memory{control: Control{Epoch: 1}, entries: map[string]*Entry{}}, &notebook{}
 	cfg := Config{
 		Self: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"), Trust: kit.Trust, Store: store, Recorder: log, Vault: willing{},
-		Tokeniser: &censor{}, Subjects: plain{}, Logger: platformtest.Logger(),
+		Tokeniser: &censor{}, Logger: platformtest.Logger(),
 	}
 	for _, c := range configure {
 		c(&cfg)
@@ -317,7 +317,7 @@ func BenchmarkRead(b *testing.B) {
 		b.Fatal(err)
 	}
 	ctx := metadata.NewIncomingContext(rpc.WithCaller(b.Context(), kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")), metadata.Pairs(rpc.MetadataPermit, string(raw)))
-	intercept := a.Unary()
+	intercept := a.Unary(plain{})
 	info := &grpc.UnaryServerInfo{FullMethod: "/durward.executor.v1.ToolService/GpuStatus"}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -95,7 +95,7 @@ type stand struct {
 func newStand(t testing.TB, configure ...func(*Config)) *stand {
 	t.Helper()
 	s := &stand{t: t, kit: platformtest.New(t), subject: &entries{entry: `{"id":"alpha"}`}, clerk: &clerk{settled: map[string]bool{}}}
-	configure = append(configure, func(c *Config) { c.Subjects, c.Vault = s.subject, s.clerk })
+	configure = append(configure, func(c *Config) { c.Vault = s.clerk })
 	s.Authority, _, s.log = newAuthority(t, s.kit, configure...)
 	return s
 }
@@ -211,7 +211,7 @@ func (s *stand) call(p *paper, request proto.Message) error {
 	}
 	ctx := metadata.NewIncomingContext(rpc.WithCaller(s.t.Context(), s.kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")), metadata.Pairs(rpc.MetadataGrant, string(raw)))
 	tool := s.tools[method]
-	_, err = s.Unary()(ctx, request, &grpc.UnaryServerInfo{FullMethod: method}, func(ctx context.Context, _ any) (any, error) {
+	_, err = s.Unary(s.subject)(ctx, request, &grpc.UnaryServerInfo{FullMethod: method}, func(ctx context.Context, _ any) (any, error) {
 		if s.handle != nil {
 			s.handle(ctx)
 		}

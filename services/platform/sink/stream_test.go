@@ -239,7 +239,7 @@ func TestUnaryUnderAPermit(t *testing.T) {
 				ctx = c.change(ctx)
 			}
 			served := false
-			got, err := a.Unary()(ctx, &executorv1.WatchServicesRequest{}, info, func(context.Context, any) (any, error) {
+			got, err := a.Unary(plain{})(ctx, &executorv1.WatchServicesRequest{}, info, func(context.Context, any) (any, error) {
 				served = true
 				return &executorv1.WatchServicesResponse{}, nil
 			})

@@ -142,7 +142,7 @@ func TestAReadOfTextFromOutside(t *testing.T) {
 				from = kit.ID(optionsv1.Role_ROLE_OPERATOR, platformtest.Operator)
 			}
 			ctx := c.caller(rpc.WithCaller(rpc.WithRequestID(t.Context(), "r-logs"), from))
-			got, err := a.Unary()(ctx, request, &grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, logs)
+			got, err := a.Unary(plain{})(ctx, request, &grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, logs)
 			if len(c.censor.requests) != c.asked {
 				t.Errorf("the vault was asked %d times, want %d", len(c.censor.requests), c.asked)
 			}
@@ -177,7 +177,7 @@ func TestWhatLiesAroundTheText(t *testing.T) {
 		censor := &censor{}
 		a, _, log := newAuthority(t, kit, func(cfg *Config) { cfg.Tokeniser = censor })
 		ctx := carrying(t, rpc.WithCaller(t.Context(), kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")), rpc.MetadataGrant, tokened(t, kit, tool, request, nil))
-		got, err := a.Unary()(ctx, request, &grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, func(ctx context.Context, _ any) (any, error) {
+		got, err := a.Unary(plain{})(ctx, request, &grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, func(ctx context.Context, _ any) (any, error) {
 			Around(ctx, around)
 			return logs(ctx, nil)
 		})
@@ -376,7 +376,7 @@ func TestGpumodD13SwitchWithoutApprovalHasNoEffect(t *testing.T) {
 				ctx = carrying(t, ctx, rpc.MetadataGrant, tokened(t, kit, tool, request, c.grant))
 			}
 			effects := 0
-			_, err := a.Unary()(ctx, request, &grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, func(ctx context.Context, _ any) (any, error) {
+			_, err := a.Unary(plain{})(ctx, request, &grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, func(ctx context.Context, _ any) (any, error) {
 				return &executorv1.SwitchModeResponse{}, Confirm(ctx, func() { effects++ })
 			})
 			a.Wait(t.Context())

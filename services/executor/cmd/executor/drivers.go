@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -52,6 +53,15 @@ func openDrivers(cfg *settings, known func() *catalog.Catalog, gpus *gpu.Monitor
 		})
 	}
 	return d, nil
+}
+
+// Definition is the digest of what an entry names and does not hold, as its driver says it.
+func (d *drivers) Definition(ctx context.Context, s *catalog.Service) (string, error) {
+	one, ok := d.byName[s.Driver]
+	if !ok {
+		return "", fmt.Errorf("this executor's configuration does not give it the %s driver", s.Driver)
+	}
+	return one.Definition(ctx, s)
 }
 
 // Close closes what was opened. It stops no service.

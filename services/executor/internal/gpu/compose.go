@@ -21,7 +21,7 @@ const maxName = 64
 func (m *Monitor) compose(known *catalog.Catalog, raw reading) Host {
 	h := m.place(known, raw)
 	// What services claim may depend on what their GPUs are, so it is asked for once that is known.
-	claims := m.cfg.Claims()
+	claims := m.claims()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	owners := map[int]string{}

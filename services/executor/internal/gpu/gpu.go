@@ -74,7 +74,7 @@ type Device struct {
 	LastXID uint32
 
 	Processes []Process
-	// Claims are what services need here that hold this GPU's memory or may, in the order of Config.Claims.
+	// Claims are what services need here that hold this GPU's memory or may, in the order in which Claimed has them.
 	Claims []Share
 }
 

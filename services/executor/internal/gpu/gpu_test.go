@@ -81,8 +81,9 @@ func monitor(t *testing.T, source Source, gpus []catalog.GPU, claims ...Claim) *
 	t.Helper()
 	m := New(Config{
 		Source: source, Catalog: func() *catalog.Catalog { return &catalog.Catalog{GPUs: gpus} },
-		Claims: func() []Claim { return claims }, Logger: platformtest.Logger(),
+		Logger: platformtest.Logger(),
 	})
+	m.Claimed(func() []Claim { return claims })
 	m.proc = t.TempDir()
 	return m
 }
@@ -419,18 +420,16 @@ func TestPatience(t *testing.T) {
 func TestModels(t *testing.T) {
 	source := &driver{devices: real2()}
 	gpus := []catalog.GPU{{Index: 7, UUID: second, Name: "Upstairs"}}
-	var m *Monitor
 	asked := 0
-	m = New(Config{
-		Source: source, Catalog: func() *catalog.Catalog { return &catalog.Catalog{GPUs: gpus} },
-		Claims: func() []Claim {
-			asked++
-			if two, ok := m.Models().Find(7); !ok || two.Total != 2000 && !two.Simulated {
-				t.Errorf("in claims the GPU is %+v, %v", two, ok)
-			}
-			return nil
-		},
-		Logger: platformtest.Logger(),
+	m := New(Config{
+		Source: source, Catalog: func() *catalog.Catalog { return &catalog.Catalog{GPUs: gpus} }, Logger: platformtest.Logger(),
+	})
+	m.Claimed(func() []Claim {
+		asked++
+		if two, ok := m.Models().Find(7); !ok || two.Total != 2000 && !two.Simulated {
+			t.Errorf("in claims the GPU is %+v, %v", two, ok)
+		}
+		return nil
 	})
 	if _, ok := m.Models().Find(7); ok {
 		t.Error("it is known before anybody measured")

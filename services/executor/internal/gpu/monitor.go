@@ -25,17 +25,17 @@ type Config struct {
 	Source Source
 	// Catalog returns the newest good one.
 	Catalog func() *catalog.Catalog
-	// Claims returns every service that holds GPU memory now or may. It is called in Read and Last and must not call them; nil: none.
-	Claims func() []Claim
-	Logger *slog.Logger
+	Logger  *slog.Logger
 }
 
 // Monitor knows the host's GPUs. It is safe for concurrent use, and measures when it is asked: an idle host is not polled.
 //
 // A catalog whose GPUs are all simulated is a simulation: the driver is not asked then, whatever this host has.
 type Monitor struct {
-	cfg  Config
-	proc string
+	cfg Config
+	// claims is set once, before anything is measured.
+	claims func() []Claim
+	proc   string
 	// turn is held by whoever measures.
 	turn chan struct{}
 
@@ -66,15 +66,16 @@ type reading struct {
 
 // New returns a Monitor. Nothing is measured before it is asked.
 func New(cfg Config) *Monitor {
-	if cfg.Claims == nil {
-		cfg.Claims = func() []Claim { return nil }
-	}
 	return &Monitor{
-		cfg: cfg, proc: "/proc", turn: make(chan struct{}, 1),
+		cfg: cfg, claims: func() []Claim { return nil }, proc: "/proc", turn: make(chan struct{}, 1),
 		bound: map[uint32]string{}, seen: map[string]Device{}, xids: map[string]uint32{}, owners: map[int]string{},
 		users: map[uint32]string{},
 	}
 }
+
+// Claimed says who knows every service that holds GPU memory now or may: without it none does. claims is called in Read and Last,
+// and must not call them. Call it before the Monitor is used.
+func (m *Monitor) Claimed(claims func() []Claim) { m.claims = claims }
 
 // Read measures now: nothing in the answer is older than the call.
 func (m *Monitor) Read(ctx context.Context) Host {
@@ -100,7 +101,7 @@ func (m *Monitor) Last() Host {
 	return m.compose(known, raw)
 }
 
-// Models is what the GPUs are that were found so far. It measures nothing and waits for nobody, so that Config.Claims may call it. As
+// Models is what the GPUs are that were found so far. It measures nothing and waits for nobody, so that claims may call it. As
 // long as nothing changes it is the same pointer, and what it points to never changes. A real GPU is not in it before the first
 // measurement; nil is as good as empty.
 func (m *Monitor) Models() *Models { return m.models.Load() }

@@ -101,19 +101,18 @@ services:
 		}
 		known, logger := func() *catalog.Catalog { return c }, platformtest.Logger()
 		source, units := &card{}, &programs{}
-		var services *service.Manager
-		gpus := gpu.New(gpu.Config{Source: source, Catalog: known, Claims: func() []gpu.Claim { return services.Claims() }, Logger: logger})
+		gpus := gpu.New(gpu.Config{Source: source, Catalog: known, Logger: logger})
 		book, err := memreq.New(t.Context(), memreq.Config{
-			Catalog: known, GPUs: gpus, Logger: logger,
-			Definition: func(ctx context.Context, s *catalog.Service) (string, error) { return services.Definition(ctx, s) },
+			Catalog: known, GPUs: gpus, Logger: logger, Definition: units.Definition,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		services = service.New(service.Config{
+		services := service.New(service.Config{
 			Catalog: known, Drivers: map[string]service.Driver{catalog.DriverSystemd: units}, Health: well{}, GPUs: gpus,
 			Sizes: book.Sizes(), Logger: logger,
 		})
+		gpus.Claimed(services.Claims)
 		var running sync.WaitGroup
 		ctx, stop := context.WithCancel(t.Context())
 		running.Go(func() { services.Run(ctx) })

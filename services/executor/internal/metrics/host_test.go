@@ -46,11 +46,13 @@ func shown(t *testing.T, source gpu.Source, c *catalog.Catalog, claims ...gpu.Cl
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	known := func() *catalog.Catalog { return c }
+	gpus := gpu.New(gpu.Config{Source: source, Catalog: known, Logger: platformtest.Logger()})
+	gpus.Claimed(func() []gpu.Claim { return claims })
 	m := New(registry,
 		service.New(service.Config{
 			Catalog: known, Drivers: map[string]service.Driver{catalog.DriverNull: &null.Driver{}}, Logger: platformtest.Logger(),
 		}),
-		gpu.New(gpu.Config{Source: source, Catalog: known, Logger: platformtest.Logger(), Claims: func() []gpu.Claim { return claims }}),
+		gpus,
 		needs{"chat": {PerGPU: map[uint32]uint32{0: 500, 1: 20, 9: 7}, Source: vram.Estimated}, "new": {PerGPU: map[uint32]uint32{0: 0}, Source: vram.Unknown}})
 	m.Switched("rolled_back")
 	m.Phase("drain", 3)

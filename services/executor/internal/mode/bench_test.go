@@ -56,17 +56,17 @@ func open(b *testing.B, text string, takes time.Duration, bend ...func(*catalog.
 	}
 	b.Cleanup(func() { _ = memory.Close() })
 	logger := slog.New(slog.DiscardHandler)
-	var manager *service.Manager
-	gpus := gpu.New(gpu.Config{Catalog: current, Claims: func() []gpu.Claim { return manager.Claims() }, Logger: logger})
+	gpus := gpu.New(gpu.Config{Catalog: current, Logger: logger})
 	leases := &lease.Leases{}
 	consent := func(_ context.Context, begin func()) error {
 		begin()
 		return nil
 	}
-	manager = service.New(service.Config{
+	manager := service.New(service.Config{
 		Catalog: current, Drivers: map[string]service.Driver{catalog.DriverNull: &null.Driver{StartTakes: takes, StopTakes: takes}},
 		Health: health.New(), GPUs: gpus, Leases: leases, Confirm: consent, Logger: logger,
 	})
+	gpus.Claimed(manager.Claims)
 	return mode.New(mode.Config{
 		Catalog: current, Services: manager, GPUs: gpus, Leases: leases, Journal: memory, Margin: 512, Hub: &progress.Hub{},
 		Proceed: func(begin func()) error {

@@ -32,12 +32,11 @@ func (measured) Read(context.Context) ([]gpu.Device, error) {
 }
 
 func host(source gpu.Source, gpus ...catalog.GPU) *gpu.Monitor {
-	return gpu.New(gpu.Config{
-		Source: source, Catalog: func() *catalog.Catalog { return &catalog.Catalog{GPUs: gpus} }, Logger: platformtest.Logger(),
-		Claims: func() []gpu.Claim {
-			return []gpu.Claim{{Service: "chat", PID: os.Getpid(), MiB: 350, GPUs: []uint32{0}}}
-		},
+	m := gpu.New(gpu.Config{Source: source, Catalog: func() *catalog.Catalog { return &catalog.Catalog{GPUs: gpus} }, Logger: platformtest.Logger()})
+	m.Claimed(func() []gpu.Claim {
+		return []gpu.Claim{{Service: "chat", PID: os.Getpid(), MiB: 350, GPUs: []uint32{0}}}
 	})
+	return m
 }
 
 // Agents see numbers and services; operators see every program as well.

@@ -333,12 +333,10 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 	w.store, err = store.Open(t.Context(), t.TempDir())
 	w.must(err)
 	t.Cleanup(func() { w.must(w.store.Close()) })
-	w.gpus = gpu.New(gpu.Config{
-		Catalog: w.source.Current, Claims: func() []gpu.Claim { return w.services.Claims() }, Logger: platformtest.Logger(),
-	})
+	w.gpus = gpu.New(gpu.Config{Catalog: w.source.Current, Logger: platformtest.Logger()})
 	w.book, err = memreq.New(t.Context(), memreq.Config{
 		Catalog: w.source.Current, GPUs: w.gpus, Memory: w.store, Logger: platformtest.Logger(),
-		Definition: func(ctx context.Context, s *catalog.Service) (string, error) { return w.services.Definition(ctx, s) },
+		Definition: w.driver.Definition,
 	})
 	w.must(err)
 	leases := &lease.Leases{}
@@ -359,6 +357,7 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 		Confirm: sink.Confirm,
 		Logger:  platformtest.Logger(),
 	})
+	w.gpus.Claimed(w.services.Claims)
 	w.modes = mode.New(mode.Config{
 		Catalog: w.source.Current, Services: w.services, GPUs: w.gpus, Requirements: w.book, Leases: leases, Journal: w.store, Margin: capacity.DefaultMargin, LeastMargin: proto.Uint32(128),
 		Hub: &w.hub, Proceed: func(begin func()) error { return w.authority.Proceed(begin) }, Logger: platformtest.Logger(),
@@ -371,7 +370,7 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 		vaultv1.RegisterCheckServiceServer(r, w.vault)
 	})
 	cfg := sink.Config{
-		Self: w.self, Trust: w.kit.Trust, Store: w.store, Recorder: w.log, Subjects: server.Subjects{Services: w.services, Modes: w.modes}, Logger: platformtest.Logger(),
+		Self: w.self, Trust: w.kit.Trust, Store: w.store, Recorder: w.log, Logger: platformtest.Logger(),
 		Tokeniser: references{},
 		Vault:     sink.NewRedeemer(w.kit.Dial(t, w.self, vaultAddr, vaultID)),
 	}
@@ -388,7 +387,7 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 			VaultReachable: func() bool { return true }, Version: "test",
 		}))
 	}, func(cfg *rpc.ServerConfig) {
-		cfg.Unary = []grpc.UnaryServerInterceptor{w.authority.Unary()}
+		cfg.Unary = []grpc.UnaryServerInterceptor{w.authority.Unary(server.Subjects{Services: w.services, Modes: w.modes})}
 		cfg.Stream = []grpc.StreamServerInterceptor{w.authority.Stream()}
 		cfg.OnRefused = func(ctx context.Context, method string, caller identity.ID, f *fault.Error) {
 			w.authority.OnRefused(ctx, method, caller, f)

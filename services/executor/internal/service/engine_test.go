@@ -125,7 +125,7 @@ services:
 		t.Fatal(err)
 	}
 	known := func() *catalog.Catalog { return b.source }
-	b.gpus = gpu.New(gpu.Config{Source: measured, Catalog: known, Claims: func() []gpu.Claim { return b.Claims() }, Logger: slog.New(slog.DiscardHandler)})
+	b.gpus = gpu.New(gpu.Config{Source: measured, Catalog: known, Logger: slog.New(slog.DiscardHandler)})
 	b.Manager = service.New(service.Config{
 		Catalog: known, Drivers: map[string]service.Driver{"process": d}, Health: health.New(), Engine: engine.New(), GPUs: b.gpus,
 		MarginMiB: 100,
@@ -135,6 +135,7 @@ services:
 		Confirm: func(_ context.Context, begin func()) error { begin(); return nil },
 		Logger:  slog.New(slog.DiscardHandler),
 	})
+	b.gpus.Claimed(b.Claims)
 	s, _ := b.source.Lookup("chat")
 	// It may not run, or its entry may be one that is refused.
 	t.Cleanup(func() { _, _ = b.Stop(context.Background(), s) })

@@ -125,7 +125,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if err != nil {
 		return err
 	}
-	conn, err := rpc.Dial(rpc.ClientConfig{Identity: self, Address: s.Audit.Address, Server: audit, Logger: logger})
+	conn, err := process.Dial(self, s.Audit, logger)
 	if err != nil {
 		return err
 	}

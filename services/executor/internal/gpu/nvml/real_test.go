@@ -252,9 +252,9 @@ func TestMonitor(t *testing.T) {
 		Catalog: func() *catalog.Catalog {
 			return &catalog.Catalog{GPUs: []catalog.GPU{{Index: 5, UUID: second}}}
 		},
-		Claims: func() []gpu.Claim {
-			return []gpu.Claim{{Service: "ours", PID: ours.Process.Pid, MiB: 900, GPUs: []uint32{5}}}
-		},
+	})
+	m.Claimed(func() []gpu.Claim {
+		return []gpu.Claim{{Service: "ours", PID: ours.Process.Pid, MiB: 900, GPUs: []uint32{5}}}
 	})
 	f.hold("ours", ours.Process.Pid, 1, 800)
 	f.hold("theirs", theirs.Process.Pid, 1, 300)
@@ -297,9 +297,9 @@ func BenchmarkReadMonitor(b *testing.B) {
 	f.write("alloc/all", text.String())
 	m := gpu.New(gpu.Config{
 		Source: s, Logger: platformtest.Logger(), Catalog: func() *catalog.Catalog { return &catalog.Catalog{} },
-		Claims: func() []gpu.Claim {
-			return []gpu.Claim{{Service: "ours", CGroup: "/nowhere", MiB: 900, GPUs: []uint32{0}}}
-		},
+	})
+	m.Claimed(func() []gpu.Claim {
+		return []gpu.Claim{{Service: "ours", CGroup: "/nowhere", MiB: 900, GPUs: []uint32{0}}}
 	})
 	for b.Loop() {
 		if h := m.Read(b.Context()); h.Problem != "" || len(h.GPUs[1].Processes) != 8 {

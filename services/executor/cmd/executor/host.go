@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/executor/internal/capacity"
+	"durward.internal/services/executor/internal/engine"
+	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/executor/internal/gpu/find"
+	"durward.internal/services/executor/internal/health"
+	"durward.internal/services/executor/internal/lease"
+	"durward.internal/services/executor/internal/memreq"
+	"durward.internal/services/executor/internal/metrics"
+	"durward.internal/services/executor/internal/mode"
+	"durward.internal/services/executor/internal/progress"
+	"durward.internal/services/executor/internal/server"
+	"durward.internal/services/executor/internal/service"
+	"durward.internal/services/executor/internal/store"
+	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/sink"
+)
+
+// host is what this executor knows of its host and may do to it.
+type host struct {
+	closers
+	catalog   *catalog.Source
+	gpus      *gpu.Monitor
+	book      *memreq.Tracker
+	authority *sink.Authority
+	services  *service.Manager
+	modes     *mode.Switcher
+	progress  *progress.Hub
+	metrics   *metrics.Metrics
+}
+
+// openHost opens it. The caller closes what is opened, also after an error.
+func openHost(ctx context.Context, cfg *settings, l *links, logger *slog.Logger) (h *host, err error) {
+	h = &host{progress: &progress.Hub{}}
+	programs, err := programsDir(cfg.ProgramsDir)
+	if err != nil {
+		return h, err
+	}
+	measured, hint, err := find.Source(cfg.GPU.Source, cfg.GPU.Library, cfg.GPU.Program)
+	if err != nil {
+		return h, err
+	}
+	if hint != "" {
+		logger.Warn(hint)
+	}
+	if measured != nil {
+		h.add(measured.Close)
+	}
+	h.catalog, err = catalog.Open(cfg.Catalog, catalog.Options{ProgramsDir: programs, Development: cfg.development, UID: os.Getuid()}, logger)
+	if err != nil {
+		return h, err
+	}
+	h.add(func() error { h.catalog.Close(); return nil })
+	current := h.catalog.Current
+	h.gpus = gpu.New(gpu.Config{Source: measured, Catalog: current, Logger: logger})
+	drivers, err := openDrivers(cfg, current, h.gpus, logger)
+	if err != nil {
+		return h, err
+	}
+	h.add(drivers.Close)
+	state, err := store.Open(ctx, cfg.StateDir)
+	if err != nil {
+		return h, err
+	}
+	h.add(state.Close)
+	h.book, err = openBook(ctx, cfg, bookConfig{
+		Catalog: current, GPUs: h.gpus, Memory: reservedPeaks{state, l.diskReserve}, Logger: logger, Definition: drivers.Definition,
+	})
+	if err != nil {
+		return h, err
+	}
+	h.authority, err = sink.New(ctx, sink.Config{
+		Self: l.self.ID(), Trust: l.trust, Store: reservedStore{Store: state, kept: l.diskReserve}, Recorder: l.log,
+		Vault: sink.NewRedeemer(l.vault), Tokeniser: vaultv1.NewTokeniseServiceClient(l.vault), Logger: logger,
+	})
+	if err != nil {
+		return h, err
+	}
+	l.telemetry.Halted(func() bool { return h.authority.Control().Halted })
+
+	leases, rule := &lease.Leases{}, recordRules(l.log)
+	h.services = service.New(service.Config{
+		Catalog:    current,
+		Drivers:    drivers.byName,
+		Health:     health.New(),
+		Engine:     engine.New(),
+		GPUs:       h.gpus,
+		Sizes:      h.book.Sizes(),
+		HostAsleep: h.book.HostAsleep,
+		MarginMiB:  cfg.marginMiB(),
+		Leases:     leases,
+		Admit: func(ctx context.Context, s *catalog.Service) error {
+			h.book.Observe(ctx, s)
+			return capacity.Admit(h.book.Sizes(), h.gpus.Read(ctx), s, cfg.marginMiB())
+		},
+		Confirm: sink.Confirm,
+		Rule:    rule,
+		Proceed: h.authority.Proceed,
+		Logger:  logger,
+	})
+	h.gpus.Claimed(h.services.Claims)
+	if err := h.services.Accept(current()); err != nil {
+		return h, fmt.Errorf("catalogue: %w", err)
+	}
+	h.metrics = metrics.New(l.telemetry.Metrics, h.services, h.gpus, h.book)
+	h.modes = mode.New(mode.Config{
+		Catalog:      current,
+		Services:     h.services,
+		GPUs:         h.gpus,
+		Requirements: h.book,
+		Leases:       leases,
+		Journal:      state,
+		Margin:       cfg.marginMiB(),
+		// What a call's margin_mib_override may go down to is a human's to say.
+		LeastMargin: cfg.GPU.MarginOverrideMinMiB,
+		Hub:         h.progress,
+		Proceed:     h.authority.Proceed,
+		Rule:        rule,
+		Meter:       h.metrics,
+		Logger:      logger,
+	})
+	h.catalog.Veto(func(next *catalog.Catalog) error {
+		if err := h.modes.Accept(next); err != nil {
+			return err
+		}
+		return h.services.Accept(next)
+	})
+	return h, nil
+}
+
+// subjects are what calls act on.
+func (h *host) subjects() server.Subjects {
+	return server.Subjects{Services: h.services, Modes: h.modes}
+}
+
+// recover looks after what an earlier process left. An interrupted switch has the host from here on. It is undone while this
+// process serves, so that it can be halted and looked at meanwhile; what its call is told is known when it has ended.
+func (h *host) recover(ctx context.Context) (*mode.Interruption, error) {
+	h.services.Settle(ctx)
+	h.book.Settle(ctx, h.services, h.gpus)
+	interrupted, err := h.modes.Interrupted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return interrupted, h.authority.Recover(ctx, h.subjects())
+}
+
+// resume undoes an interrupted switch, and does what the catalog wants of a host that has booted.
+func (h *host) resume(ctx context.Context, interrupted *mode.Interruption, logger *slog.Logger) {
+	if interrupted != nil && interrupted.Undo(ctx) {
+		if err := h.authority.Settle(ctx, interrupted.Operation, h.subjects()); err != nil {
+			logger.Error("the call of an interrupted switch could not be settled", "operation", interrupted.Operation, "error", err)
+		}
+	}
+	if err := h.modes.Boot(ctx); err != nil {
+		logger.Error("the catalogue's boot rule could not be followed", "error", err)
+	}
+}
+
+// programsDir is the configured folder, or the one that this program is in.
+func programsDir(configured string) (string, error) {
+	if configured != "" {
+		return configured, nil
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("programs_dir: %w", err)
+	}
+	return filepath.Dir(program), nil
+}
