@@ -524,6 +524,7 @@ func openRefused(frame *Frame, err *fault.Error) *refused {
 	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_TIMEOUT:
 		out.message = "Durward's vault cannot be reached, so nobody can be let in. Try again in a moment; the operator can look with: durward status"
 		out.retryable = true
+	default: // the sentence is the fault's own
 	}
 	return out
 }

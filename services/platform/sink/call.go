@@ -215,8 +215,7 @@ func say(code callv1.Code) string {
 // newFault is what callers see of a code, with the true cause for our own log.
 func newFault(code callv1.Code, cause error) *fault.Error {
 	opts := []fault.Option{fault.WithCause(cause)}
-	switch code {
-	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_AUDIT_UNAVAILABLE:
+	if code == callv1.Code_CODE_UNAVAILABLE || code == callv1.Code_CODE_AUDIT_UNAVAILABLE {
 		opts = append(opts, fault.WithRetry(time.Second))
 	}
 	sentence := say(code)

@@ -94,8 +94,9 @@ func (a *Authority) stillStands(ctx context.Context, c *call) *refusal {
 	switch f.Code {
 	case callv1.Code_CODE_EXPIRED, callv1.Code_CODE_HALTED, callv1.Code_CODE_DENIED:
 		return &refusal{f.Code, cause}
+	default:
+		return &refusal{callv1.Code_CODE_UNAVAILABLE, cause}
 	}
-	return &refusal{callv1.Code_CODE_UNAVAILABLE, cause}
 }
 
 // stillApproved checks the statement and the subject as they are now.
