@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -302,13 +301,4 @@ func (c *call) arguments() []byte {
 		return []byte("{}")
 	}
 	return raw
-}
-
-// setTrailer sends the outcome beside the reply. It fails only when the caller is gone.
-func setTrailer(ctx context.Context, o *callv1.Outcome) {
-	raw, err := proto.Marshal(o)
-	if err != nil {
-		return
-	}
-	_ = grpc.SetTrailer(ctx, metadata.Pairs(rpc.TrailerOutcome, string(raw)))
 }

@@ -77,7 +77,7 @@ func (a *Authority) mutate(ctx context.Context, c *call, handler grpc.UnaryHandl
 			got.outcome = proto.CloneOf(got.outcome)
 			got.outcome.Replayed = true
 		}
-		setTrailer(ctx, got.outcome)
+		rpc.SetOutcome(ctx, got.outcome)
 	}
 	if got.err != nil {
 		return nil, got.err

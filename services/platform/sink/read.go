@@ -51,7 +51,7 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 		return nil, err
 	}
 	if n.summary != "" || len(n.warnings) > 0 {
-		setTrailer(ctx, &callv1.Outcome{Summary: n.summary, Warnings: n.warnings, Overrides: n.overrides})
+		rpc.SetOutcome(ctx, &callv1.Outcome{Summary: n.summary, Warnings: n.warnings, Overrides: n.overrides})
 	}
 	return response, nil
 }
