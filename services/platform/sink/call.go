@@ -28,11 +28,13 @@ import (
 type call struct {
 	tool contract.Tool
 	// method is the RPC's gRPC name where it is not the tool itself.
-	method    string
-	request   proto.Message
-	requestID string
-	caller    identity.ID
-	began     time.Time
+	method  string
+	request proto.Message
+	// form is what canonical returned, redacted what arguments returned.
+	form, redacted []byte
+	requestID      string
+	caller         identity.ID
+	began          time.Time
 	// who is what a verified grant or permit says; empty before.
 	who who
 	// grant and statement are set once verified.
@@ -288,6 +290,14 @@ func (a *Authority) record(kind auditv1.Kind, status auditv1.Status, c *call) *a
 	return record
 }
 
+// canonical returns the RFC 8785 form of the request as it was when it was first asked for, which is before a handler has it.
+func (c *call) canonical() (_ []byte, err error) {
+	if c.form == nil {
+		c.form, err = contract.Canonical(c.request)
+	}
+	return c.form, err
+}
+
 // arguments returns the redacted arguments as records hold them.
 func (c *call) arguments() []byte {
 	if c.request == nil {
@@ -296,9 +306,12 @@ func (c *call) arguments() []byte {
 	if proto.Size(c.request) == 0 {
 		return []byte("{}")
 	}
-	raw, err := contract.Canonical(contract.Redact(c.request))
-	if err != nil {
-		return []byte("{}")
+	if c.redacted == nil {
+		raw, err := contract.Canonical(contract.Redact(c.request))
+		if err != nil {
+			return []byte("{}")
+		}
+		c.redacted = raw
 	}
-	return raw
+	return c.redacted
 }

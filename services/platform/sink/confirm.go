@@ -8,7 +8,6 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
 )
@@ -110,7 +109,7 @@ func (a *Authority) stillApproved(ctx context.Context, c *call) *refusal {
 		}
 	}
 	if c.unattended {
-		if arguments, err := contract.Canonical(c.request); err != nil || !a.unattended(c, arguments) {
+		if arguments, err := c.canonical(); err != nil || !a.unattended(c, arguments) {
 			return &refusal{callv1.Code_CODE_DENIED, errors.New("what may run unattended changed or ended while the call waited for its turn")}
 		}
 	}
