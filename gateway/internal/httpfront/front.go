@@ -260,7 +260,7 @@ func (f *Front) serve(w http.ResponseWriter, r *http.Request, requestID, token s
 	case http.MethodGet:
 		no = f.stream(w, r, requestID, token, by)
 	case http.MethodDelete:
-		no = f.delete(w, r, token)
+		no = f.delete(w, r, by)
 	default:
 		no = notAllowed(w)
 	}
@@ -308,7 +308,7 @@ func (f *Front) post(w http.ResponseWriter, r *http.Request, requestID, token st
 	done()
 	if bad != nil {
 		no := badFrame(bad)
-		no.session = f.table.who(sessionID(r.Header), sha256.Sum256([]byte(token)))
+		no.session = f.table.who(sessionID(r.Header), by.token)
 		return no
 	}
 	agent, bad := agentOf(r.Header, frame)
@@ -367,7 +367,7 @@ func (f *Front) stateful(w http.ResponseWriter, r *http.Request, call *Call, fra
 		return &refused{status: http.StatusBadRequest, id: frame.ID, rpc: rpcInvalidRequest, code: callv1.Code_CODE_UNAUTHENTICATED,
 			reason: "no session", message: "Start a session with initialize, and send its Mcp-Session-Id from then on."}
 	}
-	e := f.table.acquire(key{Stateful, id}, sha256.Sum256([]byte(call.Caller.Credential)))
+	e := f.table.acquire(key{Stateful, id}, call.by.token)
 	if e == nil {
 		return noSession()
 	}
@@ -397,13 +397,12 @@ func noSession() *refused {
 
 // open serves a handshake: the vault judges the credential before the SDK hears of it.
 func (f *Front) open(w http.ResponseWriter, r *http.Request, call *Call, frame *Frame) *refused {
-	token := sha256.Sum256([]byte(call.Caller.Credential))
-	session, err := f.openAtVault(r.Context(), call.Caller, token)
+	session, err := f.openAtVault(r.Context(), call.Caller, call.by.token)
 	if err != nil {
 		return openRefused(frame, fault.From(err))
 	}
 	call.Session = session
-	call.entry = &entry{token: token, relay: session}
+	call.entry = &entry{token: call.by.token, relay: session}
 	if no := call.by.accepted(session.Principal()); no != nil {
 		f.shut(r.Context(), call.entry)
 		no.settle(frame, no.status)
@@ -441,7 +440,7 @@ func (f *Front) stateless(w http.ResponseWriter, r *http.Request, call *Call, fr
 		w.WriteHeader(http.StatusAccepted)
 		return nil
 	}
-	e, err := f.ownSession(r.Context(), call.Caller, frame.Instance)
+	e, err := f.ownSession(r.Context(), call.Caller, call.by.token, frame.Instance)
 	if err != nil {
 		return openRefused(frame, fault.From(err))
 	}
@@ -457,8 +456,7 @@ func (f *Front) stateless(w http.ResponseWriter, r *http.Request, call *Call, fr
 
 // ownSession returns the session of the caller's program, opened at the vault on first need, once for requests that come
 // together. The caller of ownSession releases it.
-func (f *Front) ownSession(ctx context.Context, by relay.Caller, instance string) (*entry, error) {
-	token := sha256.Sum256([]byte(by.Credential))
+func (f *Front) ownSession(ctx context.Context, by relay.Caller, token [sha256.Size]byte, instance string) (*entry, error) {
 	k := statelessKey(token, instance, by)
 	for range 2 { // a session that is opened may be ended before it is used
 		if e := f.table.acquire(k, token); e != nil {
@@ -524,18 +522,18 @@ func openRefused(frame *Frame, err *fault.Error) *refused {
 	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_TIMEOUT:
 		out.message = "Durward's vault cannot be reached, so nobody can be let in. Try again in a moment; the operator can look with: durward status"
 		out.retryable = true
+	default: // the sentence is the fault's own
 	}
 	return out
 }
 
 // delete ends a session. It does not wait for calls that are under way: they end with it.
-func (f *Front) delete(w http.ResponseWriter, r *http.Request, token string) *refused {
+func (f *Front) delete(w http.ResponseWriter, r *http.Request, by *visit) *refused {
 	id := sessionID(r.Header)
 	if id == "" {
 		return notAllowed(w)
 	}
-	hash := sha256.Sum256([]byte(token))
-	e := f.table.acquire(key{Stateful, id}, hash)
+	e := f.table.acquire(key{Stateful, id}, by.token)
 	if e == nil {
 		return noSession()
 	}
@@ -561,7 +559,7 @@ func (f *Front) stream(w http.ResponseWriter, r *http.Request, requestID, token 
 	if h := readHeaders(r.Header); !h.ofSession() {
 		return badFrame(unsupported(h.protocol...))
 	}
-	e, taken := f.table.stream(key{Stateful, id}, sha256.Sum256([]byte(token)))
+	e, taken := f.table.stream(key{Stateful, id}, by.token)
 	switch {
 	case e == nil:
 		return noSession()

@@ -15,6 +15,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/credential"
 	"durward.internal/services/platform/fault"
 )
 
@@ -60,7 +61,7 @@ func (v *visit) stranger() bool { return v.principal == "" }
 // enter lets a request with a token in, before its body is read. Whether it may go on or not, leave must be called when it is
 // answered.
 func (a *admission) enter(ctx context.Context, token string) (*visit, *refused) {
-	v := &visit{limiter: a.Limiter, conn: connOf(ctx), token: sha256.Sum256([]byte(token))}
+	v := &visit{limiter: a.Limiter, conn: connOf(ctx), token: credential.Digest(token)}
 	principal, known := a.known.Principal(v.token)
 	if !known {
 		if a.gate.Wait(ctx) != nil {

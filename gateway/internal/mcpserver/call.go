@@ -423,6 +423,7 @@ func failed(call *httpfront.Call, t tool, err error) answer {
 			otherwise = callv1.Proof_PURPOSE_CALL
 		}
 		out.proof = proofNeeded(err, otherwise)
+	default: // the envelope says it all
 	}
 	return out
 }

@@ -195,16 +195,9 @@ func (r *Relay) invoke(ctx context.Context, tool contract.Tool, request proto.Me
 		return Reply{}, fault.New(callv1.Code_CODE_UNAVAILABLE, "the process that serves this tool is not connected")
 	}
 	response := tool.NewResponse()
-	var trailer metadata.MD
-	ctx = metadata.AppendToOutgoingContext(ctx, key, permission)
-	if err := conn.Invoke(ctx, tool.FullMethod, request, response, grpc.Trailer(&trailer)); err != nil {
+	outcome, err := rpc.Invoke(ctx, conn, tool.FullMethod, request, response, key, permission)
+	if err != nil {
 		return Reply{}, fault.From(late(ctx, err))
-	}
-	outcome := new(callv1.Outcome)
-	if values := trailer.Get(rpc.TrailerOutcome); len(values) == 1 {
-		if err := proto.Unmarshal([]byte(values[0]), outcome); err != nil {
-			return Reply{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("decode outcome: %w", err)))
-		}
 	}
 	return Reply{Response: response, Outcome: outcome}, nil
 }

@@ -160,7 +160,7 @@ func fromStatus(st *status.Status, err error) *Error {
 		return New(callv1.Code_CODE_TOO_LARGE, "the message is too large", WithCause(err))
 	case codes.PermissionDenied:
 		return New(callv1.Code_CODE_DENIED, NotAllowed, WithCause(err))
-	default:
+	default: // our processes send no bare status; the others name nothing that a caller could act on
 		return New(callv1.Code_CODE_INTERNAL, Internal, WithCause(err))
 	}
 }
@@ -221,6 +221,7 @@ func (e *Error) GRPCStatus(requestID string) *status.Status {
 	return st // a Fault always marshals unless its text is not UTF-8; the code still says enough
 }
 
+// grpcCode is the status for clients that do not read the fault itself.
 func grpcCode(code callv1.Code) codes.Code {
 	switch code {
 	case callv1.Code_CODE_INVALID_ARGUMENT:
@@ -232,19 +233,19 @@ func grpcCode(code callv1.Code) codes.Code {
 	case callv1.Code_CODE_UNAUTHENTICATED, callv1.Code_CODE_PROOF_REQUIRED:
 		return codes.Unauthenticated
 	case callv1.Code_CODE_RATE_LIMITED, callv1.Code_CODE_TOO_MANY_PENDING, callv1.Code_CODE_TOO_LARGE,
-		callv1.Code_CODE_MUTED:
+		callv1.Code_CODE_MUTED, callv1.Code_CODE_DOES_NOT_FIT:
 		return codes.ResourceExhausted
 	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_AUDIT_UNAVAILABLE:
 		return codes.Unavailable
 	case callv1.Code_CODE_HALTED, callv1.Code_CODE_EXPIRED, callv1.Code_CODE_ALREADY_SPENT:
 		return codes.FailedPrecondition
-	case callv1.Code_CODE_CONFLICT, callv1.Code_CODE_FAILED:
+	case callv1.Code_CODE_CONFLICT, callv1.Code_CODE_PLAN_CHANGED, callv1.Code_CODE_FAILED:
 		return codes.Aborted
 	case callv1.Code_CODE_TIMEOUT:
 		return codes.DeadlineExceeded
 	case callv1.Code_CODE_UNKNOWN_OUTCOME:
 		return codes.Unknown
-	default:
-		return codes.Internal
+	case callv1.Code_CODE_INTERNAL, callv1.Code_CODE_UNSPECIFIED:
 	}
+	return codes.Internal
 }

@@ -97,6 +97,18 @@ func TestStatusRoundTrip(t *testing.T) {
 	}
 }
 
+// Every code but our own mistake has a status of its own: a new one that is forgotten would look like a crash.
+func TestEveryCodeHasAStatus(t *testing.T) {
+	values := callv1.Code(0).Descriptor().Values()
+	for i := range values.Len() {
+		code := callv1.Code(values.Get(i).Number())
+		ours := code == callv1.Code_CODE_INTERNAL || code == callv1.Code_CODE_UNSPECIFIED
+		if got := fault.New(code, "a sentence").GRPCStatus("r-1").Code(); got == codes.OK || (got == codes.Internal) != ours {
+			t.Errorf("%s is %s", code, got)
+		}
+	}
+}
+
 // What a fault says to its caller may repeat what the caller sent; a log holds the code, the field and our own cause.
 func TestLogHoldsNoSentence(t *testing.T) {
 	const sent = "what the caller sent"

@@ -36,6 +36,8 @@ func CarriesConsent(role optionsv1.Role, kind auditv1.Kind) bool {
 			// What asks and looks in dangerous mode says so, though nobody had to agree to it (DNG-1).
 			auditv1.Kind_KIND_ASKED, auditv1.Kind_KIND_READ:
 			return true
+		default:
+			return false
 		}
 	case optionsv1.Role_ROLE_EXECUTOR, optionsv1.Role_ROLE_EGRESS:
 		// Every record about a call says what its grant was: none may be lost because a vault made a strange one.
@@ -43,7 +45,10 @@ func CarriesConsent(role optionsv1.Role, kind auditv1.Kind) bool {
 		case auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_READ, auditv1.Kind_KIND_SINK_REFUSED,
 			auditv1.Kind_KIND_RECOVERED:
 			return true
+		default:
+			return false
 		}
+	default:
+		return false
 	}
-	return false
 }

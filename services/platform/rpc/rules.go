@@ -44,7 +44,7 @@ func (r *rules) Validate(m proto.Message, options ...protovalidate.ValidationOpt
 // broken returns the fault of a violation that an interceptor made a status of; nil for every other error. A status inside
 // another error is a peer's.
 func broken(err error) *fault.Error {
-	st, ok := err.(interface{ GRPCStatus() *status.Status }) //nolint:errorlint // see above
+	st, ok := err.(interface{ GRPCStatus() *status.Status })
 	if !ok {
 		return nil
 	}

@@ -759,6 +759,38 @@ func TestViolationsAreOurs(t *testing.T) {
 	}
 }
 
+// An outcome that cannot be read is no success: what was done is not known.
+func TestInvoke(t *testing.T) {
+	kit := platformtest.New(t)
+	trailers := map[string]metadata.MD{
+		"none": nil, "good": metadata.Pairs(rpc.TrailerOutcome, "\x12\x02ok"), "broken": metadata.Pairs(rpc.TrailerOutcome, "\x12\x7fok"),
+		"two": metadata.Pairs(rpc.TrailerOutcome, "\x12\x02ok", rpc.TrailerOutcome, "\x12\x02ok"),
+	}
+	addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) {
+		executorv1.RegisterToolServiceServer(r, &tools{info: func(ctx context.Context, m *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+			md, _ := metadata.FromIncomingContext(ctx)
+			if diff := cmp.Diff([]string{"a permit"}, md.Get(rpc.MetadataPermit)); diff != "" {
+				t.Error(diff)
+			}
+			trailer, known := trailers[m.GetServiceId()]
+			if !known {
+				return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "no such service")
+			}
+			return &executorv1.ServiceInfoResponse{}, grpc.SetTrailer(ctx, trailer)
+		}})
+	})
+	conn := kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local"))
+	for name, want := range map[string]callv1.Code{"none": 0, "good": 0, "broken": callv1.Code_CODE_UNKNOWN_OUTCOME, "two": callv1.Code_CODE_UNKNOWN_OUTCOME, "failed": callv1.Code_CODE_NOT_FOUND} {
+		outcome, err := rpc.Invoke(t.Context(), conn, executorv1.ToolService_ServiceInfo_FullMethodName, serviceID(name), &executorv1.ServiceInfoResponse{}, rpc.MetadataPermit, "a permit")
+		if (want == 0) != (err == nil) || err != nil && !fault.Is(err, want) || (err == nil) != (outcome != nil) {
+			t.Errorf("%s: %v, %v", name, outcome, err)
+		}
+		if name == "good" && outcome.GetSummary() != "ok" {
+			t.Errorf("the outcome is %v", outcome)
+		}
+	}
+}
+
 func TestTooLarge(t *testing.T) {
 	kit := platformtest.New(t)
 	service := &logs{}

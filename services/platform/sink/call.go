@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -29,11 +28,13 @@ import (
 type call struct {
 	tool contract.Tool
 	// method is the RPC's gRPC name where it is not the tool itself.
-	method    string
-	request   proto.Message
-	requestID string
-	caller    identity.ID
-	began     time.Time
+	method  string
+	request proto.Message
+	// form is what canonical returned, redacted what arguments returned.
+	form, redacted []byte
+	requestID      string
+	caller         identity.ID
+	began          time.Time
 	// who is what a verified grant or permit says; empty before.
 	who who
 	// grant and statement are set once verified.
@@ -217,8 +218,7 @@ func say(code callv1.Code) string {
 // newFault is what callers see of a code, with the true cause for our own log.
 func newFault(code callv1.Code, cause error) *fault.Error {
 	opts := []fault.Option{fault.WithCause(cause)}
-	switch code {
-	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_AUDIT_UNAVAILABLE:
+	if code == callv1.Code_CODE_UNAVAILABLE || code == callv1.Code_CODE_AUDIT_UNAVAILABLE {
 		opts = append(opts, fault.WithRetry(time.Second))
 	}
 	sentence := say(code)
@@ -292,6 +292,14 @@ func (a *Authority) record(kind auditv1.Kind, status auditv1.Status, c *call) *a
 	return record
 }
 
+// canonical returns the RFC 8785 form of the request as it was when it was first asked for, which is before a handler has it.
+func (c *call) canonical() (_ []byte, err error) {
+	if c.form == nil {
+		c.form, err = contract.Canonical(c.request)
+	}
+	return c.form, err
+}
+
 // arguments returns the redacted arguments as records hold them.
 func (c *call) arguments() []byte {
 	if c.request == nil {
@@ -300,18 +308,12 @@ func (c *call) arguments() []byte {
 	if proto.Size(c.request) == 0 {
 		return []byte("{}")
 	}
-	raw, err := contract.Canonical(contract.Redact(c.request))
-	if err != nil {
-		return []byte("{}")
+	if c.redacted == nil {
+		raw, err := contract.Canonical(contract.Redact(c.request))
+		if err != nil {
+			return []byte("{}")
+		}
+		c.redacted = raw
 	}
-	return raw
-}
-
-// setTrailer sends the outcome beside the reply. It fails only when the caller is gone.
-func setTrailer(ctx context.Context, o *callv1.Outcome) {
-	raw, err := proto.Marshal(o)
-	if err != nil {
-		return
-	}
-	_ = grpc.SetTrailer(ctx, metadata.Pairs(rpc.TrailerOutcome, string(raw)))
+	return c.redacted
 }

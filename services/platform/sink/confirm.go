@@ -8,7 +8,6 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
 )
@@ -94,8 +93,9 @@ func (a *Authority) stillStands(ctx context.Context, c *call) *refusal {
 	switch f.Code {
 	case callv1.Code_CODE_EXPIRED, callv1.Code_CODE_HALTED, callv1.Code_CODE_DENIED:
 		return &refusal{f.Code, cause}
+	default:
+		return &refusal{callv1.Code_CODE_UNAVAILABLE, cause}
 	}
-	return &refusal{callv1.Code_CODE_UNAVAILABLE, cause}
 }
 
 // stillApproved checks the statement and the subject as they are now.
@@ -109,7 +109,7 @@ func (a *Authority) stillApproved(ctx context.Context, c *call) *refusal {
 		}
 	}
 	if c.unattended {
-		if arguments, err := contract.Canonical(c.request); err != nil || !a.unattended(c, arguments) {
+		if arguments, err := c.canonical(); err != nil || !a.unattended(c, arguments) {
 			return &refusal{callv1.Code_CODE_DENIED, errors.New("what may run unattended changed or ended while the call waited for its turn")}
 		}
 	}

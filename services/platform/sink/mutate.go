@@ -77,7 +77,7 @@ func (a *Authority) mutate(ctx context.Context, c *call, handler grpc.UnaryHandl
 			got.outcome = proto.CloneOf(got.outcome)
 			got.outcome.Replayed = true
 		}
-		setTrailer(ctx, got.outcome)
+		rpc.SetOutcome(ctx, got.outcome)
 	}
 	if got.err != nil {
 		return nil, got.err
@@ -194,7 +194,7 @@ func (a *Authority) verifyApproval(ctx context.Context, c *call) (*Use, error) {
 	if len(c.grant.GetSubjectDigest()) > 0 && !subjectMatches(c.grant.GetSubjectDigest(), c.subject[:]) {
 		return nil, a.refuse(ctx, c, callv1.Code_CODE_CONFLICT, errors.New("the subject is not what the grant names"))
 	}
-	arguments, err := contract.Canonical(c.request)
+	arguments, err := c.canonical()
 	if err != nil {
 		return nil, a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)
 	}
@@ -423,13 +423,4 @@ func (a *Authority) settleLater() {
 	case a.nudge <- struct{}{}:
 	default:
 	}
-}
-
-func argumentsDigest(m proto.Message) ([]byte, error) {
-	form, err := contract.Canonical(m)
-	if err != nil {
-		return nil, err
-	}
-	sum := contract.Digest(form)
-	return sum[:], nil
 }

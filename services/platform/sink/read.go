@@ -15,6 +15,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
@@ -51,7 +52,7 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 		return nil, err
 	}
 	if n.summary != "" || len(n.warnings) > 0 {
-		setTrailer(ctx, &callv1.Outcome{Summary: n.summary, Warnings: n.warnings, Overrides: n.overrides})
+		rpc.SetOutcome(ctx, &callv1.Outcome{Summary: n.summary, Warnings: n.warnings, Overrides: n.overrides})
 	}
 	return response, nil
 }
@@ -285,11 +286,11 @@ func (a *Authority) checkGrant(ctx context.Context, c *call, g *callv1.Grant) er
 	if !toolIs(g.GetTool(), c.tool.Ref()) {
 		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is for another tool or another definition of it"))
 	}
-	digest, err := argumentsDigest(c.request)
+	arguments, err := c.canonical()
 	if err != nil {
 		return a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)
 	}
-	if !argumentsMatch(g.GetArgumentsDigest(), digest) {
+	if digest := contract.Digest(arguments); !argumentsMatch(g.GetArgumentsDigest(), digest[:]) {
 		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is for other arguments"))
 	}
 	return nil

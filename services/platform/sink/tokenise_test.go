@@ -57,14 +57,15 @@ func (c *censor) Tokenise(_ context.Context, in *vaultv1.TokeniseRequest, _ ...g
 // tokened signs a grant of a tool at the kit's executor, with these statements.
 func tokened(t testing.TB, kit *platformtest.Kit, tool contract.Tool, request proto.Message, change func(*callv1.Grant)) *callv1.SignedGrant {
 	t.Helper()
-	digest, err := argumentsDigest(request)
+	arguments, err := contract.Canonical(request)
 	if err != nil {
 		t.Fatal(err)
 	}
+	digest := contract.Digest(arguments)
 	now := time.Now()
 	g := &callv1.Grant{
 		Version: grant.Version, Id: grant.NewID(), OperationId: grant.NewID(), Use: 1, Principal: "claude", Session: "s-test",
-		Channel: callv1.Channel_CHANNEL_API, Tool: tool.Ref(), ArgumentsDigest: digest, PolicyDigest: make([]byte, 32),
+		Channel: callv1.Channel_CHANNEL_API, Tool: tool.Ref(), ArgumentsDigest: digest[:], PolicyDigest: make([]byte, 32),
 		Audience: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local").String(), Epoch: 1,
 		IssuedAt: timestamppb.New(now), NotBefore: timestamppb.New(now), ExpiresAt: timestamppb.New(now.Add(time.Minute)),
 	}

@@ -119,6 +119,7 @@ func (w *search) optionsOut(one *catalog.Service) []option {
 		if w.stays(one, v) { // it may only be slow to answer
 			return options
 		}
+	default: // it does not stay
 	}
 	switch v.State {
 	case executorv1.ServiceState_SERVICE_STATE_RUNNING:
@@ -130,8 +131,9 @@ func (w *search) optionsOut(one *catalog.Service) []option {
 		return append(options, option{kind: changeStop, cost: costStop + back})
 	case executorv1.ServiceState_SERVICE_STATE_SLEEPING:
 		return append(options, option{kind: changeStop, cost: costSleeper + back})
+	default:
+		return options // in the middle of a change of its own
 	}
-	return options // in the middle of a change of its own
 }
 
 // dependents returns, for each candidate that others need, which: those that are awake and go on needing it as long as they are left

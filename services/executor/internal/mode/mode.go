@@ -332,6 +332,7 @@ func OutcomeName(o executorv1.SwitchOutcome) string {
 		return "degraded"
 	case executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN:
 		return "needs_a_human"
+	default:
+		return "under way"
 	}
-	return "under way"
 }

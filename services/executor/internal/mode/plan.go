@@ -37,8 +37,9 @@ func ActionName(a executorv1.PlanAction) string {
 		return "start"
 	case actionWake:
 		return "wake"
+	default:
+		return "nothing"
 	}
-	return "nothing"
 }
 
 // What a service was before a switch.

@@ -144,6 +144,7 @@ func (r *run) settleDown(ctx context.Context) {
 			switch r.cfg.Services.Status(one).State {
 			case executorv1.ServiceState_SERVICE_STATE_UNKNOWN, executorv1.ServiceState_SERVICE_STATE_STOPPING:
 				seen = false
+			default: // it was seen
 			}
 		}
 		if seen || time.Now().After(deadline) || !r.pause(ctx, r.interval) {
@@ -222,8 +223,9 @@ func ending(w *store.Switch) string {
 		return "degraded: not running: " + join(w.NotRunning)
 	case executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN:
 		return "in need of a human: " + w.Cause
+	default:
+		return "unknown"
 	}
-	return "unknown"
 }
 
 // RuleBoot is what the boot rule's records say.
@@ -367,8 +369,9 @@ func unseen(v service.View) bool {
 	case executorv1.ServiceState_SERVICE_STATE_UNKNOWN, executorv1.ServiceState_SERVICE_STATE_STARTING,
 		executorv1.ServiceState_SERVICE_STATE_STOPPING:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // readBootID is Linux's.

@@ -606,8 +606,9 @@ func phase(a executorv1.PlanAction, compensation bool) string {
 		return progress.PhaseStop
 	case actionWake:
 		return progress.PhaseWake
+	default:
+		return progress.PhaseStart
 	}
-	return progress.PhaseStart
 }
 
 // fail notes why the switch cannot go on, and returns false. cause may be empty: then it is the error's.
@@ -734,6 +735,7 @@ func (r *Result) Sentence() string {
 	case executorv1.SwitchOutcome_SWITCH_OUTCOME_DEGRADED:
 		return fmt.Sprintf("the switch to %s failed at %s and could not be undone wholly: %s; not running: %s", r.Mode, r.FailedService,
 			r.Cause, join(r.NotRunning))
+	default: // it needs a human
 	}
 	if r.FailedService == "" {
 		return fmt.Sprintf("the switch to %s was carried out and that is not written down, so it may yet be undone; it needs a human: %s",

@@ -160,6 +160,7 @@ func (r *run) missing() (notRunning []string, lost bool) {
 		case executorv1.ServiceState_SERVICE_STATE_UNKNOWN, executorv1.ServiceState_SERVICE_STATE_STARTING,
 			executorv1.ServiceState_SERVICE_STATE_STOPPING:
 			lost = true
+		default: // it was seen
 		}
 		switch {
 		case st.Before == wasStopped:

@@ -268,8 +268,9 @@ func (v View) Running() bool {
 	case executorv1.ServiceState_SERVICE_STATE_RUNNING, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY,
 		executorv1.ServiceState_SERVICE_STATE_STARTING, executorv1.ServiceState_SERVICE_STATE_STOPPING:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // Up reports whether the service runs and answers, as far as anybody has asked.

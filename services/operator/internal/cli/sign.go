@@ -7,8 +7,6 @@ import (
 	"os"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -101,16 +99,10 @@ func (s *Session) dispatch(ctx context.Context, call approval.Call, grant *callv
 	if err != nil {
 		return result{}, fmt.Errorf("encode the grant: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, rpc.MetadataGrant, string(signed)), runPatience)
+	ctx, cancel := context.WithTimeout(ctx, runPatience)
 	defer cancel()
-	r := result{response: call.Tool.NewResponse(), outcome: &callv1.Outcome{}}
-	var trailer metadata.MD
-	err = s.Executor.Conn.Invoke(ctx, call.Tool.FullMethod, request, r.response, grpc.Trailer(&trailer))
-	if values := trailer.Get(rpc.TrailerOutcome); len(values) == 1 {
-		if unmarshalErr := proto.Unmarshal([]byte(values[0]), r.outcome); unmarshalErr != nil {
-			r.outcome = &callv1.Outcome{}
-		}
-	}
+	r := result{response: call.Tool.NewResponse()}
+	r.outcome, err = rpc.Invoke(ctx, s.Executor.Conn, call.Tool.FullMethod, request, r.response, rpc.MetadataGrant, string(signed))
 	return r, err
 }
 

@@ -8,7 +8,6 @@ package client
 import (
 	"bytes"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -26,6 +25,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/credential"
 )
 
 // Client is one entry of clients.yaml. deploy/config/clients.yaml says what each field means.
@@ -96,7 +96,7 @@ func NewToken() (token, digest string) {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
 	token = "durward_" + base64.RawURLEncoding.EncodeToString(b[:])
-	sum := sha256.Sum256([]byte(token))
+	sum := credential.Digest(token)
 	return token, hex.EncodeToString(sum[:])
 }
 

@@ -395,6 +395,7 @@ func (m *Model) servicesLines() []string {
 			painted = green(painted)
 		case executorv1.ServiceState_SERVICE_STATE_FAILED:
 			painted = red(painted)
+		default: // no colour
 		}
 		lines = append(lines, fmt.Sprintf("  %-28s %s %s", clean.Line(s.GetServiceId(), 28), painted, dim(clean.Line(s.GetModel(), 64))))
 	}

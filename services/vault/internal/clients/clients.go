@@ -23,6 +23,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/credential"
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/security/ownership"
 )
@@ -221,7 +222,7 @@ func (r *Registry) Count() int {
 // Authenticate returns the client whose token it is, with the credential that the token is of. It does the same work whoever
 // asks: the token is hashed and compared with every client's.
 func (r *Registry) Authenticate(token string) (*Client, bool) {
-	digest, now := sha256.Sum256([]byte(token)), r.now()
+	digest, now := credential.Digest(token), r.now()
 	var found, before *Client
 	for _, c := range *r.current.Load() {
 		if subtle.ConstantTimeCompare(digest[:], c.Token[:]) == 1 {

@@ -178,6 +178,7 @@ func (q *Queue) identicalLocked(want *store.Operation, epoch uint64) *entry {
 			if now.Sub(e.op.RedeemedAt) < JoinRunning {
 				return e
 			}
+		default: // it is over
 		}
 	}
 	return waiting

@@ -108,6 +108,7 @@ func (q *Queue) Sweep(ctx context.Context) error {
 			if now.Sub(e.op.RedeemedAt) >= JoinRunning {
 				delete(q.live, e.op.ID)
 			}
+		default: // it is over
 		}
 	}
 	q.mu.Unlock()

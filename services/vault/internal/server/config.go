@@ -4,10 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/protobuf/proto"
-
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -61,7 +57,7 @@ func (s *toolService) SecurityConfig(ctx context.Context, req *vaultv1.SecurityC
 	if err := s.Journal.Follow(ctx, r); err != nil {
 		return nil, err
 	}
-	setOutcome(ctx, outcome)
+	rpc.SetOutcome(ctx, outcome)
 	return resp, nil
 }
 
@@ -134,13 +130,4 @@ func allowance(one *vaultv1.Standing) *vaultv1.Allowance {
 		}
 	}
 	return out
-}
-
-// setOutcome sends what is to be said beside an answer.
-func setOutcome(ctx context.Context, o *callv1.Outcome) {
-	raw, err := proto.Marshal(o)
-	if err != nil {
-		return // strings of our own
-	}
-	_ = grpc.SetTrailer(ctx, metadata.Pairs(rpc.TrailerOutcome, string(raw))) // fails outside a call alone
 }

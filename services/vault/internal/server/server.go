@@ -212,6 +212,7 @@ func (s *Server) recordRefused(ctx context.Context, r *auditv1.Record, err error
 	switch fault.From(err).Code {
 	case callv1.Code_CODE_INTERNAL, callv1.Code_CODE_TIMEOUT, callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_AUDIT_UNAVAILABLE:
 		return err // a failure of ours, which the log is told of
+	default: // a refusal
 	}
 	ok, suppressed := s.refusals.allow(r.GetBody().GetPrincipal(), s.Now())
 	if !ok {

@@ -62,8 +62,9 @@ func lineToChange(w catalog.Written, change *executorv1.Change) string {
 	case executorv1.ChangeKind_CHANGE_KIND_SPLIT:
 		numbers := strings.FieldsFunc(to, func(r rune) bool { return r == ',' || r == ' ' })
 		return at(w, "gpus") + "gpus: [" + strings.Join(numbers, ", ") + fmt.Sprintf("], and its engine's tensor parallel size to %d", len(numbers))
+	default:
+		return ""
 	}
-	return ""
 }
 
 // settingLine finds the option in the entry's command line, or else the key in its extra_config.

@@ -82,6 +82,7 @@ func followOperations(ctx context.Context, a *cli.App, s *cli.Session, stir func
 			close(ended[id])
 			delete(ended, id)
 			stir()
+		default: // it waits, or came to nothing
 		}
 	}
 }
