@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/clean"
 )
 
@@ -49,7 +49,7 @@ func FuzzUnits(f *testing.F) {
 		if err != nil {
 			return
 		}
-		p := importer.New("systemd", nil, "x")
+		p := proposal.New("systemd", nil, "x")
 		Host{}.Units(p, servers, passed)
 		for _, one := range servers {
 			if !unitPattern.MatchString(one.Subject) {
