@@ -10,7 +10,6 @@ import (
 
 	"durward.internal/services/operator/internal/importer/boundedyaml"
 	"durward.internal/services/operator/internal/importer/proposal"
-	"durward.internal/services/operator/internal/importer/shellwords"
 	"durward.internal/services/platform/catalog"
 )
 
@@ -114,28 +113,6 @@ func FuzzGpumod(f *testing.F) {
 	})
 }
 
-// FuzzSplit: a word that is quoted comes back as it was, and no word of an unquoted line holds what a shell would act on.
-func FuzzSplit(f *testing.F) {
-	f.Add("a 'b c' \"d\\\"e\" f\\ g\n# h\ni")
-	f.Fuzz(func(t *testing.T, text string) {
-		if !strings.ContainsRune(text, '\'') {
-			words, err := shellwords.Split("x '" + text + "'")
-			if err == nil && (len(words) != 2 || words[1] != strings.ReplaceAll(text, "\r\n", "\n")) {
-				t.Errorf("%q became %q", text, words)
-			}
-		}
-		words, err := shellwords.Split(text)
-		if err != nil || strings.ContainsAny(text, "'\"\\") {
-			return
-		}
-		for _, w := range words {
-			if strings.ContainsAny(w, "|&;<>()`$*? \t\n") {
-				t.Errorf("%q became %q", text, words)
-			}
-		}
-	})
-}
-
 // TestGpumodFolder: what is no regular file is not read, and nothing outside the folder is.
 func TestGpumodFolder(t *testing.T) {
 	t.Parallel()
@@ -168,23 +145,5 @@ func TestGpumodFolder(t *testing.T) {
 	}
 	if err := Gpumod(context.Background(), proposal.New("gpumod", nil, "x"), t.TempDir(), Given{}); err == nil {
 		t.Error("an empty folder is an import")
-	}
-}
-
-// TestNoSecretPasses: whoever makes an entry, the last look at it finds a secret.
-func TestNoSecretPasses(t *testing.T) {
-	t.Parallel()
-	p := proposal.New("x", nil, "x")
-	for i, fields := range []proposal.Fields{
-		{{Key: "driver", Value: "null"}, {Key: "description", Value: "sk-abcdefgh"}},
-		{{Key: "driver", Value: "process"}, {Key: "argv", Value: []any{"/x", "hf_abcdefghij"}}, {Key: "port", Value: 80}},
-		{{Key: "driver", Value: "process"}, {Key: "argv", Value: []string{"/x"}}, {Key: "port", Value: 81}, {Key: "environment", Value: proposal.Fields{{Key: "A", Value: "https://u:p@h/"}}}},
-	} {
-		p.Service("s"+string(rune('a'+i)), fields, "", nil)
-	}
-	p.Service("good", proposal.Fields{{Key: "driver", Value: "null"}}, "", nil)
-	text, err := p.Settle(context.Background(), nil, host())
-	if err != nil || len(p.Services()) != 1 || len(p.LeftOut()) != 3 || !strings.Contains(p.LeftOut()[0].Why, "looks like a secret") {
-		t.Errorf("%v %v\n%s", err, p.LeftOut(), text)
 	}
 }

@@ -273,21 +273,6 @@ func TestHarmlessEntries(t *testing.T) {
 	}
 }
 
-// TestManyRounds: services that depend on each other in circles are found one by one, and all of them go.
-func TestManyRounds(t *testing.T) {
-	t.Parallel()
-	p := proposal.New("x", nil, "x")
-	for i := range 60 {
-		a, b := fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)
-		p.Service(a, proposal.Fields{{Key: "driver", Value: "null"}}, "", []string{b})
-		p.Service(b, proposal.Fields{{Key: "driver", Value: "null"}}, "", []string{a})
-	}
-	p.Service("good", proposal.Fields{{Key: "driver", Value: "null"}}, "", nil)
-	if _, err := p.Settle(context.Background(), nil, host()); err != nil || len(p.Services()) != 1 || len(p.LeftOut()) != 120 {
-		t.Errorf("%v: %q, %d left out", err, p.Services(), len(p.LeftOut()))
-	}
-}
-
 // TestNothingWider: what containers may be given is proposed for services that are proposed, and for no others.
 func TestNothingWider(t *testing.T) {
 	t.Parallel()

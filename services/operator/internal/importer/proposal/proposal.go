@@ -30,7 +30,7 @@ const (
 	MaxNotes    = 32
 	maxNote     = 400
 	maxID       = 64
-	MaxModelID  = 128
+	maxModelID  = 128
 	// maxAllowed is how many folders and how many keys a catalog may let containers have.
 	maxAllowed = 64
 )
@@ -179,7 +179,7 @@ func (p *Proposal) Model(id string, fields Fields, notes ...string) string {
 			return id
 		}
 		suffix := "-" + strconv.Itoa(n)
-		id = base[:min(len(base), MaxModelID-len(suffix))] + suffix
+		id = base[:min(len(base), maxModelID-len(suffix))] + suffix
 	}
 	return ""
 }
@@ -399,7 +399,7 @@ func ModelID(name string) string {
 		id = strings.ReplaceAll(id, "..", ".")
 	}
 	id = strings.TrimLeft(id, "-_./")
-	return strings.TrimRight(id[:min(len(id), MaxModelID)], "-./")
+	return strings.TrimRight(id[:min(len(id), maxModelID)], "-./")
 }
 
 // bounded keeps what is scrubbed from taking long, and keeps - where it is.
