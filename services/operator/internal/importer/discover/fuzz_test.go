@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"durward.internal/services/operator/internal/importer/proposal"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
@@ -52,7 +53,7 @@ func FuzzUnits(f *testing.F) {
 		p := proposal.New("systemd", nil, "x")
 		Host{}.Units(p, servers, passed)
 		for _, one := range servers {
-			if !unitPattern.MatchString(one.Subject) {
+			if !catalog.IsUnit(one.Subject) {
 				t.Errorf("unit %q", one.Subject)
 			}
 		}

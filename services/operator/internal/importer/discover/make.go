@@ -101,7 +101,7 @@ func (e *entry) image(c *Container) yaml.MapSlice {
 
 // make puts an entry for another container of the same image, which the executor makes.
 func (e *entry) make(c *Container) {
-	e.note("It has no label %s, so it cannot be adopted: this entry makes another container of its image. Stop and remove the old one first.", LabelService)
+	e.note("It has no label %s, so it cannot be adopted: this entry makes another container of its image. Stop and remove the old one first.", containerpolicy.LabelService)
 	e.put("driver", catalog.DriverDocker)
 	if c.Wide {
 		e.note("Its port was published for other hosts too; an entry's is published on 127.0.0.1.")
