@@ -33,6 +33,10 @@ var (
 	containerUserPattern = regexp.MustCompile(`\A[1-9][0-9]{0,8}(:[0-9]{1,9})?\z`)
 )
 
+// IsUnit reports whether a name is one of a systemd service that can be started (SEC-D1): no leading dash, no template without its
+// instance.
+func IsUnit(name string) bool { return len(name) <= maxUnit && unitPattern.MatchString(name) }
+
 // shells may not be a service's program: an entry is an argument vector, and a shell would make a language of it.
 var shells = []string{"sh", "bash", "dash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "busybox"}
 
@@ -88,7 +92,7 @@ func (c *checker) process(at spot, in *service, out *Service) *problem {
 
 // unit checks the exact name of a unit (SEC-D1).
 func unit(at spot, in *service, out *Service) *problem {
-	if len(in.Unit) > maxUnit || !unitPattern.MatchString(in.Unit) {
+	if !IsUnit(in.Unit) {
 		return wrong(at, "unit is the whole name of one unit, such as vllm.service or vllm@chat.service")
 	}
 	out.Unit = in.Unit

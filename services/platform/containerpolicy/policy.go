@@ -21,6 +21,14 @@ import (
 	"durward.internal/services/platform/clean"
 )
 
+// Labels of containers.
+const (
+	// LabelService is the id of the service that a container is. A human who makes a container to be adopted sets it.
+	LabelService = "durward.service"
+	// LabelMade marks what the executor made.
+	LabelMade = "durward.made"
+)
+
 // Rules are the bounds of one service's container: what a human allows on this host, and what the catalog's entry says. The
 // zero value allows no mount, no port, no GPU and no environment key beyond the built-in ones.
 type Rules struct {

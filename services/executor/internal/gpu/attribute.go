@@ -1,7 +1,6 @@
 package gpu
 
 import (
-	"bytes"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 	"syscall"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/procfs"
 )
 
 const (
@@ -81,28 +81,23 @@ func (m *Monitor) groups(pid int) ([]string, error) {
 		return nil, err
 	}
 	var out []string
-	for line := range strings.Lines(string(raw)) {
-		// hierarchy:controllers:path; a path may hold colons.
-		if _, rest, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ":"); ok {
-			if _, path, ok := strings.Cut(rest, ":"); ok {
-				out = append(out, path)
-			}
-		}
+	for _, path := range procfs.CGroups(string(raw)) {
+		out = append(out, path)
 	}
 	return out, nil
 }
 
-// parent is field 4 of /proc/PID/stat. The program's name before it may hold spaces and parentheses.
+// parent is field 4 of /proc/PID/stat.
 func (m *Monitor) parent(pid int) (int, error) {
 	raw, err := os.ReadFile(m.file(pid, "stat"))
 	if err != nil {
 		return 0, err
 	}
-	fields := bytes.Fields(raw[bytes.LastIndexByte(raw, ')')+1:])
+	fields := procfs.Stat(raw)
 	if len(fields) < 2 {
 		return 0, os.ErrInvalid
 	}
-	return strconv.Atoi(string(fields[1]))
+	return strconv.Atoi(fields[1])
 }
 
 // describe returns a process' own word for itself and its user's name.

@@ -15,6 +15,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/procfs"
 )
 
 // errStranger: whoever answers at the service's port is none of its programs.
@@ -175,8 +176,7 @@ func (h host) family(first int, all map[int]bool) {
 		if err != nil {
 			continue
 		}
-		// After the name in brackets: state, parent, group, session.
-		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		fields := procfs.Stat(text) // state, parent, group, session
 		if len(fields) < 4 {
 			continue
 		}

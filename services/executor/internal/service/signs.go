@@ -11,6 +11,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/procfs"
 )
 
 const (
@@ -96,14 +97,14 @@ func (h host) cpu(status driver.Status) (time.Duration, bool) {
 	if err != nil {
 		return 0, false
 	}
-	// The program's own name stands in brackets and may hold anything; utime and stime are the 12th and 13th field after it.
-	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	// utime and stime are the 12th and 13th field after the program's name.
+	fields := procfs.Stat(text)
 	if len(fields) < 13 {
 		return 0, false
 	}
 	var ticks int64
 	for _, field := range fields[11:13] {
-		n, err := strconv.ParseInt(string(field), 10, 64)
+		n, err := strconv.ParseInt(field, 10, 64)
 		if err != nil {
 			return 0, false
 		}

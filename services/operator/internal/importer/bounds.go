@@ -1,6 +1,10 @@
 package importer
 
-import "fmt"
+import (
+	"fmt"
+
+	"durward.internal/services/operator/internal/importer/proposal"
+)
 
 // Bounds of one import. What is longer than the catalog takes is left out where it is read, before anything is made of it: in a
 // file with aliases, a list of a hundred thousand texts can stand in every service.
@@ -50,7 +54,7 @@ func (b *builder) put(text string) string {
 // more counts an entry that is tried, and reports whether there may be another one.
 func (b *builder) more() bool {
 	b.tried++
-	return b.tried <= maxServices
+	return b.tried <= proposal.MaxServices
 }
 
 // spent is the error of an import that has read more than it may.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"durward.internal/services/operator/internal/importer/boundedyaml"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
 )
 
@@ -81,36 +83,36 @@ func golden(t *testing.T, name string, got []byte) {
 
 var imports = []struct {
 	name, kind string
-	read       func(*Proposal) error
+	read       func(*proposal.Proposal) error
 }{
-	{"llama-swap", "llama-swap", func(p *Proposal) error {
+	{"llama-swap", "llama-swap", func(p *proposal.Proposal) error {
 		return LlamaSwap(context.Background(), p, fixtures+"llama-swap/full.yaml", Given{})
 	}},
-	{"llama-swap-set", "llama-swap", func(p *Proposal) error {
+	{"llama-swap-set", "llama-swap", func(p *proposal.Proposal) error {
 		return LlamaSwap(context.Background(), p, fixtures+"llama-swap/full.yaml", Given{RunAs: "ai", Variables: map[string]string{"MODELS": "/srv/models"}})
 	}},
-	{"llama-swap-matrix", "llama-swap", func(p *Proposal) error {
+	{"llama-swap-matrix", "llama-swap", func(p *proposal.Proposal) error {
 		return LlamaSwap(context.Background(), p, fixtures+"llama-swap/matrix.yaml", Given{})
 	}},
-	{"compose", "compose", func(p *Proposal) error {
-		data, err := readFile(fixtures + "compose/gpu.yaml")
+	{"compose", "compose", func(p *proposal.Proposal) error {
+		data, err := boundedyaml.ReadFile(fixtures + "compose/gpu.yaml")
 		if err != nil {
 			return err
 		}
 		return composeFile(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "gpu.yaml", "/home/ai/box", data)
 	}},
-	{"llama-swap-containers", "llama-swap", func(p *Proposal) error {
+	{"llama-swap-containers", "llama-swap", func(p *proposal.Proposal) error {
 		return LlamaSwap(context.Background(), p, fixtures+"llama-swap/containers.yaml", Given{})
 	}},
-	{"compose-more", "compose", func(p *Proposal) error {
-		data, err := readFile(fixtures + "compose/more.yaml")
+	{"compose-more", "compose", func(p *proposal.Proposal) error {
+		data, err := boundedyaml.ReadFile(fixtures + "compose/more.yaml")
 		if err != nil {
 			return err
 		}
 		return composeFile(context.Background(), newBuilder(p, Given{ContainerUser: "2000:2000"}), map[string]bool{}, "more.yaml", "/home/ai/more", data)
 	}},
-	{"gpumod", "gpumod", func(p *Proposal) error { return Gpumod(context.Background(), p, fixtures+"gpumod", Given{}) }},
-	{"gpumod-set", "gpumod", func(p *Proposal) error {
+	{"gpumod", "gpumod", func(p *proposal.Proposal) error { return Gpumod(context.Background(), p, fixtures+"gpumod", Given{}) }},
+	{"gpumod-set", "gpumod", func(p *proposal.Proposal) error {
 		return Gpumod(context.Background(), p, fixtures+"gpumod", Given{Variables: map[string]string{"HOME": "/home/ai"}})
 	}},
 }
@@ -131,7 +133,7 @@ func TestGolden(t *testing.T) {
 				name, files, there = c.name+"-beside.yaml", presentFiles(), presentCatalog(t)
 			}
 			t.Run(name, func(t *testing.T) {
-				p := New(c.kind, there, "a fixture")
+				p := proposal.New(c.kind, there, "a fixture")
 				if err := c.read(p); err != nil {
 					t.Fatal(err)
 				}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"durward.internal/services/operator/internal/importer/boundedyaml"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/containerpolicy"
@@ -115,7 +117,7 @@ func (b *builder) run(id string, s *program, run enginecmd.Container) bool {
 	}
 	for _, one := range run.Environment {
 		key, value, ok := strings.Cut(one, "=")
-		s.environment = append(s.environment, pair{key, value, !ok})
+		s.environment = append(s.environment, boundedyaml.Pair{Key: key, Value: value, Bare: !ok})
 	}
 	for _, file := range run.EnvironmentFiles {
 		s.note("Variables are in a file too, which is not read: %s", clean.Visible(file))
@@ -252,11 +254,11 @@ func (b *builder) some(s *program, n int) []uint32 {
 
 // takeVariable takes a variable out of the environment.
 func takeVariable(s *program, key string) (value string, found bool) {
-	s.environment = slices.DeleteFunc(s.environment, func(p pair) bool {
-		if p.key == key {
-			value, found = p.value, true
+	s.environment = slices.DeleteFunc(s.environment, func(p boundedyaml.Pair) bool {
+		if p.Key == key {
+			value, found = p.Value, true
 		}
-		return p.key == key
+		return p.Key == key
 	})
 	return value, found
 }
@@ -299,7 +301,7 @@ func (b *builder) container(id string, s *program, c container) bool {
 	}
 	b.allowed(id, s, environment)
 	engine, known := enginecmd.InImage(c.image, c.command, environment)
-	inner := Fields{{Key: "image", Value: c.image}}
+	inner := proposal.Fields{{Key: "image", Value: c.image}}
 	if !strings.Contains(c.image, "@sha256:") {
 		inner = append(inner, yaml.MapItem{Key: "allow_tag", Value: true})
 		s.note("Its image is named by a tag.")
@@ -427,7 +429,7 @@ func (b *builder) publish(s *program, c container, engine enginecmd.Command, kno
 }
 
 // bind takes over bind mounts and names the others.
-func (b *builder) bind(id string, s *program, c container, inner Fields) (Fields, bool) {
+func (b *builder) bind(id string, s *program, c container, inner proposal.Fields) (proposal.Fields, bool) {
 	var list []any
 	for _, m := range c.mounts {
 		shown := clean.Line(clean.Visible(m.source), 200)
@@ -450,12 +452,12 @@ func (b *builder) bind(id string, s *program, c container, inner Fields) (Fields
 			b.LeaveOut(s.what, "%s", clean.Visible(why))
 			return nil, false
 		}
-		if !Shown(source) || !Shown(m.target) {
+		if !proposal.Shown(source) || !proposal.Shown(m.target) {
 			b.LeaveOut(s.what, "a mount holds characters that cannot be shown")
 			return nil, false
 		}
 		b.Mount(source, id)
-		one := Fields{{Key: "source", Value: source}, {Key: "target", Value: m.target}}
+		one := proposal.Fields{{Key: "source", Value: source}, {Key: "target", Value: m.target}}
 		if !m.readOnly {
 			one = append(one, yaml.MapItem{Key: "writable", Value: true})
 		}
@@ -470,7 +472,7 @@ func (b *builder) bind(id string, s *program, c container, inner Fields) (Fields
 	return inner, true
 }
 
-func (b *builder) sizes(s *program, c container, inner Fields) Fields {
+func (b *builder) sizes(s *program, c container, inner proposal.Fields) proposal.Fields {
 	if c.shm == "" {
 		return inner
 	}
@@ -482,8 +484,8 @@ func (b *builder) sizes(s *program, c container, inner Fields) Fields {
 	return append(inner, yaml.MapItem{Key: "shm_mib", Value: mib})
 }
 
-func (s *program) limits(fields Fields, c container) Fields {
-	var out Fields
+func (s *program) limits(fields proposal.Fields, c container) proposal.Fields {
+	var out proposal.Fields
 	if mib, ok := mebibytes(c.memory); ok {
 		out = append(out, yaml.MapItem{Key: "memory_mib", Value: mib})
 	}

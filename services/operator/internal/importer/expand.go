@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/secret"
 )
@@ -53,7 +54,7 @@ func unusable(texts ...string) string {
 		}
 	}
 	for _, text := range texts {
-		if !Shown(text) {
+		if !proposal.Shown(text) {
 			return "holds characters that cannot be shown"
 		}
 	}

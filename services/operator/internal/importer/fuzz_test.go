@@ -8,18 +8,20 @@ import (
 	"strings"
 	"testing"
 
+	"durward.internal/services/operator/internal/importer/boundedyaml"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
 )
 
 // settles holds what every import promises: what comes out is accepted by the catalog and shows nothing but text, whatever came in.
-func settles(t *testing.T, p *Proposal) {
+func settles(t *testing.T, p *proposal.Proposal) {
 	t.Helper()
 	out, err := p.Settle(context.Background(), nil, host())
 	for _, l := range p.LeftOut() {
 		shows(t, l.What)
 		shows(t, l.Why)
 	}
-	if errors.Is(err, ErrNothing) {
+	if errors.Is(err, proposal.ErrNothing) {
 		return
 	}
 	if err != nil {
@@ -53,7 +55,7 @@ func shows(t *testing.T, text string) {
 	t.Helper()
 	for line := range strings.SplitSeq(text, "\n") {
 		// What was made visible holds backslashes, which Visible would show as well.
-		if !Shown(strings.ReplaceAll(line, `\`, "/")) {
+		if !proposal.Shown(strings.ReplaceAll(line, `\`, "/")) {
 			t.Errorf("not clean: %q", line)
 		}
 	}
@@ -74,11 +76,11 @@ func FuzzLlamaSwap(f *testing.F) {
 	seed(f, "testdata/llama-swap/full.yaml", "testdata/llama-swap/matrix.yaml")
 	f.Add([]byte("models: {a: {cmd: \"/x ${a} --port ${PORT}\", macros: {a: \"${MODEL_ID}\"}}}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		root, err := decode("x", data)
+		root, err := boundedyaml.Decode("x", data)
 		if err != nil {
 			return
 		}
-		p := New("llama-swap", nil, "x")
+		p := proposal.New("llama-swap", nil, "x")
 		if llamaSwap(context.Background(), p, root, Given{}) == nil {
 			settles(t, p)
 		}
@@ -89,7 +91,7 @@ func FuzzCompose(f *testing.F) {
 	seed(f, "testdata/compose/gpu.yaml")
 	f.Add([]byte("services: {a: {image: \"x:1\", gpus: all, ports: [\"80:80\"], volumes: [\"/a:/b\"]}}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p := New("compose", nil, "x")
+		p := proposal.New("compose", nil, "x")
 		if composeFile(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", data) == nil {
 			settles(t, p)
 		}
@@ -99,37 +101,15 @@ func FuzzCompose(f *testing.F) {
 func FuzzGpumod(f *testing.F) {
 	seed(f, "testdata/gpumod/presets/llm/coder.yaml", "testdata/gpumod/presets/boxed.yaml", "testdata/gpumod/modes/code.yaml")
 	f.Fuzz(func(t *testing.T, data []byte) {
-		root, err := decode("x", data)
+		root, err := boundedyaml.Decode("x", data)
 		if err != nil {
 			return
 		}
-		p := New("gpumod", nil, "x")
+		p := proposal.New("gpumod", nil, "x")
 		g := &gpumod{builder: newBuilder(p, Given{})}
 		g.preset(presetFile{"presets/x.yaml", root})
 		g.mode(presetFile{"modes/x.yaml", root})
 		settles(t, p)
-	})
-}
-
-// FuzzSplit: a word that is quoted comes back as it was, and no word of an unquoted line holds what a shell would act on.
-func FuzzSplit(f *testing.F) {
-	f.Add("a 'b c' \"d\\\"e\" f\\ g\n# h\ni")
-	f.Fuzz(func(t *testing.T, text string) {
-		if !strings.ContainsRune(text, '\'') {
-			words, err := split("x '" + text + "'")
-			if err == nil && (len(words) != 2 || words[1] != strings.ReplaceAll(text, "\r\n", "\n")) {
-				t.Errorf("%q became %q", text, words)
-			}
-		}
-		words, err := split(text)
-		if err != nil || strings.ContainsAny(text, "'\"\\") {
-			return
-		}
-		for _, w := range words {
-			if strings.ContainsAny(w, "|&;<>()`$*? \t\n") {
-				t.Errorf("%q became %q", text, words)
-			}
-		}
 	})
 }
 
@@ -156,32 +136,14 @@ func TestGpumodFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p := New("gpumod", nil, "x")
+	p := proposal.New("gpumod", nil, "x")
 	if err := Gpumod(context.Background(), p, dir, Given{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.Services(); len(got) != 1 || got[0] != "a" {
 		t.Errorf("services %q", got)
 	}
-	if err := Gpumod(context.Background(), New("gpumod", nil, "x"), t.TempDir(), Given{}); err == nil {
+	if err := Gpumod(context.Background(), proposal.New("gpumod", nil, "x"), t.TempDir(), Given{}); err == nil {
 		t.Error("an empty folder is an import")
-	}
-}
-
-// TestNoSecretPasses: whoever makes an entry, the last look at it finds a secret.
-func TestNoSecretPasses(t *testing.T) {
-	t.Parallel()
-	p := New("x", nil, "x")
-	for i, fields := range []Fields{
-		{{Key: "driver", Value: "null"}, {Key: "description", Value: "sk-abcdefgh"}},
-		{{Key: "driver", Value: "process"}, {Key: "argv", Value: []any{"/x", "hf_abcdefghij"}}, {Key: "port", Value: 80}},
-		{{Key: "driver", Value: "process"}, {Key: "argv", Value: []string{"/x"}}, {Key: "port", Value: 81}, {Key: "environment", Value: Fields{{Key: "A", Value: "https://u:p@h/"}}}},
-	} {
-		p.Service("s"+string(rune('a'+i)), fields, "", nil)
-	}
-	p.Service("good", Fields{{Key: "driver", Value: "null"}}, "", nil)
-	text, err := p.Settle(context.Background(), nil, host())
-	if err != nil || len(p.Services()) != 1 || len(p.LeftOut()) != 3 || !strings.Contains(p.LeftOut()[0].Why, "looks like a secret") {
-		t.Errorf("%v %v\n%s", err, p.LeftOut(), text)
 	}
 }

@@ -14,6 +14,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"durward.internal/services/operator/internal/importer/boundedyaml"
+	"durward.internal/services/operator/internal/importer/proposal"
+	"durward.internal/services/operator/internal/importer/shellwords"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
@@ -33,7 +36,7 @@ const (
 // Gpumod reads presets/**/*.yaml and modes/*.yaml below dir, or presets alone below dir where it has no such folder. What single
 // files get wrong is left out by name; an error is for the folder as a whole.
 // Source: docs/user-guide/presets.md and modes.md of jaigouk/gpumod.
-func Gpumod(ctx context.Context, p *Proposal, dir string, given Given) error {
+func Gpumod(ctx context.Context, p *proposal.Proposal, dir string, given Given) error {
 	g := &gpumod{builder: newBuilder(p, given)}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -79,7 +82,7 @@ type gpumod struct {
 
 type presetFile struct {
 	name string
-	root *value
+	root *boundedyaml.Value
 }
 
 // files decodes the .yaml files below a folder, in the order of their names. Symbolic links are not followed.
@@ -124,7 +127,7 @@ func (g *gpumod) files(ctx context.Context, root *os.Root, folder string) ([]pre
 			g.LeaveOut(name, "it cannot be read")
 			return nil
 		}
-		v, err := decode(name, data)
+		v, err := boundedyaml.Decode(name, data)
 		if err != nil {
 			g.LeaveOut(name, "it %s", strings.TrimLeft(strings.TrimPrefix(err.Error(), name), ": "))
 			return nil
@@ -140,44 +143,44 @@ var presetKeys = strings.Fields("id name driver vram_mb port context_size kv_cac
 	"supports_sleep sleep_mode unit_template unit_vars extra_config depends_on description")
 
 // presetBounds are how long a preset's lists may be.
-var presetBounds = []bound{
-	{[]string{"depends_on"}, maxList}, {[]string{"unit_vars"}, maxList}, {[]string{"extra_config"}, maxList}, {[]string{"extra_config", "command"}, maxArguments},
-	{[]string{"extra_config", "environment"}, maxVariables}, {[]string{"extra_config", "ports"}, maxList}, {[]string{"extra_config", "volumes"}, maxMounts},
+var presetBounds = []boundedyaml.Bound{
+	boundedyaml.Most(maxList, "depends_on"), boundedyaml.Most(maxList, "unit_vars"), boundedyaml.Most(maxList, "extra_config"), boundedyaml.Most(maxArguments, "extra_config", "command"),
+	boundedyaml.Most(maxVariables, "extra_config", "environment"), boundedyaml.Most(maxList, "extra_config", "ports"), boundedyaml.Most(maxMounts, "extra_config", "volumes"),
 }
 
 func (g *gpumod) preset(f presetFile) {
 	v := f.root
-	id := v.get("id").str()
+	id := v.Get("id").Str()
 	what := "preset " + f.name
 	switch {
-	case v.kind != mapping || !v.get("id").isSet() || !v.get("driver").isSet():
+	case v.Kind != boundedyaml.Mapping || !v.Get("id").IsSet() || !v.Get("driver").IsSet():
 		g.LeaveOut(what, "it is no preset: it has no id and driver")
 		return
-	case v.over(presetBounds) != "":
-		g.LeaveOut(what, "%s", v.over(presetBounds))
+	case v.Over(presetBounds) != "":
+		g.LeaveOut(what, "%s", v.Over(presetBounds))
 		return
-	case ID(id) != id || id == "":
+	case proposal.ID(id) != id || id == "":
 		g.LeaveOut(what, "its id %q is none that a service can have", clean.Line(clean.Visible(id), 80))
 		return
 	case g.ids[id]:
 		g.LeaveOut(what, "another preset has the id %s", id)
 		return
 	case !g.more():
-		g.LeaveOut(what, "more than %d services", maxServices)
+		g.LeaveOut(what, "more than %d services", proposal.MaxServices)
 		return
 	}
 	g.ids[id] = true
-	s := &program{what: "preset " + id + " (" + f.name + ")", name: v.get("name").str(), description: v.get("description").str()}
+	s := &program{what: "preset " + id + " (" + f.name + ")", name: v.Get("name").Str(), description: v.Get("description").Str()}
 	s.note("From %s.", f.name)
-	for _, key := range v.keys {
+	for _, key := range v.Keys {
 		if !slices.Contains(presetKeys, key) {
 			s.note("%s is not known and was left out.", clean.Line(clean.Visible(key), 64))
 		}
 	}
-	s.port, _ = v.get("port").number()
-	s.health = v.get("health_endpoint").str()
-	s.startS, _ = v.get("startup_timeout").number()
-	switch driver := v.get("driver").str(); driver {
+	s.port, _ = v.Get("port").Number()
+	s.health = v.Get("health_endpoint").Str()
+	s.startS, _ = v.Get("startup_timeout").Number()
+	switch driver := v.Get("driver").Str(); driver {
 	case "vllm", "llamacpp", "fastapi":
 		g.unit(id, s, v, driver)
 	case "docker":
@@ -188,9 +191,9 @@ func (g *gpumod) preset(f presetFile) {
 }
 
 // unit is a preset that gpumod made a unit of.
-func (g *gpumod) unit(id string, s *program, v *value, driver string) {
+func (g *gpumod) unit(id string, s *program, v *boundedyaml.Value, driver string) {
 	fields := append(s.head(catalog.DriverSystemd), yaml.MapItem{Key: "unit", Value: id + ".service"})
-	if v.get("unit_template").isSet() {
+	if v.Get("unit_template").IsSet() {
 		s.note("unit_template was left out: it is code. The unit %s.service stays as it is installed.", id)
 	}
 	extra := g.extra(s, v, driver)
@@ -216,10 +219,10 @@ func (g *gpumod) unit(id string, s *program, v *value, driver string) {
 	g.keeping(port, g.Service(id, s.tail(fields), g.model(s, v), g.needs(s, v), s.notes...))
 }
 
-func (g *gpumod) needs(s *program, v *value) []string {
+func (g *gpumod) needs(s *program, v *boundedyaml.Value) []string {
 	var out []string
-	for _, id := range v.get("depends_on").strings() {
-		if ID(id) == id && id != "" {
+	for _, id := range v.Get("depends_on").Strings() {
+		if proposal.ID(id) == id && id != "" {
 			out = append(out, id)
 		} else {
 			s.note("depends_on %s is no id and was left out.", clean.Line(clean.Visible(id), 64))
@@ -229,12 +232,12 @@ func (g *gpumod) needs(s *program, v *value) []string {
 }
 
 // memory puts GPU, memory and sleep.
-func (g *gpumod) memory(fields Fields, s *program, v *value) Fields {
-	mib, ok := v.get("vram_mb").number()
+func (g *gpumod) memory(fields proposal.Fields, s *program, v *boundedyaml.Value) proposal.Fields {
+	mib, ok := v.Get("vram_mb").Number()
 	if !ok {
 		s.note("vram_mb is missing or no number.")
 	}
-	if v.get("kv_cache_per_1k").isSet() {
+	if v.Get("kv_cache_per_1k").IsSet() {
 		s.note("kv_cache_per_1k was left out: the cache is computed from the model's card.")
 	}
 	if mib == 0 {
@@ -245,8 +248,8 @@ func (g *gpumod) memory(fields Fields, s *program, v *value) Fields {
 		return fields
 	}
 	fields = append(fields, yaml.MapItem{Key: "vram_mib", Value: mib}, yaml.MapItem{Key: "gpus", Value: []uint32{0}})
-	mode := v.get("sleep_mode").str()
-	if mode == "" && v.get("supports_sleep").is() {
+	mode := v.Get("sleep_mode").Str()
+	if mode == "" && v.Get("supports_sleep").Is() {
 		mode = "l1"
 	}
 	sleep := map[string]string{"l1": catalog.SleepVLLM1, "l2": catalog.SleepVLLM2, "router": catalog.SleepLlamaRouter}[mode]
@@ -266,15 +269,15 @@ func (g *gpumod) memory(fields Fields, s *program, v *value) Fields {
 }
 
 // extra makes facts about the engine of unit_vars and extra_config; everything else there is named.
-func (g *gpumod) extra(s *program, v *value, driver string) Fields {
+func (g *gpumod) extra(s *program, v *boundedyaml.Value, driver string) proposal.Fields {
 	values := map[string]string{}
 	put := func(key, text string, pattern bool) {
 		if pattern {
 			values[key] = text
 		}
 	}
-	take := func(key string, item *value) bool {
-		text := item.str()
+	take := func(key string, item *boundedyaml.Value) bool {
+		text := item.Str()
 		n, err := strconv.ParseUint(text, 10, 32)
 		count := err == nil && n > 0
 		switch key {
@@ -297,23 +300,23 @@ func (g *gpumod) extra(s *program, v *value, driver string) Fields {
 		return true
 	}
 	for _, section := range []string{"unit_vars", "extra_config"} {
-		from := v.get(section)
-		for _, key := range from.keys {
-			if take(key, from.get(key)) {
+		from := v.Get(section)
+		for _, key := range from.Keys {
+			if take(key, from.Get(key)) {
 				continue
 			}
 			why := ""
 			switch {
 			case key == "extra_args" || key == "unit_vars":
 				why = ": it is code"
-			case secret.Name(key) || secret.Suspect(from.get(key).str()):
+			case secret.Name(key) || secret.Suspect(from.Get(key).Str()):
 				why = ": it is a secret"
 			}
 			s.note("%s.%s was left out%s; the unit has it.", section, clean.Line(clean.Visible(key), 64), why)
 		}
 	}
-	if v.get("context_size").isSet() {
-		take("context_size", v.get("context_size"))
+	if v.Get("context_size").IsSet() {
+		take("context_size", v.Get("context_size"))
 	}
 	switch driver {
 	case "vllm":
@@ -321,7 +324,7 @@ func (g *gpumod) extra(s *program, v *value, driver string) Fields {
 	case "llamacpp":
 		values["engine"] = enginecmd.LlamaCPP
 	}
-	var out Fields
+	var out proposal.Fields
 	for _, key := range []string{"engine", "context_size", "parallel", "tensor_parallel", "gpu_memory_utilization", "dtype", "kv_cache_dtype", "quantization"} {
 		if values[key] != "" {
 			out = append(out, yaml.MapItem{Key: key, Value: values[key]})
@@ -335,15 +338,15 @@ func plainWord(text string) bool {
 }
 
 // model puts the preset's model.
-func (g *gpumod) model(s *program, v *value) string {
-	id, file := v.get("model_id").str(), v.get("model_path").str()
+func (g *gpumod) model(s *program, v *boundedyaml.Value) string {
+	id, file := v.Get("model_id").Str(), v.Get("model_path").Str()
 	if file != "" {
 		expanded := g.put(file)
 		switch {
 		case len(missing(expanded)) > 0:
 			s.note("model_path %s was left out: it %s.", clean.Line(clean.Visible(file), 120), unusable(expanded))
 			expanded = ""
-		case !filepath.IsAbs(expanded) || !Shown(expanded) || secret.Suspect(expanded):
+		case !filepath.IsAbs(expanded) || !proposal.Shown(expanded) || secret.Suspect(expanded):
 			s.note("model_path was left out: it is not an absolute path that can be shown.")
 			expanded = ""
 		}
@@ -354,10 +357,10 @@ func (g *gpumod) model(s *program, v *value) string {
 	if id == "" && file != "" {
 		id = strings.TrimSuffix(filepath.Base(file), ".gguf")
 	}
-	if secret.Suspect(id) || ModelID(id) == "" {
+	if secret.Suspect(id) || proposal.ModelID(id) == "" {
 		return ""
 	}
-	var fields Fields
+	var fields proposal.Fields
 	if file != "" {
 		fields = append(fields, yaml.MapItem{Key: "file", Value: file})
 	}
@@ -368,60 +371,60 @@ func (g *gpumod) model(s *program, v *value) string {
 }
 
 // docker is a preset that gpumod runs as a container, as its documentation has it: under extra_config.
-func (g *gpumod) docker(id string, s *program, v *value) {
-	x := v.get("extra_config")
-	image := x.get("image").str()
+func (g *gpumod) docker(id string, s *program, v *boundedyaml.Value) {
+	x := v.Get("extra_config")
+	image := x.Get("image").Str()
 	if image == "" {
 		g.LeaveOut(s.what, "it names no image under extra_config")
 		return
 	}
-	c := container{image: image, memory: x.get("mem_limit").str(), needs: g.needs(s, v)}
-	switch command := x.get("command"); command.kind {
-	case sequence:
-		c.command = command.strings()
-	case text:
-		words, err := split(command.str())
+	c := container{image: image, memory: x.Get("mem_limit").Str(), needs: g.needs(s, v)}
+	switch command := x.Get("command"); command.Kind {
+	case boundedyaml.Sequence:
+		c.command = command.Strings()
+	case boundedyaml.Text:
+		words, err := shellwords.Split(command.Str())
 		if err != nil {
 			g.LeaveOut(s.what, "its command is not understood: %s", err.Error())
 			return
 		}
 		c.command = words
 	}
-	if why := widens("runtime", x.get("runtime").str()); why != "" {
+	if why := widens("runtime", x.Get("runtime").Str()); why != "" {
 		g.LeaveOut(s.what, "%s", why)
 		return
 	}
-	s.environment = x.get("environment").pairs()
+	s.environment = x.Get("environment").Pairs()
 	takeVariable(s, "NVIDIA_VISIBLE_DEVICES")
 	c.gpus = []uint32{0}
-	for _, p := range x.get("ports").pairs() {
+	for _, p := range x.Get("ports").Pairs() {
 		// A mapping of container's ports to the host's, or a list as Compose has it.
-		if x.get("ports").kind == mapping {
-			p.key = p.value + ":" + strings.TrimSuffix(p.key, "/tcp")
+		if x.Get("ports").Kind == boundedyaml.Mapping {
+			p.Key = p.Value + ":" + strings.TrimSuffix(p.Key, "/tcp")
 		}
-		host, outside, inside := enginecmd.Published(p.key)
-		c.published = append(c.published, published{host, outside, inside, p.key})
+		host, outside, inside := enginecmd.Published(p.Key)
+		c.published = append(c.published, published{host, outside, inside, p.Key})
 	}
-	if vs := x.get("volumes"); vs.kind == mapping {
-		for _, source := range vs.keys {
-			target, mode := vs.get(source).str(), ""
-			if vs.get(source).kind == mapping {
-				target, mode = vs.at(source, "bind").str(), vs.at(source, "mode").str()
+	if vs := x.Get("volumes"); vs.Kind == boundedyaml.Mapping {
+		for _, source := range vs.Keys {
+			target, mode := vs.Get(source).Str(), ""
+			if vs.Get(source).Kind == boundedyaml.Mapping {
+				target, mode = vs.At(source, "bind").Str(), vs.At(source, "mode").Str()
 			}
 			c.mounts = append(c.mounts, g.volume(source, target, mode))
 		}
 	} else {
-		for _, one := range vs.strings() {
+		for _, one := range vs.Strings() {
 			m := volume(one)
 			c.mounts = append(c.mounts, g.volume(m.source, m.target, map[bool]string{true: "ro"}[m.readOnly]))
 		}
 	}
-	for _, key := range x.keys {
+	for _, key := range x.Keys {
 		if !slices.Contains([]string{"image", "mem_limit", "command", "runtime", "environment", "ports", "volumes"}, key) {
 			s.note("extra_config.%s was left out.", clean.Line(clean.Visible(key), 64))
 		}
 	}
-	if mib, ok := v.get("vram_mb").number(); ok && mib > 0 && g.GPU(0) {
+	if mib, ok := v.Get("vram_mb").Number(); ok && mib > 0 && g.GPU(0) {
 		s.vram = mib
 	}
 	g.container(id, s, c)
@@ -436,37 +439,37 @@ var modeKeys = []string{"id", "name", "description", "services"}
 
 func (g *gpumod) mode(f presetFile) {
 	v := f.root
-	id := v.get("id").str()
+	id := v.Get("id").Str()
 	what := "mode " + f.name
 	switch {
-	case v.kind != mapping || v.get("services").kind != sequence && v.get("services").isSet():
+	case v.Kind != boundedyaml.Mapping || v.Get("services").Kind != boundedyaml.Sequence && v.Get("services").IsSet():
 		g.LeaveOut(what, "it is no mode: it has no id and services")
 		return
-	case ID(id) != id || id == "":
+	case proposal.ID(id) != id || id == "":
 		g.LeaveOut(what, "its id %q is none that a mode can have", clean.Line(clean.Visible(id), 80))
 		return
-	case len(v.get("services").list) > maxServices:
-		g.LeaveOut(what, "it has more than %d services", maxServices)
+	case len(v.Get("services").List) > proposal.MaxServices:
+		g.LeaveOut(what, "it has more than %d services", proposal.MaxServices)
 		return
-	case len(v.get("services").list) == 0:
+	case len(v.Get("services").List) == 0:
 		g.LeaveOut(what, "it has no services; where nothing is to run, stop what runs")
 		return
 	}
 	notes := []string{"From " + f.name + "."}
-	for _, key := range v.keys {
+	for _, key := range v.Keys {
 		if !slices.Contains(modeKeys, key) {
 			notes = append(notes, clean.Line(clean.Visible(key), 64)+" is not known and was left out.")
 		}
 	}
 	var members []string
-	for _, m := range v.get("services").strings() {
+	for _, m := range v.Get("services").Strings() {
 		members = append(members, clean.Line(m, 64))
 	}
-	g.Mode(id, modeFields(v.get("name").str(), v.get("description").str()), members, notes...)
+	g.Mode(id, modeFields(v.Get("name").Str(), v.Get("description").Str()), members, notes...)
 }
 
-func modeFields(name, description string) Fields {
-	var fields Fields
+func modeFields(name, description string) proposal.Fields {
+	var fields proposal.Fields
 	if name = clean.Line(name, 64); name != "" {
 		fields = append(fields, yaml.MapItem{Key: "name", Value: name})
 	}

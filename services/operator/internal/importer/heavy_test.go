@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"durward.internal/services/operator/internal/importer/boundedyaml"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
 )
 
@@ -80,10 +82,10 @@ func TestHeavyFiles(t *testing.T) {
 			if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if len(c.text) > maxBytes {
+			if len(c.text) > boundedyaml.MaxBytes {
 				t.Fatalf("%d bytes: it would not be read at all", len(c.text))
 			}
-			p, done := New(c.kind, nil, "x"), make(chan error, 1)
+			p, done := proposal.New(c.kind, nil, "x"), make(chan error, 1)
 			go func() {
 				err := read(p, c.kind, file)
 				if err == nil {
@@ -112,17 +114,19 @@ func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	for name, read := range map[string]func(*Proposal) error{
-		"llama-swap": func(p *Proposal) error { return LlamaSwap(ctx, p, fixtures+"llama-swap/full.yaml", Given{}) },
-		"compose":    func(p *Proposal) error { return Compose(ctx, p, []string{fixtures + "compose/gpu.yaml"}, Given{}) },
-		"gpumod":     func(p *Proposal) error { return Gpumod(ctx, p, fixtures+"gpumod", Given{}) },
-		"settling": func(p *Proposal) error {
-			p.Service("a", Fields{{Key: "driver", Value: "null"}}, "", nil)
+	for name, read := range map[string]func(*proposal.Proposal) error{
+		"llama-swap": func(p *proposal.Proposal) error { return LlamaSwap(ctx, p, fixtures+"llama-swap/full.yaml", Given{}) },
+		"compose": func(p *proposal.Proposal) error {
+			return Compose(ctx, p, []string{fixtures + "compose/gpu.yaml"}, Given{})
+		},
+		"gpumod": func(p *proposal.Proposal) error { return Gpumod(ctx, p, fixtures+"gpumod", Given{}) },
+		"settling": func(p *proposal.Proposal) error {
+			p.Service("a", proposal.Fields{{Key: "driver", Value: "null"}}, "", nil)
 			_, err := p.Settle(ctx, nil, catalog.Options{Development: true})
 			return err
 		},
 	} {
-		if err := read(New("x", nil, "x")); !errors.Is(err, context.Canceled) {
+		if err := read(proposal.New("x", nil, "x")); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

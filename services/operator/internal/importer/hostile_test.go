@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
 )
 
@@ -69,7 +70,7 @@ func merges() string {
 }
 
 // read imports a text as it would be imported from a file of the given kind.
-func read(p *Proposal, kind, file string) error {
+func read(p *proposal.Proposal, kind, file string) error {
 	switch kind {
 	case "compose":
 		return Compose(context.Background(), p, []string{file}, Given{})
@@ -90,7 +91,7 @@ func TestHostileFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			done := make(chan error, 1)
-			go func() { done <- read(New(c.kind, nil, "x"), c.kind, file) }()
+			go func() { done <- read(proposal.New(c.kind, nil, "x"), c.kind, file) }()
 			select {
 			case err := <-done:
 				if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -210,7 +211,7 @@ func TestHostileEntries(t *testing.T) {
 			if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			p := New(c.kind, nil, "x")
+			p := proposal.New(c.kind, nil, "x")
 			if err := read(p, c.kind, file); err != nil {
 				t.Fatal(err)
 			}
@@ -261,7 +262,7 @@ func TestHarmlessEntries(t *testing.T) {
 			if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			p := New(c.kind, nil, "x")
+			p := proposal.New(c.kind, nil, "x")
 			if err := read(p, c.kind, file); err != nil {
 				t.Fatal(err)
 			}
@@ -272,21 +273,6 @@ func TestHarmlessEntries(t *testing.T) {
 	}
 }
 
-// TestManyRounds: services that depend on each other in circles are found one by one, and all of them go.
-func TestManyRounds(t *testing.T) {
-	t.Parallel()
-	p := New("x", nil, "x")
-	for i := range 60 {
-		a, b := fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)
-		p.Service(a, Fields{{Key: "driver", Value: "null"}}, "", []string{b})
-		p.Service(b, Fields{{Key: "driver", Value: "null"}}, "", []string{a})
-	}
-	p.Service("good", Fields{{Key: "driver", Value: "null"}}, "", nil)
-	if _, err := p.Settle(context.Background(), nil, host()); err != nil || len(p.Services()) != 1 || len(p.LeftOut()) != 120 {
-		t.Errorf("%v: %q, %d left out", err, p.Services(), len(p.LeftOut()))
-	}
-}
-
 // TestNothingWider: what containers may be given is proposed for services that are proposed, and for no others.
 func TestNothingWider(t *testing.T) {
 	t.Parallel()
@@ -294,11 +280,11 @@ func TestNothingWider(t *testing.T) {
 		composeOf("environment: {VLLM_X: \"1\"}", "volumes: [\"/srv/x:/x\", \"/etc:/y\"]"),
 		composeOf("environment: {VLLM_X: \"1\"}", "volumes: [\"/srv/x:/x\"]", "user: \"1:1\"", "depends_on: [t]") + "  t: {image: \"UPPER:1\", gpus: all}\n",
 	} {
-		p := New("compose", nil, "x")
+		p := proposal.New("compose", nil, "x")
 		if err := composeFile(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", []byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		p.Service("other", Fields{{Key: "driver", Value: "null"}}, "", nil)
+		p.Service("other", proposal.Fields{{Key: "driver", Value: "null"}}, "", nil)
 		out, err := p.Settle(context.Background(), nil, host())
 		if err != nil || len(p.Services()) != 1 || strings.Contains(string(out), "containers:") {
 			t.Errorf("%v\n%s", err, out)
@@ -316,7 +302,7 @@ func TestHostileNames(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := New("llama-swap", nil, "x\n\x1b[31my")
+	p := proposal.New("llama-swap", nil, "x\n\x1b[31my")
 	if err := LlamaSwap(context.Background(), p, file, Given{}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,59 +11,62 @@ import (
 	"strconv"
 	"strings"
 
+	"durward.internal/services/operator/internal/importer/boundedyaml"
+	"durward.internal/services/operator/internal/importer/proposal"
+	"durward.internal/services/operator/internal/importer/shellwords"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/secret"
 )
 
 // LlamaSwap reads llama-swap's config.yaml. What single models get wrong is left out by name; an error is for the file as a whole.
 // Source: config-schema.json and docs/config.example.yaml of mostlygeek/llama-swap.
-func LlamaSwap(ctx context.Context, p *Proposal, file string, given Given) error {
-	data, err := readFile(file)
+func LlamaSwap(ctx context.Context, p *proposal.Proposal, file string, given Given) error {
+	data, err := boundedyaml.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	root, err := decode(filepath.Base(file), data)
+	root, err := boundedyaml.Decode(filepath.Base(file), data)
 	if err != nil {
 		return err
 	}
 	return llamaSwap(ctx, p, root, given)
 }
 
-func llamaSwap(ctx context.Context, p *Proposal, root *value, given Given) error {
-	models := root.get("models")
-	if len(models.keys) == 0 {
+func llamaSwap(ctx context.Context, p *proposal.Proposal, root *boundedyaml.Value, given Given) error {
+	models := root.Get("models")
+	if len(models.Keys) == 0 {
 		return errors.New("the file has no models: it is no configuration of llama-swap")
 	}
 	l := &swap{builder: newBuilder(p, given), root: root, modes: map[string]bool{}, pinned: map[string]bool{}, spent: new(int), combined: new(int)}
-	l.global = scalars(root.get("macros"))
+	l.global = scalars(root.Get("macros"))
 	l.next = 5800
-	if n, ok := root.get("startPort").number(); ok && n > 0 && n <= 65535 {
+	if n, ok := root.Get("startPort").Number(); ok && n > 0 && n <= 65535 {
 		l.next = n
 	}
-	if len(models.keys) > maxEntries {
+	if len(models.Keys) > maxEntries {
 		return fmt.Errorf("the file has more than %d models", maxEntries)
 	}
 	l.top()
 	l.router()
-	l.keys = models.keys
-	if len(l.keys) > maxServices {
-		l.LeaveOut(strconv.Itoa(len(l.keys)-maxServices)+" models", "more than %d services: those behind %s", maxServices,
-			clean.Line(clean.Visible(l.keys[maxServices-1]), 100))
-		l.keys = l.keys[:maxServices]
+	l.keys = models.Keys
+	if len(l.keys) > proposal.MaxServices {
+		l.LeaveOut(strconv.Itoa(len(l.keys)-proposal.MaxServices)+" models", "more than %d services: those behind %s", proposal.MaxServices,
+			clean.Line(clean.Visible(l.keys[proposal.MaxServices-1]), 100))
+		l.keys = l.keys[:proposal.MaxServices]
 	}
 	for _, key := range l.keys {
-		if id := FreeID(key, l.ids); id != "" {
+		if id := proposal.FreeID(key, l.ids); id != "" {
 			l.origins[key] = id
 		}
 	}
 	// llama-swap gives ports in the order of the names.
 	for _, key := range slices.Sorted(slices.Values(l.keys)) {
-		if l.assign(key, models.get(key)); l.sought > maxExpansion {
+		if l.assign(key, models.Get(key)); l.sought > maxExpansion {
 			return errMacroTotal
 		}
 	}
 	for _, key := range l.keys {
-		l.model(key, models.get(key))
+		l.model(key, models.Get(key))
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -77,7 +80,7 @@ func llamaSwap(ctx context.Context, p *Proposal, root *value, given Given) error
 
 type swap struct {
 	*builder
-	root   *value
+	root   *boundedyaml.Value
 	global map[string]string
 	// keys are the models that are read.
 	keys []string
@@ -88,7 +91,7 @@ type swap struct {
 	// ports are those that were given for ${PORT}, by model.
 	ports map[string]uint32
 	// groups and matrix are the routers' settings, wherever they stand.
-	groups, matrix *value
+	groups, matrix *boundedyaml.Value
 	pinned         map[string]bool
 	modes          map[string]bool
 	// covered are the models that are in a mode.
@@ -97,11 +100,11 @@ type swap struct {
 }
 
 // scalars are a mapping's texts, numbers and bools.
-func scalars(v *value) map[string]string {
+func scalars(v *boundedyaml.Value) map[string]string {
 	out := map[string]string{}
-	for _, key := range v.keys {
-		if item := v.get(key); item.kind == text || item.kind == scalar {
-			out[key] = item.str()
+	for _, key := range v.Keys {
+		if item := v.Get(key); item.Kind == boundedyaml.Text || item.Kind == boundedyaml.Scalar {
+			out[key] = item.Str()
 		}
 	}
 	return out
@@ -112,13 +115,13 @@ var topQuiet = strings.Fields("models macros startPort healthCheckTimeout global
 	"logToStdout metricsMaxInMemory captureBuffer sendLoadingState includeAliasesInList store ui performance upstream")
 
 func (l *swap) top() {
-	for _, key := range l.root.keys {
+	for _, key := range l.root.Keys {
 		shown := clean.Line(clean.Visible(key), 64)
 		switch {
 		case key == "apiKeys":
 			l.LeaveOut("apiKeys", "secrets are never copied; Durward's clients have keys of their own: durward access")
 		case key == "peers":
-			for _, peer := range l.root.get("peers").keys {
+			for _, peer := range l.root.Get("peers").Keys {
 				l.LeaveOut("peer "+clean.Line(clean.Visible(peer), 64), "its models run elsewhere, and its key is never copied")
 			}
 		case key == "profiles" || key == "selectors" || key == "tailcat":
@@ -131,26 +134,26 @@ func (l *swap) top() {
 
 // router finds the groups and the matrix, in their places of today and of before.
 func (l *swap) router() {
-	settings := l.root.at("routing", "router", "settings")
-	use := l.root.at("routing", "router", "use").str()
-	l.groups, l.matrix = settings.get("groups"), settings.get("matrix")
-	if !l.groups.isSet() {
-		l.groups = l.root.get("groups")
+	settings := l.root.At("routing", "router", "settings")
+	use := l.root.At("routing", "router", "use").Str()
+	l.groups, l.matrix = settings.Get("groups"), settings.Get("matrix")
+	if !l.groups.IsSet() {
+		l.groups = l.root.Get("groups")
 	}
-	if !l.matrix.isSet() {
-		l.matrix = l.root.get("matrix")
+	if !l.matrix.IsSet() {
+		l.matrix = l.root.Get("matrix")
 	}
 	switch {
 	case use == "matrix":
-		l.groups = nothing
+		l.groups = boundedyaml.Nothing
 	case use == "group":
-		l.matrix = nothing
-	case l.groups.isSet() && l.matrix.isSet():
+		l.matrix = boundedyaml.Nothing
+	case l.groups.IsSet() && l.matrix.IsSet():
 		l.LeaveOut("groups", "llama-swap takes groups or a matrix, not both; the matrix is read")
-		l.groups = nothing
+		l.groups = boundedyaml.Nothing
 	}
-	for i, name := range l.groups.keys {
-		if g := l.groups.get(name); i < maxGroups && g.get("persistent").is() {
+	for i, name := range l.groups.Keys {
+		if g := l.groups.Get(name); i < maxGroups && g.Get("persistent").Is() {
 			for _, member := range members(g) {
 				l.pinned[member] = true
 			}
@@ -162,20 +165,20 @@ func (l *swap) router() {
 const maxGroups = 256
 
 // members are a group's models, as many as there can be services.
-func members(group *value) []string {
-	if v := group.get("members"); len(v.list) > maxServices {
+func members(group *boundedyaml.Value) []string {
+	if v := group.Get("members"); len(v.List) > proposal.MaxServices {
 		return nil
 	}
-	return group.get("members").strings()
+	return group.Get("members").Strings()
 }
 
 // assign gives a model its ${PORT}, if it uses one.
-func (l *swap) assign(key string, v *value) {
+func (l *swap) assign(key string, v *boundedyaml.Value) {
 	if l.ports == nil {
 		l.ports = map[string]uint32{}
 	}
 	uses := func(text string) bool { return l.mentions(text, v, "PORT", map[string]bool{}) }
-	if !uses(v.get("cmd").str()) && !uses(v.get("proxy").str()) {
+	if !uses(v.Get("cmd").Str()) && !uses(v.Get("proxy").Str()) {
 		return
 	}
 	for l.next <= 65535 && !l.PortFree(l.next) {
@@ -186,7 +189,7 @@ func (l *swap) assign(key string, v *value) {
 }
 
 // mentions reports whether a text uses a macro, itself or by others. Each of the others is looked at once.
-func (l *swap) mentions(text string, v *value, name string, seen map[string]bool) bool {
+func (l *swap) mentions(text string, v *boundedyaml.Value, name string, seen map[string]bool) bool {
 	if l.sought += len(text) + 64; l.sought > maxExpansion {
 		return false // and the import ends
 	}
@@ -203,11 +206,11 @@ func (l *swap) mentions(text string, v *value, name string, seen map[string]bool
 			continue
 		}
 		seen[found] = true
-		inner := v.get("macros").get(found)
-		if !inner.isSet() {
-			inner = l.root.get("macros").get(found)
+		inner := v.Get("macros").Get(found)
+		if !inner.IsSet() {
+			inner = l.root.Get("macros").Get(found)
 		}
-		if l.mentions(inner.str(), v, name, seen) {
+		if l.mentions(inner.Str(), v, name, seen) {
 			return true
 		}
 	}
@@ -219,16 +222,16 @@ var modelQuiet = strings.Fields("cmd cmdStop proxy checkEndpoint ttl unloadTimeo
 
 var checkPath = regexp.MustCompile(`\A/[A-Za-z0-9._~/\-]{0,127}\z`)
 
-func (l *swap) model(key string, v *value) {
+func (l *swap) model(key string, v *boundedyaml.Value) {
 	if !l.service(key, v) {
 		delete(l.origins, key)
 	}
 }
 
 // swapBounds are how long a model's lists may be.
-var swapBounds = []bound{{[]string{"env"}, maxVariables}, {[]string{"macros"}, maxMacros}, {[]string{"aliases"}, maxList}}
+var swapBounds = []boundedyaml.Bound{boundedyaml.Most(maxVariables, "env"), boundedyaml.Most(maxMacros, "macros"), boundedyaml.Most(maxList, "aliases")}
 
-func (l *swap) service(key string, v *value) bool {
+func (l *swap) service(key string, v *boundedyaml.Value) bool {
 	shown := clean.Line(clean.Visible(key), 100)
 	s := &program{what: "model " + shown, from: "From the model " + shown + ".", modelName: key}
 	id := l.origins[key]
@@ -236,26 +239,26 @@ func (l *swap) service(key string, v *value) bool {
 		l.LeaveOut(s.what, "no id can be made of its name")
 		return false
 	}
-	if long := v.over(swapBounds); long != "" {
+	if long := v.Over(swapBounds); long != "" {
 		l.LeaveOut(s.what, "%s", long)
 		return false
 	}
 	s.note("From the model %s.", shown)
 	port := strconv.FormatUint(uint64(l.ports[key]), 10)
 	m := &macros{
-		layers: []map[string]string{{"PORT": port, "MODEL_ID": key}, scalars(v.get("macros")), l.global},
+		layers: []map[string]string{{"PORT": port, "MODEL_ID": key}, scalars(v.Get("macros")), l.global},
 		given:  l.given.Variables, spent: l.spent,
 	}
 	if l.ports[key] == 0 {
 		delete(m.layers[0], "PORT")
 	}
 	// What stands in a comment is no macro's.
-	command, err := m.expand(withoutComments(v.get("cmd").str()))
+	command, err := m.expand(shellwords.WithoutComments(v.Get("cmd").Str()))
 	if err != nil {
 		l.LeaveOut(s.what, "%s", err.Error())
 		return false
 	}
-	if s.argv, err = split(command); err != nil {
+	if s.argv, err = shellwords.Split(command); err != nil {
 		l.LeaveOut(s.what, "its cmd was not understood: %s", err.Error())
 		return false
 	}
@@ -263,9 +266,9 @@ func (l *swap) service(key string, v *value) bool {
 		l.LeaveOut(s.what, "it has no cmd")
 		return false
 	}
-	for _, one := range v.get("env").pairs() {
-		if !secret.Name(one.key) {
-			if one.value, err = m.expand(one.value); err != nil {
+	for _, one := range v.Get("env").Pairs() {
+		if !secret.Name(one.Key) {
+			if one.Value, err = m.expand(one.Value); err != nil {
 				l.LeaveOut(s.what, "%s", err.Error())
 				return false
 			}
@@ -280,9 +283,9 @@ func (l *swap) service(key string, v *value) bool {
 }
 
 // proxy takes the port out of the address where llama-swap expects the model.
-func (l *swap) proxy(s *program, m *macros, key string, v *value) bool {
+func (l *swap) proxy(s *program, m *macros, key string, v *boundedyaml.Value) bool {
 	s.port = l.ports[key]
-	text, err := m.expand(v.get("proxy").str())
+	text, err := m.expand(v.Get("proxy").Str())
 	if err != nil {
 		l.LeaveOut(s.what, "%s", err.Error())
 		return false
@@ -314,15 +317,15 @@ func (l *swap) proxy(s *program, m *macros, key string, v *value) bool {
 	return true
 }
 
-func (l *swap) settings(s *program, m *macros, key string, v *value) {
-	s.name, s.description = v.get("name").str(), v.get("description").str()
-	s.served = v.get("useModelName").str()
+func (l *swap) settings(s *program, m *macros, key string, v *boundedyaml.Value) {
+	s.name, s.description = v.Get("name").Str(), v.Get("description").Str()
+	s.served = v.Get("useModelName").Str()
 	s.pin = l.pinned[key]
 	global := func(name string) uint32 {
-		if n, ok := v.get(name).number(); ok && n > 0 {
+		if n, ok := v.Get(name).Number(); ok && n > 0 {
 			return n
 		}
-		n, _ := l.root.get(name).number()
+		n, _ := l.root.Get(name).Number()
 		return n
 	}
 	s.stopS = global("unloadTimeout")
@@ -330,12 +333,12 @@ func (l *swap) settings(s *program, m *macros, key string, v *value) {
 		s.startS = 120
 	}
 	s.startS = max(s.startS, 15)
-	if n, ok := v.get("ttl").number(); ok {
+	if n, ok := v.Get("ttl").Number(); ok {
 		s.idleS = n
 	} else {
-		s.idleS, _ = l.root.get("globalTTL").number()
+		s.idleS, _ = l.root.Get("globalTTL").Number()
 	}
-	if path, err := m.expand(v.get("checkEndpoint").str()); err == nil && path != "" {
+	if path, err := m.expand(v.Get("checkEndpoint").Str()); err == nil && path != "" {
 		switch {
 		case path == "none":
 			s.note("checkEndpoint is none; a service that has a port is asked for its health, at /health unless health.path says otherwise.")
@@ -345,16 +348,16 @@ func (l *swap) settings(s *program, m *macros, key string, v *value) {
 			s.note("checkEndpoint is no plain path and was left out.")
 		}
 	}
-	if stop := v.get("cmdStop").str(); stop != "" {
+	if stop := v.Get("cmdStop").Str(); stop != "" {
 		s.note("cmdStop was left out: programs get SIGTERM, containers are stopped.")
 	}
-	if names := v.get("aliases").strings(); len(names) > 0 {
+	if names := v.Get("aliases").Strings(); len(names) > 0 {
 		s.note("It also answers to %s in llama-swap.", clean.Line(clean.Visible(strings.Join(names, ", ")), 200))
 	}
-	if n, ok := v.get("concurrencyLimit").number(); ok && n > 0 {
+	if n, ok := v.Get("concurrencyLimit").Number(); ok && n > 0 {
 		s.note("llama-swap lets %d requests through at a time; a catalogue has no such limit.", n)
 	}
-	for _, key := range v.keys {
+	for _, key := range v.Keys {
 		if !slices.Contains(modelQuiet, key) {
 			s.note("%s was left out.", clean.Line(clean.Visible(key), 64))
 		}
@@ -369,14 +372,14 @@ func (l *swap) mode(name, description string, models []string, why string) {
 			members = append(members, id)
 		}
 	}
-	if len(members) == 0 || len(l.sets) >= maxModes {
+	if len(members) == 0 || len(l.sets) >= proposal.MaxModes {
 		return
 	}
 	same := slices.Sorted(slices.Values(members))
 	if slices.ContainsFunc(l.sets, func(other []string) bool { return slices.Equal(other, same) }) {
 		return
 	}
-	id := FreeID(name, l.modes)
+	id := proposal.FreeID(name, l.modes)
 	if id == "" {
 		return
 	}
@@ -393,19 +396,19 @@ func (l *swap) mode(name, description string, models []string, why string) {
 }
 
 func (l *swap) groupModes() {
-	for i, name := range l.groups.keys {
-		g, shown := l.groups.get(name), clean.Line(clean.Visible(name), 64)
-		if i >= maxGroups || len(g.get("members").list) > maxServices {
-			l.LeaveOut("group "+shown, "more than %d groups, or more than %d members", maxGroups, maxServices)
+	for i, name := range l.groups.Keys {
+		g, shown := l.groups.Get(name), clean.Line(clean.Visible(name), 64)
+		if i >= maxGroups || len(g.Get("members").List) > proposal.MaxServices {
+			l.LeaveOut("group "+shown, "more than %d groups, or more than %d members", maxGroups, proposal.MaxServices)
 			continue
 		}
 		members := members(g)
-		if !g.get("exclusive").isFalse() || g.get("persistent").is() {
+		if !g.Get("exclusive").IsFalse() || g.Get("persistent").Is() {
 			l.Note("The group %s of llama-swap is %s.", shown, groupWords(g))
 		} else {
 			l.Note("The group %s of llama-swap is %s: combine its mode with others as you need them.", shown, groupWords(g))
 		}
-		if g.get("swap").isFalse() {
+		if g.Get("swap").IsFalse() {
 			l.mode(name, "All of the group "+shown, members, "Of the group "+shown+", whose members run together.")
 			continue
 		}
@@ -416,15 +419,15 @@ func (l *swap) groupModes() {
 	}
 }
 
-func groupWords(g *value) string {
+func groupWords(g *boundedyaml.Value) string {
 	words := []string{"one at a time", "ends others when it runs", "may be ended by others"}
-	if g.get("swap").isFalse() {
+	if g.Get("swap").IsFalse() {
 		words[0] = "all together"
 	}
-	if g.get("exclusive").isFalse() {
+	if g.Get("exclusive").IsFalse() {
 		words[1] = "leaves others alone"
 	}
-	if g.get("persistent").is() {
+	if g.Get("persistent").Is() {
 		words[2] = "is never ended by others (pin: true)"
 	}
 	return strings.Join(words, ", ")
@@ -442,7 +445,7 @@ func (l *swap) aloneModes() {
 // preload names what llama-swap starts with itself.
 func (l *swap) preload() {
 	var models, ids []string
-	for _, key := range l.root.at("hooks", "on_startup", "preload").strings() {
+	for _, key := range l.root.At("hooks", "on_startup", "preload").Strings() {
 		if id := l.origins[key]; id != "" {
 			models, ids = append(models, key), append(ids, id)
 		} else {
@@ -472,18 +475,18 @@ var errMatrix = errors.New("the sets of the matrix stand for too much together")
 
 // matrixModes make modes of what the sets of the matrix stand for.
 func (l *swap) matrixModes() {
-	sets := l.matrix.get("sets")
-	if costs := scalars(l.matrix.get("evict_costs")); len(costs) > 0 {
+	sets := l.matrix.Get("sets")
+	if costs := scalars(l.matrix.Get("evict_costs")); len(costs) > 0 {
 		var words []string
-		for _, key := range l.matrix.get("evict_costs").keys[:min(len(costs), maxList)] {
+		for _, key := range l.matrix.Get("evict_costs").Keys[:min(len(costs), maxList)] {
 			words = append(words, clean.Line(clean.Visible(key), 64)+" "+clean.Line(clean.Visible(costs[key]), 16))
 		}
 		l.Note("evict_costs (%s) have no place in a catalogue: what a stop costs is measured, and pin or min_residence_s keeps a service.", clean.Line(strings.Join(words, ", "), 250))
 	}
-	vars := scalars(l.matrix.get("vars"))
-	for _, name := range sets.keys {
+	vars := scalars(l.matrix.Get("vars"))
+	for _, name := range sets.Keys {
 		shown := clean.Line(clean.Visible(name), 64)
-		e := &expression{sets: sets, vars: vars, models: l.root.get("models"), combined: l.combined}
+		e := &expression{sets: sets, vars: vars, models: l.root.Get("models"), combined: l.combined}
 		all, err := e.set(name, nil)
 		if err != nil {
 			l.LeaveOut("matrix set "+shown, "%s", err.Error())
@@ -501,9 +504,9 @@ func (l *swap) matrixModes() {
 
 // expression expands the sets' language: a & b, a | b, (…), +set.
 type expression struct {
-	sets   *value
+	sets   *boundedyaml.Value
 	vars   map[string]string
-	models *value
+	models *boundedyaml.Value
 	tokens []string
 	spent  int
 	// combined is shared by all sets of a file.
@@ -525,14 +528,14 @@ func (e *expression) set(name string, path []string) ([][]string, error) {
 		return nil, fmt.Errorf("its sets go in a circle at %s", shown)
 	case len(path) >= maxSetDepth:
 		return nil, fmt.Errorf("its sets nest deeper than %d", maxSetDepth)
-	case e.sets.get(name).kind != text && e.sets.get(name).kind != scalar:
+	case e.sets.Get(name).Kind != boundedyaml.Text && e.sets.Get(name).Kind != boundedyaml.Scalar:
 		return nil, fmt.Errorf("there is no set %s", shown)
 	}
-	if err := e.cost(len(e.sets.get(name).str()) + 16); err != nil {
+	if err := e.cost(len(e.sets.Get(name).Str()) + 16); err != nil {
 		return nil, err
 	}
 	outer := e.tokens
-	e.tokens = tokens(e.sets.get(name).str())
+	e.tokens = tokens(e.sets.Get(name).Str())
 	if e.spent += len(e.tokens); e.spent > maxTokens {
 		return nil, fmt.Errorf("it is longer than %d words", maxTokens)
 	}
@@ -587,8 +590,8 @@ func (e *expression) all(path []string, depth int) ([][]string, error) {
 				if err := e.cost(len(a) + len(b) + len(a)*len(b)/8); err != nil {
 					return nil, err
 				}
-				if product = append(product, union(a, b)); len(product[len(product)-1]) > maxServices {
-					return nil, fmt.Errorf("it names more than %d models together", maxServices)
+				if product = append(product, union(a, b)); len(product[len(product)-1]) > proposal.MaxServices {
+					return nil, fmt.Errorf("it names more than %d models together", proposal.MaxServices)
 				}
 			}
 		}
@@ -636,7 +639,7 @@ func (e *expression) one(path []string, depth int) ([][]string, error) {
 	if model, ok := e.vars[name]; ok {
 		name = model
 	}
-	if !e.models.get(name).isSet() {
+	if !e.models.Get(name).IsSet() {
 		return nil, fmt.Errorf("it names a model that there is not: %s", clean.Line(clean.Visible(name), 64))
 	}
 	return [][]string{{name}}, nil

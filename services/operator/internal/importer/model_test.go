@@ -8,52 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
 )
-
-// TestModelsOfOneName: a model is another one where its file or source is, whatever it is called; estimates are made of the file.
-func TestModelsOfOneName(t *testing.T) {
-	t.Parallel()
-	present, err := catalog.Parse("x", []byte("version: 1\nmodels: [{id: a/b, file: /srv/q4.gguf, source: \"hf:a/b\"}, {id: known}]\n"), host())
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := func(name string) Fields { return Fields{{Key: "file", Value: name}, {Key: "source", Value: "hf:a/b"}} }
-	source := Fields{{Key: "source", Value: "hf:a/b"}}
-	for _, c := range []struct {
-		name    string
-		present *Present
-		put     []Fields
-		want    string
-	}{
-		{"the same file", nil, []Fields{file("/srv/q4.gguf"), file("/srv/q4.gguf")}, "a/b a/b"},
-		{"the same source", nil, []Fields{source, source}, "a/b a/b"},
-		{"two files", nil, []Fields{file("/srv/q4.gguf"), file("/srv/q8.gguf"), file("/srv/q4.gguf"), file("/srv/q8.gguf")}, "a/b a/b-2 a/b a/b-2"},
-		{"a file of a source", nil, []Fields{file("/srv/q4.gguf"), source}, "a/b a/b-2"},
-		{"a source and a file of it", nil, []Fields{source, file("/srv/q4.gguf")}, "a/b a/b-2"},
-		{"nothing is known", nil, []Fields{nil, nil}, "a/b a/b"},
-		{"the catalogue's file", present, []Fields{file("/srv/q4.gguf")}, "a/b"},
-		{"not the catalogue's file", present, []Fields{file("/srv/q8.gguf"), nil}, "a/b-2 a/b-3"},
-	} {
-		p := New("x", c.present, "x")
-		var got []string
-		for _, fields := range c.put {
-			got = append(got, p.Model("a/b", fields))
-		}
-		if strings.Join(got, " ") != c.want {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
-		}
-	}
-	p := New("x", present, "x")
-	if got := p.Model("known", file("/srv/x.gguf")); got != "known-2" {
-		t.Errorf("a model of which the catalogue knows no file is %q", got)
-	}
-	long := strings.Repeat("m", 200)
-	first, second := p.Model(long, file("/1")), p.Model(long, file("/2"))
-	if first == second || len(second) > maxModelID || ModelID(second) != second {
-		t.Errorf("%q %q", first, second)
-	}
-}
 
 // TestModelsAlike: services of two quantizations of one model name two models, whichever tool they come from.
 func TestModelsAlike(t *testing.T) {
@@ -71,7 +28,7 @@ func TestModelsAlike(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kind, from := range map[string]string{"gpumod": filepath.Join(dir, "a.yaml"), "llama-swap": swap} {
-		p := New(kind, nil, "x")
+		p := proposal.New(kind, nil, "x")
 		if err := read(p, kind, from); err != nil {
 			t.Fatal(err)
 		}
@@ -93,22 +50,11 @@ func TestModelsAlike(t *testing.T) {
 	}
 }
 
-func TestFreeID(t *testing.T) {
-	t.Parallel()
-	taken := map[string]bool{}
-	for n := range 1100 {
-		id := FreeID("a b", taken)
-		if want := "a-b"; n == 0 && id != want || n == 1 && id != want+"-2" || n >= 999 && id != "" {
-			t.Fatalf("number %d is %q", n, id)
-		}
-	}
-}
-
 // TestPortsGivenBack: what is left out has no port.
 func TestPortsGivenBack(t *testing.T) {
 	t.Parallel()
 	text := "services:\n  a: {image: x, gpus: all, ports: [\"9000:80\"], volumes: [\"/etc:/x\"]}\n  b: {image: x, gpus: all, ports: [\"9000:80\"]}\n"
-	p := New("compose", nil, "x")
+	p := proposal.New("compose", nil, "x")
 	if err := composeFile(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", []byte(text)); err != nil {
 		t.Fatal(err)
 	}
@@ -118,23 +64,11 @@ func TestPortsGivenBack(t *testing.T) {
 	}
 }
 
-// TestServiceWithoutItsModel: a model that cannot be written leaves its service, without it.
-func TestServiceWithoutItsModel(t *testing.T) {
-	t.Parallel()
-	p := New("x", nil, "x")
-	model := p.Model("m", Fields{{Key: "served_name", Value: "sk-abcdefgh"}})
-	p.Service("s", Fields{{Key: "driver", Value: "null"}}, model, nil)
-	out, err := p.Settle(context.Background(), nil, host())
-	if err != nil || len(p.Services()) != 1 || len(p.Models()) != 0 || strings.Contains(string(out), "model: m") {
-		t.Errorf("%v %v\n%s", err, p.LeftOut(), out)
-	}
-}
-
 // TestHomeOfMounts: ~ is the HOME that a human gave, and nobody else's.
 func TestHomeOfMounts(t *testing.T) {
 	t.Parallel()
 	for home, want := range map[string]string{"/home/ai": "source: /home/ai/models", "": "write out which folder"} {
-		p := New("compose", nil, "x")
+		p := proposal.New("compose", nil, "x")
 		b := newBuilder(p, Given{Variables: map[string]string{"HOME": home}})
 		if err := composeFile(context.Background(), b, map[string]bool{}, "x", "/base", []byte(composeOf("volumes: [\"~/models:/m\"]"))); err != nil {
 			t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"durward.internal/services/operator/internal/importer/boundedyaml"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
@@ -20,7 +22,7 @@ import (
 
 // builder makes services for a proposal.
 type builder struct {
-	*Proposal
+	*proposal.Proposal
 	given Given
 	// ids are those that are taken by what was built; origins tells which service was made of which name.
 	ids     map[string]bool
@@ -29,7 +31,7 @@ type builder struct {
 	read, tried int
 }
 
-func newBuilder(p *Proposal, given Given) *builder {
+func newBuilder(p *proposal.Proposal, given Given) *builder {
 	if given.ContainerUser == "" {
 		given.ContainerUser = "1000:1000"
 	}
@@ -57,7 +59,7 @@ type program struct {
 	what, from        string
 	name, description string
 	argv              []string
-	environment       []pair
+	environment       []boundedyaml.Pair
 	port              uint32
 	health            string
 	served            string
@@ -71,7 +73,7 @@ type program struct {
 }
 
 func (s *program) note(format string, args ...any) {
-	if text := fmt.Sprintf(format, args...); len(s.notes) < maxNotes && !slices.Contains(s.notes, text) {
+	if text := fmt.Sprintf(format, args...); len(s.notes) < proposal.MaxNotes && !slices.Contains(s.notes, text) {
 		s.notes = append(s.notes, text)
 	}
 }
@@ -84,7 +86,7 @@ func (b *builder) program(id string, s *program) bool {
 		return false
 	}
 	for _, key := range slices.Sorted(maps.Keys(set)) {
-		s.environment = append(s.environment, pair{key: key, value: set[key]})
+		s.environment = append(s.environment, boundedyaml.Pair{Key: key, Value: set[key]})
 	}
 	why := overlong(argv, len(s.environment), 0, 0, 0)
 	if indirect := enginecmd.Indirect(argv); why == "" && indirect != "" {
@@ -155,8 +157,8 @@ func (b *builder) process(id string, s *program, argv []string) bool {
 }
 
 // head are an entry's first keys.
-func (s *program) head(driver string) Fields {
-	var fields Fields
+func (s *program) head(driver string) proposal.Fields {
+	var fields proposal.Fields
 	for _, one := range []struct {
 		key, text string
 		most      int
@@ -173,7 +175,7 @@ func (s *program) head(driver string) Fields {
 }
 
 // tail are an entry's last keys.
-func (s *program) tail(fields Fields) Fields {
+func (s *program) tail(fields proposal.Fields) proposal.Fields {
 	if s.pin {
 		fields = append(fields, yaml.MapItem{Key: "pin", Value: true})
 		if s.idleS > 0 {
@@ -182,7 +184,7 @@ func (s *program) tail(fields Fields) Fields {
 		}
 	}
 	if s.idleS > 0 {
-		fields = append(fields, yaml.MapItem{Key: "idle", Value: Fields{{Key: "action", Value: "stop"}, {Key: "after_s", Value: s.idleS}}})
+		fields = append(fields, yaml.MapItem{Key: "idle", Value: proposal.Fields{{Key: "action", Value: "stop"}, {Key: "after_s", Value: s.idleS}}})
 	}
 	if s.startS > 0 {
 		fields = append(fields, yaml.MapItem{Key: "start_timeout_s", Value: min(s.startS, 3600)})
@@ -193,18 +195,18 @@ func (s *program) tail(fields Fields) Fields {
 	return fields
 }
 
-func appendHealth(fields Fields, path string) Fields {
+func appendHealth(fields proposal.Fields, path string) proposal.Fields {
 	if path == "" || path == "/health" {
 		return fields
 	}
-	return append(fields, yaml.MapItem{Key: "health", Value: Fields{{Key: "path", Value: path}}})
+	return append(fields, yaml.MapItem{Key: "health", Value: proposal.Fields{{Key: "path", Value: path}}})
 }
 
-func appendEnvironment(fields Fields, environment map[string]string) Fields {
+func appendEnvironment(fields proposal.Fields, environment map[string]string) proposal.Fields {
 	if len(environment) == 0 {
 		return fields
 	}
-	var list Fields
+	var list proposal.Fields
 	for _, key := range slices.Sorted(maps.Keys(environment)) {
 		list = append(list, yaml.MapItem{Key: key, Value: environment[key]})
 	}
@@ -215,21 +217,21 @@ func appendEnvironment(fields Fields, environment map[string]string) Fields {
 func (b *builder) environment(s *program, plain func(key string) bool) (map[string]string, bool) {
 	out := map[string]string{}
 	for _, p := range s.environment {
-		name := clean.Visible(p.key)
+		name := clean.Visible(p.Key)
 		switch {
-		case p.bare:
+		case p.Bare:
 			s.note("The variable %s has no value in the file; the environment is not read.", name)
-		case secret.Name(p.key) || secret.Suspect(p.value):
+		case secret.Name(p.Key) || secret.Suspect(p.Value):
 			b.secretNamed(s, name)
-		case !plain(p.key):
+		case !plain(p.Key):
 			s.note("The variable %s was left out, since its value could be a secret: write it under environment where it is none.", clean.Line(name, 64))
-		case len(missing(p.value)) > 0:
-			s.note("%s was left out: it %s.", name, unusable(p.value))
-		case !Shown(p.key) || !Shown(p.value):
+		case len(missing(p.Value)) > 0:
+			s.note("%s was left out: it %s.", name, unusable(p.Value))
+		case !proposal.Shown(p.Key) || !proposal.Shown(p.Value):
 			b.LeaveOut(s.what, "its environment holds characters that cannot be shown")
 			return nil, false
 		default:
-			out[p.key] = p.value
+			out[p.Key] = p.Value
 		}
 	}
 	return out, true
@@ -342,7 +344,7 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 		}
 		return ""
 	}
-	var fields Fields
+	var fields proposal.Fields
 	id, served := s.modelName, s.served
 	if served == "" {
 		served = engine.ServedName
@@ -353,7 +355,7 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 		}
 	}
 	switch {
-	case filepath.IsAbs(engine.Model) && filepath.Clean(engine.Model) == engine.Model && Shown(engine.Model):
+	case filepath.IsAbs(engine.Model) && filepath.Clean(engine.Model) == engine.Model && proposal.Shown(engine.Model):
 		fields = append(fields, yaml.MapItem{Key: "file", Value: engine.Model})
 		if id == "" {
 			id = strings.TrimSuffix(filepath.Base(engine.Model), ".gguf")
@@ -376,8 +378,8 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 	if filepath.IsAbs(served) {
 		s.note("Requests name its model by its path, which agents see: --served-model-name gives it another name.")
 	}
-	if served = clean.Line(served, 128); served != "" && served != ModelID(id) {
-		fields = append(Fields{{Key: "served_name", Value: served}}, fields...)
+	if served = clean.Line(served, 128); served != "" && served != proposal.ModelID(id) {
+		fields = append(proposal.Fields{{Key: "served_name", Value: served}}, fields...)
 	}
 	if engine.SleepMode && engine.Engine == enginecmd.VLLM {
 		s.note("It was started with a sleep mode: once vram_mib is written, sleep: vllm-l1 lets a switch put it to sleep.")
@@ -386,7 +388,7 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 }
 
 // appendGPUs says on which GPUs the service runs, as far as that can be told.
-func (b *builder) appendGPUs(fields Fields, s *program, engine enginecmd.Command, known bool, visible string) Fields {
+func (b *builder) appendGPUs(fields proposal.Fields, s *program, engine enginecmd.Command, known bool, visible string) proposal.Fields {
 	if known && engine.GPULayers != nil && *engine.GPULayers == 0 {
 		s.note("It runs without a GPU (-ngl 0).")
 		return fields
@@ -408,7 +410,7 @@ func (b *builder) appendGPUs(fields Fields, s *program, engine enginecmd.Command
 	return b.putGPUs(fields, s, indexes)
 }
 
-func (b *builder) putGPUs(fields Fields, s *program, indexes []uint32) Fields {
+func (b *builder) putGPUs(fields proposal.Fields, s *program, indexes []uint32) proposal.Fields {
 	var kept []uint32
 	for _, index := range indexes {
 		switch {

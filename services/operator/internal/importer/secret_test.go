@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"durward.internal/services/operator/internal/importer/proposal"
 )
 
 // secrets are what the files of TestNoSecretIsCopied hold.
@@ -94,13 +96,13 @@ func TestNoSecretIsCopied(t *testing.T) {
 }
 
 // proposed is what an import makes of a text, and what it says that it left out.
-func proposed(t *testing.T, kind, text string) (proposal, left string) {
+func proposed(t *testing.T, kind, text string) (made, left string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "x.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := New(kind, nil, "x")
+	p := proposal.New(kind, nil, "x")
 	if err := read(p, kind, file); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +184,7 @@ func TestHomeIsGiven(t *testing.T) {
 		{Given{Variables: map[string]string{"HOME": "/home/ai"}}, text, "the mount of /home/ai/.ssh is refused", true},
 		{Given{Variables: map[string]string{"HOME": "/home/ai"}}, strings.Replace(text, "~/.ssh", "~/models", 1), "source: /home/ai/.cache/huggingface", false},
 	} {
-		p := New("compose", nil, "x")
+		p := proposal.New("compose", nil, "x")
 		if err := composeFile(t.Context(), newBuilder(p, c.given), map[string]bool{}, "x", "/base", []byte(c.text)); err != nil {
 			t.Fatal(err)
 		}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -16,9 +15,6 @@ const Action = "org.freedesktop.systemd1.manage-units"
 
 // verbs are the executor's: nothing that makes, changes or enables a unit.
 var verbs = []string{"start", "stop", "kill", "reset-failed"}
-
-// unitPattern is SEC-D1's, of a service that can be started.
-var unitPattern = regexp.MustCompile(`\A[a-zA-Z0-9_][a-zA-Z0-9_:.\-]*(@[a-zA-Z0-9_:.\-]+)?\.service\z`)
 
 // The host's own units and Durward's: no catalog gives the executor a say over them. Some are told by how they begin.
 var (
@@ -51,7 +47,7 @@ func Polkit(c *catalog.Catalog, user string) ([]byte, error) {
 		switch {
 		case s.Driver != catalog.DriverSystemd:
 			continue
-		case !unitPattern.MatchString(s.Unit):
+		case !catalog.IsUnit(s.Unit):
 			return nil, fmt.Errorf("%s names no unit that can be started", s.ID)
 		case hosts(s.Unit):
 			return nil, fmt.Errorf("%s names %s, which no service may be", s.ID, s.Unit)

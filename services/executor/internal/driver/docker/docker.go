@@ -29,14 +29,6 @@ import (
 	"durward.internal/services/platform/catalog"
 )
 
-// Labels of containers.
-const (
-	// LabelService is the id of the service that a container is. A human who makes a container to be adopted sets it.
-	LabelService = "durward.service"
-	// labelMade marks what this driver made.
-	labelMade = "durward.made"
-)
-
 const (
 	// minAPI is the oldest that is spoken: Docker 20.10's.
 	minAPI = "1.41"

@@ -203,12 +203,12 @@ func TestAdoptedDefinition(t *testing.T) {
 
 func TestPick(t *testing.T) {
 	s := entryOf("")
-	mine := map[string]string{LabelService: "chat", labelMade: "true"}
-	theirs := map[string]string{LabelService: "chat"}
+	mine := map[string]string{containerpolicy.LabelService: "chat", containerpolicy.LabelMade: "true"}
+	theirs := map[string]string{containerpolicy.LabelService: "chat"}
 	active := container.Summary{ID: "active", Names: []string{"/durward-chat"}, Labels: mine}
 	retired := container.Summary{ID: "retired", Names: []string{"/durward-chat.last"}, Labels: mine}
 	human := container.Summary{ID: "human", Names: []string{"/vllm"}, Labels: theirs}
-	stranger := container.Summary{ID: "stranger", Names: []string{"/durward-chat"}, Labels: map[string]string{LabelService: "other", labelMade: "true"}}
+	stranger := container.Summary{ID: "stranger", Names: []string{"/durward-chat"}, Labels: map[string]string{containerpolicy.LabelService: "other", containerpolicy.LabelMade: "true"}}
 	all := []container.Summary{retired, stranger, human, active}
 	if id, found, err := pick(all, s); id != "active" || !found || err != nil {
 		t.Errorf("made: %s, %v, %v", id, found, err)

@@ -6,6 +6,8 @@ import (
 
 	"github.com/moby/moby/api/types/events"
 	"github.com/moby/moby/client"
+
+	"durward.internal/services/platform/containerpolicy"
 )
 
 // reopen is the first pause before a stream of events that ended is opened again.
@@ -22,7 +24,7 @@ var actions = []string{
 // listen marks each container that the daemon speaks of, and wakes the observer. While there is no stream, the observer's own
 // pace is what there is; a new stream makes it look at everything afresh.
 func (d *Driver) listen(ctx context.Context) {
-	filters := client.Filters{}.Add("type", string(events.ContainerEventType)).Add("label", LabelService).Add("event", actions...)
+	filters := client.Filters{}.Add("type", string(events.ContainerEventType)).Add("label", containerpolicy.LabelService).Add("event", actions...)
 	for pause := reopen; ctx.Err() == nil; {
 		began := time.Now()
 		stream := d.api.Events(ctx, client.EventsListOptions{Filters: filters})

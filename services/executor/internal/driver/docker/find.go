@@ -141,14 +141,14 @@ func last(s *catalog.Service) string { return name(s) + ".last" }
 
 // isMade reports whether a container is one that the driver made for the service.
 func isMade(labels map[string]string, id string) bool {
-	return labels[labelMade] == "true" && labels[LabelService] == id
+	return labels[containerpolicy.LabelMade] == "true" && labels[containerpolicy.LabelService] == id
 }
 
 // list finds every container with a service's label, or with any service's.
 func (d *Driver) list(ctx context.Context, id string) ([]container.Summary, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	label := LabelService
+	label := containerpolicy.LabelService
 	if id != "" {
 		label += "=" + id
 	}
@@ -164,10 +164,10 @@ func pick(all []container.Summary, s *catalog.Service) (id string, found bool, e
 	for _, c := range all {
 		made := isMade(c.Labels, s.ID)
 		switch {
-		case c.Labels[LabelService] != s.ID, made == s.Container.Adopt, made && !slices.Contains(c.Names, "/"+name(s)):
+		case c.Labels[containerpolicy.LabelService] != s.ID, made == s.Container.Adopt, made && !slices.Contains(c.Names, "/"+name(s)):
 			continue
 		case found:
-			return "", false, fmt.Errorf("%w: two containers have the label %s=%s", driver.ErrContainer, LabelService, s.ID)
+			return "", false, fmt.Errorf("%w: two containers have the label %s=%s", driver.ErrContainer, containerpolicy.LabelService, s.ID)
 		}
 		id, found = c.ID, true
 	}
@@ -211,7 +211,7 @@ func (d *Driver) adopted(ctx context.Context, s *catalog.Service) (container.Ins
 	}
 	if !found {
 		return container.InspectResponse{}, nil,
-			fmt.Errorf("%w: no container has the label %s=%s", driver.ErrContainer, LabelService, s.ID)
+			fmt.Errorf("%w: no container has the label %s=%s", driver.ErrContainer, containerpolicy.LabelService, s.ID)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -55,7 +55,7 @@ func (d *Driver) make(s *catalog.Service, i img, r *containerpolicy.Rules) (spec
 			User: k.User, Image: i.id, Cmd: k.Command, Env: variables(s),
 			// Health is asked for from outside; what an image has of its own would only run beside it.
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
-			Labels:      map[string]string{LabelService: s.ID, labelMade: "true"},
+			Labels:      map[string]string{containerpolicy.LabelService: s.ID, containerpolicy.LabelMade: "true"},
 			StopSignal:  "SIGTERM", StopTimeout: &stop,
 		},
 		host: &container.HostConfig{

@@ -276,7 +276,7 @@ func adoptable(b *bench, s *catalog.Service) client.ContainerCreateOptions {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	made.config.Labels = map[string]string{LabelService: s.ID}
+	made.config.Labels = map[string]string{containerpolicy.LabelService: s.ID}
 	made.host.Init = nil
 	return client.ContainerCreateOptions{Config: made.config, HostConfig: made.host, Name: "human-" + s.ID}
 }
@@ -699,7 +699,7 @@ func TestRealTampered(t *testing.T) {
 					t.Error(err)
 				}
 				_, err := b.api.ContainerCreate(context.Background(), client.ContainerCreateOptions{
-					Config:     &container.Config{Image: b.image, Labels: map[string]string{LabelService: s.ID, labelMade: "true"}},
+					Config:     &container.Config{Image: b.image, Labels: map[string]string{containerpolicy.LabelService: s.ID, containerpolicy.LabelMade: "true"}},
 					HostConfig: &container.HostConfig{Privileged: true, Mounts: []mount.Mount{{Type: mount.TypeBind, Source: "/", Target: "/host"}}},
 					Name:       "durward-" + s.ID,
 				})

@@ -15,6 +15,8 @@ import (
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/cause"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/containerpolicy"
+	"durward.internal/services/platform/procfs"
 )
 
 const (
@@ -103,7 +105,7 @@ func (d *Driver) look(ctx context.Context) bool {
 	}
 	now := make(map[string][]sighting, len(all))
 	for _, c := range all {
-		id := c.Labels[LabelService]
+		id := c.Labels[containerpolicy.LabelService]
 		now[id] = append(now[id], d.status(ctx, c, before[id], stale[c.ID] || stale[everything]))
 	}
 	d.seenMu.Lock()
@@ -311,14 +313,13 @@ func cgroup(pid int) string {
 
 func groupOf(text string) string {
 	memory := ""
-	for line := range strings.Lines(text) {
-		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+	for controllers, path := range procfs.CGroups(text) {
 		switch {
-		case len(parts) != 3 || parts[2] == "/":
-		case parts[0] == "0":
-			return parts[2]
-		case parts[1] == "memory":
-			memory = parts[2]
+		case path == "/":
+		case controllers == "":
+			return path
+		case controllers == "memory":
+			memory = path
 		}
 	}
 	return memory

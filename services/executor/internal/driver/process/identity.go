@@ -1,13 +1,14 @@
 package process
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"durward.internal/services/platform/procfs"
 )
 
 // identity is a process and no other: pids are reused, pairs of pid and start time within one boot are not.
@@ -53,13 +54,9 @@ func stat(pid int) (procStat, error) {
 	return parseStat(raw)
 }
 
-// parseStat reads what follows the program's name, which may itself hold spaces and parentheses.
+// parseStat reads what follows the program's name.
 func parseStat(raw []byte) (procStat, error) {
-	end := bytes.LastIndexByte(raw, ')')
-	if end < 0 {
-		return procStat{}, errStat
-	}
-	fields := strings.Fields(string(raw[end+1:]))
+	fields := procfs.Stat(raw)
 	// fields[0] is field 3 (state), fields[3] is field 6 (session), fields[17] is field 20 (threads), fields[19] is
 	// field 22 (start time).
 	if len(fields) < 20 || len(fields[0]) != 1 {

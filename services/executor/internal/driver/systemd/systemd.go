@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"sync"
 	"time"
 
@@ -36,9 +35,6 @@ const killPatience = 5 * time.Second
 
 // beginPatience is how long a start waits for a unit that runs its program already and has not said that it is ready.
 const beginPatience = 2 * time.Second
-
-// unitPattern is SEC-D1's, of a service that can be started: no leading dash, no template without its instance.
-var unitPattern = regexp.MustCompile(`\A[a-zA-Z0-9_][a-zA-Z0-9_:.\-]*(@[a-zA-Z0-9_:.\-]+)?\.service\z`)
 
 // Why a unit cannot be used, beyond what the driver package names.
 var (
@@ -132,7 +128,7 @@ func (d *Driver) Close() error {
 
 // Status reports what systemd last said of the service's unit.
 func (d *Driver) Status(s *catalog.Service) driver.Status {
-	if !unitPattern.MatchString(s.Unit) {
+	if !catalog.IsUnit(s.Unit) {
 		return driver.Status{State: driver.Stopped, Cause: driver.CauseUnitMissing, Network: facts{}.network(s, false)}
 	}
 	d.mu.Lock()
@@ -215,7 +211,7 @@ func (d *Driver) refusal(f facts, name string) error {
 
 // Logs returns lines of the unit from systemd's journal, of all its activations.
 func (d *Driver) Logs(ctx context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error) {
-	if !unitPattern.MatchString(s.Unit) {
+	if !catalog.IsUnit(s.Unit) {
 		return driver.Page{}, driver.ErrUnitMissing
 	}
 	return d.journal.page(ctx, s.Unit, cursor, lines)
@@ -223,7 +219,7 @@ func (d *Driver) Logs(ctx context.Context, s *catalog.Service, cursor string, li
 
 // ask has systemd say how the unit is now.
 func (d *Driver) ask(ctx context.Context, s *catalog.Service) (facts, error) {
-	if !unitPattern.MatchString(s.Unit) {
+	if !catalog.IsUnit(s.Unit) {
 		return facts{}, driver.ErrUnitMissing
 	}
 	d.mu.Lock()

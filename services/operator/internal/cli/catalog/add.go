@@ -10,7 +10,7 @@ import (
 	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/draft"
-	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/operator/internal/sizing"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
@@ -303,7 +303,7 @@ entry; the id may then be left out. A service for it comes along with: durward c
 		case len(args) == 1:
 			id = args[0]
 		case file != "":
-			id = importer.ModelID(sizing.NameOf(file).ID)
+			id = proposal.ModelID(sizing.NameOf(file).ID)
 		}
 		if id == "" {
 			return draft.Entry{}, cli.Usage("Usage: "+cmd.UseLine(), "name the model")

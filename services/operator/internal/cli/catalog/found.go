@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/operator/internal/importer/discover"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/containerpolicy"
@@ -26,7 +26,7 @@ type looking struct {
 }
 
 // look reads the GPUs and what is known already. A proposal is begun beside the present catalog.
-func (a *app) look(cmd *cobra.Command, imp *importing, l *looking, kind, from string) (*importer.Proposal, error) {
+func (a *app) look(cmd *cobra.Command, imp *importing, l *looking, kind, from string) (*proposal.Proposal, error) {
 	p, err := a.beginImport(cmd, imp, kind, from)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
@@ -83,7 +84,7 @@ mode. Unit templates and extra arguments are code and are left out: the unit tha
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.importFiles(cmd, imp, "gpumod", args, func(p *importer.Proposal) error { return importer.Gpumod(cmd.Context(), p, args[0], imp.given) })
+			return a.importFiles(cmd, imp, "gpumod", args, func(p *proposal.Proposal) error { return importer.Gpumod(cmd.Context(), p, args[0], imp.given) })
 		},
 	}
 }
@@ -101,7 +102,7 @@ candidate for boot. API keys and peers stay where they are.
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.CompleteFiles("yaml", "yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.importFiles(cmd, imp, "llama-swap", args, func(p *importer.Proposal) error { return importer.LlamaSwap(cmd.Context(), p, args[0], imp.given) })
+			return a.importFiles(cmd, imp, "llama-swap", args, func(p *proposal.Proposal) error { return importer.LlamaSwap(cmd.Context(), p, args[0], imp.given) })
 		},
 	}
 }
@@ -119,13 +120,13 @@ Compose file extends, includes or reads variables from are named and not read.
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: cli.CompleteFiles("yaml", "yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.importFiles(cmd, imp, "compose", args, func(p *importer.Proposal) error { return importer.Compose(cmd.Context(), p, args, imp.given) })
+			return a.importFiles(cmd, imp, "compose", args, func(p *proposal.Proposal) error { return importer.Compose(cmd.Context(), p, args, imp.given) })
 		},
 	}
 }
 
 // importFiles is an import from files: begun, read, proposed.
-func (a *app) importFiles(cmd *cobra.Command, imp *importing, kind string, from []string, read func(*importer.Proposal) error) error {
+func (a *app) importFiles(cmd *cobra.Command, imp *importing, kind string, from []string, read func(*proposal.Proposal) error) error {
 	p, err := a.beginImport(cmd, imp, kind, from...)
 	if err != nil {
 		return err
@@ -139,7 +140,7 @@ func (a *app) importFiles(cmd *cobra.Command, imp *importing, kind string, from 
 }
 
 // beginImport reads the present catalog, which must be good, and begins a proposal beside it. from is what it is made from.
-func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from ...string) (*importer.Proposal, error) {
+func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from ...string) (*proposal.Proposal, error) {
 	for _, pair := range imp.set {
 		name, value, ok := strings.Cut(pair, "=")
 		if !ok || name == "" {
@@ -166,7 +167,7 @@ func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from 
 	if err != nil {
 		return nil, err
 	}
-	p := importer.New(kind, present, from...)
+	p := proposal.New(kind, present, from...)
 	if imp.lenient && kind == "llama-swap" {
 		p.Note("Nobody was named whom programs run as (--run-as USER). An installed executor, and durward catalog check without --development, want run_as " +
 			"in every entry of the driver process.")
@@ -223,7 +224,7 @@ func besides(files []catalog.File, out string, err error) ([]catalog.File, error
 		switch {
 		case statErr != nil || !os.SameFile(info, target):
 			kept = append(kept, f)
-		case len(files) == 1 || !bytes.HasPrefix(f.Data, []byte(importer.Heading)):
+		case len(files) == 1 || !bytes.HasPrefix(f.Data, []byte(proposal.Heading)):
 			return nil, errOwnFile
 		}
 	}
@@ -252,13 +253,13 @@ type ProposalJSON struct {
 	Models   []string           `json:"models"`
 	Services []string           `json:"services"`
 	Modes    []string           `json:"modes"`
-	LeftOut  []importer.LeftOut `json:"left_out"`
+	LeftOut  []proposal.LeftOut `json:"left_out"`
 }
 
 // propose settles a proposal with the present catalog, writes it and says what is in it.
-func (a *app) propose(ctx context.Context, imp *importing, p *importer.Proposal) error {
+func (a *app) propose(ctx context.Context, imp *importing, p *proposal.Proposal) error {
 	text, err := p.Settle(ctx, imp.files, imp.opts)
-	if errors.Is(err, importer.ErrNothing) {
+	if errors.Is(err, proposal.ErrNothing) {
 		if a.JSON {
 			if err := a.Out.Value(ProposalJSON{"", cli.NonNil(p.Models()), cli.NonNil(p.Services()), cli.NonNil(p.Modes()), cli.NonNil(p.LeftOut())}); err != nil {
 				return err
@@ -299,7 +300,7 @@ func (a *app) propose(ctx context.Context, imp *importing, p *importer.Proposal)
 	})
 }
 
-func (a *app) leftOut(p *importer.Proposal) {
+func (a *app) leftOut(p *proposal.Proposal) {
 	for _, l := range p.LeftOut() {
 		a.Out.Printf("%s left out: %s: %s\n", a.Out.Yellow("!"), l.What, l.Why)
 	}
@@ -332,9 +333,9 @@ func proposed(name string) bool {
 		return false
 	}
 	defer f.Close()
-	begin := make([]byte, len(importer.Heading))
+	begin := make([]byte, len(proposal.Heading))
 	_, err = io.ReadFull(f, begin)
-	return err == nil && string(begin) == importer.Heading
+	return err == nil && string(begin) == proposal.Heading
 }
 
 // movable is a file's name as mv takes it from a shell.

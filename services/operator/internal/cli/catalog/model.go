@@ -16,8 +16,8 @@ import (
 	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/draft"
-	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/operator/internal/importer/discover"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/operator/internal/sizing"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
@@ -45,7 +45,7 @@ type fromModel struct {
 
 // servable refuses a name that is not what it looks like: an engine would get it as it is.
 func servable(name string) error {
-	if !importer.Shown(name) {
+	if !proposal.Shown(name) {
 		return cli.Usage("", "--served-name %q holds characters that cannot be shown", clean.Visible(name))
 	}
 	return nil
@@ -120,7 +120,7 @@ func (a *app) addFromModel(cmd *cobra.Command, m *fromModel, path string) error 
 		return a.BadCatalog(at, err)
 	}
 	named := sizing.NameOf(file)
-	id := importer.ModelID(cmp.Or(m.id, named.ID))
+	id := proposal.ModelID(cmp.Or(m.id, named.ID))
 	if id == "" || m.id != "" && id != m.id {
 		return cli.Usage("Give it one: --id NAME", "no model id can be made of %q", clean.Visible(cmp.Or(m.id, filepath.Base(file))))
 	}
@@ -181,7 +181,7 @@ func (a *app) draftService(
 		taken[mode.ID] = true
 	}
 	name := cmp.Or(m.service, strings.ToLower(modelID[strings.LastIndex(modelID, "/")+1:]))
-	id := importer.FreeID(name, taken)
+	id := proposal.FreeID(name, taken)
 	if id == "" || m.service != "" && id != m.service {
 		return nil, cli.Usage("Name it otherwise: --service ID", "the service's id %q is taken or is none", clean.Visible(name))
 	}

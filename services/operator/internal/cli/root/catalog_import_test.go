@@ -11,7 +11,7 @@ import (
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/catalog"
-	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/importer/proposal"
 )
 
 // brought is the absolute path of one of package bring's fixtures.
@@ -45,7 +45,7 @@ func TestCatalogImport(t *testing.T) {
 	}
 
 	// What is there stays, unless somebody says otherwise.
-	const mine = importer.Heading + "that is mine now"
+	const mine = proposal.Heading + "that is mine now"
 	if err := os.WriteFile("durward-import-llama-swap.yaml", []byte(mine), 0o600); err != nil {
 		t.Fatal(err)
 	}

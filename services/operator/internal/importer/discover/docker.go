@@ -19,12 +19,6 @@ import (
 	"durward.internal/services/platform/enginecmd"
 )
 
-// LabelService is the label with the id of the service that a container is; LabelMade marks those that the executor made.
-const (
-	LabelService = "durward.service"
-	LabelMade    = "durward.made"
-)
-
 // Docker asks a Docker Engine what its containers are.
 type Docker struct {
 	// Socket is the daemon's, an absolute path.
@@ -227,7 +221,7 @@ func part[T any](fields map[string]json.RawMessage, key string) T {
 
 func isMade(c inspection) bool {
 	labels := part[map[string]string](c.Config, "Labels")
-	return labels[LabelMade] == "true" && labels[LabelService] != ""
+	return labels[containerpolicy.LabelMade] == "true" && labels[containerpolicy.LabelService] != ""
 }
 
 // engineImages are parts of the names of images that serve models, for those whose command line says nothing.
@@ -240,7 +234,7 @@ var engineImages = []string{
 func (d Docker) container(ctx context.Context, seen inspection, base image, id string, running processes) (Container, bool) {
 	name := strings.TrimPrefix(seen.Name, "/")
 	c := Container{Server: Server{Name: clean.Line(name, 128), Subject: name, Running: seen.State.Running}}
-	c.Service = part[map[string]string](seen.Config, "Labels")[LabelService]
+	c.Service = part[map[string]string](seen.Config, "Labels")[containerpolicy.LabelService]
 	c.User = part[string](seen.Config, "User")
 	pairs := part[[]string](seen.Config, "Env")
 	for _, pair := range pairs {

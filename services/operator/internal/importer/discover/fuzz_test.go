@@ -5,7 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/importer/proposal"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
 
@@ -49,10 +50,10 @@ func FuzzUnits(f *testing.F) {
 		if err != nil {
 			return
 		}
-		p := importer.New("systemd", nil, "x")
+		p := proposal.New("systemd", nil, "x")
 		Host{}.Units(p, servers, passed)
 		for _, one := range servers {
-			if !unitPattern.MatchString(one.Subject) {
+			if !catalog.IsUnit(one.Subject) {
 				t.Errorf("unit %q", one.Subject)
 			}
 		}

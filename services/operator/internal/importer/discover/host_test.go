@@ -19,7 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/containerpolicy/containertest"
@@ -139,7 +139,7 @@ services:
 
 // settled is the proposal's text, which the catalog accepts beside the present one; ports that were free when the test was written
 // are named in their places.
-func settled(t *testing.T, p *importer.Proposal, golden string, ports map[uint32]string) {
+func settled(t *testing.T, p *proposal.Proposal, golden string, ports map[uint32]string) {
 	t.Helper()
 	text, err := p.Settle(context.Background(), []catalog.File{{Name: "present.yaml", Data: []byte(presentCatalog)}}, catalog.Options{Development: true})
 	if err != nil {
@@ -228,7 +228,7 @@ func TestUnits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := importer.New("systemd", present(t), "the units of this host's systemd (system)")
+	p := proposal.New("systemd", present(t), "the units of this host's systemd (system)")
 	Host{Present: present(t), GPUs: hostGPUs}.Units(p, servers, passed)
 	settled(t, p, "units.yaml", map[uint32]string{vllm: "7001", ollama: "7002", stranger: "7003"})
 }
@@ -380,7 +380,7 @@ func TestContainers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := importer.New("docker", present(t), "the containers of Docker at /run/docker.sock")
+	p := proposal.New("docker", present(t), "the containers of Docker at /run/docker.sock")
 	Host{Present: present(t), GPUs: hostGPUs}.Containers(p, all, passed)
 	for _, l := range p.LeftOut() {
 		if strings.Contains(l.What+l.Why, "hunter2") {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
@@ -65,7 +65,7 @@ func (seen inspection) unsafe(base image) (out []string) {
 			say(wrong != "", "Mounts", wrong)
 		}
 	}
-	hidden := func(text string) bool { return !importer.Shown(text) }
+	hidden := func(text string) bool { return !proposal.Shown(text) }
 	say(slices.ContainsFunc(part[[]string](seen.Config, "Cmd"), hidden), "Cmd", "its command line has characters that do not show")
 	say(slices.ContainsFunc(seen.Mounts, func(m mountPoint) bool { return hidden(m.Source + m.Destination) }), "Mounts", "a path has characters that do not show")
 	entrypoint := part[[]string](seen.Config, "Entrypoint")
@@ -101,7 +101,7 @@ func (e *entry) image(c *Container) yaml.MapSlice {
 
 // make puts an entry for another container of the same image, which the executor makes.
 func (e *entry) make(c *Container) {
-	e.note("It has no label %s, so it cannot be adopted: this entry makes another container of its image. Stop and remove the old one first.", LabelService)
+	e.note("It has no label %s, so it cannot be adopted: this entry makes another container of its image. Stop and remove the old one first.", containerpolicy.LabelService)
 	e.put("driver", catalog.DriverDocker)
 	if c.Wide {
 		e.note("Its port was published for other hosts too; an entry's is published on 127.0.0.1.")
@@ -183,7 +183,7 @@ func (e *entry) environment(c *Container) {
 	for _, pair := range pairs {
 		key, value, _ := strings.Cut(pair, "=")
 		allowed := containerpolicy.PlainKey(key) || e.host.Present != nil && slices.Contains(e.host.Present.Containers.Environment, key)
-		if allowed && !secret.Name(key) && !secret.Suspect(value) && importer.Shown(value) && len(value) <= 512 {
+		if allowed && !secret.Name(key) && !secret.Suspect(value) && proposal.Shown(value) && len(value) <= 512 {
 			out = append(out, yaml.MapItem{Key: key, Value: value})
 		} else {
 			withheld = append(withheld, key)

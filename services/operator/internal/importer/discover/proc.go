@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"durward.internal/services/platform/procfs"
 )
 
 // processes is what /proc says of the host's programs: which control group each is in, and its command line.
@@ -45,10 +47,9 @@ func readProcesses(root string) processes {
 
 // groupOf is the control group in /proc/PID/cgroup: of version 2, or systemd's own of version 1.
 func groupOf(text string) string {
-	for line := range strings.Lines(text) {
-		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(parts) == 3 && (parts[0] == "0" && parts[1] == "" || parts[1] == "name=systemd") {
-			return parts[2]
+	for controllers, path := range procfs.CGroups(text) {
+		if controllers == "" || controllers == "name=systemd" {
+			return path
 		}
 	}
 	return ""

@@ -10,7 +10,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/containerpolicy"
@@ -22,14 +22,14 @@ const startTimeoutS = 900
 
 // Host is what is known of the host beside the servers.
 type Host struct {
-	Present *importer.Present // nil: there is no catalog yet
+	Present *proposal.Present // nil: there is no catalog yet
 	GPUs    []GPU
 	// ContainerUser is whom containers run as that run as root now, UID or UID:GID; "": 1000:1000.
 	ContainerUser string
 }
 
 // Units puts what runs as units into the proposal.
-func (h Host) Units(p *importer.Proposal, servers []Server, passed []Passed) {
+func (h Host) Units(p *proposal.Proposal, servers []Server, passed []Passed) {
 	taken := h.taken()
 	for _, one := range passed {
 		p.LeaveOut("unit "+one.Name, "%s", one.Why)
@@ -49,7 +49,7 @@ func (h Host) Units(p *importer.Proposal, servers []Server, passed []Passed) {
 			p.LeaveOut(what, "its port %d is another service's in the catalogue or the proposal", s.Port)
 			continue
 		}
-		id := importer.FreeID(strings.TrimSuffix(s.Subject, ".service"), taken)
+		id := proposal.FreeID(strings.TrimSuffix(s.Subject, ".service"), taken)
 		if id == "" {
 			p.LeaveOut(what, "no id can be made of its name")
 			continue
@@ -63,7 +63,7 @@ func (h Host) Units(p *importer.Proposal, servers []Server, passed []Passed) {
 }
 
 // Containers puts what runs in containers into the proposal: one with the label of a service is adopted, any other is made anew.
-func (h Host) Containers(p *importer.Proposal, containers []Container, passed []Passed) {
+func (h Host) Containers(p *proposal.Proposal, containers []Container, passed []Passed) {
 	taken := h.taken()
 	for _, one := range passed {
 		p.LeaveOut("container "+one.Name, "%s", one.Why)
@@ -96,7 +96,7 @@ func (h Host) Containers(p *importer.Proposal, containers []Container, passed []
 		if label {
 			name = c.Service
 		}
-		id := importer.FreeID(name, taken)
+		id := proposal.FreeID(name, taken)
 		switch {
 		case id == "":
 			p.LeaveOut(what, "no id can be made of its name")
@@ -175,11 +175,11 @@ func (s *Server) words() string {
 // entry is one service's entry in the making.
 type entry struct {
 	host   Host
-	p      *importer.Proposal
+	p      *proposal.Proposal
 	id     string
 	server *Server
 	mounts []Bind // of a container, nil for a unit
-	fields importer.Fields
+	fields proposal.Fields
 	notes  []string
 	model  string
 	// file: the model's files are known. sized: what it needs is declared.
@@ -318,7 +318,7 @@ func (e *entry) modelOf(engine string) bool {
 		served = clean.Line(s.Command.Model, maxModelName)
 	}
 	name := served
-	var fields importer.Fields
+	var fields proposal.Fields
 	path := e.outside(s.Command.Model)
 	if containerpolicy.Plain(served) {
 		if engine == enginecmd.LlamaCPP {
@@ -341,14 +341,14 @@ func (e *entry) modelOf(engine string) bool {
 	if served == "" || name == "" {
 		return false
 	}
-	fields = append(importer.Fields{{Key: "served_name", Value: served}}, fields...)
+	fields = append(proposal.Fields{{Key: "served_name", Value: served}}, fields...)
 	e.model = e.p.Model(name, fields, "Served by "+s.Name+".")
 	return e.model != ""
 }
 
 // outside is where a model's file lies on the host, "" where that is not known.
 func (e *entry) outside(path string) string {
-	if !containerpolicy.Plain(path) || path == "/" || !importer.Shown(path) {
+	if !containerpolicy.Plain(path) || path == "/" || !proposal.Shown(path) {
 		return ""
 	}
 	if e.mounts == nil {

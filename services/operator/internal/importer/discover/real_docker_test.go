@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/containerpolicy"
 )
 
@@ -133,7 +133,7 @@ func TestRealContainers(t *testing.T) {
 	if c := seen["usual"]; len(c.Unsafe) > 0 || !c.Wide || c.Port != 9493 || len(c.Refused) == 0 {
 		t.Errorf("usual: unsafe %q, %+v", c.Unsafe, c)
 	}
-	p := importer.New("docker", nil, "this host")
+	p := proposal.New("docker", nil, "this host")
 	Host{}.Containers(p, all, passed)
 	if got := strings.Join(p.Services(), " "); got != "careful usual" {
 		t.Errorf("proposed: %q, left out: %+v", got, p.LeftOut())

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/importer/proposal"
 )
 
 // These tests run inside scripts/systemd-sandbox.sh, or beside the daemon that scripts/real-docker.sh starts, and nowhere else.
@@ -105,9 +105,9 @@ ExecStart=/usr/local/bin/llama-server -m "/srv/with space/a.gguf" --alias tiny -
 	if _, ok := found["other.service"]; ok {
 		t.Error("other.service is no server")
 	}
-	p := importer.New("systemd", nil, "this host")
+	p := proposal.New("systemd", nil, "this host")
 	Host{}.Units(p, servers, passed)
-	for _, l := range append(p.LeftOut(), importer.LeftOut{What: strings.Join(p.Services(), " ")}) {
+	for _, l := range append(p.LeftOut(), proposal.LeftOut{What: strings.Join(p.Services(), " ")}) {
 		if strings.Contains(l.What+l.Why, "do not tell") {
 			t.Errorf("a secret is told: %+v", l)
 		}

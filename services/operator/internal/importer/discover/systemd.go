@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
 )
@@ -44,8 +45,6 @@ const (
 )
 
 var (
-	// unitPattern is what a catalog's entry may name.
-	unitPattern   = regexp.MustCompile(`\A[a-zA-Z0-9_][a-zA-Z0-9_:.\-]*(@[a-zA-Z0-9_:.\-]+)?\.service\z`)
 	objectPattern = regexp.MustCompile(`\A` + busPath + `/unit/[A-Za-z0-9_]{1,512}\z`)
 	errBus        = errors.New("busctl writes what is not understood")
 )
@@ -106,7 +105,7 @@ func (s Systemd) Servers(ctx context.Context) ([]Server, []Passed, error) {
 		switch {
 		case problems[i] != nil:
 			passed = append(passed, Passed{clean.Line(units[i].name, 256), "systemd did not say what it runs"})
-		case server != nil && !unitPattern.MatchString(server.Subject):
+		case server != nil && !catalog.IsUnit(server.Subject):
 			passed = append(passed, Passed{server.Name, "its name has characters that an entry does not take"})
 		case server != nil:
 			out = append(out, *server)

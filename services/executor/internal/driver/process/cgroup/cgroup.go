@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"durward.internal/services/platform/procfs"
 )
 
 const (
@@ -285,8 +287,8 @@ func zombie(pid int) bool {
 	if err != nil {
 		return true
 	}
-	text := string(raw)
-	return strings.HasPrefix(text[strings.LastIndexByte(text, ')')+1:], " Z")
+	fields := procfs.Stat(raw)
+	return len(fields) > 0 && fields[0] == "Z"
 }
 
 // OutOfMemory reports whether the kernel ended a program of the group because its memory ran out.

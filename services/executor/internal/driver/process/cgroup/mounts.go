@@ -1,9 +1,12 @@
 package cgroup
 
 import (
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"durward.internal/services/platform/procfs"
 )
 
 // hierarchy is where this process is, in version 2 or in one hierarchy of version 1.
@@ -19,15 +22,7 @@ type hierarchy struct {
 // hierarchies reads /proc/self/mountinfo and /proc/self/cgroup. Where a controller is of version 1, version 2 cannot have it, so
 // version 2 alone is used only where no hierarchy of version 1 bounds anything.
 func hierarchies(mountinfo, self string) []hierarchy {
-	paths := map[string]string{} // by the list of controllers; version 2 is ""
-	for line := range strings.Lines(self) {
-		// hierarchy:controllers:path; a path may hold colons.
-		if _, rest, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ":"); ok {
-			if names, path, ok := strings.Cut(rest, ":"); ok {
-				paths[names] = path
-			}
-		}
-	}
+	paths := maps.Collect(procfs.CGroups(self))
 	var first, second []hierarchy
 	for line := range strings.Lines(mountinfo) {
 		m, ok := parseMount(line)

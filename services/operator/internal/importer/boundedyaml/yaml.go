@@ -1,4 +1,6 @@
-package importer
+// Package boundedyaml decodes YAML that strangers wrote. It runs in the operator's process and trusts nothing: a file is bounded before
+// and while it is decoded, aliases are followed and not copied, a document has one meaning or none.
+package boundedyaml
 
 import (
 	"bytes"
@@ -18,7 +20,8 @@ import (
 
 // Bounds of a file that strangers wrote. Aliases are followed, not copied, so a bomb of them is as small in memory as it is on disk.
 const (
-	maxBytes   = 1 << 20
+	// MaxBytes bounds the file.
+	MaxBytes   = 1 << 20
 	maxDepth   = 32
 	maxNodes   = 100_000
 	maxAliases = 1_000
@@ -29,31 +32,33 @@ const (
 	maxKeys = 256
 )
 
-// kind is what a value is.
-type kind int
+// Kind is what a value is.
+type Kind int
 
+// The kinds that are looked at; the zero Kind is what is missing or null.
 const (
-	null kind = iota
-	text
-	scalar // a number or a bool
-	sequence
-	mapping
+	null Kind = iota
+	Text
+	Scalar // a number or a bool
+	Sequence
+	Mapping
 )
 
-// value is a decoded YAML value. The accessors answer the zero value for what is missing or of another kind, so that a strange file
+// Value is a decoded YAML value. The accessors answer the zero value for what is missing or of another kind, so that a strange file
 // reads as one that says nothing.
-type value struct {
-	kind kind
+type Value struct {
+	Kind Kind
 	line int
-	text string
-	list []*value
-	// keys are in the file's order.
-	keys   []string
-	fields map[string]*value
+	// Text is a text's, or a number's or bool's as it was written.
+	Text string
+	List []*Value
+	// Keys are in the file's order.
+	Keys   []string
+	Fields map[string]*Value
 }
 
-// readFile reads a regular file of at most 1 MB. A named pipe does not hold it up.
-func readFile(name string) ([]byte, error) {
+// ReadFile reads a regular file of at most 1 MB. A named pipe does not hold it up.
+func ReadFile(name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s cannot be opened", clean.Visible(name))
@@ -61,21 +66,21 @@ func readFile(name string) ([]byte, error) {
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file", clean.Visible(name))
-	} else if info.Size() > maxBytes {
+	} else if info.Size() > MaxBytes {
 		return nil, fmt.Errorf("%s is larger than 1 MB", clean.Visible(name))
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	data, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("%s cannot be read", clean.Visible(name))
 	}
 	return data, nil
 }
 
-// decode reads one YAML document within the bounds. name stands for the file in errors.
-func decode(name string, data []byte) (*value, error) {
+// Decode reads one YAML document within the bounds. name stands for the file in errors.
+func Decode(name string, data []byte) (*Value, error) {
 	name = clean.Line(name, 200)
 	switch {
-	case len(data) > maxBytes:
+	case len(data) > MaxBytes:
 		return nil, fmt.Errorf("%s is larger than 1 MB", name)
 	case !utf8.Valid(data):
 		return nil, fmt.Errorf("%s is not UTF-8 text", name)
@@ -94,7 +99,7 @@ func decode(name string, data []byte) (*value, error) {
 	if err := safely(func() error { return dec.Decode(&second) }); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s holds more than one document", name)
 	}
-	d := decoder{done: map[*yaml.Node]*value{}}
+	d := decoder{done: map[*yaml.Node]*Value{}}
 	v, err := d.value(&root, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s:%w", name, err)
@@ -138,7 +143,7 @@ func deep(data []byte) int {
 
 type decoder struct {
 	// done holds what was made of each node; nil while it is being made, which is how a circle shows.
-	done                   map[*yaml.Node]*value
+	done                   map[*yaml.Node]*Value
 	nodes, aliases, merged int
 }
 
@@ -146,7 +151,7 @@ func at(n *yaml.Node, format string, args ...any) error {
 	return fmt.Errorf("%d: %s", n.Line, fmt.Sprintf(format, args...))
 }
 
-func (d *decoder) value(n *yaml.Node, depth int) (*value, error) {
+func (d *decoder) value(n *yaml.Node, depth int) (*Value, error) {
 	if n.Kind == yaml.AliasNode {
 		if d.aliases++; d.aliases > maxAliases {
 			return nil, at(n, "more than %d aliases", maxAliases)
@@ -174,8 +179,8 @@ func (d *decoder) value(n *yaml.Node, depth int) (*value, error) {
 	return v, nil
 }
 
-func (d *decoder) fresh(n *yaml.Node, depth int) (*value, error) {
-	v := &value{line: n.Line}
+func (d *decoder) fresh(n *yaml.Node, depth int) (*Value, error) {
+	v := &Value{line: n.Line}
 	if tag := n.ShortTag(); n.Kind == yaml.SequenceNode && tag != "!!seq" || n.Kind == yaml.MappingNode && tag != "!!map" {
 		return nil, at(n, "tags are not accepted")
 	}
@@ -192,32 +197,32 @@ func (d *decoder) fresh(n *yaml.Node, depth int) (*value, error) {
 		switch n.ShortTag() {
 		case "!!null":
 		case "!!str", "!!timestamp":
-			v.kind, v.text = text, n.Value
+			v.Kind, v.Text = Text, n.Value
 		case "!!bool", "!!int", "!!float":
-			v.kind, v.text = scalar, n.Value
+			v.Kind, v.Text = Scalar, n.Value
 		default:
 			return nil, at(n, "tags are not accepted")
 		}
 		return v, nil
 	case yaml.SequenceNode:
-		v.kind = sequence
+		v.Kind = Sequence
 		for _, c := range n.Content {
 			item, err := d.value(c, depth+1)
 			if err != nil {
 				return nil, err
 			}
-			v.list = append(v.list, item)
+			v.List = append(v.List, item)
 		}
 		return v, nil
 	case yaml.MappingNode:
-		v.kind, v.fields = mapping, map[string]*value{}
+		v.Kind, v.Fields = Mapping, map[string]*Value{}
 		return v, d.mapping(n, v, depth)
 	}
 	return nil, at(n, "something that is no value")
 }
 
-func (d *decoder) mapping(n *yaml.Node, v *value, depth int) error {
-	var merges []*value
+func (d *decoder) mapping(n *yaml.Node, v *Value, depth int) error {
+	var merges []*Value
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, content := n.Content[i], n.Content[i+1]
 		if key.Kind == yaml.AliasNode {
@@ -231,126 +236,130 @@ func (d *decoder) mapping(n *yaml.Node, v *value, depth int) error {
 			return err
 		}
 		if key.ShortTag() == "!!merge" {
-			if item.kind == sequence {
-				merges = append(merges, item.list...)
+			if item.Kind == Sequence {
+				merges = append(merges, item.List...)
 			} else {
 				merges = append(merges, item)
 			}
 			continue
 		}
-		if _, twice := v.fields[key.Value]; twice {
+		if _, twice := v.Fields[key.Value]; twice {
 			return at(key, "the key %q stands here twice", clean.Line(key.Value, 64))
 		}
-		v.keys = append(v.keys, key.Value)
-		v.fields[key.Value] = item
+		v.Keys = append(v.Keys, key.Value)
+		v.Fields[key.Value] = item
 	}
 	for _, from := range merges {
-		if from.kind != mapping {
+		if from.Kind != Mapping {
 			return at(n, "<< merges what is no mapping")
 		}
-		for _, key := range from.keys {
+		for _, key := range from.Keys {
 			if d.merged++; d.merged > maxMerged {
 				return at(n, "merges copy more than %d keys", maxMerged)
 			}
-			if _, own := v.fields[key]; !own {
-				v.keys = append(v.keys, key)
-				v.fields[key] = from.fields[key]
+			if _, own := v.Fields[key]; !own {
+				v.Keys = append(v.Keys, key)
+				v.Fields[key] = from.Fields[key]
 			}
 		}
 	}
 	return nil
 }
 
-// nothing is what a missing value is.
-var nothing = &value{}
+// Nothing is what a missing value is.
+var Nothing = &Value{}
 
-// get returns the value of a key.
-func (v *value) get(key string) *value {
-	if v == nil || v.fields[key] == nil {
-		return nothing
+// Get returns the value of a key.
+func (v *Value) Get(key string) *Value {
+	if v == nil || v.Fields[key] == nil {
+		return Nothing
 	}
-	return v.fields[key]
+	return v.Fields[key]
 }
 
-// at follows keys.
-func (v *value) at(keys ...string) *value {
+// At follows keys.
+func (v *Value) At(keys ...string) *Value {
 	for _, key := range keys {
-		v = v.get(key)
+		v = v.Get(key)
 	}
 	return v
 }
 
-// size is how many elements a list or a mapping has.
-func (v *value) size() int { return max(len(v.list), len(v.keys)) }
+// Size is how many elements a list or a mapping has.
+func (v *Value) Size() int { return max(len(v.List), len(v.Keys)) }
 
-// bound is how long a list of an entry may be.
-type bound struct {
+// Bound is how long a list of an entry may be.
+type Bound struct {
 	keys []string
 	most int
 }
 
-// over says which list of an entry is longer than it may be, or "".
-func (v *value) over(bounds []bound) string {
-	if v.size() > maxKeys {
+// Most bounds the list that the keys lead to.
+func Most(n int, keys ...string) Bound { return Bound{keys: keys, most: n} }
+
+// Over says which list of an entry is longer than it may be, or "".
+func (v *Value) Over(bounds []Bound) string {
+	if v.Size() > maxKeys {
 		return fmt.Sprintf("it has more than %d keys", maxKeys)
 	}
 	for _, b := range bounds {
-		if v.at(b.keys...).size() > b.most {
+		if v.At(b.keys...).Size() > b.most {
 			return fmt.Sprintf("%s has more than %d entries", b.keys[len(b.keys)-1], b.most)
 		}
 	}
 	return ""
 }
 
-// isSet reports whether there is something.
-func (v *value) isSet() bool { return v.kind != null }
+// IsSet reports whether there is something.
+func (v *Value) IsSet() bool { return v.Kind != null }
 
-// str is a text, or a number or bool as it was written.
-func (v *value) str() string { return v.text }
+// Str is a text, or a number or bool as it was written.
+func (v *Value) Str() string { return v.Text }
 
-// number is a count, and whether it is one.
-func (v *value) number() (uint32, bool) {
-	n, err := strconv.ParseUint(strings.ReplaceAll(v.text, "_", ""), 10, 32)
-	return uint32(n), err == nil && v.kind != null
+// Number is a count, and whether it is one.
+func (v *Value) Number() (uint32, bool) {
+	n, err := strconv.ParseUint(strings.ReplaceAll(v.Text, "_", ""), 10, 32)
+	return uint32(n), err == nil && v.Kind != null
 }
 
-// is reports whether a bool is true.
-func (v *value) is() bool { return v.kind == scalar && strings.EqualFold(v.text, "true") }
+// Is reports whether a bool is true.
+func (v *Value) Is() bool { return v.Kind == Scalar && strings.EqualFold(v.Text, "true") }
 
-// isFalse reports whether a bool is false.
-func (v *value) isFalse() bool { return v.kind == scalar && strings.EqualFold(v.text, "false") }
+// IsFalse reports whether a bool is false.
+func (v *Value) IsFalse() bool { return v.Kind == Scalar && strings.EqualFold(v.Text, "false") }
 
-// strings are the texts of a list, or a single text as a list of one.
-func (v *value) strings() []string {
-	if v.kind == text || v.kind == scalar {
-		return []string{v.text}
+// Strings are the texts of a list, or a single text as a list of one.
+func (v *Value) Strings() []string {
+	if v.Kind == Text || v.Kind == Scalar {
+		return []string{v.Text}
 	}
 	var out []string
-	for _, item := range v.list {
-		if item.kind == text || item.kind == scalar {
-			out = append(out, item.text)
+	for _, item := range v.List {
+		if item.Kind == Text || item.Kind == Scalar {
+			out = append(out, item.Text)
 		}
 	}
 	return out
 }
 
-// pairs are KEY=VALUE, of a mapping or of a list of such texts. A key without a value has none: bare.
-func (v *value) pairs() (out []pair) {
-	if v.kind == mapping {
-		for _, key := range v.keys {
-			item := v.fields[key]
-			out = append(out, pair{key, item.text, item.kind == null})
+// Pairs are KEY=VALUE, of a mapping or of a list of such texts. A key without a value has none: bare.
+func (v *Value) Pairs() (out []Pair) {
+	if v.Kind == Mapping {
+		for _, key := range v.Keys {
+			item := v.Fields[key]
+			out = append(out, Pair{key, item.Text, item.Kind == null})
 		}
 		return out
 	}
-	for _, one := range v.strings() {
+	for _, one := range v.Strings() {
 		key, content, ok := strings.Cut(one, "=")
-		out = append(out, pair{key, content, !ok})
+		out = append(out, Pair{key, content, !ok})
 	}
 	return out
 }
 
-type pair struct {
-	key, value string
-	bare       bool
+// Pair is KEY=VALUE.
+type Pair struct {
+	Key, Value string
+	Bare       bool
 }

@@ -1,12 +1,9 @@
-// Package importer turns what people run already into a proposal for the catalog: gpumod's presets and modes, llama-swap's
-// configuration, the GPU services of Compose files.
+// Package proposal is a catalog file in the making: services, models, modes, GPUs and what containers may have, put by importers
+// that read what strangers wrote. It decides nothing: a human reads the file and puts it in its place.
 //
-// It runs in the operator's process, on files that strangers may have written, and trusts none of them: every file is bounded
-// before and while it is decoded, macros and aliases cannot grow, nothing is run, no variable of the environment is read, and no
-// secret is copied. What cannot be brought safely is left out by name, with the reason. The proposal is a whole catalog file
-// which stands beside the present one; it decides nothing, a human reads it and puts it in its place, and package catalog judges
-// every entry of it as it will judge it there.
-package importer
+// It trusts no importer. Remarks are cleaned and lose what looks like a secret, an entry that holds one is left out, counts are
+// bounded, and package catalog judges every entry of it, beside the present catalog, as it will judge it there.
+package proposal
 
 import (
 	"cmp"
@@ -27,10 +24,10 @@ import (
 
 // Bounds of a proposal. The catalog's own are wider; no host has so much.
 const (
-	maxServices = 256
-	maxModes    = 128
+	MaxServices = 256
+	MaxModes    = 128
 	maxLeftOut  = 512
-	maxNotes    = 32
+	MaxNotes    = 32
 	maxNote     = 400
 	maxID       = 64
 	maxModelID  = 128
@@ -112,7 +109,7 @@ func (p *Proposal) Note(format string, args ...any) {
 
 // note adds a remark, once.
 func note(notes []string, text string) []string {
-	if text = clean.Line(secret.Redact(text), maxNote); text == "" || len(notes) >= maxNotes || slices.Contains(notes, text) {
+	if text = clean.Line(secret.Redact(text), maxNote); text == "" || len(notes) >= MaxNotes || slices.Contains(notes, text) {
 		return notes
 	}
 	return append(notes, text)
@@ -229,8 +226,8 @@ func (p *Proposal) Service(id string, fields Fields, model string, needs []strin
 		why = "the catalogue has a service with this id already"
 	case find(p.services, id) != nil:
 		why = "two of them have this id"
-	case len(p.services) >= maxServices:
-		why = fmt.Sprintf("more than %d services", maxServices)
+	case len(p.services) >= MaxServices:
+		why = fmt.Sprintf("more than %d services", MaxServices)
 	}
 	if why != "" {
 		p.LeaveOut("service "+id, "%s", why)
@@ -252,8 +249,8 @@ func (p *Proposal) Mode(id string, fields Fields, services []string, notes ...st
 	case find(p.modes, id) != nil:
 		p.LeaveOut("mode "+id, "two of them have this id")
 		return false
-	case len(p.modes) >= maxModes:
-		p.LeaveOut("mode "+id, "more than %d modes", maxModes)
+	case len(p.modes) >= MaxModes:
+		p.LeaveOut("mode "+id, "more than %d modes", MaxModes)
 		return false
 	}
 	p.modes = append(p.modes, &item{id: id, fields: fields, members: services, notes: tidy(notes)})

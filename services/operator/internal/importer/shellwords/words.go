@@ -1,4 +1,5 @@
-package importer
+// Package shellwords splits command lines as a shell would and runs none: what would need one is refused. It trusts nothing in them.
+package shellwords
 
 import (
 	"errors"
@@ -9,10 +10,10 @@ import (
 // maxWords bounds a command.
 const maxWords = 1024
 
-// split splits a command line into arguments as llama-swap and a shell would, as far as no shell is needed: spaces part, quotes
+// Split splits a command line into arguments as llama-swap and a shell would, as far as no shell is needed: spaces part, quotes
 // hold together, a backslash takes the next character as it is, and in lines of their own what follows # is a comment. A character
 // that makes a shell do something (a pipe, a redirection, a substitution, a pattern) is refused, unless it is quoted.
-func split(command string) ([]string, error) {
+func Split(command string) ([]string, error) {
 	var words []string
 	var word strings.Builder
 	begun, bare := false, true
@@ -81,8 +82,8 @@ func split(command string) ([]string, error) {
 	return words, end()
 }
 
-// withoutComments leaves out the lines that begin with #.
-func withoutComments(command string) string {
+// WithoutComments leaves out the lines that begin with #.
+func WithoutComments(command string) string {
 	var out strings.Builder
 	for line := range strings.Lines(command) {
 		if !strings.HasPrefix(strings.TrimSpace(line), "#") {

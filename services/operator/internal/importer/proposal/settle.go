@@ -1,4 +1,4 @@
-package importer
+package proposal
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 var ErrNothing = errors.New("nothing in it can be brought into the catalogue")
 
 // maxRounds bounds how often the catalog is asked: each time at least one entry goes, and mostly all that are wrong.
-const maxRounds = maxServices + maxModes + 64
+const maxRounds = MaxServices + MaxModes + 64
 
 // maxSettled bounds the bytes that the catalog is asked about in all rounds together.
 const maxSettled = 32 << 20
@@ -145,7 +145,7 @@ func (p *Proposal) consistent() {
 
 // withNeeds adds a service behind those that it depends on: a mode has them in the order in which they start.
 func (p *Proposal) withNeeds(members []string, id string, depth int) []string {
-	if slices.Contains(members, id) || depth > maxServices {
+	if slices.Contains(members, id) || depth > MaxServices {
 		return members
 	}
 	var needs []string
