@@ -170,10 +170,14 @@ func Seal(entry *auditv1.Entry) error {
 	return nil
 }
 
-// VerifyEntry checks that an entry's parts belong together: header and leaf, leaf and hash, and, unless retention dropped
-// the body and its salt, body and commitment. That the entry is in the log is for a proof to show.
+// BodyMissing reports whether an entry comes without its body, of which the log holds the commitment alone. A record that never
+// said anything has an empty body, and its salt.
+func BodyMissing(entry *auditv1.Entry) bool { return len(entry.GetSalt()) == 0 }
+
+// VerifyEntry checks that an entry's parts belong together: header and leaf, leaf and hash, and, unless it is BodyMissing, body and
+// commitment. That the entry is in the log is for a proof to show.
 func VerifyEntry(entry *auditv1.Entry) error {
-	if len(entry.GetSalt()) == 0 {
+	if BodyMissing(entry) {
 		if entry.GetRecord().GetBody() != nil {
 			return fmt.Errorf("%w: a body without its salt", ErrEntry)
 		}

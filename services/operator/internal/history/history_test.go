@@ -446,7 +446,7 @@ func TestBadStatements(t *testing.T) {
 	l.addBy(executor, unsigned(auditv1.Kind_KIND_OUTCOME))
 	l.addBy("nobody", unsigned(auditv1.Kind_KIND_APPROVED))
 	l.addBy(vault, l.signed(operation))
-	want := []BadStatement{{5, vault, "signature"}, {6, executor, "signature"}, {7, vault, "another operation"}}
+	want := []Finding{{5, vault, "signature"}, {6, executor, "signature"}, {7, vault, "another operation"}}
 	l.addBy(vault, unsigned(auditv1.Kind_KIND_APPROVED))
 	changed := l.signed(operation)
 	changed.Kind = auditv1.Kind_KIND_INTENT
@@ -471,11 +471,11 @@ func TestBadStatements(t *testing.T) {
 		t.Errorf("bad statements (-want +got):\n%s", diff)
 	}
 
-	for range 2 * maxBad {
+	for range 2 * maxFindings {
 		l.addBy(vault, unsigned(auditv1.Kind_KIND_RESUMED))
 	}
 	report, err = own.Verify(context.Background(), l.export(8))
-	if err != nil || report.BadStatements != 3+2*maxBad || len(report.Bad) != maxBad {
+	if err != nil || report.BadStatements != 3+2*maxFindings || len(report.Bad) != maxFindings {
 		t.Errorf("%d bad ones, %d listed, %v", report.BadStatements, len(report.Bad), err)
 	}
 	l.must(own.Close())
@@ -492,7 +492,7 @@ func TestVerify(t *testing.T) {
 	}
 	l.must(own.Close())
 	l.addBy("spiffe://durward.local/vault/main", l.signed(strings.Repeat("b", 32)))
-	// Retention drops a body with its salt; the tree stays provable.
+	// A body is taken away with its salt: the tree stays provable, and the record is named.
 	l.entries[2].Record.Body, l.entries[2].Salt = nil, nil
 
 	own = l.open(dir)
@@ -500,7 +500,7 @@ func TestVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Records != 7 || report.Statements != 1 || report.Unjudged != 0 || report.Dropped != 1 || report.KeptSize != 6 || len(report.Root) != 64 {
+	if report.Records != 7 || report.Statements != 1 || report.Unjudged != 0 || report.MissingBodies != 1 || len(report.Missing) != 1 || report.Missing[0].Index != 2 || report.KeptSize != 6 || len(report.Root) != 64 {
 		t.Errorf("report %+v", report)
 	}
 	if !strings.HasPrefix(report.SignedBy, "durward.local/audit/main+") || own.Held().Size != 7 {
@@ -515,7 +515,7 @@ func TestVerify(t *testing.T) {
 		l.must(WriteEntry(&file, e))
 	}
 	again, err := VerifyFile(bytes.NewReader(file.Bytes()), NewVerifier(l.kit.Trust.Current()))
-	if err != nil || again.Root != report.Root || again.Records != 7 {
+	if err != nil || again.Root != report.Root || again.Records != 7 || again.MissingBodies != 1 {
 		t.Errorf("offline: %+v, %v", again, err)
 	}
 	lines := bytes.SplitAfter(file.Bytes(), []byte("\n"))

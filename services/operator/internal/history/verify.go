@@ -33,23 +33,32 @@ type Report struct {
 	Unjudged int `json:"statements_of_unknown_signers"`
 	// BadStatements counts the records whose statement does not stand: no human signed what they say. The log is whole all
 	// the same. Bad lists the first of them.
-	BadStatements int            `json:"bad_statements"`
-	Bad           []BadStatement `json:"bad,omitempty"`
-	// Dropped are bodies that retention dropped; their commitments stay.
-	Dropped int `json:"bodies_dropped"`
+	BadStatements int       `json:"bad_statements"`
+	Bad           []Finding `json:"bad,omitempty"`
+	// MissingBodies counts the records that come without their body, of which the tree holds the commitment alone: what they
+	// said is gone, or is withheld. Missing lists the first of them.
+	MissingBodies int       `json:"missing_bodies"`
+	Missing       []Finding `json:"missing,omitempty"`
 	// KeptSize is the size of the checkpoint that was kept before; 0 for none.
 	KeptSize uint64 `json:"kept_checkpoint_size"`
 }
 
-// BadStatement is a record whose statement does not stand.
-type BadStatement struct {
+// Finding is a record with which something is wrong.
+type Finding struct {
 	Index   uint64 `json:"index"`
 	Writer  string `json:"writer"`
 	Problem string `json:"problem"`
 }
 
-// maxBad bounds the list of bad statements: a hostile writer can make any number of them.
-const maxBad = 20
+// maxFindings bounds each list of findings: a hostile writer can make any number of them.
+const maxFindings = 20
+
+func found(list []Finding, entry *auditv1.Entry, problem string) []Finding {
+	if len(list) == maxFindings {
+		return list
+	}
+	return append(list, Finding{entry.GetIndex(), entry.GetWriter(), clean.Line(problem, 200)})
+}
 
 // Evidence returns the human's statement that an entry carries: nil for none, and for one in a record that has none to
 // carry, which is no evidence, whatever it says.
@@ -113,8 +122,9 @@ func (v *Verifier) Add(entry *auditv1.Entry) error {
 	if err := v.replay.Add(entry); err != nil {
 		return err
 	}
-	if len(entry.GetSalt()) == 0 {
-		v.report.Dropped++
+	if logproof.BodyMissing(entry) {
+		v.report.MissingBodies++
+		v.report.Missing = found(v.report.Missing, entry, "its body is missing")
 		return nil
 	}
 	if evidence := Evidence(entry); evidence != nil {
@@ -134,9 +144,7 @@ func (v *Verifier) judge(entry *auditv1.Entry, evidence *callv1.HumanStatement) 
 		v.report.Unjudged++
 	case err != nil:
 		v.report.BadStatements++
-		if len(v.report.Bad) < maxBad {
-			v.report.Bad = append(v.report.Bad, BadStatement{entry.GetIndex(), entry.GetWriter(), clean.Line(err.Error(), 200)})
-		}
+		v.report.Bad = found(v.report.Bad, entry, err.Error())
 		return
 	}
 	if digest := sha256.Sum256(evidence.GetStatement()); !v.seen[digest] {

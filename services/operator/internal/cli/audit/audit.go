@@ -221,8 +221,9 @@ func (a *app) auditVerifyCommand() *cobra.Command {
 		Short: "Prove the whole log",
 		Long: `Reads every entry and proves the log: each leaf is rebuilt, each body is held to its commitment, the tree's
 root must be the one that the signed checkpoint names, and the log must extend the checkpoint that this
-program kept before. Every human's signature must stand: one that does not is listed, the rest of the
-log is proved all the same, and the exit code is 1.
+program kept before. Every record must come with its body, and every human's signature must stand: a
+record of which that is not so is listed, the rest of the log is proved all the same, and the exit code
+is 1.
 
 With --offline it proves a file that "durward audit export" wrote, without any process running.`,
 		Example: "  durward audit verify\n  durward audit verify --offline log.jsonl",
@@ -279,9 +280,13 @@ func (a *app) verifyFile(ctx context.Context, path string) error {
 
 func (a *app) showReport(r history.Report, kept string) error {
 	if a.JSON {
-		return errors.Join(a.Out.Value(r), badStatements(r))
+		return errors.Join(a.Out.Value(r), problem(r))
 	}
-	a.Out.Printf("%s %d records, root %s, signed by %s, ", a.Out.Green("✓"), r.Records, r.Root, clean.Visible(r.SignedBy))
+	mark := a.Out.Green("✓")
+	if problem(r) != nil {
+		mark = a.Out.Red("✗")
+	}
+	a.Out.Printf("%s %d records, root %s, signed by %s, ", mark, r.Records, r.Root, clean.Visible(r.SignedBy))
 	if r.KeptSize == 0 {
 		a.Out.Printf("nothing kept before to compare with\n")
 	} else {
@@ -295,26 +300,38 @@ func (a *app) showReport(r history.Report, kept string) error {
 	if r.Unjudged > 0 {
 		a.Out.Printf(", %s", a.Out.Yellow(fmt.Sprintf("%d by signers that allowed_signers does not know", r.Unjudged)))
 	}
-	if r.Dropped > 0 {
-		a.Out.Printf(", %d bodies dropped by retention", r.Dropped)
-	}
 	a.Out.Printf("\n")
-	for _, bad := range r.Bad {
-		a.Out.Printf("%s record %d of %s: %s\n", a.Out.Red("✗"), bad.Index, approval.Place(bad.Writer), clean.Visible(bad.Problem))
-	}
-	if more := r.BadStatements - len(r.Bad); more > 0 {
-		a.Out.Printf("  and %d more\n", more)
-	}
-	return badStatements(r)
+	a.showFindings(r.Missing, r.MissingBodies)
+	a.showFindings(r.Bad, r.BadStatements)
+	return problem(r)
 }
 
-// badStatements is the error of a log that is whole and holds statements that no human signed.
-func badStatements(r history.Report) error {
-	if r.BadStatements == 0 {
-		return nil
+func (a *app) showFindings(listed []history.Finding, all int) {
+	for _, f := range listed {
+		a.Out.Printf("%s record %d of %s: %s\n", a.Out.Red("✗"), f.Index, approval.Place(f.Writer), clean.Visible(f.Problem))
 	}
-	return cli.Failed("Whoever wrote these records is not to be trusted. Look at one: durward audit show INDEX",
-		"the log is whole, and %d of its records claim a human's signature that does not stand", r.BadStatements)
+	if more := all - len(listed); more > 0 {
+		a.Out.Printf("  and %d more\n", more)
+	}
+}
+
+// problem is the error of a log whose tree is whole, and in which records lack their bodies or claim what no human signed.
+func problem(r history.Report) error {
+	switch {
+	case r.MissingBodies > 0 && r.BadStatements > 0:
+		return cli.Failed("Compare with an earlier export; look at one: durward audit show INDEX",
+			"%s, and %d records claim a human's signature that does not stand", missingBodies(r), r.BadStatements)
+	case r.MissingBodies > 0:
+		return cli.Failed("Whoever has the log's files or answers for audit took them away. An earlier export still has them.", "%s", missingBodies(r))
+	case r.BadStatements > 0:
+		return cli.Failed("Whoever wrote these records is not to be trusted. Look at one: durward audit show INDEX",
+			"the log is whole, and %d of its records claim a human's signature that does not stand", r.BadStatements)
+	}
+	return nil
+}
+
+func missingBodies(r history.Report) string {
+	return fmt.Sprintf("the order of the records is proved, and %d of them lack their body: what they said is gone or withheld", r.MissingBodies)
 }
 
 func (a *app) auditTailCommand() *cobra.Command {

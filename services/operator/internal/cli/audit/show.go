@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
@@ -79,6 +80,9 @@ func (a *app) showStory(ctx context.Context, s *cli.Session, id string) error {
 
 func (a *app) storyLine(e *auditv1.Entry) string {
 	body := e.GetRecord().GetBody()
+	if logproof.BodyMissing(e) {
+		body = &auditv1.Body{Summary: "✗ THE BODY OF THIS RECORD IS MISSING: what it said is gone or withheld"}
+	}
 	line := fmt.Sprintf("%6d  %s  %-14s  %-16s  %s", e.GetIndex(), e.GetRecord().GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"),
 		approval.Place(e.GetWriter()), kindWord(e), output.Pad(a.statusColour(e), 7))
 	for _, part := range []string{body.GetSummary(), body.GetAction(), body.GetReason()} {
@@ -118,7 +122,7 @@ func (a *app) showRecord(ctx context.Context, s *cli.Session, index uint64) erro
 	if err != nil {
 		return proofProblem(err)
 	}
-	return a.Show(response, func() {
+	err = a.Show(response, func() {
 		a.Out.Printf("%s\n", a.storyLine(response.GetEntry()))
 		e := response.GetEntry()
 		for _, line := range [][2]string{
@@ -140,6 +144,10 @@ func (a *app) showRecord(ctx context.Context, s *cli.Session, index uint64) erro
 			a.showEvidence(s, e, evidence)
 		}
 	})
+	if err == nil && logproof.BodyMissing(response.GetEntry()) {
+		err = cli.Failed("Prove the whole log: durward audit verify", "record %d is in the log without its body", index)
+	}
+	return err
 }
 
 // writeStatement writes an operation's signed statement so that ssh-keygen verifies it.

@@ -13,7 +13,7 @@ import (
 // TestReportSaysBoth: the root that was proved, the statements that do not stand, and exit code 1.
 func TestReportSaysBoth(t *testing.T) {
 	report := history.Report{Records: 8, Root: "c0ffee", SignedBy: "log", BadStatements: 22,
-		Bad: []history.BadStatement{{Index: 7, Writer: "spiffe://durward.local/vault/main", Problem: "signature"}}}
+		Bad: []history.Finding{{Index: 7, Writer: "spiffe://durward.local/vault/main", Problem: "signature"}}}
 	for asJSON, want := range map[bool][]string{
 		false: {"8 records, root c0ffee", "✗ record 7 of vault/main: signature", "and 21 more"},
 		true:  {`"root": "c0ffee"`, `"bad_statements": 22`, `"index": 7`},
