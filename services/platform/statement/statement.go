@@ -370,9 +370,9 @@ func Verify(h *callv1.HumanStatement, operators *trust.AllowedSigners, now time.
 // VerifySignature checks the signature against the operators' keys at a time, and that the statement names the operator
 // who signed. It does not judge the statement's own times: it is for verifying history.
 func VerifySignature(h *callv1.HumanStatement, operators *trust.AllowedSigners, at time.Time) (*Statement, error) {
-	signature, err := sshsig.Unarmor(h.GetSignature())
+	signature, err := unarmor(h.GetSignature())
 	if err != nil {
-		return nil, ErrSignature
+		return nil, err
 	}
 	if signature.Namespace != Namespace || signature.HashAlgorithm != sshsig.HashSHA512 {
 		return nil, ErrSignature

@@ -3,6 +3,7 @@ package trust
 import (
 	"bufio"
 	"bytes"
+	"crypto/rsa"
 	"errors"
 	"fmt"
 	"slices"
@@ -64,13 +65,29 @@ func parseSigner(line string) (Signer, error) {
 	if _, isCert := key.(*ssh.Certificate); isCert {
 		return Signer{}, errors.New("holds a certificate; only plain keys are accepted")
 	}
+	if err := strong(key); err != nil {
+		return Signer{}, err
+	}
 	s := Signer{Operator: operator, Key: key, Comment: comment}
+	var seen []string
 	for _, option := range options {
-		name, value, _ := strings.Cut(option, "=")
-		value = strings.Trim(value, `"`)
-		switch strings.ToLower(name) {
+		name, quoted, _ := strings.Cut(option, "=")
+		name = strings.ToLower(name)
+		if slices.Contains(seen, name) {
+			return Signer{}, fmt.Errorf("has the option %q twice", name)
+		}
+		seen = append(seen, name)
+		value, ok := strings.CutPrefix(quoted, `"`)
+		if value, ok2 := strings.CutSuffix(value, `"`); !ok || !ok2 || strings.ContainsAny(value, `"\`) {
+			return Signer{}, fmt.Errorf("the value of the option %q must stand in double quotes", name)
+		}
+		value = strings.TrimSuffix(value, `"`)
+		switch name {
 		case "namespaces":
 			s.Namespaces = strings.Split(value, ",")
+			if slices.ContainsFunc(s.Namespaces, func(n string) bool { return n == "" || strings.ContainsAny(n, "*?! \t") }) {
+				return Signer{}, errors.New("each of its namespaces must be a literal name: no pattern, none negated")
+			}
 		case "valid-after":
 			if s.ValidAfter, err = parseSSHTime(value); err != nil {
 				return Signer{}, err
@@ -84,6 +101,33 @@ func parseSigner(line string) (Signer, error) {
 		}
 	}
 	return s, nil
+}
+
+// dequote takes a value out of its double quotes, in which no quote is escaped.
+func dequote(s string) (string, error) {
+	if len(s) < 2 || s[0] != '"' || s[len(s)-1] != '"' || strings.ContainsAny(s[1:len(s)-1], `"\\`) {
+		return "", errors.New("must stand in double quotes")
+	}
+	return s[1 : len(s)-1], nil
+}
+
+// minRSA is the least length of an RSA key's modulus, in bits: 112 bits of strength (NIST SP 800-57 part 1, table 2).
+const minRSA = 2048
+
+// strong refuses keys of kinds and lengths that somebody could forge a signature of.
+func strong(key ssh.PublicKey) error {
+	switch key.Type() {
+	case ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256:
+		return nil
+	case ssh.KeyAlgoRSA:
+		if held, ok := key.(ssh.CryptoPublicKey); ok {
+			if public, ok := held.CryptoPublicKey().(*rsa.PublicKey); ok && public.N.BitLen() >= minRSA {
+				return nil
+			}
+		}
+		return fmt.Errorf("holds an RSA key of less than %d bits", minRSA)
+	}
+	return fmt.Errorf("holds a key of the kind %q, which is not accepted", key.Type())
 }
 
 // parseSSHTime reads YYYYMMDD[HHMM[SS]] with an optional Z. Without Z OpenSSH means local time, which differs between

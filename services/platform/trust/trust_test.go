@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -77,6 +78,17 @@ func folder(t *testing.T) (dir string, write func(name, content string)) {
 	return dir, write
 }
 
+// shortRSA is the public key of an RSA key that is too short, 1,024 bits.
+func shortRSA(t *testing.T) string {
+	t.Helper()
+	n := new(big.Int).SetBit(big.NewInt(1), 1023, 1)
+	key, err := ssh.NewPublicKey(&rsa.PublicKey{N: n, E: 65537})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
+}
+
 func TestReadRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ file, content string }{
 		"no authority":              {FileCA, ""},
@@ -90,6 +102,11 @@ func TestReadRefuses(t *testing.T) {
 		"a signing authority":       {FileAllowedSigners, "ada cert-authority " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
 		"a key that needs no touch": {FileAllowedSigners, "ada no-touch-required " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
 		"a local time":              {FileAllowedSigners, `ada valid-before="20270101" ` + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
+		"an option twice":           {FileAllowedSigners, `ada namespaces="file",namespaces="durward-approval" ` + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
+		"a negated namespace":       {FileAllowedSigners, `ada namespaces="!durward-approval,file" ` + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
+		"a pattern of namespaces":   {FileAllowedSigners, `ada namespaces="durward-*" ` + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
+		"a value without quotes":    {FileAllowedSigners, `ada namespaces=durward-approval ` + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(sshKey(t)))) + "\n"},
+		"a short RSA key":           {FileAllowedSigners, "ada " + shortRSA(t) + "\n"},
 		"no key on the line":        {FileAllowedSigners, "ada ssh-ed25519 nonsense\n"},
 		"no log key":                {FileLogKeys, "# none\n"},
 		"a log key that is none":    {FileLogKeys, "durward.local/audit/main+00000000+AAAA\n"},
