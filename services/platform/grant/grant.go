@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -18,6 +17,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+
+	"durward.internal/services/platform/keyfile"
 )
 
 // Version is the only version of both payloads that is understood.
@@ -265,7 +266,7 @@ func (k Key) Format() []byte {
 
 // LoadKey reads a key file.
 func LoadKey(path string) (Key, error) {
-	b, err := os.ReadFile(path)
+	b, err := keyfile.Read(path)
 	if err != nil {
 		return Key{}, fmt.Errorf("grant key: %w", err)
 	}

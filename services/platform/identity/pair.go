@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"durward.internal/services/platform/filewatch"
+	"durward.internal/services/platform/keyfile"
 )
 
 // maxFile bounds a certificate or key file.
@@ -75,7 +76,7 @@ func (p *Pair[T]) read() (none T, err error) {
 	if err != nil {
 		return none, fmt.Errorf("certificate: %w", err)
 	}
-	key, err := readFile(p.files.Key)
+	key, err := keyfile.Read(p.files.Key)
 	if err != nil {
 		return none, fmt.Errorf("private key: %w", err)
 	}

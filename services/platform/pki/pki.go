@@ -24,6 +24,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/keyfile"
 )
 
 const (
@@ -159,14 +160,7 @@ func Load(dir string) (*CA, error) {
 		return nil, fmt.Errorf("authority: %w", err)
 	}
 	keyPath := filepath.Join(dir, FileCAKey)
-	info, err := os.Stat(keyPath)
-	if err != nil {
-		return nil, fmt.Errorf("authority: %w", err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("authority: %s can be read by others; chmod 600 it, and ask whether it was", keyPath)
-	}
-	keyPEM, err := os.ReadFile(keyPath)
+	keyPEM, err := keyfile.Read(keyPath)
 	if err != nil {
 		return nil, fmt.Errorf("authority: %w", err)
 	}

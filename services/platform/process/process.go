@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/telemetry"
 )
 
@@ -80,11 +81,13 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 		return ExitBadConfiguration
 	}
 	if *check {
+		err := keyfile.Check(common.TLS.Key)
 		if p.Check != nil {
-			if err := p.Check(); err != nil {
-				fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
-				return ExitBadConfiguration
-			}
+			err = errors.Join(err, p.Check())
+		}
+		if err != nil {
+			fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
+			return ExitBadConfiguration
 		}
 		fmt.Fprintf(stdout, "%s: ok\n", *path)
 		return ExitOK

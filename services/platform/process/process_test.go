@@ -58,19 +58,24 @@ func run(t *testing.T, fail error, args ...string) (code int, stdout, stderr str
 
 func TestMainRefuses(t *testing.T) {
 	good := write(t, "")
+	openKey := filepath.Join(t.TempDir(), "key.pem")
+	if err := os.WriteFile(openKey, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for name, tc := range map[string]struct {
 		args []string
 		says string
 	}{
-		"no file":             {nil, "-config FILE is required"},
-		"file not there":      {[]string{"-config", good + ".none"}, "no such file"},
-		"unknown flag":        {[]string{"-config", good, "-insecure"}, "-insecure"},
-		"argument":            {[]string{"-config", good, "serve"}, `unexpected argument "serve"`},
-		"unknown key":         {[]string{"-config", write(t, "log_levle: info\n")}, `did you mean "log_level"?`},
-		"bad value":           {[]string{"-check", "-config", write(t, "log_level: loud\n")}, "log_level: must be"},
-		"remote listener":     {[]string{"-check", "-config", replaced(t, "127.0.0.1:7431", "0.0.0.0:7431")}, "not a loopback address"},
-		"remote in the file":  {[]string{"-check", "-config", write(t, "allow_remote: true\n")}, "unknown key"},
-		"own part is invalid": {[]string{"-check", "-config", replaced(t, "spiffe://durward.local/audit/main", "audit")}, "identity: must be"},
+		"no file":               {nil, "-config FILE is required"},
+		"file not there":        {[]string{"-config", good + ".none"}, "no such file"},
+		"unknown flag":          {[]string{"-config", good, "-insecure"}, "-insecure"},
+		"argument":              {[]string{"-config", good, "serve"}, `unexpected argument "serve"`},
+		"unknown key":           {[]string{"-config", write(t, "log_levle: info\n")}, `did you mean "log_level"?`},
+		"bad value":             {[]string{"-check", "-config", write(t, "log_level: loud\n")}, "log_level: must be"},
+		"remote listener":       {[]string{"-check", "-config", replaced(t, "127.0.0.1:7431", "0.0.0.0:7431")}, "not a loopback address"},
+		"remote in the file":    {[]string{"-check", "-config", write(t, "allow_remote: true\n")}, "unknown key"},
+		"a key for all to read": {[]string{"-check", "-config", replaced(t, "key: /k", "key: "+openKey)}, "its owner alone can read"},
+		"own part is invalid":   {[]string{"-check", "-config", replaced(t, "spiffe://durward.local/audit/main", "audit")}, "identity: must be"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, _, stderr, ran := run(t, nil, tc.args...)

@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/audit/internal/server"
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/reserve"
@@ -52,7 +53,8 @@ func main() {
 	s := &settings{}
 	os.Exit(process.Main(process.Program{
 		Name: "audit", Version: version, Settings: s, Flags: guardFlags,
-		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, s, logger) },
+		Check: func() error { return keyfile.Check(s.LogKey) },
+		Run:   func(ctx context.Context, logger *slog.Logger) error { return run(ctx, s, logger) },
 	}, os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -11,6 +11,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/vault/internal/clients"
@@ -117,6 +118,9 @@ func (s *Settings) Security() (security.Options, error) {
 // Check reads the files that bind clients as a start would, and changes nothing. Every problem is reported, by file and line. On a
 // host that has none of them there is nothing to check.
 func (s *Settings) Check() error {
+	if err := keyfile.Check(s.GrantKey); err != nil {
+		return fmt.Errorf("grant_key: %w", err)
+	}
 	if missing(s.ClientsFile) && (s.SecurityDir == "" || missing(s.SecurityDir)) {
 		return nil
 	}

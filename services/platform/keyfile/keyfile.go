@@ -1,0 +1,72 @@
+// Package keyfile reads private keys, and refuses those that somebody else could have read.
+//
+// Every process may link it. It believes the kernel, and asks it about the open file.
+package keyfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+)
+
+// maxSize bounds a key file, in bytes.
+const maxSize = 16 << 10
+
+// ErrOpen means that others may read a key, and so may have it.
+var ErrOpen = errors.New("must be a regular file that its owner alone can read (chmod 600): make a new key if others had the time to read it")
+
+// Read returns what is in a key's file.
+func Read(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || !private(info) {
+		return nil, fmt.Errorf("%s %w", path, ErrOpen)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err == nil && len(b) > maxSize {
+		err = fmt.Errorf("%s is too large for a key", path)
+	}
+	return b, err
+}
+
+// Check reports what is wrong with keys that are there, without using them.
+func Check(paths ...string) error {
+	var problems []error
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && (!info.Mode().IsRegular() || !private(info)) {
+			problems = append(problems, fmt.Errorf("%s %w", path, ErrOpen))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// private reports whether nobody but the owner can read a file, root aside. A key of root's may be readable by a group of this
+// process's own, as the installed layout has it, or by root's, which is how an access control list shows with which systemd hands
+// a credential over (LoadCredential=).
+func private(info fs.FileInfo) bool {
+	mode := info.Mode().Perm()
+	if mode&0o077 == 0 {
+		return true
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return mode&0o037 == 0 && ok && stat.Uid == 0 && ours(stat.Gid)
+}
+
+func ours(gid uint32) bool {
+	if gid == 0 || int(gid) == os.Getegid() {
+		return true
+	}
+	groups, err := os.Getgroups()
+	return err == nil && slices.Contains(groups, int(gid))
+}

@@ -1,0 +1,57 @@
+package keyfile
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestKeysThatOthersCanReadAreRefused: a key of root's may be readable by its group, if that is this process's own or root's.
+func TestKeysThatOthersCanReadAreRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root := os.Getuid() == 0 && os.Getgid() == 0
+	for mode, want := range map[os.FileMode]bool{
+		0o600: true, 0o400: true, 0o440: root, 0o640: root, 0o660: false, 0o444: false, 0o604: false, 0o610: false, 0o602: false,
+	} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := Read(path); (err == nil) != want || want && string(b) != "secret" || !want && !errors.Is(err, ErrOpen) {
+			t.Errorf("mode %o: %q, %v", mode, b, err)
+		}
+		if err := Check(path, path+".none"); (err == nil) != want {
+			t.Errorf("mode %o: Check %v", mode, err)
+		}
+	}
+	if !root {
+		return
+	}
+	if err := os.Chmod(path, 0o440); err != nil {
+		t.Fatal(err)
+	}
+	for _, owner := range [][2]int{{0, 64001}, {64001, 0}} {
+		if err := os.Chown(path, owner[0], owner[1]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Read(path); !errors.Is(err, ErrOpen) {
+			t.Errorf("a key of %v that its group can read: %v", owner, err)
+		}
+	}
+}
+
+func TestWhatIsNoKeyFile(t *testing.T) {
+	dir := t.TempDir()
+	large := filepath.Join(dir, "large")
+	if err := os.WriteFile(large, make([]byte, maxSize+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{dir, large, filepath.Join(dir, "none"), "/dev/null"} {
+		if _, err := Read(path); err == nil {
+			t.Errorf("%s was read", path)
+		}
+	}
+}
