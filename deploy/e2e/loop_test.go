@@ -3,9 +3,11 @@ package e2e
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -21,6 +23,12 @@ func TestEveryProgramStarts(t *testing.T) {
 	for _, role := range harness.Roles() {
 		if !h.Healthy(role) {
 			t.Errorf("%s is not healthy", role)
+		}
+	}
+	for _, role := range harness.Roles() {
+		limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", h.Process(role).PID()))
+		if err != nil || !regexp.MustCompile(`(?m)^Max core file size +0 +0 `).Match(limits) {
+			t.Errorf("%s may leave its memory in a core file: %v\n%s", role, err, limits)
 		}
 	}
 	if out := h.Run("", "status"); out.Code != 0 {

@@ -92,6 +92,9 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stdout, "%s: ok\n", *path)
 		return ExitOK
 	}
+	if err := NoCoreDumps(); err != nil {
+		logger.Warn("a crash may leave secrets in a file", "error", err)
+	}
 	limitMemory(common)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -10,12 +10,14 @@ import (
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/root"
+	"durward.internal/services/platform/process"
 )
 
 // version is set by the linker.
 var version = "development"
 
 func main() {
+	_ = process.NoCoreDumps() // to lower a limit is never refused
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := root.Main(ctx, os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Version: version})
 	stop()
