@@ -77,11 +77,10 @@ func parseSigner(line string) (Signer, error) {
 			return Signer{}, fmt.Errorf("has the option %q twice", name)
 		}
 		seen = append(seen, name)
-		value, ok := strings.CutPrefix(quoted, `"`)
-		if value, ok2 := strings.CutSuffix(value, `"`); !ok || !ok2 || strings.ContainsAny(value, `"\`) {
-			return Signer{}, fmt.Errorf("the value of the option %q must stand in double quotes", name)
+		value, err := dequote(quoted)
+		if err != nil {
+			return Signer{}, fmt.Errorf("the value of the option %q %w", name, err)
 		}
-		value = strings.TrimSuffix(value, `"`)
 		switch name {
 		case "namespaces":
 			s.Namespaces = strings.Split(value, ",")
