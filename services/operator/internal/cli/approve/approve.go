@@ -118,20 +118,19 @@ func (a *app) approve(ctx context.Context, number string, within *approval.Withi
 		}
 		waiting := op.GetWaiters() > 0
 		if !run || waiting {
-			if a.JSON {
-				return a.Out.Value(cardJSON(approval.Card{Number: number, Operation: op}))
-			}
-			a.Out.Printf("%s %s approved.\n", a.Out.Green("✓"), number)
-			if within != nil {
-				a.Out.Printf("  It may be repeated within the scope. See it, end it: durward standing\n")
-			}
-			if waiting {
-				a.Out.Printf("  The agent waits; its call carries it out now. See it: durward watch\n")
-				return nil
-			}
-			a.Out.Printf("  No agent waits at this moment. Its next wait_operation carries it out, or: durward approve %s --run\n", number)
-			if yes || !a.Interactive() || a.Confirm(ctx, "Carry it out from here now?", false) != nil {
-				return nil
+			err := a.Show(cardJSON(approval.Card{Number: number, Operation: op}), func() {
+				a.Out.Printf("%s %s approved.\n", a.Out.Green("✓"), number)
+				if within != nil {
+					a.Out.Printf("  It may be repeated within the scope. See it, end it: durward standing\n")
+				}
+				if waiting {
+					a.Out.Printf("  The agent waits; its call carries it out now. See it: durward watch\n")
+				} else {
+					a.Out.Printf("  No agent waits at this moment. Its next wait_operation carries it out, or: durward approve %s --run\n", number)
+				}
+			})
+			if err != nil || waiting || yes || !a.Interactive() || a.Confirm(ctx, "Carry it out from here now?", false) != nil {
+				return err
 			}
 		}
 		claimed, err := s.Vault.ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: op.GetOperationId()})

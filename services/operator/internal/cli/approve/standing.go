@@ -22,7 +22,7 @@ import (
 const muteFor = time.Hour
 
 func (a *app) standingCommand() *cobra.Command {
-	list := func(cmd *cobra.Command, _ []string) error { return a.listStanding(cmd.Context()) }
+	list := a.Connected(a.listStanding)
 	cmd := &cobra.Command{
 		Use:   "standing",
 		Short: "What sessions may do without asking you again",
@@ -67,29 +67,27 @@ ID is the statement's id or its first 8 characters.`,
 	return cmd
 }
 
-func (a *app) listStanding(ctx context.Context) error {
-	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
-		list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
-		if err != nil {
-			return err
+func (a *app) listStanding(ctx context.Context, s *cli.Session, _ []string) error {
+	list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
+	if err != nil {
+		return err
+	}
+	return a.Show(list, func() {
+		if len(list.GetStanding()) == 0 {
+			a.Out.Printf("Every change is asked for: nothing stands.\n")
 		}
-		return a.Show(list, func() {
-			if len(list.GetStanding()) == 0 {
-				a.Out.Printf("Every change is asked for: nothing stands.\n")
+		for _, one := range list.GetStanding() {
+			if st := a.printStanding(one); st != nil && len(st.SubjectDigests) > 0 {
+				a.printDefinitions(ctx, s, st)
 			}
-			for _, one := range list.GetStanding() {
-				if st := a.printStanding(one); st != nil && len(st.SubjectDigests) > 0 {
-					a.printDefinitions(ctx, s, st)
-				}
+		}
+		for _, m := range list.GetMuted() {
+			line := fmt.Sprintf("%s is muted until %s, by %s", clean.Visible(m.GetPrincipal()), m.GetUntil().AsTime().Local().Format("15:04"), clean.Visible(m.GetBy()))
+			if m.GetReason() != "" {
+				line += ": " + clean.Visible(m.GetReason())
 			}
-			for _, m := range list.GetMuted() {
-				line := fmt.Sprintf("%s is muted until %s, by %s", clean.Visible(m.GetPrincipal()), m.GetUntil().AsTime().Local().Format("15:04"), clean.Visible(m.GetBy()))
-				if m.GetReason() != "" {
-					line += ": " + clean.Visible(m.GetReason())
-				}
-				a.Out.Printf("%s\n", line)
-			}
-		})
+			a.Out.Printf("%s\n", line)
+		}
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,6 +20,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/trust"
@@ -176,13 +176,11 @@ func (a *app) showSearch(found *auditv1.SearchRecordsResponse, limit uint32) err
 			a.Out.Printf("No record matches.\n")
 			return
 		}
-		rows := make([][]string, 0, len(found.GetEntries()))
-		for _, e := range found.GetEntries() {
-			rows = append(rows, []string{strconv.FormatUint(e.GetIndex(), 10), e.GetRecord().GetTime().AsTime().Local().Format(time.DateTime),
+		a.Out.Table([]string{"INDEX", "TIME", "WRITER", "KIND", "STATUS", "TOOL", "WHO", "SUMMARY"}, output.Rows(found.GetEntries(), func(e *auditv1.Entry) []string {
+			return []string{strconv.FormatUint(e.GetIndex(), 10), e.GetRecord().GetTime().AsTime().Local().Format(time.DateTime),
 				approval.Place(e.GetWriter()), kindWord(e), a.statusColour(e), clean.Line(e.GetRecord().GetTool(), 64),
-				clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(e.GetRecord().GetBody().GetSummary(), 80)})
-		}
-		a.Out.Table([]string{"INDEX", "TIME", "WRITER", "KIND", "STATUS", "TOOL", "WHO", "SUMMARY"}, rows)
+				clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(e.GetRecord().GetBody().GetSummary(), 80)}
+		}))
 		if found.GetNextBefore() > 0 && len(found.GetEntries()) >= int(limit) {
 			a.Out.Printf("%s\n", a.Out.Dim("There are older ones: narrow the search, or raise --limit."))
 		}
@@ -278,34 +276,28 @@ func (a *app) verifyFile(ctx context.Context, path string) error {
 }
 
 func (a *app) showReport(r history.Report, kept string) error {
-	if a.JSON {
-		return errors.Join(a.Out.Value(r), badStatements(r))
-	}
-	a.Out.Printf("%s %d records, root %s, signed by %s, ", a.Out.Green("✓"), r.Records, r.Root, clean.Visible(r.SignedBy))
-	if r.KeptSize == 0 {
-		a.Out.Printf("nothing kept before to compare with\n")
-	} else {
-		a.Out.Printf("consistent with the checkpoint kept at %s (%d records)\n", kept, r.KeptSize)
-	}
-	noun := "statements"
-	if r.Statements == 1 {
-		noun = "statement"
-	}
-	a.Out.Printf("  %d signed %s", r.Statements, noun)
-	if r.Unjudged > 0 {
-		a.Out.Printf(", %s", a.Out.Yellow(fmt.Sprintf("%d by signers that allowed_signers does not know", r.Unjudged)))
-	}
-	if r.Dropped > 0 {
-		a.Out.Printf(", %d bodies dropped by retention", r.Dropped)
-	}
-	a.Out.Printf("\n")
-	for _, bad := range r.Bad {
-		a.Out.Printf("%s record %d of %s: %s\n", a.Out.Red("✗"), bad.Index, approval.Place(bad.Writer), clean.Visible(bad.Problem))
-	}
-	if more := r.BadStatements - len(r.Bad); more > 0 {
-		a.Out.Printf("  and %d more\n", more)
-	}
-	return badStatements(r)
+	return errors.Join(a.Show(r, func() {
+		a.Out.Printf("%s %d records, root %s, signed by %s, ", a.Out.Green("✓"), r.Records, r.Root, clean.Visible(r.SignedBy))
+		if r.KeptSize == 0 {
+			a.Out.Printf("nothing kept before to compare with\n")
+		} else {
+			a.Out.Printf("consistent with the checkpoint kept at %s (%d records)\n", kept, r.KeptSize)
+		}
+		a.Out.Printf("  %s", cli.Count(r.Statements, "signed statement"))
+		if r.Unjudged > 0 {
+			a.Out.Printf(", %s", a.Out.Yellow(fmt.Sprintf("%d by signers that allowed_signers does not know", r.Unjudged)))
+		}
+		if r.Dropped > 0 {
+			a.Out.Printf(", %d bodies dropped by retention", r.Dropped)
+		}
+		a.Out.Printf("\n")
+		for _, bad := range r.Bad {
+			a.Out.Printf("%s record %d of %s: %s\n", a.Out.Red("✗"), bad.Index, approval.Place(bad.Writer), clean.Visible(bad.Problem))
+		}
+		if more := r.BadStatements - len(r.Bad); more > 0 {
+			a.Out.Printf("  and %d more\n", more)
+		}
+	}), badStatements(r))
 }
 
 // badStatements is the error of a log that is whole and holds statements that no human signed.
@@ -337,27 +329,17 @@ func (a *app) auditTailCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for {
-				response, err := stream.Recv()
-				switch {
-				case ctx.Err() != nil:
-					return nil // Ctrl-C is how a tail ends
-				case errors.Is(err, io.EOF):
-					return cli.Unreachable("Start it again: durward audit tail", "audit ended the stream")
-				case err != nil:
-					return err
-				}
+			ended := cli.Unreachable("Start it again: durward audit tail", "audit ended the stream")
+			return cli.EachOf(ctx, stream, ended, func(response *auditv1.TailRecordsResponse) error {
 				if err := logproof.VerifyEntry(response.GetEntry()); err != nil {
 					return proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
 				}
 				if a.JSON {
-					if err := history.WriteEntry(a.Streams.Out, response.GetEntry()); err != nil {
-						return err
-					}
-					continue
+					return history.WriteEntry(a.Streams.Out, response.GetEntry())
 				}
 				a.Out.Printf("%s\n", a.storyLine(response.GetEntry()))
-			}
+				return nil
+			})
 		}),
 	}
 }

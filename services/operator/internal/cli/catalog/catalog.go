@@ -31,10 +31,7 @@ keeps the last good one while there is a mistake in it.`,
   durward catalog add service coder --port 8001 --gpus 0 --vram 40000 -- vllm serve Qwen/Qwen3-32B --port 8001
   durward catalog add mode coding coder demo-embed`,
 	}
-	cmd.PersistentFlags().StringVar(&place.Path, "catalogue", "",
-		"the catalogue's file or folder (default: what config/executor.yaml names)")
-	cmd.PersistentFlags().BoolVar(&place.Development, "development", false,
-		"accept services without run_as (default: as this installation was made)")
+	place.Flags(cmd.PersistentFlags())
 	cmd.AddCommand(a.catalogCheckCommand(&place), a.catalogShowCommand(&place), a.catalogAddCommand(&place), a.catalogImportCommand(&place))
 	return cmd
 }

@@ -2,7 +2,9 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -64,20 +66,13 @@ Exit code 1 when it does not fit or cannot be done.`,
 				if err != nil {
 					return err
 				}
-				if a.JSON {
-					if err := a.Out.Message(plan); err != nil {
-						return err
+				infeasible := feasible(plan)
+				return errors.Join(a.Show(plan, func() {
+					a.printSimulation(a.Out, plan, shown{alternatives: true, needs: q.verbose, host: q.verbose})
+					if apply := applied(plan, request); infeasible == nil && apply != "" {
+						a.Out.Printf("%s\n", a.Out.Dim(apply))
 					}
-					return feasible(plan)
-				}
-				a.printSimulation(a.Out, plan, shown{alternatives: true, needs: q.verbose, host: q.verbose})
-				if err := feasible(plan); err != nil {
-					return err
-				}
-				if apply := applied(plan, request); apply != "" {
-					a.Out.Printf("%s\n", a.Out.Dim(apply))
-				}
-				return nil
+				}), infeasible)
 			})
 		},
 	}
@@ -421,7 +416,7 @@ var verbOf = map[executorv1.PlanAction]string{
 func applied(plan *executorv1.SimulateModeResponse, asked *executorv1.SimulateModeRequest) string {
 	switch {
 	case len(asked.GetContextOverrides()) > 0:
-		return "Another context takes a change of the catalogue: durward catalog show " + clean.Line(firstKey(asked.GetContextOverrides()), 64)
+		return "Another context takes a change of the catalogue: durward catalog show " + clean.Line(slices.Min(slices.Collect(maps.Keys(asked.GetContextOverrides()))), 64)
 	case asked.MarginMibOverride != nil:
 		return "" // the command would keep the margin of the executor's file
 	case plan.GetPlanDigest() != "":
@@ -441,17 +436,6 @@ func applied(plan *executorv1.SimulateModeResponse, asked *executorv1.SimulateMo
 		return ""
 	}
 	return "Apply: " + strings.Join(commands, " && ")
-}
-
-// firstKey is the first key by name.
-func firstKey(m map[string]uint32) string {
-	first := ""
-	for key := range m {
-		if first == "" || key < first {
-			first = key
-		}
-	}
-	return first
 }
 
 // completeServiceList completes the last of several ids with commas between them, wherever on the line.

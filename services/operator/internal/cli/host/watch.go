@@ -1,8 +1,10 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -104,11 +106,7 @@ func (a *app) watchLines(ctx context.Context, p *picture.Picture, changes <-chan
 		case c := <-changes:
 			p.Forget(a.Now())
 			for _, n := range c(p) {
-				if !a.JSON {
-					a.Out.Printf("%s  %s\n", a.Now().Format(time.TimeOnly), n.Text)
-					continue
-				}
-				if err := a.Out.Line(n.Value); err != nil {
+				if err := a.ShowLine(n.Value, func() { a.Out.Printf("%s  %s\n", a.Now().Format(time.TimeOnly), n.Text) }); err != nil {
 					return err
 				}
 			}
@@ -155,7 +153,7 @@ func (a *app) screenLines(p *picture.Picture, width int) []string {
 	if p.Danger != "" {
 		lines = append(lines, out.Red(p.Danger))
 	}
-	for _, source := range sortedSources(p.Problems) {
+	for _, source := range slices.Sorted(maps.Keys(p.Problems)) {
 		lines = append(lines, out.Red(source+": "+p.Problems[source]))
 	}
 	if n := len(p.Waiting); n > 0 {
@@ -181,26 +179,9 @@ func (a *app) screenLines(p *picture.Picture, width int) []string {
 	return lines
 }
 
-func sortedSources(m map[string]string) []string {
-	var out []string
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
-}
-
 // sortedOperations orders operations by when they were asked for.
 func sortedOperations(ops map[string]*picture.Watched) []string {
-	var out []string
-	for id := range ops {
-		out = append(out, id)
-	}
-	slices.SortFunc(out, func(x, y string) int {
-		if c := ops[x].Op.GetAskedAt().AsTime().Compare(ops[y].Op.GetAskedAt().AsTime()); c != 0 {
-			return c
-		}
-		return strings.Compare(x, y)
+	return slices.SortedFunc(maps.Keys(ops), func(x, y string) int {
+		return cmp.Or(ops[x].Op.GetAskedAt().AsTime().Compare(ops[y].Op.GetAskedAt().AsTime()), strings.Compare(x, y))
 	})
-	return out
 }
