@@ -94,13 +94,13 @@ func (p *Printer) Table(header []string, rows [][]string) {
 	}
 }
 
-// Rows makes a table's rows of items.
-func Rows[T any](items []T, row func(T) []string) [][]string {
-	rows := make([][]string, len(items))
+// Each is what f gives for each item: a table's rows, the names in a list.
+func Each[T, V any](items []T, f func(T) V) []V {
+	out := make([]V, len(items))
 	for i, item := range items {
-		rows[i] = row(item)
+		out[i] = f(item)
 	}
-	return rows
+	return out
 }
 
 // Fields writes names and values below each other, the names in a column of so many characters; a field without a value is left out.

@@ -16,6 +16,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/statement"
@@ -59,11 +60,7 @@ func operations(ctx context.Context, s *cli.Session) ([]*vaultv1.Operation, erro
 }
 
 func operationIDs(ops []*vaultv1.Operation) []string {
-	ids := make([]string, len(ops))
-	for i, op := range ops {
-		ids[i] = op.GetOperationId()
-	}
-	return ids
+	return output.Each(ops, (*vaultv1.Operation).GetOperationId)
 }
 
 // openSessions are the vault's open sessions, for people to recognise who asks.

@@ -163,13 +163,7 @@ func (a *app) decide(ctx context.Context, s *cli.Session, op *vaultv1.Operation,
 		question = "Sign, and let it happen within this scope without asking again?"
 	}
 	a.printCard(card)
-	if err := a.ShowSheet(p.document); err != nil {
-		return nil, err
-	}
-	if err := a.Confirm(ctx, question, yes); err != nil {
-		return nil, err
-	}
-	signed, err := a.Sign(ctx, s, p.document.Statement)
+	signed, err := a.AskAndSign(ctx, s, p.document, question, yes)
 	if err != nil {
 		return nil, err
 	}

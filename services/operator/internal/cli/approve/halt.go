@@ -181,14 +181,8 @@ func (a *app) wake(ctx context.Context, s *cli.Session, yes bool) error {
 			return response.GetEpoch(), err
 		}},
 	} {
-		st := signer.Resume(process.audience, epoch)
-		if err := a.ShowStatement(st, nil); err != nil {
-			return err
-		}
-		if err := a.Confirm(ctx, "Sign and resume "+approval.Place(process.audience)+"?", yes); err != nil {
-			return err
-		}
-		signed, err := a.Sign(ctx, s, st)
+		sheet := approval.SheetOf(signer.Resume(process.audience, epoch), nil)
+		signed, err := a.AskAndSign(ctx, s, sheet, "Sign and resume "+approval.Place(process.audience)+"?", yes)
 		if err != nil {
 			return err
 		}

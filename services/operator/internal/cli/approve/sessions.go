@@ -35,7 +35,7 @@ The number counts a client's sessions, the oldest is 1. Commands take the refere
 				return
 			}
 			numbers := approval.SessionNumbers(list.GetSessions())
-			a.Out.Table(sessionHeader, output.Rows(list.GetSessions(), func(one *vaultv1.OpenSession) []string {
+			a.Out.Table(sessionHeader, output.Each(list.GetSessions(), func(one *vaultv1.OpenSession) []string {
 				return a.sessionRow(one, numbers[one.GetSession()])
 			}))
 		}),

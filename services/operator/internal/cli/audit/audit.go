@@ -42,10 +42,7 @@ these commands keeps the newest checkpoint, and a log that does not extend it is
 
 // openLog opens the operator's view of the log, sends what waited and keeps the newest checkpoint.
 func (a *app) openLog(ctx context.Context, s *cli.Session) (*history.Log, error) {
-	l, err := history.Open(ctx, history.Config{
-		Client: s.Audit.Log, Audit: s.Config.Audit.Identity, Writer: s.Identity().String(), Trust: s.Trust, StateDir: s.Config.StateDir, Now: a.Now,
-		OnRefused: a.TellRefused,
-	})
+	l, err := a.OpenLog(ctx, s)
 	if err != nil {
 		return nil, proofProblem(err)
 	}
@@ -176,7 +173,7 @@ func (a *app) showSearch(found *auditv1.SearchRecordsResponse, limit uint32) err
 			a.Out.Printf("No record matches.\n")
 			return
 		}
-		a.Out.Table([]string{"INDEX", "TIME", "WRITER", "KIND", "STATUS", "TOOL", "WHO", "SUMMARY"}, output.Rows(found.GetEntries(), func(e *auditv1.Entry) []string {
+		a.Out.Table([]string{"INDEX", "TIME", "WRITER", "KIND", "STATUS", "TOOL", "WHO", "SUMMARY"}, output.Each(found.GetEntries(), func(e *auditv1.Entry) []string {
 			return []string{strconv.FormatUint(e.GetIndex(), 10), e.GetRecord().GetTime().AsTime().Local().Format(time.DateTime),
 				approval.Place(e.GetWriter()), kindWord(e), a.statusColour(e), clean.Line(e.GetRecord().GetTool(), 64),
 				clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(e.GetRecord().GetBody().GetSummary(), 80)}

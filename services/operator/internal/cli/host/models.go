@@ -26,7 +26,7 @@ func (a *app) modelCommand() *cobra.Command {
 		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, _ []string) (*executorv1.ListModelsResponse, error) {
 			return s.Executor.Tools.ListModels(ctx, &executorv1.ListModelsRequest{})
 		}, func(list *executorv1.ListModelsResponse) {
-			a.Out.Table([]string{"MODEL", "ANSWERS", "NAME IN REQUESTS", "SERVICES"}, output.Rows(list.GetModels(), func(m *executorv1.ModelSummary) []string {
+			a.Out.Table([]string{"MODEL", "ANSWERS", "NAME IN REQUESTS", "SERVICES"}, output.Each(list.GetModels(), func(m *executorv1.ModelSummary) []string {
 				answers := a.Out.Dim("no")
 				if m.GetAvailable() {
 					answers = a.Out.Green("yes")

@@ -46,7 +46,7 @@ func (a *app) modeListCommand() *cobra.Command {
 				a.Out.Printf("The catalogue defines no mode yet. Add one: durward catalog add mode -h\n")
 				return
 			}
-			a.Out.Table([]string{"MODE", "STATE", "VRAM", "SERVICES", "NAME"}, output.Rows(list.GetModes(), func(m *executorv1.ModeSummary) []string {
+			a.Out.Table([]string{"MODE", "STATE", "VRAM", "SERVICES", "NAME"}, output.Each(list.GetModes(), func(m *executorv1.ModeSummary) []string {
 				state := ""
 				switch current := m.GetModeId() == list.GetCurrent(); {
 				case current && m.GetRunning():
@@ -195,7 +195,7 @@ failed. A switch that the executor's own restart interrupted says "recovered".`,
 					a.printSwitch(sw)
 				}
 			default:
-				a.Out.Table([]string{"BEGAN", "MODE", "OUTCOME", "TOOK", "WHY"}, output.Rows(list.GetSwitches(), func(sw *executorv1.Switch) []string {
+				a.Out.Table([]string{"BEGAN", "MODE", "OUTCOME", "TOOK", "WHY"}, output.Each(list.GetSwitches(), func(sw *executorv1.Switch) []string {
 					return []string{began(sw), modeChange(sw), a.OutcomeColour(sw.GetOutcome()), took(sw), whyFailed(sw)}
 				}))
 			}

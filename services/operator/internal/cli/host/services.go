@@ -55,7 +55,7 @@ func (a *app) serviceListCommand(use string, aliases ...string) *cobra.Command {
 }
 
 func (a *app) printServices(services []*executorv1.ServiceSummary) {
-	a.Out.Table([]string{"SERVICE", "STATE", "VRAM", "MODEL", "NAME"}, output.Rows(services, func(s *executorv1.ServiceSummary) []string {
+	a.Out.Table([]string{"SERVICE", "STATE", "VRAM", "MODEL", "NAME"}, output.Each(services, func(s *executorv1.ServiceSummary) []string {
 		return []string{clean.Line(s.GetServiceId(), 64), a.StateColour(s.GetState()), cli.Mebibytes(s.GetVramMib()), clean.Line(s.GetModel(), 128), clean.Line(s.GetName(), 64)}
 	}))
 }

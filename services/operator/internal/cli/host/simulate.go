@@ -366,6 +366,13 @@ func (a *app) alternativeWords(out *output.Printer, alternative *executorv1.Alte
 	return words
 }
 
+// changes are the words before the service that a change is about; or, of a change of the catalog, between it and the value.
+var changes = map[executorv1.ChangeKind]string{
+	executorv1.ChangeKind_CHANGE_KIND_KEEP: "keep ", executorv1.ChangeKind_CHANGE_KIND_SLEEP: "sleep ", executorv1.ChangeKind_CHANGE_KIND_STOP: "stop ",
+	executorv1.ChangeKind_CHANGE_KIND_CONTEXT: " with a context of ", executorv1.ChangeKind_CHANGE_KIND_UTILISATION: " with a share of the GPU of ",
+	executorv1.ChangeKind_CHANGE_KIND_GPU: " on GPU ", executorv1.ChangeKind_CHANGE_KIND_SPLIT: " split over GPUs ",
+}
+
 // changeWords says what an alternative does: "sleep chat-70b, context of qwen3-32b 16384 instead of 32768".
 func changeWords(alternative *executorv1.Alternative) string {
 	var parts []string
@@ -375,23 +382,13 @@ func changeWords(alternative *executorv1.Alternative) string {
 		if from != "" {
 			instead += " instead of " + from
 		}
-		switch change.GetKind() {
-		case executorv1.ChangeKind_CHANGE_KIND_KEEP:
-			parts = append(parts, "keep "+id)
-		case executorv1.ChangeKind_CHANGE_KIND_SLEEP:
-			parts = append(parts, "sleep "+id)
-		case executorv1.ChangeKind_CHANGE_KIND_STOP:
-			parts = append(parts, "stop "+id)
-		case executorv1.ChangeKind_CHANGE_KIND_CONTEXT:
-			parts = append(parts, id+" with a context of "+instead)
-		case executorv1.ChangeKind_CHANGE_KIND_UTILISATION:
-			parts = append(parts, id+" with a share of the GPU of "+instead)
-		case executorv1.ChangeKind_CHANGE_KIND_GPU:
-			parts = append(parts, id+" on GPU "+instead)
-		case executorv1.ChangeKind_CHANGE_KIND_SPLIT:
-			parts = append(parts, id+" split over GPUs "+instead)
-		default:
+		switch words := changes[change.GetKind()]; {
+		case words == "":
 			parts = append(parts, "something else about "+id)
+		case change.GetKind() < executorv1.ChangeKind_CHANGE_KIND_CONTEXT:
+			parts = append(parts, words+id)
+		default:
+			parts = append(parts, id+words+instead)
 		}
 	}
 	return strings.Join(parts, ", ")

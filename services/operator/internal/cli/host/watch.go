@@ -43,16 +43,6 @@ func (a *app) watch(ctx context.Context, s *cli.Session) error {
 	}
 	p := picture.New()
 	p.Services = list.GetServices()
-	ctx, cancel := context.WithCancel(ctx)
-	changes := make(chan picture.Change)
-	tell := func(c picture.Change) bool {
-		select {
-		case changes <- c:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
 	// Which mode the host is in can change when a service does; asking again and again would fill the log with reads.
 	stirred := make(chan struct{}, 1)
 	stir := func() {
@@ -61,36 +51,21 @@ func (a *app) watch(ctx context.Context, s *cli.Session) error {
 		default:
 		}
 	}
-	sources := []func(){
-		func() { picture.WatchServices(ctx, s, stir, tell) },
-		func() {
-			picture.Ask(ctx, "executor", picture.EverySecond, tell, func(ctx context.Context) (picture.Change, error) {
-				host, err := s.Executor.GetHost(ctx, &executorv1.GetHostRequest{})
-				return picture.HostChange(host), err
-			})
-		},
-		func() {
+	changes, end := picture.Gather(ctx,
+		func(ctx context.Context, tell func(picture.Change) bool) { picture.WatchServices(ctx, s, stir, tell) },
+		picture.WatchHost(s),
+		func(ctx context.Context, tell func(picture.Change) bool) {
 			picture.Ask(ctx, "modes", picture.OnceStirred(stirred), tell, func(ctx context.Context) (picture.Change, error) {
 				modes, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
 				return picture.ModesChange(modes), err
 			})
 		},
-		func() { picture.WatchOperations(ctx, a.App, s, stir, tell) },
-		func() { picture.WatchDanger(ctx, s, tell) },
-	}
-	done := make(chan struct{}, len(sources))
-	for _, source := range sources {
-		go func() {
-			defer func() { done <- struct{}{} }()
-			source()
-		}()
-	}
-	defer func() {
-		cancel()
-		for range sources {
-			<-done
-		}
-	}()
+		func(ctx context.Context, tell func(picture.Change) bool) {
+			picture.WatchOperations(ctx, a.App, s, stir, tell)
+		},
+		func(ctx context.Context, tell func(picture.Change) bool) { picture.WatchDanger(ctx, s, tell) },
+	)
+	defer end()
 	if a.JSON || !output.IsTerminal(a.Out.Out) {
 		return a.watchLines(ctx, p, changes)
 	}
