@@ -251,7 +251,7 @@ func (a *app) configSetCommand() *cobra.Command {
 				return cli.Usage("", "%s %v", setting.Name, err)
 			}
 			return a.editSetting(cmd.Context(), settingChange{
-				action: "config set " + setting.Name, done: setting.Name + " is " + args[1], user: userName, yes: yes,
+				file: security.FileSettings, action: "config set " + setting.Name, done: setting.Name + " is " + args[1], user: userName, yes: yes,
 				fourEyes: setting.Name == cli.FourEyes && args[1] == "true",
 				edited: func(before []byte) ([]byte, error) {
 					return edit.Set(before, strings.Split(setting.Name, "."), args[1])
@@ -279,7 +279,7 @@ func (a *app) configUnsetCommand() *cobra.Command {
 				return err
 			}
 			return a.editSetting(cmd.Context(), settingChange{
-				action: "config unset " + setting.Name, done: setting.Name + " is not set there any more", user: userName, yes: yes,
+				file: security.FileSettings, action: "config unset " + setting.Name, done: setting.Name + " is not set there any more", user: userName, yes: yes,
 				edited: func(before []byte) ([]byte, error) {
 					if edit.Line(before, strings.Split(setting.Name, ".")) == 0 {
 						return before, nil
@@ -301,11 +301,11 @@ func findSetting(name string) (security.Setting, error) {
 	return s, cli.Usage(cli.DidYouMean(security.Suggest(name), "See: durward config show"), "there is no setting %s", clean.Visible(name))
 }
 
-// settingChange is a change of one setting; fourEyes: it asks for a second human.
+// settingChange is a change of one file of a layer; fourEyes: it asks for a second human.
 type settingChange struct {
-	action, done, user string
-	yes, fourEyes      bool
-	edited             func([]byte) ([]byte, error)
+	file, action, done, user string
+	yes, fourEyes            bool
+	edited                   func([]byte) ([]byte, error)
 }
 
 func (a *app) editSetting(ctx context.Context, c settingChange) error {
@@ -313,7 +313,7 @@ func (a *app) editSetting(ctx context.Context, c settingChange) error {
 	if err != nil {
 		return err
 	}
-	path, name, err := settingsFile(cfg, security.FileSettings, c.user)
+	path, name, err := settingsFile(cfg, c.file, c.user)
 	if err != nil {
 		return err
 	}
