@@ -67,13 +67,7 @@ func (a *App) Act(ctx context.Context, s *Session, tool string, arguments map[st
 	for _, line := range approval.StepLines(steps) {
 		out.Printf("  %s\n", line)
 	}
-	if err := a.ShowStatement(st, preview.GetSubject().GetEntry(), steps...); err != nil {
-		return err
-	}
-	if err := a.Confirm(ctx, "Sign and do it?", yes); err != nil {
-		return err
-	}
-	signed, err := a.Sign(ctx, s, st)
+	signed, err := a.AskAndSign(ctx, s, approval.SheetOf(st, preview.GetSubject().GetEntry(), steps...), "Sign and do it?", yes)
 	if err != nil {
 		return err
 	}
@@ -103,23 +97,20 @@ func (a *App) CarryOut(
 // showResult prints how a call ended. A call that was carried out and did not go well is an error, with exit code 1.
 func (a *App) showResult(r result, operationID string) error {
 	summary := clean.Line(r.outcome.GetSummary(), 500)
-	if a.JSON {
-		response, err := output.MessageJSON(r.response)
-		if err != nil {
-			return err
-		}
-		status := "ok"
-		if r.outcome.GetFailed() {
-			status = "failed"
-		}
-		if err := a.Out.Value(map[string]any{
-			"status": status, "operation_id": operationID, "request_id": a.RequestID, "summary": summary,
-			"replayed": r.outcome.GetReplayed(), "audit_index": r.outcome.GetReceipt().GetIndex(), "result": response,
-		}); err != nil {
-			return err
-		}
-	} else {
-		a.printResult(r, OrElse(summary, "done"), operationID)
+	response, err := output.MessageJSON(r.response)
+	if err != nil {
+		return err
+	}
+	status := "ok"
+	if r.outcome.GetFailed() {
+		status = "failed"
+	}
+	err = a.Show(map[string]any{
+		"status": status, "operation_id": operationID, "request_id": a.RequestID, "summary": summary,
+		"replayed": r.outcome.GetReplayed(), "audit_index": r.outcome.GetReceipt().GetIndex(), "result": response,
+	}, func() { a.printResult(r, OrElse(summary, "done"), operationID) })
+	if err != nil {
+		return err
 	}
 	if !r.outcome.GetFailed() {
 		return nil

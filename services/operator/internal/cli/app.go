@@ -123,6 +123,37 @@ func (a *App) Connected(f func(context.Context, *Session, []string) error) func(
 	}
 }
 
+// Configured makes a command's function of one that needs the configuration, and the command's arguments.
+func (a *App) Configured(f func(context.Context, installdir.Config, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		cfg, err := a.Config()
+		if err != nil {
+			return err
+		}
+		return f(cmd.Context(), cfg, args)
+	}
+}
+
+// Asked makes a command's function of a question to the processes, whose answer is the result, and of what prints it.
+func Asked[T proto.Message](a *App, ask func(context.Context, *Session, []string) (T, error), text func(T)) func(*cobra.Command, []string) error {
+	return a.Connected(func(ctx context.Context, s *Session, args []string) error {
+		answer, err := ask(ctx, s, args)
+		if err != nil {
+			return err
+		}
+		return a.Show(answer, func() { text(answer) })
+	})
+}
+
+// ShowLine is Show for one object of a stream.
+func (a *App) ShowLine(value any, text func()) error {
+	if !a.JSON {
+		text()
+		return nil
+	}
+	return a.Out.Line(value)
+}
+
 // Show writes a result: the value with --json, a message as its protocol's JSON, and otherwise what text prints.
 func (a *App) Show(value any, text func()) error {
 	if !a.JSON {

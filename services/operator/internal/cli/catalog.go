@@ -10,6 +10,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/keys"
@@ -94,6 +95,12 @@ func (a *App) isDevelopment() bool {
 	}
 	protected, err := keys.Protected(cfg.SigningKey)
 	return err == nil && !protected
+}
+
+// Flags lets a command's flags say which catalog is meant.
+func (p *CatalogPlace) Flags(flags *pflag.FlagSet) {
+	flags.StringVar(&p.Path, "catalogue", "", "the catalogue's file or folder (default: what config/executor.yaml names)")
+	flags.BoolVar(&p.Development, "development", false, "accept services without run_as (default: as this installation was made)")
 }
 
 func (p *CatalogPlace) Of(a *App, cmd *cobra.Command) (string, catalog.Options, error) {

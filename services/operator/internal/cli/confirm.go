@@ -22,7 +22,32 @@ func (a *App) Display() *output.Printer {
 	return output.New(a.Streams.Err, a.Streams.Err, false, a.Streams.Getenv)
 }
 
-// Confirm asks a person, at the terminal. What was typed before the question is no answer to it. Without a terminal it refuses
+// Ask asks a person once and returns what they enter; false when the line does not come to its end. What was typed before the
+// question is no answer to it.
+func (a *App) Ask(ctx context.Context, question string) (string, bool) {
+	ForgetTyped(a.Streams.In)
+	a.Display().Printf("%s", question)
+	type answer struct {
+		text string
+		ok   bool
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		// It reads while there is a question alone: the passphrase comes from the same terminal.
+		line, err := bufio.NewReader(a.Streams.In).ReadString('\n')
+		answered <- answer{strings.TrimSpace(line), err == nil}
+	}()
+	select {
+	case got := <-answered:
+		return got.text, got.ok
+	case <-ctx.Done():
+		// Ctrl-C; the reading goroutine ends with the program.
+		a.Display().Printf("\n")
+		return "", false
+	}
+}
+
+// Confirm asks a person, at the terminal. Without a terminal it refuses
 // unless yes was given: what proves a human is the key, never a terminal.
 func (a *App) Confirm(ctx context.Context, question string, yes bool) error {
 	if yes {
@@ -31,23 +56,10 @@ func (a *App) Confirm(ctx context.Context, question string, yes bool) error {
 	if !output.IsTerminal(a.Streams.In) {
 		return Denied("At a terminal run the same command; in a script that a human started, add --yes.", "there is no terminal to ask at")
 	}
-	ForgetTyped(a.Streams.In)
-	a.Display().Printf("%s [y/N] ", question)
-	answered := make(chan string, 1)
-	go func() {
-		// What cannot be read is not a yes.
-		answer, _ := bufio.NewReader(a.Streams.In).ReadString('\n')
-		answered <- answer
-	}()
-	select {
-	case answer := <-answered:
-		switch strings.ToLower(strings.TrimSpace(answer)) {
-		case "y", "yes":
-			return nil
-		}
-	case <-ctx.Done():
-		// Ctrl-C; the reading goroutine ends with the program.
-		a.Display().Printf("\n")
+	answer, _ := a.Ask(ctx, question+" [y/N] ") // what cannot be read is not a yes
+	switch strings.ToLower(answer) {
+	case "y", "yes":
+		return nil
 	}
 	return Denied("", "nothing was done")
 }

@@ -86,10 +86,7 @@ func translateFault(f *fault.Error) *Problem {
 	if f.Field != "" && !strings.Contains(text, f.Field) {
 		text = f.Field + ": " + text
 	}
-	next := ""
-	if len(f.DidYouMean) > 0 {
-		next = "Did you mean " + strings.Join(f.DidYouMean, ", ") + "?"
-	}
+	next := DidYouMean(f.DidYouMean, "")
 	switch f.Code {
 	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_TIMEOUT:
 		return &Problem{ExitUnreachable, text, OrElse(next, "See which process is down: durward status")}

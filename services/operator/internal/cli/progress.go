@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"time"
@@ -72,7 +75,7 @@ func (s *step) Line(out *output.Printer, now time.Time) string {
 	default:
 		elapsed += max(0, now.Sub(s.at))
 	}
-	text := fmt.Sprintf("%s %s %s  %s", mark, s.number(), output.Pad(phaseWords(s.said.GetPhase()), 24),
+	text := fmt.Sprintf("%s %s %s  %s", mark, s.number(), output.Pad(cmp.Or(phases[s.said.GetPhase()], clean.Line(s.said.GetPhase(), 32)), 24),
 		clean.Line(s.said.GetServiceId(), 64))
 	switch {
 	case s.said.GetCause() != "":
@@ -96,30 +99,10 @@ func (s *step) number() string {
 	return number
 }
 
-// phaseWords says for people what is done in a phase; a word of a newer executor's is shown as it is.
-func phaseWords(phase string) string {
-	switch phase {
-	case "drain":
-		return "letting requests finish"
-	case "stop":
-		return "stopping"
-	case "sleep":
-		return "putting to sleep"
-	case "verify":
-		return "waiting for free memory"
-	case "start":
-		return "starting"
-	case "ready":
-		return "loading"
-	case "warm":
-		return "asking for one token"
-	case "wake":
-		return "waking"
-	case "compensate":
-		return "bringing back"
-	default:
-		return clean.Line(phase, 32)
-	}
+// phases says for people what is done in a phase.
+var phases = map[string]string{
+	"drain": "letting requests finish", "stop": "stopping", "sleep": "putting to sleep", "verify": "waiting for free memory", "start": "starting",
+	"ready": "loading", "warm": "asking for one token", "wake": "waking", "compensate": "bringing back",
 }
 
 // stepJSON is a step in --json. Field names are stable.
@@ -140,6 +123,25 @@ func NewStepJSON(operationID string, s *executorv1.WatchProgressResponse) stepJS
 	return stepJSON{
 		Kind: "step", OperationID: operationID, Step: s.GetStep(), Steps: s.GetSteps(), Phase: s.GetPhase(),
 		ServiceID: s.GetServiceId(), ElapsedMS: s.GetElapsedMs(), ExpectedMS: s.GetExpectedMs(), Ended: s.GetEnded(), Cause: s.GetCause(),
+	}
+}
+
+// EachOf calls f with each message of a stream until f fails or ctx ends, which is how Ctrl-C ends a command that stays. ended is
+// the error of a stream that the process ended.
+func EachOf[T any](ctx context.Context, stream interface{ Recv() (T, error) }, ended error, f func(T) error) error {
+	for {
+		message, err := stream.Recv()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, io.EOF):
+			return ended
+		case err != nil:
+			return err
+		}
+		if err := f(message); err != nil {
+			return err
+		}
 	}
 }
 

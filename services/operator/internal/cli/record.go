@@ -14,10 +14,10 @@ import (
 const recordPatience = 2 * time.Second
 
 // Record writes a change to the log, or keeps it until audit can be reached; the change itself is made already.
-func (a *App) Record(ctx context.Context, cfg installdir.Config, body *auditv1.Body) {
+func (a *App) Record(ctx context.Context, _ installdir.Config, body *auditv1.Body) {
 	ctx, cancel := context.WithTimeout(ctx, recordPatience)
 	defer cancel()
-	sent, err := a.tryRecord(ctx, cfg, body)
+	sent, err := a.tryRecord(ctx, body)
 	a.RequestID = ""
 	var refused *history.Refusal
 	switch {
@@ -30,22 +30,23 @@ func (a *App) Record(ctx context.Context, cfg installdir.Config, body *auditv1.B
 	}
 }
 
-func (a *App) tryRecord(ctx context.Context, cfg installdir.Config, body *auditv1.Body) (bool, error) {
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer s.Close()
-	l, err := history.Open(ctx, history.Config{
-		Client: s.Audit.Log, Audit: cfg.Audit.Identity, Writer: s.Identity().String(), Trust: s.Trust, StateDir: cfg.StateDir, Now: a.Now,
-		OnRefused: a.TellRefused,
+func (a *App) tryRecord(ctx context.Context, body *auditv1.Body) (bool, error) {
+	sent := false
+	err := a.Run(ctx, func(ctx context.Context, s *Session) error {
+		l, err := a.OpenLog(ctx, s)
+		if err != nil {
+			return err
+		}
+		sent, err = l.Write(ctx, auditv1.Kind_KIND_CONFIG_CHANGED, a.RequestID, body)
+		return errors.Join(err, l.Close())
 	})
-	if err != nil {
-		return false, err
-	}
-	sent, err := l.Write(ctx, auditv1.Kind_KIND_CONFIG_CHANGED, a.RequestID, body)
-	return sent, errors.Join(err, l.Close())
+	return sent, err
 }
 
-// TellRefused tells of a record that waited for audit and that audit will not have.
-func (a *App) TellRefused(r *history.Refusal) { a.Out.Remark("%s", a.Out.Red(PublicText(r))) }
+// OpenLog opens the operator's view of the log. A record that waited for audit and that audit will not have is told.
+func (a *App) OpenLog(ctx context.Context, s *Session) (*history.Log, error) {
+	return history.Open(ctx, history.Config{
+		Client: s.Audit.Log, Audit: s.Config.Audit.Identity, Writer: s.Identity().String(), Trust: s.Trust, StateDir: s.Config.StateDir, Now: a.Now,
+		OnRefused: func(r *history.Refusal) { a.Out.Remark("%s", a.Out.Red(PublicText(r))) },
+	})
+}

@@ -14,6 +14,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
@@ -35,12 +36,6 @@ func (a *App) Signer(s *Session) (approval.Signer, error) {
 		return approval.Signer{}, err
 	}
 	return approval.Signer{Operator: s.Config.Operator, Executor: executor, Now: a.Now()}, nil
-}
-
-// ShowStatement prints everything that is about to be signed: the target's own definition, whose digest the statement pins, the
-// entry behind each step of a plan that starts or wakes something, and the statement, whole.
-func (a *App) ShowStatement(st *statement.Statement, entry []byte, steps ...approval.Step) error {
-	return a.ShowSheet(approval.SheetOf(st, entry, steps...))
 }
 
 // ShowSheet prints a document, whole.
@@ -83,6 +78,17 @@ func (a *App) Sign(ctx context.Context, s *Session, st *statement.Statement) (_ 
 	return statement.Sign(st, key)
 }
 
+// AskAndSign shows a document whole, asks, and signs its statement.
+func (a *App) AskAndSign(ctx context.Context, s *Session, document approval.Document, question string, yes bool) (*callv1.HumanStatement, error) {
+	if err := a.ShowSheet(document); err != nil {
+		return nil, err
+	}
+	if err := a.Confirm(ctx, question, yes); err != nil {
+		return nil, err
+	}
+	return a.Sign(ctx, s, document.Statement)
+}
+
 // result is how a dispatched call ended.
 type result struct {
 	response proto.Message
@@ -121,4 +127,19 @@ func (s *Session) FindSession(ctx context.Context, name string) (*vaultv1.OpenSe
 		return nil, Usage("See: durward sessions", "no open session is called %s", clean.Visible(name))
 	}
 	return found, nil
+}
+
+// IDs are the ids of everything of a kind that the executor's catalog has: "service", "mode" or "model".
+func (s *Session) IDs(ctx context.Context, kind string) ([]string, error) {
+	switch kind {
+	case "service":
+		list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
+		return output.Each(list.GetServices(), (*executorv1.ServiceSummary).GetServiceId), err
+	case "mode":
+		list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
+		return output.Each(list.GetModes(), (*executorv1.ModeSummary).GetModeId), err
+	default:
+		list, err := s.Executor.Tools.ListModels(ctx, &executorv1.ListModelsRequest{})
+		return output.Each(list.GetModels(), (*executorv1.ModelSummary).GetModelId), err
+	}
 }

@@ -14,33 +14,19 @@ func ActionWord(action executorv1.PlanAction) string {
 	return strings.ToLower(strings.TrimPrefix(action.String(), "PLAN_ACTION_"))
 }
 
-// outcomeWords says for people how a switch ended.
-func outcomeWords(o executorv1.SwitchOutcome) string {
-	switch o {
-	case executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED:
-		return "done"
-	case executorv1.SwitchOutcome_SWITCH_OUTCOME_ROLLED_BACK:
-		return "rolled back"
-	case executorv1.SwitchOutcome_SWITCH_OUTCOME_DEGRADED:
-		return "degraded"
-	case executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN:
-		return "needs a human"
-	default:
-		return "under way"
-	}
-}
-
+// OutcomeColour says for people how a switch ended, in its colour.
 func (a *App) OutcomeColour(o executorv1.SwitchOutcome) string {
-	text := outcomeWords(o)
 	switch o {
 	case executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED:
-		return a.Out.Green(text)
+		return a.Out.Green("done")
 	case executorv1.SwitchOutcome_SWITCH_OUTCOME_ROLLED_BACK:
-		return a.Out.Yellow(text)
-	case executorv1.SwitchOutcome_SWITCH_OUTCOME_DEGRADED, executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN:
-		return a.Out.Red(text)
+		return a.Out.Yellow("rolled back")
+	case executorv1.SwitchOutcome_SWITCH_OUTCOME_DEGRADED:
+		return a.Out.Red("degraded")
+	case executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN:
+		return a.Out.Red("needs a human")
 	default:
-		return a.Out.Blue(text)
+		return a.Out.Blue("under way")
 	}
 }
 

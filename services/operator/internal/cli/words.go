@@ -12,6 +12,14 @@ import (
 	"durward.internal/services/operator/internal/approval"
 )
 
+// DidYouMean is what to do next after a name that there is not: one of the names near it, or else otherwise.
+func DidYouMean(near []string, otherwise string) string {
+	if len(near) == 0 {
+		return otherwise
+	}
+	return "Did you mean " + strings.Join(near, ", ") + "?"
+}
+
 func IsPending(op *vaultv1.Operation) bool {
 	return op.GetState() == vaultv1.OperationState_OPERATION_STATE_PENDING
 }

@@ -94,6 +94,24 @@ func (p *Printer) Table(header []string, rows [][]string) {
 	}
 }
 
+// Each is what f gives for each item: a table's rows, the names in a list.
+func Each[T, V any](items []T, f func(T) V) []V {
+	out := make([]V, len(items))
+	for i, item := range items {
+		out[i] = f(item)
+	}
+	return out
+}
+
+// Fields writes names and values below each other, the names in a column of so many characters; a field without a value is left out.
+func (p *Printer) Fields(column int, fields [][2]string) {
+	for _, f := range fields {
+		if f[1] != "" {
+			p.Printf("  %-*s %s\n", column, f[0], f[1])
+		}
+	}
+}
+
 // Line writes v as JSON on one line, for streams.
 func (p *Printer) Line(v any) error {
 	b, err := json.Marshal(v)

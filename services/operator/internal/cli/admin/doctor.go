@@ -12,6 +12,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/doctor"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
@@ -38,45 +39,37 @@ knowing or ✗ bad, and says what to do. It changes nothing.
 
 Exit code 1 when anything is ✗.`,
 		Example: "  durward doctor\n  durward doctor --json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.Config()
-			if err != nil {
-				return err
-			}
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, _ []string) error {
 			bin, err := cli.OwnFolder()
 			if err != nil {
 				return err
 			}
 			running, _ := a.Home.RunningProcess()
-			findings := doctor.Examine(cmd.Context(), doctor.Config{
+			findings := doctor.Examine(ctx, doctor.Config{
 				Home: a.Home, Operator: cfg, Development: running.Development, Bin: bin, Version: programVersion, Own: a.Streams.Version,
 				HTTP: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}, Now: a.Now, Root: "/",
-				Host: a.examinedHost(cmd.Context()),
+				Host: a.examinedHost(ctx),
 			})
 			bad := 0
 			for _, f := range findings {
 				if f.Level == doctor.Bad {
 					bad++
 				}
-				if a.JSON {
-					continue
-				}
-				mark := map[doctor.Level]string{doctor.Good: a.Out.Green("✓"), doctor.Warning: a.Out.Yellow("!"), doctor.Bad: a.Out.Red("✗")}[f.Level]
-				a.Out.Printf("%s %-13s %s\n", mark, f.Name, f.Text)
-				if f.Do != "" {
-					a.Out.Printf("  %-13s %s\n", "", a.Out.Dim("→ "+f.Do))
-				}
 			}
-			if a.JSON {
-				if err := a.Out.Value(map[string]any{"findings": findings, "bad": bad}); err != nil {
-					return err
+			err = a.Show(map[string]any{"findings": findings, "bad": bad}, func() {
+				marks := map[doctor.Level]string{doctor.Good: a.Out.Green("✓"), doctor.Warning: a.Out.Yellow("!"), doctor.Bad: a.Out.Red("✗")}
+				for _, f := range findings {
+					a.Out.Printf("%s %-13s %s\n", marks[f.Level], f.Name, f.Text)
+					if f.Do != "" {
+						a.Out.Printf("  %-13s %s\n", "", a.Out.Dim("→ "+f.Do))
+					}
 				}
+			})
+			if err == nil && bad > 0 {
+				err = cli.Failed("", "%d of %d findings are bad", bad, len(findings))
 			}
-			if bad > 0 {
-				return cli.Failed("", "%d of %d findings are bad", bad, len(findings))
-			}
-			return nil
-		},
+			return err
+		}),
 	}
 }
 
@@ -91,17 +84,15 @@ func (a *app) examinedHost(ctx context.Context) doctor.Host {
 	if f, _, err := a.ExecutorFile(); err == nil {
 		h.DockerSocket, h.UserManager = f.Docker.Socket, f.Systemd.Manager == "user"
 	}
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return h
-	}
-	defer s.Close()
 	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
 	defer cancel()
-	defer func() { a.RequestID = "" }()
-	if h.Status, err = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}); err != nil {
-		return h // whether the processes answer is a finding of its own
-	}
-	h.Unenforced = unenforced(ctx, s, a.limitedServices())
+	defer func(was string) { a.RequestID = was }(a.RequestID)
+	// Whether the processes answer is a finding of its own.
+	_ = a.Run(ctx, func(ctx context.Context, s *cli.Session) (err error) {
+		if h.Status, err = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}); err == nil {
+			h.Unenforced = unenforced(ctx, s, a.limitedServices())
+		}
+		return err
+	})
 	return h
 }

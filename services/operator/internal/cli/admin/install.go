@@ -89,18 +89,16 @@ func (a *app) install(ctx context.Context, opts installOptions) error {
 		return err
 	}
 	if opts.dryRun {
-		if a.JSON {
-			return a.Out.Value(map[string]any{"steps": plan.Steps, "effects": plan.Effects()})
-		}
-		for _, s := range plan.Steps {
-			a.step(s)
-		}
-		if plan.Effects() == 0 {
-			a.Out.Printf("Everything is as it should be.\n")
-		} else {
-			a.Out.Printf("%d steps would change something. Do them: sudo durward install --apply\n", plan.Effects())
-		}
-		return nil
+		return a.Show(map[string]any{"steps": plan.Steps, "effects": plan.Effects()}, func() {
+			for _, s := range plan.Steps {
+				a.step(s)
+			}
+			if plan.Effects() == 0 {
+				a.Out.Printf("Everything is as it should be.\n")
+			} else {
+				a.Out.Printf("%d steps would change something. Do them: sudo durward install --apply\n", plan.Effects())
+			}
+		})
 	}
 	var done []install.Step
 	err = plan.Apply(ctx, func(s install.Step) {
@@ -112,10 +110,8 @@ func (a *app) install(ctx context.Context, opts installOptions) error {
 	if err != nil {
 		return cli.Failed("What was done stays; correct it and run the command again.", "%s", clean.Block(err.Error(), 4000))
 	}
-	if a.JSON {
-		if err := a.Out.Value(map[string]any{"steps": done, "effects": plan.Effects()}); err != nil {
-			return err
-		}
+	if err := a.Show(map[string]any{"steps": done, "effects": plan.Effects()}, func() {}); err != nil {
+		return err
 	}
 	if filepath.Clean(opts.root) != "/" {
 		return nil

@@ -18,6 +18,7 @@ import (
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/output"
 	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
@@ -81,20 +82,16 @@ The difference is shown first, then the statement about it, which you sign with 
 installed host can do it where there is no key to ask for (nobody could let the first one in otherwise): the record says so.`,
 		Example: "  durward operator add bob ~/bob_ed25519.pub",
 		Args:    cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := a.Config()
-			if err != nil {
-				return err
-			}
-			return a.addOperator(cmd.Context(), cfg, args[0], args[1], yesAdd)
-		},
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
+			return a.addOperator(ctx, cfg, args[0], args[1], yesAdd)
+		}),
 	}
 	a.RuleFlags(add, nil, &yesAdd)
 	list := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "Who may approve",
-		RunE:    func(*cobra.Command, []string) error { return a.listOperators() },
+		RunE:    a.Configured(a.listOperators),
 	}
 	revoke := &cobra.Command{
 		Use:   "revoke NAME",
@@ -108,13 +105,9 @@ The difference is shown, and signed and announced where a key can be asked for. 
 terminal or a key it is done all the same, and the record says that nobody signed.`,
 		Example: "  durward operator revoke bob",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := a.Config()
-			if err != nil {
-				return err
-			}
-			return a.revokeOperator(cmd.Context(), cfg, args[0], yesRevoke)
-		},
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
+			return a.revokeOperator(ctx, cfg, args[0], yesRevoke)
+		}),
 	}
 	a.RuleFlags(revoke, nil, &yesRevoke)
 	cmd.AddCommand(add, list, revoke)
@@ -174,11 +167,7 @@ func (a *app) addOperator(ctx context.Context, cfg installdir.Config, name, file
 	return a.ReportRules(out, err, name+" may approve with "+ssh.FingerprintSHA256(key))
 }
 
-func (a *app) listOperators() error {
-	cfg, err := a.Config()
-	if err != nil {
-		return err
-	}
+func (a *app) listOperators(_ context.Context, cfg installdir.Config, _ []string) error {
 	raw, err := os.ReadFile(filepath.Join(cfg.TrustDir, trust.FileAllowedSigners))
 	if err != nil {
 		return fmt.Errorf("allowed signers: %w", err)
@@ -192,14 +181,9 @@ func (a *app) listOperators() error {
 		Type        string `json:"type"`
 		Fingerprint string `json:"fingerprint"`
 	}
-	rows, cells := []row{}, [][]string{}
-	for _, s := range signers.All() {
-		r := row{s.Operator, s.Key.Type(), ssh.FingerprintSHA256(s.Key)}
-		rows = append(rows, r)
-		cells = append(cells, []string{clean.Visible(r.Operator), r.Type, r.Fingerprint})
-	}
+	rows := output.Each(signers.All(), func(s trust.Signer) row { return row{s.Operator, s.Key.Type(), ssh.FingerprintSHA256(s.Key)} })
 	return a.Show(map[string]any{"operators": rows}, func() {
-		a.Out.Table([]string{"OPERATOR", "KEY", "FINGERPRINT"}, cells)
+		a.Out.Table([]string{"OPERATOR", "KEY", "FINGERPRINT"}, output.Each(rows, func(r row) []string { return []string{clean.Visible(r.Operator), r.Type, r.Fingerprint} }))
 	})
 }
 

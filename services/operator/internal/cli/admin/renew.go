@@ -21,11 +21,7 @@ processes start; running processes take new certificates up within a second.`,
 		PersistentPreRunE: a.plain,
 		RunE: func(*cobra.Command, []string) error {
 			renewals, err := install.Renew(root, a.Now(), all)
-			if a.JSON {
-				if outErr := a.Out.Value(map[string]any{"certificates": renewals}); outErr != nil {
-					return outErr
-				}
-			} else {
+			shown := a.Show(map[string]any{"certificates": renewals}, func() {
 				n := 0
 				for _, r := range renewals {
 					if r.Renewed {
@@ -34,11 +30,11 @@ processes start; running processes take new certificates up within a second.`,
 					}
 				}
 				a.Out.Printf("%d of %d certificates are new.\n", n, len(renewals))
-			}
+			})
 			if err != nil {
 				return cli.Failed("The authority is root's: sudo durward renew", "%s", clean.Block(err.Error(), 2000))
 			}
-			return nil
+			return shown
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "renew what is not due as well")

@@ -1,11 +1,11 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -34,7 +34,7 @@ func (a *app) statusCommand() *cobra.Command {
 
 Exit code 3 when a process cannot be reached.`,
 		Example: "  durward status\n  durward status --json | jq .vault.pending",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.status(cmd.Context()) },
+		RunE:    a.Configured(a.status),
 	}
 }
 
@@ -66,11 +66,7 @@ type deep struct {
 	refused string
 }
 
-func (a *app) status(ctx context.Context) error {
-	cfg, err := a.Config()
-	if err != nil {
-		return err
-	}
+func (a *app) status(ctx context.Context, cfg installdir.Config, _ []string) error {
 	processes := a.health(ctx, cfg)
 	d := a.deepStatus(ctx, slices.ContainsFunc(processes, func(p processStatus) bool { return p.Role == "vault" && p.answers && p.Health != "ok" }))
 	for i := range processes {
@@ -85,12 +81,11 @@ func (a *app) status(ctx context.Context) error {
 		}
 	}
 	running, isRunning := a.Home.RunningProcess()
-	if a.JSON {
-		err = a.statusJSON(processes, d, running, isRunning)
-	} else {
-		a.statusText(processes, d, running, isRunning)
-	}
+	value, err := a.statusJSON(processes, d, running, isRunning)
 	if err != nil {
+		return err
+	}
+	if err := a.Show(value, func() { a.statusText(processes, d, running, isRunning) }); err != nil {
 		return err
 	}
 	for _, p := range processes {
@@ -177,38 +172,33 @@ func (a *app) health(ctx context.Context, cfg installdir.Config) []processStatus
 // deepStatus asks the GetStatus RPCs, all at once; with rules also which files the vault refuses.
 func (a *app) deepStatus(ctx context.Context, rules bool) deep {
 	d := deep{problems: map[string]string{}}
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		for _, role := range []string{"vault", "executor", "audit"} {
-			d.problems[role] = cli.PublicText(err)
-		}
-		return d
-	}
-	defer s.Close()
 	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
 	defer cancel()
-	var wait sync.WaitGroup
 	var vaultErr, executorErr, auditErr error
-	wait.Go(func() { d.vault, vaultErr = s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{}) })
-	wait.Go(func() { d.executor, executorErr = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}) })
-	wait.Go(func() { d.audit, auditErr = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{}) })
-	// What could not be had of these is left out: the executor's own line says that it does not answer.
-	wait.Go(func() { d.modes, _ = s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{}) })
-	wait.Go(func() { d.undoing = undoing(ctx, s) })
-	if rules {
-		wait.Go(func() { d.refused = refusedRules(ctx, s) })
-	}
-	wait.Go(func() { d.unenforced = unenforced(ctx, s, a.limitedServices()) })
-	wait.Wait()
-	for role, err := range map[string]error{"vault": vaultErr, "executor": executorErr, "audit": auditErr} {
-		if err != nil {
+	err := a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		var wait sync.WaitGroup
+		wait.Go(func() { d.vault, vaultErr = s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{}) })
+		wait.Go(func() { d.executor, executorErr = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}) })
+		wait.Go(func() { d.audit, auditErr = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{}) })
+		// What could not be had of these is left out: the executor's own line says that it does not answer.
+		wait.Go(func() { d.modes, _ = s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{}) })
+		wait.Go(func() { d.undoing = undoing(ctx, s) })
+		if rules {
+			wait.Go(func() { d.refused = refusedRules(ctx, s) })
+		}
+		wait.Go(func() { d.unenforced = unenforced(ctx, s, a.limitedServices()) })
+		wait.Wait()
+		return nil
+	})
+	for role, asked := range map[string]error{"vault": vaultErr, "executor": executorErr, "audit": auditErr} {
+		if err := cmp.Or(err, asked); err != nil {
 			d.problems[role] = cli.PublicText(err)
 		}
 	}
 	return d
 }
 
-func (a *app) statusJSON(processes []processStatus, d deep, running installdir.Process, isRunning bool) error {
+func (a *app) statusJSON(processes []processStatus, d deep, running installdir.Process, isRunning bool) (map[string]any, error) {
 	value := map[string]any{
 		"home": a.Home.Dir, "processes": processes, "certificates": a.Home.Certificates(), "running": isRunning,
 		"mode": clean.Line(d.modes.GetCurrent(), 64), "network_not_enforced": cli.NonNil(d.unenforced),
@@ -224,11 +214,11 @@ func (a *app) statusJSON(processes []processStatus, d deep, running installdir.P
 		}
 		b, err := output.MessageJSON(message)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		value[name] = b
 	}
-	return a.Out.Value(value)
+	return value, nil
 }
 
 func (a *app) statusText(processes []processStatus, d deep, running installdir.Process, isRunning bool) {
@@ -245,17 +235,15 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 	if d.vault.GetHalted() || d.executor.GetHalted() {
 		a.Out.Printf("%s\n", a.Out.Red("HALTED: nothing that changes anything runs. End it with: durward resume"))
 	}
-	rows := make([][]string, 0, len(processes))
-	for _, p := range processes {
+	a.Out.Table([]string{"PROCESS", "HEALTH", "DETAIL"}, output.Each(processes, func(p processStatus) []string {
 		word := a.Out.Red(p.Health)
 		if p.Health == "ok" {
 			word = a.Out.Green(p.Health)
 		}
 		// Of a process that says that it is not well the rest is worth knowing all the more: that it is halted, say.
 		detail := strings.Join(slices.DeleteFunc([]string{p.Problem, d.detail(p.Role)}, func(s string) bool { return s == "" }), "; ")
-		rows = append(rows, []string{p.Role, word, detail})
-	}
-	a.Out.Table([]string{"PROCESS", "HEALTH", "DETAIL"}, rows)
+		return []string{p.Role, word, detail}
+	}))
 	if e := d.executor; e != nil {
 		a.Out.Printf("services %d of %d running   GPUs %s\n", e.GetServicesRunning(), e.GetServicesTotal(),
 			cli.GPUWords(e.GetGpuSource(), e.GetGpus(), a.Home.IsExampleCatalog(), cli.DriverFound()))
@@ -346,11 +334,11 @@ func (d deep) detail(role string) string {
 	switch {
 	case role == "vault" && d.vault != nil:
 		return fmt.Sprintf("epoch %d%s%s%s", d.vault.GetEpoch(), cli.When(d.vault.GetHalted(), ", halted"),
-			cli.When(!d.vault.GetAuditReachable(), ", cannot reach audit"), spooled(d.vault.GetSpooledRecords()))
+			cli.When(!d.vault.GetAuditReachable(), ", cannot reach audit"), some(d.vault.GetSpooledRecords(), "records wait for audit"))
 	case role == "executor" && d.executor != nil:
 		return fmt.Sprintf("epoch %d%s%s%s%s%s", d.executor.GetEpoch(), cli.When(d.executor.GetHalted(), ", halted"),
 			cli.When(!d.executor.GetAuditReachable(), ", cannot reach audit"), cli.When(!d.executor.GetVaultReachable(), ", cannot reach the vault"),
-			spooled(d.executor.GetSpooledRecords()), unsettled(d.executor.GetUnsettled()))
+			some(d.executor.GetSpooledRecords(), "records wait for audit"), some(d.executor.GetUnsettled(), "interrupted operations"))
 	case role == "audit" && d.audit != nil:
 		return fmt.Sprintf("%d records, %d MiB, %d MiB free", d.audit.GetSize(), d.audit.GetDatabaseBytes()>>20, d.audit.GetDiskFreeBytes()>>20)
 	default:
@@ -358,16 +346,7 @@ func (d deep) detail(role string) string {
 	}
 }
 
-func spooled(n uint32) string {
-	if n == 0 {
-		return ""
-	}
-	return ", " + strconv.FormatUint(uint64(n), 10) + " records wait for audit"
-}
-
-func unsettled(n uint32) string {
-	if n == 0 {
-		return ""
-	}
-	return ", " + strconv.FormatUint(uint64(n), 10) + " interrupted operations"
+// some counts what there is; "" where there is none.
+func some(n uint32, what string) string {
+	return cli.When(n > 0, fmt.Sprintf(", %d %s", n, what))
 }

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,10 +157,7 @@ func (a *app) lockUp() (func() error, error) {
 // prepare makes what is missing and issues certificates.
 func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, error) {
 	fresh := !a.Home.Exists()
-	name := opts.operator
-	if name == "" {
-		name = installdir.OperatorName(cli.UserName())
-	}
+	name := cmp.Or(opts.operator, installdir.OperatorName(cli.UserName()))
 	if !fresh {
 		cfg, err := a.Config()
 		if err != nil {
@@ -324,12 +322,11 @@ func onPath(folder, path string) bool {
 
 // gpuLine says what GPUs there are and where that is known from, by the executor's own words.
 func (a *app) gpuLine(ctx context.Context) string {
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return "unknown: " + clean.Line(err.Error(), 200)
-	}
-	defer s.Close()
-	status, err := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
+	var status *executorv1.GetStatusResponse
+	err := a.Run(ctx, func(ctx context.Context, s *cli.Session) (err error) {
+		status, err = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
+		return err
+	})
 	if err != nil {
 		return "unknown: " + clean.Line(err.Error(), 200)
 	}

@@ -5,7 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/statement"
@@ -58,11 +60,7 @@ func operations(ctx context.Context, s *cli.Session) ([]*vaultv1.Operation, erro
 }
 
 func operationIDs(ops []*vaultv1.Operation) []string {
-	ids := make([]string, len(ops))
-	for i, op := range ops {
-		ids[i] = op.GetOperationId()
-	}
-	return ids
+	return output.Each(ops, (*vaultv1.Operation).GetOperationId)
 }
 
 // openSessions are the vault's open sessions, for people to recognise who asks.
@@ -212,30 +210,28 @@ func (a *app) listApprovals(ctx context.Context, s *cli.Session) error {
 			approved = append(approved, approval.Card{Number: number, Operation: op})
 		}
 	}
-	if a.JSON {
-		list := make([]operationJSON, 0, len(waiting))
-		for _, c := range waiting {
-			list = append(list, cardJSON(c))
-		}
-		return a.Out.Value(map[string]any{"operations": list})
-	}
-	if len(waiting) == 0 {
-		a.Out.Printf("Nothing waits.\n")
-	} else {
-		a.Out.Printf("%d waiting\n", len(waiting))
-	}
+	list := []operationJSON{}
 	for _, c := range waiting {
-		a.printCard(c)
+		list = append(list, cardJSON(c))
 	}
-	for _, c := range approved {
-		a.Out.Printf("%s  approved by %s, and nobody has come for it yet: durward approve %s --run\n", c.Number,
-			clean.Visible(c.Operation.GetDecidedBy()), c.Number)
-	}
-	if len(waiting) > 0 {
-		n := waiting[0].Number
-		a.Out.Printf("%s\n", a.Out.Dim(fmt.Sprintf("durward approve %s [--scope]   durward deny %s --reason \"…\"   durward tui", n, n)))
-	}
-	return nil
+	return a.Show(map[string]any{"operations": list}, func() {
+		if len(waiting) == 0 {
+			a.Out.Printf("Nothing waits.\n")
+		} else {
+			a.Out.Printf("%d waiting\n", len(waiting))
+		}
+		for _, c := range waiting {
+			a.printCard(c)
+		}
+		for _, c := range approved {
+			a.Out.Printf("%s  approved by %s, and nobody has come for it yet: durward approve %s --run\n", c.Number,
+				clean.Visible(c.Operation.GetDecidedBy()), c.Number)
+		}
+		if len(waiting) > 0 {
+			n := waiting[0].Number
+			a.Out.Printf("%s\n", a.Out.Dim(fmt.Sprintf("durward approve %s [--scope]   durward deny %s --reason \"…\"   durward tui", n, n)))
+		}
+	})
 }
 
 func (a *app) printCard(c approval.Card) {
@@ -260,48 +256,30 @@ func (a *app) watchApprovals(ctx context.Context, s *cli.Session) error {
 		return err
 	}
 	known := map[string]vaultv1.OperationState{}
-	for {
-		event, err := stream.Recv()
-		switch {
-		case errors.Is(err, io.EOF):
-			return cli.Unreachable("Start it again: durward approvals --watch", "the vault ended the watch")
-		case ctx.Err() != nil:
-			return nil // Ctrl-C is how a watch ends
-		case err != nil:
-			return err
-		}
+	ended := cli.Unreachable("Start it again: durward approvals --watch", "the vault ended the watch")
+	return cli.EachOf(ctx, stream, ended, func(event *vaultv1.WatchOperationsResponse) error {
 		op := event.GetOperation()
 		if before, seen := known[op.GetOperationId()]; seen && before == op.GetState() {
-			continue
+			return nil
 		}
 		known[op.GetOperationId()] = op.GetState()
-		ids := make([]string, 0, len(known))
-		for id := range known {
-			ids = append(ids, id)
-		}
-		number := approval.Numbers(ids)[op.GetOperationId()]
+		number := approval.Numbers(slices.Collect(maps.Keys(known)))[op.GetOperationId()]
 		c := approval.Card{Number: number, Operation: op}
 		if cli.IsPending(op) {
 			c = card(ctx, s, op, number, askSessions(ctx, s))
 		}
-		if a.JSON {
-			b, err := json.Marshal(cardJSON(c))
-			if err != nil {
-				return fmt.Errorf("encode: %w", err)
+		return a.ShowLine(cardJSON(c), func() {
+			if cli.IsPending(op) {
+				a.printCard(c)
+				return
 			}
-			a.Out.Printf("%s\n", b)
-			continue
-		}
-		if cli.IsPending(op) {
-			a.printCard(c)
-			continue
-		}
-		line := fmt.Sprintf("%s  %s", number, cli.OperationState(op.GetState()))
-		if by := op.GetDecidedBy(); by != "" {
-			line += " by " + clean.Visible(by)
-		}
-		a.Out.Printf("%s\n", line)
-	}
+			line := fmt.Sprintf("%s  %s", number, cli.OperationState(op.GetState()))
+			if by := op.GetDecidedBy(); by != "" {
+				line += " by " + clean.Visible(by)
+			}
+			a.Out.Printf("%s\n", line)
+		})
+	})
 }
 
 // find returns the live operation that a number names.
@@ -319,12 +297,8 @@ func find(ctx context.Context, s *cli.Session, number string) (*vaultv1.Operatio
 	case err != nil:
 		return nil, "", cli.Usage("See: durward approvals", "no operation that waits has the number %s", clean.Visible(number))
 	}
-	for _, op := range ops {
-		if op.GetOperationId() == id {
-			return op, approval.Numbers(ids)[id], nil
-		}
-	}
-	return nil, "", cli.Usage("See: durward approvals", "no operation that waits has the number %s", clean.Visible(number))
+	at := slices.Index(ids, id)
+	return ops[at], approval.Numbers(ids)[id], nil
 }
 
 // completeNumbers completes the short numbers of what waits.

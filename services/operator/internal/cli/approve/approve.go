@@ -118,20 +118,19 @@ func (a *app) approve(ctx context.Context, number string, within *approval.Withi
 		}
 		waiting := op.GetWaiters() > 0
 		if !run || waiting {
-			if a.JSON {
-				return a.Out.Value(cardJSON(approval.Card{Number: number, Operation: op}))
-			}
-			a.Out.Printf("%s %s approved.\n", a.Out.Green("✓"), number)
-			if within != nil {
-				a.Out.Printf("  It may be repeated within the scope. See it, end it: durward standing\n")
-			}
-			if waiting {
-				a.Out.Printf("  The agent waits; its call carries it out now. See it: durward watch\n")
-				return nil
-			}
-			a.Out.Printf("  No agent waits at this moment. Its next wait_operation carries it out, or: durward approve %s --run\n", number)
-			if yes || !a.Interactive() || a.Confirm(ctx, "Carry it out from here now?", false) != nil {
-				return nil
+			err := a.Show(cardJSON(approval.Card{Number: number, Operation: op}), func() {
+				a.Out.Printf("%s %s approved.\n", a.Out.Green("✓"), number)
+				if within != nil {
+					a.Out.Printf("  It may be repeated within the scope. See it, end it: durward standing\n")
+				}
+				if waiting {
+					a.Out.Printf("  The agent waits; its call carries it out now. See it: durward watch\n")
+				} else {
+					a.Out.Printf("  No agent waits at this moment. Its next wait_operation carries it out, or: durward approve %s --run\n", number)
+				}
+			})
+			if err != nil || waiting || yes || !a.Interactive() || a.Confirm(ctx, "Carry it out from here now?", false) != nil {
+				return err
 			}
 		}
 		claimed, err := s.Vault.ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: op.GetOperationId()})
@@ -164,13 +163,7 @@ func (a *app) decide(ctx context.Context, s *cli.Session, op *vaultv1.Operation,
 		question = "Sign, and let it happen within this scope without asking again?"
 	}
 	a.printCard(card)
-	if err := a.ShowSheet(p.document); err != nil {
-		return nil, err
-	}
-	if err := a.Confirm(ctx, question, yes); err != nil {
-		return nil, err
-	}
-	signed, err := a.Sign(ctx, s, p.document.Statement)
+	signed, err := a.AskAndSign(ctx, s, p.document, question, yes)
 	if err != nil {
 		return nil, err
 	}

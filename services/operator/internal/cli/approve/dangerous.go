@@ -1,7 +1,6 @@
 package approve
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 )
 
@@ -67,40 +65,25 @@ or: durward dangerous disable`,
 		Use:     "status",
 		Short:   "Which sessions are in dangerous mode",
 		Example: "  durward dangerous status",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.dangerousStatus(cmd.Context()) },
+		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, _ []string) (*vaultv1.ListStandingResponse, error) {
+			list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
+			return &vaultv1.ListStandingResponse{Standing: cli.Dangers(list)}, err
+		}, func(list *vaultv1.ListStandingResponse) {
+			if len(list.GetStanding()) == 0 {
+				a.Out.Printf("No session is in dangerous mode.\n")
+			}
+			for _, one := range list.GetStanding() {
+				a.printStanding(one)
+			}
+		}),
 	}
 	cli.CompleteFlag(enable, "for", cli.OneOf("15m", "30m", "1h", "2h"))
 	cmd.AddCommand(enable, disable, status)
 	return cmd
 }
 
-// ask asks a person once and returns what they enter; false when they enter nothing. What was typed before the question is no
-// answer to it.
-func (a *app) ask(ctx context.Context, question string) (string, bool) {
-	cli.ForgetTyped(a.Streams.In)
-	a.Out.Printf("%s", question)
-	type answer struct {
-		text string
-		ok   bool
-	}
-	answered := make(chan answer, 1)
-	go func() {
-		// It reads while there is a question alone: the passphrase comes from the same terminal.
-		line, err := bufio.NewReader(a.Streams.In).ReadString('\n')
-		answered <- answer{strings.TrimSpace(line), err == nil}
-	}()
-	select {
-	case got := <-answered:
-		return got.text, got.ok
-	case <-ctx.Done():
-		// Ctrl-C; the reading goroutine ends with the program.
-		a.Out.Printf("\n")
-		return "", false
-	}
-}
-
 func (a *app) enableDangerous(ctx context.Context, name string, length time.Duration) error {
-	if a.JSON || !output.IsTerminal(a.Streams.In) || !output.IsTerminal(a.Streams.Out) {
+	if !a.Interactive() {
 		return cli.Denied("Run it at a terminal. There is no other way.", "dangerous mode is turned on by a person at a terminal alone")
 	}
 	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
@@ -136,12 +119,12 @@ func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, len
 	case err != nil:
 		return cli.Denied("Approve its requests one by one.", "dangerous mode is not possible there: %v", err)
 	}
-	a.Out.Table([]string{"CLIENT", "#", "SESSION", "CHANNEL", "REACHES", "OPEN FOR", "NOTES"}, [][]string{a.sessionRow(target, 1)})
+	a.Out.Table(sessionHeader, [][]string{a.sessionRow(target, 1)})
 	if err := a.ShowSheet(approval.Document{Statement: st}); err != nil {
 		return err
 	}
 	phrase := approval.Phrase(target)
-	typed, ok := a.ask(ctx, fmt.Sprintf("Type this to go on: %s\n> ", a.Out.Bold(phrase)))
+	typed, ok := a.Ask(ctx, fmt.Sprintf("Type this to go on: %s\n> ", a.Out.Bold(phrase)))
 	if !ok || typed != phrase {
 		return cli.Denied("", "that is not the phrase; nothing was done")
 	}
@@ -156,7 +139,7 @@ func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, len
 	if err := a.countDown(ctx, dangerWait(proposed, a.Now())); err != nil {
 		return err
 	}
-	answer, ok := a.ask(ctx, a.Out.Red("Once more: "+clean.Visible(target.GetPrincipal())+" changes things without asking you from now on. Put it into force?")+" [yes/N] ")
+	answer, ok := a.Ask(ctx, a.Out.Red("Once more: "+clean.Visible(target.GetPrincipal())+" changes things without asking you from now on. Put it into force?")+" [yes/N] ")
 	if !ok || !strings.EqualFold(answer, "yes") {
 		return cli.Denied("", "it was not confirmed, and is not in force")
 	}
@@ -193,22 +176,4 @@ func (a *app) countDown(ctx context.Context, d time.Duration) error {
 		case <-time.After(left):
 		}
 	}
-}
-
-func (a *app) dangerousStatus(ctx context.Context) error {
-	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
-		list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
-		if err != nil {
-			return err
-		}
-		found := cli.Dangers(list)
-		return a.Show(&vaultv1.ListStandingResponse{Standing: found}, func() {
-			if len(found) == 0 {
-				a.Out.Printf("No session is in dangerous mode.\n")
-			}
-			for _, one := range found {
-				a.printStanding(one)
-			}
-		})
-	})
 }

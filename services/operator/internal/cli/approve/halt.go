@@ -90,33 +90,29 @@ func (a *app) inParallel(ctx context.Context, calls map[string]func(context.Cont
 }
 
 func (a *app) reportHalt(results []haltResult, done, next string) error {
-	if a.JSON {
-		if err := a.Out.Value(map[string]any{"processes": results}); err != nil {
-			return err
-		}
-	}
 	var missed []string
 	for _, r := range results {
 		if !r.OK {
 			missed = append(missed, r.Process)
 		}
-		if a.JSON {
-			continue
-		}
-		if r.OK {
+	}
+	err := a.Show(map[string]any{"processes": results}, func() {
+		for _, r := range results {
+			if !r.OK {
+				a.Out.Printf("%s %-8s %s\n", a.Out.Red("✗"), r.Process, r.Problem)
+				continue
+			}
 			took := ""
 			if r.took > 0 {
 				took = a.Out.Dim(fmt.Sprintf("  (%d ms)", r.took.Milliseconds()))
 			}
 			a.Out.Printf("%s %-8s %s, epoch %d%s\n", a.Out.Green("✓"), r.Process, done, r.Epoch, took)
-		} else {
-			a.Out.Printf("%s %-8s %s\n", a.Out.Red("✗"), r.Process, r.Problem)
 		}
+	})
+	if err == nil && len(missed) > 0 {
+		err = cli.Unreachable(next, "not every process answered: %v", missed)
 	}
-	if len(missed) > 0 {
-		return cli.Unreachable(next, "not every process answered: %v", missed)
-	}
-	return nil
+	return err
 }
 
 func (a *app) resumeCommand() *cobra.Command {
@@ -127,16 +123,10 @@ func (a *app) resumeCommand() *cobra.Command {
 		Long: `Ends a panic. For each halted process you sign a statement that begins a new epoch; what was asked for or
 granted before stays void, and agents ask again.`,
 		Example: "  durward resume",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.resume(cmd.Context(), yes) },
+		RunE:    a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error { return a.wake(ctx, s, yes) }),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
 	return cmd
-}
-
-func (a *app) resume(ctx context.Context, yes bool) error {
-	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
-		return a.wake(ctx, s, yes)
-	})
 }
 
 // wake ends the halt of both processes.
@@ -191,14 +181,8 @@ func (a *app) wake(ctx context.Context, s *cli.Session, yes bool) error {
 			return response.GetEpoch(), err
 		}},
 	} {
-		st := signer.Resume(process.audience, epoch)
-		if err := a.ShowStatement(st, nil); err != nil {
-			return err
-		}
-		if err := a.Confirm(ctx, "Sign and resume "+approval.Place(process.audience)+"?", yes); err != nil {
-			return err
-		}
-		signed, err := a.Sign(ctx, s, st)
+		sheet := approval.SheetOf(signer.Resume(process.audience, epoch), nil)
+		signed, err := a.AskAndSign(ctx, s, sheet, "Sign and resume "+approval.Place(process.audience)+"?", yes)
 		if err != nil {
 			return err
 		}

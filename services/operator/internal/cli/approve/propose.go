@@ -104,22 +104,12 @@ func (a *app) proposeScope(ctx context.Context, s *cli.Session, op *vaultv1.Oper
 }
 
 // candidates are the ids of everything of a kind that the executor's catalog has.
-func candidates(ctx context.Context, s *cli.Session, kind string) (ids []string, err error) {
+func candidates(ctx context.Context, s *cli.Session, kind string) ([]string, error) {
 	switch kind {
 	case "":
 		return nil, nil
-	case "Service":
-		list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
-		for _, service := range list.GetServices() {
-			ids = append(ids, service.GetServiceId())
-		}
-		return ids, err
-	case "Mode":
-		list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
-		for _, mode := range list.GetModes() {
-			ids = append(ids, mode.GetModeId())
-		}
-		return ids, err
+	case "Service", "Mode":
+		return s.IDs(ctx, strings.ToLower(kind))
 	default:
 		return nil, cli.Usage("Let any definition do: --any", "there is no list of every %s to approve", strings.ToLower(kind))
 	}

@@ -3,6 +3,7 @@ package approve
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/statement"
@@ -25,39 +27,30 @@ dangerous mode. A session of a key-bound client is one "durward mcp"; what a bea
 
 The number counts a client's sessions, the oldest is 1. Commands take the reference, or its first characters.`,
 		Example: "  durward sessions\n  durward sessions --json | jq -r '.sessions[].session'",
-		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
-			list, err := s.Vault.Standing.ListSessions(ctx, &vaultv1.ListSessionsRequest{})
-			if err != nil {
-				return err
+		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, _ []string) (*vaultv1.ListSessionsResponse, error) {
+			return s.Vault.Standing.ListSessions(ctx, &vaultv1.ListSessionsRequest{})
+		}, func(list *vaultv1.ListSessionsResponse) {
+			if len(list.GetSessions()) == 0 {
+				a.Out.Printf("No session is open.\n")
+				return
 			}
-			return a.Show(list, func() {
-				if len(list.GetSessions()) == 0 {
-					a.Out.Printf("No session is open.\n")
-					return
-				}
-				numbers := approval.SessionNumbers(list.GetSessions())
-				rows := make([][]string, 0, len(list.GetSessions()))
-				for _, one := range list.GetSessions() {
-					rows = append(rows, a.sessionRow(one, numbers[one.GetSession()]))
-				}
-				a.Out.Table([]string{"CLIENT", "#", "SESSION", "CHANNEL", "REACHES", "OPEN FOR", "NOTES"}, rows)
-			})
+			numbers := approval.SessionNumbers(list.GetSessions())
+			a.Out.Table(sessionHeader, output.Each(list.GetSessions(), func(one *vaultv1.OpenSession) []string {
+				return a.sessionRow(one, numbers[one.GetSession()])
+			}))
 		}),
 	}
 }
+
+var sessionHeader = []string{"CLIENT", "#", "SESSION", "CHANNEL", "REACHES", "OPEN FOR", "NOTES"}
 
 func (a *app) sessionRow(one *vaultv1.OpenSession, number int) []string {
 	who := clean.Visible(one.GetPrincipal())
 	if one.GetAgent() != "" {
 		who += "/" + clean.Visible(one.GetAgent())
 	}
-	notes := ""
-	note := func(text string) {
-		if notes != "" {
-			notes += ", "
-		}
-		notes += text
-	}
+	var notes []string
+	note := func(text string) { notes = append(notes, text) }
 	if until := one.GetDangerousUntil(); until != nil {
 		note(a.Out.Red("DANGEROUS MODE until " + until.AsTime().Local().Format("15:04")))
 	}
@@ -71,5 +64,5 @@ func (a *app) sessionRow(one *vaultv1.OpenSession, number int) []string {
 		note(fmt.Sprintf("for %q in %q", clean.Visible(sender.GetUser()), clean.Visible(sender.GetRoom())))
 	}
 	return []string{who, fmt.Sprint(number), clean.Visible(one.GetSession()), statement.ChannelName(one.GetChannel()), approval.Reach(one.GetKeyBound()),
-		approval.Duration(a.Now().Sub(one.GetOpenedAt().AsTime()).Truncate(time.Second)), notes}
+		approval.Duration(a.Now().Sub(one.GetOpenedAt().AsTime()).Truncate(time.Second)), strings.Join(notes, ", ")}
 }

@@ -22,7 +22,7 @@ import (
 const muteFor = time.Hour
 
 func (a *app) standingCommand() *cobra.Command {
-	list := func(cmd *cobra.Command, _ []string) error { return a.listStanding(cmd.Context()) }
+	list := a.Connected(a.listStanding)
 	cmd := &cobra.Command{
 		Use:   "standing",
 		Short: "What sessions may do without asking you again",
@@ -67,29 +67,27 @@ ID is the statement's id or its first 8 characters.`,
 	return cmd
 }
 
-func (a *app) listStanding(ctx context.Context) error {
-	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
-		list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
-		if err != nil {
-			return err
+func (a *app) listStanding(ctx context.Context, s *cli.Session, _ []string) error {
+	list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
+	if err != nil {
+		return err
+	}
+	return a.Show(list, func() {
+		if len(list.GetStanding()) == 0 {
+			a.Out.Printf("Every change is asked for: nothing stands.\n")
 		}
-		return a.Show(list, func() {
-			if len(list.GetStanding()) == 0 {
-				a.Out.Printf("Every change is asked for: nothing stands.\n")
+		for _, one := range list.GetStanding() {
+			if st := a.printStanding(one); st != nil && len(st.SubjectDigests) > 0 {
+				a.printDefinitions(ctx, s, st)
 			}
-			for _, one := range list.GetStanding() {
-				if st := a.printStanding(one); st != nil && len(st.SubjectDigests) > 0 {
-					a.printDefinitions(ctx, s, st)
-				}
+		}
+		for _, m := range list.GetMuted() {
+			line := fmt.Sprintf("%s is muted until %s, by %s", clean.Visible(m.GetPrincipal()), m.GetUntil().AsTime().Local().Format("15:04"), clean.Visible(m.GetBy()))
+			if m.GetReason() != "" {
+				line += ": " + clean.Visible(m.GetReason())
 			}
-			for _, m := range list.GetMuted() {
-				line := fmt.Sprintf("%s is muted until %s, by %s", clean.Visible(m.GetPrincipal()), m.GetUntil().AsTime().Local().Format("15:04"), clean.Visible(m.GetBy()))
-				if m.GetReason() != "" {
-					line += ": " + clean.Visible(m.GetReason())
-				}
-				a.Out.Printf("%s\n", line)
-			}
-		})
+			a.Out.Printf("%s\n", line)
+		}
 	})
 }
 
@@ -212,7 +210,6 @@ func (a *app) revokeStanding(ctx context.Context, id, sessionName, reason string
 		return cli.Usage("", "--reason is at most 500 bytes")
 	}
 	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
-		var requests []*vaultv1.RevokeStandingRequest
 		request := &vaultv1.RevokeStandingRequest{Reason: reason}
 		var err error
 		if id != "" {
@@ -230,15 +227,15 @@ func (a *app) revokeStanding(ctx context.Context, id, sessionName, reason string
 				request.Session = found.GetSession()
 			}
 		}
-		requests = append(requests, request)
+		requests := []*vaultv1.RevokeStandingRequest{request}
 		if dangerousOnly {
 			list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
 			if err != nil {
 				return err
 			}
 			requests = nil
-			for _, one := range list.GetStanding() {
-				if one.GetKind() == string(statement.KindDangerous) && (request.GetSession() == "" || one.GetSession() == request.GetSession()) {
+			for _, one := range cli.Dangers(list) {
+				if request.GetSession() == "" || one.GetSession() == request.GetSession() {
 					requests = append(requests, &vaultv1.RevokeStandingRequest{StandingId: one.GetStandingId(), Reason: reason})
 				}
 			}
@@ -279,7 +276,7 @@ var principalPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 func (a *app) muteCommand() *cobra.Command {
 	var length time.Duration
 	var off bool
-	var reason string
+	var principal, reason string
 	cmd := &cobra.Command{
 		Use:   "mute CLIENT",
 		Short: "Do not be asked by a client for a while",
@@ -288,7 +285,7 @@ later. What it may do without asking goes on.`,
 		Example:           "  durward mute cursor --for 2h\n  durward mute cursor --off",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.CompleteClients,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		PreRunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case off && cmd.Flags().Changed("for"):
 				return cli.Usage("", "--off and --for exclude each other")
@@ -302,24 +299,22 @@ later. What it may do without asking goes on.`,
 			if off {
 				length = 0
 			}
-			return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
-				response, err := mute(ctx, s, args[0], length, reason)
-				if err != nil {
-					return err
-				}
-				return a.Show(response, func() {
-					if response.GetMute() == nil {
-						a.Out.Printf("%s may ask you again.\n", args[0])
-						return
-					}
-					a.Out.Printf("%s is muted until %s.", args[0], response.GetMute().GetUntil().AsTime().Local().Format("15:04"))
-					if n := response.GetDenied(); n > 0 {
-						a.Out.Printf(" %d of its requests waited and were denied.", n)
-					}
-					a.Out.Printf("\n")
-				})
-			})
+			return nil
 		},
+		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, args []string) (*vaultv1.MutePrincipalResponse, error) {
+			principal = args[0]
+			return mute(ctx, s, principal, length, reason)
+		}, func(response *vaultv1.MutePrincipalResponse) {
+			if response.GetMute() == nil {
+				a.Out.Printf("%s may ask you again.\n", principal)
+				return
+			}
+			a.Out.Printf("%s is muted until %s.", principal, response.GetMute().GetUntil().AsTime().Local().Format("15:04"))
+			if n := response.GetDenied(); n > 0 {
+				a.Out.Printf(" %d of its requests waited and were denied.", n)
+			}
+			a.Out.Printf("\n")
+		}),
 	}
 	cmd.Flags().DurationVar(&length, "for", muteFor, "for so long, 24h at most")
 	cmd.Flags().BoolVar(&off, "off", false, "let it ask again")

@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/operator/internal/cli/picture"
 	"durward.internal/services/operator/internal/hold"
 	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/tui"
 	"durward.internal/services/platform/clean"
 )
@@ -109,35 +110,22 @@ func (a *app) newDesk(s *cli.Session) (*desk, error) {
 
 // Follow passes on what the vault and the executor say. One goroutine owns the picture.
 func (d *desk) Follow(ctx context.Context, tell func(tea.Msg)) {
-	ctx, cancel := context.WithCancel(ctx)
-	changes := make(chan picture.Change)
-	pass := func(c picture.Change) bool {
-		select {
-		case changes <- c:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
-	var sources sync.WaitGroup
-	defer sources.Wait()
-	defer cancel()
-	sources.Go(func() { picture.WatchServices(ctx, d.s, func() {}, pass) })
-	sources.Go(func() {
-		picture.Ask(ctx, "executor", picture.EverySecond, pass, func(ctx context.Context) (picture.Change, error) {
-			host, err := d.s.Executor.GetHost(ctx, &executorv1.GetHostRequest{})
-			return picture.HostChange(host), err
-		})
-	})
-	sources.Go(func() {
-		picture.Ask(ctx, "vault", picture.EverySecond, pass, func(ctx context.Context) (picture.Change, error) {
-			said, err := vaultNow(ctx, d.s)
-			return func(*picture.Picture) []picture.News {
-				tell(said)
-				return nil
-			}, err
-		})
-	})
+	changes, end := picture.Gather(ctx,
+		func(ctx context.Context, pass func(picture.Change) bool) {
+			picture.WatchServices(ctx, d.s, func() {}, pass)
+		},
+		picture.WatchHost(d.s),
+		func(ctx context.Context, pass func(picture.Change) bool) {
+			picture.Ask(ctx, "vault", picture.EverySecond, pass, func(ctx context.Context) (picture.Change, error) {
+				said, err := vaultNow(ctx, d.s)
+				return func(*picture.Picture) []picture.News {
+					tell(said)
+					return nil
+				}, err
+			})
+		},
+	)
+	defer end()
 	p := picture.New()
 	for {
 		select {
@@ -154,11 +142,7 @@ func (d *desk) Follow(ctx context.Context, tell func(tea.Msg)) {
 
 // copied are the picture's services as they are now: it changes them in place.
 func copied(services []*executorv1.ServiceSummary) tui.Services {
-	out := make(tui.Services, len(services))
-	for i, s := range services {
-		out[i] = proto.CloneOf(s)
-	}
-	return out
+	return output.Each(services, proto.CloneOf)
 }
 
 // vaultNow is everything that the vault says there is.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,6 +20,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/trust"
@@ -42,10 +42,7 @@ these commands keeps the newest checkpoint, and a log that does not extend it is
 
 // openLog opens the operator's view of the log, sends what waited and keeps the newest checkpoint.
 func (a *app) openLog(ctx context.Context, s *cli.Session) (*history.Log, error) {
-	l, err := history.Open(ctx, history.Config{
-		Client: s.Audit.Log, Audit: s.Config.Audit.Identity, Writer: s.Identity().String(), Trust: s.Trust, StateDir: s.Config.StateDir, Now: a.Now,
-		OnRefused: a.TellRefused,
-	})
+	l, err := a.OpenLog(ctx, s)
 	if err != nil {
 		return nil, proofProblem(err)
 	}
@@ -176,13 +173,11 @@ func (a *app) showSearch(found *auditv1.SearchRecordsResponse, limit uint32) err
 			a.Out.Printf("No record matches.\n")
 			return
 		}
-		rows := make([][]string, 0, len(found.GetEntries()))
-		for _, e := range found.GetEntries() {
-			rows = append(rows, []string{strconv.FormatUint(e.GetIndex(), 10), e.GetRecord().GetTime().AsTime().Local().Format(time.DateTime),
+		a.Out.Table([]string{"INDEX", "TIME", "WRITER", "KIND", "STATUS", "TOOL", "WHO", "SUMMARY"}, output.Each(found.GetEntries(), func(e *auditv1.Entry) []string {
+			return []string{strconv.FormatUint(e.GetIndex(), 10), e.GetRecord().GetTime().AsTime().Local().Format(time.DateTime),
 				approval.Place(e.GetWriter()), kindWord(e), a.statusColour(e), clean.Line(e.GetRecord().GetTool(), 64),
-				clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(e.GetRecord().GetBody().GetSummary(), 80)})
-		}
-		a.Out.Table([]string{"INDEX", "TIME", "WRITER", "KIND", "STATUS", "TOOL", "WHO", "SUMMARY"}, rows)
+				clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(e.GetRecord().GetBody().GetSummary(), 80)}
+		}))
 		if found.GetNextBefore() > 0 && len(found.GetEntries()) >= int(limit) {
 			a.Out.Printf("%s\n", a.Out.Dim("There are older ones: narrow the search, or raise --limit."))
 		}
@@ -279,31 +274,26 @@ func (a *app) verifyFile(ctx context.Context, path string) error {
 }
 
 func (a *app) showReport(r history.Report, kept string) error {
-	if a.JSON {
-		return errors.Join(a.Out.Value(r), problem(r))
-	}
-	mark := a.Out.Green("✓")
-	if problem(r) != nil {
-		mark = a.Out.Red("✗")
-	}
-	a.Out.Printf("%s %d records, root %s, signed by %s, ", mark, r.Records, r.Root, clean.Visible(r.SignedBy))
-	if r.KeptSize == 0 {
-		a.Out.Printf("nothing kept before to compare with\n")
-	} else {
-		a.Out.Printf("consistent with the checkpoint kept at %s (%d records)\n", kept, r.KeptSize)
-	}
-	noun := "statements"
-	if r.Statements == 1 {
-		noun = "statement"
-	}
-	a.Out.Printf("  %d signed %s", r.Statements, noun)
-	if r.Unjudged > 0 {
-		a.Out.Printf(", %s", a.Out.Yellow(fmt.Sprintf("%d by signers that allowed_signers does not know", r.Unjudged)))
-	}
-	a.Out.Printf("\n")
-	a.showFindings(r.Missing, r.MissingBodies)
-	a.showFindings(r.Bad, r.BadStatements)
-	return problem(r)
+	found := problem(r)
+	return errors.Join(a.Show(r, func() {
+		mark := a.Out.Green("✓")
+		if found != nil {
+			mark = a.Out.Red("✗")
+		}
+		a.Out.Printf("%s %d records, root %s, signed by %s, ", mark, r.Records, r.Root, clean.Visible(r.SignedBy))
+		if r.KeptSize == 0 {
+			a.Out.Printf("nothing kept before to compare with\n")
+		} else {
+			a.Out.Printf("consistent with the checkpoint kept at %s (%d records)\n", kept, r.KeptSize)
+		}
+		a.Out.Printf("  %s", cli.Count(r.Statements, "signed statement"))
+		if r.Unjudged > 0 {
+			a.Out.Printf(", %s", a.Out.Yellow(fmt.Sprintf("%d by signers that allowed_signers does not know", r.Unjudged)))
+		}
+		a.Out.Printf("\n")
+		a.showFindings(r.Missing, r.MissingBodies)
+		a.showFindings(r.Bad, r.BadStatements)
+	}), found)
 }
 
 func (a *app) showFindings(listed []history.Finding, all int) {
@@ -354,27 +344,17 @@ func (a *app) auditTailCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for {
-				response, err := stream.Recv()
-				switch {
-				case ctx.Err() != nil:
-					return nil // Ctrl-C is how a tail ends
-				case errors.Is(err, io.EOF):
-					return cli.Unreachable("Start it again: durward audit tail", "audit ended the stream")
-				case err != nil:
-					return err
-				}
+			ended := cli.Unreachable("Start it again: durward audit tail", "audit ended the stream")
+			return cli.EachOf(ctx, stream, ended, func(response *auditv1.TailRecordsResponse) error {
 				if err := logproof.VerifyEntry(response.GetEntry()); err != nil {
 					return proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
 				}
 				if a.JSON {
-					if err := history.WriteEntry(a.Streams.Out, response.GetEntry()); err != nil {
-						return err
-					}
-					continue
+					return history.WriteEntry(a.Streams.Out, response.GetEntry())
 				}
 				a.Out.Printf("%s\n", a.storyLine(response.GetEntry()))
-			}
+				return nil
+			})
 		}),
 	}
 }

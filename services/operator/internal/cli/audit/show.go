@@ -177,11 +177,9 @@ func (a *app) writeStatement(ctx context.Context, s *cli.Session, id, folder str
 		}
 		verify := fmt.Sprintf("ssh-keygen -Y verify -f %s -I %s -n %s -s %s < %s", cli.ShellWord(filepath.Join(s.Config.TrustDir, trust.FileAllowedSigners)),
 			cli.ShellWord(st.Operator), statement.Namespace, cli.ShellWord(file+".sig"), cli.ShellWord(file))
-		if a.JSON {
-			return a.Out.Value(map[string]string{"statement": file, "signature": file + ".sig", "operator": st.Operator, "verify": verify})
-		}
-		a.Out.Printf("%s\n%s\n\nVerify it:\n  %s\n", file, file+".sig", verify)
-		return nil
+		return a.Show(map[string]string{"statement": file, "signature": file + ".sig", "operator": st.Operator, "verify": verify}, func() {
+			a.Out.Printf("%s\n%s\n\nVerify it:\n  %s\n", file, file+".sig", verify)
+		})
 	}
 	return cli.Failed("Find one: durward audit search --kind approved", "no signed statement is recorded under %s", clean.Visible(id))
 }

@@ -31,10 +31,7 @@ keeps the last good one while there is a mistake in it.`,
   durward catalog add service coder --port 8001 --gpus 0 --vram 40000 -- vllm serve Qwen/Qwen3-32B --port 8001
   durward catalog add mode coding coder demo-embed`,
 	}
-	cmd.PersistentFlags().StringVar(&place.Path, "catalogue", "",
-		"the catalogue's file or folder (default: what config/executor.yaml names)")
-	cmd.PersistentFlags().BoolVar(&place.Development, "development", false,
-		"accept services without run_as (default: as this installation was made)")
+	place.Flags(cmd.PersistentFlags())
 	cmd.AddCommand(a.catalogCheckCommand(&place), a.catalogShowCommand(&place), a.catalogAddCommand(&place), a.catalogImportCommand(&place))
 	return cmd
 }
@@ -68,29 +65,27 @@ Exit code 1 when it is not good.`,
 func (a *app) goodCatalog(ctx context.Context, path string, c *catalog.Catalog) error {
 	remarks := catalogRemarks(c)
 	inForce, known := a.inForce(ctx, c.Digest)
-	if a.JSON {
-		value := map[string]any{
-			"path": path, "good": true, "digest": c.Digest, "remarks": remarks, "in_force": nil,
-			"gpus": len(c.GPUs), "models": len(c.Models), "services": len(c.Services), "modes": len(c.Modes),
+	value := map[string]any{
+		"path": path, "good": true, "digest": c.Digest, "remarks": remarks, "in_force": nil,
+		"gpus": len(c.GPUs), "models": len(c.Models), "services": len(c.Services), "modes": len(c.Modes),
+	}
+	if known {
+		value["in_force"] = inForce
+	}
+	return a.Show(value, func() {
+		a.Out.Printf("%s %s: %s, %s, %s, %s\n", a.Out.Green("✓"), path, cli.Count(len(c.GPUs), "GPU"), cli.Count(len(c.Models), "model"),
+			cli.Count(len(c.Services), "service"), cli.Count(len(c.Modes), "mode"))
+		for _, remark := range remarks {
+			a.Out.Printf("%s %s\n", a.Out.Yellow("!"), remark)
 		}
-		if known {
-			value["in_force"] = inForce
+		switch {
+		case known && inForce:
+			a.Out.Printf("%s the executor uses it\n", a.Out.Green("✓"))
+		case known:
+			a.Out.Printf("%s the executor uses another one; if it still does in a second, its log says why: %s\n", a.Out.Yellow("!"),
+				a.Home.Log("executor"))
 		}
-		return a.Out.Value(value)
-	}
-	a.Out.Printf("%s %s: %s, %s, %s, %s\n", a.Out.Green("✓"), path, cli.Count(len(c.GPUs), "GPU"), cli.Count(len(c.Models), "model"),
-		cli.Count(len(c.Services), "service"), cli.Count(len(c.Modes), "mode"))
-	for _, remark := range remarks {
-		a.Out.Printf("%s %s\n", a.Out.Yellow("!"), remark)
-	}
-	switch {
-	case known && inForce:
-		a.Out.Printf("%s the executor uses it\n", a.Out.Green("✓"))
-	case known:
-		a.Out.Printf("%s the executor uses another one; if it still does in a second, its log says why: %s\n", a.Out.Yellow("!"),
-			a.Home.Log("executor"))
-	}
-	return nil
+	})
 }
 
 // inForce reports whether the running executor uses the catalog with this digest, if it can be asked.
@@ -98,16 +93,15 @@ func (a *app) inForce(ctx context.Context, digest string) (inForce, known bool) 
 	if !a.Home.Exists() {
 		return false, false
 	}
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return false, false
-	}
-	defer s.Close()
 	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
 	defer cancel()
-	status, err := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
+	err := a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		status, err := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
+		inForce = status.GetCatalogueDigest() == digest
+		return err
+	})
 	a.RequestID = ""
-	return status.GetCatalogueDigest() == digest, err == nil
+	return inForce, err == nil
 }
 
 // catalogRemarks are what is allowed and still worth a look.
@@ -183,28 +177,19 @@ func (a *app) showEntry(c *catalog.Catalog, id string) error {
 		found["models"] = []any{m}
 	}
 	if len(found) == 0 {
-		next := "See: durward catalog show"
-		if near := c.Suggest(id); len(near) > 0 {
-			next = "Did you mean " + strings.Join(near, ", ") + "?"
-		}
-		return cli.Failed(next, "no service, mode or model has the id %q", clean.Visible(id))
+		return cli.Failed(cli.DidYouMean(c.Suggest(id), "See: durward catalog show"), "no service, mode or model has the id %q", clean.Visible(id))
 	}
-	if a.JSON {
-		return a.Out.Value(found)
-	}
-	for _, kind := range []string{"services", "modes", "models"} {
-		for _, entry := range catalogfile.AsList(found[kind]) {
-			raw, err := json.Marshal(entry)
-			if err != nil {
-				return fmt.Errorf("encode entry: %w", err)
-			}
-			a.Out.Printf("%s\n", a.Out.Bold(strings.TrimSuffix(kind, "s")+" "+clean.Visible(id)))
-			for _, line := range approval.Lines(raw) {
-				a.Out.Printf("  %s\n", line)
+	return a.Show(found, func() {
+		for _, kind := range []string{"services", "modes", "models"} {
+			for _, entry := range catalogfile.AsList(found[kind]) {
+				raw, _ := json.Marshal(entry) // what was read from YAML can be written
+				a.Out.Printf("%s\n", a.Out.Bold(strings.TrimSuffix(kind, "s")+" "+clean.Visible(id)))
+				for _, line := range approval.Lines(raw) {
+					a.Out.Printf("  %s\n", line)
+				}
 			}
 		}
-	}
-	return nil
+	})
 }
 
 func (a *app) printCatalog(c *catalog.Catalog) {

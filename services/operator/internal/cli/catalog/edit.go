@@ -15,12 +15,9 @@ import (
 
 // add puts an entry into the catalog: checked, shown, asked, written.
 func (a *app) add(ctx context.Context, path string, opts catalog.Options, add addition) error {
-	files, err := catalogfile.Read(path)
+	files, _, err := a.readCatalog(path, opts)
 	if err != nil {
-		return cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
-	}
-	if _, err := catalog.ParseFiles(files, opts); err != nil {
-		return a.BadCatalog(path, err)
+		return err
 	}
 	at, files, err := targetOf(path, files, add)
 	if err != nil {
@@ -65,6 +62,19 @@ func (a *app) add(ctx context.Context, path string, opts catalog.Options, add ad
 	return a.Show(map[string]any{"file": files[at].Name, "line": line, "section": add.section, "digest": changed.Digest}, func() {
 		a.Out.Printf("%s written. The executor takes it up within a second; see: durward catalog check\n", a.Out.Green("✓"))
 	})
+}
+
+// readCatalog reads the files of a catalog, which must be good.
+func (a *app) readCatalog(path string, opts catalog.Options) ([]catalog.File, *catalog.Catalog, error) {
+	files, err := catalogfile.Read(path)
+	if err != nil {
+		return nil, nil, cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
+	}
+	c, err := catalog.ParseFiles(files, opts)
+	if err != nil {
+		return nil, nil, a.BadCatalog(path, err)
+	}
+	return files, c, nil
 }
 
 // badEntry says what is wrong with the new entry, by its own lines.

@@ -78,11 +78,9 @@ func (a *app) importGpumodCommand(imp *importing) *cobra.Command {
 preset becomes a service that is the systemd unit ID.service (Docker presets become containers), a mode becomes a
 mode. Unit templates and extra arguments are code and are left out: the unit that gpumod installed stays as it is.
 ` + importLong,
-		Example: "  durward catalog import gpumod ~/gpumod\n  durward catalog import gpumod ~/gpumod --set HOME=/home/ai --out -",
-		Args:    cobra.ExactArgs(1),
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return nil, cobra.ShellCompDirectiveFilterDirs
-		},
+		Example:           "  durward catalog import gpumod ~/gpumod\n  durward catalog import gpumod ~/gpumod --set HOME=/home/ai --out -",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cli.CompleteFolders,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.importFiles(cmd, imp, "gpumod", args, func(p *proposal.Proposal) error { return importer.Gpumod(cmd.Context(), p, args[0], imp.given) })
 		},
@@ -256,18 +254,15 @@ type ProposalJSON struct {
 	LeftOut  []proposal.LeftOut `json:"left_out"`
 }
 
+func proposalJSON(file string, p *proposal.Proposal) ProposalJSON {
+	return ProposalJSON{file, cli.NonNil(p.Models()), cli.NonNil(p.Services()), cli.NonNil(p.Modes()), cli.NonNil(p.LeftOut())}
+}
+
 // propose settles a proposal with the present catalog, writes it and says what is in it.
 func (a *app) propose(ctx context.Context, imp *importing, p *proposal.Proposal) error {
 	text, err := p.Settle(ctx, imp.files, imp.opts)
 	if errors.Is(err, proposal.ErrNothing) {
-		if a.JSON {
-			if err := a.Out.Value(ProposalJSON{"", cli.NonNil(p.Models()), cli.NonNil(p.Services()), cli.NonNil(p.Modes()), cli.NonNil(p.LeftOut())}); err != nil {
-				return err
-			}
-		} else {
-			a.leftOut(p)
-		}
-		return cli.Failed("Nothing was written.", "%s", err.Error())
+		return errors.Join(a.Show(proposalJSON("", p), func() { a.leftOut(p) }), cli.Failed("Nothing was written.", "%s", err.Error()))
 	}
 	if errors.Is(err, context.Canceled) {
 		return err
@@ -282,7 +277,7 @@ func (a *app) propose(ctx context.Context, imp *importing, p *proposal.Proposal)
 	if err := a.writeProposal(ctx, imp, text); err != nil {
 		return err
 	}
-	return a.Show(ProposalJSON{imp.out, cli.NonNil(p.Models()), cli.NonNil(p.Services()), cli.NonNil(p.Modes()), cli.NonNil(p.LeftOut())}, func() {
+	return a.Show(proposalJSON(imp.out, p), func() {
 		a.leftOut(p)
 		a.Out.Printf("%s %s: %s, %s, %s\n", a.Out.Green("✓"), clean.Visible(imp.out), cli.Count(len(p.Services()), "service"), cli.Count(len(p.Models()), "model"),
 			cli.Count(len(p.Modes()), "mode"))

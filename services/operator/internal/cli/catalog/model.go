@@ -13,7 +13,6 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
-	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/draft"
 	"durward.internal/services/operator/internal/importer/discover"
@@ -111,13 +110,9 @@ func (a *app) addFromModel(cmd *cobra.Command, m *fromModel, path string) error 
 	if err != nil {
 		return err
 	}
-	files, err := catalogfile.Read(at)
+	_, present, err := a.readCatalog(at, opts)
 	if err != nil {
-		return cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
-	}
-	present, err := catalog.ParseFiles(files, opts)
-	if err != nil {
-		return a.BadCatalog(at, err)
+		return err
 	}
 	named := sizing.NameOf(file)
 	id := proposal.ModelID(cmp.Or(m.id, named.ID))
@@ -150,7 +145,7 @@ func (a *app) readCard(ctx context.Context, opts catalog.Options, file string) (
 	}
 	program := ""
 	for _, folder := range []string{opts.ProgramsDir, own} {
-		if info, err := os.Stat(filepath.Join(folder, inspector)); folder != "" && err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+		if folder != "" && executable(filepath.Join(folder, inspector)) {
 			program = filepath.Join(folder, inspector)
 			break
 		}
@@ -224,12 +219,16 @@ func (a *app) draftService(
 	return append(out, newEntry{draft.Services, e}), nil
 }
 
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
 func programFound(name, folder string) bool {
 	if filepath.IsAbs(name) {
-		info, err := os.Stat(name)
-		return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+		return executable(name)
 	}
-	if info, err := os.Stat(filepath.Join(folder, name)); folder != "" && err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+	if folder != "" && executable(filepath.Join(folder, name)) {
 		return true
 	}
 	found, err := exec.LookPath(name)
@@ -289,9 +288,9 @@ func (a *app) withCard(ctx context.Context, m *fromModel, cmd *cobra.Command, fi
 
 // addEntries puts several entries into the catalog: checked together, shown, asked for once, written file by file.
 func (a *app) addEntries(ctx context.Context, path string, opts catalog.Options, m *fromModel, entries []newEntry, file string) error {
-	files, err := catalogfile.Read(path)
+	files, _, err := a.readCatalog(path, opts)
 	if err != nil {
-		return cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
+		return err
 	}
 	before := map[string][]byte{}
 	for _, f := range files {

@@ -14,6 +14,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/output"
 	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 )
@@ -158,16 +159,12 @@ token that somebody else may have.
 		Example:           "  durward client rotate claude-code\n  durward client rotate dashboard --overlap 0",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.CompleteClients,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := a.Config()
-			if err != nil {
-				return err
-			}
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
 			if overlap < 0 || overlap > maxOverlap {
 				return cli.Usage("", "--overlap is 0 to %d days", maxOverlap/(24*time.Hour))
 			}
-			return a.rotateClient(cmd.Context(), cfg, args[0], overlap, yes)
-		},
+			return a.rotateClient(ctx, cfg, args[0], overlap, yes)
+		}),
 	}
 	cmd.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "how long the old token and key are taken beside the new ones")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask; the signing key is still needed")
@@ -215,26 +212,21 @@ func (a *app) rotateClient(ctx context.Context, cfg installdir.Config, name stri
 	if err != nil {
 		return err
 	}
-	if a.JSON {
-		out := map[string]any{"client": name, "folder": folder}
-		if !until.IsZero() {
-			out["old_until"] = until
+	value := map[string]any{"client": name, "folder": folder}
+	if !until.IsZero() {
+		value["old_until"] = until
+	}
+	return a.Show(value, func() {
+		a.Out.Printf("%s %s has a new token%s", a.Out.Green("✓"), name, cli.When(fresh.Key != "", " and key"))
+		if until.IsZero() {
+			a.Out.Printf("; the old ones are not taken any more.\n")
+		} else {
+			a.Out.Printf("; the old ones are taken until %s.\n", until.Local().Format("2006-01-02 15:04"))
 		}
-		return a.Out.Value(out)
-	}
-	a.Out.Printf("%s %s has a new token", a.Out.Green("✓"), name)
-	if fresh.Key != "" {
-		a.Out.Printf(" and key")
-	}
-	if until.IsZero() {
-		a.Out.Printf("; the old ones are not taken any more.\n")
-	} else {
-		a.Out.Printf("; the old ones are taken until %s.\n", until.Local().Format("2006-01-02 15:04"))
-	}
-	if fresh.Key == "" {
-		a.Out.Printf("  Programs that hold the token in their environment need the new one: %s\n", filepath.Join(folder, client.FileToken))
-	}
-	return nil
+		if fresh.Key == "" {
+			a.Out.Printf("  Programs that hold the token in their environment need the new one: %s\n", filepath.Join(folder, client.FileToken))
+		}
+	})
 }
 
 // takeUpPatience is how long a new client is waited for at the vault.
@@ -242,16 +234,15 @@ const takeUpPatience = 2 * time.Second
 
 // countClients returns how many clients the vault lets in, or -1 when it cannot be asked.
 func (a *app) countClients(ctx context.Context) int {
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return -1
-	}
-	defer s.Close()
-	status, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
-	if err != nil {
-		return -1
-	}
-	return int(status.GetClients())
+	count := -1
+	_ = a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		status, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+		if err == nil {
+			count = int(status.GetClients())
+		}
+		return err
+	})
+	return count
 }
 
 func clientProblem(err error, name, file string) error {
@@ -273,44 +264,45 @@ func (a *app) clientListCommand() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "Who may connect",
 		Example: "  durward client list",
-		RunE: func(*cobra.Command, []string) error {
-			cfg, err := a.Config()
+		RunE: a.Configured(func(_ context.Context, cfg installdir.Config, _ []string) error {
+			list, err := readClients(cfg)
 			if err != nil {
 				return err
-			}
-			list, err := client.Read(cfg.Clients)
-			if err != nil {
-				return cli.Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 1000))
 			}
 			type row struct {
 				client.Client
 				KeyBound bool `json:"key_bound"`
 			}
-			rows := make([]row, 0, len(list))
-			cells := make([][]string, 0, len(list))
-			for _, c := range list {
-				rows = append(rows, row{c, c.Key != ""})
-				kind, state := "bearer", "may connect"
-				if c.Key != "" {
-					kind = "key-bound"
-				}
-				if c.Previous.Until != "" {
-					state += ", old token until " + clean.Line(c.Previous.Until, 40)
-				}
-				if c.Revoked {
-					state = "revoked"
-				}
-				cells = append(cells, []string{clean.Line(c.ID, 64), kind, clean.Line(c.Channel, 80), clean.Line(c.TierCeiling, 16), clean.Line(c.User, 64), state})
-			}
+			rows := output.Each(list, func(c client.Client) row { return row{c, c.Key != ""} })
 			return a.Show(map[string]any{"clients": rows}, func() {
-				if len(cells) == 0 {
+				if len(rows) == 0 {
 					a.Out.Printf("No client yet: durward client connect claude-code, or durward client add NAME\n")
 					return
 				}
-				a.Out.Table([]string{"CLIENT", "KIND", "CHANNEL", "UP TO", "USER", "STATE"}, cells)
+				a.Out.Table([]string{"CLIENT", "KIND", "CHANNEL", "UP TO", "USER", "STATE"}, output.Each(rows, func(c row) []string {
+					kind, state := "bearer", "may connect"
+					if c.KeyBound {
+						kind = "key-bound"
+					}
+					if c.Previous.Until != "" {
+						state += ", old token until " + clean.Line(c.Previous.Until, 40)
+					}
+					if c.Revoked {
+						state = "revoked"
+					}
+					return []string{clean.Line(c.ID, 64), kind, clean.Line(c.Channel, 80), clean.Line(c.TierCeiling, 16), clean.Line(c.User, 64), state}
+				}))
 			})
-		},
+		}),
 	}
+}
+
+func readClients(cfg installdir.Config) ([]client.Client, error) {
+	list, err := client.Read(cfg.Clients)
+	if err != nil {
+		return nil, cli.Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 1000))
+	}
+	return list, nil
 }
 
 func (a *app) clientRevokeCommand() *cobra.Command {
@@ -326,19 +318,15 @@ terminal or a key the client is locked out all the same, and the record says tha
 		Example:           "  durward client revoke claude-code",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.CompleteClients,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := a.Config()
-			if err != nil {
-				return err
-			}
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
 			name := args[0]
-			out, err := a.ChangeRules(cmd.Context(), cfg, cli.RuleChange{
+			out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{
 				Action: "client revoke " + clean.Line(name, 64), Yes: yes, Unsigned: true, Plans: func() ([]*filechange.Plan, error) {
 					return planClients(cfg, name, func(before []byte) ([]byte, error) { return client.Revoke(before, name) })
 				},
 			})
 			return a.ReportRules(out, err, clean.Visible(name)+" is revoked")
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing; a protected key asks for its passphrase all the same")
 	return cmd

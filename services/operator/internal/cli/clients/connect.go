@@ -254,9 +254,9 @@ func (a *app) connectOverSSH(ctx context.Context, cfg installdir.Config, o conne
 
 // knownClient reports whether the client may connect and its files are here.
 func (a *app) knownClient(cfg installdir.Config, name string) (bool, error) {
-	list, err := client.Read(cfg.Clients)
+	list, err := readClients(cfg)
 	if err != nil {
-		return false, cli.Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 1000))
+		return false, err
 	}
 	for _, c := range list {
 		if c.ID != name {

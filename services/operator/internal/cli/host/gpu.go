@@ -33,16 +33,12 @@ program that holds memory, with its user. Measured numbers are at most a second 
 
 Simulated GPUs come from the catalogue and say so.`,
 		Example: "  durward gpu\n  durward gpu --json | jq '.gpus[].gpu | {index, memory_free_mib}'",
-		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
-			host, err := s.Executor.GetHost(ctx, &executorv1.GetHostRequest{})
-			if err != nil {
-				return err
+		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, _ []string) (*executorv1.GetHostResponse, error) {
+			return s.Executor.GetHost(ctx, &executorv1.GetHostRequest{})
+		}, func(host *executorv1.GetHostResponse) {
+			for _, line := range a.hostLines(a.Out, host, a.width(a.Out), true) {
+				a.Out.Printf("%s\n", line)
 			}
-			return a.Show(host, func() {
-				for _, line := range a.hostLines(a.Out, host, a.width(a.Out), true) {
-					a.Out.Printf("%s\n", line)
-				}
-			})
 		}),
 	}
 }

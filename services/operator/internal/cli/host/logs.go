@@ -2,8 +2,6 @@ package host
 
 import (
 	"context"
-	"errors"
-	"io"
 	"strings"
 	"time"
 
@@ -138,24 +136,14 @@ func (a *app) followLogs(ctx context.Context, s *cli.Session, id string, lines u
 	if err != nil {
 		return err
 	}
-	for {
-		said, err := stream.Recv()
-		switch {
-		case ctx.Err() != nil:
-			return nil // Ctrl-C is how following ends
-		case errors.Is(err, io.EOF):
-			return cli.Unreachable("Start it again: durward logs -f "+clean.Visible(id), "the executor ended the log")
-		case err != nil:
-			return err
-		}
+	ended := cli.Unreachable("Start it again: durward logs -f "+clean.Visible(id), "the executor ended the log")
+	return cli.EachOf(ctx, stream, ended, func(said *executorv1.FollowLogsResponse) error {
 		for _, line := range said.GetLines() {
-			if !a.JSON {
-				a.Out.Printf("%s\n", clean.Text(line, cli.MaxLogLine))
-				continue
-			}
-			if err := a.Out.Line(map[string]string{"service_id": id, "line": line}); err != nil {
+			err := a.ShowLine(map[string]string{"service_id": id, "line": line}, func() { a.Out.Printf("%s\n", clean.Text(line, cli.MaxLogLine)) })
+			if err != nil {
 				return err
 			}
 		}
-	}
+		return nil
+	})
 }

@@ -8,6 +8,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 )
 
@@ -22,23 +23,16 @@ func (a *app) modelCommand() *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "The catalogue's models, and which answer now",
-		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
-			models, err := s.Executor.Tools.ListModels(ctx, &executorv1.ListModelsRequest{})
-			if err != nil {
-				return err
-			}
-			return a.Show(models, func() {
-				rows := make([][]string, 0, len(models.GetModels()))
-				for _, m := range models.GetModels() {
-					answers := a.Out.Dim("no")
-					if m.GetAvailable() {
-						answers = a.Out.Green("yes")
-					}
-					rows = append(rows, []string{clean.Line(m.GetModelId(), 128), answers, clean.Line(m.GetServedName(), 128),
-						clean.Line(strings.Join(m.GetServices(), ", "), 500)})
+		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, _ []string) (*executorv1.ListModelsResponse, error) {
+			return s.Executor.Tools.ListModels(ctx, &executorv1.ListModelsRequest{})
+		}, func(list *executorv1.ListModelsResponse) {
+			a.Out.Table([]string{"MODEL", "ANSWERS", "NAME IN REQUESTS", "SERVICES"}, output.Each(list.GetModels(), func(m *executorv1.ModelSummary) []string {
+				answers := a.Out.Dim("no")
+				if m.GetAvailable() {
+					answers = a.Out.Green("yes")
 				}
-				a.Out.Table([]string{"MODEL", "ANSWERS", "NAME IN REQUESTS", "SERVICES"}, rows)
-			})
+				return []string{clean.Line(m.GetModelId(), 128), answers, clean.Line(m.GetServedName(), 128), clean.Line(strings.Join(m.GetServices(), ", "), 500)}
+			}))
 		}),
 	}
 	show := &cobra.Command{
@@ -47,22 +41,16 @@ func (a *app) modelCommand() *cobra.Command {
 		Example:           "  durward model show durward/demo-1b",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.CompleteModels,
-		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
-			m, err := s.Executor.Tools.ModelInfo(ctx, &executorv1.ModelInfoRequest{ModelId: &args[0]})
-			if err != nil {
-				return err
+		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, args []string) (*executorv1.ModelInfoResponse, error) {
+			return s.Executor.Tools.ModelInfo(ctx, &executorv1.ModelInfoRequest{ModelId: &args[0]})
+		}, func(m *executorv1.ModelInfoResponse) {
+			a.Out.Printf("%s\n", a.Out.Bold(clean.Line(m.GetModelId(), 128)))
+			a.Out.Printf("  %-17s %s\n", "name in requests", clean.Line(m.GetServedName(), 128))
+			a.Out.Fields(17, [][2]string{{"source", clean.Line(m.GetSource(), 256)}})
+			for _, service := range m.GetServices() {
+				a.Out.Printf("  %-17s %s  %s  %s\n", "service", clean.Line(service.GetServiceId(), 64), a.StateColour(service.GetState()),
+					clean.Line(service.GetBaseUrl(), 256))
 			}
-			return a.Show(m, func() {
-				a.Out.Printf("%s\n", a.Out.Bold(clean.Line(m.GetModelId(), 128)))
-				a.Out.Printf("  %-17s %s\n", "name in requests", clean.Line(m.GetServedName(), 128))
-				if m.GetSource() != "" {
-					a.Out.Printf("  %-17s %s\n", "source", clean.Line(m.GetSource(), 256))
-				}
-				for _, service := range m.GetServices() {
-					a.Out.Printf("  %-17s %s  %s  %s\n", "service", clean.Line(service.GetServiceId(), 64), a.StateColour(service.GetState()),
-						clean.Line(service.GetBaseUrl(), 256))
-				}
-			})
 		}),
 	}
 	cmd.AddCommand(list, show)

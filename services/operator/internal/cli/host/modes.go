@@ -12,6 +12,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 )
 
@@ -38,32 +39,25 @@ func (a *app) modeListCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "The catalogue's modes, and which one the host is in",
 		Example: "  durward mode ls\n  durward mode ls --json | jq -r .current",
-		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
-			list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
-			if err != nil {
-				return err
+		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, _ []string) (*executorv1.ListModesResponse, error) {
+			return s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
+		}, func(list *executorv1.ListModesResponse) {
+			if len(list.GetModes()) == 0 {
+				a.Out.Printf("The catalogue defines no mode yet. Add one: durward catalog add mode -h\n")
+				return
 			}
-			return a.Show(list, func() {
-				if len(list.GetModes()) == 0 {
-					a.Out.Printf("The catalogue defines no mode yet. Add one: durward catalog add mode -h\n")
-					return
+			a.Out.Table([]string{"MODE", "STATE", "VRAM", "SERVICES", "NAME"}, output.Each(list.GetModes(), func(m *executorv1.ModeSummary) []string {
+				state := ""
+				switch current := m.GetModeId() == list.GetCurrent(); {
+				case current && m.GetRunning():
+					state = a.Out.Green("current")
+				case current:
+					state = a.Out.Yellow("current, drifted")
+				case m.GetRunning():
+					state = "all run"
 				}
-				rows := make([][]string, 0, len(list.GetModes()))
-				for _, m := range list.GetModes() {
-					state := ""
-					switch current := m.GetModeId() == list.GetCurrent(); {
-					case current && m.GetRunning():
-						state = a.Out.Green("current")
-					case current:
-						state = a.Out.Yellow("current, drifted")
-					case m.GetRunning():
-						state = "all run"
-					}
-					rows = append(rows, []string{clean.Line(m.GetModeId(), 64), state, cli.Mebibytes(m.GetVramMib()),
-						clean.Line(strings.Join(m.GetServices(), ", "), 300), clean.Line(m.GetName(), 64)})
-				}
-				a.Out.Table([]string{"MODE", "STATE", "VRAM", "SERVICES", "NAME"}, rows)
-			})
+				return []string{clean.Line(m.GetModeId(), 64), state, cli.Mebibytes(m.GetVramMib()), clean.Line(strings.Join(m.GetServices(), ", "), 300), clean.Line(m.GetName(), 64)}
+			}))
 		}),
 	}
 }
@@ -76,25 +70,21 @@ func (a *app) modeShowCommand() *cobra.Command {
 		Example:           "  durward mode show coding",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.CompleteModes,
-		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
-			m, err := s.Executor.Tools.ModeInfo(ctx, &executorv1.ModeInfoRequest{ModeId: &args[0]})
-			if err != nil {
-				return err
+		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, args []string) (*executorv1.ModeInfoResponse, error) {
+			return s.Executor.Tools.ModeInfo(ctx, &executorv1.ModeInfoRequest{ModeId: &args[0]})
+		}, func(m *executorv1.ModeInfoResponse) {
+			a.Out.Printf("%s  %s\n", a.Out.Bold(clean.Line(m.GetModeId(), 64)), clean.Line(m.GetName(), 64))
+			if m.GetDescription() != "" {
+				a.Out.Printf("  %s\n", clean.Line(m.GetDescription(), 300))
 			}
-			return a.Show(m, func() {
-				a.Out.Printf("%s  %s\n", a.Out.Bold(clean.Line(m.GetModeId(), 64)), clean.Line(m.GetName(), 64))
-				if m.GetDescription() != "" {
-					a.Out.Printf("  %s\n", clean.Line(m.GetDescription(), 300))
-				}
-				if m.GetCurrent() {
-					a.Out.Printf("  %s\n", a.Out.Green("the host was switched to it last"))
-				}
-				if len(m.GetDrifted()) > 0 {
-					a.Out.Printf("  %s  %s\n", a.Out.Yellow("drifted: "+clean.Line(strings.Join(m.GetDrifted(), ", "), 500)),
-						a.Out.Dim("bring it back: durward switch "+clean.Line(m.GetModeId(), 64)))
-				}
-				a.printServices(m.GetServices())
-			})
+			if m.GetCurrent() {
+				a.Out.Printf("  %s\n", a.Out.Green("the host was switched to it last"))
+			}
+			if len(m.GetDrifted()) > 0 {
+				a.Out.Printf("  %s  %s\n", a.Out.Yellow("drifted: "+clean.Line(strings.Join(m.GetDrifted(), ", "), 500)),
+					a.Out.Dim("bring it back: durward switch "+clean.Line(m.GetModeId(), 64)))
+			}
+			a.printServices(m.GetServices())
 		}),
 	}
 }
@@ -167,11 +157,9 @@ func (a *app) switchMode(ctx context.Context, s *cli.Session, mode, prefix strin
 			return err
 		}
 		if modes.GetCurrent() == plan.GetModeId() {
-			if a.JSON {
-				return a.Out.Value(map[string]any{"status": "ok", "changed": false, "summary": "the host is in this mode already"})
-			}
-			a.Out.Printf("The host is in this mode already.\n")
-			return nil
+			return a.Show(map[string]any{"status": "ok", "changed": false, "summary": "the host is in this mode already"}, func() {
+				a.Out.Printf("The host is in this mode already.\n")
+			})
 		}
 	}
 	err = a.Act(ctx, s, "switch_mode", map[string]string{"mode_id": mode, "plan_digest": digest}, yes)
@@ -190,34 +178,28 @@ func (a *app) switchesCommand() *cobra.Command {
 		Long: `Lists the newest switches from the executor's journal: when, from which mode to which, how it ended, and what
 failed. A switch that the executor's own restart interrupted says "recovered".`,
 		Example: "  durward switches\n  durward switches --steps --limit 1",
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if limit < 1 || limit > 200 {
 				return cli.Usage("", "--limit is 1 to 200")
 			}
-			return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
-				list, err := s.Executor.ListSwitches(ctx, &executorv1.ListSwitchesRequest{Limit: limit})
-				if err != nil {
-					return err
-				}
-				return a.Show(list, func() {
-					if len(list.GetSwitches()) == 0 {
-						a.Out.Printf("This host was never switched to a mode. See: durward mode ls\n")
-						return
-					}
-					if steps {
-						for _, sw := range list.GetSwitches() {
-							a.printSwitch(sw)
-						}
-						return
-					}
-					rows := make([][]string, 0, len(list.GetSwitches()))
-					for _, sw := range list.GetSwitches() {
-						rows = append(rows, []string{began(sw), modeChange(sw), a.OutcomeColour(sw.GetOutcome()), took(sw), whyFailed(sw)})
-					}
-					a.Out.Table([]string{"BEGAN", "MODE", "OUTCOME", "TOOK", "WHY"}, rows)
-				})
-			})
+			return nil
 		},
+		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, _ []string) (*executorv1.ListSwitchesResponse, error) {
+			return s.Executor.ListSwitches(ctx, &executorv1.ListSwitchesRequest{Limit: limit})
+		}, func(list *executorv1.ListSwitchesResponse) {
+			switch {
+			case len(list.GetSwitches()) == 0:
+				a.Out.Printf("This host was never switched to a mode. See: durward mode ls\n")
+			case steps:
+				for _, sw := range list.GetSwitches() {
+					a.printSwitch(sw)
+				}
+			default:
+				a.Out.Table([]string{"BEGAN", "MODE", "OUTCOME", "TOOK", "WHY"}, output.Each(list.GetSwitches(), func(sw *executorv1.Switch) []string {
+					return []string{began(sw), modeChange(sw), a.OutcomeColour(sw.GetOutcome()), took(sw), whyFailed(sw)}
+				}))
+			}
+		}),
 	}
 	cmd.Flags().Uint32Var(&limit, "limit", 20, "at most so many, up to 200")
 	cmd.Flags().BoolVar(&steps, "steps", false, "with every step, and the failed service's last log lines")

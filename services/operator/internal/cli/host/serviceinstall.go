@@ -2,6 +2,7 @@ package host
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -51,11 +52,8 @@ names. It belongs into /etc/polkit-1/rules.d.`,
 			}
 			s, ok := c.Lookup(args[0])
 			if !ok {
-				next := "durward catalog show lists the services."
-				if near := c.Suggest(args[0]); len(near) > 0 {
-					next = "Did you mean " + near[0] + "?"
-				}
-				return cli.Failed(next, "the catalogue has no service %q", clean.Line(args[0], 64))
+				near := c.Suggest(args[0])
+				return cli.Failed(cli.DidYouMean(near[:min(len(near), 1)], "durward catalog show lists the services."), "the catalogue has no service %q", clean.Line(args[0], 64))
 			}
 			text, err := unit.Render(s)
 			if err != nil {
@@ -68,8 +66,7 @@ names. It belongs into /etc/polkit-1/rules.d.`,
 	cmd.Flags().StringVarP(&output, "output", "o", "", "write this file, which must not be there yet, instead of standard output")
 	cmd.Flags().BoolVar(&polkit, "polkit", false, "render the rule for polkit instead")
 	cmd.Flags().StringVar(&executor, "executor-user", install.User("executor"), "with --polkit: the user that the executor runs as")
-	cmd.Flags().StringVar(&place.Path, "catalogue", "", "the catalogue's file or folder (default: what config/executor.yaml names)")
-	cmd.Flags().BoolVar(&place.Development, "development", false, "accept services without run_as (default: as this installation was made)")
+	place.Flags(cmd.Flags())
 	return cmd
 }
 
@@ -87,15 +84,13 @@ func (a *app) rendered(name, output string, text []byte) error {
 			return err
 		}
 	}
-	switch {
-	case a.JSON:
-		return a.Out.Value(RenderedJSON{Name: name, Text: string(text), File: output})
-	case output == "":
-		a.Out.Printf("%s", text)
-	default:
-		a.Out.Printf("Wrote %s. Review it before you install it.\n", clean.Line(output, 500))
-	}
-	return nil
+	return a.Show(RenderedJSON{Name: name, Text: string(text), File: output}, func() {
+		if output == "" {
+			a.Out.Printf("%s", text)
+		} else {
+			a.Out.Printf("Wrote %s. Review it before you install it.\n", clean.Line(output, 500))
+		}
+	})
 }
 
 // writeNew writes a file that is not there. One that holds the same already is left alone, any other is somebody's work.
@@ -109,9 +104,7 @@ func writeNew(name string, text []byte) error {
 	}
 	if err == nil {
 		_, err = file.Write(text)
-		if cerr := file.Close(); err == nil {
-			err = cerr
-		}
+		err = cmp.Or(err, file.Close())
 	}
 	if err != nil {
 		return cli.Failed("", "%s", clean.Line(err.Error(), 500))

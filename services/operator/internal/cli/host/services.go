@@ -10,6 +10,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 )
 
@@ -41,29 +42,22 @@ func (a *app) serviceListCommand(use string, aliases ...string) *cobra.Command {
 		Long:    "Lists the services that this host's catalogue defines, as the executor sees them now.",
 		Example: `  durward services
   durward services --json | jq -r '.services[] | select(.state == "SERVICE_STATE_RUNNING") | .service_id'`,
-		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
-			list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
-			if err != nil {
-				return err
+		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, _ []string) (*executorv1.ListServicesResponse, error) {
+			return s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
+		}, func(list *executorv1.ListServicesResponse) {
+			if len(list.GetServices()) == 0 {
+				a.Out.Printf("The catalogue defines no service yet. Add one: durward catalog add service -h\n")
+				return
 			}
-			return a.Show(list, func() {
-				if len(list.GetServices()) == 0 {
-					a.Out.Printf("The catalogue defines no service yet. Add one: durward catalog add service -h\n")
-					return
-				}
-				a.printServices(list.GetServices())
-			})
+			a.printServices(list.GetServices())
 		}),
 	}
 }
 
 func (a *app) printServices(services []*executorv1.ServiceSummary) {
-	rows := make([][]string, 0, len(services))
-	for _, service := range services {
-		rows = append(rows, []string{clean.Line(service.GetServiceId(), 64), a.StateColour(service.GetState()),
-			cli.Mebibytes(service.GetVramMib()), clean.Line(service.GetModel(), 128), clean.Line(service.GetName(), 64)})
-	}
-	a.Out.Table([]string{"SERVICE", "STATE", "VRAM", "MODEL", "NAME"}, rows)
+	a.Out.Table([]string{"SERVICE", "STATE", "VRAM", "MODEL", "NAME"}, output.Each(services, func(s *executorv1.ServiceSummary) []string {
+		return []string{clean.Line(s.GetServiceId(), 64), a.StateColour(s.GetState()), cli.Mebibytes(s.GetVramMib()), clean.Line(s.GetModel(), 128), clean.Line(s.GetName(), 64)}
+	}))
 }
 
 func (a *app) serviceShowCommand() *cobra.Command {
@@ -74,15 +68,9 @@ func (a *app) serviceShowCommand() *cobra.Command {
 		Example:           "  durward service show demo-chat\n  durward service show demo-chat --json | jq -r .service.base_url",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.CompleteServices,
-		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
-			info, err := s.Executor.Tools.ServiceInfo(ctx, &executorv1.ServiceInfoRequest{ServiceId: &args[0]})
-			if err != nil {
-				return err
-			}
-			return a.Show(info, func() {
-				a.printService(info.GetService())
-			})
-		}),
+		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, args []string) (*executorv1.ServiceInfoResponse, error) {
+			return s.Executor.Tools.ServiceInfo(ctx, &executorv1.ServiceInfoRequest{ServiceId: &args[0]})
+		}, func(info *executorv1.ServiceInfoResponse) { a.printService(info.GetService()) }),
 	}
 }
 
@@ -92,7 +80,7 @@ func (a *app) printService(d *executorv1.ServiceDetail) {
 	if network == "not enforced" {
 		network = a.Out.Yellow("not enforced") + a.Out.Dim(" (the catalogue expects a limit that this driver cannot set)")
 	}
-	for _, line := range [][2]string{
+	a.Out.Fields(8, [][2]string{
 		{"state", a.StateColour(d.GetState())},
 		{"cause", clean.Line(d.GetCause(), 300)},
 		{"address", clean.Line(d.GetBaseUrl(), 256)},
@@ -106,11 +94,7 @@ func (a *app) printService(d *executorv1.ServiceDetail) {
 		{"driver", clean.Line(d.GetDriver(), 64)},
 		{"network", network},
 		{"about", clean.Line(d.GetDescription(), 300)},
-	} {
-		if line[1] != "" {
-			a.Out.Printf("  %-8s %s\n", line[0], line[1])
-		}
-	}
+	})
 }
 
 // memoryWords says what is declared and, where it is known, what is measured.

@@ -2,7 +2,9 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -64,20 +66,13 @@ Exit code 1 when it does not fit or cannot be done.`,
 				if err != nil {
 					return err
 				}
-				if a.JSON {
-					if err := a.Out.Message(plan); err != nil {
-						return err
+				infeasible := feasible(plan)
+				return errors.Join(a.Show(plan, func() {
+					a.printSimulation(a.Out, plan, shown{alternatives: true, needs: q.verbose, host: q.verbose})
+					if apply := applied(plan, request); infeasible == nil && apply != "" {
+						a.Out.Printf("%s\n", a.Out.Dim(apply))
 					}
-					return feasible(plan)
-				}
-				a.printSimulation(a.Out, plan, shown{alternatives: true, needs: q.verbose, host: q.verbose})
-				if err := feasible(plan); err != nil {
-					return err
-				}
-				if apply := applied(plan, request); apply != "" {
-					a.Out.Printf("%s\n", a.Out.Dim(apply))
-				}
-				return nil
+				}), infeasible)
 			})
 		},
 	}
@@ -371,6 +366,13 @@ func (a *app) alternativeWords(out *output.Printer, alternative *executorv1.Alte
 	return words
 }
 
+// changes are the words before the service that a change is about; or, of a change of the catalog, between it and the value.
+var changes = map[executorv1.ChangeKind]string{
+	executorv1.ChangeKind_CHANGE_KIND_KEEP: "keep ", executorv1.ChangeKind_CHANGE_KIND_SLEEP: "sleep ", executorv1.ChangeKind_CHANGE_KIND_STOP: "stop ",
+	executorv1.ChangeKind_CHANGE_KIND_CONTEXT: " with a context of ", executorv1.ChangeKind_CHANGE_KIND_UTILISATION: " with a share of the GPU of ",
+	executorv1.ChangeKind_CHANGE_KIND_GPU: " on GPU ", executorv1.ChangeKind_CHANGE_KIND_SPLIT: " split over GPUs ",
+}
+
 // changeWords says what an alternative does: "sleep chat-70b, context of qwen3-32b 16384 instead of 32768".
 func changeWords(alternative *executorv1.Alternative) string {
 	var parts []string
@@ -380,23 +382,13 @@ func changeWords(alternative *executorv1.Alternative) string {
 		if from != "" {
 			instead += " instead of " + from
 		}
-		switch change.GetKind() {
-		case executorv1.ChangeKind_CHANGE_KIND_KEEP:
-			parts = append(parts, "keep "+id)
-		case executorv1.ChangeKind_CHANGE_KIND_SLEEP:
-			parts = append(parts, "sleep "+id)
-		case executorv1.ChangeKind_CHANGE_KIND_STOP:
-			parts = append(parts, "stop "+id)
-		case executorv1.ChangeKind_CHANGE_KIND_CONTEXT:
-			parts = append(parts, id+" with a context of "+instead)
-		case executorv1.ChangeKind_CHANGE_KIND_UTILISATION:
-			parts = append(parts, id+" with a share of the GPU of "+instead)
-		case executorv1.ChangeKind_CHANGE_KIND_GPU:
-			parts = append(parts, id+" on GPU "+instead)
-		case executorv1.ChangeKind_CHANGE_KIND_SPLIT:
-			parts = append(parts, id+" split over GPUs "+instead)
-		default:
+		switch words := changes[change.GetKind()]; {
+		case words == "":
 			parts = append(parts, "something else about "+id)
+		case change.GetKind() < executorv1.ChangeKind_CHANGE_KIND_CONTEXT:
+			parts = append(parts, words+id)
+		default:
+			parts = append(parts, id+words+instead)
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -421,7 +413,7 @@ var verbOf = map[executorv1.PlanAction]string{
 func applied(plan *executorv1.SimulateModeResponse, asked *executorv1.SimulateModeRequest) string {
 	switch {
 	case len(asked.GetContextOverrides()) > 0:
-		return "Another context takes a change of the catalogue: durward catalog show " + clean.Line(firstKey(asked.GetContextOverrides()), 64)
+		return "Another context takes a change of the catalogue: durward catalog show " + clean.Line(slices.Min(slices.Collect(maps.Keys(asked.GetContextOverrides()))), 64)
 	case asked.MarginMibOverride != nil:
 		return "" // the command would keep the margin of the executor's file
 	case plan.GetPlanDigest() != "":
@@ -441,17 +433,6 @@ func applied(plan *executorv1.SimulateModeResponse, asked *executorv1.SimulateMo
 		return ""
 	}
 	return "Apply: " + strings.Join(commands, " && ")
-}
-
-// firstKey is the first key by name.
-func firstKey(m map[string]uint32) string {
-	first := ""
-	for key := range m {
-		if first == "" || key < first {
-			first = key
-		}
-	}
-	return first
 }
 
 // completeServiceList completes the last of several ids with commas between them, wherever on the line.

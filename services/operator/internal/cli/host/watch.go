@@ -1,8 +1,10 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -41,16 +43,6 @@ func (a *app) watch(ctx context.Context, s *cli.Session) error {
 	}
 	p := picture.New()
 	p.Services = list.GetServices()
-	ctx, cancel := context.WithCancel(ctx)
-	changes := make(chan picture.Change)
-	tell := func(c picture.Change) bool {
-		select {
-		case changes <- c:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
 	// Which mode the host is in can change when a service does; asking again and again would fill the log with reads.
 	stirred := make(chan struct{}, 1)
 	stir := func() {
@@ -59,36 +51,21 @@ func (a *app) watch(ctx context.Context, s *cli.Session) error {
 		default:
 		}
 	}
-	sources := []func(){
-		func() { picture.WatchServices(ctx, s, stir, tell) },
-		func() {
-			picture.Ask(ctx, "executor", picture.EverySecond, tell, func(ctx context.Context) (picture.Change, error) {
-				host, err := s.Executor.GetHost(ctx, &executorv1.GetHostRequest{})
-				return picture.HostChange(host), err
-			})
-		},
-		func() {
+	changes, end := picture.Gather(ctx,
+		func(ctx context.Context, tell func(picture.Change) bool) { picture.WatchServices(ctx, s, stir, tell) },
+		picture.WatchHost(s),
+		func(ctx context.Context, tell func(picture.Change) bool) {
 			picture.Ask(ctx, "modes", picture.OnceStirred(stirred), tell, func(ctx context.Context) (picture.Change, error) {
 				modes, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
 				return picture.ModesChange(modes), err
 			})
 		},
-		func() { picture.WatchOperations(ctx, a.App, s, stir, tell) },
-		func() { picture.WatchDanger(ctx, s, tell) },
-	}
-	done := make(chan struct{}, len(sources))
-	for _, source := range sources {
-		go func() {
-			defer func() { done <- struct{}{} }()
-			source()
-		}()
-	}
-	defer func() {
-		cancel()
-		for range sources {
-			<-done
-		}
-	}()
+		func(ctx context.Context, tell func(picture.Change) bool) {
+			picture.WatchOperations(ctx, a.App, s, stir, tell)
+		},
+		func(ctx context.Context, tell func(picture.Change) bool) { picture.WatchDanger(ctx, s, tell) },
+	)
+	defer end()
 	if a.JSON || !output.IsTerminal(a.Out.Out) {
 		return a.watchLines(ctx, p, changes)
 	}
@@ -104,11 +81,7 @@ func (a *app) watchLines(ctx context.Context, p *picture.Picture, changes <-chan
 		case c := <-changes:
 			p.Forget(a.Now())
 			for _, n := range c(p) {
-				if !a.JSON {
-					a.Out.Printf("%s  %s\n", a.Now().Format(time.TimeOnly), n.Text)
-					continue
-				}
-				if err := a.Out.Line(n.Value); err != nil {
+				if err := a.ShowLine(n.Value, func() { a.Out.Printf("%s  %s\n", a.Now().Format(time.TimeOnly), n.Text) }); err != nil {
 					return err
 				}
 			}
@@ -155,7 +128,7 @@ func (a *app) screenLines(p *picture.Picture, width int) []string {
 	if p.Danger != "" {
 		lines = append(lines, out.Red(p.Danger))
 	}
-	for _, source := range sortedSources(p.Problems) {
+	for _, source := range slices.Sorted(maps.Keys(p.Problems)) {
 		lines = append(lines, out.Red(source+": "+p.Problems[source]))
 	}
 	if n := len(p.Waiting); n > 0 {
@@ -181,26 +154,9 @@ func (a *app) screenLines(p *picture.Picture, width int) []string {
 	return lines
 }
 
-func sortedSources(m map[string]string) []string {
-	var out []string
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
-}
-
 // sortedOperations orders operations by when they were asked for.
 func sortedOperations(ops map[string]*picture.Watched) []string {
-	var out []string
-	for id := range ops {
-		out = append(out, id)
-	}
-	slices.SortFunc(out, func(x, y string) int {
-		if c := ops[x].Op.GetAskedAt().AsTime().Compare(ops[y].Op.GetAskedAt().AsTime()); c != 0 {
-			return c
-		}
-		return strings.Compare(x, y)
+	return slices.SortedFunc(maps.Keys(ops), func(x, y string) int {
+		return cmp.Or(ops[x].Op.GetAskedAt().AsTime().Compare(ops[y].Op.GetAskedAt().AsTime()), strings.Compare(x, y))
 	})
-	return out
 }

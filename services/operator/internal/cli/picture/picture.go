@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -110,6 +111,38 @@ type (
 		Problem string `json:"problem"`
 	}
 )
+
+// Gather runs sources of news until ctx or the returned function ends them, which waits for them.
+func Gather(ctx context.Context, sources ...func(context.Context, func(Change) bool)) (<-chan Change, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	changes := make(chan Change)
+	tell := func(c Change) bool {
+		select {
+		case changes <- c:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	var running sync.WaitGroup
+	for _, source := range sources {
+		running.Go(func() { source(ctx, tell) })
+	}
+	return changes, func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// WatchHost asks for the GPUs every second.
+func WatchHost(s *cli.Session) func(context.Context, func(Change) bool) {
+	return func(ctx context.Context, tell func(Change) bool) {
+		Ask(ctx, "executor", EverySecond, tell, func(ctx context.Context) (Change, error) {
+			host, err := s.Executor.GetHost(ctx, &executorv1.GetHostRequest{})
+			return HostChange(host), err
+		})
+	}
+}
 
 // EverySecond waits for the next second.
 func EverySecond(ctx context.Context, _ bool) bool { return pause(ctx, watchHost) }

@@ -7,7 +7,6 @@ package root
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -108,7 +107,7 @@ func checkArguments(cmd *cobra.Command) {
 		if c.HasSubCommands() && len(args) > 0 && (!files || !catalog.IsModelPath(args[0])) {
 			next := "See: " + c.CommandPath() + " -h"
 			if near := config.Suggest(args[0], names(c)); len(near) > 0 {
-				next = "Did you mean " + strings.Join(near, ", ") + "?"
+				next = cli.DidYouMean(near, "")
 			} else if show, _, err := c.Find([]string{"show"}); err == nil && show != c {
 				next = "To look at one: " + show.CommandPath() + " " + clean.Visible(args[0])
 			}

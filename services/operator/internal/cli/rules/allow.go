@@ -12,11 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/output"
 	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/unattended"
 	"durward.internal/services/platform/catalog"
@@ -55,13 +55,7 @@ client asks all the same, and so does a tool that no human has named.
 ` + cli.SignedChange,
 		Example: `  durward policy allow --client cursor --tool switch_mode --mode chat,coding
   durward policy allow --client ci --tool stop_service --arg service_id=demo-chat --until 720h`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.Config()
-			if err != nil {
-				return err
-			}
-			return a.allowCalls(cmd.Context(), cfg, w)
-		},
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, _ []string) error { return a.allowCalls(ctx, cfg, w) }),
 	}
 	cmd.Flags().StringVar(&w.client, "client", "", "the client")
 	cmd.Flags().StringVar(&w.tool, "tool", "", "the tool")
@@ -229,47 +223,26 @@ func (a *app) catalogIDs(ctx context.Context) map[string][]string {
 	if err != nil {
 		return nil // durward catalog check says what is wrong with it
 	}
-	ids := map[string][]string{"mode": {}, "service": {}, "model": {}}
-	for _, m := range c.Modes {
-		ids["mode"] = append(ids["mode"], m.ID)
+	return map[string][]string{
+		"mode":    output.Each(c.Modes, func(m *catalog.Mode) string { return m.ID }),
+		"service": output.Each(c.Services, func(s *catalog.Service) string { return s.ID }),
+		"model":   output.Each(c.Models, func(m catalog.Model) string { return m.ID }),
 	}
-	for _, s := range c.Services {
-		ids["service"] = append(ids["service"], s.ID)
-	}
-	for _, m := range c.Models {
-		ids["model"] = append(ids["model"], m.ID)
-	}
-	return ids
 }
 
 func (a *app) executorIDs(ctx context.Context) map[string][]string {
 	defer func(was string) { a.RequestID = was }(a.RequestID) // what is asked beside the change is not what failed
 	ctx, cancel := context.WithTimeout(ctx, cli.AskPatience)
 	defer cancel()
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return nil
-	}
-	defer s.Close()
 	ids := map[string][]string{}
-	if list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{}); err == nil {
-		ids["mode"] = []string{}
-		for _, m := range list.GetModes() {
-			ids["mode"] = append(ids["mode"], m.GetModeId())
+	_ = a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		for _, kind := range []string{"mode", "service", "model"} {
+			if list, err := s.IDs(ctx, kind); err == nil {
+				ids[kind] = list
+			}
 		}
-	}
-	if list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{}); err == nil {
-		ids["service"] = []string{}
-		for _, m := range list.GetServices() {
-			ids["service"] = append(ids["service"], m.GetServiceId())
-		}
-	}
-	if list, err := s.Executor.Tools.ListModels(ctx, &executorv1.ListModelsRequest{}); err == nil {
-		ids["model"] = []string{}
-		for _, m := range list.GetModels() {
-			ids["model"] = append(ids["model"], m.GetModelId())
-		}
-	}
+		return nil
+	})
 	return ids
 }
 
@@ -293,11 +266,8 @@ func (a *app) strangers(ctx context.Context, tool contract.Tool, arguments map[s
 			if slices.Contains(known, value) {
 				continue
 			}
-			text := "The catalogue has no " + kind + " " + clean.Visible(value) + ": for it the rule does nothing."
-			if near := config.Suggest(value, known); len(near) > 0 {
-				text += " Did you mean " + clean.Line(strings.Join(near, ", "), 200) + "?"
-			}
-			out = append(out, text)
+			text := "The catalogue has no " + kind + " " + clean.Visible(value) + ": for it the rule does nothing. " + clean.Line(cli.DidYouMean(config.Suggest(value, known), ""), 220)
+			out = append(out, strings.TrimSpace(text))
 		}
 	}
 	return out
@@ -314,11 +284,7 @@ func endLine(b []byte) []byte {
 	return b
 }
 
-func (a *app) removeRule(ctx context.Context, id string, yes bool) error {
-	cfg, err := a.Config()
-	if err != nil {
-		return err
-	}
+func (a *app) removeRule(ctx context.Context, cfg installdir.Config, id string, yes bool) error {
 	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "policy remove " + clean.Line(id, 100), Yes: yes, Plans: func() ([]*filechange.Plan, error) {
 		return planRemove(cfg, id)
 	}})
@@ -330,9 +296,8 @@ func planRemove(cfg installdir.Config, id string) ([]*filechange.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	var plans []*filechange.Plan
 	// The executor's list first: what it refuses cannot run, whatever the rule that is left.
-	listed, err := planned(cfg.ExecutorConfig, cli.FileExecutor, func(before []byte) ([]byte, error) {
+	plans, err := planned(cfg.ExecutorConfig, cli.FileExecutor, func(before []byte) ([]byte, error) {
 		if before == nil {
 			return nil, nil
 		}
@@ -341,7 +306,6 @@ func planRemove(cfg installdir.Config, id string) ([]*filechange.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	plans = append(plans, listed...)
 	for _, name := range files {
 		removed, err := planned(filepath.Join(cfg.SecurityDir, filepath.FromSlash(name)), name, func(before []byte) ([]byte, error) {
 			after, err := edit.RemoveRule(before, id)

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -68,18 +69,10 @@ what the file expects. The exit code is 1 if one comes out otherwise: keep such 
 
 A case may also say agent, user, channel, key_bound, tier_ceiling, dangerous, at (a time) and calls {session, day, month,
 since_last_s}; what it does not say of the client is as clients.yaml has it.`,
-		Example: "  durward policy test cases.yaml",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			cfg, err := a.Config()
-			if err != nil {
-				return err
-			}
-			return a.testPolicy(cfg, args[0])
-		},
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
-		},
+		Example:           "  durward policy test cases.yaml",
+		Args:              cobra.ExactArgs(1),
+		RunE:              a.Configured(func(_ context.Context, cfg installdir.Config, args []string) error { return a.testPolicy(cfg, args[0]) }),
+		ValidArgsFunction: cli.CompleteFiles("yaml", "yml"),
 	}
 }
 
@@ -135,11 +128,7 @@ func (a *app) testPolicy(cfg installdir.Config, file string) error {
 }
 
 func (a *app) showCases(results []caseResult, wrong int) error {
-	if a.JSON {
-		if err := a.Out.Value(map[string]any{"good": wrong == 0, "cases": results}); err != nil {
-			return err
-		}
-	} else {
+	err := a.Show(map[string]any{"good": wrong == 0, "cases": results}, func() {
 		for _, r := range results {
 			if r.Good {
 				a.Out.Printf("%s %s: %s  %s\n", a.Out.Green("✓"), r.Case, r.Got, a.Out.Dim(r.Rule))
@@ -151,14 +140,14 @@ func (a *app) showCases(results []caseResult, wrong int) error {
 				a.Out.Printf("    %s\n", r.Reason)
 			}
 		}
+		if wrong == 0 {
+			a.Out.Printf("%d cases, all as expected.\n", len(results))
+		}
+	})
+	if err == nil && wrong > 0 {
+		err = cli.Failed("", "%d of %d cases came out otherwise", wrong, len(results))
 	}
-	if wrong > 0 {
-		return cli.Failed("", "%d of %d cases came out otherwise", wrong, len(results))
-	}
-	if !a.JSON {
-		a.Out.Printf("%d cases, all as expected.\n", len(results))
-	}
-	return nil
+	return err
 }
 
 func (c policyCase) title() string {

@@ -63,13 +63,9 @@ func (a *app) configShowCommand() *cobra.Command {
 asked what it has in force: where that is not what the files say, both are shown. Without the vault the files alone
 are shown.`,
 		Example: "  durward config show\n  durward config show --origin --client cursor",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.Config()
-			if err != nil {
-				return err
-			}
-			return a.showConfig(cmd.Context(), cfg, clientID, origin)
-		},
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, _ []string) error {
+			return a.showConfig(ctx, cfg, clientID, origin)
+		}),
 	}
 	cmd.Flags().BoolVar(&origin, "origin", false, "with file and line of each")
 	cmd.Flags().StringVar(&clientID, "client", "", "what binds this client (default: the host's settings)")
@@ -108,18 +104,24 @@ func (a *app) showConfig(ctx context.Context, cfg installdir.Config, clientID st
 
 // policyInForce asks the vault; nil: it does not answer.
 func (a *app) policyInForce(ctx context.Context, clientID string) *vaultv1.GetPolicyResponse {
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return nil
-	}
-	defer s.Close()
 	ctx, cancel := context.WithTimeout(ctx, cli.AskPatience)
 	defer cancel()
-	response, err := s.Vault.Policy.GetPolicy(ctx, &vaultv1.GetPolicyRequest{Client: clientID})
+	var response *vaultv1.GetPolicyResponse
+	err := a.Run(ctx, func(ctx context.Context, s *cli.Session) (err error) {
+		response, err = s.Vault.Policy.GetPolicy(ctx, &vaultv1.GetPolicyRequest{Client: clientID})
+		return err
+	})
 	if err != nil {
 		return nil
 	}
 	return response
+}
+
+// remarkFilesAlone says so where the vault did not answer.
+func (a *app) remarkFilesAlone(answered bool) {
+	if !answered {
+		a.Out.Remark("%s", a.Out.Yellow("The vault does not answer: this is what the files say, not what is in force."))
+	}
 }
 
 func compareInForce(settings []EffectiveSetting, files []shownFile, vault *vaultv1.GetPolicyResponse) ([]EffectiveSetting, []shownFile) {
@@ -187,9 +189,7 @@ func (a *app) printConfig(cfg installdir.Config, settings []EffectiveSetting, fi
 	if len(files) == 0 {
 		a.Out.Printf("  none: what is built in binds\n")
 	}
-	if !answered {
-		a.Out.Remark("%s", a.Out.Yellow("The vault does not answer: this is what the files say, not what is in force."))
-	}
+	a.remarkFilesAlone(answered)
 }
 
 // shortDigest is enough of a digest to tell two apart at a glance.
@@ -217,11 +217,7 @@ func clientUser(cfg installdir.Config, id string) (string, error) {
 		}
 		names = append(names, c.ID)
 	}
-	next := "See: durward client list"
-	if near := config.Suggest(id, names); len(near) > 0 {
-		next = "Did you mean " + strings.Join(near, ", ") + "?"
-	}
-	return "", cli.Usage(next, "there is no client %s", clean.Visible(id))
+	return "", cli.Usage(cli.DidYouMean(config.Suggest(id, names), "See: durward client list"), "there is no client %s", clean.Visible(id))
 }
 
 // settingsFile is the file of a layer, and its name.
@@ -255,7 +251,7 @@ func (a *app) configSetCommand() *cobra.Command {
 				return cli.Usage("", "%s %v", setting.Name, err)
 			}
 			return a.editSetting(cmd.Context(), settingChange{
-				action: "config set " + setting.Name, done: setting.Name + " is " + args[1], user: userName, yes: yes,
+				file: security.FileSettings, action: "config set " + setting.Name, done: setting.Name + " is " + args[1], user: userName, yes: yes,
 				fourEyes: setting.Name == cli.FourEyes && args[1] == "true",
 				edited: func(before []byte) ([]byte, error) {
 					return edit.Set(before, strings.Split(setting.Name, "."), args[1])
@@ -283,7 +279,7 @@ func (a *app) configUnsetCommand() *cobra.Command {
 				return err
 			}
 			return a.editSetting(cmd.Context(), settingChange{
-				action: "config unset " + setting.Name, done: setting.Name + " is not set there any more", user: userName, yes: yes,
+				file: security.FileSettings, action: "config unset " + setting.Name, done: setting.Name + " is not set there any more", user: userName, yes: yes,
 				edited: func(before []byte) ([]byte, error) {
 					if edit.Line(before, strings.Split(setting.Name, ".")) == 0 {
 						return before, nil
@@ -302,18 +298,14 @@ func findSetting(name string) (security.Setting, error) {
 	if ok {
 		return s, nil
 	}
-	next := "See: durward config show"
-	if near := security.Suggest(name); len(near) > 0 {
-		next = "Did you mean " + strings.Join(near, ", ") + "?"
-	}
-	return s, cli.Usage(next, "there is no setting %s", clean.Visible(name))
+	return s, cli.Usage(cli.DidYouMean(security.Suggest(name), "See: durward config show"), "there is no setting %s", clean.Visible(name))
 }
 
-// settingChange is a change of one setting; fourEyes: it asks for a second human.
+// settingChange is a change of one file of a layer; fourEyes: it asks for a second human.
 type settingChange struct {
-	action, done, user string
-	yes, fourEyes      bool
-	edited             func([]byte) ([]byte, error)
+	file, action, done, user string
+	yes, fourEyes            bool
+	edited                   func([]byte) ([]byte, error)
 }
 
 func (a *app) editSetting(ctx context.Context, c settingChange) error {
@@ -321,7 +313,7 @@ func (a *app) editSetting(ctx context.Context, c settingChange) error {
 	if err != nil {
 		return err
 	}
-	path, name, err := settingsFile(cfg, security.FileSettings, c.user)
+	path, name, err := settingsFile(cfg, c.file, c.user)
 	if err != nil {
 		return err
 	}
@@ -356,12 +348,8 @@ use any token that its visitor gives it.
 ` + cli.SignedChange,
 		Example: "  durward config allow-origin https://console.example",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
 			origin, err := checkOrigin(args[0])
-			if err != nil {
-				return err
-			}
-			cfg, err := a.Config()
 			if err != nil {
 				return err
 			}
@@ -369,7 +357,7 @@ use any token that its visitor gives it.
 			if remove {
 				action, done = "config allow-origin --remove "+origin, origin+" may not call the gateway any more"
 			}
-			out, err := a.ChangeRules(cmd.Context(), cfg, cli.RuleChange{Action: action, Yes: yes, Plans: func() ([]*filechange.Plan, error) {
+			out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: action, Yes: yes, Plans: func() ([]*filechange.Plan, error) {
 				return planned(cfg.GatewayConfig, cli.FileGateway, func(before []byte) ([]byte, error) {
 					if before == nil {
 						return nil, os.ErrNotExist
@@ -384,7 +372,7 @@ use any token that its visitor gives it.
 				})
 			}})
 			return a.ReportRules(out, err, done)
-		},
+		}),
 	}
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	cmd.Flags().BoolVar(&remove, "remove", false, "take it out again")

@@ -3,6 +3,7 @@ package rules
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
@@ -88,19 +90,12 @@ func lookupTool(name string) (contract.Tool, error) {
 	if ok {
 		return tool, nil
 	}
-	next := "Tools: " + strings.Join(toolNames(), ", ")
-	if near := config.Suggest(name, toolNames()); len(near) > 0 {
-		next = "Did you mean " + strings.Join(near, ", ") + "?"
-	}
-	return tool, cli.Usage(next, "there is no tool %s", clean.Visible(name))
+	near := config.Suggest(name, toolNames())
+	return tool, cli.Usage(cli.DidYouMean(near, "Tools: "+strings.Join(toolNames(), ", ")), "there is no tool %s", clean.Visible(name))
 }
 
 func toolNames() []string {
-	var names []string
-	for _, t := range contract.Tools() {
-		names = append(names, t.Name)
-	}
-	return names
+	return output.Each(contract.Tools(), func(t contract.Tool) string { return t.Name })
 }
 
 // explainArguments turns what was typed into the canonical arguments of a call, held to the contract as a call's would be.
@@ -194,14 +189,9 @@ func argumentValue(tool contract.Tool, name, value string) (any, error) {
 	properties, _ := tool.InputSchema["properties"].(map[string]any)
 	property, ok := properties[name].(map[string]any)
 	if !ok {
-		known := []string{}
-		for n := range properties {
-			known = append(known, n)
-		}
-		slices.Sort(known)
-		next := "It takes " + strings.Join(known, ", ")
-		if len(known) == 0 {
-			next = "It takes none."
+		next := "It takes none."
+		if known := slices.Sorted(maps.Keys(properties)); len(known) > 0 {
+			next = "It takes " + strings.Join(known, ", ")
 		}
 		return nil, cli.Usage(next, "%s has no argument %s", tool.Name, clean.Visible(name))
 	}

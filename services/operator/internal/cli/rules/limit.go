@@ -12,7 +12,6 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/edit"
-	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/security"
 )
@@ -114,35 +113,23 @@ func (w limits) values(cmd *cobra.Command, tool contract.Tool) (out []oneLimit, 
 }
 
 func (a *app) limitTool(ctx context.Context, tool string, sets []oneLimit, w limits) error {
-	cfg, err := a.Config()
-	if err != nil {
-		return err
+	done := tool + " is limited"
+	if w.remove {
+		done = tool + " has no limits of its own any more"
 	}
-	path, name, err := settingsFile(cfg, security.FileTools, w.user)
-	if err != nil {
-		return err
-	}
-	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "policy limit " + tool, Yes: w.yes, Before: func() error {
-		a.warnOfUser(cfg, w.user)
-		return nil
-	}, Plans: func() ([]*filechange.Plan, error) {
-		return planned(path, name, func(before []byte) ([]byte, error) {
+	return a.editSetting(ctx, settingChange{
+		file: security.FileTools, action: "policy limit " + tool, done: done, user: w.user, yes: w.yes,
+		edited: func(before []byte) (after []byte, err error) {
 			if w.remove {
 				return edit.UnsetAll(before, []string{"tools", tool})
 			}
-			after := before
+			after = before
 			for _, s := range sets {
-				var err error
 				if after, err = edit.Set(after, s.path, s.value); err != nil {
 					return nil, err
 				}
 			}
 			return after, nil
-		})
-	}})
-	done := tool + " is limited"
-	if w.remove {
-		done = tool + " has no limits of its own any more"
-	}
-	return a.ReportRules(out, err, done)
+		},
+	})
 }

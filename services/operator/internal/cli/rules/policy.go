@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
@@ -46,13 +48,9 @@ func (a *app) policyListCommand() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "The rules in force",
 		Example: "  durward policy list",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.Config()
-			if err != nil {
-				return err
-			}
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, _ []string) (err error) {
 			rules := []shownRule{}
-			vault := a.policyInForce(cmd.Context(), "")
+			vault := a.policyInForce(ctx, "")
 			if vault != nil {
 				for _, r := range vault.GetRules() {
 					rules = append(rules, shownRule{clean.Visible(r.GetRule()), clean.Line(r.GetLayer(), 16), clean.Visible(r.GetFile()), r.GetLine(), r.GetForbids()})
@@ -61,20 +59,16 @@ func (a *app) policyListCommand() *cobra.Command {
 				return err
 			}
 			return a.Show(map[string]any{"vault_answered": vault != nil, "rules": rules}, func() {
-				cells := make([][]string, 0, len(rules))
-				for _, r := range rules {
+				a.Out.Table([]string{"RULE", "DOES", "LAYER", "STANDS AT"}, output.Each(rules, func(r shownRule) []string {
 					does := a.Out.Green("permits")
 					if r.Forbids {
 						does = a.Out.Red("forbids")
 					}
-					cells = append(cells, []string{r.Rule, does, r.Layer, place(r.File, r.Line)})
-				}
-				a.Out.Table([]string{"RULE", "DOES", "LAYER", "STANDS AT"}, cells)
-				if vault == nil {
-					a.Out.Remark("%s", a.Out.Yellow("The vault does not answer: this is what the files say, not what is in force."))
-				}
+					return []string{r.Rule, does, r.Layer, place(r.File, r.Line)}
+				}))
+				a.remarkFilesAlone(vault != nil)
 			})
-		},
+		}),
 	}
 }
 
@@ -122,13 +116,7 @@ rules that can never match. With FILEs it checks those instead, as rules of the 
 The exit code is 1 if something is wrong; warnings alone leave it 0.`,
 		Example: "  durward policy check\n  durward policy check draft.cedar",
 		Args:    cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, args []string) error {
-			cfg, err := a.Config()
-			if err != nil {
-				return err
-			}
-			return a.checkPolicy(cfg, args)
-		},
+		RunE:    a.Configured(func(_ context.Context, cfg installdir.Config, args []string) error { return a.checkPolicy(cfg, args) }),
 	}
 }
 
@@ -186,11 +174,7 @@ func (a *app) checkPolicy(cfg installdir.Config, files []string) error {
 			wrong++
 		}
 	}
-	if a.JSON {
-		if err := a.Out.Value(map[string]any{"good": wrong == 0, "problems": rows}); err != nil {
-			return err
-		}
-	} else {
+	err := a.Show(map[string]any{"good": wrong == 0, "problems": rows}, func() {
 		for _, r := range rows {
 			text := a.Out.Red(r.Text)
 			if r.Warning {
@@ -201,11 +185,11 @@ func (a *app) checkPolicy(cfg installdir.Config, files []string) error {
 		if len(rows) == 0 {
 			a.Out.Printf("%s the rules are good.\n", a.Out.Green("✓"))
 		}
+	})
+	if err == nil && wrong > 0 {
+		err = cli.Failed("What was good before stays in force until it is corrected.", "%d of the rules' files or rules are wrong", wrong)
 	}
-	if wrong > 0 {
-		return cli.Failed("What was good before stays in force until it is corrected.", "%d of the rules' files or rules are wrong", wrong)
-	}
-	return nil
+	return err
 }
 
 // removeRule is `policy remove`; the rule is found in any file of the layer.
@@ -221,9 +205,9 @@ func (a *app) policyRemoveCommand() *cobra.Command {
 		Example:           "  durward policy list\n  durward policy remove allow/cursor/switch_mode/1f2e3d4c",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeOwnRules,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.removeRule(cmd.Context(), args[0], yes)
-		},
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
+			return a.removeRule(ctx, cfg, args[0], yes)
+		}),
 	}
 	a.RuleFlags(cmd, nil, &yes)
 	return cmd

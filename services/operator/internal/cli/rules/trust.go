@@ -17,6 +17,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/output"
 	filechange "durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/policy"
@@ -39,20 +40,16 @@ never the project's folder: a file that is changed there counts again once you t
 ` + cli.SignedChange,
 		Example: "  durward config trust ~/work/shop/durward.yaml --client cursor",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.trustProject(cmd.Context(), args[0], clients, yes)
-		},
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
+			return a.trustProject(ctx, cfg, args[0], clients, yes)
+		}),
 	}
 	cmd.Flags().StringSliceVar(&clients, "client", nil, "the clients that it binds (default: all)")
 	a.RuleFlags(cmd, nil, &yes)
 	return cmd
 }
 
-func (a *app) trustProject(ctx context.Context, file string, clients []string, yes bool) error {
-	cfg, err := a.Config()
-	if err != nil {
-		return err
-	}
+func (a *app) trustProject(ctx context.Context, cfg installdir.Config, file string, clients []string, yes bool) error {
 	path, err := filepath.Abs(file)
 	if err != nil {
 		return err
@@ -82,12 +79,10 @@ func planTrust(cfg installdir.Config, entry security.Project, text []byte) ([]*f
 	if err != nil {
 		return nil, err
 	}
-	var plans []*filechange.Plan
-	placed, err := planned(filepath.Join(cfg.SecurityDir, entry.Copy()), entry.Copy(), func([]byte) ([]byte, error) { return text, nil })
+	plans, err := planned(filepath.Join(cfg.SecurityDir, entry.Copy()), entry.Copy(), func([]byte) ([]byte, error) { return text, nil })
 	if err != nil {
 		return nil, err
 	}
-	plans = append(plans, placed...)
 	named, err := planned(filepath.Join(cfg.SecurityDir, security.FileProjects), security.FileProjects, func(before []byte) ([]byte, error) {
 		for _, p := range known {
 			if p.Path == entry.Path && p.SHA256 == entry.SHA256 && slices.Equal(p.Clients, entry.Clients) {
@@ -116,19 +111,10 @@ func projectItem(p security.Project) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "path: %s\nsha256: %q\n", edit.Text(p.Path), p.SHA256)
 	if len(p.Clients) > 0 {
-		fmt.Fprintf(&b, "clients: [%s]\n", strings.Join(texts(p.Clients), ", "))
+		fmt.Fprintf(&b, "clients: [%s]\n", strings.Join(output.Each(p.Clients, edit.Text), ", "))
 	}
 	fmt.Fprintf(&b, "by: %s\nat: %q\n", edit.Text(p.By), p.At.Format(time.RFC3339))
 	return b.String()
-}
-
-// texts writes words as YAML.
-func texts(words []string) []string {
-	out := make([]string, len(words))
-	for i, w := range words {
-		out[i] = edit.Text(w)
-	}
-	return out
 }
 
 func ofProject(path string) func(any, string) bool {
@@ -229,16 +215,12 @@ func (a *app) configUntrustCommand() *cobra.Command {
 		Example:           "  durward config untrust ~/work/shop/durward.yaml",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeProjects,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := a.Config()
-			if err != nil {
-				return err
-			}
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
 			path, err := filepath.Abs(args[0])
 			if err != nil {
 				return err
 			}
-			out, err := a.ChangeRules(cmd.Context(), cfg, cli.RuleChange{Action: "config untrust " + filepath.Base(path), Yes: yes, Plans: func() ([]*filechange.Plan, error) {
+			out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "config untrust " + filepath.Base(path), Yes: yes, Plans: func() ([]*filechange.Plan, error) {
 				known, err := readProjects(cfg)
 				if err != nil {
 					return nil, err
@@ -256,7 +238,7 @@ func (a *app) configUntrustCommand() *cobra.Command {
 				return append(plans, dropped...), err
 			}})
 			return a.ReportRules(out, err, clean.Visible(path)+" is not trusted any more")
-		},
+		}),
 	}
 	a.RuleFlags(cmd, nil, &yes)
 	return cmd
