@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"durward.internal/services/operator/internal/install"
-	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
@@ -93,7 +93,7 @@ func (a *App) isDevelopment() bool {
 	if err != nil {
 		return false
 	}
-	protected, err := keys.Protected(cfg.SigningKey)
+	protected, err := signingkey.Protected(cfg.SigningKey)
 	return err == nil && !protected
 }
 

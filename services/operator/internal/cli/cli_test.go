@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/fault"
 )
 
@@ -32,8 +32,8 @@ func TestExplain(t *testing.T) {
 		{"bad input", fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "does not match", fault.WithField("service_id"), fault.WithSuggestions("demo-chat")), ExitUsage,
 			"durward: service_id: does not match\n  Did you mean demo-chat?\n"},
 		{"a stranger's error", status.Error(codes.Internal, "panic: goroutine 1 at /src/x.go:3"), ExitFailed, ""},
-		{"no terminal", fmt.Errorf("sign: %w", keys.ErrNeedsHuman), ExitDenied, "ssh-agent"},
-		{"wrong passphrase", keys.ErrPassphrase, ExitDenied, "Try again."},
+		{"no terminal", fmt.Errorf("sign: %w", signingkey.ErrNeedsHuman), ExitDenied, "ssh-agent"},
+		{"wrong passphrase", signingkey.ErrPassphrase, ExitDenied, "Try again."},
 		{"interrupted", context.Canceled, ExitFailed, "interrupted"},
 		{"hostile text", errors.New("x\x1b[31m\u202ey"), ExitFailed, "durward: xy"},
 	} {

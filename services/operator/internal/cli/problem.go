@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
 )
@@ -67,10 +67,10 @@ func (a *App) Explain(err error) int {
 func (a *App) translate(err error) *Problem {
 	var f *fault.Error
 	switch {
-	case errors.Is(err, keys.ErrNeedsHuman):
-		return &Problem{ExitDenied, keys.ErrNeedsHuman.Error(), "Run the command at a terminal, or load the key into ssh-agent."}
-	case errors.Is(err, keys.ErrPassphrase):
-		return &Problem{ExitDenied, keys.ErrPassphrase.Error(), "Try again."}
+	case errors.Is(err, signingkey.ErrNeedsHuman):
+		return &Problem{ExitDenied, signingkey.ErrNeedsHuman.Error(), "Run the command at a terminal, or load the key into ssh-agent."}
+	case errors.Is(err, signingkey.ErrPassphrase):
+		return &Problem{ExitDenied, signingkey.ErrPassphrase.Error(), "Try again."}
 	case errors.As(err, &f):
 		return translateFault(f)
 	case errors.Is(err, context.Canceled):

@@ -15,9 +15,9 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
 	filechange "durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/statement"
@@ -157,8 +157,8 @@ func (a *App) ChangeRules(ctx context.Context, cfg installdir.Config, r RuleChan
 	if err != nil && r.Unsigned && ctx.Err() == nil {
 		return a.changeUnsigned(ctx, cfg, r, plans, vault, PublicText(err))
 	}
-	if errors.Is(err, keys.ErrNeedsHuman) {
-		return nil, Denied(byHand, "%v", keys.ErrNeedsHuman)
+	if errors.Is(err, signingkey.ErrNeedsHuman) {
+		return nil, Denied(byHand, "%v", signingkey.ErrNeedsHuman)
 	}
 	if err != nil {
 		return nil, err

@@ -12,8 +12,8 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/keys"
 	filechange "durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/statement"
 )
@@ -63,12 +63,12 @@ func (a *App) showConfigStatement(st *statement.Statement) error {
 // signingSide is whose key signs: this person's; or, under sudo, of who called it, since root approves nothing.
 type signingSide struct {
 	operator string
-	source   keys.Source
+	source   signingkey.Source
 }
 
 func (a *App) SigningSide(cfg installdir.Config) (signingSide, error) {
 	agent := a.Streams.Getenv("SSH_AUTH_SOCK")
-	own := signingSide{cfg.Operator, keys.Source{File: cfg.SigningKey, AgentSocket: agent, Ask: keys.AskTerminal}}
+	own := signingSide{cfg.Operator, signingkey.Source{File: cfg.SigningKey, AgentSocket: agent, Ask: signingkey.AskTerminal}}
 	_, err := os.Stat(cfg.SigningKey)
 	if err == nil {
 		return own, nil
@@ -85,7 +85,7 @@ func (a *App) SigningSide(cfg installdir.Config) (signingSide, error) {
 	if err != nil {
 		return own, fmt.Errorf("%s is no operator here", clean.Visible(name))
 	}
-	return signingSide{theirs.Operator, keys.Source{File: theirs.SigningKey, AgentSocket: agent, Ask: keys.AskTerminal}}, nil
+	return signingSide{theirs.Operator, signingkey.Source{File: theirs.SigningKey, AgentSocket: agent, Ask: signingkey.AskTerminal}}, nil
 }
 
 // signAll opens the key once, for what was shown together, and signs.

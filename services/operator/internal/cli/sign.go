@@ -13,8 +13,8 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
-	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/rpc"
@@ -58,13 +58,13 @@ func (a *App) ShowSheet(document approval.Document) error {
 }
 
 // KeySource is where the operator's signing key is.
-func (a *App) KeySource(s *Session, ask keys.Asker) keys.Source {
-	return keys.Source{File: s.Config.SigningKey, AgentSocket: a.Streams.Getenv("SSH_AUTH_SOCK"), Ask: ask}
+func (a *App) KeySource(s *Session, ask signingkey.Asker) signingkey.Source {
+	return signingkey.Source{File: s.Config.SigningKey, AgentSocket: a.Streams.Getenv("SSH_AUTH_SOCK"), Ask: ask}
 }
 
 // Sign opens the operator's key, for this one statement, and signs.
 func (a *App) Sign(ctx context.Context, s *Session, st *statement.Statement) (_ *callv1.HumanStatement, err error) {
-	key, err := a.KeySource(s, keys.AskTerminal).Open(ctx)
+	key, err := a.KeySource(s, signingkey.AskTerminal).Open(ctx)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, Failed("config/operator.yaml names it as signing_key.", "the signing key %s is missing", s.Config.SigningKey)

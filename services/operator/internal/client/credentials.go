@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/signingkey"
 )
 
 // Names of the files in a client's folder.
@@ -57,7 +57,7 @@ func create(folder, name string, bearer bool) (Client, error) {
 	token, digest := NewToken()
 	c := Client{ID: name, TokenSHA256: digest}
 	if !bearer {
-		private, public, err := keys.Generate(name, nil)
+		private, public, err := signingkey.Generate(name, nil)
 		if err != nil {
 			return Client{}, err
 		}
@@ -178,7 +178,7 @@ func LoadCredentials(folder string) (Credentials, error) {
 	} else if err != nil {
 		return Credentials{}, err
 	}
-	c.Key, err = keys.LoadEd25519(keyFile)
+	c.Key, err = signingkey.LoadEd25519(keyFile)
 	return c, err
 }
 

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/operator/internal/supervisor"
 )
 
@@ -202,7 +202,7 @@ func permissions(_ context.Context, cfg Config) []Finding {
 }
 
 func signingKey(_ context.Context, cfg Config) []Finding {
-	protected, err := keys.Protected(cfg.Operator.SigningKey)
+	protected, err := signingkey.Protected(cfg.Operator.SigningKey)
 	switch {
 	case err != nil:
 		return []Finding{{Bad, "signing key", "it cannot be read: " + cfg.Operator.SigningKey, "Name another one as signing_key in config/operator.yaml."}}

@@ -17,7 +17,7 @@ import (
 
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/pki"
@@ -39,7 +39,7 @@ type image struct {
 func newImage(t *testing.T) *image {
 	t.Helper()
 	m := &image{T: t, root: filepath.Join(t.TempDir(), "root"), programs: t.TempDir(), now: time.Now()}
-	_, public, err := keys.Generate("alice", nil)
+	_, public, err := signingkey.Generate("alice", nil)
 	m.must(err)
 	m.public = public
 	m.write("etc/passwd", fmt.Sprintf("root:x:0:0::/root:/bin/sh\nalice:x:%d:%d::/home/alice:/bin/sh\n", os.Getuid(), os.Getgid()))
@@ -637,7 +637,7 @@ func TestJoin(t *testing.T) {
 	if _, err := h.RenewCertificates("alice", time.Now(), true); err == nil || !strings.Contains(err.Error(), "sudo durward renew") {
 		t.Errorf("cert renew: %v", err)
 	}
-	if protected, err := keys.Protected(cfg.SigningKey); err != nil || !protected {
+	if protected, err := signingkey.Protected(cfg.SigningKey); err != nil || !protected {
 		t.Errorf("the new key has no passphrase: %v", err)
 	}
 	again, _, err := join("new", nil)
@@ -646,14 +646,14 @@ func TestJoin(t *testing.T) {
 	}
 
 	if _, h, err = join("nobody", func(o *install.JoinOptions) {
-		o.Passphrase = func() ([]byte, error) { return nil, keys.ErrNeedsHuman }
-	}); !errors.Is(err, keys.ErrNeedsHuman) || h.Exists() {
+		o.Passphrase = func() ([]byte, error) { return nil, signingkey.ErrNeedsHuman }
+	}); !errors.Is(err, signingkey.ErrNeedsHuman) || h.Exists() {
 		t.Errorf("without a terminal: %v, and a configuration %v", err, h.Exists())
 	}
 	if public, h, err = join("root", func(o *install.JoinOptions) { o.Without = true }); err != nil || public != nil || !h.Exists() {
 		t.Errorf("without a key: %v, %s", err, public)
 	}
-	private, openPublic, err := keys.Generate("alice", nil)
+	private, openPublic, err := signingkey.Generate("alice", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/signingkey"
 )
 
 // JoinOptions say how a person's own side is made.
@@ -22,7 +22,7 @@ type JoinOptions struct {
 	SigningKey string
 	// Without makes no key: for root, who approves nothing.
 	Without bool
-	// Passphrase is asked for when a key is made; it may return keys.ErrNeedsHuman.
+	// Passphrase is asked for when a key is made; it may return signingkey.ErrNeedsHuman.
 	Passphrase func() ([]byte, error)
 }
 
@@ -37,7 +37,7 @@ type Key struct {
 
 // Join makes the own side of an operator of this host's installation: configuration, folders and, where there is none, a
 // signing key with a passphrase. It runs as the operator and changes nothing that is there. It returns the key, none
-// where it was asked for none; and keys.ErrNeedsHuman, without a configuration, where nobody could be asked for a passphrase.
+// where it was asked for none; and signingkey.ErrNeedsHuman, without a configuration, where nobody could be asked for a passphrase.
 func Join(settings Settings, opts JoinOptions) (key Key, err error) {
 	h := opts.Home
 	there := h.Exists()
@@ -101,7 +101,7 @@ func signingKey(file string, opts JoinOptions) ([]byte, error) {
 		}
 	}
 	if filepath.Ext(file) != ".pub" {
-		protected, err := keys.Protected(file)
+		protected, err := signingkey.Protected(file)
 		if err != nil {
 			return nil, err
 		}
@@ -113,7 +113,7 @@ func signingKey(file string, opts JoinOptions) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("signing key: %w", err)
 	}
-	if _, err := keys.ReadPublic(publicFile); err != nil {
+	if _, err := signingkey.ReadPublic(publicFile); err != nil {
 		return nil, err
 	}
 	return public, nil
@@ -121,7 +121,7 @@ func signingKey(file string, opts JoinOptions) ([]byte, error) {
 
 func makeKey(file, publicFile string, opts JoinOptions) error {
 	if opts.Passphrase == nil {
-		return keys.ErrNeedsHuman
+		return signingkey.ErrNeedsHuman
 	}
 	passphrase, err := opts.Passphrase()
 	if err != nil {
@@ -131,7 +131,7 @@ func makeKey(file, publicFile string, opts JoinOptions) error {
 	if len(passphrase) == 0 {
 		return errors.New("a signing key needs a passphrase here")
 	}
-	private, public, err := keys.Generate(opts.Operator+"@durward", passphrase)
+	private, public, err := signingkey.Generate(opts.Operator+"@durward", passphrase)
 	if err != nil {
 		return err
 	}

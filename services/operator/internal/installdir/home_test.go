@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/platformtest/input"
 	"durward.internal/services/platform/trust"
@@ -67,7 +67,7 @@ func TestInitRefuses(t *testing.T) {
 		{"privileged ports", newHome(t), Options{Development: true, Operator: "alice", BasePort: 80}, "base port"},
 		{"ports beyond the last", newHome(t), Options{Development: true, Operator: "alice", BasePort: 65530}, "base port"},
 		{"others may write", open, Options{Development: true, Operator: "alice"}, "others may write"},
-		{"nobody to ask for a passphrase", newHome(t), Options{Operator: "alice"}, keys.ErrNeedsHuman.Error()},
+		{"nobody to ask for a passphrase", newHome(t), Options{Operator: "alice"}, signingkey.ErrNeedsHuman.Error()},
 	} {
 		if _, err := c.home.Init(c.opts); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.name, err)

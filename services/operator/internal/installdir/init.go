@@ -18,7 +18,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
@@ -285,14 +285,14 @@ func (m *maker) signingKey() error {
 		var passphrase []byte
 		if !m.opts.Development {
 			if m.opts.Passphrase == nil {
-				return keys.ErrNeedsHuman
+				return signingkey.ErrNeedsHuman
 			}
 			if passphrase, err = m.opts.Passphrase(); err != nil {
 				return err
 			}
 			defer clear(passphrase)
 		}
-		private, public, err := keys.Generate(m.opts.Operator+"@durward", passphrase)
+		private, public, err := signingkey.Generate(m.opts.Operator+"@durward", passphrase)
 		if err != nil {
 			return err
 		}
@@ -306,7 +306,7 @@ func (m *maker) signingKey() error {
 	if need, err = missing(m.home.Trust(trust.FileAllowedSigners)); err != nil || !need {
 		return err
 	}
-	public, err := keys.ReadPublic(path + ".pub")
+	public, err := signingkey.ReadPublic(path + ".pub")
 	if err != nil {
 		return err
 	}

@@ -21,8 +21,8 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/clean"
 )
@@ -358,7 +358,7 @@ func (a *app) join(ctx context.Context, operator, signingKey string, without boo
 	// Whoever asks for JSON is a program; the question goes to the terminal all the same, if there is one.
 	opts.Passphrase = func() ([]byte, error) { return a.newPassphrase(ctx) }
 	key, err := install.Join(record.Settings, opts)
-	if errors.Is(err, keys.ErrNeedsHuman) {
+	if errors.Is(err, signingkey.ErrNeedsHuman) {
 		return cli.Denied("Run it at a terminal: durward join", "a signing key needs a passphrase, and there is no terminal to ask for one")
 	}
 	if err != nil {

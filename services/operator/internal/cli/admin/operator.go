@@ -17,9 +17,9 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
 	filechange "durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/statement"
@@ -134,7 +134,7 @@ func (a *app) addOperator(ctx context.Context, cfg installdir.Config, name, file
 	if !operatorName.MatchString(name) {
 		return cli.Usage("", "an operator's name is a-z, 0-9, _ and -, at most 32, beginning with a letter or digit")
 	}
-	key, err := keys.ReadPublic(file)
+	key, err := signingkey.ReadPublic(file)
 	if err != nil {
 		return cli.Usage("Give the .pub file of an OpenSSH key.", "%s", clean.Line(err.Error(), 300))
 	}

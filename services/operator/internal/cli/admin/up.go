@@ -18,7 +18,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/rpc"
@@ -183,7 +183,7 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 		return installdir.Config{}, err
 	}
 	if !opts.development {
-		protected, err := keys.Protected(cfg.SigningKey)
+		protected, err := signingkey.Protected(cfg.SigningKey)
 		if err != nil {
 			return installdir.Config{}, err
 		}
@@ -200,7 +200,7 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 
 func (a *app) newPassphrase(ctx context.Context) ([]byte, error) {
 	for {
-		first, err := keys.AskTerminal(ctx, "New passphrase for your signing key (at least 8 characters): ")
+		first, err := signingkey.AskTerminal(ctx, "New passphrase for your signing key (at least 8 characters): ")
 		if err != nil {
 			return nil, err
 		}
@@ -208,7 +208,7 @@ func (a *app) newPassphrase(ctx context.Context) ([]byte, error) {
 			a.Out.Remark("That is shorter than 8 characters.")
 			continue
 		}
-		second, err := keys.AskTerminal(ctx, "The same again: ")
+		second, err := signingkey.AskTerminal(ctx, "The same again: ")
 		if err != nil {
 			return nil, err
 		}

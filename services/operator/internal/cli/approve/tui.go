@@ -19,9 +19,8 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/picture"
-	"durward.internal/services/operator/internal/hold"
-	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/operator/internal/tui"
 	"durward.internal/services/platform/clean"
 )
@@ -93,13 +92,13 @@ func (a *app) screenEnvironment() []string {
 type desk struct {
 	a   *app
 	s   *cli.Session
-	key *hold.Key
+	key *signingkey.Holder
 }
 
 var _ tui.Backend = (*desk)(nil)
 
 func (a *app) newDesk(s *cli.Session) (*desk, error) {
-	key, err := hold.New(hold.Config{Open: func(ctx context.Context, ask keys.Asker) (*keys.Signer, error) {
+	key, err := signingkey.NewHolder(signingkey.HolderConfig{Open: func(ctx context.Context, ask signingkey.Asker) (*signingkey.Signer, error) {
 		return a.KeySource(s, ask).Open(ctx)
 	}})
 	if err != nil {
@@ -238,7 +237,7 @@ func (d *desk) NeedsPassphrase() (bool, error) {
 func (d *desk) Sign(ctx context.Context, p *tui.Proposal, passphrase []byte) (string, error) {
 	signed, err := d.key.Sign(ctx, p.Document.Statement, func(context.Context, string) ([]byte, error) {
 		if passphrase == nil {
-			return nil, keys.ErrNeedsHuman
+			return nil, signingkey.ErrNeedsHuman
 		}
 		// The one who asks clears what they are given.
 		return append([]byte(nil), passphrase...), nil

@@ -11,7 +11,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/keys"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/operator/internal/unattended"
 	"durward.internal/services/platform/sink"
 	"durward.internal/services/platform/trust"
@@ -252,7 +252,7 @@ func TestRightsAreSigned(t *testing.T) {
 		}
 	}
 	w.signed = nil
-	_, public, err := keys.Generate("bob", nil)
+	_, public, err := signingkey.Generate("bob", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

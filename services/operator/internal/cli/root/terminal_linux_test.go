@@ -13,9 +13,9 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
-	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/operator/internal/output"
 	filechange "durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/statement"
 )
 
@@ -194,7 +194,7 @@ func (w *world) protect(t *testing.T, passphrase string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	private, _, err := keys.Generate("alice", []byte(passphrase))
+	private, _, err := signingkey.Generate("alice", []byte(passphrase))
 	if err != nil {
 		t.Fatal(err)
 	}

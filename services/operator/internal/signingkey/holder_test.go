@@ -1,4 +1,4 @@
-package hold
+package signingkey
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"durward.internal/services/operator/internal/keys"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/statement"
 )
@@ -33,9 +32,9 @@ func aStatement() *statement.Statement {
 }
 
 // held returns a holder of a new key with a passphrase, or without one.
-func held(t *testing.T, passphrase string, life time.Duration) *Key {
+func held(t *testing.T, passphrase string, life time.Duration) *Holder {
 	t.Helper()
-	private, _, err := keys.Generate("alice", []byte(passphrase))
+	private, _, err := Generate("alice", []byte(passphrase))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +42,8 @@ func held(t *testing.T, passphrase string, life time.Duration) *Key {
 	if err := os.WriteFile(file, private, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	k, err := New(Config{For: life, Open: func(ctx context.Context, ask keys.Asker) (*keys.Signer, error) {
-		return keys.Source{File: file, Ask: ask}.Open(ctx)
+	k, err := NewHolder(HolderConfig{For: life, Open: func(ctx context.Context, ask Asker) (*Signer, error) {
+		return Source{File: file, Ask: ask}.Open(ctx)
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -54,11 +53,11 @@ func held(t *testing.T, passphrase string, life time.Duration) *Key {
 }
 
 func TestNewRejects(t *testing.T) {
-	open := func(context.Context, keys.Asker) (*keys.Signer, error) { return nil, nil }
-	for name, c := range map[string]Config{
+	open := func(context.Context, Asker) (*Signer, error) { return nil, nil }
+	for name, c := range map[string]HolderConfig{
 		"no key": {}, "more than five minutes": {Open: open, For: Longest + time.Second}, "less than nothing": {Open: open, For: -1},
 	} {
-		if _, err := New(c); err == nil {
+		if _, err := NewHolder(c); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
@@ -123,7 +122,7 @@ func TestLateTimerHoldsNothingLonger(t *testing.T) {
 func TestWrongPassphraseHoldsNothing(t *testing.T) {
 	k := held(t, "secret", 0)
 	wrong := func(context.Context, string) ([]byte, error) { return []byte("wrong"), nil }
-	if _, err := k.Sign(t.Context(), aStatement(), wrong); !errors.Is(err, keys.ErrPassphrase) {
+	if _, err := k.Sign(t.Context(), aStatement(), wrong); !errors.Is(err, ErrPassphrase) {
 		t.Errorf("got %v", err)
 	}
 	if _, ok := k.Held(); ok {

@@ -1,9 +1,9 @@
-// Package keys finds and uses the operator's signing key: an OpenSSH private key file with or without a passphrase, or a
+// Package signingkey finds and uses the operator's signing key: an OpenSSH private key file with or without a passphrase, or a
 // key that ssh-agent holds, FIDO2 sk- keys included, whose touch is the human.
 //
-// It runs in the operator's process. A passphrase is asked for at the terminal for each signature and kept by nobody; the
-// key, once unlocked, lives as long as the one command that uses it.
-package keys
+// It runs in the operator's process. A passphrase is asked for at the terminal and kept by nobody; the key, once unlocked, lives as
+// long as the one command that uses it, or as a Holder lets it.
+package signingkey
 
 import (
 	"bytes"
