@@ -339,6 +339,7 @@ func planned(path, name string, edited func([]byte) ([]byte, error)) ([]*filecha
 }
 
 func (a *app) configOriginCommand() *cobra.Command {
+	var origin string
 	var yes, remove bool
 	cmd := &cobra.Command{
 		Use:   "allow-origin URL",
@@ -348,11 +349,11 @@ use any token that its visitor gives it.
 ` + cli.SignedChange,
 		Example: "  durward config allow-origin https://console.example",
 		Args:    cobra.ExactArgs(1),
-		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
-			origin, err := checkOrigin(args[0])
-			if err != nil {
-				return err
-			}
+		PreRunE: func(_ *cobra.Command, args []string) (err error) {
+			origin, err = checkOrigin(args[0])
+			return err
+		},
+		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, _ []string) error {
 			action, done := "config allow-origin "+origin, origin+" may call the gateway"
 			if remove {
 				action, done = "config allow-origin --remove "+origin, origin+" may not call the gateway any more"
