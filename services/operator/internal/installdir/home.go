@@ -157,7 +157,8 @@ func (h Home) Lock(name string) (release func() error, err error) {
 		}
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	return f.Close, nil
+	// A program that is being started holds a copy of the file for a moment; closing ours alone would leave the lock with it.
+	return func() error { return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close()) }, nil
 }
 
 // Process names a running process so that a number used again by another is not taken for it.
