@@ -54,7 +54,9 @@ const (
 
 // host is the services and the GPUs of a made-up machine. It outlives the switchers of a test.
 type host struct {
-	mu    sync.Mutex
+	mu sync.Mutex
+	// looks counts how often Last was asked: once for each plan that is not carried out.
+	looks int
 	c     *catalog.Catalog
 	state map[string]executorv1.ServiceState
 	cause map[string]string
@@ -304,6 +306,7 @@ func (h *host) Read(context.Context) gpu.Host { return h.Last() }
 func (h *host) Last() gpu.Host {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.looks++
 	return gpu.Host{Source: gpu.SourceNVML, At: time.Now(), GPUs: h.devices()}
 }
 

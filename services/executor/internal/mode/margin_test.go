@@ -60,9 +60,9 @@ func TestTheMarginOfACall(t *testing.T) {
 		t.Fatalf("simulated with: %+v, %v", with, err)
 	}
 	request := &executorv1.SwitchModeRequest{ModeId: proto.String("talk"), PlanDigest: &with.Digest, MarginMibOverride: proto.Uint32(256)}
-	lines, err := w.Preview(t.Context(), request)
-	if err != nil || !strings.Contains(strings.Join(lines, "\n"), "256 MiB stay free on each GPU, by the call's own wish; the host's setting is 512 MiB") {
-		t.Errorf("preview: %q, %v", lines, err)
+	preview, err := w.Preview(t.Context(), request)
+	if err != nil || !strings.Contains(strings.Join(preview.Lines, "\n"), "256 MiB stay free on each GPU, by the call's own wish; the host's setting is 512 MiB") {
+		t.Errorf("preview: %+v, %v", preview, err)
 	}
 	if _, err := w.Switch(t.Context(), "talk", with.Digest, nil, w.consent()); err == nil {
 		t.Error("what was simulated with an override was switched to without")

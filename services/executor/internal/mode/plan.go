@@ -539,7 +539,12 @@ func (s *Switcher) Subject(ctx context.Context, r *executorv1.SwitchModeRequest)
 	if err != nil {
 		return nil, err
 	}
-	return &callv1.Subject{Label: "mode " + p.target.mode.ID, Entry: p.subject}, nil
+	return p.acted(), nil
+}
+
+// acted is what a call that carries the plan out acts on.
+func (p *plan) acted() *callv1.Subject {
+	return &callv1.Subject{Label: "mode " + p.target.mode.ID, Entry: p.subject}
 }
 
 // asked returns the plan for a mode, or that alternative to it, which has the digest.

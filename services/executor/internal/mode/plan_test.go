@@ -110,11 +110,18 @@ func TestThePlanIsWhatIsApproved(t *testing.T) {
 	if diff := cmp.Diff([]string{"stop legacy", "start chat", "start embed"}, did); diff != "" || form.Mode != "talk" || form.Catalog != w.host.c.Digest {
 		t.Errorf("the subject is %s\n%s", subject.GetEntry(), diff)
 	}
-	lines, err := w.Preview(t.Context(), request)
+	looks := w.host.looks
+	preview, err := w.Preview(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(preview.Subject.GetEntry()) != string(subject.GetEntry()) || len(preview.Entries) != 3 || w.host.looks != looks+1 {
+		t.Errorf("what is shown is of %d plans: %s, %d entries", w.host.looks-looks, preview.Subject.GetEntry(), len(preview.Entries))
+	}
 	want := []string{"1. stop legacy: requests in flight end with it", "2. start chat", "3. start embed",
 		"if a step fails, the services from before are brought back"}
-	if diff := cmp.Diff(want, lines); diff != "" || err != nil {
-		t.Errorf("preview: %v\n%s", err, diff)
+	if diff := cmp.Diff(want, preview.Lines); diff != "" {
+		t.Errorf("preview:\n%s", diff)
 	}
 
 	// No measurement is in it.

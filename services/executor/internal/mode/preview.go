@@ -12,13 +12,32 @@ import (
 	"durward.internal/services/platform/fault"
 )
 
-// Preview says what a switch would do, a step a line, for whoever approves it.
-func (s *Switcher) Preview(ctx context.Context, r *executorv1.SwitchModeRequest) ([]string, error) {
-	h := s.cfg.GPUs.Last()
-	p, err := s.asked(ctx, r.GetModeId(), r.GetPlanDigest(), r.MarginMibOverride, h)
+// Preview is what a switch would do, for whoever approves it: all of one plan.
+type Preview struct {
+	// Subject is that of Switcher.Subject.
+	Subject *callv1.Subject
+	// Lines say it in words, a step a line.
+	Lines []string
+	// Entries are what stands behind each entry_sha256 of the plan, a step each and in the steps' order: RFC 8785 JSON with the
+	// digest of what the service runs, labelled "service ID".
+	Entries []*callv1.Subject
+}
+
+// Preview plans a switch and carries nothing out. Errors are faults, as those of Subject; CODE_PLAN_CHANGED also where what a service
+// runs changed meanwhile.
+func (s *Switcher) Preview(ctx context.Context, r *executorv1.SwitchModeRequest) (*Preview, error) {
+	p, err := s.asked(ctx, r.GetModeId(), r.GetPlanDigest(), r.MarginMibOverride, s.cfg.GPUs.Last())
 	if err != nil {
 		return nil, err
 	}
+	entries, err := s.entries(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return &Preview{Subject: p.acted(), Lines: s.describe(ctx, r, p), Entries: entries}, nil
+}
+
+func (s *Switcher) describe(ctx context.Context, r *executorv1.SwitchModeRequest, p *plan) []string {
 	var lines []string
 	for i, st := range p.steps {
 		line := fmt.Sprintf("%d. %s %s", i+1, ActionName(st.action), st.service.ID)
@@ -46,17 +65,10 @@ func (s *Switcher) Preview(ctx context.Context, r *executorv1.SwitchModeRequest)
 	if unfit := p.unfit(); unfit != "" {
 		lines = append(lines, "it does not fit now: "+unfit)
 	}
-	return append(lines, "if a step fails, the services from before are brought back"), nil
+	return append(lines, "if a step fails, the services from before are brought back")
 }
 
-// Entries returns the entry behind each entry_sha256 of the plan, a step each and in the steps' order, for whoever approves
-// it to see: RFC 8785 JSON with the digest of what the service runs, labelled "service ID". Errors are faults, as those of
-// Subject; CODE_PLAN_CHANGED also where what a service runs changed meanwhile.
-func (s *Switcher) Entries(ctx context.Context, r *executorv1.SwitchModeRequest) ([]*callv1.Subject, error) {
-	p, err := s.asked(ctx, r.GetModeId(), r.GetPlanDigest(), r.MarginMibOverride, s.cfg.GPUs.Last())
-	if err != nil {
-		return nil, err
-	}
+func (s *Switcher) entries(ctx context.Context, p *plan) ([]*callv1.Subject, error) {
 	var out []*callv1.Subject
 	for _, st := range p.steps {
 		definition, err := s.cfg.Services.Definition(ctx, st.service)

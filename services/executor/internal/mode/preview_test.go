@@ -30,9 +30,13 @@ func TestTheEntriesBehindAPlan(t *testing.T) {
 	if err := canonical.Unmarshal(subject.GetEntry(), &form); err != nil {
 		t.Fatal(err)
 	}
-	entries, err := w.Entries(t.Context(), request)
-	if err != nil || len(entries) != len(form.Steps) || len(entries) != 3 {
-		t.Fatalf("%d entries for %d steps, %v", len(entries), len(form.Steps), err)
+	preview, err := w.Preview(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := preview.Entries
+	if len(entries) != len(form.Steps) || len(entries) != 3 {
+		t.Fatalf("%d entries for %d steps", len(entries), len(form.Steps))
 	}
 	for i, st := range form.Steps {
 		digest := canonical.Digest(entries[i].GetEntry())
@@ -49,12 +53,12 @@ func TestTheEntriesBehindAPlan(t *testing.T) {
 	}
 
 	other := strings.Repeat("0", 64)
-	_, err = w.Entries(t.Context(), &executorv1.SwitchModeRequest{ModeId: proto.String("talk"), PlanDigest: &other})
+	_, err = w.Preview(t.Context(), &executorv1.SwitchModeRequest{ModeId: proto.String("talk"), PlanDigest: &other})
 	if planRequired() {
 		wantFault(t, err, callv1.Code_CODE_PLAN_CHANGED, "nothing was done")
 	}
 	w.host.edits["chat"] = "edited"
-	_, err = w.Entries(t.Context(), request)
+	_, err = w.Preview(t.Context(), request)
 	if planRequired() {
 		wantFault(t, err, callv1.Code_CODE_PLAN_CHANGED, "nothing was done")
 	}

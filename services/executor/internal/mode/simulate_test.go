@@ -442,13 +442,13 @@ func TestTheDigestOfAnAlternative(t *testing.T) {
 	if !slices.Equal(form.Keeps, []string{"legacy"}) || len(form.Steps) != 4 || form.Steps[0].Action != "sleep" {
 		t.Errorf("the subject is %s", subject.GetEntry())
 	}
-	lines, err := w.Preview(t.Context(), request)
-	if err != nil || !slices.Contains(lines, "left as it is though the mode does not name it: legacy") || lines[0] != "1. sleep chat: requests in flight end with it" {
-		t.Errorf("preview: %q, %v", lines, err)
+	preview, err := w.Preview(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
 	}
-	entries, err := w.Entries(t.Context(), request)
-	if err != nil || len(entries) != 4 {
-		t.Errorf("entries: %v, %v", entries, err)
+	if !slices.Contains(preview.Lines, "left as it is though the mode does not name it: legacy") ||
+		preview.Lines[0] != "1. sleep chat: requests in flight end with it" || len(preview.Entries) != 4 {
+		t.Errorf("preview: %+v", preview)
 	}
 
 	for name, c := range map[string]struct {

@@ -69,20 +69,19 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 	if err != nil {
 		return nil, err
 	}
-	subject, err := Subjects{c.cfg.Services, c.cfg.Modes}.Subject(ctx, tool, request)
-	if err != nil {
+	out := &executorv1.PreviewCallResponse{Epoch: c.cfg.Authority.Control().Epoch, Audience: c.cfg.Self}
+	if r, ok := request.(*executorv1.SwitchModeRequest); ok {
+		p, err := c.cfg.Modes.Preview(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		out.Subject, out.Plan, out.Entries = p.Subject, p.Lines, p.Entries
+		return out, nil
+	}
+	if out.Subject, err = c.cfg.Services.Subject(ctx, tool, request); err != nil {
 		return nil, err
 	}
-	out := &executorv1.PreviewCallResponse{Subject: subject, Epoch: c.cfg.Authority.Control().Epoch, Audience: c.cfg.Self}
-	switch r := request.(type) {
-	case *executorv1.SwitchModeRequest:
-		if out.Plan, err = c.cfg.Modes.Preview(ctx, r); err != nil {
-			return nil, err
-		}
-		if out.Entries, err = c.cfg.Modes.Entries(ctx, r); err != nil {
-			return nil, err
-		}
-	case interface{ GetServiceId() string }:
+	if r, ok := request.(interface{ GetServiceId() string }); ok {
 		s, err := c.cfg.Services.Find(r.GetServiceId())
 		if err != nil {
 			return nil, err
