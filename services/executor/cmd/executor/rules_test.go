@@ -115,19 +115,19 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	if len(r.list) != 1 || !strings.Contains(said.String(), "DANGEROUS") {
 		t.Errorf("at the start: %v, said %q", r.list, said.String())
 	}
-	_ = rules.check(t.Context())
+	look(t, rules)
 	if r.sets != 1 {
 		t.Error("a file that did not change was taken over again")
 	}
 	r.write(chatUntil)
-	_ = rules.check(t.Context())
+	look(t, rules)
 	if len(r.list) != 1 || !r.list[0].Until.Equal(time.Date(2026, 1, 31, 17, 0, 0, 0, time.UTC)) || rules.problem != "" {
 		t.Fatalf("an entry with its end is %v, problem %q", r.list, rules.problem)
 	}
-	_ = rules.check(t.Context())
+	look(t, rules)
 	r.log.records = nil
 	r.write(chatForCursor)
-	_ = rules.check(t.Context())
+	look(t, rules)
 	want := []sink.Unattended{{Tool: "switch_mode", Clients: []string{"cursor"}, Arguments: map[string][]json.RawMessage{
 		"mode_id": {json.RawMessage(`"chat"`), json.RawMessage(`"coding"`)},
 	}}}
@@ -152,8 +152,8 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	} {
 		r.log.records = nil
 		r.write(list)
-		_ = rules.check(t.Context())
-		_ = rules.check(t.Context())
+		look(t, rules)
+		look(t, rules)
 		if diff := cmp.Diff(want, r.list); diff != "" {
 			t.Errorf("%s was taken over (-want +got):\n%s", name, diff)
 		}
@@ -164,18 +164,18 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	if err := os.Remove(r.path); err != nil {
 		t.Fatal(err)
 	}
-	_ = rules.check(t.Context())
+	look(t, rules)
 	if diff := cmp.Diff(want, r.list); diff != "" || rules.problem == "" {
 		t.Errorf("without the file, problem %q (-want +got):\n%s", rules.problem, diff)
 	}
 	r.log.full = true
 	r.write("[]")
-	_ = rules.check(t.Context())
+	look(t, rules)
 	if len(r.list) != 1 {
 		t.Error("a change that could not be recorded counts")
 	}
 	r.log.full = false
-	_ = rules.check(t.Context())
+	look(t, rules)
 	if len(r.list) != 0 || rules.problem != "" {
 		t.Errorf("the list is %v, problem %q", r.list, rules.problem)
 	}
@@ -204,7 +204,7 @@ func TestTheGatewaysUserWritesNoList(t *testing.T) {
 			if err := spoil(r, rules.foreign); err != nil {
 				t.Fatal(err)
 			}
-			_ = rules.check(t.Context())
+			look(t, rules)
 			if len(r.list) != 0 || len(r.log.records) != 1 || r.log.records[0].GetKind() != auditv1.Kind_KIND_CONFIG_REFUSED {
 				t.Errorf("the list is %v, recorded %v", r.list, r.log.records)
 			}
@@ -214,6 +214,14 @@ func TestTheGatewaysUserWritesNoList(t *testing.T) {
 	r.write("[]")
 	if _, err := openRules(rulesConfig{Path: r.path, GatewayUser: "nobody-by-that-name", Log: &r.log, Logger: platformtest.Logger(), Set: func([]sink.Unattended) error { return nil }}); err == nil {
 		t.Error("a user that does not exist was taken")
+	}
+}
+
+// look has the rules look at their file: an error is what makes them look again.
+func look(t *testing.T, rules *rules) {
+	t.Helper()
+	if err := rules.check(t.Context()); (err != nil) != (rules.problem != "") {
+		t.Errorf("check: %v, and what is wrong is %q", err, rules.problem)
 	}
 }
 
