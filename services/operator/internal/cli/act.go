@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,7 +109,7 @@ func (a *App) showResult(r result, operationID string) error {
 	err = a.Show(map[string]any{
 		"status": status, "operation_id": operationID, "request_id": a.RequestID, "summary": summary,
 		"replayed": r.outcome.GetReplayed(), "audit_index": r.outcome.GetReceipt().GetIndex(), "result": response,
-	}, func() { a.printResult(r, OrElse(summary, "done"), operationID) })
+	}, func() { a.printResult(r, cmp.Or(summary, "done"), operationID) })
 	if err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func (a *App) showResult(r result, operationID string) error {
 	if switched, ok := r.response.(*executorv1.SwitchModeResponse); ok {
 		return switchProblem(switched)
 	}
-	return Failed("See: durward audit show "+operationID, "%s", OrElse(summary, "it was carried out and did not go well"))
+	return Failed("See: durward audit show "+operationID, "%s", cmp.Or(summary, "it was carried out and did not go well"))
 }
 
 func (a *App) printResult(r result, summary, operationID string) {

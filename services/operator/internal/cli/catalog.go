@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -71,7 +72,7 @@ func (p CatalogPlace) Resolve(a *App, changed bool) (string, catalog.Options, er
 	if err != nil && p.Path == "" {
 		return "", opts, Usage("Name the catalogue: --catalogue PATH", "%s", clean.Block(err.Error(), 500))
 	}
-	opts.ProgramsDir = OrElse(f.ProgramsDir, opts.ProgramsDir)
+	opts.ProgramsDir = cmp.Or(f.ProgramsDir, opts.ProgramsDir)
 	if u, err := user.Lookup(install.User("executor")); err == nil && installed {
 		if uid, err := strconv.Atoi(u.Uid); err == nil {
 			opts.UID = uid
@@ -80,7 +81,7 @@ func (p CatalogPlace) Resolve(a *App, changed bool) (string, catalog.Options, er
 	if !changed {
 		opts.Development = !installed && a.isDevelopment()
 	}
-	return OrElse(p.Path, f.Catalog), opts, nil
+	return cmp.Or(p.Path, f.Catalog), opts, nil
 }
 
 // isDevelopment reports whether this installation is one for trying things out: it runs as one, or its signing key has no

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,23 +90,23 @@ func translateFault(f *fault.Error) *Problem {
 	next := DidYouMean(f.DidYouMean, "")
 	switch f.Code {
 	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_TIMEOUT:
-		return &Problem{ExitUnreachable, text, OrElse(next, "See which process is down: durward status")}
+		return &Problem{ExitUnreachable, text, cmp.Or(next, "See which process is down: durward status")}
 	case callv1.Code_CODE_AUDIT_UNAVAILABLE:
-		return &Problem{ExitUnreachable, text, OrElse(next, "Nothing is done that cannot be recorded. See: durward status")}
+		return &Problem{ExitUnreachable, text, cmp.Or(next, "Nothing is done that cannot be recorded. See: durward status")}
 	case callv1.Code_CODE_DENIED, callv1.Code_CODE_UNAUTHENTICATED, callv1.Code_CODE_PROOF_REQUIRED:
 		return &Problem{ExitDenied, text, next}
 	case callv1.Code_CODE_HALTED:
-		return &Problem{ExitDenied, text, OrElse(next, "End the halt: durward resume")}
+		return &Problem{ExitDenied, text, cmp.Or(next, "End the halt: durward resume")}
 	case callv1.Code_CODE_INVALID_ARGUMENT:
 		return &Problem{ExitUsage, text, next}
 	case callv1.Code_CODE_NOT_FOUND:
 		return &Problem{ExitFailed, text, next}
 	case callv1.Code_CODE_PLAN_CHANGED:
-		return &Problem{ExitFailed, text, OrElse(next, "Nothing was done. See what would be done now: durward simulate MODE")}
+		return &Problem{ExitFailed, text, cmp.Or(next, "Nothing was done. See what would be done now: durward simulate MODE")}
 	case callv1.Code_CODE_DOES_NOT_FIT:
-		return &Problem{ExitFailed, text, OrElse(next, "See what holds memory: durward gpu")}
+		return &Problem{ExitFailed, text, cmp.Or(next, "See what holds memory: durward gpu")}
 	case callv1.Code_CODE_INTERNAL:
-		return &Problem{ExitFailed, text, OrElse(next, "The cause is in the log of the process under the request id: ~/.durward/logs")}
+		return &Problem{ExitFailed, text, cmp.Or(next, "The cause is in the log of the process under the request id: ~/.durward/logs")}
 	default:
 		return &Problem{ExitFailed, text, next}
 	}

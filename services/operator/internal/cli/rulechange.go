@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -209,7 +210,7 @@ func (a *App) makeChanges(
 		}
 		a.Record(ctx, cfg, &auditv1.Body{
 			Action: clean.Line(r.Action, 128), Summary: clean.Line(r.Action, 500), Persistent: true, DecisionSource: "operator:" + cfg.Operator,
-			Details: map[string]string{"file": clean.Line(p.Name, 256), "digest_before": OrElse(c.Before, "none"), "digest_after": OrElse(c.After, "none"),
+			Details: map[string]string{"file": clean.Line(p.Name, 256), "digest_before": cmp.Or(c.Before, "none"), "digest_after": cmp.Or(c.After, "none"),
 				"statement": by},
 		})
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"strings"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -34,7 +35,7 @@ func (a *App) OutcomeColour(o executorv1.SwitchOutcome) string {
 func switchProblem(m *executorv1.SwitchModeResponse) error {
 	what := "the switch did not come to its end"
 	if service := clean.Line(m.GetFailedService(), 64); service != "" {
-		what = service + ": " + OrElse(clean.Line(m.GetCause(), 300), "it failed")
+		what = service + ": " + cmp.Or(clean.Line(m.GetCause(), 300), "it failed")
 	} else if m.GetCause() != "" {
 		what = clean.Line(m.GetCause(), 300)
 	}

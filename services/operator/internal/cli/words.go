@@ -55,13 +55,6 @@ func Seconds(d time.Duration) string {
 	}
 }
 
-func OrElse(s, otherwise string) string {
-	if s != "" {
-		return s
-	}
-	return otherwise
-}
-
 func StateWord(s executorv1.ServiceState) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "SERVICE_STATE_"))
 }

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"io"
 	"strconv"
 
@@ -170,7 +171,7 @@ passed on; no shell ever sees them. With --unit it is a systemd unit instead, wi
 		}{{catalog.DriverProcess, len(argv) > 0}, {catalog.DriverSystemd, unit != ""}, {catalog.DriverDocker, image != ""}} {
 			if one.is {
 				given++
-				kind = cli.OrElse(kind, one.driver)
+				kind = cmp.Or(kind, one.driver)
 			}
 		}
 		if given > 1 || kind == "" {

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -195,7 +196,7 @@ func (a *app) showEntry(c *catalog.Catalog, id string) error {
 func (a *app) printCatalog(c *catalog.Catalog) {
 	var rows [][]string
 	for _, g := range c.GPUs {
-		kind := "real, " + cli.OrElse(g.UUID, "by index")
+		kind := "real, " + cmp.Or(g.UUID, "by index")
 		if g.Simulated {
 			kind = "simulated, " + cli.Mebibytes(g.MemoryMiB)
 		}
@@ -227,7 +228,7 @@ func (a *app) printCatalog(c *catalog.Catalog) {
 		rows = append(rows, []string{m.ID, strings.Join(m.Services, ", "), clean.Line(m.Description, 100)})
 	}
 	a.section([]string{"MODE", "SERVICES", "ABOUT"}, rows)
-	a.Out.Printf("at boot: %s\n", clean.Line(cli.OrElse(c.Boot, catalog.BootNone), 64))
+	a.Out.Printf("at boot: %s\n", clean.Line(cmp.Or(c.Boot, catalog.BootNone), 64))
 }
 
 // section is a table that is left out when it is empty.

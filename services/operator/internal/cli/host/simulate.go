@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,7 +132,7 @@ func feasible(plan *executorv1.SimulateModeResponse) error {
 	if plan.GetModeId() != "" {
 		what = clean.Line(plan.GetModeId(), 64) + " cannot be switched to"
 	}
-	return cli.Failed("See what holds memory: durward gpu", "%s: %s", what, cli.OrElse(clean.Line(plan.GetReason(), 500), "it does not fit in GPU memory"))
+	return cli.Failed("See what holds memory: durward gpu", "%s: %s", what, cmp.Or(clean.Line(plan.GetReason(), 500), "it does not fit in GPU memory"))
 }
 
 // choose finds the plan or the alternative that a prefix names; none names the plan itself.
@@ -203,7 +204,7 @@ func verdict(out *output.Printer, plan *executorv1.SimulateModeResponse) string 
 	reason := clean.Line(plan.GetReason(), 500)
 	switch {
 	case !plan.GetFits():
-		return out.Red("DOES NOT FIT: ") + cli.OrElse(strings.TrimPrefix(reason, "it does not fit: "), "there is not enough GPU memory")
+		return out.Red("DOES NOT FIT: ") + cmp.Or(strings.TrimPrefix(reason, "it does not fit: "), "there is not enough GPU memory")
 	case reason != "":
 		return out.Red("CANNOT BE DONE NOW: ") + reason
 	}

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -175,7 +176,7 @@ func (c policyCase) call(state *security.State, facts []cli.ClientFacts, now tim
 			client = f
 		}
 	}
-	client.User, client.Channel, client.Ceiling = cli.OrElse(c.User, client.User), cli.OrElse(c.Channel, client.Channel), cli.OrElse(c.Ceiling, client.Ceiling)
+	client.User, client.Channel, client.Ceiling = cmp.Or(c.User, client.User), cmp.Or(c.Channel, client.Channel), cmp.Or(c.Ceiling, client.Ceiling)
 	if c.KeyBound != nil {
 		client.KeyBound = *c.KeyBound
 	}

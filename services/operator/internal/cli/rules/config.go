@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -142,9 +143,9 @@ func compareInForce(settings []EffectiveSetting, files []shownFile, vault *vault
 			files = append(files, shownFile{Name: clean.Visible(theirs.GetName()), Layer: clean.Line(theirs.GetLayer(), 16), Digest: digest, Problem: problem})
 		default:
 			if files[i].Digest != digest {
-				files[i].InForce = cli.OrElse(digest, "nothing")
+				files[i].InForce = cmp.Or(digest, "nothing")
 			}
-			files[i].Problem = cli.OrElse(files[i].Problem, problem)
+			files[i].Problem = cmp.Or(files[i].Problem, problem)
 		}
 	}
 	for i, f := range files {
@@ -196,7 +197,7 @@ func (a *app) printConfig(cfg installdir.Config, settings []EffectiveSetting, fi
 func shortDigest(d string) string {
 	hexes, ok := strings.CutPrefix(d, "sha256:")
 	if !ok || len(hexes) < 16 {
-		return cli.OrElse(d, "–")
+		return cmp.Or(d, "–")
 	}
 	return hexes[:4] + "·" + hexes[4:8] + "·" + hexes[8:12]
 }
