@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,20 +114,44 @@ func TestAbove(t *testing.T) {
 
 // fake is what a Watcher of these tests looks at and loads. Each version is known by its size.
 type fake struct {
+	mu     sync.Mutex
 	stamp  Stamp
 	loads  []int64
 	broken error
 }
 
-func (f *fake) look() Stamps { return Stamps{"file": f.stamp} }
+func (f *fake) look() Stamps {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return Stamps{"file": f.stamp}
+}
+
+// breaks sets what is wrong with the file.
+func (f *fake) breaks(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.broken = err
+}
 
 func (f *fake) load() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.loads = append(f.loads, f.stamp.Size)
 	return f.broken
 }
 
+// loaded is how often it was loaded by now.
+func (f *fake) loaded() int {
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.loads)
+}
+
 // write makes a version now, a change that the kernel's clock of files shows.
 func (f *fake) write(version int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.stamp = Stamp{Size: version, Changed: time.Now().UnixNano()}
 }
 
@@ -147,6 +172,8 @@ func watch(t *testing.T, test func(t *testing.T, f *fake, w *Watcher)) {
 func (f *fake) want(t *testing.T, what string, loads ...int64) {
 	t.Helper()
 	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if len(f.loads) != len(loads) {
 		t.Fatalf("%s: loaded %v, want %v", what, f.loads, loads)
 	}
@@ -197,23 +224,23 @@ func TestAChangeWithinTheClocksGrain(t *testing.T) {
 // What could not be loaded is tried until it is good, also where its cause is outside the file.
 func TestAFailureIsTriedAgain(t *testing.T) {
 	watch(t, func(t *testing.T, f *fake, w *Watcher) {
-		f.broken = errors.New("broken")
+		f.breaks(errors.New("broken"))
 		f.write(2)
 		time.Sleep(time.Second)
 		if err := w.Err(); err == nil || err.Error() != "broken" {
 			t.Fatalf("Err %v", err)
 		}
-		f.broken = nil
+		f.breaks(nil)
 		time.Sleep(Interval)
 		synctest.Wait()
 		if err := w.Err(); err != nil {
 			t.Fatalf("Err %v", err)
 		}
 		time.Sleep(2 * grain)
-		n := len(f.loads)
+		n := f.loaded()
 		time.Sleep(time.Minute)
-		if synctest.Wait(); len(f.loads) != n {
-			t.Errorf("good, and loaded %d times more", len(f.loads)-n)
+		if more := f.loaded() - n; more != 0 {
+			t.Errorf("good, and loaded %d times more", more)
 		}
 	})
 }
@@ -221,11 +248,11 @@ func TestAFailureIsTriedAgain(t *testing.T) {
 func TestReload(t *testing.T) {
 	watch(t, func(t *testing.T, f *fake, w *Watcher) {
 		f.write(2)
-		f.broken = errors.New("broken")
+		f.breaks(errors.New("broken"))
 		if err := w.Reload(); err == nil || w.Err() == nil {
 			t.Errorf("Reload %v, Err %v", err, w.Err())
 		}
-		f.broken = nil
+		f.breaks(nil)
 		if err := w.Reload(); err != nil || w.Err() != nil {
 			t.Errorf("Reload %v, Err %v", err, w.Err())
 		}
