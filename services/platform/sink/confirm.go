@@ -113,6 +113,8 @@ func (a *Authority) stillApproved(ctx context.Context, c *call) *refusal {
 			return &refusal{callv1.Code_CODE_DENIED, errors.New("what may run unattended changed or ended while the call waited for its turn")}
 		}
 	}
+	// Once more, last before the effect, though a switch has planned under the host's lease by now: since then the call may have
+	// waited for the vault, and meanwhile a service can end by itself or its program be replaced.
 	subject, err := c.subjects.Subject(ctx, c.tool, c.request)
 	if err != nil {
 		return &refusal{callv1.Code_CODE_CONFLICT, fmt.Errorf("the subject is gone: %w", err)}
