@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
@@ -26,6 +27,9 @@ import (
 
 // DefaultDeadline is given to a unary call whose context has none.
 const DefaultDeadline = 2 * time.Second
+
+// reconnectWait is how long a call waits for the connection that it had tried again: many handshakes on one machine.
+const reconnectWait = 250 * time.Millisecond
 
 // ClientConfig is what a connection needs; every field but Logger, Deadline and Dialer is required.
 type ClientConfig struct {
@@ -42,7 +46,7 @@ type ClientConfig struct {
 }
 
 // Dial returns a connection that is made at the first call and made again by itself (waiting at most 1 s between tries).
-// A call fails at once while the server cannot be reached, and is not sent once the trust folder lists the server as
+// A call while the server cannot be reached has the connection tried at once, fails after reconnectWait, and is not sent once the trust folder lists the server as
 // revoked, whatever connection there is. Errors of calls are *fault.Error; the context's request id goes
 // with each call, a new one if it has none that is valid. The caller closes the connection.
 func Dial(cfg ClientConfig) (*grpc.ClientConn, error) {
@@ -95,9 +99,22 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 	}
 	ctx, traced := c.trace(ctx, method)
 	ctx = outgoing(ctx)
+	reconnect(ctx, cc)
 	err := c.convert(ctx, method, invoke(ctx, method, req, reply, cc, opts...))
 	span.End(traced, err)
 	return err
+}
+
+// reconnect has a lost connection tried now, not when the pause between two tries is over: a server that is back is reached by
+// the first call.
+func reconnect(ctx context.Context, cc *grpc.ClientConn) {
+	if cc.GetState() != connectivity.TransientFailure {
+		return
+	}
+	cc.ResetConnectBackoff()
+	ctx, cancel := context.WithTimeout(ctx, reconnectWait)
+	defer cancel()
+	cc.WaitForStateChange(ctx, connectivity.TransientFailure)
 }
 
 // trace begins the span of a call, if the context is traced.
@@ -115,6 +132,7 @@ func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 	}
 	// The trace of a stream is its server's: how long somebody watched says little.
 	ctx = outgoing(ctx)
+	reconnect(ctx, cc)
 	s, err := streamer(ctx, desc, cc, method, opts...)
 	if err != nil {
 		return nil, c.convert(ctx, method, err)

@@ -980,7 +980,8 @@ func TestDrainIsBounded(t *testing.T) {
 	})
 }
 
-// A connection outlives its server and finds the next one by itself; meanwhile calls fail at once.
+// A connection outlives its server, and the first call finds the next one, however long the pause between two tries has become;
+// meanwhile calls fail soon.
 func TestReconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kit := platformtest.New(t, platformtest.InMemory())
@@ -1006,9 +1007,14 @@ func TestReconnect(t *testing.T) {
 		if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || err.Error() != "the executor cannot be reached" || time.Since(start) > 0 {
 			t.Errorf("without a server: %v after %s", err, time.Since(start))
 		}
+		<-time.After(10 * time.Second) // the pause between two tries has its full length
+		start = time.Now()
+		_, err = client.ServiceInfo(t.Context(), serviceID("a"))
+		if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || time.Since(start) > 250*time.Millisecond {
+			t.Errorf("still without a server: %v after %s", err, time.Since(start))
+		}
+		<-time.After(10 * time.Second)
 		defer serve(kit.ListenAgain(addr))()
-		<-time.After(1200 * time.Millisecond) // the longest pause between two tries
-		synctest.Wait()
 		if _, err = client.ServiceInfo(t.Context(), serviceID("a")); err != nil {
 			t.Fatalf("not found again: %v", err)
 		}
