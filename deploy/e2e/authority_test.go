@@ -155,13 +155,14 @@ func TestPolicyAllow(t *testing.T) {
 		t.Error("a refused change left something behind")
 	}
 
-	x := atTerminal(t, h, 120, 40, "policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", harness.NightMode)
+	x := h.AtTerminal(t, "policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", harness.NightMode)
+	defer x.Close()
 	for _, text := range []string{"policy/allow.cedar", "executor.yaml", "The statement that you sign, whole", "Sign and change it?"} {
-		x.waits(text)
+		x.Waits(text)
 	}
-	x.types("y\n")
-	x.waits("it is in force")
-	x.ends(0)
+	x.Types("y\n")
+	x.Waits("it is in force")
+	x.Ends(0)
 	// The executor reads its own list again within a second; a call that comes before that is refused there.
 	harness.Eventually(t, "the executor has read its list", func() error {
 		if !strings.Contains(h.ReadFile("logs/executor.log"), "without a human's statement has changed") {
@@ -276,14 +277,15 @@ func TestSettingsReachAgents(t *testing.T) {
 // enableDangerous goes through the whole ceremony at a terminal.
 func enableDangerous(t *testing.T, h *harness.Host, client, session, length string) {
 	t.Helper()
-	x := atTerminal(t, h, 120, 40, "dangerous", "enable", "--session", session, "--for", length)
-	x.waits("Type this to go on")
-	x.types("dangerous " + client + " " + strings.TrimPrefix(session, "s-")[:6] + "\n")
-	x.waits("Asking again in")
-	x.waits("Put it into force?")
-	x.types("yes\n")
-	x.waits("in force")
-	x.ends(0)
+	x := h.AtTerminal(t, "dangerous", "enable", "--session", session, "--for", length)
+	defer x.Close()
+	x.Waits("Type this to go on")
+	x.Types("dangerous " + client + " " + strings.TrimPrefix(session, "s-")[:6] + "\n")
+	x.Waits("Asking again in")
+	x.Waits("Put it into force?")
+	x.Types("yes\n")
+	x.Waits("in force")
+	x.Ends(0)
 }
 
 // TestDangerousModeAtATerminal: a person lets one session change things without being asked; every answer of it says so, and no
@@ -297,10 +299,11 @@ func TestDangerousModeAtATerminal(t *testing.T) {
 		t.Errorf("without a terminal: exit code %d\n%s", out.Code, out.Stderr)
 	}
 	// Not the phrase, and not confirmed: nothing is in force.
-	x := atTerminal(t, h, 120, 40, "dangerous", "enable", "--session", session)
-	x.waits("Type this to go on")
-	x.types("yes\n")
-	x.ends(4)
+	x := h.AtTerminal(t, "dangerous", "enable", "--session", session)
+	defer x.Close()
+	x.Waits("Type this to go on")
+	x.Types("yes\n")
+	x.Ends(4)
 	asks(t, h, agent.Ask("start_service", demo))
 
 	enableDangerous(t, h, "cursor", session, "10m")

@@ -36,8 +36,9 @@ func TestTheUsersHomeHasNoSay(t *testing.T) { // not in parallel: it changes the
 	h := harness.Start(t, harness.Options{})
 	h.AddKeyBound("agent")
 	isStatus(t, "pending_approval", h.ConnectStdio("agent").Ask("start_service", demo))
-	x := atTerminal(t, h, 120, 40, "status")
-	x.ends(0)
+	x := h.AtTerminal(t, "status")
+	defer x.Close()
+	x.Ends(0)
 	// Without --home, durward looks into its user's home, which is the installation's own and holds none under that name.
 	out, err := h.Command(filepath.Join(bin, "durward"), "status").CombinedOutput()
 	if err == nil || strings.Contains(string(out), lying) || strings.Contains(string(out), "mallory") {

@@ -124,7 +124,8 @@ func (p *pipeline) asAlways(client string) {
 		}
 		p.h.Deny(asked.OperationID, "not now")
 	}
-	x := atTerminal(p.t, p.h, 120, 40, "dangerous", "enable", "--session", sessionOf(p.t, p.h, client))
-	x.waits("key-bound")
-	x.ends(4)
+	x := p.h.AtTerminal(p.t, "dangerous", "enable", "--session", sessionOf(p.t, p.h, client))
+	defer x.Close()
+	x.Waits("key-bound")
+	x.Ends(4)
 }

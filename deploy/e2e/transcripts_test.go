@@ -67,23 +67,10 @@ func (x *transcript) commands() map[string]func(*testscript.TestScript, bool, []
 		// person FILE durward ARGS runs it at a terminal. FILE is the dialogue, line by line: "waits TEXT", "types TEXT" (and
 		// enter), "key TEXT" (without), and last "ends CODE".
 		"person": func(ts *testscript.TestScript, _ bool, args []string) {
-			dialogue := ts.ReadFile(args[0])
-			term := openTerminal(ts, x.h, 120, 40, args[2:]...)
-			defer term.close()
-			for line := range strings.Lines(dialogue) {
-				verb, text, _ := strings.Cut(strings.TrimSpace(line), " ")
-				switch verb {
-				case "waits":
-					term.waits(text)
-				case "types":
-					term.types(text + "\n")
-				case "key":
-					term.types(strings.ReplaceAll(text, "^C", "\x03"))
-				case "ends":
-					term.ends(int(text[0] - '0'))
-				default:
-					ts.Fatalf("%s: unknown verb %q", args[0], verb)
-				}
+			x := x.h.AtTerminal(ts, args[2:]...)
+			defer x.Close()
+			for line := range strings.Lines(ts.ReadFile(args[0])) {
+				x.Says(strings.TrimSpace(line))
 			}
 		},
 		// client NAME lets a key-bound client in and connects it.

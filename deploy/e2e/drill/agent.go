@@ -3,7 +3,6 @@ package drill
 import (
 	"bytes"
 	"encoding/pem"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
 
 	"durward.internal/deploy/e2e/harness"
 )
@@ -130,7 +128,8 @@ func (w *world) anotherKey() string {
 // terminal runs an attempt in a pseudo-terminal, as its controlling one, and types.
 func (w *world) terminal(a attempt) {
 	w.t.Helper()
-	master, slave := w.openTerminal()
+	master, slave, err := harness.OpenTerminal(80, 24)
+	w.must(err)
 	defer master.Close()
 	cmd := exec.CommandContext(w.t.Context(), filepath.Join(w.h.Bin, "durward"), a.args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TERM=xterm"}, a.env...)
@@ -182,19 +181,6 @@ func typeAnswers(terminal *os.File, answers []string) {
 			next++
 		}
 	}
-}
-
-// openTerminal opens a pseudo-terminal.
-func (w *world) openTerminal() (master, slave *os.File) {
-	w.t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	w.must(err)
-	w.must(unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	w.must(err)
-	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	w.must(err)
-	return master, slave
 }
 
 // operatorCertificate decides with the operator's certificate, which lies in a file that the agent can read, and without the

@@ -186,7 +186,11 @@ func (f *transcript) durward(args ...string) harness.Output {
 // person runs a command at a terminal.
 func (f *transcript) person(says []string, args ...string) harness.Output {
 	f.w.t.Helper()
-	out := f.w.Dialogue(says, args...)
+	x := f.w.AtTerminal(f.w.t, args...)
+	defer x.Close()
+	x.Says(says...)
+	out := harness.Output{Code: x.Code()}
+	out.Stdout = strings.ReplaceAll(x.Text(), "\r\n", "\n")
 	out.Stdout = painted.ReplaceAllString(colours.ReplaceAllString(out.Stdout, ""), "(progress, painted over and over)\n")
 	out.Stdout = counted.ReplaceAllString(out.Stdout, "(asks again in some seconds)\n")
 	return f.wrote(out, " (at a terminal)", args)
