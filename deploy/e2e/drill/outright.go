@@ -172,7 +172,7 @@ func vaultUnattended(w *world) (trials, effects int) {
 		{listed, func(g *callv1.Grant) { g.Dangerous = true }},
 		{listed, func(g *callv1.Grant) { g.Statements = []*callv1.HumanStatement{junk} }},
 		{listed, func(g *callv1.Grant) { g.Statements = []*callv1.HumanStatement{w.sign(st, w.other)} }},
-		{listed, func(g *callv1.Grant) { g.Epoch-- }},
+		{listed, func(g *callv1.Grant) { g.Epoch += 1 << 40 }},
 		{listed, func(g *callv1.Grant) { g.SubjectDigest = make([]byte, 32) }},
 		{listed, func(g *callv1.Grant) { g.Audience = fmt.Sprint(w.h.Identity("executor/elsewhere")) }},
 	} {
