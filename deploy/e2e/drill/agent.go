@@ -132,7 +132,7 @@ func (w *world) terminal(a attempt) {
 	w.must(err)
 	defer master.Close()
 	cmd := exec.CommandContext(w.t.Context(), filepath.Join(w.h.Bin, "durward"), a.args...)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TERM=xterm"}, a.env...)
+	cmd.Env = append(w.h.Environment(), append([]string{"TERM=xterm"}, a.env...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: !a.detached}
 	if a.detached || a.piped {

@@ -44,7 +44,7 @@ type typescript struct {
 func startTypescript(t *testing.T, script string, env []string, target ...string) *typescript {
 	t.Helper()
 	cmd := exec.Command(node(t), append([]string{script}, target...)...)
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(append(os.Environ(), "HOME="+t.TempDir()), env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdin, err := cmd.StdinPipe()
