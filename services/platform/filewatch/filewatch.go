@@ -3,7 +3,9 @@
 // It is the one place that decides when a file is another: by device, inode, size, owner, mode and both times, of the file and of a
 // symbolic link that leads to it. A change counts once it looked the same at two looks, so that a file is not read while an
 // editor writes it. What was written within the grain of a file system's clock is read once more, since a second change in the
-// same grain looks like the first. What could not be loaded is tried at each look, until it is good.
+// same grain looks like the first. What could not be loaded is tried at each look, until it is good. Everything is loaded again each
+// minute however it looks, since a file system of the network, or a program that writes through mapped memory, may keep a file's times;
+// so load must do nothing where the content is the same.
 //
 // Every process may link it. It looks, and reads nothing: who may have written a file is package ownership's question.
 package filewatch
@@ -22,6 +24,8 @@ const (
 	Interval = 400 * time.Millisecond
 	// grain is the coarsest clock of file times that is met: 2 s on FAT, 1 s on old file systems of the network.
 	grain = 2 * time.Second
+	// rereadEvery is how often files are loaded that look the same.
+	rereadEvery = time.Minute
 )
 
 // Stamp tells versions of a file apart without reading it. The zero Stamp: nothing is there, or nothing that this process may look at;
@@ -105,6 +109,7 @@ type Watcher struct {
 	mu      sync.Mutex // held while loading
 	seen    Stamps
 	settled bool
+	read    time.Time
 
 	failed  sync.Mutex
 	failure error
@@ -113,7 +118,7 @@ type Watcher struct {
 	stopped sync.WaitGroup
 }
 
-// New returns a Watcher that has loaded nothing and does not watch before Run. load is called once at a time.
+// New returns a Watcher that has loaded nothing and does not watch before Run. load is called once at a time, at least once a minute.
 func New(look func() Stamps, load func() error) *Watcher {
 	return &Watcher{look: look, load: load, cancel: func() {}}
 }
@@ -163,7 +168,7 @@ func (w *Watcher) Run(ctx context.Context) {
 func (w *Watcher) due(now Stamps) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.Err() != nil || !maps.Equal(now, w.seen) || !w.settled && now.settled(time.Now())
+	return w.Err() != nil || !maps.Equal(now, w.seen) || !w.settled && now.settled(time.Now()) || time.Since(w.read) >= rereadEvery
 }
 
 // Reload loads the files now, instead of within a second.
@@ -172,7 +177,8 @@ func (w *Watcher) Reload() error {
 	defer w.mu.Unlock()
 	// Looked at before they are read, so that a change during the reading is seen at the next look.
 	w.seen = w.look()
-	w.settled = w.seen.settled(time.Now())
+	w.read = time.Now()
+	w.settled = w.seen.settled(w.read)
 	err := w.load()
 	w.failed.Lock()
 	defer w.failed.Unlock()
