@@ -51,20 +51,20 @@ func Check(paths ...string) error {
 	return errors.Join(problems...)
 }
 
-// private reports whether nobody but the owner can read a file, root aside. A key of root's may be readable by a group of this
-// process's own, as the installed layout has it, or by root's, which is how an access control list shows with which systemd hands
-// a credential over (LoadCredential=).
+// private reports whether nobody but the owner can read a file, root and root's group aside: that group renews operators' keys,
+// and systemd hands credentials over (LoadCredential=) with an access control list that shows as it. A key of root's may be
+// readable by a group of this process's own, as the installed layout has it.
 func private(info fs.FileInfo) bool {
 	mode := info.Mode().Perm()
 	if mode&0o077 == 0 {
 		return true
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	return mode&0o037 == 0 && ok && stat.Uid == 0 && ours(stat.Gid)
+	return mode&0o037 == 0 && ok && (stat.Gid == 0 || stat.Uid == 0 && ours(stat.Gid))
 }
 
 func ours(gid uint32) bool {
-	if gid == 0 || int(gid) == os.Getegid() {
+	if int(gid) == os.Getegid() {
 		return true
 	}
 	groups, err := os.Getgroups()
