@@ -46,7 +46,7 @@ func TestOpenSessionFailuresAreAlike(t *testing.T) {
 		"proof used before":        {Credential: tokenOf(bound), Proof: used},
 		"proof of another purpose": {Credential: tokenOf(bound), Proof: wrongPurpose},
 		"old proof":                {Credential: tokenOf(bound), Proof: v.openProof(6, now.Add(-session.OpenSkew-2*time.Second))},
-		"proof of the future":      {Credential: tokenOf(bound), Proof: v.openProof(7, now.Add(session.OpenSkew+2*time.Second))},
+		"proof of the future":      {Credential: tokenOf(bound), Proof: v.openProof(7, now.Add(session.Ahead+2*time.Second))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := v.sessions().OpenSession(t.Context(), req)

@@ -27,11 +27,14 @@ const (
 	IdleTimeout = 30 * time.Minute
 	MaxLife     = 8 * time.Hour
 	DefaultCap  = 4096
-	// OpenSkew is how far the time in a key-bound client's opening may be from the vault's, and Skew in its other proofs.
+	// OpenSkew is how far the time in a key-bound client's opening may be behind the vault's, and Skew in its other proofs.
 	OpenSkew = 5 * time.Minute
 	Skew     = 2 * time.Minute
-	// openMemory is how long an opening is remembered: both sides of OpenSkew.
-	openMemory = 2 * OpenSkew
+	// Ahead is how far either may be before the vault's. It is shorter, since a vault that restarts forgets the openings of a time
+	// that is still to come, and knows those of the past by that.
+	Ahead = 5 * time.Second
+	// openMemory is how long an opening is remembered: both sides of now.
+	openMemory = OpenSkew + Ahead
 )
 
 // Why a proof is not fresh.
@@ -171,7 +174,7 @@ func (t *Table) Timely(p *callv1.Proof) error {
 
 func near(now time.Time, p *callv1.Proof, skew time.Duration) bool {
 	made := time.Unix(p.GetTime(), 0)
-	return !made.Before(now.Add(-skew)) && !made.After(now.Add(skew))
+	return !made.Before(now.Add(-skew)) && !made.After(now.Add(Ahead))
 }
 
 // Open makes a session and returns it with its handle: 128 random bits in hex. CODE_RATE_LIMITED above the client's cap or

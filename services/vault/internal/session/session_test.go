@@ -102,7 +102,8 @@ func TestFreshnessEnds(t *testing.T) {
 		"the second after it":        {0, time.Second, nil, nil},
 		"four minutes on":            {5 * time.Minute, time.Minute, nil, ErrTime},
 		"119 s on":                   {2 * time.Minute, 2 * time.Second, nil, nil},
-		"121 s ahead":                {0, 122 * time.Second, nil, ErrTime},
+		"4 s ahead":                  {0, 5 * time.Second, nil, nil},
+		"6 s ahead":                  {0, 7 * time.Second, ErrTime, ErrTime},
 		"six minutes on":             {7 * time.Minute, time.Minute, ErrTime, ErrTime},
 		"six minutes ahead":          {0, 6 * time.Minute, ErrTime, ErrTime},
 		"no time":                    {0, -start.Sub(time.Unix(0, 0)).Truncate(time.Second), ErrTime, ErrTime},
@@ -138,7 +139,7 @@ func TestFreshRemembersAsLongAsAProofIsOfItsTime(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	table := New(func() time.Time { return now }, 0)
 	keep := func(*Session) bool { return true }
-	future := &callv1.Proof{Counter: 1, Time: now.Add(OpenSkew).Unix()}
+	future := &callv1.Proof{Counter: 1, Time: now.Add(Ahead).Unix()}
 	if first, second := table.Fresh("a", future), table.Fresh("a", future); first != nil || !errors.Is(second, ErrUsed) {
 		t.Errorf("not accepted exactly once: %v, %v", first, second)
 	}
@@ -156,6 +157,26 @@ func TestFreshRemembersAsLongAsAProofIsOfItsTime(t *testing.T) {
 	table.Sweep(keep)
 	if len(table.openings) != 0 {
 		t.Errorf("%d openings are remembered for ever", len(table.openings))
+	}
+}
+
+// A client whose clock is ahead must not leave proofs behind that a restarted vault takes again.
+func TestAnOpeningIsNotReplayedAfterARestart(t *testing.T) {
+	for _, ahead := range []time.Duration{0, Ahead, Ahead + time.Second, OpenSkew} {
+		now := time.Unix(1_800_000_000, 0)
+		clock := func() time.Time { return now }
+		p := &callv1.Proof{Counter: 1, Time: now.Add(ahead).Unix()}
+		if err := New(clock, 0).Fresh("a", p); (err == nil) != (ahead <= Ahead) {
+			t.Errorf("%s ahead: %v", ahead, err)
+		}
+		now = now.Add(Ahead + time.Second) // the restart
+		again := New(clock, 0)
+		for range 600 {
+			if err := again.Fresh("a", p); ahead <= Ahead && err == nil {
+				t.Fatalf("a used proof, %s ahead of its time, counts again at %s", ahead, now)
+			}
+			now = now.Add(time.Second)
+		}
 	}
 }
 
