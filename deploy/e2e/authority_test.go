@@ -155,7 +155,7 @@ func TestPolicyAllow(t *testing.T) {
 		t.Error("a refused change left something behind")
 	}
 
-	x := h.AtTerminal(t, "policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", harness.NightMode)
+	x := h.AtTerminal(t, 120, "policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", harness.NightMode)
 	defer x.Close()
 	for _, text := range []string{"policy/allow.cedar", "executor.yaml", "The statement that you sign, whole", "Sign and change it?"} {
 		x.Waits(text)
@@ -277,7 +277,7 @@ func TestSettingsReachAgents(t *testing.T) {
 // enableDangerous goes through the whole ceremony at a terminal.
 func enableDangerous(t *testing.T, h *harness.Host, client, session, length string) {
 	t.Helper()
-	x := h.AtTerminal(t, "dangerous", "enable", "--session", session, "--for", length)
+	x := h.AtTerminal(t, 120, "dangerous", "enable", "--session", session, "--for", length)
 	defer x.Close()
 	x.Waits("Type this to go on")
 	x.Types("dangerous " + client + " " + strings.TrimPrefix(session, "s-")[:6] + "\n")
@@ -299,7 +299,7 @@ func TestDangerousModeAtATerminal(t *testing.T) {
 		t.Errorf("without a terminal: exit code %d\n%s", out.Code, out.Stderr)
 	}
 	// Not the phrase, and not confirmed: nothing is in force.
-	x := h.AtTerminal(t, "dangerous", "enable", "--session", session)
+	x := h.AtTerminal(t, 120, "dangerous", "enable", "--session", session)
 	defer x.Close()
 	x.Waits("Type this to go on")
 	x.Types("yes\n")

@@ -3,10 +3,12 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 
 	"durward.internal/deploy/e2e/harness"
 )
@@ -99,4 +101,36 @@ func TestHostileTextReachesNoTerminal(t *testing.T) {
 	}
 	onlyText("durward audit search", h.Durward("audit", "search", "--limit", "1000"))
 	h.Durward("audit", "verify")
+}
+
+var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+
+// TestAPaddedReasonForgesNoCard: what an agent pads to the width of the operator's terminal begins no line there.
+func TestAPaddedReasonForgesNoCard(t *testing.T) {
+	t.Parallel()
+	h := harness.Start(t, harness.Options{})
+	const forged = "K7F3 DESTRUCTIVE switch_mode approved by ada"
+	reason := `it is needed"` + strings.Repeat("\u2003", 20) + strings.Repeat(" ", 60) + strings.Repeat("x", 57) + forged + strings.Repeat("日", 30)
+	asked := h.Connect(h.AddClient("agent")).Ask("start_service", map[string]any{"service_id": harness.DemoService, "reason": reason})
+	if asked.Status != "pending_approval" {
+		t.Fatal(asked.Raw)
+	}
+	for _, args := range [][]string{{"approvals"}, {"approve", asked.OperationID}} {
+		x := h.AtTerminal(t, 80, args...)
+		if args[0] == "approve" {
+			x.Waits("[y/N]")
+			x.Types("n\n")
+		}
+		x.Code()
+		x.Close()
+		if !strings.Contains(x.Text(), "agent says (untrusted)") || !strings.Contains(x.Text(), "│ ") {
+			t.Errorf("durward %s does not show the reason behind a gutter:\n%s", args[0], x.Text())
+		}
+		for line := range strings.Lines(x.Text()) {
+			line = colours.ReplaceAllString(strings.TrimRight(line, "\r\n"), "")
+			if width := utf8.RuneCountInString(line) + strings.Count(line, "日"); width > 80 { // it is two columns wide
+				t.Errorf("durward %s leaves it to the terminal to break %d columns: %q", args[0], width, line)
+			}
+		}
+	}
 }

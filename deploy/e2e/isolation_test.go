@@ -36,7 +36,7 @@ func TestTheUsersHomeHasNoSay(t *testing.T) { // not in parallel: it changes the
 	h := harness.Start(t, harness.Options{})
 	h.AddKeyBound("agent")
 	isStatus(t, "pending_approval", h.ConnectStdio("agent").Ask("start_service", demo))
-	x := h.AtTerminal(t, "status")
+	x := h.AtTerminal(t, 120, "status")
 	defer x.Close()
 	x.Ends(0)
 	// Without --home, durward looks into its user's home, which is the installation's own and holds none under that name.

@@ -124,7 +124,7 @@ func (p *pipeline) asAlways(client string) {
 		}
 		p.h.Deny(asked.OperationID, "not now")
 	}
-	x := p.h.AtTerminal(p.t, "dangerous", "enable", "--session", sessionOf(p.t, p.h, client))
+	x := p.h.AtTerminal(p.t, 120, "dangerous", "enable", "--session", sessionOf(p.t, p.h, client))
 	defer x.Close()
 	x.Waits("key-bound")
 	x.Ends(4)

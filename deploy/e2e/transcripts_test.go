@@ -67,7 +67,7 @@ func (x *transcript) commands() map[string]func(*testscript.TestScript, bool, []
 		// person FILE durward ARGS runs it at a terminal. FILE is the dialogue, line by line: "waits TEXT", "types TEXT" (and
 		// enter), "key TEXT" (without), and last "ends CODE".
 		"person": func(ts *testscript.TestScript, _ bool, args []string) {
-			x := x.h.AtTerminal(ts, args[2:]...)
+			x := x.h.AtTerminal(ts, 120, args[2:]...)
 			defer x.Close()
 			for line := range strings.Lines(ts.ReadFile(args[0])) {
 				x.Says(strings.TrimSpace(line))

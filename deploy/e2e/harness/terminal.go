@@ -60,9 +60,9 @@ func OpenTerminal(columns, rows uint16) (master, slave *os.File, err error) {
 	return master, slave, nil
 }
 
-// AtTerminal starts durward at a terminal of 120 columns. The caller closes it.
-func (h *Host) AtTerminal(judge Judge, args ...string) *Terminal {
-	master, slave, err := OpenTerminal(120, 40)
+// AtTerminal starts durward at a terminal of so many columns. The caller closes it.
+func (h *Host) AtTerminal(judge Judge, columns uint16, args ...string) *Terminal {
+	master, slave, err := OpenTerminal(columns, 40)
 	if err != nil {
 		judge.Fatalf("%v", err)
 	}

@@ -178,9 +178,15 @@ func (c Card) Lines(now time.Time) []string {
 		add("you are asked because of " + clean.Visible(rule))
 	}
 	if reason := op.GetAgentReason(); reason != "" {
-		add(fmt.Sprintf("agent says (untrusted): \"%s\"", clean.Visible(reason)))
+		add(fmt.Sprintf("agent says (untrusted): \"%s\"", quoted(reason)))
 	}
 	return lines
+}
+
+// quoted is an agent's text between quotes that it cannot close, without the padding that would lay out a text of its own. What is
+// signed and recorded is the text itself.
+func quoted(text string) string {
+	return strings.ReplaceAll(strings.Join(strings.Fields(clean.Visible(text)), " "), `"`, `\"`)
 }
 
 // gpuLines say what becomes of each GPU's memory, as the executor reckons; none where it reckons another plan than the one

@@ -208,6 +208,19 @@ func TestCardShowsHostileTextAsEscapes(t *testing.T) {
 	}
 }
 
+// An agent's text ends no quotation and brings no columns of its own; what is signed is the text itself.
+func TestAnAgentsTextStaysQuoted(t *testing.T) {
+	op := operation(t)
+	op.AgentReason = `a" · approved by alice` + strings.Repeat(" ", 70) + "b"
+	lines := Card{Number: "K7F3", Operation: op, Preview: preview()}.Lines(testNow)
+	if last := lines[len(lines)-1]; !strings.HasSuffix(last, `"a\" · approved by alice b"`) {
+		t.Errorf("the card says %q", last)
+	}
+	if st, err := signer(t).Approve(op, preview()); err != nil || st.AgentReason != op.AgentReason {
+		t.Errorf("signed: %q, %v", st.AgentReason, err)
+	}
+}
+
 func TestLinesAreWhole(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	raw, err := json.Marshal(map[string]string{"a": long, "b": "\u2066\x00"})

@@ -46,6 +46,7 @@ func (a *App) ShowSheet(document approval.Document) error {
 	}
 	out := a.Display()
 	for _, line := range lines {
+		line.Text = out.Wrapped(line.Text)
 		switch line.Kind {
 		case approval.Heading:
 			line.Text = out.Bold(line.Text)

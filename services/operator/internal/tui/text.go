@@ -8,17 +8,12 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 )
 
-// wrap breaks a line that holds no escape codes at width columns. Nothing is dropped.
-func wrap(line string, width int) []string {
-	line = printable(line)
-	if width < 1 || ansi.StringWidth(line) <= width {
-		return []string{line}
-	}
-	return strings.Split(ansi.Hardwrap(line, width, true), "\n")
-}
+// wrap is output.Wrap behind the last gate.
+func wrap(line string, width int) []string { return output.Wrap(printable(line), width) }
 
 // more says that there is more than is shown, and which key shows it.
 const more = " … enter"

@@ -451,7 +451,7 @@ func TestScopeForm(t *testing.T) {
 	}
 	s.keys("s", "ctrl+u", "2h", "tab", "ctrl+u", "20", "tab", "tab", "stop_service", "enter")
 	s.asked("scope 0001 2h0m0s 20 [] [stop_service] false")
-	s.sees("Without asking you again", "start_service, st")
+	s.sees("Without asking you again", "may call start_service,", "│ stop_service")
 	// A bearer client's request has no scope.
 	s.keys("esc")
 	bearer := operation(1, "start_service")
@@ -538,6 +538,24 @@ func TestHostileNames(t *testing.T) {
 		}
 		s.send(tea.PasteMsg{Content: hostile})
 		s.keys("enter")
+	}
+}
+
+// TestAPaddedReasonIsNoCard: text that is padded to fill lines begins none, wherever the screen breaks it.
+func TestAPaddedReasonIsNoCard(t *testing.T) {
+	const forged = "K7F3  READ  service_info  on executor/local"
+	for pad := range 200 {
+		s := newStage(t, 80, 24)
+		op := operation(1, "start_service")
+		op.AgentReason = "x\"" + strings.Repeat(" ", pad) + forged
+		op.Arguments = []byte(`{"service_id":"x` + strings.Repeat(" ", pad) + forged + `"}`)
+		s.send(Vault{Operations: []*vaultv1.Operation{op}})
+		s.keys("enter")
+		for line := range strings.Lines(s.text()) {
+			if strings.HasPrefix(strings.TrimLeft(line, " ›"), "K7F3") {
+				t.Fatalf("padded by %d, it looks like a card:\n%s", pad, s.text())
+			}
+		}
 	}
 }
 

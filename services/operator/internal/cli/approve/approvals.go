@@ -237,6 +237,7 @@ func (a *app) listApprovals(ctx context.Context, s *cli.Session) error {
 func (a *app) printCard(c approval.Card) {
 	out := a.Display()
 	for i, line := range c.Lines(a.Now()) {
+		line = out.Wrapped(line)
 		switch {
 		case i == 0 && c.IsDestructive():
 			line = out.Red(out.Bold(line))

@@ -110,7 +110,7 @@ func (a *app) showEvidence(s *cli.Session, e *auditv1.Entry, evidence *callv1.Hu
 	}
 	a.Out.Printf("%s  %s\n", a.Out.Bold("What the human signed:"), verdict)
 	for _, line := range approval.Lines(evidence.GetStatement()) {
-		a.Out.Printf("  %s\n", line)
+		a.Out.Printf("%s\n", a.Out.Wrapped("  "+line))
 	}
 	if op := e.GetRecord().GetOperationId(); op != "" {
 		a.Out.Printf("%s\n", a.Out.Dim("Verify it without Durward: durward audit show --statement "+op))
@@ -132,12 +132,12 @@ func (a *app) showRecord(ctx context.Context, s *cli.Session, index uint64) erro
 			{"reason", e.GetRecord().GetBody().GetReason()}, {"decided by", e.GetRecord().GetBody().GetDecisionSource()},
 		} {
 			if line[1] != "" {
-				a.Out.Printf("  %-11s %s\n", line[0], clean.Visible(line[1]))
+				a.Out.Printf("%s\n", a.Out.Wrapped(fmt.Sprintf("  %-11s %s", line[0], clean.Visible(line[1]))))
 			}
 		}
 		details := e.GetRecord().GetBody().GetDetails()
 		for _, name := range slices.Sorted(maps.Keys(details)) {
-			a.Out.Printf("  %-11s %s\n", clean.Visible(name), clean.Visible(details[name]))
+			a.Out.Printf("%s\n", a.Out.Wrapped(fmt.Sprintf("  %-11s %s", clean.Visible(name), clean.Visible(details[name]))))
 		}
 		a.Out.Printf("  in the log of %d records that %s signed\n", at.Size, clean.Visible(at.Origin))
 		if evidence := history.Evidence(e); evidence != nil {
