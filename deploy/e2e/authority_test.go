@@ -305,7 +305,16 @@ func TestDangerousModeAtATerminal(t *testing.T) {
 	x.Types("yes\n")
 	x.Ends(4)
 	asks(t, h, agent.Ask("start_service", demo))
+	x = h.AtTerminal(t, 120, "dangerous", "enable", "--session", session)
+	defer x.Close()
+	x.Waits("Type this to go on")
+	x.Types("dangerous cursor " + strings.TrimPrefix(session, "s-")[:6] + "\n")
+	x.Waits("Put it into force?")
+	x.Types("no\n")
+	x.Ends(4)
+	asks(t, h, agent.Ask("start_service", demo))
 
+	// A proposal that still waited would be in the way of another.
 	enableDangerous(t, h, "cursor", session, "10m")
 	other := h.ConnectStdio("cursor")
 	done := isStatus(t, "ok", agent.Ask("start_service", demo))

@@ -9,11 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/fault"
 )
 
 const (
@@ -21,6 +23,8 @@ const (
 	confirmSlack = 300 * time.Millisecond
 	// longestWait bounds what a vault can make a person wait for.
 	longestWait = time.Minute
+	// withdrawPatience is how long a proposal that was not confirmed is tried to be taken back.
+	withdrawPatience = 2 * time.Second
 )
 
 func (a *app) dangerousCommand() *cobra.Command {
@@ -136,20 +140,37 @@ func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, len
 	if err != nil {
 		return err
 	}
-	if err := a.countDown(ctx, dangerWait(proposed, a.Now())); err != nil {
+	confirmed, err := a.confirmDanger(ctx, s, target, proposed)
+	if err != nil {
+		a.withdraw(ctx, s, proposed.GetStandingId())
 		return err
+	}
+	a.Out.Printf("%s in force: %s\n", a.Out.Red("✓"), standingTitle(confirmed, a.Now()))
+	a.Out.Printf("  End it: durward dangerous disable\n")
+	return nil
+}
+
+func (a *app) confirmDanger(ctx context.Context, s *cli.Session, target *vaultv1.OpenSession, proposed *vaultv1.ProposeDangerousResponse) (*vaultv1.Standing, error) {
+	if err := a.countDown(ctx, dangerWait(proposed, a.Now())); err != nil {
+		return nil, err
 	}
 	answer, ok := a.Ask(ctx, a.Out.Red("Once more: "+clean.Visible(target.GetPrincipal())+" changes things without asking you from now on. Put it into force?")+" [yes/N] ")
 	if !ok || !strings.EqualFold(answer, "yes") {
-		return cli.Denied("", "it was not confirmed, and is not in force")
+		return nil, cli.Denied("", "it was not confirmed, and is not in force")
 	}
 	confirmed, err := s.Vault.Standing.ConfirmDangerous(ctx, &vaultv1.ConfirmDangerousRequest{StandingId: proposed.GetStandingId()})
-	if err != nil {
-		return err
+	return confirmed.GetStanding(), err
+}
+
+// withdraw takes back what was not confirmed: until it lapses, whatever has this operator's certificate could confirm it. Ctrl-C has
+// ended ctx.
+func (a *app) withdraw(ctx context.Context, s *cli.Session, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawPatience)
+	defer cancel()
+	_, err := s.Vault.Standing.RevokeStanding(ctx, &vaultv1.RevokeStandingRequest{StandingId: id, Reason: "it was not confirmed"})
+	if err != nil && !fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
+		a.Out.Remark("%s", a.Out.Red("It could not be withdrawn, and can be confirmed for a minute. End it: durward dangerous disable"))
 	}
-	a.Out.Printf("%s in force: %s\n", a.Out.Red("✓"), standingTitle(confirmed.GetStanding(), a.Now()))
-	a.Out.Printf("  End it: durward dangerous disable\n")
-	return nil
 }
 
 // dangerWait is how long it takes until a proposal may be confirmed: five seconds at least, whatever the vault says.

@@ -155,6 +155,42 @@ func TestDangerousModeTakesAPerson(t *testing.T) {
 	}
 }
 
+// TestANoWithdrawsDangerousMode: a no, and Ctrl-C, take back what was signed and proposed; nothing is left to be confirmed.
+func TestANoWithdrawsDangerousMode(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(*terminal, context.CancelFunc){
+		"no": func(x *terminal, _ context.CancelFunc) {
+			x.waitFor("Put it into force?")
+			x.types("no\n")
+		},
+		"Ctrl-C while it waits": func(_ *terminal, interrupt context.CancelFunc) { interrupt() },
+		"Ctrl-C at the question": func(x *terminal, interrupt context.CancelFunc) {
+			x.waitFor("Put it into force?")
+			interrupt()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.withSessions()
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			x := openTerminal(t, 120, 40)
+			code := w.runAt(ctx, x, "dangerous", "enable", "--session", "aaaa", "--for", "30m")
+			x.waitFor("Type this to go on")
+			x.types("dangerous claude-code aaaabb\n")
+			x.waitFor("Asking again in")
+			leave(x, interrupt)
+			<-code
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if got := strings.Join(w.calls, ", "); got != "propose, revoke "+standingID+" " {
+				t.Errorf("called %q", got)
+			}
+		})
+	}
+}
+
 // TestWhatWasTypedBeforeIsNoAnswer: a yes that was typed ahead signs nothing.
 func TestWhatWasTypedBeforeIsNoAnswer(t *testing.T) {
 	t.Parallel()
