@@ -46,7 +46,8 @@ func Tell(ctx context.Context, s Step) {
 
 type key struct{}
 
-// keep is how many operations are remembered, ended ones included, and maxSteps how many steps of each.
+// keep is how many operations that began are remembered, ended ones included, and maxSteps how many steps of each. What has not
+// begun is remembered as long as somebody watches it, so that ids which somebody makes up push nobody out.
 const (
 	keep     = 64
 	maxSteps = 1024
@@ -56,32 +57,40 @@ const (
 type Hub struct {
 	mu    sync.Mutex
 	all   map[string]*told
-	order []string
+	order []string // of those that began, oldest first
 }
 
 type told struct {
+	begun    bool // this and the next are guarded by the hub's mu
+	watchers int
+
 	mu    sync.Mutex
 	steps []Step
 	// byNumber finds the newest telling of a step.
 	byNumber map[int]int
-	begun    bool
 	ended    bool
 	moved    chan struct{}
 }
 
 // Open returns a context whose steps are told under the operation's id, and a function that ends the telling.
 func (h *Hub) Open(ctx context.Context, operation string) (context.Context, func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	t := h.get(operation)
-	t.mu.Lock()
-	t.begun = true
-	t.mu.Unlock()
+	if !t.begun {
+		t.begun = true
+		if h.order = append(h.order, operation); len(h.order) > keep {
+			h.forget()
+		}
+	}
 	return context.WithValue(ctx, key{}, t), t.end
 }
 
 // Watch sends each step of the operation: those that are known, the newest telling of each, then every change, until the
 // operation ends, ctx does, or send fails; the error is the latter two's. An operation that has not begun is waited for.
 func (h *Hub) Watch(ctx context.Context, operation string, send func(Step) error) error {
-	t := h.get(operation)
+	t, leave := h.enter(operation)
+	defer leave()
 	sent := map[int]Step{}
 	for {
 		t.mu.Lock()
@@ -110,36 +119,45 @@ func (h *Hub) Watch(ctx context.Context, operation string, send func(Step) error
 	}
 }
 
-func (h *Hub) get(operation string) *told {
+// enter returns an operation for somebody who watches it until leave.
+func (h *Hub) enter(operation string) (t *told, leave func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if t, ok := h.all[operation]; ok {
-		return t
+	t = h.get(operation)
+	t.watchers++
+	return t, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if t.watchers--; t.watchers == 0 && !t.begun {
+			delete(h.all, operation)
+		}
 	}
-	if h.all == nil {
-		h.all = map[string]*told{}
-	}
-	t := &told{byNumber: map[int]int{}, moved: make(chan struct{})}
-	h.all[operation] = t
-	if h.order = append(h.order, operation); len(h.order) > keep {
-		h.forget()
+}
+
+// get returns an operation, a new one if it is not known. The caller holds mu.
+func (h *Hub) get(operation string) *told {
+	t, ok := h.all[operation]
+	if !ok {
+		if h.all == nil {
+			h.all = map[string]*told{}
+		}
+		t = &told{byNumber: map[int]int{}, moved: make(chan struct{})}
+		h.all[operation] = t
 	}
 	return t
 }
 
-// forget drops one operation: the oldest that has ended or that nobody has begun, so that whoever watches ids which he made up
-// ends no telling that goes on; the oldest of all where every one goes on.
+// forget drops the oldest operation that has ended; the oldest of all where every one goes on. The caller holds mu.
 func (h *Hub) forget() {
-	i := max(slices.IndexFunc(h.order[:len(h.order)-1], func(id string) bool { return !h.all[id].underWay() }), 0)
+	i := max(slices.IndexFunc(h.order[:len(h.order)-1], func(id string) bool { return h.all[id].over() }), 0)
 	delete(h.all, h.order[i])
 	h.order = slices.Delete(h.order, i, i+1)
 }
 
-// underWay reports whether the operation has begun and not ended.
-func (t *told) underWay() bool {
+func (t *told) over() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.begun && !t.ended
+	return t.ended
 }
 
 func (t *told) put(s Step) {

@@ -87,6 +87,43 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// TestMadeUpIDsPushNobodyOut: who watches an operation before it begins hears of it, however many ids are made up meanwhile.
+func TestMadeUpIDsPushNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var hub Hub
+		var told, watching sync.WaitGroup
+		heard := 0
+		told.Go(func() {
+			if err := hub.Watch(t.Context(), "real", func(Step) error { heard++; return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range 10 * keep {
+			watching.Go(func() {
+				if err := hub.Watch(ctx, fmt.Sprint("made up ", i), func(Step) error { return nil }); err == nil {
+					t.Error("what never began ended well")
+				}
+			})
+		}
+		synctest.Wait()
+		operation, end := hub.Open(t.Context(), "real")
+		Tell(operation, Step{Number: 1})
+		synctest.Wait()
+		end()
+		told.Wait()
+		if heard != 1 {
+			t.Errorf("whoever waited heard %d steps", heard)
+		}
+		cancel()
+		watching.Wait()
+		if len(hub.all) != 1 {
+			t.Errorf("%d operations are remembered", len(hub.all))
+		}
+	})
+}
+
 // Ids that somebody made up, and operations that are long over, push nobody out who is under way.
 func TestWhatIsForgotten(t *testing.T) {
 	var hub Hub
