@@ -89,13 +89,13 @@ type Server struct {
 	senders usage.Rates
 	// watching are the gateways that are told of sessions.
 	watching watching
-	// tokenising holds as many as look through texts now.
-	tokenising chan struct{}
+	// tokenising has turns at looking through texts.
+	tokenising *turns
 }
 
 // New checks that there is one sink a role.
 func New(c Config) (*Server, error) {
-	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now(), tokenising: make(chan struct{}, tokeniseAtOnce)}
+	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now(), tokenising: newTurns(tokeniseAtOnce)}
 	for _, id := range append([]identity.ID{c.Self}, c.Sinks...) {
 		if _, twice := s.sinks[id.Role()]; twice {
 			return nil, errors.New("sinks: two have the role " + identity.RoleName(id.Role()))

@@ -13,7 +13,7 @@ import (
 	"durward.internal/services/vault/internal/token"
 )
 
-// Bounds of looking through texts: so many requests at a time, so that decisions go on meanwhile; so long for one, within which a
+// Bounds of looking through texts: so many requests at a time and one of each principal, so that decisions go on meanwhile; so long for one, within which a
 // sink waits for it; so many bytes in one.
 const (
 	tokeniseAtOnce = 2
@@ -46,12 +46,11 @@ func (s *tokeniseService) Tokenise(ctx context.Context, req *vaultv1.TokeniseReq
 	}
 	ctx, cancel := context.WithTimeout(ctx, tokeniseTime)
 	defer cancel()
-	select {
-	case s.tokenising <- struct{}{}:
-		defer func() { <-s.tokenising }()
-	case <-ctx.Done():
-		return nil, busyTokenising(ctx.Err())
+	done, err := s.tokenising.take(ctx, who.principal)
+	if err != nil {
+		return nil, busyTokenising(err)
 	}
+	defer done()
 	texts, replaced, err := s.Tokens.Tokenise(ctx, who.session, token.OriginSink, req.GetTexts())
 	if err != nil {
 		return nil, busyTokenising(err)

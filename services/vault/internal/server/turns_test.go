@@ -1,0 +1,50 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestNobodyUsesUpTheTurns: a principal that asks for far more than there are places keeps nobody else waiting, and nothing of it stays.
+func TestNobodyUsesUpTheTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTurns(2)
+		greedy, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var all sync.WaitGroup
+		served := 0
+		for range 100 {
+			all.Go(func() {
+				done, err := q.take(greedy, "greedy")
+				if err == nil {
+					served++ // one at a time
+					time.Sleep(2 * time.Second)
+					done()
+				} else if !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		for range 10 {
+			began := time.Now()
+			done, err := q.take(t.Context(), "modest")
+			if err != nil || time.Since(began) > 0 {
+				t.Fatalf("the other waited %s: %v", time.Since(began), err)
+			}
+			time.Sleep(time.Second)
+			done()
+		}
+		all.Wait()
+		if served < 30 || served > 31 {
+			t.Errorf("in a minute of turns of 2 s the greedy one had %d", served)
+		}
+		if len(q.own) != 0 || len(q.places) != 0 {
+			t.Errorf("%d principals and %d places are left", len(q.own), len(q.places))
+		}
+	})
+}
