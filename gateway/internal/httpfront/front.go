@@ -279,7 +279,7 @@ func (f *Front) approach(r *http.Request) (string, *refused) {
 	case localRequired() && !f.allowedOrigin(r):
 		return "", &refused{status: http.StatusForbidden, code: callv1.Code_CODE_DENIED, reason: "origin",
 			message: "This server does not answer to web pages of that origin."}
-	case r.URL.Path != Path:
+	case r.URL.Path != Path || r.URL.RawPath != "": // RawPath: it becomes the path by decoding, which another reader may leave out
 		return "", &refused{status: http.StatusNotFound, code: callv1.Code_CODE_NOT_FOUND, reason: "path", message: "MCP is served at /mcp."}
 	}
 	token, ok := bearer(r.Header)
@@ -626,11 +626,11 @@ func bearer(h http.Header) (string, bool) {
 }
 
 func checkMedia(h http.Header) *refused {
-	if media, _, err := mime.ParseMediaType(h.Get("Content-Type")); mediaRequired() && (err != nil || media != "application/json") {
+	if mediaRequired() && !isJSON(h.Values("Content-Type")) {
 		return &refused{status: http.StatusUnsupportedMediaType, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "content type",
-			message: "The Content-Type must be application/json."}
+			message: "The Content-Type must be application/json, once, in UTF-8."}
 	}
-	if h.Get("Content-Encoding") != "" {
+	if strings.Join(h.Values("Content-Encoding"), "") != "" {
 		return &refused{status: http.StatusUnsupportedMediaType, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "content encoding",
 			message: "Compressed messages are not accepted."}
 	}
@@ -639,6 +639,19 @@ func checkMedia(h http.Header) *refused {
 			message: "The client must accept application/json and text/event-stream."}
 	}
 	return nil
+}
+
+// isJSON reports whether Content-Type headers say, once, that the message is JSON in UTF-8, the one encoding that JSON has (RFC 8259).
+func isJSON(values []string) bool {
+	if len(values) != 1 {
+		return false
+	}
+	media, params, err := mime.ParseMediaType(values[0])
+	if err != nil || media != "application/json" || len(params) > 1 {
+		return false
+	}
+	charset, given := params["charset"]
+	return given && strings.EqualFold(charset, "utf-8") || len(params) == 0
 }
 
 // accepts reports which of the two media types a client takes.
