@@ -26,7 +26,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -113,6 +112,8 @@ type Bridge struct {
 	background sync.WaitGroup
 
 	writing, renewing sync.Mutex
+	// kept counts what the gateway sent that the client did not get.
+	kept atomic.Int64
 
 	// mu guards the session: it is opened again when the gateway lost it.
 	mu         sync.Mutex
@@ -238,6 +239,9 @@ func (b *Bridge) Run(ctx context.Context) error {
 	<-done
 	b.background.Wait()
 	b.close(context.WithoutCancel(ctx))
+	if n := b.kept.Load(); n > 0 {
+		b.cfg.Report(fmt.Sprintf("kept from the client: %d messages that it did not ask for", n))
+	}
 	if errors.Is(end, io.EOF) || errors.Is(end, context.Canceled) {
 		return nil
 	}
@@ -651,89 +655,6 @@ func (b *Bridge) send(ctx context.Context, method string, body []byte, headers h
 	request.Header.Set("Accept", accept)
 	request.Header.Set("Authorization", "Bearer "+token)
 	return b.http.Do(request)
-}
-
-// answers reads a response to the request id: notifications are written at once, the answer goes to answer. A response
-// without one is an error.
-func (b *Bridge) answers(response *http.Response, id json.RawMessage, answer func(payload []byte) error) error {
-	kind, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
-	switch {
-	case strings.TrimSpace(kind) == "text/event-stream":
-		found := false
-		err := events(response.Body, func(data []byte) error {
-			if !isAnswer(data, id) {
-				b.write(data)
-				return nil
-			}
-			found = true
-			return answer(data)
-		})
-		if err == nil && !found {
-			err = errCut
-		}
-		return err
-	case strings.TrimSpace(kind) == "application/json":
-		body, err := io.ReadAll(io.LimitReader(response.Body, maxMessage+1))
-		if err != nil {
-			return fmt.Errorf("read the answer: %w", err)
-		}
-		var compact bytes.Buffer
-		if len(body) > maxMessage || json.Compact(&compact, body) != nil {
-			return fmt.Errorf("the gateway answered %d with something that is not a message", response.StatusCode)
-		}
-		if isAnswer(compact.Bytes(), id) {
-			return answer(compact.Bytes())
-		}
-		var m message
-		if json.Unmarshal(compact.Bytes(), &m) == nil && len(m.Error) > 0 {
-			// Refused before its id was read.
-			return answer([]byte(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":` + string(m.Error) + `}`))
-		}
-		return fmt.Errorf("the gateway answered %d with something that is not an answer", response.StatusCode)
-	default:
-		return fmt.Errorf("the gateway answered %d without a message", response.StatusCode)
-	}
-}
-
-// isAnswer reports whether data answers the request id.
-func isAnswer(data []byte, id json.RawMessage) bool {
-	var m message
-	return json.Unmarshal(data, &m) == nil && m.Method == "" && bytes.Equal(m.ID, id) && (len(m.Result) > 0 || len(m.Error) > 0)
-}
-
-// events reads server-sent events and gives each one's data to take, on one line.
-func events(r io.Reader, take func(data []byte) error) error {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, maxMessage)
-	var data []byte
-	for lines.Scan() {
-		line := lines.Bytes()
-		switch {
-		case len(line) == 0:
-			if len(bytes.TrimSpace(data)) > 0 {
-				var compact bytes.Buffer
-				if json.Compact(&compact, data) != nil {
-					return errors.New("the gateway sent an event that is not a message")
-				}
-				if err := take(compact.Bytes()); err != nil {
-					return err
-				}
-			}
-			data = nil
-		case bytes.HasPrefix(line, []byte("data:")):
-			if len(data)+len(line) > maxMessage {
-				return errors.New("the gateway sent an event that is too large")
-			}
-			if data != nil {
-				data = append(data, '\n')
-			}
-			data = append(data, bytes.TrimPrefix(bytes.TrimPrefix(line, []byte("data:")), []byte(" "))...)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("read the answer: %w", err)
-	}
-	return nil
 }
 
 // write sends one message to the client.

@@ -688,6 +688,47 @@ func TestStreamedAnswer(t *testing.T) {
 	c.close()
 }
 
+// TestOnlyWhatWasAskedFor: a hostile gateway, or whoever speaks through it, has the client do nothing.
+func TestOnlyWhatWasAskedFor(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	hostile := []string{
+		`{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{"messages":[]}}`,
+		`{"jsonrpc":"2.0","id":"a","method":"elicitation/create","params":{"message":"your password?"}}`,
+		`{"jsonrpc":"2.0","id":8,"method":"roots/list"}`,
+		`{"jsonrpc":"2.0","id":null,"method":"ping"}`,
+		`{"jsonrpc":"2.0","method":"notifications/made/up"}`,
+		`{"jsonrpc":"2.0","method":"sampling/createMessage","Method":"notifications/progress","ID":9}`,
+		`{"jsonrpc":"2.0","id":99,"result":{"not":"asked for"}}`,
+		`{"jsonrpc":"2.0","id":1}`,
+		`[{"jsonrpc":"2.0","id":9,"method":"roots/list"}]`,
+		`"text"`,
+	}
+	g.answers = func(w http.ResponseWriter, m message, _ callv1.Proof_Purpose) bool {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for _, data := range hostile {
+			_, _ = fmt.Fprintf(w, "data: %s\n\n", data)
+		}
+		// What a reader of the first of two keys would take for a request, and one of the last for a notification or an answer.
+		_, _ = fmt.Fprintf(w, "data: %s\n\n", `{"jsonrpc":"2.0","method":"sampling/createMessage","params":{},"method":"notifications/progress"}`)
+		_, _ = fmt.Fprintf(w, `data: {"jsonrpc":"2.0","id":%s,"result":{"the":"answer"},"method":"roots/list","method":""}`+"\n\n", m.ID)
+		_, _ = fmt.Fprintf(w, `data: {"jsonrpc":"2.0","id":%s,"result":{"once":"more"}}`+"\n\n", m.ID)
+		return true
+	}
+	c := start(t, g, key, nil)
+	c.handshake()
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+	for _, want := range []string{`{"jsonrpc":"2.0","method":"notifications/progress","params":{}}`, `{"jsonrpc":"2.0","id":1,"result":{"the":"answer"}}`} {
+		if got := c.receive(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	c.close()
+	if n := c.bridge.kept.Load(); n != int64(len(hostile))+1 {
+		t.Errorf("%d messages were kept from the client, want %d", n, len(hostile)+1)
+	}
+}
+
 // A broken connection is no reason to repeat what changes something.
 func TestBrokenAnswer(t *testing.T) {
 	public, key := testKey(t)

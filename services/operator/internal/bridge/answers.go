@@ -1,0 +1,130 @@
+package bridge
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+)
+
+// answers reads a response to the request id: notifications are passed on at once, the answer goes to answer. A response without
+// one is an error. What goes on is made of what was read of a message, so that the client reads nothing else in it.
+func (b *Bridge) answers(response *http.Response, id json.RawMessage, answer func(payload []byte) error) error {
+	kind, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
+	switch {
+	case strings.TrimSpace(kind) == "text/event-stream":
+		found := false
+		err := events(response.Body, func(data []byte) error {
+			m, ok := answerTo(data, id)
+			if !ok || found {
+				b.pass(data)
+				return nil
+			}
+			found = true
+			return answer(m)
+		})
+		if err == nil && !found {
+			err = errCut
+		}
+		return err
+	case strings.TrimSpace(kind) == "application/json":
+		body, err := io.ReadAll(io.LimitReader(response.Body, maxMessage+1))
+		if err != nil {
+			return fmt.Errorf("read the answer: %w", err)
+		}
+		var compact bytes.Buffer
+		if len(body) > maxMessage || json.Compact(&compact, body) != nil {
+			return fmt.Errorf("the gateway answered %d with something that is not a message", response.StatusCode)
+		}
+		if m, ok := answerTo(compact.Bytes(), id); ok {
+			return answer(m)
+		}
+		var m message
+		if json.Unmarshal(compact.Bytes(), &m) == nil && len(m.Error) > 0 {
+			// Refused before its id was read.
+			return answer([]byte(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":` + string(m.Error) + `}`))
+		}
+		return fmt.Errorf("the gateway answered %d with something that is not an answer", response.StatusCode)
+	default:
+		return fmt.Errorf("the gateway answered %d without a message", response.StatusCode)
+	}
+}
+
+// answerTo returns data as an answer to the request id, if it is one.
+func answerTo(data []byte, id json.RawMessage) (answer []byte, ok bool) {
+	var m message
+	if json.Unmarshal(data, &m) != nil || m.Method != "" || !bytes.Equal(m.ID, id) {
+		return nil, false
+	}
+	switch {
+	case len(m.Error) > 0:
+		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, id, m.Error), true
+	case len(m.Result) > 0:
+		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, m.Result), true
+	default:
+		return nil, false
+	}
+}
+
+// passed are the notifications that a server sends a client in the revisions that the gateway speaks.
+var passed = map[string]bool{
+	"notifications/cancelled": true, "notifications/message": true, "notifications/progress": true, "notifications/tasks/status": true,
+	"notifications/prompts/list_changed": true, "notifications/resources/list_changed": true, "notifications/tools/list_changed": true,
+	"notifications/resources/updated": true, "notifications/subscriptions/acknowledged": true,
+}
+
+// pass gives the client a notification that servers send. Everything else ends here: with a request of a server's (sampling,
+// elicitation, roots) whoever speaks through the gateway would have the client act, and an answer that nobody asked for is none.
+func (b *Bridge) pass(data []byte) {
+	var m message
+	if json.Unmarshal(data, &m) != nil || len(m.ID) > 0 || !passed[m.Method] {
+		if b.kept.Add(1) == 1 {
+			b.cfg.Report("the gateway sent something that this client did not ask for; it is kept from it")
+		}
+		return
+	}
+	if len(m.Params) == 0 {
+		b.write(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q}`, m.Method))
+		return
+	}
+	b.write(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q,"params":%s}`, m.Method, m.Params))
+}
+
+// events reads server-sent events and gives each one's data to take, on one line.
+func events(r io.Reader, take func(data []byte) error) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxMessage)
+	var data []byte
+	for lines.Scan() {
+		line := lines.Bytes()
+		switch {
+		case len(line) == 0:
+			if len(bytes.TrimSpace(data)) > 0 {
+				var compact bytes.Buffer
+				if json.Compact(&compact, data) != nil {
+					return errors.New("the gateway sent an event that is not a message")
+				}
+				if err := take(compact.Bytes()); err != nil {
+					return err
+				}
+			}
+			data = nil
+		case bytes.HasPrefix(line, []byte("data:")):
+			if len(data)+len(line) > maxMessage {
+				return errors.New("the gateway sent an event that is too large")
+			}
+			if data != nil {
+				data = append(data, '\n')
+			}
+			data = append(data, bytes.TrimPrefix(bytes.TrimPrefix(line, []byte("data:")), []byte(" "))...)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	return nil
+}
