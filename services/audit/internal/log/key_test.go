@@ -37,7 +37,7 @@ func TestLoadSignerRefusesOpenFiles(t *testing.T) {
 	if err := os.Chmod(path, 0o440); err != nil {
 		t.Fatal(err)
 	}
-	for _, owner := range [][2]int{{0, 64001}, {64001, 0}} {
+	for _, owner := range [][2]int{{0, 64001}, {64001, 64001}} {
 		if err := os.Chown(path, owner[0], owner[1]); err != nil {
 			t.Fatal(err)
 		}

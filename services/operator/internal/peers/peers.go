@@ -3,10 +3,12 @@
 package peers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
@@ -33,7 +35,16 @@ type Vault struct {
 // Spoken reports whether the vault was talked to over this connection and can be still.
 func (v Vault) Spoken() bool {
 	conn, ok := v.conn.(*grpc.ClientConn)
-	return ok && conn.GetState() == connectivity.Ready
+	if !ok {
+		return false
+	}
+	if state := conn.GetState(); state == connectivity.Connecting {
+		// A connection carries its first call a moment before it says that it is ready.
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		conn.WaitForStateChange(ctx, state)
+	}
+	return conn.GetState() == connectivity.Ready
 }
 
 // Executor is the executor's side that faces the operator.
