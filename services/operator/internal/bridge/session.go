@@ -1,0 +1,127 @@
+package bridge
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// open relays the client's handshake and remembers it, to open the session again when the gateway lost it.
+func (b *Bridge) open(ctx context.Context, line []byte, m message) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.initialize, b.session, b.protocol = bytes.Clone(line), "", ""
+	clear(b.subscribed)
+	answer, err := b.handshake(ctx)
+	if err != nil {
+		b.failWith(ctx, m.ID, err)
+		return
+	}
+	b.write(answer)
+}
+
+// handshake sends the remembered initialize with a proof and takes up the session; once more with a new proof when the
+// first was from before the vault's start. The caller holds mu.
+func (b *Bridge) handshake(ctx context.Context) (answer []byte, err error) {
+	answer, again, err := b.handshakeOnce(ctx)
+	if errors.Is(err, errCredential) {
+		answer, again, err = b.handshakeOnce(ctx)
+	}
+	if err != nil || !again || b.cfg.Key == nil || !b.pauseForOpening(ctx) {
+		return answer, err
+	}
+	answer, _, err = b.handshakeOnce(ctx)
+	return answer, err
+}
+
+// pauseForOpening waits until an opening can be dated after what happened before; false when ctx ended.
+func (b *Bridge) pauseForOpening(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(b.prover.untilNextSecond()):
+		return true
+	}
+}
+
+func (b *Bridge) handshakeOnce(ctx context.Context) (answer []byte, again bool, err error) {
+	signed, err := b.prover.open(b.initialize)
+	if err != nil {
+		return nil, false, err
+	}
+	response, err := b.post(ctx, signed, nil)
+	if err != nil {
+		return nil, false, err
+	}
+	defer b.discard(response)
+	var m message
+	if err := json.Unmarshal(b.initialize, &m); err != nil {
+		return nil, false, fmt.Errorf("handshake: %w", err)
+	}
+	err = b.answers(response, m.ID, func(payload []byte) error {
+		answer = payload
+		return nil
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	var reply struct {
+		Result struct {
+			Protocol string `json:"protocolVersion"`
+			Meta     facts  `json:"_meta"`
+		} `json:"result"`
+		Error struct {
+			Data facts `json:"data"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(answer, &reply); err != nil {
+		return nil, false, fmt.Errorf("handshake: %w", err)
+	}
+	if reply.Result.Protocol != "" {
+		b.session, b.protocol = response.Header.Get(headerSession), reply.Result.Protocol
+		b.opened++
+		b.prover.opened(reply.Result.Meta.Session)
+		seen := b.opened
+		b.background.Go(func() { b.listen(ctx, seen) })
+	}
+	return answer, reply.Error.Data.Code == codeProofRequired, nil
+}
+
+// reopen opens the session again after the gateway lost it; seen is the opening that the lost request belonged to.
+func (b *Bridge) reopen(ctx context.Context, seen int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.opened != seen {
+		return nil // another request did it meanwhile
+	}
+	if b.initialize == nil {
+		return errors.New("the client has not opened a session")
+	}
+	if _, err := b.handshake(ctx); err != nil {
+		return err
+	}
+	if b.opened == seen {
+		return errors.New("the gateway does not open the session again")
+	}
+	headers := sessionHeaders(b.session, b.protocol)
+	response, err := b.post(ctx, []byte(`{"jsonrpc":"2.0","method":"`+noteInitialized+`"}`), headers)
+	if err != nil {
+		return err
+	}
+	b.discard(response)
+	for uri, line := range b.subscribed {
+		taken, err := b.subscribeAgain(ctx, line, headers)
+		if err != nil {
+			return err
+		}
+		if !taken {
+			delete(b.subscribed, uri)
+			b.cfg.Report("the gateway refused a subscription when the session was opened again; the client hears no more of it")
+		}
+	}
+	b.cfg.Report("the session was lost and has been opened again")
+	return nil
+}
