@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"mime"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -605,67 +604,4 @@ func (f *Front) forward(w http.ResponseWriter, r *http.Request, call *Call, fram
 		return
 	}
 	f.conf.Stateful.ServeHTTP(w, r)
-}
-
-// bearer returns the token of the one Authorization header, if it is well formed.
-func bearer(h http.Header) (string, bool) {
-	values := h.Values("Authorization")
-	if len(values) != 1 {
-		return "", false
-	}
-	scheme, token, _ := strings.Cut(values[0], " ")
-	if !strings.EqualFold(scheme, "Bearer") || token == "" || len(token) > maxToken {
-		return "", false
-	}
-	for _, c := range []byte(token) {
-		if c <= ' ' || c > '~' {
-			return "", false
-		}
-	}
-	return token, true
-}
-
-func checkMedia(h http.Header) *refused {
-	if mediaRequired() && !isJSON(h.Values("Content-Type")) {
-		return &refused{status: http.StatusUnsupportedMediaType, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "content type",
-			message: "The Content-Type must be application/json, once, in UTF-8."}
-	}
-	if strings.Join(h.Values("Content-Encoding"), "") != "" {
-		return &refused{status: http.StatusUnsupportedMediaType, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "content encoding",
-			message: "Compressed messages are not accepted."}
-	}
-	if jsonOK, streamOK := accepts(h); !jsonOK || !streamOK {
-		return &refused{status: http.StatusNotAcceptable, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "accept",
-			message: "The client must accept application/json and text/event-stream."}
-	}
-	return nil
-}
-
-// isJSON reports whether Content-Type headers say, once, that the message is JSON in UTF-8, the one encoding that JSON has (RFC 8259).
-func isJSON(values []string) bool {
-	if len(values) != 1 {
-		return false
-	}
-	media, params, err := mime.ParseMediaType(values[0])
-	if err != nil || media != "application/json" || len(params) > 1 {
-		return false
-	}
-	charset, given := params["charset"]
-	return given && strings.EqualFold(charset, "utf-8") || len(params) == 0
-}
-
-// accepts reports which of the two media types a client takes.
-func accepts(h http.Header) (jsonOK, streamOK bool) {
-	for _, accept := range strings.Split(strings.Join(h.Values("Accept"), ","), ",") {
-		media, _, _ := strings.Cut(accept, ";")
-		switch strings.ToLower(strings.TrimSpace(media)) {
-		case "application/json", "application/*":
-			jsonOK = true
-		case "text/event-stream", "text/*":
-			streamOK = true
-		case "*/*":
-			jsonOK, streamOK = true, true
-		}
-	}
-	return jsonOK, streamOK
 }

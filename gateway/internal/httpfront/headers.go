@@ -2,6 +2,7 @@ package httpfront
 
 import (
 	"encoding/base64"
+	"mime"
 	"net/http"
 	"regexp"
 	"slices"
@@ -179,4 +180,63 @@ func forwarded(r *http.Request, f *Frame) http.Header {
 	out[headerProtocol], out[headerMethod], out[headerName] = []string{modernEra}, []string{f.Method}, []string{f.Name}
 	diagnosticHeaders(out, r.Header)
 	return out
+}
+
+// bearer returns the token of the one Authorization header, if it is well formed.
+func bearer(h http.Header) (string, bool) {
+	values := h.Values("Authorization")
+	if len(values) != 1 {
+		return "", false
+	}
+	scheme, token, _ := strings.Cut(values[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") || token == "" || len(token) > maxToken {
+		return "", false
+	}
+	for _, c := range []byte(token) {
+		if c <= ' ' || c > '~' {
+			return "", false
+		}
+	}
+	return token, true
+}
+
+func checkMedia(h http.Header) *refused {
+	if mediaRequired() && !isJSON(h.Values("Content-Type")) {
+		return &refused{status: http.StatusUnsupportedMediaType, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "content type",
+			message: "The Content-Type must be application/json, once, in UTF-8."}
+	}
+	if strings.Join(h.Values("Content-Encoding"), "") != "" {
+		return &refused{status: http.StatusUnsupportedMediaType, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "content encoding",
+			message: "Compressed messages are not accepted."}
+	}
+	if jsonOK, streamOK := accepts(h); !jsonOK || !streamOK {
+		return &refused{status: http.StatusNotAcceptable, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "accept",
+			message: "The client must accept application/json and text/event-stream."}
+	}
+	return nil
+}
+
+// isJSON reports whether Content-Type headers say, once, that the message is JSON in UTF-8, the one encoding that JSON has (RFC 8259).
+func isJSON(values []string) bool {
+	if len(values) != 1 {
+		return false
+	}
+	media, params, err := mime.ParseMediaType(values[0])
+	return err == nil && media == "application/json" && (len(params) == 0 || len(params) == 1 && strings.EqualFold(params["charset"], "utf-8"))
+}
+
+// accepts reports which of the two media types a client takes.
+func accepts(h http.Header) (jsonOK, streamOK bool) {
+	for _, accept := range strings.Split(strings.Join(h.Values("Accept"), ","), ",") {
+		media, _, _ := strings.Cut(accept, ";")
+		switch strings.ToLower(strings.TrimSpace(media)) {
+		case "application/json", "application/*":
+			jsonOK = true
+		case "text/event-stream", "text/*":
+			streamOK = true
+		case "*/*":
+			jsonOK, streamOK = true, true
+		}
+	}
+	return jsonOK, streamOK
 }

@@ -30,8 +30,8 @@ func Read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || !private(info) {
-		return nil, fmt.Errorf("%s %w", path, ErrOpen)
+	if err := judge(path, info); err != nil {
+		return nil, err
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxSize+1))
 	if err == nil && len(b) > maxSize {
@@ -44,11 +44,18 @@ func Read(path string) ([]byte, error) {
 func Check(paths ...string) error {
 	var problems []error
 	for _, path := range paths {
-		if info, err := os.Stat(path); err == nil && (!info.Mode().IsRegular() || !private(info)) {
-			problems = append(problems, fmt.Errorf("%s %w", path, ErrOpen))
+		if info, err := os.Stat(path); err == nil {
+			problems = append(problems, judge(path, info))
 		}
 	}
 	return errors.Join(problems...)
+}
+
+func judge(path string, info fs.FileInfo) error {
+	if !info.Mode().IsRegular() || !private(info) {
+		return fmt.Errorf("%s %w", path, ErrOpen)
+	}
+	return nil
 }
 
 // private reports whether nobody but the owner can read a file, root and root's group aside: that group renews operators' keys,

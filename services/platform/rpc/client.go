@@ -46,8 +46,8 @@ type ClientConfig struct {
 }
 
 // Dial returns a connection that is made at the first call and made again by itself (waiting at most 1 s between tries).
-// A call while the server cannot be reached has the connection tried at once, fails after reconnectWait, and is not sent once the trust folder lists the server as
-// revoked, whatever connection there is. Errors of calls are *fault.Error; the context's request id goes
+// A call while the server cannot be reached has the connection tried at once and fails after reconnectWait; none is sent once the
+// trust folder lists the server as revoked, whatever connection there is. Errors of calls are *fault.Error; the context's request id goes
 // with each call, a new one if it has none that is valid. The caller closes the connection.
 func Dial(cfg ClientConfig) (*grpc.ClientConn, error) {
 	if cfg.Identity == nil || cfg.Server.IsZero() || cfg.Address == "" {

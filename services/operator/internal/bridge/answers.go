@@ -18,14 +18,14 @@ func (b *Bridge) answers(response *http.Response, id json.RawMessage, answer fun
 	switch {
 	case strings.TrimSpace(kind) == "text/event-stream":
 		found := false
-		err := events(response.Body, func(data []byte) error {
-			m, ok := answerTo(data, id)
+		err := events(response.Body, func(m message) error {
+			payload, ok := m.answerTo(id)
 			if !ok || found {
-				b.pass(data)
+				b.pass(m)
 				return nil
 			}
 			found = true
-			return answer(m)
+			return answer(payload)
 		})
 		if err == nil && !found {
 			err = errCut
@@ -36,17 +36,15 @@ func (b *Bridge) answers(response *http.Response, id json.RawMessage, answer fun
 		if err != nil {
 			return fmt.Errorf("read the answer: %w", err)
 		}
-		var compact bytes.Buffer
-		if len(body) > maxMessage || json.Compact(&compact, body) != nil {
+		m, err := received(body)
+		if len(body) > maxMessage || err != nil {
 			return fmt.Errorf("the gateway answered %d with something that is not a message", response.StatusCode)
 		}
-		if m, ok := answerTo(compact.Bytes(), id); ok {
-			return answer(m)
+		if payload, ok := m.answerTo(id); ok {
+			return answer(payload)
 		}
-		var m message
-		if json.Unmarshal(compact.Bytes(), &m) == nil && len(m.Error) > 0 {
-			// Refused before its id was read.
-			return answer([]byte(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":` + string(m.Error) + `}`))
+		if len(m.Error) > 0 {
+			return answer(failure(id, m.Error)) // refused before its id was read
 		}
 		return fmt.Errorf("the gateway answered %d with something that is not an answer", response.StatusCode)
 	default:
@@ -54,15 +52,29 @@ func (b *Bridge) answers(response *http.Response, id json.RawMessage, answer fun
 	}
 }
 
-// answerTo returns data as an answer to the request id, if it is one.
-func answerTo(data []byte, id json.RawMessage) (answer []byte, ok bool) {
-	var m message
-	if json.Unmarshal(data, &m) != nil || m.Method != "" || !bytes.Equal(m.ID, id) {
-		return nil, false
+// received reads a message of the gateway's, on one line; JSON that is no message is one that says nothing.
+func received(data []byte) (m message, err error) {
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, data); err != nil {
+		return message{}, err
 	}
+	if json.Unmarshal(compact.Bytes(), &m) != nil {
+		return message{}, nil
+	}
+	return m, nil
+}
+
+func failure(id, problem json.RawMessage) []byte {
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, id, problem)
+}
+
+// answerTo returns a message as the answer to the request id, if it is that.
+func (m message) answerTo(id json.RawMessage) (answer []byte, ok bool) {
 	switch {
+	case m.Method != "" || !bytes.Equal(m.ID, id):
+		return nil, false
 	case len(m.Error) > 0:
-		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, id, m.Error), true
+		return failure(id, m.Error), true
 	case len(m.Result) > 0:
 		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, m.Result), true
 	default:
@@ -79,9 +91,8 @@ var passed = map[string]bool{
 
 // pass gives the client a notification that servers send. Everything else ends here: with a request of a server's (sampling,
 // elicitation, roots) whoever speaks through the gateway would have the client act, and an answer that nobody asked for is none.
-func (b *Bridge) pass(data []byte) {
-	var m message
-	if json.Unmarshal(data, &m) != nil || len(m.ID) > 0 || !passed[m.Method] {
+func (b *Bridge) pass(m message) {
+	if len(m.ID) > 0 || !passed[m.Method] {
 		if b.kept.Add(1) == 1 {
 			b.cfg.Report("the gateway sent something that this client did not ask for; it is kept from it")
 		}
@@ -94,8 +105,8 @@ func (b *Bridge) pass(data []byte) {
 	b.write(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q,"params":%s}`, m.Method, m.Params))
 }
 
-// events reads server-sent events and gives each one's data to take, on one line.
-func events(r io.Reader, take func(data []byte) error) error {
+// events reads server-sent events and gives the message in each to take.
+func events(r io.Reader, take func(m message) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxMessage)
 	var data []byte
@@ -104,11 +115,11 @@ func events(r io.Reader, take func(data []byte) error) error {
 		switch {
 		case len(line) == 0:
 			if len(bytes.TrimSpace(data)) > 0 {
-				var compact bytes.Buffer
-				if json.Compact(&compact, data) != nil {
+				m, err := received(data)
+				if err != nil {
 					return errors.New("the gateway sent an event that is not a message")
 				}
-				if err := take(compact.Bytes()); err != nil {
+				if err := take(m); err != nil {
 					return err
 				}
 			}

@@ -5,8 +5,9 @@
 //
 // It runs as the client's user, beside an agent that nobody trusts: it holds the client's token and key and no authority of
 // an operator. The gateway is not trusted either: what the client asks for is signed here, so that a gateway cannot ask in
-// its name; and for which agent and sender a session is opened, so that it cannot put it in another's. Messages are relayed as they
-// are; only params._meta["durward/proof"], ["durward/instance"] and, where the bridge has an agent, ["durward/agent"] are set.
+// its name; and for which agent and sender a session is opened, so that it cannot put it in another's. What the client says is
+// relayed as it is; only params._meta["durward/proof"], ["durward/instance"] and, where the bridge has an agent, ["durward/agent"] are
+// set. Of what the gateway says the client gets answers to what it asked and notifications that servers send, and nothing else.
 //
 // What a hostile gateway can still do with a request: it can hide the answer and ask for a second proof, and so have the
 // client's one request stand twice before the vault. Each needs its own approval, and a third is never signed. It can have a call

@@ -41,7 +41,7 @@ func (b *Bridge) listen(ctx context.Context, seen int) {
 			switch {
 			case response.StatusCode == http.StatusOK && strings.TrimSpace(kind) == "text/event-stream":
 				pause = listenPause
-				_ = events(response.Body, func(data []byte) error { b.pass(data); return nil }) // asked for again below
+				_ = events(response.Body, func(m message) error { b.pass(m); return nil }) // asked for again below
 			case response.StatusCode < http.StatusInternalServerError && response.StatusCode != http.StatusTooManyRequests:
 				b.discard(response)
 				if response.StatusCode == http.StatusNotFound && b.subscribes() && b.reopen(ctx, seen) != nil {
