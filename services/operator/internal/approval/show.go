@@ -186,8 +186,11 @@ func (c Card) Lines(now time.Time) []string {
 // quoted is an agent's text between quotes that it cannot close, without the padding that would lay out a text of its own. What is
 // signed and recorded is the text itself.
 func quoted(text string) string {
-	return strings.ReplaceAll(strings.Join(strings.Fields(clean.Visible(text)), " "), `"`, `\"`)
+	return strings.Join(strings.Fields(clean.Visible(escapeQuotes.Replace(text))), " ")
 }
+
+// escapeQuotes also doubles what escapes, so that no text of its own makes a quote look like the last.
+var escapeQuotes = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
 // gpuLines say what becomes of each GPU's memory, as the executor reckons; none where it reckons another plan than the one
 // that was asked for.

@@ -216,6 +216,13 @@ func TestAnAgentsTextStaysQuoted(t *testing.T) {
 	if last := lines[len(lines)-1]; !strings.HasSuffix(last, `"a\" · approved by alice b"`) {
 		t.Errorf("the card says %q", last)
 	}
+	for reason, want := range map[string]string{`a\`: `"a\\"`, `a\" b`: `"a\\\" b"`, `a\u{202E}`: `"a\\u{5C}u{202E}"`, "a\u202e": `"a\u{202E}"`} {
+		op.AgentReason = reason
+		lines := Card{Number: "K7F3", Operation: op, Preview: preview()}.Lines(testNow)
+		if last := lines[len(lines)-1]; !strings.HasSuffix(last, ": "+want) {
+			t.Errorf("%s is shown as %q, want %s", reason, last, want)
+		}
+	}
 	if st, err := signer(t).Approve(op, preview()); err != nil || st.AgentReason != op.AgentReason {
 		t.Errorf("signed: %q, %v", st.AgentReason, err)
 	}

@@ -13,8 +13,8 @@ import (
 	"durward.internal/services/vault/internal/token"
 )
 
-// Bounds of looking through texts: so many requests at a time and one of each principal, so that decisions go on meanwhile; so long for one, within which a
-// sink waits for it; so many bytes in one.
+// Bounds of looking through texts: so many requests at a time and one of each principal, so that decisions go on meanwhile; so long
+// for one, within which a sink waits for it; so many bytes in one.
 const (
 	tokeniseAtOnce = 2
 	tokeniseTime   = 1800 * time.Millisecond
