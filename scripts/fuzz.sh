@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for FUZZTIME each (10s unless told, 60s with DURWARD_FULL=1); crashes are written to testdata/ and fail.
+# Runs every fuzz target for FUZZTIME each (10s unless told; `make soak` gives the model readers 15 min); crashes are written to testdata/ and fail.
 # Arguments are folders: `FUZZTIME=60s scripts/fuzz.sh services/inspector` runs those below it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-if [ "${DURWARD_FULL:-}" = 1 ]; then time=60s; else time=10s; fi
-time=${FUZZTIME:-$time}
+time=${FUZZTIME:-10s}
 [ $# -gt 0 ] || set -- services gateway
 grep -rlE '^func Fuzz' --include='*_test.go' "$@" | while read -r file; do
   dir=$(dirname "$file")

@@ -48,7 +48,7 @@ step tests
 (cd scripts/tools/lint && GOWORK=off CGO_ENABLED=0 go test ./...)
 tags=$(git grep -hE '^//go:build [a-z]+$' -- '*.go' | cut -d' ' -f2 | sort -u | paste -sd,)
 mapfile -t packages < <(scripts/modules.sh | sed 's|.*|./&/...|')
-for build in "" "$tags"; do CGO_ENABLED=0 testvet -tags "$build" "${packages[@]}"; done
+for build in "" "$tags"; do CGO_ENABLED=0 testvet -tags "$build" -sleeps -sleepers durward.internal/deploy/e2e/drill "${packages[@]}"; done
 
 step documents
 scripts/check-docs.sh

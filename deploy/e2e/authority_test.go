@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -78,6 +79,20 @@ func soon(t *testing.T, want string, call func() harness.Envelope) harness.Envel
 		return nil
 	})
 	return e
+}
+
+// readsDangerous reports whether the record of a read says that its session was in dangerous mode (AUD-1).
+func readsDangerous(t *testing.T, h *harness.Host, e harness.Envelope) (dangerous bool) {
+	t.Helper()
+	harness.Eventually(t, "the read is recorded", func() error {
+		records := h.Records(&auditv1.SearchRecordsRequest{RequestId: e.RequestID, Kinds: []auditv1.Kind{auditv1.Kind_KIND_READ}})
+		if len(records) != 1 {
+			return fmt.Errorf("%d records", len(records))
+		}
+		dangerous = records[0].GetRecord().GetBody().GetDangerous()
+		return nil
+	})
+	return dangerous
 }
 
 // told checks the records of a call that nobody was asked about: each stage in its order, the tag of dangerous mode, the source
@@ -245,7 +260,7 @@ func TestSettingsReachAgents(t *testing.T) {
 
 	// An agent lowers its own ceiling for its session: said in the answer, and gone in the next session.
 	before := h.Digest("config")
-	lowered := isStatus(t, "ok", agent.Ask("security_config", map[string]any{"tier_ceiling_override": "TIER_READ"}))
+	lowered := isStatus(t, "ok", agent.Ask("security_config", map[string]any{"tier_ceiling_override": "READ"}))
 	if !strings.Contains(string(lowered.Audit), `"persistent":false`) || len(lowered.Warnings) == 0 {
 		t.Errorf("the override is not told: %s", lowered.Raw)
 	}
@@ -282,7 +297,7 @@ func enableDangerous(t *testing.T, h *harness.Host, client, session, length stri
 	x.Waits("Type this to go on")
 	x.Types("dangerous " + client + " " + strings.TrimPrefix(session, "s-")[:6] + "\n")
 	x.Waits("Asking again in")
-	x.Waits("Put it into force?")
+	x.Waits("put it into force?")
 	x.Types("yes\n")
 	x.Waits("in force")
 	x.Ends(0)
@@ -309,7 +324,7 @@ func TestDangerousModeAtATerminal(t *testing.T) {
 	defer x.Close()
 	x.Waits("Type this to go on")
 	x.Types("dangerous cursor " + strings.TrimPrefix(session, "s-")[:6] + "\n")
-	x.Waits("Put it into force?")
+	x.Waits("put it into force?")
 	x.Types("no\n")
 	x.Ends(4)
 	asks(t, h, agent.Ask("start_service", demo))
@@ -327,6 +342,8 @@ func TestDangerousModeAtATerminal(t *testing.T) {
 	}
 	if e := agent.Ask("gpu_status", nil); len(e.Warnings) == 0 || !strings.HasPrefix(e.Warnings[0], "DANGEROUS MODE") {
 		t.Errorf("a read does not say so: %s", e.Raw)
+	} else if !readsDangerous(t, h, e) {
+		t.Error("the record of a read in dangerous mode does not say so")
 	}
 	if e := other.Ask("gpu_status", nil); strings.Contains(string(e.Raw), "DANGEROUS") {
 		t.Errorf("another session says so: %s", e.Raw)
@@ -344,7 +361,7 @@ func TestDangerousModeAtATerminal(t *testing.T) {
 	h.Durward("dangerous", "disable")
 	asks(t, h, agent.Ask("stop_service", demo))
 	harness.Eventually(t, "the answers say it no more", func() error {
-		if e := agent.Ask("gpu_status", nil); strings.Contains(string(e.Raw), "DANGEROUS") {
+		if e := agent.Ask("gpu_status", nil); strings.Contains(string(e.Raw), "DANGEROUS") || readsDangerous(t, h, e) {
 			return fmt.Errorf("%s", e.Raw)
 		}
 		return nil
@@ -558,4 +575,36 @@ func TestChangesAreRecordedTwice(t *testing.T) {
 	}
 	h.WriteFile("config/security/security.yaml", good)
 	h.Durward("audit", "verify")
+}
+
+// TestRemoteIsHowTheCallerCame: a client that clients.yaml calls remote, and one whose bridge sshd started, are not at this host's
+// terminal, whatever their channel (ACL-2).
+func TestRemoteIsHowTheCallerCame(t *testing.T) {
+	t.Parallel()
+	h := harness.Start(t, harness.Options{})
+	h.AddKeyBound("cursor")
+	rule := `@id("not-from-elsewhere") forbid (principal, action == Action::"call:gpu_status", resource) when { context.remote };`
+	if err := os.WriteFile(h.Path("config", "security", "policy", "elsewhere.cedar"), []byte(rule), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the rule is in force", func() error {
+		if out := h.Durward("policy", "list"); !strings.Contains(out, "not-from-elsewhere") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	here, elsewhere := h.ConnectStdio("cursor"), h.ConnectStdio("cursor", "SSH_CONNECTION=192.0.2.1 1 192.0.2.2 22")
+	isStatus(t, "ok", here.Ask("gpu_status", nil))
+	isStatus(t, "denied", elsewhere.Ask("gpu_status", nil))
+	isStatus(t, "ok", elsewhere.Ask("list_modes", nil))
+
+	clients := h.Path("config", "clients.yaml")
+	before, err := os.ReadFile(clients)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(clients, bytes.Replace(before, []byte("channel: cli\n"), []byte("channel: cli\n    remote: true\n"), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "denied", func() harness.Envelope { return h.ConnectStdio("cursor").Ask("gpu_status", nil) })
 }

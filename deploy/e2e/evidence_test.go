@@ -2,11 +2,15 @@ package e2e
 
 import (
 	"database/sql"
+	"errors"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"durward.internal/deploy/e2e/harness"
+	"durward.internal/services/platform/database"
 )
 
 // TestWhatTheLogSaidCannotBeTakenAway: whoever may write audit's files takes the words of records away and leaves the tree as it is.
@@ -57,5 +61,96 @@ func TestWhatTheLogSaidCannotBeTakenAway(t *testing.T) {
 				t.Errorf("durward %s: no %q in\n%s", strings.Join(c.args, " "), want, said)
 			}
 		}
+	}
+}
+
+// TestALogThatWasPutBackIsTold: an earlier audit.db in the place of the newest one serves and proves itself, and vault and executor
+// have seen more of it. A program that kept nothing of the log hears it from them, in one sentence with both sizes.
+func TestALogThatWasPutBackIsTold(t *testing.T) {
+	t.Parallel()
+	h := harness.Start(t, harness.Options{})
+	path := h.Path("state", harness.Audit, "audit.db")
+	h.Process(harness.Audit).Stop()
+	earlier, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.StartProcess(harness.Audit)
+	h.AwaitHealthy(harness.Audit)
+	h.Connect(h.AddClient("bearer")).Call("list_services", nil)
+	if out := h.Run("", "audit", "verify"); out.Code != 0 {
+		t.Fatalf("before: exit status %d\n%s%s", out.Code, out.Stdout, out.Stderr)
+	}
+	h.Process(harness.Audit).Stop()
+	if err := errors.Join(os.WriteFile(path, earlier, 0o600), os.Remove(h.Path("state", "operator", "checkpoint"))); err != nil {
+		t.Fatal(err)
+	}
+	h.StartProcess(harness.Audit)
+	h.AwaitHealthy(harness.Audit)
+	told := regexp.MustCompile(`the log was put back: it has \d+ records, and the (vault|executor) has seen \d+`)
+	for _, c := range []struct {
+		command []string
+		code    int
+	}{{[]string{"status"}, 3}, {[]string{"status", "--json"}, 3}, {[]string{"audit", "verify"}, 1}} {
+		if out := h.Run("", c.command...); out.Code != c.code || !told.MatchString(out.Stdout+out.Stderr) || strings.Contains(out.Stdout, "✓") {
+			t.Errorf("durward %s: exit status %d\n%s%s", strings.Join(c.command, " "), out.Code, out.Stdout, out.Stderr)
+		}
+	}
+}
+
+// TestStateThatLostItsMemoryStartsHalted: with their databases gone, vault and executor would know no halt, no spent key and no used
+// statement. They learn from the log that they had some, start halted and say why, until a human resumes.
+func TestStateThatLostItsMemoryStartsHalted(t *testing.T) {
+	t.Parallel()
+	h := harness.Start(t, harness.Options{})
+	agent := h.Connect(h.AddClient("bearer"))
+	start := func() harness.Envelope {
+		return agent.Ask("start_service", map[string]any{"service_id": harness.DemoService})
+	}
+	asked := start()
+	h.Approve(asked.OperationID)
+	if e := agent.Ask("wait_operation", asked.Next.Arguments); e.Status != "ok" {
+		t.Fatalf("before: %s", e.Raw)
+	}
+	for role, c := range map[string]struct{ file, missing string }{
+		harness.Vault:    {"vault.db", "the log has an approval of "},
+		harness.Executor: {"executor.db", "the log has a change of "},
+	} {
+		h.Process(role).Stop()
+		// Without their key, as after a restore of nothing; what else knows that there was a state is the log.
+		for _, file := range []string{c.file, database.KeyFile} {
+			if err := os.Remove(h.Path("state", role, file)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := h.StartProcess(role)
+		h.AwaitHealthy(role)
+		if said := p.Log(); !strings.Contains(said, "HALTED: THE STATE WAS LOST") || !strings.Contains(said, c.missing) {
+			t.Errorf("%s says\n%s", role, said)
+		}
+		if out := h.Run("", "status"); !strings.Contains(out.Stdout, "HALTED") {
+			t.Errorf("%s without its state:\n%s", role, out.Stdout)
+		}
+	}
+	if out := h.Durward("audit", "search", "--kind", "halted"); !strings.Contains(out, "executor") || !strings.Contains(out, "vault") {
+		t.Errorf("the log says of it\n%s", out)
+	}
+	h.Durward("resume", "--yes")
+	for _, role := range []string{harness.Vault, harness.Executor} {
+		h.Process(role).Stop()
+		h.StartProcess(role)
+		h.AwaitHealthy(role)
+	}
+	if out := h.Run("", "status"); strings.Contains(out.Stdout, "HALTED") {
+		t.Errorf("after a human resumed:\n%s", out.Stdout)
+	}
+	h.Process(harness.Executor).Stop()
+	if err := os.Remove(h.Path("state", harness.Executor, "executor.db")); err != nil {
+		t.Fatal(err)
+	}
+	h.StartProcess(harness.Executor)
+	h.AwaitHealthy(harness.Executor)
+	if out := h.Run("", "status"); !strings.Contains(out.Stdout, "halted by itself: the state is damaged: the database: it was never sealed") {
+		t.Errorf("the database alone is gone:\n%s", out.Stdout)
 	}
 }

@@ -382,7 +382,7 @@ func TestServiceSurvives(t *testing.T) {
 			return fmt.Errorf("%s", e.Raw)
 		}
 		e.Decode(t, &info)
-		if info.Service.State != "SERVICE_STATE_RUNNING" {
+		if info.Service.State != "running" {
 			return fmt.Errorf("it is %s", info.Service.State)
 		}
 		return nil

@@ -119,6 +119,8 @@ func TestPipeline(t *testing.T) {
 				switch {
 				case tool.FullMethod == vaultv1.ToolService_WaitOperation_FullMethodName:
 					p.waited(tool)
+				case tool.FullMethod == vaultv1.ToolService_WithdrawOperation_FullMethodName:
+					p.withdrawn(tool)
 				case tool.Tier == optionsv1.Tier_TIER_READ:
 					p.read(tool)
 				default:
@@ -145,7 +147,7 @@ const burst = 60
 // order is the tools in the order in which each finds what it needs: something that runs can be stopped, what slept can be woken,
 // and a log has lines once something ran.
 var order = []string{
-	"security_config", "gpu_status", "list_services", "service_info", "list_modes", "mode_info", "list_models", "model_info", "wait_operation", "start_service",
+	"security_config", "gpu_status", "list_services", "service_info", "list_modes", "mode_info", "list_models", "model_info", "withdraw_operation", "wait_operation", "start_service",
 	"simulate_mode", "switch_mode", "sleep_service", "wake_service", "stop_service", "service_logs",
 }
 
@@ -353,6 +355,21 @@ func (p *pipeline) waited(tool toolset.Tool) {
 	pending := p.call(start, p.arguments(start, ""))
 	p.h.Approve(pending.OperationID)
 	p.carriedOut(start, p.call(tool, p.arguments(tool, pending.OperationID)), pending)
+}
+
+// withdrawn: withdraw_operation takes back what its own session asked for, with a record of its own.
+func (p *pipeline) withdrawn(tool toolset.Tool) {
+	p.t.Helper()
+	start, _ := toolset.Lookup("start_service")
+	pending := p.call(start, p.arguments(start, ""))
+	done := p.call(tool, p.arguments(tool, pending.OperationID))
+	if done.Status != "ok" || !strings.Contains(string(done.Result), "withdrawn") {
+		p.t.Fatalf("%s: %s", tool.Name, done.Raw)
+	}
+	p.answered(done)
+	if record := p.story(done.RequestID, auditv1.Kind_KIND_WITHDRAWN); record.GetOperationId() != pending.OperationID || record.GetTool() != start.Name {
+		p.t.Errorf("%s: recorded as %v", tool.Name, record)
+	}
 }
 
 // carriedOut checks the records of an approved operation, in their order, and the receipt in the answer.

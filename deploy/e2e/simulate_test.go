@@ -20,8 +20,8 @@ import (
 // each other.
 func crowdedCatalog(h *harness.Host) string {
 	demo := func(id string, port, vram int, more string) string {
-		return fmt.Sprintf("  - {id: %s, name: %s, driver: process, argv: [durward-demo, -port, %q, -model, demo, -touch, %q], port: %d, health: {path: /health}, vram_mib: %d, gpus: [0]%s}\n",
-			id, id, fmt.Sprint(port), filepath.Join(h.Dir, "starts-"+id), port, vram, more)
+		return fmt.Sprintf("  - {id: %s, name: %s, driver: process, argv: [durward-demo, -port, %q, -model, demo, -touch, %q], writes: [%q], port: %d, health: {path: /health}, vram_mib: %d, gpus: [0]%s}\n",
+			id, id, fmt.Sprint(port), filepath.Join(h.Dir, "starts-"+id), filepath.Join(h.Dir, "starts-"+id), port, vram, more)
 	}
 	return `version: 1
 gpus:
@@ -38,13 +38,14 @@ services:
     name: Chat
     driver: process
     argv: [durward-engine, -api, vllm, -port, "%d", -record, %q]
+    writes: [%q]
     port: %d
     health: {path: /health}
     vram_mib: 16384
     gpus: [0]
     sleep: vllm-l1
     sleep_mib: 1024
-`, h.Port(0), filepath.Join(h.Dir, "record-chat"), h.Port(0)) +
+`, h.Port(0), filepath.Join(h.Dir, "record-chat"), filepath.Join(h.Dir, "record-chat"), h.Port(0)) +
 		demo("coder", h.Port(2), 10240, ", model: some/coder, extra_config: {engine: llama.cpp, context_size: 32768}") +
 		demo("embed", h.Port(3), 4096, "") + `modes:
   - {id: talk, name: Talk, services: [chat]}
@@ -94,7 +95,7 @@ type simulation struct {
 func (s simulation) steps() string {
 	var words []string
 	for _, step := range s.Steps {
-		words = append(words, strings.ToLower(strings.TrimPrefix(step.Action, "PLAN_ACTION_"))+" "+step.ServiceID)
+		words = append(words, step.Action+" "+step.ServiceID)
 	}
 	return strings.Join(words, ", ")
 }
@@ -106,7 +107,7 @@ func (s simulation) alternative(t *testing.T, changes string) (digest string) {
 	for _, a := range s.Alternatives {
 		var words []string
 		for _, c := range a.Changes {
-			words = append(words, strings.ToLower(strings.TrimPrefix(c.Kind, "CHANGE_KIND_"))+" "+c.ServiceID)
+			words = append(words, c.Kind+" "+c.ServiceID)
 		}
 		all = append(all, strings.Join(words, ", "))
 		if all[len(all)-1] == changes {
@@ -298,7 +299,7 @@ func (p *pipeline) switchedToAlternative() {
 		}
 	}
 	done.Decode(p.t, &result)
-	if result.Outcome != "SWITCH_OUTCOME_COMMITTED" || p.running() != "chat, embed" || p.h.Starts("embed") != starts {
+	if result.Outcome != "committed" || p.running() != "chat, embed" || p.h.Starts("embed") != starts {
 		p.t.Errorf("%s: running %s, embed was started %d times, before %d", done.Raw, p.running(), p.h.Starts("embed"), starts)
 	}
 	for _, step := range result.Done {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"durward.internal/deploy/e2e/golden"
 	"durward.internal/deploy/e2e/harness"
 )
 
@@ -26,6 +27,9 @@ func TestTranscripts(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			t.Parallel()
+			if raw, err := os.ReadFile(file); err != nil || strings.Contains(string(raw), "\nstop") {
+				t.Fatalf("it stops before its end, or cannot be read: %v", err)
+			}
 			h := harness.Start(t, harness.Options{Catalog: harness.ModesCatalog})
 			testscript.Run(t, testscript.Params{
 				Files: []string{file}, ContinueOnError: true,
@@ -91,8 +95,8 @@ func (x *transcript) commands() map[string]func(*testscript.TestScript, bool, []
 				}
 			}
 		},
-		// stop PROCESS and start PROCESS end a process and start it again.
-		"stop": func(_ *testscript.TestScript, _ bool, args []string) { x.h.Process(args[0]).Stop() },
+		// halt PROCESS and begin PROCESS end a process and start it again; stop is testscript's own, and ends the script.
+		"halt": func(_ *testscript.TestScript, _ bool, args []string) { x.h.Process(args[0]).Stop() },
 		// eventually TEXT ARGS runs durward until its standard output holds TEXT, for what takes the executor a moment.
 		"eventually": func(ts *testscript.TestScript, _ bool, args []string) {
 			err := harness.Poll(func() error {
@@ -107,7 +111,7 @@ func (x *transcript) commands() map[string]func(*testscript.TestScript, bool, []
 				ts.Fatalf("%v", err)
 			}
 		},
-		"start": func(_ *testscript.TestScript, _ bool, args []string) { x.h.StartProcess(args[0]) },
+		"begin": func(_ *testscript.TestScript, _ bool, args []string) { x.h.StartProcess(args[0]) },
 	}
 }
 
@@ -117,11 +121,14 @@ var withoutTranscript = map[string]string{
 	"durward renew": "needs a production layout: scripts/real-layout.sh",
 }
 
-// TestEveryCommandHasATranscript walks durward's commands as its help lists them, and looks for each in a transcript: here, or in the
-// operator's own module, where those are that need no process.
+// TestEveryCommandHasATranscript takes durward's commands from the goldens of their help, which list each, and looks for each in a
+// transcript: here, or in the operator's own module, where those are that need no process.
 func TestEveryCommandHasATranscript(t *testing.T) {
 	t.Parallel()
-	program := filepath.Join(harness.Binaries(t, harness.Build{}), "durward")
+	accepted, err := golden.Accepted()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var scripts []string
 	for _, pattern := range []string{"testdata/script/*.txtar", "../../services/operator/cmd/durward/testdata/script/*.txtar"} {
 		files, err := filepath.Glob(pattern)
@@ -140,36 +147,29 @@ func TestEveryCommandHasATranscript(t *testing.T) {
 			}
 		}
 	}
-	listed := regexp.MustCompile(`(?m)^  ([a-z][a-z-]*) +[A-Z]`)
 	leaves := 0
-	var walk func(path []string)
-	walk = func(path []string) {
-		out, err := exec.Command(program, append(slices.Clone(path), "-h")...).Output()
-		if err != nil {
-			t.Fatalf("durward %v -h: %v", path, err)
+	begins := regexp.MustCompile(`(?m)^\$ (durward .+) -h$`)
+	for file, text := range accepted {
+		at := begins.FindAllStringSubmatchIndex(text, -1)
+		if !strings.HasPrefix(file, "help/") {
+			continue
 		}
-		text, name := string(out), strings.Join(append([]string{"durward"}, path...), " ")
-		usage, flags := strings.Index(text, "\nUsage:"), strings.LastIndex(text, "\nFlags:")
-		var subs []string
-		if usage >= 0 && strings.Contains(text, `[command] --help" for more`) {
-			for _, m := range listed.FindAllStringSubmatch(text[usage:max(flags, usage)], -1) {
-				subs = append(subs, m[1])
+		for i, m := range at {
+			name, help := text[m[2]:m[3]], text[m[1]:]
+			if i+1 < len(at) {
+				help = text[m[1]:at[i+1][0]]
+			}
+			if strings.Contains(help, `[command] --help" for more`) {
+				continue // others are below it
+			}
+			leaves++
+			ran := regexp.MustCompile(`\bdurward (--home \S+ )?` + regexp.QuoteMeta(strings.TrimPrefix(name, "durward ")) + `(\s|$|')`)
+			has := slices.ContainsFunc(scripts, ran.MatchString)
+			if why, excepted := withoutTranscript[name]; excepted == has {
+				t.Errorf("%s: in a transcript: %t; excepted: %t (%s)", name, has, excepted, why)
 			}
 		}
-		for _, sub := range subs {
-			walk(append(slices.Clone(path), sub))
-		}
-		if len(subs) > 0 {
-			return
-		}
-		leaves++
-		ran := regexp.MustCompile(`\bdurward (--home \S+ )?` + regexp.QuoteMeta(strings.TrimPrefix(name, "durward ")) + `(\s|$|')`)
-		has := slices.ContainsFunc(scripts, ran.MatchString)
-		if why, excepted := withoutTranscript[name]; excepted == has {
-			t.Errorf("%s: in a transcript: %t; excepted: %t (%s)", name, has, excepted, why)
-		}
 	}
-	walk(nil)
 	if leaves < 60 {
 		t.Errorf("only %d commands were found", leaves)
 	}

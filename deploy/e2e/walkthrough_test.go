@@ -45,7 +45,7 @@ func walk(t *testing.T, h *harness.Host, agent *harness.Client) {
 	slices.Sort(names)
 	if diff := cmp.Diff([]string{
 		"gpu_status", "list_models", "list_modes", "list_services", "mode_info", "model_info", "security_config", "service_info", "service_logs", "simulate_mode",
-		"sleep_service", "start_service", "stop_service", "switch_mode", "wait_operation", "wake_service",
+		"sleep_service", "start_service", "stop_service", "switch_mode", "wait_operation", "wake_service", "withdraw_operation",
 	}, names); diff != "" {
 		t.Errorf("tools (-want +got):\n%s", diff)
 	}
@@ -68,7 +68,7 @@ func walk(t *testing.T, h *harness.Host, agent *harness.Client) {
 
 	// Asking changes nothing; a person is needed, and the agent is told so.
 	asked := agent.Ask("start_service", map[string]any{"service_id": harness.DemoService})
-	if asked.Status != "pending_approval" || len(asked.OperationID) != 32 || !strings.Contains(asked.TellUser, "durward approvals") {
+	if asked.Status != "pending_approval" || len(asked.OperationID) != 32 || !strings.Contains(asked.TellUser, "durward approve ") {
 		t.Fatalf("start_service: %s", asked.Raw)
 	}
 	if asked.Next == nil || asked.Next.Tool != "wait_operation" || asked.Next.Arguments["operation_id"] != asked.OperationID {
@@ -109,7 +109,7 @@ func walk(t *testing.T, h *harness.Host, agent *harness.Client) {
 		}
 	}
 	done.Decode(t, &started)
-	if done.Status != "ok" || done.OperationID != asked.OperationID || !started.Changed || started.Service.State != "SERVICE_STATE_RUNNING" {
+	if done.Status != "ok" || done.OperationID != asked.OperationID || !started.Changed || started.Service.State != "running" {
 		t.Fatalf("wait_operation: %s", done.Raw)
 	}
 	if done.Meta["durward/receipt"] == nil {

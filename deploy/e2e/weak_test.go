@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -39,19 +40,23 @@ func TestUnitsWithoutTheirGuards(t *testing.T) {
 	if err != nil || len(tests) == 0 {
 		t.Fatalf("tests in %d packages: %v", len(tests), err)
 	}
+	var folders, names []string
+	for folder, declared := range tests {
+		folders, names = append(folders, folder), append(names, declared...)
+	}
+	args := []string{"test", "-overlay", overlay, "-count=1", "-json", "-run", "^(" + strings.Join(names, "|") + ")$"}
+	cmd := exec.CommandContext(t.Context(), "go", append(args, folders...)...)
+	cmd.Dir = root
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
 	for folder, names := range tests {
-		t.Run(folder, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-count=1", "-v", "-run", "^("+strings.Join(names, "|")+")$", folder)
-			cmd.Dir = root
-			out, err := cmd.CombinedOutput()
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out)
+		for _, name := range names {
+			passed := fmt.Sprintf(`"Action":"pass","Package":"durward.internal%s","Test":"%s"`, strings.TrimPrefix(folder, "."), name)
+			if !strings.Contains(string(out), passed) {
+				t.Errorf("%s of %s did not pass:\n%s", name, folder, out)
 			}
-			for _, name := range names {
-				if !strings.Contains(string(out), "--- PASS: "+name+" ") {
-					t.Errorf("%s did not pass:\n%s", name, out)
-				}
-			}
-		})
+		}
 	}
 }

@@ -135,7 +135,7 @@ func (s *suite) start() {
 				if time.Since(began) > harness.Patience {
 					s.Fatalf("%s is not healthy", role)
 				}
-				time.Sleep(5 * time.Millisecond)
+				time.Sleep(5 * time.Millisecond) // another process's health has no event
 			}
 		}
 		took = append(took, time.Since(began))
@@ -422,13 +422,13 @@ func (s *suite) live(c *client, n int, pause time.Duration) ([]time.Duration, []
 	var windows []window
 	for i := range n {
 		id := s.approved([]string{"start_service", "stop_service"}[i%2])
-		time.Sleep(pause)
+		time.Sleep(pause) // what is measured is a host at rest
 		at := time.Now()
 		_, err := c.call(s.Context(), "wait_operation", `{"operation_id":"`+id+`"}`)
 		s.must(err)
 		took = append(took, time.Since(at))
 		windows = append(windows, window{at, time.Now().Add(pause / 2)})
-		time.Sleep(pause)
+		time.Sleep(pause) // as above
 	}
 	return took, windows
 }
@@ -476,7 +476,7 @@ func (s *suite) fsyncs(c *client) (float64, bool) {
 	}
 	cmd := exec.Command(program, args...)
 	s.must(cmd.Start())
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // strace does not tell when it has attached to all
 	const n = 20
 	_, windows := s.live(c, n, 100*time.Millisecond)
 	s.must(cmd.Process.Signal(syscall.SIGINT))

@@ -98,7 +98,7 @@ func (s *suite) steady(c *client) []time.Duration {
 	began := time.Now()
 	for n := range int(fairFor.Seconds() * besideRate) {
 		due := began.Add(time.Duration(n) * time.Second / besideRate)
-		time.Sleep(time.Until(due))
+		time.Sleep(time.Until(due)) // calls come at a steady rate
 		all.Go(func() {
 			if _, err := c.call(s.Context(), readTool, "{}"); err != nil {
 				s.Errorf("a call at %d a second: %v", besideRate, err)
@@ -265,7 +265,7 @@ func (s *suite) manyPrincipals(tokens []string) {
 	for range 20 {
 		_, err := begin.call(s.Context(), readTool, "{}")
 		s.must(err)
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // calls come at a steady rate
 	}
 	before := resident()
 	var all sync.WaitGroup

@@ -66,6 +66,7 @@ func Groups() []Group {
 		{"sessions", standing[len(standing)/2:]},
 		{"agent", slices.Concat(agentLines(), sameUserLines())},
 		{"crowd", crowdLines()},
+		{"state", stateLines()},
 		{"edge", edgeLines()},
 		{"authority", authorityLines()},
 		// The hostile vault stays once it stands in for the real one.

@@ -185,7 +185,7 @@ func (w *hostWorld) catalog(h *harness.Host) string {
 		words, err := json.Marshal(append(argv, p.flags...))
 		w.must(err)
 		fmt.Fprintf(&b, "  - {id: %s, driver: process, argv: %s, port: %d, health: {path: /health}, gpus: [%d], vram_mib: %d, "+
-			"start_timeout_s: 8, stall_timeout_s: 3, stop_timeout_s: 2", p.id, words, h.Port(i), p.gpu, p.vram)
+			"start_timeout_s: 8, stall_timeout_s: 3, stop_timeout_s: 2, writes: [%q]", p.id, words, h.Port(i), p.gpu, p.vram, h.Path("starts-"+p.id))
 		if p.keep > 0 {
 			fmt.Fprintf(&b, ", sleep: vllm-l1, sleep_mib: %d", p.keep)
 		}

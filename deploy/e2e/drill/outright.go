@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"durward.internal/deploy/e2e/harness"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/rpc"
@@ -103,12 +104,12 @@ func vaultStanding(w *world) (trials, effects int) {
 	for i, x := range attacks {
 		for _, by := range []int{0, 1} {
 			before := effects
-			signed := w.sign(x.st, w.signer)
+			signed := w.signBoth(x.st, w.signer)
 			if by == 1 {
-				signed = w.sign(x.st, w.other)
+				signed = w.signBoth(x.st, w.other)
 			}
 			trials++
-			g := w.standingGrant(x.st, x.a, x.dangerous, signed)
+			g := w.standingGrant(x.st, x.a, x.dangerous, signed...)
 			x.edit(g)
 			w.issue(g, x.a.tool, x.a.service)
 			if effects = w.effects(m); effects > before {
@@ -134,12 +135,81 @@ func vaultStanding(w *world) (trials, effects int) {
 	// What the human did let the session do is carried out: it was the stretching that was in the way.
 	for _, st := range []*statement.Statement{scope(), danger()} {
 		before := w.effects(m)
-		g := w.vaultSigns(w.standingGrant(st, start, st.Kind == statement.KindDangerous, w.sign(st, w.signer)))
+		g := w.vaultSigns(w.standingGrant(st, start, st.Kind == statement.KindDangerous, w.signBoth(st, w.signer)...))
 		_, err := w.execute(w.gatewayExecutor, start.tool, start.service, rpc.MetadataGrant, marshal(g))
 		if w.effects(m) != before+1 {
 			w.t.Fatalf("a genuine %s statement has no effect, so a stretched one proves nothing: %v", st.Kind, err)
 		}
 		w.kill(idle)
+	}
+	return trials, effects
+}
+
+// vaultUnconfirmed has a hostile vault use what a human signed once and then did not confirm: the first statement of dangerous mode.
+func vaultUnconfirmed(w *world) (trials, effects int) {
+	w.takeVault()
+	m := w.arrange()
+	start := aim{"start_service", idle}
+	first := func() *callv1.HumanStatement {
+		return w.sign(w.standingStatement(statement.KindDangerous, drillParty(), "api", time.Hour), w.signer)
+	}
+	use := func(statements ...*callv1.HumanStatement) bool {
+		trials++
+		st, err := statement.Parse(statements[0].GetStatement())
+		w.must(err)
+		w.issue(w.standingGrant(st, start, true, statements...), start.tool, start.service)
+		effects = w.effects(m)
+		return w.caught(effects)
+	}
+	later := time.Now().Add(statement.ConfirmAfter + time.Second)
+	h := first()
+	for _, statements := range [][]*callv1.HumanStatement{
+		{h}, {h, h}, {h, first()}, {h, w.confirmation(first(), later, w.signer)}, {h, w.confirmation(h, later, w.other)},
+		{h, w.confirmation(h, time.Now(), w.signer)}, {w.confirmation(h, later, w.signer)},
+		{h, w.sign(w.scopeOf(drillParty(), "api", time.Hour, 100, "stop_service", victim), w.signer)},
+	} {
+		if use(statements...) {
+			return trials, effects
+		}
+	}
+	if !w.weak {
+		if use(h, w.confirmation(h, later, w.signer)); effects != 1 {
+			w.t.Fatalf("what a human confirmed had %d effects, so that the rest proves nothing", effects)
+		}
+		effects = 0
+	}
+	return trials, effects
+}
+
+// vaultEnded has a hostile vault go on with what a human ended: the operator's program told the executor itself.
+func vaultEnded(w *world) (trials, effects int) {
+	w.takeVault()
+	start := aim{"start_service", idle}
+	for _, st := range []*statement.Statement{
+		w.scopeOf(drillParty(), "api", time.Hour, 100, "start_service", idle),
+		w.standingStatement(statement.KindDangerous, drillParty(), "api", time.Hour),
+	} {
+		signed := w.signBoth(st, w.signer)
+		use := func() {
+			w.issue(w.standingGrant(st, start, st.Kind == statement.KindDangerous, signed...), start.tool, start.service)
+		}
+		m := w.arrange()
+		if use(); w.effects(m) != 1 {
+			w.t.Fatalf("a genuine %s statement has no effect, so that its end proves nothing", st.Kind)
+		}
+		m = w.arrange()
+		w.endAtExecutor(signed[0])
+		for i := range 10 {
+			if i == 5 {
+				w.restart(harness.Executor, w.guards(harness.Executor)...)
+			}
+			trials++
+			use()
+			if n := w.effects(m); w.caught(n) {
+				return trials, n
+			}
+		}
+		effects += w.effects(m)
 	}
 	return trials, effects
 }

@@ -74,7 +74,7 @@ func (w *world) statementFor(op *vaultv1.Operation) *statement.Statement {
 }
 
 func serviceOf(args []byte) string {
-	for _, id := range []string{idle, victim, spare} {
+	for _, id := range []string{idle, victim, spare, scripted} {
 		if bytes.Equal(args, arguments(id)) {
 			return id
 		}

@@ -1,22 +1,23 @@
 package drill
 
 import (
-	"crypto/ed25519"
-	"encoding/json"
+	"bytes"
+	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
+	"os"
+	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
-	"google.golang.org/grpc/metadata"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"durward.internal/deploy/e2e/harness"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/proof"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
@@ -29,7 +30,8 @@ func standingLines() []Line {
 		{"gateway-standing", vault("proof"), gatewayStanding},
 		{"bearer-standing", vault("key-bound"), bearerStanding},
 		{"self-approval", vault("self-approval"), selfApproval},
-		{"dangerous-shortcuts", vault("confirm-delay"), dangerousShortcuts},
+		{"dangerous-shortcuts", map[string]string{harness.Vault: "confirm-delay,confirm-key", harness.Executor: "confirmed"}, dangerousShortcuts},
+		{"revoke-returns", map[string]string{harness.Executor: "ended,check"}, revokeReturns},
 		{"halt-outlives", map[string]string{harness.Vault: "standing-epoch,approval", harness.Executor: "statement,epoch,redeem"}, haltOutlives},
 		{"rotated-client", vault("rotation-end"), rotatedClient},
 	}
@@ -38,165 +40,11 @@ func standingLines() []Line {
 // keyedCount is how many clients sign what they ask for.
 const keyedCount = 24
 
-func keyedClient(n int) string { return fmt.Sprintf("keyed-%d", n) }
-func keyedToken(n int) string  { return fmt.Sprintf("drill-token-keyed-%d", n) }
-
 // messenger is a client that speaks for people on a messaging platform.
 const (
 	messenger      = "messenger"
 	messengerToken = "drill-token-messenger"
 )
-
-// keyedSession is a key-bound client with its session: the gateway has all of it but the key.
-type keyedSession struct {
-	*agentSession
-	key     ed25519.PrivateKey
-	counter uint64
-}
-
-// openKeyed has a key-bound client that no attack has used open a session.
-func (w *world) openKeyed() *keyedSession {
-	w.t.Helper()
-	if w.nextKeyed >= keyedCount {
-		w.t.Fatal("the drill needs more key-bound clients")
-	}
-	n := w.nextKeyed
-	w.nextKeyed++
-	return w.openKeyedAs(n)
-}
-
-func (w *world) openKeyedAs(n int) *keyedSession {
-	w.t.Helper()
-	var out *vaultv1.OpenSessionResponse
-	// A proof from the second in which the vault started is from before it.
-	harness.Eventually(w.t, keyedClient(n)+" opens a session", func() (err error) {
-		p, err := proof.Sign(w.keyed[n], proof.Claim{
-			Purpose: callv1.Proof_PURPOSE_OPEN, Client: keyedClient(n), Counter: mathrand.Uint64N(1<<50) + 1, Time: time.Now().Unix(),
-		})
-		w.must(err)
-		ctx, cancel := w.ctx(callTime)
-		defer cancel()
-		out, err = vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession(ctx, &vaultv1.OpenSessionRequest{
-			Credential: keyedToken(n), ClientName: "drill", Proof: p,
-		})
-		return err
-	})
-	return &keyedSession{agentSession: sessionOf(out), key: w.keyed[n]}
-}
-
-// prove is the client's own signature under one call.
-func (s *keyedSession) prove(tool, service string) *callv1.Proof {
-	s.counter++
-	return s.claim(tool, service, s.counter, s.key)
-}
-
-func (s *keyedSession) claim(tool, service string, counter uint64, key ed25519.PrivateKey) *callv1.Proof {
-	digest := canonical.Digest(arguments(service))
-	p, err := proof.Sign(key, proof.Claim{
-		Purpose: callv1.Proof_PURPOSE_CALL, Client: s.principal, Session: s.ref, Tool: tool, ArgumentsDigest: digest[:], Counter: counter,
-		Time: time.Now().Unix(),
-	})
-	if err != nil {
-		panic(err) // every claim here is well formed
-	}
-	return p
-}
-
-// relay is the gateway: it asks in a session's name, and returns the grant that it got, if any.
-func (w *world) relay(handle, tool, service string, p *callv1.Proof, md ...string) *callv1.SignedGrant {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	// What is refused has no grant; effects are counted.
-	out, _ := vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise(metadata.AppendToOutgoingContext(ctx, md...), &vaultv1.AuthoriseRequest{
-		SessionId: handle, Tool: w.tool(tool).Ref(), Arguments: arguments(service), Proof: p,
-	})
-	return out.GetGrant()
-}
-
-// call is the client's own call, honestly relayed.
-func (w *world) call(s *keyedSession, tool, service string, md ...string) *callv1.SignedGrant {
-	g := w.relay(s.handle, tool, service, s.prove(tool, service), md...)
-	w.useGrant(g, tool, service)
-	return g
-}
-
-// standingStatement is a statement about a session: good in every field but for what its kind says beyond.
-func (w *world) standingStatement(kind statement.Kind, s *agentSession, channel string, life time.Duration) *statement.Statement {
-	w.t.Helper()
-	preview, err := w.preview("start_service", idle)
-	w.must(err)
-	now := time.Now()
-	return &statement.Statement{
-		Type: statement.Type, Version: statement.Version, Kind: kind, ID: grant.NewID(), Operator: w.h.Operator,
-		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(life)),
-		Epoch: preview.GetEpoch(), Audience: preview.GetAudience(), Principal: s.principal, Session: s.ref, Channel: channel,
-	}
-}
-
-// scopeOf lets a session make one tool's calls on these services.
-func (w *world) scopeOf(s *agentSession, channel string, life time.Duration, uses int, tool string, services ...string) *statement.Statement {
-	w.t.Helper()
-	st := w.standingStatement(statement.KindScope, s, channel, life)
-	st.Tools, st.Uses = []statement.Tool{statement.ToolOf(w.tool(tool).Ref())}, uses
-	for _, service := range services {
-		preview, err := w.preview(tool, service)
-		w.must(err)
-		digest := canonical.Digest(preview.GetSubject().GetEntry())
-		st.SubjectDigests = append(st.SubjectDigests, canonical.FormatDigest(digest[:]))
-	}
-	if len(services) == 1 {
-		st.Pinned = []statement.Pin{{Pointer: "/service_id", Value: json.RawMessage(fmt.Sprintf("%q", services[0]))}}
-	} else {
-		st.Free = []string{"/service_id"}
-	}
-	return st
-}
-
-func (w *world) operatorStanding() vaultv1.StandingServiceClient {
-	return vaultv1.NewStandingServiceClient(w.operatorVault)
-}
-
-// grantScope brings a scope to the vault.
-func (w *world) grantScope(h *callv1.HumanStatement) error {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	_, err := w.operatorStanding().GrantScope(ctx, &vaultv1.GrantScopeRequest{Statement: h})
-	return err
-}
-
-// propose brings a dangerous statement to the vault; at is when it may be confirmed.
-func (w *world) propose(h *callv1.HumanStatement) (id string, at time.Time, err error) {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	out, err := w.operatorStanding().ProposeDangerous(ctx, &vaultv1.ProposeDangerousRequest{Statement: h})
-	return out.GetStandingId(), out.GetNotBefore().AsTime(), err
-}
-
-func (w *world) confirm(id string) error {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	_, err := w.operatorStanding().ConfirmDangerous(ctx, &vaultv1.ConfirmDangerousRequest{StandingId: id})
-	return err
-}
-
-// enable puts a session into dangerous mode as a human does, both confirmations and the time between them included.
-func (w *world) enable(h *callv1.HumanStatement) error {
-	id, at, err := w.propose(h)
-	if err != nil {
-		return err
-	}
-	w.pause(w.t.Context(), time.Until(at)+50*time.Millisecond)
-	return w.confirm(id)
-}
-
-// revoke ends what a session has, at once.
-func (w *world) revoke(session string) {
-	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	_, err := w.operatorStanding().RevokeStanding(ctx, &vaultv1.RevokeStandingRequest{Session: session})
-	w.must(err)
-}
 
 // gatewayStanding is the gateway while one client's session has a scope and another's is in dangerous mode. Its effects are starts and
 // stops beyond those that the clients themselves signed, and those that they signed and that came when it was over.
@@ -204,7 +52,7 @@ func gatewayStanding(w *world) (trials, effects int) {
 	owner, risky, thief := w.openKeyed(), w.openKeyed(), w.open()
 	sibling := w.openKeyedAs(w.nextKeyed - 2) // the owner's other session
 	w.must(w.grantScope(w.sign(w.scopeOf(owner.agentSession, "cli", time.Hour, 500, "start_service", idle, spare), w.signer)))
-	w.must(w.enable(w.sign(w.standingStatement(statement.KindDangerous, risky.agentSession, "cli", time.Hour), w.signer)))
+	w.must(w.enable(w.sign(w.standingStatement(statement.KindDangerous, risky.agentSession, "cli", time.Hour), w.signer), w.signer))
 	// The clients themselves, once each.
 	m := w.arrange()
 	genuine := []*callv1.Proof{owner.prove("start_service", idle), risky.prove("stop_service", victim)}
@@ -329,14 +177,14 @@ func bearerStanding(w *world) (trials, effects int) {
 	}{{s, "api"}, {s, "cli"}, {&mixed, "cli"}, {&agentSession{principal: s.principal, ref: keyed.ref}, "cli"}} {
 		trials += 2
 		_ = w.grantScope(w.sign(w.scopeOf(c.session, c.channel, time.Hour, 100, "start_service", idle, spare), w.signer))
-		_ = w.enable(w.sign(w.standingStatement(statement.KindDangerous, c.session, c.channel, time.Hour), w.signer))
+		_ = w.enable(w.sign(w.standingStatement(statement.KindDangerous, c.session, c.channel, time.Hour), w.signer), w.signer)
 		if try(s.handle) {
 			return trials, effects
 		}
 	}
 	// A key-bound client's token alone opens nothing, and its session, which has both, is of no use without its key.
 	w.must(w.grantScope(w.sign(w.scopeOf(keyed.agentSession, "cli", time.Hour, 100, "start_service", idle, spare), w.signer)))
-	w.must(w.enable(w.sign(w.standingStatement(statement.KindDangerous, keyed.agentSession, "cli", time.Hour), w.signer)))
+	w.must(w.enable(w.sign(w.standingStatement(statement.KindDangerous, keyed.agentSession, "cli", time.Hour), w.signer), w.signer))
 	ctx, cancel := w.ctx(callTime)
 	defer cancel()
 	trials++
@@ -348,6 +196,120 @@ func bearerStanding(w *world) (trials, effects int) {
 	try(keyed.handle)
 	w.revoke("")
 	return trials, effects
+}
+
+// revokeReturns has many calls in flight when a human ends what they rest on. Its effects are starts after the human was told that it
+// ended, by the kernel's clock.
+func revokeReturns(w *world) (trials, effects int) {
+	const together = 10
+	w.arrange()
+	sessions := []*keyedSession{w.openKeyed()}
+	for len(sessions) < together {
+		sessions = append(sessions, w.openKeyedAs(w.nextKeyed-1))
+	}
+	services := []string{idle, spare}
+	for round := 0; round < w.size(8, 3) && !w.caught(effects); round++ {
+		var held []func()
+		for _, s := range sessions {
+			w.must(w.grantScope(w.sign(w.scopeOf(s.agentSession, "cli", time.Hour, 500, "start_service", services...), w.signer)))
+			for _, service := range services {
+				g := w.relay(s.handle, "start_service", service, s.prove("start_service", service))
+				if g == nil {
+					w.t.Fatal("what a human let run has no grant, so its end proves nothing")
+				}
+				held = append(held, func() { w.useGrant(g, "start_service", service) })
+			}
+		}
+		// What was started ends once it left its mark, so that each further start shows.
+		stop := make(chan struct{})
+		before := w.starts()
+		ended := map[string]int{}
+		for _, service := range services {
+			ended[service] = w.startsOf(service)
+		}
+		var calls, ending sync.WaitGroup
+		ending.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(20 * time.Millisecond):
+					for _, service := range services {
+						now := w.startsOf(service)
+						if now == ended[service] {
+							continue
+						}
+						ended[service] = now
+						for _, pid := range w.pids(service) {
+							_ = syscall.Kill(pid, syscall.SIGKILL)
+						}
+					}
+				}
+			}
+		})
+		for _, call := range held {
+			trials++
+			calls.Go(call)
+		}
+		harness.Eventually(w.t, "calls have begun", func() error {
+			if w.starts() == before {
+				return errors.New("none has")
+			}
+			return nil
+		})
+		w.revoke("")
+		var told unix.Timespec
+		w.must(unix.ClockGettime(unix.CLOCK_BOOTTIME, &told))
+		calls.Wait()
+		close(stop)
+		ending.Wait()
+		late := map[int]bool{}
+		for _, service := range services {
+			began := w.marks(service)
+			for _, pid := range w.pids(service) { // also what had no time to leave its mark
+				began[pid] = beganAt(pid)
+			}
+			for pid, at := range began {
+				if at > told.Nano()+int64(20*time.Millisecond) {
+					late[pid] = true
+				}
+			}
+			w.kill(service)
+		}
+		effects += len(late)
+	}
+	return trials, effects
+}
+
+// tick is the kernel's step in telling when a process began.
+const tick = 10 * time.Millisecond
+
+// marks are when the programs of a service began, by their own marks: in nanoseconds of the kernel's clock, by pid.
+func (w *world) marks(service string) map[int]int64 {
+	out := map[int]int64{}
+	for line := range strings.Lines(w.startsFile(service)) {
+		var pid int
+		var ticks int64
+		if _, err := fmt.Sscanf(line, "started %d %d", &pid, &ticks); err != nil {
+			w.t.Errorf("a mark %q: %v", line, err)
+		}
+		out[pid] = ticks * int64(tick)
+	}
+	return out
+}
+
+// beganAt is when a process began, in nanoseconds of the kernel's clock, in its steps; 0 for one that is gone.
+func beganAt(pid int) int64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	ticks, err := strconv.ParseInt(fields[19], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return ticks * int64(tick)
 }
 
 // denyAll refuses what waits, so that one attempt does not stand in for the next.
@@ -415,7 +377,7 @@ func selfApproval(w *world) (trials, effects int) {
 		}
 	}
 	trials++
-	_ = w.enable(sign(w.standingStatement(statement.KindDangerous, s.agentSession, "cli", time.Hour)))
+	_ = w.enable(sign(w.standingStatement(statement.KindDangerous, s.agentSession, "cli", time.Hour)), own)
 	for _, a := range aims {
 		trials += 2
 		w.call(s, a.tool, a.service)
@@ -442,151 +404,12 @@ func (w *world) waiting(principal string, a aim) string {
 	return ""
 }
 
-// dangerousShortcuts looks for a way into dangerous mode, or back into it, that is shorter than the human's. Its effects are changes
-// that nobody was asked about.
-func dangerousShortcuts(w *world) (trials, effects int) {
-	m := w.arrange()
-	s := w.openKeyed()
-	// The client asks for what would show; each is its own, signed, and would wait for a human.
-	try := func(what string, md ...string) bool {
-		before := w.effects(m)
-		for _, a := range aims {
-			trials++
-			w.call(s, a.tool, a.service, md...)
-		}
-		w.denyAll()
-		effects = w.effects(m)
-		if effects > before {
-			w.t.Logf("%s: %d effects", what, effects-before)
-		}
-		return w.caught(effects)
-	}
-	fresh := func() *callv1.HumanStatement {
-		return w.sign(w.standingStatement(statement.KindDangerous, s.agentSession, "cli", time.Hour), w.signer)
-	}
-	// Confirmed at once, twice, by another's id, and not at all.
-	id, at, err := w.propose(fresh())
-	w.must(err)
-	trials += 3
-	_ = w.confirm(id)
-	_ = w.confirm(id)
-	_ = w.confirm(grant.NewID())
-	if try("a proposal confirmed at once") {
-		return trials, effects
-	}
-	_, _, _ = w.propose(fresh()) // a second one must not hurry the first
-	w.pause(w.t.Context(), time.Until(at)-500*time.Millisecond)
-	trials++
-	_ = w.confirm(id)
-	try("a proposal confirmed a little early")
-	w.pause(w.t.Context(), time.Second)
-	try("a proposal that nobody confirmed in time to be")
-	w.revoke("") // takes the proposal back
-	trials++
-	_ = w.confirm(id)
-	try("a proposal that was taken back")
-
-	// As an agent's word.
-	for _, name := range []string{"durward-dangerous", "durward-dangerous-bin", "x-dangerous", "durward-mode", "durward-confirm", "durward-standing", "dangerous", rpc.MetadataGrant} {
-		try("metadata "+name, name, "true")
-	}
-	// Over messaging, and for a session that is another's.
-	w.messaging(&trials)
-	// By a file.
-	w.inFiles(&trials, try)
-
-	// Used once, ended, and used again.
-	used := fresh()
-	w.must(w.enable(used))
-	n := w.effects(m)
-	w.call(s, "start_service", idle)
-	if got := w.effects(m) - n; got != 1 {
-		w.t.Fatalf("dangerous mode had %d effects, so its end proves nothing", got)
-	}
-	w.kill(idle)
-	m = w.arrange()
-	late := s.prove("start_service", spare)
-	w.revoke(s.ref)
-	trials++
-	w.useGrant(w.relay(s.handle, "start_service", spare, late), "start_service", spare)
-	try("after it was ended")
-	trials++
-	_ = w.enable(used)
-	try("a statement used before")
-	// Written down as evidence, and not read back.
-	w.must(w.enable(fresh()))
-	w.h.Process(harness.Vault).Kill()
-	w.restart(harness.Vault, w.guards(harness.Vault)...)
-	try("the session from before a restart")
-	for n := range w.keyed {
-		if keyedClient(n) == s.principal {
-			s = w.openKeyedAs(n)
-		}
-	}
-	trials++
-	_ = w.enable(used)
-	try("after a restart")
-	w.settle()
-	return trials, effects
-}
-
-// messaging tries dangerous mode for a client that speaks for people on a messaging platform.
-func (w *world) messaging(trials *int) {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	out, err := vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession(ctx, &vaultv1.OpenSessionRequest{
-		Credential: messengerToken, ClientName: "drill", Sender: &vaultv1.Sender{User: "u", Room: "r"},
-	})
-	w.must(err)
-	s := sessionOf(out)
-	for _, channel := range []string{"cli", "api", "desktop_ui"} {
-		*trials++
-		_ = w.enable(w.sign(w.standingStatement(statement.KindDangerous, s, channel, time.Hour), w.signer))
-		for _, a := range aims {
-			*trials++
-			w.useGrant(w.relay(s.handle, a.tool, a.service, nil), a.tool, a.service)
-		}
-	}
-	// A statement that says messaging is none at all, whoever signs it.
-	st := w.standingStatement(statement.KindDangerous, s, "cli", time.Hour)
-	raw, err := st.Marshal()
-	w.must(err)
-	*trials++
-	_ = w.enable(w.signAs([]byte(strings.Replace(string(raw), `"channel":"cli"`, `"channel":"messaging"`, 1)), w.signer, statement.Namespace, "sha512"))
-	for _, a := range aims {
-		*trials++
-		w.useGrant(w.relay(s.handle, a.tool, a.service, nil), a.tool, a.service)
-	}
-}
-
-// inFiles writes dangerous mode into every file that the vault reads.
-func (w *world) inFiles(trials *int, try func(what string, md ...string) bool) {
-	clients := w.h.ReadFile("config/clients.yaml")
-	for _, f := range []struct{ file, text string }{
-		{"config/clients.yaml", strings.Replace(clients, "channel: cli, ", "channel: cli, dangerous: true, ", keyedCount)},
-		{"config/security/security.yaml", "dangerous.enabled: true\n"},
-		{"config/security/security.yaml", "dangerous: {allowed: true, enabled: true, max_s: 28800, always: true}\n"},
-		{"config/security/security.yaml", "dangerous: true\n"},
-		{"config/security/tools.yaml", "tools:\n  start_service: {dangerous: true}\n  stop_service: {dangerous: true}\n"},
-		{"config/security/policy/mode.cedar", `permit (principal, action in Action::"dangerous", resource);`},
-		{"config/security/policy/mode.cedar", `permit (principal, action in Action::"callWithoutApproval", resource) when { context.dangerous };`},
-	} {
-		before, was := w.fileOr(f.file)
-		w.h.WriteFile(f.file, f.text)
-		w.pause(w.t.Context(), rulesPatience)
-		*trials++
-		try(f.file)
-		w.restoreFile(f.file, before, was)
-	}
-	w.pause(w.t.Context(), rulesPatience)
-}
-
 // haltOutlives uses what was good before a panic, while it lasts and when it is over. Its effects are changes.
 func haltOutlives(w *world) (trials, effects int) {
 	m := w.arrange()
 	scoped, risky, asked := w.openKeyed(), w.openKeyed(), w.open()
 	w.must(w.grantScope(w.sign(w.scopeOf(scoped.agentSession, "cli", time.Hour, 100, "start_service", idle, spare), w.signer)))
-	w.must(w.enable(w.sign(w.standingStatement(statement.KindDangerous, risky.agentSession, "cli", time.Hour), w.signer)))
+	w.must(w.enable(w.sign(w.standingStatement(statement.KindDangerous, risky.agentSession, "cli", time.Hour), w.signer), w.signer))
 	try := func(held []*callv1.SignedGrant) bool {
 		for i, g := range held {
 			trials++
@@ -626,7 +449,7 @@ func haltOutlives(w *world) (trials, effects int) {
 	// The same before the vault dies: its sessions, and what they were let do, die with it.
 	scoped, risky, asked = w.openKeyed(), w.openKeyedAs(w.nextKeyed-1), w.open()
 	w.must(w.grantScope(w.sign(w.scopeOf(scoped.agentSession, "cli", time.Hour, 100, "start_service", idle, spare), w.signer)))
-	w.must(w.enable(w.sign(w.standingStatement(statement.KindDangerous, risky.agentSession, "cli", time.Hour), w.signer)))
+	w.must(w.enable(w.sign(w.standingStatement(statement.KindDangerous, risky.agentSession, "cli", time.Hour), w.signer), w.signer))
 	held = hold()[:2] // what a human approved by itself outlives a restart, as it should
 	w.h.Process(harness.Vault).Kill()
 	w.restart(harness.Vault, w.guards(harness.Vault)...)

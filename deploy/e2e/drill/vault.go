@@ -31,6 +31,8 @@ func vaultLines() []Line {
 		{"vault-removed-operator", executor("statement"), removedOperator},
 		{"vault-scope-overuse", executor("uses"), scopeOveruse},
 		{"vault-standing", executor("any-subject,dangerous-flag"), vaultStanding},
+		{"vault-unconfirmed-danger", executor("confirmed"), vaultUnconfirmed},
+		{"vault-ended-standing", executor("ended,uses"), vaultEnded},
 		{"vault-unattended", executor("unattended-arguments"), vaultUnattended},
 		{"vault-spent-key", executor("spent,uses"), spentKey},
 		{"vault-changed-target", executor("subject,statement"), changedTarget},

@@ -51,8 +51,14 @@ func tellAgents(t *testing.T, s *set) {
 	f = w.file("mcp/resources.txt")
 	f.request("resources/list", method("resources/list", "{}"))
 	f.request("resources/templates/list", method("resources/templates/list", "{}"))
-	f.request("prompts/list", method("prompts/list", "{}"))
 	f.request("completion/complete", method("completion/complete", `{"ref":{"type":"ref/resource","uri":"durward://services/{id}"},"argument":{"name":"id","value":"d"}}`))
+	f = w.file("mcp/prompts.txt")
+	f.request("prompts/list", method("prompts/list", "{}"))
+	f.request("prompts/get look", method("prompts/get", `{"name":"look"}`))
+	f.request("prompts/get switch", method("prompts/get", `{"name":"switch","arguments":{"mode_id":"night"}}`))
+	f.request("prompts/get wait_for_approval", method("prompts/get", `{"name":"wait_for_approval","arguments":{"operation_id":"`+strings.Repeat("0", 32)+`"}}`))
+	f.request("prompts/get switch, without a mode", method("prompts/get", `{"name":"switch"}`))
+	f.request("prompts/get, of one that is not there", method("prompts/get", `{"name":"no-such"}`))
 	for _, resource := range offered(t, w, session.Send(method("resources/list", "{}").Body), "resources", "uri") {
 		f := w.file("mcp/resource-" + fileOf(resource.name) + ".txt")
 		f.request("resources/read "+resource.name, method("resources/read", fmt.Sprintf(`{"uri":%q}`, resource.name)))
@@ -85,8 +91,9 @@ func tellAgents(t *testing.T, s *set) {
 			`{}`, `{"service_id":"--force"}`, `{"service_id":7}`, `{"service_id":"demo-chat","force":true}`, `{"service_id":"demo-cht"}`, `{"service_id":"demo-chat"}`,
 		},
 		"stop_service": {`{"service_id":"no-such"}`, `{"service_id":"demo-chat"}`}, "sleep_service": {`{"service_id":"demo-chat"}`}, "wake_service": {`{"service_id":"demo-sleepy"}`},
-		"switch_mode":    {`{"mode_id":"night"}`, `{"mode_id":"night","plan_digest":"` + strings.Repeat("0", 64) + `"}`},
-		"wait_operation": {`{}`, `{"operation_id":"nonsense"}`, `{"operation_id":"` + strings.Repeat("0", 32) + `"}`},
+		"switch_mode":        {`{"mode_id":"night"}`, `{"mode_id":"night","plan_digest":"` + strings.Repeat("0", 64) + `"}`},
+		"withdraw_operation": {`{}`, `{"operation_id":"` + strings.Repeat("0", 32) + `"}`},
+		"wait_operation":     {`{}`, `{"operation_id":"nonsense"}`, `{"operation_id":"` + strings.Repeat("0", 32) + `"}`},
 	}
 	for _, tool := range tools {
 		calls, known := reads[tool.name]

@@ -124,16 +124,14 @@ func tellHost(t *testing.T, s *set) {
 	tellCommands(w, cursor)
 }
 
-// ended waits until the log tells how an operation ended: outcomes of agents' calls arrive a moment behind the answer.
-func (w *world) ended(operationID string) {
+// recorded waits until the log has a record of an operation: the outcomes of agents' calls arrive a moment behind the answer.
+func (w *world) recorded(operationID string, kind auditv1.Kind) {
 	w.t.Helper()
-	harness.Eventually(w.t, "the outcome of "+operationID, func() error {
-		for _, e := range w.Records(&auditv1.SearchRecordsRequest{OperationId: operationID}) {
-			if e.GetRecord().GetKind() == auditv1.Kind_KIND_OUTCOME {
-				return nil
-			}
+	harness.Eventually(w.t, kind.String()+" of "+operationID, func() error {
+		if len(w.Records(&auditv1.SearchRecordsRequest{OperationId: operationID, Kinds: []auditv1.Kind{kind}})) == 0 {
+			return fmt.Errorf("it is not in the log")
 		}
-		return fmt.Errorf("it is not in the log")
+		return nil
 	})
 }
 
@@ -161,7 +159,7 @@ func tellDecisions(w *world, cursor *agent, session string) {
 	f.person([]string{"waits [y/N]", "types y", "waits Carry it out from here now?", "types n"}, "approve", number)
 	f.both("approvals")
 	cursor.call(f, "ok", "wait_operation", fmt.Sprintf(`{"operation_id":%q}`, asked.OperationID))
-	w.ended(asked.OperationID)
+	w.recorded(asked.OperationID, auditv1.Kind_KIND_OUTCOME)
 	f.story(asked.OperationID)
 	f.durward("audit", "search", "--operation", asked.OperationID, "--kind", "asked,approved,granted,redeemed,intent,outcome", "--json")
 	f.durward("approve", number, "--yes")
@@ -281,20 +279,14 @@ func tellRules(w *world) {
 	f.durward("catalog", "add", "gpu", "2", "--name", "A third", "--memory", "8192", "--simulated", "--yes")
 	f.durward("catalog", "add", "service", "second", "--port", fmt.Sprint(w.Port(3)), "--gpus", "1", "--vram", "4096", "--yes", "--", "durward-demo", "-port", fmt.Sprint(w.Port(3)))
 	f.durward("catalog", "add", "mode", "evening", "second", "--name", "In the evening", "--yes")
-	harness.Eventually(w.t, "the executor uses the new catalogue", func() error {
-		var check struct {
-			InForce bool `json:"in_force"`
-		}
-		if w.DurwardJSON(&check, "catalog", "check"); !check.InForce {
-			return fmt.Errorf("not yet")
-		}
-		return nil
-	})
 	f.both("catalog", "check")
+	f.durward("catalog", "remove", "service", "second", "--yes")
+	f.durward("catalog", "remove", "mode", "evening", "--yes")
 	w.WriteFile("compose.yaml", "services:\n  chat:\n    image: vllm/vllm-openai:latest\n    command: [--model, some/model]\n    ports: [\"127.0.0.1:8000:8000\"]\n")
 	w.WriteFile("swap.yaml", "models:\n  tiny:\n    cmd: llama-server --port ${PORT} -m /srv/none.gguf\n")
 	f.durward("catalog", "import", "compose", w.Path("compose.yaml"))
-	f.durward("catalog", "import", "llama-swap", w.Path("swap.yaml"))
+	f.durward("catalog", "import", "llama-swap", w.Path("swap.yaml"), "--out", w.Path("proposal.yaml"))
+	f.durward("catalog", "check", w.Path("proposal.yaml"))
 	f.durward("catalog", "import", "gpumod", w.Path("none"))
 }
 
@@ -328,6 +320,6 @@ func tellCommands(w *world, cursor *agent) {
 	cursor.call(f, "error", "start_service", `{"service_id":"demo-chat"}`)
 	cursor.call(f, "ok", "gpu_status", `{}`)
 	f.durward("resume")
-	f.person([]string{"waits executor/local?", "types y", "waits vault/main?", "types y"}, "resume")
+	f.person([]string{"waits the executor and the vault?", "types y"}, "resume")
 	f.durward("status")
 }

@@ -15,6 +15,22 @@ const (
 	SlowService = "demo-slow"
 )
 
+// ScriptedService is a service whose program is an interpreter, and whose script, svc.sh of the installation's folder, is an argument.
+const ScriptedService = "demo-scripted"
+
+// ScriptedEntry is its entry at the end of a catalogue, on the installation's nth port.
+func ScriptedEntry(h *Host, n int) string {
+	return fmt.Sprintf(`  - id: %s
+    name: Scripted
+    driver: process
+    argv: [/usr/bin/env, sh, svc.sh]
+    working_dir: %q
+    port: %d
+    health: {path: /health}
+    stop_timeout_s: 2
+`, ScriptedService, h.Dir, h.Port(n))
+}
+
 // DemoCatalog has two simulated GPUs, a demo service that counts its starts, and one that never gets ready.
 func DemoCatalog(h *Host) string {
 	return fmt.Sprintf(`version: 1
@@ -28,6 +44,7 @@ services:
     name: Demo chat
     driver: process
     argv: [durward-demo, -port, "%d", -model, demo, -touch, %q]
+    writes: [%q]
     port: %d
     health: {path: /health}
     model: demo-model
@@ -37,12 +54,13 @@ services:
     name: Slow starter
     driver: process
     argv: [durward-demo, -port, "%d", -touch, %q, -delay, 1h]
+    writes: [%q]
     port: %d
     health: {path: /health}
     start_timeout_s: 600
     stop_timeout_s: 2
-`, DemoService, h.Port(0), h.touchFile(DemoService), h.Port(0),
-		SlowService, h.Port(1), h.touchFile(SlowService), h.Port(1))
+`, DemoService, h.Port(0), h.touchFile(DemoService), h.touchFile(DemoService), h.Port(0),
+		SlowService, h.Port(1), h.touchFile(SlowService), h.touchFile(SlowService), h.Port(1))
 }
 
 func (h *Host) touchFile(service string) string { return filepath.Join(h.Dir, "starts-"+service) }

@@ -303,7 +303,7 @@ func poll(patience time.Duration, check func() error) error {
 		if err == nil || time.Now().After(deadline) {
 			return err
 		}
-		time.Sleep(max(pause, min(time.Since(began), 100*time.Millisecond)))
+		time.Sleep(max(pause, min(time.Since(began), 100*time.Millisecond))) // other processes' states have no event
 	}
 }
 

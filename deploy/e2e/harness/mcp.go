@@ -148,10 +148,11 @@ func (h *Host) StdioCommand(client string) []string {
 }
 
 // ConnectStdio connects an MCP client through the stdio bridge.
-func (h *Host) ConnectStdio(client string) *Client {
+func (h *Host) ConnectStdio(client string, environment ...string) *Client {
 	h.t.Helper()
 	line := h.StdioCommand(client)
 	cmd := h.Command(line...)
+	cmd.Env = append(cmd.Env, environment...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	h.t.Cleanup(func() {

@@ -35,6 +35,7 @@ services:
     name: Demo chat
     driver: process
     argv: [durward-demo, -port, "%d", -model, demo, -touch, %q]
+    writes: [%q]
     port: %d
     health: {path: /health}
     model: %s
@@ -44,6 +45,7 @@ services:
     name: Sleepy
     driver: process
     argv: [durward-engine, -api, vllm, -port, "%d", -record, %q, -model, "admin_password=%s"]
+    writes: [%q]
     port: %d
     health: {path: /health}
     vram_mib: 16384
@@ -54,8 +56,8 @@ services:
 modes:
   - {id: %s, name: By day, services: [%s]}
   - {id: %s, name: By night, services: [%s]}
-`, DemoModel, DemoService, h.Port(0), h.touchFile(DemoService), h.Port(0), DemoModel,
-		SleepyService, h.Port(2), filepath.Join(h.Dir, "record-"+SleepyService), LoggedSecret, h.Port(2),
+`, DemoModel, DemoService, h.Port(0), h.touchFile(DemoService), h.touchFile(DemoService), h.Port(0), DemoModel,
+		SleepyService, h.Port(2), filepath.Join(h.Dir, "record-"+SleepyService), LoggedSecret, filepath.Join(h.Dir, "record-"+SleepyService), h.Port(2),
 		DayMode, DemoService, NightMode, SleepyService)
 }
 

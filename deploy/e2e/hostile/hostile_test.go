@@ -66,9 +66,10 @@ services:
     name: Demo chat
     driver: process
     argv: [durward-demo, -port, "%d", -model, demo, -touch, %q]
+    writes: [%q]
     port: %d
     health: {path: /health}
-`, harness.DemoService, h.Port(0), h.Path("starts-"+harness.DemoService), h.Port(0))
+`, harness.DemoService, h.Port(0), h.Path("starts-"+harness.DemoService), h.Path("starts-"+harness.DemoService), h.Port(0))
 	for _, id := range decoys {
 		services += fmt.Sprintf("  - {id: %q, name: Decoy, driver: \"null\"}\n", id)
 	}

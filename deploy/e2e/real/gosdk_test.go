@@ -201,7 +201,7 @@ func TestNewsAfterPermitsEnded(t *testing.T) {
 			c := startGo(t, &mcp.CommandTransport{Command: exec.Command(line[0], line[1:]...)}, revision)
 			service := "durward://services/" + harness.DemoService
 			c.Subscribe(service)
-			time.Sleep(65 * time.Second)
+			time.Sleep(65 * time.Second) // a permit lives for a minute of another process's clock
 			other := h.Connect(h.AddClient("other"))
 			asked := other.Call("start_service", demo)
 			h.Approve(asked.OperationID)

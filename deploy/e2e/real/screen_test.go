@@ -86,6 +86,9 @@ func (s *screen) signs() {
 	s.keys("y")
 }
 
+// where says which lines of a longer text are on the screen.
+var where = regexp.MustCompile(`lines \d+ to \d+ of \d+`)
+
 // changing is what differs from run to run.
 var changing = regexp.MustCompile(`s-[a-z2-7]{4,}|/\S+|[0-9a-f]{4}·[0-9a-f]{4}|[0-9A-Z]{4}\b|[0-9]+`)
 
@@ -114,7 +117,21 @@ func TestScreenInATerminal(t *testing.T) {
 			}
 			s.onlyText(size)
 			s.keys("Enter")
-			whole := s.sees("Arguments, whole", "esc back", "untrusted")
+			whole := s.sees("agent says", "esc back", "untrusted", "lines 1 to")
+			for page := whole; strings.Contains(page, "more lines below"); whole += page { // longer than a small screen
+				s.keys("Space")
+				before := where.FindString(page)
+				harness.Eventually(t, "the next page", func() error {
+					if page = s.text(); where.FindString(page) == before {
+						return fmt.Errorf("it is not:\n%s", page)
+					}
+					return nil
+				})
+				s.onlyText(size)
+			}
+			if !strings.Contains(whole, "Arguments, whole") {
+				t.Errorf("the arguments are not on the card:\n%s", whole)
+			}
 			if strings.ContainsRune(whole, '\u202e') || strings.ContainsRune(whole, '\u200b') {
 				t.Errorf("invisible characters are on the screen:\n%q", whole)
 			}
@@ -155,8 +172,8 @@ func TestScreenInATerminal(t *testing.T) {
 				}
 				return nil
 			})
-			s.keys("p")
-			s.sees("halted")
+			s.keys("p", "p", "p")
+			s.sees("HALTED", "durward resume")
 			if out := h.Run("", "start", harness.DemoService, "--yes"); out.Code != 4 {
 				t.Errorf("after the panic: exit code %d: %s", out.Code, out.Stderr)
 			}

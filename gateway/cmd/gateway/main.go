@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -22,6 +23,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"durward.internal/gateway/internal/connlimit"
 	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/mcpserver"
@@ -29,6 +31,7 @@ import (
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/process"
@@ -97,9 +100,7 @@ func (s *settings) Validate() error {
 			problems = append(problems, fmt.Errorf("allowed_origins: %q must be scheme://host[:port]", origin))
 		}
 	}
-	if s.MemoryLimitMiB == 0 {
-		s.MemoryLimitMiB = memoryLimitMiB
-	}
+	s.MemoryLimitMiB = cmp.Or(s.MemoryLimitMiB, memoryLimitMiB)
 	for _, n := range []struct {
 		name               string
 		value              *int
@@ -151,14 +152,14 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 		return err
 	}
 	defer closeIdentity()
-	seen, err := telemetry.Open(telemetry.Config{
+	tel, err := telemetry.Open(telemetry.Config{
 		Service: "gateway", Version: version, Settings: s.Telemetry, NotAfter: self.NotAfter, Methods: httpfront.Methods(),
 	})
 	if err != nil {
 		return err
 	}
-	defer seen.Close()
-	shown := metrics.New(seen, httpfront.Methods())
+	defer tel.Close()
+	edgeMetrics := metrics.New(tel, httpfront.Methods())
 	vault, err := process.Dial(self, s.Vault, logger)
 	if err != nil {
 		return err
@@ -182,12 +183,12 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 
 	records, err := recorder.Open(ctx, recorder.OpenConfig{
 		Conn: audit, Audit: s.Audit.Identity, Writer: self.ID().String(), Trust: roots, MaxSpooled: refusal.MaxWaiting, Logger: logger,
-		OnAppend: seen.ObserveAppend,
+		OnAppend: tel.ObserveAppend,
 	})
 	if err != nil {
 		return err
 	}
-	seen.WatchRecorder(records)
+	tel.WatchRecorder(records)
 	// Last of all, so that records are delivered for as long as anything can still be refused.
 	defer func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), deliverTimeout)
@@ -203,7 +204,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 		return err
 	}
 	server, err := mcpserver.New(mcpserver.Config{
-		Relay: peers, Refusals: refusals, Metrics: shown, Logger: logger, Version: version,
+		Relay: peers, Refusals: refusals, Metrics: edgeMetrics, Logger: logger, Version: version,
 		Hold:           time.Duration(s.HoldS) * time.Second,
 		SessionTimeout: time.Duration(s.SessionIdleS) * time.Second,
 		Limits:         &s.Limits,
@@ -214,7 +215,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	}
 	edge, err := httpfront.New(httpfront.Config{
 		Sessions: peers, Stateful: server.Handler(httpfront.Stateful), Stateless: server.Handler(httpfront.Stateless),
-		Refusals: refusals, Metrics: shown, Logger: logger, Hosts: s.AllowedHosts, Origins: s.AllowedOrigins,
+		Refusals: refusals, Metrics: edgeMetrics, Logger: logger, Hosts: s.AllowedHosts, Origins: s.AllowedOrigins,
 		SessionsPerPrincipal: s.SessionsPerPrincipal, SessionIdle: time.Duration(s.SessionIdleS) * time.Second,
 		Limits: s.Limits,
 	})
@@ -236,11 +237,11 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	conns := httpfront.NewConns(s.Limits)
-	shown.Gauge("durward_gateway_connections", "Open connections of clients.", conns.Count)
-	shown.Gauge("durward_gateway_connections_limit", "How many connections there may be.", func() int { return s.Limits.Connections })
-	shown.Gauge("durward_gateway_sessions", "Open sessions of clients, of both eras.", edge.Sessions)
-	shown.Gauge("durward_gateway_subscriptions", "Subscriptions of clients to resources.", server.Subscriptions)
+	conns := connlimit.New(s.Limits)
+	edgeMetrics.Gauge("durward_gateway_connections", "Open connections of clients.", func() int { all, _, _ := conns.Count(); return all })
+	edgeMetrics.Gauge("durward_gateway_connections_limit", "How many connections there may be.", func() int { return s.Limits.Connections })
+	edgeMetrics.Gauge("durward_gateway_sessions", "Open sessions of clients, of both eras.", edge.Sessions)
+	edgeMetrics.Gauge("durward_gateway_subscriptions", "Subscriptions of clients to resources.", server.Subscriptions)
 	scheme := "http://"
 	if certificate != nil {
 		scheme = "https://"
@@ -249,8 +250,17 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 
 	process.Note(ctx, records, logger, "gateway "+version, auditv1.Kind_KIND_STARTED)
 	group, serving := errgroup.WithContext(ctx)
-	group.Go(func() error { return seen.Serve(serving, health, nil) })
+	group.Go(func() error { return tel.Serve(serving, health, nil) })
 	group.Go(func() error { peers.WatchSessions(serving); return nil })
+	group.Go(func() error {
+		tellHealth(serving, vaultv1.NewSessionServiceClient(vault), func(ctx context.Context) *vaultv1.GatewayHealth {
+			return &vaultv1.GatewayHealth{
+				ExecutorReachable: reachable(ctx, executor), AuditReachable: records.Reachable(),
+				OpenSessions: uint32(max(edge.Sessions(), 0)), SpooledRecords: uint32(max(records.Depth(), 0)),
+			}
+		})
+		return nil
+	})
 	if file != "" {
 		again := newReloader(file, s, edge.SetOrigins, logger)
 		process.Watch(serving, logger, "gateway.yaml", again.Err)
@@ -268,7 +278,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 }
 
 // serve serves HTTP, over TLS where there is a certificate, until ctx ends; then it lets calls finish and ends every session.
-func serve(ctx context.Context, listener net.Listener, certificate *httpfront.Certificate, edge *httpfront.Front, conns *httpfront.Conns) error {
+func serve(ctx context.Context, listener net.Listener, certificate *httpfront.Certificate, edge *httpfront.Front, conns *connlimit.Conns) error {
 	listener = conns.Listen(listener)
 	if certificate != nil {
 		listener = tls.NewListener(listener, certificate.TLS())

@@ -20,6 +20,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/opnumber"
 )
 
 // Status says what became of a call.
@@ -38,6 +39,10 @@ const (
 const (
 	// UserRejected: a human looked at the request and said no.
 	UserRejected = "user_rejected"
+	// ByAgent: the agent took the request back itself.
+	ByAgent = "withdrawn"
+	// ByRule: a rule denies this very call, and the client may know of it.
+	ByRule = "rule"
 	// NotAvailable: policy does not let this client use the tool, or there is no such tool. The two look alike.
 	NotAvailable = "not_available"
 )
@@ -56,7 +61,7 @@ type Envelope struct {
 	Next     *Next  `json:"next,omitempty"`
 	// Result is the tool's own result, as its schema says.
 	Result json.RawMessage `json:"result,omitempty"`
-	// Reason is why a call was denied: UserRejected or NotAvailable.
+	// Reason is why a call was denied: UserRejected, NotAvailable, ByRule or ByAgent.
 	Reason string `json:"reason,omitempty"`
 	// Replayed: the outcome was recorded by an earlier call for the same operation.
 	Replayed bool     `json:"replayed,omitempty"`
@@ -217,13 +222,26 @@ func Sentence(s string) string {
 	return string(unicode.ToUpper(first)) + s[size:]
 }
 
-// Unavailable is the answer for a tool that this client may not use and for a tool that does not exist (ACL-3).
-func Unavailable(requestID string) *Envelope {
+// Unavailable is the answer for a tool that this client may not use and for a tool that does not exist (ACL-3). It depends on nothing but
+// the names of the client's own tools.
+func Unavailable(requestID string, own []string) *Envelope {
+	e := &Envelope{
+		Status: Denied, RequestID: requestID, Reason: NotAvailable,
+		Summary: "There is no such tool, or this call is not for you. Do not repeat it.",
+		Error:   &Failure{Code: fault.CodeName(callv1.Code_CODE_DENIED), Message: "no such tool, or not for you; another name may do", Field: "name", Retryable: len(own) > 0},
+	}
+	if len(own) > 0 {
+		e.Summary += " These are yours: " + strings.Join(own, ", ") + "."
+	}
+	return e
+}
+
+// Forbidden is the answer when a rule denies a call of a tool that the client may see; why is the rule, in words.
+func Forbidden(requestID, why string) *Envelope {
 	return &Envelope{
-		Status:    Denied,
-		Summary:   "This tool is not available to this client. Do not retry.",
-		RequestID: requestID,
-		Reason:    NotAvailable,
+		Status: Denied, RequestID: requestID, Reason: ByRule,
+		Summary:  "A rule denies this call: " + why + ". Do not retry.",
+		TellUser: "A rule of the operator's denies this: " + why + ".",
 	}
 }
 
@@ -244,6 +262,14 @@ func Rejected(requestID, operationID, words string) *Envelope {
 	return e
 }
 
+// Withdrawn is the answer about an operation that the agent took back.
+func Withdrawn(requestID, operationID string) *Envelope {
+	return &Envelope{
+		Status: Denied, Summary: "This request was taken back, and nothing was done. Ask again if it is wanted after all.",
+		RequestID: requestID, OperationID: operationID, Reason: ByAgent,
+	}
+}
+
 // WaitTool is the tool that waits for an operation.
 const WaitTool = "wait_operation"
 
@@ -255,7 +281,7 @@ func Pending(requestID, operationID string, expires time.Time) *Envelope {
 		RequestID:   requestID,
 		OperationID: operationID,
 		ExpiresAt:   Time(expires),
-		TellUser:    "This needs your approval. Ask the operator to run: durward approvals",
+		TellUser:    "This needs your approval. Ask the operator to run: durward approve " + opnumber.Of(operationID)[:opnumber.Short],
 		Next:        wait(operationID),
 	}
 }

@@ -43,7 +43,9 @@ func TestGoldenVectors(t *testing.T) {
 		"pending_approval": Pending(request, operation, expires),
 		"pending_no_end":   Pending(request, operation, time.Time{}),
 		"running":          StillRunning(request, operation),
-		"denied_policy":    Unavailable(request),
+		"denied_policy":    Unavailable(request, []string{"list_services", "stop_service"}),
+		"denied_rule":      Forbidden(request, "not at night (quiet-hours)"),
+		"withdrawn":        Withdrawn(request, operation),
 		"denied_human":     Rejected(request, operation, "not during the demo"),
 		"denied_silent":    Rejected(request, operation, ""),
 		"error": Fault(request, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such service", fault.WithField("service_id"),
@@ -141,7 +143,7 @@ func TestResultIsCleanedAndFitsItsSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"services":[{"service_id":"demo-chat","name":"Demo chat","state":"SERVICE_STATE_RUNNING","model":"m","vram_mib":0}]}`
+	want := `{"services":[{"service_id":"demo-chat","name":"Demo chat","state":"running","model":"m","vram_mib":0}],"disabled":[]}`
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

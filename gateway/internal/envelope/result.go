@@ -1,7 +1,6 @@
 package envelope
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -18,20 +17,18 @@ const maxText = 200_000
 
 var resultJSON = protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}
 
-// Result returns a sink's response as compact JSON with proto names and default values, after Clean.
+// Result returns a sink's response as compact JSON with proto names, the words of enums and default values, after Clean.
 func Result(m proto.Message) (json.RawMessage, error) {
 	Clean(m)
 	raw, err := resultJSON.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encode result: %w", err)
 	}
-	// protojson's spacing is random on purpose.
-	var b bytes.Buffer
-	b.Grow(len(raw))
-	if err := json.Compact(&b, raw); err != nil {
+	// protojson's spacing is random on purpose; Words leaves none.
+	if raw, err = contract.Words(m.ProtoReflect().Descriptor(), raw); err != nil {
 		return nil, fmt.Errorf("encode result: %w", err)
 	}
-	return b.Bytes(), nil
+	return raw, nil
 }
 
 // Clean cleans every string of a sink's response in place, however deep, map keys included, and wraps those that the

@@ -16,7 +16,7 @@ func whole(result map[string]any) map[string]any {
 		"tell_user":    text,
 		"next":         object([]any{"tool", "arguments"}, map[string]any{"tool": text, "arguments": map[string]any{"type": "object"}}),
 		"result":       result,
-		"reason":       map[string]any{"type": "string", "enum": []any{UserRejected, NotAvailable}},
+		"reason":       map[string]any{"type": "string", "enum": []any{UserRejected, NotAvailable, ByRule, ByAgent}},
 		"replayed":     boolean,
 		"warnings":     texts,
 		"audit": object([]any{"session_overrides", "persistent", "override_source"},

@@ -71,7 +71,7 @@ func TestStatelessFramesAreRefused(t *testing.T) {
 		{"initialize", modern("initialize", ""), about("initialize"), 404, -32601},
 		{"ping", modern("ping", ""), about("ping"), 404, -32601},
 		{"resources/subscribe", modern("resources/subscribe", `"uri":"durward://gpu"`), about("resources/subscribe"), 404, -32601},
-		{"prompts", modern("prompts/list", ""), about("prompts/list"), 404, -32601},
+		{"roots", modern("roots/list", ""), about("roots/list"), 404, -32601},
 		{"logging", modern("logging/setLevel", `"level":"debug"`), about("logging/setLevel"), 404, -32601},
 		{"a batch", "[" + call + "]", about("tools/call", "gpu_status"), 400, -32600},
 		{"a state that nobody made", modern("tools/call", `"name":"gpu_status","requestState":"x"`), about("tools/call", "gpu_status"), 400, -32602},

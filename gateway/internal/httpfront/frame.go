@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -259,6 +260,18 @@ func longText(raw []byte) bool {
 		}
 	}
 	return false
+}
+
+// requestKey spells an id that validID accepts in one way, so that two spellings of one id are equal.
+func requestKey(id jsontext.Value) string {
+	if id.Kind() == jsontext.KindString {
+		plain, _ := jsontext.AppendUnquote([]byte{'"'}, id)
+		return string(plain)
+	}
+	if n, err := strconv.ParseInt(string(id), 10, 64); err == nil {
+		return strconv.FormatInt(n, 10)
+	}
+	return string(id)
 }
 
 // validID reports whether v is a short string or a whole number that every JSON implementation keeps exactly. It is sent back

@@ -45,6 +45,64 @@ func TestDecodeFrameRebuilds(t *testing.T) {
 	}
 }
 
+// What is no message of the protocol is refused before anything looks at what it asks for, and the answer says what is wrong.
+func TestFramesAreRefused(t *testing.T) {
+	request := func(method, params string) string {
+		return `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":` + params + `}`
+	}
+	meta := func(members string) string { return request("tools/list", `{"_meta":{`+members+`}}`) }
+	long := func(n int) string { return strings.Repeat("a", n) }
+	deep := strings.Repeat("[", 60) + strings.Repeat("]", 60)
+	complete := func(context string) string {
+		return request("completion/complete", `{"ref":{"type":"ref/resource","uri":"durward://x"},"argument":{"name":"a","value":""},"context":{"arguments":`+context+`}}`)
+	}
+	for name, c := range map[string]struct{ in, want string }{
+		"too deep":                    {request("tools/call", `{"name":"gpu_status","arguments":{"a":`+deep+`}}`), "50 levels"},
+		"a batch":                     {`[` + request("ping", `{}`) + `]`, "Batches"},
+		"an id of another kind":       {`{"jsonrpc":"2.0","id":{},"method":"ping"}`, "The id must be"},
+		"an id that is too long":      {`{"jsonrpc":"2.0","id":"` + long(65) + `","method":"ping"}`, "The id must be"},
+		"no version":                  {`{"id":1,"method":"ping"}`, "not a JSON-RPC 2.0"},
+		"another version":             {`{"jsonrpc":"1.0","id":1,"method":"ping"}`, "not a JSON-RPC 2.0"},
+		"an answer":                   {`{"jsonrpc":"2.0","id":1,"result":{}}`, "takes no answers"},
+		"an error":                    {`{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"x"}}`, "takes no answers"},
+		"nothing":                     {`{"jsonrpc":"2.0","id":1}`, "not a JSON-RPC 2.0"},
+		"a request with an answer":    {`{"jsonrpc":"2.0","id":1,"method":"ping","result":{}}`, "not a JSON-RPC 2.0"},
+		"params that are a list":      {request("ping", `[]`), "must be a JSON object"},
+		"params that are nothing":     {request("tools/list", `null`), "must be a JSON object"},
+		"a request without an id":     {`{"jsonrpc":"2.0","method":"tools/list"}`, "needs an id"},
+		"a notification with one":     {`{"jsonrpc":"2.0","id":1,"method":"notifications/initialized"}`, "needs an id"},
+		"an empty revision":           {meta(`"io.modelcontextprotocol/protocolVersion":""`), "_meta member"},
+		"a revision that is too long": {meta(`"io.modelcontextprotocol/protocolVersion":"` + long(200) + `"`), "_meta member"},
+		"a progress token, an object": {meta(`"progressToken":{}`), "progressToken"},
+		"an extension that is none":   {meta(`"io.modelcontextprotocol/clientCapabilities":{"extensions":{"` + extensionTasks + `":7}}`), "_meta member"},
+		"a proof that is none":        {meta(`"durward/proof":7`), "durward/proof"},
+		"a proof that is too long":    {meta(`"durward/proof":{"counter":"1"` + strings.Repeat(" ", maxProof) + `}`), "durward/proof"},
+		"no revision to initialize":   {request("initialize", `{"capabilities":{}}`), "initialize request"},
+		"a tool without a name":       {request("tools/call", `{"name":""}`), "name must have"},
+		"a tool's name, too long":     {request("tools/call", `{"name":"`+long(129)+`"}`), "name must have"},
+		"answers in the older era":    {request("tools/call", `{"name":"gpu_status","inputResponses":{}}`), "no inputResponses"},
+		"a cancellation of nothing":   {`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{}}`, "needs the id"},
+		"a context's name, too long":  {complete(`{"` + long(129) + `":"x"}`), "completion"},
+		"a context's value, too long": {complete(`{"a":"` + long(2049) + `"}`), "completion"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, bad := decoder{methods()}.decode([]byte(c.in), headers{session: true})
+			if bad == nil {
+				t.Fatalf("forwards %s", f.Body)
+			}
+			if !strings.Contains(bad.message, c.want) {
+				t.Errorf("%q, want %q", bad.message, c.want)
+			}
+		})
+	}
+	t.Run("a task without an id", func(t *testing.T) {
+		params := `{"taskId":"","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"extensions":{"` + extensionTasks + `":{}}}}}`
+		if f, bad := (decoder{methods()}).decode([]byte(request("tasks/get", params)), about("tasks/get", "")); bad == nil || !strings.Contains(bad.message, "id of a task") {
+			t.Errorf("%v, %v", f, bad)
+		}
+	})
+}
+
 // loosely returns the headers that a client would send with a message, as a reader that is not ours understands it.
 func loosely(in []byte) headers {
 	var m struct {

@@ -18,9 +18,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"durward.internal/gateway/internal/connlimit"
 	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/metrics"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/credential"
 	"durward.internal/services/platform/telemetry"
 )
 
@@ -66,17 +68,27 @@ func TestPanicsAreSeen(t *testing.T) {
 // not push it out, and the request counts as one of its own.
 func TestAcceptedInItsFirstRequest(t *testing.T) {
 	e := newEdge(t, limit.Config{RequestsPerPrincipal: 1, RefusalDelayMS: 1})
-	conns := NewConns(e.front.admission.Config())
-	conns.moved = make(chan struct{}, 1)
+	conns, idle := connlimit.New(e.front.admission.Config()), make(chan struct{}, 1)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{ReadHeaderTimeout: time.Minute, ConnContext: conns.Context, Handler: e.front}
+	server := &http.Server{
+		ReadHeaderTimeout: time.Minute, ConnContext: conns.Context, Handler: e.front,
+		ConnState: func(_ net.Conn, now http.ConnState) {
+			if now == http.StateIdle {
+				idle <- struct{}{}
+			}
+		},
+	}
 	go func() { _ = server.Serve(conns.Listen(l)) }()
 	t.Cleanup(func() { _ = server.Close() })
 
-	c := dial(t, l.Addr().String())
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
 	body := modern("tools/call", `"name":"hold","arguments":{}`)
 	if _, err := fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer good-ada\r\nContent-Type: application/json\r\n"+
 		"Accept: application/json, text/event-stream\r\nMcp-Protocol-Version: %s\r\nMcp-Method: tools/call\r\nMcp-Name: hold\r\nContent-Length: %d\r\n\r\n%s",
@@ -88,7 +100,9 @@ func TestAcceptedInItsFirstRequest(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("the request does not arrive")
 	}
-	settled(t, conns, 1, 0, 0)
+	if all, strangers, idle := conns.Count(); all != 1 || strangers != 0 || idle != 0 {
+		t.Errorf("%d connections, %d of strangers, %d idle", all, strangers, idle)
+	}
 	if a := e.post("good-ada", "", hello); a.Code != http.StatusTooManyRequests {
 		t.Errorf("one more request: %d %s", a.Code, a.Body)
 	}
@@ -96,7 +110,10 @@ func TestAcceptedInItsFirstRequest(t *testing.T) {
 	if response, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || response.StatusCode != http.StatusOK {
 		t.Errorf("%v %+v", err, response)
 	}
-	settled(t, conns, 1, 0, 1)
+	<-idle
+	if all, strangers, idle := conns.Count(); all != 1 || strangers != 0 || idle != 1 {
+		t.Errorf("afterwards %d connections, %d of strangers, %d idle", all, strangers, idle)
+	}
 	if a := e.post("good-ada", "", hello); a.Code != http.StatusOK {
 		t.Errorf("afterwards: %d %s", a.Code, a.Body)
 	}
@@ -222,4 +239,134 @@ func TestForgottenSessions(t *testing.T) {
 			t.Errorf("ended is %t, and the vault heard of it %d times", ended, n)
 		}
 	})
+}
+
+// A front lacks none of its parts, and no bound of its sessions is nothing.
+func TestWhatAFrontIsMadeOf(t *testing.T) {
+	whole := newEdge(t, limit.Config{}).front.conf
+	for name, spoil := range map[string]func(*Config){
+		"no sessions":            func(c *Config) { c.Sessions = nil },
+		"no handler for one era": func(c *Config) { c.Stateless = nil },
+		"no refusals":            func(c *Config) { c.Refusals = nil },
+		"no logger":              func(c *Config) { c.Logger = nil },
+		"no session":             func(c *Config) { c.SessionsPerPrincipal = 0 },
+		"no time":                func(c *Config) { c.SessionIdle = 0 },
+	} {
+		conf := whole
+		spoil(&conf)
+		if f, err := New(conf); err == nil {
+			f.Close(t.Context())
+			t.Errorf("%s: made", name)
+		}
+	}
+}
+
+// What has no session, or another era's headers, neither ends nor opens a stream.
+func TestStreamsAndEndsAreOfASession(t *testing.T) {
+	e := newEdge(t, limit.Config{RefusalDelayMS: 1})
+	session := e.connect("good-ada")
+	for name, c := range map[string]struct {
+		method, session, revision string
+		status                    int
+	}{
+		"an end of none":            {http.MethodDelete, "", "2025-11-25", http.StatusMethodNotAllowed},
+		"a stream of none":          {http.MethodGet, "", "2025-11-25", http.StatusMethodNotAllowed},
+		"a stream of the other era": {http.MethodGet, session, modernEra, http.StatusBadRequest},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		r := httptest.NewRequest(c.method, "http://127.0.0.1/mcp", nil).WithContext(ctx)
+		r.Header.Set("Accept", "text/event-stream")
+		r.Header.Set("Authorization", "Bearer good-ada")
+		r.Header.Set("Mcp-Protocol-Version", c.revision)
+		if c.session != "" {
+			r.Header.Set(headerSession, c.session)
+		}
+		if a := e.do(r); a.Code != c.status {
+			t.Errorf("%s: %d %s", name, a.Code, a.Body)
+		}
+		cancel()
+	}
+}
+
+// Of two requests of a session with one id at once the second is refused; once the first is answered the id is free.
+func TestAnIDIsUsedOnceAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t, limit.Config{})
+		session := e.connect("good-ada")
+		var held sync.WaitGroup
+		held.Go(func() { e.post("good-ada", session, numbered(1, "hold")) })
+		synctest.Wait()
+		if a := e.post("good-ada", session, numbered(1, "gpu_status")); !strings.Contains(a.Body.String(), "id is under way") {
+			t.Errorf("the same id: %s", a.Body)
+		}
+		close(e.release)
+		held.Wait()
+		if a := e.post("good-ada", session, numbered(1, "gpu_status")); strings.Contains(a.Body.String(), "under way") {
+			t.Errorf("afterwards: %s", a.Body)
+		}
+	})
+}
+
+// A connection that is not there any more serves nobody: not a client that is known, nor one that its first request shows.
+func TestAConnectionThatIsGoneServesNobody(t *testing.T) {
+	e := newEdge(t, limit.Config{RefusalDelayMS: 1})
+	conns := connlimit.New(e.front.admission.Config())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := conns.Listen(l)
+	defer counted.Close()
+	gone := func() context.Context {
+		t.Helper()
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		accepted, err := counted.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := conns.Context(t.Context(), accepted)
+		_ = accepted.Close()
+		return ctx
+	}
+	session := e.connect("good-ada") // from here on ada is known
+	forgotten := e.connect("good-eve")
+	e.front.admission.known.Forget(credential.Digest("good-eve"))
+	for name, c := range map[string]struct{ token, session, body string }{
+		"a client that was forgotten":      {"good-eve", forgotten, call("gpu_status")},
+		"a known client":                   {"good-ada", session, call("gpu_status")},
+		"a client's first request, hello":  {"good-grace", "", hello},
+		"a client's first, without a past": {"good-bob", "", ""},
+	} {
+		served := e.served.Load()
+		r := httptest.NewRequest(http.MethodPost, "http://127.0.0.1/mcp", strings.NewReader(c.body))
+		if c.body == "" {
+			body := modern("tools/call", `"name":"gpu_status","arguments":{}`)
+			r = httptest.NewRequest(http.MethodPost, "http://127.0.0.1/mcp", strings.NewReader(body))
+			r.Header.Set("Mcp-Protocol-Version", modernEra)
+			r.Header.Set("Mcp-Method", "tools/call")
+			r.Header.Set("Mcp-Name", "gpu_status")
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		r.Header.Set("Authorization", "Bearer "+c.token)
+		if c.session != "" {
+			r.Header.Set(headerSession, c.session)
+		}
+		if a := e.do(r.WithContext(gone())); e.served.Load() != served || !strings.Contains(a.Body.String(), "RATE_LIMITED") {
+			t.Errorf("%s: %d %s", name, a.Code, a.Body)
+		}
+	}
+	r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1/mcp", nil)
+	r.Header.Set("Accept", "text/event-stream")
+	r.Header.Set("Authorization", "Bearer good-eve")
+	r.Header.Set(headerSession, forgotten)
+	e.front.admission.known.Forget(credential.Digest("good-eve"))
+	served := e.served.Load()
+	if a := e.do(r.WithContext(gone())); e.served.Load() != served || a.Code != http.StatusTooManyRequests {
+		t.Errorf("a stream: %d %s", a.Code, a.Body)
+	}
 }

@@ -3,7 +3,6 @@ package httpfront
 import (
 	"crypto/sha256"
 	"crypto/subtle"
-	"net"
 )
 
 // The guards of the edge, one small function each, so that a drill can show what happens without one: its builds have the twins
@@ -25,9 +24,6 @@ func headersRequired() bool { return true }
 
 // asSent is the message that is read: the bytes that were sent.
 func asSent(body []byte) []byte { return body }
-
-// counted returns a listener whose connections are counted by c, and have deadlines.
-func counted(l net.Listener, c *Conns) net.Listener { return &listener{l, c} }
 
 // senderRequired reports whether a request is served in the session of its own sender alone.
 func senderRequired() bool { return true }

@@ -2,7 +2,6 @@ package httpfront
 
 import (
 	"crypto/sha256"
-	"net"
 	"testing"
 )
 
@@ -19,13 +18,5 @@ func TestGuardsStand(t *testing.T) {
 	}
 	if body := `{"Method":1,"method":2}`; string(asSent([]byte(body))) != body {
 		t.Error("a message is not read as it was sent")
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if _, ok := counted(l, new(Conns)).(*listener); !ok {
-		t.Error("connections are not counted")
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"durward.internal/gateway/internal/connlimit"
 	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -48,7 +49,7 @@ func newAdmission(conf limit.Config) (*admission, error) {
 type visit struct {
 	limiter *limit.Limiter
 	// conn is what the request came on; nil where connections are not counted.
-	conn  *conn
+	conn  *connlimit.Conn
 	token [sha256.Size]byte
 	// principal is whom the token names, as the vault said last; empty for strangers.
 	principal string
@@ -61,7 +62,7 @@ func (v *visit) stranger() bool { return v.principal == "" }
 // enter lets a request with a token in, before its body is read. Whether it may go on or not, leave must be called when it is
 // answered.
 func (a *admission) enter(ctx context.Context, token string) (*visit, *refused) {
-	v := &visit{limiter: a.Limiter, conn: connOf(ctx), token: credential.Digest(token)}
+	v := &visit{limiter: a.Limiter, conn: connlimit.Of(ctx), token: credential.Digest(token)}
 	principal, known := a.known.Principal(v.token)
 	if !known {
 		if a.gate.Wait(ctx) != nil {
@@ -95,7 +96,7 @@ func (v *visit) connect(principal string) *refused {
 	if v.conn == nil {
 		return nil
 	}
-	if v.serving = v.conn.serve(principal); !v.serving {
+	if v.serving = v.conn.Serve(principal); !v.serving {
 		no := overLimit(principal, "connections", time.Second)
 		no.hangUp = true
 		return no
@@ -117,7 +118,7 @@ func (v *visit) leave() {
 		v.limiter.Leave(v.principal, limit.Requests)
 	}
 	if v.serving {
-		v.conn.done()
+		v.conn.Done()
 	}
 }
 

@@ -57,7 +57,7 @@ func (v *vault) Invoke(_ context.Context, method string, in, out any, _ ...grpc.
 		v.most.Store(n)
 	}
 	defer v.inside.Add(-1)
-	time.Sleep(v.took)
+	time.Sleep(v.took) // in a bubble of synctest, which takes no time
 	principal, good := strings.CutPrefix(request.GetCredential(), "good-")
 	if !good || v.revoked.Load() {
 		return fault.New(callv1.Code_CODE_UNAUTHENTICATED, fault.NotAllowed)
@@ -249,8 +249,10 @@ func (e *edge) listen(token string, resources int) reply {
 	return e.stateless(token, "subscriptions/listen", "", `"notifications":{"resourceSubscriptions":[`+strings.Join(uris, ",")+`]}`)
 }
 
-func call(tool string) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, tool)
+func call(tool string) string { return numbered(7, tool) }
+
+func numbered(id int, tool string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, id, tool)
 }
 
 func request(name, params string) string {
@@ -376,10 +378,10 @@ func TestFloodIsRecordedOnce(t *testing.T) {
 		running.Go(func() { e.refused.Run(ctx, 10*time.Second) })
 		session := e.connect("good-ada")
 		var flood sync.WaitGroup
-		for range 8 {
+		for id := range 8 {
 			flood.Go(func() {
 				for began := time.Now(); time.Since(began) < 90*time.Second; {
-					e.post("good-ada", session, call("gpu_status"))
+					e.post("good-ada", session, numbered(id, "gpu_status"))
 				}
 			})
 		}
@@ -413,8 +415,8 @@ func TestRequestsOfAPrincipal(t *testing.T) {
 		e := newEdge(t, limit.Config{RequestsPerPrincipal: 3})
 		session := e.connect("good-ada")
 		var held sync.WaitGroup
-		for range 3 {
-			held.Go(func() { e.post("good-ada", session, call("hold")) })
+		for id := range 3 {
+			held.Go(func() { e.post("good-ada", session, numbered(id, "hold")) })
 		}
 		synctest.Wait()
 		if a := e.post("good-ada", session, call("gpu_status")); a.Code != http.StatusTooManyRequests || a.Header().Get("Retry-After") != "1" {
@@ -691,10 +693,10 @@ func (b *trickle) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	if !b.due.IsZero() && time.Until(b.due) < b.every {
-		time.Sleep(time.Until(b.due))
+		time.Sleep(time.Until(b.due)) // in a bubble of synctest, which takes no time
 		return 0, os.ErrDeadlineExceeded
 	}
-	time.Sleep(b.every)
+	time.Sleep(b.every) // in a bubble of synctest, which takes no time
 	b.left--
 	n := min(b.chunk, len(p))
 	for i := range n {

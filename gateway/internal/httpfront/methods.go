@@ -56,6 +56,8 @@ func methods() map[string]method {
 		"server/discover":                  {eras: onlyStateless, decode: decodeNothing, forward: true},
 		"tools/list":                       {eras: bothEras, decode: decodeList, forward: true},
 		methodCallTool:                     {eras: bothEras, decode: decodeCall, forward: true, named: true},
+		"prompts/list":                     {eras: bothEras, decode: decodeList, forward: true},
+		"prompts/get":                      {eras: bothEras, decode: decodePrompt, forward: true, named: true},
 		"resources/list":                   {eras: bothEras, decode: decodeList, forward: true},
 		"resources/templates/list":         {eras: bothEras, decode: decodeList, forward: true},
 		"resources/read":                   {eras: bothEras, decode: decodeResource, forward: true, named: true},
@@ -137,6 +139,44 @@ func decodeCall(f *Frame, params jsontext.Value) ([]byte, *frameError) {
 	}
 	b := member(make([]byte, 0, len(p.Arguments)+len(f.Name)+32), "name", f.Name)
 	return append(append(b, `,"arguments":`...), p.Arguments...), nil
+}
+
+// decodePrompt reads a request for a prompt. What the arguments mean is decided where prompts are served.
+func decodePrompt(f *Frame, params jsontext.Value) ([]byte, *frameError) {
+	const sentence = "A prompts/get request takes a name and arguments that are texts, and nothing else."
+	var p struct {
+		Name      string            `json:"name"`
+		Arguments map[string]string `json:"arguments"`
+		Meta      jsontext.Value    `json:"_meta"`
+		again
+	}
+	if json.Unmarshal(params, &p, json.RejectUnknownMembers(true)) != nil || !bounded(p.Name, maxName) || len(p.Arguments) > maxCompletionArguments {
+		return nil, invalidParams(sentence)
+	}
+	if err := p.check(f); err != nil {
+		return nil, err
+	}
+	f.Name = p.Name
+	b, ok := texts(append(member(nil, "name", p.Name), `,"arguments":`...), p.Arguments)
+	if !ok {
+		return nil, invalidParams(sentence)
+	}
+	return b, nil
+}
+
+// texts appends an object of names and texts; false where one is too long.
+func texts(b []byte, all map[string]string) ([]byte, bool) {
+	b = append(b, '{')
+	for i, name := range slices.Sorted(maps.Keys(all)) {
+		if !bounded(name, maxName) || utf8.RuneCountInString(all[name]) > maxURI {
+			return nil, false
+		}
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = member(b, name, all[name])
+	}
+	return append(b, '}'), true
 }
 
 // again are the members with which a client of the stateless era comes back after a server asked it for input. This server
@@ -282,18 +322,11 @@ func decodeComplete(_ *Frame, params jsontext.Value) ([]byte, *frameError) {
 	b = member(append(b, `,"argument":{`...), "name", p.Argument.Name)
 	b = append(member(append(b, ','), "value", p.Argument.Value), '}')
 	if len(p.Context.Arguments) > 0 {
-		b = append(b, `,"context":{"arguments":{`...)
-		for i, name := range slices.Sorted(maps.Keys(p.Context.Arguments)) {
-			value := p.Context.Arguments[name]
-			if !bounded(name, maxName) || utf8.RuneCountInString(value) > maxURI {
-				return nil, invalidParams(sentence)
-			}
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = member(b, name, value)
+		var ok bool
+		if b, ok = texts(append(b, `,"context":{"arguments":`...), p.Context.Arguments); !ok {
+			return nil, invalidParams(sentence)
 		}
-		b = append(b, `}}`...)
+		b = append(b, '}')
 	}
 	return b, nil
 }

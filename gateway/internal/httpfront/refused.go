@@ -1,8 +1,10 @@
 package httpfront
 
 import (
+	"cmp"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"math"
 	"net/http"
 	"strconv"
@@ -132,13 +134,9 @@ func (no *refused) answer(requestID string) ([]byte, error) {
 		return no.result(id, out)
 	}
 	rpc := no.rpc
-	if rpc == 0 {
-		rpc = rpcServer
-	}
+	rpc = cmp.Or(rpc, rpcServer)
 	data := ErrorData(out)
-	for k, v := range no.data {
-		data[k] = v
-	}
+	maps.Copy(data, no.data)
 	return json.Marshal(envelope.Cleaned(map[string]any{
 		"jsonrpc": "2.0", "id": id, "error": map[string]any{"code": rpc, "message": message, "data": data},
 	}))

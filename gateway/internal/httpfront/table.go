@@ -24,6 +24,9 @@ func statelessKey(token [sha256.Size]byte, instance string, by relay.Caller) key
 	if sender != (relay.Sender{}) {
 		instance = "" // the vault has one session for each sender, whichever program speaks for them
 	}
+	if by.Remote {
+		instance = "\x01" + instance
+	}
 	return key{Stateless, string(token[:]) + instance + "\x00" + by.Agent + "\x00" + sender.User + "\x00" + sender.Room}
 }
 
@@ -40,6 +43,8 @@ type entry struct {
 	used     time.Time
 	admitted bool
 	dead     bool
+	// asked are the ids of the requests under way, as requestKey spells them.
+	asked map[string]chan struct{}
 	// streaming: the one standalone stream of the session is open.
 	streaming bool
 	// idle ends a session that nobody used for long.
@@ -166,6 +171,43 @@ func (t *table) release(e *entry) {
 	e.inflight--
 	e.used = time.Now()
 	t.watch(e)
+}
+
+// justAnswered is how long a request may still end here whose answer its client has read, and used its id again.
+const justAnswered = 250 * time.Millisecond
+
+// ask notes that a request is under way, and reports whether none with its id was: a second answer could be taken for the first's.
+func (t *table) ask(e *entry, id string) bool {
+	var patience <-chan time.Time // of the few that have to wait
+	for {
+		t.mu.Lock()
+		before, twice := e.asked[id]
+		if !twice {
+			if e.asked == nil {
+				e.asked = map[string]chan struct{}{}
+			}
+			e.asked[id] = make(chan struct{})
+		}
+		t.mu.Unlock()
+		if !twice {
+			return true
+		}
+		if patience == nil {
+			patience = time.After(justAnswered)
+		}
+		select {
+		case <-before:
+		case <-patience:
+			return false
+		}
+	}
+}
+
+func (t *table) answered(e *entry, id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	close(e.asked[id])
+	delete(e.asked, id)
 }
 
 // restsFor is how long a session may be idle: one for a sender as long as the vault says, which a human set for messaging

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -114,12 +115,8 @@ func (r *Rates) validate(name string, standard Rates) []error {
 }
 
 func (r *Rate) validate(name string, standard Rate) []error {
-	if r.PerS == 0 {
-		r.PerS = standard.PerS
-	}
-	if r.Burst == 0 {
-		r.Burst = standard.Burst
-	}
+	r.PerS = cmp.Or(r.PerS, standard.PerS)
+	r.Burst = cmp.Or(r.Burst, standard.Burst)
 	var problems []error
 	if math.IsNaN(r.PerS) || r.PerS < 0.1 || r.PerS > maxRate {
 		problems = append(problems, fmt.Errorf("%s.per_s: must be 0.1 to %d", name, maxRate))

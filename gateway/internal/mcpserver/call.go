@@ -2,6 +2,7 @@ package mcpserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
@@ -91,7 +93,7 @@ func (s *Server) unknownTool(ctx context.Context, call *httpfront.Call) (mcp.Res
 		RequestID: call.RequestID, Code: callv1.Code_CODE_DENIED, Reason: "unknown tool",
 		Principal: call.Session.Principal(), Session: call.Session.Ref(),
 	})
-	result, err := s.result(ctx, call, answer{Envelope: envelope.Unavailable(call.RequestID)})
+	result, err := s.result(ctx, call, answer{Envelope: envelope.Unavailable(call.RequestID, call.Session.Tools())})
 	if err != nil || call.Era == httpfront.Stateful {
 		return result, err
 	}
@@ -235,7 +237,10 @@ func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, call *httpfr
 	case vaultv1.AuthoriseResponse_DECISION_PENDING:
 		return s.settle(ctx, req, call, id, decision.GetExpiresAt().AsTime(), until)
 	case vaultv1.AuthoriseResponse_DECISION_DENIED:
-		return answer{Envelope: envelope.Unavailable(call.RequestID)}, nil
+		if why := clean.Line(decision.GetReason(), maxSummary); why != "" {
+			return answer{Envelope: envelope.Forbidden(call.RequestID, why)}, nil
+		}
+		return answer{Envelope: envelope.Unavailable(call.RequestID, call.Session.Tools())}, nil
 	default:
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("decision %v", decision.GetDecision())))
 	}
@@ -276,9 +281,15 @@ func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *htt
 		return answer{Envelope: envelope.Pending(call.RequestID, id, expires)}, nil
 	case vaultv1.OperationState_OPERATION_STATE_DENIED:
 		return answer{Envelope: envelope.Rejected(call.RequestID, id, clean.Line(state.GetReason(), maxSummary))}, nil
+	case vaultv1.OperationState_OPERATION_STATE_WITHDRAWN:
+		return answer{Envelope: envelope.Withdrawn(call.RequestID, id)}, nil
 	case vaultv1.OperationState_OPERATION_STATE_EXPIRED:
-		out := envelope.Fault(call.RequestID, fault.New(callv1.Code_CODE_EXPIRED,
-			"nobody decided on the request in time, and nothing was done; ask again if it is still wanted"))
+		why := fault.New(callv1.Code_CODE_EXPIRED, "nobody decided on the request in time, and nothing was done; ask again if it is still wanted")
+		if state.GetHalted() {
+			why = fault.New(callv1.Code_CODE_HALTED, "an operator halted everything, and nothing was done; ask again when that is over")
+			why.Retryable = true
+		}
+		out := envelope.Fault(call.RequestID, why)
 		out.OperationID = id
 		return answer{Envelope: out}, nil
 	case vaultv1.OperationState_OPERATION_STATE_APPROVED, vaultv1.OperationState_OPERATION_STATE_RUNNING, vaultv1.OperationState_OPERATION_STATE_DONE:
@@ -370,7 +381,11 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *httpfr
 
 // done makes the envelope of a sink's answer, which it leaves as it is: callers that were joined share one.
 func done(call *httpfront.Call, t contract.Tool, reply relay.Reply, id string) (answer, error) {
-	result, err := envelope.Result(proto.Clone(reply.Response))
+	response := proto.Clone(reply.Response)
+	if r, ok := response.(*executorv1.SimulateModeResponse); ok && !call.Session.May(r.GetNext().GetTool()) {
+		r.Next = nil // nothing is named that the client may not call
+	}
+	result, err := envelope.Result(response)
 	if err != nil {
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 	}
@@ -382,9 +397,7 @@ func done(call *httpfront.Call, t contract.Tool, reply relay.Reply, id string) (
 		Result:      result,
 		Replayed:    reply.Outcome.GetReplayed(),
 	}
-	if out.Summary == "" {
-		out.Summary = t.Title + ": done."
-	}
+	out.Summary = cmp.Or(out.Summary, t.Title+": done.")
 	if reply.Outcome.GetFailed() {
 		// It was done and did not go well; the result says how.
 		failure := envelope.Fault(call.RequestID, fault.New(callv1.Code_CODE_FAILED, out.Summary))
@@ -416,7 +429,7 @@ func failed(call *httpfront.Call, t tool, err error) answer {
 	out := answer{Envelope: envelope.Fault(call.RequestID, f), fault: f}
 	switch f.Code {
 	case callv1.Code_CODE_DENIED:
-		out.Envelope = envelope.Unavailable(call.RequestID) // denials look alike
+		out.Envelope = envelope.Unavailable(call.RequestID, call.Session.Tools()) // denials look alike
 	case callv1.Code_CODE_PROOF_REQUIRED:
 		otherwise := callv1.Proof_PURPOSE_RENEW
 		if !t.ByPermit() {
@@ -458,6 +471,11 @@ func (s *Server) banner(call *httpfront.Call, out answer) answer {
 
 // result writes an envelope as text and as structured content, byte for byte the same JSON.
 func (s *Server) result(ctx context.Context, call *httpfront.Call, out answer) (*mcp.CallToolResult, error) {
+	if out.Next != nil && !call.Session.May(out.Next.Tool) {
+		without := *out.Envelope
+		without.Next = nil
+		out.Envelope = &without
+	}
 	out = s.banner(call, out)
 	raw, err := out.JSON()
 	if err != nil {

@@ -8,9 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/opnumber"
 )
 
 func TestReadIsOneHop(t *testing.T) {
@@ -77,8 +80,42 @@ func TestRefusedArguments(t *testing.T) {
 	}
 }
 
+// A denial says which rule, in words, where the vault gives any.
+func TestADenialSaysWhichRule(t *testing.T) {
+	e := newEdge(t, edgeOptions{})
+	e.vault.decide = func(*vaultv1.AuthoriseRequest) (*vaultv1.AuthoriseResponse, error) {
+		return &vaultv1.AuthoriseResponse{Decision: vaultv1.AuthoriseResponse_DECISION_DENIED, Rule: "site.cedar:7", Reason: "not at night (quiet-hours)"}, nil
+	}
+	for era, call := range e.callers(t, tokenAgent, "") {
+		a := call(t, "start_service", `{"service_id":"demo-chat"}`)
+		if a.Status != "denied" || a.Reason != "rule" || a.Error != nil || a.Summary != "A rule denies this call: not at night (quiet-hours). Do not retry." || strings.Contains(string(a.tool.Structured), "site.cedar") {
+			t.Errorf("%s: %s", era, a.tool.Structured)
+		}
+	}
+}
+
+// What is named as the next call is one that the client may make; what its user is told stays.
+func TestNextNamesOnlyWhatTheClientMayCall(t *testing.T) {
+	e := newEdge(t, edgeOptions{hold: 50 * time.Millisecond, wrap: func(c grpc.ClientConnInterface) grpc.ClientConnInterface { return crowded{c} }})
+	for may, token := range map[bool]string{true: tokenAgent, false: tokenOther} {
+		if !may {
+			e.vault.mu.Lock()
+			e.vault.denied = map[string]bool{"wait_operation": true, "switch_mode": true}
+			e.vault.mu.Unlock()
+		}
+		call := e.callers(t, token, "")["sessions"]
+		if a := call(t, "start_service", `{"service_id":"demo-chat"}`); a.Status != "pending_approval" || (a.Next != nil) != may || !strings.Contains(a.TellUser, "durward approve "+opnumber.Of(a.OperationID)[:4]) {
+			t.Errorf("may: %t: %s", may, a.tool.Structured)
+		}
+		if a := call(t, "simulate_mode", `{"mode_id":"everyday-coding"}`); a.Status != "ok" || strings.Contains(string(a.Result), `"next"`) != may {
+			t.Errorf("may: %t: %s", may, a.Result)
+		}
+	}
+}
+
 func TestUnknownToolLooksDenied(t *testing.T) {
 	e := newEdge(t, edgeOptions{})
+	e.vault.denied = map[string]bool{"stop_service": true}
 	s := e.connect(t, tokenAgent)
 	e.vault.decide = func(*vaultv1.AuthoriseRequest) (*vaultv1.AuthoriseResponse, error) {
 		return &vaultv1.AuthoriseResponse{Decision: vaultv1.AuthoriseResponse_DECISION_DENIED, Rule: "secret-rule"}, nil
@@ -92,6 +129,9 @@ func TestUnknownToolLooksDenied(t *testing.T) {
 	if plain(denied) != plain(unknown) {
 		t.Errorf("unknown and denied differ:\n%s\n%s", plain(unknown), plain(denied))
 	}
+	if a := unknown; !a.Error.Retryable || !strings.Contains(a.Summary, "These are yours: gpu_status, list_models") || strings.Contains(a.Summary, "stop_service") {
+		t.Errorf("a model cannot use %s", a.tool.Structured)
+	}
 	if r := e.spool.find(unknown.RequestID); r == nil || r.GetTool() != "" {
 		t.Errorf("the unknown tool was recorded as %v", r)
 	}
@@ -101,7 +141,7 @@ func TestPendingThenApproved(t *testing.T) {
 	e := newEdge(t, edgeOptions{hold: 300 * time.Millisecond})
 	s := e.connect(t, tokenAgent)
 	a := e.call(t, s, "start_service", `{"service_id":"demo-chat","reason":"the user asked"}`)
-	if a.Status != "pending_approval" || a.ExpiresAt != "2030-01-02T03:04:05Z" || !strings.Contains(a.TellUser, "durward approvals") {
+	if a.Status != "pending_approval" || a.ExpiresAt != "2030-01-02T03:04:05Z" || !strings.Contains(a.TellUser, "durward approve "+opnumber.Of(a.OperationID)[:4]) {
 		t.Fatalf("answer %s", a.tool.Structured)
 	}
 	if a.Next == nil || a.Next.Tool != "wait_operation" || a.Next.Arguments["operation_id"] != a.OperationID || a.tool.Meta["durward/operation_id"] != a.OperationID {

@@ -127,6 +127,8 @@ type fakeVault struct {
 	hang       chan struct{}
 	// uncovered are READ tools that permits are not for.
 	uncovered map[string]bool
+	// denied are tools that the client may not call.
+	denied map[string]bool
 	// overrides is what an override of security_config says that it changed.
 	overrides []string
 	// said are words about sessions, for the stream of them.
@@ -204,6 +206,15 @@ func (v *fakeVault) permits(principal string) ([]*vaultv1.AddressedPermit, error
 	return out, nil
 }
 
+func (v *fakeVault) callable() (names []string) {
+	for _, tool := range contract.Tools() {
+		if !v.denied[tool.Name] {
+			names = append(names, tool.Name)
+		}
+	}
+	return names
+}
+
 func (v *fakeVault) OpenSession(ctx context.Context, req *vaultv1.OpenSessionRequest) (*vaultv1.OpenSessionResponse, error) {
 	if err := v.blocked(ctx); err != nil {
 		return nil, err
@@ -240,7 +251,7 @@ func (v *fakeVault) OpenSession(ctx context.Context, req *vaultv1.OpenSessionReq
 	}
 	return &vaultv1.OpenSessionResponse{
 		SessionId: handle, Session: "s-" + principal, Principal: v.principals[req.GetCredential()], Channel: channel,
-		TierCeiling: optionsv1.Tier_TIER_DESTRUCTIVE, KeyBound: keyBound, Permits: permits,
+		TierCeiling: optionsv1.Tier_TIER_DESTRUCTIVE, KeyBound: keyBound, Permits: permits, Tools: v.callable(),
 		ExpiresAt: timestamppb.New(time.Now().Add(8 * time.Hour)), IdleTimeoutS: 1800,
 	}, nil
 }
@@ -263,7 +274,7 @@ func (v *fakeVault) RenewPermits(ctx context.Context, req *vaultv1.RenewPermitsR
 	if err != nil {
 		return nil, err
 	}
-	return &vaultv1.RenewPermitsResponse{Permits: permits}, nil
+	return &vaultv1.RenewPermitsResponse{Permits: permits, Tools: v.callable()}, nil
 }
 
 func (v *fakeVault) CloseSession(_ context.Context, req *vaultv1.CloseSessionRequest) (*vaultv1.CloseSessionResponse, error) {

@@ -194,7 +194,7 @@ func TestAFailedOutcomeKeepsItsResult(t *testing.T) {
 	}
 	var result map[string]any
 	must(t, json.Unmarshal(a.Result, &result))
-	if a.Summary != "demo-chat did not come up; the services from before run again" || result["outcome"] != "SWITCH_OUTCOME_ROLLED_BACK" ||
+	if a.Summary != "demo-chat did not come up; the services from before run again" || result["outcome"] != "rolled_back" ||
 		result["log"] != "<fetched_content>out of memory</fetched_content>" {
 		t.Errorf("answered with %s", a.tool.Structured)
 	}
@@ -209,7 +209,7 @@ func TestASwitchToNoModeIsNotAskedFor(t *testing.T) {
 	}
 }
 
-// A client that asks for progress hears of each step, with numbers that only grow, whether the call or wait_operation waits.
+// A client that asks for progress hears of each step, in whole percent that only grows, whether the call or wait_operation waits.
 func TestProgressOfSteps(t *testing.T) {
 	type note struct {
 		Method string `json:"method"`
@@ -250,12 +250,12 @@ func TestProgressOfSteps(t *testing.T) {
 			}
 			last := 0.0
 			for i, n := range told {
-				if i >= len(want) || n.Params.Message != want[i] || n.Params.Total != 2 || n.Params.Token != "p" || n.Params.Progress <= last {
+				if i >= len(want) || n.Params.Message != want[i] || n.Params.Total != 100 || n.Params.Progress != float64(int(n.Params.Progress)) || n.Params.Token != "p" || n.Params.Progress <= last {
 					t.Errorf("told %+v after %v", n.Params, last)
 				}
 				last = n.Params.Progress
 			}
-			if len(told) == 0 || last > 2.01 {
+			if len(told) == 0 || last > 99 {
 				t.Errorf("told %+v", told)
 			}
 		})

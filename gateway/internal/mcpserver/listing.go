@@ -1,20 +1,23 @@
 package mcpserver
 
 import (
-	"cmp"
+	"context"
 	"maps"
-	"slices"
-	"strings"
-	"sync"
+	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"durward.internal/gateway/internal/httpfront"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
 )
 
-// What tools/list says of a tool's arguments and results. A model reads the list whole, with every tool in it, so it says each thing
-// once: what a service or a step is made of stands where the READ tool that shows it is, and is called an object elsewhere. The contract's own schemas, which approvals are bound to and arguments are checked against, are longer.
+// What tools/list says of a tool's arguments and results. A model reads the list whole, with every tool in it, so it says
+// what a result's members are called, and durward://results the rest. The contract's own schemas, which approvals are bound to and
+// arguments are checked against, are longer.
 
 // listedInput is a tool's input schema without the dialect, which is MCP's own. The rest stays whole: what the list lets through, the
 // contract takes.
@@ -25,8 +28,8 @@ func listedInput(schema map[string]any) map[string]any {
 }
 
 // listedResult is a tool's result schema without descriptions, in which every answer that fits the contract's own fits too. What has
-// properties is an object, which need not be said. Its own members are there with their types; what a member is made of is named,
-// and no more: {"description":"index, uuid, name"}.
+// properties is an object, which need not be said. Its own members are there with their types; what they mean, and what
+// they are made of, durward://results says.
 func listedResult(t contract.Tool) map[string]any {
 	if t.OpenResult {
 		return t.ResultSchema
@@ -37,7 +40,7 @@ func listedResult(t contract.Tool) map[string]any {
 	for i := range d.Fields().Len() {
 		fd := d.Fields().Get(i)
 		if p, ok := properties[string(fd.Name())].(map[string]any); ok {
-			out[string(fd.Name())] = listedField(t.Name, fd, p)
+			out[string(fd.Name())] = listedField(fd, p)
 		}
 	}
 	if len(out) == 0 {
@@ -46,67 +49,67 @@ func listedResult(t contract.Tool) map[string]any {
 	return map[string]any{"properties": out}
 }
 
-func listedField(tool string, fd protoreflect.FieldDescriptor, schema map[string]any) map[string]any {
-	value := func(schema map[string]any) map[string]any {
-		if fd.Message() == nil {
-			return map[string]any{"type": schema["type"]}
-		}
-		if homes()[fd.Message().FullName()] == fd.FullName() {
-			return map[string]any{"description": named(fd.Message())}
-		}
-		return map[string]any{"type": "object"}
-	}
+func listedField(fd protoreflect.FieldDescriptor, schema map[string]any) map[string]any {
 	switch {
-	case fd.IsMap():
-		return map[string]any{"type": "object"}
 	case fd.IsList():
-		items, _ := schema["items"].(map[string]any)
-		return map[string]any{"type": "array", "items": value(items)}
+		return map[string]any{"type": "array"}
+	case fd.IsMap(), fd.Message() != nil:
+		return map[string]any{"type": "object"}
+	default:
+		return map[string]any{"type": schema["type"]}
 	}
-	return value(schema)
 }
 
-// named names a message's members, and in brackets those of a member that stand whole here: "kind, change (from, to)".
-func named(d protoreflect.MessageDescriptor) string {
-	names := make([]string, 0, d.Fields().Len())
-	for i := range d.Fields().Len() {
-		fd := d.Fields().Get(i)
-		name := string(fd.Name())
-		if !fd.IsMap() && fd.Message() != nil && homes()[fd.Message().FullName()] == fd.FullName() {
-			name += " (" + named(fd.Message()) + ")"
+// decideTimeout bounds everything up to the vault's decision, so that an agent learns within 2 s that a process is away.
+const decideTimeout = 1900 * time.Millisecond
+
+// lookTimeout is the part of it that the look at the target may take.
+const lookTimeout = 900 * time.Millisecond
+
+// lookFor returns the READ tool of the same sink that takes nothing but arguments of this one, if there is one: what it does not
+// find cannot be acted on either.
+func lookFor(t contract.Tool) *contract.Tool {
+	if t.Tier == optionsv1.Tier_TIER_READ || t.Method.Input().Fields().Len() == 0 {
+		return nil
+	}
+	for _, other := range contract.Tools() {
+		if other.ByPermit() && other.Sink == t.Sink && fieldsAmong(other.Method.Input(), t.Method.Input()) {
+			return &other
 		}
-		names = append(names, name)
 	}
-	return strings.Join(names, ", ")
+	return nil
 }
 
-// homes names, for each message that results hold, the field at which its members are named: of the READ tools, or else the others,
-// that of the tool with the smallest answer; in a tool, one of the answer's own fields before one of its parts'.
-var homes = sync.OnceValue(func() map[protoreflect.FullName]protoreflect.FullName {
-	tools := contract.Tools()
-	slices.SortStableFunc(tools, func(a, b contract.Tool) int {
-		look := func(t contract.Tool) int { return cmp.Compare(t.Tier, optionsv1.Tier_TIER_READ) }
-		return cmp.Or(cmp.Compare(look(a), look(b)), cmp.Compare(a.Method.Output().Fields().Len(), b.Method.Output().Fields().Len()))
+// fieldsAmong reports whether a message has fields, and each of them is one of the others'.
+func fieldsAmong(some, all protoreflect.MessageDescriptor) bool {
+	for i := range some.Fields().Len() {
+		mine := some.Fields().Get(i)
+		theirs := all.Fields().ByName(mine.Name())
+		if theirs == nil || theirs.Kind() != mine.Kind() || mine.Kind() == protoreflect.MessageKind || mine.IsList() || theirs.IsList() {
+			return false
+		}
+	}
+	return some.Fields().Len() > 0
+}
+
+// look asks the sink whether what a mutation names is there, so that no human is asked about what cannot be done. Its one
+// error is the sink's CODE_NOT_FOUND, with what was meant perhaps; whatever else goes wrong is for those who decide and act.
+func (s *Server) look(ctx context.Context, call *httpfront.Call, t tool, request proto.Message) error {
+	if t.look == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	question := t.look.NewRequest()
+	request.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if asked := question.ProtoReflect().Descriptor().Fields().ByName(fd.Name()); asked != nil {
+			question.ProtoReflect().Set(asked, v)
+		}
+		return true
 	})
-	out := map[protoreflect.FullName]protoreflect.FullName{}
-	for _, t := range tools {
-		if !t.OpenResult {
-			settle(out, t.Method.Output())
-		}
+	_, err := s.conf.Relay.Read(ctx, call.Session, call.Caller, *t.look, question)
+	if fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
+		return err
 	}
-	return out
-})
-
-func settle(out map[protoreflect.FullName]protoreflect.FullName, d protoreflect.MessageDescriptor) {
-	var fresh []protoreflect.MessageDescriptor
-	for i := range d.Fields().Len() {
-		fd := d.Fields().Get(i)
-		if !fd.IsMap() && fd.Message() != nil && out[fd.Message().FullName()] == "" {
-			out[fd.Message().FullName()] = fd.FullName()
-			fresh = append(fresh, fd.Message())
-		}
-	}
-	for _, sub := range fresh {
-		settle(out, sub)
-	}
+	return nil
 }

@@ -18,17 +18,21 @@ import (
 // progressEvery is how often a waiting client that asked for progress hears that we are still there, where Config says nothing else.
 const progressEvery = 5 * time.Second
 
-// waitUnit is how much of a step a tick is while no step is known: what is told only ever grows.
-const waitUnit = 1e-3
+// What is told is whole percent, and only ever grows: each tick is one, until mostWaiting. The end is the answer itself.
+const (
+	whole       = 100
+	mostWaiting = 99
+)
 
 // teller tells one client how its call goes, if it asked for that. It is safe for concurrent use.
 type teller struct {
 	session *mcp.ServerSession
 	token   any
 
-	mu      sync.Mutex
-	last    float64
-	total   float64
+	mu   sync.Mutex
+	last int
+	// at is the last step that was told of.
+	at      *executorv1.WatchProgressResponse
 	message string
 }
 
@@ -56,7 +60,7 @@ func (t *teller) tick(ctx context.Context) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.tell(ctx, t.last+waitUnit)
+	return t.tell(ctx, t.last+1)
 }
 
 // say sets what is told from now on until something else is.
@@ -73,15 +77,26 @@ func (t *teller) say(message string) {
 func (t *teller) step(ctx context.Context, p *executorv1.WatchProgressResponse) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.total, t.message = max(t.total, float64(p.GetSteps())), sentenceOf(p)
-	return t.tell(ctx, max(t.last+waitUnit, stepsDone(p)))
+	percent := 0
+	if p.GetSteps() > 0 {
+		percent = int(stepsDone(p) * whole / float64(p.GetSteps()))
+	}
+	fresh := p.GetStep() != t.at.GetStep() || p.GetEnded() != t.at.GetEnded()
+	t.at, t.message = p, sentenceOf(p)
+	if !fresh && percent <= t.last {
+		return nil // a tick tells of it
+	}
+	return t.tell(ctx, max(t.last+1, percent))
 }
 
 // tell is called with the teller locked.
-func (t *teller) tell(ctx context.Context, progress float64) error {
-	t.last = progress
+func (t *teller) tell(ctx context.Context, percent int) error {
+	if percent = min(percent, mostWaiting); percent == t.last {
+		return nil
+	}
+	t.last = percent
 	return t.session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
-		ProgressToken: t.token, Progress: progress, Total: max(t.total, 0), Message: t.message,
+		ProgressToken: t.token, Progress: float64(percent), Total: whole, Message: t.message,
 	})
 }
 

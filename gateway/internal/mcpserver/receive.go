@@ -62,6 +62,8 @@ func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method st
 		if err := s.renew(ctx, call); err != nil {
 			return nil, err
 		}
+	case methodListPrompts, methodGetPrompt:
+		return s.prompt(ctx, next, method, req, call)
 	case methodGetTask, methodUpdateTask, methodCancelTask:
 		return s.task(ctx, method, req, call)
 	case methodReadResource, methodSubscribe, methodUnsubscribe, methodListen, methodComplete:

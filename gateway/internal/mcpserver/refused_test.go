@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 )
 
 // What is refused before anybody decides: each with a JSON-RPC error, a plain sentence, a request id, and a record.
@@ -76,7 +78,7 @@ func TestRefusedAtTheFront(t *testing.T) {
 		{"DELETE without a session", request{method: http.MethodDelete}, 405, -32000, "INVALID_ARGUMENT", "null"},
 		{"a long text", request{session: mine, body: `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"gpu_status","arguments":{"x":"` + strings.Repeat("a", 200_001) + `"}}}`}, 400, -32600, "INVALID_ARGUMENT", "null"},
 		{"a key that looks like another", request{session: mine, body: `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"gpu_status","_Meta":{}}}`}, 200, -32602, "INVALID_ARGUMENT", "2"},
-		{"unknown method", request{session: mine, body: `{"jsonrpc":"2.0","id":2,"method":"prompts/get","params":{"name":"etc/passwd"}}`}, 200, -32601, "NOT_FOUND", "2"},
+		{"unknown method", request{session: mine, body: `{"jsonrpc":"2.0","id":2,"method":"roots/list","params":{"name":"etc/passwd"}}`}, 200, -32601, "NOT_FOUND", "2"},
 		{"params of a wrong type", request{session: mine, body: `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":[]}`}, 200, -32602, "INVALID_ARGUMENT", "2"},
 		{"name of a wrong type", request{session: mine, body: `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":3}}`}, 200, -32602, "INVALID_ARGUMENT", "2"},
 		{"unknown param", request{session: mine, body: `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"gpu_status","inputResponses":{}}}`}, 200, -32602, "INVALID_ARGUMENT", "2"},
@@ -158,4 +160,45 @@ func TestAPrincipalsOldestSessionMakesRoom(t *testing.T) {
 		t.Errorf("another principal's session: %d", r.status)
 	}
 	e.closedAtTheVault(t, 1)
+}
+
+// Of two requests of one session with one id at once the second is refused, in the words of every answer: its answer could be
+// taken for the first's. How the id is written does not matter, and afterwards it may be used again.
+func TestAnIDInFlightIsRefused(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t, edgeOptions{hold: longestHold})
+	mine, other := e.connect(t, tokenAgent), e.connect(t, tokenAgent)
+	first := make(chan reply, 1)
+	go func() {
+		first <- e.send(t, request{session: mine, body: toolCall(0, "start_service", `{"service_id":"demo-chat"}`)})
+	}()
+	id := e.vault.pending(t)
+
+	for _, again := range []string{`"id":0`, `"id":-0`} {
+		body := strings.Replace(toolCall(0, "gpu_status", `{}`), `"id":0`, again, 1)
+		if a := decodeAnswer(t, e.send(t, request{session: mine, body: body})); a.Error == nil || a.Error.Code != "INVALID_ARGUMENT" || a.Error.Retryable {
+			t.Errorf("%s: %+v", again, a)
+		}
+	}
+	list := `{"jsonrpc":"2.0","id":0,"method":"tools/list"}`
+	if r := e.send(t, request{session: mine, body: list}); r.status != http.StatusOK || r.message.Error == nil || r.message.Error.Code != -32600 {
+		t.Errorf("tools/list: %d %s", r.status, r.raw)
+	}
+	if diff := cmp.Diff(map[string]int{"INVALID_ARGUMENT": 3}, e.recorded(t)); diff != "" {
+		t.Errorf("recorded (-want +got):\n%s", diff)
+	}
+	// Another id, another session, and the same id as a text are other requests.
+	for _, r := range []request{{session: other, body: list}, {session: mine, body: strings.Replace(list, `"id":0`, `"id":"0"`, 1)}} {
+		if got := e.send(t, r); got.message.Error != nil {
+			t.Errorf("%s: %s", r.body, got.raw)
+		}
+	}
+
+	e.vault.set(id, vaultv1.OperationState_OPERATION_STATE_DENIED, "no")
+	if a := decodeAnswer(t, <-first); a.Status != "denied" {
+		t.Errorf("the first: %+v", a)
+	}
+	if r := e.send(t, request{session: mine, body: list}); r.message.Error != nil {
+		t.Errorf("afterwards: %s", r.raw)
+	}
 }

@@ -37,10 +37,10 @@ const (
 // notifyTimeout bounds one notification. A client that does not read holds up nobody but itself.
 const notifyTimeout = 10 * time.Second
 
-// resources serves the book of resources, and the subscriptions to it.
+// resources serves resources, and the subscriptions to it.
 type resources struct {
-	book  *resource.Reader
-	table *subscription.Table
+	reader *resource.Reader
+	table  *subscription.Table
 	// send sends a notification to one session, by era.
 	send [2]mcp.MethodHandler
 
@@ -52,7 +52,7 @@ type resources struct {
 }
 
 func newResources(conf Config) (*resources, error) {
-	book, err := resource.New(conf.Relay, conf.boundsOf)
+	reader, err := resource.New(conf.Relay, conf.boundsOf)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func newResources(conf Config) (*resources, error) {
 		return nil, err
 	}
 	return &resources{
-		book: book, table: table, listeners: map[*mcp.ServerSession]*subscription.Listener{}, acked: map[*mcp.ServerSession]chan struct{}{},
+		reader: reader, table: table, listeners: map[*mcp.ServerSession]*subscription.Listener{}, acked: map[*mcp.ServerSession]chan struct{}{},
 	}, nil
 }
 
@@ -239,7 +239,7 @@ func (r *resources) read(ctx context.Context, req *mcp.ReadResourceRequest) (*mc
 	if !ok || call == nil {
 		return nil, errors.New("a resource that dispatch did not see")
 	}
-	text, err := r.book.Read(ctx, client(call), uri)
+	text, err := r.reader.Read(ctx, client(call), uri)
 	if err != nil {
 		return nil, fault.From(err)
 	}
@@ -253,7 +253,7 @@ func (r *resources) complete(ctx context.Context, call *httpfront.Call, params *
 	if params.Ref == nil || params.Ref.Type != "ref/resource" {
 		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "only arguments of resource templates are completed", fault.WithField("ref.type"))
 	}
-	values, total, err := r.book.Complete(ctx, client(call), params.Ref.URI, params.Argument.Name, params.Argument.Value)
+	values, total, err := r.reader.Complete(ctx, client(call), params.Ref.URI, params.Argument.Name, params.Argument.Value)
 	if err != nil {
 		return nil, fault.From(err)
 	}
@@ -274,7 +274,7 @@ func (r *resources) subscribable(ctx context.Context, call *httpfront.Call, raw 
 		}
 		uris = append(uris, uri)
 	}
-	states, err := r.book.Probe(ctx, client(call), uris...)
+	states, err := r.reader.Probe(ctx, client(call), uris...)
 	if err != nil {
 		return nil, nil, fault.From(err)
 	}

@@ -231,7 +231,7 @@ func TestResourcesAreListed(t *testing.T) {
 			}
 			slices.Sort(uris)
 			if diff := cmp.Diff([]string{
-				"durward://config", "durward://gpu", "durward://help", "durward://models", "durward://modes", "durward://services",
+				"durward://config", "durward://gpu", "durward://help", "durward://models", "durward://modes", "durward://results", "durward://services",
 			}, uris); diff != "" {
 				t.Errorf("resources (-want +got):\n%s", diff)
 			}

@@ -145,7 +145,7 @@ func New(conf Config) (*Server, error) {
 
 // serve makes the SDK's server of one era and puts everything on it that is served.
 func (s *Server) serve(era httpfront.Era) error {
-	capabilities := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}
+	capabilities := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Prompts: &mcp.PromptCapabilities{}}
 	if era == httpfront.Stateless {
 		capabilities.AddExtension(extensionTasks, nil)
 	}
@@ -170,6 +170,7 @@ func (s *Server) serve(era httpfront.Era) error {
 		}
 	}
 	s.resources.register(sdk)
+	registerPrompts(sdk)
 	if err := s.diagnostics.register(sdk, era); err != nil {
 		return err
 	}
@@ -188,7 +189,8 @@ const (
 // cacheable says how long a result of the stateless era keeps, and for whom: for nobody but the client that asked.
 func cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable) {
 	ttl := listTTL
-	if _, ok := req.(*mcp.ReadResourceRequest); ok {
+	switch req.(type) {
+	case *mcp.ReadResourceRequest, *mcp.ListPromptsRequest: // the prompts are those whose tools the client may call now
 		ttl = readTTL
 	}
 	c.TTLMs, c.CacheScope = int(ttl.Milliseconds()), "private"
@@ -203,9 +205,10 @@ func add(sdk *mcp.Server, s *Server, t tool) error {
 		}
 	}
 	closedWorld := false
-	hints := &mcp.ToolAnnotations{ReadOnlyHint: t.Tier == optionsv1.Tier_TIER_READ, OpenWorldHint: &closedWorld}
+	hints := &mcp.ToolAnnotations{ReadOnlyHint: t.Tier == optionsv1.Tier_TIER_READ && !t.Acts, OpenWorldHint: &closedWorld}
 	if !hints.ReadOnlyHint { // the others say nothing of what only reads
-		destructive := t.Tier == optionsv1.Tier_TIER_DESTRUCTIVE
+		// What waits carries out what was approved, of whatever tier.
+		destructive := t.Tier == optionsv1.Tier_TIER_DESTRUCTIVE || t.OpenResult
 		hints.DestructiveHint, hints.IdempotentHint = &destructive, t.Idempotent
 	}
 	sdk.AddTool(&mcp.Tool{

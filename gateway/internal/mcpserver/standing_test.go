@@ -183,12 +183,12 @@ func TestOverridesComeBack(t *testing.T) {
 		if a := call(t, "security_config", `{}`); a.Status != "ok" || a.Audit != nil || len(a.Warnings) != 0 || !strings.Contains(string(a.Result), "Only a human changes this.") {
 			t.Errorf("%s: without an override: %s", era, a.tool.Structured)
 		}
-		a := call(t, "security_config", `{"tier_ceiling_override":"TIER_WRITE"}`)
+		a := call(t, "security_config", `{"tier_ceiling_override":"WRITE"}`)
 		if a.Status != "ok" || a.Audit == nil || a.Audit.Persistent || a.Audit.OverrideSource != "argument" ||
 			!slices.Equal(a.Audit.SessionOverrides, []string{"tier_ceiling=WRITE"}) || len(a.Warnings) != 1 {
 			t.Errorf("%s: %s", era, a.tool.Structured)
 		}
-		for _, refused := range []string{`{"tier_ceiling_override":"TIER_DESTRUCTIVE"}`, `{"tier_ceiling_override":"DENIED"}`, `{"tier_ceiling_override":1}`, `{"tier_override":"TIER_READ"}`} {
+		for _, refused := range []string{`{"tier_ceiling_override":"DESTRUCTIVE"}`, `{"tier_ceiling_override":"DENIED"}`, `{"tier_ceiling_override":1}`, `{"tier_override":"TIER_READ"}`} {
 			if a := call(t, "security_config", refused); a.Error == nil || a.Error.Code != "INVALID_ARGUMENT" {
 				t.Errorf("%s: %s: %s", era, refused, a.tool.Structured)
 			}

@@ -126,7 +126,7 @@ func TestTaskIsTheOperation(t *testing.T) {
 	if made.TaskID != id || made.Meta["durward/operation_id"] != id || made.CreatedAt != "2030-01-02T02:34:05Z" || made.LastUpdatedAt != made.CreatedAt {
 		t.Errorf("the task is %+v, the operation %s", made, id)
 	}
-	if !strings.Contains(made.StatusMessage, "durward approvals") {
+	if !strings.Contains(made.StatusMessage, "durward approve ") {
 		t.Errorf("the task says %q", made.StatusMessage)
 	}
 	polled := e.task(t, "tasks/get", id)

@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +22,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/refusals"
 )
 
 // Rate and burst of Record for one principal; what is beyond them is counted.
@@ -31,11 +31,11 @@ const (
 	burst     = 100
 )
 
-// Bounds of what is counted together: for how long, and how many different counts there may be; and of how many principals the
-// rate is kept. The names of principals are the vault's, so that no stranger fills either.
+// Bounds: how many different counts there may be in all, and of a principal (more than there are reasons), and of how many principals
+// the rate is kept. The names of principals are the vault's, so that no stranger fills any.
 const (
-	countFor      = time.Minute
 	maxCounts     = 1024
+	maxReasons    = 64
 	maxPrincipals = 1024
 )
 
@@ -71,23 +71,11 @@ type Recorder struct {
 	logger  *slog.Logger
 	dropped atomic.Uint64
 
-	mu     sync.Mutex
-	counts map[group]*count
+	often *refusals.Counter
+
+	mu sync.Mutex
 	// rates are the principals' budgets for Record. One that is not there is full.
 	rates map[string]*rate.Limiter
-}
-
-// group is what is counted together.
-type group struct {
-	principal, reason string
-	code              callv1.Code
-}
-
-// count is how many refusals of a group there were since one was recorded.
-type count struct {
-	last  Event
-	more  uint64
-	since time.Time
 }
 
 // New returns a Recorder over spool.
@@ -95,59 +83,30 @@ func New(spool Spooler, logger *slog.Logger) (*Recorder, error) {
 	if spool == nil || logger == nil {
 		return nil, errors.New("refusal: spool and logger are required")
 	}
-	return &Recorder{spool: spool, logger: logger, counts: map[group]*count{}, rates: map[string]*rate.Limiter{}}, nil
+	r := &Recorder{spool: spool, logger: logger, rates: map[string]*rate.Limiter{}}
+	r.often = refusals.New(refusals.Config{Each: maxReasons, All: maxCounts, Write: r.write})
+	return r, nil
 }
 
 // RecordOften takes a refusal of a kind that comes in floods: it records the first with a principal, reason and code, and
 // then, once a minute, how many more there were.
 func (r *Recorder) RecordOften(ctx context.Context, e Event) {
 	if !rateRequired() {
-		r.record(ctx, e, 0)
+		r.write(ctx, e.record(), 0)
 		return
 	}
-	g := group{e.Principal, e.Reason, e.Code}
-	r.mu.Lock()
-	c := r.counts[g]
-	switch {
-	case c != nil:
-		c.last, c.more = e, c.more+1
-		r.mu.Unlock()
-		return
-	case len(r.counts) >= maxCounts:
-		r.mu.Unlock()
-		r.dropped.Add(1)
-		return
-	}
-	r.counts[g] = &count{last: e, since: time.Now()}
-	r.mu.Unlock()
-	r.record(ctx, e, 0)
+	r.often.Add(ctx, refusals.Kind{Peer: e.Principal, What: e.Code.String() + ": " + e.Reason}, e.record())
 }
 
 // flush records what was counted for long enough, or everything at the end.
 func (r *Recorder) flush(ctx context.Context, end bool) {
-	var due []count
-	now := time.Now()
+	r.often.Flush(ctx, end)
 	r.mu.Lock()
-	for g, c := range r.counts {
-		if !end && now.Sub(c.since) < countFor {
-			continue
-		}
-		if c.more == 0 {
-			delete(r.counts, g)
-			continue
-		}
-		due = append(due, *c)
-		c.more, c.since = 0, now
-	}
+	defer r.mu.Unlock()
 	for principal, limit := range r.rates {
-		if limit.TokensAt(now) >= burst {
+		if limit.Tokens() >= burst {
 			delete(r.rates, principal)
 		}
-	}
-	r.mu.Unlock()
-	for _, c := range due {
-		r.logger.InfoContext(ctx, "refused many times", "reason", c.last.Reason, "count", c.more)
-		r.record(ctx, c.last, c.more)
 	}
 }
 
@@ -157,7 +116,7 @@ func (r *Recorder) Record(ctx context.Context, e Event) {
 		r.dropped.Add(1)
 		return
 	}
-	r.record(ctx, e, 0)
+	r.write(ctx, e.record(), 0)
 }
 
 // allow takes one of a principal's budget and reports whether there was one.
@@ -175,8 +134,8 @@ func (r *Recorder) allow(principal string) bool {
 	return limit.Allow()
 }
 
-// record writes one refusal down, or many that are like the last of them.
-func (r *Recorder) record(ctx context.Context, e Event, many uint64) {
+// record is the record of an event.
+func (e Event) record() *auditv1.Record {
 	record := &auditv1.Record{
 		Kind:      auditv1.Kind_KIND_REFUSED,
 		Time:      timestamppb.Now(),
@@ -198,14 +157,20 @@ func (r *Recorder) record(ctx context.Context, e Event, many uint64) {
 	if e.Phrase != "" {
 		details["phrase"] = e.Phrase
 	}
-	if many > 0 {
-		details["count"] = strconv.FormatUint(many, 10)
-	}
 	if len(details) > 0 {
 		record.Body.Details = details
 	}
+	return record
+}
+
+// write writes one refusal down, or how many more there were like it.
+func (r *Recorder) write(ctx context.Context, record *auditv1.Record, more uint64) {
+	if more > 0 {
+		r.logger.InfoContext(ctx, "refused many times", "reason", record.GetBody().GetReason(), "count", more)
+	}
+	refusals.Note(record, "count", more)
 	if err := r.spool.Spool(context.WithoutCancel(ctx), record); err != nil {
-		r.dropped.Add(max(1, many))
+		r.dropped.Add(max(1, more))
 		r.logger.DebugContext(ctx, "a refusal was not recorded", "error", err)
 	}
 }

@@ -236,11 +236,9 @@ func TestFloodsAreCounted(t *testing.T) {
 		want("a minute later", first, "grace CODE_RATE_LIMITED: limit: reads ", first+"999")
 		time.Sleep(5 * time.Minute)
 		want("after a rest", first, "grace CODE_RATE_LIMITED: limit: reads ", first+"999")
-		refusals.mu.Lock()
-		if n := len(refusals.counts); n != 0 {
+		if n := refusals.often.Len(); n != 0 {
 			t.Errorf("after a rest %d counts are kept", n)
 		}
-		refusals.mu.Unlock()
 		refusals.RecordOften(ctx, limited)
 		refusals.RecordOften(ctx, limited)
 		cancel()
@@ -259,7 +257,7 @@ func TestCountsAreBounded(t *testing.T) {
 		for i := range 10 * maxCounts {
 			refusals.RecordOften(t.Context(), Event{Principal: strconv.Itoa(i), Reason: "limit: reads"})
 		}
-		if n := len(refusals.counts); n != maxCounts {
+		if n := refusals.often.Len(); n != maxCounts {
 			t.Errorf("%d counts are kept", n)
 		}
 	})

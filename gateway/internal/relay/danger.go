@@ -11,8 +11,8 @@ import (
 	"durward.internal/services/platform/fault"
 )
 
-// dangers are the sessions in dangerous mode, by public reference, as the vault says. They are for banners alone: what may run is
-// the vault's to decide. The zero value is ready; it is safe for concurrent use.
+// dangers are the sessions in dangerous mode, by public reference, as the vault says. They are for banners and marks in
+// records alone: what may run is the vault's to decide. The zero value is ready; it is safe for concurrent use.
 type dangers struct {
 	mu sync.Mutex
 	of map[string]danger
@@ -72,6 +72,14 @@ func (d *dangers) until(session string) (time.Time, bool) {
 		return time.Time{}, false
 	}
 	return found.until, true
+}
+
+// changed reports whether a session went into dangerous mode, or out of it, since the vault gave the permit, which says so to sinks.
+func (d *dangers) changed(session string, p permit) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	found, known := d.of[session]
+	return known && found.heard.After(p.got) && found.until.After(time.Now()) != p.dangerous
 }
 
 // begin starts a generation, and returns it: what the new stream does not repeat is over once confirm is called.

@@ -60,7 +60,7 @@ func (v *sentry) Invoke(ctx context.Context, method string, args, reply any, opt
 	v.mu.Lock()
 	until, delay := v.authorised, v.delay
 	v.mu.Unlock()
-	time.Sleep(delay)
+	time.Sleep(delay) // in a bubble of synctest, which takes no time
 	out := &vaultv1.AuthoriseResponse{Decision: vaultv1.AuthoriseResponse_DECISION_DENIED}
 	if !until.IsZero() {
 		out.DangerousUntil = timestamppb.New(until)
@@ -141,7 +141,7 @@ func TestDangerousIsHeardAtOnce(t *testing.T) {
 	for name, end := range map[string]func(*sentry){
 		"disabled":        func(v *sentry) { v.say("s-test", time.Time{}, false) },
 		"session ended":   func(v *sentry) { v.say("s-test", time.Now().Add(time.Hour), true) },
-		"its time is out": func(*sentry) { time.Sleep(2 * time.Hour) },
+		"its time is out": func(*sentry) { time.Sleep(2 * time.Hour) }, // in a bubble of synctest, which takes no time
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -82,7 +82,8 @@ func lookOnce(ctx context.Context, at vaultv1.OperationServiceClient, permit str
 // final reports whether an operation stays in that state.
 func final(state vaultv1.OperationState) bool {
 	switch state {
-	case vaultv1.OperationState_OPERATION_STATE_DONE, vaultv1.OperationState_OPERATION_STATE_DENIED, vaultv1.OperationState_OPERATION_STATE_EXPIRED:
+	case vaultv1.OperationState_OPERATION_STATE_DONE, vaultv1.OperationState_OPERATION_STATE_DENIED, vaultv1.OperationState_OPERATION_STATE_EXPIRED,
+		vaultv1.OperationState_OPERATION_STATE_WITHDRAWN:
 		return true
 	default:
 		return false

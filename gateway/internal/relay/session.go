@@ -33,6 +33,8 @@ type Caller struct {
 	// vault judges both when a session opens, and they are the session's from then on.
 	Agent  string
 	Sender Sender
+	// Remote: the client says that its program runs on another machine. It may do less then, so that its word is enough.
+	Remote bool
 }
 
 // Sender is a person on a messaging platform, as the client tells; the zero value is nobody.
@@ -59,6 +61,7 @@ type Session struct {
 	clientName, clientVersion string
 	agent                     string
 	sender                    Sender
+	remote                    bool
 	ctx                       context.Context
 	end                       context.CancelFunc
 	state                     atomic.Pointer[state]
@@ -100,8 +103,10 @@ type state struct {
 	channel  callv1.Channel
 	ceiling  optionsv1.Tier
 	permits  map[optionsv1.Role]permit
-	expires  time.Time
-	idle     time.Duration
+	// tools are the names of the tools that the client may call at all.
+	tools   []string
+	expires time.Time
+	idle    time.Duration
 }
 
 type permit struct {
@@ -109,6 +114,8 @@ type permit struct {
 	signed  string
 	got     time.Time
 	expires time.Time
+	// dangerous: it says that the session is in dangerous mode.
+	dangerous bool
 	// tools are the names of the READ tools that it is for.
 	tools []string
 }
@@ -138,6 +145,8 @@ type About struct {
 	// ExpiresAt is when the session ends however busy it is, Idle after how long it ends when nobody uses it.
 	ExpiresAt time.Time
 	Idle      time.Duration
+	// Tools are the names of the tools that the client may call.
+	Tools []string
 }
 
 // About returns what the vault said of the session.
@@ -145,7 +154,7 @@ func (s *Session) About() About {
 	now := s.state.Load()
 	return About{
 		Principal: s.principal, Ref: now.ref, Channel: now.channel, Ceiling: now.ceiling, KeyBound: now.keyBound,
-		ExpiresAt: now.expires, Idle: now.idle,
+		ExpiresAt: now.expires, Idle: now.idle, Tools: s.Tools(),
 	}
 }
 
@@ -164,6 +173,18 @@ func (s *Session) Lower(ceiling optionsv1.Tier) {
 	}
 }
 
+// Tools returns the names of the tools that the client may call, sorted, as the vault said last: what an answer may name.
+func (s *Session) Tools() []string {
+	now := s.state.Load()
+	return slices.DeleteFunc(slices.Clone(now.tools), func(name string) bool {
+		t, ok := contract.Lookup(name)
+		return !ok || t.Tier > now.ceiling // it may have been lowered meanwhile
+	})
+}
+
+// May reports whether the client may call a tool, as far as it is known here.
+func (s *Session) May(tool string) bool { return slices.Contains(s.Tools(), tool) }
+
 // Done is closed when the session ends at the gateway.
 func (s *Session) Done() <-chan struct{} { return s.ctx.Done() }
 
@@ -177,7 +198,7 @@ func (r *Relay) Open(ctx context.Context, by Caller) (*Session, error) {
 		return nil, err
 	}
 	s := &Session{
-		principal: out.GetPrincipal(), clientName: by.ClientName, clientVersion: by.ClientVersion, agent: by.Agent, sender: by.Sender,
+		principal: out.GetPrincipal(), clientName: by.ClientName, clientVersion: by.ClientVersion, agent: by.Agent, sender: by.Sender, remote: by.Remote,
 	}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.state.Store(st)
@@ -187,7 +208,7 @@ func (r *Relay) Open(ctx context.Context, by Caller) (*Session, error) {
 func (r *Relay) open(ctx context.Context, by Caller) (*vaultv1.OpenSessionResponse, *state, error) {
 	out, err := r.sessions.OpenSession(ctx, &vaultv1.OpenSessionRequest{
 		Credential: by.Credential, ClientName: by.ClientName, ClientVersion: by.ClientVersion,
-		Proof: by.proof(callv1.Proof_PURPOSE_OPEN), Agent: by.Agent, Sender: by.Sender.proto(),
+		Proof: by.proof(callv1.Proof_PURPOSE_OPEN), Agent: by.Agent, Sender: by.Sender.proto(), Remote: by.Remote,
 	})
 	if err != nil {
 		return nil, nil, fault.From(late(ctx, err))
@@ -198,6 +219,7 @@ func (r *Relay) open(ctx context.Context, by Caller) (*vaultv1.OpenSessionRespon
 	}
 	return out, &state{
 		handle: out.GetSessionId(), ref: out.GetSession(), permits: permits,
+		tools:    out.GetTools(),
 		keyBound: out.GetKeyBound(), channel: out.GetChannel(), ceiling: out.GetTierCeiling(),
 		expires: out.GetExpiresAt().AsTime(), idle: time.Duration(out.GetIdleTimeoutS()) * time.Second,
 	}, nil
@@ -214,7 +236,8 @@ func addressed(list []*vaultv1.AddressedPermit) (map[optionsv1.Role]permit, erro
 		if proto.Unmarshal(p.GetPermit().GetPayload(), said) != nil {
 			said = nil // whether it is good is the sink's to judge; as far as we can read it, it is for nothing
 		}
-		out[p.GetRole()] = permit{signed: string(raw), got: time.Now(), expires: p.GetExpiresAt().AsTime(), tools: said.GetTools()}
+		out[p.GetRole()] = permit{signed: string(raw), got: time.Now(), expires: p.GetExpiresAt().AsTime(), tools: said.GetTools(),
+			dangerous: said.GetDangerousUntil().AsTime().After(time.Now())}
 	}
 	return out, nil
 }
@@ -254,7 +277,10 @@ func (r *Relay) stale(s *Session, role optionsv1.Role, used string, err error) b
 func (r *Relay) permit(ctx context.Context, s *Session, by Caller, role optionsv1.Role, stale string) (string, error) {
 	current := s.state.Load().permits[role]
 	left := time.Until(current.expires)
-	if left > renewBefore && current.signed != stale {
+	usable := func(p permit) bool {
+		return p.signed != stale && time.Until(p.expires) > renewBefore && !r.dangers.changed(s.Ref(), p)
+	}
+	if usable(current) {
 		return current.signed, nil
 	}
 	// Who brings no credential could not open a lost session again, and must not fail for those who could.
@@ -263,7 +289,7 @@ func (r *Relay) permit(ctx context.Context, s *Session, by Caller, role optionsv
 		trip = "permits without a credential"
 	}
 	renewed := s.flight.DoChan(trip, func() (any, error) {
-		if p := s.state.Load().permits[role]; p.signed != stale && time.Until(p.expires) > renewBefore {
+		if usable(s.state.Load().permits[role]) {
 			return nil, nil // somebody renewed it between our look and our turn
 		}
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.conf.DecideTimeout)
@@ -278,8 +304,10 @@ func (r *Relay) permit(ctx context.Context, s *Session, by Caller, role optionsv
 		err = fault.From(ctx.Err())
 	}
 	if err != nil {
-		if current.signed != "" && current.signed != stale && left > time.Second {
-			return current.signed, nil // still good for this call; the sink judges it
+		// Still good for this call; the sink judges it. A client that can sign for a new one is asked to where it would say another mode.
+		mode := fault.Is(err, callv1.Code_CODE_PROOF_REQUIRED) && r.dangers.changed(s.Ref(), current)
+		if current.signed != "" && current.signed != stale && left > time.Second && !mode {
+			return current.signed, nil
 		}
 		return "", err
 	}
@@ -343,7 +371,7 @@ func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
 			return err
 		}
 		renewed := *before
-		renewed.permits = permits
+		renewed.permits, renewed.tools = permits, out.GetTools()
 		if s.state.CompareAndSwap(before, &renewed) {
 			s.renewed.raise()
 		}
@@ -376,6 +404,7 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.conf.DecideTimeout)
 		defer cancel()
 		by.ClientName, by.ClientVersion, by.Agent, by.Sender = s.clientName, s.clientVersion, s.agent, s.sender
+		by.Remote = s.remote
 		out, st, err := r.open(detached, by)
 		if fault.Is(err, callv1.Code_CODE_PROOF_REQUIRED) {
 			return nil, proofRequired(callv1.Proof_PURPOSE_OPEN) // it is key-bound by now

@@ -2,51 +2,40 @@ package resource
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 )
 
-func (b *Reader) serviceIDs(ctx context.Context, c Client) ([]string, error) {
-	got, _, err := b.list(ctx, c)
-	if err != nil {
-		return nil, err
+// ids are the ids of everything of a kind that the catalog of the host has.
+func (b *Reader) ids(ctx context.Context, c Client, kind Kind) (ids []string, err error) {
+	switch kind {
+	case Service:
+		got, _, err := b.list(ctx, c)
+		for _, s := range got.GetServices() {
+			ids = append(ids, s.GetServiceId())
+		}
+		return ids, err
+	case Mode:
+		got, _, err := readTool[*executorv1.ListModesResponse](ctx, b, c, toolModes, &executorv1.ListModesRequest{})
+		for _, m := range got.GetModes() {
+			ids = append(ids, m.GetModeId())
+		}
+		return ids, err
+	case Model:
+		got, _, err := readTool[*executorv1.ListModelsResponse](ctx, b, c, toolModels, &executorv1.ListModelsRequest{})
+		for _, m := range got.GetModels() {
+			ids = append(ids, m.GetModelId())
+		}
+		return ids, err
+	default:
+		return nil, nil
 	}
-	var ids []string
-	for _, s := range got.GetServices() {
-		ids = append(ids, s.GetServiceId())
-	}
-	return ids, nil
-}
-
-func (b *Reader) modeList(ctx context.Context, c Client) (*executorv1.ListModesResponse, json.RawMessage, error) {
-	m, raw, err := b.look(ctx, c, toolModes, &executorv1.ListModesRequest{})
-	if err != nil {
-		return nil, nil, err
-	}
-	got, ok := m.(*executorv1.ListModesResponse)
-	if !ok {
-		return nil, nil, unexpected(m)
-	}
-	return got, raw, nil
-}
-
-func (b *Reader) modeIDs(ctx context.Context, c Client) ([]string, error) {
-	got, _, err := b.modeList(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	var ids []string
-	for _, m := range got.GetModes() {
-		ids = append(ids, m.GetModeId())
-	}
-	return ids, nil
 }
 
 func (b *Reader) modes(ctx context.Context, c Client) (page, error) {
-	got, raw, err := b.modeList(ctx, c)
+	got, raw, err := readTool[*executorv1.ListModesResponse](ctx, b, c, toolModes, &executorv1.ListModesRequest{})
 	if err != nil {
 		return page{}, err
 	}
@@ -73,13 +62,9 @@ func (b *Reader) modes(ctx context.Context, c Client) (page, error) {
 }
 
 func (b *Reader) mode(ctx context.Context, c Client, id string) (page, error) {
-	m, raw, err := b.look(ctx, c, toolMode, &executorv1.ModeInfoRequest{ModeId: &id})
+	got, raw, err := readTool[*executorv1.ModeInfoResponse](ctx, b, c, toolMode, &executorv1.ModeInfoRequest{ModeId: &id})
 	if err != nil {
 		return page{}, err
-	}
-	got, ok := m.(*executorv1.ModeInfoResponse)
-	if !ok {
-		return page{}, unexpected(m)
 	}
 	return page{raw, func(d *document) {
 		d.title("Mode " + got.GetModeId())
@@ -103,32 +88,8 @@ func (b *Reader) mode(ctx context.Context, c Client, id string) (page, error) {
 	}}, nil
 }
 
-func (b *Reader) modelList(ctx context.Context, c Client) (*executorv1.ListModelsResponse, json.RawMessage, error) {
-	m, raw, err := b.look(ctx, c, toolModels, &executorv1.ListModelsRequest{})
-	if err != nil {
-		return nil, nil, err
-	}
-	got, ok := m.(*executorv1.ListModelsResponse)
-	if !ok {
-		return nil, nil, unexpected(m)
-	}
-	return got, raw, nil
-}
-
-func (b *Reader) modelIDs(ctx context.Context, c Client) ([]string, error) {
-	got, _, err := b.modelList(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	var ids []string
-	for _, m := range got.GetModels() {
-		ids = append(ids, m.GetModelId())
-	}
-	return ids, nil
-}
-
 func (b *Reader) models(ctx context.Context, c Client) (page, error) {
-	got, raw, err := b.modelList(ctx, c)
+	got, raw, err := readTool[*executorv1.ListModelsResponse](ctx, b, c, toolModels, &executorv1.ListModelsRequest{})
 	if err != nil {
 		return page{}, err
 	}
@@ -148,13 +109,9 @@ func (b *Reader) models(ctx context.Context, c Client) (page, error) {
 }
 
 func (b *Reader) model(ctx context.Context, c Client, id string) (page, error) {
-	m, raw, err := b.look(ctx, c, toolModel, &executorv1.ModelInfoRequest{ModelId: &id})
+	got, raw, err := readTool[*executorv1.ModelInfoResponse](ctx, b, c, toolModel, &executorv1.ModelInfoRequest{ModelId: &id})
 	if err != nil {
 		return page{}, err
-	}
-	got, ok := m.(*executorv1.ModelInfoResponse)
-	if !ok {
-		return page{}, unexpected(m)
 	}
 	return page{raw, func(d *document) {
 		d.title("Model " + got.GetModelId())

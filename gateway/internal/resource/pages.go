@@ -7,6 +7,7 @@ import (
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 )
 
@@ -29,6 +30,7 @@ func Entries() []Entry {
 		{URI{Kind: Modes}, "modes", "Modes", "Named sets of services that run together, and which one the host is in. Can be subscribed to." + both, 0.7},
 		{URI{Kind: Models}, "models", "Models", "The models that services of this host serve, and which answer now. Can be subscribed to." + both, 0.7},
 		{URI{Kind: GPU}, "gpu", "GPUs", "This host's GPUs and what runs on each, as gpu_status tells it. Can be subscribed to." + both, 0.6},
+		{URI{Kind: Results}, "results", "What tools answer", "The members of every tool's result, and what they mean." + both, 0.5},
 		{URI{Kind: Config}, "config", "What binds this client", "Who this client is, its limits, and what each tool needs. Only a human can change it." + both, 0.4},
 	}
 }
@@ -86,7 +88,7 @@ var manual = []section{
 		"To start or stop single services: simulate_mode with start and stop, without a mode. Its next is the first call to make; simulate again after it.",
 		"An alternative without a plan_digest, and a context_override that fits, take a human's change of the catalogue: tell the user.",
 		"WRITE and DESTRUCTIVE tools ask: a human sees the tool, the exact arguments and your reason, and approves or denies. Give a short, honest reason.",
-		"pending_approval: nothing has happened yet. Tell the user what tell_user says (the operator runs: durward approvals), then call wait_operation with the operation_id, again while it stays pending.",
+		"pending_approval: nothing has happened yet. Tell the user what tell_user says (durward approvals), then call wait_operation with the operation_id, again while it stays pending; or withdraw_operation.",
 		"running: call wait_operation for the result. ok: it is done.",
 		"denied: stop and tell the user. Do not retry, and do not look for another way.",
 		"error: if error.retryable is false, change the arguments or stop. error.field and error.did_you_mean help.",
@@ -194,3 +196,53 @@ func needs(t contract.Tool, ceiling optionsv1.Tier) string {
 func channelName(c callv1.Channel) string {
 	return strings.ToLower(strings.TrimPrefix(c.String(), "CHANNEL_"))
 }
+
+// document is Markdown as it is written: short, for a model.
+type document struct{ text strings.Builder }
+
+func (d *document) String() string { return d.text.String() }
+
+// write appends texts. A strings.Builder never fails.
+func (d *document) write(texts ...string) {
+	for _, t := range texts {
+		_, _ = d.text.WriteString(t)
+	}
+}
+
+func (d *document) title(s string) { d.write("# ", cell(s), "\n") }
+
+func (d *document) heading(s string) { d.write("\n## ", s, "\n") }
+
+// line writes a paragraph of our own.
+func (d *document) line(s string) { d.write("\n", s, "\n") }
+
+func (d *document) list(items []string) {
+	d.write("\n")
+	for _, item := range items {
+		d.write("- ", item, "\n")
+	}
+}
+
+// table writes rows, the first of which is the head. Cells are texts of elsewhere.
+func (d *document) table(rows [][]string) {
+	d.write("\n")
+	for i, row := range rows {
+		for _, c := range row {
+			d.write("| ", cell(c), " ")
+		}
+		d.write("|\n")
+		if i == 0 {
+			d.write(strings.Repeat("|---", len(row)), "|\n")
+		}
+	}
+}
+
+// maxCell is the longest text of a cell, in characters.
+const maxCell = 1000
+
+// marks are what Markdown would take for a mark of its own.
+var marks = strings.NewReplacer(`\`, `\\`, "|", `\|`, "`", "\\`", "<", `\<`, "[", `\[`)
+
+// cell is a text of elsewhere as the text of a cell: it can neither end its cell nor give a link another name,
+// show a picture or begin a tag. A bare URL stays one.
+func cell(s string) string { return marks.Replace(clean.Line(s, maxCell)) }

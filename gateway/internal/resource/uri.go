@@ -27,6 +27,7 @@ const (
 	Models    Kind = "models"
 	Model     Kind = "model"
 	Config    Kind = "config"
+	Results   Kind = "results"
 	Operation Kind = "operation"
 )
 
@@ -88,7 +89,7 @@ func Parse(s string) (URI, error) {
 		u.Format = JSON
 	}
 	switch name {
-	case string(Help), string(GPU), string(Services), string(Modes), string(Models), string(Config):
+	case string(Help), string(GPU), string(Services), string(Modes), string(Models), string(Config), string(Results):
 		u.Kind = Kind(name)
 		return u, nil
 	}
@@ -114,7 +115,7 @@ func (u URI) String() string {
 }
 
 // Changes reports whether somebody may subscribe to the resource: it changes by itself.
-func (u URI) Changes() bool { return u.Kind != Help && u.Kind != Config }
+func (u URI) Changes() bool { return u.Kind != Help && u.Kind != Config && u.Kind != Results }
 
 // maxServiceID is the longest id of a service (SEC-V1).
 const maxServiceID = 64

@@ -102,7 +102,7 @@ type ear struct {
 func (w *world) listen(s *relay.Session, principal string) *ear {
 	e := &ear{}
 	e.Listener = w.table.Listen(s, principal, func(uri string) {
-		time.Sleep(e.slow)
+		time.Sleep(e.slow) // in a bubble of synctest, which takes no time
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.told = append(e.told, uri)
@@ -125,7 +125,7 @@ func (w *world) add(e *ear, uris ...string) {
 }
 
 func (e *ear) heard() []string {
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // in a bubble of synctest, which takes no time
 	synctest.Wait()
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -138,6 +138,12 @@ const digestPrefix = "sha256:"
 // FormatDigest writes a digest as people and statements see it: "sha256:" and lower-case hex.
 func FormatDigest(d []byte) string { return digestPrefix + hex.EncodeToString(d) }
 
+// DigestText is the digest of b as FormatDigest writes it.
+func DigestText(b []byte) string {
+	sum := Digest(b)
+	return FormatDigest(sum[:])
+}
+
 // ParseDigest reads what FormatDigest writes, and nothing else.
 func ParseDigest(s string) ([]byte, error) {
 	rest, ok := strings.CutPrefix(s, digestPrefix)
@@ -149,4 +155,34 @@ func ParseDigest(s string) ([]byte, error) {
 		return nil, errors.New("not a digest of the form sha256:<64 hex digits>")
 	}
 	return d, nil
+}
+
+// Empty reports whether a JSON value says nothing: null, false, 0, "", an empty list, or an object of such. What is no JSON is not
+// empty.
+func Empty(raw []byte) bool {
+	var v any
+	return json.Unmarshal(raw, &v) == nil && empty(v)
+}
+
+func empty(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case bool:
+		return !v
+	case float64:
+		return v == 0
+	case string:
+		return v == ""
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		for _, inner := range v {
+			if !empty(inner) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
 }

@@ -79,6 +79,9 @@ type Model struct {
 	Card *model.Card `yaml:"card" json:"card,omitempty"`
 }
 
+// AnyContentType is for a service that answers a health check with whatever it likes.
+const AnyContentType = "*/*"
+
 // Health says how to find out whether a service answers (SEC-H1..H5).
 type Health struct {
 	Path     string `yaml:"path" json:"path"`
@@ -88,7 +91,8 @@ type Health struct {
 	// UnhealthyAfter and HealthyAfter are how many checks in a row change the verdict.
 	UnhealthyAfter uint32 `yaml:"unhealthy_after" json:"unhealthy_after"`
 	HealthyAfter   uint32 `yaml:"healthy_after" json:"healthy_after"`
-	// ContentType, if given, is what the answer must be, without parameters: "application/json".
+	// ContentType is what the answer must be, without parameters: "application/json", or AnyContentType. "": JSON, plain text, or
+	// none.
 	ContentType string `yaml:"content_type" json:"content_type,omitempty"`
 }
 
@@ -127,7 +131,9 @@ type Container struct {
 	AllowTag bool   `yaml:"allow_tag" json:"allow_tag,omitempty"`
 	// Adopt: the container is not made but found, by its label durward.service=ID, and must be no wider than one that is made.
 	Adopt bool `yaml:"adopt" json:"adopt,omitempty"`
-	// Command replaces the image's; the entrypoint stays.
+	// Entrypoint replaces the image's, and then the image's command is not used; it is never a shell.
+	Entrypoint []string `yaml:"entrypoint" json:"entrypoint,omitempty"`
+	// Command replaces the image's.
 	Command []string `yaml:"command" json:"command,omitempty"`
 	// User is "UID" or "UID:GID", never 0.
 	User string `yaml:"user" json:"user,omitempty"`
@@ -191,6 +197,8 @@ type Service struct {
 	StallTimeoutS uint32 `json:"stall_timeout_s"`
 	StopTimeoutS  uint32 `json:"stop_timeout_s"`
 	LogMaxBytes   int64  `json:"log_max_bytes"`
+	// Writes are files among the arguments that the service itself changes: no approval holds them.
+	Writes []string `json:"writes,omitempty"`
 }
 
 // Mode is a named set of services that run together.
@@ -216,6 +224,11 @@ func (s *Service) Program() string {
 	return s.Argv[0]
 }
 
+// SharesPort reports whether both services answer at one port, so that they cannot run together.
+func (s *Service) SharesPort(other *Service) bool {
+	return s != other && s.Port != 0 && s.Port == other.Port
+}
+
 // ServedModel is the model's name in requests to the service, or "".
 func (s *Service) ServedModel() string {
 	if s.Model == nil {
@@ -239,7 +252,8 @@ func Share(mib uint32, n int) uint32 {
 const Unreadable = "unreadable"
 
 // Subject returns the RFC 8785 JSON of the entry with the digest of what it names and does not hold, as it is now: the bytes
-// whose digest a human signs. definition is the SHA-256 of a program file, of a unit with its drop-ins, or of an image; ""
+// whose digest a human signs. definition is the SHA-256 of a program file or of a unit with its drop-ins, with the files that they
+// are given, or of an image; ""
 // for a driver that runs nothing, and Unreadable where it cannot be read.
 func (s *Service) Subject(definition string) ([]byte, error) {
 	return canonical.Marshal(struct {
@@ -260,7 +274,25 @@ type Catalog struct {
 	Boot string
 	// Digest is "sha256:…" over the file's bytes, or over the names and bytes of a folder's files.
 	Digest string
-	byID   map[string]*Service
+	// Disabled are the entries that are wrong, and those that need them. Only with Options.Lenient is there any.
+	Disabled []Disabled
+	byID     map[string]*Service
+}
+
+// Disabled is an entry that is not in force. Kind is "service", "model", "mode" or "boot"; ID is empty where the entry has none that
+// can be shown.
+type Disabled struct {
+	Kind, ID string
+	Problem  Problem
+}
+
+// WhyDisabled returns what is wrong with an entry of that kind, "" where it is in force or not there.
+func (c *Catalog) WhyDisabled(kind, id string) string {
+	i := slices.IndexFunc(c.Disabled, func(d Disabled) bool { return d.Kind == kind && d.ID == id })
+	if i < 0 {
+		return ""
+	}
+	return c.Disabled[i].Problem.String()
 }
 
 // Lookup finds a service by id.

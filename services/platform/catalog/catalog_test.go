@@ -113,7 +113,10 @@ func TestBadCatalogsAreRefusedWithTheirPlace(t *testing.T) {
 		{name: "wrong type", text: with("port: 8001", "port: \"8001\""), at: "9:11", what: "whole number"},
 		{name: "argv as text", text: with("argv: [serve]", "argv: serve --all"), at: "7:11", what: "a list"},
 		{name: "duplicate service", text: entry("  - {id: chat, driver: \"null\"}\n"), at: "10:10", what: "twice"},
-		{name: "port clash", text: entry("  - {id: two, driver: process, argv: [serve], run_as: demo, port: 8001}\n"), at: "10:67", what: `service "chat"`},
+		{name: "port clash in a mode", text: entry("  - {id: two, driver: process, argv: [serve], run_as: demo, port: 8001}\nmodes: [{id: m, services: [chat, two]}]\n"),
+			at: "11:34", what: `service "chat"`},
+		{name: "port of what it depends on", text: entry("  - {id: mid, driver: \"null\", depends_on: [chat]}\n" +
+			"  - {id: two, driver: process, argv: [serve], run_as: demo, port: 8001, depends_on: [mid]}\n"), at: "11:67", what: `service "chat", which it depends on`},
 		{name: "no port", text: with("    port: 8001\n", ""), what: "needs a port"},
 		{name: "port out of range", text: with("8001", "70000"), at: "9:11", what: "1 to 65535"},
 		{name: "bad id", text: with("id: chat", `id: "-chat"`), at: "5:9", what: "service id"},
@@ -152,6 +155,9 @@ func TestBadCatalogsAreRefusedWithTheirPlace(t *testing.T) {
 		{name: "an address without a host", text: with("[serve]", "[serve, -listen, ':80']"), at: "7:28", what: "not loopback"},
 		{name: "every address, unsaid", text: with("[serve]", "[/opt/vllm, serve, m]"), at: "7:11", what: "listens on every address unless"},
 		{name: "every address by the environment", text: entry("    environment: {OLLAMA_HOST: 0.0.0.0}\n"), at: "10:32", what: "not loopback"},
+		{name: "a shell as entrypoint", text: container("      entrypoint: [/bin/bash, /app/init.sh]\n"), at: "11:19", what: "is run by a shell, bash"},
+		{name: "a server's own option", text: with("[serve]", "[/usr/bin/gunicorn, -b, '192.168.1.4:80', app]"), at: "7:35", what: "not loopback"},
+		{name: "another server's own option", text: with("[serve]", "[/usr/bin/nice, -n, '5', /usr/bin/sd-server, -l=192.168.1.4]"), at: "7:56", what: "not loopback"},
 		{name: "a host's name", text: with("[serve]", "[serve, --host, gpu-host]"), at: "7:27", what: "not loopback"},
 		{name: "Durward's own user", text: with("demo", "durward-vault"), at: "8:13", what: "Durward's own users"},
 		{name: "a neighbour's address", text: with("[serve]", "[serve, --host, 192.168.1.4]"), at: "7:27", what: "not loopback"},
@@ -244,6 +250,7 @@ func TestBadCatalogsAreRefusedWithTheirPlace(t *testing.T) {
 		{name: "health too patient", text: entry("    health: {timeout_s: 31}\n"), at: "10:25", what: "1 to 30"},
 		{name: "start timeout", text: entry("    start_timeout_s: 3601\n"), at: "10:22", what: "1 to 3600"},
 		{name: "stop timeout", text: entry("    stop_timeout_s: 601\n"), at: "10:21", what: "1 to 600"},
+		{name: "a file to write that is no path", text: entry("    writes: [log]\n"), at: "10:13", what: "writes is up to"},
 		{name: "tiny log", text: entry("    log_max_bytes: 10\n"), at: "10:20", what: "log_max_bytes"},
 		{name: "two things", text: with("id: chat", `id: "-chat"`) + "  - {id: x, driver: nul}\n", at: "5:9", what: "c.yaml:10:21: driver must be"},
 		{name: "null with a program", text: "version: 1\nservices:\n  - {id: a, driver: \"null\", argv: [serve]}\n", what: "runs nothing"},
@@ -600,4 +607,87 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestBatchSizeIsNoAddress: what -b means is the program's own business.
+func TestBatchSizeIsNoAddress(t *testing.T) {
+	for _, argv := range [][]string{
+		{"/opt/llama-server", "-b", "2048", "-ub", "2048"}, {"/opt/ik-llama-server", "-b", "1024"}, {"/opt/serve", "-b", "32"},
+		{"/usr/bin/gunicorn", "-b", "127.0.0.1:80"}, {"/usr/bin/env", "X=y", "/opt/llama-server", "--batch-size", "8"},
+	} {
+		if at, err := Loopback(argv, nil); err != nil {
+			t.Errorf("%q: %s: %v", argv, at, err)
+		}
+	}
+}
+
+// TestAWrongEntryDisablesItselfAlone: what is good stays in force, and what needs a wrong entry goes with it.
+func TestAWrongEntryDisablesItselfAlone(t *testing.T) {
+	service := func(id, more string) string { return "  - {id: " + id + ", driver: \"null\"" + more + "}\n" }
+	for _, test := range []struct{ name, text, services, modes, disabled string }{
+		{"nothing wrong", "services:\n" + service("a", ""), "a", "", ""},
+		{"an unknown driver", "services:\n" + service("a", "") + "  - {id: b, driver: magic}\n", "a", "", "service b"},
+		{"a driver that is not given", "services:\n" + service("a", "") + "  - {id: b, driver: docker, container: {image: x@sha256:" + strings.Repeat("0", 64) + "}}\n",
+			"a", "", "service b"},
+		{"what depends on it", "services:\n" + service("a", ", depends_on: [b]") + service("b", ", depends_on: [c]") + service("c", ", sleep: deep") + service("d", ""),
+			"d", "", "service c, service b, service a"},
+		{"a circle", "services:\n" + service("a", ", depends_on: [b]") + service("b", ", depends_on: [a]") + service("c", ""), "c", "", "service a, service b"},
+		{"two of one id", "services:\n" + service("a", "") + service("b", "") + service("a", ", name: x") + service("a", ", name: y"), "b", "", "service a"},
+		{"a wrong and a good one of one id", "services:\n" + service("a", ", sleep: deep") + service("a", "") + service("b", ""), "b", "", "service a"},
+		{"an id that is none", "services:\n" + service("\"a b\"", "") + service("b", ""), "b", "", "service "},
+		{"its mode", "services:\n" + service("a", "") + service("b", ", sleep: deep") + "modes: [{id: m, services: [a, b]}, {id: n, services: [a]}]\nboot: m\n",
+			"a", "n", "service b, mode m, boot "},
+		{"two modes of one id", "services:\n" + service("a", "") + "modes: [{id: m, services: [a]}, {id: m, services: [a], name: x}, {id: n, services: [a]}]\n",
+			"a", "n", "mode m"},
+		{"its model", "models: [{id: x, file: relative}, {id: y}]\nservices:\n" + service("a", ", model: x") + service("b", ", model: y"), "b", "", "model x, service a"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			opts := host(t)
+			opts.Lenient, opts.Drivers = true, []string{DriverProcess, DriverNull}
+			c, err := Parse("c.yaml", []byte("version: 1\n"+test.text), opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var services, modes, off []string
+			for _, s := range c.Services {
+				services = append(services, s.ID)
+				if found, ok := c.Lookup(s.ID); !ok || found != s {
+					t.Errorf("%s is listed and not found", s.ID)
+				}
+			}
+			for _, m := range c.Modes {
+				modes = append(modes, m.ID)
+			}
+			for _, d := range c.Disabled {
+				off = append(off, d.Kind+" "+d.ID)
+				if _, ok := c.Lookup(d.ID); ok && d.Kind == "service" {
+					t.Errorf("%s is disabled and found", d.ID)
+				}
+				if d.Problem.Line == 0 || d.Problem.What == "" || d.ID != "" && c.WhyDisabled(d.Kind, d.ID) != d.Problem.String() {
+					t.Errorf("%+v", d)
+				}
+			}
+			if got := strings.Join(services, ", "); got != test.services {
+				t.Errorf("services %s, want %s", got, test.services)
+			}
+			if got := strings.Join(modes, ", "); got != test.modes {
+				t.Errorf("modes %s, want %s", got, test.modes)
+			}
+			if got := strings.Join(off, ", "); got != test.disabled {
+				t.Errorf("disabled: %s, want %s", got, test.disabled)
+			}
+			if strict := host(t); len(c.Disabled) > 0 && test.name != "a driver that is not given" {
+				if _, err := Parse("c.yaml", []byte("version: 1\n"+test.text), strict); err == nil {
+					t.Error("a strict reader takes it")
+				}
+			}
+		})
+	}
+	for _, text := range []string{"version: 2\n", "version: 1\ngpus: [{index: 0, memory_mib: 9}]\n", "version: 1\nservice: []\n", "{"} {
+		opts := host(t)
+		opts.Lenient = true
+		if _, err := Parse("c.yaml", []byte(text), opts); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -54,7 +55,23 @@ type checker struct {
 	// at is where each service, by id, and each mode stands.
 	at     map[string]spot
 	modeAt map[string]spot
-	ports  map[uint32]string
+	// disabled are the entries that are left out; off are the ids of services among them.
+	disabled []disabled
+	off      map[string]bool
+}
+
+// What an entry can be.
+const (
+	kindService = "service"
+	kindModel   = "model"
+	kindMode    = "mode"
+	kindBoot    = "boot"
+)
+
+// disabled is an entry that is left out.
+type disabled struct {
+	kind, id string
+	problem  *problem
 }
 
 // found notes what is wrong, if anything is, and reports whether.
@@ -65,9 +82,38 @@ func (c *checker) found(p *problem) bool {
 	return p != nil
 }
 
+// entry notes what is wrong with one entry, if anything is, and reports whether. Where that is allowed the entry is left out, and
+// every other one of that id: nobody knows which of them was meant.
+func (c *checker) entry(kind, id string, p *problem) bool {
+	if p == nil && c.off[kind+" "+id] {
+		return true
+	}
+	if p == nil || !c.opts.Lenient {
+		return c.found(p)
+	}
+	if !modelPattern.MatchString(id) {
+		id = ""
+	}
+	if id != "" && c.off[kind+" "+id] {
+		return true
+	}
+	c.off[kind+" "+id] = id != ""
+	c.disabled = append(c.disabled, disabled{kind, id, p})
+	switch kind {
+	case kindService:
+		delete(c.out.byID, id)
+		c.out.Services = slices.DeleteFunc(c.out.Services, func(s *Service) bool { return s.ID == id })
+	case kindModel:
+		c.out.Models = slices.DeleteFunc(c.out.Models, func(m Model) bool { return m.ID == id })
+	case kindMode:
+		c.out.Modes = slices.DeleteFunc(c.out.Modes, func(m *Mode) bool { return m.ID == id })
+	}
+	return true
+}
+
 // check reads all of one kind before the next, since files name what stands in others.
 func (c *checker) check() {
-	c.at, c.modeAt, c.ports = map[string]spot{}, map[string]spot{}, map[uint32]string{}
+	c.at, c.modeAt, c.off = map[string]spot{}, map[string]spot{}, map[string]bool{}
 	for _, d := range c.docs {
 		if d.Version != 1 {
 			c.found(wrong(spot{d.file, "$.version"}, "version must be 1, the only one that this program knows"))
@@ -84,7 +130,13 @@ func (c *checker) check() {
 	if len(c.problems) > 0 {
 		return // what follows would complain of what was left out
 	}
-	c.dependencies()
+	for again := true; again; {
+		again = false
+		for _, w := range c.dependencies() {
+			c.entry(kindService, w.id, w.problem)
+			again = c.opts.Lenient // what needs it is left out, too
+		}
+	}
 	for _, d := range c.docs {
 		c.modes(d)
 	}
@@ -136,7 +188,7 @@ func (c *checker) models(d *document) {
 		return
 	}
 	for i, m := range d.Models {
-		if !c.found(c.model(root.in("[%d]", i), &m)) {
+		if !c.entry(kindModel, m.ID, c.model(root.in("[%d]", i), &m)) {
 			c.out.Models = append(c.out.Models, m)
 		}
 	}
@@ -151,9 +203,7 @@ func (c *checker) model(at spot, m *Model) *problem {
 	case m.File != "" && !plainPath(m.File):
 		return wrong(at.in(".file"), "file must be an absolute path in its shortest form")
 	}
-	if m.ServedName == "" {
-		m.ServedName = m.ID
-	}
+	m.ServedName = cmp.Or(m.ServedName, m.ID)
 	if m.ServedName = clean.Line(m.ServedName, 128); m.ServedName == "" {
 		return wrong(at.in(".served_name"), "served_name holds nothing that can be shown")
 	}
@@ -182,18 +232,12 @@ func (c *checker) services(d *document) {
 	for i := range d.Services {
 		at := root.in("[%d]", i)
 		s, p := c.service(at, &d.Services[i])
-		if c.found(p) {
+		if p == nil && c.out.byID[s.ID] != nil {
+			p = wrong(at.in(".id"), "service %q is defined twice", s.ID)
+		}
+		if c.entry(kindService, d.Services[i].ID, p) {
 			continue
 		}
-		if _, taken := c.out.byID[s.ID]; taken {
-			c.found(wrong(at.in(".id"), "service %q is defined twice", s.ID))
-			continue
-		}
-		if other, taken := c.ports[s.Port]; taken && s.Port != 0 {
-			c.found(wrong(at.in(".port"), "port %d is service %q's already", s.Port, other))
-			continue
-		}
-		c.ports[s.Port] = s.ID
 		c.at[s.ID] = at
 		c.out.byID[s.ID] = s
 		c.out.Services = append(c.out.Services, s)
@@ -201,30 +245,65 @@ func (c *checker) services(d *document) {
 }
 
 // dependencies checks what services need of each other.
-func (c *checker) dependencies() {
+func (c *checker) dependencies() (wrongs []dependent) {
 	for _, s := range c.out.Services {
 		for i, id := range s.DependsOn {
 			at := c.at[s.ID].in(".depends_on[%d]", i)
 			switch _, known := c.out.byID[id]; {
 			case id == s.ID:
-				c.found(wrong(at, "a service cannot depend on itself"))
+				wrongs = append(wrongs, dependent{s.ID, wrong(at, "a service cannot depend on itself")})
 			case !known:
-				c.found(wrong(at, "service %q is not defined under services%s", id, c.near(id)))
+				wrongs = append(wrongs, dependent{s.ID, wrong(at, "%s", c.unknown(id))})
 			case slices.Contains(s.DependsOn[:i], id):
-				c.found(wrong(at, "service %q is named twice", id))
+				wrongs = append(wrongs, dependent{s.ID, wrong(at, "service %q is named twice", id)})
 			}
 		}
 	}
-	if len(c.problems) > 0 {
-		return
+	if len(wrongs) > 0 {
+		return wrongs
 	}
 	done := map[string]bool{}
 	for _, s := range c.out.Services {
 		if cycle := c.cycle(s, nil, done); cycle != nil {
-			c.found(wrong(c.at[s.ID].in(".depends_on"), "services depend on each other in a circle: %s", strings.Join(cycle, " → ")))
-			return
+			return []dependent{{s.ID, wrong(c.at[s.ID].in(".depends_on"), "services depend on each other in a circle: %s", strings.Join(cycle, " → "))}}
 		}
 	}
+	for _, s := range c.out.Services {
+		if other := c.needed(s, s.SharesPort, map[string]bool{}); other != nil {
+			wrongs = append(wrongs, dependent{s.ID,
+				wrong(c.at[s.ID].in(".port"), "port %d is that of service %q, which it depends on: the two run together", s.Port, other.ID)})
+		}
+	}
+	return wrongs
+}
+
+// dependent is a service that needs others in a way that is wrong.
+type dependent struct {
+	id      string
+	problem *problem
+}
+
+// unknown says why there is no service of that id.
+func (c *checker) unknown(id string) string {
+	if c.off[kindService+" "+id] {
+		return fmt.Sprintf("service %q is disabled, since its own entry is wrong", id)
+	}
+	return fmt.Sprintf("service %q is not defined under services%s", id, c.near(id))
+}
+
+// needed finds a service that is so among those that s depends on, and those that they depend on. seen were looked at.
+func (c *checker) needed(s *Service, is func(*Service) bool, seen map[string]bool) *Service {
+	for _, id := range s.DependsOn {
+		if other := c.out.byID[id]; is(other) {
+			return other
+		} else if !seen[id] {
+			seen[id] = true
+			if found := c.needed(other, is, seen); found != nil {
+				return found
+			}
+		}
+	}
+	return nil
 }
 
 // cycle follows depends_on from s and returns the first circle that it meets. path is how it came there.
@@ -253,10 +332,11 @@ func (c *checker) modes(d *document) {
 	}
 	for i := range d.Modes {
 		m, at := d.Modes[i], root.in("[%d]", i)
-		if c.found(c.mode(at, &m)) {
+		left := c.entry(kindMode, m.ID, c.mode(at, &m))
+		c.modeAt[m.ID] = at
+		if left {
 			continue
 		}
-		c.modeAt[m.ID] = at
 		c.out.Modes = append(c.out.Modes, &m)
 	}
 }
@@ -282,9 +362,14 @@ func (c *checker) mode(at spot, m *Mode) *problem {
 		s, known := c.out.byID[id]
 		switch {
 		case !known:
-			return wrong(here, "service %q is not defined under services%s", id, c.near(id))
+			return wrong(here, "%s", c.unknown(id))
 		case slices.Contains(m.Services[:i], id):
 			return wrong(here, "service %q is named twice", id)
+		}
+		for _, before := range m.Services[:i] {
+			if other := c.out.byID[before]; other.SharesPort(s) {
+				return wrong(here, "port %d is service %q's too: services of one mode run together, each at a port of its own", s.Port, before)
+			}
 		}
 		for _, needed := range s.DependsOn {
 			if !slices.Contains(m.Services[:i], needed) {
@@ -303,7 +388,8 @@ func (c *checker) boot() {
 		}
 		at := spot{d.file, "$.boot"}
 		if said.file >= 0 {
-			c.found(wrong(at, "boot stands in two files"))
+			c.entry(kindBoot, "", wrong(at, "boot stands in two files"))
+			c.out.Boot = BootNone
 			return
 		}
 		said = at
@@ -313,7 +399,8 @@ func (c *checker) boot() {
 		return
 	}
 	if _, known := c.out.Mode(c.out.Boot); !known {
-		c.found(wrong(said, `boot must be "none", "last" or the id of a mode; mode %q is not defined`, c.out.Boot))
+		c.entry(kindBoot, "", wrong(said, `boot must be "none", "last" or the id of a mode; mode %q is not defined`, c.out.Boot))
+		c.out.Boot = BootNone
 	}
 }
 

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,9 +55,7 @@ func (s *Service) Describe(gpus []GPU) string {
 	}
 	if len(s.Argv) > 0 {
 		as := s.RunAs
-		if as == "" {
-			as = "the executor's own user"
-		}
+		as = cmp.Or(as, "the executor's own user")
 		parts = append(parts, words(s.Argv)+" as "+clean.Visible(as))
 	}
 	if s.Port != 0 {

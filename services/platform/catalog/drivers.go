@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"durward.internal/services/platform/enginecmd"
 )
 
 const (
@@ -122,8 +124,10 @@ func (c *checker) container(at spot, in *service, out *Service) *problem {
 		return wrong(at.in(".port"), "a port is 1 to 65535")
 	case (k.Port == 0) != (in.Port == 0):
 		return wrong(at, "container.port, the container's own, and the service's port are given both or not at all")
-	case k.Adopt && (len(k.Command) > 0 || len(k.Mounts) > 0 || len(k.Tmpfs) > 0 || k.ShmMiB > 0 || k.GPUAccess != "" || len(in.Environment) > 0):
-		return wrong(at, "an adopted container is as it was made: command, mounts, tmpfs, shm_mib, gpu_access and environment have no meaning")
+	case len(k.Entrypoint) > 0 && enginecmd.Indirect(k.Entrypoint) != "":
+		return wrong(at.in(".entrypoint"), "the entrypoint %s; name the program and its arguments", enginecmd.Indirect(k.Entrypoint))
+	case k.Adopt && (len(k.Command)+len(k.Entrypoint) > 0 || len(k.Mounts) > 0 || len(k.Tmpfs) > 0 || k.ShmMiB > 0 || k.GPUAccess != "" || len(in.Environment) > 0):
+		return wrong(at, "an adopted container is as it was made: entrypoint, command, mounts, tmpfs, shm_mib, gpu_access and environment have no meaning")
 	case k.ShmMiB > maxVRAMMiB:
 		return wrong(at.in(".shm_mib"), "shm_mib must be at most %d", maxVRAMMiB)
 	case k.GPUAccess != "" && k.GPUAccess != "cdi" && k.GPUAccess != "device-request":
@@ -133,8 +137,10 @@ func (c *checker) container(at spot, in *service, out *Service) *problem {
 	case k.GPUAccess == "" && len(in.GPUs) > 0 && !k.Adopt:
 		k.GPUAccess = "device-request"
 	}
-	if p := arguments(at.in(".command"), k.Command); p != nil {
-		return p
+	for key, words := range map[string][]string{".entrypoint": k.Entrypoint, ".command": k.Command} {
+		if p := arguments(at.in("%s", key), words); p != nil {
+			return p
+		}
 	}
 	if p := c.mounts(at, k); p != nil {
 		return p
@@ -204,7 +210,7 @@ func (c *checker) argv(at spot, argv []string) ([]string, *problem) {
 	case program == "" || program == "." || program == ".." || strings.Contains(program, "/") || hasControl(program):
 		return nil, wrong(at.in("[0]"), "the program must be an absolute path, or a bare name found in programs_dir or PATH")
 	default:
-		found, err := c.find(program)
+		found, err := c.opts.Find(program)
 		if err != nil {
 			return nil, wrong(at.in("[0]"), "program %q was not found in programs_dir or PATH", program)
 		}
@@ -225,9 +231,10 @@ func arguments(at spot, argv []string) *problem {
 	return nil
 }
 
-func (c *checker) find(name string) (string, error) {
-	if c.opts.ProgramsDir != "" {
-		file := filepath.Join(c.opts.ProgramsDir, name)
+// Find returns the path of a program that an entry names by a bare name.
+func (o Options) Find(name string) (string, error) {
+	if o.ProgramsDir != "" {
+		file := filepath.Join(o.ProgramsDir, name)
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return filepath.Abs(file)
 		}

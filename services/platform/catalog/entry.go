@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"durward.internal/services/platform/clean"
 )
@@ -19,6 +20,7 @@ const (
 	maxArgument     = 4096
 	maxEnvironment  = 64
 	maxCredentials  = 16
+	maxWrites       = 16
 	maxWeek         = 7 * 24 * 3600
 	defaultLogBytes = 10 << 20
 	minLogBytes     = 64 << 10
@@ -68,6 +70,7 @@ type service struct {
 	StallTimeoutS uint32            `yaml:"stall_timeout_s"`
 	StopTimeoutS  uint32            `yaml:"stop_timeout_s"`
 	LogMaxBytes   int64             `yaml:"log_max_bytes"`
+	Writes        []string          `yaml:"writes"`
 }
 
 // service resolves one entry.
@@ -80,19 +83,25 @@ func (c *checker) service(at spot, in *service) (*Service, *problem) {
 		Environment: in.Environment, WorkingDir: in.WorkingDir, RunAs: in.RunAs, Port: in.Port, BaseURL: in.BaseURL, OpenAI: in.OpenAI,
 		VRAMMiB: in.VRAMMiB, Sleep: in.Sleep, SleepMiB: in.SleepMiB, DependsOn: in.DependsOn, Pin: in.Pin, MinResidenceS: in.MinResidenceS,
 		Idle: in.Idle, Restart: in.Restart, Limits: in.Limits, Network: in.Network,
-		StartTimeoutS: in.StartTimeoutS, StallTimeoutS: in.StallTimeoutS, StopTimeoutS: in.StopTimeoutS, LogMaxBytes: in.LogMaxBytes,
+		StartTimeoutS: in.StartTimeoutS, StallTimeoutS: in.StallTimeoutS, StopTimeoutS: in.StopTimeoutS, LogMaxBytes: in.LogMaxBytes, Writes: in.Writes,
 	}
-	if out.Name == "" {
-		out.Name = out.ID
-	}
+	out.Name = cmp.Or(out.Name, out.ID)
 	for _, step := range []func(spot, *service, *Service) *problem{
-		c.driver, c.resources, answers, sleeping, residence, limits, credentials, extraConfig,
+		c.driver, c.given, c.resources, answers, sleeping, residence, limits, credentials, extraConfig,
 	} {
 		if p := step(at, in, out); p != nil {
 			return nil, p
 		}
 	}
 	return out, nil
+}
+
+// given refuses a driver that the configuration does not give.
+func (c *checker) given(at spot, in *service, _ *Service) *problem {
+	if c.opts.Drivers != nil && !slices.Contains(c.opts.Drivers, in.Driver) {
+		return wrong(at.in(".driver"), "this executor's configuration does not give it the %s driver", in.Driver)
+	}
+	return nil
 }
 
 // resources resolves the model and the GPUs that an entry names.
@@ -163,8 +172,8 @@ func health(at spot, in *service, out *Service) *problem {
 		return wrong(at.in(".unhealthy_after"), "health.unhealthy_after must be 1 to 100")
 	case h.HealthyAfter > 100:
 		return wrong(at.in(".healthy_after"), "health.healthy_after must be 1 to 100")
-	case h.ContentType != "" && !contentTypePattern.MatchString(h.ContentType):
-		return wrong(at.in(".content_type"), "health.content_type is a media type without parameters, in small letters")
+	case h.ContentType != "" && h.ContentType != AnyContentType && !contentTypePattern.MatchString(h.ContentType):
+		return wrong(at.in(".content_type"), "health.content_type is a media type without parameters, in small letters, or */*")
 	}
 	out.Health = &h
 	return nil
@@ -271,6 +280,10 @@ func limits(at spot, in *service, out *Service) *problem {
 		return wrong(at.in(".stop_timeout_s"), "stop_timeout_s must be 1 to 600")
 	case out.LogMaxBytes < minLogBytes || out.LogMaxBytes > maxLogBytes:
 		return wrong(at.in(".log_max_bytes"), "log_max_bytes must be %d to %d", minLogBytes, maxLogBytes)
+	case len(in.Writes) > maxWrites || slices.ContainsFunc(in.Writes, func(w string) bool { return !plainPath(w) }):
+		return wrong(at.in(".writes"), "writes is up to %d absolute paths in their shortest form", maxWrites)
+	case len(in.Writes) > 0 && in.Driver != DriverProcess && in.Driver != DriverSystemd:
+		return wrong(at.in(".writes"), "writes is for process and systemd services, whose arguments are held to the files that they name")
 	case in.Limits != Limits{} && in.Driver != DriverProcess && in.Driver != DriverDocker:
 		return wrong(at.in(".limits"), "limits are for process and docker services; a unit says its own")
 	case in.Limits.MemoryMiB > maxVRAMMiB:
@@ -307,38 +320,46 @@ func credentials(at spot, in *service, out *Service) *problem {
 
 // extraKeys is what extra_config may hold (SEC-D6): facts about the engine, each of a shape that no program could take for an
 // option or a path.
-var extraKeys = map[string]*regexp.Regexp{
-	"engine":                 regexp.MustCompile(`\A(vllm|llama\.cpp|sglang|ollama|tensorrt-llm|other)\z`),
-	"engine_version":         regexp.MustCompile(`\A[0-9][0-9A-Za-z.+]{0,31}\z`),
-	"context_size":           regexp.MustCompile(`\A[1-9][0-9]{0,7}\z`),
-	"parallel":               regexp.MustCompile(`\A[1-9][0-9]{0,3}\z`),
-	"tensor_parallel":        regexp.MustCompile(`\A[1-9][0-9]?\z`),
-	"gpu_memory_utilization": regexp.MustCompile(`\A(0\.[0-9]{1,4}|1(\.0)?)\z`),
-	"dtype":                  regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
-	"kv_cache_dtype":         regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
-	"quantization":           regexp.MustCompile(`\A[A-Za-z][A-Za-z0-9_]{0,31}\z`),
-	// What an estimate needs to know where the command line is not in the catalog (a unit's, an adopted container's).
-	"kv_cache_dtype_k":      regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
-	"kv_cache_dtype_v":      regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
-	"kv_cache_memory_bytes": regexp.MustCompile(`\A[1-9][0-9]{0,13}\z`),
-	"kv_unified":            regexp.MustCompile(`\A(on|off)\z`),
-	"batch_size":            regexp.MustCompile(`\A[1-9][0-9]{0,5}\z`),
-	"micro_batch_size":      regexp.MustCompile(`\A[1-9][0-9]{0,5}\z`),
-	"gpu_layers":            regexp.MustCompile(`\A(0|[1-9][0-9]{0,3})\z`),
-	"flash_attention":       regexp.MustCompile(`\A(on|off)\z`),
-	"fit":                   regexp.MustCompile(`\A(on|off)\z`),
-	"fit_target_mib":        regexp.MustCompile(`\A[1-9][0-9]{0,5}\z`),
-	"split_mode":            regexp.MustCompile(`\A(none|layer|row|tensor)\z`),
-	"tensor_split":          regexp.MustCompile(`\A[0-9]{1,6}(\.[0-9]{1,4})?(,[0-9]{1,6}(\.[0-9]{1,4})?){0,63}\z`),
-	"main_gpu":              regexp.MustCompile(`\A(0|[1-9][0-9]?)\z`),
+var extraKeys = sync.OnceValue(func() map[string]*regexp.Regexp { // compiled when a catalog is read: most commands read none
+	return map[string]*regexp.Regexp{
+		"engine":                 regexp.MustCompile(`\A(vllm|llama\.cpp|sglang|ollama|tensorrt-llm|other)\z`),
+		"engine_version":         regexp.MustCompile(`\A[0-9][0-9A-Za-z.+]{0,31}\z`),
+		"context_size":           regexp.MustCompile(`\A[1-9][0-9]{0,7}\z`),
+		"parallel":               regexp.MustCompile(`\A[1-9][0-9]{0,3}\z`),
+		"tensor_parallel":        regexp.MustCompile(`\A[1-9][0-9]?\z`),
+		"gpu_memory_utilization": regexp.MustCompile(`\A(0\.[0-9]{1,4}|1(\.0)?)\z`),
+		"dtype":                  regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
+		"kv_cache_dtype":         regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
+		"quantization":           regexp.MustCompile(`\A[A-Za-z][A-Za-z0-9_]{0,31}\z`),
+		// What an estimate needs to know where the command line is not in the catalog (a unit's, an adopted container's).
+		"kv_cache_dtype_k":      regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
+		"kv_cache_dtype_v":      regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`),
+		"kv_cache_memory_bytes": regexp.MustCompile(`\A[1-9][0-9]{0,13}\z`),
+		"kv_unified":            regexp.MustCompile(`\A(on|off)\z`),
+		"batch_size":            regexp.MustCompile(`\A[1-9][0-9]{0,5}\z`),
+		"micro_batch_size":      regexp.MustCompile(`\A[1-9][0-9]{0,5}\z`),
+		"gpu_layers":            regexp.MustCompile(`\A(0|[1-9][0-9]{0,3})\z`),
+		"flash_attention":       regexp.MustCompile(`\A(on|off)\z`),
+		"fit":                   regexp.MustCompile(`\A(on|off)\z`),
+		"fit_target_mib":        regexp.MustCompile(`\A[1-9][0-9]{0,5}\z`),
+		"split_mode":            regexp.MustCompile(`\A(none|layer|row|tensor)\z`),
+		"tensor_split":          regexp.MustCompile(`\A[0-9]{1,6}(\.[0-9]{1,4})?(,[0-9]{1,6}(\.[0-9]{1,4})?){0,63}\z`),
+		"main_gpu":              regexp.MustCompile(`\A(0|[1-9][0-9]?)\z`),
+	}
+})
+
+// IsExtra reports whether a value may stand under a key of extra_config.
+func IsExtra(key, value string) bool {
+	pattern, known := extraKeys()[key]
+	return known && pattern.MatchString(value)
 }
 
 func extraConfig(at spot, in *service, out *Service) *problem {
 	at = at.in(".extra_config")
 	for _, key := range sortedKeys(in.ExtraConfig) {
-		pattern, known := extraKeys[key]
+		pattern, known := extraKeys()[key]
 		if !known {
-			return wrong(at.in(".%s", safeKey(key)), "extra_config knows %s", strings.Join(sortedKeys(extraKeys), ", "))
+			return wrong(at.in(".%s", safeKey(key)), "extra_config knows %s", strings.Join(sortedKeys(extraKeys()), ", "))
 		}
 		value, ok := scalar(in.ExtraConfig[key])
 		if !ok || !pattern.MatchString(value) {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"durward.internal/services/platform/enginecmd"
 )
 
 var (
@@ -15,9 +17,9 @@ var (
 	ErrOpen   = errors.New("it listens on every address unless it is told otherwise: give it --host 127.0.0.1")
 )
 
-// hostOptions are how servers are told where to listen.
+// hostOptions are how servers are told where to listen, by names that mean nothing else. What else a program calls it, enginecmd knows.
 var hostOptions = []string{
-	"-b", "--address", "--bind", "--bind-addr", "--bind-address", "--host", "--hostname", "--http-address", "--http_address", "--ip",
+	"--address", "--bind", "--bind-addr", "--bind-address", "--host", "--hostname", "--http-address", "--http_address", "--ip",
 	"--listen", "--listen-addr", "--listen-address", "--listen-host", "--server-name", "--server_name", "--api-host",
 }
 
@@ -31,6 +33,7 @@ var hostVariables = []string{
 // unspecified address wherever it stands; the packet filter of a rendered unit is the second line.
 func Loopback(argv []string, env map[string]string) (at string, err error) {
 	told := false
+	listener, _ := enginecmd.Listens(argv)
 	for i, argument := range argv[1:] {
 		if everywhere(argument) {
 			return argumentAt(i + 1), ErrBeyond
@@ -39,10 +42,13 @@ func Loopback(argv []string, env map[string]string) (at string, err error) {
 		if joined && strings.HasPrefix(name, "-") && everywhere(value) {
 			return argumentAt(i + 1), ErrBeyond
 		}
-		if len(name) > 1 && name[0] == '-' && name[1] != '-' && name != "-b" {
-			name = "-" + name // Go's flags know one dash
+		long := name
+		if len(name) > 1 && name[0] == '-' && name[1] != '-' {
+			long = "-" + name // Go's flags know one dash
 		}
-		if !slices.Contains(hostOptions, name) {
+		_, _, own := enginecmd.Names(listener.Host, name)
+		own = own || slices.Contains(hostOptions, long)
+		if !own && name != "-b" {
 			continue
 		}
 		place := i + 1
@@ -51,6 +57,9 @@ func Loopback(argv []string, env map[string]string) (at string, err error) {
 				continue
 			}
 			place, value = i+2, argv[i+2]
+		}
+		if !own && !isAddress(value) {
+			continue // of a program that is not known, -b is what its value says: an address, or a batch size
 		}
 		if !local(value) {
 			return argumentAt(place), ErrBeyond
@@ -69,7 +78,7 @@ func Loopback(argv []string, env map[string]string) (at string, err error) {
 			told = true
 		}
 	}
-	if !told && open(argv) {
+	if !told && (listener.Open || open(argv)) {
 		return ".argv", ErrOpen
 	}
 	return "", nil
@@ -86,6 +95,15 @@ func open(argv []string) bool {
 	return strings.HasPrefix(base, "python") && slices.ContainsFunc(argv, func(a string) bool {
 		return strings.HasPrefix(a, "vllm.entrypoints") || filepath.Base(a) == "vllm" && slices.Contains(argv, "serve")
 	})
+}
+
+// isAddress reports whether text is an IP address, with or without a port.
+func isAddress(text string) bool {
+	if _, err := netip.ParseAddrPort(text); err == nil {
+		return true
+	}
+	_, err := netip.ParseAddr(strings.Trim(text, "[]"))
+	return err == nil
 }
 
 // everywhere reports whether text is the unspecified address, with or without a port.

@@ -11,10 +11,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
 
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/security/ownership"
 )
 
 // Bounds of what is read. They keep a slip of the pen from becoming a host that nobody can use.
@@ -31,8 +34,15 @@ type Options struct {
 	Development bool
 	// UID is the executor's own user id.
 	UID int
+	// Foreign is the Unix user, the gateway's, who may neither own nor write the catalog; nil: nobody is looked at.
+	Foreign *ownership.Foreign
 	// Users finds a user by name; nil means the host's own users.
 	Users func(name string) (*user.User, error)
+	// Lenient leaves out a service, model or mode that is wrong, and what needs it, and lists it; without, each is an error. A wrong
+	// version, GPU or list of folders is an error in any case: it says something of every service.
+	Lenient bool
+	// Drivers are those that services may use; nil: any.
+	Drivers []string
 }
 
 // File is one file of a catalog; Name stands for it in errors.
@@ -70,6 +80,9 @@ func (p Problems) Error() string {
 // Load reads and checks a catalog: a file, or every .yaml file of a folder in the order of their names. Its errors say file,
 // line and column, and what is wrong, for a human; they do not leave the process otherwise.
 func Load(path string, opts Options) (*Catalog, error) {
+	if err := opts.Foreign.Refuse(path); err != nil {
+		return nil, fmt.Errorf("catalogue: %w", err)
+	}
 	files, err := read(path)
 	if err != nil {
 		return nil, fmt.Errorf("catalogue: %w", err)
@@ -162,6 +175,9 @@ func ParseFiles(files []File, opts Options) (*Catalog, error) {
 	if len(c.problems) > 0 {
 		return nil, place(files, c.problems)
 	}
+	for _, d := range c.disabled {
+		c.out.Disabled = append(c.out.Disabled, Disabled{Kind: d.kind, ID: d.id, Problem: place(files, []*problem{d.problem})[0]})
+	}
 	c.out.Digest = digest(files)
 	return c.out, nil
 }
@@ -169,16 +185,13 @@ func ParseFiles(files []File, opts Options) (*Catalog, error) {
 // digest is over the bytes of a single file, and over the names and digests of several.
 func digest(files []File) string {
 	if len(files) == 1 {
-		sum := canonical.Digest(files[0].Data)
-		return canonical.FormatDigest(sum[:])
+		return canonical.DigestText(files[0].Data)
 	}
 	var all strings.Builder
 	for _, f := range files {
-		sum := canonical.Digest(f.Data)
-		fmt.Fprintf(&all, "%s  %s\n", canonical.FormatDigest(sum[:]), filepath.Base(f.Name))
+		fmt.Fprintf(&all, "%s  %s\n", canonical.DigestText(f.Data), filepath.Base(f.Name))
 	}
-	sum := canonical.Digest([]byte(all.String()))
-	return canonical.FormatDigest(sum[:])
+	return canonical.DigestText([]byte(all.String()))
 }
 
 // spot is a place in one of the files, as a YAML path.
@@ -228,9 +241,36 @@ func place(files []File, problems []*problem) Problems {
 
 // AsProblems returns the problems that an error of this package tells of, or nil.
 func AsProblems(err error) Problems {
-	var p Problems
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[Problems](err); ok {
 		return p
 	}
 	return nil
+}
+
+// position finds the line and column of a YAML path such as $.services[1].port. A path that is not in the document (a
+// missing key) gives the place of the nearest parent that is.
+func position(raw []byte, path string) (line, column int) {
+	return positionIn(parsed(raw), path)
+}
+
+// parsed is a file's tree, or nil.
+func parsed(raw []byte) *ast.File {
+	file, err := parser.ParseBytes(raw, 0)
+	if err != nil {
+		return nil
+	}
+	return file
+}
+
+func positionIn(file *ast.File, path string) (line, column int) {
+	for file != nil && path != "$" && path != "" {
+		if p, err := yaml.PathString(path); err == nil {
+			if node, err := p.FilterFile(file); err == nil && node != nil && node.GetToken() != nil {
+				at := node.GetToken().Position
+				return at.Line, at.Column
+			}
+		}
+		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+	}
+	return 1, 1
 }

@@ -17,7 +17,7 @@ type Source struct {
 	veto    atomic.Pointer[func(*Catalog) error]
 	watch   *filewatch.Watcher
 	// complaint is what was last said to be wrong.
-	complaint string
+	complaint atomic.Pointer[string]
 }
 
 // Open reads the catalog, which must be good, and watches it until Close.
@@ -44,14 +44,30 @@ func (s *Source) Reload() error { return s.watch.Reload() }
 
 func (s *Source) load() error {
 	err := s.adopt()
-	switch {
-	case err == nil:
-		s.complaint = ""
-	case s.Current() != nil && err.Error() != s.complaint:
-		s.complaint = err.Error()
-		s.log.Error("the catalogue was changed and is not accepted; the last good one stays in force", "error", s.complaint)
+	complaint := ""
+	if err != nil {
+		complaint = err.Error()
+	}
+	if before := s.complaint.Swap(&complaint); err != nil && s.Current() != nil && (before == nil || *before != complaint) {
+		s.log.Error("the catalogue was changed and is not accepted; the last good one stays in force", "error", complaint)
 	}
 	return err
+}
+
+// Refused says why the catalog that is there now is not in force; "" where it is.
+func (s *Source) Refused() string {
+	if complaint := s.complaint.Load(); complaint != nil {
+		return *complaint
+	}
+	return ""
+}
+
+// take puts a catalog in force, and says which of its entries are not.
+func (s *Source) take(next *Catalog) {
+	s.current.Store(next)
+	for _, d := range next.Disabled {
+		s.log.Error("an entry of the catalogue is wrong and disabled", "kind", d.Kind, "id", d.ID, "problem", d.Problem.String())
+	}
 }
 
 func (s *Source) adopt() error {
@@ -61,7 +77,7 @@ func (s *Source) adopt() error {
 	}
 	before := s.Current()
 	if before == nil {
-		s.current.Store(next)
+		s.take(next)
 		return nil
 	}
 	if next.Digest == before.Digest {
@@ -72,7 +88,7 @@ func (s *Source) adopt() error {
 			return fmt.Errorf("catalogue: %w", err)
 		}
 	}
-	s.current.Store(next)
+	s.take(next)
 	s.log.Info("the catalogue was read again", "digest", next.Digest, "before", before.Digest, "services", len(next.Services))
 	return nil
 }

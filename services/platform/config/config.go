@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"durward.internal/services/platform/security/ownership"
 )
 
 // Default memory settings of a server process; see Common.
@@ -49,7 +51,20 @@ type Common struct {
 
 	// AllowRemote is set by -dangerous-allow-remote and by nothing else. It concerns Listen alone.
 	AllowRemote bool `yaml:"-"`
+	// Gateway is the Unix user whom the trust folder has to be beyond, by Guarded; nil: nobody's rights are looked at.
+	Gateway *ownership.Foreign `yaml:"-"`
 }
+
+// Guarded is what the file of a process has that obeys files which the gateway's user must not reach. Embed it beside Common.
+type Guarded struct {
+	// GatewayUser is the Unix user that the gateway runs as, by name or number. It may neither own nor write this file, the trust
+	// folder, what else of a human's the process obeys, nor a folder above them: the process does not start, and takes no change over.
+	// Empty: not checked; leave it empty only where the gateway runs on another host.
+	GatewayUser string `yaml:"gateway_user"`
+}
+
+// Gateways returns it.
+func (g *Guarded) Gateways() string { return g.GatewayUser }
 
 // TLS names a certificate chain and its private key, both PEM files with absolute paths.
 type TLS struct {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"reflect"
 	"strings"
@@ -146,12 +147,10 @@ func syntax(err error) *placed {
 	if !errors.As(err, &located) {
 		return at(nil, "cannot be read: %s", clean.Line(err.Error(), 200))
 	}
-	var mismatch *yaml.TypeError
-	if errors.As(err, &mismatch) {
+	if mismatch, ok := errors.AsType[*yaml.TypeError](err); ok {
 		return at(mismatch.Token, "a value of the wrong type")
 	}
-	var overflow *yaml.OverflowError
-	if errors.As(err, &overflow) {
+	if overflow, ok := errors.AsType[*yaml.OverflowError](err); ok {
 		return at(overflow.Token, "a number that is out of range")
 	}
 	return at(located.GetToken(), "%s", clean.Line(located.GetMessage(), 200))
@@ -342,9 +341,7 @@ func structFields(t reflect.Type) map[string]reflect.Type {
 			for inner.Kind() == reflect.Pointer {
 				inner = inner.Elem()
 			}
-			for k, v := range structFields(inner) {
-				fields[k] = v
-			}
+			maps.Copy(fields, structFields(inner))
 		case name == "":
 			fields[strings.ToLower(f.Name)] = f.Type
 		default:

@@ -40,6 +40,8 @@ type Tool struct {
 	Tags []string
 	// Relieves: it takes load off the host and adds none.
 	Relieves bool
+	// Acts: a READ tool, since it asks nobody, that changes something all the same.
+	Acts bool
 	// Resource is the kind of thing that a call is about, and ResourceArgument the argument that names it: "Service", "service_id".
 	// Both are empty where a call is about the host.
 	Resource, ResourceArgument string
@@ -269,6 +271,7 @@ func newTool(m protoreflect.MethodDescriptor, option *optionsv1.Tool, sink optio
 		Source:      SourceNative,
 		Tags:        slices.Sorted(slices.Values(option.GetTags())),
 		Relieves:    option.GetRelieves(),
+		Acts:        option.GetActs(),
 		Method:      m,
 		FullMethod:  fullMethod(m),
 		Sink:        sink,
@@ -310,12 +313,15 @@ func newMessage(d protoreflect.MessageDescriptor) proto.Message {
 
 var canonicalJSON = protojson.MarshalOptions{UseProtoNames: true}
 
-// Canonical returns a message's RFC 8785 form: protojson with proto names, unset fields omitted. For a tool's request its
+// Canonical returns a message's RFC 8785 form: protojson with proto names, the words of enums, and unset fields omitted. For a tool's request its
 // SHA-256 is the arguments digest.
 func Canonical(m proto.Message) ([]byte, error) {
 	raw, err := canonicalJSON.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", m.ProtoReflect().Descriptor().Name(), err)
+	}
+	if raw, err = Words(m.ProtoReflect().Descriptor(), raw); err != nil {
+		return nil, err
 	}
 	return canonical.Transform(raw)
 }

@@ -39,7 +39,7 @@ func lookup(t testing.TB, name string) Tool {
 }
 
 func TestContractLint(t *testing.T) {
-	for _, problem := range Lint() {
+	for _, problem := range lint() {
 		t.Error(problem)
 	}
 }
@@ -64,6 +64,8 @@ func TestTools(t *testing.T) {
 		"sleep_service":  {optionsv1.Tier_TIER_WRITE, optionsv1.Role_ROLE_EXECUTOR},
 		"wake_service":   {optionsv1.Tier_TIER_WRITE, optionsv1.Role_ROLE_EXECUTOR},
 		"wait_operation": {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
+
+		"withdraw_operation": {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
 
 		"security_config": {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
 	}
@@ -126,7 +128,7 @@ func TestSchemasCompileAndAgreeWithDecode(t *testing.T) {
 			`{}`, `{"service_id":"demo-chat"}`, `{"service_id":""}`, `{"service_id":"-x"}`, `{"service_id":5}`, `{"service_id":null}`,
 			`{"serviceId":"demo-chat"}`, `{"service_id":"demo-chat","x":1}`, `{"operation_id":"00112233445566778899aabbccddeeff"}`,
 			`{"operation_id":"00112233445566778899AABBCCDDEEFF"}`, `[]`, `"x"`,
-			`{"tier_ceiling_override":"TIER_WRITE"}`, `{"tier_ceiling_override":"TIER_DESTRUCTIVE"}`, `{"tier_ceiling_override":"TIER_UNSPECIFIED"}`,
+			`{"tier_ceiling_override":"WRITE"}`, `{"tier_ceiling_override":"TIER_WRITE"}`, `{"tier_ceiling_override":"DESTRUCTIVE"}`, `{"tier_ceiling_override":"TIER_UNSPECIFIED"}`,
 			`{"tier_ceiling_override":2}`, `{"tier_ceiling_override":"DENIED"}`,
 		} {
 			var value any
@@ -430,5 +432,24 @@ func TestUnderPermit(t *testing.T) {
 				t.Errorf("the vault has %v, %v", under, err)
 			}
 		})
+	}
+}
+
+// TestEnumsAreWords: what agents read and write of an enum is a word, in the canonical form that is signed and shown too, and its name in
+// the contract is nothing that they may write.
+func TestEnumsAreWords(t *testing.T) {
+	tool := lookup(t, "security_config")
+	m, err := tool.Decode([]byte(`{"tier_ceiling_override":"WRITE"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if form, err := Canonical(m); err != nil || string(form) != `{"tier_ceiling_override":"WRITE"}` {
+		t.Errorf("canonical form %s: %v", form, err)
+	}
+	if _, err := tool.Decode([]byte(`{"tier_ceiling_override":"TIER_WRITE"}`)); err == nil {
+		t.Error("a name is taken for a word")
+	}
+	if raw, err := json.Marshal(lookup(t, "list_services").ResultSchema); err != nil || !strings.Contains(string(raw), `"running"`) || strings.Contains(string(raw), "SERVICE_STATE") {
+		t.Errorf("%s: %v", raw, err)
 	}
 }

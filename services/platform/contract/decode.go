@@ -41,6 +41,10 @@ func (t Tool) Decode(raw []byte) (proto.Message, error) {
 	if err := checkMessage(t.Method.Input(), value, ""); err != nil {
 		return nil, err
 	}
+	raw, err := names(t.Method.Input(), raw)
+	if err != nil {
+		return nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
+	}
 	m := t.NewRequest()
 	if err := (protojson.UnmarshalOptions{}).Unmarshal(raw, m); err != nil {
 		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "the arguments do not fit the tool's schema", fault.WithCause(err))
@@ -142,7 +146,7 @@ func checkSingular(fd protoreflect.FieldDescriptor, value any, path string) erro
 		if !ok {
 			return invalid(path, "%s must be one of the names in the schema", subject(path))
 		}
-		if v := fd.Enum().Values().ByName(protoreflect.Name(name)); v == nil || v.Number() == 0 {
+		if v := valueOf(fd.Enum(), name); v == nil || v.Number() == 0 {
 			return invalid(path, "%s must be one of the names in the schema", subject(path))
 		}
 	default:

@@ -3,7 +3,6 @@ package contract
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"google.golang.org/protobuf/proto"
@@ -25,6 +24,9 @@ func inputSchema(d protoreflect.MessageDescriptor) map[string]any {
 // resultSchema describes a response as protojson writes it with default values: closed objects, shapes alone. It has no
 // $schema, since it is put inside the envelope's.
 func resultSchema(d protoreflect.MessageDescriptor) map[string]any { return messageSchema(d, false) }
+
+// Schema describes a part of a response as ResultSchema does.
+func Schema(d protoreflect.MessageDescriptor) map[string]any { return resultSchema(d) }
 
 func messageSchema(d protoreflect.MessageDescriptor, input bool) map[string]any {
 	properties := map[string]any{}
@@ -121,7 +123,7 @@ func enumSchema(d protoreflect.EnumDescriptor, r *validate.EnumRules, input bool
 		switch {
 		case input && n == 0, r.HasConst() && r.GetConst() != n, len(r.GetIn()) > 0 && !slices.Contains(r.GetIn(), n), slices.Contains(r.GetNotIn(), n):
 		default:
-			names = append(names, string(v.Name()))
+			names = append(names, Word(v))
 		}
 	}
 	return map[string]any{"type": "string", "enum": names}
@@ -158,80 +160,5 @@ func bounds(s map[string]any, rules protoreflect.Message) {
 		if fd := rules.Descriptor().Fields().ByName(rule); fd != nil && rules.Has(fd) {
 			s[keyword] = rules.Get(fd).Interface()
 		}
-	}
-}
-
-// Lint returns what is wrong with the contract's tools, a sentence each: what would make arguments ambiguous, a schema
-// unsayable, or a description too long for a model's economy. A test of the contract demands that it is empty.
-func Lint() []string {
-	var problems []string
-	for _, t := range Tools() {
-		complain := func(format string, args ...any) {
-			problems = append(problems, t.Name+": "+fmt.Sprintf(format, args...))
-		}
-		if t.Tier == optionsv1.Tier_TIER_UNSPECIFIED {
-			complain("has no tier")
-		}
-		if t.OneCall && t.Tier != optionsv1.Tier_TIER_READ {
-			complain("takes a grant for each call as every tool beyond READ does, and says so")
-		}
-		if t.Title == "" {
-			complain("has no title")
-		}
-		if n := len([]rune(t.Description)); n == 0 || n > 600 {
-			complain("its description has %d characters, not 1 to 600", n)
-		}
-		if !strings.HasPrefix(t.Description, TierName(t.Tier)+":") {
-			complain("its description does not begin with its tier")
-		}
-		if t.Method.IsStreamingClient() || t.Method.IsStreamingServer() {
-			complain("is a stream")
-		}
-		seen := map[protoreflect.FullName]bool{}
-		var lint func(d protoreflect.MessageDescriptor)
-		lint = func(d protoreflect.MessageDescriptor) {
-			if seen[d.FullName()] {
-				complain("%s is recursive or used twice", d.FullName())
-				return
-			}
-			seen[d.FullName()] = true
-			if d.Oneofs().Len() > 0 {
-				for i := range d.Oneofs().Len() {
-					if !d.Oneofs().Get(i).IsSynthetic() {
-						complain("%s has a oneof", d.FullName())
-					}
-				}
-			}
-			for i := range d.Fields().Len() {
-				lintArgument(d.Fields().Get(i), complain, lint)
-			}
-		}
-		lint(t.Method.Input())
-	}
-	return problems
-}
-
-func lintArgument(fd protoreflect.FieldDescriptor, complain func(string, ...any), descend func(protoreflect.MessageDescriptor)) {
-	kind := fd
-	if fd.IsMap() {
-		kind = fd.MapValue()
-		if fd.MapKey().Kind() != protoreflect.StringKind {
-			complain("%s has keys that are not strings", fd.FullName())
-		}
-	}
-	switch kind.Kind() {
-	case protoreflect.BoolKind, protoreflect.StringKind, protoreflect.EnumKind,
-		protoreflect.Int32Kind, protoreflect.Uint32Kind, protoreflect.Sint32Kind, protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind:
-		if !fd.IsList() && !fd.IsMap() && !fd.HasOptionalKeyword() {
-			complain("%s is not optional, so that unset and zero look alike", fd.FullName())
-		}
-	case protoreflect.MessageKind:
-		if kind.Message().ParentFile().Package() != fd.ParentFile().Package() {
-			complain("%s is a %s, which has no canonical form", fd.FullName(), kind.Message().FullName())
-			return
-		}
-		descend(kind.Message())
-	default:
-		complain("%s is a %s, which has no canonical form", fd.FullName(), kind.Kind())
 	}
 }

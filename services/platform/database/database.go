@@ -6,6 +6,7 @@ package database
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,7 +15,8 @@ import (
 	"path/filepath"
 
 	"github.com/pressly/goose/v3"
-	_ "modernc.org/sqlite" // registers the driver "sqlite"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"durward.internal/services/platform/config"
 )
@@ -35,28 +37,57 @@ type Config struct {
 	Migrations fs.FS
 	// Service is named in errors.
 	Service string
+	// Proved says that the database's owner proves what is in it, and that it may be large: Open looks at its length alone, and does
+	// not read all of it (2.5 s for each GB).
+	Proved bool
 }
 
-// Open opens the database for reading and writing, making and migrating it as needed. Every commit is on disk when it
+// Open opens the database for reading and writing, making and migrating it as needed, and checks it first: ErrDamaged. Every commit is on disk when it
 // returns (WAL, synchronous=FULL). There is one connection, so writers queue in the program and never meet a lock; a
 // transaction takes the write lock when it begins. The caller closes it.
 func Open(ctx context.Context, cfg Config) (*sql.DB, error) {
+	db, err := open(ctx, cfg, &sqlite.Driver{})
+	if err != nil {
+		return nil, err
+	}
+	if err := migrate(ctx, db, cfg); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s database %s: %w", cfg.Service, cfg.Path, damaged(err)), db.Close())
+	}
+	return db, nil
+}
+
+// open opens and checks it.
+func open(ctx context.Context, cfg Config, by *sqlite.Driver) (*sql.DB, error) {
 	path, err := prepare(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("%s database: %w", cfg.Service, err)
 	}
-	db, err := sql.Open("sqlite", dsn(path, url.Values{
+	db := sql.OpenDB(connector{by, dsn(path, url.Values{
 		"_txlock": {"immediate"},
 		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"},
-	}))
-	if err != nil {
-		return nil, fmt.Errorf("%s database: %w", cfg.Service, err)
-	}
+	})})
 	db.SetMaxOpenConns(1)
-	if err := migrate(ctx, db, cfg); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s database %s: %w", cfg.Service, path, err), db.Close())
+	if err := check(ctx, db, path, cfg.Proved); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s database %s: %w", cfg.Service, path, damaged(err)), db.Close())
 	}
 	return db, nil
+}
+
+// connector is a driver with what it opens.
+type connector struct {
+	driver *sqlite.Driver
+	dsn    string
+}
+
+func (c connector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
+func (c connector) Driver() driver.Driver                        { return c.driver }
+
+// Probe writes to a database that Open opened, and changes nothing in it: an error says that it cannot be written now.
+func Probe(ctx context.Context, db *sql.DB) error {
+	if _, err := db.ExecContext(ctx, `PRAGMA user_version = 0`); err != nil { // nothing here reads that number
+		return fmt.Errorf("write to the database: %w", err)
+	}
+	return nil
 }
 
 // OpenReader opens a database that Open has made for reading alone, on connections that do not wait for the writer. The
@@ -136,6 +167,74 @@ func migrate(ctx context.Context, db *sql.DB, cfg Config) error {
 	}
 	if _, err := provider.Up(ctx); err != nil {
 		return fmt.Errorf("migrate: %w", err)
+	}
+	return nil
+}
+
+// ErrDamaged is wrapped by Open's error for a file that is cut short or does not agree with itself.
+var ErrDamaged = errors.New("the file is damaged. Put back a backup, or move it away to begin without it; then run durward panic and durward resume")
+
+// check reads the database and holds its tables, indexes and length against each other. SQLite itself notices damage only where
+// it happens to read, and takes a page that is cut short for one that ends in zeros.
+func check(ctx context.Context, db *sql.DB, path string, proved bool) error {
+	if !proved {
+		var said string
+		if err := db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&said); err != nil {
+			return err
+		}
+		if said != "ok" {
+			return fmt.Errorf("%w (%s)", ErrDamaged, said)
+		}
+	}
+	// The file's length says something once it holds what the write-ahead log holds. That it cannot be written now, on a full disk,
+	// is no damage.
+	var busy, waiting, written int
+	if db.QueryRowContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &waiting, &written) != nil || busy != 0 || waiting != written {
+		return ctx.Err()
+	}
+	var pages, size int64
+	if err := errors.Join(db.QueryRowContext(ctx, "PRAGMA page_count").Scan(&pages), db.QueryRowContext(ctx, "PRAGMA page_size").Scan(&size)); err != nil {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err == nil && info.Size() < pages*size {
+		return fmt.Errorf("%w (it has %d bytes of %d)", ErrDamaged, info.Size(), pages*size)
+	}
+	return err
+}
+
+// damaged is err, as ErrDamaged where SQLite says that the file is no sound database.
+func damaged(err error) error {
+	var e *sqlite.Error
+	if errors.As(err, &e) && (e.Code()&0xff == sqlite3.SQLITE_CORRUPT || e.Code()&0xff == sqlite3.SQLITE_NOTADB) && !errors.Is(err, ErrDamaged) {
+		return fmt.Errorf("%w (%w)", ErrDamaged, err)
+	}
+	return err
+}
+
+// Place is where an open database is on the disk. A database whose files are removed or replaced goes on being read and written
+// through what is open of it, and all of that is gone when its process ends.
+type Place map[string]fs.FileInfo
+
+// Locate returns where the database at path is, which Open has opened.
+func Locate(path string) (Place, error) {
+	p := Place{}
+	for _, name := range []string{path, path + "-wal"} {
+		info, err := os.Lstat(name)
+		if err != nil {
+			return nil, err
+		}
+		p[name] = info
+	}
+	return p, nil
+}
+
+// Check returns an error once a file of the database is no longer in its place.
+func (p Place) Check() error {
+	for name, opened := range p {
+		if info, err := os.Lstat(name); err != nil || !os.SameFile(info, opened) {
+			return fmt.Errorf("%s was removed or replaced while it was in use: put it back if it still is somewhere, and start again", name)
+		}
 	}
 	return nil
 }

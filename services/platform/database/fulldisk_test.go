@@ -45,6 +45,9 @@ func TestFullDisk(t *testing.T) {
 	if err := insert(false); err != nil {
 		t.Fatalf("with room: %v", err)
 	}
+	if err := database.Probe(ctx, db); err != nil {
+		t.Errorf("the probe with room: %v", err)
+	}
 	ballast := filepath.Join(dir, "ballast")
 	platformtest.Fill(t, ballast)
 	var refused error
@@ -53,6 +56,9 @@ func TestFullDisk(t *testing.T) {
 	}
 	if f := fault.From(refused); refused == nil || f.Code != callv1.Code_CODE_UNAVAILABLE || r.InUse() {
 		t.Fatalf("not entitled on a full disk: %v; given up %v", refused, r.InUse())
+	}
+	if err := database.Probe(ctx, db); err == nil {
+		t.Error("the probe finds room on a full disk")
 	}
 	for i := range 50 { // a log that is written ahead takes some 12 kB for each
 		if err := insert(true); err != nil {

@@ -3,6 +3,7 @@ package enginecmd
 import (
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -188,14 +189,11 @@ func (c *Container) engine() (Command, bool) {
 			env[key] = text
 		}
 	}
-	command := c.Command
-	var out Command
-	var ok bool
+	var entrypoint []string
 	if c.Entrypoint != "" {
-		out, ok = Read(append([]string{c.Entrypoint}, command...), env)
-	} else {
-		out, ok = InImage(c.Image, command, env)
+		entrypoint = []string{c.Entrypoint}
 	}
+	out, ok := InContainer(c.Image, entrypoint, c.Command, env)
 	if !ok {
 		return out, false
 	}
@@ -228,6 +226,14 @@ func Published(text string) (host string, outside, inside uint32) {
 		host = strings.Trim(text[:i], "[]")
 	}
 	return host, port(text[i+1:]), inside
+}
+
+// InContainer reads what runs in a container, whose image's entrypoint may be replaced.
+func InContainer(image string, entrypoint, command []string, environment map[string]string) (Command, bool) {
+	if len(entrypoint) > 0 {
+		return Read(slices.Concat(entrypoint, command), environment)
+	}
+	return InImage(image, command, environment)
 }
 
 // InImage reads the command of a container by what is known of well-known images: their entrypoint is an engine already.

@@ -93,7 +93,7 @@ func read(argv []string, variable func(string) string) (Command, bool) {
 	}
 	base, rest := filepath.Base(argv[0]), argv[1:]
 	switch {
-	case base == "llama-server" || strings.HasPrefix(base, "llama-server-") || strings.HasPrefix(base, "llama-server."):
+	case base == "ik-llama-server" || base == "llama-server" || strings.HasPrefix(base, "llama-server-") || strings.HasPrefix(base, "llama-server."):
 		return readLlama(rest, variable), true
 	case base == "llama" && first(rest) == "serve":
 		return readLlama(rest[1:], variable), true

@@ -1,6 +1,7 @@
 package enginecmd
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 	"strings"
@@ -206,24 +207,18 @@ var llamaOptions = table(
 	row{"-ub --ubatch-size", value, func(c *Command, v string) { c.MicroBatch = number(v) }},
 	// Without a value it was a flag until 2025.
 	row{"-fa --flash-attn", optional, func(c *Command, v string) {
-		if v == "" {
-			v = "on"
-		}
+		v = cmp.Or(v, "on")
 		c.FlashAttention = truth(v)
 	}},
 	row{"-fit --fit", optional, func(c *Command, v string) {
-		if v == "" {
-			v = "on"
-		}
+		v = cmp.Or(v, "on")
 		c.Fit = truth(v)
 	}},
 	row{"-fitt --fit-target", value, func(c *Command, v string) { c.FitTargetMiB = number(firstOf(v)) }},
 	row{"-m --model", value, func(c *Command, v string) { c.Model = v }},
 	row{"-hf -hfr --hf-repo -mu --model-url -dr --docker-repo", value, func(c *Command, v string) {
 		// A file on the host is what is loaded where both are named.
-		if c.Model == "" {
-			c.Model = v
-		}
+		c.Model = cmp.Or(c.Model, v)
 	}},
 	row{"-a --alias", value, func(c *Command, v string) { c.ServedName = firstOf(v) }},
 	row{"--host", value, func(c *Command, v string) { c.Host = v }},

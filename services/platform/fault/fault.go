@@ -127,8 +127,7 @@ func From(err error) *Error {
 	if e, ok := err.(*Error); ok { //nolint:errorlint // a wrapped fault is handled next, and differently
 		return e
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		c := *e
 		c.Cause = err
 		return &c

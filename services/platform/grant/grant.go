@@ -63,10 +63,7 @@ type Key struct {
 
 // Sign serialises and signs a grant. It refuses one that Verify would refuse.
 func Sign(key Key, g *callv1.Grant) (*callv1.SignedGrant, error) {
-	if err := checkGrant(g); err != nil {
-		return nil, err
-	}
-	payload, signature, err := sign(key, grantDomain, g)
+	payload, signature, err := sign(key, grantDomain, g, checkGrant)
 	if err != nil {
 		return nil, err
 	}
@@ -76,22 +73,12 @@ func Sign(key Key, g *callv1.Grant) (*callv1.SignedGrant, error) {
 // Verify returns the grant if a trusted key signed it and it is complete. It judges neither expiry (the vault's clock
 // alone does, at redemption) nor audience and epoch (the sink knows its own).
 func Verify(signed *callv1.SignedGrant, keys Keys, now time.Time) (*callv1.Grant, error) {
-	g := &callv1.Grant{}
-	if err := verify(keys, signed.GetKid(), grantDomain, signed.GetPayload(), signed.GetSignature(), now, g); err != nil {
-		return nil, err
-	}
-	if err := checkGrant(g); err != nil {
-		return nil, err
-	}
-	return g, nil
+	return verify(keys, signed.GetKid(), grantDomain, signed.GetPayload(), signed.GetSignature(), now, &callv1.Grant{}, checkGrant)
 }
 
 // SignPermit serialises and signs a permit. It refuses one that VerifyPermit would refuse.
 func SignPermit(key Key, p *callv1.Permit) (*callv1.SignedPermit, error) {
-	if err := checkPermit(p); err != nil {
-		return nil, err
-	}
-	payload, signature, err := sign(key, permitDomain, p)
+	payload, signature, err := sign(key, permitDomain, p, checkPermit)
 	if err != nil {
 		return nil, err
 	}
@@ -101,20 +88,16 @@ func SignPermit(key Key, p *callv1.Permit) (*callv1.SignedPermit, error) {
 // VerifyPermit returns the permit if a trusted key signed it and it is complete. Expiry, audience and epoch are the
 // sink's to judge.
 func VerifyPermit(signed *callv1.SignedPermit, keys Keys, now time.Time) (*callv1.Permit, error) {
-	p := &callv1.Permit{}
-	if err := verify(keys, signed.GetKid(), permitDomain, signed.GetPayload(), signed.GetSignature(), now, p); err != nil {
-		return nil, err
-	}
-	if err := checkPermit(p); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return verify(keys, signed.GetKid(), permitDomain, signed.GetPayload(), signed.GetSignature(), now, &callv1.Permit{}, checkPermit)
 }
 
 // SpendKey names one use of one operation: what can be spent once.
 func SpendKey(g *callv1.Grant) string { return fmt.Sprintf("%s/%d", g.GetOperationId(), g.GetUse()) }
 
-func sign(key Key, domain string, m proto.Message) (payload, signature []byte, err error) {
+func sign[T proto.Message](key Key, domain string, m T, check func(T) error) (payload, signature []byte, err error) {
+	if err := check(m); err != nil {
+		return nil, nil, err
+	}
 	if key.KID == "" || len(key.Private) != ed25519.PrivateKeySize {
 		return nil, nil, errors.New("the signing key is not usable")
 	}
@@ -125,21 +108,26 @@ func sign(key Key, domain string, m proto.Message) (payload, signature []byte, e
 	return payload, ed25519.Sign(key.Private, append([]byte(domain), payload...)), nil
 }
 
-func verify(keys Keys, kid, domain string, payload, signature []byte, now time.Time, into proto.Message) error {
+func verify[T proto.Message](
+	keys Keys, kid, domain string, payload, signature []byte, now time.Time, into T, check func(T) error,
+) (none T, err error) {
 	public, err := keys.GrantKey(kid, now)
 	if err != nil {
-		return err
+		return none, err
 	}
 	if len(signature) != ed25519.SignatureSize || !ed25519.Verify(public, append([]byte(domain), payload...), signature) {
-		return ErrSignature
+		return none, ErrSignature
 	}
 	if err := proto.Unmarshal(payload, into); err != nil {
-		return ErrIncomplete
+		return none, ErrIncomplete
 	}
 	if HasUnknown(into) {
-		return ErrUnknown
+		return none, ErrUnknown
 	}
-	return nil
+	if err := check(into); err != nil {
+		return none, err
+	}
+	return into, nil
 }
 
 // HasUnknown reports whether the message, or any message in it, holds fields that the contract does not name.

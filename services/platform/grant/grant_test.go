@@ -223,6 +223,7 @@ func TestIncompleteIsRefusedOnBothSides(t *testing.T) {
 		"epoch 0":                func(g *callv1.Grant) { g.Epoch = 0 },
 		"epoch beyond the last":  func(g *callv1.Grant) { g.Epoch = 1<<53 - 1 },
 		"no expiry":              func(g *callv1.Grant) { g.ExpiresAt = nil },
+		"a time that is none":    func(g *callv1.Grant) { g.NotBefore = &timestamppb.Timestamp{Seconds: now.Unix(), Nanos: -1} },
 		"61 s":                   func(g *callv1.Grant) { g.ExpiresAt = timestamppb.New(now.Add(61 * time.Second)) },
 		"ends before it begins":  func(g *callv1.Grant) { g.NotBefore = timestamppb.New(now.Add(2 * time.Minute)) },
 		"endless request id":     func(g *callv1.Grant) { g.RequestId = strings.Repeat("r", 65) },
@@ -245,6 +246,16 @@ func TestIncompleteIsRefusedOnBothSides(t *testing.T) {
 	p.Tools = []string{"b", "a"}
 	if _, err := SignPermit(testKey, p); err == nil {
 		t.Error("a permit with unsorted tools is signed")
+	}
+	p = samplePermit()
+	p.Version++
+	if _, err := SignPermit(testKey, p); !errors.Is(err, ErrVersion) {
+		t.Errorf("a permit of another version: %v", err)
+	}
+	for name, key := range map[string]Key{"no name": {Private: testKey.Private}, "no key": {KID: testKey.KID}, "half a key": {KID: testKey.KID, Private: testKey.Private[:32]}} {
+		if _, err := Sign(key, sampleGrant()); err == nil {
+			t.Errorf("a key with %s signs", name)
+		}
 	}
 	for epoch, ok := range map[uint64]bool{0: false, 1: true, MaxEpoch: true, MaxEpoch + 1: false, 1 << 63: false} {
 		p, g := samplePermit(), sampleGrant()

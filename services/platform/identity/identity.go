@@ -92,6 +92,14 @@ func (id ID) String() string {
 // MarshalText makes an identity appear as its SPIFFE ID in logs and JSON.
 func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
+// AddressedBy reports whether a statement with that audience is for this process: it names the process, or its whole trust domain.
+func (id ID) AddressedBy(audience string) bool {
+	return audience == id.String() || audience == Everyone(id.trustDomain)
+}
+
+// Everyone is the audience of statements that are for every process of a trust domain.
+func Everyone(trustDomain string) string { return "spiffe://" + trustDomain }
+
 // TrustDomain returns the trust domain's name.
 func (id ID) TrustDomain() string { return id.trustDomain }
 

@@ -7,6 +7,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -212,9 +213,7 @@ func clone(c model.Card) model.Card {
 // read runs the program. final: the same files give the same answer again.
 func (i *Inspector) read(ctx context.Context, kind, path string) (card model.Card, final bool, err error) {
 	timeout := i.timeout
-	if timeout == 0 {
-		timeout = Timeout
-	}
+	timeout = cmp.Or(timeout, Timeout)
 	p := program{path: i.Program, args: []string{kind, path}, env: []string{}, timeout: timeout, most: maxCard}
 	r, err := p.runLeast(ctx)
 	switch {

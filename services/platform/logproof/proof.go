@@ -61,7 +61,7 @@ func VerifyConsistency(older, newer Checkpoint, proof [][]byte) error {
 		return fmt.Errorf("%w: %d entries, %d before", ErrRollback, newer.Size, older.Size)
 	case newer.Size == older.Size:
 		if newer.Root != older.Root {
-			return ErrFork
+			return fmt.Errorf("%w: %d entries, as many as before", ErrFork, newer.Size)
 		}
 		return nil
 	case older.Size == 0:
@@ -72,7 +72,7 @@ func VerifyConsistency(older, newer Checkpoint, proof [][]byte) error {
 		return ErrFork
 	}
 	if err := tlog.CheckTree(hashes, int64(newer.Size), newer.Root, int64(older.Size), older.Root); err != nil {
-		return fmt.Errorf("%w: %w", ErrFork, err)
+		return fmt.Errorf("%w: %d entries, %d before: %w", ErrFork, newer.Size, older.Size, err)
 	}
 	return nil
 }

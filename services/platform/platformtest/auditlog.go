@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -92,7 +93,7 @@ func (a *AuditLog) meet(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	time.Sleep(delay)
+	time.Sleep(delay) // how long audit takes is what a test asks for
 	return nil
 }
 
@@ -134,6 +135,21 @@ func (a *AuditLog) GetHead(ctx context.Context, req *auditv1.GetHeadRequest, _ .
 	defer a.mu.Unlock()
 	signed, proof, err := a.head(req.GetKnownSize())
 	return &auditv1.GetHeadResponse{Checkpoint: signed, Consistency: proof, LastSequence: a.last()}, err
+}
+
+// GetLast implements auditv1.LogServiceClient.
+func (a *AuditLog) GetLast(ctx context.Context, req *auditv1.GetLastRequest, _ ...grpc.CallOption) (*auditv1.GetLastResponse, error) {
+	if err := a.meet(ctx); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range slices.Backward(a.Entries) {
+		if r := e.GetRecord(); r.GetKind() == req.GetKind() && (req.GetOperationId() == "" || r.GetOperationId() == req.GetOperationId()) {
+			return &auditv1.GetLastResponse{Entry: e}, nil
+		}
+	}
+	return &auditv1.GetLastResponse{}, nil
 }
 
 // Append implements auditv1.LogServiceClient.

@@ -31,13 +31,9 @@ const (
 
 // Allow writes the rule by which a client, with all its agents, may call a tool without asking: with any arguments, or with those
 // that have one of the values that are given, as text. The note stands above it as a comment. Equal input gives equal text, which
-// ends in a newline and can be appended to a policy file; whatever the input, it is one rule and about nothing else.
-func Allow(client string, tool contract.Tool, arguments map[string][]string, note string) (id, text string, err error) {
-	return AllowUntil(client, tool, arguments, note, time.Time{})
-}
-
-// AllowUntil is Allow for a rule that ends; the zero time: never.
-func AllowUntil(client string, tool contract.Tool, arguments map[string][]string, note string, until time.Time) (id, text string, err error) {
+// ends in a newline and can be appended to a policy file; whatever the input, it is one rule and about nothing else. It ends at
+// until; the zero time: never.
+func Allow(client string, tool contract.Tool, arguments map[string][]string, note string, until time.Time) (id, text string, err error) {
 	if !clientPattern.MatchString(client) {
 		return "", "", fmt.Errorf("%q is no client's id", clean.Line(client, 80))
 	}

@@ -35,7 +35,7 @@ func TestAllowRefuses(t *testing.T) {
 		{"no tier", "cursor", native(t, "security_config"), values("tier_ceiling_override", "TIER_DENIED"), "none of the names"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if id, text, err := Allow(c.client, c.tool, c.args, ""); err == nil || !strings.Contains(err.Error(), c.want) {
+			if id, text, err := Allow(c.client, c.tool, c.args, "", time.Time{}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q; %s\n%s", err, c.want, id, text)
 			}
 		})
@@ -56,16 +56,16 @@ permit (
 when { context.arguments has margin_mib_override && context.arguments.margin_mib_override == 256 }
 when { ["chat", "coding"].contains(context.arguments.mode_id) };
 `
-	id, text, err := Allow("cursor", sw, args, "as agreed\non Monday")
+	id, text, err := Allow("cursor", sw, args, "as agreed\non Monday", time.Time{})
 	if err != nil || text != want || id != "allow/cursor/switch_mode/dabb8f90" {
 		t.Fatalf("%v %s\n%s", err, id, text)
 	}
 	slices.Reverse(args["mode_id"])
-	if again, same, err := Allow("cursor", sw, args, "as agreed on Monday"); err != nil || again != id || same != text {
+	if again, same, err := Allow("cursor", sw, args, "as agreed on Monday", time.Time{}); err != nil || again != id || same != text {
 		t.Errorf("the same again is %v\n%s", err, same)
 	}
 	s := compiledSet(t, system("policy/allow.cedar", text))
-	if problems := CheckKnown([]Source{system("policy/allow.cedar", text)}, Known{Unattended: nativeTools()}); len(problems) > 0 {
+	if problems := Check([]Source{system("policy/allow.cedar", text)}, Known{Unattended: nativeTools()}); len(problems) > 0 {
 		t.Error(problems)
 	}
 	for raw, verdict := range map[string]Verdict{
@@ -84,11 +84,11 @@ when { ["chat", "coding"].contains(context.arguments.mode_id) };
 }
 
 func TestAllowUntil(t *testing.T) {
-	id, text, err := AllowUntil("cursor", native(t, "start_service"), nil, "", monday.Add(time.Hour))
+	id, text, err := Allow("cursor", native(t, "start_service"), nil, "", monday.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if other, _, _ := Allow("cursor", native(t, "start_service"), nil, ""); other == id {
+	if other, _, _ := Allow("cursor", native(t, "start_service"), nil, "", time.Time{}); other == id {
 		t.Error("a rule that ends has the id of one that does not")
 	}
 	s := compiledSet(t, system("policy/allow.cedar", text))
@@ -112,7 +112,7 @@ func TestNoTextBreaksOutOfARule(t *testing.T) {
 	// A tool whose argument takes any text at all.
 	tool.InputSchema = map[string]any{"properties": map[string]any{"mode_id": map[string]any{"type": "string"}}, "required": []string{"mode_id"}}
 	for _, value := range hostile {
-		id, text, err := Allow("cursor", tool, map[string][]string{"mode_id": {value, "chat"}}, value)
+		id, text, err := Allow("cursor", tool, map[string][]string{"mode_id": {value, "chat"}}, value, time.Time{})
 		if err != nil {
 			if len(value) <= maxAllowedValue {
 				t.Errorf("%q: %v", value, err)

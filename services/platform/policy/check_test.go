@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -110,7 +111,7 @@ func TestCheck(t *testing.T) {
 			source := system("policy/a.cedar", c.text)
 			var got []string
 			warnings := true
-			for _, p := range CheckKnown([]Source{source}, Known{Clients: []string{"cursor"}, Users: []string{"alice"}, Unattended: []string{"start_service"}}) {
+			for _, p := range Check([]Source{source}, Known{Clients: []string{"cursor"}, Users: []string{"alice"}, Unattended: []string{"start_service"}}) {
 				got = append(got, strings.TrimPrefix(p.String(), "policy/a.cedar:"))
 				warnings = warnings && p.Warning
 			}
@@ -165,7 +166,7 @@ func TestSourcesThatAreRefused(t *testing.T) {
 			if took := time.Since(start); took > 5*time.Second {
 				t.Errorf("it took %v", took)
 			}
-			if AsProblems(err) == nil {
+			if !errors.As(err, new(Problems)) {
 				t.Error("the error is no Problems")
 			}
 		})

@@ -22,9 +22,6 @@ const DefaultName = "default.cedar"
 //go:embed default.cedar
 var defaultText []byte
 
-// Default returns the text of the built-in rules.
-func Default() []byte { return slices.Clone(defaultText) }
-
 // Set is rules in force. It is immutable and safe for concurrent use.
 type Set struct {
 	rules  []*rule // byPlace
@@ -42,10 +39,6 @@ func Compile(sources []Source) (*Set, error) {
 	return c.set(sources), nil
 }
 
-// Check finds everything that is wrong with the sources, and warns of rules that can never match and of those that a sink does not
-// obey by itself.
-func Check(sources []Source) Problems { return CheckKnown(sources, Known{}) }
-
 // Known is what exists on this host, so that rules about anything else can be warned of; nil: not known.
 type Known struct {
 	Clients, Users []string
@@ -53,8 +46,9 @@ type Known struct {
 	Unattended []string
 }
 
-// CheckKnown is Check that also warns of rules about clients and users that do not exist.
-func CheckKnown(sources []Source, known Known) Problems {
+// Check finds everything that is wrong with the sources, and warns of rules that can never match, of those that a sink does not obey
+// by itself, and of rules about clients and users that do not exist.
+func Check(sources []Source, known Known) Problems {
 	c := compile(sources)
 	for _, r := range c.rules {
 		if r.Layer != BuiltIn && r.limit == nil {
@@ -162,6 +156,8 @@ func (c *compiler) policy(s Source, n int, p *ast.Policy) {
 	r.ID = s.Name + "#" + strconv.Itoa(n+1)
 	for _, a := range p.Annotations {
 		switch a.Key {
+		case "silent":
+			r.silent = true
 		case "because":
 			r.because = clean.Line(string(a.Value), 200)
 		case "id":

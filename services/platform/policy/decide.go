@@ -109,7 +109,7 @@ func denied(forbids []matched, c *Call) Decision {
 	for _, m := range forbids {
 		if m.limit == nil || m.Failed {
 			// What waiting does not end is told before what it does.
-			d.Rule, d.Reason = m.Rule, m.says("forbids it")
+			d.Rule, d.Reason, d.Silent = m.Rule, m.says("forbids it"), m.silent
 			return d
 		}
 		rest = max(rest, m.limit.rest(c))

@@ -127,6 +127,8 @@ type Call struct {
 	// ChannelName is the platform of a messaging client.
 	ChannelName string
 	KeyBound    bool
+	// Remote: the caller reached this host from another machine, over whichever channel.
+	Remote bool
 	// Ceiling is the highest tier that the session may use.
 	Ceiling optionsv1.Tier
 	// Dangerous: the session is in dangerous mode now.
@@ -151,6 +153,22 @@ type Decision struct {
 	RetryAfter time.Duration
 	// Reason is one clause for people: what the rule is about.
 	Reason string
+	// Silent: the rule says that agents are not told of it.
+	Silent bool
+}
+
+// Told is what an agent is told of a denial: which rule, in words; empty for a silent one. Where a rule stands is not among it.
+func (d Decision) Told() string {
+	switch {
+	case d.Silent:
+		return ""
+	case d.Rule.File != "" && strings.HasPrefix(d.Rule.ID, d.Rule.File+"#"):
+		return strings.ReplaceAll(d.Reason, "the rule "+d.Rule.ID, "a rule without a name")
+	case strings.Contains(d.Reason, d.Rule.ID):
+		return d.Reason
+	default:
+		return d.Reason + " (" + d.Rule.ID + ")"
+	}
 }
 
 // ActionName is the tool as actions and tools.yaml name it: a native tool's name, or SOURCE:NAME.
@@ -167,6 +185,6 @@ func channelName(c callv1.Channel) string {
 }
 
 // remote reports whether a call comes from elsewhere than the host; a channel that is not known counts as remote.
-func remote(c callv1.Channel) bool {
-	return c != callv1.Channel_CHANNEL_CLI && c != callv1.Channel_CHANNEL_DESKTOP_UI
+func remote(c *Call) bool {
+	return c.Remote || c.Channel != callv1.Channel_CHANNEL_CLI && c.Channel != callv1.Channel_CHANNEL_DESKTOP_UI
 }

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,15 +37,6 @@ func (p Problems) Error() string {
 		lines[i] = one.String()
 	}
 	return strings.Join(lines, "\n")
-}
-
-// AsProblems returns the problems that an error of this package tells of, or nil.
-func AsProblems(err error) Problems {
-	var p Problems
-	if errors.As(err, &p) {
-		return p
-	}
-	return nil
 }
 
 // grave returns the problems that are no warnings.

@@ -161,7 +161,7 @@ func (t *subject) request(group types.String, tier optionsv1.Tier, u uses) (ceda
 	context["shell"] = types.Boolean(shell)
 	context["desktop"] = types.Boolean(desktop)
 	context["desktop_allowed"] = types.Boolean(c.DesktopAllowed)
-	context["remote"] = types.Boolean(remote(c.Channel))
+	context["remote"] = types.Boolean(remote(c))
 	if u&usesTime != 0 {
 		context["time"] = types.NewRecord(types.RecordMap{
 			"hour":    types.Long(c.Now.Hour()),

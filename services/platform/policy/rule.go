@@ -18,6 +18,8 @@ type rule struct {
 	Rule
 	column  int
 	because string
+	// silent: an agent is not told that it was this rule.
+	silent bool
 	// user and clients say whom a rule of the layers User and Project binds.
 	user    string
 	clients []string

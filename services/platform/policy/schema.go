@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -83,9 +84,7 @@ func resourceKinds() []types.EntityType {
 
 func addActions(into map[types.EntityUID]resolved.Action, name string, kind types.EntityType, arguments resolved.RecordType) {
 	shape := resolved.RecordType{"arguments": {Type: arguments}}
-	for attribute, of := range contextShape {
-		shape[attribute] = of
-	}
+	maps.Copy(shape, contextShape)
 	for group, parents := range groups {
 		uid := types.NewEntityUID(actionType, group+":"+types.String(name))
 		into[uid] = resolved.Action{

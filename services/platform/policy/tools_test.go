@@ -56,11 +56,11 @@ func TestToolsFilesThatAreRefused(t *testing.T) {
 // TestALoweredTierIsNotAll: what tools.yaml lets run, the executor has to let run as well.
 func TestALoweredTierIsNotAll(t *testing.T) {
 	lowered := []Source{tools("tools:\n  stop_service:\n    tier: READ\n  gpu_status:\n    tier: READ\n  switch_mode:\n    session_limit: 3\n")}
-	got := Check(lowered)
+	got := Check(lowered, Known{})
 	if len(got) != 1 || !got[0].Warning || got[0].Line != 3 || !strings.Contains(got[0].Text, "stop_service run without asking also needs an entry in the executor's file") {
 		t.Errorf("got %v", got)
 	}
-	if got := CheckKnown(lowered, Known{Unattended: []string{"stop_service"}}); len(got) != 0 {
+	if got := Check(lowered, Known{Unattended: []string{"stop_service"}}); len(got) != 0 {
 		t.Errorf("with an entry: %v", got)
 	}
 	if _, err := Compile(lowered); err != nil {

@@ -3,19 +3,30 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/keyfile"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/trust"
 )
 
 // Exit codes of every server program.
@@ -31,6 +42,29 @@ type Settings interface {
 	Shared() *config.Common
 	// Validate checks the whole, the common part included.
 	Validate() error
+}
+
+// Guarded is a Settings of a process that obeys files which the gateway's user must not reach.
+type Guarded interface {
+	// Gateways is gateway_user (config.Guarded has it).
+	Gateways() string
+	// InDevelopment reports whether one Unix user runs everything, so that gateway_user is not looked at.
+	InDevelopment() bool
+	// Obeyed are files and folders that it obeys beside its own file and the trust folder.
+	Obeyed() []string
+}
+
+// guard refuses files that the gateway's user could have written.
+func guard(s Settings, path string) (err error) {
+	g, is := s.(Guarded)
+	if !is {
+		return nil
+	}
+	common := s.Shared()
+	if common.Gateway, err = ownership.Gateway(g.Gateways(), g.InDevelopment()); err != nil {
+		return err
+	}
+	return common.Gateway.Refuse(append(g.Obeyed(), path, common.TrustDir)...)
 }
 
 // Program is a server program.
@@ -82,6 +116,10 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	}
 	if *check {
 		err := keyfile.Check(common.TLS.Key)
+		// Where there is no trust folder yet nothing is installed, the gateway's user neither.
+		if _, missing := os.Lstat(common.TrustDir); missing == nil {
+			err = errors.Join(err, guard(p.Settings, *path))
+		}
 		if p.Check != nil {
 			err = errors.Join(err, p.Check())
 		}
@@ -91,6 +129,13 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 		}
 		fmt.Fprintf(stdout, "%s: ok\n", *path)
 		return ExitOK
+	}
+	if err := guard(p.Settings, *path); err != nil {
+		fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
+		return ExitBadConfiguration
+	}
+	if g, is := p.Settings.(Guarded); is && common.Gateway == nil && !g.InDevelopment() {
+		logger.Warn("DANGEROUS: without gateway_user nobody checks whether the gateway could have written what this process obeys")
 	}
 	if err := NoCoreDumps(); err != nil {
 		logger.Warn("a crash may leave secrets in a file", "error", err)
@@ -117,25 +162,138 @@ func load(p Program, flags *flag.FlagSet, path string, remote bool) error {
 	case path == "":
 		return errors.New("-config FILE is required")
 	}
+	if err := ownership.Own(path); err != nil {
+		return err
+	}
 	if err := config.Load(path, p.Settings); err != nil {
 		return err
 	}
-	p.Settings.Shared().AllowRemote = remote
+	common := p.Settings.Shared()
+	common.AllowRemote = remote
 	if err := p.Settings.Validate(); err != nil {
 		return fmt.Errorf("%s:\n%w", path, err)
 	}
-	return nil
+	return ownership.Own(common.StateDir, common.TrustDir)
 }
 
 // limitMemory lets the heap grow between collections as far as a soft limit allows: throughput without the memory.
 func limitMemory(c *config.Common) {
 	limit, percent := c.MemoryLimitMiB, c.GOGC
-	if limit == 0 {
-		limit = config.DefaultMemoryLimitMiB
-	}
-	if percent == 0 {
-		percent = config.DefaultGOGC
-	}
+	limit = cmp.Or(limit, config.DefaultMemoryLimitMiB)
+	percent = cmp.Or(percent, config.DefaultGOGC)
 	debug.SetMemoryLimit(int64(limit) << 20)
 	debug.SetGCPercent(percent)
+}
+
+// NoCoreDumps keeps the memory of this process and its children, with the keys and tokens in it, from being written to disk when
+// one crashes. Installed, systemd does so before they start.
+func NoCoreDumps() error {
+	if err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}); err != nil {
+		return fmt.Errorf("switch core dumps off: %w", err)
+	}
+	return nil
+}
+
+// OpenIdentity opens the trust folder and the certificate that a configuration names, and says in the log, until ctx ends,
+// when a change of either could not be taken up. There is no way to start without them. The caller calls closeAll when
+// nothing uses them any more.
+func OpenIdentity(ctx context.Context, logger *slog.Logger, c *config.Common) (roots *trust.Folder, self *identity.Source, closeAll func(), err error) {
+	roots, err = trust.OpenGuarded(c.TrustDir, c.Gateway)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("trust folder: %w", err)
+	}
+	self, err = identity.Open(identity.Files{Certificate: c.TLS.Certificate, Key: c.TLS.Key}, roots)
+	if err != nil {
+		roots.Close()
+		return nil, nil, nil, err
+	}
+	Watch(ctx, logger, "trust folder", roots.Err)
+	Watch(ctx, logger, "certificate", self.Err)
+	return roots, self, roots.Close, nil
+}
+
+// Dial begins to connect to a peer that a configuration names, and does not wait until that is done.
+func Dial(self *identity.Source, peer config.Peer, logger *slog.Logger) (*grpc.ClientConn, error) {
+	id, err := identity.Parse(peer.Identity)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := rpc.Dial(rpc.ClientConfig{Identity: self, Address: peer.Address, Server: id, Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	conn.Connect()
+	return conn, nil
+}
+
+// Log takes records that need not be durable when it returns; recorder.Recorder is one.
+type Log interface {
+	Spool(ctx context.Context, record *auditv1.Record) error
+}
+
+// Note records that a program starts or stops. What cannot be recorded is logged.
+func Note(ctx context.Context, log Log, logger *slog.Logger, program string, kind auditv1.Kind) {
+	err := log.Spool(ctx, &auditv1.Record{
+		Kind: kind, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{Summary: program},
+	})
+	if err != nil {
+		logger.ErrorContext(ctx, "a start or stop could not be recorded", "kind", kind.String(), "error", err)
+	}
+}
+
+// LockState makes the state folder if need be and takes it for this process alone, until release or the process's end. A process
+// that keeps state calls it before it opens any: two that write to one folder would each spend what the other spent.
+//
+// The lock is on the folder itself. A file could be a link, could be removed and made anew beside a running process, and could
+// not be made on a full disk.
+func LockState(dir string) (release func() error, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("state folder: %w", err)
+	}
+	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("state folder: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("another running process keeps its state in %s: stop that one, or give this one a state_dir of its own", dir)
+		}
+		return nil, fmt.Errorf("state folder %s: %w", dir, err)
+	}
+	// A program that is being started holds a copy of the file for a moment; closing ours alone would leave the lock with it.
+	return func() error { return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close()) }, nil
+}
+
+// watchInterval is how soon a file that was not taken up is complained of.
+const watchInterval = 2 * time.Second
+
+// Watch says in the log when something that is read again while the process runs (the trust folder, a certificate)
+// could not be taken up, and when that is over: the last good state stays in use, and nobody would know. It returns at
+// once and watches until ctx ends.
+func Watch(ctx context.Context, logger *slog.Logger, what string, failure func() error) {
+	go func() {
+		tick := time.NewTicker(watchInterval)
+		defer tick.Stop()
+		said := ""
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			now := ""
+			if err := failure(); err != nil {
+				now = err.Error()
+			}
+			switch now {
+			case said:
+			case "":
+				logger.Info("taken up", "what", what)
+			default:
+				logger.Error("not taken up: the last good state stays in use", "what", what, "error", now)
+			}
+			said = now
+		}
+	}()
 }

@@ -62,20 +62,31 @@ func TestMainRefuses(t *testing.T) {
 	if err := os.WriteFile(openKey, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	shared := filepath.Join(t.TempDir(), "shared")
+	if err := errors.Join(os.Mkdir(shared, 0o700), os.Chmod(shared, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	besideOthers := filepath.Join(shared, "x.yaml")
+	if err := os.WriteFile(besideOthers, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, tc := range map[string]struct {
 		args []string
 		says string
 	}{
-		"no file":               {nil, "-config FILE is required"},
-		"file not there":        {[]string{"-config", good + ".none"}, "no such file"},
-		"unknown flag":          {[]string{"-config", good, "-insecure"}, "-insecure"},
-		"argument":              {[]string{"-config", good, "serve"}, `unexpected argument "serve"`},
-		"unknown key":           {[]string{"-config", write(t, "log_levle: info\n")}, `did you mean "log_level"?`},
-		"bad value":             {[]string{"-check", "-config", write(t, "log_level: loud\n")}, "log_level: must be"},
-		"remote listener":       {[]string{"-check", "-config", replaced(t, "127.0.0.1:7431", "0.0.0.0:7431")}, "not a loopback address"},
-		"remote in the file":    {[]string{"-check", "-config", write(t, "allow_remote: true\n")}, "unknown key"},
-		"a key for all to read": {[]string{"-check", "-config", replaced(t, "key: /k", "key: "+openKey)}, "its owner alone can read"},
-		"own part is invalid":   {[]string{"-check", "-config", replaced(t, "spiffe://durward.local/audit/main", "audit")}, "identity: must be"},
+		"no file":                      {nil, "-config FILE is required"},
+		"file not there":               {[]string{"-config", good + ".none"}, "no such file"},
+		"unknown flag":                 {[]string{"-config", good, "-insecure"}, "-insecure"},
+		"argument":                     {[]string{"-config", good, "serve"}, `unexpected argument "serve"`},
+		"unknown key":                  {[]string{"-config", write(t, "log_levle: info\n")}, `did you mean "log_level"?`},
+		"bad value":                    {[]string{"-check", "-config", write(t, "log_level: loud\n")}, "log_level: must be"},
+		"remote listener":              {[]string{"-check", "-config", replaced(t, "127.0.0.1:7431", "0.0.0.0:7431")}, "not a loopback address"},
+		"remote in the file":           {[]string{"-check", "-config", write(t, "allow_remote: true\n")}, "unknown key"},
+		"a key for all to read":        {[]string{"-check", "-config", replaced(t, "key: /k", "key: "+openKey)}, "its owner alone can read"},
+		"state that others may write":  {[]string{"-check", "-config", replaced(t, "state_dir: /s", "state_dir: "+shared+"/s")}, "others may write to " + shared},
+		"trust that others may write":  {[]string{"-config", replaced(t, "trust_dir: /t", "trust_dir: "+shared)}, "others may write to " + shared},
+		"a file that others may write": {[]string{"-config", besideOthers}, "others may write to " + shared},
+		"own part is invalid":          {[]string{"-check", "-config", replaced(t, "spiffe://durward.local/audit/main", "audit")}, "identity: must be"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, _, stderr, ran := run(t, nil, tc.args...)

@@ -1,12 +1,65 @@
-// Package procfs reads what the kernel writes of programs in /proc, as proc(5) and cgroups(7) say. It opens no file itself, and trusts
-// the kernel alone: what has another form reads as nothing.
+// Package procfs reads what the kernel writes of programs in /proc, as proc(5) and cgroups(7) say. It trusts the kernel alone: what has
+// another form, or may not be read, reads as nothing.
 package procfs
 
 import (
 	"bytes"
+	"io"
 	"iter"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 )
+
+const (
+	maxProcesses   = 65536
+	maxCommandLine = 128 << 10
+)
+
+// Processes goes through the processes below root, "/proc", with the content of one file of each. What may not be read is passed over.
+func Processes(root, file string) iter.Seq2[int, string] {
+	return func(yield func(pid int, content string) bool) {
+		entries, err := os.ReadDir(root)
+		if err != nil {
+			return
+		}
+		for _, e := range entries[:min(len(entries), maxProcesses)] {
+			pid, err := strconv.Atoi(e.Name())
+			if err != nil {
+				continue
+			}
+			if raw, err := os.ReadFile(filepath.Join(root, e.Name(), file)); err == nil && !yield(pid, string(raw)) {
+				return
+			}
+		}
+	}
+}
+
+// Group is the control group in /proc/PID/cgroup: of version 2, or systemd's own of version 1.
+func Group(text string) string {
+	for controllers, path := range CGroups(text) {
+		if controllers == "" || controllers == "name=systemd" {
+			return path
+		}
+	}
+	return ""
+}
+
+// CommandLine is a process's argument vector, nil where it cannot be read or is longer than 128 kB.
+func CommandLine(root string, pid int) []string {
+	f, err := os.Open(filepath.Join(root, strconv.Itoa(pid), "cmdline"))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, maxCommandLine+1))
+	if err != nil || len(raw) == 0 || len(raw) > maxCommandLine {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(string(raw), "\x00"), "\x00")
+}
 
 // CGroups goes through /proc/PID/cgroup: the control group's path by its hierarchy's controllers, which are "" for version 2.
 func CGroups(text string) iter.Seq2[string, string] {
@@ -28,4 +81,24 @@ func Stat(raw []byte) []string {
 		return nil
 	}
 	return strings.Fields(string(raw[end+1:]))
+}
+
+// Address reads "0100007F:1D07" of /proc/net/tcp: 32-bit words in the machine's order, which is little-endian wherever we run, and the
+// port. An IPv4 address in an IPv6 one is an IPv4 address.
+func Address(text string) (netip.AddrPort, bool) {
+	address, port, ok := strings.Cut(text, ":")
+	number, err := strconv.ParseUint(port, 16, 16)
+	if !ok || err != nil || len(address) != 8 && len(address) != 32 {
+		return netip.AddrPort{}, false
+	}
+	raw := make([]byte, 0, 16)
+	for i := 0; i < len(address); i += 8 {
+		word, err := strconv.ParseUint(address[i:i+8], 16, 32)
+		if err != nil {
+			return netip.AddrPort{}, false
+		}
+		raw = append(raw, byte(word), byte(word>>8), byte(word>>16), byte(word>>24))
+	}
+	at, ok := netip.AddrFromSlice(raw)
+	return netip.AddrPortFrom(at.Unmap(), uint16(number)), ok
 }

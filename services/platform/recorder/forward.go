@@ -2,7 +2,6 @@ package recorder
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -117,6 +116,10 @@ func (r *Recorder) head() error {
 	if _, err := r.cfg.Keeper.AcceptHead(r.ctx, answer.GetCheckpoint(), answer.GetConsistency()); err != nil {
 		return &distrust{err}
 	}
+	if r.fresh {
+		r.fresh = false
+		r.tellLost(answer.GetLastSequence())
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tidySoon()
@@ -129,6 +132,20 @@ func (r *Recorder) head() error {
 	}
 	r.next = answer.GetLastSequence() + 1
 	return nil
+}
+
+// tellLost says, in our own log and in audit's, that the spool of a process that has written before is a new one: what waited in the
+// old one for audit, and the checkpoint, are gone.
+func (r *Recorder) tellLost(written uint64) {
+	if written == 0 {
+		return
+	}
+	text := fmt.Sprintf("this process has written %d records, and its spool is a new one: what waited in the old one is lost", written)
+	r.cfg.Logger.Error("THE AUDIT SPOOL WAS LOST", "cause", text)
+	// Its kind is one that every process may write.
+	if err := r.Spool(r.ctx, &auditv1.Record{Kind: auditv1.Kind_KIND_STARTED, Status: auditv1.Status_STATUS_ERROR, Body: &auditv1.Body{Summary: text}}); err != nil {
+		r.cfg.Logger.Error("that the audit spool was lost could not be recorded", "error", err)
+	}
 }
 
 // take moves records from the queue to the flight and numbers them. A record from an earlier life of the process that may
@@ -300,147 +317,6 @@ func tell(it *item, out outcome) {
 	default:
 	}
 	it.result <- out
-}
-
-// refuse tells the batch's callers that audit's answer does not stand. The batch stays as it is.
-func (r *Recorder) refuse(batch []*item, cause error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, it := range batch {
-		if it.result != nil && !it.gone {
-			it.gone = !it.report
-			tell(it, outcome{err: unavailable(cause)})
-		}
-	}
-}
-
-// renumber puts a batch back whose numbers audit refuses; nothing of it was written.
-func (r *Recorder) renumber(batch []*item, cause error) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.requeue(batch)
-	if r.confirming {
-		return nil // another record has its number: it is not in the log, and gets a new one
-	}
-	r.next = 0
-	return fmt.Errorf("audit refuses this process's sequence: %w", cause)
-}
-
-// tightRetry is how long records wait that audit has no room for, before one of them is tried again.
-const tightRetry = 2 * time.Second
-
-// yield takes back a batch that audit refuses because its disk is full; nothing of it was written. Whoever waits for a record
-// that audit will not take now is told so; reports and spooled records wait.
-func (r *Recorder) yield(batch []*item, cause error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.tight {
-		r.cfg.Logger.Warn("audit's disk is full: it takes only what takes load off the host", "spooled", r.depth)
-	}
-	r.tight, r.retry = true, time.Now().Add(tightRetry)
-	for _, it := range batch {
-		if it.result != nil && !entitled(it) {
-			it.gone = !it.report
-			tell(it, outcome{err: unavailable(cause)})
-		}
-	}
-	if !r.confirming {
-		r.next = batch[0].sequence
-	}
-	r.requeue(batch)
-}
-
-func entitled(it *item) bool { return reserve.Entitled(it.record) }
-
-// rank puts first what audit takes when its disk is full.
-func rank(it *item) int {
-	if entitled(it) {
-		return 0
-	}
-	return 1
-}
-
-// held reports whether audit has no room for the record, and it is not yet time to try again.
-func (r *Recorder) held(it *item) bool { return r.tight && time.Now().Before(r.retry) && !entitled(it) }
-
-// onlyHeld reports whether nothing may be sent before r.retry.
-func (r *Recorder) onlyHeld() bool {
-	return r.tight && !slices.ContainsFunc(r.queue, func(it *item) bool { return !r.held(it) })
-}
-
-func (r *Recorder) requeue(batch []*item) {
-	back := make([]*item, 0, len(batch)+len(r.queue))
-	for _, it := range batch {
-		it.sequence = 0
-		if !it.gone || it.durable {
-			back = append(back, it)
-		}
-	}
-	r.queue = append(back, r.queue...)
-	r.flight = nil
-}
-
-// isolate finds the record for which audit refuses a batch, by halves, and drops it.
-func (r *Recorder) isolate(batch []*item, cause error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.confirming {
-		r.next = batch[0].sequence // nothing of it was written
-	}
-	if len(batch) > 1 {
-		half := batch[:len(batch)/2]
-		r.requeue(batch[len(batch)/2:])
-		r.flight = half
-		r.next += uint64(len(half))
-		return
-	}
-	it := batch[0]
-	r.cfg.Logger.Error("audit refuses a record for good; it is dropped", "kind", it.record.GetKind().String(),
-		"request_id", it.record.GetRequestId(), "cause", describe(cause))
-	r.end(it, outcome{err: fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(cause)), final: true})
-	r.flight = nil
-	r.tidySoon()
-}
-
-// distrust is an answer that came and did not stand up to verification.
-type distrust struct{ error }
-
-func (d *distrust) Unwrap() error { return d.error }
-
-// note keeps Reachable and logs what changed.
-func (r *Recorder) note(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ctx.Err() != nil {
-		return
-	}
-	r.reachable = err == nil
-	trouble := ""
-	if err != nil {
-		trouble = describe(err)
-	}
-	if trouble == r.trouble {
-		return
-	}
-	r.trouble = trouble
-	var untrue *distrust
-	switch {
-	case err == nil:
-		r.cfg.Logger.Info("the audit log is reachable again", "spooled", r.depth)
-	case errors.As(err, &untrue):
-		r.cfg.Logger.Error("the audit log's answer does not verify: do not trust its history, and see SECURITY.md", "cause", trouble, "spooled", r.depth)
-	default:
-		r.cfg.Logger.Warn("the audit log cannot be used", "cause", trouble, "spooled", r.depth)
-	}
-}
-
-// describe is an error's text for our own log, with the private half of a fault.
-func describe(err error) string {
-	var f *fault.Error
-	if errors.As(err, &f) && f.Cause != nil {
-		return f.Message + ": " + f.Cause.Error()
-	}
-	return err.Error()
 }
 
 func (r *Recorder) tidySoon() {

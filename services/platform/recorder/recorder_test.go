@@ -504,7 +504,7 @@ func TestCrashWithAnUnknownFate(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				time.Sleep(100 * time.Millisecond)
+				time.Sleep(commitWithin + time.Millisecond) // not at the very instant of the commit
 				crash(r)
 				rows, err := s.Load(t.Context())
 				if err != nil || len(rows) != 3 || rows[2].Sequence != 4 {
@@ -586,7 +586,7 @@ func TestPoison(t *testing.T) {
 func TestAnotherWriterWithOurIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAudit(t)
-		first, second := start(t, a, newStore()), start(t, a, newStore())
+		first, second := start(t, a, NewMemoryStore()), start(t, a, NewMemoryStore())
 		for i := range 6 {
 			r := first
 			if i%2 == 1 {

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -53,9 +54,7 @@ func Dial(cfg ClientConfig) (*grpc.ClientConn, error) {
 	if cfg.Identity == nil || cfg.Server.IsZero() || cfg.Address == "" {
 		return nil, errors.New("rpc: a connection needs an identity, an address and the server's identity")
 	}
-	if cfg.Deadline == 0 {
-		cfg.Deadline = DefaultDeadline
-	}
+	cfg.Deadline = cmp.Or(cfg.Deadline, DefaultDeadline)
 	c := &client{cfg: cfg}
 	var options []grpc.DialOption
 	if config.IsUnix(cfg.Address) {

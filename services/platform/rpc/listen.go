@@ -14,6 +14,7 @@ import (
 
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/procfs"
 )
 
 // Listen listens on a TCP address. It refuses one that is not loopback unless allowRemote (NET-1), and says who holds a
@@ -124,32 +125,13 @@ func listeners(table string, target netip.AddrPort) []string {
 		if len(fields) < 10 || fields[3] != listening {
 			continue
 		}
-		local, ok := parseProcAddr(fields[1])
+		local, ok := procfs.Address(fields[1])
 		if ok && local.Port() == target.Port() &&
 			(local.Addr() == target.Addr() || local.Addr().IsUnspecified() || target.Addr().IsUnspecified()) {
 			inodes = append(inodes, fields[9])
 		}
 	}
 	return inodes
-}
-
-// parseProcAddr reads "0100007F:1D07": 32-bit words in the machine's order (little-endian where we run), then the port.
-func parseProcAddr(s string) (netip.AddrPort, bool) {
-	host, portHex, ok := strings.Cut(s, ":")
-	port, err := strconv.ParseUint(portHex, 16, 16)
-	if !ok || err != nil || len(host) != 8 && len(host) != 32 {
-		return netip.AddrPort{}, false
-	}
-	raw := make([]byte, 0, 16)
-	for i := 0; i < len(host); i += 8 {
-		word, err := strconv.ParseUint(host[i:i+8], 16, 32)
-		if err != nil {
-			return netip.AddrPort{}, false
-		}
-		raw = append(raw, byte(word), byte(word>>8), byte(word>>16), byte(word>>24))
-	}
-	addr, ok := netip.AddrFromSlice(raw)
-	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), ok
 }
 
 // socketOwner finds a process that has the socket open, among those that we may look into.

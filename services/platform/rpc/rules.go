@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"errors"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
@@ -22,9 +23,7 @@ func (r *rules) Validate(m proto.Message, options ...protovalidate.ValidationOpt
 	var f *fault.Error
 	if path, found := unknownField(m.ProtoReflect(), ""); found {
 		subject := path
-		if subject == "" {
-			subject = "the request"
-		}
+		subject = cmp.Or(subject, "the request")
 		f = fault.New(callv1.Code_CODE_INVALID_ARGUMENT, subject+" holds a field that is not in the contract", fault.WithField(path))
 	} else if f = fault.Validation(r.Validator.Validate(m, options...)); f == nil {
 		return nil

@@ -17,6 +17,7 @@ import (
 	"unsafe"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/security/ownership"
 )
 
 // unixPeer is who is at the other end of a Unix socket, as the kernel noted it when the connection was made (on the side of the
@@ -61,7 +62,8 @@ func listenUnix(addr string) (net.Listener, error) {
 		}
 		l.groups = append(l.groups, gid)
 	}
-	if err := checkSocketFolder(filepath.Dir(u.Path)); err != nil {
+	// Otherwise another user could put a socket of his own in the place of ours.
+	if err := ownership.Own(filepath.Dir(u.Path)); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", u.Path, err)
 	}
 	if err := removeStale(u.Path); err != nil {
@@ -78,53 +80,6 @@ func listenUnix(addr string) (net.Listener, error) {
 		return nil, errors.Join(fmt.Errorf("listen on %s: %w", u.Path, err), l.Close())
 	}
 	return l, nil
-}
-
-// checkSocketFolder refuses a folder where another user could put a socket of his own in the place of ours.
-func checkSocketFolder(dir string) error {
-	info, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	if info.Mode().Perm()&0o022 != 0 {
-		return errors.New("others may write to its folder")
-	}
-	// The way that is written, with its links, and the way where they lead.
-	resolved, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return err
-	}
-	for _, way := range []string{dir, resolved} {
-		for at := way; ; at = filepath.Dir(at) {
-			if err := checkFolder(at); err != nil {
-				return err
-			}
-			if at == "/" {
-				break
-			}
-		}
-	}
-	return nil
-}
-
-// checkFolder refuses a folder on the way to a socket in which somebody else could rename what lies in it, and a link of
-// somebody else's.
-func checkFolder(path string) error {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	link := info.Mode().Type() == fs.ModeSymlink
-	switch {
-	case !ok || !info.IsDir() && !link:
-		return errors.New("its folder is none")
-	case stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
-		return errors.New("its folder, or one above, belongs to another user")
-	case !link && info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0:
-		return errors.New("others may write to a folder above its own")
-	}
-	return nil
 }
 
 // removeStale removes a socket on which nobody listens any more, as a process leaves it that was killed.

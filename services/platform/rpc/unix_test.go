@@ -65,8 +65,8 @@ func TestListenUnixRefuses(t *testing.T) {
 		"unix:" + dir + "/x,user=nobody-of-that-name": "there is no user nobody-of-that-name",
 		"unix:" + dir + "/x,group=no-such-group":      "there is no group no-such-group",
 		"unix:" + file:                                "is no socket",
-		"unix:" + open + "/x":                         "others may write to its folder",
-		"unix:" + below + "/x":                        "others may write to a folder above its own",
+		"unix:" + open + "/x":                         "others may write to " + open,
+		"unix:" + below + "/x":                        "others may write to " + open,
 		"unix:" + dir + "/missing/x":                  "no such file",
 		"unix:" + dir + "/taken":                      fmt.Sprintf("is in use by user %d (group %d, process %d)", os.Getuid(), os.Getgid(), os.Getpid()),
 	} {

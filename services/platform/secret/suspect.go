@@ -17,6 +17,7 @@ var (
 	secretShape = regexp.MustCompile(`(\A|[^A-Za-z0-9])(sk-[A-Za-z0-9_\-]{6,}|hf_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_\-]{16,}|` +
 		`xox[abposr]-[A-Za-z0-9\-]{8,}|AKIA[0-9A-Z]{12,}|AIza[A-Za-z0-9_\-]{20,}|nvapi-[A-Za-z0-9_\-]{16,}|eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]+)|` +
 		`-----BEGIN|[a-zA-Z][a-zA-Z0-9+.\-]*://[^/\s@]+@|(?i:\bbearer\s+\S{8,})`)
+	optionName = regexp.MustCompile(`\A--[a-z]+(?:[_-][a-z]+)*(?:=|\z)`)
 	// What a signed address ends with.
 	query = regexp.MustCompile(`(://[^\s?]*\?)([^\s"']+)`)
 	basic = regexp.MustCompile(`(?i:\bbasic\s+)([A-Za-z0-9+/]{6,}={0,2})`)
@@ -99,6 +100,10 @@ func secretWord(w, before, after string) bool {
 // in a URL or what follows its question mark, a private key, the value of a key that is a secret's, or a long run of letters and digits
 // that no word looks like. It errs on the side of saying yes; of a text longer than 8 kB, which no entry takes, it always says so.
 func Suspect(value string) bool {
+	// An option's own name may begin as a key does: --hf_overrides.
+	if name := optionName.FindString(value); name != "" && !Name(strings.Trim(name, "-=")) {
+		value = value[len(name):]
+	}
 	if len(value) > maxLooked || secretShape.MatchString(value) {
 		return true
 	}

@@ -82,3 +82,15 @@ func TestRedact(t *testing.T) {
 		}
 	}
 }
+
+// TestOptionNames: what an option is called is no secret; what it is set to may be one.
+func TestOptionNames(t *testing.T) {
+	for text, want := range map[string]bool{
+		"--hf_overrides": false, "--hf_overrides={}": false, "--hf-config-path=x": false, "--hf_abcDEF12345": true, "--x=hf_abcdefghijkl": true,
+		"--api-key=hunter2": true, "hf_overridesxyz": true,
+	} {
+		if Suspect(text) != want {
+			t.Errorf("%s: %v", text, !want)
+		}
+	}
+}

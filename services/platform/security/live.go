@@ -2,7 +2,6 @@ package security
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -221,8 +220,7 @@ func (l *Live) changes(p *proposal) []Change {
 	for _, name := range slices.Sorted(maps.Keys(p.problems)) {
 		after := ""
 		if data := p.unread[name]; data != nil {
-			sum := canonical.Digest(data)
-			after = canonical.FormatDigest(sum[:])
+			after = canonical.DigestText(data)
 		}
 		refused[name] = after + " " + p.problems[name]
 		if l.refused[name] != refused[name] {
@@ -260,18 +258,13 @@ func digestOf(files map[string][]byte, name string) string {
 	if !ok {
 		return ""
 	}
-	sum := canonical.Digest(data)
-	return canonical.FormatDigest(sum[:])
+	return canonical.DigestText(data)
 }
 
 func joined(problems map[string]string) error {
 	var out []error
 	for _, name := range slices.Sorted(maps.Keys(problems)) {
-		text := problems[name]
-		if !strings.HasPrefix(text, name) {
-			text = name + ": " + text
-		}
-		out = append(out, fmt.Errorf("%s", text))
+		out = append(out, errors.New(File{Name: name, Problem: problems[name]}.String()))
 	}
 	return errors.Join(out...)
 }

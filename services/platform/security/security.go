@@ -12,8 +12,13 @@
 package security
 
 import (
+	"strings"
+
 	"durward.internal/services/platform/security/ownership"
 )
+
+// FourEyes is the setting by which a client's own user does not approve what it asks.
+const FourEyes = "approvals.four_eyes"
 
 // Names of layers, as settings and files tell where they come from.
 const (
@@ -46,6 +51,14 @@ type File struct {
 	Digest string
 	// Problem says why the file as it is now is not in force; "" if it is.
 	Problem string
+}
+
+// String is the file's problem, with its name once.
+func (f File) String() string {
+	if strings.HasPrefix(f.Problem, f.Name) {
+		return f.Problem
+	}
+	return f.Name + ": " + f.Problem
 }
 
 // Change is a file that is not what it was.

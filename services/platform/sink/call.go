@@ -43,6 +43,10 @@ type call struct {
 	// agreed is what the statement says; unattended: there is none, and this sink's own file lets the call run.
 	agreed     *statement.Statement
 	unattended bool
+	// statementDigest is of the statement's bytes; zero without one.
+	statementDigest [sha256.Size]byte
+	// fence is the authority's, as it was before the grant was redeemed.
+	fence uint64
 	// subjects says what a call beyond READ acts on.
 	subjects Subjects
 	// redeemed is when the vault was asked to redeem the grant.
@@ -60,6 +64,8 @@ type call struct {
 type who struct {
 	principal, session string
 	channel            callv1.Channel
+	// dangerous: the session was in dangerous mode.
+	dangerous bool
 }
 
 func (a *Authority) newCall(ctx context.Context, tool contract.Tool, request proto.Message) *call {
@@ -271,7 +277,7 @@ func (a *Authority) record(kind auditv1.Kind, status auditv1.Status, c *call) *a
 			Source:    c.tool.Source,
 			Arguments: string(c.arguments()),
 			Confirmed: c.statement != nil,
-			Dangerous: c.grant.GetDangerous(),
+			Dangerous: c.who.dangerous,
 			// Who waits asks under a request id of its own; the story belongs to the request that began it.
 			ParentRequestId: c.grant.GetRequestId(),
 			Details:         map[string]string{"caller": c.caller.String()},

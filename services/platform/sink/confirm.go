@@ -53,21 +53,21 @@ func Confirm(ctx context.Context, begin func()) error {
 }
 
 func (a *Authority) confirm(ctx context.Context, c *call, n *notes, begin func()) error {
-	if confirmRequired() {
+	for confirmRequired() {
+		fence := a.fence.Load()
 		// What may take a moment comes before the lock, and what may take longest first.
-		if r := a.stillStands(ctx, c); r != nil {
+		if r := a.stillStands(ctx, c, fence); r != nil {
 			return r
 		}
 		if r := a.stillApproved(ctx, c); r != nil {
 			return r
 		}
-		a.beginning.RLock()
-		defer a.beginning.RUnlock()
-		switch now := a.Control(); {
-		case haltHolds(now.Halted):
-			return &refusal{callv1.Code_CODE_HALTED, errors.New("halted while the call waited for its turn")}
-		case !epochHolds(c.grant.GetEpoch(), now.Epoch):
-			return &refusal{callv1.Code_CODE_EXPIRED, errors.New("the epoch was raised while the call waited for its turn")}
+		again, r := a.begin(c, n, fence, begin)
+		if r != nil {
+			return r
+		}
+		if !again {
+			return nil
 		}
 	}
 	n.begun = true
@@ -75,11 +75,32 @@ func (a *Authority) confirm(ctx context.Context, c *call, n *notes, begin func()
 	return nil
 }
 
-// stillStands asks the vault whether what the call rests on holds, where it waited and no human approved it as it is: its scope or
-// dangerous mode may have been revoked, its client taken out, its session ended. Without an answer it does not hold.
-func (a *Authority) stillStands(ctx context.Context, c *call) *refusal {
+// begin lets the effect begin unless something ended it. again says that something ended since fence, and that nothing was done yet.
+func (a *Authority) begin(c *call, n *notes, fence uint64, begin func()) (again bool, _ *refusal) {
+	a.beginning.RLock()
+	defer a.beginning.RUnlock()
+	switch now := a.Control(); {
+	case haltHolds(now.Halted):
+		return false, &refusal{callv1.Code_CODE_HALTED, errors.New("halted while the call waited for its turn")}
+	case !epochHolds(c.grant.GetEpoch(), now.Epoch):
+		return false, &refusal{callv1.Code_CODE_EXPIRED, errors.New("the epoch was raised while the call waited for its turn")}
+	case a.endedLocked(c):
+		return false, &refusal{callv1.Code_CODE_EXPIRED, errors.New("an operator ended the statement while the call waited for its turn")}
+	case endHolds(a.fence.Load() != fence):
+		return true, nil
+	}
+	n.begun = true
+	begin()
+	return false, nil
+}
+
+// stillStands asks the vault whether what the call rests on holds, where it waited and no human approved it as it is, and wherever
+// something ended since it was redeemed: its scope or dangerous mode may have been revoked, its client taken out, its session ended.
+// Without an answer it does not hold.
+func (a *Authority) stillStands(ctx context.Context, c *call, fence uint64) *refusal {
 	rests := c.unattended || c.agreed != nil && standing(c.agreed.Kind)
-	if waited := a.cfg.Now().Sub(c.redeemed); !checkRequired() || !rests || waited >= 0 && waited <= patience {
+	waited := a.cfg.Now().Sub(c.redeemed)
+	if due := rests && (waited < 0 || waited > patience) || fence != c.fence; !checkRequired() || !due {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, vaultTimeout)

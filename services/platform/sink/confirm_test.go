@@ -139,6 +139,15 @@ func TestNothingIsConfirmedOutsideAChange(t *testing.T) {
 	if err := Confirm(t.Context(), begin); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
 		t.Errorf("anywhere: %v", err)
 	}
+	proceed := func(func()) error { t.Error("a step"); return nil }
+	for name, n := range map[string]*notes{"in a read": {}, "before the first step": {proceed: proceed}} {
+		if err := Continue(context.WithValue(t.Context(), notesKey{}, n), begin); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
+			t.Errorf("a step %s: %v", name, err)
+		}
+	}
+	if err := Continue(t.Context(), begin); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
+		t.Errorf("a step anywhere: %v", err)
+	}
 	read := context.WithValue(t.Context(), notesKey{}, &notes{})
 	if _, err := a.run(read, &call{}, func(ctx context.Context, _ any) (any, error) { return nil, Confirm(ctx, begin) }); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
 		t.Errorf("in a read: %v", err)

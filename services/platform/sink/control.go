@@ -68,14 +68,18 @@ func epochWithin(now uint64) uint64 { return min(now+maxEpochStep, grant.MaxEpoc
 func (a *Authority) Halt(ctx context.Context, reason string, atLeast uint64) (uint64, error) {
 	a.controlMu.Lock()
 	now := a.Control()
-	after := Control{Epoch: max(now.Epoch+1, min(atLeast, epochWithin(now.Epoch))), Halted: true}
+	after := Control{
+		Epoch: max(now.Epoch+1, min(atLeast, epochWithin(now.Epoch))), Halted: true,
+		Reason: clean.Line(reason, 500), By: a.haltedBy(ctx), At: a.cfg.Now(),
+	}
 	// In force at once: a disk that is slow or refuses is no reason to go on.
 	a.control.Store(&after)
 	a.streams.move()
 	a.desktop.Kill("")
 	err := a.cfg.Store.SetControl(context.WithoutCancel(ctx), after)
 	a.controlMu.Unlock()
-	a.spoolControl(ctx, auditv1.Kind_KIND_HALTED, clean.Line(reason, 500), after.Epoch, nil)
+	a.spoolControl(ctx, auditv1.Kind_KIND_HALTED, after.Reason, after.Epoch, nil)
+	a.tellState(ctx)
 	a.beginning.Lock()
 	defer a.beginning.Unlock()
 	if err != nil {
@@ -84,8 +88,16 @@ func (a *Authority) Halt(ctx context.Context, reason string, atLeast uint64) (ui
 	return after.Epoch, nil
 }
 
-// Resume ends a halt, on a human's statement that names this sink and an epoch above the current one. It is in the log before it
-// is in force: CODE_AUDIT_UNAVAILABLE, and the halt goes on, while nothing can be recorded.
+// haltedBy is the caller's identity; this sink's own where nobody called.
+func (a *Authority) haltedBy(ctx context.Context) string {
+	if caller, ok := rpc.Caller(ctx); ok {
+		return caller.String()
+	}
+	return a.self
+}
+
+// Resume ends a halt, on a human's statement that is for this sink, or all, and names an epoch above the current one. It is in the
+// log before it is in force: CODE_AUDIT_UNAVAILABLE, and the halt goes on, while nothing can be recorded.
 func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint64, error) {
 	deny := func(cause error) error {
 		a.spoolControl(ctx, auditv1.Kind_KIND_SINK_REFUSED, clean.Line("resume: "+cause.Error(), 500), a.Control().Epoch, nil)
@@ -97,7 +109,7 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 		return 0, deny(err)
 	case v.Kind != statement.KindResume:
 		return 0, deny(errors.New("the statement is not of kind resume"))
-	case v.Audience != a.self:
+	case !a.cfg.Self.AddressedBy(v.Audience):
 		return 0, deny(errors.New("the statement wakes another process"))
 	case v.Epoch <= a.Control().Epoch:
 		return 0, deny(errOldEpoch)
@@ -177,6 +189,14 @@ func (a *Authority) recoverCalls(ctx context.Context, finder Finder, chosen func
 		if found == "" {
 			continue
 		}
+		ended, err := a.outcomeRecorded(ctx, e)
+		if err != nil {
+			a.cfg.Logger.WarnContext(ctx, "the log does not say yet whether an interrupted call has ended", "operation", e.Operation, "error", err)
+			a.mu.Lock()
+			a.unasked, a.finder = append(a.unasked, e.Operation), finder
+			a.mu.Unlock()
+			continue
+		}
 		record := &auditv1.Record{
 			Kind:        auditv1.Kind_KIND_RECOVERED,
 			Time:        timestamppb.New(a.cfg.Now()),
@@ -199,7 +219,9 @@ func (a *Authority) recoverCalls(ctx context.Context, finder Finder, chosen func
 				record.Tier, record.Body.Source = t.Tier, t.Source
 			}
 		}
-		if err := a.cfg.Recorder.Spool(ctx, record); err != nil {
+		if ended {
+			a.cfg.Logger.InfoContext(ctx, "an interrupted call had ended, as its record says", "operation", e.Operation)
+		} else if err := a.cfg.Recorder.Spool(ctx, record); err != nil {
 			// It stays as it is: whoever asks again hears that the outcome is unknown, and the next start tries again.
 			a.cfg.Logger.ErrorContext(ctx, "an interrupted call could not be recorded", "operation", e.Operation, "error", err)
 			continue
@@ -214,6 +236,29 @@ func (a *Authority) recoverCalls(ctx context.Context, finder Finder, chosen func
 		a.cfg.Logger.WarnContext(ctx, "a call was interrupted", "operation", e.Operation, "tool", e.Tool, "found", found)
 	}
 	return nil
+}
+
+// askAgain looks after the interrupted calls of which the log did not say whether they had ended.
+func (a *Authority) askAgain(ctx context.Context) {
+	a.mu.Lock()
+	unasked, finder := a.unasked, a.finder
+	a.unasked = nil
+	a.mu.Unlock()
+	for _, operation := range unasked {
+		if err := a.Settle(ctx, operation, finder); err != nil {
+			a.cfg.Logger.ErrorContext(ctx, "an interrupted call could not be settled", "operation", operation, "error", err)
+		}
+	}
+}
+
+// outcomeRecorded reports whether the outcome of an interrupted call was recorded: the process ended between that and its own note
+// of it. An operation has one end.
+func (a *Authority) outcomeRecorded(ctx context.Context, e *Entry) (bool, error) {
+	if a.cfg.History == nil {
+		return false, nil
+	}
+	end, err := a.cfg.History.Last(ctx, auditv1.Kind_KIND_OUTCOME, e.Operation)
+	return end != nil && end.GetRecord().GetRequestId() == e.RequestID, err
 }
 
 func foundSentence(found string) string {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -68,6 +69,17 @@ func statementRequired(unattended bool) bool { return !unattended }
 func verifyStatement(h *callv1.HumanStatement, operators *trust.AllowedSigners, now time.Time) (*statement.Verified, error) {
 	return statement.Verify(h, operators, now, Skew)
 }
+
+// confirmed reports whether a statement needs no second one, or has it among all.
+func confirmed(v *statement.Verified, all []*statement.Verified) bool {
+	return v.Kind != statement.KindDangerous || slices.ContainsFunc(all, func(second *statement.Verified) bool { return v.ConfirmedBy(second) == nil })
+}
+
+// lostHolds is what the state lost, as the log has it; "" for nothing.
+func lostHolds(lost string) string { return lost }
+
+// endHolds reports whether what an operator ended here stays so.
+func endHolds(ended bool) bool { return ended }
 
 // useOf returns the use of a statement that is counted; nil counts nothing.
 func useOf(u *Use) *Use { return u }

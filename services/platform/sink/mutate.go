@@ -128,6 +128,10 @@ func (a *Authority) execute(ctx, caller context.Context, key string, c *call, si
 	if err := caller.Err(); err != nil {
 		return answer{err: err}
 	}
+	if err := a.Compare(ctx); err != nil {
+		return answer{err: a.refuse(ctx, c, callv1.Code_CODE_AUDIT_UNAVAILABLE, fmt.Errorf("the state is not held against the log yet: %w", err))}
+	}
+	c.fence = a.fence.Load()
 	if err := a.redeem(ctx, c, signed); err != nil {
 		if fault.Is(err, callv1.Code_CODE_ALREADY_SPENT) {
 			a.release(ctx, c)
@@ -210,9 +214,6 @@ func (a *Authority) verifyApproval(ctx context.Context, c *call) (*Use, error) {
 
 // spend writes down, in one transaction, that this call is going to act.
 func (a *Authority) spend(ctx context.Context, key string, c *call, use *Use) error {
-	if use != nil && use.Limit == 0 {
-		use = nil // a statement without a number of uses (dangerous mode) is bounded by its time alone
-	}
 	if haltHolds(a.Control().Halted) {
 		a.release(ctx, c)
 		return a.refuse(ctx, c, callv1.Code_CODE_HALTED, errors.New("halted while the vault redeemed"))

@@ -111,7 +111,7 @@ func (a *Authority) admitByPermit(c *call, raw []byte) (*callv1.Permit, error) {
 	case !slices.Contains(p.GetTools(), c.tool.Name):
 		return nil, errors.New("the permit does not name the tool")
 	}
-	c.who = who{principal: p.GetPrincipal(), session: p.GetSession(), channel: p.GetChannel()}
+	c.who = who{principal: p.GetPrincipal(), session: p.GetSession(), channel: p.GetChannel(), dangerous: p.GetDangerousUntil().AsTime().After(now)}
 	c.signedPermit = known.signed
 	return p, nil
 }
@@ -263,7 +263,7 @@ func (a *Authority) acceptGrant(ctx context.Context, c *call, raw []byte) (*call
 		return nil, err
 	}
 	c.grant, c.signedGrant = g, signed
-	c.who = who{principal: g.GetPrincipal(), session: g.GetSession(), channel: g.GetChannel()}
+	c.who = who{principal: g.GetPrincipal(), session: g.GetSession(), channel: g.GetChannel(), dangerous: g.GetDangerous()}
 	return signed, nil
 }
 

@@ -28,6 +28,8 @@ import (
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/refusals"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/trust"
 )
@@ -50,6 +52,8 @@ const (
 	outcomeRetention = 24 * time.Hour
 	// retryInterval is how often what could not be settled is tried again.
 	retryInterval = time.Second
+	// firstRefusals is how many refused calls of a kind are recorded as they come.
+	firstRefusals = 5
 	// purgeInterval is how often what is past its time is dropped.
 	purgeInterval = 10 * time.Minute
 )
@@ -100,7 +104,7 @@ type Finder interface {
 	Found(ctx context.Context, tool, operation string, arguments []byte) string
 }
 
-// Config is what an Authority is made of. Everything but Tokeniser, Unattended and Now is required.
+// Config is what an Authority is made of. Everything but History, Tokeniser, Unattended and Now is required.
 type Config struct {
 	// Self is this sink: the audience that grants and permits must name. Its role says which tools are served.
 	Self     identity.ID
@@ -108,6 +112,8 @@ type Config struct {
 	Store    Store
 	Recorder Recorder
 	Vault    Redeemer
+	// History is what the log knows of this sink; nil: its state is compared with nothing.
+	History History
 	// Tokeniser is required where a tool of this sink returns text from outside.
 	Tokeniser Tokeniser
 	Logger    *slog.Logger
@@ -137,16 +143,29 @@ type Authority struct {
 	unattendedList atomic.Pointer[[]Unattended]
 	// controlMu orders changes of the control state; readers use the pointer.
 	controlMu sync.Mutex
-	// beginning is held for reading while an effect begins, and for writing by a halt before it answers.
+	// beginning is held for reading while an effect begins, and for writing by what ends authority before it answers.
 	beginning sync.RWMutex
+	// refusedCalls are those that the chain in front refused.
+	refusedCalls *refusals.Counter
+	// ended are the statements that an operator ended here, until they may be forgotten; beginning guards it.
+	ended map[[32]byte]time.Time
+	// fence counts how often something ended here: what waits since before it is put to the vault again.
+	fence atomic.Uint64
 
 	mu         sync.Mutex
 	executions map[string]*execution
 	// settled are keys that the vault has heard of and that are not noted yet.
 	settled []string
+	// unasked are operations of interrupted calls of which the log is to be asked again; finder looks after them.
+	unasked []string
+	finder  Finder
 	// acting counts calls that were spent and have not been answered; Wait waits for them.
 	acting sync.WaitGroup
 	nudge  chan struct{}
+
+	// compared: the state was held against what the log knows; comparing is held meanwhile.
+	compared  atomic.Bool
+	comparing sync.Mutex
 }
 
 // New checks the contract and reads the durable state. Without a Tokeniser it refuses to serve a tool whose results hold text
@@ -168,9 +187,11 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 		self:       cfg.Self.String(),
 		tools:      map[string]contract.Tool{},
 		executions: map[string]*execution{},
+		ended:      map[[32]byte]time.Time{},
 		desktop:    desktop.New(cfg.Now),
 		nudge:      make(chan struct{}, 1),
 	}
+	a.refusedCalls = refusals.New(refusals.Config{First: firstRefusals, Write: a.spoolRefused})
 	for _, t := range contract.Tools() {
 		if t.Sink != cfg.Self.Role() {
 			continue
@@ -229,13 +250,18 @@ func (a *Authority) Unary(subjects Subjects) grpc.UnaryServerInterceptor {
 
 // Run settles what is not settled and drops what is past its time, until ctx ends.
 func (a *Authority) Run(ctx context.Context) {
-	retry, purge := time.NewTicker(retryInterval), time.NewTicker(purgeInterval)
+	retry, purge, state := time.NewTicker(retryInterval), time.NewTicker(purgeInterval), time.NewTicker(recorder.StateEvery)
 	defer retry.Stop()
 	defer purge.Stop()
+	defer state.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			a.refusedCalls.Flush(context.WithoutCancel(ctx), true)
+			a.tellState(ctx)
 			return
+		case <-state.C:
+			a.tellState(ctx)
 		case <-purge.C:
 			if err := a.cfg.Store.Purge(ctx, a.cfg.Now()); err != nil {
 				a.cfg.Logger.ErrorContext(ctx, "old spent keys could not be dropped", "error", err)
@@ -243,6 +269,8 @@ func (a *Authority) Run(ctx context.Context) {
 		case <-a.nudge:
 			a.settleAll(ctx)
 		case <-retry.C:
+			a.refusedCalls.Flush(ctx, false)
+			a.askAgain(ctx)
 			a.settleAll(ctx)
 		}
 	}
@@ -312,8 +340,8 @@ func (a *Authority) noteSettled(ctx context.Context) {
 	}
 }
 
-// OnRefused records a call that the chain in front refused: another role, an unknown field, a broken rule. It is
-// rpc.ServerConfig's OnRefused.
+// OnRefused records a call that the chain in front refused: another role, an unknown field, a broken rule. A flood becomes a count. It
+// is rpc.ServerConfig's OnRefused.
 func (a *Authority) OnRefused(ctx context.Context, method string, caller identity.ID, f *fault.Error) {
 	c := &call{requestID: rpc.RequestID(ctx), caller: caller}
 	if t, ok := a.tools[method]; ok {
@@ -323,7 +351,13 @@ func (a *Authority) OnRefused(ctx context.Context, method string, caller identit
 	}
 	record := a.refusal(c, f)
 	record.Body.Details["method"] = clean.Line(method, 200)
+	a.refusedCalls.Add(ctx, refusals.Kind{Peer: caller.String(), What: record.Body.Details["method"] + " " + record.GetBody().GetReason()}, record)
+}
+
+// spoolRefused is the Write of refused calls.
+func (a *Authority) spoolRefused(ctx context.Context, record *auditv1.Record, more uint64) {
+	refusals.Note(record, "suppressed", more)
 	if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), record); err != nil {
-		a.cfg.Logger.ErrorContext(ctx, "a refusal could not be recorded", "method", record.Body.Details["method"], "error", err)
+		a.cfg.Logger.ErrorContext(ctx, "a refusal could not be recorded", "method", record.GetBody().GetDetails()["method"], "more", more, "error", err)
 	}
 }

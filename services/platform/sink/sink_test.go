@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +27,7 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/rpc"
 )
 
@@ -35,6 +37,7 @@ type memory struct {
 	entries  map[string]*Entry
 	uses     map[[32]byte]int
 	finished int
+	state    recorder.State
 }
 
 func (m *memory) Lookup(_ context.Context, key string) (*Entry, error) { return m.entries[key], nil }
@@ -50,6 +53,22 @@ func (m *memory) Spend(_ context.Context, s *Spend) error {
 	}
 	m.entries[s.Key] = &Entry{Spend: *s, Result: Result{State: StateSpent}}
 	return nil
+}
+func (m *memory) EndStatement(_ context.Context, digest [32]byte, _ time.Time) error {
+	if m.uses == nil {
+		m.uses = map[[32]byte]int{}
+	}
+	m.uses[digest] = 1 << 30
+	return nil
+}
+func (m *memory) State(context.Context) (recorder.State, error) { return m.state, nil }
+func (m *memory) Knows(_ context.Context, operation string) (bool, error) {
+	for _, e := range m.entries {
+		if e.Operation == operation {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 func (m *memory) Finish(_ context.Context, key string, r *Result) error {
 	m.finished++
@@ -208,6 +227,36 @@ func TestARefusalInFrontIsRecorded(t *testing.T) {
 	r := log.records[0]
 	if r.GetKind() != auditv1.Kind_KIND_SINK_REFUSED || r.GetTool() != "start_service" || r.GetRequestId() != "r-1" || r.GetBody().GetReason() != "no certificate" {
 		t.Errorf("record is %v", r)
+	}
+}
+
+// Calls that the chain refuses are recorded singly at first, and then counted: none is left out of the sum.
+func TestAFloodInFrontIsCounted(t *testing.T) {
+	a, _, log := newAuthority(t, platformtest.New(t))
+	const flood = 10_000
+	for i := range flood {
+		a.OnRefused(t.Context(), fmt.Sprint("/durward.executor.v1.ToolService/Erase", i%(flood/2)), identity.ID{}, fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	a.Run(ctx)
+	records, sum := 0, 0
+	for _, r := range log.records {
+		if r.GetKind() != auditv1.Kind_KIND_SINK_REFUSED {
+			continue
+		}
+		records++
+		n := 1
+		if more := r.GetBody().GetDetails()["suppressed"]; more != "" {
+			var err error
+			if n, err = strconv.Atoi(more); err != nil {
+				t.Error(err)
+			}
+		}
+		sum += n
+	}
+	if records > 100 || sum != flood {
+		t.Errorf("%d records of %d refused calls", records, sum)
 	}
 }
 

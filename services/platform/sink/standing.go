@@ -3,9 +3,14 @@ package sink
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"time"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/fault"
@@ -17,9 +22,8 @@ func standing(k statement.Kind) bool { return k == statement.KindScope || k == s
 
 // Reasons why a genuine statement does not let a call happen.
 var (
-	errFlag    = errors.New("the grant and the human's statement do not agree on dangerous mode")
-	errBeyond  = errors.New("dangerous mode is not for this tool")
-	errChannel = errors.New("there is no dangerous mode over messaging")
+	errFlag   = errors.New("the grant and the human's statement do not agree on dangerous mode")
+	errBeyond = errors.New("dangerous mode is not for this tool")
 )
 
 // covers holds a call to a genuine statement. The subject is what this sink itself would act on: a grant under a standing
@@ -32,14 +36,8 @@ func (c *call) covers(v *statement.Verified, arguments []byte) error {
 	if g.GetDangerous() != (v.Kind == statement.KindDangerous) {
 		return errFlag
 	}
-	if v.Kind != statement.KindDangerous {
-		return nil
-	}
-	switch {
-	case !changes(c.tool) || c.tool.Source != contract.SourceNative || desktop.Controls(c.tool):
+	if v.Kind == statement.KindDangerous && (!changes(c.tool) || c.tool.Source != contract.SourceNative || desktop.Controls(c.tool)) {
 		return errBeyond
-	case c.who.channel == callv1.Channel_CHANNEL_MESSAGING:
-		return errChannel
 	}
 	return nil
 }
@@ -49,10 +47,11 @@ func changes(t contract.Tool) bool {
 	return t.Tier == optionsv1.Tier_TIER_WRITE || t.Tier == optionsv1.Tier_TIER_DESTRUCTIVE
 }
 
-// human finds the statement that covers the call. Every statement of a grant must be genuine; one must cover. It returns the
-// statement's use.
+// human finds the statement that covers the call. Every statement of a grant must be genuine; one must cover, and for dangerous
+// mode another confirm it. It returns the statement's use.
 func (a *Authority) human(ctx context.Context, c *call, arguments []byte) (*Use, error) {
 	var covering *statement.Verified
+	var all []*statement.Verified
 	reason := errors.New("no human's statement")
 	for _, h := range c.grant.GetStatements() {
 		v, err := verifyStatement(h, a.cfg.Trust.Current().AllowedSigners, a.cfg.Now())
@@ -62,15 +61,21 @@ func (a *Authority) human(ctx context.Context, c *call, arguments []byte) (*Use,
 		case err != nil:
 			return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
 		}
+		all = append(all, v)
+		if v.Kind == statement.KindConfirm {
+			continue
+		}
 		if err := c.covers(v, arguments); err != nil {
 			reason = err
 			continue
 		}
 		if covering == nil {
-			covering, c.statement, c.agreed = v, h, v.Statement
+			covering, c.statement, c.agreed, c.statementDigest = v, h, v.Statement, v.Digest
 		}
 	}
 	switch {
+	case covering != nil && !confirmed(covering, all):
+		return nil, a.refuse(ctx, c, callv1.Code_CODE_DENIED, statement.ErrUnconfirmed)
 	case covering != nil:
 	case len(c.grant.GetSubjectDigest()) == 0 && errors.Is(reason, statement.ErrSubject):
 		return nil, a.refuse(ctx, c, callv1.Code_CODE_CONFLICT, reason)
@@ -79,6 +84,50 @@ func (a *Authority) human(ctx context.Context, c *call, arguments []byte) (*Use,
 	}
 	// Until is later than Verify can accept the statement.
 	return useOf(&Use{Digest: covering.Digest, Limit: covering.Uses, Until: covering.Ends.Add(2 * Skew)}), nil
+}
+
+// EndStanding makes standing statements void here, durably, whatever the vault says, and has whatever waits put to the vault again.
+// When it returns, nothing begins any more under them, nor under what the vault ended before. A statement that no operator's key
+// signed is void as it is. An error says that it is not durable; it is in force all the same.
+func (a *Authority) EndStanding(ctx context.Context, statements []*callv1.HumanStatement) error {
+	// A key that was just taken out of the trust folder counts no more.
+	problem := a.cfg.Trust.Reload()
+	now := a.cfg.Now()
+	var ended []Use
+	for _, h := range statements {
+		s, err := statement.VerifySignature(h, a.cfg.Trust.Current().AllowedSigners, now)
+		if err != nil || !standing(s.Kind) {
+			continue
+		}
+		ended = append(ended, Use{Digest: canonical.Digest(h.GetStatement()), Until: s.Expires().Add(2 * Skew)})
+		r := a.controlRecord(ctx, auditv1.Kind_KIND_STANDING_ENDED, "ended here by an operator", a.Control().Epoch, nil)
+		r.Body.Principal, r.Body.Session = s.Principal, s.Session
+		r.Body.Details["statement"], r.Body.Details["kind"] = s.ID, string(s.Kind)
+		if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), r); err != nil {
+			a.cfg.Logger.ErrorContext(ctx, "the end of a statement could not be recorded; it has ended", "statement", s.ID, "error", err)
+		}
+	}
+	// In force before it is durable, like a halt.
+	a.beginning.Lock()
+	for _, u := range ended {
+		a.ended[u.Digest] = u.Until
+	}
+	maps.DeleteFunc(a.ended, func(_ [32]byte, until time.Time) bool { return until.Before(now) })
+	a.fence.Add(1)
+	a.beginning.Unlock()
+	for _, u := range ended {
+		problem = errors.Join(problem, a.cfg.Store.EndStatement(context.WithoutCancel(ctx), u.Digest, u.Until))
+	}
+	if problem != nil {
+		return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("statements ended, but not durably: %w", problem)))
+	}
+	return nil
+}
+
+// endedLocked reports whether the call rests on a statement that an operator ended here; beginning is held.
+func (a *Authority) endedLocked(c *call) bool {
+	_, ended := a.ended[c.statementDigest]
+	return endHolds(ended)
 }
 
 var errEach = errors.New("desktop control needs a human's word for this very action")

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -104,6 +106,8 @@ func newStand(t testing.TB, configure ...func(*Config)) *stand {
 type paper struct {
 	grant     *callv1.Grant
 	statement *statement.Statement
+	// confirm makes the second statement of dangerous mode of the first; nil: there is none.
+	confirm func(first *statement.Statement, signed []byte) *statement.Statement
 }
 
 func digestText(text string) string {
@@ -181,8 +185,25 @@ func (s *stand) scoped(name string, request proto.Message, uses int) *paper {
 func (s *stand) dangerous(name string, request proto.Message) *paper {
 	s.t.Helper()
 	p := s.grantFor(name, request)
-	p.grant.Dangerous, p.statement = true, p.party(statement.KindDangerous)
+	p.grant.Dangerous, p.statement = true, p.mode()
+	p.confirm = confirmation
 	return p
+}
+
+// mode is the first statement of dangerous mode, for 20 changes.
+func (p *paper) mode() *statement.Statement {
+	st := p.party(statement.KindDangerous)
+	st.Version, st.Uses = statement.VersionConfirmed, 20
+	return st
+}
+
+// confirmation is made as soon after the first statement as may be.
+func confirmation(first *statement.Statement, signed []byte) *statement.Statement {
+	made, err := time.Parse(time.RFC3339, first.IssuedAt)
+	if err != nil {
+		panic(err)
+	}
+	return statement.Confirmation(first, signed, grant.NewID(), made.Add(statement.ConfirmAfter))
 }
 
 // call signs the paper and calls the tool with it.
@@ -194,6 +215,13 @@ func (s *stand) call(p *paper, request proto.Message) error {
 			s.t.Fatal(err)
 		}
 		p.grant.Statements = append(p.grant.Statements, h)
+		if p.confirm != nil {
+			second, err := statement.Sign(p.confirm(p.statement, h.GetStatement()), s.kit.OperatorSigner)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			p.grant.Statements = append(p.grant.Statements, second)
+		}
 	}
 	signed, err := grant.Sign(s.kit.GrantKey, p.grant)
 	if err != nil {
@@ -309,6 +337,11 @@ func TestStandingStatementsGoNoFurther(t *testing.T) {
 			p.grant.Dangerous = false
 			return p
 		}, code: callv1.Code_CODE_DENIED, cause: "mode"},
+		{name: "dangerous mode over messaging", paper: func(s *stand) *paper {
+			p := s.dangerous("start_service", startAlpha()) // no statement can be made for that channel
+			p.grant.Channel = callv1.Channel_CHANNEL_MESSAGING
+			return p
+		}, code: callv1.Code_CODE_DENIED, cause: "channel"},
 		{name: "dangerous without a statement", paper: func(s *stand) *paper {
 			p := s.dangerous("start_service", startAlpha())
 			p.statement = nil
@@ -379,7 +412,7 @@ func TestDangerousModeStopsShortOfTheDesktopAndTheUnknown(t *testing.T) {
 		spoil(&tool)
 		s.tools[tool.FullMethod] = tool
 		p := s.grantForTool(tool, startAlpha())
-		p.grant.Dangerous, p.statement = true, p.party(statement.KindDangerous)
+		p.grant.Dangerous, p.statement, p.confirm = true, p.mode(), confirmation
 		s.refused(s.call(p, startAlpha()), callv1.Code_CODE_DENIED, errBeyond.Error())
 		if err := s.SetUnattended([]Unattended{{Tool: "start_service"}}); err != nil {
 			t.Fatal(err)
@@ -755,6 +788,35 @@ func TestUnattendedListsAreStrict(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), "unattended: entry 1: ") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	// What is wrong is said where it is wrong.
+	many := make([]any, maxUnattendedValues+1)
+	for i := range many {
+		many[i] = strconv.Itoa(i)
+	}
+	for want, item := range map[string]any{
+		"must be a tool's name":               uint64(1),
+		"tool: must be text":                  map[string]any{"tool": uint64(7)},
+		"tool: is required":                   map[string]any{"clients": []any{"cursor"}},
+		"clients: must be texts":              map[string]any{"tool": "switch_mode", "clients": []any{uint64(7)}},
+		"until: must be a time":               map[string]any{"tool": "switch_mode", "until": uint64(7)},
+		"arguments: mode_id: must have 1 to ": map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": many}},
+	} {
+		entries, err := ParseUnattended([]any{item})
+		if err == nil {
+			err = CheckUnattended(entries, optionsv1.Role_ROLE_EXECUTOR)
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if err := CheckUnattended(slices.Repeat([]Unattended{{Tool: "start_service"}}, maxUnattended+1), optionsv1.Role_ROLE_EXECUTOR); err == nil {
+		t.Error("a list without end is taken")
+	}
+	click := mustTool(t, "start_service")
+	click.Tags = []string{"desktop:click"}
+	if err := (Unattended{Tool: "start_service"}).fits(click); err == nil {
+		t.Error("a tool that controls the desktop may be listed")
 	}
 	s := newStand(t)
 	good := []Unattended{{Tool: "start_service"}}

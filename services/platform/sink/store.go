@@ -6,6 +6,7 @@ import (
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/recorder"
 )
 
 // Reasons why a Store refuses a Spend.
@@ -87,6 +88,9 @@ type Control struct {
 	// Epoch is at least 1; grants of a lower one are void.
 	Epoch  uint64
 	Halted bool
+	// Reason, By and At say why it is halted, by whom (an identity, its own where it halted itself), and since when.
+	Reason, By string
+	At         time.Time
 }
 
 // Store is a sink's own durable memory. Every change is durable (fsync) when the method returns. It is safe for concurrent
@@ -94,9 +98,13 @@ type Control struct {
 type Store interface {
 	// Lookup returns nil for a key that is not known.
 	Lookup(ctx context.Context, key string) (*Entry, error)
+	// Knows reports whether a spent key of the operation is known.
+	Knows(ctx context.Context, operation string) (bool, error)
 	// Spend writes the spent key, the statement's use and the journal's intent in one transaction, or fails with ErrSpent or
 	// ErrUsedUp and writes nothing.
 	Spend(ctx context.Context, s *Spend) error
+	// EndStatement leaves a statement no use, now and until it may be forgotten.
+	EndStatement(ctx context.Context, digest [32]byte, until time.Time) error
 	// Finish sets the result of a key in StateSpent.
 	Finish(ctx context.Context, key string, r *Result) error
 	// Interrupted returns the entries in StateSpent.
@@ -110,4 +118,6 @@ type Store interface {
 
 	Control(ctx context.Context) (Control, error)
 	SetControl(ctx context.Context, c Control) error
+	// State is what all of it is now.
+	State(ctx context.Context) (recorder.State, error)
 }

@@ -111,6 +111,7 @@ func TestStreamsAreRefused(t *testing.T) {
 		"older epoch":     {permits: []*callv1.SignedPermit{streamPermit(t, kit, good)}, epoch: 2, code: callv1.Code_CODE_DENIED, cause: "epoch"},
 		"over":            {permits: []*callv1.SignedPermit{streamPermit(t, kit, past)}, code: callv1.Code_CODE_DENIED, cause: "time"},
 		"unknown stream":  {info: &grpc.StreamServerInfo{FullMethod: "/durward.executor.v1.EventService/WatchSecrets"}, permits: []*callv1.SignedPermit{streamPermit(t, kit, good)}, code: callv1.Code_CODE_DENIED, cause: "under no permit"},
+		"an operator's":   {info: &grpc.StreamServerInfo{FullMethod: executorv1.ControlService_FollowLogs_FullMethodName}, permits: []*callv1.SignedPermit{streamPermit(t, kit, good)}, code: callv1.Code_CODE_DENIED, cause: "operators alone"},
 		"cannot be noted": {permits: []*callv1.SignedPermit{streamPermit(t, kit, good)}, full: true, code: callv1.Code_CODE_AUDIT_UNAVAILABLE},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -274,8 +275,8 @@ func TestAStreamEndsWithItsPermit(t *testing.T) {
 		lives bool
 		left  time.Duration
 	}{
-		"its time is over": {then: func(*testing.T, *Authority) { time.Sleep(2 * time.Minute) }},
-		"almost over":      {then: func(*testing.T, *Authority) { time.Sleep(50 * time.Second) }, lives: true},
+		"its time is over": {then: func(*testing.T, *Authority) { time.Sleep(2 * time.Minute) }},               // in a bubble of synctest, which takes no time
+		"almost over":      {then: func(*testing.T, *Authority) { time.Sleep(50 * time.Second) }, lives: true}, // in a bubble of synctest, which takes no time
 		"a halt raises the epoch beyond": {then: func(t *testing.T, a *Authority) {
 			if _, err := a.Halt(t.Context(), "drill", 6); err != nil {
 				t.Error(err)

@@ -23,6 +23,7 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/outside"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
@@ -174,7 +175,7 @@ func TestAReadOfTextFromOutside(t *testing.T) {
 // What lies around the text of an answer is looked through with it, and neither leaves nor is counted.
 func TestWhatLiesAroundTheText(t *testing.T) {
 	kit, tool, request := platformtest.New(t), mustTool(t, "service_logs"), &executorv1.ServiceLogsRequest{ServiceId: proto.String("chat")}
-	for _, around := range []string{secret + " before\n" + secret, strings.Repeat("é", tokeniseBytes)} {
+	for _, around := range []string{secret + " before\n" + secret, strings.Repeat("é", outside.MaxBytes)} {
 		censor := &censor{}
 		a, _, log := newAuthority(t, kit, func(cfg *Config) { cfg.Tokeniser = censor })
 		ctx := carrying(t, rpc.WithCaller(t.Context(), kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")), rpc.MetadataGrant, tokened(t, kit, tool, request, nil))
@@ -186,7 +187,7 @@ func TestWhatLiesAroundTheText(t *testing.T) {
 			t.Fatalf("%v, %v, %d requests", got, err, len(censor.requests))
 		}
 		asked := censor.requests[0].GetTexts()
-		if len(asked) != 2 || !strings.HasPrefix(around, asked[1]) || len(asked[1]) > tokeniseBytes {
+		if len(asked) != 2 || !strings.HasPrefix(around, asked[1]) || len(asked[1]) > outside.MaxBytes {
 			t.Errorf("%d texts were asked about", len(asked))
 		}
 		if n := log.records[len(log.records)-1].GetBody().GetDetails()["replaced"]; n != "1" {
@@ -273,7 +274,7 @@ func TestManyTextsGoInBatches(t *testing.T) {
 	for i := range 400 {
 		body.Details[fmt.Sprintf("key-%03d", i)] = strings.Repeat("x", 16<<10) + secret
 	}
-	body.Summary = strings.Repeat("é", tokeniseBytes)
+	body.Summary = strings.Repeat("é", outside.MaxBytes)
 	got, err := a.tokenise(t.Context(), &call{signedPermit: &callv1.SignedPermit{}}, &notes{}, body)
 	if err != nil {
 		t.Fatal(err)
@@ -283,18 +284,18 @@ func TestManyTextsGoInBatches(t *testing.T) {
 		size := 0
 		for _, text := range r.GetTexts() {
 			size += len(text)
-			if len(text) > tokeniseBytes {
+			if len(text) > outside.MaxBytes {
 				t.Errorf("a text of %d bytes", len(text))
 			}
 		}
-		if texts += len(r.GetTexts()); len(r.GetTexts()) > tokeniseTexts || size > tokeniseBatch {
+		if texts += len(r.GetTexts()); len(r.GetTexts()) > outside.MaxTexts || size > outside.MaxBatch {
 			t.Errorf("a request of %d texts, %d bytes", len(r.GetTexts()), size)
 		}
 	}
 	if texts != 801 || len(c.requests) < 4 {
 		t.Errorf("%d texts in %d requests", texts, len(c.requests))
 	}
-	if out := got.(*auditv1.Body); len(out.GetSummary()) > tokeniseBytes || strings.Contains(out.String(), secret) || len(out.GetDetails()) != 400 {
+	if out := got.(*auditv1.Body); len(out.GetSummary()) > outside.MaxBytes || strings.Contains(out.String(), secret) || len(out.GetDetails()) != 400 {
 		t.Errorf("%d bytes, %d details", len(out.GetSummary()), len(out.GetDetails()))
 	}
 }

@@ -176,6 +176,11 @@ func (u Unattended) check(role optionsv1.Role) error {
 		}
 		return fmt.Errorf("%q is not a tool of this sink%s", u.Tool, hint)
 	}
+	return u.fits(tool)
+}
+
+// fits holds an entry to its tool.
+func (u Unattended) fits(tool contract.Tool) error {
 	if desktop.Controls(tool) {
 		return fmt.Errorf("%q controls the desktop, which never runs without a human", u.Tool)
 	}

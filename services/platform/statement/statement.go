@@ -18,23 +18,25 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/contract"
-	"durward.internal/services/platform/trust"
 )
 
 // Namespace is the SSHSIG namespace of every statement.
 const Namespace = "durward-approval"
 
-// Type and Version begin every statement, so that no other signed JSON can be taken for one.
+// Type and Version begin every statement, so that no other signed JSON can be taken for one. Dangerous mode and its confirmation
+// are of VersionConfirmed: before, one statement was enough.
 const (
-	Type    = "durward.statement"
-	Version = 1
+	Type             = "durward.statement"
+	Version          = 1
+	VersionConfirmed = 2
 )
 
 // Skew is how far a verifier's clock may be from the operator's.
 const Skew = 5 * time.Minute
+
+// MaxUses bounds how often a standing statement may be used.
+const MaxUses = 1000
 
 // Kind says what the human agreed to.
 type Kind string
@@ -47,8 +49,11 @@ const (
 	KindCommand Kind = "command"
 	// KindScope: calls of these tools by this session, within pinned arguments, so many times, until then.
 	KindScope Kind = "scope"
-	// KindDangerous: WRITE and DESTRUCTIVE calls of this session without asking, until then (DNG-1).
+	// KindDangerous: WRITE and DESTRUCTIVE calls of this session without asking, so many times, until then (DNG-1). It takes a
+	// second statement, KindConfirm.
 	KindDangerous Kind = "dangerous"
+	// KindConfirm: a statement of KindDangerous, once more.
+	KindConfirm Kind = "confirm"
 	// KindResume: an end to a halt.
 	KindResume Kind = "resume"
 	// KindConfig: a change of one file of the security configuration, by its digests before and after.
@@ -61,6 +66,7 @@ var maxLife = map[Kind]time.Duration{
 	KindCommand:   10 * time.Minute,
 	KindScope:     8 * time.Hour,
 	KindDangerous: 8 * time.Hour,
+	KindConfirm:   8 * time.Hour,
 	KindResume:    10 * time.Minute,
 	KindConfig:    10 * time.Minute,
 }
@@ -113,7 +119,10 @@ type Statement struct {
 	// Change is for config.
 	Change *Change `json:"change,omitempty"`
 
-	// Uses is how often it may be used: 1 for approve and command. Absent for dangerous and resume.
+	// Confirms is for confirm: the digest of the statement of kind dangerous.
+	Confirms string `json:"confirms,omitempty"`
+
+	// Uses is how often it may be used: 1 for approve and command. Absent for confirm, resume and config.
 	Uses int `json:"uses,omitempty"`
 }
 
@@ -173,6 +182,12 @@ func ChannelName(c callv1.Channel) string {
 	return strings.ToLower(strings.TrimPrefix(c.String(), "CHANNEL_"))
 }
 
+// Expires is when a checked statement ends.
+func (s *Statement) Expires() time.Time {
+	until, _ := parseTime(s.ExpiresAt)
+	return until
+}
+
 // Marshal checks the statement and returns the bytes that are displayed and signed: RFC 8785 JSON.
 func (s *Statement) Marshal() ([]byte, error) {
 	if err := s.check(); err != nil {
@@ -198,12 +213,12 @@ func (s *Statement) check() error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %s", ErrMalformed, fmt.Sprintf(format, args...))
 	}
-	if s.Type != Type || s.Version != Version {
-		return bad("type or version is unknown")
-	}
 	life, ok := maxLife[s.Kind]
 	if !ok {
 		return bad("kind is unknown")
+	}
+	if s.Type != Type || s.Version != versionOf(s.Kind) && !s.historical() {
+		return bad("type or version is unknown")
 	}
 	if len(s.ID) != 32 || s.Operator == "" || s.Epoch == 0 || s.Epoch >= 1<<53 || s.Audience == "" {
 		return bad("id, operator, epoch or audience is missing")
@@ -225,6 +240,9 @@ func (s *Statement) check() error {
 	if (s.Change != nil) != (s.Kind == KindConfig) {
 		return bad("a change is what a statement of kind config is about, and nothing else is")
 	}
+	if (s.Confirms != "") != (s.Kind == KindConfirm) {
+		return bad("another statement is what one of kind confirm is about, and nothing else is")
+	}
 	party := s.Principal != "" && s.Session != "" && s.Channel != ""
 	switch s.Kind {
 	case KindApprove, KindCommand:
@@ -237,8 +255,7 @@ func (s *Statement) check() error {
 		if err := canonical.Check(s.Arguments); err != nil || s.Arguments[0] != '{' {
 			return bad("arguments are not a canonical object")
 		}
-		sum := canonical.Digest(s.Arguments)
-		if canonical.FormatDigest(sum[:]) != s.ArgumentsDigest {
+		if canonical.DigestText(s.Arguments) != s.ArgumentsDigest {
 			return bad("arguments and their digest disagree")
 		}
 		if _, err := canonical.ParseDigest(s.SubjectDigest); err != nil {
@@ -246,13 +263,17 @@ func (s *Statement) check() error {
 		}
 		return checkTool(*s.Tool)
 	case KindScope:
-		if anySingle || !party || len(s.Tools) == 0 || s.Uses < 1 || s.Uses > 1000 {
+		if anySingle || !party || len(s.Tools) == 0 || s.Uses < 1 || s.Uses > MaxUses {
 			return bad("a scope names tools, uses (1 to 1000) and whose it is, and no single call")
 		}
 		return s.checkScope()
-	case KindDangerous:
-		if anySingle || anyScope || !party || s.Uses != 0 {
-			return bad("dangerous mode names a session and nothing else")
+	case KindDangerous, KindConfirm:
+		if counted := s.Kind == KindDangerous && !s.historical(); anySingle || anyScope || !party ||
+			counted != (s.Uses >= 1) || s.Uses > MaxUses {
+			return bad("dangerous mode names a session, uses (1 to 1000, once) and nothing else")
+		}
+		if _, err := canonical.ParseDigest(s.Confirms); err != nil && s.Kind == KindConfirm {
+			return bad("what it confirms is not a digest")
 		}
 		if s.Channel == ChannelName(callv1.Channel_CHANNEL_MESSAGING) {
 			return bad("there is no dangerous mode over messaging")
@@ -340,148 +361,4 @@ func Sign(s *Statement, signer ssh.Signer) (*callv1.HumanStatement, error) {
 		return nil, fmt.Errorf("sign: %w", err)
 	}
 	return &callv1.HumanStatement{Statement: raw, Signature: sshsig.Armor(signature)}, nil
-}
-
-// Verified is a statement whose signature, operator and time were found good.
-type Verified struct {
-	*Statement
-	// Digest is SHA-256 of the signed bytes: what uses are counted by.
-	Digest [32]byte
-	// Ends is when the statement expires, without skew.
-	Ends time.Time
-}
-
-// Verify checks the signature against the operators' keys at now, that the statement names the operator who signed, and
-// its times within skew of now.
-func Verify(h *callv1.HumanStatement, operators *trust.AllowedSigners, now time.Time, skew time.Duration) (*Verified, error) {
-	s, err := VerifySignature(h, operators, now)
-	if err != nil {
-		return nil, err
-	}
-	// check() parsed these before.
-	from, _ := parseTime(s.NotBefore)
-	until, _ := parseTime(s.ExpiresAt)
-	if now.Add(skew).Before(from) || !now.Add(-skew).Before(until) {
-		return nil, ErrTime
-	}
-	return &Verified{Statement: s, Digest: canonical.Digest(h.GetStatement()), Ends: until}, nil
-}
-
-// VerifySignature checks the signature against the operators' keys at a time, and that the statement names the operator
-// who signed. It does not judge the statement's own times: it is for verifying history.
-func VerifySignature(h *callv1.HumanStatement, operators *trust.AllowedSigners, at time.Time) (*Statement, error) {
-	signature, err := unarmor(h.GetSignature())
-	if err != nil {
-		return nil, err
-	}
-	if signature.Namespace != Namespace || signature.HashAlgorithm != sshsig.HashSHA512 {
-		return nil, ErrSignature
-	}
-	signer, err := operators.Find(signature.PublicKey, Namespace, at)
-	if err != nil {
-		return nil, err
-	}
-	if err := sshsig.Verify(bytes.NewReader(h.GetStatement()), signature, signer.Key, sshsig.HashSHA512, Namespace); err != nil {
-		return nil, ErrSignature
-	}
-	s, err := Parse(h.GetStatement())
-	if err != nil {
-		return nil, err
-	}
-	if s.Operator != signer.Operator {
-		return nil, ErrOperator
-	}
-	return s, nil
-}
-
-// Covers reports whether the statement allows the call that a grant is for: nil, or ErrCover with what differs. tool is
-// the verifier's own definition, arguments the RFC 8785 form of what would be executed, subject the SHA-256 of the definition that
-// would be acted on, as the verifier itself has it; nil for a verifier that has none (the vault), which then goes by the grant's,
-// and where that has none too leaves a standing statement's subjects to the sink. Uses and halts, and which tools dangerous mode
-// is for, are the caller's to judge.
-func (v *Verified) Covers(g *callv1.Grant, tool *callv1.ToolRef, tier optionsv1.Tier, arguments, subject []byte) error {
-	differs := func(what string) error { return fmt.Errorf("%w: %s", ErrCover, what) }
-	switch {
-	case v.Audience != g.GetAudience():
-		return differs("audience")
-	case v.Epoch != g.GetEpoch():
-		return differs("epoch")
-	case v.Principal != g.GetPrincipal():
-		return differs("principal")
-	case v.Session != g.GetSession():
-		return differs("session")
-	case v.Channel != ChannelName(g.GetChannel()):
-		return differs("channel")
-	}
-	sum := canonical.Digest(arguments)
-	if !bytes.Equal(sum[:], g.GetArgumentsDigest()) {
-		return differs("arguments digest")
-	}
-	own, granted := ToolOf(tool), ToolOf(g.GetTool())
-	if own != granted {
-		return differs("tool definition")
-	}
-	switch v.Kind {
-	case KindApprove, KindCommand:
-		switch {
-		case v.Operation != g.GetOperationId() || g.GetUse() != 1:
-			return differs("operation")
-		case *v.Tool != own:
-			return differs("tool")
-		case v.Tier != contract.TierName(tier):
-			return differs("tier")
-		case !bytes.Equal(v.Arguments, arguments):
-			return differs("arguments")
-		case v.SubjectDigest != canonical.FormatDigest(g.GetSubjectDigest()):
-			return ErrSubject
-		}
-		return nil
-	case KindScope:
-		if !slices.Contains(v.Tools, own) {
-			return differs("tool")
-		}
-		if subject == nil {
-			subject = g.GetSubjectDigest()
-		}
-		if len(subject) > 0 && !v.AnySubject && !slices.Contains(v.SubjectDigests, canonical.FormatDigest(subject)) {
-			return ErrSubject
-		}
-		return v.coversArguments(arguments)
-	case KindDangerous:
-		if !g.GetDangerous() {
-			return differs("mode")
-		}
-		return nil
-	default:
-		return differs("kind")
-	}
-}
-
-// coversArguments holds every argument to a scope: pinned to its value, or free; an argument that is neither is refused,
-// and so is a pinned one that is absent.
-func (v *Verified) coversArguments(arguments []byte) error {
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(arguments, &object); err != nil {
-		return fmt.Errorf("%w: arguments", ErrCover)
-	}
-	for _, pin := range v.Pinned {
-		key := unescapePointer(pin.Pointer)
-		value, ok := object[key]
-		if !ok || !bytes.Equal(value, pin.Value) {
-			return fmt.Errorf("%w: a pinned argument", ErrCover)
-		}
-		delete(object, key)
-	}
-	for _, p := range v.Free {
-		delete(object, unescapePointer(p))
-	}
-	if len(object) > 0 {
-		return fmt.Errorf("%w: an argument that is neither pinned nor free", ErrCover)
-	}
-	return nil
-}
-
-// unescapePointer turns a one-segment RFC 6901 pointer into its key: scopes pin whole arguments.
-func unescapePointer(p string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(strings.TrimPrefix(p, "/"), "~1", "/"), "~0", "~")
 }

@@ -102,6 +102,10 @@ func plain(kind Kind) *Statement {
 	s.Kind, s.Operation, s.Tool, s.Tier, s.Arguments, s.ArgumentsDigest = kind, "", nil, "", nil, ""
 	s.Target, s.SubjectDigest, s.Plan, s.AgentReason, s.Uses = "", "", nil, "", 0
 	switch kind {
+	case KindDangerous:
+		s.Version, s.Uses = VersionConfirmed, 200
+	case KindConfirm:
+		s.Version, s.Confirms = VersionConfirmed, canonical.FormatDigest(digest("first"))
 	case KindConfig:
 		s.Change = &Change{
 			File: "policy/allow.cedar", After: canonical.FormatDigest(digest("after")), Lines: []string{"+permit (principal, action, resource);"},
@@ -111,6 +115,13 @@ func plain(kind Kind) *Statement {
 		s.Principal, s.Session, s.Channel = "", "", ""
 		s.ExpiresAt = FormatTime(now.Add(5 * time.Minute))
 	}
+	return s
+}
+
+// historical is dangerous mode as one signature let it happen.
+func historical() *Statement {
+	s := plain(KindDangerous)
+	s.Version, s.Uses = Version, 0
 	return s
 }
 
@@ -127,6 +138,7 @@ func kinds() map[string]*Statement {
 	return map[string]*Statement{
 		"approve": approve(), "scope": scope(), "scope-any": anySubject(),
 		"dangerous": plain(KindDangerous), "resume": plain(KindResume), "config": plain(KindConfig),
+		"confirm": plain(KindConfirm), "dangerous-1": historical(),
 	}
 }
 
@@ -213,7 +225,15 @@ func TestParseRefuses(t *testing.T) {
 		"scope of any and of some":  func(s *Statement) { *s = *scope(); s.AnySubject = true },
 		"approval of any subject":   func(s *Statement) { s.AnySubject = true },
 		"dangerous over messaging":  func(s *Statement) { *s = *plain(KindDangerous); s.Channel = "messaging" },
-		"dangerous with uses":       func(s *Statement) { *s = *plain(KindDangerous); s.Uses = 1 },
+		"dangerous without uses":    func(s *Statement) { *s = *plain(KindDangerous); s.Uses = 0 },
+		"dangerous of 1001 uses":    func(s *Statement) { *s = *plain(KindDangerous); s.Uses = 1001 },
+		"dangerous, old, with uses": func(s *Statement) { *s = *plain(KindDangerous); s.Version = Version },
+		"dangerous that confirms":   func(s *Statement) { *s = *plain(KindDangerous); s.Confirms = plain(KindConfirm).Confirms },
+		"confirmation of nothing":   func(s *Statement) { *s = *plain(KindConfirm); s.Confirms = "" },
+		"confirmation of no digest": func(s *Statement) { *s = *plain(KindConfirm); s.Confirms = "first" },
+		"confirmation with uses":    func(s *Statement) { *s = *plain(KindConfirm); s.Uses = 1 },
+		"old confirmation":          func(s *Statement) { *s = *plain(KindConfirm); s.Version = Version },
+		"scope of version 2":        func(s *Statement) { *s = *scope(); s.Version = VersionConfirmed },
 		"dangerous with a scope":    func(s *Statement) { *s = *plain(KindDangerous); s.AnySubject = true },
 		"dangerous with a change":   func(s *Statement) { *s = *plain(KindDangerous); s.Change = plain(KindConfig).Change },
 		"dangerous for nobody":      func(s *Statement) { *s = *plain(KindDangerous); s.Session = "" },
@@ -228,13 +248,35 @@ func TestParseRefuses(t *testing.T) {
 		},
 		"config with half a digest": func(s *Statement) { *s = *plain(KindConfig); s.Change.Before = "sha256:00" },
 		"config for an hour":        func(s *Statement) { *s = *plain(KindConfig); s.ExpiresAt = FormatTime(now.Add(time.Hour)) },
-		"resume with a change":      func(s *Statement) { *s = *plain(KindResume); s.Change = plain(KindConfig).Change },
+		"a command of another":      func(s *Statement) { command(s, "eve") },
+		"arguments, no object": func(s *Statement) {
+			s.Arguments = []byte(`["demo-chat"]`)
+			s.ArgumentsDigest = canonical.DigestText(s.Arguments)
+		},
+		"resume with a change": func(s *Statement) { *s = *plain(KindResume); s.Change = plain(KindConfig).Change },
 	} {
 		s := approve()
 		spoil(s)
 		if _, err := s.Marshal(); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: Marshal = %v, want ErrMalformed", name, err)
 		}
+	}
+}
+
+// command makes a statement that operator's command.
+func command(s *Statement, operator string) {
+	s.Kind, s.Principal, s.ExpiresAt = KindCommand, CommandPrincipal(operator), FormatTime(now.Add(time.Minute))
+}
+
+func TestWhatIsWrongWithAStatementIsSaid(t *testing.T) {
+	s := approve()
+	s.Kind = "approve-all"
+	if _, err := s.Marshal(); err == nil || !strings.Contains(err.Error(), "kind is unknown") {
+		t.Errorf("an unknown kind: %v", err)
+	}
+	command(s, s.Operator)
+	if _, err := s.Marshal(); err != nil {
+		t.Errorf("an operator's own command: %v", err)
 	}
 }
 
@@ -374,6 +416,57 @@ func TestScopeLeavesNothingOpen(t *testing.T) {
 	}
 }
 
+// What one signature let happen stays evidence, and lets nothing happen any more.
+func TestOldDangerousModeIsHistory(t *testing.T) {
+	ada := signer(t, 1)
+	h, err := Sign(historical(), ada)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := operators(t, trust.FormatSigner("ada", ada.PublicKey(), Namespace))
+	if _, err := VerifySignature(h, keys, now); err != nil {
+		t.Errorf("as history: %v", err)
+	}
+	if _, err := Verify(h, keys, now, Skew); !errors.Is(err, ErrHistorical) {
+		t.Errorf("as authority: %v", err)
+	}
+}
+
+// A confirmation names its statement by digest, and differs from it in nothing but that, its id and its time.
+func TestConfirmedBy(t *testing.T) {
+	first := verified(t, plain(KindDangerous))
+	raw, err := first.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := Confirmation(first.Statement, raw, strings.Repeat("c", 32), now.Add(ConfirmAfter))
+	if err := first.ConfirmedBy(verified(t, second)); err != nil {
+		t.Errorf("its confirmation: %v", err)
+	}
+	for name, spoil := range map[string]func(v *Verified){
+		"another statement": func(v *Verified) { v.Confirms = plain(KindConfirm).Confirms },
+		"another operator":  func(v *Verified) { v.Operator = "eve" },
+		"another key":       func(v *Verified) { v.Key = signer(t, 2).PublicKey().Marshal() },
+		"another epoch":     func(v *Verified) { v.Epoch++ },
+		"another audience":  func(v *Verified) { v.Audience += "2" },
+		"another end":       func(v *Verified) { v.ExpiresAt = FormatTime(now.Add(time.Minute)) },
+		"another principal": func(v *Verified) { v.Principal += "2" },
+		"another session":   func(v *Verified) { v.Session += "2" },
+		"another channel":   func(v *Verified) { v.Channel = "api" },
+		"a second too soon": func(v *Verified) { v.IssuedAt = FormatTime(now.Add(ConfirmAfter - time.Second)) },
+		"another kind":      func(v *Verified) { v.Kind = KindDangerous },
+	} {
+		v := verified(t, second)
+		spoil(v)
+		if err := first.ConfirmedBy(v); !errors.Is(err, ErrUnconfirmed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := verified(t, second).ConfirmedBy(verified(t, second)); !errors.Is(err, ErrUnconfirmed) {
+		t.Errorf("a confirmation is confirmed: %v", err)
+	}
+}
+
 func TestDangerousAndResume(t *testing.T) {
 	d := plain(KindDangerous)
 	g := grantOf()
@@ -384,7 +477,7 @@ func TestDangerousAndResume(t *testing.T) {
 	if err := verified(t, d).Covers(g, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments), nil); err != nil {
 		t.Errorf("dangerous mode: %v", err)
 	}
-	for _, kind := range []Kind{KindResume, KindConfig} {
+	for _, kind := range []Kind{KindResume, KindConfig, KindConfirm} {
 		r := plain(kind)
 		call := &callv1.Grant{Audience: r.Audience, Epoch: r.Epoch, ArgumentsDigest: digest(arguments), Tool: toolRef(), Dangerous: true}
 		if err := verified(t, r).Covers(call, toolRef(), optionsv1.Tier_TIER_WRITE, []byte(arguments), nil); !errors.Is(err, ErrCover) {

@@ -6,6 +6,8 @@ import (
 	"crypto/rsa"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +32,15 @@ type AllowedSigners struct{ signers []Signer }
 
 // ErrUnknownSigner is returned for a key that no operator holds, or not now, or not for that namespace.
 var ErrUnknownSigner = errors.New("the signature's key is not an operator's")
+
+// ReadAllowedSigners reads the allowed_signers of a trust folder, and nothing else of it.
+func ReadAllowedSigners(dir string) (*AllowedSigners, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, FileAllowedSigners))
+	if err != nil {
+		return nil, err
+	}
+	return ParseAllowedSigners(raw)
+}
 
 // ParseAllowedSigners reads OpenSSH's ALLOWED_SIGNERS format (ssh-keygen(1)), narrowed to what can be judged without
 // doubt: one literal principal a line; the options namespaces, valid-after and valid-before; plain keys, no authorities.

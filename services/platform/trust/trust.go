@@ -36,6 +36,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 
 	"durward.internal/services/platform/filewatch"
+	"durward.internal/services/platform/security/ownership"
 )
 
 // Names of the files in the folder.
@@ -92,14 +93,18 @@ func (s *Snapshot) Verifier() note.Verifiers { return note.VerifierList(s.LogKey
 // Folder watches one trust folder.
 type Folder struct {
 	dir     string
+	foreign *ownership.Foreign
 	current atomic.Pointer[Snapshot]
 	watch   *filewatch.Watcher
 }
 
 // Open reads the folder and watches it until Close. A folder that does not parse is an error: there is no way to start
 // without roots of trust.
-func Open(dir string) (*Folder, error) {
-	f := &Folder{dir: dir}
+func Open(dir string) (*Folder, error) { return OpenGuarded(dir, nil) }
+
+// OpenGuarded is Open of a folder that a Unix user, the gateway's, may neither own nor write, also later; nil: nobody is looked at.
+func OpenGuarded(dir string, foreign *ownership.Foreign) (*Folder, error) {
+	f := &Folder{dir: dir, foreign: foreign}
 	var paths []string
 	for _, name := range []string{FileCA, FileGrantSigners, FileAllowedSigners, FileLogKeys, FileRevoked} {
 		paths = append(paths, filepath.Join(dir, name))
@@ -129,6 +134,9 @@ func (f *Folder) Reload() error { return f.watch.Reload() }
 func (f *Folder) Close() { f.watch.Close() }
 
 func (f *Folder) load() error {
+	if err := f.foreign.Refuse(f.dir); err != nil {
+		return fmt.Errorf("trust folder: %w", err)
+	}
 	snapshot, err := Read(f.dir)
 	if err != nil {
 		return err
@@ -204,7 +212,11 @@ func isIdentity(s string) bool {
 }
 
 func readFile(dir, name string) ([]byte, error) {
-	f, err := os.Open(filepath.Join(dir, name))
+	path := filepath.Join(dir, name)
+	if err := ownership.Own(path); err != nil {
+		return nil, fmt.Errorf("trust file %s: %w", name, err)
+	}
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("trust file %s: %w", name, err)
 	}

@@ -20,6 +20,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/mod/sumdb/note"
+
+	"durward.internal/services/platform/security/ownership"
 )
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -148,6 +150,21 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
+func TestReadRefusesWhatOthersMayWrite(t *testing.T) {
+	for _, name := range []string{"", FileCA, FileAllowedSigners, FileGrantSigners, FileLogKeys} {
+		dir, _ := folder(t)
+		if _, err := Read(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(dir, name), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "others may write to ") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
 func TestGrantKeysHaveTheirTime(t *testing.T) {
 	dir, _ := folder(t)
 	s, err := Read(dir)
@@ -218,4 +235,38 @@ func FuzzAllowedSigners(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A change that the gateway's user could have made is not taken over: what was trusted before stays.
+func TestWhatTheGatewayMayWriteIsNotTakenOver(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	dir, _ := folder(t)
+	path := filepath.Join(dir, FileRevoked)
+	if err := os.WriteFile(path, []byte("revoked: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// A group of root's own is no other user's, but the gateway may be in it.
+	gateway := &ownership.Foreign{UID: 61234, GIDs: []uint32{0}}
+	if _, err := OpenGuarded(dir, &ownership.Foreign{}); err == nil {
+		t.Error("a folder of the gateway's own was opened")
+	}
+	f, err := OpenGuarded(dir, gateway)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	before := f.Current()
+	if err := os.Chmod(path, 0o660); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Reload(); !errors.Is(err, ownership.ErrForeign) || f.Current() != before {
+		t.Errorf("it is taken over: %v", err)
+	}
+	plain, err := Open(dir)
+	if err != nil {
+		t.Fatalf("the control: %v", err)
+	}
+	plain.Close()
 }

@@ -212,7 +212,7 @@ func command(s *catalog.Service) enginecmd.Command {
 	if s.Container != nil {
 		argv = s.Container.Command
 		read = func(argv []string, environment map[string]string) (enginecmd.Command, bool) {
-			return enginecmd.InImage(s.Container.Image, argv, environment)
+			return enginecmd.InContainer(s.Container.Image, s.Container.Entrypoint, argv, environment)
 		}
 	}
 	c, known := read(argv, s.Environment)

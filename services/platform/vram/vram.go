@@ -10,7 +10,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
+	"math/bits"
 
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
 )
@@ -114,26 +117,6 @@ func Of(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	return Estimate{}, ErrNoEngine
 }
 
-// KVBytes is the KV cache of one sequence of so many tokens in bytes, without padding of batches: what golden values are given for.
-func KVBytes(card model.Card, run Run, tokens uint64) (uint64, error) {
-	if len(card.Layers) == 0 {
-		return 0, ErrNoCard
-	}
-	if err := card.Check(); err != nil {
-		return 0, fmt.Errorf("the model's card: %w", err)
-	}
-	k, v := run.types()
-	var sum uint64
-	for _, l := range card.Layers {
-		kept := tokens
-		if l.Kind == model.Sliding && !run.FullWindow {
-			kept = min(tokens, uint64(l.Window))
-		}
-		sum = add(sum, mul(uint64(l.Count), layerBytes(l, k, v, 1, kept, 1)))
-	}
-	return sum, nil
-}
-
 // layerBytes is what one layer keeps for so many tokens and sequences on each of share GPUs that its heads are divided among. A
 // head is never divided, and what is compressed for all heads at once is kept by each GPU (vLLM, MLA with tensor parallelism).
 func layerBytes(l model.Layers, k, v elements, share, tokens, sequences uint64) uint64 {
@@ -165,3 +148,69 @@ func (r Run) context(card model.Card) uint32 {
 func scratch(card model.Card, tokens uint64) uint64 {
 	return mul(mul(tokens, uint64(cmp.Or(card.Hidden, 8192))), 4*4)
 }
+
+// Residue is what stays on each GPU of a service that sleeps in that way, in MiB, whatever its model is; 0 for a way that is not known.
+func Residue(sleep string) uint32 {
+	switch sleep {
+	case catalog.SleepVLLM1, catalog.SleepVLLM2:
+		return residueMiB
+	case catalog.SleepLlamaRouter:
+		return contextMiB
+	}
+	return 0
+}
+
+// Arithmetic that stays at its end instead of overflowing: a size beyond all memory is as good as infinite.
+
+const mebi = 1 << 20
+
+func add(a, b uint64) uint64 {
+	sum, carry := bits.Add64(a, b, 0)
+	if carry != 0 {
+		return math.MaxUint64
+	}
+	return sum
+}
+
+func sub(a, b uint64) uint64 { return a - min(a, b) }
+
+func mul(a, b uint64) uint64 {
+	high, low := bits.Mul64(a, b)
+	if high != 0 {
+		return math.MaxUint64
+	}
+	return low
+}
+
+// ratio is a·b/c, rounded up. c is not 0.
+func ratio(a, b, c uint64) uint64 {
+	whole, rest := divided(a, b, c)
+	if rest > 0 {
+		return add(whole, 1)
+	}
+	return whole
+}
+
+// divided is a·b/c and what is left. c is not 0.
+func divided(a, b, c uint64) (whole, rest uint64) {
+	high, low := bits.Mul64(a, b)
+	if high >= c {
+		return math.MaxUint64, 0
+	}
+	return bits.Div64(high, low, c)
+}
+
+func ceilDiv(a, b uint64) uint64 {
+	if a%b > 0 {
+		return a/b + 1
+	}
+	return a / b
+}
+
+// pad rounds up to a multiple of n.
+func pad(v, n uint64) uint64 { return mul(ceilDiv(v, n), n) }
+
+// mib is bytes in MiB, rounded up.
+func mib(bytes uint64) uint32 { return uint32(min(ceilDiv(bytes, mebi), math.MaxUint32)) }
+
+func bytesOf(mib uint32) uint64 { return uint64(mib) * mebi }

@@ -1,10 +1,10 @@
 // Command testvet reports tests that cannot fail for the reason that they were written for:
 //
-//	testvet [-tags LIST] [-sleeps] PACKAGES
+//	testvet [-tags LIST] [-sleeps [-sleepers LIST]] PACKAGES
 //
 // It reports a test, a fuzz target or a subtest that reaches no assertion (asserts.go), an error that a test drops without a
 // reason beside it (dropped.go), and a comparison that has one outcome only (constant.go). With -sleeps it also reports a sleep
-// without a reason beside it. Packages that import each other's helpers are named in one call: what a helper asserts is known
+// without a reason beside it, but in the packages of -sleepers. Packages that import each other's helpers are named in one call: what a helper asserts is known
 // only where its source is loaded.
 package main
 
@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/analysis/checker"
@@ -23,7 +24,9 @@ import (
 func main() {
 	tags := flag.String("tags", "", "build `tags`, separated by commas")
 	sleeps := flag.Bool("sleeps", false, "report sleeps in tests")
+	excepted := flag.String("sleepers", "", "`paths` of packages whose sleeps are not reported, separated by commas")
 	flag.Parse()
+	sleepers = strings.Split(*excepted, ",")
 	analyzers := []*analysis.Analyzer{asserts, dropped, constant}
 	if *sleeps {
 		analyzers = append(analyzers, slept)

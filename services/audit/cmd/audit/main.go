@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -34,11 +35,19 @@ var version = "development"
 
 // settings is audit.yaml.
 type settings struct {
-	config.Common `yaml:",inline"`
+	config.Common  `yaml:",inline"`
+	config.Guarded `yaml:",inline"`
 	// LogKey is the file of the key that signs checkpoints: a sumdb/note signer key named like the log, which is audit's
 	// identity without "spiffe://". Its public half stands in the trust folder's log_keys. Required, absolute, 0600.
 	LogKey string `yaml:"log_key"`
+
+	// development is set by -development and by nothing else.
+	development bool
 }
+
+// InDevelopment and Obeyed implement process.Guarded.
+func (s *settings) InDevelopment() bool { return s.development }
+func (s *settings) Obeyed() []string    { return nil }
 
 // Validate checks the whole file.
 func (s *settings) Validate() error {
@@ -52,23 +61,32 @@ func (s *settings) Validate() error {
 func main() {
 	s := &settings{}
 	os.Exit(process.Main(process.Program{
-		Name: "audit", Version: version, Settings: s, Flags: guardFlags,
+		Name: "audit", Version: version, Settings: s,
+		Flags: func(f *flag.FlagSet) {
+			f.BoolVar(&s.development, "development", false, "one Unix user runs everything: gateway_user is not looked at")
+			guardFlags(f)
+		},
 		Check: func() error { return keyfile.Check(s.LogKey) },
 		Run:   func(ctx context.Context, logger *slog.Logger) error { return run(ctx, s, logger) },
 	}, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-func run(ctx context.Context, s *settings, logger *slog.Logger) error {
+func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
+	unlock, err := process.LockState(s.StateDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
 	roots, self, closeIdentity, err := process.OpenIdentity(ctx, logger, s.Shared())
 	if err != nil {
 		return err
 	}
 	defer closeIdentity()
-	seen, err := telemetry.Open(telemetry.Config{Service: "audit", Version: version, Settings: s.Telemetry, NotAfter: self.NotAfter})
+	tel, err := telemetry.Open(telemetry.Config{Service: "audit", Version: version, Settings: s.Telemetry, NotAfter: self.NotAfter})
 	if err != nil {
 		return err
 	}
-	defer seen.Close()
+	defer tel.Close()
 	signer, err := log.LoadSigner(s.LogKey)
 	if err != nil {
 		return err
@@ -76,46 +94,51 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) error {
 	if name := logproof.Origin(self.ID().String()); signer.Name() != name {
 		return fmt.Errorf("log_key: the key is named %q; the log of this process is %q", signer.Name(), name)
 	}
-	kept, err := reserve.Open(s.StateDir, reserve.Default)
+	diskReserve, err := reserve.Open(s.StateDir, reserve.Default)
 	if err != nil {
 		return err
 	}
 	var db *store.Store
 	// A full disk is no reason not to start: what stops things has to be recorded.
-	if err := kept.Write(true, func() (err error) { db, err = store.Open(ctx, s.StateDir); return err }); err != nil {
+	if err := diskReserve.Write(true, func() (err error) { db, err = store.Open(ctx, s.StateDir); return err }); err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }() // everything that matters was committed
 	history, err := log.Open(ctx, log.Config{
-		Store: db, Signer: signer, Reserve: kept, Logger: logger, Keys: func() []note.Verifier { return roots.Current().LogKeys },
+		Store: db, Signer: signer, Reserve: diskReserve, Logger: logger, Keys: func() []note.Verifier { return roots.Current().LogKeys },
 	})
 	if err != nil {
 		return err
 	}
 	defer history.Close()
-	services, err := server.New(server.Config{Log: history, Store: db, Version: version, Identity: self.ID()})
+	deep := telemetry.NewDeep(logger, telemetry.Check{Problem: "the log cannot be written", Ask: func(ctx context.Context) error {
+		return errors.Join(history.Ready(), db.Probe(ctx))
+	}})
+	services, err := server.New(server.Config{Log: history, Store: db, Version: version, Identity: self.ID(), Deep: deep})
 	if err != nil {
 		return err
 	}
-	rpcs := rpc.NewServer(rpc.ServerConfig{
-		Identity: self, Logger: logger, Tracer: seen.Tracer(),
-		Unary: []grpc.UnaryServerInterceptor{metrics.New(seen.Metrics, history, db).Unary()},
+	refusals := services.Refusals(logger)
+	grpcServer := rpc.NewServer(rpc.ServerConfig{
+		Identity: self, Logger: logger, Tracer: tel.Tracer(), OnRefused: refusals.Refused, OnUnauthenticated: refusals.Unauthenticated,
+		Unary: []grpc.UnaryServerInterceptor{metrics.New(tel.Metrics, history, db).Unary()},
 	})
-	services.Register(rpcs)
-	lis, err := rpc.Listen(s.Listen, s.AllowRemote)
+	services.Register(grpcServer)
+	listener, err := rpc.Listen(s.Listen, s.AllowRemote)
 	if err != nil {
 		return err
 	}
 	health, err := rpc.Listen(s.HealthListen, false)
 	if err != nil {
-		return errors.Join(err, lis.Close())
+		return errors.Join(err, listener.Close())
 	}
 	if err := services.RecordStart(ctx); err != nil {
-		return errors.Join(fmt.Errorf("record the start: %w", err), lis.Close(), health.Close())
+		return errors.Join(fmt.Errorf("record the start: %w", err), listener.Close(), health.Close())
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return rpcs.Serve(ctx, lis) })
-	group.Go(func() error { return seen.Serve(ctx, health, history.Ready) })
+	group.Go(func() error { return grpcServer.Serve(ctx, listener) })
+	group.Go(func() error { return tel.Serve(ctx, health, history.Ready) })
+	group.Go(func() error { refusals.Run(ctx); return nil })
 	err = group.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

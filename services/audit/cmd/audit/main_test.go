@@ -118,11 +118,12 @@ func TestDoesNotStart(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "chmod 600"},
-		"rubbish as a log key":        {func(t *testing.T, s *settings) { overwrite(t, s.LogKey, "rubbish\n") }, "does not hold a note signing key"},
-		"much rubbish":                {func(t *testing.T, s *settings) { overwrite(t, s.LogKey, strings.Repeat("x", 1<<20)) }, "too large"},
-		"another log's key":           {func(t *testing.T, s *settings) { overwrite(t, s.LogKey, other) }, `the log of this process is "durward.local/audit/main"`},
-		"a key that nobody trusts":    {func(t *testing.T, s *settings) { overwrite(t, s.LogKey, stranger) }, "log_keys"},
-		"a state folder out of reach": {func(_ *testing.T, s *settings) { s.StateDir = "/proc/durward" }, "/proc/durward"},
+		"rubbish as a log key":                {func(t *testing.T, s *settings) { overwrite(t, s.LogKey, "rubbish\n") }, "does not hold a note signing key"},
+		"much rubbish":                        {func(t *testing.T, s *settings) { overwrite(t, s.LogKey, strings.Repeat("x", 1<<20)) }, "too large"},
+		"another log's key":                   {func(t *testing.T, s *settings) { overwrite(t, s.LogKey, other) }, `the log of this process is "durward.local/audit/main"`},
+		"a key that nobody trusts":            {func(t *testing.T, s *settings) { overwrite(t, s.LogKey, stranger) }, "log_keys"},
+		"a state folder out of reach":         {func(_ *testing.T, s *settings) { s.StateDir = "/proc/durward" }, "/proc/durward"},
+		"another process in its state folder": {func(t *testing.T, s *settings) { occupy(t, s.StateDir) }, "another running process keeps its state in"},
 		"a busy port": {func(t *testing.T, s *settings) {
 			lis, err := net.Listen("tcp", s.Listen)
 			if err != nil {
@@ -143,6 +144,15 @@ func TestDoesNotStart(t *testing.T) {
 			}
 		})
 	}
+}
+
+func occupy(t *testing.T, dir string) {
+	t.Helper()
+	release, err := process.LockState(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = release() }) // it ends with this process at the latest
 }
 
 func overwrite(t *testing.T, path, text string) {

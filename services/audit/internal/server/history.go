@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"syscall"
@@ -29,10 +30,7 @@ type historyService struct {
 }
 
 func (s historyService) SearchRecords(ctx context.Context, req *auditv1.SearchRecordsRequest) (*auditv1.SearchRecordsResponse, error) {
-	limit := int(req.GetLimit())
-	if limit == 0 {
-		limit = defaultLimit
-	}
+	limit := cmp.Or(int(req.GetLimit()), defaultLimit)
 	q := store.Query{
 		RequestID: req.GetRequestId(), OperationID: req.GetOperationId(), Session: req.GetSession(), Principal: req.GetPrincipal(),
 		Tool: req.GetTool(), Tier: req.GetTier(), Kinds: req.GetKinds(), Statuses: req.GetStatuses(), Writer: req.GetWriter(), Before: req.GetBefore(),
@@ -143,7 +141,7 @@ func (s historyService) ExportLog(req *auditv1.ExportLogRequest, stream grpc.Ser
 	return nil
 }
 
-func (s historyService) GetStatus(context.Context, *auditv1.GetStatusRequest) (*auditv1.GetStatusResponse, error) {
+func (s historyService) GetStatus(ctx context.Context, _ *auditv1.GetStatusRequest) (*auditv1.GetStatusResponse, error) {
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(s.cfg.Store.Folder(), &disk); err != nil {
 		return nil, unreadable(err)
@@ -152,5 +150,6 @@ func (s historyService) GetStatus(context.Context, *auditv1.GetStatusRequest) (*
 	return &auditv1.GetStatusResponse{
 		Size: size, Checkpoint: checkpoint, Version: s.cfg.Version, StartedAt: timestamppb.New(s.started),
 		DatabaseBytes: s.cfg.Store.Bytes(), DiskFreeBytes: disk.Bavail * uint64(max(disk.Bsize, 0)),
+		Problems: s.cfg.Deep.Problems(ctx),
 	}, nil
 }

@@ -6,6 +6,7 @@ package server
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,6 +18,7 @@ import (
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/telemetry"
 )
 
 // Config is what the services need; all of it is required.
@@ -26,12 +28,16 @@ type Config struct {
 	Version string
 	// Identity is audit's own, under which it records its start and stop.
 	Identity identity.ID
+	// Deep is the deep check; nil: none.
+	Deep *telemetry.Deep
 }
 
 // Server holds both services.
 type Server struct {
 	cfg     Config
 	started time.Time
+	// recording is held while this process writes a record of its own.
+	recording sync.Mutex
 }
 
 // New returns the services.
@@ -50,24 +56,29 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 
 // RecordStart writes that this process started.
 func (s *Server) RecordStart(ctx context.Context) error {
-	return s.record(ctx, auditv1.Kind_KIND_STARTED)
+	return s.record(ctx, s.process(auditv1.Kind_KIND_STARTED))
 }
 
 // RecordStop writes that it stops.
 func (s *Server) RecordStop(ctx context.Context) error {
-	return s.record(ctx, auditv1.Kind_KIND_STOPPED)
+	return s.record(ctx, s.process(auditv1.Kind_KIND_STOPPED))
 }
 
-func (s *Server) record(ctx context.Context, kind auditv1.Kind) error {
+func (s *Server) process(kind auditv1.Kind) *auditv1.Record {
+	return &auditv1.Record{Kind: kind, Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{Details: map[string]string{"version": s.cfg.Version}}}
+}
+
+// record writes a record of this process itself, one after the other.
+func (s *Server) record(ctx context.Context, r *auditv1.Record) error {
+	s.recording.Lock()
+	defer s.recording.Unlock()
 	writer := s.cfg.Identity.String()
 	head, err := s.cfg.Log.Head(ctx, writer, 0)
 	if err != nil {
 		return err
 	}
-	_, err = s.cfg.Log.Append(ctx, writer, []*auditv1.Record{{
-		Sequence: head.GetLastSequence() + 1, Kind: kind, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK,
-		Body: &auditv1.Body{Details: map[string]string{"version": s.cfg.Version}},
-	}}, 0)
+	r.Sequence, r.Time = head.GetLastSequence()+1, timestamppb.Now()
+	_, err = s.cfg.Log.Append(ctx, writer, []*auditv1.Record{r}, 0)
 	return err
 }
 

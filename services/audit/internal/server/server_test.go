@@ -142,10 +142,10 @@ func call(t *testing.T, conn *grpc.ClientConn, method protoreflect.MethodDescrip
 func TestKinds(t *testing.T) {
 	h := newHouse(t)
 	both := []auditv1.Kind{auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED}
-	sink := append([]auditv1.Kind{36, 37, 40, 41, 42, 43, 44, 45, auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED}, both...)
+	sink := append([]auditv1.Kind{3, 36, 37, 40, 41, 42, 43, 44, 45, auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED, auditv1.Kind_KIND_STANDING_ENDED}, both...)
 	for role, want := range map[optionsv1.Role][]auditv1.Kind{
 		optionsv1.Role_ROLE_GATEWAY:  append([]auditv1.Kind{auditv1.Kind_KIND_REFUSED}, both...),
-		optionsv1.Role_ROLE_VAULT:    append([]auditv1.Kind{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 42}, both...),
+		optionsv1.Role_ROLE_VAULT:    append([]auditv1.Kind{3, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 42}, both...),
 		optionsv1.Role_ROLE_EXECUTOR: sink,
 		optionsv1.Role_ROLE_EGRESS:   sink,
 		optionsv1.Role_ROLE_OPERATOR: append([]auditv1.Kind{auditv1.Kind_KIND_CONFIG_CHANGED, auditv1.Kind_KIND_NOTE}, both...),
@@ -183,7 +183,7 @@ func TestConsent(t *testing.T) {
 			"mark": {
 				auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_DENIED, auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED, auditv1.Kind_KIND_RESUMED,
 				auditv1.Kind_KIND_STANDING_GRANTED, auditv1.Kind_KIND_STANDING_ENDED, auditv1.Kind_KIND_CONFIG_ADOPTED,
-				auditv1.Kind_KIND_EXPIRED, auditv1.Kind_KIND_ASKED, auditv1.Kind_KIND_READ,
+				auditv1.Kind_KIND_EXPIRED, auditv1.Kind_KIND_ASKED, auditv1.Kind_KIND_READ, auditv1.Kind_KIND_WITHDRAWN,
 			},
 		},
 		optionsv1.Role_ROLE_EXECUTOR: sinkSays,
@@ -635,4 +635,74 @@ func TestRecorder(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestLast: a process learns from the log what it wrote last itself, of what it has not sent yet from its own spool, and nothing of
+// what others wrote.
+func TestLast(t *testing.T) {
+	h := newHouse(t)
+	open := func(me identity.ID) *recorder.Recorder {
+		r, err := recorder.Open(t.Context(), recorder.OpenConfig{
+			Conn: h.as(me.Role(), me.Instance()), Audit: h.audit.String(), Writer: me.String(), Trust: h.kit.Trust, Logger: platformtest.Logger(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.Close(context.WithoutCancel(t.Context())) })
+		return r
+	}
+	me := open(h.kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"))
+	if e, err := me.Last(t.Context(), auditv1.Kind_KIND_INTENT, ""); e != nil || err != nil {
+		t.Errorf("before anything was written: %v, %v", e, err)
+	}
+	control := func(want recorder.Control) {
+		t.Helper()
+		got, err := me.LastControl(t.Context())
+		if got.Index = 0; err != nil || got != want {
+			t.Errorf("the switch was %+v, %v; want %+v", got, err, want)
+		}
+	}
+	control(recorder.Control{})
+	for _, r := range []*auditv1.Record{
+		{Kind: auditv1.Kind_KIND_INTENT, OperationId: "one"},
+		{Kind: auditv1.Kind_KIND_HALTED, Body: &auditv1.Body{Details: map[string]string{"epoch": "4"}}},
+		{Kind: auditv1.Kind_KIND_OUTCOME, OperationId: "one"},
+		{Kind: auditv1.Kind_KIND_INTENT, OperationId: "two"},
+	} {
+		if _, err := me.Record(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	control(recorder.Control{Epoch: 4, Halted: true})
+	if _, err := me.Record(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_RESUMED, Body: &auditv1.Body{Details: map[string]string{"epoch": "5"}}}); err != nil {
+		t.Fatal(err)
+	}
+	control(recorder.Control{Epoch: 5})
+	for _, c := range []struct {
+		kind      auditv1.Kind
+		operation string
+		want      string // of the operation; "": none
+	}{
+		{auditv1.Kind_KIND_INTENT, "", "two"},
+		{auditv1.Kind_KIND_INTENT, "one", "one"},
+		{auditv1.Kind_KIND_OUTCOME, "one", "one"},
+		{auditv1.Kind_KIND_OUTCOME, "two", ""},
+		{auditv1.Kind_KIND_RECOVERED, "one", ""},
+	} {
+		e, err := me.Last(t.Context(), c.kind, c.operation)
+		if err != nil || e.GetRecord().GetOperationId() != c.want {
+			t.Errorf("%s of %q: %v, %v", c.kind, c.operation, e, err)
+		}
+	}
+	told := recorder.State{Revision: 9, Digest: "d", Rows: map[string]uint64{"spent": 3}}
+	if _, err := me.Record(t.Context(), told.Record()); err != nil {
+		t.Fatal(err)
+	}
+	if got, index, err := me.LastState(t.Context()); err != nil || index == 0 || !cmp.Equal(got, told) {
+		t.Errorf("the state: %+v at %d, %v", got, index, err)
+	}
+	other := open(h.kit.ID(optionsv1.Role_ROLE_EXECUTOR, "other"))
+	if e, err := other.Last(t.Context(), auditv1.Kind_KIND_INTENT, "one"); e != nil || err != nil {
+		t.Errorf("another's record: %v, %v", e, err)
+	}
 }

@@ -41,6 +41,7 @@ type Store struct {
 	// db has one connection and writes; reader has its own and reads what is committed.
 	db, reader *sql.DB
 	path       string
+	place      database.Place
 	// writers caches the rows of writers for Commit's goroutine.
 	writers map[string]int64
 
@@ -54,7 +55,7 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := database.Config{Path: filepath.Join(stateDir, File), StateDir: stateDir, Migrations: schema, Service: "audit"}
+	cfg := database.Config{Path: filepath.Join(stateDir, File), StateDir: stateDir, Migrations: schema, Service: "audit", Proved: true}
 	s := &Store{path: cfg.Path, writers: map[string]int64{}}
 	if s.db, err = database.Open(ctx, cfg); err != nil {
 		return nil, err
@@ -62,7 +63,11 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 	if s.reader, err = database.OpenReader(ctx, cfg); err != nil {
 		return nil, errors.Join(err, s.db.Close())
 	}
-	if err := s.prepare(ctx); err != nil {
+	err = s.prepare(ctx)
+	if err == nil {
+		s.place, err = database.Locate(cfg.Path)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -86,6 +91,12 @@ func (s *Store) prepare(ctx context.Context) error {
 
 // Close closes the database.
 func (s *Store) Close() error { return errors.Join(s.reader.Close(), s.db.Close()) }
+
+// Probe returns an error while the store cannot be written.
+func (s *Store) Probe(ctx context.Context) error { return database.Probe(ctx, s.db) }
+
+// InPlace returns an error once the database's files were removed or replaced under this process.
+func (s *Store) InPlace() error { return s.place.Check() }
 
 // Head is where the log ends.
 type Head struct {
@@ -253,6 +264,16 @@ func (s *Store) Entry(ctx context.Context, index uint64) (*auditv1.Entry, error)
 // BySequence returns what a writer wrote under a sequence, or ErrNotFound.
 func (s *Store) BySequence(ctx context.Context, writer string, sequence uint64) (*auditv1.Entry, error) {
 	return s.one(ctx, selectEntries+`WHERE w.identity = ? AND e.sequence = ?`, writer, sequence)
+}
+
+// Last returns a writer's newest entry of a kind, of one operation unless that is "", or ErrNotFound. It is quick for the kinds of
+// the index entries_last.
+func (s *Store) Last(ctx context.Context, writer string, kind auditv1.Kind, operation string) (*auditv1.Entry, error) {
+	if operation != "" {
+		return s.one(ctx, selectEntries+`WHERE w.identity = ? AND e.kind = ? AND e.operation_id != '' AND e.operation_id = ? ORDER BY e.idx DESC LIMIT 1`, writer, kind, operation)
+	}
+	return s.one(ctx, selectEntries+`WHERE e.writer = (SELECT id FROM writers WHERE identity = ?) AND e.kind = ? AND e.kind IN (3, 24, 28, 30, 31, 40, 41)
+		ORDER BY e.idx DESC LIMIT 1`, writer, kind)
 }
 
 func (s *Store) one(ctx context.Context, query string, args ...any) (*auditv1.Entry, error) {

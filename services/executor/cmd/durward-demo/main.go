@@ -5,6 +5,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -79,14 +81,25 @@ func serve(ctx context.Context, log *slog.Logger, port uint, model, touch string
 	return nil
 }
 
-// note appends one line with our pid.
+// note appends one line with our pid, and when we began by the kernel's clock.
 func note(file string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(f, "started %d\n", os.Getpid())
+	_, err = fmt.Fprintf(f, "started %d %d\n", os.Getpid(), began())
 	return errors.Join(err, f.Close())
+}
+
+// began is when this process began, in ticks since the machine's boot (proc_pid_stat(5)), 0 where nobody says.
+func began() int64 {
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	ticks, _ := strconv.ParseInt(fields[19], 10, 64)
+	return ticks
 }
 
 // object is a JSON object of the API.

@@ -27,6 +27,9 @@ import (
 const named = "durward-demo"
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == process.KeepLog {
+		os.Exit(process.KeepLogMain(os.Args[2:]))
+	}
 	if filepath.Base(os.Args[0]) == named {
 		main()
 		return

@@ -16,7 +16,8 @@ import (
 
 // settings is the executor's configuration file.
 type settings struct {
-	config.Common `yaml:",inline"`
+	config.Common  `yaml:",inline"`
+	config.Guarded `yaml:",inline"`
 
 	// Vault redeems grants and is told of outcomes. Required.
 	Vault config.Peer `yaml:"vault"`
@@ -32,9 +33,6 @@ type settings struct {
 	// entry lets nothing run. DANGEROUS: whoever controls the vault can then make them. Empty:
 	// none. Read again within a second when the file changes.
 	Unattended []any `yaml:"unattended"`
-	// GatewayUser is the Unix user that the gateway runs as. While it may write this file, or owns it or a folder above it, the
-	// executor does not start, and no change of the list is taken over. Empty: not checked.
-	GatewayUser string `yaml:"gateway_user"`
 
 	// Systemd says how units are reached.
 	Systemd struct {
@@ -69,6 +67,10 @@ type settings struct {
 	// path is the file's own, by the command line.
 	path func() string
 }
+
+// InDevelopment and Obeyed implement process.Guarded.
+func (s *settings) InDevelopment() bool { return s.development }
+func (s *settings) Obeyed() []string    { return []string{s.Catalog} }
 
 // Validate checks the whole file.
 func (s *settings) Validate() error {

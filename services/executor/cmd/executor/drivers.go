@@ -24,6 +24,15 @@ type drivers struct {
 	close  []func() error
 }
 
+// drivers are the names of those that the configuration gives this executor.
+func (s *settings) drivers() []string {
+	names := []string{catalog.DriverProcess, catalog.DriverNull, catalog.DriverSystemd}
+	if s.Docker.Socket != "" {
+		names = append(names, catalog.DriverDocker)
+	}
+	return names
+}
+
 // openDrivers opens the drivers that the configuration gives this executor. Those that need another program, systemd or Docker,
 // are opened when a service first needs them.
 func openDrivers(cfg *settings, known func() *catalog.Catalog, gpus *gpu.Monitor, logger *slog.Logger) (*drivers, error) {
@@ -138,6 +147,14 @@ func (l *lazy) Logs(ctx context.Context, s *catalog.Service, cursor string, line
 func (l *lazy) Warnings(s *catalog.Service) []string {
 	if w, ok := l.driver().(service.Warner); ok {
 		return w.Warnings(s)
+	}
+	return nil
+}
+
+// Pins are the driver's, if it has any.
+func (l *lazy) Pins(ctx context.Context, s *catalog.Service) []string {
+	if p, ok := l.driver().(service.Pinner); ok {
+		return p.Pins(ctx, s)
 	}
 	return nil
 }

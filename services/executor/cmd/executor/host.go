@@ -23,19 +23,21 @@ import (
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/telemetry"
 )
 
 // host is what this executor knows of its host and may do to it.
 type host struct {
 	closers
-	catalog   *catalog.Source
-	gpus      *gpu.Monitor
-	book      *memreq.Tracker
-	authority *sink.Authority
-	services  *service.Manager
-	modes     *mode.Switcher
-	progress  *progress.Hub
-	metrics   *metrics.Metrics
+	catalog      *catalog.Source
+	gpus         *gpu.Monitor
+	requirements *memreq.Tracker
+	authority    *sink.Authority
+	services     *service.Manager
+	modes        *mode.Switcher
+	progress     *progress.Hub
+	metrics      *metrics.Metrics
+	deep         *telemetry.Deep
 }
 
 // openHost opens it. The caller closes what is opened, also after an error.
@@ -55,7 +57,9 @@ func openHost(ctx context.Context, cfg *settings, l *links, logger *slog.Logger)
 	if measured != nil {
 		h.add(measured.Close)
 	}
-	h.catalog, err = catalog.Open(cfg.Catalog, catalog.Options{ProgramsDir: programs, Development: cfg.development, UID: os.Getuid()}, logger)
+	h.catalog, err = catalog.Open(cfg.Catalog, catalog.Options{
+		ProgramsDir: programs, Development: cfg.development, UID: os.Getuid(), Foreign: cfg.Gateway, Lenient: true, Drivers: cfg.drivers(),
+	}, logger)
 	if err != nil {
 		return h, err
 	}
@@ -72,18 +76,29 @@ func openHost(ctx context.Context, cfg *settings, l *links, logger *slog.Logger)
 		return h, err
 	}
 	h.add(state.Close)
-	h.book, err = openBook(ctx, cfg, bookConfig{
+	h.deep = telemetry.NewDeep(logger,
+		telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe},
+		telemetry.Check{Problem: "not all GPUs answer", Ask: func(ctx context.Context) error { return h.gpus.Read(ctx).Err() }})
+	h.requirements, err = openRequirements(ctx, cfg, requirementsConfig{
 		Catalog: current, GPUs: h.gpus, Memory: reservedPeaks{state, l.diskReserve}, Logger: logger, Definition: drivers.Definition,
 	})
 	if err != nil {
 		return h, err
 	}
 	h.authority, err = sink.New(ctx, sink.Config{
-		Self: l.self.ID(), Trust: l.trust, Store: reservedStore{Store: state, kept: l.diskReserve}, Recorder: l.log,
+		Self: l.self.ID(), Trust: l.trust, Store: reservedStore{Store: state, kept: l.diskReserve}, Recorder: l.log, History: l.log,
 		Vault: sink.NewRedeemer(l.vault), Tokeniser: vaultv1.NewTokeniseServiceClient(l.vault), Logger: logger,
 	})
 	if err != nil {
 		return h, err
+	}
+	if damage := state.Damage(); len(damage) > 0 {
+		if err := h.authority.HaltDamaged(ctx, damage); err != nil {
+			return h, err
+		}
+		if err := l.diskReserve.Write(true, func() error { return state.Accept(ctx) }); err != nil {
+			return h, err
+		}
 	}
 	l.telemetry.Halted(func() bool { return h.authority.Control().Halted })
 
@@ -94,13 +109,13 @@ func openHost(ctx context.Context, cfg *settings, l *links, logger *slog.Logger)
 		Health:     health.New(),
 		Engine:     engine.New(),
 		GPUs:       h.gpus,
-		Sizes:      h.book.Sizes(),
-		HostAsleep: h.book.HostAsleep,
+		Sizes:      h.requirements.Sizes(),
+		HostAsleep: h.requirements.HostAsleep,
 		MarginMiB:  cfg.marginMiB(),
 		Leases:     leases,
 		Admit: func(ctx context.Context, s *catalog.Service) error {
-			h.book.Observe(ctx, s)
-			return capacity.Admit(h.book.Sizes(), h.gpus.Read(ctx), s, cfg.marginMiB())
+			h.requirements.Observe(ctx, s)
+			return capacity.Admit(h.requirements.Sizes(), h.gpus.Read(ctx), s, cfg.marginMiB())
 		},
 		Confirm: sink.Confirm,
 		Rule:    rule,
@@ -111,12 +126,12 @@ func openHost(ctx context.Context, cfg *settings, l *links, logger *slog.Logger)
 	if err := h.services.Accept(current()); err != nil {
 		return h, fmt.Errorf("catalogue: %w", err)
 	}
-	h.metrics = metrics.New(l.telemetry.Metrics, h.services, h.gpus, h.book)
+	h.metrics = metrics.New(l.telemetry.Metrics, h.services, h.gpus, h.requirements)
 	h.modes = mode.New(mode.Config{
 		Catalog:      current,
 		Services:     h.services,
 		GPUs:         h.gpus,
-		Requirements: h.book,
+		Requirements: h.requirements,
 		Leases:       leases,
 		Journal:      state,
 		Margin:       cfg.marginMiB(),
@@ -144,9 +159,12 @@ func (h *host) subjects() server.Subjects {
 
 // recover looks after what an earlier process left. An interrupted switch has the host from here on. It is undone while this
 // process serves, so that it can be halted and looked at meanwhile; what its call is told is known when it has ended.
-func (h *host) recover(ctx context.Context) (*mode.Interruption, error) {
+func (h *host) recover(ctx context.Context, logger *slog.Logger) (*mode.Interruption, error) {
+	if err := h.authority.Compare(ctx); err != nil {
+		logger.Warn("this executor's state is not held against the log yet: it will be before a change", "cause", err.Error())
+	}
 	h.services.Settle(ctx)
-	h.book.Settle(ctx, h.services, h.gpus)
+	h.requirements.Settle(ctx, h.services, h.gpus)
 	interrupted, err := h.modes.Interrupted(ctx)
 	if err != nil {
 		return nil, err

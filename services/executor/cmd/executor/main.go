@@ -20,6 +20,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	driverprocess "durward.internal/services/executor/internal/driver/process"
 	"durward.internal/services/executor/internal/server"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/rpc"
@@ -35,6 +36,9 @@ const drainTime = 5 * time.Second
 func main() {
 	// Before anything is written or started: only this user may read it.
 	syscall.Umask(0o077)
+	if len(os.Args) > 1 && os.Args[1] == driverprocess.KeepLog {
+		os.Exit(driverprocess.KeepLogMain(os.Args[2:]))
+	}
 	cfg := &settings{}
 	os.Exit(process.Main(process.Program{
 		Name:     "executor",
@@ -51,6 +55,11 @@ func main() {
 
 // run wires the process together and serves until ctx ends.
 func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
+	unlock, err := process.LockState(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
 	listener, err := rpc.Listen(cfg.Listen, cfg.AllowRemote)
 	if err != nil {
 		return err
@@ -77,7 +86,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	interrupted, err := h.recover(ctx)
+	interrupted, err := h.recover(ctx, logger)
 	if err != nil {
 		return err
 	}
@@ -89,7 +98,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	running.Go(func() { h.services.Run(background) })
 	running.Go(func() { rules.watch(background) })
 	running.Go(func() { h.gpus.Run(background) })
-	running.Go(func() { h.book.Run(background, h.services, h.gpus) })
+	running.Go(func() { h.requirements.Run(background, h.services, h.gpus) })
 	running.Go(func() { h.resume(background, interrupted, logger) })
 	running.Go(func() {
 		if err := l.telemetry.Serve(background, healthListener, nil); err != nil {
@@ -122,7 +131,8 @@ func newServer(l *links, h *host, logger *slog.Logger) *rpc.Server {
 	executorv1.RegisterToolServiceServer(srv, server.NewTools(server.ToolsConfig{Services: h.services, GPUs: h.gpus, Modes: h.modes, Progress: h.progress}))
 	executorv1.RegisterEventServiceServer(srv, server.NewEvents(h.services, h.progress))
 	executorv1.RegisterControlServiceServer(srv, server.NewControl(server.ControlConfig{
-		Self: l.self.ID().String(), Services: h.services, GPUs: h.gpus, Modes: h.modes, Authority: h.authority, Log: l.log, Version: version,
+		Self: l.self.ID().String(), Services: h.services, GPUs: h.gpus, Modes: h.modes, Authority: h.authority, Log: l.log, Version: version, Deep: h.deep,
+		Refused: h.catalog.Refused,
 		VaultReachable: func() bool {
 			l.vault.Connect() // wakes a connection that went idle
 			return l.vault.GetState() == connectivity.Ready

@@ -28,6 +28,7 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/platformtest/input"
+	"durward.internal/services/platform/process"
 )
 
 const shipped = "../../../../deploy/config"
@@ -246,8 +247,21 @@ func TestABusyPortEndsTheStart(t *testing.T) {
 	}
 	defer l.Close()
 	cfg := &settings{}
-	cfg.Listen, cfg.HealthListen = l.Addr().String(), "127.0.0.1:0"
+	cfg.StateDir, cfg.Listen, cfg.HealthListen = t.TempDir(), l.Addr().String(), "127.0.0.1:0"
 	if err := run(context.Background(), cfg, platformtest.Logger()); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestAnotherProcessInItsStateFolderEndsTheStart(t *testing.T) {
+	cfg := &settings{}
+	cfg.StateDir, cfg.Listen, cfg.HealthListen = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
+	release, err := process.LockState(cfg.StateDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = release() }() // it ends with this process at the latest
+	if err := run(t.Context(), cfg, platformtest.Logger()); err == nil || !strings.Contains(err.Error(), "another running process keeps its state in "+cfg.StateDir) {
 		t.Errorf("error is %v", err)
 	}
 }

@@ -7,12 +7,15 @@ import (
 	"log/slog"
 	"path/filepath"
 	"reflect"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/filewatch"
@@ -63,10 +66,8 @@ func openRules(cfg rulesConfig) (*rules, error) {
 		return nil, err
 	}
 	r.cfg.Path = path
-	if cfg.GatewayUser != "" && !cfg.Development {
-		if r.foreign, err = ownership.Lookup(cfg.GatewayUser); err != nil {
-			return nil, fmt.Errorf("gateway_user: %w", err)
-		}
+	if r.foreign, err = ownership.Gateway(cfg.GatewayUser, cfg.Development); err != nil {
+		return nil, err
 	}
 	if cfg.GatewayUser == "" && !cfg.Development {
 		cfg.Logger.Warn("DANGEROUS: without gateway_user nobody checks whether the gateway could have written what runs here without a human",
@@ -124,8 +125,7 @@ func (r *rules) read() (*settings, []sink.Unattended, string, error) {
 	if err != nil {
 		return nil, nil, "", err
 	}
-	sum := canonical.Digest(raw)
-	return s, list, canonical.FormatDigest(sum[:]), nil
+	return s, list, canonical.DigestText(raw), nil
 }
 
 // watch takes over what changes until ctx ends.
@@ -194,4 +194,34 @@ func (r *rules) note(ctx context.Context, kind auditv1.Kind, digest, what string
 		status, body.Summary, body.Reason = auditv1.Status_STATUS_ERROR, rulesName+" was refused", what
 	}
 	return r.cfg.Log.Spool(ctx, &auditv1.Record{Kind: kind, Time: timestamppb.Now(), Status: status, Body: body})
+}
+
+// ruleTimeout bounds how long what a rule is about to do waits for the log.
+const ruleTimeout = 2 * time.Second
+
+// recordRules returns what records the executor's acts by rule. What is about to be done is in the log before it is done, or it
+// is not done; how it went may reach the log later.
+func recordRules(log sink.Recorder) service.Rule {
+	return func(ctx context.Context, what string, s *catalog.Service, stage service.Stage, how error) error {
+		record := &auditv1.Record{
+			Kind: auditv1.Kind_KIND_RULE, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_PENDING,
+			Body: &auditv1.Body{Summary: clean.Line(what, 500), Details: map[string]string{}},
+		}
+		if s != nil {
+			record.Body.Details["service_id"] = s.ID
+		}
+		ctx, cancel := context.WithTimeout(ctx, ruleTimeout)
+		defer cancel()
+		switch {
+		case stage == service.Intent:
+			_, rerr := log.Record(ctx, record)
+			return rerr
+		case how == nil:
+			record.Status = auditv1.Status_STATUS_OK
+		default:
+			record.Status, record.Body.Reason = auditv1.Status_STATUS_ERROR, clean.Line(how.Error(), 500)
+		}
+		_, rerr := log.Report(ctx, record)
+		return rerr
+	}
 }

@@ -7,6 +7,8 @@ package gpu
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -44,6 +46,19 @@ type Host struct {
 	// Problem is why there are no GPUs at all, "" where that is as it should be: one of the sentences below.
 	Problem string
 	GPUs    []Device
+}
+
+// Err returns an error while the driver, or one of the GPUs, does not answer.
+func (h Host) Err() error {
+	if h.Problem != "" {
+		return errors.New(h.Problem)
+	}
+	for _, d := range h.GPUs {
+		if d.Problem != "" {
+			return fmt.Errorf("GPU %d: %s", d.Index, d.Problem)
+		}
+	}
+	return nil
 }
 
 // What can be wrong with a driver or a GPU.

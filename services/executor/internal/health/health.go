@@ -35,7 +35,7 @@ var (
 	ErrPath        = errors.New("the health path is not one that a catalogue may name")
 	ErrTooLarge    = errors.New("the health answer is larger than 64 kB")
 	ErrStatus      = errors.New("the health answer is not a success")
-	ErrContentType = errors.New("the health answer is of another content type than the catalogue says")
+	ErrContentType = errors.New("the health answer is of another content type than health.content_type says (unless it says one: JSON, plain text, or none)")
 )
 
 // pathPattern is the catalog's own (SEC-H2). It is checked here again, where the request is made.
@@ -111,14 +111,22 @@ func (c *Checker) get(ctx context.Context, url string, timeout time.Duration, co
 	switch {
 	case res.StatusCode < 200 || res.StatusCode > 299:
 		return mark, fmt.Errorf("%w: %d", ErrStatus, res.StatusCode)
-	case contentType != "" && !sameType(res.Header.Get("Content-Type"), contentType):
+	case !expected(contentType, res.Header.Get("Content-Type")):
 		return mark, ErrContentType
 	}
 	return mark, nil
 }
 
-// sameType compares a header, parameters apart, with what the catalog expects.
-func sameType(header, want string) bool {
+// expected reports whether an answer is what the entry says; where it says nothing, what engines answer with: JSON, plain text,
+// something untyped, or nothing. A page of HTML comes from whatever else listens there.
+func expected(want, header string) bool {
 	got, _, err := mime.ParseMediaType(header)
-	return err == nil && strings.EqualFold(got, want)
+	switch want {
+	case catalog.AnyContentType:
+		return true
+	case "":
+		return header == "" || err == nil && (strings.EqualFold(got, "application/json") || strings.EqualFold(got, "text/plain"))
+	default:
+		return err == nil && strings.EqualFold(got, want)
+	}
 }

@@ -45,6 +45,10 @@ func TestCheck(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		_, _ = w.Write([]byte("{}"))
 	})
+	mux.HandleFunc("/untyped", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Content-Type"] = nil
+		_, _ = w.Write([]byte("fine"))
+	})
 	mux.HandleFunc("/page", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>it works</html>")) })
 	port := serve(t, mux)
 	t.Setenv("HTTP_PROXY", "http://192.0.2.1:1")
@@ -62,6 +66,12 @@ func TestCheck(t *testing.T) {
 		{path: "/slow"},
 		{path: "/drip"},
 		{path: "/page", contentType: "application/json", want: ErrContentType},
+		{path: "/page", want: ErrContentType},
+		{path: "/page", contentType: "text/html", ok: true},
+		{path: "/page", contentType: catalog.AnyContentType, ok: true},
+		{path: "/json", ok: true},
+		{path: "/untyped", ok: true},
+		{path: "/untyped", contentType: "text/plain", want: ErrContentType},
 		{path: "/ok", contentType: "application/json", want: ErrContentType},
 		{path: "/../ok", want: ErrPath},
 		{path: "/ok/..", want: ErrPath},

@@ -15,6 +15,7 @@ import (
 	"durward.internal/services/executor/internal/health"
 	"durward.internal/services/executor/internal/lease"
 	"durward.internal/services/executor/internal/mode"
+	"durward.internal/services/executor/internal/plan"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
@@ -83,7 +84,7 @@ func to(b *testing.B, s *mode.Switcher, id string) {
 		begin()
 		return nil
 	}
-	plan, err := s.Simulate(b.Context(), mode.Request{Mode: id})
+	plan, err := s.Simulate(b.Context(), plan.Request{Mode: id})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -133,7 +134,7 @@ func BenchmarkSimulateAmongFiveHundredServices(b *testing.B) {
 	var all []time.Duration
 	for b.Loop() {
 		began := time.Now()
-		if _, err := s.Simulate(b.Context(), mode.Request{Mode: "two"}); err != nil {
+		if _, err := s.Simulate(b.Context(), plan.Request{Mode: "two"}); err != nil {
 			b.Fatal(err)
 		}
 		all = append(all, time.Since(began))
@@ -205,7 +206,7 @@ func BenchmarkSimulate(b *testing.B) {
 			found, cut := 0, 0
 			for i := 0; b.Loop(); i++ {
 				began := time.Now()
-				out, err := s.Simulate(b.Context(), mode.Request{Mode: fmt.Sprintf("m%d", i%20), Alternatives: c.alternatives})
+				out, err := s.Simulate(b.Context(), plan.Request{Mode: fmt.Sprintf("m%d", i%20), Alternatives: c.alternatives})
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,12 +21,51 @@ import (
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/lease"
+	"durward.internal/services/executor/internal/plan"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/fault"
 )
+
+// The planner's names: tests call their plans plan.
+type (
+	Request     = plan.Request
+	Simulation  = plan.Simulation
+	Step        = plan.Step
+	Need        = plan.Need
+	Change      = plan.Change
+	Alternative = plan.Alternative
+)
+
+const (
+	actionSleep = plan.Sleep
+	actionStop  = plan.Stop
+	actionStart = plan.Start
+	actionWake  = plan.Wake
+
+	changeKeep        = executorv1.ChangeKind_CHANGE_KIND_KEEP
+	changeSleep       = executorv1.ChangeKind_CHANGE_KIND_SLEEP
+	changeStop        = executorv1.ChangeKind_CHANGE_KIND_STOP
+	changeContext     = executorv1.ChangeKind_CHANGE_KIND_CONTEXT
+	changeUtilisation = executorv1.ChangeKind_CHANGE_KIND_UTILISATION
+	changeGPU         = executorv1.ChangeKind_CHANGE_KIND_GPU
+	changeSplit       = executorv1.ChangeKind_CHANGE_KIND_SPLIT
+)
+
+// planSubject is what a digest is made of.
+type planSubject struct {
+	Catalog string   `json:"catalogue"`
+	Keeps   []string `json:"keeps,omitempty"`
+	Mode    string   `json:"mode"`
+	Steps   []struct {
+		Action      string `json:"action"`
+		EntrySHA256 string `json:"entry_sha256"`
+		Service     string `json:"service"`
+	} `json:"steps"`
+}
 
 // catalogText is a host with two GPUs of 24 GiB. tools depends on code; watch is pinned.
 const catalogText = `
@@ -284,6 +324,8 @@ func (h *host) Sleep(ctx context.Context, s *catalog.Service, a service.Act) (bo
 	})
 }
 
+func (*host) Pins(context.Context, *catalog.Service) []string { return nil }
+
 func (h *host) Definition(_ context.Context, s *catalog.Service) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -402,8 +444,42 @@ func memory(t testing.TB) string {
 	return dir
 }
 
+// emptyStore is the files of a store that was opened once: its schema is made and sealed.
+var emptyStore = sync.OnceValues(func() (map[string][]byte, error) {
+	dir, err := os.MkdirTemp("", "durward-mode-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	s, err := store.Open(context.Background(), dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Close(); err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{}
+	for _, name := range []string{store.File, database.KeyFile} {
+		if files[name], err = os.ReadFile(filepath.Join(dir, name)); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+})
+
 func openStore(t testing.TB, dir string) *store.Store {
 	t.Helper()
+	files, err := emptyStore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, store.File)); errors.Is(err, os.ErrNotExist) {
+		for name, content := range files {
+			if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	s, err := store.Open(context.Background(), dir)
 	if err != nil {
 		t.Fatal(err)
@@ -442,7 +518,7 @@ func (w *world) restart() {
 	w.patience, w.interval, w.leasePatience, w.unseenPatience = 20*time.Millisecond, time.Millisecond, 20*time.Millisecond, 5*time.Millisecond
 	w.bootPatience = 20 * time.Millisecond
 	w.bootID = func() (string, error) { return cmp.Or(w.boot, "boot-1"), nil }
-	w.available = func() (uint32, bool) { return 0, false }
+	w.planner.Available = func() (uint32, bool) { return 0, false }
 }
 
 func (w *world) proceed(begin func()) error {

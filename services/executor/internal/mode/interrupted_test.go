@@ -362,7 +362,7 @@ func TestResidenceGoesByNoWallClock(t *testing.T) {
 	w := newWorld(t, "legacy")
 	w.host.c = parse(t, strings.Replace(catalogText, "vram_mib: 6000}", "vram_mib: 6000, min_residence_s: 60}", 1))
 	now := time.Now()
-	w.now = func() time.Time { return now }
+	w.planner.Now = func() time.Time { return now }
 	w.host.since["legacy"] = now.Add(24 * time.Hour)
 	if _, err := w.to("talk"); !fault.Is(err, callv1.Code_CODE_CONFLICT) {
 		t.Errorf("at once: %v", err)

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -24,11 +23,11 @@ import (
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/lease"
+	"durward.internal/services/executor/internal/plan"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalog"
-	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/fault"
 )
 
@@ -40,6 +39,8 @@ type Services interface {
 	Sleep(ctx context.Context, s *catalog.Service, a service.Act) (bool, error)
 	Wake(ctx context.Context, s *catalog.Service, a service.Act) (bool, error)
 	Definition(ctx context.Context, s *catalog.Service) (string, error)
+	// Pins say of each file that a service is given whether it is held.
+	Pins(ctx context.Context, s *catalog.Service) []string
 	Logs(ctx context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error)
 }
 
@@ -84,7 +85,7 @@ type Config struct {
 	Leases   *lease.Leases
 	Journal  Journal
 	// Requirements says what services need. nil: what they declare.
-	Requirements Requirements
+	Requirements plan.Requirements
 	// Margin is what stays free on each GPU beyond what services need, in MiB.
 	Margin uint32
 	// LeastMargin is how low a call's margin_mib_override may set it; nil: as low as Margin.
@@ -125,20 +126,13 @@ type Switcher struct {
 	cfg Config
 	// The constants above, which tests shorten.
 	patience, interval, leasePatience, unseenPatience, bootPatience time.Duration
-	// now is the wall clock.
-	now func() time.Time
+	planner                                                         *plan.Planner
 	// bootID reads what the kernel calls this boot of the host.
 	bootID func() (string, error)
-	// available is what the host's memory has to give, in MiB, and whether it tells.
-	available func() (uint32, bool)
 
 	mu sync.Mutex
 	// acting: a switch holds the host, so the catalog stays as it is. undoing: it is one that an earlier process began.
 	acting, undoing bool
-	// seen is since when each running service was seen to run as it does, by a clock that nobody sets.
-	seen map[string]sighting
-
-	sealed seals
 
 	// quit is closed when no further step may begin.
 	quit     chan struct{}
@@ -147,19 +141,21 @@ type Switcher struct {
 	owing sync.WaitGroup
 }
 
-// sighting is when a service that says that it runs since then was first seen to.
-type sighting struct{ since, first time.Time }
-
 // New returns a Switcher. It does nothing before it is asked.
 func New(cfg Config) *Switcher {
 	if cfg.Requirements == nil {
-		cfg.Requirements = declared{}
+		cfg.Requirements = plan.Declared{}
 	}
 	cfg.Journal = &history{Journal: cfg.Journal, took: map[pastStep][]time.Duration{}}
-	return &Switcher{
+	s := &Switcher{
 		cfg: cfg, patience: patience, interval: interval, leasePatience: leasePatience, unseenPatience: unseenPatience,
-		bootPatience: bootPatience, now: time.Now, bootID: readBootID, available: readAvailable, seen: map[string]sighting{}, quit: make(chan struct{}),
+		bootPatience: bootPatience, bootID: readBootID, quit: make(chan struct{}),
 	}
+	s.planner = plan.New(plan.Config{
+		Catalog: cfg.Catalog, Services: cfg.Services, Requirements: cfg.Requirements, Margin: s.margin, Took: cfg.Journal.Took,
+		Now: time.Now, Available: plan.Available, Logger: cfg.Logger,
+	})
+	return s
 }
 
 // Stop lets no further step begin: the process ends. A switch that goes on stays open in the journal, and the next process
@@ -219,7 +215,7 @@ func (s *Switcher) Drifted() []string {
 		return nil
 	}
 	var out []string
-	for _, member := range members(c, m) {
+	for _, member := range plan.Members(c, m) {
 		if s.cfg.Services.Status(member).State != executorv1.ServiceState_SERVICE_STATE_RUNNING {
 			out = append(out, member.ID)
 		}
@@ -261,22 +257,6 @@ func (s *Switcher) margin(override *uint32) (uint32, error) {
 			fmt.Sprintf("the margin cannot be lower than %d MiB for this call; only a human changes that limit", least), fault.WithField("margin_mib_override"))
 	}
 	return *override, nil
-}
-
-// Find returns a mode of the catalog, or a fault that offers the nearest ids.
-func (s *Switcher) Find(id string) (*catalog.Mode, error) { return find(s.cfg.Catalog(), id) }
-
-func find(c *catalog.Catalog, id string) (*catalog.Mode, error) {
-	if m, ok := c.Mode(id); ok {
-		return m, nil
-	}
-	ids := make([]string, 0, len(c.Modes))
-	for _, m := range c.Modes {
-		ids = append(ids, m.ID)
-	}
-	slices.Sort(ids)
-	return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "no mode has that id", fault.WithField("mode_id"),
-		fault.WithSuggestions(config.Suggest(id, ids)...))
 }
 
 // take gets the whole host, waiting a little for single changes that are under way. The function gives it back.
@@ -335,4 +315,63 @@ func OutcomeName(o executorv1.SwitchOutcome) string {
 	default:
 		return "under way"
 	}
+}
+
+// history is a Journal that remembers how long steps took until a switch notes a new one: a plan asks that for every service.
+type history struct {
+	Journal
+	mu sync.Mutex
+	// round counts what was noted: an answer from before says nothing of the time after it.
+	round int
+	took  map[pastStep][]time.Duration
+}
+
+type pastStep struct {
+	action  executorv1.PlanAction
+	service string
+	n       int
+}
+
+// maxPast bounds what is remembered, whatever catalogs come and go.
+const maxPast = 1 << 14
+
+// Took implements Journal.
+func (h *history) Took(ctx context.Context, action executorv1.PlanAction, service string, n int) ([]time.Duration, error) {
+	key := pastStep{action, service, n}
+	h.mu.Lock()
+	took, ok := h.took[key]
+	round := h.round
+	h.mu.Unlock()
+	if ok {
+		return took, nil
+	}
+	took, err := h.Journal.Took(ctx, action, service, n)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.round == round && len(h.took) < maxPast {
+		h.took[key] = took
+	}
+	return took, nil
+}
+
+func (h *history) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.round++
+	h.took = map[pastStep][]time.Duration{}
+}
+
+// NoteSteps implements Journal.
+func (h *history) NoteSteps(ctx context.Context, id int64, ended, next *store.Step) error {
+	defer h.forget()
+	return h.Journal.NoteSteps(ctx, id, ended, next)
+}
+
+// EndSwitch implements Journal.
+func (h *history) EndSwitch(ctx context.Context, id int64, last *store.Step, at time.Time, e *store.Ending) error {
+	defer h.forget()
+	return h.Journal.EndSwitch(ctx, id, last, at, e)
 }

@@ -11,6 +11,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/memreq"
+	"durward.internal/services/executor/internal/plan"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/vram"
@@ -38,7 +39,7 @@ modes: [{id: one, services: [claim]}]
 
 // estimating is a Requirements that estimates, as memreq.Requirements does where nothing is measured or declared.
 type estimating struct {
-	declared
+	plan.Declared
 	h *host
 	// measured is what was, of services with one GPU.
 	measured map[string]uint32
@@ -78,7 +79,7 @@ func (b estimating) Awake(s *catalog.Service) memreq.Need {
 		}
 		return n
 	}
-	return b.declared.Awake(s)
+	return b.Declared.Awake(s)
 }
 
 func (b estimating) Loading(s *catalog.Service) memreq.Need { return b.Awake(s) }
@@ -104,7 +105,7 @@ func newCards(t *testing.T, foreign ...uint32) *world {
 	for i, mib := range foreign {
 		w.host.foreign[uint32(i)] = mib
 	}
-	w.cfg.Requirements = estimating{h: w.host}
+	w.planner.Requirements = estimating{h: w.host}
 	return w
 }
 
@@ -200,7 +201,7 @@ func TestAWayIsNotForNothing(t *testing.T) {
 	w := newCards(t, full-8500, 3000, 0, 0)
 	w.host.totals[3] = total / 2 // a smaller GPU, of which a claim is half as much
 	small := estimating{h: w.host, measured: map[string]uint32{"claim": 9000, "slots": 9000}}
-	w.cfg.Requirements = small
+	w.planner.Requirements = small
 	for _, id := range []string{"claim", "slots"} {
 		got := w.simulate(Request{Start: []string{id}, Alternatives: 10})
 		if got.Fits || len(got.Alternatives) == 0 {
@@ -233,11 +234,11 @@ func TestAnEntryThatDoesNotStart(t *testing.T) {
 		!strings.Contains(got.Reason, "claim would not start with a context of 4096 tokens: by the estimate ") {
 		t.Errorf("with another context: %+v", got)
 	}
-	p, err := w.plan(t.Context(), Request{Mode: "one"}, w.host.Last())
+	p, err := w.planner.Plan(t.Context(), Request{Mode: "one"}, w.host.Last())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Switch(t.Context(), "one", p.digest, nil, w.consent()); !fault.Is(err, callv1.Code_CODE_DOES_NOT_FIT) || !strings.Contains(err.Error(), why) {
+	if _, err := w.Switch(t.Context(), "one", p.Digest, nil, w.consent()); !fault.Is(err, callv1.Code_CODE_DOES_NOT_FIT) || !strings.Contains(err.Error(), why) {
 		t.Errorf("switched: %v", err)
 	}
 	if w.host.state["claim"] = executorv1.ServiceState_SERVICE_STATE_RUNNING; !w.simulate(Request{Mode: "one"}).Fits {
@@ -249,8 +250,8 @@ func TestAnEntryThatDoesNotStart(t *testing.T) {
 func TestAPlanWaitsForModelsFiles(t *testing.T) {
 	t.Parallel()
 	w := newCards(t)
-	waited := &waiting{Requirements: w.cfg.Requirements}
-	w.cfg.Requirements = waited
+	waited := &waiting{Requirements: w.planner.Requirements}
+	w.planner.Requirements = waited
 	w.simulate(Request{Mode: "one", Start: []string{"pair"}})
 	if diff := cmp.Diff([]string{"claim", "pair"}, waited.ids); diff != "" {
 		t.Errorf("waited for (-want +got):\n%s", diff)
@@ -259,55 +260,12 @@ func TestAPlanWaitsForModelsFiles(t *testing.T) {
 
 // waiting notes which services' files are waited for.
 type waiting struct {
-	Requirements
+	plan.Requirements
 	ids []string
 }
 
 func (b *waiting) Await(_ context.Context, services ...*catalog.Service) {
 	for _, s := range services {
 		b.ids = append(b.ids, s.ID)
-	}
-}
-
-func TestSets(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		pool []uint32
-		n    int
-		want [][]uint32
-	}{
-		"none":               {nil, 2, nil},
-		"one":                {[]uint32{3}, 2, nil},
-		"pairs":              {[]uint32{0, 2, 5}, 2, [][]uint32{{0, 2}, {0, 5}, {2, 5}}},
-		"fours side by side": {[]uint32{0, 1, 2, 3, 7}, 4, [][]uint32{{0, 1, 2, 3}, {1, 2, 3, 7}}},
-		"too few":            {[]uint32{0, 1, 2}, 4, nil},
-	} {
-		if diff := cmp.Diff(c.want, sets(c.pool, c.n)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
-	}
-	var many []uint32
-	for i := range uint32(maxPool + 1) {
-		many = append(many, i)
-	}
-	if got := sets(many, 2); len(got) != maxPool {
-		t.Errorf("of %d GPUs, %d pairs are tried", len(many), len(got))
-	}
-}
-
-// TestTheDearerKindIsNeverCheaper: the table's order holds whatever a kind's own grain is.
-func TestTheDearerKindIsNeverCheaper(t *testing.T) {
-	t.Parallel()
-	first, lowest := 1.0, leastUtilisation
-	steps := int64((first-lowest)/utilisationStep) + 1
-	most := []int64{
-		0, costSleep + grain(1<<62), costUtilisation + steps*costEachStep, costContext + halving(1<<31), costGPU, costSleeper + grain(1<<62),
-		costStop + grain(1<<62),
-	}
-	least := []int64{costSleep, costUtilisation, costContext, costGPU, costSleeper, costStop, costSplit}
-	for i := range least {
-		if most[i] >= least[i] {
-			t.Errorf("kind %d costs up to %d, and the next from %d", i, most[i], least[i])
-		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
 )
 
@@ -194,10 +196,10 @@ func TestGpumodD10MeasuredNumbersAreUsed(t *testing.T) {
 		endSwitch(t, w.store, id, actionStart, "chat", time.Duration(100-i)*time.Second)
 	}
 	// The newest ten, from 98 s down to 89 s, newer ones counting more.
-	if got := w.expected(context.Background(), actionStart, "chat"); got < 90*time.Second || got > 94*time.Second {
+	if got := w.planner.Expected(context.Background(), actionStart, "chat"); got < 90*time.Second || got > 94*time.Second {
 		t.Errorf("expected is %v", got)
 	}
-	if got := w.expected(context.Background(), actionStop, "chat"); got != 0 {
+	if got := w.planner.Expected(context.Background(), actionStop, "chat"); got != 0 {
 		t.Errorf("what was never done is expected to take %v", got)
 	}
 }
@@ -219,5 +221,39 @@ func TestALostGPUIsAReason(t *testing.T) {
 	plan, err := w.Simulate(t.Context(), Request{Mode: "talk"})
 	if err != nil || plan.Fits || plan.Reason != "it does not fit: GPU 1 cannot be measured: "+gpu.ProblemLost {
 		t.Errorf("simulated: %+v, %v", plan, err)
+	}
+}
+
+// TestServicesThatShareAPort: a switch stops whatever has a member's port, though it could sleep; what stays keeps the mode away.
+func TestServicesThatShareAPort(t *testing.T) {
+	share := func(w *world, one, other string) *catalog.Service {
+		a, _ := w.host.c.Lookup(one)
+		b, _ := w.host.c.Lookup(other)
+		a.Port = b.Port
+		return a
+	}
+	for _, state := range []string{"chat", "chat:sleeping"} {
+		w := newWorld(t, state)
+		share(w, "chat", "code")
+		if out := w.must("work"); out.Outcome != committed || !slices.Contains(w.did(), "lower chat") {
+			t.Errorf("%s: %v, %v", state, out, w.did())
+		}
+	}
+	w := newWorld(t, "watch")
+	share(w, "watch", "embed")
+	_, err := w.to("talk")
+	wantFault(t, err, callv1.Code_CODE_CONFLICT, "embed and watch cannot run together: both have port 17002")
+
+	w = newWorld(t, "legacy")
+	share(w, "legacy", "embed").MinResidenceS = 600
+	w.host.since["legacy"] = time.Now()
+	_, err = w.to("talk")
+	wantFault(t, err, callv1.Code_CODE_CONFLICT, "legacy may not be stopped yet")
+
+	w = newWorld(t, "chat")
+	share(w, "legacy", "chat")
+	plan, err := w.Simulate(t.Context(), Request{Start: []string{"legacy"}})
+	if err != nil || !strings.Contains(plan.Reason, "legacy and chat cannot run together: both have port 17001") {
+		t.Errorf("%+v, %v", plan, err)
 	}
 }

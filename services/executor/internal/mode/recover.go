@@ -10,6 +10,7 @@ import (
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/plan"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalog"
@@ -108,7 +109,7 @@ func (r *run) finish(ctx context.Context, undoing bool, finished map[string]bool
 	}
 	for _, one := range r.work.Members {
 		found, ok := r.cfg.Catalog().Lookup(one)
-		whole = whole && ok && alive(r.cfg.Services.Status(found))
+		whole = whole && ok && r.cfg.Services.Status(found).Alive()
 	}
 	if whole {
 		return r.commit(ctx)
@@ -155,7 +156,7 @@ func (r *run) settleDown(ctx context.Context) {
 
 // undoes is what the records of an interrupted switch's steps say.
 func undoes(a executorv1.PlanAction) string {
-	return ActionName(a) + ": an interrupted switch is undone"
+	return plan.ActionName(a) + ": an interrupted switch is undone"
 }
 
 // intend records that a step of an interrupted switch is about to be done. It waits for audit: without that nothing is done.
@@ -304,7 +305,7 @@ func (b *booting) follow(ctx context.Context) {
 		return
 	}
 	defer release()
-	for _, one := range members(c, m) {
+	for _, one := range plan.Members(c, m) {
 		if b.tried[one.ID] {
 			continue
 		}

@@ -15,6 +15,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/memreq"
+	"durward.internal/services/executor/internal/plan"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
@@ -23,7 +24,7 @@ import (
 
 // book is one whose numbers a test sets; what it does not set is declared.
 type book struct {
-	declared
+	plan.Declared
 	awake       map[string]memreq.Need
 	loading     map[string]map[uint32]uint32
 	perToken    map[string]float64
@@ -35,7 +36,7 @@ func (b *book) Awake(s *catalog.Service) memreq.Need {
 	if n, ok := b.awake[s.ID]; ok {
 		return n
 	}
-	return b.declared.Awake(s)
+	return b.Declared.Awake(s)
 }
 
 func (b *book) Loading(s *catalog.Service) memreq.Need {
@@ -64,20 +65,20 @@ func (b *book) HostLoading(s *catalog.Service) uint32 { return b.hostLoading[s.I
 
 // with gives the world a book.
 func (w *world) with(b *book) *world {
-	w.cfg.Requirements = b
+	w.planner.Requirements = b
 	return w
 }
 
 // has makes the host's memory tell what it has to give.
 func (w *world) has(mib uint32) *world {
-	w.available = func() (uint32, bool) { return mib, true }
+	w.planner.Available = func() (uint32, bool) { return mib, true }
 	return w
 }
 
 func words(steps []Step) []string {
 	var out []string
 	for _, st := range steps {
-		out = append(out, ActionName(st.Action)+" "+st.Service)
+		out = append(out, plan.ActionName(st.Action)+" "+st.Service)
 	}
 	return out
 }
@@ -385,7 +386,7 @@ func TestAlternativesAreCarriedOut(t *testing.T) {
 				}
 				m, _ := w.host.c.Mode(trip.to)
 				after := map[string]bool{}
-				for _, one := range members(w.host.c, m) {
+				for _, one := range plan.Members(w.host.c, m) {
 					after[one.ID] = true
 				}
 				for _, id := range before {
@@ -533,15 +534,15 @@ func TestAnAlternativeWaitsForNobodysResidence(t *testing.T) {
 func TestThePlainPlansSubject(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "legacy")
-	plan := w.simulate(Request{Mode: "talk"})
-	subject, err := w.Subject(t.Context(), &executorv1.SwitchModeRequest{ModeId: proto.String("talk"), PlanDigest: &plan.Digest})
+	got := w.simulate(Request{Mode: "talk"})
+	subject, err := w.Subject(t.Context(), &executorv1.SwitchModeRequest{ModeId: proto.String("talk"), PlanDigest: &got.Digest})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var steps []string
 	for _, st := range []struct{ action, id string }{{"stop", "legacy"}, {"start", "chat"}, {"start", "embed"}} {
 		s, _ := w.host.c.Lookup(st.id)
-		entry, err := entryDigest(s, "sha256:"+st.id)
+		entry, err := plan.EntryDigest(s, "sha256:"+st.id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -588,11 +589,11 @@ func TestTheHostsMemory(t *testing.T) {
 				_, err := w.to("work")
 				wantFault(t, err, callv1.Code_CODE_PLAN_CHANGED, "nothing was done")
 				// Nor with the digest that nobody was given.
-				p, err := w.plan(t.Context(), Request{Mode: "work"}, w.host.Last())
+				p, err := w.planner.Plan(t.Context(), Request{Mode: "work"}, w.host.Last())
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, err = w.Switch(t.Context(), "work", p.digest, nil, w.consent())
+				_, err = w.Switch(t.Context(), "work", p.Digest, nil, w.consent())
 				wantFault(t, err, callv1.Code_CODE_DOES_NOT_FIT, "the host has 3999 MiB")
 				if len(w.did()) != 0 {
 					t.Errorf("and yet: %v", w.did())
@@ -658,6 +659,7 @@ func TestWhatTookHowLongIsAskedOnce(t *testing.T) {
 	w := newWorld(t, "chat")
 	counting := &counted{Journal: w.store}
 	w.cfg.Journal = &history{Journal: counting, took: map[pastStep][]time.Duration{}}
+	w.planner.Took = w.cfg.Journal.Took
 	for range 3 {
 		w.simulate(Request{Mode: "work", Alternatives: 3})
 	}
@@ -672,7 +674,7 @@ func TestWhatTookHowLongIsAskedOnce(t *testing.T) {
 		t.Errorf("it was asked %d times more", counting.asked-once)
 	}
 	w.must("work")
-	if w.expected(t.Context(), actionStart, "code"); counting.asked == once {
+	if w.planner.Expected(t.Context(), actionStart, "code"); counting.asked == once {
 		t.Error("nobody asks after a switch either")
 	}
 }

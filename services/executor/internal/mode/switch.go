@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/executor/internal/capacity"
-	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/plan"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
@@ -47,7 +45,7 @@ type Result struct {
 	Mode    string
 	Outcome executorv1.SwitchOutcome
 	// Done are the steps that were done, those that undid others included.
-	Done          []Step
+	Done          []plan.Step
 	FailedService string
 	// Cause is one of a fixed set of sentences; "" for a switch that was committed.
 	Cause string
@@ -72,13 +70,13 @@ func (s *Switcher) Switch(ctx context.Context, id, digest string, override *uint
 	if err != nil {
 		return nil, err
 	}
-	if unfit := p.unfit(); unfit != "" && admissionRequired() {
+	if unfit := p.Unfit(); unfit != "" && admissionRequired() {
 		return nil, fault.New(callv1.Code_CODE_DOES_NOT_FIT, "it does not fit: "+unfit)
 	}
 	if r.from, err = s.cfg.Journal.CurrentMode(ctx); err != nil {
 		return nil, err
 	}
-	r.work, r.margin = workOf(p), p.margin
+	r.work, r.margin = workOf(p), p.Margin
 	if r.work.Boot, err = s.bootID(); err != nil {
 		s.cfg.Logger.WarnContext(ctx, "the host's boot has no id", "error", err)
 	}
@@ -86,8 +84,8 @@ func (s *Switcher) Switch(ctx context.Context, id, digest string, override *uint
 	if err != nil {
 		return nil, err
 	}
-	began := s.now()
-	w := &store.Switch{Operation: c.Operation, Mode: p.target.mode.ID, From: r.from, PlanDigest: p.digest, Work: raw, BeganAt: began}
+	began := time.Now()
+	w := &store.Switch{Operation: c.Operation, Mode: p.Mode(), From: r.from, PlanDigest: p.Digest, Work: raw, BeganAt: began}
 	var jerr error
 	if err := c.First(ctx, func() {
 		crashPoint("before the switch is noted")
@@ -108,8 +106,8 @@ func (s *Switcher) Switch(ctx context.Context, id, digest string, override *uint
 	defer told()
 	out := r.carryOut(ctx)
 	s.meter(func(m Meter) { m.Switched(OutcomeName(out.Outcome)) })
-	s.cfg.Logger.InfoContext(ctx, "a switch of modes has ended", "mode", p.target.mode.ID, "outcome", OutcomeName(out.Outcome),
-		"service_id", out.FailedService, "cause", out.Cause, "took", s.now().Sub(began))
+	s.cfg.Logger.InfoContext(ctx, "a switch of modes has ended", "mode", p.Mode(), "outcome", OutcomeName(out.Outcome),
+		"service_id", out.FailedService, "cause", out.Cause, "took", time.Since(began))
 	return out, nil
 }
 
@@ -124,7 +122,7 @@ func (s *Switcher) endOpen(ctx context.Context, operation string) error {
 	if open.Operation != operation || len(open.Steps) > 0 {
 		e.Outcome, e.Cause, e.Current = executorv1.SwitchOutcome_SWITCH_OUTCOME_NEEDS_A_HUMAN, CauseInterrupted, ""
 	}
-	return s.cfg.Journal.EndSwitch(ctx, open.ID, nil, s.now(), e)
+	return s.cfg.Journal.EndSwitch(ctx, open.ID, nil, time.Now(), e)
 }
 
 // giveBack gives the host back, as soon as how the switch ended is written down: until then nobody changes what the journal tells
@@ -170,15 +168,12 @@ type workStep struct {
 	Before  string                `json:"before"`
 }
 
-func (w workStep) releases() bool { return w.Action == actionSleep || w.Action == actionStop }
+func (w workStep) releases() bool { return w.Action == plan.Sleep || w.Action == plan.Stop }
 
-func workOf(p *plan) work {
-	w := work{Mode: p.target.mode.ID}
-	for _, st := range p.steps {
-		w.Steps = append(w.Steps, workStep{st.action, st.service.ID, st.entry, st.before})
-	}
-	for _, one := range p.target.members {
-		w.Members = append(w.Members, one.ID)
+func workOf(p *plan.Plan) work {
+	w := work{Mode: p.Mode(), Members: p.Members()}
+	for _, st := range p.Steps {
+		w.Steps = append(w.Steps, workStep{st.Action, st.Service.ID, st.Entry, st.Before})
 	}
 	return w
 }
@@ -213,7 +208,7 @@ type run struct {
 	// before is what programs that are no service held, by GPU, when the switch began.
 	foreign map[uint32]uint32
 
-	done    []Step
+	done    []plan.Step
 	changed bool
 	failure *failure
 	// halted: a human halted the host in the middle. stuck: something could not be ended. Nothing more is tried then.
@@ -298,7 +293,7 @@ func (r *run) forward(ctx context.Context, releases, incoming []workStep) bool {
 			return r.fail(ctx, st.Service, CauseChanged, err)
 		}
 		act := r.cfg.Services.StartLocked
-		if st.Action == actionWake {
+		if st.Action == plan.Wake {
 			act = r.cfg.Services.Wake
 		}
 		if err := r.do(ctx, st.Action, one, definition, false, act); err != nil {
@@ -313,7 +308,7 @@ func (r *run) forward(ctx context.Context, releases, incoming []workStep) bool {
 	}
 	for _, id := range r.work.Members {
 		one, ok := r.cfg.Catalog().Lookup(id)
-		if !ok || !alive(r.cfg.Services.Status(one)) {
+		if !ok || !r.cfg.Services.Status(one).Alive() {
 			return r.fail(ctx, id, CauseGone, nil)
 		}
 	}
@@ -326,8 +321,8 @@ func (r *run) release(ctx context.Context, st workStep) bool {
 	if !ok {
 		return r.fail(ctx, st.Service, CauseRemoved, nil)
 	}
-	if st.Action == actionSleep {
-		err := r.do(ctx, actionSleep, one, "", false, r.cfg.Services.Sleep)
+	if st.Action == plan.Sleep {
+		err := r.do(ctx, plan.Sleep, one, "", false, r.cfg.Services.Sleep)
 		switch {
 		case err == nil:
 			return true
@@ -338,7 +333,7 @@ func (r *run) release(ctx context.Context, st workStep) bool {
 		r.of++
 	}
 	programs := r.programs(one)
-	if err := r.do(ctx, actionStop, one, "", false, r.cfg.Services.StopLocked); err != nil {
+	if err := r.do(ctx, plan.Stop, one, "", false, r.cfg.Services.StopLocked); err != nil {
 		return r.fail(ctx, st.Service, "", err)
 	}
 	for _, pid := range programs {
@@ -376,298 +371,6 @@ func (r *run) services(steps []workStep) []*catalog.Service {
 	return out
 }
 
-// shortage is room that did not come: too little memory, or programs that are still there.
-type shortage struct {
-	*capacity.Short
-	// held: programs of services that were stopped still hold memory.
-	held bool
-}
-
-func (s *shortage) Error() string {
-	if s.held {
-		return driver.CauseStillHeld
-	}
-	return s.Sentence()
-}
-
-// await waits until the services fit and the programs that were ended are gone, and returns what was missing when patience was
-// over. It goes by what there is and not by what changed: memory may have been given back before anybody looked.
-func (r *run) await(ctx context.Context, incoming []*catalog.Service) *shortage {
-	z := newSizes(r.cfg.Requirements)
-	if len(capacity.Need(z, incoming...)) == 0 {
-		return nil
-	}
-	for deadline := time.Now().Add(r.patience); ; {
-		h := r.cfg.GPUs.Read(ctx)
-		missing := &shortage{Short: capacity.Fits(z, h, incoming, nil, r.margin)}
-		for _, g := range h.GPUs {
-			for _, p := range g.Processes {
-				missing.held = missing.held || r.gone[p.PID]
-			}
-		}
-		if missing.Short == nil && !missing.held {
-			return nil
-		}
-		if time.Now().After(deadline) || ctx.Err() != nil {
-			return missing
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(r.interval):
-		}
-	}
-}
-
-// why is the cause behind missing room.
-func (r *run) why(s *shortage) string {
-	switch {
-	case s.held || s.Short == nil:
-		return driver.CauseStillHeld
-	case s.Problem != "":
-		return s.Problem
-	case s.Foreign > r.foreign[s.GPU]:
-		return CauseForeign
-	}
-	return driver.CauseStillHeld
-}
-
-// strangers is what programs that are no service hold now.
-func (r *run) strangers() map[uint32]uint32 {
-	out := map[uint32]uint32{}
-	for _, g := range r.cfg.GPUs.Last().GPUs {
-		out[g.Index] = g.Foreign
-	}
-	return out
-}
-
-// programs are the service's own on real GPUs.
-func (r *run) programs(s *catalog.Service) []int {
-	var out []int
-	for _, g := range r.cfg.GPUs.Last().GPUs {
-		for _, p := range g.Processes {
-			if p.Service == s.ID && p.PID > 0 {
-				out = append(out, p.PID)
-			}
-		}
-	}
-	return out
-}
-
-// approved returns the catalog's entry for a step, and the definition of what it runs, if they are still what the plan was made
-// of. Nothing else is to be started.
-func (r *run) approved(ctx context.Context, st workStep) (*catalog.Service, string, error) {
-	one, ok := r.cfg.Catalog().Lookup(st.Service)
-	if !ok {
-		return nil, "", errors.New(CauseRemoved)
-	}
-	definition, err := r.cfg.Services.Definition(ctx, one)
-	if err != nil {
-		return nil, "", err
-	}
-	entry, err := entryDigest(one, definition)
-	if err != nil {
-		return nil, "", err
-	}
-	if entry != st.Entry && definitionRequired() {
-		return nil, "", errors.New(CauseChanged)
-	}
-	return one, definition, nil
-}
-
-// do carries out one step: noted first, told to whoever watches, and then noted how it went. Its error is the step's; one for
-// which refused is true says that it was not begun.
-func (r *run) do(
-	ctx context.Context, action executorv1.PlanAction, one *catalog.Service, definition string, compensation bool, act act,
-) error {
-	if r.recovered {
-		if err := r.intend(ctx, action, one); err != nil {
-			return err
-		}
-	}
-	r.number++
-	next := &store.Step{Number: r.number, Action: action, Service: one.ID, Compensation: compensation}
-	if err := r.note(ctx, next); err != nil && !compensation {
-		// What is undone is known from the steps that were begun, so undoing needs no note; doing does.
-		return &stepError{CauseJournal, err}
-	}
-	r.touched[one.ID] = true
-	expected := r.expected(ctx, action, one.ID)
-	r.told++
-	step := progress.Step{Number: r.told, Of: max(r.of, r.told), Phase: phase(action, compensation), Service: one.ID, Expected: expected}
-	progress.Tell(ctx, step)
-	began := time.Now()
-	phaseBegan := began
-	lap := func() {
-		name, took := step.Phase, time.Since(phaseBegan).Seconds()
-		r.meter(func(m Meter) { m.Phase(name, took) })
-		phaseBegan = time.Now()
-	}
-	begun := false
-	changed, err := r.attempt(ctx, act, one, service.Act{
-		Definition: definition,
-		Confirm: func(ctx context.Context, begin func()) error {
-			return r.consent(ctx, func() {
-				begun = true
-				begin()
-			})
-		},
-		Phase: func(name string) {
-			if name != step.Phase && !compensation {
-				lap()
-				step.Phase = name
-			}
-			step.Elapsed = time.Since(began)
-			progress.Tell(ctx, step)
-		},
-	})
-	lap()
-	next.Ended, next.Done, next.Took = true, err == nil, time.Since(began)
-	r.pending = next
-	step.Elapsed, step.Ended = next.Took, true
-	if err != nil {
-		step.Cause = service.Cause(err)
-		switch {
-		case begun:
-		case errors.Is(err, errStopping):
-			r.halted, r.leaving = true, true
-			err = errors.Join(errRefused, err)
-		case fault.Is(err, callv1.Code_CODE_HALTED):
-			r.halted = true
-			err = errors.Join(errRefused, err)
-		}
-	}
-	if r.recovered {
-		r.tell(ctx, undoes(action), one, err)
-	}
-	progress.Tell(ctx, step)
-	if changed || (err != nil && begun) {
-		r.changed = true
-	}
-	if err == nil {
-		r.done = append(r.done, Step{Action: action, Service: one.ID, Expected: expected})
-	}
-	return err
-}
-
-// consent asks whether one more step may be begun.
-func (r *run) consent(ctx context.Context, begin func()) error {
-	if r.stopping() {
-		return errStopping
-	}
-	return r.later(ctx, begin)
-}
-
-// act is one change of the service manager's.
-type act func(context.Context, *catalog.Service, service.Act) (bool, error)
-
-// attempt lets a panic be the step's failure: it is undone like any other.
-func (r *run) attempt(ctx context.Context, act act, one *catalog.Service, a service.Act) (changed bool, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			r.panicked(ctx, p)
-			changed, err = true, &stepError{CausePanic, fmt.Errorf("panic: %v", p)}
-		}
-	}()
-	return act(ctx, one, a)
-}
-
-func refused(err error) bool { return errors.Is(err, errRefused) }
-
-// stepError is a failure of ours.
-type stepError struct {
-	cause string
-	err   error
-}
-
-func (e *stepError) Error() string { return e.cause + ": " + e.err.Error() }
-func (e *stepError) Unwrap() error { return e.err }
-
-// note writes down how the last step ended and that the next begins.
-func (r *run) note(ctx context.Context, next *store.Step) error {
-	crashPoint("before a step is noted")
-	err := r.cfg.Journal.NoteSteps(ctx, r.id, r.pending, next)
-	crashPoint("after a step was noted")
-	if err != nil {
-		r.cfg.Logger.ErrorContext(ctx, "a step of a switch could not be noted", "error", err)
-		return err
-	}
-	r.pending = nil
-	return nil
-}
-
-func phase(a executorv1.PlanAction, compensation bool) string {
-	if compensation {
-		return progress.PhaseCompensate
-	}
-	switch a {
-	case actionSleep:
-		return progress.PhaseSleep
-	case actionStop:
-		return progress.PhaseStop
-	case actionWake:
-		return progress.PhaseWake
-	default:
-		return progress.PhaseStart
-	}
-}
-
-// fail notes why the switch cannot go on, and returns false. cause may be empty: then it is the error's.
-func (r *run) fail(ctx context.Context, id, cause string, err error) bool {
-	var own *stepError
-	switch {
-	case errors.As(err, &own):
-		cause = own.cause
-	case r.leaving:
-		cause = CauseInterrupted
-	case cause == "" && refused(err):
-		cause = driver.CauseHalted
-	case cause == "":
-		cause = service.Cause(err)
-	}
-	one, known := r.cfg.Catalog().Lookup(id)
-	if known && (cause == "" || cause == CauseGone) {
-		if seen := r.cfg.Services.Status(one).Cause; seen != "" {
-			cause = seen
-		}
-	}
-	if cause == "" {
-		cause = driver.CauseNotStarted
-		if err != nil {
-			// What a service manager's fault says in public is made of fixed sentences and ids.
-			cause = fault.From(err).Message
-		}
-	}
-	r.failure = &failure{service: id, cause: cause}
-	if known && !refused(err) {
-		r.failure.log = r.lines(ctx, one)
-	}
-	r.cfg.Logger.WarnContext(ctx, "a step of a switch failed", "service_id", id, "cause", cause, "error", err)
-	return false
-}
-
-// lines are the last of a service's log.
-func (r *run) lines(ctx context.Context, one *catalog.Service) []string {
-	page, err := r.cfg.Services.Logs(ctx, one, "", maxLogLines)
-	if err != nil {
-		r.cfg.Logger.DebugContext(ctx, "the log of a failed service could not be read", "service_id", one.ID, "error", err)
-		return nil
-	}
-	lines := page.Lines[max(len(page.Lines)-maxLogLines, 0):]
-	out := make([]string, 0, len(lines))
-	for _, line := range lines {
-		out = append(out, cut(line, maxLogLine))
-	}
-	return out
-}
-
-// cut is at most n bytes of a line, and no part of a word: half of a credential looks like none.
-func cut(line string, n int) string {
-	if len(line) <= n {
-		return line
-	}
-	return line[:strings.LastIndexAny(line[:n], " \t")+1] + "…"
-}
-
 // commit ends a switch that went well.
 func (r *run) commit(ctx context.Context) *Result {
 	return r.end(ctx, executorv1.SwitchOutcome_SWITCH_OUTCOME_COMMITTED, nil, r.work.Mode)
@@ -679,7 +382,7 @@ func (r *run) end(ctx context.Context, outcome executorv1.SwitchOutcome, notRunn
 	if f := r.failure; f != nil {
 		e.FailedService, e.Cause, e.Log = f.service, f.cause, f.log
 	}
-	last, at := r.pending, r.now()
+	last, at := r.pending, time.Now()
 	write := func(ctx context.Context) error { return r.cfg.Journal.EndSwitch(ctx, r.id, last, at, e) }
 	crashPoint("before the ending is noted")
 	cause := e.Cause

@@ -11,6 +11,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/plan"
 )
 
 const (
@@ -48,7 +49,7 @@ func (w *world) planned(id string) []string {
 	}
 	var out []string
 	for _, st := range got.Steps {
-		out = append(out, ActionName(st.Action)+" "+st.Service)
+		out = append(out, plan.ActionName(st.Action)+" "+st.Service)
 	}
 	return out
 }

@@ -7,7 +7,8 @@ import (
 	"strings"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/engine"
+	"durward.internal/services/executor/internal/plan"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalog"
 )
@@ -44,7 +45,7 @@ func (r *run) undo(ctx context.Context) *Result {
 func (r *run) bringBack(ctx context.Context) {
 	releases, incoming := r.split()
 	for _, st := range slices.Backward(incoming) {
-		if !r.touched[st.Service] || st.Before == wasRunning {
+		if !r.touched[st.Service] || st.Before == plan.WasRunning {
 			continue // one that was to be restarted is brought back below
 		}
 		if !r.giveUp(ctx, st) {
@@ -56,7 +57,7 @@ func (r *run) bringBack(ctx context.Context) {
 		switch {
 		case a.Before == b.Before:
 			return 0
-		case b.Before == wasSleeping:
+		case b.Before == plan.WasSleeping:
 			return -1
 		}
 		return 1
@@ -81,8 +82,8 @@ func (r *run) giveUp(ctx context.Context, st workStep) bool {
 	}
 	v := r.cfg.Services.Status(one)
 	// One whose wake was begun may be half awake whatever it looks like: the service manager makes sure that it sleeps.
-	if st.Before == wasSleeping && (v.Running() || v.Asleep()) {
-		err := r.do(ctx, actionSleep, one, "", true, r.cfg.Services.Sleep)
+	if st.Before == plan.WasSleeping && (v.Running() || v.Asleep()) {
+		err := r.do(ctx, plan.Sleep, one, "", true, r.cfg.Services.Sleep)
 		if err == nil || r.halted {
 			return !r.halted
 		}
@@ -91,7 +92,7 @@ func (r *run) giveUp(ctx context.Context, st workStep) bool {
 		return true
 	}
 	programs := r.programs(one)
-	if err := r.do(ctx, actionStop, one, "", true, r.cfg.Services.StopLocked); err != nil {
+	if err := r.do(ctx, plan.Stop, one, "", true, r.cfg.Services.StopLocked); err != nil {
 		r.stuck = r.stuck || !r.halted
 		r.cfg.Logger.ErrorContext(ctx, "a service could not be ended; nothing more is tried", "service_id", one.ID, "error", err)
 		return false
@@ -112,7 +113,7 @@ func (r *run) takeBack(ctx context.Context, st workStep) {
 	if err == nil {
 		// After a restart nobody has asked yet whether a service sleeps that can; then it is asked by being woken.
 		v := r.cfg.Services.Status(one)
-		if asBefore(st.Before, v) && (!r.recovered || !sleeps(one) || v.Asleep()) {
+		if asBefore(st.Before, v) && (!r.recovered || !engine.Sleeps(one) || v.Asleep()) {
 			return
 		}
 		// It ran before, by whatever margin a call had set within what a human allows.
@@ -127,12 +128,12 @@ func (r *run) takeBack(ctx context.Context, st workStep) {
 		one, definition, err = r.approved(ctx, st)
 	}
 	if err == nil {
-		err = r.do(ctx, actionStart, one, definition, true, r.cfg.Services.StartLocked)
+		err = r.do(ctx, plan.Start, one, definition, true, r.cfg.Services.StartLocked)
 	}
-	if err == nil && st.Before == wasSleeping {
-		if err = r.do(ctx, actionSleep, one, "", true, r.cfg.Services.Sleep); err != nil && !r.halted {
+	if err == nil && st.Before == plan.WasSleeping {
+		if err = r.do(ctx, plan.Sleep, one, "", true, r.cfg.Services.Sleep); err != nil && !r.halted {
 			// Awake it would take the room of those that are brought back after it.
-			err = errors.Join(err, r.do(ctx, actionStop, one, "", true, r.cfg.Services.StopLocked))
+			err = errors.Join(err, r.do(ctx, plan.Stop, one, "", true, r.cfg.Services.StopLocked))
 		}
 	}
 	if err != nil {
@@ -150,7 +151,7 @@ func (r *run) missing() (notRunning []string, lost bool) {
 		one, ok := r.cfg.Catalog().Lookup(st.Service)
 		if !ok {
 			lost = true
-			if st.Before != wasStopped {
+			if st.Before != plan.WasStopped {
 				notRunning = append(notRunning, st.Service)
 			}
 			continue
@@ -163,7 +164,7 @@ func (r *run) missing() (notRunning []string, lost bool) {
 		default: // it was seen
 		}
 		switch {
-		case st.Before == wasStopped:
+		case st.Before == plan.WasStopped:
 			lost = lost || v.Holds()
 		case !asBefore(st.Before, v) && !slices.Contains(notRunning, st.Service):
 			notRunning = append(notRunning, st.Service)
@@ -173,15 +174,10 @@ func (r *run) missing() (notRunning []string, lost bool) {
 }
 
 func asBefore(before string, v service.View) bool {
-	if before == wasSleeping {
+	if before == plan.WasSleeping {
 		return v.Asleep()
 	}
-	return alive(v)
-}
-
-// alive reports whether a service runs, whether or not it answers at the moment.
-func alive(v service.View) bool {
-	return v.Up() || v.State == executorv1.ServiceState_SERVICE_STATE_UNHEALTHY && v.Cause != driver.CauseStillHeld
+	return v.Alive()
 }
 
 func join(ids []string) string {

@@ -17,9 +17,11 @@ import (
 	"durward.internal/services/executor/internal/mode"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/telemetry"
 )
 
 // Log is what the control side tells of the audit log; the platform's recorder is one.
@@ -30,7 +32,10 @@ type Log interface {
 	Checkpoint() []byte
 }
 
-// ControlConfig is what a Control is made of; everything is required.
+// maxDisabled bounds how many disabled entries are shown.
+const maxDisabled = 100
+
+// ControlConfig is what a Control is made of; everything but Refused and Deep is required.
 type ControlConfig struct {
 	// Self is this executor's SPIFFE ID.
 	Self      string
@@ -41,7 +46,11 @@ type ControlConfig struct {
 	Log       Log
 	// VaultReachable asks the vault's connection.
 	VaultReachable func() bool
-	Version        string
+	// Refused says why the catalog that is there now is not in force; "": it is. May be nil.
+	Refused func() string
+	// Deep is the deep check; nil: none.
+	Deep    *telemetry.Deep
+	Version string
 }
 
 // Control implements executorv1.ControlServiceServer.
@@ -86,7 +95,7 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 		if err != nil {
 			return nil, err
 		}
-		out.Plan = c.plan(tool.Name, s)
+		out.Plan = c.plan(ctx, tool.Name, s)
 	}
 	return out, nil
 }
@@ -115,7 +124,7 @@ func (s Subjects) Found(ctx context.Context, tool, operation string, arguments [
 }
 
 // plan says what the call would do, a step a line.
-func (c *Control) plan(tool string, s *catalog.Service) []string {
+func (c *Control) plan(ctx context.Context, tool string, s *catalog.Service) []string {
 	v := c.cfg.Services.Status(s)
 	var lines []string
 	switch tool {
@@ -127,6 +136,7 @@ func (c *Control) plan(tool string, s *catalog.Service) []string {
 			lines = append(lines, s.ID+" is running already: nothing changes")
 		}
 		lines = append(lines, "start "+s.ID+": "+s.Describe(c.cfg.Services.Catalog().GPUs))
+		lines = append(lines, c.cfg.Services.Pins(ctx, s)...)
 		warnings := c.cfg.Services.Warnings(s)
 		if len(warnings) == 0 && networkName(s, v) == "not enforced" {
 			warnings = []string{"the catalogue expects no more of the network than " + s.Network + ", and nothing enforces that"}
@@ -181,7 +191,7 @@ func (c *Control) GetStatus(ctx context.Context, _ *executorv1.GetStatusRequest)
 			running++
 		}
 	}
-	return &executorv1.GetStatusResponse{
+	status := &executorv1.GetStatusResponse{
 		Halted:          now.Halted,
 		Epoch:           now.Epoch,
 		AuditReachable:  c.cfg.Log.Reachable(),
@@ -196,7 +206,21 @@ func (c *Control) GetStatus(ctx context.Context, _ *executorv1.GetStatusRequest)
 		Gpus:            uint32(len(gpus.GPUs)),
 		Checkpoint:      c.cfg.Log.Checkpoint(),
 		Unsettled:       uint32(unsettled),
-	}, nil
+		Problems:        c.cfg.Deep.Problems(ctx),
+	}
+	for _, d := range cat.Disabled[:min(len(cat.Disabled), maxDisabled)] {
+		status.Disabled = append(status.Disabled, &executorv1.DisabledEntry{Kind: d.Kind, Id: d.ID, Problem: clean.Line(d.Problem.String(), 500)})
+	}
+	if c.cfg.Refused != nil {
+		status.CatalogueRefused = clean.Line(c.cfg.Refused(), 1000)
+	}
+	if now.Halted {
+		status.HaltedReason, status.HaltedBy = now.Reason, now.By
+		if !now.At.IsZero() {
+			status.HaltedAt = timestamppb.New(now.At)
+		}
+	}
+	return status, nil
 }
 
 // Halt stops every further change, durably.
@@ -206,6 +230,14 @@ func (c *Control) Halt(ctx context.Context, r *executorv1.HaltRequest) (*executo
 		return nil, err
 	}
 	return &executorv1.HaltResponse{Epoch: epoch}, nil
+}
+
+// EndStanding makes standing statements void here.
+func (c *Control) EndStanding(ctx context.Context, r *executorv1.EndStandingRequest) (*executorv1.EndStandingResponse, error) {
+	if err := c.cfg.Authority.EndStanding(ctx, r.GetStatements()); err != nil {
+		return nil, err
+	}
+	return &executorv1.EndStandingResponse{}, nil
 }
 
 // Resume ends a halt, on a human's statement.

@@ -474,6 +474,11 @@ func (w *world) sign(t *ticket) *callv1.SignedGrant {
 		h, err := statement.Sign(t.statement, t.signer)
 		w.must(err)
 		t.grant.Statements = append(t.grant.Statements, h)
+		if t.statement.Kind == statement.KindDangerous {
+			second, err := statement.Sign(statement.Confirmation(t.statement, h.GetStatement(), grant.NewID(), time.Now().Add(statement.ConfirmAfter)), t.signer)
+			w.must(err)
+			t.grant.Statements = append(t.grant.Statements, second)
+		}
 	}
 	signed, err := grant.Sign(t.key, t.grant)
 	w.must(err)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -14,6 +15,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/mode"
+	"durward.internal/services/executor/internal/plan"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
@@ -148,42 +150,42 @@ const maxNamed = 5
 
 // SimulateMode shows what a switch would do, or a start or stop, and other ways that fit.
 func (t *Tools) SimulateMode(ctx context.Context, r *executorv1.SimulateModeRequest) (*executorv1.SimulateModeResponse, error) {
-	asked := mode.Request{
+	asked := plan.Request{
 		Mode: r.GetModeId(), Start: r.GetStart(), Stop: r.GetStop(), Contexts: r.GetContextOverrides(), Margin: r.MarginMibOverride,
 		Alternatives: defaultAlternatives,
 	}
 	if r.Alternatives != nil {
-		asked.Alternatives = int(min(r.GetAlternatives(), mode.MaxAlternatives))
+		asked.Alternatives = int(min(r.GetAlternatives(), plan.MaxAlternatives))
 	}
-	plan, err := t.cfg.Modes.Simulate(ctx, asked)
+	sim, err := t.cfg.Modes.Simulate(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
 	out := &executorv1.SimulateModeResponse{
-		ModeId: plan.Mode, Fits: plan.Fits, Reason: plan.Reason, PlanDigest: plan.Digest, Steps: planSteps(plan.Steps),
-		Gpus: forecasts(plan.GPUs), CutOff: plan.CutOff, HostMib: plan.HostMiB, HostAvailableMib: plan.HostAvailable,
+		ModeId: sim.Mode, Fits: sim.Fits, Reason: sim.Reason, PlanDigest: sim.Digest, Steps: planSteps(sim.Steps),
+		Gpus: forecasts(sim.GPUs), CutOff: sim.CutOff, HostMib: sim.HostMiB, HostAvailableMib: sim.HostAvailable,
 	}
-	for _, n := range plan.Needs {
+	for _, n := range sim.Needs {
 		out.Needs = append(out.Needs, &executorv1.ServiceNeed{
 			ServiceId: n.Service, NeedMib: n.MiB, Source: n.Source, Context: n.Context, KvTokens: uint32(min(n.KVTokens, math.MaxUint32)),
 		})
 	}
-	for _, a := range plan.Alternatives {
+	for _, a := range sim.Alternatives {
 		one := &executorv1.Alternative{Gpus: forecasts(a.GPUs), PlanDigest: a.Digest, HostMib: a.HostMiB, ExpectedS: wholeSeconds(a.Expected)}
 		for _, c := range a.Changes {
 			one.Changes = append(one.Changes, &executorv1.Change{Kind: c.Kind, ServiceId: c.Service, From: c.From, To: c.To})
 		}
 		out.Alternatives = append(out.Alternatives, one)
 	}
-	if plan.Next != nil {
-		out.Next = &executorv1.NextCall{Tool: plan.Next.Tool, Arguments: plan.Next.Arguments}
+	if sim.Next != nil {
+		out.Next = &executorv1.NextCall{Tool: sim.Next.Tool, Arguments: sim.Next.Arguments}
 	}
-	sink.Summarise(ctx, simulated(plan))
+	sink.Summarise(ctx, simulated(sim))
 	overridden(ctx, r.MarginMibOverride)
 	return out, nil
 }
 
-func forecasts(gpus []mode.Forecast) []*executorv1.GpuForecast {
+func forecasts(gpus []plan.Forecast) []*executorv1.GpuForecast {
 	var out []*executorv1.GpuForecast
 	for _, g := range gpus {
 		out = append(out, &executorv1.GpuForecast{
@@ -201,28 +203,28 @@ func overridden(ctx context.Context, margin *uint32) {
 }
 
 // simulated says in one line what a plan does.
-func simulated(plan *mode.Simulation) string {
+func simulated(sim *plan.Simulation) string {
 	line := ""
-	words := make([]string, 0, len(plan.Steps))
-	for _, s := range plan.Steps {
-		words = append(words, mode.ActionName(s.Action)+" "+s.Service)
+	words := make([]string, 0, len(sim.Steps))
+	for _, s := range sim.Steps {
+		words = append(words, plan.ActionName(s.Action)+" "+s.Service)
 	}
 	switch {
-	case plan.Reason != "" && plan.Mode != "":
-		line = "the host cannot be switched to " + plan.Mode + " now: " + plan.Reason
-	case plan.Reason != "":
-		line = "that cannot be done now: " + plan.Reason
-	case len(plan.Steps) == 0 && plan.Mode != "":
-		line = "every service of " + plan.Mode + " runs already: switching changes nothing"
-	case len(plan.Steps) == 0:
+	case sim.Reason != "" && sim.Mode != "":
+		line = "the host cannot be switched to " + sim.Mode + " now: " + sim.Reason
+	case sim.Reason != "":
+		line = "that cannot be done now: " + sim.Reason
+	case len(sim.Steps) == 0 && sim.Mode != "":
+		line = "every service of " + sim.Mode + " runs already: switching changes nothing"
+	case len(sim.Steps) == 0:
 		line = "nothing changes"
-	case plan.Mode != "":
-		line = plan.Mode + " fits: " + strings.Join(words, ", ")
+	case sim.Mode != "":
+		line = sim.Mode + " fits: " + strings.Join(words, ", ")
 	default:
 		line = "it fits: " + strings.Join(words, ", ")
 	}
 	var unknown []string
-	for _, n := range plan.Needs {
+	for _, n := range sim.Needs {
 		if n.Source == vram.Unknown {
 			unknown = append(unknown, n.Service)
 		}
@@ -233,13 +235,13 @@ func simulated(plan *mode.Simulation) string {
 	if len(unknown) > 0 {
 		line += "; nobody knows what these need, so they count nothing: " + strings.Join(unknown, ", ")
 	}
-	if n := len(plan.Alternatives); n > 0 {
+	if n := len(sim.Alternatives); n > 0 {
 		line += "; " + count(n, "alternative")
 	}
 	return line
 }
 
-func planSteps(steps []mode.Step) []*executorv1.PlanStep {
+func planSteps(steps []plan.Step) []*executorv1.PlanStep {
 	var out []*executorv1.PlanStep
 	for _, s := range steps {
 		out = append(out, &executorv1.PlanStep{Action: s.Action, ServiceId: s.Service, ExpectedS: wholeSeconds(s.Expected)})
@@ -287,9 +289,7 @@ const maxSwitchLine = 500
 // ListSwitches returns the newest switches with what happened in each.
 func (c *Control) ListSwitches(ctx context.Context, r *executorv1.ListSwitchesRequest) (*executorv1.ListSwitchesResponse, error) {
 	limit := int(r.GetLimit())
-	if limit == 0 {
-		limit = defaultSwitches
-	}
+	limit = cmp.Or(limit, defaultSwitches)
 	known, err := c.cfg.Modes.History(ctx, limit)
 	if err != nil {
 		return nil, err

@@ -22,12 +22,16 @@ import (
 
 // party begins a standing statement for a ticket's session.
 func party(tk *ticket, kind statement.Kind) *statement.Statement {
-	return &statement.Statement{
+	st := &statement.Statement{
 		Type: statement.Type, Version: statement.Version, Kind: kind, ID: grant.NewID(), Operator: "alice",
 		IssuedAt: tk.statement.IssuedAt, NotBefore: tk.statement.NotBefore, ExpiresAt: tk.statement.ExpiresAt,
 		Epoch: tk.statement.Epoch, Audience: tk.statement.Audience, Principal: tk.statement.Principal, Session: tk.statement.Session,
 		Channel: tk.statement.Channel,
 	}
+	if kind == statement.KindDangerous {
+		st.Version, st.Uses = statement.VersionConfirmed, 20
+	}
+	return st
 }
 
 // modeScope is a grant for a switch that names no subject, under a scope for switches to mode small by whatever plan.

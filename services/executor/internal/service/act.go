@@ -3,14 +3,18 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/executor/internal/lease"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/telemetry/span"
 )
 
 // Start is what start_service does: StartLocked under a lease of the service's GPUs, if it fits and what it depends on runs.
@@ -19,28 +23,28 @@ func (m *Manager) Start(ctx context.Context, s *catalog.Service) (bool, error) {
 	if s.OpenAI && m.cfg.Engine != nil {
 		of = 3
 	}
-	return m.told(ctx, s, of, func(a Act) (bool, error) {
-		return m.loading(ctx, s, func() (bool, error) { return m.raise(ctx, s, a, m.admit) })
+	return m.tracked(ctx, s, of, func(a Act) (bool, error) {
+		return m.loading(ctx, s, func() (bool, error) { return m.startLocked(ctx, s, a, m.admit) })
 	})
 }
 
 // Stop is what stop_service does: StopLocked, unless a switch has the host.
 func (m *Manager) Stop(ctx context.Context, s *catalog.Service) (bool, error) {
-	return m.told(ctx, s, 0, func(a Act) (bool, error) {
+	return m.tracked(ctx, s, 0, func(a Act) (bool, error) {
 		return m.releasing(ctx, s, func() (bool, error) { return m.StopLocked(ctx, s, a) })
 	})
 }
 
 // SleepService is what sleep_service does: Sleep under a lease of the service's GPUs.
 func (m *Manager) SleepService(ctx context.Context, s *catalog.Service) (bool, error) {
-	return m.told(ctx, s, 0, func(a Act) (bool, error) {
+	return m.tracked(ctx, s, 0, func(a Act) (bool, error) {
 		return m.loading(ctx, s, func() (bool, error) { return m.Sleep(ctx, s, a) })
 	})
 }
 
 // WakeService is what wake_service does: Wake under a lease of the service's GPUs, if it fits.
 func (m *Manager) WakeService(ctx context.Context, s *catalog.Service) (bool, error) {
-	return m.told(ctx, s, 0, func(a Act) (bool, error) {
+	return m.tracked(ctx, s, 0, func(a Act) (bool, error) {
 		return m.loading(ctx, s, func() (bool, error) { return m.wake(ctx, s, a, m.admit) })
 	})
 }
@@ -51,6 +55,11 @@ func (m *Manager) admit(ctx context.Context, s *catalog.Service) error {
 		needed, ok := m.cfg.Catalog().Lookup(id)
 		if !ok || !m.Status(needed).Up() {
 			return fault.New(callv1.Code_CODE_CONFLICT, s.ID+" was not started: it depends on "+id+", which does not run")
+		}
+	}
+	for _, other := range m.All() {
+		if s.SharesPort(other) && m.Status(other).Holds() {
+			return fault.New(callv1.Code_CODE_CONFLICT, fmt.Sprintf("%s was not started: its port, %d, is that of %s, which is not stopped", s.ID, s.Port, other.ID))
 		}
 	}
 	if m.cfg.Admit == nil {
@@ -116,9 +125,9 @@ func notNow(s *catalog.Service, err error) error {
 	return fault.New(callv1.Code_CODE_CONFLICT, sentence, fault.WithCause(err), fault.WithRetry(10*time.Second))
 }
 
-// told carries a change out under the tools' confirmation, and tells whoever watches the operation of its phases, of which there
-// are of if all goes well; 0: that is not known before.
-func (m *Manager) told(ctx context.Context, s *catalog.Service, of int, act func(Act) (bool, error)) (bool, error) {
+// tracked carries a change out under the tools' confirmation, and reports its phases to those who watch the operation; of is how many there
+// are if all goes well, 0 where that is not known before.
+func (m *Manager) tracked(ctx context.Context, s *catalog.Service, of int, act func(Act) (bool, error)) (bool, error) {
 	var step progress.Step
 	var began time.Time
 	end := func(cause string) {
@@ -137,5 +146,21 @@ func (m *Manager) told(ctx context.Context, s *catalog.Service, of int, act func
 		progress.Tell(ctx, step)
 	}})
 	end(Cause(err))
+	return changed, err
+}
+
+// start is the driver's Start with its span: what touches the host.
+func start(ctx context.Context, d Driver, s *catalog.Service, definition string) error {
+	ctx, traced := span.Start(ctx, span.DriverStart, trace.SpanKindInternal)
+	err := d.Start(ctx, s, definition)
+	span.End(traced, err)
+	return err
+}
+
+// stop is the driver's Stop with its span.
+func stop(ctx context.Context, d Driver, s *catalog.Service) (bool, error) {
+	ctx, traced := span.Start(ctx, span.DriverStop, trace.SpanKindInternal)
+	changed, err := d.Stop(ctx, s)
+	span.End(traced, err)
 	return changed, err
 }

@@ -288,3 +288,15 @@ func TestClaimsGoByWhatIsKnown(t *testing.T) {
 		}
 	}
 }
+
+// TestOneServiceAPortAtATime: services may share a port; whichever holds it keeps the other from being started.
+func TestOneServiceAPortAtATime(t *testing.T) {
+	m, chat, base, p := pair(t)
+	chat.Port, chat.DependsOn = base.Port, nil
+	p.set(driver.Status{State: driver.Running})
+	_, err := m.Start(t.Context(), base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFault(t, m.admit(t.Context(), chat), callv1.Code_CODE_CONFLICT, "chat was not started: its port, 17998, is that of base, which is not stopped")
+}

@@ -89,14 +89,14 @@ func failed(err error) *failure {
 // anything. Errors are faults: CODE_CONFLICT when a stranger holds the port or the service's turn does not come, CODE_FAILED
 // with a fixed cause otherwise; then a service that was started is stopped again. What is not confirmed is not begun.
 func (m *Manager) StartLocked(ctx context.Context, s *catalog.Service, a Act) (bool, error) {
-	return m.raise(ctx, s, a, nil)
+	return m.startLocked(ctx, s, a, nil)
 }
 
 // admission decides whether a service may take its GPU memory now; its error is a fault. nil: nobody asks.
 type admission func(ctx context.Context, s *catalog.Service) error
 
-// raise is StartLocked, with an admission that is asked once nothing but the confirmation is left to wait for.
-func (m *Manager) raise(ctx context.Context, s *catalog.Service, a Act, admit admission) (changed bool, err error) {
+// startLocked is StartLocked, with an admission that is asked once nothing but the confirmation is left to wait for.
+func (m *Manager) startLocked(ctx context.Context, s *catalog.Service, a Act, admit admission) (changed bool, err error) {
 	u := m.instance(s.ID)
 	if err := u.take(ctx, s); err != nil {
 		return false, err

@@ -50,6 +50,9 @@ var stub = sync.OnceValues(func() (string, error) {
 var stubs string
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == process.KeepLog {
+		os.Exit(process.KeepLogMain(os.Args[2:]))
+	}
 	code := m.Run()
 	if stubs != "" {
 		// The result of the tests is what the exit status says.

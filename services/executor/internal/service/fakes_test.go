@@ -44,7 +44,7 @@ func (e *model) done() []string {
 
 func (e *model) Sleep(context.Context, *catalog.Service) ([]string, error) {
 	e.did("sleep")
-	time.Sleep(e.sleepTook)
+	time.Sleep(e.sleepTook) // in a bubble of synctest, which takes no time
 	if e.sleepErr != nil {
 		return nil, e.sleepErr
 	}

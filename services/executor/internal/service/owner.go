@@ -101,7 +101,7 @@ func (h host) listeners(port uint32) ([]listener, error) {
 			if len(fields) < 10 || string(fields[3]) != "0A" {
 				continue
 			}
-			at, ok := endpoint(string(fields[1]))
+			at, ok := procfs.Address(string(fields[1]))
 			if !ok || uint32(at.Port()) != port || at.Addr() != localhost && !at.Addr().IsUnspecified() {
 				continue
 			}
@@ -109,26 +109,6 @@ func (h host) listeners(port uint32) ([]listener, error) {
 		}
 	}
 	return out, nil
-}
-
-// endpoint reads "0100007F:1F90": the address is words of the host's own byte order, which is little-endian wherever there are
-// GPUs for it, and the port is a number. An IPv4 address in an IPv6 one is an IPv4 address.
-func endpoint(text string) (netip.AddrPort, bool) {
-	address, port, ok := strings.Cut(text, ":")
-	number, err := strconv.ParseUint(port, 16, 16)
-	if !ok || err != nil || len(address) != 8 && len(address) != 32 {
-		return netip.AddrPort{}, false
-	}
-	raw := make([]byte, 0, 16)
-	for i := 0; i < len(address); i += 8 {
-		word, err := strconv.ParseUint(address[i:i+8], 16, 32)
-		if err != nil {
-			return netip.AddrPort{}, false
-		}
-		raw = append(raw, byte(word), byte(word>>8), byte(word>>16), byte(word>>24))
-	}
-	at, ok := netip.AddrFromSlice(raw)
-	return netip.AddrPortFrom(at.Unmap(), uint16(number)), ok
 }
 
 // pids are a service's programs: those of its control group, or its first one and what descends from it or is of its session.
@@ -162,21 +142,9 @@ func (h host) pids(status driver.Status) []int {
 
 // family adds what descends from the program, and what is of its session if it leads one.
 func (h host) family(first int, all map[int]bool) {
-	entries, err := os.ReadDir(h.proc)
-	if err != nil {
-		return
-	}
 	children := map[int][]int{}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		text, err := os.ReadFile(filepath.Join(h.proc, e.Name(), "stat"))
-		if err != nil {
-			continue
-		}
-		fields := procfs.Stat(text) // state, parent, group, session
+	for pid, text := range procfs.Processes(h.proc, "stat") {
+		fields := procfs.Stat([]byte(text)) // state, parent, group, session
 		if len(fields) < 4 {
 			continue
 		}

@@ -182,7 +182,7 @@ func TestWarmUp(t *testing.T) {
 // dies makes the program end after two seconds.
 func dies(w *sleeper) {
 	go func() {
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // in a bubble of synctest, which takes no time
 		w.program.set(driver.Status{State: driver.Ended, Cause: driver.CauseOutOfVRAM})
 	}()
 }

@@ -7,7 +7,6 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -239,6 +238,9 @@ func (m *Manager) Find(id string) (*catalog.Service, error) {
 	if s, ok := c.Lookup(id); ok {
 		return s, nil
 	}
+	if c.WhyDisabled("service", id) != "" {
+		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, id+" is disabled: its entry in the catalogue is wrong; the operator sees why with durward catalog check", fault.WithField("service_id"))
+	}
 	return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "no service has that id", fault.WithField("service_id"),
 		fault.WithSuggestions(c.Suggest(id)...))
 }
@@ -248,101 +250,6 @@ func (m *Manager) All() []*catalog.Service { return m.cfg.Catalog().Services }
 
 // Catalog returns the newest good catalog.
 func (m *Manager) Catalog() *catalog.Catalog { return m.cfg.Catalog() }
-
-// View is what a service looks like now.
-type View struct {
-	State   executorv1.ServiceState
-	Healthy bool
-	// Since is when a running service was started.
-	Since time.Time
-	// Cause is one of the driver package's sentences, or "".
-	Cause string
-	// Restarts counts how often it was started again by itself: by its manager, and by its entry's rule since this executor began.
-	Restarts uint32
-	Network  driver.Network
-}
-
-// Running reports whether the service runs or is about to, or is being stopped: awake, it holds its resources.
-func (v View) Running() bool {
-	switch v.State {
-	case executorv1.ServiceState_SERVICE_STATE_RUNNING, executorv1.ServiceState_SERVICE_STATE_UNHEALTHY,
-		executorv1.ServiceState_SERVICE_STATE_STARTING, executorv1.ServiceState_SERVICE_STATE_STOPPING:
-		return true
-	default:
-		return false
-	}
-}
-
-// Up reports whether the service runs and answers, as far as anybody has asked.
-func (v View) Up() bool { return v.State == executorv1.ServiceState_SERVICE_STATE_RUNNING }
-
-// Asleep reports whether the service sleeps, and was seen to have given its memory back.
-func (v View) Asleep() bool { return v.State == executorv1.ServiceState_SERVICE_STATE_SLEEPING }
-
-// Holds reports whether the service holds resources or may: it runs, sleeps, or cannot be seen.
-func (v View) Holds() bool {
-	return v.Running() || v.Asleep() || v.State == executorv1.ServiceState_SERVICE_STATE_UNKNOWN
-}
-
-// Status describes a service. It asks the driver; health is as of the last check, at most a few seconds ago.
-func (m *Manager) Status(s *catalog.Service) View { return m.look(s, m.driver(s).Status(s)) }
-
-func (m *Manager) look(s *catalog.Service, status driver.Status) View {
-	u := m.instance(s.ID)
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.view(status)
-}
-
-// view is what a service looks like by what is remembered of it and what its driver sees. The instance is locked.
-func (u *instance) view(status driver.Status) View {
-	v := View{Restarts: status.Restarts + u.rules.restarts, Network: status.Network}
-	running := func(state executorv1.ServiceState, cause string) View {
-		v.State, v.Since, v.Cause = state, status.Since, cause
-		return v
-	}
-	if u.phase != executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED {
-		return running(u.phase, "")
-	}
-	switch status.State {
-	case driver.Unknown:
-		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_UNKNOWN, cmp.Or(status.Cause, driver.CauseNoManager)
-	case driver.Starting:
-		return running(executorv1.ServiceState_SERVICE_STATE_STARTING, "")
-	case driver.Stopping:
-		return running(executorv1.ServiceState_SERVICE_STATE_STOPPING, "")
-	case driver.Running:
-		switch {
-		case u.asleep && u.held:
-			return running(executorv1.ServiceState_SERVICE_STATE_UNHEALTHY, driver.CauseStillHeld)
-		case u.asleep:
-			return running(executorv1.ServiceState_SERVICE_STATE_SLEEPING, "")
-		case u.verdict.bad():
-			return running(executorv1.ServiceState_SERVICE_STATE_UNHEALTHY, driver.CauseUnhealthy)
-		}
-		v.Healthy = u.verdict.good()
-		return running(executorv1.ServiceState_SERVICE_STATE_RUNNING, "")
-	case driver.Ended:
-		if u.doubt {
-			v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_UNKNOWN, driver.CauseUnknown
-			return v
-		}
-		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_FAILED, cmp.Or(status.Cause, driver.CauseExited)
-	default:
-		if u.doubt {
-			v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_UNKNOWN, driver.CauseUnknown
-			return v
-		}
-		v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_STOPPED, status.Cause
-		if u.failure != "" {
-			v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_FAILED, u.failure
-		}
-	}
-	if v.State == executorv1.ServiceState_SERVICE_STATE_FAILED && u.rules.spent {
-		v.Cause = driver.CauseRestartLimit
-	}
-	return v
-}
 
 // Claims returns every service that holds memory now or may, with what it needs and what it declares in its present state.
 func (m *Manager) Claims() []gpu.Claim {
@@ -427,6 +334,19 @@ type Warner interface {
 func (m *Manager) Warnings(s *catalog.Service) []string {
 	if w, ok := m.driver(s).(Warner); ok {
 		return w.Warnings(s)
+	}
+	return nil
+}
+
+// Pinner is a Driver that knows which files a service is given, and how firmly each is held to what is approved.
+type Pinner interface {
+	Pins(ctx context.Context, s *catalog.Service) []string
+}
+
+// Pins say of each file that the service is given whether what is approved is what will run, for whoever approves.
+func (m *Manager) Pins(ctx context.Context, s *catalog.Service) []string {
+	if p, ok := m.driver(s).(Pinner); ok {
+		return p.Pins(ctx, s)
 	}
 	return nil
 }

@@ -139,11 +139,11 @@ func established(table []byte, port uint32) bool {
 		if len(fields) < 4 || string(fields[3]) != "01" {
 			continue
 		}
-		local, ok := endpoint(string(fields[1]))
+		local, ok := procfs.Address(string(fields[1]))
 		if ok && uint32(local.Port()) == port {
 			return true
 		}
-		remote, ok := endpoint(string(fields[2]))
+		remote, ok := procfs.Address(string(fields[2]))
 		if ok && uint32(remote.Port()) == port && remote.Addr().IsLoopback() {
 			return true
 		}

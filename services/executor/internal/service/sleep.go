@@ -112,7 +112,7 @@ func (m *Manager) Sleep(ctx context.Context, s *catalog.Service, a Act) (changed
 		return false, nil
 	}
 	m.drain(ctx, s, a)
-	models, err := m.slumber(ctx, s, a, before)
+	models, err := m.sleepLocked(ctx, s, a, before)
 	said := err == nil || errors.Is(err, errHeld)
 	m.set(s, u, func(u *instance) {
 		u.phase = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
@@ -136,8 +136,8 @@ func notAsleep(s *catalog.Service, err error) error {
 	return fault.New(callv1.Code_CODE_FAILED, s.ID+" did not go to sleep: "+why.cause, fault.WithCause(why))
 }
 
-// slumber asks the engine and measures.
-func (m *Manager) slumber(ctx context.Context, s *catalog.Service, a Act, before gpu.Host) ([]string, error) {
+// sleepLocked asks the engine and measures.
+func (m *Manager) sleepLocked(ctx context.Context, s *catalog.Service, a Act, before gpu.Host) ([]string, error) {
 	a.phase(progress.PhaseSleep)
 	asking, cancel := context.WithTimeout(ctx, sleepPatience)
 	defer cancel()

@@ -15,7 +15,9 @@ import (
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/sink"
 )
 
@@ -27,7 +29,8 @@ var migrations embed.FS
 
 // Store implements sink.Store.
 type Store struct {
-	db *sql.DB
+	db    *sql.DB
+	seals *database.Seals
 
 	lookup, use, spend, finish *sql.Stmt
 }
@@ -40,18 +43,49 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("executor store: %w", err)
 	}
-	db, err := database.Open(ctx, database.Config{
+	db, seals, err := database.OpenSealed(ctx, database.Config{
 		Path: filepath.Join(stateDir, File), StateDir: stateDir, Migrations: sub, Service: "executor",
-	})
+	}, "spent", "statement_use", "control", "switch", "switch_step", "host_mode")
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{db: db}
-	if err := s.prepare(ctx); err != nil {
+	s := &Store{db: db, seals: seals}
+	if err := errors.Join(s.distrust(ctx), s.prepare(ctx)); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return s, nil
 }
+
+// distrust halts a switch that does not bear its seal, or is not there: its epoch says nothing.
+func (s *Store) distrust(ctx context.Context) error {
+	if len(s.seals.Damage()) == 0 {
+		return nil
+	}
+	return s.within(ctx, func(tx *sql.Tx) error {
+		var sound bool
+		err := tx.QueryRowContext(ctx, `SELECT `+s.seals.Sound("control")+` FROM control WHERE only = 1`).Scan(&sound) // #nosec G202 -- constants
+		if sound || err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `DELETE FROM control; INSERT INTO control (only, epoch, halted) VALUES (1, 1, 1)`)
+		return err
+	})
+}
+
+// Damage names rows that do not bear their seals; what acts by the store is halted before Accept takes them as they are.
+func (s *Store) Damage() []string { return s.seals.Damage() }
+
+// Accept seals every row as it is.
+func (s *Store) Accept(ctx context.Context) error { return s.seals.Accept(ctx) }
+
+// State implements sink.Store.
+func (s *Store) State(ctx context.Context) (recorder.State, error) {
+	state, err := s.seals.State(ctx)
+	return recorder.State(state), err
+}
+
+// Probe returns an error while the store cannot be written.
+func (s *Store) Probe(ctx context.Context) error { return database.Probe(ctx, s.db) }
 
 // Close closes the file.
 func (s *Store) Close() error { return s.db.Close() }
@@ -62,7 +96,7 @@ const columns = `key, operation, use, tool, arguments, arguments_digest, request
 // prepare is for what every call runs.
 func (s *Store) prepare(ctx context.Context) error {
 	if err := database.Prepare(ctx, s.db, map[**sql.Stmt]string{
-		&s.lookup: `SELECT ` + columns + ` FROM spent WHERE key = ?`,
+		&s.lookup: `SELECT ` + columns + `, ` + s.seals.Sound("spent") + ` FROM spent WHERE key = ?`,
 		&s.use: `INSERT INTO statement_use (digest, used, keep_until) VALUES (?, 1, ?)
 			ON CONFLICT (digest) DO UPDATE SET used = used + 1 RETURNING used`,
 		&s.spend: `INSERT INTO spent (key, operation, use, tool, arguments, arguments_digest, request_id, principal,
@@ -87,12 +121,12 @@ func (s *Store) Lookup(ctx context.Context, key string) (*sink.Entry, error) {
 
 // Interrupted implements sink.Store.
 func (s *Store) Interrupted(ctx context.Context) ([]*sink.Entry, error) {
-	return entries(s.db.QueryContext(ctx, `SELECT `+columns+` FROM spent WHERE settled = 0 AND state = ? ORDER BY spent_at`, string(sink.StateSpent)))
+	return entries(s.db.QueryContext(ctx, `SELECT `+columns+`, `+s.seals.Sound("spent")+` FROM spent WHERE settled = 0 AND state = ? ORDER BY spent_at`, string(sink.StateSpent)))
 }
 
 // Unsettled implements sink.Store.
 func (s *Store) Unsettled(ctx context.Context) ([]*sink.Entry, error) {
-	return entries(s.db.QueryContext(ctx, `SELECT `+columns+` FROM spent WHERE settled = 0 AND state IN ('done', 'not acted', 'unknown') ORDER BY spent_at LIMIT 1000`))
+	return entries(s.db.QueryContext(ctx, `SELECT `+columns+`, `+s.seals.Sound("spent")+` FROM spent WHERE settled = 0 AND state IN ('done', 'not acted', 'unknown') ORDER BY spent_at LIMIT 1000`))
 }
 
 // entries reads the answer to a query for columns.
@@ -107,10 +141,14 @@ func entries(rows *sql.Rows, err error) ([]*sink.Entry, error) {
 		var channel int32
 		var statement []byte
 		var at, until int64
+		var sound bool
 		if err := rows.Scan(&e.Key, &e.Operation, &e.Use, &e.Tool, &e.Arguments, &e.ArgumentsDigest, &e.RequestID, &e.Principal,
 			&e.Session, &channel, &e.Dangerous, &statement, &at, &until, &e.State, &e.OK, &e.Response, &e.Fault, &e.Outcome,
-			&e.Found); err != nil {
+			&e.Found, &sound); err != nil {
 			return nil, fmt.Errorf("executor store: %w", err)
+		}
+		if !sound {
+			return nil, fmt.Errorf("executor store: the spent key %s does not bear its seal: %w", clean.Line(e.Key, 100), database.ErrDamaged)
 		}
 		e.Channel = callv1.Channel(channel)
 		e.At, e.Until = time.Unix(0, at), time.Unix(0, until)
@@ -123,6 +161,15 @@ func entries(rows *sql.Rows, err error) ([]*sink.Entry, error) {
 		return nil, fmt.Errorf("executor store: %w", err)
 	}
 	return out, nil
+}
+
+// Knows implements sink.Store.
+func (s *Store) Knows(ctx context.Context, operation string) (bool, error) {
+	var known bool
+	if err := s.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM spent WHERE operation = ?)`, operation).Scan(&known); err != nil {
+		return false, fmt.Errorf("executor store: %w", err)
+	}
+	return known, nil
 }
 
 // Spend implements sink.Store.
@@ -161,6 +208,19 @@ func (s *Store) Spend(ctx context.Context, p *sink.Spend) error {
 	}
 	return nil
 }
+
+// EndStatement implements sink.Store.
+func (s *Store) EndStatement(ctx context.Context, digest [32]byte, until time.Time) error {
+	_, err := s.db.ExecContext(ctx, `INSERT INTO statement_use (digest, used, keep_until) VALUES (?, ?, ?)
+		ON CONFLICT (digest) DO UPDATE SET used = excluded.used`, digest[:], usedUp, until.UnixNano())
+	if err != nil {
+		return fmt.Errorf("executor store: %w", err)
+	}
+	return nil
+}
+
+// usedUp is more often than any statement may be used.
+const usedUp = 1 << 30
 
 // ErrNotOpen is returned by Finish for a key that is not in StateSpent.
 var ErrNotOpen = errors.New("executor store: the key is not waiting for an outcome")
@@ -211,9 +271,14 @@ func (s *Store) Purge(ctx context.Context, now time.Time) error {
 // Control implements sink.Store.
 func (s *Store) Control(ctx context.Context) (sink.Control, error) {
 	var c sink.Control
-	err := s.db.QueryRowContext(ctx, `SELECT epoch, halted FROM control WHERE only = 1`).Scan(&c.Epoch, &c.Halted)
+	var at int64
+	err := s.db.QueryRowContext(ctx, `SELECT epoch, halted, reason, changed_by, changed_at FROM control WHERE only = 1`).
+		Scan(&c.Epoch, &c.Halted, &c.Reason, &c.By, &at)
 	if err != nil {
 		return sink.Control{}, fmt.Errorf("executor store: %w", err)
+	}
+	if at != 0 {
+		c.At = time.Unix(0, at)
 	}
 	return c, nil
 }
@@ -223,7 +288,12 @@ func (s *Store) SetControl(ctx context.Context, c sink.Control) error {
 	if c.Epoch > math.MaxInt64 {
 		return errors.New("executor store: the epoch is out of range")
 	}
-	if _, err := s.db.ExecContext(ctx, `UPDATE control SET epoch = ?, halted = ? WHERE only = 1`, int64(c.Epoch), c.Halted); err != nil {
+	var at int64
+	if !c.At.IsZero() {
+		at = c.At.UnixNano()
+	}
+	if _, err := s.db.ExecContext(ctx, `UPDATE control SET epoch = ?, halted = ?, reason = ?, changed_by = ?, changed_at = ? WHERE only = 1`,
+		int64(c.Epoch), c.Halted, c.Reason, c.By, at); err != nil {
 		return fmt.Errorf("executor store: %w", err)
 	}
 	return nil

@@ -27,6 +27,6 @@ var built = sync.OnceValues(func() (string, error) {
 
 func discard() {
 	if path, err := built(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
+		_ = os.RemoveAll(filepath.Dir(path)) // a temporary folder is a nuisance and no more
 	}
 }

@@ -3,6 +3,7 @@
 package gguftest
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -88,9 +89,7 @@ func (f *File) order() binary.AppendByteOrder {
 func (f *File) Header() []byte {
 	o := f.order()
 	version := f.Version
-	if version == 0 {
-		version = 3
-	}
+	version = cmp.Or(version, 3)
 	keys, tensors := uint64(len(f.KVs)), uint64(len(f.Tensors))
 	if f.KVCount != nil {
 		keys = *f.KVCount

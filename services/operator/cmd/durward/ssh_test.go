@@ -175,7 +175,7 @@ func serveSSH(t *testing.T, sshd, config string) string {
 			t.Log(log.String())
 		}
 	})
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) { // sshd does not tell when it listens
 		if c, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
 			_ = c.Close()
 			return port

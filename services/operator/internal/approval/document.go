@@ -41,8 +41,8 @@ type Entry struct {
 	JSON  []byte
 }
 
-// SheetOf lays out a statement about one call: its target, and what each step of a plan runs.
-func SheetOf(st *statement.Statement, entry []byte, steps ...Step) Document {
+// DocumentOf lays out a statement about one call: its target, and what each step of a plan runs.
+func DocumentOf(st *statement.Statement, entry []byte, steps ...Step) Document {
 	s := Document{Statement: st}
 	if entry != nil {
 		s.Entries = append(s.Entries, Entry{"What it acts on", entry})
@@ -94,8 +94,7 @@ func (s Document) Lines(now time.Time) ([]Line, error) {
 		}
 	}
 	for _, e := range s.Entries {
-		digest := canonical.Digest(e.JSON)
-		out = append(out, Line{Heading, e.Title + ", as the executor has it (" + canonical.FormatDigest(digest[:]) + "):"})
+		out = append(out, Line{Heading, e.Title + ", as the executor has it (" + canonical.DigestText(e.JSON) + "):"})
 		for _, text := range Lines(e.JSON) {
 			out = append(out, Line{Plain, "  " + text})
 		}

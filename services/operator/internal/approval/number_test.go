@@ -1,6 +1,7 @@
 package approval
 
 import (
+	"durward.internal/services/platform/opnumber"
 	"errors"
 	"fmt"
 	"strings"
@@ -77,10 +78,10 @@ func TestFindAmbiguous(t *testing.T) {
 func TestNumberIsStable(t *testing.T) {
 	// People write these numbers down; a change of the derivation would be seen here.
 	id := "0123456789abcdef0123456789abcdef"
-	if got := Numbers([]string{id})[id]; len(got) != 4 || got != fullNumber(id)[:4] {
+	if got := Numbers([]string{id})[id]; len(got) != 4 || got != opnumber.Of(id)[:4] {
 		t.Errorf("number of %s = %s", id, got)
 	}
-	if a, b := fullNumber(id), fullNumber(strings.Replace(id, "0", "1", 1)); a == b || len(a) != fullLength {
+	if a, b := opnumber.Of(id), opnumber.Of(strings.Replace(id, "0", "1", 1)); a == b || len(a) != opnumber.Full {
 		t.Errorf("numbers %s and %s", a, b)
 	}
 }

@@ -225,8 +225,7 @@ func (s Signer) Scope(scope *Scope, previews []*executorv1.PreviewCallResponse) 
 		if err := canonical.Check(entry); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrTarget, err)
 		}
-		digest := canonical.Digest(entry)
-		st.SubjectDigests = append(st.SubjectDigests, canonical.FormatDigest(digest[:]))
+		st.SubjectDigests = append(st.SubjectDigests, canonical.DigestText(entry))
 	}
 	slices.Sort(st.SubjectDigests)
 	st.SubjectDigests = slices.Compact(st.SubjectDigests)
@@ -264,8 +263,9 @@ func (s Signer) standing(kind statement.Kind, life time.Duration, epoch uint64) 
 }
 
 // Dangerous makes the statement that lets a session change things without asking (DNG-1). The session is the vault's word; its
-// sessions alone are let, whoever it says they are. epoch is the vault's, sinkEpoch the executor's.
-func (s Signer) Dangerous(session *vaultv1.OpenSession, life time.Duration, epoch, sinkEpoch uint64) (*statement.Statement, error) {
+// sessions alone are let, whoever it says they are. epoch is the vault's, sinkEpoch the executor's. It allows nothing without
+// statement.Confirmation.
+func (s Signer) Dangerous(session *vaultv1.OpenSession, life time.Duration, uses int, epoch, sinkEpoch uint64) (*statement.Statement, error) {
 	switch {
 	case !session.GetKeyBound():
 		return nil, ErrBearer
@@ -273,10 +273,13 @@ func (s Signer) Dangerous(session *vaultv1.OpenSession, life time.Duration, epoc
 		return nil, ErrMessaging
 	case life < MinStanding || life > MaxStanding:
 		return nil, fmt.Errorf("%w: it lasts from a minute to 8 hours", ErrWithin)
+	case uses < 1 || uses > statement.MaxUses:
+		return nil, fmt.Errorf("%w: it is for 1 to %d changes", ErrWithin, statement.MaxUses)
 	case sinkEpoch > epoch:
 		return nil, ErrEpoch
 	}
 	st := s.standing(statement.KindDangerous, life, epoch)
+	st.Version, st.Uses = statement.VersionConfirmed, uses
 	st.Principal, st.Session, st.Channel = session.GetPrincipal(), session.GetSession(), statement.ChannelName(session.GetChannel())
 	if _, err := st.Marshal(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrWithin, err)
@@ -299,7 +302,7 @@ func Words(st *statement.Statement, now time.Time) []string {
 	if st.Kind == statement.KindDangerous {
 		return []string{
 			"DANGEROUS MODE for " + who + ":",
-			"  every WRITE and DESTRUCTIVE tool runs without asking you, until " + until,
+			fmt.Sprintf("  every WRITE and DESTRUCTIVE tool runs without asking you, %d times at most, until %s", st.Uses, until),
 			"  still refused: what your rules deny, unknown tools, desktop control; still recorded: everything, marked",
 			"  " + ends,
 		}

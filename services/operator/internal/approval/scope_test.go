@@ -217,16 +217,21 @@ func TestDangerousRejects(t *testing.T) {
 	} {
 		s := session()
 		c.change(s)
-		if st, err := signer(t).Dangerous(s, c.life, 3, c.sink); !errors.Is(err, c.want) {
+		if st, err := signer(t).Dangerous(s, c.life, 200, 3, c.sink); !errors.Is(err, c.want) {
 			t.Errorf("%s: %+v, %v; want %v", c.name, st, err, c.want)
 		}
 	}
-	st, err := signer(t).Dangerous(session(), 8*time.Hour, 3, 3)
+	st, err := signer(t).Dangerous(session(), 8*time.Hour, 200, 3, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := strings.Join(Words(st, testNow), "\n"); !strings.Contains(text, "DANGEROUS MODE for claude-code's session s-abcdef") {
+	if text := strings.Join(Words(st, testNow), "\n"); !strings.Contains(text, "DANGEROUS MODE for claude-code's session s-abcdef") || !strings.Contains(text, "200 times at most") {
 		t.Error(text)
+	}
+	for _, uses := range []int{0, 1001} {
+		if _, err := signer(t).Dangerous(session(), time.Hour, uses, 3, 3); !errors.Is(err, ErrWithin) {
+			t.Errorf("%d uses: %v", uses, err)
+		}
 	}
 	if Phrase(session()) != "dangerous claude-code abcdef" {
 		t.Error(Phrase(session()))
@@ -324,7 +329,7 @@ func TestCardOfASwitch(t *testing.T) {
 	digest := canonical.Digest(p.GetSubject().GetEntry())
 	hex := fmt.Sprintf("%x", digest)
 	for _, want := range []string{"K7F3  DESTRUCTIVE  switch_mode", Destructive, "claude-code/coder, session 2, s-abc", "key-bound: one durward mcp",
-		"GPU0 22.1→19.4 of 24.0 GB (measured)", "digest " + hex[:4] + "·" + hex[60:], "because of tools/switch_mode/tier"} {
+		"GPU0 22.1→19.4 of 24.0 GiB (measured)", "digest " + hex[:4] + "·" + hex[60:], "because of tools/switch_mode/tier"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
@@ -339,7 +344,7 @@ func TestCardOfASwitch(t *testing.T) {
 		{PlanDigest: strings.Repeat("1", 64), Gpus: []*executorv1.GpuForecast{{Index: 0, NowMib: 1024, AfterMib: 2048, TotalMib: 24576, Source: "declared"}}},
 		{PlanDigest: call.planDigest(), Gpus: []*executorv1.GpuForecast{{Index: 0, NowMib: 22630, AfterMib: 20480, TotalMib: 24576, Source: "estimated"}}},
 	}
-	if text := strings.Join(c.Lines(testNow), "\n"); !strings.Contains(text, "GPU0 22.1→20.0 of 24.0 GB (estimated)") || strings.Contains(text, "1.0→2.0") {
+	if text := strings.Join(c.Lines(testNow), "\n"); !strings.Contains(text, "GPU0 22.1→20.0 of 24.0 GiB (estimated)") || strings.Contains(text, "1.0→2.0") {
 		t.Errorf("the alternative's numbers are not shown, or another's are:\n%s", text)
 	}
 	op, p = operation(t), preview()

@@ -199,7 +199,7 @@ func (c Card) gpuLines() []string {
 	gpus := c.forecasts(call.planDigest())
 	var lines []string
 	for _, g := range gpus {
-		lines = append(lines, fmt.Sprintf("GPU%d %s→%s of %s GB (%s)", g.GetIndex(), gigabytes(g.GetNowMib()), gigabytes(g.GetAfterMib()),
+		lines = append(lines, fmt.Sprintf("GPU%d %s→%s of %s GiB (%s)", g.GetIndex(), gigabytes(g.GetNowMib()), gigabytes(g.GetAfterMib()),
 			gigabytes(g.GetTotalMib()), clean.Visible(g.GetSource())))
 	}
 	return lines

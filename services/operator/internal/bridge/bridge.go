@@ -87,6 +87,8 @@ type Config struct {
 	Reload func() (token string, key ed25519.PrivateKey, err error)
 	// Agent is which of the client's agents the bridge speaks for, whatever the client's program says; empty: what that says.
 	Agent string
+	// Remote: the client's program runs on another machine, and started the bridge over SSH.
+	Remote bool
 	// In and Out are newline-delimited JSON-RPC.
 	In  io.Reader
 	Out io.Writer

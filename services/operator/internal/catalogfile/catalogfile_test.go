@@ -46,7 +46,6 @@ func TestTarget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var named NameError
 	for name, c := range map[string]struct {
 		path, to, section string
 		at                int
@@ -68,7 +67,7 @@ func TestTarget(t *testing.T) {
 			at, all, err := Target(c.path, append([]catalog.File(nil), files...), c.to, c.section)
 			switch {
 			case c.refused:
-				if !errors.As(err, &named) {
+				if _, named := errors.AsType[NameError](err); !named {
 					t.Errorf("%d, %v", at, err)
 				}
 			case err != nil || at != c.at || filepath.Base(all[at].Name) != c.file:

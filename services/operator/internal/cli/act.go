@@ -68,7 +68,7 @@ func (a *App) Act(ctx context.Context, s *Session, tool string, arguments map[st
 	for _, line := range approval.StepLines(steps) {
 		out.Printf("  %s\n", line)
 	}
-	signed, err := a.AskAndSign(ctx, s, approval.SheetOf(st, preview.GetSubject().GetEntry(), steps...), "Sign and do it?", yes)
+	signed, err := a.AskAndSign(ctx, s, approval.DocumentOf(st, preview.GetSubject().GetEntry(), steps...), "Sign and do it?", yes)
 	if err != nil {
 		return err
 	}

@@ -151,6 +151,6 @@ func (a *App) BadCatalog(path string, err error) error {
 	for _, p := range problems {
 		a.Out.Printf("%s %s\n", a.Out.Red("✗"), clean.Line(p.String(), 1000))
 	}
-	return Failed("The executor keeps the last good catalogue until this one is.", "the catalogue is not good: %s",
+	return Failed("A wrong service, model or mode is disabled, with what needs it. After any other mistake the last good catalogue stays in force.", "the catalogue is not good: %s",
 		Count(len(problems), "mistake"))
 }

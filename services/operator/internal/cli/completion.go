@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/identity"
@@ -122,14 +122,9 @@ func (a *App) CompleteSessions(cmd *cobra.Command, args []string, _ string) ([]s
 
 // CompleteClients completes the names of clients that are let in.
 func (a *App) CompleteClients(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.CompleteFrom(args, func(cfg installdir.Config) (out []string, err error) {
-		list, err := client.Read(cfg.Clients)
-		for _, c := range list {
-			if !c.Revoked {
-				out = append(out, c.ID)
-			}
-		}
-		return out, err
+	return a.CompleteFrom(args, func(cfg installdir.Config) ([]string, error) {
+		list, err := client.Admitted(cfg.Clients)
+		return output.Each(list, func(c client.Client) string { return c.ID }), err
 	})
 }
 
@@ -197,11 +192,7 @@ func CompleteAccounts(*cobra.Command, []string, string) ([]string, cobra.ShellCo
 // CompleteOperators completes who may approve.
 func (a *App) CompleteOperators(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return a.CompleteFrom(args, func(cfg installdir.Config) ([]string, error) {
-		raw, err := os.ReadFile(filepath.Join(cfg.TrustDir, trust.FileAllowedSigners))
-		if err != nil {
-			return nil, err
-		}
-		signers, err := trust.ParseAllowedSigners(raw)
+		signers, err := trust.ReadAllowedSigners(cfg.TrustDir)
 		if err != nil {
 			return nil, err
 		}
@@ -218,15 +209,15 @@ func (a *App) CompleteOperators(_ *cobra.Command, args []string, _ string) ([]st
 // CompleteUsers completes the users that clients.yaml names.
 func (a *App) CompleteUsers(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return a.CompleteFrom(args, func(cfg installdir.Config) ([]string, error) {
-		list, err := ReadClientFacts(cfg.Clients)
-		return KnownUsers(list), err
+		list, err := client.Admitted(cfg.Clients)
+		return client.Users(list), err
 	})
 }
 
 // CompleteAgents completes the agents that clients.yaml names.
 func (a *App) CompleteAgents(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return a.CompleteFrom(args, func(cfg installdir.Config) (out []string, err error) {
-		list, err := ReadClientFacts(cfg.Clients)
+		list, err := client.Admitted(cfg.Clients)
 		for _, c := range list {
 			out = append(out, c.Agents...)
 		}

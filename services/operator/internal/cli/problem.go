@@ -15,8 +15,7 @@ import (
 
 // PublicText is an error's sentence for a screen.
 func PublicText(err error) string {
-	var f *fault.Error
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
 		return f.Message
 	}
 	return clean.Line(err.Error(), 500)

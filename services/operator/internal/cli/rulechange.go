@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -15,17 +12,15 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
-	filechange "durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
-	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/statement"
 )
-
-// FileClients is clients.yaml in statements and records.
-const FileClients = "clients.yaml"
 
 // SignedChange is what the help of every command that changes rules ends with.
 const SignedChange = `
@@ -42,19 +37,15 @@ func (a *App) RuleFlags(cmd *cobra.Command, userName *string, yes *bool) {
 	cmd.Flags().BoolVar(yes, "yes", false, "do not ask before signing; a protected key asks for its passphrase all the same")
 }
 
-const (
-	// AskPatience bounds how long a change of a file waits for the vault to answer; it goes on without.
-	AskPatience = 2 * time.Second
-	// adoptPatience is how long the vault has to take a change up before this program stops looking.
-	adoptPatience = 4 * time.Second
-)
+// AskPatience bounds how long a question beside a command's own waits for the vault; the command goes on without the answer.
+const AskPatience = 2 * time.Second
 
 // RuleChange is a change of rules: what it is for records, and the files that it concerns.
 type RuleChange struct {
 	// Action is for records: "config set approvals.wait_s".
 	Action string
 	// Plans works the changes out. It is called with the configuration's lock held.
-	Plans func() ([]*filechange.Plan, error)
+	Plans func() ([]*signedchange.Plan, error)
 	// Before shows what a person should know beside the difference. May be nil.
 	Before func() error
 	// Ready is called when everything is agreed, signed and announced, right before the first file is written. May be nil.
@@ -65,30 +56,10 @@ type RuleChange struct {
 	Unsigned bool
 }
 
-// RulesChanged is what became of it, in --json too.
-type RulesChanged struct {
-	Files []ruleFile `json:"files"`
-	// Announced: the vault has the signed statement.
-	Announced bool `json:"announced"`
-	// InForce: every file was seen to be in force. Of a file that another process than the vault reads nobody says so.
-	InForce bool `json:"in_force"`
-	// Unseen are files that their process reads by itself, within a second; what it refuses stands in its log and in audit's.
-	Unseen []string `json:"unseen,omitempty"`
-	// adopted: the vault has every file that is for it.
-	adopted bool
-}
-
-type ruleFile struct {
-	File   string `json:"file"`
-	Path   string `json:"path"`
-	Before string `json:"digest_before"`
-	After  string `json:"digest_after"`
-}
-
 // ChangeRules is the one way to change a file that holds rules: the difference is shown, then the statement, whole; a person
 // agrees and signs; the vault is told; the files are replaced; and it is recorded (CFG-4). Where no key can be asked for it
 // changes nothing and says which file and line to edit (CFG-5).
-func (a *App) ChangeRules(ctx context.Context, cfg installdir.Config, r RuleChange) (*RulesChanged, error) {
+func (a *App) ChangeRules(ctx context.Context, cfg installdir.Config, r RuleChange) (*signedchange.Result, error) {
 	release, err := a.Home.Lock("config")
 	if errors.Is(err, installdir.ErrLocked) {
 		return nil, Failed("Try again.", "another durward command is changing the configuration")
@@ -98,19 +69,24 @@ func (a *App) ChangeRules(ctx context.Context, cfg installdir.Config, r RuleChan
 	}
 	defer func() { _ = release() }() // ends with this process at the latest
 	plans, err := r.Plans()
+	var ours *Problem
+	var broken *signedchange.EditError
+	if !errors.As(err, &ours) && errors.As(err, &broken) {
+		return nil, Failed("The file is "+clean.Visible(broken.Path)+".", "%s", clean.Line(err.Error(), 500))
+	}
 	if err != nil {
 		return nil, err
 	}
-	plans = filechange.Effective(plans)
+	plans = signedchange.Effective(plans)
 	if len(plans) == 0 {
-		return &RulesChanged{Files: []ruleFile{}, InForce: true}, nil
+		return &signedchange.Result{Files: []signedchange.File{}, InForce: true}, nil
 	}
-	byHand := filechange.WhereToEdit(plans)
-	if err := filechange.Signable(cfg, plans); err != nil && !r.Unsigned {
+	byHand := signedchange.WhereToEdit(plans)
+	if err := signedchange.Signable(cfg, plans); err != nil && !r.Unsigned {
 		return nil, Usage(byHand, "%v", err)
 	}
-	if err := tryRules(cfg, plans); err != nil {
-		return nil, err
+	if problems := signedchange.Try(cfg, plans); len(problems) > 0 {
+		return nil, Usage("Nothing was written.", "the vault would refuse it: %s", clean.Block(strings.Join(problems, "\n"), 4000))
 	}
 	for _, p := range plans {
 		a.ShowPlan(p)
@@ -125,7 +101,7 @@ func (a *App) ChangeRules(ctx context.Context, cfg installdir.Config, r RuleChan
 			return nil, Denied("Run it with sudo, or edit as who owns the file: "+byHand, "this user may not change the rules")
 		}
 	}
-	side, err := a.SigningSide(cfg)
+	signer, err := signedchange.FindSigner(cfg, a.Streams.Getenv)
 	reason := ""
 	switch {
 	case err != nil:
@@ -136,25 +112,28 @@ func (a *App) ChangeRules(ctx context.Context, cfg installdir.Config, r RuleChan
 	if reason != "" && !r.Unsigned {
 		return nil, Denied(byHand, "%s", reason)
 	}
-	ctx, vault := a.vaultForChanges(ctx)
-	defer vault.close()
+	vault := signedchange.Vault{Epoch: 1}
+	if connected, s, err := a.Connect(ctx); err == nil {
+		defer s.Close()
+		ctx, vault = connected, signedchange.Reach(connected, s.Peers)
+	}
 	if reason != "" {
 		return a.changeUnsigned(ctx, cfg, r, plans, vault, reason)
 	}
 	statements := make([]*statement.Statement, len(plans))
 	for i, p := range plans {
-		statements[i] = filechange.Statement(side.operator, cfg.Vault.Identity, vault.epoch, a.Now(), p.Change())
+		statements[i] = signedchange.Statement(signer.Operator, cfg.Vault.Identity, vault.Epoch, a.Now(), p.Change())
 		if err := a.showConfigStatement(statements[i]); err != nil {
 			return nil, err
 		}
 	}
-	if vault.session == nil {
+	if vault.Policy == nil {
 		a.Out.Remark("%s", a.Out.Yellow("The vault cannot be reached: it will find the change by itself and record it as found."))
 	}
 	if err := a.Confirm(ctx, "Sign and change it?", r.Yes); err != nil {
 		return nil, err
 	}
-	signed, err := a.signAll(ctx, side, statements)
+	signed, err := signer.Sign(ctx, statements, func() { a.Out.Remark("Touch your security key.") })
 	if err != nil && r.Unsigned && ctx.Err() == nil {
 		return a.changeUnsigned(ctx, cfg, r, plans, vault, PublicText(err))
 	}
@@ -168,77 +147,45 @@ func (a *App) ChangeRules(ctx context.Context, cfg installdir.Config, r RuleChan
 }
 
 // changeUnsigned makes a change that needs no signature where there is none, and says so.
-func (a *App) changeUnsigned(ctx context.Context, cfg installdir.Config, r RuleChange, plans []*filechange.Plan, vault changeVault, reason string) (*RulesChanged, error) {
+func (a *App) changeUnsigned(ctx context.Context, cfg installdir.Config, r RuleChange, plans []*signedchange.Plan, vault signedchange.Vault, reason string) (*signedchange.Result, error) {
 	a.Out.Remark("%s", a.Out.Yellow("It is changed without a signature, and recorded so: "+clean.Line(reason, 300)+"."))
 	return a.makeChanges(ctx, cfg, r, plans, nil, vault)
 }
 
-// makeChanges tells the vault, writes, and records: file by file, in order. Without signatures the vault is told nothing.
+// makeChanges makes what was agreed to, and records it.
 func (a *App) makeChanges(
-	ctx context.Context, cfg installdir.Config, r RuleChange, plans []*filechange.Plan, signed []*callv1.HumanStatement, vault changeVault,
-) (*RulesChanged, error) {
-	out := &RulesChanged{Announced: vault.session != nil && signed != nil}
-	for i, p := range plans {
-		if vault.session != nil && signed != nil {
-			err := vault.announce(ctx, signed[i])
-			switch {
-			case err == nil:
-			case isAway(err):
-				a.Out.Remark("%s", a.Out.Yellow("The vault went away: it will find the change by itself and record it as found."))
-				out.Announced, vault.session = false, nil
-			case r.Unsigned:
-				a.Out.Remark("%s", a.Out.Yellow("The vault does not take the signature; it is changed without one: "+PublicText(err)))
-				out.Announced, signed = false, nil
-			default:
-				return nil, fmt.Errorf("%s: %w", filechange.WhatStands(plans, i), err)
-			}
-		}
-		if i == 0 && r.Ready != nil {
-			if err := r.Ready(); err != nil {
-				return nil, err
-			}
-		}
-		if err := p.Write(); err != nil {
-			return nil, Failed("See what it is now: durward config show", "%s: %v", filechange.WhatStands(plans, i), err)
-		}
-		c := p.Change()
-		out.Files = append(out.Files, ruleFile{File: p.Name, Path: p.Path, Before: c.Before, After: c.After})
-		// The statement itself stands in the vault's record, who verified it; its digest ties the two together.
-		by := "none"
-		if signed != nil {
-			by = filechange.StatementDigest(signed[i])
-		}
-		a.Record(ctx, cfg, &auditv1.Body{
-			Action: clean.Line(r.Action, 128), Summary: clean.Line(r.Action, 500), Persistent: true, DecisionSource: "operator:" + cfg.Operator,
-			Details: map[string]string{"file": clean.Line(p.Name, 256), "digest_before": cmp.Or(c.Before, "none"), "digest_after": cmp.Or(c.After, "none"),
-				"statement": by},
-		})
+	ctx context.Context, cfg installdir.Config, r RuleChange, plans []*signedchange.Plan, signed []*callv1.HumanStatement, vault signedchange.Vault,
+) (*signedchange.Result, error) {
+	warn := func(text string) { a.Out.Remark("%s", a.Out.Yellow(text)) }
+	out, err := signedchange.Make(ctx, signedchange.Making{
+		Config: cfg, Plans: plans, Signed: signed, Optional: r.Unsigned, Vault: vault, Ready: r.Ready, Warn: warn, Explain: PublicText,
+		Record: func(f signedchange.File, statement string) {
+			a.Record(ctx, &auditv1.Body{
+				Action: clean.Line(r.Action, 128), Summary: clean.Line(r.Action, 500), Persistent: true, DecisionSource: "operator:" + cfg.Operator,
+				Details: map[string]string{"file": clean.Line(f.Name, 256), "digest_before": cmp.Or(f.Before, "none"), "digest_after": cmp.Or(f.After, "none"),
+					"statement": statement},
+			})
+		},
+	})
+	if _, unwritten := errors.AsType[*signedchange.WriteError](err); unwritten {
+		return nil, Failed("See what it is now: durward config show", "%v", err)
 	}
-	var own []*filechange.Plan
-	for _, p := range plans {
-		if watchedByVault(cfg, p) {
-			own = append(own, p)
-		} else {
-			out.Unseen = append(out.Unseen, p.Name)
-		}
+	if err != nil {
+		return nil, err
 	}
-	if len(own) == 0 {
-		return out, nil
+	waiting, err := out.Await(ctx, vault)
+	if _, refused := errors.AsType[*signedchange.RefusedError](err); refused {
+		return out, Failed("It stays as it was before, until the file is corrected.", "%v", err)
 	}
-	var err error
-	out.adopted, err = a.awaitAdoption(ctx, vault, own)
-	out.InForce = out.adopted && len(out.Unseen) == 0
+	if waiting != "" {
+		warn("The vault has not taken up " + clean.Visible(waiting) +
+			": is its security_dir (vault.yaml) the folder that was changed? See: durward config show")
+	}
 	return out, err
 }
 
-// watchedByVault reports whether the vault says of a file what it has in force; every other file another process reads by itself.
-func watchedByVault(cfg installdir.Config, p *filechange.Plan) bool {
-	rel, err := filepath.Rel(cfg.SecurityDir, p.Path)
-	return p.Name == FileClients || err == nil && filepath.IsLocal(rel)
-}
-
 // ReportRules says what became of a change.
-func (a *App) ReportRules(out *RulesChanged, err error, done string) error {
+func (a *App) ReportRules(out *signedchange.Result, err error, done string) error {
 	if err != nil {
 		return err
 	}
@@ -250,7 +197,7 @@ func (a *App) ReportRules(out *RulesChanged, err error, done string) error {
 			a.Out.Printf("%s %s, and it is in force.\n", a.Out.Green("✓"), done)
 		case len(out.Unseen) > 0:
 			a.Out.Printf("%s %s.\n", a.Out.Green("✓"), done)
-			if out.adopted {
+			if out.Adopted {
 				a.Out.Printf("  At the vault it is in force.\n")
 			}
 			for _, name := range out.Unseen {
@@ -262,72 +209,96 @@ func (a *App) ReportRules(out *RulesChanged, err error, done string) error {
 	})
 }
 
-// tryRules holds the files as they would be to what the vault would say of them. What was broken before is no reason to refuse.
-func tryRules(cfg installdir.Config, plans []*filechange.Plan) error {
-	overlay := map[string][]byte{}
-	for _, p := range plans {
-		if rel, err := filepath.Rel(cfg.SecurityDir, p.Path); err == nil && filepath.IsLocal(rel) {
-			overlay[p.Name] = p.After
-		}
-	}
-	if len(overlay) == 0 {
-		return nil
-	}
-	options, done, err := SecurityOptions(cfg)
-	if err != nil {
-		return err
-	}
-	defer done()
-	_, before := security.Look(options, nil)
-	_, after := security.Look(options, overlay)
-	known := map[string]bool{}
-	for _, f := range before {
-		known[f.Name+"\x00"+f.Problem] = true
-	}
-	var problems []string
-	for _, f := range after {
-		if _, ours := overlay[f.Name]; f.Problem != "" && (ours || !known[f.Name+"\x00"+f.Problem]) {
-			problems = append(problems, ProblemLine(f))
-		}
-	}
-	if len(problems) > 0 {
-		return Usage("Nothing was written.", "the vault would refuse it: %s", clean.Block(strings.Join(problems, "\n"), 4000))
-	}
-	return nil
-}
-
-func ProblemLine(f security.File) string {
-	if strings.HasPrefix(f.Problem, f.Name) {
-		return f.Problem
-	}
-	return f.Name + ": " + f.Problem
-}
-
-// SecurityOptions is what to read of the security configuration. A folder that is not there yet is empty.
-func SecurityOptions(cfg installdir.Config) (security.Options, func(), error) {
-	if _, err := os.Stat(cfg.SecurityDir); !errors.Is(err, fs.ErrNotExist) {
-		return security.Options{Dir: cfg.SecurityDir}, func() {}, nil
-	}
-	empty, err := os.MkdirTemp("", "durward-security-")
-	if err != nil {
-		return security.Options{}, nil, err
-	}
-	return security.Options{Dir: empty}, func() { _ = os.RemoveAll(empty) }, nil
-}
-
 // reader says which process reads a file by itself.
 func reader(name string) string {
 	switch name {
-	case FileExecutor:
+	case signedchange.FileExecutor:
 		return "the executor reads it"
-	case FileGateway:
+	case signedchange.FileGateway:
 		return "the gateway reads it"
 	}
 	return "each process reads it"
 }
 
-// Names of files beside the security folder, in statements and records.
-const (
-	FileExecutor = "executor.yaml"
-	FileGateway  = "gateway.yaml"
-)
+// placeLine is the line of a difference that says where the next group stands.
+var placeLine = regexp.MustCompile(`^ @ [0-9]+$`)
+
+// ShowPlan prints the difference, made visible.
+func (a *App) ShowPlan(p *signedchange.Plan) {
+	out := a.Display()
+	what := ""
+	switch {
+	case p.Before == nil:
+		what = "  (new)"
+	case p.After == nil:
+		what = "  (taken away)"
+	}
+	out.Printf("%s  %s%s\n", out.Bold(clean.Visible(p.Name)), out.Dim(clean.Visible(p.Path)), what)
+	for _, line := range signedchange.Diff(p.Before, p.After) {
+		text := clean.Visible(line)
+		switch {
+		case line[0] == '+':
+			text = out.Green(text)
+		case line[0] == '-':
+			text = out.Red(text)
+		case placeLine.MatchString(line):
+			text = out.Dim(text)
+		}
+		out.Printf("  %s\n", text)
+	}
+}
+
+// showConfigStatement prints what is about to be signed, whole.
+func (a *App) showConfigStatement(st *statement.Statement) error {
+	raw, err := st.Marshal()
+	if err != nil {
+		return err
+	}
+	out := a.Display()
+	out.Printf("%s\n", out.Bold("The statement that you sign, whole:"))
+	for _, line := range approval.Lines(raw) {
+		out.Printf("  %s\n", line)
+	}
+	return nil
+}
+
+// recordPatience bounds how long a change of a file waits for audit; what cannot be sent is kept and sent later.
+const recordPatience = 2 * time.Second
+
+// Record writes a change to the log, or keeps it until audit can be reached; the change itself is made already.
+func (a *App) Record(ctx context.Context, body *auditv1.Body) {
+	ctx, cancel := context.WithTimeout(ctx, recordPatience)
+	defer cancel()
+	sent, err := a.tryRecord(ctx, body)
+	a.RequestID = ""
+	var refused *history.Refusal
+	switch {
+	case errors.As(err, &refused):
+		a.Out.Remark("%s", a.Out.Red("the change is made, and "+PublicText(refused)))
+	case err != nil:
+		a.Out.Remark("%s", a.Out.Red("the change is made and could not be recorded: "+PublicText(err)))
+	case !sent:
+		a.Out.Remark("%s", a.Out.Dim("audit cannot be reached: the change is made and will be recorded when it can"))
+	}
+}
+
+func (a *App) tryRecord(ctx context.Context, body *auditv1.Body) (bool, error) {
+	sent := false
+	err := a.Run(ctx, func(ctx context.Context, s *Session) error {
+		l, err := a.OpenLog(ctx, s)
+		if err != nil {
+			return err
+		}
+		sent, err = l.Write(ctx, auditv1.Kind_KIND_CONFIG_CHANGED, a.RequestID, body)
+		return errors.Join(err, l.Close())
+	})
+	return sent, err
+}
+
+// OpenLog opens the operator's view of the log. A record that waited for audit and that audit will not have is told.
+func (a *App) OpenLog(ctx context.Context, s *Session) (*history.Log, error) {
+	return history.Open(ctx, history.Config{
+		Client: s.Audit.Log, Audit: s.Config.Audit.Identity, Writer: s.Identity().String(), Trust: s.Trust, StateDir: s.Config.StateDir, Now: a.Now,
+		OnRefused: func(r *history.Refusal) { a.Out.Remark("%s", a.Out.Red(PublicText(r))) },
+	})
+}

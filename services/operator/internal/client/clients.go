@@ -6,7 +6,6 @@
 package client
 
 import (
-	"bytes"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
@@ -20,10 +19,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
-
+	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/credential"
 )
@@ -38,6 +34,7 @@ type Client struct {
 	Limits      Limits   `yaml:"limits" json:"limits"`
 	Agents      []string `yaml:"agents" json:"agents,omitempty"`
 	User        string   `yaml:"user" json:"user,omitempty"`
+	Remote      bool     `yaml:"remote" json:"remote,omitempty"`
 	Previous    Previous `yaml:"previous" json:"previous,omitzero"`
 	Revoked     bool     `yaml:"revoked" json:"revoked"`
 }
@@ -76,8 +73,6 @@ var (
 	ErrUnknown = errors.New("there is no client of that name")
 	// ErrRevoked means that a client was revoked, for good.
 	ErrRevoked = errors.New("the client was revoked; add another one")
-	// ErrLayout means that the file is laid out in a way that cannot be edited without touching other parts.
-	ErrLayout = errors.New("the file is laid out so that it cannot be edited safely; edit it by hand")
 )
 
 // CheckName reports why name cannot be a client's.
@@ -107,6 +102,23 @@ func Read(path string) ([]Client, error) {
 		return nil, fmt.Errorf("clients: %w", err)
 	}
 	return parse(path, raw)
+}
+
+// Admitted are the clients of a clients.yaml that are let in.
+func Admitted(path string) ([]Client, error) {
+	list, err := Read(path)
+	return slices.DeleteFunc(list, func(c Client) bool { return c.Revoked }), err
+}
+
+// Users are the users that clients have, each once.
+func Users(list []Client) []string {
+	var out []string
+	for _, c := range list {
+		if c.User != "" && !slices.Contains(out, c.User) {
+			out = append(out, c.User)
+		}
+	}
+	return out
 }
 
 func parse(name string, raw []byte) ([]Client, error) {
@@ -149,31 +161,12 @@ func Add(raw []byte, c Client) ([]byte, error) {
 	if slices.ContainsFunc(before, func(other Client) bool { return other.ID == c.ID }) {
 		return nil, ErrExists
 	}
-	items, list, err := locateItems(raw)
+	if edit.Line(raw, []string{"clients"}) == 0 {
+		return nil, edit.ErrLayout
+	}
+	out, err := edit.Append(raw, "clients", entry(c))
 	if err != nil {
 		return nil, err
-	}
-	lines := bytes.SplitAfter(raw, []byte("\n"))
-	var out []byte
-	if len(items) == 0 {
-		// "clients: []" or "clients:" on a line of its own.
-		line := string(bytes.TrimRight(lines[list], "\r\n"))
-		key, rest, ok := strings.Cut(line, ":")
-		value, comment, commented := strings.Cut(rest, "#")
-		if !ok || strings.TrimSpace(key) != "clients" || strings.TrimSpace(value) != "[]" && strings.TrimSpace(value) != "" {
-			return nil, ErrLayout
-		}
-		replaced := key + ":"
-		if commented {
-			replaced += " #" + comment
-		}
-		out = append(join(lines[:list]), []byte(replaced+"\n"+entry(c, "  "))...)
-		out = append(out, join(lines[list+1:])...)
-	} else {
-		last := items[len(items)-1]
-		out = ensureNewline(join(lines[:last.end]))
-		out = append(out, []byte(entry(c, last.indent))...)
-		out = append(out, join(lines[last.end:])...)
 	}
 	return out, verify(out, append(before, c))
 }
@@ -192,28 +185,11 @@ func Revoke(raw []byte, name string) ([]byte, error) {
 	if before[at].Revoked {
 		return raw, nil
 	}
-	items, _, err := locateItems(raw)
+	before[at].Revoked = true
+	out, err := edit.Set(raw, field(at, "revoked"), "true")
 	if err != nil {
 		return nil, err
 	}
-	if len(items) != len(before) {
-		return nil, ErrLayout
-	}
-	item := items[at]
-	lines := bytes.SplitAfter(raw, []byte("\n"))
-	for i := item.start; i < item.end; i++ {
-		// Said already, as false.
-		if strings.HasPrefix(strings.TrimLeft(string(lines[i]), " -"), "revoked:") {
-			lines[i] = bytes.Replace(lines[i], []byte("false"), []byte("true"), 1)
-			out := join(lines)
-			before[at].Revoked = true
-			return out, verify(out, before)
-		}
-	}
-	out := ensureNewline(join(lines[:item.end]))
-	out = append(out, []byte(item.indent+"  revoked: true\n")...)
-	out = append(out, join(lines[item.end:])...)
-	before[at].Revoked = true
 	return out, verify(out, before)
 }
 
@@ -239,188 +215,70 @@ func Rotate(raw []byte, name string, r Rotation) ([]byte, error) {
 	case (before[at].Key == "") != (r.Key == ""):
 		return nil, errors.New("a rotation neither gives a client a key nor takes it away")
 	}
-	items, _, err := locateItems(raw)
-	if err != nil {
-		return nil, err
-	}
-	if len(items) != len(before) {
-		return nil, ErrLayout
-	}
 	want := &before[at]
 	old := *want
 	want.TokenSHA256, want.Key, want.Previous = r.TokenSHA256, r.Key, Previous{}
+	out := raw
+	if edit.Line(raw, field(at, "previous")) > 0 {
+		if out, err = edit.UnsetAll(out, field(at, "previous")); err != nil {
+			return nil, err
+		}
+	}
+	values := []struct{ name, value string }{{"token_sha256", r.TokenSHA256}, {"key", r.Key}}
 	if !r.Until.IsZero() {
 		want.Previous = Previous{TokenSHA256: old.TokenSHA256, Key: old.Key, Until: r.Until.UTC().Truncate(time.Second).Format(time.RFC3339)}
+		values = append(values, []struct{ name, value string }{
+			{"previous.token_sha256", old.TokenSHA256}, {"previous.key", old.Key}, {"previous.until", want.Previous.Until},
+		}...)
 	}
-	lines := bytes.SplitAfter(raw, []byte("\n"))
-	out := join(lines[:items[at].start])
-	out = append(out, rotated(lines[items[at].start:items[at].end], items[at].indent, want)...)
-	out = append(out, join(lines[items[at].end:])...)
+	for _, v := range values {
+		if v.value == "" {
+			continue
+		}
+		if out, err = edit.Set(out, field(at, strings.Split(v.name, ".")...), strconv.Quote(v.value)); err != nil {
+			return nil, err
+		}
+	}
 	return out, verify(out, before)
 }
 
-// rotated writes an item's lines anew: the two of the credential replaced, an earlier previous one left out, the new one at the
-// end.
-func rotated(lines [][]byte, indent string, c *Client) []byte {
-	var out []byte
-	skipping := false
-	for _, line := range lines {
-		body := strings.TrimLeft(string(line), " ")
-		depth := len(line) - len(body)
-		body = strings.TrimLeft(strings.TrimPrefix(body, "-"), " ")
-		if skipping && (depth > len(indent)+2 || isBlankOrComment(line)) {
-			continue
-		}
-		skipping = false
-		head := string(line[:len(line)-len(body)])
-		key, _, _ := strings.Cut(body, ":")
-		switch {
-		case key == "token_sha256":
-			out = append(out, fmt.Sprintf("%stoken_sha256: %q%s\n", head, c.TokenSHA256, comment(body))...)
-		case key == "key" && depth <= len(indent)+2:
-			out = append(out, fmt.Sprintf("%skey: %q%s\n", head, c.Key, comment(body))...)
-		case key == "previous" && !strings.Contains(head, "-"):
-			skipping = true
-		default:
-			out = append(out, line...)
-		}
-	}
-	if c.Previous.Until == "" {
-		return out
-	}
-	out = append(ensureNewline(out), previous(c, indent)...)
-	return out
-}
-
-// comment is the comment at the end of a line of a credential, whose value holds no "#".
-func comment(body string) string {
-	if i := strings.Index(body, " #"); i >= 0 {
-		return strings.TrimRight(body[i:], "\r\n")
-	}
-	return ""
-}
-
-func previous(c *Client, indent string) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s  previous:\n%s    token_sha256: %q\n", indent, indent, c.Previous.TokenSHA256)
-	if c.Previous.Key != "" {
-		fmt.Fprintf(&b, "%s    key: %q\n", indent, c.Previous.Key)
-	}
-	fmt.Fprintf(&b, "%s    until: %q\n", indent, c.Previous.Until)
-	return b.String()
+// field is the path of a field of the client with that number.
+func field(at int, name ...string) []string {
+	return append([]string{"clients", strconv.Itoa(at)}, name...)
 }
 
 // verify makes sure that an edited file says exactly what was meant.
 func verify(out []byte, want []Client) error {
 	got, err := parse("clients.yaml", out)
 	if err != nil || !reflect.DeepEqual(got, want) {
-		return ErrLayout
+		return edit.ErrLayout
 	}
 	return nil
 }
 
 // entry writes a client as a list item.
-func entry(c Client, indent string) string {
+func entry(c Client) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s- id: %s\n", indent, c.ID)
-	fmt.Fprintf(&b, "%s  token_sha256: %q\n", indent, c.TokenSHA256)
+	fmt.Fprintf(&b, "id: %s\n", c.ID)
+	fmt.Fprintf(&b, "token_sha256: %q\n", c.TokenSHA256)
 	if c.Key != "" {
-		fmt.Fprintf(&b, "%s  key: %q\n", indent, c.Key)
+		fmt.Fprintf(&b, "key: %q\n", c.Key)
 	}
-	fmt.Fprintf(&b, "%s  channel: %s\n", indent, c.Channel)
-	fmt.Fprintf(&b, "%s  tier_ceiling: %s\n", indent, c.TierCeiling)
+	fmt.Fprintf(&b, "channel: %s\n", c.Channel)
+	fmt.Fprintf(&b, "tier_ceiling: %s\n", c.TierCeiling)
 	if len(c.Agents) > 0 {
 		// Quoted: an agent may be called 007 or null.
 		quoted := make([]string, len(c.Agents))
 		for i, agent := range c.Agents {
 			quoted[i] = strconv.Quote(agent)
 		}
-		fmt.Fprintf(&b, "%s  agents: [%s]\n", indent, strings.Join(quoted, ", "))
+		fmt.Fprintf(&b, "agents: [%s]\n", strings.Join(quoted, ", "))
 	}
 	if c.User != "" {
-		fmt.Fprintf(&b, "%s  user: %q\n", indent, c.User)
+		fmt.Fprintf(&b, "user: %q\n", c.User)
+	}
+	if c.Remote {
+		b.WriteString("remote: true\n")
 	}
 	return b.String()
-}
-
-// item is where a list item stands: lines [start, end), 0-based, without blank lines and comments behind it.
-type item struct {
-	start, end int
-	indent     string
-}
-
-// locateItems finds the items of the list "clients", and the line of its key.
-func locateItems(raw []byte) (items []item, list int, err error) {
-	file, err := parser.ParseBytes(raw, 0)
-	if err != nil || len(file.Docs) != 1 {
-		return nil, 0, ErrLayout
-	}
-	path, err := yaml.PathString("$.clients")
-	if err != nil {
-		return nil, 0, fmt.Errorf("clients: %w", err)
-	}
-	lines := bytes.SplitAfter(raw, []byte("\n"))
-	list = slices.IndexFunc(lines, func(line []byte) bool { return bytes.HasPrefix(line, []byte("clients:")) })
-	if list < 0 {
-		return nil, 0, ErrLayout
-	}
-	node, err := path.FilterFile(file)
-	if err != nil {
-		return nil, 0, ErrLayout
-	}
-	sequence, ok := node.(*ast.SequenceNode)
-	if !ok {
-		return nil, list, nil // clients: with nothing behind it
-	}
-	if sequence.IsFlowStyle && len(sequence.Values) > 0 {
-		return nil, 0, ErrLayout
-	}
-	for _, value := range sequence.Values {
-		token := value.GetToken()
-		if mapping, ok := value.(*ast.MappingNode); ok && len(mapping.Values) > 0 {
-			token = mapping.Values[0].Key.GetToken()
-		} else if single, ok := value.(*ast.MappingValueNode); ok {
-			token = single.Key.GetToken()
-		}
-		start := token.Position.Line - 1
-		for start > list && !bytes.HasPrefix(bytes.TrimLeft(lines[start], " "), []byte("-")) {
-			start--
-		}
-		text := lines[start]
-		indent := text[:len(text)-len(bytes.TrimLeft(text, " "))]
-		items = append(items, item{start: start, indent: string(indent)})
-	}
-	for i := range items {
-		end := len(lines)
-		if i+1 < len(items) {
-			end = items[i+1].start
-		} else {
-			// A key of the document behind the list ends it.
-			for j := items[i].start + 1; j < len(lines); j++ {
-				if text := lines[j]; len(bytes.TrimSpace(text)) > 0 && text[0] != ' ' && text[0] != '#' && text[0] != '-' {
-					end = j
-					break
-				}
-			}
-		}
-		for end > items[i].start+1 && isBlankOrComment(lines[end-1]) {
-			end--
-		}
-		items[i].end = end
-	}
-	return items, list, nil
-}
-
-func isBlankOrComment(line []byte) bool {
-	text := bytes.TrimSpace(line)
-	return len(text) == 0 || text[0] == '#'
-}
-
-func join(lines [][]byte) []byte { return bytes.Join(lines, nil) }
-
-func ensureNewline(b []byte) []byte {
-	if len(b) > 0 && b[len(b)-1] != '\n' {
-		b = append(b, '\n')
-	}
-	return b
 }

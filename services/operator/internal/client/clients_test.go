@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/operator/internal/edit"
 )
 
 const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -29,7 +31,7 @@ func TestAddRefuses(t *testing.T) {
 		{"bad tier", "clients: []\n", func(c *Client) { c.TierCeiling = "DENIED" }, "tier"},
 		{"taken", "clients:\n  - id: new\n    token_sha256: \"" + digest + "\"\n    channel: cli\n    tier_ceiling: READ\n    revoked: true\n", func(*Client) {}, ErrExists.Error()},
 		{"unknown key", "clientz: []\n", func(*Client) {}, "clientz"},
-		{"flow style", "clients: [{id: a, token_sha256: \"" + digest + "\", channel: cli, tier_ceiling: READ}]\n", func(*Client) {}, ErrLayout.Error()},
+		{"flow style", "clients: [{id: a, token_sha256: \"" + digest + "\", channel: cli, tier_ceiling: READ}]\n", func(*Client) {}, edit.ErrLayout.Error()},
 		{"empty file", "", func(*Client) {}, "empty"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -6,13 +6,25 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/tailscale/hujson"
 )
 
 // ErrNotJSON means that a configuration file is not one well-formed JSON object; it is never rewritten then.
 var ErrNotJSON = errors.New("not one well-formed JSON object")
+
+// dialect is what a program reads as JSON.
+type dialect int
+
+const (
+	// strict is JSON as RFC 8259 has it.
+	strict dialect = iota
+	// commented is JSON with comments and trailing commas, as VS Code and its kin read it.
+	commented
+)
 
 // SetMember returns document with the member at path set to value, and every other byte as it was. Objects on the way that
 // are missing are made. An empty document counts as {}. A document that is not one JSON object without duplicate keys is
@@ -22,89 +34,163 @@ func SetMember(document []byte, path []string, value any) ([]byte, error) {
 }
 
 func setIn(document []byte, path []string, value any, d dialect) ([]byte, error) {
-	t, err := read(document, d)
+	root, plain, err := read(document, d)
 	if err != nil {
 		return nil, err
 	}
-	out, err := setMember(t, path, value, indentation(t), 1)
-	if err != nil {
+	if err := setMember(root.Value, path, value, indentation(plain), 1); err != nil {
 		return nil, err
 	}
-	return out, verifyEdit(t.plain, out, d, path, value, true)
+	out := root.Pack()
+	return out, verifyEdit(plain, out, d, path, value, true)
 }
 
 // removeIn returns document without the member at path, and every other member and comment as it was. A document that has no such
 // member is returned as it is.
 func removeIn(document []byte, path []string, d dialect) ([]byte, error) {
-	t, err := read(document, d)
+	root, plain, err := read(document, d)
 	if err != nil {
 		return nil, err
 	}
-	from, to := 0, len(t.raw)
+	object, ok := root.Value.(*hujson.Object)
+	if !ok {
+		return nil, ErrNotJSON
+	}
 	for i, key := range path {
-		m, err := locate(t.plain[from:to], key)
-		if err != nil {
-			return nil, err
-		}
-		if !m.found {
+		at := find(object, key)
+		if at < 0 {
 			return document, nil
 		}
 		if i == len(path)-1 {
-			out := cutMember(t, from+m.keyStart, from+m.valueEnd, from+m.previousEnd, to)
-			return out, verifyEdit(t.plain, out, d, path, nil, false)
+			removeMember(object, at)
+			break
 		}
-		from, to = from+m.valueStart, from+m.valueEnd
-		if t.plain[from] != '{' {
+		if object, ok = object.Members[at].Value.Value.(*hujson.Object); !ok {
 			return nil, fmt.Errorf("%w: %q is not an object", ErrNotJSON, key)
 		}
 	}
-	return document, nil
+	out := root.Pack()
+	return out, verifyEdit(plain, out, d, path, nil, false)
 }
 
-// cutMember cuts the member at [start, end) out of an object that ends at limit, with one comma and its own lines.
-func cutMember(t text, start, end, previousEnd, limit int) []byte {
-	skip := func(i int) int {
-		for i < limit && (t.plain[i] == ' ' || t.plain[i] == '\t' || t.plain[i] == '\r' || t.plain[i] == '\n') {
-			i++
-		}
-		return i
+// read parses a document: one object without duplicate keys. An empty one counts as {}. plain is the same for a strict parser, with
+// blanks for comments and trailing commas.
+func read(document []byte, d dialect) (root hujson.Value, plain []byte, err error) {
+	if len(bytes.TrimSpace(document)) == 0 {
+		document = []byte("{}\n")
 	}
-	raw := t.raw
-	if next := skip(end); t.plain[next] == ',' {
-		end = next + 1 // another member follows
-	} else {
-		if comma := bytes.IndexByte(raw[end:next], ','); comma >= 0 && t.raw[end+comma] != t.plain[end+comma] && onlySpace(raw[end:end+comma]) {
-			end += comma + 1 // a trailing comma, and not one in a comment
-		} else if comma := skip(previousEnd); t.plain[comma] == ',' && comma < start {
-			raw = splice(raw, comma, comma+1, nil) // the one before is the last now
-			start, end = start-1, end-1
+	root, err = hujson.Parse(document)
+	if err != nil || d == strict && !root.IsStandard() {
+		return root, nil, ErrNotJSON
+	}
+	standard := root.Clone()
+	standard.Standardize()
+	plain = standard.Pack()
+	if !jsontext.Value(plain).IsValid() || root.Value.Kind() != '{' {
+		return root, nil, ErrNotJSON
+	}
+	return root, plain, nil
+}
+
+func find(object *hujson.Object, key string) int {
+	return slices.IndexFunc(object.Members, func(m hujson.ObjectMember) bool {
+		name, ok := m.Name.Value.(hujson.Literal)
+		return ok && name.String() == key
+	})
+}
+
+func setMember(in hujson.ValueTrimmed, path []string, value any, indent string, depth int) error {
+	object, ok := in.(*hujson.Object)
+	if !ok {
+		return ErrNotJSON
+	}
+	at := find(object, path[0])
+	if at >= 0 && len(path) > 1 {
+		inner := object.Members[at].Value.Value
+		if inner.Kind() != '{' {
+			return fmt.Errorf("%w: %q is not an object", ErrNotJSON, path[0])
 		}
+		return setMember(inner, path[1:], value, indent, depth+1)
+	}
+	for i := len(path) - 1; i > 0; i-- {
+		value = map[string]any{path[i]: value}
+	}
+	fresh, err := encode(value, indent, depth)
+	if err != nil {
+		return err
+	}
+	if at >= 0 {
+		object.Members[at].Value.Value = fresh
+		return nil
+	}
+	line := "\n" + strings.Repeat(indent, depth)
+	added := hujson.ObjectMember{
+		Name:  hujson.Value{BeforeExtra: hujson.Extra(line), Value: hujson.String(path[0])},
+		Value: hujson.Value{BeforeExtra: hujson.Extra(" "), Value: fresh},
+	}
+	if len(object.Members) == 0 {
+		if !onlySpace(object.AfterExtra) { // comments stay
+			added.Name.BeforeExtra = slices.Concat(object.AfterExtra, added.Name.BeforeExtra)
+		}
+		object.AfterExtra = hujson.Extra("\n" + strings.Repeat(indent, depth-1))
+	} else {
+		// Behind the last member, and behind a comment on its line.
+		if eol := bytes.IndexByte(object.AfterExtra, '\n'); eol > 0 && strings.HasPrefix(strings.TrimLeft(string(object.AfterExtra[:eol]), " \t"), "//") {
+			added.Name.BeforeExtra = slices.Concat(object.AfterExtra[:eol], added.Name.BeforeExtra)
+			object.AfterExtra = object.AfterExtra[eol:]
+		}
+		if object.Members[len(object.Members)-1].Value.AfterExtra != nil {
+			added.Value.AfterExtra = hujson.Extra{} // a trailing comma
+		}
+	}
+	object.Members = append(object.Members, added)
+	return nil
+}
+
+// removeMember takes a member out of an object, with one comma and its own lines. Comments around it stay.
+func removeMember(object *hujson.Object, at int) {
+	gone := object.Members[at]
+	last := at == len(object.Members)-1
+	object.Members = slices.Delete(object.Members, at, at+1)
+	next := &object.AfterExtra
+	if !last {
+		next = &object.Members[at].Name.BeforeExtra
+	}
+	before, after := gone.Name.BeforeExtra, *next
+	if !onlySpace(gone.Value.AfterExtra) {
+		after = slices.Concat(gone.Value.AfterExtra, after)
 	}
 	// Its lines go with it, if nothing else is on them.
-	line := start
-	for line > 0 && (raw[line-1] == ' ' || raw[line-1] == '\t') {
-		line--
+	head, rest := bytes.TrimRight(before, " \t"), bytes.TrimLeft(after, " \t\r")
+	if bytes.HasSuffix(head, []byte("\n")) && bytes.HasPrefix(rest, []byte("\n")) {
+		before, after = head, rest[1:]
 	}
-	rest := end
-	for rest < len(raw) && (raw[rest] == ' ' || raw[rest] == '\t' || raw[rest] == '\r') {
-		rest++
+	*next = slices.Concat(before, after)
+	if !last || at == 0 {
+		return
 	}
-	if line > 0 && raw[line-1] == '\n' && rest < len(raw) && raw[rest] == '\n' {
-		start, end = line, rest+1
+	// The one before is the last now, with a trailing comma where this one had one.
+	previous := &object.Members[at-1].Value
+	if gone.Value.AfterExtra != nil {
+		if previous.AfterExtra == nil {
+			previous.AfterExtra = hujson.Extra{}
+		}
+		return
 	}
-	return splice(raw, start, end, nil)
+	object.AfterExtra = slices.Concat(previous.AfterExtra, object.AfterExtra)
+	previous.AfterExtra = nil
 }
 
 func onlySpace(b []byte) bool { return len(bytes.TrimSpace(b)) == 0 }
 
 // verifyEdit makes sure that an edited document says what it said before, but for the one member.
 func verifyEdit(before, after []byte, d dialect, path []string, value any, set bool) error {
-	t, err := read(after, d)
+	_, plain, err := read(after, d)
 	if err != nil {
 		return err
 	}
 	var was, is map[string]any
-	if unmarshal(before, &was) != nil || unmarshal(t.plain, &is) != nil {
+	if unmarshal(before, &was) != nil || unmarshal(plain, &is) != nil {
 		return ErrNotJSON
 	}
 	at := was
@@ -140,137 +226,7 @@ func unmarshal(document []byte, into any) error {
 	return dec.Decode(into)
 }
 
-// member is where a value stands in an object's bytes.
-type member struct {
-	found, empty bool
-	// keyStart and valueStart to valueEnd are the member's; previousEnd ends the value before it, or is open.
-	keyStart, valueStart, valueEnd, previousEnd int
-	// open is the offset just behind "{", lastEnd where the last value ends.
-	open, lastEnd int
-}
-
-func locate(object []byte, key string) (member, error) {
-	m := member{empty: true}
-	dec := jsontext.NewDecoder(bytes.NewReader(object))
-	if _, err := dec.ReadToken(); err != nil {
-		return m, ErrNotJSON
-	}
-	m.open = int(dec.InputOffset())
-	m.lastEnd = m.open
-	for dec.PeekKind() != '}' {
-		m.empty = false
-		name, err := dec.ReadToken()
-		if err != nil {
-			return m, ErrNotJSON
-		}
-		// The key begins behind the last value, its comma and white space.
-		keyStart := m.lastEnd + bytes.IndexByte(object[m.lastEnd:], '"')
-		found := name.String() == key
-		value, err := dec.ReadValue()
-		if err != nil {
-			return m, ErrNotJSON
-		}
-		previousEnd := m.lastEnd
-		m.lastEnd = int(dec.InputOffset())
-		if found {
-			m.found, m.keyStart, m.previousEnd = true, keyStart, previousEnd
-			m.valueStart, m.valueEnd = m.lastEnd-len(value), m.lastEnd
-		}
-	}
-	return m, nil
-}
-
-func setMember(object text, path []string, value any, indent string, depth int) ([]byte, error) {
-	m, err := locate(object.plain, path[0])
-	if err != nil {
-		return nil, err
-	}
-	var replacement []byte
-	switch {
-	case len(path) == 1:
-		if replacement, err = encode(value, indent, depth); err != nil {
-			return nil, err
-		}
-	case m.found:
-		inner := object.slice(m.valueStart, m.valueEnd)
-		if inner.plain[0] != '{' {
-			return nil, fmt.Errorf("%w: %q is not an object", ErrNotJSON, path[0])
-		}
-		if replacement, err = setMember(inner, path[1:], value, indent, depth+1); err != nil {
-			return nil, err
-		}
-	default:
-		nested := value
-		for i := len(path) - 1; i > 0; i-- {
-			nested = map[string]any{path[i]: nested}
-		}
-		if replacement, err = encode(nested, indent, depth); err != nil {
-			return nil, err
-		}
-	}
-	if m.found {
-		return splice(object.raw, m.valueStart, m.valueEnd, replacement), nil
-	}
-	key, err := json.Marshal(path[0])
-	if err != nil {
-		return nil, fmt.Errorf("encode: %w", err)
-	}
-	added := append(append([]byte("\n"+strings.Repeat(indent, depth)), key...), ": "...)
-	added = append(added, replacement...)
-	closing := bytes.LastIndexByte(object.plain, '}')
-	if m.empty {
-		added = append(added, "\n"+strings.Repeat(indent, depth-1)...)
-		if onlySpace(object.raw[m.open:closing]) {
-			return splice(object.raw, m.open, closing, added), nil
-		}
-		return splice(object.raw, closing, closing, added), nil // comments stay
-	}
-	// Behind the last member, and behind a comment on its line.
-	at, comma := m.lastEnd, []byte{','}
-	if i := trailing(object, m.lastEnd, closing); i >= 0 {
-		at, comma = i+1, nil
-		added = append(added, ',')
-	}
-	out := splice(object.raw, at, at, comma)
-	at += len(comma)
-	if eol := bytes.IndexByte(object.raw[at-len(comma):closing], '\n'); eol > 0 && strings.HasPrefix(strings.TrimLeft(string(out[at:at+eol]), " \t"), "//") {
-		at += eol
-	}
-	return splice(out, at, at, added), nil
-}
-
-// trailing is where the trailing comma behind the last value is, or -1.
-func trailing(object text, from, to int) int {
-	for i := from; i < to; i++ {
-		if object.raw[i] == ',' && object.plain[i] == ' ' && !inComment(object, from, i) {
-			return i
-		}
-	}
-	return -1
-}
-
-// inComment reports whether i, which is blank in the plain text, is in a comment that begins at from or later.
-func inComment(object text, from, i int) bool {
-	for j := from; j < i; j++ {
-		if object.raw[j] == '/' && object.plain[j] == ' ' {
-			if end := commentEnd(object.raw, j); end > i {
-				return true
-			} else if end > j {
-				j = end - 1
-			}
-		}
-	}
-	return false
-}
-
-func splice(b []byte, from, to int, with []byte) []byte {
-	out := make([]byte, 0, len(b)-(to-from)+len(with))
-	out = append(out, b[:from]...)
-	out = append(out, with...)
-	return append(out, b[to:]...)
-}
-
-func encode(value any, indent string, depth int) ([]byte, error) {
+func encode(value any, indent string, depth int) (hujson.ValueTrimmed, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -278,12 +234,12 @@ func encode(value any, indent string, depth int) ([]byte, error) {
 	if err := enc.Encode(value); err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
 	}
-	return bytes.TrimRight(b.Bytes(), "\n"), nil
+	v, err := hujson.Parse(b.Bytes())
+	return v.Value, err
 }
 
 // indentation is what the first member's line begins with; two spaces when the first member has no line of its own.
-func indentation(t text) string {
-	document := t.plain
+func indentation(document []byte) string {
 	if first, _, _ := bytes.Cut(bytes.TrimSpace(document), []byte("\n")); len(bytes.TrimSpace(first)) > 1 {
 		return "  "
 	}

@@ -1,6 +1,8 @@
 package client
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -10,7 +12,9 @@ import (
 
 // Program is an agent program whose configuration this program can write. Places and shapes are the programs' own:
 // https://code.claude.com/docs/en/mcp, https://modelcontextprotocol.io/docs/develop/connect-local-servers,
-// https://cursor.com/docs/mcp, https://code.visualstudio.com/docs/agents/reference/mcp-configuration.
+// https://cursor.com/docs/mcp, https://code.visualstudio.com/docs/agents/reference/mcp-configuration, https://zed.dev/docs/ai/mcp,
+// https://docs.windsurf.com/windsurf/cascade/mcp, https://docs.cline.bot/mcp/configuring-mcp-servers,
+// https://geminicli.com/docs/tools/mcp-server.
 type Program struct {
 	// Name is the word for it on a command line, Title what people call it.
 	Name, Title string
@@ -25,6 +29,8 @@ type Program struct {
 	project string
 	// user is the file of the user.
 	user func(Places) string
+	// manual, if set, is what a human enters there: a format that nothing here edits.
+	manual func(command string, args []string) string
 }
 
 // Places are the folders under which programs look.
@@ -60,11 +66,57 @@ func Programs() []Program {
 			user:    func(p Places) string { return filepath.Join(p.Home, ".cursor", "mcp.json") },
 		},
 		{
+			Name: "cline", Title: "Cline", servers: "mcpServers",
+			user: func(p Places) string {
+				return p.settings("Code", "User", "globalStorage", "saoudrizwan.claude-dev", "settings", "cline_mcp_settings.json")
+			},
+		},
+		{
+			Name: "codex", Title: "Codex", manual: codexLines,
+			user: func(p Places) string { return filepath.Join(p.Home, ".codex", "config.toml") },
+		},
+		{
+			Name: "gemini-cli", Title: "Gemini CLI", servers: "mcpServers", dialect: commented, project: filepath.Join(".gemini", "settings.json"),
+			user: func(p Places) string { return filepath.Join(p.Home, ".gemini", "settings.json") },
+		},
+		{
+			Name: "goose", Title: "Goose", manual: gooseLines,
+			user: func(p Places) string { return filepath.Join(p.Config, "goose", "config.yaml") },
+		},
+		{
 			Name: "vscode", Title: "VS Code", servers: "servers", dialect: commented, typed: true, environment: "${env:%s}",
 			project: filepath.Join(".vscode", "mcp.json"),
 			user:    func(p Places) string { return p.settings("Code", "User", "mcp.json") },
 		},
+		{
+			Name: "windsurf", Title: "Windsurf", servers: "mcpServers",
+			user: func(p Places) string { return filepath.Join(p.Home, ".codeium", "windsurf", "mcp_config.json") },
+		},
+		{
+			Name: "zed", Title: "Zed", servers: "context_servers", dialect: commented,
+			project: filepath.Join(".zed", "settings.json"),
+			user:    func(p Places) string { return filepath.Join(p.Config, "zed", "settings.json") },
+		},
 	}
+}
+
+// codexLines are what Codex's TOML says of a server: https://developers.openai.com/codex/mcp. A JSON string is a TOML one.
+func codexLines(command string, args []string) string {
+	return fmt.Sprintf("[mcp_servers.%s]\ncommand = %s\nargs = %s\n", ServerName, jsonText(command), jsonText(args))
+}
+
+// gooseLines are what Goose's YAML says of one: https://block.github.io/goose/docs/getting-started/using-extensions. JSON is YAML.
+func gooseLines(command string, args []string) string {
+	return fmt.Sprintf("extensions:\n  %s:\n    type: stdio\n    name: %s\n    enabled: true\n    cmd: %s\n    args: %s\n    timeout: 300\n",
+		ServerName, ServerName, jsonText(command), jsonText(args))
+}
+
+func jsonText(v any) string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v) // of strings: it cannot fail
+	return strings.TrimSpace(b.String())
 }
 
 // ProgramNames are the words for them.
@@ -89,6 +141,9 @@ func FindProgram(name string) (Program, bool) {
 // ErrNoURL means that a program connects to servers that it starts itself alone.
 var ErrNoURL = errors.New("it connects by no URL")
 
+// Manual reports whether a human enters Durward there: what Stdio returns are the lines to add, not the file.
+func (p Program) Manual() bool { return p.manual != nil }
+
 // HasProject reports whether projects have a configuration of their own.
 func (p Program) HasProject() bool { return p.project != "" }
 
@@ -109,6 +164,9 @@ type server struct {
 
 // Stdio returns the configuration with an entry that starts a command, and nothing else changed.
 func (p Program) Stdio(document []byte, command string, args ...string) ([]byte, error) {
+	if p.manual != nil {
+		return []byte(p.manual(command, args)), nil
+	}
 	s := server{Command: command, Args: args}
 	if p.typed {
 		s.Type = "stdio"
@@ -150,9 +208,7 @@ func AuthorizedKey(program, home, name, publicKey string) (string, error) {
 	if strings.Trim(publicKey, keyLine) != "" {
 		return "", errors.New("that is not the line of one public key")
 	}
-	if publicKey == "" {
-		publicKey = "PUBLIC-KEY-OF-THE-AGENT'S-MACHINE"
-	}
+	publicKey = cmp.Or(publicKey, "PUBLIC-KEY-OF-THE-AGENT'S-MACHINE")
 	// Within the quotes of authorized_keys a quote is escaped, and nothing else (sshd(8)).
 	return `restrict,command="` + strings.ReplaceAll(command, `"`, `\"`) + `" ` + publicKey, nil
 }
@@ -173,4 +229,50 @@ func Word(word string) string {
 		return word
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// TokenVariable is the environment variable that an HTTP client's configuration names in the token's place.
+const TokenVariable = "DURWARD_TOKEN" //nolint:gosec // a variable's name, not a token
+
+// ServerName is Durward's name in an agent program's configuration.
+const ServerName = "durward"
+
+// Diff shows what changes between two texts: the lines that are not common at the beginning and the end, with two lines
+// around them. It is empty when nothing changes.
+func Diff(name string, before, after []byte) string {
+	if string(before) == string(after) {
+		return ""
+	}
+	old, now := lines(before), lines(after)
+	start := 0
+	for start < len(old) && start < len(now) && old[start] == now[start] {
+		start++
+	}
+	end := 0
+	for end < len(old)-start && end < len(now)-start && old[len(old)-1-end] == now[len(now)-1-end] {
+		end++
+	}
+	const around = 2
+	var b strings.Builder
+	fmt.Fprintf(&b, "--- %s\n+++ %s\n", name, name)
+	for _, line := range old[max(0, start-around):start] {
+		b.WriteString("  " + line + "\n")
+	}
+	for _, line := range old[start : len(old)-end] {
+		b.WriteString("- " + line + "\n")
+	}
+	for _, line := range now[start : len(now)-end] {
+		b.WriteString("+ " + line + "\n")
+	}
+	for _, line := range now[len(now)-end : min(len(now), len(now)-end+around)] {
+		b.WriteString("  " + line + "\n")
+	}
+	return b.String()
+}
+
+func lines(b []byte) []string {
+	if len(b) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
 }

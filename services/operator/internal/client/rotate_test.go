@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/operator/internal/edit"
 )
 
 const (
@@ -26,8 +28,8 @@ func TestRotateRefuses(t *testing.T) {
 	}{
 		{"unknown", entry, "b", "", ErrUnknown},
 		{"revoked", entry + "    revoked: true\n", "a", "", ErrRevoked},
-		{"flow style", "clients: [{id: a, token_sha256: \"" + digest + "\", channel: cli, tier_ceiling: READ}]\n", "a", "", ErrLayout},
-		{"a value elsewhere", "clients:\n  - id: a\n    token_sha256:\n      " + digest + "\n    channel: cli\n    tier_ceiling: READ\n", "a", "", ErrLayout},
+		{"flow style", "clients: [{id: a, token_sha256: \"" + digest + "\", channel: cli, tier_ceiling: READ}]\n", "a", "", edit.ErrLayout},
+		{"a value elsewhere", "clients:\n  - id: a\n    token_sha256:\n      " + digest + "\n    channel: cli\n    tier_ceiling: READ\n", "a", "", edit.ErrLayout},
 		{"a key for a bearer client", entry, "a", newKey, nil},
 		{"no key for another", entry + "    key: " + oldKey + "\n", "a", "", nil},
 	} {

@@ -16,9 +16,17 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goccy/go-yaml"
+
+	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/operator/internal/supervisor"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/security"
+	"durward.internal/services/platform/security/ownership"
+	"durward.internal/services/platform/trust"
 )
 
 // Level says how bad a finding is.
@@ -64,7 +72,7 @@ type Config struct {
 // Examine looks at everything and returns what it found, in a fixed order.
 func Examine(ctx context.Context, cfg Config) []Finding {
 	var out []Finding
-	for _, check := range []func(context.Context, Config) []Finding{groups, users, permissions, signingKey, fourEyes, processes, clocks, certificates, binaries,
+	for _, check := range []func(context.Context, Config) []Finding{groups, users, gatewayUser, permissions, signingKey, fourEyes, processes, halted, deep, clocks, certificates, binaries,
 		drivers, catalogFile, gpuSource, systemd, docker, network} {
 		out = append(out, check(ctx, cfg)...)
 	}
@@ -165,6 +173,37 @@ func processUser(cfg Config, role string) (uid int, found bool) {
 		}
 	}
 	return 0, false
+}
+
+// gatewayUser: what the processes obey is beyond the gateway's user, whom each of their files names.
+func gatewayUser(_ context.Context, cfg Config) []Finding {
+	var unnamed []string
+	for _, role := range []string{"audit", "vault", "executor"} {
+		text, err := os.ReadFile(cfg.Home.Config(role))
+		if err != nil {
+			continue // it is not there, or not for this user to read
+		}
+		var file config.Guarded
+		if err := yaml.Unmarshal(text, &file); err != nil {
+			continue // its process says so
+		}
+		if file.GatewayUser == "" {
+			unnamed = append(unnamed, role)
+			continue
+		}
+		foreign, err := ownership.Lookup(file.GatewayUser)
+		if err == nil {
+			err = foreign.Refuse(cfg.Home.Config(role), cfg.Operator.TrustDir)
+		}
+		if err != nil {
+			return []Finding{{Bad, "gateway user", role + ": " + clean.Line(err.Error(), 300), "Give the gateway a user of its own, and the files to root."}}
+		}
+	}
+	if len(unnamed) > 0 && !cfg.Development {
+		return []Finding{{Warning, "gateway user", "without gateway_user nobody checks whether the gateway could have written what " + strings.Join(unnamed, ", ") + " obey",
+			"Name the gateway's Unix user in config/" + strings.Join(unnamed, ".yaml, config/") + ".yaml: gateway_user"}}
+	}
+	return nil
 }
 
 // permissions: nothing in the home folder is anybody else's business.
@@ -324,4 +363,52 @@ func drivers(_ context.Context, cfg Config) []Finding {
 		return []Finding{good("drivers", "the NVIDIA kernel driver is loaded")}
 	}
 	return []Finding{{Warning, "drivers", "no NVIDIA kernel driver is loaded: GPUs are those that the catalogue simulates", "Install the driver if this machine has NVIDIA GPUs."}}
+}
+
+// fourEyes looks for what nobody could approve where another human than the client's own has to: what clients ask that belong to
+// nobody, and for operators whose name no client's user can have, so that nothing tells whose clients are theirs.
+func fourEyes(_ context.Context, cfg Config) []Finding {
+	if _, err := os.Stat(cfg.Operator.SecurityDir); err != nil {
+		return nil // what is built in does not ask for it
+	}
+	state, _ := security.Look(security.Options{Dir: cfg.Operator.SecurityDir}, nil)
+	list, err := client.Read(cfg.Operator.Clients)
+	if state == nil || err != nil {
+		return nil // the vault says what is wrong with its files
+	}
+	var without []string
+	bound := false
+	for _, c := range list {
+		if c.Revoked || !state.Values(c.ID, c.User).FourEyes {
+			continue
+		}
+		bound = true
+		if c.User == "" {
+			without = append(without, clean.Line(c.ID, 64))
+		}
+	}
+	if !bound {
+		return nil
+	}
+	var out []Finding
+	if len(without) > 0 {
+		out = append(out, Finding{Warning, "four eyes", "nobody can approve what " + strings.Join(without, ", ") + " ask: approvals.four_eyes is on, and they have no user",
+			"Give each its user: in " + cfg.Operator.Clients})
+	}
+	var strange []string
+	if signers, err := trust.ReadAllowedSigners(cfg.Operator.TrustDir); err == nil {
+		for _, s := range signers.All() {
+			if name := clean.Visible(s.Operator); security.CheckUser(s.Operator) != nil && !slices.Contains(strange, name) {
+				strange = append(strange, name)
+			}
+		}
+	}
+	if len(strange) > 0 {
+		out = append(out, Finding{Warning, "four eyes", "no client's user can be called like " + strings.Join(strange, ", ") +
+			": approvals.four_eyes does not know which clients are theirs, and lets them approve their own", "Enter the key under a name of a-z, 0-9, _ and -: durward operator add"})
+	}
+	if len(out) == 0 {
+		out = append(out, good("four eyes", "every client that needs another human's approval has a user"))
+	}
+	return out
 }

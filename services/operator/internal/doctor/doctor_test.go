@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -166,5 +167,39 @@ func TestBridged(t *testing.T) {
 	}
 	if !bridged(root, os.Getuid()) || bridged(root, os.Getuid()+1) {
 		t.Error("a bridge is not found, or is another user's")
+	}
+}
+
+// A process that names no gateway's user is told, outside development; one whose files the gateway's user may write is bad.
+func TestGatewayUser(t *testing.T) {
+	for name, c := range map[string]struct {
+		audit, vault string
+		mode         fs.FileMode
+		development  bool
+		want         string // level and the beginning of the text; "": no finding
+	}{
+		"named":                 {"gateway_user: nobody\nlisten: x\n", "gateway_user: nobody\n", 0o600, false, ""},
+		"one names none":        {"gateway_user: nobody\n", "listen: x\n", 0o600, false, "warning without gateway_user nobody checks whether the gateway could have written what vault obey"},
+		"in development":        {"listen: x\n", "listen: x\n", 0o600, true, ""},
+		"it may write":          {"gateway_user: nobody\n", "gateway_user: nobody\n", 0o602, false, "bad audit: "},
+		"there is no such user": {"gateway_user: nobody-of-that-name\n", "gateway_user: nobody\n", 0o600, false, "bad audit: there is no Unix user"},
+		"what cannot be read":   {"gateway_user: [\n", "gateway_user: nobody\n", 0o600, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			home := installdir.Home{Dir: t.TempDir()}
+			for role, text := range map[string]string{"audit": c.audit, "vault": c.vault} {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(home.Config(role)), 0o700), os.WriteFile(home.Config(role), []byte(text), 0o600), os.Chmod(home.Config(role), c.mode)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			found := gatewayUser(t.Context(), Config{Home: home, Operator: installdir.Config{TrustDir: home.Dir}, Development: c.development})
+			got := ""
+			for _, f := range found {
+				got += string(f.Level) + " " + f.Text
+			}
+			if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+				t.Errorf("it finds %q, want %q", got, c.want)
+			}
+		})
 	}
 }

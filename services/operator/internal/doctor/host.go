@@ -13,9 +13,13 @@ import (
 	"syscall"
 	"time"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/identity"
 )
 
 // Host is what is known of the GPU host.
@@ -28,6 +32,10 @@ type Host struct {
 	UserManager  bool
 	// Status is the executor's; nil when it does not answer.
 	Status *executorv1.GetStatusResponse
+	// Vault is the vault's; nil when it does not answer.
+	Vault *vaultv1.GetStatusResponse
+	// Audit is audit's; nil when it does not answer.
+	Audit *auditv1.GetStatusResponse
 	// Unenforced are services whose network expectation nothing enforces, by the executor's own word.
 	Unenforced []string
 }
@@ -45,9 +53,100 @@ func (h Host) uses(driver string) int {
 	return n
 }
 
+// Halted is a process's status that says whether it is halted, and why.
+type Halted interface {
+	GetHalted() bool
+	GetHaltedReason() string
+	GetHaltedBy() string
+}
+
+// WhyHalted says by whom a process was halted and why; "" where it is not halted.
+func WhyHalted(s Halted) string {
+	if !s.GetHalted() {
+		return ""
+	}
+	out := "halted"
+	if id, err := identity.Parse(s.GetHaltedBy()); err == nil {
+		if out += " by "; id.Role() == optionsv1.Role_ROLE_OPERATOR {
+			out += id.Instance()
+		} else {
+			out += "itself"
+		}
+	}
+	if s.GetHaltedReason() != "" {
+		out += ": " + clean.Line(s.GetHaltedReason(), 500)
+	}
+	return out
+}
+
+func halted(_ context.Context, cfg Config) []Finding {
+	var out []Finding
+	for _, s := range []struct {
+		role   string
+		status Halted
+	}{{"vault", cfg.Host.Vault}, {"executor", cfg.Host.Status}} {
+		if why := WhyHalted(s.status); why != "" {
+			out = append(out, Finding{Warning, "halted", "the " + s.role + " is " + why, "Find out why; then: durward resume"})
+		}
+	}
+	return out
+}
+
+// quiet is after what time a gateway that says nothing of itself is said to be away.
+const quiet = 2 * time.Minute
+
+// Gateways says what is not well with the gateways, by what they told the vault of themselves: hints, of processes that are not trusted.
+func Gateways(vault *vaultv1.GetStatusResponse, now time.Time) (problems []string) {
+	for _, g := range vault.GetGateways() {
+		says := func(problem string) {
+			if len(vault.GetGateways()) > 1 {
+				problem = clean.Line(g.GetIdentity(), 200) + ": " + problem
+			}
+			problems = append(problems, problem)
+		}
+		if now.Sub(g.GetToldAt().AsTime()) > quiet {
+			says("has told the vault nothing for minutes")
+			continue
+		}
+		if !g.GetHealth().GetExecutorReachable() {
+			says("cannot reach the executor")
+		}
+		if !g.GetHealth().GetAuditReachable() {
+			says("cannot reach audit")
+		}
+	}
+	return problems
+}
+
+// deep: what the processes' own deep checks found.
+func deep(_ context.Context, cfg Config) []Finding {
+	var out []Finding
+	for _, s := range []struct {
+		role     string
+		problems []string
+	}{{"audit", cfg.Host.Audit.GetProblems()}, {"vault", cfg.Host.Vault.GetProblems()}, {"executor", cfg.Host.Status.GetProblems()}, {"gateway", Gateways(cfg.Host.Vault, cfg.Now())}} {
+		for _, problem := range s.problems {
+			out = append(out, Finding{Warning, "health", "the " + s.role + ": " + clean.Line(problem, 300), "Its log says why: " + cfg.Home.Log(s.role)})
+		}
+	}
+	return out
+}
+
+// maxDisabled bounds how many disabled entries are named.
+const maxDisabled = 10
+
 func catalogFile(_ context.Context, cfg Config) []Finding {
 	h := cfg.Host
+	var disabled []Finding
+	for _, d := range h.Status.GetDisabled()[:min(len(h.Status.GetDisabled()), maxDisabled)] {
+		disabled = append(disabled, Finding{Bad, "catalogue", strings.TrimSpace(d.GetKind()+" "+clean.Line(d.GetId(), 128)) + " is disabled: " +
+			clean.Line(d.GetProblem(), 300), "durward catalog check"})
+	}
 	switch {
+	case len(disabled) > 0:
+		return disabled
+	case h.Status.GetCatalogueRefused() != "":
+		return []Finding{{Bad, "catalogue", "the executor uses an older one: " + clean.Line(h.Status.GetCatalogueRefused(), 300), "durward catalog check"}}
 	case errors.Is(h.CatalogError, fs.ErrPermission):
 		return []Finding{{Warning, "catalogue", "you may not read it", "Look as a user who may: durward catalog check"}}
 	case h.CatalogError != nil:
@@ -56,8 +155,7 @@ func catalogFile(_ context.Context, cfg Config) []Finding {
 	case h.Catalog == nil:
 		return nil
 	case h.Status != nil && h.Status.GetCatalogueDigest() != h.Catalog.Digest:
-		return []Finding{{Warning, "catalogue", "it is good, and the executor uses another one",
-			"Its log says why: " + cfg.Home.Log("executor")}}
+		return []Finding{{Warning, "catalogue", "it is good, and the executor uses another one", "Look again in a second: durward doctor"}}
 	}
 	return []Finding{good("catalogue", "%d services and %d modes, without a mistake", len(h.Catalog.Services), len(h.Catalog.Modes))}
 }

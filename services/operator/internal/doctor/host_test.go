@@ -10,8 +10,14 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/catalog"
 )
 
@@ -89,6 +95,63 @@ func TestExamineHost(t *testing.T) {
 				t.Errorf("found %+v, want %s %q", found, c.row, c.want)
 			case found[i].Level != Good && found[i].Do == "":
 				t.Errorf("%+v does not say what to do", found[i])
+			}
+		})
+	}
+}
+
+// A halt says by whom and why, in a line that nothing in it can break.
+func TestWhyHalted(t *testing.T) {
+	for _, c := range []struct {
+		status Halted
+		want   string
+	}{
+		{(*vaultv1.GetStatusResponse)(nil), ""},
+		{&vaultv1.GetStatusResponse{HaltedReason: "not any more"}, ""},
+		{&vaultv1.GetStatusResponse{Halted: true}, "halted"},
+		{&vaultv1.GetStatusResponse{Halted: true, HaltedBy: "spiffe://d/operator/ada"}, "halted by ada"},
+		{&executorv1.GetStatusResponse{Halted: true, HaltedBy: "spiffe://d/operator/ada", HaltedReason: "a\n\x1b[2Jb"}, "halted by ada: a b"},
+		{&executorv1.GetStatusResponse{Halted: true, HaltedBy: "spiffe://d/executor/local", HaltedReason: "the state is damaged"}, "halted by itself: the state is damaged"},
+		{&executorv1.GetStatusResponse{Halted: true, HaltedBy: "nobody", HaltedReason: "x"}, "halted: x"},
+	} {
+		if got := WhyHalted(c.status); got != c.want {
+			t.Errorf("%v: %q, want %q", c.status, got, c.want)
+		}
+	}
+	found := halted(t.Context(), Config{Host: Host{Vault: &vaultv1.GetStatusResponse{Halted: true, HaltedReason: "x"}}})
+	if len(found) != 1 || found[0].Level != Warning || found[0].Text != "the vault is halted: x" {
+		t.Errorf("doctor finds %v", found)
+	}
+}
+
+// What the deep checks found, and what gateways told of themselves, are findings; a gateway that went quiet is one, too.
+func TestDeepHealthIsShown(t *testing.T) {
+	now := time.Now()
+	told := func(ago time.Duration, executor, audit bool) *vaultv1.Gateway {
+		return &vaultv1.Gateway{Identity: "g", ToldAt: timestamppb.New(now.Add(-ago)), Health: &vaultv1.GatewayHealth{ExecutorReachable: executor, AuditReachable: audit}}
+	}
+	for name, c := range map[string]struct {
+		host Host
+		want []string
+	}{
+		"nothing answers":    {Host{}, nil},
+		"all is well":        {Host{Vault: &vaultv1.GetStatusResponse{Gateways: []*vaultv1.Gateway{told(time.Minute, true, true)}}}, nil},
+		"an executor's disk": {Host{Status: &executorv1.GetStatusResponse{Problems: []string{"its state\x1b[2J cannot be written"}}}, []string{"the executor: its state cannot be written"}},
+		"an audit's disk":    {Host{Audit: &auditv1.GetStatusResponse{Problems: []string{"the log cannot be written"}}}, []string{"the audit: the log cannot be written"}},
+		"a vault's, and its gateways": {Host{Vault: &vaultv1.GetStatusResponse{
+			Problems: []string{"its state cannot be written"}, Gateways: []*vaultv1.Gateway{told(0, false, true), told(time.Hour, false, false), told(0, true, false)},
+		}}, []string{
+			"the vault: its state cannot be written", "the gateway: g: cannot reach the executor", "the gateway: g: has told the vault nothing for minutes",
+			"the gateway: g: cannot reach audit",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, f := range deep(t.Context(), Config{Host: c.host, Now: func() time.Time { return now }}) {
+				got = append(got, f.Text)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Error(diff)
 			}
 		})
 	}

@@ -2,11 +2,15 @@ package draft
 
 import (
 	"errors"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/operator/internal/edit"
 )
 
 func entry(t testing.TB, text string) Entry {
@@ -63,7 +67,7 @@ func TestAppendRefuses(t *testing.T) {
 		{"an end mark", "version: 1\n...\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if out, _, err := Append([]byte(c.text), Services, entry(t, "id: a")); !errors.Is(err, ErrLayout) {
+			if out, _, err := Append([]byte(c.text), Services, entry(t, "id: a")); !errors.Is(err, edit.ErrLayout) {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})
@@ -120,6 +124,17 @@ func TestMakeQuotesWhatIsNotPlain(t *testing.T) {
 	if _, err := Make(yaml.MapSlice{{Key: "x", Value: struct{}{}}}); !errors.Is(err, ErrEntry) {
 		t.Errorf("a value of no kind: %v", err)
 	}
+}
+
+// means reports whether after is before with the entry at the end of the section, and nothing else.
+func means(before, after []byte, section string, e Entry) bool {
+	var old, now map[string]any
+	if yaml.Unmarshal(before, &old) != nil || yaml.Unmarshal(after, &now) != nil {
+		return false
+	}
+	list, _ := old[section].([]any)
+	old[section] = append(slices.Clone(list), any(e.value))
+	return reflect.DeepEqual(old, now)
 }
 
 // FuzzAppend: whatever the file and the entry, what comes out means the file and the entry, or nothing comes out.

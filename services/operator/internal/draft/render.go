@@ -1,3 +1,7 @@
+// Package draft lays out new entries of a catalog, and puts them into its file, where comments, layout and order stay as their
+// author left them.
+//
+// It runs in the operator's process, on files that a human owns. It does not judge an entry, which package catalog does afterwards.
 package draft
 
 import (
@@ -5,11 +9,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
+
+	"durward.internal/services/operator/internal/edit"
 )
 
 // Reasons why an entry is not taken.
@@ -96,6 +103,11 @@ func checked(lines []string) (Entry, error) {
 		if line == "---" || line == "..." || strings.HasPrefix(line, "--- ") {
 			return Entry{}, ErrEntry
 		}
+	}
+	// It has to mean in a list what it means alone: a key of null does not.
+	var placed []any
+	if err := yaml.Unmarshal([]byte("- "+strings.Join(lines, "\n  ")+"\n"), &placed); err != nil || len(placed) != 1 || !reflect.DeepEqual(placed[0], any(e.value)) {
+		return Entry{}, ErrEntry
 	}
 	return e, nil
 }
@@ -219,4 +231,18 @@ func scalar(s string) (string, error) {
 		return "", ErrEntry
 	}
 	return strings.TrimRight(b.String(), "\n"), nil
+}
+
+// Sections of a catalog that entries are put into.
+const (
+	GPUs     = "gpus"
+	Models   = "models"
+	Services = "services"
+	Modes    = "modes"
+)
+
+// Append returns the file's text with the entry as the last of a section's list, and the line at which the entry begins, 1
+// for the first. A section that is missing is made, at the end.
+func Append(text []byte, section string, e Entry) (out []byte, line int, err error) {
+	return edit.Insert(text, section, strings.Join(e.lines, "\n"))
 }

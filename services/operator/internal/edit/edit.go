@@ -2,6 +2,8 @@
 // they are. It never writes a document anew: where the layout does not let one value be changed alone, it says so, and a human edits
 // by hand.
 //
+// A path is of keys; behind the key of a list stands an item's number, from 0.
+//
 // It runs in the operator's process and believes nothing of its own reading of the text: each result is parsed again, and is
 // returned only if it says exactly what was meant and nothing else changed.
 package edit
@@ -10,8 +12,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -26,7 +28,7 @@ var (
 	ErrUnknown = errors.New("it is not there")
 )
 
-// Set returns the file with the scalar at a path of keys set to value, which is written as it stands and must be one YAML scalar.
+// Set returns the file with the scalar at a path set to value, which is written as it stands and must be one YAML scalar.
 // Keys that are not there are added: below their parent, or at the end of the file.
 func Set(raw []byte, path []string, value string) ([]byte, error) {
 	var scalar any
@@ -47,62 +49,53 @@ func Set(raw []byte, path []string, value string) ([]byte, error) {
 	return out, verify(out, want)
 }
 
-// Unset returns the file without the scalar at a path of keys, and without parents that hold nothing any more.
+// Unset returns the file without the scalar at a path, and without parents that hold nothing any more.
 func Unset(raw []byte, path []string) ([]byte, error) {
-	want, err := content(raw)
+	node, want, err := find(raw, path)
 	if err != nil {
 		return nil, err
-	}
-	root, err := mapping(raw)
-	if err != nil {
-		return nil, err
-	}
-	node := walk(root, path)
-	if node == nil {
-		return nil, ErrUnknown
-	}
-	if !single(node.Value) {
-		return nil, ErrLayout
 	}
 	lines := split(raw)
 	line := node.Key.GetToken().Position.Line - 1
-	if bytes.ContainsAny(bytes.TrimLeft(lines[line], " "), "{}") {
+	if !single(node.Value) || bytes.ContainsAny(bytes.TrimLeft(lines[line], " "), "{}") {
 		return nil, ErrLayout
 	}
-	lines = slices.Delete(lines, line, line+1)
-	drop(want, path)
-	out := bytes.Join(lines, nil)
-	// A parent with nothing below it, not even a comment, goes too.
-	for up := path[:len(path)-1]; len(up) > 0; up = up[:len(up)-1] {
-		shorter, ok := withoutEmpty(out, up)
-		if !ok {
-			break
-		}
-		out = shorter
-		drop(want, up)
-	}
-	return out, verify(out, want)
+	return without(lines, path, line, line+1, want)
 }
 
 // UnsetAll returns the file without the key at a path and everything below it, and without parents that hold nothing any more.
 func UnsetAll(raw []byte, path []string) ([]byte, error) {
-	want, err := content(raw)
+	node, want, err := find(raw, path)
 	if err != nil {
 		return nil, err
+	}
+	lines := split(raw)
+	at := node.Key.GetToken().Position
+	if len(bytes.TrimSpace(lines[at.Line-1][:at.Column-1])) > 0 {
+		return nil, ErrLayout
+	}
+	return without(lines, path, at.Line-1, max(at.Line, lastLine(node.Value)), want)
+}
+
+// find returns the key at a path, and what the file says.
+func find(raw []byte, path []string) (*ast.MappingValueNode, map[string]any, error) {
+	says, err := content(raw)
+	if err != nil {
+		return nil, nil, err
 	}
 	root, err := mapping(raw)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	node := walk(root, path)
 	if node == nil {
-		return nil, ErrUnknown
+		return nil, nil, ErrUnknown
 	}
-	lines := split(raw)
-	first, last := node.Key.GetToken().Position.Line-1, max(node.Key.GetToken().Position.Line, lastLine(node.Value))
-	if len(bytes.TrimSpace(lines[first][:node.Key.GetToken().Position.Column-1])) > 0 {
-		return nil, ErrLayout
-	}
+	return node, says, nil
+}
+
+// without takes the lines [first, last) of a path away, and parents with nothing below them, not even a comment.
+func without(lines [][]byte, path []string, first, last int, want map[string]any) ([]byte, error) {
 	out := bytes.Join(slices.Delete(lines, first, last), nil)
 	drop(want, path)
 	for up := path[:len(path)-1]; len(up) > 0; up = up[:len(up)-1] {
@@ -233,13 +226,20 @@ func commentAt(s string) int {
 	return -1
 }
 
-// below adds keys under a parent, behind its last child.
+// below adds keys under a parent, or under an item of it, behind its last child.
 func below(lines [][]byte, parent *ast.MappingValueNode, path []string, value string) ([]byte, error) {
 	at := parent.Key.GetToken().Position
 	own := strings.Repeat(" ", at.Column-1)
 	var indent string
 	after := at.Line // lines[:after] come before
-	switch v := parent.Value.(type) {
+	under := parent.Value
+	if item := element(under, path[0]); item != nil && len(path) > 1 {
+		if first, err := pairs(item); err == nil && len(first) > 0 {
+			own = leading(lines[first[0].Key.GetToken().Position.Line-1])
+		}
+		under, path = item, path[1:]
+	}
+	switch v := under.(type) {
 	case *ast.NullNode:
 		indent = own + "  "
 		if commentAt(string(lines[at.Line-1][at.Column-1:])) < 0 && !bytes.HasSuffix(bytes.TrimSpace(lines[at.Line-1]), []byte(":")) {
@@ -339,6 +339,10 @@ func single(node ast.Node) bool {
 
 // mapping returns the keys of the one document; nil: it holds none.
 func mapping(raw []byte) ([]*ast.MappingValueNode, error) {
+	// A carriage return alone ends a line for YAML, and none here.
+	if bytes.Count(raw, []byte("\r")) != bytes.Count(raw, []byte("\r\n")) {
+		return nil, ErrLayout
+	}
 	file, err := parser.ParseBytes(raw, 0)
 	if err != nil || len(file.Docs) > 1 {
 		return nil, ErrLayout
@@ -362,21 +366,35 @@ func pairs(node ast.Node) ([]*ast.MappingValueNode, error) {
 }
 
 func walk(nodes []*ast.MappingValueNode, path []string) *ast.MappingValueNode {
-	for i, key := range path {
-		at := slices.IndexFunc(nodes, func(n *ast.MappingValueNode) bool { return n.Key.GetToken().Value == key })
+	for {
+		at := slices.IndexFunc(nodes, func(n *ast.MappingValueNode) bool { return n.Key.GetToken().Value == path[0] })
 		if at < 0 {
 			return nil
 		}
-		if i == len(path)-1 {
+		if path = path[1:]; len(path) == 0 {
 			return nodes[at]
 		}
-		inner, err := pairs(nodes[at].Value)
-		if err != nil {
+		value := nodes[at].Value
+		if item := element(value, path[0]); item != nil {
+			if value, path = item, path[1:]; len(path) == 0 {
+				return nil
+			}
+		}
+		var err error
+		if nodes, err = pairs(value); err != nil {
 			return nil
 		}
-		nodes = inner
 	}
-	return nil
+}
+
+// element returns the item with that number of a list over lines, or nil.
+func element(list ast.Node, number string) ast.Node {
+	v, ok := list.(*ast.SequenceNode)
+	n, err := strconv.Atoi(number)
+	if !ok || v.IsFlowStyle || err != nil || n < 0 || n >= len(v.Values) {
+		return nil
+	}
+	return v.Values[n]
 }
 
 // Key writes a key, in quotes where it needs them.
@@ -429,96 +447,4 @@ func plain(s string) bool {
 		return false
 	}
 	return ok
-}
-
-func isScalar(v any) bool {
-	switch v.(type) {
-	case string, bool, int, int64, uint64, float64:
-		return true
-	}
-	return false
-}
-
-// content is what a file says.
-func content(raw []byte) (map[string]any, error) {
-	out := map[string]any{}
-	if blank(raw) {
-		return out, nil
-	}
-	if err := yaml.Unmarshal(raw, &out); err != nil {
-		return nil, ErrLayout
-	}
-	if out == nil {
-		out = map[string]any{}
-	}
-	return out, nil
-}
-
-func blank(raw []byte) bool {
-	for _, line := range split(raw) {
-		if text := bytes.TrimSpace(line); len(text) > 0 && text[0] != '#' {
-			return false
-		}
-	}
-	return true
-}
-
-func put(m map[string]any, path []string, value any) error {
-	for ; len(path) > 1; path = path[1:] {
-		switch inner := m[path[0]].(type) {
-		case map[string]any:
-			m = inner
-		case nil:
-			next := map[string]any{}
-			m[path[0]], m = next, next
-		default:
-			return ErrLayout
-		}
-	}
-	m[path[0]] = value
-	return nil
-}
-
-func drop(m map[string]any, path []string) {
-	for ; len(path) > 1; path = path[1:] {
-		inner, ok := m[path[0]].(map[string]any)
-		if !ok {
-			return
-		}
-		if len(path) == 2 {
-			delete(inner, path[1])
-			if len(inner) == 0 {
-				m[path[0]] = nil // what a key with nothing behind it says
-			}
-			return
-		}
-		m = inner
-	}
-	delete(m, path[0])
-}
-
-func verify(out []byte, want map[string]any) error {
-	got, err := content(out)
-	if err != nil || !reflect.DeepEqual(got, want) {
-		return ErrLayout
-	}
-	return nil
-}
-
-func split(raw []byte) [][]byte {
-	lines := bytes.SplitAfter(raw, []byte("\n"))
-	if n := len(lines); n > 0 && len(lines[n-1]) == 0 {
-		lines = lines[:n-1]
-	}
-	for i := range lines {
-		lines[i] = bytes.Clone(lines[i])
-	}
-	return lines
-}
-
-func ended(b []byte) []byte {
-	if len(b) > 0 && b[len(b)-1] != '\n' {
-		b = append(b, '\n')
-	}
-	return b
 }

@@ -104,6 +104,35 @@ func TestUnset(t *testing.T) {
 	}
 }
 
+// TestItems: what stands in a list's items is changed as what stands in a section is.
+func TestItems(t *testing.T) {
+	raw := []byte("clients:\n- id: a # one\n  old: {x: 1}\n\n# two\n- key: k # its own\n")
+	for name, c := range map[string]struct {
+		path []string
+		want string
+		err  error
+	}{
+		"replaced":     {[]string{"clients", "0", "id"}, "clients:\n- id: new # one\n  old: {x: 1}\n\n# two\n- key: k # its own\n", nil},
+		"added":        {[]string{"clients", "1", "id"}, "clients:\n- id: a # one\n  old: {x: 1}\n\n# two\n- key: k # its own\n  id: new\n", nil},
+		"nested":       {[]string{"clients", "0", "next", "id"}, "clients:\n- id: a # one\n  old: {x: 1}\n  next:\n    id: new\n\n# two\n- key: k # its own\n", nil},
+		"no such item": {[]string{"clients", "2", "id"}, "", edit.ErrLayout},
+		"no number":    {[]string{"clients", "id"}, "", edit.ErrLayout},
+		"an item":      {[]string{"clients", "0"}, "", edit.ErrLayout},
+	} {
+		got, err := edit.Set(raw, c.path, "new")
+		if !errors.Is(err, c.err) || err == nil && string(got) != c.want {
+			t.Errorf("%s: %v\n%s", name, err, got)
+		}
+	}
+	got, err := edit.UnsetAll(raw, []string{"clients", "0", "old"})
+	if err != nil || string(got) != "clients:\n- id: a # one\n\n# two\n- key: k # its own\n" {
+		t.Errorf("%v\n%s", err, got)
+	}
+	if _, err := edit.UnsetAll(raw, []string{"clients", "0", "id"}); !errors.Is(err, edit.ErrLayout) {
+		t.Error(err)
+	}
+}
+
 func TestLists(t *testing.T) {
 	item := "{tool: switch_mode, clients: [cursor]} # why"
 	for name, c := range map[string]struct{ raw, want string }{

@@ -13,61 +13,134 @@ import (
 // Append returns the file with an item at the end of the list under a key of the document. item is one line or more of YAML,
 // without the dash and without indentation; lines after the first belong to it. A key that is not there is added.
 func Append(raw []byte, key, item string) ([]byte, error) {
+	out, _, err := insert(raw, key, item, false)
+	return out, err
+}
+
+// Insert is Append for a file of sections: a new section stands apart, and an item too if the others do. It returns the line, counted
+// from 1, at which the item begins. A file without a document is ErrLayout.
+func Insert(raw []byte, key, item string) (out []byte, line int, err error) {
+	if root, err := mapping(raw); err != nil || len(root) == 0 {
+		return nil, 0, ErrLayout
+	}
+	return insert(raw, key, item, true)
+}
+
+func insert(raw []byte, key, item string, apart bool) (out []byte, line int, err error) {
 	want, err := content(raw)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var value any
 	if err := yaml.Unmarshal([]byte(item), &value); err != nil {
-		return nil, ErrLayout
+		return nil, 0, ErrLayout
 	}
 	var list []any
 	if there, ok := want[key]; ok && there != nil {
 		if list, ok = there.([]any); !ok {
-			return nil, ErrLayout
+			return nil, 0, ErrLayout
 		}
 	}
 	want[key] = append(slices.Clone(list), value)
-	out, err := appendItem(raw, key, item)
-	if err != nil {
-		return nil, err
+	if out, line, err = insertItem(raw, key, item, apart); err != nil {
+		return nil, 0, err
 	}
-	return out, verify(out, want)
+	return out, line, verify(out, want)
 }
 
-func appendItem(raw []byte, key, item string) ([]byte, error) {
+// indentation is what an item begins with where there is none to look at.
+const indentation = "  "
+
+func insertItem(raw []byte, key, item string, apart bool) ([]byte, int, error) {
 	root, err := mapping(raw)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
+	}
+	newline := "\n"
+	if bytes.Contains(raw, []byte("\r\n")) {
+		newline = "\r\n"
 	}
 	lines := split(raw)
+	// put writes the item, and what comes before it, behind so many lines.
+	put := func(behind int, indent string, before ...string) ([]byte, int, error) {
+		out := bytes.Join(lines[:behind], nil)
+		if len(out) > 0 && out[len(out)-1] != '\n' {
+			out = append(out, newline...)
+		}
+		for _, line := range slices.Concat(before, dashed(item, indent)) {
+			out = append(append(out, line...), newline...)
+		}
+		return append(out, bytes.Join(lines[behind:], nil)...), behind + len(before) + 1, nil
+	}
 	node := walk(root, []string{key})
 	if node == nil {
-		out := append(ended(raw), Key(key)+":\n"...)
-		return append(out, dashed(item, "  ")...), nil
+		head := []string{Key(key) + ":"}
+		if apart {
+			head = []string{"", head[0]}
+		}
+		return put(len(lines), indentation, head...)
 	}
 	at := node.Key.GetToken().Position
 	switch v := node.Value.(type) {
 	case *ast.NullNode:
-		out := ended(bytes.Join(lines[:at.Line], nil))
-		return append(append(out, dashed(item, "  ")...), bytes.Join(lines[at.Line:], nil)...), nil
+		return put(at.Line, indentation)
 	case *ast.SequenceNode:
 		if v.IsFlowStyle {
-			return unfold(lines, node, v, item)
+			texts, err := unfold(lines, node, v)
+			for i := range texts {
+				texts[i] = indentation + "- " + texts[i]
+			}
+			if err != nil {
+				return nil, 0, err
+			}
+			return put(at.Line, indentation, texts...)
 		}
-		items, err := located(lines, v, at.Line-1)
-		if err != nil || len(items) == 0 {
-			return nil, ErrLayout
+		if v.Start == nil || v.Start.Position == nil || v.Start.Position.Line <= at.Line || v.Start.Position.Line > len(lines) {
+			return nil, 0, ErrLayout
 		}
-		last := items[len(items)-1]
-		out := ended(bytes.Join(lines[:last.end], nil))
-		return append(append(out, dashed(item, last.indent)...), bytes.Join(lines[last.end:], nil)...), nil
+		first := v.Start.Position.Line - 1
+		end := len(lines)
+		for _, other := range root {
+			if line := other.Key.GetToken().Position.Line; line > at.Line && line <= end {
+				end = line - 1
+			}
+		}
+		// What trails the list and is indented no deeper than it (empty lines, the next section's comment) stays behind the item.
+		indent := leading(lines[first])
+		for end > first+1 {
+			text := bytes.TrimSpace(lines[end-1])
+			if len(text) > 0 && (text[0] != '#' || len(leading(lines[end-1])) > len(indent)) {
+				break
+			}
+			end--
+		}
+		if apart && spaced(lines[first:end], indent) {
+			return put(end, indent, "")
+		}
+		return put(end, indent)
 	}
-	return nil, ErrLayout
+	return nil, 0, ErrLayout
 }
 
-// unfold writes a list in brackets, of scalars and on one line, as lines, with one item more.
-func unfold(lines [][]byte, node *ast.MappingValueNode, v *ast.SequenceNode, item string) ([]byte, error) {
+// spaced reports whether an empty line stands between the items of a list.
+func spaced(list [][]byte, indent string) bool {
+	for i := 1; i < len(list); i++ {
+		if !bytes.HasPrefix(list[i], []byte(indent+"- ")) {
+			continue
+		}
+		above := i - 1
+		for above > 0 && bytes.HasPrefix(bytes.TrimSpace(list[above]), []byte("#")) {
+			above--
+		}
+		return len(bytes.TrimSpace(list[above])) == 0
+	}
+	return false
+}
+
+func leading(line []byte) string { return string(line[:len(line)-len(bytes.TrimLeft(line, " "))]) }
+
+// unfold takes a list in brackets, of scalars and on one line, away, and returns its items.
+func unfold(lines [][]byte, node *ast.MappingValueNode, v *ast.SequenceNode) ([]string, error) {
 	at := node.Key.GetToken().Position
 	line := string(lines[at.Line-1])
 	open, end := strings.Index(line, "["), strings.LastIndex(line, "]")
@@ -77,18 +150,16 @@ func unfold(lines [][]byte, node *ast.MappingValueNode, v *ast.SequenceNode, ite
 	if rest := strings.TrimSpace(line[end+1:]); rest != "" && !strings.HasPrefix(rest, "#") {
 		return nil, ErrLayout
 	}
-	head := strings.TrimRight(line[:open], " ") + strings.TrimRight(line[end+1:], "\r\n") + "\n"
-	out := append(bytes.Join(lines[:at.Line-1], nil), head...)
+	var texts []string
 	for _, value := range v.Values {
 		scalar, ok := value.(ast.ScalarNode)
 		if !ok || !single(value) {
 			return nil, ErrLayout
 		}
-		text := strings.TrimSpace(scalar.GetToken().Origin)
-		out = append(out, dashed(text, "  ")...)
+		texts = append(texts, strings.TrimSpace(scalar.GetToken().Origin))
 	}
-	out = append(out, dashed(item, "  ")...)
-	return append(out, bytes.Join(lines[at.Line:], nil)...), nil
+	lines[at.Line-1] = []byte(strings.TrimRight(line[:open], " ") + line[end+1:])
+	return texts, nil
 }
 
 // Remove returns the file without the items of the list under a key of the document that match: their lines, with the comment
@@ -190,24 +261,22 @@ func Has(raw []byte, key string, value any) bool {
 	return slices.ContainsFunc(list, func(v any) bool { return reflect.DeepEqual(v, value) })
 }
 
-// dashed writes an item.
-func dashed(item, indent string) []byte {
-	var b bytes.Buffer
-	for i, line := range strings.Split(strings.TrimRight(item, "\n"), "\n") {
-		lead := "  "
-		if i == 0 {
-			lead = "- "
+// dashed are an item's lines.
+func dashed(item, indent string) []string {
+	lines := strings.Split(strings.TrimRight(item, "\n"), "\n")
+	for i, line := range lines {
+		switch {
+		case i == 0:
+			lines[i] = indent + "- " + line
+		case line != "":
+			lines[i] = indent + "  " + line
 		}
-		b.WriteString(indent + lead + line + "\n")
 	}
-	return b.Bytes()
+	return lines
 }
 
 // place is where an item stands: lines [start, end), without blank lines and comments behind it.
-type place struct {
-	start, end int
-	indent     string
-}
+type place struct{ start, end int }
 
 func located(lines [][]byte, v *ast.SequenceNode, key int) ([]place, error) {
 	var items []place
@@ -228,8 +297,7 @@ func located(lines [][]byte, v *ast.SequenceNode, key int) ([]place, error) {
 		if start <= key || len(items) > 0 && start <= items[len(items)-1].start {
 			return nil, ErrLayout
 		}
-		text := lines[start]
-		items = append(items, place{start, max(start+1, lastLine(value)), string(text[:len(text)-len(bytes.TrimLeft(text, " "))])})
+		items = append(items, place{start, max(start+1, lastLine(value))})
 	}
 	return items, nil
 }

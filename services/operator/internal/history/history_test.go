@@ -380,6 +380,45 @@ func TestRollbackIsSeen(t *testing.T) {
 	l.must(own.Close())
 }
 
+// What a process has seen of the log is held against audit's: the sentence has both sizes.
+func TestExtends(t *testing.T) {
+	l := newLog(t)
+	grow := func(l *log, n int, word string) {
+		for range n {
+			l.add(&auditv1.Record{Sequence: uint64(l.size()) + 1, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: remark(word)})
+		}
+	}
+	open := func(b []byte) (logproof.Checkpoint, error) {
+		return logproof.OpenCheckpoint(b, l.kit.Trust.Current().LogKeys)
+	}
+	grow(l, 5, "x")
+	kept, err := open(l.checkpoint())
+	l.must(err)
+	seen := Seen{By: "the vault", Checkpoint: kept}
+	shorter, other, stranger := &log{t: t, kit: l.kit}, &log{t: t, kit: l.kit}, newLog(t)
+	grow(shorter, 3, "x")
+	grow(other, 7, "other")
+	grow(stranger, 7, "x")
+	grow(l, 2, "y")
+	for _, c := range []struct {
+		log  *log
+		want string
+	}{
+		{l, "<nil>"},
+		{shorter, "the log was put back: it has 3 records, and the vault has seen 5"},
+		{other, "the log was replaced: its 7 records do not go on from the 5 that the vault has seen"},
+		{stranger, "audit shows a log that no key in the trust folder's log_keys signed"},
+	} {
+		if err := Extends(t.Context(), c.log, open, seen); fmt.Sprint(err) != c.want || err != nil && !errors.As(err, new(*Altered)) {
+			t.Errorf("%v, want %s", err, c.want)
+		}
+	}
+	l.down = true
+	if err := Extends(t.Context(), l, open, seen); err == nil || errors.As(err, new(*Altered)) {
+		t.Errorf("no answer: %v", err)
+	}
+}
+
 // signed is an approval's record with a real signature.
 func (l *log) signed(operation string) *auditv1.Record {
 	arguments := []byte(`{"service_id":"demo"}`)

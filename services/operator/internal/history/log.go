@@ -6,6 +6,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,6 +58,8 @@ const (
 	maxUnsent = 512
 )
 
+func checkpointPath(stateDir string) string { return filepath.Join(stateDir, checkpointFile) }
+
 // store keeps the checkpoint in a file.
 type store struct{ path string }
 
@@ -81,7 +84,7 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 	keeper, err := logproof.NewKeeper(ctx, logproof.KeeperConfig{
 		Origin: logproof.Origin(cfg.Audit),
 		Keys:   func() []note.Verifier { return cfg.Trust.Current().LogKeys },
-		Store:  store{filepath.Join(cfg.StateDir, checkpointFile)},
+		Store:  store{checkpointPath(cfg.StateDir)},
 	})
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
@@ -122,10 +125,14 @@ func lockFolder(ctx context.Context, dir string) (*os.File, error) {
 // Held is the newest checkpoint that was verified, zero before the first.
 func (l *Log) Held() logproof.Checkpoint { return l.keeper.Held() }
 
-// Verifier returns a verifier that holds a log against the checkpoint that was kept before this program started, and against
-// the newest one that it kept since.
-func (l *Log) Verifier() *Verifier {
-	return NewVerifier(l.cfg.Trust.Current(), l.before, l.keeper.Held())
+// Verifier returns a verifier that holds a log against the checkpoint that was kept before this program started, against the
+// newest one that it kept since, and against what others have seen.
+func (l *Log) Verifier(seen ...Seen) *Verifier {
+	earlier := []logproof.Checkpoint{l.before, l.keeper.Held()}
+	for _, s := range seen {
+		earlier = append(earlier, s.Checkpoint)
+	}
+	return NewVerifier(l.cfg.Trust.Current(), earlier...)
 }
 
 // Keep asks audit for its head and keeps it, if it extends what is held.
@@ -177,9 +184,7 @@ func (l *Log) send(ctx context.Context, records []*auditv1.Record, own *auditv1.
 	// An append whose answer was lost may have been durable. Such records go again under their old numbers: the log does
 	// not write them twice, and its receipt, not its last sequence, says that it has them. Where other records have those
 	// numbers they get new ones: twice is better than not at all.
-	if d.next == 0 {
-		d.next = last + 1
-	}
+	d.next = cmp.Or(d.next, last+1)
 	waits, err := d.run(ctx, records)
 	return len(waits) == 0 && err == nil, errors.Join(err, l.keepUnsent(waits))
 }
@@ -246,4 +251,48 @@ func (l *Log) keepUnsent(records []*auditv1.Record) error {
 		return fmt.Errorf("records that wait for audit: %w", err)
 	}
 	return installdir.WriteFile(path, b, 0o600)
+}
+
+// Seen is a checkpoint of the log that a process keeps, signed by a key of the log's.
+type Seen struct {
+	// By names the process, "the vault".
+	By         string
+	Checkpoint logproof.Checkpoint
+}
+
+// Altered is a log that does not extend what was seen of it. It wraps logproof.ErrRollback, ErrFork or ErrOrigin.
+type Altered struct {
+	text  string
+	cause error
+}
+
+func (a *Altered) Error() string { return a.text }
+
+func (a *Altered) Unwrap() error { return a.cause }
+
+// Kept returns the signed checkpoint that the operator's commands keep in their state folder, nil for none.
+func Kept(ctx context.Context, stateDir string) ([]byte, error) {
+	return store{checkpointPath(stateDir)}.LoadCheckpoint(ctx)
+}
+
+// Extends asks audit for a proof that its log extends what was seen of it. An *Altered says, in one sentence with both sizes, that
+// it does not; any other error, that there was no answer.
+func Extends(ctx context.Context, client auditv1.LogServiceClient, open func([]byte) (logproof.Checkpoint, error), seen ...Seen) error {
+	for _, s := range seen {
+		head, err := client.GetHead(ctx, &auditv1.GetHeadRequest{KnownSize: s.Checkpoint.Size})
+		if err != nil {
+			return err
+		}
+		now, err := open(head.GetCheckpoint())
+		if err != nil {
+			return &Altered{"audit shows a log that no key in the trust folder's log_keys signed", err}
+		}
+		switch err := logproof.VerifyConsistency(s.Checkpoint, now, head.GetConsistency()); {
+		case errors.Is(err, logproof.ErrRollback):
+			return &Altered{fmt.Sprintf("the log was put back: it has %d records, and %s has seen %d", now.Size, s.By, s.Checkpoint.Size), err}
+		case err != nil:
+			return &Altered{fmt.Sprintf("the log was replaced: its %d records do not go on from the %d that %s has seen", now.Size, s.Checkpoint.Size, s.By), err}
+		}
+	}
+	return nil
 }

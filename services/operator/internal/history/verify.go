@@ -193,9 +193,9 @@ func Each(stream exporter, head func(checkpoint []byte, consistency [][]byte) er
 	}
 }
 
-// Verify proves the log as audit exports it and keeps its checkpoint.
-func (l *Log) Verify(ctx context.Context, stream exporter) (Report, error) {
-	v := l.Verifier()
+// Verify proves the log as audit exports it, also against what others have seen of it, and keeps its checkpoint.
+func (l *Log) Verify(ctx context.Context, stream exporter, seen ...Seen) (Report, error) {
+	v := l.Verifier(seen...)
 	var raw []byte
 	var proof [][]byte
 	err := Each(stream, func(checkpoint []byte, consistency [][]byte) error {

@@ -23,23 +23,6 @@ const (
 
 var errRead = fmt.Errorf("with its aliases and variables the text is longer than %d MB", maxRead>>20)
 
-// overlong says what of a program or container is longer than the catalog takes, or "".
-func overlong(arguments []string, variables, mounts, tmpfs, published int) string {
-	switch {
-	case len(arguments) > maxArguments:
-		return fmt.Sprintf("its command has more than %d arguments", maxArguments)
-	case variables > maxVariables:
-		return fmt.Sprintf("its environment has more than %d entries", maxVariables)
-	case mounts > maxMounts:
-		return fmt.Sprintf("it has more than %d mounts", maxMounts)
-	case tmpfs > maxTmpfs:
-		return fmt.Sprintf("its tmpfs has more than %d entries", maxTmpfs)
-	case published > maxList:
-		return fmt.Sprintf("it publishes more than %d ports", maxList)
-	}
-	return ""
-}
-
 // put puts variables into a text, as expand does, and counts what it reads. Over the bound there is nothing to read any more, and
 // the import ends (spent).
 func (b *builder) put(text string) string {
@@ -63,12 +46,4 @@ func (b *builder) spent() error {
 		return errRead
 	}
 	return nil
-}
-
-// keeping gives a port back where what was to have it is not proposed, and passes on whether it is.
-func (b *builder) keeping(port uint32, proposed bool) bool {
-	if !proposed && port != 0 {
-		b.FreePort(port)
-	}
-	return proposed
 }

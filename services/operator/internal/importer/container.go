@@ -1,12 +1,12 @@
 package importer
 
 import (
-	"maps"
+	"errors"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml"
 
@@ -19,533 +19,391 @@ import (
 	"durward.internal/services/platform/secret"
 )
 
-// container is what a Compose file or a `docker run` says of one, where the two agree.
-type container struct {
-	image, user string
-	command     []string
-	published   []published
+// box is a container in the making. What it is made of has the shape of a Compose file's service, whoever said it: a Compose file, a
+// `docker run`, a preset.
+type box struct {
+	*builder
+	s *program
+	v *boundedyaml.Value
+	// base is the folder that relative ones are below. plain: the texts hold no variables.
+	base  string
+	plain bool
+	// needs are services that must run first.
+	needs []string
+
+	gpus []uint32
+	// cdi: GPUs are asked for by CDI. shared: it had no network of its own.
+	cdi, shared bool
 	mounts      []mount
-	tmpfs       []string
-	// shm, memory, cpus and pids are as they were written.
-	shm, memory, cpus, pids string
-	gpus                    []uint32
-	cdi                     bool
-	needs                   []string
 }
 
-type published struct {
-	host            string
-	outside, inside uint32
-	// text is how it stands there.
-	text string
+// Keys of a Compose service: those that are read, or say nothing about what runs, and those that are refused.
+var (
+	composeRead = strings.Fields("image build command entrypoint environment env_file ports volumes deploy runtime gpus devices profiles depends_on healthcheck restart " +
+		"user shm_size mem_limit cpus pids_limit tmpfs container_name hostname labels logging networks stop_grace_period stop_signal ulimits init tty stdin_open " +
+		"read_only cap_drop annotations platform pull_policy expose ipc pid uts userns_mode cgroup network_mode privileged cap_add security_opt attach " +
+		// and those of docker run
+		"rm detach interactive pull name log_driver log_opt label ulimit quiet stop_timeout replace sig_proxy no_healthcheck cidfile annotation")
+	composeRefused = strings.Fields("device_cgroup_rules device_cgroup_rule volumes_from cgroup_parent sysctls sysctl storage_opt isolation credential_spec")
+)
+
+// composeBounds are how long a service's lists may be.
+var composeBounds = []boundedyaml.Bound{
+	boundedyaml.Most(maxArguments, "command"), boundedyaml.Most(maxArguments, "entrypoint"), boundedyaml.Most(maxVariables, "environment"),
+	boundedyaml.Most(maxMounts, "volumes"), boundedyaml.Most(maxTmpfs, "tmpfs"), boundedyaml.Most(maxList, "ports"), boundedyaml.Most(maxList, "depends_on"),
+	boundedyaml.Most(maxList, "devices"), boundedyaml.Most(maxList, "gpus"), boundedyaml.Most(maxList, "deploy", "resources", "reservations", "devices"),
+	boundedyaml.Most(maxList, "profiles"), boundedyaml.Most(maxList, "security_opt"), boundedyaml.Most(maxList, "env_file"),
 }
 
-type mount struct {
-	source, target string
-	readOnly       bool
-}
+// runKeys are the options of `docker run` whose names in a Compose file are other ones.
+var runKeys = map[string]string{"network": "network_mode", "userns": "userns_mode", "cgroupns": "cgroup"}
 
-// widens is why a setting is refused; "" for one that is not. A setting is an option of `docker run` without its dashes.
-func widens(name, value string) string {
-	switch name {
-	case "privileged":
-		if value != "false" {
-			return "privileged is refused: such a container is the host"
-		}
-	case "cap-add":
-		return "cap_add is refused: a container keeps no capability"
-	case "pid", "ipc", "uts", "userns", "cgroupns", "network":
-		space, _, _ := strings.Cut(value, ":")
-		if space == "host" || space == "container" || space == "service" {
-			return name + ": " + space + " is refused: the container would share that with " + map[bool]string{true: "the host", false: "another container"}[space == "host"]
-		}
-		if name == "ipc" || name == "userns" {
-			return ""
-		}
-	case "security-opt":
-		if !strings.HasPrefix(value, "no-new-privileges") {
-			return "security_opt " + clean.Line(clean.Visible(value), 64) + " is refused: it takes protection away"
-		}
-	case "device-cgroup-rule", "volumes-from", "cgroup-parent", "sysctl", "storage-opt", "isolation", "security-profile":
-		return name + " is refused: it widens what the container reaches"
-	case "device":
-		return "the device " + clean.Line(clean.Visible(value), 64) + " is refused: a container gets GPUs and no other devices"
-	case "runtime":
-		if value != "" && value != "nvidia" && value != "runc" {
-			return "the runtime " + clean.Line(clean.Visible(value), 64) + " is refused"
-		}
-	case "entrypoint":
-		return "its entrypoint is replaced: an entry of the catalogue keeps the image's"
-	}
-	return ""
-}
-
-// harmless are settings that mean nothing in a catalog, which has its own way for them, and are passed over in silence.
-var harmless = []string{
-	"rm", "init", "detach", "interactive", "tty", "restart", "pull", "name", "hostname", "log-driver", "log-opt", "platform", "label", "ulimit", "quiet",
-	"stop-timeout", "stop-signal", "read-only", "cap-drop", "security-opt", "runtime", "network", "ipc", "replace", "sig-proxy", "no-healthcheck", "attach",
-	"cidfile", "annotation", "expose", "userns", "privileged",
-}
-
-// refusedSource is why a folder of the host is not mounted, or "".
-func refusedSource(source string) string {
-	if strings.HasSuffix(source, ".sock") {
-		return "the mount of " + source + " is refused: who has a daemon's socket has the host"
-	}
-	if why := catalog.Unmountable(source); why != "" {
-		return "the mount of " + source + " is refused: it " + why
-	}
-	return ""
-}
-
-// run reads a `docker run` into a container and puts it.
-func (b *builder) run(id string, s *program, run enginecmd.Container) bool {
-	c := container{image: run.Image, user: run.User, command: run.Command, shm: run.ShmSize, memory: run.Memory, cpus: run.CPUs, pids: run.PIDs}
-	if run.Entrypoint != "" {
-		b.LeaveOut(s.what, "%s", widens("entrypoint", run.Entrypoint))
-		return false
-	}
-	for _, other := range append(run.Other, "--runtime="+run.Runtime) {
-		name, value, _ := strings.Cut(strings.TrimPrefix(other, "--"), "=")
-		if why := widens(name, value); why != "" {
-			b.LeaveOut(s.what, "%s", why)
-			return false
-		}
-		if !slices.Contains(harmless, name) {
-			s.note("The option --%s was left out.", name)
-		}
-	}
-	for _, one := range run.Environment {
-		key, value, ok := strings.Cut(one, "=")
-		s.environment = append(s.environment, boundedyaml.Pair{Key: key, Value: value, Bare: !ok})
-	}
-	for _, file := range run.EnvironmentFiles {
-		s.note("Variables are in a file too, which is not read: %s", clean.Visible(file))
-	}
-	for _, one := range run.Publish {
-		host, outside, inside := enginecmd.Published(one)
-		c.published = append(c.published, published{host, outside, inside, one})
-	}
-	for _, v := range run.Volumes {
-		c.mounts = append(c.mounts, volume(v))
-	}
+// asCompose says what a `docker run` says as a Compose file would.
+func asCompose(run enginecmd.Container) *boundedyaml.Value {
+	v := boundedyaml.Make("image", run.Image, "user", run.User, "entrypoint", run.Entrypoint, "runtime", run.Runtime, "shm_size", run.ShmSize, "mem_limit", run.Memory,
+		"cpus", run.CPUs, "pids_limit", run.PIDs, "gpus", run.GPUs, "command", run.Command, "environment", run.Environment, "env_file", run.EnvironmentFiles,
+		"ports", run.Publish, "volumes", run.Volumes, "tmpfs", run.Tmpfs, "devices", run.Devices)
 	for _, m := range run.Mounts {
-		if mt, ok := mountOption(m); ok {
-			c.mounts = append(c.mounts, mt)
-		} else {
-			s.note("The mount %s was left out.", clean.Visible(m))
+		one := boundedyaml.Make()
+		for part := range strings.SplitSeq(m, ",") {
+			key, text, joined := strings.Cut(part, "=")
+			switch key {
+			case "src":
+				key = "source"
+			case "dst", "destination":
+				key = "target"
+			case "readonly", "ro":
+				key = "read_only"
+				if text == "1" || !joined {
+					text = "true"
+				}
+			}
+			one.Set(key, text)
+		}
+		one.Set("type", "volume")
+		v.Add("volumes", one)
+	}
+	for _, other := range run.Other {
+		name, text, joined := strings.Cut(strings.TrimPrefix(other, "--"), "=")
+		if name = strings.ReplaceAll(name, "-", "_"); runKeys[name] != "" {
+			name = runKeys[name]
+		}
+		if !joined {
+			text = "true"
+		}
+		v.Add(name, boundedyaml.Plain(text))
+	}
+	return v
+}
+
+// text is a value with its variables put in.
+func (x *box) text(v *boundedyaml.Value) string {
+	if x.plain {
+		return v.Str()
+	}
+	return x.put(v.Str())
+}
+
+func (x *box) texts(v *boundedyaml.Value) []string {
+	var out []string
+	for _, one := range v.Strings() {
+		out = append(out, x.text(boundedyaml.Plain(one)))
+	}
+	return out
+}
+
+// shares is whose namespace a service shares, "host", "container" or "service"; "" where it has its own.
+func (x *box) shares(key string) string {
+	for _, one := range x.texts(x.v.Get(key)) {
+		if space, _, _ := strings.Cut(one, ":"); space == "host" || space == "container" || space == "service" {
+			return space
 		}
 	}
-	for _, t := range run.Tmpfs {
-		target, _, _ := strings.Cut(t, ":")
-		c.tmpfs = append(c.tmpfs, target)
-	}
-	for _, d := range run.Devices {
-		if _, ok := cdiDevice(d); !ok {
-			b.LeaveOut(s.what, "%s", widens("device", d))
-			return false
-		}
-		c.cdi = true
-		c.gpus = append(c.gpus, b.cdi(s, d)...)
-	}
-	c.gpus = append(c.gpus, b.deviceRequest(s, run.GPUs, run.Runtime)...)
-	return b.container(id, s, c)
+	return ""
 }
 
-// volume reads -v and a Compose file's short syntax: [SOURCE:]TARGET[:MODE].
-func volume(text string) mount {
-	parts := strings.Split(text, ":")
-	switch len(parts) {
-	case 1:
-		return mount{target: parts[0]}
-	case 2:
-		return mount{source: parts[0], target: parts[1]}
-	}
-	return mount{source: parts[0], target: parts[1], readOnly: slices.Contains(strings.Split(parts[2], ","), "ro")}
-}
-
-// mountOption reads --mount type=bind,source=…,target=…,readonly.
-func mountOption(text string) (mount, bool) {
-	var m mount
-	kind := "volume"
-	for one := range strings.SplitSeq(text, ",") {
-		key, value, ok := strings.Cut(one, "=")
-		switch key {
-		case "type":
-			kind = value
-		case "source", "src":
-			m.source = value
-		case "target", "dst", "destination":
-			m.target = value
-		case "readonly", "ro":
-			m.readOnly = !ok || value == "true" || value == "1"
+// refused is why the container's settings make it as powerful as the host, or "".
+func (x *box) refused() string {
+	for _, key := range []string{"pid", "uts", "userns_mode", "cgroup"} {
+		if space := x.shares(key); space != "" {
+			with := map[bool]string{true: "the host", false: "another container"}[space == "host"]
+			return strings.TrimSuffix(key, "_mode") + ": " + space + " is refused: the container would share that with " + with
 		}
 	}
-	return m, kind == "bind" && m.source != "" && m.target != ""
-}
-
-var cdiName = regexp.MustCompile(`\A(nvidia\.com/gpu)=([A-Za-z0-9\-]{1,64})\z`)
-
-// cdiDevice reads "nvidia.com/gpu=0".
-func cdiDevice(text string) (string, bool) {
-	m := cdiName.FindStringSubmatch(text)
-	if m == nil {
-		return "", false
+	if runtime := x.text(x.v.Get("runtime")); runtime != "" && runtime != "nvidia" && runtime != "runc" {
+		return "the runtime " + clean.Line(clean.Visible(runtime), 64) + " is refused"
 	}
-	return m[2], true
-}
-
-func (b *builder) cdi(s *program, text string) []uint32 {
-	which, _ := cdiDevice(text)
-	if which == "all" {
-		return b.all(s)
+	if v := x.v.Get("privileged"); v.IsSet() && !v.IsFalse() && v.Str() != "false" {
+		return "privileged is refused: such a container is the host; take it out if it runs without"
 	}
-	return b.visible(s, which)
-}
-
-// all are all GPUs of the host.
-func (b *builder) all(s *program) []uint32 {
-	indexes, sure := b.HostGPUs()
-	if !sure {
-		s.note("It asks for all GPUs, and the catalogue knows none: GPU 0 is a guess.")
+	if x.v.Get("cap_add").Size() > 0 {
+		return "cap_add is refused: a container keeps no capability; take it out if it runs without"
 	}
-	return indexes
-}
-
-// deviceRequest reads --gpus, or the older runtime: nvidia with NVIDIA_VISIBLE_DEVICES.
-func (b *builder) deviceRequest(s *program, gpus, runtime string) []uint32 {
-	visible, has := takeVariable(s, "NVIDIA_VISIBLE_DEVICES")
-	switch {
-	case gpus == "all":
-		return b.all(s)
-	case gpus != "":
-		if devices, ok := strings.CutPrefix(gpus, "device="); ok {
-			return b.visible(s, strings.Trim(devices, `"'`))
-		}
-		if n, err := strconv.ParseUint(strings.TrimPrefix(gpus, "count="), 10, 6); err == nil && n > 0 {
-			return b.some(s, int(n))
-		}
-		s.note("Which GPUs --gpus %s asks for is not understood.", clean.Visible(gpus))
-		return nil
-	case runtime != "nvidia":
-		return nil
-	case !has || visible == "all" || visible == "":
-		return b.all(s)
-	case visible == "none" || visible == "void":
-		return nil
-	}
-	return b.visible(s, visible)
-}
-
-// some are the first n GPUs of the host.
-func (b *builder) some(s *program, n int) []uint32 {
-	indexes, _ := b.HostGPUs()
-	if n < len(indexes) {
-		s.note("It asks for any %d of the GPUs: the first are taken.", n)
-		return indexes[:n]
-	}
-	for next := uint32(0); len(indexes) < min(n, 64); next++ {
-		if !slices.Contains(indexes, next) {
-			indexes = append(indexes, next)
+	for _, key := range composeRefused {
+		if x.v.Get(key).IsSet() {
+			return key + " is refused: it widens what the container reaches"
 		}
 	}
-	return indexes
+	for _, d := range devices(x.v) {
+		switch d = x.text(boundedyaml.Plain(d)); {
+		case strings.HasPrefix(d, "/dev/kfd"), strings.HasPrefix(d, "/dev/dri"):
+			return "it reaches a GPU by " + clean.Line(clean.Visible(d), 64) + ", as ROCm does: a service gets NVIDIA's GPUs alone"
+		case !cdiName.MatchString(d) && !strings.HasPrefix(d, "/dev/nvidia"):
+			return "the device " + clean.Line(clean.Visible(d), 64) + " is refused: a container gets GPUs and no other devices"
+		}
+	}
+	return ""
 }
 
-// takeVariable takes a variable out of the environment.
-func takeVariable(s *program, key string) (value string, found bool) {
-	s.environment = slices.DeleteFunc(s.environment, func(p boundedyaml.Pair) bool {
-		if p.Key == key {
-			value, found = p.Value, true
-		}
-		return p.Key == key
-	})
-	return value, found
+// words are a list of arguments, or a line that is split as Compose splits it.
+func (x *box) words(key string) ([]string, error) {
+	v := x.v.Get(key)
+	if v.Kind != boundedyaml.Sequence {
+		return split(x.text(v))
+	}
+	if slices.ContainsFunc(v.List, func(item *boundedyaml.Value) bool { return !item.IsText() }) {
+		return nil, errors.New("it is not a list of texts")
+	}
+	return x.texts(v), nil
+}
+
+// leaveOut says why nothing is proposed.
+func (x *box) leaveOut(format string, args ...any) bool {
+	x.LeaveOut(x.s.what, format, args...)
+	return false
+}
+
+// Made is what an entry says of a container that is made.
+type Made struct {
+	// Fields are container, environment and limits; GPUs those that it asks for.
+	Fields proposal.Fields
+	GPUs   []uint32
+	Notes  []string
+	// Outside is where a path of the container lies on the host, or nothing that could be named.
+	Outside func(path string) string
+
+	port   uint32
+	engine enginecmd.Command
+	known  bool
+}
+
+// Contain reads a container of this host, in the shape of a Compose file's service, for another one to be made of its image. ok is false
+// where that is left out, with the reason. what it is called there.
+func Contain(p *proposal.Proposal, given Given, id, what string, v *boundedyaml.Value) (made Made, ok bool) {
+	return newBuilder(p, given).made(id, &box{s: &program{what: what}, v: v, plain: true})
 }
 
 // container puts a service that is a container.
-func (b *builder) container(id string, s *program, c container) bool {
-	why := overlong(c.command, len(s.environment), len(c.mounts), len(c.tmpfs), len(c.published))
-	if len(c.command) > 0 && why == "" {
-		if indirect := enginecmd.Indirect(c.command); indirect != "" {
-			why = "its command " + indirect + "; name the program and its arguments"
-		}
-	}
-	if why != "" {
-		b.LeaveOut(s.what, "%s", why)
-		return false
-	}
-	if home := b.given.Variables["HOME"]; filepath.IsAbs(home) {
-		for i := range c.mounts {
-			if rest, ok := strings.CutPrefix(c.mounts[i].source, "~/"); ok {
-				c.mounts[i].source = filepath.Join(home, rest)
-			}
-		}
-	}
-	command, named, ok := secret.WithoutArguments(append([]string{""}, c.command...))
-	if !ok {
-		b.LeaveOut(s.what, "an argument of its command looks like a secret, which is not copied")
-		return false
-	}
-	c.command = command[1:]
-	for _, option := range named {
-		b.secretNamed(s, option)
-	}
-	if why := unusable(append(slices.Clone(c.command), c.image)...); why != "" {
-		b.LeaveOut(s.what, "its image or command %s", why)
-		return false
-	}
-	environment, ok := b.environment(s, func(string) bool { return true }) // allowed, below, is stricter
+func (b *builder) container(id string, x *box) bool {
+	made, ok := b.made(id, x)
 	if !ok {
 		return false
 	}
-	b.allowed(id, s, environment)
-	engine, known := enginecmd.InImage(c.image, c.command, environment)
-	inner := proposal.Fields{{Key: "image", Value: c.image}}
-	if !strings.Contains(c.image, "@sha256:") {
-		inner = append(inner, yaml.MapItem{Key: "allow_tag", Value: true})
+	s := x.s
+	x.rest()
+	entry := append(s.head(catalog.DriverDocker), made.Fields...)
+	if made.port != 0 {
+		entry = append(entry, yaml.MapItem{Key: "port", Value: made.port})
+		entry = appendHealth(entry, s.health, made.engine.Engine)
+	}
+	entry = s.tail(b.putGPUs(entry, s, made.GPUs))
+	if made.known {
+		made.engine.Model = x.outside(made.engine.Model)
+	}
+	return b.Service(id, entry, b.model(s, made.engine, made.known), x.needs, s.notes...)
+}
+
+// made reads everything that an entry says of the container itself.
+func (b *builder) made(id string, x *box) (out Made, ok bool) {
+	x.builder = b
+	s, v := x.s, x.v
+	leaveOut := func(format string, args ...any) (Made, bool) { return Made{}, x.leaveOut(format, args...) }
+	if long := v.Over(composeBounds); long != "" {
+		return leaveOut("%s", long)
+	}
+	if why := x.refused(); why != "" {
+		return leaveOut("%s", why)
+	}
+	image := x.text(v.Get("image"))
+	if image == "" && v.Get("build").IsSet() {
+		image = strings.ToLower(proposal.ID(filepath.Base(x.base)) + "-" + id)
+		s.note("Its image is built here: %s is what docker compose build calls it.", image)
+	}
+	switch {
+	case image == "":
+		return leaveOut("it names no image")
+	case strings.Contains(image, "/llama-swap:") || strings.HasSuffix(image, "/llama-swap"):
+		return leaveOut("it is llama-swap itself, whose place Durward takes: import its configuration with durward catalog import llama-swap")
+	}
+	command, err := x.words("command")
+	entrypoint, wrong := x.words("entrypoint")
+	if err = errors.Join(err, wrong); err != nil {
+		return leaveOut("its command was not understood: %s", err.Error())
+	}
+	if command, ok = x.arguments(image, entrypoint, command); !ok {
+		return out, false
+	}
+	for _, one := range v.Get("environment").Pairs() {
+		if !secret.Name(one.Key) {
+			one.Value = x.text(boundedyaml.Plain(one.Value))
+		}
+		s.environment = append(s.environment, one)
+	}
+	x.ask()
+	environment, ok := b.environment(s, id)
+	if !ok {
+		return out, false
+	}
+	x.narrow()
+	engine, known := enginecmd.InContainer(image, entrypoint, command, environment)
+	fields := proposal.Fields{{Key: "image", Value: image}}
+	if !strings.Contains(image, "@sha256:") {
+		fields = append(fields, yaml.MapItem{Key: "allow_tag", Value: true})
 		s.note("Its image is named by a tag.")
 		b.Note("A tag can come to mean another image: where one is named by NAME@sha256:DIGEST, allow_tag can go (docker image inspect shows the digest).")
 	}
-	if len(c.command) > 0 {
-		inner = append(inner, yaml.MapItem{Key: "command", Value: anyOf(c.command)})
+	port, inside := x.publish(engine, known)
+	if x.shared && known && engine.Host != "" && local(engine.Host) {
+		command = setOption(command, enginecmd.ListensAs(engine.Engine).Host, "0.0.0.0")
+		s.note("It listens on all addresses of its own network now, of which one port is published.")
 	}
-	inner = append(inner, yaml.MapItem{Key: "user", Value: b.user(s, c.user)})
-	port, inside, ok := b.publish(s, c, engine, known)
-	if !ok {
-		return false
-	}
-	if port != 0 {
-		inner = append(inner, yaml.MapItem{Key: "port", Value: inside})
-	}
-	inner, ok = b.bind(id, s, c, inner)
-	if !ok {
-		return b.keeping(port, false)
-	}
-	inner = b.sizes(s, c, inner)
-	if c.cdi && len(c.gpus) > 0 {
-		inner = append(inner, yaml.MapItem{Key: "gpu_access", Value: "cdi"})
-	}
-	fields := append(s.head(catalog.DriverDocker), yaml.MapItem{Key: "container", Value: inner})
-	fields = appendEnvironment(fields, environment)
-	if port != 0 {
-		fields = append(fields, yaml.MapItem{Key: "port", Value: port})
-		health := s.health
-		if health == "" {
-			health = engines[engine.Engine].health
+	for _, one := range []struct {
+		key   string
+		words []string
+	}{{"entrypoint", entrypoint}, {"command", command}} {
+		if len(one.words) > 0 {
+			fields = append(fields, yaml.MapItem{Key: one.key, Value: anyOf(one.words)})
 		}
-		fields = appendHealth(fields, health)
 	}
-	fields = b.putGPUs(fields, s, c.gpus)
-	fields = s.limits(fields, c)
-	fields = s.tail(fields)
-	if known {
-		engine.Model = c.outside(engine.Model)
+	fields = append(fields, yaml.MapItem{Key: "user", Value: x.user()})
+	if port != 0 {
+		fields = append(fields, yaml.MapItem{Key: "port", Value: inside})
 	}
-	return b.keeping(port, b.Service(id, fields, b.model(s, engine, known), c.needs, s.notes...))
+	if fields, ok = x.storage(id, fields); !ok {
+		return out, false
+	}
+	if x.cdi && len(x.gpus) > 0 {
+		fields = append(fields, yaml.MapItem{Key: "gpu_access", Value: "cdi"})
+	}
+	fields = x.limits(appendEnvironment(proposal.Fields{{Key: "container", Value: fields}}, environment))
+	return Made{fields, x.gpus, s.notes, x.outside, port, engine, known}, true
+}
+
+// arguments judges what runs in the container, and returns its command without secrets.
+func (x *box) arguments(image string, entrypoint, command []string) (out []string, ok bool) {
+	for _, argv := range [][]string{entrypoint, command} {
+		if len(argv) > maxArguments {
+			return out, x.leaveOut("its command has more than %d arguments", maxArguments)
+		}
+		if len(argv) > 0 {
+			if indirect := enginecmd.Indirect(argv); indirect != "" {
+				return out, x.leaveOut("its command %s; name the program and its arguments", indirect)
+			}
+		}
+	}
+	command, named, ok := secret.WithoutArguments(append([]string{""}, command...))
+	if !ok || secret.InArguments(entrypoint) {
+		return out, x.leaveOut("an argument of its command looks like a secret, which is not copied")
+	}
+	for _, option := range named {
+		x.secretNamed(x.s, option)
+	}
+	if why := unusable(append(append(slices.Clone(command), entrypoint...), image)...); why != "" {
+		return out, x.leaveOut("its image or command %s", why)
+	}
+	return command[1:], true
+}
+
+// narrow gives the container its own of what it shared.
+func (x *box) narrow() {
+	if space := x.shares("network_mode"); space != "" {
+		x.shared = true
+		x.s.note("It had the network of the %s; it gets its own, of which one port is published on 127.0.0.1.", space)
+	}
+	if space := x.shares("ipc"); space != "" && !x.v.Get("shm_size").IsSet() {
+		x.s.note("It shared memory with the %s (ipc: %s); it gets 8 GiB of its own (shm_mib), which is a guess.", space, space)
+		x.v = x.v.With("shm_size", "8g")
+	}
+	for _, one := range x.texts(x.v.Get("security_opt")) {
+		if !strings.HasPrefix(one, "no-new-privileges") {
+			x.s.note("security_opt %s was left out: it takes protection away.", clean.Line(clean.Visible(one), 64))
+		}
+	}
 }
 
 // outside is what a path of the container is on the host: that of the mount that it lies in, or nothing that could be named.
-func (c *container) outside(path string) string {
+func (x *box) outside(path string) string {
 	if !filepath.IsAbs(path) {
 		return path
 	}
 	best := mount{}
-	for _, m := range c.mounts {
-		target := filepath.Clean(m.target)
-		if (path == target || strings.HasPrefix(path, target+"/")) && len(target) >= len(best.target) {
-			best = mount{source: m.source, target: target}
+	for _, m := range x.mounts {
+		if containerpolicy.Within(path, m.target) && len(m.target) >= len(best.target) {
+			best = m
 		}
 	}
-	if !filepath.IsAbs(best.source) {
+	if best.source == "" {
 		return filepath.Base(path)
 	}
 	return filepath.Join(best.source, strings.TrimPrefix(path, best.target))
 }
 
-// loader are variables that make programs run other code.
-var loader = regexp.MustCompile(`\A(LD_|DYLD_|PYTHON(PATH|HOME|STARTUP)|GCONV_PATH|GLIBC_TUNABLES|BASH_ENV)`)
-
 // user is whom the container runs as: never root.
-func (b *builder) user(s *program, user string) string {
-	if containerpolicy.IsUser(user) {
+func (x *box) user() string {
+	user := x.text(x.v.Get("user"))
+	switch {
+	case containerpolicy.IsUser(user):
 		return user
+	case user == "":
+		x.s.note("It names no user.")
+	default:
+		x.s.note("It ran as %s.", clean.Line(clean.Visible(user), 64))
 	}
-	if user == "" {
-		s.note("It names no user.")
-	} else {
-		s.note("It ran as %s.", clean.Line(clean.Visible(user), 64))
-	}
-	b.Note("A container runs as a user in numbers, never as root: where none was named, %s is a guess, and that user must be able to read what is mounted.", b.given.ContainerUser)
-	return b.given.ContainerUser
+	x.Note("A container runs as a user in numbers, never as root: where none was named, %s is a guess, and that user must be able to read what is mounted.", x.given.ContainerUser)
+	return x.given.ContainerUser
 }
 
-// publish settles on the port, on 127.0.0.1.
-func (b *builder) publish(s *program, c container, engine enginecmd.Command, known bool) (outside, inside uint32, ok bool) {
-	inside = engine.Port
-	if inside == 0 && known {
-		inside = engines[engine.Engine].port
+var healthURL = regexp.MustCompile(`https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(?::[0-9]{1,5})?(/[A-Za-z0-9._~/\-]{0,127})`)
+
+// rest reads health and times, and says what became of the other keys.
+func (x *box) rest() {
+	s, v := x.s, x.v
+	if check := v.Get("healthcheck"); check.IsSet() {
+		if m := healthURL.FindStringSubmatch(strings.Join(check.Get("test").Strings(), " ")); m != nil {
+			s.health = m[1]
+		} else if !check.Get("disable").Is() {
+			s.note("Its healthcheck is a command and was left out: a service is asked over HTTP at health.path.")
+		}
+		if d, err := time.ParseDuration(check.Get("start_period").Str()); err == nil && d > time.Minute {
+			s.startS = uint32(min(d/time.Second, 3600))
+		}
 	}
-	var chosen *published
-	for i := range c.published {
-		one := &c.published[i]
+	if d, err := time.ParseDuration(v.Get("stop_grace_period").Str()); err == nil && d >= time.Second {
+		s.stopS = uint32(min(d/time.Second, 600))
+	}
+	files := v.Get("env_file").Strings()
+	for _, f := range v.Get("env_file").List {
+		files = append(files, f.Get("path").Str())
+	}
+	for _, f := range files {
+		if f != "" {
+			s.note("Variables are in a file too, which is not read: %s", clean.Line(clean.Visible(f), 200))
+		}
+	}
+	if n, ok := v.At("deploy", "replicas").Number(); ok && n != 1 {
+		s.note("It asks for %d replicas; a service is one container.", n)
+	}
+	if how := v.Get("restart").Str(); how != "" && how != "no" && !x.plain {
+		s.note("restart: %s was left out.", clean.Line(clean.Visible(how), 32))
+		x.Note("What a file says of restarts was left out: a service that ends by itself is started again if its restart.max says so.")
+	}
+	for _, key := range v.Keys {
 		switch {
-		case one.inside == 0:
-			s.note("The published port %s was left out: one port, published by TCP, is what a service has.", clean.Visible(one.text))
-		case chosen == nil || one.inside == inside && chosen.inside != inside:
-			if chosen != nil {
-				s.note("The published port %s was left out: a service has one.", clean.Visible(chosen.text))
-			}
-			chosen = one
+		case slices.Contains(composeRead, key), strings.HasPrefix(key, "x-"):
+		case key == "secrets" || key == "configs":
+			s.note("%s was left out: what is in them is not copied.", key)
 		default:
-			s.note("The published port %s was left out: a service has one.", clean.Visible(one.text))
-		}
-	}
-	wanted := s.port
-	switch {
-	case chosen != nil:
-		inside = chosen.inside
-		if wanted == 0 {
-			wanted = chosen.outside
-		}
-		if !local(chosen.host) {
-			s.note("It was published as %s; it is published on 127.0.0.1 alone.", clean.Visible(chosen.text))
-		}
-	case inside == 0:
-		s.note("It publishes no port, so that only its container's state says whether it is well.")
-		return 0, 0, true
-	case wanted == 0:
-		s.note("It publishes no port; the engine's own is published on 127.0.0.1.")
-		wanted = inside
-	}
-	outside, ok = b.Port(wanted, 20000)
-	switch {
-	case !ok:
-		b.LeaveOut(s.what, "no port is free")
-	case wanted != 0 && outside != wanted:
-		s.note("Its port was %d, which another service has: in a catalogue each has its own.", wanted)
-	}
-	return outside, inside, ok
-}
-
-// bind takes over bind mounts and names the others.
-func (b *builder) bind(id string, s *program, c container, inner proposal.Fields) (proposal.Fields, bool) {
-	var list []any
-	for _, m := range c.mounts {
-		shown := clean.Line(clean.Visible(m.source), 200)
-		switch {
-		case m.source == "":
-			s.note("The unnamed volume at %s was left out.", clean.Visible(m.target))
-			continue
-		case len(missing(m.source)) > 0 || len(missing(m.target)) > 0:
-			s.note("A mount was left out: it %s.", unusable(m.source+m.target))
-			continue
-		case strings.HasPrefix(m.source, "~") || strings.Contains(m.source, "$"):
-			s.note("The mount of %s at %s was left out: write out which folder that is (--set HOME=… says what ~ is).", shown, clean.Visible(m.target))
-			continue
-		case !filepath.IsAbs(m.source):
-			s.note("The volume %s at %s was left out: a mount is a folder of the host.", shown, clean.Visible(m.target))
-			continue
-		}
-		source := filepath.Clean(m.source)
-		if why := refusedSource(source); why != "" {
-			b.LeaveOut(s.what, "%s", clean.Visible(why))
-			return nil, false
-		}
-		if !proposal.Shown(source) || !proposal.Shown(m.target) {
-			b.LeaveOut(s.what, "a mount holds characters that cannot be shown")
-			return nil, false
-		}
-		b.Mount(source, id)
-		one := proposal.Fields{{Key: "source", Value: source}, {Key: "target", Value: m.target}}
-		if !m.readOnly {
-			one = append(one, yaml.MapItem{Key: "writable", Value: true})
-		}
-		list = append(list, one)
-	}
-	if len(list) > 0 {
-		inner = append(inner, yaml.MapItem{Key: "mounts", Value: list})
-	}
-	if len(c.tmpfs) > 0 {
-		inner = append(inner, yaml.MapItem{Key: "tmpfs", Value: c.tmpfs})
-	}
-	return inner, true
-}
-
-func (b *builder) sizes(s *program, c container, inner proposal.Fields) proposal.Fields {
-	if c.shm == "" {
-		return inner
-	}
-	mib, ok := mebibytes(c.shm)
-	if !ok {
-		s.note("shm_size %s is not understood.", clean.Line(clean.Visible(c.shm), 64))
-		return inner
-	}
-	return append(inner, yaml.MapItem{Key: "shm_mib", Value: mib})
-}
-
-func (s *program) limits(fields proposal.Fields, c container) proposal.Fields {
-	var out proposal.Fields
-	if mib, ok := mebibytes(c.memory); ok {
-		out = append(out, yaml.MapItem{Key: "memory_mib", Value: mib})
-	}
-	if cpus, err := strconv.ParseFloat(c.cpus, 64); err == nil && cpus >= 0.01 && cpus <= 1024 {
-		out = append(out, yaml.MapItem{Key: "cpu_percent", Value: uint32(cpus * 100)})
-	}
-	if pids, err := strconv.ParseUint(c.pids, 10, 20); err == nil && pids > 0 {
-		out = append(out, yaml.MapItem{Key: "pids", Value: uint32(pids)})
-	}
-	if len(out) == 0 {
-		return fields
-	}
-	return append(fields, yaml.MapItem{Key: "limits", Value: out})
-}
-
-var sizePattern = regexp.MustCompile(`\A([0-9]{1,15})(\.[0-9]{1,3})?\s*([kmgtKMGT]?)([iI]?[bB])?\z`)
-
-// mebibytes reads Docker's sizes: "8g", "16gb", "512m", bytes. What is less than one MiB is one.
-func mebibytes(text string) (uint32, bool) {
-	m := sizePattern.FindStringSubmatch(text)
-	if m == nil {
-		return 0, false
-	}
-	n, err := strconv.ParseFloat(m[1]+m[2], 64)
-	if err != nil {
-		return 0, false
-	}
-	scale := map[string]float64{"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}[strings.ToLower(m[3])]
-	if n = n * scale / (1 << 20); n <= 0 || n > 1<<24 {
-		return 0, false
-	}
-	return max(1, uint32(n)), true
-}
-
-// engineKey are engines' own variables, which a human may allow.
-var engineKey = regexp.MustCompile(`\A(LLAMA_ARG|VLLM|OLLAMA|SGLANG|SGL)_[A-Z0-9_]{1,48}\z`)
-
-// processKey are variables of the libraries that engines compute with, and where programs are found.
-var processKey = regexp.MustCompile(`\A((CUDA|NVIDIA|GGML|HIP|ROCR|HSA|NCCL|OMP|MKL|OPENBLAS|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|XLA)_[A-Z0-9_]{1,48}|PATH)\z`)
-
-// plainKey reports whether a program's variable is copied, if neither its name nor its value is a secret's. What would change which code
-// the program runs stays, for the catalog to refuse the entry.
-func plainKey(key string) bool {
-	return containerpolicy.PlainKey(key) || engineKey.MatchString(key) || processKey.MatchString(key) || loader.MatchString(key)
-}
-
-// allowed leaves out variables that a container may not be given, and proposes those of engines.
-func (b *builder) allowed(id string, s *program, environment map[string]string) {
-	for _, key := range slices.Sorted(maps.Keys(environment)) {
-		switch {
-		case containerpolicy.PlainKey(key), b.KeyAllowed(key):
-		case engineKey.MatchString(key):
-			b.Key(key, id)
-			b.Note("What stands under containers.environment is beyond what every container may be given; by this file all may.")
-		case loader.MatchString(key):
-			delete(environment, key)
-			s.note("The variable %s was left out: it would change which code the program runs.", clean.Line(clean.Visible(key), 64))
-		default:
-			delete(environment, key)
-			s.note("The variable %s was left out: containers may not be given it. A human may allow it under containers.environment.", clean.Line(clean.Visible(key), 64))
+			s.note("%s was left out.", clean.Line(clean.Visible(key), 64))
 		}
 	}
 }

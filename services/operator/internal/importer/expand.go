@@ -211,5 +211,8 @@ func (m *macros) value(name string, path []string) (string, error) {
 		}
 		return m.within(value, append(slices.Clip(path), name))
 	}
-	return "", fmt.Errorf("the macro ${%s} is not defined", name)
+	if value, ok := m.given[name]; ok {
+		return value, nil
+	}
+	return placeholder(name), nil
 }

@@ -81,7 +81,7 @@ func FuzzLlamaSwap(f *testing.F) {
 			return
 		}
 		p := proposal.New("llama-swap", nil, "x")
-		if llamaSwap(context.Background(), p, root, Given{}) == nil {
+		if llamaSwap(context.Background(), p, root, "/base", Given{}) == nil {
 			settles(t, p)
 		}
 	})

@@ -16,7 +16,6 @@ import (
 
 	"durward.internal/services/operator/internal/importer/boundedyaml"
 	"durward.internal/services/operator/internal/importer/proposal"
-	"durward.internal/services/operator/internal/importer/shellwords"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
@@ -197,18 +196,12 @@ func (g *gpumod) unit(id string, s *program, v *boundedyaml.Value, driver string
 		s.note("unit_template was left out: it is code. The unit %s.service stays as it is installed.", id)
 	}
 	extra := g.extra(s, v, driver)
-	port := uint32(0)
 	if s.port > 0 {
 		if s.port > 65535 {
 			g.LeaveOut(s.what, "its port %d is none", s.port)
 			return
 		}
-		if !g.PortFree(s.port) {
-			g.LeaveOut(s.what, "its port %d is another service's already: give one of the two units another", s.port)
-			return
-		}
-		port, _ = g.Port(s.port, s.port)
-		fields = appendHealth(append(fields, yaml.MapItem{Key: "port", Value: port}), s.health)
+		fields = appendHealth(append(fields, yaml.MapItem{Key: "port", Value: s.port}), s.health, "")
 	} else if s.health != "" {
 		s.note("health_endpoint was left out: without a port there is nobody to ask.")
 	}
@@ -216,7 +209,7 @@ func (g *gpumod) unit(id string, s *program, v *boundedyaml.Value, driver string
 	if len(extra) > 0 {
 		fields = append(fields, yaml.MapItem{Key: "extra_config", Value: extra})
 	}
-	g.keeping(port, g.Service(id, s.tail(fields), g.model(s, v), g.needs(s, v), s.notes...))
+	g.Service(id, s.tail(fields), g.model(s, v), g.needs(s, v), s.notes...)
 }
 
 func (g *gpumod) needs(s *program, v *boundedyaml.Value) []string {
@@ -268,41 +261,39 @@ func (g *gpumod) memory(fields proposal.Fields, s *program, v *boundedyaml.Value
 	return fields
 }
 
+// extraNames are what gpumod's presets call an entry's facts about the engine.
+var extraNames = map[string]string{
+	"max_model_len": "context_size", "ctx_size": "context_size", "tensor_parallel_size": "tensor_parallel", "max_num_seqs": "parallel", "n_parallel": "parallel",
+	"gpu_mem_util": "gpu_memory_utilization", "vllm": enginecmd.VLLM, "llamacpp": enginecmd.LlamaCPP,
+}
+
+// extraOrder is in which order an entry says them.
+var extraOrder = strings.Fields("engine engine_version context_size parallel tensor_parallel gpu_memory_utilization dtype kv_cache_dtype quantization")
+
+// Extra are facts about an engine that an entry can hold, in its order.
+func Extra(values map[string]string) (out proposal.Fields) {
+	for _, key := range extraOrder {
+		if !catalog.IsExtra(key, values[key]) {
+			continue
+		}
+		var value any = values[key]
+		if n, err := strconv.ParseUint(values[key], 10, 32); err == nil {
+			value = n
+		}
+		out = append(out, yaml.MapItem{Key: key, Value: value})
+	}
+	return out
+}
+
 // extra makes facts about the engine of unit_vars and extra_config; everything else there is named.
 func (g *gpumod) extra(s *program, v *boundedyaml.Value, driver string) proposal.Fields {
-	values := map[string]string{}
-	put := func(key, text string, pattern bool) {
-		if pattern {
-			values[key] = text
-		}
-	}
-	take := func(key string, item *boundedyaml.Value) bool {
-		text := item.Str()
-		n, err := strconv.ParseUint(text, 10, 32)
-		count := err == nil && n > 0
-		switch key {
-		case "context_size", "max_model_len", "ctx_size":
-			put("context_size", text, count && n < 100_000_000)
-		case "tensor_parallel", "tensor_parallel_size":
-			put("tensor_parallel", text, count && n < 100)
-		case "parallel", "max_num_seqs", "n_parallel":
-			put("parallel", text, count && n < 10_000)
-		case "gpu_memory_utilization", "gpu_mem_util":
-			f, err := strconv.ParseFloat(text, 64)
-			put("gpu_memory_utilization", strconv.FormatFloat(f, 'f', -1, 64), err == nil && f > 0 && f <= 1 && len(text) <= 6)
-		case "dtype", "kv_cache_dtype":
-			put(key, text, plainWord(text))
-		case "quantization":
-			put(key, text, plainWord(strings.ToLower(text)))
-		default:
-			return false
-		}
-		return true
-	}
+	values := map[string]string{"engine": extraNames[driver]}
 	for _, section := range []string{"unit_vars", "extra_config"} {
 		from := v.Get(section)
 		for _, key := range from.Keys {
-			if take(key, from.Get(key)) {
+			name := cmp.Or(extraNames[key], key)
+			if slices.Contains(extraOrder[2:], name) {
+				values[name] = from.Get(key).Str()
 				continue
 			}
 			why := ""
@@ -315,46 +306,22 @@ func (g *gpumod) extra(s *program, v *boundedyaml.Value, driver string) proposal
 			s.note("%s.%s was left out%s; the unit has it.", section, clean.Line(clean.Visible(key), 64), why)
 		}
 	}
-	if v.Get("context_size").IsSet() {
-		take("context_size", v.Get("context_size"))
-	}
-	switch driver {
-	case "vllm":
-		values["engine"] = enginecmd.VLLM
-	case "llamacpp":
-		values["engine"] = enginecmd.LlamaCPP
-	}
-	var out proposal.Fields
-	for _, key := range []string{"engine", "context_size", "parallel", "tensor_parallel", "gpu_memory_utilization", "dtype", "kv_cache_dtype", "quantization"} {
-		if values[key] != "" {
-			out = append(out, yaml.MapItem{Key: key, Value: values[key]})
-		}
-	}
-	return out
-}
-
-func plainWord(text string) bool {
-	return text != "" && len(text) <= 32 && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789_") == "" && text[0] >= 'a'
+	values["context_size"] = cmp.Or(v.Get("context_size").Str(), values["context_size"])
+	return Extra(values)
 }
 
 // model puts the preset's model.
 func (g *gpumod) model(s *program, v *boundedyaml.Value) string {
-	id, file := v.Get("model_id").Str(), v.Get("model_path").Str()
-	if file != "" {
-		expanded := g.put(file)
-		switch {
-		case len(missing(expanded)) > 0:
-			s.note("model_path %s was left out: it %s.", clean.Line(clean.Visible(file), 120), unusable(expanded))
-			expanded = ""
-		case !filepath.IsAbs(expanded) || !proposal.Shown(expanded) || secret.Suspect(expanded):
-			s.note("model_path was left out: it is not an absolute path that can be shown.")
-			expanded = ""
-		}
-		if file = expanded; file != "" {
-			file = filepath.Clean(file)
-		}
+	id, file := v.Get("model_id").Str(), g.put(v.Get("model_path").Str())
+	switch {
+	case len(missing(file)) > 0:
+		s.note("model_path %s was left out: it %s.", clean.Line(clean.Visible(v.Get("model_path").Str()), 120), unusable(file))
+		file = ""
+	case file != "" && (!filepath.IsAbs(file) || !proposal.Shown(file) || secret.Suspect(file)):
+		s.note("model_path was left out: it is not an absolute path that can be shown.")
+		file = ""
 	}
-	if id == "" && file != "" {
+	if id == "" {
 		id = strings.TrimSuffix(filepath.Base(file), ".gguf")
 	}
 	if secret.Suspect(id) || proposal.ModelID(id) == "" {
@@ -362,7 +329,7 @@ func (g *gpumod) model(s *program, v *boundedyaml.Value) string {
 	}
 	var fields proposal.Fields
 	if file != "" {
-		fields = append(fields, yaml.MapItem{Key: "file", Value: file})
+		fields = append(fields, yaml.MapItem{Key: "file", Value: filepath.Clean(file)})
 	}
 	if repository.MatchString(id) {
 		fields = append(fields, yaml.MapItem{Key: "source", Value: "hf:" + id})
@@ -370,68 +337,16 @@ func (g *gpumod) model(s *program, v *boundedyaml.Value) string {
 	return g.Model(id, fields, s.notes[0])
 }
 
-// docker is a preset that gpumod runs as a container, as its documentation has it: under extra_config.
+// docker is a preset that gpumod runs as a container, as its documentation has it: under extra_config, much as a Compose file would say it.
 func (g *gpumod) docker(id string, s *program, v *boundedyaml.Value) {
-	x := v.Get("extra_config")
-	image := x.Get("image").Str()
-	if image == "" {
+	if !v.At("extra_config", "image").IsSet() {
 		g.LeaveOut(s.what, "it names no image under extra_config")
 		return
-	}
-	c := container{image: image, memory: x.Get("mem_limit").Str(), needs: g.needs(s, v)}
-	switch command := x.Get("command"); command.Kind {
-	case boundedyaml.Sequence:
-		c.command = command.Strings()
-	case boundedyaml.Text:
-		words, err := shellwords.Split(command.Str())
-		if err != nil {
-			g.LeaveOut(s.what, "its command is not understood: %s", err.Error())
-			return
-		}
-		c.command = words
-	}
-	if why := widens("runtime", x.Get("runtime").Str()); why != "" {
-		g.LeaveOut(s.what, "%s", why)
-		return
-	}
-	s.environment = x.Get("environment").Pairs()
-	takeVariable(s, "NVIDIA_VISIBLE_DEVICES")
-	c.gpus = []uint32{0}
-	for _, p := range x.Get("ports").Pairs() {
-		// A mapping of container's ports to the host's, or a list as Compose has it.
-		if x.Get("ports").Kind == boundedyaml.Mapping {
-			p.Key = p.Value + ":" + strings.TrimSuffix(p.Key, "/tcp")
-		}
-		host, outside, inside := enginecmd.Published(p.Key)
-		c.published = append(c.published, published{host, outside, inside, p.Key})
-	}
-	if vs := x.Get("volumes"); vs.Kind == boundedyaml.Mapping {
-		for _, source := range vs.Keys {
-			target, mode := vs.Get(source).Str(), ""
-			if vs.Get(source).Kind == boundedyaml.Mapping {
-				target, mode = vs.At(source, "bind").Str(), vs.At(source, "mode").Str()
-			}
-			c.mounts = append(c.mounts, g.volume(source, target, mode))
-		}
-	} else {
-		for _, one := range vs.Strings() {
-			m := volume(one)
-			c.mounts = append(c.mounts, g.volume(m.source, m.target, map[bool]string{true: "ro"}[m.readOnly]))
-		}
-	}
-	for _, key := range x.Keys {
-		if !slices.Contains([]string{"image", "mem_limit", "command", "runtime", "environment", "ports", "volumes"}, key) {
-			s.note("extra_config.%s was left out.", clean.Line(clean.Visible(key), 64))
-		}
 	}
 	if mib, ok := v.Get("vram_mb").Number(); ok && mib > 0 && g.GPU(0) {
 		s.vram = mib
 	}
-	g.container(id, s, c)
-}
-
-func (g *gpumod) volume(source, target, mode string) mount {
-	return mount{source: g.put(source), target: target, readOnly: mode == "ro"}
+	g.container(id, &box{s: s, v: v.Get("extra_config").With("gpus", "device=0"), needs: g.needs(s, v)})
 }
 
 // modeKeys are those of a mode.

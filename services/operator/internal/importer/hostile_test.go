@@ -171,20 +171,18 @@ func TestHostileEntries(t *testing.T) {
 		{"docker with an unknown option", "llama-swap", swapOf("docker run --new-way-out x y"), "options that are not known"},
 		{"docker, privileged", "llama-swap", swapOf("docker run --privileged x"), "privileged is refused"},
 		{"docker, a capability", "llama-swap", swapOf("docker run --cap-add=ALL x"), "cap_add is refused"},
-		{"docker, the host's network", "llama-swap", swapOf("docker run --net host x"), "network: host is refused"},
 		{"docker, the host's processes", "llama-swap", swapOf("docker run --pid=host x"), "pid: host is refused"},
 		{"docker, the socket", "llama-swap", swapOf("docker run -v /var/run/docker.sock:/s x"), "is refused"},
 		{"docker, the root", "llama-swap", swapOf("docker run -v /:/host x"), "the mount of / is refused"},
 		{"docker, climbing", "llama-swap", swapOf("docker run -v /srv/../etc:/e x"), "the mount of /etc is refused"},
 		{"docker, a device", "llama-swap", swapOf("docker run --device /dev/mem x"), "the device /dev/mem is refused"},
-		{"docker, an entrypoint", "llama-swap", swapOf("docker run --entrypoint sh x -c y"), "entrypoint is replaced"},
-		{"docker, no confinement", "llama-swap", swapOf("docker run --security-opt seccomp=unconfined x"), "is refused"},
+		{"docker, an entrypoint", "llama-swap", swapOf("docker run --entrypoint sh x -c y"), "is run by a shell, sh"},
 		{"docker, another runtime", "llama-swap", swapOf("docker run --runtime evil x"), "the runtime evil is refused"},
 		{"a macro bomb", "llama-swap", bombs + swapOf("/x/llama-server ${m12}"), "its macros expand to more than 64 kB"},
 		{"a hollow macro bomb", "llama-swap", hollow + swapOf("/x/llama-server ${m12}"), "expand to more than 4 MB together"},
 		{"deep macros", "llama-swap", deep + swapOf("/x/llama-server ${d40}"), "its macros nest deeper than 16"},
 		{"a macro of itself", "llama-swap", "macros: {a: \"${a}\"}\n" + swapOf("x ${a}"), "its macros go in a circle"},
-		{"no macro", "llama-swap", swapOf("x ${nobody}"), "the macro ${nobody} is not defined"},
+		{"no macro", "llama-swap", swapOf("x ${nobody}"), "names nobody, and no variable of the environment is read (--set nobody=… gives a value)"},
 		{"a secret argument", "llama-swap", swapOf("/x/llama-server hf_abcdefghijklmnop"), "looks like a secret"},
 		{"a password in an address", "llama-swap", swapOf("/x/llama-server -mu https://u:pw1234@h/x"), "looks like a secret"},
 		{"reordered", "llama-swap", swapOf("/x/llama-server --port 1 -m /srv/\u202egguf.exe"), "characters that cannot be shown"},
@@ -192,8 +190,6 @@ func TestHostileEntries(t *testing.T) {
 		{"a preload of code", "llama-swap", "models:\n  m:\n    cmd: /x/llama-server --port 80\n    env: [\"LD_PRELOAD=/tmp/x.so\"]\n", "would change which code the program runs"},
 		{"privileged by a text", "compose", composeOf("privileged: \"yes\""), "privileged is refused"},
 		{"the host's users", "compose", composeOf("userns_mode: host"), "userns: host is refused"},
-		{"the host's network by a variable", "compose", composeOf("network_mode: ${X:-host}"), "network: host is refused"},
-		{"another's network", "compose", composeOf("network_mode: \"service:db\""), "another container"},
 		{"a capability", "compose", composeOf("cap_add: [SYS_ADMIN]"), "cap_add is refused"},
 		{"the socket in long form", "compose", composeOf("volumes:", "- type: bind", "  source: /run/docker.sock", "  target: /x"), "is refused"},
 		{"climbing to the system", "compose", composeOf("volumes: [\"../../../../../../../../../../etc:/x\"]"), "the mount of /etc is refused"},
@@ -229,6 +225,33 @@ func TestHostileEntries(t *testing.T) {
 			}
 			shows(t, all)
 		})
+	}
+}
+
+// TestNarrowerEntries: what a container shared it gets of its own, and the proposal says so; nothing of what was shared is in it.
+func TestNarrowerEntries(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, kind, text, want string }{
+		{"docker, the host's network", "llama-swap", swapOf("docker run --net host vllm/vllm-openai:v1 --model a/b --port 8011"), "port: 8011"},
+		{"docker, another's network", "llama-swap", swapOf("docker run --network container:x vllm/vllm-openai:v1 --model a/b --port 8011"), "port: 8011"},
+		{"its own address alone", "llama-swap", swapOf("docker run --net host vllm/vllm-openai:v1 --model a/b --host 127.0.0.1"), "\"0.0.0.0\""},
+		{"docker, no confinement", "llama-swap", swapOf("docker run --security-opt seccomp=unconfined x"), "security_opt seccomp=unconfined was left out"},
+		{"docker, the host's memory", "llama-swap", swapOf("docker run --ipc=host x"), "shm_mib: 8192"},
+		{"the host's memory", "compose", composeOf("ipc: host"), "shm_mib: 8192"},
+		{"the host's memory, and a size", "compose", composeOf("ipc: host", "shm_size: 2g"), "shm_mib: 2048"},
+		{"the host's network by a variable", "compose", composeOf("network_mode: ${X:-host}"), "the network of the host"},
+		{"another's network", "compose", composeOf("network_mode: \"service:db\""), "the network of the service"},
+	} {
+		out, left := proposed(t, c.kind, c.text)
+		var entries []string
+		for line := range strings.Lines(out) {
+			if !strings.HasPrefix(strings.TrimSpace(line), "#") {
+				entries = append(entries, line)
+			}
+		}
+		if made := strings.Join(entries, ""); left != "" || !strings.Contains(out, c.want) || strings.Contains(made, "host") && !strings.Contains(made, "--host") || strings.Contains(made, "unconfined") {
+			t.Errorf("%s: left out %q\n%s", c.name, left, out)
+		}
 	}
 }
 

@@ -16,4 +16,6 @@ type Given struct {
 	ContainerUser string
 	// Variables stand for what files name and do not hold: ${env.X}, $X, ${X}. The environment is never read.
 	Variables map[string]string
+	// Find looks for a program of this host by its bare name; nil: none is looked for.
+	Find func(name string) error
 }

@@ -29,15 +29,19 @@ func LlamaSwap(ctx context.Context, p *proposal.Proposal, file string, given Giv
 	if err != nil {
 		return err
 	}
-	return llamaSwap(ctx, p, root, given)
+	base, err := filepath.Abs(filepath.Dir(file))
+	if err != nil {
+		return fmt.Errorf("the folder of %s cannot be told", clean.Visible(file))
+	}
+	return llamaSwap(ctx, p, root, base, given)
 }
 
-func llamaSwap(ctx context.Context, p *proposal.Proposal, root *boundedyaml.Value, given Given) error {
+func llamaSwap(ctx context.Context, p *proposal.Proposal, root *boundedyaml.Value, base string, given Given) error {
 	models := root.Get("models")
 	if len(models.Keys) == 0 {
 		return errors.New("the file has no models: it is no configuration of llama-swap")
 	}
-	l := &swap{builder: newBuilder(p, given), root: root, modes: map[string]bool{}, pinned: map[string]bool{}, spent: new(int), combined: new(int)}
+	l := &swap{builder: newBuilder(p, given), root: root, base: base, modes: map[string]bool{}, pinned: map[string]bool{}, aliases: map[string]string{}, spent: new(int), combined: new(int)}
 	l.global = scalars(root.Get("macros"))
 	l.next = 5800
 	if n, ok := root.Get("startPort").Number(); ok && n > 0 && n <= 65535 {
@@ -80,6 +84,8 @@ func llamaSwap(ctx context.Context, p *proposal.Proposal, root *boundedyaml.Valu
 
 type swap struct {
 	*builder
+	// base is the file's folder.
+	base   string
 	root   *boundedyaml.Value
 	global map[string]string
 	// keys are the models that are read.
@@ -93,7 +99,9 @@ type swap struct {
 	// groups and matrix are the routers' settings, wherever they stand.
 	groups, matrix *boundedyaml.Value
 	pinned         map[string]bool
-	modes          map[string]bool
+	// aliases are models by their other names.
+	aliases map[string]string
+	modes   map[string]bool
 	// covered are the models that are in a mode.
 	covered map[string]bool
 	sets    [][]string
@@ -112,14 +120,15 @@ func scalars(v *boundedyaml.Value) map[string]string {
 
 // topQuiet are the file's keys that are read, or that say nothing about what runs.
 var topQuiet = strings.Fields("models macros startPort healthCheckTimeout globalTTL unloadTimeout groups matrix routing hooks logLevel logTimeFormat " +
-	"logToStdout metricsMaxInMemory captureBuffer sendLoadingState includeAliasesInList store ui performance upstream")
+	"logToStdout metricsMaxInMemory captureBuffer sendLoadingState includeAliasesInList store ui performance upstream " +
+	"logRequests healthCheckInterval")
 
 func (l *swap) top() {
 	for _, key := range l.root.Keys {
 		shown := clean.Line(clean.Visible(key), 64)
 		switch {
 		case key == "apiKeys":
-			l.LeaveOut("apiKeys", "secrets are never copied; Durward's clients have keys of their own: durward access")
+			l.LeaveOut("apiKeys", "secrets are never copied; Durward's clients have keys of their own: durward client add")
 		case key == "peers":
 			for _, peer := range l.root.Get("peers").Keys {
 				l.LeaveOut("peer "+clean.Line(clean.Visible(peer), 64), "its models run elsewhere, and its key is never copied")
@@ -181,12 +190,15 @@ func (l *swap) assign(key string, v *boundedyaml.Value) {
 	if !uses(v.Get("cmd").Str()) && !uses(v.Get("proxy").Str()) {
 		return
 	}
-	for l.next <= 65535 && !l.PortFree(l.next) {
+	for l.PortKnown(l.next) {
 		l.next++
 	}
 	l.ports[key] = l.next
 	l.next++
 }
+
+// maxMacros bounds how many macros one model is searched for.
+const maxMacros = 256
 
 // mentions reports whether a text uses a macro, itself or by others. Each of the others is looked at once.
 func (l *swap) mentions(text string, v *boundedyaml.Value, name string, seen map[string]bool) bool {
@@ -220,6 +232,9 @@ func (l *swap) mentions(text string, v *boundedyaml.Value, name string, seen map
 var modelQuiet = strings.Fields("cmd cmdStop proxy checkEndpoint ttl unloadTimeout env aliases healthCheckTimeout concurrencyLimit macros name description " +
 	"useModelName unlisted metadata capabilities sendLoadingState timeouts compat")
 
+// windows is a path with a drive.
+var windows = regexp.MustCompile(`(^|[\s"'=])([A-Z]:[\\/]|[a-z]:\\)`)
+
 var checkPath = regexp.MustCompile(`\A/[A-Za-z0-9._~/\-]{0,127}\z`)
 
 func (l *swap) model(key string, v *boundedyaml.Value) {
@@ -233,7 +248,7 @@ var swapBounds = []boundedyaml.Bound{boundedyaml.Most(maxVariables, "env"), boun
 
 func (l *swap) service(key string, v *boundedyaml.Value) bool {
 	shown := clean.Line(clean.Visible(key), 100)
-	s := &program{what: "model " + shown, from: "From the model " + shown + ".", modelName: key}
+	s := &program{what: "model " + shown, from: "From the model " + shown + ".", modelName: key, base: l.base}
 	id := l.origins[key]
 	if id == "" {
 		l.LeaveOut(s.what, "no id can be made of its name")
@@ -252,13 +267,21 @@ func (l *swap) service(key string, v *boundedyaml.Value) bool {
 	if l.ports[key] == 0 {
 		delete(m.layers[0], "PORT")
 	}
+	if at := v.Get("proxy").Str(); !v.Get("cmd").IsSet() && at != "" {
+		l.LeaveOut(s.what, "it has no cmd: it runs elsewhere, at %s", clean.Line(clean.Visible(at), 100))
+		return false
+	}
 	// What stands in a comment is no macro's.
 	command, err := m.expand(shellwords.WithoutComments(v.Get("cmd").Str()))
 	if err != nil {
 		l.LeaveOut(s.what, "%s", err.Error())
 		return false
 	}
-	if s.argv, err = shellwords.Split(command); err != nil {
+	if windows.MatchString(command) {
+		l.LeaveOut(s.what, "it names paths of Windows: a service runs on Linux; write the paths that its program and model have there")
+		return false
+	}
+	if s.argv, err = split(command); err != nil {
 		l.LeaveOut(s.what, "its cmd was not understood: %s", err.Error())
 		return false
 	}
@@ -298,9 +321,6 @@ func (l *swap) proxy(s *program, m *macros, key string, v *boundedyaml.Value) bo
 	case err != nil || u.Scheme != "http" || u.Host == "":
 		l.LeaveOut(s.what, "its proxy is not an address like http://127.0.0.1:8080")
 		return false
-	case !local(u.Hostname()):
-		l.LeaveOut(s.what, "its proxy is another host, which no executor runs anything on")
-		return false
 	case u.Port() == "":
 		s.port = 80
 	default:
@@ -310,6 +330,9 @@ func (l *swap) proxy(s *program, m *macros, key string, v *boundedyaml.Value) bo
 			return false
 		}
 		s.port = uint32(n)
+	}
+	if !local(u.Hostname()) {
+		s.elsewhere = u.Hostname()
 	}
 	if strings.Trim(u.Path, "/") != "" {
 		s.note("Its proxy has a path; write it as base_url.")
@@ -351,7 +374,11 @@ func (l *swap) settings(s *program, m *macros, key string, v *boundedyaml.Value)
 	if stop := v.Get("cmdStop").Str(); stop != "" {
 		s.note("cmdStop was left out: programs get SIGTERM, containers are stopped.")
 	}
-	if names := v.Get("aliases").Strings(); len(names) > 0 {
+	names := v.Get("aliases").Strings()
+	for _, name := range names {
+		l.aliases[name] = key
+	}
+	if len(names) > 0 {
 		s.note("It also answers to %s in llama-swap.", clean.Line(clean.Visible(strings.Join(names, ", ")), 200))
 	}
 	if n, ok := v.Get("concurrencyLimit").Number(); ok && n > 0 {
@@ -368,7 +395,11 @@ func (l *swap) settings(s *program, m *macros, key string, v *boundedyaml.Value)
 func (l *swap) mode(name, description string, models []string, why string) {
 	var members []string
 	for _, key := range models {
-		if id := l.origins[key]; id != "" && !slices.Contains(members, id) {
+		id := l.origins[key]
+		if id == "" {
+			id = clean.Line(clean.Visible(key), 64)
+		}
+		if !slices.Contains(members, id) {
 			members = append(members, id)
 		}
 	}
@@ -446,6 +477,9 @@ func (l *swap) aloneModes() {
 func (l *swap) preload() {
 	var models, ids []string
 	for _, key := range l.root.At("hooks", "on_startup", "preload").Strings() {
+		if called := l.aliases[key]; called != "" {
+			key = called
+		}
 		if id := l.origins[key]; id != "" {
 			models, ids = append(models, key), append(ids, id)
 		} else {
@@ -457,190 +491,4 @@ func (l *swap) preload() {
 	}
 	l.mode("preload", "What llama-swap loads at its start", models, "Of hooks.on_startup.preload.")
 	l.Note("llama-swap loads %s at its start. A mode of them as boot: MODE in one file of the catalogue would start it with the host.", strings.Join(ids, ", "))
-}
-
-// maxMacros bounds how many macros one model is searched for.
-const maxMacros = 256
-
-// Bounds of the matrix.
-const (
-	maxTokens       = 2048
-	maxCombinations = 64
-	maxSetDepth     = 16
-	// maxCombined bounds what all sets of a file cost together: the bytes of their texts, and the models that are put together.
-	maxCombined = 1 << 20
-)
-
-var errMatrix = errors.New("the sets of the matrix stand for too much together")
-
-// matrixModes make modes of what the sets of the matrix stand for.
-func (l *swap) matrixModes() {
-	sets := l.matrix.Get("sets")
-	if costs := scalars(l.matrix.Get("evict_costs")); len(costs) > 0 {
-		var words []string
-		for _, key := range l.matrix.Get("evict_costs").Keys[:min(len(costs), maxList)] {
-			words = append(words, clean.Line(clean.Visible(key), 64)+" "+clean.Line(clean.Visible(costs[key]), 16))
-		}
-		l.Note("evict_costs (%s) have no place in a catalogue: what a stop costs is measured, and pin or min_residence_s keeps a service.", clean.Line(strings.Join(words, ", "), 250))
-	}
-	vars := scalars(l.matrix.Get("vars"))
-	for _, name := range sets.Keys {
-		shown := clean.Line(clean.Visible(name), 64)
-		e := &expression{sets: sets, vars: vars, models: l.root.Get("models"), combined: l.combined}
-		all, err := e.set(name, nil)
-		if err != nil {
-			l.LeaveOut("matrix set "+shown, "%s", err.Error())
-			continue
-		}
-		for i, members := range all {
-			id := name
-			if len(all) > 1 {
-				id = fmt.Sprintf("%s-%d", name, i+1)
-			}
-			l.mode(id, "", members, "Of the matrix set "+shown+".")
-		}
-	}
-}
-
-// expression expands the sets' language: a & b, a | b, (…), +set.
-type expression struct {
-	sets   *boundedyaml.Value
-	vars   map[string]string
-	models *boundedyaml.Value
-	tokens []string
-	spent  int
-	// combined is shared by all sets of a file.
-	combined *int
-}
-
-func (e *expression) cost(n int) error {
-	if *e.combined += n; *e.combined > maxCombined {
-		return errMatrix
-	}
-	return nil
-}
-
-// set returns every combination that a set stands for.
-func (e *expression) set(name string, path []string) ([][]string, error) {
-	shown := clean.Line(clean.Visible(name), 64)
-	switch {
-	case slices.Contains(path, name):
-		return nil, fmt.Errorf("its sets go in a circle at %s", shown)
-	case len(path) >= maxSetDepth:
-		return nil, fmt.Errorf("its sets nest deeper than %d", maxSetDepth)
-	case e.sets.Get(name).Kind != boundedyaml.Text && e.sets.Get(name).Kind != boundedyaml.Scalar:
-		return nil, fmt.Errorf("there is no set %s", shown)
-	}
-	if err := e.cost(len(e.sets.Get(name).Str()) + 16); err != nil {
-		return nil, err
-	}
-	outer := e.tokens
-	e.tokens = tokens(e.sets.Get(name).Str())
-	if e.spent += len(e.tokens); e.spent > maxTokens {
-		return nil, fmt.Errorf("it is longer than %d words", maxTokens)
-	}
-	out, err := e.any(append(slices.Clip(path), name), 0)
-	if err == nil && len(e.tokens) > 0 {
-		err = fmt.Errorf("%s is not expected there", clean.Line(clean.Visible(e.tokens[0]), 64))
-	}
-	e.tokens = outer
-	return out, err
-}
-
-// tokens parts a text at spaces and operators.
-func tokens(text string) []string {
-	for _, op := range []string{"&", "|", "(", ")"} {
-		text = strings.ReplaceAll(text, op, " "+op+" ")
-	}
-	return strings.Fields(text)
-}
-
-func (e *expression) take(token string) bool {
-	if len(e.tokens) == 0 || e.tokens[0] != token {
-		return false
-	}
-	e.tokens = e.tokens[1:]
-	return true
-}
-
-func (e *expression) any(path []string, depth int) ([][]string, error) {
-	out, err := e.all(path, depth)
-	for err == nil && e.take("|") {
-		var more [][]string
-		if more, err = e.all(path, depth); err == nil {
-			out, err = combinations(append(out, more...))
-		}
-	}
-	return out, err
-}
-
-func (e *expression) all(path []string, depth int) ([][]string, error) {
-	out, err := e.one(path, depth)
-	for err == nil && e.take("&") {
-		var right [][]string
-		if right, err = e.one(path, depth); err != nil {
-			break
-		}
-		if len(out)*len(right) > maxCombinations {
-			return combinations(make([][]string, maxCombinations+1))
-		}
-		var product [][]string
-		for _, a := range out {
-			for _, b := range right {
-				if err := e.cost(len(a) + len(b) + len(a)*len(b)/8); err != nil {
-					return nil, err
-				}
-				if product = append(product, union(a, b)); len(product[len(product)-1]) > proposal.MaxServices {
-					return nil, fmt.Errorf("it names more than %d models together", proposal.MaxServices)
-				}
-			}
-		}
-		out = product
-	}
-	return out, err
-}
-
-func combinations(sets [][]string) ([][]string, error) {
-	if len(sets) > maxCombinations {
-		return nil, fmt.Errorf("it stands for more than %d combinations", maxCombinations)
-	}
-	return sets, nil
-}
-
-func union(a, b []string) []string {
-	out := slices.Clone(a)
-	for _, id := range b {
-		if !slices.Contains(out, id) {
-			out = append(out, id)
-		}
-	}
-	return out
-}
-
-func (e *expression) one(path []string, depth int) ([][]string, error) {
-	if depth > maxSetDepth {
-		return nil, fmt.Errorf("its brackets nest deeper than %d", maxSetDepth)
-	}
-	if e.take("(") {
-		out, err := e.any(path, depth+1)
-		if err == nil && !e.take(")") {
-			err = errors.New("a bracket is never closed")
-		}
-		return out, err
-	}
-	if len(e.tokens) == 0 {
-		return nil, errors.New("it ends where a model is expected")
-	}
-	name := e.tokens[0]
-	e.tokens = e.tokens[1:]
-	if set, ok := strings.CutPrefix(name, "+"); ok {
-		return e.set(set, path)
-	}
-	if model, ok := e.vars[name]; ok {
-		name = model
-	}
-	if !e.models.Get(name).IsSet() {
-		return nil, fmt.Errorf("it names a model that there is not: %s", clean.Line(clean.Visible(name), 64))
-	}
-	return [][]string{{name}}, nil
 }

@@ -14,8 +14,10 @@ import (
 
 	"durward.internal/services/operator/internal/importer/boundedyaml"
 	"durward.internal/services/operator/internal/importer/proposal"
+	"durward.internal/services/operator/internal/importer/shellwords"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/secret"
 )
@@ -38,38 +40,25 @@ func newBuilder(p *proposal.Proposal, given Given) *builder {
 	return &builder{Proposal: p, given: given, ids: map[string]bool{}, origins: map[string]string{}}
 }
 
-// engineTraits is what is known of an engine beyond its command line.
-type engineTraits struct {
-	port   uint32
-	health string
-	// open: it listens everywhere unless it is told otherwise. args: it takes --host and --port.
-	open, args bool
-}
-
-var engines = map[string]engineTraits{
-	enginecmd.LlamaCPP: {port: 8080, args: true},
-	enginecmd.VLLM:     {port: 8000, args: true, open: true},
-	enginecmd.SGLang:   {port: 30000, args: true},
-	enginecmd.Ollama:   {port: 11434, health: "/api/version"},
-}
-
 // program is a command line that somebody's tool runs, and what that tool says of it.
 type program struct {
-	// what it is called where it is left out; from says where it stands.
-	what, from        string
+	// what it is called where it is left out; from says where it stands; base is the folder that it stands in.
+	what, from, base  string
 	name, description string
 	argv              []string
 	environment       []boundedyaml.Pair
-	port              uint32
-	health            string
-	served            string
-	idleS             uint32
-	startS, stopS     uint32
-	pin               bool
-	notes             []string
-	modelName         string
-	// vram is what it declares, in MiB.
-	vram uint32
+	// port is the host's, inside a container's own, where that is told.
+	port, inside  uint32
+	health        string
+	served        string
+	idleS         uint32
+	startS, stopS uint32
+	pin           bool
+	notes         []string
+	modelName     string
+	// vram is what it declares, in MiB. elsewhere is a host that it answers at, which may be its container's name.
+	vram      uint32
+	elsewhere string
 }
 
 func (s *program) note(format string, args ...any) {
@@ -80,80 +69,100 @@ func (s *program) note(format string, args ...any) {
 
 // program puts a service that runs a program of the host, or a container where the program is `docker run`.
 func (b *builder) program(id string, s *program) bool {
+	leaveOut := func(format string, args ...any) bool {
+		b.LeaveOut(s.what, format, args...)
+		return false
+	}
 	argv, set, ok := enginecmd.Env(s.argv)
 	if !ok {
-		b.LeaveOut(s.what, "its command begins with env, with options that are not understood")
-		return false
+		return leaveOut("its command begins with env, with options that are not understood")
 	}
 	for _, key := range slices.Sorted(maps.Keys(set)) {
 		s.environment = append(s.environment, boundedyaml.Pair{Key: key, Value: set[key]})
 	}
-	why := overlong(argv, len(s.environment), 0, 0, 0)
-	if indirect := enginecmd.Indirect(argv); why == "" && indirect != "" {
-		why = "its command " + indirect + "; name the program and its arguments"
+	switch {
+	case len(argv) > maxArguments:
+		return leaveOut("its command has more than %d arguments", maxArguments)
+	case len(s.environment) > maxVariables:
+		return leaveOut("its environment has more than %d entries", maxVariables)
+	case enginecmd.Indirect(argv) != "":
+		return leaveOut("its command %s; name the program and its arguments", enginecmd.Indirect(argv))
 	}
-	if why != "" {
-		b.LeaveOut(s.what, "%s", why)
-		return false
-	}
-	inner, _, ok := enginecmd.Unwrap(argv)
+	unwrapped, _, ok := enginecmd.Unwrap(argv)
 	if !ok {
-		b.LeaveOut(s.what, "the program that starts its command is told something that is not understood")
-		return false
+		return leaveOut("the program that starts its command is told something that is not understood")
 	}
-	if base := filepath.Base(inner[0]); base == "docker" || base == "podman" {
-		run, ok := enginecmd.ReadContainer(inner)
-		if !ok {
-			b.LeaveOut(s.what, "its command is %s with something else than run, or with options that are not known", base)
-			return false
+	if base := filepath.Base(unwrapped[0]); base == "docker" || base == "podman" {
+		run, ok := enginecmd.ReadContainer(unwrapped)
+		switch {
+		case !ok && len(unwrapped) > 1 && unwrapped[1] == "compose":
+			return leaveOut("its command is docker compose: import that file, with durward catalog import compose")
+		case !ok:
+			return leaveOut("its command is %s with something else than run, or with options that are not known", base)
+		case s.elsewhere != "": // its container's name, in a network of Docker's
+			s.port, s.inside = 0, s.port
 		}
-		return b.run(id, s, run)
+		return b.container(id, &box{s: s, v: asCompose(run), plain: true})
+	}
+	if s.elsewhere != "" {
+		return leaveOut("its proxy is another host, %s, which no executor runs anything on", clean.Line(clean.Visible(s.elsewhere), 64))
 	}
 	argv, named, ok := secret.WithoutArguments(argv)
 	if !ok {
-		b.LeaveOut(s.what, "an argument of its command looks like a secret, which is not copied")
-		return false
+		return leaveOut("an argument of its command looks like a secret, which is not copied")
 	}
 	for _, option := range named {
 		b.secretNamed(s, option)
 	}
 	if why := unusable(argv...); why != "" {
-		b.LeaveOut(s.what, "its command %s", why)
-		return false
+		return leaveOut("its command %s", why)
 	}
 	return b.process(id, s, argv)
 }
 
 func (b *builder) process(id string, s *program, argv []string) bool {
-	environment, ok := b.environment(s, plainKey)
+	environment, ok := b.environment(s, "")
 	if !ok {
 		return false
 	}
 	engine, known := enginecmd.Read(argv, environment)
-	traits := engines[engine.Engine]
-	port, argv, ok := b.listen(s, argv, environment, engine, known)
-	if !ok {
+	port, argv := b.listen(s, argv, environment, engine, known)
+	if port == 0 {
+		b.LeaveOut(s.what, "nothing says at which port it listens")
 		return false
 	}
 	model := b.model(s, engine, known)
 	fields := s.head(catalog.DriverProcess)
-	fields = append(fields, yaml.MapItem{Key: "argv", Value: anyOf(argv)})
+	fields = append(fields, yaml.MapItem{Key: "argv", Value: anyOf(b.found(s, argv))})
 	fields = appendEnvironment(fields, environment)
 	if b.given.RunAs != "" {
 		fields = append(fields, yaml.MapItem{Key: "run_as", Value: b.given.RunAs})
 	}
 	fields = append(fields, yaml.MapItem{Key: "port", Value: port})
-	health := s.health
-	if health == "" {
-		health = traits.health
-	}
-	fields = appendHealth(fields, health)
-	fields = b.appendGPUs(fields, s, engine, known, environment["CUDA_VISIBLE_DEVICES"])
-	fields = s.tail(fields)
+	fields = appendHealth(fields, s.health, engine.Engine)
+	fields = s.tail(b.appendGPUs(fields, s, engine, known, environment["CUDA_VISIBLE_DEVICES"]))
 	if !known {
 		s.note("The program is no engine that is known here, so its memory cannot be estimated: measure it, and write vram_mib.")
 	}
-	return b.keeping(port, b.Service(id, fields, model, nil, s.notes...))
+	return b.Service(id, fields, model, nil, s.notes...)
+}
+
+// found gives a program that is not installed here the path where it may be.
+func (b *builder) found(s *program, argv []string) []string {
+	name := argv[0]
+	switch {
+	case filepath.IsAbs(name):
+		return argv
+	case strings.Contains(name, "/"):
+		name = filepath.Join(s.base, name)
+		s.note("Its program is %s as seen from the file's folder, which is a guess.", name)
+	case b.given.Find == nil || b.given.Find(name) == nil || proposal.ID(name) == "":
+		return argv
+	default:
+		name = "/usr/local/bin/" + name
+		s.note("%s is not installed here, and %s is a guess: write where it is.", argv[0], name)
+	}
+	return append([]string{name}, argv[1:]...)
 }
 
 // head are an entry's first keys.
@@ -195,7 +204,10 @@ func (s *program) tail(fields proposal.Fields) proposal.Fields {
 	return fields
 }
 
-func appendHealth(fields proposal.Fields, path string) proposal.Fields {
+func appendHealth(fields proposal.Fields, path, engine string) proposal.Fields {
+	if path == "" && engine == enginecmd.Ollama {
+		path = "/api/version"
+	}
 	if path == "" || path == "/health" {
 		return fields
 	}
@@ -203,28 +215,44 @@ func appendHealth(fields proposal.Fields, path string) proposal.Fields {
 }
 
 func appendEnvironment(fields proposal.Fields, environment map[string]string) proposal.Fields {
-	if len(environment) == 0 {
-		return fields
-	}
 	var list proposal.Fields
 	for _, key := range slices.Sorted(maps.Keys(environment)) {
 		list = append(list, yaml.MapItem{Key: key, Value: environment[key]})
 	}
+	if len(list) == 0 {
+		return fields
+	}
 	return append(fields, yaml.MapItem{Key: "environment", Value: list})
 }
 
-// environment takes over variables whose keys are plain; those that are not, and secrets, are named.
-func (b *builder) environment(s *program, plain func(key string) bool) (map[string]string, bool) {
+var (
+	// known are variables of engines and of the libraries that they compute with, and where programs are found.
+	knownKey = regexp.MustCompile(`\A((LLAMA_ARG|VLLM|OLLAMA|SGLANG|SGL|CUDA|NVIDIA|GGML|HIP|ROCR|HSA|NCCL|OMP|MKL|OPENBLAS|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|XLA)_[A-Z0-9_]{1,48}|PATH)\z`)
+	// loader are variables that make programs run other code.
+	loader = regexp.MustCompile(`\A(LD_|DYLD_|PYTHON(PATH|HOME|STARTUP)|GCONV_PATH|GLIBC_TUNABLES|BASH_ENV)`)
+	// setting is what a setting's value looks like, and hardly a secret's: a number or a list of them, a short word, a path, a model or a
+	// file by its name, a server by its address.
+	setting = regexp.MustCompile(`\A([+-]?[0-9][0-9.,:]{0,31}[A-Za-z%]{0,3}|[A-Za-z_\-]{1,12}|[a-z]{1,4}[0-9]{1,2}(_[0-9A-Za-z]{1,3})?|/[A-Za-z0-9._+/\-]{1,255}|` +
+		`[A-Za-z0-9][A-Za-z0-9._\-]{0,95}/[A-Za-z0-9][A-Za-z0-9._\-]{0,95}|[A-Za-z0-9][A-Za-z0-9._\-]{0,120}\.(gguf|json|ya?ml|toml|ini|conf|txt|bin|safetensors|jinja|py|sh)|` +
+		`https?://[A-Za-z0-9.\-]{1,100}(:[0-9]{1,5})?/?)\z`)
+)
+
+// environment takes over variables that neither are secrets nor look like one; others are named. container is the id of a service that is
+// a container, "" for a program: what a container may be given is proposed for the catalog to allow.
+func (b *builder) environment(s *program, container string) (map[string]string, bool) {
 	out := map[string]string{}
 	for _, p := range s.environment {
-		name := clean.Visible(p.Key)
+		name := clean.Line(clean.Visible(p.Key), 64)
+		plain := containerpolicy.PlainKey(p.Key)
 		switch {
 		case p.Bare:
 			s.note("The variable %s has no value in the file; the environment is not read.", name)
 		case secret.Name(p.Key) || secret.Suspect(p.Value):
 			b.secretNamed(s, name)
-		case !plain(p.Key):
-			s.note("The variable %s was left out, since its value could be a secret: write it under environment where it is none.", clean.Line(name, 64))
+		case loader.MatchString(p.Key) && container != "":
+			s.note("The variable %s was left out: it would change which code the program runs.", name)
+		case !plain && !knownKey.MatchString(p.Key) && !loader.MatchString(p.Key) && p.Value != "" && len(missing(p.Value)) == 0 && !setting.MatchString(p.Value):
+			s.note("The variable %s was left out, since its value could be a secret: write it under environment where it is none.", name)
 		case len(missing(p.Value)) > 0:
 			s.note("%s was left out: it %s.", name, unusable(p.Value))
 		case !proposal.Shown(p.Key) || !proposal.Shown(p.Value):
@@ -232,6 +260,10 @@ func (b *builder) environment(s *program, plain func(key string) bool) (map[stri
 			return nil, false
 		default:
 			out[p.Key] = p.Value
+			if container != "" && !plain && !b.KeyAllowed(p.Key) {
+				b.Key(p.Key, container)
+				b.Note("What stands under containers.environment is beyond what every container may be given; by this file all may.")
+			}
 		}
 	}
 	return out, true
@@ -243,6 +275,15 @@ func (b *builder) secretNamed(s *program, name string) {
 	s.note("%s was left out: it holds a secret (credentials: [%s] is how an entry would name it).", name, credentialName(name))
 	b.Note("Secrets were left out: what is in a catalogue is shown to approvers and recorded. Let each program read its own from a file that its user " +
 		"alone can read; services cannot be given credentials by Durward yet.")
+}
+
+// split splits a command line.
+func split(command string) ([]string, error) {
+	words, err := shellwords.Split(command)
+	if err != nil && strings.Contains(command, "{{") {
+		err = boundedyaml.ErrTemplate
+	}
+	return words, err
 }
 
 // anyOf is a list that is laid out over lines where it is long.
@@ -261,50 +302,40 @@ func credentialName(key string) string {
 	return name[:min(len(name), 64)]
 }
 
-// listen settles on a port, and makes engines listen on this host alone.
-func (b *builder) listen(s *program, argv []string, environment map[string]string, engine enginecmd.Command, known bool) (uint32, []string, bool) {
-	traits := engines[engine.Engine]
+// listen settles on a port, and makes programs listen on this host alone. It returns 0 where nothing says which port.
+func (b *builder) listen(s *program, argv []string, environment map[string]string, engine enginecmd.Command, known bool) (uint32, []string) {
+	listener, told := enginecmd.Listens(argv)
+	host, at := engine.Host, engine.Port
+	if !known {
+		host = enginecmd.Told(argv, listener.Host)
+		n, _ := strconv.ParseUint(enginecmd.Told(argv, listener.Port), 10, 16)
+		at = uint32(n)
+	}
 	port := s.port
 	if port == 0 {
-		port = engine.Port
+		port = at
 	}
 	if port == 0 {
-		port = traits.port
+		port = listener.Default
+	}
+	if !told {
+		return port, argv
+	}
+	if listener.Port != "" && at != port && (at != 0 || listener.Default != port) {
+		delete(environment, "LLAMA_ARG_PORT")
+		argv = setOption(argv, listener.Port, strconv.FormatUint(uint64(port), 10))
 	}
 	switch {
-	case port == 0:
-		b.LeaveOut(s.what, "nothing says at which port it listens")
-		return 0, nil, false
-	case !b.PortFree(port) && (!known || !traits.args):
-		b.LeaveOut(s.what, "its port %d is another service's already, and how to give it another one is not known", port)
-		return 0, nil, false
-	}
-	free, ok := b.Port(port, 20000)
-	if !ok {
-		b.LeaveOut(s.what, "no port is free")
-		return 0, nil, false
-	}
-	if free != port {
-		s.note("Its port was %d, which another service has: in a catalogue each has its own.", port)
-	}
-	if !known || !traits.args {
-		return free, argv, true
-	}
-	if engine.Port != free {
-		if delete(environment, "LLAMA_ARG_PORT"); engine.Port != 0 || traits.port != free {
-			argv = setOption(argv, "--port", strconv.FormatUint(uint64(free), 10))
-		}
-	}
-	switch {
-	case engine.Host == "" && traits.open:
-		argv = setOption(argv, "--host", "127.0.0.1")
+	case listener.Host == "":
+	case host == "" && listener.Open:
+		argv = setOption(argv, listener.Host, "127.0.0.1")
 		s.note("--host 127.0.0.1 was added: it would listen on every address.")
-	case engine.Host != "" && !local(engine.Host):
+	case host != "" && !local(host):
 		delete(environment, "LLAMA_ARG_HOST")
-		argv = setOption(argv, "--host", "127.0.0.1")
-		s.note("It listened on %s; a service listens on 127.0.0.1 alone.", clean.Visible(engine.Host))
+		argv = setOption(argv, listener.Host, "127.0.0.1")
+		s.note("It listened on %s; a service listens on 127.0.0.1 alone.", clean.Visible(host))
 	}
-	return free, argv, true
+	return port, argv
 }
 
 func local(host string) bool {
@@ -315,23 +346,25 @@ func local(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-// setOption sets an option wherever it stands, or adds it.
-func setOption(argv []string, name, value string) []string {
+// setOption sets an option wherever one of its names stands, or adds it by the first.
+func setOption(argv []string, names, value string) []string {
 	argv = slices.Clone(argv)
 	found := false
-	for i := 1; i < len(argv); i++ {
+	for i := 0; i < len(argv); i++ {
+		_, joined, ok := enginecmd.Names(names, argv[i])
 		switch {
-		case argv[i] == name && i+1 < len(argv):
-			argv[i+1], found = value, true
-			i++
-		case strings.HasPrefix(argv[i], name+"="):
+		case ok && joined:
+			name, _, _ := strings.Cut(argv[i], "=")
 			argv[i], found = name+"="+value, true
+		case ok && i+1 < len(argv):
+			i++
+			argv[i], found = value, true
 		}
 	}
 	if found {
 		return argv
 	}
-	return append(argv, name, value)
+	return append(argv, strings.Fields(names)[0], value)
 }
 
 var repository = regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9_.\-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.\-]{0,95}(:[A-Za-z0-9_.\-]{1,32})?\z`)
@@ -350,15 +383,14 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 		served = engine.ServedName
 	}
 	if served == "" && (engine.Engine == enginecmd.VLLM || engine.Engine == enginecmd.SGLang) {
-		if served = engine.Model; filepath.IsAbs(served) { // they answer to no other name
-			s.note("Requests name its model by its path, which agents see: --served-model-name gives it another name.")
-		}
+		served = engine.Model // they answer to no other name
 	}
 	switch {
-	case filepath.IsAbs(engine.Model) && filepath.Clean(engine.Model) == engine.Model && proposal.Shown(engine.Model):
-		fields = append(fields, yaml.MapItem{Key: "file", Value: engine.Model})
+	case filepath.IsAbs(engine.Model) && proposal.Shown(engine.Model):
+		file := filepath.Clean(engine.Model)
+		fields = append(fields, yaml.MapItem{Key: "file", Value: file})
 		if id == "" {
-			id = strings.TrimSuffix(filepath.Base(engine.Model), ".gguf")
+			id = strings.TrimSuffix(filepath.Base(file), ".gguf")
 		}
 	case repository.MatchString(engine.Model) && !strings.HasSuffix(engine.Model, ".gguf"):
 		fields = append(fields, yaml.MapItem{Key: "source", Value: "hf:" + engine.Model})
@@ -385,69 +417,4 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 		s.note("It was started with a sleep mode: once vram_mib is written, sleep: vllm-l1 lets a switch put it to sleep.")
 	}
 	return b.Model(id, fields, s.from)
-}
-
-// appendGPUs says on which GPUs the service runs, as far as that can be told.
-func (b *builder) appendGPUs(fields proposal.Fields, s *program, engine enginecmd.Command, known bool, visible string) proposal.Fields {
-	if known && engine.GPULayers != nil && *engine.GPULayers == 0 {
-		s.note("It runs without a GPU (-ngl 0).")
-		return fields
-	}
-	indexes := b.visible(s, visible)
-	if visible == "" && known {
-		all, sure := b.HostGPUs()
-		indexes = all
-		if engine.Engine != enginecmd.LlamaCPP && engine.Engine != enginecmd.Ollama {
-			indexes = all[:min(len(all), max(1, int(min(engine.TensorParallel, 64))))]
-		}
-		switch {
-		case !sure:
-			s.note("Nothing says which GPUs it uses: GPU 0 is a guess.")
-		case len(all) > 1:
-			s.note("Nothing says which GPUs it uses: these are what the engine takes by itself.")
-		}
-	}
-	return b.putGPUs(fields, s, indexes)
-}
-
-func (b *builder) putGPUs(fields proposal.Fields, s *program, indexes []uint32) proposal.Fields {
-	var kept []uint32
-	for _, index := range indexes {
-		switch {
-		case slices.Contains(kept, index):
-		case b.GPU(index):
-			kept = append(kept, index)
-		default:
-			s.note("GPU %d is not in the catalogue, whose GPUs are simulated.", index)
-		}
-	}
-	if len(kept) == 0 {
-		return fields
-	}
-	if s.vram > 0 {
-		fields = append(fields, yaml.MapItem{Key: "vram_mib", Value: s.vram})
-	}
-	return append(fields, yaml.MapItem{Key: "gpus", Value: kept})
-}
-
-// visible reads CUDA_VISIBLE_DEVICES.
-func (b *builder) visible(s *program, list string) []uint32 {
-	var out []uint32
-	for one := range strings.SplitSeq(list, ",") {
-		one = strings.TrimSpace(one)
-		if one == "" {
-			continue
-		}
-		if index, err := strconv.ParseUint(one, 10, 6); err == nil {
-			out = append(out, uint32(index))
-		} else if index, ok := b.GPUByUUID(one); ok {
-			out = append(out, index)
-		} else {
-			s.note("GPU %s is not one that the catalogue knows by its uuid.", clean.Line(clean.Visible(one), 64))
-		}
-		if len(out) > 64 {
-			break
-		}
-	}
-	return out
 }

@@ -3,8 +3,6 @@ package install
 import (
 	"bytes"
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,38 +10,27 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/mod/sumdb/note"
 
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
-	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/pki"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
-
-// grantKeyLife is how long the vault's first signing key is trusted; a new one is put beside it before.
-const grantKeyLife = 2 * 365 * 24 * time.Hour
 
 // keys makes the authority and the processes' signing keys, and the public halves in the trust folder.
 func (p *Plan) keys() error {
 	if err := p.authority(); err != nil {
 		return err
 	}
-	if err := p.once(keysDir+"/grant.key", owner{}, 0o600, func() ([]byte, error) {
-		key, err := grant.GenerateKey(firstKID)
-		if err != nil {
-			return nil, err
-		}
-		return key.Format(), nil
-	}); err != nil {
+	if err := p.once(keysDir+"/grant.key", owner{}, 0o600, installdir.NewGrantKey); err != nil {
 		return err
 	}
-	if err := p.once(trustDir+"/"+trust.FileGrantSigners, owner{}, 0o644, p.grantSigners); err != nil {
+	if err := p.once(trustDir+"/"+trust.FileGrantSigners, owner{}, 0o644, func() ([]byte, error) {
+		return installdir.GrantSigners(p.on(keysDir+"/grant.key"), p.opts.Now())
+	}); err != nil {
 		return err
 	}
 	return p.logKey()
@@ -79,20 +66,6 @@ func (p *Plan) authority() error {
 	})
 }
 
-func (p *Plan) grantSigners() ([]byte, error) {
-	key, err := grant.LoadKey(p.on(keysDir + "/grant.key"))
-	if err != nil {
-		return nil, err
-	}
-	public, ok := key.Private.Public().(ed25519.PublicKey)
-	if !ok {
-		return nil, errors.New("grant key: not an Ed25519 key")
-	}
-	// The day before: clocks differ, and a day is not worth a failed start.
-	from := p.opts.Now().UTC().Truncate(24 * time.Hour)
-	return trust.FormatGrantSigners([]trust.GrantSigner{{KID: key.KID, Key: public, NotBefore: from, NotAfter: from.Add(grantKeyLife)}}), nil
-}
-
 // logKey makes both halves of the log's key. Another public half would be another log, so that one without the other is made
 // only where there is neither.
 func (p *Plan) logKey() error {
@@ -112,20 +85,15 @@ func (p *Plan) logKey() error {
 	}
 	p.add(Step{Verb: Make, What: describe(secretFile, owner{}, 0o600), Note: "and its public half, " + publicFile,
 		do: func(context.Context) (string, error) {
-			audit, err := roleIdentity("audit")
+			secret, verifiers, err := installdir.NewLogKey()
 			if err != nil {
 				return "", err
-			}
-			secret, verifier, err := note.GenerateKey(rand.Reader, logproof.Origin(audit.String()))
-			if err != nil {
-				return "", fmt.Errorf("generate the log key: %w", err)
 			}
 			// The public half first: a key whose public half was lost could not be used, and is made again.
-			public := "# audit's checkpoint keys, one verifier key (C2SP signed-note) a line\n" + verifier + "\n"
-			if err := p.put(publicFile, []byte(public), owner{}, 0o644); err != nil {
+			if err := p.put(publicFile, verifiers, owner{}, 0o644); err != nil {
 				return "", err
 			}
-			return "", p.put(secretFile, []byte(secret+"\n"), owner{}, 0o600)
+			return "", p.put(secretFile, secret, owner{}, 0o600)
 		}})
 	return nil
 }
@@ -133,7 +101,7 @@ func (p *Plan) logKey() error {
 // certificates gives each process and operator a first certificate, or one in the place of a certificate that is due.
 func (p *Plan) certificates() error {
 	for _, role := range installdir.Roles() {
-		id, err := roleIdentity(role)
+		id, err := installdir.ProcessIdentity(role, "")
 		if err != nil {
 			return err
 		}

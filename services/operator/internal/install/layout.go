@@ -55,14 +55,10 @@ const (
 )
 
 const (
-	firstKID     = "grant-1"
 	healthOffset = 10
 	// DefaultPort is where agents connect.
 	DefaultPort = installdir.DefaultBasePort
 )
-
-// instances are the last parts of the processes' identities.
-var instances = map[string]string{"gateway": "main", "vault": "main", "executor": "local", "audit": "main"}
 
 // callers are who connects to whom, beside operators.
 var callers = map[string][]string{"vault": {"gateway", "executor"}, "executor": {"gateway"}, "audit": {"gateway", "vault", "executor"}}
@@ -87,20 +83,12 @@ type values struct {
 }
 
 // KID names the vault's first signing key.
-func (values) KID() string { return firstKID }
+func (values) KID() string { return installdir.FirstKID }
 
 // Identity writes a process's SPIFFE ID.
 func (values) Identity(role string) (string, error) {
-	id, err := roleIdentity(role)
+	id, err := installdir.ProcessIdentity(role, "")
 	return id.String(), err
-}
-
-func roleIdentity(role string) (identity.ID, error) {
-	r, err := identity.ParseRole(role)
-	if err != nil {
-		return identity.ID{}, err
-	}
-	return identity.New(identity.DefaultTrustDomain, r, instances[role])
 }
 
 func operatorIdentity(name string) (identity.ID, error) {

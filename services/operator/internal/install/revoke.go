@@ -11,8 +11,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/goccy/go-yaml"
-
+	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/trust"
 )
@@ -116,70 +115,24 @@ func (p *Plan) revoked(v values) error {
 	return nil
 }
 
-// errLayout means that a file is good, and written in a way that is not ours to edit.
-var errLayout = errors.New("its list is written in a way that a human must edit")
-
-func revokedIn(raw []byte) ([]string, error) {
-	var doc struct {
-		Revoked []string `yaml:"revoked"`
-	}
-	err := yaml.Unmarshal(raw, &doc)
-	return doc.Revoked, err
-}
+// revokedKey is the list's name in revoked.yaml.
+const revokedKey = "revoked"
 
 // Ban adds an identity to the text of revoked.yaml, and Readmit takes it out. Comments and everything else stay.
 func Ban(raw []byte, id string) ([]byte, error) {
-	before, err := revokedIn(raw)
-	if err != nil || slices.Contains(before, id) {
-		return raw, err
+	if edit.Has(raw, revokedKey, id) {
+		return raw, nil
 	}
-	lines := strings.SplitAfter(string(raw), "\n")
-	at := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "revoked:") })
-	if at < 0 {
-		return nil, errLayout
-	}
-	indent := "  "
-	if at+1 < len(lines) {
-		if item := strings.TrimLeft(lines[at+1], " "); strings.HasPrefix(item, "- ") {
-			indent = lines[at+1][:len(lines[at+1])-len(item)]
-		}
-	}
-	rest, _ := strings.CutPrefix(strings.TrimRight(lines[at], "\n"), "revoked:")
-	lines[at] = "revoked:" + strings.Replace(rest, " []", "", 1) + "\n" + indent + "- " + id + "\n"
-	return verified(lines, append(before, id))
+	return edit.Append(raw, revokedKey, id)
 }
 
 // Readmit takes an identity out of the text of revoked.yaml.
 func Readmit(raw []byte, id string) ([]byte, error) {
-	before, err := revokedIn(raw)
-	if err != nil || !slices.Contains(before, id) {
-		return raw, err
+	after, err := edit.Remove(raw, revokedKey, func(item any, _ string) bool { return item == any(id) })
+	if errors.Is(err, edit.ErrUnknown) {
+		return raw, nil
 	}
-	left := slices.DeleteFunc(before, func(other string) bool { return other == id })
-	var lines []string
-	for line := range strings.Lines(string(raw)) {
-		text, _, _ := strings.Cut(strings.TrimSpace(line), " #")
-		switch {
-		case strings.Trim(strings.TrimSpace(strings.TrimPrefix(text, "- ")), `"'`) == id && strings.HasPrefix(text, "- "):
-		case strings.HasPrefix(line, "revoked:") && len(left) == 0:
-			lines = append(lines, "revoked: []\n")
-		default:
-			lines = append(lines, line)
-		}
-	}
-	return verified(lines, left)
-}
-
-// verified makes sure that an edited file says what was meant, whatever its layout.
-func verified(lines, want []string) ([]byte, error) {
-	out := []byte(strings.Join(lines, ""))
-	got, err := revokedIn(out)
-	slices.Sort(got)
-	slices.Sort(want)
-	if err != nil || !slices.Equal(got, want) {
-		return nil, errLayout
-	}
-	return out, nil
+	return after, err
 }
 
 // checkTree refuses a host's tree in which somebody else than root, or than who calls, could lay a trap for what is about to be

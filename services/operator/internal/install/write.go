@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -69,12 +70,8 @@ type owner struct{ user, group string }
 
 func (o owner) String() string {
 	user, group := o.user, o.group
-	if user == "" {
-		user = "root"
-	}
-	if group == "" {
-		group = "root"
-	}
+	user = cmp.Or(user, "root")
+	group = cmp.Or(group, "root")
 	return user + ":" + group
 }
 

@@ -61,7 +61,7 @@ func (h Home) Certificates() []Certificate {
 // RenewCertificates issues a new leaf to every role whose leaf has reached half its life at now, or to all when all is set,
 // and returns the roles. The processes take them up by themselves.
 func (h Home) RenewCertificates(operator string, now time.Time, all bool) (renewed []string, err error) {
-	if there, err := exists(h.PKI(pki.FileCAKey)); err == nil && !there {
+	if need, err := missing(h.PKI(pki.FileCAKey)); err == nil && need {
 		return nil, errors.New("this folder has no certificate authority: where Durward was installed (durward install), the command is sudo durward renew")
 	}
 	ca, err := pki.Load(h.PKI())
@@ -69,7 +69,7 @@ func (h Home) RenewCertificates(operator string, now time.Time, all bool) (renew
 		return nil, err
 	}
 	for _, c := range h.Certificates() {
-		id, err := processIdentity(c.Role, operator)
+		id, err := ProcessIdentity(c.Role, operator)
 		if err != nil {
 			return renewed, err
 		}

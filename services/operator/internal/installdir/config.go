@@ -3,11 +3,14 @@ package installdir
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"os"
 	"path/filepath"
 
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/security"
 )
 
 // Config is config/operator.yaml.
@@ -39,6 +42,14 @@ type Config struct {
 	Health HealthAddresses `yaml:"health"`
 }
 
+// Security is what to read of the security configuration. A folder that is not there yet is empty.
+func (c Config) Security() security.Options {
+	if _, err := os.Stat(c.SecurityDir); errors.Is(err, fs.ErrNotExist) {
+		return security.Options{}
+	}
+	return security.Options{Dir: c.SecurityDir}
+}
+
 // HealthAddresses are the processes' health listeners.
 type HealthAddresses struct {
 	Gateway  string `yaml:"gateway"`
@@ -53,7 +64,12 @@ func (h HealthAddresses) Of(role string) string {
 }
 
 // Load reads and checks config/operator.yaml.
-func (h Home) Load() (Config, error) { return LoadConfig(h.Config("operator")) }
+func (h Home) Load() (Config, error) {
+	if err := h.check(); err != nil {
+		return Config{}, err
+	}
+	return LoadConfig(h.Config("operator"))
+}
 
 // LoadConfig reads and checks an operator's configuration file.
 func LoadConfig(path string) (Config, error) {

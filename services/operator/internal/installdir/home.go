@@ -1,8 +1,8 @@
 // Package installdir is the folder of a Durward installation that one person runs: where everything lies, how it is made, and
 // how its files are changed without ever being half written.
 //
-// It runs in the operator's process, which owns the folder. It trusts the folder's owner; Init refuses a folder that
-// others may write to.
+// It runs in the operator's process, which owns the folder. It trusts the folder's owner: a folder that another user owns or may
+// write, itself or one on the way to it, is neither made, locked nor read.
 package installdir
 
 import (
@@ -13,8 +13,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
+
+	"durward.internal/services/platform/procfs"
+	"durward.internal/services/platform/security/ownership"
 )
 
 // Roles in the order in which they start; they stop in reverse.
@@ -81,6 +83,22 @@ func (h Home) Client(name string, parts ...string) string {
 
 func (h Home) run(name string) string { return h.path("run", name) }
 
+// folders are those that Init makes.
+func (h Home) folders() []string {
+	folders := []string{h.Dir}
+	for _, name := range []string{"config", "trust", "pki", "keys", "logs", "run", "clients"} {
+		folders = append(folders, h.path(name))
+	}
+	folders = append(folders, h.Security(), h.Security("policy"))
+	for _, role := range append(Roles(), "operator") {
+		folders = append(folders, h.TLS(role, ""), h.State(role))
+	}
+	return folders
+}
+
+// check refuses a home in which another user could put files.
+func (h Home) check() error { return ownership.Own(append(h.folders(), h.Config("operator"))...) }
+
 // Exists reports whether the home was made.
 func (h Home) Exists() bool {
 	_, err := os.Stat(h.Config("operator"))
@@ -143,10 +161,13 @@ var ErrLocked = errors.New("locked by another process")
 
 // Lock takes an exclusive lock named name in run/ without waiting. It ends with release, or with the process.
 func (h Home) Lock(name string) (release func() error, err error) {
+	if err := h.check(); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(h.run(""), 0o700); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	f, err := os.OpenFile(h.run(name+".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(h.run(name+".lock"), os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
@@ -188,9 +209,7 @@ func startTime(pid int) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("process %d: %w", pid, err)
 	}
-	// The second field is the name in parentheses and may hold anything; the rest follows its last parenthesis.
-	text := string(b)
-	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	fields := procfs.Stat(b)
 	if len(fields) < 20 || fields[0] == "Z" {
 		return 0, fmt.Errorf("process %d: %w", pid, fs.ErrNotExist)
 	}

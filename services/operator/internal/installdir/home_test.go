@@ -257,6 +257,69 @@ func TestLock(t *testing.T) {
 	}
 }
 
+func TestAHomeOfOthersIsNotTouched(t *testing.T) {
+	for name, prepare := range map[string]func(t *testing.T, h Home){
+		"others may write the home":       func(t *testing.T, h Home) { must(t, os.Chmod(h.Dir, 0o777)) },
+		"others may write one of its own": func(t *testing.T, h Home) { must(t, os.Chmod(h.run(""), 0o777)) },
+		"another user's": func(t *testing.T, h Home) {
+			if os.Geteuid() != 0 {
+				t.Skip("only root gives folders away")
+			}
+			must(t, os.Chown(h.Dir, 61234, 61234))
+		},
+		"another user's configuration": func(t *testing.T, h Home) {
+			if os.Geteuid() != 0 {
+				t.Skip("only root gives files away")
+			}
+			must(t, os.Chown(h.Config("operator"), 61234, 61234))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHome(t)
+			opts := Options{Development: true, Operator: "alice"}
+			if _, err := h.Init(opts); err != nil {
+				t.Fatal(err)
+			}
+			must(t, os.RemoveAll(h.path("clients")))
+			prepare(t, h)
+			if _, err := h.Lock("up"); err == nil {
+				t.Error("locked")
+			}
+			if _, err := h.Init(opts); err == nil {
+				t.Error("made")
+			}
+			if _, err := h.Load(); err == nil {
+				t.Error("read")
+			}
+			for _, made := range []string{h.run("up.lock"), h.path("clients")} {
+				if _, err := os.Lstat(made); err == nil {
+					t.Errorf("%s was made", made)
+				}
+			}
+		})
+	}
+}
+
+func TestALockIsNoLink(t *testing.T) {
+	h := newHome(t)
+	must(t, os.MkdirAll(h.run(""), 0o700))
+	elsewhere := filepath.Join(h.Dir, "elsewhere")
+	must(t, os.Symlink(elsewhere, h.run("up.lock")))
+	if _, err := h.Lock("up"); err == nil {
+		t.Error("a link was followed")
+	}
+	if _, err := os.Lstat(elsewhere); err == nil {
+		t.Error("a file was made where a link leads")
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestProcess(t *testing.T) {
 	h := newHome(t)
 	if err := os.MkdirAll(h.run(""), 0o700); err != nil {

@@ -2,8 +2,10 @@ package installdir
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +15,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"text/template"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
@@ -36,8 +39,8 @@ const (
 	healthOffset    = 10
 )
 
-// firstKID is the name of the vault's first signing key.
-const firstKID = "grant-1"
+// FirstKID is the name of the vault's first signing key.
+const FirstKID = "grant-1"
 
 // grantKeyLife is how long the vault's first signing key is trusted; a new one is put beside it before.
 const grantKeyLife = 2 * 365 * 24 * time.Hour
@@ -86,15 +89,16 @@ type values struct {
 }
 
 // KID names the vault's first signing key.
-func (values) KID() string { return firstKID }
+func (values) KID() string { return FirstKID }
 
 // Identity writes a process's SPIFFE ID.
 func (v values) Identity(role string) (string, error) {
-	id, err := processIdentity(role, v.Operator)
+	id, err := ProcessIdentity(role, v.Operator)
 	return id.String(), err
 }
 
-func processIdentity(role, operator string) (identity.ID, error) {
+// ProcessIdentity is who a process of an installation is; operator names the operator, where the role is one.
+func ProcessIdentity(role, operator string) (identity.ID, error) {
 	r, err := identity.ParseRole(role)
 	if err != nil {
 		return identity.ID{}, fmt.Errorf("identity: %w", err)
@@ -106,9 +110,29 @@ func processIdentity(role, operator string) (identity.ID, error) {
 	return identity.New(identity.DefaultTrustDomain, r, instance)
 }
 
+// maxBasePort leaves room for the ports of the processes and of the example's services.
+const maxBasePort = 65535 - demoOffset - 2
+
 func addresses(base, offset int) Addresses {
 	at := func(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 	return Addresses{GRPC: at(base + offset), Health: at(base + offset + healthOffset)}
+}
+
+// Busy returns the first address that an installation with that base port would listen at and somebody else does; "" where all are
+// free. 0 means DefaultBasePort.
+func Busy(base int) string {
+	base = cmp.Or(base, DefaultBasePort)
+	for offset := range 4 {
+		of := addresses(base, offset)
+		for _, at := range []string{of.GRPC, of.Health} {
+			l, err := net.Listen("tcp", at) //nolint:noctx // of loopback: it does not wait
+			if err != nil {
+				return at
+			}
+			_ = l.Close() // it was only tried
+		}
+	}
+	return ""
 }
 
 // Init makes what is missing of the home, and changes nothing that is there; it returns the names of what it made. A second
@@ -117,11 +141,9 @@ func (h Home) Init(opts Options) (made []string, err error) {
 	if !operatorPattern.MatchString(opts.Operator) {
 		return nil, fmt.Errorf("operator name %q: use a-z, 0-9, _ and -, at most 32, beginning with a letter or digit", opts.Operator)
 	}
-	if opts.BasePort == 0 {
-		opts.BasePort = DefaultBasePort
-	}
-	if opts.BasePort < 1024 || opts.BasePort > 65535-healthOffset-3 {
-		return nil, fmt.Errorf("base port %d: use 1024 to %d", opts.BasePort, 65535-healthOffset-3)
+	opts.BasePort = cmp.Or(opts.BasePort, DefaultBasePort)
+	if opts.BasePort < 1024 || opts.BasePort > maxBasePort {
+		return nil, fmt.Errorf("base port %d: use 1024 to %d", opts.BasePort, maxBasePort)
 	}
 	if err := h.makeFolders(); err != nil {
 		return nil, err
@@ -140,27 +162,15 @@ func (h Home) Init(opts Options) (made []string, err error) {
 }
 
 func (h Home) makeFolders() error {
-	if err := os.MkdirAll(h.Dir, 0o700); err != nil {
-		return fmt.Errorf("home folder: %w", err)
+	if err := h.check(); err != nil {
+		return err
 	}
-	info, err := os.Stat(h.Dir)
-	if err != nil {
-		return fmt.Errorf("home folder: %w", err)
-	}
-	if info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("others may write to %s: chmod 700 it first", h.Dir)
-	}
-	folders := []string{"config", "trust", "pki", "keys", "logs", "run", "clients",
-		filepath.Join("config", "security"), filepath.Join("config", "security", "policy")}
-	for _, role := range append(Roles(), "operator") {
-		folders = append(folders, filepath.Join("tls", role), filepath.Join("state", role))
-	}
-	for _, folder := range folders {
-		if err := os.MkdirAll(h.path(folder), 0o700); err != nil {
+	for _, folder := range h.folders() {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
 			return fmt.Errorf("home folder: %w", err)
 		}
 	}
-	return nil
+	return h.check() // a folder with the sticky bit lets others make one first
 }
 
 type maker struct {
@@ -184,21 +194,26 @@ func (m *maker) noted(path string) {
 	}
 }
 
-func exists(path string) (bool, error) {
-	_, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // missing reports whether path has to be made.
 func missing(path string) (bool, error) {
-	there, err := exists(path)
-	if err != nil {
+	_, err := os.Lstat(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("home folder: %w", err)
 	}
-	return !there, nil
+	return err != nil, nil
+}
+
+// once creates a file that is missing with what data returns.
+func (m *maker) once(path string, data func() ([]byte, error)) error {
+	need, err := missing(path)
+	if err != nil || !need {
+		return err
+	}
+	raw, err := data()
+	if err != nil {
+		return err
+	}
+	return m.create(path, raw)
 }
 
 func (m *maker) authority() error {
@@ -218,39 +233,35 @@ func (m *maker) authority() error {
 	} else if ca, err = pki.Load(m.home.PKI()); err != nil {
 		return err
 	}
-	if need, err = missing(m.home.Trust(trust.FileCA)); err != nil || !need {
-		return err
-	}
-	return m.create(m.home.Trust(trust.FileCA), ca.CertificatePEM())
+	return m.once(m.home.Trust(trust.FileCA), func() ([]byte, error) { return ca.CertificatePEM(), nil })
 }
 
 func (m *maker) grantKey() error {
 	path := m.home.Key("grant.key")
-	need, err := missing(path)
+	if err := m.once(path, NewGrantKey); err != nil {
+		return err
+	}
+	return m.once(m.home.Trust(trust.FileGrantSigners), func() ([]byte, error) { return GrantSigners(path, time.Now()) })
+}
+
+// NewGrantKey makes the vault's first signing key.
+func NewGrantKey() ([]byte, error) {
+	key, err := grant.GenerateKey(FirstKID)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if need {
-		key, err := grant.GenerateKey(firstKID)
-		if err != nil {
-			return err
-		}
-		if err := m.create(path, key.Format()); err != nil {
-			return err
-		}
-	}
-	if need, err = missing(m.home.Trust(trust.FileGrantSigners)); err != nil || !need {
-		return err
-	}
+	return key.Format(), nil
+}
+
+// GrantSigners is the trust folder's file of the vault's signing keys for an installation whose first key lies at path.
+func GrantSigners(path string, now time.Time) ([]byte, error) {
 	key, err := grant.LoadKey(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// The day before: clocks differ, and a day is not worth a failed start.
-	from := time.Now().UTC().Truncate(24 * time.Hour)
-	return m.create(m.home.Trust(trust.FileGrantSigners), trust.FormatGrantSigners([]trust.GrantSigner{{
-		KID: key.KID, Key: publicHalf(key), NotBefore: from, NotAfter: from.Add(grantKeyLife),
-	}}))
+	from := now.UTC().Truncate(24 * time.Hour)
+	return trust.FormatGrantSigners([]trust.GrantSigner{{KID: key.KID, Key: publicHalf(key), NotBefore: from, NotAfter: from.Add(grantKeyLife)}}), nil
 }
 
 func (m *maker) logKey() error {
@@ -259,117 +270,151 @@ func (m *maker) logKey() error {
 	if err != nil || !need {
 		return err
 	}
-	audit, err := processIdentity("audit", "")
+	secret, verifiers, err := NewLogKey()
 	if err != nil {
 		return err
 	}
-	secret, verifier, err := note.GenerateKey(rand.Reader, logproof.Origin(audit.String()))
-	if err != nil {
-		return fmt.Errorf("generate the log key: %w", err)
-	}
 	// The public half first: a key whose public half was lost could not be used, and is made again.
-	if err := WriteFile(public, []byte("# audit's checkpoint keys, one verifier key (C2SP signed-note) a line\n"+verifier+"\n"), 0o600); err != nil {
+	if err := WriteFile(public, verifiers, 0o600); err != nil {
 		return err
 	}
 	m.noted(public)
-	return m.create(path, []byte(secret+"\n"))
+	return m.create(path, secret)
+}
+
+// NewLogKey makes audit's checkpoint key, and the trust folder's file with its public half.
+func NewLogKey() (secret, verifiers []byte, err error) {
+	audit, err := ProcessIdentity("audit", "")
+	if err != nil {
+		return nil, nil, err
+	}
+	private, verifier, err := note.GenerateKey(rand.Reader, logproof.Origin(audit.String()))
+	if err != nil {
+		return nil, nil, fmt.Errorf("generate the log key: %w", err)
+	}
+	return []byte(private + "\n"), []byte("# audit's checkpoint keys, one verifier key (C2SP signed-note) a line\n" + verifier + "\n"), nil
 }
 
 func (m *maker) signingKey() error {
 	path := m.home.Key("operator_ed25519")
-	need, err := missing(path)
-	if err != nil {
-		return err
-	}
-	if need {
-		var passphrase []byte
+	if err := m.once(path, func() (private []byte, err error) {
+		var passphrase, public []byte
 		if !m.opts.Development {
 			if m.opts.Passphrase == nil {
-				return signingkey.ErrNeedsHuman
+				return nil, signingkey.ErrNeedsHuman
 			}
 			if passphrase, err = m.opts.Passphrase(); err != nil {
-				return err
+				return nil, err
 			}
 			defer clear(passphrase)
 		}
-		private, public, err := signingkey.Generate(m.opts.Operator+"@durward", passphrase)
+		if private, public, err = signingkey.Generate(m.opts.Operator+"@durward", passphrase); err != nil {
+			return nil, err
+		}
+		return private, WriteFile(path+".pub", public, 0o600)
+	}); err != nil {
+		return err
+	}
+	return m.once(m.home.Trust(trust.FileAllowedSigners), func() ([]byte, error) {
+		public, err := signingkey.ReadPublic(path + ".pub")
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := WriteFile(path+".pub", public, 0o600); err != nil {
-			return err
-		}
-		if err := m.create(path, private); err != nil {
-			return err
-		}
-	}
-	if need, err = missing(m.home.Trust(trust.FileAllowedSigners)); err != nil || !need {
-		return err
-	}
-	public, err := signingkey.ReadPublic(path + ".pub")
-	if err != nil {
-		return err
-	}
-	return m.create(m.home.Trust(trust.FileAllowedSigners), []byte("# Operators' signing keys (ssh-keygen(1), ALLOWED SIGNERS). Change it with `durward operator`.\n"+
-		trust.FormatSigner(m.opts.Operator, public, statement.Namespace)+"\n"))
+		return []byte("# Operators' signing keys (ssh-keygen(1), ALLOWED SIGNERS). Change it with `durward operator`.\n" +
+			trust.FormatSigner(m.opts.Operator, public, statement.Namespace) + "\n"), nil
+	})
 }
 
 func (m *maker) revoked() error {
-	need, err := missing(m.home.Trust(trust.FileRevoked))
-	if err != nil || !need {
-		return err
-	}
-	return m.create(m.home.Trust(trust.FileRevoked), []byte("# Identities that are no longer let in: spiffe://durward.local/gateway/main\nrevoked: []\n"))
+	return m.once(m.home.Trust(trust.FileRevoked), func() ([]byte, error) {
+		return []byte("# Identities that are no longer let in: spiffe://durward.local/gateway/main\nrevoked: []\n"), nil
+	})
 }
 
 func (m *maker) configs() error {
+	render := func(path, template string) error {
+		return m.once(path, func() ([]byte, error) { return Render(templates, "templates", template, m.values) })
+	}
 	for _, name := range []string{"security", "tools"} {
-		need, err := missing(m.home.Security(name + ".yaml"))
-		if err != nil {
-			return err
-		}
-		if !need {
-			continue
-		}
-		data, err := Render(templates, "templates", name, m.values)
-		if err != nil {
-			return err
-		}
-		if err := m.create(m.home.Security(name+".yaml"), data); err != nil {
+		if err := render(m.home.Security(name+".yaml"), name); err != nil {
 			return err
 		}
 	}
 	// operator.yaml last: its presence says that the home is complete.
 	for _, name := range []string{"audit", "vault", "executor", "gateway", "clients", "catalogue", "operator"} {
-		need, err := missing(m.home.Config(name))
-		if err != nil {
-			return err
-		}
-		if !need {
-			continue
-		}
 		from := name
 		if name == "catalogue" && !m.opts.Development {
 			// The example's services have no user of their own, which only a development executor accepts.
 			from = "catalogue-empty"
 		}
-		data, err := Render(templates, "templates", from, m.values)
-		if err != nil {
-			return err
+		if from == "catalogue" {
+			if err := m.once(m.home.Config(name), func() ([]byte, error) { return exampleCatalog(m.opts.BasePort) }); err != nil {
+				return err
+			}
+			continue
 		}
-		if err := m.create(m.home.Config(name), data); err != nil {
+		if err := render(m.home.Config(name), from); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// demoOffset is the first port of the example's services, from the base port.
+const demoOffset = 20
+
+var demoPort = regexp.MustCompile(`\b745([0-2])\b`)
+
+// exampleCatalog is the example with its services' ports above the installation's.
+func exampleCatalog(base int) ([]byte, error) {
+	example, err := templates.ReadFile("templates/catalogue.yaml")
+	return demoPort.ReplaceAllFunc(example, func(port []byte) []byte {
+		return strconv.AppendInt(nil, int64(base+demoOffset)+int64(port[3]-'0'), 10)
+	}), err
+}
+
+var firstPort = regexp.MustCompile(`-port, "([0-9]{1,5})"`)
+
 // IsExampleCatalog reports whether the catalog is still the example that Init wrote.
 func (h Home) IsExampleCatalog() bool {
-	example, err := templates.ReadFile("templates/catalogue.yaml")
+	actual, err := os.ReadFile(h.Config("catalogue"))
+	port := firstPort.FindSubmatch(actual)
+	if err != nil || port == nil {
+		return false
+	}
+	first, err := strconv.Atoi(string(port[1]))
 	if err != nil {
 		return false
 	}
-	actual, err := os.ReadFile(h.Config("catalogue"))
+	example, err := exampleCatalog(first - demoOffset)
 	return err == nil && bytes.Equal(actual, example)
+}
+
+// Render fills in the template folder/NAME.yaml of files: the configuration of one process, in development and on a host of its
+// own. A template writes strings with its function yaml.
+func Render(files fs.FS, folder, name string, values any) ([]byte, error) {
+	raw, err := fs.ReadFile(files, folder+"/"+name+".yaml")
+	if err != nil {
+		return nil, fmt.Errorf("configuration of %s: %w", name, err)
+	}
+	t, err := template.New(name).Funcs(template.FuncMap{"yaml": quoteYAML}).Parse(string(raw))
+	if err != nil {
+		return nil, fmt.Errorf("configuration of %s: %w", name, err)
+	}
+	var b bytes.Buffer
+	if err := t.Execute(&b, values); err != nil {
+		return nil, fmt.Errorf("configuration of %s: %w", name, err)
+	}
+	return b.Bytes(), nil
+}
+
+var plainPath = regexp.MustCompile(`^/[A-Za-z0-9/._-]*$`)
+
+// quoteYAML writes a string as a YAML scalar: plain where that is safe, else in double quotes, whose escapes are JSON's.
+func quoteYAML(s string) (string, error) {
+	if plainPath.MatchString(s) {
+		return s, nil
+	}
+	b, err := json.Marshal(s)
+	return string(b), err
 }

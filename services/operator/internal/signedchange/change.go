@@ -46,18 +46,36 @@ type Plan struct {
 	Before, After []byte
 }
 
+// EditError is why a change of a file could not be worked out.
+type EditError struct {
+	Path string
+	Err  error
+}
+
+func (e *EditError) Error() string { return e.Err.Error() }
+func (e *EditError) Unwrap() error { return e.Err }
+
 // Prepare reads the file and works out what edit makes of it: edit gets nil where there is no file, and returns nil for a file
-// that is to go. Nothing is written.
+// that is to go. Nothing is written. Its error is an *EditError.
 func Prepare(path, name string, edit func(before []byte) ([]byte, error)) (*Plan, error) {
 	before, err := read(path)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, &EditError{path, fmt.Errorf("%s: %w", path, err)}
 	}
 	after, err := edit(bytes.Clone(before))
 	if err != nil {
-		return nil, err
+		return nil, &EditError{path, err}
 	}
 	return &Plan{Path: path, Name: name, Before: before, After: after}, nil
+}
+
+// PrepareOne is Prepare for a change of one file alone.
+func PrepareOne(path, name string, edit func(before []byte) ([]byte, error)) ([]*Plan, error) {
+	p, err := Prepare(path, name, edit)
+	if err != nil {
+		return nil, err
+	}
+	return []*Plan{p}, nil
 }
 
 // read returns the whole file, nil if there is none, and an empty one as not nil.
@@ -85,8 +103,7 @@ func read(path string) ([]byte, error) {
 
 // publicOf drops the path of an error, which the caller names.
 func publicOf(err error) error {
-	var at *fs.PathError
-	if errors.As(err, &at) {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return at.Err
 	}
 	return err
@@ -106,8 +123,7 @@ func digest(data []byte) string {
 	if data == nil {
 		return ""
 	}
-	sum := canonical.Digest(data)
-	return canonical.FormatDigest(sum[:])
+	return canonical.DigestText(data)
 }
 
 // Writable reports why this process could not make the change, if it could not.

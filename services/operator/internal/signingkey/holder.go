@@ -1,6 +1,7 @@
 package signingkey
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -50,9 +51,7 @@ func NewHolder(c HolderConfig) (*Holder, error) {
 	if c.For < 0 || c.For > Longest {
 		return nil, errors.New("signing key: a key is held for 5 minutes at most")
 	}
-	if c.For == 0 {
-		c.For = Longest
-	}
+	c.For = cmp.Or(c.For, Longest)
 	return &Holder{open: c.Open, life: c.For}, nil
 }
 

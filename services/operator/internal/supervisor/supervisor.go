@@ -7,6 +7,7 @@ package supervisor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,15 +84,9 @@ func New(cfg Config) (*Supervisor, error) {
 			return nil, fmt.Errorf("the program of %s is missing: %s (build it with: make build)", c.Role, c.Path)
 		}
 	}
-	if cfg.StartTimeout == 0 {
-		cfg.StartTimeout = 20 * time.Second
-	}
-	if cfg.StopTimeout == 0 {
-		cfg.StopTimeout = 8 * time.Second
-	}
-	if cfg.Backoff == 0 {
-		cfg.Backoff = 500 * time.Millisecond
-	}
+	cfg.StartTimeout = cmp.Or(cfg.StartTimeout, 20*time.Second)
+	cfg.StopTimeout = cmp.Or(cfg.StopTimeout, 8*time.Second)
+	cfg.Backoff = cmp.Or(cfg.Backoff, 500*time.Millisecond)
 	if cfg.Ready == nil {
 		cfg.Ready = func(string) {}
 	}

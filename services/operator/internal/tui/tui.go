@@ -71,6 +71,9 @@ type (
 		Operations, History []*vaultv1.Operation
 		Standing            []*vaultv1.Standing
 		Muted               []*vaultv1.Mute
+		// Halted says that the vault refuses every change, since Epoch.
+		Halted bool
+		Epoch  uint64
 	}
 	// Services are the executor's.
 	Services []*executorv1.ServiceSummary
@@ -179,6 +182,9 @@ type Model struct {
 	note    string
 	bad     bool
 	halted  []Halted
+	// armed is when the panic key was first pressed, and presses how often since.
+	armed   time.Time
+	presses int
 }
 
 // patience bounds what a key starts; a panic has its own.
@@ -452,7 +458,21 @@ func (m *Model) fail(err error) { m.note, m.bad = clean.Line(err.Error(), 500), 
 // principalPattern is how clients are called.
 var principalPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
+// Panic takes the key three times within panicWithin, or held as long: one slip of a finger stops no host.
+const (
+	panicPresses = 3
+	panicWithin  = 3 * time.Second
+)
+
 func (m *Model) panic() tea.Cmd {
+	if now := m.now(); m.presses == 0 || now.Sub(m.armed) > panicWithin {
+		m.armed, m.presses = now, 0
+	}
+	if m.presses++; m.presses < panicPresses {
+		m.note, m.bad = "PANIC refuses every change until you resume: hold p, or press it twice more. Another key: no.", true
+		return nil
+	}
+	m.presses, m.note = 0, ""
 	m.halted = nil
 	job := m.begin("panic: telling the vault and the executor")
 	return func() tea.Msg { return haltedMsg{job, m.backend.Halt(m.ctx)} }

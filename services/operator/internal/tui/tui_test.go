@@ -2,8 +2,11 @@ package tui
 
 import (
 	"context"
+	"embed"
 	"errors"
+	"flag"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +14,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -23,6 +27,11 @@ import (
 )
 
 const executorID = "spiffe://durward.local/executor/local"
+
+var update = flag.Bool("update", false, "write the golden screens anew")
+
+//go:embed testdata
+var testdata embed.FS
 
 var testNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
@@ -64,7 +73,7 @@ func (d *desk) Approve(_ context.Context, op *vaultv1.Operation, number string) 
 	if err != nil {
 		return nil, err
 	}
-	return &Proposal{Number: number, Document: approval.SheetOf(st, preview().GetSubject().GetEntry())}, nil
+	return &Proposal{Number: number, Document: approval.DocumentOf(st, preview().GetSubject().GetEntry())}, nil
 }
 
 func (d *desk) Scope(_ context.Context, op *vaultv1.Operation, number string, w approval.Within) (*Proposal, error) {
@@ -312,7 +321,7 @@ func TestALateSheetIsDropped(t *testing.T) {
 	for name, between := range map[string]func(*stage){
 		"given up":                     func(s *stage) { s.keys("esc") },
 		"given up, and a reason typed": func(s *stage) { s.keys("esc", "down", "d", "no: wh") },
-		"a panic":                      func(s *stage) { s.keys("p") },
+		"a panic":                      func(s *stage) { s.keys("p", "p", "p") },
 		"gone meanwhile":               func(s *stage) { s.send(Vault{Operations: ops[1:]}) },
 		"given up, and help read":      func(s *stage) { s.keys("esc", "?") },
 	} {
@@ -364,7 +373,7 @@ func TestALateSheetIsDropped(t *testing.T) {
 	deny := s.hold("d")
 	deny()
 	_, cmd := s.m.Update(tea.KeyPressMsg{Code: tea.KeyEnter})
-	s.keys("p")
+	s.keys("p", "p", "p")
 	s.run(cmd)
 	s.sees("denied.")
 	look := s.hold("a")
@@ -483,11 +492,20 @@ func TestMuteAndRevoke(t *testing.T) {
 	s.asked()
 }
 
-func TestPanicIsOneKey(t *testing.T) {
-	for name, keys := range map[string][]string{"list": {"p"}, "detail": {"enter", "p"}, "sheet": {"a", "p"}, "revoke": {"r", "p"}, "help": {"?", "p"}} {
+// A panic takes one key on every page, held or pressed three times within three seconds; another key in between takes it back.
+func TestPanicIsOneKeyHeld(t *testing.T) {
+	for name, keys := range map[string][]string{"list": nil, "detail": {"enter"}, "sheet": {"a"}, "revoke": {"r"}, "help": {"?"}} {
 		s := newStage(t, 80, 24)
 		s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
 		s.keys(keys...)
+		s.keys("p", "p", "down", "p", "p")
+		s.sees("hold p, or press it twice more")
+		s.clock = s.clock.Add(4 * time.Second)
+		s.keys("p", "p")
+		if slices.Contains(s.d.calls, "halt") {
+			t.Errorf("%s: two presses are a panic", name)
+		}
+		s.keys("p")
 		if !slices.Contains(s.d.calls, "halt") {
 			t.Errorf("%s: no panic", name)
 		}
@@ -498,6 +516,18 @@ func TestPanicIsOneKey(t *testing.T) {
 	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
 	s.keys("d", "p", "enter")
 	s.asked("deny 0001 p")
+}
+
+// A halt shows for as long as it lasts, with the way out, whoever called it.
+func TestHaltedBanner(t *testing.T) {
+	s := newStage(t, 80, 24)
+	s.send(Vault{Halted: true, Epoch: 7})
+	s.keys("esc")
+	s.sees("HALTED (epoch 7): every change is refused", "durward resume")
+	s.send(Vault{Epoch: 8})
+	if strings.Contains(s.text(), "HALTED") {
+		t.Error("it is over, and the banner shows")
+	}
 }
 
 func TestDangerBanner(t *testing.T) {
@@ -618,10 +648,39 @@ func TestScreens(t *testing.T) {
 		s.keys("/", "coding", "enter")
 		s.sees(`1 match "coding"`)
 		s.keys("/", "esc", "?")
-		s.sees("PANIC: the vault and the executor", "esc back")
+		s.sees("PANIC, held or pressed three times", "esc back")
 		s.keys("q")
 		if s.quit {
 			t.Error("q in help ends everything")
+		}
+	}
+}
+
+// TestGoldenScreens: the screen of a person who has something to decide, as a terminal of 80 columns and 24 lines shows it.
+func TestGoldenScreens(t *testing.T) {
+	s := newStage(t, 80, 24)
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "stop_service"), operation(2, "start_service")}})
+	s.send(Services{{ServiceId: "chat", State: executorv1.ServiceState_SERVICE_STATE_RUNNING, Model: "demo-1b"}, {ServiceId: "coder", State: executorv1.ServiceState_SERVICE_STATE_STOPPED}})
+	s.send(Host{&executorv1.GetHostResponse{Gpus: []*executorv1.GpuHolders{{Gpu: &executorv1.Gpu{MemoryTotalMib: 24576, MemoryUsedMib: 9216, MemoryFreeMib: 15360}}}}})
+	for _, screen := range []struct{ name, key string }{{"waiting", ""}, {"request", "enter"}, {"approval", "a"}, {"help", "?"}} {
+		if screen.key != "" {
+			s.keys(screen.key)
+		}
+		file := "testdata/" + screen.name + ".txt"
+		got := s.text() + "\n"
+		s.keys("esc", "esc")
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		want, err := testdata.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s (-want +got); if it is meant to, run: make golden-accept\n%s", file, diff)
 		}
 	}
 }

@@ -84,11 +84,16 @@ func (m *Model) head() []string {
 			lines = append(lines, banner(line))
 		}
 	}
+	if m.vault.Halted {
+		for _, line := range wrap(fmt.Sprintf("HALTED (epoch %d): every change is refused. The way out, with your signature: durward resume", m.vault.Epoch), m.width) {
+			lines = append(lines, banner(line))
+		}
+	}
 	for _, h := range m.halted {
 		if h.Problem != "" {
 			lines = append(lines, red(oneLine("✗ "+h.Process+" did not halt: "+clean.Line(h.Problem, 200), m.width)))
 		} else {
-			lines = append(lines, red(fmt.Sprintf("■ %s halted, epoch %d (%d ms). durward resume ends it", h.Process, h.Epoch, h.Took.Milliseconds())))
+			lines = append(lines, red(fmt.Sprintf("■ %s halted, epoch %d (%d ms)", h.Process, h.Epoch, h.Took.Milliseconds())))
 		}
 	}
 	var sources []string
@@ -481,7 +486,7 @@ m      mute the client that asks: it cannot ask you for a while
 enter  everything about the request
 r      what sessions may do without asking, and end it
 /      show only what matches
-p      PANIC: the vault and the executor refuse every change, at once
+p      PANIC, held or pressed three times: the vault and the executor refuse every change, at once
 L      lock the signing key now; it locks by itself 5 minutes after its passphrase
 q      quit
 

@@ -34,7 +34,7 @@ func OtherEnds(raw []byte, client string, tool contract.Tool, arguments map[stri
 	}
 	var out []string
 	for _, until := range untils {
-		if other, _, err := policy.AllowUntil(client, tool, arguments, "", until); err == nil && other != id && !slices.Contains(out, other) {
+		if other, _, err := policy.Allow(client, tool, arguments, "", until); err == nil && other != id && !slices.Contains(out, other) {
 			out = append(out, other)
 		}
 	}

@@ -95,11 +95,11 @@ func TestEntriesAreFoundByTheirRule(t *testing.T) {
 func TestOtherEnds(t *testing.T) {
 	t.Parallel()
 	tool, until := lookup(t, "stop_service"), time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)
-	endless, _, err := policy.AllowUntil("cursor", tool, nil, "", time.Time{})
+	endless, _, err := policy.Allow("cursor", tool, nil, "", time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ending, rule, err := policy.AllowUntil("cursor", tool, nil, "", until)
+	ending, rule, err := policy.Allow("cursor", tool, nil, "", until)
 	if err != nil || ending == endless {
 		t.Fatalf("%q and %q: %v", ending, endless, err)
 	}

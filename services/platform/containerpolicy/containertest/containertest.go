@@ -4,6 +4,7 @@ package containertest
 import (
 	_ "embed"
 	"encoding/json"
+	"maps"
 	"testing"
 )
 
@@ -47,9 +48,7 @@ func Merge(value, patch any) any {
 	}
 	out := map[string]any{}
 	if old, ok := value.(map[string]any); ok {
-		for key, v := range old {
-			out[key] = v
-		}
+		maps.Copy(out, old)
 	}
 	for key, change := range changes {
 		if change == nil {

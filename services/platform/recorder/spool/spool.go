@@ -28,6 +28,7 @@ var migrations embed.FS
 // remembering it costs no fsync of its own; the recorder commits within a second.
 type Store struct {
 	db      *sql.DB
+	place   database.Place
 	mu      sync.Mutex
 	pending []byte
 }
@@ -38,13 +39,18 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	path := filepath.Join(stateDir, File)
 	db, err := database.Open(ctx, database.Config{
-		Path: filepath.Join(stateDir, File), StateDir: stateDir, Migrations: schema, Service: "audit spool",
+		Path: path, StateDir: stateDir, Migrations: schema, Service: "audit spool",
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Store{db: db}, nil
+	place, err := database.Locate(path)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return &Store{db: db, place: place}, nil
 }
 
 // LoadCheckpoint implements logproof.CheckpointStore.
@@ -90,6 +96,10 @@ func (s *Store) Commit(ctx context.Context, change recorder.Change) error {
 	s.mu.Lock()
 	checkpoint := s.pending
 	s.mu.Unlock()
+	// What is written to a file that was removed is lost with the process.
+	if err := s.place.Check(); err != nil {
+		return err
+	}
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err

@@ -2,7 +2,9 @@ package spool_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,4 +114,81 @@ func TestOnDisk(t *testing.T) {
 			t.Errorf("depth %d, checkpoint of %d", r.Depth(), keeper.Held().Size)
 		}
 	})
+}
+
+// TestALostSpoolIsTold: a spool that was emptied or removed between two lives of a process that has written before is told in the log,
+// once; one that is removed under a running process takes nothing more.
+func TestALostSpoolIsTold(t *testing.T) {
+	const writer, origin = "spiffe://durward.local/executor/local", "durward.local/audit/main"
+	for name, lose := range map[string]func(path string) error{
+		"emptied": func(path string) error { return os.Truncate(path, 0) },
+		"removed": os.Remove,
+		"kept":    func(string) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, log := t.TempDir(), platformtest.NewAuditLog(t, origin, writer)
+			live := func(f func(*recorder.Recorder)) {
+				t.Helper()
+				s, err := spool.Open(t.Context(), dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				keeper, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{Origin: origin, Keys: log.Keys, Store: s})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r, err := recorder.New(recorder.Config{Client: log, Keeper: keeper, Writer: writer, Store: s})
+				if err != nil {
+					t.Fatal(err)
+				}
+				f(r)
+				if err := r.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			told := func() (n int) {
+				log.Set(func() {
+					for _, e := range log.Entries {
+						if strings.HasPrefix(e.GetRecord().GetBody().GetSummary(), "this process has written 1 records, and its spool is a new one") {
+							n++
+						}
+					}
+				})
+				return n
+			}
+			write := func(r *recorder.Recorder) {
+				if _, err := r.Record(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_READ, RequestId: "r-1"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			live(write)
+			if told() != 0 {
+				t.Error("the first life tells of a loss")
+			}
+			if err := lose(filepath.Join(dir, spool.File)); err != nil {
+				t.Fatal(err)
+			}
+			live(write)
+			live(write)
+			want := 1
+			if name == "kept" {
+				want = 0
+			}
+			if n := told(); n != want {
+				t.Errorf("it is told %d times, want %d", n, want)
+			}
+		})
+	}
+	dir := t.TempDir()
+	s, err := spool.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := os.Remove(filepath.Join(dir, spool.File)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Commit(t.Context(), recorder.Change{}); err == nil {
+		t.Error("a spool that was removed takes records")
+	}
 }

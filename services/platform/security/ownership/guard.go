@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"os"
 	"slices"
 	"syscall"
 )
@@ -17,4 +18,14 @@ func reachable(f Foreign, st *syscall.Stat_t, acl bool) bool {
 		return acl || slices.Contains(f.GIDs, st.Gid)
 	}
 	return false
+}
+
+// ownedByOther reports whether the owner is neither root nor this process's user.
+func ownedByOther(st *syscall.Stat_t) bool { return st.Uid != 0 && int(st.Uid) != os.Geteuid() }
+
+// writableByOthers reports whether anyone but root and this process's user may write it. A group of the user's own number is the
+// user's own, and root's is root's, unless an access list makes the group's bits somebody else's.
+func writableByOthers(st *syscall.Stat_t, acl bool) bool {
+	own := !acl && (st.Gid == 0 || int(st.Gid) == os.Geteuid())
+	return st.Mode&0o002 != 0 || st.Mode&0o020 != 0 && !own
 }

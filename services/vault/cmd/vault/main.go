@@ -5,23 +5,27 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
+	"path/filepath"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/recorder/spool"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/telemetry"
@@ -73,16 +77,21 @@ func program(s *settings.Settings) process.Program {
 }
 
 func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err error) {
+	unlock, err := process.LockState(s.StateDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
 	roots, self, closeIdentity, err := process.OpenIdentity(ctx, logger, s.Shared())
 	if err != nil {
 		return err
 	}
 	defer closeIdentity()
-	seen, err := telemetry.Open(telemetry.Config{Service: "vault", Version: version, Settings: s.Telemetry, NotAfter: self.NotAfter})
+	tel, err := telemetry.Open(telemetry.Config{Service: "vault", Version: version, Settings: s.Telemetry, NotAfter: self.NotAfter})
 	if err != nil {
 		return err
 	}
-	defer seen.Close()
+	defer tel.Close()
 	key, err := grant.LoadKey(s.GrantKey)
 	if err != nil {
 		return err
@@ -90,16 +99,13 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if key.KID != s.KID {
 		return fmt.Errorf("grant key: the file holds the key %q, and kid says %q", key.KID, s.KID)
 	}
-	issue, err := issuer.New(issuer.Config{Key: key, Keys: roots, Now: time.Now})
+	grants, err := issuer.New(issuer.Config{Key: key, Keys: roots, Now: time.Now})
 	if err != nil {
 		return err
 	}
 	options, err := s.Security()
 	if err != nil {
 		return err
-	}
-	if options.Foreign == nil {
-		logger.Warn("nobody's rights to the files of the rules are looked at: whoever may write them rules", "development", s.Development)
 	}
 	for _, warning := range s.Warnings() {
 		logger.Warn(warning)
@@ -111,12 +117,12 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	defer registry.Close()
 	process.Watch(ctx, logger, "clients file", registry.Err)
 
-	db, kept, err := openState(ctx, s.StateDir)
+	db, seals, diskReserve, err := openState(ctx, s.StateDir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	state, err := store.New(ctx, db, store.WithReserve(kept))
+	state, err := store.New(ctx, db, store.WithReserve(diskReserve), store.WithSeals(seals))
 	if err != nil {
 		return err
 	}
@@ -130,13 +136,13 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	defer conn.Close()
-	var waiting *spool.Store
-	if err := kept.Write(true, func() (err error) { waiting, err = spool.Open(ctx, s.StateDir); return err }); err != nil {
+	var pending *spool.Store
+	if err := diskReserve.Write(true, func() (err error) { pending, err = spool.Open(ctx, s.StateDir); return err }); err != nil {
 		return err
 	}
 	records, err := recorder.Open(ctx, recorder.OpenConfig{
-		Conn: conn, Audit: audit.String(), Writer: self.ID().String(), Trust: roots, Store: recorder.Reserved(waiting, kept), Logger: logger,
-		OnAppend: seen.ObserveAppend,
+		Conn: conn, Audit: audit.String(), Writer: self.ID().String(), Trust: roots, Store: recorder.Reserved(pending, diskReserve), Logger: logger,
+		OnAppend: tel.ObserveAppend,
 	})
 	if err != nil {
 		return err
@@ -146,10 +152,10 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		defer cancel()
 		err = errors.Join(err, records.Close(last))
 	}()
-	seen.WatchRecorder(records)
+	tel.WatchRecorder(records)
 	log := journal.New(records, time.Now, logger)
 
-	changes, err := changelog.New(ctx, changelog.Config{DB: db, Reserve: kept, Journal: log, Now: time.Now, Logger: logger})
+	changes, err := changelog.New(ctx, changelog.Config{DB: db, Reserve: diskReserve, Journal: log, Now: time.Now, Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -160,14 +166,17 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	}
 	defer rules.Close()
 	changes.Complete(rules.Current().Files)
-	people := server.Humans{Security: rules}
+	humans := server.Humans{Security: rules}
 
 	operators := func() *trust.AllowedSigners { return roots.Current().AllowedSigners }
-	control, err := halt.New(ctx, state)
+	halts, err := halt.New(ctx, state)
 	if err != nil {
 		return err
 	}
-	seen.Halted(func() bool { return control.Now().Halted })
+	if err := server.HaltDamaged(ctx, state, halts, log, self.ID().String(), logger); err != nil {
+		return err
+	}
+	tel.Halted(func() bool { return halts.Now().Halted })
 	sinks, err := s.SinkIDs()
 	if err != nil {
 		return err
@@ -177,16 +186,16 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		audiences[i] = sink.String()
 	}
 	sessions := session.New(time.Now, s.Limits.Sessions)
-	agreed := consent.New(consent.Config{Operators: operators, Now: time.Now, Clients: consent.Of(registry, people.FourEyes)})
-	book, err := standing.New(ctx, standing.Config{
-		Store: state, Journal: log, Halt: control, Sessions: sessions, Consent: agreed, Operators: operators, Client: registry.Lookup,
-		Audiences: audiences, Limits: people.Limits, Now: time.Now, Logger: logger,
+	consents := consent.New(consent.Config{Operators: operators, Now: time.Now, Clients: consent.Of(registry, humans.FourEyes)})
+	approvals, err := standing.New(ctx, standing.Config{
+		Store: state, Journal: log, Halt: halts, Sessions: sessions, Consent: consents, Operators: operators, Client: registry.Lookup,
+		Audiences: audiences, Limits: humans.Limits, Now: time.Now, Logger: logger,
 	})
 	if err != nil {
 		return err
 	}
 	queue, err := operation.New(ctx, operation.Config{
-		Store: state, Journal: log, Issuer: issue, Halt: control, Consent: agreed, Standing: book, LetIn: registry.LetIn, Now: time.Now,
+		Store: state, Journal: log, Issuer: grants, Halt: halts, Consent: consents, Standing: approvals, LetIn: registry.LetIn, Now: time.Now,
 		Logger: logger, PendingCap: s.Limits.Pending,
 	})
 	if err != nil {
@@ -197,25 +206,31 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return known
 	}})
 	vault, err := server.New(server.Config{
-		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(db, time.Now, usage.WithReserve(kept)),
-		Changes: changes, Desktop: desktop.New(time.Now), Queue: queue, Standing: book, Consent: agreed, Issuer: issue, Halt: control,
-		Journal: log, Tokens: tokens, Audit: records, Operators: operators, Now: time.Now, Logger: logger, Version: version,
+		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(db, time.Now, usage.WithReserve(diskReserve)),
+		Changes: changes, Desktop: desktop.New(time.Now), Queue: queue, Standing: approvals, Consent: consents, Issuer: grants, Halt: halts,
+		Journal: log, Tokens: tokens, Audit: records, Operators: operators, Digest: seals.Digest,
+		Deep: telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: func(ctx context.Context) error { return database.Probe(ctx, db) }}),
+		Now:  time.Now, Logger: logger, Version: version,
 	})
 	if err != nil {
 		return err
 	}
 	services := rpc.NewServer(rpc.ServerConfig{
-		Identity: self, Logger: logger, OnRefused: vault.Refused, Tracer: seen.Tracer(),
-		Unary: []grpc.UnaryServerInterceptor{metrics.New(seen.Metrics, metrics.Sources{Queue: queue, Sessions: sessions, Standing: book, Rules: rules}).Unary()},
+		Identity: self, Logger: logger, OnRefused: vault.Refused, Tracer: tel.Tracer(),
+		Unary: []grpc.UnaryServerInterceptor{metrics.New(tel.Metrics, metrics.Sources{Queue: queue, Sessions: sessions, Standing: approvals, Rules: rules}).Unary()},
 	})
 	vault.Register(services)
-	return serve(ctx, s, services, vault, log, seen, func() error {
+	if err := vault.Compare(ctx, records); err != nil {
+		logger.Warn("the vault's state is not held against the log yet", "cause", err.Error())
+		go vault.CompareUntil(ctx, records)
+	}
+	return serve(ctx, s, services, vault, log, tel, func() error {
 		return errors.Join(roots.Err(), self.Err(), registry.Err(), rules.Err(), log.Check())
 	})
 }
 
 // serve listens, runs and drains.
-func serve(ctx context.Context, s *settings.Settings, services *rpc.Server, vault *server.Server, log *journal.Journal, seen *telemetry.Telemetry, ready func() error) error {
+func serve(ctx context.Context, s *settings.Settings, services *rpc.Server, vault *server.Server, log *journal.Journal, tel *telemetry.Telemetry, ready func() error) error {
 	listener, err := rpc.Listen(s.Listen, s.AllowRemote)
 	if err != nil {
 		return err
@@ -225,30 +240,13 @@ func serve(ctx context.Context, s *settings.Settings, services *rpc.Server, vaul
 		return errors.Join(err, listener.Close())
 	}
 	log.Note(ctx, journal.Process(auditv1.Kind_KIND_STARTED, version))
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	var running sync.WaitGroup
-	failures := make(chan error, 2)
-	for _, f := range []func() error{
-		func() error { return services.Serve(ctx, listener) },
-		func() error { return seen.Serve(ctx, health, ready) },
-		func() error { vault.Run(ctx); return nil },
-	} {
-		running.Go(func() {
-			if err := f(); err != nil {
-				failures <- err
-				stop() // one without the other is no vault
-			}
-		})
-	}
-	running.Wait()
-	close(failures)
+	group, running := errgroup.WithContext(ctx)
+	group.Go(func() error { return services.Serve(running, listener) })
+	group.Go(func() error { return tel.Serve(running, health, ready) })
+	group.Go(func() error { vault.Run(running); return nil })
+	err = group.Wait()
 	log.Note(context.WithoutCancel(ctx), journal.Process(auditv1.Kind_KIND_STOPPED, version))
-	var errs []error
-	for err := range failures {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	return err
 }
 
 // judged has clients.yaml judged by who reads it: to the security configuration it is bytes.
@@ -259,4 +257,19 @@ func judged(c security.Change, registry *clients.Registry) security.Change {
 		}
 	}
 	return c
+}
+
+// openState opens the vault's database beside a reserve, which a full disk takes: a vault that could not start could not
+// halt, refuse or take back either. The caller closes the database.
+func openState(ctx context.Context, stateDir string) (db *sql.DB, seals *database.Seals, diskReserve *reserve.Reserve, err error) {
+	if diskReserve, err = reserve.Open(stateDir, reserve.Default); err != nil {
+		return nil, nil, nil, err
+	}
+	err = diskReserve.Write(true, func() (err error) {
+		db, seals, err = database.OpenSealed(ctx, database.Config{
+			Path: filepath.Join(stateDir, "vault.db"), StateDir: stateDir, Migrations: store.Migrations(), Service: "the vault",
+		}, store.Sealed()...)
+		return err
+	})
+	return db, seals, diskReserve, err
 }

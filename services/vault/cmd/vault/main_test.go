@@ -20,6 +20,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/process"
 	"durward.internal/services/vault/internal/settings"
 )
 
@@ -106,6 +107,13 @@ func TestRunRefuses(t *testing.T) {
 		"another kid":     {func(s *settings.Settings) { s.KID = "other" }, "kid"},
 		"no clients":      {func(s *settings.Settings) { s.ClientsFile += "x" }, "clients.yaml"},
 		"state elsewhere": {func(s *settings.Settings) { s.StateDir = "/proc/durward" }, "/proc/durward"},
+		"state of another": {func(s *settings.Settings) {
+			release, err := process.LockState(s.StateDir)
+			if err != nil {
+				panic(err)
+			}
+			t.Cleanup(func() { _ = release() }) // it ends with this process at the latest
+		}, "another running process keeps its state in"},
 		"broken rules": {func(s *settings.Settings) {
 			s.SecurityDir = s.TrustDir + "-rules"
 			if err := os.Mkdir(s.SecurityDir, 0o700); err != nil {

@@ -6,6 +6,7 @@
 package clients
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -47,7 +48,9 @@ type Client struct {
 	// Channel, and for a messaging channel its name.
 	Channel     callv1.Channel
 	ChannelName string
-	Ceiling     optionsv1.Tier
+	// Remote: its programs run on other machines, as those that reach this one over SSH.
+	Remote  bool
+	Ceiling optionsv1.Tier
 	// Sessions and Pending are the most that the client may have open, and waiting for a human.
 	Sessions, Pending int
 	// Agents are the names that the client may give its own agents; it may give no other.
@@ -83,7 +86,7 @@ func (c *Client) HasAgent(name string) bool { return name == "" || slices.Contai
 // SameCredential reports whether the client is still let in with what it was let in with before: its credential, or the one that
 // a rotation replaced and that is still taken. What decides on its calls must be the same too: its channel and whose it is.
 func (c *Client) SameCredential(before *Client) bool {
-	if c.Revoked || c.Channel != before.Channel || c.ChannelName != before.ChannelName || c.User != before.User {
+	if c.Revoked || c.Channel != before.Channel || c.ChannelName != before.ChannelName || c.Remote != before.Remote || c.User != before.User {
 		return false
 	}
 	same := func(token [sha256.Size]byte, key ed25519.PublicKey) bool {
@@ -110,6 +113,7 @@ type entry struct {
 	Limits      limits   `yaml:"limits"`
 	Agents      []string `yaml:"agents"`
 	User        string   `yaml:"user"`
+	Remote      bool     `yaml:"remote"`
 	Previous    previous `yaml:"previous"`
 	Revoked     bool     `yaml:"revoked"`
 }
@@ -332,7 +336,7 @@ func (e entry) client() (*Client, error) {
 	if !idPattern.MatchString(e.ID) {
 		return nil, errors.New("id must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit")
 	}
-	c := &Client{ID: e.ID, Revoked: e.Revoked, Sessions: e.Limits.Sessions, Pending: e.Limits.Pending, Agents: e.Agents, User: e.User}
+	c := &Client{ID: e.ID, Revoked: e.Revoked, Sessions: e.Limits.Sessions, Pending: e.Limits.Pending, Agents: e.Agents, User: e.User, Remote: e.Remote}
 	if c.User != "" && !IsUser(c.User) {
 		return nil, fmt.Errorf("%s: user must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit", e.ID)
 	}
@@ -356,12 +360,8 @@ func (e entry) client() (*Client, error) {
 	default:
 		return nil, fmt.Errorf("%s: tier_ceiling must be READ, WRITE or DESTRUCTIVE", e.ID)
 	}
-	if c.Sessions == 0 {
-		c.Sessions = DefaultSessions
-	}
-	if c.Pending == 0 {
-		c.Pending = DefaultPending
-	}
+	c.Sessions = cmp.Or(c.Sessions, DefaultSessions)
+	c.Pending = cmp.Or(c.Pending, DefaultPending)
 	if c.Sessions < 1 || c.Sessions > 1024 || c.Pending < 1 || c.Pending > 50 {
 		return nil, fmt.Errorf("%s: limits must be sessions 1 to 1024 and pending 1 to 50", e.ID)
 	}

@@ -6,9 +6,11 @@
 package consent
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -16,6 +18,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
+	"durward.internal/services/vault/internal/clients"
 )
 
 // Why a good signature is nobody's consent; for records, not for callers.
@@ -99,8 +102,34 @@ func (j *Judge) self(h *callv1.HumanStatement, v *statement.Verified, client str
 	switch user, required := j.Clients.FourEyes(client); {
 	case required && user == "":
 		return ErrNobodys
-	case required && user == v.Operator:
+	case required && j.is(user, v):
 		return ErrFourEyes
 	}
 	return nil
+}
+
+// is reports whether the human who signed is that user: by name, however it is spelled, and by key, whatever other name it has too.
+func (j *Judge) is(user string, v *statement.Verified) bool {
+	return strings.EqualFold(user, v.Operator) || slices.ContainsFunc(j.Operators().All(), func(s trust.Signer) bool {
+		return strings.EqualFold(user, s.Operator) && bytes.Equal(s.Key.Marshal(), v.Key)
+	})
+}
+
+// Of is clients.yaml, with the setting that says for which clients a second human has to agree.
+func Of(registry *clients.Registry, fourEyes func(client, user string) bool) Clients {
+	return known{registry, fourEyes}
+}
+
+type known struct {
+	*clients.Registry
+	fourEyes func(client, user string) bool
+}
+
+// FourEyes implements Clients. A client that is not let in any more belongs to nobody.
+func (k known) FourEyes(client string) (string, bool) {
+	c, ok := k.Lookup(client)
+	if !ok {
+		return "", false
+	}
+	return c.User, k.fourEyes(c.ID, c.User)
 }

@@ -41,6 +41,9 @@ func (s *Switch) Now() store.Control {
 	return s.now
 }
 
+// Over reports whether a halt, or a resume after one, ended what was asked for in that epoch.
+func (s *Switch) Over(epoch uint64) bool { return holds(s.Now().Epoch != epoch) }
+
 // Moved returns a channel that is closed when the epoch changes next.
 func (s *Switch) Moved() <-chan struct{} {
 	s.mu.RLock()
@@ -80,9 +83,14 @@ func (s *Switch) Within(epoch uint64, f func() error) error {
 // Halt stops every grant and raises the epoch. Halting what is halted raises it again: whoever panics is never told that
 // it was not needed.
 func (s *Switch) Halt(ctx context.Context, by, reason string, at time.Time) (uint64, error) {
+	return s.HaltAbove(ctx, 0, by, reason, at)
+}
+
+// HaltAbove is Halt, at an epoch that is above another one too.
+func (s *Switch) HaltAbove(ctx context.Context, epoch uint64, by, reason string, at time.Time) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next := store.Control{Epoch: s.now.Epoch + 1, Halted: true, Reason: reason, ChangedBy: by, ChangedAt: at}
+	next := store.Control{Epoch: max(s.now.Epoch, epoch) + 1, Halted: true, Reason: reason, ChangedBy: by, ChangedAt: at}
 	if err := s.store.SetControl(ctx, next, nil); err != nil {
 		// In force at once all the same: a disk that refuses is no reason to go on granting.
 		s.setLocked(next)

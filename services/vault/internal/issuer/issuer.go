@@ -44,8 +44,8 @@ func New(c Config) (*Issuer, error) {
 }
 
 // Grant signs permission for one use of an operation, for 60 seconds from now: a live call asks. Every issue has an id of
-// its own and the same spend key.
-func (i *Issuer) Grant(o *store.Operation, use uint32) (*callv1.SignedGrant, *callv1.Grant, error) {
+// its own and the same spend key. statements are what humans signed for it.
+func (i *Issuer) Grant(o *store.Operation, use uint32, statements []*callv1.HumanStatement) (*callv1.SignedGrant, *callv1.Grant, error) {
 	now := i.now()
 	g := &callv1.Grant{
 		Version:         grant.Version,
@@ -66,9 +66,7 @@ func (i *Issuer) Grant(o *store.Operation, use uint32) (*callv1.SignedGrant, *ca
 		IssuedAt:        timestamppb.New(now),
 		NotBefore:       timestamppb.New(now),
 		ExpiresAt:       timestamppb.New(now.Add(grant.MaxGrantLife)),
-	}
-	if s := o.HumanStatement(); s != nil {
-		g.Statements = []*callv1.HumanStatement{s}
+		Statements:      statements,
 	}
 	signed, err := grant.Sign(i.key, g)
 	if err != nil {
@@ -86,13 +84,15 @@ type Scope struct {
 	Tools    []string
 	Audience string
 	Epoch    uint64
+	// DangerousUntil is the end of the session's dangerous mode; zero: it is not in it.
+	DangerousUntil time.Time
 }
 
 // Permit signs permission for a session's reads at one sink, for 60 seconds.
 func (i *Issuer) Permit(s Scope) (*callv1.SignedPermit, time.Time, error) {
 	now := i.now()
 	until := now.Add(grant.MaxPermitLife)
-	signed, err := grant.SignPermit(i.key, &callv1.Permit{
+	permit := &callv1.Permit{
 		Version:   grant.Version,
 		Id:        grant.NewID(),
 		Principal: s.Principal,
@@ -104,7 +104,11 @@ func (i *Issuer) Permit(s Scope) (*callv1.SignedPermit, time.Time, error) {
 		IssuedAt:  timestamppb.New(now),
 		NotBefore: timestamppb.New(now),
 		ExpiresAt: timestamppb.New(until),
-	})
+	}
+	if !s.DangerousUntil.IsZero() {
+		permit.DangerousUntil = timestamppb.New(s.DangerousUntil)
+	}
+	signed, err := grant.SignPermit(i.key, permit)
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("sign permit: %w", err)
 	}

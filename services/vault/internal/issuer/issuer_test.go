@@ -49,7 +49,7 @@ func TestOpenGrant(t *testing.T) {
 	signed, g, err := i.Grant(&store.Operation{
 		ID: grant.NewID(), Principal: "p", Session: "s", Channel: callv1.Channel_CHANNEL_CLI, ToolName: "t", ToolSource: "native",
 		ToolDigest: d, ArgumentsDigest: d, PolicyDigest: d, Audience: "a", Epoch: 1,
-	}, 1)
+	}, 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

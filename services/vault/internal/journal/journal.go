@@ -4,6 +4,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"log/slog"
@@ -112,9 +113,7 @@ func (j *Journal) complete(ctx context.Context, r *auditv1.Record) *auditv1.Reco
 	if r.Body == nil {
 		r.Body = &auditv1.Body{}
 	}
-	if r.Body.Summary == "" {
-		r.Body.Summary = sentences[r.Body.Action]
-	}
+	r.Body.Summary = cmp.Or(r.Body.Summary, sentences[r.Body.Action])
 	r.Body.Reason = clean.Line(r.Body.Reason, 500)
 	r.Body.Summary = clean.Line(r.Body.Summary, 500)
 	r.Body.DecisionSource = clean.Line(r.Body.DecisionSource, 256)
@@ -132,6 +131,7 @@ var sentences = map[string]string{
 	"approve":            "a human approved it, once",
 	"command":            "a human's own command",
 	"scope":              "a human let this session do it",
+	"withdraw":           "the agent took back what it had asked for",
 	"dangerous":          "the session is in dangerous mode: nobody was asked",
 	"unattended":         "a human's file lets it run unattended",
 	"scope-granted":      "a human let a session do this without being asked",

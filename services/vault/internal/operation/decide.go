@@ -132,6 +132,31 @@ func (q *Queue) Deny(ctx context.Context, id, reason, caller string) (*vaultv1.O
 	return q.settleClaim(e, &o, nil)
 }
 
+// Withdraw ends a pending operation for the session that asked for it. What another principal or another session asked for is
+// CODE_NOT_FOUND, exactly as what never was. It needs no audit, as a refusal does not: nothing happens by it.
+func (q *Queue) Withdraw(ctx context.Context, id, principal, session string, dangerous bool) (*vaultv1.Operation, error) {
+	o, _, err := q.Lookup(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if !ownedBy(o, principal) || o.Session != session {
+		return nil, errNotFound()
+	}
+	e, err := q.claim(id)
+	if err != nil {
+		return nil, err
+	}
+	ended := e.op
+	ended.State, ended.DecidedAt = withdrawn, q.Now()
+	if err := q.Store.End(context.WithoutCancel(ctx), pending, &ended); err != nil {
+		return q.settleClaim(e, nil, err)
+	}
+	record := journal.Operation(auditv1.Kind_KIND_WITHDRAWN, auditv1.Status_STATUS_OK, &ended)
+	record.Body.Action, record.Body.Dangerous = "withdraw", dangerous
+	q.Journal.Note(ctx, record)
+	return q.settleClaim(e, &ended, nil)
+}
+
 // DenyAll denies what waits of a principal, with the operator's words, and returns how many there were.
 func (q *Queue) DenyAll(ctx context.Context, principal, reason, caller string) (int, error) {
 	q.mu.Lock()
@@ -178,7 +203,17 @@ func (q *Queue) claim(id string) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, inState(o.State)
+	return nil, q.notAs(o, inState(o.State))
+}
+
+// notAs is why an operation cannot be taken further: the halt that ended it, while that lasts, or why.
+func (q *Queue) notAs(o *store.Operation, why error) error {
+	if Halted(o) {
+		if err := q.Halt.Check(); err != nil {
+			return err
+		}
+	}
+	return why
 }
 
 // settleClaim ends a claim: with the changed operation, or with the error that left it as it was.

@@ -8,7 +8,8 @@
 // Life of an operation:
 //
 //	PENDING ──approve──▶ APPROVED ──redeem──▶ RUNNING ──settle──▶ DONE
-//	   └─deny─▶ DENIED      └──────────┐
+//	   ├─deny─▶ DENIED      └──────────┐
+//	   ├─the agent took it back─▶ WITHDRAWN
 //	   └─30 min after it was asked─────┴─▶ EXPIRED
 //
 // What runs by standing authority, or unattended by a human's file, begins APPROVED and has 60 s to be redeemed.
@@ -21,6 +22,7 @@
 package operation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,6 +64,8 @@ const (
 	done     = vaultv1.OperationState_OPERATION_STATE_DONE
 	denied   = vaultv1.OperationState_OPERATION_STATE_DENIED
 	expired  = vaultv1.OperationState_OPERATION_STATE_EXPIRED
+
+	withdrawn = vaultv1.OperationState_OPERATION_STATE_WITHDRAWN
 )
 
 // Config is what a Queue needs.
@@ -86,9 +90,9 @@ type Config struct {
 
 // Standing is what a Queue asks about standing authority. It must not call the queue.
 type Standing interface {
-	// Holds returns why what a human let the operation's session do is in force no more, or nil: a used-up scope still holds for
-	// the calls that it covered.
-	Holds(o *store.Operation) error
+	// Holds returns the statements by which a human let the operation's session do it, or why they are in force no more: what is
+	// used up still holds for the calls that it covered.
+	Holds(o *store.Operation) ([]*callv1.HumanStatement, error)
 	// Muted reports until when an operator does not want to be asked by the principal.
 	Muted(principal string) (until time.Time, ok bool)
 }
@@ -130,9 +134,7 @@ func IsID(s string) bool { return idPattern.MatchString(s) }
 
 // New reads the live operations back: they survive a restart.
 func New(ctx context.Context, c Config) (*Queue, error) {
-	if c.PendingCap == 0 {
-		c.PendingCap = DefaultPendingCap
-	}
+	c.PendingCap = cmp.Or(c.PendingCap, DefaultPendingCap)
 	q := &Queue{Config: c, live: map[string]*entry{}, busy: map[string]busy{}, watchers: map[*watcher]struct{}{},
 		closing: make(chan struct{})}
 	ops, err := c.Store.Operations(ctx, maxLive, pending, approved, running)
@@ -302,9 +304,13 @@ func (q *Queue) await(ctx context.Context, id, principal string, hold time.Durat
 	}
 }
 
-// judged shows an operation that is past its end as expired, in the second before Sweep makes it so.
+// judged shows an operation that is past its end, or of before a halt, as expired, in the second before Sweep makes it so.
 func (q *Queue) judged(o *store.Operation) *store.Operation {
-	if (o.State == pending || o.State == approved) && !q.Now().Before(o.ExpiresAt) {
+	switch {
+	case o.State != pending && o.State != approved:
+	case q.Halt.Over(o.Epoch):
+		o.State, o.DecisionReason = expired, reasonHalted
+	case !q.Now().Before(o.ExpiresAt):
 		o.State = expired
 	}
 	return o
@@ -318,7 +324,7 @@ func MayRun(o *store.Operation) bool { return mayRun(o.State) }
 // CODE_AUDIT_UNAVAILABLE, CODE_EXPIRED, CODE_CONFLICT, CODE_DENIED for a client that is gone.
 func (q *Queue) Issue(ctx context.Context, o *store.Operation) (*callv1.SignedGrant, error) {
 	if !mayRun(o.State) {
-		return nil, fault.New(callv1.Code_CODE_CONFLICT, "nobody has approved this operation")
+		return nil, q.notAs(o, fault.New(callv1.Code_CODE_CONFLICT, "nobody has approved this operation"))
 	}
 	if o.State == approved && !q.Now().Before(o.ExpiresAt) {
 		return nil, errExpired()
@@ -335,7 +341,8 @@ func (q *Queue) issue(ctx context.Context, o *store.Operation, dangerous bool) (
 	if !q.letIn(o.Principal) {
 		return nil, fault.New(callv1.Code_CODE_DENIED, reasonGone, fault.WithCause(errGone))
 	}
-	if err := q.holds(o); err != nil {
+	statements, err := q.holds(o)
+	if err != nil {
 		return nil, err
 	}
 	if err := q.Journal.Check(); err != nil {
@@ -343,8 +350,8 @@ func (q *Queue) issue(ctx context.Context, o *store.Operation, dangerous bool) (
 	}
 	var signed *callv1.SignedGrant
 	var g *callv1.Grant
-	err := q.Halt.Within(o.Epoch, func() (err error) {
-		signed, g, err = q.Issuer.Grant(o, 1)
+	err = q.Halt.Within(o.Epoch, func() (err error) {
+		signed, g, err = q.Issuer.Grant(o, 1, statements)
 		return err
 	})
 	if err != nil {
@@ -368,20 +375,30 @@ func (q *Queue) letIn(principal string) bool {
 	return strings.HasPrefix(principal, statement.CommandPrincipal("")) || q.LetIn(principal)
 }
 
-// holds returns CODE_EXPIRED for an operation that runs by what a human let its session do, once that is over.
-func (q *Queue) holds(o *store.Operation) error {
+// holds returns what a human signed for the operation; CODE_EXPIRED for one that runs by what a human let its session do, once that
+// is over.
+func (q *Queue) holds(o *store.Operation) ([]*callv1.HumanStatement, error) {
 	if !o.Standing() {
-		return nil
+		if h := o.HumanStatement(); h != nil {
+			return []*callv1.HumanStatement{h}, nil
+		}
+		return nil, nil
 	}
-	err := errNoStanding
+	statements, err := []*callv1.HumanStatement(nil), errNoStanding
 	if q.Standing != nil {
-		err = q.Standing.Holds(o)
+		statements, err = q.Standing.Holds(o)
 	}
 	if err != nil {
-		return fault.New(callv1.Code_CODE_EXPIRED, reasonEnded+"; ask again", fault.WithCause(err))
+		return nil, fault.New(callv1.Code_CODE_EXPIRED, reasonEnded+"; ask again", fault.WithCause(err))
 	}
-	return nil
+	return statements, nil
 }
+
+// reasonHalted is why what was asked for before a halt does not run.
+const reasonHalted = "an operator halted everything, and nothing was done; ask again when that is over"
+
+// Halted reports whether it was a halt that ended the operation.
+func Halted(o *store.Operation) bool { return o.State == expired && o.DecisionReason == reasonHalted }
 
 // reasonEnded is why an operation by standing authority does not run.
 const reasonEnded = "what a human let this session do has ended"
@@ -409,6 +426,45 @@ func inState(state vaultv1.OperationState) error {
 		done:     "this operation is done already",
 		denied:   "this operation was denied already",
 		expired:  "this operation has expired",
+
+		withdrawn: "the agent took this request back",
 	}[state]
 	return fault.New(callv1.Code_CODE_CONFLICT, sentence)
+}
+
+// Census is what the queue holds at one moment.
+type Census struct {
+	// States counts the operations that are waiting, approved or running.
+	States map[vaultv1.OperationState]int
+	// Oldest is how long the longest-waiting operation has waited for a human; 0 when none waits.
+	Oldest time.Duration
+	// Waiters is how many calls wait for an operation.
+	Waiters int
+	// PendingCap is how many operations may wait for a human.
+	PendingCap int
+}
+
+// Census counts what is live. It costs a walk over it and no query.
+func (q *Queue) Census() Census {
+	now := q.Now()
+	c := Census{PendingCap: q.PendingCap, States: map[vaultv1.OperationState]int{pending: 0, approved: 0, running: 0}}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, e := range q.live {
+		c.States[e.op.State]++
+		c.Waiters += int(e.waiters)
+		if e.op.State == pending {
+			c.Oldest = max(c.Oldest, now.Sub(e.op.AskedAt))
+		}
+	}
+	return c
+}
+
+// Joins reports whether a request for the operation would join one that a human was asked about, now: nothing new would come of it.
+func (q *Queue) Joins(o *store.Operation) bool {
+	epoch := q.Halt.Now().Epoch
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e := q.identicalLocked(o, epoch)
+	return e != nil && !alone(&e.op)
 }

@@ -162,7 +162,8 @@ func (q *Queue) stands(g *callv1.Grant, e *entry) error {
 	if e == nil {
 		return nil
 	}
-	return q.holds(&e.op)
+	_, err := q.holds(&e.op)
+	return err
 }
 
 // Check returns the operation of a grant that the sink redeemed, if what it rests on still stands: nil for a one-call grant of a
@@ -189,7 +190,8 @@ func (q *Queue) Check(ctx context.Context, g *callv1.Grant, sink string) (*store
 	if err != nil {
 		return nil, err
 	}
-	return o, q.holds(o)
+	_, err = q.holds(o)
+	return o, err
 }
 
 // Redeemed reports whether the sink redeemed this very grant.

@@ -135,7 +135,6 @@ func authority(r *auditv1.Record, o *store.Operation) {
 	r.Body.Dangerous = o.Dangerous
 	r.Body.Details["authority"] = o.Authority
 	if len(o.Statement) > 0 {
-		digest := canonical.Digest(o.Statement)
-		r.Body.Details["statement_digest"] = canonical.FormatDigest(digest[:])
+		r.Body.Details["statement_digest"] = canonical.DigestText(o.Statement)
 	}
 }

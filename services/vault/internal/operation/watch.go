@@ -92,14 +92,14 @@ func (q *Queue) Watch(ctx context.Context, send func(*vaultv1.Operation) error) 
 // Sweep expires what is past its end, of an epoch that is over or of a client that is gone, and forgets redeemed
 // operations that nobody settled. It is to be called every second, and after a resume.
 func (q *Queue) Sweep(ctx context.Context) error {
-	now, control := q.Now(), q.Halt.Now()
+	now := q.Now()
 	over := map[vaultv1.OperationState][]*entry{}
 	ended := q.ended()
 	q.mu.Lock()
 	for _, e := range q.live {
 		switch e.op.State {
 		case pending, approved:
-			voided := !control.Halted && e.op.Epoch != control.Epoch
+			voided := q.Halt.Over(e.op.Epoch)
 			if (voided || !now.Before(e.op.ExpiresAt) || !q.letIn(e.op.Principal) || ended[e.op.ID]) && !e.claimed {
 				e.claimed = true
 				over[e.op.State] = append(over[e.op.State], e)
@@ -131,7 +131,7 @@ func (q *Queue) ended() map[string]bool {
 	q.mu.Unlock()
 	out := map[string]bool{}
 	for i := range waiting {
-		if q.holds(&waiting[i]) != nil {
+		if _, err := q.holds(&waiting[i]); err != nil {
 			out[waiting[i].ID] = true
 		}
 	}
@@ -154,7 +154,7 @@ func (q *Queue) expire(ctx context.Context, from vaultv1.OperationState, entries
 		case o.Standing() && o.Epoch == q.Halt.Now().Epoch:
 			o.DecisionReason = reasonEnded
 		default:
-			o.DecisionReason = "it was asked for before an operator's halt"
+			o.DecisionReason = reasonHalted
 		}
 		ended[i] = &o
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -33,9 +34,7 @@ type approvalService struct {
 // ListOperations lists operations, newest first.
 func (s *approvalService) ListOperations(ctx context.Context, req *vaultv1.ListOperationsRequest) (*vaultv1.ListOperationsResponse, error) {
 	limit := int(req.GetLimit())
-	if limit == 0 {
-		limit = defaultList
-	}
+	limit = cmp.Or(limit, defaultList)
 	ops, err := s.Queue.List(ctx, limit, req.GetStates()...)
 	if err != nil {
 		return nil, err

@@ -132,7 +132,7 @@ func (s *authorityService) decide(ctx context.Context, a *asked) (*vaultv1.Autho
 	if err != nil {
 		return nil, err
 	}
-	if until, _, dangerous := s.Standing.Dangerous(a.opened.Ref); dangerous {
+	if until, dangerous := s.Standing.Dangerous(a.opened.Ref); dangerous {
 		resp.DangerousUntil = timestamppb.New(until)
 	}
 	return resp, nil
@@ -146,6 +146,9 @@ func (s *authorityService) follow(ctx context.Context, a *asked, d policy.Decisi
 			return nil, false, limited(a, d)
 		}
 		resp, err := s.deny(ctx, &a.op, a.op.Rule)
+		if err == nil {
+			resp.Reason = a.judge.told(a.tool, d)
+		}
 		return resp, false, err
 	}
 	if desktop.Controls(a.tool) {
@@ -169,8 +172,8 @@ func (s *authorityService) follow(ctx context.Context, a *asked, d policy.Decisi
 			resp, err := s.read(ctx, a)
 			return resp, err == nil, err
 		}
-		if _, h, dangerous := s.Standing.Dangerous(a.opened.Ref); dangerous {
-			return s.run(ctx, r, h, true, nil)
+		if h, giveBack, ok := s.Standing.UseDangerous(&r.Operation); ok {
+			return s.run(ctx, r, h, true, giveBack)
 		}
 		// What ran because of a mode that has just ended asks.
 		if unattended(a.opened) && !a.judge.call.Dangerous {
@@ -298,7 +301,7 @@ func (s *authorityService) deny(ctx context.Context, op *store.Operation, rule s
 }
 
 func (s *Server) dangerous(session string) bool {
-	_, _, ok := s.Standing.Dangerous(session)
+	_, ok := s.Standing.Dangerous(session)
 	return ok
 }
 
@@ -331,4 +334,27 @@ func decode(tool contract.Tool, raw []byte) (proto.Message, error) {
 			fault.WithCause(errors.New("RFC 8785 form differs")))
 	}
 	return m, nil
+}
+
+// redeemService spends grants, for sinks.
+type redeemService struct {
+	vaultv1.UnimplementedRedeemServiceServer
+	*Server
+}
+
+// Redeem spends a grant's key for the sink on the connection.
+func (s *redeemService) Redeem(ctx context.Context, req *vaultv1.RedeemRequest) (*vaultv1.RedeemResponse, error) {
+	at, err := s.Queue.Redeem(ctx, req.GetGrant(), caller(ctx).String())
+	if err != nil {
+		return nil, err
+	}
+	return &vaultv1.RedeemResponse{RedeemedAt: timestamppb.New(at), Epoch: s.Halt.Now().Epoch}, nil
+}
+
+// Settle says how a redeemed operation ended.
+func (s *redeemService) Settle(ctx context.Context, req *vaultv1.SettleRequest) (*vaultv1.SettleResponse, error) {
+	if err := s.Queue.Settle(ctx, req.GetOperationId(), req.GetUse(), req.GetOk(), caller(ctx).String()); err != nil {
+		return nil, err
+	}
+	return &vaultv1.SettleResponse{}, nil
 }

@@ -104,7 +104,7 @@ func (s *Server) bindings(opened *session.Session, client *clients.Client) *vaul
 		resp.Settings = append(resp.Settings, sessionSetting(e, j.call.Ceiling))
 	}
 	for _, one := range s.Standing.Of(opened.Ref) {
-		if until, _, ok := s.Standing.Dangerous(opened.Ref); ok && one.GetKind() == string(statement.KindDangerous) {
+		if until, ok := s.Standing.Dangerous(opened.Ref); ok && one.GetKind() == string(statement.KindDangerous) {
 			resp.DangerousUntil = uint32(until.Unix()) // #nosec G115 -- until 2106
 			continue
 		}

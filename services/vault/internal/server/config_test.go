@@ -313,6 +313,10 @@ func (v *vault) invokeFilled(ctx context.Context, role optionsv1.Role, service p
 		"CheckGrant":    &vaultv1.CheckGrantRequest{Grant: g},
 		"Tokenise":      byGrant(g, "../security/security.yaml"),
 	}[method.Name()]
+	if method.Name() == "WithdrawOperation" {
+		waiting := v.ask(handle, "another").GetOperationId()
+		valid = &vaultv1.WithdrawOperationRequest{OperationId: &waiting}
+	}
 	return invokeWith(ctx, v.as(role, "local"), service, method, func(m protoreflect.Message) {
 		fill(m, handle, 0)
 		if valid == nil {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -26,13 +25,17 @@ type controlService struct {
 }
 
 // GetStatus is deep health.
-func (s *controlService) GetStatus(context.Context, *vaultv1.GetStatusRequest) (*vaultv1.GetStatusResponse, error) {
+func (s *controlService) GetStatus(ctx context.Context, _ *vaultv1.GetStatusRequest) (*vaultv1.GetStatusResponse, error) {
 	control, digest := s.Server.Halt.Now(), s.rules().Digest()
 	resp := &vaultv1.GetStatusResponse{
 		Halted: control.Halted, Epoch: control.Epoch, AuditReachable: s.Audit.Reachable(),
 		Sessions: count(s.Sessions.Count()), Pending: count(s.Queue.PendingCount()), Clients: count(s.Clients.Count()),
 		SpooledRecords: count(s.Audit.Depth()), PolicyDigest: canonical.FormatDigest(digest[:]), Version: s.Version,
 		StartedAt: timestamppb.New(s.started), Checkpoint: s.Audit.Checkpoint(),
+		Problems: s.Deep.Problems(ctx), Gateways: s.gateways.list(),
+	}
+	if control.Halted {
+		resp.HaltedReason, resp.HaltedBy, resp.HaltedAt = control.Reason, control.ChangedBy, timestamppb.New(control.ChangedAt)
 	}
 	for _, sink := range s.Sinks {
 		resp.Audiences = append(resp.Audiences, sink.String())
@@ -47,10 +50,7 @@ func (s *controlService) Halt(ctx context.Context, req *vaultv1.HaltRequest) (*v
 	if err != nil {
 		return nil, err
 	}
-	r := journal.Session(auditv1.Kind_KIND_HALTED, auditv1.Status_STATUS_OK, "", "", 0)
-	r.Body.Action, r.Body.Reason, r.Body.DecisionSource, r.Body.Persistent = "halt", reason, by, true
-	r.Body.Details = map[string]string{"epoch": strconv.FormatUint(epoch, 10)}
-	s.Journal.Note(ctx, r)
+	s.noteHalt(ctx, epoch, by, reason)
 	s.Standing.Sweep(context.WithoutCancel(ctx)) // nothing of it survives the epoch
 	s.Desktop.Kill("")
 	return &vaultv1.HaltResponse{Epoch: epoch}, nil
@@ -77,12 +77,10 @@ func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest)
 	if err := s.Journal.Must(ctx, r); err != nil {
 		return nil, err
 	}
+	// That it was used before is told by its epoch.
 	err = s.Server.Halt.Resume(context.WithoutCancel(ctx), v.Epoch, store.UsedStatement{
 		Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: s.Now(),
 	}, s.Now())
-	if errors.Is(err, store.ErrStatementUsed) {
-		return nil, fault.New(callv1.Code_CODE_ALREADY_SPENT, "this statement was used before; sign another", fault.WithCause(err))
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +96,7 @@ func (s *Server) resumption(h *callv1.HumanStatement) (*statement.Verified, erro
 	if err != nil {
 		return nil, err
 	}
-	if v.Kind != statement.KindResume || v.Audience != s.Self.String() && v.Audience != "spiffe://"+s.Self.TrustDomain() {
+	if v.Kind != statement.KindResume || !s.Self.AddressedBy(v.Audience) {
 		return nil, fmt.Errorf("%w: it is of kind %s for %s", statement.ErrCover, v.Kind, v.Audience)
 	}
 	return v, nil

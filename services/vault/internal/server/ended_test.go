@@ -11,7 +11,6 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/proof"
-	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/standing"
 )
 
@@ -183,12 +182,13 @@ func TestSiblingGetsNoGrantOfAScope(t *testing.T) {
 func TestMuteTakesProposals(t *testing.T) {
 	v := newVault(t)
 	opened := v.openBound(1)
+	h := v.sign(v.mode(opened.GetSession(), bound))
 	propose := func() (*vaultv1.ProposeDangerousResponse, error) {
 		return v.standing().ProposeDangerous(t.Context(), &vaultv1.ProposeDangerousRequest{
-			Statement: v.sign(v.permission(statement.KindDangerous, opened.GetSession(), bound)),
+			Statement: v.sign(v.mode(opened.GetSession(), bound)),
 		})
 	}
-	p, err := propose()
+	_, err := v.standing().ProposeDangerous(t.Context(), &vaultv1.ProposeDangerousRequest{Statement: h})
 	v.must(err)
 	mute := func(length uint32) {
 		_, err := v.standing().MutePrincipal(t.Context(), &vaultv1.MutePrincipalRequest{Principal: bound, ForS: length})
@@ -196,8 +196,12 @@ func TestMuteTakesProposals(t *testing.T) {
 	}
 	mute(3600)
 	v.clock.advance(standing.ConfirmAfter)
-	_, err = v.standing().ConfirmDangerous(t.Context(), &vaultv1.ConfirmDangerousRequest{StandingId: p.GetStandingId()})
+	_, err = v.standing().ConfirmDangerous(t.Context(), v.confirmation(h))
+	wantCode(t, err, callv1.Code_CODE_DENIED)
+	mute(0)
+	_, err = v.standing().ConfirmDangerous(t.Context(), v.confirmation(h))
 	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+	mute(3600)
 	_, err = propose()
 	wantCode(t, err, callv1.Code_CODE_DENIED)
 	_, err = v.standing().GrantScope(t.Context(), &vaultv1.GrantScopeRequest{Statement: v.sign(v.scope(opened.GetSession(), bound, 1))})
@@ -214,7 +218,7 @@ func TestRevokedProposal(t *testing.T) {
 	v := newVault(t)
 	opened := v.openBound(1)
 	p, err := v.standing().ProposeDangerous(t.Context(), &vaultv1.ProposeDangerousRequest{
-		Statement: v.sign(v.permission(statement.KindDangerous, opened.GetSession(), bound)),
+		Statement: v.sign(v.mode(opened.GetSession(), bound)),
 	})
 	v.must(err)
 	revoke := func() (*vaultv1.RevokeStandingResponse, error) {

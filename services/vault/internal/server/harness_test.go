@@ -224,15 +224,15 @@ func newVault(t *testing.T, options ...func(*Config, *operation.Config)) *vault 
 func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	db, err := database.Open(ctx, database.Config{
+	db, seals, err := database.OpenSealed(ctx, database.Config{
 		Path: filepath.Join(v.Dir, "vault.db"), StateDir: v.Dir, Migrations: store.Migrations(), Service: "the vault",
-	})
+	}, store.Sealed()...)
 	v.must(err)
 	registry, err := clients.Open(clients.Config{Path: v.clients, Now: v.clock.Now})
 	v.must(err)
 	issue, err := issuer.New(issuer.Config{Key: v.GrantKey, Keys: v.Trust, Now: v.clock.Now})
 	v.must(err)
-	state, err := store.New(ctx, db)
+	state, err := store.New(ctx, db, store.WithSeals(seals))
 	v.must(err)
 	control, err := halt.New(ctx, state)
 	v.must(err)
@@ -267,7 +267,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	config := Config{
 		Self: v.self, Sinks: []identity.ID{v.ID(executor, "local")}, Clients: registry, Security: rules, Usage: usage.New(db, v.clock.Now),
 		Changes: changes, Desktop: desktop.New(v.clock.Now), Issuer: issue,
-		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: token.New(token.Config{}), Audit: v.audit, Operators: operators,
+		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: token.New(token.Config{}), Audit: v.audit, Operators: operators, Digest: seals.Digest,
 		Now: v.clock.Now, Logger: platformtest.Logger(), Version: "test",
 	}
 	for _, option := range options {
@@ -482,6 +482,12 @@ func (v *vault) wait(opened *vaultv1.OpenSessionResponse, id string, hold time.D
 	defer cancel()
 	return v.tools().WaitOperation(withPermit(ctx, permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())),
 		&vaultv1.WaitOperationRequest{OperationId: &id})
+}
+
+// withdraw takes an operation back.
+func (v *vault) withdraw(opened *vaultv1.OpenSessionResponse, id string) (*vaultv1.WithdrawOperationResponse, error) {
+	return v.tools().WithdrawOperation(withPermit(v.t.Context(), permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())),
+		&vaultv1.WithdrawOperationRequest{OperationId: &id})
 }
 
 // look asks where an operation stands, at once or when it leaves one of the known states.

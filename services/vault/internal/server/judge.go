@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"time"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -11,6 +12,7 @@ import (
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/standing"
 	"durward.internal/services/vault/internal/store"
 	"durward.internal/services/vault/internal/usage"
 )
@@ -38,9 +40,9 @@ type judge struct {
 // judge returns a judge of a session's calls. client is as clients.yaml has it now; what the session opened with binds it too.
 func (s *Server) judge(opened *session.Session, client *clients.Client) judge {
 	j := s.judgeClient(client)
-	j.call.Agent, j.call.KeyBound = opened.Agent, opened.Client.KeyBound()
+	j.call.Agent, j.call.KeyBound, j.call.Remote = opened.Agent, opened.Client.KeyBound(), opened.Remote
 	j.call.Ceiling = opened.Ceiling(j.call.Ceiling)
-	_, _, j.call.Dangerous = s.Standing.Dangerous(opened.Ref)
+	_, j.call.Dangerous = s.Standing.Dangerous(opened.Ref)
 	return j
 }
 
@@ -49,7 +51,7 @@ func (s *Server) judgeClient(client *clients.Client) judge {
 	state := s.Security.Current()
 	values := state.Values(client.ID, client.User)
 	return judge{state: state, values: values, call: policy.Call{
-		Client: client.ID, User: client.User, Channel: client.Channel, ChannelName: client.ChannelName, KeyBound: client.KeyBound(),
+		Client: client.ID, User: client.User, Channel: client.Channel, ChannelName: client.ChannelName, KeyBound: client.KeyBound(), Remote: client.Remote,
 		Ceiling: min(client.Ceiling, values.TierCeiling), DesktopAllowed: values.DesktopAllowed, Now: s.Now(),
 	}}
 }
@@ -84,6 +86,29 @@ func (j judge) permitted(tool contract.Tool, own bool) bool {
 		verdict, certain = j.decide(tool, []byte("{}"), usage.Counts{}).Verdict, true
 	}
 	return certain && verdict == policy.Run
+}
+
+// callable names the tools that the session may call at all: not those that are denied whatever their arguments, and of the vault's
+// own those that its permit names.
+func (j judge) callable() []string {
+	var names []string
+	for _, tool := range contract.Tools() {
+		own := tool.Sink == optionsv1.Role_ROLE_VAULT
+		verdict, certain := j.always(tool)
+		denied := certain && verdict == policy.Deny
+		if own && j.permitted(tool, own) || !own && !denied {
+			names = append(names, tool.Name)
+		}
+	}
+	return names
+}
+
+// told is what an agent is told of the rule that denied it a call: nothing of a tool that it may not see.
+func (j judge) told(tool contract.Tool, d policy.Decision) string {
+	if verdict, certain := j.always(tool); certain && verdict == policy.Deny {
+		return ""
+	}
+	return d.Told()
 }
 
 // stillAllowed judges an operation again, by the rules as they are when a human approves it or somebody comes to carry it out: what a
@@ -134,3 +159,22 @@ func policyTier(d policy.Decision, tool contract.Tool) optionsv1.Tier {
 	}
 	return optionsv1.Tier_TIER_UNSPECIFIED
 }
+
+// Humans is what the security configuration says, as it is now, of what people may agree to. The packages consent and standing ask
+// it.
+type Humans struct{ Security *security.Live }
+
+// FourEyes reports whether another human than the client's own has to agree to what it asks: consent.Of's.
+func (h Humans) FourEyes(client, user string) bool {
+	return h.Security.Current().Values(client, user).FourEyes
+}
+
+// Limits is standing.Config's.
+func (h Humans) Limits(client, user string) standing.Limits {
+	v := h.Security.Current().Values(client, user)
+	return standing.Limits{
+		ScopeMax: seconds(v.ScopeMaxS), ScopeMaxUses: v.ScopeMaxUses, DangerousMax: seconds(v.DangerousMaxS), DangerousAllowed: v.DangerousAllowed,
+	}
+}
+
+func seconds(n uint32) time.Duration { return time.Duration(n) * time.Second }

@@ -40,6 +40,8 @@ const (
 	done     = vaultv1.OperationState_OPERATION_STATE_DONE
 	refused  = vaultv1.OperationState_OPERATION_STATE_DENIED
 	expired  = vaultv1.OperationState_OPERATION_STATE_EXPIRED
+
+	withdrawn = vaultv1.OperationState_OPERATION_STATE_WITHDRAWN
 )
 
 func TestAuthoriseRefuses(t *testing.T) {
@@ -353,6 +355,54 @@ func TestDeny(t *testing.T) {
 	_, err = v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{
 		OperationId: id, Statement: v.sign(v.statementFor(v.operation(id))),
 	})
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+}
+
+// An agent takes back what its own session asked for, and nothing else: another session's operation, and another client's, are answered
+// as one that never was. What is taken back cannot be approved, and a human sees that it was.
+func TestASessionTakesBackItsOwnRequestAlone(t *testing.T) {
+	v := newVault(t)
+	mine, sibling, theirs := v.open(bearer), v.open(bearer), v.open(other)
+	id := v.ask(mine.GetSessionId(), "a").GetOperationId()
+	_, err := v.withdraw(mine, strings.Repeat("0", 32))
+	unknown := wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+	for name, stranger := range map[string]*vaultv1.OpenSessionResponse{"another session of the client": sibling, "another client": theirs} {
+		_, err := v.withdraw(stranger, id)
+		if f := wantCode(t, err, callv1.Code_CODE_NOT_FOUND); f.Message != unknown.Message || f.Retryable != unknown.Retryable || f.Field != unknown.Field {
+			t.Errorf("%s: %v, of what never was: %v", name, f, unknown)
+		}
+	}
+	waiting := v.operation(id)
+	if waiting.GetState() != pending {
+		t.Fatalf("a stranger took it back: %v", waiting)
+	}
+	got, err := v.withdraw(mine, id)
+	v.must(err)
+	if got.GetState() != withdrawn {
+		t.Errorf("answered with %v", got)
+	}
+	_, err = v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{OperationId: id, Statement: v.sign(v.statementFor(waiting))})
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+	_, err = v.withdraw(mine, id)
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+	listed, err := v.approvals().ListOperations(t.Context(), &vaultv1.ListOperationsRequest{States: []vaultv1.OperationState{withdrawn}})
+	v.must(err)
+	if all := listed.GetOperations(); len(all) != 1 || all[0].GetOperationId() != id || v.server.Queue.PendingCount() != 0 {
+		t.Errorf("operators see %v", all)
+	}
+	if waited, err := v.wait(mine, id, time.Second); err != nil || waited.GetState() != withdrawn || waited.GetGrant() != nil {
+		t.Errorf("whoever waits gets %v, %v", waited, err)
+	}
+	if records := v.audit.of(auditv1.Kind_KIND_WITHDRAWN); len(records) != 1 || records[0].GetOperationId() != id || records[0].GetBody().GetSession() != mine.GetSession() {
+		t.Errorf("recorded: %v", records)
+	}
+	// What a human approved is no longer the agent's to end, and asking anew is another request.
+	again := v.ask(mine.GetSessionId(), "a")
+	if again.GetOperationId() == id || again.GetJoined() {
+		t.Errorf("asking again joined what was taken back: %v", again)
+	}
+	v.approve(again.GetOperationId())
+	_, err = v.withdraw(mine, again.GetOperationId())
 	wantCode(t, err, callv1.Code_CODE_CONFLICT)
 }
 
@@ -1220,8 +1270,12 @@ func TestHaltAndResume(t *testing.T) {
 			wantCode(t, err, callv1.Code_CODE_HALTED)
 			_, err = v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "service_info", "c"))
 			wantCode(t, err, callv1.Code_CODE_HALTED)
-			_, err = v.wait(opened, id, 0)
-			wantCode(t, err, callv1.Code_CODE_HALTED)
+			// What was asked for ended with the halt, at once, and whoever waits for it learns why.
+			for _, asked := range []string{id, waiting} {
+				if got, err := v.wait(opened, asked, 0); err != nil || got.GetState() != expired || !got.GetHalted() {
+					t.Errorf("what was asked for before: %v, %v", got, err)
+				}
+			}
 			_, err = v.approvals().ClaimOperation(t.Context(), &vaultv1.ClaimOperationRequest{OperationId: id})
 			wantCode(t, err, callv1.Code_CODE_HALTED)
 			_, err = v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{
@@ -1230,12 +1284,9 @@ func TestHaltAndResume(t *testing.T) {
 			wantCode(t, err, callv1.Code_CODE_HALTED)
 			_, err = v.approvals().GrantCommand(t.Context(), &vaultv1.GrantCommandRequest{Statement: v.command("a", func(*statement.Statement) {})})
 			wantCode(t, err, callv1.Code_CODE_HALTED)
-			if o := v.operation(waiting); o.GetState() != pending {
-				t.Errorf("what waits is %s", o.GetState())
-			}
 			status, err := v.control().GetStatus(t.Context(), &vaultv1.GetStatusRequest{})
 			v.must(err)
-			if !status.GetHalted() || status.GetEpoch() != 2 || status.GetPending() != 1 {
+			if !status.GetHalted() || status.GetEpoch() != 2 {
 				t.Errorf("%v", status)
 			}
 		})

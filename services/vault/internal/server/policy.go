@@ -100,7 +100,7 @@ func (s *Server) announcement(h *callv1.HumanStatement) (*statement.Verified, er
 	if err != nil {
 		return nil, err
 	}
-	if v.Kind != statement.KindConfig || v.Audience != s.Self.String() && v.Audience != "spiffe://"+s.Self.TrustDomain() {
+	if v.Kind != statement.KindConfig || !s.Self.AddressedBy(v.Audience) {
 		return nil, fmt.Errorf("%w: it is of kind %s for %s", statement.ErrCover, v.Kind, v.Audience)
 	}
 	if v.Epoch != s.Halt.Now().Epoch {

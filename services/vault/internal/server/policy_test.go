@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,7 +27,6 @@ import (
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/proof"
 	"durward.internal/services/platform/rpc"
-	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/store"
 	"durward.internal/services/vault/internal/usage"
 )
@@ -125,6 +125,41 @@ func TestDeniedLooksLikeAbsent(t *testing.T) {
 const startUnasked = `@id("start-runs") permit (principal in Client::"bound", action == Action::"callWithoutApproval:start_service", resource);
 @id("start-runs-for-all") permit (principal, action == Action::"callWithoutApproval:start_service", resource);
 `
+
+// What a rule denies by arguments or time is said with the rule's words; what a silent rule denies, and a tool that is denied whatever
+// its arguments, look like what is not there.
+func TestADenialSaysWhichRuleUnlessItIsSilent(t *testing.T) {
+	v := newVault(t)
+	const about = `forbid (principal, action == Action::"call:start_service", resource) when { context.arguments.service_id == "`
+	v.rule("policy/site.cedar", `@id("not-the-big-one") @because("the big model is the night shift's") `+about+`big" };
+		@id("honeypot") @silent("") `+about+`trap" };
+		`+about+`plain" };`)
+	v.rule("tools.yaml", "tools:\n  stop_service: {tier: DENIED}\n")
+	opened := v.open(bearer)
+	for service, want := range map[string]string{
+		"big": "the big model is the night shift's (not-the-big-one)", "trap": "", "plain": "a rule without a name forbids it",
+	} {
+		resp, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", service))
+		v.must(err)
+		if resp.GetDecision() != vaultv1.AuthoriseResponse_DECISION_DENIED || resp.GetReason() != want {
+			t.Errorf("%s: told %q, want %q", service, resp.GetReason(), want)
+		}
+	}
+	resp, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "stop_service", "big"))
+	v.must(err)
+	if resp.GetReason() != "" {
+		t.Errorf("of a tool that it may not see it is told %q", resp.GetReason())
+	}
+	if !slices.Contains(opened.GetTools(), "start_service") || slices.Contains(opened.GetTools(), "stop_service") || !slices.Contains(opened.GetTools(), "wait_operation") {
+		t.Errorf("its tools are %v", opened.GetTools())
+	}
+	v.rule("tools.yaml", "tools:\n  start_service: {tier: DENIED}\n")
+	renewed, err := v.sessions().RenewPermits(t.Context(), &vaultv1.RenewPermitsRequest{SessionId: opened.GetSessionId()})
+	v.must(err)
+	if slices.Contains(renewed.GetTools(), "start_service") || !slices.Contains(renewed.GetTools(), "stop_service") {
+		t.Errorf("after a change its tools are %v", renewed.GetTools())
+	}
+}
 
 // What a human's file lets run unasked runs for a client that signs; a bearer client asks all the same, whatever the file says.
 func TestUnattendedIsForKeyBoundClients(t *testing.T) {
@@ -352,6 +387,10 @@ func TestSenders(t *testing.T) {
 			wantCode(t, err, callv1.Code_CODE_INVALID_ARGUMENT)
 		})
 	}
+	_, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf("chat")})
+	if f := fault.From(err); !strings.Contains(f.Message, "for whom") {
+		t.Errorf("without a sender: %v", err)
+	}
 	alice, err := v.openAs("alice", "kitchen")
 	v.must(err)
 	bob, err := v.openAs("bob", "kitchen")
@@ -483,6 +522,15 @@ func (v *vault) showConfig(opened *vaultv1.OpenSessionResponse, lower optionsv1.
 		v.must(proto.Unmarshal([]byte(raw[0]), outcome))
 	}
 	return resp, outcome, err
+}
+
+// A client that is let in no more is shown nothing, though its permit and its session last a moment longer.
+func TestSecurityConfigOfAClientThatIsGone(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(reader)
+	v.revoke(reader)
+	_, _, err := v.showConfig(opened, 0)
+	wantCode(t, err, callv1.Code_CODE_DENIED)
 }
 
 func TestSecurityConfig(t *testing.T) {
@@ -659,7 +707,7 @@ func TestDangerousModeLiftsTheQuestionAlone(t *testing.T) {
 		}
 		g, err := grant.Verify(got.GetGrant(), v.Trust, v.clock.Now())
 		v.must(err)
-		if g.GetDangerous() != c.dangerous || (len(g.GetStatements()) == 1) != c.dangerous {
+		if g.GetDangerous() != c.dangerous || (len(g.GetStatements()) == 2) != c.dangerous {
 			t.Errorf("%s: grant %v", c.tool, g)
 		}
 	}
@@ -693,7 +741,7 @@ func TestGrantsAreBoundedByTheConfiguration(t *testing.T) {
 	opened := v.openBound(1)
 	v.rule("security.yaml", "dangerous: {allowed: false}\napprovals: {scope_max_uses: 2}\n")
 	_, err := v.standing().ProposeDangerous(t.Context(), &vaultv1.ProposeDangerousRequest{
-		Statement: v.sign(v.permission(statement.KindDangerous, opened.GetSession(), bound)),
+		Statement: v.sign(v.mode(opened.GetSession(), bound)),
 	})
 	wantCode(t, err, callv1.Code_CODE_DENIED)
 	for uses, code := range map[int]callv1.Code{2: callv1.Code_CODE_UNSPECIFIED, 3: callv1.Code_CODE_DENIED} {

@@ -23,8 +23,11 @@ import (
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/refusals"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/security"
+	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/platform/trust"
 	"durward.internal/services/vault/internal/changelog"
 	"durward.internal/services/vault/internal/clients"
@@ -72,6 +75,10 @@ type Config struct {
 	Tokens    *token.Values
 	Audit     Audit
 	Operators func() *trust.AllowedSigners
+	// Digest stands in the log for what it does not name (CH-1), as database.Seals's does.
+	Digest func(purpose string, values ...string) string
+	// Deep is the deep check; nil: none.
+	Deep *telemetry.Deep
 	// Now is the vault's clock.
 	Now     func() time.Time
 	Logger  *slog.Logger
@@ -85,10 +92,14 @@ type Server struct {
 	started  time.Time
 	failures throttle
 	refusals throttle
+	// refusedCalls are those that no handler saw.
+	refusedCalls *refusals.Counter
 	// senders are how often people on messaging platforms ask.
 	senders usage.Rates
 	// watching are the gateways that are told of sessions.
 	watching watching
+	// gateways are what gateways say of themselves.
+	gateways gateways
 	// tokenising has turns at looking through texts.
 	tokenising *turns
 }
@@ -96,6 +107,10 @@ type Server struct {
 // New checks that there is one sink a role.
 func New(c Config) (*Server, error) {
 	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now(), tokenising: newTurns(tokeniseAtOnce)}
+	s.refusedCalls = refusals.New(refusals.Config{First: firstRefusals, Write: func(ctx context.Context, r *auditv1.Record, more uint64) {
+		refusals.Note(r, "suppressed", more)
+		c.Journal.Note(ctx, r)
+	}})
 	for _, id := range append([]identity.ID{c.Self}, c.Sinks...) {
 		if _, twice := s.sinks[id.Role()]; twice {
 			return nil, errors.New("sinks: two have the role " + identity.RoleName(id.Role()))
@@ -126,17 +141,25 @@ const (
 	pruneEvery = time.Hour
 )
 
+// firstRefusals is how many refused calls of a kind are recorded as they come.
+const firstRefusals = 5
+
 // Run expires sessions and operations until ctx ends, and then sends waiting calls home.
 func (s *Server) Run(ctx context.Context) {
-	sweep, prune := time.NewTicker(sweepEvery), time.NewTicker(pruneEvery)
+	sweep, prune, state := time.NewTicker(sweepEvery), time.NewTicker(pruneEvery), time.NewTicker(recorder.StateEvery)
 	defer sweep.Stop()
 	defer prune.Stop()
+	defer state.Stop()
 	for {
 		var err error
 		select {
 		case <-ctx.Done():
 			s.Queue.Close()
+			s.refusedCalls.Flush(context.WithoutCancel(ctx), true)
+			s.tellState(ctx)
 			return
+		case <-state.C:
+			s.tellState(ctx)
 		case <-sweep.C:
 			err = s.Sweep(ctx)
 		case <-prune.C:
@@ -158,6 +181,7 @@ func (s *Server) Sweep(ctx context.Context) error {
 	}
 	s.Tokens.Forget(open)
 	s.Usage.Forget(open)
+	s.refusedCalls.Flush(ctx, false)
 	return s.Queue.Sweep(ctx)
 }
 
@@ -178,13 +202,9 @@ func (s *Server) sessionEnded(ctx context.Context, ended *session.Session, actio
 
 // Refused records what the chain refused before a handler saw it; a flood becomes a count.
 func (s *Server) Refused(ctx context.Context, method string, caller identity.ID, err *fault.Error) {
-	ok, suppressed := s.refusals.allow("", s.Now())
-	if !ok {
-		return
-	}
 	r := &auditv1.Record{
 		Kind: auditv1.Kind_KIND_DENIED, Status: auditv1.Status_STATUS_DENIED,
-		Body: &auditv1.Body{Action: "rpc-refused", Summary: method, DecisionSource: caller.String(), Reason: err.Message},
+		Body: &auditv1.Body{Action: "rpc-refused", Summary: clean.Line(method, 200), DecisionSource: caller.String(), Reason: err.Message},
 	}
 	if caller.IsZero() {
 		r.Kind = auditv1.Kind_KIND_AUTHENTICATION_FAILED
@@ -192,8 +212,7 @@ func (s *Server) Refused(ctx context.Context, method string, caller identity.ID,
 	if err.Code == callv1.Code_CODE_DENIED && err.Cause != nil {
 		r.Body.Reason = err.Cause.Error() // which of the reasons that look alike
 	}
-	note(r, suppressed)
-	s.Journal.Note(ctx, r)
+	s.refusedCalls.Add(ctx, refusals.Kind{Peer: caller.String(), What: r.Body.Summary + " " + r.Body.Reason}, r)
 }
 
 // refused records an error of a handler that is a refusal, and returns it. A session that was found is named.

@@ -66,7 +66,7 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 		return nil, s.refused(ctx, "open-refused", "", nil, err)
 	}
 	name := clean.Line(req.GetClientName()+" "+req.GetClientVersion(), 128)
-	opening := session.Opening{Client: client, Name: name, Agent: req.GetAgent(), User: client.User, Sender: sender}
+	opening := session.Opening{Client: client, Name: name, Agent: req.GetAgent(), User: client.User, Sender: sender, Remote: client.Remote || req.GetRemote()}
 	if sender != nil {
 		// A sender has one session, which lasts as long as a human set: the one before ends.
 		opening.Life = seconds(s.Security.Current().Values(client.ID, client.User).MessagingTTLS)
@@ -90,8 +90,12 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 			"client_name": name, "tier_ceiling": contract.TierName(client.Ceiling), "channel_name": client.ChannelName,
 			"agent": opened.Agent, "user": opened.User,
 		}
+		if opened.Remote {
+			r.Body.Details["remote"] = "yes"
+		}
 		if sender != nil {
-			r.Body.Details["sender_user"], r.Body.Details["sender_room"] = sender.User, sender.Room
+			r.Body.Details["sender_user"] = s.Digest("sender user", client.ID, sender.User)
+			r.Body.Details["sender_room"] = s.Digest("sender room", client.ID, sender.Room)
 		}
 		err = s.Journal.Follow(ctx, r)
 	}
@@ -101,7 +105,7 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 	}
 	return &vaultv1.OpenSessionResponse{
 		SessionId: id, Session: opened.Ref, Principal: client.ID, Channel: client.Channel, TierCeiling: s.judge(opened, client).call.Ceiling,
-		KeyBound: client.KeyBound(), Permits: permits, ExpiresAt: timestamppb.New(opened.ExpiresAt()),
+		KeyBound: client.KeyBound(), Permits: permits, Tools: s.judge(opened, client).callable(), ExpiresAt: timestamppb.New(opened.ExpiresAt()),
 		IdleTimeoutS: uint32(opened.Idle.Seconds()),
 	}, nil
 }
@@ -125,7 +129,7 @@ func (s *sessionService) RenewPermits(ctx context.Context, req *vaultv1.RenewPer
 	if err := s.Journal.Follow(ctx, r); err != nil {
 		return nil, err
 	}
-	return &vaultv1.RenewPermitsResponse{Permits: permits}, nil
+	return &vaultv1.RenewPermitsResponse{Permits: permits, Tools: s.judge(opened, client).callable()}, nil
 }
 
 // CloseSession ends a session; closing what is not open is no error.
@@ -150,6 +154,12 @@ func (s *sessionService) WatchSessions(_ *vaultv1.WatchSessionsRequest, stream g
 		}
 		return stream.Send(resp)
 	})
+}
+
+// TellHealth keeps what a gateway says of itself, for operators.
+func (s *sessionService) TellHealth(ctx context.Context, req *vaultv1.TellHealthRequest) (*vaultv1.TellHealthResponse, error) {
+	s.gateways.hear(caller(ctx).String(), req.GetHealth(), s.Now())
+	return &vaultv1.TellHealthResponse{}, nil
 }
 
 // senderOf holds a client to what its channel asks for: a messaging client speaks for somebody, and no other does. A name that is
@@ -255,6 +265,7 @@ func (s *Server) notAuthenticated(ctx context.Context, principal string, cause e
 func (s *Server) permits(opened *session.Session, client *clients.Client) ([]*vaultv1.AddressedPermit, error) {
 	var out []*vaultv1.AddressedPermit
 	epoch, j := s.Halt.Now().Epoch, s.judge(opened, client)
+	dangerousUntil, _ := s.Standing.Dangerous(opened.Ref)
 	for _, sink := range append([]identity.ID{s.Self}, s.Sinks...) {
 		var names []string
 		for _, tool := range contract.Tools() { // sorted, as a permit must be
@@ -264,6 +275,7 @@ func (s *Server) permits(opened *session.Session, client *clients.Client) ([]*va
 		}
 		permit, until, err := s.Issuer.Permit(issuer.Scope{
 			Principal: client.ID, Session: opened.Ref, Channel: client.Channel, Tools: names, Audience: sink.String(), Epoch: epoch,
+			DangerousUntil: dangerousUntil,
 		})
 		if err != nil {
 			return nil, err

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/proof"
 	"durward.internal/services/platform/rpc"
@@ -79,7 +82,7 @@ func TestOpenSession(t *testing.T) {
 		t.Errorf("session %+v", resp)
 	}
 	want := map[string][]string{
-		v.self.String(): {"security_config", "wait_operation"},
+		v.self.String(): {"security_config", "wait_operation", "withdraw_operation"},
 		v.ID(executor, "local").String(): {
 			"gpu_status", "list_models", "list_modes", "list_services", "mode_info", "model_info", "service_info", "simulate_mode",
 		},
@@ -269,6 +272,29 @@ func TestRefusedCallsAreRecorded(t *testing.T) {
 	}
 }
 
+// Calls that the chain refuses are recorded singly at first, and then counted: none is left out of the sum.
+func TestAFloodOfRefusedCallsIsCounted(t *testing.T) {
+	v := newVault(t)
+	const flood = 10_000
+	for i := range flood {
+		v.server.Refused(t.Context(), fmt.Sprint("/durward.vault.v1.ApprovalService/List", i%(flood/2)), v.ID(gateway, "main"), fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed))
+	}
+	v.server.refusedCalls.Flush(t.Context(), true)
+	records, sum := v.audit.of(auditv1.Kind_KIND_DENIED), 0
+	for _, r := range records {
+		n := 1
+		if more := r.GetBody().GetDetails()["suppressed"]; more != "" {
+			var err error
+			n, err = strconv.Atoi(more)
+			v.must(err)
+		}
+		sum += n
+	}
+	if len(records) > 100 || sum != flood {
+		t.Errorf("%d records of %d refused calls", len(records), sum)
+	}
+}
+
 // While audit is away sessions and permits go on, as long as the vault's own spool has room.
 func TestSessionsWithoutAudit(t *testing.T) {
 	v := newVault(t)
@@ -371,5 +397,15 @@ func TestWaitOperationNeedsAPermit(t *testing.T) {
 	})
 	if n := len(v.audit.of(auditv1.Kind_KIND_DENIED)); n < 20 {
 		t.Errorf("%d refusals are recorded", n)
+	}
+}
+
+// A vault has one sink of each role: which of two a grant is for nobody could tell.
+func TestTwoSinksOfOneRoleAreRefused(t *testing.T) {
+	v := newVault(t)
+	conf := v.server.Config
+	conf.Sinks = append(conf.Sinks, v.ID(executor, "other"))
+	if _, err := New(conf); err == nil {
+		t.Error("two executors are taken")
 	}
 }

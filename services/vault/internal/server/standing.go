@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -71,7 +72,7 @@ func (s *standingService) ProposeDangerous(ctx context.Context, req *vaultv1.Pro
 
 // ConfirmDangerous puts a proposal into force.
 func (s *standingService) ConfirmDangerous(ctx context.Context, req *vaultv1.ConfirmDangerousRequest) (*vaultv1.ConfirmDangerousResponse, error) {
-	granted, err := s.Standing.ConfirmDangerous(ctx, req.GetStandingId(), caller(ctx).String())
+	granted, err := s.Standing.ConfirmDangerous(ctx, req.GetStatement(), caller(ctx).String())
 	if err != nil {
 		return nil, err
 	}
@@ -100,9 +101,7 @@ func (s *standingService) MutePrincipal(ctx context.Context, req *vaultv1.MutePr
 	if err != nil || mute == nil {
 		return &vaultv1.MutePrincipalResponse{}, err
 	}
-	if reason == "" {
-		reason = "the operator does not want to be asked for a while"
-	}
+	reason = cmp.Or(reason, "the operator does not want to be asked for a while")
 	denied, err := s.Queue.DenyAll(ctx, req.GetPrincipal(), reason, by)
 	if err != nil {
 		return nil, err
@@ -123,7 +122,7 @@ func (s *standingService) ListSessions(context.Context, *vaultv1.ListSessionsReq
 			KeyBound: open.Client.KeyBound(), OpenedAt: timestamppb.New(open.OpenedAt), ExpiresAt: timestamppb.New(open.ExpiresAt()),
 			TierCeiling: open.Ceiling(client.Ceiling),
 		}
-		if until, _, ok := s.Standing.Dangerous(open.Ref); ok {
+		if until, ok := s.Standing.Dangerous(open.Ref); ok {
 			shown.DangerousUntil = timestamppb.New(until)
 		}
 		if open.Sender != nil {

@@ -47,15 +47,29 @@ func (v *vault) scope(ref, principal string, uses int) *statement.Statement {
 	return s
 }
 
+// mode is dangerous mode of the session, for 20 changes.
+func (v *vault) mode(ref, principal string) *statement.Statement {
+	s := v.permission(statement.KindDangerous, ref, principal)
+	s.Version, s.Uses = statement.VersionConfirmed, 20
+	return s
+}
+
+// confirmation is the second statement of dangerous mode.
+func (v *vault) confirmation(first *callv1.HumanStatement) *vaultv1.ConfirmDangerousRequest {
+	v.t.Helper()
+	s, err := statement.Parse(first.GetStatement())
+	v.must(err)
+	return &vaultv1.ConfirmDangerousRequest{Statement: v.sign(statement.Confirmation(s, first.GetStatement(), grant.NewID(), v.clock.Now()))}
+}
+
 // dangerous puts a session of the key-bound client into dangerous mode.
 func (v *vault) dangerous(ref string) *vaultv1.Standing {
 	v.t.Helper()
-	proposed, err := v.standing().ProposeDangerous(v.t.Context(), &vaultv1.ProposeDangerousRequest{
-		Statement: v.sign(v.permission(statement.KindDangerous, ref, bound)),
-	})
+	h := v.sign(v.mode(ref, bound))
+	_, err := v.standing().ProposeDangerous(v.t.Context(), &vaultv1.ProposeDangerousRequest{Statement: h})
 	v.must(err)
 	v.clock.advance(5 * time.Second)
-	confirmed, err := v.standing().ConfirmDangerous(v.t.Context(), &vaultv1.ConfirmDangerousRequest{StandingId: proposed.GetStandingId()})
+	confirmed, err := v.standing().ConfirmDangerous(v.t.Context(), v.confirmation(h))
 	v.must(err)
 	return confirmed.GetStanding()
 }
@@ -176,18 +190,16 @@ func TestScopeUnderLoad(t *testing.T) {
 func TestDangerousMode(t *testing.T) {
 	v := newVault(t)
 	opened, sibling := v.openBound(1), v.openBound(2)
-	proposed, err := v.standing().ProposeDangerous(t.Context(), &vaultv1.ProposeDangerousRequest{
-		Statement: v.sign(v.permission(statement.KindDangerous, opened.GetSession(), bound)),
-	})
+	h := v.sign(v.mode(opened.GetSession(), bound))
+	_, err := v.standing().ProposeDangerous(t.Context(), &vaultv1.ProposeDangerousRequest{Statement: h})
 	v.must(err)
-	confirm := &vaultv1.ConfirmDangerousRequest{StandingId: proposed.GetStandingId()}
-	_, err = v.standing().ConfirmDangerous(t.Context(), confirm)
+	_, err = v.standing().ConfirmDangerous(t.Context(), v.confirmation(h))
 	wantCode(t, err, callv1.Code_CODE_CONFLICT)
 	if got := v.call(opened, 1, "start_service", "a"); got.GetDecision() != waits || got.GetDangerousUntil() != nil {
 		t.Errorf("before it was confirmed: %v", got)
 	}
 	v.clock.advance(5 * time.Second)
-	confirmed, err := v.standing().ConfirmDangerous(t.Context(), confirm)
+	confirmed, err := v.standing().ConfirmDangerous(t.Context(), v.confirmation(h))
 	v.must(err)
 	got := v.call(opened, 2, "start_service", "b")
 	if got.GetDecision() != granted || !got.GetDangerousUntil().AsTime().Equal(confirmed.GetStanding().GetExpiresAt().AsTime()) {
@@ -195,7 +207,7 @@ func TestDangerousMode(t *testing.T) {
 	}
 	g, err := grant.Verify(got.GetGrant(), v.Trust, v.clock.Now())
 	v.must(err)
-	if !g.GetDangerous() || len(g.GetStatements()) != 1 || len(g.GetSubjectDigest()) != 0 {
+	if !g.GetDangerous() || len(g.GetStatements()) != 2 || len(g.GetSubjectDigest()) != 0 {
 		t.Errorf("grant %v", g)
 	}
 	if got := v.call(sibling, 1, "start_service", "b"); got.GetDecision() != waits || got.GetDangerousUntil() != nil {
@@ -307,10 +319,10 @@ func TestStandingRefuses(t *testing.T) {
 	_, err := v.standing().GrantScope(t.Context(), &vaultv1.GrantScopeRequest{Statement: v.sign(v.scope(opened.GetSession(), bearer, 1))})
 	wantCode(t, err, callv1.Code_CODE_DENIED)
 	_, err = v.standing().ProposeDangerous(t.Context(), &vaultv1.ProposeDangerousRequest{
-		Statement: v.sign(v.permission(statement.KindDangerous, opened.GetSession(), bearer)),
+		Statement: v.sign(v.mode(opened.GetSession(), bearer)),
 	})
 	wantCode(t, err, callv1.Code_CODE_DENIED)
-	_, err = v.standing().ConfirmDangerous(t.Context(), &vaultv1.ConfirmDangerousRequest{StandingId: grant.NewID()})
+	_, err = v.standing().ConfirmDangerous(t.Context(), v.confirmation(v.sign(v.mode(v.openBound(1).GetSession(), bound))))
 	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
 	_, err = v.standing().RevokeStanding(t.Context(), &vaultv1.RevokeStandingRequest{StandingId: grant.NewID()})
 	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
@@ -371,7 +383,7 @@ func TestSelfApproval(t *testing.T) {
 	_, err = v.standing().GrantScope(t.Context(), &vaultv1.GrantScopeRequest{Statement: sign(v.scope(opened.GetSession(), bound, 1))})
 	wantCode(t, err, callv1.Code_CODE_DENIED)
 	_, err = v.standing().ProposeDangerous(t.Context(), &vaultv1.ProposeDangerousRequest{
-		Statement: sign(v.permission(statement.KindDangerous, opened.GetSession(), bound)),
+		Statement: sign(v.mode(opened.GetSession(), bound)),
 	})
 	wantCode(t, err, callv1.Code_CODE_DENIED)
 	var command *statement.Statement

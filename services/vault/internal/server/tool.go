@@ -51,6 +51,7 @@ func (s *toolService) WaitOperation(ctx context.Context, req *vaultv1.WaitOperat
 	if op.State == vaultv1.OperationState_OPERATION_STATE_DENIED {
 		resp.Reason = op.DecisionReason
 	}
+	resp.Halted = operation.Halted(op)
 	theirs := s.mayTakeUp(q.permit, op)
 	if operation.MayRun(op) && (theirs || op.State == vaultv1.OperationState_OPERATION_STATE_APPROVED) {
 		if !theirs { // what became of it the principal may see; what has not begun is another's to begin
@@ -74,6 +75,26 @@ func (s *toolService) WaitOperation(ctx context.Context, req *vaultv1.WaitOperat
 		return nil, err
 	}
 	return resp, nil
+}
+
+// WithdrawOperation takes back what the permit's own session asked for and nobody has decided on.
+func (s *toolService) WithdrawOperation(ctx context.Context, req *vaultv1.WithdrawOperationRequest) (*vaultv1.WithdrawOperationResponse, error) {
+	q := question{method: vaultv1.ToolService_WithdrawOperation_FullMethodName, operation: req.GetOperationId()}
+	refused := func(action string, err error) error {
+		return s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, action), err)
+	}
+	if err := s.admit(ctx, &q); err != nil {
+		return nil, refused("permit-refused", err)
+	}
+	op, err := s.Queue.Withdraw(ctx, req.GetOperationId(), q.permit.GetPrincipal(), q.permit.GetSession(), q.dangerous)
+	if fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
+		return nil, refused("operation-not-theirs", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	rpc.SetOutcome(ctx, &callv1.Outcome{Summary: "The request was taken back; nothing was done, and nobody is asked any more."})
+	return &vaultv1.WithdrawOperationResponse{State: op.GetState()}, nil
 }
 
 // operationService says where operations stand, against the same permit, and has no grant to give.

@@ -3,6 +3,10 @@ package server
 import (
 	"context"
 	"sync"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
 )
 
 // turns lets so many work at a time, and of each principal one: whoever asks for much waits for himself, and not others for him.
@@ -53,4 +57,79 @@ func (q *turns) take(ctx context.Context, principal string) (done func(), err er
 		leave()
 		return nil, ctx.Err()
 	}
+}
+
+// How many failures of one kind are recorded singly.
+const (
+	throttleBurst  = 20
+	throttlePeriod = 10 * time.Second
+)
+
+// throttle lets so many records of each principal through in a period and counts the rest, so that a flood of failures cannot
+// fill the log, is still told, and hides nobody else's. Its zero value is ready; it is safe for concurrent use.
+type throttle struct {
+	mu sync.Mutex
+	// windows are by principal: the clients that there are, and "" for everybody unknown.
+	windows map[string]*window
+}
+
+type window struct {
+	since      time.Time
+	used       int
+	suppressed int
+}
+
+// allow reports whether one more of that principal may be recorded, and how many were left out since the last one that was.
+// Principals must be authenticated ones, so that nobody fills the memory with names.
+func (t *throttle) allow(principal string, now time.Time) (ok bool, suppressed int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := t.windows[principal]
+	if w == nil {
+		if t.windows == nil {
+			t.windows = map[string]*window{}
+		}
+		w = &window{}
+		t.windows[principal] = w
+	}
+	if now.Sub(w.since) >= throttlePeriod {
+		w.since, w.used = now, 0
+	}
+	if w.used >= throttleBurst {
+		w.suppressed++
+		return false, 0
+	}
+	w.used++
+	suppressed, w.suppressed = w.suppressed, 0
+	return true, suppressed
+}
+
+// watchersEach is how many streams of sessions one identity may hold: a reconnect overlaps the stream that it replaces.
+const watchersEach = 4
+
+// watching counts streams by identity, so that one gateway cannot leave the others without. Its zero value is ready; it is safe
+// for concurrent use.
+type watching struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+// enter counts one more of an identity until leave is called.
+func (w *watching) enter(identity string) (leave func(), _ error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.of[identity] >= watchersEach {
+		return nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: this process watches often enough already", fault.WithRetry(time.Minute))
+	}
+	if w.of == nil {
+		w.of = map[string]int{}
+	}
+	w.of[identity]++
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.of[identity]--; w.of[identity] == 0 {
+			delete(w.of, identity)
+		}
+	}, nil
 }

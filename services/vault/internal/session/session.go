@@ -52,6 +52,8 @@ type Opening struct {
 	Name string
 	// Agent is the one of the client's agents that it speaks for, and User the human that the client belongs to; empty for none.
 	Agent, User string
+	// Remote: the client's program runs on another machine.
+	Remote bool
 	// Sender is whom a messaging client speaks for; nil for any other.
 	Sender *Sender
 	// Idle and Life bound the session; 0 means IdleTimeout and MaxLife.
@@ -72,6 +74,8 @@ type Session struct {
 	ClientName string
 	// Agent is the client's agent, as clients.yaml knows it, and User the human that the client belongs to; empty for none.
 	Agent, User string
+	// Remote: the client's program runs on another machine.
+	Remote bool
 	// Sender is nil but for a messaging client's session.
 	Sender   *Sender
 	OpenedAt time.Time
@@ -134,9 +138,7 @@ type opening struct {
 
 // New makes an empty table for at most most sessions in all; 0 means DefaultCap. Openings from before now() are not fresh.
 func New(now func() time.Time, most int) *Table {
-	if most == 0 {
-		most = DefaultCap
-	}
+	most = cmp.Or(most, DefaultCap)
 	return &Table{
 		now: now, started: now(), cap: most, sessions: map[[sha256.Size]byte]*Session{}, refs: map[string]*Session{}, counts: map[string]int{},
 		openings: map[opening]time.Time{},
@@ -186,7 +188,7 @@ func (t *Table) Open(o Opening) (id string, s, ended *Session, err error) {
 	handle := sha256.Sum256([]byte(id))
 	s = &Session{
 		Ref:       "s-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(handle[:16])),
-		Principal: client.ID, Client: client, ClientName: o.Name, Agent: o.Agent, User: o.User, Sender: o.Sender,
+		Principal: client.ID, Client: client, ClientName: o.Name, Agent: o.Agent, User: o.User, Sender: o.Sender, Remote: o.Remote,
 		OpenedAt: now, Idle: cmp.Or(o.Idle, IdleTimeout), Life: cmp.Or(o.Life, MaxLife), handle: handle, used: now,
 	}
 	t.mu.Lock()

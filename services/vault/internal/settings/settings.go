@@ -7,19 +7,23 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/ownership"
+	"durward.internal/services/platform/trust"
 	"durward.internal/services/vault/internal/clients"
 )
 
 // Settings is vault.yaml.
 type Settings struct {
-	config.Common `yaml:",inline"`
+	config.Common  `yaml:",inline"`
+	config.Guarded `yaml:",inline"`
 	// ClientsFile is clients.yaml: who may connect. Required, absolute; read again when it changes.
 	ClientsFile string `yaml:"clients_file"`
 	// GrantKey is the file of the key that signs grants and permits, made by the installer. Required, absolute, 0600.
@@ -33,10 +37,6 @@ type Settings struct {
 	// SecurityDir is the folder of the security configuration: settings, short cuts, policies, in layers. Optional, absolute; without
 	// it what is built in binds. Humans own it; it is read again when it changes.
 	SecurityDir string `yaml:"security_dir"`
-	// GatewayUser is the Unix user that the gateway runs as, by name or number. It may neither own nor write anything below
-	// SecurityDir, nor ClientsFile, nor a folder above them. Optional: without it nobody's rights are looked at, which is for
-	// hosts where the gateway runs elsewhere.
-	GatewayUser string `yaml:"gateway_user"`
 	// Limits bound what clients have open and waiting, all together.
 	Limits Limits `yaml:"limits"`
 
@@ -91,25 +91,14 @@ func (s *Settings) Validate() error {
 	return errors.Join(append(problems, err, errAudit)...)
 }
 
-// Foreign returns the Unix user who may not write the rules; nil where nobody's rights are looked at. It asks the host's user
-// database.
-func (s *Settings) Foreign() (*ownership.Foreign, error) {
-	if s.Development || s.GatewayUser == "" {
-		return nil, nil
-	}
-	f, err := ownership.Lookup(s.GatewayUser)
-	if err != nil {
-		return nil, fmt.Errorf("gateway_user: %w", err)
-	}
-	if int(f.UID) == os.Geteuid() {
-		return nil, errors.New("gateway_user: this process runs as that user; give the gateway a user of its own, or say -development")
-	}
-	return f, nil
-}
+// InDevelopment and Obeyed implement process.Guarded. What of clients.yaml and the security configuration is the gateway's user's is
+// judged file by file as it is read.
+func (s *Settings) InDevelopment() bool { return s.Development }
+func (s *Settings) Obeyed() []string    { return nil }
 
 // Security returns what to read of the security configuration.
 func (s *Settings) Security() (security.Options, error) {
-	foreign, err := s.Foreign()
+	foreign, err := ownership.Gateway(s.GatewayUser, s.Development)
 	return security.Options{
 		Dir: s.SecurityDir, Also: map[string]string{ClientsName: s.ClientsFile}, Foreign: foreign,
 	}, err
@@ -174,4 +163,54 @@ func (s *Settings) AuditID() (identity.ID, error) {
 		return identity.ID{}, errors.New("audit.identity: does not have the role audit")
 	}
 	return id, nil
+}
+
+// Warnings are what Check lets pass and most likely nobody meant, as sentences. There are none where Check has an error.
+func (s *Settings) Warnings() []string {
+	options, err := s.Security()
+	if err != nil {
+		return nil
+	}
+	list, err := clients.Read(s.ClientsFile)
+	if err != nil {
+		return nil
+	}
+	state, err := security.Try(options, nil)
+	if err != nil {
+		return nil
+	}
+	var operators []string
+	if roots, err := trust.Read(s.TrustDir); err == nil {
+		for _, signer := range roots.AllowedSigners.All() {
+			operators = append(operators, signer.Operator)
+		}
+	}
+	return fourEyes(state, list, operators)
+}
+
+// fourEyes tells of clients that nobody can approve anything for, and of operators that count as somebody else for every client.
+func fourEyes(state *security.State, list []*clients.Client, operators []string) []string {
+	var out []string
+	required := false
+	for _, c := range list {
+		if c.Revoked || !state.Values(c.ID, c.User).FourEyes {
+			continue
+		}
+		required = true
+		if c.User == "" {
+			out = append(out, fmt.Sprintf("approvals.four_eyes: the client %s has no user, so nothing that it asks for can be approved; "+
+				"set user: for it in clients.yaml", c.ID))
+		}
+	}
+	if !required {
+		return nil
+	}
+	slices.Sort(operators)
+	for _, name := range slices.Compact(operators) {
+		if !clients.IsUser(name) {
+			out = append(out, fmt.Sprintf("approvals.four_eyes: no user: of clients.yaml can be the operator %s, who therefore counts as another "+
+				"human than every client's own; give the operator's key a name of a-z, 0-9, _ and -", clean.Visible(name)))
+		}
+	}
+	return out
 }

@@ -37,7 +37,11 @@ func BenchmarkRedeem(b *testing.B) {
 					left--
 					h, _, _ = w.book.Use(&r.Operation)
 				case "dangerous":
-					_, h, _ = w.book.Dangerous(live.Ref)
+					h, _, _ = w.book.UseDangerous(&r.Operation)
+					if h == nil {
+						w.enable(live)
+						h, _, _ = w.book.UseDangerous(&r.Operation)
+					}
 				}
 				o, _, err := w.queue.Run(context.Background(), r, h, kind == "dangerous")
 				w.must(err)

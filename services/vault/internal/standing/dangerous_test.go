@@ -8,8 +8,10 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/store"
 )
 
 func argumentsDigest(b []byte) string {
@@ -46,7 +48,7 @@ func TestDangerousRefuses(t *testing.T) {
 			if c.session != nil {
 				s = c.session
 			}
-			mode := w.base(statement.KindDangerous, s, 2*time.Hour)
+			mode := w.dangerous(s)
 			if c.change != nil {
 				c.change(mode)
 			}
@@ -64,14 +66,14 @@ func TestDangerous(t *testing.T) {
 	w := newWorld(t)
 	live, sibling := w.open(bound), w.open(bound)
 	h := w.sign(w.dangerous(live))
-	id, from, until, err := w.book.ProposeDangerous(t.Context(), h, "operator")
+	_, from, until, err := w.book.ProposeDangerous(t.Context(), h, "operator")
 	w.must(err)
 	if from.Sub(w.Now()) != 5*time.Second || until.Sub(w.Now()) != time.Minute {
 		t.Errorf("from %s until %s", from, until)
 	}
 	off := func() {
 		t.Helper()
-		if _, _, ok := w.book.Dangerous(live.Ref); ok {
+		if _, ok := w.book.Dangerous(live.Ref); ok {
 			t.Fatal("in dangerous mode")
 		}
 	}
@@ -79,28 +81,33 @@ func TestDangerous(t *testing.T) {
 	_, _, _, err = w.book.ProposeDangerous(t.Context(), w.sign(w.dangerous(live)), "operator")
 	wantCode(t, err, callv1.Code_CODE_CONFLICT) // one at a time
 	w.advance(5*time.Second - time.Nanosecond)
-	_, err = w.book.ConfirmDangerous(t.Context(), id, "operator")
+	_, err = w.confirm(h)
 	wantCode(t, err, callv1.Code_CODE_CONFLICT)
 	off()
 	w.advance(time.Nanosecond)
-	g, err := w.book.ConfirmDangerous(t.Context(), id, "operator")
+	g, err := w.confirm(h)
 	w.must(err)
-	if g.GetKind() != "dangerous" || g.GetSession() != live.Ref || g.GetUses() != 0 {
+	if g.GetKind() != "dangerous" || g.GetSession() != live.Ref || g.GetUses() != 20 || g.GetConfirmation() == nil {
 		t.Errorf("%v", g)
 	}
-	ends, got, ok := w.book.Dangerous(live.Ref)
-	if !ok || string(got.GetStatement()) != string(h.GetStatement()) || !ends.Equal(g.GetExpiresAt().AsTime()) {
+	ends, ok := w.book.Dangerous(live.Ref)
+	if !ok || !ends.Equal(g.GetExpiresAt().AsTime()) {
 		t.Errorf("until %s, %v", ends, ok)
 	}
-	if _, _, ok := w.book.Dangerous(sibling.Ref); ok {
+	if _, ok := w.book.Dangerous(sibling.Ref); ok {
 		t.Error("another session of the client is in dangerous mode too")
 	}
-	_, err = w.book.ConfirmDangerous(t.Context(), id, "operator")
+	_, err = w.confirm(h)
 	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
 	_, _, _, err = w.book.ProposeDangerous(t.Context(), h, "operator")
 	wantCode(t, err, callv1.Code_CODE_ALREADY_SPENT)
 
-	o, _, err := w.queue.Run(t.Context(), w.request(live, "start_service", "a"), got, true)
+	r := w.request(live, "start_service", "a")
+	got, _, ok := w.book.UseDangerous(&r.Operation)
+	if !ok || string(got.GetStatement()) != string(h.GetStatement()) {
+		t.Fatalf("its use: %v, %v", got, ok)
+	}
+	o, _, err := w.queue.Run(t.Context(), r, got, true)
 	w.must(err)
 	// The same call of another session gets nothing of it.
 	asked, err := w.call(sibling, "start_service", "a")
@@ -122,21 +129,126 @@ func TestDangerous(t *testing.T) {
 	}
 }
 
+// The confirmation is a second signature, by the key of the first, under a statement that names the first and was made 5 s later:
+// whoever has an operator's certificate alone confirms nothing. What is no confirmation leaves the proposal to its human.
+func TestConfirmationIsASecondSignature(t *testing.T) {
+	w := newWorld(t)
+	live, sibling := w.open(bound), w.open(bound)
+	h := w.sign(w.dangerous(live))
+	_, _, _, err := w.book.ProposeDangerous(t.Context(), h, "operator")
+	w.must(err)
+	second := w.confirmation(h) // made at once, by the operator's clock
+	w.advance(5 * time.Second)
+	good := w.confirmation(h)
+	altered := func(change func(*statement.Statement)) *callv1.HumanStatement {
+		s := *good
+		change(&s)
+		return w.sign(&s)
+	}
+	foreign, err := statement.Sign(good, platformtest.New(t).OperatorSigner)
+	w.must(err)
+	for name, c := range map[string]struct {
+		h    *callv1.HumanStatement
+		code callv1.Code
+	}{
+		"the first again":       {h, callv1.Code_CODE_DENIED},
+		"by nobody's key":       {foreign, callv1.Code_CODE_DENIED},
+		"of another statement":  {w.sign(w.confirmation(w.sign(w.dangerous(live)))), callv1.Code_CODE_NOT_FOUND},
+		"for another session":   {altered(func(s *statement.Statement) { s.Session = sibling.Ref }), callv1.Code_CODE_NOT_FOUND},
+		"for another principal": {altered(func(s *statement.Statement) { s.Principal = other }), callv1.Code_CODE_DENIED},
+		"a changed signature": {&callv1.HumanStatement{Statement: w.sign(good).GetStatement(), Signature: h.GetSignature()},
+			callv1.Code_CODE_DENIED},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := w.book.ConfirmDangerous(t.Context(), c.h, "operator")
+			wantCode(t, err, c.code)
+		})
+	}
+	if _, ok := w.book.Dangerous(live.Ref); ok {
+		t.Fatal("in dangerous mode")
+	}
+	_, err = w.book.ConfirmDangerous(t.Context(), w.sign(good), "operator")
+	w.must(err)
+	// One that differs in what it says beside the party is none, and uses the proposal up.
+	for name, h2 := range map[string]func(first *callv1.HumanStatement) *callv1.HumanStatement{
+		"made at once": func(first *callv1.HumanStatement) *callv1.HumanStatement {
+			s := w.confirmation(first)
+			s.IssuedAt, s.NotBefore = second.IssuedAt, second.NotBefore
+			return w.sign(s)
+		},
+		"another end": func(first *callv1.HumanStatement) *callv1.HumanStatement {
+			s := w.confirmation(first)
+			s.ExpiresAt = statement.FormatTime(w.Now().Add(time.Hour))
+			return w.sign(s)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := w.sign(w.dangerous(sibling))
+			_, _, _, err := w.book.ProposeDangerous(t.Context(), first, "operator")
+			w.must(err)
+			w.advance(5 * time.Second)
+			_, err = w.book.ConfirmDangerous(t.Context(), h2(first), "operator")
+			wantCode(t, err, callv1.Code_CODE_DENIED)
+		})
+	}
+	if _, ok := w.book.Dangerous(sibling.Ref); ok {
+		t.Error("in dangerous mode")
+	}
+}
+
+// Dangerous mode is for as many changes as the human signed: the next one asks, and what was covered still holds.
+func TestDangerousModeIsUsedUp(t *testing.T) {
+	w := newWorld(t)
+	live := w.open(bound)
+	mode := w.dangerous(live)
+	mode.Uses = 2
+	h := w.sign(mode)
+	_, _, _, err := w.book.ProposeDangerous(t.Context(), h, "operator")
+	w.must(err)
+	w.advance(5 * time.Second)
+	_, err = w.confirm(h)
+	w.must(err)
+	r := w.request(live, "start_service", "a")
+	var last *store.Operation
+	for i := range 2 {
+		got, _, ok := w.book.UseDangerous(&r.Operation)
+		if !ok {
+			t.Fatalf("use %d is refused", i+1)
+		}
+		last, _, err = w.queue.Run(t.Context(), w.request(live, "start_service", string(rune('a'+i))), got, true)
+		w.must(err)
+	}
+	if _, _, ok := w.book.UseDangerous(&r.Operation); ok {
+		t.Error("a third use of two")
+	}
+	if _, ok := w.book.Dangerous(live.Ref); ok {
+		t.Error("in dangerous mode without uses")
+	}
+	w.must(w.redeem(last))
+	w.advance(4 * time.Second)
+	w.book.Sweep(t.Context())
+	if n := w.ends("it was used up"); n != 1 {
+		t.Errorf("its end is recorded %d times", n)
+	}
+}
+
 func TestProposalsLapse(t *testing.T) {
 	w := newWorld(t)
 	live := w.open(bound)
-	id, _, _, err := w.book.ProposeDangerous(t.Context(), w.sign(w.dangerous(live)), "operator")
+	h := w.sign(w.dangerous(live))
+	_, _, _, err := w.book.ProposeDangerous(t.Context(), h, "operator")
 	w.must(err)
 	w.advance(time.Minute + time.Nanosecond)
-	_, err = w.book.ConfirmDangerous(t.Context(), id, "operator")
+	_, err = w.confirm(h)
 	wantCode(t, err, callv1.Code_CODE_EXPIRED)
 	// What changed in between counts: a halt, a closed session.
-	id, _, _, err = w.book.ProposeDangerous(t.Context(), w.sign(w.dangerous(live)), "operator")
+	h = w.sign(w.dangerous(live))
+	_, _, _, err = w.book.ProposeDangerous(t.Context(), h, "operator")
 	w.must(err)
 	w.advance(5 * time.Second)
 	_, err = w.halt.Halt(t.Context(), "alice", "", w.Now())
 	w.must(err)
-	_, err = w.book.ConfirmDangerous(t.Context(), id, "operator")
+	_, err = w.confirm(h)
 	wantCode(t, err, callv1.Code_CODE_HALTED)
 	w.book.Sweep(t.Context())
 	if all, _ := w.book.List(); len(all) != 0 {
@@ -145,12 +257,13 @@ func TestProposalsLapse(t *testing.T) {
 	// A revocation takes back what was proposed, too.
 	fresh := newWorld(t)
 	s := fresh.open(bound)
-	id, _, _, err = fresh.book.ProposeDangerous(t.Context(), fresh.sign(fresh.dangerous(s)), "operator")
+	h = fresh.sign(fresh.dangerous(s))
+	_, _, _, err = fresh.book.ProposeDangerous(t.Context(), h, "operator")
 	fresh.must(err)
 	_, err = fresh.book.Revoke(t.Context(), "", s.Ref, "", "alice")
 	fresh.must(err)
 	fresh.advance(5 * time.Second)
-	_, err = fresh.book.ConfirmDangerous(t.Context(), id, "operator")
+	_, err = fresh.confirm(h)
 	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
 }
 

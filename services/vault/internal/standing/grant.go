@@ -14,6 +14,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
@@ -75,7 +76,8 @@ func (b *Approvals) GrantScope(ctx context.Context, h *callv1.HumanStatement, fi
 	if err != nil {
 		return nil, b.refuse(ctx, h, caller, err)
 	}
-	return b.enforce(ctx, v, h, live, &store.UsedStatement{Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: b.Now()}, caller)
+	return b.enforce(ctx, &entry{Verified: v, human: h, session: live},
+		&store.UsedStatement{Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: b.Now()}, caller)
 }
 
 // ProposeDangerous takes a statement of kind "dangerous" and returns when it may be confirmed. It uses the statement up, and
@@ -117,38 +119,46 @@ func (b *Approvals) ProposeDangerous(ctx context.Context, h *callv1.HumanStateme
 	return v.ID, p.notBefore, p.notAfter, nil
 }
 
-// ConfirmDangerous puts a proposal into force, by the vault's clock between ConfirmAfter and ConfirmWithin of it. Errors:
-// CODE_NOT_FOUND, CODE_CONFLICT for too early, CODE_EXPIRED for too late; others are GrantScope's.
-func (b *Approvals) ConfirmDangerous(ctx context.Context, id, caller string) (*vaultv1.Standing, error) {
+// ConfirmDangerous takes the second statement of a proposal, and puts it into force by the vault's clock between ConfirmAfter and
+// ConfirmWithin of it. Errors: CODE_NOT_FOUND, CODE_CONFLICT for too early, CODE_EXPIRED for too late; others are GrantScope's.
+func (b *Approvals) ConfirmDangerous(ctx context.Context, h *callv1.HumanStatement, caller string) (*vaultv1.Standing, error) {
+	second, live, err := b.grantable(h, statement.KindConfirm)
+	if err == nil {
+		err = b.dangerous(second, live)
+	}
+	if err != nil {
+		return nil, b.refuse(ctx, h, caller, err)
+	}
 	now := b.Now()
 	b.mu.Lock()
-	var p *proposal
-	for _, candidate := range b.proposals {
-		if candidate.ID == id {
-			p = candidate
-		}
-	}
-	soon := p != nil && early(now.Before(p.notBefore))
-	if p != nil && !soon {
+	p := b.proposals[second.Session]
+	found := p != nil && second.Confirms == canonical.FormatDigest(p.Digest[:])
+	soon := found && early(now.Before(p.notBefore))
+	if found && !soon {
 		delete(b.proposals, p.Session) // whatever comes of it: it is confirmed once
 	}
 	b.mu.Unlock()
 	switch {
-	case p == nil:
-		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "nothing of that id waits to be confirmed")
+	case !found:
+		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "nothing that it confirms waits to be confirmed")
 	case soon:
 		return nil, fault.New(callv1.Code_CODE_CONFLICT, "it is too early to confirm: read again what it means", fault.WithRetry(p.notBefore.Sub(now)))
 	case now.After(p.notAfter):
 		return nil, fault.New(callv1.Code_CODE_EXPIRED, "it was not confirmed in time; propose it again")
 	}
-	v, live, err := b.grantable(p.human, statement.KindDangerous) // again: five seconds are long
+	// The first again, and both by one human's key: five seconds are long.
+	v, live, err := b.grantable(p.human, statement.KindDangerous)
 	if err == nil {
-		err = b.dangerous(v, live)
+		err = confirmed(v, second)
+	}
+	if err == nil {
+		err = b.fresh(ctx, second)
 	}
 	if err != nil {
-		return nil, b.refuse(ctx, p.human, caller, err)
+		return nil, b.refuse(ctx, h, caller, err)
 	}
-	return b.enforce(ctx, v, p.human, live, nil, caller)
+	return b.enforce(ctx, &entry{Verified: v, human: p.human, confirmation: h, session: live},
+		&store.UsedStatement{Digest: second.Digest[:], Kind: string(second.Kind), Operator: second.Operator, UsedAt: now}, caller)
 }
 
 // grantable verifies a statement and finds the live session that it is for: one of a key-bound client, as the statement says.
@@ -243,16 +253,22 @@ func (b *Approvals) dangerous(v *statement.Verified, live *session.Session) erro
 }
 
 // enforce records a grant, keeps it as evidence, and puts it into force: on one side of a halt or the other.
-func (b *Approvals) enforce(ctx context.Context, v *statement.Verified, h *callv1.HumanStatement, live *session.Session, used *store.UsedStatement, caller string) (*vaultv1.Standing, error) {
-	if err := b.room(v); err != nil {
+func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedStatement, caller string) (*vaultv1.Standing, error) {
+	v, h := e.Verified, e.human
+	if err := b.underCaps(v); err != nil {
 		return nil, err
 	}
 	now := b.Now()
-	e := &entry{Verified: v, human: h, session: live, granted: now, until: v.Ends, left: uint32(v.Uses)} // #nosec G115 -- 0 to 1000
-	if ends := live.ExpiresAt(); ends.Before(e.until) {
+	e.granted, e.until, e.left = now, v.Ends, uint32(v.Uses) // #nosec G115 -- 1 to 1000
+	if ends := e.session.ExpiresAt(); ends.Before(e.until) {
 		e.until = ends
 	}
-	r := b.record(v, h, live, auditv1.Status_STATUS_OK, caller)
+	// The proposal's record has the first statement of dangerous mode.
+	signed := h
+	if e.confirmation != nil {
+		signed = e.confirmation
+	}
+	r := b.record(v, signed, e.session, auditv1.Status_STATUS_OK, caller)
 	r.Body.Action = string(v.Kind) + "-granted"
 	if err := b.Journal.Must(ctx, r); err != nil {
 		return nil, err
@@ -300,8 +316,8 @@ func (b *Approvals) enforce(ctx context.Context, v *statement.Verified, h *callv
 	return shown(e), nil
 }
 
-// room keeps the caps. Grants that race may pass it together: a human signs each.
-func (b *Approvals) room(v *statement.Verified) error {
+// underCaps refuses what is beyond the caps. Grants that race may pass it together: a human signs each.
+func (b *Approvals) underCaps(v *statement.Verified) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	own, all := 0, 0
@@ -343,13 +359,11 @@ func (b *Approvals) refuse(ctx context.Context, h *callv1.HumanStatement, caller
 	// What an unverified statement says of a party is not a fact about it.
 	r.Body.Details = map[string]string{"claims_principal": clip(principal), "claims_session": clip(ref)}
 	b.Journal.Note(ctx, r)
-	var known *fault.Error
-	if errors.As(cause, &known) {
+	if _, known := errors.AsType[*fault.Error](cause); known {
 		return cause
 	}
 	sentence := consent.Sentence(cause, "the statement does not allow this")
-	var told *refusal
-	if errors.As(cause, &told) {
+	if told, ok := errors.AsType[*refusal](cause); ok {
 		sentence = told.sentence
 	}
 	return fault.New(callv1.Code_CODE_DENIED, sentence, fault.WithCause(cause))

@@ -1,6 +1,9 @@
 package standing
 
-import "durward.internal/services/vault/internal/store"
+import (
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/store"
+)
 
 // The guards that matter most, one small function each, so that the drills can show what happens without them: their builds
 // have the twins in deploy/e2e/weak instead.
@@ -16,3 +19,6 @@ func usesLeft(left uint32) bool { return left > 0 }
 
 // early reports whether a proposal may not be confirmed yet.
 func early(is bool) bool { return is }
+
+// confirmed reports whether the second statement is the first one's, by the same key.
+func confirmed(first, second *statement.Verified) error { return first.ConfirmedBy(second) }

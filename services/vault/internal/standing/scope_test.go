@@ -80,7 +80,7 @@ func TestGrantScopeRefuses(t *testing.T) {
 			s.IssuedAt, s.NotBefore, s.ExpiresAt = statement.FormatTime(past), statement.FormatTime(past), statement.FormatTime(w.Now().Add(-time.Second))
 		}},
 		"dangerous mode": {change: func(s *statement.Statement) {
-			s.Kind, s.Tools, s.Free, s.SubjectDigests, s.Uses = statement.KindDangerous, nil, nil, nil, 0
+			*s = *w.dangerous(live)
 		}},
 		"a resume": {change: func(s *statement.Statement) {
 			*s = statement.Statement{Type: s.Type, Version: s.Version, Kind: statement.KindResume, ID: s.ID, Operator: s.Operator, IssuedAt: s.IssuedAt,
@@ -145,6 +145,35 @@ func TestFourEyes(t *testing.T) {
 	w.fourEyes = false
 	_, err = w.queue.Approve(t.Context(), o.ID, w.sign(s), "operator")
 	w.must(err)
+}
+
+// Four eyes are two humans: another spelling, or another name for the same key, is none.
+func TestFourEyesGoByKeys(t *testing.T) {
+	for name, lines := range map[string][]string{
+		"another spelling":             {"Alice"},
+		"another name for the key":     {"second", "alice"},
+		"another name, spelled anyhow": {"second", "ALICE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.fourEyes = true
+			w.change(bound, func(c *clients.Client) { c.User = "alice" })
+			live := w.open(bound)
+			var file string
+			for _, operator := range lines {
+				file += trust.FormatSigner(operator, w.OperatorSigner.PublicKey(), statement.Namespace) + "\n"
+			}
+			w.WriteTrust(trust.FileAllowedSigners, []byte(file))
+			w.must(w.Trust.Reload())
+			s := w.scope(live, 1)
+			s.Operator = lines[0]
+			_, err := w.book.GrantScope(t.Context(), w.sign(s), nil, "operator")
+			wantCode(t, err, callv1.Code_CODE_DENIED)
+			w.fourEyes = false
+			_, err = w.book.GrantScope(t.Context(), w.sign(s), nil, "operator")
+			w.must(err)
+		})
+	}
 }
 
 // A scope runs what it covers, so often as it says, and nothing else.
@@ -332,7 +361,7 @@ func TestEnds(t *testing.T) {
 					h, _, _ = w.book.Use(&r.Operation)
 				} else {
 					id = w.enable(live)
-					_, h, _ = w.book.Dangerous(live.Ref)
+					h, _, _ = w.book.UseDangerous(&r.Operation)
 				}
 				o, _, err := w.queue.Run(t.Context(), r, h, kind == "dangerous")
 				w.must(err)
@@ -345,7 +374,7 @@ func TestEnds(t *testing.T) {
 					if _, _, ok := w.book.Use(&next.Operation); ok {
 						t.Error("used afterwards")
 					}
-				} else if _, _, ok := w.book.Dangerous(live.Ref); ok {
+				} else if _, ok := w.book.Dangerous(live.Ref); ok {
 					t.Error("dangerous afterwards")
 				}
 				if all, _ := w.book.List(); len(all) != 0 {

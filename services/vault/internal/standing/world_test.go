@@ -18,6 +18,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/database"
@@ -272,8 +273,25 @@ func (w *world) scope(s *session.Session, uses int) *statement.Statement {
 	return out
 }
 
+// dangerous is dangerous mode for 20 changes.
 func (w *world) dangerous(s *session.Session) *statement.Statement {
-	return w.base(statement.KindDangerous, s, 2*time.Hour)
+	out := w.base(statement.KindDangerous, s, 2*time.Hour)
+	out.Version, out.Uses = statement.VersionConfirmed, 20
+	return out
+}
+
+// confirmation is the second statement of h, made 5 s after it at the earliest.
+func (w *world) confirmation(h *callv1.HumanStatement) *statement.Statement {
+	w.t.Helper()
+	first, err := statement.Parse(h.GetStatement())
+	w.must(err)
+	return statement.Confirmation(first, h.GetStatement(), grant.NewID(), w.Now())
+}
+
+// confirm puts the proposal of h into force, or says why not.
+func (w *world) confirm(h *callv1.HumanStatement) (*vaultv1.Standing, error) {
+	w.t.Helper()
+	return w.book.ConfirmDangerous(context.Background(), w.sign(w.confirmation(h)), "operator")
 }
 
 func (w *world) sign(s *statement.Statement) *callv1.HumanStatement {
@@ -294,10 +312,11 @@ func (w *world) granted(s *session.Session, uses int) string {
 // enable puts a session into dangerous mode.
 func (w *world) enable(s *session.Session) string {
 	w.t.Helper()
-	id, _, _, err := w.book.ProposeDangerous(context.Background(), w.sign(w.dangerous(s)), "operator")
+	h := w.sign(w.dangerous(s))
+	id, _, _, err := w.book.ProposeDangerous(context.Background(), h, "operator")
 	w.must(err)
 	w.advance(standing.ConfirmAfter)
-	_, err = w.book.ConfirmDangerous(context.Background(), id, "operator")
+	_, err = w.confirm(h)
 	w.must(err)
 	return id
 }

@@ -19,6 +19,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/reserve"
 )
@@ -143,8 +144,9 @@ type Control struct {
 
 // Store is the vault's database.
 type Store struct {
-	db   *sql.DB
-	kept *reserve.Reserve // nil: there is none
+	db    *sql.DB
+	kept  *reserve.Reserve // nil: there is none
+	seals *database.Seals  // nil: rows have none
 
 	spend, run, spent, settle *sql.Stmt
 }
@@ -154,6 +156,9 @@ func New(ctx context.Context, db *sql.DB, opts ...Option) (*Store, error) {
 	s := &Store{db: db}
 	for _, opt := range opts {
 		opt(s)
+	}
+	if err := s.distrust(ctx); err != nil {
+		return nil, err
 	}
 	// What every redemption runs.
 	if err := database.Prepare(ctx, db, map[**sql.Stmt]string{
@@ -173,22 +178,31 @@ const columns = `operation_id, state, principal, session, channel, client_name, 
 	expires_at, decided_at, decided_by, decision_reason, subject_digest, statement, signature, redeemed_at, settled_at,
 	settled_ok, joined, authority, dangerous, policy_tier, rule, agent`
 
+// selectOperations reads what scan takes.
+func (s *Store) selectOperations() string {
+	return `SELECT ` + columns + `, ` + s.seals.Sound("operations") + ` FROM operations `
+}
+
 func scan(row interface{ Scan(...any) error }) (*Operation, error) {
 	var (
 		o                                            Operation
 		epoch                                        int64
 		asked, expires, decided, redeemed, settledAt int64
+		sound                                        bool
 	)
 	err := row.Scan(&o.ID, &o.State, &o.Principal, &o.Session, &o.Channel, &o.ClientName, &o.KeyBound, &o.ToolName,
 		&o.ToolSource, &o.ToolDigest, &o.Tier, &o.Arguments, &o.ArgumentsDigest, &o.AgentReason, &o.Audience, &epoch,
 		&o.PolicyDigest, &o.RequestID, &asked, &expires, &decided, &o.DecidedBy, &o.DecisionReason, &o.SubjectDigest,
 		&o.Statement, &o.Signature, &redeemed, &settledAt, &o.SettledOK, &o.Joined,
-		&o.Authority, &o.Dangerous, &o.PolicyTier, &o.Rule, &o.Agent)
+		&o.Authority, &o.Dangerous, &o.PolicyTier, &o.Rule, &o.Agent, &sound)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, ErrNotFound
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read operation: %w", err)
+	}
+	if !sound {
+		return nil, fmt.Errorf("the operation %s does not bear its seal: %w", clean.Line(o.ID, 100), database.ErrDamaged)
 	}
 	o.Epoch = uint64(epoch)
 	o.AskedAt, o.ExpiresAt, o.DecidedAt = at(asked), at(expires), at(decided)
@@ -385,7 +399,7 @@ func (s *Store) Settle(ctx context.Context, operationID string, ok bool, when ti
 
 // Operation returns one operation, or ErrNotFound.
 func (s *Store) Operation(ctx context.Context, id string) (*Operation, error) {
-	return scan(s.db.QueryRowContext(ctx, `SELECT `+columns+` FROM operations WHERE operation_id = ?`, id)) // #nosec G202 -- constants
+	return scan(s.db.QueryRowContext(ctx, s.selectOperations()+`WHERE operation_id = ?`, id))
 }
 
 // Operations returns the newest operations in those states, newest first, at most limit.
@@ -398,7 +412,7 @@ func (s *Store) Operations(ctx context.Context, limit int, states ...vaultv1.Ope
 		args = append(args, state)
 	}
 	marks := strings.TrimSuffix(strings.Repeat("?, ", len(states)), ", ")
-	rows, err := s.db.QueryContext(ctx, `SELECT `+columns+` FROM operations WHERE state IN (`+marks+ // #nosec G202 -- marks only
+	rows, err := s.db.QueryContext(ctx, s.selectOperations()+`WHERE state IN (`+marks+ // #nosec G202 -- marks only
 		`) ORDER BY asked_at DESC, operation_id LIMIT ?`, append(args, limit)...)
 	if err != nil {
 		return nil, fmt.Errorf("read operations: %w", err)

@@ -59,10 +59,10 @@ type tally struct {
 	held map[*Reservation]struct{}
 }
 
-// Option changes a book that New makes.
+// Option changes Counters that New makes.
 type Option func(*Counters)
 
-// WithReserve makes the book give up the reserve, when the disk is full, to count calls of tools that take load off the host: a
+// WithReserve makes the counters give up the reserve, when the disk is full, to count calls of tools that take load off the host: a
 // limit on them must not be what stops them. Other calls that are counted are then refused with reserve.Refused.
 func WithReserve(kept *reserve.Reserve) Option { return func(b *Counters) { b.kept = kept } }
 
@@ -74,7 +74,7 @@ func (b *Counters) write(ctx context.Context, entitled bool, query string, value
 	})
 }
 
-// New makes a book on a database whose schema is store.Migrations'. Days and months are of now's location.
+// New makes counters on a database whose schema is store.Migrations'. Days and months are of now's location.
 func New(db *sql.DB, now func() time.Time, options ...Option) *Counters {
 	b := &Counters{db: db, now: now, tools: map[tool]*tally{}, sessions: map[Who]uint32{}}
 	for _, option := range options {
@@ -85,11 +85,11 @@ func New(db *sql.DB, now func() time.Time, options ...Option) *Counters {
 
 // Reservation is one call's place. Release it, or Commit and Keep it. A nil one is of a call that nobody counts.
 type Reservation struct {
-	book   *Counters
-	tally  *tally
-	who    Who
-	at     time.Time
-	before Counts
+	counters *Counters
+	tally    *tally
+	who      Who
+	at       time.Time
+	before   Counts
 	// last is the time of the last call before Commit.
 	last      time.Time
 	committed bool
@@ -113,7 +113,7 @@ func (b *Counters) Reserve(ctx context.Context, who Who) (*Reservation, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Reservation{book: b, tally: t, who: who, at: now, before: b.countsLocked(t, who)}
+	r := &Reservation{counters: b, tally: t, who: who, at: now, before: b.countsLocked(t, who)}
 	t.held[r] = struct{}{}
 	return r, nil
 }
@@ -185,13 +185,13 @@ func (r *Reservation) Commit(ctx context.Context) error {
 	if r == nil {
 		return nil
 	}
-	err := r.book.write(context.WithoutCancel(ctx), reserve.Relieves(r.who.Tool), `INSERT INTO usage (client, tool, day, calls, last_at) VALUES (?, ?, ?, 1, ?)
+	err := r.counters.write(context.WithoutCancel(ctx), reserve.Relieves(r.who.Tool), `INSERT INTO usage (client, tool, day, calls, last_at) VALUES (?, ?, ?, 1, ?)
 		ON CONFLICT (client, tool, day) DO UPDATE SET calls = calls + 1, last_at = max(last_at, excluded.last_at)`,
 		r.who.Client, r.who.Tool, r.at.Format(dayForm), r.at.UnixNano())
 	if err != nil {
 		return fmt.Errorf("write usage: %w", err)
 	}
-	b := r.book
+	b := r.counters
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r.committed = true
@@ -215,8 +215,8 @@ func (r *Reservation) Keep() {
 	if r == nil {
 		return
 	}
-	r.book.mu.Lock()
-	defer r.book.mu.Unlock()
+	r.counters.mu.Lock()
+	defer r.counters.mu.Unlock()
 	r.over = true
 	delete(r.tally.held, r)
 }
@@ -231,7 +231,7 @@ func (r *Reservation) Release(ctx context.Context) error {
 	if !r.last.IsZero() {
 		before = r.last.UnixNano()
 	}
-	err := r.book.write(context.WithoutCancel(ctx), reserve.Relieves(r.who.Tool), `UPDATE usage SET calls = calls - 1,
+	err := r.counters.write(context.WithoutCancel(ctx), reserve.Relieves(r.who.Tool), `UPDATE usage SET calls = calls - 1,
 		last_at = CASE WHEN last_at = ? THEN ? ELSE last_at END WHERE client = ? AND tool = ? AND day = ? AND calls > 0`,
 		r.at.UnixNano(), before, r.who.Client, r.who.Tool, r.at.Format(dayForm))
 	if err != nil {
@@ -242,7 +242,7 @@ func (r *Reservation) Release(ctx context.Context) error {
 
 // takeBack gives the place back in memory, and reports whether it was committed, so that it stands in the table as well.
 func (r *Reservation) takeBack() bool {
-	b, t := r.book, r.tally
+	b, t := r.counters, r.tally
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if r.over {
@@ -297,4 +297,58 @@ func (b *Counters) forgetIdle() {
 			delete(b.tools, key) // the next reservation reads it again
 		}
 	}
+}
+
+// window is what a rate is over.
+const window = time.Minute
+
+// Limit is how often something may happen in a minute, under one name.
+type Limit struct {
+	Key  string
+	Most uint32
+}
+
+// Rates counts what messaging clients do, by sender, by room and in all, over the last minute. Its zero value is ready; it is
+// safe for concurrent use. It remembers only what it let through, so that strangers' names cannot fill it.
+type Rates struct {
+	mu     sync.Mutex
+	events map[string][]time.Time
+}
+
+// Allow counts one more under every limit if each has room, and otherwise counts nothing and says after how long to come again.
+func (r *Rates) Allow(now time.Time, limits ...Limit) (retry time.Duration, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.events == nil {
+		r.events = map[string][]time.Time{}
+	}
+	for key, times := range r.events {
+		i := 0
+		for i < len(times) && now.Sub(times[i]) >= window {
+			i++
+		}
+		if i == len(times) {
+			delete(r.events, key)
+		} else if i > 0 {
+			r.events[key] = times[i:]
+		}
+	}
+	ok = true
+	for _, limit := range limits {
+		times := r.events[limit.Key]
+		switch {
+		case limit.Most == 0:
+			ok, retry = false, max(retry, window)
+		case len(times) >= int(limit.Most):
+			// There is room when the oldest of those that are too many is out of the window.
+			ok, retry = false, max(retry, window-now.Sub(times[len(times)-int(limit.Most)]))
+		}
+	}
+	if !ok {
+		return retry, false
+	}
+	for _, limit := range limits {
+		r.events[limit.Key] = append(r.events[limit.Key], now)
+	}
+	return 0, true
 }

@@ -35,7 +35,9 @@ const (
 	// Any process: it started, it stops.
 	Kind_KIND_STARTED Kind = 1
 	Kind_KIND_STOPPED Kind = 2
-	// gateway: an input that never reached a decision.
+	// vault, executor, egress: what its own state is (its revision, digest and rows), each day, at a halt and at its end.
+	Kind_KIND_STATE Kind = 3
+	// gateway: an input that never reached a decision. audit: calls that never reached it, counted.
 	Kind_KIND_REFUSED Kind = 10
 	// vault.
 	Kind_KIND_SESSION_OPENED        Kind = 20
@@ -62,6 +64,8 @@ const (
 	Kind_KIND_CONFIG_REFUSED Kind = 37
 	// A setting that an agent's argument changed for its session (CFG-2).
 	Kind_KIND_OVERRIDE Kind = 38
+	// An agent took back what it had asked for.
+	Kind_KIND_WITHDRAWN Kind = 39
 	// executor, egress.
 	Kind_KIND_INTENT  Kind = 40
 	Kind_KIND_OUTCOME Kind = 41
@@ -85,6 +89,7 @@ var (
 		0:  "KIND_UNSPECIFIED",
 		1:  "KIND_STARTED",
 		2:  "KIND_STOPPED",
+		3:  "KIND_STATE",
 		10: "KIND_REFUSED",
 		20: "KIND_SESSION_OPENED",
 		21: "KIND_SESSION_CLOSED",
@@ -105,6 +110,7 @@ var (
 		36: "KIND_CONFIG_FOUND",
 		37: "KIND_CONFIG_REFUSED",
 		38: "KIND_OVERRIDE",
+		39: "KIND_WITHDRAWN",
 		40: "KIND_INTENT",
 		41: "KIND_OUTCOME",
 		42: "KIND_READ",
@@ -118,6 +124,7 @@ var (
 		"KIND_UNSPECIFIED":           0,
 		"KIND_STARTED":               1,
 		"KIND_STOPPED":               2,
+		"KIND_STATE":                 3,
 		"KIND_REFUSED":               10,
 		"KIND_SESSION_OPENED":        20,
 		"KIND_SESSION_CLOSED":        21,
@@ -138,6 +145,7 @@ var (
 		"KIND_CONFIG_FOUND":          36,
 		"KIND_CONFIG_REFUSED":        37,
 		"KIND_OVERRIDE":              38,
+		"KIND_WITHDRAWN":             39,
 		"KIND_INTENT":                40,
 		"KIND_OUTCOME":               41,
 		"KIND_READ":                  42,
@@ -915,6 +923,104 @@ func (x *GetHeadResponse) GetLastSequence() uint64 {
 	return 0
 }
 
+type GetLastRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  Kind                   `protobuf:"varint,1,opt,name=kind,proto3,enum=durward.audit.v1.Kind" json:"kind,omitempty"`
+	// Of this operation alone; "": of any or none.
+	OperationId   string `protobuf:"bytes,2,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLastRequest) Reset() {
+	*x = GetLastRequest{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLastRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLastRequest) ProtoMessage() {}
+
+func (x *GetLastRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLastRequest.ProtoReflect.Descriptor instead.
+func (*GetLastRequest) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GetLastRequest) GetKind() Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return Kind_KIND_UNSPECIFIED
+}
+
+func (x *GetLastRequest) GetOperationId() string {
+	if x != nil {
+		return x.OperationId
+	}
+	return ""
+}
+
+type GetLastResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unset: there is none.
+	Entry         *Entry `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLastResponse) Reset() {
+	*x = GetLastResponse{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLastResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLastResponse) ProtoMessage() {}
+
+func (x *GetLastResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLastResponse.ProtoReflect.Descriptor instead.
+func (*GetLastResponse) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *GetLastResponse) GetEntry() *Entry {
+	if x != nil {
+		return x.Entry
+	}
+	return nil
+}
+
 type SearchRecordsRequest struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	RequestId   string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -940,7 +1046,7 @@ type SearchRecordsRequest struct {
 
 func (x *SearchRecordsRequest) Reset() {
 	*x = SearchRecordsRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[8]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -952,7 +1058,7 @@ func (x *SearchRecordsRequest) String() string {
 func (*SearchRecordsRequest) ProtoMessage() {}
 
 func (x *SearchRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[8]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -965,7 +1071,7 @@ func (x *SearchRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchRecordsRequest.ProtoReflect.Descriptor instead.
 func (*SearchRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{8}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SearchRecordsRequest) GetRequestId() string {
@@ -1069,7 +1175,7 @@ type SearchRecordsResponse struct {
 
 func (x *SearchRecordsResponse) Reset() {
 	*x = SearchRecordsResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[9]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1081,7 +1187,7 @@ func (x *SearchRecordsResponse) String() string {
 func (*SearchRecordsResponse) ProtoMessage() {}
 
 func (x *SearchRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[9]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1094,7 +1200,7 @@ func (x *SearchRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchRecordsResponse.ProtoReflect.Descriptor instead.
 func (*SearchRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{9}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SearchRecordsResponse) GetEntries() []*Entry {
@@ -1120,7 +1226,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[10]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1238,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[10]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1251,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{10}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetRecordRequest) GetIndex() uint64 {
@@ -1165,7 +1271,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[11]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1177,7 +1283,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[11]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1190,7 +1296,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{11}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetRecordResponse) GetEntry() *Entry {
@@ -1218,7 +1324,7 @@ type TailRecordsRequest struct {
 
 func (x *TailRecordsRequest) Reset() {
 	*x = TailRecordsRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[12]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1336,7 @@ func (x *TailRecordsRequest) String() string {
 func (*TailRecordsRequest) ProtoMessage() {}
 
 func (x *TailRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[12]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1349,7 @@ func (x *TailRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TailRecordsRequest.ProtoReflect.Descriptor instead.
 func (*TailRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{12}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TailRecordsRequest) GetFromIndex() uint64 {
@@ -1269,7 +1375,7 @@ type TailRecordsResponse struct {
 
 func (x *TailRecordsResponse) Reset() {
 	*x = TailRecordsResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[13]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1387,7 @@ func (x *TailRecordsResponse) String() string {
 func (*TailRecordsResponse) ProtoMessage() {}
 
 func (x *TailRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[13]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1400,7 @@ func (x *TailRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TailRecordsResponse.ProtoReflect.Descriptor instead.
 func (*TailRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{13}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TailRecordsResponse) GetEntry() *Entry {
@@ -1314,7 +1420,7 @@ type ExportLogRequest struct {
 
 func (x *ExportLogRequest) Reset() {
 	*x = ExportLogRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[14]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1326,7 +1432,7 @@ func (x *ExportLogRequest) String() string {
 func (*ExportLogRequest) ProtoMessage() {}
 
 func (x *ExportLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[14]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1339,7 +1445,7 @@ func (x *ExportLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLogRequest.ProtoReflect.Descriptor instead.
 func (*ExportLogRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{14}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExportLogRequest) GetFromIndex() uint64 {
@@ -1368,7 +1474,7 @@ type ExportLogResponse struct {
 
 func (x *ExportLogResponse) Reset() {
 	*x = ExportLogResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[15]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1380,7 +1486,7 @@ func (x *ExportLogResponse) String() string {
 func (*ExportLogResponse) ProtoMessage() {}
 
 func (x *ExportLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[15]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1393,7 +1499,7 @@ func (x *ExportLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLogResponse.ProtoReflect.Descriptor instead.
 func (*ExportLogResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{15}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExportLogResponse) GetCheckpoint() []byte {
@@ -1425,7 +1531,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[16]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1437,7 +1543,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[16]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1450,7 +1556,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{16}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{18}
 }
 
 type GetStatusResponse struct {
@@ -1461,13 +1567,15 @@ type GetStatusResponse struct {
 	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	DatabaseBytes uint64                 `protobuf:"varint,5,opt,name=database_bytes,json=databaseBytes,proto3" json:"database_bytes,omitempty"`
 	DiskFreeBytes uint64                 `protobuf:"varint,6,opt,name=disk_free_bytes,json=diskFreeBytes,proto3" json:"disk_free_bytes,omitempty"`
+	// What a deep check found wrong, a sentence each; it is made at most once in 30 seconds.
+	Problems      []string `protobuf:"bytes,7,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[17]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1479,7 +1587,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[17]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1492,7 +1600,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{17}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetStatusResponse) GetSize() uint64 {
@@ -1535,6 +1643,13 @@ func (x *GetStatusResponse) GetDiskFreeBytes() uint64 {
 		return x.DiskFreeBytes
 	}
 	return 0
+}
+
+func (x *GetStatusResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
 }
 
 var File_durward_audit_v1_audit_proto protoreflect.FileDescriptor
@@ -1612,7 +1727,13 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"checkpoint\x18\x01 \x01(\fR\n" +
 	"checkpoint\x12 \n" +
 	"\vconsistency\x18\x02 \x03(\fR\vconsistency\x12#\n" +
-	"\rlast_sequence\x18\x03 \x01(\x04R\flastSequence\"\xb7\x04\n" +
+	"\rlast_sequence\x18\x03 \x01(\x04R\flastSequence\"t\n" +
+	"\x0eGetLastRequest\x126\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x16.durward.audit.v1.KindB\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04kind\x12*\n" +
+	"\foperation_id\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\voperationId\"@\n" +
+	"\x0fGetLastResponse\x12-\n" +
+	"\x05entry\x18\x01 \x01(\v2\x17.durward.audit.v1.EntryR\x05entry\"\xb7\x04\n" +
 	"\x14SearchRecordsRequest\x12&\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\trequestId\x12*\n" +
@@ -1655,7 +1776,7 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"checkpoint\x12 \n" +
 	"\vconsistency\x18\x02 \x03(\fR\vconsistency\x121\n" +
 	"\aentries\x18\x03 \x03(\v2\x17.durward.audit.v1.EntryR\aentries\"\x12\n" +
-	"\x10GetStatusRequest\"\xeb\x01\n" +
+	"\x10GetStatusRequest\"\x87\x02\n" +
 	"\x11GetStatusResponse\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x1e\n" +
 	"\n" +
@@ -1665,11 +1786,14 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\n" +
 	"started_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12%\n" +
 	"\x0edatabase_bytes\x18\x05 \x01(\x04R\rdatabaseBytes\x12&\n" +
-	"\x0fdisk_free_bytes\x18\x06 \x01(\x04R\rdiskFreeBytes*\xfe\x04\n" +
+	"\x0fdisk_free_bytes\x18\x06 \x01(\x04R\rdiskFreeBytes\x12\x1a\n" +
+	"\bproblems\x18\a \x03(\tR\bproblems*\xa2\x05\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_STARTED\x10\x01\x12\x10\n" +
-	"\fKIND_STOPPED\x10\x02\x12\x10\n" +
+	"\fKIND_STOPPED\x10\x02\x12\x0e\n" +
+	"\n" +
+	"KIND_STATE\x10\x03\x12\x10\n" +
 	"\fKIND_REFUSED\x10\n" +
 	"\x12\x17\n" +
 	"\x13KIND_SESSION_OPENED\x10\x14\x12\x17\n" +
@@ -1692,7 +1816,8 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\x13KIND_CONFIG_ADOPTED\x10#\x12\x15\n" +
 	"\x11KIND_CONFIG_FOUND\x10$\x12\x17\n" +
 	"\x13KIND_CONFIG_REFUSED\x10%\x12\x11\n" +
-	"\rKIND_OVERRIDE\x10&\x12\x0f\n" +
+	"\rKIND_OVERRIDE\x10&\x12\x12\n" +
+	"\x0eKIND_WITHDRAWN\x10'\x12\x0f\n" +
 	"\vKIND_INTENT\x10(\x12\x10\n" +
 	"\fKIND_OUTCOME\x10)\x12\r\n" +
 	"\tKIND_READ\x10*\x12\x15\n" +
@@ -1707,11 +1832,12 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\x0eSTATUS_PENDING\x10\x02\x12\x11\n" +
 	"\rSTATUS_DENIED\x10\x03\x12\x10\n" +
 	"\fSTATUS_ERROR\x10\x04\x12\x12\n" +
-	"\x0eSTATUS_UNKNOWN\x10\x052\xbf\x01\n" +
+	"\x0eSTATUS_UNKNOWN\x10\x052\x98\x02\n" +
 	"\n" +
 	"LogService\x12V\n" +
 	"\x06Append\x12\x1f.durward.audit.v1.AppendRequest\x1a .durward.audit.v1.AppendResponse\"\t\xaa\xbb\x18\x05\x01\x02\x03\x04\x06\x12Y\n" +
-	"\aGetHead\x12 .durward.audit.v1.GetHeadRequest\x1a!.durward.audit.v1.GetHeadResponse\"\t\xaa\xbb\x18\x05\x01\x02\x03\x04\x062\xf7\x03\n" +
+	"\aGetHead\x12 .durward.audit.v1.GetHeadRequest\x1a!.durward.audit.v1.GetHeadResponse\"\t\xaa\xbb\x18\x05\x01\x02\x03\x04\x06\x12W\n" +
+	"\aGetLast\x12 .durward.audit.v1.GetLastRequest\x1a!.durward.audit.v1.GetLastResponse\"\a\xaa\xbb\x18\x03\x02\x03\x042\xf7\x03\n" +
 	"\x0eHistoryService\x12g\n" +
 	"\rSearchRecords\x12&.durward.audit.v1.SearchRecordsRequest\x1a'.durward.audit.v1.SearchRecordsResponse\"\x05\xaa\xbb\x18\x01\x06\x12[\n" +
 	"\tGetRecord\x12\".durward.audit.v1.GetRecordRequest\x1a#.durward.audit.v1.GetRecordResponse\"\x05\xaa\xbb\x18\x01\x06\x12c\n" +
@@ -1732,7 +1858,7 @@ func file_durward_audit_v1_audit_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_audit_v1_audit_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_durward_audit_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_durward_audit_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_durward_audit_v1_audit_proto_goTypes = []any{
 	(Kind)(0),                     // 0: durward.audit.v1.Kind
 	(Status)(0),                   // 1: durward.audit.v1.Status
@@ -1744,68 +1870,74 @@ var file_durward_audit_v1_audit_proto_goTypes = []any{
 	(*Placement)(nil),             // 7: durward.audit.v1.Placement
 	(*GetHeadRequest)(nil),        // 8: durward.audit.v1.GetHeadRequest
 	(*GetHeadResponse)(nil),       // 9: durward.audit.v1.GetHeadResponse
-	(*SearchRecordsRequest)(nil),  // 10: durward.audit.v1.SearchRecordsRequest
-	(*SearchRecordsResponse)(nil), // 11: durward.audit.v1.SearchRecordsResponse
-	(*GetRecordRequest)(nil),      // 12: durward.audit.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),     // 13: durward.audit.v1.GetRecordResponse
-	(*TailRecordsRequest)(nil),    // 14: durward.audit.v1.TailRecordsRequest
-	(*TailRecordsResponse)(nil),   // 15: durward.audit.v1.TailRecordsResponse
-	(*ExportLogRequest)(nil),      // 16: durward.audit.v1.ExportLogRequest
-	(*ExportLogResponse)(nil),     // 17: durward.audit.v1.ExportLogResponse
-	(*GetStatusRequest)(nil),      // 18: durward.audit.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),     // 19: durward.audit.v1.GetStatusResponse
-	nil,                           // 20: durward.audit.v1.Body.DetailsEntry
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(v1.Tier)(0),                  // 22: durward.options.v1.Tier
-	(v11.Channel)(0),              // 23: durward.call.v1.Channel
-	(*v11.HumanStatement)(nil),    // 24: durward.call.v1.HumanStatement
-	(*v11.Receipt)(nil),           // 25: durward.call.v1.Receipt
+	(*GetLastRequest)(nil),        // 10: durward.audit.v1.GetLastRequest
+	(*GetLastResponse)(nil),       // 11: durward.audit.v1.GetLastResponse
+	(*SearchRecordsRequest)(nil),  // 12: durward.audit.v1.SearchRecordsRequest
+	(*SearchRecordsResponse)(nil), // 13: durward.audit.v1.SearchRecordsResponse
+	(*GetRecordRequest)(nil),      // 14: durward.audit.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),     // 15: durward.audit.v1.GetRecordResponse
+	(*TailRecordsRequest)(nil),    // 16: durward.audit.v1.TailRecordsRequest
+	(*TailRecordsResponse)(nil),   // 17: durward.audit.v1.TailRecordsResponse
+	(*ExportLogRequest)(nil),      // 18: durward.audit.v1.ExportLogRequest
+	(*ExportLogResponse)(nil),     // 19: durward.audit.v1.ExportLogResponse
+	(*GetStatusRequest)(nil),      // 20: durward.audit.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),     // 21: durward.audit.v1.GetStatusResponse
+	nil,                           // 22: durward.audit.v1.Body.DetailsEntry
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(v1.Tier)(0),                  // 24: durward.options.v1.Tier
+	(v11.Channel)(0),              // 25: durward.call.v1.Channel
+	(*v11.HumanStatement)(nil),    // 26: durward.call.v1.HumanStatement
+	(*v11.Receipt)(nil),           // 27: durward.call.v1.Receipt
 }
 var file_durward_audit_v1_audit_proto_depIdxs = []int32{
 	0,  // 0: durward.audit.v1.Record.kind:type_name -> durward.audit.v1.Kind
-	21, // 1: durward.audit.v1.Record.time:type_name -> google.protobuf.Timestamp
-	22, // 2: durward.audit.v1.Record.tier:type_name -> durward.options.v1.Tier
+	23, // 1: durward.audit.v1.Record.time:type_name -> google.protobuf.Timestamp
+	24, // 2: durward.audit.v1.Record.tier:type_name -> durward.options.v1.Tier
 	1,  // 3: durward.audit.v1.Record.status:type_name -> durward.audit.v1.Status
 	3,  // 4: durward.audit.v1.Record.body:type_name -> durward.audit.v1.Body
-	23, // 5: durward.audit.v1.Body.channel:type_name -> durward.call.v1.Channel
-	24, // 6: durward.audit.v1.Body.statement:type_name -> durward.call.v1.HumanStatement
-	20, // 7: durward.audit.v1.Body.details:type_name -> durward.audit.v1.Body.DetailsEntry
+	25, // 5: durward.audit.v1.Body.channel:type_name -> durward.call.v1.Channel
+	26, // 6: durward.audit.v1.Body.statement:type_name -> durward.call.v1.HumanStatement
+	22, // 7: durward.audit.v1.Body.details:type_name -> durward.audit.v1.Body.DetailsEntry
 	2,  // 8: durward.audit.v1.Entry.record:type_name -> durward.audit.v1.Record
-	21, // 9: durward.audit.v1.Entry.logged_at:type_name -> google.protobuf.Timestamp
+	23, // 9: durward.audit.v1.Entry.logged_at:type_name -> google.protobuf.Timestamp
 	2,  // 10: durward.audit.v1.AppendRequest.records:type_name -> durward.audit.v1.Record
-	25, // 11: durward.audit.v1.AppendResponse.receipts:type_name -> durward.call.v1.Receipt
+	27, // 11: durward.audit.v1.AppendResponse.receipts:type_name -> durward.call.v1.Receipt
 	7,  // 12: durward.audit.v1.AppendResponse.placements:type_name -> durward.audit.v1.Placement
-	21, // 13: durward.audit.v1.Placement.logged_at:type_name -> google.protobuf.Timestamp
-	22, // 14: durward.audit.v1.SearchRecordsRequest.tier:type_name -> durward.options.v1.Tier
-	0,  // 15: durward.audit.v1.SearchRecordsRequest.kinds:type_name -> durward.audit.v1.Kind
-	1,  // 16: durward.audit.v1.SearchRecordsRequest.statuses:type_name -> durward.audit.v1.Status
-	21, // 17: durward.audit.v1.SearchRecordsRequest.since:type_name -> google.protobuf.Timestamp
-	21, // 18: durward.audit.v1.SearchRecordsRequest.until:type_name -> google.protobuf.Timestamp
-	4,  // 19: durward.audit.v1.SearchRecordsResponse.entries:type_name -> durward.audit.v1.Entry
-	4,  // 20: durward.audit.v1.GetRecordResponse.entry:type_name -> durward.audit.v1.Entry
-	25, // 21: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
-	4,  // 22: durward.audit.v1.TailRecordsResponse.entry:type_name -> durward.audit.v1.Entry
-	4,  // 23: durward.audit.v1.ExportLogResponse.entries:type_name -> durward.audit.v1.Entry
-	21, // 24: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	5,  // 25: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
-	8,  // 26: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
-	10, // 27: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
-	12, // 28: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
-	14, // 29: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
-	16, // 30: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
-	18, // 31: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
-	6,  // 32: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
-	9,  // 33: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
-	11, // 34: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
-	13, // 35: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
-	15, // 36: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
-	17, // 37: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
-	19, // 38: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
-	32, // [32:39] is the sub-list for method output_type
-	25, // [25:32] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	23, // 13: durward.audit.v1.Placement.logged_at:type_name -> google.protobuf.Timestamp
+	0,  // 14: durward.audit.v1.GetLastRequest.kind:type_name -> durward.audit.v1.Kind
+	4,  // 15: durward.audit.v1.GetLastResponse.entry:type_name -> durward.audit.v1.Entry
+	24, // 16: durward.audit.v1.SearchRecordsRequest.tier:type_name -> durward.options.v1.Tier
+	0,  // 17: durward.audit.v1.SearchRecordsRequest.kinds:type_name -> durward.audit.v1.Kind
+	1,  // 18: durward.audit.v1.SearchRecordsRequest.statuses:type_name -> durward.audit.v1.Status
+	23, // 19: durward.audit.v1.SearchRecordsRequest.since:type_name -> google.protobuf.Timestamp
+	23, // 20: durward.audit.v1.SearchRecordsRequest.until:type_name -> google.protobuf.Timestamp
+	4,  // 21: durward.audit.v1.SearchRecordsResponse.entries:type_name -> durward.audit.v1.Entry
+	4,  // 22: durward.audit.v1.GetRecordResponse.entry:type_name -> durward.audit.v1.Entry
+	27, // 23: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
+	4,  // 24: durward.audit.v1.TailRecordsResponse.entry:type_name -> durward.audit.v1.Entry
+	4,  // 25: durward.audit.v1.ExportLogResponse.entries:type_name -> durward.audit.v1.Entry
+	23, // 26: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	5,  // 27: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
+	8,  // 28: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
+	10, // 29: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
+	12, // 30: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
+	14, // 31: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
+	16, // 32: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
+	18, // 33: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
+	20, // 34: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
+	6,  // 35: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
+	9,  // 36: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
+	11, // 37: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
+	13, // 38: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
+	15, // 39: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
+	17, // 40: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
+	19, // 41: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
+	21, // 42: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
+	35, // [35:43] is the sub-list for method output_type
+	27, // [27:35] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_durward_audit_v1_audit_proto_init() }
@@ -1819,7 +1951,7 @@ func file_durward_audit_v1_audit_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_audit_v1_audit_proto_rawDesc), len(file_durward_audit_v1_audit_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

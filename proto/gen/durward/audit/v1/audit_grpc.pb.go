@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	LogService_Append_FullMethodName  = "/durward.audit.v1.LogService/Append"
 	LogService_GetHead_FullMethodName = "/durward.audit.v1.LogService/GetHead"
+	LogService_GetLast_FullMethodName = "/durward.audit.v1.LogService/GetLast"
 )
 
 // LogServiceClient is the client API for LogService service.
@@ -37,6 +38,9 @@ type LogServiceClient interface {
 	Append(ctx context.Context, in *AppendRequest, opts ...grpc.CallOption) (*AppendResponse, error)
 	// GetHead returns the newest checkpoint, a proof that it extends an older one, and the caller's own last sequence.
 	GetHead(ctx context.Context, in *GetHeadRequest, opts ...grpc.CallOption) (*GetHeadResponse, error)
+	// GetLast returns the caller's own newest record of a kind (redeemed, halted, resumed, approved, intent, outcome), so that a process whose state was lost, or is an older copy, learns
+	// what it did.
+	GetLast(ctx context.Context, in *GetLastRequest, opts ...grpc.CallOption) (*GetLastResponse, error)
 }
 
 type logServiceClient struct {
@@ -67,6 +71,16 @@ func (c *logServiceClient) GetHead(ctx context.Context, in *GetHeadRequest, opts
 	return out, nil
 }
 
+func (c *logServiceClient) GetLast(ctx context.Context, in *GetLastRequest, opts ...grpc.CallOption) (*GetLastResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetLastResponse)
+	err := c.cc.Invoke(ctx, LogService_GetLast_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LogServiceServer is the server API for LogService service.
 // All implementations must embed UnimplementedLogServiceServer
 // for forward compatibility.
@@ -79,6 +93,9 @@ type LogServiceServer interface {
 	Append(context.Context, *AppendRequest) (*AppendResponse, error)
 	// GetHead returns the newest checkpoint, a proof that it extends an older one, and the caller's own last sequence.
 	GetHead(context.Context, *GetHeadRequest) (*GetHeadResponse, error)
+	// GetLast returns the caller's own newest record of a kind (redeemed, halted, resumed, approved, intent, outcome), so that a process whose state was lost, or is an older copy, learns
+	// what it did.
+	GetLast(context.Context, *GetLastRequest) (*GetLastResponse, error)
 	mustEmbedUnimplementedLogServiceServer()
 }
 
@@ -94,6 +111,9 @@ func (UnimplementedLogServiceServer) Append(context.Context, *AppendRequest) (*A
 }
 func (UnimplementedLogServiceServer) GetHead(context.Context, *GetHeadRequest) (*GetHeadResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHead not implemented")
+}
+func (UnimplementedLogServiceServer) GetLast(context.Context, *GetLastRequest) (*GetLastResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetLast not implemented")
 }
 func (UnimplementedLogServiceServer) mustEmbedUnimplementedLogServiceServer() {}
 func (UnimplementedLogServiceServer) testEmbeddedByValue()                    {}
@@ -152,6 +172,24 @@ func _LogService_GetHead_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LogService_GetLast_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetLastRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LogServiceServer).GetLast(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LogService_GetLast_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LogServiceServer).GetLast(ctx, req.(*GetLastRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // LogService_ServiceDesc is the grpc.ServiceDesc for LogService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -166,6 +204,10 @@ var LogService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetHead",
 			Handler:    _LogService_GetHead_Handler,
+		},
+		{
+			MethodName: "GetLast",
+			Handler:    _LogService_GetLast_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

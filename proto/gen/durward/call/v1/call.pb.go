@@ -725,9 +725,11 @@ type Permit struct {
 	IssuedAt  *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=issued_at,json=issuedAt,proto3" json:"issued_at,omitempty"`
 	NotBefore *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
 	// 60 s after it was issued.
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// Until when the session is in dangerous mode, which a read takes nothing from but a mark in its record (DNG-1).
+	DangerousUntil *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=dangerous_until,json=dangerousUntil,proto3" json:"dangerous_until,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Permit) Reset() {
@@ -833,6 +835,13 @@ func (x *Permit) GetNotBefore() *timestamppb.Timestamp {
 func (x *Permit) GetExpiresAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *Permit) GetDangerousUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DangerousUntil
 	}
 	return nil
 }
@@ -1278,7 +1287,7 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"\fSignedPermit\x12%\n" +
 	"\apayload\x18\x01 \x01(\fB\v\xbaH\bz\x06\x10\x01\x18\x80\x80\x04R\apayload\x12\x1b\n" +
 	"\x03kid\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03kid\x12%\n" +
-	"\tsignature\x18\x03 \x01(\fB\a\xbaH\x04z\x02h@R\tsignature\"\x95\x03\n" +
+	"\tsignature\x18\x03 \x01(\fB\a\xbaH\x04z\x02h@R\tsignature\"\xda\x03\n" +
 	"\x06Permit\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1c\n" +
@@ -1293,7 +1302,8 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"not_before\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x129\n" +
 	"\n" +
-	"expires_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\xf1\x01\n" +
+	"expires_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12C\n" +
+	"\x0fdangerous_until\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x0edangerousUntil\"\xf1\x01\n" +
 	"\x05Proof\x128\n" +
 	"\apurpose\x18\x01 \x01(\x0e2\x1e.durward.call.v1.Proof.PurposeR\apurpose\x12\x18\n" +
 	"\acounter\x18\x02 \x01(\x04R\acounter\x12\x12\n" +
@@ -1406,14 +1416,15 @@ var file_durward_call_v1_call_proto_depIdxs = []int32{
 	14, // 7: durward.call.v1.Permit.issued_at:type_name -> google.protobuf.Timestamp
 	14, // 8: durward.call.v1.Permit.not_before:type_name -> google.protobuf.Timestamp
 	14, // 9: durward.call.v1.Permit.expires_at:type_name -> google.protobuf.Timestamp
-	2,  // 10: durward.call.v1.Proof.purpose:type_name -> durward.call.v1.Proof.Purpose
-	10, // 11: durward.call.v1.Outcome.receipt:type_name -> durward.call.v1.Receipt
-	1,  // 12: durward.call.v1.Fault.code:type_name -> durward.call.v1.Code
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	14, // 10: durward.call.v1.Permit.dangerous_until:type_name -> google.protobuf.Timestamp
+	2,  // 11: durward.call.v1.Proof.purpose:type_name -> durward.call.v1.Proof.Purpose
+	10, // 12: durward.call.v1.Outcome.receipt:type_name -> durward.call.v1.Receipt
+	1,  // 13: durward.call.v1.Fault.code:type_name -> durward.call.v1.Code
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_durward_call_v1_call_proto_init() }

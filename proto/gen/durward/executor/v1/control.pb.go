@@ -212,9 +212,19 @@ type GetStatusResponse struct {
 	// The newest checkpoint of the log that this executor has verified.
 	Checkpoint []byte `protobuf:"bytes,13,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	// Operations that were interrupted and could not be settled.
-	Unsettled     uint32 `protobuf:"varint,14,opt,name=unsettled,proto3" json:"unsettled,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Unsettled uint32 `protobuf:"varint,14,opt,name=unsettled,proto3" json:"unsettled,omitempty"`
+	// While it is halted: why, by whom (a process's identity: its own where it halted itself), and since when.
+	HaltedReason string                 `protobuf:"bytes,15,opt,name=halted_reason,json=haltedReason,proto3" json:"halted_reason,omitempty"`
+	HaltedBy     string                 `protobuf:"bytes,16,opt,name=halted_by,json=haltedBy,proto3" json:"halted_by,omitempty"`
+	HaltedAt     *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=halted_at,json=haltedAt,proto3" json:"halted_at,omitempty"`
+	// What a deep check found wrong, a sentence each; it is made at most once in 30 seconds.
+	Problems []string `protobuf:"bytes,18,rep,name=problems,proto3" json:"problems,omitempty"`
+	// Entries of the catalogue that are wrong, or need one that is, and are not in force; at most 100.
+	Disabled []*DisabledEntry `protobuf:"bytes,19,rep,name=disabled,proto3" json:"disabled,omitempty"`
+	// Why the catalogue that is there now is not in force; empty where it is.
+	CatalogueRefused string `protobuf:"bytes,20,opt,name=catalogue_refused,json=catalogueRefused,proto3" json:"catalogue_refused,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
@@ -345,6 +355,112 @@ func (x *GetStatusResponse) GetUnsettled() uint32 {
 	return 0
 }
 
+func (x *GetStatusResponse) GetHaltedReason() string {
+	if x != nil {
+		return x.HaltedReason
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetHaltedBy() string {
+	if x != nil {
+		return x.HaltedBy
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetHaltedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HaltedAt
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetDisabled() []*DisabledEntry {
+	if x != nil {
+		return x.Disabled
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetCatalogueRefused() string {
+	if x != nil {
+		return x.CatalogueRefused
+	}
+	return ""
+}
+
+// DisabledEntry is an entry of the catalogue that is not in force.
+type DisabledEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "service", "model", "mode" or "boot".
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Empty where the entry has none that can be shown.
+	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// What is wrong, with file, line and column.
+	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DisabledEntry) Reset() {
+	*x = DisabledEntry{}
+	mi := &file_durward_executor_v1_control_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisabledEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisabledEntry) ProtoMessage() {}
+
+func (x *DisabledEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_control_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisabledEntry.ProtoReflect.Descriptor instead.
+func (*DisabledEntry) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DisabledEntry) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *DisabledEntry) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *DisabledEntry) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 type HaltRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Reason string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -357,7 +473,7 @@ type HaltRequest struct {
 
 func (x *HaltRequest) Reset() {
 	*x = HaltRequest{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[4]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -369,7 +485,7 @@ func (x *HaltRequest) String() string {
 func (*HaltRequest) ProtoMessage() {}
 
 func (x *HaltRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[4]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -382,7 +498,7 @@ func (x *HaltRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HaltRequest.ProtoReflect.Descriptor instead.
 func (*HaltRequest) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{4}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HaltRequest) GetReason() string {
@@ -408,7 +524,7 @@ type HaltResponse struct {
 
 func (x *HaltResponse) Reset() {
 	*x = HaltResponse{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[5]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +536,7 @@ func (x *HaltResponse) String() string {
 func (*HaltResponse) ProtoMessage() {}
 
 func (x *HaltResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[5]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +549,7 @@ func (x *HaltResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HaltResponse.ProtoReflect.Descriptor instead.
 func (*HaltResponse) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{5}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HaltResponse) GetEpoch() uint64 {
@@ -452,7 +568,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[6]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -464,7 +580,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[6]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -477,7 +593,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{6}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ResumeRequest) GetStatement() *v1.HumanStatement {
@@ -496,7 +612,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[7]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -508,7 +624,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[7]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -521,7 +637,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{7}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ResumeResponse) GetEpoch() uint64 {
@@ -529,6 +645,87 @@ func (x *ResumeResponse) GetEpoch() uint64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+type EndStandingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of kind "scope" or "dangerous", as they were signed. None: the vault is asked again about whatever waits.
+	Statements    []*v1.HumanStatement `protobuf:"bytes,1,rep,name=statements,proto3" json:"statements,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndStandingRequest) Reset() {
+	*x = EndStandingRequest{}
+	mi := &file_durward_executor_v1_control_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndStandingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndStandingRequest) ProtoMessage() {}
+
+func (x *EndStandingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_control_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndStandingRequest.ProtoReflect.Descriptor instead.
+func (*EndStandingRequest) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *EndStandingRequest) GetStatements() []*v1.HumanStatement {
+	if x != nil {
+		return x.Statements
+	}
+	return nil
+}
+
+type EndStandingResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndStandingResponse) Reset() {
+	*x = EndStandingResponse{}
+	mi := &file_durward_executor_v1_control_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndStandingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndStandingResponse) ProtoMessage() {}
+
+func (x *EndStandingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_executor_v1_control_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndStandingResponse.ProtoReflect.Descriptor instead.
+func (*EndStandingResponse) Descriptor() ([]byte, []int) {
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{10}
 }
 
 type GetHostRequest struct {
@@ -539,7 +736,7 @@ type GetHostRequest struct {
 
 func (x *GetHostRequest) Reset() {
 	*x = GetHostRequest{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[8]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +748,7 @@ func (x *GetHostRequest) String() string {
 func (*GetHostRequest) ProtoMessage() {}
 
 func (x *GetHostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[8]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +761,7 @@ func (x *GetHostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHostRequest.ProtoReflect.Descriptor instead.
 func (*GetHostRequest) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{8}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{11}
 }
 
 type GetHostResponse struct {
@@ -581,7 +778,7 @@ type GetHostResponse struct {
 
 func (x *GetHostResponse) Reset() {
 	*x = GetHostResponse{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[9]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -593,7 +790,7 @@ func (x *GetHostResponse) String() string {
 func (*GetHostResponse) ProtoMessage() {}
 
 func (x *GetHostResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[9]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -606,7 +803,7 @@ func (x *GetHostResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHostResponse.ProtoReflect.Descriptor instead.
 func (*GetHostResponse) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{9}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetHostResponse) GetGpus() []*GpuHolders {
@@ -647,7 +844,7 @@ type GpuHolders struct {
 
 func (x *GpuHolders) Reset() {
 	*x = GpuHolders{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[10]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +856,7 @@ func (x *GpuHolders) String() string {
 func (*GpuHolders) ProtoMessage() {}
 
 func (x *GpuHolders) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[10]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +869,7 @@ func (x *GpuHolders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GpuHolders.ProtoReflect.Descriptor instead.
 func (*GpuHolders) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{10}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GpuHolders) GetGpu() *Gpu {
@@ -706,7 +903,7 @@ type GpuProcess struct {
 
 func (x *GpuProcess) Reset() {
 	*x = GpuProcess{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[11]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -718,7 +915,7 @@ func (x *GpuProcess) String() string {
 func (*GpuProcess) ProtoMessage() {}
 
 func (x *GpuProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[11]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -731,7 +928,7 @@ func (x *GpuProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GpuProcess.ProtoReflect.Descriptor instead.
 func (*GpuProcess) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{11}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GpuProcess) GetPid() uint32 {
@@ -780,7 +977,7 @@ type FollowLogsRequest struct {
 
 func (x *FollowLogsRequest) Reset() {
 	*x = FollowLogsRequest{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[12]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +989,7 @@ func (x *FollowLogsRequest) String() string {
 func (*FollowLogsRequest) ProtoMessage() {}
 
 func (x *FollowLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[12]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +1002,7 @@ func (x *FollowLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowLogsRequest.ProtoReflect.Descriptor instead.
 func (*FollowLogsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{12}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FollowLogsRequest) GetServiceId() string {
@@ -832,7 +1029,7 @@ type FollowLogsResponse struct {
 
 func (x *FollowLogsResponse) Reset() {
 	*x = FollowLogsResponse{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[13]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +1041,7 @@ func (x *FollowLogsResponse) String() string {
 func (*FollowLogsResponse) ProtoMessage() {}
 
 func (x *FollowLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[13]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +1054,7 @@ func (x *FollowLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowLogsResponse.ProtoReflect.Descriptor instead.
 func (*FollowLogsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{13}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FollowLogsResponse) GetLines() []string {
@@ -877,7 +1074,7 @@ type ListSwitchesRequest struct {
 
 func (x *ListSwitchesRequest) Reset() {
 	*x = ListSwitchesRequest{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[14]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -889,7 +1086,7 @@ func (x *ListSwitchesRequest) String() string {
 func (*ListSwitchesRequest) ProtoMessage() {}
 
 func (x *ListSwitchesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[14]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -902,7 +1099,7 @@ func (x *ListSwitchesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSwitchesRequest.ProtoReflect.Descriptor instead.
 func (*ListSwitchesRequest) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{14}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListSwitchesRequest) GetLimit() uint32 {
@@ -921,7 +1118,7 @@ type ListSwitchesResponse struct {
 
 func (x *ListSwitchesResponse) Reset() {
 	*x = ListSwitchesResponse{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[15]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +1130,7 @@ func (x *ListSwitchesResponse) String() string {
 func (*ListSwitchesResponse) ProtoMessage() {}
 
 func (x *ListSwitchesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[15]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1143,7 @@ func (x *ListSwitchesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSwitchesResponse.ProtoReflect.Descriptor instead.
 func (*ListSwitchesResponse) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{15}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListSwitchesResponse) GetSwitches() []*Switch {
@@ -980,7 +1177,7 @@ type Switch struct {
 
 func (x *Switch) Reset() {
 	*x = Switch{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[16]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1189,7 @@ func (x *Switch) String() string {
 func (*Switch) ProtoMessage() {}
 
 func (x *Switch) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[16]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1202,7 @@ func (x *Switch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Switch.ProtoReflect.Descriptor instead.
 func (*Switch) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{16}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Switch) GetOperationId() string {
@@ -1099,7 +1296,7 @@ type SwitchStep struct {
 
 func (x *SwitchStep) Reset() {
 	*x = SwitchStep{}
-	mi := &file_durward_executor_v1_control_proto_msgTypes[17]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1308,7 @@ func (x *SwitchStep) String() string {
 func (*SwitchStep) ProtoMessage() {}
 
 func (x *SwitchStep) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_executor_v1_control_proto_msgTypes[17]
+	mi := &file_durward_executor_v1_control_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1321,7 @@ func (x *SwitchStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchStep.ProtoReflect.Descriptor instead.
 func (*SwitchStep) Descriptor() ([]byte, []int) {
-	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{17}
+	return file_durward_executor_v1_control_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SwitchStep) GetAction() PlanAction {
@@ -1176,7 +1373,7 @@ const file_durward_executor_v1_control_proto_rawDesc = "" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x1a\n" +
 	"\baudience\x18\x04 \x01(\tR\baudience\x122\n" +
 	"\aentries\x18\x05 \x03(\v2\x18.durward.call.v1.SubjectR\aentries\"\x12\n" +
-	"\x10GetStatusRequest\"\xff\x03\n" +
+	"\x10GetStatusRequest\"\x83\x06\n" +
 	"\x11GetStatusResponse\x12\x16\n" +
 	"\x06halted\x18\x01 \x01(\bR\x06halted\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12'\n" +
@@ -1196,7 +1393,17 @@ const file_durward_executor_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\r \x01(\fR\n" +
 	"checkpoint\x12\x1c\n" +
-	"\tunsettled\x18\x0e \x01(\rR\tunsettled\"U\n" +
+	"\tunsettled\x18\x0e \x01(\rR\tunsettled\x12#\n" +
+	"\rhalted_reason\x18\x0f \x01(\tR\fhaltedReason\x12\x1b\n" +
+	"\thalted_by\x18\x10 \x01(\tR\bhaltedBy\x127\n" +
+	"\thalted_at\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\bhaltedAt\x12\x1a\n" +
+	"\bproblems\x18\x12 \x03(\tR\bproblems\x12>\n" +
+	"\bdisabled\x18\x13 \x03(\v2\".durward.executor.v1.DisabledEntryR\bdisabled\x12+\n" +
+	"\x11catalogue_refused\x18\x14 \x01(\tR\x10catalogueRefused\"M\n" +
+	"\rDisabledEntry\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\"U\n" +
 	"\vHaltRequest\x12 \n" +
 	"\x06reason\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xf4\x03R\x06reason\x12$\n" +
 	"\x05epoch\x18\x02 \x01(\x04B\x0e\xbaH\v2\t\x18\xfe\xff\xff\xff\xff\xff\xff\x0fR\x05epoch\"$\n" +
@@ -1205,7 +1412,12 @@ const file_durward_executor_v1_control_proto_rawDesc = "" +
 	"\rResumeRequest\x12E\n" +
 	"\tstatement\x18\x01 \x01(\v2\x1f.durward.call.v1.HumanStatementB\x06\xbaH\x03\xc8\x01\x01R\tstatement\"&\n" +
 	"\x0eResumeResponse\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"\x10\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"`\n" +
+	"\x12EndStandingRequest\x12J\n" +
+	"\n" +
+	"statements\x18\x01 \x03(\v2\x1f.durward.call.v1.HumanStatementB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\n" +
+	"statements\"\x15\n" +
+	"\x13EndStandingResponse\"\x10\n" +
 	"\x0eGetHostRequest\"\xba\x01\n" +
 	"\x0fGetHostResponse\x123\n" +
 	"\x04gpus\x18\x01 \x03(\v2\x1f.durward.executor.v1.GpuHoldersR\x04gpus\x12\x16\n" +
@@ -1256,12 +1468,13 @@ const file_durward_executor_v1_control_proto_rawDesc = "" +
 	"service_id\x18\x02 \x01(\tR\tserviceId\x12\x17\n" +
 	"\atook_ms\x18\x03 \x01(\rR\x06tookMs\x12\x12\n" +
 	"\x04done\x18\x04 \x01(\bR\x04done\x12\"\n" +
-	"\fcompensation\x18\x05 \x01(\bR\fcompensation2\xbb\x05\n" +
+	"\fcompensation\x18\x05 \x01(\bR\fcompensation2\xa4\x06\n" +
 	"\x0eControlService\x12g\n" +
 	"\vPreviewCall\x12'.durward.executor.v1.PreviewCallRequest\x1a(.durward.executor.v1.PreviewCallResponse\"\x05\xaa\xbb\x18\x01\x06\x12a\n" +
 	"\tGetStatus\x12%.durward.executor.v1.GetStatusRequest\x1a&.durward.executor.v1.GetStatusResponse\"\x05\xaa\xbb\x18\x01\x06\x12R\n" +
 	"\x04Halt\x12 .durward.executor.v1.HaltRequest\x1a!.durward.executor.v1.HaltResponse\"\x05\xaa\xbb\x18\x01\x06\x12X\n" +
-	"\x06Resume\x12\".durward.executor.v1.ResumeRequest\x1a#.durward.executor.v1.ResumeResponse\"\x05\xaa\xbb\x18\x01\x06\x12[\n" +
+	"\x06Resume\x12\".durward.executor.v1.ResumeRequest\x1a#.durward.executor.v1.ResumeResponse\"\x05\xaa\xbb\x18\x01\x06\x12g\n" +
+	"\vEndStanding\x12'.durward.executor.v1.EndStandingRequest\x1a(.durward.executor.v1.EndStandingResponse\"\x05\xaa\xbb\x18\x01\x06\x12[\n" +
 	"\aGetHost\x12#.durward.executor.v1.GetHostRequest\x1a$.durward.executor.v1.GetHostResponse\"\x05\xaa\xbb\x18\x01\x06\x12f\n" +
 	"\n" +
 	"FollowLogs\x12&.durward.executor.v1.FollowLogsRequest\x1a'.durward.executor.v1.FollowLogsResponse\"\x05\xaa\xbb\x18\x01\x060\x01\x12j\n" +
@@ -1279,68 +1492,76 @@ func file_durward_executor_v1_control_proto_rawDescGZIP() []byte {
 	return file_durward_executor_v1_control_proto_rawDescData
 }
 
-var file_durward_executor_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_durward_executor_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_durward_executor_v1_control_proto_goTypes = []any{
 	(*PreviewCallRequest)(nil),    // 0: durward.executor.v1.PreviewCallRequest
 	(*PreviewCallResponse)(nil),   // 1: durward.executor.v1.PreviewCallResponse
 	(*GetStatusRequest)(nil),      // 2: durward.executor.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),     // 3: durward.executor.v1.GetStatusResponse
-	(*HaltRequest)(nil),           // 4: durward.executor.v1.HaltRequest
-	(*HaltResponse)(nil),          // 5: durward.executor.v1.HaltResponse
-	(*ResumeRequest)(nil),         // 6: durward.executor.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 7: durward.executor.v1.ResumeResponse
-	(*GetHostRequest)(nil),        // 8: durward.executor.v1.GetHostRequest
-	(*GetHostResponse)(nil),       // 9: durward.executor.v1.GetHostResponse
-	(*GpuHolders)(nil),            // 10: durward.executor.v1.GpuHolders
-	(*GpuProcess)(nil),            // 11: durward.executor.v1.GpuProcess
-	(*FollowLogsRequest)(nil),     // 12: durward.executor.v1.FollowLogsRequest
-	(*FollowLogsResponse)(nil),    // 13: durward.executor.v1.FollowLogsResponse
-	(*ListSwitchesRequest)(nil),   // 14: durward.executor.v1.ListSwitchesRequest
-	(*ListSwitchesResponse)(nil),  // 15: durward.executor.v1.ListSwitchesResponse
-	(*Switch)(nil),                // 16: durward.executor.v1.Switch
-	(*SwitchStep)(nil),            // 17: durward.executor.v1.SwitchStep
-	(*v1.ToolRef)(nil),            // 18: durward.call.v1.ToolRef
-	(*v1.Subject)(nil),            // 19: durward.call.v1.Subject
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
-	(*v1.HumanStatement)(nil),     // 21: durward.call.v1.HumanStatement
-	(*Gpu)(nil),                   // 22: durward.executor.v1.Gpu
-	(SwitchOutcome)(0),            // 23: durward.executor.v1.SwitchOutcome
-	(PlanAction)(0),               // 24: durward.executor.v1.PlanAction
+	(*DisabledEntry)(nil),         // 4: durward.executor.v1.DisabledEntry
+	(*HaltRequest)(nil),           // 5: durward.executor.v1.HaltRequest
+	(*HaltResponse)(nil),          // 6: durward.executor.v1.HaltResponse
+	(*ResumeRequest)(nil),         // 7: durward.executor.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 8: durward.executor.v1.ResumeResponse
+	(*EndStandingRequest)(nil),    // 9: durward.executor.v1.EndStandingRequest
+	(*EndStandingResponse)(nil),   // 10: durward.executor.v1.EndStandingResponse
+	(*GetHostRequest)(nil),        // 11: durward.executor.v1.GetHostRequest
+	(*GetHostResponse)(nil),       // 12: durward.executor.v1.GetHostResponse
+	(*GpuHolders)(nil),            // 13: durward.executor.v1.GpuHolders
+	(*GpuProcess)(nil),            // 14: durward.executor.v1.GpuProcess
+	(*FollowLogsRequest)(nil),     // 15: durward.executor.v1.FollowLogsRequest
+	(*FollowLogsResponse)(nil),    // 16: durward.executor.v1.FollowLogsResponse
+	(*ListSwitchesRequest)(nil),   // 17: durward.executor.v1.ListSwitchesRequest
+	(*ListSwitchesResponse)(nil),  // 18: durward.executor.v1.ListSwitchesResponse
+	(*Switch)(nil),                // 19: durward.executor.v1.Switch
+	(*SwitchStep)(nil),            // 20: durward.executor.v1.SwitchStep
+	(*v1.ToolRef)(nil),            // 21: durward.call.v1.ToolRef
+	(*v1.Subject)(nil),            // 22: durward.call.v1.Subject
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*v1.HumanStatement)(nil),     // 24: durward.call.v1.HumanStatement
+	(*Gpu)(nil),                   // 25: durward.executor.v1.Gpu
+	(SwitchOutcome)(0),            // 26: durward.executor.v1.SwitchOutcome
+	(PlanAction)(0),               // 27: durward.executor.v1.PlanAction
 }
 var file_durward_executor_v1_control_proto_depIdxs = []int32{
-	18, // 0: durward.executor.v1.PreviewCallRequest.tool:type_name -> durward.call.v1.ToolRef
-	19, // 1: durward.executor.v1.PreviewCallResponse.subject:type_name -> durward.call.v1.Subject
-	19, // 2: durward.executor.v1.PreviewCallResponse.entries:type_name -> durward.call.v1.Subject
-	20, // 3: durward.executor.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	21, // 4: durward.executor.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	10, // 5: durward.executor.v1.GetHostResponse.gpus:type_name -> durward.executor.v1.GpuHolders
-	22, // 6: durward.executor.v1.GpuHolders.gpu:type_name -> durward.executor.v1.Gpu
-	11, // 7: durward.executor.v1.GpuHolders.processes:type_name -> durward.executor.v1.GpuProcess
-	16, // 8: durward.executor.v1.ListSwitchesResponse.switches:type_name -> durward.executor.v1.Switch
-	20, // 9: durward.executor.v1.Switch.began_at:type_name -> google.protobuf.Timestamp
-	20, // 10: durward.executor.v1.Switch.ended_at:type_name -> google.protobuf.Timestamp
-	23, // 11: durward.executor.v1.Switch.outcome:type_name -> durward.executor.v1.SwitchOutcome
-	17, // 12: durward.executor.v1.Switch.steps:type_name -> durward.executor.v1.SwitchStep
-	24, // 13: durward.executor.v1.SwitchStep.action:type_name -> durward.executor.v1.PlanAction
-	0,  // 14: durward.executor.v1.ControlService.PreviewCall:input_type -> durward.executor.v1.PreviewCallRequest
-	2,  // 15: durward.executor.v1.ControlService.GetStatus:input_type -> durward.executor.v1.GetStatusRequest
-	4,  // 16: durward.executor.v1.ControlService.Halt:input_type -> durward.executor.v1.HaltRequest
-	6,  // 17: durward.executor.v1.ControlService.Resume:input_type -> durward.executor.v1.ResumeRequest
-	8,  // 18: durward.executor.v1.ControlService.GetHost:input_type -> durward.executor.v1.GetHostRequest
-	12, // 19: durward.executor.v1.ControlService.FollowLogs:input_type -> durward.executor.v1.FollowLogsRequest
-	14, // 20: durward.executor.v1.ControlService.ListSwitches:input_type -> durward.executor.v1.ListSwitchesRequest
-	1,  // 21: durward.executor.v1.ControlService.PreviewCall:output_type -> durward.executor.v1.PreviewCallResponse
-	3,  // 22: durward.executor.v1.ControlService.GetStatus:output_type -> durward.executor.v1.GetStatusResponse
-	5,  // 23: durward.executor.v1.ControlService.Halt:output_type -> durward.executor.v1.HaltResponse
-	7,  // 24: durward.executor.v1.ControlService.Resume:output_type -> durward.executor.v1.ResumeResponse
-	9,  // 25: durward.executor.v1.ControlService.GetHost:output_type -> durward.executor.v1.GetHostResponse
-	13, // 26: durward.executor.v1.ControlService.FollowLogs:output_type -> durward.executor.v1.FollowLogsResponse
-	15, // 27: durward.executor.v1.ControlService.ListSwitches:output_type -> durward.executor.v1.ListSwitchesResponse
-	21, // [21:28] is the sub-list for method output_type
-	14, // [14:21] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	21, // 0: durward.executor.v1.PreviewCallRequest.tool:type_name -> durward.call.v1.ToolRef
+	22, // 1: durward.executor.v1.PreviewCallResponse.subject:type_name -> durward.call.v1.Subject
+	22, // 2: durward.executor.v1.PreviewCallResponse.entries:type_name -> durward.call.v1.Subject
+	23, // 3: durward.executor.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	23, // 4: durward.executor.v1.GetStatusResponse.halted_at:type_name -> google.protobuf.Timestamp
+	4,  // 5: durward.executor.v1.GetStatusResponse.disabled:type_name -> durward.executor.v1.DisabledEntry
+	24, // 6: durward.executor.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	24, // 7: durward.executor.v1.EndStandingRequest.statements:type_name -> durward.call.v1.HumanStatement
+	13, // 8: durward.executor.v1.GetHostResponse.gpus:type_name -> durward.executor.v1.GpuHolders
+	25, // 9: durward.executor.v1.GpuHolders.gpu:type_name -> durward.executor.v1.Gpu
+	14, // 10: durward.executor.v1.GpuHolders.processes:type_name -> durward.executor.v1.GpuProcess
+	19, // 11: durward.executor.v1.ListSwitchesResponse.switches:type_name -> durward.executor.v1.Switch
+	23, // 12: durward.executor.v1.Switch.began_at:type_name -> google.protobuf.Timestamp
+	23, // 13: durward.executor.v1.Switch.ended_at:type_name -> google.protobuf.Timestamp
+	26, // 14: durward.executor.v1.Switch.outcome:type_name -> durward.executor.v1.SwitchOutcome
+	20, // 15: durward.executor.v1.Switch.steps:type_name -> durward.executor.v1.SwitchStep
+	27, // 16: durward.executor.v1.SwitchStep.action:type_name -> durward.executor.v1.PlanAction
+	0,  // 17: durward.executor.v1.ControlService.PreviewCall:input_type -> durward.executor.v1.PreviewCallRequest
+	2,  // 18: durward.executor.v1.ControlService.GetStatus:input_type -> durward.executor.v1.GetStatusRequest
+	5,  // 19: durward.executor.v1.ControlService.Halt:input_type -> durward.executor.v1.HaltRequest
+	7,  // 20: durward.executor.v1.ControlService.Resume:input_type -> durward.executor.v1.ResumeRequest
+	9,  // 21: durward.executor.v1.ControlService.EndStanding:input_type -> durward.executor.v1.EndStandingRequest
+	11, // 22: durward.executor.v1.ControlService.GetHost:input_type -> durward.executor.v1.GetHostRequest
+	15, // 23: durward.executor.v1.ControlService.FollowLogs:input_type -> durward.executor.v1.FollowLogsRequest
+	17, // 24: durward.executor.v1.ControlService.ListSwitches:input_type -> durward.executor.v1.ListSwitchesRequest
+	1,  // 25: durward.executor.v1.ControlService.PreviewCall:output_type -> durward.executor.v1.PreviewCallResponse
+	3,  // 26: durward.executor.v1.ControlService.GetStatus:output_type -> durward.executor.v1.GetStatusResponse
+	6,  // 27: durward.executor.v1.ControlService.Halt:output_type -> durward.executor.v1.HaltResponse
+	8,  // 28: durward.executor.v1.ControlService.Resume:output_type -> durward.executor.v1.ResumeResponse
+	10, // 29: durward.executor.v1.ControlService.EndStanding:output_type -> durward.executor.v1.EndStandingResponse
+	12, // 30: durward.executor.v1.ControlService.GetHost:output_type -> durward.executor.v1.GetHostResponse
+	16, // 31: durward.executor.v1.ControlService.FollowLogs:output_type -> durward.executor.v1.FollowLogsResponse
+	18, // 32: durward.executor.v1.ControlService.ListSwitches:output_type -> durward.executor.v1.ListSwitchesResponse
+	25, // [25:33] is the sub-list for method output_type
+	17, // [17:25] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_durward_executor_v1_control_proto_init() }
@@ -1355,7 +1576,7 @@ func file_durward_executor_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_executor_v1_control_proto_rawDesc), len(file_durward_executor_v1_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const (
 	ControlService_GetStatus_FullMethodName    = "/durward.executor.v1.ControlService/GetStatus"
 	ControlService_Halt_FullMethodName         = "/durward.executor.v1.ControlService/Halt"
 	ControlService_Resume_FullMethodName       = "/durward.executor.v1.ControlService/Resume"
+	ControlService_EndStanding_FullMethodName  = "/durward.executor.v1.ControlService/EndStanding"
 	ControlService_GetHost_FullMethodName      = "/durward.executor.v1.ControlService/GetHost"
 	ControlService_FollowLogs_FullMethodName   = "/durward.executor.v1.ControlService/FollowLogs"
 	ControlService_ListSwitches_FullMethodName = "/durward.executor.v1.ControlService/ListSwitches"
@@ -43,6 +44,9 @@ type ControlServiceClient interface {
 	Halt(ctx context.Context, in *HaltRequest, opts ...grpc.CallOption) (*HaltResponse, error)
 	// Resume ends a halt. It takes a statement of kind "resume" that names an epoch above the current one.
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
+	// EndStanding makes statements void here for good, whatever the vault says. When it returns, nothing begins any more under them,
+	// nor under what the vault ended before it was called. It needs no statement of its own: ending is always safe.
+	EndStanding(ctx context.Context, in *EndStandingRequest, opts ...grpc.CallOption) (*EndStandingResponse, error)
 	// GetHost shows the GPUs with every program on them, foreign ones by name.
 	GetHost(ctx context.Context, in *GetHostRequest, opts ...grpc.CallOption) (*GetHostResponse, error)
 	// FollowLogs sends a service's log as it is written: the last lines, then each new one, until the caller hangs up.
@@ -93,6 +97,16 @@ func (c *controlServiceClient) Resume(ctx context.Context, in *ResumeRequest, op
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ResumeResponse)
 	err := c.cc.Invoke(ctx, ControlService_Resume_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlServiceClient) EndStanding(ctx context.Context, in *EndStandingRequest, opts ...grpc.CallOption) (*EndStandingResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EndStandingResponse)
+	err := c.cc.Invoke(ctx, ControlService_EndStanding_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -153,6 +167,9 @@ type ControlServiceServer interface {
 	Halt(context.Context, *HaltRequest) (*HaltResponse, error)
 	// Resume ends a halt. It takes a statement of kind "resume" that names an epoch above the current one.
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
+	// EndStanding makes statements void here for good, whatever the vault says. When it returns, nothing begins any more under them,
+	// nor under what the vault ended before it was called. It needs no statement of its own: ending is always safe.
+	EndStanding(context.Context, *EndStandingRequest) (*EndStandingResponse, error)
 	// GetHost shows the GPUs with every program on them, foreign ones by name.
 	GetHost(context.Context, *GetHostRequest) (*GetHostResponse, error)
 	// FollowLogs sends a service's log as it is written: the last lines, then each new one, until the caller hangs up.
@@ -180,6 +197,9 @@ func (UnimplementedControlServiceServer) Halt(context.Context, *HaltRequest) (*H
 }
 func (UnimplementedControlServiceServer) Resume(context.Context, *ResumeRequest) (*ResumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
+}
+func (UnimplementedControlServiceServer) EndStanding(context.Context, *EndStandingRequest) (*EndStandingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EndStanding not implemented")
 }
 func (UnimplementedControlServiceServer) GetHost(context.Context, *GetHostRequest) (*GetHostResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHost not implemented")
@@ -283,6 +303,24 @@ func _ControlService_Resume_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ControlService_EndStanding_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EndStandingRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServiceServer).EndStanding(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ControlService_EndStanding_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServiceServer).EndStanding(ctx, req.(*EndStandingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ControlService_GetHost_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetHostRequest)
 	if err := dec(in); err != nil {
@@ -352,6 +390,10 @@ var ControlService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Resume",
 			Handler:    _ControlService_Resume_Handler,
+		},
+		{
+			MethodName: "EndStanding",
+			Handler:    _ControlService_EndStanding_Handler,
 		},
 		{
 			MethodName: "GetHost",

@@ -219,7 +219,10 @@ type Tool struct {
 	// "desktop:click", "desktop:type", "desktop:shortcut", "desktop:window" (DSK-1). Every process knows these words alone.
 	Tags []string `protobuf:"bytes,8,rep,name=tags,proto3" json:"tags,omitempty"`
 	// Takes load off the host and adds none: it goes on, and is recorded, out of the disk's reserve when the disk is full.
-	Relieves      bool `protobuf:"varint,9,opt,name=relieves,proto3" json:"relieves,omitempty"`
+	Relieves bool `protobuf:"varint,9,opt,name=relieves,proto3" json:"relieves,omitempty"`
+	// A READ tool, since it asks nobody, that changes something all the same: clients are not told that it only reads (an MCP hint,
+	// never enforcement).
+	Acts          bool `protobuf:"varint,10,opt,name=acts,proto3" json:"acts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -313,6 +316,13 @@ func (x *Tool) GetTags() []string {
 func (x *Tool) GetRelieves() bool {
 	if x != nil {
 		return x.Relieves
+	}
+	return false
+}
+
+func (x *Tool) GetActs() bool {
+	if x != nil {
+		return x.Acts
 	}
 	return false
 }
@@ -418,7 +428,7 @@ var File_durward_options_v1_options_proto protoreflect.FileDescriptor
 
 const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\n" +
-	" durward/options/v1/options.proto\x12\x12durward.options.v1\x1a google/protobuf/descriptor.proto\"\x8c\x02\n" +
+	" durward/options/v1/options.proto\x12\x12durward.options.v1\x1a google/protobuf/descriptor.proto\"\xa0\x02\n" +
 	"\x04Tool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12 \n" +
@@ -431,7 +441,9 @@ const file_durward_options_v1_options_proto_rawDesc = "" +
 	"openResult\x12\x19\n" +
 	"\bone_call\x18\a \x01(\bR\aoneCall\x12\x12\n" +
 	"\x04tags\x18\b \x03(\tR\x04tags\x12\x1a\n" +
-	"\brelieves\x18\t \x01(\bR\brelieves*\x85\x01\n" +
+	"\brelieves\x18\t \x01(\bR\brelieves\x12\x12\n" +
+	"\x04acts\x18\n" +
+	" \x01(\bR\x04acts*\x85\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_GATEWAY\x10\x01\x12\x0e\n" +

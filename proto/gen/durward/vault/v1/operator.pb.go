@@ -875,7 +875,15 @@ type GetStatusResponse struct {
 	// The newest checkpoint of the log that this vault has verified.
 	Checkpoint []byte `protobuf:"bytes,11,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	// The sinks' identities that grants may name.
-	Audiences     []string `protobuf:"bytes,12,rep,name=audiences,proto3" json:"audiences,omitempty"`
+	Audiences []string `protobuf:"bytes,12,rep,name=audiences,proto3" json:"audiences,omitempty"`
+	// While it is halted: why, by whom (a process's identity: its own where it halted itself), and since when.
+	HaltedReason string                 `protobuf:"bytes,13,opt,name=halted_reason,json=haltedReason,proto3" json:"halted_reason,omitempty"`
+	HaltedBy     string                 `protobuf:"bytes,14,opt,name=halted_by,json=haltedBy,proto3" json:"halted_by,omitempty"`
+	HaltedAt     *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=halted_at,json=haltedAt,proto3" json:"halted_at,omitempty"`
+	// What a deep check found wrong, a sentence each; it is made at most once in 30 seconds.
+	Problems []string `protobuf:"bytes,16,rep,name=problems,proto3" json:"problems,omitempty"`
+	// The gateways that have told of themselves, by identity.
+	Gateways      []*Gateway `protobuf:"bytes,17,rep,name=gateways,proto3" json:"gateways,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -994,6 +1002,102 @@ func (x *GetStatusResponse) GetAudiences() []string {
 	return nil
 }
 
+func (x *GetStatusResponse) GetHaltedReason() string {
+	if x != nil {
+		return x.HaltedReason
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetHaltedBy() string {
+	if x != nil {
+		return x.HaltedBy
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetHaltedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HaltedAt
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetGateways() []*Gateway {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+// Gateway is what a gateway said of itself, and when.
+type Gateway struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Identity      string                 `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
+	ToldAt        *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=told_at,json=toldAt,proto3" json:"told_at,omitempty"`
+	Health        *GatewayHealth         `protobuf:"bytes,3,opt,name=health,proto3" json:"health,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gateway) Reset() {
+	*x = Gateway{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gateway) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gateway) ProtoMessage() {}
+
+func (x *Gateway) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gateway.ProtoReflect.Descriptor instead.
+func (*Gateway) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Gateway) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *Gateway) GetToldAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ToldAt
+	}
+	return nil
+}
+
+func (x *Gateway) GetHealth() *GatewayHealth {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
 type HaltRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1003,7 +1107,7 @@ type HaltRequest struct {
 
 func (x *HaltRequest) Reset() {
 	*x = HaltRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[15]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1015,7 +1119,7 @@ func (x *HaltRequest) String() string {
 func (*HaltRequest) ProtoMessage() {}
 
 func (x *HaltRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[15]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1028,7 +1132,7 @@ func (x *HaltRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HaltRequest.ProtoReflect.Descriptor instead.
 func (*HaltRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{15}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *HaltRequest) GetReason() string {
@@ -1047,7 +1151,7 @@ type HaltResponse struct {
 
 func (x *HaltResponse) Reset() {
 	*x = HaltResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[16]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1163,7 @@ func (x *HaltResponse) String() string {
 func (*HaltResponse) ProtoMessage() {}
 
 func (x *HaltResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[16]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1176,7 @@ func (x *HaltResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HaltResponse.ProtoReflect.Descriptor instead.
 func (*HaltResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{16}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HaltResponse) GetEpoch() uint64 {
@@ -1091,7 +1195,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[17]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1103,7 +1207,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[17]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1116,7 +1220,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{17}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ResumeRequest) GetStatement() *v1.HumanStatement {
@@ -1135,7 +1239,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[18]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +1251,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[18]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1264,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{18}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ResumeResponse) GetEpoch() uint64 {
@@ -1181,7 +1285,7 @@ type GrantScopeRequest struct {
 
 func (x *GrantScopeRequest) Reset() {
 	*x = GrantScopeRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1193,7 +1297,7 @@ func (x *GrantScopeRequest) String() string {
 func (*GrantScopeRequest) ProtoMessage() {}
 
 func (x *GrantScopeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1206,7 +1310,7 @@ func (x *GrantScopeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantScopeRequest.ProtoReflect.Descriptor instead.
 func (*GrantScopeRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{19}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GrantScopeRequest) GetStatement() *v1.HumanStatement {
@@ -1234,7 +1338,7 @@ type GrantScopeResponse struct {
 
 func (x *GrantScopeResponse) Reset() {
 	*x = GrantScopeResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1350,7 @@ func (x *GrantScopeResponse) String() string {
 func (*GrantScopeResponse) ProtoMessage() {}
 
 func (x *GrantScopeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1363,7 @@ func (x *GrantScopeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantScopeResponse.ProtoReflect.Descriptor instead.
 func (*GrantScopeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{20}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GrantScopeResponse) GetStanding() *Standing {
@@ -1285,7 +1389,7 @@ type ProposeDangerousRequest struct {
 
 func (x *ProposeDangerousRequest) Reset() {
 	*x = ProposeDangerousRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1401,7 @@ func (x *ProposeDangerousRequest) String() string {
 func (*ProposeDangerousRequest) ProtoMessage() {}
 
 func (x *ProposeDangerousRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1414,7 @@ func (x *ProposeDangerousRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeDangerousRequest.ProtoReflect.Descriptor instead.
 func (*ProposeDangerousRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{21}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ProposeDangerousRequest) GetStatement() *v1.HumanStatement {
@@ -1332,7 +1436,7 @@ type ProposeDangerousResponse struct {
 
 func (x *ProposeDangerousResponse) Reset() {
 	*x = ProposeDangerousResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1344,7 +1448,7 @@ func (x *ProposeDangerousResponse) String() string {
 func (*ProposeDangerousResponse) ProtoMessage() {}
 
 func (x *ProposeDangerousResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1357,7 +1461,7 @@ func (x *ProposeDangerousResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeDangerousResponse.ProtoReflect.Descriptor instead.
 func (*ProposeDangerousResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{22}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ProposeDangerousResponse) GetStandingId() string {
@@ -1383,14 +1487,14 @@ func (x *ProposeDangerousResponse) GetNotAfter() *timestamppb.Timestamp {
 
 type ConfirmDangerousRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	StandingId    string                 `protobuf:"bytes,1,opt,name=standing_id,json=standingId,proto3" json:"standing_id,omitempty"`
+	Statement     *v1.HumanStatement     `protobuf:"bytes,2,opt,name=statement,proto3" json:"statement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConfirmDangerousRequest) Reset() {
 	*x = ConfirmDangerousRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1506,7 @@ func (x *ConfirmDangerousRequest) String() string {
 func (*ConfirmDangerousRequest) ProtoMessage() {}
 
 func (x *ConfirmDangerousRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,14 +1519,14 @@ func (x *ConfirmDangerousRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmDangerousRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmDangerousRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{23}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{24}
 }
 
-func (x *ConfirmDangerousRequest) GetStandingId() string {
+func (x *ConfirmDangerousRequest) GetStatement() *v1.HumanStatement {
 	if x != nil {
-		return x.StandingId
+		return x.Statement
 	}
-	return ""
+	return nil
 }
 
 type ConfirmDangerousResponse struct {
@@ -1434,7 +1538,7 @@ type ConfirmDangerousResponse struct {
 
 func (x *ConfirmDangerousResponse) Reset() {
 	*x = ConfirmDangerousResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1446,7 +1550,7 @@ func (x *ConfirmDangerousResponse) String() string {
 func (*ConfirmDangerousResponse) ProtoMessage() {}
 
 func (x *ConfirmDangerousResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1459,7 +1563,7 @@ func (x *ConfirmDangerousResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmDangerousResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmDangerousResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{24}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ConfirmDangerousResponse) GetStanding() *Standing {
@@ -1485,14 +1589,16 @@ type Standing struct {
 	Uses       uint32                 `protobuf:"varint,9,opt,name=uses,proto3" json:"uses,omitempty"`
 	UsesLeft   uint32                 `protobuf:"varint,10,opt,name=uses_left,json=usesLeft,proto3" json:"uses_left,omitempty"`
 	// What the human signed: tools, pinned and free arguments, subjects.
-	Statement     *v1.HumanStatement `protobuf:"bytes,11,opt,name=statement,proto3" json:"statement,omitempty"`
+	Statement *v1.HumanStatement `protobuf:"bytes,11,opt,name=statement,proto3" json:"statement,omitempty"`
+	// The second statement of dangerous mode.
+	Confirmation  *v1.HumanStatement `protobuf:"bytes,12,opt,name=confirmation,proto3" json:"confirmation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Standing) Reset() {
 	*x = Standing{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1504,7 +1610,7 @@ func (x *Standing) String() string {
 func (*Standing) ProtoMessage() {}
 
 func (x *Standing) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1517,7 +1623,7 @@ func (x *Standing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standing.ProtoReflect.Descriptor instead.
 func (*Standing) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{25}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Standing) GetStandingId() string {
@@ -1597,6 +1703,13 @@ func (x *Standing) GetStatement() *v1.HumanStatement {
 	return nil
 }
 
+func (x *Standing) GetConfirmation() *v1.HumanStatement {
+	if x != nil {
+		return x.Confirmation
+	}
+	return nil
+}
+
 // Mute is a client that an operator does not want to be asked by.
 type Mute struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1610,7 +1723,7 @@ type Mute struct {
 
 func (x *Mute) Reset() {
 	*x = Mute{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1622,7 +1735,7 @@ func (x *Mute) String() string {
 func (*Mute) ProtoMessage() {}
 
 func (x *Mute) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1635,7 +1748,7 @@ func (x *Mute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mute.ProtoReflect.Descriptor instead.
 func (*Mute) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{26}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Mute) GetPrincipal() string {
@@ -1674,7 +1787,7 @@ type ListStandingRequest struct {
 
 func (x *ListStandingRequest) Reset() {
 	*x = ListStandingRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +1799,7 @@ func (x *ListStandingRequest) String() string {
 func (*ListStandingRequest) ProtoMessage() {}
 
 func (x *ListStandingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +1812,7 @@ func (x *ListStandingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStandingRequest.ProtoReflect.Descriptor instead.
 func (*ListStandingRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{27}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{28}
 }
 
 type ListStandingResponse struct {
@@ -1712,7 +1825,7 @@ type ListStandingResponse struct {
 
 func (x *ListStandingResponse) Reset() {
 	*x = ListStandingResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1724,7 +1837,7 @@ func (x *ListStandingResponse) String() string {
 func (*ListStandingResponse) ProtoMessage() {}
 
 func (x *ListStandingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1737,7 +1850,7 @@ func (x *ListStandingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStandingResponse.ProtoReflect.Descriptor instead.
 func (*ListStandingResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{28}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListStandingResponse) GetStanding() []*Standing {
@@ -1766,7 +1879,7 @@ type RevokeStandingRequest struct {
 
 func (x *RevokeStandingRequest) Reset() {
 	*x = RevokeStandingRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1778,7 +1891,7 @@ func (x *RevokeStandingRequest) String() string {
 func (*RevokeStandingRequest) ProtoMessage() {}
 
 func (x *RevokeStandingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +1904,7 @@ func (x *RevokeStandingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeStandingRequest.ProtoReflect.Descriptor instead.
 func (*RevokeStandingRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{29}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RevokeStandingRequest) GetStandingId() string {
@@ -1824,7 +1937,7 @@ type RevokeStandingResponse struct {
 
 func (x *RevokeStandingResponse) Reset() {
 	*x = RevokeStandingResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1836,7 +1949,7 @@ func (x *RevokeStandingResponse) String() string {
 func (*RevokeStandingResponse) ProtoMessage() {}
 
 func (x *RevokeStandingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1849,7 +1962,7 @@ func (x *RevokeStandingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeStandingResponse.ProtoReflect.Descriptor instead.
 func (*RevokeStandingResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{30}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RevokeStandingResponse) GetEnded() []*Standing {
@@ -1871,7 +1984,7 @@ type MutePrincipalRequest struct {
 
 func (x *MutePrincipalRequest) Reset() {
 	*x = MutePrincipalRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +1996,7 @@ func (x *MutePrincipalRequest) String() string {
 func (*MutePrincipalRequest) ProtoMessage() {}
 
 func (x *MutePrincipalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +2009,7 @@ func (x *MutePrincipalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MutePrincipalRequest.ProtoReflect.Descriptor instead.
 func (*MutePrincipalRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{31}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *MutePrincipalRequest) GetPrincipal() string {
@@ -1932,7 +2045,7 @@ type MutePrincipalResponse struct {
 
 func (x *MutePrincipalResponse) Reset() {
 	*x = MutePrincipalResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1944,7 +2057,7 @@ func (x *MutePrincipalResponse) String() string {
 func (*MutePrincipalResponse) ProtoMessage() {}
 
 func (x *MutePrincipalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1957,7 +2070,7 @@ func (x *MutePrincipalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MutePrincipalResponse.ProtoReflect.Descriptor instead.
 func (*MutePrincipalResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{32}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *MutePrincipalResponse) GetMute() *Mute {
@@ -1982,7 +2095,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2107,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2120,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{33}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{34}
 }
 
 type ListSessionsResponse struct {
@@ -2019,7 +2132,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2144,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2157,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{34}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*OpenSession {
@@ -2075,7 +2188,7 @@ type OpenSession struct {
 
 func (x *OpenSession) Reset() {
 	*x = OpenSession{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2087,7 +2200,7 @@ func (x *OpenSession) String() string {
 func (*OpenSession) ProtoMessage() {}
 
 func (x *OpenSession) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2100,7 +2213,7 @@ func (x *OpenSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSession.ProtoReflect.Descriptor instead.
 func (*OpenSession) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{35}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *OpenSession) GetSession() string {
@@ -2190,7 +2303,7 @@ type GetPolicyRequest struct {
 
 func (x *GetPolicyRequest) Reset() {
 	*x = GetPolicyRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2202,7 +2315,7 @@ func (x *GetPolicyRequest) String() string {
 func (*GetPolicyRequest) ProtoMessage() {}
 
 func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2215,7 +2328,7 @@ func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{36}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetPolicyRequest) GetClient() string {
@@ -2237,7 +2350,7 @@ type GetPolicyResponse struct {
 
 func (x *GetPolicyResponse) Reset() {
 	*x = GetPolicyResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2249,7 +2362,7 @@ func (x *GetPolicyResponse) String() string {
 func (*GetPolicyResponse) ProtoMessage() {}
 
 func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2262,7 +2375,7 @@ func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{37}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetPolicyResponse) GetPolicyDigest() string {
@@ -2310,7 +2423,7 @@ type ConfigFile struct {
 
 func (x *ConfigFile) Reset() {
 	*x = ConfigFile{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2322,7 +2435,7 @@ func (x *ConfigFile) String() string {
 func (*ConfigFile) ProtoMessage() {}
 
 func (x *ConfigFile) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +2448,7 @@ func (x *ConfigFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigFile.ProtoReflect.Descriptor instead.
 func (*ConfigFile) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{38}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ConfigFile) GetName() string {
@@ -2380,7 +2493,7 @@ type PolicyRule struct {
 
 func (x *PolicyRule) Reset() {
 	*x = PolicyRule{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2392,7 +2505,7 @@ func (x *PolicyRule) String() string {
 func (*PolicyRule) ProtoMessage() {}
 
 func (x *PolicyRule) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2405,7 +2518,7 @@ func (x *PolicyRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyRule.ProtoReflect.Descriptor instead.
 func (*PolicyRule) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{39}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PolicyRule) GetRule() string {
@@ -2458,7 +2571,7 @@ type ExplainCallRequest struct {
 
 func (x *ExplainCallRequest) Reset() {
 	*x = ExplainCallRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2470,7 +2583,7 @@ func (x *ExplainCallRequest) String() string {
 func (*ExplainCallRequest) ProtoMessage() {}
 
 func (x *ExplainCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2483,7 +2596,7 @@ func (x *ExplainCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCallRequest.ProtoReflect.Descriptor instead.
 func (*ExplainCallRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{40}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ExplainCallRequest) GetClient() string {
@@ -2535,7 +2648,7 @@ type ExplainCallResponse struct {
 
 func (x *ExplainCallResponse) Reset() {
 	*x = ExplainCallResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2547,7 +2660,7 @@ func (x *ExplainCallResponse) String() string {
 func (*ExplainCallResponse) ProtoMessage() {}
 
 func (x *ExplainCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2560,7 +2673,7 @@ func (x *ExplainCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCallResponse.ProtoReflect.Descriptor instead.
 func (*ExplainCallResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{41}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ExplainCallResponse) GetDecision() string {
@@ -2600,7 +2713,7 @@ type AnnounceChangeRequest struct {
 
 func (x *AnnounceChangeRequest) Reset() {
 	*x = AnnounceChangeRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2612,7 +2725,7 @@ func (x *AnnounceChangeRequest) String() string {
 func (*AnnounceChangeRequest) ProtoMessage() {}
 
 func (x *AnnounceChangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2625,7 +2738,7 @@ func (x *AnnounceChangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceChangeRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceChangeRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{42}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AnnounceChangeRequest) GetStatement() *v1.HumanStatement {
@@ -2643,7 +2756,7 @@ type AnnounceChangeResponse struct {
 
 func (x *AnnounceChangeResponse) Reset() {
 	*x = AnnounceChangeResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2655,7 +2768,7 @@ func (x *AnnounceChangeResponse) String() string {
 func (*AnnounceChangeResponse) ProtoMessage() {}
 
 func (x *AnnounceChangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2668,7 +2781,7 @@ func (x *AnnounceChangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceChangeResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceChangeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{43}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{44}
 }
 
 var File_durward_vault_v1_operator_proto protoreflect.FileDescriptor
@@ -2738,7 +2851,7 @@ const file_durward_vault_v1_operator_proto_rawDesc = "" +
 	"\x14GrantCommandResponse\x122\n" +
 	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantR\x05grant\x12!\n" +
 	"\foperation_id\x18\x02 \x01(\tR\voperationId\"\x12\n" +
-	"\x10GetStatusRequest\"\x9b\x03\n" +
+	"\x10GetStatusRequest\"\xe9\x04\n" +
 	"\x11GetStatusResponse\x12\x16\n" +
 	"\x06halted\x18\x01 \x01(\bR\x06halted\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12'\n" +
@@ -2755,7 +2868,16 @@ const file_durward_vault_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\v \x01(\fR\n" +
 	"checkpoint\x12\x1c\n" +
-	"\taudiences\x18\f \x03(\tR\taudiences\"/\n" +
+	"\taudiences\x18\f \x03(\tR\taudiences\x12#\n" +
+	"\rhalted_reason\x18\r \x01(\tR\fhaltedReason\x12\x1b\n" +
+	"\thalted_by\x18\x0e \x01(\tR\bhaltedBy\x127\n" +
+	"\thalted_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\bhaltedAt\x12\x1a\n" +
+	"\bproblems\x18\x10 \x03(\tR\bproblems\x125\n" +
+	"\bgateways\x18\x11 \x03(\v2\x19.durward.vault.v1.GatewayR\bgateways\"\x93\x01\n" +
+	"\aGateway\x12\x1a\n" +
+	"\bidentity\x18\x01 \x01(\tR\bidentity\x123\n" +
+	"\atold_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06toldAt\x127\n" +
+	"\x06health\x18\x03 \x01(\v2\x1f.durward.vault.v1.GatewayHealthR\x06health\"/\n" +
 	"\vHaltRequest\x12 \n" +
 	"\x06reason\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xf4\x03R\x06reason\"$\n" +
 	"\fHaltResponse\x12\x14\n" +
@@ -2777,12 +2899,11 @@ const file_durward_vault_v1_operator_proto_rawDesc = "" +
 	"standingId\x129\n" +
 	"\n" +
 	"not_before\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x127\n" +
-	"\tnot_after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\"Q\n" +
-	"\x17ConfirmDangerousRequest\x126\n" +
-	"\vstanding_id\x18\x01 \x01(\tB\x15\xbaH\x12r\x102\x0e^[0-9a-f]{32}$R\n" +
-	"standingId\"R\n" +
+	"\tnot_after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\"f\n" +
+	"\x17ConfirmDangerousRequest\x12E\n" +
+	"\tstatement\x18\x02 \x01(\v2\x1f.durward.call.v1.HumanStatementB\x06\xbaH\x03\xc8\x01\x01R\tstatementJ\x04\b\x01\x10\x02\"R\n" +
 	"\x18ConfirmDangerousResponse\x126\n" +
-	"\bstanding\x18\x01 \x01(\v2\x1a.durward.vault.v1.StandingR\bstanding\"\x9a\x03\n" +
+	"\bstanding\x18\x01 \x01(\v2\x1a.durward.vault.v1.StandingR\bstanding\"\xdf\x03\n" +
 	"\bStanding\x12\x1f\n" +
 	"\vstanding_id\x18\x01 \x01(\tR\n" +
 	"standingId\x12\x12\n" +
@@ -2799,7 +2920,8 @@ const file_durward_vault_v1_operator_proto_rawDesc = "" +
 	"\x04uses\x18\t \x01(\rR\x04uses\x12\x1b\n" +
 	"\tuses_left\x18\n" +
 	" \x01(\rR\busesLeft\x12=\n" +
-	"\tstatement\x18\v \x01(\v2\x1f.durward.call.v1.HumanStatementR\tstatement\"~\n" +
+	"\tstatement\x18\v \x01(\v2\x1f.durward.call.v1.HumanStatementR\tstatement\x12C\n" +
+	"\fconfirmation\x18\f \x01(\v2\x1f.durward.call.v1.HumanStatementR\fconfirmation\"~\n" +
 	"\x04Mute\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x120\n" +
 	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x0e\n" +
@@ -2912,7 +3034,7 @@ func file_durward_vault_v1_operator_proto_rawDescGZIP() []byte {
 	return file_durward_vault_v1_operator_proto_rawDescData
 }
 
-var file_durward_vault_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_durward_vault_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_durward_vault_v1_operator_proto_goTypes = []any{
 	(*Operation)(nil),                // 0: durward.vault.v1.Operation
 	(*ListOperationsRequest)(nil),    // 1: durward.vault.v1.ListOperationsRequest
@@ -2929,138 +3051,146 @@ var file_durward_vault_v1_operator_proto_goTypes = []any{
 	(*GrantCommandResponse)(nil),     // 12: durward.vault.v1.GrantCommandResponse
 	(*GetStatusRequest)(nil),         // 13: durward.vault.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),        // 14: durward.vault.v1.GetStatusResponse
-	(*HaltRequest)(nil),              // 15: durward.vault.v1.HaltRequest
-	(*HaltResponse)(nil),             // 16: durward.vault.v1.HaltResponse
-	(*ResumeRequest)(nil),            // 17: durward.vault.v1.ResumeRequest
-	(*ResumeResponse)(nil),           // 18: durward.vault.v1.ResumeResponse
-	(*GrantScopeRequest)(nil),        // 19: durward.vault.v1.GrantScopeRequest
-	(*GrantScopeResponse)(nil),       // 20: durward.vault.v1.GrantScopeResponse
-	(*ProposeDangerousRequest)(nil),  // 21: durward.vault.v1.ProposeDangerousRequest
-	(*ProposeDangerousResponse)(nil), // 22: durward.vault.v1.ProposeDangerousResponse
-	(*ConfirmDangerousRequest)(nil),  // 23: durward.vault.v1.ConfirmDangerousRequest
-	(*ConfirmDangerousResponse)(nil), // 24: durward.vault.v1.ConfirmDangerousResponse
-	(*Standing)(nil),                 // 25: durward.vault.v1.Standing
-	(*Mute)(nil),                     // 26: durward.vault.v1.Mute
-	(*ListStandingRequest)(nil),      // 27: durward.vault.v1.ListStandingRequest
-	(*ListStandingResponse)(nil),     // 28: durward.vault.v1.ListStandingResponse
-	(*RevokeStandingRequest)(nil),    // 29: durward.vault.v1.RevokeStandingRequest
-	(*RevokeStandingResponse)(nil),   // 30: durward.vault.v1.RevokeStandingResponse
-	(*MutePrincipalRequest)(nil),     // 31: durward.vault.v1.MutePrincipalRequest
-	(*MutePrincipalResponse)(nil),    // 32: durward.vault.v1.MutePrincipalResponse
-	(*ListSessionsRequest)(nil),      // 33: durward.vault.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),     // 34: durward.vault.v1.ListSessionsResponse
-	(*OpenSession)(nil),              // 35: durward.vault.v1.OpenSession
-	(*GetPolicyRequest)(nil),         // 36: durward.vault.v1.GetPolicyRequest
-	(*GetPolicyResponse)(nil),        // 37: durward.vault.v1.GetPolicyResponse
-	(*ConfigFile)(nil),               // 38: durward.vault.v1.ConfigFile
-	(*PolicyRule)(nil),               // 39: durward.vault.v1.PolicyRule
-	(*ExplainCallRequest)(nil),       // 40: durward.vault.v1.ExplainCallRequest
-	(*ExplainCallResponse)(nil),      // 41: durward.vault.v1.ExplainCallResponse
-	(*AnnounceChangeRequest)(nil),    // 42: durward.vault.v1.AnnounceChangeRequest
-	(*AnnounceChangeResponse)(nil),   // 43: durward.vault.v1.AnnounceChangeResponse
-	(OperationState)(0),              // 44: durward.vault.v1.OperationState
-	(v1.Channel)(0),                  // 45: durward.call.v1.Channel
-	(*v1.ToolRef)(nil),               // 46: durward.call.v1.ToolRef
-	(v11.Tier)(0),                    // 47: durward.options.v1.Tier
-	(*timestamppb.Timestamp)(nil),    // 48: google.protobuf.Timestamp
-	(*v1.HumanStatement)(nil),        // 49: durward.call.v1.HumanStatement
-	(*v1.SignedGrant)(nil),           // 50: durward.call.v1.SignedGrant
-	(*Sender)(nil),                   // 51: durward.vault.v1.Sender
-	(*Setting)(nil),                  // 52: durward.vault.v1.Setting
+	(*Gateway)(nil),                  // 15: durward.vault.v1.Gateway
+	(*HaltRequest)(nil),              // 16: durward.vault.v1.HaltRequest
+	(*HaltResponse)(nil),             // 17: durward.vault.v1.HaltResponse
+	(*ResumeRequest)(nil),            // 18: durward.vault.v1.ResumeRequest
+	(*ResumeResponse)(nil),           // 19: durward.vault.v1.ResumeResponse
+	(*GrantScopeRequest)(nil),        // 20: durward.vault.v1.GrantScopeRequest
+	(*GrantScopeResponse)(nil),       // 21: durward.vault.v1.GrantScopeResponse
+	(*ProposeDangerousRequest)(nil),  // 22: durward.vault.v1.ProposeDangerousRequest
+	(*ProposeDangerousResponse)(nil), // 23: durward.vault.v1.ProposeDangerousResponse
+	(*ConfirmDangerousRequest)(nil),  // 24: durward.vault.v1.ConfirmDangerousRequest
+	(*ConfirmDangerousResponse)(nil), // 25: durward.vault.v1.ConfirmDangerousResponse
+	(*Standing)(nil),                 // 26: durward.vault.v1.Standing
+	(*Mute)(nil),                     // 27: durward.vault.v1.Mute
+	(*ListStandingRequest)(nil),      // 28: durward.vault.v1.ListStandingRequest
+	(*ListStandingResponse)(nil),     // 29: durward.vault.v1.ListStandingResponse
+	(*RevokeStandingRequest)(nil),    // 30: durward.vault.v1.RevokeStandingRequest
+	(*RevokeStandingResponse)(nil),   // 31: durward.vault.v1.RevokeStandingResponse
+	(*MutePrincipalRequest)(nil),     // 32: durward.vault.v1.MutePrincipalRequest
+	(*MutePrincipalResponse)(nil),    // 33: durward.vault.v1.MutePrincipalResponse
+	(*ListSessionsRequest)(nil),      // 34: durward.vault.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),     // 35: durward.vault.v1.ListSessionsResponse
+	(*OpenSession)(nil),              // 36: durward.vault.v1.OpenSession
+	(*GetPolicyRequest)(nil),         // 37: durward.vault.v1.GetPolicyRequest
+	(*GetPolicyResponse)(nil),        // 38: durward.vault.v1.GetPolicyResponse
+	(*ConfigFile)(nil),               // 39: durward.vault.v1.ConfigFile
+	(*PolicyRule)(nil),               // 40: durward.vault.v1.PolicyRule
+	(*ExplainCallRequest)(nil),       // 41: durward.vault.v1.ExplainCallRequest
+	(*ExplainCallResponse)(nil),      // 42: durward.vault.v1.ExplainCallResponse
+	(*AnnounceChangeRequest)(nil),    // 43: durward.vault.v1.AnnounceChangeRequest
+	(*AnnounceChangeResponse)(nil),   // 44: durward.vault.v1.AnnounceChangeResponse
+	(OperationState)(0),              // 45: durward.vault.v1.OperationState
+	(v1.Channel)(0),                  // 46: durward.call.v1.Channel
+	(*v1.ToolRef)(nil),               // 47: durward.call.v1.ToolRef
+	(v11.Tier)(0),                    // 48: durward.options.v1.Tier
+	(*timestamppb.Timestamp)(nil),    // 49: google.protobuf.Timestamp
+	(*v1.HumanStatement)(nil),        // 50: durward.call.v1.HumanStatement
+	(*v1.SignedGrant)(nil),           // 51: durward.call.v1.SignedGrant
+	(*GatewayHealth)(nil),            // 52: durward.vault.v1.GatewayHealth
+	(*Sender)(nil),                   // 53: durward.vault.v1.Sender
+	(*Setting)(nil),                  // 54: durward.vault.v1.Setting
 }
 var file_durward_vault_v1_operator_proto_depIdxs = []int32{
-	44, // 0: durward.vault.v1.Operation.state:type_name -> durward.vault.v1.OperationState
-	45, // 1: durward.vault.v1.Operation.channel:type_name -> durward.call.v1.Channel
-	46, // 2: durward.vault.v1.Operation.tool:type_name -> durward.call.v1.ToolRef
-	47, // 3: durward.vault.v1.Operation.tier:type_name -> durward.options.v1.Tier
-	48, // 4: durward.vault.v1.Operation.asked_at:type_name -> google.protobuf.Timestamp
-	48, // 5: durward.vault.v1.Operation.expires_at:type_name -> google.protobuf.Timestamp
-	48, // 6: durward.vault.v1.Operation.decided_at:type_name -> google.protobuf.Timestamp
-	49, // 7: durward.vault.v1.Operation.statement:type_name -> durward.call.v1.HumanStatement
-	47, // 8: durward.vault.v1.Operation.policy_tier:type_name -> durward.options.v1.Tier
-	44, // 9: durward.vault.v1.ListOperationsRequest.states:type_name -> durward.vault.v1.OperationState
+	45, // 0: durward.vault.v1.Operation.state:type_name -> durward.vault.v1.OperationState
+	46, // 1: durward.vault.v1.Operation.channel:type_name -> durward.call.v1.Channel
+	47, // 2: durward.vault.v1.Operation.tool:type_name -> durward.call.v1.ToolRef
+	48, // 3: durward.vault.v1.Operation.tier:type_name -> durward.options.v1.Tier
+	49, // 4: durward.vault.v1.Operation.asked_at:type_name -> google.protobuf.Timestamp
+	49, // 5: durward.vault.v1.Operation.expires_at:type_name -> google.protobuf.Timestamp
+	49, // 6: durward.vault.v1.Operation.decided_at:type_name -> google.protobuf.Timestamp
+	50, // 7: durward.vault.v1.Operation.statement:type_name -> durward.call.v1.HumanStatement
+	48, // 8: durward.vault.v1.Operation.policy_tier:type_name -> durward.options.v1.Tier
+	45, // 9: durward.vault.v1.ListOperationsRequest.states:type_name -> durward.vault.v1.OperationState
 	0,  // 10: durward.vault.v1.ListOperationsResponse.operations:type_name -> durward.vault.v1.Operation
 	0,  // 11: durward.vault.v1.WatchOperationsResponse.operation:type_name -> durward.vault.v1.Operation
-	49, // 12: durward.vault.v1.ApproveOperationRequest.statement:type_name -> durward.call.v1.HumanStatement
+	50, // 12: durward.vault.v1.ApproveOperationRequest.statement:type_name -> durward.call.v1.HumanStatement
 	0,  // 13: durward.vault.v1.ApproveOperationResponse.operation:type_name -> durward.vault.v1.Operation
 	0,  // 14: durward.vault.v1.DenyOperationResponse.operation:type_name -> durward.vault.v1.Operation
-	50, // 15: durward.vault.v1.ClaimOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
+	51, // 15: durward.vault.v1.ClaimOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
 	0,  // 16: durward.vault.v1.ClaimOperationResponse.operation:type_name -> durward.vault.v1.Operation
-	49, // 17: durward.vault.v1.GrantCommandRequest.statement:type_name -> durward.call.v1.HumanStatement
-	50, // 18: durward.vault.v1.GrantCommandResponse.grant:type_name -> durward.call.v1.SignedGrant
-	48, // 19: durward.vault.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	49, // 20: durward.vault.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	49, // 21: durward.vault.v1.GrantScopeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	25, // 22: durward.vault.v1.GrantScopeResponse.standing:type_name -> durward.vault.v1.Standing
-	0,  // 23: durward.vault.v1.GrantScopeResponse.operation:type_name -> durward.vault.v1.Operation
-	49, // 24: durward.vault.v1.ProposeDangerousRequest.statement:type_name -> durward.call.v1.HumanStatement
-	48, // 25: durward.vault.v1.ProposeDangerousResponse.not_before:type_name -> google.protobuf.Timestamp
-	48, // 26: durward.vault.v1.ProposeDangerousResponse.not_after:type_name -> google.protobuf.Timestamp
-	25, // 27: durward.vault.v1.ConfirmDangerousResponse.standing:type_name -> durward.vault.v1.Standing
-	48, // 28: durward.vault.v1.Standing.granted_at:type_name -> google.protobuf.Timestamp
-	48, // 29: durward.vault.v1.Standing.expires_at:type_name -> google.protobuf.Timestamp
-	49, // 30: durward.vault.v1.Standing.statement:type_name -> durward.call.v1.HumanStatement
-	48, // 31: durward.vault.v1.Mute.until:type_name -> google.protobuf.Timestamp
-	25, // 32: durward.vault.v1.ListStandingResponse.standing:type_name -> durward.vault.v1.Standing
-	26, // 33: durward.vault.v1.ListStandingResponse.muted:type_name -> durward.vault.v1.Mute
-	25, // 34: durward.vault.v1.RevokeStandingResponse.ended:type_name -> durward.vault.v1.Standing
-	26, // 35: durward.vault.v1.MutePrincipalResponse.mute:type_name -> durward.vault.v1.Mute
-	35, // 36: durward.vault.v1.ListSessionsResponse.sessions:type_name -> durward.vault.v1.OpenSession
-	45, // 37: durward.vault.v1.OpenSession.channel:type_name -> durward.call.v1.Channel
-	48, // 38: durward.vault.v1.OpenSession.opened_at:type_name -> google.protobuf.Timestamp
-	48, // 39: durward.vault.v1.OpenSession.expires_at:type_name -> google.protobuf.Timestamp
-	48, // 40: durward.vault.v1.OpenSession.dangerous_until:type_name -> google.protobuf.Timestamp
-	51, // 41: durward.vault.v1.OpenSession.sender:type_name -> durward.vault.v1.Sender
-	47, // 42: durward.vault.v1.OpenSession.tier_ceiling:type_name -> durward.options.v1.Tier
-	38, // 43: durward.vault.v1.GetPolicyResponse.files:type_name -> durward.vault.v1.ConfigFile
-	52, // 44: durward.vault.v1.GetPolicyResponse.settings:type_name -> durward.vault.v1.Setting
-	39, // 45: durward.vault.v1.GetPolicyResponse.rules:type_name -> durward.vault.v1.PolicyRule
-	39, // 46: durward.vault.v1.ExplainCallResponse.rule:type_name -> durward.vault.v1.PolicyRule
-	47, // 47: durward.vault.v1.ExplainCallResponse.tier:type_name -> durward.options.v1.Tier
-	49, // 48: durward.vault.v1.AnnounceChangeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	1,  // 49: durward.vault.v1.ApprovalService.ListOperations:input_type -> durward.vault.v1.ListOperationsRequest
-	3,  // 50: durward.vault.v1.ApprovalService.WatchOperations:input_type -> durward.vault.v1.WatchOperationsRequest
-	5,  // 51: durward.vault.v1.ApprovalService.ApproveOperation:input_type -> durward.vault.v1.ApproveOperationRequest
-	7,  // 52: durward.vault.v1.ApprovalService.DenyOperation:input_type -> durward.vault.v1.DenyOperationRequest
-	9,  // 53: durward.vault.v1.ApprovalService.ClaimOperation:input_type -> durward.vault.v1.ClaimOperationRequest
-	11, // 54: durward.vault.v1.ApprovalService.GrantCommand:input_type -> durward.vault.v1.GrantCommandRequest
-	19, // 55: durward.vault.v1.StandingService.GrantScope:input_type -> durward.vault.v1.GrantScopeRequest
-	21, // 56: durward.vault.v1.StandingService.ProposeDangerous:input_type -> durward.vault.v1.ProposeDangerousRequest
-	23, // 57: durward.vault.v1.StandingService.ConfirmDangerous:input_type -> durward.vault.v1.ConfirmDangerousRequest
-	27, // 58: durward.vault.v1.StandingService.ListStanding:input_type -> durward.vault.v1.ListStandingRequest
-	29, // 59: durward.vault.v1.StandingService.RevokeStanding:input_type -> durward.vault.v1.RevokeStandingRequest
-	31, // 60: durward.vault.v1.StandingService.MutePrincipal:input_type -> durward.vault.v1.MutePrincipalRequest
-	33, // 61: durward.vault.v1.StandingService.ListSessions:input_type -> durward.vault.v1.ListSessionsRequest
-	36, // 62: durward.vault.v1.PolicyService.GetPolicy:input_type -> durward.vault.v1.GetPolicyRequest
-	40, // 63: durward.vault.v1.PolicyService.ExplainCall:input_type -> durward.vault.v1.ExplainCallRequest
-	42, // 64: durward.vault.v1.PolicyService.AnnounceChange:input_type -> durward.vault.v1.AnnounceChangeRequest
-	13, // 65: durward.vault.v1.ControlService.GetStatus:input_type -> durward.vault.v1.GetStatusRequest
-	15, // 66: durward.vault.v1.ControlService.Halt:input_type -> durward.vault.v1.HaltRequest
-	17, // 67: durward.vault.v1.ControlService.Resume:input_type -> durward.vault.v1.ResumeRequest
-	2,  // 68: durward.vault.v1.ApprovalService.ListOperations:output_type -> durward.vault.v1.ListOperationsResponse
-	4,  // 69: durward.vault.v1.ApprovalService.WatchOperations:output_type -> durward.vault.v1.WatchOperationsResponse
-	6,  // 70: durward.vault.v1.ApprovalService.ApproveOperation:output_type -> durward.vault.v1.ApproveOperationResponse
-	8,  // 71: durward.vault.v1.ApprovalService.DenyOperation:output_type -> durward.vault.v1.DenyOperationResponse
-	10, // 72: durward.vault.v1.ApprovalService.ClaimOperation:output_type -> durward.vault.v1.ClaimOperationResponse
-	12, // 73: durward.vault.v1.ApprovalService.GrantCommand:output_type -> durward.vault.v1.GrantCommandResponse
-	20, // 74: durward.vault.v1.StandingService.GrantScope:output_type -> durward.vault.v1.GrantScopeResponse
-	22, // 75: durward.vault.v1.StandingService.ProposeDangerous:output_type -> durward.vault.v1.ProposeDangerousResponse
-	24, // 76: durward.vault.v1.StandingService.ConfirmDangerous:output_type -> durward.vault.v1.ConfirmDangerousResponse
-	28, // 77: durward.vault.v1.StandingService.ListStanding:output_type -> durward.vault.v1.ListStandingResponse
-	30, // 78: durward.vault.v1.StandingService.RevokeStanding:output_type -> durward.vault.v1.RevokeStandingResponse
-	32, // 79: durward.vault.v1.StandingService.MutePrincipal:output_type -> durward.vault.v1.MutePrincipalResponse
-	34, // 80: durward.vault.v1.StandingService.ListSessions:output_type -> durward.vault.v1.ListSessionsResponse
-	37, // 81: durward.vault.v1.PolicyService.GetPolicy:output_type -> durward.vault.v1.GetPolicyResponse
-	41, // 82: durward.vault.v1.PolicyService.ExplainCall:output_type -> durward.vault.v1.ExplainCallResponse
-	43, // 83: durward.vault.v1.PolicyService.AnnounceChange:output_type -> durward.vault.v1.AnnounceChangeResponse
-	14, // 84: durward.vault.v1.ControlService.GetStatus:output_type -> durward.vault.v1.GetStatusResponse
-	16, // 85: durward.vault.v1.ControlService.Halt:output_type -> durward.vault.v1.HaltResponse
-	18, // 86: durward.vault.v1.ControlService.Resume:output_type -> durward.vault.v1.ResumeResponse
-	68, // [68:87] is the sub-list for method output_type
-	49, // [49:68] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	50, // 17: durward.vault.v1.GrantCommandRequest.statement:type_name -> durward.call.v1.HumanStatement
+	51, // 18: durward.vault.v1.GrantCommandResponse.grant:type_name -> durward.call.v1.SignedGrant
+	49, // 19: durward.vault.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	49, // 20: durward.vault.v1.GetStatusResponse.halted_at:type_name -> google.protobuf.Timestamp
+	15, // 21: durward.vault.v1.GetStatusResponse.gateways:type_name -> durward.vault.v1.Gateway
+	49, // 22: durward.vault.v1.Gateway.told_at:type_name -> google.protobuf.Timestamp
+	52, // 23: durward.vault.v1.Gateway.health:type_name -> durward.vault.v1.GatewayHealth
+	50, // 24: durward.vault.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	50, // 25: durward.vault.v1.GrantScopeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	26, // 26: durward.vault.v1.GrantScopeResponse.standing:type_name -> durward.vault.v1.Standing
+	0,  // 27: durward.vault.v1.GrantScopeResponse.operation:type_name -> durward.vault.v1.Operation
+	50, // 28: durward.vault.v1.ProposeDangerousRequest.statement:type_name -> durward.call.v1.HumanStatement
+	49, // 29: durward.vault.v1.ProposeDangerousResponse.not_before:type_name -> google.protobuf.Timestamp
+	49, // 30: durward.vault.v1.ProposeDangerousResponse.not_after:type_name -> google.protobuf.Timestamp
+	50, // 31: durward.vault.v1.ConfirmDangerousRequest.statement:type_name -> durward.call.v1.HumanStatement
+	26, // 32: durward.vault.v1.ConfirmDangerousResponse.standing:type_name -> durward.vault.v1.Standing
+	49, // 33: durward.vault.v1.Standing.granted_at:type_name -> google.protobuf.Timestamp
+	49, // 34: durward.vault.v1.Standing.expires_at:type_name -> google.protobuf.Timestamp
+	50, // 35: durward.vault.v1.Standing.statement:type_name -> durward.call.v1.HumanStatement
+	50, // 36: durward.vault.v1.Standing.confirmation:type_name -> durward.call.v1.HumanStatement
+	49, // 37: durward.vault.v1.Mute.until:type_name -> google.protobuf.Timestamp
+	26, // 38: durward.vault.v1.ListStandingResponse.standing:type_name -> durward.vault.v1.Standing
+	27, // 39: durward.vault.v1.ListStandingResponse.muted:type_name -> durward.vault.v1.Mute
+	26, // 40: durward.vault.v1.RevokeStandingResponse.ended:type_name -> durward.vault.v1.Standing
+	27, // 41: durward.vault.v1.MutePrincipalResponse.mute:type_name -> durward.vault.v1.Mute
+	36, // 42: durward.vault.v1.ListSessionsResponse.sessions:type_name -> durward.vault.v1.OpenSession
+	46, // 43: durward.vault.v1.OpenSession.channel:type_name -> durward.call.v1.Channel
+	49, // 44: durward.vault.v1.OpenSession.opened_at:type_name -> google.protobuf.Timestamp
+	49, // 45: durward.vault.v1.OpenSession.expires_at:type_name -> google.protobuf.Timestamp
+	49, // 46: durward.vault.v1.OpenSession.dangerous_until:type_name -> google.protobuf.Timestamp
+	53, // 47: durward.vault.v1.OpenSession.sender:type_name -> durward.vault.v1.Sender
+	48, // 48: durward.vault.v1.OpenSession.tier_ceiling:type_name -> durward.options.v1.Tier
+	39, // 49: durward.vault.v1.GetPolicyResponse.files:type_name -> durward.vault.v1.ConfigFile
+	54, // 50: durward.vault.v1.GetPolicyResponse.settings:type_name -> durward.vault.v1.Setting
+	40, // 51: durward.vault.v1.GetPolicyResponse.rules:type_name -> durward.vault.v1.PolicyRule
+	40, // 52: durward.vault.v1.ExplainCallResponse.rule:type_name -> durward.vault.v1.PolicyRule
+	48, // 53: durward.vault.v1.ExplainCallResponse.tier:type_name -> durward.options.v1.Tier
+	50, // 54: durward.vault.v1.AnnounceChangeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	1,  // 55: durward.vault.v1.ApprovalService.ListOperations:input_type -> durward.vault.v1.ListOperationsRequest
+	3,  // 56: durward.vault.v1.ApprovalService.WatchOperations:input_type -> durward.vault.v1.WatchOperationsRequest
+	5,  // 57: durward.vault.v1.ApprovalService.ApproveOperation:input_type -> durward.vault.v1.ApproveOperationRequest
+	7,  // 58: durward.vault.v1.ApprovalService.DenyOperation:input_type -> durward.vault.v1.DenyOperationRequest
+	9,  // 59: durward.vault.v1.ApprovalService.ClaimOperation:input_type -> durward.vault.v1.ClaimOperationRequest
+	11, // 60: durward.vault.v1.ApprovalService.GrantCommand:input_type -> durward.vault.v1.GrantCommandRequest
+	20, // 61: durward.vault.v1.StandingService.GrantScope:input_type -> durward.vault.v1.GrantScopeRequest
+	22, // 62: durward.vault.v1.StandingService.ProposeDangerous:input_type -> durward.vault.v1.ProposeDangerousRequest
+	24, // 63: durward.vault.v1.StandingService.ConfirmDangerous:input_type -> durward.vault.v1.ConfirmDangerousRequest
+	28, // 64: durward.vault.v1.StandingService.ListStanding:input_type -> durward.vault.v1.ListStandingRequest
+	30, // 65: durward.vault.v1.StandingService.RevokeStanding:input_type -> durward.vault.v1.RevokeStandingRequest
+	32, // 66: durward.vault.v1.StandingService.MutePrincipal:input_type -> durward.vault.v1.MutePrincipalRequest
+	34, // 67: durward.vault.v1.StandingService.ListSessions:input_type -> durward.vault.v1.ListSessionsRequest
+	37, // 68: durward.vault.v1.PolicyService.GetPolicy:input_type -> durward.vault.v1.GetPolicyRequest
+	41, // 69: durward.vault.v1.PolicyService.ExplainCall:input_type -> durward.vault.v1.ExplainCallRequest
+	43, // 70: durward.vault.v1.PolicyService.AnnounceChange:input_type -> durward.vault.v1.AnnounceChangeRequest
+	13, // 71: durward.vault.v1.ControlService.GetStatus:input_type -> durward.vault.v1.GetStatusRequest
+	16, // 72: durward.vault.v1.ControlService.Halt:input_type -> durward.vault.v1.HaltRequest
+	18, // 73: durward.vault.v1.ControlService.Resume:input_type -> durward.vault.v1.ResumeRequest
+	2,  // 74: durward.vault.v1.ApprovalService.ListOperations:output_type -> durward.vault.v1.ListOperationsResponse
+	4,  // 75: durward.vault.v1.ApprovalService.WatchOperations:output_type -> durward.vault.v1.WatchOperationsResponse
+	6,  // 76: durward.vault.v1.ApprovalService.ApproveOperation:output_type -> durward.vault.v1.ApproveOperationResponse
+	8,  // 77: durward.vault.v1.ApprovalService.DenyOperation:output_type -> durward.vault.v1.DenyOperationResponse
+	10, // 78: durward.vault.v1.ApprovalService.ClaimOperation:output_type -> durward.vault.v1.ClaimOperationResponse
+	12, // 79: durward.vault.v1.ApprovalService.GrantCommand:output_type -> durward.vault.v1.GrantCommandResponse
+	21, // 80: durward.vault.v1.StandingService.GrantScope:output_type -> durward.vault.v1.GrantScopeResponse
+	23, // 81: durward.vault.v1.StandingService.ProposeDangerous:output_type -> durward.vault.v1.ProposeDangerousResponse
+	25, // 82: durward.vault.v1.StandingService.ConfirmDangerous:output_type -> durward.vault.v1.ConfirmDangerousResponse
+	29, // 83: durward.vault.v1.StandingService.ListStanding:output_type -> durward.vault.v1.ListStandingResponse
+	31, // 84: durward.vault.v1.StandingService.RevokeStanding:output_type -> durward.vault.v1.RevokeStandingResponse
+	33, // 85: durward.vault.v1.StandingService.MutePrincipal:output_type -> durward.vault.v1.MutePrincipalResponse
+	35, // 86: durward.vault.v1.StandingService.ListSessions:output_type -> durward.vault.v1.ListSessionsResponse
+	38, // 87: durward.vault.v1.PolicyService.GetPolicy:output_type -> durward.vault.v1.GetPolicyResponse
+	42, // 88: durward.vault.v1.PolicyService.ExplainCall:output_type -> durward.vault.v1.ExplainCallResponse
+	44, // 89: durward.vault.v1.PolicyService.AnnounceChange:output_type -> durward.vault.v1.AnnounceChangeResponse
+	14, // 90: durward.vault.v1.ControlService.GetStatus:output_type -> durward.vault.v1.GetStatusResponse
+	17, // 91: durward.vault.v1.ControlService.Halt:output_type -> durward.vault.v1.HaltResponse
+	19, // 92: durward.vault.v1.ControlService.Resume:output_type -> durward.vault.v1.ResumeResponse
+	74, // [74:93] is the sub-list for method output_type
+	55, // [55:74] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_operator_proto_init() }
@@ -3075,7 +3205,7 @@ func file_durward_vault_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_operator_proto_rawDesc), len(file_durward_vault_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   44,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

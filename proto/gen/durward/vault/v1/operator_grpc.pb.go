@@ -350,7 +350,8 @@ type StandingServiceClient interface {
 	GrantScope(ctx context.Context, in *GrantScopeRequest, opts ...grpc.CallOption) (*GrantScopeResponse, error)
 	// ProposeDangerous takes a statement of kind "dangerous". Nothing is in force until ConfirmDangerous.
 	ProposeDangerous(ctx context.Context, in *ProposeDangerousRequest, opts ...grpc.CallOption) (*ProposeDangerousResponse, error)
-	// ConfirmDangerous puts a proposal into force, 5 s after it was made at the earliest and 60 s at the latest.
+	// ConfirmDangerous takes a statement of kind "confirm", by the same key, that names the proposal's by digest, and puts it into
+	// force: 5 s after it was proposed at the earliest and 60 s at the latest.
 	ConfirmDangerous(ctx context.Context, in *ConfirmDangerousRequest, opts ...grpc.CallOption) (*ConfirmDangerousResponse, error)
 	// ListStanding shows what is in force, and who is muted.
 	ListStanding(ctx context.Context, in *ListStandingRequest, opts ...grpc.CallOption) (*ListStandingResponse, error)
@@ -452,7 +453,8 @@ type StandingServiceServer interface {
 	GrantScope(context.Context, *GrantScopeRequest) (*GrantScopeResponse, error)
 	// ProposeDangerous takes a statement of kind "dangerous". Nothing is in force until ConfirmDangerous.
 	ProposeDangerous(context.Context, *ProposeDangerousRequest) (*ProposeDangerousResponse, error)
-	// ConfirmDangerous puts a proposal into force, 5 s after it was made at the earliest and 60 s at the latest.
+	// ConfirmDangerous takes a statement of kind "confirm", by the same key, that names the proposal's by digest, and puts it into
+	// force: 5 s after it was proposed at the earliest and 60 s at the latest.
 	ConfirmDangerous(context.Context, *ConfirmDangerousRequest) (*ConfirmDangerousResponse, error)
 	// ListStanding shows what is in force, and who is muted.
 	ListStanding(context.Context, *ListStandingRequest) (*ListStandingResponse, error)

@@ -43,6 +43,8 @@ const (
 	OperationState_OPERATION_STATE_DENIED  OperationState = 5
 	// Nobody decided, or nobody came for the approval, in time.
 	OperationState_OPERATION_STATE_EXPIRED OperationState = 6
+	// The session that asked took it back before anybody decided.
+	OperationState_OPERATION_STATE_WITHDRAWN OperationState = 7
 )
 
 // Enum value maps for OperationState.
@@ -55,6 +57,7 @@ var (
 		4: "OPERATION_STATE_DONE",
 		5: "OPERATION_STATE_DENIED",
 		6: "OPERATION_STATE_EXPIRED",
+		7: "OPERATION_STATE_WITHDRAWN",
 	}
 	OperationState_value = map[string]int32{
 		"OPERATION_STATE_UNSPECIFIED": 0,
@@ -64,6 +67,7 @@ var (
 		"OPERATION_STATE_DONE":        4,
 		"OPERATION_STATE_DENIED":      5,
 		"OPERATION_STATE_EXPIRED":     6,
+		"OPERATION_STATE_WITHDRAWN":   7,
 	}
 )
 
@@ -143,7 +147,157 @@ func (x AuthoriseResponse_Decision) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AuthoriseResponse_Decision.Descriptor instead.
 func (AuthoriseResponse_Decision) EnumDescriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{11, 0}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{14, 0}
+}
+
+// GatewayHealth is a gateway's deep health, as it found it itself.
+type GatewayHealth struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	ExecutorReachable bool                   `protobuf:"varint,1,opt,name=executor_reachable,json=executorReachable,proto3" json:"executor_reachable,omitempty"`
+	AuditReachable    bool                   `protobuf:"varint,2,opt,name=audit_reachable,json=auditReachable,proto3" json:"audit_reachable,omitempty"`
+	OpenSessions      uint32                 `protobuf:"varint,3,opt,name=open_sessions,json=openSessions,proto3" json:"open_sessions,omitempty"`
+	// Records that wait in memory for audit.
+	SpooledRecords uint32 `protobuf:"varint,4,opt,name=spooled_records,json=spooledRecords,proto3" json:"spooled_records,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *GatewayHealth) Reset() {
+	*x = GatewayHealth{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GatewayHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GatewayHealth) ProtoMessage() {}
+
+func (x *GatewayHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GatewayHealth.ProtoReflect.Descriptor instead.
+func (*GatewayHealth) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *GatewayHealth) GetExecutorReachable() bool {
+	if x != nil {
+		return x.ExecutorReachable
+	}
+	return false
+}
+
+func (x *GatewayHealth) GetAuditReachable() bool {
+	if x != nil {
+		return x.AuditReachable
+	}
+	return false
+}
+
+func (x *GatewayHealth) GetOpenSessions() uint32 {
+	if x != nil {
+		return x.OpenSessions
+	}
+	return 0
+}
+
+func (x *GatewayHealth) GetSpooledRecords() uint32 {
+	if x != nil {
+		return x.SpooledRecords
+	}
+	return 0
+}
+
+type TellHealthRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Health        *GatewayHealth         `protobuf:"bytes,1,opt,name=health,proto3" json:"health,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TellHealthRequest) Reset() {
+	*x = TellHealthRequest{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TellHealthRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TellHealthRequest) ProtoMessage() {}
+
+func (x *TellHealthRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TellHealthRequest.ProtoReflect.Descriptor instead.
+func (*TellHealthRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *TellHealthRequest) GetHealth() *GatewayHealth {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+type TellHealthResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TellHealthResponse) Reset() {
+	*x = TellHealthResponse{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TellHealthResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TellHealthResponse) ProtoMessage() {}
+
+func (x *TellHealthResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TellHealthResponse.ProtoReflect.Descriptor instead.
+func (*TellHealthResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{2}
 }
 
 type OpenSessionRequest struct {
@@ -158,14 +312,16 @@ type OpenSessionRequest struct {
 	// Which of the client's own agents this is, one of those that clients.yaml names; empty: none in particular.
 	Agent string `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
 	// For whom a messaging client speaks. Required of such a client, refused from any other.
-	Sender        *Sender `protobuf:"bytes,6,opt,name=sender,proto3" json:"sender,omitempty"`
+	Sender *Sender `protobuf:"bytes,6,opt,name=sender,proto3" json:"sender,omitempty"`
+	// The client's program runs on another machine, as it says itself; one that clients.yaml calls remote is so in any case.
+	Remote        bool `protobuf:"varint,7,opt,name=remote,proto3" json:"remote,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OpenSessionRequest) Reset() {
 	*x = OpenSessionRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[0]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -177,7 +333,7 @@ func (x *OpenSessionRequest) String() string {
 func (*OpenSessionRequest) ProtoMessage() {}
 
 func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[0]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -190,7 +346,7 @@ func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionRequest.ProtoReflect.Descriptor instead.
 func (*OpenSessionRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{0}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *OpenSessionRequest) GetCredential() string {
@@ -235,6 +391,13 @@ func (x *OpenSessionRequest) GetSender() *Sender {
 	return nil
 }
 
+func (x *OpenSessionRequest) GetRemote() bool {
+	if x != nil {
+		return x.Remote
+	}
+	return false
+}
+
 // Sender is a person on a messaging platform, as the client tells. Each has sessions of their own (CH-1).
 type Sender struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -247,7 +410,7 @@ type Sender struct {
 
 func (x *Sender) Reset() {
 	*x = Sender{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[1]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -259,7 +422,7 @@ func (x *Sender) String() string {
 func (*Sender) ProtoMessage() {}
 
 func (x *Sender) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[1]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -272,7 +435,7 @@ func (x *Sender) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sender.ProtoReflect.Descriptor instead.
 func (*Sender) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{1}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Sender) GetUser() string {
@@ -300,16 +463,18 @@ type OpenSessionResponse struct {
 	TierCeiling v11.Tier   `protobuf:"varint,5,opt,name=tier_ceiling,json=tierCeiling,proto3,enum=durward.options.v1.Tier" json:"tier_ceiling,omitempty"`
 	KeyBound    bool       `protobuf:"varint,6,opt,name=key_bound,json=keyBound,proto3" json:"key_bound,omitempty"`
 	// One for each sink.
-	Permits       []*AddressedPermit     `protobuf:"bytes,7,rep,name=permits,proto3" json:"permits,omitempty"`
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	IdleTimeoutS  uint32                 `protobuf:"varint,9,opt,name=idle_timeout_s,json=idleTimeoutS,proto3" json:"idle_timeout_s,omitempty"`
+	Permits      []*AddressedPermit     `protobuf:"bytes,7,rep,name=permits,proto3" json:"permits,omitempty"`
+	ExpiresAt    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	IdleTimeoutS uint32                 `protobuf:"varint,9,opt,name=idle_timeout_s,json=idleTimeoutS,proto3" json:"idle_timeout_s,omitempty"`
+	// The tools that policy does not deny to this session whatever the arguments, sorted. What an answer may name.
+	Tools         []string `protobuf:"bytes,10,rep,name=tools,proto3" json:"tools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OpenSessionResponse) Reset() {
 	*x = OpenSessionResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[2]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -321,7 +486,7 @@ func (x *OpenSessionResponse) String() string {
 func (*OpenSessionResponse) ProtoMessage() {}
 
 func (x *OpenSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[2]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -334,7 +499,7 @@ func (x *OpenSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSessionResponse.ProtoReflect.Descriptor instead.
 func (*OpenSessionResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{2}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *OpenSessionResponse) GetSessionId() string {
@@ -400,6 +565,13 @@ func (x *OpenSessionResponse) GetIdleTimeoutS() uint32 {
 	return 0
 }
 
+func (x *OpenSessionResponse) GetTools() []string {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
 type WatchSessionsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -408,7 +580,7 @@ type WatchSessionsRequest struct {
 
 func (x *WatchSessionsRequest) Reset() {
 	*x = WatchSessionsRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[3]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +592,7 @@ func (x *WatchSessionsRequest) String() string {
 func (*WatchSessionsRequest) ProtoMessage() {}
 
 func (x *WatchSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[3]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +605,7 @@ func (x *WatchSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchSessionsRequest.ProtoReflect.Descriptor instead.
 func (*WatchSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{3}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{6}
 }
 
 type WatchSessionsResponse struct {
@@ -450,7 +622,7 @@ type WatchSessionsResponse struct {
 
 func (x *WatchSessionsResponse) Reset() {
 	*x = WatchSessionsResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[4]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -462,7 +634,7 @@ func (x *WatchSessionsResponse) String() string {
 func (*WatchSessionsResponse) ProtoMessage() {}
 
 func (x *WatchSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[4]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -475,7 +647,7 @@ func (x *WatchSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchSessionsResponse.ProtoReflect.Descriptor instead.
 func (*WatchSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{4}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WatchSessionsResponse) GetSession() string {
@@ -513,7 +685,7 @@ type AddressedPermit struct {
 
 func (x *AddressedPermit) Reset() {
 	*x = AddressedPermit{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +697,7 @@ func (x *AddressedPermit) String() string {
 func (*AddressedPermit) ProtoMessage() {}
 
 func (x *AddressedPermit) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +710,7 @@ func (x *AddressedPermit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressedPermit.ProtoReflect.Descriptor instead.
 func (*AddressedPermit) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{5}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AddressedPermit) GetRole() v11.Role {
@@ -580,7 +752,7 @@ type RenewPermitsRequest struct {
 
 func (x *RenewPermitsRequest) Reset() {
 	*x = RenewPermitsRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[6]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +764,7 @@ func (x *RenewPermitsRequest) String() string {
 func (*RenewPermitsRequest) ProtoMessage() {}
 
 func (x *RenewPermitsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[6]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +777,7 @@ func (x *RenewPermitsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewPermitsRequest.ProtoReflect.Descriptor instead.
 func (*RenewPermitsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{6}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RenewPermitsRequest) GetSessionId() string {
@@ -623,15 +795,17 @@ func (x *RenewPermitsRequest) GetProof() *v1.Proof {
 }
 
 type RenewPermitsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Permits       []*AddressedPermit     `protobuf:"bytes,1,rep,name=permits,proto3" json:"permits,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Permits []*AddressedPermit     `protobuf:"bytes,1,rep,name=permits,proto3" json:"permits,omitempty"`
+	// As in OpenSessionResponse, by the rules as they are now.
+	Tools         []string `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RenewPermitsResponse) Reset() {
 	*x = RenewPermitsResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[7]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +817,7 @@ func (x *RenewPermitsResponse) String() string {
 func (*RenewPermitsResponse) ProtoMessage() {}
 
 func (x *RenewPermitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[7]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,12 +830,19 @@ func (x *RenewPermitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewPermitsResponse.ProtoReflect.Descriptor instead.
 func (*RenewPermitsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{7}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RenewPermitsResponse) GetPermits() []*AddressedPermit {
 	if x != nil {
 		return x.Permits
+	}
+	return nil
+}
+
+func (x *RenewPermitsResponse) GetTools() []string {
+	if x != nil {
+		return x.Tools
 	}
 	return nil
 }
@@ -675,7 +856,7 @@ type CloseSessionRequest struct {
 
 func (x *CloseSessionRequest) Reset() {
 	*x = CloseSessionRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[8]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +868,7 @@ func (x *CloseSessionRequest) String() string {
 func (*CloseSessionRequest) ProtoMessage() {}
 
 func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[8]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +881,7 @@ func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
 func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{8}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CloseSessionRequest) GetSessionId() string {
@@ -718,7 +899,7 @@ type CloseSessionResponse struct {
 
 func (x *CloseSessionResponse) Reset() {
 	*x = CloseSessionResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[9]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +911,7 @@ func (x *CloseSessionResponse) String() string {
 func (*CloseSessionResponse) ProtoMessage() {}
 
 func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[9]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +924,7 @@ func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSessionResponse.ProtoReflect.Descriptor instead.
 func (*CloseSessionResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{9}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{12}
 }
 
 type AuthoriseRequest struct {
@@ -762,7 +943,7 @@ type AuthoriseRequest struct {
 
 func (x *AuthoriseRequest) Reset() {
 	*x = AuthoriseRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[10]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +955,7 @@ func (x *AuthoriseRequest) String() string {
 func (*AuthoriseRequest) ProtoMessage() {}
 
 func (x *AuthoriseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[10]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +968,7 @@ func (x *AuthoriseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoriseRequest.ProtoReflect.Descriptor instead.
 func (*AuthoriseRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{10}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AuthoriseRequest) GetSessionId() string {
@@ -839,13 +1020,15 @@ type AuthoriseResponse struct {
 	Joined bool `protobuf:"varint,6,opt,name=joined,proto3" json:"joined,omitempty"`
 	// Set while the session is in dangerous mode.
 	DangerousUntil *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=dangerous_until,json=dangerousUntil,proto3" json:"dangerous_until,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Set when denied by a rule that is not silent, for a tool that the client may see: why, in words for the agent.
+	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AuthoriseResponse) Reset() {
 	*x = AuthoriseResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[11]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -857,7 +1040,7 @@ func (x *AuthoriseResponse) String() string {
 func (*AuthoriseResponse) ProtoMessage() {}
 
 func (x *AuthoriseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[11]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -870,7 +1053,7 @@ func (x *AuthoriseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthoriseResponse.ProtoReflect.Descriptor instead.
 func (*AuthoriseResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{11}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AuthoriseResponse) GetDecision() AuthoriseResponse_Decision {
@@ -922,6 +1105,13 @@ func (x *AuthoriseResponse) GetDangerousUntil() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *AuthoriseResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type WaitOperationRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	OperationId   *string                `protobuf:"bytes,1,opt,name=operation_id,json=operationId,proto3,oneof" json:"operation_id,omitempty"`
@@ -931,7 +1121,7 @@ type WaitOperationRequest struct {
 
 func (x *WaitOperationRequest) Reset() {
 	*x = WaitOperationRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[12]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1133,7 @@ func (x *WaitOperationRequest) String() string {
 func (*WaitOperationRequest) ProtoMessage() {}
 
 func (x *WaitOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[12]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1146,7 @@ func (x *WaitOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitOperationRequest.ProtoReflect.Descriptor instead.
 func (*WaitOperationRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{12}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WaitOperationRequest) GetOperationId() string {
@@ -978,14 +1168,16 @@ type WaitOperationResponse struct {
 	Grant     *v1.SignedGrant        `protobuf:"bytes,4,opt,name=grant,proto3" json:"grant,omitempty"`
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// With DENIED: the operator's own words, cleaned.
-	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// With EXPIRED: an operator's halt ended it.
+	Halted        bool `protobuf:"varint,7,opt,name=halted,proto3" json:"halted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WaitOperationResponse) Reset() {
 	*x = WaitOperationResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[13]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +1189,7 @@ func (x *WaitOperationResponse) String() string {
 func (*WaitOperationResponse) ProtoMessage() {}
 
 func (x *WaitOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[13]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +1202,7 @@ func (x *WaitOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitOperationResponse.ProtoReflect.Descriptor instead.
 func (*WaitOperationResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{13}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WaitOperationResponse) GetState() OperationState {
@@ -1055,6 +1247,101 @@ func (x *WaitOperationResponse) GetReason() string {
 	return ""
 }
 
+func (x *WaitOperationResponse) GetHalted() bool {
+	if x != nil {
+		return x.Halted
+	}
+	return false
+}
+
+type WithdrawOperationRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	OperationId   *string                `protobuf:"bytes,1,opt,name=operation_id,json=operationId,proto3,oneof" json:"operation_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithdrawOperationRequest) Reset() {
+	*x = WithdrawOperationRequest{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithdrawOperationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithdrawOperationRequest) ProtoMessage() {}
+
+func (x *WithdrawOperationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithdrawOperationRequest.ProtoReflect.Descriptor instead.
+func (*WithdrawOperationRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *WithdrawOperationRequest) GetOperationId() string {
+	if x != nil && x.OperationId != nil {
+		return *x.OperationId
+	}
+	return ""
+}
+
+type WithdrawOperationResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         OperationState         `protobuf:"varint,1,opt,name=state,proto3,enum=durward.vault.v1.OperationState" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithdrawOperationResponse) Reset() {
+	*x = WithdrawOperationResponse{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithdrawOperationResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithdrawOperationResponse) ProtoMessage() {}
+
+func (x *WithdrawOperationResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithdrawOperationResponse.ProtoReflect.Descriptor instead.
+func (*WithdrawOperationResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *WithdrawOperationResponse) GetState() OperationState {
+	if x != nil {
+		return x.State
+	}
+	return OperationState_OPERATION_STATE_UNSPECIFIED
+}
+
 type GetOperationRequest struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	OperationId *string                `protobuf:"bytes,1,opt,name=operation_id,json=operationId,proto3,oneof" json:"operation_id,omitempty"`
@@ -1068,7 +1355,7 @@ type GetOperationRequest struct {
 
 func (x *GetOperationRequest) Reset() {
 	*x = GetOperationRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[14]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1080,7 +1367,7 @@ func (x *GetOperationRequest) String() string {
 func (*GetOperationRequest) ProtoMessage() {}
 
 func (x *GetOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[14]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1093,7 +1380,7 @@ func (x *GetOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOperationRequest.ProtoReflect.Descriptor instead.
 func (*GetOperationRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{14}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetOperationRequest) GetOperationId() string {
@@ -1135,7 +1422,7 @@ type GetOperationResponse struct {
 
 func (x *GetOperationResponse) Reset() {
 	*x = GetOperationResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[15]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +1434,7 @@ func (x *GetOperationResponse) String() string {
 func (*GetOperationResponse) ProtoMessage() {}
 
 func (x *GetOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[15]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1447,7 @@ func (x *GetOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOperationResponse.ProtoReflect.Descriptor instead.
 func (*GetOperationResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{15}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetOperationResponse) GetState() OperationState {
@@ -1215,7 +1502,7 @@ type SecurityConfigRequest struct {
 
 func (x *SecurityConfigRequest) Reset() {
 	*x = SecurityConfigRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[16]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1514,7 @@ func (x *SecurityConfigRequest) String() string {
 func (*SecurityConfigRequest) ProtoMessage() {}
 
 func (x *SecurityConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[16]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1527,7 @@ func (x *SecurityConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityConfigRequest.ProtoReflect.Descriptor instead.
 func (*SecurityConfigRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{16}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SecurityConfigRequest) GetTierCeilingOverride() v11.Tier {
@@ -1252,25 +1539,21 @@ func (x *SecurityConfigRequest) GetTierCeilingOverride() v11.Tier {
 
 // SecurityConfigResponse is what binds the session that asks. It holds no secret, no path and nobody else's business.
 type SecurityConfigResponse struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	Tools       []*ToolRule            `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	Settings    []*Setting             `protobuf:"bytes,2,rep,name=settings,proto3" json:"settings,omitempty"`
-	TierCeiling v11.Tier               `protobuf:"varint,3,opt,name=tier_ceiling,json=tierCeiling,proto3,enum=durward.options.v1.Tier" json:"tier_ceiling,omitempty"`
-	// "cli", "desktop_ui", "api" or "messaging".
-	Channel string `protobuf:"bytes,4,opt,name=channel,proto3" json:"channel,omitempty"`
-	// What a human let this session do without being asked again.
-	Allowances []*Allowance `protobuf:"bytes,5,rep,name=allowances,proto3" json:"allowances,omitempty"`
-	// Unix seconds; 0: not in dangerous mode.
-	DangerousUntil uint32 `protobuf:"varint,6,opt,name=dangerous_until,json=dangerousUntil,proto3" json:"dangerous_until,omitempty"`
-	// Who changes any of this, and how: one fixed sentence.
-	Boundary      string `protobuf:"bytes,7,opt,name=boundary,proto3" json:"boundary,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Tools          []*ToolRule            `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
+	Settings       []*Setting             `protobuf:"bytes,2,rep,name=settings,proto3" json:"settings,omitempty"`
+	TierCeiling    v11.Tier               `protobuf:"varint,3,opt,name=tier_ceiling,json=tierCeiling,proto3,enum=durward.options.v1.Tier" json:"tier_ceiling,omitempty"`
+	Channel        string                 `protobuf:"bytes,4,opt,name=channel,proto3" json:"channel,omitempty"`
+	Allowances     []*Allowance           `protobuf:"bytes,5,rep,name=allowances,proto3" json:"allowances,omitempty"`
+	DangerousUntil uint32                 `protobuf:"varint,6,opt,name=dangerous_until,json=dangerousUntil,proto3" json:"dangerous_until,omitempty"`
+	Boundary       string                 `protobuf:"bytes,7,opt,name=boundary,proto3" json:"boundary,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SecurityConfigResponse) Reset() {
 	*x = SecurityConfigResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[17]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1565,7 @@ func (x *SecurityConfigResponse) String() string {
 func (*SecurityConfigResponse) ProtoMessage() {}
 
 func (x *SecurityConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[17]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +1578,7 @@ func (x *SecurityConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityConfigResponse.ProtoReflect.Descriptor instead.
 func (*SecurityConfigResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{17}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SecurityConfigResponse) GetTools() []*ToolRule {
@@ -1348,19 +1631,17 @@ func (x *SecurityConfigResponse) GetBoundary() string {
 }
 
 type ToolRule struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Tool  string                 `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
-	// As policy sees it; at least the contract's.
-	Tier v11.Tier `protobuf:"varint,2,opt,name=tier,proto3,enum=durward.options.v1.Tier" json:"tier,omitempty"`
-	// "runs", "asks", "denied", or "depends" on arguments, time or how often it was called.
-	Decision      string `protobuf:"bytes,3,opt,name=decision,proto3" json:"decision,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tool          string                 `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	Tier          v11.Tier               `protobuf:"varint,2,opt,name=tier,proto3,enum=durward.options.v1.Tier" json:"tier,omitempty"`
+	Decision      string                 `protobuf:"bytes,3,opt,name=decision,proto3" json:"decision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToolRule) Reset() {
 	*x = ToolRule{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[18]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1372,7 +1653,7 @@ func (x *ToolRule) String() string {
 func (*ToolRule) ProtoMessage() {}
 
 func (x *ToolRule) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[18]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1385,7 +1666,7 @@ func (x *ToolRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolRule.ProtoReflect.Descriptor instead.
 func (*ToolRule) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{18}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ToolRule) GetTool() string {
@@ -1410,18 +1691,17 @@ func (x *ToolRule) GetDecision() string {
 }
 
 type Setting struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Value string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// "built-in", "system", "user", "project" or "session".
-	Layer         string `protobuf:"bytes,3,opt,name=layer,proto3" json:"layer,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Layer         string                 `protobuf:"bytes,3,opt,name=layer,proto3" json:"layer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[19]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1713,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[19]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1726,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{19}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Setting) GetName() string {
@@ -1471,18 +1751,17 @@ func (x *Setting) GetLayer() string {
 }
 
 type Allowance struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Tools    []string               `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	UsesLeft uint32                 `protobuf:"varint,2,opt,name=uses_left,json=usesLeft,proto3" json:"uses_left,omitempty"`
-	// Unix seconds.
-	Until         uint32 `protobuf:"varint,3,opt,name=until,proto3" json:"until,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tools         []string               `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
+	UsesLeft      uint32                 `protobuf:"varint,2,opt,name=uses_left,json=usesLeft,proto3" json:"uses_left,omitempty"`
+	Until         uint32                 `protobuf:"varint,3,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Allowance) Reset() {
 	*x = Allowance{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[20]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1773,7 @@ func (x *Allowance) String() string {
 func (*Allowance) ProtoMessage() {}
 
 func (x *Allowance) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[20]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1786,7 @@ func (x *Allowance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allowance.ProtoReflect.Descriptor instead.
 func (*Allowance) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{20}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Allowance) GetTools() []string {
@@ -1535,7 +1814,15 @@ var File_durward_vault_v1_session_proto protoreflect.FileDescriptor
 
 const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\n" +
-	"\x1edurward/vault/v1/session.proto\x12\x10durward.vault.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc2\x02\n" +
+	"\x1edurward/vault/v1/session.proto\x12\x10durward.vault.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb5\x01\n" +
+	"\rGatewayHealth\x12-\n" +
+	"\x12executor_reachable\x18\x01 \x01(\bR\x11executorReachable\x12'\n" +
+	"\x0faudit_reachable\x18\x02 \x01(\bR\x0eauditReachable\x12#\n" +
+	"\ropen_sessions\x18\x03 \x01(\rR\fopenSessions\x12'\n" +
+	"\x0fspooled_records\x18\x04 \x01(\rR\x0espooledRecords\"T\n" +
+	"\x11TellHealthRequest\x12?\n" +
+	"\x06health\x18\x01 \x01(\v2\x1f.durward.vault.v1.GatewayHealthB\x06\xbaH\x03\xc8\x01\x01R\x06health\"\x14\n" +
+	"\x12TellHealthResponse\"\xda\x02\n" +
 	"\x12OpenSessionRequest\x12.\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\tB\x0e\xbaH\ar\x05\x10\x01\x18\x80\x04\xf8\xbb\x18\x01R\n" +
@@ -1545,12 +1832,13 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x0eclient_version\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\rclientVersion\x12,\n" +
 	"\x05proof\x18\x04 \x01(\v2\x16.durward.call.v1.ProofR\x05proof\x12A\n" +
 	"\x05agent\x18\x05 \x01(\tB+\xbaH(r&2$^([a-zA-Z0-9][a-zA-Z0-9_.-]{0,63})?$R\x05agent\x120\n" +
-	"\x06sender\x18\x06 \x01(\v2\x18.durward.vault.v1.SenderR\x06sender\"H\n" +
+	"\x06sender\x18\x06 \x01(\v2\x18.durward.vault.v1.SenderR\x06sender\x12\x16\n" +
+	"\x06remote\x18\a \x01(\bR\x06remote\"H\n" +
 	"\x06Sender\x12\x1e\n" +
 	"\x04user\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04user\x12\x1e\n" +
 	"\x04room\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04room\"\x9e\x03\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04room\"\xb4\x03\n" +
 	"\x13OpenSessionResponse\x12#\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\x04\xf8\xbb\x18\x01R\tsessionId\x12\x18\n" +
@@ -1562,7 +1850,9 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\apermits\x18\a \x03(\v2!.durward.vault.v1.AddressedPermitR\apermits\x129\n" +
 	"\n" +
 	"expires_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12$\n" +
-	"\x0eidle_timeout_s\x18\t \x01(\rR\fidleTimeoutS\"\x16\n" +
+	"\x0eidle_timeout_s\x18\t \x01(\rR\fidleTimeoutS\x12\x14\n" +
+	"\x05tools\x18\n" +
+	" \x03(\tR\x05tools\"\x16\n" +
 	"\x14WatchSessionsRequest\"\x8c\x01\n" +
 	"\x15WatchSessionsResponse\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12C\n" +
@@ -1577,9 +1867,10 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x13RenewPermitsRequest\x128\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\x19\xbaH\x12r\x102\x0e^[0-9a-f]{32}$\xf8\xbb\x18\x01R\tsessionId\x12,\n" +
-	"\x05proof\x18\x02 \x01(\v2\x16.durward.call.v1.ProofR\x05proof\"S\n" +
+	"\x05proof\x18\x02 \x01(\v2\x16.durward.call.v1.ProofR\x05proof\"i\n" +
 	"\x14RenewPermitsResponse\x12;\n" +
-	"\apermits\x18\x01 \x03(\v2!.durward.vault.v1.AddressedPermitR\apermits\"O\n" +
+	"\apermits\x18\x01 \x03(\v2!.durward.vault.v1.AddressedPermitR\apermits\x12\x14\n" +
+	"\x05tools\x18\x02 \x03(\tR\x05tools\"O\n" +
 	"\x13CloseSessionRequest\x128\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\x19\xbaH\x12r\x102\x0e^[0-9a-f]{32}$\xf8\xbb\x18\x01R\tsessionId\"\x16\n" +
@@ -1590,7 +1881,7 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x04tool\x18\x02 \x01(\v2\x18.durward.call.v1.ToolRefB\x06\xbaH\x03\xc8\x01\x01R\x04tool\x12)\n" +
 	"\targuments\x18\x03 \x01(\fB\v\xbaH\bz\x06\x10\x02\x18\x80\x80\x10R\targuments\x12,\n" +
 	"\x05proof\x18\x04 \x01(\v2\x16.durward.call.v1.ProofR\x05proof\x12 \n" +
-	"\x06reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\"\xc7\x03\n" +
+	"\x06reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\"\xdf\x03\n" +
 	"\x11AuthoriseResponse\x12H\n" +
 	"\bdecision\x18\x01 \x01(\x0e2,.durward.vault.v1.AuthoriseResponse.DecisionR\bdecision\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x122\n" +
@@ -1599,7 +1890,8 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x16\n" +
 	"\x06joined\x18\x06 \x01(\bR\x06joined\x12C\n" +
-	"\x0fdangerous_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0edangerousUntil\"e\n" +
+	"\x0fdangerous_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0edangerousUntil\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\"e\n" +
 	"\bDecision\x12\x18\n" +
 	"\x14DECISION_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fDECISION_DENIED\x10\x01\x12\x14\n" +
@@ -1607,7 +1899,7 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x10DECISION_PENDING\x10\x03\"\x9a\x01\n" +
 	"\x14WaitOperationRequest\x12q\n" +
 	"\foperation_id\x18\x01 \x01(\tBI\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{32}$\x8a\xbc\x18-The operation_id of a pending_approval answerH\x00R\voperationId\x88\x01\x01B\x0f\n" +
-	"\r_operation_id\"\xc6\x02\n" +
+	"\r_operation_id\"\xe4\x02\n" +
 	"\x15WaitOperationResponse\x12<\n" +
 	"\x05state\x18\x01 \x01(\x0e2 .durward.vault.v1.OperationStateB\x04\x80\xbc\x18\x01R\x05state\x122\n" +
 	"\x04tool\x18\x02 \x01(\v2\x18.durward.call.v1.ToolRefB\x04\x80\xbc\x18\x01R\x04tool\x12\"\n" +
@@ -1615,7 +1907,13 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x05grant\x18\x04 \x01(\v2\x1c.durward.call.v1.SignedGrantB\x04\x80\xbc\x18\x01R\x05grant\x12?\n" +
 	"\n" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampB\x04\x80\xbc\x18\x01R\texpiresAt\x12\x1c\n" +
-	"\x06reason\x18\x06 \x01(\tB\x04\x80\xbc\x18\x01R\x06reason\"\xfa\x01\n" +
+	"\x06reason\x18\x06 \x01(\tB\x04\x80\xbc\x18\x01R\x06reason\x12\x1c\n" +
+	"\x06halted\x18\a \x01(\bB\x04\x80\xbc\x18\x01R\x06halted\"\x9e\x01\n" +
+	"\x18WithdrawOperationRequest\x12q\n" +
+	"\foperation_id\x18\x01 \x01(\tBI\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{32}$\x8a\xbc\x18-The operation_id of a pending_approval answerH\x00R\voperationId\x88\x01\x01B\x0f\n" +
+	"\r_operation_id\"Y\n" +
+	"\x19WithdrawOperationResponse\x12<\n" +
+	"\x05state\x18\x01 \x01(\x0e2 .durward.vault.v1.OperationStateB\x04\x80\xbc\x18\x01R\x05state\"\xfa\x01\n" +
 	"\x13GetOperationRequest\x12@\n" +
 	"\foperation_id\x18\x01 \x01(\tB\x18\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{32}$H\x00R\voperationId\x88\x01\x01\x12P\n" +
 	"\vknown_state\x18\x02 \x01(\x0e2 .durward.vault.v1.OperationStateB\b\xbaH\x05\x82\x01\x02\x10\x01H\x01R\n" +
@@ -1634,29 +1932,29 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xc0\x01\n" +
 	"\x15SecurityConfigRequest\x12\x8c\x01\n" +
 	"\x15tier_ceiling_override\x18\x01 \x01(\x0e2\x18.durward.options.v1.TierB9\xbaH\a\x82\x01\x04\x18\x01\x18\x02\x8a\xbc\x18+Lowers this session's ceiling until it endsH\x00R\x13tierCeilingOverride\x88\x01\x01B\x18\n" +
-	"\x16_tier_ceiling_override\"\x84\x03\n" +
+	"\x16_tier_ceiling_override\"\xc9\x04\n" +
 	"\x16SecurityConfigResponse\x126\n" +
 	"\x05tools\x18\x01 \x03(\v2\x1a.durward.vault.v1.ToolRuleB\x04\x80\xbc\x18\x01R\x05tools\x12;\n" +
 	"\bsettings\x18\x02 \x03(\v2\x19.durward.vault.v1.SettingB\x04\x80\xbc\x18\x01R\bsettings\x12A\n" +
-	"\ftier_ceiling\x18\x03 \x01(\x0e2\x18.durward.options.v1.TierB\x04\x80\xbc\x18\x01R\vtierCeiling\x12\x1e\n" +
-	"\achannel\x18\x04 \x01(\tB\x04\x80\xbc\x18\x01R\achannel\x12A\n" +
+	"\ftier_ceiling\x18\x03 \x01(\x0e2\x18.durward.options.v1.TierB\x04\x80\xbc\x18\x01R\vtierCeiling\x12C\n" +
+	"\achannel\x18\x04 \x01(\tB)\x80\xbc\x18\x01\x8a\xbc\x18!cli, desktop_ui, api or messagingR\achannel\x12\x7f\n" +
 	"\n" +
-	"allowances\x18\x05 \x03(\v2\x1b.durward.vault.v1.AllowanceB\x04\x80\xbc\x18\x01R\n" +
-	"allowances\x12-\n" +
-	"\x0fdangerous_until\x18\x06 \x01(\rB\x04\x80\xbc\x18\x01R\x0edangerousUntil\x12 \n" +
-	"\bboundary\x18\a \x01(\tB\x04\x80\xbc\x18\x01R\bboundary\"z\n" +
+	"allowances\x18\x05 \x03(\v2\x1b.durward.vault.v1.AllowanceBB\x80\xbc\x18\x01\x8a\xbc\x18:What a human let this session do without being asked againR\n" +
+	"allowances\x12W\n" +
+	"\x0fdangerous_until\x18\x06 \x01(\rB.\x80\xbc\x18\x01\x8a\xbc\x18&Unix seconds; 0: not in dangerous modeR\x0edangerousUntil\x12X\n" +
+	"\bboundary\x18\a \x01(\tB<\x80\xbc\x18\x01\x8a\xbc\x184Who changes any of this, and how: one fixed sentenceR\bboundary\"\xf8\x01\n" +
 	"\bToolRule\x12\x18\n" +
-	"\x04tool\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\x04tool\x122\n" +
-	"\x04tier\x18\x02 \x01(\x0e2\x18.durward.options.v1.TierB\x04\x80\xbc\x18\x01R\x04tier\x12 \n" +
-	"\bdecision\x18\x03 \x01(\tB\x04\x80\xbc\x18\x01R\bdecision\"[\n" +
+	"\x04tool\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\x04tool\x12`\n" +
+	"\x04tier\x18\x02 \x01(\x0e2\x18.durward.options.v1.TierB2\x80\xbc\x18\x01\x8a\xbc\x18*As policy sees it; at least the contract'sR\x04tier\x12p\n" +
+	"\bdecision\x18\x03 \x01(\tBT\x80\xbc\x18\x01\x8a\xbc\x18Lruns, asks, denied, or depends on arguments, time or how often it was calledR\bdecision\"\x89\x01\n" +
 	"\aSetting\x12\x18\n" +
 	"\x04name\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\x04name\x12\x1a\n" +
-	"\x05value\x18\x02 \x01(\tB\x04\x80\xbc\x18\x01R\x05value\x12\x1a\n" +
-	"\x05layer\x18\x03 \x01(\tB\x04\x80\xbc\x18\x01R\x05layer\"f\n" +
+	"\x05value\x18\x02 \x01(\tB\x04\x80\xbc\x18\x01R\x05value\x12H\n" +
+	"\x05layer\x18\x03 \x01(\tB2\x80\xbc\x18\x01\x8a\xbc\x18*built-in, system, user, project or sessionR\x05layer\"v\n" +
 	"\tAllowance\x12\x1a\n" +
 	"\x05tools\x18\x01 \x03(\tB\x04\x80\xbc\x18\x01R\x05tools\x12!\n" +
-	"\tuses_left\x18\x02 \x01(\rB\x04\x80\xbc\x18\x01R\busesLeft\x12\x1a\n" +
-	"\x05until\x18\x03 \x01(\rB\x04\x80\xbc\x18\x01R\x05until*\xdc\x01\n" +
+	"\tuses_left\x18\x02 \x01(\rB\x04\x80\xbc\x18\x01R\busesLeft\x12*\n" +
+	"\x05until\x18\x03 \x01(\rB\x14\x80\xbc\x18\x01\x8a\xbc\x18\fUnix secondsR\x05until*\xfb\x01\n" +
 	"\x0eOperationState\x12\x1f\n" +
 	"\x1bOPERATION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17OPERATION_STATE_PENDING\x10\x01\x12\x1c\n" +
@@ -1664,19 +1962,24 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x17OPERATION_STATE_RUNNING\x10\x03\x12\x18\n" +
 	"\x14OPERATION_STATE_DONE\x10\x04\x12\x1a\n" +
 	"\x16OPERATION_STATE_DENIED\x10\x05\x12\x1b\n" +
-	"\x17OPERATION_STATE_EXPIRED\x10\x062\xaa\x03\n" +
+	"\x17OPERATION_STATE_EXPIRED\x10\x06\x12\x1d\n" +
+	"\x19OPERATION_STATE_WITHDRAWN\x10\a2\x8a\x04\n" +
 	"\x0eSessionService\x12a\n" +
 	"\vOpenSession\x12$.durward.vault.v1.OpenSessionRequest\x1a%.durward.vault.v1.OpenSessionResponse\"\x05\xaa\xbb\x18\x01\x01\x12d\n" +
 	"\fRenewPermits\x12%.durward.vault.v1.RenewPermitsRequest\x1a&.durward.vault.v1.RenewPermitsResponse\"\x05\xaa\xbb\x18\x01\x01\x12d\n" +
 	"\fCloseSession\x12%.durward.vault.v1.CloseSessionRequest\x1a&.durward.vault.v1.CloseSessionResponse\"\x05\xaa\xbb\x18\x01\x01\x12i\n" +
-	"\rWatchSessions\x12&.durward.vault.v1.WatchSessionsRequest\x1a'.durward.vault.v1.WatchSessionsResponse\"\x05\xaa\xbb\x18\x01\x010\x012o\n" +
+	"\rWatchSessions\x12&.durward.vault.v1.WatchSessionsRequest\x1a'.durward.vault.v1.WatchSessionsResponse\"\x05\xaa\xbb\x18\x01\x010\x01\x12^\n" +
+	"\n" +
+	"TellHealth\x12#.durward.vault.v1.TellHealthRequest\x1a$.durward.vault.v1.TellHealthResponse\"\x05\xaa\xbb\x18\x01\x012o\n" +
 	"\x10AuthorityService\x12[\n" +
-	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x05\xaa\xbb\x18\x01\x012\xb4\x06\n" +
-	"\vToolService\x12\xb6\x03\n" +
-	"\rWaitOperation\x12&.durward.vault.v1.WaitOperationRequest\x1a'.durward.vault.v1.WaitOperationResponse\"\xd3\x02\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xc9\x02\n" +
-	"\x0ewait_operation\x12\x15Wait for an operation\x1a\x9b\x02READ: runs without asking anyone. Waits up to 45 seconds for an operation that a human must approve. Once it is approved, runs it and returns the result of the original tool. Call it again while the status is pending_approval. A denied operation stays denied: stop and tell the user. \x010\x01\x12\xeb\x02\n" +
-	"\x0eSecurityConfig\x12'.durward.vault.v1.SecurityConfigRequest\x1a(.durward.vault.v1.SecurityConfigResponse\"\x85\x02\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xfb\x01\n" +
-	"\x0fsecurity_config\x12\x16Security configuration\x1a\xcd\x01READ: runs without asking anyone. Shows what binds this session: which tools run, ask a human or are denied, and the settings. Only humans change them; tier_ceiling_override lowers this session's own tier. \x012\x8a\x01\n" +
+	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x05\xaa\xbb\x18\x01\x012\xbc\b\n" +
+	"\vToolService\x12\xba\x03\n" +
+	"\rWaitOperation\x12&.durward.vault.v1.WaitOperationRequest\x1a'.durward.vault.v1.WaitOperationResponse\"\xd7\x02\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xcd\x02\n" +
+	"\x0ewait_operation\x12\x15Wait for an operation\x1a\x9b\x02READ: runs without asking anyone. Waits up to 45 seconds for an operation that a human must approve. Once it is approved, runs it and returns the result of the original tool. Call it again while the status is pending_approval. A denied operation stays denied: stop and tell the user. \x01(\x010\x01P\x01\x12\xb7\x02\n" +
+	"\x11WithdrawOperation\x12*.durward.vault.v1.WithdrawOperationRequest\x1a+.durward.vault.v1.WithdrawOperationResponse\"\xc8\x01\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xbe\x01\n" +
+	"\x12withdraw_operation\x12\x12Withdraw a request\x1a\x8f\x01READ: runs without asking anyone. Takes back a request of this session that still waits for a human. What is approved or running is not undone. \x01P\x01\x12\xb5\x02\n" +
+	"\x0eSecurityConfig\x12'.durward.vault.v1.SecurityConfigRequest\x1a(.durward.vault.v1.SecurityConfigResponse\"\xcf\x01\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xc5\x01\n" +
+	"\x0fsecurity_config\x12\x16Security configuration\x1a\x97\x01READ: runs without asking anyone. Shows what binds this session: which tools run, ask a human or are denied, and the settings. Only humans change them. \x012\x8a\x01\n" +
 	"\x10OperationService\x12v\n" +
 	"\fGetOperation\x12%.durward.vault.v1.GetOperationRequest\x1a&.durward.vault.v1.GetOperationResponse\"\x17\xaa\xbb\x18\x01\x01\xba\xbb\x18\x0ewait_operationB5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
 
@@ -1693,95 +1996,106 @@ func file_durward_vault_v1_session_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_vault_v1_session_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_durward_vault_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_durward_vault_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_durward_vault_v1_session_proto_goTypes = []any{
-	(OperationState)(0),             // 0: durward.vault.v1.OperationState
-	(AuthoriseResponse_Decision)(0), // 1: durward.vault.v1.AuthoriseResponse.Decision
-	(*OpenSessionRequest)(nil),      // 2: durward.vault.v1.OpenSessionRequest
-	(*Sender)(nil),                  // 3: durward.vault.v1.Sender
-	(*OpenSessionResponse)(nil),     // 4: durward.vault.v1.OpenSessionResponse
-	(*WatchSessionsRequest)(nil),    // 5: durward.vault.v1.WatchSessionsRequest
-	(*WatchSessionsResponse)(nil),   // 6: durward.vault.v1.WatchSessionsResponse
-	(*AddressedPermit)(nil),         // 7: durward.vault.v1.AddressedPermit
-	(*RenewPermitsRequest)(nil),     // 8: durward.vault.v1.RenewPermitsRequest
-	(*RenewPermitsResponse)(nil),    // 9: durward.vault.v1.RenewPermitsResponse
-	(*CloseSessionRequest)(nil),     // 10: durward.vault.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil),    // 11: durward.vault.v1.CloseSessionResponse
-	(*AuthoriseRequest)(nil),        // 12: durward.vault.v1.AuthoriseRequest
-	(*AuthoriseResponse)(nil),       // 13: durward.vault.v1.AuthoriseResponse
-	(*WaitOperationRequest)(nil),    // 14: durward.vault.v1.WaitOperationRequest
-	(*WaitOperationResponse)(nil),   // 15: durward.vault.v1.WaitOperationResponse
-	(*GetOperationRequest)(nil),     // 16: durward.vault.v1.GetOperationRequest
-	(*GetOperationResponse)(nil),    // 17: durward.vault.v1.GetOperationResponse
-	(*SecurityConfigRequest)(nil),   // 18: durward.vault.v1.SecurityConfigRequest
-	(*SecurityConfigResponse)(nil),  // 19: durward.vault.v1.SecurityConfigResponse
-	(*ToolRule)(nil),                // 20: durward.vault.v1.ToolRule
-	(*Setting)(nil),                 // 21: durward.vault.v1.Setting
-	(*Allowance)(nil),               // 22: durward.vault.v1.Allowance
-	(*v1.Proof)(nil),                // 23: durward.call.v1.Proof
-	(v1.Channel)(0),                 // 24: durward.call.v1.Channel
-	(v11.Tier)(0),                   // 25: durward.options.v1.Tier
-	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
-	(v11.Role)(0),                   // 27: durward.options.v1.Role
-	(*v1.SignedPermit)(nil),         // 28: durward.call.v1.SignedPermit
-	(*v1.ToolRef)(nil),              // 29: durward.call.v1.ToolRef
-	(*v1.SignedGrant)(nil),          // 30: durward.call.v1.SignedGrant
+	(OperationState)(0),               // 0: durward.vault.v1.OperationState
+	(AuthoriseResponse_Decision)(0),   // 1: durward.vault.v1.AuthoriseResponse.Decision
+	(*GatewayHealth)(nil),             // 2: durward.vault.v1.GatewayHealth
+	(*TellHealthRequest)(nil),         // 3: durward.vault.v1.TellHealthRequest
+	(*TellHealthResponse)(nil),        // 4: durward.vault.v1.TellHealthResponse
+	(*OpenSessionRequest)(nil),        // 5: durward.vault.v1.OpenSessionRequest
+	(*Sender)(nil),                    // 6: durward.vault.v1.Sender
+	(*OpenSessionResponse)(nil),       // 7: durward.vault.v1.OpenSessionResponse
+	(*WatchSessionsRequest)(nil),      // 8: durward.vault.v1.WatchSessionsRequest
+	(*WatchSessionsResponse)(nil),     // 9: durward.vault.v1.WatchSessionsResponse
+	(*AddressedPermit)(nil),           // 10: durward.vault.v1.AddressedPermit
+	(*RenewPermitsRequest)(nil),       // 11: durward.vault.v1.RenewPermitsRequest
+	(*RenewPermitsResponse)(nil),      // 12: durward.vault.v1.RenewPermitsResponse
+	(*CloseSessionRequest)(nil),       // 13: durward.vault.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil),      // 14: durward.vault.v1.CloseSessionResponse
+	(*AuthoriseRequest)(nil),          // 15: durward.vault.v1.AuthoriseRequest
+	(*AuthoriseResponse)(nil),         // 16: durward.vault.v1.AuthoriseResponse
+	(*WaitOperationRequest)(nil),      // 17: durward.vault.v1.WaitOperationRequest
+	(*WaitOperationResponse)(nil),     // 18: durward.vault.v1.WaitOperationResponse
+	(*WithdrawOperationRequest)(nil),  // 19: durward.vault.v1.WithdrawOperationRequest
+	(*WithdrawOperationResponse)(nil), // 20: durward.vault.v1.WithdrawOperationResponse
+	(*GetOperationRequest)(nil),       // 21: durward.vault.v1.GetOperationRequest
+	(*GetOperationResponse)(nil),      // 22: durward.vault.v1.GetOperationResponse
+	(*SecurityConfigRequest)(nil),     // 23: durward.vault.v1.SecurityConfigRequest
+	(*SecurityConfigResponse)(nil),    // 24: durward.vault.v1.SecurityConfigResponse
+	(*ToolRule)(nil),                  // 25: durward.vault.v1.ToolRule
+	(*Setting)(nil),                   // 26: durward.vault.v1.Setting
+	(*Allowance)(nil),                 // 27: durward.vault.v1.Allowance
+	(*v1.Proof)(nil),                  // 28: durward.call.v1.Proof
+	(v1.Channel)(0),                   // 29: durward.call.v1.Channel
+	(v11.Tier)(0),                     // 30: durward.options.v1.Tier
+	(*timestamppb.Timestamp)(nil),     // 31: google.protobuf.Timestamp
+	(v11.Role)(0),                     // 32: durward.options.v1.Role
+	(*v1.SignedPermit)(nil),           // 33: durward.call.v1.SignedPermit
+	(*v1.ToolRef)(nil),                // 34: durward.call.v1.ToolRef
+	(*v1.SignedGrant)(nil),            // 35: durward.call.v1.SignedGrant
 }
 var file_durward_vault_v1_session_proto_depIdxs = []int32{
-	23, // 0: durward.vault.v1.OpenSessionRequest.proof:type_name -> durward.call.v1.Proof
-	3,  // 1: durward.vault.v1.OpenSessionRequest.sender:type_name -> durward.vault.v1.Sender
-	24, // 2: durward.vault.v1.OpenSessionResponse.channel:type_name -> durward.call.v1.Channel
-	25, // 3: durward.vault.v1.OpenSessionResponse.tier_ceiling:type_name -> durward.options.v1.Tier
-	7,  // 4: durward.vault.v1.OpenSessionResponse.permits:type_name -> durward.vault.v1.AddressedPermit
-	26, // 5: durward.vault.v1.OpenSessionResponse.expires_at:type_name -> google.protobuf.Timestamp
-	26, // 6: durward.vault.v1.WatchSessionsResponse.dangerous_until:type_name -> google.protobuf.Timestamp
-	27, // 7: durward.vault.v1.AddressedPermit.role:type_name -> durward.options.v1.Role
-	28, // 8: durward.vault.v1.AddressedPermit.permit:type_name -> durward.call.v1.SignedPermit
-	26, // 9: durward.vault.v1.AddressedPermit.expires_at:type_name -> google.protobuf.Timestamp
-	23, // 10: durward.vault.v1.RenewPermitsRequest.proof:type_name -> durward.call.v1.Proof
-	7,  // 11: durward.vault.v1.RenewPermitsResponse.permits:type_name -> durward.vault.v1.AddressedPermit
-	29, // 12: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
-	23, // 13: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
-	1,  // 14: durward.vault.v1.AuthoriseResponse.decision:type_name -> durward.vault.v1.AuthoriseResponse.Decision
-	30, // 15: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
-	26, // 16: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
-	26, // 17: durward.vault.v1.AuthoriseResponse.dangerous_until:type_name -> google.protobuf.Timestamp
-	0,  // 18: durward.vault.v1.WaitOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	29, // 19: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
-	30, // 20: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
-	26, // 21: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 22: durward.vault.v1.GetOperationRequest.known_state:type_name -> durward.vault.v1.OperationState
-	0,  // 23: durward.vault.v1.GetOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	29, // 24: durward.vault.v1.GetOperationResponse.tool:type_name -> durward.call.v1.ToolRef
-	26, // 25: durward.vault.v1.GetOperationResponse.asked_at:type_name -> google.protobuf.Timestamp
-	26, // 26: durward.vault.v1.GetOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
-	25, // 27: durward.vault.v1.SecurityConfigRequest.tier_ceiling_override:type_name -> durward.options.v1.Tier
-	20, // 28: durward.vault.v1.SecurityConfigResponse.tools:type_name -> durward.vault.v1.ToolRule
-	21, // 29: durward.vault.v1.SecurityConfigResponse.settings:type_name -> durward.vault.v1.Setting
-	25, // 30: durward.vault.v1.SecurityConfigResponse.tier_ceiling:type_name -> durward.options.v1.Tier
-	22, // 31: durward.vault.v1.SecurityConfigResponse.allowances:type_name -> durward.vault.v1.Allowance
-	25, // 32: durward.vault.v1.ToolRule.tier:type_name -> durward.options.v1.Tier
-	2,  // 33: durward.vault.v1.SessionService.OpenSession:input_type -> durward.vault.v1.OpenSessionRequest
-	8,  // 34: durward.vault.v1.SessionService.RenewPermits:input_type -> durward.vault.v1.RenewPermitsRequest
-	10, // 35: durward.vault.v1.SessionService.CloseSession:input_type -> durward.vault.v1.CloseSessionRequest
-	5,  // 36: durward.vault.v1.SessionService.WatchSessions:input_type -> durward.vault.v1.WatchSessionsRequest
-	12, // 37: durward.vault.v1.AuthorityService.Authorise:input_type -> durward.vault.v1.AuthoriseRequest
-	14, // 38: durward.vault.v1.ToolService.WaitOperation:input_type -> durward.vault.v1.WaitOperationRequest
-	18, // 39: durward.vault.v1.ToolService.SecurityConfig:input_type -> durward.vault.v1.SecurityConfigRequest
-	16, // 40: durward.vault.v1.OperationService.GetOperation:input_type -> durward.vault.v1.GetOperationRequest
-	4,  // 41: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
-	9,  // 42: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
-	11, // 43: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
-	6,  // 44: durward.vault.v1.SessionService.WatchSessions:output_type -> durward.vault.v1.WatchSessionsResponse
-	13, // 45: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
-	15, // 46: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
-	19, // 47: durward.vault.v1.ToolService.SecurityConfig:output_type -> durward.vault.v1.SecurityConfigResponse
-	17, // 48: durward.vault.v1.OperationService.GetOperation:output_type -> durward.vault.v1.GetOperationResponse
-	41, // [41:49] is the sub-list for method output_type
-	33, // [33:41] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	2,  // 0: durward.vault.v1.TellHealthRequest.health:type_name -> durward.vault.v1.GatewayHealth
+	28, // 1: durward.vault.v1.OpenSessionRequest.proof:type_name -> durward.call.v1.Proof
+	6,  // 2: durward.vault.v1.OpenSessionRequest.sender:type_name -> durward.vault.v1.Sender
+	29, // 3: durward.vault.v1.OpenSessionResponse.channel:type_name -> durward.call.v1.Channel
+	30, // 4: durward.vault.v1.OpenSessionResponse.tier_ceiling:type_name -> durward.options.v1.Tier
+	10, // 5: durward.vault.v1.OpenSessionResponse.permits:type_name -> durward.vault.v1.AddressedPermit
+	31, // 6: durward.vault.v1.OpenSessionResponse.expires_at:type_name -> google.protobuf.Timestamp
+	31, // 7: durward.vault.v1.WatchSessionsResponse.dangerous_until:type_name -> google.protobuf.Timestamp
+	32, // 8: durward.vault.v1.AddressedPermit.role:type_name -> durward.options.v1.Role
+	33, // 9: durward.vault.v1.AddressedPermit.permit:type_name -> durward.call.v1.SignedPermit
+	31, // 10: durward.vault.v1.AddressedPermit.expires_at:type_name -> google.protobuf.Timestamp
+	28, // 11: durward.vault.v1.RenewPermitsRequest.proof:type_name -> durward.call.v1.Proof
+	10, // 12: durward.vault.v1.RenewPermitsResponse.permits:type_name -> durward.vault.v1.AddressedPermit
+	34, // 13: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
+	28, // 14: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
+	1,  // 15: durward.vault.v1.AuthoriseResponse.decision:type_name -> durward.vault.v1.AuthoriseResponse.Decision
+	35, // 16: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
+	31, // 17: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
+	31, // 18: durward.vault.v1.AuthoriseResponse.dangerous_until:type_name -> google.protobuf.Timestamp
+	0,  // 19: durward.vault.v1.WaitOperationResponse.state:type_name -> durward.vault.v1.OperationState
+	34, // 20: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	35, // 21: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
+	31, // 22: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 23: durward.vault.v1.WithdrawOperationResponse.state:type_name -> durward.vault.v1.OperationState
+	0,  // 24: durward.vault.v1.GetOperationRequest.known_state:type_name -> durward.vault.v1.OperationState
+	0,  // 25: durward.vault.v1.GetOperationResponse.state:type_name -> durward.vault.v1.OperationState
+	34, // 26: durward.vault.v1.GetOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	31, // 27: durward.vault.v1.GetOperationResponse.asked_at:type_name -> google.protobuf.Timestamp
+	31, // 28: durward.vault.v1.GetOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	30, // 29: durward.vault.v1.SecurityConfigRequest.tier_ceiling_override:type_name -> durward.options.v1.Tier
+	25, // 30: durward.vault.v1.SecurityConfigResponse.tools:type_name -> durward.vault.v1.ToolRule
+	26, // 31: durward.vault.v1.SecurityConfigResponse.settings:type_name -> durward.vault.v1.Setting
+	30, // 32: durward.vault.v1.SecurityConfigResponse.tier_ceiling:type_name -> durward.options.v1.Tier
+	27, // 33: durward.vault.v1.SecurityConfigResponse.allowances:type_name -> durward.vault.v1.Allowance
+	30, // 34: durward.vault.v1.ToolRule.tier:type_name -> durward.options.v1.Tier
+	5,  // 35: durward.vault.v1.SessionService.OpenSession:input_type -> durward.vault.v1.OpenSessionRequest
+	11, // 36: durward.vault.v1.SessionService.RenewPermits:input_type -> durward.vault.v1.RenewPermitsRequest
+	13, // 37: durward.vault.v1.SessionService.CloseSession:input_type -> durward.vault.v1.CloseSessionRequest
+	8,  // 38: durward.vault.v1.SessionService.WatchSessions:input_type -> durward.vault.v1.WatchSessionsRequest
+	3,  // 39: durward.vault.v1.SessionService.TellHealth:input_type -> durward.vault.v1.TellHealthRequest
+	15, // 40: durward.vault.v1.AuthorityService.Authorise:input_type -> durward.vault.v1.AuthoriseRequest
+	17, // 41: durward.vault.v1.ToolService.WaitOperation:input_type -> durward.vault.v1.WaitOperationRequest
+	19, // 42: durward.vault.v1.ToolService.WithdrawOperation:input_type -> durward.vault.v1.WithdrawOperationRequest
+	23, // 43: durward.vault.v1.ToolService.SecurityConfig:input_type -> durward.vault.v1.SecurityConfigRequest
+	21, // 44: durward.vault.v1.OperationService.GetOperation:input_type -> durward.vault.v1.GetOperationRequest
+	7,  // 45: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
+	12, // 46: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
+	14, // 47: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
+	9,  // 48: durward.vault.v1.SessionService.WatchSessions:output_type -> durward.vault.v1.WatchSessionsResponse
+	4,  // 49: durward.vault.v1.SessionService.TellHealth:output_type -> durward.vault.v1.TellHealthResponse
+	16, // 50: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
+	18, // 51: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
+	20, // 52: durward.vault.v1.ToolService.WithdrawOperation:output_type -> durward.vault.v1.WithdrawOperationResponse
+	24, // 53: durward.vault.v1.ToolService.SecurityConfig:output_type -> durward.vault.v1.SecurityConfigResponse
+	22, // 54: durward.vault.v1.OperationService.GetOperation:output_type -> durward.vault.v1.GetOperationResponse
+	45, // [45:55] is the sub-list for method output_type
+	35, // [35:45] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_session_proto_init() }
@@ -1789,16 +2103,17 @@ func file_durward_vault_v1_session_proto_init() {
 	if File_durward_vault_v1_session_proto != nil {
 		return
 	}
-	file_durward_vault_v1_session_proto_msgTypes[12].OneofWrappers = []any{}
-	file_durward_vault_v1_session_proto_msgTypes[14].OneofWrappers = []any{}
-	file_durward_vault_v1_session_proto_msgTypes[16].OneofWrappers = []any{}
+	file_durward_vault_v1_session_proto_msgTypes[15].OneofWrappers = []any{}
+	file_durward_vault_v1_session_proto_msgTypes[17].OneofWrappers = []any{}
+	file_durward_vault_v1_session_proto_msgTypes[19].OneofWrappers = []any{}
+	file_durward_vault_v1_session_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_session_proto_rawDesc), len(file_durward_vault_v1_session_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   21,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

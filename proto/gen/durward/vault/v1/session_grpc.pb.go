@@ -26,6 +26,7 @@ const (
 	SessionService_RenewPermits_FullMethodName  = "/durward.vault.v1.SessionService/RenewPermits"
 	SessionService_CloseSession_FullMethodName  = "/durward.vault.v1.SessionService/CloseSession"
 	SessionService_WatchSessions_FullMethodName = "/durward.vault.v1.SessionService/WatchSessions"
+	SessionService_TellHealth_FullMethodName    = "/durward.vault.v1.SessionService/TellHealth"
 )
 
 // SessionServiceClient is the client API for SessionService service.
@@ -39,6 +40,8 @@ type SessionServiceClient interface {
 	CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionResponse, error)
 	// WatchSessions tells what changes about sessions while nobody calls: those in dangerous mode first, then each change.
 	WatchSessions(ctx context.Context, in *WatchSessionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchSessionsResponse], error)
+	// TellHealth takes what a gateway says of itself, for operators to see. It is a hint: nothing is decided by it.
+	TellHealth(ctx context.Context, in *TellHealthRequest, opts ...grpc.CallOption) (*TellHealthResponse, error)
 }
 
 type sessionServiceClient struct {
@@ -98,6 +101,16 @@ func (c *sessionServiceClient) WatchSessions(ctx context.Context, in *WatchSessi
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SessionService_WatchSessionsClient = grpc.ServerStreamingClient[WatchSessionsResponse]
 
+func (c *sessionServiceClient) TellHealth(ctx context.Context, in *TellHealthRequest, opts ...grpc.CallOption) (*TellHealthResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TellHealthResponse)
+	err := c.cc.Invoke(ctx, SessionService_TellHealth_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SessionServiceServer is the server API for SessionService service.
 // All implementations must embed UnimplementedSessionServiceServer
 // for forward compatibility.
@@ -109,6 +122,8 @@ type SessionServiceServer interface {
 	CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error)
 	// WatchSessions tells what changes about sessions while nobody calls: those in dangerous mode first, then each change.
 	WatchSessions(*WatchSessionsRequest, grpc.ServerStreamingServer[WatchSessionsResponse]) error
+	// TellHealth takes what a gateway says of itself, for operators to see. It is a hint: nothing is decided by it.
+	TellHealth(context.Context, *TellHealthRequest) (*TellHealthResponse, error)
 	mustEmbedUnimplementedSessionServiceServer()
 }
 
@@ -130,6 +145,9 @@ func (UnimplementedSessionServiceServer) CloseSession(context.Context, *CloseSes
 }
 func (UnimplementedSessionServiceServer) WatchSessions(*WatchSessionsRequest, grpc.ServerStreamingServer[WatchSessionsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchSessions not implemented")
+}
+func (UnimplementedSessionServiceServer) TellHealth(context.Context, *TellHealthRequest) (*TellHealthResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TellHealth not implemented")
 }
 func (UnimplementedSessionServiceServer) mustEmbedUnimplementedSessionServiceServer() {}
 func (UnimplementedSessionServiceServer) testEmbeddedByValue()                        {}
@@ -217,6 +235,24 @@ func _SessionService_WatchSessions_Handler(srv interface{}, stream grpc.ServerSt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SessionService_WatchSessionsServer = grpc.ServerStreamingServer[WatchSessionsResponse]
 
+func _SessionService_TellHealth_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TellHealthRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SessionServiceServer).TellHealth(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SessionService_TellHealth_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SessionServiceServer).TellHealth(ctx, req.(*TellHealthRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SessionService_ServiceDesc is the grpc.ServiceDesc for SessionService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -235,6 +271,10 @@ var SessionService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CloseSession",
 			Handler:    _SessionService_CloseSession_Handler,
+		},
+		{
+			MethodName: "TellHealth",
+			Handler:    _SessionService_TellHealth_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
@@ -354,8 +394,9 @@ var AuthorityService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	ToolService_WaitOperation_FullMethodName  = "/durward.vault.v1.ToolService/WaitOperation"
-	ToolService_SecurityConfig_FullMethodName = "/durward.vault.v1.ToolService/SecurityConfig"
+	ToolService_WaitOperation_FullMethodName     = "/durward.vault.v1.ToolService/WaitOperation"
+	ToolService_WithdrawOperation_FullMethodName = "/durward.vault.v1.ToolService/WithdrawOperation"
+	ToolService_SecurityConfig_FullMethodName    = "/durward.vault.v1.ToolService/SecurityConfig"
 )
 
 // ToolServiceClient is the client API for ToolService service.
@@ -365,6 +406,7 @@ const (
 // ToolService holds the tools that the vault itself answers.
 type ToolServiceClient interface {
 	WaitOperation(ctx context.Context, in *WaitOperationRequest, opts ...grpc.CallOption) (*WaitOperationResponse, error)
+	WithdrawOperation(ctx context.Context, in *WithdrawOperationRequest, opts ...grpc.CallOption) (*WithdrawOperationResponse, error)
 	SecurityConfig(ctx context.Context, in *SecurityConfigRequest, opts ...grpc.CallOption) (*SecurityConfigResponse, error)
 }
 
@@ -380,6 +422,16 @@ func (c *toolServiceClient) WaitOperation(ctx context.Context, in *WaitOperation
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(WaitOperationResponse)
 	err := c.cc.Invoke(ctx, ToolService_WaitOperation_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *toolServiceClient) WithdrawOperation(ctx context.Context, in *WithdrawOperationRequest, opts ...grpc.CallOption) (*WithdrawOperationResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WithdrawOperationResponse)
+	err := c.cc.Invoke(ctx, ToolService_WithdrawOperation_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -403,6 +455,7 @@ func (c *toolServiceClient) SecurityConfig(ctx context.Context, in *SecurityConf
 // ToolService holds the tools that the vault itself answers.
 type ToolServiceServer interface {
 	WaitOperation(context.Context, *WaitOperationRequest) (*WaitOperationResponse, error)
+	WithdrawOperation(context.Context, *WithdrawOperationRequest) (*WithdrawOperationResponse, error)
 	SecurityConfig(context.Context, *SecurityConfigRequest) (*SecurityConfigResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }
@@ -416,6 +469,9 @@ type UnimplementedToolServiceServer struct{}
 
 func (UnimplementedToolServiceServer) WaitOperation(context.Context, *WaitOperationRequest) (*WaitOperationResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WaitOperation not implemented")
+}
+func (UnimplementedToolServiceServer) WithdrawOperation(context.Context, *WithdrawOperationRequest) (*WithdrawOperationResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method WithdrawOperation not implemented")
 }
 func (UnimplementedToolServiceServer) SecurityConfig(context.Context, *SecurityConfigRequest) (*SecurityConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SecurityConfig not implemented")
@@ -459,6 +515,24 @@ func _ToolService_WaitOperation_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ToolService_WithdrawOperation_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WithdrawOperationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).WithdrawOperation(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_WithdrawOperation_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).WithdrawOperation(ctx, req.(*WithdrawOperationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ToolService_SecurityConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SecurityConfigRequest)
 	if err := dec(in); err != nil {
@@ -487,6 +561,10 @@ var ToolService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "WaitOperation",
 			Handler:    _ToolService_WaitOperation_Handler,
+		},
+		{
+			MethodName: "WithdrawOperation",
+			Handler:    _ToolService_WithdrawOperation_Handler,
 		},
 		{
 			MethodName: "SecurityConfig",

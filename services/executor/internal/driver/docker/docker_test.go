@@ -529,3 +529,39 @@ func TestADaemonThatComesAndGoes(t *testing.T) {
 		t.Errorf("the daemon came back: %+v", got)
 	}
 }
+
+// TestEntrypoint: an entry's entrypoint takes the image's place, and its command with it; a container with another one is not what was sent.
+func TestEntrypoint(t *testing.T) {
+	c := &catalog.Catalog{GPUs: []catalog.GPU{{Index: 0, UUID: uuidA}, {Index: 1, UUID: uuidB}}}
+	s, d := entryOf("cdi"), unit(c, nil)
+	i := img{id: "sha256:" + strings.Repeat("b", 64), entry: []string{"/image"}, cmd: []string{"--image"}}
+	rules, err := d.rules(s, host{}, i)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range []struct {
+		entry, seen, command string
+		same                 bool
+	}{{"", "/image", "--image", true}, {"serve.sh", "serve.sh", "", true}, {"serve.sh", "/image", "--image", false}, {"", "serve.sh", "--image", false}, {"serve.sh", "serve.sh", "--image", false}} {
+		s.Container.Entrypoint = strings.Fields(one.entry)
+		made, err := d.make(s, i, rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := container.InspectResponse{Image: i.id, HostConfig: made.host, Config: &container.Config{
+			Entrypoint: strings.Fields(one.seen), Cmd: strings.Fields(one.command), User: made.config.User,
+		}}
+		said := ""
+		if err := made.differs(seen, i); err != nil {
+			said = err.Error()
+		}
+		if strings.Contains(said, "the entrypoint is not") || strings.Contains(said, "the command is not") {
+			said = "other"
+		} else {
+			said = ""
+		}
+		if (said == "") != one.same {
+			t.Errorf("%+v: %q", one, said)
+		}
+	}
+}

@@ -52,7 +52,7 @@ func (d *Driver) make(s *catalog.Service, i img, r *containerpolicy.Rules) (spec
 	stop := int(s.StopTimeoutS)
 	out := spec{
 		config: &container.Config{
-			User: k.User, Image: i.id, Cmd: k.Command, Env: variables(s),
+			User: k.User, Image: i.id, Entrypoint: k.Entrypoint, Cmd: k.Command, Env: variables(s),
 			// Health is asked for from outside; what an image has of its own would only run beside it.
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 			Labels:      map[string]string{containerpolicy.LabelService: s.ID, containerpolicy.LabelMade: "true"},
@@ -173,11 +173,15 @@ func (s spec) differs(c container.InspectResponse, i img) error {
 		}
 	}
 	command, h := i.cmd, c.HostConfig
+	entrypoint := i.entry
+	if len(s.config.Entrypoint) > 0 {
+		entrypoint, command = s.config.Entrypoint, nil // which the image's command was not made for
+	}
 	if len(s.config.Cmd) > 0 {
 		command = s.config.Cmd
 	}
 	differ("the command", words(command), words(c.Config.Cmd))
-	differ("the entrypoint", words(i.entry), words(c.Config.Entrypoint))
+	differ("the entrypoint", words(entrypoint), words(c.Config.Entrypoint))
 	differ("the user", s.config.User, c.Config.User)
 	differ("the network", s.host.NetworkMode, h.NetworkMode)
 	differ("Mounts", len(s.host.Mounts), len(h.Mounts))

@@ -86,16 +86,16 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// findByLog finds the session leader that started at or after notBefore and writes to the log file: a program whose
+// findByOutput finds the session leader that started at or after notBefore and writes to the pipe: a program whose
 // starter was killed before it could note the pid.
-func findByLog(log string, notBefore uint64) (identity, bool) {
+func findByOutput(output string, notBefore uint64) (identity, bool) {
 	entries, err := filepath.Glob("/proc/[0-9]*/fd/1")
 	if err != nil {
 		return identity{}, false
 	}
 	for _, fd := range entries {
 		target, err := os.Readlink(fd)
-		if err != nil || target != log {
+		if err != nil || target != output {
 			continue
 		}
 		pid, err := strconv.Atoi(strings.Split(fd, "/")[2])

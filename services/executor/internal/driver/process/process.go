@@ -10,8 +10,8 @@
 // is none, a program that leaves its group or daemonises is beyond this driver's reach; systemd and Docker hold such programs.
 // What a service may reach over the network is not enforced, and Status says so.
 //
-// The program writes to its log file itself, so that it survives us; while we run, a watcher copies a log that has grown
-// too long to ID.log.1 and empties it. While no executor runs, a log is not bounded.
+// The program writes to a pipe. A keeper, a process of its own for each service, copies it to the log file, which it bounds as it
+// writes; like the program it survives us, and ends with it.
 package process
 
 import (
@@ -22,26 +22,24 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/cause"
+	"durward.internal/services/executor/internal/driver/pin"
 	"durward.internal/services/executor/internal/driver/process/cgroup"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/clean"
 )
 
 const (
 	pollInterval = 20 * time.Millisecond
 	// killPatience is how long a killed group may take to be gone (the kernel frees what it held).
 	killPatience = 5 * time.Second
-	logInterval  = time.Second
 )
 
 // Config is what a Driver needs.
@@ -71,12 +69,7 @@ type Driver struct {
 	// turns holds a lock for each service: the end of one program of it and the start of the next share a control group.
 	turns sync.Map
 
-	// logs is held while a log is read or bounded.
-	logs sync.Mutex
-
-	stop    chan struct{}
-	stopped sync.WaitGroup
-	once    sync.Once
+	once sync.Once
 }
 
 // New reads the records of services that an earlier executor started, and finds those that still run.
@@ -87,7 +80,6 @@ func New(cfg Config) (*Driver, error) {
 		log:     cfg.Log,
 		records: map[string]*record{},
 		causes:  map[*record]string{},
-		stop:    make(chan struct{}),
 
 		development: cfg.Development,
 	}
@@ -109,16 +101,12 @@ func New(cfg Config) (*Driver, error) {
 	if err := d.load(); err != nil {
 		return nil, err
 	}
-	d.stopped.Add(1)
-	go d.boundLogs()
 	return d, nil
 }
 
-// Close stops watching logs. It stops no service.
+// Close lets go of the control groups. It stops no service.
 func (d *Driver) Close() {
 	d.once.Do(func() {
-		close(d.stop)
-		d.stopped.Wait()
 		if d.groups != nil {
 			d.groups.Close()
 		}
@@ -162,6 +150,7 @@ func (d *Driver) cause(r *record) string {
 	if ok {
 		return known
 	}
+	goneWithin(r.Keeper.identity(), keepPatience)
 	found := driver.CauseExited
 	if g := d.group(r); g != nil && g.OutOfMemory() {
 		found = driver.CauseOutOfMemory
@@ -186,19 +175,38 @@ func (d *Driver) group(r *record) *cgroup.Group {
 	return nil
 }
 
-// Definition is the digest of the program file's content.
+// Definition is the digest of the program file's content, and of the files that the arguments name.
 func (d *Driver) Definition(_ context.Context, s *catalog.Service) (string, error) {
 	digest, err := d.programs.Digest(s.Program())
 	if errors.Is(err, catalog.ErrNoProgram) {
 		return "", fmt.Errorf("%w: %w", driver.ErrProgramMissing, err)
 	}
-	return digest, err
+	if err != nil {
+		return "", err
+	}
+	return pin.Definition(digest, arguments(s, &d.programs)), nil
 }
 
-// Start starts the program of a service that is not running, if its file has the definition. It returns when the program
-// runs, whether or not it is healthy yet. Errors wrap one of the driver package's.
+// Pins say how firmly the program and each file that the arguments name is held. A program that is given no file needs no words.
+func (d *Driver) Pins(_ context.Context, s *catalog.Service) []string {
+	files := pin.Lines(arguments(s, &d.programs))
+	if len(files) == 0 {
+		return nil
+	}
+	how := "pinned"
+	if f, err := os.Open(s.Program()); err == nil {
+		if is, err := isScript(f); is || err != nil {
+			how = "checked, not held"
+		}
+		_ = f.Close()
+	}
+	return append([]string{how + ": " + clean.Visible(s.Program())}, files...)
+}
+
+// Start starts the program of a service that is not running, if it and the files that it is given have the definition. It returns
+// when the program runs, whether or not it is healthy yet. Errors wrap one of the driver package's.
 func (d *Driver) Start(_ context.Context, s *catalog.Service, definition string) error {
-	program, err := openProgram(s.Program(), definition)
+	program, err := openProgram(s, definition)
 	if err != nil {
 		return err
 	}
@@ -210,16 +218,19 @@ func (d *Driver) Start(_ context.Context, s *catalog.Service, definition string)
 	if err != nil {
 		return err
 	}
-	out, err := d.openLog(s)
+	out, keeper, err := d.keep(s)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: its log: %w", driver.ErrNotStarted, err)
 	}
 	defer out.Close()
 	cmd.Stdout, cmd.Stderr = out, out
 
 	// The record stands before the program does, so that an executor that is killed in between finds the program again by
-	// its log file.
-	r := &record{ID: s.ID, Boot: d.boot, StartedAt: time.Now(), Log: out.Name(), LogMaxBytes: s.LogMaxBytes}
+	// its output.
+	r := &record{ID: s.ID, Boot: d.boot, StartedAt: time.Now(), Keeper: kept{keeper.pid, keeper.start}}
+	if r.Output, err = pipeName(out); err != nil {
+		return err
+	}
 	if r.NotBefore, err = ticks(os.Getpid()); err != nil {
 		return err
 	}
@@ -253,16 +264,16 @@ func (d *Driver) Start(_ context.Context, s *catalog.Service, definition string)
 			return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
 		}
 	}
-	started := *r
-	started.PID = cmd.Process.Pid
+	running := *r
+	running.PID = cmd.Process.Pid
 	// A program that ended at once is a zombie until the reaper below takes it, so its start time can be read.
-	if started.Start, err = ticks(started.PID); err == nil {
-		err = d.save(&started)
+	if running.Start, err = ticks(running.PID); err == nil {
+		err = d.save(&running)
 	}
-	go d.reap(&started, cmd)
+	go d.reap(&running, cmd)
 	if err != nil {
-		_ = unix.Kill(-started.PID, unix.SIGKILL)
-		d.clear(&started)
+		_ = unix.Kill(-running.PID, unix.SIGKILL)
+		d.clear(&running)
 		d.forget(s.ID)
 		return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
 	}
@@ -385,6 +396,7 @@ func (d *Driver) Stop(_ context.Context, s *catalog.Service) (bool, error) {
 	}
 	sweep(who)
 	d.clear(r)
+	goneWithin(r.Keeper.identity(), keepPatience)
 	d.forget(s.ID)
 	return true, nil
 }
@@ -407,85 +419,4 @@ func sweep(who identity) {
 		return
 	}
 	_ = unix.Kill(-who.pid, unix.SIGKILL)
-}
-
-// command builds the child: argument vector, environment, session, user. Only in development may that be the executor's own.
-func command(s *catalog.Service, development bool) (*exec.Cmd, error) {
-	self, err := user.Current()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
-	}
-	as := self
-	if s.RunAs != "" {
-		if as, err = user.Lookup(s.RunAs); err != nil {
-			return nil, fmt.Errorf("%w: %w", driver.ErrNotPermitted, err)
-		}
-	}
-	if (as.Uid == self.Uid || as.Uid == "0") && !development {
-		return nil, fmt.Errorf("%w: it would be the executor's own, or root", driver.ErrNotPermitted)
-	}
-	cmd := &exec.Cmd{
-		Args:        s.Argv,
-		Env:         environment(as, s.Environment),
-		Dir:         s.WorkingDir,
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
-	}
-	if cmd.Dir == "" {
-		cmd.Dir = "/"
-		if info, err := os.Stat(as.HomeDir); err == nil && info.IsDir() {
-			cmd.Dir = as.HomeDir
-		}
-	}
-	if as.Uid != self.Uid {
-		if cmd.SysProcAttr.Credential, err = credential(as); err != nil {
-			return nil, fmt.Errorf("%w: %w", driver.ErrNotPermitted, err)
-		}
-	}
-	return cmd, nil
-}
-
-// environment is ENV-1's: six variables, and what the entry names.
-func environment(as *user.User, named map[string]string) []string {
-	env := map[string]string{
-		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"HOME": as.HomeDir,
-		"TERM": "dumb",
-		"LANG": "C.UTF-8",
-		"USER": as.Username,
-	}
-	if tz := os.Getenv("TZ"); tz != "" {
-		env["TZ"] = tz
-	}
-	for key, value := range named {
-		env[key] = value
-	}
-	out := make([]string, 0, len(env))
-	for key, value := range env {
-		out = append(out, key+"="+value)
-	}
-	return out
-}
-
-func credential(as *user.User) (*syscall.Credential, error) {
-	uid, err := strconv.ParseUint(as.Uid, 10, 32)
-	if err != nil {
-		return nil, err
-	}
-	gid, err := strconv.ParseUint(as.Gid, 10, 32)
-	if err != nil {
-		return nil, err
-	}
-	ids, err := as.GroupIds()
-	if err != nil {
-		return nil, err
-	}
-	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	for _, id := range ids {
-		group, err := strconv.ParseUint(id, 10, 32)
-		if err != nil {
-			return nil, err
-		}
-		c.Groups = append(c.Groups, uint32(group))
-	}
-	return c, nil
 }

@@ -36,12 +36,21 @@ const (
 
 func TestMain(m *testing.M) {
 	syscall.Umask(0o077)
+	if len(os.Args) > 1 && os.Args[1] == KeepLog {
+		os.Exit(KeepLogMain(os.Args[2:]))
+	}
 	arg := os.Getenv(roleArg)
 	switch os.Getenv(role) {
 	case "":
 		os.Exit(m.Run())
 	case "polite":
 		wait()
+	case "talker":
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, syscall.SIGTERM)
+		fmt.Println("hello")
+		<-c
+		fmt.Println("goodbye")
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		ready(arg)
@@ -56,6 +65,10 @@ func TestMain(m *testing.M) {
 	case "report":
 		report(arg)
 		wait()
+	case "flood":
+		for line := strings.Repeat("y", 8191) + "\n"; ; {
+			fmt.Print(line)
+		}
 	case "spam":
 		for {
 			fmt.Println(strings.Repeat("x", 1023))
@@ -81,12 +94,17 @@ func TestMain(m *testing.M) {
 			fmt.Println(err)
 			os.Exit(4)
 		}
+	case "filler": // makes its log longer than it may be, without writing, and goes on
+		if unix.Fallocate(1, 0, 1<<30, 1<<20) != nil && unix.Ftruncate(1, 1<<30) != nil {
+			fmt.Println("neither")
+		}
+		wait()
 	case "brief":
 		os.Exit(7)
 	case "executor": // starts a service and is killed
 		d, err := New(Config{Dir: arg, Log: slog.New(slog.DiscardHandler), Development: true})
 		if err == nil {
-			err = start(context.Background(), d, entry("polite", ""))
+			err = start(context.Background(), d, entry("talker", ""))
 		}
 		if err != nil {
 			os.Exit(3)
@@ -247,14 +265,16 @@ func TestSurroundings(t *testing.T) {
 			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TERM=dumb", "TZ=Europe/Paris", "USER=" + me.Username,
 		},
 		Dir: dir, Args: s.Argv, Session: got.PID, Group: got.PID, PID: got.PID, Umask: 0o077, Stdin: "/dev/null",
-		Stdout: filepath.Join(dir, "logs", "demo.log"),
+		Stdout: d.records["demo"].Output,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("surroundings (-want +got):\n%s", diff)
 	}
-	if info, err := os.Stat(want.Stdout); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the log's mode: %v, %v", info, err)
+	if !strings.HasPrefix(got.Stdout, "pipe:[") {
+		t.Errorf("the program holds %s", got.Stdout)
 	}
+	log := filepath.Join(dir, "logs", "demo.log")
+	eventually(t, "the log is kept", func() bool { info, err := os.Stat(log); return err == nil && info.Mode().Perm() == 0o600 })
 }
 
 func TestAStubbornProgramIsKilled(t *testing.T) {
@@ -500,7 +520,7 @@ func TestOnlyWhatWasApprovedRuns(t *testing.T) {
 		// At the last moment.
 		begun := false
 		begin := func() error { begun = true; return nil }
-		p, err := openProgram(s.Argv[0], definition)
+		p, err := openProgram(s, definition)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -510,7 +530,7 @@ func TestOnlyWhatWasApprovedRuns(t *testing.T) {
 			t.Errorf("a script: %v: replaced at the last moment: begun %v, %v", script, begun, err)
 		}
 		put(content)
-		if p, err = openProgram(s.Argv[0], definition); err != nil {
+		if p, err = openProgram(s, definition); err != nil {
 			t.Fatal(err)
 		}
 		defer p.file.Close()
@@ -520,6 +540,66 @@ func TestOnlyWhatWasApprovedRuns(t *testing.T) {
 		if err := p.start(&exec.Cmd{}, begin); begun || !errors.Is(err, driver.ErrChanged) {
 			t.Errorf("a script: %v: written to at the last moment: begun %v, %v", script, begun, err)
 		}
+	}
+}
+
+// A program holds nothing of the file that its log is in, so that it cannot fill the disk between two looks.
+func TestALogIsBoundedAsItIsWritten(t *testing.T) {
+	d, s := open(t, t.TempDir()), entry("filler", "")
+	started(t, d, s)
+	file := d.logFile("demo")
+	eventually(t, "the program goes on", func() bool { raw, err := os.ReadFile(file); return err == nil && string(raw) == "neither\n" })
+	var st unix.Stat_t
+	if err := unix.Stat(file, &st); err != nil || st.Size != 8 || st.Blocks > 8 {
+		t.Errorf("the log has %d bytes in %d blocks, %v", st.Size, st.Blocks, err)
+	}
+	if _, err := d.Stop(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+
+	// Whenever one looks, neither part is longer than it may be.
+	s = entry("flood", "")
+	started(t, d, s)
+	until := time.Now().Add(time.Second)
+	for time.Now().Before(until) {
+		for _, part := range []string{file, file + ".1"} {
+			if info, err := os.Stat(part); err == nil && info.Size() > s.LogMaxBytes {
+				t.Fatalf("%s has %d bytes", filepath.Base(part), info.Size())
+			}
+		}
+	}
+	if base, err := readBase(file); err != nil || base < s.LogMaxBytes {
+		t.Errorf("only %d bytes were written: %v", base, err)
+	}
+	if _, err := d.Stop(t.Context(), s); err != nil {
+		t.Error(err)
+	}
+}
+
+// The last words of a program are in its log when it counts as ended, and an executor that ends takes no log with it.
+func TestALogOutlivesTheExecutor(t *testing.T) {
+	dir := t.TempDir()
+	executor := exec.Command(os.Args[0])
+	executor.Env = append(os.Environ(), role+"=executor", roleArg+"="+dir)
+	if err := executor.Run(); executor.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Fatalf("the executor was not killed: %v", err)
+	}
+	d := open(t, dir)
+	held(t, d, "demo")
+	s := entry("talker", "")
+	said := func() []string {
+		page, err := d.Logs(t.Context(), s, "", 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return page.Lines
+	}
+	eventually(t, "the program speaks", func() bool { return slices.Equal(said(), []string{"hello"}) })
+	if changed, err := d.Stop(t.Context(), s); !changed || err != nil {
+		t.Fatalf("%v, %v", changed, err)
+	}
+	if got := said(); !slices.Equal(got, []string{"hello", "goodbye"}) {
+		t.Errorf("%q", got)
 	}
 }
 
@@ -596,5 +676,61 @@ func TestRunAs(t *testing.T) {
 	}
 	if !slices.Contains(cmd.Env, "USER=nobody") || !slices.Contains(cmd.Env, "HOME="+nobody.HomeDir) {
 		t.Errorf("environment is %v", cmd.Env)
+	}
+}
+
+// TestOnlyTheFilesThatWereApprovedAreGiven: what the arguments name counts as the program does.
+func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
+	d, s := open(t, t.TempDir()), entry("polite", "")
+	s.WorkingDir = t.TempDir()
+	program, err := d.Definition(t.Context(), s)
+	if err != nil || d.Pins(t.Context(), s) != nil {
+		t.Fatalf("a program alone: %v", err)
+	}
+	config, script, log := filepath.Join(s.WorkingDir, "config.yaml"), filepath.Join(s.WorkingDir, "svc.py"), filepath.Join(s.WorkingDir, "log")
+	put := func(path, content string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(config, "x")
+	put(script, "x")
+	put(log, "x")
+	s.Argv, s.Writes = append(s.Argv, "svc.py", "--config="+config, log), []string{log}
+	definition, err := d.Definition(t.Context(), s)
+	if err != nil || definition == program {
+		t.Fatalf("%q, %v", definition, err)
+	}
+	if diff := cmp.Diff([]string{
+		"pinned: " + s.Argv[0], "checked, not held: " + script, "checked, not held: " + config, "not pinned, the service writes it: " + log,
+	}, d.Pins(t.Context(), s)); diff != "" {
+		t.Error(diff)
+	}
+	put(log, "more")
+	for _, path := range []string{script, config} {
+		put(path, "y")
+		if err := d.Start(t.Context(), s, definition); !errors.Is(err, driver.ErrChanged) || d.Status(s).State != driver.Stopped {
+			t.Errorf("%s was edited: %v", filepath.Base(path), err)
+		}
+		put(path, "x")
+	}
+
+	// At the last moment.
+	p, err := openProgram(s, definition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.file.Close()
+	put(script, "later")
+	if err := p.start(&exec.Cmd{}, func() error { t.Error("begun"); return nil }); !errors.Is(err, driver.ErrChanged) {
+		t.Errorf("edited at the last moment: %v", err)
+	}
+	put(script, "x")
+	if err := d.Start(t.Context(), s, definition); err != nil || d.Status(s).State != driver.Running {
+		t.Errorf("as it was approved: %v", err)
+	}
+	if _, err := d.Stop(t.Context(), s); err != nil {
+		t.Error(err)
 	}
 }

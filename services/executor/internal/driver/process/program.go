@@ -11,27 +11,30 @@ import (
 	"golang.org/x/sys/unix"
 
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/driver/pin"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/catalog"
 )
 
 // inherited is the program's own file as the child sees it: the first of its files after the three that every program has.
 const inherited = "/proc/self/fd/3"
 
-// program is an open program file whose content was judged.
+// program is an open program file, and the files that it is given, whose content was judged.
 type program struct {
 	file   *os.File
 	stamp  unix.Stat_t
 	script bool
+	files  []pin.File
 }
 
-// openProgram opens the program file and compares its content with the definition. What runs is that open file: whatever has
-// its name by then.
-func openProgram(name, definition string) (*program, error) {
-	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+// openProgram opens the program file and compares its content, and that of the files that arguments name, with the definition. What
+// runs is that open file: whatever has its name by then.
+func openProgram(s *catalog.Service, definition string) (*program, error) {
+	file, err := os.OpenFile(s.Program(), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", driver.ErrProgramMissing, err)
 	}
-	p := &program{file: file}
+	p := &program{file: file, files: arguments(s, &catalog.Programs{})}
 	if err := p.judge(definition); err != nil {
 		_ = file.Close()
 		return nil, err
@@ -47,18 +50,34 @@ func (p *program) judge(definition string) error {
 	if _, err := io.Copy(sum, p.file); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
 	}
-	if canonical.FormatDigest(sum.Sum(nil)) != definition {
+	if pin.Definition(canonical.FormatDigest(sum.Sum(nil)), p.files) != definition {
 		return driver.ErrChanged
 	}
-	var first [2]byte
-	if _, err := p.file.ReadAt(first[:], 0); err != nil && !errors.Is(err, io.EOF) {
+	var err error
+	if p.script, err = isScript(p.file); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
 	}
-	p.script = string(first[:]) == "#!"
 	return nil
 }
 
-// start begins a command that runs the program. It fails where the file was written to since it was judged.
+func isScript(file io.ReaderAt) (bool, error) {
+	var first [2]byte
+	if _, err := file.ReadAt(first[:], 0); err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	return string(first[:]) == "#!", nil
+}
+
+// arguments are the files that the service's arguments name.
+func arguments(s *catalog.Service, programs *catalog.Programs) []pin.File {
+	find := pin.Finder{Programs: programs, Writes: s.Writes}
+	if as, err := runsAs(s); err == nil {
+		find.Dir = workingDir(s, as)
+	}
+	return find.Arguments(s.Argv[1:])
+}
+
+// start begins a command that runs the program. It fails where a file was written to since it was judged.
 //
 // A script runs by its name: its interpreter opens it again, and finds its own folder by it. So whoever may put another file in
 // its place can do so in the moment between the last look and the start.
@@ -70,7 +89,7 @@ func (p *program) start(cmd *exec.Cmd, begin func() error) error {
 		look = func(into *unix.Stat_t) error { return unix.Stat(p.file.Name(), into) }
 	}
 	var now unix.Stat_t
-	if err := look(&now); err != nil || !same(p.stamp, now) {
+	if err := look(&now); err != nil || !same(p.stamp, now) || !pin.Unchanged(p.files) {
 		return driver.ErrChanged
 	}
 	return begin()

@@ -34,8 +34,11 @@ func (d *Driver) Logs(_ context.Context, s *catalog.Service, cursor string, line
 }
 
 func (d *Driver) page(id, cursor string, lines int, running bool) (driver.Page, error) {
-	d.logs.Lock()
-	defer d.logs.Unlock()
+	release, err := locked(d.logFile(id))
+	if err != nil {
+		return driver.Page{}, fmt.Errorf("process driver: %w", err)
+	}
+	defer release()
 	l, err := openStream(d.logFile(id))
 	if err != nil {
 		return driver.Page{}, fmt.Errorf("process driver: %w", err)

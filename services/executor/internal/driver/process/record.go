@@ -22,13 +22,22 @@ type record struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"`
 	// NotBefore is a start time that the program's cannot precede.
-	NotBefore   uint64    `json:"not_before"`
-	StartedAt   time.Time `json:"started_at"`
-	Log         string    `json:"log"`
-	LogMaxBytes int64     `json:"log_max_bytes"`
+	NotBefore uint64    `json:"not_before"`
+	StartedAt time.Time `json:"started_at"`
+	// Output is the pipe that the program writes to, "pipe:[…]", and Keeper the process that reads it.
+	Output string `json:"output"`
+	Keeper kept   `json:"keeper"`
 	// CGroup is the control group that it was started in, as /proc/PID/cgroup shows it; "" for none.
 	CGroup string `json:"cgroup,omitempty"`
 }
+
+// kept is an identity as it is remembered.
+type kept struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"`
+}
+
+func (k kept) identity() identity { return identity{pid: k.PID, start: k.Start} }
 
 func (r *record) identity() identity { return identity{pid: r.PID, start: r.Start} }
 
@@ -57,7 +66,7 @@ func (d *Driver) load() error {
 			continue
 		}
 		if r.PID == 0 && r.Boot == d.boot {
-			who, found := findByLog(r.Log, r.NotBefore)
+			who, found := findByOutput(r.Output, r.NotBefore)
 			if !found {
 				d.forget(id)
 				continue

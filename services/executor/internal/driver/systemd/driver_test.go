@@ -342,6 +342,58 @@ func TestOnlyWhatWasApprovedIsStarted(t *testing.T) {
 	})
 }
 
+// A unit's programs, the files that they are given and its EnvironmentFile= count as the unit's own file does.
+func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		at := func(name string) string { return filepath.Join(dir, name) }
+		write := func(name, text string) {
+			t.Helper()
+			if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		names := []string{"x.service", "program", "svc.py", "before", "environment"}
+		for _, name := range append(names, "log") {
+			write(name, "as it was")
+		}
+		unit := properties{
+			"FragmentPath": at("x.service"), "WorkingDirectory": "!" + dir,
+			"ExecStart":        [][]any{{at("program"), []string{"program", "svc.py", "--log-file=" + at("log")}, false}},
+			"ExecStartPre":     [][]any{{at("before"), []string{"before"}, false}},
+			"EnvironmentFiles": [][]any{{at("environment"), true}},
+		}
+		before := over("failed", 41, 40, unit)
+		f := newFake(maps.Clone(before))
+		f.onStart = func(f *fake) string { f.become(begun(unit)); return "done" }
+		d, s := on(t, f), x()
+		s.Writes = []string{at("log")}
+		definition, err := d.Definition(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			f.onReset = func() { write(name, "edited") } // the last thing before the start
+			f.become(maps.Clone(before))
+			if err := d.Start(t.Context(), s, definition); !errors.Is(err, driver.ErrChanged) {
+				t.Errorf("%s was edited: %v", name, err)
+			}
+			write(name, "as it was")
+		}
+		if diff := cmp.Diff([]string{
+			"checked, not held: " + at("before"), "checked, not held: " + at("program"), "checked, not held: " + at("svc.py"),
+			"not pinned, the service writes it: " + at("log"), "checked, not held: " + at("environment"),
+		}, d.Pins(t.Context(), s)); diff != "" {
+			t.Error(diff)
+		}
+		f.onReset = func() { write("log", "more") }
+		f.become(maps.Clone(before))
+		if err := d.Start(t.Context(), s, definition); err != nil {
+			t.Errorf("as it was approved: %v", err)
+		}
+	})
+}
+
 func TestStop(t *testing.T) {
 	stopped := func(f *fake) string { f.become(over("inactive", 30, 40, nil)); return "done" }
 	cases := []struct {

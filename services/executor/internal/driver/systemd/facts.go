@@ -1,10 +1,17 @@
 package systemd
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
 	"math"
 	"net/netip"
+	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/driver/pin"
 	"durward.internal/services/platform/catalog"
 )
 
@@ -52,11 +60,15 @@ type facts struct {
 	// user is the unit's User=, "" for root; dynamic: systemd makes one up for it. above: its program runs as root all the same.
 	user           string
 	dynamic, above bool
-	mainPID        int
-	cgroup         string
-	restarts       uint32
-	job            uint32
-	since          time.Time
+	// commands are the argument vectors of what a start runs, environment its EnvironmentFile=, dir its WorkingDirectory=.
+	commands    [][]string
+	environment []string
+	dir         string
+	mainPID     int
+	cgroup      string
+	restarts    uint32
+	job         uint32
+	since       time.Time
 	// bounded: its memory has a limit.
 	bounded bool
 	// private: it sees no network but a loopback interface of its own. guarded: it may exchange packets with this host alone.
@@ -125,6 +137,8 @@ func read(p properties) facts {
 	take(p, "User", &f.user)
 	take(p, "DynamicUser", &f.dynamic)
 	f.above = privileged(p["ExecStartEx"])
+	f.commands, f.environment = commands(p), names(p["EnvironmentFiles"])
+	take(p, "WorkingDirectory", &f.dir)
 	take(p, "ControlGroup", &f.cgroup)
 	take(p, "NRestarts", &f.restarts)
 	take(p, "PrivateNetwork", &f.private)
@@ -163,6 +177,37 @@ func privileged(v any) bool {
 		flags, ok := command[2].([]string)
 		return !ok || slices.Contains(flags, "privileged") || slices.Contains(flags, "no-setuid")
 	})
+}
+
+// commands are the argument vectors of what a start runs, each with the program's path first.
+func commands(p properties) [][]string {
+	var out [][]string
+	for _, key := range []string{"ExecCondition", "ExecStartPre", "ExecStart", "ExecStartPost"} {
+		list, _ := p[key].([][]any)
+		for _, command := range list {
+			if len(command) < 2 {
+				continue
+			}
+			path, _ := command[0].(string)
+			argv, _ := command[1].([]string)
+			out = append(out, append([]string{path}, argv[min(1, len(argv)):]...))
+		}
+	}
+	return out
+}
+
+// names are the first parts of a list of (name, …).
+func names(v any) []string {
+	list, _ := v.([][]any)
+	var out []string
+	for _, entry := range list {
+		if len(entry) > 0 {
+			if name, ok := entry[0].(string); ok {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
 }
 
 // ranges reads a list of (family, address, prefix length).
@@ -283,4 +328,52 @@ func (f facts) network(s *catalog.Service, filters bool) driver.Network {
 	}
 	// With a port on the host's loopback interface, nothing keeps a unit from other services there.
 	return driver.NetworkNotEnforced
+}
+
+// files are those that the unit's commands name and its EnvironmentFile=, which systemd opens by name. systemd's own words for a
+// working folder (~) lead nowhere here.
+func files(f facts, s *catalog.Service, programs *catalog.Programs) []pin.File {
+	find := pin.Finder{Programs: programs, Writes: s.Writes}
+	if find.Dir = strings.TrimLeft(f.dir, "-!"); !filepath.IsAbs(find.Dir) {
+		find.Dir = ""
+	}
+	return find.Arguments(slices.Concat(slices.Concat(f.commands...), f.environment))
+}
+
+// maxUnitFile bounds what is read of a unit's files, in bytes each.
+const maxUnitFile = 1 << 20
+
+// digest is "sha256:…" over the names and contents of a unit's file and its drop-ins, in the order in which systemd reads them.
+func digest(f facts) (string, error) {
+	sum := sha256.New()
+	for _, name := range append([]string{f.fragment}, f.dropIns...) {
+		if err := add(sum, name); err != nil {
+			return "", fmt.Errorf("%w: %w", errBadUnit, err)
+		}
+	}
+	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// add hashes a file's name and contents, each behind its length, so that no two lists of files look alike.
+func add(sum hash.Hash, name string) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is no regular file", name)
+	}
+	content, err := io.ReadAll(io.LimitReader(file, maxUnitFile+1))
+	if err != nil {
+		return err
+	}
+	if len(content) > maxUnitFile {
+		return fmt.Errorf("%s is longer than a unit's file may be", name)
+	}
+	for _, part := range [][]byte{[]byte(name), content} {
+		sum.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		sum.Write(part)
+	}
+	return nil
 }

@@ -9,6 +9,7 @@
 package systemd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/driver/pin"
 	"durward.internal/services/platform/catalog"
 )
 
@@ -66,6 +68,7 @@ type Driver struct {
 	journal journal
 	// filters: the manager can filter a unit's packets. v1: control groups are of version 1.
 	filters, v1 bool
+	programs    catalog.Programs
 	// connect is replaced by tests.
 	connect func(context.Context) (manager, error)
 
@@ -96,9 +99,7 @@ func newDriver(cfg Config, connect func(context.Context) (manager, error)) (*Dri
 		connect: connect,
 		units:   map[string]*unit{},
 	}
-	if d.journal.program == "" {
-		d.journal.program = "/usr/bin/journalctl"
-	}
+	d.journal.program = cmp.Or(d.journal.program, "/usr/bin/journalctl")
 	// A unit's packets are filtered by BPF programs on control groups of version 2, and only root may put them there.
 	d.v1 = !unified()
 	d.filters = !d.v1 && !d.journal.user
@@ -184,9 +185,13 @@ const (
 
 func restarts(f facts) bool { return f.restart != "" && f.restart != "no" }
 
-// Definition is the digest over the unit's file and drop-ins, names and contents, as they are on disk. What the unit in turn
-// reads when it is started (its program, its EnvironmentFile=) is not part of it.
+// Definition is the digest over the unit's file and drop-ins, names and contents, as they are on disk, and over the files that its
+// commands and its EnvironmentFile= name.
 func (d *Driver) Definition(ctx context.Context, s *catalog.Service) (string, error) {
+	return d.definition(ctx, s, &d.programs)
+}
+
+func (d *Driver) definition(ctx context.Context, s *catalog.Service, programs *catalog.Programs) (string, error) {
 	f, err := d.ask(ctx, s)
 	if err == nil {
 		err = d.refusal(f, s.Unit)
@@ -194,7 +199,20 @@ func (d *Driver) Definition(ctx context.Context, s *catalog.Service) (string, er
 	if err != nil {
 		return "", err
 	}
-	return digest(f)
+	unit, err := digest(f)
+	if err != nil {
+		return "", err
+	}
+	return pin.Definition(unit, files(f, s, programs)), nil
+}
+
+// Pins say of each file that a start of the unit opens whether it is held.
+func (d *Driver) Pins(ctx context.Context, s *catalog.Service) []string {
+	f, err := d.ask(ctx, s)
+	if err != nil {
+		return nil
+	}
+	return pin.Lines(files(f, s, &d.programs))
 }
 
 // refusal is what keeps a unit from being started here, nil if nothing does.
@@ -289,7 +307,7 @@ func lost(err error) error {
 
 // unchanged has systemd say once more what it would run, and compares that with what may be.
 func (d *Driver) unchanged(ctx context.Context, s *catalog.Service, definition string) error {
-	found, err := d.Definition(ctx, s)
+	found, err := d.definition(ctx, s, &catalog.Programs{})
 	if err == nil && found != definition {
 		return driver.ErrChanged
 	}

@@ -49,9 +49,7 @@ type source struct {
 // New loads the library, a file, or "" for the loader's libnvidia-ml.so.1. A driver that does not answer yet is no error: Read
 // tries it again.
 func New(file string) (gpu.Source, error) {
-	if file == "" {
-		file = "libnvidia-ml.so.1"
-	}
+	file = cmp.Or(file, "libnvidia-ml.so.1")
 	probe := dl.New(file, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 	if err := probe.Open(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoLibrary, err)

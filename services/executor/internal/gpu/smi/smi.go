@@ -9,18 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
 
 	"durward.internal/services/executor/internal/gpu"
+	"durward.internal/services/platform/hostprogram"
 )
 
-const (
-	timeout = 4 * time.Second
-	// maxOutput is far more than a host with hundreds of programs on 16 GPUs has.
-	maxOutput = 1 << 20
-)
+const timeout = 4 * time.Second
 
 // Errors of a Source.
 var (
@@ -84,25 +80,5 @@ func (s *Source) Read(ctx context.Context) ([]gpu.Device, error) {
 
 // run returns what the program writes.
 func (s *Source) run(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, s.program, args...) //nolint:gosec // a human names the program; the arguments are constants
-	cmd.Env = []string{"LANG=C", "PATH=/usr/bin:/bin"}
-	cmd.Dir = "/"
-	cmd.WaitDelay = time.Second
-	out := &bounded{}
-	cmd.Stdout = out
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("nvidia-smi: %w", err)
-	}
-	return out.text, nil
-}
-
-// bounded refuses more than maxOutput.
-type bounded struct{ text []byte }
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if len(b.text)+len(p) > maxOutput {
-		return 0, errOutput
-	}
-	b.text = append(b.text, p...)
-	return len(p), nil
+	return hostprogram.Run(ctx, s.program, args...)
 }

@@ -9,7 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/doctor"
 	"durward.internal/services/operator/internal/installdir"
@@ -89,6 +91,9 @@ func (a *app) examinedHost(ctx context.Context) doctor.Host {
 	defer func(was string) { a.RequestID = was }(a.RequestID)
 	// Whether the processes answer is a finding of its own.
 	_ = a.Run(ctx, func(ctx context.Context, s *cli.Session) (err error) {
+		// A vault or an audit that does not answer is a finding of its own, too.
+		h.Vault, _ = s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+		h.Audit, _ = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{})
 		if h.Status, err = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}); err == nil {
 			h.Unenforced = unenforced(ctx, s, a.limitedServices())
 		}

@@ -18,11 +18,11 @@ import (
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
-	filechange "durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/operator/internal/rulefile"
+	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
-	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
 
@@ -56,7 +56,7 @@ func (a *app) changeFile(ctx context.Context, cfg installdir.Config, path, actio
 		return err
 	}
 	was, is := canonical.Digest(before), canonical.Digest(after)
-	a.Record(ctx, cfg, &auditv1.Body{
+	a.Record(ctx, &auditv1.Body{
 		Action: action, Summary: action, Persistent: true, DecisionSource: "operator:" + cfg.Operator,
 		Details: map[string]string{"file": filepath.Base(path), "digest_before": canonical.FormatDigest(was[:]), "digest_after": canonical.FormatDigest(is[:])},
 	})
@@ -114,22 +114,6 @@ terminal or a key it is done all the same, and the record says that nobody signe
 	return cmd
 }
 
-// fileSigners is allowed_signers in statements and records.
-const fileSigners = "trust/" + trust.FileAllowedSigners
-
-// planSigners works a change of allowed_signers out.
-func planSigners(cfg installdir.Config, edited func([]byte) ([]byte, error)) ([]*filechange.Plan, error) {
-	p, err := filechange.Prepare(filepath.Join(cfg.TrustDir, trust.FileAllowedSigners), fileSigners, edited)
-	if err != nil {
-		var ours *cli.Problem
-		if !errors.As(err, &ours) {
-			err = cli.Failed("", "%s", clean.Line(err.Error(), 500))
-		}
-		return nil, err
-	}
-	return []*filechange.Plan{p}, nil
-}
-
 func (a *app) addOperator(ctx context.Context, cfg installdir.Config, name, file string, yes bool) error {
 	if !operatorName.MatchString(name) {
 		return cli.Usage("", "an operator's name is a-z, 0-9, _ and -, at most 32, beginning with a letter or digit")
@@ -141,25 +125,14 @@ func (a *app) addOperator(ctx context.Context, cfg installdir.Config, name, file
 	if !strings.HasSuffix(key.Type(), "ed25519") && key.Type() != ssh.KeyAlgoSKED25519 && key.Type() != ssh.KeyAlgoSKECDSA256 {
 		return cli.Usage("Make one: ssh-keygen -t ed25519 (or ed25519-sk for a security key).", "keys of type %s are not accepted", clean.Visible(key.Type()))
 	}
-	_, keyless := a.SigningSide(cfg)
+	_, keyless := signedchange.FindSigner(cfg, a.Streams.Getenv)
 	root := cfg.TrustDir == install.TrustDir && os.Geteuid() == 0 && keyless != nil
-	edited := func(before []byte) ([]byte, error) {
-		signers, err := trust.ParseAllowedSigners(before)
-		if err != nil {
-			return nil, cli.Usage("Correct trust/allowed_signers first.", "%s", clean.Line(err.Error(), 300))
+	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "operator add " + name, Yes: yes, Unsigned: root, Plans: func() ([]*signedchange.Plan, error) {
+		plans, err := rulefile.AddSigner(cfg, name, key)
+		if held, ok := errors.AsType[*rulefile.HeldError](err); ok {
+			return nil, cli.Usage("", "%s holds this key already", clean.Visible(held.Operator))
 		}
-		for _, s := range signers.All() {
-			if bytes.Equal(s.Key.Marshal(), key.Marshal()) {
-				return nil, cli.Usage("", "%s holds this key already", clean.Visible(s.Operator))
-			}
-		}
-		if len(before) > 0 && before[len(before)-1] != '\n' {
-			before = append(bytes.Clone(before), '\n')
-		}
-		return append(before, []byte(trust.FormatSigner(name, key, statement.Namespace)+"\n")...), nil
-	}
-	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "operator add " + name, Yes: yes, Unsigned: root, Plans: func() ([]*filechange.Plan, error) {
-		return planSigners(cfg, edited)
+		return plans, sayBadSigners(err)
 	}, Before: func() error {
 		a.Display().Printf("%s\n", a.Out.Red(name+" can approve everything from now on that you can, with the key "+ssh.FingerprintSHA256(key)+"."))
 		return nil
@@ -167,21 +140,29 @@ func (a *app) addOperator(ctx context.Context, cfg installdir.Config, name, file
 	return a.ReportRules(out, err, name+" may approve with "+ssh.FingerprintSHA256(key))
 }
 
+// sayBadSigners says what to do about a file that has to be corrected; other errors it leaves alone.
+func sayBadSigners(err error) error {
+	if bad, ok := errors.AsType[*rulefile.SignersError](err); ok {
+		return cli.Usage("Correct trust/allowed_signers first.", "%s", clean.Line(bad.Error(), 300))
+	}
+	return err
+}
+
 func (a *app) listOperators(_ context.Context, cfg installdir.Config, _ []string) error {
 	raw, err := os.ReadFile(filepath.Join(cfg.TrustDir, trust.FileAllowedSigners))
 	if err != nil {
 		return fmt.Errorf("allowed signers: %w", err)
 	}
-	signers, err := trust.ParseAllowedSigners(raw)
+	signers, err := rulefile.Signers(raw)
 	if err != nil {
-		return cli.Usage("Correct trust/allowed_signers.", "%s", clean.Line(err.Error(), 300))
+		return sayBadSigners(err)
 	}
 	type row struct {
 		Operator    string `json:"operator"`
 		Type        string `json:"type"`
 		Fingerprint string `json:"fingerprint"`
 	}
-	rows := output.Each(signers.All(), func(s trust.Signer) row { return row{s.Operator, s.Key.Type(), ssh.FingerprintSHA256(s.Key)} })
+	rows := output.Each(signers, func(s trust.Signer) row { return row{s.Operator, s.Key.Type(), ssh.FingerprintSHA256(s.Key)} })
 	return a.Show(map[string]any{"operators": rows}, func() {
 		a.Out.Table([]string{"OPERATOR", "KEY", "FINGERPRINT"}, output.Each(rows, func(r row) []string { return []string{clean.Visible(r.Operator), r.Type, r.Fingerprint} }))
 	})
@@ -193,32 +174,18 @@ func (a *app) revokeOperator(ctx context.Context, cfg installdir.Config, name st
 		return cli.Denied("sudo durward operator revoke "+clean.Line(name, 64), "who may approve is root's to say")
 	}
 	known := installed && operatorName.MatchString(name) && install.Knows("/", name)
-	edited := func(before []byte) ([]byte, error) {
-		var after []byte
-		left := 0
-		for line := range bytes.Lines(before) {
-			first, _, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-			if first == name {
-				continue
-			}
-			if first != "" && !strings.HasPrefix(first, "#") {
-				left++
-			}
-			after = append(after, line...)
-		}
-		if len(after) == len(before) && known {
-			return before, nil // never let in, or half revoked: the rest goes on
-		}
-		if len(after) == len(before) {
-			return nil, cli.Usage("See: durward operator list", "there is no operator %s", clean.Visible(name))
-		}
-		if left == 0 {
-			return nil, cli.Usage("Add another one first: durward operator add NAME KEYFILE.pub", "%s is the last operator: nobody could approve or resume any more", clean.Visible(name))
-		}
-		return after, nil
-	}
 	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{
-		Action: "operator revoke " + clean.Line(name, 64), Yes: yes, Unsigned: true, Plans: func() ([]*filechange.Plan, error) { return planSigners(cfg, edited) },
+		Action: "operator revoke " + clean.Line(name, 64), Yes: yes, Unsigned: true, Plans: func() ([]*signedchange.Plan, error) {
+			plans, err := rulefile.RemoveSigner(cfg, name, known) // known: never let in, or half revoked; the rest goes on
+			switch {
+			case errors.Is(err, rulefile.ErrNoOperator):
+				return nil, cli.Usage("See: durward operator list", "there is no operator %s", clean.Visible(name))
+			case errors.Is(err, rulefile.ErrLastOperator):
+				return nil, cli.Usage("Add another one first: durward operator add NAME KEYFILE.pub",
+					"%s is the last operator: nobody could approve or resume any more", clean.Visible(name))
+			}
+			return plans, err
+		},
 	})
 	if err == nil && known {
 		err = a.revokeInstalled(ctx, cfg, name)
@@ -229,6 +196,9 @@ func (a *app) revokeOperator(ctx context.Context, cfg installdir.Config, name st
 	if len(out.Files) == 0 && !a.JSON {
 		a.Out.Printf("%s may no longer approve.\n", clean.Visible(name)) // and could not before: the rest was left to do
 	} else if err := a.ReportRules(out, nil, clean.Visible(name)+" may no longer approve"); err != nil {
+		return err
+	}
+	if err := a.EndedAtSinks(ctx); err != nil {
 		return err
 	}
 	if known && !a.JSON {

@@ -3,11 +3,13 @@ package admin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -17,6 +19,8 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/doctor"
+	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
@@ -64,6 +68,8 @@ type deep struct {
 	undoing string
 	// refused says which of its rules' files the vault refuses.
 	refused string
+	// altered says that audit's log does not extend what was seen of it.
+	altered string
 }
 
 func (a *app) status(ctx context.Context, cfg installdir.Config, _ []string) error {
@@ -72,6 +78,9 @@ func (a *app) status(ctx context.Context, cfg installdir.Config, _ []string) err
 	for i := range processes {
 		p := &processes[i]
 		p.Problem = d.problems[p.Role]
+		if p.Role == "audit" && d.altered != "" {
+			p.Problem = d.altered
+		}
 		if p.Health == "ok" || !p.answers || p.Problem != "" {
 			continue
 		}
@@ -91,6 +100,9 @@ func (a *app) status(ctx context.Context, cfg installdir.Config, _ []string) err
 	for _, p := range processes {
 		if p.Health != "ok" || p.Problem != "" {
 			a.RequestID = ""
+			if p.Role == "audit" && d.altered != "" {
+				return cli.Unreachable("Do not go on before you know why: durward audit verify; see SECURITY.md", "audit's log is not what it was")
+			}
 			if p.refused {
 				return cli.Unreachable("Correct the file. What is in force until then: durward config show", "the %s refuses a file of its rules, and the last good one binds", p.Role)
 			}
@@ -188,6 +200,9 @@ func (a *app) deepStatus(ctx context.Context, rules bool) deep {
 		}
 		wait.Go(func() { d.unenforced = unenforced(ctx, s, a.limitedServices()) })
 		wait.Wait()
+		if altered := (*history.Altered)(nil); errors.As(s.LogExtends(ctx, s.Seen(ctx, d.vault, d.executor)), &altered) {
+			d.altered = altered.Error()
+		}
 		return nil
 	})
 	for role, asked := range map[string]error{"vault": vaultErr, "executor": executorErr, "audit": auditErr} {
@@ -241,12 +256,15 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 			word = a.Out.Green(p.Health)
 		}
 		// Of a process that says that it is not well the rest is worth knowing all the more: that it is halted, say.
-		detail := strings.Join(slices.DeleteFunc([]string{p.Problem, d.detail(p.Role)}, func(s string) bool { return s == "" }), "; ")
+		detail := strings.Join(slices.DeleteFunc([]string{p.Problem, d.detail(p.Role, a.Now())}, func(s string) bool { return s == "" }), "; ")
 		return []string{p.Role, word, detail}
 	}))
 	if e := d.executor; e != nil {
 		a.Out.Printf("services %d of %d running   GPUs %s\n", e.GetServicesRunning(), e.GetServicesTotal(),
 			cli.GPUWords(e.GetGpuSource(), e.GetGpus(), a.Home.IsExampleCatalog(), cli.DriverFound()))
+	}
+	for _, line := range d.catalog() {
+		a.Out.Printf("catalog  %s\n", a.Out.Yellow(line))
 	}
 	if d.undoing != "" {
 		a.Out.Printf("switch   %s\n", a.Out.Yellow("to "+clean.Line(d.undoing, 64)+" was interrupted and is being undone; nothing else changes meanwhile"))
@@ -279,6 +297,21 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 	if soonest != nil {
 		a.Out.Printf("certs    the first (%s) expires in %s\n", soonest.Role, approval.Duration(soonest.NotAfter.Sub(now)))
 	}
+}
+
+// catalog says what of the catalog is not in force.
+func (d deep) catalog() []string {
+	var out []string
+	if refused := d.executor.GetCatalogueRefused(); refused != "" {
+		out = append(out, "an older one is in force: "+clean.Line(refused, 300))
+	}
+	if n := len(d.executor.GetDisabled()); n > 0 {
+		names := output.Each(d.executor.GetDisabled()[:min(n, 8)], func(e *executorv1.DisabledEntry) string {
+			return strings.TrimSpace(e.GetKind() + " " + clean.Line(e.GetId(), 128))
+		})
+		out = append(out, fmt.Sprintf("disabled, since entries are wrong: %s%s; why: durward catalog check", strings.Join(names, ", "), cli.When(n > 8, ", …")))
+	}
+	return out
 }
 
 // undoing is the mode of an interrupted switch that the executor undoes now; "" where there is none.
@@ -330,19 +363,51 @@ func unenforced(ctx context.Context, s *cli.Session, ids []string) []string {
 }
 
 // detail sums up a process's deep status in a line.
-func (d deep) detail(role string) string {
+func (d deep) detail(role string, now time.Time) string {
 	switch {
 	case role == "vault" && d.vault != nil:
-		return fmt.Sprintf("epoch %d%s%s%s", d.vault.GetEpoch(), cli.When(d.vault.GetHalted(), ", halted"),
-			cli.When(!d.vault.GetAuditReachable(), ", cannot reach audit"), some(d.vault.GetSpooledRecords(), "records wait for audit"))
+		return fmt.Sprintf("epoch %d%s%s%s%s", d.vault.GetEpoch(), haltedBy(d.vault),
+			d.withoutAudit(d.vault.GetAuditReachable()), some(d.vault.GetSpooledRecords(), "records wait for audit"), wrong(d.vault))
 	case role == "executor" && d.executor != nil:
-		return fmt.Sprintf("epoch %d%s%s%s%s%s", d.executor.GetEpoch(), cli.When(d.executor.GetHalted(), ", halted"),
-			cli.When(!d.executor.GetAuditReachable(), ", cannot reach audit"), cli.When(!d.executor.GetVaultReachable(), ", cannot reach the vault"),
-			some(d.executor.GetSpooledRecords(), "records wait for audit"), some(d.executor.GetUnsettled(), "interrupted operations"))
+		return fmt.Sprintf("epoch %d%s%s%s%s%s%s", d.executor.GetEpoch(), haltedBy(d.executor),
+			d.withoutAudit(d.executor.GetAuditReachable()), cli.When(!d.executor.GetVaultReachable(), ", cannot reach the vault"),
+			some(d.executor.GetSpooledRecords(), "records wait for audit"), some(d.executor.GetUnsettled(), "interrupted operations"),
+			wrong(d.executor))
 	case role == "audit" && d.audit != nil:
-		return fmt.Sprintf("%d records, %d MiB, %d MiB free", d.audit.GetSize(), d.audit.GetDatabaseBytes()>>20, d.audit.GetDiskFreeBytes()>>20)
+		return fmt.Sprintf("%d records, %d MiB, %d MiB free%s", d.audit.GetSize(), d.audit.GetDatabaseBytes()>>20, d.audit.GetDiskFreeBytes()>>20, wrong(d.audit))
+	case role == "gateway":
+		return strings.Join(doctor.Gateways(d.vault, now), "; ")
 	default:
 		return ""
+	}
+}
+
+// wrong is what a process's deep check found wrong.
+func wrong(s interface{ GetProblems() []string }) string {
+	out := ""
+	for _, problem := range s.GetProblems() {
+		out += ", " + clean.Line(problem, 200)
+	}
+	return out
+}
+
+// haltedBy says why a process is halted; "" where it is not.
+func haltedBy(s doctor.Halted) string {
+	if why := doctor.WhyHalted(s); why != "" {
+		return ", " + why
+	}
+	return ""
+}
+
+// withoutAudit says why a process has no use of audit.
+func (d deep) withoutAudit(reachable bool) string {
+	switch {
+	case reachable:
+		return ""
+	case d.altered != "":
+		return ", takes no answer of audit"
+	default:
+		return ", cannot reach audit"
 	}
 }
 

@@ -171,6 +171,11 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 		}
 		name = cfg.Operator
 	}
+	if fresh && !opts.prepare {
+		if at := installdir.Busy(opts.basePort); at != "" {
+			return installdir.Config{}, cli.Failed("No installation was made. Choose other ports: durward up --base-port 8430", "another program listens at %s", at)
+		}
+	}
 	_, err := a.Home.Init(installdir.Options{
 		Development: opts.development, Operator: name, BasePort: opts.basePort,
 		Passphrase: func() ([]byte, error) { return a.newPassphrase(ctx) },
@@ -238,7 +243,7 @@ func (a *app) children(development bool, bin string) ([]supervisor.Child, error)
 			}
 		}
 		args := []string{"-config", a.Home.Config(role)}
-		if (role == "executor" || role == "vault") && development {
+		if role != "gateway" && development {
 			args = append(args, "-development")
 		}
 		children = append(children, supervisor.Child{

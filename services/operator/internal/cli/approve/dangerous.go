@@ -16,6 +16,8 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/statement"
 )
 
 const (
@@ -25,6 +27,8 @@ const (
 	longestWait = time.Minute
 	// withdrawPatience is how long a proposal that was not confirmed is tried to be taken back.
 	withdrawPatience = 2 * time.Second
+	// dangerousUses is how many changes dangerous mode is for unless told.
+	dangerousUses = 200
 )
 
 func (a *app) dangerousCommand() *cobra.Command {
@@ -34,26 +38,28 @@ func (a *app) dangerousCommand() *cobra.Command {
 		Long: `Dangerous mode lets one session of a key-bound client run every WRITE and DESTRUCTIVE tool without asking you.
 What your rules deny, unknown tools and desktop control stay as they are; everything is recorded, and marked.
 
-It takes a person: your signature, a typed phrase, and a second confirmation 5 seconds later. There is no flag,
-file or API for it, and none over messaging. It ends with its time, the session, a panic, a restart of the vault,
-or: durward dangerous disable`,
+It takes a person: a typed phrase, your signature, and 5 seconds later a second signature by the same key. There
+is no flag, file or API for it, and none over messaging. It ends with its time, its number of changes, the session,
+a panic, a restart of the vault, or: durward dangerous disable`,
 	}
 	var sessionName string
 	var length time.Duration
+	var uses int
 	enable := &cobra.Command{
-		Use:     "enable --session S [--for 2h]",
+		Use:     "enable --session S [--for 2h] [--uses 200]",
 		Short:   "Turn it on for one session",
-		Long:    "Shows what it means, asks you to type a phrase, signs, waits 5 seconds and asks again. It refuses without a terminal.",
+		Long:    "Shows what it means, asks you to type a phrase, signs, waits 5 seconds, asks again and signs again. It refuses without a terminal.",
 		Example: "  durward sessions\n  durward dangerous enable --session s-6qza --for 30m",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if sessionName == "" {
 				return cli.Usage("See: durward sessions", "say which session: --session")
 			}
-			return a.enableDangerous(cmd.Context(), sessionName, length)
+			return a.enableDangerous(cmd.Context(), sessionName, length, uses)
 		},
 	}
 	enable.Flags().StringVar(&sessionName, "session", "", "the session, as durward sessions shows it, or its first characters")
 	enable.Flags().DurationVar(&length, "for", scopeFor, "for so long, 8h at most")
+	enable.Flags().IntVar(&uses, "uses", dangerousUses, "for so many changes, 1000 at most")
 	var disableSession string
 	disable := &cobra.Command{
 		Use:     "disable",
@@ -86,17 +92,17 @@ or: durward dangerous disable`,
 	return cmd
 }
 
-func (a *app) enableDangerous(ctx context.Context, name string, length time.Duration) error {
+func (a *app) enableDangerous(ctx context.Context, name string, length time.Duration, uses int) error {
 	if !a.Interactive() {
 		return cli.Denied("Run it at a terminal. There is no other way.", "dangerous mode is turned on by a person at a terminal alone")
 	}
 	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
-		return a.askForDanger(ctx, s, name, length)
+		return a.askForDanger(ctx, s, name, length, uses)
 	})
 }
 
-// askForDanger is the whole ceremony: show, typed phrase, signature, wait, second confirmation.
-func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, length time.Duration) error {
+// askForDanger is the whole ceremony: show, typed phrase, signature, wait, question, second signature.
+func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, length time.Duration, uses int) error {
 	target, err := s.FindSession(ctx, name)
 	if err != nil {
 		return err
@@ -116,7 +122,7 @@ func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, len
 	if err != nil {
 		return err
 	}
-	st, err := signer.Dangerous(target, length, vault.GetEpoch(), executor.GetEpoch())
+	st, err := signer.Dangerous(target, length, uses, vault.GetEpoch(), executor.GetEpoch())
 	switch {
 	case errors.Is(err, approval.ErrWithin):
 		return cli.Usage("", "%v", err)
@@ -124,7 +130,7 @@ func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, len
 		return cli.Denied("Approve its requests one by one.", "dangerous mode is not possible there: %v", err)
 	}
 	a.Out.Table(sessionHeader, [][]string{a.sessionRow(target, 1)})
-	if err := a.ShowSheet(approval.Document{Statement: st}); err != nil {
+	if err := a.ShowDocument(approval.Document{Statement: st}); err != nil {
 		return err
 	}
 	phrase := approval.Phrase(target)
@@ -140,9 +146,9 @@ func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, len
 	if err != nil {
 		return err
 	}
-	confirmed, err := a.confirmDanger(ctx, s, target, proposed)
+	confirmed, err := a.confirmDanger(ctx, s, st, signed, proposed)
 	if err != nil {
-		a.withdraw(ctx, s, proposed.GetStandingId())
+		a.withdraw(ctx, s, proposed.GetStandingId(), signed)
 		return err
 	}
 	a.Out.Printf("%s in force: %s\n", a.Out.Red("✓"), standingTitle(confirmed, a.Now()))
@@ -150,26 +156,32 @@ func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, len
 	return nil
 }
 
-func (a *app) confirmDanger(ctx context.Context, s *cli.Session, target *vaultv1.OpenSession, proposed *vaultv1.ProposeDangerousResponse) (*vaultv1.Standing, error) {
+func (a *app) confirmDanger(ctx context.Context, s *cli.Session, st *statement.Statement, signed *callv1.HumanStatement, proposed *vaultv1.ProposeDangerousResponse) (*vaultv1.Standing, error) {
 	if err := a.countDown(ctx, dangerWait(proposed, a.Now())); err != nil {
 		return nil, err
 	}
-	answer, ok := a.Ask(ctx, a.Out.Red("Once more: "+clean.Visible(target.GetPrincipal())+" changes things without asking you from now on. Put it into force?")+" [yes/N] ")
+	answer, ok := a.Ask(ctx, a.Out.Red("Once more: "+clean.Visible(st.Principal)+" changes things without asking you from now on. Sign again and put it into force?")+" [yes/N] ")
 	if !ok || !strings.EqualFold(answer, "yes") {
 		return nil, cli.Denied("", "it was not confirmed, and is not in force")
 	}
-	confirmed, err := s.Vault.Standing.ConfirmDangerous(ctx, &vaultv1.ConfirmDangerousRequest{StandingId: proposed.GetStandingId()})
+	again, err := a.Sign(ctx, s, statement.Confirmation(st, signed.GetStatement(), grant.NewID(), a.Now()))
+	if err != nil {
+		return nil, err
+	}
+	confirmed, err := s.Vault.Standing.ConfirmDangerous(ctx, &vaultv1.ConfirmDangerousRequest{Statement: again})
 	return confirmed.GetStanding(), err
 }
 
-// withdraw takes back what was not confirmed: until it lapses, whatever has this operator's certificate could confirm it. Ctrl-C has
-// ended ctx.
-func (a *app) withdraw(ctx context.Context, s *cli.Session, id string) {
+// withdraw takes back what was not confirmed, at the vault and at the sink. Ctrl-C has ended ctx.
+func (a *app) withdraw(ctx context.Context, s *cli.Session, id string, signed *callv1.HumanStatement) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawPatience)
 	defer cancel()
 	_, err := s.Vault.Standing.RevokeStanding(ctx, &vaultv1.RevokeStandingRequest{StandingId: id, Reason: "it was not confirmed"})
-	if err != nil && !fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
-		a.Out.Remark("%s", a.Out.Red("It could not be withdrawn, and can be confirmed for a minute. End it: durward dangerous disable"))
+	if fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
+		err = nil
+	}
+	if err := errors.Join(err, s.EndAtSinks(ctx, signed)); err != nil {
+		a.Out.Remark("%s", a.Out.Red("It could not be withdrawn everywhere; without your second signature it allows nothing."))
 	}
 }
 

@@ -8,11 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/platform/identity"
 )
 
 // haltPatience is how long a process has to answer a panic.
@@ -120,8 +121,8 @@ func (a *app) resumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume",
 		Short: "End a halt, with your signature",
-		Long: `Ends a panic. For each halted process you sign a statement that begins a new epoch; what was asked for or
-granted before stays void, and agents ask again.`,
+		Long: `Ends a panic. You sign one statement that begins a new epoch in the executor and the vault; what was asked for
+or granted before stays void, and agents ask again.`,
 		Example: "  durward resume",
 		RunE:    a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error { return a.wake(ctx, s, yes) }),
 	}
@@ -166,29 +167,34 @@ func (a *app) wake(ctx context.Context, s *cli.Session, yes bool) error {
 	if err != nil {
 		return err
 	}
+	vaultID, err := identity.Parse(s.Config.Vault.Identity)
+	if err != nil {
+		return err
+	}
+	// One statement for both: each takes it once, for itself.
+	document := approval.DocumentOf(signer.Resume(identity.Everyone(vaultID.TrustDomain()), epoch), nil)
+	signed, err := a.AskAndSign(ctx, s, document, "Sign and resume the executor and the vault?", yes)
+	if err != nil {
+		return err
+	}
 	var results []haltResult
 	for _, process := range []struct {
-		name, audience string
-		send           func(*callv1.HumanStatement) (uint64, error)
+		name string
+		send func() (uint64, error)
 	}{
 		// The executor first: were the vault first, its new grants would meet a sink that still refuses.
-		{"executor", s.Config.Executor.Identity, func(st *callv1.HumanStatement) (uint64, error) {
-			response, err := s.Executor.Resume(ctx, &executorv1.ResumeRequest{Statement: st})
+		{"executor", func() (uint64, error) {
+			response, err := s.Executor.Resume(ctx, &executorv1.ResumeRequest{Statement: signed})
 			return response.GetEpoch(), err
 		}},
-		{"vault", s.Config.Vault.Identity, func(st *callv1.HumanStatement) (uint64, error) {
-			response, err := s.Vault.Control.Resume(ctx, &vaultv1.ResumeRequest{Statement: st})
+		{"vault", func() (uint64, error) {
+			response, err := s.Vault.Control.Resume(ctx, &vaultv1.ResumeRequest{Statement: signed})
 			return response.GetEpoch(), err
 		}},
 	} {
-		sheet := approval.SheetOf(signer.Resume(process.audience, epoch), nil)
-		signed, err := a.AskAndSign(ctx, s, sheet, "Sign and resume "+approval.Place(process.audience)+"?", yes)
-		if err != nil {
-			return err
-		}
 		r := haltResult{Process: process.name}
-		if err := cli.Unhurried(ctx, func() (err error) {
-			r.Epoch, err = process.send(signed)
+		if err := signedchange.Unhurried(ctx, func() (err error) {
+			r.Epoch, err = process.send()
 			return err
 		}); err != nil {
 			return err

@@ -49,7 +49,7 @@ func (a *app) proposeApproval(ctx context.Context, s *cli.Session, op *vaultv1.O
 	if err != nil {
 		return nil, nil, cannot(err)
 	}
-	return &proposal{approval.SheetOf(st, preview.GetSubject().GetEntry(), steps...),
+	return &proposal{approval.DocumentOf(st, preview.GetSubject().GetEntry(), steps...),
 		func(ctx context.Context, signed *callv1.HumanStatement) (*vaultv1.Operation, error) {
 			response, err := s.Vault.ApproveOperation(ctx, &vaultv1.ApproveOperationRequest{OperationId: op.GetOperationId(), Statement: signed})
 			return response.GetOperation(), err

@@ -72,7 +72,7 @@ func TestEverySignatureIsShownFirst(t *testing.T) {
 			return err
 		}, append(call, "K7F3", `"kind": "approve"`)},
 		{"start", func(a *app) error { return a.ActOnService(t.Context(), s, "start_service", "demo-chat", false) }, append(call, `"kind": "command"`)},
-		{"resume", func(a *app) error { return a.wake(t.Context(), s, false) }, []string{`"kind": "resume"`, `"epoch":`, clitest.ExecutorID}},
+		{"resume", func(a *app) error { return a.wake(t.Context(), s, false) }, []string{`"kind": "resume"`, `"epoch":`, `"audience": "spiffe://durward.local"`}},
 	} {
 		for _, asJSON := range []bool{false, true} {
 			core, out, errs := clitest.Printing(asJSON)

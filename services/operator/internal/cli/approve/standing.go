@@ -2,8 +2,11 @@ package approve
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
 )
 
@@ -96,7 +100,7 @@ func standingTitle(one *vaultv1.Standing, now time.Time) string {
 	kind := "scope"
 	uses := fmt.Sprintf(", %d of %d uses left", one.GetUsesLeft(), one.GetUses())
 	if one.GetKind() == string(statement.KindDangerous) {
-		kind, uses = "DANGEROUS MODE", ""
+		kind = "DANGEROUS MODE"
 	}
 	return fmt.Sprintf("%s  %s  %s, session %s%s, ends in %s, by %s", shortStanding(one.GetStandingId()), kind, clean.Visible(one.GetPrincipal()),
 		clean.Visible(one.GetSession()), uses, approval.Duration(one.GetExpiresAt().AsTime().Sub(now)), clean.Visible(one.GetOperator()))
@@ -150,8 +154,7 @@ func (a *app) printDefinitions(ctx context.Context, s *cli.Session, st *statemen
 			problem = err
 			continue
 		}
-		digest := canonical.Digest(preview.GetSubject().GetEntry())
-		subjects[canonical.FormatDigest(digest[:])] = preview.GetSubject()
+		subjects[canonical.DigestText(preview.GetSubject().GetEntry())] = preview.GetSubject()
 	}
 	for _, digest := range st.SubjectDigests {
 		subject, known := subjects[digest]
@@ -227,28 +230,39 @@ func (a *app) revokeStanding(ctx context.Context, id, sessionName, reason string
 				request.Session = found.GetSession()
 			}
 		}
+		list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
+		if err != nil {
+			return err
+		}
 		requests := []*vaultv1.RevokeStandingRequest{request}
 		if dangerousOnly {
-			list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
-			if err != nil {
-				return err
-			}
 			requests = nil
-			for _, one := range cli.Dangers(list) {
-				if request.GetSession() == "" || one.GetSession() == request.GetSession() {
+		}
+		statements := map[string]*callv1.HumanStatement{}
+		for _, one := range list.GetStanding() {
+			if (id == "" || one.GetStandingId() == request.GetStandingId()) && (request.GetSession() == "" || one.GetSession() == request.GetSession()) &&
+				(!dangerousOnly || one.GetKind() == string(statement.KindDangerous)) {
+				statements[one.GetStandingId()] = one.GetStatement()
+				if dangerousOnly {
 					requests = append(requests, &vaultv1.RevokeStandingRequest{StandingId: one.GetStandingId(), Reason: reason})
 				}
 			}
 		}
 		all := &vaultv1.RevokeStandingResponse{}
+		var refused error
 		for _, r := range requests {
 			response, err := s.Vault.Standing.RevokeStanding(ctx, r)
-			if err != nil {
-				return err
+			if err != nil && !fault.Is(err, callv1.Code_CODE_NOT_FOUND) { // it ended meanwhile
+				refused = err
 			}
 			all.Ended = append(all.Ended, response.GetEnded()...)
 		}
-		return a.Show(all, func() {
+		for _, one := range all.GetEnded() {
+			statements[one.GetStandingId()] = one.GetStatement()
+		}
+		// Whatever the vault says: the sink has the last word on what begins.
+		problem := errors.Join(refused, s.EndAtSinks(ctx, slices.Collect(maps.Values(statements))...))
+		err = a.Show(all, func() {
 			if len(all.GetEnded()) == 0 {
 				a.Out.Printf("Nothing of it was in force.\n")
 			}
@@ -256,6 +270,7 @@ func (a *app) revokeStanding(ctx context.Context, id, sessionName, reason string
 				a.Out.Printf("%s ended: %s\n", a.Out.Green("✓"), standingTitle(one, a.Now()))
 			}
 		})
+		return errors.Join(problem, err)
 	})
 }
 

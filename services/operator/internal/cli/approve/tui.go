@@ -153,6 +153,7 @@ func vaultNow(ctx context.Context, s *cli.Session) (tui.Vault, error) {
 	}
 	past, err := s.Vault.ListOperations(ctx, &vaultv1.ListOperationsRequest{Limit: pastOperations, States: []vaultv1.OperationState{
 		vaultv1.OperationState_OPERATION_STATE_DONE, vaultv1.OperationState_OPERATION_STATE_DENIED, vaultv1.OperationState_OPERATION_STATE_EXPIRED,
+		vaultv1.OperationState_OPERATION_STATE_WITHDRAWN,
 	}})
 	if err != nil {
 		return tui.Vault{}, err
@@ -161,7 +162,14 @@ func vaultNow(ctx context.Context, s *cli.Session) (tui.Vault, error) {
 	if err != nil {
 		return tui.Vault{}, err
 	}
-	return tui.Vault{Operations: live.GetOperations(), History: past.GetOperations(), Standing: standing.GetStanding(), Muted: standing.GetMuted()}, nil
+	status, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+	if err != nil {
+		return tui.Vault{}, err
+	}
+	return tui.Vault{
+		Operations: live.GetOperations(), History: past.GetOperations(), Standing: standing.GetStanding(), Muted: standing.GetMuted(),
+		Halted: status.GetHalted(), Epoch: status.GetEpoch(),
+	}, nil
 }
 
 func (d *desk) Card(ctx context.Context, op *vaultv1.Operation, number string) approval.Card {
@@ -211,8 +219,15 @@ func (d *desk) Mute(ctx context.Context, principal string, length time.Duration)
 }
 
 func (d *desk) Revoke(ctx context.Context, standingID string) error {
-	_, err := d.s.Vault.Standing.RevokeStanding(ctx, &vaultv1.RevokeStandingRequest{StandingId: standingID})
-	return plain(err)
+	response, err := d.s.Vault.Standing.RevokeStanding(ctx, &vaultv1.RevokeStandingRequest{StandingId: standingID})
+	if err != nil {
+		return plain(err)
+	}
+	var statements []*callv1.HumanStatement
+	for _, one := range response.GetEnded() {
+		statements = append(statements, one.GetStatement())
+	}
+	return plain(d.s.EndAtSinks(ctx, statements...))
 }
 
 func (d *desk) Halt(ctx context.Context) []tui.Halted {

@@ -15,7 +15,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/history"
@@ -61,7 +63,7 @@ func proofProblem(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, logproof.ErrRollback), errors.Is(err, logproof.ErrFork):
+	case errors.As(err, new(*history.Altered)), errors.Is(err, logproof.ErrRollback), errors.Is(err, logproof.ErrFork):
 		return cli.Failed(next, "THE LOG IS NOT WHAT IT WAS: %v", err)
 	case errors.Is(err, logproof.ErrSignature), errors.Is(err, logproof.ErrOrigin), errors.Is(err, logproof.ErrFormat),
 		errors.Is(err, logproof.ErrInclusion), errors.Is(err, logproof.ErrEntry):
@@ -215,8 +217,8 @@ func (a *app) auditVerifyCommand() *cobra.Command {
 		Use:   "verify",
 		Short: "Prove the whole log",
 		Long: `Reads every entry and proves the log: each leaf is rebuilt, each body is held to its commitment, the tree's
-root must be the one that the signed checkpoint names, and the log must extend the checkpoint that this
-program kept before. Every record must come with its body, and every human's signature must stand: a
+root must be the one that the signed checkpoint names, and the log must extend the checkpoints that this
+program, the vault and the executor kept before. Every record must come with its body, and every human's signature must stand: a
 record of which that is not so is listed, the rest of the log is proved all the same, and the exit code
 is 1.
 
@@ -229,12 +231,15 @@ With --offline it proves a file that "durward audit export" wrote, without any p
 			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, l *history.Log) error {
 				ctx, cancel := context.WithTimeout(ctx, exportPatience)
 				defer cancel()
-				kept := l.Held()
-				stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{KnownSize: kept.Size})
+				seen := seenByOthers(ctx, s)
+				if err := s.LogExtends(ctx, seen); err != nil {
+					return proofProblem(err)
+				}
+				stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{KnownSize: l.Held().Size})
 				if err != nil {
 					return err
 				}
-				report, err := l.Verify(ctx, stream)
+				report, err := l.Verify(ctx, stream, seen...)
 				if err != nil {
 					return proofProblem(err)
 				}
@@ -244,6 +249,15 @@ With --offline it proves a file that "durward audit export" wrote, without any p
 	}
 	cmd.Flags().StringVar(&offline, "offline", "", "prove this exported file")
 	return cmd
+}
+
+// seenByOthers returns what vault and executor have seen of the log; one that does not answer has seen nothing.
+func seenByOthers(ctx context.Context, s *cli.Session) []history.Seen {
+	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
+	defer cancel()
+	vault, _ := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+	executor, _ := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
+	return s.Seen(ctx, vault, executor)
 }
 
 func checkpointPath(cfg installdir.Config) string { return filepath.Join(cfg.StateDir, "checkpoint") }

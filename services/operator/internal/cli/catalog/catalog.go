@@ -23,17 +23,18 @@ func (a *app) catalogCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "catalog",
 		Aliases: []string{"catalogue"},
-		Short:   "The catalogue: what this host may run; check, show, add, import",
+		Short:   "The catalogue: what this host may run; check, show, add, remove, import",
 		Long: `The catalogue is a file, or a folder of .yaml files, in which you say what the executor may run: GPUs, models,
-services, modes. No agent and no RPC changes it. The executor reads it again within a second of a change, and
-keeps the last good one while there is a mistake in it.`,
+services, modes. No agent and no RPC changes it. The executor reads it again within a second of a change. A
+service, model or mode whose entry is wrong is disabled, with what needs it, until you correct it; a file that
+cannot be read as a whole changes nothing of what was in force.`,
 		Example: `  durward catalog check
   durward catalog show demo-chat
   durward catalog add service coder --port 8001 --gpus 0 --vram 40000 -- vllm serve Qwen/Qwen3-32B --port 8001
   durward catalog add mode coding coder demo-embed`,
 	}
 	place.Flags(cmd.PersistentFlags())
-	cmd.AddCommand(a.catalogCheckCommand(&place), a.catalogShowCommand(&place), a.catalogAddCommand(&place), a.catalogImportCommand(&place))
+	cmd.AddCommand(a.catalogCheckCommand(&place), a.catalogShowCommand(&place), a.catalogAddCommand(&place), a.catalogRemoveCommand(&place), a.catalogImportCommand(&place))
 	return cmd
 }
 
@@ -43,29 +44,32 @@ func (a *app) catalogCheckCommand(place *cli.CatalogPlace) *cobra.Command {
 		Short: "Whether the catalogue is good; every mistake with its line",
 		Long: `Reads the catalogue as the executor would and says everything that is wrong, as file:line:column. Of a good
 one it says what the executor will not tell you: modes that declare more than a GPU has, network
-expectations that nothing enforces, and whether the running executor uses this very catalogue.
+expectations that nothing enforces, and whether the running executor uses this very catalogue. A proposal of
+durward catalog import is read beside the present catalogue, as it would stand there.
 
 Exit code 1 when it is not good.`,
 		Example: "  durward catalog check\n  durward catalog check ./catalogue.yaml --development",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				place.Path = args[0]
-			}
-			path, c, err := place.Load(a.App, cmd)
+			path, beside, c, err := a.checked(cmd, place, args)
 			if err != nil {
 				return err
 			}
-			return a.goodCatalog(cmd.Context(), path, c)
+			return a.goodCatalog(cmd.Context(), path, beside, c)
 		},
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 	}
 }
 
-// goodCatalog says what is worth knowing of a good one.
-func (a *app) goodCatalog(ctx context.Context, path string, c *catalog.Catalog) error {
+// goodCatalog says what is worth knowing of a good one. beside is the catalog that a proposal was read with.
+func (a *app) goodCatalog(ctx context.Context, path, beside string, c *catalog.Catalog) error {
 	remarks := catalogRemarks(c)
-	inForce, known := a.inForce(ctx, c.Digest)
+	inForce, known := false, false
+	if beside == "" {
+		inForce, known = a.inForce(ctx, c.Digest)
+	} else {
+		path += " beside " + beside
+	}
 	value := map[string]any{
 		"path": path, "good": true, "digest": c.Digest, "remarks": remarks, "in_force": nil,
 		"gpus": len(c.GPUs), "models": len(c.Models), "services": len(c.Services), "modes": len(c.Modes),

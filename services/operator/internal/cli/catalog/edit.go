@@ -1,11 +1,14 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/draft"
@@ -59,9 +62,66 @@ func (a *app) add(ctx context.Context, path string, opts catalog.Options, add ad
 	if err := replace(files[at].Name, before, after); err != nil {
 		return err
 	}
-	return a.Show(map[string]any{"file": files[at].Name, "line": line, "section": add.section, "digest": changed.Digest}, func() {
-		a.Out.Printf("%s written. The executor takes it up within a second; see: durward catalog check\n", a.Out.Green("✓"))
+	return a.written(ctx, path, changed, map[string]any{"file": files[at].Name, "line": line, "section": add.section})
+}
+
+// How long the executor has to take a written catalog up, and how often it is asked.
+const (
+	verdictPatience = 5 * time.Second
+	verdictInterval = 100 * time.Millisecond
+)
+
+// written says that a catalog was written, and what the executor makes of it. That it refuses it, or an entry that is good here, is
+// an error.
+func (a *app) written(ctx context.Context, path string, c *catalog.Catalog, value map[string]any) error {
+	inForce, refused, known := a.verdict(ctx, path, c)
+	value["digest"], value["in_force"] = c.Digest, nil
+	if known {
+		value["in_force"] = inForce
+	}
+	if err := a.Show(value, func() {
+		switch {
+		case !known:
+			a.Out.Printf("%s written. No executor was asked: one that uses this catalogue takes it up within a second of its start\n", a.Out.Green("✓"))
+		case inForce:
+			a.Out.Printf("%s written, and the executor uses it\n", a.Out.Green("✓"))
+		}
+	}); err != nil {
+		return err
+	}
+	if known && !inForce {
+		return cli.Failed("See: durward catalog check, durward status", "the catalogue is written, and the executor does not take it as it is: %s",
+			cmp.Or(clean.Line(refused, 500), "it has not said why within "+verdictPatience.String()))
+	}
+	return nil
+}
+
+// verdict waits until the executor says what it makes of the catalog; known is false where none answers, or where the catalog is
+// another one than this installation's.
+func (a *app) verdict(ctx context.Context, path string, c *catalog.Catalog) (inForce bool, refused string, known bool) {
+	own, _, err := cli.CatalogPlace{}.Resolve(a.App, false)
+	if err != nil || own != path || !a.Home.Exists() {
+		return false, "", false
+	}
+	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience+verdictPatience)
+	defer cancel()
+	err = a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		for until := time.Now().Add(verdictPatience); ; time.Sleep(verdictInterval) {
+			status, err := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
+			inForce, refused = status.GetCatalogueDigest() == c.Digest, status.GetCatalogueRefused()
+			if err == nil && !inForce && refused == "" && time.Now().Before(until) {
+				continue
+			}
+			for _, d := range status.GetDisabled() {
+				if inForce && c.WhyDisabled(d.GetKind(), d.GetId()) == "" {
+					inForce, refused = false, d.GetKind()+" "+d.GetId()+" is disabled: "+d.GetProblem()
+				}
+			}
+			return err
+		}
 	})
+	a.RequestID = ""
+	return inForce, refused, err == nil
 }
 
 // readCatalog reads the files of a catalog, which must be good.

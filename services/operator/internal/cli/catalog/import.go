@@ -15,10 +15,12 @@ import (
 	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/importer"
+	"durward.internal/services/operator/internal/importer/discover"
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/hostprogram"
 	"durward.internal/services/platform/secret"
 )
 
@@ -34,8 +36,6 @@ type importing struct {
 	path  string
 	files []catalog.File
 	opts  catalog.Options
-	// lenient: it is judged as in development, since nobody was named whom programs run as.
-	lenient bool
 }
 
 const importLong = `
@@ -44,9 +44,9 @@ where each entry came from, what was left out, and why. Nothing is run, the cata
 variable of your environment is read. What is called a secret or looks like one is not copied: it is named in a
 comment, and you put it where it belongs.
 
-The proposal stands beside the present catalogue: ids and ports that are taken there are not proposed again, and
-every entry was accepted by the check of durward catalog check. Where there is no catalogue and --run-as names nobody,
-that is the check with --development, and the file says so. Read it, change it, and move it into the catalogue's folder.`
+The proposal stands beside the present catalogue: ids that are taken there are not proposed again, and
+durward catalog check FILE accepts it as it stands. Where the catalogue has no GPUs, the host's are proposed, or simulated
+ones where it has none. Read it, change it, and move it into the catalogue's folder.`
 
 func (a *app) catalogImportCommand(place *cli.CatalogPlace) *cobra.Command {
 	imp := &importing{place: place}
@@ -166,10 +166,21 @@ func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from 
 		return nil, err
 	}
 	p := proposal.New(kind, present, from...)
-	if imp.lenient && kind == "llama-swap" {
-		p.Note("Nobody was named whom programs run as (--run-as USER). An installed executor, and durward catalog check without --development, want run_as " +
-			"in every entry of the driver process.")
+	imp.given.Find = func(name string) error { _, err := imp.opts.Find(name); return err }
+	if imp.given.RunAs == "" && !imp.opts.Development && kind == "llama-swap" {
+		imp.given.RunAs = "nobody"
+		p.Note("Nobody was named whom programs run as (--run-as USER): they run as nobody, who can read and write what everybody can. A user of its own " +
+			"for each, who may read its model, is better; your own would let a program read your keys.")
 	}
+	gpus, _, err := discover.GPUs(cmd.Context(), hostprogram.Run)
+	if err != nil {
+		p.Note("The GPUs could not be read: %s.", clean.Line(err.Error(), 200))
+	}
+	var host []catalog.GPU
+	for _, g := range gpus {
+		host = append(host, catalog.GPU{Index: g.Index, UUID: g.UUID, Name: g.Name})
+	}
+	p.Host(host)
 	if imp.path == "" {
 		p.Note("No catalogue was found on this host to stand beside (--catalogue names one).")
 	}
@@ -194,9 +205,6 @@ func (a *app) presentCatalog(cmd *cobra.Command, imp *importing) (*catalog.Catal
 		return nil, cli.Usage("Name a new file: --out FILE", "%s is one of the catalogue's own files", clean.Visible(imp.out))
 	}
 	if err != nil || path == "" || len(imp.files) == 0 {
-		// Without an installation there is nobody to run as.
-		imp.lenient = !imp.opts.Development && imp.given.RunAs == "" && !cmd.Flags().Changed("development")
-		imp.opts.Development = imp.opts.Development || imp.lenient
 		return nil, nil
 	}
 	imp.path = path
@@ -205,6 +213,29 @@ func (a *app) presentCatalog(cmd *cobra.Command, imp *importing) (*catalog.Catal
 		return nil, a.BadCatalog(path, err)
 	}
 	return present, nil
+}
+
+// checked reads the catalog to be checked. A proposal is read beside the present catalog, as it is to stand there.
+func (a *app) checked(cmd *cobra.Command, place *cli.CatalogPlace, args []string) (path, beside string, c *catalog.Catalog, err error) {
+	if len(args) == 0 || !proposed(args[0]) {
+		if len(args) > 0 {
+			place.Path = args[0]
+		}
+		path, c, err = place.Load(a.App, cmd)
+		return path, "", c, err
+	}
+	imp := &importing{place: place, out: args[0]}
+	if _, err := a.presentCatalog(cmd, imp); err != nil {
+		return "", "", nil, err
+	}
+	files, err := catalogfile.Read(args[0])
+	if err == nil {
+		c, err = catalog.ParseFiles(append(imp.files, files...), imp.opts)
+	}
+	if err != nil {
+		return "", "", nil, a.BadCatalog(args[0], err)
+	}
+	return args[0], imp.path, c, nil
 }
 
 var errOwnFile = errors.New("the catalogue's own")
@@ -286,7 +317,7 @@ func (a *app) propose(ctx context.Context, imp *importing, p *proposal.Proposal)
 		there, thereErr := os.Stat(filepath.Dir(imp.out))
 		switch {
 		case imp.path == "" || err != nil || !info.IsDir():
-			a.Out.Printf("Its entries go into the catalogue's file; a catalogue may also be a folder of files.\n")
+			a.Out.Printf("Check it: durward catalog check %s. Its entries go into the catalogue's file; a catalogue may also be a folder of files.\n", movable(imp.out))
 		case thereErr == nil && os.SameFile(info, there):
 			a.Out.Printf("It is in the catalogue's folder, and in force as it is: durward catalog check\n")
 		default:

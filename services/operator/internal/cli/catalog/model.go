@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/hostprogram"
 	"durward.internal/services/platform/inspect"
 	"durward.internal/services/platform/model"
 )
@@ -237,7 +238,7 @@ func programFound(name, folder string) bool {
 
 // serviceGPUs are the GPUs that the service may use: those that were named, or the catalog's, or where it has none the host's.
 func (a *app) serviceGPUs(ctx context.Context, m *fromModel, present *catalog.Catalog) ([]sizing.GPU, error) {
-	host, _, err := discover.GPUs(ctx, discover.Run)
+	host, _, err := discover.GPUs(ctx, hostprogram.Run)
 	if err != nil {
 		a.Out.Remark("The GPUs cannot be read, so their memory is not known here: %s", clean.Line(err.Error(), 200))
 	}
@@ -362,7 +363,5 @@ func (a *app) addEntries(ctx context.Context, path string, opts catalog.Options,
 			return err
 		}
 	}
-	return a.Show(map[string]any{"files": written, "added": added, "estimate": estimate, "digest": changed.Digest}, func() {
-		a.Out.Printf("%s written. The executor takes it up within a second; see: durward catalog check\n", a.Out.Green("✓"))
-	})
+	return a.written(ctx, path, changed, map[string]any{"files": written, "added": added, "estimate": estimate})
 }

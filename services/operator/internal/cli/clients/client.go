@@ -13,10 +13,12 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/client"
+	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
-	filechange "durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/security"
 )
 
 // maxOverlap is how long two credentials of a client may be taken at once.
@@ -65,9 +67,13 @@ request who asks in which room, and may only look.
 			folder := a.Home.Client(c.ID)
 			return a.Show(map[string]any{"client": c.ID, "folder": folder, "key_bound": !bearer}, func() {
 				a.Out.Printf("%s client %s may connect, up to %s.\n  token  %s\n", a.Out.Green("✓"), c.ID, c.TierCeiling, filepath.Join(folder, client.FileToken))
-				if !bearer {
-					a.Out.Printf("  key    %s\n  bridge durward mcp --client %s\n", filepath.Join(folder, client.FileKey), c.ID)
+				if bearer {
+					a.Out.Printf("  url    %s\n  try    curl -H \"Authorization: Bearer $(cat %s)\" -H 'Accept: application/json, text/event-stream' \\\n"+
+						"           -H 'Content-Type: application/json' -d '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}' %s\n",
+						clean.Visible(cfg.MCPURL), cli.ShellWord(filepath.Join(folder, client.FileToken)), clean.Visible(cfg.MCPURL))
+					return
 				}
+				a.Out.Printf("  key    %s\n  bridge durward mcp --client %s\n", filepath.Join(folder, client.FileKey), c.ID)
 			})
 		},
 	}
@@ -89,7 +95,7 @@ func (a *app) addClient(ctx context.Context, cfg installdir.Config, c client.Cli
 	}
 	counted := a.countClients(ctx)
 	folder, made := a.Home.Client(c.ID), false
-	_, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "client add " + c.ID, Yes: yes, Plans: func() ([]*filechange.Plan, error) {
+	_, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "client add " + c.ID, Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
 		return planClients(cfg, c.ID, func(before []byte) ([]byte, error) {
 			trial := c
 			trial.TokenSHA256 = strings.Repeat("0", 64) // a digest of nothing
@@ -105,8 +111,8 @@ func (a *app) addClient(ctx context.Context, cfg installdir.Config, c client.Cli
 			return client.Add(before, c)
 		})
 	}, Before: func() error {
-		if c.User == "" && cli.NeedsUser(cfg, c.ID) {
-			a.Out.Remark("%s", a.Out.Yellow("Careful: four eyes are needed here ("+cli.FourEyes+"), and "+c.ID+" has no user: nobody can approve what it asks. Name whose it is: --user"))
+		if c.User == "" && needsUser(cfg, c.ID) {
+			a.Out.Remark("%s", a.Out.Yellow("Careful: four eyes are needed here ("+security.FourEyes+"), and "+c.ID+" has no user: nobody can approve what it asks. Name whose it is: --user"))
 		}
 		return nil
 	}})
@@ -123,9 +129,15 @@ func (a *app) addClient(ctx context.Context, cfg installdir.Config, c client.Cli
 	return nil
 }
 
+// needsUser reports whether four eyes bind a client without a user.
+func needsUser(cfg installdir.Config, id string) bool {
+	state, _ := security.Look(cfg.Security(), nil)
+	return state != nil && state.Values(id, "").FourEyes
+}
+
 // planClients works a change of clients.yaml out.
-func planClients(cfg installdir.Config, name string, edit func([]byte) ([]byte, error)) ([]*filechange.Plan, error) {
-	p, err := filechange.Prepare(cfg.Clients, cli.FileClients, func(before []byte) ([]byte, error) {
+func planClients(cfg installdir.Config, name string, edit func([]byte) ([]byte, error)) ([]*signedchange.Plan, error) {
+	return signedchange.PrepareOne(cfg.Clients, signedchange.FileClients, func(before []byte) ([]byte, error) {
 		after, err := edit(before)
 		var ours *cli.Problem
 		if err != nil && !errors.As(err, &ours) {
@@ -133,10 +145,6 @@ func planClients(cfg installdir.Config, name string, edit func([]byte) ([]byte, 
 		}
 		return after, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return []*filechange.Plan{p}, nil
 }
 
 // entered reports whether the client stands in the file with its credential.
@@ -182,7 +190,7 @@ func (a *app) rotateClient(ctx context.Context, cfg installdir.Config, name stri
 		until = a.Now().Add(overlap).UTC().Truncate(time.Second)
 	}
 	var fresh *client.Fresh
-	_, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "client rotate " + name, Yes: yes, Plans: func() ([]*filechange.Plan, error) {
+	_, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "client rotate " + name, Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
 		return planClients(cfg, name, func(before []byte) (_ []byte, err error) {
 			if fresh, err = client.Renew(folder, name); err != nil {
 				return nil, cli.Failed("Add another client: durward client add", "the client %s has no usable token here: %s", name, clean.Line(err.Error(), 300))
@@ -247,7 +255,7 @@ func (a *app) countClients(ctx context.Context) int {
 
 func clientProblem(err error, name, file string) error {
 	switch {
-	case errors.Is(err, client.ErrLayout):
+	case errors.Is(err, edit.ErrLayout):
 		return cli.Failed("The file is "+file+".", "%v", err)
 	case errors.Is(err, client.ErrUnknown):
 		return cli.Usage("See: durward client list", "there is no client %s", clean.Visible(name))
@@ -310,7 +318,8 @@ func (a *app) clientRevokeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke NAME",
 		Short: "Lock a client out",
-		Long: `Marks the client as revoked; the vault ends its sessions within a second. The entry stays, so that the name
+		Long: `Marks the client as revoked. When the command returns, its sessions have ended and nothing begins any more
+that it asked for. The entry stays, so that the name
 is not used again and history can be read.
 
 The difference is shown, and signed and announced where a key can be asked for. Taking a right away needs neither: without a
@@ -321,11 +330,14 @@ terminal or a key the client is locked out all the same, and the record says tha
 		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
 			name := args[0]
 			out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{
-				Action: "client revoke " + clean.Line(name, 64), Yes: yes, Unsigned: true, Plans: func() ([]*filechange.Plan, error) {
+				Action: "client revoke " + clean.Line(name, 64), Yes: yes, Unsigned: true, Plans: func() ([]*signedchange.Plan, error) {
 					return planClients(cfg, name, func(before []byte) ([]byte, error) { return client.Revoke(before, name) })
 				},
 			})
-			return a.ReportRules(out, err, clean.Visible(name)+" is revoked")
+			if err := a.ReportRules(out, err, clean.Visible(name)+" is revoked"); err != nil {
+				return err
+			}
+			return a.EndedAtSinks(ctx)
 		}),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing; a protected key asks for its passphrase all the same")

@@ -2,16 +2,20 @@ package clients
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"durward.internal/services/operator/internal/bridge"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
@@ -19,24 +23,25 @@ import (
 )
 
 type connectOptions struct {
-	program                     client.Program
-	name, tier, ssh, sshKey     string
-	overHTTP, dryRun, yes, user bool
-	print, remove               bool
+	program                        client.Program
+	name, tier, ssh, sshKey        string
+	overHTTP, dryRun, yes, project bool
+	print, remove                  bool
 }
 
 func (a *app) clientConnectCommand() *cobra.Command {
 	var o connectOptions
 	cmd := &cobra.Command{
-		Use:   "connect claude-code|claude-desktop|cursor|vscode",
+		Use:   "connect " + strings.Join(client.ProgramNames(), "|"),
 		Short: "Write an agent program's configuration",
-		Long: `Lets the client in if need be, and writes Durward into the program's own configuration: the project's in the current
-folder (.mcp.json, .cursor/mcp.json, .vscode/mcp.json), or with --user yours; Claude Desktop has yours alone. The change
-is shown first; other servers, comments and order stay, and the file as it was is kept beside it (.before-durward).
-Nothing secret is written there: the stdio bridge (durward mcp) reads the token and key from files that only you can read.
+		Long: `Lets the client in if need be, and writes Durward into your configuration of the program. With --project it is that of the
+project in the current folder (.mcp.json, .cursor/mcp.json, .vscode/mcp.json and others): it then names files of this
+machine, and is not for sharing. The change is shown first; other servers, comments and order stay, and the file as it
+was is kept beside it (.before-durward). For Codex and Goose the lines are printed, for you to enter. Nothing secret is
+written there: the stdio bridge (durward mcp) reads the token and key from files that only you can read.
 
-A client that is let in so may ask for everything, switches of modes included, and each change waits for your
-signature; --tier WRITE keeps from it what takes something away.
+A client that is let in so may ask for what starts and wakes; --tier DESTRUCTIVE lets it ask for what takes something away
+too: stops, and switches of modes. Each change waits for your signature.
 
 With --http the configuration names the URL, and the token is read from the environment variable
 DURWARD_TOKEN; such a client is a bearer client.
@@ -46,7 +51,7 @@ where is printed: a line for authorized_keys, whose key can do nothing but speak
 configuration.
 
 --print prints what would stand in the configuration, and changes nothing. --remove takes Durward out of it again.`,
-		Example: "  durward client connect claude-code\n  durward client connect vscode --dry-run\n  durward client connect cursor --user --yes\n" +
+		Example: "  durward client connect claude-code\n  durward client connect vscode --dry-run\n  durward client connect cursor --project --yes\n" +
 			"  durward client connect claude-code --ssh gpu1 --ssh-key agent.pub\n  durward client connect cursor --remove",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: client.ProgramNames(),
@@ -89,13 +94,13 @@ configuration.
 	flags.BoolVar(&o.overHTTP, "http", false, "connect by URL instead of by the bridge")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show the change and make none")
 	flags.BoolVar(&o.yes, "yes", false, "do not ask; the signing key is still needed to let a client in")
-	flags.BoolVar(&o.user, "user", false, "write your configuration instead of the project's")
+	flags.BoolVar(&o.project, "project", false, "write the configuration of the project in the current folder instead of yours")
 	flags.BoolVar(&o.print, "print", false, "print the configuration and change nothing")
 	flags.BoolVar(&o.remove, "remove", false, "take Durward out of the configuration; the client stays")
 	flags.StringVar(&o.ssh, "ssh", "", "the program is on another machine, which reaches this one by SSH under this name ([user@]host)")
 	flags.StringVar(&o.sshKey, "ssh-key", "", "with --ssh: the public key file of the program's machine")
 	flags.StringVar(&o.name, "name", "", "the client's name (default the program's)")
-	flags.StringVar(&o.tier, "tier", "DESTRUCTIVE", "the most that a new client may ask for: READ, WRITE or DESTRUCTIVE")
+	flags.StringVar(&o.tier, "tier", "WRITE", "the most that a new client may ask for: READ, WRITE or DESTRUCTIVE")
 	cli.CompleteFlag(cmd, "name", a.CompleteClients)
 	return cmd
 }
@@ -135,12 +140,17 @@ func (a *app) connectClient(ctx context.Context, cfg installdir.Config, o connec
 		return err
 	}
 	if !known {
-		a.Out.Printf("Lets in the client %s (up to %s), with its token and key in %s.\n", o.name, o.tier, a.Home.Client(o.name))
+		lets := "Lets"
+		if o.dryRun {
+			lets = "Would let"
+		}
+		a.Out.Printf("%s in the client %s (up to %s), with its token and key in %s.\n", lets, o.name, o.tier, a.Home.Client(o.name))
+	}
+	if o.program.Manual() {
+		return a.connectByHand(ctx, cfg, o, path, after, known)
 	}
 	diff := client.Diff(path, before, after)
-	if diff == "" {
-		diff = path + " is as it should be already.\n"
-	}
+	diff = cmp.Or(diff, path+" is as it should be already.\n")
 	a.Out.Printf("%s", clean.Block(diff, 1<<20))
 	if o.dryRun {
 		a.Out.Printf("Nothing was changed.\n")
@@ -168,7 +178,21 @@ func (a *app) connectClient(ctx context.Context, cfg installdir.Config, o connec
 	return nil
 }
 
+// connectByHand lets the client in, and prints what a human enters in the program's configuration.
+func (a *app) connectByHand(ctx context.Context, cfg installdir.Config, o connectOptions, path string, lines []byte, known bool) error {
+	if !known && !o.dryRun {
+		if err := a.addClient(ctx, cfg, client.Client{ID: o.name, Channel: "cli", TierCeiling: o.tier}, false, o.yes); err != nil {
+			return err
+		}
+	}
+	a.Out.Printf("Enter in %s:\n\n%s\n", clean.Visible(path), clean.Block(string(lines), 1<<16))
+	return nil
+}
+
 func (a *app) disconnectClient(ctx context.Context, o connectOptions) error {
+	if o.program.Manual() {
+		return cli.Usage("Take the lines out by hand. To lock the client out: durward client revoke "+o.name, "nothing here edits the configuration of %s", o.program.Title)
+	}
 	path, before, err := a.programFile(o)
 	if err != nil {
 		return err
@@ -236,7 +260,7 @@ func (a *app) connectOverSSH(ctx context.Context, cfg installdir.Config, o conne
 		return err
 	}
 	if !known && !o.print && !o.dryRun {
-		if err := a.addClient(ctx, cfg, client.Client{ID: o.name, Channel: "cli", TierCeiling: o.tier}, false, o.yes); err != nil {
+		if err := a.addClient(ctx, cfg, client.Client{ID: o.name, Channel: "cli", TierCeiling: o.tier, Remote: true}, false, o.yes); err != nil {
 			return err
 		}
 	}
@@ -290,7 +314,10 @@ func (a *app) programFile(o connectOptions) (path string, before []byte, err err
 }
 
 func (a *app) programPath(o connectOptions) (string, error) {
-	if !o.user && o.program.HasProject() {
+	if o.project && !o.program.HasProject() {
+		return "", cli.Usage("Leave --project away.", "%s has no configuration of a project's own", o.program.Title)
+	}
+	if o.project {
 		folder, err := os.Getwd()
 		if err != nil {
 			return "", fmt.Errorf("current folder: %w", err)
@@ -331,8 +358,65 @@ func programFileMode(path string, o connectOptions) os.FileMode {
 	if info, err := os.Stat(path); err == nil {
 		return info.Mode().Perm()
 	}
-	if o.user || !o.program.HasProject() {
-		return 0o600
+	if o.project {
+		return 0o644
 	}
-	return 0o644
+	return 0o600
+}
+
+func (a *app) mcpCommand() *cobra.Command {
+	var name, agent string
+	cmd := &cobra.Command{
+		Use:   "mcp",
+		Short: "The stdio bridge that agent programs start",
+		Long: `Speaks MCP over standard input and output with an agent program, and with the gateway in the client's name.
+It reads the client's token and key from files that only you can read, and signs what the client asks
+for, so that a hostile gateway cannot ask in its name. It has no authority of yours: what changes
+something still waits for "durward approve".
+
+A program that runs several agents starts a bridge for each and names it with --agent; policies can tell them
+apart. The name must be one of the client's agents (durward client add --agent).
+
+On another machine, over SSH, start it with a key that may do nothing else: durward client connect --ssh.
+
+Agent programs start it; "durward client connect claude-code" writes that into their configuration.`,
+		Example:           "  durward mcp --client claude-code\n  durward mcp --client orchestrator --agent planner",
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if name == "" {
+				return cli.Usage("Make one: durward client add NAME", "--client NAME is required")
+			}
+			if err := client.CheckName(name); err != nil {
+				return cli.Usage("", "%v", err)
+			}
+			if agent != "" && !client.ValidAgent(agent) {
+				return cli.Usage("", "an agent's name is letters, digits, dots, dashes and underscores, at most 64")
+			}
+			cfg, err := a.Config()
+			if err != nil {
+				return err
+			}
+			credentials, err := client.LoadCredentials(a.Home.Client(name))
+			if err != nil {
+				return cli.Failed("Make it: durward client add "+name, "the client %s has no usable token here: %s", name, clean.Line(err.Error(), 300))
+			}
+			b, err := bridge.New(bridge.Config{
+				Endpoint: cfg.MCPURL, Token: credentials.Token, Client: name, Key: credentials.Key,
+				In: a.Streams.In, Out: a.Streams.Out, Agent: agent,
+				Remote: a.Streams.Getenv("SSH_CONNECTION") != "", // by sshd, whatever the other machine asks to run
+				Reload: func() (string, ed25519.PrivateKey, error) {
+					c, err := client.LoadCredentials(a.Home.Client(name))
+					return c.Token, c.Key, err
+				},
+				Report: func(line string) { a.Out.Remark("durward mcp: %s", clean.Line(line, 500)) },
+			})
+			if err != nil {
+				return err
+			}
+			return b.Run(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&name, "client", "", "the client whose token and key to use")
+	cmd.Flags().StringVar(&agent, "agent", "", "which of the client's agents it speaks for")
+	return cmd
 }

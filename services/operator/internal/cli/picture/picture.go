@@ -3,6 +3,7 @@
 package picture
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -221,9 +222,7 @@ func DangerChange(list *vaultv1.ListStandingResponse) Change {
 		for _, one := range found {
 			sessions = append(sessions, clean.Line(one.GetSession(), 32))
 		}
-		if line == "" {
-			line = "dangerous mode is over"
-		}
+		line = cmp.Or(line, "dangerous mode is over")
 		return []News{{line, DangerNews{"dangerous", sessions}}}
 	}
 }

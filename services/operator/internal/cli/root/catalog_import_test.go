@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,7 +30,7 @@ func TestCatalogImport(t *testing.T) {
 	c := newCatalog(t)
 	t.Chdir(t.TempDir())
 	got := c.run("", "catalog", "import", "llama-swap", source)
-	if got.code != cli.ExitOK || !strings.Contains(got.out, "durward-import-llama-swap.yaml: 4 services") || !strings.Contains(got.out, "left out: apiKeys") {
+	if got.code != cli.ExitOK || !strings.Contains(got.out, "durward-import-llama-swap.yaml: 6 services") || !strings.Contains(got.out, "left out: apiKeys") {
 		t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 	// The id chat is the catalog's already, and its GPUs are simulated.
@@ -60,7 +61,7 @@ func TestCatalogImport(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.out), &answer); err != nil || got.code != cli.ExitOK {
 		t.Fatalf("exit code %d: %v\n%s%s", got.code, err, got.out, got.err)
 	}
-	if answer.File != "durward-import-llama-swap.yaml" || len(answer.Services) != 4 || len(answer.Models) != 3 || len(answer.LeftOut) == 0 || answer.LeftOut[0].Why == "" {
+	if answer.File != "durward-import-llama-swap.yaml" || len(answer.Services) != 6 || len(answer.Models) != 4 || len(answer.LeftOut) == 0 || answer.LeftOut[0].Why == "" {
 		t.Errorf("%+v", answer)
 	}
 	if now, _ := os.ReadFile(answer.File); string(now) != string(first) {
@@ -106,7 +107,7 @@ func TestCatalogImportBesideAFolder(t *testing.T) {
 	}
 	for range 2 { // the second time the proposal itself is in the folder
 		got := c.run("", "catalog", "import", "compose", source, "--catalogue", folder, "--out", filepath.Join(folder, "b.yaml"), "--yes")
-		if got.code != cli.ExitOK || !strings.Contains(got.out, "5 services") {
+		if got.code != cli.ExitOK || !strings.Contains(got.out, "10 services") {
 			t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
 		}
 	}
@@ -120,7 +121,7 @@ func TestCatalogImportBesideAFolder(t *testing.T) {
 	if got := c.run("", "catalog", "import", "compose", source, "--out", c.path, "--yes"); got.code != cli.ExitUsage || c.read() != testCatalog {
 		t.Errorf("the catalogue's file: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
-	if got := c.run("", "catalog", "check", folder); got.code != cli.ExitOK || !strings.Contains(got.out, "6 services") {
+	if got := c.run("", "catalog", "check", folder); got.code != cli.ExitOK || !strings.Contains(got.out, "11 services") {
 		t.Errorf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 }
@@ -194,7 +195,7 @@ func TestCatalogImportRefuses(t *testing.T) {
 	}
 }
 
-// TestCatalogImportForNobody: without an installation and without a user the proposal says what the check will ask for.
+// TestCatalogImportForNobody: without an installation and without a user the proposal runs programs as nobody, and says so.
 func TestCatalogImportForNobody(t *testing.T) {
 	c := newCatalog(t)
 	source := brought(t, "llama-swap/matrix.yaml")
@@ -216,12 +217,49 @@ func TestCatalogImportInProduction(t *testing.T) {
 	c.write("version: 1\nmodels: [{id: a}]\n")
 	source := brought(t, "llama-swap/matrix.yaml")
 	t.Chdir(t.TempDir())
-	got := c.run("", "catalog", "import", "llama-swap", source, "--development=false")
-	if got.code != cli.ExitFailed || !strings.Contains(got.out, "needs run_as") || !strings.Contains(got.err, "nothing in it") {
+	got := c.run("", "catalog", "import", "llama-swap", source, "--development=false", "--out", "-")
+	if got.code != cli.ExitOK || !strings.Contains(got.out, "run_as: nobody") {
 		t.Errorf("nobody: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 	got = c.run("", "catalog", "import", "llama-swap", source, "--development=false", "--run-as", "nobody")
 	if got.code != cli.ExitOK || !strings.Contains(got.out, "6 services") {
 		t.Errorf("somebody: exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+}
+
+// TestProposalsPassTheCheck: what an import wrote passes durward catalog check FILE as it stands, with a catalogue and without one, for a
+// host in development and for one that is installed; and every command that it names exists.
+func TestProposalsPassTheCheck(t *testing.T) {
+	c := newCatalog(t)
+	fixtures := brought(t, "")
+	t.Chdir(t.TempDir())
+	commands := regexp.MustCompile(`durward ((?:[a-z][a-z-]*)(?: [a-z][a-z-]*)*)`)
+	for kind, sources := range map[string][]string{
+		"llama-swap": {"llama-swap/full.yaml", "llama-swap/containers.yaml", "llama-swap/matrix.yaml"},
+		"compose":    {"compose/gpu.yaml", "compose/more.yaml"}, "gpumod": {"gpumod"},
+	} {
+		for _, source := range sources {
+			for _, home := range [][]string{nil, {"--home", t.TempDir()}, {"--home", t.TempDir(), "--development=false"}} {
+				got := c.run("", append([]string{"catalog", "import", kind, filepath.Join(fixtures, source), "--out", "p.yaml", "--yes"}, home...)...)
+				check := c.run("", append([]string{"catalog", "check", "p.yaml"}, home...)...)
+				if got.code != cli.ExitOK || check.code != cli.ExitOK {
+					t.Errorf("%s %q: %d, %d\n%s%s%s", source, home, got.code, check.code, got.err, check.out, check.err)
+				}
+				text, err := os.ReadFile("p.yaml")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(home) > 0 && home[0] == "--home" && strings.Contains(string(text), "gpus:") && !strings.Contains(string(text), "the GPUs are simulated") {
+					t.Errorf("%s: nothing says that its GPUs are simulated", source)
+				}
+				said := strings.ReplaceAll(string(text), "\n#", "") + got.out
+				for _, m := range commands.FindAllStringSubmatch(said, -1) {
+					words := strings.Fields(m[1])
+					if found, _, err := root(&cli.App{}).Find(words); err != nil || found == found.Root() {
+						t.Errorf("%s names a command that there is not: %s: %v", source, m[0], err)
+					}
+				}
+			}
+		}
 	}
 }

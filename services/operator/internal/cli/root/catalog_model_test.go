@@ -206,7 +206,6 @@ func TestCatalogAddFromModelRefuses(t *testing.T) {
 		{"a GPU that is none", says(clitest.SmallCard), []string{"--gpus", "7", "--yes"}, cli.ExitUsage, "no GPU 7"},
 		{"a program that is none", says(clitest.SmallCard), []string{"--program", "no-such-program", "--yes"}, cli.ExitUsage, "no-such-program is neither"},
 		{"a shell", says(clitest.SmallCard), []string{"--program", "/bin/sh", "--yes"}, cli.ExitUsage, "a shell"},
-		{"a port that is taken", says(clitest.SmallCard), []string{"--port", "8001", "--yes"}, cli.ExitUsage, "chat"},
 		{"no oracle", says(clitest.SmallCard), []string{"--exact", "--llama-fit-params", "/nonexistent", "--yes"}, cli.ExitFailed, "/nonexistent"},
 		{"both a service and none", says(clitest.SmallCard), []string{"--service", "x", "--no-service", "--yes"}, cli.ExitFailed, "service"},
 		{"--from", says(clitest.SmallCard), []string{"--from", "x", "--yes"}, cli.ExitUsage, "--from"},

@@ -168,8 +168,6 @@ func TestCatalogAddRefuses(t *testing.T) {
 		{"no id", "", []string{"service", "--yes", "--", "/bin/true"}, cli.ExitUsage, "name one service id"},
 		{"defined twice", "", []string{"service", "chat", "--port", "7451", "--yes", "--", "/bin/true"}, cli.ExitUsage,
 			`line 1 of the entry: service "chat" is defined twice`},
-		{"a port that is taken", "", []string{"service", "b", "--port", "7450", "--yes", "--", "/bin/true"}, cli.ExitUsage,
-			`port 7450 is service "chat"'s already`},
 		{"a shell", "", []string{"service", "b", "--port", "7451", "--yes", "--", "/bin/sh", "-c", "true"}, cli.ExitUsage, "line 3 of the entry"},
 		{"an unknown service in a mode", "", []string{"mode", "m", "caht", "--yes"}, cli.ExitUsage, "caht"},
 		{"a mode of nothing", "", []string{"mode", "m", "--yes"}, cli.ExitUsage, "name the mode and its services"},

@@ -70,7 +70,7 @@ func TestCompletions(t *testing.T) {
 		line []string
 		want string
 	}{
-		{[]string{"client", "connect", "c"}, "claude-code claude-desktop cursor"},
+		{[]string{"client", "connect", "c"}, "claude-code claude-desktop cursor cline codex"},
 		{[]string{"client", "add", ""}, ""},
 		{[]string{"client", "add", "x", "--tier", ""}, "READ WRITE DESTRUCTIVE"},
 		{[]string{"client", "add", "x", "--channel", ""}, "cli desktop_ui api messaging:"},

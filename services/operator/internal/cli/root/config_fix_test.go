@@ -11,6 +11,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/operator/internal/unattended"
 	"durward.internal/services/platform/sink"
@@ -118,7 +119,7 @@ func TestInForceIsWhatWasSeen(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	r = w.run("--json", "config", "allow-origin", "https://console.example", "--yes")
-	var out cli.RulesChanged
+	var out signedchange.Result
 	if err := json.Unmarshal([]byte(r.out), &out); err != nil || out.InForce || len(out.Unseen) != 1 || out.Unseen[0] != "gateway.yaml" {
 		t.Errorf("%v: %+v", err, r)
 	}

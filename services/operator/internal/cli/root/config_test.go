@@ -17,6 +17,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/rules"
+	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/policy"
@@ -428,7 +429,7 @@ func TestPolicyAllow(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	r := w.run("policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", "coding,chat", "--arg", "margin_mib_override=256", "--yes", "--json")
-	var made cli.RulesChanged
+	var made signedchange.Result
 	if !strings.Contains(r.err, "DESTRUCTIVE: from now on cursor does this without asking anybody") {
 		t.Errorf("what it means is not said: %q", r.err)
 	}

@@ -62,6 +62,8 @@ type world struct {
 	muted    []*vaultv1.Mute
 	sessions []*vaultv1.OpenSession
 	hung     bool
+	// deaf: the executor does not answer when something ends.
+	deaf bool
 	// announced is called with each file whose change was announced. May be nil.
 	announced func(file string)
 	// startVault starts the vault anew after stopVault.

@@ -33,7 +33,7 @@ func TestRotateAtOnce(t *testing.T) {
 	seen := make(chan bool, 1)
 	w.announced = func(string) {
 		go func() {
-			for now := ""; ; time.Sleep(100 * time.Microsecond) {
+			for now := ""; ; time.Sleep(100 * time.Microsecond) { // the file as early as can be seen
 				raw, err := os.ReadFile(clients)
 				if now = string(raw); err == nil && now != written {
 					seen <- strings.Contains(now, digest())

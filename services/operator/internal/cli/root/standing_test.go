@@ -20,6 +20,7 @@ import (
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
 )
 
@@ -101,10 +102,14 @@ func (f fakeStanding) ProposeDangerous(_ context.Context, r *vaultv1.ProposeDang
 }
 
 func (f fakeStanding) ConfirmDangerous(_ context.Context, r *vaultv1.ConfirmDangerousRequest) (*vaultv1.ConfirmDangerousResponse, error) {
-	f.w.called("confirm " + r.GetStandingId())
+	second, err := f.take(r.GetStatement())
+	if err != nil {
+		return nil, err
+	}
+	f.w.called("confirm " + second.Confirms)
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
-	st := f.w.signed[len(f.w.signed)-1]
+	st := f.w.signed[len(f.w.signed)-2]
 	one := &vaultv1.Standing{StandingId: st.ID, Kind: string(st.Kind), Principal: st.Principal, Session: st.Session, Operator: st.Operator,
 		ExpiresAt: timestamppb.New(time.Now().Add(time.Hour))}
 	f.w.standing = append(f.w.standing, one)
@@ -140,6 +145,14 @@ func (f fakeVaultControl) Halt(ctx context.Context, r *vaultv1.HaltRequest) (*va
 		return nil, ctx.Err()
 	}
 	return &vaultv1.HaltResponse{Epoch: 4}, nil
+}
+
+func (f fakeControl) EndStanding(_ context.Context, r *executorv1.EndStandingRequest) (*executorv1.EndStandingResponse, error) {
+	if f.w.deaf {
+		return nil, fault.New(callv1.Code_CODE_UNAVAILABLE, "the executor is away")
+	}
+	f.w.called(fmt.Sprintf("ended %d at the executor", len(r.GetStatements())))
+	return &executorv1.EndStandingResponse{}, nil
 }
 
 func (f fakeControl) Halt(context.Context, *executorv1.HaltRequest) (*executorv1.HaltResponse, error) {
@@ -241,7 +254,8 @@ func TestStandingAndSessions(t *testing.T) {
 			t.Errorf("%v: hostile characters came through: %q", c.args, got.out)
 		}
 	}
-	want := "[mute cursor 7200 mute cursor 0 revoke 0a1b2c3d4e5f60718293a4b5c6d7e800  revoke  " + boundSession + "]"
+	want := "[ended 0 at the executor mute cursor 7200 mute cursor 0 revoke 0a1b2c3d4e5f60718293a4b5c6d7e800  ended 0 at the executor revoke  " +
+		boundSession + " ended 0 at the executor]"
 	if got := fmt.Sprint(w.calls); got != want {
 		t.Errorf("called %s, want %s", got, want)
 	}
@@ -347,6 +361,22 @@ func TestEveryCommandWarnsOfDanger(t *testing.T) {
 	w.run("dangerous", "disable")
 	if len(w.standing) != 1 || w.standing[0].GetKind() != "scope" {
 		t.Errorf("disable left %v", w.standing)
+	}
+}
+
+// TestAnEndThatTheExecutorDoesNotHear: it is named, the exit code is not 0, and what ended at the vault is shown all the same.
+func TestAnEndThatTheExecutorDoesNotHear(t *testing.T) {
+	w := newWorld(t)
+	w.stands(statement.KindDangerous, boundSession)
+	w.deaf = true
+	for _, args := range [][]string{{"standing", "revoke", "--all"}, {"dangerous", "disable"}} {
+		got := w.run(args...)
+		if got.code != cli.ExitUnreachable || !strings.Contains(got.err, "the executor has not learnt") || !strings.Contains(got.err, "durward panic") {
+			t.Errorf("%v: exit code %d\n%s", args, got.code, got.err)
+		}
+		if args[0] == "standing" && !strings.Contains(got.out, "✓ ended") {
+			t.Errorf("%v: %s", args, got.out)
+		}
 	}
 }
 

@@ -14,8 +14,9 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/output"
-	filechange "durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/signingkey"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/statement"
 )
 
@@ -75,7 +76,7 @@ func (x *terminal) types(s string) {
 
 func (x *terminal) waitFor(text string) {
 	x.t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !strings.Contains(x.drawn.String(), text); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(15 * time.Second); !strings.Contains(x.drawn.String(), text); time.Sleep(5 * time.Millisecond) { // a terminal's text has no event
 		if time.Now().After(deadline) {
 			x.t.Fatalf("%q never came:\n%q", text, x.drawn.String())
 		}
@@ -133,11 +134,11 @@ func TestDangerousModeTakesAPerson(t *testing.T) {
 	x.types("dangerous claude-code aaaabb\n")
 	x.waitFor("Asking again in 5 s")
 	x.types("yes\n")
-	x.waitFor("Put it into force?")
+	x.waitFor("put it into force?")
 	if took := time.Since(began); took < 5*time.Second {
 		t.Errorf("it asked again after %s", took)
 	}
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // nothing tells that nothing happens; an answer would be taken at once
 	w.mu.Lock()
 	if strings.Contains(strings.Join(w.calls, " "), "confirm") {
 		t.Error("what was typed before the question confirmed it")
@@ -147,25 +148,31 @@ func TestDangerousModeTakesAPerson(t *testing.T) {
 	x.ends(code, cli.ExitOK)
 	x.waitFor("in force")
 	x.waitFor("DANGEROUS MODE: claude-code")
-	if len(w.signed) != 1 || w.signed[0].Kind != statement.KindDangerous || w.signed[0].Session != boundSession {
-		t.Errorf("signed %+v", w.signed)
+	if len(w.signed) != 2 || w.signed[0].Kind != statement.KindDangerous || w.signed[0].Session != boundSession || w.signed[0].Uses != 200 ||
+		w.signed[1].Kind != statement.KindConfirm {
+		t.Fatalf("signed %+v", w.signed)
 	}
-	if got := strings.Join(w.calls, ", "); got != "propose, confirm "+standingID {
+	first, err := w.signed[0].Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := canonical.Digest(first)
+	if got := strings.Join(w.calls, ", "); got != "propose, confirm "+canonical.FormatDigest(digest[:]) {
 		t.Errorf("called %s", got)
 	}
 }
 
-// TestANoWithdrawsDangerousMode: a no, and Ctrl-C, take back what was signed and proposed; nothing is left to be confirmed.
+// TestANoWithdrawsDangerousMode: a no, and Ctrl-C, take back what was signed and proposed, at the vault and at the executor.
 func TestANoWithdrawsDangerousMode(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*terminal, context.CancelFunc){
 		"no": func(x *terminal, _ context.CancelFunc) {
-			x.waitFor("Put it into force?")
+			x.waitFor("put it into force?")
 			x.types("no\n")
 		},
 		"Ctrl-C while it waits": func(_ *terminal, interrupt context.CancelFunc) { interrupt() },
 		"Ctrl-C at the question": func(x *terminal, interrupt context.CancelFunc) {
-			x.waitFor("Put it into force?")
+			x.waitFor("put it into force?")
 			interrupt()
 		},
 	} {
@@ -184,7 +191,7 @@ func TestANoWithdrawsDangerousMode(t *testing.T) {
 			<-code
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			if got := strings.Join(w.calls, ", "); got != "propose, revoke "+standingID+" " {
+			if got := strings.Join(w.calls, ", "); got != "propose, revoke "+standingID+" , ended 1 at the executor" {
 				t.Errorf("called %q", got)
 			}
 		})
@@ -201,7 +208,7 @@ func TestWhatWasTypedBeforeIsNoAnswer(t *testing.T) {
 	x.types("y\n")
 	code := w.runAt(t.Context(), x, "approve", "01234567")
 	x.waitFor("Sign and approve? [y/N]")
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // nothing tells that nothing happens; an answer would be taken at once
 	w.mu.Lock()
 	if len(w.signed) > 0 {
 		t.Error("what was typed before the question answered it")
@@ -216,7 +223,7 @@ func TestPlacesAreDim(t *testing.T) {
 	a, _, _ := clitest.Printing(false)
 	x := openTerminal(t, 80, 24)
 	a.Out = output.New(x.slave, x.slave, false, func(string) string { return "" })
-	a.ShowPlan(&filechange.Plan{Name: "tools.yaml", Path: "/x", Before: []byte("a\n@ 1\n"), After: []byte("b\n@ 1\n")})
+	a.ShowPlan(&signedchange.Plan{Name: "tools.yaml", Path: "/x", Before: []byte("a\n@ 1\n"), After: []byte("b\n@ 1\n")})
 	x.waitFor("@ 1")
 	if drawn := x.drawn.String(); !strings.Contains(drawn, a.Out.Dim(" @ 1")) || strings.Contains(drawn, a.Out.Dim("-a")) {
 		t.Errorf("%q", drawn)
@@ -254,7 +261,7 @@ func TestScreenAtATerminal(t *testing.T) {
 		}
 		x.types("a")
 		x.waitFor("The statement")
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(500 * time.Millisecond) // what was on the screen for less is not signed
 		x.types("G")
 		x.waitFor("sign it")
 		x.types("y")
@@ -262,7 +269,7 @@ func TestScreenAtATerminal(t *testing.T) {
 		x.types("open sesame\r")
 		x.waitFor("approved.")
 		x.waitFor("open 4:5")
-		x.types("p")
+		x.types("ppp")
 		x.waitFor("vault halted, epoch 4")
 		x.types("q")
 		x.ends(code, cli.ExitOK)

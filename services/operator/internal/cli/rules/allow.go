@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -14,21 +12,18 @@ import (
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/edit"
+	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
-	filechange "durward.internal/services/operator/internal/signedchange"
-	"durward.internal/services/operator/internal/unattended"
+	"durward.internal/services/operator/internal/rulefile"
+	"durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/operator/internal/tryout"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/policy"
-	"durward.internal/services/platform/security"
 )
-
-// fileAllow is where `policy allow` writes.
-const fileAllow = "allow.cedar"
 
 // allowance is what a person wants to run without being asked.
 type allowance struct {
@@ -92,8 +87,8 @@ func (w allowance) pinnedArguments(tool contract.Tool) (map[string][]string, err
 	}
 	for name, values := range out {
 		for _, v := range values {
-			if _, err := argumentValue(tool, name, v); err != nil {
-				return nil, err
+			if _, err := tryout.Value(tool, name, v); err != nil {
+				return nil, typed(err)
 			}
 		}
 		slices.Sort(values)
@@ -123,13 +118,12 @@ func (a *app) allowCalls(ctx context.Context, cfg installdir.Config, w allowance
 	} else if w.until > 0 {
 		until = a.Now().Add(w.until).UTC().Truncate(time.Second)
 	}
-	id, text, err := policy.AllowUntil(w.client, tool, arguments, w.note, until)
+	id, text, err := policy.Allow(w.client, tool, arguments, w.note, until)
 	if err != nil {
 		return cli.Usage("", "%s", clean.Line(err.Error(), 500))
 	}
-	entry := unattended.Entry(tool, w.client, arguments, id, until)
-	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "policy allow " + id, Yes: w.yes, Plans: func() ([]*filechange.Plan, error) {
-		return planAllow(cfg, tool, id, text, entry, func(raw []byte) []string { return unattended.OtherEnds(raw, w.client, tool, arguments, id) })
+	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "policy allow " + id, Yes: w.yes, Plans: func() ([]*signedchange.Plan, error) {
+		return rulefile.Allow(cfg, rulefile.Rule{ID: id, Text: text, Client: w.client, Tool: tool, Arguments: arguments, Until: until})
 	}, Before: func() error { return a.warnOfAllow(ctx, cfg, w.client, tool, arguments) }})
 	done := w.client + " may call " + tool.Name + " without asking (rule " + id + ")"
 	if !until.IsZero() {
@@ -138,55 +132,11 @@ func (a *app) allowCalls(ctx context.Context, cfg installdir.Config, w allowance
 	return a.ReportRules(out, err, done)
 }
 
-// planAllow is the rule, and the entry of the executor's list: what is read only runs without one. What said the same with another
-// end is replaced: others names the rules that a policy file could hold of that.
-func planAllow(cfg installdir.Config, tool contract.Tool, id, text, entry string, others func(raw []byte) []string) ([]*filechange.Plan, error) {
-	name := security.FolderPolicy + "/" + fileAllow
-	var replaced []string
-	plans, err := planned(filepath.Join(cfg.SecurityDir, security.FolderPolicy, fileAllow), name, func(before []byte) ([]byte, error) {
-		replaced = others(before)
-		for _, other := range replaced {
-			after, err := edit.RemoveRule(before, other)
-			if errors.Is(err, edit.ErrUnknown) {
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			before = after
-		}
-		if edit.RuleLine(before, id) > 0 {
-			return before, nil
-		}
-		if before == nil {
-			before = []byte("// What runs without asking, as `durward policy allow` wrote it; edit it by hand as well.\n")
-		}
-		if before = endLine(before); len(before) > 0 && !strings.HasSuffix(string(before), "\n\n") {
-			before = append(before, '\n')
-		}
-		return append(before, text...), nil
-	})
-	if err != nil || tool.Tier == optionsv1.Tier_TIER_READ || tool.Sink != optionsv1.Role_ROLE_EXECUTOR {
-		return plans, err
-	}
-	listed, err := planned(cfg.ExecutorConfig, cli.FileExecutor, func(before []byte) ([]byte, error) {
-		if before == nil {
-			return nil, os.ErrNotExist
-		}
-		before, err := unattended.Without(before, append(replaced, others(before)...)...)
-		if err != nil || unattended.Has(before, id) {
-			return before, err
-		}
-		return edit.Append(before, "unattended", entry)
-	})
-	return append(plans, listed...), err
-}
-
 // warnOfAllow says what the rule does not change.
-func (a *app) warnOfAllow(ctx context.Context, cfg installdir.Config, client string, tool contract.Tool, arguments map[string][]string) error {
+func (a *app) warnOfAllow(ctx context.Context, cfg installdir.Config, id string, tool contract.Tool, arguments map[string][]string) error {
 	out := a.Display()
 	if tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE {
-		out.Printf("%s\n", out.Red("DESTRUCTIVE: from now on "+client+" does this without asking anybody."))
+		out.Printf("%s\n", out.Red("DESTRUCTIVE: from now on "+id+" does this without asking anybody."))
 	}
 	if len(arguments) == 0 {
 		out.Printf("%s\n", out.Yellow("It is for every call of "+tool.Name+", whatever its arguments: --mode, --service and --arg narrow it."))
@@ -194,16 +144,16 @@ func (a *app) warnOfAllow(ctx context.Context, cfg installdir.Config, client str
 	for _, text := range a.strangers(ctx, tool, arguments) {
 		out.Printf("%s\n", out.Yellow(text))
 	}
-	list, err := cli.ReadClientFacts(cfg.Clients)
+	list, err := client.Admitted(cfg.Clients)
 	if err != nil {
 		return nil // clientUser has read it before
 	}
 	for _, c := range list {
-		if c.ID == client && !c.KeyBound && tool.Tier != optionsv1.Tier_TIER_READ {
-			out.Printf("%s\n", out.Yellow(client+" is a bearer client: its changes ask all the same, whatever a rule says."))
+		if c.ID == id && c.Key == "" && tool.Tier != optionsv1.Tier_TIER_READ {
+			out.Printf("%s\n", out.Yellow(id+" is a bearer client: its changes ask all the same, whatever a rule says."))
 		}
-		if c.ID == client && tierRank(c.Ceiling) < int(tool.Tier) {
-			out.Printf("%s\n", out.Yellow(client+" may use tools up to "+clean.Line(c.Ceiling, 16)+" alone (clients.yaml): it stays denied."))
+		if c.ID == id && tierRank(c.TierCeiling) < int(tool.Tier) {
+			out.Printf("%s\n", out.Yellow(id+" may use tools up to "+clean.Line(c.TierCeiling, 16)+" alone (clients.yaml): it stays denied."))
 		}
 	}
 	return nil
@@ -277,74 +227,13 @@ func tierRank(name string) int {
 	return int(optionsv1.Tier_value["TIER_"+name])
 }
 
-func endLine(b []byte) []byte {
-	if len(b) > 0 && b[len(b)-1] != '\n' {
-		b = append(b, '\n')
-	}
-	return b
-}
-
 func (a *app) removeRule(ctx context.Context, cfg installdir.Config, id string, yes bool) error {
-	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "policy remove " + clean.Line(id, 100), Yes: yes, Plans: func() ([]*filechange.Plan, error) {
-		return planRemove(cfg, id)
+	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "policy remove " + clean.Line(id, 100), Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
+		plans, err := rulefile.Remove(cfg, id)
+		if errors.Is(err, rulefile.ErrNoRule) {
+			err = cli.Usage("See: durward policy list", "no policy file holds a rule %s", clean.Visible(id))
+		}
+		return plans, err
 	}})
 	return a.ReportRules(out, err, clean.Visible(id)+" is taken away")
-}
-
-func planRemove(cfg installdir.Config, id string) ([]*filechange.Plan, error) {
-	files, err := cedarFiles(cfg)
-	if err != nil {
-		return nil, err
-	}
-	// The executor's list first: what it refuses cannot run, whatever the rule that is left.
-	plans, err := planned(cfg.ExecutorConfig, cli.FileExecutor, func(before []byte) ([]byte, error) {
-		if before == nil {
-			return nil, nil
-		}
-		return unattended.Without(before, id)
-	})
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range files {
-		removed, err := planned(filepath.Join(cfg.SecurityDir, filepath.FromSlash(name)), name, func(before []byte) ([]byte, error) {
-			after, err := edit.RemoveRule(before, id)
-			if errors.Is(err, edit.ErrUnknown) {
-				return before, nil
-			}
-			return after, err
-		})
-		if err != nil {
-			return nil, err
-		}
-		plans = append(plans, removed...)
-	}
-	if len(filechange.Effective(plans)) == 0 {
-		return nil, cli.Usage("See: durward policy list", "no policy file holds a rule %s", clean.Visible(id))
-	}
-	return plans, nil
-}
-
-// cedarFiles are the names of all policy files.
-func cedarFiles(cfg installdir.Config) ([]string, error) {
-	var out []string
-	for _, pattern := range []string{"policy/*.cedar", "users/*/policy/*.cedar"} {
-		found, err := filepath.Glob(filepath.Join(escapeGlob(cfg.SecurityDir), pattern))
-		if err != nil {
-			return nil, err
-		}
-		for _, path := range found {
-			rel, err := filepath.Rel(cfg.SecurityDir, path)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, filepath.ToSlash(rel))
-		}
-	}
-	return out, nil
-}
-
-// escapeGlob takes a path as it is, whatever is in it.
-func escapeGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
 }

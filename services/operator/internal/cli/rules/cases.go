@@ -1,57 +1,19 @@
 package rules
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	callv1 "durward.internal/proto/gen/durward/call/v1"
-	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/tryout"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
 )
-
-// policyCases is the file of `policy test`.
-type policyCases struct {
-	Cases []policyCase `yaml:"cases"`
-}
-
-// policyCase is one call, and what is to become of it. What is not given of the client is as clients.yaml has it.
-type policyCase struct {
-	// Name is for people; the call unless given.
-	Name   string `yaml:"name"`
-	Client string `yaml:"client"`
-	Tool   string `yaml:"tool"`
-	// Arguments of the call; none unless given.
-	Arguments map[string]any `yaml:"arguments"`
-	// Expect is runs, asks or denied. Rule is the id of the rule that is to decide; any unless given.
-	Expect string `yaml:"expect"`
-	Rule   string `yaml:"rule"`
-
-	Agent     string `yaml:"agent"`
-	User      string `yaml:"user"`
-	Channel   string `yaml:"channel"`
-	KeyBound  *bool  `yaml:"key_bound"`
-	Ceiling   string `yaml:"tier_ceiling"`
-	Dangerous bool   `yaml:"dangerous"`
-	// At is when; now unless given. Calls are how often the client called the tool before.
-	At    time.Time `yaml:"at"`
-	Calls struct {
-		Session    uint32 `yaml:"session"`
-		Day        uint32 `yaml:"day"`
-		Month      uint32 `yaml:"month"`
-		SinceLastS uint32 `yaml:"since_last_s"`
-	} `yaml:"calls"`
-}
 
 func (a *app) policyTestCommand() *cobra.Command {
 	return &cobra.Command{
@@ -90,34 +52,29 @@ type caseResult struct {
 }
 
 func (a *app) testPolicy(cfg installdir.Config, file string) error {
-	var cases policyCases
+	var cases tryout.File
 	if err := config.Load(file, &cases); err != nil {
 		return cli.Usage("", "%s", clean.Block(err.Error(), 1000))
 	}
 	if len(cases.Cases) == 0 {
 		return cli.Usage("", "%s holds no cases", clean.Visible(file))
 	}
-	options, done, err := cli.SecurityOptions(cfg)
-	if err != nil {
-		return err
-	}
-	defer done()
-	state, files := security.Look(options, nil)
+	state, files := security.Look(cfg.Security(), nil)
 	if problems := problemsOf(files); state == nil || problems != "" {
 		return cli.Failed("See: durward policy check", "the rules are not good: %s", clean.Block(problems, 4000))
 	}
-	facts, err := cli.ReadClientFacts(cfg.Clients)
+	known, err := client.Admitted(cfg.Clients)
 	if err != nil {
 		return cli.Usage("", "%s", clean.Line(err.Error(), 500))
 	}
 	results, wrong := []caseResult{}, 0
 	for i, c := range cases.Cases {
-		call, err := c.call(state, facts, a.Now())
+		call, err := c.Call(state, known, a.Now())
 		if err != nil {
 			return cli.Usage("", "%s: case %d: %v", clean.Visible(file), i+1, err)
 		}
 		d := state.Policies.Decide(call)
-		r := caseResult{Case: c.title(), Expect: c.Expect, Got: d.Verdict.String(), Rule: clean.Visible(d.Rule.ID), Reason: clean.Line(d.Reason, 300), wanted: c.Rule,
+		r := caseResult{Case: c.Title(), Expect: c.Expect, Got: d.Verdict.String(), Rule: clean.Visible(d.Rule.ID), Reason: clean.Line(d.Reason, 300), wanted: c.Rule,
 			At: clean.Visible(place(d.Rule.File, uint32(d.Rule.Line)))}
 		r.Good = r.Got == c.Expect && (c.Rule == "" || c.Rule == d.Rule.ID)
 		if !r.Good {
@@ -149,68 +106,4 @@ func (a *app) showCases(results []caseResult, wrong int) error {
 		err = cli.Failed("", "%d of %d cases came out otherwise", wrong, len(results))
 	}
 	return err
-}
-
-func (c policyCase) title() string {
-	if c.Name != "" {
-		return clean.Visible(c.Name)
-	}
-	raw, err := json.Marshal(c.Arguments)
-	if err != nil || len(c.Arguments) == 0 {
-		return clean.Visible(c.Client + " " + c.Tool)
-	}
-	return clean.Visible(c.Client + " " + c.Tool + " " + string(raw))
-}
-
-// call is what the vault would decide on.
-func (c policyCase) call(state *security.State, facts []cli.ClientFacts, now time.Time) (policy.Call, error) {
-	var none policy.Call
-	switch c.Expect {
-	case policy.Run.String(), policy.Ask.String(), policy.Deny.String():
-	default:
-		return none, fmt.Errorf("expect is runs, asks or denied")
-	}
-	client := cli.ClientFacts{ID: c.Client, Channel: "cli", Ceiling: "DESTRUCTIVE", KeyBound: true}
-	for _, f := range facts {
-		if f.ID == c.Client {
-			client = f
-		}
-	}
-	client.User, client.Channel, client.Ceiling = cmp.Or(c.User, client.User), cmp.Or(c.Channel, client.Channel), cmp.Or(c.Ceiling, client.Ceiling)
-	if c.KeyBound != nil {
-		client.KeyBound = *c.KeyBound
-	}
-	kind, channelName, _ := strings.Cut(client.Channel, ":")
-	channel, ok := callv1.Channel_value["CHANNEL_"+strings.ToUpper(kind)]
-	ceiling, okTier := optionsv1.Tier_value["TIER_"+client.Ceiling]
-	if !ok || !okTier {
-		return none, fmt.Errorf("channel or tier_ceiling is none that there is")
-	}
-	tool, err := lookupTool(c.Tool)
-	if err != nil {
-		return none, err
-	}
-	raw := []byte("{}")
-	if len(c.Arguments) > 0 {
-		if raw, err = json.Marshal(c.Arguments); err != nil {
-			return none, fmt.Errorf("arguments are none")
-		}
-	}
-	arguments, err := decodeArguments(tool, raw)
-	if err != nil {
-		return none, err
-	}
-	if !c.At.IsZero() {
-		now = c.At
-	}
-	values := state.Values(client.ID, client.User)
-	counts := policy.Counts{Session: c.Calls.Session, Day: c.Calls.Day, Month: c.Calls.Month}
-	if c.Calls.SinceLastS > 0 {
-		counts.Last = now.Add(-time.Duration(c.Calls.SinceLastS) * time.Second)
-	}
-	return policy.Call{
-		Client: client.ID, Agent: c.Agent, User: client.User, Channel: callv1.Channel(channel), ChannelName: channelName, KeyBound: client.KeyBound,
-		Ceiling: min(optionsv1.Tier(ceiling), values.TierCeiling), Dangerous: c.Dangerous && client.KeyBound && values.DangerousAllowed,
-		DesktopAllowed: values.DesktopAllowed, Tool: tool, Arguments: arguments, Counts: counts, Now: now,
-	}, nil
 }

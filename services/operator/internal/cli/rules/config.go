@@ -14,9 +14,10 @@ import (
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/installdir"
-	filechange "durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/security"
@@ -78,12 +79,7 @@ func (a *app) showConfig(ctx context.Context, cfg installdir.Config, clientID st
 	if err != nil {
 		return err
 	}
-	options, done, err := cli.SecurityOptions(cfg)
-	if err != nil {
-		return err
-	}
-	defer done()
-	state, files := security.Look(options, nil)
+	state, files := security.Look(cfg.Security(), nil)
 	var settings []EffectiveSetting
 	if state != nil {
 		for _, s := range state.Settings(clientID, userOf) {
@@ -207,7 +203,7 @@ func clientUser(cfg installdir.Config, id string) (string, error) {
 	if id == "" {
 		return "", nil
 	}
-	list, err := cli.ReadClientFacts(cfg.Clients)
+	list, err := client.Admitted(cfg.Clients)
 	if err != nil {
 		return "", cli.Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 1000))
 	}
@@ -253,7 +249,7 @@ func (a *app) configSetCommand() *cobra.Command {
 			}
 			return a.editSetting(cmd.Context(), settingChange{
 				file: security.FileSettings, action: "config set " + setting.Name, done: setting.Name + " is " + args[1], user: userName, yes: yes,
-				fourEyes: setting.Name == cli.FourEyes && args[1] == "true",
+				fourEyes: setting.Name == security.FourEyes && args[1] == "true",
 				edited: func(before []byte) ([]byte, error) {
 					return edit.Set(before, strings.Split(setting.Name, "."), args[1])
 				},
@@ -318,8 +314,8 @@ func (a *app) editSetting(ctx context.Context, c settingChange) error {
 	if err != nil {
 		return err
 	}
-	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: c.action, Yes: c.yes, Plans: func() ([]*filechange.Plan, error) {
-		return planned(path, name, c.edited)
+	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: c.action, Yes: c.yes, Plans: func() ([]*signedchange.Plan, error) {
+		return signedchange.PrepareOne(path, name, c.edited)
 	}, Before: func() error {
 		a.warnOfUser(cfg, c.user)
 		if c.fourEyes && c.user == "" {
@@ -328,15 +324,6 @@ func (a *app) editSetting(ctx context.Context, c settingChange) error {
 		return nil
 	}})
 	return a.ReportRules(out, err, c.done)
-}
-
-// planned is the change of one file; what cannot be edited is said with the file.
-func planned(path, name string, edited func([]byte) ([]byte, error)) ([]*filechange.Plan, error) {
-	p, err := filechange.Prepare(path, name, edited)
-	if err != nil {
-		return nil, cli.Failed("The file is "+clean.Visible(path)+".", "%s", clean.Line(err.Error(), 500))
-	}
-	return []*filechange.Plan{p}, nil
 }
 
 func (a *app) configOriginCommand() *cobra.Command {
@@ -359,8 +346,8 @@ use any token that its visitor gives it.
 			if remove {
 				action, done = "config allow-origin --remove "+origin, origin+" may not call the gateway any more"
 			}
-			out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: action, Yes: yes, Plans: func() ([]*filechange.Plan, error) {
-				return planned(cfg.GatewayConfig, cli.FileGateway, func(before []byte) ([]byte, error) {
+			out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: action, Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
+				return signedchange.PrepareOne(cfg.GatewayConfig, signedchange.FileGateway, func(before []byte) ([]byte, error) {
 					if before == nil {
 						return nil, os.ErrNotExist
 					}
@@ -409,4 +396,58 @@ func (a *app) completeSettings(cmd *cobra.Command, args []string, _ string) ([]s
 		}
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// userUnknown says that rules of a user bind nobody; "": they bind somebody, or it cannot be told.
+func userUnknown(cfg installdir.Config, userName string) string {
+	list, err := client.Admitted(cfg.Clients)
+	if err != nil || userName == "" || slices.Contains(client.Users(list), userName) {
+		return ""
+	}
+	text := "no client has the user " + clean.Visible(userName) + " (clients.yaml): its rules bind nobody"
+	if near := config.Suggest(userName, client.Users(list)); len(near) > 0 {
+		text += "; did you mean " + strings.Join(near, ", ") + "?"
+	}
+	return text
+}
+
+// warnOfUser says beside the difference that it would bind nobody.
+func (a *app) warnOfUser(cfg installdir.Config, userName string) {
+	if text := userUnknown(cfg, userName); text != "" {
+		a.Out.Remark("%s", a.Out.Yellow("Careful: "+text+"."))
+	}
+}
+
+// warnOfFourEyes says for which clients nobody can approve anything once four eyes are needed: those that belong to nobody.
+func (a *app) warnOfFourEyes(cfg installdir.Config) {
+	list, err := client.Admitted(cfg.Clients)
+	if err != nil {
+		return // who reads the file for its own sake says so
+	}
+	var without []string
+	for _, c := range list {
+		if c.User == "" {
+			without = append(without, clean.Line(c.ID, 64))
+		}
+	}
+	if len(without) > 0 {
+		a.Out.Remark("%s", a.Out.Yellow("Careful: "+strings.Join(without, ", ")+" have no user in clients.yaml: with four eyes nobody can approve what they ask. "+
+			"Give each its user: there."))
+	}
+}
+
+// emptyUsers are the folders of users/ whose rules bind nobody, each as a sentence.
+func emptyUsers(cfg installdir.Config, files []security.File) map[string]string {
+	out := map[string]string{}
+	for _, f := range files {
+		rest, ok := strings.CutPrefix(f.Name, security.FolderUsers+"/")
+		if !ok {
+			continue
+		}
+		name, _, _ := strings.Cut(rest, "/")
+		if text := userUnknown(cfg, name); text != "" {
+			out[security.FolderUsers+"/"+name] = text
+		}
+	}
+	return out
 }

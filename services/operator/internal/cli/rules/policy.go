@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
@@ -80,12 +81,7 @@ func place(file string, line uint32) string {
 }
 
 func rulesOfFiles(cfg installdir.Config) ([]shownRule, error) {
-	options, done, err := cli.SecurityOptions(cfg)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	state, files := security.Look(options, nil)
+	state, files := security.Look(cfg.Security(), nil)
 	if state == nil {
 		return nil, cli.Usage("", "the rules cannot be read: %s", clean.Block(problemsOf(files), 4000))
 	}
@@ -100,7 +96,7 @@ func problemsOf(files []security.File) string {
 	var out []string
 	for _, f := range files {
 		if f.Problem != "" {
-			out = append(out, cli.ProblemLine(f))
+			out = append(out, f.String())
 		}
 	}
 	return strings.Join(out, "\n")
@@ -125,12 +121,7 @@ func (a *app) checkPolicy(cfg installdir.Config, files []string) error {
 	var broken []security.File
 	var unbound map[string]string
 	if len(files) == 0 {
-		options, done, err := cli.SecurityOptions(cfg)
-		if err != nil {
-			return err
-		}
-		defer done()
-		state, all := security.Look(options, nil)
+		state, all := security.Look(cfg.Security(), nil)
 		if state != nil {
 			sources = state.Sources()
 		}
@@ -145,14 +136,14 @@ func (a *app) checkPolicy(cfg installdir.Config, files []string) error {
 		sources = append(sources, policy.Source{Layer: policy.System, Name: name, Text: text})
 	}
 	var known policy.Known
-	if list, err := cli.ReadClientFacts(cfg.Clients); err == nil {
+	if list, err := client.Admitted(cfg.Clients); err == nil {
 		for _, c := range list {
 			known.Clients = append(known.Clients, c.ID)
 			known.Users = append(known.Users, c.User)
 		}
 	}
 	known.Unattended = unattendedTools(cfg.ExecutorConfig)
-	problems := policy.CheckKnown(sources, known)
+	problems := policy.Check(sources, known)
 	type row struct {
 		File    string `json:"file"`
 		Line    int    `json:"line,omitempty"`
@@ -165,7 +156,7 @@ func (a *app) checkPolicy(cfg installdir.Config, files []string) error {
 		rows = append(rows, row{File: clean.Visible(folder), Text: clean.Line(folder+": warning: "+unbound[folder], 500), Warning: true})
 	}
 	for _, f := range broken {
-		rows = append(rows, row{File: clean.Visible(f.Name), Text: clean.Line(cli.ProblemLine(f), 500)})
+		rows = append(rows, row{File: clean.Visible(f.Name), Text: clean.Line(f.String(), 500)})
 		wrong++
 	}
 	for _, p := range problems {

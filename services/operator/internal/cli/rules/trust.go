@@ -5,20 +5,15 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/output"
-	filechange "durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/operator/internal/rulefile"
+	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
@@ -65,110 +60,30 @@ func (a *app) trustProject(ctx context.Context, cfg installdir.Config, file stri
 	}
 	sum := sha256.Sum256(text)
 	entry := security.Project{Path: path, SHA256: hex.EncodeToString(sum[:]), Clients: clients, By: cfg.Operator, At: a.Now().UTC().Truncate(time.Second)}
-	var plans []*filechange.Plan
-	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "config trust " + filepath.Base(path), Yes: yes, Plans: func() ([]*filechange.Plan, error) {
-		plans, err = planTrust(cfg, entry, text)
-		return plans, err
+	var plans []*signedchange.Plan
+	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "config trust " + filepath.Base(path), Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
+		plans, err = rulefile.Trust(cfg, entry, text)
+		return plans, projectsProblem(err)
 	}, Before: func() error { return a.showTightening(cfg, entry, plans) }})
 	return a.ReportRules(out, err, clean.Visible(path)+" is trusted as it is now")
 }
 
-// planTrust puts the copy there before what names it, and takes away the copy of what was trusted of the path before.
-func planTrust(cfg installdir.Config, entry security.Project, text []byte) ([]*filechange.Plan, error) {
-	known, err := readProjects(cfg)
-	if err != nil {
-		return nil, err
+// projectsProblem says what to do about a file of projects that is not good.
+func projectsProblem(err error) error {
+	if _, bad := errors.AsType[*rulefile.ProjectsError](err); bad {
+		return cli.Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 1000))
 	}
-	plans, err := planned(filepath.Join(cfg.SecurityDir, entry.Copy()), entry.Copy(), func([]byte) ([]byte, error) { return text, nil })
-	if err != nil {
-		return nil, err
-	}
-	named, err := planned(filepath.Join(cfg.SecurityDir, security.FileProjects), security.FileProjects, func(before []byte) ([]byte, error) {
-		for _, p := range known {
-			if p.Path == entry.Path && p.SHA256 == entry.SHA256 && slices.Equal(p.Clients, entry.Clients) {
-				return before, nil
-			}
-		}
-		after, err := edit.Remove(before, "projects", ofProject(entry.Path))
-		if errors.Is(err, edit.ErrUnknown) {
-			after, err = before, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		return edit.Append(after, "projects", projectItem(entry))
-	})
-	if err != nil {
-		return nil, err
-	}
-	plans = append(plans, named...)
-	dropped, err := dropCopies(cfg, known, entry.Path, entry.SHA256)
-	return append(plans, dropped...), err
-}
-
-// projectItem is an entry of projects.yaml.
-func projectItem(p security.Project) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "path: %s\nsha256: %q\n", edit.Text(p.Path), p.SHA256)
-	if len(p.Clients) > 0 {
-		fmt.Fprintf(&b, "clients: [%s]\n", strings.Join(output.Each(p.Clients, edit.Text), ", "))
-	}
-	fmt.Fprintf(&b, "by: %s\nat: %q\n", edit.Text(p.By), p.At.Format(time.RFC3339))
-	return b.String()
-}
-
-func ofProject(path string) func(any, string) bool {
-	return func(item any, _ string) bool {
-		m, ok := item.(map[string]any)
-		return ok && m["path"] == path
-	}
-}
-
-// readProjects is what is trusted now.
-func readProjects(cfg installdir.Config) ([]security.Project, error) {
-	raw, err := os.ReadFile(filepath.Join(cfg.SecurityDir, security.FileProjects))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, cli.Failed("", "%s cannot be read", security.FileProjects)
-	}
-	list, err := security.ParseProjects(security.FileProjects, raw)
-	if err != nil {
-		return nil, cli.Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 1000))
-	}
-	return list, nil
-}
-
-// dropCopies takes away copies that were trusted for a path and that nothing names any more.
-func dropCopies(cfg installdir.Config, known []security.Project, path, kept string) ([]*filechange.Plan, error) {
-	var plans []*filechange.Plan
-	for _, p := range known {
-		if p.Path != path || p.SHA256 == kept {
-			continue
-		}
-		if slices.ContainsFunc(known, func(other security.Project) bool { return other.Path != path && other.SHA256 == p.SHA256 }) {
-			continue
-		}
-		gone, err := planned(filepath.Join(cfg.SecurityDir, p.Copy()), p.Copy(), func([]byte) ([]byte, error) { return nil, nil })
-		if err != nil {
-			return nil, err
-		}
-		plans = append(plans, gone...)
-	}
-	return plans, nil
+	return err
 }
 
 // showTightening says what a project's file changes for those that it binds.
-func (a *app) showTightening(cfg installdir.Config, entry security.Project, plans []*filechange.Plan) error {
-	options, done, err := cli.SecurityOptions(cfg)
-	if err != nil {
-		return err
-	}
-	defer done()
+func (a *app) showTightening(cfg installdir.Config, entry security.Project, plans []*signedchange.Plan) error {
 	overlay := map[string][]byte{}
 	for _, p := range plans {
 		overlay[p.Name] = p.After
 	}
-	before, _ := security.Look(options, nil)
-	after, _ := security.Look(options, overlay)
+	before, _ := security.Look(cfg.Security(), nil)
+	after, _ := security.Look(cfg.Security(), overlay)
 	if before == nil || after == nil {
 		return nil
 	}
@@ -182,6 +97,7 @@ func (a *app) showTightening(cfg installdir.Config, entry security.Project, plan
 	for _, c := range clients {
 		userName := ""
 		if c != "*" {
+			var err error
 			if userName, err = clientUser(cfg, c); err != nil {
 				return err
 			}
@@ -220,22 +136,12 @@ func (a *app) configUntrustCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "config untrust " + filepath.Base(path), Yes: yes, Plans: func() ([]*filechange.Plan, error) {
-				known, err := readProjects(cfg)
-				if err != nil {
-					return nil, err
+			out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "config untrust " + filepath.Base(path), Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
+				plans, err := rulefile.Untrust(cfg, path)
+				if errors.Is(err, rulefile.ErrUntrusted) {
+					err = cli.Usage("See: durward config show", "no file %s is trusted", clean.Visible(path))
 				}
-				if !slices.ContainsFunc(known, func(p security.Project) bool { return p.Path == path }) {
-					return nil, cli.Usage("See: durward config show", "no file %s is trusted", clean.Visible(path))
-				}
-				plans, err := planned(filepath.Join(cfg.SecurityDir, security.FileProjects), security.FileProjects, func(before []byte) ([]byte, error) {
-					return edit.Remove(before, "projects", ofProject(path))
-				})
-				if err != nil {
-					return nil, err
-				}
-				dropped, err := dropCopies(cfg, known, path, "")
-				return append(plans, dropped...), err
+				return plans, projectsProblem(err)
 			}})
 			return a.ReportRules(out, err, clean.Visible(path)+" is not trusted any more")
 		}),
@@ -247,7 +153,7 @@ func (a *app) configUntrustCommand() *cobra.Command {
 // completeProjects completes the files that are trusted.
 func (a *app) completeProjects(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return a.CompleteFrom(args, func(cfg installdir.Config) (out []string, err error) {
-		known, err := readProjects(cfg)
+		known, err := rulefile.Projects(cfg)
 		for _, p := range known {
 			out = append(out, clean.Visible(p.Path))
 		}

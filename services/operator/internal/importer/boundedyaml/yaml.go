@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -91,8 +92,11 @@ func Decode(name string, data []byte) (*Value, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var root, second yaml.Node
 	if err := safely(func() error { return dec.Decode(&root) }); err != nil {
-		if errors.Is(err, io.EOF) {
+		switch {
+		case errors.Is(err, io.EOF):
 			return nil, fmt.Errorf("%s is empty", name)
+		case bytes.Contains(data, []byte("{{")):
+			return nil, fmt.Errorf("%s: %w", name, ErrTemplate)
 		}
 		return nil, fmt.Errorf("%s is not YAML: %s", name, clean.Line(strings.TrimPrefix(err.Error(), "yaml: "), 200))
 	}
@@ -101,11 +105,17 @@ func Decode(name string, data []byte) (*Value, error) {
 	}
 	d := decoder{done: map[*yaml.Node]*Value{}}
 	v, err := d.value(&root, 0)
+	if err != nil && bytes.Contains(data, []byte("{{")) {
+		return nil, fmt.Errorf("%s: %w", name, ErrTemplate)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s:%w", name, err)
 	}
 	return v, nil
 }
+
+// ErrTemplate means that a text is not what it is made from.
+var ErrTemplate = errors.New("it is a template ({{ … }}): import what is made from it")
 
 // safely turns a panic of the YAML library into an error.
 func safely(f func() error) (err error) {
@@ -362,4 +372,57 @@ func (v *Value) Pairs() (out []Pair) {
 type Pair struct {
 	Key, Value string
 	Bare       bool
+}
+
+// IsText reports whether it is a text, a number or a bool.
+func (v *Value) IsText() bool { return v.Kind == Text || v.Kind == Scalar }
+
+// Plain is a text; nothing where it is empty.
+func Plain(text string) *Value {
+	if text == "" {
+		return Nothing
+	}
+	return &Value{Kind: Text, Text: text}
+}
+
+// Make makes a mapping of keys and what they hold in turn: a text or a list of texts. What is empty is left out.
+func Make(pairs ...any) *Value {
+	v := &Value{Kind: Mapping, Fields: map[string]*Value{}}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		key, _ := pairs[i].(string)
+		switch what := pairs[i+1].(type) {
+		case string:
+			v.Set(key, what)
+		case []string:
+			for _, one := range what {
+				v.Add(key, &Value{Kind: Text, Text: one})
+			}
+		}
+	}
+	return v
+}
+
+// Set sets a key of a mapping to a text, unless it is empty.
+func (v *Value) Set(key, text string) {
+	if text != "" && v.Fields[key] == nil {
+		v.Keys = append(v.Keys, key)
+		v.Fields[key] = Plain(text)
+	}
+}
+
+// Add adds an item to the list under a key.
+func (v *Value) Add(key string, item *Value) {
+	if v.Fields[key] == nil {
+		v.Keys = append(v.Keys, key)
+		v.Fields[key] = &Value{Kind: Sequence}
+	}
+	v.Fields[key].List = append(v.Fields[key].List, item)
+}
+
+// With is a mapping with another text under a key.
+func (v *Value) With(key, text string) *Value {
+	out := &Value{Kind: v.Kind, Keys: v.Keys, Fields: maps.Clone(v.Fields)}
+	delete(out.Fields, key)
+	out.Set(key, text)
+	return out
 }

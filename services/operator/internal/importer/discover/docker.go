@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"durward.internal/services/operator/internal/importer/boundedyaml"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/enginecmd"
@@ -46,21 +48,16 @@ type Container struct {
 	Inside uint32
 	Mounts []Bind
 	// Pairs are the variables that were set beside the image's own: for whoever judges each; they may hold secrets.
-	Pairs  []string
-	ShmMiB uint32
+	Pairs []string
 	// AllGPUs: it asks for every GPU, or for a number of them. Asked are UUIDs or indexes that it asks for.
 	AllGPUs bool
 	Asked   []string
-	// Wide: its port is published for other hosts too. published is the address, "" for all.
-	Wide      bool
+	// published is the address that its port is published on, "" for all.
 	published string
-	// Tmpfs are the places of its memory folders, limits what it may take at most.
-	Tmpfs  []string
-	limits limits
-	// Dropped are settings that an entry has no place for.
-	Dropped []string
-	// Unsafe is what no container that the executor makes would have.
-	Unsafe []string
+	// dropped are settings that an entry has no place for.
+	dropped []string
+	// compose is what it is, as a Compose file would say it.
+	compose *boundedyaml.Value
 }
 
 // Bind is a folder of the host in a container.
@@ -170,11 +167,7 @@ func (d Docker) Containers(ctx context.Context, rules containerpolicy.Rules) ([]
 	if len(list) > maxContainers {
 		return nil, nil, fmt.Errorf("docker has more than %d containers", maxContainers)
 	}
-	proc := d.Proc
-	if proc == "" {
-		proc = "/proc"
-	}
-	running := readProcesses(proc)
+	running := readProcesses(cmp.Or(d.Proc, "/proc"))
 	var out []Container
 	var passed []Passed
 	for _, entry := range list {
@@ -199,7 +192,7 @@ func (d Docker) Containers(ctx context.Context, rules containerpolicy.Rules) ([]
 		case ours:
 			own := rules
 			own.NamesOnly, own.ImageEnvironment, own.Port, own.HostPort = true, base.Config.Env, c.Inside, c.Port
-			c.Refused, c.Unsafe = own.Refusals(raw), seen.unsafe(base)
+			c.Refused = own.Refusals(raw)
 			out = append(out, c)
 		}
 	}
@@ -209,15 +202,6 @@ func (d Docker) Containers(ctx context.Context, rules containerpolicy.Rules) ([]
 }
 
 var imageID = regexp.MustCompile(`\Asha256:[0-9a-f]{64}\z`)
-
-// part decodes one field of a container's configuration; what is missing or of another shape is left at zero.
-func part[T any](fields map[string]json.RawMessage, key string) T {
-	var v T
-	if raw, ok := fields[key]; ok {
-		_ = json.Unmarshal(raw, &v) // the rules refuse a field that is not what it should be
-	}
-	return v
-}
 
 func isMade(c inspection) bool {
 	labels := part[map[string]string](c.Config, "Labels")
@@ -252,16 +236,13 @@ func (d Docker) container(ctx context.Context, seen inspection, base image, id s
 	c.Image, c.Digest = imageName(part[string](seen.Config, "Image"), base.RepoDigests)
 	c.asks(seen, pairs)
 	c.ports(seen)
-	c.settings(seen, base)
 	for _, m := range seen.Mounts {
 		if m.Type == "bind" {
 			c.Mounts = append(c.Mounts, Bind{m.Source, m.Destination, m.RW})
 		}
 	}
 	slices.SortFunc(c.Mounts, func(a, b Bind) int { return strings.Compare(a.Target, b.Target) })
-	if shm := part[int64](seen.HostConfig, "ShmSize"); shm > 64<<20 && shm < 1<<40 { // 64 MiB is the daemon's default
-		c.ShmMiB = uint32(shm >> 20)
-	}
+	c.compose, c.dropped = seen.compose(base, &c), seen.dropped(base)
 	var pids []int
 	for pid, group := range running.group {
 		if strings.Contains(group, id) {
@@ -333,7 +314,6 @@ func (c *Container) ports(seen inspection) {
 			best = number
 			c.Port = portNumber(bindings[0].HostPort)
 			c.published = bindings[0].HostIP
-			c.Wide = c.published != "127.0.0.1" && c.published != "::1"
 		}
 	}
 	c.Inside = portNumber(best)

@@ -12,18 +12,12 @@ package discover
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/hostprogram"
 	"durward.internal/services/platform/secret"
 )
 
@@ -76,60 +70,6 @@ func environment(pairs []string) (values map[string]string, withheld []string) {
 // Runner runs a program by its absolute path and returns what it writes to its standard output.
 type Runner func(ctx context.Context, program string, args ...string) ([]byte, error)
 
-const (
-	runTimeout = 5 * time.Second
-	maxOutput  = 4 << 20
-)
-
-// errOutput means that a program wrote more than it has to say.
-var errOutput = errors.New("it writes more than it should")
-
-// Run is the Runner of a host: a bounded time, a bounded output, an environment that is empty but for what such programs need.
-func Run(ctx context.Context, program string, args ...string) ([]byte, error) {
-	if !filepath.IsAbs(program) {
-		return nil, fmt.Errorf("%s: not an absolute path", program)
-	}
-	ctx, cancel := context.WithTimeout(ctx, runTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // programs of the system by their paths, with arguments of ours
-	// With the last of them busctl finds the user's own manager.
-	cmd.Env = []string{"LANG=C", "LC_ALL=C", "PATH=/usr/bin:/bin", "XDG_RUNTIME_DIR=/run/user/" + strconv.Itoa(os.Getuid())}
-	cmd.Dir = "/"
-	cmd.WaitDelay = time.Second
-	out := &bounded{most: maxOutput}
-	cmd.Stdout = out
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Base(program), err)
-	}
-	return out.text, nil
-}
-
-// bounded refuses more than most bytes.
-type bounded struct {
-	text []byte
-	most int
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if len(b.text)+len(p) > b.most {
-		return 0, errOutput
-	}
-	b.text = append(b.text, p...)
-	return len(p), nil
-}
-
-// program finds one of the system's programs.
-func program(name string) (string, error) {
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return "", fmt.Errorf("%s is not on this host", name)
-	}
-	if path, err = filepath.Abs(path); err != nil {
-		return "", fmt.Errorf("%s: %w", name, err)
-	}
-	return path, nil
-}
-
 // readAll reads at most so many bytes, and fails where there are more.
 func readAll(r io.Reader, most int64) ([]byte, error) {
 	raw, err := io.ReadAll(io.LimitReader(r, most+1))
@@ -137,7 +77,7 @@ func readAll(r io.Reader, most int64) ([]byte, error) {
 		return nil, err
 	}
 	if int64(len(raw)) > most {
-		return nil, errOutput
+		return nil, hostprogram.ErrOutput
 	}
 	return raw, nil
 }

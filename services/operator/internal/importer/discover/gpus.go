@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/hostprogram"
 )
 
 // GPU is one that nvidia-smi lists. Sizes are MiB.
@@ -32,7 +33,7 @@ const smiFormat = "--format=csv,noheader,nounits"
 
 // GPUs lists the host's GPUs and the programs on them. A host without nvidia-smi has none, which is no error.
 func GPUs(ctx context.Context, run Runner) ([]GPU, []Holder, error) {
-	smi, err := program("nvidia-smi")
+	smi, err := hostprogram.Find("nvidia-smi")
 	if err != nil {
 		return nil, nil, nil //nolint:nilerr // no GPU that could be asked for
 	}

@@ -2,32 +2,70 @@ package discover
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
+
+	"durward.internal/services/operator/internal/importer/proposal"
+	"durward.internal/services/platform/catalog"
 )
 
-// TestUnsafe: what a new container of the same image would have is refused by name. The first has nothing of it.
+// made is what is proposed of a container as the daemon describes it, and what is left out.
+func made(t *testing.T, raw string) (text, left string) {
+	t.Helper()
+	var seen inspection
+	if err := json.Unmarshal([]byte(raw), &seen); err != nil {
+		t.Fatal(err)
+	}
+	c, _ := Docker{}.container(t.Context(), seen, image{}, "x", processes{})
+	p := proposal.New("docker", nil, "x")
+	Host{}.Containers(p, []Container{c}, nil)
+	out, err := p.Settle(t.Context(), nil, catalog.Options{Development: true})
+	if err != nil && !errors.Is(err, proposal.ErrNothing) {
+		t.Fatal(err)
+	}
+	for _, l := range p.LeftOut() {
+		left += l.Why + "\n"
+	}
+	return string(out), left
+}
+
+// TestUnsafe: what a new container of the same image would have is refused by name, or is not in its entry. The first has nothing of it.
 func TestUnsafe(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct{ config, mounts, want string }{
-		{`{"Cmd":["--model","a/b","--max-num-batched-tokens","8192","--tokenizer","x"]}`, `[{"Type":"bind","Source":"/home/ai/.cache/huggingface","Destination":"/m"}]`, ""},
-		{`{}`, `[{"Type":"bind","Source":"/home/ai/.ssh","Destination":"/m"}]`, "hidden folder .ssh"},
-		{`{}`, `[{"Type":"bind","Source":"/home/ai","Destination":"/m"}]`, "a user's own folder"},
-		{`{}`, `[{"Type":"bind","Source":"/var/lib/durward","Destination":"/m"}]`, "lies in /var/lib/durward"},
-		{`{}`, `[{"Type":"bind","Source":"/var/spool/cron","Destination":"/m"}]`, "lies in /var/spool"},
-		{`{}`, `[{"Type":"bind","Source":"/var","Destination":"/m"}]`, "holds /var/"},
-		{`{"Cmd":["--api-key","a","hunter2"]}`, `[]`, "holds a secret"},
-		{`{"Cmd":["--x","{\"password\":\"hunter2\"}"]}`, `[]`, "holds a secret"},
-		{`{"Cmd":["-mu","https://h/x?sig=hunter2"]}`, `[]`, "holds a secret"},
-		{`{"Cmd":["sh","-c","curl http://h | sh"]}`, `[]`, "run by a shell"},
+	for _, tc := range []struct {
+		config, host, mounts, want string
+		// stays: it is proposed without.
+		stays bool
+	}{
+		{`"Cmd":["--model","a/b","--max-num-batched-tokens","8192","--tokenizer","x"]`, ``, `{"Type":"bind","Source":"/home/ai/.cache/huggingface","Destination":"/m"}`, "", true},
+		{``, ``, `{"Type":"bind","Source":"/home/ai/.ssh","Destination":"/m"}`, "hidden folder .ssh", false},
+		{``, ``, `{"Type":"bind","Source":"/home/ai","Destination":"/m"}`, "a user's own folder", false},
+		{``, ``, `{"Type":"bind","Source":"/var/lib/durward","Destination":"/m"}`, "lies in /var/lib/durward", false},
+		{``, ``, `{"Type":"bind","Source":"/var/spool/cron","Destination":"/m"}`, "lies in /var/spool", false},
+		{``, ``, `{"Type":"bind","Source":"/var","Destination":"/m"}`, "holds /var/", false},
+		{``, ``, `{"Type":"bind","Source":"/run/docker.sock","Destination":"/m"}`, "a daemon's socket", false},
+		{``, ``, `{"Type":"bind","Source":"/","Destination":"/m"}`, "the whole host", false},
+		{``, `"Privileged":true`, ``, "privileged is refused", false},
+		{``, `"PidMode":"host"`, ``, "pid: host is refused", false},
+		{``, `"UsernsMode":"host"`, ``, "userns: host is refused", false},
+		{``, `"CapAdd":["SYS_ADMIN"]`, ``, "cap_add is refused", false},
+		{``, `"Devices":[{"PathOnHost":"/dev/mem"}]`, ``, "the device /dev/mem is refused", false},
+		{``, `"Runtime":"runsc"`, ``, "the runtime runsc is refused", false},
+		{`"Entrypoint":["bash","x.sh"]`, ``, ``, "run by a shell", false},
+		{`"Cmd":["sh","-c","curl http://h | sh"]`, ``, ``, "run by a shell", false},
+		{`"Cmd":["a\u202eb"]`, ``, ``, "characters that cannot be shown", false},
+		{`"Cmd":["--x","{\"password\":\"hunter2\"}"]`, ``, ``, "looks like a secret", false},
+		{`"Cmd":["-mu","https://h/x?sig=hunter2"]`, ``, ``, "looks like a secret", false},
+		{`"Cmd":["--api-key","a","hunter2"]`, ``, ``, "--api-key was left out: it holds a secret", true},
+		{``, `"IpcMode":"host"`, ``, "shm_mib: 8192", true},
+		{``, `"NetworkMode":"host"`, ``, "It had the network of the host", true},
+		{``, `"SecurityOpt":["seccomp=unconfined"]`, ``, "security_opt seccomp=unconfined was left out", true},
+		{``, ``, `{"Type":"volume","Name":"v","Source":"/var/lib/docker/volumes/v/_data","Destination":"/data"}`, "a mount is a folder of the host", true},
 	} {
-		var seen inspection
-		if err := json.Unmarshal([]byte(`{"Config":`+tc.config+`,"Mounts":`+tc.mounts+`}`), &seen); err != nil {
-			t.Fatal(err)
-		}
-		said := strings.Join(seen.unsafe(image{}), "\n")
-		if tc.want == "" && said != "" || !strings.Contains(said, tc.want) || strings.Contains(said, "hunter2") {
-			t.Errorf("%s %s: %q, want %q", tc.config, tc.mounts, said, tc.want)
+		text, left := made(t, `{"Name":"/c","Config":{"Labels":null,"Image":"x:1",`+orElse(tc.config, `"Cmd":null`)+`},"HostConfig":{`+tc.host+`},"Mounts":[`+tc.mounts+`]}`)
+		if (left == "") != tc.stays || !strings.Contains(text+left, tc.want) || strings.Contains(text+left, "hunter2") || strings.Contains(text, "seccomp=unconfined\"") {
+			t.Errorf("%s %s %s: left out %q\n%s", tc.config, tc.host, tc.mounts, left, text)
 		}
 	}
 }
@@ -52,10 +90,12 @@ func FuzzInspection(f *testing.F) {
 		if json.Unmarshal(raw, &seen) != nil {
 			return
 		}
-		if part[bool](seen.HostConfig, "Privileged") && len(seen.unsafe(image{})) == 0 {
+		c, _ := Docker{}.container(t.Context(), seen, image{}, "x", processes{})
+		p := proposal.New("docker", nil, "x")
+		Host{}.Containers(p, []Container{c}, nil)
+		if part[bool](seen.HostConfig, "Privileged") && c.Service == "" && len(p.Services()) > 0 {
 			t.Errorf("%s is let through", raw)
 		}
-		c, _ := Docker{}.container(t.Context(), seen, image{}, "x", processes{})
 		_ = c.words()
 	})
 }

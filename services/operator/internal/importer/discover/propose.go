@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
@@ -30,73 +32,51 @@ type Host struct {
 
 // Units puts what runs as units into the proposal.
 func (h Host) Units(p *proposal.Proposal, servers []Server, passed []Passed) {
-	taken := h.taken()
-	for _, one := range passed {
-		p.LeaveOut("unit "+one.Name, "%s", one.Why)
-	}
+	m := h.begin(p, "unit ", passed)
 	for i := range servers {
 		s := &servers[i]
 		what := "unit " + s.Name
-		if id, known := h.service(func(in *catalog.Service) bool { return in.Unit == s.Subject }); known {
-			p.LeaveOut(what, "it is the catalogue's service %s already", id)
+		known := m.service(func(in *catalog.Service) bool { return in.Unit == s.Subject })
+		id := ""
+		switch {
+		case known != "":
+			p.LeaveOut(what, "it is the catalogue's service %s already", known)
 			continue
-		}
-		if strings.HasPrefix(s.Subject, "durward-") {
+		case strings.HasPrefix(s.Subject, "durward-"):
 			p.LeaveOut(what, "it is one of Durward's own, or was written for an entry of the catalogue")
 			continue
 		}
-		if s.Port != 0 && !p.PortFree(s.Port) {
-			p.LeaveOut(what, "its port %d is another service's in the catalogue or the proposal", s.Port)
-			continue
-		}
-		id := proposal.FreeID(strings.TrimSuffix(s.Subject, ".service"), taken)
-		if id == "" {
+		if id = proposal.FreeID(strings.TrimSuffix(s.Subject, ".service"), m.taken); id == "" {
 			p.LeaveOut(what, "no id can be made of its name")
 			continue
 		}
-		e := entry{host: h, p: p, id: id, server: s, notes: []string{"The " + what + ", " + state(s.Running) + ". " + s.words()}}
+		e := m.entry(id, what, s)
 		e.put("driver", catalog.DriverSystemd)
 		e.put("unit", s.Subject)
 		e.rest()
-		p.Service(id, e.fields, e.model, nil, e.notes...)
 	}
 }
 
 // Containers puts what runs in containers into the proposal: one with the label of a service is adopted, any other is made anew.
 func (h Host) Containers(p *proposal.Proposal, containers []Container, passed []Passed) {
-	taken := h.taken()
-	for _, one := range passed {
-		p.LeaveOut("container "+one.Name, "%s", one.Why)
-	}
+	m := h.begin(p, "container ", passed)
 	for i := range containers {
 		c := &containers[i]
-		what := "container " + c.Name
+		what, name := "container "+c.Name, c.Subject
 		label := c.Service != ""
-		if label {
-			if id, known := h.service(func(in *catalog.Service) bool { return in.ID == c.Service }); known {
-				p.LeaveOut(what, "its label says %s, which the catalogue has already", id)
-				continue
-			}
-		}
 		refused := c.Refused
 		if !label {
-			refused = c.Unsafe
+			refused = nil
+		} else if name = c.Service; m.service(func(in *catalog.Service) bool { return in.ID == name }) != "" {
+			refused = []string{"its label says " + name + ", which the catalogue has already"}
+		}
+		for _, why := range refused {
+			p.LeaveOut(what, "%s", why)
 		}
 		if len(refused) > 0 {
-			for _, why := range refused {
-				p.LeaveOut(what, "%s", why)
-			}
 			continue
 		}
-		if c.Port != 0 && !p.PortFree(c.Port) {
-			p.LeaveOut(what, "its port %d is another service's in the catalogue or the proposal", c.Port)
-			continue
-		}
-		name := c.Subject
-		if label {
-			name = c.Service
-		}
-		id := proposal.FreeID(name, taken)
+		id := proposal.FreeID(name, m.taken)
 		switch {
 		case id == "":
 			p.LeaveOut(what, "no id can be made of its name")
@@ -105,54 +85,106 @@ func (h Host) Containers(p *proposal.Proposal, containers []Container, passed []
 			p.LeaveOut(what, "its label's value %s is no service's id, or is another's too", clean.Line(c.Service, 64))
 			continue
 		}
-		e := entry{host: h, p: p, id: id, server: &c.Server, mounts: list(c.Mounts), notes: []string{"The " + what + ", " + state(c.Running) + ". " + c.words()}}
-		if label {
+		e := m.entry(id, what, &c.Server)
+		e.put("driver", catalog.DriverDocker)
+		if e.outside = c.outside; label {
 			e.adopt(c)
-		} else {
-			e.make(c)
+		} else if !e.make(c, what) {
+			continue
 		}
 		e.rest()
-		p.Service(id, e.fields, e.model, nil, e.notes...)
 	}
 }
 
-func list(mounts []Bind) []Bind {
-	if mounts == nil {
-		return []Bind{}
-	}
-	return mounts
+// moving is one import of what runs on the host.
+type moving struct {
+	Host
+	p *proposal.Proposal
+	// taken are the ids that the catalog and the proposal have.
+	taken map[string]bool
 }
 
-// taken are the ids that the catalog has.
-func (h Host) taken() map[string]bool {
-	out := map[string]bool{}
+func (h Host) begin(p *proposal.Proposal, kind string, passed []Passed) *moving {
+	m := &moving{h, p, map[string]bool{}}
 	if h.Present != nil {
 		for _, s := range h.Present.Services {
-			out[s.ID] = true
+			m.taken[s.ID] = true
 		}
-		for _, m := range h.Present.Modes {
-			out[m.ID] = true
+		for _, one := range h.Present.Modes {
+			m.taken[one.ID] = true
 		}
 	}
-	return out
+	for _, one := range passed {
+		p.LeaveOut(kind+one.Name, "%s", one.Why)
+	}
+	return m
 }
 
-func (h Host) service(is func(*catalog.Service) bool) (id string, known bool) {
-	if h.Present == nil {
-		return "", false
+// service is the id of the catalog's service that is so, or "".
+func (m *moving) service(is func(*catalog.Service) bool) string {
+	if m.Present != nil {
+		if i := slices.IndexFunc(m.Present.Services, is); i >= 0 {
+			return m.Present.Services[i].ID
+		}
 	}
-	i := slices.IndexFunc(h.Present.Services, is)
-	if i < 0 {
-		return "", false
-	}
-	return h.Present.Services[i].ID, true
+	return ""
 }
 
-func state(running bool) string {
-	if running {
-		return "which runs"
+// entry begins one.
+func (m *moving) entry(id, what string, s *Server) *entry {
+	state := "which does not run"
+	if s.Running {
+		state = "which runs"
 	}
-	return "which does not run"
+	return &entry{moving: m, id: id, server: s, notes: []string{"The " + what + ", " + state + ". " + s.words()}}
+}
+
+// outside is where a path of the container lies on the host, "" where that is not known.
+func (c *Container) outside(path string) string {
+	for _, m := range c.Mounts {
+		if containerpolicy.Within(path, m.Target) && m.Target != "/" {
+			return filepath.Join(m.Source, strings.TrimPrefix(path, m.Target))
+		}
+	}
+	return ""
+}
+
+// adopt puts a container that is taken over as it is.
+func (e *entry) adopt(c *Container) {
+	container := yaml.MapSlice{{Key: "image", Value: c.Image}}
+	if !c.Digest {
+		container = append(container, yaml.MapItem{Key: "allow_tag", Value: true})
+		e.note("The daemon knows no digest of its image, so it is named by its tag, which can change.")
+	}
+	container = append(container, yaml.MapItem{Key: "adopt", Value: true})
+	if c.Port != 0 && c.Inside != 0 {
+		container = append(container, yaml.MapItem{Key: "port", Value: c.Inside})
+	}
+	e.put("container", container)
+}
+
+// make puts an entry for another container of the same image, which the executor makes, and reports whether there can be one.
+func (e *entry) make(c *Container, what string) bool {
+	made, ok := importer.Contain(e.p, importer.Given{ContainerUser: e.ContainerUser}, e.id, what, c.compose)
+	if !ok {
+		return false
+	}
+	e.note("It has no label %s, so it cannot be adopted: this entry makes another container of its image. Stop and remove the old one first.", containerpolicy.LabelService)
+	e.notes = append(e.notes, made.Notes...)
+	e.note("Its root folder is read-only: /tmp is a tmpfs, other folders that it writes to need one too.")
+	if len(c.dropped) > 0 {
+		e.note("Settings that an entry has no place for were left out: %s.", strings.Join(c.dropped, ", "))
+	}
+	e.fields = append(e.fields, made.Fields...)
+	c.Withheld = nil // those that are, are named one by one
+	all := c.AllGPUs && len(c.GPUs) == 0
+	for _, g := range e.GPUs {
+		asked := all || slices.Contains(c.Asked, g.UUID) || slices.Contains(c.Asked, number32(g.Index))
+		if asked && !slices.Contains(c.GPUs, g.UUID) {
+			c.GPUs = append(c.GPUs, g.UUID)
+		}
+	}
+	return true
 }
 
 // words say how a server was recognised.
@@ -174,16 +206,16 @@ func (s *Server) words() string {
 
 // entry is one service's entry in the making.
 type entry struct {
-	host   Host
-	p      *proposal.Proposal
+	*moving
 	id     string
 	server *Server
-	mounts []Bind // of a container, nil for a unit
-	fields proposal.Fields
-	notes  []string
-	model  string
-	// file: the model's files are known. sized: what it needs is declared.
-	file, sized bool
+	// outside is where a path that it sees lies on the host; nil: it is the same.
+	outside func(path string) string
+	fields  proposal.Fields
+	notes   []string
+	model   string
+	// filed: the model's files are known. sized: what it needs is declared.
+	filed, sized bool
 }
 
 func (e *entry) put(key string, value any) {
@@ -205,13 +237,12 @@ func (e *entry) engine() string {
 	return ""
 }
 
-// rest puts what all kinds of entries have.
+// rest puts what all kinds of entries have, and the entry into the proposal.
 func (e *entry) rest() {
 	s := e.server
 	engine := e.engine()
 	served := e.modelOf(engine)
 	if s.Port != 0 {
-		e.p.Port(s.Port, 0) // it is free: that was asked for
 		e.put("port", s.Port)
 		if engine == enginecmd.Ollama {
 			e.put("health", yaml.MapSlice{{Key: "path", Value: "/api/version"}})
@@ -243,7 +274,10 @@ func (e *entry) rest() {
 		}
 		e.note("Its environment sets more, of which no value was copied: %s.", strings.Join(names, ", "))
 	}
-	e.notes = append(e.notes, sentences(s.Remarks)...)
+	for _, remark := range s.Remarks {
+		e.note("%s.", strings.ToUpper(remark[:1])+remark[1:])
+	}
+	e.p.Service(e.id, e.fields, e.model, nil, e.notes...)
 }
 
 // memory declares what a server holds, where that is what it needs: a declaration counts for more than an estimate.
@@ -260,7 +294,7 @@ func (e *entry) memory(engine string, gpus int) {
 		why = "it did not say that it is well, and may have been loading"
 	case s.Command.SleepMode && uint64(s.MiB) < e.half(gpus):
 		why = "it may have been asleep"
-	case e.file:
+	case e.filed:
 		why = "what its model needs can be estimated from its files"
 	}
 	if why != "" {
@@ -279,7 +313,7 @@ func (e *entry) half(gpus int) uint64 {
 		share = 0.9
 	}
 	total := uint32(0)
-	for _, g := range e.host.GPUs {
+	for _, g := range e.GPUs {
 		if total == 0 || g.TotalMiB < total {
 			total = g.TotalMiB
 		}
@@ -288,14 +322,6 @@ func (e *entry) half(gpus int) uint64 {
 }
 
 func number32(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
-
-func sentences(texts []string) []string {
-	out := make([]string, len(texts))
-	for i, t := range texts {
-		out[i] = strings.ToUpper(t[:1]) + t[1:] + "."
-	}
-	return out
-}
 
 // repository is a model's name on a hub.
 var repository = regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9._\-]{0,95}/[A-Za-z0-9][A-Za-z0-9._\-]{0,95}\z`)
@@ -319,7 +345,7 @@ func (e *entry) modelOf(engine string) bool {
 	}
 	name := served
 	var fields proposal.Fields
-	path := e.outside(s.Command.Model)
+	path := e.file(s.Command.Model)
 	if containerpolicy.Plain(served) {
 		if engine == enginecmd.LlamaCPP {
 			// It serves one model, whatever requests call it; a path of the host is nothing for agents to see.
@@ -336,7 +362,7 @@ func (e *entry) modelOf(engine string) bool {
 		// A server that was told no name answers to its file's path, or to the file's name.
 		name = strings.TrimSuffix(filepath.Base(path), ".gguf")
 		fields = append(fields, yaml.MapItem{Key: "file", Value: path})
-		e.file = true
+		e.filed = true
 	}
 	if served == "" || name == "" {
 		return false
@@ -346,20 +372,15 @@ func (e *entry) modelOf(engine string) bool {
 	return e.model != ""
 }
 
-// outside is where a model's file lies on the host, "" where that is not known.
-func (e *entry) outside(path string) string {
-	if !containerpolicy.Plain(path) || path == "/" || !proposal.Shown(path) {
+// file is where a model's file lies on the host, "" where that is not known.
+func (e *entry) file(path string) string {
+	switch {
+	case !containerpolicy.Plain(path) || path == "/" || !proposal.Shown(path):
 		return ""
-	}
-	if e.mounts == nil {
+	case e.outside == nil:
 		return path
 	}
-	for _, m := range e.mounts {
-		if containerpolicy.Within(path, m.Target) && m.Target != "/" {
-			return filepath.Join(m.Source, strings.TrimPrefix(path, m.Target))
-		}
-	}
-	return ""
+	return e.outside(path)
 }
 
 // gpus are the indexes that the entry names: of those whose memory it holds, or else of those that it was told to use.
@@ -368,25 +389,25 @@ func (e *entry) gpus() []uint32 {
 	if told, ok := e.server.Environment["CUDA_VISIBLE_DEVICES"]; ok && len(uuids) == 0 {
 		for one := range strings.SplitSeq(told, ",") {
 			one = strings.TrimSpace(one)
-			i := slices.IndexFunc(e.host.GPUs, func(g GPU) bool { return g.UUID == one || number32(g.Index) == one })
+			i := slices.IndexFunc(e.GPUs, func(g GPU) bool { return g.UUID == one || number32(g.Index) == one })
 			if i >= 0 {
-				uuids = append(uuids, e.host.GPUs[i].UUID)
+				uuids = append(uuids, e.GPUs[i].UUID)
 			}
 		}
 	}
-	if len(uuids) == 0 && len(e.host.GPUs) == 1 && e.engine() != "" {
-		uuids = []string{e.host.GPUs[0].UUID}
+	if len(uuids) == 0 && len(e.GPUs) == 1 && e.engine() != "" {
+		uuids = []string{e.GPUs[0].UUID}
 	}
 	var out []uint32
 	for _, uuid := range uuids {
 		index, ok := e.p.GPUByUUID(uuid)
-		if !ok {
-			i := slices.IndexFunc(e.host.GPUs, func(g GPU) bool { return g.UUID == uuid })
-			if i < 0 || !e.p.GPU(e.host.GPUs[i].Index) {
+		if !ok || !e.p.GPU(index) {
+			i := slices.IndexFunc(e.GPUs, func(g GPU) bool { return g.UUID == uuid })
+			if i < 0 || !e.p.GPU(e.GPUs[i].Index) {
 				e.note("The catalogue does not know its GPU %s.", uuid)
 				continue
 			}
-			index = e.host.GPUs[i].Index
+			index = e.GPUs[i].Index
 		}
 		if !slices.Contains(out, index) {
 			out = append(out, index)
@@ -420,33 +441,17 @@ func (e *entry) sleep(engine string, sized bool) {
 	}
 }
 
-// Of extra_config's values, the shapes that the catalog takes; others are left out.
-var (
-	sharePattern   = regexp.MustCompile(`\A(0\.[0-9]{1,4}|1(\.0)?)\z`)
-	dtypePattern   = regexp.MustCompile(`\A[a-z][a-z0-9_]{0,31}\z`)
-	releasePattern = regexp.MustCompile(`\A[0-9][0-9A-Za-z.+]{0,31}\z`)
-)
-
 func (e *entry) extra(engine string) yaml.MapSlice {
 	if engine == "" {
 		return nil
 	}
 	s, c := e.server, e.server.Command
-	out := yaml.MapSlice{{Key: "engine", Value: engine}}
-	add := func(key string, value any, good bool) {
-		if good {
-			out = append(out, yaml.MapItem{Key: key, Value: value})
-		}
+	values := map[string]string{
+		"engine": engine, "engine_version": s.Answer.Version, "context_size": number32(cmp.Or(c.Context, s.Answer.Context)), "parallel": number32(c.Parallel),
+		"tensor_parallel": number32(c.TensorParallel), "kv_cache_dtype": strings.TrimPrefix(c.CacheK, "auto"),
 	}
-	add("engine_version", s.Answer.Version, releasePattern.MatchString(s.Answer.Version))
-	context := c.Context
-	if context == 0 {
-		context = s.Answer.Context
+	if engine == enginecmd.VLLM {
+		values["gpu_memory_utilization"] = c.Utilisation
 	}
-	add("context_size", context, context > 0 && context < 100_000_000)
-	add("parallel", c.Parallel, c.Parallel > 0 && c.Parallel < 10_000)
-	add("tensor_parallel", c.TensorParallel, c.TensorParallel > 0 && c.TensorParallel < 100)
-	add("gpu_memory_utilization", c.Utilisation, engine == enginecmd.VLLM && sharePattern.MatchString(c.Utilisation))
-	add("kv_cache_dtype", c.CacheK, dtypePattern.MatchString(c.CacheK) && c.CacheK != "auto")
-	return out
+	return importer.Extra(values)
 }

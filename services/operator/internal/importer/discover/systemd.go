@@ -15,13 +15,15 @@ import (
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/hostprogram"
+	"durward.internal/services/platform/procfs"
 )
 
 // Systemd asks a service manager what its units are.
 type Systemd struct {
 	// Manager is "system", or "user" for the operator's own.
 	Manager string
-	// Program is busctl's absolute path; "": the one in PATH. Run runs it; nil: Run.
+	// Program is busctl's absolute path; "": the one in PATH. Run runs it; nil: hostprogram.Run.
 	Program string
 	Run     Runner
 	// Proc is where the kernel tells of processes; "": /proc.
@@ -65,12 +67,12 @@ type unitFacts struct {
 // memory of a GPU. They are in the order of their names.
 func (s Systemd) Servers(ctx context.Context) ([]Server, []Passed, error) {
 	if s.Run == nil {
-		s.Run = Run
+		s.Run = hostprogram.Run
 	}
 	busctl := s.Program
 	if busctl == "" {
 		var err error
-		if busctl, err = program("busctl"); err != nil {
+		if busctl, err = hostprogram.Find("busctl"); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -212,7 +214,7 @@ func (s Systemd) server(ctx context.Context, u unit, f unitFacts, running proces
 	}
 	// What runs says more than the unit's file: systemd has filled in variables, and a script has become an engine.
 	for _, pid := range group {
-		if command, ok := enginecmd.Read(running.commandLine(pid), out.Environment); ok {
+		if command, ok := enginecmd.Read(procfs.CommandLine(running.root, pid), out.Environment); ok {
 			out.Command, out.Recognised, open = command, true, false
 			break
 		}
@@ -284,4 +286,31 @@ func portOf(c enginecmd.Command, recognised bool) uint32 {
 		return c.Port
 	}
 	return defaultPorts[c.Engine]
+}
+
+// processes is which control group each of the host's programs is in.
+type processes struct {
+	root  string
+	group map[int]string
+}
+
+func readProcesses(root string) processes {
+	p := processes{root, map[int]string{}}
+	for pid, text := range procfs.Processes(root, "cgroup") {
+		if group := procfs.Group(text); group != "" {
+			p.group[pid] = group
+		}
+	}
+	return p
+}
+
+// in lists the processes of a control group and of those below it, the oldest number first.
+func (p processes) in(group string) (out []int) {
+	for pid, at := range p.group {
+		if group != "" && group != "/" && (at == group || strings.HasPrefix(at, group+"/")) {
+			out = append(out, pid)
+		}
+	}
+	slices.Sort(out)
+	return out
 }

@@ -61,7 +61,10 @@ type Proposal struct {
 	services, modes []*item
 	left            []LeftOut
 	more            int
-	ports           map[uint32]bool
+	// host are its GPUs, where the catalog has none; simulated: nor has it any, and those that are named by uuids stand for uuids.
+	host      []catalog.GPU
+	simulated bool
+	uuids     []string
 }
 
 // item is one entry, or a folder or key of the containers section.
@@ -85,16 +88,9 @@ type item struct {
 
 // New begins a proposal. kind is the word behind `catalog import`; from names what it is made from.
 func New(kind string, present *Present, from ...string) *Proposal {
-	p := &Proposal{kind: kind, present: present, ports: map[uint32]bool{}}
+	p := &Proposal{kind: kind, present: present}
 	for _, name := range from {
 		p.from = append(p.from, clean.Line(name, 200))
-	}
-	if present != nil {
-		for _, s := range present.Services {
-			if s.Port != 0 {
-				p.ports[s.Port] = true
-			}
-		}
 	}
 	return p
 }
@@ -276,53 +272,75 @@ func tidy(notes []string) []string {
 	return out
 }
 
+// Host says which GPUs the host has, for a catalog that knows none. Where it has none either, the proposal's are simulated, and it says so.
+func (p *Proposal) Host(gpus []catalog.GPU) {
+	if p.hostGPUs() == nil {
+		p.host, p.simulated = gpus, len(gpus) == 0
+	}
+}
+
+// hostGPUs are the GPUs that the catalog has, or else the host.
+func (p *Proposal) hostGPUs() []catalog.GPU {
+	if p.present != nil && len(p.present.GPUs) > 0 {
+		return p.present.GPUs
+	}
+	return p.host
+}
+
+// simulatedMiB is what a GPU has that stands for one of which nothing is known.
+const simulatedMiB = 24576
+
 // GPU makes sure that a GPU is in the catalog or in the proposal, and reports whether it can be named.
 func (p *Proposal) GPU(index uint32) bool {
-	if index >= 64 {
-		return false
-	}
-	simulated := false
-	if p.present != nil {
-		for _, g := range p.present.GPUs {
-			if g.Index == index {
-				return true
-			}
-			simulated = simulated || g.Simulated
-		}
-	}
+	known := p.hostGPUs()
+	i := slices.IndexFunc(known, func(g catalog.GPU) bool { return g.Index == index })
 	id := strconv.FormatUint(uint64(index), 10)
-	if simulated || find(p.gpus, id) != nil {
-		return !simulated
+	fields := Fields{{Key: "index", Value: index}}
+	switch {
+	case index >= 64:
+		return false
+	case i >= 0 && len(p.host) == 0, find(p.gpus, id) != nil:
+		return true
+	case i >= 0:
+		fields = append(fields, yaml.MapItem{Key: "uuid", Value: known[i].UUID}, yaml.MapItem{Key: "name", Value: known[i].Name})
+	case len(p.host) > 0, len(known) > 0 && known[0].Simulated:
+		return false
+	case p.simulated:
+		p.Note("No GPU of this host could be asked (nvidia-smi), so the GPUs are simulated, with %d MiB each: where it is to run, write the uuid of each in their place "+
+			"(nvidia-smi -L).", simulatedMiB)
+		fields = append(fields, yaml.MapItem{Key: "name", Value: "stands for GPU " + id}, yaml.MapItem{Key: "memory_mib", Value: simulatedMiB}, yaml.MapItem{Key: "simulated", Value: true})
 	}
-	p.gpus = append(p.gpus, &item{id: id, fields: Fields{{Key: "index", Value: index}}})
+	p.gpus = append(p.gpus, &item{id: id, fields: fields})
 	slices.SortFunc(p.gpus, func(a, b *item) int { return cmp.Or(cmp.Compare(len(a.id), len(b.id)), cmp.Compare(a.id, b.id)) })
 	return true
 }
 
-// HostGPUs are the indexes of all GPUs that the catalog knows, or the first alone where it knows none.
+// HostGPUs are the indexes of all GPUs that are known, or the first alone where none is.
 func (p *Proposal) HostGPUs() (indexes []uint32, known bool) {
-	if p.present != nil {
-		for _, g := range p.present.GPUs {
-			indexes = append(indexes, g.Index)
-		}
+	for _, g := range p.hostGPUs() {
+		indexes = append(indexes, g.Index)
 	}
 	if len(indexes) == 0 {
-		return []uint32{0}, false
+		return []uint32{0}, p.simulated
 	}
 	slices.Sort(indexes)
 	return indexes, true
 }
 
-// GPUByUUID is the index of the GPU that the catalog knows by a uuid.
+// GPUByUUID is the index of the GPU that is known by a uuid. One that is simulated stands for each of which nothing is known.
 func (p *Proposal) GPUByUUID(uuid string) (uint32, bool) {
-	if p.present != nil && uuid != "" {
-		for _, g := range p.present.GPUs {
-			if strings.EqualFold(g.UUID, uuid) {
-				return g.Index, true
-			}
+	for _, g := range p.hostGPUs() {
+		if uuid != "" && strings.EqualFold(g.UUID, uuid) {
+			return g.Index, true
 		}
 	}
-	return 0, false
+	if !p.simulated || !strings.HasPrefix(uuid, "GPU-") {
+		return 0, false
+	}
+	if !slices.Contains(p.uuids, uuid) {
+		p.uuids = append(p.uuids, uuid)
+	}
+	return uint32(slices.Index(p.uuids, uuid)), true
 }
 
 // Mount proposes a folder from which containers may mount. services are those that need it: it goes when the last of them goes.
@@ -360,26 +378,10 @@ func needed(items []*item, id string, services []string) []*item {
 	return items
 }
 
-// Port takes a port for a service: the wanted one where it is free, else, or where none is wanted, the next free one from start.
-func (p *Proposal) Port(wanted, start uint32) (uint32, bool) {
-	if wanted > 0 && wanted <= 65535 && !p.ports[wanted] {
-		p.ports[wanted] = true
-		return wanted, true
-	}
-	for port := max(start, 1); port <= 65535; port++ {
-		if !p.ports[port] {
-			p.ports[port] = true
-			return port, true
-		}
-	}
-	return 0, false
+// PortKnown reports whether a service of the catalog has the port.
+func (p *Proposal) PortKnown(port uint32) bool {
+	return p.present != nil && slices.ContainsFunc(p.present.Services, func(s *catalog.Service) bool { return s.Port == port })
 }
-
-// FreePort gives a port back that Port took.
-func (p *Proposal) FreePort(port uint32) { delete(p.ports, port) }
-
-// PortFree reports whether no service of the catalog or the proposal has the port.
-func (p *Proposal) PortFree(port uint32) bool { return port > 0 && port <= 65535 && !p.ports[port] }
 
 var (
 	notID    = regexp.MustCompile(`[^a-zA-Z0-9_]+`)

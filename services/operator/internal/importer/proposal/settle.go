@@ -124,21 +124,18 @@ func (p *Proposal) consistent() {
 		if m.out {
 			continue
 		}
-		var members []string
+		var members, lost []string
 		for _, id := range m.members {
-			switch {
-			case !p.known(id):
-				m.notes = note(m.notes, "Without "+id+", which was left out.")
-			case !slices.Contains(members, id):
+			if !p.known(id) {
+				lost = append(lost, id)
+			} else if !slices.Contains(members, id) {
 				members = p.withNeeds(members, id, 0)
 			}
 		}
-		if m.members = members; len(members) == 0 {
-			m.out = true
-			if m.quiet {
-				continue
-			}
-			p.LeaveOut("mode "+m.id, "none of its services is in the proposal")
+		m.members = members
+		// A mode is whole or not there: what is left of one would be another.
+		if m.out = len(lost) > 0; m.out && (!m.quiet || len(members) > 0) {
+			p.LeaveOut("mode "+m.id, "it would not be whole: not in the proposal is %s", strings.Join(lost, ", "))
 		}
 	}
 }

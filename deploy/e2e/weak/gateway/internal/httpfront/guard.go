@@ -6,11 +6,10 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
-	"time"
 
+	"durward.internal/gateway/internal/connlimit"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/telemetry"
@@ -34,6 +33,8 @@ func Weaken(names string) error {
 		switch name {
 		case "local":
 			telemetry.WeakenLocal()
+		case "slow":
+			connlimit.WeakenTime()
 		case "flood":
 			refusal.WeakenRate()
 		case "remote":
@@ -108,49 +109,4 @@ func forgiving(dec *json.Decoder) any {
 	default:
 		return token
 	}
-}
-
-// counted without "slow" takes every connection for as long as it likes.
-func counted(l net.Listener, c *Conns) net.Listener {
-	if weakened["slow"] {
-		return patient{l}
-	}
-	return &listener{l, c}
-}
-
-type patient struct{ net.Listener }
-
-// Accept implements net.Listener.
-func (p patient) Accept() (net.Conn, error) {
-	c, err := p.Listener.Accept()
-	return timeless{c}, err
-}
-
-// timeless is a connection whose time never comes. (A deadline in the past is how net/http interrupts its own reads.)
-type timeless struct{ net.Conn }
-
-func future(t time.Time) bool { return time.Until(t) > 0 }
-
-// SetDeadline implements net.Conn.
-func (c timeless) SetDeadline(t time.Time) error {
-	if future(t) {
-		return nil
-	}
-	return c.Conn.SetDeadline(t)
-}
-
-// SetReadDeadline implements net.Conn.
-func (c timeless) SetReadDeadline(t time.Time) error {
-	if future(t) {
-		return nil
-	}
-	return c.Conn.SetReadDeadline(t)
-}
-
-// SetWriteDeadline implements net.Conn.
-func (c timeless) SetWriteDeadline(t time.Time) error {
-	if future(t) {
-		return nil
-	}
-	return c.Conn.SetWriteDeadline(t)
 }

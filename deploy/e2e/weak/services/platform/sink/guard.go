@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/reserve"
@@ -29,7 +30,7 @@ const GuardOwnership = "ownership"
 var Guards = append([]string{
 	"required", "grant", "permit", "in-force", "audience", "epoch", "halted", "tool", "arguments", "subject", "spent", "statement", "uses",
 	"intent", "redeem", "confirm", "check", "one-call", "tokenise", "any-subject",
-	"unattended-arguments", "unattended-until", "dangerous-flag", GuardOwnership, reserve.GuardReserve, rpc.GuardCallers, rpc.GuardSpans,
+	"unattended-arguments", "unattended-until", "dangerous-flag", "confirmed", "ended", "state", GuardOwnership, reserve.GuardReserve, rpc.GuardCallers, rpc.GuardSpans,
 }, desktop.Guards...)
 
 var (
@@ -49,6 +50,8 @@ func Weaken(names string) error {
 			rpc.WeakenSpans()
 		case name == reserve.GuardReserve:
 			reserve.WeakenReserve()
+		case name == "state":
+			database.WeakenSeals()
 		case name == GuardOwnership:
 			ownership.WeakenOwnership()
 		case slices.Contains(desktop.Guards, name):
@@ -129,6 +132,19 @@ func statementRequired(unattended bool) bool { return !weak("statement") && !una
 func verifyStatement(h *callv1.HumanStatement, operators *trust.AllowedSigners, now time.Time) (*statement.Verified, error) {
 	return statement.Verify(h, operators, now, Skew)
 }
+
+func confirmed(v *statement.Verified, all []*statement.Verified) bool {
+	return weak("confirmed") || v.Kind != statement.KindDangerous || slices.ContainsFunc(all, func(second *statement.Verified) bool { return v.ConfirmedBy(second) == nil })
+}
+
+func lostHolds(lost string) string {
+	if weak("state") {
+		return ""
+	}
+	return lost
+}
+
+func endHolds(ended bool) bool { return ended && !weak("ended") }
 
 func useOf(u *Use) *Use {
 	if weak("uses") {

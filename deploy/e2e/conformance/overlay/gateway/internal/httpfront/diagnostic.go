@@ -11,10 +11,8 @@ import (
 
 // diagnosticMethods adds to the table what the conformance suite sends and no shipped build takes.
 func diagnosticMethods(table map[string]method) {
-	table["prompts/list"] = method{eras: bothEras, decode: decodeList, forward: true}
-	table["prompts/get"] = method{eras: bothEras, decode: answered(decodePrompt), forward: true, named: true}
 	table["logging/setLevel"] = method{eras: onlyStateful, decode: decodeLevel, forward: true}
-	for _, name := range []string{methodCallTool, "tasks/update"} {
+	for _, name := range []string{methodCallTool, "prompts/get", "tasks/update"} {
 		changed := table[name]
 		changed.decode = answered(changed.decode)
 		table[name] = changed
@@ -74,23 +72,6 @@ func declared(read decode) decode {
 		}
 		return bytes.Replace(members, []byte(`"capabilities":{}`), append([]byte(`"capabilities":`), p.Capabilities...), 1), nil
 	}
-}
-
-func decodePrompt(f *Frame, params jsontext.Value) ([]byte, *frameError) {
-	var p struct {
-		Name      string         `json:"name"`
-		Arguments jsontext.Value `json:"arguments"`
-		Meta      jsontext.Value `json:"_meta"`
-	}
-	if json.Unmarshal(params, &p, json.RejectUnknownMembers(true)) != nil || !bounded(p.Name, maxName) {
-		return nil, invalidParams("A prompts/get request takes a name and arguments, and nothing else.")
-	}
-	f.Name = p.Name
-	members := member(nil, "name", p.Name)
-	if p.Arguments != nil {
-		members = append(append(members, `,"arguments":`...), p.Arguments...)
-	}
-	return members, nil
 }
 
 func decodeLevel(_ *Frame, params jsontext.Value) ([]byte, *frameError) {

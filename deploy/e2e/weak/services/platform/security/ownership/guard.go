@@ -1,6 +1,9 @@
 package ownership
 
-import "syscall"
+import (
+	"os"
+	"syscall"
+)
 
 // This file makes a negative control of deploy/e2e: a process that obeys files whoever wrote them.
 
@@ -27,4 +30,13 @@ func reachable(f Foreign, st *syscall.Stat_t, acl bool) bool {
 		}
 	}
 	return acl
+}
+
+func ownedByOther(st *syscall.Stat_t) bool {
+	return !anybody && st.Uid != 0 && int(st.Uid) != os.Geteuid()
+}
+
+func writableByOthers(st *syscall.Stat_t, acl bool) bool {
+	own := !acl && (st.Gid == 0 || int(st.Gid) == os.Geteuid())
+	return !anybody && (st.Mode&0o002 != 0 || st.Mode&0o020 != 0 && !own)
 }

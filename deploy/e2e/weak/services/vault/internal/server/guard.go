@@ -1,6 +1,7 @@
 package server
 
 import (
+	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/session"
@@ -9,17 +10,30 @@ import (
 // This file makes the negative controls of deploy/e2e: the vault without one of its guards.
 
 // Guards are the names that Weaken takes.
-var Guards = []string{"unattended", "policy", "agent"}
+var Guards = []string{"unattended", "policy", "agent", "state"}
 
 // weakened is set once, from a flag, before anything is served.
 var weakened = map[string]bool{}
 
 // Weaken removes a guard.
-func Weaken(name string) { weakened[name] = true }
+func Weaken(name string) {
+	weakened[name] = true
+	if name == "state" {
+		database.WeakenSeals()
+	}
+}
 
 // unattended without "unattended" lets whoever relays a bearer token change things.
 func unattended(opened *session.Session) bool {
 	return opened.Client.KeyBound() || weakened["unattended"]
+}
+
+// lostHolds without "state" goes on with what is left.
+func lostHolds(lost string) string {
+	if weakened["state"] {
+		return ""
+	}
+	return lost
 }
 
 // verdict without "policy" lets run what policy denies.

@@ -1,11 +1,14 @@
 package standing
 
-import "durward.internal/services/vault/internal/store"
+import (
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/store"
+)
 
 // This file makes the negative controls of deploy/e2e.
 
 // Guards are the names that Weaken takes.
-var Guards = []string{"key-bound", "standing-epoch", "standing-uses", "confirm-delay"}
+var Guards = []string{"key-bound", "standing-epoch", "standing-uses", "confirm-delay", "confirm-key"}
 
 // weakened is set once, from a flag, before anything is served.
 var weakened = map[string]bool{}
@@ -26,3 +29,11 @@ func usesLeft(left uint32) bool { return left > 0 || weakened["standing-uses"] }
 
 // early without "confirm-delay" takes a confirmation at once.
 func early(is bool) bool { return is && !weakened["confirm-delay"] }
+
+// confirmed without "confirm-key" takes anybody's second statement that names the first.
+func confirmed(first, second *statement.Verified) error {
+	if weakened["confirm-key"] {
+		return nil
+	}
+	return first.ConfirmedBy(second)
+}

@@ -33,7 +33,7 @@ func TestWeakEpoch(t *testing.T) {
 	_, err := w.halt.Halt(context.Background(), "alice", "", w.Now())
 	w.must(err)
 	w.book.Sweep(t.Context())
-	if _, _, ok := w.book.Dangerous(live.Ref); !ok {
+	if _, ok := w.book.Dangerous(live.Ref); !ok {
 		t.Error("a halt ends dangerous mode without its guard: the tests of it show nothing")
 	}
 }
@@ -54,9 +54,26 @@ func TestWeakConfirmDelay(t *testing.T) {
 	w := newWorld(t)
 	live := w.open(bound)
 	w.must(operation.Weaken("confirm-delay"))
-	id, _, _, err := w.book.ProposeDangerous(t.Context(), w.sign(w.dangerous(live)), "operator")
+	h := w.sign(w.dangerous(live))
+	_, _, _, err := w.book.ProposeDangerous(t.Context(), h, "operator")
 	w.must(err)
-	_, err = w.book.ConfirmDangerous(t.Context(), id, "operator")
+	second := w.confirmation(h)
+	second.IssuedAt = statement.FormatTime(w.Now().Add(statement.ConfirmAfter)) // a human's clock may be ahead
+	second.NotBefore = second.IssuedAt
+	_, err = w.book.ConfirmDangerous(t.Context(), w.sign(second), "operator")
+	w.must(err)
+}
+
+func TestWeakConfirmKey(t *testing.T) {
+	w := newWorld(t)
+	live := w.open(bound)
+	w.must(operation.Weaken("confirm-key"))
+	h := w.sign(w.dangerous(live))
+	_, _, _, err := w.book.ProposeDangerous(t.Context(), h, "operator")
+	w.must(err)
+	second := w.confirmation(h) // made at once
+	w.advance(statement.ConfirmAfter)
+	_, err = w.book.ConfirmDangerous(t.Context(), w.sign(second), "operator")
 	w.must(err)
 }
 

@@ -1,0 +1,76 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"durward.internal/deploy/e2e/harness"
+)
+
+const scripted = harness.ScriptedService
+
+func scriptedCatalog(h *harness.Host) string {
+	return harness.DemoCatalog(h) + harness.ScriptedEntry(h, 2)
+}
+
+// TestAnEditedScriptDoesNotRun: a script that an interpreter is given is approved with its content. Edited after the approval it does
+// not run; an executor that holds a service to its program alone runs it.
+func TestAnEditedScriptDoesNotRun(t *testing.T) {
+	t.Parallel()
+	t.Run("shipped", func(t *testing.T) {
+		t.Parallel()
+		if ran := runEdited(t, harness.Options{Catalog: scriptedCatalog}); ran {
+			t.Error("the edited script ran")
+		}
+	})
+	t.Run("without the guard of files", func(t *testing.T) {
+		t.Parallel()
+		if ran := runEdited(t, harness.Options{Catalog: scriptedCatalog, Build: harness.Build{Weak: true},
+			Flags: map[string][]string{harness.Executor: {"-weaken-files", "files"}}}); !ran {
+			t.Error("the edited script did not run, so that the test shows nothing")
+		}
+	})
+}
+
+// runEdited has a script approved, edits it, and reports whether it ran then.
+func runEdited(t *testing.T, opts harness.Options) (ran bool) {
+	h := harness.New(t, opts)
+	evil := h.Path("evil")
+	script := func(first string) {
+		h.WriteFile("svc.sh", fmt.Sprintf("%s\nexec %s -port %d -touch %s\n", first, filepath.Join(h.Bin, "durward-demo"), h.Port(2), h.Path("starts-"+scripted)))
+	}
+	script("true")
+	h.StartAll()
+	agent := h.Connect(h.AddClient("agent"))
+
+	pending := agent.Ask("start_service", map[string]any{"service_id": scripted})
+	if opts.Flags == nil {
+		shown := h.Durward("approvals")
+		for _, line := range []string{"pinned: /usr/bin/env", "checked, not held: " + h.Path("svc.sh")} {
+			if !strings.Contains(shown, line) {
+				t.Errorf("the approval does not say %q:\n%s", line, shown)
+			}
+		}
+	}
+	h.Approve(pending.OperationID)
+	script("touch " + evil)
+	refused := agent.Ask("start_service", map[string]any{"service_id": scripted})
+	if _, err := os.Stat(evil); err == nil {
+		return true
+	}
+	if opts.Flags != nil {
+		return harness.Poll(func() error { _, err := os.Stat(evil); return err }) == nil
+	}
+	if refused.Error == nil || !slices.Contains([]string{"CONFLICT", "PLAN_CHANGED"}, refused.Error.Code) {
+		t.Errorf("an edited script is answered with %s", refused.Raw)
+	}
+	script("true")
+	if done := agent.Ask("start_service", map[string]any{"service_id": scripted}); done.Status != "ok" {
+		t.Errorf("as it was approved: %s", done.Raw)
+	}
+	return false
+}

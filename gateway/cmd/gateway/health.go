@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/telemetry"
+)
+
+// How long a gateway tries to reach a peer, and after what time it tells again while something is not well.
+const (
+	reachPatience = time.Second
+	tellAgain     = 5 * time.Second
+)
+
+// tellHealth tells the vault how this gateway is until ctx ends: operators ask the vault, since nobody may ask a gateway more than
+// whether it runs (OBS-1).
+func tellHealth(ctx context.Context, vault vaultv1.SessionServiceClient, look func(context.Context) *vaultv1.GatewayHealth) {
+	for ctx.Err() == nil {
+		health := look(ctx)
+		_, err := vault.TellHealth(ctx, &vaultv1.TellHealthRequest{Health: health})
+		wait := telemetry.DeepEvery
+		if err != nil || !health.GetExecutorReachable() || !health.GetAuditReachable() {
+			wait = tellAgain
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// reachable reports whether a connection is there, or is within a second. One that went idle is woken.
+func reachable(ctx context.Context, conn *grpc.ClientConn) bool {
+	ctx, cancel := context.WithTimeout(ctx, reachPatience)
+	defer cancel()
+	for {
+		state := conn.GetState()
+		if state == connectivity.Ready {
+			return true
+		}
+		conn.Connect()
+		if !conn.WaitForStateChange(ctx, state) {
+			return false
+		}
+	}
+}

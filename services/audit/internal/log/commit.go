@@ -1,0 +1,366 @@
+package log
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"math/bits"
+	"slices"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/reserve"
+)
+
+const notNow = "the audit log cannot be written now"
+
+func unavailable(cause error) *fault.Error {
+	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, notNow, fault.WithRetry(time.Second), fault.WithCause(cause))
+}
+
+// write is the writing goroutine.
+func (l *Log) write() {
+	defer close(l.stopped)
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-look.C:
+			_ = l.look() // it says so itself
+		case r := <-l.requests:
+			l.commit(l.gather(r))
+		}
+	}
+}
+
+// gather takes what waits, without waiting.
+func (l *Log) gather(first *request) []*request {
+	group := []*request{first}
+	for n := len(first.records); n < maxGroup; {
+		select {
+		case r := <-l.requests:
+			group = append(group, r)
+			n += len(r.records)
+		default:
+			return group
+		}
+	}
+	return group
+}
+
+// stage is a group of requests on its way into one transaction.
+type stage struct {
+	from    uint64
+	at      time.Time
+	entries []*auditv1.Entry
+	last    map[string]uint64
+	hashes  []tlog.Hash
+	recent  map[int64]tlog.Hash
+	// full is why only what entitled allows is staged; nil: everything is.
+	full error
+	// processes are the starts and stops that were written out of the reserve lately, these among them.
+	processes map[process]time.Time
+}
+
+// look returns an error while the log's files are not in their place, and logs that once.
+func (l *Log) look() error {
+	err := l.cfg.Store.InPlace()
+	if err == nil {
+		l.lost.Store(nil)
+		return nil
+	}
+	if l.lost.Swap(&err) == nil {
+		l.cfg.Logger.Error("NOTHING IS RECORDED ANY MORE: the log's files are gone", "cause", err.Error())
+	}
+	return err
+}
+
+// commit answers every request of the group.
+func (l *Log) commit(group []*request) {
+	ctx := context.Background() // a request that gave up does not undo what others wait for
+	if err := l.look(); err != nil {
+		refuse(group, unavailable(err))
+		return
+	}
+	if l.broken.Load() {
+		if err := l.load(ctx); err != nil {
+			l.cfg.Logger.Error("the log cannot be read again after a failed transaction", "cause", err.Error())
+			refuse(group, unavailable(err))
+			return
+		}
+		l.broken.Store(false)
+		l.cfg.Logger.Info("the log can be written again", "size", l.Size())
+	}
+	h := l.head.Load()
+	var full error
+	if l.cfg.Reserve.Tight() {
+		full = errors.New("the reserve is given up")
+	}
+	answers, next, err := l.attempt(ctx, h, group, full)
+	if reserve.Full(err) && l.load(ctx) == nil { // load says how the transaction ended
+		h = l.head.Load()
+		answers, next, err = l.economise(ctx, h, group, err)
+	}
+	l.full.Store(full != nil || crowdedOut(answers))
+	if err != nil {
+		l.broken.Store(true)
+		l.cfg.Logger.Error("a transaction of the log failed", "cause", err.Error(), "requests", len(group))
+		refuse(group, unavailable(err))
+		return
+	}
+	for i, r := range group {
+		answers[i].head, answers[i].last = next, l.last[r.writer]
+		r.answer <- answers[i]
+	}
+}
+
+// attempt stages the group and commits what could be staged. An error is the transaction's, and what became of it is unknown.
+func (l *Log) attempt(ctx context.Context, h *head, group []*request, full error) ([]answer, *head, error) {
+	s := &stage{from: h.Size, at: l.cfg.Clock().UTC(), last: map[string]uint64{}, recent: edge(h), full: full, processes: maps.Clone(l.processes)}
+	if s.at.Before(l.logged) {
+		s.at = l.logged // the log's clock does not go back
+	}
+	answers := make([]answer, len(group))
+	for i, r := range group {
+		answers[i].entries, answers[i].err = l.stage(ctx, s, h, r)
+	}
+	if len(s.entries) == 0 {
+		return answers, h, nil
+	}
+	next, err := l.transact(ctx, s, h)
+	return answers, next, err
+}
+
+// economise commits what a full disk's reserve is there for, and gives the reserve up for it.
+func (l *Log) economise(ctx context.Context, h *head, group []*request, full error) ([]answer, *head, error) {
+	answers, next, err := l.attempt(ctx, h, group, full)
+	if !reserve.Full(err) {
+		return answers, next, err
+	}
+	released, gone := l.cfg.Reserve.Release()
+	if !released {
+		return nil, nil, errors.Join(err, gone)
+	}
+	l.cfg.Logger.Warn("the disk is full: the reserve is given up, and only what takes load off the host is recorded")
+	if err := l.load(ctx); err != nil {
+		return nil, nil, err
+	}
+	return l.attempt(ctx, l.head.Load(), group, full)
+}
+
+// crowded is the fault of records for which a full disk has no room. Nothing of them was written.
+func crowded(cause error) *fault.Error {
+	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, notNow, fault.WithField(reserve.Field), fault.WithRetry(time.Second), fault.WithCause(cause))
+}
+
+// crowdedOut reports whether a full disk is why one of the answers is a refusal.
+func crowdedOut(answers []answer) bool {
+	return slices.ContainsFunc(answers, func(a answer) bool { return a.err != nil && fault.From(a.err).Field == reserve.Field })
+}
+
+func refuse(group []*request, err error) {
+	for _, r := range group {
+		r.answer <- answer{err: err}
+	}
+}
+
+// maxRecent bounds the hashes that a head carries on from the ones before it.
+const maxRecent = 256
+
+// edge returns the hashes that the next entries need: what came with h, which includes the roots of its complete subtrees;
+// when that has become much, those roots alone.
+func edge(h *head) map[int64]tlog.Hash {
+	if len(h.recent) <= maxRecent {
+		return maps.Clone(h.recent)
+	}
+	cut := map[int64]tlog.Hash{}
+	for _, index := range roots(h.Size) {
+		cut[index] = h.recent[index]
+	}
+	return cut
+}
+
+// roots returns the stored indexes of the roots of a tree's complete subtrees.
+func roots(size uint64) []int64 {
+	var out []int64
+	for lo := uint64(0); lo < size; {
+		level := bits.Len64(size-lo) - 1
+		out = append(out, tlog.StoredHashIndex(level, int64(lo>>level)))
+		lo += 1 << level
+	}
+	return out
+}
+
+// stage checks one request as a whole and adds its new records to the stage.
+func (l *Log) stage(ctx context.Context, s *stage, h *head, r *request) ([]*auditv1.Entry, error) {
+	if r.known > h.Size {
+		return nil, fault.New(callv1.Code_CODE_CONFLICT, "the log is shorter than the tree that the caller has verified", fault.WithField("known_size"))
+	}
+	last, staged := s.last[r.writer]
+	if !staged {
+		last = l.last[r.writer]
+	}
+	entries := make([]*auditv1.Entry, len(r.records))
+	fresh := last
+	processes := maps.Clone(s.processes)
+	for i, record := range r.records {
+		switch sequence := record.GetSequence(); {
+		case sequence == fresh+1:
+			if s.full != nil && !entitled(r.writer, record, s.at, processes) {
+				return nil, crowded(s.full)
+			}
+			fresh++
+		case sequence > last:
+			return nil, gap(fresh + 1)
+		default:
+			first, err := l.first(ctx, s, r.writer, sequence)
+			if err != nil {
+				return nil, unavailable(err)
+			}
+			if !same(first, record) {
+				return nil, fault.New(callv1.Code_CODE_CONFLICT, fmt.Sprintf("another record has the sequence %d; the next sequence is %d", sequence, last+1), fault.WithField("records.sequence"))
+			}
+			entries[i] = first
+		}
+	}
+	before := len(s.entries)
+	for i, record := range r.records {
+		if entries[i] != nil {
+			continue
+		}
+		e, err := l.place(s, r.writer, record)
+		if err != nil {
+			s.undo(before)
+			return nil, err
+		}
+		entries[i] = e
+	}
+	s.last[r.writer], s.processes = fresh, processes
+	return entries, nil
+}
+
+func gap(next uint64) *fault.Error {
+	return fault.New(callv1.Code_CODE_CONFLICT, fmt.Sprintf("the next sequence is %d", next), fault.WithField("records.sequence"))
+}
+
+// first finds what the writer wrote under a sequence that is taken.
+func (l *Log) first(ctx context.Context, s *stage, writer string, sequence uint64) (*auditv1.Entry, error) {
+	for _, e := range s.entries {
+		if e.GetWriter() == writer && e.GetRecord().GetSequence() == sequence {
+			return e, nil
+		}
+	}
+	return l.cfg.Store.BySequence(ctx, writer, sequence)
+}
+
+// same reports whether the entry is of exactly this record: placed where the entry is, it has the same leaf.
+func same(entry *auditv1.Entry, record *auditv1.Record) bool {
+	again := &auditv1.Entry{Index: entry.GetIndex(), Writer: entry.GetWriter(), Record: record, LoggedAt: entry.GetLoggedAt(), Salt: entry.GetSalt()}
+	return logproof.Seal(again) == nil && bytes.Equal(again.GetLeafHash(), entry.GetLeafHash())
+}
+
+// place makes an entry of a record and adds it to the staged tree.
+func (l *Log) place(s *stage, writer string, record *auditv1.Record) (*auditv1.Entry, error) {
+	index := s.from + uint64(len(s.entries))
+	if index >= math.MaxInt64 {
+		return nil, unavailable(errors.New("the log is full"))
+	}
+	e := &auditv1.Entry{Index: index, Writer: writer, Record: record, LoggedAt: timestamppb.New(s.at), Salt: make([]byte, logproof.SaltSize)}
+	_, _ = rand.Read(e.Salt) // never fails (crypto/rand)
+	if err := logproof.Seal(e); err != nil {
+		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "a record cannot be put into canonical form", fault.WithField("records"), fault.WithCause(err))
+	}
+	n := int64(index)
+	hashes, err := tlog.StoredHashesForRecordHash(n, tlog.Hash(e.GetLeafHash()), overlay{context.Background(), l.cfg.Store, s.recent})
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	for i, hash := range hashes {
+		s.recent[tlog.StoredHashIndex(0, n)+int64(i)] = hash
+	}
+	s.hashes = append(s.hashes, hashes...)
+	s.entries = append(s.entries, e)
+	return e, nil
+}
+
+// undo takes back what was placed after the first n entries.
+func (s *stage) undo(n int) {
+	first := tlog.StoredHashIndex(0, int64(s.from))
+	keep := tlog.StoredHashIndex(0, int64(s.from)+int64(n)) - first
+	for i := range s.hashes[keep:] {
+		delete(s.recent, first+keep+int64(i))
+	}
+	s.hashes, s.entries = s.hashes[:keep], s.entries[:n]
+}
+
+// transact signs and commits the stage and moves the log on.
+func (l *Log) transact(ctx context.Context, s *stage, h *head) (*head, error) {
+	next := &head{grown: make(chan struct{}), recent: s.recent}
+	next.Origin, next.Size = h.Origin, s.from+uint64(len(s.entries))
+	var err error
+	if next.Root, err = tlog.TreeHash(int64(next.Size), l.reader(ctx, next)); err != nil {
+		return nil, err
+	}
+	if next.signed, err = logproof.SignCheckpoint(next.Checkpoint, l.cfg.Signer); err != nil {
+		return nil, err
+	}
+	if err := l.cfg.Store.Commit(ctx, store.Batch{
+		Entries: s.entries, FirstHash: tlog.StoredHashIndex(0, int64(s.from)), Hashes: s.hashes, Checkpoint: next.signed,
+	}); err != nil {
+		return nil, err
+	}
+	maps.Copy(l.last, s.last)
+	l.processes = s.processes
+	l.logged = s.at
+	l.head.Store(next)
+	close(h.grown)
+	return next, nil
+}
+
+// processInterval is how often a full disk's reserve takes it from one writer that a process starts, and that one stops.
+const processInterval = time.Minute
+
+// process is what a record says of its writer's process.
+type process struct {
+	writer string
+	kind   auditv1.Kind
+}
+
+// entitled reports whether a record of that writer may be written out of the reserve at that time. taken is when such records of
+// processes were written so before; the record is added to it if it is one of them.
+func entitled(writer string, record *auditv1.Record, at time.Time, taken map[process]time.Time) bool {
+	if reserve.Entitled(record) {
+		return true
+	}
+	kind := record.GetKind()
+	if kind != auditv1.Kind_KIND_STARTED && kind != auditv1.Kind_KIND_STOPPED {
+		return false
+	}
+	// The gateway meets the agents: whoever took it over could say that it starts until no room is left for a halt.
+	id, err := identity.Parse(writer)
+	if err != nil || id.Role() == optionsv1.Role_ROLE_GATEWAY {
+		return false
+	}
+	key := process{writer, kind}
+	if last, ok := taken[key]; ok && at.Sub(last) < processInterval {
+		return false
+	}
+	maps.DeleteFunc(taken, func(_ process, last time.Time) bool { return at.Sub(last) >= processInterval })
+	taken[key] = at
+	return true
+}

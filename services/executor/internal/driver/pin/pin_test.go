@@ -1,0 +1,135 @@
+package pin
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/platform/catalog"
+)
+
+func put(t *testing.T, path, content string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWhichArgumentsNameFiles(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	put(t, at("svc.py"), "x")
+	put(t, at("a b.yaml"), "x")
+	put(t, at("log"), "x")
+	large := put(t, at("weights.gguf"), "")
+	if err := os.Truncate(large, maxContent+1); err != nil {
+		t.Fatal(err)
+	}
+	find := Finder{Programs: &catalog.Programs{}, Dir: dir, Writes: []string{at("log")}}
+	arguments := []string{
+		"", "serve", "-m", "svc.py", "./svc.py", "--config=a b.yaml", "x=svc.py", "--model", large, "--log-file=" + at("log"), at("none"), "none.py", "/dev/null",
+		"--dir=" + dir, "http://127.0.0.1/svc.py", "a\x00b", "--port=8000",
+	}
+	if diff := cmp.Diff([]string{
+		"checked, not held: " + at("svc.py"),
+		"checked, not held: " + at("a b.yaml"),
+		"checked, not held, by size, inode and times: " + large,
+		"not pinned, the service writes it: " + at("log"),
+		"not pinned, it is not there: " + at("none"),
+		"not pinned, no regular file: /dev/null",
+		"not pinned, a folder: " + dir,
+	}, Lines(find.Arguments(arguments))); diff != "" {
+		t.Error(diff)
+	}
+	find.Dir = ""
+	if got := find.Arguments([]string{"svc.py"}); len(got) != 0 {
+		t.Errorf("in a folder that is not known: %+v", got)
+	}
+	if got := Lines(find.Arguments([]string{"/x\x1b[2J"})); len(got) != 1 || strings.ContainsRune(got[0], 0x1b) {
+		t.Errorf("%q", got)
+	}
+}
+
+// Each change of a file that counts makes another definition, and is seen at the last look.
+func TestAFilesChangeIsSeen(t *testing.T) {
+	for name, c := range map[string]struct {
+		size   int64
+		change func(t *testing.T, path string)
+	}{
+		"edited":          {1, func(t *testing.T, path string) { put(t, path, "y") }},
+		"gone":            {1, func(t *testing.T, path string) { must(t, os.Remove(path)) }},
+		"replaced":        {1, func(t *testing.T, path string) { must(t, os.Rename(put(t, path+".new", "y"), path)) }},
+		"large, one byte": {maxContent + 1, func(t *testing.T, path string) { poke(t, path) }},
+		"large, with times": {maxContent + 1, func(t *testing.T, path string) {
+			poke(t, path)
+			must(t, os.Chtimes(path, time.Unix(1, 0), time.Unix(1, 0)))
+		}},
+		"grown": {maxContent, func(t *testing.T, path string) { must(t, os.Truncate(path, maxContent+1)) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := put(t, filepath.Join(t.TempDir(), "file"), "x")
+			if err := os.Truncate(path, c.size); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chtimes(path, time.Unix(1, 0), time.Unix(1, 0)); err != nil {
+				t.Fatal(err)
+			}
+			find := Finder{Programs: &catalog.Programs{}}
+			before := find.Arguments([]string{path})
+			definition := Definition("sha256:x", before)
+			if again := find.Arguments([]string{path}); definition == "sha256:x" || Definition("sha256:x", again) != definition || !Unchanged(before) {
+				t.Fatal("it changes by itself, or does not count")
+			}
+			time.Sleep(10 * time.Millisecond) // the kernel's clock for times of change goes on
+			c.change(t, path)
+			if Definition("sha256:x", find.Arguments([]string{path})) == definition {
+				t.Error("another file has the same definition")
+			}
+			if Unchanged(before) {
+				t.Error("the last look does not see it")
+			}
+		})
+	}
+}
+
+func poke(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("y"), 5); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDefinitionsAreNotConfused(t *testing.T) {
+	a, b := File{path: "/a", identity: "1"}, File{path: "/b", identity: "2"}
+	seen := []string{"x"}
+	for _, files := range [][]File{{a}, {b}, {a, b}, {b, a}, {{path: "/a1", identity: ""}}, {{path: "/a", identity: "12"}}} {
+		d := Definition("x", files)
+		if slices.Contains(seen, d) {
+			t.Errorf("%v has another's definition", files)
+		}
+		seen = append(seen, d)
+	}
+	if Definition("x", []File{{path: "/log", why: "the service writes it"}}) != "x" {
+		t.Error("what is not pinned counts")
+	}
+}

@@ -1,0 +1,273 @@
+package huggingface
+
+import (
+	"errors"
+	"slices"
+
+	cards "durward.internal/services/inspector/internal/card"
+	"durward.internal/services/platform/model"
+)
+
+func (c *config) hidden() uint64 { return first(c.HiddenSize, c.NEmbd, c.DModel) }
+func (c *config) heads() uint64  { return first(c.NumAttentionHeads, c.NHead, c.NumHeads) }
+
+func (c *config) feedForward() uint64 {
+	widest := max(uint64(c.NInner), uint64(c.FFNHiddenSize), uint64(c.MoEIntermediateSize)*first(c.NumExpertsPerTok, c.NumExpertsUsed, 1))
+	for _, n := range c.IntermediateSize {
+		widest = max(widest, n)
+	}
+	return widest
+}
+
+// headDim is the published one; hidden / heads is right only where none is published.
+func (c *config) headDim() uint64 {
+	if c.HeadDim > 0 {
+		return uint64(c.HeadDim)
+	}
+	if h := c.heads(); h > 0 {
+		return c.hidden() / h
+	}
+	return 0
+}
+
+func (c *config) kvHeads(i uint64) uint64 {
+	switch {
+	case len(c.NumKeyValueHeads) > 0:
+		return c.NumKeyValueHeads.at(i)
+	case len(c.NumKVHeads) > 0:
+		return c.NumKVHeads.at(i)
+	case c.MultiQuery:
+		return 1
+	}
+	return c.heads()
+}
+
+// Words for layers, as kinds of this file.
+const (
+	full      = "full"
+	sliding   = "sliding"
+	chunked   = "chunked"
+	linear    = "linear"
+	mamba     = "mamba"
+	both      = "both"
+	shortConv = "short convolution"
+	lightning = "lightning"
+	none      = "none"
+)
+
+// words are what layer_types and layers_block_type say.
+var words = map[string]string{
+	"full_attention": full, "attention": full, "global_attention": full, "self_attention": full,
+	"sliding_attention": sliding, "local_attention": sliding, "sliding_window_attention": sliding,
+	"chunked_attention": chunked,
+	"linear_attention":  linear,
+	"mamba":             mamba, "mamba2": mamba, "ssm": mamba,
+	"hybrid": both,
+	"conv":   shortConv,
+	"mlp":    none, "moe": none,
+}
+
+// periods are architectures whose older configurations say nothing of which layers slide: every nth does not (transformers'
+// configuration_*.py, where layer_types is filled in).
+var periods = map[string]uint64{"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
+
+// stateOnly are architectures of state spaces throughout.
+var stateOnly = []string{"mamba", "mamba2", "falcon_mamba"}
+
+// kind says which kind layer i of n is.
+func (c *config) kind(i, n uint64) (string, error) {
+	types := c.LayerTypes
+	if len(types) == 0 {
+		types = c.LayersBlockType
+	}
+	switch {
+	case len(types) > 0:
+		if uint64(len(types)) < n {
+			return "", errors.New("config.json names the kinds of fewer layers than it has")
+		}
+		if k, ok := words[types[i]]; ok {
+			return k, nil
+		}
+		return "", errors.New("config.json has a layer of a kind that is not known")
+	case c.HybridOverridePattern != "":
+		if uint64(len(c.HybridOverridePattern)) < n {
+			return "", errors.New("config.json names the kinds of fewer layers than it has")
+		}
+		switch c.HybridOverridePattern[i] {
+		case 'M':
+			return mamba, nil
+		case '*':
+			return full, nil
+		case '-', 'E':
+			return none, nil
+		}
+		return "", errors.New("config.json has a layer of a kind that is not known")
+	case c.LinearAttn != nil:
+		// Layers are counted from 1 there.
+		if slices.Contains(c.LinearAttn.KDALayers, i+1) {
+			return linear, nil
+		}
+		return full, nil
+	case len(c.AttnTypeList) > 0:
+		if c.AttnTypeList.at(i) == 0 {
+			return lightning, nil
+		}
+		return full, nil
+	case slices.Contains(stateOnly, c.ModelType):
+		return mamba, nil
+	case c.ModelType == "falcon_h1":
+		return both, nil
+	case c.AttnPeriod > 0 && c.MambaDState > 0: // Jamba
+		if i%uint64(c.AttnPeriod) == uint64(c.AttnOffset) {
+			return full, nil
+		}
+		return mamba, nil
+	case c.LinearNumValueHeads > 0:
+		every := first(c.FullAttentionInterval, 4)
+		if (i+1)%every == 0 {
+			return full, nil
+		}
+		return linear, nil
+	case c.AttentionChunkSize > 0:
+		// Llama 4: a layer without rotary positions sees everything. 0 in the list is one of those; without a list it is every 4th.
+		if len(c.NoRopeLayers) > 0 && c.NoRopeLayers.at(i) == 0 || len(c.NoRopeLayers) == 0 && (i+1)%4 == 0 {
+			return full, nil
+		}
+		return chunked, nil
+	case c.slides(i):
+		return sliding, nil
+	}
+	return full, nil
+}
+
+// slides reports whether layer i sees only a window, where no list says so.
+func (c *config) slides(i uint64) bool {
+	if c.SlidingWindow.at(i) == 0 || c.UseSlidingWindow != nil && !*c.UseSlidingWindow {
+		return false
+	}
+	if c.MaxWindowLayers > 0 {
+		// Qwen2: the layers below see everything, and all of them unless use_sliding_window says so.
+		return c.UseSlidingWindow != nil && i >= uint64(c.MaxWindowLayers)
+	}
+	every := periods[c.ModelType]
+	switch p := c.SlidingWindowPattern.(type) {
+	case float64:
+		if p >= 1 && p <= maxLayers {
+			every = uint64(p)
+		}
+	case string: // EXAONE 4: "LLLG"
+		if p != "" {
+			return p[i%uint64(len(p))] != 'G'
+		}
+	}
+	return every == 0 || (i+1)%every != 0
+}
+
+// layer is what layer i of n keeps.
+func (c *config) layer(i, n uint64) (model.Layers, error) {
+	kind, err := c.kind(i, n)
+	if err != nil {
+		return model.Layers{}, err
+	}
+	l := model.Layers{Count: 1, Kind: model.Full, KVHeads: uint32(c.kvHeads(i)), KeyDim: uint32(c.headDim()), ValueDim: uint32(c.headDim())}
+	if c.VHeadDim > 0 && c.KVLoraRank == 0 {
+		l.ValueDim = uint32(c.VHeadDim)
+	}
+	l.Shared = c.NumKVSharedLayers > 0 && i+uint64(c.NumKVSharedLayers) >= n
+	switch kind {
+	case full, both:
+		switch {
+		case c.KVLoraRank > 0:
+			l.Kind, l.KVHeads, l.KeyDim, l.ValueDim = model.Latent, 1, uint32(c.KVLoraRank+c.QKRopeHeadDim), 0
+		case c.GlobalHeadDim > 0:
+			l.KeyDim, l.ValueDim = uint32(c.GlobalHeadDim), uint32(c.GlobalHeadDim)
+			if c.NumGlobalKeyValueHeads > 0 {
+				l.KVHeads = uint32(c.NumGlobalKeyValueHeads)
+			}
+		}
+	case sliding, chunked:
+		l.Kind, l.Window = model.Sliding, uint32(c.SlidingWindow.at(i))
+		if kind == chunked {
+			l.Window = uint32(c.AttentionChunkSize)
+		}
+		if l.Window == 0 {
+			return model.Layers{}, errors.New("config.json has layers that see a window, and does not say how wide it is")
+		}
+	}
+	var state uint64
+	switch kind {
+	case none:
+		return cards.None(), nil
+	case full, sliding, chunked, both:
+		switch {
+		case l.KVHeads == 0 && len(c.NumKeyValueHeads) > 1:
+			l = cards.None() // the list has 0 for layers without attention
+		case l.KVHeads == 0 || l.KeyDim == 0:
+			return model.Layers{}, errors.New("config.json does not say how many heads attention has, or how wide they are")
+		}
+		if kind != both {
+			return l, nil
+		}
+		state = c.mambaState()
+	case linear:
+		state = c.linearState()
+	case lightning:
+		state = cards.Product(c.heads(), c.headDim(), c.headDim())
+	case shortConv:
+		state = cards.Product(first(c.ConvLCache, 1)-1, c.hidden())
+	case mamba:
+		state = c.mambaState()
+	}
+	if state == 0 {
+		return model.Layers{}, errors.New("config.json does not say how large the state of its recurrent layers is")
+	}
+	// In F32, as llama.cpp keeps it; vLLM keeps it so, or smaller.
+	if kind != both {
+		l = model.Layers{Count: 1, Kind: model.Recurrent}
+	}
+	l.StateBytes = cards.Product(4, state)
+	return l, nil
+}
+
+// linearState is the elements of a gated delta net's state: its convolution's past inputs, and one matrix for each head
+// (vLLM: MambaStateShapeCalculator.gated_delta_net_state_shape, kda_state_shape).
+func (c *config) linearState() uint64 {
+	if a := c.LinearAttn; a != nil {
+		heads, dim := uint64(a.NumHeads), uint64(a.HeadDim)
+		return cards.Bounded(cards.Product(3, heads, dim, first(a.ShortConvKernelSize, 4)-1) + cards.Product(heads, dim, dim))
+	}
+	keys := cards.Product(uint64(c.LinearNumKeyHeads), uint64(c.LinearKeyHeadDim))
+	values := cards.Product(uint64(c.LinearNumValueHeads), uint64(c.LinearValueHeadDim))
+	return cards.Bounded(cards.Product(2*keys+values, first(c.LinearConvKernelDim, 4)-1) + cards.Product(values, uint64(c.LinearKeyHeadDim)))
+}
+
+// mambaState is the elements of a state space's state (vLLM: MambaStateShapeCalculator.mamba1_state_shape, mamba2_state_shape).
+func (c *config) mambaState() uint64 {
+	state := first(c.MambaDState, c.SSMStateSize, c.StateSize)
+	kernel := first(c.MambaDConv, c.ConvKernel, 4)
+	expand := first(c.MambaExpand, c.Expand, 2)
+	heads := first(c.MambaNHeads, c.MambaNumHeads)
+	if heads == 0 && c.ModelType == "mamba2" {
+		heads = uint64(c.NumHeads)
+	}
+	dim := uint64(c.MambaHeadDim)
+	if d, ok := c.MambaDHead.(float64); ok && d > 0 && d < maxSize {
+		dim = uint64(d)
+	}
+	if dim == 0 && heads > 0 {
+		dim = cards.Product(expand, c.hidden()) / heads
+		if c.ModelType == "mamba2" && c.HeadDim > 0 {
+			dim = uint64(c.HeadDim)
+		}
+	}
+	inner := first(c.MambaDSSM)
+	if inner == 0 {
+		inner = cards.Product(heads, dim)
+	}
+	if inner == 0 { // Mamba 1 has no heads
+		inner = cards.Product(expand, c.hidden())
+		return cards.Bounded(cards.Product(inner, kernel-1) + cards.Product(inner, state))
+	}
+	groups := first(c.MambaNGroups, c.NGroups, 1)
+	return cards.Bounded(cards.Product(inner+cards.Product(2, groups, state), kernel-1) + cards.Product(inner, state))
+}

@@ -1,0 +1,213 @@
+package importer
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"durward.internal/services/operator/internal/importer/boundedyaml"
+	"durward.internal/services/operator/internal/importer/proposal"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/secret"
+
+	"github.com/goccy/go-yaml"
+)
+
+var cdiName = regexp.MustCompile(`\Anvidia\.com/gpu=([A-Za-z0-9\-]{1,64})\z`)
+
+// isGPU reports whether a device that a service reserves is a GPU of NVIDIA's.
+func isGPU(d *boundedyaml.Value) bool {
+	if d.Over([]boundedyaml.Bound{boundedyaml.Most(maxList, "device_ids"), boundedyaml.Most(maxList, "capabilities")}) != "" {
+		return false
+	}
+	switch d.Get("driver").Str() {
+	case "cdi":
+		return slices.ContainsFunc(d.Get("device_ids").Strings(), cdiName.MatchString)
+	case "", "nvidia":
+		return slices.ContainsFunc(d.Get("capabilities").Strings(), func(one string) bool { return one == "gpu" || one == "nvidia" || one == "compute" })
+	}
+	return false
+}
+
+// devices are a service's devices, in either syntax.
+func devices(v *boundedyaml.Value) []string {
+	out := v.Get("devices").Strings()
+	for _, d := range v.Get("devices").List {
+		if source := d.Get("source").Str(); source != "" {
+			out = append(out, source)
+		}
+	}
+	return out
+}
+
+// wants reports whether a Compose service asks for GPUs.
+func wants(v *boundedyaml.Value) bool {
+	return v.Get("gpus").IsSet() || v.Get("runtime").Str() == "nvidia" || slices.ContainsFunc(v.At("deploy", "resources", "reservations", "devices").List, isGPU) ||
+		slices.ContainsFunc(devices(v), func(d string) bool {
+			return slices.ContainsFunc([]string{"nvidia.com/gpu", "/dev/nvidia", "/dev/kfd", "/dev/dri"}, func(gpu string) bool { return strings.HasPrefix(d, gpu) })
+		})
+}
+
+// ask reads the ways in which a container asks for GPUs.
+func (x *box) ask() {
+	visible := takeVariable(x.s, "NVIDIA_VISIBLE_DEVICES")
+	takeVariable(x.s, "NVIDIA_DRIVER_CAPABILITIES")
+	request := func(d *boundedyaml.Value) {
+		if d.Size() > maxList || d.Get("device_ids").Size() > maxList {
+			return
+		}
+		ids := x.texts(d.Get("device_ids"))
+		for _, id := range ids {
+			x.gpus = append(x.gpus, x.named(id)...)
+		}
+		if len(ids) == 0 {
+			x.gpus = append(x.gpus, x.some(x.s, x.text(d.Get("count")))...)
+		}
+	}
+	for _, d := range x.v.At("deploy", "resources", "reservations", "devices").List {
+		if isGPU(d) {
+			request(d)
+		}
+	}
+	g := x.v.Get("gpus")
+	for _, d := range g.List {
+		request(d)
+	}
+	if text := x.text(g); text != "" {
+		if ids, ok := strings.CutPrefix(text, "device="); ok {
+			x.gpus = append(x.gpus, x.visible(x.s, strings.Trim(ids, `"'`))...)
+		} else {
+			x.gpus = append(x.gpus, x.some(x.s, strings.TrimPrefix(text, "count="))...)
+		}
+	}
+	for _, d := range devices(x.v) {
+		if d = x.text(boundedyaml.Plain(d)); cdiName.MatchString(d) {
+			x.gpus = append(x.gpus, x.named(d)...)
+		}
+	}
+	if len(x.gpus) > 0 || x.text(x.v.Get("runtime")) != "nvidia" {
+		return
+	}
+	switch visible {
+	case "", "all":
+		x.gpus = x.some(x.s, "all")
+	case "none", "void":
+	default:
+		x.gpus = x.visible(x.s, visible)
+	}
+}
+
+// named reads one GPU's index, UUID or CDI name.
+func (x *box) named(id string) []uint32 {
+	if m := cdiName.FindStringSubmatch(id); m != nil {
+		x.cdi = true
+		id = m[1]
+	}
+	if id == "all" {
+		return x.some(x.s, id)
+	}
+	return x.visible(x.s, id)
+}
+
+// takeVariable takes a variable out of the environment.
+func takeVariable(s *program, key string) (value string) {
+	s.environment = slices.DeleteFunc(s.environment, func(p boundedyaml.Pair) bool {
+		if p.Key == key {
+			value = p.Value
+		}
+		return p.Key == key
+	})
+	return value
+}
+
+// some are as many GPUs of the host as are asked for, "" and "all" for all.
+func (b *builder) some(s *program, count string) []uint32 {
+	indexes, sure := b.HostGPUs()
+	if count == "" || count == "all" || count == "-1" {
+		if !sure {
+			s.note("It asks for all GPUs, and the catalogue knows none: GPU 0 is a guess.")
+		}
+		return indexes
+	}
+	n, err := strconv.ParseUint(count, 10, 6)
+	switch {
+	case err != nil || n == 0:
+		s.note("How many GPUs it asks for is not understood: %s", clean.Line(clean.Visible(count), 32))
+		return nil
+	case int(n) < len(indexes):
+		s.note("It asks for any %d of the GPUs: the first are taken.", n)
+		return indexes[:n]
+	}
+	for next := uint32(0); len(indexes) < int(n); next++ {
+		if !slices.Contains(indexes, next) {
+			indexes = append(indexes, next)
+		}
+	}
+	return indexes
+}
+
+// visible reads CUDA_VISIBLE_DEVICES.
+func (b *builder) visible(s *program, list string) []uint32 {
+	var out []uint32
+	for one := range strings.SplitSeq(list, ",") {
+		if one = strings.TrimSpace(one); one == "" {
+			continue
+		}
+		if index, err := strconv.ParseUint(one, 10, 6); err == nil {
+			out = append(out, uint32(index))
+		} else if index, ok := b.GPUByUUID(one); ok {
+			out = append(out, index)
+		} else {
+			s.note("GPU %s is not one that the catalogue knows by its uuid.", clean.Line(clean.Visible(secret.Redact(one)), 64))
+		}
+		if len(out) > 64 {
+			break
+		}
+	}
+	return out
+}
+
+// appendGPUs says on which GPUs a program runs, as far as that can be told.
+func (b *builder) appendGPUs(fields proposal.Fields, s *program, engine enginecmd.Command, known bool, visible string) proposal.Fields {
+	if known && engine.GPULayers != nil && *engine.GPULayers == 0 {
+		s.note("It runs without a GPU (-ngl 0).")
+		return fields
+	}
+	indexes := b.visible(s, visible)
+	if visible == "" && known {
+		all, sure := b.HostGPUs()
+		indexes = all
+		if engine.Engine != enginecmd.LlamaCPP && engine.Engine != enginecmd.Ollama {
+			indexes = all[:min(len(all), max(1, int(min(engine.TensorParallel, 64))))]
+		}
+		switch {
+		case !sure:
+			s.note("Nothing says which GPUs it uses: GPU 0 is a guess.")
+		case len(all) > 1:
+			s.note("Nothing says which GPUs it uses: these are what the engine takes by itself.")
+		}
+	}
+	return b.putGPUs(fields, s, indexes)
+}
+
+func (b *builder) putGPUs(fields proposal.Fields, s *program, indexes []uint32) proposal.Fields {
+	var kept []uint32
+	for _, index := range indexes {
+		switch {
+		case slices.Contains(kept, index):
+		case b.GPU(index):
+			kept = append(kept, index)
+		default:
+			s.note("GPU %d is not one of the host's, as the catalogue has them.", index)
+		}
+	}
+	if len(kept) == 0 {
+		return fields
+	}
+	if s.vram > 0 {
+		fields = append(fields, yaml.MapItem{Key: "vram_mib", Value: s.vram})
+	}
+	return append(fields, yaml.MapItem{Key: "gpus", Value: kept})
+}

@@ -1,0 +1,90 @@
+package importer
+
+import (
+	"strings"
+
+	"durward.internal/services/operator/internal/importer/boundedyaml"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/enginecmd"
+)
+
+// published is a port of the host and the container's own.
+type published struct {
+	host            string
+	outside, inside uint32
+	// text is how it stands there.
+	text string
+}
+
+// ports are the published ones, in any of the ways to say it.
+func (x *box) ports() (out []published) {
+	v := x.v.Get("ports")
+	for _, key := range v.Keys { // a preset's: the container's port, and the host's
+		v.List = append(v.List, boundedyaml.Plain(v.Get(key).Str()+":"+strings.TrimSuffix(key, "/tcp")))
+	}
+	for _, p := range v.List {
+		if p.Kind != boundedyaml.Mapping {
+			one := x.text(p)
+			if why := unusable(one); why != "" {
+				x.s.note("A published port was left out: it %s.", why)
+				continue
+			}
+			host, outside, inside := enginecmd.Published(one)
+			out = append(out, published{host, outside, inside, one})
+			continue
+		}
+		outside, _ := boundedyaml.Plain(x.text(p.Get("published"))).Number()
+		inside, _ := boundedyaml.Plain(x.text(p.Get("target"))).Number()
+		shown := x.text(p.Get("published")) + ":" + x.text(p.Get("target"))
+		if protocol := p.Get("protocol").Str(); protocol != "" && protocol != "tcp" || inside > 65535 || outside > 65535 {
+			inside = 0
+		}
+		out = append(out, published{x.text(p.Get("host_ip")), outside, inside, shown})
+	}
+	return out
+}
+
+// publish settles on the port of the host, on 127.0.0.1, and on the container's own; 0: it has none.
+func (x *box) publish(engine enginecmd.Command, known bool) (outside, inside uint32) {
+	s := x.s
+	if inside = engine.Port; inside == 0 && known {
+		inside = enginecmd.ListensAs(engine.Engine).Default
+	}
+	if s.inside != 0 {
+		inside = s.inside
+	}
+	var chosen *published
+	for _, one := range x.ports() {
+		left := &one
+		switch {
+		case one.inside == 0:
+		case chosen == nil || one.inside == inside && chosen.inside != inside:
+			left, chosen = chosen, &one
+		}
+		if left != nil {
+			s.note("The published port %s was left out: one port, published by TCP, is what a service has.", clean.Visible(left.text))
+		}
+	}
+	outside = s.port
+	switch {
+	case chosen != nil:
+		inside = chosen.inside
+		if outside == 0 {
+			outside = chosen.outside
+		}
+		if !local(chosen.host) {
+			s.note("It was published as %s; it is published on 127.0.0.1 alone.", clean.Visible(chosen.text))
+		}
+	case inside == 0 && outside != 0 && x.shared:
+		inside = outside
+	case inside == 0:
+		s.note("It publishes no port, so that only its container's state says whether it is well.")
+		return 0, 0
+	case outside == 0:
+		s.note("It publishes no port; the engine's own is published on 127.0.0.1.")
+	}
+	if outside == 0 {
+		outside = inside
+	}
+	return outside, inside
+}

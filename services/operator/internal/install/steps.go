@@ -1,0 +1,318 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/trust"
+)
+
+func (p *Plan) programs() error {
+	if info, err := os.Stat(p.opts.Programs); err == nil && info.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf("everybody may write to %s, the folder of the programs", p.opts.Programs)
+	}
+	p.folder(programs, owner{}, 0o755)
+	for _, name := range append(installdir.Roles(), "durward", "durward-inspect") {
+		if err := p.program(filepath.Join(p.opts.Programs, name), programs+"/"+name); err != nil {
+			return err
+		}
+	}
+	target, err := os.Readlink(p.on(command))
+	switch {
+	case err == nil && target == "../lib/durward/durward":
+		p.add(Step{Verb: Same, What: command})
+	case errors.Is(err, fs.ErrNotExist):
+		p.folder(filepath.Dir(command), owner{}, 0o755)
+		p.add(Step{Verb: Make, What: command, Note: "a link to " + programs + "/durward", do: func(context.Context) (string, error) {
+			return "", os.Symlink("../lib/durward/durward", p.on(command))
+		}})
+	default:
+		p.add(Step{Verb: Keep, What: command, Note: "it is something else; the program is " + programs + "/durward"})
+	}
+	return nil
+}
+
+func (p *Plan) users() error {
+	if err := p.managed("files/systemd/sysusers.conf", "/etc/sysusers.d/durward.conf"); err != nil {
+		return err
+	}
+	missing, err := p.missingUsers()
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		p.add(p.run("makes "+strings.Join(missing, ", "), p.rooted("systemd-sysusers", "durward.conf")...))
+	}
+	for _, name := range p.record.Operators {
+		if err := p.membership(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missingUsers are the users and groups of processes that are not there, and memberships.
+func (p *Plan) missingUsers() ([]string, error) {
+	var missing []string
+	_, members, err := lookupGroup(p.opts.Root, Group)
+	if errors.Is(err, errNoSuchGroup) {
+		missing = append(missing, "group "+Group)
+	} else if err != nil {
+		return nil, err
+	}
+	if _, _, err := lookupGroup(p.opts.Root, Operators); errors.Is(err, errNoSuchGroup) {
+		missing = append(missing, "group "+Operators)
+	} else if err != nil {
+		return nil, err
+	}
+	for _, role := range installdir.Roles() {
+		_, err := lookupUser(p.opts.Root, User(role))
+		switch {
+		case errors.Is(err, errNoSuchUser):
+			missing = append(missing, "user "+User(role))
+		case err != nil:
+			return nil, err
+		case !slices.Contains(members, User(role)):
+			missing = append(missing, User(role)+"'s membership")
+		}
+	}
+	return missing, nil
+}
+
+// membership puts an operator into both groups.
+func (p *Plan) membership(name string) error {
+	if _, err := lookupUser(p.opts.Root, name); err != nil {
+		return fmt.Errorf("operator %w", err)
+	}
+	for _, group := range []string{Group, Operators} {
+		_, members, err := lookupGroup(p.opts.Root, group)
+		if err != nil && !errors.Is(err, errNoSuchGroup) {
+			return err
+		}
+		if !slices.Contains(members, name) {
+			argv := []string{"usermod", "--append", "--groups", Group + "," + Operators, name}
+			if !p.live() {
+				argv = slices.Insert(argv, 1, "--root", p.opts.Root)
+			}
+			p.add(p.run("it counts from the next login of "+name+" on", argv...))
+			return nil
+		}
+	}
+	p.add(Step{Verb: Same, What: name + " is in the groups " + Group + " and " + Operators})
+	return nil
+}
+
+func (p *Plan) folders() error {
+	// Whoever is neither a process nor an operator reads nothing here, public or not.
+	p.folder(etc, owner{group: Group}, 0o750)
+	p.folder(trustDir, owner{}, 0o755)
+	p.folder(securityDir, owner{}, 0o755)
+	p.folder(securityDir+"/policy", owner{}, 0o755)
+	p.folder(pkiDir, owner{}, 0o700)
+	p.folder(keysDir, owner{}, 0o700)
+	p.folder(tlsDir, owner{}, 0o755)
+	for _, role := range installdir.Roles() {
+		p.folder(tlsDir+"/"+role, owner{group: User(role)}, 0o750)
+	}
+	p.folder(tlsDir+"/operators", owner{}, 0o755)
+	for _, name := range append([]string{"root"}, p.record.Operators...) {
+		p.folder(tlsDir+"/operators/"+installdir.OperatorName(name), owner{}, 0o755)
+	}
+	if err := p.managed("files/systemd/tmpfiles.conf", "/etc/tmpfiles.d/durward.conf"); err != nil {
+		return err
+	}
+	for _, dir := range []string{runDir, stateDir} {
+		for _, role := range installdir.Roles() {
+			if _, err := os.Stat(p.on(dir + "/" + role)); err != nil {
+				p.add(p.run("makes "+runDir+" and "+stateDir+", with a folder for each process",
+					p.rooted("systemd-tmpfiles", "--create", "durward.conf")...))
+				return nil
+			}
+		}
+	}
+	p.add(Step{Verb: Same, What: runDir + " and " + stateDir})
+	return nil
+}
+
+func (p *Plan) configs() error {
+	v := values{Settings: p.opts.Settings}
+	for _, role := range installdir.Roles() {
+		data, err := v.render(role)
+		if err != nil {
+			return err
+		}
+		if err := p.write(etc+"/"+role+".yaml", data, owner{}, 0o644); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"security", "tools"} {
+		if err := p.once(securityDir+"/"+name+".yaml", owner{}, 0o644, func() ([]byte, error) { return v.render(name) }); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"catalogue", "clients"} {
+		if err := p.once(etc+"/"+name+".yaml", owner{}, 0o644, func() ([]byte, error) { return v.render(name) }); err != nil {
+			return err
+		}
+	}
+	return p.revoked(v)
+}
+
+// gatewaySocket holds the gateway's port while the gateway itself restarts.
+const gatewaySocket = "durward-gateway.socket"
+
+// Units of systemd that are installed as they are.
+func unitNames() []string {
+	names := []string{"durward.target", "durward-renew.service", "durward-renew.timer", gatewaySocket}
+	for _, role := range installdir.Roles() {
+		names = append(names, "durward-"+role+".service")
+	}
+	return names
+}
+
+func (p *Plan) units() error {
+	for _, name := range unitNames() {
+		if err := p.managed("files/systemd/"+name, unitsDir+"/"+name); err != nil {
+			return err
+		}
+	}
+	if err := p.port(); err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		wanted     bool
+		file, unit string
+	}{
+		{p.opts.ProcessDriver, "executor-process.conf", "durward-executor.service"},
+		{p.opts.Docker, "executor-docker.conf", "durward-executor.service"},
+		{p.opts.HealthOnLoopback, "health-loopback.conf", "durward-audit.service"},
+		{p.opts.HealthOnLoopback, "health-loopback.conf", "durward-vault.service"},
+	} {
+		path := unitsDir + "/" + d.unit + ".d/" + d.file
+		if !d.wanted {
+			p.unwanted(path)
+			continue
+		}
+		p.folder(filepath.Dir(path), owner{}, 0o755)
+		if err := p.managed("files/systemd/"+d.file, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// port has systemd hold the port that was chosen, in the place of the one in the unit as it is shipped.
+func (p *Plan) port() error {
+	path := unitsDir + "/" + gatewaySocket + ".d/port.conf"
+	if p.opts.Port == DefaultPort {
+		p.unwanted(path)
+		return nil
+	}
+	p.folder(filepath.Dir(path), owner{}, 0o755)
+	address := values{Settings: p.opts.Settings}.Listen("gateway")
+	return p.write(path, []byte("[Socket]\nListenStream=\nListenStream="+address+"\n"), owner{}, 0o644)
+}
+
+// members makes what belongs into the home folders of root and of operators, and lets operators' keys approve.
+func (p *Plan) members() error {
+	if err := p.once(trustDir+"/"+trust.FileAllowedSigners, owner{}, 0o644, func() ([]byte, error) {
+		return []byte("# Operators' signing keys (ssh-keygen(1), ALLOWED SIGNERS). Change it with `sudo durward operator`.\n"), nil
+	}); err != nil {
+		return err
+	}
+	for _, name := range append([]string{"root"}, p.record.Operators...) {
+		if err := p.member(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Plan) member(name string) error {
+	who, err := lookupUser(p.opts.Root, name)
+	if errors.Is(err, errNoSuchUser) && name == "root" {
+		who, err = account{Name: "root", Home: "/root"}, nil
+	}
+	if err != nil {
+		return err
+	}
+	operator := installdir.OperatorName(name)
+	known, err := p.approves(operator)
+	if err != nil {
+		return err
+	}
+	if !known && name != "root" && !slices.Contains(p.opts.Operators, name) {
+		// Whose key is not there was never let in, or root took it out: nothing puts it in but root's word.
+		p.add(Step{Verb: Keep, What: operator + " cannot approve", Note: "sudo durward operator add " + operator + " KEYFILE.pub, or --operator " + name})
+		return nil
+	}
+	side := filepath.Join(who.Home, ".durward")
+	_, err = os.Stat(p.on(side + "/config/operator.yaml"))
+	switch {
+	case err == nil && (known || name == "root"):
+		p.add(Step{Verb: Same, What: side})
+		return nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	note := operator + " may then approve"
+	if name == "root" {
+		note = "for sudo durward client and sudo durward operator; root approves nothing"
+	}
+	p.add(Step{Verb: Make, What: side, Note: note, do: func(ctx context.Context) (string, error) { return p.join(ctx, who, operator) }})
+	return nil
+}
+
+// start enables the units and, on this host, starts what does not run or has changed.
+func (p *Plan) start() error {
+	units := unitNames()
+	wanted := map[string]string{"durward.target": "multi-user.target", "durward-renew.timer": "timers.target"}
+	var enable []string
+	for _, name := range units {
+		by := wanted[name]
+		if name == gatewaySocket || strings.HasSuffix(name, ".service") && name != "durward-renew.service" {
+			by = "durward.target"
+		}
+		if by == "" {
+			continue
+		}
+		if _, err := os.Lstat(p.on(unitsDir + "/" + by + ".wants/" + name)); err != nil {
+			enable = append(enable, name)
+		}
+	}
+	changed := slices.ContainsFunc(p.Steps, func(s Step) bool { return s.restart && s.Effect() })
+	if len(enable) > 0 {
+		p.add(p.run("", append(p.rooted("systemctl", "enable"), enable...)...))
+	}
+	if !p.live() {
+		return nil
+	}
+	active := p.opts.Command(context.Background(), "systemctl", "is-active", "--quiet", "durward.target") == nil
+	switch {
+	case changed || len(enable) > 0:
+		// By name, so that systemctl waits for each: a target is there before what it wants has started again. The gateway's
+		// port is let go only where it changes: in between another user could take it.
+		restart := []string{"systemctl", "restart", "durward-renew.timer"}
+		if slices.Contains(enable, gatewaySocket) || slices.ContainsFunc(p.Steps, func(s Step) bool {
+			return s.restart && s.Effect() && strings.Contains(s.What, gatewaySocket)
+		}) {
+			restart = append(restart, gatewaySocket)
+		}
+		for _, role := range installdir.Roles() {
+			restart = append(restart, "durward-"+role+".service")
+		}
+		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", restart...), p.run("", "systemctl", "start", "durward.target"))
+	case !active:
+		p.add(p.run("", "systemctl", "start", "durward.target", "durward-renew.timer"))
+	default:
+		p.add(Step{Verb: Same, What: "durward.target is active"})
+	}
+	return nil
+}

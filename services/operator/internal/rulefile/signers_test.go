@@ -1,0 +1,63 @@
+package rulefile_test
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/crypto/ssh"
+
+	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/rulefile"
+	"durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
+)
+
+func key(t *testing.T, seed byte) ssh.PublicKey {
+	t.Helper()
+	public := ed25519.NewKeyFromSeed(append(make([]byte, 31), seed)).Public()
+	k, err := ssh.NewPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// TestSigners: whose key counts changes by whole operators, and never to nobody.
+func TestSigners(t *testing.T) {
+	cfg := installdir.Config{TrustDir: t.TempDir()}
+	line := func(operator string, seed byte) string {
+		return trust.FormatSigner(operator, key(t, seed), statement.Namespace) + "\n"
+	}
+	for _, test := range []struct {
+		name, before string
+		change       func() ([]*signedchange.Plan, error)
+		want         string
+		err          error
+	}{
+		{"a second one", "# ours\n" + line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.AddSigner(cfg, "bob", key(t, 2)) },
+			"# ours\n" + line("ann", 1) + line("bob", 2), nil},
+		{"one of two", line("ann", 1) + "# c\n" + line("bob", 2) + line("ann", 3),
+			func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "ann", false) }, "# c\n" + line("bob", 2), nil},
+		{"the last one", "# c\n" + line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "ann", false) },
+			"", rulefile.ErrLastOperator},
+		{"nobody", line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "bob", false) }, "", rulefile.ErrNoOperator},
+		{"nobody, known elsewhere", line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "bob", true) }, line("ann", 1), nil},
+	} {
+		if err := os.WriteFile(filepath.Join(cfg.TrustDir, trust.FileAllowedSigners), []byte(test.before), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		plans, err := test.change()
+		if !errors.Is(err, test.err) || test.err == nil && (len(plans) != 1 || string(plans[0].After) != test.want) {
+			t.Errorf("%s: %+v, %v", test.name, plans, err)
+		}
+	}
+	if held, ok := errors.AsType[*rulefile.HeldError](second(rulefile.AddSigner(cfg, "bob", key(t, 1)))); !ok || held.Operator != "ann" {
+		t.Error("one key counts for two")
+	}
+}
+
+func second(_ []*signedchange.Plan, err error) error { return err }

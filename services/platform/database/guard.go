@@ -1,0 +1,4 @@
+package database
+
+// sealsHold reports whether a row that does not bear its seal is damage. Its twin in deploy/e2e/weak shows what happens without it.
+func sealsHold() bool { return true }

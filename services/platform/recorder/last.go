@@ -1,0 +1,153 @@
+package recorder
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/logproof"
+)
+
+// Last returns this process's own newest record of a kind, of one operation unless that is "": from its spool, else from the log;
+// nil where there is none. Audit could withhold it, and can make nothing up that this process's key did not write: it could but
+// have a process halt, which a hostile audit can do anyway.
+func (r *Recorder) Last(ctx context.Context, kind auditv1.Kind, operation string) (*auditv1.Entry, error) {
+	if waiting := r.waiting(kind, operation); waiting != nil {
+		return &auditv1.Entry{Index: ^uint64(0), Writer: r.cfg.Writer, Record: waiting, LoggedAt: waiting.GetTime()}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	answer, err := r.cfg.Client.GetLast(ctx, &auditv1.GetLastRequest{Kind: kind, OperationId: operation})
+	if err != nil || answer.GetEntry() == nil {
+		return nil, err
+	}
+	e := answer.GetEntry()
+	if err := logproof.VerifyEntry(e); err != nil {
+		return nil, err
+	}
+	if e.GetWriter() != r.cfg.Writer || e.GetRecord().GetKind() != kind || operation != "" && e.GetRecord().GetOperationId() != operation {
+		return nil, fmt.Errorf("%w: it is another record than was asked for", logproof.ErrEntry)
+	}
+	return e, nil
+}
+
+// waiting returns the newest such record that has not reached the log.
+func (r *Recorder) waiting(kind auditv1.Kind, operation string) *auditv1.Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, it := range slices.Backward(slices.Concat(r.flight, r.queue)) {
+		if it.record.GetKind() == kind && (operation == "" || it.record.GetOperationId() == operation) {
+			return it.record
+		}
+	}
+	return nil
+}
+
+// Control is what a process last recorded of its switch.
+type Control struct {
+	// Index is the record's place in the log; 0, with the rest, where there is no such record.
+	Index  uint64
+	Epoch  uint64
+	Halted bool
+}
+
+// LastControl returns what this process last recorded of its switch.
+func (r *Recorder) LastControl(ctx context.Context) (Control, error) {
+	var last Control
+	for _, kind := range []auditv1.Kind{auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED} {
+		e, err := r.Last(ctx, kind, "")
+		if err != nil {
+			return Control{}, err
+		}
+		if e == nil || e.GetIndex() < last.Index {
+			continue
+		}
+		epoch, err := strconv.ParseUint(e.GetRecord().GetBody().GetDetails()["epoch"], 10, 64)
+		if err != nil {
+			return Control{}, fmt.Errorf("record %d names no epoch: %w", e.GetIndex(), err)
+		}
+		last = Control{Index: e.GetIndex(), Epoch: epoch, Halted: kind == auditv1.Kind_KIND_HALTED}
+	}
+	return last, nil
+}
+
+// Lost says how a state with that epoch and halt is older than what was recorded; "" where it is not.
+func (c Control) Lost(epoch uint64, halted bool) string {
+	switch {
+	case epoch < c.Epoch:
+		return fmt.Sprintf("the log has epoch %d, and the state epoch %d", c.Epoch, epoch)
+	case epoch == c.Epoch && c.Halted && !halted:
+		return fmt.Sprintf("the log has a halt at epoch %d, and the state does not", c.Epoch)
+	default:
+		return ""
+	}
+}
+
+// State is what a process's authority data was at one time, as it tells the log each day, at a halt and at its end: with that it
+// knows an older copy of them at its next start, whatever of it is older.
+type State struct {
+	// Revision counts all changes; an older copy has a lower one.
+	Revision uint64
+	// Digest is keyed, over all rows.
+	Digest string
+	// Rows counts rows by table.
+	Rows map[string]uint64
+}
+
+// StateEvery is how often a process tells the log of its state.
+const StateEvery = 24 * time.Hour
+
+// Record returns the record that tells the log of it, but for its time.
+func (s State) Record() *auditv1.Record {
+	details := map[string]string{"revision": strconv.FormatUint(s.Revision, 10), "digest": s.Digest}
+	for table, n := range s.Rows {
+		details["rows."+table] = strconv.FormatUint(n, 10)
+	}
+	return &auditv1.Record{
+		Kind: auditv1.Kind_KIND_STATE, Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{Summary: "what its own state is", Details: details},
+	}
+}
+
+// LastState returns what this process last told of its state, and the record's place in the log: 0 where there is none.
+func (r *Recorder) LastState(ctx context.Context) (State, uint64, error) {
+	e, err := r.Last(ctx, auditv1.Kind_KIND_STATE, "")
+	if err != nil || e == nil {
+		return State{}, 0, err
+	}
+	details := e.GetRecord().GetBody().GetDetails()
+	out := State{Digest: details["digest"], Rows: map[string]uint64{}}
+	if out.Revision, err = strconv.ParseUint(details["revision"], 10, 64); err != nil {
+		return State{}, 0, fmt.Errorf("record %d names no revision: %w", e.GetIndex(), err)
+	}
+	for name, n := range details {
+		if table, is := strings.CutPrefix(name, "rows."); is {
+			if out.Rows[table], err = strconv.ParseUint(n, 10, 64); err != nil {
+				return State{}, 0, fmt.Errorf("record %d counts no rows: %w", e.GetIndex(), err)
+			}
+		}
+	}
+	return out, e.GetIndex(), nil
+}
+
+// Lost says how a state is older than this one, or another; "" where it is not.
+func (s State) Lost(now State) string {
+	switch {
+	case now.Revision < s.Revision:
+		fewer := ""
+		for _, table := range slices.Sorted(maps.Keys(s.Rows)) {
+			if now.Rows[table] < s.Rows[table] {
+				fewer += fmt.Sprintf("; %s has %d rows of %d", table, now.Rows[table], s.Rows[table])
+			}
+		}
+		return fmt.Sprintf("the log has revision %d of it, and it is revision %d%s", s.Revision, now.Revision, fewer)
+	case now.Revision == s.Revision && now.Digest != s.Digest:
+		return fmt.Sprintf("the log has another state of revision %d", s.Revision)
+	default:
+		return ""
+	}
+}

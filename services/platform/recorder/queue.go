@@ -1,0 +1,128 @@
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/reserve"
+)
+
+func (r *Recorder) newItem(ctx context.Context, record *auditv1.Record) (*item, error) {
+	own := proto.CloneOf(record)
+	if own == nil {
+		own = &auditv1.Record{} // refused below
+	}
+	own.Sequence = 1 // any valid one: the real one is given when it is sent
+	if own.Time == nil {
+		own.Time = timestamppb.Now()
+	}
+	// Audit would refuse the record, and everything in its batch with it.
+	if err := r.validator.Validate(own); err != nil {
+		return nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("a record of kind %s breaks the contract: %w", own.GetKind(), err)))
+	}
+	own.Sequence = 0
+	return &item{record: own, size: proto.Size(own), queued: time.Now(), span: trace.SpanFromContext(ctx)}, nil
+}
+
+// enqueue adds the item; with a check it is a spooled one.
+func (r *Recorder) enqueue(it *item, check func(*item) error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closing {
+		return unavailable(errors.New("the recorder is closed"))
+	}
+	if check != nil {
+		if err := check(it); err != nil {
+			return unavailable(err)
+		}
+		r.makeDurable(it)
+	} else if !it.report && r.held(it) {
+		return unavailable(fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, reserve.Sentence, fault.WithField(reserve.Field)))
+	}
+	r.lastID++
+	it.id = r.lastID
+	r.queue = append(r.queue, it)
+	signal(r.wake)
+	if check != nil {
+		signal(r.dirty)
+	}
+	return nil
+}
+
+func (r *Recorder) room(it *item) error {
+	switch {
+	case r.depth >= r.cfg.MaxSpooled || r.bytes+it.size > MaxSpooledBytes:
+		return errors.New("the spool is full")
+	case !r.reachable && r.storeFault != nil:
+		return fmt.Errorf("audit is away and the spool cannot be written: %w", r.storeFault)
+	case !r.reachable:
+		if oldest := r.oldest(); oldest != nil && time.Since(oldest.queued) > MaxAge {
+			return errors.New("the spool's oldest record has waited too long")
+		}
+	}
+	return nil
+}
+
+func (r *Recorder) oldest() *item {
+	for _, list := range [][]*item{r.flight, r.queue} {
+		for _, it := range list {
+			if it.durable {
+				return it
+			}
+		}
+	}
+	return nil
+}
+
+func (r *Recorder) makeDurable(it *item) {
+	it.durable = true
+	r.depth++
+	r.bytes += it.size
+}
+
+// wait waits for the item's outcome. When it gives up, an item that was not sent is taken back, unless it is a report.
+func (r *Recorder) wait(ctx context.Context, it *item) outcome {
+	patience := time.NewTimer(r.cfg.Timeout)
+	defer patience.Stop()
+	var cause error
+	select {
+	case out := <-it.result:
+		return out
+	case <-ctx.Done():
+		cause = context.Cause(ctx)
+	case <-patience.C:
+		cause = errors.New("audit did not answer in time")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case out := <-it.result:
+		return out
+	default:
+	}
+	if !it.report {
+		it.gone = true
+		if i := slices.Index(r.queue, it); i >= 0 {
+			r.queue = slices.Delete(r.queue, i, i+1)
+		}
+	}
+	return outcome{err: unavailable(cause)}
+}
+
+// signal wakes a goroutine that waits on c, now or when it next looks.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,162 @@
+package sink
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/statement"
+)
+
+// resumption is a human's statement that ends a halt of every process at that epoch.
+func (s *stand) resumption(epoch uint64) *statement.Statement {
+	now := time.Now()
+	return &statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: statement.KindResume, ID: grant.NewID(), Operator: platformtest.Operator,
+		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(5 * time.Minute)),
+		Epoch: epoch, Audience: s.self,
+	}
+}
+
+func (s *stand) resume(st *statement.Statement) error {
+	s.t.Helper()
+	h, err := statement.Sign(st, s.kit.OperatorSigner)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, err = s.Resume(s.t.Context(), h)
+	return err
+}
+
+// Each of these ends no halt, and is refused before the log says that one ended.
+func TestWhatDoesNotEndAHalt(t *testing.T) {
+	for name, c := range map[string]struct {
+		of    func(s *stand) *statement.Statement
+		cause string
+	}{
+		"another kind":    {func(s *stand) *statement.Statement { return s.approved("start_service", startAlpha()).statement }, "kind"},
+		"this epoch":      {func(s *stand) *statement.Statement { return s.resumption(2) }, errOldEpoch.Error()},
+		"the end of time": {func(s *stand) *statement.Statement { return s.resumption(grant.MaxEpoch + 1) }, "epoch"},
+		"another process": {func(s *stand) *statement.Statement {
+			st := s.resumption(3)
+			st.Audience = "spiffe://durward.local/vault/main"
+			return st
+		}, "another process"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			if _, err := s.Halt(t.Context(), "", 0); err != nil {
+				t.Fatal(err)
+			}
+			s.refused(s.resume(c.of(s)), callv1.Code_CODE_DENIED, c.cause)
+			for _, r := range s.log.records {
+				if r.GetKind() == auditv1.Kind_KIND_RESUMED {
+					t.Errorf("the log says that it was resumed: %v", r)
+				}
+			}
+			if now := s.Control(); !now.Halted || now.Epoch != 2 {
+				t.Errorf("after it: %v", now)
+			}
+		})
+	}
+}
+
+// meanwhile is a Recorder during which something happens once.
+type meanwhile struct {
+	*notebook
+	kind    auditv1.Kind
+	happens func()
+}
+
+func (m *meanwhile) Record(ctx context.Context, r *auditv1.Record) (*callv1.Receipt, error) {
+	if r.GetKind() == m.kind {
+		m.happens()
+	}
+	return m.notebook.Record(ctx, r)
+}
+
+// A halt that comes while a resume is written down is not ended by it.
+func TestAHaltOvertakesAResume(t *testing.T) {
+	s := newStand(t)
+	halt := func() {
+		if _, err := s.Halt(t.Context(), "again", 0); err != nil {
+			t.Error(err)
+		}
+	}
+	halt()
+	s.cfg.Recorder = &meanwhile{s.log, auditv1.Kind_KIND_RESUMED, halt}
+	s.refused(s.resume(s.resumption(3)), callv1.Code_CODE_DENIED, errOldEpoch.Error())
+	if now := s.Control(); !now.Halted || now.Epoch != 3 || now.Reason != "again" {
+		t.Errorf("after it: %v", now)
+	}
+}
+
+// halting is a vault during whose redemption the sink is halted.
+type halting struct {
+	*clerk
+	halt func()
+}
+
+func (h halting) Redeem(ctx context.Context, r *vaultv1.RedeemRequest, o ...grpc.CallOption) (*vaultv1.RedeemResponse, error) {
+	h.halt()
+	return h.clerk.Redeem(ctx, r, o...)
+}
+
+// full is a store without room.
+type full struct{ *memory }
+
+func (full) Spend(context.Context, *Spend) error {
+	return fault.New(callv1.Code_CODE_UNAVAILABLE, "the disk is full")
+}
+
+// What comes between an admitted call and its handler keeps the handler from being called, each thing by itself.
+func TestWhatKeepsACallFromItsHandler(t *testing.T) {
+	for name, c := range map[string]struct {
+		comes func(s *stand, p *paper, halt func())
+		code  callv1.Code
+		cause string
+	}{
+		"a halt, while the vault redeems": {func(s *stand, _ *paper, halt func()) { s.cfg.Vault = halting{s.clerk, halt} }, callv1.Code_CODE_HALTED, "halted while the vault redeemed"},
+		"a halt, while the intent is written": {func(s *stand, _ *paper, halt func()) {
+			s.cfg.Recorder = &meanwhile{s.log, auditv1.Kind_KIND_INTENT, halt}
+		}, callv1.Code_CODE_HALTED, "halted while the intent was recorded"},
+		"a full disk": {func(s *stand, _ *paper, _ func()) { s.cfg.Store = full{s.cfg.Store.(*memory)} }, callv1.Code_CODE_UNAVAILABLE, "full"},
+		"another call under the same key, beside": {func(s *stand, p *paper, _ func()) { s.executions[spendKey(p.grant)] = &execution{tool: "stop_service"} }, callv1.Code_CODE_DENIED, "in use for another call"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			p := s.approved("start_service", startAlpha())
+			c.comes(s, p, func() {
+				if _, err := s.Halt(t.Context(), "", 0); err != nil {
+					t.Error(err)
+				}
+			})
+			s.handle = func(context.Context) { t.Error("the handler was called") }
+			s.refused(s.call(p, startAlpha()), c.code, c.cause)
+		})
+	}
+}
+
+// The chain in front hands over messages alone; anything else is no call.
+func TestWhatIsNoMessageIsNoCall(t *testing.T) {
+	s := newStand(t)
+	tool := mustTool(t, "start_service")
+	handler := func(context.Context, any) (any, error) { t.Error("served"); return nil, nil }
+	_, err := s.Unary(s.subject)(t.Context(), 42, &grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, handler)
+	if err == nil || !strings.Contains(err.Error(), "not a message") {
+		t.Errorf("a call: %v", err)
+	}
+	stream := &recordedStream{ServerStream: &wire{ctx: t.Context()}, ctx: t.Context(), authority: s.Authority, call: &call{}}
+	if err := stream.RecvMsg(42); err == nil || !strings.Contains(err.Error(), "not a message") {
+		t.Errorf("a stream: %v", err)
+	}
+}

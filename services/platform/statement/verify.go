@@ -1,0 +1,168 @@
+package statement
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hiddeco/sshsig"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/trust"
+)
+
+// Verified is a statement whose signature, operator and time were found good.
+type Verified struct {
+	*Statement
+	// Digest is SHA-256 of the signed bytes: what uses are counted by.
+	Digest [32]byte
+	// Key is the operator's key that signed, in SSH's wire form.
+	Key []byte
+	// Ends is when the statement expires, without skew.
+	Ends time.Time
+}
+
+// Verify checks the signature against the operators' keys at now, that the statement names the operator who signed, and
+// its times within skew of now.
+func Verify(h *callv1.HumanStatement, operators *trust.AllowedSigners, now time.Time, skew time.Duration) (*Verified, error) {
+	s, err := VerifySignature(h, operators, now)
+	if err != nil {
+		return nil, err
+	}
+	if s.historical() {
+		return nil, ErrHistorical
+	}
+	key, err := SigningKey(h)
+	if err != nil {
+		return nil, err
+	}
+	// check() parsed both before.
+	from, _ := parseTime(s.NotBefore)
+	until := s.Expires()
+	if now.Add(skew).Before(from) || !now.Add(-skew).Before(until) {
+		return nil, ErrTime
+	}
+	return &Verified{Statement: s, Digest: canonical.Digest(h.GetStatement()), Key: key.Marshal(), Ends: until}, nil
+}
+
+// VerifySignature checks the signature against the operators' keys at a time, and that the statement names the operator
+// who signed. It does not judge the statement's own times: it is for verifying history.
+func VerifySignature(h *callv1.HumanStatement, operators *trust.AllowedSigners, at time.Time) (*Statement, error) {
+	signature, err := unarmor(h.GetSignature())
+	if err != nil {
+		return nil, err
+	}
+	signer, err := operators.Find(signature.PublicKey, Namespace, at)
+	if err != nil {
+		return nil, err
+	}
+	if err := sshsig.Verify(bytes.NewReader(h.GetStatement()), signature, signer.Key, sshsig.HashSHA512, Namespace); err != nil {
+		return nil, ErrSignature
+	}
+	s, err := Parse(h.GetStatement())
+	if err != nil {
+		return nil, err
+	}
+	if s.Operator != signer.Operator {
+		return nil, ErrOperator
+	}
+	return s, nil
+}
+
+// Covers reports whether the statement allows the call that a grant is for: nil, or ErrCover with what differs. tool is
+// the verifier's own definition, arguments the RFC 8785 form of what would be executed, subject the SHA-256 of the definition that
+// would be acted on, as the verifier itself has it; nil for a verifier that has none (the vault), which then goes by the grant's,
+// and where that has none too leaves a standing statement's subjects to the sink. Uses and halts, and which tools dangerous mode
+// is for, are the caller's to judge.
+func (v *Verified) Covers(g *callv1.Grant, tool *callv1.ToolRef, tier optionsv1.Tier, arguments, subject []byte) error {
+	differs := func(what string) error { return fmt.Errorf("%w: %s", ErrCover, what) }
+	switch {
+	case v.Audience != g.GetAudience():
+		return differs("audience")
+	case v.Epoch != g.GetEpoch():
+		return differs("epoch")
+	case v.Principal != g.GetPrincipal():
+		return differs("principal")
+	case v.Session != g.GetSession():
+		return differs("session")
+	case v.Channel != ChannelName(g.GetChannel()):
+		return differs("channel")
+	}
+	sum := canonical.Digest(arguments)
+	if !bytes.Equal(sum[:], g.GetArgumentsDigest()) {
+		return differs("arguments digest")
+	}
+	own, granted := ToolOf(tool), ToolOf(g.GetTool())
+	if own != granted {
+		return differs("tool definition")
+	}
+	switch v.Kind {
+	case KindApprove, KindCommand:
+		switch {
+		case v.Operation != g.GetOperationId() || g.GetUse() != 1:
+			return differs("operation")
+		case *v.Tool != own:
+			return differs("tool")
+		case v.Tier != contract.TierName(tier):
+			return differs("tier")
+		case !bytes.Equal(v.Arguments, arguments):
+			return differs("arguments")
+		case v.SubjectDigest != canonical.FormatDigest(g.GetSubjectDigest()):
+			return ErrSubject
+		}
+		return nil
+	case KindScope:
+		if !slices.Contains(v.Tools, own) {
+			return differs("tool")
+		}
+		if subject == nil {
+			subject = g.GetSubjectDigest()
+		}
+		if len(subject) > 0 && !v.AnySubject && !slices.Contains(v.SubjectDigests, canonical.FormatDigest(subject)) {
+			return ErrSubject
+		}
+		return v.coversArguments(arguments)
+	case KindDangerous:
+		if !g.GetDangerous() {
+			return differs("mode")
+		}
+		return nil
+	default:
+		return differs("kind")
+	}
+}
+
+// coversArguments holds every argument to a scope: pinned to its value, or free; an argument that is neither is refused,
+// and so is a pinned one that is absent.
+func (v *Verified) coversArguments(arguments []byte) error {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(arguments, &object); err != nil {
+		return fmt.Errorf("%w: arguments", ErrCover)
+	}
+	for _, pin := range v.Pinned {
+		key := unescapePointer(pin.Pointer)
+		value, ok := object[key]
+		if !ok || !bytes.Equal(value, pin.Value) {
+			return fmt.Errorf("%w: a pinned argument", ErrCover)
+		}
+		delete(object, key)
+	}
+	for _, p := range v.Free {
+		delete(object, unescapePointer(p))
+	}
+	if len(object) > 0 {
+		return fmt.Errorf("%w: an argument that is neither pinned nor free", ErrCover)
+	}
+	return nil
+}
+
+// unescapePointer turns a one-segment RFC 6901 pointer into its key: scopes pin whole arguments.
+func unescapePointer(p string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(strings.TrimPrefix(p, "/"), "~1", "/"), "~0", "~")
+}

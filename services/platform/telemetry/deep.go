@@ -1,0 +1,89 @@
+package telemetry
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// DeepEvery is how long the answer of a deep check counts, and deepPatience how long a check may take.
+const (
+	DeepEvery    = 30 * time.Second
+	deepPatience = time.Second
+)
+
+// Check is one question of a deep check.
+type Check struct {
+	// Problem is what operators are told when Ask fails. The error itself is logged.
+	Problem string
+	Ask     func(context.Context) error
+}
+
+// Deep is a process's deep health: what costs something to find out, and is found out at most once in DeepEvery however often it is
+// asked for, so that the question is no load (OBS-1). It is safe for concurrent use. A nil *Deep finds nothing wrong.
+type Deep struct {
+	checks []Check
+	logger *slog.Logger
+
+	// turn is held by the one that asks or reads the answer.
+	turn     chan struct{}
+	asked    time.Time
+	problems []string
+	// busy are checks that have not returned: one that hangs is not asked again.
+	busy []chan error
+}
+
+// NewDeep returns a Deep that has asked nothing yet.
+func NewDeep(logger *slog.Logger, checks ...Check) *Deep {
+	return &Deep{checks: checks, logger: logger, turn: make(chan struct{}, 1), busy: make([]chan error, len(checks))}
+}
+
+// Problems returns a sentence for each check that failed or did not answer within a second, in their order. It returns nil when ctx
+// ends before its turn comes.
+func (d *Deep) Problems(ctx context.Context) []string {
+	if d == nil {
+		return nil
+	}
+	select {
+	case d.turn <- struct{}{}:
+		defer func() { <-d.turn }()
+	case <-ctx.Done():
+		return nil
+	}
+	if d.asked.IsZero() || time.Since(d.asked) >= DeepEvery {
+		d.problems = d.ask(context.WithoutCancel(ctx)) // the answer is for others, too
+		d.asked = time.Now()
+	}
+	return d.problems
+}
+
+func (d *Deep) ask(ctx context.Context) (problems []string) {
+	ctx, cancel := context.WithTimeout(ctx, deepPatience)
+	defer cancel()
+	for i, c := range d.checks {
+		select {
+		case late := <-d.busy[i]:
+			d.logger.DebugContext(ctx, "a deep check answered too late to count", "problem", c.Problem, "error", late)
+			d.busy[i] = nil
+		default:
+		}
+		if d.busy[i] == nil {
+			answer := make(chan error, 1)
+			d.busy[i] = answer
+			go func() { answer <- c.Ask(ctx) }()
+		}
+	}
+	for i, c := range d.checks {
+		err := context.DeadlineExceeded
+		select {
+		case err = <-d.busy[i]:
+			d.busy[i] = nil
+		case <-ctx.Done():
+		}
+		if err != nil {
+			d.logger.WarnContext(ctx, "a deep check failed", "problem", c.Problem, "error", err)
+			problems = append(problems, c.Problem)
+		}
+	}
+	return problems
+}
