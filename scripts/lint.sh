@@ -41,7 +41,15 @@ for build in weak conformance; do
   step "$build builds"
   go run ./deploy/e2e/cmd/programs -overlay ".cache/$build.overlay" "$build"
   mapfile -t packages < <(scripts/modules.sh | sed 's|.*|./&/...|')
-  CGO_ENABLED=0 go vet -overlay ".cache/$build.overlay" "${packages[@]}"
+  # go vet enters the folder of each package, so a package that is in the overlay alone needs an empty one.
+  made=()
+  while read -r folder; do
+    [ -d "$folder" ] || { mkdir "$folder" && made+=("$folder"); }
+  done < <(git ls-files "deploy/e2e/$build/*.go" | sed -nE "s,^deploy/e2e/$build/(overlay/)?((gateway|services)/.*)/[^/]+$,\2,p" | sort -u)
+  status=0
+  CGO_ENABLED=0 go vet -overlay ".cache/$build.overlay" "${packages[@]}" || status=1
+  [ ${#made[@]} = 0 ] || rmdir "${made[@]}"
+  [ $status = 0 ] || exit 1
 done
 
 step tests
