@@ -6,6 +6,7 @@ go 1.26.0
 replace durward.internal/proto => ../../proto
 
 require (
+	code.dny.dev/ssrf v0.3.0
 	github.com/cedar-policy/cedar-go v1.9.0
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3
 	github.com/goccy/go-yaml v1.19.2
@@ -54,7 +55,7 @@ require (
 	github.com/hiddeco/sshsig v0.2.0
 	github.com/pressly/goose/v3 v3.28.0
 	github.com/spiffe/go-spiffe/v2 v2.9.0
-	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/sys v0.49.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 	modernc.org/sqlite v1.60.1
