@@ -15,6 +15,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	toolset "durward.internal/services/platform/contract"
+	"durward.internal/services/platform/logproof"
 )
 
 // route is a transport with a revision: a way in which a call can reach a tool.
@@ -410,6 +411,18 @@ func (p *pipeline) carriedOut(tool toolset.Tool, done, pending harness.Envelope)
 	index, _ := receipt["index"].(float64)
 	if checkpoint, _ := receipt["checkpoint"].(string); uint64(index) != outcome || !strings.HasPrefix(checkpoint, "durward.local/audit/main\n") {
 		p.t.Errorf("%s: the receipt %v is not that of record %d", tool.Name, receipt, outcome)
+	}
+	// Whoever holds the log's public key proves it, without any process.
+	raw, err := json.Marshal(receipt)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	parsed, err := logproof.ParseReceipt(raw)
+	if err != nil {
+		p.t.Fatalf("%s: %v", tool.Name, err)
+	}
+	if _, err := logproof.VerifyReceipt(parsed, p.h.Trust().Current().LogKeys); err != nil {
+		p.t.Errorf("%s: the receipt does not hold: %v", tool.Name, err)
 	}
 }
 

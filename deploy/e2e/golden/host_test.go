@@ -2,6 +2,7 @@ package golden
 
 import (
 	"fmt"
+	"os"
 	"testing"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -38,6 +39,8 @@ type agent struct {
 	w    *world
 	pipe *harness.RawStdio
 	id   int
+	// last is the result of its last call.
+	last []byte
 }
 
 func (w *world) agent(name string) *agent {
@@ -69,6 +72,7 @@ func (a *agent) call(f *transcript, status, tool, arguments string) envelope {
 	fmt.Fprintf(&f.text, "> tools/call %s %s\n", tool, arguments)
 	f.json(answer.Result)
 	f.text.WriteString("\n")
+	a.last = answer.Result
 	return e
 }
 
@@ -114,7 +118,7 @@ func tellHost(t *testing.T, s *set) {
 		{"policy", "remove", "no-such-rule", "--yes"}, {"policy", "allow", "--client", "nobody", "--tool", "stop_service", "--yes"}, {"policy", "allow", "--client", "cursor", "--tool", "stop_servce", "--yes"},
 		{"policy", "limit", "no_such", "--budget-day", "5", "--yes"}, {"policy", "explain", "--as", "nobody", "gpu_status"}, {"policy", "explain", "--as", "cursor", "simulate_mode", "start=demo-chat,demo-chat"},
 		{"policy", "test", w.Path("none.yaml")}, {"audit", "show", "r-nonsense"}, {"catalog", "show", "no-such"}, {"catalog", "add", "gpu", "0", "--memory", "8192", "--simulated", "--name", "x"},
-		{"service", "install", "demo-chat"}, {"audit", "verify", "--offline", w.Path("none.jsonl")},
+		{"service", "install", "demo-chat"}, {"audit", "verify", "--offline", w.Path("none.jsonl")}, {"audit", "receipt", w.Path("none.json")}, {"audit", "receipt", w.Path("config", "clients.yaml")},
 	} {
 		f.durward(args...)
 	}
@@ -163,6 +167,11 @@ func tellDecisions(w *world, cursor *agent, session string) {
 	f.story(asked.OperationID)
 	f.durward("audit", "search", "--operation", asked.OperationID, "--kind", "asked,approved,granted,redeemed,intent,outcome", "--json")
 	f.durward("approve", number, "--yes")
+	if err := os.WriteFile(w.Path("reply.json"), cursor.last, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	f.durward("audit", "receipt", w.Path("reply.json"))
+	f.durward("audit", "receipt", "--ask", "--json", w.Path("reply.json"))
 
 	f = w.file("running/host.txt")
 	f.says("demo-chat runs.")

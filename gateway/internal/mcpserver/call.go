@@ -25,6 +25,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/telemetry/span"
 )
 
@@ -372,7 +373,7 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *httpfr
 	case errors.Is(err, relay.ErrRunning):
 		return answer{Envelope: envelope.StillRunning(call.RequestID, id)}, nil
 	case err != nil:
-		out := answer{Envelope: envelope.Fault(call.RequestID, fault.From(err)), fault: fault.From(err)}
+		out := answer{Envelope: envelope.Fault(call.RequestID, fault.From(err)), fault: fault.From(err), receipt: reply.Outcome.GetReceipt()}
 		out.OperationID = id
 		return out, nil
 	}
@@ -497,7 +498,7 @@ func metaOf(call *httpfront.Call, out answer) mcp.Meta {
 		meta[metaOperationID] = out.OperationID
 	}
 	if out.receipt != nil {
-		meta[metaReceipt] = map[string]any{"index": out.receipt.GetIndex(), "checkpoint": string(out.receipt.GetCheckpoint())}
+		meta[metaReceipt] = logproof.NewReceipt(out.receipt)
 	}
 	if call.Session.KeyBound() {
 		meta[metaSession] = call.Session.Ref()

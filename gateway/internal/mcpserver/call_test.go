@@ -170,6 +170,9 @@ func TestPendingThenApproved(t *testing.T) {
 	if receipt["index"] != 7.0 || !strings.HasPrefix(receipt["checkpoint"].(string), "durward.local/audit/main\n8\n") {
 		t.Errorf("receipt %v", receipt)
 	}
+	if path, _ := receipt["inclusion"].([]any); receipt["leaf_hash"] != "bGVhZg==" || len(path) != 1 || path[0] != "cGF0aA==" {
+		t.Errorf("the receipt %v cannot be proved offline", receipt)
+	}
 	e.vault.set(a.OperationID, vaultv1.OperationState_OPERATION_STATE_DONE, "")
 	if replay := e.call(t, s, "wait_operation", wait); replay.Status != "ok" || !replay.Replayed {
 		t.Errorf("replay: %s", replay.tool.Structured)

@@ -562,7 +562,7 @@ func (e *fakeExecutor) StartService(ctx context.Context, req *executorv1.StartSe
 	}
 	outcome, err := proto.Marshal(&callv1.Outcome{
 		Replayed: replayed, Summary: "Started " + req.GetServiceId() + ".", Warnings: []string{"slow disk\x1b[31m"},
-		Receipt:     &callv1.Receipt{Index: 7, Checkpoint: []byte("durward.local/audit/main\n8\nhash\n\n— sig\n")},
+		Receipt:     &callv1.Receipt{Index: 7, Checkpoint: []byte("durward.local/audit/main\n8\nhash\n\n— sig\n"), LeafHash: []byte("leaf"), Inclusion: [][]byte{[]byte("path")}},
 		OperationId: key,
 	})
 	if err != nil {

@@ -30,6 +30,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/logproof"
 )
 
 // Members of _meta that are ours.
@@ -41,7 +42,7 @@ const (
 	metaProofNeeded = "durward/proof_needed"
 	metaRequestID   = "durward/request_id"
 	metaOperationID = "durward/operation_id"
-	metaReceipt     = "durward/receipt"
+	metaReceipt     = logproof.MetaReceipt
 	// metaDangerous is until when the session is in dangerous mode; absent while it is not.
 	metaDangerous = "durward/dangerous_until"
 )

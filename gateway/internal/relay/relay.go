@@ -198,7 +198,7 @@ func (r *Relay) invoke(ctx context.Context, tool contract.Tool, request proto.Me
 	response := tool.NewResponse()
 	outcome, err := rpc.Invoke(ctx, conn, tool.FullMethod, request, response, key, permission)
 	if err != nil {
-		return Reply{}, fault.From(late(ctx, err))
+		return Reply{Outcome: outcome}, fault.From(late(ctx, err))
 	}
 	return Reply{Response: response, Outcome: outcome}, nil
 }

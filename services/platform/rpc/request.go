@@ -68,24 +68,30 @@ func WithCaller(ctx context.Context, id identity.ID) context.Context {
 }
 
 // Invoke calls a tool's method with a permission under its metadata key, fills response, and returns the outcome that came
-// beside it: an empty one where none came. The call may have been carried out when its outcome cannot be read: that is
-// CODE_UNKNOWN_OUTCOME.
+// beside it: an empty one where none came. A call that failed has one too, nil where none came, if it got as far as to be
+// recorded. The call may have been carried out when its outcome cannot be read: that is CODE_UNKNOWN_OUTCOME.
 func Invoke(ctx context.Context, conn grpc.ClientConnInterface, method string, request, response proto.Message, key, permission string) (*callv1.Outcome, error) {
 	var trailer metadata.MD
 	ctx = metadata.AppendToOutgoingContext(ctx, key, permission)
-	if err := conn.Invoke(ctx, method, request, response, grpc.Trailer(&trailer)); err != nil {
-		return nil, err
-	}
+	failed := conn.Invoke(ctx, method, request, response, grpc.Trailer(&trailer))
 	outcome := new(callv1.Outcome)
 	values := trailer.Get(TrailerOutcome)
 	if len(values) == 0 {
+		if failed != nil {
+			return nil, failed
+		}
 		return outcome, nil
 	}
 	err := proto.Unmarshal([]byte(values[0]), outcome)
 	if len(values) > 1 {
 		err = errors.New("more than one")
 	}
-	if err != nil {
+	switch {
+	case failed != nil && err != nil:
+		return nil, failed // how it failed is known
+	case failed != nil:
+		return outcome, failed
+	case err != nil:
 		return nil, fault.New(callv1.Code_CODE_UNKNOWN_OUTCOME, "the call was answered, but how it ended cannot be read", fault.WithCause(err))
 	}
 	return outcome, nil

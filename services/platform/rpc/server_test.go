@@ -773,6 +773,10 @@ func TestInvoke(t *testing.T) {
 				t.Error(diff)
 			}
 			trailer, known := trailers[m.GetServiceId()]
+			if strings.HasPrefix(m.GetServiceId(), "recorded") {
+				err := fault.New(callv1.Code_CODE_NOT_FOUND, "no such service")
+				return nil, errors.Join(err, grpc.SetTrailer(ctx, trailers[strings.TrimPrefix(m.GetServiceId(), "recorded-")]))
+			}
 			if !known {
 				return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "no such service")
 			}
@@ -780,6 +784,13 @@ func TestInvoke(t *testing.T) {
 		}})
 	})
 	conn := kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(executor, "local"))
+	// What failed after it was recorded has an outcome too, where it can be read.
+	for name, summary := range map[string]string{"good": "ok", "broken": "", "two": ""} {
+		outcome, err := rpc.Invoke(t.Context(), conn, executorv1.ToolService_ServiceInfo_FullMethodName, serviceID("recorded-"+name), &executorv1.ServiceInfoResponse{}, rpc.MetadataPermit, "a permit")
+		if !fault.Is(err, callv1.Code_CODE_NOT_FOUND) || outcome.GetSummary() != summary || (outcome != nil) != (summary != "") {
+			t.Errorf("recorded, then %s: %v, %v", name, outcome, err)
+		}
+	}
 	for name, want := range map[string]callv1.Code{"none": 0, "good": 0, "broken": callv1.Code_CODE_UNKNOWN_OUTCOME, "two": callv1.Code_CODE_UNKNOWN_OUTCOME, "failed": callv1.Code_CODE_NOT_FOUND} {
 		outcome, err := rpc.Invoke(t.Context(), conn, executorv1.ToolService_ServiceInfo_FullMethodName, serviceID(name), &executorv1.ServiceInfoResponse{}, rpc.MetadataPermit, "a permit")
 		if (want == 0) != (err == nil) || err != nil && !fault.Is(err, want) || (err == nil) != (outcome != nil) {

@@ -98,6 +98,19 @@ type Folder struct {
 	watch   *filewatch.Watcher
 }
 
+// ReadLogKeys reads the log_keys of a trust folder, and nothing else of it.
+func ReadLogKeys(dir string) ([]note.Verifier, error) {
+	raw, err := readFile(dir, FileLogKeys)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := parseLogKeys(raw)
+	if err != nil {
+		return nil, fmt.Errorf("trust file %s: %w", FileLogKeys, err)
+	}
+	return keys, nil
+}
+
 // Open reads the folder and watches it until Close. A folder that does not parse is an error: there is no way to start
 // without roots of trust.
 func Open(dir string) (*Folder, error) { return OpenGuarded(dir, nil) }
@@ -169,12 +182,8 @@ func Read(dir string) (*Snapshot, error) {
 	if s.AllowedSigners, err = ParseAllowedSigners(allowed); err != nil {
 		return nil, fmt.Errorf("trust file %s: %w", FileAllowedSigners, err)
 	}
-	keys, err := readFile(dir, FileLogKeys)
-	if err != nil {
+	if s.LogKeys, err = ReadLogKeys(dir); err != nil {
 		return nil, err
-	}
-	if s.LogKeys, err = parseLogKeys(keys); err != nil {
-		return nil, fmt.Errorf("trust file %s: %w", FileLogKeys, err)
 	}
 	revoked, err := readFile(dir, FileRevoked)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -16,6 +16,7 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/logproof"
 )
 
 // ActOnService carries out a human's own call of a tool that takes a service id.
@@ -106,10 +107,14 @@ func (a *App) showResult(r result, operationID string) error {
 	if r.outcome.GetFailed() {
 		status = "failed"
 	}
-	err = a.Show(map[string]any{
+	shown := map[string]any{
 		"status": status, "operation_id": operationID, "request_id": a.RequestID, "summary": summary,
 		"replayed": r.outcome.GetReplayed(), "audit_index": r.outcome.GetReceipt().GetIndex(), "result": response,
-	}, func() { a.printResult(r, cmp.Or(summary, "done"), operationID) })
+	}
+	if receipt := r.outcome.GetReceipt(); receipt != nil {
+		shown["receipt"] = logproof.NewReceipt(receipt)
+	}
+	err = a.Show(shown, func() { a.printResult(r, cmp.Or(summary, "done"), operationID) })
 	if err != nil {
 		return err
 	}

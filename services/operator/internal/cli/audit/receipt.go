@@ -1,0 +1,138 @@
+package audit
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/history"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/trust"
+)
+
+// maxReceipt bounds a file with a receipt in it: an answer of a tool.
+const maxReceipt = 4 << 20
+
+func (a *app) auditReceiptCommand() *cobra.Command {
+	var folder string
+	var ask bool
+	cmd := &cobra.Command{
+		Use:   "receipt FILE",
+		Short: "Prove one record's receipt, offline",
+		Long: `Proves that a record is in the log, from its receipt and the log's public key alone. The file holds the
+receipt itself, a tool's answer that carries it in _meta, what a command here wrote with --json, or a record
+with its receipt ("durward audit show INDEX --json"), which is then proved to say what it says.
+
+--trust names a folder with the log's public key in a file log_keys, for somebody who has no installation.
+--ask also asks audit whether its log still holds the record.
+
+The exit code is 1 for a receipt that does not hold, and 2 for a file that cannot be read.`,
+		Example: "  durward audit receipt reply.json\n  durward audit show 42 --json > record.json && durward audit receipt record.json\n" +
+			"  durward audit receipt --trust ./their-keys record.json",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, err := readBounded(args[0])
+			if err != nil {
+				return err
+			}
+			if ask {
+				return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
+					return a.proveReceipt(ctx, file, s.Config.TrustDir, s)
+				})
+			}
+			if folder == "" {
+				cfg, err := a.Config()
+				if err != nil {
+					return err
+				}
+				folder = cfg.TrustDir
+			}
+			return a.proveReceipt(cmd.Context(), file, folder, nil)
+		},
+	}
+	cmd.Flags().StringVar(&folder, "trust", "", "folder with the log's public key (default: this installation's)")
+	cmd.Flags().BoolVar(&ask, "ask", false, "also ask audit whether its log still holds the record")
+	cmd.MarkFlagsMutuallyExclusive("trust", "ask")
+	return cmd
+}
+
+func readBounded(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, cli.Usage("", "the file cannot be opened: %v", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxReceipt {
+		return nil, cli.Usage("Give the one answer or record that holds the receipt.", "%s is no file with a receipt in it: it is larger than 4 MB, or no regular file", clean.Visible(path))
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, cli.Usage("", "the file cannot be read: %v", err)
+	}
+	return b, nil
+}
+
+// proveReceipt proves the receipt with the keys in the folder; with a session it also asks audit.
+func (a *app) proveReceipt(ctx context.Context, file []byte, folder string, s *cli.Session) error {
+	keys, err := trust.ReadLogKeys(folder)
+	if err != nil {
+		return cli.Usage("Name the folder that holds log_keys: --trust FOLDER", "the log's public key cannot be read: %v", err)
+	}
+	p, err := history.ProveReceipt(file, keys)
+	if err != nil {
+		return receiptProblem(err)
+	}
+	if s != nil {
+		if err := s.LogExtends(ctx, []history.Seen{{By: "this receipt", Checkpoint: p.Checkpoint}}); err != nil {
+			return proofProblem(err)
+		}
+	}
+	return a.showProved(p, s != nil)
+}
+
+func (a *app) showProved(p history.Proved, asked bool) error {
+	shown := map[string]any{
+		"index": p.Receipt.GetIndex(), "leaf_hash": hex.EncodeToString(p.Receipt.GetLeafHash()), "log": p.Checkpoint.Origin,
+		"log_size": p.Checkpoint.Size, "root": hex.EncodeToString(p.Checkpoint.Root[:]), "signed_by": p.SignedBy,
+		"record_proved": p.Entry != nil, "asked_audit": asked,
+	}
+	return a.Show(shown, func() {
+		a.Out.Printf("%s record %d is in the log %s\n", a.Out.Green("✓"), p.Receipt.GetIndex(), clean.Visible(p.Checkpoint.Origin))
+		say := func(format string, args ...any) {
+			a.Out.Printf("%s\n", a.Out.Wrapped("  "+fmt.Sprintf(format, args...)))
+		}
+		say("The key %s signed the log when it had %s, and the path in the receipt leads from the record with the leaf hash %x to the root of that log, %x.",
+			clean.Visible(p.SignedBy), cli.Count(int(min(p.Checkpoint.Size, 1<<62)), "record"), p.Receipt.GetLeafHash(), p.Checkpoint.Root)
+		if p.Entry != nil {
+			say("The record is proved to say:")
+			a.Out.Printf("%s\n", a.storyLine(p.Entry))
+		} else {
+			say("The receipt says that the record is there, not what it says: durward audit show %d --json has both.", p.Receipt.GetIndex())
+		}
+		if asked {
+			say("Audit proved that its log still holds that record.")
+		} else {
+			say("Whether the log still holds it is another question: durward audit receipt --ask")
+		}
+	})
+}
+
+// receiptProblem says what it means that a receipt does not hold.
+func receiptProblem(err error) error {
+	switch {
+	case errors.Is(err, logproof.ErrReceipt):
+		return cli.Failed("Give a tool's answer, the receipt in it, or: durward audit show INDEX --json", "%v", err)
+	case errors.Is(err, logproof.ErrSignature):
+		return cli.Failed("Compare with the log's public key as you were given it. A changed receipt looks the same.",
+			"nothing is proved: no key in log_keys signed the receipt's checkpoint")
+	case errors.Is(err, logproof.ErrEntry):
+		return cli.Failed("The record was changed after it was written, or the receipt is another's.", "nothing is proved: the record is not the one that its leaf hash stands for")
+	default:
+		return cli.Failed("The receipt was changed, or it is of another record or another log.", "nothing is proved: %v", err)
+	}
+}
