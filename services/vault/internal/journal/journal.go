@@ -132,6 +132,7 @@ var sentences = map[string]string{
 	"command":            "a human's own command",
 	"scope":              "a human let this session do it",
 	"withdraw":           "the agent took back what it had asked for",
+	"withdraw-part":      "one session took it back, and another still asks for it",
 	"dangerous":          "the session is in dangerous mode: nobody was asked",
 	"unattended":         "a human's file lets it run unattended",
 	"scope-granted":      "a human let a session do this without being asked",

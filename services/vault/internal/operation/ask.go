@@ -50,9 +50,11 @@ func (q *Queue) Ask(ctx context.Context, r Request) (_ *store.Operation, joined 
 		q.mu.Lock()
 		if e := q.identicalLocked(&r.Operation, control.Epoch); e != nil {
 			e.op.Joined++
+			e.askers[r.Operation.Session] = true
 			o := e.op
 			q.mu.Unlock()
 			record := journal.Operation(auditv1.Kind_KIND_ASKED, auditv1.Status_STATUS_PENDING, &o)
+			record.Body.Session = r.Operation.Session
 			record.Body.Action, record.Body.Dangerous = "joined", r.InDangerous
 			record.Body.DecisionSource = r.Rule
 			if err := q.Journal.Follow(ctx, record); err != nil {
@@ -84,7 +86,7 @@ func (q *Queue) Ask(ctx context.Context, r Request) (_ *store.Operation, joined 
 		o, err := q.ask(ctx, r, control.Epoch)
 		q.mu.Lock()
 		if err == nil {
-			q.publishLocked(&entry{op: *o, changed: make(chan struct{})})
+			q.publishLocked(newEntry(*o))
 		}
 		q.releaseLocked(key)
 		q.mu.Unlock()
@@ -167,7 +169,7 @@ func (q *Queue) identicalLocked(want *store.Operation, epoch uint64) *entry {
 		}
 		switch e.op.State {
 		case pending:
-			if now.Before(e.op.ExpiresAt) {
+			if now.Before(e.op.ExpiresAt) && len(e.askers) > 0 {
 				waiting = e
 			}
 		case approved:

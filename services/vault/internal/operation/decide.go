@@ -132,29 +132,65 @@ func (q *Queue) Deny(ctx context.Context, id, reason, caller string) (*vaultv1.O
 	return q.settleClaim(e, &o, nil)
 }
 
-// Withdraw ends a pending operation for the session that asked for it. What another principal or another session asked for is
-// CODE_NOT_FOUND, exactly as what never was. It needs no audit, as a refusal does not: nothing happens by it.
-func (q *Queue) Withdraw(ctx context.Context, id, principal, session string, dangerous bool) (*vaultv1.Operation, error) {
+// Withdraw takes back a session's part of a pending operation. It ends the operation, unless another session that is live still asks
+// for the same: then it goes on waiting for that one. What another principal or another session asked for is CODE_NOT_FOUND, exactly
+// as what never was. It needs no audit, as a refusal does not: nothing happens by it.
+func (q *Queue) Withdraw(ctx context.Context, id, principal, session string, dangerous bool, live func(session string) bool) (*vaultv1.Operation, error) {
 	o, _, err := q.Lookup(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if !ownedBy(o, principal) || o.Session != session {
+	if !ownedBy(o, principal) || !q.asked(o, session) {
 		return nil, errNotFound()
 	}
 	e, err := q.claim(id)
 	if err != nil {
 		return nil, err
 	}
+	q.mu.Lock()
+	if !e.askers[session] {
+		e.claimed = false
+		q.mu.Unlock()
+		return nil, inState(withdrawn)
+	}
+	e.askers[session] = false
+	shared := false
+	for other, asks := range e.askers {
+		shared = shared || asks && live(other)
+	}
+	if !shared {
+		clear(e.askers) // nobody joins it from here on
+	}
 	ended := e.op
+	q.mu.Unlock()
+	if shared {
+		record := journal.Operation(auditv1.Kind_KIND_ASKED, auditv1.Status_STATUS_PENDING, &ended)
+		record.Body.Action, record.Body.Session, record.Body.Dangerous = "withdraw-part", session, dangerous
+		q.Journal.Note(ctx, record)
+		return q.settleClaim(e, &ended, nil)
+	}
 	ended.State, ended.DecidedAt = withdrawn, q.Now()
 	if err := q.Store.End(context.WithoutCancel(ctx), pending, &ended); err != nil {
+		q.mu.Lock()
+		e.askers[session] = true
+		q.mu.Unlock()
 		return q.settleClaim(e, nil, err)
 	}
 	record := journal.Operation(auditv1.Kind_KIND_WITHDRAWN, auditv1.Status_STATUS_OK, &ended)
-	record.Body.Action, record.Body.Dangerous = "withdraw", dangerous
+	record.Body.Action, record.Body.Session, record.Body.Dangerous = "withdraw", session, dangerous
 	q.Journal.Note(ctx, record)
 	return q.settleClaim(e, &ended, nil)
+}
+
+// asked reports whether a session is one of those that asked for an operation. Of one that is over the first alone is known.
+func (q *Queue) asked(o *store.Operation, session string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if e, ok := q.live[o.ID]; ok {
+		_, asked := e.askers[session]
+		return asked
+	}
+	return o.Session == session
 }
 
 // DenyAll denies what waits of a principal, with the operator's words, and returns how many there were.
@@ -294,7 +330,7 @@ func (q *Queue) Command(ctx context.Context, template store.Operation, arguments
 		return nil, err
 	}
 	q.mu.Lock()
-	q.publishLocked(&entry{op: o, changed: make(chan struct{})})
+	q.publishLocked(newEntry(o))
 	q.mu.Unlock()
 	return &o, nil
 }

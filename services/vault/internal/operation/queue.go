@@ -125,6 +125,13 @@ type entry struct {
 	waiters uint32
 	// claimed: one call is changing it; nobody else may.
 	claimed bool
+	// askers are the sessions that asked for it, and whether each still does; none while it is being withdrawn.
+	askers map[string]bool
+}
+
+// newEntry is an operation that its own session asks for.
+func newEntry(o store.Operation) *entry {
+	return &entry{op: o, changed: make(chan struct{}), askers: map[string]bool{o.Session: true}}
 }
 
 var idPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
@@ -143,7 +150,7 @@ func New(ctx context.Context, c Config) (*Queue, error) {
 	}
 	for _, o := range ops {
 		if o.State != running || c.Now().Sub(o.RedeemedAt) < JoinRunning {
-			q.live[o.ID] = &entry{op: *o, changed: make(chan struct{})}
+			q.live[o.ID] = newEntry(*o)
 		}
 	}
 	return q, nil

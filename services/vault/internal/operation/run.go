@@ -84,7 +84,7 @@ func (q *Queue) Run(ctx context.Context, r Request, h *callv1.HumanStatement, da
 		return nil, false, err
 	}
 	q.mu.Lock()
-	q.publishLocked(&entry{op: o, changed: make(chan struct{})})
+	q.publishLocked(newEntry(o))
 	q.mu.Unlock()
 	return &o, false, nil
 }

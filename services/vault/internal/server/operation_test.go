@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -404,6 +405,59 @@ func TestASessionTakesBackItsOwnRequestAlone(t *testing.T) {
 	v.approve(again.GetOperationId())
 	_, err = v.withdraw(mine, again.GetOperationId())
 	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+}
+
+// What two sessions of a client asked for is taken back for the one that says so; it ends with the last that is there. A session that
+// is over asks for nothing any more.
+func TestASharedRequestOutlivesOneWithdrawal(t *testing.T) {
+	v := newVault(t)
+	mine, sibling, stranger := v.open(bearer), v.open(bearer), v.open(bearer)
+	ask := func() string {
+		t.Helper()
+		id := v.ask(mine.GetSessionId(), "a").GetOperationId()
+		if joined := v.ask(sibling.GetSessionId(), "a"); joined.GetOperationId() != id {
+			t.Fatalf("the same request of another session: %v", joined)
+		}
+		return id
+	}
+	withdraw := func(session *vaultv1.OpenSessionResponse, id string, want vaultv1.OperationState) {
+		t.Helper()
+		if got, err := v.withdraw(session, id); err != nil || got.GetState() != want {
+			t.Fatalf("it is %v, %v; want %v", got, err, want)
+		}
+	}
+	for name, order := range map[string][]*vaultv1.OpenSessionResponse{"first the one that asked first": {mine, sibling}, "first the other": {sibling, mine}} {
+		id := ask()
+		withdraw(order[0], id, pending)
+		_, err := v.withdraw(order[0], id)
+		wantCode(t, err, callv1.Code_CODE_CONFLICT)
+		_, err = v.withdraw(stranger, id)
+		wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+		if o := v.operation(id); o.GetState() != pending {
+			t.Fatalf("%s: %v", name, o)
+		}
+		withdraw(order[1], id, withdrawn)
+		var told []string
+		for _, r := range append(v.audit.of(auditv1.Kind_KIND_ASKED), v.audit.of(auditv1.Kind_KIND_WITHDRAWN)...) {
+			if r.GetOperationId() == id && strings.HasPrefix(r.GetBody().GetAction(), "withdraw") {
+				told = append(told, r.GetBody().GetAction()+" "+r.GetBody().GetSession())
+			}
+		}
+		if want := []string{"withdraw-part " + order[0].GetSession(), "withdraw " + order[1].GetSession()}; !slices.Equal(told, want) {
+			t.Errorf("%s: recorded %q, want %q", name, told, want)
+		}
+	}
+	id := ask()
+	withdraw(mine, id, pending)
+	v.approve(id) // it still is what the other session wants
+	if waited, err := v.wait(sibling, id, time.Second); err != nil || waited.GetGrant() == nil {
+		t.Errorf("the other session gets %v, %v", waited, err)
+	}
+	other := v.ask(mine.GetSessionId(), "b").GetOperationId()
+	v.ask(sibling.GetSessionId(), "b")
+	_, err := v.sessions().CloseSession(t.Context(), &vaultv1.CloseSessionRequest{SessionId: mine.GetSessionId()})
+	v.must(err)
+	withdraw(sibling, other, withdrawn)
 }
 
 func TestCoalescingAndCaps(t *testing.T) {

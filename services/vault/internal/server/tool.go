@@ -77,7 +77,8 @@ func (s *toolService) WaitOperation(ctx context.Context, req *vaultv1.WaitOperat
 	return resp, nil
 }
 
-// WithdrawOperation takes back what the permit's own session asked for and nobody has decided on.
+// WithdrawOperation takes back what the permit's own session asked for and nobody has decided on. What another session asked for
+// too goes on waiting for that one.
 func (s *toolService) WithdrawOperation(ctx context.Context, req *vaultv1.WithdrawOperationRequest) (*vaultv1.WithdrawOperationResponse, error) {
 	q := question{method: vaultv1.ToolService_WithdrawOperation_FullMethodName, operation: req.GetOperationId()}
 	refused := func(action string, err error) error {
@@ -86,14 +87,21 @@ func (s *toolService) WithdrawOperation(ctx context.Context, req *vaultv1.Withdr
 	if err := s.admit(ctx, &q); err != nil {
 		return nil, refused("permit-refused", err)
 	}
-	op, err := s.Queue.Withdraw(ctx, req.GetOperationId(), q.permit.GetPrincipal(), q.permit.GetSession(), q.dangerous)
+	op, err := s.Queue.Withdraw(ctx, req.GetOperationId(), q.permit.GetPrincipal(), q.permit.GetSession(), q.dangerous, func(session string) bool {
+		_, live := s.Sessions.Live(session)
+		return live
+	})
 	if fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
 		return nil, refused("operation-not-theirs", err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	rpc.SetOutcome(ctx, &callv1.Outcome{Summary: "The request was taken back; nothing was done, and nobody is asked any more."})
+	summary := "The request was taken back; nothing was done, and nobody is asked any more."
+	if op.GetState() == vaultv1.OperationState_OPERATION_STATE_PENDING {
+		summary = "This session's part was taken back. Another session of this client asked for the same, and for that one it still waits for a human."
+	}
+	rpc.SetOutcome(ctx, &callv1.Outcome{Summary: summary})
 	return &vaultv1.WithdrawOperationResponse{State: op.GetState()}, nil
 }
 
