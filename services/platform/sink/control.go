@@ -62,7 +62,8 @@ const maxEpochStep = 1_000_000
 func epochWithin(now uint64) uint64 { return min(now+maxEpochStep, grant.MaxEpoch) }
 
 // Halt stops every further change here, durably, and raises the epoch to at least one more than it was and, within
-// maxEpochStep, to atLeast. It waits for no other process: the fact is spooled for audit. What runs keeps running; an effect
+// maxEpochStep, to atLeast. It waits for no other process: the fact is spooled for audit, and
+// what the state is follows. What runs keeps running; an effect
 // that is beginning has begun when Halt returns, and none begins afterwards. An error says that the halt is not durable; it is
 // in force all the same.
 func (a *Authority) Halt(ctx context.Context, reason string, atLeast uint64) (uint64, error) {
@@ -79,7 +80,7 @@ func (a *Authority) Halt(ctx context.Context, reason string, atLeast uint64) (ui
 	err := a.cfg.Store.SetControl(context.WithoutCancel(ctx), after)
 	a.controlMu.Unlock()
 	a.spoolControl(ctx, auditv1.Kind_KIND_HALTED, after.Reason, after.Epoch, nil)
-	a.tellState(ctx)
+	a.keeper.Soon()
 	a.beginning.Lock()
 	defer a.beginning.Unlock()
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/statement"
 )
 
@@ -158,5 +159,25 @@ func TestWhatIsNoMessageIsNoCall(t *testing.T) {
 	stream := &recordedStream{ServerStream: &wire{ctx: t.Context()}, ctx: t.Context(), authority: s.Authority, call: &call{}}
 	if err := stream.RecvMsg(42); err == nil || !strings.Contains(err.Error(), "not a message") {
 		t.Errorf("a stream: %v", err)
+	}
+}
+
+// unreadable is a store whose state cannot be read.
+type unreadable struct{ *memory }
+
+func (u unreadable) State(ctx context.Context) (recorder.State, error) {
+	<-ctx.Done()
+	return recorder.State{}, ctx.Err()
+}
+
+// A halt answers whether or not the state can be read: what it is is told afterwards.
+func TestAHaltDoesNotWaitForTheState(t *testing.T) {
+	s := newStand(t)
+	s.cfg.Store = unreadable{s.cfg.Store.(*memory)}
+	if epoch, err := s.Halt(t.Context(), "", 0); err != nil || epoch != 2 {
+		t.Errorf("halted at %d, %v", epoch, err)
+	}
+	if kinds := s.log.records; len(kinds) != 1 || kinds[0].GetKind() != auditv1.Kind_KIND_HALTED {
+		t.Errorf("it recorded %v", kinds)
 	}
 }

@@ -75,9 +75,6 @@ func confirmed(v *statement.Verified, all []*statement.Verified) bool {
 	return v.Kind != statement.KindDangerous || slices.ContainsFunc(all, func(second *statement.Verified) bool { return v.ConfirmedBy(second) == nil })
 }
 
-// lostHolds is what the state lost, as the log has it; "" for nothing.
-func lostHolds(lost string) string { return lost }
-
 // endHolds reports whether what an operator ended here stays so.
 func endHolds(ended bool) bool { return ended }
 

@@ -28,8 +28,8 @@ import (
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
-	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/refusals"
+	"durward.internal/services/platform/rollback"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/trust"
 )
@@ -113,7 +113,7 @@ type Config struct {
 	Recorder Recorder
 	Vault    Redeemer
 	// History is what the log knows of this sink; nil: its state is compared with nothing.
-	History History
+	History rollback.History
 	// Tokeniser is required where a tool of this sink returns text from outside.
 	Tokeniser Tokeniser
 	Logger    *slog.Logger
@@ -163,9 +163,8 @@ type Authority struct {
 	acting sync.WaitGroup
 	nudge  chan struct{}
 
-	// compared: the state was held against what the log knows; comparing is held meanwhile.
-	compared  atomic.Bool
-	comparing sync.Mutex
+	// keeper holds the state against what the log knows.
+	keeper *rollback.Keeper
 }
 
 // New checks the contract and reads the durable state. Without a Tokeniser it refuses to serve a tool whose results hold text
@@ -191,6 +190,7 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 		desktop:    desktop.New(cfg.Now),
 		nudge:      make(chan struct{}, 1),
 	}
+	a.keeper = a.newKeeper()
 	a.refusedCalls = refusals.New(refusals.Config{First: firstRefusals, Write: a.spoolRefused})
 	for _, t := range contract.Tools() {
 		if t.Sink != cfg.Self.Role() {
@@ -250,18 +250,17 @@ func (a *Authority) Unary(subjects Subjects) grpc.UnaryServerInterceptor {
 
 // Run settles what is not settled and drops what is past its time, until ctx ends.
 func (a *Authority) Run(ctx context.Context) {
-	retry, purge, state := time.NewTicker(retryInterval), time.NewTicker(purgeInterval), time.NewTicker(recorder.StateEvery)
+	retry, purge := time.NewTicker(retryInterval), time.NewTicker(purgeInterval)
 	defer retry.Stop()
 	defer purge.Stop()
-	defer state.Stop()
+	var telling sync.WaitGroup
+	telling.Go(func() { a.keeper.Run(ctx) })
+	defer telling.Wait()
 	for {
 		select {
 		case <-ctx.Done():
 			a.refusedCalls.Flush(context.WithoutCancel(ctx), true)
-			a.tellState(ctx)
 			return
-		case <-state.C:
-			a.tellState(ctx)
 		case <-purge.C:
 			if err := a.cfg.Store.Purge(ctx, a.cfg.Now()); err != nil {
 				a.cfg.Logger.ErrorContext(ctx, "old spent keys could not be dropped", "error", err)

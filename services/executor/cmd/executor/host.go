@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/rollback"
 	"durward.internal/services/platform/sink"
 	"durward.internal/services/platform/telemetry"
 )
@@ -92,13 +93,14 @@ func openHost(ctx context.Context, cfg *settings, l *links, logger *slog.Logger)
 	if err != nil {
 		return h, err
 	}
-	if damage := state.Damage(); len(damage) > 0 {
-		if err := h.authority.HaltDamaged(ctx, damage); err != nil {
-			return h, err
-		}
-		if err := l.diskReserve.Write(true, func() error { return state.Accept(ctx) }); err != nil {
-			return h, err
-		}
+	err = rollback.Damaged(ctx, logger, state.Damage(), func(ctx context.Context, reason string) error {
+		_, err := h.authority.Halt(ctx, reason, 0)
+		return err
+	}, func(ctx context.Context) error {
+		return l.diskReserve.Write(true, func() error { return state.Accept(ctx) })
+	})
+	if err != nil {
+		return h, err
 	}
 	l.telemetry.Halted(func() bool { return h.authority.Control().Halted })
 

@@ -208,7 +208,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	vault, err := server.New(server.Config{
 		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(db, time.Now, usage.WithReserve(diskReserve)),
 		Changes: changes, Desktop: desktop.New(time.Now), Queue: queue, Standing: approvals, Consent: consents, Issuer: grants, Halt: halts,
-		Journal: log, Tokens: tokens, Audit: records, Operators: operators, Digest: seals.Digest,
+		Journal: log, Tokens: tokens, Audit: records, History: records, Operators: operators, Digest: seals.Digest,
 		Deep: telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: func(ctx context.Context) error { return database.Probe(ctx, db) }}),
 		Now:  time.Now, Logger: logger, Version: version,
 	})
@@ -220,9 +220,9 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		Unary: []grpc.UnaryServerInterceptor{metrics.New(tel.Metrics, metrics.Sources{Queue: queue, Sessions: sessions, Standing: approvals, Rules: rules}).Unary()},
 	})
 	vault.Register(services)
-	if err := vault.Compare(ctx, records); err != nil {
+	if err := vault.Compare(ctx); err != nil {
 		logger.Warn("the vault's state is not held against the log yet", "cause", err.Error())
-		go vault.CompareUntil(ctx, records)
+		go vault.CompareUntil(ctx)
 	}
 	return serve(ctx, s, services, vault, log, tel, func() error {
 		return errors.Join(roots.Err(), self.Err(), registry.Err(), rules.Err(), log.Check())

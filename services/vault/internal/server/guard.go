@@ -9,9 +9,6 @@ import (
 // unattended reports whether what a human's file lets run unasked may run so: for a client that signs what it asks for.
 func unattended(opened *session.Session) bool { return opened.Client.KeyBound() }
 
-// lostHolds is what the state lost, as the log has it; "" for nothing.
-func lostHolds(lost string) string { return lost }
-
 // verdict is what policy said.
 func verdict(d policy.Decision) policy.Verdict { return d.Verdict }
 

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"log/slog"
 	"strconv"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,8 +24,8 @@ import (
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
-	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/refusals"
+	"durward.internal/services/platform/rollback"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/telemetry"
@@ -49,7 +50,7 @@ type Audit interface {
 	Checkpoint() []byte
 }
 
-// Config is what a Server needs; everything is required.
+// Config is what a Server needs; everything is required unless it says otherwise.
 type Config struct {
 	// Self is the vault's own identity: the audience of permits for its own tools.
 	Self identity.ID
@@ -67,13 +68,15 @@ type Config struct {
 	Desktop *desktop.Gate
 	Queue   *operation.Queue
 	// Standing is what humans let sessions do without being asked each time; Consent judges what they sign.
-	Standing  *standing.Approvals
-	Consent   *consent.Judge
-	Issuer    *issuer.Issuer
-	Halt      *halt.Switch
-	Journal   *journal.Journal
-	Tokens    *token.Values
-	Audit     Audit
+	Standing *standing.Approvals
+	Consent  *consent.Judge
+	Issuer   *issuer.Issuer
+	Halt     *halt.Switch
+	Journal  *journal.Journal
+	Tokens   *token.Values
+	Audit    Audit
+	// History is what the log knows of this vault; nil: its state is compared with nothing.
+	History   rollback.History
 	Operators func() *trust.AllowedSigners
 	// Digest stands in the log for what it does not name (CH-1), as database.Seals's does.
 	Digest func(purpose string, values ...string) string
@@ -102,11 +105,14 @@ type Server struct {
 	gateways gateways
 	// tokenising has turns at looking through texts.
 	tokenising *turns
+	// keeper holds the state against what the log knows.
+	keeper *rollback.Keeper
 }
 
 // New checks that there is one sink a role.
 func New(c Config) (*Server, error) {
 	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now(), tokenising: newTurns(tokeniseAtOnce)}
+	s.keeper = s.newKeeper()
 	s.refusedCalls = refusals.New(refusals.Config{First: firstRefusals, Write: func(ctx context.Context, r *auditv1.Record, more uint64) {
 		refusals.Note(r, "suppressed", more)
 		c.Journal.Note(ctx, r)
@@ -146,20 +152,19 @@ const firstRefusals = 5
 
 // Run expires sessions and operations until ctx ends, and then sends waiting calls home.
 func (s *Server) Run(ctx context.Context) {
-	sweep, prune, state := time.NewTicker(sweepEvery), time.NewTicker(pruneEvery), time.NewTicker(recorder.StateEvery)
+	sweep, prune := time.NewTicker(sweepEvery), time.NewTicker(pruneEvery)
 	defer sweep.Stop()
 	defer prune.Stop()
-	defer state.Stop()
+	var telling sync.WaitGroup
+	telling.Go(func() { s.keeper.Run(ctx) })
+	defer telling.Wait()
 	for {
 		var err error
 		select {
 		case <-ctx.Done():
 			s.Queue.Close()
 			s.refusedCalls.Flush(context.WithoutCancel(ctx), true)
-			s.tellState(ctx)
 			return
-		case <-state.C:
-			s.tellState(ctx)
 		case <-sweep.C:
 			err = s.Sweep(ctx)
 		case <-prune.C:

@@ -17,6 +17,7 @@ import (
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/reserve"
+	"durward.internal/services/platform/rollback"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/statement"
@@ -52,6 +53,7 @@ func Weaken(names string) error {
 			reserve.WeakenReserve()
 		case name == "state":
 			database.WeakenSeals()
+			rollback.Weaken()
 		case name == GuardOwnership:
 			ownership.WeakenOwnership()
 		case slices.Contains(desktop.Guards, name):
@@ -135,13 +137,6 @@ func verifyStatement(h *callv1.HumanStatement, operators *trust.AllowedSigners, 
 
 func confirmed(v *statement.Verified, all []*statement.Verified) bool {
 	return weak("confirmed") || v.Kind != statement.KindDangerous || slices.ContainsFunc(all, func(second *statement.Verified) bool { return v.ConfirmedBy(second) == nil })
-}
-
-func lostHolds(lost string) string {
-	if weak("state") {
-		return ""
-	}
-	return lost
 }
 
 func endHolds(ended bool) bool { return ended && !weak("ended") }

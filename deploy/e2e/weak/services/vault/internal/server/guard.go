@@ -3,6 +3,7 @@ package server
 import (
 	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/policy"
+	"durward.internal/services/platform/rollback"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/session"
 )
@@ -20,20 +21,13 @@ func Weaken(name string) {
 	weakened[name] = true
 	if name == "state" {
 		database.WeakenSeals()
+		rollback.Weaken()
 	}
 }
 
 // unattended without "unattended" lets whoever relays a bearer token change things.
 func unattended(opened *session.Session) bool {
 	return opened.Client.KeyBound() || weakened["unattended"]
-}
-
-// lostHolds without "state" goes on with what is left.
-func lostHolds(lost string) string {
-	if weakened["state"] {
-		return ""
-	}
-	return lost
 }
 
 // verdict without "policy" lets run what policy denies.

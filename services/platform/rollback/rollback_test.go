@@ -1,0 +1,132 @@
+package rollback
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/recorder"
+)
+
+// log is a History that was told one thing.
+type log struct {
+	control recorder.Control
+	err     error
+}
+
+func (l *log) Last(context.Context, auditv1.Kind, string) (*auditv1.Entry, error) { return nil, l.err }
+func (l *log) LastControl(context.Context) (recorder.Control, error)              { return l.control, l.err }
+func (l *log) LastState(context.Context) (recorder.State, uint64, error) {
+	return recorder.State{}, 0, l.err
+}
+
+func config(history *log) (Config, *[]string) {
+	did := &[]string{}
+	return Config{
+		History: history, Now: time.Now, Logger: slog.New(slog.DiscardHandler),
+		Control: func() (uint64, bool) { return 1, false },
+		State:   func(context.Context) (recorder.State, error) { return recorder.State{Revision: 3}, nil },
+		Missing: func(context.Context, uint64) (string, error) { return "", nil },
+		Halt:    func(_ context.Context, reason string, _ uint64) error { *did = append(*did, reason); return nil },
+		Tell: func(_ context.Context, r *auditv1.Record) error {
+			*did = append(*did, r.GetKind().String()+" "+r.GetBody().GetDetails()["revision"])
+			return nil
+		},
+	}, did
+}
+
+// A halt that is not durable is tried again, one that is comes once, and each look that fails leaves the state uncompared.
+func TestComparedOnceItIsDecided(t *testing.T) {
+	failed := errors.New("failed")
+	for name, broken := range map[string]func(*Config, *log){
+		"the log does not answer": func(_ *Config, l *log) { l.err = failed },
+		"what is missing cannot be told": func(c *Config, l *log) {
+			l.control = recorder.Control{}
+			c.Missing = func(context.Context, uint64) (string, error) { return "", failed }
+		},
+		"the halt is not durable": func(c *Config, _ *log) { c.Halt = func(context.Context, string, uint64) error { return failed } },
+	} {
+		t.Run(name, func(t *testing.T) {
+			history := &log{control: recorder.Control{Index: 4, Epoch: 7}}
+			cfg, did := config(history)
+			whole := cfg
+			broken(&cfg, history)
+			k := New(cfg)
+			for range 2 {
+				if err := k.Compare(t.Context()); !errors.Is(err, failed) {
+					t.Fatalf("compared: %v", err)
+				}
+			}
+			k.cfg, history.err, history.control = whole, nil, recorder.Control{Index: 4, Epoch: 7}
+			for range 2 {
+				if err := k.Compare(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if len(*did) != 1 || !strings.Contains((*did)[0], "the log has epoch 7, and the state epoch 1") {
+				t.Errorf("it did %q", *did)
+			}
+		})
+	}
+}
+
+// Soon waits for nothing, whatever becomes of the state: the log is told once it can be read, each day, and at the end.
+func TestTheStateIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, did := config(nil)
+		readable := make(chan struct{})
+		cfg.State = func(context.Context) (recorder.State, error) {
+			<-readable
+			return recorder.State{Revision: 3}, nil
+		}
+		k := New(cfg)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { k.Run(ctx); close(ended) }()
+		for range 3 {
+			k.Soon()
+			synctest.Wait()
+		}
+		if len(*did) != 0 {
+			t.Errorf("it told %q of what it cannot read", *did)
+		}
+		close(readable)
+		synctest.Wait()
+		if want := []string{"KIND_STATE 3", "KIND_STATE 3"}; !slices.Equal(*did, want) { // one that was under way, and one since
+			t.Errorf("it told %q, want %q", *did, want)
+		}
+		time.Sleep(recorder.StateEvery)
+		synctest.Wait()
+		cancel()
+		<-ended
+		if len(*did) != 4 {
+			t.Errorf("it told %q", *did)
+		}
+	})
+}
+
+// Rows that bear no seal halt before they are taken as they are; without a halt they are not.
+func TestDamaged(t *testing.T) {
+	var did []string
+	failed := errors.New("failed")
+	accept := func(context.Context) error { did = append(did, "accepted"); return nil }
+	halt := func(err error) func(context.Context, string) error {
+		return func(_ context.Context, reason string) error { did = append(did, reason); return err }
+	}
+	logger := slog.New(slog.DiscardHandler)
+	if err := Damaged(t.Context(), logger, nil, halt(nil), accept); err != nil || len(did) != 0 {
+		t.Errorf("whole: %v, %q", err, did)
+	}
+	if err := Damaged(t.Context(), logger, []string{"a"}, halt(failed), accept); !errors.Is(err, failed) || len(did) != 1 {
+		t.Errorf("not halted: %v, %q", err, did)
+	}
+	if err := Damaged(t.Context(), logger, []string{"a", "b"}, halt(nil), accept); err != nil || !slices.Equal(did[1:], []string{"the state is damaged: a; b", "accepted"}) {
+		t.Errorf("damaged: %v, %q", err, did)
+	}
+}
