@@ -64,6 +64,7 @@ func Groups() []Group {
 		{"gateway", slices.Concat(gatewayLines(), logLines(), lateLines())},
 		{"standing", standing[:len(standing)/2]},
 		{"sessions", standing[len(standing)/2:]},
+		{"ends", endLines()},
 		{"agent", slices.Concat(agentLines(), sameUserLines())},
 		{"crowd", crowdLines()},
 		{"state", stateLines()},

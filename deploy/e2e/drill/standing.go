@@ -1,18 +1,9 @@
 package drill
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"durward.internal/deploy/e2e/harness"
@@ -31,7 +22,6 @@ func standingLines() []Line {
 		{"bearer-standing", vault("key-bound"), bearerStanding},
 		{"self-approval", vault("self-approval"), selfApproval},
 		{"dangerous-shortcuts", map[string]string{harness.Vault: "confirm-delay,confirm-key", harness.Executor: "confirmed"}, dangerousShortcuts},
-		{"revoke-returns", map[string]string{harness.Executor: "ended,check"}, revokeReturns},
 		{"halt-outlives", map[string]string{harness.Vault: "standing-epoch,approval", harness.Executor: "statement,epoch,redeem"}, haltOutlives},
 		{"rotated-client", vault("rotation-end"), rotatedClient},
 	}
@@ -196,120 +186,6 @@ func bearerStanding(w *world) (trials, effects int) {
 	try(keyed.handle)
 	w.revoke("")
 	return trials, effects
-}
-
-// revokeReturns has many calls in flight when a human ends what they rest on. Its effects are starts after the human was told that it
-// ended, by the kernel's clock.
-func revokeReturns(w *world) (trials, effects int) {
-	const together = 10
-	w.arrange()
-	sessions := []*keyedSession{w.openKeyed()}
-	for len(sessions) < together {
-		sessions = append(sessions, w.openKeyedAs(w.nextKeyed-1))
-	}
-	services := []string{idle, spare}
-	for round := 0; round < w.size(8, 3) && !w.caught(effects); round++ {
-		var held []func()
-		for _, s := range sessions {
-			w.must(w.grantScope(w.sign(w.scopeOf(s.agentSession, "cli", time.Hour, 500, "start_service", services...), w.signer)))
-			for _, service := range services {
-				g := w.relay(s.handle, "start_service", service, s.prove("start_service", service))
-				if g == nil {
-					w.t.Fatal("what a human let run has no grant, so its end proves nothing")
-				}
-				held = append(held, func() { w.useGrant(g, "start_service", service) })
-			}
-		}
-		// What was started ends once it left its mark, so that each further start shows.
-		stop := make(chan struct{})
-		before := w.starts()
-		ended := map[string]int{}
-		for _, service := range services {
-			ended[service] = w.startsOf(service)
-		}
-		var calls, ending sync.WaitGroup
-		ending.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(20 * time.Millisecond):
-					for _, service := range services {
-						now := w.startsOf(service)
-						if now == ended[service] {
-							continue
-						}
-						ended[service] = now
-						for _, pid := range w.pids(service) {
-							_ = syscall.Kill(pid, syscall.SIGKILL)
-						}
-					}
-				}
-			}
-		})
-		for _, call := range held {
-			trials++
-			calls.Go(call)
-		}
-		harness.Eventually(w.t, "calls have begun", func() error {
-			if w.starts() == before {
-				return errors.New("none has")
-			}
-			return nil
-		})
-		w.revoke("")
-		var told unix.Timespec
-		w.must(unix.ClockGettime(unix.CLOCK_BOOTTIME, &told))
-		calls.Wait()
-		close(stop)
-		ending.Wait()
-		late := map[int]bool{}
-		for _, service := range services {
-			began := w.marks(service)
-			for _, pid := range w.pids(service) { // also what had no time to leave its mark
-				began[pid] = beganAt(pid)
-			}
-			for pid, at := range began {
-				if at > told.Nano()+int64(20*time.Millisecond) {
-					late[pid] = true
-				}
-			}
-			w.kill(service)
-		}
-		effects += len(late)
-	}
-	return trials, effects
-}
-
-// tick is the kernel's step in telling when a process began.
-const tick = 10 * time.Millisecond
-
-// marks are when the programs of a service began, by their own marks: in nanoseconds of the kernel's clock, by pid.
-func (w *world) marks(service string) map[int]int64 {
-	out := map[int]int64{}
-	for line := range strings.Lines(w.startsFile(service)) {
-		var pid int
-		var ticks int64
-		if _, err := fmt.Sscanf(line, "started %d %d", &pid, &ticks); err != nil {
-			w.t.Errorf("a mark %q: %v", line, err)
-		}
-		out[pid] = ticks * int64(tick)
-	}
-	return out
-}
-
-// beganAt is when a process began, in nanoseconds of the kernel's clock, in its steps; 0 for one that is gone.
-func beganAt(pid int) int64 {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	ticks, err := strconv.ParseInt(fields[19], 10, 64)
-	if err != nil {
-		return 0
-	}
-	return ticks * int64(tick)
 }
 
 // denyAll refuses what waits, so that one attempt does not stand in for the next.
