@@ -43,7 +43,7 @@ const noFiles = cobra.ShellCompDirectiveNoFileComp
 // Complete completes a first argument, or a flag, with what list finds: quickly and silently, since a shell's line is no place for
 // errors. An incomplete completion is a completion. Persistent hooks do not run for completion.
 func (a *App) Complete(args []string, list func() ([]string, error)) ([]string, cobra.ShellCompDirective) {
-	at, err := installdir.At(a.HomeDir)
+	at, err := installdir.Find(a.HomeDir, a.Streams.Getenv)
 	if err != nil || len(args) > 0 {
 		return nil, noFiles
 	}

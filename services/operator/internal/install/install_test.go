@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -117,7 +118,7 @@ func (m *image) options(settings install.Settings) install.Options {
 		Settings: settings, Root: m.root, Programs: m.programs, Operators: []string{"alice"}, Command: m.command, Now: func() time.Time { return m.now },
 		Accept: func(context.Context, install.Member, install.Key, string) error { return m.acceptErr },
 		Join: func(_ context.Context, who install.Member) (install.Key, error) {
-			m.write(filepath.Join(who.Home, ".durward/config/operator.yaml"), "operator: "+who.Operator+"\n")
+			m.write(filepath.Join(who.Home, ".durward/config/operator.yaml"), "operator: "+who.Operator+"\ntrust_dir: /etc/durward/trust\n")
 			if who.Without != (who.Name == "root") || len(who.Groups) != 2 || who.Root != m.root {
 				m.Errorf("joins %+v", who)
 			}
@@ -688,7 +689,72 @@ func TestJoin(t *testing.T) {
 	if _, err := own.Init(installdir.Options{Development: true, Operator: "alice", BasePort: 29430}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := join("own", nil); err == nil || !strings.Contains(err.Error(), "installation of its own") {
-		t.Errorf("over a development installation: %v", err)
+	if _, _, err := join("own", func(o *install.JoinOptions) { o.SigningKey = own.Key("operator_ed25519") }); err == nil || !strings.Contains(err.Error(), "copy the key elsewhere") {
+		t.Errorf("with the key of what is set aside: %v", err)
+	}
+	release, err := own.Lock("up")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := join("own", nil); err == nil || !strings.Contains(err.Error(), "durward up still runs") {
+		t.Errorf("over a development installation that runs: %v", err)
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	key, err := install.Join(settings, install.JoinOptions{Home: own, Operator: "alice", Passphrase: ask})
+	if err != nil || key.Aside != own.Dir+"-aside" {
+		t.Fatalf("over a development installation: %+v, %v", key, err)
+	}
+	if cfg, err := own.Load(); err != nil || cfg.TrustDir != install.TrustDir {
+		t.Errorf("commands mean %s, %v", cfg.TrustDir, err)
+	}
+	if tried, err := (installdir.Home{Dir: key.Aside}).Load(); err != nil || tried.MCPURL != "http://127.0.0.1:29430/mcp" {
+		t.Errorf("what was tried is %+v, %v", tried, err)
+	}
+}
+
+// TestTriedFirst: who tried Durward as the same user, root or operator, has it set aside by the installation, which says so.
+func TestTriedFirst(t *testing.T) {
+	m := newImage(t)
+	for _, home := range []string{"root", "home/alice"} {
+		m.write(home+"/.durward/config/operator.yaml", "operator: alice\ntrust_dir: /"+home+"/.durward/trust\n")
+	}
+	opts := m.options(install.Settings{})
+	made := opts.Join
+	opts.Join = func(ctx context.Context, who install.Member) (install.Key, error) {
+		key, err := made(ctx, who)
+		key.Aside = who.Home + "/.durward-aside"
+		return key, err
+	}
+	plan, err := install.New(opts)
+	m.must(err)
+	said := map[string]bool{}
+	m.must(plan.Apply(t.Context(), func(s install.Step) {
+		if strings.HasSuffix(s.What, "/.durward") {
+			said[s.What] = s.Verb == install.Make && strings.HasSuffix(s.Note, "what was there lies in "+s.What+"-aside")
+		}
+	}))
+	if !said["/root/.durward"] || !said["/home/alice/.durward"] || len(plan.Aside()) != 2 {
+		t.Errorf("says %v, and %q", said, plan.Aside())
+	}
+	if effects := m.apply(install.Settings{}); len(effects) != 0 {
+		t.Errorf("the second time: %+v", effects)
+	}
+	// An operator who may approve already, and has gone back to trying.
+	m.write("home/alice/.durward/config/operator.yaml", "operator: alice\ntrust_dir: /home/alice/.durward/trust\n")
+	if effects := m.apply(install.Settings{}); len(effects) != 1 || effects[0].What != "/home/alice/.durward" {
+		t.Errorf("an operator's: %+v", effects)
+	}
+	// A link is its owner's own arrangement, and a pipe is not waited for.
+	m.must(os.Rename(m.path("home/alice/.durward/config/operator.yaml"), m.path("home/alice/mine.yaml")))
+	m.must(os.Symlink("/home/alice/mine.yaml", m.path("home/alice/.durward/config/operator.yaml")))
+	if effects := m.apply(install.Settings{}); len(effects) != 0 {
+		t.Errorf("a link: %+v", effects)
+	}
+	m.must(os.Remove(m.path("home/alice/.durward/config/operator.yaml")))
+	m.must(syscall.Mkfifo(m.path("home/alice/.durward/config/operator.yaml"), 0o600))
+	if steps := m.plan(install.Settings{}).Effects(); steps != 1 {
+		t.Errorf("a pipe: %d steps", steps)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"durward.internal/services/operator/internal/installdir"
@@ -35,11 +36,14 @@ type Key struct {
 	// File is where the key lies, and Since when its file was last written; both are its owner's word.
 	File  string
 	Since time.Time
+	// Aside is where the installation lies now that was in the home before, such as one of `durward up`; empty: there was none.
+	Aside string
 }
 
 // Join makes the own side of an operator of this host's installation: configuration, folders and, where there is none, a
-// signing key with a passphrase. It runs as the operator and changes nothing that is there. It returns the key, none
-// where it was asked for none; and signingkey.ErrNeedsHuman, without a configuration, where nobody could be asked for a passphrase.
+// signing key with a passphrase. It runs as the operator. An installation of its own that lies in the home is set aside, also where
+// Join then fails; else nothing that is there is changed. It returns the key, none where it was asked for none; and
+// signingkey.ErrNeedsHuman, without a configuration, where nobody could be asked for a passphrase.
 func Join(settings Settings, opts JoinOptions) (key Key, err error) {
 	h := opts.Home
 	there := h.Exists()
@@ -48,18 +52,22 @@ func Join(settings Settings, opts JoinOptions) (key Key, err error) {
 		if err != nil {
 			return Key{}, err
 		}
-		if cfg.TrustDir != trustDir {
-			return Key{}, fmt.Errorf("%s is an installation of its own: move it away, or give another --home", h.Dir)
-		}
-		if opts.SigningKey != "" && opts.SigningKey != cfg.SigningKey {
+		switch {
+		case cfg.TrustDir != trustDir:
+			if key.Aside, err = setAside(opts); err != nil {
+				return Key{}, err
+			}
+			there = false
+		case opts.SigningKey != "" && opts.SigningKey != cfg.SigningKey:
 			return Key{}, fmt.Errorf("%s names another signing key: edit it", h.Config("operator"))
+		default:
+			opts.SigningKey = cfg.SigningKey // for root it names a key that is not there, and is not asked for
 		}
-		opts.SigningKey = cfg.SigningKey // for root it names a key that is not there, and is not asked for
 	}
 	folders := []string{filepath.Dir(h.Config("x")), filepath.Dir(h.Key("x")), h.State("operator"), filepath.Dir(h.Client("x")), filepath.Join(h.Dir, "run")}
 	for _, dir := range folders {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return Key{}, fmt.Errorf("home folder: %w", err)
+			return key, fmt.Errorf("home folder: %w", err)
 		}
 	}
 	file := opts.SigningKey
@@ -68,24 +76,37 @@ func Join(settings Settings, opts JoinOptions) (key Key, err error) {
 	}
 	if !opts.Without {
 		if key.Public, err = signingKey(file, opts); err != nil {
-			return Key{}, err
+			return key, err
 		}
 		info, err := os.Stat(file)
 		if err != nil {
-			return Key{}, fmt.Errorf("signing key: %w", err)
+			return key, fmt.Errorf("signing key: %w", err)
 		}
 		key.File, key.Since = file, info.ModTime()
 	}
 	if !there {
 		data, err := values{Settings: settings, Operator: opts.Operator, State: h.State("operator"), SigningKey: file}.render("operator")
 		if err != nil {
-			return Key{}, err
+			return key, err
 		}
 		if err := installdir.CreateFile(h.Config("operator"), data, 0o600); err != nil {
-			return Key{}, err
+			return key, err
 		}
 	}
 	return key, nil
+}
+
+// setAside moves what lies in the home out of the way, unless it is in use.
+func setAside(opts JoinOptions) (string, error) {
+	h := opts.Home
+	if strings.HasPrefix(opts.SigningKey, h.Dir+"/") {
+		return "", fmt.Errorf("the key %s lies in an installation of its own, %s, which is set aside: copy the key elsewhere first", opts.SigningKey, h.Dir)
+	}
+	aside, err := h.SetAside()
+	if errors.Is(err, installdir.ErrLocked) {
+		return "", fmt.Errorf("%s is an installation of its own, for which durward up still runs: end it with durward down, and go on", h.Dir)
+	}
+	return aside, err
 }
 
 // signingKey returns the public half of the key, which it makes if it is to lie in the home and does not.

@@ -180,8 +180,8 @@ func (p *Plan) signers() (*trust.AllowedSigners, []byte, error) {
 	return signers, raw, nil
 }
 
-// join makes a member's own side, and lets the key approve that comes back.
-func (p *Plan) join(ctx context.Context, who account, operator string) (string, error) {
+// join makes a member's own side, and lets the key approve that comes back. The note says what became of both.
+func (p *Plan) join(ctx context.Context, who account, operator string) (note string, err error) {
 	m := Member{
 		Name: who.Name, Operator: operator, UID: who.UID, GID: who.GID, Home: who.Home, Root: p.opts.Root,
 		SigningKey: p.opts.SigningKeys[who.Name], Without: who.Name == "root",
@@ -195,6 +195,10 @@ func (p *Plan) join(ctx context.Context, who account, operator string) (string, 
 	}
 	notYet := fmt.Sprintf("%[1]s cannot approve yet. As %[2]s: durward join. Then: sudo durward operator add %[1]s KEYFILE.pub", operator, who.Name)
 	made, err := p.opts.Join(ctx, m)
+	if made.Aside != "" {
+		p.aside = append(p.aside, made.Aside)
+		defer func() { note = strings.TrimPrefix(note+"; what was there lies in "+made.Aside, "; ") }()
+	}
 	switch {
 	case m.Without:
 		return "", err

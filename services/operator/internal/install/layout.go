@@ -212,3 +212,9 @@ func entry(path, name string, fields int) ([]string, error) {
 
 // Program is where the durward command is installed.
 const Program = programs + "/durward"
+
+// OnHost reports whether Durward was installed on this host, for a user who may not be let in to see what.
+func OnHost() bool {
+	info, err := os.Stat(etc)
+	return err == nil && info.IsDir()
+}

@@ -87,6 +87,8 @@ type Plan struct {
 
 	opts   Options
 	record Record
+	aside  []string
+	first  bool
 }
 
 // Effects returns how many steps change anything.
@@ -115,7 +117,7 @@ func New(opts Options) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{opts: opts, record: record}
+	p := &Plan{opts: opts, record: record, first: !record.Installed()}
 	p.record.Settings = opts.Settings
 	for _, name := range opts.Operators {
 		if name == "root" {
@@ -201,6 +203,15 @@ func (p *Plan) Health(role string) string { return values{Settings: p.opts.Setti
 
 // Operators are the Unix users who approve.
 func (p *Plan) Operators() []string { return slices.Clone(p.record.Operators) }
+
+// Aside are the folders in which installations lie now that were in members' home folders before Apply.
+func (p *Plan) Aside() []string { return slices.Clone(p.aside) }
+
+// First reports whether nothing was installed when the plan was made.
+func (p *Plan) First() bool { return p.first }
+
+// Address is the host and port at which agents connect.
+func (p *Plan) Address() string { return values{Settings: p.opts.Settings}.loopback(0) }
 
 // MCPURL is where agents connect.
 func (p *Plan) MCPURL() string { return values{Settings: p.opts.Settings}.MCPURL() }

@@ -51,13 +51,14 @@ func TestRealLayout(t *testing.T) {
 		h.root("useradd", "--create-home", "--shell", "/bin/bash", name)
 	}
 	h.key()
-	h.fresh()
+	h.tried()
 	for _, part := range []struct {
 		name string
 		do   func(*installed)
 	}{
 		{"dry run", (*installed).dryRun},
 		{"apply", (*installed).apply},
+		{"tried first, installed then", (*installed).instead},
 		{"apply again", (*installed).applyAgain},
 		{"edited files stay", (*installed).edited},
 		{"users and processes", (*installed).processes},
@@ -111,13 +112,39 @@ func (h *installed) as(name string, env []string, argv ...string) (string, int) 
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// fresh takes away what lies in the home folder of the machine's root, such as what `make run` leaves in a developer's: to this
-// host it is nothing. The folder is the sandbox's own view, so that the machine keeps it.
-func (h *installed) fresh() {
+// tried leaves in the home folders of root and of alice what `make run` does: both tried Durward first. What the machine's root has
+// there is taken away; the folder is the sandbox's own view, so that the machine keeps it.
+func (h *installed) tried() {
 	h.Helper()
-	u, err := user.Lookup("root")
-	h.must(err)
-	h.must(os.RemoveAll(filepath.Join(u.HomeDir, ".durward")))
+	for _, name := range []string{"root", "alice"} {
+		u, err := user.Lookup(name)
+		h.must(err)
+		for _, dir := range []string{".durward", ".durward-aside"} {
+			h.must(os.RemoveAll(filepath.Join(u.HomeDir, dir)))
+		}
+		if out, code := h.as(name, nil, filepath.Join(h.programs, "durward"), "up", "--development", "--prepare"); code != 0 {
+			h.Fatalf("%s tries: %d, %s", name, code, out)
+		}
+	}
+}
+
+// instead looks at what commands mean after the installation: it, and not what was tried.
+func (h *installed) instead() {
+	for _, name := range []string{"root", "alice"} {
+		out, code := h.as(name, nil, "durward", "status")
+		if code != 0 || !strings.Contains(out, "systemd runs the processes") {
+			h.Errorf("%s: status ended with %d:\n%s", name, code, out)
+		}
+		u, err := user.Lookup(name)
+		h.must(err)
+		out, _ = h.as(name, nil, "durward", "status", "--home", u.HomeDir+"/.durward-aside")
+		if !strings.Contains(out, "durward up does not run for "+u.HomeDir+"/.durward-aside") {
+			h.Errorf("%s: what was tried is not kept:\n%s", name, out)
+		}
+	}
+	if out, code := h.as("alice", nil, "durward", "up", "--development"); code != 1 || !strings.Contains(out, "your side of this host's installation") {
+		h.Errorf("alice tries again: %d, %s", code, out)
+	}
 }
 
 func (h *installed) root(argv ...string) string {
@@ -183,7 +210,7 @@ func (h *installed) dryRun() {
 	if code != 0 || !strings.Contains(out, "make    /etc/durward/keys/grant.key  root:root 0600") {
 		h.Errorf("ended with %d:\n%s", code, out)
 	}
-	for _, path := range []string{"/etc/durward", "/usr/local/lib/durward", "/etc/systemd/system/durward-vault.service", "/home/alice/.durward"} {
+	for _, path := range []string{"/etc/durward", "/usr/local/lib/durward", "/etc/systemd/system/durward-vault.service", "/home/alice/.durward-aside"} {
 		if _, err := os.Lstat(path); err == nil {
 			h.Errorf("a dry run made %s", path)
 		}
@@ -197,9 +224,21 @@ func (h *installed) dryRun() {
 }
 
 func (h *installed) apply() {
+	l, err := net.Listen("tcp", "127.0.0.1:"+port)
+	h.must(err)
 	out, code := h.install(append([]string{"--apply"}, first...)...)
+	if _, err := os.Lstat("/etc/durward"); code != 1 || err == nil || !strings.Contains(out, "another program listens at 127.0.0.1:"+port) {
+		h.Errorf("beside what was tried and still runs: %d, %v\n%s", code, err, out)
+	}
+	h.must(l.Close())
+	out, code = h.install(append([]string{"--apply"}, first...)...)
 	if code != 0 || !strings.Contains(out, "audit, vault, executor and gateway are well") {
 		h.Fatalf("ended with %d:\n%s", code, out)
+	}
+	for _, home := range []string{"/root", "/home/alice"} {
+		if !strings.Contains(out, "what was there lies in "+home+"/.durward-aside") || !strings.Contains(out, "durward --home "+home+"/.durward-aside") {
+			h.Errorf("nothing says where what was tried in %s lies", home)
+		}
 	}
 	h.Logf("%s", out)
 	for _, unit := range []string{"durward.target", "durward-renew.timer", "durward-audit", "durward-vault", "durward-executor", "durward-gateway"} {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/trust"
@@ -254,20 +256,40 @@ func (p *Plan) member(name string) error {
 		return nil
 	}
 	side := filepath.Join(who.Home, ".durward")
-	_, err = os.Stat(p.on(side + "/config/operator.yaml"))
+	there, ours, err := p.side(side + "/config/operator.yaml")
 	switch {
-	case err == nil && (known || name == "root"):
+	case err != nil:
+		return err
+	case ours && (known || name == "root"):
 		p.add(Step{Verb: Same, What: side})
 		return nil
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return err
 	}
 	note := operator + " may then approve"
 	if name == "root" {
 		note = "for sudo durward client and sudo durward operator; root approves nothing"
 	}
+	if there && !ours {
+		note += "; what is there, an installation of its own, is set aside"
+	}
 	p.add(Step{Verb: Make, What: side, Note: note, do: func(ctx context.Context) (string, error) { return p.join(ctx, who, operator) }})
 	return nil
+}
+
+// side reports whether a user has an operator.yaml, and whether it is of this installation. Its owner may be anybody, so that it is
+// not parsed here: one that only looks like another's is found to be ours by Join.
+func (p *Plan) side(path string) (there, ours bool, err error) {
+	f, err := os.OpenFile(p.on(path), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0) // a pipe is not waited for
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, false, nil
+	case errors.Is(err, syscall.ELOOP):
+		return true, true, nil // a link is its owner's own arrangement, and stays
+	case err != nil:
+		return false, false, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, 64<<10))
+	return true, slices.Contains(strings.Split(string(text), "\n"), "trust_dir: "+trustDir), err
 }
 
 // start enables the units and, on this host, starts what does not run or has changed.

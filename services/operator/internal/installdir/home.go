@@ -28,20 +28,43 @@ func Roles() []string { return append([]string(nil), roles...) }
 // Home names the files under one folder. The zero value is not usable; see At.
 type Home struct{ Dir string }
 
-// At returns the home in dir, or in ~/.durward when dir is empty. It creates nothing.
+// At returns the home in dir. It creates nothing.
 func At(dir string) (Home, error) {
-	if dir == "" {
-		user, err := os.UserHomeDir()
-		if err != nil {
-			return Home{}, errors.New("no home folder is known for this user: give --home")
-		}
-		dir = filepath.Join(user, ".durward")
-	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return Home{}, fmt.Errorf("home folder: %w", err)
 	}
 	return Home{Dir: abs}, nil
+}
+
+// Find returns the home that commands mean: the one in dir, which is a flag's; else in $DURWARD_HOME; else in ~/.durward where that
+// is there; else in durward below $XDG_DATA_HOME, where that is set; else in ~/.durward. It creates nothing.
+func Find(dir string, getenv func(string) string) (Home, error) {
+	if dir != "" {
+		return At(dir)
+	}
+	if dir = getenv("DURWARD_HOME"); dir != "" {
+		if !filepath.IsAbs(dir) {
+			return Home{}, fmt.Errorf("DURWARD_HOME is %q: it must be an absolute path", dir)
+		}
+		return At(dir)
+	}
+	user := getenv("HOME")
+	data := getenv("XDG_DATA_HOME")
+	if !filepath.IsAbs(data) { // the specification has a relative one ignored
+		data = ""
+	}
+	switch {
+	case user == "" && data == "":
+		return Home{}, errors.New("no home folder is known for this user: give --home")
+	case user == "":
+		return At(filepath.Join(data, "durward"))
+	}
+	usual := Home{Dir: filepath.Join(user, ".durward")}
+	if _, err := os.Lstat(usual.Dir); data == "" || err == nil {
+		return At(usual.Dir)
+	}
+	return At(filepath.Join(data, "durward"))
 }
 
 func (h Home) path(parts ...string) string {

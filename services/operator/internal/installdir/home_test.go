@@ -3,6 +3,7 @@ package installdir
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -356,6 +357,110 @@ func TestOperatorName(t *testing.T) {
 		got := OperatorName(in)
 		if got != want || !operatorPattern.MatchString(got) {
 			t.Errorf("OperatorName(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestFind(t *testing.T) {
+	user := t.TempDir()
+	data := filepath.Join(user, "data")
+	usual := filepath.Join(user, ".durward")
+	find := func(flag string, env ...string) (string, error) {
+		h, err := Find(flag, func(name string) string {
+			for _, pair := range env {
+				if value, ok := strings.CutPrefix(pair, name+"="); ok {
+					return value
+				}
+			}
+			return ""
+		})
+		return h.Dir, err
+	}
+	for _, bad := range [][]string{nil, {"HOME=" + user, "DURWARD_HOME=relative"}, {"XDG_DATA_HOME=relative"}} {
+		if got, err := find("", bad...); err == nil {
+			t.Errorf("%q: %s", bad, got)
+		}
+	}
+	for _, there := range []bool{false, true} {
+		fresh := filepath.Join(data, "durward")
+		if there {
+			if err := os.Mkdir(usual, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			fresh = usual // what is there is not lost sight of
+		}
+		for _, c := range []struct {
+			flag string
+			env  []string
+			want string
+		}{
+			{"/flag", []string{"HOME=" + user, "DURWARD_HOME=/variable", "XDG_DATA_HOME=" + data}, "/flag"},
+			{"", []string{"HOME=" + user, "DURWARD_HOME=/variable", "XDG_DATA_HOME=" + data}, "/variable"},
+			{"", []string{"HOME=" + user, "XDG_DATA_HOME=" + data}, fresh},
+			{"", []string{"HOME=" + user, "XDG_DATA_HOME=relative"}, usual},
+			{"", []string{"HOME=" + user}, usual},
+			{"", []string{"XDG_DATA_HOME=" + data}, filepath.Join(data, "durward")},
+		} {
+			if got, err := find(c.flag, c.env...); err != nil || got != c.want {
+				t.Errorf("%q %q: %s, %v, want %s", c.flag, c.env, got, err, c.want)
+			}
+		}
+	}
+}
+
+// TestSetAside: a home that was moved works where it lies then, and names nothing where it lay.
+func TestSetAside(t *testing.T) {
+	for _, name := range []string{"h", "it's a home"} {
+		h, err := At(filepath.Join(t.TempDir(), name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var was []string
+		for range 2 {
+			if _, err := h.Init(Options{Development: true, Operator: "alice", BasePort: 29430}); err != nil {
+				t.Fatal(err)
+			}
+			release, err := h.Lock("up")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if aside, err := h.SetAside(); !errors.Is(err, ErrLocked) || !h.Exists() {
+				t.Fatalf("in use: %s, %v", aside, err)
+			}
+			if err := release(); err != nil {
+				t.Fatal(err)
+			}
+			aside, err := h.SetAside()
+			if err != nil || h.Exists() {
+				t.Fatalf("%s, %v", aside, err)
+			}
+			was = append(was, aside)
+		}
+		if was[0] != h.Dir+"-aside" || was[1] != h.Dir+"-aside-2" {
+			t.Errorf("set aside as %q", was)
+		}
+		for _, dir := range was {
+			moved := Home{Dir: dir}
+			cfg, err := moved.Load()
+			if err != nil || cfg.TrustDir != moved.Trust() || cfg.SigningKey != moved.Key("operator_ed25519") {
+				t.Fatalf("%+v, %v", cfg, err)
+			}
+			if made, err := moved.Init(Options{Development: true, Operator: "alice", BasePort: 29430}); err != nil || len(made) != 0 {
+				t.Errorf("something is missing there: %q, %v", made, err)
+			}
+			err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+				if err != nil || !entry.Type().IsRegular() {
+					return err
+				}
+				text, err := os.ReadFile(path)
+				if bytes.Contains(text, []byte(h.Dir+"/")) {
+					t.Errorf("%s still names %s", path, h.Dir)
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -54,7 +55,8 @@ an earlier run hold until they are given anew.
 
 Operators are people's Unix users: they enter the group durward-operators, get a certificate and, in
 ~/.durward, their configuration and a signing key with a passphrase. Root's own ~/.durward is for sudo durward
-client and sudo durward operator. Rules (trust, clients, catalogue) are root's to change.`,
+client and sudo durward operator. An installation that durward up made there before is set aside whole, in
+~/.durward-aside. Rules (trust, clients, catalogue) are root's to change.`,
 		Example: `  durward install --dry-run
   sudo durward install --apply
   sudo durward install --apply --operator alice --signing-key /home/alice/.ssh/id_ed25519_sk.pub`,
@@ -87,6 +89,14 @@ func (a *app) install(ctx context.Context, opts installOptions) error {
 	plan, err := a.planInstall(opts)
 	if err != nil {
 		return err
+	}
+	if opts.apply && filepath.Clean(opts.root) == "/" && plan.First() {
+		l, err := net.Listen("tcp", plan.Address()) //nolint:noctx // of loopback: it does not wait
+		if err != nil {
+			return cli.Failed("Nothing was changed. End that program (durward down, where Durward is tried there), or choose another port: --port 8430",
+				"another program listens at %s, where agents would connect", plan.Address())
+		}
+		_ = l.Close() // it was only tried
 	}
 	if opts.dryRun {
 		return a.Show(map[string]any{"steps": plan.Steps, "effects": plan.Effects()}, func() {
@@ -218,6 +228,12 @@ func (a *app) awaitInstalled(ctx context.Context, plan *install.Plan, patience t
 	}
 	if !a.JSON {
 		a.Out.Printf("%s audit, vault, executor and gateway are well. Agents connect at %s\n", a.Out.Green("✓"), plan.MCPURL())
+		if aside := plan.Aside(); len(aside) > 0 {
+			a.Out.Printf("From now on durward means this host's installation. What was tried before is kept, with clients of its own:\n")
+			for _, dir := range aside {
+				a.Out.Printf("  durward --home %s\n", cli.ShellWord(dir))
+			}
+		}
 		if plan.Effects() > 0 {
 			a.Out.Printf("Run agents as a user who is neither root nor an operator (%s): what runs as an operator's user\n"+
 				"looks at everything and halts as the operator does. Only the signing key approves.\n", strings.Join(plan.Operators(), ", "))
@@ -254,6 +270,8 @@ type joined struct {
 	// KeyFile is where the signing key lies, KeySince when it was last written.
 	KeyFile  string    `json:"key_file,omitempty"`
 	KeySince time.Time `json:"key_since,omitzero"`
+	// Aside is where the installation lies now that was in the home before.
+	Aside string `json:"set_aside,omitempty"`
 }
 
 // joinAs runs `durward join` as the Unix user, so that root writes nothing where another user could lay a trap for it.
@@ -280,18 +298,19 @@ func (a *app) joinAs(ctx context.Context, who install.Member) (install.Key, erro
 	// What it says besides is for the person at the terminal, whom it asks for a passphrase there.
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.Streams.In, &out, io.MultiWriter(&said, a.Streams.Err)
 	err := cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == cli.ExitDenied {
-		return install.Key{}, install.ErrNoKey
-	}
-	if err != nil {
-		return install.Key{}, fmt.Errorf("durward join: %w: %s", err, clean.Line(said.String(), 500))
-	}
 	var j joined
-	if err := json.Unmarshal(out.Bytes(), &j); err != nil {
-		return install.Key{}, fmt.Errorf("durward join: %w", err)
+	unread := json.Unmarshal(out.Bytes(), &j)
+	key := install.Key{Public: []byte(j.PublicKey), File: j.KeyFile, Since: j.KeySince, Aside: j.Aside}
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit) && exit.ExitCode() == cli.ExitDenied:
+		return key, install.ErrNoKey
+	case err != nil:
+		return key, fmt.Errorf("durward join: %w: %s", err, clean.Line(said.String(), 500))
+	case unread != nil:
+		return key, fmt.Errorf("durward join: %w", unread)
 	}
-	return install.Key{Public: []byte(j.PublicKey), File: j.KeyFile, Since: j.KeySince}, nil
+	return key, nil
 }
 
 // number is a user's or group's number, which passwd(5) and group(5) hold to 32 bits. One that is none becomes nobody's.
@@ -321,8 +340,9 @@ func (a *app) joinCommand() *cobra.Command {
 		Use:   "join",
 		Short: "Make your own side of this host's installation",
 		Long: `For an operator of a host on which Durward was installed (durward install): makes ~/.durward with the
-configuration that finds the processes, and a signing key with a passphrase unless you have one. Run it as
-yourself. Root then lets the key approve: sudo durward operator add NAME KEYFILE.pub`,
+configuration that finds the processes, and a signing key with a passphrase unless you have one. What durward up
+made there before is set aside whole, in ~/.durward-aside. Run it as yourself. Root then lets the key
+approve: sudo durward operator add NAME KEYFILE.pub`,
 		Example: "  durward join\n  durward join --signing-key ~/.ssh/id_ed25519_sk.pub",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.join(cmd.Context(), operator, signingKey, without)
@@ -358,13 +378,25 @@ func (a *app) join(ctx context.Context, operator, signingKey string, without boo
 	// Whoever asks for JSON is a program; the question goes to the terminal all the same, if there is one.
 	opts.Passphrase = func() ([]byte, error) { return a.newPassphrase(ctx) }
 	key, err := install.Join(record.Settings, opts)
+	result := joined{Operator: operator, Home: a.Home.Dir, PublicKey: string(bytes.TrimSpace(key.Public)), KeyFile: key.File, KeySince: key.Since, Aside: key.Aside}
+	sayAside := func() {
+		if key.Aside != "" {
+			a.Out.Printf("The installation that lay in %s lies in %s now: durward --home %s\n", a.Home.Dir, key.Aside, cli.ShellWord(key.Aside))
+		}
+	}
+	if err != nil && key.Aside != "" {
+		if err := a.Show(result, sayAside); err != nil {
+			return err
+		}
+	}
 	if errors.Is(err, signingkey.ErrNeedsHuman) {
 		return cli.Denied("Run it at a terminal: durward join", "a signing key needs a passphrase, and there is no terminal to ask for one")
 	}
 	if err != nil {
 		return cli.Failed("", "%s", clean.Block(err.Error(), 2000))
 	}
-	return a.Show(joined{Operator: operator, Home: a.Home.Dir, PublicKey: string(bytes.TrimSpace(key.Public)), KeyFile: key.File, KeySince: key.Since}, func() {
+	return a.Show(result, func() {
+		sayAside()
 		a.Out.Printf("%s %s is ready.\n", a.Out.Green("✓"), a.Home.Dir)
 		if !without {
 			a.Out.Printf("  Your key, which root lets approve (sudo durward operator add %s KEYFILE.pub):\n  %s\n", operator, bytes.TrimSpace(key.Public))

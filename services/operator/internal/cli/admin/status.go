@@ -246,6 +246,9 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 		a.Out.Printf("systemd runs the processes: durward.target\n")
 	default:
 		a.Out.Printf("durward up does not run for %s\n", a.Home.Dir)
+		if install.OnHost() {
+			a.Out.Printf("Durward is installed on this host too; durward join makes that one what your commands mean\n")
+		}
 	}
 	if d.vault.GetHalted() || d.executor.GetHalted() {
 		a.Out.Printf("%s\n", a.Out.Red("HALTED: nothing that changes anything runs. End it with: durward resume"))

@@ -17,6 +17,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/operator/internal/supervisor"
@@ -163,6 +164,10 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 		if err != nil {
 			return installdir.Config{}, err
 		}
+		if cfg.TrustDir == install.TrustDir {
+			return installdir.Config{}, cli.Failed("What runs: durward status. To try something beside it: durward up --development --home DIR --base-port 8430",
+				"%s is your side of this host's installation, which systemd runs", a.Home.Dir)
+		}
 		if opts.operator != "" && opts.operator != cfg.Operator {
 			return installdir.Config{}, cli.Usage("Edit "+a.Home.Config("operator")+" to change it.", "this installation's operator is %s", cfg.Operator)
 		}
@@ -304,7 +309,7 @@ func (a *app) screen(ctx context.Context, cfg installdir.Config, opts upOptions,
 	a.Out.Printf("GPUs   %s\n", a.gpuLine(ctx))
 	a.Out.Printf("MCP    %s\n", cfg.MCPURL)
 	command := "durward"
-	if a.HomeDir != "" {
+	if a.HomeDir != "" || a.Streams.Getenv("DURWARD_HOME") != "" { // another terminal may not have the variable
 		command += " --home " + cli.ShellWord(a.Home.Dir)
 	}
 	a.Out.Printf("Next   %s client connect claude-code     then ask: \"what runs on my GPUs? start the demo chat service\"\n", command)

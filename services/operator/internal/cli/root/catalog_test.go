@@ -82,7 +82,7 @@ func (c catalogWorld) run(stdin string, args ...string) ran {
 	c.t.Helper()
 	var out, errs bytes.Buffer
 	code := Main(context.Background(), append([]string{"--home", c.home.Dir}, args...), cli.Streams{
-		In: strings.NewReader(stdin), Out: &out, Err: &errs, Getenv: func(string) string { return "" }, Version: "test",
+		In: strings.NewReader(stdin), Out: &out, Err: &errs, Getenv: bare, Version: "test",
 	})
 	return ran{code, out.String(), errs.String()}
 }

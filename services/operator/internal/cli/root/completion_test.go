@@ -52,7 +52,7 @@ func complete(t *testing.T, line ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
 	Main(t.Context(), append([]string{cobra.ShellCompNoDescRequestCmd}, line...), cli.Streams{
-		In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: func(string) string { return "" },
+		In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: bare,
 	})
 	var words []string
 	for word := range strings.Lines(out.String()) {
@@ -90,7 +90,7 @@ func TestCompletions(t *testing.T) {
 func TestShellsTakeTheScripts(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		var out bytes.Buffer
-		code := Main(t.Context(), []string{"completion", shell}, cli.Streams{Out: &out, Err: &out, In: strings.NewReader(""), Getenv: func(string) string { return "" }})
+		code := Main(t.Context(), []string{"completion", shell}, cli.Streams{Out: &out, Err: &out, In: strings.NewReader(""), Getenv: bare})
 		if code != cli.ExitOK || !strings.Contains(out.String(), "durward") || out.Len() < 1000 {
 			t.Errorf("%s: exit code %d, %d bytes", shell, code, out.Len())
 			continue
@@ -107,4 +107,12 @@ func TestShellsTakeTheScripts(t *testing.T) {
 			t.Errorf("%s does not take its script: %v\n%s", shell, err, said)
 		}
 	}
+}
+
+// bare is the environment of a user who has a home folder, with nothing in it, and sets nothing else.
+func bare(name string) string {
+	if name == "HOME" {
+		return "/nonexistent"
+	}
+	return ""
 }

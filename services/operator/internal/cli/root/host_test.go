@@ -216,7 +216,7 @@ func (w *world) runUntil(ctx context.Context, out *lockedBuffer, args ...string)
 		out = &lockedBuffer{}
 	}
 	code := Main(ctx, append([]string{"--home", w.home.Dir}, args...), cli.Streams{
-		In: strings.NewReader(""), Out: out, Err: &errs, Getenv: func(string) string { return "" }, Version: "test",
+		In: strings.NewReader(""), Out: out, Err: &errs, Getenv: bare, Version: "test",
 	})
 	return ran{code, out.String(), errs.String()}
 }

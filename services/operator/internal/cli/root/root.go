@@ -56,6 +56,9 @@ signing key, and everything is recorded in a log that can be proved.
   durward simulate coding           what a switch of modes would do, and whether it fits
   durward audit search              what happened
 
+Commands mean the installation in ~/.durward, or the one that --home or $DURWARD_HOME names; where ~/.durward
+is not there and $XDG_DATA_HOME is set, a new one is made below that.
+
 Every command that reads takes --json. "durward help exit-codes" explains the exit codes.`
 
 // root builds the tree of commands.
@@ -69,7 +72,7 @@ func root(a *cli.App) *cobra.Command {
 		Args:          cobra.NoArgs,
 		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
 			a.Out = output.New(a.Streams.Out, a.Streams.Err, a.JSON, a.Streams.Getenv)
-			a.Home, err = installdir.At(a.HomeDir)
+			a.Home, err = installdir.Find(a.HomeDir, a.Streams.Getenv)
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
