@@ -5,8 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-bin}
 mkdir -p "$out"
-version=$(git describe --always --dirty 2>/dev/null || echo unknown)
-ldflags="-s -w -X main.version=$version"
+ldflags="-s -w -X durward.internal/services/platform/release.linked=$(scripts/version.sh)"
 # GOFLAGS of whoever builds, from the environment or `go env -w`, could add build tags, and with them what no product carries.
 export GOFLAGS="-mod=readonly -trimpath"
 CGO_ENABLED=0 go build -buildvcs=false -ldflags "$ldflags" -o "$out/" \

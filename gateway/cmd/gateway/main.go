@@ -36,12 +36,13 @@ import (
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/release"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry"
 )
 
-// version is set by the linker.
-var version = "development"
+// version is the program's, as Git and the linker have it.
+var version = release.Version()
 
 // settings is the gateway's file; deploy/config/gateway.yaml is the documented example.
 type settings struct {

@@ -143,9 +143,9 @@ func (r *Request) Trace(ctx context.Context) context.Context {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, remote)
 	}
 	ctx, r.span = m.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer))
-	r.span.SetAttributes(span.Method.String(r.method), span.Era.String(msg.Era), span.RequestID.String(msg.RequestID))
+	r.span.SetAttributes(span.Method.String(r.method), span.MCPMethod.String(r.method), span.Era.String(msg.Era), span.RequestID.String(msg.RequestID))
 	if msg.Tool != "" {
-		r.span.SetAttributes(span.Tool.String(tool.Name))
+		r.span.SetAttributes(span.Tool.String(tool.Name), span.GenAITool.String(tool.Name), span.Operation.String(span.ExecuteTool))
 	}
 	if known {
 		r.span.SetAttributes(span.Tier.String(contract.TierName(tool.Tier)))
@@ -199,6 +199,13 @@ func (r *Request) End() {
 	r.metrics.requests.WithLabelValues(r.method, r.message.Era, status).Inc()
 	if r.span != nil {
 		r.span.SetAttributes(span.Status.String(status))
+		switch status {
+		case span.OK, "pending_approval", "running":
+		case "denied", "error":
+			r.span.SetAttributes(span.ErrorType.String(span.ToolError))
+		default:
+			r.span.SetAttributes(span.ErrorType.String(status))
+		}
 		r.span.End()
 	}
 }

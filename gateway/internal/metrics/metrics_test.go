@@ -2,6 +2,7 @@ package metrics_test
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -107,6 +108,36 @@ func TestSampling(t *testing.T) {
 	}
 	if s := shown.Spans[0]; s.ParentID != "00f067aa0ba902b7" || s.Name != "tools/call start_service" || s.Attributes["durward.status"] != "RATE_LIMITED" {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestSpansFollowTheConventions: a tool's span says by OpenTelemetry's names what it says by ours, and no more.
+func TestSpansFollowTheConventions(t *testing.T) {
+	m, page := open(t, 1)
+	for _, c := range []struct {
+		method, tool, status string
+		want                 map[string]string
+	}{
+		{"tools/call", "start_service", "ok", map[string]string{"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "start_service"}},
+		{"tools/call", "start_service", "pending_approval", map[string]string{"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "start_service"}},
+		{"tools/call", "alice", "denied", map[string]string{"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "unknown", "error.type": "tool_error"}},
+		{"tools/call", "stop_service", "RATE_LIMITED", map[string]string{"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "stop_service", "error.type": "RATE_LIMITED"}},
+		{"tools/list", "", "ok", map[string]string{}},
+	} {
+		r := m.Begin(metrics.Message{Method: c.method, Tool: c.tool, Era: "stateless", RequestID: "r-abcdefghijklmnopqrstuvwxyz"})
+		at := trace.SpanContextFromContext(r.Trace(t.Context()))
+		r.Call(c.tool)(c.status)
+		r.End()
+		var shown telemetry.Traces
+		if err := json.Unmarshal([]byte(page("/traces?trace_id="+at.TraceID().String())), &shown); err != nil || len(shown.Spans) != 1 {
+			t.Fatalf("%v %+v", err, shown)
+		}
+		c.want["mcp.method.name"] = c.method
+		got := shown.Spans[0].Attributes
+		maps.DeleteFunc(got, func(key, _ string) bool { return strings.HasPrefix(key, "durward.") || key == "rpc.method" })
+		if !maps.Equal(got, c.want) {
+			t.Errorf("%s %s: %v, want %v", c.method, c.tool, got, c.want)
+		}
 	}
 }
 

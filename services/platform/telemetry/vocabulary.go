@@ -41,6 +41,10 @@ func newVocabulary(methods []string) *vocabulary {
 		span.Status:    status,
 		span.RequestID: requestID.MatchString,
 		span.Peer:      role,
+		span.MCPMethod: v.method,
+		span.GenAITool: v.tool,
+		span.Operation: func(s string) bool { return s == span.ExecuteTool },
+		span.ErrorType: func(s string) bool { return s == span.ToolError || isCode(s) },
 	}
 	return v
 }

@@ -25,13 +25,14 @@ import (
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/release"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry"
 )
 
-// version is set by the linker.
-var version = "development"
+// version is the program's, as Git and the linker have it.
+var version = release.Version()
 
 // settings is audit.yaml.
 type settings struct {

@@ -23,11 +23,12 @@ import (
 	driverprocess "durward.internal/services/executor/internal/driver/process"
 	"durward.internal/services/executor/internal/server"
 	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/release"
 	"durward.internal/services/platform/rpc"
 )
 
-// version is set by the build.
-var version = "development"
+// version is the program's, as Git and the linker have it.
+var version = release.Version()
 
 // drainTime is how long a call that was begun may take to end when the process is told to. What it cuts off is found again
 // at the next start.

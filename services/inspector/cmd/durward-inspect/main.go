@@ -24,9 +24,11 @@ import (
 	"durward.internal/services/inspector/internal/huggingface"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/model"
+	"durward.internal/services/platform/release"
 )
 
-var version = "devel"
+// version is the program's, as Git and the linker have it.
+var version = release.Version()
 
 // Exit codes. Package services/platform/inspect knows them.
 const (

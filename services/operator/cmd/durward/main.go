@@ -11,10 +11,11 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/root"
 	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/release"
 )
 
-// version is set by the linker.
-var version = "development"
+// version is the program's, as Git and the linker have it.
+var version = release.Version()
 
 func main() {
 	_ = process.NoCoreDumps() // to lower a limit is never refused

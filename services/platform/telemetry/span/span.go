@@ -38,6 +38,27 @@ const (
 	Records = attribute.Key("durward.records")
 )
 
+// Keys of the same facts by OpenTelemetry's conventions for MCP and generative AI (open-telemetry/semantic-conventions-genai, in
+// development), so that other tools find them. Of theirs those are left out that hold a client's text: arguments, results, URIs,
+// session and request ids.
+const (
+	// MCPMethod is an MCP method.
+	MCPMethod = attribute.Key("mcp.method.name")
+	// Operation is ExecuteTool for a call of a tool, and absent for all else.
+	Operation = attribute.Key("gen_ai.operation.name")
+	// GenAITool is what Tool is.
+	GenAITool = attribute.Key("gen_ai.tool.name")
+	// ErrorType is ToolError, or the code of what failed; absent where nothing did.
+	ErrorType = attribute.Key("error.type")
+)
+
+// Values of those.
+const (
+	ExecuteTool = "execute_tool"
+	// ToolError is a call that was answered, by an error.
+	ToolError = "tool_error"
+)
+
 // Values that stand for more than one thing.
 const (
 	// OK is the status of what went well.

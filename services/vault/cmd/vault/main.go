@@ -25,6 +25,7 @@ import (
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/recorder/spool"
+	"durward.internal/services/platform/release"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/security"
@@ -47,8 +48,8 @@ import (
 	"durward.internal/services/vault/internal/usage"
 )
 
-// version is set by the linker.
-var version = "development"
+// version is the program's, as Git and the linker have it.
+var version = release.Version()
 
 // closing is how long the last records may take to reach audit.
 const closing = 2 * time.Second
