@@ -50,7 +50,7 @@ func Open(ctx context.Context, cfg Config) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := migrate(ctx, db, cfg); err != nil {
+	if err := Migrate(ctx, goose.DialectSQLite3, db, cfg.Migrations, cfg.Service); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s database %s: %w", cfg.Service, cfg.Path, damaged(err)), db.Close())
 	}
 	return db, nil
@@ -152,9 +152,10 @@ func dsn(path string, options url.Values) string {
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: options.Encode()}).String()
 }
 
-func migrate(ctx context.Context, db *sql.DB, cfg Config) error {
-	provider, err := goose.NewProvider(goose.DialectSQLite3, db, cfg.Migrations,
-		goose.WithDisableGlobalRegistry(true), goose.WithLogger(goose.NopLogger()))
+// Migrate brings a database of any engine to the newest schema of migrations, which hold goose's SQL at their root. A schema
+// that is newer than that: ErrNewerSchema.
+func Migrate(ctx context.Context, dialect goose.Dialect, db *sql.DB, migrations fs.FS, service string) error {
+	provider, err := goose.NewProvider(dialect, db, migrations, goose.WithDisableGlobalRegistry(true), goose.WithLogger(goose.NopLogger()))
 	if err != nil {
 		return fmt.Errorf("migrations: %w", err)
 	}
@@ -163,7 +164,7 @@ func migrate(ctx context.Context, db *sql.DB, cfg Config) error {
 		return fmt.Errorf("read the schema's version: %w", err)
 	}
 	if current > known {
-		return fmt.Errorf("%w of %s: schema %d, and this program knows up to %d", ErrNewerSchema, cfg.Service, current, known)
+		return fmt.Errorf("%w of %s: schema %d, and this program knows up to %d", ErrNewerSchema, service, current, known)
 	}
 	if _, err := provider.Up(ctx); err != nil {
 		return fmt.Errorf("migrate: %w", err)

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
 
 	"durward.internal/services/platform/clean"
@@ -109,7 +110,7 @@ func (s *Seals) open(ctx context.Context, cfg Config, tables []string) error {
 			return err
 		}
 	}
-	if err := migrate(ctx, s.db, cfg); err != nil {
+	if err := Migrate(ctx, goose.DialectSQLite3, s.db, cfg.Migrations, cfg.Service); err != nil {
 		return err
 	}
 	if s.tables, err = s.schema(ctx, tables); err != nil {

@@ -41,7 +41,9 @@ func (l *Log) write() {
 		case <-l.stop:
 			return
 		case <-look.C:
-			_ = l.look() // it says so itself
+			if l.look() == nil { // it says so itself
+				l.keep()
+			}
 		case r := <-l.requests:
 			l.commit(l.gather(r))
 		}
@@ -90,6 +92,50 @@ func (l *Log) look() error {
 	return err
 }
 
+// keep keeps the lead, or takes it when it is free and reads what the log holds while it is not.
+func (l *Log) keep() {
+	ctx := context.Background()
+	if !l.follows.Load() && !l.broken.Load() {
+		err := l.cfg.Store.Hold(ctx)
+		if err == nil {
+			return
+		}
+		l.failed(err, "the lead may be lost")
+	}
+	err := l.lead(ctx)
+	if errors.Is(err, store.ErrFollows) {
+		err = l.follow(ctx)
+	}
+	if err != nil {
+		l.failed(err, "the log cannot be read")
+		return
+	}
+	l.mended()
+}
+
+// follow reads the log if it has grown.
+func (l *Log) follow(ctx context.Context) error {
+	stored, err := l.cfg.Store.Head(ctx)
+	if err != nil || bytes.Equal(stored.Checkpoint, l.head.Load().signed) {
+		return err
+	}
+	return l.load(ctx)
+}
+
+// failed has the log read again before anything is written, and says so once.
+func (l *Log) failed(err error, what string, more ...any) {
+	if !l.broken.Swap(true) {
+		l.cfg.Logger.Error(what, append(more, "cause", err.Error())...)
+	}
+}
+
+// mended says once that the log was read again.
+func (l *Log) mended() {
+	if l.broken.Swap(false) {
+		l.cfg.Logger.Info("the log can be used again", "size", l.Size())
+	}
+}
+
 // commit answers every request of the group.
 func (l *Log) commit(group []*request) {
 	ctx := context.Background() // a request that gave up does not undo what others wait for
@@ -97,14 +143,17 @@ func (l *Log) commit(group []*request) {
 		refuse(group, unavailable(err))
 		return
 	}
+	if l.follows.Load() {
+		refuse(group, unavailable(store.ErrFollows))
+		return
+	}
 	if l.broken.Load() {
-		if err := l.load(ctx); err != nil {
+		if err := l.lead(ctx); err != nil {
 			l.cfg.Logger.Error("the log cannot be read again after a failed transaction", "cause", err.Error())
 			refuse(group, unavailable(err))
 			return
 		}
-		l.broken.Store(false)
-		l.cfg.Logger.Info("the log can be written again", "size", l.Size())
+		l.mended()
 	}
 	h := l.head.Load()
 	var full error
@@ -112,14 +161,13 @@ func (l *Log) commit(group []*request) {
 		full = errors.New("the reserve is given up")
 	}
 	answers, next, err := l.attempt(ctx, h, group, full)
-	if reserve.Full(err) && l.load(ctx) == nil { // load says how the transaction ended
+	if reserve.Full(err) && l.lead(ctx) == nil { // load says how the transaction ended
 		h = l.head.Load()
 		answers, next, err = l.economise(ctx, h, group, err)
 	}
 	l.full.Store(full != nil || crowdedOut(answers))
 	if err != nil {
-		l.broken.Store(true)
-		l.cfg.Logger.Error("a transaction of the log failed", "cause", err.Error(), "requests", len(group))
+		l.failed(err, "a transaction of the log failed", "requests", len(group))
 		refuse(group, unavailable(err))
 		return
 	}
@@ -140,7 +188,7 @@ func (l *Log) attempt(ctx context.Context, h *head, group []*request, full error
 		answers[i].entries, answers[i].err = l.stage(ctx, s, h, r)
 	}
 	if len(s.entries) == 0 {
-		return answers, h, nil
+		return answers, h, l.cfg.Store.Hold(ctx) // another process may have moved the log on
 	}
 	next, err := l.transact(ctx, s, h)
 	return answers, next, err
@@ -157,7 +205,7 @@ func (l *Log) economise(ctx context.Context, h *head, group []*request, full err
 		return nil, nil, errors.Join(err, gone)
 	}
 	l.cfg.Logger.Warn("the disk is full: the reserve is given up, and only what takes load off the host is recorded")
-	if err := l.load(ctx); err != nil {
+	if err := l.lead(ctx); err != nil {
 		return nil, nil, err
 	}
 	return l.attempt(ctx, l.head.Load(), group, full)

@@ -5,7 +5,10 @@
 // One goroutine writes. It gathers the requests that wait, stages them in memory, and makes one transaction of the
 // entries, the tree's new hashes and a freshly signed checkpoint; only when that is on disk do the requests get their
 // answers and does the log in memory move. A transaction that fails leaves everything as it was; because its fate on disk
-// may be unknown, the log is read again and verified before the next one.
+// may be unknown, this process takes the lead again, and the log is read again and verified, before the next one.
+//
+// Where several processes share a store, one leads. The others follow: they refuse what writers send, so that the writers go
+// to the one that leads, read the log as it grows, and take the lead when it is free.
 package log
 
 import (
@@ -39,7 +42,7 @@ const (
 	maxGroup = 1024
 	// waiting bounds the requests that wait for the writer.
 	waiting = 256
-	// lookEvery is how often a log that nobody writes to looks whether its files are in their place.
+	// lookEvery is how often the log looks whether its files are in their place, keeps its lead, or tries to take it.
 	lookEvery = 500 * time.Millisecond
 )
 
@@ -50,6 +53,11 @@ type Store interface {
 	ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error)
 	BySequence(ctx context.Context, writer string, sequence uint64) (*auditv1.Entry, error)
 	Entry(ctx context.Context, index uint64) (*auditv1.Entry, error)
+	// Lead makes this process the only one that writes. When it returns, nothing that any process wrote before is under way any
+	// more. store.ErrFollows: another process leads.
+	Lead(ctx context.Context) error
+	// Hold keeps the lead; an error says that it may be lost.
+	Hold(ctx context.Context) error
 	// InPlace returns an error once the database's files were removed or replaced.
 	InPlace() error
 }
@@ -86,6 +94,10 @@ type Log struct {
 
 	// broken: a transaction failed, so the log is read again before the next one.
 	broken atomic.Bool
+	// follows: another process leads.
+	follows atomic.Bool
+	// leads is closed when this process first leads.
+	leads chan struct{}
 	// full: the last transaction met a full disk, or the reserve is given up.
 	full atomic.Bool
 	// lost is why nothing is written any more: the log's files are not in their place. Nil: they are.
@@ -113,17 +125,49 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	l := &Log{cfg: cfg, requests: make(chan *request, waiting), stop: make(chan struct{}), stopped: make(chan struct{}),
-		processes: map[process]time.Time{},
+		processes: map[process]time.Time{}, leads: make(chan struct{}),
 	}
 	if !trusted(cfg.Signer, cfg.Keys()) {
 		return nil, errors.New("the log's signing key is not in the trust folder's log_keys, so nobody would believe what it signs")
 	}
-	if err := l.load(ctx); err != nil {
+	err := l.lead(ctx)
+	if errors.Is(err, store.ErrFollows) {
+		err = l.load(ctx)
+	}
+	if err != nil {
 		return nil, err
 	}
 	go l.write()
 	return l, nil
 }
+
+// lead takes the lead and reads the log. Where another process leads, this one follows.
+func (l *Log) lead(ctx context.Context) error {
+	if err := l.cfg.Store.Lead(ctx); err != nil {
+		if errors.Is(err, store.ErrFollows) && !l.follows.Swap(true) {
+			l.cfg.Logger.Info("another process writes the log, and this one stands by")
+		}
+		return err
+	}
+	if err := l.load(ctx); err != nil {
+		return err
+	}
+	if l.follows.Swap(false) {
+		l.cfg.Logger.Warn("this process writes the log now", "size", l.Size())
+	}
+	select {
+	case <-l.leads:
+	default:
+		close(l.leads)
+	}
+	return nil
+}
+
+// Leads returns a channel that is closed when this process has led.
+func (l *Log) Leads() <-chan struct{} { return l.leads }
+
+// Follows reports whether another process leads.
+func (l *Log) Follows() bool { return l.follows.Load() }
 
 func trusted(signer note.Signer, keys []note.Verifier) bool {
 	return slices.ContainsFunc(keys, func(v note.Verifier) bool { return v.Name() == signer.Name() && v.KeyHash() == signer.KeyHash() })
@@ -206,7 +250,8 @@ func (l *Log) Newest() (size uint64, checkpoint []byte) {
 // Waiting is how many requests wait for the writer, and how many may.
 func (l *Log) Waiting() (now, most int) { return len(l.requests), cap(l.requests) }
 
-// Ready returns an error while the last transaction was one that failed, while the disk is full, and once the log's files are gone.
+// Ready returns an error while the last transaction was one that failed, while the disk is full, and once the log's files are
+// gone. A log that follows is ready.
 func (l *Log) Ready() error {
 	if lost := l.lost.Load(); lost != nil {
 		return *lost

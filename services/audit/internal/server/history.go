@@ -143,8 +143,10 @@ func (s historyService) ExportLog(req *auditv1.ExportLogRequest, stream grpc.Ser
 
 func (s historyService) GetStatus(ctx context.Context, _ *auditv1.GetStatusRequest) (*auditv1.GetStatusResponse, error) {
 	var disk syscall.Statfs_t
-	if err := syscall.Statfs(s.cfg.Store.Folder(), &disk); err != nil {
-		return nil, unreadable(err)
+	if folder := s.cfg.Store.Folder(); folder != "" {
+		if err := syscall.Statfs(folder, &disk); err != nil {
+			return nil, unreadable(err)
+		}
 	}
 	size, checkpoint := s.cfg.Log.Newest()
 	return &auditv1.GetStatusResponse{

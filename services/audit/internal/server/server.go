@@ -21,10 +21,21 @@ import (
 	"durward.internal/services/platform/telemetry"
 )
 
+// Store is what the services read.
+type Store interface {
+	Entry(ctx context.Context, index uint64) (*auditv1.Entry, error)
+	Last(ctx context.Context, writer string, kind auditv1.Kind, operation string) (*auditv1.Entry, error)
+	Range(ctx context.Context, from, end uint64, limit, maxBytes int) ([]*auditv1.Entry, error)
+	Search(ctx context.Context, q store.Query, limit, maxBytes int) ([]*auditv1.Entry, error)
+	// Bytes is how large it is, Folder where it lies; "": elsewhere.
+	Bytes() uint64
+	Folder() string
+}
+
 // Config is what the services need; all of it is required.
 type Config struct {
 	Log     *log.Log
-	Store   *store.Store
+	Store   Store
 	Version string
 	// Identity is audit's own, under which it records its start and stop.
 	Identity identity.ID

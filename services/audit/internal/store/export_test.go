@@ -8,18 +8,18 @@ import (
 // LimitPages makes the disk full: the database may not grow by more than extra pages from here on; negative: it may.
 func (s *Store) LimitPages(ctx context.Context, extra int) error {
 	var pages, limit int
-	if err := s.db.QueryRowContext(ctx, `PRAGMA page_count`).Scan(&pages); err != nil {
+	if err := s.engine.(*sqlite).db.QueryRowContext(ctx, `PRAGMA page_count`).Scan(&pages); err != nil {
 		return err
 	}
 	if limit = pages + extra; extra < 0 {
 		limit = 1 << 30
 	}
 	// A PRAGMA takes no parameters; limit is a number.
-	return s.db.QueryRowContext(ctx, fmt.Sprintf("PRAGMA max_page_count = %d", limit)).Scan(&limit)
+	return s.engine.(*sqlite).db.QueryRowContext(ctx, fmt.Sprintf("PRAGMA max_page_count = %d", limit)).Scan(&limit)
 }
 
 // Synchronous returns the setting under which commits are made: 2 is FULL.
 func (s *Store) Synchronous(ctx context.Context) (level int, err error) {
-	err = s.db.QueryRowContext(ctx, `PRAGMA synchronous`).Scan(&level)
+	err = s.engine.(*sqlite).db.QueryRowContext(ctx, `PRAGMA synchronous`).Scan(&level)
 	return level, err
 }

@@ -1,0 +1,216 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/mod/sumdb/tlog"
+	"google.golang.org/protobuf/proto"
+
+	"durward.internal/services/platform/database"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// File is the database's name in the state folder.
+const File = "audit.db"
+
+// sqlite is the engine of one process with a file.
+type sqlite struct {
+	// db has one connection and writes; reader has its own and reads what is committed.
+	db, reader *sql.DB
+	path       string
+	place      database.Place
+	// writers caches the rows of writers for Commit's goroutine.
+	writers map[string]int64
+
+	insertEntry, insertBody, insertHash, insertCheckpoint, updateWriter *sql.Stmt
+	selectHash                                                          *sql.Stmt
+}
+
+// Open opens or makes the database in the state folder.
+func Open(ctx context.Context, stateDir string) (*Store, error) {
+	schema, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return nil, err
+	}
+	cfg := database.Config{Path: filepath.Join(stateDir, File), StateDir: stateDir, Migrations: schema, Service: "audit", Proved: true}
+	s := &sqlite{path: cfg.Path, writers: map[string]int64{}}
+	if s.db, err = database.Open(ctx, cfg); err != nil {
+		return nil, err
+	}
+	if s.reader, err = database.OpenReader(ctx, cfg); err != nil {
+		return nil, errors.Join(err, s.db.Close())
+	}
+	err = s.prepare(ctx)
+	if err == nil {
+		s.place, err = database.Locate(cfg.Path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return &Store{s}, nil
+}
+
+func (s *sqlite) prepare(ctx context.Context) error {
+	if err := errors.Join(database.Prepare(ctx, s.db, map[**sql.Stmt]string{
+		&s.insertEntry: `INSERT INTO entries (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id,
+			tool, body_commitment, leaf) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		&s.insertBody:       `INSERT INTO bodies (idx, salt, session, principal, body) VALUES (?, ?, ?, ?, ?)`,
+		&s.insertHash:       `INSERT INTO hashes (idx, hash) VALUES (?, ?)`,
+		&s.insertCheckpoint: `INSERT INTO checkpoints (size, note) VALUES (?, ?)`,
+		&s.updateWriter:     `UPDATE writers SET last_sequence = ? WHERE id = ?`,
+	}), database.Prepare(ctx, s.reader, map[**sql.Stmt]string{
+		&s.selectHash: `SELECT hash FROM hashes WHERE idx = ?`,
+	})); err != nil {
+		return fmt.Errorf("audit database: %w", err)
+	}
+	return nil
+}
+
+func (s *sqlite) Close() error { return errors.Join(s.reader.Close(), s.db.Close()) }
+
+func (s *sqlite) Probe(ctx context.Context) error { return database.Probe(ctx, s.db) }
+
+func (s *sqlite) InPlace() error { return s.place.Check() }
+
+// Lead asks whether the log is to be written. No other process does: each has its state folder to itself.
+func (s *sqlite) Lead(ctx context.Context) error {
+	var closed string
+	if err := s.reader.QueryRowContext(ctx, `SELECT closed FROM sequencer`).Scan(&closed); err != nil {
+		return err
+	}
+	if closed != "" {
+		return fmt.Errorf("%w: %s", ErrClosed, closed)
+	}
+	return nil
+}
+
+func (s *sqlite) Hold(context.Context) error { return nil }
+
+func (s *sqlite) each(ctx context.Context, query string, args []any, row func(scan func(...any) error) (bool, error)) error {
+	rows, err := s.reader.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if more, err := row(rows.Scan); err != nil || !more {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func (s *sqlite) Commit(ctx context.Context, b Batch) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	added := map[string]int64{}
+	if err := s.write(ctx, tx, b, added); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	if err := tx.Commit(); err != nil {
+		_ = tx.Rollback() // already rolled back, mostly; the first error is the one that counts
+		return err
+	}
+	for writer, id := range added {
+		s.writers[writer] = id
+	}
+	return nil
+}
+
+func (s *sqlite) write(ctx context.Context, tx *sql.Tx, b Batch, added map[string]int64) error {
+	last := map[string]uint64{}
+	for _, e := range b.Entries {
+		last[e.GetWriter()] = e.GetRecord().GetSequence()
+	}
+	for writer, sequence := range last {
+		id, err := s.setLast(ctx, tx, writer, sequence)
+		if err != nil {
+			return fmt.Errorf("write the writer: %w", err)
+		}
+		added[writer] = id
+	}
+	// The transaction's end closes the statements that are made for it.
+	entry, body, hash := tx.StmtContext(ctx, s.insertEntry), tx.StmtContext(ctx, s.insertBody), tx.StmtContext(ctx, s.insertHash)
+	for _, e := range b.Entries {
+		r := e.GetRecord()
+		raw, err := proto.Marshal(r.GetBody())
+		if err != nil {
+			return err
+		}
+		if raw == nil {
+			raw = []byte{}
+		}
+		if _, err := entry.ExecContext(ctx, e.GetIndex(), added[e.GetWriter()], r.GetSequence(), r.GetKind(), r.GetTier(), r.GetStatus(),
+			r.GetTime().AsTime().UnixNano(), e.GetLoggedAt().AsTime().UnixNano(), r.GetRequestId(), r.GetOperationId(), r.GetTool(),
+			e.GetBodyCommitment(), e.GetLeaf()); err != nil {
+			return fmt.Errorf("write the entry: %w", err)
+		}
+		if _, err := body.ExecContext(ctx, e.GetIndex(), e.GetSalt(), r.GetBody().GetSession(), r.GetBody().GetPrincipal(), raw); err != nil {
+			return fmt.Errorf("write the body: %w", err)
+		}
+	}
+	for i, h := range b.Hashes {
+		if _, err := hash.ExecContext(ctx, b.FirstHash+int64(i), h[:]); err != nil {
+			return fmt.Errorf("write the tree: %w", err)
+		}
+	}
+	if _, err := tx.StmtContext(ctx, s.insertCheckpoint).ExecContext(ctx,
+		b.Entries[len(b.Entries)-1].GetIndex()+1, b.Checkpoint); err != nil {
+		return fmt.Errorf("write the checkpoint: %w", err)
+	}
+	return nil
+}
+
+func (s *sqlite) setLast(ctx context.Context, tx *sql.Tx, writer string, sequence uint64) (int64, error) {
+	if id, known := s.writers[writer]; known {
+		_, err := tx.StmtContext(ctx, s.updateWriter).ExecContext(ctx, sequence, id)
+		return id, err
+	}
+	who, err := role(writer)
+	if err != nil {
+		return 0, err
+	}
+	var id int64
+	err = tx.QueryRowContext(ctx, `INSERT INTO writers (identity, role, last_sequence) VALUES (?, ?, ?)
+		ON CONFLICT (identity) DO UPDATE SET last_sequence = excluded.last_sequence RETURNING id`,
+		writer, who, sequence).Scan(&id)
+	return id, err
+}
+
+func (s *sqlite) ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error) {
+	out := make([]tlog.Hash, len(indexes))
+	for i, index := range indexes {
+		var b []byte
+		if err := s.selectHash.QueryRowContext(ctx, index).Scan(&b); err != nil {
+			return nil, fmt.Errorf("read hash %d of the tree: %w", index, err)
+		}
+		var err error
+		if out[i], err = hash(index, b); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (s *sqlite) Bytes() uint64 {
+	var total int64
+	for _, suffix := range []string{"", "-wal"} {
+		if info, err := os.Stat(s.path + suffix); err == nil {
+			total += info.Size()
+		}
+	}
+	return uint64(max(total, 0))
+}
+
+func (s *sqlite) Folder() string { return filepath.Dir(s.path) }

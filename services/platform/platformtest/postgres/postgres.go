@@ -1,0 +1,210 @@
+// Package postgres runs Debian's PostgreSQL for tests, as a user who is not root, with TLS. It is for tests alone, and dials
+// nothing: what it asks the server, psql asks.
+package postgres
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Password is the role's.
+const Password = "a-password-of-tests"
+
+// Server is a running server with the role and the database "durward_audit".
+type Server struct {
+	// Dir holds everything of it; its socket too.
+	Dir string
+	// Port is its port on 127.0.0.1, and in the name of its socket.
+	Port int
+	// CA and PasswordFile are what a client needs. The certificate is for localhost.
+	CA, PasswordFile string
+
+	bin string
+	uid uint32
+	gid uint32
+}
+
+// Start starts one, which ends with the test. settings are lines of postgresql.conf. Where no PostgreSQL is installed the test
+// fails: scripts/install-real.sh installs it.
+func Start(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	bins, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if len(bins) == 0 {
+		t.Fatal("PostgreSQL is not installed: run scripts/install-real.sh")
+	}
+	slices.Sort(bins)
+	// Not t.TempDir, which another user cannot enter. The socket's path must be short.
+	dir, err := os.MkdirTemp("", "pg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{Dir: dir, Port: port(t), CA: filepath.Join(dir, "ca.pem"), PasswordFile: filepath.Join(dir, "password"), bin: bins[len(bins)-1],
+		uid: uint32(os.Getuid()), gid: uint32(os.Getgid())}
+	if s.uid == 0 {
+		owner, err := user.Lookup("postgres")
+		if err != nil {
+			t.Fatal(err)
+		}
+		uid, err1 := strconv.ParseUint(owner.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(owner.Gid, 10, 32)
+		if err1 != nil || err2 != nil {
+			t.Fatal(err1, err2)
+		}
+		s.uid, s.gid = uint32(uid), uint32(gid)
+	}
+	t.Cleanup(func() {
+		s.Kill(t)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	s.write(t, "password", Password+"\n", 0o600)
+	if err := os.Chown(s.PasswordFile, os.Getuid(), os.Getgid()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(dir, int(s.uid), int(s.gid)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the password is in a file of its own
+		t.Fatal(err)
+	}
+	s.must(t, "initdb", "--no-sync", "--auth=trust", "--username=postgres", "--pgdata="+s.data())
+	s.certify(t)
+	s.write(t, "data/pg_hba.conf", "local all postgres trust\nlocal all all scram-sha-256\nhostssl all durward_audit 127.0.0.1/32 scram-sha-256\n", 0o600)
+	conf := append([]string{
+		"listen_addresses = '127.0.0.1'", fmt.Sprintf("port = %d", s.Port), "unix_socket_directories = '" + dir + "'", "ssl = on",
+		"password_encryption = 'scram-sha-256'", "shared_buffers = 32MB", "restart_after_crash = on",
+	}, settings...)
+	s.write(t, "data/postgresql.conf", strings.Join(conf, "\n")+"\n", 0o600)
+	s.Run(t)
+	s.SQL(t, "postgres", "CREATE ROLE durward_audit LOGIN PASSWORD '"+Password+"'")
+	s.SQL(t, "postgres", "CREATE DATABASE durward_audit OWNER durward_audit")
+	return s
+}
+
+func port(t testing.TB) int {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	return lis.Addr().(*net.TCPAddr).Port
+}
+
+func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
+
+// Socket is where it listens, as audit.yaml names it.
+func (s *Server) Socket() string {
+	return fmt.Sprintf("unix:%s/.s.PGSQL.%d,user=%d", s.Dir, s.Port, s.uid)
+}
+
+func (s *Server) write(t testing.TB, name, text string, mode os.FileMode) {
+	t.Helper()
+	path := filepath.Join(s.Dir, name)
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(path, int(s.uid), int(s.gid)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// certify makes an authority's certificate, which is the server's too.
+func (s *Server) certify(t testing.TB) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	s.write(t, "data/server.crt", certificate, 0o600)
+	s.write(t, "data/server.key", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})), 0o600)
+	s.write(t, "ca.pem", certificate, 0o644)
+}
+
+func (s *Server) command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, program), args...)
+	cmd.Dir = s.Dir
+	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/bin:/bin"}
+	if os.Getuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: s.uid, Gid: s.gid}}
+	}
+	return cmd
+}
+
+func (s *Server) must(t testing.TB, program string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	out, err := s.command(ctx, program, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v\n%s", program, args, err, out)
+	}
+	return string(out)
+}
+
+// Run starts the server's processes, after Kill too, and returns when they answer.
+func (s *Server) Run(t testing.TB) {
+	t.Helper()
+	s.must(t, "pg_ctl", "start", "--wait", "--silent", "--pgdata="+s.data(), "--log="+filepath.Join(s.Dir, "log"))
+}
+
+// Kill ends the server and all of its processes with SIGKILL, as a power cut would.
+func (s *Server) Kill(t testing.TB) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
+	if err != nil {
+		return // it never ran
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	postmaster, err := strconv.Atoi(first)
+	if err != nil || postmaster < 2 {
+		t.Fatalf("postmaster.pid: %q", text)
+	}
+	// Its children are found before they lose their parent.
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", postmaster))
+	for _, pid := range append([]string{first}, strings.Fields(string(children))...) {
+		if n, err := strconv.Atoi(pid); err == nil {
+			_ = syscall.Kill(n, syscall.SIGKILL) // it may have ended
+		}
+	}
+}
+
+// SQL runs one statement as the server's own user, and returns what psql prints, without decoration.
+func (s *Server) SQL(t testing.TB, database, statement string) string {
+	t.Helper()
+	return strings.TrimSpace(s.must(t, "psql", "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1",
+		"--host="+s.Dir, "--port="+strconv.Itoa(s.Port), "--username=postgres", "--dbname="+database, "--command="+statement))
+}
