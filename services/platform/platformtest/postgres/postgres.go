@@ -155,7 +155,7 @@ func (s *Server) certify(t testing.TB) {
 }
 
 func (s *Server) command(ctx context.Context, program string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, program), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, program), args...) //nolint:gosec // programs of PostgreSQL's own
 	cmd.Dir = s.Dir
 	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/bin:/bin"}
 	if os.Getuid() == 0 {
